@@ -1,0 +1,46 @@
+# Everything runs in .venv; nothing needs to be installed by hand beyond python3 and Go.
+PYTHON ?= python3
+NODES ?= 5000
+ARGS ?=
+BIN := .venv/bin
+
+.PHONY: help setup spawn test lint types unit sim e2e bench format clean
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+.venv/.stamp: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fleet needs Python 3.11 or newer")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@
+
+setup: .venv/.stamp  ## create .venv with everything in it
+
+spawn: setup  ## bring up NODES virtual kubelets on a local control plane
+	$(BIN)/fleet spawn --nodes $(NODES) $(ARGS)
+
+test: lint types unit sim e2e  ## every test
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+types: setup
+	$(BIN)/mypy
+unit: setup
+	$(BIN)/pytest tests/unit tests/wire
+sim: setup
+	$(BIN)/pytest tests/sim
+e2e: setup
+	$(BIN)/fleet controlplane build
+	$(BIN)/pytest tests/e2e
+
+bench: setup  ## measure 5,000 nodes in both fidelities
+	$(BIN)/python -m tests.bench
+
+format: setup  ## format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:  ## remove what make created here
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis runs

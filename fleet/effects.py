@@ -1,0 +1,271 @@
+"""The closed set of effects that a kubelet may ask for, and the replies that it gets.
+
+A kubelet appends effects to an `Outbox`; the reactor executes them. `ApiCall` names an `Op`, which
+`wire/calls.py` maps to bytes; its payload is a record of this file or of `objects.py`.
+"""
+
+import enum
+from typing import NamedTuple, NewType
+
+from fleet.objects import EventType, NodeCondition, ObjectRef, PodStatus
+
+NodeId = NewType("NodeId", int)
+"""A dense index of the kubelets of one process."""
+
+
+class Op(enum.IntEnum):
+    """Every API call that a kubelet makes, watches apart."""
+
+    GET_NODE = 0  # main client
+    GET_NODE_HEARTBEAT = 1  # the same, by the heartbeat client: ?timeout=10s
+    CREATE_NODE = 2
+    PATCH_NODE_STATUS = 3
+    GET_CSINODE = 4
+    PROBE_CSINODE = 5  # the connectivity check at start: resourceVersion=0
+    CREATE_CSINODE = 6
+    DELETE_CSINODE = 7
+    GET_LEASE = 8
+    CREATE_LEASE = 9
+    RENEW_LEASE = 10
+    GET_POD = 11
+    PATCH_POD_STATUS = 12
+    DELETE_POD = 13
+    CREATE_TOKEN = 14
+    CREATE_EVENT = 15
+    PATCH_EVENT = 16
+    DELETE_RESOURCE_SLICES = 17
+
+
+class WatchKind(enum.IntEnum):
+    """Every resource that a kubelet watches."""
+
+    NODE = 0
+    SERVICES = 1
+    PODS = 2
+    RUNTIME_CLASSES = 3
+    CSI_DRIVERS = 4
+    CONFIG_MAP = 5  # one object, by namespace and name
+    SECRET = 6
+
+
+class Timer(enum.IntEnum):
+    """What can be due. Leases come first within one instant."""
+
+    RENEW_LEASE = 0
+    NODE_STATUS = 1
+    REGISTER = 2
+    FAST_STATUS = 3
+    CSI_NODE = 4
+    POD_SOURCE = 5  # start the pods watch once the node informer has synced
+    POD_SYNC = 6  # key: pod uid; the work queue
+    RUNTIME = 7  # something in the simulated runtime changes
+    STATUS_SYNC = 8  # the status manager's full pass
+    HOUSEKEEPING = 9
+    EVENT_SEND = 10
+    VOLUMES = 11
+    RESOURCE_SLICES = 12
+    CALL_RETRY = 13  # the reactor's own: a 429 or 5xx with Retry-After
+
+
+class LeaseObject(NamedTuple):
+    """Payload of CREATE_LEASE."""
+
+    node_uid: str
+    duration_s: int
+    renew_ns: int  # wall
+
+
+class LeaseRenewal(NamedTuple):
+    """Payload of RENEW_LEASE: the object that the last call returned, with a new renewTime."""
+
+    base: bytes
+    renew_ns: int  # wall
+
+
+class NodeObject(NamedTuple):
+    """Payload of CREATE_NODE: what differs from the profile's template."""
+
+    conditions: tuple[NodeCondition, ...]
+
+
+class NodeStatusPatch(NamedTuple):
+    """Payload of PATCH_NODE_STATUS: None leaves a part of the status alone.
+
+    `conditions` holds (old, new) of each condition of the status, old None when it is new.
+    """
+
+    conditions: tuple[tuple[NodeCondition | None, NodeCondition], ...]
+    volumes_in_use: tuple[str, ...] | None = None
+    pod_status_json: bytes = b""  # further members of .status, rendered
+
+
+class CSINodeObject(NamedTuple):
+    """Payload of CREATE_CSINODE."""
+
+    node_uid: str
+
+
+class PodTarget(NamedTuple):
+    """Payload of GET_POD and DELETE_POD; the key is the uid."""
+
+    namespace: str
+    name: str
+
+
+class PodStatusPatch(NamedTuple):
+    """Payload of PATCH_POD_STATUS: the two-way patch is computed from old to new."""
+
+    namespace: str
+    name: str
+    uid: str
+    old: PodStatus
+    new: PodStatus
+
+
+class TokenRequest(NamedTuple):
+    """Payload of CREATE_TOKEN."""
+
+    namespace: str
+    service_account: str
+    audience: str
+    expiration_s: int
+    pod_name: str
+    pod_uid: str
+
+
+class EventObject(NamedTuple):
+    """Payload of CREATE_EVENT."""
+
+    name: str
+    about: ObjectRef
+    warning: bool
+    reason: str
+    message: str
+    times: int
+    first_s: int  # wall
+    last_s: int
+
+
+class EventPatch(NamedTuple):
+    """Payload of PATCH_EVENT: a repeated event."""
+
+    namespace: str
+    name: str
+    times: int
+    message: str
+    last_s: int
+
+
+Payload = (
+    LeaseObject
+    | LeaseRenewal
+    | NodeObject
+    | NodeStatusPatch
+    | CSINodeObject
+    | PodTarget
+    | PodStatusPatch
+    | TokenRequest
+    | EventObject
+    | EventPatch
+    | None
+)
+
+
+class ApiCall(NamedTuple):
+    """Send one request. `key` routes the reply inside the kubelet (a pod's uid, an event's key)."""
+
+    node: NodeId
+    op: Op
+    key: str = ""
+    payload: Payload = None
+
+
+class SetTimer(NamedTuple):
+    """Call `on_timer(timer, key)` at `due_ns`. Never cancelled; the owner ignores a stale one."""
+
+    node: NodeId
+    due_ns: int
+    timer: Timer
+    key: str = ""
+
+
+class StartWatch(NamedTuple):
+    """Open a reflector; namespace and name only for CONFIG_MAP and SECRET."""
+
+    node: NodeId
+    kind: WatchKind
+    namespace: str = ""
+    name: str = ""
+
+
+class StopWatch(NamedTuple):
+    """Close a reflector."""
+
+    node: NodeId
+    kind: WatchKind
+    namespace: str = ""
+    name: str = ""
+
+
+class Milestone(enum.IntEnum):
+    """What a kubelet tells the orchestrator, for counts and latencies only."""
+
+    REGISTERED = 0
+    READY = 1
+    NOT_READY = 2
+    POD_ADDED = 3
+    POD_RUNNING = 4  # value_ns: from first seen to the server's answer to the Running status
+    POD_FAILED = 5
+    POD_REMOVED = 6
+    EVENT_DROPPED = 7
+    GONE = 8  # the Node object was deleted from outside
+
+
+class Report(NamedTuple):
+    """Count one milestone."""
+
+    node: NodeId
+    milestone: Milestone
+    value_ns: int = 0
+
+
+Effect = ApiCall | SetTimer | StartWatch | StopWatch | Report
+Outbox = list[Effect]
+
+
+class ReplyKind(enum.IntEnum):
+    """How a manager should look at a reply, decided once at the border."""
+
+    OK = 0
+    NOT_FOUND = 1  # 404
+    CONFLICT = 2  # 409 Conflict
+    EXISTS = 3  # 409 AlreadyExists
+    FORBIDDEN = 4  # 401, 403
+    REFUSED = 5  # any other answer of the server
+    LOST = 6  # no answer: time-out, connection
+
+
+class Reply(NamedTuple):
+    """The decoded answer to one `ApiCall`. `record` is an `objects.py` record, None on errors."""
+
+    kind: ReplyKind
+    record: object = None
+    code: int = 0
+    message: str = ""
+    sent_ns: int = 0
+    arrived_ns: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Return whether the server did what was asked."""
+        return self.kind is ReplyKind.OK
+
+
+class WatchEvent(NamedTuple):
+    """One event of a reflector. `record` is a Pod, NodeView or ObjectMeta; None if SYNCED."""
+
+    kind: WatchKind
+    type: EventType
+    record: object = None
+    namespace: str = ""
+    name: str = ""

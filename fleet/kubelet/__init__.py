@@ -1,0 +1,1 @@
+"""One virtual kubelet: its managers, named as upstream names them."""

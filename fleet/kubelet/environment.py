@@ -1,0 +1,29 @@
+"""What the kubelets of one profile share: nothing here belongs to a single node."""
+
+from fleet.clock import NS_PER_S, Draws
+from fleet.config import NodeModel
+
+FAKE_TAINT_KEY = "fleet.emulator/fake"
+
+
+class Environment:
+    """Handed to every input of a kubelet, so that no node keeps a copy."""
+
+    __slots__ = ("draws", "light", "model", "tolerate_key", "wall_offset_ns")
+
+    def __init__(
+        self, model: NodeModel, draws: Draws, *, light: bool, tolerate_key: str = ""
+    ) -> None:
+        self.model = model
+        self.draws = draws
+        self.light = light  # fidelity `light`: no GETs, tokens, events
+        self.tolerate_key = tolerate_key  # a pod that does not tolerate it never becomes Ready
+        self.wall_offset_ns = 0  # wall minus monotonic; the reactor keeps it
+
+    def wall_ns(self, now_ns: int) -> int:
+        """Return the wall time of a monotonic instant."""
+        return now_ns + self.wall_offset_ns
+
+    def wall_s(self, now_ns: int) -> int:
+        """Return the wall time in whole seconds, as API objects are stamped."""
+        return (now_ns + self.wall_offset_ns) // NS_PER_S

@@ -1,0 +1,1 @@
+"""The wire engine: HTTP/2, byte templates, decoders, watches."""

@@ -1,0 +1,55 @@
+"""What crosses the seam between the reactor and the transport: requests out, responses in."""
+
+import enum
+from typing import NamedTuple
+
+
+class ContentType(enum.IntEnum):
+    """What a request body is; the transport holds the header value of each."""
+
+    NONE = 0
+    JSON = 1
+    STRATEGIC_MERGE_PATCH = 2
+    PROTOBUF = 3
+
+
+class Failure(enum.IntEnum):
+    """Why a request has no HTTP status; the value stands in `Response.failure`."""
+
+    NONE = 0
+    DIAL = 1  # the connection could not be made: refused, TLS, no h2
+    LOST = 2  # the connection ended (reset, EOF, GOAWAY above our stream, ping time-out)
+    RESET = 3  # the server reset this stream
+    TIMEOUT = 4  # no whole answer in the request's time
+    CANCELLED = 5  # we gave the request up
+
+
+class Request(NamedTuple):
+    """One API request. `path` carries the query; `user` is impersonated on a shared connection."""
+
+    method: bytes
+    path: bytes
+    body: bytes = b""
+    content_type: ContentType = ContentType.NONE
+    user: bytes = b""
+    stream: bool = False  # a watch: chunks are delivered as they come
+    timeout_ns: int = 0  # until the whole answer; 0 for none; for a stream until its headers
+
+
+class Response(NamedTuple):
+    """The answer, or why there is none. `code` is 0 unless `failure` is NONE."""
+
+    code: int
+    body: bytes
+    sent_ns: int  # the flush that wrote the last byte of the request
+    arrived_ns: int  # the read that brought the last byte of the answer
+    retry_after_s: int = -1  # the header, -1 when absent
+    failure: Failure = Failure.NONE
+    detail: str = ""  # one line for people, on failures
+
+
+class StreamOpened(NamedTuple):
+    """A watch was accepted: its 200 arrived. Chunks follow, then one `Response` ends it."""
+
+    sent_ns: int
+    arrived_ns: int
