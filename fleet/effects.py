@@ -134,7 +134,7 @@ class TokenRequest(NamedTuple):
 
 
 class EventObject(NamedTuple):
-    """Payload of CREATE_EVENT."""
+    """Payload of CREATE_EVENT and PATCH_EVENT; a patch sends what changes when one repeats."""
 
     name: str
     about: ObjectRef
@@ -143,16 +143,6 @@ class EventObject(NamedTuple):
     message: str
     times: int
     first_s: int  # wall
-    last_s: int
-
-
-class EventPatch(NamedTuple):
-    """Payload of PATCH_EVENT: a repeated event."""
-
-    namespace: str
-    name: str
-    times: int
-    message: str
     last_s: int
 
 
@@ -166,7 +156,6 @@ Payload = (
     | PodStatusPatch
     | TokenRequest
     | EventObject
-    | EventPatch
     | None
 )
 

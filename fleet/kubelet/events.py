@@ -1,0 +1,269 @@
+"""Events as client-go sends them: grouped, counted, and dropped when they are spam.
+
+One recorder stands for one kubelet's broadcaster: the correlator decides between a POST, a PATCH
+of the count, and nothing; the sender has one request in flight, in order, and tries again.
+Source: client-go/tools/record/events_cache.go, event.go.
+Differs: keys are kept as 64-bit hashes, since an idle node would else hold more event texts than
+everything else together.
+"""
+
+import enum
+from collections import deque
+
+from fleet.clock import NS_PER_S
+from fleet.effects import (
+    ApiCall,
+    EventObject,
+    Milestone,
+    NodeId,
+    Op,
+    Outbox,
+    Reply,
+    ReplyKind,
+    Report,
+    SetTimer,
+    Timer,
+)
+from fleet.kubelet.environment import Environment
+from fleet.objects import ObjectRef
+
+GROUP_MESSAGES_MAX = 10  # different messages of one kind before they are combined
+GROUP_INTERVAL_NS = 600 * NS_PER_S
+SPAM_BURST = 25
+SPAM_REFILL_NS = 300 * NS_PER_S  # one more event per source and object
+QUEUE_MAX = 1000
+TRIES_MAX = 12
+RETRY_NS = 10 * NS_PER_S
+KEYS_MAX = 4096
+COUNT_BITS = 20
+COUNT_MAX = (1 << COUNT_BITS) - 1
+_RETRY_STREAM = 0xE7E27
+
+
+class Reason(enum.Enum):
+    """Why a kubelet reports: the API's text, and whether it is a warning.
+
+    Source: pkg/kubelet/events/event.go; pkg/kubelet/kubelet_node_status.go for the node's own.
+    """
+
+    STARTING = ("Starting", False)
+    NODE_READY = ("NodeReady", False)
+    NODE_NOT_READY = ("NodeNotReady", False)
+    NODE_SCHEDULABLE = ("NodeSchedulable", False)
+    NODE_NOT_SCHEDULABLE = ("NodeNotSchedulable", False)
+    NODE_ALLOCATABLE_ENFORCED = ("NodeAllocatableEnforced", False)
+    NODE_HAS_SUFFICIENT_MEMORY = ("NodeHasSufficientMemory", False)
+    NODE_HAS_INSUFFICIENT_MEMORY = ("NodeHasInsufficientMemory", False)
+    NODE_HAS_NO_DISK_PRESSURE = ("NodeHasNoDiskPressure", False)
+    NODE_HAS_DISK_PRESSURE = ("NodeHasDiskPressure", False)
+    NODE_HAS_SUFFICIENT_PID = ("NodeHasSufficientPID", False)
+    NODE_HAS_INSUFFICIENT_PID = ("NodeHasInsufficientPID", False)
+    INVALID_DISK_CAPACITY = ("InvalidDiskCapacity", True)
+    REBOOTED = ("Rebooted", True)
+    PULLING = ("Pulling", False)
+    PULLED = ("Pulled", False)
+    CREATED = ("Created", False)
+    STARTED = ("Started", False)
+    KILLING = ("Killing", False)
+    BACK_OFF = ("BackOff", True)
+    FAILED = ("Failed", True)
+    FAILED_MOUNT = ("FailedMount", True)
+    FAILED_SYNC = ("FailedSync", True)
+    FAILED_VALIDATION = ("FailedValidation", True)
+    FAILED_KILL_POD = ("FailedKillPod", True)
+    EXCEEDED_GRACE_PERIOD = ("ExceededGracePeriod", True)
+    DEADLINE_EXCEEDED = ("DeadlineExceeded", False)
+    NETWORK_NOT_READY = ("NetworkNotReady", True)
+    SANDBOX_CHANGED = ("SandboxChanged", False)
+
+    def __init__(self, text: str, warning: bool) -> None:  # noqa: FBT001 - an enum's value
+        self.text = text
+        self.warning = warning
+
+
+class _Group:
+    """The different messages of one kind about one object, as hashes."""
+
+    __slots__ = ("last_ns", "messages")
+
+    def __init__(self) -> None:
+        self.messages: tuple[int, ...] = ()
+        self.last_ns = 0
+
+
+class _Bucket:
+    """Tokens of the spam filter."""
+
+    __slots__ = ("filled_ns", "tokens")
+
+    def __init__(self, now_ns: int) -> None:
+        self.tokens = SPAM_BURST
+        self.filled_ns = now_ns
+
+
+class EventRecorder:
+    """Record, correlate and send the events of one kubelet.
+
+    `_seen` maps the hash of an exact event to `first wall ns << COUNT_BITS | count`, least
+    recently used first.
+    """
+
+    __slots__ = (
+        "_buckets",
+        "_groups",
+        "_node",
+        "_queue",
+        "_retry_ns",
+        "_seen",
+        "_tries",
+        "dropped",
+    )
+
+    def __init__(self, node: NodeId) -> None:
+        self._node = node
+        self._seen: dict[int, int] = {}
+        self._groups: dict[int, _Group] = {}
+        self._buckets: dict[int, _Bucket] = {}
+        self._queue: deque[ApiCall] | None = None  # the first one is in flight
+        self._tries = 0
+        self._retry_ns = 0
+        self.dropped = 0
+
+    def event(
+        self,
+        about: ObjectRef,
+        reason: Reason,
+        message: str,
+        env: Environment,
+        now_ns: int,
+        out: Outbox,
+    ) -> None:
+        """Record one event the way client-go would: group, count, then drop what is spam.
+
+        Source: EventCorrelator.EventCorrelate. The order matters: a dropped event still counts
+        towards its group and its own count.
+        """
+        if env.light:
+            return
+        wall_ns = env.wall_ns(now_ns)
+        message, key = self._group(about, reason, message, now_ns)
+        seen = self._seen.pop(key, 0)
+        if not seen:
+            seen = wall_ns << COUNT_BITS
+            if len(self._seen) >= KEYS_MAX:
+                del self._seen[next(iter(self._seen))]
+        count = min((seen & COUNT_MAX) + 1, COUNT_MAX)
+        first_ns = seen >> COUNT_BITS
+        self._seen[key] = first_ns << COUNT_BITS | count
+        if not self._admit(about, now_ns, warning=reason.warning):
+            self._drop(out)
+            return
+        name = f"{about.name}.{first_ns:x}"
+        event = EventObject(
+            name,
+            about,
+            reason.warning,
+            reason.text,
+            message,
+            count,
+            first_ns // NS_PER_S,
+            wall_ns // NS_PER_S,
+        )
+        op = Op.CREATE_EVENT if count == 1 else Op.PATCH_EVENT
+        self._enqueue(ApiCall(self._node, op, name, event), out)
+
+    def on_reply(
+        self, call: ApiCall, reply: Reply, env: Environment, now_ns: int, out: Outbox
+    ) -> None:
+        """Send the next event, or this one again when no server answered.
+
+        Source: event.go, recordToSink and recordEvent: a status error is final, except a 404 on a
+        patch, which is posted as new.
+        """
+        assert self._queue, call
+        if reply.kind is ReplyKind.LOST and self._tries + 1 < TRIES_MAX:
+            self._tries += 1
+            delay_ns = RETRY_NS
+            if self._tries == 1:
+                delay_ns = int(RETRY_NS * env.draws.uniform(self._node, _RETRY_STREAM, now_ns))
+            self._retry_ns = now_ns + delay_ns
+            out.append(SetTimer(self._node, self._retry_ns, Timer.EVENT_SEND))
+            return
+        if reply.kind is ReplyKind.NOT_FOUND and call.op is Op.PATCH_EVENT:
+            self._queue[0] = call._replace(op=Op.CREATE_EVENT)
+            out.append(self._queue[0])
+            return
+        if not reply.ok:
+            self._drop(out)
+        self._queue.popleft()
+        self._tries = 0
+        if self._queue:
+            out.append(self._queue[0])
+        else:
+            self._queue = None
+
+    def on_timer(self, now_ns: int, out: Outbox) -> None:
+        """Try the first event again."""
+        if self._queue and self._retry_ns and now_ns >= self._retry_ns:
+            self._retry_ns = 0
+            out.append(self._queue[0])
+
+    def forget(self, now_ns: int) -> None:
+        """Drop groups and buckets that have been silent for so long that they start anew."""
+        for group in [
+            k for k, entry in self._groups.items() if now_ns - entry.last_ns > GROUP_INTERVAL_NS
+        ]:
+            del self._groups[group]
+        full_ns = SPAM_BURST * SPAM_REFILL_NS
+        for bucket in [
+            k for k, entry in self._buckets.items() if now_ns - entry.filled_ns > full_ns
+        ]:
+            del self._buckets[bucket]
+
+    def _enqueue(self, call: ApiCall, out: Outbox) -> None:
+        if self._queue is None:
+            self._queue = deque((call,))
+            out.append(call)
+        elif len(self._queue) >= QUEUE_MAX:
+            self._drop(out)
+        else:
+            self._queue.append(call)
+
+    def _drop(self, out: Outbox) -> None:
+        self.dropped += 1
+        out.append(Report(self._node, Milestone.EVENT_DROPPED))
+
+    def _group(
+        self, about: ObjectRef, reason: Reason, message: str, now_ns: int
+    ) -> tuple[str, int]:
+        """Return the message to send and the key of its count.
+
+        Source: EventAggregator.EventAggregate: the tenth different message within the interval is
+        sent as a combined one.
+        """
+        key = hash((about.kind, about.namespace, about.name, about.uid, reason.text))
+        group = self._groups.get(key)
+        if group is None or now_ns - group.last_ns > GROUP_INTERVAL_NS:
+            group = self._groups[key] = _Group()
+        group.last_ns = now_ns
+        digest = hash(message)
+        if digest not in group.messages:
+            if len(group.messages) >= GROUP_MESSAGES_MAX - 1:
+                return f"(combined from similar events): {message}", key
+            group.messages = (*group.messages, digest)
+        return message, hash((about, reason.text, digest))
+
+    def _admit(self, about: ObjectRef, now_ns: int, *, warning: bool) -> bool:
+        """Take one token. Source: EventSourceObjectSpamFilter.Filter."""
+        key = hash((about.kind, about.namespace, about.name, about.uid, warning))
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            bucket = self._buckets[key] = _Bucket(now_ns)
+        refill = (now_ns - bucket.filled_ns) // SPAM_REFILL_NS
+        if refill:
+            bucket.tokens = min(SPAM_BURST, bucket.tokens + refill)
+            bucket.filled_ns += refill * SPAM_REFILL_NS
+        if not bucket.tokens:
+            return False
+        bucket.tokens -= 1
+        return True
