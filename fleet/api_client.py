@@ -1,0 +1,309 @@
+"""What fleet itself asks of an API server: few requests, raw JSON, retried, counted apart.
+
+Everything here is off the hot path. A request goes out under `fleet/<version> (<purpose>)`, so that
+preflight, adoption and clean-up can be told from the kubelets' traffic in audit logs and metrics.
+Answers are raw dictionaries: the typed models of kubernetes-asyncio cost about 1 ms per node, which
+is seconds for a list of 5,000.
+"""
+
+import asyncio
+import logging
+import ssl
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any, NamedTuple, Self, TypeVar
+from urllib.parse import urlencode
+
+import aiohttp
+import orjson
+
+from fleet import __version__
+from fleet.credentials import Credentials
+from fleet.errors import SetupError
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+Sleep = Callable[[float], Awaitable[None]]
+T = TypeVar("T")
+
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+PAGE_ITEMS = 500
+REQUEST_TIMEOUT_S = 60.0
+CONNECT_TIMEOUT_S = 10.0
+CONNECTIONS_MAX = 32
+CONCURRENCY = 32
+ATTEMPTS_MAX = 6
+BACKOFF_MAX_S = 5.0
+RENEW_EVERY_S = 30.0  # reading a kubeconfig's token file costs more than sending a request
+# The server did not do it but will if asked again: overload, a leader change, a restart.
+RETRIED_CODES = frozenset({429, 500, 502, 503, 504})
+
+
+class Answer(NamedTuple):
+    """What the server said. `date_s` is its clock, 0 when it named none."""
+
+    code: int
+    body: Json
+    date_s: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Return whether the server did what was asked."""
+        return 200 <= self.code < 300
+
+    @property
+    def message(self) -> str:
+        """Return the server's own words, in one line."""
+        return " ".join(str(self.body.get("message") or f"HTTP {self.code}").split())
+
+
+class Api:
+    """Requests for one purpose to one cluster."""
+
+    def __init__(self, channel: "Channel", purpose: str) -> None:
+        self._channel = channel
+        self.purpose = purpose
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str | int] | None = None,
+        body: object = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+        headers: Iterable[tuple[str, str]] = (),
+    ) -> Answer:
+        """Send one request, again while the server is overloaded, and return its answer.
+
+        Raises SetupError when there is no answer at all, and when the credentials are refused.
+        """
+        all_headers = [
+            ("User-Agent", f"fleet/{__version__} ({self.purpose})"),
+            ("Accept", accept),
+            *headers,
+        ]
+        data = None
+        if body is not None:
+            data = orjson.dumps(body)
+            all_headers.append(("Content-Type", content_type))
+        target = f"{path}?{urlencode(query)}" if query else path
+        return await self._channel.send(self.purpose, method, target, all_headers, data)
+
+    async def get(self, path: str, what: str, **query: str | int) -> Json:
+        """Return one object that must be there. Raises SetupError naming `what` otherwise."""
+        answer = await self.request("GET", path, query=query)
+        return expect(answer, f"cannot read {what}")
+
+    async def pages(
+        self, path: str, what: str, *, accept: str = JSON, **query: str | int
+    ) -> AsyncIterator[list[Json]]:
+        """Yield the items of a list page by page. A 410 starts over, so an item may come twice."""
+        token = ""
+        while True:
+            page: dict[str, str | int] = {**query, "limit": query.get("limit", PAGE_ITEMS)}
+            if token:
+                page["continue"] = token
+            answer = await self.request("GET", path, query=page, accept=accept)
+            if answer.code == 410 and token:
+                token = ""
+                continue
+            listed = expect(answer, f"cannot list {what}")
+            yield listed.get("items") or []
+            token = listed.get("metadata", {}).get("continue") or ""
+            if not token:
+                return
+
+
+class Channel:
+    """The connections that all purposes share, their credentials and their counts."""
+
+    def __init__(self, credentials: Credentials, sleep: Sleep = asyncio.sleep) -> None:
+        self.credentials = credentials
+        self.requests: Counter[str] = Counter()
+        self._sleep = sleep
+        self._renew_due_s = 0.0
+        self._session: aiohttp.ClientSession | None = None
+
+    def api(self, purpose: str) -> Api:
+        """Return the requests of one purpose."""
+        return Api(self, purpose)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def send(
+        self,
+        purpose: str,
+        method: str,
+        target: str,
+        headers: list[tuple[str, str]],
+        data: bytes | None,
+    ) -> Answer:
+        """Send until there is an answer that another attempt would not change."""
+        was_renewed = False
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            self.requests[purpose] += 1
+            try:
+                answer, wait_s = await self._send_once(method, target, headers, data)
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                if attempt == ATTEMPTS_MAX or not is_transient(error):
+                    reason = describe_failure(error)
+                    raise SetupError(f"{self.credentials.address}: {reason}") from error
+                wait_s = _backoff_s(attempt)
+            else:
+                if answer.code == 401:
+                    if was_renewed or not await self._renew(force=True):
+                        raise SetupError(refused(self.credentials, answer))
+                    was_renewed = True
+                    continue
+                if answer.code not in RETRIED_CODES or attempt == ATTEMPTS_MAX:
+                    return answer
+                if wait_s < 0:
+                    wait_s = _backoff_s(attempt)
+            await self._sleep(wait_s)
+        raise SetupError(f"{self.credentials.address}: credentials change but are never accepted")
+
+    async def _send_once(
+        self, method: str, target: str, headers: list[tuple[str, str]], data: bytes | None
+    ) -> tuple[Answer, float]:
+        now_s = time.monotonic()
+        if now_s >= self._renew_due_s:
+            self._renew_due_s = now_s + RENEW_EVERY_S
+            await self._renew(force=False)
+        authorization = self.credentials.authorization()
+        if authorization:
+            headers = [*headers, ("Authorization", authorization.decode())]
+        async with self._open().request(
+            method,
+            self.credentials.server + target,
+            data=data,
+            headers=headers,
+            server_hostname=self.credentials.server_name,
+            allow_redirects=False,
+        ) as response:
+            raw = await response.read()
+            return _answer(response, raw), _retry_after_s(response)
+
+    async def _renew(self, *, force: bool) -> bool:
+        """Refresh credentials; a new client certificate needs new connections."""
+        certificate = self.credentials.client_certificate
+        has_changed = await self.credentials.refresh(force=force)
+        if self.credentials.client_certificate != certificate:
+            await self.close()
+        return has_changed
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            context = self.credentials.ssl_context(("http/1.1",))
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(ssl=context, limit=CONNECTIONS_MAX),
+                timeout=aiohttp.ClientTimeout(
+                    total=REQUEST_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S
+                ),
+                # The wire engine connects directly; so does everything else, to the same server.
+                trust_env=False,
+            )
+        return self._session
+
+
+def expect(answer: Answer, failure: str) -> Json:
+    """Return the body of a good answer. Raises SetupError with the server's own words if not."""
+    if not answer.ok:
+        raise SetupError(f"{failure}: {answer.message}")
+    return answer.body
+
+
+async def each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
+    """Do `work` for every item, at most `CONCURRENCY` at a time; the first failure ends it all."""
+    queue = iter(items)
+
+    async def worker() -> None:
+        for item in queue:
+            await work(item)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(CONCURRENCY):
+            group.create_task(worker())
+
+
+def is_transient(error: BaseException) -> bool:
+    """Return whether the same connection may succeed later: not with a bad name or certificate."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorDNSError):
+        return False
+    if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError):
+        return False
+    return not isinstance(error, aiohttp.ClientConnectorError | ConnectionRefusedError)
+
+
+def describe_failure(error: BaseException) -> str:
+    """Say in one line why there was no answer."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        error = error.certificate_error
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        error = error.os_error
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate verify failed: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed: {(error.reason or str(error)).replace('_', ' ').lower()}"
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def refused(credentials: Credentials, answer: Answer) -> str:
+    """Say in one line that the server does not accept who we are."""
+    return (
+        f"{credentials.address}: 401, the credentials of context {credentials.context} are "
+        f"refused: expired, revoked or of another cluster ({answer.message})"
+    )
+
+
+def _answer(response: aiohttp.ClientResponse, raw: bytes) -> Answer:
+    try:
+        body = orjson.loads(raw) if raw else {}
+    except orjson.JSONDecodeError:
+        body = {"message": raw[:200].decode(errors="replace")}
+    if not isinstance(body, dict):
+        body = {"message": str(body)[:200]}
+    date = response.headers.get("Date", "")
+    try:
+        date_s = int(parsedate_to_datetime(date).timestamp()) if date else 0
+    except ValueError:
+        date_s = 0
+    return Answer(response.status, body, date_s)
+
+
+def _retry_after_s(response: aiohttp.ClientResponse) -> float:
+    """Return what the server asks for, capped; -1 if it asks for nothing."""
+    value = response.headers.get("Retry-After", "")
+    return min(float(value), BACKOFF_MAX_S) if value.isdecimal() else -1.0
+
+
+def _backoff_s(attempt: int) -> float:
+    return min(0.1 * 3.0**attempt, BACKOFF_MAX_S)
+
+
+def server_now_s(answer: Answer) -> int:
+    """Return the server's clock, or ours if it named none."""
+    return answer.date_s or int(time.time())

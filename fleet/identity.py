@@ -1,0 +1,259 @@
+"""Who each node is: impersonated, by its own certificate, or the given user; and what it may do.
+
+    impersonate   one credential; `Impersonate-User: system:node:N` on each node's connection
+    csr           each node's own client certificate; no header
+    shared        the given user for all; no header
+
+Since 1.36 a server adds the group `system:nodes` itself to whoever may impersonate in the mode
+`arbitrary-node`, as long as only the user name is asked for. Naming the group forces the broad old
+grant (any user, any group), so it is sent only where the probe finds it needed.
+Source: apiserver/pkg/endpoints/filters/impersonation/mode.go, arbitraryNodeImpersonationMode.
+"""
+
+import enum
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from fleet.api_client import Answer, Api, Json, each, expect
+from fleet.errors import SetupError
+
+NODES_GROUP = "system:nodes"
+NODE_USER = "system:node:"
+AUTHENTICATION = "authentication.k8s.io"
+SELF_REVIEW = f"/apis/{AUTHENTICATION}/v1/selfsubjectreviews"
+ACCESS_REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+LEASE_NAMESPACE = "kube-node-lease"
+RUN_NAMESPACE = "default"
+"""Where the leases of running fleets live; in kube-node-lease they would look like nodes'."""
+
+
+class IdentityMode(enum.StrEnum):
+    """The values of `--identity`."""
+
+    IMPERSONATE = "impersonate"
+    CSR = "csr"
+    SHARED = "shared"
+
+
+class Impersonation(enum.Enum):
+    """Which headers make a node of the credential."""
+
+    NONE = enum.auto()
+    USER = enum.auto()  # constrained impersonation, mode arbitrary-node
+    USER_AND_GROUP = enum.auto()  # the old grant
+
+
+class IdentityHeaders(NamedTuple):
+    """The constant headers of one node's connection; empty for none."""
+
+    user: bytes = b""
+    groups: tuple[bytes, ...] = ()
+
+
+class Identity(NamedTuple):
+    """How the nodes of a run show who they are."""
+
+    mode: IdentityMode
+    impersonation: Impersonation = Impersonation.NONE
+
+    def headers_for(self, node_name: str) -> IdentityHeaders:
+        """Return what the node's connection sends with every request."""
+        if self.impersonation is Impersonation.NONE:
+            return IdentityHeaders()
+        user = f"{NODE_USER}{node_name}".encode()
+        if self.impersonation is Impersonation.USER:
+            return IdentityHeaders(user)
+        return IdentityHeaders(user, (NODES_GROUP.encode(),))
+
+
+class Permission(NamedTuple):
+    """One right to check. `verbs` of one resource stand together to be read together."""
+
+    verb: str
+    group: str
+    resource: str
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+
+    def __str__(self) -> str:
+        """Say it the way RBAC rules do: `verb resource.group`."""
+        resource = f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+        shown = f"{self.verb} {resource}{'.' if self.group else ''}{self.group}"
+        if self.name:
+            shown += f" {self.name}"
+        return f"{shown} (namespace {self.namespace})" if self.namespace else shown
+
+
+async def probe(api: Api, mode: IdentityMode, node_name: str) -> Identity:
+    """Find out which headers make a node of us, by asking the server who it takes us for.
+
+    Raises SetupError if this user may not impersonate nodes at all. The user name alone is tried
+    first: a server remembers per user which mode succeeded last, and asking for the group would
+    make it prefer the old grant for names without a group too, which then lack `system:nodes`.
+    """
+    if mode is not IdentityMode.IMPERSONATE:
+        return Identity(mode)
+    alone = await _who_am_i(api, node_name, ())
+    if NODES_GROUP in _groups(alone):
+        return Identity(mode, Impersonation.USER)
+    both = await _who_am_i(api, node_name, (NODES_GROUP,))
+    if NODES_GROUP in _groups(both):
+        return Identity(mode, Impersonation.USER_AND_GROUP)
+    raise SetupError(
+        f"no permission to impersonate nodes: {_refusal(both if alone.ok else alone)}; grant "
+        f"impersonate:arbitrary-node on nodes.{AUTHENTICATION} and impersonate-on:arbitrary-node:"
+        f"VERB on what kubelets use (1.36 and newer), or impersonate on users {NODE_USER}* and "
+        f"groups {NODES_GROUP}; or choose --identity shared"
+    )
+
+
+async def check_permissions(api: Api, needed: Iterable[Permission]) -> None:
+    """Ask the server about every right, many at a time.
+
+    Raises SetupError with all that are missing, before anything is created.
+    """
+    wanted = list(dict.fromkeys(needed))
+    denied: set[Permission] = set()
+
+    async def ask(permission: Permission) -> None:
+        if not await is_allowed(api, permission):
+            denied.add(permission)
+
+    await each(wanted, ask)
+    if denied:
+        missing = _grouped([permission for permission in wanted if permission in denied])
+        raise SetupError(f"no permission (RBAC), {len(denied)} missing: {'; '.join(missing)}")
+
+
+async def is_allowed(api: Api, permission: Permission) -> bool:
+    """Return whether fleet's user has one right."""
+    attributes: Json = {
+        "verb": permission.verb,
+        "group": permission.group,
+        "resource": permission.resource,
+        "subresource": permission.subresource,
+        "namespace": permission.namespace,
+        "name": permission.name,
+    }
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": {key: value for key, value in attributes.items() if value}},
+    }
+    answer = await api.request("POST", ACCESS_REVIEW, body=review)
+    status = expect(answer, "cannot check permissions (SelfSubjectAccessReview)").get("status", {})
+    return bool(status.get("allowed"))
+
+
+def own_permissions(run_namespace: str = RUN_NAMESPACE) -> list[Permission]:
+    """Return what fleet itself needs: preflight, watching readiness, adoption, clean-up."""
+    coordination = "coordination.k8s.io"
+    leases = [
+        Permission(verb, coordination, "leases", namespace=run_namespace)
+        for verb in ("get", "list", "create", "update", "delete")
+    ]
+    return [
+        Permission("get", "", "namespaces", name="kube-system"),
+        *(Permission(verb, "", "nodes") for verb in ("get", "list", "watch", "patch", "delete")),
+        *(Permission(verb, "", "pods") for verb in ("list", "delete")),
+        Permission("list", "apps", "daemonsets"),
+        Permission("delete", "storage.k8s.io", "csinodes"),
+        Permission("delete", coordination, "leases", namespace=LEASE_NAMESPACE),
+        *leases,
+    ]
+
+
+KUBELET_CALLS: tuple[tuple[str, str, str, str, str], ...] = (
+    # group, resource, subresource, namespace, verbs
+    ("", "nodes", "", "", "get create"),
+    ("", "nodes", "status", "", "patch"),
+    ("coordination.k8s.io", "leases", "", LEASE_NAMESPACE, "get create update"),
+    ("", "pods", "status", "", "patch"),
+    ("", "pods", "", "", "delete"),
+)
+"""What nodes do in both fidelities. Source: plugin/pkg/auth/authorizer/rbac/bootstrappolicy."""
+
+KUBELET_ONLY_CALLS: tuple[tuple[str, str, str, str, str], ...] = (
+    ("", "nodes", "", "", "list watch"),
+    ("", "pods", "", "", "get list watch"),
+    ("", "services", "", "", "list watch"),
+    ("node.k8s.io", "runtimeclasses", "", "", "list watch"),
+    ("storage.k8s.io", "csidrivers", "", "", "list watch"),
+    ("storage.k8s.io", "csinodes", "", "", "get create delete"),
+    ("", "configmaps", "", "", "get list watch"),
+    ("", "secrets", "", "", "get list watch"),
+    ("", "serviceaccounts", "token", "", "create"),
+    ("", "events", "", "", "create patch"),
+)
+"""What only real kubelets do on top of that."""
+
+LIGHT_ONLY_CALLS: tuple[tuple[str, str, str, str, str], ...] = (("", "pods", "", "", "list watch"),)
+"""The one watch that light nodes share; no node identity may open it."""
+
+
+def node_permissions(identity: Identity, fidelity: str) -> list[Permission]:
+    """Return what fleet's user needs so that its nodes can do what kubelets do.
+
+    Impersonated nodes have their rights from the server's Node authorizer, so fleet's user needs
+    only the right to be them. The probe has shown the old grant, which is for everything at once;
+    the new one is given verb by verb, and RBAC has no wildcard within a verb:
+    `impersonate-on:arbitrary-node:*` matches nothing.
+    """
+    calls = KUBELET_CALLS + (KUBELET_ONLY_CALLS if fidelity == "kubelet" else ())
+    own = [] if fidelity == "kubelet" else _expand(LIGHT_ONLY_CALLS)
+    if identity.impersonation is Impersonation.USER:
+        verbs = "impersonate-on:arbitrary-node:"
+        return [*(p._replace(verb=verbs + p.verb) for p in _expand(calls)), *own]
+    if identity.impersonation is Impersonation.USER_AND_GROUP:
+        return own
+    if identity.mode is IdentityMode.CSR:
+        return [*_certificate_permissions(), *own]
+    return [*_expand(calls), *own]
+
+
+def _certificate_permissions() -> list[Permission]:
+    """Return what it takes to request and approve the nodes' client certificates."""
+    group = "certificates.k8s.io"
+    signer = "kubernetes.io/kube-apiserver-client-kubelet"
+    requests = "certificatesigningrequests"
+    return [
+        *(Permission(verb, group, requests) for verb in ("create", "get", "list", "watch")),
+        Permission("delete", group, requests),
+        Permission("update", group, requests, "approval"),
+        Permission("approve", group, "signers", name=signer),
+    ]
+
+
+def _expand(calls: Iterable[tuple[str, str, str, str, str]]) -> list[Permission]:
+    return [
+        Permission(verb, group, resource, subresource, namespace)
+        for group, resource, subresource, namespace, verbs in calls
+        for verb in verbs.split()
+    ]
+
+
+def _grouped(permissions: list[Permission]) -> list[str]:
+    """Join the verbs of one resource: "list,watch nodes"."""
+    verbs: dict[Permission, list[str]] = {}
+    for permission in permissions:
+        verbs.setdefault(permission._replace(verb=""), []).append(permission.verb)
+    return [str(what._replace(verb=",".join(listed))) for what, listed in verbs.items()]
+
+
+async def _who_am_i(api: Api, node_name: str, groups: tuple[str, ...]) -> Answer:
+    headers = [("Impersonate-User", NODE_USER + node_name)]
+    headers += [("Impersonate-Group", group) for group in groups]
+    review = {"apiVersion": f"{AUTHENTICATION}/v1", "kind": "SelfSubjectReview"}
+    return await api.request("POST", SELF_REVIEW, body=review, headers=headers)
+
+
+def _groups(answer: Answer) -> list[str]:
+    if not answer.ok:
+        return []
+    info: Json = answer.body.get("status", {}).get("userInfo", {})
+    return list(info.get("groups") or ())
+
+
+def _refusal(answer: Answer) -> str:
+    return answer.message if not answer.ok else f"the server leaves out the group {NODES_GROUP}"

@@ -1,0 +1,506 @@
+import asyncio
+import datetime as dt
+import ipaddress
+import logging
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from aiohttp import web
+from cluster_fakes import no_sleep
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from fleet.api_client import Answer, Channel
+from fleet.cluster import Cluster, ClusterSelection, check_http2, read_version
+from fleet.credentials import Credentials
+from fleet.errors import SetupError, UsageError
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+def write_kubeconfig(path: Path, cluster: dict[str, Any], user: dict[str, Any]) -> Path:
+    document = {
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": user}],
+        "contexts": [{"name": "test", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "test",
+    }
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def load(selection: ClusterSelection, **environ: str) -> Credentials:
+    return asyncio.run(selection.load(environ))
+
+
+def load_file(path: Path) -> Credentials:
+    return load(ClusterSelection(kubeconfig=path))
+
+
+HTTPS = {"server": "https://api.example:6443"}
+
+
+def test_nothing_but_a_flag_names_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/somewhere")
+    assert not ClusterSelection().is_named
+    assert ClusterSelection(context="a").is_named
+    assert ClusterSelection(kubeconfig=Path("k")).is_named
+    assert ClusterSelection(in_cluster=True).is_named
+
+
+def test_in_cluster_excludes_the_others() -> None:
+    with pytest.raises(UsageError, match="--in-cluster excludes"):
+        ClusterSelection(in_cluster=True, context="a")
+
+
+def test_a_context_is_looked_up_in_the_environment_s_kubeconfig(tmp_path: Path) -> None:
+    path = write_kubeconfig(tmp_path / "k", HTTPS, {"token": "t"})
+    selection = ClusterSelection(context="test")
+    credentials = load(selection, KUBECONFIG=f"{tmp_path}/missing:{path}")
+    assert (credentials.context, credentials.host, credentials.port) == (
+        "test",
+        "api.example",
+        6443,
+    )
+    with pytest.raises(UsageError, match="no kubeconfig at"):
+        load(selection, KUBECONFIG=f"{tmp_path}/missing")
+
+
+def test_kubeconfigs_merge_and_the_first_wins(tmp_path: Path) -> None:
+    first = write_kubeconfig(tmp_path / "a", HTTPS, {"token": "first"})
+    second = write_kubeconfig(tmp_path / "b", {"server": "https://other"}, {"token": "second"})
+    credentials = load(ClusterSelection(context="test"), KUBECONFIG=f"{first}:{second}")
+    assert credentials.authorization() == b"Bearer first"
+
+
+def test_an_unknown_context_is_answered_with_the_known_ones(tmp_path: Path) -> None:
+    path = write_kubeconfig(tmp_path / "k", HTTPS, {})
+    with pytest.raises(UsageError, match=r"context nope is not in .*it has: test"):
+        load(ClusterSelection(kubeconfig=path, context="nope"))
+
+
+def test_without_a_current_context_one_must_be_named(tmp_path: Path) -> None:
+    path = write_kubeconfig(tmp_path / "k", HTTPS, {})
+    document = yaml.safe_load(path.read_text())
+    del document["current-context"]
+    path.write_text(yaml.safe_dump(document))
+    with pytest.raises(UsageError, match="--context: test"):
+        load_file(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "just words",
+        "[1, 2]",
+        "a: [",
+        "clusters: 7",
+        "clusters: []",
+        "clusters: [7]\ncurrent-context: a",
+        "clusters: []\ncontexts: [{name: a}]\ncurrent-context: a",
+        "clusters: []\ncontexts: [{name: a, context: {}}]\ncurrent-context: a",
+        "clusters: []\ncontexts: [{name: a, context: {user: u}}]\ncurrent-context: a",
+        (
+            "clusters: []\nusers: [{name: u, user: {}}]\n"
+            "contexts: [{name: a, context: {user: u, cluster: c}}]\ncurrent-context: a"
+        ),
+        (
+            "clusters: [{name: c, cluster: {server: 'https://h:port'}}]\n"
+            "users: [{name: u, user: {}}]\n"
+            "contexts: [{name: a, context: {user: u, cluster: c}}]\ncurrent-context: a"
+        ),
+    ],
+)
+def test_a_malformed_kubeconfig_is_told_in_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "k"
+    path.write_text(text)
+    with pytest.raises(UsageError) as said:
+        load_file(path)
+    assert "\n" not in str(said.value)
+    assert str(path) in str(said.value)
+
+
+def test_missing_and_unreadable_files_are_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no such file"):
+        load_file(tmp_path / "missing")
+    path = write_kubeconfig(tmp_path / "k", HTTPS | {"certificate-authority": "gone.crt"}, {})
+    with pytest.raises(UsageError, match=r"gone\.crt"):
+        load_file(path)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "message"),
+    [
+        ({"server": "http://api.example"}, "not https"),
+        ({"server": "https://api.example/k8s/clusters/c-1"}, "has a path"),
+        (HTTPS | {"proxy-url": "http://proxy:3128"}, "proxy-url"),
+    ],
+)
+def test_what_the_wire_engine_cannot_reach_is_refused(
+    tmp_path: Path, cluster: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SetupError, match=message):
+        load_file(write_kubeconfig(tmp_path / "k", cluster, {"token": "t"}))
+
+
+def test_a_user_who_impersonates_is_refused(tmp_path: Path) -> None:
+    path = write_kubeconfig(tmp_path / "k", HTTPS, {"token": "t", "as": "someone"})
+    with pytest.raises(UsageError, match="impersonates another"):
+        load_file(path)
+
+
+def test_token_files_lose_their_newline_and_are_read_again(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("one\n")
+    credentials = load_file(write_kubeconfig(tmp_path / "k", HTTPS, {"tokenFile": str(token)}))
+    assert credentials.authorization() == b"Bearer one"
+    assert not asyncio.run(credentials.refresh())
+    token.write_text("two\n")
+    assert asyncio.run(credentials.refresh())
+    assert credentials.authorization() == b"Bearer two"
+
+
+def test_addresses_and_server_names(tmp_path: Path) -> None:
+    cluster = {"server": "https://[::1]", "tls-server-name": "kubernetes"}
+    credentials = load_file(write_kubeconfig(tmp_path / "k", cluster, {}))
+    assert (credentials.host, credentials.port) == ("::1", 443)
+    assert credentials.address == "[::1]:443"
+    assert credentials.server_name == "kubernetes"
+    assert credentials.authorization() is None
+
+
+def plugin(tmp_path: Path, body: str) -> dict[str, Any]:
+    path = tmp_path / "plugin"
+    path.write_text(f"#!/bin/sh\necho run >> {tmp_path}/runs\n{body}\n")
+    path.chmod(0o755)
+    version = "client.authentication.k8s.io/v1"
+    return {"exec": {"command": str(path), "apiVersion": version, "args": None, "env": None}}
+
+
+def credential(token: str, expires: str = "") -> str:
+    expiry = f',"expirationTimestamp":"{expires}"' if expires else ""
+    return (
+        'echo \'{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential",'
+        f'"status":{{"token":"{token}"{expiry}}}}}\''
+    )
+
+
+def test_a_plugin_without_expiry_runs_again_only_on_a_401(tmp_path: Path) -> None:
+    user = plugin(tmp_path, credential("t"))
+    credentials = load_file(write_kubeconfig(tmp_path / "k", HTTPS, user))
+    assert credentials.authorization() == b"Bearer t"
+    runs = tmp_path / "runs"
+    asyncio.run(credentials.refresh())
+    assert runs.read_text().count("run") == 1
+    asyncio.run(credentials.refresh(force=True))
+    assert runs.read_text().count("run") == 2
+
+
+@pytest.mark.parametrize(
+    ("expires", "runs"), [("2199-01-01T00:00:00Z", 1), ("2020-01-01T00:00:00Z", 2)]
+)
+def test_a_plugin_runs_again_when_its_token_expires(
+    tmp_path: Path, expires: str, runs: int
+) -> None:
+    user = plugin(tmp_path, credential("t", expires))
+    credentials = load_file(write_kubeconfig(tmp_path / "k", HTTPS, user))
+    asyncio.run(credentials.refresh())
+    assert (tmp_path / "runs").read_text().count("run") == runs
+
+
+def test_a_failing_plugin_is_a_setup_error(tmp_path: Path) -> None:
+    user = plugin(tmp_path, "echo please log in >&2; exit 3")
+    with pytest.raises(SetupError, match=r"plugin .*plugin failed: .*please log in"):
+        load_file(write_kubeconfig(tmp_path / "k", HTTPS, user))
+    missing = {"exec": {"command": "/nowhere/plugin", "apiVersion": "v1"}}
+    with pytest.raises(SetupError, match="/nowhere/plugin failed"):
+        load_file(write_kubeconfig(tmp_path / "k", HTTPS, missing))
+
+
+def test_outside_a_pod_in_cluster_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(UsageError, match="not in a pod"):
+        load(ClusterSelection(in_cluster=True))
+
+
+# What follows speaks TLS over loopback, to a server whose certificate is made here.
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fake API server")])
+    start = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(start)
+        .not_valid_after(start + dt.timedelta(days=36_500))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
+            critical=False,
+        )
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path_factory.mktemp("tls") / "server.pem"
+    path.write_bytes(
+        made.public_bytes(serialization.Encoding.PEM)
+        + key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return path
+
+
+@asynccontextmanager
+async def serving(
+    certificate: Path, handler: Handler, alpn: str = "http/1.1"
+) -> AsyncIterator[int]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    context.set_alpn_protocols([alpn])
+    runner = web.ServerRunner(web.Server(handler))
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
+    await site.start()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+async def not_asked(_request: web.BaseRequest) -> web.StreamResponse:
+    raise AssertionError("nobody asks anything")
+
+
+def kubeconfig_for(tmp_path: Path, port: int, certificate: Path | None, **cluster: Any) -> Path:
+    facts: dict[str, Any] = {"server": f"https://127.0.0.1:{port}", **cluster}
+    if certificate is not None:
+        facts["certificate-authority"] = str(certificate)
+    return write_kubeconfig(tmp_path / "k", facts, {"token": "t"})
+
+
+def test_a_server_that_speaks_h2_passes(tmp_path: Path, certificate: Path) -> None:
+    async def scenario() -> None:
+        async with serving(certificate, not_asked, "h2") as port:
+            path = kubeconfig_for(tmp_path, port, certificate)
+            await check_http2(await ClusterSelection(kubeconfig=path).load())
+
+    asyncio.run(scenario())
+
+
+def test_a_server_without_h2_is_refused(tmp_path: Path, certificate: Path) -> None:
+    async def scenario() -> None:
+        async with serving(certificate, not_asked) as port:
+            path = kubeconfig_for(tmp_path, port, certificate)
+            with pytest.raises(SetupError, match="does not speak HTTP/2"):
+                await Cluster.connect(ClusterSelection(kubeconfig=path))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("flags", [{}, {"insecure-skip-tls-verify": False}])
+def test_certificates_are_always_verified(
+    tmp_path: Path, certificate: Path, flags: dict[str, Any]
+) -> None:
+    async def scenario() -> None:
+        async with serving(certificate, not_asked, "h2") as port:
+            path = kubeconfig_for(tmp_path, port, None, **flags)
+            with pytest.raises(SetupError, match=r"certificate verify failed.*another cluster"):
+                await Cluster.connect(ClusterSelection(kubeconfig=path))
+
+    asyncio.run(scenario())
+
+
+def test_the_name_in_the_certificate_is_checked(tmp_path: Path, certificate: Path) -> None:
+    async def scenario() -> None:
+        async with serving(certificate, not_asked, "h2") as port:
+            path = kubeconfig_for(tmp_path, port, certificate, **{"tls-server-name": "other"})
+            with pytest.raises(SetupError, match=r"certificate verify failed: Hostname mismatch"):
+                await Cluster.connect(ClusterSelection(kubeconfig=path))
+
+    asyncio.run(scenario())
+
+
+def test_skipping_verification_is_honoured_with_a_loud_warning(
+    tmp_path: Path, certificate: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with serving(certificate, not_asked, "h2") as port:
+            path = kubeconfig_for(tmp_path, port, None, **{"insecure-skip-tls-verify": True})
+            await check_http2(await ClusterSelection(kubeconfig=path).load())
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(scenario())
+    assert "CERTIFICATES ARE NOT VERIFIED" in caplog.text
+
+
+def test_a_refused_connection_names_the_address(tmp_path: Path, certificate: Path) -> None:
+    path = kubeconfig_for(tmp_path, 1, certificate)
+    with pytest.raises(SetupError, match=r"127.0.0.1:1: connection refused"):
+        asyncio.run(Cluster.connect(ClusterSelection(kubeconfig=path)))
+
+
+def test_plain_http_is_recognised(tmp_path: Path, certificate: Path) -> None:
+    async def scenario() -> None:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(1)
+            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        path = kubeconfig_for(tmp_path, port, certificate)
+        with pytest.raises(SetupError, match=r"no connection to .*plain HTTP"):
+            await check_http2(await ClusterSelection(kubeconfig=path).load())
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(scenario())
+
+
+def ask(tmp_path: Path, certificate: Path, handler: Handler) -> tuple[Answer, Channel]:
+    async def scenario() -> tuple[Answer, Channel]:
+        async with serving(certificate, handler) as port:
+            path = kubeconfig_for(tmp_path, port, certificate)
+            credentials = await ClusterSelection(kubeconfig=path).load()
+            async with Channel(credentials, no_sleep) as channel:
+                return await channel.api("preflight").request("GET", "/x"), channel
+
+    return asyncio.run(scenario())
+
+
+def test_requests_carry_purpose_and_token_and_are_counted(
+    tmp_path: Path, certificate: Path
+) -> None:
+    seen: list[tuple[str, str]] = []
+
+    async def handler(request: web.BaseRequest) -> web.StreamResponse:
+        seen.append((request.headers["User-Agent"], request.headers["Authorization"]))
+        return web.json_response({"a": 1})
+
+    answer, channel = ask(tmp_path, certificate, handler)
+    assert answer.ok
+    assert answer.body == {"a": 1}
+    assert answer.date_s > 0
+    assert seen == [("fleet/0.1.0 (preflight)", "Bearer t")]
+    assert channel.requests == {"preflight": 1}
+
+
+@pytest.mark.parametrize("code", [429, 500, 503])
+def test_an_overloaded_server_is_asked_again(tmp_path: Path, certificate: Path, code: int) -> None:
+    codes = [code, code, 200]
+
+    async def handler(_request: web.BaseRequest) -> web.StreamResponse:
+        return web.json_response({}, status=codes.pop(0), headers={"Retry-After": "1"})
+
+    answer, channel = ask(tmp_path, certificate, handler)
+    assert answer.code == 200
+    assert channel.requests["preflight"] == 3
+
+
+def test_an_answer_that_stays_bad_is_returned(tmp_path: Path, certificate: Path) -> None:
+    async def handler(_request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(status=503, text="try later")
+
+    answer, channel = ask(tmp_path, certificate, handler)
+    assert (answer.code, answer.message) == (503, "try later")
+    assert channel.requests["preflight"] == 6
+
+
+def test_a_401_says_that_the_credentials_are_refused(tmp_path: Path, certificate: Path) -> None:
+    async def handler(_request: web.BaseRequest) -> web.StreamResponse:
+        return web.json_response({"message": "Unauthorized"}, status=401)
+
+    with pytest.raises(
+        SetupError, match=r"401, the credentials of context test are refused"
+    ) as said:
+        ask(tmp_path, certificate, handler)
+    assert "\n" not in str(said.value)
+
+
+def test_a_401_renews_the_token_and_goes_on(tmp_path: Path, certificate: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("old\n")
+
+    async def handler(request: web.BaseRequest) -> web.StreamResponse:
+        token.write_text("new\n")
+        is_new = request.headers["Authorization"] == "Bearer new"
+        return web.json_response({}, status=200 if is_new else 401)
+
+    async def scenario() -> int:
+        async with serving(certificate, handler) as port:
+            path = kubeconfig_for(tmp_path, port, certificate)
+            document = yaml.safe_load(path.read_text())
+            document["users"][0]["user"] = {"tokenFile": str(token)}
+            path.write_text(yaml.safe_dump(document))
+            credentials = await ClusterSelection(kubeconfig=path).load()
+            async with Channel(credentials, no_sleep) as channel:
+                return (await channel.api("x").request("GET", "/x")).code
+
+    assert asyncio.run(scenario()) == 200
+
+
+def test_a_lost_connection_is_tried_again_then_told(tmp_path: Path, certificate: Path) -> None:
+    async def handler(request: web.BaseRequest) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    with pytest.raises(SetupError, match=r"127.0.0.1:\d+: "):
+        ask(tmp_path, certificate, handler)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"major": "1", "minor": "36", "gitVersion": "v1.36.3"}, (1, 36, "v1.36.3", True)),
+        (
+            {"major": "1", "minor": "33+", "gitVersion": "v1.33.9-eks"},
+            (1, 33, "v1.33.9-eks", False),
+        ),
+    ],
+)
+def test_versions(
+    tmp_path: Path, certificate: Path, body: dict[str, str], expected: tuple[object, ...]
+) -> None:
+    async def handler(_request: web.BaseRequest) -> web.StreamResponse:
+        return web.json_response(body)
+
+    async def scenario() -> None:
+        async with serving(certificate, handler) as port:
+            path = kubeconfig_for(tmp_path, port, certificate)
+            credentials = await ClusterSelection(kubeconfig=path).load()
+            async with Channel(credentials, no_sleep) as channel:
+                version = await read_version(channel.api("x"), credentials)
+            assert (*version, version.is_supported) == expected
+
+    asyncio.run(scenario())
+
+
+def test_something_that_is_no_api_server_is_recognised(tmp_path: Path, certificate: Path) -> None:
+    async def handler(_request: web.BaseRequest) -> web.StreamResponse:
+        return web.json_response([1])
+
+    async def scenario() -> None:
+        async with serving(certificate, handler) as port:
+            path = kubeconfig_for(tmp_path, port, certificate)
+            credentials = await ClusterSelection(kubeconfig=path).load()
+            async with Channel(credentials, no_sleep) as channel:
+                with pytest.raises(SetupError, match="not a Kubernetes API server"):
+                    await read_version(channel.api("x"), credentials)
+
+    asyncio.run(scenario())
