@@ -89,14 +89,16 @@ class NodeObject(NamedTuple):
 
 
 class NodeStatusPatch(NamedTuple):
-    """Payload of PATCH_NODE_STATUS: None leaves a part of the status alone.
+    """Payload of PATCH_NODE_STATUS: what differs from the Node as it was read last.
 
-    `conditions` holds (old, new) of each condition of the status, old None when it is new.
+    `conditions` holds (old, new) of every condition of the status, old None when it is new; equal
+    ones are left out of the patch, but not of its element order.
     """
 
-    conditions: tuple[tuple[NodeCondition | None, NodeCondition], ...]
-    volumes_in_use: tuple[str, ...] | None = None
-    pod_status_json: bytes = b""  # further members of .status, rendered
+    conditions: tuple[tuple[NodeCondition | None, NodeCondition], ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    annotations: tuple[tuple[str, str], ...] = ()
+    status_json: bytes = b""  # further members of .status, rendered
 
 
 class CSINodeObject(NamedTuple):

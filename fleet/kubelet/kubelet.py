@@ -1,0 +1,263 @@
+"""One virtual kubelet: owns the managers of a node and routes every input to one of them.
+
+An idle node holds its status, its lease and what the event correlator remembers; the pod side
+(`SyncLoop`) is made with the first pod and dropped with the last.
+Source: pkg/kubelet/kubelet.go, NewMainKubelet, Run, syncLoopIteration.
+"""
+
+from fleet.clock import NS_PER_S
+from fleet.effects import (
+    ApiCall,
+    Milestone,
+    NodeId,
+    Op,
+    Outbox,
+    Reply,
+    ReplyKind,
+    Report,
+    SetTimer,
+    StartWatch,
+    Timer,
+    WatchEvent,
+    WatchKind,
+)
+from fleet.kubelet.csi_node import NODE_KEY, CSINode
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.events import EventRecorder, Reason
+from fleet.kubelet.node_lease import OWNER_KEY, NodeLease
+from fleet.kubelet.node_status import REGISTER_KEY, STATUS_KEY, NodeInputs, NodeStatus
+from fleet.kubelet.sync_loop import SyncLoop
+from fleet.objects import EventType, NodeView, ObjectRef
+
+POD_SOURCE_NS = 1 * NS_PER_S  # pkg/kubelet/config/apiserver.go, WaitForAPIServerSyncPeriod
+SLICES_FIRST_NS = 1 * NS_PER_S
+SLICES_MAX_NS = 300 * NS_PER_S
+READY = NodeInputs()
+CSI_MISSING = NodeInputs(not_ready=("CSINode is not yet initialized",))
+_CSI_OPS = frozenset((Op.PROBE_CSINODE, Op.GET_CSINODE, Op.CREATE_CSINODE, Op.DELETE_CSINODE))
+_LEASE_OPS = frozenset((Op.GET_LEASE, Op.CREATE_LEASE, Op.RENEW_LEASE))
+_POD_OPS = frozenset((Op.GET_POD, Op.PATCH_POD_STATUS, Op.DELETE_POD, Op.CREATE_TOKEN))
+_EVENT_OPS = frozenset((Op.CREATE_EVENT, Op.PATCH_EVENT))
+
+
+class VirtualKubelet:
+    """A node's state machines behind three inputs: timers, replies, watch events."""
+
+    __slots__ = (
+        "_csi",
+        "_is_ready",
+        "_node_synced",
+        "_recorder",
+        "env",
+        "host_ip",
+        "lease",
+        "name",
+        "node",
+        "status",
+        "sync_loop",
+    )
+
+    def __init__(self, node: NodeId, name: str, host_ip: str, env: Environment) -> None:
+        self.node = node
+        self.name = name
+        self.host_ip = host_ip
+        self.env = env
+        self.status = NodeStatus(node)
+        self.lease = NodeLease(node)
+        self.sync_loop: SyncLoop | None = None
+        self._csi: CSINode | None = None if env.light else CSINode(node)
+        self._recorder = EventRecorder(node)
+        self._node_synced = False
+        self._is_ready = False
+
+    def start(self, now_ns: int, out: Outbox) -> None:
+        """Do what a kubelet does in its first moment. Source: kubelet-reference 1.1."""
+        node = self.node
+        self.status.start(self.env, now_ns, out)
+        if self._csi is None:
+            return
+        self._csi.start(out)
+        out.append(StartWatch(node, WatchKind.NODE))
+        out.append(StartWatch(node, WatchKind.SERVICES))
+        out.append(StartWatch(node, WatchKind.CSI_DRIVERS))
+        self.lease.start(out)
+        out.append(StartWatch(node, WatchKind.RUNTIME_CLASSES))
+        self._event(Reason.STARTING, "Starting kubelet.", now_ns, out)
+        self._event(
+            Reason.INVALID_DISK_CAPACITY, "invalid capacity 0 on image filesystem", now_ns, out
+        )
+        out.append(SetTimer(node, now_ns + POD_SOURCE_NS, Timer.POD_SOURCE))
+
+    def stop(self) -> None:
+        """Fall silent: nothing is renewed or reported any more."""
+        self.lease.stop()
+
+    def on_timer(self, timer: Timer, key: str, now_ns: int, out: Outbox) -> None:
+        """Take a timer that is due."""
+        env = self.env
+        if timer is Timer.RENEW_LEASE:
+            self.lease.on_timer(env, now_ns, out)
+        elif timer is Timer.NODE_STATUS:
+            events = self.status.on_status_timer(self._inputs(), env, now_ns, out)
+            self._status_events(events, now_ns, out)
+            self._recorder.forget(now_ns)
+        elif timer is Timer.FAST_STATUS:
+            events = self.status.on_fast_timer(self._inputs(), env, now_ns, out)
+            self._status_events(events, now_ns, out)
+        elif timer is Timer.REGISTER:
+            self._on_register_timer(now_ns, out)
+        elif timer is Timer.CSI_NODE:
+            if self._csi is not None:
+                self._csi.on_timer(now_ns, out)
+        elif timer is Timer.POD_SOURCE:
+            self._on_pod_source(now_ns, out)
+        elif timer is Timer.EVENT_SEND:
+            self._recorder.on_timer(now_ns, out)
+        elif timer is Timer.RESOURCE_SLICES:
+            out.append(ApiCall(self.node, Op.DELETE_RESOURCE_SLICES, key))
+        elif self.sync_loop is not None:
+            self.sync_loop.on_timer(timer, key, env, self._recorder, now_ns, out)
+            self._drop_idle_loop()
+
+    def on_reply(self, call: ApiCall, reply: Reply, now_ns: int, out: Outbox) -> None:
+        """Take the answer to a call."""
+        op = call.op
+        if op in _LEASE_OPS or call.key == OWNER_KEY:
+            self.lease.on_reply(call, reply, self.env, now_ns, out)
+        elif op in _POD_OPS:
+            if self.sync_loop is not None:
+                self.sync_loop.on_reply(call, reply, self.env, self._recorder, now_ns, out)
+                self._drop_idle_loop()
+        elif op in _EVENT_OPS:
+            self._recorder.on_reply(call, reply, self.env, now_ns, out)
+        elif op in _CSI_OPS or call.key == NODE_KEY:
+            self._on_csi_reply(call, reply, now_ns, out)
+        elif op is Op.DELETE_RESOURCE_SLICES:
+            self._on_slices_reply(call, reply, now_ns, out)
+        elif call.key == REGISTER_KEY:
+            self._on_register_reply(reply, now_ns, out)
+        else:
+            assert call.key == STATUS_KEY, call
+            self._on_status_reply(call, reply, now_ns, out)
+
+    def on_watch_event(self, event: WatchEvent, now_ns: int, out: Outbox) -> None:
+        """Take one event of a reflector."""
+        kind = event.kind
+        if kind is WatchKind.NODE:
+            self._on_node_event(event, now_ns, out)
+        elif kind is WatchKind.PODS and self.sync_loop is None:
+            if event.type in (EventType.ADDED, EventType.MODIFIED):
+                self.sync_loop = SyncLoop(self.node, self.name, self.host_ip)
+                self.sync_loop.pod_cidr = self.status.pod_cidr
+                self._to_sync_loop(event, now_ns, out)
+        elif kind in (WatchKind.PODS, WatchKind.CONFIG_MAP, WatchKind.SECRET):
+            self._to_sync_loop(event, now_ns, out)
+
+    def on_relist_started(self, kind: WatchKind) -> None:
+        """Learn that a reflector begins anew: a whole snapshot follows, up to SYNCED."""
+        if kind is WatchKind.PODS and self.sync_loop is not None:
+            self.sync_loop.on_relist_started()
+
+    def _to_sync_loop(self, event: WatchEvent, now_ns: int, out: Outbox) -> None:
+        if self.sync_loop is not None:
+            self.sync_loop.on_watch_event(event, self.env, self._recorder, now_ns, out)
+            self._drop_idle_loop()
+
+    def _drop_idle_loop(self) -> None:
+        if self.sync_loop is not None and self.sync_loop.is_idle():
+            self.sync_loop = None
+
+    def _inputs(self) -> NodeInputs:
+        """Return what the condition setters draw from."""
+        if self._csi is not None and not self._csi.is_initialized:
+            return CSI_MISSING
+        return READY
+
+    def _on_register_timer(self, now_ns: int, out: Outbox) -> None:
+        events = self.status.on_register_timer(self._inputs(), self.env, now_ns, out)
+        if events:
+            self._status_events(events, now_ns, out)
+            self._event(
+                Reason.NODE_ALLOCATABLE_ENFORCED,
+                "Updated Node Allocatable limit across pods",
+                now_ns,
+                out,
+            )
+
+    def _on_register_reply(self, reply: Reply, now_ns: int, out: Outbox) -> None:
+        record = reply.record
+        if not self.status.on_register_reply(reply, self.env, now_ns, out):
+            return
+        if self.env.light:
+            assert isinstance(record, NodeView), reply
+            self.status.on_node(record)
+            self.lease.start_light(record.uid, self.env, now_ns, out)
+            self.status.report_created(self.env, now_ns, out)
+            return
+        events = self.status.sync(self._inputs(), self.env, now_ns, out)
+        self._status_events(events, now_ns, out)
+
+    def _on_status_reply(self, call: ApiCall, reply: Reply, now_ns: int, out: Outbox) -> None:
+        inputs = self._inputs()
+        events = self.status.on_status_reply(call, reply, inputs, self.env, now_ns, out)
+        self._status_events(events, now_ns, out)
+
+    def _on_csi_reply(self, call: ApiCall, reply: Reply, now_ns: int, out: Outbox) -> None:
+        if self._csi is None:
+            return
+        self._csi.on_reply(call, reply, self.env, now_ns, out)
+        if self._csi.is_initialized:
+            self._csi = None
+            self.status.arm(READY, self.env, now_ns, out)
+
+    def _on_slices_reply(self, call: ApiCall, reply: Reply, now_ns: int, out: Outbox) -> None:
+        """Wipe again after a failure. Source: dra_plugin_manager.go, wipeResourceSlices."""
+        if reply.ok or reply.kind is ReplyKind.NOT_FOUND:
+            return
+        delay_ns = min(int(call.key) * 2, SLICES_MAX_NS) if call.key else SLICES_FIRST_NS
+        out.append(SetTimer(self.node, now_ns + delay_ns, Timer.RESOURCE_SLICES, str(delay_ns)))
+
+    def _on_pod_source(self, now_ns: int, out: Outbox) -> None:
+        """Watch pods once the node informer has synced. Source: config/apiserver.go."""
+        if self._node_synced:
+            out.append(StartWatch(self.node, WatchKind.PODS))
+        else:
+            out.append(SetTimer(self.node, now_ns + POD_SOURCE_NS, Timer.POD_SOURCE))
+
+    def _on_node_event(self, event: WatchEvent, now_ns: int, out: Outbox) -> None:
+        status = self.status
+        if event.type is EventType.SYNCED:
+            self._node_synced = True
+            return
+        view = event.record
+        assert isinstance(view, NodeView), event
+        if event.type is EventType.DELETED:
+            status.on_node(None)
+            out.append(Report(self.node, Milestone.GONE))
+        else:
+            if not status.uid and self._csi is not None:
+                out.append(ApiCall(self.node, Op.DELETE_RESOURCE_SLICES))
+            status.on_node(view)
+            self._report_ready(now_ns, out)
+        status.arm(self._inputs(), self.env, now_ns, out)
+        if self.sync_loop is not None and status.pod_cidr:
+            self.sync_loop.pod_cidr = status.pod_cidr
+
+    def _report_ready(self, now_ns: int, out: Outbox) -> None:
+        """Tell when the server's own view of Ready flips."""
+        is_ready = any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
+        if is_ready is not self._is_ready:
+            self._is_ready = is_ready
+            out.append(
+                Report(self.node, Milestone.READY if is_ready else Milestone.NOT_READY, now_ns)
+            )
+
+    def _status_events(self, reasons: list[Reason], now_ns: int, out: Outbox) -> None:
+        for reason in reasons:
+            message = f"Node {self.name} status is now: {reason.text}"
+            self._event(reason, message, now_ns, out)
+
+    def _event(self, reason: Reason, message: str, now_ns: int, out: Outbox) -> None:
+        """Record an event about the Node; since 1.36 its reference has no uid."""
+        about = ObjectRef("Node", "", self.name)
+        self._recorder.event(about, reason, message, self.env, now_ns, out)

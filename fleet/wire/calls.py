@@ -1,0 +1,455 @@
+"""Byte templates: path and body of every API call that the kubelets make.
+
+A template is built at import and filled with `%`; what a whole profile shares of its Node objects
+is rendered once. JSON throughout; patches stay JSON in the protobuf encoding too.
+Source: what a kubelet 1.36.3 sends, kubelet-reference 1-6; query parameters sorted as Go sorts.
+"""
+
+from collections.abc import Callable
+
+import orjson
+
+from fleet.config import NodeFacts, NodeModel
+from fleet.effects import (
+    ApiCall,
+    CSINodeObject,
+    EventObject,
+    LeaseObject,
+    LeaseRenewal,
+    NodeObject,
+    NodeStatusPatch,
+    Op,
+    PodStatusPatch,
+    PodTarget,
+    TokenRequest,
+)
+from fleet.objects import NodeCondition, ObjectRef
+from fleet.wire.encode_pod import pod_status_patch
+from fleet.wire.messages import ContentType, Request
+from fleet.wire.times import rfc3339, rfc3339_micro
+
+NS_PER_S = 1_000_000_000
+HEARTBEAT_TIMEOUT_NS = 10 * NS_PER_S  # the heartbeat client's, and its ?timeout=10s
+CALL_TIMEOUT_NS = 90 * NS_PER_S  # the API server itself gives up after 60 s
+GET, POST, PUT, PATCH, DELETE = b"GET", b"POST", b"PUT", b"PATCH", b"DELETE"
+NODES = b"/api/v1/nodes"
+LEASES = b"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+CSI_NODES = b"/apis/storage.k8s.io/v1/csinodes"
+MIGRATED_PLUGINS = b",".join(
+    b"kubernetes.io/" + plugin
+    for plugin in (
+        b"aws-ebs",
+        b"azure-disk",
+        b"azure-file",
+        b"cinder",
+        b"gce-pd",
+        b"portworx-volume",
+        b"vsphere-volume",
+    )
+)
+LEASE_BODY = (
+    b'{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{"name":"%b",'
+    b'"namespace":"kube-node-lease","ownerReferences":[{"apiVersion":"v1","kind":"Node",'
+    b'"name":"%b","uid":"%b"}]},"spec":{"holderIdentity":"%b","leaseDurationSeconds":%d,'
+    b'"renewTime":"%b"}}'
+)
+RENEW_TIME = b'"renewTime":"'
+MICRO_TIME_LENGTH = len("2026-11-21T02:06:48.123456Z")
+CSI_NODE_BODY = (
+    b'{"kind":"CSINode","apiVersion":"storage.k8s.io/v1","metadata":{"name":"%b","annotations":{'
+    b'"storage.alpha.kubernetes.io/migrated-plugins":"' + MIGRATED_PLUGINS + b'"},'
+    b'"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"%b","uid":"%b"}]},'
+    b'"spec":{"drivers":null}}'
+)
+CONDITION = (
+    b'{"type":"%b","status":"%b","lastHeartbeatTime":"%b","lastTransitionTime":"%b",'
+    b'"reason":"%b","message":%b}'
+)
+TOKEN_BODY = (
+    b'{"kind":"TokenRequest","apiVersion":"authentication.k8s.io/v1","metadata":{},'
+    b'"spec":{"audiences":%b,"expirationSeconds":%d,"boundObjectRef":{"kind":"Pod",'
+    b'"apiVersion":"v1","name":"%b","uid":"%b"}},"status":{"token":"","expirationTimestamp":null}}'
+)
+EVENT_BODY = (
+    b'{"kind":"Event","apiVersion":"v1","metadata":{"name":"%b","namespace":"%b"},'
+    b'"involvedObject":{%b},"reason":"%b","message":%b,"source":{"component":"kubelet",'
+    b'"host":"%b"},"firstTimestamp":"%b","lastTimestamp":"%b","count":%d,"type":"%b",'
+    b'"eventTime":null,"reportingComponent":"kubelet","reportingInstance":"%b"}'
+)
+EVENT_PATCH_BODY = b'{"count":%d,"lastTimestamp":"%b","message":%b}'
+DELETE_POD_BODY = (
+    b'{"kind":"DeleteOptions","apiVersion":"v1","gracePeriodSeconds":0,'
+    b'"preconditions":{"uid":"%b"}}'
+)
+EMPTY_DELETE_BODY = b'{"kind":"DeleteOptions","apiVersion":"v1"}'
+
+
+class NodeTemplate:
+    """What the nodes of one profile share on the wire, rendered once."""
+
+    __slots__ = ("extra_labels", "extra_taints", "impersonate", "model", "status")
+
+    def __init__(
+        self,
+        model: NodeModel,
+        *,
+        extra_labels: dict[str, str],
+        extra_taints: tuple[tuple[str, str, str], ...] = (),
+        impersonate: bool = False,
+    ) -> None:
+        self.model = model
+        self.extra_labels = extra_labels
+        self.extra_taints = extra_taints
+        self.impersonate = impersonate  # name the user in each request: shared connections
+        self.status = orjson.dumps(model.status_json())[1:-1]
+
+
+class Caller:
+    """One node as the wire knows it."""
+
+    __slots__ = ("index", "name", "template")
+
+    def __init__(self, index: int, name: bytes, template: NodeTemplate) -> None:
+        self.index = index
+        self.name = name
+        self.template = template
+
+
+def build(call: ApiCall, caller: Caller) -> Request:
+    """Return the request of one call; its user is set on shared connections."""
+    request = _BUILDERS[call.op](call, caller)
+    if caller.template.impersonate:
+        return request._replace(user=b"system:node:" + caller.name)
+    return request
+
+
+def _get_node(call: ApiCall, caller: Caller) -> Request:
+    del call
+    return Request(GET, b"%b/%b" % (NODES, caller.name), timeout_ns=CALL_TIMEOUT_NS)
+
+
+def _get_node_heartbeat(call: ApiCall, caller: Caller) -> Request:
+    del call
+    path = b"%b/%b?timeout=10s" % (NODES, caller.name)
+    return Request(GET, path, timeout_ns=HEARTBEAT_TIMEOUT_NS)
+
+
+def _create_node(call: ApiCall, caller: Caller) -> Request:
+    payload = call.payload
+    assert isinstance(payload, NodeObject), payload
+    facts = caller.template.model.identity(caller.index, caller.name.decode())
+    body = node_json(caller.template, facts, payload.conditions)
+    return Request(POST, NODES, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
+
+
+def node_json(
+    template: NodeTemplate, facts: NodeFacts, conditions: tuple[NodeCondition, ...]
+) -> bytes:
+    """Render the Node that registers. Source: kubelet_node_status.go, initialNode."""
+    model = template.model
+    taints = (*model.taints, *template.extra_taints)
+    spec: dict[str, object] = {}
+    if facts.provider_id:
+        spec["providerID"] = facts.provider_id
+    if taints:
+        spec["taints"] = [
+            {"key": key, "value": value, "effect": effect}
+            if value
+            else {"key": key, "effect": effect}
+            for key, value, effect in taints
+        ]
+    metadata = {
+        "name": facts.name,
+        "labels": {**facts.labels, **template.extra_labels},
+        "annotations": facts.annotations,
+    }
+    addresses = [{"type": kind, "address": address} for kind, address in facts.addresses]
+    return b'{"kind":"Node","apiVersion":"v1","metadata":%b,"spec":%b,"status":{%b}}' % (
+        orjson.dumps(metadata),
+        orjson.dumps(spec),
+        b",".join(
+            (
+                template.status,
+                b'"conditions":[%b]' % b",".join(map(_condition, conditions)),
+                b'"addresses":' + orjson.dumps(addresses),
+                b'"nodeInfo":' + orjson.dumps(facts.node_info),
+            )
+        ),
+    )
+
+
+def _condition(condition: NodeCondition) -> bytes:
+    return CONDITION % (
+        condition.type.encode(),
+        condition.status.encode(),
+        rfc3339(condition.heartbeat_s),
+        rfc3339(condition.transition_s),
+        condition.reason.encode(),
+        orjson.dumps(condition.message),
+    )
+
+
+def _patch_node_status(call: ApiCall, caller: Caller) -> Request:
+    payload = call.payload
+    assert isinstance(payload, NodeStatusPatch), payload
+    path = b"%b/%b/status?timeout=10s" % (NODES, caller.name)
+    return Request(
+        PATCH,
+        path,
+        node_status_patch(payload),
+        ContentType.STRATEGIC_MERGE_PATCH,
+        timeout_ns=HEARTBEAT_TIMEOUT_NS,
+    )
+
+
+def node_status_patch(patch: NodeStatusPatch) -> bytes:
+    """Render a two-way strategic-merge patch of a Node; `{}` when nothing differs.
+
+    Source: component-helpers/node/util/status.go, PatchNodeStatus.
+    """
+    members = []
+    metadata = []
+    if patch.annotations:
+        metadata.append(b'"annotations":' + orjson.dumps(dict(patch.annotations)))
+    if patch.labels:
+        metadata.append(b'"labels":' + orjson.dumps(dict(patch.labels)))
+    if metadata:
+        members.append(b'"metadata":{%b}' % b",".join(metadata))
+    status = []
+    changed = [
+        _condition_patch(old, new) for old, new in patch.conditions if old is None or old != new
+    ]
+    if changed:
+        order = b",".join(b'{"type":"%b"}' % new.type.encode() for _, new in patch.conditions)
+        status.append(b'"$setElementOrder/conditions":[%b]' % order)
+        status.append(b'"conditions":[%b]' % b",".join(changed))
+    if patch.status_json:
+        status.append(patch.status_json)
+    if status:
+        members.append(b'"status":{%b}' % b",".join(status))
+    return b"{%b}" % b",".join(members)
+
+
+def _condition_patch(old: NodeCondition | None, new: NodeCondition) -> bytes:
+    """Render the fields that differ, and the merge key; keys sorted as Go sorts a map."""
+    fields = []
+    if old is None or old.heartbeat_s != new.heartbeat_s:
+        fields.append(b'"lastHeartbeatTime":"%b"' % rfc3339(new.heartbeat_s))
+    if old is None or old.transition_s != new.transition_s:
+        fields.append(b'"lastTransitionTime":"%b"' % rfc3339(new.transition_s))
+    if old is None or old.message != new.message:
+        fields.append(b'"message":' + orjson.dumps(new.message))
+    if old is None or old.reason != new.reason:
+        fields.append(b'"reason":"%b"' % new.reason.encode())
+    if old is None or old.status != new.status:
+        fields.append(b'"status":"%b"' % new.status.encode())
+    fields.append(b'"type":"%b"' % new.type.encode())
+    return b"{%b}" % b",".join(fields)
+
+
+def _get_csinode(call: ApiCall, caller: Caller) -> Request:
+    suffix = b"?resourceVersion=0" if call.op is Op.PROBE_CSINODE else b""
+    path = b"%b/%b%b" % (CSI_NODES, caller.name, suffix)
+    return Request(GET, path, timeout_ns=CALL_TIMEOUT_NS)
+
+
+def _create_csinode(call: ApiCall, caller: Caller) -> Request:
+    payload = call.payload
+    assert isinstance(payload, CSINodeObject), payload
+    body = CSI_NODE_BODY % (caller.name, caller.name, payload.node_uid.encode())
+    return Request(POST, CSI_NODES, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
+
+
+def _delete_csinode(call: ApiCall, caller: Caller) -> Request:
+    del call
+    path = b"%b/%b" % (CSI_NODES, caller.name)
+    return Request(DELETE, path, EMPTY_DELETE_BODY, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
+
+
+def _get_lease(call: ApiCall, caller: Caller) -> Request:
+    del call
+    path = b"%b/%b?timeout=10s" % (LEASES, caller.name)
+    return Request(GET, path, timeout_ns=HEARTBEAT_TIMEOUT_NS)
+
+
+def _create_lease(call: ApiCall, caller: Caller) -> Request:
+    payload = call.payload
+    assert isinstance(payload, LeaseObject), payload
+    name = caller.name
+    body = LEASE_BODY % (
+        name,
+        name,
+        payload.node_uid.encode(),
+        name,
+        payload.duration_s,
+        rfc3339_micro(payload.renew_ns),
+    )
+    path = LEASES + b"?timeout=10s"
+    return Request(POST, path, body, ContentType.JSON, timeout_ns=HEARTBEAT_TIMEOUT_NS)
+
+
+def _renew_lease(call: ApiCall, caller: Caller) -> Request:
+    """Build the renewal of one node's Lease: a PUT of the last seen object, without a GET.
+
+    Source: component-helpers/apimachinery/lease/controller.go, retryUpdateLease.
+    """
+    payload = call.payload
+    assert isinstance(payload, LeaseRenewal), payload
+    base = payload.base
+    at = base.rfind(RENEW_TIME) + len(RENEW_TIME)
+    assert at >= len(RENEW_TIME), base
+    body = base[:at] + rfc3339_micro(payload.renew_ns) + base[at + MICRO_TIME_LENGTH :]
+    path = b"%b/%b?timeout=10s" % (LEASES, caller.name)
+    return Request(PUT, path, body, ContentType.JSON, b"", False, HEARTBEAT_TIMEOUT_NS)  # noqa: FBT003
+
+
+def _pod_path(namespace: str, name: str) -> bytes:
+    return b"/api/v1/namespaces/%b/pods/%b" % (namespace.encode(), name.encode())
+
+
+def _get_pod(call: ApiCall, caller: Caller) -> Request:
+    del caller
+    payload = call.payload
+    assert isinstance(payload, PodTarget), payload
+    path = _pod_path(payload.namespace, payload.name)
+    return Request(GET, path, timeout_ns=CALL_TIMEOUT_NS)
+
+
+def _patch_pod_status(call: ApiCall, caller: Caller) -> Request:
+    del caller
+    payload = call.payload
+    assert isinstance(payload, PodStatusPatch), payload
+    return Request(
+        PATCH,
+        _pod_path(payload.namespace, payload.name) + b"/status",
+        pod_status_patch(payload),
+        ContentType.STRATEGIC_MERGE_PATCH,
+        timeout_ns=CALL_TIMEOUT_NS,
+    )
+
+
+def _delete_pod(call: ApiCall, caller: Caller) -> Request:
+    del caller
+    payload = call.payload
+    assert isinstance(payload, PodTarget), payload
+    body = DELETE_POD_BODY % call.key.encode()
+    path = _pod_path(payload.namespace, payload.name)
+    return Request(DELETE, path, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
+
+
+def _create_token(call: ApiCall, caller: Caller) -> Request:
+    del caller
+    payload = call.payload
+    assert isinstance(payload, TokenRequest), payload
+    path = b"/api/v1/namespaces/%b/serviceaccounts/%b/token" % (
+        payload.namespace.encode(),
+        payload.service_account.encode(),
+    )
+    body = TOKEN_BODY % (
+        orjson.dumps([payload.audience]) if payload.audience else b"null",
+        payload.expiration_s,
+        payload.pod_name.encode(),
+        payload.pod_uid.encode(),
+    )
+    return Request(POST, path, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
+
+
+def _create_event(call: ApiCall, caller: Caller) -> Request:
+    event = call.payload
+    assert isinstance(event, EventObject), event
+    namespace = event.about.namespace.encode() or b"default"
+    body = EVENT_BODY % (
+        event.name.encode(),
+        namespace,
+        _involved_object(event.about),
+        event.reason.encode(),
+        orjson.dumps(event.message),
+        caller.name,
+        rfc3339(event.first_s),
+        rfc3339(event.last_s),
+        event.times,
+        b"Warning" if event.warning else b"Normal",
+        caller.name,
+    )
+    path = b"/api/v1/namespaces/%b/events" % namespace
+    return Request(POST, path, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
+
+
+def _involved_object(about: ObjectRef) -> bytes:
+    members = [b'"kind":"%b"' % about.kind.encode()]
+    if about.namespace:
+        members.append(b'"namespace":"%b"' % about.namespace.encode())
+    members.append(b'"name":"%b"' % about.name.encode())
+    if about.uid:
+        members.append(b'"uid":"%b"' % about.uid.encode())
+    members.append(b'"apiVersion":"v1"')
+    if about.resource_version:
+        members.append(b'"resourceVersion":"%b"' % about.resource_version.encode())
+    if about.field_path:
+        members.append(b'"fieldPath":"%b"' % about.field_path.encode())
+    return b",".join(members)
+
+
+def _patch_event(call: ApiCall, caller: Caller) -> Request:
+    del caller
+    event = call.payload
+    assert isinstance(event, EventObject), event
+    path = b"/api/v1/namespaces/%b/events/%b" % (
+        event.about.namespace.encode() or b"default",
+        event.name.encode(),
+    )
+    body = EVENT_PATCH_BODY % (event.times, rfc3339(event.last_s), orjson.dumps(event.message))
+    return Request(PATCH, path, body, ContentType.STRATEGIC_MERGE_PATCH, timeout_ns=CALL_TIMEOUT_NS)
+
+
+def _delete_resource_slices(call: ApiCall, caller: Caller) -> Request:
+    del call
+    path = (
+        b"/apis/resource.k8s.io/v1/resourceslices?fieldSelector=spec.nodeName%%3D%b" % caller.name
+    )
+    return Request(DELETE, path, EMPTY_DELETE_BODY, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
+
+
+_BUILDERS: dict[Op, Callable[[ApiCall, Caller], Request]] = {
+    Op.GET_NODE: _get_node,
+    Op.GET_NODE_HEARTBEAT: _get_node_heartbeat,
+    Op.CREATE_NODE: _create_node,
+    Op.PATCH_NODE_STATUS: _patch_node_status,
+    Op.GET_CSINODE: _get_csinode,
+    Op.PROBE_CSINODE: _get_csinode,
+    Op.CREATE_CSINODE: _create_csinode,
+    Op.DELETE_CSINODE: _delete_csinode,
+    Op.GET_LEASE: _get_lease,
+    Op.CREATE_LEASE: _create_lease,
+    Op.RENEW_LEASE: _renew_lease,
+    Op.GET_POD: _get_pod,
+    Op.PATCH_POD_STATUS: _patch_pod_status,
+    Op.DELETE_POD: _delete_pod,
+    Op.CREATE_TOKEN: _create_token,
+    Op.CREATE_EVENT: _create_event,
+    Op.PATCH_EVENT: _patch_event,
+    Op.DELETE_RESOURCE_SLICES: _delete_resource_slices,
+}
+assert set(_BUILDERS) == set(Op), set(Op) ^ set(_BUILDERS)
+
+ROUTES: dict[Op, tuple[str, str]] = {
+    Op.GET_NODE: ("GET", "nodes"),
+    Op.GET_NODE_HEARTBEAT: ("GET", "nodes"),
+    Op.CREATE_NODE: ("POST", "nodes"),
+    Op.PATCH_NODE_STATUS: ("PATCH", "nodes/status"),
+    Op.GET_CSINODE: ("GET", "csinodes"),
+    Op.PROBE_CSINODE: ("GET", "csinodes"),
+    Op.CREATE_CSINODE: ("POST", "csinodes"),
+    Op.DELETE_CSINODE: ("DELETE", "csinodes"),
+    Op.GET_LEASE: ("GET", "leases"),
+    Op.CREATE_LEASE: ("POST", "leases"),
+    Op.RENEW_LEASE: ("PUT", "leases"),
+    Op.GET_POD: ("GET", "pods"),
+    Op.PATCH_POD_STATUS: ("PATCH", "pods/status"),
+    Op.DELETE_POD: ("DELETE", "pods"),
+    Op.CREATE_TOKEN: ("POST", "serviceaccounts/token"),
+    Op.CREATE_EVENT: ("POST", "events"),
+    Op.PATCH_EVENT: ("PATCH", "events"),
+    Op.DELETE_RESOURCE_SLICES: ("DELETECOLLECTION", "resourceslices"),
+}
+"""Verb and resource[/subresource] of each call, as the API server's own metrics name them."""

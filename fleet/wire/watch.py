@@ -1,0 +1,319 @@
+"""List and watch as a machine: one `Reflector` per resource and node.
+
+    LIST_STREAM --bookmark "initial events end"--> STREAM --closed--> RESUME -> STREAM ...
+         |refused                                    |410, error, closed within 1 s
+         v                                           v
+        LIST --last page--> RESUME               back-off, then LIST_STREAM again
+
+A closed watch goes on from the last version; an expired one starts anew after a back-off of 0.8 s
+doubling to 30 s. The initial events are passed on as they come, between `restarted` and SYNCED,
+where upstream gathers them first: nothing here needs the whole at once.
+Source: client-go/tools/cache/reflector.go, ListAndWatchWithContext, watchList, watch.
+"""
+
+import enum
+from collections.abc import Callable
+from typing import NamedTuple
+
+from fleet.clock import NS_PER_MS, NS_PER_S, Draws
+from fleet.effects import WatchKind
+from fleet.objects import EventType
+from fleet.wire.messages import Failure, Request, Response
+from fleet.wire.times import go_duration
+
+BACKOFF_FIRST_NS = 800 * NS_PER_MS
+BACKOFF_MAX_NS = 30 * NS_PER_S
+BACKOFF_RESET_NS = 120 * NS_PER_S
+SHORT_WATCH_NS = 1 * NS_PER_S
+OPEN_TIMEOUT_NS = 70 * NS_PER_S  # the API server answers a watch-list once its cache is fresh
+LINE_MAX = 64 << 20
+LOOKS_EMPTY = ("", "0")
+_STREAM_TIMEOUT = 0x7A7C4
+_STREAM_BACKOFF = 0xBAC0FF
+
+WATCH_RESOURCES: dict[WatchKind, str] = {
+    WatchKind.NODE: "nodes",
+    WatchKind.SERVICES: "services",
+    WatchKind.PODS: "pods",
+    WatchKind.RUNTIME_CLASSES: "runtimeclasses",
+    WatchKind.CSI_DRIVERS: "csidrivers",
+    WatchKind.CONFIG_MAP: "configmaps",
+    WatchKind.SECRET: "secrets",
+}
+_PATHS: dict[WatchKind, bytes] = {
+    WatchKind.NODE: b"/api/v1/nodes",
+    WatchKind.SERVICES: b"/api/v1/services",
+    WatchKind.PODS: b"/api/v1/pods",
+    WatchKind.RUNTIME_CLASSES: b"/apis/node.k8s.io/v1/runtimeclasses",
+    WatchKind.CSI_DRIVERS: b"/apis/storage.k8s.io/v1/csidrivers",
+    WatchKind.CONFIG_MAP: b"/api/v1/namespaces/%b/configmaps",
+    WatchKind.SECRET: b"/api/v1/namespaces/%b/secrets",
+}
+_ALL_BOUND = b"fieldSelector=spec.nodeName%21%3D"
+_TIMEOUTS_S: dict[WatchKind, tuple[int, int]] = {
+    WatchKind.CONFIG_MAP: (1800, 3600),  # pkg/kubelet/util/manager/watch_based_manager.go
+    WatchKind.SECRET: (1800, 3600),
+}
+_TIMEOUT_S = (300, 600)
+
+Decode = Callable[[bytes, WatchKind], tuple[EventType, str, object]]
+"""Turn one event into its type, the object's version and its record."""
+
+
+class Listed(NamedTuple):
+    """One page of a LIST."""
+
+    resource_version: str
+    token: str  # of the next page, "" on the last
+    records: list[object]
+
+
+DecodeList = Callable[[bytes, WatchKind], Listed]
+
+
+class Phase(enum.IntEnum):
+    """Where a reflector stands."""
+
+    IDLE = 0
+    LIST_STREAM = 1
+    LIST = 2
+    STREAM = 3
+    BACK_OFF = 4
+    STOPPED = 5
+
+
+class Next(NamedTuple):
+    """What to do after a request ended: ask again after `delay_ns`."""
+
+    delay_ns: int
+    expired: bool = False
+
+
+class Reflector:
+    """Keeps one list-watch going. `selector` is the object or node it is about, b"" for all."""
+
+    __slots__ = (
+        "_backoff_ns",
+        "_backoffs",
+        "_events",
+        "_list",
+        "_opened_ns",
+        "_opens",
+        "_partial",
+        "_token",
+        "kind",
+        "name",
+        "namespace",
+        "node",
+        "phase",
+        "version",
+    )
+
+    def __init__(self, node: int, kind: WatchKind, name: str, namespace: str = "") -> None:
+        self.node = node
+        self.kind = kind
+        self.name = name
+        self.namespace = namespace
+        self.phase = Phase.IDLE
+        self.version = ""
+        self._partial = b""
+        self._token = ""
+        self._list = False  # the server refused a watch-list: LIST first
+        self._opens = 0
+        self._opened_ns = 0
+        self._events = 0
+        self._backoffs = 0
+        self._backoff_ns = 0
+
+    def open(self, draws: Draws, now_ns: int) -> Request:
+        """Return the next request; `phase` tells whether it starts a snapshot."""
+        assert self.phase is not Phase.STOPPED, self.name
+        self._opens += 1
+        self._opened_ns = now_ns
+        self._events = 0
+        self._partial = b""
+        path, selector = _target(self.kind, self.name.encode(), self.namespace.encode())
+        version = self.version.encode()
+        if self.phase is Phase.STREAM:
+            return self._request(_watch_from, path, selector, version, draws)
+        if self._list:
+            self.phase = Phase.LIST
+            page = _list_page(path, selector, version or b"0", self._token.encode())
+            return Request(b"GET", page, timeout_ns=OPEN_TIMEOUT_NS)
+        self.phase = Phase.LIST_STREAM
+        return self._request(_watch_list, path, selector, version, draws)
+
+    def stop(self) -> None:
+        """Forget what is open; the owner cancels the stream."""
+        self.phase = Phase.STOPPED
+        self._partial = b""
+
+    def on_chunk(self, data: bytes, decode: Decode) -> list[tuple[EventType, object]]:
+        """Take bytes of the stream; return the whole events in them.
+
+        An ERROR event carries the Status's code as its record, and ends the stream for the owner.
+        """
+        if self._partial:
+            data = self._partial + data
+        if data.count(b"\n") == 1 and data.endswith(b"\n"):
+            lines = [data]
+            self._partial = b""
+        else:
+            *lines, self._partial = data.split(b"\n")
+        found = []
+        for line in lines:
+            kind, version, record = decode(line, self.kind)
+            self._events += 1
+            if kind is EventType.ERROR:
+                found.append((kind, record))
+                break
+            if self.phase is Phase.STREAM or kind is not EventType.ADDED:
+                self.version = version
+            if kind is EventType.SYNCED:
+                self.phase = Phase.STREAM
+                self._list = False
+                self._events = 0
+            found.append((kind, record))
+        return found
+
+    def on_page(self, body: bytes, decode: DecodeList) -> list[tuple[EventType, object]]:
+        """Take one page of a LIST; SYNCED follows the last."""
+        page = decode(body, self.kind)
+        found: list[tuple[EventType, object]] = [(EventType.ADDED, r) for r in page.records]
+        self._token = page.token
+        if not page.token:
+            self.version = page.resource_version
+            self.phase = Phase.STREAM
+            self._list = False
+            found.append((EventType.SYNCED, None))
+        return found
+
+    def on_error_event(self, code: int, draws: Draws, now_ns: int) -> Next:
+        """Decide after an ERROR event in the stream."""
+        if code == 429:
+            return self._back_off(draws, now_ns)
+        if self.phase is Phase.LIST_STREAM:
+            return self._refused(code, draws, now_ns)
+        self.phase = Phase.IDLE
+        return self._back_off(draws, now_ns, expired=code == 410)
+
+    def on_end(self, response: Response, draws: Draws, now_ns: int) -> Next:
+        """Decide after the stream ended or the request was refused."""
+        self._partial = b""
+        if response.code == 429 and response.retry_after_s >= 0:  # rest.Request waits itself
+            return Next(response.retry_after_s * NS_PER_S)
+        if response.code == 429 or response.failure is Failure.DIAL:
+            return self._back_off(draws, now_ns)
+        opened = response.code == 200 or (self._events and response.failure)
+        if not opened:
+            return self._refused(response.code, draws, now_ns)
+        if now_ns - self._opened_ns < SHORT_WATCH_NS and not self._events:
+            self.phase = Phase.IDLE
+            return self._back_off(draws, now_ns)
+        return Next(0)
+
+    def on_list_failed(self, response: Response, draws: Draws, now_ns: int) -> Next:
+        """Decide after a LIST was refused: try a watch-list again, later."""
+        self._token = ""
+        self._list = False
+        self.phase = Phase.IDLE
+        if response.code == 410:
+            self.version = ""
+        return self._back_off(draws, now_ns)
+
+    def _refused(self, code: int, draws: Draws, now_ns: int) -> Next:
+        """Give up this way of asking: without a version, by LIST, or from the start."""
+        if self.phase is Phase.LIST_STREAM:
+            if code in (410, 504) and self.version:
+                self.version = ""
+            else:
+                self._list = True
+            return Next(0, expired=code == 410)
+        self.phase = Phase.IDLE
+        return self._back_off(draws, now_ns, expired=code == 410)
+
+    def _back_off(self, draws: Draws, now_ns: int, *, expired: bool = False) -> Next:
+        """Source: wait.Backoff with factor 2 and jitter 1.0, DelayWithReset after 2 quiet min."""
+        if now_ns - self._backoff_ns > BACKOFF_RESET_NS:
+            self._backoffs = 0
+        base = min(BACKOFF_FIRST_NS << self._backoffs, BACKOFF_MAX_NS)
+        self._backoffs = min(self._backoffs + 1, 6)
+        jitter = draws.uniform(self.node, _STREAM_BACKOFF + self.kind, self._opens)
+        delay_ns = int(base * (1 + jitter))
+        self._backoff_ns = now_ns + delay_ns
+        return Next(delay_ns, expired)
+
+    def _request(
+        self,
+        render: Callable[[bytes, bytes, bytes, bytes], bytes],
+        path: bytes,
+        selector: bytes,
+        version: bytes,
+        draws: Draws,
+    ) -> Request:
+        low, high = _TIMEOUTS_S.get(self.kind, _TIMEOUT_S)
+        share = draws.uniform(self.node, _STREAM_TIMEOUT + self.kind, self._opens)
+        timeout_s = int(low + share * (high - low))
+        times = b"&timeoutSeconds=%d" % timeout_s
+        if self.kind is not WatchKind.PODS:  # the pods reflector is a generic list-watch
+            times = b"&timeout=" + go_duration(timeout_s) + times
+        url = render(path, selector, version, times)
+        return Request(b"GET", url, stream=True, timeout_ns=OPEN_TIMEOUT_NS)
+
+
+def _target(kind: WatchKind, selector: bytes, namespace: bytes) -> tuple[bytes, bytes]:
+    """Return path and encoded selector (b"" for none) of a reflector.
+
+    Source: kubelet-reference 4.1. An empty name on PODS asks for every pod that is bound, on NODE
+    for every node that carries the label given as namespace.
+    """
+    path = _PATHS[kind]
+    if kind is WatchKind.SERVICES:
+        return path, b"fieldSelector=spec.clusterIP%21%3DNone"
+    if kind is WatchKind.PODS:
+        return path, b"fieldSelector=spec.nodeName%3D" + selector if selector else _ALL_BOUND
+    if kind is WatchKind.NODE:
+        if selector:
+            return path, b"fieldSelector=metadata.name%3D" + selector
+        return path, b"labelSelector=" + namespace.replace(b"=", b"%3D").replace(b"/", b"%2F")
+    if kind is WatchKind.CONFIG_MAP or kind is WatchKind.SECRET:
+        return path % namespace, b"fieldSelector=metadata.name%3D" + selector
+    return path, b""
+
+
+def _watch_list(path: bytes, selector: bytes, version: bytes, times: bytes) -> bytes:
+    """Return the path of a watch that begins with the present state. Source: watchList."""
+    return b"%b?allowWatchBookmarks=true%b%b&resourceVersionMatch=NotOlderThan%b%b&watch=true" % (
+        path,
+        b"&" + selector if selector else b"",
+        b"&resourceVersion=" + version if version else b"",
+        b"&sendInitialEvents=true",
+        times,
+    )
+
+
+def _watch_from(path: bytes, selector: bytes, version: bytes, times: bytes) -> bytes:
+    """Return the path of a watch that goes on from a version. Source: reflector.go, watch."""
+    return b"%b?allowWatchBookmarks=true%b&resourceVersion=%b%b&watch=true" % (
+        path,
+        b"&" + selector if selector else b"",
+        version,
+        times,
+    )
+
+
+def _list_page(path: bytes, selector: bytes, version: bytes, token: bytes) -> bytes:
+    """Return the path of one page of a LIST.
+
+    Source: reflector.go, list: pages of 500 only on the first list, which asks for version 0.
+    """
+    query = []
+    if token:
+        query.append(b"continue=" + token)
+    if selector:
+        query.append(selector)
+    if token or version == b"0":
+        query.append(b"limit=500")
+    if not token:
+        query.append(b"resourceVersion=" + version)
+    return path + b"?" + b"&".join(query)
