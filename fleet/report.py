@@ -1,0 +1,411 @@
+"""What a run leaves behind: its directory, `summary.json`, `timeseries.jsonl` and words for people.
+
+The keys of the summary are fixed (design 4). It is built from `RunFigures`, which whoever ran the
+nodes fills in; nothing here asks a server or a clock. A run whose own instrument lagged is invalid,
+and says so on its first line.
+"""
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, TextIO
+
+import orjson
+
+from fleet.clock import NS_PER_S, Draws
+from fleet.errors import Exit, SetupError, UsageError
+from fleet.metrics import Histogram
+
+SCHEMA_VERSION = 1
+RUNS_DIRECTORY = Path("runs")
+SUMMARY = "summary.json"
+TIMESERIES = "timeseries.jsonl"
+
+TIMER_LAG_LIMIT_MS = 100.0
+"""A reactor whose 99th percentile is later than this is no instrument: 1 % of a lease's interval.
+
+An unloaded one turns every 20 ms, which is the least lag there is.
+"""
+
+Json = dict[str, object]
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeFigures:
+    """Nodes of the run. `ready` is what another client's watch has seen."""
+
+    requested: int = 0
+    registered: int = 0
+    ready: int = 0
+    time_to_ready_s: float | None = None
+    ever_not_ready: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class LeaseFigures:
+    """Heartbeats. `late` is how long after its due time a renewal was sent."""
+
+    renewals: int = 0
+    interval_max_s: float = 0.0
+    late: Histogram = field(default_factory=Histogram)
+    missed: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class PodFigures:
+    """Pods. `start` is from first seen to the server's answer to the Running status."""
+
+    started: int = 0
+    deleted: int = 0
+    start: Histogram = field(default_factory=Histogram)
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFigures:
+    """All requests of one kind. `code` is 0 for those that got no answer."""
+
+    verb: str
+    resource: str
+    code: int
+    count: int
+    latency: Histogram
+
+
+@dataclass(slots=True, kw_only=True)
+class EventFigures:
+    """Events that kubelets recorded."""
+
+    sent: int = 0
+    dropped: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class WatchFigures:
+    """Watches of all nodes. `closed_slow` were ended by the server because we read too slowly."""
+
+    open: int = 0
+    restarts: int = 0
+    events: int = 0
+    closed_slow: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class ProcessFigures:
+    """Fleet itself."""
+
+    cpu_s: float = 0.0
+    rss_bytes: int = 0
+    timer_lag: Histogram = field(default_factory=Histogram)
+    gc_collections: int = 0
+
+
+class Expectation(NamedTuple):
+    """One thing that the run was to show."""
+
+    name: str
+    is_met: bool
+    detail: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class RunFigures:
+    """Everything that a run measured; the counters only grow."""
+
+    run_id: str
+    server_version: str = ""
+    etcd_fsync: bool | None = None
+    """None on a cluster that fleet did not start."""
+    fidelity: str = "kubelet"
+    identity: str = "impersonate"
+    encoding: str = "json"
+    nodes: NodeFigures = field(default_factory=NodeFigures)
+    lease: LeaseFigures = field(default_factory=LeaseFigures)
+    pods: PodFigures = field(default_factory=PodFigures)
+    requests: Sequence[RequestFigures] = ()
+    events: EventFigures = field(default_factory=EventFigures)
+    watch: WatchFigures = field(default_factory=WatchFigures)
+    process: ProcessFigures = field(default_factory=ProcessFigures)
+    expectations: Sequence[Expectation] = ()
+    invalid_reasons: Sequence[str] = ()
+    """Why the figures cannot be trusted, beyond what they show by themselves."""
+    incomplete_reasons: Sequence[str] = ()
+    """Why the run did not get to its end."""
+    wall_s: float = 0.0
+
+    def verdict(self) -> str:
+        """Return `pass`, `fail`, `invalid` or `incomplete`: the gravest that applies."""
+        if self.incomplete_reasons:
+            return "incomplete"
+        if self.all_invalid_reasons():
+            return "invalid"
+        if not all(expectation.is_met for expectation in self.expectations):
+            return "fail"
+        return "pass"
+
+    def exit_code(self) -> Exit:
+        """Return what the process ends with."""
+        return {
+            "pass": Exit.OK,
+            "fail": Exit.EXPECTATION_FAILED,
+            "invalid": Exit.INVALID,
+            "incomplete": Exit.INVALID,
+        }[self.verdict()]
+
+    def all_invalid_reasons(self) -> list[str]:
+        """Return what was reported, and what the instrument says of itself."""
+        reasons = list(self.invalid_reasons)
+        lag_ms = _ms(self.process.timer_lag, 0.99)
+        if lag_ms is not None and lag_ms > TIMER_LAG_LIMIT_MS:
+            reasons.append(
+                f"fleet itself lagged: timers fired {lag_ms:.0f} ms late (p99), more than "
+                f"{TIMER_LAG_LIMIT_MS:.0f} ms"
+            )
+        if self.watch.closed_slow:
+            reasons.append(
+                f"fleet read too slowly: the server closed {self.watch.closed_slow:,} watches"
+            )
+        return reasons
+
+    def request_count(self) -> int:
+        """Return all requests of all kinds."""
+        return sum(request.count for request in self.requests)
+
+
+def summary(figures: RunFigures) -> Json:
+    """Return what `summary.json` holds: the keys are fixed."""
+    reasons = [*figures.incomplete_reasons, *figures.all_invalid_reasons()]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run_id": figures.run_id,
+        "verdict": figures.verdict(),
+        "valid": not reasons,
+        "invalid_reasons": reasons,
+        "expectations": [
+            {"name": e.name, "met": e.is_met, "detail": e.detail} for e in figures.expectations
+        ],
+        "server_version": figures.server_version,
+        "etcd_fsync": figures.etcd_fsync,
+        "fidelity": figures.fidelity,
+        "identity": figures.identity,
+        "encoding": figures.encoding,
+        "nodes": _nodes(figures.nodes),
+        "lease": {
+            "renewals": figures.lease.renewals,
+            "interval_max_s": round(figures.lease.interval_max_s, 3),
+            "late_ms": _percentiles(figures.lease.late) | {"max": _max_ms(figures.lease.late)},
+            "missed": figures.lease.missed,
+        },
+        "pods": {
+            "started": figures.pods.started,
+            "deleted": figures.pods.deleted,
+            "start_ms": _percentiles(figures.pods.start),
+            "failed": figures.pods.failed,
+        },
+        "requests": [_request(request) for request in _sorted(figures.requests)],
+        "events": {"sent": figures.events.sent, "dropped": figures.events.dropped},
+        "watch": _watch(figures.watch),
+        "process": _process(figures),
+        "wall_s": round(figures.wall_s, 3),
+    }
+
+
+def _nodes(nodes: NodeFigures) -> Json:
+    time_to_ready_s = nodes.time_to_ready_s
+    return {
+        "requested": nodes.requested,
+        "registered": nodes.registered,
+        "ready": nodes.ready,
+        "time_to_ready_s": None if time_to_ready_s is None else round(time_to_ready_s, 3),
+        "ever_not_ready": nodes.ever_not_ready,
+    }
+
+
+def _watch(watch: WatchFigures) -> Json:
+    return {
+        "open": watch.open,
+        "restarts": watch.restarts,
+        "events": watch.events,
+        "closed_slow": watch.closed_slow,
+    }
+
+
+def _process(figures: RunFigures) -> Json:
+    process, nodes, requests = figures.process, figures.nodes, figures.request_count()
+    return {
+        "cpu_s": round(process.cpu_s, 3),
+        "rss_bytes": process.rss_bytes,
+        "rss_bytes_per_node": process.rss_bytes // nodes.registered if nodes.registered else None,
+        "cpu_us_per_request": round(process.cpu_s * 1e6 / requests, 1) if requests else None,
+        "timer_lag_ms": _percentiles(process.timer_lag),
+        "gc_collections": process.gc_collections,
+    }
+
+
+def _request(request: RequestFigures) -> Json:
+    return {
+        "verb": request.verb,
+        "resource": request.resource,
+        "code": request.code,
+        "count": request.count,
+        "ms": _percentiles(request.latency),
+    }
+
+
+def _sorted(requests: Sequence[RequestFigures]) -> list[RequestFigures]:
+    return sorted(requests, key=lambda r: (-r.count, r.resource, r.verb, r.code))
+
+
+def _percentiles(histogram: Histogram) -> Json:
+    return {"p50": _ms(histogram, 0.5), "p99": _ms(histogram, 0.99)}
+
+
+def _ms(histogram: Histogram, fraction: float) -> float | None:
+    """Return a percentile in milliseconds; None without samples, which is not 0."""
+    return histogram.percentile_us(fraction) / 1000 if histogram.count else None
+
+
+def _max_ms(histogram: Histogram) -> float | None:
+    return histogram.max_us / 1000 if histogram.count else None
+
+
+def new_run_id(wall_ns: int, seed: int) -> str:
+    """Return an id that sorts by time and is a valid label value: 20261121-033617-ab12."""
+    stamp = dt.datetime.fromtimestamp(wall_ns // NS_PER_S, dt.UTC)
+    return f"{stamp:%Y%m%d-%H%M%S}-{Draws(seed).bits(0, 0, wall_ns) & 0xFFFF:04x}"
+
+
+def run_started_s(run_id: str) -> int | None:
+    """Return when a run began, if its id tells."""
+    try:
+        stamp = dt.datetime.strptime(run_id[:15], "%Y%m%d-%H%M%S").replace(tzinfo=dt.UTC)
+    except ValueError:
+        return None
+    return int(stamp.timestamp())
+
+
+class _Totals:
+    """The counters as they stood at the last line of the time series."""
+
+    __slots__ = ("counters", "histograms", "requests", "wall_s")
+
+    def __init__(self) -> None:
+        self.wall_s = 0.0
+        self.counters: dict[str, float] = {}
+        self.histograms: dict[str, dict[int, int]] = {}
+        self.requests: dict[tuple[str, str, int], tuple[int, dict[int, int]]] = {}
+
+    def rate(self, name: str, value: float, elapsed_s: float) -> float:
+        """Return a counter's growth per second, and remember where it stands."""
+        before = self.counters.get(name, 0)
+        self.counters[name] = value
+        return round((value - before) / elapsed_s, 3)
+
+    def since(self, name: str, histogram: Histogram) -> Histogram:
+        """Return what a histogram gained, and remember where it stands."""
+        gained = histogram.since(self.histograms.get(name, {}))
+        self.histograms[name] = histogram.snapshot()
+        return gained
+
+    def requests_since(self, figures: RunFigures, elapsed_s: float) -> list[Json]:
+        """Return a row for each kind of request that was made in between."""
+        rows: list[Json] = []
+        for request in figures.requests:
+            key = (request.verb, request.resource, request.code)
+            count, buckets = self.requests.get(key, (0, {}))
+            if request.count == count:
+                continue
+            rows.append(
+                {
+                    "verb": request.verb,
+                    "resource": request.resource,
+                    "code": request.code,
+                    "count": round((request.count - count) / elapsed_s, 3),
+                    "ms": _percentiles(request.latency.since(buckets)),
+                }
+            )
+            self.requests[key] = (request.count, request.latency.snapshot())
+        return rows
+
+
+def _rates(figures: RunFigures, before: _Totals, elapsed_s: float) -> Json:
+    """Return the summary's figures with counters per second; states stay as they are."""
+    lease, pods, events, watch = figures.lease, figures.pods, figures.events, figures.watch
+    late = before.since("late", lease.late)
+    nodes = figures.nodes
+    return {
+        "wall_s": round(figures.wall_s, 3),
+        "nodes": {
+            "registered": nodes.registered,
+            "ready": nodes.ready,
+            "ever_not_ready": nodes.ever_not_ready,
+        },
+        "lease": {
+            "renewals": before.rate("renewals", lease.renewals, elapsed_s),
+            "late_ms": _percentiles(late) | {"max": _max_ms(late)},
+            "missed": before.rate("missed", lease.missed, elapsed_s),
+        },
+        "pods": {
+            "started": before.rate("started", pods.started, elapsed_s),
+            "deleted": before.rate("deleted", pods.deleted, elapsed_s),
+            "start_ms": _percentiles(before.since("start", pods.start)),
+            "failed": before.rate("failed", pods.failed, elapsed_s),
+        },
+        "requests_total": before.rate("requests", figures.request_count(), elapsed_s),
+        "requests": before.requests_since(figures, elapsed_s),
+        "events": {
+            "sent": before.rate("sent", events.sent, elapsed_s),
+            "dropped": before.rate("dropped", events.dropped, elapsed_s),
+        },
+        "watch": {
+            "open": watch.open,
+            "restarts": before.rate("restarts", watch.restarts, elapsed_s),
+            "events": before.rate("events", watch.events, elapsed_s),
+            "closed_slow": before.rate("closed_slow", watch.closed_slow, elapsed_s),
+        },
+        "process": {
+            "cpu_s": before.rate("cpu", figures.process.cpu_s, elapsed_s),
+            "rss_bytes": figures.process.rss_bytes,
+            "timer_lag_ms": _percentiles(before.since("lag", figures.process.timer_lag)),
+            "gc_collections": before.rate("gc", figures.process.gc_collections, elapsed_s),
+        },
+    }
+
+
+class RunDirectory:
+    """The files of one run. A line a second goes to the time series; the summary comes last."""
+
+    def __init__(self, run_id: str, path: Path | None = None) -> None:
+        self.path = path if path is not None else RUNS_DIRECTORY / run_id
+        if (self.path / SUMMARY).exists() or (self.path / TIMESERIES).exists():
+            raise UsageError(f"--run-dir {self.path} already holds a run; name another directory")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            # Line-buffered: whoever follows the file sees whole lines, and a crash loses none.
+            self._file: TextIO = (self.path / TIMESERIES).open("w", buffering=1)
+        except OSError as error:
+            raise SetupError(f"run directory {self.path}: {error.strerror}") from error
+        self._before = _Totals()
+
+    def sample(self, figures: RunFigures) -> None:
+        """Append one line: the counters as rates since the last one."""
+        elapsed_s = figures.wall_s - self._before.wall_s
+        if elapsed_s <= 0:
+            return
+        line = _rates(figures, self._before, elapsed_s)
+        self._before.wall_s = figures.wall_s
+        self._file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE).decode())
+
+    def finish(self, figures: RunFigures) -> Json:
+        """Write the summary, whole or not at all, and return it."""
+        self.close()
+        content = summary(figures)
+        partial = self.path / f".{SUMMARY}.part"
+        partial.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
+        partial.replace(self.path / SUMMARY)
+        return content
+
+    def close(self) -> None:
+        """Close the time series."""
+        self._file.close()
