@@ -1,0 +1,206 @@
+"""The transport: pools of connections for thousands of identities, and one flush a turn.
+
+    send -> a stream on a connection with room, or the pool's queue and a dial
+    flush -> one write per connection that has something to say
+    poller -> read, decode, inbox; then `on_ready` once per batch
+    sweep -> time-outs, pings, dials that are due: once a second, no timer per connection
+
+Every `send` is answered by exactly one Response, whatever happens, unless it is cancelled.
+Source: golang.org/x/net/http2/transport.go and client-go/transport for limits and retries.
+Differs: accept-encoding is not announced (Go's client sends gzip; an API server compresses only
+answers above 128 KB).
+"""
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable
+
+from fleet.wire.connection import Connection, DialError, State, prepare_context
+from fleet.wire.frames import ErrorCode
+from fleet.wire.hpack import HeaderPlan
+from fleet.wire.links import ConnectionDown, ConnectionUp, DialBackoff, Links, TransportStats
+from fleet.wire.messages import Failure, Request
+from fleet.wire.pool import Pool
+from fleet.wire.resolver import Endpoint
+from fleet.wire.streams import Inbox, Stream
+
+__all__ = [
+    "ConnectionDown",
+    "ConnectionUp",
+    "DialBackoff",
+    "Endpoint",
+    "Transport",
+    "TransportStats",
+]
+
+IDLE_PING_NS = 30_000_000_000  # Source: apimachinery/pkg/util/net/http.go, ReadIdleTimeout
+PING_NS_MAX = 15_000_000_000  # Source: the same, PingTimeout
+
+
+class Transport(Links):
+    """See the top of this file. One per process and endpoint; used from the loop's thread."""
+
+    __slots__ = ("_context", "_fifos", "_plan_parts")
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        ssl_context: ssl.SSLContext,
+        *,
+        user_agent: bytes,
+        authorization: bytes | None,
+        accept: bytes,
+        now_ns: Callable[[], int],
+        inbox: Inbox,
+        on_ready: Callable[[], None],
+        loop: asyncio.AbstractEventLoop,
+        dial_backoff: DialBackoff | None = None,
+        impersonate_group: bytes = b"",
+    ) -> None:
+        prepare_context(ssl_context)
+        self._context = ssl_context
+        self._plan_parts = (endpoint.authority(), user_agent, accept, impersonate_group)
+        plan = self._make_plan(authorization)
+        super().__init__(endpoint, plan, now_ns, inbox, on_ready, loop, dial_backoff)
+        self._fifos: dict[int, deque[Stream]] = {}  # one per time-out value
+
+    def _make_plan(self, authorization: bytes | None) -> HeaderPlan:
+        authority, user_agent, accept, group = self._plan_parts
+        return HeaderPlan(authority, authorization, user_agent, accept, group)
+
+    def open_pool(
+        self, pool: int, user: bytes = b"", ssl_context: ssl.SSLContext | None = None
+    ) -> None:
+        """Add an identity. It dials at its first request, or by `connect`."""
+        assert pool not in self._pools, pool
+        if ssl_context is not None:
+            prepare_context(ssl_context)
+        self._pools[pool] = Pool(pool, user, ssl_context or self._context)
+
+    def connect(self, pool: int) -> None:
+        """Dial now, if the pool has no connection."""
+        entry = self._pools[pool]
+        if entry.with_room() is None:
+            self._dial(entry)
+            self._notify()
+
+    def close_pool(self, pool: int) -> None:
+        """Remove an identity; what it still waits for is answered with CANCELLED."""
+        entry = self._pools.pop(pool)
+        now_ns = self._now_ns()
+        if entry.dialing is not None:
+            self._discard(entry.dialing)
+            entry.dialing = None
+        connections, entry.connections = entry.connections, ()
+        for connection in connections:
+            self._part(connection, ErrorCode.NO_ERROR)
+            self._discard(connection)
+            self.stats.connections -= 1
+            for stream in connection.streams.values():
+                stream.fail(Failure.CANCELLED, "the pool was closed", now_ns, self._inbox)
+        self._fail_waiting(entry, Failure.CANCELLED, "the pool was closed")
+        self._notify()
+
+    def send(self, pool: int, request: Request, token: object) -> None:
+        """Queue a request; its bytes leave at `flush`."""
+        entry = self._pools[pool]
+        stream = Stream(token, request)
+        if request.timeout_ns:
+            stream.deadline_ns = self._now_ns() + request.timeout_ns
+            fifo = self._fifos.get(request.timeout_ns)
+            if fifo is None:
+                fifo = self._fifos[request.timeout_ns] = deque()
+            fifo.append(stream)
+        self.stats.requests += 1
+        connection = None if entry.waiting else entry.with_room()
+        if connection is None:
+            self._wait(entry, stream)
+            return
+        connection.open_stream(stream)
+        if not connection.dirty:
+            connection.dirty = True
+            self._dirty.append(connection)
+
+    def cancel(self, pool: int, token: object) -> None:
+        """Give a request up. Nothing of it is delivered any more."""
+        entry = self._pools[pool]
+        stream = entry.find(token)
+        if stream is not None:
+            self._abandon(stream)
+            stream.done = True
+
+    def sweep(self, now_ns: int) -> None:
+        """Do what time asks for; called about once a second."""
+        self._poller.drain()  # an answer that came in time must not time out because we were late
+        self._expire(now_ns)
+        streams = 0
+        for connection in list(self._by_fd.values()):
+            if connection.state is State.UP:
+                streams += len(connection.streams)
+                self._check_alive(connection, now_ns)
+            elif now_ns > connection.limit_ns:
+                what = "connect" if connection.state is State.CONNECTING else "TLS handshake"
+                self._next_address(connection, DialError(f"{what} timed out"))
+        delayed, self._delayed = self._delayed, []
+        for pool in delayed:
+            if pool.waiting and self._pools.get(pool.number) is pool:
+                self._dial(pool)
+        stats = self.stats
+        stats.streams = streams
+        stats.waiting = waiting = sum(len(pool.waiting) for pool in self._pools.values())
+        stats.streams_high = max(stats.streams_high, streams)
+        stats.waiting_high = max(stats.waiting_high, waiting)
+        self.flush()
+        self._notify()
+
+    def set_authorization(self, value: bytes) -> None:
+        """Let new requests carry a rotated token."""
+        self._plan = self._make_plan(value)
+        for connection in self._by_fd.values():
+            connection.use_plan(self._plan)
+
+    async def close(self) -> None:
+        """Close everything; what waits is answered with CANCELLED."""
+        for pool in list(self._pools):
+            self.close_pool(pool)
+        for connection in list(self._by_fd.values()):
+            self._discard(connection)
+        self._poller.close()
+        await self._resolver.close()
+
+    def _check_alive(self, connection: Connection, now_ns: int) -> None:
+        """Ping what was silent for long; close what did not answer."""
+        if connection.read_ns > connection.ping_ns:
+            connection.ping_ns = 0
+        if connection.ping_ns:
+            if now_ns - connection.ping_ns > PING_NS_MAX:
+                self.stats.pings_lost += 1
+                self._lose(connection, "the server did not answer a ping")
+        elif now_ns - connection.read_ns > IDLE_PING_NS:
+            connection.ping()
+            connection.ping_ns = now_ns
+            self._mark(connection)
+
+    def _expire(self, now_ns: int) -> None:
+        """Answer what took too long: one FIFO per time-out value, so its head is the oldest."""
+        for fifo in self._fifos.values():
+            while fifo:
+                stream = fifo[0]
+                is_open_watch = stream.watch and stream.code == 200
+                if not stream.done and not is_open_watch:
+                    if stream.deadline_ns > now_ns:
+                        break
+                    self._abandon(stream)
+                    self.stats.timeouts += 1
+                    stream.fail(Failure.TIMEOUT, "no answer in time", now_ns, self._inbox)
+                fifo.popleft()
+
+    def _abandon(self, stream: Stream) -> None:
+        """Take a stream off its connection; its bytes are told to the server at the next flush."""
+        owner = stream.owner
+        if owner is None:
+            return  # it waits: whoever takes it from the queue sees that it is done
+        assert isinstance(owner, Connection)
+        owner.cancel(stream)
+        self._mark(owner)
