@@ -1,0 +1,254 @@
+"""`NodeModel`: all that the nodes of one profile share, compiled once; and what differs by node.
+
+What differs is a function of a node's index and name alone, so that a restarted process makes the
+same node again: labels of the topology, the address, the providerID and the machine's identifiers.
+"""
+
+import hashlib
+import ipaddress
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from fleet.pod_behavior import Labels, PodBehavior, select_behavior
+from fleet.quantity import Quantity
+
+ZONE_LABEL = "topology.kubernetes.io/zone"
+REGION_LABEL = "topology.kubernetes.io/region"
+HOSTNAME_LABEL = "kubernetes.io/hostname"
+ZONE_LABELS = frozenset(
+    {
+        ZONE_LABEL,
+        REGION_LABEL,
+        "failure-domain.beta.kubernetes.io/zone",
+        "failure-domain.beta.kubernetes.io/region",
+    }
+)
+"""What a cloud controller and the scheduler act on: not set on a shared cluster unless asked."""
+
+Taint = tuple[str, str, str]
+"""Key, value, effect."""
+
+AddressPool = ipaddress.IPv4Network | ipaddress.IPv6Network
+DEFAULT_ADDRESS_POOL = ipaddress.ip_network("198.18.0.0/15")
+"""RFC 2544, for benchmarks: never routed, so a fake address can reach nobody."""
+
+_VERSION = re.compile(r"v?([0-9]+)\.([0-9]+)(?:\.([0-9]+))?(.*)")
+_PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
+PLACEHOLDERS = ("name", "index", "zone", "region")
+
+_FEATURES_SINCE = {
+    "ExtendWebSocketsToKubelet": (1, 36),
+    "InPlacePodLevelResourcesVerticalScaling": (1, 36),
+    "InPlacePodVerticalScalingInitContainers": (1, 36),
+    "RestartAllContainersOnContainerExits": (1, 36),
+}
+"""Source: status.declaredFeatures of a recorded 1.36.3 kubelet with default feature gates."""
+
+
+class NodeImage(NamedTuple):
+    """One entry of `status.images`."""
+
+    names: tuple[str, ...]
+    size_bytes: int
+
+
+class RuntimeHandler(NamedTuple):
+    """One entry of `status.runtimeHandlers`."""
+
+    name: str
+    recursive_read_only_mounts: bool
+    user_namespaces: bool
+
+
+class EvictionThreshold(NamedTuple):
+    """One signal of evictionHard or evictionSoft; `percent` is 0 when `quantity` decides."""
+
+    signal: str
+    quantity: Quantity
+    percent: float
+    grace_ns: int = 0
+
+
+class NodeFacts(NamedTuple):
+    """What of a Node depends on its index and name, complete: nothing has to be merged."""
+
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    taints: tuple[Taint, ...]
+    addresses: tuple[tuple[str, str], ...]  # type, address
+    provider_id: str
+    node_info: dict[str, str]
+    zone: str
+    region: str
+    internal_ip: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeModel:
+    """All that the nodes of one profile share. Compared by identity; change it with `adapted`."""
+
+    name: str
+    kubelet_version: str
+    labels: dict[str, str]  # of the template and the defaults, without those that need a name
+    annotations: dict[str, str]
+    taints: tuple[Taint, ...]
+    capacity: dict[str, str]  # canonical quantities, sorted by resource
+    allocatable: dict[str, str]
+    node_info: dict[str, str]  # without machineID, systemUUID, bootID
+    os: str
+    arch: str
+    kubelet_port: int
+    pods_max: int
+    provider_id: str  # with placeholders; "" for none
+    images: tuple[NodeImage, ...]  # as a kubelet reports them: largest first, limited
+    runtime_handlers: tuple[RuntimeHandler, ...]
+    declared_features: tuple[str, ...]
+    supplemental_groups_policy: bool
+    features_disabled: frozenset[str]
+    topology_spread: tuple[tuple[str, tuple[str, ...]], ...]  # label key, values
+    zone_labels: bool  # False keeps ZONE_LABELS off the nodes
+    address_pool: AddressPool
+    agents: tuple[str, ...]
+    behaviors: tuple[PodBehavior, ...]
+    status_update_ns: int
+    status_report_ns: int
+    lease_duration_s: int
+    sync_frequency_ns: int
+    runtime_request_timeout_ns: int
+    serialize_image_pulls: bool
+    parallel_image_pulls_max: int  # 0: no limit; counts only when pulls are not serial
+    image_pull_qps: int
+    image_pull_burst: int
+    api_qps: int  # 0: no limit
+    api_burst: int
+    event_qps: int
+    event_burst: int
+    crash_loop_backoff_max_ns: int
+    eviction_hard: tuple[EvictionThreshold, ...]
+    eviction_soft: tuple[EvictionThreshold, ...]
+    eviction_pressure_transition_ns: int
+    shutdown_grace_ns: int
+    shutdown_grace_critical_ns: int
+    kubelet_configuration: dict[str, object]  # every key as written, for later readers
+    ordinals: tuple[int, ...] = (0,)  # see fleet.config.NodeMix: rank within a period, by index
+    ordinals_per_period: int = 1
+
+    def ordinal(self, index: int) -> int:
+        """Count the nodes of this profile before `index`, so that topology spreads per profile."""
+        period, at = divmod(index, len(self.ordinals))
+        return period * self.ordinals_per_period + self.ordinals[at]
+
+    def topology(self, index: int) -> dict[str, str]:
+        """Return the topology labels of a node: every combination of values equally often."""
+        rest = self.ordinal(index)
+        values: dict[str, str] = {}
+        for key, choices in self.topology_spread:
+            rest, at = divmod(rest, len(choices))
+            values[key] = choices[at]
+        return values
+
+    def address(self, index: int) -> str:
+        """Return the InternalIP: the pool without its first and last address, by index."""
+        assert index < self.addresses_max, (index, self.addresses_max)
+        return str(self.address_pool[index + 1])
+
+    @property
+    def addresses_max(self) -> int:
+        """Return how many nodes the address pool has room for."""
+        return self.address_pool.num_addresses - 2
+
+    def identity(
+        self,
+        index: int,
+        name: str,
+        *,
+        extra_labels: Mapping[str, str] | None = None,
+        extra_taints: tuple[Taint, ...] = (),
+    ) -> NodeFacts:
+        """Return what differs from node to node, stable over restarts; extras win."""
+        topology = self.topology(index)
+        zone = topology.get(ZONE_LABEL) or self.labels.get(ZONE_LABEL, "")
+        region = topology.get(REGION_LABEL) or self.labels.get(REGION_LABEL, "")
+        labels = self.labels | {HOSTNAME_LABEL: name} | topology
+        if not self.zone_labels:
+            labels = {key: value for key, value in labels.items() if key not in ZONE_LABELS}
+        labels.update(extra_labels or {})
+        ip = self.address(index)
+        known = {"name": name, "index": str(index), "zone": zone, "region": region}
+        machine_id, system_uuid, boot_id = machine_identifiers(name)
+        node_info = {"machineID": machine_id, "systemUUID": system_uuid, "bootID": boot_id}
+        return NodeFacts(
+            labels=dict(sorted(labels.items())),
+            annotations=self.annotations,
+            taints=self.taints + extra_taints,
+            addresses=(("InternalIP", ip), ("Hostname", name)),
+            provider_id=_PLACEHOLDER.sub(lambda found: known[found[1]], self.provider_id),
+            node_info=node_info | self.node_info,
+            zone=zone,
+            region=region,
+            internal_ip=ip,
+        )
+
+    def behavior_for(self, labels: Labels, namespace: str, annotations: Labels) -> PodBehavior:
+        """Return how a pod behaves: the first match wins, annotations override."""
+        return select_behavior(self.behaviors, labels, namespace, annotations)
+
+    def adapted(self, server_version: str, *, zone_labels: bool) -> "NodeModel":
+        """Return this model for one cluster: not above its version, zone labels or not."""
+        version = cap_version(self.kubelet_version, server_version)
+        return replace(
+            self,
+            kubelet_version=version,
+            node_info=self.node_info | {"kubeletVersion": version},
+            declared_features=declared_features(version, self.features_disabled),
+            zone_labels=zone_labels,
+        )
+
+
+def parse_version(text: str) -> tuple[int, int, int]:
+    """Return major, minor, patch of `v1.36.3`, with or without a vendor's suffix."""
+    found = _VERSION.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is not a version such as v1.36.3")
+    return int(found[1]), int(found[2]), int(found[3] or 0)
+
+
+def cap_version(kubelet: str, server: str) -> str:
+    """Return the kubelet's version, or the server's when that is lower."""
+    return kubelet if parse_version(kubelet) <= parse_version(server) else server
+
+
+def declared_features(version: str, disabled: frozenset[str]) -> tuple[str, ...]:
+    """Return what a kubelet of a version lists in `status.declaredFeatures`, sorted."""
+    if "NodeDeclaredFeatures" in disabled:
+        return ()
+    at = parse_version(version)[:2]
+    return tuple(
+        sorted(
+            feature
+            for feature, since in _FEATURES_SINCE.items()
+            if at >= since and feature not in disabled
+        )
+    )
+
+
+def placeholders_in(text: str) -> list[str]:
+    """List the placeholders of a providerID, known or not."""
+    return _PLACEHOLDER.findall(text)
+
+
+def machine_identifiers(name: str) -> tuple[str, str, str]:
+    """Return machineID, systemUUID and bootID: formatted as systemd, SMBIOS and Linux do.
+
+    Derived from the name: a bootID that changed would make every restart a reboot.
+    """
+    digest = hashlib.sha512(name.encode()).hexdigest()
+    return digest[:32], _as_uuid(digest[32:64]), _as_uuid(digest[64:96])
+
+
+def _as_uuid(digits: str) -> str:
+    """Shape 32 hexadecimal digits as a version 4 UUID."""
+    variant = "89ab"[int(digits[16], 16) & 3]
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:32]}"

@@ -1,0 +1,135 @@
+"""What all documents that users write have in common: field types, and errors in one line.
+
+pydantic checks; `explain` turns what it found into the text of a `UsageError`: the path as kubectl
+prints it, the value, and what is allowed.
+"""
+
+import difflib
+import types
+import typing
+from typing import Annotated
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    WithJsonSchema,
+)
+from pydantic.alias_generators import to_camel
+
+from fleet.quantity import Quantity, parse_positive_duration, parse_quantity
+
+API_VERSION = "fleet.emulator/v1alpha1"
+KNOWN_KEYS_SHOWN_MAX = 12
+
+DurationNs = Annotated[
+    int,
+    BeforeValidator(parse_positive_duration),
+    WithJsonSchema({"type": "string", "examples": ["10s", "1h30m"]}),
+]
+"""A duration as Go writes it, kept in nanoseconds."""
+
+QuantityField = Annotated[
+    Quantity,
+    BeforeValidator(parse_quantity),
+    WithJsonSchema({"type": ["string", "number"], "examples": ["500m", "32Gi"]}),
+]
+"""An amount as Kubernetes writes it."""
+
+LABEL_PART_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+DnsLabel = Annotated[str, StringConstraints(pattern=LABEL_PART_PATTERN)]
+"""RFC 1123: what profile names and name prefixes are made of."""
+
+
+class Spec(BaseModel):
+    """A part of a document: camelCase keys, none unknown, none changed once read."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True
+    )
+
+
+class Metadata(Spec):
+    """The name that other documents and `--profile` use."""
+
+    name: DnsLabel
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+
+
+def explain(error: ValidationError, model: type[BaseModel]) -> str:
+    """Return the first thing that is wrong in one line: path, value, allowed values."""
+    found = error.errors(include_url=False)
+    first = found[0]
+    where = first["loc"]
+    text = _message(first["type"], first.get("ctx") or {}, first["msg"], first["input"])
+    if first["type"] == "extra_forbidden":
+        text = unknown_key(str(where[-1]), _keys_of(model, where[:-1]))
+        where = where[:-1]
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    path = path_of(where)
+    return f"{path}: {text}{more}" if path else f"{text}{more}"
+
+
+def path_of(where: tuple[int | str, ...]) -> str:
+    """Print a location as kubectl does: `spec.containers[0].name`."""
+    text = ""
+    for part in where:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif part != "[key]":
+            text += f".{part}" if text else part
+    return text
+
+
+def unknown_key(key: str, known: list[str]) -> str:
+    """Say that a key does not exist, and which one may have been meant."""
+    close = difflib.get_close_matches(key, known, n=1)
+    if close:
+        return f"unknown key {key!r}; did you mean {close[0]!r}?"
+    shown = ", ".join(sorted(known)[:KNOWN_KEYS_SHOWN_MAX])
+    dots = ", ..." if len(known) > KNOWN_KEYS_SHOWN_MAX else ""
+    return f"unknown key {key!r}; known keys: {shown}{dots}"
+
+
+def _message(kind: str, context: dict[str, object], text: str, value: object) -> str:
+    """Put one pydantic error into the words that the user needs."""
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == "missing":
+        return "is required"
+    if kind in {"enum", "literal_error"}:
+        return f"{value!r} is not one of {context['expected']}"
+    if kind == "string_pattern_mismatch" and context["pattern"] == LABEL_PART_PATTERN:
+        return f"{value!r} is not a DNS label: lower-case letters, digits and '-', at most 63"
+    shown = repr(value)
+    if len(shown) > 60:
+        shown = f"{shown[:57]}..."
+    return f"{shown}: {text[:1].lower()}{text[1:]}"
+
+
+def _keys_of(model: type[BaseModel], where: tuple[int | str, ...]) -> list[str]:
+    """List the keys that are known at a location of a document."""
+    at: type[BaseModel] | None = model
+    for part in where:
+        if isinstance(part, int) or at is None:
+            continue
+        for name, field in at.model_fields.items():
+            if part in {name, field.alias}:
+                at = _model_in(field.annotation)
+                break
+    return [field.alias or name for name, field in at.model_fields.items()] if at else []
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    """Find the model within `list[X]`, `X | None`, `Annotated[X, ...]`."""
+    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
+        return annotation if issubclass(annotation, BaseModel) else None
+    for inner in typing.get_args(annotation):
+        found = _model_in(inner)
+        if found is not None:
+            return found
+    return None

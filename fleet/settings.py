@@ -1,0 +1,248 @@
+"""`Settings`: the options of `fleet spawn`, typed, checked once and never changed."""
+
+import enum
+import math
+import re
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, NamedTuple, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from fleet.errors import UsageError
+from fleet.quantity import parse_positive_duration
+from fleet.schema import DnsLabel, explain
+
+NODES_MAX = 100_000
+"""Slots have five digits."""
+SHARDS_MAX = 10_000
+"""Shards have four digits."""
+NODE_NAME_MAX = 63
+"""A node's name is the value of its hostname label."""
+PROFILE_PERIOD_MAX = 10_000
+"""The nodes after which a weighted mix repeats; finer weights are refused."""
+
+LOCAL_ONLY = {
+    "controlplane_bin": "--controlplane-bin",
+    "fsync": "--fsync",
+    "audit_log": "--audit-log",
+    "etcd_flags": "--etcd-flag",
+    "apiserver_flags": "--apiserver-flag",
+    "scheduler_flags": "--scheduler-flag",
+    "controller_manager_flags": "--controller-manager-flag",
+}
+"""What only the local control plane has."""
+
+LATER = {
+    "manage": "--manage",
+    "metrics_port": "--metrics-port",
+    "dashboard": "--dashboard",
+    "processes": "--processes",
+}
+"""Options of the interface that nothing answers yet: better refused than ignored."""
+
+
+class Fidelity(enum.StrEnum):
+    """How much of a real kubelet's traffic there is."""
+
+    KUBELET = "kubelet"
+    LIGHT = "light"
+
+
+class IdentityMode(enum.StrEnum):
+    """Who the nodes are to the API server."""
+
+    IMPERSONATE = "impersonate"
+    CSR = "csr"
+    SHARED = "shared"
+
+
+class OutputFormat(enum.StrEnum):
+    """How the summary is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class ProfileChoice(NamedTuple):
+    """One `--profile`: a shipped name or a file, and how many of the nodes it gets."""
+
+    source: str
+    weight: int = 1
+
+
+DEFAULT_PROFILES = (ProfileChoice("default"),)
+_WEIGHTED = re.compile(r"(.+?)=([^=/]*)")
+_COMPONENT_FLAG = re.compile(r"(?:--)?([a-zA-Z0-9][-a-zA-Z0-9.]*)(?:=(.*))?", re.DOTALL)
+
+
+def parse_profiles(values: object) -> tuple[ProfileChoice, ...]:
+    """Read `NAME|FILE[=WEIGHT]`s; the weights become the smallest whole numbers."""
+    assert isinstance(values, tuple | list), values
+    sources: list[str] = []
+    weights: list[Fraction] = []
+    for value in values:
+        if isinstance(value, ProfileChoice):
+            source, weight = value.source, Fraction(value.weight)
+        else:
+            found = _WEIGHTED.fullmatch(value)
+            source, weight = (found[1], _weight(value, found[2])) if found else (value, Fraction(1))
+        if not source or source in sources:
+            raise ValueError(f"{value!r} names a profile twice" if source else "is empty")
+        sources.append(source)
+        weights.append(weight)
+    if not sources:
+        return DEFAULT_PROFILES
+    scale = math.lcm(*(weight.denominator for weight in weights))
+    whole = [int(weight * scale) for weight in weights]
+    divisor = math.gcd(*whole)
+    whole = [weight // divisor for weight in whole]
+    if sum(whole) > PROFILE_PERIOD_MAX:
+        raise ValueError(f"the weights need {sum(whole)} nodes; use coarser ones")
+    return tuple(map(ProfileChoice, sources, whole))
+
+
+def _weight(value: str, text: str) -> Fraction:
+    """Read a weight such as 3 or 0.5."""
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) or not float(text):
+        raise ValueError(f"{value!r}: the weight {text!r} is not a number above 0")
+    return Fraction(text)
+
+
+def _component_flags(values: object) -> tuple[str, ...]:
+    """Read `node-eviction-rate=1`, with or without dashes, as `--node-eviction-rate=1`."""
+    assert isinstance(values, tuple | list), values
+    flags = []
+    for value in values:
+        found = _COMPONENT_FLAG.fullmatch(value)
+        if found is None:
+            raise ValueError(f"{value!r} is not a flag such as v=2")
+        flags.append(f"--{found[1]}" if found[2] is None else f"--{found[1]}={found[2]}")
+    return tuple(flags)
+
+
+ComponentFlags = Annotated[tuple[str, ...], BeforeValidator(_component_flags)]
+DurationOption = Annotated[int, BeforeValidator(parse_positive_duration)]
+
+
+class Settings(BaseModel):
+    """The options of `fleet spawn`. A field with an alias is named by its flag when it is read."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    nodes: Annotated[int, Field(ge=1, le=NODES_MAX)] = 100
+    name_prefix: DnsLabel = "fleet"
+    profiles: Annotated[tuple[ProfileChoice, ...], BeforeValidator(parse_profiles)] = Field(
+        DEFAULT_PROFILES, alias="profile"
+    )
+    fidelity: Fidelity = Fidelity.KUBELET
+    identity: IdentityMode = IdentityMode.IMPERSONATE
+    shard: Annotated[int, Field(ge=0, lt=SHARDS_MAX)] | None = None  # None: one process alone
+    rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # nodes a second; 0: no limit
+    duration_ns: DurationOption | None = Field(None, alias="duration")  # None: until Ctrl-C
+    until_ready: bool = False
+    kubeconfig: Path | None = None
+    context: str = ""
+    in_cluster: bool = False
+    confirm_cluster: str = ""
+    yes: bool = False
+    kubeconfig_out: Path | None = None
+    run_dir: Path | None = None
+    output: OutputFormat = OutputFormat.TEXT
+    keep: bool = False
+    adopt: bool = True  # take over the nodes that an earlier process of this name left
+    seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
+    no_taint: bool = False
+    zone_labels: bool = False  # on a shared cluster too
+    story: tuple[str, ...] = ()  # names of nodes that keep their inputs and effects
+    controlplane_bin: Path | None = None
+    fsync: bool = False
+    audit_log: Path | None = None
+    etcd_flags: ComponentFlags = Field((), alias="etcd_flag")
+    apiserver_flags: ComponentFlags = Field((), alias="apiserver_flag")
+    scheduler_flags: ComponentFlags = Field((), alias="scheduler_flag")
+    controller_manager_flags: ComponentFlags = Field((), alias="controller_manager_flag")
+    manage: str = ""
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    dashboard: bool = False
+    processes: Annotated[int, Field(ge=1, le=1024)] = 1
+    command: tuple[str, ...] = ()  # what stands behind `--`
+
+    @classmethod
+    def from_options(cls, **options: object) -> Self:
+        """Read options as click names them; None and () are absent. UsageError names the flag."""
+        given = {key: value for key, value in options.items() if value is not None and value != ()}
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            field = str(error.errors()[0]["loc"][0]) if error.errors()[0]["loc"] else ""
+            text = explain(error, cls)
+            if field:
+                text = f"{flag_of(field)}: {text.removeprefix(field).lstrip(': ')}"
+            raise UsageError(text) from error
+
+    @field_validator("identity")
+    @classmethod
+    def _is_known_yet(cls, value: IdentityMode) -> IdentityMode:
+        if value is IdentityMode.CSR:
+            raise ValueError("csr comes with a later version; use impersonate or shared")
+        return value
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        for field, flag in LATER.items():
+            if getattr(self, field) != type(self).model_fields[field].default:
+                raise ValueError(f"{flag} comes with a later version")
+        name = self.node_name(self.nodes - 1)
+        if len(name) > NODE_NAME_MAX:
+            over = len(name) - NODE_NAME_MAX
+            raise ValueError(
+                f"--name-prefix: {name!r} is over {NODE_NAME_MAX} characters; "
+                f"shorten the prefix by {over}"
+            )
+        if self.in_cluster and (self.kubeconfig or self.context):
+            raise ValueError("--in-cluster excludes --kubeconfig and --context")
+        if self.command and (self.until_ready or self.duration_ns is not None):
+            raise ValueError("a command ends the run itself: drop --until-ready and --duration")
+        if self.names_cluster:
+            for field, flag in LOCAL_ONLY.items():
+                if getattr(self, field):
+                    raise ValueError(f"{flag} is for the local control plane, not for a cluster")
+        return self
+
+    @property
+    def names_cluster(self) -> bool:
+        """Whether the user named a cluster; without, the control plane is a local one."""
+        return bool(self.kubeconfig or self.context or self.in_cluster)
+
+    def node_name(self, slot: int) -> str:
+        """Return the name of a slot of this process."""
+        if self.shard is None:
+            return f"{self.name_prefix}-{slot:05d}"
+        return f"{self.name_prefix}-{self.shard:04d}-{slot:05d}"
+
+    def node_index(self, slot: int) -> int:
+        """Return the index of a slot in the whole fleet, for `NodeModel.identity`.
+
+        Distinct over all shards as long as each of them has the same `--nodes`.
+        """
+        return (self.shard or 0) * self.nodes + slot
+
+    def node_names(self) -> Iterator[str]:
+        """Yield the names of all nodes of this process, by slot."""
+        return map(self.node_name, range(self.nodes))
+
+
+def flag_of(field: str) -> str:
+    """Return the command-line flag of a field or option."""
+    by_name = Settings.model_fields.get(field)
+    return "--" + ((by_name.alias if by_name else None) or field).replace("_", "-")
