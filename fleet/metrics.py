@@ -96,3 +96,72 @@ def merged(histograms: Iterable[Histogram]) -> Histogram:
     for histogram in histograms:
         total.merge(histogram)
     return total
+
+
+class Requests:
+    """Latencies of requests by row: `(verb, resource)`, then by HTTP code, 0 for no answer."""
+
+    __slots__ = ("rows",)
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str], dict[int, Histogram]] = {}
+
+    def record(self, row: tuple[str, str], code: int, us: int) -> None:
+        """Count one answer."""
+        codes = self.rows.get(row)
+        if codes is None:
+            codes = self.rows[row] = {}
+        histogram = codes.get(code)
+        if histogram is None:
+            histogram = codes[code] = Histogram()
+        histogram.record(us)
+
+    @property
+    def total(self) -> int:
+        """Return how many answers were counted."""
+        return sum(each.count for codes in self.rows.values() for each in codes.values())
+
+
+class FleetCounts:
+    """What the kubelets of the process did, for the display and the summary."""
+
+    __slots__ = (
+        "events_dropped",
+        "gone",
+        "lease_interval_ns_max",
+        "lease_late",
+        "node_start",
+        "not_ready",
+        "pod_start",
+        "pods_added",
+        "pods_failed",
+        "pods_removed",
+        "pods_running",
+        "quarantined",
+        "registered",
+        "renewals",
+        "requests",
+        "timer_lag",
+        "watch_events",
+        "watch_restarts",
+    )
+
+    def __init__(self) -> None:
+        self.requests = Requests()
+        self.registered = 0
+        self.not_ready = 0
+        self.gone = 0
+        self.renewals = 0
+        self.lease_interval_ns_max = 0
+        self.lease_late = Histogram()  # from due to the flush that sent the renewal
+        self.timer_lag = Histogram()
+        self.node_start = Histogram()
+        self.pod_start = Histogram()
+        self.pods_added = 0
+        self.pods_running = 0  # reached Running, in all
+        self.pods_failed = 0
+        self.pods_removed = 0
+        self.events_dropped = 0
+        self.watch_events = 0
+        self.watch_restarts = 0
+        self.quarantined = 0

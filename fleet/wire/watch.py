@@ -60,15 +60,8 @@ Decode = Callable[[bytes, WatchKind], tuple[EventType, str, object]]
 """Turn one event into its type, the object's version and its record."""
 
 
-class Listed(NamedTuple):
-    """One page of a LIST."""
-
-    resource_version: str
-    token: str  # of the next page, "" on the last
-    records: list[object]
-
-
-DecodeList = Callable[[bytes, WatchKind], Listed]
+DecodeList = Callable[[bytes, WatchKind], tuple[str, str, list[object]]]
+"""Turn one page of a LIST into its version, the next page's token and its records."""
 
 
 class Phase(enum.IntEnum):
@@ -178,11 +171,10 @@ class Reflector:
 
     def on_page(self, body: bytes, decode: DecodeList) -> list[tuple[EventType, object]]:
         """Take one page of a LIST; SYNCED follows the last."""
-        page = decode(body, self.kind)
-        found: list[tuple[EventType, object]] = [(EventType.ADDED, r) for r in page.records]
-        self._token = page.token
-        if not page.token:
-            self.version = page.resource_version
+        version, self._token, records = decode(body, self.kind)
+        found: list[tuple[EventType, object]] = [(EventType.ADDED, each) for each in records]
+        if not self._token:
+            self.version = version
             self.phase = Phase.STREAM
             self._list = False
             found.append((EventType.SYNCED, None))

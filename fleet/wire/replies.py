@@ -1,0 +1,46 @@
+"""Responses of the transport as the replies that kubelets understand."""
+
+from collections.abc import Callable
+
+from fleet.effects import Op, Reply, ReplyKind
+from fleet.wire.decode_json import (
+    decode_csinode,
+    decode_lease,
+    decode_node,
+    decode_pod_view,
+    decode_status,
+    decode_token,
+)
+from fleet.wire.messages import Response
+
+_DECODERS: dict[Op, Callable[[bytes], object]] = {
+    Op.GET_NODE: decode_node,
+    Op.GET_NODE_HEARTBEAT: decode_node,
+    Op.CREATE_NODE: decode_node,
+    Op.GET_CSINODE: decode_csinode,
+    Op.GET_LEASE: decode_lease,
+    Op.CREATE_LEASE: decode_lease,
+    Op.RENEW_LEASE: decode_lease,
+    Op.GET_POD: decode_pod_view,
+    Op.CREATE_TOKEN: decode_token,
+}
+_KINDS = {401: ReplyKind.FORBIDDEN, 403: ReplyKind.FORBIDDEN, 404: ReplyKind.NOT_FOUND}
+
+
+def decode_reply(op: Op, response: Response) -> Reply:
+    """Return the reply to one call; answers that nobody reads are not decoded."""
+    code = response.code
+    if 200 <= code < 300:
+        decode = _DECODERS.get(op)
+        record = None if decode is None else decode(response.body)
+        return Reply(ReplyKind.OK, record, code, "", response.sent_ns, response.arrived_ns)
+    if not code:
+        return Reply(
+            ReplyKind.LOST, None, 0, response.detail, response.sent_ns, response.arrived_ns
+        )
+    reason, message = decode_status(response.body)
+    if code == 409:
+        kind = ReplyKind.EXISTS if reason == "AlreadyExists" else ReplyKind.CONFLICT
+    else:
+        kind = _KINDS.get(code, ReplyKind.REFUSED)
+    return Reply(kind, None, code, message, response.sent_ns, response.arrived_ns)
