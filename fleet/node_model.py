@@ -7,7 +7,6 @@ same node again: labels of the topology, the address, the providerID and the mac
 import hashlib
 import ipaddress
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -72,11 +71,11 @@ class EvictionThreshold(NamedTuple):
 
 
 class NodeFacts(NamedTuple):
-    """What of a Node depends on its index and name, complete: nothing has to be merged."""
+    """What of a Node depends on its index and name, merged with what its profile says."""
 
+    name: str
     labels: dict[str, str]
     annotations: dict[str, str]
-    taints: tuple[Taint, ...]
     addresses: tuple[tuple[str, str], ...]  # type, address
     provider_id: str
     node_info: dict[str, str]
@@ -159,30 +158,22 @@ class NodeModel:
         """Return how many nodes the address pool has room for."""
         return self.address_pool.num_addresses - 2
 
-    def identity(
-        self,
-        index: int,
-        name: str,
-        *,
-        extra_labels: Mapping[str, str] | None = None,
-        extra_taints: tuple[Taint, ...] = (),
-    ) -> NodeFacts:
-        """Return what differs from node to node, stable over restarts; extras win."""
+    def identity(self, index: int, name: str) -> NodeFacts:
+        """Return what differs from node to node, the same after a restart."""
         topology = self.topology(index)
         zone = topology.get(ZONE_LABEL) or self.labels.get(ZONE_LABEL, "")
         region = topology.get(REGION_LABEL) or self.labels.get(REGION_LABEL, "")
         labels = self.labels | {HOSTNAME_LABEL: name} | topology
         if not self.zone_labels:
             labels = {key: value for key, value in labels.items() if key not in ZONE_LABELS}
-        labels.update(extra_labels or {})
         ip = self.address(index)
         known = {"name": name, "index": str(index), "zone": zone, "region": region}
         machine_id, system_uuid, boot_id = machine_identifiers(name)
         node_info = {"machineID": machine_id, "systemUUID": system_uuid, "bootID": boot_id}
         return NodeFacts(
+            name=name,
             labels=dict(sorted(labels.items())),
             annotations=self.annotations,
-            taints=self.taints + extra_taints,
             addresses=(("InternalIP", ip), ("Hostname", name)),
             provider_id=_PLACEHOLDER.sub(lambda found: known[found[1]], self.provider_id),
             node_info=node_info | self.node_info,
@@ -190,6 +181,30 @@ class NodeModel:
             region=region,
             internal_ip=ip,
         )
+
+    def status_json(self) -> dict[str, object]:
+        """Return the members of `.status` that all nodes share, as JSON shows them.
+
+        Source: pkg/kubelet/nodestatus/setters.go; conditions, addresses and nodeInfo are a node's.
+        """
+        status: dict[str, object] = {
+            "capacity": self.capacity,
+            "allocatable": self.allocatable,
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": self.kubelet_port}},
+        }
+        if self.images:
+            status["images"] = [
+                {"names": list(image.names), "sizeBytes": image.size_bytes} for image in self.images
+            ]
+        if self.runtime_handlers:
+            status["runtimeHandlers"] = [
+                _handler_json(handler) for handler in self.runtime_handlers
+            ]
+        if self.supplemental_groups_policy:
+            status["features"] = {"supplementalGroupsPolicy": True}
+        if self.declared_features:
+            status["declaredFeatures"] = list(self.declared_features)
+        return status
 
     def behavior_for(self, labels: Labels, namespace: str, annotations: Labels) -> PodBehavior:
         """Return how a pod behaves: the first match wins, annotations override."""
@@ -232,6 +247,14 @@ def declared_features(version: str, disabled: frozenset[str]) -> tuple[str, ...]
             if at >= since and feature not in disabled
         )
     )
+
+
+def _handler_json(handler: RuntimeHandler) -> dict[str, object]:
+    features = {
+        "recursiveReadOnlyMounts": handler.recursive_read_only_mounts,
+        "userNamespaces": handler.user_namespaces,
+    }
+    return {"name": handler.name, "features": features}
 
 
 def placeholders_in(text: str) -> list[str]:
