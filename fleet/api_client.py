@@ -238,9 +238,12 @@ async def each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None
         for item in queue:
             await work(item)
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(CONCURRENCY):
-            group.create_task(worker())
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(CONCURRENCY):
+                group.create_task(worker())
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
 
 
 def is_transient(error: BaseException) -> bool:

@@ -4,6 +4,7 @@ It stands in for `Api.request`: versions, conflicts, label selectors, pages, rev
 answers is checked against a real server in tests/e2e/test_cluster.py.
 """
 
+import asyncio
 import copy
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
@@ -56,6 +57,7 @@ class FakeApi(Api):
         headers: Iterable[tuple[str, str]] = (),
     ) -> Answer:
         del content_type, accept
+        await asyncio.sleep(0)  # a real request lets others run
         self.log.append((method, path))
         self.before_request(method, path)
         if self.fail_next:

@@ -1,0 +1,339 @@
+"""Who owns which nodes: the Lease of a running fleet, its labels, and taking over what it left.
+
+Every node carries the id of its run and the prefix that its name begins with. The prefix belongs
+to one running fleet at a time: it holds the Lease `fleet-run-<prefix>` and renews it. A second
+fleet with the prefix is refused while the holder lives, and takes the nodes over once it does not.
+A shard's prefix includes its number (`<prefix>-<shard:04d>`), so shards never meet.
+
+Whether a holder lives is judged by the API server's clock alone: the time that it noted for the
+last write, against the Date of its answer. The clocks of the machines do not matter.
+"""
+
+import asyncio
+import datetime as dt
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from fleet import __version__
+from fleet.api_client import (
+    MERGE_PATCH,
+    METADATA_ONLY,
+    Api,
+    Json,
+    Sleep,
+    each,
+    expect,
+    server_now_s,
+)
+from fleet.clock import NS_PER_S, Clock, SystemClock
+from fleet.errors import SetupError
+from fleet.identity import RUN_NAMESPACE
+from fleet.report import run_started_s
+
+logger = logging.getLogger(__name__)
+
+RUN_LABEL = "fleet.emulator/run"
+PREFIX_LABEL = "fleet.emulator/prefix"
+VERSION_ANNOTATION = "fleet.emulator/version"
+
+NODES = "/api/v1/nodes"
+RUN_LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{RUN_NAMESPACE}/leases"
+RENEW_EVERY_S = 10.0
+DURATION_S = 40
+ACQUIRE_ATTEMPTS_MAX = 5
+
+
+class FoundNode(NamedTuple):
+    """A node that some fleet created."""
+
+    name: str
+    uid: str
+    run: str
+    prefix: str
+    created_s: int
+
+
+class RunHolder(NamedTuple):
+    """What the Lease of a run says, by the server's clock."""
+
+    run: str
+    prefix: str
+    version: str
+    renewed_ago_s: int
+    duration_s: int
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether the run is going on."""
+        return bool(self.run) and self.renewed_ago_s < self.duration_s
+
+
+class RunInfo(NamedTuple):
+    """One line of `fleet clean`."""
+
+    run: str
+    prefixes: tuple[str, ...]
+    nodes: int
+    is_alive: bool
+    age_s: int
+    version: str  # of fleet; empty when the Lease is gone
+
+
+class RunLease:
+    """The claim of one process to the names under a prefix."""
+
+    def __init__(
+        self,
+        api: Api,
+        prefix: str,
+        run_id: str,
+        *,
+        clock: Clock | None = None,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self.prefix = prefix
+        self.run_id = run_id
+        self.lost_to = ""
+        """The run that took the prefix over, should that happen; this one must then end."""
+        self._api = api
+        self._clock = clock if clock is not None else SystemClock()
+        self._sleep = sleep
+        self._name = lease_name(prefix)
+        self._lease: Json = {}
+
+    async def acquire(self) -> str:
+        """Take the prefix; return the id of the dead run that held it last, or "".
+
+        Raises SetupError if its holder lives.
+        """
+        for _ in range(ACQUIRE_ATTEMPTS_MAX):
+            found = await self._api.request("GET", f"{RUN_LEASES}/{self._name}")
+            if found.code == 404:
+                if await self._store("POST", RUN_LEASES, self._body({})):
+                    return ""
+                continue
+            lease = expect(found, f"cannot read the lease {self._name}")
+            holder = read_holder(lease, server_now_s(found))
+            check_free(self.prefix, holder, self.run_id)
+            if await self._store("PUT", f"{RUN_LEASES}/{self._name}", self._body(lease)):
+                return holder.run if holder.run != self.run_id else ""
+        raise SetupError(f"prefix {self.prefix} is contended: another fleet is starting with it")
+
+    async def renew(self) -> bool:
+        """Renew once; return whether the server has it. False with `lost_to` set ends the run."""
+        assert self._lease, "only what was acquired is renewed"
+        path = f"{RUN_LEASES}/{self._name}"
+        if await self._store("PUT", path, self._body(self._lease)):
+            return True
+        found = await self._api.request("GET", path)
+        if found.code == 404:  # somebody deleted it; the nodes are still ours
+            return await self._store("POST", RUN_LEASES, self._body({}))
+        if not found.ok:
+            return False
+        holder = read_holder(found.body, server_now_s(found))
+        if holder.run == self.run_id:
+            self._lease = found.body
+            return await self._store("PUT", path, self._body(found.body))
+        self.lost_to = holder.run or "nobody"
+        return False
+
+    async def keep(self) -> None:
+        """Renew until cancelled; return only if another run took the prefix over.
+
+        An unreachable server is no reason to end: no other fleet can take over then either, and
+        outages are what fleets are for.
+        """
+        while not self.lost_to:
+            await self._sleep(RENEW_EVERY_S)
+            try:
+                if not await self.renew() and not self.lost_to:
+                    logger.warning("the lease %s could not be renewed", self._name)
+            except SetupError as error:
+                logger.warning("the lease %s could not be renewed: %s", self._name, error)
+        logger.error("run %s took the prefix %s over", self.lost_to, self.prefix)
+
+    async def release(self) -> None:
+        """Give the prefix up, so that the next fleet need not wait; leave another's Lease alone."""
+        if not self._lease or self.lost_to:
+            return
+        metadata, self._lease = self._lease["metadata"], {}
+        options = {"preconditions": {"uid": metadata["uid"]}}
+        await self._api.request("DELETE", f"{RUN_LEASES}/{self._name}", body=options)
+
+    async def _store(self, method: str, path: str, body: Json) -> bool:
+        """Write the Lease; return whether nobody else had written it meanwhile."""
+        stored = await self._api.request(method, path, body=body)
+        if stored.code in (404, 409):
+            return False
+        self._lease = expect(stored, f"cannot write the lease {self._name}")
+        return True
+
+    def _body(self, before: Json) -> Json:
+        """Return the Lease to write: ours, on top of the version that was read."""
+        now = _rfc3339_micro(self._clock.wall_ns())
+        spec = before.get("spec", {})
+        is_ours = spec.get("holderIdentity") == self.run_id
+        metadata: Json = {
+            "name": self._name,
+            "namespace": RUN_NAMESPACE,
+            "labels": {RUN_LABEL: self.run_id, PREFIX_LABEL: self.prefix},
+            "annotations": {VERSION_ANNOTATION: __version__},
+        }
+        if before:
+            metadata["resourceVersion"] = before["metadata"]["resourceVersion"]
+        return {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": metadata,
+            "spec": {
+                "holderIdentity": self.run_id,
+                "leaseDurationSeconds": DURATION_S,
+                "acquireTime": spec.get("acquireTime", now) if is_ours else now,
+                "renewTime": now,
+                "leaseTransitions": int(spec.get("leaseTransitions") or 0)
+                + int(bool(before) and not is_ours),
+            },
+        }
+
+
+def check_free(prefix: str, holder: RunHolder, run_id: str = "") -> None:
+    """Raise SetupError if another run than `run_id` holds the prefix and lives."""
+    if not holder.is_alive or holder.run == run_id:
+        return
+    raise SetupError(
+        f"the name prefix {prefix} is in use by run {holder.run} (alive {holder.renewed_ago_s} s "
+        f"ago): choose another --name-prefix, or end that run; if it crashed, its nodes can be "
+        f"taken over in {holder.duration_s - holder.renewed_ago_s} s"
+    )
+
+
+def lease_name(prefix: str) -> str:
+    """Return the name of the Lease that guards a prefix."""
+    return f"fleet-run-{prefix}"
+
+
+def read_holder(lease: Json, now_s: int) -> RunHolder:
+    """Read a run's Lease; `now_s` is the server's clock."""
+    metadata, spec = lease["metadata"], lease.get("spec", {})
+    return RunHolder(
+        run=spec.get("holderIdentity") or "",
+        prefix=metadata.get("labels", {}).get(PREFIX_LABEL, ""),
+        version=metadata.get("annotations", {}).get(VERSION_ANNOTATION, ""),
+        renewed_ago_s=max(0, now_s - _written_s(lease)),
+        duration_s=int(spec.get("leaseDurationSeconds") or DURATION_S),
+    )
+
+
+def _written_s(lease: Json) -> int:
+    """Return when the server last stored the Lease; the holder's own word if it does not say."""
+    managed = lease["metadata"].get("managedFields") or []
+    times = [_seconds(entry["time"]) for entry in managed if entry.get("time")]
+    return max(times) if times else _seconds(lease.get("spec", {}).get("renewTime") or "")
+
+
+async def holder_of(api: Api, prefix: str) -> RunHolder | None:
+    """Return who holds a prefix, alive or not; None if nobody does."""
+    found = await api.request("GET", f"{RUN_LEASES}/{lease_name(prefix)}")
+    if found.code == 404:
+        return None
+    lease = expect(found, f"cannot read the lease {lease_name(prefix)}")
+    return read_holder(lease, server_now_s(found))
+
+
+async def find_nodes(api: Api, prefix: str) -> list[FoundNode]:
+    """Return the nodes under a prefix, whichever run created them."""
+    return await nodes_by_label(api, f"{PREFIX_LABEL}={prefix}")
+
+
+async def nodes_by_label(api: Api, selector: str) -> list[FoundNode]:
+    """Return the nodes that a label selector finds, read as metadata alone."""
+    found: dict[str, FoundNode] = {}
+    pages = api.pages(NODES, "nodes", accept=METADATA_ONLY, labelSelector=selector)
+    async for page in pages:
+        for item in page:
+            metadata = item["metadata"]
+            labels = metadata.get("labels", {})
+            found[metadata["name"]] = FoundNode(
+                metadata["name"],
+                metadata["uid"],
+                labels.get(RUN_LABEL, ""),
+                labels.get(PREFIX_LABEL, ""),
+                _seconds(metadata.get("creationTimestamp", "")),
+            )
+    return list(found.values())
+
+
+async def adopt(
+    api: Api,
+    nodes: Sequence[FoundNode],
+    run_id: str,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> list[FoundNode]:
+    """Label nodes as this run's; return those that are, in order. What is gone meanwhile is left.
+
+    `progress` takes how many of how many are done.
+    """
+    adopted: dict[str, FoundNode] = {}
+    done = 0
+
+    async def relabel(node: FoundNode) -> None:
+        nonlocal done
+        if node.run != run_id:
+            # The uid is a precondition: a node created anew under the name is not ours.
+            patch = {"metadata": {"uid": node.uid, "labels": {RUN_LABEL: run_id}}}
+            path = f"{NODES}/{node.name}"
+            answer = await api.request("PATCH", path, body=patch, content_type=MERGE_PATCH)
+            if answer.code not in (404, 409):
+                expect(answer, f"cannot adopt node {node.name}")
+                adopted[node.name] = node._replace(run=run_id)
+        else:
+            adopted[node.name] = node
+        done += 1
+        progress(done, len(nodes))
+
+    await each(nodes, relabel)
+    return [adopted[node.name] for node in nodes if node.name in adopted]
+
+
+async def list_runs(api: Api) -> list[RunInfo]:
+    """Return every run that has nodes or a Lease, oldest first."""
+    holders: dict[str, list[RunHolder]] = {}
+    listed = await api.request("GET", RUN_LEASES, query={"labelSelector": RUN_LABEL})
+    now_s = server_now_s(listed)
+    for lease in expect(listed, "cannot list run leases").get("items") or []:
+        holder = read_holder(lease, now_s)
+        holders.setdefault(holder.run, []).append(holder)
+    nodes: dict[str, list[FoundNode]] = {}
+    for node in await nodes_by_label(api, RUN_LABEL):
+        nodes.setdefault(node.run, []).append(node)
+    runs = [
+        _run_info(run, holders.get(run, []), nodes.get(run, []), now_s)
+        for run in dict.fromkeys([*holders, *nodes])
+    ]
+    return sorted(runs, key=lambda info: (-info.age_s, info.run))
+
+
+def _run_info(run: str, holders: list[RunHolder], nodes: list[FoundNode], now_s: int) -> RunInfo:
+    started_s = run_started_s(run)
+    if started_s is None:
+        started_s = min((node.created_s for node in nodes), default=now_s)
+    prefixes = {node.prefix for node in nodes} | {holder.prefix for holder in holders}
+    return RunInfo(
+        run=run,
+        prefixes=tuple(sorted(prefixes - {""})),
+        nodes=len(nodes),
+        is_alive=any(holder.is_alive for holder in holders),
+        age_s=max(0, now_s - started_s),
+        version=holders[0].version if holders else "",
+    )
+
+
+def _seconds(stamp: str) -> int:
+    """Return an API time as whole seconds since the epoch, 0 for none."""
+    return int(dt.datetime.fromisoformat(stamp).timestamp()) if stamp else 0
+
+
+def _rfc3339_micro(wall_ns: int) -> str:
+    stamp = dt.datetime.fromtimestamp(wall_ns // NS_PER_S, dt.UTC)
+    return f"{stamp:%Y-%m-%dT%H:%M:%S}.{wall_ns % NS_PER_S // 1000:06}Z"
