@@ -1,0 +1,208 @@
+"""Removing what runs left: Nodes and what belongs to them, the pods bound to them, run Leases.
+
+Order: a node's Lease and CSINode, then the Node, so that whatever an interruption leaves is still
+found by its labels. Pods come last: while their node is there, controllers would replace them. They
+are deleted with grace 0, since no kubelet is left that would confirm their end.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from fleet.api_client import Api, each, expect
+from fleet.errors import UsageError
+from fleet.identity import LEASE_NAMESPACE
+from fleet.runs import (
+    NODES,
+    RUN_LABEL,
+    RUN_LEASES,
+    FoundNode,
+    RunInfo,
+    list_runs,
+    nodes_by_label,
+)
+
+NODE_LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases"
+CSI_NODES = "/apis/storage.k8s.io/v1/csinodes"
+PODS = "/api/v1/pods"
+
+NODES_ASKED_SINGLY_MAX = 200
+"""Up to so many nodes are asked for their pods one by one; beyond, all pods are listed once."""
+
+Progress = Callable[[str, int, int], None]
+
+
+def no_progress(_what: str, _done: int, _total: int) -> None:
+    """Show nothing."""
+
+
+class Cleaned(NamedTuple):
+    """What was removed. Objects that were gone already do not count."""
+
+    runs: int = 0
+    nodes: int = 0
+    leases: int = 0
+    csi_nodes: int = 0
+    pods: int = 0
+
+
+async def select_runs(
+    api: Api, *, run: str = "", all_runs: bool = False, expired: bool = False
+) -> list[RunInfo]:
+    """Return the runs that were asked for. Raises UsageError if a run is not there.
+
+    `expired` means those that no living fleet holds; without any choice nothing is selected.
+    """
+    runs = await list_runs(api)
+    if run:
+        selected = [info for info in runs if info.run == run]
+        if not selected:
+            known = ", ".join(info.run for info in runs) or "none"
+            raise UsageError(f"--run {run}: no such run in this cluster; there are: {known}")
+        return selected
+    if all_runs:
+        return runs
+    return [info for info in runs if not info.is_alive] if expired else []
+
+
+async def clean(
+    api: Api,
+    *,
+    run: str = "",
+    all_runs: bool = False,
+    expired: bool = False,
+    progress: Progress = no_progress,
+) -> Cleaned:
+    """Remove the selected runs with all that belongs to them; nothing if none is selected."""
+    selected = await select_runs(api, run=run, all_runs=all_runs, expired=expired)
+    total = Cleaned()
+    for info in selected:
+        removed = await clean_run(api, info.run, progress)
+        total = Cleaned(*(a + b for a, b in zip(total, removed, strict=True)))
+    return total
+
+
+async def clean_run(api: Api, run: str, progress: Progress = no_progress) -> Cleaned:
+    """Remove one run. Can be repeated: what is gone is gone."""
+    assert run, "an empty run would select nodes that no fleet created"
+    nodes = await nodes_by_label(api, f"{RUN_LABEL}={run}")
+    assert all(node.run == run for node in nodes), "the server ignored the label selector"
+    leases, csi_nodes, gone = await _remove_nodes(api, nodes, progress)
+    pods = await _remove_pods(api, {node.name for node in nodes}, progress)
+    await _remove_run_leases(api, run)
+    return Cleaned(1, gone, leases, csi_nodes, pods)
+
+
+async def _remove_nodes(
+    api: Api, nodes: list[FoundNode], progress: Progress
+) -> tuple[int, int, int]:
+    """Delete nodes with their Leases and CSINodes; return how many of each there were."""
+    leases = csi_nodes = removed = done = 0
+
+    async def remove(node: FoundNode) -> None:
+        nonlocal leases, csi_nodes, removed, done
+        had_lease = await _delete(api, f"{NODE_LEASES}/{node.name}")
+        had_csi_node = await _delete(api, f"{CSI_NODES}/{node.name}")
+        was_there = await _delete(api, f"{NODES}/{node.name}", uid=node.uid)
+        leases += had_lease
+        csi_nodes += had_csi_node
+        removed += was_there
+        done += 1
+        progress("nodes", done, len(nodes))
+
+    await each(nodes, remove)
+    return leases, csi_nodes, removed
+
+
+async def _remove_pods(api: Api, nodes: set[str], progress: Progress) -> int:
+    """Force-delete the pods that are bound to nodes which are gone."""
+    bound = await _bound_pods(api, nodes)
+    removed = done = 0
+
+    async def remove(pod: tuple[str, str]) -> None:
+        nonlocal removed, done
+        path, uid = pod
+        was_there = await _delete(api, path, uid=uid, is_forced=True)
+        removed += was_there
+        done += 1
+        progress("pods", done, len(bound))
+
+    await each(bound.items(), remove)
+    return removed
+
+
+async def _bound_pods(api: Api, nodes: set[str]) -> dict[str, str]:
+    """Return path and uid of each pod on one of the nodes."""
+    bound: dict[str, str] = {}
+
+    async def collect(**query: str) -> None:
+        async for page in api.pages(PODS, "pods", **query):
+            for pod in page:
+                if pod["spec"].get("nodeName") in nodes:
+                    metadata = pod["metadata"]
+                    name = f"{metadata['namespace']}/pods/{metadata['name']}"
+                    bound[f"/api/v1/namespaces/{name}"] = metadata["uid"]
+
+    async def collect_from(node: str) -> None:
+        await collect(fieldSelector=f"spec.nodeName={node}")
+
+    if len(nodes) > NODES_ASKED_SINGLY_MAX:
+        await collect()
+    else:
+        await each(sorted(nodes), collect_from)
+    return bound
+
+
+async def _remove_run_leases(api: Api, run: str) -> None:
+    listed = await api.request("GET", RUN_LEASES, query={"labelSelector": f"{RUN_LABEL}={run}"})
+    for lease in expect(listed, "cannot list run leases").get("items") or []:
+        metadata = lease["metadata"]
+        await _delete(api, f"{RUN_LEASES}/{metadata['name']}", uid=metadata["uid"])
+
+
+async def _delete(api: Api, path: str, *, uid: str = "", is_forced: bool = False) -> bool:
+    """Delete one object; return whether it was there, and the same one."""
+    options: dict[str, object] = {}
+    if uid:
+        options["preconditions"] = {"uid": uid}
+    if is_forced:
+        options["gracePeriodSeconds"] = 0
+    answer = await api.request("DELETE", path, body=options or None)
+    if answer.code in (404, 409):
+        return False
+    expect(answer, f"cannot delete {path}")
+    return True
+
+
+def runs_text(runs: Iterable[RunInfo]) -> str:
+    """Return what `fleet clean` without arguments prints."""
+    rows = [("RUN", "PREFIX", "NODES", "STATE", "AGE", "VERSION")]
+    rows += [
+        (
+            info.run,
+            ",".join(info.prefixes) or "-",
+            f"{info.nodes:,}",
+            "running" if info.is_alive else "left behind",
+            _age(info.age_s),
+            info.version or "-",
+        )
+        for info in runs
+    ]
+    if len(rows) == 1:
+        return "no fleet has left anything in this cluster\n"
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    lines.append("")
+    lines.append("nothing was deleted: choose with --run ID, --expired (what no running fleet")
+    lines.append("holds) or --all (running ones too)")
+    return "\n".join(lines) + "\n"
+
+
+def _age(seconds: int) -> str:
+    """Return an age as kubectl shows it."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= 2 * size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
