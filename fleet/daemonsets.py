@@ -1,0 +1,158 @@
+"""Which DaemonSets will put a pod on a fleet node: the scheduler's predicates that count.
+
+A DaemonSet lands where its node selector and required node affinity match and where it tolerates
+every taint that keeps pods away. Resources are not looked at: too few of them delay a pod and do
+not keep it from being created.
+Source: kubernetes/pkg/controller/daemon/daemon_controller.go, NodeShouldRunDaemonPod.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+Json = dict[str, Any]
+
+FAKE_KEY = "fleet.emulator/fake"
+HOSTNAME_LABEL = "kubernetes.io/hostname"
+
+EFFECTS_THAT_REPEL = frozenset({"NoSchedule", "NoExecute"})
+# What the controller adds to every pod. Source: daemon/util, AddOrUpdateDaemonPodTolerations.
+TOLERATED_BY_ALL = frozenset(
+    f"node.kubernetes.io/{name}"
+    for name in (
+        "not-ready",
+        "unreachable",
+        "disk-pressure",
+        "memory-pressure",
+        "pid-pressure",
+        "unschedulable",
+    )
+)
+NETWORK_UNAVAILABLE = "node.kubernetes.io/network-unavailable"
+
+
+class Taint(NamedTuple):
+    """Source: core/v1 Taint."""
+
+    key: str
+    value: str
+    effect: str
+
+
+FAKE_TAINT = Taint(FAKE_KEY, "true", "NoSchedule")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeShape:
+    """Nodes of one profile: what decides which DaemonSets land on them."""
+
+    count: int
+    labels: Mapping[str, str] = field(
+        default_factory=lambda: {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
+    )
+    taints: Sequence[Taint] = (FAKE_TAINT,)
+
+
+class Landing(NamedTuple):
+    """A DaemonSet that will put pods on fleet nodes."""
+
+    namespace: str
+    name: str
+    pods: int
+    knows_fleet: bool  # tolerates fleet's key by name; its pods may become Ready
+
+
+def landings(daemon_sets: Iterable[Json], shapes: Sequence[NodeShape]) -> list[Landing]:
+    """Return the DaemonSets that land on any of the nodes, the most pods first."""
+    found = []
+    for daemon_set in daemon_sets:
+        template = daemon_set["spec"]["template"]["spec"]
+        pods = sum(shape.count for shape in shapes if lands_on(template, shape))
+        if pods:
+            metadata = daemon_set["metadata"]
+            by_name = any(t.get("key") == FAKE_KEY for t in template.get("tolerations") or ())
+            found.append(Landing(metadata["namespace"], metadata["name"], pods, by_name))
+    return sorted(found, key=lambda landing: (-landing.pods, landing.namespace, landing.name))
+
+
+def lands_on(template: Json, shape: NodeShape) -> bool:
+    """Return whether a pod of this template is created on nodes of this shape."""
+    if template.get("nodeName"):
+        return False
+    selector = template.get("nodeSelector") or {}
+    if any(not _has_label(shape, key, str(value)) for key, value in selector.items()):
+        return False
+    return _affinity_matches(template, shape) and _tolerates_all(template, shape.taints)
+
+
+def _has_label(shape: NodeShape, key: str, value: str) -> bool:
+    return shape.labels.get(key) == value
+
+
+def _affinity_matches(template: Json, shape: NodeShape) -> bool:
+    affinity = (template.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    if not required:
+        return True
+    # Terms are alternatives; the requirements of a term must all hold. An empty term matches none.
+    return any(_term_matches(term, shape) for term in required.get("nodeSelectorTerms") or ())
+
+
+def _term_matches(term: Json, shape: NodeShape) -> bool:
+    expressions = term.get("matchExpressions") or ()
+    fields = term.get("matchFields") or ()
+    if not expressions and not fields:
+        return False
+    # Fields are names of nodes that exist; In cannot mean ours, NotIn always can.
+    if any(requirement.get("operator") == "In" for requirement in fields):
+        return False
+    return all(requirement_matches(shape.labels, requirement) for requirement in expressions)
+
+
+def requirement_matches(labels: Mapping[str, str], requirement: Json) -> bool:
+    """Return whether labels meet one requirement. Source: core/v1 NodeSelectorRequirement."""
+    key, operator = requirement.get("key", ""), requirement.get("operator", "")
+    values = [str(value) for value in requirement.get("values") or ()]
+    value = labels.get(key)
+    if value is None:
+        return operator in ("NotIn", "DoesNotExist")
+    if operator in ("In", "NotIn"):
+        return (value in values) is (operator == "In")
+    if operator in ("Gt", "Lt"):
+        return _compares(value, operator, values)
+    return bool(operator == "Exists")
+
+
+def _compares(value: str, operator: str, values: Sequence[str]) -> bool:
+    """Compare as integers; whatever is none matches nothing."""
+    try:
+        have, (bound,) = int(value), map(int, values)
+    except ValueError:
+        return False
+    return have > bound if operator == "Gt" else have < bound
+
+
+def _tolerates_all(template: Json, taints: Iterable[Taint]) -> bool:
+    tolerations = template.get("tolerations") or ()
+    is_host_network = bool(template.get("hostNetwork"))
+    for taint in taints:
+        if taint.effect not in EFFECTS_THAT_REPEL or taint.key in TOLERATED_BY_ALL:
+            continue
+        if taint.key == NETWORK_UNAVAILABLE and is_host_network:
+            continue
+        if not any(tolerates(toleration, taint) for toleration in tolerations):
+            return False
+    return True
+
+
+def tolerates(toleration: Json, taint: Taint) -> bool:
+    """Return whether one toleration covers one taint. Source: core/v1 ToleratesTaint."""
+    if toleration.get("effect") and toleration["effect"] != taint.effect:
+        return False
+    key = toleration.get("key")
+    if key and key != taint.key:
+        return False
+    operator = toleration.get("operator") or "Equal"
+    if operator == "Exists":
+        return True
+    return bool(operator == "Equal" and (toleration.get("value") or "") == taint.value)
