@@ -137,7 +137,7 @@ def test_a_node_created_anew_under_the_name_stays() -> None:
     assert f"{NODES}/a-2" in api.objects
 
 
-def test_pods_go_after_their_nodes_and_at_once() -> None:
+def test_pods_go_after_their_nodes_and_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     api = cluster()
     bodies: list[Any] = []
     asked = api._delete
@@ -148,7 +148,7 @@ def test_pods_go_after_their_nodes_and_at_once() -> None:
             bodies.append(body["gracePeriodSeconds"])
         return asked(path, query, body)
 
-    api._delete = note  # type: ignore[method-assign]
+    monkeypatch.setattr(api, "_delete", note)
     asyncio.run(clean(api, run="left"))
     assert bodies == [0, 0, 0]
 
