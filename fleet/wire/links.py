@@ -122,7 +122,10 @@ class Links:
 
     def flush(self) -> None:
         """Write once per connection that has something to say."""
+        if not self._dirty:
+            return
         dirty, self._dirty = self._dirty, []
+        self._poller.rest()
         for connection in dirty:
             connection.dirty = False
             if connection.state is State.UP and not connection.stuck:
