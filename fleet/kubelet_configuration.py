@@ -1,0 +1,313 @@
+"""KubeletConfiguration: the keys that fleet acts on are typed, the others are kept as written.
+
+Defaults are upstream's. Source: pkg/kubelet/apis/config/v1beta1/defaults.go.
+"""
+
+import struct
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from fleet.node_model import EvictionThreshold, Taint
+from fleet.quantity import NS_PER_S, Quantity, QuantityFormat, parse_quantity, whole_quantity
+from fleet.schema import DurationNs, QuantityField, Spec, unknown_key
+
+MINUTE_NS = 60 * NS_PER_S
+STATUS_REPORT_NS = 5 * MINUTE_NS
+API_VERSION_KUBELET = "kubelet.config.k8s.io/v1beta1"
+EVICTION_SIGNALS = (
+    "memory.available",
+    "nodefs.available",
+    "nodefs.inodesFree",
+    "imagefs.available",
+    "imagefs.inodesFree",
+    "containerfs.available",
+    "containerfs.inodesFree",
+    "allocatableMemory.available",
+    "pid.available",
+)
+EVICTION_HARD_DEFAULT = {
+    "memory.available": "100Mi",
+    "nodefs.available": "10%",
+    "nodefs.inodesFree": "5%",
+    "imagefs.available": "15%",
+    "imagefs.inodesFree": "5%",
+}
+
+KEPT_KEYS = frozenset(
+    [
+        "address",
+        "allowedUnsafeSysctls",
+        "authentication",
+        "authorization",
+        "cgroupDriver",
+        "cgroupRoot",
+        "cgroupsPerQOS",
+        "clusterDNS",
+        "clusterDomain",
+        "configMapAndSecretChangeDetectionStrategy",
+        "containerLogMaxFiles",
+        "containerLogMaxSize",
+        "containerLogMaxWorkers",
+        "containerLogMonitorInterval",
+        "containerRuntimeEndpoint",
+        "contentType",
+        "cpuCFSQuota",
+        "cpuCFSQuotaPeriod",
+        "cpuManagerPolicy",
+        "cpuManagerPolicyOptions",
+        "cpuManagerReconcilePeriod",
+        "enableContentionProfiling",
+        "enableControllerAttachDetach",
+        "enableDebugFlagsHandler",
+        "enableDebuggingHandlers",
+        "enableProfilingHandler",
+        "enableServer",
+        "enableSystemLogHandler",
+        "enableSystemLogQuery",
+        "enforceNodeAllocatable",
+        "evictionMaxPodGracePeriod",
+        "evictionMinimumReclaim",
+        "failCgroupV1",
+        "failSwapOn",
+        "fileCheckFrequency",
+        "hairpinMode",
+        "healthzBindAddress",
+        "healthzPort",
+        "httpCheckFrequency",
+        "imageGCHighThresholdPercent",
+        "imageGCLowThresholdPercent",
+        "imageMaximumGCAge",
+        "imageMinimumGCAge",
+        "imagePullCredentialsVerificationPolicy",
+        "imageServiceEndpoint",
+        "iptablesDropBit",
+        "iptablesMasqueradeBit",
+        "kernelMemcgNotification",
+        "kubeReservedCgroup",
+        "kubeletCgroups",
+        "localStorageCapacityIsolation",
+        "logging",
+        "makeIPTablesUtilChains",
+        "maxOpenFiles",
+        "memoryManagerPolicy",
+        "memorySwap",
+        "memoryThrottlingFactor",
+        "oomScoreAdj",
+        "podCIDR",
+        "podLogsDir",
+        "podPidsLimit",
+        "preloadedImagesVerificationAllowlist",
+        "protectKernelDefaults",
+        "qosReserved",
+        "readOnlyPort",
+        "registerNode",
+        "reservedMemory",
+        "reservedSystemCPUs",
+        "resolvConf",
+        "rotateCertificates",
+        "runOnce",
+        "seccompDefault",
+        "serverTLSBootstrap",
+        "showHiddenMetricsForVersion",
+        "shutdownGracePeriodByPodPriority",
+        "singleProcessOOMKill",
+        "staticPodPath",
+        "staticPodURL",
+        "staticPodURLHeader",
+        "streamingConnectionIdleTimeout",
+        "systemCgroups",
+        "systemReservedCgroup",
+        "tlsCertFile",
+        "tlsCipherSuites",
+        "tlsCurvePreferences",
+        "tlsMinVersion",
+        "tlsPrivateKeyFile",
+        "topologyManagerPolicy",
+        "topologyManagerPolicyOptions",
+        "topologyManagerScope",
+        "tracing",
+        "userNamespaces",
+        "volumePluginDir",
+        "volumeStatsAggPeriod",
+    ]
+)
+"""The other keys of upstream's KubeletConfiguration: accepted, kept, without effect yet."""
+
+Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
+
+
+class TaintSpec(Spec):
+    """Source: core/v1 Taint."""
+
+    key: str
+    value: str = ""
+    effect: Effect
+    time_added: object = None
+
+    def compiled(self) -> Taint:
+        """Return what a NodeModel keeps."""
+        return self.key, self.value, self.effect
+
+
+class CrashLoopBackOff(Spec):
+    """Source: KubeletConfiguration crashLoopBackOff."""
+
+    max_container_restart_period: DurationNs = 300 * NS_PER_S
+
+
+def _threshold(text: object) -> str:
+    """Check one eviction threshold: a quantity or a percentage."""
+    shown = str(text)
+    if shown.endswith("%"):
+        try:
+            percent = float(shown[:-1])
+        except ValueError:
+            percent = -1.0
+        if not 0 <= percent <= 100:
+            raise ValueError(f"{shown!r} is not a percentage from 0% to 100%")
+    else:
+        parse_quantity(text)
+    return shown
+
+
+def _signals(value: object) -> object:
+    """Refuse thresholds of signals that do not exist."""
+    for signal in value if isinstance(value, dict) else ():
+        if signal not in EVICTION_SIGNALS:
+            raise ValueError(unknown_key(str(signal), list(EVICTION_SIGNALS)))
+    return value
+
+
+Thresholds = Annotated[
+    dict[str, Annotated[str, BeforeValidator(_threshold)]], BeforeValidator(_signals)
+]
+Limit = Annotated[int, Field(ge=0)]
+
+
+class KubeletConfiguration(Spec):
+    """The kubelet's configuration file, as far as fleet reads it."""
+
+    model_config = Spec.model_config | {"extra": "allow"}
+
+    api_version: Literal["kubelet.config.k8s.io/v1beta1"] = "kubelet.config.k8s.io/v1beta1"
+    kind: Literal["KubeletConfiguration"] = "KubeletConfiguration"
+    node_status_update_frequency: DurationNs = 10 * NS_PER_S
+    node_status_report_frequency: DurationNs | None = None  # see status_report_ns
+    node_lease_duration_seconds: Annotated[int, Field(ge=1)] = 40
+    node_status_max_images: Annotated[int, Field(ge=-1)] = 50
+    sync_frequency: DurationNs = MINUTE_NS
+    runtime_request_timeout: DurationNs = 2 * MINUTE_NS
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    max_pods: Annotated[int, Field(ge=1)] | None = None
+    pods_per_core: Limit = 0
+    serialize_image_pulls: bool = True
+    max_parallel_image_pulls: Annotated[int, Field(ge=1)] | None = None
+    registry_pull_qps: Annotated[Limit, Field(alias="registryPullQPS")] = 5
+    registry_burst: Limit = 10
+    kube_api_qps: Annotated[Limit, Field(alias="kubeAPIQPS")] = 50
+    kube_api_burst: Annotated[Limit, Field(alias="kubeAPIBurst")] = 100
+    event_record_qps: Annotated[Limit, Field(alias="eventRecordQPS")] = 50
+    event_burst: Limit = 100
+    kube_reserved: dict[str, QuantityField] = Field(default_factory=dict)
+    system_reserved: dict[str, QuantityField] = Field(default_factory=dict)
+    eviction_hard: Thresholds | None = None
+    eviction_soft: Thresholds = Field(default_factory=dict)
+    eviction_soft_grace_period: dict[str, DurationNs] = Field(default_factory=dict)
+    eviction_pressure_transition_period: DurationNs = 5 * MINUTE_NS
+    merge_default_eviction_settings: bool = False
+    register_with_taints: tuple[TaintSpec, ...] = ()
+    feature_gates: dict[str, bool] = Field(default_factory=dict)
+    shutdown_grace_period: DurationNs = 0
+    shutdown_grace_period_critical_pods: DurationNs = 0
+    crash_loop_back_off: CrashLoopBackOff = CrashLoopBackOff()
+    provider_id: Annotated[str, Field(alias="providerID")] = ""
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> "KubeletConfiguration":
+        known = [field.alias or name for name, field in type(self).model_fields.items()]
+        for key in self.model_extra or {}:
+            if key not in KEPT_KEYS:
+                raise ValueError(unknown_key(key, [*known, *KEPT_KEYS]))
+        for signal in self.eviction_soft:
+            if signal not in self.eviction_soft_grace_period:
+                raise ValueError(f"evictionSoftGracePeriod lacks {signal!r}")
+        if not self.node_status_update_frequency:
+            raise ValueError("nodeStatusUpdateFrequency must be above 0s")
+        if self.max_parallel_image_pulls not in {None, 1} and self.serialize_image_pulls:
+            raise ValueError("maxParallelImagePulls above 1 needs serializeImagePulls: false")
+        return self
+
+    @property
+    def status_report_ns(self) -> int:
+        """Return the report period: as set, else the update period if that is set, else 5 min."""
+        if self.node_status_report_frequency:
+            return self.node_status_report_frequency
+        if "node_status_update_frequency" in self.model_fields_set:
+            return self.node_status_update_frequency
+        return STATUS_REPORT_NS
+
+    @property
+    def features_disabled(self) -> frozenset[str]:
+        """Return the feature gates that are off."""
+        return frozenset(gate for gate, is_on in self.feature_gates.items() if not is_on)
+
+    def hard_thresholds(self) -> tuple[EvictionThreshold, ...]:
+        """Return evictionHard. Source: a set one replaces the defaults, unless they are merged."""
+        given = self.eviction_hard
+        if given is None:
+            given = EVICTION_HARD_DEFAULT
+        elif self.merge_default_eviction_settings:
+            given = EVICTION_HARD_DEFAULT | given
+        return tuple(_compile(signal, text, 0) for signal, text in sorted(given.items()))
+
+    def soft_thresholds(self) -> tuple[EvictionThreshold, ...]:
+        """Return evictionSoft with its grace periods."""
+        graces = self.eviction_soft_grace_period
+        return tuple(
+            _compile(signal, text, graces[signal])
+            for signal, text in sorted(self.eviction_soft.items())
+        )
+
+    def reserved(self, capacity: dict[str, Quantity]) -> dict[str, Quantity]:
+        """Return what is kept from pods: kubeReserved, systemReserved and hard eviction.
+
+        Source: pkg/kubelet/cm/node_container_manager_linux.go, GetNodeAllocatableReservation.
+        """
+        total: dict[str, Quantity] = {}
+        for part in (self.kube_reserved, self.system_reserved, self._eviction_reserved(capacity)):
+            for resource, amount in part.items():
+                before = total.get(resource)
+                nano = amount.nano + (before.nano if before else 0)
+                total[resource] = Quantity(nano, before.format if before else amount.format)
+        return total
+
+    def _eviction_reserved(self, capacity: dict[str, Quantity]) -> dict[str, Quantity]:
+        """Return the memory and storage under which pods are evicted.
+
+        Source: pkg/kubelet/cm/node_container_manager.go, hardEvictionReservation.
+        """
+        resources = {"memory.available": "memory", "nodefs.available": "ephemeral-storage"}
+        reserved = {}
+        for threshold in self.hard_thresholds():
+            resource = resources.get(threshold.signal)
+            if resource in capacity:
+                amount = threshold.quantity
+                if threshold.percent:
+                    share = _as_float32(_as_float32(threshold.percent) / 100)
+                    amount = whole_quantity(int(capacity[resource].value * share))
+                reserved[resource] = amount
+        return reserved
+
+
+def _as_float32(value: float) -> float:
+    """Round as Go's float32 does: upstream keeps percentages in that type, and it shows."""
+    rounded: float = struct.unpack("f", struct.pack("f", value))[0]
+    return rounded
+
+
+def _compile(signal: str, text: str, grace_ns: int) -> EvictionThreshold:
+    if text.endswith("%"):
+        nothing = Quantity(0, QuantityFormat.BINARY_SI)
+        return EvictionThreshold(signal, nothing, float(text[:-1]), grace_ns)
+    return EvictionThreshold(signal, parse_quantity(text), 0.0, grace_ns)
