@@ -5,7 +5,6 @@ nodes fills in; nothing here asks a server or a clock. A run whose own instrumen
 and says so on its first line.
 """
 
-import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import NamedTuple, TextIO
 
 import orjson
 
-from fleet.clock import NS_PER_S, Draws
 from fleet.errors import Exit, SetupError, UsageError
 from fleet.metrics import Histogram
 
@@ -268,21 +266,6 @@ def _ms(histogram: Histogram, fraction: float) -> float | None:
 
 def _max_ms(histogram: Histogram) -> float | None:
     return histogram.max_us / 1000 if histogram.count else None
-
-
-def new_run_id(wall_ns: int, seed: int) -> str:
-    """Return an id that sorts by time and is a valid label value: 20261121-033617-ab12."""
-    stamp = dt.datetime.fromtimestamp(wall_ns // NS_PER_S, dt.UTC)
-    return f"{stamp:%Y%m%d-%H%M%S}-{Draws(seed).bits(0, 0, wall_ns) & 0xFFFF:04x}"
-
-
-def run_started_s(run_id: str) -> int | None:
-    """Return when a run began, if its id tells."""
-    try:
-        stamp = dt.datetime.strptime(run_id[:15], "%Y%m%d-%H%M%S").replace(tzinfo=dt.UTC)
-    except ValueError:
-        return None
-    return int(stamp.timestamp())
 
 
 class _Totals:

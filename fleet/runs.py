@@ -29,7 +29,7 @@ from fleet.api_client import (
 from fleet.clock import NS_PER_S, Clock, SystemClock
 from fleet.errors import SetupError
 from fleet.identity import RUN_NAMESPACE
-from fleet.report import run_started_s
+from fleet.run_id import run_started_s
 
 logger = logging.getLogger(__name__)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 import pytest
 from cluster_fakes import FakeApi, no_sleep
 
+from fleet import __version__
 from fleet.api_client import Answer
 from fleet.clock import SimClock
 from fleet.errors import SetupError
@@ -276,6 +277,6 @@ def test_runs_are_listed_with_age_and_life() -> None:
     runs = asyncio.run(list_runs(api))
     assert [(r.run, r.prefixes, r.nodes, r.is_alive, r.version) for r in runs] == [
         ("ancient", ("old",), 2, False, ""),
-        ("20270115-075900-aaaa", ("fleet",), 1, True, "0.1.0"),
+        ("20270115-075900-aaaa", ("fleet",), 1, True, __version__),
     ]
     assert runs[1].age_s == 60

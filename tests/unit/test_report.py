@@ -17,10 +17,9 @@ from fleet.report import (
     RunDirectory,
     RunFigures,
     WatchFigures,
-    new_run_id,
-    run_started_s,
     summary,
 )
+from fleet.run_id import new_run_id, run_started_s
 from fleet.summary_text import duration, summary_text
 
 FIXED_KEYS = [
