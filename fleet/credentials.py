@@ -166,7 +166,7 @@ class Credentials:
         """
         before = self._secrets()
         if self._loader is None:
-            await self._refresh_in_cluster()
+            self._refresh_in_cluster(force=force)
         else:
             await self._refresh_kubeconfig(self._loader, force=force)
         self._locate()
@@ -175,11 +175,13 @@ class Credentials:
     def _secrets(self) -> tuple[object, ...]:
         return (self.authorization(), self.client_certificate)
 
-    async def _refresh_in_cluster(self) -> None:
-        # The hook that load_incluster_config leaves re-reads the token once a minute.
-        hook = cast("Callable[[Configuration], None]", self._configuration.refresh_api_key_hook)
+    def _refresh_in_cluster(self, *, force: bool) -> None:
         try:
-            hook(self._configuration)
+            if force:
+                kubeconfigs.load_incluster_config(self._configuration)  # type: ignore[no-untyped-call]
+            # The hook that load_incluster_config leaves re-reads the token once a minute.
+            hook = self._configuration.refresh_api_key_hook
+            cast("Callable[[Configuration], None]", hook)(self._configuration)
         except (OSError, kubeconfigs.ConfigException) as error:
             raise SetupError(f"the service account's token cannot be read: {error}") from error
 

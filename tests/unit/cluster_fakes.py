@@ -7,7 +7,10 @@ answers is checked against a real server in tests/e2e/test_cluster.py.
 import asyncio
 import copy
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, cast
+
+import yaml
 
 from fleet.api_client import JSON, Answer, Api, Channel
 from fleet.identity import ACCESS_REVIEW, SELF_REVIEW, Permission
@@ -195,3 +198,14 @@ def _merge(target: Json, patch: Json) -> None:
 
 async def no_sleep(_seconds: float) -> None:
     """Let retries happen at once."""
+
+
+def write_kubeconfig(path: Path, cluster: dict[str, Any], user: dict[str, Any]) -> Path:
+    document = {
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": user}],
+        "contexts": [{"name": "test", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "test",
+    }
+    path.write_text(yaml.safe_dump(document))
+    return path
