@@ -89,8 +89,11 @@ async def probe(api: Api, mode: IdentityMode, node_name: str) -> Identity:
     """Find out which headers make a node of us, by asking the server who it takes us for.
 
     Raises SetupError if this user may not impersonate nodes at all. The user name alone is tried
-    first: a server remembers per user which mode succeeded last, and asking for the group would
-    make it prefer the old grant for names without a group too, which then lack `system:nodes`.
+    first, and only then the group. A server remembers per user name which mode succeeded last and
+    tries that one first, so to a user with both grants one request with the group, from whatever
+    client (`kubectl --as system:node:a --as-group system:nodes`), makes it take the old grant for
+    names without a group too, which then lack `system:nodes` and are forbidden everything. So a
+    storm of 403s in a run with `USER` is a reason to probe again.
     """
     if mode is not IdentityMode.IMPERSONATE:
         return Identity(mode)

@@ -23,6 +23,7 @@ from fleet.identity import (
     Identity,
     IdentityMode,
     Impersonation,
+    _who_am_i,
     check_permissions,
     node_permissions,
     own_permissions,
@@ -207,6 +208,32 @@ def test_the_old_grant_needs_the_group(run: Run, target: ControlPlaneInfo, tmp_p
             async with connected(path) as cluster:
                 found = await probe(cluster.api("p"), IdentityMode.IMPERSONATE, "one")
                 assert found.impersonation is Impersonation.USER_AND_GROUP
+
+    run(scenario())
+
+
+def test_with_both_grants_a_request_with_the_group_spoils_those_without(
+    run: Run, target: ControlPlaneInfo, tmp_path: Path
+) -> None:
+    """Why the probe never asks for the group first, and why it can be asked again."""
+    prefix = "impersonate-on:arbitrary-node:"
+    rules = [
+        rule("", "users groups", "impersonate"),
+        rule("authentication.k8s.io", "nodes", "impersonate:arbitrary-node"),
+        rule("authentication.k8s.io", "selfsubjectreviews", f"{prefix}create"),
+    ]
+
+    async def scenario() -> None:
+        async with connected(target.kubeconfig) as admin:
+            path = tmp_path / "both"
+            await kubeconfig_with_rules(admin.api("t"), target, path, *rules)
+            async with connected(path) as cluster:
+                api = cluster.api("p")
+                before = await probe(api, IdentityMode.IMPERSONATE, "one")
+                await _who_am_i(api, "one", ("system:nodes",))
+                after = await probe(api, IdentityMode.IMPERSONATE, "one")
+        assert before.impersonation is Impersonation.USER
+        assert after.impersonation is Impersonation.USER_AND_GROUP
 
     run(scenario())
 
