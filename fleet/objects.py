@@ -193,10 +193,20 @@ class Toleration(NamedTuple):
     effect: str
 
 
+class PodView(NamedTuple):
+    """What is read of the answer to a GET of a Pod: enough to compute the next status patch."""
+
+    uid: str
+    resource_version: str
+    deleting: bool
+    status: PodStatus
+
+
 class Pod:
     """What a kubelet keeps of one of its Pods. Never changed: a new version replaces it."""
 
     __slots__ = (
+        "allocated_json",
         "annotations",
         "containers",
         "created_s",
@@ -213,8 +223,11 @@ class Pod:
         "namespace",
         "node_name",
         "priority",
+        "pull_secrets",
+        "qos_class",
         "readiness_gates",
         "resource_version",
+        "resources_json",
         "restart_policy",
         "service_account",
         "status",
@@ -251,6 +264,10 @@ class Pod:
         host_network: bool = False,
         priority: int = 0,
         readiness_gates: tuple[str, ...] = (),
+        pull_secrets: tuple[str, ...] = (),
+        qos_class: str = "BestEffort",
+        allocated_json: bytes = b"",
+        resources_json: bytes = b"{}",
         status: PodStatus = PodStatus(),  # noqa: B008 - immutable
     ) -> None:
         self.namespace = namespace
@@ -277,6 +294,10 @@ class Pod:
         self.host_network = host_network
         self.priority = priority
         self.readiness_gates = readiness_gates
+        self.pull_secrets = pull_secrets
+        self.qos_class = qos_class  # computed from the resources of the containers
+        self.allocated_json = allocated_json  # requests of the whole pod, b"" when there are none
+        self.resources_json = resources_json  # requests and limits of the whole pod
         self.status = status
 
     @property

@@ -1,0 +1,177 @@
+"""API objects from JSON: the records of `objects.py`, and the events of a watch.
+
+What nobody reads is not parsed: of Services, RuntimeClasses, CSIDrivers and all bookmarks only the
+version is found by a byte scan. Go writes metadata first, so the first version in a body is its
+object's own.
+Source: apimachinery/pkg/apis/meta/v1/watch.go, WatchEvent; types.go, ListMeta.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from fleet.effects import WatchKind
+from fleet.objects import (
+    CSINodeView,
+    EventType,
+    LeaseView,
+    NodeCondition,
+    NodeView,
+    ObjectMeta,
+    Token,
+)
+from fleet.wire.decode_pod import decode_pod, decode_pod_view
+from fleet.wire.times import parse_rfc3339
+
+__all__ = [
+    "decode_csinode",
+    "decode_lease",
+    "decode_list",
+    "decode_meta",
+    "decode_node",
+    "decode_pod",
+    "decode_pod_view",
+    "decode_status",
+    "decode_token",
+    "decode_watch_event",
+]
+
+VERSION = b'"resourceVersion":"'
+INITIAL_EVENTS_END = b'"k8s.io/initial-events-end":"true"'
+EVENT_START = b'{"type":"'
+OBJECT = b',"object":'
+_TYPE_AT = len(EVENT_START)
+_TYPES = {
+    ord("A"): EventType.ADDED,
+    ord("M"): EventType.MODIFIED,
+    ord("D"): EventType.DELETED,
+    ord("B"): EventType.BOOKMARK,
+    ord("E"): EventType.ERROR,
+}
+_UNREAD = frozenset({WatchKind.SERVICES, WatchKind.RUNTIME_CLASSES, WatchKind.CSI_DRIVERS})
+
+
+def decode_watch_event(line: bytes, kind: WatchKind) -> tuple[EventType, str, object]:
+    """Return type, version and record of one event of a watch.
+
+    The record of an ERROR is the Status's code; a bookmark that ends the initial events is SYNCED.
+    """
+    assert line.startswith(EVENT_START), line[:80]
+    event = _TYPES[line[_TYPE_AT]]
+    if event is EventType.BOOKMARK:
+        if INITIAL_EVENTS_END in line:
+            event = EventType.SYNCED
+        return event, _version(line), None
+    if event is EventType.ERROR:
+        return event, "", orjson.loads(line)["object"].get("code", 0)
+    if kind in _UNREAD:
+        return event, _version(line), None
+    start = line.index(OBJECT) + len(OBJECT)
+    record = _RECORDS[kind](line[start : line.rindex(b"}")])
+    return event, record.resource_version, record
+
+
+def decode_list(body: bytes, kind: WatchKind) -> tuple[str, str, list[object]]:
+    """Return version, continue token and records of one page of a LIST."""
+    obj = orjson.loads(body)
+    meta = obj["metadata"]
+    items = obj.get("items") or ()
+    records: list[object] = []
+    if kind not in _UNREAD:
+        decode = _RECORDS[kind]
+        records = [decode(each) for each in items]
+    return meta.get("resourceVersion", ""), meta.get("continue", ""), records
+
+
+def decode_status(body: bytes) -> tuple[str, str]:
+    """Return reason and message of a refusal; a body that is no Status is its own message."""
+    try:
+        obj = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return "", body[:200].decode(errors="replace").strip()
+    if not isinstance(obj, dict) or obj.get("kind") != "Status":
+        return "", ""
+    return obj.get("reason", ""), obj.get("message", "")
+
+
+def decode_node(body: bytes | dict[str, Any]) -> NodeView:
+    """Return what is read of a Node."""
+    obj = _object(body)
+    meta, spec, status = obj["metadata"], obj.get("spec", {}), obj.get("status", {})
+    cidrs = spec.get("podCIDRs") or ([spec["podCIDR"]] if spec.get("podCIDR") else ())
+    return NodeView(
+        name=meta["name"],
+        uid=meta["uid"],
+        resource_version=meta["resourceVersion"],
+        unschedulable=spec.get("unschedulable", False),
+        deleting="deletionTimestamp" in meta,
+        pod_cidrs=tuple(cidrs),
+        labels=meta.get("labels", {}),
+        taints=tuple(
+            (each["key"], each.get("value", ""), each.get("effect", ""))
+            for each in spec.get("taints", ())
+        ),
+        conditions=tuple(map(_node_condition, status.get("conditions", ()))),
+        boot_id=status.get("nodeInfo", {}).get("bootID", ""),
+        volumes_attached=tuple(each["name"] for each in status.get("volumesAttached", ())),
+    )
+
+
+def decode_lease(body: bytes) -> LeaseView:
+    """Return a Lease as it came, for the next PUT."""
+    meta = orjson.loads(body)["metadata"]
+    return LeaseView(meta["uid"], meta["resourceVersion"], body)
+
+
+def decode_csinode(body: bytes) -> CSINodeView:
+    """Return the owner of a CSINode."""
+    meta = orjson.loads(body)["metadata"]
+    owners = [each["uid"] for each in meta.get("ownerReferences", ()) if each["kind"] == "Node"]
+    return CSINodeView(meta["resourceVersion"], owners[0] if owners else "")
+
+
+def decode_token(body: bytes) -> Token:
+    """Return until when a service-account token is good."""
+    status = orjson.loads(body).get("status", {})
+    return Token(parse_rfc3339(status.get("expirationTimestamp") or ""))
+
+
+def decode_meta(body: bytes | dict[str, Any]) -> ObjectMeta:
+    """Return name and version of any object."""
+    meta = _object(body)["metadata"]
+    return ObjectMeta(meta["name"], meta.get("resourceVersion", ""))
+
+
+def _object(body: bytes | dict[str, Any]) -> dict[str, Any]:
+    if isinstance(body, dict):
+        return body
+    obj: dict[str, Any] = orjson.loads(body)
+    return obj
+
+
+def _version(line: bytes) -> str:
+    start = line.find(VERSION)
+    if start < 0:
+        return ""
+    start += len(VERSION)
+    return line[start : line.index(b'"', start)].decode()
+
+
+def _node_condition(obj: dict[str, Any]) -> NodeCondition:
+    return NodeCondition(
+        obj["type"],
+        obj["status"],
+        obj.get("reason", ""),
+        obj.get("message", ""),
+        parse_rfc3339(obj.get("lastHeartbeatTime") or ""),
+        parse_rfc3339(obj.get("lastTransitionTime") or ""),
+    )
+
+
+_RECORDS: dict[WatchKind, Callable[[Any], Any]] = {
+    WatchKind.NODE: decode_node,
+    WatchKind.PODS: decode_pod,
+    WatchKind.CONFIG_MAP: decode_meta,
+    WatchKind.SECRET: decode_meta,
+}
