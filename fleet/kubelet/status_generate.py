@@ -1,0 +1,369 @@
+"""The status of a pod, generated from its spec and what the runtime has.
+
+Pure: transition times and the start time are the status manager's.
+Source: pkg/kubelet/kubelet_pods.go, generateAPIPodStatus, getPhase, convertToAPIContainerStatuses;
+pkg/kubelet/status/generate.go; pkg/kubelet/prober/prober_manager.go, UpdatePodStatus.
+Differs: probes succeed at once; a pod that does not tolerate the emulator never becomes ready.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from operator import attrgetter
+from typing import NamedTuple
+
+from fleet.kubelet.pod_actions import is_sidecar, should_restart
+from fleet.objects import (
+    ContainerSpec,
+    ContainerStatus,
+    Pod,
+    PodCondition,
+    PodStatus,
+    RunningState,
+    TerminatedState,
+    WaitingState,
+)
+from fleet.runtime import KILLED_EXIT_CODE, RunState, Sandbox, image_id, image_name
+
+TERMINAL_PHASES = frozenset(("Succeeded", "Failed"))
+OWNED_CONDITIONS = frozenset(
+    (
+        "PodScheduled",
+        "Ready",
+        "Initialized",
+        "ContainersReady",
+        "PodResizeInProgress",
+        "PodResizePending",
+        "PodReadyToStartContainers",
+        "AllContainersRestarting",
+    )
+)
+CREATING = WaitingState("ContainerCreating")
+INITIALIZING = WaitingState("PodInitializing")
+NOT_TOLERATED = "EmulatedNodeNotTolerated"
+NOT_TOLERATED_MESSAGE = "the node is emulated and the pod does not tolerate the taint %s by name"
+_FINAL_REASONS = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}
+
+
+class PodInputs(NamedTuple):
+    """What a status is generated from, the pod and its sandbox apart."""
+
+    old: PodStatus  # the one generated last, else the API's
+    host_ip: str
+    reasons: Mapping[str, WaitingState]  # why containers could not be started
+    is_terminal: bool = False  # nothing runs any more, and nothing will
+    untolerated: str = ""  # the taint key for want of which the pod is never ready
+    pod_resources: bool = True  # since 1.36 the status shows the resources of the whole pod
+
+
+class _Counts(NamedTuple):
+    running: int
+    waiting: int
+    stopped: int
+    final: int  # stopped for good
+    succeeded: int
+
+
+def generate_pod_status(pod: Pod, sandbox: Sandbox | None, inputs: PodInputs) -> PodStatus:
+    """Return the status of a pod as a kubelet would report it now."""
+    old = inputs.old
+    waiting = INITIALIZING if pod.init_containers else CREATING
+    containers = tuple(
+        _container_status(spec, pod, sandbox, inputs, waiting, old.containers)
+        for spec in pod.containers
+    )
+    if len(containers) > 1:
+        containers = tuple(sorted(containers, key=attrgetter("name")))
+    inits = tuple(
+        _container_status(spec, pod, sandbox, inputs, waiting, old.init_containers, init=True)
+        for spec in pod.init_containers
+    )
+    ephemeral = tuple(
+        _container_status(spec, pod, sandbox, inputs, waiting, old.ephemeral_containers)
+        for spec in pod.ephemeral_containers
+    )
+    phase = _phase(pod, containers, inits, sandbox, is_terminal=inputs.is_terminal)
+    api_phase = pod.status.phase
+    if api_phase in TERMINAL_PHASES:
+        phase = api_phase  # pods do not leave a terminal phase
+    elif phase not in TERMINAL_PHASES and old.phase in TERMINAL_PHASES:
+        phase = old.phase
+    reason = message = ""
+    if phase == old.phase:
+        reason = old.reason or pod.status.reason
+        message = old.message or pod.status.message
+    pod_ip = sandbox.ip if sandbox is not None else old.pod_ip
+    return PodStatus(
+        phase=phase,
+        reason=reason,
+        message=message,
+        conditions=_conditions(pod, sandbox, inputs, phase, containers, inits),
+        host_ip=inputs.host_ip,
+        pod_ip=inputs.host_ip if pod.host_network and not pod_ip else pod_ip,
+        start_time_s=old.start_time_s,
+        qos_class=pod.qos_class,
+        observed_generation=pod.generation,
+        init_containers=inits,
+        containers=containers,
+        ephemeral_containers=ephemeral,
+        allocated_json=pod.allocated_json if inputs.pod_resources else b"",
+        resources_json=pod.resources_json if inputs.pod_resources else b"",
+    )
+
+
+@lru_cache(maxsize=4096)
+def shared_condition(
+    name: str,
+    status: str,
+    reason: str,
+    message: str,
+    transition_s: int,
+    observed_generation: int,
+) -> PodCondition:
+    """Return a condition; pods of one generation that flip in one second share it."""
+    return PodCondition(name, status, reason, message, transition_s, observed_generation)
+
+
+def _container_status(
+    spec: ContainerSpec,
+    pod: Pod,
+    sandbox: Sandbox | None,
+    inputs: PodInputs,
+    waiting: WaitingState,
+    before: tuple[ContainerStatus, ...],
+    *,
+    init: bool = False,
+) -> ContainerStatus:
+    old = next((each for each in before if each.name == spec.name), None)
+    container = sandbox.find(spec.name) if sandbox is not None else None
+    if container is None:
+        if old is not None and isinstance(old.state, TerminatedState):
+            return old
+        return ContainerStatus(
+            name=spec.name,
+            state=inputs.reasons.get(spec.name, waiting),
+            last_state=old.last_state if old is not None else None,
+            ready=False,
+            started=False,
+            restart_count=old.restart_count if old is not None else 0,
+            image=spec.image,
+            image_id="",
+            container_id="",
+            volume_mounts_json=spec.volume_mounts_json,
+        )
+    running = container.state is RunState.RUNNING
+    ready = running and not inputs.untolerated and (not init or is_sidecar(spec))
+    state: WaitingState | RunningState | TerminatedState
+    last = container.last
+    if running:
+        state = RunningState(container.started_s)
+    else:
+        state = container.terminated()
+        ready = init and not is_sidecar(spec) and container.exit_code == 0
+        stays = init and not is_sidecar(spec) and container.exit_code == 0
+        reason = inputs.reasons.get(spec.name)
+        wanted = not stays and not pod.deleting
+        if reason is not None and wanted and should_restart(spec, pod, container.exit_code):
+            last = state
+            state = reason
+    return ContainerStatus(
+        name=spec.name,
+        state=state,
+        last_state=last,
+        ready=ready,
+        started=running,
+        restart_count=container.attempt,
+        image=image_name(spec.image),
+        image_id=image_id(spec.image),
+        container_id=container.id,
+        allocated_json=spec.requests_json,
+        resources_json=spec.resources_json,
+        volume_mounts_json=spec.volume_mounts_json,
+        has_user=True,
+    )
+
+
+def _phase(
+    pod: Pod,
+    containers: tuple[ContainerStatus, ...],
+    inits: tuple[ContainerStatus, ...],
+    sandbox: Sandbox | None,
+    *,
+    is_terminal: bool,
+) -> str:
+    """Source: getPhase. Sidecars count while they run, but do not decide how the pod ends."""
+    pending, failed, sidecars = _count_inits(pod, inits)
+    if failed:
+        return "Failed"
+    counts = _count(pod, containers)
+    starting = sidecars.waiting and not _has_run(pod, sandbox)
+    if pending or starting or counts.waiting + sidecars.waiting:
+        return "Pending"
+    if counts.running + sidecars.running:
+        return "Running"
+    if not counts.stopped:
+        return "Pending"
+    if not is_terminal and counts.stopped != counts.final:
+        return "Running"  # at least one will be restarted
+    return "Succeeded" if counts.stopped == counts.succeeded else "Failed"
+
+
+def _count_inits(pod: Pod, inits: tuple[ContainerStatus, ...]) -> tuple[int, int, _Counts]:
+    """Return how many init containers are pending, how many failed for good, and the sidecars."""
+    pending = failed = running = waiting = 0
+    for spec, status in zip(pod.init_containers, inits, strict=True):
+        state = status.state
+        ended = status.last_state if isinstance(state, WaitingState) else state
+        if is_sidecar(spec):
+            running += isinstance(state, RunningState)
+            waiting += isinstance(state, WaitingState) and status.last_state is None
+        elif isinstance(ended, TerminatedState):
+            failed += bool(ended.exit_code) and not should_restart(spec, pod, ended.exit_code)
+        else:
+            pending += 1
+    return pending, failed, _Counts(running, waiting, 0, 0, 0)
+
+
+def _count(pod: Pod, containers: tuple[ContainerStatus, ...]) -> _Counts:
+    specs = {spec.name: spec for spec in pod.containers}
+    running = waiting = stopped = final = succeeded = 0
+    for status in containers:
+        state = status.state
+        ended = status.last_state if isinstance(state, WaitingState) else state
+        if isinstance(ended, TerminatedState):
+            stopped += 1
+            final += not should_restart(specs[status.name], pod, ended.exit_code)
+            succeeded += isinstance(state, TerminatedState) and not ended.exit_code
+        elif isinstance(state, RunningState):
+            running += 1
+        else:
+            waiting += 1
+    return _Counts(running, waiting, stopped, final, succeeded)
+
+
+def _has_run(pod: Pod, sandbox: Sandbox | None) -> bool:
+    return sandbox is not None and any(sandbox.find(spec.name) for spec in pod.containers)
+
+
+def _conditions(
+    pod: Pod,
+    sandbox: Sandbox | None,
+    inputs: PodInputs,
+    phase: str,
+    containers: tuple[ContainerStatus, ...],
+    inits: tuple[ContainerStatus, ...],
+) -> tuple[PodCondition, ...]:
+    foreign = [each for each in pod.status.conditions if each.type not in OWNED_CONDITIONS]
+    unready = [
+        spec.name
+        for spec, status in zip(pod.init_containers, inits, strict=True)
+        if is_sidecar(spec) and not status.ready
+    ] + [each.name for each in containers if not each.ready]
+    containers_ready = _containers_ready(phase, unready)
+    ready = _ready(pod, foreign, containers_ready)
+    if inputs.untolerated and phase not in TERMINAL_PHASES:
+        ready = ("False", NOT_TOLERATED, NOT_TOLERATED_MESSAGE % inputs.untolerated)
+    sandbox_ready = "True" if sandbox is not None and sandbox.ready else "False"
+    generation = pod.generation
+    return (
+        *foreign,
+        shared_condition("PodReadyToStartContainers", sandbox_ready, "", "", 0, generation),
+        shared_condition("Initialized", *_initialized(pod, inputs, phase, inits), 0, generation),
+        shared_condition("Ready", *ready, 0, generation),
+        shared_condition("ContainersReady", *containers_ready, 0, generation),
+        shared_condition("PodScheduled", "True", "", "", 0, generation),
+    )
+
+
+def _containers_ready(phase: str, unready: list[str]) -> tuple[str, str, str]:
+    """Source: GenerateContainersReadyCondition."""
+    if phase in TERMINAL_PHASES:
+        return "False", _FINAL_REASONS[phase], ""
+    if unready:
+        names = " ".join(unready)
+        return "False", "ContainersNotReady", f"containers with unready status: [{names}]"
+    return "True", "", ""
+
+
+def _ready(
+    pod: Pod, conditions: list[PodCondition], containers_ready: tuple[str, str, str]
+) -> tuple[str, str, str]:
+    """Source: GeneratePodReadyCondition."""
+    if containers_ready[0] != "True" or not pod.readiness_gates:
+        return containers_ready
+    messages = []
+    for gate in pod.readiness_gates:
+        value = next((each.status for each in conditions if each.type == gate), None)
+        if value is None:
+            messages.append(
+                f'corresponding condition of pod readiness gate "{gate}" does not exist.'
+            )
+        elif value != "True":
+            messages.append(f'the status of pod readiness gate "{gate}" is not "True", but {value}')
+    if messages:
+        return "False", "ReadinessGatesNotReady", ", ".join(messages)
+    return containers_ready
+
+
+def _initialized(
+    pod: Pod, inputs: PodInputs, phase: str, inits: tuple[ContainerStatus, ...]
+) -> tuple[str, str, str]:
+    """Source: GeneratePodInitializedCondition."""
+    if phase == "Succeeded":
+        return "True", "PodCompleted", ""
+    incomplete = [
+        spec.name
+        for spec, status in zip(pod.init_containers, inits, strict=True)
+        if not (status.started if is_sidecar(spec) else status.ready)
+    ]
+    if not incomplete:
+        return "True", "", ""
+    if any(each.type == "Initialized" and each.status == "True" for each in inputs.old.conditions):
+        return "True", "", ""
+    names = " ".join(incomplete)
+    return "False", "ContainersNotInitialized", f"containers with incomplete status: [{names}]"
+
+
+def terminate_pod_status(pod: Pod, status: PodStatus) -> PodStatus:
+    """Return the last status of a pod: whatever never ended is counted as failed.
+
+    Source: status_manager.go, TerminatePod, hasPodInitialized, initializedContainers.
+    """
+    containers = status.containers
+    if not pod.init_containers or _was_initialized(status):
+        containers = tuple(_ended(each) for each in containers)
+    inits = status.init_containers
+    begun = len(inits)
+    while begun > 1 and not _was_started(inits[begun - 1]):
+        begun -= 1
+    return status._replace(
+        phase=status.phase if status.phase in TERMINAL_PHASES else "Failed",
+        containers=containers,
+        init_containers=(*map(_ended, inits[:begun]), *inits[begun:]),
+    )
+
+
+def _was_started(status: ContainerStatus) -> bool:
+    return not isinstance(status.state, WaitingState) or status.last_state is not None
+
+
+def _was_initialized(status: PodStatus) -> bool:
+    if any(_was_started(each) for each in status.containers):
+        return True
+    last = status.init_containers[-1:]
+    return any(
+        isinstance(each.state, TerminatedState) and not each.state.exit_code for each in last
+    )
+
+
+def _ended(status: ContainerStatus) -> ContainerStatus:
+    if isinstance(status.state, TerminatedState):
+        return status
+    state = TerminatedState(
+        KILLED_EXIT_CODE,
+        "ContainerStatusUnknown",
+        "The container could not be located when the pod was terminated",
+        0,
+        0,
+        "",
+    )
+    return status._replace(state=state)

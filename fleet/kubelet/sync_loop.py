@@ -1,0 +1,233 @@
+"""SyncLoop: the pods of one node. Routes what happens to the pod worker that it concerns.
+
+It exists while the node has pods. After every input the statuses that became due are sent.
+Source: pkg/kubelet/kubelet.go, syncLoopIteration, HandlePodAdditions, HandlePodUpdates,
+HandlePodRemoves, HandlePodReconcile, HandlePodCleanups.
+Differs: housekeeping does not tick; a worker whose pod is gone is dropped when it is done.
+"""
+
+from collections.abc import Iterator
+
+from fleet.effects import (
+    ApiCall,
+    Milestone,
+    NodeId,
+    Op,
+    Outbox,
+    Reply,
+    Report,
+    Timer,
+    TokenRequest,
+    WatchEvent,
+    WatchKind,
+)
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.events import EventRecorder
+from fleet.kubelet.pod_config import PodConfig, PodOp, PodUpdate
+from fleet.kubelet.pod_sync import PodSyncer, Turn
+from fleet.kubelet.pod_workers import PodWorker, WorkerState
+from fleet.objects import Pod, PodStatus, PodUid
+
+STARTED_PHASES = frozenset(("Running", "Succeeded"))
+
+
+class SyncLoop:
+    """The pod side of one virtual kubelet."""
+
+    __slots__ = ("_config", "_host_ip", "_node", "_syncer", "_workers", "name", "pod_cidr")
+
+    def __init__(self, node: NodeId, name: str, host_ip: str) -> None:
+        self.name = name
+        self.pod_cidr = ""  # the Node's, once it has one
+        self._node = node
+        self._host_ip = host_ip
+        self._config = PodConfig()
+        self._workers: dict[PodUid, PodWorker] = {}
+        self._syncer: PodSyncer | None = None
+
+    def on_watch_event(
+        self,
+        event: WatchEvent,
+        env: Environment,
+        recorder: EventRecorder,
+        now_ns: int,
+        out: Outbox,
+    ) -> None:
+        """Take an event of the pods watch, or of a ConfigMap's or Secret's."""
+        turn = Turn(env, recorder, now_ns, out)
+        syncer = self._syncer_for(env)
+        if event.kind is WatchKind.PODS:
+            pod = event.record
+            assert pod is None or isinstance(pod, Pod), event
+            for update in self._config.on_event(event.type, pod):
+                self._on_update(update, syncer, turn)
+        else:
+            for uid in syncer.volumes.on_object_event(event):
+                syncer.on_volumes(self._workers[uid], turn)
+        self._send_statuses(syncer, turn)
+
+    def on_relist_started(self) -> None:
+        """Learn that a whole snapshot of the pods follows, up to SYNCED."""
+        self._config.on_relist_started()
+
+    def on_timer(
+        self,
+        timer: Timer,
+        key: str,
+        env: Environment,
+        recorder: EventRecorder,
+        now_ns: int,
+        out: Outbox,
+    ) -> None:
+        """Take a timer that is due; one that nobody waits for any more is ignored."""
+        turn = Turn(env, recorder, now_ns, out)
+        syncer = self._syncer_for(env)
+        if timer is Timer.STATUS_SYNC:
+            for uid in syncer.statuses.suspects(now_ns):
+                pod = self._config.get(uid)
+                if pod is not None:
+                    syncer.statuses.reconcile(pod)
+        else:
+            worker = self._workers.get(PodUid(key))
+            if worker is None:
+                return
+            if timer is Timer.POD_SYNC:
+                syncer.on_sync_timer(worker, turn)
+            elif timer is Timer.RUNTIME:
+                syncer.on_runtime_timer(worker, turn)
+            elif timer is Timer.VOLUMES:
+                if syncer.volumes.is_due(worker.pod.uid, now_ns):
+                    syncer.on_volumes(worker, turn)
+                syncer.volumes.on_refresh_timer(worker.pod, now_ns, out)
+            self._drop_if_done(worker, syncer)
+        self._send_statuses(syncer, turn)
+
+    def on_reply(
+        self,
+        call: ApiCall,
+        reply: Reply,
+        env: Environment,
+        recorder: EventRecorder,
+        now_ns: int,
+        out: Outbox,
+    ) -> None:
+        """Take the answer to a call about a pod: its status, its deletion, a token of it."""
+        turn = Turn(env, recorder, now_ns, out)
+        syncer = self._syncer_for(env)
+        worker = self._workers.get(PodUid(call.key))
+        if call.op is Op.CREATE_TOKEN:
+            if worker is not None and worker.state is WorkerState.SYNC:
+                self._on_token(worker, call, reply, syncer, turn)
+        else:
+            may_run = worker is not None and self._may_run(worker, syncer, env)
+            status = syncer.statuses.on_reply(call, reply, now_ns, may_run=may_run, out=out)
+            if status is not None and worker is not None:
+                self._report_started(worker, status, reply.arrived_ns or now_ns, out)
+        self._send_statuses(syncer, turn)
+
+    def is_idle(self) -> bool:
+        """Return whether no pod is left."""
+        return not self._workers and not len(self._config)
+
+    def pods(self) -> Iterator[Pod]:
+        """Yield the pods of this node."""
+        return iter(self._config)
+
+    def phases(self) -> dict[str, int]:
+        """Count the pods by phase, as last generated."""
+        counts: dict[str, int] = {}
+        for pod in self._config:
+            status = self._syncer.statuses.status(pod.uid) if self._syncer is not None else None
+            phase = (status or pod.status).phase
+            counts[phase] = counts.get(phase, 0) + 1
+        return counts
+
+    def _syncer_for(self, env: Environment) -> PodSyncer:
+        """Return the syncer, made on first use; pods get addresses of the range that is known."""
+        cidr = self.pod_cidr or fallback_cidr(self._node)
+        if self._syncer is None:
+            self._syncer = PodSyncer(self._node, self._host_ip, cidr, env.draws)
+        else:
+            self._syncer.runtime.use_cidr(cidr)
+        return self._syncer
+
+    def _on_update(self, update: PodUpdate, syncer: PodSyncer, turn: Turn) -> None:
+        pod = update.pod
+        if update.op is PodOp.ADD:
+            worker = self._workers[pod.uid] = PodWorker(pod, turn.now_ns)
+            turn.out.append(Report(self._node, Milestone.POD_ADDED))
+            syncer.adopt(worker, turn)
+            worker.on_pod(pod)
+            syncer.sync(worker, turn)
+        else:
+            worker = self._workers[pod.uid]
+            if update.op is PodOp.REMOVE:
+                worker.removed = True
+                turn.out.append(Report(self._node, Milestone.POD_REMOVED))
+                if worker.kill():
+                    syncer.interrupt(worker, turn)
+            else:
+                self._on_new_version(worker, update, syncer, turn)
+        self._drop_if_done(worker, syncer)
+
+    def _on_new_version(
+        self, worker: PodWorker, update: PodUpdate, syncer: PodSyncer, turn: Turn
+    ) -> None:
+        """Take an UPDATE, DELETE or RECONCILE; the last needs no sync, but for readiness gates."""
+        pod = update.pod
+        old = worker.pod
+        if worker.registered:
+            syncer.volumes.update_pod(old, pod, turn.out)
+        syncer.statuses.on_pod(pod, turn.now_ns, turn.out)
+        if worker.on_pod(pod):
+            syncer.interrupt(worker, turn)
+        elif update.op is PodOp.UPDATE or (
+            pod.readiness_gates and pod.status.conditions != old.status.conditions
+        ):
+            syncer.sync(worker, turn)
+
+    def _on_token(
+        self, worker: PodWorker, call: ApiCall, reply: Reply, syncer: PodSyncer, turn: Turn
+    ) -> None:
+        request = call.payload
+        assert isinstance(request, TokenRequest), call
+        wall_ns = turn.env.wall_ns(turn.now_ns)
+        pod = worker.pod
+        if syncer.volumes.on_token(pod, request, reply, turn.now_ns, wall_ns, turn.out):
+            syncer.on_volumes(worker, turn)
+
+    def _report_started(
+        self, worker: PodWorker, status: PodStatus, now_ns: int, out: Outbox
+    ) -> None:
+        """Tell how long it took until the server knew that the pod runs."""
+        if worker.seen_ns >= 0 and status.phase in STARTED_PHASES:
+            out.append(Report(self._node, Milestone.POD_RUNNING, now_ns - worker.seen_ns))
+            worker.seen_ns = -1
+
+    def _send_statuses(self, syncer: PodSyncer, turn: Turn) -> None:
+        """Send the statuses that are due, until one request is in flight."""
+        while (uid := syncer.statuses.next()) is not None:
+            worker = self._workers.get(uid)
+            may_run = worker is not None and self._may_run(worker, syncer, turn.env)
+            syncer.statuses.send(
+                uid, self._config.get(uid), light=turn.env.light, may_run=may_run, out=turn.out
+            )
+
+    def _may_run(self, worker: PodWorker, syncer: PodSyncer, env: Environment) -> bool:
+        """Tell whether containers of a pod might still run. Source: CouldHaveRunningContainers."""
+        if worker.state >= WorkerState.TERMINATED:
+            return False
+        if not env.light:
+            return True
+        sandbox = syncer.runtime.sandbox(worker.pod.uid)
+        return sandbox is not None and sandbox.is_running()
+
+    def _drop_if_done(self, worker: PodWorker, syncer: PodSyncer) -> None:
+        if worker.removed and worker.state is WorkerState.FINISHED:
+            syncer.forget(worker)
+            self._workers.pop(worker.pod.uid, None)
+
+
+def fallback_cidr(node: int) -> str:
+    """Return a range of pod addresses for a node that was given none."""
+    return f"10.{node >> 8 & 0xFF}.{node & 0xFF}.0/24"
