@@ -1,0 +1,121 @@
+"""What a user can ask of a local control plane, and what it tells about itself."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+ETCD = "etcd"
+APISERVER = "kube-apiserver"
+SCHEDULER = "kube-scheduler"
+CONTROLLER_MANAGER = "kube-controller-manager"
+KUBECTL = "kubectl"
+
+COMPONENTS = (ETCD, APISERVER, SCHEDULER, CONTROLLER_MANAGER)
+"""In the order in which they start."""
+
+Progress = Callable[[str], None]
+"""Takes one line about what is going on, to be shown in place of the last one."""
+
+
+def no_progress(_line: str) -> None:
+    """Show nothing."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ControlPlaneOptions:
+    """How a control plane is started."""
+
+    directory: Path | None = None
+    """Where certificates, logs and etcd's data live; a new temporary directory if not given."""
+    keep: bool | None = None
+    """Whether `directory` survives the stop; by default exactly if it was given."""
+    binaries: Path | None = None
+    """`--controlplane-bin`: a directory with the programs, or the one binary of all."""
+    kubeconfig_out: Path | None = None
+    """Where to write one more copy of the administrator's kubeconfig."""
+    audit_log: Path | None = None
+    """Where the API server logs one line of metadata a request; no log if not given."""
+    fsync: bool = False
+    """Whether etcd waits for the disk."""
+    extra_flags: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    """Flags by component, as `name=value`, `--name=value` or `name`; they replace fleet's own."""
+
+    def to_json(self) -> str:
+        """Write the options as JSON, for another process."""
+        return json.dumps(dataclasses.asdict(self), default=str)
+
+    @classmethod
+    def from_json(cls, text: str) -> "ControlPlaneOptions":
+        """Read what `to_json` wrote."""
+        return cls(**_with_paths(cls, json.loads(text)))  # type: ignore[arg-type]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ControlPlaneInfo:
+    """Where a running control plane is and how to speak to it."""
+
+    directory: Path
+    url: str
+    kubeconfig: Path
+    """The administrator's, with a client certificate; group system:masters."""
+    token_kubeconfig: Path
+    """The same administrator with a bearer token."""
+    ca_file: Path
+    admin_certificate: Path
+    admin_key: Path
+    server_version: str
+    binaries_source: str
+    kubectl: tuple[str, ...] = ()
+    """The command that starts kubectl; empty if the binaries have none."""
+    etcd_fsync: bool = False
+    pids: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    ports: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """The secure port of each component; etcd's is plain HTTP on loopback."""
+    logs: Mapping[str, Path] = dataclasses.field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    owner_pid: int = 0
+    """The process with which this control plane dies."""
+
+    def to_json(self) -> str:
+        """Write it as JSON, for other processes."""
+        return json.dumps(dataclasses.asdict(self), default=str, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "ControlPlaneInfo":
+        """Read what `to_json` wrote."""
+        values = _with_paths(cls, json.loads(text))
+        logs = cast("dict[str, str]", values["logs"])
+        values["logs"] = {name: Path(log) for name, log in logs.items()}
+        values["kubectl"] = tuple(cast("list[str]", values["kubectl"]))
+        values["warnings"] = tuple(cast("list[str]", values["warnings"]))
+        return cls(**values)  # type: ignore[arg-type]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ComponentDeath:
+    """A component that ended although nobody stopped it."""
+
+    component: str
+    returncode: int
+    log: Path
+    last_lines: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Say it in one line, and the log's end below."""
+        how = (
+            f"was killed by signal {-self.returncode}"
+            if self.returncode < 0
+            else f"exited with code {self.returncode}"
+        )
+        return "\n  ".join((f"{self.component} {how}; its log is {self.log}:", *self.last_lines))
+
+
+def _with_paths(cls: type, values: dict[str, object]) -> dict[str, object]:
+    """Make paths of the fields that are declared as such."""
+    for field in dataclasses.fields(cls):
+        value = values.get(field.name)
+        if field.type in (Path, Path | None) and isinstance(value, str):
+            values[field.name] = Path(value)
+    return values

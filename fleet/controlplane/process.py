@@ -1,0 +1,98 @@
+"""One component as a child process: its log, its end, and that it never outlives fleet."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fleet.controlplane.options import ComponentDeath
+
+LAUNCHER = Path(__file__).with_name("launcher.py")
+LAST_LINES = 12
+LAST_BYTES = 8192
+LINE_CHARACTERS = 400
+
+
+def bound_to_us(command: Sequence[str]) -> tuple[str, ...]:
+    """Give the command that runs `command` and dies with this process (see launcher.py)."""
+    return (sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()), *command)
+
+
+class Component:
+    """A child process that writes to a log file.
+
+    It leads a session of its own: Ctrl-C in the terminal reaches fleet only, which may then still
+    need the API server to clean up.
+    """
+
+    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
+        self.name = name
+        self.command = tuple(command)
+        self.log = log
+        self._process: asyncio.subprocess.Process | None = None
+        self._log_start = 0
+
+    @property
+    def pid(self) -> int:
+        """The process id; 0 before the start."""
+        return self._process.pid if self._process is not None else 0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self) -> None:
+        """Start the process, or start it again after its end."""
+        assert not self.is_running, self.name
+        with self.log.open("ab") as log:
+            self._log_start = log.tell()
+            self._process = await asyncio.create_subprocess_exec(
+                *bound_to_us(self.command),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    async def wait(self) -> ComponentDeath:
+        """Wait for the end and tell how it came."""
+        assert self._process is not None, self.name
+        returncode = await self._process.wait()
+        return ComponentDeath(self.name, returncode, self.log, self.last_lines())
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, if it runs."""
+        if self.is_running:
+            assert self._process is not None
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    async def stop(self, grace_s: float) -> None:
+        """End the process: politely, and by SIGKILL after `grace_s`; at once if that is 0."""
+        if self._process is None:
+            return
+        if grace_s > 0:
+            self.signal(signal.SIGTERM)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), grace_s)
+        self.signal(signal.SIGKILL)
+        await self._process.wait()
+
+    def output(self) -> str:
+        """Read the end of what the process wrote since its last start."""
+        try:
+            with self.log.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(self._log_start, size - LAST_BYTES))
+                return file.read().decode(errors="replace")
+        except OSError:
+            return ""
+
+    def last_lines(self) -> tuple[str, ...]:
+        """Give the last lines of the log, for a message."""
+        lines = self.output().splitlines()[-LAST_LINES:]
+        return tuple(line[:LINE_CHARACTERS] for line in lines)
