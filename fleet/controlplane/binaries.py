@@ -1,0 +1,168 @@
+"""Where the control plane's programs come from.
+
+In this order: `--controlplane-bin`, `$FLEET_CONTROLPLANE_BIN`, `$KUBEBUILDER_ASSETS`, PATH, the
+user cache, and else a build into that cache (build.py). What a user names must be complete enough;
+PATH is taken only if etcd and kube-apiserver are both on it.
+"""
+
+import dataclasses
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from fleet import KUBERNETES_VERSION
+from fleet.controlplane.options import APISERVER, COMPONENTS, ETCD, KUBECTL
+from fleet.errors import SetupError
+
+MODULE = Path(__file__).parent / "go"
+PROGRAM = "controlplane"
+"""The one binary of all components, as the Go module builds it."""
+
+PROGRAMS = (*COMPONENTS, KUBECTL)
+REQUIRED = (ETCD, APISERVER)
+
+VERSION_PACKAGES = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+VERSION_TIMEOUT_S = 20.0
+
+BIN_VARIABLE = "FLEET_CONTROLPLANE_BIN"
+KUBEBUILDER_VARIABLE = "KUBEBUILDER_ASSETS"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Binaries:
+    """The programs of a control plane: each component's command, without flags."""
+
+    commands: Mapping[str, tuple[str, ...]]
+    source: str
+    version: str
+    """The API server's, such as `v1.36.3`."""
+    warnings: tuple[str, ...] = ()
+
+    def has(self, component: str) -> bool:
+        """Whether the set has this component."""
+        return component in self.commands
+
+
+def find_binaries(argument: Path | None = None) -> Binaries | None:
+    """Find the programs without building them; None if only a build can give them.
+
+    Raises SetupError if a place that the user named does not have etcd and kube-apiserver.
+    """
+    variables = (
+        (f"${name}", os.environ.get(name)) for name in (BIN_VARIABLE, KUBEBUILDER_VARIABLE)
+    )
+    for source, place in (("--controlplane-bin", argument), *variables):
+        if place:
+            return _from_place(Path(place).expanduser().absolute(), source)
+    found = {name: shutil.which(name) for name in PROGRAMS}
+    commands = {name: (path,) for name, path in found.items() if path is not None}
+    if all(name in commands for name in REQUIRED):
+        return _inspected(commands, "PATH")
+    return cached_binaries()
+
+
+def cached_binaries() -> Binaries | None:
+    """Find what an earlier build left in the user cache."""
+    directory = cache_directory() / "bin"
+    commands = {name: (str(directory / name),) for name in PROGRAMS}
+    if not all(os.access(command[0], os.X_OK) for command in commands.values()):
+        return None
+    return Binaries(commands, f"user cache {directory}", KUBERNETES_VERSION)
+
+
+def cache_directory() -> Path:
+    """Name the directory of the build that belongs to this module and these flags."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    root = Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache"
+    return root / "fleet" / "controlplane" / f"{KUBERNETES_VERSION}-{module_hash()}"
+
+
+def module_hash() -> str:
+    """Hash all that decides what a build makes, but for Go itself."""
+    digest = hashlib.sha256(" ".join(linker_flags()).encode())
+    for path in sorted(MODULE.iterdir()):
+        if path.suffix in (".go", ".mod", ".sum"):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def linker_flags() -> tuple[str, ...]:
+    """List the linker's flags: no symbols, and the version that every component reports.
+
+    Source: hack/lib/version.sh, kube::version::ldflags.
+    """
+    major, minor, _patch = KUBERNETES_VERSION.removeprefix("v").split(".")
+    values = {
+        "gitVersion": KUBERNETES_VERSION,
+        "gitMajor": major,
+        "gitMinor": minor,
+        "gitTreeState": "clean",
+    }
+    variables = (
+        flag
+        for package in VERSION_PACKAGES
+        for name, value in values.items()
+        for flag in ("-X", f"{package}.{name}={value}")
+    )
+    return ("-s", "-w", *variables)
+
+
+def _from_place(place: Path, source: str) -> Binaries:
+    """Take the programs from a directory, or from the one binary that is all of them."""
+    if place.is_dir():
+        paths = {name: place / name for name in PROGRAMS}
+        commands: dict[str, tuple[str, ...]] = {
+            name: (str(path),) for name, path in paths.items() if os.access(path, os.X_OK)
+        }
+        program = place / PROGRAM
+        if not commands and os.access(program, os.X_OK):
+            commands = {name: (str(program), name) for name in PROGRAMS}
+        missing = [name for name in REQUIRED if name not in commands]
+        if missing:
+            raise SetupError(f"{source} {place}: no {' and no '.join(missing)} in this directory")
+        return _inspected(commands, source)
+    if not os.access(place, os.X_OK):
+        raise SetupError(f"{source} {place}: neither a directory nor a program")
+    return _inspected({name: (str(place), name) for name in PROGRAMS}, source)
+
+
+def _inspected(commands: Mapping[str, tuple[str, ...]], source: str) -> Binaries:
+    """Read the versions, and warn of what is missing and of what does not belong together."""
+    versions = {name: _version(commands[name]) for name in COMPONENTS if name in commands}
+    server = versions[APISERVER]
+    warnings = []
+    missing = [name for name in COMPONENTS if name not in commands]
+    if missing:
+        effect = "pods are not scheduled and nodes are not managed"
+        warnings.append(f"no {' and no '.join(missing)} in {source}: {effect}")
+    mixed = [
+        f"{name} {version}"
+        for name, version in versions.items()
+        if name != ETCD and version != server
+    ]
+    if mixed:
+        warnings.append(f"mixed versions in {source}: {APISERVER} {server}, {', '.join(mixed)}")
+    return Binaries(commands, source, server, tuple(warnings))
+
+
+def _version(command: tuple[str, ...]) -> str:
+    """Ask a program for its version. Raises SetupError if it does not tell."""
+    program = " ".join(command)
+    try:
+        answer = subprocess.run(  # noqa: S603  # the user named this program
+            (*command, "--version"),
+            capture_output=True,
+            check=True,
+            text=True,
+            timeout=VERSION_TIMEOUT_S,
+        ).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SetupError(f"{program} --version does not work: {error}") from error
+    match = re.search(r"v?\d+\.\d+\.\d+\S*", answer)
+    if match is None:
+        raise SetupError(f"{program} --version tells no version: {answer[:100]!r}")
+    return match.group()

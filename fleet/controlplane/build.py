@@ -1,0 +1,231 @@
+"""The control plane's programs, built once with Go into the user cache.
+
+A build is a directory with one binary and a symlink for each component. It is made beside its place
+and renamed into it, under a file lock: two builders wait for each other, and an interrupted one
+leaves nothing that a later run could take for a build.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import fcntl
+import os
+import re
+import shutil
+import signal
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from fleet import KUBERNETES_VERSION
+from fleet.controlplane.binaries import (
+    BIN_VARIABLE,
+    KUBEBUILDER_VARIABLE,
+    MODULE,
+    PROGRAM,
+    PROGRAMS,
+    Binaries,
+    cache_directory,
+    cached_binaries,
+    find_binaries,
+    linker_flags,
+)
+from fleet.controlplane.options import Progress, no_progress
+from fleet.controlplane.process import bound_to_us
+from fleet.errors import SetupError
+
+GO_PLACES = ("/usr/local/go/bin/go", "/usr/lib/go/bin/go")
+LOCK_POLL_S = 0.5
+LOG_LINES_SHOWN = 15
+GO_ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off"}
+"""As the released binaries are built: static. The user's own flags could change the result."""
+DISK_BYTES = 4 << 30
+"""What Go needs for its module and build caches, measured, and a little more."""
+
+
+async def provide_binaries(
+    argument: Path | None = None, progress: Progress = no_progress
+) -> Binaries:
+    """Find the programs, or build them. Raises SetupError if neither is possible."""
+    found = await asyncio.to_thread(find_binaries, argument)
+    return found or await build_binaries(progress)
+
+
+async def build_binaries(progress: Progress = no_progress, *, rebuild: bool = False) -> Binaries:
+    """Build the programs into the user cache, unless they are there.
+
+    Raises SetupError without Go, with one that is too old, and when the build fails; then the log
+    is kept.
+    """
+    target = cache_directory()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    async with _lock(target.with_name(target.name + ".lock"), progress):
+        if rebuild:
+            shutil.rmtree(target, ignore_errors=True)
+        elif (cached := cached_binaries()) is not None:
+            return cached
+        go = await _find_go()
+        await _Build(go, target, progress).run()
+    built = cached_binaries()
+    assert built is not None, target
+    return dataclasses.replace(built, source=f"built into {target / 'bin'}")
+
+
+class _Build:
+    """One build: resolves the packages, compiles them, moves the result into its place."""
+
+    def __init__(self, go: str, target: Path, progress: Progress) -> None:
+        self._go = go
+        self._target = target
+        self._log = target.with_name(target.name + ".log")
+        self._progress = progress
+        self._started = time.monotonic()
+        self._last: deque[str] = deque(maxlen=LOG_LINES_SHOWN)
+
+    async def run(self) -> None:
+        work = self._target.with_name(self._target.name + ".partial")
+        shutil.rmtree(work, ignore_errors=True)  # of a builder that was killed: we hold the lock
+        shutil.rmtree(self._target, ignore_errors=True)
+        (work / "bin").mkdir(parents=True)
+        try:
+            free = shutil.disk_usage(work).free
+            if free < DISK_BYTES:
+                self._progress(f"only {free >> 20} MiB of disk are free; the build may need more")
+            self._log.write_bytes(b"")
+            packages = await self._count_packages()
+            await self._compile(work / PROGRAM, packages)
+            for name in PROGRAMS:
+                (work / "bin" / name).symlink_to(Path("..") / PROGRAM)
+            work.rename(self._target)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+        self._log.unlink(missing_ok=True)
+        self._progress(f"built the control plane in {self._elapsed()}")
+
+    async def _count_packages(self) -> int:
+        """Resolve the module; this downloads what is missing."""
+        packages = modules = 0
+
+        def on_line(line: str) -> None:
+            nonlocal packages, modules
+            if line.startswith("go: downloading "):
+                modules += 1
+                self._tell(f"downloading module {modules}, {line.split()[2]}")
+            elif not line.startswith("go: "):
+                packages += 1
+
+        self._tell("looking for its Go modules")
+        await self._go_command(on_line, "list", "-deps", ".")
+        return packages
+
+    async def _compile(self, output: Path, total: int) -> None:
+        """Build the binary. Packages that Go has in its cache are not counted: hence the `~`."""
+        done = 0
+
+        def on_line(line: str) -> None:
+            nonlocal done
+            if re.fullmatch(r"[\w./-]+", line):
+                done += 1
+                self._tell(f"{done} of ~{total} packages")
+
+        flags = ("-v", "-trimpath", "-buildvcs=false", "-ldflags", " ".join(linker_flags()))
+        await self._go_command(on_line, "build", *flags, "-o", str(output), ".")
+
+    async def _go_command(self, on_line: Callable[[str], None], *arguments: str) -> None:
+        """Run Go in the module and hand on its lines. Raises SetupError if it fails."""
+        process = await asyncio.create_subprocess_exec(
+            *bound_to_us((self._go, *arguments)),
+            cwd=MODULE,
+            env={**os.environ, **GO_ENVIRONMENT},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        try:
+            with self._log.open("ab", buffering=0) as log:
+                async for raw in process.stdout:
+                    log.write(raw)
+                    line = raw.decode(errors="replace").rstrip()
+                    self._last.append(line)
+                    on_line(line)
+            returncode = await process.wait()
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # Go's compilers too
+            await process.wait()
+            raise
+        if returncode != 0:
+            what = f"`go {arguments[0]}` of the control plane failed; the log is {self._log}:"
+            raise SetupError("\n  ".join((what, *self._last)))
+
+    def _tell(self, what: str) -> None:
+        self._progress(f"building the control plane: {what}, {self._elapsed()}")
+
+    def _elapsed(self) -> str:
+        minutes, seconds = divmod(int(time.monotonic() - self._started), 60)
+        return f"{minutes}m{seconds:02d}s" if minutes else f"{seconds}s"
+
+
+async def _find_go() -> str:
+    """Find a Go that can build the module. Raises SetupError that names what else to do."""
+    places = (shutil.which("go"), *GO_PLACES)
+    go = next((place for place in places if place and os.access(place, os.X_OK)), None)
+    wanted = _wanted_go()
+    if go is None:
+        raise SetupError(_no_programs(f"and Go {wanted} or newer to build them is missing too"))
+    # In the module, so that a Go that can fetch the toolchain it lacks does so.
+    process = await asyncio.create_subprocess_exec(
+        go,
+        "env",
+        "GOVERSION",
+        cwd=MODULE,
+        env={**os.environ, "GOWORK": "off"},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    output, problem = await process.communicate()
+    version = re.match(r"go(\d+)\.(\d+)", output.decode())
+    found = tuple(int(part) for part in version.groups()) if version else ()
+    if process.returncode != 0 or found < tuple(int(part) for part in wanted.split(".")):
+        told = (problem or output).decode(errors="replace").strip()
+        raise SetupError(
+            _no_programs(f"and {go} cannot build them ({told}): Go {wanted} is needed")
+        )
+    return go
+
+
+def _wanted_go() -> str:
+    match = re.search(r"^go (\d+\.\d+)", (MODULE / "go.mod").read_text(), re.MULTILINE)
+    assert match is not None, MODULE
+    return match.group(1)
+
+
+def _no_programs(why: str) -> str:
+    minor = KUBERNETES_VERSION.removeprefix("v").rpartition(".")[0]
+    return f"""no control plane: its programs are nowhere to be found, {why}. Do one of these:
+  install Go {_wanted_go()} or newer (https://go.dev/dl): fleet then builds them, in some minutes;
+  name a directory that has them: --controlplane-bin DIR or ${BIN_VARIABLE};
+  `setup-envtest use {minor}`, ${KUBEBUILDER_VARIABLE}: etcd and kube-apiserver, no scheduler;
+  use a cluster that is there: --kubeconfig FILE or --context NAME."""
+
+
+@contextlib.asynccontextmanager
+async def _lock(path: Path, progress: Progress) -> AsyncIterator[None]:
+    """Hold a file lock; it goes with the process, however that ends."""
+    with path.open("wb") as file:
+        if not _try_lock(file.fileno()):
+            progress("another process is building the control plane: waiting for it")
+            while not _try_lock(file.fileno()):  # noqa: ASYNC110  # another process holds it
+                await asyncio.sleep(LOCK_POLL_S)
+        yield
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
