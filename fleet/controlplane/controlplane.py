@@ -1,0 +1,348 @@
+"""A local control plane: started, watched and torn down as child processes of this one.
+
+    etcd -> kube-apiserver -> roles -> kube-scheduler and kube-controller-manager -> ready
+
+Each step waits for the health of the one before: a component that finds its server missing backs
+off for longer than the wait takes. Ready means that a node can join and a pod can be created.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import os
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Self
+
+from fleet.controlplane.binaries import Binaries
+from fleet.controlplane.bootstrap import DEFAULT_ACCOUNT, NODE_LEASES, Probe
+from fleet.controlplane.build import provide_binaries
+from fleet.controlplane.certificates import (
+    ADMIN_GROUP,
+    ADMIN_USER,
+    Certificates,
+    Pair,
+    write_certificates,
+    write_private,
+)
+from fleet.controlplane.directory import HeldDirectory, Layout, hold_directory
+from fleet.controlplane.flags import (
+    AUDIT_POLICY,
+    SERVICE_IP,
+    check_extra_flags,
+    component_flags,
+    fixed_ports,
+)
+from fleet.controlplane.kubeconfig import (
+    certificate_kubeconfig,
+    check_kubeconfig_out,
+    token_kubeconfig,
+    write_kubeconfig_out,
+)
+from fleet.controlplane.options import (
+    APISERVER,
+    COMPONENTS,
+    CONTROLLER_MANAGER,
+    ETCD,
+    KUBECTL,
+    SCHEDULER,
+    ComponentDeath,
+    ControlPlaneInfo,
+    ControlPlaneOptions,
+    Progress,
+    no_progress,
+)
+from fleet.controlplane.ports import LOOPBACK, Ports, choose_ports, read_ports, write_ports
+from fleet.controlplane.process import Component
+from fleet.errors import SetupError
+
+log = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 120.0
+"""For each component, on a machine that is busy with other things."""
+POLL_S = 0.05
+STARTS_MAX = 3
+"""How often the whole start is tried with new ports when somebody was faster to take one."""
+GRACE_S = 3.0
+PORT_TAKEN = "address already in use"
+
+ADMIN = "admin"
+ADMIN_TOKEN = "admin-token"  # noqa: S105  # a file's name
+
+OnDeath = Callable[[ComponentDeath], None]
+
+
+class _PortTakenError(SetupError):
+    """Somebody took a port between our choice and the component's listening."""
+
+
+class ControlPlane:
+    """One control plane; it dies with the process, and with the thread that started it.
+
+    `on_death` is called in the loop when a component ends that nobody stopped.
+    """
+
+    def __init__(
+        self,
+        options: ControlPlaneOptions | None = None,
+        *,
+        progress: Progress = no_progress,
+        on_death: OnDeath | None = None,
+    ) -> None:
+        self.options = options or ControlPlaneOptions()
+        self._progress = progress
+        self._on_death = on_death
+        self._components: dict[str, Component] = {}
+        self._watches: dict[str, asyncio.Task[None]] = {}
+        self._held: HeldDirectory | None = None
+        self._certificates: Certificates | None = None
+        self._info: ControlPlaneInfo | None = None
+
+    @property
+    def info(self) -> ControlPlaneInfo:
+        """Where it is and how to speak to it; only while it runs."""
+        assert self._info is not None, "not started"
+        return dataclasses.replace(self._info, pids=self.pids)
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The process ids of the components that run."""
+        return {name: part.pid for name, part in self._components.items() if part.is_running}
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> ControlPlaneInfo:
+        """Find or build the programs, start them and wait until all are ready.
+
+        Raises UsageError for an option that cannot be, SetupError if a component does not come up;
+        then nothing runs any more, and the message names the log.
+        """
+        assert self._held is None, "started twice"
+        check_extra_flags(self.options.extra_flags)
+        fixed = fixed_ports(self.options.extra_flags)
+        if self.options.kubeconfig_out is not None:
+            check_kubeconfig_out(self.options.kubeconfig_out)
+        binaries = await provide_binaries(self.options.binaries, self._progress)
+        self._held = hold_directory(self.options.directory, keep=self.options.keep)
+        try:
+            self._info = await self._start_with_free_ports(self._held.layout, binaries, fixed)
+        except BaseException as error:
+            await self._end_components(grace_s=0)
+            held, self._held = self._held, None
+            held.release(with_logs=not isinstance(error, SetupError))  # the message names them
+            raise
+        for name in self._components:
+            self._watches[name] = asyncio.create_task(self._watch(name))
+        return self.info
+
+    async def stop(self) -> None:
+        """End all components and remove the directory, unless it is to be kept."""
+        if self._held is None:
+            return
+        for watch in self._watches.values():
+            watch.cancel()
+        self._watches.clear()
+        # Nothing is worth a polite end if all that was written goes away.
+        await self._end_components(grace_s=GRACE_S if self._held.keep else 0)
+        self._held.release()
+        self._held = None
+        self._info = None
+
+    async def kill(self, component: str) -> None:
+        """End one component with SIGKILL, without a report of its death."""
+        watch = self._watches.pop(component, None)
+        if watch is not None:
+            watch.cancel()
+        await self._components[component].stop(grace_s=0)
+
+    async def revive(self, component: str) -> None:
+        """Start a component again with the same port and flags, and wait until it is ready."""
+        assert self._certificates is not None
+        async with _probe(self._certificates) as probe:
+            await self._start_component(component, self._health(component, probe))
+        self._watches[component] = asyncio.create_task(self._watch(component))
+
+    async def restart_apiserver(self, *, down_s: float = 0.0) -> None:
+        """Kill the API server and start it again on the same port after `down_s` seconds."""
+        await self.kill(APISERVER)
+        await asyncio.sleep(down_s)
+        await self.revive(APISERVER)
+
+    async def _start_with_free_ports(
+        self, layout: Layout, binaries: Binaries, fixed: dict[str, int]
+    ) -> ControlPlaneInfo:
+        wanted = read_ports(layout.ports)
+        for attempt in range(1, STARTS_MAX + 1):
+            ports = choose_ports(wanted, fixed)
+            try:
+                return await self._start_all(layout, binaries, ports)
+            except _PortTakenError:
+                if attempt == STARTS_MAX:
+                    raise
+                await self._end_components(grace_s=0)
+                wanted = None
+        raise AssertionError(STARTS_MAX)
+
+    async def _start_all(
+        self, layout: Layout, binaries: Binaries, ports: Ports
+    ) -> ControlPlaneInfo:
+        started = time.monotonic()
+        self._progress("starting the control plane")
+        certificates = self._certificates = write_certificates(layout.pki, SERVICE_IP)
+        url = f"https://{LOOPBACK}:{ports.apiserver}"
+        self._write_files(layout, url, certificates)
+        write_ports(layout.ports, ports)
+        controllers = all(binaries.has(name) for name in COMPONENTS)
+        flags = component_flags(
+            self.options, layout, ports, certificates, with_controllers=controllers
+        )
+        self._components = {
+            name: Component(
+                name, (*binaries.commands[name], *flags[name]), layout.logs / f"{name}.log"
+            )
+            for name in COMPONENTS
+            if binaries.has(name)
+        }
+        listening = {
+            ETCD: ports.etcd,
+            APISERVER: ports.apiserver,
+            SCHEDULER: ports.scheduler,
+            CONTROLLER_MANAGER: ports.controller_manager,
+        }
+        self._info = ControlPlaneInfo(
+            directory=layout.root,
+            url=url,
+            kubeconfig=layout.kubeconfig(ADMIN),
+            token_kubeconfig=layout.kubeconfig(ADMIN_TOKEN),
+            ca_file=certificates.ca.certificate,
+            admin_certificate=certificates.admin.certificate,
+            admin_key=certificates.admin.key,
+            server_version=binaries.version,
+            binaries_source=binaries.source,
+            kubectl=binaries.commands.get(KUBECTL, ()),
+            etcd_fsync=self.options.fsync,
+            ports={name: listening[name] for name in self._components},
+            logs={name: component.log for name, component in self._components.items()},
+            warnings=binaries.warnings,
+            owner_pid=os.getpid(),
+        )
+        async with _probe(certificates) as probe:
+            version = await self._bring_up(probe, url)
+        seconds = time.monotonic() - started
+        log.info("control plane %s ready at %s after %.1f s", version, url, seconds)
+        self._progress(f"control plane {version} ready at {url} after {seconds:.1f} s")
+        return dataclasses.replace(self._info, server_version=version)
+
+    async def _bring_up(self, probe: Probe, url: str) -> str:
+        """Start the components in order; return the version that the server tells."""
+        await self._start_component(ETCD, self._health(ETCD, probe))
+        await self._start_component(APISERVER, self._health(APISERVER, probe))
+        await asyncio.gather(
+            probe.bind_roles(url),
+            *(
+                self._start_component(name, self._health(name, probe))
+                for name in (SCHEDULER, CONTROLLER_MANAGER)
+                if name in self._components
+            ),
+        )
+        await self._wait(APISERVER, lambda: probe.is_ok(url + NODE_LEASES))
+        if CONTROLLER_MANAGER in self._components:
+            # It makes this account; without it no pod is admitted.
+            await self._wait(CONTROLLER_MANAGER, lambda: probe.is_ok(url + DEFAULT_ACCOUNT))
+        return await probe.server_version(url)
+
+    def _health(self, component: str, probe: Probe) -> Callable[[], Awaitable[bool]]:
+        """Make the question whether the component is ready."""
+        assert self._info is not None
+        host = f"{LOOPBACK}:{self._info.ports[component]}"
+        urls = {
+            ETCD: f"http://{host}/health",
+            APISERVER: f"https://{host}/readyz",
+            SCHEDULER: f"https://{host}/healthz",
+            CONTROLLER_MANAGER: f"https://{host}/healthz",
+        }
+        return lambda: probe.is_ok(urls[component])
+
+    async def _start_component(self, name: str, is_ready: Callable[[], Awaitable[bool]]) -> None:
+        await self._components[name].start()
+        await self._wait(name, is_ready)
+
+    async def _wait(self, name: str, is_ready: Callable[[], Awaitable[bool]]) -> None:
+        """Wait until `is_ready`. Raises SetupError if the component ends or takes too long."""
+        component = self._components[name]
+        end = asyncio.create_task(component.wait())
+        deadline = time.monotonic() + START_TIMEOUT_S
+        try:
+            while not await is_ready():
+                await asyncio.wait({end}, timeout=POLL_S)
+                if end.done():
+                    kind = _PortTakenError if PORT_TAKEN in component.output() else SetupError
+                    raise kind(f"{end.result()}")
+                if time.monotonic() > deadline:
+                    what = f"{name} was not ready after {START_TIMEOUT_S:.0f} s; its log is"
+                    lines = (f"{what} {component.log}:", *component.last_lines())
+                    raise SetupError("\n  ".join(lines))
+        finally:
+            end.cancel()
+
+    async def _watch(self, name: str) -> None:
+        """Report a component that ends by itself."""
+        death = await self._components[name].wait()
+        self._watches.pop(name, None)
+        log.error("%s", death)
+        if self._on_death is not None:
+            self._on_death(death)
+
+    async def _end_components(self, *, grace_s: float) -> None:
+        """End all that runs. Only etcd has something to lose, and it ends after its clients."""
+        others = [part for name, part in self._components.items() if name != ETCD]
+        await asyncio.gather(*(component.stop(grace_s=0) for component in others))
+        if ETCD in self._components:
+            await self._components[ETCD].stop(grace_s)
+
+    def _write_files(self, layout: Layout, url: str, certificates: Certificates) -> None:
+        ca_file = certificates.ca.certificate
+        users: tuple[tuple[str, str, Pair], ...] = (
+            (ADMIN, ADMIN_USER, certificates.admin),
+            (SCHEDULER, "system:kube-scheduler", certificates.scheduler),
+            (CONTROLLER_MANAGER, "system:kube-controller-manager", certificates.controller_manager),
+        )
+        for name, user, pair in users:
+            content = certificate_kubeconfig(url, ca_file, user, pair)
+            write_private(layout.kubeconfig(name), content)
+            if name == ADMIN and self.options.kubeconfig_out is not None:
+                write_kubeconfig_out(self.options.kubeconfig_out, content)
+        token = _admin_token(layout)
+        write_private(
+            layout.kubeconfig(ADMIN_TOKEN), token_kubeconfig(url, ca_file, ADMIN_USER, token)
+        )
+        layout.audit_policy.write_text(AUDIT_POLICY)
+        if self.options.audit_log is not None:
+            self.options.audit_log.absolute().parent.mkdir(parents=True, exist_ok=True)
+
+
+def _probe(certificates: Certificates) -> Probe:
+    return Probe(certificates.ca.certificate, certificates.admin)
+
+
+def _admin_token(layout: Layout) -> str:
+    """Read the administrator's token, or make it."""
+    with contextlib.suppress(FileNotFoundError):
+        return layout.tokens.read_text().partition(",")[0]
+    token = secrets.token_urlsafe(32)
+    line = f'{token},{ADMIN_USER},{ADMIN_USER},"{ADMIN_GROUP}"\n'
+    write_private(layout.tokens, line.encode())
+    return token
