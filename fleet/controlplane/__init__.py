@@ -1,0 +1,43 @@
+"""The local control plane: real etcd, API server, scheduler and controller-manager.
+
+`ControlPlane` runs one as children of this process. `up`, `down`, `status` and `attach` are about
+one that stands on its own. `build_binaries` makes the programs that both need.
+"""
+
+from fleet.controlplane.binaries import Binaries, find_binaries
+from fleet.controlplane.build import build_binaries, provide_binaries
+from fleet.controlplane.controlplane import ControlPlane
+from fleet.controlplane.options import (
+    APISERVER,
+    COMPONENTS,
+    CONTROLLER_MANAGER,
+    ETCD,
+    SCHEDULER,
+    ComponentDeath,
+    ControlPlaneInfo,
+    ControlPlaneOptions,
+    Progress,
+)
+from fleet.controlplane.standing import Status, attach, down, status, up
+
+__all__ = [
+    "APISERVER",
+    "COMPONENTS",
+    "CONTROLLER_MANAGER",
+    "ETCD",
+    "SCHEDULER",
+    "Binaries",
+    "ComponentDeath",
+    "ControlPlane",
+    "ControlPlaneInfo",
+    "ControlPlaneOptions",
+    "Progress",
+    "Status",
+    "attach",
+    "build_binaries",
+    "down",
+    "find_binaries",
+    "provide_binaries",
+    "status",
+    "up",
+]

@@ -1,0 +1,302 @@
+"""A real control plane: it comes up, is who it should be, and leaves nothing behind."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import uvloop
+
+from fleet.controlplane import (
+    APISERVER,
+    COMPONENTS,
+    CONTROLLER_MANAGER,
+    ETCD,
+    SCHEDULER,
+    ComponentDeath,
+    ControlPlane,
+    ControlPlaneInfo,
+    ControlPlaneOptions,
+    attach,
+    down,
+    find_binaries,
+    status,
+    up,
+)
+from fleet.errors import SetupError
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+
+LIMIT_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def programs_are_there() -> None:
+    assert find_binaries() is not None, "run `fleet controlplane build` first"
+
+
+def kubectl(info: ControlPlaneInfo, *arguments: str, kubeconfig: Path | None = None) -> str:
+    command = (*info.kubectl, "--kubeconfig", str(kubeconfig or info.kubeconfig), *arguments)
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
+
+
+def listening(info: ControlPlaneInfo) -> set[tuple[str, int]]:
+    """Give the addresses on which the components listen."""
+    return {
+        (connection.laddr.ip, connection.laddr.port)
+        for pid in info.pids.values()
+        for connection in psutil.Process(pid).net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN and connection.laddr
+    }
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def wait_until(is_done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not is_done():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def wait_until_gone(pids: Iterable[int]) -> None:
+    wait_until(lambda: all(is_gone(pid) for pid in pids))
+
+
+def audit_events(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_it_comes_up_and_everyone_is_who_they_should_be(tmp_path: Path) -> None:
+    """One control plane for what only needs to be looked at."""
+    audit_log = tmp_path / "audit.jsonl"
+    out = tmp_path / "kubeconfig"
+    options = ControlPlaneOptions(
+        audit_log=audit_log,
+        kubeconfig_out=out,
+        extra_flags={CONTROLLER_MANAGER: ["node-eviction-rate=1"], SCHEDULER: ["--v=3"]},
+    )
+
+    async def run() -> ControlPlaneInfo:
+        async with ControlPlane(options) as control_plane:
+            info = control_plane.info
+            await asyncio.to_thread(look_at, info, out)
+            return info
+
+    info = uvloop.run(run())
+    wait_until_gone(info.pids.values())
+    assert not info.directory.exists()
+    users = {
+        (str(event["user"]["username"]), str(event["userAgent"]).split("/")[0])  # type: ignore[index]
+        for event in audit_events(audit_log)
+    }
+    agents = {user: {agent for name, agent in users if name == user} for user, _ in users}
+    assert "kube-scheduler" in agents["system:kube-scheduler"]
+    assert "kube-controller-manager" in agents["system:kube-controller-manager"]
+    # Each controller has an account of its own, and none of the components is an administrator.
+    assert "system:serviceaccount:kube-system:node-controller" in agents
+    assert not {"kube-scheduler", "kube-controller-manager"} & agents["kubernetes-admin"]
+
+
+def look_at(info: ControlPlaneInfo, out: Path) -> None:
+    assert set(info.pids) == set(COMPONENTS)
+    assert info.server_version == "v1.36.3"
+    assert not info.warnings
+    assert kubectl(info, "get", "--raw", "/readyz") == "ok"
+    assert kubectl(info, "get", "--raw", "/readyz", kubeconfig=out) == "ok"
+    groups = kubectl(info, "auth", "whoami", "-o", "json", kubeconfig=info.token_kubeconfig)
+    assert "system:masters" in groups
+    assert {address for address, _port in listening(info)} == {"127.0.0.1"}
+    command = psutil.Process(info.pids[CONTROLLER_MANAGER]).cmdline()
+    assert "--node-eviction-rate=1" in command
+    assert "--v=3" in psutil.Process(info.pids[SCHEDULER]).cmdline()
+    assert "--unsafe-no-fsync=true" in psutil.Process(info.pids[ETCD]).cmdline()
+
+    # A node alone, without a kubelet: its pod network comes from the controller-manager, and only
+    # group system:nodes, which the user name yields by itself, may write its status.
+    node = json.dumps({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n0"}})
+    manifest = out.with_name("node.json")
+    manifest.write_text(node)
+    kubectl(info, "create", "-f", str(manifest))
+    wait = ("wait", "--for=jsonpath={.spec.podCIDR}", "node/n0", "--timeout=20s")
+    kubectl(info, *wait)
+    assert kubectl(info, "get", "node", "n0", "-o", "jsonpath={.spec.podCIDR}").endswith("/24")
+    allowed = kubectl(info, "--as", "system:node:n0", "auth", "can-i", "create", "csr")
+    assert allowed.strip() == "yes"
+    kubectl(info, "--as", "system:node:n0", "label", "node", "n0", "a=b")
+    with pytest.raises(subprocess.CalledProcessError):  # NodeRestriction
+        kubectl(info, "--as", "system:node:n1", "label", "node", "n0", "a=c")
+
+
+def test_two_at_a_time_and_an_apiserver_that_restarts() -> None:
+    deaths: list[ComponentDeath] = []
+
+    async def run() -> None:
+        first, second = ControlPlane(on_death=deaths.append), ControlPlane()
+        try:
+            one, two = await asyncio.gather(first.start(), second.start())
+            assert listening(one).isdisjoint(listening(two))
+            await asyncio.to_thread(kubectl, one, "create", "namespace", "only-here")
+            await first.restart_apiserver()
+            assert first.info.pids[APISERVER] != one.pids[APISERVER]
+            assert first.info.url == one.url
+            names = await asyncio.to_thread(kubectl, one, "get", "ns", "-o", "name")
+            others = await asyncio.to_thread(kubectl, two, "get", "ns", "-o", "name")
+            assert "namespace/only-here" in names
+            assert "namespace/only-here" not in others
+            assert not deaths
+            os.kill(first.info.pids[SCHEDULER], signal.SIGKILL)
+            async with asyncio.timeout(LIMIT_S):
+                while not deaths:  # noqa: ASYNC110  # a callback fills it
+                    await asyncio.sleep(0.01)
+        finally:
+            await asyncio.gather(first.stop(), second.stop())
+        wait_until_gone([*one.pids.values(), *two.pids.values()])
+
+    uvloop.run(run())
+    assert [(death.component, death.returncode) for death in deaths] == [(SCHEDULER, -9)]
+    assert "kube-scheduler was killed by signal 9; its log is " in str(deaths[0])
+
+
+OWNER = """
+import sys, time, uvloop
+from fleet.controlplane import ControlPlane
+
+async def main():
+    info = await ControlPlane().start()
+    print(info.to_json().replace("\\n", ""), flush=True)
+    time.sleep(600)
+
+uvloop.run(main())
+"""
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_sigkill_of_the_owner_leaves_no_process_and_no_port(loop: str) -> None:
+    script = OWNER.replace("uvloop", loop)
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        info = ControlPlaneInfo.from_json(owner.stdout.readline().decode())
+        ports = {port for _address, port in listening(info)}
+        assert set(info.ports.values()) <= ports
+        owner.kill()
+    wait_until_gone(info.pids.values())
+    wait_until(lambda: not any(is_open(port) for port in ports))  # the last thread closes them
+    # Its files are swept by whoever starts next.
+    assert info.directory.exists()
+    uvloop.run(start_and_stop(ControlPlaneOptions()))
+    assert not info.directory.exists()
+
+
+async def start_and_stop(options: ControlPlaneOptions) -> ControlPlaneInfo:
+    async with ControlPlane(options) as control_plane:
+        return control_plane.info
+
+
+def test_a_flag_that_breaks_a_component_is_one_clear_error(tmp_path: Path) -> None:
+    options = ControlPlaneOptions(
+        directory=tmp_path / "d", extra_flags={APISERVER: ["no-such-flag=1"]}
+    )
+    with pytest.raises(SetupError) as raised:
+        uvloop.run(start_and_stop(options))
+    assert "kube-apiserver exited with code 1; its log is " in str(raised.value)
+    assert "unknown flag: --no-such-flag" in str(raised.value)
+    left = [
+        process.pid
+        for process in psutil.process_iter(["cmdline"])
+        if str(tmp_path) in " ".join(process.info["cmdline"] or ())
+    ]
+    assert not left
+
+
+def test_a_named_directory_keeps_its_cluster_and_its_address(tmp_path: Path) -> None:
+    options = ControlPlaneOptions(directory=tmp_path / "d", fsync=True)
+
+    async def create() -> ControlPlaneInfo:
+        async with ControlPlane(options) as control_plane:
+            info = control_plane.info
+            await asyncio.to_thread(kubectl, info, "create", "namespace", "stays")
+            return info
+
+    async def look() -> tuple[ControlPlaneInfo, str]:
+        async with ControlPlane(options) as control_plane:
+            info = control_plane.info
+            return info, await asyncio.to_thread(kubectl, info, "get", "ns", "-o", "name")
+
+    before = uvloop.run(create())
+    after, names = uvloop.run(look())
+    assert "namespace/stays" in names
+    assert after.url == before.url
+    assert after.etcd_fsync
+
+
+@pytest.fixture
+def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    yield tmp_path / "state"
+    with contextlib.suppress(SetupError):
+        asyncio.run(down())
+
+
+def test_up_status_down(state_home: Path) -> None:
+    assert attach() is None
+    lines: list[str] = []
+    # In another process, as the command does: the control plane must outlive it.
+    script = "import asyncio; from fleet.controlplane import up; asyncio.run(up())"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    info = attach()
+    assert info is not None
+    assert info.directory == state_home / "fleet" / "controlplane"
+    assert kubectl(info, "get", "--raw", "/readyz") == "ok"
+    again = asyncio.run(up(progress=lines.append))
+    assert again.url == info.url
+    assert "is running in" in lines[-1]
+    shown = asyncio.run(status())
+    assert shown is not None
+    assert shown.is_ready
+    assert shown.components == dict.fromkeys(COMPONENTS, True)
+    assert asyncio.run(down())
+    wait_until_gone([info.owner_pid, *info.pids.values()])
+    assert not info.directory.exists()
+    assert attach() is None
+    assert not asyncio.run(down())
+
+
+def test_a_standing_one_dies_with_its_supervisor(state_home: Path, tmp_path: Path) -> None:
+    """`--dir` is found without being named again, and SIGKILL leaves only files."""
+    assert state_home
+    info = asyncio.run(up(ControlPlaneOptions(directory=tmp_path / "d")))
+    found = attach()
+    assert found is not None
+    assert found.directory == tmp_path / "d"
+    os.kill(info.owner_pid, signal.SIGKILL)
+    wait_until_gone([info.owner_pid, *info.pids.values()])
+    assert attach() is None
+    assert asyncio.run(status(tmp_path / "d")) is None
+
+
+def test_up_tells_why_it_failed(state_home: Path) -> None:
+    options = ControlPlaneOptions(extra_flags={ETCD: ["no-such-flag=1"]})
+    with pytest.raises(SetupError, match="etcd exited with code"):
+        asyncio.run(up(options))
+    logs = state_home / "fleet" / "controlplane" / "logs"
+    assert {path.name for path in logs.iterdir()} == {"etcd.log", "supervisor.log"}
