@@ -142,13 +142,13 @@ class Settings(BaseModel):
     nodes: Annotated[int, Field(ge=1, le=NODES_MAX)] = 100
     name_prefix: DnsLabel = "fleet"
     profiles: Annotated[tuple[ProfileChoice, ...], BeforeValidator(parse_profiles)] = Field(
-        DEFAULT_PROFILES, alias="profile"
+        default=DEFAULT_PROFILES, alias="profile"
     )
     fidelity: Fidelity = Fidelity.KUBELET
     identity: IdentityMode = IdentityMode.IMPERSONATE
     shard: Annotated[int, Field(ge=0, lt=SHARDS_MAX)] | None = None  # None: one process alone
     rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # nodes a second; 0: no limit
-    duration_ns: DurationOption | None = Field(None, alias="duration")  # None: until Ctrl-C
+    duration_ns: DurationOption | None = Field(default=None, alias="duration")  # None: until Ctrl-C
     until_ready: bool = False
     kubeconfig: Path | None = None
     context: str = ""
@@ -167,10 +167,10 @@ class Settings(BaseModel):
     controlplane_bin: Path | None = None
     fsync: bool = False
     audit_log: Path | None = None
-    etcd_flags: ComponentFlags = Field((), alias="etcd_flag")
-    apiserver_flags: ComponentFlags = Field((), alias="apiserver_flag")
-    scheduler_flags: ComponentFlags = Field((), alias="scheduler_flag")
-    controller_manager_flags: ComponentFlags = Field((), alias="controller_manager_flag")
+    etcd_flags: ComponentFlags = Field(default=(), alias="etcd_flag")
+    apiserver_flags: ComponentFlags = Field(default=(), alias="apiserver_flag")
+    scheduler_flags: ComponentFlags = Field(default=(), alias="scheduler_flag")
+    controller_manager_flags: ComponentFlags = Field(default=(), alias="controller_manager_flag")
     manage: str = ""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0
     dashboard: bool = False

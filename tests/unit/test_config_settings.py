@@ -1,0 +1,105 @@
+"""The options of `fleet spawn`."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from fleet.config import Fidelity, IdentityMode, OutputFormat, ProfileChoice, Settings
+from fleet.errors import UsageError
+
+
+def test_defaults_are_those_of_the_interface() -> None:
+    settings = Settings.from_options()
+    assert settings.nodes == 100
+    assert settings.name_prefix == "fleet"
+    assert settings.profiles == (ProfileChoice("default"),)
+    assert settings.fidelity is Fidelity.KUBELET
+    assert settings.identity is IdentityMode.IMPERSONATE
+    assert settings.output is OutputFormat.TEXT
+    assert settings.duration_ns is None
+    assert not settings.names_cluster
+
+
+def test_options_are_read_as_click_hands_them_over() -> None:
+    settings = Settings.from_options(
+        nodes=5,
+        profile=("gpu=1", "dir=x/mine.yaml=0.5", "default=2.5"),
+        duration="1m30s",
+        context="kind-x",
+        run_dir="runs/1",
+        story=("fleet-00001",),
+        audit_log=None,
+        command=(),
+    )
+    assert settings.profiles == (
+        ProfileChoice("gpu", 2),
+        ProfileChoice("dir=x/mine.yaml", 1),
+        ProfileChoice("default", 5),
+    )
+    assert settings.duration_ns == 90_000_000_000
+    assert settings.run_dir == Path("runs/1")
+    assert settings.names_cluster
+
+
+def test_component_flags_get_their_dashes() -> None:
+    settings = Settings.from_options(apiserver_flag=("v=2", "--profiling"), etcd_flag=("a=b=c",))
+    assert settings.apiserver_flags == ("--v=2", "--profiling")
+    assert settings.etcd_flags == ("--a=b=c",)
+
+
+def test_names_and_indices_follow_slot_and_shard() -> None:
+    alone = Settings.from_options(nodes=3)
+    assert list(alone.node_names()) == ["fleet-00000", "fleet-00001", "fleet-00002"]
+    assert alone.node_index(2) == 2
+    shard = Settings.from_options(nodes=3, shard=12, name_prefix="x")
+    assert shard.node_name(2) == "x-0012-00002"
+    assert shard.node_index(2) == 38
+    assert Settings.from_options(nodes=100_000).node_name(99_999) == "fleet-99999"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"nodes": 0}, "--nodes: 0: input should be greater than or equal to 1"),
+        ({"nodes": 100_001}, "--nodes: 100001: input should be less than or equal to 100000"),
+        ({"name_prefix": "A"}, "--name-prefix: 'A' is not a DNS label"),
+        ({"name_prefix": "a" * 58}, "--name-prefix: "),
+        ({"name_prefix": "a" * 53, "shard": 0}, "--name-prefix: "),
+        ({"identity": "csr"}, "--identity: csr comes with a later version"),
+        ({"identity": "me"}, "--identity: 'me' is not one of 'impersonate', 'csr' or 'shared'"),
+        ({"fidelity": "x"}, "--fidelity: 'x' is not one of 'kubelet' or 'light'"),
+        ({"duration": "10x"}, "--duration: '10x' is not a duration such as 10s or 5m"),
+        ({"rate": -1}, "--rate: -1: "),
+        ({"rate": float("inf")}, "--rate: inf: "),
+        ({"shard": 10_000}, "--shard: 10000: "),
+        ({"profile": ("a=0",)}, "--profile: 'a=0': the weight '0' is not a number above 0"),
+        ({"profile": ("a=x",)}, "--profile: 'a=x': the weight 'x' is not a number above 0"),
+        ({"profile": ("a", "a=2")}, "--profile: 'a=2' names a profile twice"),
+        ({"profile": ("",)}, "--profile: is empty"),
+        ({"profile": ("a=0.00001", "b")}, "--profile: the weights need 100001 nodes"),
+        ({"apiserver_flag": ("--",)}, "--apiserver-flag: '--' is not a flag such as v=2"),
+        ({"processes": 2}, "--processes comes with a later version"),
+        ({"manage": "a=b"}, "--manage comes with a later version"),
+        ({"in_cluster": True, "context": "x"}, "--in-cluster excludes"),
+        ({"command": ("true",), "until_ready": True}, "a command ends the run itself"),
+        ({"context": "x", "fsync": True}, "--fsync is for the local control plane"),
+        ({"context": "x", "scheduler_flag": ("v=1",)}, "--scheduler-flag is for the local"),
+        ({"nods": 1}, "--nods: unknown key 'nods'; did you mean 'nodes'?"),
+    ],
+)
+def test_a_wrong_option_is_named_by_its_flag(options: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Settings.from_options(**options)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_do_not_change() -> None:
+    with pytest.raises(ValidationError):
+        Settings().nodes = 5
+
+
+def test_given_choices_are_reduced_too() -> None:
+    settings = Settings.from_options(profiles=(ProfileChoice("a", 4), ProfileChoice("b", 2)))
+    assert settings.profiles == (ProfileChoice("a", 2), ProfileChoice("b", 1))
