@@ -14,7 +14,7 @@ TICK_S = TICK_NS / 1e9
 class Driver:
     """Binds one reactor to the running loop until `stop`."""
 
-    __slots__ = ("_edge", "_loop", "_reactor", "_soon", "_started_s", "_ticks")
+    __slots__ = ("_edge", "_is_running", "_loop", "_reactor", "_soon", "_started_s", "_ticks")
 
     def __init__(self, reactor: Reactor, loop: asyncio.AbstractEventLoop) -> None:
         self._reactor = reactor
@@ -23,14 +23,17 @@ class Driver:
         self._soon: asyncio.Handle | None = None
         self._started_s = 0.0
         self._ticks = 0
+        self._is_running = False
 
     def start(self) -> None:
         """Begin to turn."""
+        self._is_running = True
         self._started_s = self._loop.time()
         self._arm()
 
     def stop(self) -> None:
         """Turn no more."""
+        self._is_running = False
         for handle in (self._edge, self._soon):
             if handle is not None:
                 handle.cancel()
@@ -38,7 +41,7 @@ class Driver:
 
     def wake(self) -> None:
         """Turn soon: the inbox has something. Called by the transport, once a batch."""
-        if self._soon is None:
+        if self._soon is None and self._is_running:
             self._soon = self._loop.call_soon(self._on_ready)
 
     def _on_ready(self) -> None:

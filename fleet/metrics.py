@@ -130,6 +130,7 @@ class FleetCounts:
         "gone",
         "lease_interval_ns_max",
         "lease_late",
+        "leases_missed",
         "node_start",
         "not_ready",
         "pod_start",
@@ -153,6 +154,7 @@ class FleetCounts:
         self.gone = 0
         self.renewals = 0
         self.lease_interval_ns_max = 0
+        self.leases_missed = 0  # renewals that came later than the Lease's duration
         self.lease_late = Histogram()  # from due to the flush that sent the renewal
         self.timer_lag = Histogram()
         self.node_start = Histogram()

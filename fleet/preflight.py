@@ -47,7 +47,7 @@ class TargetFacts:
     context: str
     server_version: str
     kube_system_uid: str
-    foreign_nodes: int
+    foreign_names: frozenset[str]
     """Nodes that no fleet created."""
     prefix: str
     existing: tuple[FoundNode, ...]
@@ -57,9 +57,14 @@ class TargetFacts:
     pod_cidrs: PodCidrs
 
     @property
+    def foreign_nodes(self) -> int:
+        """Return how many nodes no fleet created."""
+        return len(self.foreign_names)
+
+    @property
     def is_shared(self) -> bool:
         """Return whether there is any node that fleet did not create."""
-        return self.foreign_nodes > 0
+        return bool(self.foreign_names)
 
     @property
     def daemon_pods(self) -> int:
@@ -90,7 +95,7 @@ async def inspect(
     holder = await holder_of(api, prefix)
     if holder is not None:
         check_free(prefix, holder)
-    foreign = await _count_foreign(api)
+    foreign = await _foreign_names(api)
     daemon_sets: list[Json] = []
     async for page in api.pages(DAEMON_SETS, "daemonsets"):
         daemon_sets += page
@@ -99,7 +104,7 @@ async def inspect(
         context=context,
         server_version=server_version,
         kube_system_uid=system["metadata"]["uid"],
-        foreign_nodes=foreign,
+        foreign_names=foreign,
         prefix=prefix,
         existing=tuple(await find_nodes(api, prefix)),
         holder=holder,
@@ -108,12 +113,12 @@ async def inspect(
     )
 
 
-async def _count_foreign(api: Api) -> int:
+async def _foreign_names(api: Api) -> frozenset[str]:
     names: set[str] = set()
     selector = f"!{RUN_LABEL}"
     async for page in api.pages(NODES, "nodes", accept=METADATA_ONLY, labelSelector=selector):
         names.update(item["metadata"]["name"] for item in page)
-    return len(names)
+    return frozenset(names)
 
 
 async def _pod_cidrs(api: Api) -> PodCidrs:

@@ -259,6 +259,8 @@ class Reactor:
             interval_ns = response.arrived_ns - before_ns
             if interval_ns > counts.lease_interval_ns_max:
                 counts.lease_interval_ns_max = interval_ns
+            if interval_ns > kubelet.env.model.lease_duration_s * NS_PER_S:
+                counts.leases_missed += 1
         due_ns = self._due_lease.pop(kubelet.node, None)
         if due_ns is not None:
             counts.lease_late.record((response.sent_ns - due_ns) // 1000)
@@ -382,12 +384,12 @@ class Reactor:
 
     def _execute(self, out: Outbox) -> None:
         """Do what the kubelets asked for, in order; nothing else leaves a kubelet."""
+        schedule = self._wheel.set
         for effect in out:
-            kind = type(effect)
-            if kind is ApiCall:
-                self._call(effect)  # type: ignore[arg-type]
-            elif kind is SetTimer:
-                self._wheel.set(effect[1], effect[0], effect[2], effect[3])  # type: ignore[arg-type]
+            if isinstance(effect, ApiCall):
+                self._call(effect)
+            elif isinstance(effect, SetTimer):
+                schedule(effect.due_ns, effect.node, effect.timer, effect.key)
             else:
                 self._execute_rare(effect)
 

@@ -111,6 +111,7 @@ class EventRecorder:
     __slots__ = (
         "_buckets",
         "_groups",
+        "_named_ns",
         "_node",
         "_queue",
         "_retry_ns",
@@ -127,6 +128,7 @@ class EventRecorder:
         self._queue: deque[ApiCall] | None = None  # the first one is in flight
         self._tries = 0
         self._retry_ns = 0
+        self._named_ns = 0  # names are instants: two events of one instant need two
         self.dropped = 0
 
     def event(
@@ -149,7 +151,8 @@ class EventRecorder:
         message, key = self._group(about, reason, message, now_ns)
         seen = self._seen.pop(key, 0)
         if not seen:
-            seen = wall_ns << COUNT_BITS
+            self._named_ns = max(wall_ns, self._named_ns + 1)
+            seen = self._named_ns << COUNT_BITS
             if len(self._seen) >= KEYS_MAX:
                 del self._seen[next(iter(self._seen))]
         count = min((seen & COUNT_MAX) + 1, COUNT_MAX)

@@ -1,0 +1,319 @@
+"""The command line: parse, call, print; no logic. stdout is the result, stderr all the rest."""
+
+import asyncio
+import functools
+import logging
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TextIO, TypeVar
+
+import click
+import orjson
+import uvloop
+
+from fleet import KUBERNETES_VERSION, __version__
+from fleet.errors import Exit, FleetError, UsageError
+
+F = Callable[..., object]
+T = TypeVar("T")
+
+
+def main() -> None:
+    """Run the command line; every foreseen failure is one line and a documented exit code."""
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    try:
+        code = cli.main(standalone_mode=False)
+    except click.exceptions.Abort:
+        code = Exit.INTERRUPTED
+    except click.UsageError as error:
+        code = _fail(error.format_message(), Exit.USAGE)
+    except FleetError as error:
+        code = _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        code = Exit.INTERRUPTED
+    sys.exit(code if isinstance(code, int) else Exit.OK)
+
+
+def _fail(message: str, code: Exit) -> int:
+    click.echo(f"fleet: {message}", err=True)
+    return code
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message=f"fleet %(version)s (kubelet {KUBERNETES_VERSION})")
+def cli() -> None:
+    """Thousands of virtual kubelets, to load-test a real Kubernetes control plane."""
+
+
+def options(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+    """Join options that several commands share."""
+
+    def decorate(function: F) -> F:
+        return functools.reduce(lambda made, each: each(made), reversed(decorators), function)
+
+    return decorate
+
+
+cluster_options = options(
+    click.option("--kubeconfig", type=click.Path(path_type=Path), help="Use this kubeconfig."),
+    click.option("--context", help="Use this context of the kubeconfig."),
+    click.option("--in-cluster", is_flag=True, help="Use the pod's own service account."),
+)
+plane_options = options(
+    click.option("--controlplane-bin", type=click.Path(path_type=Path), help="Its programs."),
+    click.option("--fsync", is_flag=True, help="Let etcd wait for the disk."),
+    click.option("--audit-log", type=click.Path(path_type=Path), help="Log each request here."),
+    click.option("--etcd-flag", multiple=True, metavar="NAME=VALUE", help="More flags for etcd."),
+    click.option("--apiserver-flag", multiple=True, metavar="NAME=VALUE"),
+    click.option("--scheduler-flag", multiple=True, metavar="NAME=VALUE"),
+    click.option("--controller-manager-flag", multiple=True, metavar="NAME=VALUE"),
+)
+kubeconfig_out = click.option(
+    "--kubeconfig-out", type=click.Path(path_type=Path), help="Write a kubeconfig for kubectl here."
+)
+
+
+@cli.command(context_settings={"ignore_unknown_options": False})
+@click.option("--nodes", type=int, help="How many virtual kubelets (default 100).")
+@click.option("--name-prefix", help="Nodes are PREFIX-00000 ... (default fleet).")
+@click.option("--profile", multiple=True, metavar="NAME|FILE[=WEIGHT]", help="What nodes are like.")
+@click.option("--fidelity", type=click.Choice(["kubelet", "light"]), help="How much is real.")
+@click.option("--identity", type=click.Choice(["impersonate", "csr", "shared"]))
+@click.option("--shard", type=int, help="Own the names PREFIX-SHARD-00000 ...")
+@click.option("--rate", type=float, help="Nodes started per second (default: no limit).")
+@click.option("--duration", help="End this long after all nodes are Ready, e.g. 90s, 5m.")
+@click.option("--until-ready", is_flag=True, help="Clean up and exit once all nodes are Ready.")
+@cluster_options
+@click.option("--confirm-cluster", metavar="CONTEXT", help="Load this shared cluster, unasked.")
+@kubeconfig_out
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Default: runs/<id>.")
+@click.option("--output", type=click.Choice(["text", "json"]), help="How the summary is printed.")
+@click.option("--keep", is_flag=True, help="Leave the nodes in the cluster at the end.")
+@click.option("--seed", type=int, help="Of everything random.")
+@click.option("--no-taint", is_flag=True, help="Dedicated clusters only: any pod may come.")
+@click.option("--zone-labels", is_flag=True, help="Set zone labels on a shared cluster too.")
+@click.option("--story", multiple=True, metavar="NODE", help="Keep what this node did, for bugs.")
+@click.option("--manage", metavar="SELECTOR", hidden=True)
+@click.option("--metrics-port", type=int, hidden=True)
+@click.option("--dashboard", is_flag=True, hidden=True)
+@click.option("--processes", type=int, hidden=True)
+@plane_options
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def spawn(**given: object) -> int:
+    """Bring virtual kubelets up and keep them until Ctrl-C, then clean up.
+
+    With -- COMMAND: run it once all nodes are Ready, with KUBECONFIG set, and exit with its code.
+    Without --kubeconfig, --context or --in-cluster the nodes join a local control plane.
+    """
+    from fleet.config import Settings  # noqa: PLC0415 - `fleet --help` must not load pydantic
+    from fleet.orchestrator import Orchestrator, ask_on_terminal  # noqa: PLC0415
+
+    settings = Settings.from_options(**given)
+
+    async def run() -> int:
+        ask = ask_on_terminal if sys.stdin.isatty() else None
+        orchestrator = Orchestrator(settings, ask=ask)
+        try:
+            outcome = await orchestrator.run()
+        except asyncio.CancelledError:
+            if not orchestrator.was_interrupted_twice:
+                raise
+            click.echo(f"fleet: {orchestrator.left_behind()}", err=True)
+            return Exit.INTERRUPTED
+        if settings.output == "json":
+            click.echo(outcome.json())
+        else:
+            click.echo(outcome.text())
+        return outcome.exit_code
+
+    return uvloop.run(run())
+
+
+@cli.group()
+def controlplane() -> None:
+    """Run the local control plane on its own."""
+
+
+directory_option = click.option(
+    "--dir", "directory", type=click.Path(path_type=Path), help="Where it lives."
+)
+
+
+@controlplane.command()
+@directory_option
+@kubeconfig_out
+@plane_options
+def up(
+    directory: Path | None,
+    kubeconfig_out: Path | None,
+    controlplane_bin: Path | None,
+    audit_log: Path | None,
+    *,
+    fsync: bool,
+    etcd_flag: tuple[str, ...],
+    apiserver_flag: tuple[str, ...],
+    scheduler_flag: tuple[str, ...],
+    controller_manager_flag: tuple[str, ...],
+) -> None:
+    """Start a control plane that outlives this command; print its kubeconfig."""
+    from fleet import controlplane as plane  # noqa: PLC0415
+
+    wanted = plane.ControlPlaneOptions(
+        directory=directory,
+        binaries=controlplane_bin,
+        kubeconfig_out=kubeconfig_out,
+        audit_log=audit_log,
+        fsync=fsync,
+        extra_flags={
+            plane.ETCD: etcd_flag,
+            plane.APISERVER: apiserver_flag,
+            plane.SCHEDULER: scheduler_flag,
+            plane.CONTROLLER_MANAGER: controller_manager_flag,
+        },
+    )
+    info = _run(plane.up(wanted, progress=_note))
+    click.echo(f"export KUBECONFIG={info.kubeconfig}")
+
+
+@controlplane.command()
+@directory_option
+def down(directory: Path | None) -> None:
+    """Stop the control plane."""
+    from fleet import controlplane as plane  # noqa: PLC0415
+
+    was_up = _run(plane.down(directory))
+    click.echo("stopped" if was_up else "no control plane was running")
+
+
+@controlplane.command()
+@directory_option
+def status(directory: Path | None) -> int:
+    """Tell whether the control plane runs and is healthy."""
+    from fleet import controlplane as plane  # noqa: PLC0415
+
+    found = _run(plane.status(directory))
+    if found is None:
+        click.echo("no control plane is running")
+        return Exit.SETUP
+    for name, is_running in found.components.items():
+        click.echo(f"{name:26} {'running' if is_running else 'gone'}")
+    click.echo(f"{found.info.url} is {'ready' if found.is_ready else 'NOT ready'}")
+    click.echo(f"export KUBECONFIG={found.info.kubeconfig}")
+    return Exit.OK if found.is_ready else Exit.SETUP
+
+
+@controlplane.command()
+def build() -> None:
+    """Build the control plane's programs into the user's cache, once."""
+    from fleet import controlplane as plane  # noqa: PLC0415
+
+    binaries = _run(plane.provide_binaries(None, _note))
+    click.echo(binaries.source)
+
+
+@cli.group()
+def profiles() -> None:
+    """List, show and import node profiles."""
+
+
+@profiles.command("list")
+def profiles_list() -> None:
+    """List the profiles that ship with fleet."""
+    from fleet.config import list_profiles  # noqa: PLC0415
+
+    for profile in list_profiles():
+        click.echo(f"{profile.name:16} {profile.kind:14} {profile.description}")
+
+
+@profiles.command()
+@click.argument("name")
+def show(name: str) -> None:
+    """Print a profile; a start for one of your own."""
+    from fleet.config import show_profile  # noqa: PLC0415
+
+    click.echo(show_profile(name), nl=False)
+
+
+@profiles.command("import")
+@click.argument("file", type=click.File(), default="-")
+@click.option("--name", help="Of the new profile.")
+def profiles_import(file: TextIO, name: str | None) -> None:
+    """Make a profile of a Node: kubectl get node N -o yaml | fleet profiles import."""
+    from fleet.config import import_profile  # noqa: PLC0415
+
+    click.echo(import_profile(file.read(), name=name or ""), nl=False)
+
+
+@profiles.command()
+def schema() -> None:
+    """Print the JSON schema of profile files, for editors."""
+    from fleet.config import json_schema  # noqa: PLC0415
+
+    click.echo(orjson.dumps(json_schema(), option=orjson.OPT_INDENT_2))
+
+
+@cli.command()
+@cluster_options
+@click.option("--run", "run_id", help="Remove this run.")
+@click.option("--all", "all_runs", is_flag=True, help="Remove every run.")
+@click.option("--expired", is_flag=True, help="Remove the runs whose fleet is gone.")
+def clean(
+    kubeconfig: Path | None,
+    context: str | None,
+    run_id: str | None,
+    *,
+    in_cluster: bool,
+    all_runs: bool,
+    expired: bool,
+) -> None:
+    """List what runs left in a cluster, or remove it; without arguments nothing is deleted."""
+    from fleet.cleanup import clean as remove  # noqa: PLC0415
+    from fleet.cleanup import runs_text  # noqa: PLC0415
+    from fleet.cluster import Cluster, ClusterSelection  # noqa: PLC0415
+    from fleet.controlplane import attach  # noqa: PLC0415
+    from fleet.runs import list_runs  # noqa: PLC0415
+
+    if sum(map(bool, (run_id, all_runs, expired))) > 1:
+        raise UsageError("--run, --all and --expired exclude one another")
+    selection = ClusterSelection(kubeconfig=kubeconfig, context=context, in_cluster=in_cluster)
+    if not selection.is_named:
+        standing = attach()
+        if standing is None:
+            raise UsageError(
+                "name a cluster with --kubeconfig, --context or --in-cluster; no local control "
+                "plane is running"
+            )
+        selection = ClusterSelection(kubeconfig=standing.token_kubeconfig)
+
+    async def run() -> None:
+        async with await Cluster.connect(selection) as cluster:
+            api = cluster.api("cleanup")
+            if not (run_id or all_runs or expired):
+                click.echo(runs_text(await list_runs(api)))
+                return
+            done = await remove(
+                api, run=run_id or "", all_runs=all_runs, expired=expired, progress=_progress
+            )
+            click.echo(
+                f"removed {done.runs} runs: {done.nodes} nodes, {done.leases} leases, "
+                f"{done.csi_nodes} CSINodes, {done.pods} pods"
+            )
+
+    _run(run())
+
+
+def _run(work: Coroutine[object, object, T]) -> T:
+    return uvloop.run(work)
+
+
+def _note(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _progress(what: str, done: int, total: int) -> None:
+    click.echo(f"{what}: {done} of {total}", err=True)
+
+
+if __name__ == "__main__":
+    main()

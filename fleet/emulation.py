@@ -1,0 +1,224 @@
+"""The nodes of one process: kubelets, reactor, connections, and what another client sees of them.
+
+bring_up: a slot -> a pool -> a kubelet -> its first requests
+observer: one more connection, fleet's own, whose watch decides what counts as Ready
+"""
+
+import asyncio
+import logging
+import time
+
+from fleet import __version__
+from fleet.clock import Draws, SystemClock
+from fleet.cluster import Cluster
+from fleet.config import Fidelity, NodeMix, NodeModel, Settings
+from fleet.driver import Driver
+from fleet.effects import NodeId, WatchEvent, WatchKind
+from fleet.identity import Identity, Impersonation
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.machine import LIGHT_CONNECTIONS
+from fleet.metrics import FleetCounts
+from fleet.objects import EventType, NodeView
+from fleet.reactor import Reactor
+from fleet.runs import PREFIX_LABEL, RUN_LABEL
+from fleet.wire.calls import Caller, NodeTemplate
+from fleet.wire.transport import Endpoint, Transport
+
+NOT_READY_TAINT = "node.kubernetes.io/not-ready"
+EXCLUDE_FROM_BALANCERS = "node.kubernetes.io/exclude-from-external-load-balancers"
+JSON = b"application/json"
+OBSERVER_POOL = 0
+STEP_S = 0.02
+LIGHT_STARTING_MAX = 64
+"""Nodes of fidelity light that register at one time: it may pace itself, kubelets may not."""
+
+log = logging.getLogger(__name__)
+
+
+class Readiness:
+    """Which nodes another client's watch shows Ready, without the not-ready taint."""
+
+    __slots__ = ("all_ready", "ever_not_ready", "ready", "ready_at_ns", "wanted")
+
+    def __init__(self, wanted: int) -> None:
+        self.wanted = wanted
+        self.ready: set[str] = set()
+        self.ever_not_ready: set[str] = set()  # Ready once, then not
+        self.ready_at_ns = 0
+        self.all_ready = asyncio.Event()
+
+    def on_event(self, event: WatchEvent) -> None:
+        """Take one event of the observer's node watch."""
+        view = event.record
+        if not isinstance(view, NodeView):
+            return
+        if event.type is EventType.DELETED:
+            self.ready.discard(view.name)
+        elif is_ready(view):
+            self.ready.add(view.name)
+            if len(self.ready) >= self.wanted and not self.all_ready.is_set():
+                self.ready_at_ns = time.monotonic_ns()
+                self.all_ready.set()
+        elif view.name in self.ready:
+            self.ready.discard(view.name)
+            self.ever_not_ready.add(view.name)
+
+
+def is_ready(view: NodeView) -> bool:
+    """Return whether the scheduler may use the node as a Ready one."""
+    if any(key == NOT_READY_TAINT for key, _, _ in view.taints):
+        return False
+    return any(each.type == "Ready" and each.status == "True" for each in view.conditions)
+
+
+class Emulation:
+    """All virtual nodes of this process. Make it, `bring_up`, and `stop` or `close` it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        cluster: Cluster,
+        identity: Identity,
+        mix: NodeMix,
+        run_id: str,
+        *,
+        is_shared: bool,
+        fake_taint: tuple[str, str, str] | None,
+        raise_bugs: bool = False,
+    ) -> None:
+        self.settings = settings
+        self.readiness = Readiness(settings.nodes)
+        self.started_ns = 0
+        self._cluster = cluster
+        self._identity = identity
+        self._mix = mix
+        self._is_light = settings.fidelity is Fidelity.LIGHT
+        self._loop = asyncio.get_running_loop()
+        self._draws = Draws(settings.seed)
+        self.reactor = Reactor(
+            SystemClock(), self._draws, raise_bugs=raise_bugs, story=frozenset(settings.story)
+        )
+        self.reactor.on_observed = self.readiness.on_event
+        self.driver = Driver(self.reactor, self._loop)
+        self._run_label = f"{RUN_LABEL}={run_id}"
+        self._labels = {
+            RUN_LABEL: run_id,
+            PREFIX_LABEL: settings.name_prefix,
+            **({EXCLUDE_FROM_BALANCERS: ""} if is_shared else {}),
+        }
+        self._taint = fake_taint
+        self.transport = self._transport(self._user_agent(mix.models[0]))
+        self.observer = self._transport(f"fleet/{__version__} (observer)".encode())
+        self.reactor.wire = self.transport
+        self.reactor.observer = self.observer
+        self._kinds: dict[int, tuple[Environment, NodeTemplate]] = {}
+
+    @property
+    def counts(self) -> FleetCounts:
+        """Return what the kubelets did so far."""
+        return self.reactor.counts
+
+    def _user_agent(self, model: NodeModel) -> bytes:
+        """Return what a kubelet calls itself; its first part manages the fields that it sets."""
+        return (
+            f"kubelet/{model.kubelet_version} ({model.os}/{model.arch}) kubernetes/fleet00".encode()
+        )
+
+    def _transport(self, user_agent: bytes) -> Transport:
+        cluster = self._cluster
+        groups = self._identity.headers_for("any").groups
+        return Transport(
+            Endpoint(cluster.host, cluster.port, cluster.server_name),
+            cluster.ssl_context(),
+            user_agent=user_agent,
+            authorization=cluster.authorization(),
+            accept=JSON,
+            now_ns=self.reactor.clock.now_ns,
+            inbox=self.reactor.inbox,
+            on_ready=self.driver.wake,
+            loop=self._loop,
+            impersonate_group=groups[0] if groups else b"",
+        )
+
+    def start(self) -> None:
+        """Open the observer's watch and begin to turn."""
+        self.observer.open_pool(OBSERVER_POOL)
+        self.reactor.watch_shared(WatchKind.NODE, self._run_label)
+        if self._is_light:
+            self.reactor.watch_shared(WatchKind.PODS)
+            for pool in range(LIGHT_CONNECTIONS):
+                self.transport.open_pool(pool)
+        self.started_ns = time.monotonic_ns()
+        self.driver.start()
+
+    async def bring_up(self) -> None:
+        """Start every kubelet at the rate asked for; does not wait until they are Ready."""
+        rate = self.settings.rate
+        started_s = self._loop.time()
+        slot = 0
+        while slot < self.settings.nodes:
+            due = self.settings.nodes
+            if rate:
+                due = min(due, int((self._loop.time() - started_s) * rate) + 1)
+            if self._is_light:
+                due = min(due, self._settled() + LIGHT_STARTING_MAX)
+            while slot < due:
+                self._start_kubelet(slot)
+                slot += 1
+            await asyncio.sleep(STEP_S)
+
+    def _settled(self) -> int:
+        """Count the nodes that have their first Lease, or whose Lease was there."""
+        leases = self.counts.requests.rows.get(("POST", "leases"), {})
+        return sum(histogram.count for code, histogram in leases.items() if code in (201, 409))
+
+    def _start_kubelet(self, slot: int) -> None:
+        settings = self.settings
+        index, name = settings.node_index(slot), settings.node_name(slot)
+        model = self._mix.model_of(index)
+        env, template = self._kind(model)
+        pool = slot % LIGHT_CONNECTIONS if self._is_light else slot
+        if not self._is_light:
+            self.transport.open_pool(pool, user=self._identity.headers_for(name).user)
+        kubelet = VirtualKubelet(NodeId(slot), name, model.address(index), env)
+        self.reactor.add(kubelet, Caller(index, name.encode(), template), pool)
+
+    def _kind(self, model: NodeModel) -> tuple[Environment, NodeTemplate]:
+        """Return what the nodes of one model share, made at its first node."""
+        found = self._kinds.get(id(model))
+        if found is None:
+            tolerate = self._taint[0] if self._taint else ""
+            env = Environment(model, self._draws, light=self._is_light, tolerate_key=tolerate)
+            self.reactor.add_environment(env)
+            template = NodeTemplate(
+                model,
+                extra_labels=self._labels,
+                extra_taints=(self._taint,) if self._taint else (),
+                impersonate=self._is_light
+                and self._identity.impersonation is not Impersonation.NONE,
+            )
+            found = self._kinds[id(model)] = (env, template)
+        return found
+
+    async def refresh_credentials(self, *, every_s: float = 20.0) -> None:
+        """Renew what expires, until cancelled."""
+        while True:
+            await asyncio.sleep(every_s)
+            if await self._cluster.refresh():
+                authorization = self._cluster.authorization()
+                if authorization is not None:
+                    self.transport.set_authorization(authorization)
+                    self.observer.set_authorization(authorization)
+
+    def silence(self) -> None:
+        """Let every kubelet fall silent, so that what is deleted is not reported again."""
+        for entry in self.reactor.entries:
+            if entry.kubelet is not None:
+                self.reactor.silence(entry.kubelet.node)
+
+    async def close(self) -> None:
+        """Stop turning and close every connection."""
+        self.driver.stop()
+        await self.transport.close()
+        await self.observer.close()

@@ -1,0 +1,502 @@
+"""The life of one run: check, prepare, bring up, keep, drain, clean up, judge.
+
+    machine -> control plane or named cluster -> permissions -> safety -> run Lease
+      -> nodes -> Ready -> COMMAND, --duration or Ctrl-C -> silence -> clean up -> summary
+
+Nothing is created before every check has passed. What was begun is undone in reverse order, also
+on an error. The first Ctrl-C ends the run in order, the second at once.
+"""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+import yaml
+
+from fleet.cleanup import clean_run
+from fleet.cluster import Cluster, ClusterSelection
+from fleet.config import NodeMix, Settings, load_mix
+from fleet.controlplane import (
+    APISERVER,
+    CONTROLLER_MANAGER,
+    ETCD,
+    SCHEDULER,
+    ComponentDeath,
+    ControlPlane,
+    ControlPlaneInfo,
+    ControlPlaneOptions,
+    attach,
+)
+from fleet.daemonsets import FAKE_TAINT, NodeShape
+from fleet.display import Display
+from fleet.emulation import Emulation
+from fleet.errors import FleetError, SetupError
+from fleet.figures import Meter
+from fleet.identity import (
+    Identity,
+    IdentityMode,
+    check_permissions,
+    node_permissions,
+    own_permissions,
+    probe,
+)
+from fleet.machine import check_memory, raise_descriptors
+from fleet.preflight import TargetFacts, confirm, inspect, shared_cluster_notice
+from fleet.report import RunDirectory, RunFigures, summary
+from fleet.run_id import new_run_id
+from fleet.runs import RunLease, adopt
+from fleet.summary_text import summary_text
+
+READY_STALLED_S = 180.0
+"""Without one more Ready node for this long, a run that waits for all of them is given up."""
+FRAME_S = 0.5
+GC_THRESHOLD = 50_000
+TERMINATE_S = 10.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a run ended: what to print and with which code to exit."""
+
+    figures: RunFigures
+    run_directory: Path
+    exit_code: int
+    next_steps: list[str] = field(default_factory=list)
+
+    def json(self) -> str:
+        """Return what `summary.json` holds."""
+        return orjson.dumps(summary(self.figures), option=orjson.OPT_INDENT_2).decode()
+
+    def text(self) -> str:
+        """Return the summary for people."""
+        return summary_text(self.figures, self.run_directory, self.next_steps)
+
+
+class Orchestrator:
+    """Runs one `fleet spawn`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        display: Display | None = None,
+        ask: Callable[[str], bool] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._display = display or Display()
+        self._ask = ask  # None without a terminal
+        self._mix: NodeMix = load_mix(settings.profiles)
+        self._mix.check_addresses(settings.node_index(settings.nodes))
+        self._run_id = new_run_id(time.time_ns(), os.getpid() ^ time.monotonic_ns())
+        self._figures = RunFigures(
+            self._run_id, fidelity=settings.fidelity, identity=settings.identity
+        )
+        self._stop = asyncio.Event()
+        self._interrupts = 0
+        self._task: asyncio.Task[Outcome] | None = None
+        self._local: ControlPlaneInfo | None = None
+        self._is_own_plane = False
+        self._kubeconfig: Path | None = None
+
+    async def run(self) -> Outcome:
+        """Play the whole run. Raises FleetError when it cannot begin."""
+        self._task = asyncio.current_task()
+        settings = self._settings
+        is_local = not settings.names_cluster
+        raise_descriptors(settings.nodes, settings.fidelity, is_local=is_local)
+        check_memory(settings.nodes, settings.fidelity, is_local=is_local)
+        directory = RunDirectory(self._run_id, settings.run_dir)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._interrupt)
+        self._display.start()
+        try:
+            async with self._target() as selection, await Cluster.connect(selection) as cluster:
+                code = await self._run_on(cluster, directory)
+        finally:
+            self._display.stop()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+            directory.close()
+        figures = self._figures
+        directory.finish(figures)
+        exit_code = figures.exit_code() if code is None or figures.invalid_reasons else code
+        return Outcome(figures, directory.path, int(exit_code), self._next_steps())
+
+    # ---- the target ----
+
+    @contextlib.asynccontextmanager
+    async def _target(self) -> AsyncIterator[ClusterSelection]:
+        """Yield the cluster that was named, else the local control plane, ours if none stands."""
+        settings = self._settings
+        if settings.names_cluster:
+            yield ClusterSelection(
+                kubeconfig=settings.kubeconfig,
+                context=settings.context or None,
+                in_cluster=settings.in_cluster,
+            )
+            return
+        standing = attach()
+        if standing is not None:
+            self._display.note(f"using the local control plane in {standing.directory}")
+            self._adopt_plane(standing)
+            yield ClusterSelection(kubeconfig=standing.token_kubeconfig)
+            return
+        self._is_own_plane = True
+        self._display.phase("starting a local control plane")
+        options = ControlPlaneOptions(
+            binaries=settings.controlplane_bin,
+            kubeconfig_out=settings.kubeconfig_out,
+            audit_log=settings.audit_log,
+            fsync=settings.fsync,
+            extra_flags={
+                ETCD: settings.etcd_flags,
+                APISERVER: settings.apiserver_flags,
+                SCHEDULER: settings.scheduler_flags,
+                CONTROLLER_MANAGER: settings.controller_manager_flags,
+            },
+        )
+        plane = ControlPlane(options, progress=self._display.note, on_death=self._on_death)
+        async with plane:
+            self._adopt_plane(plane.info)
+            yield ClusterSelection(kubeconfig=plane.info.token_kubeconfig)
+            self._display.phase("stopping the local control plane")
+
+    def _adopt_plane(self, info: ControlPlaneInfo) -> None:
+        self._local = info
+        self._kubeconfig = info.kubeconfig
+        self._figures.etcd_fsync = info.etcd_fsync
+        for warning in info.warnings:
+            self._display.note(f"warning: {warning}")
+
+    def _on_death(self, death: ComponentDeath) -> None:
+        """End the run: a component of its control plane is gone, though nobody stopped it."""
+        self._display.note(str(death))
+        self._invalid(f"{death.component} ended while the run was on")
+        self._stop.set()
+
+    # ---- the run ----
+
+    async def _run_on(self, cluster: Cluster, directory: RunDirectory) -> int | None:
+        """Run on a cluster that was reached; return the command's exit code, if there was one."""
+        settings = self._settings
+        self._figures.server_version = cluster.version.git_version
+        self._display.phase("checking the cluster")
+        api = cluster.api("preflight")
+        mode = IdentityMode(settings.identity)
+        await check_permissions(api, own_permissions())
+        identity = await probe(api, mode, settings.node_name(0))
+        await check_permissions(api, node_permissions(identity, settings.fidelity))
+        facts = await self._inspect(cluster)
+        self._write_kubeconfig(cluster, directory.path)
+        prefix = settings.name_prefix
+        if settings.shard is not None:
+            prefix = f"{prefix}-{settings.shard:04d}"
+        lease = RunLease(cluster.api("run"), prefix, self._run_id)
+        await lease.acquire()
+        is_clean = False
+        try:
+            return await self._keep_nodes(cluster, identity, facts, lease, directory)
+        finally:
+            if lease.lost_to:
+                self._invalid(f"run {lease.lost_to} took the nodes over")
+            elif not self._is_own_plane and not settings.keep:
+                is_clean = await self._clean_up(cluster)
+            if not self._is_own_plane and not lease.lost_to and (is_clean or settings.keep):
+                with contextlib.suppress(FleetError):
+                    await lease.release()
+
+    async def _inspect(self, cluster: Cluster) -> TargetFacts:
+        """Look at the cluster and ask whether it may be loaded; adopt what an earlier run left."""
+        settings = self._settings
+        shapes = [
+            NodeShape(settings.nodes // len(self._mix.models) or 1, model.labels)
+            for model in self._mix.models
+        ]
+        facts = await inspect(
+            cluster.api("preflight"),
+            server=f"https://{cluster.host}:{cluster.port}",
+            context=cluster.context,
+            server_version=cluster.version.git_version,
+            prefix=settings.name_prefix,
+            shapes=shapes,
+        )
+        if facts.is_shared:
+            tainted = not settings.no_taint
+            self._display.stop()
+            if self._ask is None or settings.confirm_cluster:
+                self._display.note(shared_cluster_notice(facts, settings.nodes, is_tainted=tainted))
+            confirm(
+                facts,
+                settings.nodes,
+                confirmed=settings.confirm_cluster
+                or (facts.confirmation if settings.yes else None),
+                ask=self._ask,
+                is_tainted=tainted,
+            )
+            self._display.start()
+        taken = sorted(facts.foreign_names.intersection(self._settings.node_names()))
+        if taken:
+            raise SetupError(
+                f"{len(taken)} nodes that fleet did not create have names that this run would use "
+                f"({taken[0]}, ...): choose another --name-prefix"
+            )
+        return facts
+
+    async def _keep_nodes(
+        self,
+        cluster: Cluster,
+        identity: Identity,
+        facts: TargetFacts,
+        lease: RunLease,
+        directory: RunDirectory,
+    ) -> int | None:
+        """Bring the nodes up, do what the run is for, and let them fall silent."""
+        settings = self._settings
+        self._mix.adapt(
+            cluster.version.git_version, zone_labels=settings.zone_labels or not facts.is_shared
+        )
+        await self._adopt(cluster, facts)
+        taint = None
+        if facts.is_shared and not settings.no_taint:
+            taint = (FAKE_TAINT.key, FAKE_TAINT.value, FAKE_TAINT.effect)
+        emulation = Emulation(
+            settings,
+            cluster,
+            identity,
+            self._mix,
+            self._run_id,
+            is_shared=facts.is_shared,
+            fake_taint=taint,
+        )
+        meter = Meter(self._figures, emulation, self._local.pids if self._local else {})
+        background = [
+            asyncio.create_task(self._sample(meter, directory)),
+            asyncio.create_task(emulation.refresh_credentials()),
+            asyncio.create_task(self._keep_lease(lease)),
+        ]
+        gc.set_threshold(GC_THRESHOLD, 20, 50)
+        emulation.start()
+        try:
+            return await self._ready_then_work(emulation)
+        finally:
+            self._display.phase("draining")
+            meter.figures()
+            emulation.silence()
+            for task in background:
+                task.cancel()
+            await asyncio.gather(*background, return_exceptions=True)
+            self._judge(emulation)
+            await emulation.close()
+            gc.unfreeze()
+
+    async def _adopt(self, cluster: Cluster, facts: TargetFacts) -> None:
+        """Take over the nodes of an earlier run under our names."""
+        ours = set(self._settings.node_names())
+        mine = [node for node in facts.existing if node.name in ours]
+        if mine:
+            self._display.phase(f"adopting {len(mine)} nodes")
+            await adopt(cluster.api("adopt"), mine, self._run_id)
+            self._display.note(f"adopted {len(mine)} nodes that an earlier run left")
+
+    async def _ready_then_work(self, emulation: Emulation) -> int | None:
+        settings = self._settings
+        self._display.phase(f"bringing {settings.nodes} nodes up")
+        if self._kubeconfig is not None:
+            self._display.hint(f"export KUBECONFIG={self._kubeconfig}", "Ctrl-C ends the run")
+        await self._until_stopped(emulation.bring_up())
+        await self._until_stopped(self._wait_ready(emulation))
+        if self._stop.is_set():
+            return None
+        gc.collect()
+        gc.freeze()
+        readiness = emulation.readiness
+        if not readiness.all_ready.is_set():
+            self._figures.incomplete_reasons = [
+                f"only {len(readiness.ready)} of {settings.nodes} nodes became Ready"
+            ]
+            return None
+        took_s = (readiness.ready_at_ns - emulation.started_ns) / 1e9
+        self._display.note(f"all {settings.nodes} nodes are Ready after {took_s:.1f} s")
+        self._display.phase("running")
+        if settings.command:
+            return await self._command()
+        if not settings.until_ready:
+            limit_s = None if settings.duration_ns is None else settings.duration_ns / 1e9
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), limit_s)
+        return None
+
+    async def _wait_ready(self, emulation: Emulation) -> None:
+        """Wait for the last Ready node; give up when none was added for long and we may end."""
+        readiness, seen = emulation.readiness, 0
+        settings = self._settings
+        while not readiness.all_ready.is_set():
+            try:
+                await asyncio.wait_for(readiness.all_ready.wait(), READY_STALLED_S)
+            except TimeoutError:
+                if len(readiness.ready) <= seen and (settings.until_ready or settings.command):
+                    return
+                seen = len(readiness.ready)
+
+    async def _until_stopped(self, work: Coroutine[object, object, None]) -> None:
+        """Do something, unless the run is told to stop first."""
+        task = asyncio.ensure_future(work)
+        stopped = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                task.result()
+        finally:
+            for each in (task, stopped):
+                each.cancel()
+            await asyncio.gather(task, stopped, return_exceptions=True)
+
+    async def _command(self) -> int:
+        """Run the user's command once; return its exit code, 128 + N if a signal N ended it."""
+        self._display.stop()
+        environment = dict(os.environ)
+        if self._kubeconfig is not None:
+            environment["KUBECONFIG"] = str(self._kubeconfig)
+        if self._local is not None and self._local.kubectl:
+            tools = str(Path(self._local.kubectl[0]).parent)
+            environment["PATH"] = f"{environment.get('PATH', os.defpath)}{os.pathsep}{tools}"
+        command = self._settings.command
+        try:
+            process = await asyncio.create_subprocess_exec(*command, env=environment)
+        except OSError as error:
+            raise SetupError(f"cannot run {command[0]!r}: {error.strerror}") from error
+        finished = asyncio.ensure_future(process.wait())
+        stopped = asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait((finished, stopped), return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if not finished.done():
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(finished), TERMINATE_S)
+            if not finished.done():
+                process.kill()
+        code = await finished
+        self._display.start()
+        return code if code >= 0 else 128 - code
+
+    # ---- beside the run ----
+
+    async def _sample(self, meter: Meter, directory: RunDirectory) -> None:
+        """Draw the display twice a second and write one line of the time series a second."""
+        frames = 0
+        while True:
+            await asyncio.sleep(FRAME_S)
+            self._display.update(meter.live())
+            frames += 1
+            if frames % 2 == 0:
+                directory.sample(meter.figures())
+
+    async def _keep_lease(self, lease: RunLease) -> None:
+        """Hold the names; without them the run must end and delete nothing."""
+        await lease.keep()
+        self._stop.set()
+
+    def _interrupt(self) -> None:
+        """Take Ctrl-C or SIGTERM: in order the first time, at once the second."""
+        self._interrupts += 1
+        self._stop.set()
+        if self._interrupts > 1 and self._task is not None:
+            self._task.cancel()
+
+    @property
+    def was_interrupted_twice(self) -> bool:
+        """Return whether the user would not wait for the end."""
+        return self._interrupts > 1
+
+    def left_behind(self) -> str:
+        """Say what a run that was interrupted twice has left, and how to remove it."""
+        if self._is_own_plane:
+            return "interrupted: the local control plane is gone, with everything in it"
+        where = ""
+        if self._settings.kubeconfig is not None:
+            where += f" --kubeconfig {self._settings.kubeconfig}"
+        if self._settings.context:
+            where += f" --context {self._settings.context}"
+        if self._settings.in_cluster:
+            where += " --in-cluster"
+        return (
+            f"interrupted: nodes, leases and pods of run {self._run_id} may be left; remove them "
+            f"with: fleet clean{where} --run {self._run_id}"
+        )
+
+    # ---- the end ----
+
+    async def _clean_up(self, cluster: Cluster) -> bool:
+        self._display.phase("cleaning up")
+
+        def show(what: str, done: int, total: int) -> None:
+            self._display.phase(f"cleaning up: {what} {done}/{total}")
+
+        try:
+            await clean_run(cluster.api("cleanup"), self._run_id, show)
+        except FleetError as error:
+            self._display.note(f"the clean-up failed: {error}. {self.left_behind()}")
+            self._invalid("the clean-up failed")
+            return False
+        return True
+
+    def _judge(self, emulation: Emulation) -> None:
+        """Write down what makes the run worth less than it seems."""
+        counts = emulation.counts
+        if counts.quarantined:
+            self._invalid(f"{counts.quarantined} nodes were quarantined after a bug in fleet")
+        if emulation.transport.stats.closed_slow:
+            self._invalid("the API server closed watches because fleet read too slowly")
+
+    def _invalid(self, reason: str) -> None:
+        self._figures.invalid_reasons = [*self._figures.invalid_reasons, reason]
+
+    def _write_kubeconfig(self, cluster: Cluster, directory: Path) -> None:
+        """Provide the KUBECONFIG of a named context, for the command and `--kubeconfig-out`."""
+        settings = self._settings
+        if self._local is not None or settings.in_cluster:
+            return
+        source = (
+            settings.kubeconfig
+            or Path(
+                os.environ.get("KUBECONFIG", "").split(os.pathsep)[0] or "~/.kube/config"
+            ).expanduser()
+        )
+        content = yaml.safe_load(source.read_text(encoding="utf-8"))
+        content["current-context"] = cluster.context
+        for path in (directory / "kubeconfig", settings.kubeconfig_out):
+            if path is not None:
+                path.touch(mode=0o600)
+                path.write_text(yaml.safe_dump(content), encoding="utf-8")
+        self._kubeconfig = (directory / "kubeconfig").absolute()
+
+    def _next_steps(self) -> list[str]:
+        settings = self._settings
+        if settings.keep and not self._is_own_plane:
+            return [f"fleet clean --run {self._run_id}  # removes the nodes that were kept"]
+        if self._is_own_plane and not settings.command:
+            return [
+                "fleet controlplane up  # a control plane that outlives the run",
+                "fleet spawn --nodes 1000 -- kubectl get nodes  # any test suite, on fleet nodes",
+            ]
+        return []
+
+
+def ask_on_terminal(question: str) -> bool:
+    """Ask a person; anything but yes is no."""
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
