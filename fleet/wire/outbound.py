@@ -230,6 +230,7 @@ class Outbound:
         stream.owner = None
         if self._uploads is not None:
             self._uploads.pop(stream.sid, None)
+            self._uploads = self._uploads or None
         if self.goaway_last >= 0 and not self.streams:
             self.attention = True  # drained
 

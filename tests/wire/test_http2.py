@@ -1,0 +1,537 @@
+import contextlib
+import itertools
+import struct
+
+import hpack as library
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fleet.errors import LocalProtocolError, RemoteProtocolError
+from fleet.wire import frames, hpack
+from fleet.wire.http2 import Http2Connection
+from fleet.wire.messages import ContentType, Failure, Request, Response, StreamOpened
+from fleet.wire.streams import Inbox, Stream
+
+GET = Request(b"GET", b"/version")
+PUT = Request(b"PUT", b"/leases/a", b"{}", ContentType.JSON)
+WATCH = Request(b"GET", b"/pods?watch=true&timeoutSeconds=400", stream=True)
+S = 1_000_000_000
+OK = b"\x20\x88"
+END_HEADERS, END_STREAM = frames.END_HEADERS, frames.END_STREAM
+Frame = tuple[int, int, int, bytes]
+
+
+def settings_frame(**values: int) -> bytes:
+    names = {"table": 1, "streams": 3, "window": 4, "frame": 5}
+    pairs = (struct.pack(">HL", names[name], value) for name, value in values.items())
+    return frames.frame(frames.SETTINGS, 0, 0, b"".join(pairs))
+
+
+def headers(sid: int, block: bytes = OK, *, end: bool = False) -> bytes:
+    return frames.frame(frames.HEADERS, END_HEADERS | (END_STREAM if end else 0), sid, block)
+
+
+def data(sid: int, body: bytes, *, end: bool = False) -> bytes:
+    return frames.frame(frames.DATA, END_STREAM if end else 0, sid, body)
+
+
+def reset(sid: int, code: int) -> bytes:
+    return frames.frame(frames.RST_STREAM, 0, sid, code.to_bytes(4, "big"))
+
+
+def goaway(last: int, code: int = 0, text: bytes = b"") -> bytes:
+    payload = last.to_bytes(4, "big") + code.to_bytes(4, "big") + text
+    return frames.frame(frames.GOAWAY, 0, 0, payload)
+
+
+def widen(sid: int, gain: int) -> bytes:
+    return frames.frame(frames.WINDOW_UPDATE, 0, sid, gain.to_bytes(4, "big"))
+
+
+class Client:
+    """A connection, its inbox, and what it wrote, taken apart."""
+
+    def __init__(self, *, settled: bool = True, token: bytes = b"Bearer t") -> None:
+        plan = hpack.HeaderPlan(b"host:6443", token, b"agent", b"accept")
+        self.connection = Http2Connection(plan, b"system:node:a")
+        self.inbox: Inbox = []
+        self.decoder = library.Decoder()
+        assert bytes(self.connection.out).startswith(frames.PREFACE)
+        del self.connection.out[: len(frames.PREFACE)]
+        if settled:
+            self.feed(settings_frame())
+            self.written()
+
+    def send(self, request: Request = GET, token: object = "a") -> Stream:
+        stream = Stream(token, request)
+        self.connection.open_stream(stream)
+        return stream
+
+    def feed(self, *chunks: bytes, now_ns: int = 2) -> None:
+        for chunk in chunks:
+            self.connection.receive(memoryview(chunk), now_ns, self.inbox)
+
+    def taken(self) -> Inbox:
+        entries, self.inbox = self.inbox, []
+        return entries
+
+    def written(self) -> list[Frame]:
+        out = bytes(self.connection.out)
+        self.connection.out.clear()
+        self.connection.on_written(1)
+        found, at = [], 0
+        while at < len(out):
+            high, low, kind, flags, sid = frames.HEAD.unpack_from(out, at)
+            stop = at + 9 + (high << 16 | low)
+            found.append((kind, flags, sid, out[at + 9 : stop]))
+            at = stop
+        return found
+
+    def fields(self, block: bytes) -> dict[str, str]:
+        return {str(name): str(value) for name, value in self.decoder.decode(block)}
+
+
+def answer(code: int = 200, body: bytes = b"", retry: int = -1) -> Response:
+    return Response(code, body, 1, 2, retry)
+
+
+def failed(failure: Failure, detail: str) -> Response:
+    return Response(0, b"", 1, 2, -1, failure, detail)
+
+
+def test_the_first_frames_set_our_terms() -> None:
+    client = Client(settled=False)
+    assert client.written() == [
+        (frames.SETTINGS, 0, 0, bytes.fromhex("00010000000000020000000000047fffffff")),
+        (frames.WINDOW_UPDATE, 0, 0, (2**30).to_bytes(4, "big")),
+    ]
+
+
+def test_requests_carry_what_a_kubelet_sends() -> None:
+    client = Client()
+    client.send(PUT)
+    client.send(GET)
+    put, body, get = client.written()
+    assert put[:3] == (frames.HEADERS, END_HEADERS, 1)
+    assert client.fields(put[3]) == {
+        ":method": "PUT",
+        ":scheme": "https",
+        ":path": "/leases/a",
+        ":authority": "host:6443",
+        "authorization": "Bearer t",
+        "user-agent": "agent",
+        "accept": "accept",
+        "impersonate-user": "system:node:a",
+        "content-type": "application/json",
+        "content-length": "2",
+    }
+    assert body == (frames.DATA, END_STREAM, 1, b"{}")
+    assert get[:3] == (frames.HEADERS, END_HEADERS | END_STREAM, 3)
+    assert client.fields(get[3])["authorization"] == "Bearer t"
+    assert len(get[3]) == 1 + 1 + 2 + len(GET.path) + 5
+
+
+def test_a_user_of_one_request_is_a_literal() -> None:
+    client = Client()
+    client.connection.user = b""
+    for user in (b"system:node:b", b"system:node:c"):
+        client.send(GET._replace(user=user))
+        ((_, _, _, block),) = client.written()
+        assert client.fields(block)["impersonate-user"] == user.decode()
+
+
+def test_a_rotated_token_replaces_the_old_one() -> None:
+    client = Client()
+    client.send()
+    client.fields(client.written()[0][3])
+    client.connection.use_plan(hpack.HeaderPlan(b"h", b"Bearer new", b"agent", b"accept"))
+    for _ in range(2):
+        client.send()
+        assert client.fields(client.written()[0][3])["authorization"] == "Bearer new"
+
+
+def test_the_peers_table_size_is_honoured() -> None:
+    client = Client()
+    client.send()
+    client.fields(client.written()[0][3])
+    client.feed(settings_frame(table=100))
+    client.decoder.max_allowed_table_size = 100
+    client.written()
+    for _ in range(2):
+        client.send()
+        assert client.fields(client.written()[0][3])["authorization"] == "Bearer t"
+    client.feed(settings_frame(table=65536))
+    assert client.connection._table_bytes == 4096
+
+
+def test_a_first_block_above_the_frame_size_is_continued() -> None:
+    client = Client(token=b"Bearer " + b"t" * 40_000)
+    client.send(PUT)
+    written = client.written()
+    assert [frame[:2] for frame in written] == [
+        (frames.HEADERS, 0),
+        (frames.CONTINUATION, 0),
+        (frames.CONTINUATION, END_HEADERS),
+        (frames.DATA, END_STREAM),
+    ]
+    block = b"".join(frame[3] for frame in written[:3])
+    assert client.fields(block)["authorization"].endswith("t" * 100)
+
+
+TRANSCRIPT = (
+    settings_frame(streams=250, frame=16384)
+    + frames.frame(frames.SETTINGS, frames.ACK, 0)
+    + headers(1, b"\x20\x88\x5f\x10application/json")
+    + data(1, b"hello ")
+    + frames.frame(frames.PING, 0, 0, b"12345678")
+    + headers(3)
+    + data(3, b"one")
+    + frames.frame(frames.DATA, frames.PADDED, 3, b"\x02two??")
+    + data(1, b"world", end=True)
+    + frames.frame(
+        frames.HEADERS, frames.PADDED | frames.PRIORITY_FLAG, 5, b"\x03" + bytes(5) + b"\x20\x08???"
+    )
+    + frames.frame(frames.CONTINUATION, 0, 5, b"\x82\x10")
+    + frames.frame(frames.CONTINUATION, END_HEADERS, 5, b"\x03")
+    + frames.frame(0x20, 0xFF, 7, b"an unknown frame")
+    + frames.frame(frames.PRIORITY, 0, 3, bytes(5))
+    + data(5, b"", end=True)
+    + data(3, b"", end=True)
+)
+ANSWERS = [
+    ("w", StreamOpened(1, 2)),
+    ("w", b"one"),
+    ("w", b"two"),
+    ("a", answer(200, b"hello world")),
+    ("b", answer(201)),
+    ("w", answer(200)),
+]
+
+
+def play(cuts: list[int]) -> None:
+    client = Client(settled=False)
+    client.send(GET, "a")
+    client.send(WATCH._replace(path=b"/w"), "w")
+    client.send(PUT, "b")
+    client.written()
+    places = [0, *sorted(cuts), len(TRANSCRIPT)]
+    client.feed(*(TRANSCRIPT[a:b] for a, b in itertools.pairwise(places)))
+    assert client.taken() == ANSWERS
+    assert client.connection.streams == {}
+    assert client.connection._rest is None
+    assert client.connection.streams_max == 250
+    assert client.written() == [
+        (frames.SETTINGS, frames.ACK, 0, b""),
+        (frames.PING, frames.ACK, 0, b"12345678"),
+    ]
+
+
+def test_a_transcript_cut_at_every_byte() -> None:
+    for cut in range(len(TRANSCRIPT)):
+        play([cut])
+    play(list(range(len(TRANSCRIPT))))
+
+
+@given(st.lists(st.integers(0, len(TRANSCRIPT)), max_size=12))
+def test_a_transcript_cut_anywhere(cuts: list[int]) -> None:
+    play(cuts)
+
+
+@settings(max_examples=300)
+@given(st.binary(max_size=120), st.integers(0, len(TRANSCRIPT)))
+def test_garbage_only_ever_breaks_the_protocol(garbage: bytes, at: int) -> None:
+    client = Client(settled=False)
+    client.send(GET)
+    client.send(WATCH, "w")
+    with contextlib.suppress(RemoteProtocolError):
+        client.feed(TRANSCRIPT[:at] + garbage + TRANSCRIPT[at:])
+
+
+def test_a_first_block_that_opens_with_a_table_size_update() -> None:
+    client = Client()
+    client.send()
+    client.written()
+    client.feed(headers(1, b"\x20\x20\x88", end=True))
+    assert client.taken() == [("a", answer())]
+
+
+def test_an_informational_answer_is_not_the_answer() -> None:
+    client = Client()
+    client.send()
+    client.written()
+    client.feed(headers(1, b"\x08\x03103"), headers(1, end=True))
+    assert client.taken() == [("a", answer())]
+
+
+def test_an_error_brings_body_and_retry_after() -> None:
+    client = Client()
+    client.send(WATCH)
+    client.written()
+    client.feed(headers(1, b"\x08\x03429\x0f\x26\x017"), data(1, b"too "), data(1, b"many"))
+    client.feed(headers(1, b"\x00\x01t\x01t", end=True))  # trailers
+    assert client.taken() == [("a", answer(429, b"too many", 7))]
+
+
+def test_a_watch_past_a_megabyte_keeps_nothing_and_never_waits() -> None:
+    client = Client()
+    stream = client.send(WATCH)
+    client.written()
+    client.feed(headers(1))
+    chunk = data(1, b"x" * 16384)
+    total = 0
+    for _ in range(200):
+        client.feed(chunk[:9000], chunk[9000:])
+    for _, entry in client.taken()[1:]:
+        assert isinstance(entry, bytes)
+        total += len(entry)
+    assert total == 200 * 16384
+    assert stream.body == b""
+    assert client.connection._rest is None
+    assert client.written() == []  # both windows are far from half
+
+
+def test_windows_are_refilled_at_half() -> None:
+    client = Client()
+    stream = client.send(WATCH)
+    client.written()
+    client.feed(headers(1))
+    client.connection._received = 2**29 - 10
+    stream.received = 2**30 - 15
+    client.feed(data(1, b"x" * 20))
+    assert client.written() == [
+        (frames.WINDOW_UPDATE, 0, 0, (2**29 + 10).to_bytes(4, "big")),
+        (frames.WINDOW_UPDATE, 0, 1, (2**30 + 5).to_bytes(4, "big")),
+    ]
+    client.feed(data(1, b"x"))
+    assert client.written() == []
+
+
+def test_a_body_waits_for_the_windows() -> None:
+    client = Client(settled=False)
+    client.feed(settings_frame(window=10))
+    client.written()
+    body = b"0123456789" * 10
+    stream = client.send(PUT._replace(body=body))
+    assert [frame[3] for frame in client.written()][1:] == [body[:10]]
+    assert stream.sent_ns == 0
+    client.feed(settings_frame(window=15))
+    assert [frame[3] for frame in client.written()] == [body[10:15], b""]
+    client.feed(widen(1, 50), widen(9, 5))
+    assert client.written() == [(frames.DATA, 0, 1, body[15:65])]
+    client.connection._send_window = 5
+    client.feed(widen(1, 100))
+    assert client.written() == [(frames.DATA, 0, 1, body[65:70])]
+    client.feed(widen(0, 1000))
+    assert client.written() == [(frames.DATA, END_STREAM, 1, body[70:])]
+    assert stream.sent_ns == 1
+    assert client.connection._uploads is None
+
+
+def test_a_large_body_is_split_into_frames() -> None:
+    client = Client()
+    client.feed(settings_frame(window=2**20), widen(0, 2**20))
+    client.written()
+    client.send(PUT._replace(body=b"x" * 40_000))
+    written = client.written()[1:]
+    assert [(len(frame[3]), frame[1]) for frame in written] == [(16384, 0), (16384, 0), (7232, 1)]
+
+
+def test_an_early_answer_stops_the_upload() -> None:
+    client = Client()
+    client.feed(settings_frame(window=1))
+    client.send(PUT)
+    client.written()
+    client.feed(headers(1, b"\x08\x03413", end=True))
+    assert client.taken() == [("a", Response(413, b"", 2, 2))]
+    assert client.written() == [(frames.RST_STREAM, 0, 1, (8).to_bytes(4, "big"))]
+    assert client.connection._uploads is None
+
+
+def test_the_101st_stream_does_not_fit() -> None:
+    client = Client()
+    for number in range(100):
+        assert client.connection.has_room()
+        client.send(WATCH, number)
+    assert not client.connection.has_room()
+    with pytest.raises(LocalProtocolError):
+        client.send()
+    client.feed(headers(1, end=True))
+    assert client.connection.has_room()
+
+
+def test_goaway_with_open_watches() -> None:
+    client = Client()
+    for number in range(3):
+        client.send(WATCH, number)
+    put = client.send(PUT, "put")
+    again = client.send(GET, "again")
+    again.retried = True
+    client.written()
+    client.feed(headers(1), headers(3))
+    client.taken()
+    client.feed(goaway(2**31 - 1), goaway(5, 0, b"bye"))
+    connection = client.connection
+    assert connection.attention
+    assert not connection.has_room()
+    assert connection.refused == [put]  # the owner sends it once more
+    assert (put.retried, put.owner) == (True, None)
+    assert client.taken() == [("again", failed(Failure.LOST, "server sent GOAWAY: NO_ERROR bye"))]
+    connection.attention = False
+    client.feed(data(1, b"still open"), headers(5, end=True), data(3, b"", end=True))
+    assert len(client.taken()) == 4
+    assert not connection.attention or connection.ended_early
+    connection.attention = False
+    client.feed(data(1, b"", end=True))
+    assert connection.attention  # drained
+    assert connection.streams == {}
+
+
+def test_a_refused_stream_is_handed_back_once() -> None:
+    client = Client()
+    stream = client.send()
+    client.written()
+    client.feed(reset(1, frames.ErrorCode.REFUSED_STREAM))
+    assert client.connection.refused == [stream]
+    assert client.taken() == []
+    client.connection.open_stream(stream)
+    client.written()
+    client.feed(reset(3, frames.ErrorCode.REFUSED_STREAM))
+    detail = "server reset the stream: REFUSED_STREAM"
+    assert client.taken() == [("a", failed(Failure.RESET, detail))]
+
+
+def test_a_reset_watch_and_an_unknown_code() -> None:
+    client = Client()
+    client.send(WATCH)
+    client.send(GET, "b")
+    client.written()
+    client.feed(headers(1), reset(1, 2), reset(3, 99))
+    assert client.taken()[1:] == [
+        ("a", failed(Failure.RESET, "server reset the stream: INTERNAL_ERROR")),
+        ("b", failed(Failure.RESET, "server reset the stream: error 99")),
+    ]
+    assert client.connection.resets == 2
+
+
+def test_a_cancelled_stream_is_silent() -> None:
+    client = Client()
+    stream = client.send()
+    client.written()
+    client.connection.cancel(stream)
+    assert client.written() == [(frames.RST_STREAM, 0, 1, (8).to_bytes(4, "big"))]
+    client.feed(headers(1), data(1, b"late", end=True), reset(1, 8))
+    assert client.taken() == []
+
+
+def test_a_watch_that_ends_before_its_time_is_counted() -> None:
+    client = Client()
+    client.send(WATCH)
+    client.send(WATCH, "b")
+    client.feed(headers(1), headers(3), now_ns=0)
+    client.feed(data(1, b"", end=True), now_ns=399 * S)
+    assert client.connection.ended_early == 0
+    client.feed(data(3, b"", end=True), now_ns=300 * S)
+    assert client.connection.ended_early == 1
+    assert client.connection.attention
+
+
+def test_an_answer_without_bound_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleet.wire.http2.BODY_BYTES_MAX", 10)
+    client = Client()
+    client.send()
+    client.written()
+    client.feed(headers(1), data(1, b"123456"), data(1, b"123456", end=True))
+    assert client.taken() == [("a", failed(Failure.RESET, "answer above 10 bytes"))]
+    assert client.written() == [(frames.RST_STREAM, 0, 1, (8).to_bytes(4, "big"))]
+
+
+def test_a_peer_that_asks_and_does_not_read() -> None:
+    client = Client()
+    with pytest.raises(RemoteProtocolError) as caught:
+        client.feed(*(frames.frame(frames.PING, 0, 0, bytes(8)) * 1000 for _ in range(100)))
+    assert caught.value.code == frames.ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_a_ping_and_a_goodbye() -> None:
+    client = Client()
+    client.connection.ping()
+    client.feed(frames.frame(frames.PING, frames.ACK, 0, b"fleetfle"))
+    client.connection.say_goodbye(1)
+    assert client.written() == [
+        (frames.PING, 0, 0, b"fleetfle"),
+        (frames.GOAWAY, 0, 0, bytes(7) + b"\x01"),
+    ]
+
+
+CODE = frames.ErrorCode
+BREACHES = {
+    "data before headers": (data(1, b"x"), CODE.PROTOCOL_ERROR),
+    "data on an idle stream": (data(5, b"x"), CODE.PROTOCOL_ERROR),
+    "headers on an even stream": (headers(2), CODE.PROTOCOL_ERROR),
+    "reset of an idle stream": (reset(7, 8), CODE.PROTOCOL_ERROR),
+    "a frame too large": (b"\x00\x40\x01\x00\x00\x00\x00\x00\x01", CODE.FRAME_SIZE_ERROR),
+    "continuation alone": (frames.frame(frames.CONTINUATION, 4, 1, b""), CODE.PROTOCOL_ERROR),
+    "a gap in a block": (
+        frames.frame(frames.HEADERS, 0, 1, b"\x88") + data(1, b""),
+        CODE.PROTOCOL_ERROR,
+    ),
+    "another stream's continuation": (
+        frames.frame(frames.HEADERS, 0, 1, b"") + frames.frame(frames.CONTINUATION, 4, 3, b""),
+        CODE.PROTOCOL_ERROR,
+    ),
+    "an endless block": (
+        frames.frame(frames.HEADERS, 0, 1, b"")
+        + frames.frame(frames.CONTINUATION, 0, 1, bytes(16384)) * 5,
+        CODE.ENHANCE_YOUR_CALM,
+    ),
+    "padding too long": (
+        headers(1) + frames.frame(frames.DATA, frames.PADDED, 1, b"\x05abc"),
+        CODE.PROTOCOL_ERROR,
+    ),
+    "padding of nothing": (
+        headers(1) + frames.frame(frames.DATA, frames.PADDED, 1, b""),
+        CODE.PROTOCOL_ERROR,
+    ),
+    "short priority": (
+        frames.frame(frames.HEADERS, frames.PRIORITY_FLAG | END_HEADERS, 1, b"123"),
+        CODE.FRAME_SIZE_ERROR,
+    ),
+    "endless trailers": (headers(1) + headers(1), CODE.PROTOCOL_ERROR),
+    "the end at 103": (headers(1, b"\x08\x03103", end=True), CODE.PROTOCOL_ERROR),
+    "a push": (frames.frame(frames.PUSH_PROMISE, 4, 1, bytes(4)), CODE.PROTOCOL_ERROR),
+    "settings on a stream": (frames.frame(frames.SETTINGS, 0, 1), CODE.PROTOCOL_ERROR),
+    "a reset of nothing": (reset(0, 1), CODE.PROTOCOL_ERROR),
+    "odd settings": (frames.frame(frames.SETTINGS, 0, 0, bytes(5)), CODE.FRAME_SIZE_ERROR),
+    "a small frame size": (settings_frame(frame=100), CODE.PROTOCOL_ERROR),
+    "a huge window": (settings_frame(window=2**31), CODE.FLOW_CONTROL_ERROR),
+    "a window of nothing": (widen(0, 0), CODE.PROTOCOL_ERROR),
+    "a connection window too large": (widen(0, 2**31 - 1), CODE.FLOW_CONTROL_ERROR),
+    "a short ping": (frames.frame(frames.PING, 0, 0, b"1"), CODE.FRAME_SIZE_ERROR),
+    "a short goaway": (frames.frame(frames.GOAWAY, 0, 0, bytes(7)), CODE.FRAME_SIZE_ERROR),
+    "a bad block": (headers(1, b"\xff\xff\xff\x7f"), CODE.COMPRESSION_ERROR),
+}
+
+
+@pytest.mark.parametrize("name", BREACHES)
+def test_a_breach_names_its_code(name: str) -> None:
+    sent, code = BREACHES[name]
+    client = Client()
+    client.send()
+    with pytest.raises(RemoteProtocolError) as caught:
+        client.feed(sent)
+    assert caught.value.code == code
+
+
+def test_a_server_of_another_protocol() -> None:
+    client = Client(settled=False)
+    with pytest.raises(RemoteProtocolError, match="does not speak HTTP/2"):
+        client.feed(b"\x00\x00\x00\x06\x00\x00\x00\x00\x00")
+
+
+def test_stream_numbers_run_out() -> None:
+    client = Client()
+    client.connection._next_id = 2**31 - 1
+    client.send()
+    assert client.connection.is_spent()
+    assert not client.connection.has_room()

@@ -1,0 +1,601 @@
+"""The transport against a real TLS server on loopback. Time is a number that the test moves."""
+
+import asyncio
+import errno
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+import uvloop
+from peer import Certificate, Handler, Peer, PeerConnection, Received, by_path
+
+from fleet.wire.connection import Connection, State, client_context
+from fleet.wire.frames import ErrorCode
+from fleet.wire.messages import ContentType, Failure, Request, Response, StreamOpened
+from fleet.wire.streams import Inbox
+from fleet.wire.transport import (
+    ConnectionDown,
+    ConnectionUp,
+    DialBackoff,
+    Endpoint,
+    Transport,
+)
+
+S = 1_000_000_000
+GET = Request(b"GET", b"/bytes")
+WATCH = Request(b"GET", b"/watch", stream=True)
+SILENT = Request(b"GET", b"/silent")
+
+
+class Harness:
+    """A transport with a clock that stands still, and what it delivered."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        certificate: Certificate,
+        backoff: DialBackoff | None = None,
+        authorization: bytes = b"Bearer token",
+    ) -> None:
+        self.now_ns = S
+        self.inbox: Inbox = []
+        self.seen: Inbox = []
+        self.news = asyncio.Event()
+        self.transport = Transport(
+            endpoint,
+            client_context(str(certificate.certificate)),
+            user_agent=b"kubelet/v1.36.3",
+            authorization=authorization,
+            accept=b"application/json",
+            now_ns=lambda: self.now_ns,
+            inbox=self.inbox,
+            on_ready=self.take,
+            loop=asyncio.get_running_loop(),
+            dial_backoff=backoff,
+        )
+        self.stats = self.transport.stats
+
+    def take(self) -> None:
+        self.seen += self.inbox
+        self.inbox.clear()
+        self.news.set()
+
+    def send(self, request: Request = GET, token: object = "a", pool: int = 1) -> None:
+        self.transport.send(pool, request, token)
+
+    def sweep(self, seconds: float = 0) -> None:
+        self.now_ns += int(seconds * S)
+        self.transport.sweep(self.now_ns)
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        async with asyncio.timeout(8):
+            while not done():
+                self.news.clear()
+                await self.news.wait()
+
+    async def answers(self, count: int) -> dict[object, Response]:
+        """Wait until that many requests are answered; return the answers by token."""
+        self.transport.flush()
+        await self.until(lambda: len(self.responses()) >= count)
+        found = self.responses()
+        assert len(found) == count
+        self.seen.clear()
+        return dict(found)
+
+    def responses(self) -> list[tuple[object, Response]]:
+        return [(token, entry) for token, entry in self.seen if isinstance(entry, Response)]
+
+    async def opened(self, count: int) -> None:
+        self.transport.flush()
+        await self.until(lambda: self.count(StreamOpened) >= count)
+
+    def count(self, kind: type) -> int:
+        return sum(isinstance(entry, kind) for _, entry in self.seen)
+
+
+@asynccontextmanager
+async def running(peer: Peer, certificate: Certificate, *pools: int) -> AsyncIterator[Harness]:
+    harness = Harness(Endpoint("127.0.0.1", peer.port), certificate)
+    for pool in pools or (1,):
+        harness.transport.open_pool(pool, b"system:node:%d" % pool)
+    try:
+        yield harness
+    finally:
+        await harness.transport.close()
+
+
+async def spin(done: Callable[[], bool]) -> None:
+    """Turn the loop until something that delivers nothing has happened."""
+    async with asyncio.timeout(5):
+        while not done():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+def run(test: Coroutine[None, None, None]) -> None:
+    uvloop.run(test)
+
+
+def with_peer(
+    certificate: Certificate,
+    test: Callable[[Peer, Harness], Coroutine[None, None, None]],
+    handler: Handler = by_path,
+    settings: dict[int, int] | None = None,
+) -> None:
+    """Run a test against a peer with one pool open."""
+
+    async def body(peer: Peer) -> None:
+        async with running(peer, certificate) as harness:
+            await test(peer, harness)
+
+    with Peer(certificate, handler, settings) as peer:
+        run(body(peer))
+
+
+def test_requests_share_one_connection(certificate: Certificate) -> None:
+    async def test(peer: Peer, harness: Harness) -> None:
+        harness.send()
+        first = await harness.answers(1)
+        assert first["a"].code == 200
+        assert first["a"].body == b"ok"
+        harness.send(Request(b"PUT", b"/bytes", b"{}", ContentType.JSON), "put")
+        harness.send(Request(b"GET", b"/status?code=429&retry=7"), "busy")
+        harness.send(Request(b"POST", b"/status?code=201"), "created")
+        answers = await harness.answers(3)
+        assert [
+            (answers[t].code, answers[t].retry_after_s) for t in ("put", "busy", "created")
+        ] == [
+            (200, -1),
+            (429, 7),
+            (201, -1),
+        ]
+        assert len(peer.connections) == 1
+        assert [r.headers["impersonate-user"] for r in peer.requests] == ["system:node:1"] * 4
+        assert peer.requests[1].body == b"{}"
+        assert harness.stats.requests == 4
+
+    with_peer(certificate, test)
+
+
+def test_a_rotated_token_and_a_small_table(certificate: Certificate) -> None:
+    async def test(peer: Peer, harness: Harness) -> None:
+        harness.send()
+        await harness.answers(1)
+        harness.send()
+        await harness.answers(1)
+        harness.transport.set_authorization(b"Bearer " + b"n" * 2048)
+        for _ in range(2):
+            harness.send()
+            await harness.answers(1)
+        tokens = [r.headers["authorization"][-5:] for r in peer.requests]
+        assert tokens == ["token", "token", "nnnnn", "nnnnn"]
+
+    with_peer(certificate, test, settings={1: 150})
+    with_peer(certificate, test)
+
+
+def test_the_101st_stream_opens_a_second_connection(certificate: Certificate) -> None:
+    async def test(peer: Peer, harness: Harness) -> None:
+        for number in range(101):
+            harness.send(WATCH, number)
+        await harness.opened(101)
+        assert len(peer.connections) == 2
+        assert sorted(r.connection for r in peer.requests) == [0] * 100 + [1]
+        harness.sweep()
+        assert harness.stats.streams == 101
+        assert harness.stats.connections == 2
+
+    with_peer(certificate, test)
+
+
+def test_a_small_stream_limit_is_learnt(certificate: Certificate) -> None:
+    """The first connection refuses what it does not take; later ones are not tried with 100."""
+
+    def handler(connection: PeerConnection, request: Received) -> None:
+        if connection.number == 0 and request.sid > 5:
+            connection.reset(request.sid, ErrorCode.REFUSED_STREAM)
+        else:
+            connection.answer(request.sid, end=False)
+
+    async def test(peer: Peer, harness: Harness) -> None:
+        for number in range(9):
+            harness.send(WATCH, number)
+        await harness.opened(9)
+        assert len(peer.connections) == 3
+        assert harness.stats.retries == harness.stats.resets == 6
+
+    with_peer(certificate, test, handler, settings={3: 3})
+
+
+def test_goaway_drains_watches_and_sends_the_unseen_again(certificate: Certificate) -> None:
+    def handler(connection: PeerConnection, request: Received) -> None:
+        if connection.number == 0 and request.headers[":path"] == "/last":
+            connection.go_away(3)
+        else:
+            by_path(connection, request)
+
+    async def test(peer: Peer, harness: Harness) -> None:
+        harness.send(WATCH, "w1")
+        harness.send(WATCH, "w2")
+        await harness.opened(2)
+        harness.send(Request(b"GET", b"/last"), "last")
+        answers = await harness.answers(1)
+        assert answers["last"].code == 200
+        assert [r.connection for r in peer.requests] == [0, 0, 0, 1]
+        old = peer.connections[0]
+        peer.call(lambda: old.send(0, 0, 1, b"still here"))
+        await harness.until(lambda: ("w1", b"still here") in harness.seen)
+        peer.call(lambda: old.send(0, 1, 1))
+        peer.call(lambda: old.send(0, 1, 3))
+        answers = await harness.answers(2)
+        assert [answers[token].failure for token in ("w1", "w2")] == [Failure.NONE] * 2
+        harness.sweep()
+        assert (harness.stats.connections, harness.stats.goaways) == (1, 1)
+
+    with_peer(certificate, test, handler)
+
+
+def test_a_lost_connection_answers_for_everything(certificate: Certificate) -> None:
+    async def test(peer: Peer, harness: Harness) -> None:
+        harness.send(WATCH, "w")
+        harness.send(SILENT, "s")
+        await harness.opened(1)
+        peer.call(peer.connections[0].drop)
+        answers = await harness.answers(2)
+        assert {answer.failure for answer in answers.values()} == {Failure.LOST}
+        harness.send()
+        answers = await harness.answers(1)
+        assert answers["a"].code == 200
+        assert len(peer.connections) == 2
+
+    with_peer(certificate, test)
+
+
+def test_a_breach_closes_only_its_connection(certificate: Certificate) -> None:
+    async def body(peer: Peer) -> None:
+        async with running(peer, certificate, 1, 2) as harness:
+            harness.send(WATCH, "one", pool=1)
+            harness.send(WATCH, "two", pool=2)
+            await harness.opened(2)
+            bad = peer.connections[peer.requests[0].connection]
+            peer.call(lambda: bad.send(5, 4, 1, bytes(4)))
+            answers = await harness.answers(1)
+            (answer,) = answers.values()
+            assert answer.failure is Failure.LOST
+            assert answer.detail == "HTTP/2: PUSH_PROMISE, which we refused"
+            harness.sweep()
+            assert harness.stats.streams == 1
+            peer.call(lambda: None)
+            assert bad.goaways == [1]
+
+    with Peer(certificate) as peer:
+        run(body(peer))
+
+
+def test_requests_time_out_wherever_they_are(certificate: Certificate) -> None:
+    async def test(peer: Peer, harness: Harness) -> None:
+        harness.send(SILENT._replace(timeout_ns=S), "short")
+        harness.send(SILENT._replace(timeout_ns=5 * S), "long")
+        harness.send(WATCH._replace(timeout_ns=S), "watch")  # until its headers
+        await harness.opened(1)
+        harness.sweep(0.9)
+        assert harness.responses() == []
+        harness.sweep(0.2)
+        answers = await harness.answers(1)
+        assert answers["short"].failure is Failure.TIMEOUT
+        harness.sweep(5)
+        answers = await harness.answers(1)
+        assert answers["long"].failure is Failure.TIMEOUT
+        harness.send()
+        await harness.answers(1)
+        assert [code for _, code in peer.connections[0].resets] == [ErrorCode.CANCEL] * 2
+        assert harness.stats.timeouts == 2
+
+    with_peer(certificate, test)
+
+
+def test_a_cancelled_request_is_not_answered(certificate: Certificate) -> None:
+    async def test(peer: Peer, harness: Harness) -> None:
+        harness.send(GET, "waits")
+        harness.send(SILENT, "other")
+        harness.transport.cancel(1, "waits")
+        harness.transport.cancel(1, "nobody")
+        harness.send(WATCH, "w")
+        await harness.opened(1)
+        harness.transport.cancel(1, "w")
+        harness.send(GET, "last")
+        answers = await harness.answers(1)
+        assert list(answers) == ["last"]
+        assert [r.headers[":path"] for r in peer.requests] == ["/silent", "/watch", "/bytes"]
+        assert peer.connections[0].resets == [(3, ErrorCode.CANCEL)]
+
+    with_peer(certificate, test)
+
+
+def test_pings_are_sent_when_idle_and_missed_when_lost(certificate: Certificate) -> None:
+    async def test(peer: Peer, harness: Harness) -> None:
+        harness.send(WATCH, "w")
+        await harness.opened(1)
+        harness.sweep(29)
+        connection = next(iter(harness.transport._by_fd.values()))
+        assert connection.ping_ns == 0
+        harness.sweep(2)
+        asked_ns = connection.ping_ns
+        assert asked_ns == harness.now_ns
+        harness.now_ns += S
+        read_ns = connection.read_ns
+        await spin(lambda: connection.read_ns != read_ns)
+        harness.sweep(15)
+        assert connection.ping_ns == 0
+        peer.answers_pings = False
+        harness.sweep(31)
+        harness.sweep(14)
+        assert harness.responses() == []
+        harness.sweep(2)
+        answers = await harness.answers(1)
+        assert answers["w"].failure is Failure.LOST
+        assert answers["w"].detail == "the server did not answer a ping"
+        assert harness.stats.pings_lost == 1
+
+    with_peer(certificate, test)
+
+
+def test_a_closed_pool_answers_for_everything(certificate: Certificate) -> None:
+    async def test(peer: Peer, harness: Harness) -> None:
+        harness.send(WATCH, "w")
+        await harness.opened(1)
+        harness.transport.open_pool(2)
+        harness.send(GET, "never", pool=2)
+        harness.transport.close_pool(1)
+        harness.transport.close_pool(2)
+        answers = await harness.answers(2)
+        assert {answer.failure for answer in answers.values()} == {Failure.CANCELLED}
+        assert harness.stats.connections == 0
+        await spin(lambda: bool(peer.connections[0].goaways))
+
+    with_peer(certificate, test)
+
+
+@pytest.mark.parametrize("window", [2**16 - 1, 2**20, 2**31 - 1])
+def test_a_large_upload_meets_the_windows_and_a_full_socket(
+    certificate: Certificate, window: int
+) -> None:
+    stuck = []
+
+    async def test(peer: Peer, harness: Harness) -> None:
+        harness.send()
+        await harness.answers(1)  # so that the windows are known
+        pipe = peer.connections[0].transport
+        assert pipe is not None
+        peer.call(pipe.pause_reading)
+        body = bytes(range(256)) * 40_000
+        harness.send(Request(b"POST", b"/bytes", body, ContentType.JSON))
+        harness.transport.flush()
+        stuck.append(next(iter(harness.transport._by_fd.values())).stuck)
+        peer.call(pipe.resume_reading)
+        harness.send(GET, "b")  # a stuck write is repeated with more behind it
+        answers = await harness.answers(2)
+        assert {answer.code for answer in answers.values()} == {200}
+        assert body in [request.body for request in peer.requests]
+        assert all(answer.sent_ns for answer in answers.values())
+
+    with_peer(certificate, test, settings={4: window})
+    assert stuck == [window > 2**30]
+
+
+def test_a_watch_that_ends_early_after_a_lag_was_closed_as_slow(certificate: Certificate) -> None:
+    async def test(peer: Peer, harness: Harness) -> None:
+        for closed_slow in (0, 1):
+            harness.send(Request(b"GET", b"/watch?timeoutSeconds=300", stream=True))
+            await harness.opened(1)
+            peer.call(lambda: peer.connections[0].send(0, 1, peer.requests[-1].sid))
+            await harness.answers(1)
+            assert harness.stats.closed_slow == closed_slow
+            harness.transport._poller.behind_ns = harness.now_ns
+        assert harness.stats.closed_early == 2
+
+    with_peer(certificate, test)
+
+
+@pytest.mark.parametrize("call", ["read_into", "write_out"])
+def test_a_reset_by_the_network_is_told(
+    certificate: Certificate, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def fails(*_: object) -> int:
+        raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+
+    async def test(_peer: Peer, harness: Harness) -> None:
+        harness.send(WATCH, "w")
+        await harness.opened(1)
+        monkeypatch.setattr(Connection, call, fails)
+        harness.send(WATCH, "v")
+        harness.transport.flush()
+        await harness.until(lambda: len(harness.responses()) >= 1)
+        token, answer = harness.responses()[0]
+        assert (token, answer.failure) == ("w", Failure.LOST)
+        assert answer.detail == "connection reset by peer"
+        monkeypatch.undo()
+        if call == "write_out":
+            await harness.opened(2)  # "v" had never reached the socket: it was sent again
+            assert harness.stats.retries == 1
+
+    with_peer(certificate, test)
+
+
+def test_too_many_waiting_requests_are_turned_away(
+    certificate: Certificate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleet.wire.pool.WAITING_MAX", 3)
+
+    async def test(_peer: Peer, harness: Harness) -> None:
+        for number in range(5):
+            harness.send(GET, number)
+        answers = await harness.answers(5)
+        assert [answers[number].code for number in range(5)] == [200, 200, 200, 0, 0]
+        assert answers[4].detail == "too many requests wait"
+
+    with_peer(certificate, test)
+
+
+def test_a_watch_past_a_megabyte(certificate: Certificate) -> None:
+    async def test(_peer: Peer, harness: Harness) -> None:
+        harness.send(Request(b"GET", b"/watch?n=1500000", stream=True), "w")
+
+        def got() -> int:
+            return sum(len(entry) for _, entry in harness.seen if isinstance(entry, bytes))
+
+        harness.transport.flush()
+        await harness.until(lambda: got() == 1_500_000)
+        assert harness.responses() == []
+
+    with_peer(certificate, test)
+
+
+def test_connecting_ahead_is_told(certificate: Certificate) -> None:
+    async def test(peer: Peer, harness: Harness) -> None:
+        harness.transport.connect(1)
+        harness.transport.connect(1)
+        await harness.until(lambda: harness.count(ConnectionUp) == 1)
+        harness.transport.connect(1)
+        assert harness.stats.dials == 1
+        assert len(peer.connections) <= 1
+
+    with_peer(certificate, test)
+
+
+async def dial_once(endpoint: Endpoint, certificate: Certificate) -> str:
+    harness = Harness(endpoint, certificate)
+    harness.transport.open_pool(1)
+    harness.send()
+    answers = await harness.answers(1)
+    await harness.transport.close()
+    assert answers["a"].failure is Failure.DIAL
+    assert harness.stats.dial_failures == 1
+    return answers["a"].detail
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("alpn", "server_name", "detail"),
+    [
+        ("", "", "the server does not offer HTTP/2 (no ALPN protocol h2)"),
+        ("h2", "other.example", "TLS: the server's certificate is not trusted: Hostname mismatch"),
+    ],
+)
+def test_a_server_that_we_cannot_use(
+    certificate: Certificate, alpn: str, server_name: str, detail: str
+) -> None:
+    with Peer(certificate, alpn=alpn) as peer:
+        endpoint = Endpoint("127.0.0.1", peer.port, server_name)
+        found: list[str] = []
+
+        async def body() -> None:
+            found.append(await dial_once(endpoint, certificate))
+
+        run(body())
+        assert detail in found[0]
+
+
+def test_dials_that_fail_say_why(certificate: Certificate) -> None:
+    async def body() -> None:
+        port = free_port()
+        detail = await dial_once(Endpoint("127.0.0.1", port), certificate)
+        assert detail == f"127.0.0.1:{port}: connection refused"
+        assert "connection refused" in await dial_once(Endpoint("localhost", port), certificate)
+        assert "host not found" in await dial_once(Endpoint("name.invalid", 1), certificate)
+
+    run(body())
+
+
+def test_a_silent_server_fails_the_handshake(certificate: Certificate) -> None:
+    async def body() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            harness = Harness(Endpoint("127.0.0.1", listener.getsockname()[1]), certificate)
+            harness.transport.open_pool(1)
+            harness.send()
+            listener.accept()[0].detach()
+            connection = next(iter(harness.transport._by_fd.values()))
+            await spin(lambda: connection.state is State.HANDSHAKE)
+            harness.sweep(9)
+            assert harness.responses() == []
+            harness.sweep(2)
+            answers = await harness.answers(1)
+            assert answers["a"].detail.endswith("TLS handshake timed out")
+            await harness.transport.close()
+
+    run(body())
+
+
+def test_a_failed_dial_backs_off_if_asked_to(certificate: Certificate) -> None:
+    async def body() -> None:
+        endpoint = Endpoint("127.0.0.1", free_port())
+        harness = Harness(endpoint, certificate, DialBackoff(S, 3 * S))
+        harness.transport.open_pool(1)
+        harness.send()
+        await harness.answers(1)
+        for dials, wait_s in ((1, 1), (2, 2), (3, 3), (4, 3)):
+            harness.send()
+            harness.sweep(wait_s - 0.5)
+            assert harness.stats.dials == dials
+            assert harness.responses() == []
+            harness.sweep(0.5)
+            assert harness.stats.dials == dials + 1
+            await harness.answers(1)
+        await harness.transport.close()
+
+    run(body())
+
+
+def test_a_reset_before_the_flush_is_sent_again(certificate: Certificate) -> None:
+    async def test(peer: Peer, harness: Harness) -> None:
+        harness.send()
+        await harness.answers(1)
+        peer.call(peer.connections[0].drop)
+        harness.send(GET, "b")  # queued on a connection whose end we have not seen yet
+        await harness.until(lambda: harness.count(ConnectionDown) == 1)
+        answers = await harness.answers(1)
+        assert answers["b"].code == 200
+
+    with_peer(certificate, test)
+
+
+CONNECTIONS = 500
+
+
+def test_a_400_kb_list_leaves_nothing_behind(certificate: Certificate) -> None:
+    """On 500 connections, with the peer in another process: at most 5 KB each."""
+    program = [sys.executable, str(Path(__file__).with_name("peer.py")), *map(str, certificate)]
+
+    async def each(harness: Harness, request: Request, at_once: int) -> None:
+        for begin in range(0, CONNECTIONS, at_once):
+            for pool in range(begin, begin + at_once):
+                harness.send(request, pool, pool)
+            answers = await harness.answers(at_once)
+            assert {answer.code for answer in answers.values()} == {200}
+
+    async def body(port: int) -> None:
+        harness = Harness(Endpoint("127.0.0.1", port), certificate)
+        for pool in range(CONNECTIONS):
+            harness.transport.open_pool(pool, b"system:node:%d" % pool)
+        await each(harness, GET, 50)
+        before = psutil.Process().memory_info().rss
+        # One by one: what the allocator keeps of many answers at hand is not of a connection.
+        await each(harness, Request(b"GET", b"/bytes?n=400000"), 1)
+        left = psutil.Process().memory_info().rss - before
+        assert left < CONNECTIONS * 5 * 1024
+        await harness.transport.close()
+
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        run(body(int(child.stdout.readline())))
+        child.stdin.close()
