@@ -1,6 +1,7 @@
 """A real control plane: it comes up, is who it should be, and leaves nothing behind."""
 
 import asyncio
+import base64
 import contextlib
 import json
 import os
@@ -15,6 +16,11 @@ from pathlib import Path
 import psutil
 import pytest
 import uvloop
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
 
 from fleet.controlplane import (
     APISERVER,
@@ -32,6 +38,7 @@ from fleet.controlplane import (
     status,
     up,
 )
+from fleet.controlplane.kubeconfig import token_kubeconfig
 from fleet.errors import SetupError
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
@@ -44,9 +51,13 @@ def programs_are_there() -> None:
     assert find_binaries() is not None, "run `fleet controlplane build` first"
 
 
-def kubectl(info: ControlPlaneInfo, *arguments: str, kubeconfig: Path | None = None) -> str:
+def kubectl(
+    info: ControlPlaneInfo, *arguments: str, kubeconfig: Path | None = None, stdin: str = ""
+) -> str:
     command = (*info.kubectl, "--kubeconfig", str(kubeconfig or info.kubeconfig), *arguments)
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
+    return subprocess.run(
+        command, input=stdin, check=True, capture_output=True, text=True, timeout=30
+    ).stdout
 
 
 def listening(info: ControlPlaneInfo) -> set[tuple[str, int]]:
@@ -131,20 +142,89 @@ def look_at(info: ControlPlaneInfo, out: Path) -> None:
     assert "--v=3" in psutil.Process(info.pids[SCHEDULER]).cmdline()
     assert "--unsafe-no-fsync=true" in psutil.Process(info.pids[ETCD]).cmdline()
 
-    # A node alone, without a kubelet: its pod network comes from the controller-manager, and only
-    # group system:nodes, which the user name yields by itself, may write its status.
+    can_join(info)
+    gets_a_certificate(info)
+
+
+def can_join(info: ControlPlaneInfo) -> None:
+    """Be a node by name alone: the user name yields group system:nodes, and with it the rights."""
     node = json.dumps({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n0"}})
-    manifest = out.with_name("node.json")
-    manifest.write_text(node)
-    kubectl(info, "create", "-f", str(manifest))
-    wait = ("wait", "--for=jsonpath={.spec.podCIDR}", "node/n0", "--timeout=20s")
-    kubectl(info, *wait)
+    kubectl(info, "--as", "system:node:n0", "create", "-f", "-", stdin=node)
+    kubectl(info, "wait", "--for=jsonpath={.spec.podCIDR}", "node/n0", "--timeout=20s")
     assert kubectl(info, "get", "node", "n0", "-o", "jsonpath={.spec.podCIDR}").endswith("/24")
-    allowed = kubectl(info, "--as", "system:node:n0", "auth", "can-i", "create", "csr")
-    assert allowed.strip() == "yes"
     kubectl(info, "--as", "system:node:n0", "label", "node", "n0", "a=b")
     with pytest.raises(subprocess.CalledProcessError):  # NodeRestriction
         kubectl(info, "--as", "system:node:n1", "label", "node", "n0", "a=c")
+
+
+def gets_a_certificate(info: ControlPlaneInfo) -> None:
+    """Bootstrap with a token, as kubeadm's nodes do: approved and signed by the controllers."""
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "bootstrap-token-abcdef", "namespace": "kube-system"},
+        "type": "bootstrap.kubernetes.io/token",
+        "stringData": {
+            "token-id": "abcdef",
+            "token-secret": "0123456789abcdef",
+            "usage-bootstrap-authentication": "true",
+        },
+    }
+    kubectl(info, "create", "-f", "-", stdin=json.dumps(secret))
+    joining = info.directory / "joining.kubeconfig"
+    token = "abcdef.0123456789abcdef"
+    joining.write_bytes(token_kubeconfig(info.url, info.ca_file, "joining", token))
+    name = x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes"),
+            x509.NameAttribute(NameOID.COMMON_NAME, "system:node:n2"),
+        ]
+    )
+    key = ec.generate_private_key(ec.SECP256R1())
+    request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, SHA256())
+    csr = {
+        "apiVersion": "certificates.k8s.io/v1",
+        "kind": "CertificateSigningRequest",
+        "metadata": {"name": "n2"},
+        "spec": {
+            "request": base64.b64encode(request.public_bytes(Encoding.PEM)).decode(),
+            "signerName": "kubernetes.io/kube-apiserver-client-kubelet",
+            "usages": ["digital signature", "client auth"],
+        },
+    }
+    wait_until(lambda: is_allowed(info, joining))  # the API server's informers take a moment
+    kubectl(info, "create", "-f", "-", kubeconfig=joining, stdin=json.dumps(csr))
+    kubectl(info, "wait", "--for=jsonpath={.status.certificate}", "csr/n2", "--timeout=20s")
+
+
+def is_allowed(info: ControlPlaneInfo, kubeconfig: Path) -> bool:
+    try:
+        kubectl(info, "auth", "can-i", "create", "csr", kubeconfig=kubeconfig)
+    except subprocess.CalledProcessError:
+        return False
+    return True
+
+
+def test_etcd_and_an_apiserver_alone_are_enough(tmp_path: Path) -> None:
+    """As with KUBEBUILDER_ASSETS: a warning, and pods that nothing would schedule are admitted."""
+    full = find_binaries()
+    assert full is not None
+    for name in (ETCD, APISERVER, "kubectl"):
+        (tmp_path / name).symlink_to(Path(full.commands[name][0]).resolve())
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}
+    spec = {"nodeName": "n0", "containers": [{"name": "c", "image": "i"}]}
+
+    async def run() -> ControlPlaneInfo:
+        async with ControlPlane(ControlPlaneOptions(binaries=tmp_path)) as control_plane:
+            info = control_plane.info
+            text = json.dumps({**pod, "spec": spec})
+            await asyncio.to_thread(kubectl, info, "create", "-f", "-", stdin=text)
+            return info
+
+    info = uvloop.run(run())
+    assert set(info.pids) == {ETCD, APISERVER}
+    assert info.server_version == "v1.36.3"
+    assert "no kube-scheduler and no kube-controller-manager" in info.warnings[0]
 
 
 def test_two_at_a_time_and_an_apiserver_that_restarts() -> None:
