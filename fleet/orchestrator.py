@@ -100,7 +100,7 @@ class Orchestrator:
         self._mix.check_addresses(settings.node_index(settings.nodes))
         self._run_id = new_run_id(time.time_ns(), os.getpid() ^ time.monotonic_ns())
         self._figures = RunFigures(
-            self._run_id, fidelity=settings.fidelity, identity=settings.identity
+            run_id=self._run_id, fidelity=settings.fidelity, identity=settings.identity
         )
         self._stop = asyncio.Event()
         self._interrupts = 0
@@ -221,7 +221,7 @@ class Orchestrator:
         """Look at the cluster and ask whether it may be loaded; adopt what an earlier run left."""
         settings = self._settings
         shapes = [
-            NodeShape(settings.nodes // len(self._mix.models) or 1, model.labels)
+            NodeShape(count=settings.nodes // len(self._mix.models) or 1, labels=model.labels)
             for model in self._mix.models
         ]
         facts = await inspect(

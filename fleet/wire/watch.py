@@ -153,7 +153,7 @@ class Reflector:
             self._partial = b""
         else:
             *lines, self._partial = data.split(b"\n")
-        found = []
+        found: list[tuple[EventType, object]] = []
         for line in lines:
             kind, version, record = decode(line, self.kind)
             self._events += 1
