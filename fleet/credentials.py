@@ -15,11 +15,14 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 import yaml
-from kubernetes_asyncio import config as kubeconfigs
-from kubernetes_asyncio.client import Configuration
-from kubernetes_asyncio.config.kube_config import KubeConfigLoader, KubeConfigMerger
 
 from fleet.errors import SetupError, UsageError
+from fleet.kubeconfig_library import (
+    Configuration,
+    KubeConfigLoader,
+    KubeConfigMerger,
+    kubeconfigs,
+)
 
 logger = logging.getLogger(__name__)
 

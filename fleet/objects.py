@@ -39,10 +39,8 @@ class NodeView(NamedTuple):
 
 
 class LeaseView(NamedTuple):
-    """The whole Lease as the server returned it, for the next PUT, and where its time stands."""
+    """The whole Lease as the server returned it, for the next PUT."""
 
-    uid: str
-    resource_version: str
     body: bytes
 
 

@@ -66,7 +66,7 @@ class VirtualKubelet:
         self.lease = NodeLease(node)
         self.sync_loop: SyncLoop | None = None
         self._csi: CSINode | None = None if env.light else CSINode(node)
-        self._recorder = EventRecorder(node)
+        self._recorder = EventRecorder.silent() if env.light else EventRecorder(node)
         self._node_synced = False
         self._is_ready = False
 

@@ -6,6 +6,7 @@ object's own.
 Source: apimachinery/pkg/apis/meta/v1/watch.go, WatchEvent; types.go, ListMeta.
 """
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -120,8 +121,7 @@ def decode_node(body: bytes | dict[str, Any]) -> NodeView:
 
 def decode_lease(body: bytes) -> LeaseView:
     """Return a Lease as it came, for the next PUT."""
-    meta = orjson.loads(body)["metadata"]
-    return LeaseView(meta["uid"], meta["resourceVersion"], body)
+    return LeaseView(body)
 
 
 def decode_csinode(body: bytes) -> CSINodeView:
@@ -160,10 +160,10 @@ def _version(line: bytes) -> str:
 
 def _node_condition(obj: dict[str, Any]) -> NodeCondition:
     return NodeCondition(
-        obj["type"],
-        obj["status"],
-        obj.get("reason", ""),
-        obj.get("message", ""),
+        sys.intern(obj["type"]),
+        sys.intern(obj["status"]),
+        sys.intern(obj.get("reason", "")),
+        sys.intern(obj.get("message", "")),
         parse_rfc3339(obj.get("lastHeartbeatTime") or ""),
         parse_rfc3339(obj.get("lastTransitionTime") or ""),
     )

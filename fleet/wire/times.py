@@ -7,6 +7,7 @@ NS_PER_S = 1_000_000_000
 
 _last_s = -1
 _last_text = b""
+_last_parsed = ("", 0)
 
 
 def rfc3339(seconds: int) -> bytes:
@@ -35,15 +36,20 @@ def rfc3339_micro(wall_ns: int) -> bytes:
 
 def parse_rfc3339(text: str) -> int:
     """Return seconds since the epoch of an API timestamp; 0 for an empty one."""
+    global _last_parsed  # noqa: PLW0603 - a one-entry cache: the times of one object repeat
     if not text:
         return 0
+    if text == _last_parsed[0]:
+        return _last_parsed[1]
     year, month, day = int(text[0:4]), int(text[5:7]), int(text[8:10])
-    return (
+    seconds = (
         _days(year, month, day) * 86_400
         + int(text[11:13]) * 3600
         + int(text[14:16]) * 60
         + int(text[17:19])
     )
+    _last_parsed = (text, seconds)
+    return seconds
 
 
 def go_duration(seconds: int) -> bytes:
