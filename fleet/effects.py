@@ -122,6 +122,7 @@ class PodStatusPatch(NamedTuple):
     uid: str
     old: PodStatus
     new: PodStatus
+    token_suffix: str = ""  # of the pod's token volume, whose records have a common name
 
 
 class TokenRequest(NamedTuple):

@@ -10,6 +10,10 @@ from typing import NamedTuple, NewType
 
 PodUid = NewType("PodUid", str)
 
+TOKEN_VOLUME_START = b"kube-api-access-"
+TOKEN_VOLUME = TOKEN_VOLUME_START + b"00000"
+"""Stands in records for the volume of a pod's service-account token; see `Pod.token_suffix`."""
+
 
 class NodeCondition(NamedTuple):
     """One condition of a Node. Source: core/v1 NodeCondition."""
@@ -230,6 +234,7 @@ class Pod:
         "service_account",
         "status",
         "termination_grace_s",
+        "token_suffix",
         "tolerations",
         "uid",
         "volumes",
@@ -251,6 +256,7 @@ class Pod:
         annotations: tuple[tuple[str, str], ...] = (),
         fingerprint: int = 0,
         is_mirror: bool = False,
+        token_suffix: str = "",
         containers: tuple[ContainerSpec, ...] = (),
         init_containers: tuple[ContainerSpec, ...] = (),
         ephemeral_containers: tuple[ContainerSpec, ...] = (),
@@ -281,6 +287,7 @@ class Pod:
         self.annotations = annotations  # only those under fleet.emulator/
         self.fingerprint = fingerprint  # of spec, labels, annotations: what an UPDATE looks at
         self.is_mirror = is_mirror
+        self.token_suffix = token_suffix  # of kube-api-access-xxxxx, "" without such a volume
         self.containers = containers
         self.init_containers = init_containers
         self.ephemeral_containers = ephemeral_containers

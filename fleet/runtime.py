@@ -15,6 +15,7 @@ import enum
 import hashlib
 import zlib
 from collections.abc import Iterator
+from functools import lru_cache
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.objects import (
@@ -133,13 +134,15 @@ class AddressPool:
 
     def take(self) -> str:
         """Return a free address, "" when there is none. The last one is the broadcast's."""
-        end = self._size - 1
-        for number in (*range(self._last + 1, end), *range(ADDRESS_FIRST, self._last + 1)):
-            if not self._used >> number & 1:
-                self._used |= 1 << number
-                self._last = number
-                return ".".join(str(part) for part in (self._base + number).to_bytes(4, "big"))
-        return ""
+        usable = (1 << self._size - 1) - (1 << ADDRESS_FIRST)
+        free = usable & ~self._used
+        above = free >> self._last + 1 << self._last + 1
+        free = above or free
+        if not free:
+            return ""
+        self._last = (free & -free).bit_length() - 1
+        self._used |= free & -free
+        return ".".join(str(part) for part in (self._base + self._last).to_bytes(4, "big"))
 
     def claim(self, ip: str) -> None:
         """Mark an address that a pod already has, if it is one of ours."""
@@ -399,6 +402,7 @@ def _container_id(uid: PodUid, name: str, attempt: int) -> str:
     return ID_PREFIX + digest.hexdigest()
 
 
+@lru_cache(maxsize=4096)
 def image_name(image: str) -> str:
     """Return how containerd spells an image: registry, library and tag written out.
 
@@ -413,6 +417,7 @@ def image_name(image: str) -> str:
     return image if ":" in tail or "@" in tail else f"{image}:latest"
 
 
+@lru_cache(maxsize=4096)
 def image_id(image: str) -> str:
     """Return the digest reference of an image, the same on every node."""
     name = image_name(image)

@@ -71,7 +71,10 @@ class PodConfig:
         """Replace a pod by its new version. Source: checkAndUpdatePod."""
         self._pods[pod.uid] = pod
         pod.resource_version = known.resource_version  # events name the version first seen
-        if differs_semantically(known, pod):
+        differs = differs_semantically(known, pod)
+        if known.fingerprint == pod.fingerprint:
+            _share_spec(known, pod)
+        if differs:
             return (PodUpdate(PodOp.DELETE if pod.deleting else PodOp.UPDATE, pod),)
         if known.status != pod.status:
             return (PodUpdate(PodOp.RECONCILE, pod),)
@@ -101,6 +104,17 @@ class PodConfig:
         for uid in gone:
             del self._pods[uid]
         return [PodUpdate(PodOp.REMOVE, pod) for pod in gone.values()]
+
+
+def _share_spec(known: Pod, pod: Pod) -> None:
+    """Keep one copy of equal values: a pod changes its status often and its spec never."""
+    pod.uid = known.uid
+    pod.name = known.name
+    pod.token_suffix = known.token_suffix
+    pod.containers = known.containers
+    pod.init_containers = known.init_containers
+    pod.ephemeral_containers = known.ephemeral_containers
+    pod.volumes = known.volumes
 
 
 def differs_semantically(known: Pod, new: Pod) -> bool:

@@ -123,6 +123,11 @@ def shared_condition(
     return PodCondition(name, status, reason, message, transition_s, observed_generation)
 
 
+@lru_cache(maxsize=4096)
+def _running_since(started_s: int) -> RunningState:
+    return RunningState(started_s)
+
+
 def _container_status(
     spec: ContainerSpec,
     pod: Pod,
@@ -155,7 +160,7 @@ def _container_status(
     state: WaitingState | RunningState | TerminatedState
     last = container.last
     if running:
-        state = RunningState(container.started_s)
+        state = _running_since(container.started_s)
     else:
         state = container.terminated()
         ready = init and not is_sidecar(spec) and container.exit_code == 0

@@ -37,11 +37,21 @@ _FINAL_REASONS = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}
 class _Entry:
     """The newest status of one pod, and how far the server knows it."""
 
-    __slots__ = ("api", "finished", "name", "namespace", "sent", "status", "version")
+    __slots__ = (
+        "api",
+        "finished",
+        "name",
+        "namespace",
+        "sent",
+        "status",
+        "token_suffix",
+        "version",
+    )
 
     def __init__(self, pod: Pod, status: PodStatus) -> None:
         self.namespace = pod.namespace
         self.name = pod.name
+        self.token_suffix = pod.token_suffix
         self.status = status
         self.version = 0
         self.sent = 0  # the version that the server has
@@ -59,6 +69,7 @@ class StatusManager:
         "_entries",
         "_failed",
         "_finished",
+        "_light",
         "_node",
         "_phase_ns",
         "_queue",
@@ -77,6 +88,7 @@ class StatusManager:
         self._suspects: dict[PodUid, None] = {}  # to be compared or deleted at the full pass
         self._busy: PodUid | None = None  # the pod whose request is in flight
         self._version = 0  # what is in flight, as of its GET
+        self._light = False
         self._sending = PodStatus()
         self._finished = False
         self._deleting = False
@@ -134,6 +146,7 @@ class StatusManager:
         self._version = entry.version
         self._sending = entry.status
         self._finished = entry.finished
+        self._light = light
         if not light:
             self._busy = uid
             out.append(ApiCall(self._node, Op.GET_POD, uid, PodTarget(entry.namespace, entry.name)))
@@ -165,7 +178,8 @@ class StatusManager:
         elif call.op is Op.PATCH_POD_STATUS:
             patch = call.payload
             assert isinstance(patch, PodStatusPatch), call
-            entry.api = patch.new
+            if self._light:
+                entry.api = entry.status if patch.new == entry.status else patch.new
             self._patched(uid, entry, patch.new.phase, out)
             return patch.new
         else:
@@ -178,14 +192,16 @@ class StatusManager:
         Source: needsUpdate, needsReconcile.
         """
         entry = self._entries.get(pod.uid)
-        if entry is None or entry.sent != entry.version:
+        if entry is None:
+            return
+        if entry.status == pod.status:
+            pod.status = entry.status  # one copy of equal values
+        if entry.sent != entry.version:
             return
         entry.api = None
         if self._needs_sync(pod, entry):
             self._suspects[pod.uid] = None
             self._arm(now_ns, out)
-        elif entry.status == pod.status:
-            pod.status = entry.status  # one copy of equal values
 
     def suspects(self, now_ns: int) -> list[PodUid]:
         """Return the pods that the due full pass looks at; empty when it is not due."""
@@ -247,7 +263,7 @@ class StatusManager:
             self._patched(uid, entry, old_phase, out)
             return
         self._busy = uid
-        payload = PodStatusPatch(entry.namespace, entry.name, uid, old, new)
+        payload = PodStatusPatch(entry.namespace, entry.name, uid, old, new, entry.token_suffix)
         out.append(ApiCall(self._node, Op.PATCH_POD_STATUS, uid, payload))
 
     def _patched(self, uid: PodUid, entry: _Entry, phase: str, out: Outbox) -> None:

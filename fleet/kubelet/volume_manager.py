@@ -29,7 +29,16 @@ from fleet.effects import (
     WatchEvent,
     WatchKind,
 )
-from fleet.objects import ContainerSpec, EventType, Pod, PodUid, Token, VolumeSpec
+from fleet.objects import (
+    TOKEN_VOLUME,
+    TOKEN_VOLUME_START,
+    ContainerSpec,
+    EventType,
+    Pod,
+    PodUid,
+    Token,
+    VolumeSpec,
+)
 
 LOOP_NS = 100 * NS_PER_MS  # populator and reconciler
 MOUNT_POLL_NS = 300 * NS_PER_MS
@@ -264,7 +273,8 @@ class VolumeManager:
                     unsynced = unsynced or not self._objects[key].synced
             if errors:
                 text = errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]"
-                messages.append(f'MountVolume.SetUp failed for volume "{volume.name}" : {text}')
+                name = _volume_name(volume, pod)
+                messages.append(f'MountVolume.SetUp failed for volume "{name}" : {text}')
         return messages, unsynced
 
     def _missing(self, kind: WatchKind, namespace: str, name: str) -> str:
@@ -272,6 +282,13 @@ class VolumeManager:
         if not found.synced:
             return NOT_SYNCED % _NAMES[kind]
         return "" if found.exists else f'{_NAMES[kind]} "{name}" not found'
+
+
+def _volume_name(volume: VolumeSpec, pod: Pod) -> str:
+    """Return the name of a volume as the API has it."""
+    if pod.token_suffix and volume.name == TOKEN_VOLUME.decode():
+        return TOKEN_VOLUME_START.decode() + pod.token_suffix
+    return volume.name
 
 
 def mount_seen_ns(began_ns: int, now_ns: int) -> int:

@@ -1,17 +1,21 @@
 """Pods from JSON: slotted records with interned strings, never a dict.
 
-Rendered parts of a status (`*_json`) have sorted keys, so that what a spec asks for and what a
-server shows are equal bytes when they are equal.
+Pods of one template share all that their specs say, and it is parsed once: the names of the node
+and of the token volume, in which alone they differ, are cut out first. Rendered parts of a status
+(`*_json`) have sorted keys, so that equal values are equal bytes wherever they come from.
 """
 
 import sys
 import zlib
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
 from fleet.objects import (
+    TOKEN_VOLUME,
+    TOKEN_VOLUME_START,
     ContainerSpec,
     ContainerState,
     ContainerStatus,
@@ -35,7 +39,11 @@ OWN_ANNOTATIONS = "fleet.emulator/"
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 DEFAULT_TOKEN_S = 3600
 SHARED_MAX = 8192
-_SORTED = orjson.OPT_SORT_KEYS
+SPECS_MAX = 512
+SPEC = b'},"spec":{'
+STATUS = b'},"status":{'
+MANAGED_FIELDS = b',"managedFields":['
+NODE_NAME = b'"nodeName":"'
 _EMPTY_STATUS = PodStatus()
 
 _T = TypeVar("_T")
@@ -43,39 +51,161 @@ _shared: dict[object, object] = {}
 _intern = sys.intern
 
 
+class _Spec(NamedTuple):
+    """What a pod's spec says; pods of one template share it."""
+
+    containers: tuple[ContainerSpec, ...]
+    init_containers: tuple[ContainerSpec, ...]
+    ephemeral_containers: tuple[ContainerSpec, ...]
+    volumes: tuple[VolumeSpec, ...]
+    tolerations: tuple[Toleration, ...]
+    restart_policy: str
+    termination_grace_s: int
+    service_account: str
+    host_network: bool
+    priority: int
+    readiness_gates: tuple[str, ...]
+    pull_secrets: tuple[str, ...]
+    qos_class: str
+    allocated_json: bytes
+    resources_json: bytes
+    digest: int
+
+
+_specs: dict[bytes, _Spec] = {}
+
+
 def decode_pod(body: bytes | dict[str, Any]) -> Pod:
     """Return the record of a Pod."""
-    obj: dict[str, Any] = orjson.loads(body) if isinstance(body, bytes) else body
-    meta = obj["metadata"]
-    spec = obj["spec"]
-    annotations = meta.get("annotations", {})
+    if not isinstance(body, bytes):
+        body = orjson.dumps(body)
+    body, suffix = _without_token_name(body)
+    head, spec_json, status_json = _split(body)
+    meta = orjson.loads(head)["metadata"]
+    spec, node_name = _spec_of(spec_json)
+    labels = _share(_pairs(meta.get("labels")))
+    annotations = meta.get("annotations")
+    notes = _pairs(annotations) if annotations else ()
+    return Pod(
+        namespace=_intern(meta["namespace"]),
+        name=meta["name"],
+        uid=PodUid(meta["uid"]),
+        node_name=node_name,
+        resource_version=meta.get("resourceVersion", ""),
+        generation=meta.get("generation", 0),
+        created_s=_seconds(meta.get("creationTimestamp", "")),
+        deletion_s=_seconds(meta.get("deletionTimestamp", "")),
+        deletion_grace_s=meta.get("deletionGracePeriodSeconds"),
+        labels=labels,
+        annotations=_share(tuple(each for each in notes if each[0].startswith(OWN_ANNOTATIONS))),
+        fingerprint=_digest(orjson.dumps((spec.digest, labels, notes))),
+        is_mirror=bool(annotations) and MIRROR_ANNOTATION in annotations,
+        token_suffix=suffix,
+        containers=spec.containers,
+        init_containers=spec.init_containers,
+        ephemeral_containers=spec.ephemeral_containers,
+        volumes=spec.volumes,
+        tolerations=spec.tolerations,
+        restart_policy=spec.restart_policy,
+        termination_grace_s=spec.termination_grace_s,
+        service_account=spec.service_account,
+        host_network=spec.host_network,
+        priority=spec.priority,
+        readiness_gates=spec.readiness_gates,
+        pull_secrets=spec.pull_secrets,
+        qos_class=spec.qos_class,
+        allocated_json=spec.allocated_json,
+        resources_json=spec.resources_json,
+        status=_status(orjson.loads(status_json)) if status_json else _EMPTY_STATUS,
+    )
+
+
+def decode_pod_view(body: bytes) -> PodView:
+    """Return what the status manager reads of a Pod, without parsing the rest of it."""
+    body, _ = _without_token_name(body)
+    head, _, status_json = _split(body)
+    meta = orjson.loads(head)["metadata"]
+    return PodView(
+        meta["uid"],
+        meta.get("resourceVersion", ""),
+        "deletionTimestamp" in meta,
+        _status(orjson.loads(status_json)) if status_json else _EMPTY_STATUS,
+    )
+
+
+def _without_token_name(body: bytes) -> tuple[bytes, str]:
+    """Give the token volume the same name in all pods, and return the suffix that it had.
+
+    Admission names it kube-api-access-xxxxx; nothing else would differ between pods of a template.
+    Source: plugin/pkg/admission/serviceaccount/admission.go, ServiceAccountVolumeName.
+    """
+    at = body.find(TOKEN_VOLUME_START)
+    end = at + len(TOKEN_VOLUME)
+    if at < 0 or body[end : end + 1] != b'"':
+        return body, ""
+    name = body[at:end]
+    return body.replace(name, TOKEN_VOLUME), name[len(TOKEN_VOLUME_START) :].decode()
+
+
+def _split(body: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return metadata (wrapped, without managed fields), spec and status, each as JSON.
+
+    Go writes them in this order, and the managed fields, more than half of the metadata, last in
+    it. A quote within a string is escaped, so the seams cannot be inside one. What does not look
+    so is parsed whole.
+    """
+    spec_at = body.find(SPEC)
+    status_at = body.rfind(STATUS)
+    if spec_at < 0 or status_at < spec_at:
+        obj = orjson.loads(body)
+        status = obj.get("status")
+        return (
+            orjson.dumps({"metadata": obj["metadata"]}),
+            orjson.dumps(obj.get("spec", {})),
+            orjson.dumps(status) if status else b"",
+        )
+    fields_at = body.find(MANAGED_FIELDS, 0, spec_at)
+    head = body[: fields_at if fields_at > 0 else spec_at]
+    end = body.rindex(b"}")
+    return (
+        head + b"}}",
+        body[spec_at + len(SPEC) - 1 : status_at + 1],
+        body[status_at + len(STATUS) - 1 : end],
+    )
+
+
+def _spec_of(json: bytes) -> tuple[_Spec, str]:
+    """Return the spec, parsed once per template, and the name of the node."""
+    at = json.find(NODE_NAME)
+    node_name = ""
+    if at >= 0:
+        end = json.index(b'"', at + len(NODE_NAME)) + 1
+        node_name = _intern(json[at + len(NODE_NAME) : end - 1].decode())
+        json = (
+            json[: at - 1] + json[end:]
+            if json[at - 1 : at] == b","
+            else json[:at] + json[end + 1 :]
+        )
+    spec = _specs.get(json)
+    if spec is None:
+        if len(_specs) >= SPECS_MAX:
+            _specs.clear()
+        spec = _specs[json] = _decode_spec(orjson.loads(json), json)
+    return spec, node_name
+
+
+def _decode_spec(spec: dict[str, Any], json: bytes) -> _Spec:
     containers = spec.get("containers", ())
     inits = spec.get("initContainers", ())
     demands = [_demand(each) for each in containers]
     init_demands = [_demand(each) for each in inits]
     own = _demand(spec) if "resources" in spec else None
     allocated, resources = pod_resources(demands, init_demands, spec.get("overhead", {}), own)
-    status = obj.get("status", {})
-    return Pod(
-        namespace=_intern(meta["namespace"]),
-        name=meta["name"],
-        uid=PodUid(meta["uid"]),
-        node_name=_intern(spec.get("nodeName", "")),
-        resource_version=meta.get("resourceVersion", ""),
-        generation=meta.get("generation", 0),
-        created_s=parse_rfc3339(meta.get("creationTimestamp") or ""),
-        deletion_s=parse_rfc3339(meta.get("deletionTimestamp") or ""),
-        deletion_grace_s=meta.get("deletionGracePeriodSeconds"),
-        labels=_share(_pairs(meta.get("labels"))),
-        annotations=_share(
-            tuple(each for each in _pairs(annotations) if each[0].startswith(OWN_ANNOTATIONS))
-        ),
-        fingerprint=_fingerprint(spec, meta.get("labels"), annotations),
-        is_mirror=MIRROR_ANNOTATION in annotations,
-        containers=tuple(map(_container, containers)),
-        init_containers=tuple(map(_container, inits)),
-        ephemeral_containers=tuple(map(_container, spec.get("ephemeralContainers", ()))),
-        volumes=tuple(map(_volume, spec.get("volumes", ()))),
+    return _Spec(
+        containers=_share(tuple(map(_container, containers))),
+        init_containers=_share(tuple(map(_container, inits))),
+        ephemeral_containers=_share(tuple(map(_container, spec.get("ephemeralContainers", ())))),
+        volumes=_share(tuple(map(_volume, spec.get("volumes", ())))),
         tolerations=_share(tuple(map(_toleration, spec.get("tolerations", ())))),
         restart_policy=_intern(spec.get("restartPolicy", "Always")),
         termination_grace_s=spec.get("terminationGracePeriodSeconds", 30),
@@ -89,31 +219,14 @@ def decode_pod(body: bytes | dict[str, Any]) -> Pod:
         qos_class=qos_class([own] if own else [*demands, *init_demands]),
         allocated_json=_share(allocated),
         resources_json=_share(resources),
-        status=_status(status) if status else _EMPTY_STATUS,
+        digest=_digest(json),
     )
 
 
-def decode_pod_view(body: bytes) -> PodView:
-    """Return what the status manager reads of a Pod, without parsing the rest of it.
-
-    Go writes metadata, spec, status in this order; managed fields end the metadata and are more
-    than half of it. What does not look so is parsed whole.
-    """
-    spec_at = body.find(b'},"spec":{')
-    status_at = body.rfind(b',"status":{', spec_at)
-    fields_at = body.find(b',"managedFields":[', 0, spec_at)
-    end = fields_at if fields_at > 0 else spec_at
-    if spec_at < 0 or status_at < 0:
-        obj = orjson.loads(body)
-    else:
-        obj = orjson.loads(b"%b}%b" % (body[:end], body[status_at:]))
-    meta = obj["metadata"]
-    return PodView(
-        meta["uid"],
-        meta.get("resourceVersion", ""),
-        "deletionTimestamp" in meta,
-        _status(obj.get("status", {})),
-    )
+@lru_cache(maxsize=4096)
+def _seconds(text: str) -> int:
+    """Return an API time; objects of one second share it."""
+    return parse_rfc3339(text)
 
 
 def _share(value: _T) -> _T:
@@ -124,15 +237,19 @@ def _share(value: _T) -> _T:
     return found  # type: ignore[return-value] # keys and values are the same objects
 
 
+def _render(value: object) -> bytes:
+    """Render with sorted keys. A copy: orjson hands out its buffer, several times too large."""
+    return b"%b" % orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
 def _pairs(obj: dict[str, str] | None) -> tuple[tuple[str, str], ...]:
     if not obj:
         return ()
     return tuple((_intern(key), _intern(value)) for key, value in obj.items())
 
 
-def _fingerprint(*parts: object) -> int:
-    """Return a stable 64-bit digest of what an UPDATE looks at."""
-    data = orjson.dumps(parts, option=_SORTED)
+def _digest(data: bytes) -> int:
+    """Return a stable 64-bit digest."""
     return zlib.crc32(data) << 32 | zlib.adler32(data)
 
 
@@ -156,9 +273,9 @@ def _container(obj: dict[str, Any]) -> ContainerSpec:
         command=_share(tuple(obj.get("command", ()))),
         args=_share(tuple(obj.get("args", ()))),
         restart_policy=_intern(obj.get("restartPolicy", "")),
-        requests_json=_share(orjson.dumps(requests, option=_SORTED)) if requests else b"",
-        resources_json=_share(orjson.dumps(resources, option=_SORTED)) if resources else b"{}",
-        volume_mounts_json=orjson.dumps(mounts) if mounts else b"",
+        requests_json=_share(_render(requests)) if requests else b"",
+        resources_json=_share(_render(resources)) if resources else b"{}",
+        volume_mounts_json=_render(mounts) if mounts else b"",
         has_startup_probe="startupProbe" in obj,
         has_readiness_probe="readinessProbe" in obj,
         env_sources=_share(_env_sources(obj)),
@@ -239,7 +356,7 @@ def _status(obj: dict[str, Any]) -> PodStatus:
         conditions=_share(tuple(map(_condition, obj.get("conditions") or ()))),
         host_ip=_intern(obj.get("hostIP", "")),
         pod_ip=obj.get("podIP", ""),
-        start_time_s=parse_rfc3339(obj.get("startTime") or ""),
+        start_time_s=_seconds(obj.get("startTime") or ""),
         qos_class=_intern(obj.get("qosClass", "")),
         observed_generation=obj.get("observedGeneration", 0),
         init_containers=_statuses(obj, "initContainerStatuses"),
@@ -257,7 +374,7 @@ def _statuses(obj: dict[str, Any], field: str) -> tuple[ContainerStatus, ...]:
 
 def _rendered(obj: dict[str, Any], field: str) -> bytes:
     found = obj.get(field)
-    return b"" if found is None else _share(orjson.dumps(found, option=_SORTED))
+    return b"" if found is None else _share(_render(found))
 
 
 def _condition(obj: dict[str, Any]) -> PodCondition:
@@ -266,7 +383,7 @@ def _condition(obj: dict[str, Any]) -> PodCondition:
         _intern(obj["status"]),
         _intern(obj.get("reason", "")),
         obj.get("message", ""),
-        parse_rfc3339(obj.get("lastTransitionTime") or ""),
+        _seconds(obj.get("lastTransitionTime") or ""),
         obj.get("observedGeneration", 0),
     )
 
@@ -286,7 +403,7 @@ def _container_status(obj: dict[str, Any]) -> ContainerStatus:
         container_id=obj.get("containerID", ""),
         allocated_json=_rendered(obj, "allocatedResources"),
         resources_json=_rendered(obj, "resources"),
-        volume_mounts_json=orjson.dumps(mounts, option=_SORTED) if mounts else b"",
+        volume_mounts_json=_render(mounts) if mounts else b"",
         has_user="user" in obj,
     )
 
@@ -303,7 +420,12 @@ def _waiting(obj: dict[str, Any]) -> ContainerState:
 
 
 def _running(obj: dict[str, Any]) -> ContainerState:
-    return RunningState(parse_rfc3339(obj.get("startedAt") or ""))
+    return _running_since(_seconds(obj.get("startedAt") or ""))
+
+
+@lru_cache(maxsize=4096)
+def _running_since(started_s: int) -> RunningState:
+    return RunningState(started_s)
 
 
 def _terminated(obj: dict[str, Any]) -> TerminatedState:
@@ -311,8 +433,8 @@ def _terminated(obj: dict[str, Any]) -> TerminatedState:
         obj.get("exitCode", 0),
         _intern(obj.get("reason", "")),
         obj.get("message", ""),
-        parse_rfc3339(obj.get("startedAt") or ""),
-        parse_rfc3339(obj.get("finishedAt") or ""),
+        _seconds(obj.get("startedAt") or ""),
+        _seconds(obj.get("finishedAt") or ""),
         obj.get("containerID", ""),
     )
 

@@ -11,6 +11,8 @@ import orjson
 
 from fleet.effects import PodStatusPatch
 from fleet.objects import (
+    TOKEN_VOLUME,
+    TOKEN_VOLUME_START,
     ContainerState,
     ContainerStatus,
     PodCondition,
@@ -29,7 +31,10 @@ _NO_TIME = b"null"
 
 def pod_status_patch(patch: PodStatusPatch) -> bytes:
     """Render the body of a PATCH of one pod's status; the uid is its precondition."""
-    return BODY % (patch.uid.encode(), _members(patch.old, patch.new))
+    body = BODY % (patch.uid.encode(), _members(patch.old, patch.new))
+    if patch.token_suffix:
+        body = body.replace(TOKEN_VOLUME, TOKEN_VOLUME_START + patch.token_suffix.encode())
+    return body
 
 
 def is_empty_patch(old: PodStatus, new: PodStatus) -> bool:
