@@ -129,16 +129,25 @@ class Poller:
     def _on_gate(self) -> None:
         if self._gate.poll(0) and self._timer is None:  # the poll shuts the gate
             self._due_ns = 0
-            self.drain()
-            if not self._epoll.closed and self._timer is None:
-                self._start_timer(0 if self._limited else COALESCE_S)
+            try:
+                self.drain()
+            finally:  # a bug in one connection must not leave the others unread
+                self._go_on(COALESCE_S)
 
     def _on_timer(self) -> None:
         self._timer = None
-        self.drain()
+        try:
+            self.drain()
+        finally:
+            self._go_on(None)
+
+    def _go_on(self, pause_s: float | None) -> None:
+        """Look again at once if something was left, else after a pause, else when told."""
         if self._epoll.closed or self._timer is not None:
             return
         if self._limited:
             self._start_timer(0)
+        elif pause_s is not None:
+            self._start_timer(pause_s)
         else:
             self._arm()
