@@ -170,7 +170,11 @@ class Transport(Links):
         await self._resolver.close()
 
     def _check_alive(self, connection: Connection, now_ns: int) -> None:
-        """Ping what was silent for long; close what did not answer."""
+        """Ping what was silent for long; close what did not answer, or has drained."""
+        if connection.attention:  # a request given up may have been the last one
+            self._attend(connection, now_ns)
+            if connection.state is not State.UP:
+                return
         if connection.read_ns > connection.ping_ns:
             connection.ping_ns = 0
         if connection.ping_ns:

@@ -239,6 +239,22 @@ def test_goaway_drains_watches_and_sends_the_unseen_again(certificate: Certifica
     with_peer(certificate, test, handler)
 
 
+def test_a_draining_connection_closes_when_its_last_watch_is_given_up(
+    certificate: Certificate,
+) -> None:
+    async def test(peer: Peer, harness: Harness) -> None:
+        harness.send(WATCH, "w")
+        await harness.opened(1)
+        peer.call(lambda: peer.connections[0].go_away(2**31 - 1))
+        await spin(lambda: harness.stats.goaways == 1)
+        harness.transport.cancel(1, "w")
+        harness.sweep()
+        assert harness.stats.connections == 0
+        assert harness.count(ConnectionDown) == 1
+
+    with_peer(certificate, test)
+
+
 def test_a_lost_connection_answers_for_everything(certificate: Certificate) -> None:
     async def test(peer: Peer, harness: Harness) -> None:
         harness.send(WATCH, "w")
