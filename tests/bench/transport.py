@@ -122,6 +122,8 @@ async def measure(options: argparse.Namespace, endpoint: Endpoint, ca: str) -> N
     )
     await bench.each(PUT, count)
     print(f"memory per connection: {(rss() - before) / count / 1024:.1f} KB")
+    gc.freeze()  # as the reactor does after the bring-up
+    gc.set_threshold(50_000)
     for flush_ms in options.flush_ms:
         used_s = await bench.steady(count, options.rate, flush_ms / 1000, options.seconds)
         bench.latencies.sort()
