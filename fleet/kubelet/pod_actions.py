@@ -25,9 +25,7 @@ def should_restart(spec: ContainerSpec, pod: Pod, exit_code: int) -> bool:
 
 
 def containers_to_start(pod: Pod, sandbox: Sandbox) -> tuple[ContainerSpec, ...]:
-    """Return the containers to start, in order."""
-    if pod.deleting:
-        return ()
+    """Return the containers to start, in order. A sync that began before a deletion ends."""
     found = [spec for spec in pod.ephemeral_containers if sandbox.find(spec.name) is None]
     initialized = True
     if pod.init_containers:
@@ -36,6 +34,13 @@ def containers_to_start(pod: Pod, sandbox: Sandbox) -> tuple[ContainerSpec, ...]
     if initialized:
         found += [spec for spec in pod.containers if _is_wanted(spec, pod, sandbox)]
     return tuple(found)
+
+
+def is_done_but_for_sidecars(pod: Pod, sandbox: Sandbox) -> bool:
+    """Return whether only sidecars still run, and nothing will: then they are to be stopped."""
+    return sandbox.is_running() and not any(
+        _runs(sandbox.find(spec.name)) or _is_wanted(spec, pod, sandbox) for spec in pod.containers
+    )
 
 
 def _is_wanted(spec: ContainerSpec, pod: Pod, sandbox: Sandbox) -> bool:

@@ -12,7 +12,6 @@ Differs: in `light` there are no volumes and no first status, and the relist is 
 """
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S, Draws
@@ -20,20 +19,23 @@ from fleet.effects import Milestone, NodeId, Outbox, Report, SetTimer, Timer
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import EventRecorder, Reason
 from fleet.kubelet.pleg import Pleg
-from fleet.kubelet.pod_actions import containers_to_start, is_sidecar
+from fleet.kubelet.pod_actions import containers_to_start, is_done_but_for_sidecars, is_sidecar
+from fleet.kubelet.pod_events import back_off_texts, pod_ref, texts_of
 from fleet.kubelet.pod_workers import (
     RUNTIME_STAGES,
     PodWorker,
     Stage,
     WorkerState,
+    effective_grace_s,
     requeue_ns,
 )
 from fleet.kubelet.status_generate import (
     TERMINAL_PHASES,
     PodInputs,
     generate_pod_status,
-    shared_condition,
     terminate_pod_status,
+    untolerated_key,
+    with_sandbox_ready,
 )
 from fleet.kubelet.status_manager import StatusManager
 from fleet.kubelet.volume_manager import (
@@ -43,14 +45,13 @@ from fleet.kubelet.volume_manager import (
     VolumeManager,
     mount_seen_ns,
 )
-from fleet.objects import ContainerSpec, ObjectRef, Pod, PodStatus, WaitingState
+from fleet.objects import ContainerSpec, Pod, PodStatus, WaitingState
 from fleet.pod_behavior import PodBehavior
 from fleet.runtime import NEVER, BackOff, RunState, Runtime, Sandbox
 
 PENDING_HOLD_NS = 1 * NS_PER_S
 """`light`: a pod that starts within this time is reported once, as Running."""
 CREATE_CONFIG_ERROR = "CreateContainerConfigError"
-SANDBOX_READY = "PodReadyToStartContainers"
 _STREAM_REQUEUE = 0x5E90
 _NO_REASONS: Mapping[str, WaitingState] = {}
 
@@ -152,6 +153,8 @@ class PodSyncer:
         elif stage is Stage.MOUNTED:
             worker.volumes_ready = True
             self._start(worker, turn)
+        elif stage is Stage.STOP and worker.state is WorkerState.SYNC:
+            self._on_sidecars_stopped(worker, turn)
         elif stage is Stage.STOP:
             self._on_stopped(worker, turn)
         elif stage is Stage.UNMOUNT:
@@ -169,10 +172,6 @@ class PodSyncer:
         if result is MountResult.MOUNTED:
             worker.stage = Stage.MOUNTED
             self._wait(worker, mount_seen_ns(worker.last_sync_ns, turn.now_ns), turn)
-
-    def forget(self, worker: PodWorker) -> None:
-        """Drop a pod that is done with and gone. Source: HandlePodCleanups."""
-        self.statuses.forget(worker.pod.uid)
 
     def _sync_pod(self, worker: PodWorker, turn: Turn) -> None:
         pod = worker.pod
@@ -227,7 +226,7 @@ class PodSyncer:
         worker.had_actions = True
         status = self.statuses.status(pod.uid)
         if not turn.env.light and status is not None:
-            self._set_status(worker, _with_sandbox(status, pod.generation), turn)
+            self._set_status(worker, with_sandbox_ready(status, pod.generation), turn)
         self._plan(worker, sandbox, turn)
 
     def _plan(self, worker: PodWorker, sandbox: Sandbox, turn: Turn) -> None:
@@ -249,7 +248,10 @@ class PodSyncer:
         if retry_ns != NEVER:
             self._requeue(worker, retry_ns, turn)
         worker.plan = tuple(plan)
-        if not plan:
+        if not plan and is_done_but_for_sidecars(pod, sandbox):
+            worker.stage = Stage.STOP
+            self._kill(worker, sandbox, turn)
+        elif not plan:
             self._complete(worker, turn)
         elif turn.env.light and worker.had_actions:  # the wait for the sandbox covered it
             while worker.plan:
@@ -281,7 +283,7 @@ class PodSyncer:
         env = turn.env
         spec, *rest = worker.plan
         worker.plan = tuple(rest)
-        texts = _texts(env.model.kubelet_version)
+        texts = texts_of(env.model.kubelet_version)
         self._event(pod, Reason.PULLED, texts.pulled % spec.image, turn, spec)
         error = "" if env.light else self.volumes.missing(pod, spec)
         if error:
@@ -304,19 +306,11 @@ class PodSyncer:
         self, worker: PodWorker, spec: ContainerSpec, wait_ns: int, turn: Turn
     ) -> None:
         pod = worker.pod
-        where = f"{pod.full_name}({pod.uid})"
-        self._event(
-            pod,
-            Reason.BACK_OFF,
-            f"Back-off restarting failed container {spec.name} in pod {where}",
-            turn,
-            spec,
-        )
-        delay = _go_duration(wait_ns // NS_PER_S)
-        message = f"back-off {delay} restarting failed container={spec.name} pod={where}"
+        event, waiting = back_off_texts(pod, spec, wait_ns)
+        self._event(pod, Reason.BACK_OFF, event, turn, spec)
         worker.reasons = {
             **(worker.reasons or {}),
-            spec.name: WaitingState("CrashLoopBackOff", message),
+            spec.name: WaitingState("CrashLoopBackOff", waiting),
         }
 
     def _complete(self, worker: PodWorker, turn: Turn) -> None:
@@ -359,29 +353,37 @@ class PodSyncer:
         if not turn.env.light:
             self._set_status(worker, self._generate(worker, turn), turn)
         sandbox = self.runtime.sandbox(pod.uid)
-        running = [
-            each.name
-            for each in (sandbox.containers if sandbox is not None else ())
-            if each.state is RunState.RUNNING
-        ]
-        if not running:
+        if sandbox is None or not sandbox.is_running():
             self._on_stopped(worker, turn)
             return
+        worker.stage = Stage.STOP
+        self._kill(worker, sandbox, turn)
+
+    def _kill(self, worker: PodWorker, sandbox: Sandbox, turn: Turn) -> None:
+        """Stop every container that runs. Source: kuberuntime_container.go, killContainer."""
+        pod = worker.pod
         specs = {
             spec.name: spec
             for spec in (*pod.init_containers, *pod.containers, *pod.ephemeral_containers)
         }
-        for name in running:
-            self._event(pod, Reason.KILLING, f"Stopping container {name}", turn, specs.get(name))
-        worker.stage = Stage.STOP
+        for each in sandbox.containers:
+            if each.state is RunState.RUNNING:
+                message = f"Stopping container {each.name}"
+                self._event(pod, Reason.KILLING, message, turn, specs.get(each.name))
         self._stop(worker, turn)
 
     def _stop(self, worker: PodWorker, turn: Turn) -> None:
         pod = worker.pod
         order = tuple(spec.name for spec in reversed(pod.init_containers) if is_sidecar(spec))
-        grace_ns = worker.grace_s * NS_PER_S
+        grace_ns = (worker.grace_s or effective_grace_s(0, pod)) * NS_PER_S
         end_ns = self.runtime.stop_pod(pod.uid, order, grace_ns, turn.now_ns)
         self._wait(worker, end_ns, turn)
+
+    def _on_sidecars_stopped(self, worker: PodWorker, turn: Turn) -> None:
+        """Relist the pod now that all of it has ended."""
+        self.runtime.advance(worker.pod.uid, turn.now_ns, turn.env.wall_offset_ns)
+        worker.had_actions = True
+        self._complete(worker, turn)
 
     def _on_stopped(self, worker: PodWorker, turn: Turn) -> None:
         """Report how the containers ended; the pod is now terminated."""
@@ -442,8 +444,8 @@ class PodSyncer:
             host_ip=self._host_ip,
             reasons=worker.reasons or _NO_REASONS,
             is_terminal=is_terminal,
-            untolerated=_untolerated(pod, env.tolerate_key),
-            pod_resources=_texts(env.model.kubelet_version).pod_resources,
+            untolerated=untolerated_key(pod, env.tolerate_key),
+            pod_resources=texts_of(env.model.kubelet_version).pod_resources,
         )
         return generate_pod_status(pod, sandbox, inputs)
 
@@ -459,6 +461,9 @@ class PodSyncer:
         self, worker: PodWorker, status: PodStatus, turn: Turn, *, finished: bool = False
     ) -> None:
         env = turn.env
+        if not status.start_time_s:  # a pod starts when it is first seen
+            started_ns = worker.seen_ns if worker.seen_ns >= 0 else turn.now_ns
+            status = status._replace(start_time_s=env.wall_s(started_ns))
         wall_s = env.wall_s(turn.now_ns)
         self.statuses.set_pod_status(worker.pod, status, wall_s, finished=finished, known=env.light)
 
@@ -485,78 +490,10 @@ class PodSyncer:
         turn: Turn,
         spec: ContainerSpec | None = None,
     ) -> None:
-        if turn.env.light:
-            return
-        about = ObjectRef(
-            "Pod",
-            pod.namespace,
-            pod.name,
-            pod.uid,
-            pod.resource_version,
-            _field_path(pod, spec) if spec is not None else "",
-        )
-        turn.recorder.event(about, reason, message, turn.env, turn.now_ns, turn.out)
-
-
-class _Texts(NamedTuple):
-    """What changed with the minor version of the kubelet."""
-
-    pulled: str
-    created: str
-    started: str
-    pod_resources: bool
-
-
-@lru_cache(maxsize=8)
-def _texts(kubelet_version: str) -> _Texts:
-    """Return texts by version. Source: kuberuntime_container.go, image_manager.go."""
-    minor = int(kubelet_version.removeprefix("v").split(".")[1])
-    if minor >= 36:
-        return _Texts(
-            'Container image "%s" already present on machine and can be accessed by the pod',
-            "Container created",
-            "Container started",
-            pod_resources=True,
-        )
-    return _Texts(
-        'Container image "%s" already present on machine',
-        "Created container: %s",
-        "Started container %s",
-        pod_resources=False,
-    )
+        if not turn.env.light:
+            about = pod_ref(pod, spec)
+            turn.recorder.event(about, reason, message, turn.env, turn.now_ns, turn.out)
 
 
 def _behavior(pod: Pod, env: Environment) -> PodBehavior:
     return env.model.behavior_for(pod.labels, pod.namespace, pod.annotations)
-
-
-def _untolerated(pod: Pod, key: str) -> str:
-    """Return the key that the pod had to tolerate by name and does not, "" when all is well."""
-    if not key or any(each.key == key for each in pod.tolerations):
-        return ""
-    return key
-
-
-def _with_sandbox(status: PodStatus, generation: int) -> PodStatus:
-    """Return a status in which only the sandbox became ready. Source: OnPodSandboxReady."""
-    conditions = tuple(
-        shared_condition(SANDBOX_READY, "True", "", "", 0, generation)
-        if each.type == SANDBOX_READY
-        else each
-        for each in status.conditions
-    )
-    return status._replace(conditions=conditions)
-
-
-def _field_path(pod: Pod, spec: ContainerSpec) -> str:
-    if spec in pod.init_containers:
-        return f"spec.initContainers{{{spec.name}}}"
-    if spec in pod.ephemeral_containers:
-        return f"spec.ephemeralContainers{{{spec.name}}}"
-    return f"spec.containers{{{spec.name}}}"
-
-
-def _go_duration(seconds: int) -> str:
-    """Print whole seconds as Go does: 20s, 2m40s, 5m0s."""
-    minutes, rest = divmod(seconds, 60)
-    return f"{minutes}m{rest}s" if minutes else f"{rest}s"

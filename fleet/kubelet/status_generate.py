@@ -39,6 +39,7 @@ OWNED_CONDITIONS = frozenset(
 )
 CREATING = WaitingState("ContainerCreating")
 INITIALIZING = WaitingState("PodInitializing")
+SANDBOX_READY = "PodReadyToStartContainers"
 NOT_TOLERATED = "EmulatedNodeNotTolerated"
 NOT_TOLERATED_MESSAGE = "the node is emulated and the pod does not tolerate the taint %s by name"
 _FINAL_REASONS = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}
@@ -271,7 +272,7 @@ def _conditions(
     generation = pod.generation
     return (
         *foreign,
-        shared_condition("PodReadyToStartContainers", sandbox_ready, "", "", 0, generation),
+        shared_condition(SANDBOX_READY, sandbox_ready, "", "", 0, generation),
         shared_condition("Initialized", *_initialized(pod, inputs, phase, inits), 0, generation),
         shared_condition("Ready", *ready, 0, generation),
         shared_condition("ContainersReady", *containers_ready, 0, generation),
@@ -326,6 +327,24 @@ def _initialized(
         return "True", "", ""
     names = " ".join(incomplete)
     return "False", "ContainersNotInitialized", f"containers with incomplete status: [{names}]"
+
+
+def untolerated_key(pod: Pod, key: str) -> str:
+    """Return the key that the pod had to tolerate by name and does not, "" when all is well."""
+    if not key or any(each.key == key for each in pod.tolerations):
+        return ""
+    return key
+
+
+def with_sandbox_ready(status: PodStatus, generation: int) -> PodStatus:
+    """Return a status in which only the sandbox became ready. Source: OnPodSandboxReady."""
+    conditions = tuple(
+        shared_condition(SANDBOX_READY, "True", "", "", 0, generation)
+        if each.type == SANDBOX_READY
+        else each
+        for each in status.conditions
+    )
+    return status._replace(conditions=conditions)
 
 
 def terminate_pod_status(pod: Pod, status: PodStatus) -> PodStatus:

@@ -224,7 +224,7 @@ class SyncLoop:
 
     def _drop_if_done(self, worker: PodWorker, syncer: PodSyncer) -> None:
         if worker.removed and worker.state is WorkerState.FINISHED:
-            syncer.forget(worker)
+            syncer.statuses.forget(worker.pod.uid)  # as HandlePodCleanups
             self._workers.pop(worker.pod.uid, None)
 
 

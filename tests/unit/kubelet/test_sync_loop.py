@@ -1,0 +1,613 @@
+"""The pod path as a whole: what one kubelet asks of the server, in order."""
+
+import copy
+import dataclasses
+import gc
+import itertools
+
+import pytest
+from pod_world import (
+    HOST_IP,
+    TOKEN_VOLUME,
+    UID,
+    World,
+    container,
+    make_pod,
+    replaced,
+)
+
+from fleet.clock import NS_PER_S
+from fleet.effects import (
+    Milestone,
+    Op,
+    PodStatusPatch,
+    Reply,
+    ReplyKind,
+    Timer,
+    TokenRequest,
+    WatchEvent,
+    WatchKind,
+)
+from fleet.objects import (
+    EnvSource,
+    EventType,
+    ObjectMeta,
+    Pod,
+    PodUid,
+    RunningState,
+    TerminatedState,
+    Toleration,
+    WaitingState,
+)
+
+START = [
+    "WATCH kube-root-ca.crt",
+    "GET_POD",
+    "PATCH_POD_STATUS Pending",
+    "CREATE_TOKEN",
+    "GET_POD",
+    "PATCH_POD_STATUS Pending",
+    "CREATE_EVENT Pulled",
+    "GET_POD",
+    "CREATE_EVENT Created",
+    "PATCH_POD_STATUS Running",
+    "CREATE_EVENT Started",
+]
+
+
+def running(*containers: object, light: bool = False, **fields: object) -> World:
+    world = World(light=light)
+    world.create(make_pod(*containers, **fields))  # type: ignore[arg-type]
+    world.run(2)
+    world.take_log()
+    return world
+
+
+def test_a_pod_start_is_what_a_kubelet_sends() -> None:
+    world = World()
+    world.create(make_pod())
+    world.run(3)
+    assert world.log == START
+    token = next(call.payload for call in world.calls if call.op is Op.CREATE_TOKEN)
+    assert token == TokenRequest("default", "default", "", 3607, "web", UID)
+
+
+def test_the_second_status_says_only_that_the_sandbox_is_ready() -> None:
+    world = World()
+    world.create(make_pod())
+    world.run(3)
+    patches = [call.payload for call in world.calls if call.op is Op.PATCH_POD_STATUS]
+    second = patches[1]
+    assert isinstance(second, PodStatusPatch)
+    assert second.new._replace(conditions=()) == second.old._replace(conditions=())
+    assert second.new.pod_ip == ""
+    changed = set(second.new.conditions) - set(second.old.conditions)
+    assert [each.type for each in changed] == ["PodReadyToStartContainers"]
+
+
+def test_a_running_pod_costs_no_timer_but_its_token_refresh() -> None:
+    world = running()
+    before = world.timers
+    world.run(60)
+    assert world.timers == before
+    assert world.take_log() == []
+    assert [entry[3:] for entries in world.wheel._buckets.values() for entry in entries] == [
+        (Timer.VOLUMES, UID)
+    ]
+
+
+def test_the_token_is_renewed_at_four_fifths_of_its_life() -> None:
+    world = running()
+    world.run(3607 * 0.79)
+    assert world.take_log() == []
+    world.run(3607 * 0.05)
+    assert world.take_log() == ["CREATE_TOKEN"]
+
+
+def test_a_second_pod_of_the_namespace_shares_the_watch() -> None:
+    world = running()
+    world.create(make_pod(uid="two", name="two"))
+    world.run(2)
+    assert "WATCH kube-root-ca.crt" not in world.take_log()
+    world.delete()
+    world.run(3)
+    assert "UNWATCH kube-root-ca.crt" not in world.take_log()
+    world.delete("two")
+    world.run(3)
+    assert "UNWATCH kube-root-ca.crt" in world.take_log()
+
+
+def test_a_graceful_deletion_ends_with_the_final_delete() -> None:
+    world = running()
+    world.delete()
+    world.run(3)
+    log = [each for each in world.take_log() if not each.startswith("CREATE_EVENT")]
+    # 3 GET, rarely 4: see kubelet-reference 10.4.
+    assert log[:4] == [
+        "GET_POD",
+        "PATCH_POD_STATUS Running",
+        "GET_POD",
+        "PATCH_POD_STATUS Succeeded",
+    ]
+    assert [each for each in log[4:] if each != "GET_POD"] == [
+        "UNWATCH kube-root-ca.crt",
+        "DELETE_POD",
+    ]
+    assert log.count("GET_POD") in (3, 4)
+    assert world.loop.is_idle()
+    first = world.statuses[-2]
+    assert first.observed_generation == 2
+    assert {each.observed_generation for each in first.conditions} == {2}
+    last = world.statuses[-1]
+    assert {each.type: (each.status, each.reason) for each in last.conditions} == {
+        "PodReadyToStartContainers": ("False", ""),
+        "Initialized": ("True", "PodCompleted"),
+        "Ready": ("False", "PodCompleted"),
+        "ContainersReady": ("False", "PodCompleted"),
+        "PodScheduled": ("True", ""),
+    }
+
+
+def test_killing_is_said_once_per_running_container() -> None:
+    world = running(container("a"), container("b"))
+    world.delete()
+    world.run(3)
+    assert world.take_log().count("CREATE_EVENT Killing") == 2
+
+
+def test_a_forced_deletion_ends_at_the_get() -> None:
+    world = running()
+    world.delete(grace_s=0)
+    world.run(5)
+    assert world.take_log() == ["CREATE_EVENT Killing", "GET_POD", "UNWATCH kube-root-ca.crt"]
+    assert world.loop.is_idle()
+    assert world.counts(Milestone.POD_REMOVED) == 1
+
+
+def test_a_pod_deleted_while_its_volumes_are_awaited_ends_as_failed() -> None:
+    world = World()
+    world.objects.clear()
+    world.create(make_pod())
+    world.run(1)
+    world.delete()
+    world.run(5)
+    assert world.loop.is_idle()
+    assert "CREATE_EVENT Killing" not in world.log
+    last = world.statuses[-1]
+    assert last.phase == "Failed"
+    assert isinstance(last.containers[0].state, TerminatedState)
+    assert last.containers[0].state.reason == "ContainerStatusUnknown"
+
+
+def test_a_deletion_during_the_start_waits_for_the_runtime() -> None:
+    world = World()
+    world.create(make_pod())
+    world.run(0.35)  # the sandbox is being made
+    world.delete()
+    world.run(5)
+    assert "CREATE_EVENT Killing" in world.log
+    assert world.log[-1] == "DELETE_POD"
+    assert world.loop.is_idle()
+
+
+def test_light_sends_one_patch_and_one_delete() -> None:
+    world = World(light=True)
+    world.create(make_pod())
+    world.run(3)
+    assert world.take_log() == ["PATCH_POD_STATUS Running"]
+    assert world.timers == 1
+    assert world.counts(Milestone.POD_RUNNING) == 1
+    world.delete()
+    world.run(1)
+    assert world.take_log() == ["DELETE_POD"]
+    assert world.loop.is_idle()
+
+
+def test_light_ends_where_kubelet_ends() -> None:
+    finals = []
+    for light in (False, True):
+        world = running(light=light)
+        finals.append(world.pods[UID].status)
+    assert finals[0] == finals[1]
+
+
+def test_light_reports_a_pod_that_starts_slowly_as_pending() -> None:
+    world = World(light=True)
+    slow = (("fleet.emulator/start-delay", "5s"),)
+    world.create(make_pod(annotations=slow))
+    world.run(0.9)
+    assert world.log == []
+    world.run(1)
+    assert world.log == ["PATCH_POD_STATUS Pending"]
+    assert world.pods[UID].status.start_time_s == world.env.wall_s(0)
+    world.run(5)
+    assert world.log == ["PATCH_POD_STATUS Pending", "PATCH_POD_STATUS Running"]
+
+
+def test_light_needs_nothing_for_a_forced_deletion() -> None:
+    world = running(light=True)
+    world.delete(grace_s=0)
+    world.run(1)
+    assert world.take_log() == []
+    assert world.loop.is_idle()
+
+
+@pytest.mark.parametrize(
+    ("script", "phase", "reason"),
+    [("sleep 3", "Succeeded", "Completed"), ("sleep 3; exit 4", "Failed", "Error")],
+)
+def test_a_job_ends_once_and_its_phase_is_held_back(script: str, phase: str, reason: str) -> None:
+    world = World()
+    world.create(make_pod(container("c", "sh", "-c", script), restart_policy="Never"))
+    world.run(8)
+    phases = [each.phase for each in world.statuses]
+    assert phases == ["Pending", "Pending", "Running", "Running", phase]
+    held = world.statuses[3].containers[0].state
+    assert isinstance(held, TerminatedState)
+    assert (held.reason, held.finished_s - held.started_s) == (reason, 3)
+    assert "CREATE_EVENT Killing" not in world.log
+    assert world.counts(Milestone.POD_FAILED) == (phase == "Failed")
+
+
+@pytest.mark.parametrize("command", ["true", "false"])
+def test_light_reports_the_end_of_a_job_once(command: str) -> None:
+    world = World(light=True)
+    world.create(make_pod(container("c", command), restart_policy="Never"))
+    world.run(5)
+    phase = "Succeeded" if command == "true" else "Failed"
+    assert [each.phase for each in world.statuses][-1] == phase
+    assert len(world.statuses) <= 2
+
+
+def test_a_finished_job_that_is_deleted_late_gets_its_delete_at_the_full_pass() -> None:
+    world = World()
+    world.create(make_pod(container("c", "true"), restart_policy="Never"))
+    world.run(8)
+    world.take_log()
+    world.delete()  # a finalizer keeps the object
+    world.run(11)
+    assert world.take_log() == ["GET_POD", "DELETE_POD"]
+    assert world.loop.is_idle()
+
+
+def test_a_failing_container_backs_off_as_upstream() -> None:
+    """Restarts at once, then 10, 20, 40 s after the exit, times 1 to 1.5."""
+    world = World()
+    world.create(make_pod(container("c", "false")))
+    starts: list[float] = []
+    for _ in range(1500):
+        world.run(0.1)
+        if not world.pods[UID].status.containers:
+            continue
+        shown = world.container()
+        if shown.restart_count == len(starts):
+            starts.append(world.now_ns / NS_PER_S)
+    gaps = [later - sooner for sooner, later in itertools.pairwise(starts)]
+    assert gaps[0] < 2
+    for gap, delay in zip(gaps[1:], (10, 20, 40), strict=False):
+        assert delay <= gap <= delay * 1.5 + 2, gaps
+    assert len(gaps) >= 4
+    assert world.counts(Milestone.POD_FAILED) == 0
+
+
+def test_a_crash_loop_is_shown_with_its_last_state() -> None:
+    world = World()
+    world.create(make_pod(container("c", "false")))
+    world.run(100)
+    waiting = [
+        each.containers[0]
+        for each in world.statuses
+        if each.containers and isinstance(each.containers[0].state, WaitingState)
+    ]
+    crashed = next(each for each in waiting if each.state.reason == "CrashLoopBackOff")  # type: ignore[union-attr]
+    assert crashed.state == WaitingState(
+        "CrashLoopBackOff",
+        f"back-off 10s restarting failed container=c pod=web_default({UID})",
+    )
+    assert crashed.last_state is not None
+    assert (crashed.last_state.exit_code, crashed.last_state.reason) == (1, "Error")
+    assert crashed.restart_count == 1
+    assert "PATCH_EVENT BackOff" in world.log
+
+
+def test_on_failure_restarts_only_failures() -> None:
+    world = World()
+    world.create(
+        make_pod(
+            container("bad", "sh", "-c", "sleep 1; exit 2"),
+            container("good", "sleep", "1"),
+            restart_policy="OnFailure",
+        )
+    )
+    world.run(5)
+    bad, good = world.pods[UID].status.containers
+    assert (bad.restart_count, good.restart_count) == (1, 0)
+    assert isinstance(good.state, TerminatedState)
+    assert world.pods[UID].status.phase == "Running"
+
+
+def test_init_containers_run_in_order_then_the_sidecar_stays() -> None:
+    world = World()
+    pod = make_pod(
+        init_containers=(
+            container("one", "sleep", "1"),
+            container("side", restart_policy="Always"),
+            container("two", "sleep", "1"),
+        )
+    )
+    world.create(pod)
+    world.run(1)
+    assert world.condition("Initialized")[1:4] == (
+        "False",
+        "ContainersNotInitialized",
+        "containers with incomplete status: [one side two]",
+    )
+    world.run(7)
+    status = world.pods[UID].status
+    assert status.phase == "Running"
+    one, side, two = status.init_containers
+    assert isinstance(one.state, TerminatedState)
+    assert isinstance(side.state, RunningState)
+    assert isinstance(two.state, TerminatedState)
+    assert (one.ready, side.ready, two.ready) == (True, True, True)
+    assert (one.started, side.started, two.started) == (False, True, False)
+    assert world.condition("Ready").status == "True"
+
+
+def test_a_sidecar_does_not_keep_a_job_from_ending() -> None:
+    world = World()
+    world.create(
+        make_pod(
+            container("c", "sleep", "1"),
+            init_containers=(container("side", restart_policy="Always"),),
+            restart_policy="Never",
+        )
+    )
+    world.run(8)
+    assert world.pods[UID].status.phase == "Succeeded"
+    assert "CREATE_EVENT Killing" in world.log
+
+
+def test_a_failed_init_container_fails_a_pod_that_never_restarts() -> None:
+    world = World()
+    world.create(make_pod(init_containers=(container("init", "false"),), restart_policy="Never"))
+    world.run(8)
+    assert world.pods[UID].status.phase == "Failed"
+
+
+def test_a_missing_config_map_holds_the_pod_until_it_appears() -> None:
+    world = World()
+    world.objects.clear()
+    world.create(make_pod())
+    world.run(6)
+    log = world.take_log()
+    assert log.count("CREATE_EVENT FailedMount") == 1
+    assert log.count("PATCH_EVENT FailedMount") == 3  # after 0.5, 1, 2 s
+    assert world.pods[UID].status.phase == "Pending"
+    meta = ObjectMeta("kube-root-ca.crt", "2")
+    world.deliver(
+        WatchEvent(WatchKind.CONFIG_MAP, EventType.ADDED, meta, "default", "kube-root-ca.crt")
+    )
+    world.run(6)
+    assert world.pods[UID].status.phase == "Running"
+
+
+def test_a_refused_token_is_asked_for_again() -> None:
+    world = World()
+    world.refuse[Op.CREATE_TOKEN] = Reply(ReplyKind.REFUSED, None, 500, "boom")
+    world.create(make_pod())
+    world.run(2)
+    assert world.log.count("CREATE_EVENT FailedMount") == 1
+    assert world.log.count("CREATE_TOKEN") >= 2
+    del world.refuse[Op.CREATE_TOKEN]
+    world.run(5)
+    assert world.pods[UID].status.phase == "Running"
+
+
+def test_an_environment_that_is_missing_keeps_one_container_waiting() -> None:
+    world = World()
+    source = EnvSource("Secret", "password", optional=False)
+    world.create(make_pod(container("c", env_sources=(source,)), container("d")))
+    world.run(14)
+    waiting = world.container().state
+    assert waiting == WaitingState("CreateContainerConfigError", 'secret "password" not found')
+    assert "CREATE_EVENT Failed" in world.log
+    meta = ObjectMeta("password", "2")
+    world.deliver(WatchEvent(WatchKind.SECRET, EventType.ADDED, meta, "default", "password"))
+    world.run(20)
+    assert world.pods[UID].status.phase == "Running"
+
+
+def test_a_pod_that_does_not_tolerate_the_emulator_never_becomes_ready() -> None:
+    everything = (Toleration("", "Exists", "", ""),)
+    world = World(tolerate_key="fleet.emulator/fake")
+    world.create(make_pod(tolerations=everything))
+    world.run(3)
+    assert world.pods[UID].status.phase == "Running"
+    assert not world.container().ready
+    ready = world.condition("Ready")
+    assert (ready.status, ready.reason) == ("False", "EmulatedNodeNotTolerated")
+    assert "fleet.emulator/fake" in ready.message
+    assert world.condition("ContainersReady").status == "False"
+    by_name = (Toleration("fleet.emulator/fake", "Exists", "", ""),)
+    world.create(make_pod(uid="two", name="two", tolerations=by_name))
+    world.run(3)
+    assert world.condition("Ready", "two").status == "True"
+
+
+def test_a_restarted_fleet_takes_running_pods_over() -> None:
+    before = running(container("c", "sleep", "600"))
+    pod = before.pods[UID]
+    after = World()
+    after.env.wall_offset_ns += 100 * NS_PER_S
+    after.create(copy.copy(pod))
+    after.run(5)
+    assert "PATCH_POD_STATUS Running" not in after.log
+    assert [each for each in after.log if "EVENT" in each] == []
+    assert after.pods[UID].status == pod.status
+    after.run(510)
+    assert after.container().restart_count == 1
+    last = after.container().last_state
+    assert last is not None
+    assert last.container_id == pod.status.containers[0].container_id
+    assert last.finished_s - last.started_s == 600
+
+
+def test_light_takes_running_pods_over_without_a_word() -> None:
+    pod = running(light=True).pods[UID]
+    after = World(light=True)
+    after.env.wall_offset_ns += 100 * NS_PER_S
+    after.create(copy.copy(pod))
+    after.run(60)
+    assert after.log == []
+    after.create(make_pod(uid="two", name="two"))
+    after.run(2)
+    assert after.pods["two"].status.pod_ip not in ("", pod.status.pod_ip)
+
+
+def test_a_pod_that_had_ended_before_the_restart_is_only_deleted() -> None:
+    world = World()
+    world.create(make_pod(container("c", "true"), restart_policy="Never"))
+    world.run(8)
+    ended = replaced(
+        world.pods[UID], deletion_s=world.env.wall_s(world.now_ns), deletion_grace_s=30
+    )
+    after = World()
+    after.create(ended)
+    after.run(3)
+    assert after.log[-1] == "DELETE_POD"
+    assert after.loop.is_idle()
+
+
+def test_what_others_write_into_our_status_is_overwritten_within_ten_seconds() -> None:
+    world = running()
+    good = world.pods[UID].status
+    world.change(status=good._replace(phase="Pending"))
+    world.run(11)
+    assert world.take_log() == ["GET_POD", "PATCH_POD_STATUS Running"]
+    assert world.pods[UID].status == good
+
+
+def test_a_status_that_failed_is_sent_again_at_the_full_pass() -> None:
+    world = World()
+    world.refuse[Op.PATCH_POD_STATUS] = Reply(ReplyKind.LOST)
+    world.create(make_pod())
+    world.run(3)
+    world.take_log()
+    world.refuse.clear()
+    world.run(10)
+    assert world.take_log() == ["GET_POD", "PATCH_POD_STATUS Running"]
+
+
+def test_a_readiness_gate_is_looked_at_when_its_condition_changes() -> None:
+    world = running(readiness_gates=("lb",))
+    assert world.condition("Ready").message == (
+        'corresponding condition of pod readiness gate "lb" does not exist.'
+    )
+    status = world.pods[UID].status
+    gate = status.conditions[-1]._replace(type="lb", status="True")
+    world.change(status=status._replace(conditions=(*status.conditions, gate)))
+    world.run(2)
+    assert world.condition("Ready").status == "True"
+    assert world.condition("lb").status == "True"
+
+
+def test_host_network_pods_have_the_address_of_the_node() -> None:
+    world = running(host_network=True)
+    assert world.pods[UID].status.pod_ip == HOST_IP
+    assert world.statuses[0].pod_ip == HOST_IP
+
+
+def test_addresses_follow_the_node_and_are_given_again() -> None:
+    world = World(light=True)
+    world.create(make_pod())
+    world.run(1)
+    assert world.pods[UID].status.pod_ip == "10.244.3.2"
+    world.create(make_pod(uid="two", name="two"))
+    world.run(1)
+    assert world.pods["two"].status.pod_ip == "10.244.3.3"
+
+
+def test_a_relist_removes_what_it_does_not_mention() -> None:
+    world = running()
+    world.create(make_pod(uid="two", name="two"))
+    world.run(2)
+    world.take_log()
+    del world.pods[UID]
+    world.loop.on_relist_started()
+    world.deliver(WatchEvent(WatchKind.PODS, EventType.ADDED, copy.copy(world.pods["two"])))
+    world.deliver(WatchEvent(WatchKind.PODS, EventType.SYNCED))
+    world.run(3)
+    assert world.take_log() == ["CREATE_EVENT Killing", "GET_POD"]
+    assert [pod.uid for pod in world.loop.pods()] == ["two"]
+    assert world.loop.phases() == {"Running": 1}
+
+
+def test_an_ephemeral_container_starts_in_a_running_pod() -> None:
+    world = running()
+    world.change(ephemeral_containers=(container("debug", "sleep", "5"),), fingerprint=9)
+    world.run(2)
+    shown = world.pods[UID].status.ephemeral_containers
+    assert [each.name for each in shown] == ["debug"]
+    world.run(8)
+    shown = world.pods[UID].status.ephemeral_containers
+    assert isinstance(shown[0].state, TerminatedState)
+    assert shown[0].restart_count == 0
+
+
+def test_a_burst_of_statuses_is_sent_as_one() -> None:
+    world = World()
+    many = [make_pod(uid=f"u{i}", name=f"p{i}") for i in range(20)]
+    for pod in many:
+        world.create(pod)
+    world.run(10)
+    # 20 pods, one request in flight: the statuses in between are skipped.
+    assert world.log.count("GET_POD") < 3 * len(many)
+    assert {pod.status.phase for pod in world.pods.values()} == {"Running"}
+
+
+def test_milestones_tell_when_the_server_knew() -> None:
+    world = World()
+    world.create(make_pod())
+    world.run(3)
+    assert world.counts(Milestone.POD_ADDED) == 1
+    started = [each for each in world.reports if each.milestone is Milestone.POD_RUNNING]
+    assert len(started) == 1
+    assert 300_000_000 < started[0].value_ns < 900_000_000
+
+
+def test_no_cycle_is_left_for_the_collector() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        world = World()
+        for index in range(50):
+            world.create(make_pod(uid=f"u{index}", name=f"p{index}"))
+        world.run(10)
+        for index in range(50):
+            world.delete(f"u{index}")
+        world.run(20)
+        assert world.loop.is_idle()
+        world._inbox.clear()
+        assert gc.collect() < 20
+    finally:
+        gc.enable()
+
+
+def test_old_kubelets_do_not_report_resources_of_the_whole_pod() -> None:
+    world = World()
+    world.env.model = dataclasses.replace(world.env.model, kubelet_version="v1.35.4")
+    world.create(make_pod())
+    world.run(3)
+    assert world.pods[UID].status.resources_json == b""
+
+
+def test_a_stale_timer_and_a_late_reply_are_ignored() -> None:
+    world = running()
+    world.delete(grace_s=0)
+    world.run(5)
+    seen: Pod | None = world.pods.get(PodUid(UID))
+    assert seen is None
+    world.run(7200)  # the token's refresh was armed
+    assert world.loop.is_idle()
+    assert TOKEN_VOLUME.name not in world.log
