@@ -30,7 +30,7 @@ from fleet.pod_behavior import PodBehavior
 
 NEVER = 1 << 62
 BACKOFF_FIRST_NS = 10 * NS_PER_S
-BACKOFF_MAX_NS = 300 * NS_PER_S
+BACKOFF_FORGET_NS = 600 * NS_PER_S
 STOP_MIN_NS = 20 * NS_PER_MS
 """A container that heeds SIGTERM is gone within 20 to 50 ms."""
 STOP_SPREAD_NS = 30 * NS_PER_MS
@@ -343,7 +343,7 @@ class Runtime:
 
 
 class BackOff:
-    """How long a failing container must wait: 10 s, doubling to 300 s.
+    """How long a failing container must wait: 10 s, doubling to 300 s or what is configured.
 
     An entry is (delay, time of the last bump); one that saw no exit for 600 s starts anew.
     Source: flowcontrol/backoff.go, Next, IsInBackOffSince; kuberuntime_manager.go, doBackOff.
@@ -357,17 +357,17 @@ class BackOff:
     def wait_ns(self, uid: PodUid, name: str, finished_ns: int, now_ns: int) -> int:
         """Return the whole delay that is still being waited for, 0 when it may start now."""
         delay_ns, bumped_ns = self._entries.get((uid, name), (0, 0))
-        if finished_ns - bumped_ns > 2 * BACKOFF_MAX_NS:
+        if finished_ns - bumped_ns > BACKOFF_FORGET_NS:
             return 0
         return delay_ns if now_ns - finished_ns < delay_ns else 0
 
-    def next(self, uid: PodUid, name: str, finished_ns: int, now_ns: int) -> None:
-        """Count one more start after an exit."""
+    def next(self, uid: PodUid, name: str, finished_ns: int, now_ns: int, max_ns: int) -> None:
+        """Count one more start after an exit; `max_ns` is maxContainerRestartPeriod."""
         entry = self._entries.get((uid, name))
-        if entry is None or finished_ns - entry[1] > 2 * BACKOFF_MAX_NS:
-            delay_ns = BACKOFF_FIRST_NS
+        if entry is None or finished_ns - entry[1] > BACKOFF_FORGET_NS:
+            delay_ns = min(BACKOFF_FIRST_NS, max_ns)
         else:
-            delay_ns = min(entry[0] * 2, BACKOFF_MAX_NS)
+            delay_ns = min(entry[0] * 2, max_ns)
         self._entries[uid, name] = (delay_ns, now_ns)
 
     def forget(self, uid: PodUid) -> None:

@@ -243,7 +243,8 @@ class PodSyncer:
                     self._report_back_off(worker, spec, wait_ns, turn)
                     retry_ns = min(retry_ns, exited_ns + wait_ns)
                     continue
-                self._back_off.next(pod.uid, spec.name, exited_ns, turn.now_ns)
+                max_ns = turn.env.model.crash_loop_backoff_max_ns
+                self._back_off.next(pod.uid, spec.name, exited_ns, turn.now_ns, max_ns)
             plan.append(spec)
         if retry_ns != NEVER:
             self._requeue(worker, retry_ns, turn)
