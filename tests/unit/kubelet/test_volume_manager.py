@@ -1,0 +1,233 @@
+import pytest
+from pod_world import NODE, TOKEN_VOLUME, UID, container, make_pod, replaced
+
+from fleet.clock import NS_PER_MS, NS_PER_S, Draws
+from fleet.effects import (
+    ApiCall,
+    Op,
+    Outbox,
+    Reply,
+    ReplyKind,
+    SetTimer,
+    StartWatch,
+    StopWatch,
+    Timer,
+    TokenRequest,
+    WatchEvent,
+    WatchKind,
+)
+from fleet.kubelet.volume_manager import MountResult, VolumeManager, mount_seen_ns, references
+from fleet.objects import EnvSource, EventType, ObjectMeta, Pod, Token, VolumeSpec
+
+CM, SECRET = WatchKind.CONFIG_MAP, WatchKind.SECRET
+FAILED = 'MountVolume.SetUp failed for volume "%s" : %s'
+ROOT_CA = "kube-root-ca.crt"
+REQUEST = TokenRequest("default", "default", "", 3607, "web", UID)
+PLAIN = make_pod(volumes=(VolumeSpec("cfg", "configMap", (("cfg", False),), (), ()),))
+
+
+def manager(pod: Pod) -> VolumeManager:
+    volumes = VolumeManager(NODE, Draws(3))
+    out: Outbox = []
+    volumes.register_pod(pod, out)
+    volumes.begin(pod, 0, out)
+    return volumes
+
+
+def tell(volumes: VolumeManager, event: EventType, name: str = "cfg") -> list[str]:
+    record = ObjectMeta(name, "1") if event is not EventType.SYNCED else None
+    return list(volumes.on_object_event(WatchEvent(CM, event, record, "default", name)))
+
+
+def attempt(volumes: VolumeManager, pod: Pod, now_ns: int) -> tuple[MountResult, list[str], Outbox]:
+    out: Outbox = []
+    result, messages = volumes.attempt(pod, now_ns, out)
+    return result, messages, out
+
+
+def test_secrets_are_watched_before_config_maps_and_each_once() -> None:
+    sources = (
+        EnvSource("ConfigMap", "env", optional=True),
+        EnvSource("Secret", "s", optional=False),
+    )
+    pod = make_pod(container(env_sources=sources), container("d", env_sources=sources))
+    pod.pull_secrets = ("registry",)
+    assert list(references(pod)) == [
+        (SECRET, "default", "registry"),
+        (SECRET, "default", "s"),
+        (CM, "default", "env"),
+        (CM, "default", ROOT_CA),
+    ]
+
+
+def test_pods_share_a_watch_until_the_last_is_gone() -> None:
+    volumes = VolumeManager(NODE, Draws(3))
+    one, two = make_pod(uid="1"), make_pod(uid="2")
+    out: Outbox = []
+    volumes.register_pod(one, out)
+    volumes.register_pod(two, out)
+    assert out == [StartWatch(NODE, CM, "default", ROOT_CA)]
+    out.clear()
+    volumes.unregister_pod(one, out)
+    assert out == []
+    volumes.unregister_pod(two, out)
+    assert out == [StopWatch(NODE, CM, "default", ROOT_CA)]
+
+
+def test_an_ephemeral_container_may_add_a_reference() -> None:
+    volumes = manager(PLAIN)
+    source = EnvSource("Secret", "s", optional=False)
+    new = replaced(PLAIN, ephemeral_containers=(container("e", env_sources=(source,)),))
+    out: Outbox = []
+    volumes.update_pod(PLAIN, new, out)
+    volumes.update_pod(new, new, out)
+    assert out == [StartWatch(NODE, SECRET, "default", "s")]
+
+
+def test_the_first_attempt_comes_with_the_loops() -> None:
+    volumes = VolumeManager(NODE, Draws(3))
+    out: Outbox = []
+    volumes.begin(PLAIN, 0, out)
+    (timer,) = out
+    assert isinstance(timer, SetTimer)
+    assert timer[2:] == (Timer.VOLUMES, UID)
+    assert 100 * NS_PER_MS <= timer.due_ns < 200 * NS_PER_MS
+    assert not volumes.is_due(UID, timer.due_ns - 1)
+    assert volumes.is_due(UID, timer.due_ns)
+    volumes.abort(UID)
+    assert not volumes.is_due(UID, timer.due_ns)
+
+
+def test_tokens_come_first_then_the_objects() -> None:
+    pod = make_pod()
+    volumes = manager(pod)
+    tell(volumes, EventType.ADDED, ROOT_CA)
+    tell(volumes, EventType.SYNCED, ROOT_CA)
+    result, _, out = attempt(volumes, pod, 0)
+    assert result is MountResult.WAITING
+    assert out == [ApiCall(NODE, Op.CREATE_TOKEN, UID, REQUEST)]
+    out.clear()
+    reply = Reply(ReplyKind.OK, Token(4607))
+    assert volumes.on_token(pod, REQUEST, reply, 0, 1000 * NS_PER_S, out)
+    (refresh,) = out
+    assert isinstance(refresh, SetTimer)
+    # 80 % of 3607 s, up to 10 s sooner, and up to a resync later.
+    assert 2875 < refresh.due_ns / NS_PER_S < 2961
+    assert attempt(volumes, pod, 0)[0] is MountResult.MOUNTED
+    out.clear()
+    volumes.on_refresh_timer(pod, refresh.due_ns - 1, out)
+    assert out == []
+    volumes.on_refresh_timer(pod, refresh.due_ns, out)
+    assert out == [ApiCall(NODE, Op.CREATE_TOKEN, UID, REQUEST)]
+    volumes.on_refresh_timer(pod, refresh.due_ns + 1, out)
+    assert len(out) == 1
+
+
+def test_two_tokens_are_both_awaited() -> None:
+    (source,) = TOKEN_VOLUME.tokens
+    two = (source, source._replace(audience="vault"))
+    pod = make_pod(volumes=(VolumeSpec("v", "projected", (), (), two),))
+    volumes = manager(pod)
+    out: Outbox = []
+    volumes.attempt(pod, 0, out)
+    assert len(out) == 2
+    assert not volumes.on_token(pod, REQUEST, Reply(ReplyKind.OK), 0, 0, out)
+    assert volumes.on_token(pod, REQUEST, Reply(ReplyKind.OK), 0, 0, out)
+    assert not volumes.on_token(pod, REQUEST, Reply(ReplyKind.OK), 0, 0, out)
+
+
+def test_a_refused_token_fails_the_mount_and_is_asked_for_again() -> None:
+    pod = make_pod(
+        token_suffix="9zkmg", volumes=(TOKEN_VOLUME._replace(name="kube-api-access-00000"),)
+    )
+    volumes = manager(pod)
+    tell(volumes, EventType.ADDED, ROOT_CA)
+    tell(volumes, EventType.SYNCED, ROOT_CA)
+    attempt(volumes, pod, 0)
+    volumes.on_token(pod, REQUEST, Reply(ReplyKind.REFUSED, None, 403, "no"), 0, 0, [])
+    result, messages, out = attempt(volumes, pod, 0)
+    assert result is MountResult.FAILED
+    assert messages == [
+        'MountVolume.SetUp failed for volume "kube-api-access-9zkmg" : failed to fetch token: no'
+    ]
+    assert out == [SetTimer(NODE, NS_PER_S // 2, Timer.VOLUMES, UID)]
+    assert attempt(volumes, pod, NS_PER_S)[2] == [ApiCall(NODE, Op.CREATE_TOKEN, UID, REQUEST)]
+
+
+def test_a_missing_object_is_looked_for_with_back_off() -> None:
+    volumes = manager(PLAIN)
+    tell(volumes, EventType.SYNCED)
+    waits = []
+    for _ in range(11):
+        result, messages, out = attempt(volumes, PLAIN, 0)
+        assert result is MountResult.FAILED
+        assert messages == ['MountVolume.SetUp failed for volume "cfg" : configmap "cfg" not found']
+        (timer,) = out
+        assert isinstance(timer, SetTimer)
+        waits.append(timer.due_ns / NS_PER_S)
+    assert waits == [0.5, 1, 2, 4, 8, 16, 32, 64, 122, 122, 122]
+    assert tell(volumes, EventType.ADDED) == []
+    assert attempt(volumes, PLAIN, 0)[0] is MountResult.MOUNTED
+    tell(volumes, EventType.DELETED)
+    volumes.begin(PLAIN, 0, [])
+    assert attempt(volumes, PLAIN, 0)[0] is MountResult.FAILED
+
+
+def test_a_cache_that_lags_is_waited_for_a_second() -> None:
+    volumes = manager(PLAIN)
+    result, messages, out = attempt(volumes, PLAIN, 5)
+    assert (result, messages) == (MountResult.WAITING, [])
+    assert out == [SetTimer(NODE, NS_PER_S + 5, Timer.VOLUMES, UID)]
+    assert tell(volumes, EventType.ADDED) == []
+    assert tell(volumes, EventType.SYNCED) == [UID]
+    assert attempt(volumes, PLAIN, 9)[0] is MountResult.MOUNTED
+
+
+def test_a_cache_that_never_syncs_fails_the_mount() -> None:
+    volumes = manager(PLAIN)
+    attempt(volumes, PLAIN, 0)
+    result, messages, _ = attempt(volumes, PLAIN, NS_PER_S)
+    assert result is MountResult.FAILED
+    assert messages == [
+        FAILED % ("cfg", "failed to sync configmap cache: timed out waiting for the condition")
+    ]
+
+
+def test_optional_objects_may_be_missing() -> None:
+    pod = make_pod(volumes=(VolumeSpec("cfg", "configMap", (("cfg", True),), (), ()),))
+    volumes = manager(pod)
+    tell(volumes, EventType.SYNCED)
+    assert attempt(volumes, pod, 0)[0] is MountResult.MOUNTED
+
+
+def test_several_errors_of_one_volume_are_joined() -> None:
+    volume = VolumeSpec("v", "projected", (("a", False), ("b", False)), (), ())
+    pod = make_pod(volumes=(volume,))
+    volumes = manager(pod)
+    for name in ("a", "b"):
+        tell(volumes, EventType.SYNCED, name)
+    assert attempt(volumes, pod, 0)[1] == [
+        FAILED % ("v", '[configmap "a" not found, configmap "b" not found]')
+    ]
+
+
+@pytest.mark.parametrize("optional", [True, False])
+def test_the_environment_of_a_container(optional: bool) -> None:  # noqa: FBT001
+    spec = container(env_sources=(EnvSource("ConfigMap", "cfg", optional),))
+    volumes = manager(PLAIN)
+    tell(volumes, EventType.SYNCED)
+    wanted = "" if optional else 'configmap "cfg" not found'
+    assert volumes.missing(PLAIN, spec) == wanted
+    tell(volumes, EventType.ADDED)
+    assert volumes.missing(PLAIN, spec) == ""
+
+
+def test_events_of_objects_that_nobody_refers_to_are_ignored() -> None:
+    assert tell(manager(PLAIN), EventType.ADDED, "other") == []
+
+
+def test_a_sync_looks_at_its_volumes_every_300_ms() -> None:
+    began_ns = 7
+    assert mount_seen_ns(began_ns, began_ns) == began_ns
+    assert mount_seen_ns(began_ns, began_ns + 1) == began_ns + 300 * NS_PER_MS
+    assert mount_seen_ns(began_ns, began_ns + 300 * NS_PER_MS) == began_ns + 300 * NS_PER_MS
