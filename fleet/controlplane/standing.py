@@ -130,8 +130,9 @@ def default_directory() -> Path:
 async def _start_supervisor(options: ControlPlaneOptions, progress: Progress) -> ControlPlaneInfo:
     """Start the supervisor, show what it tells, and let it go once it is ready.
 
-    It writes lines of JSON: its `pid`, `progress`, and at last `ready` or `error`; then it closes
-    the pipe. The process started here is its parent, which ends at once.
+    It writes lines of JSON: its `pid`, `progress`, and at last `ready` or `error`. Its end of the
+    pipe is not waited for: uvloop keeps a copy of it there. The process started here is its
+    parent, which ends at once.
     """
     assert options.directory is not None
     layout = Layout(options.directory)
@@ -161,9 +162,11 @@ async def _start_supervisor(options: ControlPlaneOptions, progress: Progress) ->
                 progress(message["progress"])
             elif "ready" in message:
                 outcome = ControlPlaneInfo.from_json(message["ready"])
+                break
             elif "error" in message:
                 kind = UsageError if message["is_usage"] else SetupError
                 outcome = kind(message["error"])
+                break
         await process.wait()
     except asyncio.CancelledError:
         if pid:
