@@ -1,0 +1,50 @@
+"""What the end-to-end tests share: a pytest plug-in that test modules name in `pytest_plugins`.
+
+No conftest.py: mypy takes only one of that name, and the wire tests have it.
+"""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e_world import FLEET, FOREIGN_NODE, MARK, WAIT_MAX_S, World, eventually, marked_processes
+
+from fleet.controlplane import attach, find_binaries
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Hide the user's state, but for the built programs; at the end nothing of ours runs."""
+    root = tmp_path_factory.mktemp("world")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MARK, str(root))
+        patch.setenv("XDG_STATE_HOME", str(root / "state"))
+        patch.setenv("NO_PROXY", "*")
+        patch.delenv("KUBECONFIG", raising=False)
+        yield root
+    eventually(lambda: not marked_processes(str(root)), "every process has ended", limit_s=10)
+
+
+@pytest.fixture(scope="session")
+def world(environment: Path) -> Iterator[World]:
+    """Bring a control plane up as a user would."""
+    assert find_binaries() is not None, "run `fleet controlplane build` first"
+    directory, audit_log = environment / "controlplane", environment / "audit.jsonl"
+    up = ("controlplane", "up", f"--dir={directory}", f"--audit-log={audit_log}")
+    subprocess.run((*FLEET, *up), check=True, timeout=WAIT_MAX_S, stdout=subprocess.DEVNULL)
+    info = attach()
+    assert info is not None
+    try:
+        yield World(environment, info, audit_log)
+    finally:
+        down = (*FLEET, "controlplane", "down")
+        subprocess.run(down, check=True, timeout=WAIT_MAX_S, stdout=subprocess.DEVNULL)
+
+
+@pytest.fixture
+def foreign_node(world: World) -> Iterator[str]:
+    """Make a shared cluster of it: a node that fleet did not create is there."""
+    world.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": FOREIGN_NODE}})
+    yield FOREIGN_NODE
+    world.kubectl("delete", "node", FOREIGN_NODE)

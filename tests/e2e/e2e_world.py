@@ -1,0 +1,231 @@
+"""The real command line on one standing control plane that all tests share.
+
+The fixtures are in e2e_fixtures.py. What a test starts carries a mark in its environment, so that
+the end of the session can tell that nothing of it is left.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from fleet.controlplane import ControlPlaneInfo
+from fleet.runs import PREFIX_LABEL, RUN_LABEL
+
+Json = dict[str, Any]
+
+FLEET = (sys.executable, "-m", "fleet.cli")
+MARK = "FLEET_E2E"
+WAIT_MAX_S = 60.0
+POLL_S = 0.1
+FOREIGN_NODE = "not-fleets"
+POLICY = "apiserver_flowcontrol_dispatched_requests_total"
+
+
+def eventually(is_true: Callable[[], object], what: str, *, limit_s: float = WAIT_MAX_S) -> None:
+    """Wait until something holds."""
+    deadline = time.monotonic() + limit_s
+    while not is_true():
+        assert time.monotonic() < deadline, f"not within {limit_s:.0f} s: {what}"
+        time.sleep(POLL_S)
+
+
+def marked_processes(mark: str) -> list[psutil.Process]:
+    """Return what was started with our mark and still runs."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+class Running:
+    """One `fleet spawn` that is on."""
+
+    def __init__(self, process: subprocess.Popen[str], directory: Path, log: Path) -> None:
+        self.process = process
+        self.directory = directory
+        self._log = log
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def until(self, words: str, *, limit_s: float = WAIT_MAX_S) -> None:
+        """Wait until it says something on stderr."""
+
+        def is_said() -> bool:
+            if words in self.log:
+                return True
+            assert self.process.poll() is None, f"ended with {self.process.returncode}: {self.log}"
+            return False
+
+        eventually(is_said, words, limit_s=limit_s)
+
+    def until_ready(self) -> None:
+        self.until("nodes are Ready after")
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def wait(self, *, limit_s: float = WAIT_MAX_S) -> int:
+        return self.process.wait(limit_s)
+
+    def end(self) -> str:
+        """End it with Ctrl-C, which must go well; return what it printed."""
+        self.interrupt()
+        printed, _ = self.process.communicate(timeout=WAIT_MAX_S)
+        assert self.process.returncode == 0, self.log
+        return printed
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A control plane and a command line that sees nothing of the user's."""
+
+    root: Path
+    info: ControlPlaneInfo
+    audit_log: Path
+
+    def fleet(
+        self, *arguments: str, stdin: int = subprocess.DEVNULL, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run fleet to its end."""
+        return subprocess.run(
+            (*FLEET, *arguments),
+            cwd=self.root,
+            env={**os.environ, **variables},
+            stdin=stdin,
+            capture_output=True,
+            text=True,
+            timeout=2 * WAIT_MAX_S,
+            check=False,
+        )
+
+    @contextlib.contextmanager
+    def spawn(self, prefix: str, nodes: int, *arguments: str) -> Iterator[Running]:
+        """Start `fleet spawn`; whatever happens, it is gone afterwards."""
+        directory = self.root / "spawned" / f"{prefix}-{time.monotonic_ns()}"
+        directory.parent.mkdir(exist_ok=True)
+        log = directory.with_suffix(".log")
+        command = (*FLEET, "spawn", f"--name-prefix={prefix}", f"--nodes={nodes}")
+        with log.open("w") as stderr:
+            process = subprocess.Popen(
+                (*command, f"--run-dir={directory}", *arguments),
+                cwd=self.root,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+            )
+        with process:
+            try:
+                yield Running(process, directory, log)
+            finally:
+                if process.poll() is None:
+                    process.kill()
+
+    def kubectl(
+        self, *arguments: str, stdin: str = "", kubeconfig: Path | None = None, check: bool = True
+    ) -> str:
+        command = (*self.info.kubectl, f"--kubeconfig={kubeconfig or self.info.kubeconfig}")
+        done = subprocess.run(
+            (*command, *arguments),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_MAX_S,
+            check=False,
+        )
+        assert not check or done.returncode == 0, (arguments, done.stdout, done.stderr)
+        return done.stdout
+
+    def get(self, *arguments: str) -> Json:
+        """Return what `kubectl get` finds."""
+        found: Json = json.loads(self.kubectl("get", "-o", "json", *arguments))
+        return found
+
+    def items(self, *arguments: str) -> list[Json]:
+        found: list[Json] = self.get(*arguments)["items"]
+        return found
+
+    def apply(self, *objects: Json) -> None:
+        document = "---\n".join(yaml.safe_dump(each) for each in objects)
+        self.kubectl("apply", "-f", "-", stdin=document)
+
+    def nodes(self, prefix: str) -> dict[str, Json]:
+        """Return the nodes of a fleet by name."""
+        found = self.items("nodes", "-l", f"{PREFIX_LABEL}={prefix}")
+        return {node["metadata"]["name"]: node for node in found}
+
+    def run_id(self, prefix: str) -> str:
+        """Return the run that all nodes of a fleet belong to."""
+        [run] = {node["metadata"]["labels"][RUN_LABEL] for node in self.nodes(prefix).values()}
+        return str(run)
+
+    def pods(self, app: str) -> list[Json]:
+        return self.items("pods", "-l", f"app={app}")
+
+    def ready_pods(self, app: str) -> list[Json]:
+        return [pod for pod in self.pods(app) if condition(pod, "Ready") == "True"]
+
+    def assert_nothing_left(self, prefix: str) -> None:
+        """Nodes, their Leases and CSINodes, and the run's Lease are gone."""
+        kinds = "nodes,leases.coordination.k8s.io,csinodes"
+        names = self.kubectl("get", kinds, "-A", "-o", "name").split()
+        assert not [name for name in names if f"/{prefix}-" in name or name.endswith(f"-{prefix}")]
+
+    def audit(self) -> list[Json]:
+        """Return the requests so far."""
+        return [json.loads(line) for line in self.audit_log.read_text().splitlines()]
+
+    def dispatched(self) -> dict[str, int]:
+        """Return how many requests priority-and-fairness let through, by priority level."""
+        counts: dict[str, int] = {}
+        for line in self.kubectl("get", "--raw", "/metrics").splitlines():
+            if line.startswith(POLICY):
+                labels, _, value = line.removeprefix(f"{POLICY}{{").rpartition("} ")
+                level = dict(part.split("=", 1) for part in labels.split(","))["priority_level"]
+                counts[level.strip('"')] = counts.get(level.strip('"'), 0) + int(float(value))
+        return counts
+
+    def user(self, path: Path, token: str, **cluster: object) -> Path:
+        """Write a kubeconfig of our server with a token of its own."""
+        document = yaml.safe_load(self.info.kubeconfig.read_text())
+        document["users"][0]["user"] = {"token": token}
+        document["clusters"][0]["cluster"] |= cluster
+        path.write_text(yaml.safe_dump(document))
+        return path
+
+
+def condition(item: Json, kind: str) -> str:
+    """Return the status of a condition."""
+    found = [
+        each["status"] for each in item["status"].get("conditions", ()) if each["type"] == kind
+    ]
+    return found[0] if found else ""
+
+
+def workload(kind: str, name: str, replicas: int = 0, **spec: object) -> Json:
+    """Return a Deployment, or a Job, of the pods `app: name`."""
+    container = {"name": "c", "image": "registry.k8s.io/pause:3.10.1"}
+    pod: Json = {"containers": [container], **spec}
+    outer: Json = {"template": {"metadata": {"labels": {"app": name}}, "spec": pod}}
+    if kind == "Job":
+        container["command"] = ["true"]  # type: ignore[assignment]
+        pod["restartPolicy"] = "Never"
+        outer |= {"completions": replicas, "parallelism": replicas}
+        return {"apiVersion": "batch/v1", "kind": kind, "metadata": {"name": name}, "spec": outer}
+    outer |= {"replicas": replicas, "selector": {"matchLabels": {"app": name}}}
+    return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": outer}
