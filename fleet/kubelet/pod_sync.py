@@ -469,9 +469,9 @@ class PodSyncer:
         self.statuses.set_pod_status(worker.pod, status, wall_s, finished=finished, known=env.light)
 
     def _requeue(self, worker: PodWorker, retry_ns: int, turn: Turn) -> None:
-        """Try the sync again later, since something in it failed."""
+        """Try a sync that failed again later, when the work queue is looked at: each second."""
         share = turn.env.draws.uniform(self._node, _STREAM_REQUEUE, turn.now_ns)
-        due_ns = requeue_ns(turn.now_ns, retry_ns, share)
+        due_ns = self.pleg.next_relist_ns(requeue_ns(turn.now_ns, retry_ns, share))
         if not worker.sync_ns or due_ns < worker.sync_ns:
             self._enqueue(worker, due_ns, turn)
 
