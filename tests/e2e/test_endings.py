@@ -1,0 +1,222 @@
+"""How a run ends: by itself, by Ctrl-C, by force; what it prints, and that nothing is left."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+from e2e_world import FLEET, MARK, World, eventually, marked_processes, workload
+
+from fleet.controlplane import COMPONENTS
+
+pytest_plugins = ("e2e_fixtures",)
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+
+PERCENTILES = {"p50", "p99"}
+KEYS = {
+    "": (
+        "schema_version run_id verdict valid invalid_reasons expectations server_version "
+        "etcd_fsync fidelity identity encoding nodes lease pods requests events watch process "
+        "wall_s"
+    ),
+    "nodes": "requested registered ready time_to_ready_s ever_not_ready",
+    "lease": "renewals interval_max_s late_ms missed",
+    "pods": "started deleted start_ms failed",
+    "events": "sent dropped",
+    "watch": "open restarts events closed_slow",
+    "process": (
+        "cpu_s rss_bytes rss_bytes_per_node cpu_us_per_request timer_lag_ms gc_collections"
+    ),
+}
+
+
+def test_the_summary_has_the_keys_of_the_interface_and_sane_values(world: World) -> None:
+    with world.spawn("json", 5, "--duration=23s", "--output=json") as run:
+        run.until_ready()
+        world.apply(workload("Deployment", "json", 10))
+        world.kubectl("rollout", "status", "deployment/json", "--timeout=50s")
+        world.kubectl("delete", "deployment", "json")
+        printed, _ = run.process.communicate(timeout=60)
+        assert run.process.returncode == 0, run.log
+    found = json.loads(printed)
+    for part, keys in KEYS.items():
+        assert set(found[part] if part else found) == set(keys.split()), part
+    assert found == json.loads((run.directory / "summary.json").read_text())
+    assert (found["verdict"], found["valid"], found["invalid_reasons"]) == ("pass", True, [])
+    assert found["schema_version"] == 1
+    assert found["server_version"] == world.info.server_version
+    assert found["etcd_fsync"] is False
+    assert (found["fidelity"], found["identity"]) == ("kubelet", "impersonate")
+    assert found["nodes"] | {"time_to_ready_s": 0} == {
+        "requested": 5,
+        "registered": 5,
+        "ready": 5,
+        "time_to_ready_s": 0,
+        "ever_not_ready": 0,
+    }
+    assert 0 < found["nodes"]["time_to_ready_s"] < found["wall_s"]
+    assert 23 <= found["wall_s"] < 60
+    # As with real kubelets: one that looks for its Node too early has its Lease 10 s later.
+    assert 5 <= found["lease"]["renewals"] <= 15
+    assert 9 < found["lease"]["interval_max_s"] < 14
+    assert found["lease"]["missed"] == 0
+    assert set(found["lease"]["late_ms"]) == PERCENTILES | {"max"}
+    assert found["pods"]["started"] == 10
+    assert found["pods"]["deleted"] == 10
+    assert found["pods"]["failed"] == 0
+    assert 0 < found["pods"]["start_ms"]["p50"] <= found["pods"]["start_ms"]["p99"]
+    for row in found["requests"]:
+        assert set(row) == {"verb", "resource", "code", "count", "ms"}
+        assert set(row["ms"]) == PERCENTILES
+        assert row["count"] > 0
+    rows = {(row["verb"], row["resource"], row["code"]): row["count"] for row in found["requests"]}
+    assert rows["POST", "nodes", 201] == 5
+    assert rows["POST", "leases", 201] == 5
+    assert rows["DELETE", "pods", 200] == 10
+    assert found["events"]["sent"] >= 5 * 5
+    assert found["watch"]["open"] >= 5 * 5
+    assert found["watch"]["closed_slow"] == 0
+    assert 0 < found["process"]["cpu_s"] < found["wall_s"]
+    assert set(found["process"]["timer_lag_ms"]) == PERCENTILES
+    lines = (run.directory / "timeseries.jsonl").read_text().splitlines()
+    assert 10 <= len(lines) <= found["wall_s"] + 1
+    assert max(json.loads(line)["nodes"]["ready"] for line in lines) == 5
+    world.assert_nothing_left("json")
+
+
+def test_until_ready_ends_by_itself(world: World) -> None:
+    done = world.fleet("spawn", "--nodes=3", "--name-prefix=until", "--until-ready")
+    assert done.returncode == 0, done.stderr
+    assert "3" in done.stdout
+    assert "all 3 nodes are Ready" in done.stderr
+    assert "etcd" in done.stdout  # every summary says whether it waited for the disk
+    world.assert_nothing_left("until")
+
+
+def test_a_command_sees_the_nodes_and_gives_the_exit_code(world: World) -> None:
+    kubectl = "kubectl" if len(world.info.kubectl) == 1 else " ".join(world.info.kubectl)
+    path = f"{Path(world.info.kubectl[0]).parent}{os.pathsep}{os.environ['PATH']}"
+    spawn = ("spawn", "--nodes=4", "--name-prefix=cmd")
+    done = world.fleet(*spawn, "--", *kubectl.split(), "get", "nodes", "-o", "name", PATH=path)
+    assert done.returncode == 0, done.stderr
+    for slot in range(4):
+        assert f"node/cmd-{slot:05d}" in done.stdout
+    world.assert_nothing_left("cmd")
+    assert world.fleet(*spawn, "--", "sh", "-c", "exit 7").returncode == 7
+    killed = world.fleet(*spawn, "--", "sh", "-c", "kill -TERM $$")
+    assert killed.returncode == 128 + signal.SIGTERM
+    absent = world.fleet(*spawn, "--", "no-such-program")
+    assert absent.returncode == 3
+    assert "cannot run 'no-such-program'" in absent.stderr
+    world.assert_nothing_left("cmd")
+
+
+def test_ctrl_c_removes_nodes_and_pods(world: World) -> None:
+    with world.spawn("ctrlc", 5) as run:
+        run.until_ready()
+        world.apply(workload("Deployment", "ctrlc", 10))
+        world.kubectl("rollout", "status", "deployment/ctrlc", "--timeout=50s")
+        bound = {pod["metadata"]["uid"] for pod in world.pods("ctrlc")}
+        printed = run.end()
+        assert "5" in printed
+    left = {pod["metadata"]["uid"] for pod in world.pods("ctrlc")}
+    assert not bound & left  # those that replaced them are Pending
+    world.assert_nothing_left("ctrlc")
+    world.kubectl("delete", "deployment", "ctrlc", "--wait=false")
+
+
+def test_ctrl_c_before_all_are_ready_cleans_up_too(world: World) -> None:
+    with world.spawn("early", 1000, "--rate=20") as run:
+        eventually(lambda: len(world.nodes("early")) >= 10, "some nodes are there")
+        run.interrupt()
+        run.wait()
+    world.assert_nothing_left("early")
+
+
+def test_a_second_ctrl_c_says_what_is_left(world: World) -> None:
+    with world.spawn("twice", 100) as run:
+        run.until_ready()
+        run.interrupt()
+        run.until("draining")
+        run.interrupt()
+        assert run.wait() == 130
+        [line] = [line for line in run.log.splitlines() if line.startswith("fleet: interrupted")]
+    run_id = world.run_id("twice")
+    assert "nodes, leases and pods" in line
+    assert line.endswith(f"fleet clean --run {run_id}")
+    done = world.fleet("clean", "--run", run_id)
+    assert done.returncode == 0, done.stderr
+    world.assert_nothing_left("twice")
+
+
+def test_kept_nodes_stay_until_they_are_cleaned(world: World) -> None:
+    """`fleet clean` alone lists and deletes nothing; --run, --expired and --all delete."""
+    for prefix in ("keep-a", "keep-b", "keep-c"):
+        spawn = ("spawn", "--nodes=2", f"--name-prefix={prefix}", "--until-ready", "--keep")
+        done = world.fleet(*spawn)
+        assert done.returncode == 0, done.stderr
+        assert f"fleet clean --run {world.run_id(prefix)}" in done.stdout
+    first = world.run_id("keep-a")
+    listed = world.fleet("clean")
+    assert listed.returncode == 0
+    assert first in listed.stdout
+    assert "nothing was deleted" in listed.stdout
+    assert len(world.nodes("keep-a")) == 2
+    done = world.fleet("clean", "--run", first)
+    assert "removed 1 runs: 2 nodes, " in done.stdout
+    world.assert_nothing_left("keep-a")
+    assert len(world.nodes("keep-b")) == 2
+    with world.spawn("living", 2) as run:
+        run.until_ready()
+        assert "removed 2 runs: 4 nodes" in world.fleet("clean", "--expired").stdout
+        world.assert_nothing_left("keep-b")
+        assert len(world.nodes("living")) == 2
+        assert world.fleet("clean", "--all", "--expired").returncode == 2
+        run.end()
+    kept = ("spawn", "--nodes=2", "--name-prefix=keep-d", "--until-ready", "--keep")
+    assert world.fleet(*kept).returncode == 0
+    assert "removed 1 runs: 2 nodes" in world.fleet("clean", "--all").stdout
+    world.assert_nothing_left("keep-d")
+    absent = world.fleet("clean", "--run", "no-such-run")
+    assert absent.returncode == 2
+    assert "--run no-such-run: no such run in this cluster" in absent.stderr
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_with_its_own_control_plane_leaves_no_process(
+    environment: Path, tmp_path: Path, how: signal.Signals
+) -> None:
+    """Without a standing one fleet starts its own, and it dies with fleet."""
+    mark = str(tmp_path)
+    variables = {**os.environ, MARK: mark, "XDG_STATE_HOME": str(tmp_path / "none")}
+    log = tmp_path / "log"
+    command = (*FLEET, "spawn", "--nodes=3", f"--run-dir={tmp_path / 'run'}")
+    with (
+        log.open("w") as stderr,
+        subprocess.Popen(
+            command,
+            cwd=environment,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        ) as process,
+    ):
+        try:
+            eventually(lambda: "nodes are Ready after" in log.read_text(), "Ready")
+            names = {Path(each.exe()).name for each in marked_processes(mark)}
+            assert len(marked_processes(mark)) >= 1 + len(COMPONENTS), names
+            process.send_signal(how)
+            printed, _ = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    if how is signal.SIGINT:
+        assert process.returncode == 0, log.read_text()
+        assert "fsync" in printed
+        assert not marked_processes(mark)
+    eventually(lambda: not marked_processes(mark), "its processes are gone", limit_s=10)
+    assert not [each for each in psutil.process_iter(["ppid"]) if each.info["ppid"] == process.pid]
