@@ -31,6 +31,11 @@ NODES_ASKED_SINGLY_MAX = 200
 Progress = Callable[[str, int, int], None]
 
 
+def is_tenth(done: int, total: int) -> bool:
+    """Return whether a tenth of the work was completed just now: worth a line in a log."""
+    return done * 10 // total > (done - 1) * 10 // total
+
+
 def no_progress(_what: str, _done: int, _total: int) -> None:
     """Show nothing."""
 

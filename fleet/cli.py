@@ -312,7 +312,10 @@ def _note(line: str) -> None:
 
 
 def _progress(what: str, done: int, total: int) -> None:
-    click.echo(f"{what}: {done} of {total}", err=True)
+    from fleet.cleanup import is_tenth  # noqa: PLC0415
+
+    if is_tenth(done, total):
+        click.echo(f"{what}: {done} of {total}", err=True)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from pathlib import Path
 import orjson
 import yaml
 
-from fleet.cleanup import clean_run
+from fleet.cleanup import clean_run, is_tenth
 from fleet.cluster import Cluster, ClusterSelection
 from fleet.config import NodeMix, Settings, load_mix
 from fleet.controlplane import (
@@ -108,6 +108,7 @@ class Orchestrator:
         self._local: ControlPlaneInfo | None = None
         self._is_own_plane = False
         self._kubeconfig: Path | None = None
+        self._run_directory = Path()
 
     async def run(self) -> Outcome:
         """Play the whole run. Raises FleetError when it cannot begin."""
@@ -117,6 +118,7 @@ class Orchestrator:
         raise_descriptors(settings.nodes, settings.fidelity, is_local=is_local)
         check_memory(settings.nodes, settings.fidelity, is_local=is_local)
         directory = RunDirectory(self._run_id, settings.run_dir)
+        self._run_directory = directory.path
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupt)
@@ -289,8 +291,9 @@ class Orchestrator:
         gc.set_threshold(GC_THRESHOLD, 20, 50)
         emulation.start()
         try:
-            return await self._ready_then_work(emulation)
+            return await self._ready_then_work(emulation, meter)
         finally:
+            self._display.update(meter.live())
             self._display.phase("draining")
             meter.figures()
             emulation.silence()
@@ -310,7 +313,7 @@ class Orchestrator:
             await adopt(cluster.api("adopt"), mine, self._run_id)
             self._display.note(f"adopted {len(mine)} nodes that an earlier run left")
 
-    async def _ready_then_work(self, emulation: Emulation) -> int | None:
+    async def _ready_then_work(self, emulation: Emulation, meter: Meter) -> int | None:
         settings = self._settings
         self._display.phase(f"bringing {settings.nodes} nodes up")
         if self._kubeconfig is not None:
@@ -329,6 +332,7 @@ class Orchestrator:
             return None
         took_s = (readiness.ready_at_ns - emulation.started_ns) / 1e9
         self._display.note(f"all {settings.nodes} nodes are Ready after {took_s:.1f} s")
+        self._display.update(meter.live())
         self._display.phase("running")
         if settings.command:
             return await self._command()
@@ -366,7 +370,7 @@ class Orchestrator:
     async def _command(self) -> int:
         """Run the user's command once; return its exit code, 128 + N if a signal N ended it."""
         self._display.stop()
-        environment = dict(os.environ)
+        environment = {**os.environ, "FLEET_RUN_DIR": str(self._run_directory.absolute())}
         if self._kubeconfig is not None:
             environment["KUBECONFIG"] = str(self._kubeconfig)
         if self._local is not None and self._local.kubectl:
@@ -443,7 +447,8 @@ class Orchestrator:
         self._display.phase("cleaning up")
 
         def show(what: str, done: int, total: int) -> None:
-            self._display.phase(f"cleaning up: {what} {done}/{total}")
+            if is_tenth(done, total):
+                self._display.phase(f"cleaning up: {what} {done}/{total}")
 
         try:
             await clean_run(cluster.api("cleanup"), self._run_id, show)
