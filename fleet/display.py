@@ -116,8 +116,8 @@ class Display:
             self._print_line()
 
     def note(self, line: str) -> None:
-        """Print one line for good, above the block."""
-        self.console.print(Text(line))
+        """Print one line for good, above the block; whole, as it may be a command to copy."""
+        self.console.print(Text(line), soft_wrap=True)
 
     def stop(self) -> None:
         """Leave the last frame on the terminal."""
