@@ -1,0 +1,167 @@
+"""The command that the bench runs inside `fleet spawn`: a quiet minute, then pods.
+
+Pods are bound by their creator (spec.nodeName), so that the scheduler is no part of the figure, and
+created and deleted by a client of its own with many requests at a time. "Running" and "gone" are
+what that client's watch sees.
+"""
+
+import asyncio
+import base64
+import json
+import os
+import ssl
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import aiohttp
+import orjson
+import psutil
+import yaml
+
+SETTLE_S = 25.0  # the first leases come 10 s after their nodes, and start-up events end
+IN_FLIGHT = 64
+NAMESPACE = "bench"
+DEADLINE_S = 400.0
+
+
+def client(kubeconfig: Path) -> tuple[str, ssl.SSLContext]:
+    """Return URL and TLS context of the administrator."""
+    content = yaml.safe_load(kubeconfig.read_text())
+    cluster, user = content["clusters"][0]["cluster"], content["users"][0]["user"]
+    authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+    context = ssl.create_default_context(cadata=authority)
+    with tempfile.NamedTemporaryFile() as pair:
+        pair.write(base64.b64decode(user["client-certificate-data"]))
+        pair.write(base64.b64decode(user["client-key-data"]))
+        pair.flush()
+        context.load_cert_chain(pair.name)
+    return cluster["server"], context
+
+
+async def each(count: int, work: Callable[[int], Awaitable[None]]) -> None:
+    """Do `work(i)` for all i, many at a time."""
+    todo = iter(range(count))
+
+    async def worker() -> None:
+        for index in todo:
+            await work(index)
+
+    await asyncio.gather(*(worker() for _ in range(IN_FLIGHT)))
+
+
+async def watch_pods(session: aiohttp.ClientSession, url: str, states: dict[str, str]) -> None:
+    """Keep the phase of every pod, as a client sees it; gone ones are removed."""
+    async with session.get(
+        f"{url}/api/v1/namespaces/{NAMESPACE}/pods?watch=true&resourceVersion=0",
+        timeout=aiohttp.ClientTimeout(total=None),
+    ) as response:
+        buffer = b""
+        async for chunk in response.content.iter_any():
+            *lines, buffer = (buffer + chunk).split(b"\n")
+            for line in lines:
+                event = orjson.loads(line)
+                name = event["object"]["metadata"].get("name", "")
+                if event["type"] == "DELETED":
+                    states.pop(name, None)
+                else:
+                    states[name] = event["object"]["status"].get("phase", "")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition, checked every 20 ms."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise SystemExit("the pods did not get there in time")
+        await asyncio.sleep(0.02)
+
+
+async def pods(url: str, context: ssl.SSLContext, count: int) -> dict[str, float]:
+    """Create and delete bound pods; return how long all took to be Running, and gone."""
+    connector = aiohttp.TCPConnector(ssl=context, limit=IN_FLIGHT + 2)
+    async with aiohttp.ClientSession(connector=connector) as session:
+        body = {"metadata": {"name": NAMESPACE}}
+        async with session.post(f"{url}/api/v1/namespaces", json=body) as answer:
+            assert answer.status in (201, 409), await answer.text()
+        account = f"{url}/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"
+        while (await session.get(account)).status != 200:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.1)
+        states: dict[str, str] = {}
+        watching = asyncio.create_task(watch_pods(session, url, states))
+        path = f"{url}/api/v1/namespaces/{NAMESPACE}/pods"
+
+        async def create(index: int) -> None:
+            pod = {
+                "metadata": {"name": f"p-{index:05d}"},
+                "spec": {
+                    "nodeName": f"fleet-{index:05d}",
+                    "containers": [{"name": "c", "image": "registry.k8s.io/pause:3.10"}],
+                },
+            }
+            async with session.post(path, json=pod) as response:
+                assert response.status == 201, await response.text()
+
+        async def delete(index: int) -> None:
+            async with session.delete(f"{path}/p-{index:05d}") as response:
+                assert response.status == 200, await response.text()
+
+        began = time.monotonic()
+        await each(count, create)
+        await until(lambda: sum(state == "Running" for state in states.values()) == count)
+        running_s = time.monotonic() - began
+        await asyncio.sleep(5)
+        began = time.monotonic()
+        await each(count, delete)
+        await until(lambda: not states)
+        gone_s = time.monotonic() - began
+        watching.cancel()
+        return {"pods_running_s": round(running_s, 1), "pods_gone_s": round(gone_s, 1)}
+
+
+def cpu_s(*processes: psutil.Process) -> float:
+    """Return CPU seconds so far."""
+    return float(sum(sum(process.cpu_times()[:2]) for process in processes))
+
+
+def run_time_s(timeseries: Path) -> float:
+    """Return how old the run is by its own clock: the time of its newest sample."""
+    return float(orjson.loads(timeseries.read_bytes().splitlines()[-1])["wall_s"])
+
+
+def main() -> None:
+    """Measure and write what was measured."""
+    out, count, idle_s = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    fleet = psutil.Process(os.getppid())
+    components = {
+        child.name()[:14]: child for child in fleet.children() if child.pid != os.getpid()
+    }
+    apiserver = next(p for name, p in components.items() if "apiserver" in name)
+    plane = [p for name, p in components.items() if name.startswith(("etcd", "kube-"))]
+    result: dict[str, float] = {
+        "pods": count,
+        "fleet_cpu_s_at_start": round(cpu_s(fleet), 1),
+        "controlplane_cpu_s_at_start": round(cpu_s(*plane), 1),
+    }
+    time.sleep(SETTLE_S)
+    timeseries = Path(os.environ["FLEET_RUN_DIR"]) / "timeseries.jsonl"
+    before = (time.monotonic(), cpu_s(fleet), cpu_s(apiserver))
+    result["idle_from_s"] = run_time_s(timeseries)
+    time.sleep(idle_s)
+    after = (time.monotonic(), cpu_s(fleet), cpu_s(apiserver))
+    span = after[0] - before[0]
+    result |= {
+        "idle_to_s": run_time_s(timeseries),
+        "idle_fleet_cpu_percent": round(100 * (after[1] - before[1]) / span, 2),
+        "idle_apiserver_cpu_percent": round(100 * (after[2] - before[2]) / span, 1),
+        "apiserver_rss_mb": round(apiserver.memory_info().rss / 1e6),
+    }
+    url, context = client(Path(os.environ["KUBECONFIG"]))
+    result |= asyncio.run(pods(url, context, count))
+    out.write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
