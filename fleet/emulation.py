@@ -30,7 +30,7 @@ EXCLUDE_FROM_BALANCERS = "node.kubernetes.io/exclude-from-external-load-balancer
 JSON = b"application/json"
 OBSERVER_POOL = 0
 STEP_S = 0.02
-LIGHT_STARTING_MAX = 64
+LIGHT_STARTING_MAX = 16
 """Nodes of fidelity light that register at one time: it may pace itself, kubelets may not."""
 
 log = logging.getLogger(__name__)

@@ -75,6 +75,13 @@ class Retried(NamedTuple):
     tries: int
 
 
+class Opening(NamedTuple):
+    """One request of a reflector; what still comes of an earlier one is ignored."""
+
+    reflector: Reflector
+    number: int
+
+
 class Entry:
     """What the reactor keeps of one kubelet."""
 
@@ -220,9 +227,10 @@ class Reactor:
             if type(token) is ApiCall:
                 assert isinstance(message, Response), message
                 self._on_response(token, message, 1, now_ns, out)
-            elif type(token) is Reflector:
-                if token.phase is not Phase.STOPPED:
-                    self._on_stream(token, message, now_ns, out)
+            elif type(token) is Opening:
+                reflector = token.reflector
+                if token.number == reflector.opens and reflector.phase is not Phase.STOPPED:
+                    self._on_stream(reflector, message, now_ns, out)
             elif type(token) is Retried:
                 assert isinstance(message, Response), message
                 self._on_response(token.call, message, token.tries, now_ns, out)
@@ -309,7 +317,7 @@ class Reactor:
                 continue
             if event_type is EventType.ERROR:
                 wire, pool = self._way(reflector)
-                wire.cancel(pool, reflector)
+                wire.cancel(pool, Opening(reflector, reflector.opens))
                 code = record if isinstance(record, int) else 0
                 later = reflector.on_error_event(code, self._draws, now_ns)
                 self._reopen(reflector, later, now_ns)
@@ -362,7 +370,7 @@ class Reactor:
                 if entry.kubelet is not None:
                     entry.kubelet.on_relist_started(reflector.kind)
         wire, pool = self._way(reflector)
-        wire.send(pool, request, reflector)
+        wire.send(pool, request, Opening(reflector, reflector.opens))
 
     def _reopen(self, reflector: Reflector, later: Next, now_ns: int) -> None:
         """Ask again, now or after the back-off."""
@@ -428,7 +436,7 @@ class Reactor:
         entry = self.entries[node]
         entry.reflectors = tuple(each for each in entry.reflectors if each is not reflector)
         assert self.wire is not None
-        self.wire.cancel(entry.pool, reflector)
+        self.wire.cancel(entry.pool, Opening(reflector, reflector.opens))
         reflector.stop()
 
     def _count(self, report: Report) -> None:

@@ -265,7 +265,7 @@ class NodeStatus:
     def report_created(self, env: Environment, now_ns: int, out: Outbox) -> None:
         """Count the POST as the first report. Differs: only in fidelity light."""
         self.is_fast = False
-        if self._finds_change(NodeInputs(), env.wall_s(now_ns)):  # it existed already
+        if self._finds_change(NodeInputs(), env, now_ns):  # it existed already
             self.sync(NodeInputs(), env, now_ns, out)
             return
         self._draw_delay(now_ns, env, changed=True)
@@ -279,7 +279,7 @@ class NodeStatus:
         if self.is_fast and self.uid and not inputs.not_ready:
             self._arm_fast(now_ns, out)
         wanted_ns = now_ns
-        if self.uid and not self._finds_change(inputs, env.wall_s(now_ns)):
+        if self.uid and not self._finds_change(inputs, env, now_ns):
             wanted_ns = max(now_ns, self._report_due_ns(env))
         due_ns = self._next_tick(wanted_ns, env)
         if self._due_ns <= self._ticked_ns or due_ns < self._due_ns:
@@ -341,7 +341,7 @@ class NodeStatus:
         return []
 
     def _try(self, inputs: NodeInputs, env: Environment, now_ns: int, out: Outbox) -> list[Reason]:
-        changed = self._finds_change(inputs, env.wall_s(now_ns))
+        changed = self._finds_change(inputs, env, now_ns)
         events = self._schedulable_events()
         if changed or now_ns >= self._report_due_ns(env):
             return events + self._patch(inputs, env, now_ns, out)
@@ -353,7 +353,7 @@ class NodeStatus:
     ) -> list[Reason]:
         """Send the difference. Source: patchNodeStatus."""
         now_s = env.wall_s(now_ns)
-        changed = self._finds_change(inputs, now_s)
+        changed = self._finds_change(inputs, env, now_ns)
         conditions, events = compute_conditions(self.conditions, inputs, now_s)
         old = {condition.type: condition for condition in self.conditions}
         pairs = tuple((old.get(condition.type), condition) for condition in conditions)
@@ -391,10 +391,11 @@ class NodeStatus:
         self._ticked_ns = now_ns
         self.arm(inputs, env, now_ns, out)
 
-    def _finds_change(self, inputs: NodeInputs, now_s: int) -> bool:
-        conditions, _ = compute_conditions(self.conditions, inputs, now_s)
+    def _finds_change(self, inputs: NodeInputs, env: Environment, now_ns: int) -> bool:
+        """Tell whether a patch would hold more than heartbeats. In light a CIDR is no reason."""
+        conditions, _ = compute_conditions(self.conditions, inputs, env.wall_s(now_ns))
         return (
-            self.pod_cidr != self._cidr_applied
+            (self.pod_cidr != self._cidr_applied and not env.light)
             or self._unschedulable is self._schedulable
             or has_changed(self.conditions, conditions)
         )

@@ -91,13 +91,13 @@ class Reflector:
         "_events",
         "_list",
         "_opened_ns",
-        "_opens",
         "_partial",
         "_token",
         "kind",
         "name",
         "namespace",
         "node",
+        "opens",
         "phase",
         "version",
     )
@@ -112,7 +112,7 @@ class Reflector:
         self._partial = b""
         self._token = ""
         self._list = False  # the server refused a watch-list: LIST first
-        self._opens = 0
+        self.opens = 0
         self._opened_ns = 0
         self._events = 0
         self._backoffs = 0
@@ -121,7 +121,7 @@ class Reflector:
     def open(self, draws: Draws, now_ns: int) -> Request:
         """Return the next request; `phase` tells whether it starts a snapshot."""
         assert self.phase is not Phase.STOPPED, self.name
-        self._opens += 1
+        self.opens += 1
         self._opened_ns = now_ns
         self._events = 0
         self._partial = b""
@@ -230,7 +230,7 @@ class Reflector:
             self._backoffs = 0
         base = min(BACKOFF_FIRST_NS << self._backoffs, BACKOFF_MAX_NS)
         self._backoffs = min(self._backoffs + 1, 6)
-        jitter = draws.uniform(self.node, _STREAM_BACKOFF + self.kind, self._opens)
+        jitter = draws.uniform(self.node, _STREAM_BACKOFF + self.kind, self.opens)
         delay_ns = int(base * (1 + jitter))
         self._backoff_ns = now_ns + delay_ns
         return Next(delay_ns, expired)
@@ -244,7 +244,7 @@ class Reflector:
         draws: Draws,
     ) -> Request:
         low, high = _TIMEOUTS_S.get(self.kind, _TIMEOUT_S)
-        share = draws.uniform(self.node, _STREAM_TIMEOUT + self.kind, self._opens)
+        share = draws.uniform(self.node, _STREAM_TIMEOUT + self.kind, self.opens)
         timeout_s = int(low + share * (high - low))
         times = b"&timeoutSeconds=%d" % timeout_s
         if self.kind is not WatchKind.PODS:  # the pods reflector is a generic list-watch
