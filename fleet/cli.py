@@ -107,7 +107,8 @@ def spawn(**given: object) -> int:
     Without --kubeconfig, --context or --in-cluster the nodes join a local control plane.
     """
     from fleet.config import Settings  # noqa: PLC0415 - `fleet --help` must not load pydantic
-    from fleet.orchestrator import Orchestrator, ask_on_terminal  # noqa: PLC0415
+    from fleet.display import ask_on_terminal  # noqa: PLC0415
+    from fleet.orchestrator import Orchestrator  # noqa: PLC0415
 
     settings = Settings.from_options(**given)
 

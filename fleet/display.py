@@ -285,3 +285,10 @@ def _cores(cores: float | None, label: str = "") -> str:
 
 def _ms(value: float) -> str:
     return f"{value:,.1f} ms" if value < 100 else f"{value:,.0f} ms"
+
+
+def ask_on_terminal(question: str) -> bool:
+    """Ask a person; anything but yes is no."""
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

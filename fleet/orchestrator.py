@@ -13,7 +13,6 @@ import gc
 import logging
 import os
 import signal
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
@@ -107,6 +106,7 @@ class Orchestrator:
         self._task: asyncio.Task[Outcome] | None = None
         self._local: ControlPlaneInfo | None = None
         self._is_own_plane = False
+        self._has_begun = False
         self._kubeconfig: Path | None = None
         self._run_directory = Path()
 
@@ -126,6 +126,10 @@ class Orchestrator:
         try:
             async with self._target() as selection, await Cluster.connect(selection) as cluster:
                 code = await self._run_on(cluster, directory)
+        except FleetError:
+            if not self._has_begun:
+                directory.discard()
+            raise
         finally:
             self._display.stop()
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -201,14 +205,15 @@ class Orchestrator:
         identity = await probe(api, mode, settings.node_name(0))
         await check_permissions(api, node_permissions(identity, settings.fidelity))
         facts = await self._inspect(cluster)
-        self._write_kubeconfig(cluster, directory.path)
         prefix = settings.name_prefix
         if settings.shard is not None:
             prefix = f"{prefix}-{settings.shard:04d}"
         lease = RunLease(cluster.api("run"), prefix, self._run_id)
         await lease.acquire()
+        self._has_begun = True
         is_clean = False
         try:
+            self._write_kubeconfig(cluster, directory.path)
             return await self._keep_nodes(cluster, identity, facts, lease, directory)
         finally:
             if lease.lost_to:
@@ -234,20 +239,18 @@ class Orchestrator:
             prefix=settings.name_prefix,
             shapes=shapes,
         )
-        if facts.is_shared:
-            tainted = not settings.no_taint
-            self._display.stop()
-            if self._ask is None or settings.confirm_cluster:
-                self._display.note(shared_cluster_notice(facts, settings.nodes, is_tainted=tainted))
-            confirm(
-                facts,
-                settings.nodes,
-                confirmed=settings.confirm_cluster
-                or (facts.confirmation if settings.yes else None),
-                ask=self._ask,
-                is_tainted=tainted,
-            )
-            self._display.start()
+        self._display.stop()
+        tainted = not settings.no_taint
+        if facts.is_shared and (self._ask is None or settings.confirm_cluster):
+            self._display.note(shared_cluster_notice(facts, settings.nodes, is_tainted=tainted))
+        confirm(
+            facts,
+            settings.nodes,
+            confirmed=settings.confirm_cluster or (facts.confirmation if settings.yes else None),
+            ask=self._ask,
+            is_tainted=tainted,
+        )
+        self._display.start()
         taken = sorted(facts.foreign_names.intersection(self._settings.node_names()))
         if taken:
             raise SetupError(
@@ -474,12 +477,8 @@ class Orchestrator:
         settings = self._settings
         if self._local is not None or settings.in_cluster:
             return
-        source = (
-            settings.kubeconfig
-            or Path(
-                os.environ.get("KUBECONFIG", "").split(os.pathsep)[0] or "~/.kube/config"
-            ).expanduser()
-        )
+        named = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0] or "~/.kube/config"
+        source = settings.kubeconfig or Path(named).expanduser()
         content = yaml.safe_load(source.read_text(encoding="utf-8"))
         content["current-context"] = cluster.context
         for path in (directory / "kubeconfig", settings.kubeconfig_out):
@@ -498,10 +497,3 @@ class Orchestrator:
                 "fleet spawn --nodes 1000 -- kubectl get nodes  # any test suite, on fleet nodes",
             ]
         return []
-
-
-def ask_on_terminal(question: str) -> bool:
-    """Ask a person; anything but yes is no."""
-    sys.stderr.write(f"{question} [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -5,6 +5,7 @@ nodes fills in; nothing here asks a server or a clock. A run whose own instrumen
 and says so on its first line.
 """
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -363,6 +364,7 @@ class RunDirectory:
         self.path = path if path is not None else RUNS_DIRECTORY / run_id
         if (self.path / SUMMARY).exists() or (self.path / TIMESERIES).exists():
             raise UsageError(f"--run-dir {self.path} already holds a run; name another directory")
+        self._made = [each for each in (self.path, *self.path.parents) if not each.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             # Line-buffered: whoever follows the file sees whole lines, and a crash loses none.
@@ -388,6 +390,14 @@ class RunDirectory:
         partial.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
         partial.replace(self.path / SUMMARY)
         return content
+
+    def discard(self) -> None:
+        """Remove what a run that was refused has written: nothing was measured."""
+        self.close()
+        (self.path / TIMESERIES).unlink(missing_ok=True)
+        for directory in self._made:
+            with contextlib.suppress(OSError):  # somebody else has put something there
+                directory.rmdir()
 
     def close(self) -> None:
         """Close the time series."""
