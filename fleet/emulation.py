@@ -30,8 +30,12 @@ EXCLUDE_FROM_BALANCERS = "node.kubernetes.io/exclude-from-external-load-balancer
 JSON = b"application/json"
 OBSERVER_POOL = 0
 STEP_S = 0.02
-LIGHT_STARTING_MAX = 16
-"""Nodes of fidelity light that register at one time: it may pace itself, kubelets may not."""
+STARTING_MAX = {Fidelity.KUBELET: 48, Fidelity.LIGHT: 16}
+"""Nodes that start at one time, unless --rate asks for a constant rate whatever the server says.
+
+A bring-up is preparation, not the experiment: 5,000 kubelets that start at once drive a small API
+server into time-outs and retries from which it takes minutes to recover. See docs/performance.md.
+"""
 
 log = logging.getLogger(__name__)
 
@@ -153,23 +157,26 @@ class Emulation:
         self.driver.start()
 
     async def bring_up(self) -> None:
-        """Start every kubelet at the rate asked for; does not wait until they are Ready."""
+        """Start every kubelet, at the rate asked for if there is one; not all are Ready then."""
         rate = self.settings.rate
+        starting_max = STARTING_MAX[self.settings.fidelity]
         started_s = self._loop.time()
         slot = 0
         while slot < self.settings.nodes:
-            due = self.settings.nodes
             if rate:
-                due = min(due, int((self._loop.time() - started_s) * rate) + 1)
-            if self._is_light:
-                due = min(due, self._settled() + LIGHT_STARTING_MAX)
+                due = int((self._loop.time() - started_s) * rate) + 1
+            else:
+                due = self._settled() + starting_max
+            due = min(due, self.settings.nodes)
             while slot < due:
                 self._start_kubelet(slot)
                 slot += 1
             await asyncio.sleep(STEP_S)
 
     def _settled(self) -> int:
-        """Count the nodes that have their first Lease, or whose Lease was there."""
+        """Count the nodes that have started: Ready, or in light with a Lease."""
+        if not self._is_light:
+            return self.counts.ready
         leases = self.counts.requests.rows.get(("POST", "leases"), {})
         return sum(histogram.count for code, histogram in leases.items() if code in (201, 409))
 

@@ -139,6 +139,7 @@ class FleetCounts:
         "pods_removed",
         "pods_running",
         "quarantined",
+        "ready",
         "registered",
         "renewals",
         "requests",
@@ -150,6 +151,7 @@ class FleetCounts:
     def __init__(self) -> None:
         self.requests = Requests()
         self.registered = 0
+        self.ready = 0  # times that a node became so in the server's view
         self.not_ready = 0
         self.gone = 0
         self.renewals = 0

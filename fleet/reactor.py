@@ -462,7 +462,7 @@ class Reactor:
             case Milestone.EVENT_DROPPED:
                 counts.events_dropped += 1
             case Milestone.READY:
-                pass
+                counts.ready += 1
             case _:
                 assert_never(report.milestone)
 

@@ -101,7 +101,10 @@ class NodeTemplate:
         self.extra_labels = extra_labels
         self.extra_taints = extra_taints
         self.impersonate = impersonate  # name the user in each request: shared connections
-        self.status = orjson.dumps(model.status_json())[1:-1]
+        # A kubelet registers before its first look at the runtime's images (they are cached for
+        # 30 s); the image manager reports them later.
+        status = {key: part for key, part in model.status_json().items() if key != "images"}
+        self.status = orjson.dumps(status)[1:-1]
 
 
 class Caller:
