@@ -1,0 +1,250 @@
+"""A transport in virtual time: what the reactor knows as `Wire`, with seeded latencies.
+
+    flush -> half a latency -> SimApiServer -> the other half -> the inbox
+
+Every `send` is answered by exactly one Response unless it is cancelled, as by the real one. A pool
+is one connection; chunks of a watch keep their order, and some are cut in two.
+"""
+
+import heapq
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs
+
+from fakes import Answer, SimApiServer, Watch
+
+from fleet.clock import NS_PER_MS, NS_PER_S, Draws, SimClock
+from fleet.wire.messages import Failure, Request, Response, StreamOpened
+from fleet.wire.streams import Inbox
+
+BOOKMARK_NS = 60 * NS_PER_S
+
+
+class Sent(NamedTuple):
+    """One line of the trace; `t_ns` is when the request left, code 0 means no answer."""
+
+    t_ns: int
+    node: str
+    verb: str
+    path: str
+    code: int
+
+
+class _Exchange:
+    """One request from `flush` to its answer."""
+
+    __slots__ = ("done", "last_ns", "pool", "request", "sent_ns", "token", "watch")
+
+    def __init__(self, pool: int, request: Request, token: object) -> None:
+        self.pool = pool
+        self.request = request
+        self.token = token
+        self.sent_ns = 0
+        self.last_ns = 0  # chunks keep their order
+        self.watch: Watch | None = None
+        self.done = False
+
+
+class FakeTransport:
+    """A transport with one connection per pool and seeded latencies; see reactor.Wire."""
+
+    def __init__(
+        self,
+        server: SimApiServer,
+        clock: SimClock,
+        inbox: Inbox,
+        draws: Draws,
+        names: list[str],
+    ) -> None:
+        self.server = server
+        self.trace: list[Sent] = []
+        self.is_refusing = False
+        self.is_silent = False
+        self.slow_ns = 0
+        self._clock = clock
+        self._inbox = inbox
+        self._draws = draws
+        self._names = names
+        self._queue: list[_Exchange] = []
+        self._open: dict[int, _Exchange] = {}  # by a number of their own, in order
+        self._numbers: dict[object, int] = {}  # of watches, by token
+        self._due: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._seq = 0
+
+    # ---- what the reactor calls ----
+
+    def send(self, pool: int, request: Request, token: object) -> None:
+        self._queue.append(_Exchange(pool, request, token))
+
+    def cancel(self, pool: int, token: object) -> None:
+        del pool
+        self._queue = [each for each in self._queue if each.token is not token]
+        number = self._numbers.pop(token, None)
+        if number is not None:
+            self._end(number)
+
+    def flush(self) -> None:
+        queue, self._queue = self._queue, []
+        now_ns = self._clock.now_ns()
+        for exchange in queue:
+            self._seq += 1
+            exchange.sent_ns = now_ns
+            self._open[self._seq] = exchange
+            if exchange.request.stream:
+                assert exchange.token not in self._numbers, exchange.request.path
+                self._numbers[exchange.token] = self._seq
+            if self.is_refusing:
+                self._later(now_ns + NS_PER_MS, self._fail, self._seq, Failure.DIAL)
+            elif self.is_silent:
+                late_ns = exchange.request.timeout_ns
+                self._later(now_ns + late_ns, self._fail, self._seq, Failure.TIMEOUT)
+            else:
+                half_ns = self._latency_ns(exchange.pool) // 2
+                self._later(now_ns + half_ns, self._arrive, self._seq, exchange, half_ns)
+
+    def sweep(self, now_ns: int) -> None:
+        del now_ns
+
+    # ---- what the simulation calls ----
+
+    def next_ns(self) -> int | None:
+        return self._due[0][0] if self._due else None
+
+    def advance(self) -> None:
+        """Do what is due by now."""
+        now_ns = self._clock.now_ns()
+        while self._due and self._due[0][0] <= now_ns:
+            _, _, action, arguments = heapq.heappop(self._due)
+            action(*arguments)
+
+    def drop(self) -> None:
+        """Lose every connection; requests on their way still reach the server."""
+        for number in list(self._open):
+            self._fail(number, Failure.LOST)
+
+    # ---- a request's life ----
+
+    def _later(self, due_ns: int, action: Callable[..., None], *arguments: Any) -> None:
+        self._seq += 1
+        heapq.heappush(self._due, (due_ns, self._seq, action, arguments))
+
+    def _latency_ns(self, pool: int) -> int:
+        """Draw 1 to 5 ms, and what a fault adds."""
+        share = self._draws.uniform(pool, 0x1A7, self._seq)
+        return int((1 + 4 * share) * NS_PER_MS) + self.slow_ns
+
+    def _note(self, exchange: _Exchange, code: int) -> None:
+        request = exchange.request
+        node = request.user.removeprefix(b"system:node:").decode() or self._names[exchange.pool]
+        verb = "WATCH" if request.stream else request.method.decode()
+        path = request.path.decode()
+        if verb == "DELETE" and "fieldSelector" in path:
+            verb = "DELETECOLLECTION"
+        self.trace.append(Sent(exchange.sent_ns, node, verb, path, code))
+
+    def _arrive(self, number: int, exchange: _Exchange, half_ns: int) -> None:
+        request = exchange.request
+        path = request.path.decode()
+        if request.stream:
+            if not exchange.done:
+                self._open_watch(number, exchange, path, half_ns)
+            return
+        answer = self.server.handle(request.method.decode(), path, request.body)
+        if exchange.done:
+            return
+        due_ns = self._clock.now_ns() + half_ns
+        limit_ns = exchange.sent_ns + request.timeout_ns
+        if request.timeout_ns and due_ns > limit_ns:
+            self._later(limit_ns, self._fail, number, Failure.TIMEOUT)
+        else:
+            self._later(due_ns, self._answer, number, answer)
+
+    def _open_watch(self, number: int, exchange: _Exchange, path: str, half_ns: int) -> None:
+        now_ns = self._clock.now_ns()
+        exchange.last_ns = now_ns + half_ns
+        refused = self.server.refuse_watch(path)
+        if refused is not None:
+            self._later(exchange.last_ns, self._answer, number, refused)
+            return
+        self._later(exchange.last_ns, self._opened, number)
+        exchange.watch = self.server.watch(
+            path, partial(self._push, number), partial(self._ended, number)
+        )
+        timeout_s = int(parse_qs(path.partition("?")[2])["timeoutSeconds"][0])
+        self._later(now_ns + timeout_s * NS_PER_S, self._time_out, number)
+        self._later(now_ns + BOOKMARK_NS, self._bookmark, number)
+
+    def _ended(self, number: int) -> None:
+        """Answer a watch that the server ends, after all that it has said."""
+        exchange = self._open.get(number)
+        if exchange is not None:
+            exchange.last_ns = max(exchange.last_ns, self._clock.now_ns())
+            self._later(exchange.last_ns, self._answer, number, Answer(200, b""))
+
+    def _push(self, number: int, data: bytes) -> None:
+        """Deliver bytes of a watch; now and then cut in two, where it hurts."""
+        exchange = self._open.get(number)
+        if exchange is None:
+            return
+        now_ns = self._clock.now_ns()
+        exchange.last_ns = max(exchange.last_ns, now_ns + self._latency_ns(exchange.pool) // 2)
+        cut = self._draws.bits(exchange.pool, 0xC07, self._seq) % (8 * len(data))
+        for part in (data[:cut], data[cut:]) if 0 < cut < len(data) else (data,):
+            self._later(exchange.last_ns, self._chunk, number, part)
+
+    def _opened(self, number: int) -> None:
+        exchange = self._open.get(number)
+        if exchange is not None:
+            self._note(exchange, 200)
+            opened = StreamOpened(exchange.sent_ns, self._clock.now_ns())
+            self._inbox.append((exchange.token, opened))
+
+    def _chunk(self, number: int, data: bytes) -> None:
+        exchange = self._open.get(number)
+        if exchange is not None:
+            self._inbox.append((exchange.token, data))
+
+    def _time_out(self, number: int) -> None:
+        exchange = self._open.get(number)
+        if exchange is not None and exchange.watch is not None:
+            self.server.close(exchange.watch)
+            exchange.watch.end()
+
+    def _bookmark(self, number: int) -> None:
+        exchange = self._open.get(number)
+        if exchange is not None and exchange.watch is not None:
+            self.server.bookmark(exchange.watch)
+            self._later(self._clock.now_ns() + BOOKMARK_NS, self._bookmark, number)
+
+    def _answer(self, number: int, answer: Answer) -> None:
+        exchange = self._end(number)
+        if exchange is None:
+            return
+        if not exchange.request.stream or answer.code != 200:
+            self._note(exchange, answer.code)
+        now_ns = self._clock.now_ns()
+        response = Response(
+            answer.code, answer.body, exchange.sent_ns, now_ns, answer.retry_after_s
+        )
+        self._inbox.append((exchange.token, response))
+
+    def _fail(self, number: int, failure: Failure) -> None:
+        exchange = self._end(number)
+        if exchange is None:
+            return
+        self._note(exchange, 0)
+        sent_ns = 0 if failure is Failure.DIAL else exchange.sent_ns
+        response = Response(0, b"", sent_ns, self._clock.now_ns(), -1, failure, failure.name)
+        self._inbox.append((exchange.token, response))
+
+    def _end(self, number: int) -> _Exchange | None:
+        exchange = self._open.pop(number, None)
+        if exchange is None:
+            return None
+        exchange.done = True
+        if exchange.request.stream and self._numbers.get(exchange.token) == number:
+            del self._numbers[exchange.token]
+        if exchange.watch is not None:
+            self.server.close(exchange.watch)
+        return exchange

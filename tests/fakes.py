@@ -1,0 +1,429 @@
+"""A small API server in virtual time: a real implementation, not a mock.
+
+It answers what kubelets rely on and nothing more: versions, conflicts, graceful deletion, watches
+with initial events and bookmarks, 404, 409, 410, 429. Stored objects are never changed; a write
+replaces them. `FakeTransport`, in fake_transport.py, brings requests here and answers back.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+from urllib.parse import parse_qs
+
+import orjson
+from strategic_merge import Object, merge
+
+from fleet.clock import NS_PER_S, SimClock
+from fleet.wire.times import rfc3339
+
+Key = tuple[str, str, str]
+"""Resource, namespace, name."""
+
+HISTORY_MAX = 100_000
+KINDS = {
+    "nodes": ("v1", "Node"),
+    "pods": ("v1", "Pod"),
+    "services": ("v1", "Service"),
+    "configmaps": ("v1", "ConfigMap"),
+    "secrets": ("v1", "Secret"),
+    "events": ("v1", "Event"),
+    "leases": ("coordination.k8s.io/v1", "Lease"),
+    "csinodes": ("storage.k8s.io/v1", "CSINode"),
+    "csidrivers": ("storage.k8s.io/v1", "CSIDriver"),
+    "runtimeclasses": ("node.k8s.io/v1", "RuntimeClass"),
+}
+
+
+class Answer(NamedTuple):
+    code: int
+    body: bytes
+    retry_after_s: int = -1
+
+
+class Stored(NamedTuple):
+    obj: Object
+    body: bytes
+
+
+class Change(NamedTuple):
+    version: int
+    old: Stored | None
+    new: Stored | None
+
+
+class Watch:
+    """One open watch: what it selects, and where its events go."""
+
+    __slots__ = ("end", "push", "resource", "selector")
+
+    def __init__(
+        self,
+        resource: str,
+        selector: tuple[str, str, str],
+        push: Callable[[bytes], None],
+        end: Callable[[], None],
+    ) -> None:
+        self.resource = resource
+        self.selector = selector
+        self.push = push
+        self.end = end
+
+
+def status_body(code: int, reason: str, message: str = "") -> bytes:
+    status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
+    return orjson.dumps(status | {"message": message or reason, "reason": reason, "code": code})
+
+
+def refusal(code: int, reason: str, message: str = "") -> Answer:
+    return Answer(code, status_body(code, reason, message))
+
+
+NOT_FOUND = refusal(404, "NotFound")
+CONFLICT = refusal(409, "Conflict")
+EXISTS = refusal(409, "AlreadyExists")
+TOO_MANY = refusal(429, "TooManyRequests")._replace(retry_after_s=1)
+
+
+class Target(NamedTuple):
+    resource: str
+    namespace: str
+    name: str
+    sub: str
+
+
+def target_of(path: str) -> Target:
+    parts = path.strip("/").split("/")
+    parts = parts[2:] if parts[0] == "api" else parts[3:]
+    namespace = ""
+    if parts[0] == "namespaces" and len(parts) > 2:
+        namespace, parts = parts[1], parts[2:]
+    resource, name, sub = (*parts, "", "")[:3]
+    return Target(resource, namespace, name, sub)
+
+
+def selectors_of(key: Key, obj: Object | None) -> Iterator[tuple[str, str, str]]:
+    """Yield every selector that kubelets use and that an object satisfies."""
+    if obj is None:
+        return
+    resource, namespace, name = key
+    if resource == "pods":
+        node = obj["spec"].get("nodeName")
+        if node:
+            yield resource, "", f"spec.nodeName={node}"
+            yield resource, "", "spec.nodeName!="
+    elif resource == "nodes":
+        yield resource, "", f"metadata.name={name}"
+        for label, value in obj["metadata"].get("labels", {}).items():
+            yield resource, "", f"{label}={value}"
+    elif resource == "services":
+        yield resource, "", "spec.clusterIP!=None"
+    elif resource in {"configmaps", "secrets"}:
+        yield resource, namespace, f"metadata.name={name}"
+    yield resource, "", ""
+
+
+class SimApiServer:
+    """The API server: a store with one version counter, and its watches."""
+
+    def __init__(self, clock: SimClock) -> None:
+        self.objects: dict[Key, Stored] = {}
+        self.version = 1000
+        self.takes_watch_lists = True
+        self.answers: Answer | None = None  # instead of everything
+        self.throttles: dict[str, int] = {}  # 429s still to give, by verb
+        self.deleted: list[tuple[Key, str]] = []  # with the uid, in order
+        self.phases: dict[str, list[str]] = {}  # of each pod, by uid
+        self._clock = clock
+        self._uids = 0
+        self._history: dict[str, list[Change]] = {}
+        self._oldest: dict[str, int] = {}
+        self._watches: dict[tuple[str, str, str], dict[Watch, None]] = {}
+
+    # ---- the store ----
+
+    def now(self) -> str:
+        return rfc3339(self._clock.wall_ns() // NS_PER_S).decode()
+
+    def get(self, resource: str, name: str, namespace: str = "") -> Object:
+        return self.objects[resource, namespace, name].obj
+
+    def find(self, resource: str, name: str, namespace: str = "") -> Object | None:
+        stored = self.objects.get((resource, namespace, name))
+        return stored.obj if stored is not None else None
+
+    def all(self, resource: str) -> list[Object]:
+        return [stored.obj for key, stored in self.objects.items() if key[0] == resource]
+
+    def create(self, key: Key, obj: Object) -> Stored | None:
+        """Store a new object; None if there is one of that name."""
+        if key in self.objects:
+            return None
+        self._uids += 1
+        api_version, kind = KINDS[key[0]]
+        meta = {
+            "name": key[2],
+            **({"namespace": key[1]} if key[1] else {}),
+            "uid": f"{self._uids:08x}-0000-4000-8000-000000000000",
+            "resourceVersion": "",
+            "generation": 1,
+            "creationTimestamp": self.now(),
+            **{k: v for k, v in obj.get("metadata", {}).items() if k not in {"name", "namespace"}},
+        }
+        rest = {k: v for k, v in obj.items() if k not in {"kind", "apiVersion", "metadata"}}
+        return self._write(key, {"kind": kind, "apiVersion": api_version, "metadata": meta, **rest})
+
+    def replace(self, key: Key, obj: Object) -> Stored:
+        """Store another state of an object; nothing happens when nothing differs."""
+        old = self.objects[key]
+        if old.obj == obj:
+            return old
+        return self._write(key, obj)
+
+    def update(self, resource: str, name: str, patch: Object, namespace: str = "") -> None:
+        """Merge a change in, as some other client would."""
+        key = (resource, namespace, name)
+        merged = merge(self.objects[key].obj, patch)
+        assert isinstance(merged, dict)
+        self.replace(key, merged)
+
+    def remove(self, key: Key) -> Stored:
+        old = self.objects.pop(key)
+        self.version += 1
+        meta = {**old.obj["metadata"], "resourceVersion": str(self.version)}
+        obj = {**old.obj, "metadata": meta}
+        gone = Stored(obj, orjson.dumps(obj))
+        self.deleted.append((key, meta["uid"]))
+        self._tell(key, Change(self.version, gone, None))
+        return gone
+
+    def _write(self, key: Key, obj: Object) -> Stored:
+        self.version += 1
+        obj = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.version)}}
+        old = self.objects.get(key)
+        new = self.objects[key] = Stored(obj, orjson.dumps(obj))
+        if key[0] == "pods":
+            phases = self.phases.setdefault(obj["metadata"]["uid"], [])
+            phase = obj.get("status", {}).get("phase", "")
+            if not phases or phases[-1] != phase:
+                phases.append(phase)
+        self._tell(key, Change(self.version, old, new))
+        return new
+
+    def _tell(self, key: Key, change: Change) -> None:
+        history = self._history.setdefault(key[0], [])
+        history.append(change)
+        if len(history) > HISTORY_MAX:
+            self._oldest[key[0]] = history.pop(0).version
+        before = dict.fromkeys(selectors_of(key, change.old.obj if change.old else None))
+        after = dict.fromkeys(selectors_of(key, change.new.obj if change.new else None))
+        for selector in {**before, **after}:
+            event = _event(change, selector in before, selector in after)
+            for watch in list(self._watches.get(selector, ())):
+                watch.push(event)
+
+    # ---- requests ----
+
+    def handle(self, method: str, path: str, body: bytes) -> Answer:
+        """Answer one request that is no watch."""
+        refused = self._refuse(method)
+        if refused is not None:
+            return refused
+        where, _, query = path.partition("?")
+        target = target_of(where)
+        key = (target.resource, target.namespace, target.name)
+        match method:
+            case "GET":
+                return self._get(key, query)
+            case "POST":
+                return self._post(target, orjson.loads(body))
+            case "PUT":
+                return self._put(key, orjson.loads(body))
+            case "PATCH":
+                return self._patch(key, target.sub, orjson.loads(body))
+            case "DELETE":
+                return self._delete(key, orjson.loads(body))
+        raise AssertionError(method)
+
+    def _refuse(self, verb: str) -> Answer | None:
+        if self.answers is None and self.throttles.get(verb, 0):
+            self.throttles[verb] -= 1
+            return TOO_MANY
+        return self.answers
+
+    def _get(self, key: Key, query: str) -> Answer:
+        if not key[2]:
+            return self._list(Target(key[0], key[1], "", ""), query)
+        stored = self.objects.get(key)
+        return Answer(200, stored.body) if stored else NOT_FOUND
+
+    def _list(self, target: Target, query: str) -> Answer:
+        items = [each.obj for each in self._matching(_selector(target, query))]
+        meta = {"resourceVersion": str(self.version)}
+        return Answer(200, orjson.dumps({"metadata": meta, "items": items}))
+
+    def _post(self, target: Target, obj: Object) -> Answer:
+        if target.sub == "token":
+            expires_s = self._clock.wall_ns() // NS_PER_S + obj["spec"]["expirationSeconds"]
+            stamp = rfc3339(expires_s).decode()
+            return Answer(201, orjson.dumps(obj | {"status": {"expirationTimestamp": stamp}}))
+        key = (target.resource, target.namespace, obj["metadata"]["name"])
+        if target.resource == "nodes":
+            taint = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+            spec = obj.get("spec", {})
+            obj = obj | {"spec": spec | {"taints": [*spec.get("taints", []), taint]}}
+        stored = self.create(key, obj)
+        return Answer(201, stored.body) if stored else EXISTS
+
+    def _put(self, key: Key, obj: Object) -> Answer:
+        stored = self.objects.get(key)
+        if stored is None:
+            return NOT_FOUND
+        meta = obj["metadata"]
+        known = stored.obj["metadata"]
+        if meta.get("resourceVersion") != known["resourceVersion"] or meta["uid"] != known["uid"]:
+            return CONFLICT
+        return Answer(200, self.replace(key, obj).body)
+
+    def _patch(self, key: Key, sub: str, patch: Object) -> Answer:
+        stored = self.objects.get(key)
+        if stored is None:
+            return NOT_FOUND
+        uid = patch.get("metadata", {}).pop("uid", None)
+        if uid is not None and uid != stored.obj["metadata"]["uid"]:
+            return CONFLICT
+        if sub == "status":
+            assert set(patch) <= {"metadata", "status"}, patch
+        merged = merge(stored.obj, patch)
+        assert isinstance(merged, dict)
+        return Answer(200, self.replace(key, merged).body)
+
+    def _delete(self, key: Key, options: Object) -> Answer:
+        if key[0] == "resourceslices":
+            return Answer(200, b"{}")
+        stored = self.objects.get(key)
+        if stored is None:
+            return NOT_FOUND
+        uid = options.get("preconditions", {}).get("uid")
+        if uid is not None and uid != stored.obj["metadata"]["uid"]:
+            return CONFLICT
+        grace_s = options.get("gracePeriodSeconds")
+        if key[0] != "pods" or grace_s == 0:
+            return Answer(200, self.remove(key).body)
+        self.delete_pod(key[2], key[1], grace_s=grace_s)
+        return Answer(200, stored.body)
+
+    def delete_pod(self, name: str, namespace: str = "default", grace_s: int | None = None) -> None:
+        """Delete a pod as a user would: gracefully when it runs on a node."""
+        key = ("pods", namespace, name)
+        pod = self.objects[key].obj
+        meta, spec = pod["metadata"], pod["spec"]
+        if grace_s is None:
+            grace_s = spec.get("terminationGracePeriodSeconds", 30)
+        if pod["status"]["phase"] in {"Succeeded", "Failed"} or not spec.get("nodeName"):
+            grace_s = 0
+        if not grace_s:
+            self.remove(key)
+            return
+        if meta.get("deletionGracePeriodSeconds", grace_s + 1) <= grace_s:
+            return
+        stamp = rfc3339(self._clock.wall_ns() // NS_PER_S + grace_s).decode()
+        generation = meta["generation"] + ("deletionTimestamp" not in meta)
+        marks = {"deletionTimestamp": stamp, "deletionGracePeriodSeconds": grace_s}
+        self.replace(key, {**pod, "metadata": {**meta, **marks, "generation": generation}})
+
+    # ---- watches ----
+
+    def refuse_watch(self, path: str) -> Answer | None:
+        """Return why a watch cannot be opened now."""
+        if "sendInitialEvents" in path and not self.takes_watch_lists:
+            return refusal(422, "Invalid", "sendInitialEvents is forbidden")
+        return self._refuse("WATCH")
+
+    def watch(self, path: str, push: Callable[[bytes], None], end: Callable[[], None]) -> Watch:
+        """Open a watch; what it missed is pushed at once."""
+        where, _, query = path.partition("?")
+        target = target_of(where)
+        options = {key: values[0] for key, values in parse_qs(query).items()}
+        assert options["watch"] == "true", path
+        version = int(options.get("resourceVersion") or 0)
+        watch = Watch(target.resource, _selector(target, query), push, end)
+        if "sendInitialEvents" in options:
+            for stored in self._matching(watch.selector):
+                push(b'{"type":"ADDED","object":%b}\n' % stored.body)
+            self.bookmark(watch, is_end=True)
+        elif version < self._oldest.get(target.resource, 0):
+            gone = status_body(410, "Expired", "too old resource version")
+            push(b'{"type":"ERROR","object":%b}\n' % gone)
+            end()
+            return watch
+        else:
+            self._replay(watch, version)
+        self._watches.setdefault(watch.selector, {})[watch] = None
+        return watch
+
+    def _replay(self, watch: Watch, version: int) -> None:
+        for change in self._history.get(watch.resource, ()):
+            if change.version <= version:
+                continue
+            stored = change.new or change.old
+            assert stored is not None
+            meta = stored.obj["metadata"]
+            key = (watch.resource, meta.get("namespace", ""), meta["name"])
+            was = change.old is not None and watch.selector in selectors_of(key, change.old.obj)
+            is_now = change.new is not None and watch.selector in selectors_of(key, change.new.obj)
+            if was or is_now:
+                watch.push(_event(change, was, is_now))
+
+    def bookmark(self, watch: Watch, *, is_end: bool = False) -> None:
+        meta: Object = {"resourceVersion": str(self.version)}
+        if is_end:
+            meta["annotations"] = {"k8s.io/initial-events-end": "true"}
+        api_version, kind = KINDS[watch.resource]
+        obj = {"kind": kind, "apiVersion": api_version, "metadata": meta}
+        watch.push(b'{"type":"BOOKMARK","object":%b}\n' % orjson.dumps(obj))
+
+    def close(self, watch: Watch) -> None:
+        self._watches.get(watch.selector, {}).pop(watch, None)
+
+    def end_watches(self) -> None:
+        """End every watch as a server does that shuts down in good order."""
+        for watches in self._watches.values():
+            for watch in list(watches):
+                watch.end()
+            watches.clear()
+
+    def compact(self) -> None:
+        """Forget all history: whoever asks for an older version gets 410."""
+        self.version += 1
+        self._history.clear()
+        self._oldest = dict.fromkeys(KINDS, self.version)
+
+    @property
+    def open_watches(self) -> int:
+        return sum(map(len, self._watches.values()))
+
+    def _matching(self, selector: tuple[str, str, str]) -> list[Stored]:
+        resource, namespace, text = selector
+        field, _, name = text.partition("=")
+        if field == "metadata.name":
+            one = self.objects.get((resource, namespace, name))
+            return [one] if one else []
+        return [
+            stored
+            for key, stored in self.objects.items()
+            if key[0] == resource and selector in selectors_of(key, stored.obj)
+        ]
+
+
+def _selector(target: Target, query: str) -> tuple[str, str, str]:
+    options = parse_qs(query)
+    text = options.get("fieldSelector") or options.get("labelSelector") or [""]
+    return target.resource, target.namespace, text[0]
+
+
+def _event(change: Change, was: bool, is_now: bool) -> bytes:  # noqa: FBT001
+    stored = change.new if is_now else change.old
+    if not is_now and change.new is not None:  # it left the selection
+        stored = change.new
+    assert stored is not None
+    kind = b"DELETED" if not is_now else b"MODIFIED" if was else b"ADDED"
+    return b'{"type":"%b","object":%b}\n' % (kind, stored.body)

@@ -1,0 +1,243 @@
+"""A whole fleet in virtual time: the real reactor and kubelets, a fake server, no asyncio.
+
+`run_for` jumps from one instant at which something is due to the next. A failing simulation shows
+its seed, and the command that replays it, in its captured output.
+"""
+
+import functools
+import heapq
+import os
+from collections.abc import Callable
+from itertools import pairwise
+
+from fake_transport import FakeTransport, Sent
+from fakes import SimApiServer
+from sim_faults import Fault
+from strategic_merge import Object
+
+from fleet.clock import NS_PER_S, Draws, SimClock
+from fleet.config import NodeModel, load_mix
+from fleet.effects import NodeId, Op, WatchKind
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.reactor import Reactor
+from fleet.wire.calls import ROUTES, Caller, NodeTemplate
+
+LEASE_DURATION_S = 40
+TURNS_MAX = 1_000
+MONITOR_S = 5
+GRACE_S = 50  # node-monitor-grace-period
+RUN = "fleet.emulator/run=sim"
+SEED = "FLEET_SIM_SEED"
+SEEDS = "FLEET_SIM_SEEDS"
+
+
+@functools.cache
+def default_model() -> NodeModel:
+    return load_mix().model_of(0)
+
+
+def seeds(count: int) -> list[int]:
+    """Return the seeds to try: one if the environment names it, more if it asks for more."""
+    if SEED in os.environ:
+        return [int(os.environ[SEED])]
+    return list(range(1, int(os.environ.get(SEEDS, count)) + 1))
+
+
+def pod_json(name: str, node: str = "", **spec: object) -> Object:
+    """Return a pod as admission leaves it: one container, a token volume."""
+    token = {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}}
+    root = {"configMap": {"name": "kube-root-ca.crt"}}
+    container: Object = {"name": "c", "image": "nginx:1", "imagePullPolicy": "IfNotPresent"}
+    for field in ("command", "readinessProbe"):
+        if field in spec:
+            container[field] = spec.pop(field)
+    scheduled = {"type": "PodScheduled", "status": "True", "observedGeneration": 1}
+    return {
+        "metadata": {"labels": {"app": name.partition("-")[0]}},
+        "spec": {
+            "volumes": [{"name": "kube-api-access-9zkmg", "projected": {"sources": [token, root]}}],
+            "containers": [container],
+            "restartPolicy": "Always",
+            "terminationGracePeriodSeconds": 30,
+            "serviceAccountName": "default",
+            **({"nodeName": node} if node else {}),
+            **spec,
+        },
+        "status": {"phase": "Pending", "conditions": [scheduled], "qosClass": "BestEffort"},
+    }
+
+
+class Simulation:
+    """Nodes `n-0`, `n-1`, ... that all start at instant 0."""
+
+    def __init__(
+        self,
+        nodes: int = 1,
+        seed: int = 0,
+        *,
+        light: bool = False,
+        raise_bugs: bool = True,
+        monitored: bool = False,
+        setup: Callable[[SimApiServer], None] | None = None,
+    ) -> None:
+        self.seed = seed
+        test = os.environ.get("PYTEST_CURRENT_TEST", "").partition(" ")[0].partition("[")[0]
+        print(f"seed {seed}; replay it: {SEED}={seed} pytest {test}")
+        self.clock = SimClock()
+        self.server = SimApiServer(self.clock)
+        self.draws = Draws(seed)
+        self.reactor = Reactor(self.clock, self.draws, raise_bugs=raise_bugs)
+        self.names = [f"n-{index}" for index in range(nodes)]
+        self.transport = FakeTransport(
+            self.server, self.clock, self.reactor.inbox, self.draws, self.names
+        )
+        self.reactor.wire = self.transport
+        self.observer = FakeTransport(
+            self.server, self.clock, self.reactor.inbox, Draws(seed + 1), ["observer"]
+        )
+        self._plan: list[tuple[int, int, Callable[[], None]]] = []
+        self._planned = 0
+        for namespace in ("default", "other"):
+            self.server.create(("configmaps", namespace, "kube-root-ca.crt"), {})
+        self.server.create(("services", "default", "kubernetes"), {"spec": {}})
+        if setup is not None:
+            setup(self.server)
+        if monitored:
+            self._monitor()
+        self._start(light=light)
+
+    def _start(self, *, light: bool) -> None:
+        model = default_model()
+        self.env = Environment(model, self.draws, light=light)
+        self.reactor.add_environment(self.env)
+        label, _, run = RUN.partition("=")
+        template = NodeTemplate(model, extra_labels={label: run}, impersonate=light)
+        if light:
+            self.reactor.observer = self.observer
+            self.reactor.watch_shared(WatchKind.NODE, RUN)
+            self.reactor.watch_shared(WatchKind.PODS)
+        for index, name in enumerate(self.names):
+            kubelet = VirtualKubelet(NodeId(index), name, model.address(index), self.env)
+            caller = Caller(index, name.encode(), template)
+            self.reactor.add(kubelet, caller, 0 if light else index)
+        self._turn()
+
+    # ---- time ----
+
+    @property
+    def now_s(self) -> float:
+        return self.clock.now_ns() / NS_PER_S
+
+    def run_for(self, seconds: float) -> None:
+        end_ns = self.clock.now_ns() + int(seconds * NS_PER_S)
+        while True:
+            plan_ns = self._plan[0][0] if self._plan else None
+            wires = (self.transport.next_ns(), self.observer.next_ns())
+            due = [
+                each
+                for each in (plan_ns, self.reactor.next_timer_ns(), *wires)
+                if each is not None and each <= end_ns
+            ]
+            if not due:
+                break
+            self.clock.advance_to(max(self.clock.now_ns(), min(due)))
+            while self._plan and self._plan[0][0] <= self.clock.now_ns():
+                heapq.heappop(self._plan)[2]()
+            self.transport.advance()
+            self.observer.advance()
+            self._turn()
+        self.clock.advance_to(end_ns)
+
+    def after(self, seconds: float, action: Callable[[], None]) -> None:
+        """Do something at a later instant."""
+        self._planned += 1
+        due_ns = self.clock.now_ns() + int(seconds * NS_PER_S)
+        heapq.heappush(self._plan, (due_ns, self._planned, action))
+
+    def inject(self, fault: Fault, seconds: float = 0) -> None:
+        """Let something go wrong now, for so long."""
+        fault.inject(self.transport)
+        self.after(seconds, functools.partial(fault.heal, self.transport))
+
+    def _turn(self) -> None:
+        for _ in range(TURNS_MAX):
+            if not self.reactor.turn():
+                return
+        raise AssertionError(f"no rest at {self.now_s} s")
+
+    def _monitor(self) -> None:
+        """Mark silent nodes as the controller does. Source: node_lifecycle_controller.go."""
+        limit = self.clock.wall_ns() - GRACE_S * NS_PER_S
+        for node in self.server.all("nodes"):
+            name = node["metadata"]["name"]
+            if self.node_seen_ns(name) < limit and self.condition(name) != "Unknown":
+                conditions = [
+                    {"type": each["type"], "status": "Unknown", "reason": "NodeStatusUnknown"}
+                    for each in node["status"]["conditions"]
+                ]
+                self.server.update("nodes", name, {"status": {"conditions": conditions}})
+        self.after(MONITOR_S, self._monitor)
+
+    # ---- the cluster ----
+
+    def node_seen_ns(self, name: str) -> int:
+        """Return the wall time of a node's last renewal, status report, or of its making."""
+        sent = self.calls(name, "PUT", "/leases/", code=200)
+        sent += self.calls(name, "PATCH", "/api/v1/nodes/", code=200)
+        sent += self.calls(name, "POST", "/api/v1/nodes", code=201)
+        return SimClock.EPOCH_NS + max((each.t_ns for each in sent), default=0)
+
+    def condition(self, node: str, kind: str = "Ready") -> str:
+        """Return the status of a Node's condition, as the server has it."""
+        found = self.server.find("nodes", node) or {"status": {}}
+        conditions = found["status"].get("conditions", ())
+        return next((str(each["status"]) for each in conditions if each["type"] == kind), "")
+
+    def ready(self) -> int:
+        return sum(self.condition(name) == "True" for name in self.names)
+
+    def create_pod(self, name: str, node: str = "n-0", **spec: object) -> str:
+        """Create a pod, bound to a node at once; return its uid."""
+        stored = self.server.create(("pods", "default", name), pod_json(name, node, **spec))
+        assert stored is not None, name
+        return str(stored.obj["metadata"]["uid"])
+
+    def phase(self, pod: str) -> str:
+        """Return a pod's phase, "" once it is gone."""
+        found = self.server.find("pods", pod, "default")
+        return str(found["status"]["phase"]) if found else ""
+
+    # ---- what happened ----
+
+    @property
+    def trace(self) -> list[Sent]:
+        return self.transport.trace
+
+    def calls(
+        self, node: str = "", verb: str = "", path: str = "", code: int = -1, since_s: float = 0
+    ) -> list[Sent]:
+        """Return the requests that match, in the order in which they were answered."""
+        return [
+            each
+            for each in self.trace
+            if (not node or each.node == node)
+            and (not verb or each.verb == verb)
+            and path in each.path
+            and code in {-1, each.code}
+            and each.t_ns >= since_s * NS_PER_S
+        ]
+
+    def longest_gap_s(self, op: Op, since_s: float = 0) -> float:
+        """Return the longest time that any node went without a success of one call."""
+        verb, resource = ROUTES[op]
+        since_ns, end_ns = int(since_s * NS_PER_S), self.clock.now_ns()
+        seen: dict[str, list[int]] = {name: [] for name in self.names}
+        for each in self.calls(verb=verb, path=f"/{resource}", since_s=since_s):
+            if 200 <= each.code < 300:
+                seen[each.node].append(each.t_ns)
+        longest = 0
+        for times in seen.values():
+            edges = [since_ns or (times or [0])[0], *times, end_ns]
+            longest = max(longest, *(after - before for before, after in pairwise(edges)))
+        return longest / NS_PER_S
