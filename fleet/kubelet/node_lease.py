@@ -127,7 +127,7 @@ class NodeLease:
 
     def _on_got(self, reply: Reply, env: Environment, now_ns: int, out: Outbox) -> None:
         if reply.ok:
-            self._accept(reply)
+            self._take_base(reply)
             self._backoff_ns = 0
             if self._failures >= RETRIES_MAX:
                 self._failures = 0
@@ -150,9 +150,12 @@ class NodeLease:
             self._back_off(now_ns, out)
 
     def _accept(self, reply: Reply) -> None:
+        self._take_base(reply)
+        self.renewed_ns = reply.arrived_ns
+
+    def _take_base(self, reply: Reply) -> None:
         assert isinstance(reply.record, LeaseView), reply
         self._base = reply.record.body
-        self.renewed_ns = reply.arrived_ns
 
     def _renew(self, env: Environment, now_ns: int, out: Outbox) -> None:
         self._state = LeaseState.RENEW
