@@ -334,11 +334,20 @@ class NodeStatus:
             return []
         if call.op is Op.GET_NODE_HEARTBEAT:
             assert isinstance(reply.record, NodeView), reply
-            self.on_node(reply.record)
-            return self._try(inputs, env, now_ns, out)
+            return self._try_on(reply.record, inputs, env, now_ns, out)
         self._reported_ns = now_ns
         self._finish(inputs, env, now_ns, out)
         return []
+
+    def _try_on(
+        self, view: NodeView, inputs: NodeInputs, env: Environment, now_ns: int, out: Outbox
+    ) -> list[Reason]:
+        """Try with the Node as a GET showed it; the informer's view stays, as in the lister."""
+        shown = self.uid, self.conditions, self._unschedulable, self.pod_cidr
+        self.on_node(view)
+        events = self._try(inputs, env, now_ns, out)
+        self.uid, self.conditions, self._unschedulable, self.pod_cidr = shown
+        return events
 
     def _try(self, inputs: NodeInputs, env: Environment, now_ns: int, out: Outbox) -> list[Reason]:
         changed = self._finds_change(inputs, env, now_ns)

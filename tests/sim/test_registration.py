@@ -1,0 +1,184 @@
+"""One node comes up as kubelet-reference 1.1 tells, whatever is there already."""
+
+from itertools import pairwise
+
+import orjson
+from fake_transport import Sent
+from fakes import SimApiServer
+from sim_faults import ApiServerAnswers, ConnectionsRefused
+from simulation import Simulation, default_model
+
+NODE = "/api/v1/nodes"
+STATUS = "/status?timeout=10s"
+LEASES = "/namespaces/kube-node-lease/leases"
+
+
+def lines(sent: list[Sent]) -> list[str]:
+    return [f"{each.verb} {each.path.partition('?')[0].rpartition('/')[2]}" for each in sent]
+
+
+def reasons(server: SimApiServer) -> list[str]:
+    return [str(event["reason"]) for event in server.all("events")]
+
+
+def test_the_first_moments_of_a_node() -> None:
+    sim = Simulation(seed=1)
+    sim.run_for(seconds=30)
+    at_once = sorted(each for each in sim.trace if each.t_ns == 0)
+    assert lines(at_once) == [
+        "GET n-0",  # the lease
+        "GET n-0",  # the CSINode
+        "POST events",
+        "WATCH nodes",
+        "WATCH services",
+        "WATCH runtimeclasses",
+        "WATCH csidrivers",
+    ]
+    assert [each.t_ns for each in sim.calls(verb="POST", path=NODE)] == [100_000_000]
+    [pods] = sim.calls(verb="WATCH", path="/api/v1/pods")
+    assert pods.t_ns == 1_000_000_000
+    assert len(sim.calls(verb="DELETECOLLECTION")) == 1
+
+
+def test_the_first_lease_comes_ten_seconds_after_the_node() -> None:
+    sim = Simulation(seed=2)
+    sim.run_for(seconds=30)
+    first, second = sim.calls(verb="GET", path=LEASES)
+    [created] = sim.calls(verb="POST", path=LEASES)
+    assert (first.t_ns, first.code, second.code, created.code) == (0, 404, 404, 201)
+    assert 10.0 <= created.t_ns / 1e9 <= 10.45
+    lease = sim.server.get("leases", "n-0", "kube-node-lease")
+    assert lease["spec"]["holderIdentity"] == "n-0"
+    assert (
+        lease["metadata"]["ownerReferences"][0]["uid"]
+        == sim.server.get("nodes", "n-0")["metadata"]["uid"]
+    )
+
+
+def test_ready_is_reported_on_the_grid_of_100_ms() -> None:
+    for seed in range(5):
+        sim = Simulation(seed=seed)
+        sim.run_for(seconds=3)
+        first, ready = sim.calls(verb="PATCH", path=STATUS)
+        assert 100_000_000 < first.t_ns < 120_000_000
+        assert ready.t_ns % 100_000_000 == 0
+        [csi] = sim.calls(verb="POST", path="csinodes")
+        assert 0 < ready.t_ns - csi.t_ns <= 110_000_000
+        assert sim.condition("n-0") == "True"
+
+
+def test_seven_events_tell_of_the_start() -> None:
+    sim = Simulation(seed=1)
+    sim.run_for(seconds=30)
+    assert reasons(sim.server) == [
+        "Starting",
+        "InvalidDiskCapacity",
+        "NodeHasSufficientMemory",
+        "NodeHasNoDiskPressure",
+        "NodeHasSufficientPID",
+        "NodeAllocatableEnforced",
+        "NodeReady",
+    ]
+
+
+def test_the_requests_of_one_registration() -> None:
+    sim = Simulation(seed=1)
+    sim.run_for(seconds=20)
+    counts: dict[tuple[str, str], int] = {}
+    for line in sim.trace:
+        resource = line.path.partition("?")[0].removeprefix(NODE[:8]).split("/")
+        kind = next(each for each in reversed(resource) if each not in {"n-0", "status"})
+        counts[line.verb, kind] = counts.get((line.verb, kind), 0) + 1
+    assert counts == {
+        ("GET", "nodes"): 7,
+        ("POST", "nodes"): 1,
+        ("PATCH", "nodes"): 2,
+        ("GET", "csinodes"): 2,
+        ("POST", "csinodes"): 1,
+        ("GET", "leases"): 2,
+        ("POST", "leases"): 1,
+        ("DELETECOLLECTION", "resourceslices"): 1,
+        ("POST", "events"): 7,
+        ("WATCH", "nodes"): 1,
+        ("WATCH", "services"): 1,
+        ("WATCH", "pods"): 1,
+        ("WATCH", "runtimeclasses"): 1,
+        ("WATCH", "csidrivers"): 1,
+    }
+
+
+def add_node(server: SimApiServer) -> None:
+    labels = {**default_model().labels, "kubernetes.io/arch": "s390x", "mine": "kept"}
+    status = {"capacity": {"cpu": "1"}, "conditions": []}
+    node = {"metadata": {"name": "n-0", "labels": labels}, "spec": {}, "status": status}
+    server.create(("nodes", "", "n-0"), node)
+
+
+def test_a_node_that_exists_is_reconciled() -> None:
+    sim = Simulation(seed=3, setup=add_node)
+    sim.run_for(seconds=30)
+    [post] = sim.calls(verb="POST", path=NODE)
+    assert post.code == 409
+    labels = sim.server.get("nodes", "n-0")["metadata"]["labels"]
+    assert labels["kubernetes.io/arch"] == default_model().arch
+    assert labels["mine"] == "kept"
+    assert sim.condition("n-0") == "True"
+    assert len(sim.calls(verb="POST", path=LEASES)) == 1
+
+
+def test_a_csinode_of_another_node_is_replaced() -> None:
+    owner = {"apiVersion": "v1", "kind": "Node", "name": "n-0", "uid": "another"}
+    stale = {"metadata": {"name": "n-0", "ownerReferences": [owner]}}
+    sim = Simulation(seed=3, setup=lambda s: s.create(("csinodes", "", "n-0"), stale) and None)
+    sim.run_for(seconds=30)
+    assert len(sim.calls(verb="DELETE", path="csinodes")) == 1
+    [owned] = sim.server.get("csinodes", "n-0")["metadata"]["ownerReferences"]
+    assert owned["uid"] == sim.server.get("nodes", "n-0")["metadata"]["uid"]
+    assert sim.condition("n-0") == "True"
+
+
+def test_registration_backs_off_while_the_server_is_away() -> None:
+    sim = Simulation(nodes=3, seed=4)
+    sim.inject(ApiServerAnswers(503), seconds=20)
+    sim.run_for(seconds=60)
+    tries = [each.t_ns / 1e9 for each in sim.calls("n-1", "POST", NODE)]
+    gaps = [round(after - before, 1) for before, after in pairwise(tries)]
+    assert tries[0] == 0.1
+    assert gaps[:6] == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4]
+    assert sim.ready() == 3
+
+
+def test_nodes_that_start_while_nothing_listens_come_up_later() -> None:
+    sim = Simulation(nodes=5, seed=5)
+    sim.inject(ConnectionsRefused(), seconds=45)
+    sim.run_for(seconds=45)
+    assert sim.server.all("nodes") == []
+    sim.run_for(seconds=30)
+    assert sim.ready() == 5
+    sim.run_for(seconds=60)  # the longest back-off of a reflector: 30 s, doubled by its jitter
+    assert sim.server.open_watches == 25
+
+
+def test_the_first_status_patch_is_empty_when_nothing_changed() -> None:
+    bodies = []
+    sim = Simulation(seed=1)
+    handle = sim.server.handle
+
+    def spy(method: str, path: str, body: bytes) -> object:
+        if method == "PATCH" and "/nodes/" in path:
+            bodies.append(orjson.loads(body))
+        return handle(method, path, body)
+
+    sim.server.handle = spy  # type: ignore[method-assign,assignment]
+    sim.run_for(seconds=5)
+    first, ready = bodies
+    assert first == {}
+    changed = {each["type"]: sorted(each) for each in ready["status"]["conditions"]}
+    assert changed["Ready"] == ["message", "reason", "status", "type"]  # in one second
+
+
+def test_every_node_wipes_its_slices() -> None:
+    """Whatever comes first: the informer's event, or the GET of the first status tick."""
+    sim = Simulation(nodes=200, seed=5)
+    sim.run_for(seconds=5)
+    assert len(sim.calls(verb="DELETECOLLECTION")) == 200
