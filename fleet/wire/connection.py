@@ -87,6 +87,7 @@ class Connection(Http2Connection):
         "sock",
         "state",
         "stuck",
+        "up_ns",
     )
 
     def __init__(self, plan: HeaderPlan, pool: "Pool", streams_max: int) -> None:
@@ -103,6 +104,7 @@ class Connection(Http2Connection):
         self.dirty = False  # waits in the transport's list for the flush
         self.leaving = False  # its GOAWAY is counted
         self.stuck = False  # a write waits for the socket
+        self.up_ns = 0  # since when it is UP
 
     def begin(self, address: Address, now_ns: int) -> None:
         """Start to connect. Raises OSError."""
@@ -144,7 +146,7 @@ class Connection(Http2Connection):
                 raise DialError(NO_H2)
             self.state = State.UP
             self.mask = READ
-            self.read_ns = now_ns
+            self.read_ns = self.up_ns = now_ns
 
     def read_into(self, buffer: memoryview) -> int:
         """Read at most one TLS record; return -1 when there is none, 0 at the end.

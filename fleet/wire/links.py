@@ -313,7 +313,9 @@ class Links:
         if connection.ended_early:
             self.stats.closed_early += connection.ended_early
             behind_ns = self._poller.behind_ns
-            if behind_ns and now_ns - behind_ns < BEHIND_NS:
+            # A server that has just started ends watches too, and greeting it makes us lag.
+            is_young = now_ns - connection.up_ns < BEHIND_NS
+            if behind_ns and now_ns - behind_ns < BEHIND_NS and not is_young:
                 self.stats.closed_slow += connection.ended_early
             connection.ended_early = 0
         self.stats.resets += connection.resets

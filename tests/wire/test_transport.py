@@ -405,14 +405,16 @@ def test_a_large_upload_meets_the_windows_and_a_full_socket(
 
 def test_a_watch_that_ends_early_after_a_lag_was_closed_as_slow(certificate: Certificate) -> None:
     async def test(peer: Peer, harness: Harness) -> None:
-        for closed_slow in (0, 1):
+        for closed_slow, age_ns in ((0, 10**10), (0, 10**9), (1, 10**10)):
             harness.send(Request(b"GET", b"/watch?timeoutSeconds=300", stream=True))
             await harness.opened(1)
+            [connection] = harness.transport._by_fd.values()
+            connection.up_ns = harness.now_ns - age_ns  # a young one's watches end for its server
             peer.call(lambda: peer.connections[0].send(0, 1, peer.requests[-1].sid))
             await harness.answers(1)
             assert harness.stats.closed_slow == closed_slow
             harness.transport._poller.behind_ns = harness.now_ns
-        assert harness.stats.closed_early == 2
+        assert harness.stats.closed_early == 3
 
     with_peer(certificate, test)
 
