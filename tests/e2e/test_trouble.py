@@ -1,0 +1,153 @@
+"""Trouble from outside: a deleted node, an API server that restarts, a fleet that is killed."""
+
+import asyncio
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e_world import Json, Running, World, condition, eventually, workload
+
+from fleet.controlplane import ControlPlane, ControlPlaneOptions
+
+pytest_plugins = ("e2e_fixtures",)
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(150)]
+
+FIDELITIES = pytest.mark.parametrize("fidelity", ["kubelet", "light"])
+
+
+def uids(items: list[Json]) -> dict[str, str]:
+    return {item["metadata"]["name"]: item["metadata"]["uid"] for item in items}
+
+
+def restarts(pods: list[Json]) -> int:
+    return sum(each["restartCount"] for pod in pods for each in pod["status"]["containerStatuses"])
+
+
+@FIDELITIES
+def test_a_node_that_somebody_deletes_stays_deleted(world: World, fidelity: str) -> None:
+    """As with a real kubelet: it registers once, at its start."""
+    prefix = f"del-{fidelity}"
+    with world.spawn(prefix, 3, f"--fidelity={fidelity}") as run:
+        run.until_ready()
+        world.apply(workload("Deployment", prefix, 6))
+        world.kubectl("rollout", "status", f"deployment/{prefix}", "--timeout=50s")
+        others = uids(list(world.nodes(prefix).values()))
+        world.kubectl("delete", "node", f"{prefix}-00001")
+        gone = others.pop(f"{prefix}-00001")
+        # Its kubelet goes on with the pods that it has, and to renew its Lease.
+        on_gone = ("delete", "pods", f"--field-selector=spec.nodeName={prefix}-00001")
+        world.kubectl(*on_gone, "--timeout=20s")
+        assert len(world.ready_pods(prefix)) >= 4
+        seen = len(world.audit())
+        eventually(lambda: renewals(world, seen, prefix) >= 3, "a heartbeat of each")
+        assert uids(list(world.nodes(prefix).values())) == others
+        assert gone not in uids(world.items("nodes")).values()
+        world.kubectl("delete", "deployment", prefix, "--wait=false")
+        run.end()
+    world.assert_nothing_left(prefix)
+
+
+def renewals(world: World, after: int, prefix: str) -> int:
+    """Count the Lease renewals of a fleet in the audit log, per node, from a line on."""
+    found = [
+        event["objectRef"]["name"]
+        for event in world.audit()[after:]
+        if event["verb"] == "update" and event["objectRef"].get("resource") == "leases"
+    ]
+    return len([name for name in found if name.startswith(f"{prefix}-")])
+
+
+@FIDELITIES
+def test_a_killed_fleet_adopts_its_nodes_and_pods(world: World, fidelity: str) -> None:
+    prefix = f"kill-{fidelity}"
+    arguments = (prefix, 5, f"--fidelity={fidelity}")
+    with world.spawn(*arguments) as first:
+        first.until_ready()
+        world.apply(workload("Deployment", prefix, 10))
+        world.kubectl("rollout", "status", f"deployment/{prefix}", "--timeout=50s")
+        nodes, pods = uids(list(world.nodes(prefix).values())), uids(world.pods(prefix))
+        before = world.run_id(prefix)
+        first.process.send_signal(signal.SIGKILL)
+        first.wait()
+    refused = world.fleet("spawn", f"--name-prefix={prefix}", "--nodes=5", "--until-ready")
+    assert refused.returncode == 3
+    assert "if it crashed, its nodes can be taken over in" in refused.stderr
+    assert "left behind" not in world.fleet("clean").stdout  # not yet
+    # Time passes: its Lease, written now, is over in a second.
+    patch = json.dumps({"spec": {"leaseDurationSeconds": 1}})
+    lease = f"lease/fleet-run-{prefix}"
+    world.kubectl("patch", lease, "--type=merge", "-p", patch)
+    eventually(lambda: "left behind" in world.fleet("clean").stdout, "the run is over")
+    with world.spawn(*arguments) as second:
+        second.until_ready()
+        assert "adopted 5 nodes that an earlier run left" in second.log
+        assert uids(list(world.nodes(prefix).values())) == nodes
+        assert world.run_id(prefix) != before
+        assert uids(world.pods(prefix)) == pods
+        world.kubectl("scale", f"deployment/{prefix}", "--replicas=20")
+        world.kubectl("rollout", "status", f"deployment/{prefix}", "--timeout=50s")
+        found = uids(world.ready_pods(prefix))
+        assert found.items() >= pods.items()
+        # What ran before can still be stopped, and was not started a second time.
+        assert restarts(world.pods(prefix)) == 0
+        world.kubectl("delete", "deployment", prefix, "--wait=false")
+        eventually(lambda: not world.pods(prefix), "the pods are gone")
+        second.end()
+    world.assert_nothing_left(prefix)
+
+
+@pytest.fixture(scope="module")
+def restartable(environment: Path) -> Iterator[tuple[World, asyncio.Runner, ControlPlane]]:
+    """Run a control plane in this process, whose API server can be killed alone."""
+    plane = ControlPlane(ControlPlaneOptions())
+    with asyncio.Runner() as runner:
+        info = runner.run(plane.start())
+        try:
+            yield World(environment, info, environment / "none"), runner, plane
+        finally:
+            runner.run(plane.stop())
+
+
+@FIDELITIES
+def test_nothing_is_lost_while_the_api_server_is_away(
+    restartable: tuple[World, asyncio.Runner, ControlPlane], fidelity: str
+) -> None:
+    """SIGKILL in the middle of a roll-out: the same nodes and pods go on."""
+    world, runner, plane = restartable
+    kubeconfig = f"--kubeconfig={world.info.kubeconfig}"
+    with world.spawn("outage", 20, f"--fidelity={fidelity}", kubeconfig) as run:
+        run.until_ready()
+        world.apply(workload("Deployment", "outage", 40))
+        world.kubectl("rollout", "status", "deployment/outage", "--timeout=50s")
+        nodes, pods = uids(list(world.nodes("outage").values())), uids(world.pods("outage"))
+        world.kubectl("scale", "deployment/outage", "--replicas=80")
+        runner.run(plane.restart_apiserver(down_s=2.0))
+        assert_nothing_was_lost(world, run, nodes, pods)
+        world.kubectl("scale", "deployment/outage", "--replicas=10")
+        eventually(lambda: len(world.pods("outage")) == 10, "scaled down")
+        run.end()
+    summary = json.loads((run.directory / "summary.json").read_text())
+    assert summary["verdict"] == "pass", summary["invalid_reasons"]
+    assert summary["nodes"]["ready"] == 20
+    assert summary["watch"]["restarts"] > 0
+    assert not summary["pods"]["failed"]
+    world.assert_nothing_left("outage")
+
+
+def assert_nothing_was_lost(
+    world: World, run: Running, nodes: dict[str, str], pods: dict[str, str]
+) -> None:
+    world.kubectl("rollout", "status", "deployment/outage", "--timeout=60s")
+    assert run.process.poll() is None, run.log
+    eventually(
+        lambda: {condition(node, "Ready") for node in world.nodes("outage").values()} == {"True"},
+        "all nodes are Ready",
+    )
+    assert uids(list(world.nodes("outage").values())) == nodes
+    ready = world.ready_pods("outage")
+    assert len(ready) == 80
+    assert uids(ready).items() >= pods.items()
+    assert restarts(ready) == 0
+    assert len({pod["status"]["podIP"] for pod in ready}) == 80
