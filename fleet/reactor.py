@@ -284,6 +284,7 @@ class Reactor:
         if isinstance(message, StreamOpened):
             took_us = (message.arrived_ns - message.sent_ns) // 1000
             self.counts.requests.record(row, 200, took_us)
+            reflector.is_open = True
             return
         assert isinstance(message, Response), message
         if reflector.phase is Phase.LIST:

@@ -79,7 +79,7 @@ class FakeTransport:
 
     def cancel(self, pool: int, token: object) -> None:
         del pool
-        self._queue = [each for each in self._queue if each.token is not token]
+        self._queue = [each for each in self._queue if each.token != token]
         number = self._numbers.pop(token, None)
         if number is not None:
             self._end(number)

@@ -93,6 +93,7 @@ class Reflector:
         "_opened_ns",
         "_partial",
         "_token",
+        "is_open",
         "kind",
         "name",
         "namespace",
@@ -115,6 +116,7 @@ class Reflector:
         self.opens = 0
         self._opened_ns = 0
         self._events = 0
+        self.is_open = False  # the server has accepted the stream
         self._backoffs = 0
         self._backoff_ns = 0
 
@@ -124,6 +126,7 @@ class Reflector:
         self.opens += 1
         self._opened_ns = now_ns
         self._events = 0
+        self.is_open = False
         self._partial = b""
         path, selector = _target(self.kind, self.name.encode(), self.namespace.encode())
         version = self.version.encode()
@@ -196,8 +199,7 @@ class Reflector:
             return Next(response.retry_after_s * NS_PER_S)
         if response.code == 429 or response.failure is Failure.DIAL:
             return self._back_off(draws, now_ns)
-        opened = response.code == 200 or (self._events and response.failure)
-        if not opened:
+        if not self.is_open:
             return self._refused(response.code, draws, now_ns)
         if now_ns - self._opened_ns < SHORT_WATCH_NS and not self._events:
             self.phase = Phase.IDLE
