@@ -319,6 +319,7 @@ class Reactor:
             if event_type is EventType.ERROR:
                 wire, pool = self._way(reflector)
                 wire.cancel(pool, Opening(reflector, reflector.opens))
+                reflector.opens += 1  # the close that follows an ERROR must not end the back-off
                 code = record if isinstance(record, int) else 0
                 later = reflector.on_error_event(code, self._draws, now_ns)
                 self._reopen(reflector, later, now_ns)
