@@ -1,0 +1,94 @@
+"""The command line: every foreseen failure is one line and a documented exit code."""
+
+import json
+import sys
+
+import pytest
+
+from fleet.cli import main
+from fleet.errors import Exit
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["fleet", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["spawn", "--nods", "5"], "No such option '--nods'"),
+        (["spawn", "--nodes", "x"], "'x' is not a valid integer"),
+        (["spawn", "--nodes", "-3"], "--nodes: -3: input should be greater than or equal to 1"),
+        (["spawn", "--nodes", "1e9"], "--nodes"),
+        (["spawn", "--fidelity", "low"], "'low' is not one of 'kubelet', 'light'"),
+        (["spawn", "--duration", "soon"], "--duration: 'soon' is not a duration"),
+        (["spawn", "--name-prefix", "a.b"], "--name-prefix: 'a.b' is not a DNS label"),
+        (["spawn", "--manage", "a=b"], "--manage comes with a later version"),
+        (["spawn", "--profile", "nothing"], "nothing"),
+        (["swarm"], "No such command 'swarm'"),
+        (["clean", "--all", "--expired"], "--run, --all and --expired exclude one another"),
+        (["profiles", "show", "nothing"], "nothing"),
+    ],
+)
+def test_bad_usage_is_one_line_and_exit_2(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    words: str,
+) -> None:
+    assert call(monkeypatch, *arguments) == Exit.USAGE
+    printed = capsys.readouterr()
+    assert not printed.out
+    [line] = printed.err.splitlines()
+    assert line.startswith("fleet: ")
+    assert words in line
+
+
+def test_without_a_cluster_clean_has_nothing_to_look_at(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/no/such/directory")
+    monkeypatch.setenv("KUBECONFIG", "/etc/hosts")  # alone it selects nothing
+    assert call(monkeypatch, "clean") == Exit.USAGE
+    assert "name a cluster with --kubeconfig" in capsys.readouterr().err
+
+
+def test_no_control_plane_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/no/such/directory")
+    assert call(monkeypatch, "controlplane", "status") == Exit.SETUP
+    assert call(monkeypatch, "controlplane", "down") == Exit.OK
+    assert capsys.readouterr().out.splitlines() == [
+        "no control plane is running",
+        "no control plane was running",
+    ]
+
+
+def test_profiles_are_listed_shown_and_described(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "profiles", "list") == Exit.OK
+    names = {line.split()[0] for line in capsys.readouterr().out.splitlines()}
+    assert {"default", "gpu", "arm64", "large"} <= names
+    assert call(monkeypatch, "profiles", "show", "gpu") == Exit.OK
+    assert 'nvidia.com/gpu: "8"' in capsys.readouterr().out
+    assert call(monkeypatch, "profiles", "schema") == Exit.OK
+    assert json.loads(capsys.readouterr().out)
+
+
+def test_help_and_version_need_no_library(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "spawn", "--help") == Exit.OK
+    shown = capsys.readouterr().out
+    for option in ("--nodes", "--until-ready", "--confirm-cluster", "--no-taint", "--keep"):
+        assert option in shown
+    for later in ("--manage", "--dashboard", "--processes"):
+        assert later not in shown
+    assert call(monkeypatch, "--version") == Exit.OK
+    assert "kubelet v1.36.3" in capsys.readouterr().out

@@ -1,0 +1,110 @@
+"""What an orchestrator says and counts; its whole life is in tests/e2e."""
+
+import asyncio
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from fleet.cleanup import is_tenth
+from fleet.config import Settings
+from fleet.display import Display, ask_on_terminal
+from fleet.effects import WatchEvent, WatchKind
+from fleet.emulation import NOT_READY_TAINT, Readiness
+from fleet.errors import SetupError, UsageError
+from fleet.objects import EventType, NodeCondition, NodeView
+from fleet.orchestrator import Orchestrator
+
+
+def orchestrator(**options: object) -> Orchestrator:
+    display = Display(stream=StringIO(), is_live=False)
+    return Orchestrator(Settings.from_options(**options), display=display)
+
+
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        ({"kubeconfig": Path("/k")}, " --kubeconfig /k"),
+        ({"kubeconfig": Path("/k"), "context": "c"}, " --kubeconfig /k --context c"),
+        ({"in_cluster": True}, " --in-cluster"),
+        ({}, ""),
+    ],
+)
+def test_what_is_left_is_told_with_the_command_that_removes_it(
+    options: dict[str, object], where: str
+) -> None:
+    run = orchestrator(**options)
+    left = run.left_behind()
+    assert left.endswith(f"fleet clean{where} --run {run._run_id}")
+    assert "\n" not in left
+
+
+def test_only_the_second_interrupt_is_at_once() -> None:
+    run = orchestrator()
+    run._interrupt()
+    assert run._stop.is_set()
+    assert not run.was_interrupted_twice
+    run._interrupt()
+    assert run.was_interrupted_twice
+
+
+def test_a_refused_run_leaves_no_directory(tmp_path: Path) -> None:
+    async def refused() -> None:
+        path = tmp_path / "runs" / "one"
+        await orchestrator(kubeconfig=tmp_path / "none", run_dir=path).run()
+
+    with pytest.raises(UsageError, match="no such file"):
+        asyncio.run(refused())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_directory_is_used_once(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").touch()
+
+    async def again() -> None:
+        await orchestrator(kubeconfig=tmp_path / "none", run_dir=tmp_path).run()
+
+    with pytest.raises(UsageError, match="already holds a run"):
+        asyncio.run(again())
+    with pytest.raises(SetupError):
+        asyncio.run(orchestrator(context="c", run_dir=Path("/dev/null/x")).run())
+
+
+@pytest.mark.parametrize(("answer", "is_yes"), [("y", True), ("YES", True), ("", False)])
+def test_anything_but_yes_is_no(
+    monkeypatch: pytest.MonkeyPatch, answer: str, *, is_yes: bool
+) -> None:
+    monkeypatch.setattr("sys.stdin", StringIO(f"{answer}\n"))
+    assert ask_on_terminal("May I?") is is_yes
+
+
+def test_progress_is_told_ten_times() -> None:
+    assert [done for done in range(1, 11) if is_tenth(done, 10)] == list(range(1, 11))
+    assert len([done for done in range(1, 5001) if is_tenth(done, 5000)]) == 10
+    assert [done for done in range(1, 4) if is_tenth(done, 3)] == [1, 2, 3]
+    assert is_tenth(5000, 5000)
+
+
+def test_ready_is_what_the_watch_shows_without_the_taint() -> None:
+    readiness = Readiness(2)
+
+    def see(name: str, status: str, *taints: str, kind: EventType = EventType.MODIFIED) -> None:
+        marks = tuple((key, "", "NoSchedule") for key in taints)
+        ready = NodeCondition("Ready", status, "", "", 0, 0)
+        view = NodeView(name, "", "", False, False, (), {}, marks, (ready,), "", ())  # noqa: FBT003
+        readiness.on_event(WatchEvent(WatchKind.NODE, kind, view, "", ""))
+
+    see("a", "True", NOT_READY_TAINT)
+    see("b", "False")
+    assert not readiness.ready
+    see("a", "True", "other")
+    assert readiness.ready == {"a"}
+    assert not readiness.all_ready.is_set()
+    see("b", "True")
+    assert readiness.all_ready.is_set()
+    assert readiness.ready_at_ns
+    see("a", "Unknown")
+    assert (readiness.ready, readiness.ever_not_ready) == ({"b"}, {"a"})
+    see("b", "True", kind=EventType.DELETED)
+    assert not readiness.ready
+    assert readiness.ever_not_ready == {"a"}  # a deletion is no failure of the node
