@@ -197,11 +197,14 @@ class StatusManager:
         if entry.status == pod.status:
             pod.status = entry.status  # one copy of equal values
         if entry.sent != entry.version:
-            return
-        entry.api = None
-        if self._needs_sync(pod, entry):
-            self._suspects[pod.uid] = None
-            self._arm(now_ns, out)
+            if pod.uid != self._busy or not pod.deleting:
+                return
+        else:
+            entry.api = None
+            if not self._needs_sync(pod, entry):
+                return
+        self._suspects[pod.uid] = None  # what is in flight may not know that it is being deleted
+        self._arm(now_ns, out)
 
     def suspects(self, now_ns: int) -> list[PodUid]:
         """Return the pods that the due full pass looks at; empty when it is not due."""

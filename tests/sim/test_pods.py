@@ -1,0 +1,224 @@
+"""Pods from bind to gone, as requests: kubelet-reference 10.3 and 10.4."""
+
+from fake_transport import Sent
+from sim_faults import AnswersSlow, ApiServerAnswers, ConnectionsRefused
+from simulation import Simulation
+
+
+def counts(sent: list[Sent]) -> dict[str, int]:
+    """Count requests by verb and what they are about."""
+    found: dict[str, int] = {}
+    for each in sent:
+        path = each.path.partition("?")[0]
+        about = next(k for k in ("token", "events", "pods", "configmaps", "") if k in path)
+        if about:
+            key = f"{each.verb} {about}"
+            found[key] = found.get(key, 0) + 1
+    return found
+
+
+def reasons(sim: Simulation, about: str) -> list[str]:
+    events = sim.server.all("events")
+    return [str(e["reason"]) for e in events if e["involvedObject"]["name"] == about]
+
+
+def started(seed: int = 1, *, light: bool = False) -> Simulation:
+    """Return a node that has settled."""
+    sim = Simulation(seed=seed, light=light)
+    sim.run_for(seconds=60)
+    return sim
+
+
+def test_a_pod_starts_within_a_second_or_two() -> None:
+    for seed in range(5):
+        sim = started(seed)
+        sim.create_pod("web")
+        sim.run_for(seconds=3)
+        pod = sim.server.get("pods", "web", "default")
+        assert pod["status"]["phase"] == "Running"
+        assert pod["status"]["podIP"]
+        assert {c["type"]: c["status"] for c in pod["status"]["conditions"]} == dict.fromkeys(
+            (
+                "PodReadyToStartContainers",
+                "Initialized",
+                "Ready",
+                "ContainersReady",
+                "PodScheduled",
+            ),
+            "True",
+        )
+        assert 0.3 < sim.reactor.counts.pod_start.percentile_us(1) / 1e6 < 2.5
+
+
+def test_the_requests_of_a_pods_start() -> None:
+    sim = started()
+    sim.create_pod("web")
+    sim.run_for(seconds=10)
+    assert counts(sim.calls(since_s=60)) == {
+        "GET pods": 3,
+        "PATCH pods": 3,
+        "WATCH configmaps": 1,
+        "POST token": 1,
+        "POST events": 3,
+    }
+    assert reasons(sim, "web") == ["Pulled", "Created", "Started"]
+
+
+def test_the_second_pod_of_a_namespace_shares_its_watch() -> None:
+    sim = started()
+    sim.create_pod("one")
+    sim.run_for(seconds=10)
+    sim.create_pod("two")
+    sim.run_for(seconds=10)
+    assert "WATCH configmaps" not in counts(sim.calls(since_s=70))
+    assert sim.server.open_watches == 6
+
+
+def test_a_running_pod_costs_nothing() -> None:
+    sim = started()
+    sim.create_pod("web")
+    sim.run_for(seconds=300)
+    before_s = sim.now_s
+    sim.run_for(seconds=600)
+    found = counts([each for each in sim.calls(since_s=before_s) if each.verb != "WATCH"])
+    assert found == {}
+
+
+def test_the_requests_of_a_pods_stop() -> None:
+    sim = started()
+    uid = sim.create_pod("web")
+    sim.run_for(seconds=30)
+    sim.server.delete_pod("web")
+    sim.run_for(seconds=60)
+    assert sim.phase("web") == ""
+    found = counts(sim.calls(since_s=90))
+    assert found.pop("GET pods") in {3, 4}
+    assert found.pop("PATCH pods") in {2, 3}
+    assert found == {"DELETE pods": 1, "POST events": 1}
+    assert reasons(sim, "web")[-1] == "Killing"
+    assert sim.server.deleted == [(("pods", "default", "web"), uid)]
+    assert sim.server.phases[uid] == ["Pending", "Running", "Succeeded"]
+    assert sim.server.open_watches == 5
+
+
+def test_a_job_completes_and_is_not_started_again() -> None:
+    sim = started()
+    uid = sim.create_pod("job", command=["sleep", "5"], restartPolicy="Never")
+    sim.run_for(seconds=20)
+    assert sim.server.phases[uid] == ["Pending", "Running", "Succeeded"]
+    status = sim.server.get("pods", "job", "default")["status"]
+    [container] = status["containerStatuses"]
+    assert container["state"]["terminated"]["reason"] == "Completed"
+    assert container["restartCount"] == 0
+    assert "Killing" not in reasons(sim, "job")
+    sim.server.delete_pod("job")
+    sim.run_for(seconds=5)
+    assert counts(sim.calls(verb="DELETE")) == {}
+    kubelet = sim.reactor.entries[0].kubelet
+    assert kubelet is not None
+    assert kubelet.sync_loop is None
+
+
+def test_a_failing_pod_is_restarted_with_growing_back_off() -> None:
+    sim = started()
+    sim.create_pod("crash", command=["sh", "-c", "exit 1"])
+    sim.run_for(seconds=75)
+    [container] = sim.server.get("pods", "crash", "default")["status"]["containerStatuses"]
+    assert container["restartCount"] == 3  # at once, after 10 s, after 20 s
+    assert container["state"]["waiting"]["reason"] == "CrashLoopBackOff"
+    assert sim.phase("crash") == "Running"
+
+
+def test_a_forced_deletion_ends_the_containers_without_a_word() -> None:
+    sim = started()
+    sim.create_pod("web")
+    sim.run_for(seconds=30)
+    sim.server.delete_pod("web", grace_s=0)
+    sim.run_for(seconds=60)
+    found = counts(sim.calls(since_s=90))
+    assert "DELETE pods" not in found
+    assert "PATCH pods" not in found
+    assert all(each.code == 404 for each in sim.calls(verb="GET", path="/pods/", since_s=90))
+    kubelet = sim.reactor.entries[0].kubelet
+    assert kubelet is not None
+    assert kubelet.sync_loop is None
+
+
+def test_a_pod_deleted_while_the_server_is_away_is_deleted_after() -> None:
+    sim = started()
+    uid = sim.create_pod("web")
+    sim.run_for(seconds=30)
+    sim.server.delete_pod("web")
+    sim.inject(ConnectionsRefused(), seconds=30)
+    sim.run_for(seconds=100)
+    assert sim.phase("web") == ""
+    assert sim.server.phases[uid] == ["Pending", "Running", "Succeeded"]
+
+
+def test_a_pod_that_starts_while_statuses_are_refused_is_reported_after() -> None:
+    sim = started()
+    sim.create_pod("web")
+    sim.inject(ApiServerAnswers(500), seconds=40)
+    sim.run_for(seconds=40)
+    assert sim.phase("web") == "Pending"
+    sim.run_for(seconds=140)  # mounts back off to 65 s meanwhile, as goroutinemap does
+    assert sim.phase("web") == "Running"
+
+
+def test_a_foreign_edit_of_a_status_is_overwritten_within_ten_seconds() -> None:
+    sim = started()
+    sim.create_pod("web")
+    sim.run_for(seconds=30)
+    sim.server.update("pods", "web", {"status": {"phase": "Pending"}}, "default")
+    sim.run_for(seconds=10.5)
+    assert sim.phase("web") == "Running"
+
+
+def test_a_pod_of_the_same_name_is_another_pod() -> None:
+    sim = started()
+    first = sim.create_pod("web")
+    sim.run_for(seconds=30)
+    sim.server.delete_pod("web", grace_s=0)
+    second = sim.create_pod("web")
+    sim.run_for(seconds=60)
+    assert first != second
+    assert sim.server.phases[second] == ["Pending", "Running"]
+
+
+def test_a_full_node_starts_all_its_pods() -> None:
+    sim = started()
+    for index in range(110):
+        sim.create_pod(f"web-{index}")
+    sim.run_for(seconds=60)
+    assert sum(sim.phase(f"web-{index}") == "Running" for index in range(110)) == 110
+    for index in range(110):
+        sim.server.delete_pod(f"web-{index}", grace_s=5)
+    sim.run_for(seconds=60)
+    assert sim.server.all("pods") == []
+
+
+def test_a_node_keeps_a_pod_through_api_server_restarts() -> None:
+    sim = started()
+    uid = sim.create_pod("web")
+    for _ in range(5):
+        sim.run_for(seconds=60)
+        sim.inject(ConnectionsRefused(), seconds=10)
+    sim.run_for(seconds=60)
+    assert sim.server.phases[uid] == ["Pending", "Running"]
+    [container] = sim.server.get("pods", "web", "default")["status"]["containerStatuses"]
+    assert container["restartCount"] == 0
+
+
+def test_a_deletion_that_crosses_the_last_status_is_seen() -> None:
+    """The PATCH of the terminal phase is slow; the deletion comes before its answer."""
+    for light in (False, True):
+        sim = started(light=light)
+        sim.create_pod("job", command=["sleep", "5"], restartPolicy="Never")
+        sim.run_for(seconds=5)
+        sim.inject(AnswersSlow(4), seconds=20)
+        while sim.phase("job") != "Succeeded":
+            sim.run_for(seconds=0.1)
+            if sim.phase("job") == "Running" and sim.now_s > 67:
+                sim.server.delete_pod("job")
+        sim.run_for(seconds=40)
+        assert sim.phase("job") == ""
