@@ -190,7 +190,7 @@ class SimApiServer:
         self.version += 1
         meta = {**old.obj["metadata"], "resourceVersion": str(self.version)}
         obj = {**old.obj, "metadata": meta}
-        gone = Stored(obj, orjson.dumps(obj))
+        gone = Stored(obj, b"%b" % orjson.dumps(obj))
         self.deleted.append((key, meta["uid"]))
         self._tell(key, Change(self.version, gone, None))
         return gone
@@ -199,7 +199,7 @@ class SimApiServer:
         self.version += 1
         obj = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.version)}}
         old = self.objects.get(key)
-        new = self.objects[key] = Stored(obj, orjson.dumps(obj))
+        new = self.objects[key] = Stored(obj, b"%b" % orjson.dumps(obj))
         if key[0] == "pods":
             phases = self.phases.setdefault(obj["metadata"]["uid"], [])
             phase = obj.get("status", {}).get("phase", "")

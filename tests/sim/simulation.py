@@ -157,8 +157,9 @@ class Simulation:
 
     def inject(self, fault: Fault, seconds: float = 0) -> None:
         """Let something go wrong now, for so long."""
-        fault.inject(self.transport)
-        self.after(seconds, functools.partial(fault.heal, self.transport))
+        for wire in (self.transport, self.observer):
+            fault.inject(wire)
+            self.after(seconds, functools.partial(fault.heal, wire))
 
     def _turn(self) -> None:
         for _ in range(TURNS_MAX):
