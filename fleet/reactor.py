@@ -416,10 +416,10 @@ class Reactor:
         match effect:
             case StartWatch(node, kind, namespace, name):
                 entry = self.entries[node]
+                if entry.kubelet is None:
+                    return
                 own = kind in (WatchKind.NODE, WatchKind.PODS)
-                reflector = Reflector(
-                    node, kind, entry.caller.name.decode() if own else name, namespace
-                )
+                reflector = Reflector(node, kind, entry.kubelet.name if own else name, namespace)
                 entry.reflectors = (*entry.reflectors, reflector)
                 self._open(reflector)
             case StopWatch(node, kind, namespace, name):

@@ -81,16 +81,6 @@ class Reason(enum.Enum):
         self.warning = warning
 
 
-class _Group:
-    """The different messages of one kind about one object, as hashes."""
-
-    __slots__ = ("last_ns", "messages")
-
-    def __init__(self) -> None:
-        self.messages: tuple[int, ...] = ()
-        self.last_ns = 0
-
-
 class _Bucket:
     """Tokens of the spam filter."""
 
@@ -123,7 +113,7 @@ class EventRecorder:
     def __init__(self, node: NodeId) -> None:
         self._node = node
         self._seen: dict[int, int] = {}
-        self._groups: dict[int, _Group] = {}
+        self._groups: dict[int, tuple[int, ...]] = {}  # last ns, hashes of the messages
         self._buckets: dict[int, _Bucket] = {}
         self._queue: deque[ApiCall] | None = None  # the first one is in flight
         self._tries = 0
@@ -217,16 +207,20 @@ class EventRecorder:
             out.append(self._queue[0])
 
     def forget(self, now_ns: int) -> None:
-        """Drop groups and buckets that have been silent for so long that they start anew."""
-        for group in [
-            k for k, entry in self._groups.items() if now_ns - entry.last_ns > GROUP_INTERVAL_NS
-        ]:
-            del self._groups[group]
-        full_ns = SPAM_BURST * SPAM_REFILL_NS
-        for bucket in [
-            k for k, entry in self._buckets.items() if now_ns - entry.filled_ns > full_ns
-        ]:
-            del self._buckets[bucket]
+        """Drop groups and buckets that would start anew: long silent, or full again.
+
+        New dicts: one that was emptied keeps the room of all it ever held.
+        """
+        self._groups = {
+            key: group
+            for key, group in self._groups.items()
+            if now_ns - group[0] <= GROUP_INTERVAL_NS
+        }
+        self._buckets = {
+            key: bucket
+            for key, bucket in self._buckets.items()
+            if bucket.tokens + (now_ns - bucket.filled_ns) // SPAM_REFILL_NS < SPAM_BURST
+        }
 
     def _enqueue(self, call: ApiCall, out: Outbox) -> None:
         if self._queue is None:
@@ -250,15 +244,15 @@ class EventRecorder:
         sent as a combined one.
         """
         key = hash((about.kind, about.namespace, about.name, about.uid, reason.text))
-        group = self._groups.get(key)
-        if group is None or now_ns - group.last_ns > GROUP_INTERVAL_NS:
-            group = self._groups[key] = _Group()
-        group.last_ns = now_ns
+        group = self._groups.get(key, (0,))
+        messages = group[1:] if now_ns - group[0] <= GROUP_INTERVAL_NS else ()
         digest = hash(message)
-        if digest not in group.messages:
-            if len(group.messages) >= GROUP_MESSAGES_MAX - 1:
+        if digest not in messages:
+            if len(messages) >= GROUP_MESSAGES_MAX - 1:
+                self._groups[key] = (now_ns, *messages)
                 return f"(combined from similar events): {message}", key
-            group.messages = (*group.messages, digest)
+            messages = (*messages, digest)
+        self._groups[key] = (now_ns, *messages)
         return message, hash((about, reason.text, digest))
 
     def _admit(self, about: ObjectRef, now_ns: int, *, warning: bool) -> bool:

@@ -3,11 +3,13 @@
 Sans-IO: no `datetime`. The civil calendar follows days-from-epoch arithmetic in 400-year eras.
 """
 
+from functools import lru_cache
+
 NS_PER_S = 1_000_000_000
 
 _last_s = -1
 _last_text = b""
-_last_parsed = ("", 0)
+PARSED_MAX = 4096
 
 
 def rfc3339(seconds: int) -> bytes:
@@ -34,22 +36,21 @@ def rfc3339_micro(wall_ns: int) -> bytes:
     return b"%b.%06dZ" % (rfc3339(seconds)[:-1], rest // 1000)
 
 
+@lru_cache(maxsize=PARSED_MAX)
 def parse_rfc3339(text: str) -> int:
-    """Return seconds since the epoch of an API timestamp; 0 for an empty one."""
-    global _last_parsed  # noqa: PLW0603 - a one-entry cache: the times of one object repeat
+    """Return seconds since the epoch of an API timestamp; 0 for an empty one.
+
+    The times of a fleet repeat: those that are equal are one integer, and parsed once.
+    """
     if not text:
         return 0
-    if text == _last_parsed[0]:
-        return _last_parsed[1]
     year, month, day = int(text[0:4]), int(text[5:7]), int(text[8:10])
-    seconds = (
+    return (
         _days(year, month, day) * 86_400
         + int(text[11:13]) * 3600
         + int(text[14:16]) * 60
         + int(text[17:19])
     )
-    _last_parsed = (text, seconds)
-    return seconds
 
 
 def go_duration(seconds: int) -> bytes:
