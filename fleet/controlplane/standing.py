@@ -141,21 +141,44 @@ async def _start_supervisor(options: ControlPlaneOptions, progress: Progress) ->
         log = layout.supervisor_log.open("ab")
     except OSError as error:
         raise SetupError(f"{error.filename}: {error.strerror}") from error
-    with log:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "fleet.controlplane.supervisor", options.to_json()),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=log,
-            start_new_session=True,  # the terminal's Ctrl-C and hang-up are not for it
-        )
-    assert process.stdout is not None
+    ours, theirs = os.pipe()
+    words = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(words), os.fdopen(ours, "rb", 0)
+    )
+    try:
+        with log:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "fleet.controlplane.supervisor", options.to_json()),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=theirs,
+                stderr=log,
+                start_new_session=True,  # the terminal's Ctrl-C and hang-up are not for it
+            )
+    except BaseException:
+        transport.close()
+        raise
+    finally:
+        os.close(theirs)
+    try:
+        return await _outcome(process, words, layout, progress)
+    finally:
+        transport.close()
+
+
+async def _outcome(
+    process: asyncio.subprocess.Process,
+    words: asyncio.StreamReader,
+    layout: Layout,
+    progress: Progress,
+) -> ControlPlaneInfo:
+    """Show what the supervisor tells, up to its last word."""
     pid = 0
     outcome: ControlPlaneInfo | Exception = SetupError(
         f"the supervisor ended without a word; its log is {layout.supervisor_log}"
     )
     try:
-        async for line in process.stdout:
+        async for line in words:
             message = json.loads(line)
             pid = message.get("pid", pid)
             if "progress" in message:
@@ -172,7 +195,7 @@ async def _start_supervisor(options: ControlPlaneOptions, progress: Progress) ->
         if pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
-        await process.stdout.read()  # ends with the supervisor
+        await words.read()  # ends with the supervisor
         await process.wait()
         raise
     if isinstance(outcome, Exception):
