@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import yaml
 
+from fleet.config import show_profile
 from fleet.controlplane import ControlPlaneInfo
 from fleet.runs import PREFIX_LABEL, RUN_LABEL
 
@@ -135,6 +136,14 @@ class World:
             finally:
                 if process.poll() is None:
                     process.kill()
+
+    def quick(self) -> str:
+        """Name a profile whose kubelets renew their Leases every 2 s, not 10."""
+        profile = yaml.safe_load(show_profile("default"))
+        profile["spec"]["kubeletConfiguration"]["nodeLeaseDurationSeconds"] = 8
+        path = self.root / "quick.yaml"
+        path.write_text(yaml.safe_dump(profile))
+        return f"--profile={path}"
 
     def kubectl(
         self, *arguments: str, stdin: str = "", kubeconfig: Path | None = None, check: bool = True

@@ -34,7 +34,7 @@ KEYS = {
 
 
 def test_the_summary_has_the_keys_of_the_interface_and_sane_values(world: World) -> None:
-    with world.spawn("json", 5, "--duration=23s", "--output=json") as run:
+    with world.spawn("json", 5, world.quick(), "--duration=8s", "--output=json") as run:
         run.until_ready()
         world.apply(workload("Deployment", "json", 10))
         world.kubectl("rollout", "status", "deployment/json", "--timeout=50s")
@@ -58,10 +58,10 @@ def test_the_summary_has_the_keys_of_the_interface_and_sane_values(world: World)
         "ever_not_ready": 0,
     }
     assert 0 < found["nodes"]["time_to_ready_s"] < found["wall_s"]
-    assert 23 <= found["wall_s"] < 60
-    # As with real kubelets: one that looks for its Node too early has its Lease 10 s later.
-    assert 5 <= found["lease"]["renewals"] <= 15
-    assert 9 < found["lease"]["interval_max_s"] < 14
+    assert 8 <= found["wall_s"] < 60
+    # As with real kubelets: one that looks for its Node too early has its Lease a period later.
+    assert 5 <= found["lease"]["renewals"] <= 5 * found["wall_s"] / 2
+    assert 2 <= found["lease"]["interval_max_s"] < 4
     assert found["lease"]["missed"] == 0
     assert set(found["lease"]["late_ms"]) == PERCENTILES | {"max"}
     assert found["pods"]["started"] == 10
@@ -82,7 +82,7 @@ def test_the_summary_has_the_keys_of_the_interface_and_sane_values(world: World)
     assert 0 < found["process"]["cpu_s"] < found["wall_s"]
     assert set(found["process"]["timer_lag_ms"]) == PERCENTILES
     lines = (run.directory / "timeseries.jsonl").read_text().splitlines()
-    assert 10 <= len(lines) <= found["wall_s"] + 1
+    assert 5 <= len(lines) <= found["wall_s"] + 1
     assert max(json.loads(line)["nodes"]["ready"] for line in lines) == 5
     world.assert_nothing_left("json")
 

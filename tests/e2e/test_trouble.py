@@ -29,7 +29,7 @@ def restarts(pods: list[Json]) -> int:
 def test_a_node_that_somebody_deletes_stays_deleted(world: World, fidelity: str) -> None:
     """As with a real kubelet: it registers once, at its start."""
     prefix = f"del-{fidelity}"
-    with world.spawn(prefix, 3, f"--fidelity={fidelity}") as run:
+    with world.spawn(prefix, 3, f"--fidelity={fidelity}", world.quick()) as run:
         run.until_ready()
         world.apply(workload("Deployment", prefix, 6))
         world.kubectl("rollout", "status", f"deployment/{prefix}", "--timeout=50s")

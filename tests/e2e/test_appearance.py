@@ -1,0 +1,214 @@
+"""What others see of virtual nodes: kubectl, the audit log, priority-and-fairness."""
+
+import re
+from collections import Counter
+
+import pytest
+from e2e_world import Json, World, condition, eventually, workload
+
+pytest_plugins = ("e2e_fixtures",)
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]
+
+GPU = "nvidia.com/gpu"
+CONDITIONS = {
+    "MemoryPressure": "KubeletHasSufficientMemory",
+    "DiskPressure": "KubeletHasNoDiskPressure",
+    "PIDPressure": "KubeletHasSufficientPID",
+    "Ready": "KubeletReady",
+}
+
+
+def by_node(events: list[Json], prefix: str) -> dict[str, list[Json]]:
+    """Return the audited requests that were made as nodes, by the node's name."""
+    found: dict[str, list[Json]] = {}
+    for event in events:
+        user = event.get("impersonatedUser", {}).get("username", "")
+        is_probe = event["userAgent"].startswith("fleet/")  # whether we may impersonate at all
+        if user.startswith(f"system:node:{prefix}-") and not is_probe:
+            found.setdefault(user.removeprefix("system:node:"), []).append(event)
+    return found
+
+
+def test_kubectl_shows_a_node_like_a_real_one(world: World) -> None:
+    with world.spawn("look", 3) as run:
+        run.until_ready()
+        node = world.nodes("look")["look-00001"]
+        wide = world.kubectl("get", "nodes", "look-00001", "-o", "wide", "--no-headers").split()
+        # A kubelet that looks for its Node before it is there makes its Lease 10 s later.
+        leases = ("leases", "-n", "kube-node-lease", "--field-selector=metadata.name=look-00002")
+        eventually(lambda: world.items(*leases), "the node's Lease")
+        [lease] = world.items(*leases)
+        described = world.kubectl("describe", "node", "look-00001")
+        events = world.items("events", "--field-selector=involvedObject.name=look-00001")
+        csi_node = world.get("csinode", "look-00001")
+        run.end()
+    metadata, status = node["metadata"], node["status"]
+    for key, value in {
+        "kubernetes.io/hostname": "look-00001",
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": "amd64",
+        "beta.kubernetes.io/os": "linux",
+        "node.kubernetes.io/instance-type": "general-8x32",
+    }.items():
+        assert metadata["labels"][key] == value
+    assert metadata["labels"]["topology.kubernetes.io/zone"].startswith("zone-")
+    assert metadata["annotations"]["volumes.kubernetes.io/controller-managed-attach-detach"]
+    assert node["spec"]["podCIDR"] in node["spec"]["podCIDRs"]
+    assert node["spec"]["providerID"].endswith("/look-00001")
+    assert not node["spec"].get("taints")
+    shown = {each["type"]: each for each in status["conditions"]}
+    assert {kind: each["reason"] for kind, each in shown.items()} == CONDITIONS
+    assert shown["Ready"]["message"] == "kubelet is posting ready status"
+    assert [each["type"] for each in status["addresses"]] == ["InternalIP", "Hostname"]
+    assert set(status["capacity"]) >= {"cpu", "memory", "pods", "ephemeral-storage"}
+    assert (status["capacity"]["cpu"], status["allocatable"]["cpu"]) == ("8", "7810m")
+    assert status["capacity"]["pods"] == status["allocatable"]["pods"] == "110"
+    assert status["nodeInfo"]["kubeletVersion"] == world.info.server_version
+    assert status["nodeInfo"]["containerRuntimeVersion"].startswith("containerd://")
+    assert re.fullmatch(r"[0-9a-f-]{32,36}", status["nodeInfo"]["machineID"])
+    for line in (
+        "Roles:              <none>",
+        "Unschedulable:      false",
+        "Ready            True",
+    ):
+        assert line in described, described
+    assert "RegisteredNode" in described, described
+    # A kubelet of 1.36 names no uid in its node's events, so that describe does not find them.
+    reasons = {event["reason"] for event in events if event["source"]["component"] == "kubelet"}
+    assert reasons >= {"Starting", "NodeReady", "NodeHasSufficientMemory", "NodeHasNoDiskPressure"}
+    assert wide[:2] == ["look-00001", "Ready"]
+    assert lease["spec"]["holderIdentity"] == "look-00002"
+    assert lease["spec"]["leaseDurationSeconds"] == 40
+    [owner] = csi_node["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("Node", metadata["uid"])
+
+
+def test_kubectl_shows_a_pod_like_a_real_one(world: World) -> None:
+    with world.spawn("pods", 2) as run:
+        run.until_ready()
+        world.apply(workload("Deployment", "shown", 1))
+        world.kubectl("rollout", "status", "deployment/shown", "--timeout=50s")
+        [pod] = world.pods("shown")
+        name = pod["metadata"]["name"]
+        eventually(
+            lambda: "Started" in world.kubectl("describe", "pod", name), "the pod's last event"
+        )
+        described = world.kubectl("describe", "pod", name)
+        node = world.nodes("pods")[pod["spec"]["nodeName"]]
+        world.kubectl("delete", "deployment", "shown", "--wait=false")
+        run.end()
+    status = pod["status"]
+    kinds = {each["type"] for each in status["conditions"]}
+    assert kinds == {
+        "PodReadyToStartContainers",
+        "Initialized",
+        "Ready",
+        "ContainersReady",
+        "PodScheduled",
+    }
+    assert all(condition(pod, kind) == "True" for kind in kinds)
+    [container] = status["containerStatuses"]
+    assert (container["ready"], container["started"], container["restartCount"]) == (True, True, 0)
+    assert container["containerID"].startswith("containerd://")
+    assert "startedAt" in container["state"]["running"]
+    assert status["podIPs"] == [{"ip": status["podIP"]}]
+    assert status["hostIPs"] == [{"ip": status["hostIP"]}]
+    assert status["qosClass"] == "BestEffort"
+    network, _, bits = node["spec"]["podCIDR"].partition("/")
+    assert bits == "24"
+    assert status["podIP"].rpartition(".")[0] == network.rpartition(".")[0]
+    for reason in ("Scheduled", "Pulled", "Created", "Started"):
+        assert re.search(rf"Normal\s+{reason}\s", described), described
+    assert "Status:           Running" in described
+
+
+def test_profiles_mix_by_weight(world: World) -> None:
+    """One node of four has eight GPUs, and a pod that asks for one gets there."""
+    profiles = ("--profile=gpu", "--profile=default=3")
+    with world.spawn("mix", 8, *profiles) as run:
+        run.until_ready()
+        nodes = world.nodes("mix").values()
+        capacity = Counter(node["status"]["capacity"].get(GPU, "0") for node in nodes)
+        assert capacity == {"8": 2, "0": 6}
+        names = {node["metadata"]["name"] for node in nodes if GPU in node["status"]["capacity"]}
+        trained = workload(
+            "Deployment", "train", 3, tolerations=[{"key": GPU, "operator": "Exists"}]
+        )
+        [container] = trained["spec"]["template"]["spec"]["containers"]
+        container["resources"] = {"limits": {GPU: "4"}}
+        world.apply(trained)
+        world.kubectl("rollout", "status", "deployment/train", "--timeout=50s")
+        assert {pod["spec"]["nodeName"] for pod in world.pods("train")} == names
+        world.kubectl("delete", "deployment", "train", "--wait=false")
+        run.end()
+    world.assert_nothing_left("mix")
+
+
+def test_each_node_is_itself_and_none_is_exempt(world: World) -> None:
+    """Every request of a node is its own user's, and waits in the nodes' priority levels."""
+    levels, lines = world.dispatched(), len(world.audit())
+    with world.spawn("who", 5) as run:
+        run.until_ready()
+        world.apply(workload("Deployment", "who", 5))
+        world.kubectl("rollout", "status", "deployment/who", "--timeout=50s")
+        world.kubectl("delete", "deployment", "who")
+        eventually(lambda: not world.pods("who"), "the pods are gone")
+        later = world.dispatched()
+        requests = by_node(world.audit()[lines:], "who")
+        run.end()
+    assert set(requests) == {f"who-{slot:05d}" for slot in range(5)}
+    for name, events in requests.items():
+        for event in events:
+            assert "system:nodes" in event["impersonatedUser"]["groups"]
+            assert event["userAgent"].startswith("kubelet/v1.36.3 (linux/amd64) kubernetes/")
+            assert event["responseStatus"]["code"] != 403, event
+            if event["objectRef"]["resource"] in ("nodes", "csinodes"):
+                assert event["objectRef"].get("name", name) == name
+        watched = {event["objectRef"]["resource"] for event in events if event["verb"] == "watch"}
+        assert watched >= {"nodes", "pods", "services", "csidrivers", "runtimeclasses"}
+    # Nobody but the nodes speaks as kubelet.
+    others = [event for event in world.audit()[lines:] if "impersonatedUser" not in event]
+    assert not [event for event in others if event["userAgent"].startswith("kubelet/")]
+    done = [e for events in requests.values() for e in events if e["stage"] == "ResponseComplete"]
+    gained = {level: later[level] - levels.get(level, 0) for level in later}
+    made = Counter("node-high" if is_heartbeat(event) else "system" for event in done)
+    assert gained["node-high"] >= made["node-high"] > 0
+    assert gained["system"] >= made["system"] > 0
+
+
+def is_heartbeat(event: Json) -> bool:
+    """Return whether the flow schema system-node-high takes the request."""
+    return event["objectRef"]["resource"] in ("nodes", "leases")
+
+
+def test_a_shared_identity_is_the_given_user(world: World) -> None:
+    lines = len(world.audit())
+    with world.spawn("one", 3, "--identity=shared") as run:
+        run.until_ready()
+        run.end()
+    kubelets = [
+        event for event in world.audit()[lines:] if event["userAgent"].startswith("kubelet/")
+    ]
+    assert {event["user"]["username"] for event in kubelets} == {"kubernetes-admin"}
+    assert not [event for event in kubelets if "impersonatedUser" in event]
+    created = {
+        event["objectRef"]["name"]
+        for event in kubelets
+        if event["verb"] == "create" and event["objectRef"]["resource"] == "nodes"
+    }
+    assert created <= {f"one-{slot:05d}" for slot in range(3)}
+    world.assert_nothing_left("one")
+
+
+def test_light_nodes_are_themselves_too(world: World) -> None:
+    """Fewer connections and requests; writes still go as each node, one watch serves all."""
+    lines = len(world.audit())
+    with world.spawn("few", 5, "--fidelity=light") as run:
+        run.until_ready()
+        run.end()
+    requests = by_node(world.audit()[lines:], "few")
+    assert len(requests) == 5
+    verbs = {event["verb"] for events in requests.values() for event in events}
+    assert "watch" not in verbs
+    assert "create" in verbs
+    world.assert_nothing_left("few")
