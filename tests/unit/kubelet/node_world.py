@@ -1,0 +1,50 @@
+"""What the tests of a node's managers share: an environment, replies, a Node as it is read."""
+
+import functools
+
+from fleet.clock import Draws, SimClock
+from fleet.config import NodeModel, load_mix
+from fleet.effects import NodeId, Reply, ReplyKind
+from fleet.kubelet.environment import Environment
+from fleet.objects import NodeCondition, NodeView
+
+NODE = NodeId(3)
+LOST = Reply(ReplyKind.LOST)
+NOT_FOUND = Reply(ReplyKind.NOT_FOUND, None, 404)
+CONFLICT = Reply(ReplyKind.CONFLICT, None, 409)
+EXISTS = Reply(ReplyKind.EXISTS, None, 409)
+REFUSED = Reply(ReplyKind.REFUSED, None, 503)
+OK = Reply(ReplyKind.OK, None, 200)
+START_S = SimClock.EPOCH_NS // 1_000_000_000
+
+
+@functools.cache
+def model() -> NodeModel:
+    return load_mix().model_of(0)
+
+
+def environment(*, light: bool = False) -> Environment:
+    env = Environment(model(), Draws(7), light=light)
+    env.wall_offset_ns = SimClock.EPOCH_NS
+    return env
+
+
+def view(conditions: tuple[NodeCondition, ...] = (), **fields: object) -> NodeView:
+    node = NodeView(
+        name="n",
+        uid="uid-1",
+        resource_version="5",
+        unschedulable=False,
+        deleting=False,
+        pod_cidrs=(),
+        labels=dict(model().labels),
+        taints=(),
+        conditions=conditions,
+        boot_id="",
+        volumes_attached=(),
+    )
+    return node._replace(**fields)  # type: ignore[arg-type]
+
+
+def node_reply(node: NodeView | None = None) -> Reply:
+    return Reply(ReplyKind.OK, node or view(), 200)

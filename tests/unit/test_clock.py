@@ -1,0 +1,76 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.clock import NS_PER_S, TICK_NS, Draws, SimClock, TimerWheel, mix
+
+INSTANTS = st.integers(0, 40 * TICK_NS)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("set"), INSTANTS, st.integers(0, 3)),
+        st.tuples(st.just("expire"), INSTANTS, st.integers(1, 5)),
+    ),
+    max_size=60,
+)
+
+
+@given(STEPS)
+def test_the_wheel_agrees_with_a_sorted_list(steps: list[tuple[str, int, int]]) -> None:
+    """A bucket that a limit cuts short is the earliest one: order holds, nothing is lost."""
+    wheel = TimerWheel()
+    model: list[tuple[int, int, int, int, str]] = []
+    seq = now_ns = 0
+    for action, instant, number in steps:
+        if action == "set":
+            seq += 1
+            wheel.set(instant, number, 7, "key")
+            model.append((instant, seq, number, 7, "key"))
+        else:
+            now_ns = max(now_ns, instant)
+            due = sorted(each for each in model if each[0] <= now_ns)[:number]
+            assert wheel.expire(now_ns, number) == due
+            model = [each for each in model if each not in due]
+        assert wheel.size == len(model)
+        assert wheel.next_ns() == (min(model)[0] if model else None)
+
+
+def test_equal_instants_fire_in_the_order_in_which_they_were_set() -> None:
+    wheel = TimerWheel()
+    for node in (3, 1, 2):
+        wheel.set(5, node, 0)
+    assert [each[2] for each in wheel.expire(5, 10)] == [3, 1, 2]
+
+
+def test_a_timer_within_the_tick_waits_for_its_instant() -> None:
+    wheel = TimerWheel()
+    wheel.set(TICK_NS + 10, 0, 0)
+    assert wheel.expire(TICK_NS + 9, 10) == []
+    assert len(wheel.expire(TICK_NS + 10, 10)) == 1
+
+
+def test_a_due_time_in_the_past_fires_at_once() -> None:
+    wheel = TimerWheel()
+    wheel.expire(NS_PER_S, 10)
+    wheel.set(5, 0, 0)
+    assert len(wheel.expire(NS_PER_S, 10)) == 1
+
+
+def test_time_stands_still_until_told() -> None:
+    clock = SimClock()
+    assert clock.now_ns() == 0
+    clock.advance_to(5)
+    assert (clock.now_ns(), clock.wall_ns() - SimClock.EPOCH_NS) == (5, 5)
+
+
+def test_draws_are_the_same_in_every_process() -> None:
+    assert mix(1, 2, 3) == 0xA8F3134A766937DC
+    assert Draws(7).bits(1, 2, 3) == Draws(7).bits(1, 2, 3)
+    assert Draws(7).bits(1, 2, 3) != Draws(8).bits(1, 2, 3)
+    assert Draws(7).bits(1, 2, 3) != Draws(7).bits(2, 1, 3)
+
+
+def test_draws_are_spread_evenly() -> None:
+    draws = Draws(3)
+    found = [draws.uniform(node, 1, count) for node in range(100) for count in range(100)]
+    assert all(0 <= each < 1 for each in found)
+    tenths = [sum(at <= each * 10 < at + 1 for each in found) for at in range(10)]
+    assert all(900 < each < 1100 for each in tenths)
