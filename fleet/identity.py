@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from fleet.api_client import Answer, Api, Json, each, expect
+from fleet.config import IdentityMode
 from fleet.errors import SetupError
 
 NODES_GROUP = "system:nodes"
@@ -25,14 +26,6 @@ ACCESS_REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 LEASE_NAMESPACE = "kube-node-lease"
 RUN_NAMESPACE = "default"
 """Where the leases of running fleets live; in kube-node-lease they would look like nodes'."""
-
-
-class IdentityMode(enum.StrEnum):
-    """The values of `--identity`."""
-
-    IMPERSONATE = "impersonate"
-    CSR = "csr"
-    SHARED = "shared"
 
 
 class Impersonation(enum.Enum):

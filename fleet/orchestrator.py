@@ -42,7 +42,6 @@ from fleet.errors import FleetError, SetupError
 from fleet.figures import Meter
 from fleet.identity import (
     Identity,
-    IdentityMode,
     check_permissions,
     node_permissions,
     own_permissions,
@@ -200,9 +199,8 @@ class Orchestrator:
         self._figures.server_version = cluster.version.git_version
         self._display.phase("checking the cluster")
         api = cluster.api("preflight")
-        mode = IdentityMode(settings.identity)
         await check_permissions(api, own_permissions())
-        identity = await probe(api, mode, settings.node_name(0))
+        identity = await probe(api, settings.identity, settings.node_name(0))
         await check_permissions(api, node_permissions(identity, settings.fidelity))
         facts = await self._inspect(cluster)
         prefix = settings.name_prefix

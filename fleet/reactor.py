@@ -204,7 +204,7 @@ class Reactor:
             if timer == Timer.RENEW_LEASE:
                 self._due_lease[NodeId(node)] = due_ns
             elif timer == Timer.CALL_RETRY:
-                self._retry(NodeId(node), key, now_ns)
+                self._retry(NodeId(node), key)
                 continue
             entry = self.entries[node]
             kubelet = entry.kubelet
@@ -477,8 +477,7 @@ class Reactor:
         self._retries[key] = Retried(call, tries + 1)
         self._wheel.set(due_ns, call.node, Timer.CALL_RETRY, key)
 
-    def _retry(self, node: NodeId, key: str, now_ns: int) -> None:
-        del now_ns
+    def _retry(self, node: NodeId, key: str) -> None:
         if key.startswith("watch/"):
             _, kind, rest = key.split("/", 2)
             namespace, name = rest.rsplit("/", 1)

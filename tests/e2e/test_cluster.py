@@ -17,12 +17,12 @@ import yaml
 from fleet.api_client import MERGE_PATCH, Api
 from fleet.cleanup import CSI_NODES, NODE_LEASES, Cleaned, clean, clean_run
 from fleet.cluster import Cluster, ClusterSelection
+from fleet.config import IdentityMode
 from fleet.controlplane import ControlPlane, ControlPlaneInfo, ControlPlaneOptions
 from fleet.daemonsets import FAKE_TAINT, NodeShape
 from fleet.errors import SetupError, UsageError
 from fleet.identity import (
     Identity,
-    IdentityMode,
     Impersonation,
     _who_am_i,
     check_permissions,

@@ -3,11 +3,11 @@ import asyncio
 import pytest
 from cluster_fakes import FakeApi
 
+from fleet.config import IdentityMode
 from fleet.errors import SetupError
 from fleet.identity import (
     Identity,
     IdentityHeaders,
-    IdentityMode,
     Impersonation,
     Permission,
     check_permissions,
