@@ -6,8 +6,8 @@ byte each ever after. What does not fit the table goes as a literal each time. N
 evicted, so the indices never move: that is the whole of the encoder's state.
 
 In: we announce a table size of 0, so blocks carry no state from one to the next. Frequent
-statuses are recognised by their first bytes; any other block, and every error for the sake of its
-Retry-After, is read by the `hpack` library.
+statuses are recognised by their first bytes; any other block, and every error that may carry a
+Retry-After (429 and 5xx), is read by the `hpack` library.
 
 Source: RFC 7541; golang.org/x/net/http2/hpack/encode.go for what a Go server chooses to send.
 Differs: values go out without Huffman coding, which would cost more CPU than the bytes are worth.
@@ -169,7 +169,7 @@ def clear_table(table_bytes: int) -> bytes:
     return bytes((SIZE_UPDATE_ZERO,)) + encode_integer(table_bytes, 5, 0x20)
 
 
-_INDEXED = {0x88: 200, 0x89: 204, 0x8A: 206, 0x8B: 304}
+_INDEXED = {0x88: 200, 0x89: 204, 0x8A: 206, 0x8B: 304, 0x8C: 400, 0x8D: 404}
 _HUFFMAN = HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH)
 
 
@@ -178,8 +178,9 @@ def _status_prefixes() -> dict[bytes, int]:
     prefixes = {}
     for status in (201, 202):
         coded = _HUFFMAN.encode(b"%d" % status)
-        for first in (0x08, 0x18, 0x48):  # without, never, and with indexing
-            prefixes[bytes((first, 0x80 | len(coded))) + coded] = status
+        for kind in (0x00, 0x10, 0x40):  # without, never, and with indexing
+            for name in range(8, 15):  # each index of `:status`; Go's server names the last
+                prefixes[bytes((kind | name, 0x80 | len(coded))) + coded] = status
     return prefixes
 
 

@@ -125,7 +125,7 @@ def test_every_status_is_read(huffman: bool) -> None:  # noqa: FBT001
 
 
 def test_a_huffman_coded_201_as_go_sends_it() -> None:
-    for first in (b"\x08", b"\x18", b"\x48"):
+    for first in (b"\x08", b"\x18", b"\x48", b"\x0e"):  # 0e: as an API server does
         assert hpack.read_block(b"\x20" + first + b"\x82\x10\x03") == (201, -1)
 
 
