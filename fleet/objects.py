@@ -305,6 +305,14 @@ class Pod:
         self.resources_json = resources_json  # requests and limits of the whole pod
         self.status = status
 
+    def find(self, name: str) -> ContainerSpec | None:
+        """Return the container of a name, of whatever kind."""
+        for specs in (self.containers, self.init_containers, self.ephemeral_containers):
+            for spec in specs:
+                if spec.name == name:
+                    return spec
+        return None
+
     @property
     def full_name(self) -> str:
         """Return `name_namespace`, as the kubelet's messages write it."""

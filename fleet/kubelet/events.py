@@ -9,6 +9,7 @@ everything else together.
 
 import enum
 from collections import deque
+from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
 from fleet.effects import (
@@ -81,6 +82,16 @@ class Reason(enum.Enum):
         self.warning = warning
 
 
+class OpenReason(NamedTuple):
+    """A reason out of an open set, such as OutOfnvidia.com/gpu of an admission."""
+
+    text: str
+    warning: bool = True
+
+
+AnyReason = Reason | OpenReason
+
+
 class _Bucket:
     """Tokens of the spam filter."""
 
@@ -129,7 +140,7 @@ class EventRecorder:
     def event(
         self,
         about: ObjectRef,
-        reason: Reason,
+        reason: AnyReason,
         message: str,
         env: Environment,
         now_ns: int,
@@ -236,7 +247,7 @@ class EventRecorder:
         out.append(Report(self._node, Milestone.EVENT_DROPPED))
 
     def _group(
-        self, about: ObjectRef, reason: Reason, message: str, now_ns: int
+        self, about: ObjectRef, reason: AnyReason, message: str, now_ns: int
     ) -> tuple[str, int]:
         """Return the message to send and the key of its count.
 

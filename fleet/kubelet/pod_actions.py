@@ -7,8 +7,25 @@ computeInitContainerActions; pkg/api/v1/pod/util.go, ContainerShouldRestart.
 Differs: a container that runs is never killed to be changed; restart rules are not read.
 """
 
+from typing import NamedTuple
+
 from fleet.objects import ContainerSpec, Pod
 from fleet.runtime import Container, RunState, Sandbox
+
+
+class PodActions(NamedTuple):
+    """What a sync has to do with a pod whose sandbox is ready. Source: podActions."""
+
+    start: tuple[ContainerSpec, ...] = ()  # ephemeral, init, then regular ones
+    kill_pod: bool = False  # stop what still runs: nothing else ever will
+
+
+def compute_pod_actions(pod: Pod, sandbox: Sandbox) -> PodActions:
+    """Return what to kill and what to start now."""
+    start = containers_to_start(pod, sandbox)
+    if not start and is_done_but_for_sidecars(pod, sandbox):
+        return PodActions(kill_pod=True)
+    return PodActions(start)
 
 
 def is_sidecar(spec: ContainerSpec) -> bool:

@@ -5,17 +5,20 @@
 State only moves forward. Within a state one sync runs at a time; `stage` says what it waits for,
 and what happens meanwhile is `pending` until it is done. Only a wait for volumes can be cut short.
 Source: pkg/kubelet/pod_workers.go, UpdatePod, podWorkerLoop, completeWork.
-Differs: a static pod does not exist here; eviction comes with its manager.
+Differs: a static pod does not exist here.
 """
 
 import enum
+from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
-from fleet.objects import ContainerSpec, Pod, WaitingState
+from fleet.objects import ContainerSpec, Pod, PodCondition, PodStatus, WaitingState
 
 BACKOFF_PERIOD_NS = 10 * NS_PER_S
 RESYNC_NS = 60 * NS_PER_S
 GRACE_MIN_S = 1
+FAILED = 1 << 62
+"""A sync failed without a back-off whose end is known."""
 
 
 class WorkerState(enum.IntEnum):
@@ -42,6 +45,36 @@ class Stage(enum.IntEnum):
 RUNTIME_STAGES = frozenset((Stage.SANDBOX, Stage.START))
 
 
+class Rejection(NamedTuple):
+    """Why a pod is not admitted. Source: pkg/kubelet/lifecycle/interfaces.go, PodAdmitResult."""
+
+    reason: str
+    message: str
+
+
+class PodKill(NamedTuple):
+    """A request of a manager to end a pod (eviction, preemption, shutdown, deadline).
+
+    Source: pod_workers.go, KillPodOptions; its PodStatusFunc is what `applied` does.
+    """
+
+    reason: str
+    message: str
+    grace_s: int | None = None  # None: the pod's own
+    condition: PodCondition | None = None  # DisruptionTarget
+    phase: str = "Failed"
+
+    def applied(self, status: PodStatus) -> PodStatus:
+        """Return a status that says why the pod was ended."""
+        conditions = status.conditions
+        if self.condition is not None:
+            others = (each for each in conditions if each.type != self.condition.type)
+            conditions = (self.condition, *others)
+        return status._replace(
+            phase=self.phase, reason=self.reason, message=self.message, conditions=conditions
+        )
+
+
 class PodWorker:
     """The worker of one pod."""
 
@@ -50,6 +83,7 @@ class PodWorker:
         "fresh",
         "grace_s",
         "had_actions",
+        "killed",
         "last_sync_ns",
         "pending",
         "plan",
@@ -57,6 +91,7 @@ class PodWorker:
         "reasons",
         "registered",
         "removed",
+        "retry_ns",
         "seen_ns",
         "stage",
         "state",
@@ -75,6 +110,8 @@ class PodWorker:
         self.had_actions = False  # this sync started something
         self.fresh = True  # the pod cache is newer than the last sync
         self.grace_s = 0  # of the termination, 0 before there is one
+        self.killed: PodKill | None = None  # why a manager ended it
+        self.retry_ns = 0  # of the running sync: 0 no error, FAILED, or the end of a back-off
         self.seen_ns = now_ns  # when the pod was first seen; -1 once its start is reported
         self.last_sync_ns = 0
         self.sync_ns = 0  # when the work queue calls for a sync, 0 for never
@@ -104,13 +141,35 @@ class PodWorker:
             return self._shorten()
         return False
 
-    def kill(self) -> bool:
-        """Begin to end the pod whose object is gone; return whether that is news."""
+    def kill(self, killed: PodKill | None = None) -> bool:
+        """Begin to end the pod; return whether the running sync must be looked at again.
+
+        Without a `PodKill` the object is gone. The grace period can only become shorter.
+        """
+        override_s = None if killed is None else killed.grace_s
+        if self.state is WorkerState.TERMINATING and override_s is not None:
+            return self._shorten(override_s)
         if self.state is not WorkerState.SYNC:
             return False
+        self.killed = killed
         self.state = WorkerState.TERMINATING
-        self.grace_s = effective_grace_s(0, self.pod)
+        self.grace_s = effective_grace_s(0, self.pod, override_s)
         return True
+
+    def reject(self) -> None:
+        """End a pod that was not admitted: it never runs."""
+        assert self.state is WorkerState.SYNC, self.state
+        assert self.stage is Stage.IDLE, self.stage
+        self.state = WorkerState.FINISHED
+
+    def fail(self, retry_ns: int = 0) -> None:
+        """Note that the running sync failed; `retry_ns` is the end of a back-off, if it is one."""
+        retry_ns = retry_ns or FAILED
+        self.retry_ns = min(self.retry_ns or FAILED, retry_ns)
+
+    def note_reason(self, name: str, reason: WaitingState) -> None:
+        """Put into the reason cache why a container could not be started."""
+        self.reasons = {**(self.reasons or {}), name: reason}
 
     def complete_sync(self) -> None:
         """Go on to the end, now that all containers ended by themselves."""
@@ -137,15 +196,16 @@ class PodWorker:
         self.last_sync_ns = now_ns
         self.fresh = relisted
         self.had_actions = False
+        self.retry_ns = 0
 
-    def _shorten(self) -> bool:
-        grace_s = effective_grace_s(self.grace_s, self.pod)
+    def _shorten(self, override_s: int | None = None) -> bool:
+        grace_s = effective_grace_s(self.grace_s, self.pod, override_s)
         shortened = grace_s < self.grace_s
         self.grace_s = grace_s
         return shortened
 
 
-def effective_grace_s(grace_s: int, pod: Pod) -> int:
+def effective_grace_s(grace_s: int, pod: Pod, override_s: int | None = None) -> int:
     """Return the grace period: it may only shrink, and is at least a second.
 
     Source: calculateEffectiveGracePeriod.
@@ -153,15 +213,19 @@ def effective_grace_s(grace_s: int, pod: Pod) -> int:
     asked_s = pod.deletion_grace_s
     if asked_s is not None and (not grace_s or asked_s < grace_s):
         grace_s = asked_s
-    elif not grace_s:
+    if override_s is not None and (not grace_s or override_s < grace_s):
+        grace_s = override_s
+    if not grace_s and asked_s is None and override_s is None:
         grace_s = pod.termination_grace_s
     return max(grace_s, GRACE_MIN_S)
 
 
 def requeue_ns(now_ns: int, retry_ns: int, share: float) -> int:
-    """Return when a sync that failed is tried again; `retry_ns` is the end of a back-off, or 0.
+    """Return when a sync that failed is tried again; `retry_ns` is as of `PodWorker.fail`.
 
     Source: completeWork; wait.Jitter with a factor of 0.5.
     """
-    delay_ns = min(max(retry_ns - now_ns, 0), RESYNC_NS) if retry_ns else BACKOFF_PERIOD_NS
+    delay_ns = BACKOFF_PERIOD_NS
+    if retry_ns not in {0, FAILED}:
+        delay_ns = min(max(retry_ns - now_ns, 0), RESYNC_NS)
     return now_ns + int(delay_ns * (1 + share / 2))

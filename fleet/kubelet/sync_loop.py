@@ -24,8 +24,9 @@ from fleet.effects import (
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import EventRecorder
 from fleet.kubelet.pod_config import PodConfig, PodOp, PodUpdate
-from fleet.kubelet.pod_sync import PodSyncer, Turn
+from fleet.kubelet.pod_sync import PodSyncer
 from fleet.kubelet.pod_workers import PodWorker, WorkerState
+from fleet.kubelet.turn import Turn
 from fleet.objects import Pod, PodStatus, PodUid
 
 STARTED_PHASES = frozenset(("Running", "Succeeded"))
@@ -54,7 +55,7 @@ class SyncLoop:
         out: Outbox,
     ) -> None:
         """Take an event of the pods watch, or of a ConfigMap's or Secret's."""
-        turn = Turn(env, recorder, now_ns, out)
+        turn = Turn(self._node, env, recorder, now_ns, out)
         syncer = self._syncer_for(env)
         if event.kind is WatchKind.PODS:
             pod = event.record
@@ -80,7 +81,7 @@ class SyncLoop:
         out: Outbox,
     ) -> None:
         """Take a timer that is due; one that nobody waits for any more is ignored."""
-        turn = Turn(env, recorder, now_ns, out)
+        turn = Turn(self._node, env, recorder, now_ns, out)
         syncer = self._syncer_for(env)
         if timer is Timer.STATUS_SYNC:
             for uid in syncer.statuses.suspects(now_ns):
@@ -112,7 +113,7 @@ class SyncLoop:
         out: Outbox,
     ) -> None:
         """Take the answer to a call about a pod: its status, its deletion, a token of it."""
-        turn = Turn(env, recorder, now_ns, out)
+        turn = Turn(self._node, env, recorder, now_ns, out)
         syncer = self._syncer_for(env)
         worker = self._workers.get(PodUid(call.key))
         if call.op is Op.CREATE_TOKEN:
@@ -158,7 +159,13 @@ class SyncLoop:
             turn.out.append(Report(self._node, Milestone.POD_ADDED))
             syncer.adopt(worker, turn)
             worker.on_pod(pod)
-            syncer.sync(worker, turn)
+            rejection = None
+            if worker.state is WorkerState.SYNC:
+                rejection = syncer.admit(worker, turn)
+            if rejection is not None:
+                syncer.reject(worker, rejection, turn)
+            else:
+                syncer.sync(worker, turn)
         else:
             worker = self._workers[pod.uid]
             if update.op is PodOp.REMOVE:

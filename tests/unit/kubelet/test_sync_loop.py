@@ -45,13 +45,13 @@ START = [
     "GET_POD",
     "PATCH_POD_STATUS Pending",
     "CREATE_TOKEN",
-    "GET_POD",
-    "PATCH_POD_STATUS Pending",
     "CREATE_EVENT Pulled",
     "GET_POD",
+    "PATCH_POD_STATUS Pending",
     "CREATE_EVENT Created",
-    "PATCH_POD_STATUS Running",
+    "GET_POD",
     "CREATE_EVENT Started",
+    "PATCH_POD_STATUS Running",
 ]
 
 
