@@ -3,13 +3,19 @@
 Defaults are upstream's. Source: pkg/kubelet/apis/config/v1beta1/defaults.go.
 """
 
-import struct
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from fleet.node_model import EvictionThreshold, Taint
-from fleet.quantity import NS_PER_S, Quantity, QuantityFormat, parse_quantity, whole_quantity
+from fleet.quantity import (
+    NS_PER_S,
+    Quantity,
+    QuantityFormat,
+    parse_quantity,
+    share_of,
+    whole_quantity,
+)
 from fleet.schema import DurationNs, QuantityField, Spec, unknown_key
 
 MINUTE_NS = 60 * NS_PER_S
@@ -66,8 +72,6 @@ KEPT_KEYS = frozenset(
         "enableSystemLogHandler",
         "enableSystemLogQuery",
         "enforceNodeAllocatable",
-        "evictionMaxPodGracePeriod",
-        "evictionMinimumReclaim",
         "failCgroupV1",
         "failSwapOn",
         "fileCheckFrequency",
@@ -215,6 +219,8 @@ class KubeletConfiguration(Spec):
     eviction_soft: Thresholds = Field(default_factory=dict)
     eviction_soft_grace_period: dict[str, DurationNs] = Field(default_factory=dict)
     eviction_pressure_transition_period: DurationNs = 5 * MINUTE_NS
+    eviction_max_pod_grace_period: Limit = 0
+    eviction_minimum_reclaim: Thresholds = Field(default_factory=dict)
     merge_default_eviction_settings: bool = False
     register_with_taints: tuple[TaintSpec, ...] = ()
     feature_gates: dict[str, bool] = Field(default_factory=dict)
@@ -259,14 +265,34 @@ class KubeletConfiguration(Spec):
             given = EVICTION_HARD_DEFAULT
         elif self.merge_default_eviction_settings:
             given = EVICTION_HARD_DEFAULT | given
-        return tuple(_compile(signal, text, 0) for signal, text in sorted(given.items()))
+        return self._compiled(given)
 
     def soft_thresholds(self) -> tuple[EvictionThreshold, ...]:
         """Return evictionSoft with its grace periods."""
-        graces = self.eviction_soft_grace_period
+        return self._compiled(self.eviction_soft, self.eviction_soft_grace_period)
+
+    def pods_memory(self, capacity: Quantity) -> int:
+        """Return the memory limit of the cgroup of all pods.
+
+        Source: pkg/kubelet/cm/node_container_manager_linux.go, getNodeAllocatableAbsolute.
+        """
+        kept = (self.kube_reserved.get("memory"), self.system_reserved.get("memory"))
+        return max(capacity.value - sum(each.value for each in kept if each), 0)
+
+    def _compiled(
+        self, given: dict[str, str], graces: dict[str, int] | None = None
+    ) -> tuple[EvictionThreshold, ...]:
+        """Source: pkg/kubelet/eviction/helpers.go, ParseThresholdConfig: 0% and 100% are off."""
+        graces = graces or {}
         return tuple(
-            _compile(signal, text, graces[signal])
-            for signal, text in sorted(self.eviction_soft.items())
+            EvictionThreshold(
+                signal,
+                *_amount(text),
+                graces.get(signal, 0),
+                *_amount(self.eviction_minimum_reclaim.get(signal, "0")),
+            )
+            for signal, text in sorted(given.items())
+            if text not in {"0%", "100%"}
         )
 
     def reserved(self, capacity: dict[str, Quantity]) -> dict[str, Quantity]:
@@ -294,20 +320,13 @@ class KubeletConfiguration(Spec):
             if resource in capacity:
                 amount = threshold.quantity
                 if threshold.percent:
-                    share = _as_float32(_as_float32(threshold.percent) / 100)
-                    amount = whole_quantity(int(capacity[resource].value * share))
+                    amount = whole_quantity(share_of(capacity[resource].value, threshold.percent))
                 reserved[resource] = amount
         return reserved
 
 
-def _as_float32(value: float) -> float:
-    """Round as Go's float32 does: upstream keeps percentages in that type, and it shows."""
-    rounded: float = struct.unpack("f", struct.pack("f", value))[0]
-    return rounded
-
-
-def _compile(signal: str, text: str, grace_ns: int) -> EvictionThreshold:
+def _amount(text: str) -> tuple[Quantity, float]:
+    """Return a quantity, or a percentage."""
     if text.endswith("%"):
-        nothing = Quantity(0, QuantityFormat.BINARY_SI)
-        return EvictionThreshold(signal, nothing, float(text[:-1]), grace_ns)
-    return EvictionThreshold(signal, parse_quantity(text), 0.0, grace_ns)
+        return Quantity(0, QuantityFormat.BINARY_SI), float(text[:-1])
+    return parse_quantity(text), 0.0

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from fleet.pod_behavior import Labels, PodBehavior, select_behavior
 from fleet.quantity import Quantity
+from fleet.usage import Usage
 
 ZONE_LABEL = "topology.kubernetes.io/zone"
 REGION_LABEL = "topology.kubernetes.io/region"
@@ -61,6 +62,9 @@ class RuntimeHandler(NamedTuple):
     user_namespaces: bool
 
 
+NO_QUANTITY = Quantity(0)
+
+
 class EvictionThreshold(NamedTuple):
     """One signal of evictionHard or evictionSoft; `percent` is 0 when `quantity` decides."""
 
@@ -68,6 +72,8 @@ class EvictionThreshold(NamedTuple):
     quantity: Quantity
     percent: float
     grace_ns: int = 0
+    reclaim: Quantity = NO_QUANTITY  # evictionMinimumReclaim, on top once it was met
+    reclaim_percent: float = 0.0
 
 
 class NodeFacts(NamedTuple):
@@ -128,6 +134,10 @@ class NodeModel:
     eviction_hard: tuple[EvictionThreshold, ...]
     eviction_soft: tuple[EvictionThreshold, ...]
     eviction_pressure_transition_ns: int
+    eviction_pod_grace_max_s: int
+    pods_memory_bytes: int  # the limit of the cgroup of all pods
+    pids_max: int
+    usage: Usage  # outside of pods, since the start of the kubelet
     shutdown_grace_ns: int
     shutdown_grace_critical_ns: int
     kubelet_configuration: dict[str, object]  # every key as written, for later readers

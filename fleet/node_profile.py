@@ -29,11 +29,14 @@ from fleet.node_model import (
 from fleet.pod_behavior import PodBehavior
 from fleet.quantity import Quantity, parse_quantity, whole_quantity
 from fleet.schema import Metadata, QuantityField, Spec
+from fleet.usage import UsageSpec
 
 KUBELET_PORT = 10250
 PODS_MAX = 110
 NAMES_PER_IMAGE_MAX = 5
 IMAGE_BYTES_MAX = 2**53
+THREAD_BYTES = 16 << 10
+PIDS_LIMIT = 4 << 20
 
 CAPACITY_DEFAULT = {"cpu": "8", "memory": "32Gi", "ephemeral-storage": "100Gi"}
 HUGE_PAGES_DEFAULT = {"hugepages-1Gi": "0", "hugepages-2Mi": "0"}
@@ -202,6 +205,8 @@ class NodeProfileSpec(Spec):
         BeforeValidator(_pool, json_schema_input_type=str),
     ] = DEFAULT_ADDRESS_POOL
     agents: tuple[Agent, ...] = ()
+    usage: UsageSpec = UsageSpec()  # what runs on a node outside of its pods
+    pids_max: Annotated[int, Field(ge=1)] | None = None
 
     @model_validator(mode="after")
     def _template_version_is_one(self) -> "NodeProfileSpec":
@@ -278,6 +283,10 @@ class NodeProfile(Spec):
             eviction_hard=configuration.hard_thresholds(),
             eviction_soft=configuration.soft_thresholds(),
             eviction_pressure_transition_ns=configuration.eviction_pressure_transition_period,
+            eviction_pod_grace_max_s=configuration.eviction_max_pod_grace_period,
+            pods_memory_bytes=configuration.pods_memory(capacity["memory"]),
+            pids_max=spec.pids_max or _pids_max(capacity["memory"]),
+            usage=spec.usage.compiled(),
             shutdown_grace_ns=configuration.shutdown_grace_period,
             shutdown_grace_critical_ns=configuration.shutdown_grace_period_critical_pods,
             kubelet_configuration=configuration.model_dump(by_alias=True, exclude_unset=True),
@@ -354,6 +363,11 @@ def _resources(spec: NodeProfileSpec) -> tuple[dict[str, Quantity], dict[str, Qu
             allocatable["memory"] = allocatable["memory"].minus(amount)
     stated = {name: amount for name, amount in given.allocatable.items() if name != "pods"}
     return capacity, allocatable | stated
+
+
+def _pids_max(memory: Quantity) -> int:
+    """Return how many processes a machine takes. Source: Linux, set_max_threads, PID_MAX_LIMIT."""
+    return min(memory.value // (8 * THREAD_BYTES), PIDS_LIMIT)
 
 
 def _default_capacity(given: dict[str, Quantity]) -> dict[str, Quantity]:

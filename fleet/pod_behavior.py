@@ -16,6 +16,7 @@ from fleet.command import Outcome, outcome_of_command
 from fleet.distribution import ZERO, Distribution, DistributionField, constant
 from fleet.quantity import parse_positive_duration
 from fleet.schema import Metadata, Spec
+from fleet.usage import UNDECLARED, USAGE_ANNOTATIONS, Usage, UsageSpec, usage_with_annotations
 
 SANDBOX_DELAY = constant(100_000_000)
 """To create the sandbox and its network: what containerd with a CNI plugin takes at best."""
@@ -25,7 +26,12 @@ START_DELAY = constant(50_000_000)
 START_DELAY_ANNOTATION = "fleet.emulator/start-delay"
 RUN_TIME_ANNOTATION = "fleet.emulator/run-time"
 EXIT_CODE_ANNOTATION = "fleet.emulator/exit-code"
-_OVERRIDES = (START_DELAY_ANNOTATION, RUN_TIME_ANNOTATION, EXIT_CODE_ANNOTATION)
+_OVERRIDES = (
+    START_DELAY_ANNOTATION,
+    RUN_TIME_ANNOTATION,
+    EXIT_CODE_ANNOTATION,
+    *USAGE_ANNOTATIONS,
+)
 EXIT_CODE_MAX = 255
 
 Labels = Mapping[str, str] | tuple[tuple[str, str], ...]
@@ -86,6 +92,7 @@ class ContainerBehaviorSpec(Spec):
     name: str = "*"
     start_delay: DistributionField | None = None
     outcomes: tuple[OutcomeSpec, ...] = ()
+    usage: UsageSpec = UsageSpec()
 
 
 class PodBehaviorSpec(Spec):
@@ -123,6 +130,7 @@ class ContainerBehavior(NamedTuple):
     start_delay: Distribution = START_DELAY
     outcomes: tuple[Outcome, ...] = ()
     shares: tuple[float, ...] = ()  # cumulative, the last is 1.0
+    usage: Usage = UNDECLARED
 
     def outcome(self, u: float) -> Outcome | None:
         """Pick one of the declared outcomes by a number of [0, 1); None when none is declared."""
@@ -195,6 +203,9 @@ def _overridden(behavior: PodBehavior, notes: Mapping[str, str]) -> PodBehavior:
         if run_time_ns is not None or code is not None:
             after = None if run_time_ns is None else constant(run_time_ns)
             changed = _with_outcome(changed, after, code)
+        usage = usage_with_annotations(changed.usage, notes)
+        if usage is not changed.usage:
+            changed = changed._replace(usage=usage)
         containers.append(changed)
     return behavior._replace(containers=tuple(containers))
 
@@ -241,4 +252,5 @@ def _compile_container(spec: ContainerBehaviorSpec) -> ContainerBehavior:
             for outcome in spec.outcomes
         ),
         shares=tuple(share / total for share in itertools.accumulate(weights)),
+        usage=spec.usage.compiled(),
     )

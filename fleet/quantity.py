@@ -7,6 +7,7 @@ printed `1536Mi`).
 
 import enum
 import re
+import struct
 from typing import NamedTuple
 
 NS_PER_S = 1_000_000_000
@@ -191,6 +192,16 @@ def _scale(suffix: str, exponent: str | None) -> tuple[QuantityFormat, int, int]
     if suffix in _BINARY:
         return QuantityFormat.BINARY_SI, 1 << _BINARY[suffix], 0
     return QuantityFormat.DECIMAL_SI, 1, _DECIMAL[suffix]
+
+
+def share_of(amount: int, percent: float) -> int:
+    """Return a percentage as upstream computes one: it keeps percentages as float32."""
+    return int(amount * _as_float32(_as_float32(percent) / 100))
+
+
+def _as_float32(value: float) -> float:
+    rounded: float = struct.unpack("f", struct.pack("f", value))[0]
+    return rounded
 
 
 def whole_quantity(value: int, form: QuantityFormat = QuantityFormat.BINARY_SI) -> Quantity:
