@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
+from fleet.container_usage import OOM_EXIT_CODE, OOM_REASON, oom_kill_ns
 from fleet.objects import (
     ContainerSpec,
     ContainerStatus,
@@ -79,6 +80,12 @@ class Container:
         self.reason = ""
         self.finished_s = 0
         self.last: TerminatedState | None = None  # the container before this one
+
+    def oom_kill(self, at_ns: int) -> None:
+        """Let the kernel kill it at an instant, for want of memory."""
+        self.exit_ns = at_ns
+        self.exit_code = OOM_EXIT_CODE
+        self.reason = OOM_REASON
 
     def terminated(self) -> TerminatedState:
         """Return the state that the API shows of an exited container."""
@@ -310,12 +317,15 @@ class Runtime:
     ) -> None:
         u = self._uniform(_STREAM_OUTCOME, pod.uid, spec.name, container.attempt)
         outcome = behavior.outcome(spec.name, spec.command, spec.args, u)
-        if outcome is None:
-            return
-        u = self._uniform(_STREAM_AFTER, pod.uid, spec.name, container.attempt)
-        container.exit_ns = started_ns + outcome.after.sample(u)
-        container.exit_code = outcome.exit_code
-        container.reason = outcome.reason_shown
+        if outcome is not None:
+            u = self._uniform(_STREAM_AFTER, pod.uid, spec.name, container.attempt)
+            container.exit_ns = started_ns + outcome.after.sample(u)
+            container.exit_code = outcome.exit_code
+            container.reason = outcome.reason_shown
+        memory = behavior.container(spec.name).usage.memory
+        oom_ns = oom_kill_ns(spec.resources_json, memory, started_ns)
+        if oom_ns < container.exit_ns:
+            container.oom_kill(oom_ns)
 
     def _stop(self, uid: PodUid, container: Container, at_ns: int, kill_ns: int) -> int:
         """Plan the end of one container that was asked to stop, and return it."""
