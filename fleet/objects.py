@@ -8,6 +8,9 @@ keeps. Records compare by value.
 import enum
 from typing import NamedTuple, NewType
 
+from fleet.admission_objects import NO_STATE, PLAIN, AdmissionSpec, NodeState
+from fleet.lifecycle_objects import PLAIN_LIFE, ContainerLifecycle
+
 PodUid = NewType("PodUid", str)
 
 TOKEN_VOLUME_START = b"kube-api-access-"
@@ -40,6 +43,7 @@ class NodeView(NamedTuple):
     conditions: tuple[NodeCondition, ...]
     boot_id: str
     volumes_attached: tuple[str, ...]
+    state: NodeState = NO_STATE
 
 
 class LeaseView(NamedTuple):
@@ -74,6 +78,25 @@ class EnvSource(NamedTuple):
     kind: str  # "ConfigMap" or "Secret"
     name: str
     optional: bool
+    key: str = ""  # the one that is taken, "" for all
+
+
+class ProbeSpec(NamedTuple):
+    """One probe of a container. Source: core/v1 Probe."""
+
+    handler: str  # the API's field name: exec, httpGet, tcpSocket, grpc
+    scheme: str = ""  # of httpGet, in lower case
+    host: str = ""  # "" for the address of the pod
+    port: int = 0
+    path: str = ""  # of httpGet
+    command: str = ""  # of exec, its words joined by blanks
+    error: str = ""  # why it cannot be run at all: its port has no number
+    initial_delay_s: int = 0
+    timeout_s: int = 1
+    period_s: int = 10
+    success_threshold: int = 1
+    failure_threshold: int = 3
+    termination_grace_s: int | None = None
 
 
 class ContainerSpec(NamedTuple):
@@ -88,9 +111,11 @@ class ContainerSpec(NamedTuple):
     requests_json: bytes  # resources.requests, b"" when empty
     resources_json: bytes  # the whole of resources, b"{}" when empty
     volume_mounts_json: bytes  # status form: name, mountPath, readOnly, recursiveReadOnly
-    has_startup_probe: bool
-    has_readiness_probe: bool
     env_sources: tuple[EnvSource, ...]
+    life: ContainerLifecycle = PLAIN_LIFE
+    startup_probe: ProbeSpec | None = None
+    readiness_probe: ProbeSpec | None = None
+    liveness_probe: ProbeSpec | None = None
 
 
 class TokenSource(NamedTuple):
@@ -101,14 +126,26 @@ class TokenSource(NamedTuple):
     path: str
 
 
+class ObjectSource(NamedTuple):
+    """A ConfigMap or Secret that a volume shows, and the keys that its items name."""
+
+    name: str
+    optional: bool = False
+    keys: tuple[str, ...] = ()
+
+
 class VolumeSpec(NamedTuple):
     """One volume: what must be read before it can be mounted."""
 
     name: str
     kind: str  # the API's field name: configMap, secret, projected, emptyDir, ...
-    config_maps: tuple[tuple[str, bool], ...]  # name, optional
-    secrets: tuple[tuple[str, bool], ...]
-    tokens: tuple[TokenSource, ...]
+    config_maps: tuple[ObjectSource, ...] = ()
+    secrets: tuple[ObjectSource, ...] = ()
+    tokens: tuple[TokenSource, ...] = ()
+    claim: str = ""  # of a persistentVolumeClaim; an ephemeral one follows from the pod's name
+    driver: str = ""  # of an inline csi volume
+    mounted: bool = True  # by a container; kubelets skip a volume that none mounts
+    block: bool = False  # as volumeDevices
 
 
 class WaitingState(NamedTuple):
@@ -208,6 +245,8 @@ class Pod:
     """What a kubelet keeps of one of its Pods. Never changed: a new version replaces it."""
 
     __slots__ = (
+        "active_deadline_s",
+        "admission",
         "allocated_json",
         "annotations",
         "containers",
@@ -264,6 +303,7 @@ class Pod:
         tolerations: tuple[Toleration, ...] = (),
         restart_policy: str = "Always",
         termination_grace_s: int = 30,
+        active_deadline_s: int = 0,
         service_account: str = "",
         host_network: bool = False,
         priority: int = 0,
@@ -272,6 +312,7 @@ class Pod:
         qos_class: str = "BestEffort",
         allocated_json: bytes = b"",
         resources_json: bytes = b"{}",
+        admission: AdmissionSpec = PLAIN,
         status: PodStatus = PodStatus(),  # noqa: B008 - immutable
     ) -> None:
         self.namespace = namespace
@@ -295,6 +336,7 @@ class Pod:
         self.tolerations = tolerations
         self.restart_policy = restart_policy
         self.termination_grace_s = termination_grace_s
+        self.active_deadline_s = active_deadline_s  # 0 for none
         self.service_account = service_account
         self.host_network = host_network
         self.priority = priority
@@ -303,6 +345,7 @@ class Pod:
         self.qos_class = qos_class  # computed from the resources of the containers
         self.allocated_json = allocated_json  # requests of the whole pod, b"" when there are none
         self.resources_json = resources_json  # requests and limits of the whole pod
+        self.admission = admission  # what decides whether a node takes it
         self.status = status
 
     def find(self, name: str) -> ContainerSpec | None:

@@ -14,6 +14,19 @@ from pydantic import Field, model_validator
 
 from fleet.command import Outcome, outcome_of_command
 from fleet.distribution import ZERO, Distribution, DistributionField, constant
+from fleet.image_behavior import (
+    DEFAULT_IMAGE,
+    IMAGE_ANNOTATIONS,
+    ImageBehavior,
+    ImageBehaviorSpec,
+)
+from fleet.probe_behavior import (
+    ALL_GOOD,
+    PROBE_ANNOTATIONS,
+    Probes,
+    ProbesSpec,
+    probes_with_annotations,
+)
 from fleet.quantity import parse_positive_duration
 from fleet.schema import Metadata, Spec
 from fleet.usage import UNDECLARED, USAGE_ANNOTATIONS, Usage, UsageSpec, usage_with_annotations
@@ -93,6 +106,8 @@ class ContainerBehaviorSpec(Spec):
     start_delay: DistributionField | None = None
     outcomes: tuple[OutcomeSpec, ...] = ()
     usage: UsageSpec = UsageSpec()
+    image: ImageBehaviorSpec | None = None
+    probes: ProbesSpec = ProbesSpec()
 
 
 class PodBehaviorSpec(Spec):
@@ -131,6 +146,8 @@ class ContainerBehavior(NamedTuple):
     outcomes: tuple[Outcome, ...] = ()
     shares: tuple[float, ...] = ()  # cumulative, the last is 1.0
     usage: Usage = UNDECLARED
+    image: ImageBehavior = DEFAULT_IMAGE
+    probes: Probes = ALL_GOOD
 
     def outcome(self, u: float) -> Outcome | None:
         """Pick one of the declared outcomes by a number of [0, 1); None when none is declared."""
@@ -182,7 +199,7 @@ def select_behavior(
     if not annotations:
         return chosen
     notes = dict(annotations)
-    if not any(key in notes for key in _OVERRIDES):
+    if not any(key in notes for key in (*_OVERRIDES, *IMAGE_ANNOTATIONS, *PROBE_ANNOTATIONS)):
         return chosen
     return _overridden(chosen, notes)
 
@@ -197,7 +214,7 @@ def _overridden(behavior: PodBehavior, notes: Mapping[str, str]) -> PodBehavior:
     code = _exit_code(notes.get(EXIT_CODE_ANNOTATION))
     containers = []
     for container in (*behavior.containers, DEFAULT_CONTAINER):
-        changed = container
+        changed = container._replace(image=container.image.annotated(notes))
         if delay_ns is not None:
             changed = changed._replace(start_delay=constant(delay_ns))
         if run_time_ns is not None or code is not None:
@@ -206,7 +223,7 @@ def _overridden(behavior: PodBehavior, notes: Mapping[str, str]) -> PodBehavior:
         usage = usage_with_annotations(changed.usage, notes)
         if usage is not changed.usage:
             changed = changed._replace(usage=usage)
-        containers.append(changed)
+        containers.append(changed._replace(probes=probes_with_annotations(changed.probes, notes)))
     return behavior._replace(containers=tuple(containers))
 
 
@@ -253,4 +270,6 @@ def _compile_container(spec: ContainerBehaviorSpec) -> ContainerBehavior:
         ),
         shares=tuple(share / total for share in itertools.accumulate(weights)),
         usage=spec.usage.compiled(),
+        image=DEFAULT_IMAGE if spec.image is None else spec.image.compiled(),
+        probes=spec.probes.compiled(),
     )

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
+from fleet.admission_objects import AdmissionSpec
 from fleet.objects import (
     TOKEN_VOLUME,
     TOKEN_VOLUME_START,
@@ -32,6 +33,9 @@ from fleet.objects import (
     VolumeSpec,
     WaitingState,
 )
+from fleet.wire.decode_admission import admission_spec, with_claim_names
+from fleet.wire.decode_lifecycle import container_lifecycle
+from fleet.wire.decode_probe import decode_probe
 from fleet.wire.pod_resources import Demand, pod_resources, qos_class
 from fleet.wire.times import parse_rfc3339
 
@@ -61,6 +65,7 @@ class _Spec(NamedTuple):
     tolerations: tuple[Toleration, ...]
     restart_policy: str
     termination_grace_s: int
+    active_deadline_s: int
     service_account: str
     host_network: bool
     priority: int
@@ -69,6 +74,7 @@ class _Spec(NamedTuple):
     qos_class: str
     allocated_json: bytes
     resources_json: bytes
+    admission: AdmissionSpec
     digest: int
 
 
@@ -83,9 +89,13 @@ def decode_pod(body: bytes | dict[str, Any]) -> Pod:
     head, spec_json, status_json = _split(body)
     meta = orjson.loads(head)["metadata"]
     spec, node_name = _spec_of(spec_json)
-    labels = _share(_pairs(meta.get("labels")))
+    labels = share(_pairs(meta.get("labels")))
     annotations = meta.get("annotations")
     notes = _pairs(annotations) if annotations else ()
+    status = orjson.loads(status_json) if status_json else {}
+    admission = spec.admission
+    if admission.claims:
+        admission = with_claim_names(admission, status)
     return Pod(
         namespace=_intern(meta["namespace"]),
         name=meta["name"],
@@ -97,7 +107,7 @@ def decode_pod(body: bytes | dict[str, Any]) -> Pod:
         deletion_s=_seconds(meta.get("deletionTimestamp", "")),
         deletion_grace_s=meta.get("deletionGracePeriodSeconds"),
         labels=labels,
-        annotations=_share(tuple(each for each in notes if each[0].startswith(OWN_ANNOTATIONS))),
+        annotations=share(tuple(each for each in notes if each[0].startswith(OWN_ANNOTATIONS))),
         fingerprint=_digest(orjson.dumps((spec.digest, labels, notes))),
         is_mirror=bool(annotations) and MIRROR_ANNOTATION in annotations,
         token_suffix=suffix,
@@ -108,6 +118,7 @@ def decode_pod(body: bytes | dict[str, Any]) -> Pod:
         tolerations=spec.tolerations,
         restart_policy=spec.restart_policy,
         termination_grace_s=spec.termination_grace_s,
+        active_deadline_s=spec.active_deadline_s,
         service_account=spec.service_account,
         host_network=spec.host_network,
         priority=spec.priority,
@@ -116,7 +127,8 @@ def decode_pod(body: bytes | dict[str, Any]) -> Pod:
         qos_class=spec.qos_class,
         allocated_json=spec.allocated_json,
         resources_json=spec.resources_json,
-        status=_status(orjson.loads(status_json)) if status_json else _EMPTY_STATUS,
+        admission=admission,
+        status=_status(status) if status else _EMPTY_STATUS,
     )
 
 
@@ -202,23 +214,25 @@ def _decode_spec(spec: dict[str, Any], json: bytes) -> _Spec:
     own = _demand(spec) if "resources" in spec else None
     allocated, resources = pod_resources(demands, init_demands, spec.get("overhead", {}), own)
     return _Spec(
-        containers=_share(tuple(map(_container, containers))),
-        init_containers=_share(tuple(map(_container, inits))),
-        ephemeral_containers=_share(tuple(map(_container, spec.get("ephemeralContainers", ())))),
-        volumes=_share(tuple(map(_volume, spec.get("volumes", ())))),
-        tolerations=_share(tuple(map(_toleration, spec.get("tolerations", ())))),
+        containers=share(tuple(map(_container, containers))),
+        init_containers=share(tuple(map(_container, inits))),
+        ephemeral_containers=share(tuple(map(_container, spec.get("ephemeralContainers", ())))),
+        volumes=share(tuple(map(_volume, spec.get("volumes", ())))),
+        tolerations=share(tuple(map(_toleration, spec.get("tolerations", ())))),
         restart_policy=_intern(spec.get("restartPolicy", "Always")),
         termination_grace_s=spec.get("terminationGracePeriodSeconds", 30),
+        active_deadline_s=spec.get("activeDeadlineSeconds", 0),
         service_account=_intern(spec.get("serviceAccountName", "")),
         host_network=spec.get("hostNetwork", False),
         priority=spec.get("priority", 0),
-        readiness_gates=_share(
+        readiness_gates=share(
             tuple(each["conditionType"] for each in spec.get("readinessGates", ()))
         ),
-        pull_secrets=_share(tuple(each["name"] for each in spec.get("imagePullSecrets", ()))),
+        pull_secrets=share(tuple(each["name"] for each in spec.get("imagePullSecrets", ()))),
         qos_class=qos_class([own] if own else [*demands, *init_demands]),
-        allocated_json=_share(allocated),
-        resources_json=_share(resources),
+        allocated_json=share(allocated),
+        resources_json=share(resources),
+        admission=share(admission_spec(spec, allocated)),
         digest=_digest(json),
     )
 
@@ -229,7 +243,7 @@ def _seconds(text: str) -> int:
     return parse_rfc3339(text)
 
 
-def _share(value: _T) -> _T:
+def share(value: _T) -> _T:
     """Return the equal value that was seen before, so that a fleet keeps one of each."""
     found = _shared.setdefault(value, value)
     if len(_shared) > SHARED_MAX:
@@ -270,15 +284,17 @@ def _container(obj: dict[str, Any]) -> ContainerSpec:
         name=_intern(obj["name"]),
         image=_intern(obj.get("image", "")),
         pull_policy=_intern(obj.get("imagePullPolicy", "")),
-        command=_share(tuple(obj.get("command", ()))),
-        args=_share(tuple(obj.get("args", ()))),
+        command=share(tuple(obj.get("command", ()))),
+        args=share(tuple(obj.get("args", ()))),
         restart_policy=_intern(obj.get("restartPolicy", "")),
-        requests_json=_share(_render(requests)) if requests else b"",
-        resources_json=_share(_render(resources)) if resources else b"{}",
+        requests_json=share(_render(requests)) if requests else b"",
+        resources_json=share(_render(resources)) if resources else b"{}",
         volume_mounts_json=_render(mounts) if mounts else b"",
-        has_startup_probe="startupProbe" in obj,
-        has_readiness_probe="readinessProbe" in obj,
-        env_sources=_share(_env_sources(obj)),
+        env_sources=share(_env_sources(obj)),
+        life=share(container_lifecycle(obj)),
+        startup_probe=decode_probe(obj, "startupProbe"),
+        readiness_probe=decode_probe(obj, "readinessProbe"),
+        liveness_probe=decode_probe(obj, "livenessProbe"),
     )
 
 
@@ -333,9 +349,9 @@ def _volume(obj: dict[str, Any]) -> VolumeSpec:
     return VolumeSpec(
         obj["name"],
         _intern(kind),
-        _share(tuple(config_maps)),
-        _share(tuple(secrets)),
-        _share(tuple(tokens)),
+        share(tuple(config_maps)),
+        share(tuple(secrets)),
+        share(tuple(tokens)),
     )
 
 
@@ -353,7 +369,7 @@ def _status(obj: dict[str, Any]) -> PodStatus:
         phase=_intern(obj.get("phase", "")),
         reason=_intern(obj.get("reason", "")),
         message=obj.get("message", ""),
-        conditions=_share(tuple(map(_condition, obj.get("conditions") or ()))),
+        conditions=share(tuple(map(_condition, obj.get("conditions") or ()))),
         host_ip=_intern(obj.get("hostIP", "")),
         pod_ip=obj.get("podIP", ""),
         start_time_s=_seconds(obj.get("startTime") or ""),
@@ -374,7 +390,7 @@ def _statuses(obj: dict[str, Any], field: str) -> tuple[ContainerStatus, ...]:
 
 def _rendered(obj: dict[str, Any], field: str) -> bytes:
     found = obj.get(field)
-    return b"" if found is None else _share(_render(found))
+    return b"" if found is None else share(_render(found))
 
 
 def _condition(obj: dict[str, Any]) -> PodCondition:

@@ -38,8 +38,6 @@ def spec(name: str = "c", *command: str) -> ContainerSpec:
         requests_json=b"",
         resources_json=b"{}",
         volume_mounts_json=b"",
-        has_startup_probe=False,
-        has_readiness_probe=False,
         env_sources=(),
     )
 

@@ -60,8 +60,6 @@ def container(name: str = "c", *command: str, **fields: object) -> ContainerSpec
         requests_json=b"",
         resources_json=b"{}",
         volume_mounts_json=b"",
-        has_startup_probe=False,
-        has_readiness_probe=False,
         env_sources=(),
     )
     return spec._replace(**fields)  # type: ignore[arg-type]

@@ -205,8 +205,8 @@ def test_spec_of_a_pod() -> None:
         EnvSource("Secret", "one", optional=True),
     )
     assert spec.requests_json == b'{"cpu":"500m","memory":"1Gi"}'
-    assert spec.has_readiness_probe
-    assert not spec.has_startup_probe
+    assert spec.readiness_probe is not None
+    assert spec.startup_probe is None
     assert pod.init_containers[0].restart_policy == "Always"
     assert pod.volumes[0] == VolumeSpec(
         "kube-api-access-00000",
