@@ -43,6 +43,10 @@ GO_ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off
 DISK_BYTES = 4 << 30
 """What Go needs for its module and build caches, measured, and a little more."""
 
+E2E_TEST = "e2e.test"
+GINKGO = "ginkgo"
+E2E_PACKAGES = {E2E_TEST: "k8s.io/kubernetes/test/e2e", GINKGO: "github.com/onsi/ginkgo/v2/ginkgo"}
+
 
 async def provide_binaries(
     argument: Path | None = None, progress: Progress = no_progress
@@ -72,8 +76,25 @@ async def build_binaries(progress: Progress = no_progress, *, rebuild: bool = Fa
     return dataclasses.replace(built, source=f"built into {target / 'bin'}")
 
 
+async def build_e2e_tests(progress: Progress = no_progress) -> Path:
+    """Build the Kubernetes project's own end-to-end tests, unless they are there.
+
+    Returns a directory with `e2e.test` and its runner `ginkgo`. Only `make conformance` needs them.
+    Raises SetupError as build_binaries does.
+    """
+    built = cache_directory()
+    target = built.with_name(f"{built.name}-e2e")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    async with _lock(target.with_name(target.name + ".lock"), progress):
+        if not all(os.access(target / name, os.X_OK) for name in E2E_PACKAGES):
+            await _E2eBuild(await _find_go(), target, progress).run()
+    return target
+
+
 class _Build:
     """One build: resolves the packages, compiles them, moves the result into its place."""
+
+    what = "the control plane"
 
     def __init__(self, go: str, target: Path, progress: Progress) -> None:
         self._go = go
@@ -87,21 +108,26 @@ class _Build:
         work = self._target.with_name(self._target.name + ".partial")
         shutil.rmtree(work, ignore_errors=True)  # of a builder that was killed: we hold the lock
         shutil.rmtree(self._target, ignore_errors=True)
-        (work / "bin").mkdir(parents=True)
+        work.mkdir(parents=True)
         try:
             free = shutil.disk_usage(work).free
             if free < DISK_BYTES:
                 self._progress(f"only {free >> 20} MiB of disk are free; the build may need more")
             self._log.write_bytes(b"")
-            packages = await self._count_packages()
-            await self._compile(work / PROGRAM, packages)
-            for name in PROGRAMS:
-                (work / "bin" / name).symlink_to(Path("..") / PROGRAM)
+            await self._make(work)
             work.rename(self._target)
         finally:
             shutil.rmtree(work, ignore_errors=True)
         self._log.unlink(missing_ok=True)
-        self._progress(f"built the control plane in {self._elapsed()}")
+        self._progress(f"built {self.what} in {self._elapsed()}")
+
+    async def _make(self, work: Path) -> None:
+        """Fill the directory that becomes the build."""
+        packages = await self._count_packages()
+        await self._compile(work / PROGRAM, packages)
+        (work / "bin").mkdir()
+        for name in PROGRAMS:
+            (work / "bin" / name).symlink_to(Path("..") / PROGRAM)
 
     async def _count_packages(self) -> int:
         """Resolve the module; this downloads what is missing."""
@@ -158,15 +184,36 @@ class _Build:
             await process.wait()
             raise
         if returncode != 0:
-            what = f"`go {arguments[0]}` of the control plane failed; the log is {self._log}:"
+            what = f"`go {arguments[0]}` of {self.what} failed; the log is {self._log}:"
             raise SetupError("\n  ".join((what, *self._last)))
 
     def _tell(self, what: str) -> None:
-        self._progress(f"building the control plane: {what}, {self._elapsed()}")
+        self._progress(f"building {self.what}: {what}, {self._elapsed()}")
 
     def _elapsed(self) -> str:
         minutes, seconds = divmod(int(time.monotonic() - self._started), 60)
         return f"{minutes}m{seconds:02d}s" if minutes else f"{seconds}s"
+
+
+class _E2eBuild(_Build):
+    """The build of the Kubernetes project's tests, with the very modules of the control plane.
+
+    They need two modules more. A copy of go.mod takes those, at the versions that Kubernetes
+    requires: what ships to users who only want a control plane stays as it is.
+    """
+
+    what = "the Kubernetes end-to-end tests"
+
+    async def _make(self, work: Path) -> None:
+        modfile = work / "e2e.mod"
+        shutil.copyfile(MODULE / "go.mod", modfile)
+        shutil.copyfile(MODULE / "go.sum", modfile.with_suffix(".sum"))
+        for name, package in E2E_PACKAGES.items():
+            self._tell(name)
+            command = ("test", "-c", "-vet=off") if name == E2E_TEST else ("build",)
+            flags = ("-mod=mod", f"-modfile={modfile}", "-trimpath", "-buildvcs=false")
+            output = ("-ldflags", " ".join(linker_flags()), "-o", str(work / name), package)
+            await self._go_command(lambda _line: None, *command, *flags, *output)
 
 
 async def _find_go() -> str:

@@ -168,6 +168,20 @@ def test_a_build_shows_progress_and_fills_the_cache(
     assert left == {name, f"{name}.lock"}
 
 
+def test_the_projects_own_tests_are_built_once_beside_the_control_plane(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = (build.MODULE / "go.mod").read_text()
+    fake_go(tmp_path, monkeypatch, f'echo "$1 $2" >> {tmp_path}/calls\n{BUILD}')
+    directory = asyncio.run(build.build_e2e_tests())
+    assert directory != binaries.cache_directory()
+    assert {path.name for path in directory.iterdir()} >= {"e2e.test", "ginkgo"}
+    assert (directory / "e2e.mod").read_text() == shipped
+    assert asyncio.run(build.build_e2e_tests()) == directory
+    assert (tmp_path / "calls").read_text().splitlines() == ["test -c", "build -mod=mod"]
+    assert binaries.cached_binaries() is None
+
+
 def test_a_failed_build_keeps_its_log_and_leaves_no_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
