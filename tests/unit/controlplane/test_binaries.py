@@ -171,7 +171,7 @@ def test_a_build_shows_progress_and_fills_the_cache(
 def test_the_projects_own_tests_are_built_once_beside_the_control_plane(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shipped = (build.MODULE / "go.mod").read_text()
+    shipped = (binaries.MODULE / "go.mod").read_text()
     fake_go(tmp_path, monkeypatch, f'echo "$1 $2" >> {tmp_path}/calls\n{BUILD}')
     directory = asyncio.run(build.build_e2e_tests())
     assert directory != binaries.cache_directory()
