@@ -65,6 +65,7 @@ class Timer(enum.IntEnum):
     VOLUMES = 11
     RESOURCE_SLICES = 12
     CALL_RETRY = 13  # the reactor's own: a 429 or 5xx with Retry-After
+    RUNTIME_STATE = 14  # the health of the runtime changes, or the sync loop goes on
 
 
 class LeaseObject(NamedTuple):

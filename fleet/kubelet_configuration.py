@@ -20,6 +20,7 @@ from fleet.schema import DurationNs, QuantityField, Spec, unknown_key
 
 MINUTE_NS = 60 * NS_PER_S
 STATUS_REPORT_NS = 5 * MINUTE_NS
+SYSTEM_CRITICAL_PRIORITY = 2_000_000_000
 API_VERSION_KUBELET = "kubelet.config.k8s.io/v1beta1"
 EVICTION_SIGNALS = (
     "memory.available",
@@ -74,11 +75,9 @@ KEPT_KEYS = frozenset(
         "enforceNodeAllocatable",
         "failCgroupV1",
         "failSwapOn",
-        "fileCheckFrequency",
         "hairpinMode",
         "healthzBindAddress",
         "healthzPort",
-        "httpCheckFrequency",
         "imageGCHighThresholdPercent",
         "imageGCLowThresholdPercent",
         "imageMaximumGCAge",
@@ -114,11 +113,7 @@ KEPT_KEYS = frozenset(
         "seccompDefault",
         "serverTLSBootstrap",
         "showHiddenMetricsForVersion",
-        "shutdownGracePeriodByPodPriority",
         "singleProcessOOMKill",
-        "staticPodPath",
-        "staticPodURL",
-        "staticPodURLHeader",
         "streamingConnectionIdleTimeout",
         "systemCgroups",
         "systemReservedCgroup",
@@ -158,6 +153,13 @@ class CrashLoopBackOff(Spec):
     """Source: KubeletConfiguration crashLoopBackOff."""
 
     max_container_restart_period: DurationNs = 300 * NS_PER_S
+
+
+class ShutdownGracePeriodByPodPriority(Spec):
+    """Source: KubeletConfiguration shutdownGracePeriodByPodPriority."""
+
+    priority: int
+    shutdown_grace_period_seconds: Annotated[int, Field(ge=0)]
 
 
 def _threshold(text: object) -> str:
@@ -226,6 +228,14 @@ class KubeletConfiguration(Spec):
     feature_gates: dict[str, bool] = Field(default_factory=dict)
     shutdown_grace_period: DurationNs = 0
     shutdown_grace_period_critical_pods: DurationNs = 0
+    shutdown_grace_period_by_pod_priority: tuple[ShutdownGracePeriodByPodPriority, ...] = ()
+    static_pod_path: str = ""
+    static_pod_url: Annotated[str, Field(alias="staticPodURL")] = ""
+    static_pod_url_header: Annotated[
+        dict[str, tuple[str, ...]], Field(alias="staticPodURLHeader")
+    ] = Field(default_factory=dict)
+    file_check_frequency: DurationNs = 20 * NS_PER_S
+    http_check_frequency: DurationNs = 20 * NS_PER_S
     crash_loop_back_off: CrashLoopBackOff = CrashLoopBackOff()
     provider_id: Annotated[str, Field(alias="providerID")] = ""
 
@@ -242,7 +252,35 @@ class KubeletConfiguration(Spec):
             raise ValueError("nodeStatusUpdateFrequency must be above 0s")
         if self.max_parallel_image_pulls not in {None, 1} and self.serialize_image_pulls:
             raise ValueError("maxParallelImagePulls above 1 needs serializeImagePulls: false")
+        self._check_shutdown()
         return self
+
+    def _check_shutdown(self) -> None:
+        """Source: pkg/kubelet/apis/config/validation/validation.go."""
+        whole, critical = self.shutdown_grace_period, self.shutdown_grace_period_critical_pods
+        if critical > whole:
+            raise ValueError("shutdownGracePeriod must be >= shutdownGracePeriodCriticalPods")
+        for name, period in (("", whole), ("CriticalPods", critical)):
+            if 0 < period < NS_PER_S:
+                raise ValueError(f"shutdownGracePeriod{name} must be either zero or >= 1s")
+        if self.shutdown_grace_period_by_pod_priority and (whole or critical):
+            raise ValueError(
+                "shutdownGracePeriodByPodPriority and shutdownGracePeriod exclude each other"
+            )
+
+    @property
+    def shutdown_grace_by_priority(self) -> tuple[tuple[int, int], ...]:
+        """Return priority and seconds of each group, lowest first. Source: migrateConfig."""
+        given = self.shutdown_grace_period_by_pod_priority
+        if given:
+            return tuple(
+                sorted((each.priority, each.shutdown_grace_period_seconds) for each in given)
+            )
+        if not self.shutdown_grace_period:
+            return ()
+        critical = self.shutdown_grace_period_critical_pods
+        ordinary = self.shutdown_grace_period - critical
+        return (0, ordinary // NS_PER_S), (SYSTEM_CRITICAL_PRIORITY, critical // NS_PER_S)
 
     @property
     def status_report_ns(self) -> int:

@@ -10,8 +10,9 @@ import re
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from fleet.host_schedule import Outage, ShutdownSchedule
 from fleet.pod_behavior import Labels, PodBehavior, select_behavior
-from fleet.quantity import Quantity
+from fleet.quantity import NS_PER_S, Quantity
 from fleet.usage import Usage
 
 ZONE_LABEL = "topology.kubernetes.io/zone"
@@ -138,11 +139,18 @@ class NodeModel:
     pods_memory_bytes: int  # the limit of the cgroup of all pods
     pids_max: int
     usage: Usage  # outside of pods, since the start of the kubelet
-    shutdown_grace_ns: int
-    shutdown_grace_critical_ns: int
     kubelet_configuration: dict[str, object]  # every key as written, for later readers
     ordinals: tuple[int, ...] = (0,)  # see fleet.config.NodeMix: rank within a period, by index
     ordinals_per_period: int = 1
+    outages: tuple[Outage, ...] = ()
+    shutdown: ShutdownSchedule | None = None
+    shutdown_grace_by_priority: tuple[tuple[int, int], ...] = ()  # priority, seconds
+    static_pod_path: str = ""
+    static_pod_url: str = ""
+    static_pod_url_header: tuple[tuple[str, str], ...] = ()
+    file_check_ns: int = 20 * NS_PER_S
+    http_check_ns: int = 20 * NS_PER_S
+    evented_pleg: bool = False
 
     def ordinal(self, index: int) -> int:
         """Count the nodes of this profile before `index`, so that topology spreads per profile."""

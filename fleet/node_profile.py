@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from fleet import KUBERNETES_VERSION
+from fleet.host_schedule import RuntimeSpec, ShutdownSpec
 from fleet.kubelet_configuration import KubeletConfiguration, TaintSpec
 from fleet.node_model import (
     DEFAULT_ADDRESS_POOL,
@@ -205,6 +206,8 @@ class NodeProfileSpec(Spec):
         BeforeValidator(_pool, json_schema_input_type=str),
     ] = DEFAULT_ADDRESS_POOL
     agents: tuple[Agent, ...] = ()
+    runtime: RuntimeSpec = RuntimeSpec()
+    shutdown: ShutdownSpec | None = None
     usage: UsageSpec = UsageSpec()  # what runs on a node outside of its pods
     pids_max: Annotated[int, Field(ge=1)] | None = None
 
@@ -287,9 +290,20 @@ class NodeProfile(Spec):
             pods_memory_bytes=configuration.pods_memory(capacity["memory"]),
             pids_max=spec.pids_max or _pids_max(capacity["memory"]),
             usage=spec.usage.compiled(),
-            shutdown_grace_ns=configuration.shutdown_grace_period,
-            shutdown_grace_critical_ns=configuration.shutdown_grace_period_critical_pods,
             kubelet_configuration=configuration.model_dump(by_alias=True, exclude_unset=True),
+            outages=spec.runtime.compiled(),
+            shutdown=spec.shutdown.compiled() if spec.shutdown else None,
+            shutdown_grace_by_priority=configuration.shutdown_grace_by_priority,
+            static_pod_path=configuration.static_pod_path,
+            static_pod_url=configuration.static_pod_url,
+            static_pod_url_header=tuple(
+                (name, value)
+                for name, values in configuration.static_pod_url_header.items()
+                for value in values
+            ),
+            file_check_ns=configuration.file_check_frequency,
+            http_check_ns=configuration.http_check_frequency,
+            evented_pleg=configuration.feature_gates.get("EventedPLEG", False),
         )
 
 

@@ -26,6 +26,7 @@ from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import EventRecorder, Reason
 from fleet.kubelet.node_lease import OWNER_KEY, NodeLease
 from fleet.kubelet.node_status import REGISTER_KEY, STATUS_KEY, NodeInputs, NodeStatus
+from fleet.kubelet.runtime_state import HEALTHY, RuntimeState
 from fleet.kubelet.sync_loop import SyncLoop
 from fleet.objects import EventType, NodeView, ObjectRef
 
@@ -33,10 +34,14 @@ POD_SOURCE_NS = 1 * NS_PER_S  # pkg/kubelet/config/apiserver.go, WaitForAPIServe
 SLICES_FIRST_NS = 1 * NS_PER_S
 SLICES_MAX_NS = 300 * NS_PER_S
 READY = NodeInputs()
-CSI_MISSING = NodeInputs(not_ready=("CSINode is not yet initialized",))
+STORAGE_ERROR = "CSINode is not yet initialized"
+CSI_MISSING = NodeInputs(not_ready=(STORAGE_ERROR,))
 _CSI_OPS = frozenset((Op.PROBE_CSINODE, Op.GET_CSINODE, Op.CREATE_CSINODE, Op.DELETE_CSINODE))
 _LEASE_OPS = frozenset((Op.GET_LEASE, Op.CREATE_LEASE, Op.RENEW_LEASE))
 _POD_OPS = frozenset((Op.GET_POD, Op.PATCH_POD_STATUS, Op.DELETE_POD, Op.CREATE_TOKEN))
+_POD_TIMERS = frozenset(
+    (Timer.POD_SYNC, Timer.RUNTIME, Timer.STATUS_SYNC, Timer.HOUSEKEEPING, Timer.VOLUMES)
+)
 _EVENT_OPS = frozenset((Op.CREATE_EVENT, Op.PATCH_EVENT))
 
 
@@ -48,6 +53,7 @@ class VirtualKubelet:
         "_is_ready",
         "_node_synced",
         "_recorder",
+        "_runtime_state",
         "env",
         "host_ip",
         "lease",
@@ -67,6 +73,7 @@ class VirtualKubelet:
         self.sync_loop: SyncLoop | None = None
         self._csi: CSINode | None = None if env.light else CSINode(node)
         self._recorder = EventRecorder.silent() if env.light else EventRecorder(node)
+        self._runtime_state: RuntimeState | None = None  # only if the profile declares outages
         self._node_synced = False
         self._is_ready = False
 
@@ -74,6 +81,9 @@ class VirtualKubelet:
         """Do what a kubelet does in its first moment. Source: kubelet-reference 1.1."""
         node = self.node
         self.status.start(self.env, now_ns, out)
+        if self.env.model.outages:
+            self._runtime_state = RuntimeState(node, self.env.model, self.env.draws, now_ns)
+            self._on_runtime_state(now_ns, out)
         if self._csi is None:
             return
         self._csi.start(out)
@@ -94,15 +104,23 @@ class VirtualKubelet:
 
     def on_timer(self, timer: Timer, key: str, now_ns: int, out: Outbox) -> None:
         """Take a timer that is due."""
-        env = self.env
         if timer is Timer.RENEW_LEASE:
-            self.lease.on_timer(env, now_ns, out)
-        elif timer is Timer.NODE_STATUS:
-            events = self.status.on_status_timer(self._inputs(), env, now_ns, out)
+            self.lease.on_timer(self.env, now_ns, out)
+        elif timer in _POD_TIMERS:
+            if self.sync_loop is not None and not self._is_held(timer, key, now_ns, out):
+                self.sync_loop.on_timer(timer, key, self.env, self._recorder, now_ns, out)
+                self._drop_idle_loop()
+        else:
+            self._on_node_timer(timer, key, now_ns, out)
+
+    def _on_node_timer(self, timer: Timer, key: str, now_ns: int, out: Outbox) -> None:
+        env = self.env
+        if timer is Timer.NODE_STATUS:
+            events = self.status.on_status_timer(self._inputs(now_ns), env, now_ns, out)
             self._status_events(events, now_ns, out)
             self._recorder.forget(now_ns)
         elif timer is Timer.FAST_STATUS:
-            events = self.status.on_fast_timer(self._inputs(), env, now_ns, out)
+            events = self.status.on_fast_timer(self._inputs(now_ns), env, now_ns, out)
             self._status_events(events, now_ns, out)
         elif timer is Timer.REGISTER:
             self._on_register_timer(now_ns, out)
@@ -115,9 +133,8 @@ class VirtualKubelet:
             self._recorder.on_timer(now_ns, out)
         elif timer is Timer.RESOURCE_SLICES:
             out.append(ApiCall(self.node, Op.DELETE_RESOURCE_SLICES, key))
-        elif self.sync_loop is not None:
-            self.sync_loop.on_timer(timer, key, env, self._recorder, now_ns, out)
-            self._drop_idle_loop()
+        elif timer is Timer.RUNTIME_STATE:
+            self._on_runtime_state(now_ns, out)
 
     def on_reply(self, call: ApiCall, reply: Reply, now_ns: int, out: Outbox) -> None:
         """Take the answer to a call."""
@@ -145,17 +162,23 @@ class VirtualKubelet:
         kind = event.kind
         if kind is WatchKind.NODE:
             self._on_node_event(event, now_ns, out)
+        elif kind is WatchKind.PODS and self._runtime_state and self._runtime_state.holds(event):
+            return
         elif kind is WatchKind.PODS and self.sync_loop is None:
             if event.type in (EventType.ADDED, EventType.MODIFIED):
                 self.sync_loop = SyncLoop(self.node, self.name, self.host_ip)
                 self.sync_loop.pod_cidr = self.status.pod_cidr
+                if self._runtime_state is not None:
+                    self.sync_loop.network_error = self._runtime_state.network_error(now_ns)
                 self._to_sync_loop(event, now_ns, out)
         elif kind in (WatchKind.PODS, WatchKind.CONFIG_MAP, WatchKind.SECRET):
             self._to_sync_loop(event, now_ns, out)
 
     def on_relist_started(self, kind: WatchKind) -> None:
         """Learn that a reflector begins anew: a whole snapshot follows, up to SYNCED."""
-        if kind is WatchKind.PODS and self.sync_loop is not None:
+        if kind is not WatchKind.PODS or (self._runtime_state and self._runtime_state.holds(None)):
+            return
+        if self.sync_loop is not None:
             self.sync_loop.on_relist_started()
 
     def _to_sync_loop(self, event: WatchEvent, now_ns: int, out: Outbox) -> None:
@@ -167,14 +190,48 @@ class VirtualKubelet:
         if self.sync_loop is not None and self.sync_loop.is_idle():
             self.sync_loop = None
 
-    def _inputs(self) -> NodeInputs:
+    def _inputs(self, now_ns: int) -> NodeInputs:
         """Return what the condition setters draw from."""
-        if self._csi is not None and not self._csi.is_initialized:
-            return CSI_MISSING
-        return READY
+        state = self._runtime_state
+        causes = HEALTHY if state is None else state.causes(now_ns)
+        csi_missing = self._csi is not None and not self._csi.is_initialized
+        if causes is HEALTHY:
+            return CSI_MISSING if csi_missing else READY
+        storage = (STORAGE_ERROR,) if csi_missing else ()
+        return NodeInputs(not_ready=(*causes.runtime, *causes.network, *storage))
+
+    def _on_runtime_state(self, now_ns: int, out: Outbox) -> None:
+        """Look at the runtime's health: the status, the sync loop, and when it changes next."""
+        state = self._runtime_state
+        assert state is not None
+        self.status.arm(self._inputs(now_ns), self.env, now_ns, out)
+        held = state.advance(now_ns)
+        if self.sync_loop is not None:
+            self.sync_loop.network_error = state.network_error(now_ns)
+        for event in held:
+            if event is None:
+                self.on_relist_started(WatchKind.PODS)
+            else:
+                self.on_watch_event(event, now_ns, out)
+        due_ns = state.next_change_ns(now_ns)
+        if due_ns:
+            out.append(SetTimer(self.node, due_ns, Timer.RUNTIME_STATE))
+
+    def _is_held(self, timer: Timer, key: str, now_ns: int, out: Outbox) -> bool:
+        """Put a pod's timer off while the sync loop rests, or while the runtime does not answer."""
+        state = self._runtime_state
+        if state is None or timer not in (Timer.POD_SYNC, Timer.RUNTIME):
+            return False
+        due_ns = state.resume_ns
+        if timer is Timer.RUNTIME:
+            due_ns = max(due_ns, state.answers_ns(now_ns))
+        if due_ns <= now_ns:
+            return False
+        out.append(SetTimer(self.node, due_ns, timer, key))
+        return True
 
     def _on_register_timer(self, now_ns: int, out: Outbox) -> None:
-        events = self.status.on_register_timer(self._inputs(), self.env, now_ns, out)
+        events = self.status.on_register_timer(self._inputs(now_ns), self.env, now_ns, out)
         if events:
             self._status_events(events, now_ns, out)
             self._event(
@@ -192,13 +249,13 @@ class VirtualKubelet:
             assert isinstance(record, NodeView), reply
             self.status.on_node(record)
             self.lease.start_light(record.uid, self.env, now_ns, out)
-            self.status.report_created(self.env, now_ns, out)
+            self.status.report_created(self._inputs(now_ns), self.env, now_ns, out)
             return
-        events = self.status.sync(self._inputs(), self.env, now_ns, out)
+        events = self.status.sync(self._inputs(now_ns), self.env, now_ns, out)
         self._status_events(events, now_ns, out)
 
     def _on_status_reply(self, call: ApiCall, reply: Reply, now_ns: int, out: Outbox) -> None:
-        inputs = self._inputs()
+        inputs = self._inputs(now_ns)
         events = self.status.on_status_reply(call, reply, inputs, self.env, now_ns, out)
         self._status_events(events, now_ns, out)
 
@@ -208,7 +265,7 @@ class VirtualKubelet:
         self._csi.on_reply(call, reply, self.env, now_ns, out)
         if self._csi.is_initialized:
             self._csi = None
-            self.status.arm(READY, self.env, now_ns, out)
+            self.status.arm(self._inputs(now_ns), self.env, now_ns, out)
 
     def _on_slices_reply(self, call: ApiCall, reply: Reply, now_ns: int, out: Outbox) -> None:
         """Wipe again after a failure. Source: dra_plugin_manager.go, wipeResourceSlices."""
@@ -239,7 +296,7 @@ class VirtualKubelet:
                 out.append(ApiCall(self.node, Op.DELETE_RESOURCE_SLICES))
             status.on_node(view)
             self._report_ready(now_ns, out)
-        status.arm(self._inputs(), self.env, now_ns, out)
+        status.arm(self._inputs(now_ns), self.env, now_ns, out)
         if self.sync_loop is not None and status.pod_cidr:
             self.sync_loop.pod_cidr = status.pod_cidr
 

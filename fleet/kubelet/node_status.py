@@ -262,15 +262,17 @@ class NodeStatus:
         self._unschedulable = view.unschedulable
         self.pod_cidr = view.pod_cidrs[0] if view.pod_cidrs else ""
 
-    def report_created(self, env: Environment, now_ns: int, out: Outbox) -> None:
+    def report_created(
+        self, inputs: NodeInputs, env: Environment, now_ns: int, out: Outbox
+    ) -> None:
         """Count the POST as the first report. Differs: only in fidelity light."""
         self.is_fast = False
-        if self._finds_change(NodeInputs(), env, now_ns):  # it existed already
-            self.sync(NodeInputs(), env, now_ns, out)
+        if self._finds_change(inputs, env, now_ns):  # it existed already
+            self.sync(inputs, env, now_ns, out)
             return
         self._draw_delay(now_ns, env, changed=True)
         self._reported_ns = now_ns
-        self.arm(NodeInputs(), env, now_ns, out)
+        self.arm(inputs, env, now_ns, out)
 
     def arm(self, inputs: NodeInputs, env: Environment, now_ns: int, out: Outbox) -> None:
         """Set the timer of the next tick that would find something; called on every change."""

@@ -13,7 +13,7 @@ Differs: in `light` there are no volumes and no first status, and the relist is 
 
 from collections.abc import Mapping
 
-from fleet.clock import Draws
+from fleet.clock import NS_PER_S, Draws
 from fleet.effects import Milestone, NodeId, Report
 from fleet.kubelet.events import OpenReason, Reason
 from fleet.kubelet.kuberuntime_manager import PENDING_HOLD_NS, KubeRuntimeManager, Progress
@@ -48,6 +48,8 @@ from fleet.kubelet.volume_manager import (
 from fleet.objects import PodStatus, WaitingState
 from fleet.runtime import NEVER, Runtime
 
+TRANSIENT_NS = 1 * NS_PER_S
+"""backOffOnTransientErrorPeriod: how soon a pod is tried again whose network is not ready."""
 _STREAM_REQUEUE = 0x5E90
 _NO_REASONS: Mapping[str, WaitingState] = {}
 
@@ -55,7 +57,16 @@ _NO_REASONS: Mapping[str, WaitingState] = {}
 class PodSyncer:
     """Runs the syncs of one node's pods."""
 
-    __slots__ = ("_host_ip", "_node", "kuberuntime", "pleg", "runtime", "statuses", "volumes")
+    __slots__ = (
+        "_host_ip",
+        "_node",
+        "kuberuntime",
+        "network_error",
+        "pleg",
+        "runtime",
+        "statuses",
+        "volumes",
+    )
 
     def __init__(self, node: NodeId, host_ip: str, pod_cidr: str, draws: Draws) -> None:
         self._node = node
@@ -66,6 +77,7 @@ class PodSyncer:
         missing = self.volumes.missing
         self.kuberuntime = KubeRuntimeManager(node, host_ip, pod_cidr, draws, missing)
         self.runtime: Runtime = self.kuberuntime.runtime
+        self.network_error = ""  # why only pods with hostNetwork can be synced
 
     def adopt(self, worker: PodWorker, turn: Turn) -> None:
         """Take over what a kubelet before us left running.
@@ -198,9 +210,17 @@ class PodSyncer:
             return
         if light:
             self._set_unless_starting(worker, status, turn)
+        else:
+            self._set_status(worker, status, turn)
+        if self.network_error and not pod.host_network:
+            message = f"network is not ready: {self.network_error}"
+            turn.event(pod, Reason.NETWORK_NOT_READY, message)
+            worker.end_sync(turn.now_ns, relisted=False)
+            self._requeue(worker, turn.now_ns + TRANSIENT_NS, turn)
+            return
+        if light:
             self._sync_runtime(worker, turn)
             return
-        self._set_status(worker, status, turn)
         if not worker.registered:
             worker.registered = True
             self.volumes.register_pod(pod, turn.out)

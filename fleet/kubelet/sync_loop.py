@@ -35,11 +35,21 @@ STARTED_PHASES = frozenset(("Running", "Succeeded"))
 class SyncLoop:
     """The pod side of one virtual kubelet."""
 
-    __slots__ = ("_config", "_host_ip", "_node", "_syncer", "_workers", "name", "pod_cidr")
+    __slots__ = (
+        "_config",
+        "_host_ip",
+        "_node",
+        "_syncer",
+        "_workers",
+        "name",
+        "network_error",
+        "pod_cidr",
+    )
 
     def __init__(self, node: NodeId, name: str, host_ip: str) -> None:
         self.name = name
         self.pod_cidr = ""  # the Node's, once it has one
+        self.network_error = ""  # why only pods with hostNetwork can be synced
         self._node = node
         self._host_ip = host_ip
         self._config = PodConfig()
@@ -150,6 +160,7 @@ class SyncLoop:
             self._syncer = PodSyncer(self._node, self._host_ip, cidr, env.draws)
         else:
             self._syncer.runtime.use_cidr(cidr)
+        self._syncer.network_error = self.network_error
         return self._syncer
 
     def _on_update(self, update: PodUpdate, syncer: PodSyncer, turn: Turn) -> None:

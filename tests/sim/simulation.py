@@ -10,17 +10,19 @@ import os
 from collections.abc import Callable
 from itertools import pairwise
 
+import yaml
 from fake_transport import FakeTransport, Sent
 from fakes import SimApiServer
 from sim_faults import Fault
 from strategic_merge import Object
 
 from fleet.clock import NS_PER_S, Draws, SimClock
-from fleet.config import NodeModel, load_mix
+from fleet.config import NodeModel, NodeProfile, load_mix, parse_documents
 from fleet.effects import NodeId, Op, WatchKind
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.reactor import Reactor
+from fleet.schema import API_VERSION
 from fleet.wire.calls import ROUTES, Caller, NodeTemplate
 
 LEASE_DURATION_S = 40
@@ -35,6 +37,14 @@ SEEDS = "FLEET_SIM_SEEDS"
 @functools.cache
 def default_model() -> NodeModel:
     return load_mix().model_of(0)
+
+
+def model_of(**spec: object) -> NodeModel:
+    """Return the model of a profile whose spec is given as it would be written."""
+    document = {"apiVersion": API_VERSION, "kind": "NodeProfile", "metadata": {"name": "sim"}}
+    (found,) = parse_documents(yaml.safe_dump({**document, "spec": spec}), "sim")
+    assert isinstance(found, NodeProfile)
+    return found.compiled()
 
 
 def seeds(count: int) -> list[int]:
@@ -80,8 +90,10 @@ class Simulation:
         raise_bugs: bool = True,
         monitored: bool = False,
         setup: Callable[[SimApiServer], None] | None = None,
+        model: NodeModel | None = None,
     ) -> None:
         self.seed = seed
+        self.model = model or default_model()
         test = os.environ.get("PYTEST_CURRENT_TEST", "").partition(" ")[0].partition("[")[0]
         print(f"seed {seed}; replay it: {SEED}={seed} pytest {test}")
         self.clock = SimClock()
@@ -108,7 +120,7 @@ class Simulation:
         self._start(light=light)
 
     def _start(self, *, light: bool) -> None:
-        model = default_model()
+        model = self.model
         self.env = Environment(model, self.draws, light=light)
         self.reactor.add_environment(self.env)
         label, _, run = RUN.partition("=")

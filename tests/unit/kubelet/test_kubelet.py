@@ -137,9 +137,9 @@ def test_a_csinode_that_exists_makes_the_node_ready() -> None:
     kubelet.on_reply(ApiCall(NODE, Op.GET_NODE, "csi"), node_reply(), 110 * NS_PER_MS, out)
     kubelet.on_reply(ApiCall(NODE, Op.GET_CSINODE), NOT_FOUND, 110 * NS_PER_MS, out)
     assert out[-1] == ApiCall(NODE, Op.CREATE_CSINODE, "", CSINodeObject("uid-1"))
-    assert kubelet._inputs() == CSI_MISSING
+    assert kubelet._inputs(NS_PER_S) == CSI_MISSING
     kubelet.on_reply(ApiCall(NODE, Op.CREATE_CSINODE), OK, 120 * NS_PER_MS, out)
-    assert kubelet._inputs().not_ready == ()
+    assert kubelet._inputs(NS_PER_S).not_ready == ()
     assert kubelet._csi is None
 
 

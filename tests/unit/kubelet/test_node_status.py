@@ -276,7 +276,7 @@ def test_in_light_the_post_counts_as_the_first_report() -> None:
     assert status.on_register_reply(created, env, NS_PER_S, effects)
     status.on_node(view(conditions(), pod_cidrs=("10.0.0.0/24",)))
     effects.clear()
-    status.report_created(env, NS_PER_S, effects)
+    status.report_created(READY, env, NS_PER_S, effects)
     [timer] = effects
     assert isinstance(timer, SetTimer)
     assert timer.due_ns >= 150 * NS_PER_S
