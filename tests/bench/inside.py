@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import orjson
@@ -24,6 +25,7 @@ import yaml
 SETTLE_S = 25.0  # the first leases come 10 s after their nodes, and start-up events end
 IN_FLIGHT = 64
 NAMESPACE = "bench"
+Json = dict[str, Any]
 DEADLINE_S = 400.0
 
 
@@ -53,21 +55,35 @@ async def each(count: int, work: Callable[[int], Awaitable[None]]) -> None:
 
 
 async def watch_pods(session: aiohttp.ClientSession, url: str, states: dict[str, str]) -> None:
-    """Keep the phase of every pod, as a client sees it; gone ones are removed."""
-    async with session.get(
-        f"{url}/api/v1/namespaces/{NAMESPACE}/pods?watch=true&resourceVersion=0",
-        timeout=aiohttp.ClientTimeout(total=None),
-    ) as response:
-        buffer = b""
-        async for chunk in response.content.iter_any():
-            *lines, buffer = (buffer + chunk).split(b"\n")
-            for line in lines:
-                event = orjson.loads(line)
-                name = event["object"]["metadata"].get("name", "")
-                if event["type"] == "DELETED":
-                    states.pop(name, None)
-                else:
-                    states[name] = event["object"]["status"].get("phase", "")
+    """Keep the phase of every pod, as a client sees it; gone ones are removed.
+
+    A busy API server ends watches whose reader is late: as every client does, go on from the last
+    version seen, or begin anew where the server no longer knows it.
+    """
+    version = 0
+    while True:
+        async with session.get(
+            f"{url}/api/v1/namespaces/{NAMESPACE}/pods?watch=true&resourceVersion={version}",
+            timeout=aiohttp.ClientTimeout(total=None),
+        ) as response:
+            buffer = b""
+            async for chunk in response.content.iter_any():
+                *lines, buffer = (buffer + chunk).split(b"\n")
+                for line in lines:
+                    version = see(orjson.loads(line), states, version)
+
+
+def see(event: Json, states: dict[str, str], version: int) -> int:
+    """Take one event of the watch; return the version to go on from."""
+    if event["type"] == "ERROR":
+        states.clear()
+        return 0
+    metadata = event["object"]["metadata"]
+    if event["type"] == "DELETED":
+        states.pop(metadata["name"], None)
+    else:
+        states[metadata["name"]] = event["object"]["status"].get("phase", "")
+    return max(version, int(metadata["resourceVersion"]))
 
 
 async def until(condition: Callable[[], bool]) -> None:
