@@ -15,7 +15,7 @@ from collections.abc import Callable
 from fleet.clock import NS_PER_S, Draws
 from fleet.effects import NodeId
 from fleet.kubelet.events import Reason
-from fleet.kubelet.pod_actions import compute_pod_actions, is_sidecar
+from fleet.kubelet.pod_actions import ProbeResults, compute_pod_actions, is_sidecar
 from fleet.kubelet.pod_events import back_off_texts, texts_of
 from fleet.kubelet.pod_workers import PodWorker, Stage, effective_grace_s
 from fleet.kubelet.turn import Turn
@@ -41,7 +41,7 @@ class KubeRuntimeManager:
     `config_error` says what the environment of a container lacks ("" for nothing).
     """
 
-    __slots__ = ("_back_off", "_config_error", "runtime")
+    __slots__ = ("_back_off", "_config_error", "probes", "runtime")
 
     def __init__(
         self,
@@ -53,6 +53,7 @@ class KubeRuntimeManager:
     ) -> None:
         self._back_off = BackOff()
         self._config_error = config_error
+        self.probes: ProbeResults | None = None
         self.runtime = Runtime(node, host_ip, pod_cidr, draws)
 
     def sync_pod(self, worker: PodWorker, turn: Turn) -> Progress:
@@ -97,7 +98,7 @@ class KubeRuntimeManager:
         pod = worker.pod
         sandbox = self.runtime.sandbox(pod.uid)
         assert sandbox is not None, pod.uid
-        actions = compute_pod_actions(pod, sandbox)
+        actions = compute_pod_actions(pod, sandbox, self.probes)
         if actions.kill_pod:
             worker.stage = Stage.STOP
             self.kill_pod(worker, sandbox, turn)

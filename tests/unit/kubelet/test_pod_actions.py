@@ -2,10 +2,11 @@ import pytest
 from pod_world import UID, container, make_pod
 
 from fleet.clock import Draws
-from fleet.kubelet.pod_actions import containers_to_start, is_done_but_for_sidecars, should_restart
-from fleet.objects import ContainerSpec, Pod
+from fleet.kubelet.pod_actions import KillReason, compute_pod_actions, should_restart
+from fleet.lifecycle_objects import ContainerLifecycle, RestartRule
+from fleet.objects import ContainerSpec, Pod, PodUid
 from fleet.pod_behavior import DEFAULT_BEHAVIOR
-from fleet.runtime import Runtime, Sandbox
+from fleet.runtime import Container, RunState, Runtime, Sandbox
 
 OK = ("true",)
 BAD = ("false",)
@@ -28,7 +29,7 @@ def after(pod: Pod, **runs: tuple[str, ...]) -> Sandbox:
 
 
 def names(pod: Pod, **runs: tuple[str, ...]) -> list[str]:
-    return [spec.name for spec in containers_to_start(pod, after(pod, **runs))]
+    return [spec.name for spec in compute_pod_actions(pod, after(pod, **runs)).start]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,76 @@ def test_ephemeral_containers_start_once_even_during_init() -> None:
 
 def test_only_sidecars_are_left() -> None:
     pod = make_pod(init_containers=(side("s"),), restart_policy="Never")
-    assert is_done_but_for_sidecars(pod, after(pod, s=RUNS, c=OK))
-    assert not is_done_but_for_sidecars(pod, after(pod, s=RUNS, c=RUNS))
-    assert not is_done_but_for_sidecars(pod, after(pod, s=RUNS))
-    assert not is_done_but_for_sidecars(pod, after(pod, s=OK, c=OK))
+    assert compute_pod_actions(pod, after(pod, s=RUNS, c=OK)).kill_pod
+    assert not compute_pod_actions(pod, after(pod, s=RUNS, c=RUNS)).kill_pod
+    assert not compute_pod_actions(pod, after(pod, s=RUNS)).kill_pod
+    assert not compute_pod_actions(pod, after(pod, s=OK, c=OK)).kill_pod
+
+
+def rule(action: str, operator: str, *values: int) -> ContainerLifecycle:
+    return ContainerLifecycle(restart_rules=(RestartRule(action, operator, values),))
+
+
+@pytest.mark.parametrize(
+    ("operator", "code", "again"),
+    [("In", 42, True), ("In", 1, False), ("NotIn", 42, False), ("NotIn", 1, True)],
+)
+def test_a_restart_rule_goes_before_the_policy(operator: str, code: int, *, again: bool) -> None:
+    spec = container(restart_policy="Never", life=rule("Restart", operator, 42))
+    assert should_restart(spec, make_pod(restart_policy="Never"), code) is again
+
+
+def test_rules_need_a_policy_of_the_container() -> None:
+    spec = container(life=rule("Restart", "In", 42))
+    assert not should_restart(spec, make_pod(restart_policy="Never"), 42)
+
+
+class Failing:
+    """A probe manager of which one probe of each container fails."""
+
+    def __init__(self, reason: KillReason | None, *, started: bool = True) -> None:
+        self.reason = reason
+        self.started = started
+
+    def failed_probe(self, uid: PodUid, container: Container) -> KillReason | None:
+        assert uid == UID
+        assert container.state is RunState.RUNNING
+        return self.reason
+
+    def is_started(self, uid: PodUid, spec: ContainerSpec, container: Container) -> bool:
+        assert uid == UID
+        assert container.name == spec.name
+        return self.started
+
+
+def test_a_failed_probe_kills_and_restarts() -> None:
+    pod = make_pod()
+    actions = compute_pod_actions(pod, after(pod, c=RUNS), Failing(KillReason.LIVENESS_PROBE))
+    message = "Container c failed liveness probe, will be restarted"
+    assert actions.kill == (("c", message, KillReason.LIVENESS_PROBE),)
+    assert actions.start == pod.containers
+    assert not actions.kill_pod
+
+
+def test_a_failed_probe_ends_a_pod_that_never_restarts() -> None:
+    pod = make_pod(restart_policy="Never")
+    probes = Failing(KillReason.STARTUP_PROBE)
+    assert compute_pod_actions(pod, after(pod, c=RUNS), probes).kill_pod
+    two = make_pod(container("c"), container("d", restart_policy="Always"), restart_policy="Never")
+    actions = compute_pod_actions(two, after(two, c=RUNS, d=RUNS), probes)
+    assert [each.message for each in actions.kill] == [
+        "Container c failed startup probe",
+        "Container d failed startup probe, will be restarted",
+    ]
+    assert [spec.name for spec in actions.start] == ["d"]
+
+
+def test_a_sidecar_that_is_not_started_holds_the_others_back() -> None:
+    pod = make_pod(init_containers=(side("s"), container("i")))
+    sandbox = after(pod, s=RUNS)
+    assert compute_pod_actions(pod, sandbox, Failing(None, started=False)).start == ()
+    assert compute_pod_actions(pod, sandbox, Failing(None)).start == (pod.init_containers[1],)
+    failed = Failing(KillReason.STARTUP_PROBE, started=False)
+    actions = compute_pod_actions(pod, sandbox, failed)
+    assert [each.message for each in actions.kill] == ["Init container s failed startup probe"]
+    assert actions.start == (pod.init_containers[0],)
