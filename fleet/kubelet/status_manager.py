@@ -297,7 +297,8 @@ def _stamp(status: PodStatus, old: PodStatus, wall_s: int) -> PodStatus:
     before = {each.type: each for each in old.conditions}
     stamped = []
     for each in status.conditions:
-        if each.type not in OWNED_CONDITIONS:
+        ours = each.type in OWNED_CONDITIONS
+        if not ours and (each.type != SHARED_CONDITION or each.transition_s):
             stamped.append(each)
             continue
         known = before.get(each.type)
@@ -355,9 +356,17 @@ def _owned(status: PodStatus) -> dict[str, tuple[str, str, str]]:
 def merge_pod_status(old: PodStatus, new: PodStatus, *, may_run: bool) -> PodStatus:
     """Merge what others own into our status; hold a terminal phase back while containers may run.
 
-    Source: mergePodStatus.
+    DisruptionTarget is ours too once the pod becomes terminal, and goes out with the phase.
+    Source: mergePodStatus. Differs: its transition is when the end was asked for.
     """
-    foreign = tuple(each for each in old.conditions if each.type not in OWNED_CONDITIONS)
+    ends = not may_run and new.phase in TERMINAL_PHASES and old.phase not in TERMINAL_PHASES
+    shared = tuple(each for each in new.conditions if ends and each.type == SHARED_CONDITION)
+    foreign = tuple(
+        each
+        for each in old.conditions
+        if each.type not in OWNED_CONDITIONS and not (shared and each.type == SHARED_CONDITION)
+    )
+    foreign = (*foreign, *shared)
     owned = tuple(each for each in new.conditions if each.type in OWNED_CONDITIONS)
     phase, reason, message = new.phase, new.reason, new.message
     if may_run and phase in TERMINAL_PHASES and old.phase not in TERMINAL_PHASES:

@@ -339,6 +339,17 @@ def test_merging_keeps_what_others_own_and_no_terminal_pod_ready() -> None:
     assert held.conditions[1].status == "True"
 
 
+def test_a_disruption_target_goes_out_with_the_terminal_phase() -> None:
+    target = PodCondition("DisruptionTarget", "True", "TerminationByKubelet", "", 7, 1)
+    old, new = status("Running", LB), status("Failed", target)
+    assert merge_pod_status(old, new, may_run=True).conditions == (LB,)
+    assert merge_pod_status(old, new, may_run=False).conditions == (LB, target)
+    foreign = target._replace(reason="EvictionByEvictionAPI")
+    merged = merge_pod_status(status("Running", foreign), new, may_run=False)
+    assert merged.conditions == (target,)
+    assert merge_pod_status(status("Failed", foreign), new, may_run=False).conditions == (foreign,)
+
+
 def test_late_replies_of_nobody_are_ignored() -> None:
     manager, pod = make()
     assert answer(manager, GET) == (None, [])
