@@ -151,6 +151,7 @@ class NodeModel:
     file_check_ns: int = 20 * NS_PER_S
     http_check_ns: int = 20 * NS_PER_S
     evented_pleg: bool = False
+    app_armor: bool = True  # the kernel of the nodes has it
 
     def ordinal(self, index: int) -> int:
         """Count the nodes of this profile before `index`, so that topology spreads per profile."""

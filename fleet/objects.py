@@ -35,7 +35,6 @@ class NodeView(NamedTuple):
     name: str
     uid: str
     resource_version: str
-    unschedulable: bool
     deleting: bool
     pod_cidrs: tuple[str, ...]
     labels: dict[str, str]

@@ -27,6 +27,7 @@ from fleet.kubelet.events import EventRecorder, Reason
 from fleet.kubelet.node_lease import OWNER_KEY, NodeLease
 from fleet.kubelet.node_status import REGISTER_KEY, STATUS_KEY, NodeInputs, NodeStatus
 from fleet.kubelet.runtime_state import HEALTHY, RuntimeState
+from fleet.kubelet.pod_admission import ADMIT_KEY
 from fleet.kubelet.sync_loop import SyncLoop
 from fleet.objects import EventType, NodeView, ObjectRef
 
@@ -151,6 +152,10 @@ class VirtualKubelet:
             self._on_csi_reply(call, reply, now_ns, out)
         elif op is Op.DELETE_RESOURCE_SLICES:
             self._on_slices_reply(call, reply, now_ns, out)
+        elif call.key.startswith(ADMIT_KEY):
+            if self.sync_loop is not None:
+                self.sync_loop.on_node_reply(call, reply, self.env, self._recorder, now_ns, out)
+                self._after_pods(now_ns, out)
         elif call.key == REGISTER_KEY:
             self._on_register_reply(reply, now_ns, out)
         else:
@@ -192,6 +197,14 @@ class VirtualKubelet:
 
     def _inputs(self, now_ns: int) -> NodeInputs:
         """Return what the condition setters draw from."""
+    def _new_sync_loop(self, now_ns: int) -> SyncLoop:
+        loop = SyncLoop(self.node, self.name, self.host_ip)
+        loop.pod_cidr = self.status.pod_cidr
+        loop.admission.state = self.status.state
+        if self._runtime_state is not None:
+            loop.network_error = self._runtime_state.network_error(now_ns)
+        return loop
+
         state = self._runtime_state
         causes = HEALTHY if state is None else state.causes(now_ns)
         csi_missing = self._csi is not None and not self._csi.is_initialized
@@ -297,8 +310,17 @@ class VirtualKubelet:
             status.on_node(view)
             self._report_ready(now_ns, out)
         status.arm(self._inputs(now_ns), self.env, now_ns, out)
-        if self.sync_loop is not None and status.pod_cidr:
-            self.sync_loop.pod_cidr = status.pod_cidr
+        if self.sync_loop is not None:
+            self.sync_loop.admission.state = status.state
+            if status.pod_cidr:
+                self.sync_loop.pod_cidr = status.pod_cidr
+
+    def _show_volumes(self, view: NodeView, now_ns: int, out: Outbox) -> None:
+        """Tell the volume manager what is attached, and what a kubelet before us left in use."""
+        if self.sync_loop is None and view.volumes_in_use and not self.env.light:
+            self.sync_loop = self._new_sync_loop(now_ns)
+        if self.sync_loop is not None and not self.env.light:
+            self.sync_loop.on_node(view, self.env, self._recorder, now_ns, out)
 
     def _report_ready(self, now_ns: int, out: Outbox) -> None:
         """Tell when the server's own view of Ready flips."""

@@ -14,6 +14,7 @@ fastNodeStatusUpdate; pkg/kubelet/nodestatus/setters.go.
 import enum
 from typing import NamedTuple
 
+from fleet.admission_objects import NO_STATE
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.effects import (
     ApiCall,
@@ -174,12 +175,12 @@ class NodeStatus:
         "_step_ns",
         "_ticked_ns",
         "_tries",
-        "_unschedulable",
         "conditions",
         "is_fast",
         "phase",
         "pod_cidr",
         "uid",
+        "state",
     )
 
     def __init__(self, node: NodeId) -> None:
@@ -189,7 +190,7 @@ class NodeStatus:
         self.conditions: tuple[NodeCondition, ...] = ()
         self.pod_cidr = ""  # as the informer shows it
         self._cidr_applied = ""
-        self._unschedulable = False  # as the informer shows it
+        self.state = NO_STATE  # as the informer shows it
         self._schedulable = True  # as the last computation left it
         self._step_ns = REGISTER_FIRST_NS
         self._started_ns = 0
@@ -259,7 +260,7 @@ class NodeStatus:
             return
         self.uid = view.uid
         self.conditions = view.conditions
-        self._unschedulable = view.unschedulable
+        self.state = view.state
         self.pod_cidr = view.pod_cidrs[0] if view.pod_cidrs else ""
 
     def report_created(
@@ -345,10 +346,10 @@ class NodeStatus:
         self, view: NodeView, inputs: NodeInputs, env: Environment, now_ns: int, out: Outbox
     ) -> list[Reason]:
         """Try with the Node as a GET showed it; the informer's view stays, as in the lister."""
-        shown = self.uid, self.conditions, self._unschedulable, self.pod_cidr
+        shown = self.uid, self.conditions, self.state, self.pod_cidr
         self.on_node(view)
         events = self._try(inputs, env, now_ns, out)
-        self.uid, self.conditions, self._unschedulable, self.pod_cidr = shown
+        self.uid, self.conditions, self.state, self.pod_cidr = shown
         return events
 
     def _try(self, inputs: NodeInputs, env: Environment, now_ns: int, out: Outbox) -> list[Reason]:
@@ -407,15 +408,16 @@ class NodeStatus:
         conditions, _ = compute_conditions(self.conditions, inputs, env.wall_s(now_ns))
         return (
             (self.pod_cidr != self._cidr_applied and not env.light)
-            or self._unschedulable is self._schedulable
+            or self.state.unschedulable is self._schedulable
+            or inputs.volumes_in_use is not None
             or has_changed(self.conditions, conditions)
         )
 
     def _schedulable_events(self) -> list[Reason]:
         """Source: recordNodeSchedulableEvent."""
-        if self._unschedulable is not self._schedulable:
+        if self.state.unschedulable is not self._schedulable:
             return []
-        self._schedulable = not self._unschedulable
+        self._schedulable = not self.state.unschedulable
         return [Reason.NODE_SCHEDULABLE if self._schedulable else Reason.NODE_NOT_SCHEDULABLE]
 
     def _arm_fast(self, now_ns: int, out: Outbox) -> None:

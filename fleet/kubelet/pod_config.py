@@ -76,7 +76,7 @@ class PodConfig:
             _share_spec(known, pod)
         if differs:
             return (PodUpdate(PodOp.DELETE if pod.deleting else PodOp.UPDATE, pod),)
-        if known.status != pod.status:
+        if known.status != pod.status or known.admission != pod.admission:
             return (PodUpdate(PodOp.RECONCILE, pod),)
         pod.status = known.status  # one copy of equal values
         return ()
@@ -115,6 +115,8 @@ def _share_spec(known: Pod, pod: Pod) -> None:
     pod.init_containers = known.init_containers
     pod.ephemeral_containers = known.ephemeral_containers
     pod.volumes = known.volumes
+    if pod.admission == known.admission:  # else its claims were named
+        pod.admission = known.admission
 
 
 def differs_semantically(known: Pod, new: Pod) -> bool:

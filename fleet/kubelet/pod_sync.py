@@ -96,14 +96,6 @@ class PodSyncer:
             worker.state = WorkerState.TERMINATED
             worker.seen_ns = -1
 
-    def admit(self, worker: PodWorker, turn: Turn) -> Rejection | None:
-        """Ask whether a pod that is new here may run; None: it may.
-
-        Source: pkg/kubelet/kubelet.go, HandlePodAdditions; allocation_manager.go, AddPod.
-        """
-        del worker, turn
-        return None
-
     def reject(self, worker: PodWorker, rejection: Rejection, turn: Turn) -> None:
         """Report that a pod may not run, and leave it at that. Source: rejectPod."""
         pod = worker.pod

@@ -23,6 +23,7 @@ from fleet.effects import (
 )
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import EventRecorder
+from fleet.kubelet.pod_admission import PodAdmission
 from fleet.kubelet.pod_config import PodConfig, PodOp, PodUpdate
 from fleet.kubelet.pod_sync import PodSyncer
 from fleet.kubelet.pod_workers import PodWorker, WorkerState
@@ -41,6 +42,7 @@ class SyncLoop:
         "_node",
         "_syncer",
         "_workers",
+        "admission",
         "name",
         "network_error",
         "pod_cidr",
@@ -54,6 +56,7 @@ class SyncLoop:
         self._host_ip = host_ip
         self._config = PodConfig()
         self._workers: dict[PodUid, PodWorker] = {}
+        self.admission = PodAdmission(name)
         self._syncer: PodSyncer | None = None
 
     def on_watch_event(
@@ -136,6 +139,21 @@ class SyncLoop:
                 self._report_started(worker, status, reply.arrived_ns or now_ns, out)
         self._send_statuses(syncer, turn)
 
+    def on_node_reply(
+        self,
+        call: ApiCall,
+        reply: Reply,
+        env: Environment,
+        recorder: EventRecorder,
+        now_ns: int,
+        out: Outbox,
+    ) -> None:
+        """Take the Node that was read for the admission of a pod."""
+        turn = Turn(self._node, env, recorder, now_ns, out)
+        syncer = self._syncer_for(env)
+        self.admission.on_node(call, reply, self._workers, syncer, turn)
+        self._send_statuses(syncer, turn)
+
     def is_idle(self) -> bool:
         """Return whether no pod is left."""
         return not self._workers and not len(self._config)
@@ -170,11 +188,8 @@ class SyncLoop:
             turn.out.append(Report(self._node, Milestone.POD_ADDED))
             syncer.adopt(worker, turn)
             worker.on_pod(pod)
-            rejection = None
             if worker.state is WorkerState.SYNC:
-                rejection = syncer.admit(worker, turn)
-            if rejection is not None:
-                syncer.reject(worker, rejection, turn)
+                self.admission.on_addition(worker, self._workers, syncer, turn)
             else:
                 syncer.sync(worker, turn)
         else:
@@ -199,6 +214,8 @@ class SyncLoop:
         syncer.statuses.on_pod(pod, turn.now_ns, turn.out)
         if worker.on_pod(pod):
             syncer.interrupt(worker, turn)
+        elif self.admission.holds(worker):
+            return
         elif update.op is PodOp.UPDATE or (
             pod.readiness_gates and pod.status.conditions != old.status.conditions
         ):
@@ -224,6 +241,8 @@ class SyncLoop:
 
     def _send_statuses(self, syncer: PodSyncer, turn: Turn) -> None:
         """Send the statuses that are due, until one request is in flight."""
+        if self.admission.is_holding:
+            self.admission.release_ready(self._workers, syncer, turn)
         while (uid := syncer.statuses.next()) is not None:
             worker = self._workers.get(uid)
             may_run = worker is not None and self._may_run(worker, syncer, turn.env)
@@ -243,6 +262,7 @@ class SyncLoop:
     def _drop_if_done(self, worker: PodWorker, syncer: PodSyncer) -> None:
         if worker.removed and worker.state is WorkerState.FINISHED:
             syncer.statuses.forget(worker.pod.uid)  # as HandlePodCleanups
+            self.admission.forget(worker.pod.uid)
             self._workers.pop(worker.pod.uid, None)
 
 

@@ -22,7 +22,8 @@ from fleet.objects import (
     ObjectMeta,
     Token,
 )
-from fleet.wire.decode_pod import decode_pod, decode_pod_view
+from fleet.wire.decode_admission import node_state
+from fleet.wire.decode_pod import decode_pod, decode_pod_view, share
 from fleet.wire.times import parse_rfc3339
 
 __all__ = [
@@ -105,7 +106,6 @@ def decode_node(body: bytes | dict[str, Any]) -> NodeView:
         name=meta["name"],
         uid=meta["uid"],
         resource_version=meta["resourceVersion"],
-        unschedulable=spec.get("unschedulable", False),
         deleting="deletionTimestamp" in meta,
         pod_cidrs=tuple(cidrs),
         labels=meta.get("labels", {}),
@@ -116,6 +116,7 @@ def decode_node(body: bytes | dict[str, Any]) -> NodeView:
         conditions=tuple(map(_node_condition, status.get("conditions", ()))),
         boot_id=status.get("nodeInfo", {}).get("bootID", ""),
         volumes_attached=tuple(each["name"] for each in status.get("volumesAttached", ())),
+        state=share(node_state(obj)),
     )
 
 

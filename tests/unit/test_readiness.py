@@ -12,7 +12,6 @@ def view(name: str = "n", status: str = "True", *taints: str) -> NodeView:
         name=name,
         uid="u",
         resource_version="1",
-        unschedulable=False,
         deleting=False,
         pod_cidrs=(),
         labels={},

@@ -34,7 +34,6 @@ def view(conditions: tuple[NodeCondition, ...] = (), **fields: object) -> NodeVi
         name="n",
         uid="uid-1",
         resource_version="5",
-        unschedulable=False,
         deleting=False,
         pod_cidrs=(),
         labels=dict(model().labels),

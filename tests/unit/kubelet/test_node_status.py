@@ -1,6 +1,7 @@
 import pytest
 from node_world import EXISTS, LOST, NODE, OK, REFUSED, START_S, environment, node_reply, view
 
+from fleet.admission_objects import NodeState
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.effects import (
     ApiCall,
@@ -261,7 +262,7 @@ def test_the_fast_loop_gives_up_after_two_minutes() -> None:
 def test_a_cordon_is_an_event_at_the_next_tick() -> None:
     status = registered()
     effects: Outbox = []
-    status.on_node(view(conditions(), unschedulable=True))
+    status.on_node(view(conditions(), state=NodeState(unschedulable=True)))
     assert status.sync(READY, ENV, 20 * NS_PER_S, effects) == [Reason.NODE_NOT_SCHEDULABLE]
 
 

@@ -420,7 +420,7 @@ def test_nodes() -> None:
     }
     node = decode_node(orjson.dumps(obj))
     assert (node.name, node.uid, node.resource_version) == ("n", "u", "3")
-    assert (node.unschedulable, node.deleting) == (True, False)
+    assert (node.state.unschedulable, node.deleting) == (True, False)
     assert node.pod_cidrs == ("10.244.1.0/24",)
     assert node.taints == (("k", "", "NoSchedule"),)
     assert node.conditions == (NodeCondition("Ready", "True", "KubeletReady", "m", AT_S, AT_S),)

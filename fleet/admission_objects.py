@@ -1,0 +1,93 @@
+"""What admission and the device managers read of pods and nodes: records that templates share.
+
+Nearly every field of nearly every pod is the default, and a pod whose fields all are is `PLAIN`.
+"""
+
+from typing import NamedTuple
+
+
+class HostPort(NamedTuple):
+    """A port of the node that a pod takes."""
+
+    protocol: str
+    ip: str  # "0.0.0.0" for all
+    port: int
+
+
+class NodeRequirement(NamedTuple):
+    """Source: core/v1 NodeSelectorRequirement."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...]
+    is_field: bool = False  # of matchFields, where only metadata.name exists
+
+
+class DeviceRequest(NamedTuple):
+    """An extended resource in the limits of a container."""
+
+    container: str
+    resource: str
+    count: int
+    reusable: bool = False  # an init container's that ends: the next container may have them
+
+
+class PodClaim(NamedTuple):
+    """An entry of spec.resourceClaims, with the name that the status gives a generated claim."""
+
+    name: str
+    claim: str  # the ResourceClaim's name, "" when there is none (yet)
+    generated: bool = False  # made from a template: the pod must own it
+    is_needless: bool = False  # the status says that no claim was made for it
+
+
+class ContainerClaim(NamedTuple):
+    """An entry of a container's resources.claims."""
+
+    container: str
+    claim: str
+    request: str
+
+
+class AdmissionSpec(NamedTuple):
+    """What decides whether a node takes a pod, apart from tolerations, priority and QoS class."""
+
+    requests: tuple[tuple[str, int], ...] = ()  # of the whole pod; cpu in thousandths
+    ports: tuple[HostPort, ...] = ()
+    node_selector: tuple[tuple[str, str], ...] = ()
+    node_affinity: tuple[tuple[NodeRequirement, ...], ...] | None = None  # one of these terms
+    os: str = ""
+    sysctls: tuple[str, ...] = ()
+    host_ipc: bool = False
+    strict_groups: bool = False  # supplementalGroupsPolicy: Strict
+    app_armor: bool = False  # a profile other than Unconfined
+    pod_level: bool = False  # resources of the pod as a whole
+    features: tuple[str, ...] = ()  # what the node must declare
+    devices: tuple[DeviceRequest, ...] = ()
+    claims: tuple[PodClaim, ...] = ()
+    container_claims: tuple[ContainerClaim, ...] = ()
+
+
+PLAIN = AdmissionSpec()
+
+
+class NodeState(NamedTuple):
+    """What of a Node's own object decides about pods; nodes of one kind and zone share it."""
+
+    unschedulable: bool = False
+    labels: tuple[tuple[str, str], ...] = ()  # without a hostname that is the node's name
+    taints: tuple[tuple[str, str, str], ...] = ()  # those of effect NoExecute
+    extended: tuple[tuple[str, int, int], ...] = ()  # resource, capacity, allocatable (-1: none)
+    annotations: tuple[tuple[str, str], ...] = ()  # only those under fleet.emulator/
+
+
+NO_STATE = NodeState()
+
+
+def is_extended(resource: str) -> bool:
+    """Return whether a resource is an extended one.
+
+    Source: pkg/apis/core/v1/helper/helpers.go, IsExtendedResourceName.
+    """
+    native = "/" not in resource or "kubernetes.io/" in resource
+    return not native and not resource.startswith("requests.")
