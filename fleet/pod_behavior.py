@@ -6,7 +6,7 @@ it, the container's own command. A container of which nobody says how it ends ru
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal, NamedTuple
 
@@ -20,6 +20,13 @@ from fleet.image_behavior import (
     ImageBehavior,
     ImageBehaviorSpec,
 )
+from fleet.lifecycle_behavior import (
+    LIFECYCLE_ANNOTATIONS,
+    USUAL_LIFE,
+    LifecycleBehavior,
+    LifecycleSpec,
+    lifecycle_with_annotations,
+)
 from fleet.probe_behavior import (
     ALL_GOOD,
     PROBE_ANNOTATIONS,
@@ -30,6 +37,7 @@ from fleet.probe_behavior import (
 from fleet.quantity import parse_positive_duration
 from fleet.schema import Metadata, Spec
 from fleet.usage import UNDECLARED, USAGE_ANNOTATIONS, Usage, UsageSpec, usage_with_annotations
+from fleet.volume_behavior import VolumeBehavior, VolumeBehaviorSpec, compile_volumes
 
 SANDBOX_DELAY = constant(100_000_000)
 """To create the sandbox and its network: what containerd with a CNI plugin takes at best."""
@@ -39,13 +47,24 @@ START_DELAY = constant(50_000_000)
 START_DELAY_ANNOTATION = "fleet.emulator/start-delay"
 RUN_TIME_ANNOTATION = "fleet.emulator/run-time"
 EXIT_CODE_ANNOTATION = "fleet.emulator/exit-code"
-_OVERRIDES = (
-    START_DELAY_ANNOTATION,
-    RUN_TIME_ANNOTATION,
-    EXIT_CODE_ANNOTATION,
-    *USAGE_ANNOTATIONS,
+EXIT_REASON_ANNOTATION = "fleet.emulator/exit-reason"
+PREFIX = "fleet.emulator/"
+_OPTIONS = frozenset(
+    key.removeprefix(PREFIX)
+    for key in (
+        START_DELAY_ANNOTATION,
+        RUN_TIME_ANNOTATION,
+        EXIT_CODE_ANNOTATION,
+        EXIT_REASON_ANNOTATION,
+        *USAGE_ANNOTATIONS,
+        *IMAGE_ANNOTATIONS,
+        *PROBE_ANNOTATIONS,
+        *LIFECYCLE_ANNOTATIONS,
+    )
 )
 EXIT_CODE_MAX = 255
+OOM_REASON = "OOMKilled"
+OOM_EXIT_CODE = 137
 
 Labels = Mapping[str, str] | tuple[tuple[str, str], ...]
 """Labels or annotations, as a mapping or as the pairs that pod records keep."""
@@ -108,6 +127,7 @@ class ContainerBehaviorSpec(Spec):
     usage: UsageSpec = UsageSpec()
     image: ImageBehaviorSpec | None = None
     probes: ProbesSpec = ProbesSpec()
+    lifecycle: LifecycleSpec = LifecycleSpec()
 
 
 class PodBehaviorSpec(Spec):
@@ -116,6 +136,7 @@ class PodBehaviorSpec(Spec):
     pod_selector: PodSelector = PodSelector()
     sandbox_delay: DistributionField | None = None
     containers: tuple[ContainerBehaviorSpec, ...] = ()
+    volumes: tuple[VolumeBehaviorSpec, ...] = ()
 
 
 class PodBehaviorManifest(Spec):
@@ -135,6 +156,7 @@ class PodBehaviorManifest(Spec):
             selector=spec.pod_selector,
             sandbox_delay=SANDBOX_DELAY if sandbox is None else sandbox.compiled(),
             containers=tuple(_compile_container(container) for container in spec.containers),
+            volumes=compile_volumes(spec.volumes),
         )
 
 
@@ -148,13 +170,22 @@ class ContainerBehavior(NamedTuple):
     usage: Usage = UNDECLARED
     image: ImageBehavior = DEFAULT_IMAGE
     probes: Probes = ALL_GOOD
+    life: LifecycleBehavior = USUAL_LIFE
+    exit_codes: tuple[int, ...] = ()  # of the first run, the second, ...; the last one repeats
 
-    def outcome(self, u: float) -> Outcome | None:
+    def outcome(self, u: float, attempt: int = 0) -> Outcome | None:
         """Pick one of the declared outcomes by a number of [0, 1); None when none is declared."""
+        if not self.outcomes:
+            return None
+        chosen = self.outcomes[-1]
         for outcome, share in zip(self.outcomes, self.shares, strict=True):
             if u < share:
-                return outcome
-        return self.outcomes[-1] if self.outcomes else None
+                chosen = outcome
+                break
+        if self.exit_codes:
+            code = self.exit_codes[min(attempt, len(self.exit_codes) - 1)]
+            return _with_code(chosen, code)
+        return chosen
 
 
 DEFAULT_CONTAINER = ContainerBehavior()
@@ -167,6 +198,7 @@ class PodBehavior(NamedTuple):
     selector: PodSelector
     sandbox_delay: Distribution = SANDBOX_DELAY
     containers: tuple[ContainerBehavior, ...] = ()
+    volumes: tuple[VolumeBehavior, ...] = ()
 
     def container(self, name: str) -> ContainerBehavior:
         """Return what a container does: the first entry whose pattern fits."""
@@ -176,10 +208,15 @@ class PodBehavior(NamedTuple):
         return DEFAULT_CONTAINER
 
     def outcome(
-        self, name: str, command: tuple[str, ...], args: tuple[str, ...], u: float
+        self,
+        name: str,
+        command: tuple[str, ...],
+        args: tuple[str, ...],
+        u: float,
+        attempt: int = 0,
     ) -> Outcome | None:
         """Return how a container ends: as declared, else as its command says; None: never."""
-        return self.container(name).outcome(u) or outcome_of_command(command, args)
+        return self.container(name).outcome(u, attempt) or outcome_of_command(command, args)
 
 
 DEFAULT_BEHAVIOR = PodBehavior("default", PodSelector())
@@ -199,46 +236,71 @@ def select_behavior(
     if not annotations:
         return chosen
     notes = dict(annotations)
-    if not any(key in notes for key in (*_OVERRIDES, *IMAGE_ANNOTATIONS, *PROBE_ANNOTATIONS)):
+    if not any(key.partition(".")[0] in _OPTIONS for key in _without_prefix(notes)):
         return chosen
     return _overridden(chosen, notes)
 
 
+def _without_prefix(notes: Mapping[str, str]) -> Iterator[str]:
+    return (key.removeprefix(PREFIX) for key in notes if key.startswith(PREFIX))
+
+
 def _overridden(behavior: PodBehavior, notes: Mapping[str, str]) -> PodBehavior:
-    """Apply the annotations of a pod to all its containers.
+    """Apply the annotations of a pod: `option` to all its containers, `option.name` to one.
 
     A value that cannot be read is ignored: a kubelet has no one to refuse an annotation to.
     """
-    delay_ns = _duration(notes.get(START_DELAY_ANNOTATION))
-    run_time_ns = _duration(notes.get(RUN_TIME_ANNOTATION))
-    code = _exit_code(notes.get(EXIT_CODE_ANNOTATION))
+    names = sorted({key.partition(".")[2] for key in _without_prefix(notes)} - {""})
     containers = []
-    for container in (*behavior.containers, DEFAULT_CONTAINER):
-        changed = container._replace(image=container.image.annotated(notes))
-        if delay_ns is not None:
-            changed = changed._replace(start_delay=constant(delay_ns))
-        if run_time_ns is not None or code is not None:
-            after = None if run_time_ns is None else constant(run_time_ns)
-            changed = _with_outcome(changed, after, code)
-        usage = usage_with_annotations(changed.usage, notes)
-        if usage is not changed.usage:
-            changed = changed._replace(usage=usage)
-        containers.append(changed._replace(probes=probes_with_annotations(changed.probes, notes)))
+    for name in names:
+        suffix = f".{name}"
+        own = {key.removesuffix(suffix): notes[key] for key in notes if key.endswith(suffix)}
+        container = behavior.container(name)._replace(pattern=name)
+        containers.append(_annotated(container, {**notes, **own}))
+    every = (*behavior.containers, DEFAULT_CONTAINER)
+    containers += [_annotated(container, notes) for container in every]
     return behavior._replace(containers=tuple(containers))
 
 
+def _annotated(container: ContainerBehavior, notes: Mapping[str, str]) -> ContainerBehavior:
+    delay_ns = _duration(notes.get(START_DELAY_ANNOTATION))
+    run_time_ns = _duration(notes.get(RUN_TIME_ANNOTATION))
+    codes = _exit_codes(notes.get(EXIT_CODE_ANNOTATION))
+    reason = notes.get(EXIT_REASON_ANNOTATION, "")
+    if reason == OOM_REASON and not codes:
+        codes = (OOM_EXIT_CODE,)
+    if delay_ns is not None:
+        container = container._replace(start_delay=constant(delay_ns))
+    if run_time_ns is not None or codes or reason:
+        after = None if run_time_ns is None else constant(run_time_ns)
+        container = _with_outcome(container, after, codes, reason)
+    return container._replace(
+        image=container.image.annotated(notes),
+        usage=usage_with_annotations(container.usage, notes),
+        probes=probes_with_annotations(container.probes, notes),
+        life=lifecycle_with_annotations(container.life, notes),
+    )
+
+
 def _with_outcome(
-    container: ContainerBehavior, after: Distribution | None, code: int | None
+    container: ContainerBehavior, after: Distribution | None, codes: tuple[int, ...], reason: str
 ) -> ContainerBehavior:
-    """Replace the run time, the exit code or both of every outcome."""
+    """Replace the run time, the exit code, the reason or all of them of every outcome."""
     outcomes = container.outcomes or (Outcome(ZERO),)
     shares = container.shares or (1.0,)
     changed = []
     for outcome in outcomes:
-        exit_code = outcome.exit_code if code is None else code
-        reason = outcome.reason if exit_code == outcome.exit_code else ""
-        changed.append(Outcome(after or outcome.after, exit_code, reason))
-    return container._replace(outcomes=tuple(changed), shares=shares)
+        new = outcome if after is None else outcome._replace(after=after)
+        if codes:
+            new = _with_code(new, codes[0])
+        changed.append(new._replace(reason=reason) if reason else new)
+    several = codes if len(codes) > 1 else ()
+    return container._replace(outcomes=tuple(changed), shares=shares, exit_codes=several)
+
+
+def _with_code(outcome: Outcome, code: int) -> Outcome:
+    """Return an outcome with another exit code; a reason does not outlive the code it is for."""
+    return outcome if code == outcome.exit_code else Outcome(outcome.after, code)
 
 
 def _duration(text: str | None) -> int | None:
@@ -250,11 +312,13 @@ def _duration(text: str | None) -> int | None:
         return None
 
 
-def _exit_code(text: str | None) -> int | None:
-    if text is None or not text.isascii() or not text.isdigit() or len(text) > 3:
-        return None
-    code = int(text)
-    return code if code <= EXIT_CODE_MAX else None
+def _exit_codes(text: str | None) -> tuple[int, ...]:
+    """Read one code, or those of the first, the second, ... run, separated by commas."""
+    parts = [part.strip() for part in (text or "").split(",")]
+    if not all(part.isascii() and part.isdigit() and len(part) <= 3 for part in parts):
+        return ()
+    codes = tuple(map(int, parts))
+    return codes if max(codes) <= EXIT_CODE_MAX else ()
 
 
 def _compile_container(spec: ContainerBehaviorSpec) -> ContainerBehavior:
@@ -270,6 +334,7 @@ def _compile_container(spec: ContainerBehaviorSpec) -> ContainerBehavior:
         ),
         shares=tuple(share / total for share in itertools.accumulate(weights)),
         usage=spec.usage.compiled(),
+        life=spec.lifecycle.compiled(),
         image=DEFAULT_IMAGE if spec.image is None else spec.image.compiled(),
         probes=spec.probes.compiled(),
     )
