@@ -57,6 +57,12 @@ def _amounts(given: dict[str, str] | None) -> Amounts:
     )
 
 
+def amount_text(resources_json: bytes, kind: str, resource: str) -> str:
+    """Print one amount of `kind` requests or limits as Kubernetes does, "0" when there is none."""
+    found = orjson.loads(resources_json) if resources_json else {}
+    return str(parse_quantity(found.get(kind, {}).get(resource, "0")))
+
+
 class ContainerUsage(NamedTuple):
     """The curves of one container, from its start on."""
 

@@ -64,6 +64,7 @@ class Timer(enum.IntEnum):
     EVENT_SEND = 10
     VOLUMES = 11
     RESOURCE_SLICES = 12
+    EVICTION = 20  # the eviction manager's next pass, or memory is used up
     CALL_RETRY = 13  # the reactor's own: a 429 or 5xx with Retry-After
     RUNTIME_STATE = 14  # the health of the runtime changes, or the sync loop goes on
 
@@ -148,6 +149,7 @@ class EventObject(NamedTuple):
     times: int
     first_s: int  # wall
     last_s: int
+    annotations: tuple[tuple[str, str], ...] = ()
 
 
 Payload = (

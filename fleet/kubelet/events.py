@@ -60,6 +60,9 @@ class Reason(enum.Enum):
     NODE_HAS_SUFFICIENT_PID = ("NodeHasSufficientPID", False)
     NODE_HAS_INSUFFICIENT_PID = ("NodeHasInsufficientPID", False)
     INVALID_DISK_CAPACITY = ("InvalidDiskCapacity", True)
+    EVICTION_THRESHOLD_MET = ("EvictionThresholdMet", True)
+    SYSTEM_OOM = ("SystemOOM", True)
+    EVICTED = ("Evicted", True)
     REBOOTED = ("Rebooted", True)
     PULLING = ("Pulling", False)
     PULLED = ("Pulled", False)
@@ -145,6 +148,7 @@ class EventRecorder:
         env: Environment,
         now_ns: int,
         out: Outbox,
+        annotations: tuple[tuple[str, str], ...] = (),
     ) -> None:
         """Record one event the way client-go would: group, count, then drop what is spam.
 
@@ -177,6 +181,7 @@ class EventRecorder:
             count,
             first_ns // NS_PER_S,
             wall_ns // NS_PER_S,
+            annotations,
         )
         op = Op.CREATE_EVENT if count == 1 else Op.PATCH_EVENT
         self._enqueue(ApiCall(self._node, op, name, event), out)

@@ -266,6 +266,12 @@ class PodSyncer:
         if change_ns != NEVER:
             turn.wait(worker, self.pleg.next_relist_ns(max(change_ns, turn.now_ns + 1)))
 
+    def on_runtime_changed(self, worker: PodWorker, turn: Turn) -> None:
+        """Have the next relist see a change that was not planned, such as an OOM kill."""
+        if worker.stage is Stage.IDLE and worker.state is WorkerState.SYNC:
+            worker.due_ns = 0
+            self._watch_runtime(worker, turn)
+
     def _relist(self, worker: PodWorker, turn: Turn) -> None:
         """Look at the runtime as the periodic relist does; sync the pod if something changed."""
         uid = worker.pod.uid

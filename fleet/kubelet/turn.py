@@ -30,12 +30,19 @@ class Turn(NamedTuple):
         return self.env.model.behavior_for(pod.labels, pod.namespace, pod.annotations)
 
     def event(
-        self, pod: Pod, reason: AnyReason, message: str, spec: ContainerSpec | None = None
+        self,
+        pod: Pod,
+        reason: AnyReason,
+        message: str,
+        spec: ContainerSpec | None = None,
+        annotations: tuple[tuple[str, str], ...] = (),
     ) -> None:
         """Record an event about a pod, or about one of its containers; `light` has none."""
         if not self.env.light:
             about = pod_ref(pod, spec)
-            self.recorder.event(about, reason, message, self.env, self.now_ns, self.out)
+            self.recorder.event(
+                about, reason, message, self.env, self.now_ns, self.out, annotations
+            )
 
     def wait(self, worker: PodWorker, due_ns: int) -> None:
         """Wait for the runtime: the stage of the worker is over at `due_ns`."""

@@ -71,7 +71,7 @@ TOKEN_BODY = (
     b'"apiVersion":"v1","name":"%b","uid":"%b"}},"status":{"token":"","expirationTimestamp":null}}'
 )
 EVENT_BODY = (
-    b'{"kind":"Event","apiVersion":"v1","metadata":{"name":"%b","namespace":"%b"},'
+    b'{"kind":"Event","apiVersion":"v1","metadata":{"name":"%b","namespace":"%b"%b},'
     b'"involvedObject":{%b},"reason":"%b","message":%b,"source":{"component":"kubelet",'
     b'"host":"%b"},"firstTimestamp":"%b","lastTimestamp":"%b","count":%d,"type":"%b",'
     b'"eventTime":null,"reportingComponent":"kubelet","reportingInstance":"%b"}'
@@ -361,9 +361,13 @@ def _create_event(call: ApiCall, caller: Caller) -> Request:
     event = call.payload
     assert isinstance(event, EventObject), event
     namespace = event.about.namespace.encode() or b"default"
+    notes = b""
+    if event.annotations:
+        notes = b',"annotations":' + orjson.dumps(dict(event.annotations))
     body = EVENT_BODY % (
         event.name.encode(),
         namespace,
+        notes,
         _involved_object(event.about),
         event.reason.encode(),
         orjson.dumps(event.message),

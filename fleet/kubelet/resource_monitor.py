@@ -1,0 +1,245 @@
+"""ResourceMonitor: the eviction manager and the OOM watcher of a node, over its pods.
+
+Made when usage may cross a threshold: the profile declares what a node uses, a pod's behaviour
+declares what it uses, or the defaults could reach a threshold. One timer is set, for the next
+instant at which either has something to do. Dropped when nothing is left to watch.
+Source: pkg/kubelet/kubelet.go, initializeRuntimeDependentModules; pkg/kubelet/kubelet_pods.go,
+filterOutInactivePods; pkg/kubelet/pod_workers.go, killPodNow.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+
+from fleet.config import NodeModel
+from fleet.effects import NodeId, SetTimer, Timer
+from fleet.kubelet.events import Reason
+from fleet.kubelet.eviction_manager import EVICTED, Eviction, EvictionManager, Reclaim
+from fleet.kubelet.eviction_signals import is_met, observations_of, thresholds_of
+from fleet.kubelet.oom_watcher import (
+    choose_victim,
+    is_oom,
+    is_system_oom,
+    next_oom_ns,
+    system_oom_message,
+)
+from fleet.kubelet.pod_sync import PodSyncer
+from fleet.kubelet.pod_workers import PodKill, PodWorker, WorkerState
+from fleet.kubelet.stats_provider import (
+    NodeStats,
+    PodTerms,
+    node_capacity,
+    node_stats,
+    node_terms,
+    pod_terms,
+    system_usage,
+)
+from fleet.kubelet.status_generate import TERMINAL_PHASES
+from fleet.kubelet.turn import Turn
+from fleet.objects import ObjectRef, Pod, PodCondition, PodUid
+from fleet.pod_behavior import PodBehavior
+from fleet.quantity import parse_quantity
+from fleet.runtime import NEVER
+from fleet.usage import UNDECLARED
+
+POD_MEMORY_MAX = 16 << 20
+POD_DISK_MAX = 1 << 20
+POD_INODES_MAX = 100
+POD_PIDS_MAX = 10
+"""More than a pod uses of which nothing is declared, and that requests nothing."""
+THRESHOLD_MET = "Attempting to reclaim %s"
+DISRUPTION_TARGET = "DisruptionTarget"
+TERMINATION_BY_KUBELET = "TerminationByKubelet"
+
+Workers = Mapping[PodUid, PodWorker]
+
+
+@lru_cache(maxsize=256)
+def is_always_needed(model: NodeModel) -> bool:
+    """Return whether nodes of a profile may come under pressure though no pod declares its usage.
+
+    That is so if the profile says what they use, or if full of default pods they would.
+    """
+    if model.usage != UNDECLARED:
+        return True
+    capacity = node_capacity(model)
+    system = system_usage(model)
+    pods = model.pods_max
+    disk = parse_quantity(model.allocatable["ephemeral-storage"]).value // 2 + pods * POD_DISK_MAX
+    memory = parse_quantity(model.allocatable["memory"]).value // 2 + pods * POD_MEMORY_MAX
+    full = NodeStats(
+        memory_capacity=capacity.memory,
+        memory=system.memory.ceiling() + memory,
+        pods_memory_limit=model.pods_memory_bytes,
+        pods_memory=memory,
+        disk_capacity=capacity.disk,
+        disk=system.ephemeral.ceiling() + disk,
+        inodes_capacity=capacity.inodes,
+        inodes=system.inodes.ceiling() + pods * POD_INODES_MAX,
+        pids_max=model.pids_max,
+        pids=system.pids.ceiling() + pods * POD_PIDS_MAX,
+    )
+    observations = observations_of(full)
+    return any(is_met(each, observations) for each in thresholds_of(model))
+
+
+def declares_usage(behavior: PodBehavior) -> bool:
+    """Return whether a behaviour says what any container uses."""
+    return any(each.usage != UNDECLARED for each in behavior.containers)
+
+
+class ResourceMonitor:
+    """Watches what is used of one node."""
+
+    __slots__ = (
+        "_due_ns",
+        "_is_always_needed",
+        "_name",
+        "_node",
+        "_oom_ns",
+        "_pass_ns",
+        "_started_ns",
+        "evictions",
+    )
+
+    def __init__(self, node: NodeId, name: str, started_ns: int, model: NodeModel) -> None:
+        self._node = node
+        self._name = name
+        self._started_ns = started_ns
+        self._due_ns = 0  # the timer that counts
+        self._pass_ns = NEVER
+        self._oom_ns = NEVER
+        self._is_always_needed = is_always_needed(model)
+        self.evictions = EvictionManager(started_ns)
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether a node without pods needs no monitor any more."""
+        return self.evictions.is_quiet and not self._is_always_needed
+
+    @property
+    def pressures(self) -> tuple[str, ...]:
+        """Return the conditions that the node is under."""
+        return self.evictions.conditions
+
+    def on_change(self, workers: Workers, syncer: PodSyncer, turn: Turn) -> None:
+        """Look at the pods again: one was started, or ended, or went."""
+        if self.evictions.evicted and all(
+            _is_finished(workers.get(PodUid(uid))) for uid in self.evictions.evicted
+        ):
+            self.evictions.on_cleaned_up(turn.now_ns)
+        self._plan(workers, syncer, turn)
+
+    def on_timer(self, workers: Workers, syncer: PodSyncer, turn: Turn) -> None:
+        """Do what is due."""
+        if not self._due_ns or turn.now_ns < self._due_ns:
+            return
+        self._due_ns = 0
+        if turn.now_ns >= self._oom_ns:
+            self._kill_for_memory(workers, syncer, turn)
+        if turn.now_ns >= self._pass_ns:
+            self._synchronize(workers, syncer, turn)
+        self._plan(workers, syncer, turn)
+
+    def stats(self, workers: Workers, syncer: PodSyncer, turn: Turn) -> NodeStats:
+        """Measure the node."""
+        return self._stats(_terms(workers, syncer, turn), syncer, turn)
+
+    def _stats(self, pods: Mapping[PodUid, PodTerms], syncer: PodSyncer, turn: Turn) -> NodeStats:
+        model = turn.env.model
+        terms = node_terms(model, pods.values(), self._started_ns, _image_bytes(syncer))
+        return node_stats(model, terms, turn.now_ns)
+
+    def _plan(self, workers: Workers, syncer: PodSyncer, turn: Turn) -> None:
+        """Set the timer of the next instant that matters."""
+        model = turn.env.model
+        pods = _terms(workers, syncer, turn)
+        found = tuple(pods.values())
+        terms = node_terms(model, found, self._started_ns, _image_bytes(syncer))
+        self._pass_ns = self.evictions.next_pass_ns(model, terms, found, turn.now_ns)
+        self._oom_ns = next_oom_ns(model, terms, turn.now_ns)
+        due_ns = min(self._pass_ns, self._oom_ns)
+        if due_ns not in {NEVER, self._due_ns}:
+            self._due_ns = due_ns
+            turn.out.append(SetTimer(self._node, due_ns, Timer.EVICTION))
+
+    def _synchronize(self, workers: Workers, syncer: PodSyncer, turn: Turn) -> None:
+        pods = _terms(workers, syncer, turn)
+        active = [
+            pods.get(uid) or worker.pod
+            for uid, worker in workers.items()
+            if worker.state is WorkerState.SYNC and worker.pod.status.phase not in TERMINAL_PHASES
+        ]
+        reclaim = Reclaim(lambda: self._stats(pods, syncer, turn), _unused(syncer, turn))
+        found = self.evictions.synchronize(turn.env.model, active, reclaim, turn.now_ns)
+        if found.starved:
+            self._node_event(Reason.EVICTION_THRESHOLD_MET, THRESHOLD_MET % found.starved, turn)
+        for eviction in found.evictions:
+            _evict(workers[eviction.pod.uid], eviction, syncer, turn)
+
+    def _kill_for_memory(self, workers: Workers, syncer: PodSyncer, turn: Turn) -> None:
+        """Kill one container after another until there is memory. Source: out_of_memory."""
+        capacity = node_capacity(turn.env.model).memory
+        while True:
+            pods = _terms(workers, syncer, turn)
+            stats = self._stats(pods, syncer, turn)
+            victim = choose_victim(tuple(pods.values()), capacity, turn.now_ns)
+            if victim is None or not is_oom(stats):
+                return
+            worker = workers[victim.pod.uid]
+            sandbox = syncer.runtime.sandbox(victim.pod.uid)
+            container = sandbox.find(victim.container) if sandbox is not None else None
+            assert container is not None, victim
+            container.oom_kill(turn.now_ns)
+            syncer.on_runtime_changed(worker, turn)
+            if is_system_oom(stats):
+                message = system_oom_message(victim.process, container.id)
+                self._node_event(Reason.SYSTEM_OOM, message, turn)
+
+    def _node_event(self, reason: Reason, message: str, turn: Turn) -> None:
+        about = ObjectRef("Node", "", self._name)
+        turn.recorder.event(about, reason, message, turn.env, turn.now_ns, turn.out)
+
+
+def _terms(workers: Workers, syncer: PodSyncer, turn: Turn) -> dict[PodUid, PodTerms]:
+    """Return the curves of the pods that have containers."""
+    found = {}
+    for uid, sandbox in syncer.runtime:
+        worker = workers.get(uid)
+        if worker is not None:
+            behavior = turn.behavior(worker.pod)
+            terms = pod_terms(worker.pod, sandbox, behavior, turn.now_ns, turn.env.wall_offset_ns)
+            if terms is not None:
+                found[uid] = terms
+    return found
+
+
+def _image_bytes(syncer: PodSyncer) -> int:
+    del syncer
+    return 0
+
+
+def _unused(syncer: PodSyncer, turn: Turn) -> Callable[[], None]:
+    del syncer, turn
+    return lambda: None
+
+
+def _is_finished(worker: PodWorker | None) -> bool:
+    return worker is None or worker.state is WorkerState.FINISHED
+
+
+def _evict(worker: PodWorker, eviction: Eviction, syncer: PodSyncer, turn: Turn) -> None:
+    """Kill a pod and have its status say why. Source: eviction_manager.go, evictPod."""
+    pod: Pod = worker.pod
+    message = eviction.message
+    turn.event(pod, Reason.EVICTED, message, annotations=eviction.annotations)
+    condition = None
+    if eviction.disrupts:
+        condition = PodCondition(
+            DISRUPTION_TARGET,
+            "True",
+            TERMINATION_BY_KUBELET,
+            message,
+            turn.wall_s,
+            pod.generation,
+        )
+    syncer.kill_pod(worker, PodKill(EVICTED, message, eviction.grace_s, condition), turn)
