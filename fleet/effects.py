@@ -8,6 +8,7 @@ import enum
 from typing import NamedTuple, NewType
 
 from fleet.objects import EventType, NodeCondition, ObjectRef, PodStatus
+from fleet.volume_objects import ClaimTarget, CSINodeUpdate
 
 NodeId = NewType("NodeId", int)
 """A dense index of the kubelets of one process."""
@@ -34,6 +35,11 @@ class Op(enum.IntEnum):
     CREATE_EVENT = 15
     PATCH_EVENT = 16
     DELETE_RESOURCE_SLICES = 17
+    GET_CLAIM = 40  # for a volume, as the next three
+    GET_VOLUME = 41
+    GET_ATTACHMENT = 42
+    GET_NODE_ATTACHED = 43  # the main client's GET before a volume counts as attached
+    UPDATE_CSINODE = 44
 
 
 class WatchKind(enum.IntEnum):
@@ -66,6 +72,8 @@ class Timer(enum.IntEnum):
     RESOURCE_SLICES = 12
     EVICTION = 20  # the eviction manager's next pass, or memory is used up
     CALL_RETRY = 13  # the reactor's own: a 429 or 5xx with Retry-After
+    PROBES = 16  # key: pod uid; an attempt of one of its probes ends
+    IMAGES = 15  # key: the list in the node status, or the garbage collection
     RUNTIME_STATE = 14  # the health of the runtime changes, or the sync loop goes on
 
 
@@ -101,6 +109,7 @@ class NodeStatusPatch(NamedTuple):
     labels: tuple[tuple[str, str], ...] = ()
     annotations: tuple[tuple[str, str], ...] = ()
     status_json: bytes = b""  # further members of .status, rendered
+    volumes_in_use: tuple[str, ...] | None = None  # None: as they were
 
 
 class CSINodeObject(NamedTuple):
@@ -136,6 +145,7 @@ class TokenRequest(NamedTuple):
     expiration_s: int
     pod_name: str
     pod_uid: str
+    volume: str = ""  # which one of the pod waits for it
 
 
 class EventObject(NamedTuple):
@@ -162,6 +172,8 @@ Payload = (
     | PodStatusPatch
     | TokenRequest
     | EventObject
+    | ClaimTarget
+    | CSINodeUpdate
     | None
 )
 

@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from fleet.host_schedule import Outage, ShutdownSchedule
+from fleet.image_behavior import DEFAULT_PULLS, ImagePulls
 from fleet.pod_behavior import Labels, PodBehavior, select_behavior
 from fleet.quantity import NS_PER_S, Quantity
 from fleet.usage import Usage
+from fleet.volume_behavior import CSIDriver
 
 ZONE_LABEL = "topology.kubernetes.io/zone"
 REGION_LABEL = "topology.kubernetes.io/region"
@@ -53,6 +55,18 @@ class NodeImage(NamedTuple):
 
     names: tuple[str, ...]
     size_bytes: int
+
+
+class ImageGCPolicy(NamedTuple):
+    """Source: pkg/kubelet/images/image_gc_manager.go, ImageGCPolicy."""
+
+    high_percent: int = 85  # 100 with no age_max_ns: off
+    low_percent: int = 80
+    age_min_ns: int = 120 * NS_PER_S
+    age_max_ns: int = 0  # 0: no limit
+
+
+IMAGE_GC_DEFAULT = ImageGCPolicy()
 
 
 class RuntimeHandler(NamedTuple):
@@ -140,8 +154,14 @@ class NodeModel:
     pids_max: int
     usage: Usage  # outside of pods, since the start of the kubelet
     kubelet_configuration: dict[str, object]  # every key as written, for later readers
+    app_armor: bool = True  # the kernel of the nodes has it
     ordinals: tuple[int, ...] = (0,)  # see fleet.config.NodeMix: rank within a period, by index
     ordinals_per_period: int = 1
+    images_preloaded: tuple[NodeImage, ...] = ()  # on every node from its start, with all names
+    images_reported_max: int = 50  # -1: no limit
+    image_pulls: ImagePulls = DEFAULT_PULLS
+    image_gc: ImageGCPolicy = IMAGE_GC_DEFAULT
+    image_disk_bytes: int = 0  # the file system that holds the images
     outages: tuple[Outage, ...] = ()
     shutdown: ShutdownSchedule | None = None
     shutdown_grace_by_priority: tuple[tuple[int, int], ...] = ()  # priority, seconds
@@ -151,7 +171,12 @@ class NodeModel:
     file_check_ns: int = 20 * NS_PER_S
     http_check_ns: int = 20 * NS_PER_S
     evented_pleg: bool = False
-    app_armor: bool = True  # the kernel of the nodes has it
+    csi_drivers: tuple[CSIDriver, ...] = ()  # whose node plug-in runs on the nodes
+
+    @property
+    def csi_driver_names(self) -> tuple[str, ...]:
+        """Return the CSI drivers that a kubelet of this profile knows."""
+        return tuple(each.name for each in self.csi_drivers)
 
     def ordinal(self, index: int) -> int:
         """Count the nodes of this profile before `index`, so that topology spreads per profile."""

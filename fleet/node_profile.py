@@ -13,12 +13,14 @@ from pydantic.alias_generators import to_camel
 
 from fleet import KUBERNETES_VERSION
 from fleet.host_schedule import RuntimeSpec, ShutdownSpec
+from fleet.image_behavior import ImagePullsSpec
 from fleet.kubelet_configuration import KubeletConfiguration, TaintSpec
 from fleet.node_model import (
     DEFAULT_ADDRESS_POOL,
     HOSTNAME_LABEL,
     PLACEHOLDERS,
     AddressPool,
+    ImageGCPolicy,
     NodeImage,
     NodeModel,
     RuntimeHandler,
@@ -31,6 +33,7 @@ from fleet.pod_behavior import PodBehavior
 from fleet.quantity import Quantity, parse_quantity, whole_quantity
 from fleet.schema import Metadata, QuantityField, Spec
 from fleet.usage import UsageSpec
+from fleet.volume_behavior import CSIDriverSpec
 
 KUBELET_PORT = 10250
 PODS_MAX = 110
@@ -206,10 +209,12 @@ class NodeProfileSpec(Spec):
         BeforeValidator(_pool, json_schema_input_type=str),
     ] = DEFAULT_ADDRESS_POOL
     agents: tuple[Agent, ...] = ()
-    runtime: RuntimeSpec = RuntimeSpec()
-    shutdown: ShutdownSpec | None = None
+    image_pulls: ImagePullsSpec = ImagePullsSpec()
     usage: UsageSpec = UsageSpec()  # what runs on a node outside of its pods
     pids_max: Annotated[int, Field(ge=1)] | None = None
+    runtime: RuntimeSpec = RuntimeSpec()
+    shutdown: ShutdownSpec | None = None
+    csi_drivers: tuple[CSIDriverSpec, ...] = ()
 
     @model_validator(mode="after")
     def _template_version_is_one(self) -> "NodeProfileSpec":
@@ -291,6 +296,18 @@ class NodeProfile(Spec):
             pids_max=spec.pids_max or _pids_max(capacity["memory"]),
             usage=spec.usage.compiled(),
             kubelet_configuration=configuration.model_dump(by_alias=True, exclude_unset=True),
+            images_preloaded=tuple(
+                NodeImage(image.names or (), image.size_bytes) for image in status.images
+            ),
+            images_reported_max=configuration.node_status_max_images,
+            image_pulls=spec.image_pulls.compiled(),
+            image_gc=ImageGCPolicy(
+                configuration.image_gc_high_threshold_percent,
+                configuration.image_gc_low_threshold_percent,
+                configuration.image_minimum_gc_age,
+                configuration.image_maximum_gc_age,
+            ),
+            image_disk_bytes=capacity["ephemeral-storage"].value,
             outages=spec.runtime.compiled(),
             shutdown=spec.shutdown.compiled() if spec.shutdown else None,
             shutdown_grace_by_priority=configuration.shutdown_grace_by_priority,
@@ -303,6 +320,7 @@ class NodeProfile(Spec):
             ),
             file_check_ns=configuration.file_check_frequency,
             http_check_ns=configuration.http_check_frequency,
+            csi_drivers=tuple(each.compiled() for each in spec.csi_drivers),
             evented_pleg=configuration.feature_gates.get("EventedPLEG", False),
         )
 

@@ -42,6 +42,7 @@ class NodeView(NamedTuple):
     conditions: tuple[NodeCondition, ...]
     boot_id: str
     volumes_attached: tuple[str, ...]
+    volumes_in_use: tuple[str, ...] = ()
     state: NodeState = NO_STATE
 
 
@@ -56,6 +57,7 @@ class CSINodeView(NamedTuple):
 
     resource_version: str
     owner_uid: str
+    body: bytes = b""  # the whole of it, for a PUT
 
 
 class Token(NamedTuple):

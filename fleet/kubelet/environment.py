@@ -2,6 +2,8 @@
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.config import NodeModel
+from fleet.image_store import ImageStore
+from fleet.volume_objects import CSIDriverView
 
 FAKE_TAINT_KEY = "fleet.emulator/fake"
 
@@ -9,15 +11,17 @@ FAKE_TAINT_KEY = "fleet.emulator/fake"
 class Environment:
     """Handed to every input of a kubelet, so that no node keeps a copy."""
 
-    __slots__ = ("draws", "light", "model", "tolerate_key", "wall_offset_ns")
+    __slots__ = ("csi_drivers", "draws", "images", "light", "model", "tolerate_key", "wall_offset_ns")
 
     def __init__(
         self, model: NodeModel, draws: Draws, *, light: bool, tolerate_key: str = ""
     ) -> None:
         self.model = model
         self.draws = draws
+        self.images = ImageStore(model)  # what the nodes of the profile have on disk
         self.light = light  # fidelity `light`: no GETs, tokens, events
         self.tolerate_key = tolerate_key  # a pod that does not tolerate it never becomes Ready
+        self.csi_drivers: dict[str, CSIDriverView] = {}  # as the watch of any node shows them
         self.wall_offset_ns = 0  # wall minus monotonic; the reactor keeps it
 
     def wall_ns(self, now_ns: int) -> int:

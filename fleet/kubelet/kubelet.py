@@ -10,6 +10,7 @@ from fleet.effects import (
     ApiCall,
     Milestone,
     NodeId,
+    NodeStatusPatch,
     Op,
     Outbox,
     Reply,
@@ -26,10 +27,11 @@ from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import EventRecorder, Reason
 from fleet.kubelet.node_lease import OWNER_KEY, NodeLease
 from fleet.kubelet.node_status import REGISTER_KEY, STATUS_KEY, NodeInputs, NodeStatus
-from fleet.kubelet.runtime_state import HEALTHY, RuntimeState
 from fleet.kubelet.pod_admission import ADMIT_KEY
-from fleet.kubelet.sync_loop import SyncLoop
+from fleet.kubelet.runtime_state import HEALTHY, RuntimeState
+from fleet.kubelet.sync_loop import VOLUME_OPS, SyncLoop
 from fleet.objects import EventType, NodeView, ObjectRef
+from fleet.volume_objects import CSIDriverView
 
 POD_SOURCE_NS = 1 * NS_PER_S  # pkg/kubelet/config/apiserver.go, WaitForAPIServerSyncPeriod
 SLICES_FIRST_NS = 1 * NS_PER_S
@@ -39,7 +41,7 @@ STORAGE_ERROR = "CSINode is not yet initialized"
 CSI_MISSING = NodeInputs(not_ready=(STORAGE_ERROR,))
 _CSI_OPS = frozenset((Op.PROBE_CSINODE, Op.GET_CSINODE, Op.CREATE_CSINODE, Op.DELETE_CSINODE))
 _LEASE_OPS = frozenset((Op.GET_LEASE, Op.CREATE_LEASE, Op.RENEW_LEASE))
-_POD_OPS = frozenset((Op.GET_POD, Op.PATCH_POD_STATUS, Op.DELETE_POD, Op.CREATE_TOKEN))
+_POD_OPS = frozenset((Op.GET_POD, Op.PATCH_POD_STATUS, Op.DELETE_POD, Op.CREATE_TOKEN, *VOLUME_OPS))
 _POD_TIMERS = frozenset(
     (Timer.POD_SYNC, Timer.RUNTIME, Timer.STATUS_SYNC, Timer.HOUSEKEEPING, Timer.VOLUMES)
 )
@@ -110,7 +112,7 @@ class VirtualKubelet:
         elif timer in _POD_TIMERS:
             if self.sync_loop is not None and not self._is_held(timer, key, now_ns, out):
                 self.sync_loop.on_timer(timer, key, self.env, self._recorder, now_ns, out)
-                self._drop_idle_loop()
+                self._after_pods(now_ns, out)
         else:
             self._on_node_timer(timer, key, now_ns, out)
 
@@ -145,17 +147,17 @@ class VirtualKubelet:
         elif op in _POD_OPS:
             if self.sync_loop is not None:
                 self.sync_loop.on_reply(call, reply, self.env, self._recorder, now_ns, out)
-                self._drop_idle_loop()
+                self._after_pods(now_ns, out)
         elif op in _EVENT_OPS:
             self._recorder.on_reply(call, reply, self.env, now_ns, out)
-        elif op in _CSI_OPS or call.key == NODE_KEY:
-            self._on_csi_reply(call, reply, now_ns, out)
-        elif op is Op.DELETE_RESOURCE_SLICES:
-            self._on_slices_reply(call, reply, now_ns, out)
         elif call.key.startswith(ADMIT_KEY):
             if self.sync_loop is not None:
                 self.sync_loop.on_node_reply(call, reply, self.env, self._recorder, now_ns, out)
                 self._after_pods(now_ns, out)
+        elif op in _CSI_OPS or call.key == NODE_KEY:
+            self._on_csi_reply(call, reply, now_ns, out)
+        elif op is Op.DELETE_RESOURCE_SLICES:
+            self._on_slices_reply(call, reply, now_ns, out)
         elif call.key == REGISTER_KEY:
             self._on_register_reply(reply, now_ns, out)
         else:
@@ -167,17 +169,24 @@ class VirtualKubelet:
         kind = event.kind
         if kind is WatchKind.NODE:
             self._on_node_event(event, now_ns, out)
+        elif kind is WatchKind.CSI_DRIVERS:
+            self._on_csi_driver(event)
         elif kind is WatchKind.PODS and self._runtime_state and self._runtime_state.holds(event):
             return
         elif kind is WatchKind.PODS and self.sync_loop is None:
             if event.type in (EventType.ADDED, EventType.MODIFIED):
-                self.sync_loop = SyncLoop(self.node, self.name, self.host_ip)
-                self.sync_loop.pod_cidr = self.status.pod_cidr
-                if self._runtime_state is not None:
-                    self.sync_loop.network_error = self._runtime_state.network_error(now_ns)
+                self.sync_loop = self._new_sync_loop(now_ns)
                 self._to_sync_loop(event, now_ns, out)
         elif kind in (WatchKind.PODS, WatchKind.CONFIG_MAP, WatchKind.SECRET):
             self._to_sync_loop(event, now_ns, out)
+
+    def _on_csi_driver(self, event: WatchEvent) -> None:
+        """Keep what all nodes of a profile see of the CSIDrivers in one place."""
+        driver = event.record
+        if isinstance(driver, CSIDriverView):
+            self.env.csi_drivers[driver.name] = driver
+            if event.type is EventType.DELETED:
+                del self.env.csi_drivers[driver.name]
 
     def on_relist_started(self, kind: WatchKind) -> None:
         """Learn that a reflector begins anew: a whole snapshot follows, up to SYNCED."""
@@ -186,17 +195,6 @@ class VirtualKubelet:
         if self.sync_loop is not None:
             self.sync_loop.on_relist_started()
 
-    def _to_sync_loop(self, event: WatchEvent, now_ns: int, out: Outbox) -> None:
-        if self.sync_loop is not None:
-            self.sync_loop.on_watch_event(event, self.env, self._recorder, now_ns, out)
-            self._drop_idle_loop()
-
-    def _drop_idle_loop(self) -> None:
-        if self.sync_loop is not None and self.sync_loop.is_idle():
-            self.sync_loop = None
-
-    def _inputs(self, now_ns: int) -> NodeInputs:
-        """Return what the condition setters draw from."""
     def _new_sync_loop(self, now_ns: int) -> SyncLoop:
         loop = SyncLoop(self.node, self.name, self.host_ip)
         loop.pod_cidr = self.status.pod_cidr
@@ -205,6 +203,28 @@ class VirtualKubelet:
             loop.network_error = self._runtime_state.network_error(now_ns)
         return loop
 
+    def _to_sync_loop(self, event: WatchEvent, now_ns: int, out: Outbox) -> None:
+        if self.sync_loop is not None:
+            self.sync_loop.on_watch_event(event, self.env, self._recorder, now_ns, out)
+            self._after_pods(now_ns, out)
+
+    def _after_pods(self, now_ns: int, out: Outbox) -> None:
+        """Report volumes that are in use now or no more; drop a pod side without pods."""
+        if self.sync_loop is None:
+            return
+        if self.sync_loop.volumes_to_report() is not None:
+            self.status.arm(self._inputs(now_ns), self.env, now_ns, out)
+        if self.sync_loop.is_idle():
+            self.sync_loop = None
+
+    def _inputs(self, now_ns: int) -> NodeInputs:
+        """Return what the setters draw from."""
+        inputs = self._condition_inputs(now_ns)
+        volumes = self.sync_loop.volumes_to_report() if self.sync_loop is not None else None
+        return inputs if volumes is None else inputs._replace(volumes_in_use=volumes)
+
+    def _condition_inputs(self, now_ns: int) -> NodeInputs:
+        """Return what the condition setters draw from."""
         state = self._runtime_state
         causes = HEALTHY if state is None else state.causes(now_ns)
         csi_missing = self._csi is not None and not self._csi.is_initialized
@@ -268,9 +288,18 @@ class VirtualKubelet:
         self._status_events(events, now_ns, out)
 
     def _on_status_reply(self, call: ApiCall, reply: Reply, now_ns: int, out: Outbox) -> None:
+        patch = call.payload
+        if reply.ok and isinstance(patch, NodeStatusPatch) and patch.volumes_in_use is not None:
+            self._on_volumes_reported(patch.volumes_in_use, now_ns, out)
         inputs = self._inputs(now_ns)
         events = self.status.on_status_reply(call, reply, inputs, self.env, now_ns, out)
         self._status_events(events, now_ns, out)
+
+    def _on_volumes_reported(self, names: tuple[str, ...], now_ns: int, out: Outbox) -> None:
+        if self.sync_loop is not None:
+            self.sync_loop.on_volumes_reported(names, self.env, self._recorder, now_ns, out)
+            if self.sync_loop.is_idle():
+                self.sync_loop = None
 
     def _on_csi_reply(self, call: ApiCall, reply: Reply, now_ns: int, out: Outbox) -> None:
         if self._csi is None:
@@ -309,6 +338,7 @@ class VirtualKubelet:
                 out.append(ApiCall(self.node, Op.DELETE_RESOURCE_SLICES))
             status.on_node(view)
             self._report_ready(now_ns, out)
+            self._show_volumes(view, now_ns, out)
         status.arm(self._inputs(now_ns), self.env, now_ns, out)
         if self.sync_loop is not None:
             self.sync_loop.admission.state = status.state

@@ -75,6 +75,7 @@ class NodeInputs(NamedTuple):
     disk_pressure: bool = False
     pid_pressure: bool = False
     not_ready: tuple[str, ...] = ()  # why the node is not ready, in upstream order
+    volumes_in_use: tuple[str, ...] | None = None  # None: as the server shows them
 
 
 class Phase(enum.IntEnum):
@@ -179,8 +180,8 @@ class NodeStatus:
         "is_fast",
         "phase",
         "pod_cidr",
-        "uid",
         "state",
+        "uid",
     )
 
     def __init__(self, node: NodeId) -> None:
@@ -371,7 +372,7 @@ class NodeStatus:
         pairs = tuple((old.get(condition.type), condition) for condition in conditions)
         self._cidr_applied = self.pod_cidr
         self._draw_delay(now_ns, env, changed=changed)
-        patch = NodeStatusPatch(conditions=pairs)
+        patch = NodeStatusPatch(conditions=pairs, volumes_in_use=inputs.volumes_in_use)
         out.append(ApiCall(self._node, Op.PATCH_NODE_STATUS, STATUS_KEY, patch))
         return events
 

@@ -28,6 +28,7 @@ from fleet.kubelet.pod_workers import (
     WorkerState,
     requeue_ns,
 )
+from fleet.kubelet.probe_manager import ProbeManager, apply_updates
 from fleet.kubelet.status_generate import (
     TERMINAL_PHASES,
     PodInputs,
@@ -46,6 +47,7 @@ from fleet.kubelet.volume_manager import (
     mount_seen_ns,
 )
 from fleet.objects import PodStatus, WaitingState
+from fleet.probe_behavior import ProbeKind
 from fleet.runtime import NEVER, Runtime
 
 TRANSIENT_NS = 1 * NS_PER_S
@@ -63,6 +65,7 @@ class PodSyncer:
         "kuberuntime",
         "network_error",
         "pleg",
+        "probes",
         "runtime",
         "statuses",
         "volumes",
@@ -77,6 +80,7 @@ class PodSyncer:
         missing = self.volumes.missing
         self.kuberuntime = KubeRuntimeManager(node, host_ip, pod_cidr, draws, missing)
         self.runtime: Runtime = self.kuberuntime.runtime
+        self.probes = self.kuberuntime.probes = ProbeManager(node)
         self.network_error = ""  # why only pods with hostNetwork can be synced
 
     def adopt(self, worker: PodWorker, turn: Turn) -> None:
@@ -142,8 +146,11 @@ class PodSyncer:
 
     def interrupt(self, worker: PodWorker, turn: Turn) -> None:
         """Sync a pod whose end was asked for, or whose grace period became shorter."""
+        self.volumes.abort(worker.pod.uid)
         if worker.stage in (Stage.MOUNT, Stage.MOUNTED):
-            self.volumes.abort(worker.pod.uid)
+            worker.end_sync(turn.now_ns, relisted=False)
+        elif worker.stage is Stage.PULL:
+            self.kuberuntime.cancel(worker, turn)
             worker.end_sync(turn.now_ns, relisted=False)
         elif worker.stage is Stage.STOP:
             self.kuberuntime.stop(worker, turn)
@@ -179,15 +186,33 @@ class PodSyncer:
             self._relist(worker, turn)
 
     def on_volumes(self, worker: PodWorker, turn: Turn) -> None:
-        """Try to mount the volumes of a pod that waits for them."""
-        if worker.stage is not Stage.MOUNT:
-            return
-        result, messages = self.volumes.attempt(worker.pod, turn.now_ns, turn.out)
+        """Go on with the volumes of a pod, whether its sync waits for them or not."""
+        result, messages = self.volumes.attempt(worker.pod, turn.env, turn.now_ns, turn.out)
         for message in messages:
             turn.event(worker.pod, Reason.FAILED_MOUNT, message)
-        if result is MountResult.MOUNTED:
+        if worker.stage is not Stage.MOUNT:
+            return
+        if result is MountResult.GIVEN_UP:
+            worker.end_sync(turn.now_ns, relisted=False)
+            self._requeue(worker, 0, turn)
+        elif result is MountResult.MOUNTED:
             worker.stage = Stage.MOUNTED
             turn.wait(worker, mount_seen_ns(worker.last_sync_ns, turn.now_ns))
+
+    def on_probes(self, worker: PodWorker, turn: Turn) -> None:
+        """Take what the probes of a pod found."""
+        pod = worker.pod
+        status = self.statuses.status(pod.uid)
+        if status is None:
+            return
+        updates = self.probes.on_timer(pod, status, turn)
+        if untolerated_key(pod, turn.env.tolerate_key):  # it never becomes ready
+            updates = [each for each in updates if each.kind is not ProbeKind.READINESS]
+        if updates:
+            status, needs_sync = apply_updates(pod, status, updates)
+            self._set_status(worker, status, turn)
+            if needs_sync and worker.state is WorkerState.SYNC:
+                self.sync(worker, turn)
 
     def _sync_pod(self, worker: PodWorker, turn: Turn) -> None:
         pod = worker.pod
@@ -225,6 +250,8 @@ class PodSyncer:
 
     def _sync_runtime(self, worker: PodWorker, turn: Turn) -> None:
         """Begin with the runtime's half of SyncPod: everything before it is there."""
+        status = self.statuses.status(worker.pod.uid) or worker.pod.status
+        self.probes.add_pod(worker.pod, status, turn)
         self._go_on(worker, self.kuberuntime.sync_pod(worker, turn), turn)
 
     def _go_on(self, worker: PodWorker, progress: Progress, turn: Turn) -> None:
@@ -246,6 +273,9 @@ class PodSyncer:
         """End a SyncPod. One that did something, without an error, asks for a relist at once."""
         if worker.retry_ns:
             self._requeue(worker, worker.retry_ns, turn)
+        if worker.had_actions and worker.retry_ns and not turn.env.light:
+            # The relist sees at least the new sandbox: the failure is reported a sync later.
+            turn.enqueue(worker, self.pleg.next_relist_ns(turn.now_ns + 1))
         relisted = worker.had_actions and not worker.retry_ns
         worker.end_sync(turn.now_ns, relisted=relisted)
         sandbox = self.runtime.sandbox(worker.pod.uid)
@@ -289,6 +319,7 @@ class PodSyncer:
         pod = worker.pod
         if not turn.env.light:
             self._set_status(worker, self._generate(worker, turn), turn)
+        self.probes.stop_liveness_and_startup(pod)
         sandbox = self.runtime.sandbox(pod.uid)
         if sandbox is None or not sandbox.is_running():
             self._on_stopped(worker, turn)
@@ -300,6 +331,7 @@ class PodSyncer:
         """Report how the containers ended; the pod is now terminated."""
         pod = worker.pod
         env = turn.env
+        self.probes.remove_pod(pod.uid)
         sandbox = self.runtime.sandbox(pod.uid)
         if sandbox is not None:
             self.runtime.advance(pod.uid, turn.now_ns, env.wall_offset_ns)
@@ -349,12 +381,14 @@ class PodSyncer:
         sandbox = self.runtime.sandbox(pod.uid)
         if sandbox is not None:
             self.runtime.advance(pod.uid, turn.now_ns, env.wall_offset_ns)
+        old = self.statuses.status(pod.uid) or pod.status
         inputs = PodInputs(
-            old=self.statuses.status(pod.uid) or pod.status,
+            old=old,
             host_ip=self._host_ip,
             reasons=worker.reasons or _NO_REASONS,
             is_terminal=is_terminal,
             untolerated=untolerated_key(pod, env.tolerate_key),
+            probed=self.probes.update_pod_status(pod, sandbox, old, turn),
             pod_resources=texts_of(env.model.kubelet_version).pod_resources,
         )
         status = generate_pod_status(pod, sandbox, inputs)
@@ -377,6 +411,7 @@ class PodSyncer:
             status = status._replace(start_time_s=env.wall_s(started_ns))
         wall_s = env.wall_s(turn.now_ns)
         self.statuses.set_pod_status(worker.pod, status, wall_s, finished=finished, known=env.light)
+        self.probes.on_status(worker.pod, status, turn)
 
     def _requeue(self, worker: PodWorker, retry_ns: int, turn: Turn) -> None:
         """Try a sync that failed again later, when the work queue is looked at: each second."""

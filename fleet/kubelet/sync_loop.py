@@ -28,8 +28,10 @@ from fleet.kubelet.pod_config import PodConfig, PodOp, PodUpdate
 from fleet.kubelet.pod_sync import PodSyncer
 from fleet.kubelet.pod_workers import PodWorker, WorkerState
 from fleet.kubelet.turn import Turn
-from fleet.objects import Pod, PodStatus, PodUid
+from fleet.objects import EventType, NodeView, Pod, PodStatus, PodUid
 
+HOSTNAME_LABEL = "kubernetes.io/hostname"
+VOLUME_OPS = frozenset((Op.GET_CLAIM, Op.GET_VOLUME, Op.GET_ATTACHMENT, Op.GET_NODE_ATTACHED))
 STARTED_PHASES = frozenset(("Running", "Succeeded"))
 
 
@@ -46,12 +48,14 @@ class SyncLoop:
         "name",
         "network_error",
         "pod_cidr",
+        "started_ns",
     )
 
     def __init__(self, node: NodeId, name: str, host_ip: str) -> None:
         self.name = name
         self.pod_cidr = ""  # the Node's, once it has one
         self.network_error = ""  # why only pods with hostNetwork can be synced
+        self.started_ns = -1 << 62  # when the kubelet began; long ago
         self._node = node
         self._host_ip = host_ip
         self._config = PodConfig()
@@ -76,8 +80,11 @@ class SyncLoop:
             for update in self._config.on_event(event.type, pod):
                 self._on_update(update, syncer, turn)
         else:
-            for uid in syncer.volumes.on_object_event(event):
-                syncer.on_volumes(self._workers[uid], turn)
+            self._on_volumes(syncer.volumes.on_object_event(event), syncer, turn)
+            if event.type is EventType.DELETED:
+                for worker in self._workers.values():
+                    if worker.volumes_ready and worker.state is WorkerState.SYNC:
+                        syncer.volumes.remount(worker.pod, event, now_ns, out)
         self._send_statuses(syncer, turn)
 
     def on_relist_started(self) -> None:
@@ -109,10 +116,12 @@ class SyncLoop:
                 syncer.on_sync_timer(worker, turn)
             elif timer is Timer.RUNTIME:
                 syncer.on_runtime_timer(worker, turn)
+            elif timer is Timer.PROBES:
+                syncer.on_probes(worker, turn)
             elif timer is Timer.VOLUMES:
                 if syncer.volumes.is_due(worker.pod.uid, now_ns):
                     syncer.on_volumes(worker, turn)
-                syncer.volumes.on_refresh_timer(worker.pod, now_ns, out)
+                syncer.volumes.on_timer(worker.pod, env, now_ns, out)
             self._drop_if_done(worker, syncer)
         self._send_statuses(syncer, turn)
 
@@ -132,6 +141,11 @@ class SyncLoop:
         if call.op is Op.CREATE_TOKEN:
             if worker is not None and worker.state is WorkerState.SYNC:
                 self._on_token(worker, call, reply, syncer, turn)
+        elif call.op in VOLUME_OPS:
+            if worker is not None and worker.state is WorkerState.SYNC:
+                self._tell_labels(syncer)
+                if syncer.volumes.on_claim_reply(worker.pod, call, reply, env, out):
+                    syncer.on_volumes(worker, turn)
         else:
             may_run = worker is not None and self._may_run(worker, syncer, env)
             status = syncer.statuses.on_reply(call, reply, now_ns, may_run=may_run, out=out)
@@ -154,9 +168,47 @@ class SyncLoop:
         self.admission.on_node(call, reply, self._workers, syncer, turn)
         self._send_statuses(syncer, turn)
 
+    def on_node(
+        self,
+        view: NodeView,
+        env: Environment,
+        recorder: EventRecorder,
+        now_ns: int,
+        out: Outbox,
+    ) -> None:
+        """Take the Node as the informer shows it: what is attached."""
+        syncer = self._syncer_for(env)
+        found = syncer.volumes.on_node(view.volumes_attached, view.volumes_in_use, view.labels)
+        self._on_volumes(found, syncer, Turn(self._node, env, recorder, now_ns, out))
+
+    def on_volumes_reported(
+        self,
+        names: tuple[str, ...],
+        env: Environment,
+        recorder: EventRecorder,
+        now_ns: int,
+        out: Outbox,
+    ) -> None:
+        """Learn that the Node shows these volumes in use."""
+        syncer = self._syncer_for(env)
+        if syncer.volumes.claims is not None:
+            found = syncer.volumes.claims.on_reported(names)
+            self._on_volumes(found, syncer, Turn(self._node, env, recorder, now_ns, out))
+
+    def volumes_to_report(self) -> tuple[str, ...] | None:
+        """Return the volumes in use, None when the Node shows them already."""
+        claims = self._syncer.volumes.claims if self._syncer is not None else None
+        if claims is None:
+            return None
+        in_use = claims.in_use()
+        return in_use if in_use != claims.reported else None
+
     def is_idle(self) -> bool:
-        """Return whether no pod is left."""
-        return not self._workers and not len(self._config)
+        """Return whether no pod is left, and no volume that the Node shows in use."""
+        if self._workers or len(self._config):
+            return False
+        claims = self._syncer.volumes.claims if self._syncer is not None else None
+        return claims is None or claims.is_idle()
 
     def pods(self) -> Iterator[Pod]:
         """Yield the pods of this node."""
@@ -176,6 +228,8 @@ class SyncLoop:
         cidr = self.pod_cidr or fallback_cidr(self._node)
         if self._syncer is None:
             self._syncer = PodSyncer(self._node, self._host_ip, cidr, env.draws)
+            self._syncer.probes.start_ns = self.started_ns
+            self._syncer.volumes.node_name = self.name
         else:
             self._syncer.runtime.use_cidr(cidr)
         self._syncer.network_error = self.network_error
@@ -220,6 +274,19 @@ class SyncLoop:
             pod.readiness_gates and pod.status.conditions != old.status.conditions
         ):
             syncer.sync(worker, turn)
+
+    def _tell_labels(self, syncer: PodSyncer) -> None:
+        """Let the claims know the labels of the node, before the informer shows it again."""
+        claims = syncer.volumes.claims
+        if claims is not None and claims.labels is None:
+            labels = {HOSTNAME_LABEL: self.name}
+            claims.labels = {**labels, **dict(self.admission.state.labels)}
+
+    def _on_volumes(self, uids: list[PodUid], syncer: PodSyncer, turn: Turn) -> None:
+        for uid in uids:
+            worker = self._workers.get(uid)
+            if worker is not None and worker.state is WorkerState.SYNC:
+                syncer.on_volumes(worker, turn)
 
     def _on_token(
         self, worker: PodWorker, call: ApiCall, reply: Reply, syncer: PodSyncer, turn: Turn

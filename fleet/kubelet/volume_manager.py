@@ -1,18 +1,19 @@
-"""VolumeManager: what must be read before the containers of a pod may start.
+"""VolumeManager: what must be there before the containers of a pod may start.
 
-    begin --reconciler's tick--> ask for tokens --all here--> look objects up --found--> mounted
-                                                     |missing
-                                                     v  FailedMount, wait 0.5 s, doubling to 122 s
+    begin --the loops' tick--> each volume is set up by itself --all--> MOUNTED
+                                 |failed                     |2 min 3 s, or a claim that is no good
+                                 v                           v
+                               FailedMount,                  GIVEN_UP: the pod's sync fails
+                               0.5 s doubling to 122 s
 
-Each ConfigMap and Secret that a pod on this node refers to has one watch of its own, shared by the
-pods. Tokens are renewed at 80 % of their life, at a pod's resync.
+A local volume needs its tokens, ConfigMaps and Secrets; how a claim gets there is in
+`claim_volumes.py`. Tokens are renewed at 80 % of their life, at a pod's resync.
 Source: pkg/kubelet/volumemanager/volume_manager.go, reconciler/reconciler.go;
-pkg/kubelet/util/manager/watch_based_manager.go; pkg/kubelet/token/token_manager.go.
-Differs: only what the API sees is emulated; an idle watch is not stopped before its pod goes.
+pkg/kubelet/token/token_manager.go.
+Differs: only what the API sees is emulated. A wait that times out leaves no event, as in 1.36.
 """
 
 import enum
-from collections.abc import Iterator
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.effects import (
@@ -22,13 +23,13 @@ from fleet.effects import (
     Outbox,
     Reply,
     SetTimer,
-    StartWatch,
-    StopWatch,
     Timer,
     TokenRequest,
     WatchEvent,
-    WatchKind,
 )
+from fleet.kubelet.claim_volumes import AT_ONCE, CLAIM_KINDS, QUIET, ClaimVolume, ClaimVolumes
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.watched_objects import ObjectManager, sources_of
 from fleet.objects import (
     TOKEN_VOLUME,
     TOKEN_VOLUME_START,
@@ -39,20 +40,19 @@ from fleet.objects import (
     Token,
     VolumeSpec,
 )
+from fleet.volume_objects import ClaimTarget
 
 LOOP_NS = 100 * NS_PER_MS  # populator and reconciler
 MOUNT_POLL_NS = 300 * NS_PER_MS
+MOUNT_TIMEOUT_NS = 123 * NS_PER_S
 SYNC_WAIT_NS = 1 * NS_PER_S
 RETRY_FIRST_NS = 500 * NS_PER_MS
 RETRY_MAX_NS = 122 * NS_PER_S
 TOKEN_JITTER_S = 10
 RESYNC_NS = 75 * NS_PER_S  # the mean interval at which a pod looks at its tokens
-NOT_SYNCED = "failed to sync %s cache: timed out waiting for the condition"
 _STREAM_LOOP = 0x70101
 _STREAM_TOKEN = 0x70102
-_NAMES = {WatchKind.CONFIG_MAP: "configmap", WatchKind.SECRET: "secret"}
-
-ObjectKey = tuple[WatchKind, str, str]
+_STREAM_REMOUNT = 0x70105
 
 
 class MountResult(enum.Enum):
@@ -60,88 +60,124 @@ class MountResult(enum.Enum):
 
     WAITING = 0
     MOUNTED = 1
-    FAILED = 2
+    FAILED = 2  # an operation did; it is tried again
+    GIVEN_UP = 3  # the pod's sync fails
 
 
-class _Object:
-    """A watched ConfigMap or Secret."""
+class _Volume:
+    """A volume that is not mounted yet."""
 
-    __slots__ = ("exists", "refs", "synced")
+    __slots__ = ("claim", "due_ns", "error", "patience_ns", "spec", "tokens", "tries")
 
-    def __init__(self) -> None:
-        self.refs = 0
-        self.synced = False
-        self.exists = False
-
-
-class _Mount:
-    """The volumes of one pod while they are being mounted."""
-
-    __slots__ = ("began_ns", "due_ns", "error", "patience_ns", "tokens", "tries")
-
-    def __init__(self, now_ns: int, due_ns: int) -> None:
-        self.began_ns = now_ns
-        self.due_ns = due_ns  # the next attempt, 0 while an answer is awaited
-        self.tokens = -1  # how many are awaited; -1 when they have to be asked for
+    def __init__(self, spec: VolumeSpec, claim: ClaimVolume | None) -> None:
+        self.spec = spec
+        self.claim = claim
+        self.due_ns = AT_ONCE  # of the next attempt, 0 while an answer is awaited
+        self.tokens = -1 if spec.tokens else 0  # awaited ones; -1 when they are to be asked for
         self.error = ""  # why a token was refused
         self.patience_ns = 0  # until when an unsynced cache is waited for
         self.tries = 0
 
 
+class _Mount:
+    """The volumes of one pod while they are being mounted."""
+
+    __slots__ = ("began_ns", "due_ns", "is_remount", "volumes", "waited")
+
+    def __init__(self, volumes: list[_Volume], *, is_remount: bool = False) -> None:
+        self.volumes = volumes
+        self.is_remount = is_remount  # the pod runs already
+        self.began_ns = 0
+        self.waited = False  # by a sync of the pod
+        self.due_ns = 0
+
+
 class VolumeManager:
     """Volumes, and the objects behind them, of the pods of one node."""
 
-    __slots__ = ("_draws", "_mounts", "_node", "_objects", "_refresh")
+    __slots__ = ("_draws", "_mounts", "_node", "_refresh", "claims", "node_name", "objects")
 
-    def __init__(self, node: NodeId, draws: Draws) -> None:
+    def __init__(self, node: NodeId, draws: Draws, node_name: str = "") -> None:
         self._node = node
         self._draws = draws
-        self._objects: dict[ObjectKey, _Object] = {}
         self._mounts: dict[PodUid, _Mount] = {}
         self._refresh: dict[PodUid, int] = {}  # when a pod's tokens are renewed
+        self.node_name = node_name
+        self.objects = ObjectManager(node)
+        self.claims: ClaimVolumes | None = None  # made for the first pod that has one
 
     def register_pod(self, pod: Pod, out: Outbox) -> None:
-        """Watch what a pod refers to. Source: secret and configmap Manager.RegisterPod."""
-        for key in references(pod):
-            found = self._objects.get(key)
-            if found is None:
-                found = self._objects[key] = _Object()
-                out.append(StartWatch(self._node, *key))
-            found.refs += 1
+        """Watch what a pod refers to."""
+        self.objects.register_pod(pod, out)
 
     def update_pod(self, old: Pod, new: Pod, out: Outbox) -> None:
         """Follow a change of what a pod refers to: an ephemeral container may add some."""
         if old.ephemeral_containers != new.ephemeral_containers:
-            self.register_pod(new, out)
-            self._release(old, out)
+            self.objects.register_pod(new, out)
+            self.objects.unregister_pod(old, out)
 
     def unregister_pod(self, pod: Pod, out: Outbox) -> None:
-        """Stop the watches that no other pod needs; forget the pod."""
-        self._release(pod, out)
+        """Stop the watches that no other pod needs, unmount and forget the pod's volumes."""
+        self.objects.unregister_pod(pod, out)
         self.abort(pod.uid)
         self._refresh.pop(pod.uid, None)
+        if self.claims is not None:
+            self.claims.release(pod.uid)
 
     def on_object_event(self, event: WatchEvent) -> list[PodUid]:
         """Note what a watch says; return the pods that may go on."""
-        found = self._objects.get((event.kind, event.namespace, event.name))
-        if found is None:
+        if not self.objects.on_event(event):
             return []
-        if event.type is EventType.SYNCED:
-            found.synced = True
-        elif event.type in (EventType.ADDED, EventType.MODIFIED):
-            found.exists = True
-        elif event.type is EventType.DELETED:
-            found.exists = False
-        if not found.synced:
-            return []
-        return [uid for uid, mount in self._mounts.items() if mount.patience_ns]
+        found = []
+        for uid, mount in self._mounts.items():
+            for volume in mount.volumes:
+                if volume.patience_ns:
+                    volume.due_ns = AT_ONCE
+                    found.append(uid)
+        return list(dict.fromkeys(found))
 
     def begin(self, pod: Pod, now_ns: int, out: Outbox) -> None:
-        """Begin to mount: populator and reconciler each need up to one turn of 100 ms."""
+        """Begin to wait for the volumes: the loops each need up to one turn of 100 ms.
+
+        A sync that waits again finds what went on meanwhile; its claims are read again.
+        """
         share = self._draws.uniform(self._node, _STREAM_LOOP, now_ns)
         due_ns = now_ns + LOOP_NS + int(LOOP_NS * share)
-        self._mounts[pod.uid] = _Mount(now_ns, due_ns)
-        out.append(SetTimer(self._node, due_ns, Timer.VOLUMES, pod.uid))
+        mount = self._mounts.get(pod.uid)
+        if mount is None:
+            volumes = [self._volume(pod, each) for each in pod.volumes if each.mounted]
+            mount = self._mounts[pod.uid] = _Mount(volumes)
+        elif self.claims is not None:
+            self.claims.reprocess(pod, out)
+        mount.began_ns = now_ns
+        mount.waited = True
+        self._wait(pod.uid, mount, due_ns, out)
+
+    def remount(self, pod: Pod, event: WatchEvent, now_ns: int, out: Outbox) -> None:
+        """Look at a deleted object again at the resync of a pod that runs. Source: ReprocessPod."""
+        key = (event.kind, event.namespace, event.name)
+        if event.type is not EventType.DELETED or pod.uid in self._mounts:
+            return
+        volumes = [
+            self._volume(pod, each)
+            for each in pod.volumes
+            if each.mounted and any(key == found for found, _ in sources_of(each, pod.namespace))
+        ]
+        if volumes:
+            for each in volumes:
+                each.tokens = 0
+            mount = self._mounts[pod.uid] = _Mount(volumes, is_remount=True)
+            share = self._draws.uniform(self._node, _STREAM_REMOUNT, now_ns)
+            for each in volumes:
+                each.due_ns = now_ns + int(share * RESYNC_NS)
+            self._arm(pod.uid, mount, now_ns, out)
+
+    def _volume(self, pod: Pod, spec: VolumeSpec) -> _Volume:
+        if spec.kind not in CLAIM_KINDS:
+            return _Volume(spec, None)
+        if self.claims is None:
+            self.claims = ClaimVolumes(self._node)
+        return _Volume(spec, self.claims.add(pod, spec))
 
     def abort(self, uid: PodUid) -> None:
         """Give the mounting up: the pod is to end."""
@@ -152,88 +188,195 @@ class VolumeManager:
         mount = self._mounts.get(uid)
         return mount is not None and bool(mount.due_ns) and now_ns >= mount.due_ns
 
-    def attempt(self, pod: Pod, now_ns: int, out: Outbox) -> tuple[MountResult, list[str]]:
-        """Try to mount; return how it went and the messages of FailedMount events."""
-        mount = self._mounts[pod.uid]
-        mount.due_ns = 0
-        if mount.tokens < 0:
-            mount.error = ""
-            mount.tokens = self._request_tokens(pod, out)
-        if mount.tokens:
+    def attempt(
+        self, pod: Pod, env: Environment, now_ns: int, out: Outbox
+    ) -> tuple[MountResult, list[str]]:
+        """Go on with every volume; return how it went and the messages of FailedMount events."""
+        mount = self._mounts.get(pod.uid)
+        if mount is None:
             return MountResult.WAITING, []
-        errors, unsynced = self._errors(pod, mount)
+        messages = []
+        for volume in tuple(mount.volumes):
+            task = volume.claim or volume
+            if not task.due_ns or now_ns < task.due_ns:
+                continue
+            error = self._attempt_one(pod, volume, env, now_ns, out)
+            if error:
+                task.due_ns = now_ns + min(RETRY_FIRST_NS << min(volume.tries, 8), RETRY_MAX_NS)
+                volume.tries += 1
+            elif error is not None:
+                mount.volumes.remove(volume)
+            if error and error != QUIET:
+                messages.append(error)
+        if not mount.volumes and (mount.waited or mount.is_remount):
+            self._complete(pod, env, now_ns, out)
+            return MountResult.MOUNTED, messages
+        given_up = self._give_up(pod, mount, now_ns)
+        if given_up is not None:
+            mount.waited = False
+        self._arm(pod.uid, mount, now_ns, out)
+        if given_up is not None:
+            return MountResult.GIVEN_UP, messages + given_up
+        return (MountResult.FAILED if messages else MountResult.WAITING), messages
+
+    def _attempt_one(
+        self, pod: Pod, volume: _Volume, env: Environment, now_ns: int, out: Outbox
+    ) -> str | None:
+        if volume.claim is not None:
+            assert self.claims is not None, pod.uid
+            return self.claims.attempt(pod, volume.claim, env, now_ns, self.node_name, out)
+        return self._set_up(pod, volume, env, now_ns, out)
+
+    def _set_up(
+        self, pod: Pod, volume: _Volume, env: Environment, now_ns: int, out: Outbox
+    ) -> str | None:
+        """Set a local volume up; return None while it waits, "" once done, else the error."""
+        volume.due_ns = 0
+        spec = volume.spec
+        if volume.tokens < 0:
+            volume.error = ""
+            volume.tokens = self._request_tokens(pod, spec, out)
+        if volume.tokens:
+            return None
+        errors = [volume.error] if volume.error else []
+        is_unsynced = False
+        for key, source in sources_of(spec, pod.namespace):
+            error, lags = self.objects.problem(key, source)
+            is_unsynced = is_unsynced or lags
+            if error:
+                errors.append(error)
+        if spec.driver and spec.driver not in env.model.csi_driver_names:
+            errors.append(_driver_missing(spec.driver))
         if not errors:
-            del self._mounts[pod.uid]
-            return MountResult.MOUNTED, []
-        if unsynced and not mount.patience_ns:
-            mount.patience_ns = now_ns + SYNC_WAIT_NS
-        if unsynced and now_ns < mount.patience_ns:
-            self._wait(pod.uid, mount, mount.patience_ns, out)
-            return MountResult.WAITING, []
-        mount.patience_ns = 0
-        if mount.error:
-            mount.tokens = -1
-        delay_ns = min(RETRY_FIRST_NS << min(mount.tries, 8), RETRY_MAX_NS)
-        mount.tries += 1
-        self._wait(pod.uid, mount, now_ns + delay_ns, out)
-        return MountResult.FAILED, errors
+            return ""
+        if is_unsynced and not volume.patience_ns:
+            volume.patience_ns = now_ns + SYNC_WAIT_NS
+        if is_unsynced and now_ns < volume.patience_ns:
+            volume.due_ns = volume.patience_ns
+            return None
+        volume.patience_ns = 0
+        if volume.error:
+            volume.tokens = -1
+        text = errors[0] if len(errors) == 1 else f"[{', '.join(dict.fromkeys(errors))}]"
+        return f'MountVolume.SetUp failed for volume "{_volume_name(spec, pod)}" : {text}'
+
+    def _complete(self, pod: Pod, env: Environment, now_ns: int, out: Outbox) -> None:
+        del self._mounts[pod.uid]
+        self.objects.stop_immutable(pod, out)
+        if self.claims is not None and self.claims.has(pod.uid):
+            due_ns = self.claims.plan_resync(pod.uid, env, now_ns)
+            out.append(SetTimer(self._node, due_ns, Timer.VOLUMES, pod.uid))
+
+    def _give_up(self, pod: Pod, mount: _Mount, now_ns: int) -> list[str] | None:
+        """Return the event of a sync that fails: none of a time-out; None while it waits.
+
+        Source: kubelet.go, SyncPod; WaitForAttachAndMount, verifyVolumesMountedFunc.
+        """
+        if not mount.waited:
+            return None
+        failures = self.claims.failures(pod.uid) if self.claims is not None else []
+        if failures and now_ns >= mount_seen_ns(mount.began_ns, now_ns):
+            assert self.claims is not None, pod.uid
+            unmounted = " ".join(sorted(each.spec.name for each in mount.volumes))
+            unattached = " ".join(sorted(self.claims.names_of(pod.uid, desired=True)))
+            unprocessed = " ".join(sorted(self.claims.names_of(pod.uid, desired=False)))
+            text = f"unmounted volumes=[{unmounted}], unattached volumes=[{unattached}], "
+            text += f"failed to process volumes=[{unprocessed}]: {'; '.join(failures)}"
+            return [f"Unable to attach or mount volumes: {text}"]
+        return [] if now_ns >= mount.began_ns + MOUNT_TIMEOUT_NS else None
+
+    def _arm(self, uid: PodUid, mount: _Mount, now_ns: int, out: Outbox) -> None:
+        """Set one timer, for what is due next."""
+        dues = [(each.claim or each).due_ns for each in mount.volumes]
+        wanted = [due_ns for due_ns in dues if due_ns]
+        if mount.waited and any(each.claim or each.tries for each in mount.volumes):
+            wanted.append(mount.began_ns + MOUNT_TIMEOUT_NS)
+            if self.claims is not None and self.claims.failures(uid):
+                wanted.append(mount_seen_ns(mount.began_ns, now_ns))
+        if wanted:
+            self._wait(uid, mount, min(wanted), out)
+        else:
+            mount.due_ns = 0
+
+    def _wait(self, uid: PodUid, mount: _Mount, due_ns: int, out: Outbox) -> None:
+        if mount.due_ns != due_ns:
+            mount.due_ns = due_ns
+            out.append(SetTimer(self._node, due_ns, Timer.VOLUMES, uid))
+
+    # ---- answers ----
 
     def on_token(
         self, pod: Pod, request: TokenRequest, reply: Reply, now_ns: int, wall_ns: int, out: Outbox
     ) -> bool:
-        """Take the answer to a token request; return whether a mount waited for it."""
+        """Take the answer to a token request; return whether a volume waited for it."""
         if reply.ok:
             self._plan_refresh(pod, request, reply, now_ns, wall_ns, out)
         mount = self._mounts.get(pod.uid)
-        if mount is None or mount.tokens <= 0:
-            return False
-        if not reply.ok:
-            mount.error = f"failed to fetch token: {reply.message}"
-        mount.tokens -= 1
-        return not mount.tokens
+        for volume in mount.volumes if mount is not None else ():
+            if volume.tokens > 0 and volume.spec.name == (request.volume or volume.spec.name):
+                if not reply.ok:
+                    volume.error = f"failed to fetch token: {reply.message}"
+                volume.tokens -= 1
+                volume.due_ns = 0 if volume.tokens else AT_ONCE
+                return not volume.tokens
+        return False
 
-    def on_refresh_timer(self, pod: Pod, now_ns: int, out: Outbox) -> None:
-        """Ask for new tokens if it is time."""
+    def on_claim_reply(
+        self, pod: Pod, call: ApiCall, reply: Reply, env: Environment, out: Outbox
+    ) -> bool:
+        """Take the answer to a GET for the volume of a claim; return whether it may go on."""
+        assert isinstance(call.payload, ClaimTarget), call
+        if self.claims is None:
+            return False
+        return self.claims.on_reply(pod, call.op, call.payload, reply, env, out)
+
+    def on_node(
+        self, attached: tuple[str, ...], in_use: tuple[str, ...], labels: dict[str, str]
+    ) -> list[PodUid]:
+        """Take what the informer shows of the Node; return the pods that may go on.
+
+        Volumes that a kubelet before us left in use are reported as gone unless a pod has them.
+        """
+        if self.claims is None:
+            if not in_use:
+                return []
+            self.claims = ClaimVolumes(self._node)
+            self.claims.reported = in_use
+        self.claims.labels = labels
+        return self.claims.on_attached(attached)
+
+    # ---- while a pod runs ----
+
+    def on_timer(self, pod: Pod, env: Environment, now_ns: int, out: Outbox) -> None:
+        """Ask for new tokens, and look at the claims again, if it is time."""
         due_ns = self._refresh.get(pod.uid, 0)
         if due_ns and now_ns >= due_ns:
             del self._refresh[pod.uid]
-            self._request_tokens(pod, out)
+            for spec in pod.volumes:
+                self._request_tokens(pod, spec, out)
+        claims = self.claims
+        if claims is not None and claims.is_resync_due(pod.uid, now_ns):
+            claims.reprocess(pod, out)
+            due_ns = claims.plan_resync(pod.uid, env, now_ns)
+            out.append(SetTimer(self._node, due_ns, Timer.VOLUMES, pod.uid))
 
     def missing(self, pod: Pod, spec: ContainerSpec) -> str:
-        """Return why the environment of a container cannot be built, "" when it can.
+        """Return why the environment of a container cannot be built, "" when it can."""
+        return self.objects.missing(pod, spec.env_sources)
 
-        Source: kubelet_pods.go, makeEnvironmentVariables.
-        """
-        for source in spec.env_sources:
-            kind = WatchKind.SECRET if source.kind == "Secret" else WatchKind.CONFIG_MAP
-            error = self._missing(kind, pod.namespace, source.name)
-            if error and not source.optional:
-                return error
-        return ""
-
-    def _release(self, pod: Pod, out: Outbox) -> None:
-        for key in references(pod):
-            found = self._objects[key]
-            found.refs -= 1
-            if not found.refs:
-                del self._objects[key]
-                out.append(StopWatch(self._node, *key))
-
-    def _request_tokens(self, pod: Pod, out: Outbox) -> int:
-        count = 0
-        for volume in pod.volumes:
-            for token in volume.tokens:
-                request = TokenRequest(
-                    pod.namespace,
-                    pod.service_account or "default",
-                    token.audience,
-                    token.expiration_s,
-                    pod.name,
-                    pod.uid,
-                )
-                out.append(ApiCall(self._node, Op.CREATE_TOKEN, pod.uid, request))
-                count += 1
-        return count
+    def _request_tokens(self, pod: Pod, spec: VolumeSpec, out: Outbox) -> int:
+        for token in spec.tokens:
+            request = TokenRequest(
+                pod.namespace,
+                pod.service_account or "default",
+                token.audience,
+                token.expiration_s,
+                pod.name,
+                pod.uid,
+                spec.name,
+            )
+            out.append(ApiCall(self._node, Op.CREATE_TOKEN, pod.uid, request))
+        return len(spec.tokens)
 
     def _plan_refresh(
         self,
@@ -256,32 +399,13 @@ class VolumeManager:
             self._refresh[pod.uid] = due_ns
             out.append(SetTimer(self._node, due_ns, Timer.VOLUMES, pod.uid))
 
-    def _wait(self, uid: PodUid, mount: _Mount, due_ns: int, out: Outbox) -> None:
-        mount.due_ns = due_ns
-        out.append(SetTimer(self._node, due_ns, Timer.VOLUMES, uid))
 
-    def _errors(self, pod: Pod, mount: _Mount) -> tuple[list[str], bool]:
-        """Return the message of each volume that cannot be mounted, and whether a cache lags."""
-        messages = []
-        unsynced = False
-        for volume in pod.volumes:
-            errors = [mount.error] if mount.error and volume.tokens else []
-            for key, optional in _sources(volume, pod.namespace):
-                error = self._missing(*key)
-                if error and not (optional and self._objects[key].synced):
-                    errors.append(error)
-                    unsynced = unsynced or not self._objects[key].synced
-            if errors:
-                text = errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]"
-                name = _volume_name(volume, pod)
-                messages.append(f'MountVolume.SetUp failed for volume "{name}" : {text}')
-        return messages, unsynced
-
-    def _missing(self, kind: WatchKind, namespace: str, name: str) -> str:
-        found = self._objects[kind, namespace, name]
-        if not found.synced:
-            return NOT_SYNCED % _NAMES[kind]
-        return "" if found.exists else f'{_NAMES[kind]} "{name}" not found'
+def _driver_missing(driver: str) -> str:
+    """Source: csi_mounter.go, SetUpAt; csi_client.go, newCsiDriverClient."""
+    return (
+        "kubernetes.io/csi: mounter.SetUpAt failed to get CSI client: "
+        f"driver name {driver} not found in the list of registered CSI drivers"
+    )
 
 
 def _volume_name(volume: VolumeSpec, pod: Pod) -> str:
@@ -297,28 +421,3 @@ def mount_seen_ns(began_ns: int, now_ns: int) -> int:
     Source: volume_manager.go, WaitForAttachAndMount: it looks at once, then every 300 ms.
     """
     return began_ns - (began_ns - now_ns) // MOUNT_POLL_NS * MOUNT_POLL_NS
-
-
-def references(pod: Pod) -> Iterator[ObjectKey]:
-    """Yield each object that a pod refers to, once: secrets first, as upstream registers them."""
-    seen: dict[ObjectKey, None] = {}
-    for name in pod.pull_secrets:
-        seen[WatchKind.SECRET, pod.namespace, name] = None
-    specs = (*pod.init_containers, *pod.containers, *pod.ephemeral_containers)
-    for kind, wanted in ((WatchKind.SECRET, "Secret"), (WatchKind.CONFIG_MAP, "ConfigMap")):
-        for spec in specs:
-            for source in spec.env_sources:
-                if source.kind == wanted:
-                    seen[kind, pod.namespace, source.name] = None
-        for volume in pod.volumes:
-            for key, _ in _sources(volume, pod.namespace):
-                if key[0] is kind:
-                    seen[key] = None
-    return iter(seen)
-
-
-def _sources(volume: VolumeSpec, namespace: str) -> Iterator[tuple[ObjectKey, bool]]:
-    for name, optional in volume.secrets:
-        yield (WatchKind.SECRET, namespace, name), optional
-    for name, optional in volume.config_maps:
-        yield (WatchKind.CONFIG_MAP, namespace, name), optional

@@ -24,6 +24,7 @@ from fleet.effects import (
     TokenRequest,
 )
 from fleet.objects import NodeCondition, ObjectRef
+from fleet.volume_objects import ClaimTarget, CSINodeUpdate
 from fleet.wire.encode_pod import pod_status_patch
 from fleet.wire.messages import ContentType, Request
 from fleet.wire.times import rfc3339, rfc3339_micro
@@ -228,6 +229,8 @@ def node_status_patch(patch: NodeStatusPatch) -> bytes:
         status.append(b'"conditions":[%b]' % b",".join(changed))
     if patch.status_json:
         status.append(patch.status_json)
+    if patch.volumes_in_use is not None:
+        status.append(b'"volumesInUse":' + orjson.dumps(patch.volumes_in_use or None))
     if status:
         members.append(b'"status":{%b}' % b",".join(status))
     return b"{%b}" % b",".join(members)
@@ -417,6 +420,37 @@ def _delete_resource_slices(call: ApiCall, caller: Caller) -> Request:
     return Request(DELETE, path, EMPTY_DELETE_BODY, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
 
 
+def _get_for_volume(call: ApiCall, caller: Caller) -> Request:
+    target = call.payload
+    assert isinstance(target, ClaimTarget), target
+    name = target.name.encode()
+    if call.op is Op.GET_CLAIM:
+        namespace = target.namespace.encode()
+        path = b"/api/v1/namespaces/%b/persistentvolumeclaims/%b" % (namespace, name)
+    elif call.op is Op.GET_VOLUME:
+        path = b"/api/v1/persistentvolumes/%b" % name
+    elif call.op is Op.GET_ATTACHMENT:
+        path = b"/apis/storage.k8s.io/v1/volumeattachments/%b" % name
+    else:
+        path = b"%b/%b" % (NODES, caller.name)
+    return Request(GET, path, timeout_ns=CALL_TIMEOUT_NS)
+
+
+def _update_csinode(call: ApiCall, caller: Caller) -> Request:
+    """Source: nodeinfomanager.go, installDriverToCSINode."""
+    update = call.payload
+    assert isinstance(update, CSINodeUpdate), update
+    driver: dict[str, object] = {"name": update.driver, "nodeID": update.node_id}
+    driver["topologyKeys"] = list(update.topology_keys) or None
+    if update.allocatable:
+        driver["allocatable"] = {"count": update.allocatable}
+    body = orjson.loads(update.base)
+    others = [each for each in body["spec"]["drivers"] or () if each["name"] != update.driver]
+    body["spec"]["drivers"] = [*others, driver]
+    path = b"%b/%b" % (CSI_NODES, caller.name)
+    return Request(PUT, path, orjson.dumps(body), ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
+
+
 _BUILDERS: dict[Op, Callable[[ApiCall, Caller], Request]] = {
     Op.GET_NODE: _get_node,
     Op.GET_NODE_HEARTBEAT: _get_node_heartbeat,
@@ -436,6 +470,11 @@ _BUILDERS: dict[Op, Callable[[ApiCall, Caller], Request]] = {
     Op.CREATE_EVENT: _create_event,
     Op.PATCH_EVENT: _patch_event,
     Op.DELETE_RESOURCE_SLICES: _delete_resource_slices,
+    Op.GET_CLAIM: _get_for_volume,
+    Op.GET_VOLUME: _get_for_volume,
+    Op.GET_ATTACHMENT: _get_for_volume,
+    Op.GET_NODE_ATTACHED: _get_for_volume,
+    Op.UPDATE_CSINODE: _update_csinode,
 }
 assert set(_BUILDERS) == set(Op), set(Op) ^ set(_BUILDERS)
 
@@ -458,5 +497,10 @@ ROUTES: dict[Op, tuple[str, str]] = {
     Op.CREATE_EVENT: ("POST", "events"),
     Op.PATCH_EVENT: ("PATCH", "events"),
     Op.DELETE_RESOURCE_SLICES: ("DELETECOLLECTION", "resourceslices"),
+    Op.GET_CLAIM: ("GET", "persistentvolumeclaims"),
+    Op.GET_VOLUME: ("GET", "persistentvolumes"),
+    Op.GET_ATTACHMENT: ("GET", "volumeattachments"),
+    Op.GET_NODE_ATTACHED: ("GET", "nodes"),
+    Op.UPDATE_CSINODE: ("PUT", "csinodes"),
 }
 """Verb and resource[/subresource] of each call, as the API server's own metrics name them."""

@@ -1,6 +1,6 @@
 """API objects from JSON: the records of `objects.py`, and the events of a watch.
 
-What nobody reads is not parsed: of Services, RuntimeClasses, CSIDrivers and all bookmarks only the
+What nobody reads is not parsed: of Services, RuntimeClasses and all bookmarks only the
 version is found by a byte scan. Go writes metadata first, so the first version in a body is its
 object's own.
 Source: apimachinery/pkg/apis/meta/v1/watch.go, WatchEvent; types.go, ListMeta.
@@ -24,6 +24,7 @@ from fleet.objects import (
 )
 from fleet.wire.decode_admission import node_state
 from fleet.wire.decode_pod import decode_pod, decode_pod_view, share
+from fleet.wire.decode_volumes import decode_csi_driver, decode_object_data
 from fleet.wire.times import parse_rfc3339
 
 __all__ = [
@@ -51,7 +52,7 @@ _TYPES = {
     ord("B"): EventType.BOOKMARK,
     ord("E"): EventType.ERROR,
 }
-_UNREAD = frozenset({WatchKind.SERVICES, WatchKind.RUNTIME_CLASSES, WatchKind.CSI_DRIVERS})
+_UNREAD = frozenset({WatchKind.SERVICES, WatchKind.RUNTIME_CLASSES})
 
 
 def decode_watch_event(line: bytes, kind: WatchKind) -> tuple[EventType, str, object]:
@@ -116,6 +117,7 @@ def decode_node(body: bytes | dict[str, Any]) -> NodeView:
         conditions=tuple(map(_node_condition, status.get("conditions", ()))),
         boot_id=status.get("nodeInfo", {}).get("bootID", ""),
         volumes_attached=tuple(each["name"] for each in status.get("volumesAttached", ())),
+        volumes_in_use=tuple(status.get("volumesInUse", ())),
         state=share(node_state(obj)),
     )
 
@@ -129,7 +131,7 @@ def decode_csinode(body: bytes) -> CSINodeView:
     """Return the owner of a CSINode."""
     meta = orjson.loads(body)["metadata"]
     owners = [each["uid"] for each in meta.get("ownerReferences", ()) if each["kind"] == "Node"]
-    return CSINodeView(meta["resourceVersion"], owners[0] if owners else "")
+    return CSINodeView(meta["resourceVersion"], owners[0] if owners else "", body)
 
 
 def decode_token(body: bytes) -> Token:
@@ -173,6 +175,7 @@ def _node_condition(obj: dict[str, Any]) -> NodeCondition:
 _RECORDS: dict[WatchKind, Callable[[Any], Any]] = {
     WatchKind.NODE: decode_node,
     WatchKind.PODS: decode_pod,
-    WatchKind.CONFIG_MAP: decode_meta,
-    WatchKind.SECRET: decode_meta,
+    WatchKind.CSI_DRIVERS: decode_csi_driver,
+    WatchKind.CONFIG_MAP: decode_object_data,
+    WatchKind.SECRET: decode_object_data,
 }

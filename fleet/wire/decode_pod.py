@@ -28,7 +28,6 @@ from fleet.objects import (
     PodView,
     RunningState,
     TerminatedState,
-    TokenSource,
     Toleration,
     VolumeSpec,
     WaitingState,
@@ -36,12 +35,12 @@ from fleet.objects import (
 from fleet.wire.decode_admission import admission_spec, with_claim_names
 from fleet.wire.decode_lifecycle import container_lifecycle
 from fleet.wire.decode_probe import decode_probe
+from fleet.wire.decode_volumes import decode_volumes
 from fleet.wire.pod_resources import Demand, pod_resources, qos_class
 from fleet.wire.times import parse_rfc3339
 
 OWN_ANNOTATIONS = "fleet.emulator/"
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
-DEFAULT_TOKEN_S = 3600
 SHARED_MAX = 8192
 SPECS_MAX = 512
 SPEC = b'},"spec":{'
@@ -217,7 +216,7 @@ def _decode_spec(spec: dict[str, Any], json: bytes) -> _Spec:
         containers=share(tuple(map(_container, containers))),
         init_containers=share(tuple(map(_container, inits))),
         ephemeral_containers=share(tuple(map(_container, spec.get("ephemeralContainers", ())))),
-        volumes=share(tuple(map(_volume, spec.get("volumes", ())))),
+        volumes=share(decode_volumes(spec)),
         tolerations=share(tuple(map(_toleration, spec.get("tolerations", ())))),
         restart_policy=_intern(spec.get("restartPolicy", "Always")),
         termination_grace_s=spec.get("terminationGracePeriodSeconds", 30),
@@ -320,39 +319,9 @@ def _env_sources(obj: dict[str, Any]) -> tuple[EnvSource, ...]:
         for field, kind in (("configMapKeyRef", "ConfigMap"), ("secretKeyRef", "Secret")):
             if field in source:
                 ref = source[field]
-                found.append(EnvSource(kind, ref.get("name", ""), ref.get("optional", False)))
+                optional = ref.get("optional", False)
+                found.append(EnvSource(kind, ref.get("name", ""), optional, _intern(ref["key"])))
     return tuple(found)
-
-
-def _volume(obj: dict[str, Any]) -> VolumeSpec:
-    kind = next((key for key in obj if key != "name"), "emptyDir")
-    source = obj.get(kind) or {}
-    config_maps: list[tuple[str, bool]] = []
-    secrets: list[tuple[str, bool]] = []
-    tokens: list[TokenSource] = []
-    if kind == "configMap":
-        config_maps.append((source.get("name", ""), source.get("optional", False)))
-    elif kind == "secret":
-        secrets.append((source.get("secretName", ""), source.get("optional", False)))
-    elif kind == "projected":
-        for each in source.get("sources", ()):
-            if "configMap" in each:
-                ref = each["configMap"]
-                config_maps.append((ref.get("name", ""), ref.get("optional", False)))
-            elif "secret" in each:
-                ref = each["secret"]
-                secrets.append((ref.get("name", ""), ref.get("optional", False)))
-            elif "serviceAccountToken" in each:
-                ref = each["serviceAccountToken"]
-                seconds = ref.get("expirationSeconds", DEFAULT_TOKEN_S)
-                tokens.append(TokenSource(ref.get("audience", ""), seconds, ref.get("path", "")))
-    return VolumeSpec(
-        obj["name"],
-        _intern(kind),
-        share(tuple(config_maps)),
-        share(tuple(secrets)),
-        share(tuple(tokens)),
-    )
 
 
 def _toleration(obj: dict[str, Any]) -> Toleration:

@@ -11,6 +11,7 @@ from fleet.wire.decode_json import (
     decode_status,
     decode_token,
 )
+from fleet.wire.decode_volumes import decode_attachment, decode_claim, decode_persistent_volume
 from fleet.wire.messages import Response
 
 _DECODERS: dict[Op, Callable[[bytes], object]] = {
@@ -23,6 +24,10 @@ _DECODERS: dict[Op, Callable[[bytes], object]] = {
     Op.RENEW_LEASE: decode_lease,
     Op.GET_POD: decode_pod_view,
     Op.CREATE_TOKEN: decode_token,
+    Op.GET_CLAIM: decode_claim,
+    Op.GET_VOLUME: decode_persistent_volume,
+    Op.GET_ATTACHMENT: decode_attachment,
+    Op.GET_NODE_ATTACHED: decode_node,
 }
 _KINDS = {401: ReplyKind.FORBIDDEN, 403: ReplyKind.FORBIDDEN, 404: ReplyKind.NOT_FOUND}
 

@@ -32,6 +32,7 @@ from fleet.objects import (
     ContainerStatus,
     EventType,
     ObjectMeta,
+    ObjectSource,
     Pod,
     PodCondition,
     PodStatus,
@@ -68,7 +69,7 @@ def container(name: str = "c", *command: str, **fields: object) -> ContainerSpec
 TOKEN_VOLUME = VolumeSpec(
     "kube-api-access-9zkmg",
     "projected",
-    (("kube-root-ca.crt", False),),
+    (ObjectSource("kube-root-ca.crt"),),
     (),
     (TokenSource("", 3607, "token"),),
 )

@@ -1,5 +1,5 @@
 import pytest
-from pod_world import NODE, TOKEN_VOLUME, UID, container, make_pod, replaced
+from pod_world import NODE, TOKEN_VOLUME, UID, World, container, make_pod, replaced
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.effects import (
@@ -16,14 +16,24 @@ from fleet.effects import (
     WatchEvent,
     WatchKind,
 )
-from fleet.kubelet.volume_manager import MountResult, VolumeManager, mount_seen_ns, references
-from fleet.objects import EnvSource, EventType, ObjectMeta, Pod, Token, VolumeSpec
+from fleet.kubelet.volume_manager import MountResult, VolumeManager, mount_seen_ns
+from fleet.kubelet.watched_objects import references
+from fleet.objects import (
+    EnvSource,
+    EventType,
+    ObjectSource,
+    Pod,
+    Token,
+    VolumeSpec,
+)
+from fleet.volume_objects import ObjectData
 
 CM, SECRET = WatchKind.CONFIG_MAP, WatchKind.SECRET
 FAILED = 'MountVolume.SetUp failed for volume "%s" : %s'
 ROOT_CA = "kube-root-ca.crt"
-REQUEST = TokenRequest("default", "default", "", 3607, "web", UID)
-PLAIN = make_pod(volumes=(VolumeSpec("cfg", "configMap", (("cfg", False),), (), ()),))
+ENV = World().env
+REQUEST = TokenRequest("default", "default", "", 3607, "web", UID, "kube-api-access-9zkmg")
+PLAIN = make_pod(volumes=(VolumeSpec("cfg", "configMap", (ObjectSource("cfg"),), (), ()),))
 
 
 def manager(pod: Pod) -> VolumeManager:
@@ -35,13 +45,13 @@ def manager(pod: Pod) -> VolumeManager:
 
 
 def tell(volumes: VolumeManager, event: EventType, name: str = "cfg") -> list[str]:
-    record = ObjectMeta(name, "1") if event is not EventType.SYNCED else None
+    record = ObjectData(name, "1") if event is not EventType.SYNCED else None
     return list(volumes.on_object_event(WatchEvent(CM, event, record, "default", name)))
 
 
 def attempt(volumes: VolumeManager, pod: Pod, now_ns: int) -> tuple[MountResult, list[str], Outbox]:
     out: Outbox = []
-    result, messages = volumes.attempt(pod, now_ns, out)
+    result, messages = volumes.attempt(pod, ENV, now_ns, out)
     return result, messages, out
 
 
@@ -115,11 +125,11 @@ def test_tokens_come_first_then_the_objects() -> None:
     assert 2875 < refresh.due_ns / NS_PER_S < 2961
     assert attempt(volumes, pod, 0)[0] is MountResult.MOUNTED
     out.clear()
-    volumes.on_refresh_timer(pod, refresh.due_ns - 1, out)
+    volumes.on_timer(pod, ENV, refresh.due_ns - 1, out)
     assert out == []
-    volumes.on_refresh_timer(pod, refresh.due_ns, out)
+    volumes.on_timer(pod, ENV, refresh.due_ns, out)
     assert out == [ApiCall(NODE, Op.CREATE_TOKEN, UID, REQUEST)]
-    volumes.on_refresh_timer(pod, refresh.due_ns + 1, out)
+    volumes.on_timer(pod, ENV, refresh.due_ns + 1, out)
     assert len(out) == 1
 
 
@@ -129,11 +139,12 @@ def test_two_tokens_are_both_awaited() -> None:
     pod = make_pod(volumes=(VolumeSpec("v", "projected", (), (), two),))
     volumes = manager(pod)
     out: Outbox = []
-    volumes.attempt(pod, 0, out)
+    volumes.attempt(pod, ENV, 0, out)
     assert len(out) == 2
-    assert not volumes.on_token(pod, REQUEST, Reply(ReplyKind.OK), 0, 0, out)
-    assert volumes.on_token(pod, REQUEST, Reply(ReplyKind.OK), 0, 0, out)
-    assert not volumes.on_token(pod, REQUEST, Reply(ReplyKind.OK), 0, 0, out)
+    request = REQUEST._replace(volume="v")
+    assert not volumes.on_token(pod, request, Reply(ReplyKind.OK), 0, 0, out)
+    assert volumes.on_token(pod, request, Reply(ReplyKind.OK), 0, 0, out)
+    assert not volumes.on_token(pod, request, Reply(ReplyKind.OK), 0, 0, out)
 
 
 def test_a_refused_token_fails_the_mount_and_is_asked_for_again() -> None:
@@ -144,33 +155,40 @@ def test_a_refused_token_fails_the_mount_and_is_asked_for_again() -> None:
     tell(volumes, EventType.ADDED, ROOT_CA)
     tell(volumes, EventType.SYNCED, ROOT_CA)
     attempt(volumes, pod, 0)
-    volumes.on_token(pod, REQUEST, Reply(ReplyKind.REFUSED, None, 403, "no"), 0, 0, [])
+    request = REQUEST._replace(volume="kube-api-access-00000")
+    volumes.on_token(pod, request, Reply(ReplyKind.REFUSED, None, 403, "no"), 0, 0, [])
     result, messages, out = attempt(volumes, pod, 0)
     assert result is MountResult.FAILED
     assert messages == [
         'MountVolume.SetUp failed for volume "kube-api-access-9zkmg" : failed to fetch token: no'
     ]
     assert out == [SetTimer(NODE, NS_PER_S // 2, Timer.VOLUMES, UID)]
-    assert attempt(volumes, pod, NS_PER_S)[2] == [ApiCall(NODE, Op.CREATE_TOKEN, UID, REQUEST)]
+    _, _, out = attempt(volumes, pod, NS_PER_S)
+    assert out[0] == ApiCall(NODE, Op.CREATE_TOKEN, UID, request)
 
 
 def test_a_missing_object_is_looked_for_with_back_off() -> None:
     volumes = manager(PLAIN)
     tell(volumes, EventType.SYNCED)
-    waits = []
-    for _ in range(11):
-        result, messages, out = attempt(volumes, PLAIN, 0)
-        assert result is MountResult.FAILED
-        assert messages == ['MountVolume.SetUp failed for volume "cfg" : configmap "cfg" not found']
+    now_ns = 0
+    given_up: list[float] = []
+    tries: list[float] = []
+    while len(tries) < 11:
+        result, messages, out = attempt(volumes, PLAIN, now_ns)
+        if messages:
+            assert messages == [FAILED % ("cfg", 'configmap "cfg" not found')]
+            tries.append(now_ns / NS_PER_S)
+        if result is MountResult.GIVEN_UP:
+            given_up.append(now_ns / NS_PER_S)
         (timer,) = out
         assert isinstance(timer, SetTimer)
-        waits.append(timer.due_ns / NS_PER_S)
-    assert waits == [0.5, 1, 2, 4, 8, 16, 32, 64, 122, 122, 122]
+        now_ns = timer.due_ns
+    assert tries == [0, 0.5, 1.5, 3.5, 7.5, 15.5, 31.5, 63.5, 127.5, 249.5, 371.5]
+    assert given_up == [123]  # the sync that waits; the operation goes on
     assert tell(volumes, EventType.ADDED) == []
-    assert attempt(volumes, PLAIN, 0)[0] is MountResult.MOUNTED
-    tell(volumes, EventType.DELETED)
-    volumes.begin(PLAIN, 0, [])
-    assert attempt(volumes, PLAIN, 0)[0] is MountResult.FAILED
+    assert attempt(volumes, PLAIN, now_ns)[0] is MountResult.WAITING  # nobody waits now
+    volumes.begin(PLAIN, now_ns, [])
+    assert attempt(volumes, PLAIN, now_ns)[0] is MountResult.MOUNTED
 
 
 def test_a_cache_that_lags_is_waited_for_a_second() -> None:
@@ -194,14 +212,16 @@ def test_a_cache_that_never_syncs_fails_the_mount() -> None:
 
 
 def test_optional_objects_may_be_missing() -> None:
-    pod = make_pod(volumes=(VolumeSpec("cfg", "configMap", (("cfg", True),), (), ()),))
+    pod = make_pod(
+        volumes=(VolumeSpec("cfg", "configMap", (ObjectSource("cfg", optional=True),), (), ()),)
+    )
     volumes = manager(pod)
     tell(volumes, EventType.SYNCED)
     assert attempt(volumes, pod, 0)[0] is MountResult.MOUNTED
 
 
 def test_several_errors_of_one_volume_are_joined() -> None:
-    volume = VolumeSpec("v", "projected", (("a", False), ("b", False)), (), ())
+    volume = VolumeSpec("v", "projected", (ObjectSource("a"), ObjectSource("b")), (), ())
     pod = make_pod(volumes=(volume,))
     volumes = manager(pod)
     for name in ("a", "b"):

@@ -14,6 +14,7 @@ from fleet.objects import (
     LeaseView,
     NodeCondition,
     ObjectMeta,
+    ObjectSource,
     Pod,
     RunningState,
     TerminatedState,
@@ -202,7 +203,7 @@ def test_spec_of_a_pod() -> None:
     )
     assert spec.env_sources == (
         EnvSource("ConfigMap", "all", optional=False),
-        EnvSource("Secret", "one", optional=True),
+        EnvSource("Secret", "one", optional=True, key="k"),
     )
     assert spec.requests_json == b'{"cpu":"500m","memory":"1Gi"}'
     assert spec.readiness_probe is not None
@@ -211,12 +212,12 @@ def test_spec_of_a_pod() -> None:
     assert pod.volumes[0] == VolumeSpec(
         "kube-api-access-00000",
         "projected",
-        (("kube-root-ca.crt", False),),
-        (("s", True),),
+        (ObjectSource("kube-root-ca.crt"),),
+        (ObjectSource("s", optional=True),),
         (TokenSource("", 3607, "token"),),
     )
     assert [each.kind for each in pod.volumes[1:]] == ["configMap", "secret", "emptyDir"]
-    assert pod.volumes[2].secrets == (("sec", True),)
+    assert pod.volumes[2].secrets == (ObjectSource("sec", optional=True),)
     assert pod.tolerations == (Toleration("fleet.emulator/fake", "Exists", "", ""),)
     assert (pod.termination_grace_s, pod.host_network, pod.priority) == (7, True, 9)
     assert (pod.readiness_gates, pod.pull_secrets) == (("lb",), ("registry",))
@@ -359,9 +360,7 @@ def test_watch_events_of_pods() -> None:
     assert decode_watch_event(line, WatchKind.PODS)[0] is EventType.DELETED
 
 
-@pytest.mark.parametrize(
-    "kind", [WatchKind.SERVICES, WatchKind.RUNTIME_CLASSES, WatchKind.CSI_DRIVERS]
-)
+@pytest.mark.parametrize("kind", [WatchKind.SERVICES, WatchKind.RUNTIME_CLASSES])
 def test_what_nobody_reads_is_only_scanned(kind: WatchKind) -> None:
     line = b'{"type":"ADDED","object":{"metadata":{"resourceVersion":"9","x":not json'
     assert decode_watch_event(line, kind) == (EventType.ADDED, "9", None)
@@ -435,10 +434,9 @@ def test_small_records() -> None:
     assert isinstance(decode_lease(body), LeaseView)
     assert decode_meta(body) == ObjectMeta("n", "3")
     owners = [{"kind": "Node", "uid": "node-uid"}]
-    assert decode_csinode(orjson.dumps({"metadata": {**meta, "ownerReferences": owners}})) == (
-        CSINodeView("3", "node-uid")
-    )
-    assert decode_csinode(body) == CSINodeView("3", "")
+    csinode = orjson.dumps({"metadata": {**meta, "ownerReferences": owners}})
+    assert decode_csinode(csinode) == (CSINodeView("3", "node-uid", csinode))
+    assert decode_csinode(body) == CSINodeView("3", "", body)
     token = {"status": {"token": "secret", "expirationTimestamp": AT}}
     assert decode_token(orjson.dumps(token)) == Token(AT_S)
 

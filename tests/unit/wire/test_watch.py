@@ -4,7 +4,8 @@ from hypothesis import strategies as st
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.effects import WatchKind
-from fleet.objects import EventType, ObjectMeta
+from fleet.objects import EventType
+from fleet.volume_objects import ObjectData
 from fleet.wire.decode_json import decode_list, decode_watch_event
 from fleet.wire.messages import Failure, Response
 from fleet.wire.watch import Next, Phase, Reflector
@@ -22,12 +23,12 @@ EVENTS = (
 )
 STREAM = b"".join(each + b"\n" for each in EVENTS)
 FOUND = [
-    (EventType.ADDED, ObjectMeta("a", "5")),
-    (EventType.ADDED, ObjectMeta("b", "4")),
+    (EventType.ADDED, ObjectData("a", "5")),
+    (EventType.ADDED, ObjectData("b", "4")),
     (EventType.SYNCED, None),
-    (EventType.MODIFIED, ObjectMeta("a", "8")),
+    (EventType.MODIFIED, ObjectData("a", "8")),
     (EventType.BOOKMARK, None),
-    (EventType.DELETED, ObjectMeta("b", "10")),
+    (EventType.DELETED, ObjectData("b", "10")),
 ]
 
 
@@ -159,10 +160,10 @@ def test_a_list_has_pages() -> None:
     reflector.open(DRAWS, 0)
     page = b'{"metadata":{"resourceVersion":"9","continue":"%b"},"items":[%b]}'
     first = reflector.on_page(page % (b"t", META % (b"a", 1)), decode_list)
-    assert first == [(EventType.ADDED, ObjectMeta("a", "1"))]
+    assert first == [(EventType.ADDED, ObjectData("a", "1"))]
     assert b"continue=t" in reflector.open(DRAWS, 0).path
     last = reflector.on_page(page % (b"", META % (b"b", 2)), decode_list)
-    assert last == [(EventType.ADDED, ObjectMeta("b", "2")), (EventType.SYNCED, None)]
+    assert last == [(EventType.ADDED, ObjectData("b", "2")), (EventType.SYNCED, None)]
     assert (reflector.version, reflector.phase) == ("9", Phase.STREAM)
 
 

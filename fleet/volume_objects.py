@@ -1,0 +1,120 @@
+"""What kubelets read of the objects behind volumes: claims, volumes, attachments, drivers."""
+
+import hashlib
+from typing import NamedTuple
+
+CSI_PLUGIN = "kubernetes.io/csi/"
+PVC_PROTECTION = "kubernetes.io/pvc-protection"
+
+
+class ObjectData(NamedTuple):
+    """A ConfigMap or Secret: which keys it has, never what stands there."""
+
+    name: str
+    resource_version: str
+    keys: tuple[str, ...] = ()
+    immutable: bool = False
+
+
+class ClaimView(NamedTuple):
+    """What is read of a PersistentVolumeClaim."""
+
+    uid: str
+    phase: str
+    volume_name: str
+    deleting: bool = False
+    protected: bool = False  # has the finalizer kubernetes.io/pvc-protection
+    owner_uid: str = ""  # of the controller, a pod for generic ephemeral volumes
+
+
+class NodeSelectorTerm(NamedTuple):
+    """Match expressions of one term: key, operator, values. Source: core/v1 NodeSelectorTerm."""
+
+    expressions: tuple[tuple[str, str, tuple[str, ...]], ...]
+
+    def matches(self, labels: dict[str, str]) -> bool:
+        """Tell whether labels satisfy all expressions; a term without any matches nothing."""
+        return bool(self.expressions) and all(
+            _satisfies(labels.get(key), operator, values)
+            for key, operator, values in self.expressions
+        )
+
+
+def _satisfies(value: str | None, operator: str, values: tuple[str, ...]) -> bool:
+    """Source: labels.Requirement.Matches."""
+    if operator == "Exists":
+        return value is not None
+    if operator == "DoesNotExist":
+        return value is None
+    if operator == "NotIn":
+        return value not in values
+    if operator == "In":
+        return value in values
+    try:
+        left, right = int(value or ""), int(values[0])
+    except (ValueError, IndexError):
+        return False
+    return left > right if operator == "Gt" else left < right
+
+
+class VolumeView(NamedTuple):
+    """What is read of a PersistentVolume. `driver` and `handle` are "" unless it is a CSI one."""
+
+    name: str
+    claim_uid: str | None  # None without a claimRef
+    mode: str = "Filesystem"
+    driver: str = ""
+    handle: str = ""
+    access_modes: tuple[str, ...] = ()
+    affinity: tuple[NodeSelectorTerm, ...] | None = None
+
+    @property
+    def unique_name(self) -> str:
+        """Return the name in volumesInUse. Source: GetUniqueVolumeNameFromSpec."""
+        if self.driver:
+            return f"{CSI_PLUGIN}{self.driver}^{self.handle}"
+        return f"kubernetes.io/pv/{self.name}"
+
+    def fits(self, labels: dict[str, str]) -> bool:
+        """Tell whether a node may mount it. Source: CheckNodeAffinity."""
+        return self.affinity is None or any(term.matches(labels) for term in self.affinity)
+
+
+class AttachmentView(NamedTuple):
+    """What is read of a VolumeAttachment."""
+
+    attached: bool
+    deleting: bool = False
+    error: str = ""  # status.attachError
+
+
+class CSIDriverView(NamedTuple):
+    """What is read of a CSIDriver."""
+
+    name: str
+    resource_version: str
+    attach_required: bool = True
+
+
+class ClaimTarget(NamedTuple):
+    """Payload of the GETs for the volumes of a pod; `volume` and `step` route the answer."""
+
+    namespace: str
+    name: str
+    volume: str
+    step: int
+
+
+class CSINodeUpdate(NamedTuple):
+    """Payload of UPDATE_CSINODE: the object as read, and the driver to add or replace."""
+
+    base: bytes
+    driver: str
+    node_id: str
+    topology_keys: tuple[str, ...]
+    allocatable: int  # 0: no limit
+
+
+def attachment_name(handle: str, driver: str, node: str) -> str:
+    """Return the name of a VolumeAttachment. Source: csi_attacher.go, getAttachmentName."""
+    return "csi-" + hashlib.sha256(f"{handle}{driver}{node}".encode()).hexdigest()
