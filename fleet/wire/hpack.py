@@ -63,6 +63,9 @@ def encode_literal(name: bytes, value: bytes, *, indexed: bool = False) -> bytes
     return encode_integer(number, bits, first) + encode_string(value)
 
 
+_USER_LEAD = b"\x00" + encode_string(b"impersonate-user")
+
+
 def _path_lead(length: int) -> bytes:
     return b"\x87\x04" + encode_integer(length, 7, 0)
 
@@ -99,7 +102,7 @@ def content_fields(content_type: ContentType, length: int) -> bytes:
 class HeaderPlan:
     """What every request repeats: shared by all connections, the user differs on each."""
 
-    __slots__ = ("_fields", "_group", "_tails")
+    __slots__ = ("_fields", "_group", "_group_literal", "_tails")
 
     def __init__(
         self,
@@ -118,6 +121,7 @@ class HeaderPlan:
             (b"accept", accept),
         )
         self._group = group
+        self._group_literal = encode_literal(b"impersonate-group", group) if group else b""
         self._tails: dict[bytes, bytes] = {}
 
     def user_fields(self, user: bytes) -> tuple[Field, ...]:
@@ -130,7 +134,9 @@ class HeaderPlan:
 
     def literal_user(self, user: bytes) -> bytes:
         """Encode the impersonation of one request on a shared connection."""
-        return b"".join(encode_literal(*field) for field in self.user_fields(user))
+        if not user:
+            return b""
+        return b"".join((_USER_LEAD, encode_string(user), self._group_literal))
 
     def encode(self, user: bytes, table_bytes: int) -> tuple[bytes, bytes]:
         """Return the fields as the first block carries them, and as all later ones do."""

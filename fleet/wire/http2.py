@@ -70,6 +70,7 @@ class Http2Connection(Outbound):
         "_settled",
         "ended_early",
         "goaway_detail",
+        "midway",
         "refused",
         "resets",
     )
@@ -82,6 +83,7 @@ class Http2Connection(Outbound):
         self.ended_early = 0
         self.resets = 0
         self.goaway_detail = ""
+        self.midway = False  # of an answer the headers came, and the body is on its way
         self._rest: bytearray | None = None
         self._block: tuple[int, int, bytearray] | None = None  # an unfinished header block
         self._received = 0
@@ -223,6 +225,8 @@ class Http2Connection(Outbound):
         stream.request = None
         if flags & END_STREAM:
             self._finish(stream, now_ns, inbox)
+        else:
+            self.midway = not stream.watch
 
     def _finish(self, stream: Stream, now_ns: int, inbox: Inbox) -> None:
         """Deliver the answer of a stream that the peer has ended."""
@@ -233,6 +237,7 @@ class Http2Connection(Outbound):
             self.ended_early += 1
             self.attention = True
         self._forget(stream)
+        self.midway = False
         stream.done = True
         body = stream.body
         stream.body = b""

@@ -274,10 +274,11 @@ class Links:
                     if size == 0:
                         self._lose(connection, "the server closed the connection")
                         return
+                    connection.midway = False
                     break
                 stats.bytes_in += size
                 connection.receive(buffer[:size], now_ns, inbox)
-                if size < READ_AGAIN_BYTES:  # epoll tells if there is more
+                if size < READ_AGAIN_BYTES and not connection.midway:  # epoll tells of more
                     break
         except OSError as error:
             self._lose(connection, explain(error))
