@@ -211,6 +211,14 @@ class KubeletConfiguration(Spec):
     max_parallel_image_pulls: Annotated[int, Field(ge=1)] | None = None
     registry_pull_qps: Annotated[Limit, Field(alias="registryPullQPS")] = 5
     registry_burst: Limit = 10
+    image_gc_high_threshold_percent: Annotated[
+        int, Field(ge=0, le=100, alias="imageGCHighThresholdPercent")
+    ] = 85
+    image_gc_low_threshold_percent: Annotated[
+        int, Field(ge=0, le=100, alias="imageGCLowThresholdPercent")
+    ] = 80
+    image_minimum_gc_age: Annotated[DurationNs, Field(alias="imageMinimumGCAge")] = 2 * MINUTE_NS
+    image_maximum_gc_age: Annotated[DurationNs, Field(alias="imageMaximumGCAge")] = 0
     kube_api_qps: Annotated[Limit, Field(alias="kubeAPIQPS")] = 50
     kube_api_burst: Annotated[Limit, Field(alias="kubeAPIBurst")] = 100
     event_record_qps: Annotated[Limit, Field(alias="eventRecordQPS")] = 50
@@ -252,6 +260,8 @@ class KubeletConfiguration(Spec):
             raise ValueError("nodeStatusUpdateFrequency must be above 0s")
         if self.max_parallel_image_pulls not in {None, 1} and self.serialize_image_pulls:
             raise ValueError("maxParallelImagePulls above 1 needs serializeImagePulls: false")
+        if self.image_gc_low_threshold_percent >= self.image_gc_high_threshold_percent:
+            raise ValueError("imageGCLowThresholdPercent must be below imageGCHighThresholdPercent")
         self._check_shutdown()
         return self
 

@@ -15,10 +15,10 @@ import enum
 import hashlib
 import zlib
 from collections.abc import Iterator
-from functools import lru_cache
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.container_usage import OOM_EXIT_CODE, OOM_REASON, oom_kill_ns
+from fleet.image_reference import digest_name, parse_image
 from fleet.objects import (
     ContainerSpec,
     ContainerStatus,
@@ -412,27 +412,12 @@ def _container_id(uid: PodUid, name: str, attempt: int) -> str:
     return ID_PREFIX + digest.hexdigest()
 
 
-@lru_cache(maxsize=4096)
 def image_name(image: str) -> str:
-    """Return how containerd spells an image: registry, library and tag written out.
-
-    Source: containerd's reference normalisation (distribution/reference, ParseDockerRef).
-    """
-    first, slash, rest = image.partition("/")
-    if not slash:
-        image = f"docker.io/library/{image}"
-    elif "." not in first and ":" not in first and first != "localhost":
-        image = f"docker.io/{first}/{rest}"
-    tail = image.rpartition("/")[2]
-    return image if ":" in tail or "@" in tail else f"{image}:latest"
+    """Return how containerd spells an image: registry, library and tag written out."""
+    found = parse_image(image)
+    return image if found.error else found.full_name
 
 
-@lru_cache(maxsize=4096)
 def image_id(image: str) -> str:
     """Return the digest reference of an image, the same on every node."""
-    name = image_name(image)
-    if "@" in name:
-        return name
-    head, _, tail = name.rpartition("/")
-    digest = hashlib.sha256(name.encode()).hexdigest()
-    return f"{head}/{tail.partition(':')[0]}@sha256:{digest}"
+    return digest_name(image_name(image))

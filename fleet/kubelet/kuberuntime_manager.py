@@ -1,6 +1,6 @@
 """The runtime's half of a pod sync: sandbox, containers to kill, containers to start, back-off.
 
-    sync_pod -> SANDBOX -> [on_sandbox_ready] -> plan -> KILL -> per container: START -> DONE
+    sync_pod -> SANDBOX -> [on_sandbox_ready] -> plan -> KILL -> per container: PULL, START -> DONE
 
 One step at a time: what takes time leaves its stage in the worker and one timer in the wheel, and
 `on_due` goes on. A container that cannot be started leaves its reason in the reason cache, and an
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from fleet.clock import NS_PER_S, Draws
 from fleet.effects import NodeId
 from fleet.kubelet.events import Reason
+from fleet.kubelet.image_manager import Ensured, ImageManager, Wanted
 from fleet.kubelet.pod_actions import ProbeResults, compute_pod_actions, is_sidecar
 from fleet.kubelet.pod_events import back_off_texts, texts_of
 from fleet.kubelet.pod_workers import PodWorker, Stage, effective_grace_s
@@ -41,7 +42,7 @@ class KubeRuntimeManager:
     `config_error` says what the environment of a container lacks ("" for nothing).
     """
 
-    __slots__ = ("_back_off", "_config_error", "probes", "runtime")
+    __slots__ = ("_back_off", "_config_error", "images", "probes", "runtime")
 
     def __init__(
         self,
@@ -53,6 +54,7 @@ class KubeRuntimeManager:
     ) -> None:
         self._back_off = BackOff()
         self._config_error = config_error
+        self.images = ImageManager(node)
         self.probes: ProbeResults | None = None
         self.runtime = Runtime(node, host_ip, pod_cidr, draws)
 
@@ -78,6 +80,11 @@ class KubeRuntimeManager:
         stage = worker.stage
         if stage is Stage.SANDBOX:
             return self._on_sandbox_due(worker)
+        if stage is Stage.PULL:
+            done = self.images.finish(worker.pod.uid, turn.env, turn.now_ns, turn.out)
+            if self._take_image(worker, done, turn) and self._create_first(worker, turn):
+                return Progress.WAIT
+            return self._next(worker, turn)
         if stage is Stage.START:
             self._start_first(worker, turn)
             return self._next(worker, turn)
@@ -108,22 +115,32 @@ class KubeRuntimeManager:
 
     def _next(self, worker: PodWorker, turn: Turn) -> Progress:
         """Begin with the next container of the plan that may be started now."""
-        pod = worker.pod
-        at_once = turn.env.light and worker.had_actions  # the wait for the sandbox covered it
         while worker.plan:
             spec = worker.plan[0]
-            if self._is_in_back_off(worker, spec, turn) or not self._ensure_image(
-                worker, spec, turn
-            ):
+            if self._is_in_back_off(worker, spec, turn):
                 self._skip_first(worker)
-            elif at_once:
-                self._start_first(worker, turn)
-            else:
-                worker.stage = Stage.START
-                delay_ns = self.runtime.start_delay_ns(pod, spec, turn.behavior(pod))
-                turn.wait(worker, turn.now_ns + delay_ns)
+                continue
+            ensured = self._ensure_image(worker, spec, turn)
+            if not self._take_image(worker, ensured, turn):
+                continue
+            if ensured.due_ns:
+                worker.stage = Stage.PULL
+                turn.wait(worker, ensured.due_ns)
+                return Progress.WAIT
+            if self._create_first(worker, turn):
                 return Progress.WAIT
         return Progress.DONE
+
+    def _create_first(self, worker: PodWorker, turn: Turn) -> bool:
+        """Begin to create the first container of the plan; tell whether that takes time."""
+        if turn.env.light and worker.had_actions:  # the wait for the sandbox covered it
+            self._start_first(worker, turn)
+            return False
+        pod = worker.pod
+        worker.stage = Stage.START
+        delay_ns = self.runtime.start_delay_ns(pod, worker.plan[0], turn.behavior(pod))
+        turn.wait(worker, turn.now_ns + delay_ns)
+        return True
 
     def _skip_first(self, worker: PodWorker) -> None:
         """Leave out a container; without a regular init container nothing after it may start."""
@@ -149,14 +166,30 @@ class KubeRuntimeManager:
         worker.fail(old.exit_ns + wait_ns)
         return True
 
-    def _ensure_image(self, worker: PodWorker, spec: ContainerSpec, turn: Turn) -> bool:
-        """Make sure that the image is there; tell whether the container can be created.
+    def _ensure_image(self, worker: PodWorker, spec: ContainerSpec, turn: Turn) -> Ensured:
+        """Make sure that the image is there, or begin to pull it."""
+        pod = worker.pod
+        image = turn.behavior(pod).container(spec.name).image
+        has_secret = bool(pod.pull_secrets)
+        wanted = Wanted(pod.uid, spec.image, spec.pull_policy, image, has_secret)
+        return self.images.ensure(wanted, turn.env, turn.now_ns, turn.out)
 
-        Source: image_manager.go, EnsureImageExists.
-        """
-        texts = texts_of(turn.env.model.kubelet_version)
-        turn.event(worker.pod, Reason.PULLED, texts.pulled % spec.image, spec)
-        return True
+    def _take_image(self, worker: PodWorker, ensured: Ensured, turn: Turn) -> bool:
+        """Report about the image of the first container of the plan; skip it for want of one."""
+        spec = worker.plan[0]
+        for reason, message in ensured.events:
+            turn.event(worker.pod, reason, message, spec)
+        if ensured.failure is None:
+            return True
+        worker.note_reason(spec.name, ensured.failure)
+        worker.fail()
+        self._skip_first(worker)
+        return False
+
+    def cancel(self, worker: PodWorker, turn: Turn) -> None:
+        """Give up a pull: the pod is to end. Source: the context of SyncPod is cancelled."""
+        self._take_image(worker, self.images.cancel(worker.pod.uid, turn.now_ns), turn)
+        worker.plan = ()
 
     def _start_first(self, worker: PodWorker, turn: Turn) -> None:
         """Start the first container of the plan.
@@ -205,3 +238,4 @@ class KubeRuntimeManager:
         """Drop what is kept of a pod."""
         self.runtime.remove(uid)
         self._back_off.forget(uid)
+        self.images.forget(uid)

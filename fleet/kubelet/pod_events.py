@@ -18,6 +18,7 @@ class Texts(NamedTuple):
     created: str
     started: str
     pod_resources: bool  # the status shows the resources of the whole pod
+    checks_credentials: bool  # of pods that use an image which another pod had pulled
 
 
 @lru_cache(maxsize=8)
@@ -30,12 +31,14 @@ def texts_of(kubelet_version: str) -> Texts:
             "Container created",
             "Container started",
             pod_resources=True,
+            checks_credentials=True,
         )
     return Texts(
         'Container image "%s" already present on machine',
         "Created container: %s",
         "Started container %s",
         pod_resources=False,
+        checks_credentials=minor >= 35,
     )
 
 

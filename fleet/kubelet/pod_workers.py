@@ -40,9 +40,10 @@ class Stage(enum.IntEnum):
     START = 4  # the runtime, starting the first container of `plan`
     STOP = 5  # the runtime, stopping containers
     UNMOUNT = 6  # the volume manager, on the way out
+    PULL = 7  # the image manager, for the first container of `plan`
 
 
-RUNTIME_STAGES = frozenset((Stage.SANDBOX, Stage.START))
+RUNTIME_STAGES = frozenset((Stage.SANDBOX, Stage.PULL, Stage.START))
 
 
 class Rejection(NamedTuple):
