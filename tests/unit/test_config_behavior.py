@@ -218,7 +218,7 @@ def test_a_simple_command_ends_as_it_says(
         ("sh", "-c", "while true; do sleep 1; done"),
         ("sh", "-c", "sleep 1 | cat"),
         ("sh", "-c", "echo $(cat)"),
-        ("sh", "-c", "; ".join(["true"] * 100)),
+        ("sh", "-c", "; ".join(["true"] * 2000)),
         ("echo",) * 100,
     ],
 )
