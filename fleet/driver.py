@@ -46,13 +46,21 @@ class Driver:
 
     def _on_ready(self) -> None:
         self._soon = None
-        if self._reactor.turn():
-            self.wake()
+        self._turn()
 
     def _on_edge(self) -> None:
-        if self._reactor.turn():
-            self.wake()
+        self._turn()
         self._arm()
+
+    def _turn(self) -> None:
+        """Turn once. A bug marks the run; the fleet goes on, so that its nodes do not all die."""
+        try:
+            more = self._reactor.turn()
+        except Exception as error:  # noqa: BLE001
+            self._reactor.on_bug(error)
+            more = True
+        if more:
+            self.wake()
 
     def _arm(self) -> None:
         """Aim at the next edge of the grid, so that a slow turn does not move all later ones."""

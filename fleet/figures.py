@@ -90,7 +90,7 @@ class Meter:
             dropped=counts.events_dropped,
         )
         run.watch = WatchFigures(
-            open=stats.streams,
+            open=counts.watches_open,
             restarts=counts.watch_restarts,
             events=counts.watch_events,
             closed_slow=stats.closed_slow,
@@ -122,7 +122,7 @@ class Meter:
             request_p99_ms=recent.percentile_us(0.99) / 1e3 if recent.count else None,
             lease_late_p99_ms=late.percentile_us(0.99) / 1e3 if late.count else None,
             api_errors=_errors(counts),
-            watches=emulation.transport.stats.streams,
+            watches=counts.watches_open,
             fleet_cpu=(now.cpu_s - before.cpu_s) / span_s,
             controlplane_cpu=(now.controlplane_cpu_s - before.controlplane_cpu_s) / span_s
             if self._processes

@@ -126,6 +126,7 @@ class FleetCounts:
     """What the kubelets of the process did, for the display and the summary."""
 
     __slots__ = (
+        "bugs",
         "events_dropped",
         "gone",
         "lease_interval_ns_max",
@@ -146,6 +147,7 @@ class FleetCounts:
         "timer_lag",
         "watch_events",
         "watch_restarts",
+        "watches_open",
     )
 
     def __init__(self) -> None:
@@ -168,4 +170,6 @@ class FleetCounts:
         self.events_dropped = 0
         self.watch_events = 0
         self.watch_restarts = 0
+        self.watches_open = 0
         self.quarantined = 0
+        self.bugs = 0  # exceptions that no single kubelet is to blame for

@@ -464,6 +464,8 @@ class Orchestrator:
         counts = emulation.counts
         if counts.quarantined:
             self._invalid(f"{counts.quarantined} nodes were quarantined after a bug in fleet")
+        if counts.bugs:
+            self._invalid(f"{counts.bugs} times a bug in fleet interrupted it, see the log")
 
     def _invalid(self, reason: str) -> None:
         self._figures.invalid_reasons = [*self._figures.invalid_reasons, reason]

@@ -20,6 +20,7 @@ from fleet.effects import (
     NodeId,
     Op,
     Outbox,
+    PowerOff,
     Report,
     SetTimer,
     StartWatch,
@@ -41,6 +42,7 @@ from fleet.wire.watch import WATCH_RESOURCES, Next, Phase, Reflector
 TIMERS_MAX = 2_000  # per turn; the rest is due at the next one
 REPLIES_MAX = 2_000
 CALL_TRIES_MAX = 10  # client-go/rest/with_retry.go: on 429 and 5xx with Retry-After
+BUGS_SHOWN_MAX = 5
 STORY_MAX = 1_000
 NOBODY = NodeId(-1)
 """The owner of watches and timers that belong to no single kubelet."""
@@ -151,6 +153,7 @@ class Reactor:
             entry.kubelet.stop()
         entry.kubelet = None
         for reflector in entry.reflectors:
+            self._closed(reflector)
             reflector.stop()
         entry.reflectors = ()
 
@@ -230,7 +233,7 @@ class Reactor:
             elif type(token) is Opening:
                 reflector = token.reflector
                 if token.number == reflector.opens and reflector.phase is not Phase.STOPPED:
-                    self._on_stream(reflector, message, now_ns, out)
+                    self._on_stream_safely(reflector, message, now_ns, out)
             elif type(token) is Retried:
                 assert isinstance(message, Response), message
                 self._on_response(token.call, message, token.tries, now_ns, out)
@@ -275,6 +278,26 @@ class Reactor:
 
     # ---- watches ----
 
+    def _on_stream_safely(
+        self, reflector: Reflector, message: object, now_ns: int, out: Outbox
+    ) -> None:
+        """Keep what a bug in reading one watch harms to the node whose watch it is."""
+        try:
+            self._on_stream(reflector, message, now_ns, out)
+        except Exception as error:  # noqa: BLE001
+            if reflector.node == NOBODY:
+                self.on_bug(error)
+            else:
+                self._quarantine(self.entries[reflector.node], error)
+
+    def on_bug(self, error: Exception) -> None:
+        """Mark the run for a bug that no single kubelet is to blame for, and go on."""
+        if self._raise_bugs:
+            raise error
+        self.counts.bugs += 1
+        if self.counts.bugs <= BUGS_SHOWN_MAX:
+            log.error("a bug in fleet: %r", error, exc_info=error)
+
     def _on_stream(self, reflector: Reflector, message: object, now_ns: int, out: Outbox) -> None:
         if type(message) is bytes:
             found = reflector.on_chunk(message, decode_watch_event)
@@ -285,6 +308,7 @@ class Reactor:
             took_us = (message.arrived_ns - message.sent_ns) // 1000
             self.counts.requests.record(row, 200, took_us)
             reflector.is_open = True
+            self.counts.watches_open += 1
             return
         assert isinstance(message, Response), message
         if reflector.phase is Phase.LIST:
@@ -301,6 +325,7 @@ class Reactor:
                 took_us = (message.arrived_ns - message.sent_ns) // 1000
                 self.counts.requests.record(row, message.code, took_us)
             later = reflector.on_end(message, self._draws, now_ns)
+        self._closed(reflector)
         self._reopen(reflector, later, now_ns)
 
     def _deliver(
@@ -322,6 +347,7 @@ class Reactor:
                 reflector.opens += 1  # the close that follows an ERROR must not end the back-off
                 code = record if isinstance(record, int) else 0
                 later = reflector.on_error_event(code, self._draws, now_ns)
+                self._closed(reflector)
                 self._reopen(reflector, later, now_ns)
                 return
             event = WatchEvent(kind, event_type, record, reflector.namespace, reflector.name)
@@ -373,6 +399,12 @@ class Reactor:
                     entry.kubelet.on_relist_started(reflector.kind)
         wire, pool = self._way(reflector)
         wire.send(pool, request, Opening(reflector, reflector.opens))
+
+    def _closed(self, reflector: Reflector) -> None:
+        """Count an open watch no longer."""
+        if reflector.is_open:
+            reflector.is_open = False
+            self.counts.watches_open -= 1
 
     def _reopen(self, reflector: Reflector, later: Next, now_ns: int) -> None:
         """Ask again, now or after the back-off."""
@@ -426,6 +458,8 @@ class Reactor:
                 self._stop_watch(node, kind, namespace, name)
             case Report():
                 self._count(effect)
+            case PowerOff(node):
+                self._power_off(node)
             case ApiCall() | SetTimer():
                 raise AssertionError(effect)  # handled by the caller
             case _:
@@ -439,7 +473,16 @@ class Reactor:
         entry.reflectors = tuple(each for each in entry.reflectors if each is not reflector)
         assert self.wire is not None
         self.wire.cancel(entry.pool, Opening(reflector, reflector.opens))
+        self._closed(reflector)
         reflector.stop()
+
+    def _power_off(self, node: NodeId) -> None:
+        """Let a machine fall silent: its watches end, and nothing more is sent."""
+        assert self.wire is not None
+        entry = self.entries[node]
+        for reflector in entry.reflectors:
+            self.wire.cancel(entry.pool, Opening(reflector, reflector.opens))
+        self.silence(node)
 
     def _count(self, report: Report) -> None:
         counts = self.counts
@@ -495,7 +538,8 @@ class Reactor:
         """Take one kubelet out of the run; its story is kept and the run will fail."""
         if self._raise_bugs:
             raise error
-        assert entry.kubelet is not None
+        if entry.kubelet is None:
+            return  # it is out already
         self.counts.quarantined += 1
         name = entry.kubelet.name
         log.error("node %s is quarantined after a bug in fleet: %r", name, error, exc_info=error)

@@ -98,3 +98,28 @@ def test_it_is_silent_after_stop() -> None:
     assert loop.soon[-1].cancelled
     driver.wake()
     assert len(loop.soon) == 1
+
+
+class BuggyReactor(CountedReactor):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bugs: list[Exception] = []
+
+    def turn(self) -> bool:
+        super().turn()
+        if self.turns == 1:
+            raise LookupError
+        return False
+
+    def on_bug(self, error: Exception) -> None:
+        self.bugs.append(error)
+
+
+def test_a_bug_marks_the_run_and_the_fleet_turns_on() -> None:
+    reactor, loop = BuggyReactor(), StillLoop()
+    Driver(reactor, cast("asyncio.AbstractEventLoop", loop)).start()
+    loop.edges[-1].action()
+    assert [type(bug) for bug in reactor.bugs] == [LookupError]
+    loop.soon[-1].action()  # what the interrupted turn left is seen to at once
+    loop.edges[-1].action()
+    assert reactor.turns == 3

@@ -294,6 +294,31 @@ def test_a_bug_in_one_kubelet_harms_no_other() -> None:
     assert [token for _, _, token in world.wire.sent[before:]] == [ApiCall(NodeId(1), Op.GET_LEASE)]
 
 
+def test_a_watch_that_cannot_be_read_takes_its_own_node_out() -> None:
+    world = World(nodes=2, raise_bugs=False)
+    for node in (0, 1):
+        world.asks(StartWatch(NodeId(node), WatchKind.CONFIG_MAP, "ns", "x"), node=node)
+    for _, _, token in world.wire.sent:
+        world.reactor.inbox.append((token, StreamOpened(0, 0)))
+    world.reactor.turn()
+    assert world.reactor.counts.watches_open == 2
+    world.reactor.inbox.append((world.wire.sent[0][2], object()))
+    world.reactor.turn()
+    assert [entry.kubelet is None for entry in world.reactor.entries] == [True, False]
+    assert world.reactor.counts.watches_open == 1
+    assert not world.reactor.counts.bugs
+
+
+def test_a_shared_watch_that_cannot_be_read_marks_the_run() -> None:
+    world = World(raise_bugs=False)
+    world.reactor.observer = world.wire
+    world.reactor.watch_shared(WatchKind.NODE)
+    world.reactor.inbox.append((world.wire.sent[-1][2], object()))
+    world.reactor.turn()
+    assert world.reactor.counts.bugs == 1
+    assert world.reactor.entries[0].kubelet is not None
+
+
 def test_what_a_broken_kubelet_asked_for_is_not_done() -> None:
     world = World(raise_bugs=False)
     out: Outbox = [GET_NODE, StartWatch(NodeId(0), WatchKind.NODE)]
