@@ -28,7 +28,7 @@ class DeviceRequest(NamedTuple):
 
     container: str
     resource: str
-    count: int
+    amount: int
     reusable: bool = False  # an init container's that ends: the next container may have them
 
 

@@ -72,6 +72,7 @@ class Timer(enum.IntEnum):
     RESOURCE_SLICES = 12
     EVICTION = 20  # the eviction manager's next pass, or memory is used up
     CALL_RETRY = 13  # the reactor's own: a 429 or 5xx with Retry-After
+    PLUGINS = 17  # a plugin registers, comes or goes; devices fail or recover
     PROBES = 16  # key: pod uid; an attempt of one of its probes ends
     IMAGES = 15  # key: the list in the node status, or the garbage collection
     RUNTIME_STATE = 14  # the health of the runtime changes, or the sync loop goes on

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from fleet.device_behavior import DeviceModel, DraDriver
 from fleet.host_schedule import Outage, ShutdownSchedule
 from fleet.image_behavior import DEFAULT_PULLS, ImagePulls
 from fleet.pod_behavior import Labels, PodBehavior, select_behavior
@@ -155,6 +156,8 @@ class NodeModel:
     usage: Usage  # outside of pods, since the start of the kubelet
     kubelet_configuration: dict[str, object]  # every key as written, for later readers
     app_armor: bool = True  # the kernel of the nodes has it
+    devices: tuple[DeviceModel, ...] = ()  # what device plugins offer
+    dra_drivers: tuple[DraDriver, ...] = ()
     ordinals: tuple[int, ...] = (0,)  # see fleet.config.NodeMix: rank within a period, by index
     ordinals_per_period: int = 1
     images_preloaded: tuple[NodeImage, ...] = ()  # on every node from its start, with all names

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from fleet import KUBERNETES_VERSION
+from fleet.device_behavior import DeviceSpec, DraDriverSpec
 from fleet.host_schedule import RuntimeSpec, ShutdownSpec
 from fleet.image_behavior import ImagePullsSpec
 from fleet.kubelet_configuration import KubeletConfiguration, TaintSpec
@@ -212,6 +213,9 @@ class NodeProfileSpec(Spec):
     image_pulls: ImagePullsSpec = ImagePullsSpec()
     usage: UsageSpec = UsageSpec()  # what runs on a node outside of its pods
     pids_max: Annotated[int, Field(ge=1)] | None = None
+    app_armor: bool = True
+    devices: tuple[DeviceSpec, ...] = ()
+    dynamic_resources: tuple[DraDriverSpec, ...] = ()
     runtime: RuntimeSpec = RuntimeSpec()
     shutdown: ShutdownSpec | None = None
     csi_drivers: tuple[CSIDriverSpec, ...] = ()
@@ -221,6 +225,10 @@ class NodeProfileSpec(Spec):
         keys = [spread.topology_key for spread in self.topology_spread]
         if len(set(keys)) < len(keys):
             raise ValueError("topologySpread names a topologyKey twice")
+        resources = [device.resource for device in self.devices]
+        drivers = [each.driver for each in self.dynamic_resources]
+        if len(set(resources)) < len(resources) or len(set(drivers)) < len(drivers):
+            raise ValueError("devices or dynamicResources name one resource or driver twice")
         version = self.template.status.node_info.get("kubeletVersion")
         if version and self.kubelet_version is None:
             _version(version)
@@ -308,6 +316,9 @@ class NodeProfile(Spec):
                 configuration.image_maximum_gc_age,
             ),
             image_disk_bytes=capacity["ephemeral-storage"].value,
+            app_armor=spec.app_armor,
+            devices=tuple(each.compiled() for each in spec.devices),
+            dra_drivers=tuple(each.compiled() for each in spec.dynamic_resources),
             outages=spec.runtime.compiled(),
             shutdown=spec.shutdown.compiled() if spec.shutdown else None,
             shutdown_grace_by_priority=configuration.shutdown_grace_by_priority,
@@ -380,7 +391,9 @@ def _resources(spec: NodeProfileSpec) -> tuple[dict[str, Quantity], dict[str, Qu
     """Return capacity and allocatable. Source: pkg/kubelet/nodestatus/setters.go, MachineInfo."""
     configuration = spec.kubelet_configuration
     given = spec.template.status
-    capacity = _default_capacity(given.capacity) | given.capacity
+    offered = {device.resource for device in spec.devices}  # by plugins, once they register
+    stated = {name: amount for name, amount in given.capacity.items() if name not in offered}
+    capacity = _default_capacity(stated) | stated
     pods = configuration.max_pods or given.capacity.get("pods", whole_quantity(PODS_MAX)).value
     if configuration.pods_per_core:
         pods = min(pods, configuration.pods_per_core * (capacity["cpu"].milli // 1000))
@@ -393,7 +406,8 @@ def _resources(spec: NodeProfileSpec) -> tuple[dict[str, Quantity], dict[str, Qu
     for name, amount in capacity.items():
         if name.startswith("hugepages-"):
             allocatable["memory"] = allocatable["memory"].minus(amount)
-    stated = {name: amount for name, amount in given.allocatable.items() if name != "pods"}
+    hidden = {"pods", *offered}
+    stated = {name: each for name, each in given.allocatable.items() if name not in hidden}
     return capacity, allocatable | stated
 
 

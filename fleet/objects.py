@@ -192,6 +192,7 @@ class ContainerStatus(NamedTuple):
     resources_json: bytes = b""
     volume_mounts_json: bytes = b""
     has_user: bool = False
+    devices_json: bytes = b""  # allocatedResourcesStatus
 
 
 class PodCondition(NamedTuple):

@@ -32,6 +32,7 @@ from fleet.effects import (
 )
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
+from fleet.kubelet.node_resources import Wanted, differing_resources
 from fleet.objects import NodeCondition, NodeView
 
 REGISTER_FIRST_NS = 100 * NS_PER_MS
@@ -76,6 +77,16 @@ class NodeInputs(NamedTuple):
     pid_pressure: bool = False
     not_ready: tuple[str, ...] = ()  # why the node is not ready, in upstream order
     volumes_in_use: tuple[str, ...] | None = None  # None: as the server shows them
+    extended: Wanted = ()  # what device plugins offer
+
+
+def under_pressure(inputs: NodeInputs, conditions: tuple[str, ...]) -> NodeInputs:
+    """Return the inputs of a node that is under these conditions."""
+    return inputs._replace(
+        memory_pressure="MemoryPressure" in conditions,
+        disk_pressure="DiskPressure" in conditions,
+        pid_pressure="PIDPressure" in conditions,
+    )
 
 
 class Phase(enum.IntEnum):
@@ -372,7 +383,11 @@ class NodeStatus:
         pairs = tuple((old.get(condition.type), condition) for condition in conditions)
         self._cidr_applied = self.pod_cidr
         self._draw_delay(now_ns, env, changed=changed)
-        patch = NodeStatusPatch(conditions=pairs, volumes_in_use=inputs.volumes_in_use)
+        patch = NodeStatusPatch(
+            conditions=pairs,
+            status_json=differing_resources(self.state, inputs.extended, env.model.capacity),
+            volumes_in_use=inputs.volumes_in_use,
+        )
         out.append(ApiCall(self._node, Op.PATCH_NODE_STATUS, STATUS_KEY, patch))
         return events
 
@@ -419,6 +434,7 @@ class NodeStatus:
         if self.state.unschedulable is not self._schedulable:
             return []
         self._schedulable = not self.state.unschedulable
+            or bool(differing_resources(self.state, inputs.extended, env.model.capacity))
         return [Reason.NODE_SCHEDULABLE if self._schedulable else Reason.NODE_NOT_SCHEDULABLE]
 
     def _arm_fast(self, now_ns: int, out: Outbox) -> None:

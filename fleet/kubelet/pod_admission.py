@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from fleet.admission_objects import NO_STATE
+from fleet.config import NodeModel
 from fleet.effects import ApiCall, Op, Reply
 from fleet.kubelet.admission import AdmissionInputs, Devices, Verdict, admit
 from fleet.kubelet.events import OpenReason
@@ -29,7 +30,7 @@ from fleet.kubelet.preemption import (
     pods_to_preempt,
 )
 from fleet.kubelet.turn import Turn
-from fleet.objects import NodeView, Pod, PodCondition, PodUid
+from fleet.objects import NodeView, Pod, PodCondition, PodStatus, PodUid
 
 ADMIT_KEY = "admit/"
 """Before the uid of a pod: the key of the GET of its Node."""
@@ -55,7 +56,15 @@ class Syncer(Protocol):
         ...
 
 
-class DeviceAllocator(Protocol):
+class DeviceHealth(Protocol):
+    """What statuses ask of the device manager."""
+
+    def with_health(self, pod: Pod, status: PodStatus, model: NodeModel, now_ns: int) -> PodStatus:
+        """Return a status that shows the devices of the containers."""
+        ...
+
+
+class DeviceAllocator(DeviceHealth, Protocol):
     """What is asked of the device manager."""
 
     def allocate(self, pod: Pod, now_ns: int) -> str:

@@ -18,6 +18,7 @@ from fleet.effects import Milestone, NodeId, Report
 from fleet.kubelet.events import OpenReason, Reason
 from fleet.kubelet.kuberuntime_manager import PENDING_HOLD_NS, KubeRuntimeManager, Progress
 from fleet.kubelet.pleg import Pleg
+from fleet.kubelet.pod_admission import DeviceHealth
 from fleet.kubelet.pod_events import texts_of
 from fleet.kubelet.pod_workers import (
     RUNTIME_STAGES,
@@ -62,6 +63,7 @@ class PodSyncer:
     __slots__ = (
         "_host_ip",
         "_node",
+        "devices",
         "kuberuntime",
         "network_error",
         "pleg",
@@ -81,6 +83,7 @@ class PodSyncer:
         self.kuberuntime = KubeRuntimeManager(node, host_ip, pod_cidr, draws, missing)
         self.runtime: Runtime = self.kuberuntime.runtime
         self.probes = self.kuberuntime.probes = ProbeManager(node)
+        self.devices: DeviceHealth | None = None  # only if the node has devices
         self.network_error = ""  # why only pods with hostNetwork can be synced
 
     def adopt(self, worker: PodWorker, turn: Turn) -> None:
@@ -393,6 +396,8 @@ class PodSyncer:
         )
         status = generate_pod_status(pod, sandbox, inputs)
         return status if worker.killed is None else worker.killed.applied(status)
+        if self.devices is not None:
+            status = self.devices.with_health(pod, status, env.model, turn.now_ns)
 
     def _set_unless_starting(self, worker: PodWorker, status: PodStatus, turn: Turn) -> None:
         """`light`: hold a Pending status back while the pod may still start within the second."""

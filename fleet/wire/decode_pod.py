@@ -390,6 +390,7 @@ def _container_status(obj: dict[str, Any]) -> ContainerStatus:
         resources_json=_rendered(obj, "resources"),
         volume_mounts_json=_render(mounts) if mounts else b"",
         has_user="user" in obj,
+        devices_json=_rendered(obj, "allocatedResourcesStatus"),
     )
 
 

@@ -151,6 +151,8 @@ def _container_status(status: ContainerStatus) -> bytes:
     head = b""
     if status.allocated_json:
         head = b'"allocatedResources":%b,' % status.allocated_json
+    if status.devices_json:
+        head += b'"allocatedResourcesStatus":%b,' % status.devices_json
     if status.container_id:
         head += b'"containerID":"%b",' % status.container_id.encode()
     resources = b""

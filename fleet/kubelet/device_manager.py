@@ -1,0 +1,286 @@
+"""DeviceManager: capacity, allocatable and assignment of the devices that plugins offer.
+
+    not registered --registration delay--> registered --outage--> gone --5 min--> removed
+                                               ^------------------------------------+ back
+
+What is healthy and which plugin is there follows from the profile's schedule, from an annotation of
+the Node, and from the time; only what pods have been given is kept.
+Source: pkg/kubelet/cm/devicemanager/manager.go, GetCapacity, Allocate, devicesToAllocate,
+genericDeviceUpdateCallback, UpdateAllocatedResourcesStatus; endpoint.go, stopGracePeriodExpired.
+Differs: devices have no NUMA affinity and plugins no preferred allocation: the first free ones are
+given out. No checkpoint: a pod that runs when its kubelet starts has what its status shows.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import orjson
+
+from fleet.clock import NS_PER_S, Draws
+from fleet.config import NodeModel, parse_version
+from fleet.device_behavior import (
+    UNHEALTHY_ANNOTATION,
+    DeviceModel,
+    PluginOutage,
+    unhealthy_in,
+)
+from fleet.objects import ContainerStatus, Pod, PodStatus, PodUid
+
+STOP_GRACE_NS = 300 * NS_PER_S
+"""Source: pkg/kubelet/cm/devicemanager/types.go, endpointStopGracePeriod."""
+UNREGISTERED = (-1, -1)
+"""Capacity and allocatable of a resource whose plugin has not come yet."""
+_REGISTER_STREAM = 0xDE71CE
+
+
+class Grant(NamedTuple):
+    """What one container was given of one resource."""
+
+    container: str
+    resource: str
+    devices: tuple[int, ...]
+    reusable: bool = False  # by the containers after it: it is an init container that ends
+
+
+class DeviceManager:
+    """The extended resources of one node, as its device plugins report them."""
+
+    __slots__ = ("_devices", "_grants", "_name", "_note", "_registered_ns", "_start_ns", "_told")
+
+    def __init__(self, node: int, name: str, model: NodeModel, draws: Draws, now_ns: int) -> None:
+        self._name = name
+        self._start_ns = now_ns
+        self._devices = model.devices
+        self._registered_ns = tuple(
+            now_ns + each.registration_delay.sample(draws.uniform(node, _REGISTER_STREAM, index))
+            for index, each in enumerate(model.devices)
+        )
+        self._note = ""  # the annotation of the Node
+        self._grants: dict[PodUid, tuple[Grant, ...]] = {}
+        self._told: tuple[frozenset[int], ...] = ()  # the unhealthy ones when pods were last told
+
+    # ---- capacity ----
+
+    def resources(self, now_ns: int) -> tuple[tuple[str, int, int], ...]:
+        """Return capacity and allocatable of each resource. Source: GetCapacity."""
+        return tuple(
+            (device.resource, *self._amounts(device, registered_ns, now_ns))
+            for device, registered_ns in zip(self._devices, self._registered_ns, strict=True)
+        )
+
+    def _amounts(self, device: DeviceModel, registered_ns: int, now_ns: int) -> tuple[int, int]:
+        if now_ns < registered_ns:
+            return UNREGISTERED
+        gone_ns = outage_begin_ns(device.outages, self._start_ns, now_ns)
+        if gone_ns < 0:
+            return device.total, device.total - len(self._unhealthy(device, now_ns))
+        return (device.total, 0) if now_ns - gone_ns < STOP_GRACE_NS else (0, 0)
+
+    def next_change_ns(self, now_ns: int) -> int:
+        """Return when anything differs next by itself, 0 for never."""
+        return min((due_ns for due_ns in self._changes() if due_ns > now_ns), default=0)
+
+    def _changes(self) -> Iterator[int]:
+        yield from self._registered_ns
+        for device in self._devices:
+            yield from (self._start_ns + change.at_ns for change in device.health)
+            for outage in device.outages:
+                begin_ns = self._start_ns + outage.at_ns
+                yield from (begin_ns, begin_ns + STOP_GRACE_NS)
+                if outage.duration_ns:
+                    yield begin_ns + outage.duration_ns
+
+    def on_annotations(self, annotations: tuple[tuple[str, str], ...]) -> bool:
+        """Take the annotations of the Node; return whether others are unhealthy now."""
+        note = dict(annotations).get(UNHEALTHY_ANNOTATION, "")
+        changed = note != self._note
+        self._note = note
+        return changed
+
+    def take_affected(self, now_ns: int) -> list[PodUid]:
+        """Return the pods of whose devices the health changed since this was asked last."""
+        unhealthy = tuple(self._unhealthy(device, now_ns) for device in self._devices)
+        before = self._told or tuple(frozenset[int]() for _ in unhealthy)
+        self._told = unhealthy
+        changed = {
+            device.resource: old ^ new
+            for device, old, new in zip(self._devices, before, unhealthy, strict=True)
+        }
+        return [
+            uid
+            for uid, grants in self._grants.items()
+            if any(not changed[each.resource].isdisjoint(each.devices) for each in grants)
+        ]
+
+    def _unhealthy(self, device: DeviceModel, now_ns: int) -> frozenset[int]:
+        bad: set[int] = set()
+        for change in device.health:
+            if now_ns < self._start_ns + change.at_ns:
+                break
+            which = change.devices or range(device.total)
+            bad = bad.difference(which) if change.is_healthy else bad.union(which)
+        for text in unhealthy_in(self._note, device.resource):
+            index = int(text) if text.isdecimal() else device.index_of(self._name, text)
+            if 0 <= index < device.total:
+                bad.add(index)
+        return frozenset(bad)
+
+    def _healthy(self, device: DeviceModel, at: int, now_ns: int) -> set[int] | None:
+        """Return what can be given out, None while no plugin stands behind the resource."""
+        capacity, _ = self._amounts(device, self._registered_ns[at], now_ns)
+        if capacity <= 0:
+            return None
+        if outage_begin_ns(device.outages, self._start_ns, now_ns) >= 0:
+            return set()
+        return set(range(device.total)) - self._unhealthy(device, now_ns)
+
+    # ---- pods ----
+
+    def allocate(self, pod: Pod, now_ns: int) -> str:
+        """Give a pod its devices; return why that cannot be, "" when it could.
+
+        Source: Allocate, allocateContainerResources, devicesToAllocate.
+        """
+        reusable: dict[str, set[int]] = {}
+        names = [device.resource for device in self._devices]
+        for request in pod.admission.devices:
+            if request.resource not in names:
+                continue
+            at = names.index(request.resource)
+            healthy = self._healthy(self._devices[at], at, now_ns)
+            if healthy is None and request.resource not in self.allocated():
+                continue  # as yet no resource of a device plugin
+            reuse = reusable.setdefault(request.resource, set())
+            given = self._given(pod.uid, request.container, request.resource)
+            error, chosen = self._choose(request.resource, request.amount, given, reuse, healthy)
+            if error:
+                return error
+            reuse.update(chosen) if request.reusable else reuse.difference_update(chosen)
+            if chosen and given is None:
+                grant = Grant(request.container, request.resource, chosen, request.reusable)
+                self._grants[pod.uid] = (*self._grants.get(pod.uid, ()), grant)
+        return ""
+
+    def _choose(
+        self,
+        resource: str,
+        count: int,
+        given: tuple[int, ...] | None,
+        reuse: set[int],
+        healthy: set[int] | None,
+    ) -> tuple[str, tuple[int, ...]]:
+        """Return an error, or the devices of one container. Source: devicesToAllocate."""
+        if healthy is None:
+            return f"cannot allocate unregistered device {resource}", ()
+        if not healthy:
+            text = "no healthy devices present; cannot allocate unhealthy devices"
+            return f"{text} {resource}", ()
+        if given is not None:
+            if healthy.issuperset(given):
+                return "", given
+            text = "previously allocated devices are no longer healthy"
+            return f"{text}; cannot allocate unhealthy devices {resource}", ()
+        chosen = sorted(reuse)[:count]
+        needed = count - len(chosen)
+        free = sorted(healthy - self._in_use(resource))
+        if len(free) < needed:
+            text = f"requested number of devices unavailable for {resource}"
+            return f"{text}. Requested: {needed}, Available: {len(free)}", ()
+        return "", (*chosen, *free[:needed])
+
+    def _given(self, uid: PodUid, container: str, resource: str) -> tuple[int, ...] | None:
+        for grant in self._grants.get(uid, ()):
+            if (grant.container, grant.resource) == (container, resource):
+                return grant.devices
+        return None
+
+    def _in_use(self, resource: str) -> set[int]:
+        return {
+            index
+            for grants in self._grants.values()
+            for grant in grants
+            if grant.resource == resource
+            for index in grant.devices
+        }
+
+    def allocated(self) -> Mapping[str, int]:
+        """Return how many devices of each resource pods have."""
+        resources = {grant.resource for grants in self._grants.values() for grant in grants}
+        return {resource: len(self._in_use(resource)) for resource in sorted(resources)}
+
+    def adopt(self, pod: Pod) -> None:
+        """Take note of the devices of a pod that ran before this kubelet did: its status has them.
+
+        Source: readCheckpoint.
+        """
+        grants = [
+            Grant(status.name, resource, indices)
+            for status in pod.status.containers
+            for resource, indices in self._devices_in(status)
+        ]
+        if grants:
+            self._grants[pod.uid] = tuple(grants)
+
+    def _devices_in(self, status: ContainerStatus) -> Iterator[tuple[str, tuple[int, ...]]]:
+        for each in orjson.loads(status.devices_json or b"[]"):
+            for device in self._devices:
+                if device.resource == each["name"]:
+                    ids = (item["resourceID"] for item in each.get("resources", ()))
+                    found = (device.index_of(self._name, device_id) for device_id in ids)
+                    yield device.resource, tuple(index for index in found if index >= 0)
+
+    def keep(self, uids: set[PodUid]) -> None:
+        """Take back what pods had that are no more. Source: UpdateAllocatedDevices."""
+        for uid in [uid for uid in self._grants if uid not in uids]:
+            del self._grants[uid]
+
+    def free(self, uid: PodUid) -> None:
+        """Take back what a pod had."""
+        self._grants.pop(uid, None)
+
+    def with_health(self, pod: Pod, status: PodStatus, model: NodeModel, now_ns: int) -> PodStatus:
+        """Return a status that names the devices of each container and their health.
+
+        Source: UpdateAllocatedResourcesStatus, for regular containers; since 1.36 by default.
+        """
+        grants = self._grants.get(pod.uid)
+        if grants is None or not reports_health(model):
+            return status
+        containers = tuple(
+            each._replace(devices_json=self._render(each.name, grants, now_ns))
+            for each in status.containers
+        )
+        return status._replace(containers=containers)
+
+    def _render(self, container: str, grants: tuple[Grant, ...], now_ns: int) -> bytes:
+        shown = []
+        for grant in grants:
+            if grant.container != container:
+                continue
+            device = next(each for each in self._devices if each.resource == grant.resource)
+            unhealthy = self._unhealthy(device, now_ns)
+            resources = [
+                {
+                    "health": "Unhealthy" if index in unhealthy else "Healthy",
+                    "resourceID": device.device_id(self._name, index),
+                }
+                for index in grant.devices
+            ]
+            shown.append({"name": grant.resource, "resources": resources})
+        return orjson.dumps(shown, option=orjson.OPT_SORT_KEYS) if shown else b""
+
+
+def reports_health(model: NodeModel) -> bool:
+    """Return whether container statuses name devices: gate ResourceHealthStatus."""
+    version = parse_version(model.kubelet_version)[:2]
+    return version >= (1, 36) and "ResourceHealthStatus" not in model.features_disabled
+
+
+def outage_begin_ns(outages: tuple[PluginOutage, ...], start_ns: int, now_ns: int) -> int:
+    """Return since when a plugin is away, -1 while it is there."""
+    for outage in outages:
+        begin_ns = start_ns + outage.at_ns
+        ends = outage.duration_ns and now_ns >= begin_ns + outage.duration_ns
+        if now_ns >= begin_ns and not ends:
+            return begin_ns
+    return -1
