@@ -76,6 +76,7 @@ class Timer(enum.IntEnum):
     PROBES = 16  # key: pod uid; an attempt of one of its probes ends
     IMAGES = 15  # key: the list in the node status, or the garbage collection
     RUNTIME_STATE = 14  # the health of the runtime changes, or the sync loop goes on
+    SHUTDOWN = 18  # the machine is told to shut down, or goes on with it
 
 
 class LeaseObject(NamedTuple):
@@ -237,7 +238,13 @@ class Report(NamedTuple):
     value_ns: int = 0
 
 
-Effect = ApiCall | SetTimer | StartWatch | StopWatch | Report
+class PowerOff(NamedTuple):
+    """The machine is off: nothing more is heard of this node."""
+
+    node: NodeId
+
+
+Effect = ApiCall | SetTimer | StartWatch | StopWatch | Report | PowerOff
 Outbox = list[Effect]
 
 

@@ -64,6 +64,7 @@ class Reason(enum.Enum):
     SYSTEM_OOM = ("SystemOOM", True)
     EVICTED = ("Evicted", True)
     REBOOTED = ("Rebooted", True)
+    SHUTDOWN = ("Shutdown", False)
     PULLING = ("Pulling", False)
     PULLED = ("Pulled", False)
     CREATED = ("Created", False)

@@ -13,6 +13,7 @@ from fleet.effects import (
     NodeStatusPatch,
     Op,
     Outbox,
+    PowerOff,
     Reply,
     ReplyKind,
     Report,
@@ -26,6 +27,7 @@ from fleet.kubelet.csi_node import NODE_KEY, CSINode
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import EventRecorder, Reason
 from fleet.kubelet.node_lease import OWNER_KEY, NodeLease
+from fleet.kubelet.node_shutdown import DETECTED, ERROR, NodeShutdown, arm_shutdown
 from fleet.kubelet.node_status import REGISTER_KEY, STATUS_KEY, NodeInputs, NodeStatus
 from fleet.kubelet.pod_admission import ADMIT_KEY
 from fleet.kubelet.runtime_state import HEALTHY, RuntimeState
@@ -57,6 +59,7 @@ class VirtualKubelet:
         "_node_synced",
         "_recorder",
         "_runtime_state",
+        "_shutdown",
         "env",
         "host_ip",
         "lease",
@@ -77,6 +80,7 @@ class VirtualKubelet:
         self._csi: CSINode | None = None if env.light else CSINode(node)
         self._recorder = EventRecorder.silent() if env.light else EventRecorder(node)
         self._runtime_state: RuntimeState | None = None  # only if the profile declares outages
+        self._shutdown: NodeShutdown | None = None  # since the machine is shutting down
         self._node_synced = False
         self._is_ready = False
 
@@ -87,6 +91,7 @@ class VirtualKubelet:
         if self.env.model.outages:
             self._runtime_state = RuntimeState(node, self.env.model, self.env.draws, now_ns)
             self._on_runtime_state(now_ns, out)
+        arm_shutdown(node, self.env, now_ns, out)
         if self._csi is None:
             return
         self._csi.start(out)
@@ -138,6 +143,8 @@ class VirtualKubelet:
             out.append(ApiCall(self.node, Op.DELETE_RESOURCE_SLICES, key))
         elif timer is Timer.RUNTIME_STATE:
             self._on_runtime_state(now_ns, out)
+        elif timer is Timer.SHUTDOWN:
+            self._on_shutdown_timer(now_ns, out)
 
     def on_reply(self, call: ApiCall, reply: Reply, now_ns: int, out: Outbox) -> None:
         """Take the answer to a call."""
@@ -201,6 +208,7 @@ class VirtualKubelet:
         loop.admission.state = self.status.state
         if self._runtime_state is not None:
             loop.network_error = self._runtime_state.network_error(now_ns)
+        loop.admission.is_shutting_down = self._shutdown is not None
         return loop
 
     def _to_sync_loop(self, event: WatchEvent, now_ns: int, out: Outbox) -> None:
@@ -214,6 +222,8 @@ class VirtualKubelet:
             return
         if self.sync_loop.volumes_to_report() is not None:
             self.status.arm(self._inputs(now_ns), self.env, now_ns, out)
+        if self._shutdown is not None:
+            self.sync_loop.end_pods(self._shutdown, self.env, self._recorder, now_ns, out)
         if self.sync_loop.is_idle():
             self.sync_loop = None
 
@@ -228,10 +238,38 @@ class VirtualKubelet:
         state = self._runtime_state
         causes = HEALTHY if state is None else state.causes(now_ns)
         csi_missing = self._csi is not None and not self._csi.is_initialized
-        if causes is HEALTHY:
+        if causes is HEALTHY and self._shutdown is None:
             return CSI_MISSING if csi_missing else READY
         storage = (STORAGE_ERROR,) if csi_missing else ()
-        return NodeInputs(not_ready=(*causes.runtime, *causes.network, *storage))
+        shutdown = () if self._shutdown is None else (ERROR,)
+        return NodeInputs(not_ready=(*causes.runtime, *causes.network, *storage, *shutdown))
+
+    def shut_down(self, now_ns: int, out: Outbox) -> None:
+        """Tell the machine to shut down; without grace periods it is off at once.
+
+        Source: nodeshutdown_manager_linux.go, start.
+        """
+        if self._shutdown is not None:
+            return
+        if not self.env.model.shutdown_grace_by_priority:
+            out.append(PowerOff(self.node))
+            return
+        if self.sync_loop is None:
+            self.sync_loop = self._new_sync_loop(now_ns)
+        self._shutdown = NodeShutdown(self.node, self.env, self.sync_loop.workers())
+        self.sync_loop.admission.is_shutting_down = True
+        self._event(Reason.SHUTDOWN, DETECTED, now_ns, out)
+        events = self.status.sync_now(self._inputs(now_ns), self.env, now_ns, out)
+        self._status_events(events, now_ns, out)
+        self._after_pods(now_ns, out)
+
+    def _on_shutdown_timer(self, now_ns: int, out: Outbox) -> None:
+        if self._shutdown is None:
+            self.shut_down(now_ns, out)
+        elif self._shutdown.is_off(now_ns):
+            out.append(PowerOff(self.node))
+        else:
+            self._after_pods(now_ns, out)
 
     def _on_runtime_state(self, now_ns: int, out: Outbox) -> None:
         """Look at the runtime's health: the status, the sync loop, and when it changes next."""

@@ -318,6 +318,14 @@ class NodeStatus:
             return []
         return self._try(inputs, env, now_ns, out)
 
+    def sync_now(
+        self, inputs: NodeInputs, env: Environment, now_ns: int, out: Outbox
+    ) -> list[Reason]:
+        """Report now; what a tick that is under way does not say, the next one will."""
+        if self.phase is not Phase.REGISTERED or self._tries >= 0:
+            return []
+        return self.sync(inputs, env, now_ns, out)
+
     def on_fast_timer(
         self, inputs: NodeInputs, env: Environment, now_ns: int, out: Outbox
     ) -> list[Reason]:

@@ -6,7 +6,7 @@ HandlePodRemoves, HandlePodReconcile, HandlePodCleanups.
 Differs: housekeeping does not tick; a worker whose pod is gone is dropped when it is done.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from fleet.effects import (
     ApiCall,
@@ -23,6 +23,7 @@ from fleet.effects import (
 )
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import EventRecorder
+from fleet.kubelet.node_shutdown import NodeShutdown
 from fleet.kubelet.pod_admission import PodAdmission
 from fleet.kubelet.pod_config import PodConfig, PodOp, PodUpdate
 from fleet.kubelet.pod_sync import PodSyncer
@@ -202,6 +203,26 @@ class SyncLoop:
             return None
         in_use = claims.in_use()
         return in_use if in_use != claims.reported else None
+
+    def workers(self) -> Iterable[PodWorker]:
+        """Return the workers of this node's pods."""
+        return self._workers.values()
+
+    def end_pods(
+        self,
+        shutdown: NodeShutdown,
+        env: Environment,
+        recorder: EventRecorder,
+        now_ns: int,
+        out: Outbox,
+    ) -> None:
+        """Kill the pods whose turn it is in a shutdown."""
+        turn = Turn(self._node, env, recorder, now_ns, out)
+        syncer = self._syncer_for(env)
+        while shutdown.is_due(self._workers, now_ns):
+            for worker, killed in shutdown.next_group(self._workers, now_ns, out):
+                syncer.kill_pod(worker, killed, turn)
+        self._send_statuses(syncer, turn)
 
     def is_idle(self) -> bool:
         """Return whether no pod is left, and no volume that the Node shows in use."""

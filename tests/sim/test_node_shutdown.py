@@ -1,0 +1,128 @@
+"""A machine that is told to shut down: groups by priority, statuses, silence, Unknown."""
+
+from simulation import Simulation, model_of
+from strategic_merge import Object
+
+from fleet.config import NodeModel
+
+MESSAGE = "Pod was terminated in response to imminent node shutdown."
+CRITICAL = 2_000_000_000
+
+
+def graceful(**configuration: object) -> NodeModel:
+    grace = configuration or {
+        "shutdownGracePeriod": "30s",
+        "shutdownGracePeriodCriticalPods": "10s",
+    }
+    return model_of(kubeletConfiguration=grace, shutdown={"after": "60s", "powerOffDelay": "3s"})
+
+
+def status(sim: Simulation, pod: str) -> Object:
+    found = sim.server.get("pods", pod, "default")["status"]
+    assert isinstance(found, dict)
+    return found
+
+
+def ready(sim: Simulation) -> tuple[str, str]:
+    conditions = sim.server.get("nodes", "n-0")["status"]["conditions"]
+    found = next(each for each in conditions if each["type"] == "Ready")
+    return found["status"], found["message"]
+
+
+def test_a_graceful_shutdown_ends_ordinary_pods_before_critical_ones() -> None:
+    sim = Simulation(seed=1, monitored=True, model=graceful())
+    sim.run_for(seconds=20)
+    sim.create_pod("web")
+    sim.create_pod("dns", priority=CRITICAL)
+    sim.run_for(seconds=39)
+    assert ready(sim)[0] == "True"
+    sim.run_for(seconds=1.05)
+    assert ready(sim) == ("False", "node is shutting down")
+    [event] = [each for each in sim.server.all("events") if each["reason"] == "Shutdown"]
+    assert event["message"] == "Shutdown manager detected shutdown event"
+    assert event["involvedObject"]["kind"] == "Node"
+    assert event["type"] == "Normal"
+    sim.create_pod("late")
+    sim.run_for(seconds=10)
+    for name in ("web", "dns"):
+        assert status(sim, name)["phase"] == "Failed"
+        assert status(sim, name)["reason"] == "Terminated"
+        assert status(sim, name)["message"] == MESSAGE
+        target = status(sim, name)["conditions"][0]
+        assert (target["type"], target["status"]) == ("DisruptionTarget", "True")
+        assert (target["reason"], target["message"]) == ("TerminationByKubelet", MESSAGE)
+        [container] = status(sim, name)["containerStatuses"]
+        assert container["state"]["terminated"]["exitCode"] == 0
+    assert status(sim, "late")["phase"] == "Failed"
+    assert status(sim, "late")["reason"] == "NodeShutdown"
+    assert status(sim, "late")["message"] == (
+        "Pod was rejected: Pod was rejected as the node is shutting down."
+    )
+    patched = sim.calls("n-0", "PATCH", "/pods/", since_s=60)
+    firsts = [each.path.split("/")[-2] for each in patched]
+    assert firsts.index("web") < firsts.index("dns")
+    silent_s = sim.now_s
+    sim.run_for(seconds=100)
+    assert sim.calls("n-0", since_s=silent_s) == []
+    assert sim.condition("n-0") == "Unknown"  # the Lease lapsed
+    assert sim.reactor.counts.quarantined == 0
+
+
+def test_the_time_of_a_group_is_limited() -> None:
+    """An empty group is not waited for; a pod that does not heed SIGTERM holds its group up."""
+    sim = Simulation(
+        seed=2,
+        model=graceful(
+            shutdownGracePeriodByPodPriority=[
+                {"priority": 0, "shutdownGracePeriodSeconds": 20},
+                {"priority": 1000, "shutdownGracePeriodSeconds": 300},
+                {"priority": 2000, "shutdownGracePeriodSeconds": 5},
+            ]
+        ),
+    )
+    sim.run_for(seconds=20)
+    sim.create_pod("low")
+    sim.create_pod("high", priority=5000)
+    sim.run_for(seconds=60)
+    assert status(sim, "low")["phase"] == status(sim, "high")["phase"] == "Failed"
+    assert sim.reactor.entries[0].kubelet is None
+
+
+def test_without_grace_periods_the_power_is_just_off() -> None:
+    sim = Simulation(seed=3, monitored=True, model=model_of(shutdown={"after": "60s"}))
+    sim.run_for(seconds=20)
+    sim.create_pod("web")
+    sim.run_for(seconds=39)
+    sim.trace.clear()
+    sim.run_for(seconds=120)
+    assert len(sim.trace) <= 1
+    assert status(sim, "web")["phase"] == "Running"
+    assert sim.condition("n-0") == "Unknown"
+
+
+def test_a_share_of_the_fleet_is_shut_down() -> None:
+    model = model_of(
+        kubeletConfiguration={"shutdownGracePeriod": "10s"},
+        shutdown={
+            "after": {"distribution": "Uniform", "min": "1m", "max": "3m"},
+            "share": 0.25,
+        },
+    )
+    sim = Simulation(nodes=40, seed=4, monitored=True, model=model)
+    sim.run_for(seconds=50)
+    assert sim.ready() == 40
+    sim.run_for(seconds=250)
+    gone = [name for name in sim.names if sim.condition(name) == "Unknown"]
+    assert 4 <= len(gone) <= 17
+    assert sim.ready() == 40 - len(gone)
+
+
+def test_light_nodes_shut_down_too() -> None:
+    model = model_of(kubeletConfiguration={"shutdownGracePeriod": "10s"}, shutdown={"after": "60s"})
+    sim = Simulation(seed=5, light=True, model=model)
+    sim.run_for(seconds=20)
+    sim.create_pod("web")
+    sim.run_for(seconds=60)
+    assert ready(sim) == ("False", "node is shutting down")
+    assert status(sim, "web")["phase"] == "Failed"
+    assert status(sim, "web")["reason"] == "Terminated"
