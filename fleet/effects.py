@@ -14,6 +14,7 @@ NodeId = NewType("NodeId", int)
 """A dense index of the kubelets of one process."""
 
 
+@enum.unique
 class Op(enum.IntEnum):
     """Every API call that a kubelet makes, watches apart."""
 
@@ -54,6 +55,7 @@ class WatchKind(enum.IntEnum):
     SECRET = 6
 
 
+@enum.unique
 class Timer(enum.IntEnum):
     """What can be due. Leases come first within one instant."""
 
@@ -70,9 +72,9 @@ class Timer(enum.IntEnum):
     EVENT_SEND = 10
     VOLUMES = 11
     RESOURCE_SLICES = 12
+    PLUGINS = 17  # a plugin registers, comes or goes; devices fail or recover
     EVICTION = 20  # the eviction manager's next pass, or memory is used up
     CALL_RETRY = 13  # the reactor's own: a 429 or 5xx with Retry-After
-    PLUGINS = 17  # a plugin registers, comes or goes; devices fail or recover
     PROBES = 16  # key: pod uid; an attempt of one of its probes ends
     IMAGES = 15  # key: the list in the node status, or the garbage collection
     RUNTIME_STATE = 14  # the health of the runtime changes, or the sync loop goes on

@@ -24,15 +24,32 @@ from fleet.effects import (
     WatchKind,
 )
 from fleet.kubelet.csi_node import NODE_KEY, CSINode
+from fleet.kubelet.csi_registration import CSIRegistration
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import EventRecorder, Reason
+from fleet.kubelet.image_gc import arm_image_gc, garbage_collect, is_gc_due
+from fleet.kubelet.image_manager import (
+    LIST_KEY,
+    arm_image_list,
+    changed_images,
+    on_images_reported,
+    on_list_timer,
+)
 from fleet.kubelet.node_lease import OWNER_KEY, NodeLease
 from fleet.kubelet.node_shutdown import DETECTED, ERROR, NodeShutdown, arm_shutdown
-from fleet.kubelet.node_status import REGISTER_KEY, STATUS_KEY, NodeInputs, NodeStatus
+from fleet.kubelet.node_status import (
+    REGISTER_KEY,
+    STATUS_KEY,
+    NodeInputs,
+    NodeStatus,
+    under_pressure,
+)
+from fleet.kubelet.plugin_manager import PluginManager, has_plugins
 from fleet.kubelet.pod_admission import ADMIT_KEY
+from fleet.kubelet.resource_monitor import is_always_needed
 from fleet.kubelet.runtime_state import HEALTHY, RuntimeState
 from fleet.kubelet.sync_loop import VOLUME_OPS, SyncLoop
-from fleet.objects import EventType, NodeView, ObjectRef
+from fleet.objects import EventType, NodeView, ObjectRef, PodUid
 from fleet.volume_objects import CSIDriverView
 
 POD_SOURCE_NS = 1 * NS_PER_S  # pkg/kubelet/config/apiserver.go, WaitForAPIServerSyncPeriod
@@ -41,11 +58,21 @@ SLICES_MAX_NS = 300 * NS_PER_S
 READY = NodeInputs()
 STORAGE_ERROR = "CSINode is not yet initialized"
 CSI_MISSING = NodeInputs(not_ready=(STORAGE_ERROR,))
-_CSI_OPS = frozenset((Op.PROBE_CSINODE, Op.GET_CSINODE, Op.CREATE_CSINODE, Op.DELETE_CSINODE))
+_CSI_OPS = frozenset(
+    (Op.PROBE_CSINODE, Op.GET_CSINODE, Op.CREATE_CSINODE, Op.DELETE_CSINODE, Op.UPDATE_CSINODE)
+)
 _LEASE_OPS = frozenset((Op.GET_LEASE, Op.CREATE_LEASE, Op.RENEW_LEASE))
 _POD_OPS = frozenset((Op.GET_POD, Op.PATCH_POD_STATUS, Op.DELETE_POD, Op.CREATE_TOKEN, *VOLUME_OPS))
 _POD_TIMERS = frozenset(
-    (Timer.POD_SYNC, Timer.RUNTIME, Timer.STATUS_SYNC, Timer.HOUSEKEEPING, Timer.VOLUMES)
+    (
+        Timer.POD_SYNC,
+        Timer.RUNTIME,
+        Timer.STATUS_SYNC,
+        Timer.HOUSEKEEPING,
+        Timer.VOLUMES,
+        Timer.EVICTION,
+        Timer.PROBES,
+    )
 )
 _EVENT_OPS = frozenset((Op.CREATE_EVENT, Op.PATCH_EVENT))
 
@@ -65,6 +92,7 @@ class VirtualKubelet:
         "lease",
         "name",
         "node",
+        "plugins",
         "status",
         "sync_loop",
     )
@@ -77,9 +105,10 @@ class VirtualKubelet:
         self.status = NodeStatus(node)
         self.lease = NodeLease(node)
         self.sync_loop: SyncLoop | None = None
-        self._csi: CSINode | None = None if env.light else CSINode(node)
+        self._csi: CSINode | CSIRegistration | None = None if env.light else CSINode(node)
         self._recorder = EventRecorder.silent() if env.light else EventRecorder(node)
         self._runtime_state: RuntimeState | None = None  # only if the profile declares outages
+        self.plugins: PluginManager | None = None  # only if the profile has any
         self._shutdown: NodeShutdown | None = None  # since the machine is shutting down
         self._node_synced = False
         self._is_ready = False
@@ -92,7 +121,13 @@ class VirtualKubelet:
             self._runtime_state = RuntimeState(node, self.env.model, self.env.draws, now_ns)
             self._on_runtime_state(now_ns, out)
         arm_shutdown(node, self.env, now_ns, out)
-        if self._csi is None:
+        if has_plugins(self.env.model):
+            self.plugins = PluginManager(node, self.name, self.env, now_ns)
+            self.plugins.start(now_ns, out)
+        if is_always_needed(self.env.model):
+            self.sync_loop = self._new_sync_loop(now_ns)
+            self.sync_loop.watch_usage(self.env, self._recorder, now_ns, out)
+        if not isinstance(self._csi, CSINode):
             return
         self._csi.start(out)
         out.append(StartWatch(node, WatchKind.NODE))
@@ -143,8 +178,12 @@ class VirtualKubelet:
             out.append(ApiCall(self.node, Op.DELETE_RESOURCE_SLICES, key))
         elif timer is Timer.RUNTIME_STATE:
             self._on_runtime_state(now_ns, out)
+        elif timer is Timer.IMAGES:
+            self._on_images_timer(key, now_ns, out)
         elif timer is Timer.SHUTDOWN:
             self._on_shutdown_timer(now_ns, out)
+        elif timer is Timer.PLUGINS and self.plugins is not None:
+            self._on_plugins(self.plugins.on_timer(now_ns, out), now_ns, out)
 
     def on_reply(self, call: ApiCall, reply: Reply, now_ns: int, out: Outbox) -> None:
         """Take the answer to a call."""
@@ -205,7 +244,10 @@ class VirtualKubelet:
     def _new_sync_loop(self, now_ns: int) -> SyncLoop:
         loop = SyncLoop(self.node, self.name, self.host_ip)
         loop.pod_cidr = self.status.pod_cidr
+        loop.started_ns = self.status.started_ns
         loop.admission.state = self.status.state
+        if self.plugins is not None:
+            loop.admission.devices = self.plugins.devices
         if self._runtime_state is not None:
             loop.network_error = self._runtime_state.network_error(now_ns)
         loop.admission.is_shutting_down = self._shutdown is not None
@@ -220,7 +262,7 @@ class VirtualKubelet:
         """Report volumes that are in use now or no more; drop a pod side without pods."""
         if self.sync_loop is None:
             return
-        if self.sync_loop.volumes_to_report() is not None:
+        if self.sync_loop.volumes_to_report() is not None or self.sync_loop.monitor is not None:
             self.status.arm(self._inputs(now_ns), self.env, now_ns, out)
         if self._shutdown is not None:
             self.sync_loop.end_pods(self._shutdown, self.env, self._recorder, now_ns, out)
@@ -230,8 +272,16 @@ class VirtualKubelet:
     def _inputs(self, now_ns: int) -> NodeInputs:
         """Return what the setters draw from."""
         inputs = self._condition_inputs(now_ns)
+        pressures = self.sync_loop.pressures if self.sync_loop is not None else ()
+        if pressures:
+            inputs = under_pressure(inputs, pressures)
         volumes = self.sync_loop.volumes_to_report() if self.sync_loop is not None else None
-        return inputs if volumes is None else inputs._replace(volumes_in_use=volumes)
+        if volumes is not None:
+            inputs = inputs._replace(volumes_in_use=volumes)
+        if self.plugins is not None:
+            inputs = inputs._replace(extended=self.plugins.resources(now_ns))
+        images = changed_images(self.node, self.env)
+        return inputs._replace(images_json=images) if images else inputs
 
     def _condition_inputs(self, now_ns: int) -> NodeInputs:
         """Return what the condition setters draw from."""
@@ -327,11 +377,29 @@ class VirtualKubelet:
 
     def _on_status_reply(self, call: ApiCall, reply: Reply, now_ns: int, out: Outbox) -> None:
         patch = call.payload
+        if reply.ok and isinstance(patch, NodeStatusPatch) and patch.status_json:
+            on_images_reported(self.node, self.env, patch.status_json)
         if reply.ok and isinstance(patch, NodeStatusPatch) and patch.volumes_in_use is not None:
             self._on_volumes_reported(patch.volumes_in_use, now_ns, out)
         inputs = self._inputs(now_ns)
         events = self.status.on_status_reply(call, reply, inputs, self.env, now_ns, out)
         self._status_events(events, now_ns, out)
+
+    def _on_images_timer(self, key: str, now_ns: int, out: Outbox) -> None:
+        """Refresh the list of images in the status, or delete some: the disk may be full."""
+        node, env, loop = self.node, self.env, self.sync_loop
+        if key == LIST_KEY:
+            if on_list_timer(node, env, now_ns):
+                self.status.arm(self._inputs(now_ns), env, now_ns, out)
+        elif is_gc_due(node, env, now_ns):
+            in_use = loop.images_in_use() if loop is not None else ()
+            used = loop.disk_bytes(env, now_ns) if loop is not None else None
+            done = garbage_collect(node, env, in_use, now_ns, used)
+            for reason, message in done.events:
+                self._event(reason, message, now_ns, out)
+            if done.freed_bytes:
+                arm_image_list(node, env, now_ns, out)
+            arm_image_gc(node, env, now_ns, out, is_watched=used is not None)
 
     def _on_volumes_reported(self, names: tuple[str, ...], now_ns: int, out: Outbox) -> None:
         if self.sync_loop is not None:
@@ -343,8 +411,14 @@ class VirtualKubelet:
         if self._csi is None:
             return
         self._csi.on_reply(call, reply, self.env, now_ns, out)
-        if self._csi.is_initialized:
+        if isinstance(self._csi, CSIRegistration):
+            if self._csi.is_done:
+                self._csi = None
+        elif self._csi.is_initialized:
             self._csi = None
+            if self.env.model.csi_drivers:
+                self._csi = CSIRegistration(self.node, self.name)
+                self._csi.start(now_ns, out)
             self.status.arm(self._inputs(now_ns), self.env, now_ns, out)
 
     def _on_slices_reply(self, call: ApiCall, reply: Reply, now_ns: int, out: Outbox) -> None:
@@ -377,11 +451,22 @@ class VirtualKubelet:
             status.on_node(view)
             self._report_ready(now_ns, out)
             self._show_volumes(view, now_ns, out)
+            if self.plugins is not None:
+                pods = self.plugins.on_annotations(view.state.annotations, now_ns)
+                self._on_plugins(pods, now_ns, out)
         status.arm(self._inputs(now_ns), self.env, now_ns, out)
         if self.sync_loop is not None:
             self.sync_loop.admission.state = status.state
             if status.pod_cidr:
                 self.sync_loop.pod_cidr = status.pod_cidr
+
+    def _on_plugins(self, pods: list[PodUid] | None, now_ns: int, out: Outbox) -> None:
+        """Report what plugins offer now, and let pods tell that their devices changed."""
+        if pods is None:
+            return
+        self.status.arm(self._inputs(now_ns), self.env, now_ns, out)
+        if self.sync_loop is not None and pods:
+            self.sync_loop.sync_pods(pods, self.env, self._recorder, now_ns, out)
 
     def _show_volumes(self, view: NodeView, now_ns: int, out: Outbox) -> None:
         """Tell the volume manager what is attached, and what a kubelet before us left in use."""

@@ -78,6 +78,7 @@ class NodeInputs(NamedTuple):
     not_ready: tuple[str, ...] = ()  # why the node is not ready, in upstream order
     volumes_in_use: tuple[str, ...] | None = None  # None: as the server shows them
     extended: Wanted = ()  # what device plugins offer
+    images_json: bytes = b""  # the `images` member if it differs from what was reported
 
 
 def under_pressure(inputs: NodeInputs, conditions: tuple[str, ...]) -> NodeInputs:
@@ -183,7 +184,6 @@ class NodeStatus:
         "_node",
         "_reported_ns",
         "_schedulable",
-        "_started_ns",
         "_step_ns",
         "_ticked_ns",
         "_tries",
@@ -191,6 +191,7 @@ class NodeStatus:
         "is_fast",
         "phase",
         "pod_cidr",
+        "started_ns",
         "state",
         "uid",
     )
@@ -205,7 +206,7 @@ class NodeStatus:
         self.state = NO_STATE  # as the informer shows it
         self._schedulable = True  # as the last computation left it
         self._step_ns = REGISTER_FIRST_NS
-        self._started_ns = 0
+        self.started_ns = 0
         self.is_fast = True  # until Ready was reported once
         self._due_ns = 0  # the REGISTER or NODE_STATUS timer that counts
         self._fast_due_ns = 0
@@ -216,7 +217,7 @@ class NodeStatus:
 
     def start(self, env: Environment, now_ns: int, out: Outbox) -> None:
         """Begin to register; the loop sleeps before each try, the first one too."""
-        self._started_ns = now_ns
+        self.started_ns = now_ns
         self._register_at(now_ns if env.light else now_ns + self._step_ns, out)
 
     def _register_at(self, due_ns: int, out: Outbox) -> None:
@@ -261,7 +262,7 @@ class NodeStatus:
             return False
         self.phase = Phase.REGISTERED
         self._ticked_ns = now_ns
-        out.append(Report(self._node, Milestone.REGISTERED, now_ns - self._started_ns))
+        out.append(Report(self._node, Milestone.REGISTERED, now_ns - self.started_ns))
         return True
 
     def on_node(self, view: NodeView | None) -> None:
@@ -391,9 +392,13 @@ class NodeStatus:
         pairs = tuple((old.get(condition.type), condition) for condition in conditions)
         self._cidr_applied = self.pod_cidr
         self._draw_delay(now_ns, env, changed=changed)
+        resources = differing_resources(self.state, inputs.extended, env.model.capacity)
+        images = inputs.images_json
+        if not images and not self._reported_ns and env.model.images_preloaded and not env.light:
+            images = env.images.status_json()  # the list was empty when the Node was created
         patch = NodeStatusPatch(
             conditions=pairs,
-            status_json=differing_resources(self.state, inputs.extended, env.model.capacity),
+            status_json=b",".join(part for part in (images, resources) if part),
             volumes_in_use=inputs.volumes_in_use,
         )
         out.append(ApiCall(self._node, Op.PATCH_NODE_STATUS, STATUS_KEY, patch))
@@ -434,6 +439,8 @@ class NodeStatus:
             (self.pod_cidr != self._cidr_applied and not env.light)
             or self.state.unschedulable is self._schedulable
             or inputs.volumes_in_use is not None
+            or bool(differing_resources(self.state, inputs.extended, env.model.capacity))
+            or bool(inputs.images_json)
             or has_changed(self.conditions, conditions)
         )
 
@@ -442,14 +449,13 @@ class NodeStatus:
         if self.state.unschedulable is not self._schedulable:
             return []
         self._schedulable = not self.state.unschedulable
-            or bool(differing_resources(self.state, inputs.extended, env.model.capacity))
         return [Reason.NODE_SCHEDULABLE if self._schedulable else Reason.NODE_NOT_SCHEDULABLE]
 
     def _arm_fast(self, now_ns: int, out: Outbox) -> None:
-        if now_ns - self._started_ns >= FAST_LIMIT_NS:
+        if now_ns - self.started_ns >= FAST_LIMIT_NS:
             self.is_fast = False
         elif self._fast_due_ns <= now_ns:
-            past_ns = (now_ns - self._started_ns) % FAST_NS
+            past_ns = (now_ns - self.started_ns) % FAST_NS
             self._fast_due_ns = now_ns + FAST_NS - past_ns
             out.append(SetTimer(self._node, self._fast_due_ns, Timer.FAST_STATUS))
 

@@ -156,7 +156,7 @@ class PodSyncer:
             self.kuberuntime.cancel(worker, turn)
             worker.end_sync(turn.now_ns, relisted=False)
         elif worker.stage is Stage.STOP:
-            self.kuberuntime.stop(worker, turn)
+            self.kuberuntime.shorten(worker, turn)
             return
         self.sync(worker, turn)
 
@@ -182,7 +182,8 @@ class PodSyncer:
             worker.volumes_ready = True
             self._sync_runtime(worker, turn)
         elif stage is Stage.STOP:
-            self._on_stopped(worker, turn)
+            if self.kuberuntime.is_stopped(worker, turn):
+                self._on_stopped(worker, turn)
         elif stage is Stage.UNMOUNT:
             self._finish(worker, turn)
         elif worker.state is WorkerState.SYNC:
@@ -375,6 +376,8 @@ class PodSyncer:
         worker.complete_terminated()
         if status.phase == "Failed" and not pod.deleting and not worker.removed:
             turn.out.append(Report(self._node, Milestone.POD_FAILED))
+        images = (image_name(each.image) for each in pod.all_containers())
+        env.images.release(self._node, tuple(images), turn.now_ns)
         self.kuberuntime.forget(pod.uid)
         self.pleg.forget(pod.uid)
 
@@ -395,9 +398,9 @@ class PodSyncer:
             pod_resources=texts_of(env.model.kubelet_version).pod_resources,
         )
         status = generate_pod_status(pod, sandbox, inputs)
-        return status if worker.killed is None else worker.killed.applied(status)
         if self.devices is not None:
             status = self.devices.with_health(pod, status, env.model, turn.now_ns)
+        return status if worker.killed is None else worker.killed.applied(status)
 
     def _set_unless_starting(self, worker: PodWorker, status: PodStatus, turn: Turn) -> None:
         """`light`: hold a Pending status back while the pod may still start within the second."""

@@ -3,7 +3,7 @@
 Pure: transition times and the start time are the status manager's.
 Source: pkg/kubelet/kubelet_pods.go, generateAPIPodStatus, getPhase, convertToAPIContainerStatuses;
 pkg/kubelet/status/generate.go; pkg/kubelet/prober/prober_manager.go, UpdatePodStatus.
-Differs: probes succeed at once; a pod that does not tolerate the emulator never becomes ready.
+Differs: a pod that does not tolerate the emulator never becomes ready.
 """
 
 from collections.abc import Mapping
@@ -45,6 +45,16 @@ NOT_TOLERATED_MESSAGE = "the node is emulated and the pod does not tolerate the 
 _FINAL_REASONS = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}
 
 
+class Probed(NamedTuple):
+    """What probes say of a container that has some."""
+
+    started: bool
+    ready: bool
+
+
+NOT_PROBED: Mapping[str, Probed] = {}
+
+
 class PodInputs(NamedTuple):
     """What a status is generated from, the pod and its sandbox apart."""
 
@@ -53,6 +63,7 @@ class PodInputs(NamedTuple):
     reasons: Mapping[str, WaitingState]  # why containers could not be started
     is_terminal: bool = False  # nothing runs any more, and nothing will
     untolerated: str = ""  # the taint key for want of which the pod is never ready
+    probed: Mapping[str, Probed] = NOT_PROBED  # by container
     pod_resources: bool = True  # since 1.36 the status shows the resources of the whole pod
 
 
@@ -157,7 +168,10 @@ def _container_status(
             volume_mounts_json=spec.volume_mounts_json,
         )
     running = container.state is RunState.RUNNING
-    ready = running and not inputs.untolerated and (not init or is_sidecar(spec))
+    started = ready = running
+    if spec.name in inputs.probed:
+        started, ready = inputs.probed[spec.name]
+    ready = ready and not inputs.untolerated and (not init or is_sidecar(spec))
     state: WaitingState | RunningState | TerminatedState
     last = container.last
     if running:
@@ -176,7 +190,7 @@ def _container_status(
         state=state,
         last_state=last,
         ready=ready,
-        started=running,
+        started=started,
         restart_count=container.attempt,
         image=image_name(spec.image),
         image_id=image_id(spec.image),
@@ -259,12 +273,7 @@ def _conditions(
     inits: tuple[ContainerStatus, ...],
 ) -> tuple[PodCondition, ...]:
     foreign = [each for each in pod.status.conditions if each.type not in OWNED_CONDITIONS]
-    unready = [
-        spec.name
-        for spec, status in zip(pod.init_containers, inits, strict=True)
-        if is_sidecar(spec) and not status.ready
-    ] + [each.name for each in containers if not each.ready]
-    containers_ready = _containers_ready(phase, unready)
+    containers_ready = _containers_ready(phase, _unready(pod, containers, inits))
     ready = _ready(pod, foreign, containers_ready)
     if inputs.untolerated and phase not in TERMINAL_PHASES:
         ready = ("False", NOT_TOLERATED, NOT_TOLERATED_MESSAGE % inputs.untolerated)
@@ -278,6 +287,17 @@ def _conditions(
         shared_condition("ContainersReady", *containers_ready, 0, generation),
         shared_condition("PodScheduled", "True", "", "", 0, generation),
     )
+
+
+def _unready(
+    pod: Pod, containers: tuple[ContainerStatus, ...], inits: tuple[ContainerStatus, ...]
+) -> list[str]:
+    """Return the containers that keep a pod from being ready."""
+    return [
+        spec.name
+        for spec, status in zip(pod.init_containers, inits, strict=True)
+        if is_sidecar(spec) and not status.ready
+    ] + [each.name for each in containers if not each.ready]
 
 
 def _containers_ready(phase: str, unready: list[str]) -> tuple[str, str, str]:
@@ -345,6 +365,44 @@ def with_sandbox_ready(status: PodStatus, generation: int) -> PodStatus:
         for each in status.conditions
     )
     return status._replace(conditions=conditions)
+
+
+def with_container_started(status: PodStatus, name: str, *, started: bool) -> PodStatus:
+    """Return a status in which one container started, or not. Source: SetContainerStartup."""
+    return _with_container(status, name, "started", value=started)
+
+
+def with_container_ready(pod: Pod, status: PodStatus, name: str, *, ready: bool) -> PodStatus:
+    """Return a status in which one container became ready, or ceased to be.
+
+    Source: status_manager.go, SetContainerReadiness.
+    """
+    status = _with_container(status, name, "ready", value=ready)
+    unready = _unready(pod, status.containers, status.init_containers)
+    containers_ready = _containers_ready(status.phase, unready)
+    foreign = [each for each in status.conditions if each.type not in OWNED_CONDITIONS]
+    new = {"Ready": _ready(pod, foreign, containers_ready), "ContainersReady": containers_ready}
+    conditions = tuple(
+        shared_condition(each.type, *new[each.type], 0, pod.generation)
+        if each.type in new
+        else each
+        for each in status.conditions
+    )
+    return status._replace(conditions=conditions)
+
+
+def _with_container(status: PodStatus, name: str, field: str, *, value: bool) -> PodStatus:
+    def changed(statuses: tuple[ContainerStatus, ...]) -> tuple[ContainerStatus, ...]:
+        return tuple(
+            each._replace(**{field: value})  # type: ignore[arg-type]
+            if each.name == name and isinstance(each.state, RunningState)
+            else each
+            for each in statuses
+        )
+
+    return status._replace(
+        containers=changed(status.containers), init_containers=changed(status.init_containers)
+    )
 
 
 def terminate_pod_status(pod: Pod, status: PodStatus) -> PodStatus:

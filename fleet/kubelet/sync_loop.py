@@ -28,8 +28,10 @@ from fleet.kubelet.pod_admission import PodAdmission
 from fleet.kubelet.pod_config import PodConfig, PodOp, PodUpdate
 from fleet.kubelet.pod_sync import PodSyncer
 from fleet.kubelet.pod_workers import PodWorker, WorkerState
+from fleet.kubelet.resource_monitor import ResourceMonitor, declares_usage
 from fleet.kubelet.turn import Turn
 from fleet.objects import EventType, NodeView, Pod, PodStatus, PodUid
+from fleet.runtime import image_name
 
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 VOLUME_OPS = frozenset((Op.GET_CLAIM, Op.GET_VOLUME, Op.GET_ATTACHMENT, Op.GET_NODE_ATTACHED))
@@ -46,6 +48,7 @@ class SyncLoop:
         "_syncer",
         "_workers",
         "admission",
+        "monitor",
         "name",
         "network_error",
         "pod_cidr",
@@ -63,6 +66,8 @@ class SyncLoop:
         self._workers: dict[PodUid, PodWorker] = {}
         self.admission = PodAdmission(name)
         self._syncer: PodSyncer | None = None
+        self.monitor: ResourceMonitor | None = None  # only if usage may cross a threshold
+        self.started_ns = 0  # when the kubelet was started
 
     def on_watch_event(
         self,
@@ -104,7 +109,9 @@ class SyncLoop:
         """Take a timer that is due; one that nobody waits for any more is ignored."""
         turn = Turn(self._node, env, recorder, now_ns, out)
         syncer = self._syncer_for(env)
-        if timer is Timer.STATUS_SYNC:
+        if timer is Timer.EVICTION:
+            self._on_eviction_timer(syncer, turn)
+        elif timer is Timer.STATUS_SYNC:
             for uid in syncer.statuses.suspects(now_ns):
                 pod = self._config.get(uid)
                 if pod is not None:
@@ -124,6 +131,8 @@ class SyncLoop:
                     syncer.on_volumes(worker, turn)
                 syncer.volumes.on_timer(worker.pod, env, now_ns, out)
             self._drop_if_done(worker, syncer)
+            if self.monitor is not None and timer is not Timer.VOLUMES:
+                self.monitor.on_change(self._workers, syncer, turn)
         self._send_statuses(syncer, turn)
 
     def on_reply(
@@ -204,6 +213,23 @@ class SyncLoop:
         in_use = claims.in_use()
         return in_use if in_use != claims.reported else None
 
+    def sync_pods(
+        self,
+        uids: Iterable[PodUid],
+        env: Environment,
+        recorder: EventRecorder,
+        now_ns: int,
+        out: Outbox,
+    ) -> None:
+        """Sync pods because of what a manager of containers has found. Source: HandlePodSyncs."""
+        turn = Turn(self._node, env, recorder, now_ns, out)
+        syncer = self._syncer_for(env)
+        for uid in uids:
+            worker = self._workers.get(uid)
+            if worker is not None and not self.admission.holds(worker):
+                syncer.sync(worker, turn)
+        self._send_statuses(syncer, turn)
+
     def workers(self) -> Iterable[PodWorker]:
         """Return the workers of this node's pods."""
         return self._workers.values()
@@ -228,8 +254,28 @@ class SyncLoop:
         """Return whether no pod is left, and no volume that the Node shows in use."""
         if self._workers or len(self._config):
             return False
+        if self.monitor is not None and not self.monitor.is_idle:
+            return False
         claims = self._syncer.volumes.claims if self._syncer is not None else None
         return claims is None or claims.is_idle()
+
+    def images_in_use(self) -> set[str]:
+        """Return the full names of the images that the containers of this node have."""
+        found = set()
+        for uid, sandbox in self._syncer.runtime if self._syncer is not None else ():
+            worker = self._workers.get(uid)
+            for container in sandbox.containers if worker is not None else ():
+                spec = worker.pod.find(container.name) if worker is not None else None
+                if spec is not None:
+                    found.add(image_name(spec.image))
+        return found
+
+    def disk_bytes(self, env: Environment, now_ns: int) -> int | None:
+        """Return how much of its disk the node uses; None: pods do not count."""
+        if self._syncer is None or self.monitor is None:
+            return None
+        turn = Turn(self._node, env, EventRecorder.silent(), now_ns, [])
+        return self.monitor.stats(self._workers, self._syncer, turn).disk
 
     def pods(self) -> Iterator[Pod]:
         """Yield the pods of this node."""
@@ -254,6 +300,7 @@ class SyncLoop:
         else:
             self._syncer.runtime.use_cidr(cidr)
         self._syncer.network_error = self.network_error
+        self._syncer.devices = self.admission.devices
         return self._syncer
 
     def _on_update(self, update: PodUpdate, syncer: PodSyncer, turn: Turn) -> None:
@@ -262,6 +309,8 @@ class SyncLoop:
             worker = self._workers[pod.uid] = PodWorker(pod, turn.now_ns)
             turn.out.append(Report(self._node, Milestone.POD_ADDED))
             syncer.adopt(worker, turn)
+            if self.monitor is not None or declares_usage(turn.behavior(pod)):
+                self._watch_usage(syncer, turn)
             worker.on_pod(pod)
             if worker.state is WorkerState.SYNC:
                 self.admission.on_addition(worker, self._workers, syncer, turn)
@@ -295,6 +344,28 @@ class SyncLoop:
             pod.readiness_gates and pod.status.conditions != old.status.conditions
         ):
             syncer.sync(worker, turn)
+
+    def watch_usage(
+        self, env: Environment, recorder: EventRecorder, now_ns: int, out: Outbox
+    ) -> None:
+        """Watch a node that may come under pressure without any pod."""
+        self._watch_usage(self._syncer_for(env), Turn(self._node, env, recorder, now_ns, out))
+
+    @property
+    def pressures(self) -> tuple[str, ...]:
+        """Return the conditions that the node is under."""
+        return () if self.monitor is None else self.monitor.pressures
+
+    def _watch_usage(self, syncer: PodSyncer, turn: Turn) -> None:
+        if self.monitor is None:
+            model = turn.env.model
+            self.monitor = ResourceMonitor(self._node, self.name, self.started_ns, model)
+        self.monitor.on_change(self._workers, syncer, turn)
+
+    def _on_eviction_timer(self, syncer: PodSyncer, turn: Turn) -> None:
+        if self.monitor is not None:
+            self.monitor.on_timer(self._workers, syncer, turn)
+            self.admission.pressures = self.monitor.pressures
 
     def _tell_labels(self, syncer: PodSyncer) -> None:
         """Let the claims know the labels of the node, before the informer shows it again."""

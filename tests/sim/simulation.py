@@ -59,12 +59,15 @@ def pod_json(name: str, node: str = "", **spec: object) -> Object:
     token = {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}}
     root = {"configMap": {"name": "kube-root-ca.crt"}}
     container: Object = {"name": "c", "image": "nginx:1", "imagePullPolicy": "IfNotPresent"}
-    for field in ("command", "readinessProbe"):
+    for field in ("command", "startupProbe", "readinessProbe", "livenessProbe"):
         if field in spec:
             container[field] = spec.pop(field)
+    meta: Object = {"labels": {"app": name.partition("-")[0]}}
+    if "annotations" in spec:
+        meta["annotations"] = spec.pop("annotations")
     scheduled = {"type": "PodScheduled", "status": "True", "observedGeneration": 1}
     return {
-        "metadata": {"labels": {"app": name.partition("-")[0]}},
+        "metadata": meta,
         "spec": {
             "volumes": [{"name": "kube-api-access-9zkmg", "projected": {"sources": [token, root]}}],
             "containers": [container],

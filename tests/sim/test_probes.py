@@ -1,0 +1,322 @@
+"""Probes in virtual time: thresholds and periods, what status and events show, what they cost."""
+
+import pytest
+from simulation import Simulation
+
+HTTP = {"httpGet": {"path": "/healthz", "port": 8080}}
+READINESS = "fleet.emulator/readiness-probe"
+LIVENESS = "fleet.emulator/liveness-probe"
+STARTUP = "fleet.emulator/startup-probe"
+
+
+def started(seed: int = 1, *, light: bool = False) -> Simulation:
+    """Return a node that has settled."""
+    sim = Simulation(seed=seed, light=light)
+    sim.run_for(seconds=60)
+    return sim
+
+
+def events(sim: Simulation, reason: str, pod: str = "web") -> dict[str, int]:
+    """Return how often each message of a reason was said about a pod."""
+    return {
+        str(each["message"]): int(each.get("count", 1))
+        for each in sim.server.all("events")
+        if each["reason"] == reason and each["involvedObject"]["name"] == pod
+    }
+
+
+def container(sim: Simulation, pod: str = "web") -> dict[str, object]:
+    [found] = sim.server.get("pods", pod, "default")["status"]["containerStatuses"]
+    return dict(found)
+
+
+def is_ready(sim: Simulation, pod: str = "web") -> bool:
+    """Return the Ready condition, which says the same as its sister and the container."""
+    status = sim.server.get("pods", pod, "default")["status"]
+    found = {each["type"]: each["status"] for each in status["conditions"]}
+    assert found["Ready"] == found["ContainersReady"]
+    assert container(sim, pod)["ready"] is (found["Ready"] == "True")
+    return bool(found["Ready"] == "True")
+
+
+def ready_after_s(
+    sim: Simulation, limit_s: float, *, ready: bool = True, step_s: float = 0.1
+) -> float:
+    """Run until the pod is, or is not, Ready; return how long that took."""
+    since_s = sim.now_s
+    while is_ready(sim) is not ready:
+        sim.run_for(step_s)
+        assert sim.now_s - since_s <= limit_s, "too late"
+    return sim.now_s - since_s
+
+
+@pytest.mark.parametrize("light", [False, True])
+def test_a_probe_of_which_nothing_is_said_succeeds_at_once(light: bool) -> None:  # noqa: FBT001
+    sim = started(light=light)
+    sim.create_pod("web", readinessProbe=HTTP, livenessProbe=HTTP)
+    sim.run_for(seconds=3)
+    assert is_ready(sim)
+    assert container(sim)["started"]
+    assert events(sim, "Unhealthy") == {}
+
+
+def test_a_healthy_pod_with_probes_costs_nothing() -> None:
+    sim = started()
+    sim.create_pod("web", readinessProbe=HTTP, livenessProbe=HTTP, startupProbe=HTTP)
+    sim.run_for(seconds=60)
+    assert is_ready(sim)
+    before = len(sim.calls())
+    timers = sim.reactor._wheel.size
+    sim.run_for(seconds=3000)
+    sent = sim.calls()[before:]
+    assert {each.path.partition("?")[0] for each in sent if "pods/web" in each.path} <= {
+        "/api/v1/namespaces/default/pods/web"
+    }
+    assert not [each for each in sent if each.verb in {"PATCH", "POST"} and "pods" in each.path]
+    assert sim.reactor._wheel.size <= timers
+
+
+def test_readiness_follows_its_timeline() -> None:
+    sim = started()
+    probe = {**HTTP, "periodSeconds": 2, "failureThreshold": 3}
+    notes = {READINESS: "Success after 5s, Failure after 30s, Success after 50s"}
+    sim.create_pod("web", readinessProbe=probe, annotations=notes)
+    sim.run_for(seconds=3)
+    assert not is_ready(sim)
+    assert container(sim)["started"]
+    came_s = 3 + ready_after_s(sim, 6)
+    assert 5 < came_s < 9
+    assert set(events(sim, "Unhealthy")) == {
+        'Readiness probe failed: Get "http://'
+        + str(sim.server.get("pods", "web", "default")["status"]["podIP"])
+        + ':8080/healthz": dial tcp '
+        + str(sim.server.get("pods", "web", "default")["status"]["podIP"])
+        + ":8080: connect: connection refused"
+    }
+    sim.run_for(seconds=29 - came_s)
+    assert is_ready(sim)
+    left_s = 29 + ready_after_s(sim, 10, ready=False)
+    assert 34 < left_s < 38  # the third failure in a row, 2 s apart
+    [failures] = [
+        count for text, count in events(sim, "Unhealthy").items() if text.endswith("code: 503")
+    ]
+    assert failures in {3, 4}  # the sync that the third one calls for triggers another
+    assert 14 < ready_after_s(sim, 30) < 18  # one success is enough
+    assert container(sim)["restartCount"] == 0
+
+
+def test_an_unready_container_is_probed_twice_at_its_start_then_each_period() -> None:
+    """The first failure makes the pod sync, and a sync triggers a probe that has not succeeded."""
+    sim = started()
+    sim.create_pod(
+        "web",
+        readinessProbe={**HTTP, "periodSeconds": 10},
+        annotations={READINESS: "Failure"},
+    )
+    sim.run_for(seconds=4)
+    assert list(events(sim, "Unhealthy").values()) == [2]
+    sim.run_for(seconds=10)
+    assert list(events(sim, "Unhealthy").values()) == [3]
+    sim.run_for(seconds=20)
+    assert list(events(sim, "Unhealthy").values()) == [5]
+    assert not is_ready(sim)
+
+
+def test_the_success_threshold_counts_successes_in_a_row() -> None:
+    sim = started()
+    probe = {**HTTP, "periodSeconds": 5, "successThreshold": 3}
+    sim.create_pod("web", readinessProbe=probe)
+    # At the start, once more by the sync that follows, and a period later.
+    assert is_ready_times(sim) == pytest.approx(6, abs=1.5)
+
+
+def is_ready_times(sim: Simulation) -> float:
+    sim.run_for(seconds=2)
+    return 2 + ready_after_s(sim, 30)
+
+
+def test_the_initial_delay_is_waited_for() -> None:
+    sim = started()
+    probe = {**HTTP, "periodSeconds": 2, "initialDelaySeconds": 9}
+    sim.create_pod("web", readinessProbe=probe, annotations={READINESS: "Success after 1s"})
+    assert 9 < is_ready_times(sim) < 14
+    assert events(sim, "Unhealthy") == {}
+
+
+def test_a_failing_liveness_probe_has_the_container_killed_and_restarted() -> None:
+    sim = started()
+    probe = {
+        "exec": {"command": ["cat", "/tmp/healthy"]},
+        "periodSeconds": 5,
+        "failureThreshold": 2,
+    }
+    phases = "[{after: 12s, result: Failure, output: 'cat: /tmp/healthy: No such file'}]"
+    uid = sim.create_pod("web", livenessProbe=probe, annotations={LIVENESS: phases})
+    sim.run_for(seconds=14)
+    assert container(sim)["restartCount"] == 0
+    sim.run_for(seconds=12)
+    found = container(sim)
+    assert found["restartCount"] == 1
+    assert found["ready"]
+    assert found["lastState"]["terminated"]["exitCode"] in {0, 137, 143}  # type: ignore[index]
+    assert events(sim, "Unhealthy") == {
+        "Liveness probe failed: cat: /tmp/healthy: No such file": 2,
+    }
+    assert events(sim, "Killing") == {"Container c failed liveness probe, will be restarted": 1}
+    assert sim.server.phases[uid] == ["Pending", "Running"]
+
+
+def test_liveness_failures_of_a_pod_that_is_never_restarted_end_it() -> None:
+    sim = started()
+    uid = sim.create_pod(
+        "web",
+        livenessProbe={**HTTP, "periodSeconds": 2, "failureThreshold": 1},
+        restartPolicy="Never",
+        annotations={LIVENESS: "Failure after 5s"},
+    )
+    sim.run_for(seconds=20)
+    assert sim.server.phases[uid][:2] == ["Pending", "Running"]
+    assert sim.phase("web") in {"Failed", "Succeeded"}
+    assert list(events(sim, "Killing")) == ["Stopping container c"]  # nothing is left to keep
+    assert container(sim)["restartCount"] == 0
+
+
+def test_a_container_that_keeps_failing_its_liveness_probe_backs_off() -> None:
+    sim = started()
+    sim.create_pod(
+        "web",
+        livenessProbe={**HTTP, "periodSeconds": 2, "failureThreshold": 1},
+        annotations={LIVENESS: "Failure after 3s"},
+    )
+    sim.run_for(seconds=40)
+    found = container(sim)
+    assert found["restartCount"] in {2, 3}
+    sim.run_for(seconds=60)
+    assert container(sim)["restartCount"] in {3, 4}
+    assert events(sim, "BackOff")
+
+
+def test_startup_gates_the_other_probes() -> None:
+    sim = started()
+    sim.create_pod(
+        "web",
+        startupProbe={**HTTP, "periodSeconds": 3, "failureThreshold": 10},
+        readinessProbe={**HTTP, "periodSeconds": 60},
+        livenessProbe={**HTTP, "periodSeconds": 1, "failureThreshold": 1},
+        annotations={STARTUP: "Success after 10s", LIVENESS: "Success after 10s"},
+    )
+    sim.run_for(seconds=5)
+    assert not container(sim)["started"]
+    assert not is_ready(sim)
+    came_s = 5 + ready_after_s(sim, 10)
+    assert 10 < came_s < 15  # readiness is tried as soon as the container has started
+    assert container(sim)["started"]
+    assert container(sim)["restartCount"] == 0
+    assert all(text.startswith("Startup probe failed: ") for text in events(sim, "Unhealthy"))
+
+
+def test_a_startup_probe_that_never_succeeds_has_the_container_restarted() -> None:
+    sim = started()
+    sim.create_pod(
+        "web",
+        startupProbe={"tcpSocket": {"port": 80}, "periodSeconds": 2, "failureThreshold": 3},
+        annotations={STARTUP: "Failure"},
+    )
+    sim.run_for(seconds=9)
+    assert container(sim)["restartCount"] == 1
+    assert not container(sim)["started"]
+    assert list(events(sim, "Killing")) == ["Container c failed startup probe, will be restarted"]
+
+
+def test_a_slow_answer_is_a_timeout_and_comes_that_much_later() -> None:
+    sim = started()
+    sim.create_pod(
+        "web",
+        readinessProbe={**HTTP, "periodSeconds": 10, "timeoutSeconds": 3, "failureThreshold": 1},
+        annotations={READINESS: "[{result: Success, latency: 2s}, {after: 20s, result: Timeout}]"},
+    )
+    assert 2 < is_ready_times(sim) < 5
+    sim.run_for(seconds=20)
+    ready_after_s(sim, 12, ready=False)
+    [text] = events(sim, "Unhealthy")
+    assert text.endswith(
+        "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
+    )
+
+
+def test_an_error_of_the_prober_changes_no_result() -> None:
+    sim = started()
+    sim.create_pod(
+        "web",
+        readinessProbe={**HTTP, "periodSeconds": 5, "failureThreshold": 1},
+        annotations={READINESS: "Success, Error after 20s"},
+    )
+    sim.run_for(seconds=60)
+    assert is_ready(sim)
+    [(text, count)] = events(sim, "Unhealthy").items()
+    assert text.startswith("Readiness probe errored and resulted in unknown state: ")
+    assert count == pytest.approx(8, abs=1)
+
+
+def test_random_failures_are_repeatable_and_as_frequent_as_declared() -> None:
+    found = []
+    for _ in range(2):
+        sim = started(seed=4)
+        sim.create_pod(
+            "web",
+            readinessProbe={**HTTP, "periodSeconds": 10},
+            annotations={READINESS: "[{result: Success, failureRate: 0.02}]"},
+        )
+        sim.run_for(seconds=10_000)
+        found.append(sum(events(sim, "Unhealthy").values()))
+    assert found[0] == found[1]
+    assert 8 < found[0] < 40  # of 1000 attempts
+
+
+def test_an_annotation_that_changes_is_followed() -> None:
+    sim = started()
+    sim.create_pod("web", readinessProbe={**HTTP, "periodSeconds": 2, "failureThreshold": 1})
+    sim.run_for(seconds=10)
+    assert is_ready(sim)
+    notes = {"metadata": {"annotations": {READINESS: "Failure"}}}
+    sim.server.update("pods", "web", notes, "default")
+    assert ready_after_s(sim, 3, ready=False) > 0
+    notes = {"metadata": {"annotations": {READINESS: "Success"}}}
+    sim.server.update("pods", "web", notes, "default")
+    ready_after_s(sim, 3)
+
+
+def test_light_shows_the_same_without_events() -> None:
+    sim = started(light=True)
+    sim.create_pod(
+        "web",
+        readinessProbe={**HTTP, "periodSeconds": 2},
+        livenessProbe={**HTTP, "periodSeconds": 2},
+        annotations={
+            READINESS: "Success after 5s, Failure after 20s",
+            LIVENESS: "Failure after 40s",
+        },
+    )
+    sim.run_for(seconds=3)
+    assert not is_ready(sim)
+    ready_after_s(sim, 6)
+    sim.run_for(seconds=15)
+    ready_after_s(sim, 10, ready=False)
+    sim.run_for(seconds=28)
+    assert container(sim)["restartCount"] == 1
+    assert sim.server.all("events") == []
+
+
+def test_liveness_does_not_disturb_a_pod_that_is_being_deleted() -> None:
+    sim = started()
+    sim.create_pod(
+        "web",
+        livenessProbe={**HTTP, "periodSeconds": 1, "failureThreshold": 1},
+        annotations={LIVENESS: "Failure after 10s"},
+    )
+    sim.run_for(seconds=8)
+    sim.server.delete_pod("web")
+    sim.run_for(seconds=30)
+    assert sim.phase("web") == ""
+    assert events(sim, "Unhealthy") == {}
+    assert list(events(sim, "Killing")) == ["Stopping container c"]
