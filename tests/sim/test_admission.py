@@ -1,0 +1,222 @@
+"""Pods that a node refuses, makes room for, or gives devices, on the wire and in virtual time."""
+
+import pytest
+from simulation import Simulation, model_of
+from strategic_merge import Object
+
+GPU = "nvidia.com/gpu"
+PULL = {"imagePullPolicy": "IfNotPresent"}
+
+
+def container(name: str = "c", **amounts: str) -> Object:
+    resources = {"requests": amounts}
+    if any("/" in each for each in amounts):
+        resources["limits"] = amounts
+    return {"name": name, "image": "nginx:1", "resources": resources, **PULL}
+
+
+def small(**spec: object) -> Object:
+    """Return a profile's model of nodes with four CPUs."""
+    return {"template": {"status": {"capacity": {"cpu": "4", "memory": "8Gi"}}}, **spec}
+
+
+def started(*, light: bool = False, **spec: object) -> Simulation:
+    sim = Simulation(seed=1, light=light, model=model_of(**small(**spec)))
+    sim.run_for(seconds=60)
+    return sim
+
+
+def status(sim: Simulation, pod: str) -> Object:
+    found: Object = sim.server.get("pods", pod, "default")["status"]
+    return found
+
+
+def events(sim: Simulation, about: str) -> list[tuple[str, str, str]]:
+    return [
+        (each["type"], each["reason"], each["message"])
+        for each in sim.server.all("events")
+        if each["involvedObject"]["name"] == about
+    ]
+
+
+@pytest.mark.parametrize("light", [False, True], ids=["kubelet", "light"])
+def test_a_refused_pod_fails_and_leaves_with_its_object(*, light: bool) -> None:
+    sim = started(light=light)
+    sim.create_pod("big", containers=[container(cpu="5")])
+    sim.run_for(seconds=5)
+    text = "Node didn't have enough resource: cpu, requested: 5000, used: 0, capacity: 4000"
+    found = status(sim, "big")
+    assert found["phase"] == "Failed"
+    assert found["reason"] == "OutOfcpu"
+    assert found["message"] == f"Pod was rejected: {text}"
+    assert found["startTime"]
+    assert "containerStatuses" not in found
+    assert {each["type"] for each in found.get("conditions", ())} <= {"PodScheduled"}
+    if not light:
+        assert events(sim, "big") == [("Warning", "OutOfcpu", text)]
+    sim.run_for(seconds=60)
+    assert sim.calls(path="/pods/big", since_s=70) == []  # nothing more is said of it
+    sim.server.delete_pod("big")
+    sim.run_for(seconds=5)
+    assert sim.phase("big") == ""
+    kubelet = sim.reactor.entries[0].kubelet
+    assert kubelet is not None
+    assert kubelet.sync_loop is None
+
+
+def test_a_refused_pod_that_is_deleted_at_once_goes() -> None:
+    sim = started()
+    sim.create_pod("big", containers=[container(cpu="5")])
+    sim.server.delete_pod("big")
+    sim.run_for(seconds=15)
+    assert sim.phase("big") == ""
+
+
+def test_what_ended_makes_room() -> None:
+    sim = started()
+    sim.create_pod("one", containers=[{**container(cpu="3"), "command": ["sleep", "5"]}])
+    sim.run_for(seconds=3)
+    sim.create_pod("two", containers=[container(cpu="3")])
+    sim.run_for(seconds=3)
+    assert sim.phase("two") == "Failed"
+    sim.server.delete_pod("one")
+    sim.run_for(seconds=60)
+    sim.create_pod("three", containers=[container(cpu="3")])
+    sim.run_for(seconds=3)
+    assert sim.phase("three") == "Running"
+
+
+@pytest.mark.parametrize(("label", "phase"), [("ssd", "Running"), ("hdd", "Failed")])
+def test_a_node_is_read_anew_before_its_labels_speak_against_a_pod(label: str, phase: str) -> None:
+    sim = started()
+    before = len(sim.calls(verb="GET", path="/nodes/n-0"))
+    sim.server.update("nodes", "n-0", {"metadata": {"labels": {"disk": label}}})
+    sim.create_pod("web", nodeSelector={"disk": "ssd"})
+    sim.run_for(seconds=5)
+    assert sim.phase("web") == phase
+    assert len(sim.calls(verb="GET", path="/nodes/n-0")) == before + (phase == "Failed")
+
+
+def test_a_critical_pod_waits_for_those_that_it_displaces() -> None:
+    sim = started()
+    slow = {"terminationGracePeriodSeconds": 10}
+    sim.create_pod("low", containers=[container(cpu="3")], **slow)
+    sim.create_pod("lower", containers=[container(cpu="500m")], **slow)
+    sim.run_for(seconds=5)
+    sim.create_pod("critical", containers=[container(cpu="2")], priority=2_000_001_000)
+    sim.run_for(seconds=20)
+    assert sim.phase("critical") == "Running"
+    assert sim.phase("lower") == "Running"
+    found = status(sim, "low")
+    assert found["phase"] == "Failed"
+    assert found["reason"] == "Preempting"
+    assert found["message"] == "Preempted in order to admit critical pod"
+    [condition] = [each for each in found["conditions"] if each["type"] == "DisruptionTarget"]
+    assert condition["reason"] == "TerminationByKubelet"
+    assert condition["message"] == "Pod was preempted by Kubelet to accommodate a critical pod."
+    text = "Preempted in order to admit critical pod"
+    assert ("Warning", "Preempting", text) in events(sim, "low")
+    ended = found["containerStatuses"][0]["state"]["terminated"]["finishedAt"]
+    assert status(sim, "critical")["containerStatuses"][0]["state"]["running"]["startedAt"] >= ended
+
+
+def test_a_critical_pod_that_nobody_can_make_room_for_is_an_error() -> None:
+    sim = started()
+    sim.create_pod("critical", containers=[container(cpu="9")], priority=2_000_001_000)
+    sim.run_for(seconds=5)
+    assert status(sim, "critical")["reason"] == "UnexpectedAdmissionError"
+    assert status(sim, "critical")["message"] == (
+        "Pod was rejected: Unexpected error while attempting to recover from admission failure: "
+        "preemption: error finding a set of pods to preempt: "
+        "no set of running pods found to reclaim resources: [(res: cpu, q: 5000), ]"
+    )
+
+
+def gpus(**device: object) -> Object:
+    return {"devices": [{"resource": GPU, "count": 2, **device}]}
+
+
+def amounts(sim: Simulation) -> tuple[str, str]:
+    found = sim.server.get("nodes", "n-0")["status"]
+    return found["capacity"].get(GPU, ""), found["allocatable"].get(GPU, "")
+
+
+@pytest.mark.parametrize("light", [False, True], ids=["kubelet", "light"])
+def test_devices_come_fail_and_go(*, light: bool) -> None:
+    health = [
+        {"after": "100s", "devices": [0]},
+        {"after": "200s", "devices": [0], "state": "Healthy"},
+    ]
+    outages = [{"after": "300s", "duration": "400s"}]
+    spec = gpus(registrationDelay="20s", health=health, pluginOutages=outages)
+    sim = Simulation(seed=2, light=light, model=model_of(**small(**spec)))
+    seen = []
+    for _ in range(80):
+        sim.run_for(seconds=10)
+        if not seen or seen[-1][1:] != amounts(sim):
+            seen.append((int(sim.now_s), *amounts(sim)))
+    assert [each[1:] for each in seen] == [
+        ("", ""),
+        ("2", "2"),
+        ("2", "1"),
+        ("2", "2"),
+        ("2", "0"),
+        ("0", "0"),
+        ("2", "2"),
+    ]
+    for (at_s, *_), due_s in zip(seen[1:], (20, 100, 200, 300, 600, 700), strict=True):
+        assert due_s <= at_s <= due_s + 21  # the next tick of the node status, and our own step
+
+
+def test_a_pods_devices_show_in_its_status_and_fail_there() -> None:
+    sim = started(**gpus(registrationDelay="5s", health=[{"after": "100s", "devices": [0]}]))
+    sim.create_pod("one", containers=[container(**{GPU: "1"})])
+    sim.run_for(seconds=5)
+    [shown] = status(sim, "one")["containerStatuses"]
+    assert shown["allocatedResourcesStatus"] == [
+        {"name": GPU, "resources": [{"health": "Healthy", "resourceID": "gpu-0"}]}
+    ]
+    sim.run_for(seconds=50)
+    [shown] = status(sim, "one")["containerStatuses"]
+    [told] = shown["allocatedResourcesStatus"][0]["resources"]
+    assert told == {"health": "Unhealthy", "resourceID": "gpu-0"}
+    sim.create_pod("two", containers=[container(**{GPU: "1"})])
+    sim.create_pod("three", containers=[container(**{GPU: "1"})])
+    sim.run_for(seconds=5)
+    assert sim.phase("two") == "Running"
+    assert status(sim, "three")["reason"] == "UnexpectedAdmissionError"
+    assert status(sim, "three")["message"] == (
+        "Pod was rejected: Allocate failed due to requested number of devices unavailable for "
+        f"{GPU}. Requested: 1, Available: 0, which is unexpected"
+    )
+    sim.server.delete_pod("two")
+    sim.run_for(seconds=40)
+    sim.create_pod("four", containers=[container(**{GPU: "1"})])
+    sim.run_for(seconds=5)
+    assert sim.phase("four") == "Running"
+
+
+def test_an_annotation_makes_a_device_fail_at_once() -> None:
+    sim = started(**gpus(registrationDelay="5s"))
+    note = {"fleet.emulator/unhealthy-devices": f"{GPU}=1"}
+    sim.server.update("nodes", "n-0", {"metadata": {"annotations": note}})
+    sim.run_for(seconds=11)
+    assert amounts(sim) == ("2", "1")
+    sim.server.update(
+        "nodes", "n-0", {"metadata": {"annotations": {"fleet.emulator/unhealthy-devices": None}}}
+    )
+    sim.run_for(seconds=11)
+    assert amounts(sim) == ("2", "2")
+
+
+def test_allocatable_of_what_others_write_follows_the_capacity() -> None:
+    """As when a user advertises a resource: kubectl patch node --subresource=status."""
+    sim = started()
+    sim.server.update("nodes", "n-0", {"status": {"capacity": {"x.io/dongle": "4"}}})
+    sim.run_for(seconds=11)
+    assert sim.server.get("nodes", "n-0")["status"]["allocatable"]["x.io/dongle"] == "4"
+    sim.create_pod("one", containers=[container(**{"x.io/dongle": "3"})])
+    sim.create_pod("two", containers=[container(**{"x.io/dongle": "3"})])
+    sim.run_for(seconds=5)
+    assert sim.phase("one") == "Running"
+    assert status(sim, "two")["reason"] == "OutOfx.io/dongle"
