@@ -7,7 +7,7 @@ Source: pkg/kubelet/kubelet.go, initializeRuntimeDependentModules; pkg/kubelet/k
 filterOutInactivePods; pkg/kubelet/pod_workers.go, killPodNow.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 
 from fleet.config import NodeModel
@@ -15,6 +15,7 @@ from fleet.effects import NodeId, SetTimer, Timer
 from fleet.kubelet.events import Reason
 from fleet.kubelet.eviction_manager import EVICTED, Eviction, EvictionManager, Reclaim
 from fleet.kubelet.eviction_signals import is_met, observations_of, thresholds_of
+from fleet.kubelet.image_gc import delete_unused_images
 from fleet.kubelet.oom_watcher import (
     choose_victim,
     is_oom,
@@ -26,6 +27,7 @@ from fleet.kubelet.pod_sync import PodSyncer
 from fleet.kubelet.pod_workers import PodKill, PodWorker, WorkerState
 from fleet.kubelet.stats_provider import (
     NodeStats,
+    NodeTerms,
     PodTerms,
     node_capacity,
     node_stats,
@@ -38,7 +40,7 @@ from fleet.kubelet.turn import Turn
 from fleet.objects import ObjectRef, Pod, PodCondition, PodUid
 from fleet.pod_behavior import PodBehavior
 from fleet.quantity import parse_quantity
-from fleet.runtime import NEVER
+from fleet.runtime import NEVER, image_name
 from fleet.usage import UNDECLARED
 
 POD_MEMORY_MAX = 16 << 20
@@ -142,19 +144,23 @@ class ResourceMonitor:
 
     def stats(self, workers: Workers, syncer: PodSyncer, turn: Turn) -> NodeStats:
         """Measure the node."""
-        return self._stats(_terms(workers, syncer, turn), syncer, turn)
+        return self._stats(_terms(workers, syncer, turn), turn)
 
-    def _stats(self, pods: Mapping[PodUid, PodTerms], syncer: PodSyncer, turn: Turn) -> NodeStats:
+    def _stats(self, pods: Mapping[PodUid, PodTerms], turn: Turn) -> NodeStats:
         model = turn.env.model
-        terms = node_terms(model, pods.values(), self._started_ns, _image_bytes(syncer))
+        terms = self._node_terms(tuple(pods.values()), turn)
         return node_stats(model, terms, turn.now_ns)
+
+    def _node_terms(self, pods: tuple[PodTerms, ...], turn: Turn) -> NodeTerms:
+        image_bytes = turn.env.images.used_bytes(self._node)
+        return node_terms(turn.env.model, pods, self._started_ns, image_bytes)
 
     def _plan(self, workers: Workers, syncer: PodSyncer, turn: Turn) -> None:
         """Set the timer of the next instant that matters."""
         model = turn.env.model
         pods = _terms(workers, syncer, turn)
         found = tuple(pods.values())
-        terms = node_terms(model, found, self._started_ns, _image_bytes(syncer))
+        terms = self._node_terms(found, turn)
         self._pass_ns = self.evictions.next_pass_ns(model, terms, found, turn.now_ns)
         self._oom_ns = next_oom_ns(model, terms, turn.now_ns)
         due_ns = min(self._pass_ns, self._oom_ns)
@@ -169,7 +175,10 @@ class ResourceMonitor:
             for uid, worker in workers.items()
             if worker.state is WorkerState.SYNC and worker.pod.status.phase not in TERMINAL_PHASES
         ]
-        reclaim = Reclaim(lambda: self._stats(pods, syncer, turn), _unused(syncer, turn))
+        reclaim = Reclaim(
+            lambda: self._stats(pods, turn),
+            lambda: _delete_unused_images(self._node, syncer, turn, workers),
+        )
         found = self.evictions.synchronize(turn.env.model, active, reclaim, turn.now_ns)
         if found.starved:
             self._node_event(Reason.EVICTION_THRESHOLD_MET, THRESHOLD_MET % found.starved, turn)
@@ -181,7 +190,7 @@ class ResourceMonitor:
         capacity = node_capacity(turn.env.model).memory
         while True:
             pods = _terms(workers, syncer, turn)
-            stats = self._stats(pods, syncer, turn)
+            stats = self._stats(pods, turn)
             victim = choose_victim(tuple(pods.values()), capacity, turn.now_ns)
             if victim is None or not is_oom(stats):
                 return
@@ -213,14 +222,16 @@ def _terms(workers: Workers, syncer: PodSyncer, turn: Turn) -> dict[PodUid, PodT
     return found
 
 
-def _image_bytes(syncer: PodSyncer) -> int:
-    del syncer
-    return 0
-
-
-def _unused(syncer: PodSyncer, turn: Turn) -> Callable[[], None]:
-    del syncer, turn
-    return lambda: None
+def _delete_unused_images(node: NodeId, syncer: PodSyncer, turn: Turn, workers: Workers) -> None:
+    """Free what no container needs. Dead containers hold nothing here but their status."""
+    in_use = {
+        image_name(spec.image)
+        for uid, sandbox in syncer.runtime
+        if (worker := workers.get(uid)) is not None
+        for container in sandbox.containers
+        if (spec := worker.pod.find(container.name)) is not None
+    }
+    delete_unused_images(node, turn.env, in_use, turn.now_ns)
 
 
 def _is_finished(worker: PodWorker | None) -> bool:

@@ -1,0 +1,217 @@
+"""Pressure, evictions and OOM kills in virtual time: usage is declared, the rest follows."""
+
+from simulation import Simulation, model_of, pod_json
+from strategic_merge import Object
+
+MEMORY = "fleet.emulator/memory-usage"
+DISK = "fleet.emulator/ephemeral-storage-usage"
+
+
+def create(sim: Simulation, name: str, resources: Object | None = None, **notes: str) -> str:
+    """Create a pod whose one container uses what the notes say."""
+    keys = {"memory": MEMORY, "disk": DISK}
+    annotations = {keys[key]: value for key, value in notes.items()}
+    pod = pod_json(name, "n-0", annotations=annotations)
+    if resources is not None:
+        pod["spec"]["containers"][0]["resources"] = resources
+    stored = sim.server.create(("pods", "default", name), pod)
+    assert stored is not None, name
+    return str(stored.obj["metadata"]["uid"])
+
+
+def node_events(sim: Simulation, reason: str) -> list[Object]:
+    return [
+        each
+        for each in sim.server.all("events")
+        if each["involvedObject"]["kind"] == "Node" and each["reason"] == reason
+    ]
+
+
+def pod_events(sim: Simulation, name: str, reason: str) -> list[Object]:
+    return [
+        each
+        for each in sim.server.all("events")
+        if each["involvedObject"]["name"] == name and each["reason"] == reason
+    ]
+
+
+def ramp(first: str, last: str, duration: str, after: str = "0s") -> dict[str, str]:
+    return {"curve": "Ramp", "from": first, "to": last, "duration": duration, "after": after}
+
+
+def settled(*, light: bool = False, seed: int = 1, **spec: object) -> Simulation:
+    sim = Simulation(seed=seed, light=light, model=model_of(**spec))
+    sim.run_for(seconds=30)
+    return sim
+
+
+def test_a_container_over_its_limit_is_killed_and_restarted_by_its_policy() -> None:
+    for light in (False, True):
+        sim = settled(light=light)
+        curve = '{"curve":"Ramp","from":"0","to":"200Mi","duration":"40s"}'
+        create(sim, "leak", {"limits": {"memory": "100Mi"}}, memory=curve)
+        sim.run_for(seconds=30)
+        [container] = sim.server.get("pods", "leak", "default")["status"]["containerStatuses"]
+        assert container["restartCount"] == 1
+        ended = container["lastState"]["terminated"]
+        assert (ended["reason"], ended["exitCode"]) == ("OOMKilled", 137)
+        assert node_events(sim, "SystemOOM") == []
+
+
+def test_memory_pressure_evicts_one_pod_after_another_and_holds_five_minutes() -> None:
+    sim = settled(template={"status": {"capacity": {"memory": "4Gi"}}})
+    assert sim.condition("n-0", "MemoryPressure") == "False"
+    create(sim, "greedy", memory="2900Mi")
+    create(sim, "modest", {"requests": {"memory": "1Gi"}}, memory="900Mi")
+    sim.run_for(seconds=20)
+    pod = sim.server.get("pods", "greedy", "default")
+    assert pod["status"]["phase"] == "Failed"
+    assert pod["status"]["reason"] == "Evicted"
+    assert pod["status"]["message"].startswith(
+        "The node was low on resource: memory. Threshold quantity: 100Mi, available: "
+    )
+    assert pod["status"]["message"].endswith(
+        "Container c was using 2900Mi, request is 0, has larger consumption of memory. "
+    )
+    [condition] = [c for c in pod["status"]["conditions"] if c["type"] == "DisruptionTarget"]
+    assert (condition["status"], condition["reason"]) == ("True", "TerminationByKubelet")
+    assert condition["message"] == pod["status"]["message"]
+    assert sim.phase("modest") == "Running"
+    [event] = pod_events(sim, "greedy", "Evicted")
+    assert event["type"] == "Warning"
+    assert event["metadata"]["annotations"] == {
+        "offending_containers": "c",
+        "offending_containers_usage": "2900Mi",
+        "starved_resource": "memory",
+    }
+    [event] = node_events(sim, "EvictionThresholdMet")
+    assert event["message"] == "Attempting to reclaim memory"
+    [event] = node_events(sim, "NodeHasInsufficientMemory")
+    assert event["message"] == "Node n-0 status is now: NodeHasInsufficientMemory"
+    began_s = sim.now_s
+    assert sim.condition("n-0", "MemoryPressure") == "True"
+    sim.run_for(seconds=280)
+    assert sim.condition("n-0", "MemoryPressure") == "True"
+    sim.run_for(seconds=40)
+    assert sim.condition("n-0", "MemoryPressure") == "False", began_s
+    assert len(node_events(sim, "NodeHasSufficientMemory")) == 1
+
+
+def test_a_node_under_memory_pressure_refuses_best_effort_pods() -> None:
+    sim = settled(
+        usage={"memory": {"curve": "Constant", "value": "32Gi"}},
+    )
+    assert sim.condition("n-0", "MemoryPressure") == "True"
+    create(sim, "besteffort")
+    create(sim, "burstable", {"requests": {"cpu": "10m", "memory": "1Mi"}})
+    sim.run_for(seconds=2)
+    status = sim.server.get("pods", "besteffort", "default")["status"]
+    assert (status["phase"], status["reason"]) == ("Failed", "Evicted")
+    assert status["message"] == ("Pod was rejected: The node had condition: [MemoryPressure]. ")
+    assert sim.phase("burstable") != "Failed"
+
+
+def test_a_soft_threshold_gives_a_pod_its_grace_period() -> None:
+    sim = settled(
+        template={"status": {"capacity": {"memory": "4Gi"}}},
+        kubeletConfiguration={
+            "evictionSoft": {"memory.available": "1Gi"},
+            "evictionSoftGracePeriod": {"memory.available": "1m"},
+            "evictionMaxPodGracePeriod": 60,
+        },
+    )
+    create(sim, "large", memory="3Gi")
+    sim.run_for(seconds=50)
+    assert sim.phase("large") == "Running"
+    assert sim.condition("n-0", "MemoryPressure") == "True"
+    sim.run_for(seconds=40)
+    assert sim.phase("large") == "Failed"
+    assert (
+        "Threshold quantity: 1Gi" in sim.server.get("pods", "large", "default")["status"]["message"]
+    )
+
+
+def test_disk_pressure_comes_from_what_pods_write_and_evicts_the_largest() -> None:
+    sim = settled(template={"status": {"capacity": {"ephemeral-storage": "20Gi"}}})
+    create(sim, "small", disk="1Gi")
+    grows = '{"curve":"Ramp","from":"0","to":"40Gi","duration":"200s"}'
+    create(sim, "grows", disk=grows)
+    sim.run_for(seconds=60)
+    assert sim.condition("n-0", "DiskPressure") == "False"
+    sim.run_for(seconds=60)
+    status = sim.server.get("pods", "grows", "default")["status"]
+    assert (status["phase"], status["reason"]) == ("Failed", "Evicted")
+    assert status["message"].startswith(
+        "The node was low on resource: ephemeral-storage. Threshold quantity: "
+    )
+    assert sim.condition("n-0", "DiskPressure") == "True"
+    assert sim.phase("small") == "Running"
+    [event] = node_events(sim, "NodeHasDiskPressure")
+    assert event["type"] == "Normal"
+
+
+def test_a_pod_over_its_own_limit_of_the_disk_is_evicted_from_a_calm_node() -> None:
+    sim = settled()
+    limits = {"limits": {"ephemeral-storage": "1Gi"}}
+    create(sim, "writer", limits, disk='{"curve":"Step","from":"0","to":"2Gi","after":"20s"}')
+    sim.run_for(seconds=40)
+    status = sim.server.get("pods", "writer", "default")["status"]
+    assert status["reason"] == "Evicted"
+    assert status["message"] == (
+        "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. "
+    )
+    assert "DisruptionTarget" not in [each["type"] for each in status["conditions"]]
+    assert sim.condition("n-0", "DiskPressure") == "False"
+    assert node_events(sim, "EvictionThresholdMet") == []
+
+
+def test_a_node_out_of_memory_kills_the_worst_container_and_says_so() -> None:
+    sim = settled(
+        template={"status": {"capacity": {"memory": "4Gi"}}},
+        kubeletConfiguration={"evictionHard": {"nodefs.available": "1%"}},
+    )
+    create(sim, "victim", memory='{"curve":"Step","from":"1Mi","to":"5Gi","after":"15s"}')
+    asks = {"requests": {"memory": "1Gi"}}
+    create(sim, "bystander", asks, memory="500Mi")
+    sim.run_for(seconds=30)
+    [container] = sim.server.get("pods", "victim", "default")["status"]["containerStatuses"]
+    assert container["restartCount"] == 1
+    assert container["lastState"]["terminated"]["reason"] == "OOMKilled"
+    [event] = node_events(sim, "SystemOOM")
+    assert event["type"] == "Warning"
+    assert event["message"].startswith("System OOM encountered, victim process: nginx, pid: ")
+    assert event["metadata"]["namespace"] == "default"
+    [container] = sim.server.get("pods", "bystander", "default")["status"]["containerStatuses"]
+    assert container["restartCount"] == 0
+
+
+def test_the_declared_usage_of_a_node_brings_pressure_without_any_pod() -> None:
+    sim = settled(
+        usage={"pids": ramp("100", "1M", "100s")},
+        pidsMax=500_000,
+        kubeletConfiguration={"evictionHard": {"pid.available": "10%"}},
+    )
+    assert sim.condition("n-0", "PIDPressure") == "False"
+    sim.run_for(seconds=40)
+    assert sim.condition("n-0", "PIDPressure") == "True"
+    assert len(node_events(sim, "NodeHasInsufficientPID")) == 1
+
+
+def test_a_pod_that_uses_little_costs_no_passes() -> None:
+    sim = settled()
+    create(sim, "calm", memory="10Mi")
+    sim.run_for(seconds=30)
+    before = sim.reactor._wheel.size
+    sent = len(sim.calls(since_s=sim.now_s))
+    sim.run_for(seconds=3600)
+    assert sim.reactor._wheel.size <= before
+    assert [
+        each for each in sim.calls(since_s=60) if each.verb == "PATCH" and "events" in each.path
+    ] == []
+    assert sent == 0
+    loop = sim.reactor.entries[0].kubelet.sync_loop  # type: ignore[union-attr]
+    assert loop is not None
+    assert loop.monitor is not None
+    sim.server.delete_pod("calm")
+    sim.run_for(seconds=60)
+    assert sim.reactor.entries[0].kubelet.sync_loop is None  # type: ignore[union-attr]
