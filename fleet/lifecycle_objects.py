@@ -35,6 +35,7 @@ class ContainerLifecycle(NamedTuple):
     restart_rules: tuple[RestartRule, ...] = ()
     post_start: Hook | None = None
     pre_stop: Hook | None = None
+    message_path: str = "/dev/termination-log"
     message_from_logs: bool = False  # terminationMessagePolicy: FallbackToLogsOnError
     resize_restarts: tuple[str, ...] = ()  # resources whose resize restarts the container
 

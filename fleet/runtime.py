@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Iterator
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
+from fleet.command import run_of_command
 from fleet.container_usage import OOM_EXIT_CODE, OOM_REASON, oom_kill_ns
 from fleet.image_reference import digest_name, parse_image
 from fleet.objects import (
@@ -27,6 +28,7 @@ from fleet.objects import (
     RunningState,
     TerminatedState,
 )
+from fleet.pod_addresses import AddressPool
 from fleet.pod_behavior import PodBehavior
 
 NEVER = 1 << 62
@@ -36,8 +38,12 @@ STOP_MIN_NS = 20 * NS_PER_MS
 """A container that heeds SIGTERM is gone within 20 to 50 ms."""
 STOP_SPREAD_NS = 30 * NS_PER_MS
 KILLED_EXIT_CODE = 137
+START_EXIT_CODE = 128
+START_ERROR = "StartError"
+MESSAGE_MAX = 4096
+MESSAGE_LOG_MAX = 2048
+MESSAGE_LINES_MAX = 80
 ID_PREFIX = "containerd://"
-ADDRESS_FIRST = 2
 _STREAM_OUTCOME = 0x0C0E
 _STREAM_AFTER = 0xAF7E
 _STREAM_START = 0x57A7
@@ -63,6 +69,7 @@ class Container:
         "finished_s",
         "id",
         "last",
+        "message",
         "name",
         "reason",
         "started_s",
@@ -78,6 +85,7 @@ class Container:
         self.exit_ns = NEVER  # when it ends; once exited, when it did
         self.exit_code = 0
         self.reason = ""
+        self.message = ""  # its last words
         self.finished_s = 0
         self.last: TerminatedState | None = None  # the container before this one
 
@@ -91,18 +99,19 @@ class Container:
         """Return the state that the API shows of an exited container."""
         assert self.state is RunState.EXITED, self.name
         return TerminatedState(
-            self.exit_code, self.reason, "", self.started_s, self.finished_s, self.id
+            self.exit_code, self.reason, self.message, self.started_s, self.finished_s, self.id
         )
 
 
 class Sandbox:
     """A pod in the runtime. `containers` has the latest of each name, oldest first."""
 
-    __slots__ = ("containers", "ip", "ready")
+    __slots__ = ("attempts", "containers", "ip", "ready")
 
     def __init__(self, ip: str) -> None:
         self.ip = ip
         self.ready = True
+        self.attempts: dict[str, int] | None = None  # of containers that were removed
         self.containers: tuple[Container, ...] = ()
 
     def find(self, name: str) -> Container | None:
@@ -116,59 +125,19 @@ class Sandbox:
         """Return whether any container runs."""
         return any(each.state is RunState.RUNNING for each in self.containers)
 
+    def last_exit_ns(self) -> int:
+        """Return when the last running container ends, 0 when none runs."""
+        return max(
+            (each.exit_ns for each in self.containers if each.state is RunState.RUNNING),
+            default=0,
+        )
+
     def next_exit_ns(self) -> int:
         """Return when the next running container ends, NEVER when none does."""
         return min(
             (each.exit_ns for each in self.containers if each.state is RunState.RUNNING),
             default=NEVER,
         )
-
-
-class AddressPool:
-    """The pod addresses of one node, given out in rotation as host-local IPAM does."""
-
-    __slots__ = ("_base", "_last", "_size", "_used", "cidr")
-
-    def __init__(self, cidr: str) -> None:
-        self.cidr = cidr
-        address, _, bits = cidr.partition("/")
-        octets = [int(part) for part in address.split(".")]
-        assert len(octets) == 4, cidr
-        self._base = int.from_bytes(bytes(octets), "big")
-        self._size = 1 << (32 - int(bits))
-        self._used = 0
-        self._last = ADDRESS_FIRST - 1
-
-    def take(self) -> str:
-        """Return a free address, "" when there is none. The last one is the broadcast's."""
-        usable = (1 << self._size - 1) - (1 << ADDRESS_FIRST)
-        free = usable & ~self._used
-        above = free >> self._last + 1 << self._last + 1
-        free = above or free
-        if not free:
-            return ""
-        self._last = (free & -free).bit_length() - 1
-        self._used |= free & -free
-        return ".".join(str(part) for part in (self._base + self._last).to_bytes(4, "big"))
-
-    def claim(self, ip: str) -> None:
-        """Mark an address that a pod already has, if it is one of ours."""
-        number = self._number(ip)
-        if number >= ADDRESS_FIRST:
-            self._used |= 1 << number
-
-    def free(self, ip: str) -> None:
-        """Return an address to the pool, if it is one of ours."""
-        number = self._number(ip)
-        if number >= ADDRESS_FIRST:
-            self._used &= ~(1 << number)
-
-    def _number(self, ip: str) -> int:
-        octets = ip.split(".")
-        if len(octets) != 4:
-            return -1
-        number = int.from_bytes(bytes(int(part) for part in octets), "big") - self._base
-        return number if number < self._size else -1
 
 
 class Runtime:
@@ -197,14 +166,18 @@ class Runtime:
 
     def sandbox_delay_ns(self, pod: Pod, behavior: PodBehavior) -> int:
         """Return how long creating the sandbox of a pod takes."""
-        u = self._uniform(_STREAM_SANDBOX, pod.uid, "", 0)
+        u = self.uniform(_STREAM_SANDBOX, pod.uid, "", 0)
         return behavior.sandbox_delay.sample(u)
 
     def start_delay_ns(self, pod: Pod, spec: ContainerSpec, behavior: PodBehavior) -> int:
         """Return how long creating and starting the next container takes."""
         attempt = self._next_attempt(pod.uid, spec.name)
-        u = self._uniform(_STREAM_START, pod.uid, spec.name, attempt)
+        u = self.uniform(_STREAM_START, pod.uid, spec.name, attempt)
         return behavior.container(spec.name).start_delay.sample(u)
+
+    def attempt(self, pod: Pod, spec: ContainerSpec) -> int:
+        """Return the number of the next container of a name, from 0."""
+        return self._next_attempt(pod.uid, spec.name)
 
     def create_sandbox(self, pod: Pod) -> Sandbox | None:
         """Create the sandbox of a pod, or another one; None when no address is free."""
@@ -225,20 +198,44 @@ class Runtime:
         self, pod: Pod, spec: ContainerSpec, behavior: PodBehavior, now_ns: int, wall_s: int
     ) -> Container:
         """Create and start a container; it runs until its behaviour ends it."""
+        container = self._create_container(pod, spec)
+        container.state = RunState.RUNNING
+        container.started_s = wall_s
+        self._plan_exit(pod, spec, container, behavior, now_ns)
+        return container
+
+    def fail_container(
+        self, pod: Pod, spec: ContainerSpec, message: str, now_ns: int, wall_s: int
+    ) -> Container:
+        """Create a container that cannot be started, as containerd shows one: it has exited."""
+        container = self._create_container(pod, spec)
+        container.state = RunState.EXITED
+        container.exit_ns = now_ns
+        container.finished_s = wall_s
+        container.exit_code = START_EXIT_CODE
+        container.reason = START_ERROR
+        container.message = message
+        return container
+
+    def _create_container(self, pod: Pod, spec: ContainerSpec) -> Container:
         sandbox = self._sandboxes[pod.uid]
         attempt = self._next_attempt(pod.uid, spec.name)
         container = Container(spec.name, attempt, _container_id(pod.uid, spec.name, attempt))
         before = sandbox.find(spec.name)
         if before is not None:
             container.last = before.terminated()
-        container.state = RunState.RUNNING
-        container.started_s = wall_s
         sandbox.containers = (
             *(each for each in sandbox.containers if each is not before),
             container,
         )
-        self._plan_exit(pod, spec, container, behavior, now_ns)
         return container
+
+    def remove_containers(self, uid: PodUid) -> None:
+        """Remove what a pod has run, but not the count: the logs are kept."""
+        sandbox = self._sandboxes[uid]
+        removed = {each.name: each.attempt for each in sandbox.containers}
+        sandbox.attempts = {**(sandbox.attempts or {}), **removed}
+        sandbox.containers = ()
 
     def advance(self, uid: PodUid, now_ns: int, wall_offset_ns: int) -> None:
         """Let the containers of a pod end whose time has come."""
@@ -247,23 +244,51 @@ class Runtime:
                 container.state = RunState.EXITED
                 container.finished_s = (container.exit_ns + wall_offset_ns) // NS_PER_S
 
-    def stop_pod(self, uid: PodUid, order: tuple[str, ...], grace_ns: int, now_ns: int) -> int:
-        """Send SIGTERM to what runs; return when the last container will have ended.
+    def stop_container(
+        self,
+        pod: Pod,
+        container: Container,
+        behavior: PodBehavior,
+        at_ns: int,
+        grace_ns: int,
+        wall_offset_ns: int,
+    ) -> int:
+        """Send SIGTERM at an instant, and SIGKILL a grace period later; return when it ends.
 
-        `order` names the sidecars, which end one by one after the others, last started first.
-        A shorter grace period only brings the end nearer.
+        What ends earlier by itself is left alone, and a second call can only end it earlier.
         """
+        life = behavior.container(container.name).life
+        stop = life.stop
+        before_ns = container.exit_ns
+        if not stop.ignored:
+            u = self.uniform(_STREAM_STOP, pod.uid, container.name, container.attempt)
+            takes_ns = STOP_MIN_NS + int(STOP_SPREAD_NS * u)
+            if stop.delay is not None:
+                takes_ns = stop.delay.sample(u)
+            if at_ns + takes_ns < container.exit_ns:
+                container.exit_ns = at_ns + takes_ns
+                container.exit_code = stop.exit_code
+                container.reason = "Error" if stop.exit_code else "Completed"
+        if at_ns + grace_ns < container.exit_ns:
+            container.exit_ns = at_ns + grace_ns
+            container.exit_code = KILLED_EXIT_CODE
+            container.reason = "Error"
+        spec = pod.find(container.name)
+        if container.exit_ns != before_ns and spec is not None:
+            ran_ns = container.exit_ns + wall_offset_ns - container.started_s * NS_PER_S
+            container.message = last_words(spec, life.message, container.exit_code, ran_ns)
+        return container.exit_ns
+
+    def kill(self, uid: PodUid, kill_ns: int) -> int:
+        """Bring SIGKILL nearer for all that runs; return when the last container ends."""
         sandbox = self._sandboxes[uid]
-        kill_ns = now_ns + grace_ns
-        end_ns = now_ns
         for container in sandbox.containers:
-            if container.state is RunState.RUNNING and container.name not in order:
-                end_ns = max(end_ns, self._stop(uid, container, now_ns, kill_ns))
-        for name in order:
-            sidecar = sandbox.find(name)
-            if sidecar is not None and sidecar.state is RunState.RUNNING:
-                end_ns = self._stop(uid, sidecar, end_ns, kill_ns)
-        return end_ns
+            if container.state is RunState.RUNNING and kill_ns < container.exit_ns:
+                container.exit_ns = kill_ns
+                container.exit_code = KILLED_EXIT_CODE
+                container.reason = "Error"
+                container.message = ""
+        return sandbox.last_exit_ns()
 
     def stop_sandbox(self, uid: PodUid) -> None:
         """Stop the sandbox; its address is free again."""
@@ -315,38 +340,31 @@ class Runtime:
         behavior: PodBehavior,
         started_ns: int,
     ) -> None:
-        u = self._uniform(_STREAM_OUTCOME, pod.uid, spec.name, container.attempt)
-        outcome = behavior.outcome(spec.name, spec.command, spec.args, u)
+        u = self.uniform(_STREAM_OUTCOME, pod.uid, spec.name, container.attempt)
+        outcome = behavior.outcome(spec.name, spec.command, spec.args, u, container.attempt)
         if outcome is not None:
-            u = self._uniform(_STREAM_AFTER, pod.uid, spec.name, container.attempt)
+            u = self.uniform(_STREAM_AFTER, pod.uid, spec.name, container.attempt)
             container.exit_ns = started_ns + outcome.after.sample(u)
             container.exit_code = outcome.exit_code
             container.reason = outcome.reason_shown
-        memory = behavior.container(spec.name).usage.memory
-        oom_ns = oom_kill_ns(spec.resources_json, memory, started_ns)
+        chosen = behavior.container(spec.name)
+        oom_ns = oom_kill_ns(spec.resources_json, chosen.usage.memory, started_ns)
         if oom_ns < container.exit_ns:
             container.oom_kill(oom_ns)
-
-    def _stop(self, uid: PodUid, container: Container, at_ns: int, kill_ns: int) -> int:
-        """Plan the end of one container that was asked to stop, and return it."""
-        u = self._uniform(_STREAM_STOP, uid, container.name, container.attempt)
-        end_ns = at_ns + STOP_MIN_NS + int(STOP_SPREAD_NS * u)
-        if end_ns < container.exit_ns:
-            container.exit_ns = end_ns
-            container.exit_code = 0
-            container.reason = "Completed"
-        if kill_ns < container.exit_ns:
-            container.exit_ns = kill_ns
-            container.exit_code = KILLED_EXIT_CODE
-            container.reason = "Error"
-        return container.exit_ns
+        if container.exit_ns != NEVER:
+            ran_ns = container.exit_ns - started_ns
+            container.message = last_words(spec, chosen.life.message, container.exit_code, ran_ns)
 
     def _next_attempt(self, uid: PodUid, name: str) -> int:
         sandbox = self._sandboxes.get(uid)
-        before = sandbox.find(name) if sandbox is not None else None
-        return before.attempt + 1 if before is not None else 0
+        if sandbox is None:
+            return 0
+        before = sandbox.find(name)
+        if before is None:
+            return (sandbox.attempts or {}).get(name, -1) + 1
+        return before.attempt + 1
 
-    def _uniform(self, stream: int, uid: PodUid, name: str, attempt: int) -> float:
+    def uniform(self, stream: int, uid: PodUid, name: str, attempt: int) -> float:
         """Draw for one container: the same after a restart of fleet."""
         key = zlib.crc32(name.encode(), zlib.crc32(uid.encode()))
         return self._draws.uniform(self._node, stream << 32 | key, attempt)
@@ -404,6 +422,20 @@ def _adopted(status: ContainerStatus, wall_offset_ns: int) -> Container:
     container.finished_s = state.finished_s
     container.exit_ns = state.finished_s * NS_PER_S - wall_offset_ns
     return container
+
+
+def last_words(spec: ContainerSpec, declared: str, exit_code: int, ran_ns: int) -> str:
+    """Return the termination message of a container that ran for a while.
+
+    Source: kuberuntime_container.go, getTerminationMessage, readLastStringFromContainerLogs.
+    """
+    life = spec.life
+    run = run_of_command(spec.command, spec.args)
+    message = declared or run.text(life.message_path, ran_ns)
+    if not message and life.message_from_logs and exit_code:
+        lines = run.text("", ran_ns).splitlines(keepends=True)[-MESSAGE_LINES_MAX:]
+        return "".join(lines)[-MESSAGE_LOG_MAX:]
+    return message[-MESSAGE_MAX:]
 
 
 def _container_id(uid: PodUid, name: str, attempt: int) -> str:

@@ -1,6 +1,7 @@
 """The runtime's half of a pod sync: sandbox, containers to kill, containers to start, back-off.
 
-    sync_pod -> SANDBOX -> [on_sandbox_ready] -> plan -> KILL -> per container: PULL, START -> DONE
+    sync_pod -> SANDBOX -> [on_sandbox_ready] -> plan -> KILL -> per container: PULL, START,
+                                                                             POST_START -> DONE
 
 One step at a time: what takes time leaves its stage in the worker and one timer in the wheel, and
 `on_due` goes on. A container that cannot be started leaves its reason in the reason cache, and an
@@ -16,16 +17,30 @@ from fleet.clock import NS_PER_S, Draws
 from fleet.effects import NodeId
 from fleet.kubelet.events import Reason
 from fleet.kubelet.image_manager import Ensured, ImageManager, Wanted
-from fleet.kubelet.pod_actions import ProbeResults, compute_pod_actions, is_sidecar
+from fleet.kubelet.kuberuntime_container import (
+    GRACE_MIN_S,
+    kill_grace_s,
+    post_start,
+    stop_containers,
+)
+from fleet.kubelet.pod_actions import (
+    ContainerKill,
+    KillReason,
+    ProbeResults,
+    compute_pod_actions,
+    containers_to_reset,
+    is_sidecar,
+)
 from fleet.kubelet.pod_events import back_off_texts, texts_of
-from fleet.kubelet.pod_workers import PodWorker, Stage, effective_grace_s
+from fleet.kubelet.pod_workers import Kills, PodWorker, Stage, effective_grace_s
 from fleet.kubelet.turn import Turn
+from fleet.lifecycle_behavior import CONFIG_ERROR, RUN_ERROR, StartFailure
 from fleet.objects import ContainerSpec, Pod, PodUid, WaitingState
-from fleet.runtime import BackOff, RunState, Runtime, Sandbox
+from fleet.runtime import BackOff, Container, RunState, Runtime, Sandbox
 
 PENDING_HOLD_NS = 1 * NS_PER_S
 """`light`: a pod that starts within this time is reported once, as Running."""
-CREATE_CONFIG_ERROR = "CreateContainerConfigError"
+POST_START_ERROR = "PostStartHookError"
 
 
 class Progress(enum.IntEnum):
@@ -58,10 +73,18 @@ class KubeRuntimeManager:
         self.probes: ProbeResults | None = None
         self.runtime = Runtime(node, host_ip, pod_cidr, draws)
 
-    def sync_pod(self, worker: PodWorker, turn: Turn) -> Progress:
-        """Create the sandbox unless it is there, then plan the containers."""
+    def sync_pod(self, worker: PodWorker, turn: Turn, *, restart_all: bool = False) -> Progress:
+        """Create the sandbox unless it is there, then plan the containers.
+
+        `restart_all`: a rule said RestartAllContainers; this sync removes them, the next one
+        starts them.
+        """
         pod = worker.pod
         sandbox = self.runtime.sandbox(pod.uid)
+        if sandbox is not None and sandbox.ready and restart_all:
+            kills = containers_to_reset(pod, sandbox)
+            worker.restarts_all = True
+            return self._kill_next(worker, Kills(kills), turn)
         if sandbox is not None and sandbox.ready:
             return self.plan(worker, turn)
         behavior = turn.behavior(pod)
@@ -86,12 +109,21 @@ class KubeRuntimeManager:
                 return Progress.WAIT
             return self._next(worker, turn)
         if stage is Stage.START:
-            self._start_first(worker, turn)
-            return self._next(worker, turn)
-        assert stage is Stage.STOP, stage
-        self.runtime.advance(worker.pod.uid, turn.now_ns, turn.env.wall_offset_ns)
+            waits = self._start_first(worker, turn)
+            return Progress.WAIT if waits else self._next(worker, turn)
+        if stage is Stage.POST_START:
+            return self._on_post_start(worker, turn)
+        return self._on_stop_due(worker, turn)
+
+    def _on_stop_due(self, worker: PodWorker, turn: Turn) -> Progress:
+        """Go on once what is killed has ended: one container, or the whole pod."""
+        assert worker.stage in {Stage.KILL, Stage.STOP}, worker.stage
+        if not self.is_stopped(worker, turn):
+            return Progress.WAIT
         worker.had_actions = True
-        return Progress.DONE
+        if worker.stage is Stage.STOP or worker.kills is None:
+            return Progress.DONE
+        return self._kill_next(worker, worker.kills, turn)
 
     def _on_sandbox_due(self, worker: PodWorker) -> Progress:
         if self.runtime.create_sandbox(worker.pod) is None:  # no address is free
@@ -111,6 +143,30 @@ class KubeRuntimeManager:
             self.kill_pod(worker, sandbox, turn)
             return Progress.WAIT
         worker.plan = actions.start
+        return self._kill_next(worker, Kills(actions.kill), turn)
+
+    def _kill_next(self, worker: PodWorker, kills: Kills, turn: Turn) -> Progress:
+        """Kill the next container that shall not run, else go on with those to start."""
+        worker.kills = kills
+        pod = worker.pod
+        sandbox = self.runtime.sandbox(pod.uid)
+        assert sandbox is not None, pod.uid
+        for at, kill in enumerate(kills.left):
+            container = sandbox.find(kill.name)
+            if container is None or container.state is not RunState.RUNNING:
+                continue
+            worker.kills = Kills(kills.left[at + 1 :], (*kills.done, kill.name))
+            worker.stage = Stage.KILL
+            turn.event(pod, Reason.KILLING, kill.message, pod.find(kill.name))
+            grace_s = kill_grace_s(pod, kill)
+            self._stop(worker, (container,), grace_s, turn)
+            return Progress.WAIT
+        if worker.restarts_all:
+            worker.restarts_all = False
+            worker.had_actions = True
+            worker.pending = True
+            self.runtime.remove_containers(pod.uid)
+            return Progress.DONE
         return self._next(worker, turn)
 
     def _next(self, worker: PodWorker, turn: Turn) -> Progress:
@@ -134,8 +190,7 @@ class KubeRuntimeManager:
     def _create_first(self, worker: PodWorker, turn: Turn) -> bool:
         """Begin to create the first container of the plan; tell whether that takes time."""
         if turn.env.light and worker.had_actions:  # the wait for the sandbox covered it
-            self._start_first(worker, turn)
-            return False
+            return self._start_first(worker, turn)
         pod = worker.pod
         worker.stage = Stage.START
         delay_ns = self.runtime.start_delay_ns(pod, worker.plan[0], turn.behavior(pod))
@@ -155,15 +210,21 @@ class KubeRuntimeManager:
         old = sandbox.find(spec.name) if sandbox is not None else None
         if old is None:
             return False
-        wait_ns = self._back_off.wait_ns(pod.uid, spec.name, old.exit_ns, turn.now_ns)
+        exit_ns = old.exit_ns
+        if worker.kills is not None and spec.name in worker.kills.done:
+            if old.last is None:  # as of before the kill: nothing of this name had exited
+                return False
+            exit_ns = old.last.finished_s * NS_PER_S - turn.env.wall_offset_ns
+        key = f"{spec.name}/{spec.image}/{spec.resources_json.decode()}"
+        wait_ns = self._back_off.wait_ns(pod.uid, key, exit_ns, turn.now_ns)
         if not wait_ns:
             max_ns = turn.env.model.crash_loop_backoff_max_ns
-            self._back_off.next(pod.uid, spec.name, old.exit_ns, turn.now_ns, max_ns)
+            self._back_off.next(pod.uid, key, exit_ns, turn.now_ns, max_ns)
             return False
         event, waiting = back_off_texts(pod, spec, wait_ns)
         turn.event(pod, Reason.BACK_OFF, event, spec)
         worker.note_reason(spec.name, WaitingState("CrashLoopBackOff", waiting))
-        worker.fail(old.exit_ns + wait_ns)
+        worker.fail(exit_ns + wait_ns)
         return True
 
     def _ensure_image(self, worker: PodWorker, spec: ContainerSpec, turn: Turn) -> Ensured:
@@ -191,48 +252,135 @@ class KubeRuntimeManager:
         self._take_image(worker, self.images.cancel(worker.pod.uid, turn.now_ns), turn)
         worker.plan = ()
 
-    def _start_first(self, worker: PodWorker, turn: Turn) -> None:
-        """Start the first container of the plan.
+    def _start_first(self, worker: PodWorker, turn: Turn) -> bool:
+        """Start the first container of the plan; tell whether its postStart hook is waited for.
 
         Source: kuberuntime_container.go, startContainer.
         """
         pod = worker.pod
-        env = turn.env
         spec = worker.plan[0]
-        error = "" if env.light else self._config_error(pod, spec)
+        behavior = turn.behavior(pod)
+        error = "" if turn.env.light else self._config_error(pod, spec)
         if error:
-            turn.event(pod, Reason.FAILED, f"Error: {error}", spec)
-            worker.note_reason(spec.name, WaitingState(CREATE_CONFIG_ERROR, error))
-            worker.fail()
-            self._skip_first(worker)
-            return
+            self._fail_first(worker, StartFailure(CONFIG_ERROR, error), turn)
+            return False
+        failure = behavior.container(spec.name).life.failure(self.runtime.attempt(pod, spec))
+        if failure is not None:
+            self._fail_first(worker, failure, turn)
+            return False
         worker.plan = worker.plan[1:]
-        self.runtime.start_container(pod, spec, turn.behavior(pod), turn.now_ns, turn.wall_s)
+        container = self.runtime.start_container(pod, spec, behavior, turn.now_ns, turn.wall_s)
         worker.had_actions = True
-        if worker.reasons is not None:
-            worker.reasons.pop(spec.name, None)
-        texts = texts_of(env.model.kubelet_version)
+        texts = texts_of(turn.env.model.kubelet_version)
         turn.event(pod, Reason.CREATED, texts.created.replace("%s", spec.name), spec)
         turn.event(pod, Reason.STARTED, texts.started.replace("%s", spec.name), spec)
+        if spec.life.post_start is None:
+            worker.forget_reason(spec.name)
+            return False
+        hook = post_start(self.runtime, pod, spec, container, behavior)
+        worker.stage = Stage.POST_START
+        turn.wait(worker, turn.now_ns + hook.takes_ns)
+        return True
+
+    def _fail_first(self, worker: PodWorker, failure: StartFailure, turn: Turn) -> None:
+        """Report why the first container of the plan could not be created or started."""
+        pod = worker.pod
+        spec = worker.plan[0]
+        if failure.reason == RUN_ERROR:
+            texts = texts_of(turn.env.model.kubelet_version)
+            turn.event(pod, Reason.CREATED, texts.created.replace("%s", spec.name), spec)
+            message = failure.message
+            self.runtime.fail_container(pod, spec, message, turn.now_ns, turn.wall_s)
+            worker.had_actions = True
+        turn.event(pod, Reason.FAILED, f"Error: {failure.message}", spec)
+        worker.note_reason(spec.name, WaitingState(failure.reason, failure.message))
+        worker.fail()
+        self._skip_first(worker)
+
+    def _on_post_start(self, worker: PodWorker, turn: Turn) -> Progress:
+        """Go on after the hook of the container that was started last."""
+        pod = worker.pod
+        sandbox = self.runtime.sandbox(pod.uid)
+        assert sandbox is not None, pod.uid
+        self.runtime.advance(pod.uid, turn.now_ns, turn.env.wall_offset_ns)
+        container = sandbox.containers[-1]
+        spec = pod.find(container.name)
+        if spec is None or spec.life.post_start is None:  # the pod has another spec by now
+            return self._next(worker, turn)
+        hook = post_start(self.runtime, pod, spec, container, turn.behavior(pod))
+        error = hook.error
+        if not error and hook.dies and container.state is RunState.EXITED:
+            error = f'lifecycle hook for Container "{spec.name}" failed: it is not running'
+        if not error:
+            worker.forget_reason(spec.name)
+            return self._next(worker, turn)
+        turn.event(pod, Reason.FAILED_POST_START_HOOK, "PostStartHook failed", spec)
+        worker.note_reason(spec.name, WaitingState(POST_START_ERROR, error))
+        worker.fail()
+        if spec in pod.init_containers and not is_sidecar(spec):
+            worker.plan = ()
+        kill = ContainerKill(spec.name, "FailedPostStartHook", KillReason.POST_START_HOOK)
+        return self._kill_next(worker, Kills((kill,)), turn)
 
     def kill_pod(self, worker: PodWorker, sandbox: Sandbox, turn: Turn) -> None:
         """Stop every container that runs; the caller has set the stage.
 
-        Source: kuberuntime_container.go, killContainer.
+        Source: killPodWithSyncResult, killContainersWithSyncResult.
         """
         pod = worker.pod
         for each in sandbox.containers:
             if each.state is RunState.RUNNING:
                 message = f"Stopping container {each.name}"
                 turn.event(pod, Reason.KILLING, message, pod.find(each.name))
-        self.stop(worker, turn)
+        grace_s = worker.grace_s or effective_grace_s(0, pod)
+        self._stop(worker, sandbox.containers, grace_s, turn)
 
-    def stop(self, worker: PodWorker, turn: Turn) -> None:
-        """Ask the runtime to stop a pod within its grace period, also when that was shortened."""
+    def _stop(
+        self, worker: PodWorker, containers: tuple[Container, ...], grace_s: int, turn: Turn
+    ) -> None:
         pod = worker.pod
-        order = tuple(spec.name for spec in reversed(pod.init_containers) if is_sidecar(spec))
-        grace_ns = (worker.grace_s or effective_grace_s(0, pod)) * NS_PER_S
-        turn.wait(worker, self.runtime.stop_pod(pod.uid, order, grace_ns, turn.now_ns))
+        offset_ns = turn.env.wall_offset_ns
+        behavior = turn.behavior(pod)
+        stops = stop_containers(
+            self.runtime, pod, containers, behavior, grace_s, turn.now_ns, offset_ns
+        )
+        worker.failed_hooks = stops.failed_hooks
+        self._wait_for_stop(worker, stops.end_ns, turn)
+
+    def _wait_for_stop(self, worker: PodWorker, end_ns: int, turn: Turn) -> None:
+        """Wait for the end of what is stopped, or for a hook that has failed by then."""
+        first_ns = min((at_ns for at_ns, _ in worker.failed_hooks), default=end_ns)
+        turn.wait(worker, min(end_ns, first_ns))
+
+    def is_stopped(self, worker: PodWorker, turn: Turn) -> bool:
+        """Report hooks that failed; tell whether all that was stopped has ended, else wait."""
+        pod = worker.pod
+        for at_ns, name in worker.failed_hooks:
+            if at_ns <= turn.now_ns:
+                spec = pod.find(name)
+                turn.event(pod, Reason.FAILED_PRE_STOP_HOOK, "PreStopHook failed", spec)
+        worker.failed_hooks = tuple(each for each in worker.failed_hooks if each[0] > turn.now_ns)
+        sandbox = self.runtime.sandbox(pod.uid)
+        assert sandbox is not None, pod.uid
+        self.runtime.advance(pod.uid, turn.now_ns, turn.env.wall_offset_ns)
+        stopping = sandbox.containers
+        if worker.stage is Stage.KILL and worker.kills is not None:
+            stopping = tuple(each for each in stopping if each.name == worker.kills.done[-1])
+        end_ns = max(
+            (each.exit_ns for each in stopping if each.state is RunState.RUNNING), default=0
+        )
+        if end_ns:
+            self._wait_for_stop(worker, end_ns, turn)
+        return not end_ns
+
+    def shorten(self, worker: PodWorker, turn: Turn) -> None:
+        """Kill a pod earlier that is being stopped: its grace period was shortened.
+
+        Differs: a kubelet only does so once the running kill has ended.
+        """
+        grace_ns = max(worker.grace_s, GRACE_MIN_S) * NS_PER_S
+        end_ns = self.runtime.kill(worker.pod.uid, turn.now_ns + grace_ns)
+        self._wait_for_stop(worker, end_ns, turn)
 
     def forget(self, uid: PodUid) -> None:
         """Drop what is kept of a pod."""

@@ -194,6 +194,16 @@ def is_wanted(spec: ContainerSpec, pod: Pod, container: Container | None) -> boo
     return should_restart(spec, pod, container.exit_code)
 
 
+def containers_to_reset(pod: Pod, sandbox: Sandbox) -> tuple[ContainerKill, ...]:
+    """Return what runs, to be killed before all containers are removed."""
+    names = [spec.name for spec in (*pod.containers, *pod.init_containers)]
+    return tuple(
+        ContainerKill(name, "killing", KillReason.RESTART_ALL)
+        for name in names
+        if _runs(sandbox.find(name))
+    )
+
+
 def could_restart_all(pod: Pod) -> bool:
     """Return whether a rule may restart the whole pod. Source: AllContainersCouldRestart."""
     return any(

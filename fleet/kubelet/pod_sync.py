@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from fleet.clock import NS_PER_S, Draws
 from fleet.effects import Milestone, NodeId, Report
 from fleet.kubelet.events import OpenReason, Reason
+from fleet.kubelet.image_manager import release_images
 from fleet.kubelet.kuberuntime_manager import PENDING_HOLD_NS, KubeRuntimeManager, Progress
 from fleet.kubelet.pleg import Pleg
 from fleet.kubelet.pod_admission import DeviceHealth
@@ -376,8 +377,7 @@ class PodSyncer:
         worker.complete_terminated()
         if status.phase == "Failed" and not pod.deleting and not worker.removed:
             turn.out.append(Report(self._node, Milestone.POD_FAILED))
-        images = (image_name(each.image) for each in pod.all_containers())
-        env.images.release(self._node, tuple(images), turn.now_ns)
+        release_images(self._node, pod, turn.env, turn.now_ns)
         self.kuberuntime.forget(pod.uid)
         self.pleg.forget(pod.uid)
 

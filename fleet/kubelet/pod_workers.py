@@ -12,6 +12,7 @@ import enum
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
+from fleet.kubelet.pod_actions import ContainerKill
 from fleet.objects import ContainerSpec, Pod, PodCondition, PodStatus, WaitingState
 
 BACKOFF_PERIOD_NS = 10 * NS_PER_S
@@ -41,9 +42,18 @@ class Stage(enum.IntEnum):
     STOP = 5  # the runtime, stopping containers
     UNMOUNT = 6  # the volume manager, on the way out
     PULL = 7  # the image manager, for the first container of `plan`
+    KILL = 8  # the runtime, stopping one container
+    POST_START = 9  # the hook of the container that was started last
 
 
-RUNTIME_STAGES = frozenset((Stage.SANDBOX, Stage.PULL, Stage.START))
+RUNTIME_STAGES = frozenset((Stage.SANDBOX, Stage.PULL, Stage.START, Stage.KILL, Stage.POST_START))
+
+
+class Kills(NamedTuple):
+    """The containers that the running sync kills, one after another."""
+
+    left: tuple[ContainerKill, ...]
+    done: tuple[str, ...] = ()
 
 
 class Rejection(NamedTuple):
@@ -81,10 +91,12 @@ class PodWorker:
 
     __slots__ = (
         "due_ns",
+        "failed_hooks",
         "fresh",
         "grace_s",
         "had_actions",
         "killed",
+        "kills",
         "last_sync_ns",
         "pending",
         "plan",
@@ -92,6 +104,7 @@ class PodWorker:
         "reasons",
         "registered",
         "removed",
+        "restarts_all",
         "retry_ns",
         "seen_ns",
         "stage",
@@ -117,6 +130,9 @@ class PodWorker:
         self.last_sync_ns = 0
         self.sync_ns = 0  # when the work queue calls for a sync, 0 for never
         self.due_ns = 0  # when `stage` is over, else when the runtime is to be looked at
+        self.restarts_all = False  # this sync removes all containers
+        self.kills: Kills | None = None
+        self.failed_hooks: tuple[tuple[int, str], ...] = ()  # preStop hooks: when, of whom
         self.plan: tuple[ContainerSpec, ...] = ()  # the containers that this sync still starts
         self.reasons: dict[str, WaitingState] | None = None  # the reason cache
 
@@ -168,6 +184,11 @@ class PodWorker:
         retry_ns = retry_ns or FAILED
         self.retry_ns = min(self.retry_ns or FAILED, retry_ns)
 
+    def forget_reason(self, name: str) -> None:
+        """Drop a reason: the container has started."""
+        if self.reasons is not None:
+            self.reasons.pop(name, None)
+
     def note_reason(self, name: str, reason: WaitingState) -> None:
         """Put into the reason cache why a container could not be started."""
         self.reasons = {**(self.reasons or {}), name: reason}
@@ -198,6 +219,7 @@ class PodWorker:
         self.fresh = relisted
         self.had_actions = False
         self.retry_ns = 0
+        self.kills = None
 
     def _shorten(self, override_s: int | None = None) -> bool:
         grace_s = effective_grace_s(self.grace_s, self.pod, override_s)

@@ -4,19 +4,22 @@ from typing import Any
 
 from fleet.lifecycle_objects import PLAIN_LIFE, ContainerLifecycle, Hook, RestartRule
 
+MESSAGE_PATH = PLAIN_LIFE.message_path
 _FIELDS = frozenset(("restartPolicyRules", "lifecycle", "resizePolicy"))
 
 
 def container_lifecycle(obj: dict[str, Any]) -> ContainerLifecycle:
     """Return what a container's spec says about its life; most say nothing."""
     from_logs = obj.get("terminationMessagePolicy") == "FallbackToLogsOnError"
-    if not from_logs and _FIELDS.isdisjoint(obj):
+    path = obj.get("terminationMessagePath") or MESSAGE_PATH
+    if not from_logs and path == MESSAGE_PATH and _FIELDS.isdisjoint(obj):
         return PLAIN_LIFE
     hooks = obj.get("lifecycle") or {}
     life = ContainerLifecycle(
         restart_rules=tuple(map(_rule, obj.get("restartPolicyRules") or ())),
         post_start=_hook(hooks.get("postStart")),
         pre_stop=_hook(hooks.get("preStop")),
+        message_path=path,
         message_from_logs=from_logs,
         resize_restarts=tuple(
             each["resourceName"]

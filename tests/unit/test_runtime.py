@@ -2,6 +2,7 @@ import pytest
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.distribution import constant
+from fleet.lifecycle_objects import ContainerLifecycle
 from fleet.objects import (
     ContainerSpec,
     ContainerStatus,
@@ -11,15 +12,16 @@ from fleet.objects import (
     RunningState,
     TerminatedState,
 )
+from fleet.pod_addresses import AddressPool
 from fleet.pod_behavior import DEFAULT_BEHAVIOR, select_behavior
 from fleet.runtime import (
     NEVER,
-    AddressPool,
     BackOff,
     RunState,
     Runtime,
     image_id,
     image_name,
+    last_words,
 )
 
 UID = PodUid("u")
@@ -153,43 +155,75 @@ def test_a_restart_remembers_the_container_before() -> None:
     assert len(new.id) == len("containerd://") + 64
 
 
-def test_containers_stop_promptly_when_asked() -> None:
+def stop(it: Runtime, at_ns: int = 0, grace_ns: int = 30 * NS_PER_S, **notes: str) -> int:
+    """Stop the first container; notes are annotations under fleet.emulator/."""
+    sandbox = it.sandbox(UID)
+    assert sandbox is not None
+    given = tuple((f"fleet.emulator/{key.replace('_', '-')}", notes[key]) for key in notes)
+    behavior = select_behavior((), (), "default", given)
+    pair = pod(spec("a"), spec("b"))
+    return it.stop_container(pair, sandbox.containers[0], behavior, at_ns, grace_ns, OFFSET_NS)
+
+
+def first(it: Runtime) -> tuple[int, str]:
+    sandbox = it.sandbox(UID)
+    assert sandbox is not None
+    return sandbox.containers[0].exit_code, sandbox.containers[0].reason
+
+
+def test_a_container_stops_promptly_when_asked() -> None:
     it = started(spec("a"), spec("b"))
-    end_ns = it.stop_pod(UID, (), 30 * NS_PER_S, NS_PER_S)
+    end_ns = stop(it, NS_PER_S)
     assert 20 * NS_PER_MS <= end_ns - NS_PER_S <= 50 * NS_PER_MS
-    it.advance(UID, end_ns, OFFSET_NS)
-    sandbox = it.sandbox(UID)
-    assert sandbox is not None
-    assert {(each.exit_code, each.reason) for each in sandbox.containers} == {(0, "Completed")}
+    assert first(it) == (0, "Completed")
 
 
-def test_sidecars_stop_after_the_others_one_by_one() -> None:
-    it = started(spec("first"), spec("second"), spec("main"))
-    sandbox = it.sandbox(UID)
-    assert sandbox is not None
-    end_ns = it.stop_pod(UID, ("second", "first"), 30 * NS_PER_S, 0)
-    order = sorted(sandbox.containers, key=lambda each: each.exit_ns)
-    assert [each.name for each in order] == ["main", "second", "first"]
-    assert end_ns == order[-1].exit_ns
+def test_a_container_stops_as_it_is_told() -> None:
+    it = started(spec("a"), spec("b"))
+    assert stop(it, stop_time="3s", stop_exit_code="143") == 3 * NS_PER_S
+    assert first(it) == (143, "Error")
+    it = started(spec("a"), spec("b"))
+    assert stop(it, stop_time="never") == 30 * NS_PER_S
+    assert first(it) == (137, "Error")
 
 
 def test_a_shorter_grace_period_kills() -> None:
     it = started(spec("a"))
-    sandbox = it.sandbox(UID)
-    assert sandbox is not None
-    it.stop_pod(UID, (), 30 * NS_PER_S, 0)
-    end_ns = it.stop_pod(UID, (), 5 * NS_PER_MS, 0)
-    assert end_ns == 5 * NS_PER_MS
-    (container,) = sandbox.containers
-    assert (container.exit_code, container.reason) == (137, "Error")
+    stop(it)
+    assert it.kill(UID, 5 * NS_PER_MS) == 5 * NS_PER_MS
+    assert first(it) == (137, "Error")
 
 
 def test_a_container_that_ends_by_itself_first_keeps_its_code() -> None:
     it = started(spec("a", "sh", "-c", "sleep 0.01; exit 3"))
-    assert it.stop_pod(UID, (), 30 * NS_PER_S, 0) == 10 * NS_PER_MS
-    sandbox = it.sandbox(UID)
-    assert sandbox is not None
-    assert sandbox.containers[0].exit_code == 3
+    assert stop(it) == 10 * NS_PER_MS
+    assert first(it) == (3, "Error")
+
+
+def test_a_container_that_fails_to_start_has_exited() -> None:
+    it = runtime()
+    it.create_sandbox(pod(spec()))
+    container = it.fail_container(pod(spec()), spec(), "no such file", NS_PER_S, 1001)
+    ended = container.terminated()
+    assert (ended.exit_code, ended.reason, ended.message) == (128, "StartError", "no such file")
+    assert (ended.started_s, ended.finished_s) == (0, 1001)
+
+
+def test_removed_containers_are_still_counted() -> None:
+    it = started(spec("a"))
+    it.remove_containers(UID)
+    assert it.attempt(pod(), spec("a")) == 1
+    assert it.attempt(pod(), spec("b")) == 0
+
+
+def test_last_words() -> None:
+    says = spec("a", "sh", "-c", "echo log; sleep 1; echo bye > /dev/termination-log; exit 1")
+    assert last_words(says, "", 1, NS_PER_S) == "bye\n"
+    assert last_words(says, "declared", 1, NS_PER_S) == "declared"
+    assert last_words(says, "", 1, 0) == ""
+    falls_back = says._replace(life=ContainerLifecycle(message_from_logs=True))
+    assert last_words(falls_back, "", 1, 0) == "log\n"
+    assert last_words(falls_back, "", 0, 0) == ""
 
 
 def test_delays_are_drawn_once_per_start() -> None:

@@ -1,0 +1,50 @@
+"""The pod addresses of one node."""
+
+ADDRESS_FIRST = 2
+
+
+class AddressPool:
+    """The pod addresses of one node, given out in rotation as host-local IPAM does."""
+
+    __slots__ = ("_base", "_last", "_size", "_used", "cidr")
+
+    def __init__(self, cidr: str) -> None:
+        self.cidr = cidr
+        address, _, bits = cidr.partition("/")
+        octets = [int(part) for part in address.split(".")]
+        assert len(octets) == 4, cidr
+        self._base = int.from_bytes(bytes(octets), "big")
+        self._size = 1 << (32 - int(bits))
+        self._used = 0
+        self._last = ADDRESS_FIRST - 1
+
+    def take(self) -> str:
+        """Return a free address, "" when there is none. The last one is the broadcast's."""
+        usable = (1 << self._size - 1) - (1 << ADDRESS_FIRST)
+        free = usable & ~self._used
+        above = free >> self._last + 1 << self._last + 1
+        free = above or free
+        if not free:
+            return ""
+        self._last = (free & -free).bit_length() - 1
+        self._used |= free & -free
+        return ".".join(str(part) for part in (self._base + self._last).to_bytes(4, "big"))
+
+    def claim(self, ip: str) -> None:
+        """Mark an address that a pod already has, if it is one of ours."""
+        number = self._number(ip)
+        if number >= ADDRESS_FIRST:
+            self._used |= 1 << number
+
+    def free(self, ip: str) -> None:
+        """Return an address to the pool, if it is one of ours."""
+        number = self._number(ip)
+        if number >= ADDRESS_FIRST:
+            self._used &= ~(1 << number)
+
+    def _number(self, ip: str) -> int:
+        octets = ip.split(".")
+        if len(octets) != 4:
+            return -1
+        number = int.from_bytes(bytes(int(part) for part in octets), "big") - self._base
+        return number if number < self._size else -1
