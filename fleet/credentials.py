@@ -67,7 +67,7 @@ class ClusterSelection:
         assert self.is_named, "only a cluster that was named is loaded"
         if self.in_cluster:
             return _load_in_cluster()
-        paths = self._paths(environ)
+        paths = self.paths(environ)
         shown = ":".join(str(path) for path in paths)
         merger = _read(paths)
         loader = _select(merger, self.context, shown)
@@ -75,7 +75,8 @@ class ClusterSelection:
         await credentials.refresh(force=True)
         return credentials
 
-    def _paths(self, environ: Mapping[str, str]) -> list[Path]:
+    def paths(self, environ: Mapping[str, str] = os.environ) -> list[Path]:
+        """Return the kubeconfigs that count, in their order. Raises UsageError."""
         if self.kubeconfig is not None:
             if not self.kubeconfig.is_file():
                 raise UsageError(f"--kubeconfig {self.kubeconfig}: no such file")

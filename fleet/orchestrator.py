@@ -35,6 +35,7 @@ from fleet.controlplane import (
     ControlPlaneOptions,
     attach,
 )
+from fleet.csi_controller import simulate_csi
 from fleet.daemonsets import FAKE_TAINT, NodeShape
 from fleet.display import Display
 from fleet.emulation import Emulation
@@ -47,6 +48,7 @@ from fleet.identity import (
     own_permissions,
     probe,
 )
+from fleet.kubeconfig_file import only_context
 from fleet.machine import check_memory, raise_descriptors
 from fleet.preflight import TargetFacts, confirm, inspect, shared_cluster_notice
 from fleet.report import RunDirectory, RunFigures, summary
@@ -94,7 +96,7 @@ class Orchestrator:
         self._settings = settings
         self._display = display or Display()
         self._ask = ask  # None without a terminal
-        self._mix: NodeMix = load_mix(settings.profiles)
+        self._mix: NodeMix = load_mix(settings.profiles, simulate_csi=settings.simulate_csi)
         self._mix.check_addresses(settings.node_index(settings.nodes))
         self._run_id = new_run_id(time.time_ns(), os.getpid() ^ time.monotonic_ns())
         self._figures = RunFigures(
@@ -146,11 +148,7 @@ class Orchestrator:
         """Yield the cluster that was named, else the local control plane, ours if none stands."""
         settings = self._settings
         if settings.names_cluster:
-            yield ClusterSelection(
-                kubeconfig=settings.kubeconfig,
-                context=settings.context or None,
-                in_cluster=settings.in_cluster,
-            )
+            yield self._named()
             return
         standing = attach()
         if standing is not None:
@@ -177,6 +175,14 @@ class Orchestrator:
             self._adopt_plane(plane.info)
             yield ClusterSelection(kubeconfig=plane.info.token_kubeconfig)
             self._display.phase("stopping the local control plane")
+
+    def _named(self) -> ClusterSelection:
+        settings = self._settings
+        return ClusterSelection(
+            kubeconfig=settings.kubeconfig,
+            context=settings.context or None,
+            in_cluster=settings.in_cluster,
+        )
 
     def _adopt_plane(self, info: ControlPlaneInfo) -> None:
         self._local = info
@@ -288,6 +294,7 @@ class Orchestrator:
             asyncio.create_task(self._sample(meter, directory)),
             asyncio.create_task(emulation.refresh_credentials()),
             asyncio.create_task(self._keep_lease(lease)),
+            asyncio.create_task(simulate_csi(cluster, self._mix.models, settings)),
         ]
         gc.set_threshold(GC_THRESHOLD, 20, 50)
         emulation.start()
@@ -475,10 +482,7 @@ class Orchestrator:
         settings = self._settings
         if self._local is not None or settings.in_cluster:
             return
-        named = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0] or "~/.kube/config"
-        source = settings.kubeconfig or Path(named).expanduser()
-        content = yaml.safe_load(source.read_text(encoding="utf-8"))
-        content["current-context"] = cluster.context
+        content = only_context(self._named().paths(), cluster.context)
         for path in (directory / "kubeconfig", settings.kubeconfig_out):
             if path is not None:
                 path.touch(mode=0o600)

@@ -159,9 +159,9 @@ class Settings(BaseModel):
     run_dir: Path | None = None
     output: OutputFormat = OutputFormat.TEXT
     keep: bool = False
-    adopt: bool = True  # take over the nodes that an earlier process of this name left
     seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
     no_taint: bool = False
+    simulate_csi: bool = False  # a CSI driver on every node whose profile declares none
     zone_labels: bool = False  # on a shared cluster too
     story: tuple[str, ...] = ()  # names of nodes that keep their inputs and effects
     controlplane_bin: Path | None = None
@@ -213,6 +213,8 @@ class Settings(BaseModel):
             raise ValueError("--in-cluster excludes --kubeconfig and --context")
         if self.command and (self.until_ready or self.duration_ns is not None):
             raise ValueError("a command ends the run itself: drop --until-ready and --duration")
+        if self.duration_ns == 0:
+            raise ValueError("--duration: 0s leaves no time; --until-ready ends at Ready")
         if self.names_cluster:
             for field, flag in LOCAL_ONLY.items():
                 if getattr(self, field):
