@@ -90,6 +90,13 @@ class ImageStore:
         """Return what differs from the profile, None while nothing does."""
         return self._nodes.get(node)
 
+    def entry(self, node: int) -> NodeImages:
+        """Return what a node has, made when it differs from its profile for the first time."""
+        found = self._nodes.get(node)
+        if found is None:
+            found = self._nodes[node] = NodeImages(self._preloaded, self._preloaded_bytes)
+        return found
+
     def find(self, node: int, name: str) -> Image | None:
         """Return the image that a node has under a full name."""
         found = self._by_name.get(name, 0) & self._present(node)
@@ -107,9 +114,7 @@ class ImageStore:
     def add(self, node: int, name: str, size_bytes: int, now_ns: int) -> NodeImages:
         """Put an image on a node under its full name."""
         number = self._number(_names(name), size_bytes)
-        found = self._nodes.get(node)
-        if found is None:
-            found = self._nodes[node] = NodeImages(self._preloaded, self._preloaded_bytes)
+        found = self.entry(node)
         if not found.present >> number & 1:
             found.present |= 1 << number
             found.bytes += size_bytes
@@ -118,7 +123,7 @@ class ImageStore:
 
     def remove(self, node: int, number: int) -> None:
         """Delete one image of a node by its number."""
-        found = self._nodes[node]
+        found = self.entry(node)
         assert found.present >> number & 1, number
         found.present &= ~(1 << number)
         found.bytes -= self._images[number].size_bytes

@@ -11,7 +11,15 @@ FAKE_TAINT_KEY = "fleet.emulator/fake"
 class Environment:
     """Handed to every input of a kubelet, so that no node keeps a copy."""
 
-    __slots__ = ("csi_drivers", "draws", "images", "light", "model", "tolerate_key", "wall_offset_ns")
+    __slots__ = (
+        "csi_drivers",
+        "draws",
+        "images",
+        "light",
+        "model",
+        "tolerate_key",
+        "wall_offset_ns",
+    )
 
     def __init__(
         self, model: NodeModel, draws: Draws, *, light: bool, tolerate_key: str = ""

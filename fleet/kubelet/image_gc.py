@@ -14,12 +14,13 @@ from fleet.effects import NodeId, Outbox, SetTimer, Timer
 from fleet.image_store import ImageStore
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
+from fleet.kubelet.image_list import arm_image_list
+from fleet.kubelet.stats_provider import system_usage
 
 GC_PERIOD_NS = 300 * NS_PER_S
 GC_KEY = "gc"
 _STREAM_GC = 0x1A9E
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
-_UNUSED = -1
 
 
 class Collected(NamedTuple):
@@ -30,54 +31,73 @@ class Collected(NamedTuple):
     error: str = ""
 
 
-def image_disk(env: Environment, node: NodeId, other_bytes: int = 0) -> tuple[int, int]:
-    """Return capacity and available bytes of the file system that holds a node's images.
-
-    `other_bytes` is what is used there by anything but images.
-    """
-    capacity = env.model.image_disk_bytes
-    return capacity, max(capacity - env.images.used_bytes(node) - other_bytes, 0)
-
-
 def arm_image_gc(
-    node: NodeId, env: Environment, now_ns: int, out: Outbox, other_bytes: int = 0
+    node: NodeId, env: Environment, now_ns: int, out: Outbox, *, is_watched: bool = False
 ) -> None:
-    """Have the images collected at the kubelet's next look, if there will be a reason to."""
+    """Have the images collected at the kubelet's next look, if there may be a reason to.
+
+    `is_watched`: what pods write may fill the disk too. Else looks begin with half of the high
+    threshold, so that what is not counted does not matter.
+    """
     policy = env.model.image_gc
-    entry = env.images.node(node)
-    if entry is None or (policy.high_percent == 100 and not policy.age_max_ns):
+    if policy.high_percent == 100 and not policy.age_max_ns:
         return
-    capacity, available = image_disk(env, node, other_bytes)
-    if not policy.age_max_ns and _usage_percent(capacity, available) < policy.high_percent:
+    percent = _usage_percent(*image_disk(env, node))
+    if not (policy.age_max_ns or is_watched) and percent < policy.high_percent // 2:
         return
+    entry = env.images.entry(node)
     if entry.gc_due_ns <= now_ns:
         entry.gc_due_ns = _next_look_ns(node, env, now_ns)
         out.append(SetTimer(node, entry.gc_due_ns, Timer.IMAGES, GC_KEY))
 
 
-def is_gc_due(node: NodeId, env: Environment, now_ns: int) -> bool:
-    """Return whether the timer of the collection is the one that counts."""
-    entry = env.images.node(node)
-    return entry is not None and bool(entry.gc_due_ns) and now_ns >= entry.gc_due_ns
+def image_disk(env: Environment, node: NodeId, used: int | None = None) -> tuple[int, int]:
+    """Return capacity and available bytes of the file system that holds a node's images.
+
+    `used` is all that was measured there; None: the images, and the most that the machine takes.
+    """
+    capacity = env.model.image_disk_bytes
+    if used is None:
+        used = env.images.used_bytes(node) + system_usage(env.model).ephemeral.ceiling()
+    return capacity, max(capacity - used, 0)
 
 
 def garbage_collect(
-    node: NodeId, env: Environment, in_use: Iterable[str], now_ns: int, other_bytes: int = 0
+    node: NodeId, env: Environment, in_use: Iterable[str], now_ns: int, used: int | None = None
 ) -> Collected:
     """Look at the disk once; `in_use` are the full names of the images that containers have.
 
-    The error is an event only if the look before failed too.
+    `used` is as of `image_disk`. The error is an event only if the look before failed too.
     """
     entry = env.images.node(node)
     assert entry is not None, node
     entry.gc_due_ns = 0
-    done = _collect(node, env, tuple(in_use), now_ns, other_bytes)
+    done = _collect(node, env, tuple(in_use), now_ns, used)
     look = now_ns // GC_PERIOD_NS + 1
     if done.error:
         if entry.gc_failed == look - 1:
             done = done._replace(events=(*done.events, (Reason.IMAGE_GC_FAILED, done.error)))
         entry.gc_failed = look
     return done
+
+
+def on_gc_timer(
+    node: NodeId,
+    env: Environment,
+    in_use: Iterable[str],
+    used: int | None,
+    now_ns: int,
+    out: Outbox,
+) -> tuple[tuple[Reason, str], ...]:
+    """Look at the disk if it is time, and plan the next look; return the events of the Node."""
+    entry = env.images.node(node)
+    if entry is None or not entry.gc_due_ns or now_ns < entry.gc_due_ns:
+        return ()
+    done = garbage_collect(node, env, in_use, now_ns, used)
+    if done.freed_bytes:
+        arm_image_list(node, env, now_ns, out)
+    arm_image_gc(node, env, now_ns, out, is_watched=used is not None)
+    return done.events
 
 
 def delete_unused_images(node: NodeId, env: Environment, in_use: Iterable[str], now_ns: int) -> int:
@@ -91,7 +111,7 @@ def delete_unused_images(node: NodeId, env: Environment, in_use: Iterable[str], 
 
 
 def _collect(
-    node: NodeId, env: Environment, in_use: tuple[str, ...], now_ns: int, other_bytes: int
+    node: NodeId, env: Environment, in_use: tuple[str, ...], now_ns: int, used: int | None
 ) -> Collected:
     policy = env.model.image_gc
     order = _eviction_order(node, env, in_use, now_ns)
@@ -102,7 +122,7 @@ def _collect(
         for each in old:
             freed += env.images.image(each.number).size_bytes
             env.images.remove(node, each.number)
-    capacity, available = image_disk(env, node, other_bytes)
+    capacity, available = image_disk(env, node, None if used is None else used - freed)
     if not capacity:
         text = "invalid capacity 0 on image filesystem"
         return Collected(freed, ((Reason.INVALID_DISK_CAPACITY, text),), text)

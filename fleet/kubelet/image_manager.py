@@ -15,7 +15,7 @@ import zlib
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_MS, NS_PER_S
-from fleet.effects import NodeId, Outbox, SetTimer, Timer
+from fleet.effects import NodeId, Outbox
 from fleet.image_behavior import (
     TIMEOUT_NS,
     ImageBehavior,
@@ -27,15 +27,14 @@ from fleet.image_reference import ImageReference, parse_image
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
 from fleet.kubelet.image_gc import arm_image_gc
+from fleet.kubelet.image_list import arm_image_list
 from fleet.kubelet.pod_events import texts_of
-from fleet.objects import PodUid, WaitingState
+from fleet.objects import Pod, PodUid, WaitingState
 from fleet.quantity import format_duration
 
 BACKOFF_FIRST_NS = 10 * NS_PER_S
 BACKOFF_MAX_NS = 300 * NS_PER_S
 BACKOFF_FORGET_NS = 2 * BACKOFF_MAX_NS
-LIST_PERIOD_NS = 30 * NS_PER_S
-LIST_KEY = "list"
 QPS_EXCEEDED = "pull QPS exceeded"
 CANCELED = "rpc error: code = Canceled desc = context canceled"
 ERR_IMAGE_PULL = "ErrImagePull"
@@ -45,7 +44,6 @@ _CRI_ERRORS = {
 }
 _STREAM_ERROR = 0x1A6E
 _STREAM_TIME = 0x1A7E
-_STREAM_LIST = 0x1A8E
 
 
 class Ensured(NamedTuple):
@@ -286,46 +284,11 @@ class ImageManager:
         )
 
 
-def changed_images(node: NodeId, env: Environment) -> bytes:
-    """Return the `images` of a Node's status if they differ from what was reported, else b"".
-
-    Source: pkg/kubelet/nodestatus/setters.go, Images.
-    """
-    entry = env.images.node(node)
-    if entry is None or entry.listed == entry.reported:
-        return b""
-    listed = env.images.status_json(entry.listed)
-    return b"" if listed == env.images.status_json(entry.reported) else listed
-
-
-def on_images_reported(node: NodeId, env: Environment, status_json: bytes) -> None:
-    """Note that the server took the images of a Node's status, if they are still those."""
-    entry = env.images.node(node)
-    if entry is not None and env.images.status_json(entry.listed) in status_json:
-        entry.reported = entry.listed
-
-
-def arm_image_list(node: NodeId, env: Environment, now_ns: int, out: Outbox) -> None:
-    """Have the list behind the node status refreshed when it is time: every 30 s.
-
-    Source: images/image_gc_manager.go, Start.
-    """
-    entry = env.images.node(node)
-    assert entry is not None, node
-    if entry.list_due_ns <= now_ns:
-        phase_ns = int(env.draws.uniform(node, _STREAM_LIST, 0) * LIST_PERIOD_NS)
-        entry.list_due_ns = now_ns + LIST_PERIOD_NS - (now_ns - phase_ns) % LIST_PERIOD_NS
-        out.append(SetTimer(node, entry.list_due_ns, Timer.IMAGES, LIST_KEY))
-
-
-def on_list_timer(node: NodeId, env: Environment, now_ns: int) -> bool:
-    """Refresh the list; return whether the timer was the one that counts."""
-    entry = env.images.node(node)
-    if entry is None or not entry.list_due_ns or now_ns < entry.list_due_ns:
-        return False
-    entry.list_due_ns = 0
-    entry.listed = entry.present
-    return True
+def release_images(node: NodeId, pod: Pod, env: Environment, now_ns: int) -> None:
+    """Note that a pod is gone, which used these images until now."""
+    specs = (*pod.init_containers, *pod.containers, *pod.ephemeral_containers)
+    names = tuple(parse_image(spec.image).full_name for spec in specs)
+    env.images.release(node, names, now_ns)
 
 
 def _invalid_name(image: str, error: str) -> Ensured:

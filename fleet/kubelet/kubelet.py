@@ -27,14 +27,8 @@ from fleet.kubelet.csi_node import NODE_KEY, CSINode
 from fleet.kubelet.csi_registration import CSIRegistration
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import EventRecorder, Reason
-from fleet.kubelet.image_gc import arm_image_gc, garbage_collect, is_gc_due
-from fleet.kubelet.image_manager import (
-    LIST_KEY,
-    arm_image_list,
-    changed_images,
-    on_images_reported,
-    on_list_timer,
-)
+from fleet.kubelet.image_gc import on_gc_timer
+from fleet.kubelet.image_list import LIST_KEY, changed_images, on_images_reported, on_list_timer
 from fleet.kubelet.node_lease import OWNER_KEY, NodeLease
 from fleet.kubelet.node_shutdown import DETECTED, ERROR, NodeShutdown, arm_shutdown
 from fleet.kubelet.node_status import (
@@ -153,6 +147,8 @@ class VirtualKubelet:
             if self.sync_loop is not None and not self._is_held(timer, key, now_ns, out):
                 self.sync_loop.on_timer(timer, key, self.env, self._recorder, now_ns, out)
                 self._after_pods(now_ns, out)
+        elif timer is Timer.IMAGES:
+            self._on_images_timer(key, now_ns, out)
         else:
             self._on_node_timer(timer, key, now_ns, out)
 
@@ -178,8 +174,6 @@ class VirtualKubelet:
             out.append(ApiCall(self.node, Op.DELETE_RESOURCE_SLICES, key))
         elif timer is Timer.RUNTIME_STATE:
             self._on_runtime_state(now_ns, out)
-        elif timer is Timer.IMAGES:
-            self._on_images_timer(key, now_ns, out)
         elif timer is Timer.SHUTDOWN:
             self._on_shutdown_timer(now_ns, out)
         elif timer is Timer.PLUGINS and self.plugins is not None:
@@ -386,20 +380,16 @@ class VirtualKubelet:
         self._status_events(events, now_ns, out)
 
     def _on_images_timer(self, key: str, now_ns: int, out: Outbox) -> None:
-        """Refresh the list of images in the status, or delete some: the disk may be full."""
+        """Refresh the list of images in the status, or look whether the disk is full."""
         node, env, loop = self.node, self.env, self.sync_loop
         if key == LIST_KEY:
             if on_list_timer(node, env, now_ns):
                 self.status.arm(self._inputs(now_ns), env, now_ns, out)
-        elif is_gc_due(node, env, now_ns):
-            in_use = loop.images_in_use() if loop is not None else ()
-            used = loop.disk_bytes(env, now_ns) if loop is not None else None
-            done = garbage_collect(node, env, in_use, now_ns, used)
-            for reason, message in done.events:
-                self._event(reason, message, now_ns, out)
-            if done.freed_bytes:
-                arm_image_list(node, env, now_ns, out)
-            arm_image_gc(node, env, now_ns, out, is_watched=used is not None)
+            return
+        in_use = loop.images_in_use() if loop is not None else ()
+        used = loop.disk_bytes(env, now_ns) if loop is not None else None
+        for reason, message in on_gc_timer(node, env, in_use, used, now_ns, out):
+            self._event(reason, message, now_ns, out)
 
     def _on_volumes_reported(self, names: tuple[str, ...], now_ns: int, out: Outbox) -> None:
         if self.sync_loop is not None:

@@ -59,9 +59,9 @@ def test_the_requests_of_a_pods_start() -> None:
         "PATCH pods": 3,
         "WATCH configmaps": 1,
         "POST token": 1,
-        "POST events": 3,
+        "POST events": 4,
     }
-    assert reasons(sim, "web") == ["Pulled", "Created", "Started"]
+    assert reasons(sim, "web") == ["Pulling", "Pulled", "Created", "Started"]
 
 
 def test_the_second_pod_of_a_namespace_shares_its_watch() -> None:

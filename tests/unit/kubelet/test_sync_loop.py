@@ -45,9 +45,10 @@ START = [
     "GET_POD",
     "PATCH_POD_STATUS Pending",
     "CREATE_TOKEN",
-    "CREATE_EVENT Pulled",
+    "CREATE_EVENT Pulling",
     "GET_POD",
     "PATCH_POD_STATUS Pending",
+    "CREATE_EVENT Pulled",
     "CREATE_EVENT Created",
     "GET_POD",
     "CREATE_EVENT Started",
@@ -557,7 +558,8 @@ def test_an_ephemeral_container_starts_in_a_running_pod() -> None:
 
 def test_a_burst_of_statuses_is_sent_as_one() -> None:
     world = World()
-    many = [make_pod(uid=f"u{i}", name=f"p{i}") for i in range(20)]
+    there = container(image="registry.k8s.io/pause:3.10.1")
+    many = [make_pod(there, uid=f"u{i}", name=f"p{i}") for i in range(20)]
     for pod in many:
         world.create(pod)
     world.run(10)

@@ -1,0 +1,58 @@
+"""The list of images in the status of a Node: a cache of what the runtime has, read every 30 s.
+
+    a pull, or a deletion --> the next refresh --> the next status tick that finds it different
+
+Source: pkg/kubelet/images/image_gc_manager.go, Start, imageCache; nodestatus/setters.go, Images.
+Differs: what a profile preloads is in the first status patch, with an empty cache it would be in
+the next one; after a restart of fleet only the images of the pods that are left are known.
+"""
+
+from fleet.clock import NS_PER_S
+from fleet.effects import NodeId, Outbox, SetTimer, Timer
+from fleet.kubelet.environment import Environment
+
+LIST_PERIOD_NS = 30 * NS_PER_S
+LIST_KEY = "list"
+_STREAM_LIST = 0x1A8E
+
+
+def changed_images(node: NodeId, env: Environment) -> bytes:
+    """Return the `images` of a Node's status if they differ from what was reported, else b"".
+
+    Source: pkg/kubelet/nodestatus/setters.go, Images.
+    """
+    entry = env.images.node(node)
+    if entry is None or entry.listed == entry.reported:
+        return b""
+    listed = env.images.status_json(entry.listed)
+    return b"" if listed == env.images.status_json(entry.reported) else listed
+
+
+def on_images_reported(node: NodeId, env: Environment, status_json: bytes) -> None:
+    """Note that the server took the images of a Node's status, if they are still those."""
+    entry = env.images.node(node)
+    if entry is not None and env.images.status_json(entry.listed) in status_json:
+        entry.reported = entry.listed
+
+
+def arm_image_list(node: NodeId, env: Environment, now_ns: int, out: Outbox) -> None:
+    """Have the list behind the node status refreshed when it is time: every 30 s.
+
+    Source: images/image_gc_manager.go, Start.
+    """
+    entry = env.images.node(node)
+    assert entry is not None, node
+    if entry.list_due_ns <= now_ns:
+        phase_ns = int(env.draws.uniform(node, _STREAM_LIST, 0) * LIST_PERIOD_NS)
+        entry.list_due_ns = now_ns + LIST_PERIOD_NS - (now_ns - phase_ns) % LIST_PERIOD_NS
+        out.append(SetTimer(node, entry.list_due_ns, Timer.IMAGES, LIST_KEY))
+
+
+def on_list_timer(node: NodeId, env: Environment, now_ns: int) -> bool:
+    """Refresh the list; return whether the timer was the one that counts."""
+    entry = env.images.node(node)
+    if entry is None or not entry.list_due_ns or now_ns < entry.list_due_ns:
+        return False
+    entry.list_due_ns = 0
+    entry.listed = entry.present
+    return True
