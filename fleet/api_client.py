@@ -37,6 +37,8 @@ PAGE_ITEMS = 500
 REQUEST_TIMEOUT_S = 60.0
 CONNECT_TIMEOUT_S = 10.0
 CONNECTIONS_MAX = 32
+WATCH_BUFFER_BYTES = 4 * 2**20
+"""aiohttp takes no longer line than twice this: etcd's limit of 1.5 MiB for an object fits."""
 CONCURRENCY = 32
 ATTEMPTS_MAX = 6
 BACKOFF_MAX_S = 5.0
@@ -66,9 +68,10 @@ class Answer(NamedTuple):
 class Api:
     """Requests for one purpose to one cluster."""
 
-    def __init__(self, channel: "Channel", purpose: str) -> None:
+    def __init__(self, channel: "Channel", purpose: str, user_agent: str = "") -> None:
         self._channel = channel
         self.purpose = purpose
+        self._user_agent = user_agent or f"fleet/{__version__} ({purpose})"
 
     async def request(
         self,
@@ -86,7 +89,7 @@ class Api:
         Raises SetupError when there is no answer at all, and when the credentials are refused.
         """
         all_headers = [
-            ("User-Agent", f"fleet/{__version__} ({self.purpose})"),
+            ("User-Agent", self._user_agent),
             ("Accept", accept),
             *headers,
         ]
@@ -96,6 +99,16 @@ class Api:
             all_headers.append(("Content-Type", content_type))
         target = f"{path}?{urlencode(query)}" if query else path
         return await self._channel.send(self.purpose, method, target, all_headers, data)
+
+    async def watch(self, path: str, **query: str | int) -> AsyncIterator[Json]:
+        """Yield the events of one watch until the server ends it. Raises SetupError if it cannot.
+
+        An ERROR event is yielded like the others.
+        """
+        headers = [("User-Agent", self._user_agent), ("Accept", JSON)]
+        target = f"{path}?{urlencode({'watch': 'true', **query})}"
+        async for line in self._channel.lines(self.purpose, target, headers):
+            yield orjson.loads(line)
 
     async def get(self, path: str, what: str, **query: str | int) -> Json:
         """Return one object that must be there. Raises SetupError naming `what` otherwise."""
@@ -132,9 +145,9 @@ class Channel:
         self._renew_due_s = 0.0
         self._session: aiohttp.ClientSession | None = None
 
-    def api(self, purpose: str) -> Api:
-        """Return the requests of one purpose."""
-        return Api(self, purpose)
+    def api(self, purpose: str, user_agent: str = "") -> Api:
+        """Return the requests of one purpose, under a user agent of their own if one is given."""
+        return Api(self, purpose, user_agent)
 
     async def __aenter__(self) -> Self:
         return self
@@ -200,6 +213,29 @@ class Channel:
         ) as response:
             raw = await response.read()
             return _answer(response, raw), _retry_after_s(response)
+
+    async def lines(
+        self, purpose: str, target: str, headers: list[tuple[str, str]]
+    ) -> AsyncIterator[bytes]:
+        """Yield the lines of an answer that goes on. Raises SetupError when it breaks off."""
+        self.requests[purpose] += 1
+        authorization = self.credentials.authorization()
+        if authorization:
+            headers = [*headers, ("Authorization", authorization.decode())]
+        try:
+            async with self._open().get(
+                self.credentials.server + target,
+                headers=headers,
+                server_hostname=self.credentials.server_name,
+                timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S),
+                read_bufsize=WATCH_BUFFER_BYTES,
+            ) as response:
+                if response.status != 200:
+                    raise SetupError(_answer(response, await response.read()).message)
+                async for line in response.content:
+                    yield line
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            raise SetupError(f"{self.credentials.address}: {describe_failure(error)}") from error
 
     async def _renew(self, *, force: bool) -> bool:
         """Refresh credentials; a new client certificate needs new connections."""

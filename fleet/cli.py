@@ -91,6 +91,7 @@ kubeconfig_out = click.option(
 @click.option("--output", type=click.Choice(["text", "json"]), help="How the summary is printed.")
 @click.option("--keep", is_flag=True, help="Leave the nodes in the cluster at the end.")
 @click.option("--seed", type=int, help="Of everything random.")
+@click.option("--simulate-csi", is_flag=True, help="Be the CSI driver csi.fleet.emulator.")
 @click.option("--no-taint", is_flag=True, help="Dedicated clusters only: any pod may come.")
 @click.option("--zone-labels", is_flag=True, help="Set zone labels on a shared cluster too.")
 @click.option("--story", multiple=True, metavar="NODE", help="Keep what this node did, for bugs.")

@@ -74,9 +74,9 @@ class Cluster:
         """Close fleet's own connections."""
         await self._channel.close()
 
-    def api(self, purpose: str) -> Api:
+    def api(self, purpose: str, user_agent: str = "") -> Api:
         """Return fleet's own requests of one purpose: preflight, adopt, cleanup, ..."""
-        return self._channel.api(purpose)
+        return self._channel.api(purpose, user_agent)
 
     @property
     def requests(self) -> Counter[str]:

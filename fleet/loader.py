@@ -23,6 +23,7 @@ from fleet.node_profile import (
 from fleet.pod_behavior import PodBehavior, PodBehaviorManifest
 from fleet.schema import API_VERSION, explain
 from fleet.settings import DEFAULT_PROFILES, ProfileChoice
+from fleet.volume_behavior import DEFAULT_DRIVER, CSIDriver
 
 DOCUMENT_BYTES_MAX = 4 * 1024 * 1024
 """A profile is a page; what is longer is the wrong file."""
@@ -105,11 +106,13 @@ class NodeMix:
                 )
 
 
-def load_mix(choices: tuple[ProfileChoice, ...] = DEFAULT_PROFILES) -> NodeMix:
+def load_mix(
+    choices: tuple[ProfileChoice, ...] = DEFAULT_PROFILES, *, simulate_csi: bool = False
+) -> NodeMix:
     """Load what `--profile` named: node profiles by weight, and pod behaviours.
 
     A source that holds PodBehaviors only adds them to all nodes; without any NodeProfile the nodes
-    are those of `default`.
+    are those of `default`. With `simulate_csi` a profile that declares no CSI driver has one.
     """
     profiles: list[tuple[NodeProfile, tuple[PodBehavior, ...], int]] = []
     for_all: list[PodBehavior] = []
@@ -128,8 +131,14 @@ def load_mix(choices: tuple[ProfileChoice, ...] = DEFAULT_PROFILES) -> NodeMix:
         only = load_source(DEFAULT_PROFILES[0].source)[0]
         assert isinstance(only, NodeProfile), only
         profiles.append((only, (), 1))
+    models = [profile.compiled((*own, *for_all)) for profile, own, _ in profiles]
+    if simulate_csi:
+        drivers = (CSIDriver(DEFAULT_DRIVER),)
+        models = [
+            each if each.csi_drivers else replace(each, csi_drivers=drivers) for each in models
+        ]
     return NodeMix(
-        [profile.compiled((*own, *for_all)) for profile, own, _ in profiles],
+        models,
         [weight for _, _, weight in profiles],
     )
 

@@ -82,7 +82,7 @@ class _Volume:
 class _Mount:
     """The volumes of one pod while they are being mounted."""
 
-    __slots__ = ("began_ns", "due_ns", "is_remount", "volumes", "waited")
+    __slots__ = ("began_ns", "due_ns", "is_remount", "seen_ns", "volumes", "waited")
 
     def __init__(self, volumes: list[_Volume], *, is_remount: bool = False) -> None:
         self.volumes = volumes
@@ -90,6 +90,7 @@ class _Mount:
         self.began_ns = 0
         self.waited = False  # by a sync of the pod
         self.due_ns = 0
+        self.seen_ns = 0  # when that sync sees a claim that is no good
 
 
 class VolumeManager:
@@ -150,6 +151,7 @@ class VolumeManager:
         elif self.claims is not None:
             self.claims.reprocess(pod, out)
         mount.began_ns = now_ns
+        mount.seen_ns = 0
         mount.waited = True
         self._wait(pod.uid, mount, due_ns, out)
 
@@ -170,7 +172,7 @@ class VolumeManager:
             share = self._draws.uniform(self._node, _STREAM_REMOUNT, now_ns)
             for each in volumes:
                 each.due_ns = now_ns + int(share * RESYNC_NS)
-            self._arm(pod.uid, mount, now_ns, out)
+            self._arm(pod.uid, mount, out)
 
     def _volume(self, pod: Pod, spec: VolumeSpec) -> _Volume:
         if spec.kind not in CLAIM_KINDS:
@@ -214,7 +216,7 @@ class VolumeManager:
         given_up = self._give_up(pod, mount, now_ns)
         if given_up is not None:
             mount.waited = False
-        self._arm(pod.uid, mount, now_ns, out)
+        self._arm(pod.uid, mount, out)
         if given_up is not None:
             return MountResult.GIVEN_UP, messages + given_up
         return (MountResult.FAILED if messages else MountResult.WAITING), messages
@@ -275,7 +277,9 @@ class VolumeManager:
         if not mount.waited:
             return None
         failures = self.claims.failures(pod.uid) if self.claims is not None else []
-        if failures and now_ns >= mount_seen_ns(mount.began_ns, now_ns):
+        if failures and not mount.seen_ns:
+            mount.seen_ns = mount_seen_ns(mount.began_ns, now_ns)
+        if failures and now_ns >= mount.seen_ns:
             assert self.claims is not None, pod.uid
             unmounted = " ".join(sorted(each.spec.name for each in mount.volumes))
             unattached = " ".join(sorted(self.claims.names_of(pod.uid, desired=True)))
@@ -285,14 +289,14 @@ class VolumeManager:
             return [f"Unable to attach or mount volumes: {text}"]
         return [] if now_ns >= mount.began_ns + MOUNT_TIMEOUT_NS else None
 
-    def _arm(self, uid: PodUid, mount: _Mount, now_ns: int, out: Outbox) -> None:
+    def _arm(self, uid: PodUid, mount: _Mount, out: Outbox) -> None:
         """Set one timer, for what is due next."""
         dues = [(each.claim or each).due_ns for each in mount.volumes]
         wanted = [due_ns for due_ns in dues if due_ns]
         if mount.waited and any(each.claim or each.tries for each in mount.volumes):
             wanted.append(mount.began_ns + MOUNT_TIMEOUT_NS)
-            if self.claims is not None and self.claims.failures(uid):
-                wanted.append(mount_seen_ns(mount.began_ns, now_ns))
+            if mount.seen_ns:
+                wanted.append(mount.seen_ns)
         if wanted:
             self._wait(uid, mount, min(wanted), out)
         else:

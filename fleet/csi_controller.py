@@ -1,0 +1,446 @@
+"""The controller side of simulated CSI drivers: an external provisioner and an external attacher.
+
+    claim --delay--> PersistentVolume          VolumeAttachment --delay--> status.attached
+    volume Released --delay--> deleted         being deleted --delay--> finalizer removed
+
+It binds nothing: the PV controller does, by the claimRef. It never touches a kubelet: nodes come to
+know of an attachment through the attach-detach controller, as real ones do.
+Source: kubernetes-csi/external-provisioner, sig-storage-lib-external-provisioner (controller.go,
+shouldProvision, shouldDelete); kubernetes-csi/external-attacher (csi_handler.go).
+Differs: no driver is behind it; it runs beside the nodes, once for all drivers of a run.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterable
+
+from fleet import __version__
+from fleet.api_client import MERGE_PATCH, Api
+from fleet.api_client import each as for_each
+from fleet.clock import Draws
+from fleet.cluster import Cluster
+from fleet.config import NodeModel, Settings
+from fleet.csi_objects import (
+    PROVISIONED_BY,
+    PROVISIONER_FINALIZER,
+    Json,
+    attacher_finalizer,
+    finalizers_of,
+    is_deleting,
+    key_of,
+    persistent_volume,
+)
+from fleet.errors import SetupError
+from fleet.volume_behavior import CSIDriver
+
+USER_AGENT = f"fleet-csi-controller/{__version__}"
+PURPOSE = "csi-controller"
+
+CLAIMS = "/api/v1/persistentvolumeclaims"
+VOLUMES = "/api/v1/persistentvolumes"
+ATTACHMENTS = "/apis/storage.k8s.io/v1/volumeattachments"
+CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
+CSI_NODES = "/apis/storage.k8s.io/v1/csinodes"
+
+PROVISIONER_NOTE = "volume.kubernetes.io/storage-provisioner"
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+PROVISION_ERROR = "fleet.emulator/provision-error"
+ATTACH_ERROR = "fleet.emulator/attach-error"
+"""Annotations of a claim: what its storage refuses, for as long as they are there."""
+
+RETRY_FIRST_S = 1.0
+RETRY_MAX_S = 300.0
+RELIST_S = 1.0
+RELEASE_MAX_S = 30.0
+TASKS_MAX = 64
+"""Operations under way at a time; as many as a sidecar has workers, for all drivers together."""
+_STREAM = 0xC51C
+
+log = logging.getLogger(__name__)
+
+
+class CSIController:
+    """Provisions, attaches, detaches and deletes the volumes of some drivers."""
+
+    def __init__(self, api: Api, drivers: Iterable[CSIDriver], draws: Draws) -> None:
+        self._api = api
+        self._drivers = {driver.name: driver for driver in drivers}
+        self._draws = draws
+        self._claims: dict[str, Json] = {}
+        self._volumes: dict[str, Json] = {}
+        self._attachments: dict[str, Json] = {}
+        self._classes: dict[str, Json] = {}
+        self._busy: dict[str, asyncio.Task[None]] = {}
+        self._slots = asyncio.Semaphore(TASKS_MAX)
+        self._numbers = 0
+
+    async def run(self) -> None:
+        """Work until cancelled; what was begun is then given up."""
+        informers = (
+            (CLASSES, self._classes),
+            (ATTACHMENTS, self._attachments),
+            (VOLUMES, self._volumes),
+            (CLAIMS, self._claims),
+        )
+        try:
+            async with asyncio.TaskGroup() as group:
+                for path, store in informers:
+                    group.create_task(self._follow(path, store))
+        finally:
+            for task in self._busy.values():
+                task.cancel()
+            await asyncio.gather(*self._busy.values(), return_exceptions=True)
+
+    async def release(self) -> None:
+        """Take our finalizers off, so that nothing waits for us when we are gone."""
+        for path, store in ((ATTACHMENTS, self._attachments), (VOLUMES, self._volumes)):
+
+            async def let_go(obj: Json, path: str = path) -> None:
+                ours = [one for one in finalizers_of(obj) if self._is_ours(one)]
+                if ours:
+                    await self._finalize(path, obj, remove=ours)
+
+            await for_each(tuple(store.values()), let_go)
+
+    def _is_ours(self, finalizer: str) -> bool:
+        attachers = {attacher_finalizer(name) for name in self._drivers}
+        return finalizer == PROVISIONER_FINALIZER or finalizer in attachers
+
+    # ---- what there is ----
+
+    async def _follow(self, path: str, store: dict[str, Json]) -> None:
+        """Keep a copy of one resource: list, watch, and again whatever happens."""
+        while True:
+            try:
+                version = await self._list(path, store)
+                while version:
+                    version = await self._watch(path, store, version)
+            except SetupError as error:
+                log.debug("%s: %s", path, error)
+            await asyncio.sleep(RELIST_S)
+
+    async def _list(self, path: str, store: dict[str, Json]) -> str:
+        answer = await self._api.request("GET", path)
+        if not answer.ok:
+            raise SetupError(answer.message)
+        found = {key_of(obj): obj for obj in answer.body.get("items") or ()}
+        store.clear()
+        store.update(found)
+        self._look_at_all()
+        return str(answer.body["metadata"]["resourceVersion"])
+
+    async def _watch(self, path: str, store: dict[str, Json], version: str) -> str:
+        """Follow one watch to its end; return the version to go on with, "" to list again."""
+        query = {"resourceVersion": version, "allowWatchBookmarks": "true"}
+        async for event in self._api.watch(path, **query):
+            obj = event["object"]
+            if event["type"] == "ERROR":
+                return ""
+            version = obj["metadata"]["resourceVersion"]
+            if event["type"] == "BOOKMARK":
+                continue
+            key = key_of(obj)
+            if event["type"] == "DELETED":
+                store.pop(key, None)
+            else:
+                store[key] = obj
+            self._look_at(path, key)
+        return version
+
+    def _look_at_all(self) -> None:
+        for path, store in (
+            (CLAIMS, self._claims),
+            (VOLUMES, self._volumes),
+            (ATTACHMENTS, self._attachments),
+        ):
+            for key in tuple(store):
+                self._look_at(path, key)
+
+    def _look_at(self, path: str, key: str) -> None:
+        """Begin what an object needs, unless that is under way."""
+        if path == CLASSES:
+            self._look_at_all()
+        elif path == CLAIMS:
+            self._begin("provision", key, self._wants_provision, self._provision)
+        elif path == VOLUMES:
+            self._begin("delete", key, self._wants_deletion, self._delete)
+        else:
+            self._begin("attach", key, self._wants_attachment, self._attach)
+            self._begin("detach", key, self._wants_detachment, self._detach)
+            if key not in self._attachments:  # a volume may be free now
+                for volume in tuple(self._volumes):
+                    self._look_at(VOLUMES, volume)
+
+    def _begin(
+        self,
+        verb: str,
+        key: str,
+        wanted: Callable[[str], bool],
+        work: Callable[[str], Coroutine[None, None, bool]],
+    ) -> None:
+        name = f"{verb}/{key}"
+        if name not in self._busy and wanted(key):
+            self._busy[name] = asyncio.create_task(self._work(name, key, wanted, work))
+
+    async def _work(
+        self,
+        name: str,
+        key: str,
+        wanted: Callable[[str], bool],
+        work: Callable[[str], Coroutine[None, None, bool]],
+    ) -> None:
+        """Do one thing until it is done, or not wanted any more; failures back off."""
+        tries = 0
+        try:
+            while wanted(key):
+                try:
+                    async with self._slots:
+                        done = not wanted(key) or await work(key)
+                except SetupError as error:
+                    log.debug("%s: %s", name, error)
+                    done = False
+                if done:
+                    return
+                await asyncio.sleep(min(RETRY_FIRST_S * 2**tries, RETRY_MAX_S))
+                tries += 1
+        finally:
+            self._busy.pop(name, None)
+
+    async def _delay(self, kind: str, key: str, driver: CSIDriver) -> None:
+        distribution = driver.attach_delay if kind == "attach" else driver.provision_delay
+        at = int.from_bytes(hashlib.sha256(f"{kind}/{key}".encode()).digest()[:6], "big")
+        await asyncio.sleep(distribution.sample(self._draws.uniform(0, _STREAM, at)) / 1e9)
+
+    # ---- volumes ----
+
+    def _driver_of_claim(self, claim: Json) -> CSIDriver | None:
+        notes = claim["metadata"].get("annotations") or {}
+        return self._drivers.get(notes.get(PROVISIONER_NOTE, ""))
+
+    def _wants_provision(self, key: str) -> bool:
+        """Source: controller.go, shouldProvision."""
+        claim = self._claims.get(key)
+        if claim is None or claim["spec"].get("volumeName") or is_deleting(claim):
+            return False
+        if claim.get("status", {}).get("phase") != "Pending" or not self._driver_of_claim(claim):
+            return False
+        storage_class = self._classes.get(claim["spec"].get("storageClassName") or "")
+        if storage_class is None or f"pvc-{claim['metadata']['uid']}" in self._volumes:
+            return False
+        late = storage_class.get("volumeBindingMode") == "WaitForFirstConsumer"
+        return not late or SELECTED_NODE in (claim["metadata"].get("annotations") or {})
+
+    async def _provision(self, key: str) -> bool:
+        """Make the volume of a claim. Source: controller.go, provisionClaimOperation."""
+        claim = self._claims[key]
+        driver = self._driver_of_claim(claim)
+        assert driver is not None, key
+        storage_class = self._classes[claim["spec"]["storageClassName"]]
+        about = f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
+        text = f'External provisioner is provisioning volume for claim "{about}"'
+        await self._event(claim, driver, "Normal", "Provisioning", text)
+        await self._delay("provision", key, driver)
+        notes = claim["metadata"].get("annotations") or {}
+        if PROVISION_ERROR in notes:
+            class_name = storage_class["metadata"]["name"]
+            text = f'failed to provision volume with StorageClass "{class_name}": rpc error: '
+            text += f"code = Internal desc = {notes[PROVISION_ERROR]}"
+            await self._event(claim, driver, "Warning", "ProvisioningFailed", text)
+            return False
+        topology = await self._topology(driver, notes.get(SELECTED_NODE, ""))
+        volume = persistent_volume(claim, storage_class, driver.name, topology)
+        answer = await self._api.request("POST", VOLUMES, body=volume)
+        if not answer.ok and answer.code != 409:
+            log.debug("no volume for %s: %s", about, answer.message)
+            return False
+        if answer.ok:
+            self._volumes.setdefault(volume["metadata"]["name"], answer.body)
+        text = f"Successfully provisioned volume {volume['metadata']['name']}"
+        await self._event(claim, driver, "Normal", "ProvisioningSucceeded", text)
+        return True
+
+    async def _topology(self, driver: CSIDriver, node: str) -> dict[str, str]:
+        """Return where a volume is reachable from: the segment of the node that was chosen."""
+        if not driver.topology_keys:
+            return {}
+        if not node:  # Immediate: any node that has the driver
+            answer = await self._api.request("GET", CSI_NODES)
+            for each in answer.body.get("items") or ():
+                if any(found["name"] == driver.name for found in each["spec"].get("drivers") or ()):
+                    node = each["metadata"]["name"]
+                    break
+        answer = await self._api.request("GET", f"/api/v1/nodes/{node}")
+        labels = answer.body.get("metadata", {}).get("labels") or {}
+        return {key: labels[key] for key in driver.topology_keys if key in labels}
+
+    def _wants_deletion(self, key: str) -> bool:
+        """Source: controller.go, shouldDelete; csi_handler.go, SyncNewOrUpdatedPersistentVolume."""
+        volume = self._volumes.get(key)
+        if volume is None or self._is_attached(key):
+            return False
+        notes = volume["metadata"].get("annotations") or {}
+        if notes.get(PROVISIONED_BY) in self._drivers:
+            released = volume.get("status", {}).get("phase") == "Released"
+            if released and volume["spec"].get("persistentVolumeReclaimPolicy") == "Delete":
+                return True
+        driver = (volume["spec"].get("csi") or {}).get("driver", "")
+        if driver not in self._drivers or not is_deleting(volume):
+            return False
+        return attacher_finalizer(driver) in finalizers_of(volume)
+
+    def _is_attached(self, volume: str) -> bool:
+        return any(
+            each["spec"].get("source", {}).get("persistentVolumeName") == volume
+            for each in self._attachments.values()
+        )
+
+    async def _delete(self, key: str) -> bool:
+        """Delete a volume that was released. Source: controller.go, deleteVolumeOperation."""
+        volume = self._volumes[key]
+        csi = volume["spec"]["csi"]
+        driver = self._drivers[csi["driver"]]
+        if not is_deleting(volume):
+            await self._delay("delete", key, driver)
+            await self._api.request("DELETE", f"{VOLUMES}/{key}")
+        ours = [each for each in finalizers_of(volume) if self._is_ours(each)]
+        return await self._finalize(VOLUMES, volume, remove=ours)
+
+    # ---- attachments ----
+
+    def _wants_attachment(self, key: str) -> bool:
+        found = self._attachments.get(key)
+        if found is None or found["spec"]["attacher"] not in self._drivers or is_deleting(found):
+            return False
+        return not found.get("status", {}).get("attached", False)
+
+    async def _attach(self, key: str) -> bool:
+        """Attach a volume. Source: csi_handler.go, csiAttach, markAsAttached."""
+        found = self._attachments[key]
+        driver = self._drivers[found["spec"]["attacher"]]
+        finalizer = attacher_finalizer(driver.name)
+        notes = {"csi.alpha.kubernetes.io/node-id": found["spec"]["nodeName"]}
+        name = found["spec"]["source"].get("persistentVolumeName", "")
+        volume = self._volumes.get(name)
+        if volume is not None:
+            await self._finalize(VOLUMES, volume, add=finalizer)
+        if not await self._finalize(ATTACHMENTS, found, add=finalizer, notes=notes):
+            return False
+        await self._delay("attach", key, driver)
+        error = self._attach_error(volume)
+        status: Json = {"attached": True, "attachError": None}
+        if error:
+            stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            text = f"rpc error: code = Internal desc = {error}"
+            status = {"attached": False, "attachError": {"time": stamp, "message": text}}
+        path = f"{ATTACHMENTS}/{key}/status"
+        answer = await self._api.request(
+            "PATCH", path, body={"status": status}, content_type=MERGE_PATCH
+        )
+        if answer.ok and key in self._attachments:
+            self._attachments[key] = answer.body
+        return answer.ok and not error
+
+    def _attach_error(self, volume: Json | None) -> str:
+        ref = (volume or {}).get("spec", {}).get("claimRef") or {}
+        claim = self._claims.get(f"{ref.get('namespace')}/{ref.get('name')}") or {"metadata": {}}
+        return str((claim["metadata"].get("annotations") or {}).get(ATTACH_ERROR, ""))
+
+    def _wants_detachment(self, key: str) -> bool:
+        found = self._attachments.get(key)
+        if found is None or not is_deleting(found):
+            return False
+        return attacher_finalizer(found["spec"]["attacher"]) in finalizers_of(found)
+
+    async def _detach(self, key: str) -> bool:
+        """Detach a volume. Source: csi_handler.go, csiDetach, markAsDetached."""
+        found = self._attachments[key]
+        driver = self._drivers[found["spec"]["attacher"]]
+        await self._delay("attach", f"{key}/detach", driver)
+        path = f"{ATTACHMENTS}/{key}/status"
+        body = {"status": {"attached": False, "attachError": None, "detachError": None}}
+        await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+        finalizer = attacher_finalizer(driver.name)
+        return await self._finalize(ATTACHMENTS, found, remove=[finalizer])
+
+    # ---- requests ----
+
+    async def _finalize(
+        self,
+        path: str,
+        obj: Json,
+        *,
+        add: str = "",
+        remove: list[str] | None = None,
+        notes: dict[str, str] | None = None,
+    ) -> bool:
+        """Change the finalizers of an object as it is now; return whether they are as wanted."""
+        name = obj["metadata"]["name"]
+        answer = await self._api.request("GET", f"{path}/{name}")
+        if answer.code == 404:
+            return remove is not None
+        if not answer.ok:
+            return False
+        meta = answer.body["metadata"]
+        old = finalizers_of(answer.body)
+        new = [each for each in old if each not in (remove or ())]
+        if add and add not in new:
+            new.append(add)
+        if new == old:
+            return True
+        change: Json = {"resourceVersion": meta["resourceVersion"], "finalizers": new or None}
+        if notes:
+            change["annotations"] = notes
+        answer = await self._api.request(
+            "PATCH", f"{path}/{name}", body={"metadata": change}, content_type=MERGE_PATCH
+        )
+        return answer.ok or answer.code == 404
+
+    async def _event(
+        self, claim: Json, driver: CSIDriver, kind: str, reason: str, message: str
+    ) -> None:
+        meta = claim["metadata"]
+        self._numbers += 1
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        component = f"{driver.name}_fleet-csi-controller"
+        event = {
+            "metadata": {"name": f"{meta['name']}.{time.time_ns():x}{self._numbers:x}"},
+            "involvedObject": {
+                "kind": "PersistentVolumeClaim",
+                "apiVersion": "v1",
+                "namespace": meta["namespace"],
+                "name": meta["name"],
+                "uid": meta["uid"],
+                "resourceVersion": meta["resourceVersion"],
+            },
+            "type": kind,
+            "reason": reason,
+            "message": message,
+            "source": {"component": component},
+            "reportingComponent": component,
+            "firstTimestamp": stamp,
+            "lastTimestamp": stamp,
+            "count": 1,
+        }
+        path = f"/api/v1/namespaces/{meta['namespace']}/events"
+        await self._api.request("POST", path, body=event)
+
+
+async def simulate_csi(cluster: Cluster, models: Iterable[NodeModel], settings: Settings) -> None:
+    """Be the controller of all CSI drivers of a run until cancelled; one shard is, for all.
+
+    At the end our finalizers are taken off: nothing may wait for us on a cluster that stays.
+    """
+    drivers = {driver.name: driver for model in models for driver in model.csi_drivers}
+    if not drivers or settings.shard:
+        return
+    api = cluster.api(PURPOSE, USER_AGENT)
+    controller = CSIController(api, drivers.values(), Draws(settings.seed))
+    try:
+        await controller.run()
+    finally:
+        with contextlib.suppress(SetupError, TimeoutError):
+            async with asyncio.timeout(RELEASE_MAX_S):
+                await controller.release()

@@ -1,0 +1,84 @@
+"""Objects of simulated storage, as the sidecars of a CSI driver make and read them."""
+
+import hashlib
+from typing import Any
+
+Json = dict[str, Any]
+PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
+PROVISIONER_FINALIZER = "external-provisioner.volume.kubernetes.io/finalizer"
+
+
+def persistent_volume(
+    claim: Json, storage_class: Json, driver: str, topology: dict[str, str]
+) -> Json:
+    """Return the PersistentVolume that a provisioner makes for a claim.
+
+    Source: external-provisioner/pkg/controller/controller.go, Provision.
+    """
+    meta, wanted = claim["metadata"], claim["spec"]
+    name = f"pvc-{meta['uid']}"
+    parameters = storage_class.get("parameters") or {}
+    spec: Json = {
+        "accessModes": wanted.get("accessModes") or [],
+        "capacity": {"storage": wanted["resources"]["requests"]["storage"]},
+        "claimRef": {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "namespace": meta["namespace"],
+            "name": meta["name"],
+            "uid": meta["uid"],
+            "resourceVersion": meta["resourceVersion"],
+        },
+        "csi": {
+            "driver": driver,
+            "volumeHandle": "vol-" + hashlib.sha256(name.encode()).hexdigest()[:17],
+            "fsType": parameters.get("csi.storage.k8s.io/fstype", "ext4"),
+            "volumeAttributes": {"storage.kubernetes.io/csiProvisionerIdentity": driver},
+        },
+        "persistentVolumeReclaimPolicy": storage_class.get("reclaimPolicy", "Delete"),
+        "storageClassName": storage_class["metadata"]["name"],
+        "volumeMode": wanted.get("volumeMode", "Filesystem"),
+    }
+    if storage_class.get("mountOptions"):
+        spec["mountOptions"] = storage_class["mountOptions"]
+    if topology:
+        expressions = [
+            {"key": key, "operator": "In", "values": [value]}
+            for key, value in sorted(topology.items())
+        ]
+        terms = [{"matchExpressions": expressions}]
+        spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": terms}}
+    return {
+        "metadata": {
+            "name": name,
+            "annotations": {PROVISIONED_BY: driver},
+            "finalizers": [PROVISIONER_FINALIZER],
+        },
+        "spec": spec,
+    }
+
+
+def key_of(obj: Json) -> str:
+    """Return namespace/name, or the name of what has no namespace."""
+    meta = obj["metadata"]
+    return f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else str(meta["name"])
+
+
+def finalizers_of(obj: Json) -> list[str]:
+    """Return the finalizers of an object."""
+    return list(obj["metadata"].get("finalizers") or ())
+
+
+def is_deleting(obj: Json) -> bool:
+    """Return whether a deletionTimestamp is set."""
+    return "deletionTimestamp" in obj["metadata"]
+
+
+def attacher_finalizer(driver: str) -> str:
+    """Return the finalizer of a driver's attacher.
+
+    Source: external-attacher/pkg/controller/util.go, GetFinalizerName.
+    """
+    return "external-attacher/" + "".join(
+        each if each.isascii() and each.isalnum() else "-" for each in driver
+    )

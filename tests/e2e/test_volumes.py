@@ -1,0 +1,225 @@
+"""Volumes on a real control plane: objects that are missing, claims, simulated CSI storage."""
+
+import pytest
+import yaml
+from e2e_world import Json, Running, World, condition, eventually
+
+from fleet.config import show_profile
+
+pytest_plugins = ("e2e_fixtures",)
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+
+DRIVER = "csi.fleet.emulator"
+ZONE = "topology.kubernetes.io/zone"
+PAUSE = "registry.k8s.io/pause:3.10.1"
+
+
+def profile(world: World) -> str:
+    """Name a profile with a CSI driver, and a node status each second."""
+    document = yaml.safe_load(show_profile("default"))
+    spec = document["spec"]
+    configuration = {"nodeStatusUpdateFrequency": "1s", "nodeStatusReportFrequency": "5m"}
+    spec.setdefault("kubeletConfiguration", {}).update(configuration)
+    spec["topologySpread"] = [{"topologyKey": ZONE, "values": ["a", "b"]}]
+    spec["csiDrivers"] = [{"name": DRIVER, "allocatableCount": 16, "topologyKeys": [ZONE]}]
+    path = world.root / "volumes.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return f"--profile={path}"
+
+
+def pod(name: str, node: str = "", *volumes: Json, **fields: object) -> Json:
+    mounts = [{"name": each["name"], "mountPath": f"/{each['name']}"} for each in volumes]
+    container = {"name": "c", "image": PAUSE, "volumeMounts": mounts, **fields}
+    spec: Json = {"containers": [container], "volumes": list(volumes)}
+    if node:
+        spec["nodeName"] = node
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def storage_class(name: str, mode: str) -> Json:
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": name},
+        "provisioner": DRIVER,
+        "volumeBindingMode": mode,
+    }
+
+
+def claim(name: str, class_name: str) -> Json:
+    spec = {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": class_name,
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    meta = {"name": name}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec}
+
+
+def messages(world: World, name: str, reason: str) -> list[str]:
+    selector = f"involvedObject.name={name},reason={reason}"
+    return [each["message"] for each in world.items("events", f"--field-selector={selector}")]
+
+
+def until_ready(world: World, *names: str) -> None:
+    def are_ready() -> bool:
+        return all(condition(world.get("pod", name), "Ready") == "True" for name in names)
+
+    eventually(are_ready, f"Ready: {names}", limit_s=40)
+
+
+def test_volumes_from_missing_objects_to_simulated_storage(world: World) -> None:
+    with world.spawn("vol", 2, profile(world)) as run:
+        run.until_ready()
+        check_registration(world)
+        world.apply(
+            storage_class("fast", "WaitForFirstConsumer"),
+            storage_class("never", "Immediate") | {"provisioner": "example.com/none"},
+            claim("nowhere", "never"),
+            stateful_set("db", 2),
+            *missing_objects(),
+        )
+        check_missing_objects(world)
+        check_unbound_claims(world)
+        check_storage(world, run)
+        run.end()
+    world.assert_nothing_left("vol")
+
+
+def check_registration(world: World) -> None:
+    """The drivers are on the CSINode, the Node's annotation and labels."""
+    nodes = world.nodes("vol")
+    eventually(
+        lambda: all(world.get("csinode", name)["spec"]["drivers"] for name in nodes), "drivers"
+    )
+    for name in nodes:
+        assert world.get("csinode", name)["spec"]["drivers"] == [
+            {
+                "name": DRIVER,
+                "nodeID": name,
+                "topologyKeys": [ZONE],
+                "allocatable": {"count": 16},
+            }
+        ]
+        notes = world.get("node", name)["metadata"]["annotations"]
+        assert notes["csi.volume.kubernetes.io/nodeid"] == f'{{"{DRIVER}":"{name}"}}'
+
+
+def missing_objects() -> list[Json]:
+    late = {"name": "late", "configMap": {"name": "late"}}
+    key = {"name": "key", "secret": {"secretName": "key", "items": [{"key": "b", "path": "b"}]}}
+    maybe = {"name": "maybe", "configMap": {"name": "never-there", "optional": True}}
+    source = {"configMapKeyRef": {"name": "half", "key": "absent"}}
+    bare = {"name": "bare", "persistentVolumeClaim": {"claimName": "nowhere"}}
+    return [
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "key"}, "data": {"a": "YQ=="}},
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "half"}, "data": {}},
+        pod("needs-map", "vol-00000", late, maybe),
+        pod("needs-key", "vol-00000", key),
+        pod("needs-env", "vol-00000", env=[{"name": "E", "valueFrom": source}]),
+        pod("by-hand", "vol-00001", bare),
+        pod("unbound", "", bare),
+    ]
+
+
+def check_missing_objects(world: World) -> None:
+    """Events say what is missing; the pods start when it is there."""
+    failed = 'MountVolume.SetUp failed for volume "%s" : %s'
+    wanted = failed % ("late", 'configmap "late" not found')
+    eventually(lambda: wanted in messages(world, "needs-map", "FailedMount"), wanted)
+    wanted = failed % ("key", "references non-existent secret key: b")
+    eventually(lambda: wanted in messages(world, "needs-key", "FailedMount"), wanted)
+    wanted = "Error: couldn't find key absent in ConfigMap default/half"
+    eventually(lambda: wanted in messages(world, "needs-env", "Failed"), wanted)
+    status = world.get("pod", "needs-map")["status"]
+    assert status["containerStatuses"][0]["state"]["waiting"]["reason"] == "ContainerCreating"
+    data = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "late"}, "data": {}}
+    world.apply(data)
+    world.kubectl("patch", "secret", "key", "-p", '{"data":{"b":"Yg=="}}')
+    until_ready(world, "needs-map", "needs-key")
+    described = world.kubectl("describe", "pod", "needs-map")
+    assert "MountVolume.SetUp failed" in described
+    assert "kubelet" in described
+
+
+def check_unbound_claims(world: World) -> None:
+    """The scheduler keeps one pod; the kubelet says why the other, bound by hand, must wait."""
+    eventually(
+        lambda: any(
+            "pod has unbound immediate PersistentVolumeClaims" in each
+            for each in messages(world, "unbound", "FailedScheduling")
+        ),
+        "the scheduler's message",
+    )
+    assert world.get("pod", "unbound")["status"]["phase"] == "Pending"
+    wanted = (
+        "Unable to attach or mount volumes: unmounted volumes=[bare], unattached volumes=[], "
+        "failed to process volumes=[bare]: error processing PVC default/nowhere: PVC is not bound"
+    )
+    eventually(lambda: wanted in messages(world, "by-hand", "FailedMount"), wanted)
+
+
+def stateful_set(name: str, replicas: int) -> Json:
+    container = {
+        "name": "c",
+        "image": PAUSE,
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+    }
+    template = {"metadata": {"labels": {"app": name}}, "spec": {"containers": [container]}}
+    retention = {"whenDeleted": "Delete", "whenScaled": "Delete"}
+    spec = {
+        "serviceName": name,
+        "replicas": replicas,
+        "podManagementPolicy": "Parallel",
+        "persistentVolumeClaimRetentionPolicy": retention,
+        "selector": {"matchLabels": {"app": name}},
+        "template": template,
+        "volumeClaimTemplates": [claim("data", "fast")],
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+
+
+def check_storage(world: World, run: Running) -> None:
+    """Claims of a StatefulSet are provisioned where their pods go, attached, and deleted again."""
+    del run
+    world.kubectl("rollout", "status", "statefulset/db", "--timeout=60s")
+    zones = {name: node["metadata"]["labels"][ZONE] for name, node in world.nodes("vol").items()}
+    in_use: dict[str, list[str]] = {}
+    for each in world.pods("db"):
+        name, node = each["metadata"]["name"], each["spec"]["nodeName"]
+        bound = world.get("pvc", f"data-{name}")
+        volume = world.get("pv", bound["spec"]["volumeName"])
+        [term] = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
+        assert term["matchExpressions"] == [
+            {"key": ZONE, "operator": "In", "values": [zones[node]]}
+        ]
+        handle = volume["spec"]["csi"]["volumeHandle"]
+        in_use.setdefault(node, []).append(f"kubernetes.io/csi/{DRIVER}^{handle}")
+        attached = messages(world, name, "SuccessfulAttachVolume")
+        assert attached == [
+            f'AttachVolume.Attach succeeded for volume "{volume["metadata"]["name"]}" '
+        ]
+        assert messages(world, f"data-{name}", "ProvisioningSucceeded")
+    for node, names in in_use.items():
+        status = world.get("node", node)["status"]
+        assert sorted(status["volumesInUse"]) == sorted(names)
+        assert sorted(each["name"] for each in status["volumesAttached"]) == sorted(names)
+    agents = {
+        each["userAgent"].partition("/")[0]
+        for each in world.audit()
+        if each["verb"] == "create" and each["objectRef"]["resource"] == "persistentvolumes"
+    }
+    assert agents == {"fleet-csi-controller"}
+    world.kubectl("delete", "statefulset", "db")
+    world.kubectl("delete", "pod", "--all", "--wait=false")
+    eventually(lambda: not world.items("volumeattachments"), "detached")
+    eventually(lambda: not world.items("pv"), "deleted")
+    for node in in_use:
+        assert "volumesInUse" not in world.get("node", node)["status"]
+    eventually(lambda: not world.items("pods"), "pods are gone")
+    world.kubectl("delete", "pvc", "--all")
