@@ -12,10 +12,17 @@ from functools import lru_cache
 
 from fleet.config import NodeModel
 from fleet.effects import NodeId, SetTimer, Timer
+from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
 from fleet.kubelet.eviction_manager import EVICTED, Eviction, EvictionManager, Reclaim
-from fleet.kubelet.eviction_signals import is_met, observations_of, thresholds_of
+from fleet.kubelet.eviction_signals import (
+    is_met,
+    observations_of,
+    threshold_amount,
+    thresholds_of,
+)
 from fleet.kubelet.image_gc import delete_unused_images
+from fleet.kubelet.image_list import arm_image_list
 from fleet.kubelet.oom_watcher import (
     choose_victim,
     is_oom,
@@ -43,6 +50,7 @@ from fleet.quantity import parse_quantity
 from fleet.runtime import NEVER, image_name
 from fleet.usage import UNDECLARED
 
+DISK_SIGNALS = frozenset(("nodefs.available", "imagefs.available"))
 POD_MEMORY_MAX = 16 << 20
 POD_DISK_MAX = 1 << 20
 POD_INODES_MAX = 100
@@ -82,6 +90,25 @@ def is_always_needed(model: NodeModel) -> bool:
     )
     observations = observations_of(full)
     return any(is_met(each, observations) for each in thresholds_of(model))
+
+
+@lru_cache(maxsize=256)
+def _images_free_bytes(model: NodeModel) -> int:
+    """Return how large the images of a node may be before the disk may come under pressure."""
+    capacity = node_capacity(model).disk
+    disk = parse_quantity(model.allocatable["ephemeral-storage"]).value // 2
+    disk += model.pods_max * POD_DISK_MAX + system_usage(model).ephemeral.ceiling()
+    amounts = [
+        threshold_amount(each, capacity)
+        for each in thresholds_of(model)
+        if each.signal in DISK_SIGNALS
+    ]
+    return capacity - disk - max(amounts) if amounts else capacity
+
+
+def images_need_monitor(env: Environment, node: NodeId) -> bool:
+    """Return whether a node came under watch by the images that it pulled."""
+    return env.images.used_bytes(node) > _images_free_bytes(env.model)
 
 
 def declares_usage(behavior: PodBehavior) -> bool:
@@ -231,7 +258,8 @@ def _delete_unused_images(node: NodeId, syncer: PodSyncer, turn: Turn, workers: 
         for container in sandbox.containers
         if (spec := worker.pod.find(container.name)) is not None
     }
-    delete_unused_images(node, turn.env, in_use, turn.now_ns)
+    if delete_unused_images(node, turn.env, in_use, turn.now_ns):
+        arm_image_list(node, turn.env, turn.now_ns, turn.out)
 
 
 def _is_finished(worker: PodWorker | None) -> bool:

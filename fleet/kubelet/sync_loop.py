@@ -28,7 +28,11 @@ from fleet.kubelet.pod_admission import PodAdmission
 from fleet.kubelet.pod_config import PodConfig, PodOp, PodUpdate
 from fleet.kubelet.pod_sync import PodSyncer
 from fleet.kubelet.pod_workers import PodWorker, WorkerState
-from fleet.kubelet.resource_monitor import ResourceMonitor, declares_usage
+from fleet.kubelet.resource_monitor import (
+    ResourceMonitor,
+    declares_usage,
+    images_need_monitor,
+)
 from fleet.kubelet.turn import Turn
 from fleet.objects import EventType, NodeView, Pod, PodStatus, PodUid
 from fleet.runtime import image_name
@@ -131,8 +135,10 @@ class SyncLoop:
                     syncer.on_volumes(worker, turn)
                 syncer.volumes.on_timer(worker.pod, env, now_ns, out)
             self._drop_if_done(worker, syncer)
-            if self.monitor is not None and timer is not Timer.VOLUMES:
-                self.monitor.on_change(self._workers, syncer, turn)
+            if timer is not Timer.VOLUMES and (
+                self.monitor is not None or images_need_monitor(env, self._node)
+            ):
+                self._watch_usage(syncer, turn)
         self._send_statuses(syncer, turn)
 
     def on_reply(

@@ -215,3 +215,30 @@ def test_a_pod_that_uses_little_costs_no_passes() -> None:
     sim.server.delete_pod("calm")
     sim.run_for(seconds=60)
     assert sim.reactor.entries[0].kubelet.sync_loop is None  # type: ignore[union-attr]
+
+
+def create_with_image(sim: Simulation, name: str, image: str, size: str) -> None:
+    notes = {"fleet.emulator/image-size": size, "fleet.emulator/pull-time": "1s"}
+    pod = pod_json(name, "n-0", annotations=notes)
+    pod["spec"]["containers"][0]["image"] = image
+    assert sim.server.create(("pods", "default", name), pod) is not None
+
+
+def test_unused_images_are_deleted_before_a_pod_is_evicted() -> None:
+    """Without image garbage collection: eviction finds the disk full, and frees it."""
+    sim = settled(kubeletConfiguration={"imageGCHighThresholdPercent": 100})
+    create_with_image(sim, "first", "registry.example/first:1", "50Gi")
+    sim.run_for(seconds=430)  # noticed within five minutes, it must be two minutes old
+    sim.server.delete_pod("first")
+    sim.run_for(seconds=40)
+    create_with_image(sim, "second", "registry.example/second:1", "40Gi")
+    sim.run_for(seconds=40)
+    assert sim.phase("second") == "Running"
+    assert len(node_events(sim, "EvictionThresholdMet")) == 1
+    assert pod_events(sim, "second", "Evicted") == []
+    assert sim.condition("n-0", "DiskPressure") == "True"
+    sim.run_for(seconds=320)
+    assert sim.condition("n-0", "DiskPressure") == "False"
+    images = [each["names"][-1] for each in sim.server.get("nodes", "n-0")["status"]["images"]]
+    assert "registry.example/second:1" in images
+    assert "registry.example/first:1" not in images
