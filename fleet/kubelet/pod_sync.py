@@ -14,13 +14,17 @@ Differs: in `light` there are no volumes and no first status, and the relist is 
 from collections.abc import Mapping
 
 from fleet.clock import NS_PER_S, Draws
-from fleet.effects import Milestone, NodeId, Report
+from fleet.effects import Milestone, NodeId, Report, SetTimer, Timer
+from fleet.kubelet import active_deadline
+from fleet.kubelet.active_deadline import deadline_ns, is_past_deadline
 from fleet.kubelet.events import OpenReason, Reason
 from fleet.kubelet.image_manager import release_images
 from fleet.kubelet.kuberuntime_manager import PENDING_HOLD_NS, KubeRuntimeManager, Progress
 from fleet.kubelet.pleg import Pleg
+from fleet.kubelet.pod_actions import ALL_RESTARTING, could_restart_all, should_restart_all
 from fleet.kubelet.pod_admission import DeviceHealth
 from fleet.kubelet.pod_events import texts_of
+from fleet.kubelet.pod_phase import TERMINAL_PHASES
 from fleet.kubelet.pod_workers import (
     RUNTIME_STAGES,
     PodKill,
@@ -32,7 +36,6 @@ from fleet.kubelet.pod_workers import (
 )
 from fleet.kubelet.probe_manager import ProbeManager, apply_updates
 from fleet.kubelet.status_generate import (
-    TERMINAL_PHASES,
     PodInputs,
     generate_pod_status,
     terminate_pod_status,
@@ -163,13 +166,29 @@ class PodSyncer:
 
     def on_sync_timer(self, worker: PodWorker, turn: Turn) -> None:
         """Take a call of the work queue."""
-        if not worker.sync_ns or turn.now_ns < worker.sync_ns:
+        is_due = worker.sync_ns != 0 and turn.now_ns >= worker.sync_ns
+        if not is_due and not self._is_past_deadline(worker, turn):
             return
         worker.sync_ns = 0
         if turn.env.light and worker.stage in RUNTIME_STAGES:
             self._set_status(worker, self._generate(worker, turn), turn)
         else:
             self.sync(worker, turn)
+
+    def _is_past_deadline(self, worker: PodWorker, turn: Turn) -> bool:
+        pod = worker.pod
+        status = self.statuses.status(pod.uid) or pod.status
+        past = is_past_deadline(pod, status, turn.now_ns, turn.env.wall_offset_ns)
+        return past and worker.state is WorkerState.SYNC
+
+    def _arm_deadline(self, worker: PodWorker, turn: Turn) -> None:
+        """Have the sync tick look at a pod once it was active for too long."""
+        pod = worker.pod
+        status = self.statuses.status(pod.uid) or pod.status
+        due_ns = deadline_ns(pod, status, turn.env.wall_offset_ns)
+        if due_ns > turn.now_ns:
+            tick_ns = self.pleg.next_relist_ns(due_ns)
+            turn.out.append(SetTimer(self._node, tick_ns, Timer.POD_SYNC, pod.uid))
 
     def on_runtime_timer(self, worker: PodWorker, turn: Turn) -> None:
         """Go on with what the runtime has done by now."""
@@ -234,6 +253,8 @@ class PodSyncer:
             self._set_unless_starting(worker, status, turn)
         else:
             self._set_status(worker, status, turn)
+        if pod.active_deadline_s:
+            self._arm_deadline(worker, turn)
         if self.network_error and not pod.host_network:
             message = f"network is not ready: {self.network_error}"
             turn.event(pod, Reason.NETWORK_NOT_READY, message)
@@ -257,7 +278,11 @@ class PodSyncer:
         """Begin with the runtime's half of SyncPod: everything before it is there."""
         status = self.statuses.status(worker.pod.uid) or worker.pod.status
         self.probes.add_pod(worker.pod, status, turn)
-        self._go_on(worker, self.kuberuntime.sync_pod(worker, turn), turn)
+        restart_all = any(
+            each.type == ALL_RESTARTING and each.status == "True" for each in status.conditions
+        )
+        progress = self.kuberuntime.sync_pod(worker, turn, restart_all=restart_all)
+        self._go_on(worker, progress, turn)
 
     def _go_on(self, worker: PodWorker, progress: Progress, turn: Turn) -> None:
         """Take how far the runtime came."""
@@ -388,8 +413,13 @@ class PodSyncer:
         if sandbox is not None:
             self.runtime.advance(pod.uid, turn.now_ns, env.wall_offset_ns)
         old = self.statuses.status(pod.uid) or pod.status
+        past = is_past_deadline(pod, old, turn.now_ns, env.wall_offset_ns)
+        if past:
+            turn.event(pod, Reason.DEADLINE_EXCEEDED, active_deadline.MESSAGE)
         inputs = PodInputs(
             old=old,
+            restarting=could_restart_all(pod) and should_restart_all(pod, sandbox, old),
+            past_deadline=past,
             host_ip=self._host_ip,
             reasons=worker.reasons or _NO_REASONS,
             is_terminal=is_terminal,

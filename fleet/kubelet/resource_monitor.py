@@ -30,6 +30,7 @@ from fleet.kubelet.oom_watcher import (
     next_oom_ns,
     system_oom_message,
 )
+from fleet.kubelet.pod_phase import TERMINAL_PHASES
 from fleet.kubelet.pod_sync import PodSyncer
 from fleet.kubelet.pod_workers import PodKill, PodWorker, WorkerState
 from fleet.kubelet.stats_provider import (
@@ -42,7 +43,6 @@ from fleet.kubelet.stats_provider import (
     pod_terms,
     system_usage,
 )
-from fleet.kubelet.status_generate import TERMINAL_PHASES
 from fleet.kubelet.turn import Turn
 from fleet.objects import ObjectRef, Pod, PodCondition, PodUid
 from fleet.pod_behavior import PodBehavior

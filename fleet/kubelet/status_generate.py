@@ -11,7 +11,14 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import NamedTuple
 
-from fleet.kubelet.pod_actions import is_sidecar, should_restart
+from fleet.kubelet import active_deadline
+from fleet.kubelet.pod_actions import (
+    ALL_RESTARTING,
+    could_restart_all,
+    is_sidecar,
+    should_restart,
+)
+from fleet.kubelet.pod_phase import RESTARTING_ALL, TERMINAL_PHASES, pod_phase
 from fleet.objects import (
     ContainerSpec,
     ContainerStatus,
@@ -24,7 +31,6 @@ from fleet.objects import (
 )
 from fleet.runtime import KILLED_EXIT_CODE, RunState, Sandbox, image_id, image_name
 
-TERMINAL_PHASES = frozenset(("Succeeded", "Failed"))
 OWNED_CONDITIONS = frozenset(
     (
         "PodScheduled",
@@ -34,12 +40,13 @@ OWNED_CONDITIONS = frozenset(
         "PodResizeInProgress",
         "PodResizePending",
         "PodReadyToStartContainers",
-        "AllContainersRestarting",
+        ALL_RESTARTING,
     )
 )
 CREATING = WaitingState("ContainerCreating")
 INITIALIZING = WaitingState("PodInitializing")
 SANDBOX_READY = "PodReadyToStartContainers"
+REMOVED_MESSAGE = "The container is removed because RestartAllContainers in place"
 NOT_TOLERATED = "EmulatedNodeNotTolerated"
 NOT_TOLERATED_MESSAGE = "the node is emulated and the pod does not tolerate the taint %s by name"
 _FINAL_REASONS = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}
@@ -61,18 +68,12 @@ class PodInputs(NamedTuple):
     old: PodStatus  # the one generated last, else the API's
     host_ip: str
     reasons: Mapping[str, WaitingState]  # why containers could not be started
+    restarting: bool = False  # a rule said RestartAllContainers
+    past_deadline: bool = False
     is_terminal: bool = False  # nothing runs any more, and nothing will
     untolerated: str = ""  # the taint key for want of which the pod is never ready
     probed: Mapping[str, Probed] = NOT_PROBED  # by container
     pod_resources: bool = True  # since 1.36 the status shows the resources of the whole pod
-
-
-class _Counts(NamedTuple):
-    running: int
-    waiting: int
-    stopped: int
-    final: int  # stopped for good
-    succeeded: int
 
 
 def generate_pod_status(pod: Pod, sandbox: Sandbox | None, inputs: PodInputs) -> PodStatus:
@@ -93,7 +94,8 @@ def generate_pod_status(pod: Pod, sandbox: Sandbox | None, inputs: PodInputs) ->
         _container_status(spec, pod, sandbox, inputs, waiting, old.ephemeral_containers)
         for spec in pod.ephemeral_containers
     )
-    phase = _phase(pod, containers, inits, sandbox, is_terminal=inputs.is_terminal)
+    has_run = sandbox is not None and any(sandbox.find(spec.name) for spec in pod.containers)
+    phase = pod_phase(pod, containers, inits, is_terminal=inputs.is_terminal, has_run=has_run)
     api_phase = pod.status.phase
     if api_phase in TERMINAL_PHASES:
         phase = api_phase  # pods do not leave a terminal phase
@@ -103,6 +105,10 @@ def generate_pod_status(pod: Pod, sandbox: Sandbox | None, inputs: PodInputs) ->
     if phase == old.phase:
         reason = old.reason or pod.status.reason
         message = old.message or pod.status.message
+    if inputs.past_deadline:
+        if api_phase not in TERMINAL_PHASES:
+            phase = "Failed"
+        reason, message = active_deadline.REASON, active_deadline.MESSAGE
     pod_ip = sandbox.ip if sandbox is not None else old.pod_ip
     return PodStatus(
         phase=phase,
@@ -153,6 +159,22 @@ def _container_status(
     old = next((each for each in before if each.name == spec.name), None)
     container = sandbox.find(spec.name) if sandbox is not None else None
     if container is None:
+        if inputs.restarting and old is not None and not isinstance(old.state, WaitingState):
+            return old._replace(
+                state=WaitingState(RESTARTING_ALL, REMOVED_MESSAGE),
+                last_state=TerminatedState(
+                    KILLED_EXIT_CODE, RESTARTING_ALL, REMOVED_MESSAGE, 0, 0, ""
+                ),
+                ready=False,
+                started=False,
+                restart_count=old.restart_count + 1,
+                image=spec.image,
+                image_id="",
+                container_id="",
+                allocated_json=b"",
+                resources_json=b"",
+                has_user=False,
+            )
         if old is not None and isinstance(old.state, TerminatedState):
             return old
         return ContainerStatus(
@@ -174,6 +196,10 @@ def _container_status(
     ready = ready and not inputs.untolerated and (not init or is_sidecar(spec))
     state: WaitingState | RunningState | TerminatedState
     last = container.last
+    if last is None and old is not None and old.container_id != container.id:
+        last = old.state if isinstance(old.state, TerminatedState) else old.last_state
+    elif last is None and old is not None:
+        last = old.last_state
     if running:
         state = _running_since(container.started_s)
     else:
@@ -202,68 +228,6 @@ def _container_status(
     )
 
 
-def _phase(
-    pod: Pod,
-    containers: tuple[ContainerStatus, ...],
-    inits: tuple[ContainerStatus, ...],
-    sandbox: Sandbox | None,
-    *,
-    is_terminal: bool,
-) -> str:
-    """Source: getPhase. Sidecars count while they run, but do not decide how the pod ends."""
-    pending, failed, sidecars = _count_inits(pod, inits)
-    if failed:
-        return "Failed"
-    counts = _count(pod, containers)
-    starting = sidecars.waiting and not _has_run(pod, sandbox)
-    if pending or starting or counts.waiting + sidecars.waiting:
-        return "Pending"
-    if counts.running + sidecars.running:
-        return "Running"
-    if not counts.stopped:
-        return "Pending"
-    if not is_terminal and counts.stopped != counts.final:
-        return "Running"  # at least one will be restarted
-    return "Succeeded" if counts.stopped == counts.succeeded else "Failed"
-
-
-def _count_inits(pod: Pod, inits: tuple[ContainerStatus, ...]) -> tuple[int, int, _Counts]:
-    """Return how many init containers are pending, how many failed for good, and the sidecars."""
-    pending = failed = running = waiting = 0
-    for spec, status in zip(pod.init_containers, inits, strict=True):
-        state = status.state
-        ended = status.last_state if isinstance(state, WaitingState) else state
-        if is_sidecar(spec):
-            running += isinstance(state, RunningState)
-            waiting += isinstance(state, WaitingState) and status.last_state is None
-        elif isinstance(ended, TerminatedState):
-            failed += bool(ended.exit_code) and not should_restart(spec, pod, ended.exit_code)
-        else:
-            pending += 1
-    return pending, failed, _Counts(running, waiting, 0, 0, 0)
-
-
-def _count(pod: Pod, containers: tuple[ContainerStatus, ...]) -> _Counts:
-    specs = {spec.name: spec for spec in pod.containers}
-    running = waiting = stopped = final = succeeded = 0
-    for status in containers:
-        state = status.state
-        ended = status.last_state if isinstance(state, WaitingState) else state
-        if isinstance(ended, TerminatedState):
-            stopped += 1
-            final += not should_restart(specs[status.name], pod, ended.exit_code)
-            succeeded += isinstance(state, TerminatedState) and not ended.exit_code
-        elif isinstance(state, RunningState):
-            running += 1
-        else:
-            waiting += 1
-    return _Counts(running, waiting, stopped, final, succeeded)
-
-
-def _has_run(pod: Pod, sandbox: Sandbox | None) -> bool:
-    return sandbox is not None and any(sandbox.find(spec.name) for spec in pod.containers)
-
-
 def _conditions(
     pod: Pod,
     sandbox: Sandbox | None,
@@ -286,7 +250,23 @@ def _conditions(
         shared_condition("Ready", *ready, 0, generation),
         shared_condition("ContainersReady", *containers_ready, 0, generation),
         shared_condition("PodScheduled", "True", "", "", 0, generation),
+        *_all_restarting(pod, sandbox, inputs, phase),
     )
+
+
+def _all_restarting(
+    pod: Pod, sandbox: Sandbox | None, inputs: PodInputs, phase: str
+) -> tuple[PodCondition, ...]:
+    """Source: GenerateAllContainersRestartingCondition; it has no observedGeneration."""
+    if not could_restart_all(pod):
+        return ()
+    if phase in TERMINAL_PHASES:
+        return (shared_condition(ALL_RESTARTING, "False", _FINAL_REASONS[phase], "", 0, 0),)
+    if not inputs.restarting or sandbox is None or not sandbox.containers:
+        return (shared_condition(ALL_RESTARTING, "False", "", "", 0, 0),)
+    reason = "RestartAllContainersStarted"
+    message = "container exited with restart policy rule"
+    return (shared_condition(ALL_RESTARTING, "True", reason, message, 0, 0),)
 
 
 def _unready(

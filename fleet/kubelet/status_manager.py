@@ -25,7 +25,8 @@ from fleet.effects import (
     SetTimer,
     Timer,
 )
-from fleet.kubelet.status_generate import OWNED_CONDITIONS, TERMINAL_PHASES, shared_condition
+from fleet.kubelet.pod_phase import TERMINAL_PHASES
+from fleet.kubelet.status_generate import OWNED_CONDITIONS, shared_condition
 from fleet.objects import Pod, PodCondition, PodStatus, PodUid, PodView
 
 SYNC_PERIOD_NS = 10 * NS_PER_S
