@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from fleet.distribution import Distribution, constant
+from fleet.script import expand
 from fleet.shell import FOR_EVER, NOWHERE, CommandRun, Surroundings, run_words
 
 __all__ = ["FOR_EVER", "CommandRun", "Outcome", "outcome_of_command", "run_of_command"]
@@ -31,7 +32,11 @@ def outcome_of_command(
     command: tuple[str, ...], args: tuple[str, ...], around: Surroundings | None = None
 ) -> Outcome | None:
     """Return how a command ends, or None when it is unknown or never ends."""
-    run = run_of_command(command, args) if around is None else run_words(command + args, around)
+    if around is None:
+        run = run_of_command(command, args)
+    else:
+        words = [expand(word, around.variables) for word in command + args]
+        run = run_words(words, around)
     return None if run.run_ns is None else Outcome(constant(run.run_ns), run.exit_code)
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple, NewType
 
 from fleet.admission_objects import NO_STATE, PLAIN, AdmissionSpec, NodeState
 from fleet.lifecycle_objects import PLAIN_LIFE, ContainerLifecycle
+from fleet.script import ScriptSpec
 
 PodUid = NewType("PodUid", str)
 
@@ -117,6 +118,7 @@ class ContainerSpec(NamedTuple):
     startup_probe: ProbeSpec | None = None
     readiness_probe: ProbeSpec | None = None
     liveness_probe: ProbeSpec | None = None
+    script: ScriptSpec | None = None  # what its command may look at, None if it does not
 
 
 class TokenSource(NamedTuple):
@@ -147,6 +149,7 @@ class VolumeSpec(NamedTuple):
     driver: str = ""  # of an inline csi volume
     mounted: bool = True  # by a container; kubelets skip a volume that none mounts
     block: bool = False  # as volumeDevices
+    host_path: str = ""
 
 
 class WaitingState(NamedTuple):

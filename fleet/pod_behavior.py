@@ -36,6 +36,7 @@ from fleet.probe_behavior import (
 )
 from fleet.quantity import parse_positive_duration
 from fleet.schema import Metadata, Spec
+from fleet.shell import Surroundings
 from fleet.usage import UNDECLARED, USAGE_ANNOTATIONS, Usage, UsageSpec, usage_with_annotations
 from fleet.volume_behavior import VolumeBehavior, VolumeBehaviorSpec, compile_volumes
 
@@ -214,9 +215,14 @@ class PodBehavior(NamedTuple):
         args: tuple[str, ...],
         u: float,
         attempt: int = 0,
+        around: Surroundings | None = None,
     ) -> Outcome | None:
-        """Return how a container ends: as declared, else as its command says; None: never."""
-        return self.container(name).outcome(u, attempt) or outcome_of_command(command, args)
+        """Return how a container ends: as declared, else as its command says; None: never.
+
+        A command may look at what is around it, and leave files there.
+        """
+        declared = self.container(name).outcome(u, attempt)
+        return declared or outcome_of_command(command, args, around)
 
 
 DEFAULT_BEHAVIOR = PodBehavior("default", PodSelector())

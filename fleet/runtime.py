@@ -30,6 +30,9 @@ from fleet.objects import (
 )
 from fleet.pod_addresses import AddressPool
 from fleet.pod_behavior import PodBehavior
+from fleet.script import NodeFiles
+from fleet.shell import Surroundings
+from fleet.surroundings import surroundings
 
 NEVER = 1 << 62
 BACKOFF_FIRST_NS = 10 * NS_PER_S
@@ -44,6 +47,7 @@ MESSAGE_MAX = 4096
 MESSAGE_LOG_MAX = 2048
 MESSAGE_LINES_MAX = 80
 ID_PREFIX = "containerd://"
+_STREAM_RANDOM = 0x9A4D
 _STREAM_OUTCOME = 0x0C0E
 _STREAM_AFTER = 0xAF7E
 _STREAM_START = 0x57A7
@@ -143,7 +147,7 @@ class Sandbox:
 class Runtime:
     """All sandboxes of one node."""
 
-    __slots__ = ("_draws", "_host_ip", "_node", "_pool", "_sandboxes")
+    __slots__ = ("_draws", "_files", "_host_ip", "_node", "_pool", "_sandboxes")
 
     def __init__(self, node: int, host_ip: str, pod_cidr: str, draws: Draws) -> None:
         self._node = node
@@ -151,6 +155,7 @@ class Runtime:
         self._draws = draws
         self._sandboxes: dict[PodUid, Sandbox] = {}
         self._pool = AddressPool(pod_cidr)
+        self._files: NodeFiles | None = None  # made when a script needs it
 
     def use_cidr(self, pod_cidr: str) -> None:
         """Give addresses out of another range from now on."""
@@ -299,6 +304,8 @@ class Runtime:
 
     def remove(self, uid: PodUid) -> None:
         """Forget a pod."""
+        if self._files is not None:
+            self._files.forget(uid)
         sandbox = self._sandboxes.pop(uid, None)
         if sandbox is not None and sandbox.ready:
             self._pool.free(sandbox.ip)
@@ -332,6 +339,16 @@ class Runtime:
             self.stop_sandbox(pod.uid)
         return True
 
+    def _around(self, pod: Pod, spec: ContainerSpec, container: Container) -> Surroundings | None:
+        """Return what the command of a container may look at, None if it does not."""
+        if spec.script is None:
+            return None
+        if self._files is None:
+            self._files = NodeFiles()
+        u = self.uniform(_STREAM_RANDOM, pod.uid, spec.name, container.attempt)
+        pod_ip = self._sandboxes[pod.uid].ip
+        return surroundings(self._files, pod, spec, pod_ip, self._host_ip, u)
+
     def _plan_exit(
         self,
         pod: Pod,
@@ -341,7 +358,8 @@ class Runtime:
         started_ns: int,
     ) -> None:
         u = self.uniform(_STREAM_OUTCOME, pod.uid, spec.name, container.attempt)
-        outcome = behavior.outcome(spec.name, spec.command, spec.args, u, container.attempt)
+        around = self._around(pod, spec, container)
+        outcome = behavior.outcome(spec.name, spec.command, spec.args, u, container.attempt, around)
         if outcome is not None:
             u = self.uniform(_STREAM_AFTER, pod.uid, spec.name, container.attempt)
             container.exit_ns = started_ns + outcome.after.sample(u)

@@ -35,6 +35,7 @@ from fleet.objects import (
 from fleet.wire.decode_admission import admission_spec, with_claim_names
 from fleet.wire.decode_lifecycle import container_lifecycle
 from fleet.wire.decode_probe import decode_probe
+from fleet.wire.decode_script import container_script
 from fleet.wire.decode_volumes import decode_volumes
 from fleet.wire.pod_resources import Demand, pod_resources, qos_class
 from fleet.wire.times import parse_rfc3339
@@ -294,6 +295,7 @@ def _container(obj: dict[str, Any]) -> ContainerSpec:
         startup_probe=decode_probe(obj, "startupProbe"),
         readiness_probe=decode_probe(obj, "readinessProbe"),
         liveness_probe=decode_probe(obj, "livenessProbe"),
+        script=share(container_script(obj)),
     )
 
 

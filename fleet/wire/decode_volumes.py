@@ -75,6 +75,7 @@ def _volume(obj: dict[str, Any], *, mounted: bool, block: bool) -> VolumeSpec:
         driver=source.get("driver", "") if kind == "csi" else "",
         mounted=mounted,
         block=block,
+        host_path=source.get("path", "") if kind == "hostPath" else "",
     )
 
 

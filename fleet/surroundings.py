@@ -1,0 +1,49 @@
+"""What the command of a container finds when it starts: its variables and its volumes.
+
+Source: pkg/kubelet/kubelet_pods.go, makeEnvironmentVariables, podFieldSelectorRuntimeValue.
+"""
+
+from fleet.objects import ContainerSpec, Pod, VolumeSpec
+from fleet.script import HOST, NodeFiles, VolumePlace, subscripted, variables_of
+from fleet.shell import Surroundings
+
+
+def surroundings(
+    files: NodeFiles, pod: Pod, spec: ContainerSpec, pod_ip: str, host_ip: str, draw: float
+) -> Surroundings:
+    """Return what a container finds around it; `draw` of [0, 1) seeds its random numbers."""
+    script = spec.script
+    assert script is not None, spec.name
+    places = {each.name: place for each in pod.volumes if (place := _place(pod, each))}
+    fields = {
+        "metadata.name": pod.name,
+        "metadata.namespace": pod.namespace,
+        "metadata.uid": pod.uid,
+        "spec.nodeName": pod.node_name,
+        "spec.serviceAccountName": pod.service_account,
+        "status.podIP": pod_ip,
+        "status.podIPs": pod_ip,
+        "status.hostIP": host_ip,
+        "status.hostIPs": host_ip,
+    }
+
+    def field(path: str) -> str | None:
+        found = subscripted(path)
+        if found is None:
+            return fields.get(path)
+        kind, key = found
+        return dict(pod.labels).get(key, "") if kind == "labels" else None
+
+    variables = variables_of(script, field)
+    return Surroundings(variables, files.view(script.mounts, places), draw)
+
+
+def _place(pod: Pod, volume: VolumeSpec) -> VolumePlace | None:
+    """Return where the files of a volume are, None when what it holds is unknown."""
+    if volume.kind == "emptyDir":
+        return VolumePlace((pod.uid, volume.name))
+    if volume.host_path:
+        return VolumePlace(HOST, volume.host_path)
+    if volume.claim:
+        return VolumePlace((f"claims of {pod.namespace}", volume.claim))
+    return None
