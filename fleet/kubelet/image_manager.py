@@ -31,6 +31,7 @@ from fleet.kubelet.image_list import arm_image_list
 from fleet.kubelet.pod_events import texts_of
 from fleet.objects import Pod, PodUid, WaitingState
 from fleet.quantity import format_duration
+from fleet.runtime import Sandbox
 
 BACKOFF_FIRST_NS = 10 * NS_PER_S
 BACKOFF_MAX_NS = 300 * NS_PER_S
@@ -282,6 +283,22 @@ class ImageManager:
         return _failed(
             reason, text, (Reason.FAILED, f'Failed to pull image "{pull.image}": {error}')
         )
+
+
+def adopt_images(
+    node: NodeId, pod: Pod, sandbox: Sandbox, env: Environment, now_ns: int, out: Outbox
+) -> None:
+    """Find the images of containers that a kubelet before us started."""
+    if env.light:
+        return
+    behavior = env.model.behavior_for(pod.labels, pod.namespace, pod.annotations)
+    for container in sandbox.containers:
+        spec = pod.find(container.name)
+        name = parse_image(spec.image).full_name if spec is not None else ""
+        if name and env.images.find(node, name) is None:
+            size = behavior.container(container.name).image.size_bytes or default_size(name)
+            env.images.add(node, name, size, now_ns)
+            arm_image_list(node, env, now_ns, out)
 
 
 def release_images(node: NodeId, pod: Pod, env: Environment, now_ns: int) -> None:

@@ -11,7 +11,7 @@ KillPod; kuberuntime_container.go, startContainer, killContainer.
 """
 
 import enum
-from collections.abc import Callable
+from typing import Protocol
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.effects import NodeId
@@ -43,6 +43,23 @@ PENDING_HOLD_NS = 1 * NS_PER_S
 POST_START_ERROR = "PostStartHookError"
 
 
+NO_PULL_SECRETS = (
+    "Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed."
+)
+
+
+class Objects(Protocol):
+    """Where the ConfigMaps and Secrets of pods are looked up: the volume manager."""
+
+    def missing(self, pod: Pod, spec: ContainerSpec) -> str:
+        """Say what the environment of a container lacks, "" for nothing."""
+        ...
+
+    def has_secret(self, pod: Pod, name: str) -> bool:
+        """Return whether a Secret that a pod refers to can be read."""
+        ...
+
+
 class Progress(enum.IntEnum):
     """How far a step came."""
 
@@ -54,10 +71,10 @@ class Progress(enum.IntEnum):
 class KubeRuntimeManager:
     """Starts and kills the containers of one node's pods.
 
-    `config_error` says what the environment of a container lacks ("" for nothing).
+    `objects` is asked for what the environment of a container, and a pull, need.
     """
 
-    __slots__ = ("_back_off", "_config_error", "images", "probes", "runtime")
+    __slots__ = ("_back_off", "_objects", "images", "probes", "runtime")
 
     def __init__(
         self,
@@ -65,10 +82,10 @@ class KubeRuntimeManager:
         host_ip: str,
         pod_cidr: str,
         draws: Draws,
-        config_error: Callable[[Pod, ContainerSpec], str],
+        objects: Objects,
     ) -> None:
         self._back_off = BackOff()
-        self._config_error = config_error
+        self._objects = objects
         self.images = ImageManager(node)
         self.probes: ProbeResults | None = None
         self.runtime = Runtime(node, host_ip, pod_cidr, draws)
@@ -143,6 +160,9 @@ class KubeRuntimeManager:
             self.kill_pod(worker, sandbox, turn)
             return Progress.WAIT
         worker.plan = actions.start
+        missing = self._missing_secrets(pod, turn)
+        if missing:
+            turn.event(pod, Reason.FAILED_PULL_SECRET, NO_PULL_SECRETS % ", ".join(missing))
         return self._kill_next(worker, Kills(actions.kill), turn)
 
     def _kill_next(self, worker: PodWorker, kills: Kills, turn: Turn) -> Progress:
@@ -227,11 +247,20 @@ class KubeRuntimeManager:
         worker.fail(exit_ns + wait_ns)
         return True
 
+    def _missing_secrets(self, pod: Pod, turn: Turn) -> list[str]:
+        """Return the pull secrets that cannot be read; `light` does not look.
+
+        Source: kubelet_pods.go, getPullSecretsForPod.
+        """
+        if not pod.pull_secrets or turn.env.light:
+            return []
+        return [name for name in pod.pull_secrets if not self._objects.has_secret(pod, name)]
+
     def _ensure_image(self, worker: PodWorker, spec: ContainerSpec, turn: Turn) -> Ensured:
         """Make sure that the image is there, or begin to pull it."""
         pod = worker.pod
         image = turn.behavior(pod).container(spec.name).image
-        has_secret = bool(pod.pull_secrets)
+        has_secret = len(pod.pull_secrets) > len(self._missing_secrets(pod, turn))
         wanted = Wanted(pod.uid, spec.image, spec.pull_policy, image, has_secret)
         return self.images.ensure(wanted, turn.env, turn.now_ns, turn.out)
 
@@ -260,7 +289,7 @@ class KubeRuntimeManager:
         pod = worker.pod
         spec = worker.plan[0]
         behavior = turn.behavior(pod)
-        error = "" if turn.env.light else self._config_error(pod, spec)
+        error = "" if turn.env.light else self._objects.missing(pod, spec)
         if error:
             self._fail_first(worker, StartFailure(CONFIG_ERROR, error), turn)
             return False

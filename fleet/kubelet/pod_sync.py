@@ -18,7 +18,7 @@ from fleet.effects import Milestone, NodeId, Report, SetTimer, Timer
 from fleet.kubelet import active_deadline
 from fleet.kubelet.active_deadline import deadline_ns, is_past_deadline
 from fleet.kubelet.events import OpenReason, Reason
-from fleet.kubelet.image_manager import release_images
+from fleet.kubelet.image_manager import adopt_images, release_images
 from fleet.kubelet.kuberuntime_manager import PENDING_HOLD_NS, KubeRuntimeManager, Progress
 from fleet.kubelet.pleg import Pleg
 from fleet.kubelet.pod_actions import ALL_RESTARTING, could_restart_all, should_restart_all
@@ -83,8 +83,7 @@ class PodSyncer:
         self.pleg = Pleg(node, draws)
         self.statuses = StatusManager(node, draws)
         self.volumes = VolumeManager(node, draws)
-        missing = self.volumes.missing
-        self.kuberuntime = KubeRuntimeManager(node, host_ip, pod_cidr, draws, missing)
+        self.kuberuntime = KubeRuntimeManager(node, host_ip, pod_cidr, draws, self.volumes)
         self.runtime: Runtime = self.kuberuntime.runtime
         self.probes = self.kuberuntime.probes = ProbeManager(node)
         self.devices: DeviceHealth | None = None  # only if the node has devices
@@ -101,6 +100,7 @@ class PodSyncer:
             sandbox = self.runtime.sandbox(pod.uid)
             assert sandbox is not None, pod.uid
             self.pleg.relist(pod.uid, sandbox)
+            adopt_images(self._node, pod, sandbox, env, turn.now_ns, turn.out)
             worker.seen_ns = -1
         sandbox = self.runtime.sandbox(pod.uid)
         if pod.status.phase in TERMINAL_PHASES and (sandbox is None or not sandbox.is_running()):
@@ -314,6 +314,8 @@ class PodSyncer:
             self.sync(worker, turn)
         if worker.stage is Stage.IDLE and worker.state is WorkerState.SYNC:
             self._watch_runtime(worker, turn)
+            if not turn.env.light and self.probes.is_resynced(worker.pod.uid):
+                self._requeue(worker, turn.now_ns + turn.env.model.sync_frequency_ns, turn)
 
     def _watch_runtime(self, worker: PodWorker, turn: Turn) -> None:
         """Arm the relist that will see the next change, if there will be one."""

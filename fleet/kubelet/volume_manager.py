@@ -26,6 +26,7 @@ from fleet.effects import (
     Timer,
     TokenRequest,
     WatchEvent,
+    WatchKind,
 )
 from fleet.kubelet.claim_volumes import AT_ONCE, CLAIM_KINDS, QUIET, ClaimVolume, ClaimVolumes
 from fleet.kubelet.environment import Environment
@@ -363,6 +364,10 @@ class VolumeManager:
             claims.reprocess(pod, out)
             due_ns = claims.plan_resync(pod.uid, env, now_ns)
             out.append(SetTimer(self._node, due_ns, Timer.VOLUMES, pod.uid))
+
+    def has_secret(self, pod: Pod, name: str) -> bool:
+        """Return whether a Secret that a pod refers to can be read. Source: GetSecret."""
+        return self.objects.exists(WatchKind.SECRET, pod.namespace, name)
 
     def missing(self, pod: Pod, spec: ContainerSpec) -> str:
         """Return why the environment of a container cannot be built, "" when it can."""
