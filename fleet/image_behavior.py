@@ -8,6 +8,7 @@ it is has a size that follows from its name.
 import enum
 import zlib
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Annotated, NamedTuple
 
 from pydantic import Field
@@ -97,10 +98,14 @@ DEFAULT_IMAGE = ImageBehavior()
 
 
 class ImagePullsSpec(Spec):
-    """The registry and the network of a kind of node."""
+    """The registry and the network of a kind of node.
+
+    `not_found` are patterns of whole names, such as `docker.io/library/*:404`.
+    """
 
     bandwidth: QuantityField | None = None
     latency: DistributionField | None = None
+    not_found: tuple[str, ...] = ()
 
     def compiled(self) -> "ImagePulls":
         """Return what the runtime reads."""
@@ -109,6 +114,7 @@ class ImagePullsSpec(Spec):
             bandwidth=max(bandwidth, 1),
             latency=LATENCY if self.latency is None else self.latency.compiled(),
             is_declared=self.bandwidth is not None or self.latency is not None,
+            not_found=self.not_found,
         )
 
 
@@ -122,6 +128,13 @@ class ImagePulls(NamedTuple):
     bandwidth: int = BANDWIDTH  # bytes per second
     latency: Distribution = LATENCY
     is_declared: bool = False
+    not_found: tuple[str, ...] = ()  # images that no registry has; * and ? as in a shell
+
+    def found(self, image: ImageBehavior, full_name: str) -> ImageBehavior:
+        """Return what is special about an image, now that the registry was asked for it."""
+        if image.error is None and any(fnmatchcase(full_name, each) for each in self.not_found):
+            return image._replace(error=PullError.NOT_FOUND, error_rate=1.0)
+        return image
 
     def duration_ns(self, image: ImageBehavior, size_bytes: int, u: float) -> int:
         """Return how long it takes to pull so many bytes; 0 bytes: only to ask the registry."""

@@ -108,10 +108,11 @@ class ImageManager:
 
         In fidelity light a pull takes no time and leaves no trace.
         """
-        behavior, policy = wanted.behavior, wanted.policy
         reference = parse_image(wanted.image)
         if reference.error:
             return _invalid_name(wanted.image, reference.error)
+        behavior = env.model.image_pulls.found(wanted.behavior, reference.full_name)
+        wanted, policy = wanted._replace(behavior=behavior), wanted.policy
         if env.light and behavior.error is None and policy != "Never":
             return READY
         settled = self._without_pull(wanted, reference, env, now_ns)
