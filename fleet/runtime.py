@@ -15,6 +15,7 @@ import enum
 import hashlib
 import zlib
 from collections.abc import Iterator
+from functools import lru_cache
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.command import run_of_command
@@ -462,12 +463,14 @@ def _container_id(uid: PodUid, name: str, attempt: int) -> str:
     return ID_PREFIX + digest.hexdigest()
 
 
+@lru_cache(maxsize=4096)
 def image_name(image: str) -> str:
     """Return how containerd spells an image: registry, library and tag written out."""
     found = parse_image(image)
     return image if found.error else found.full_name
 
 
+@lru_cache(maxsize=4096)
 def image_id(image: str) -> str:
     """Return the digest reference of an image, the same on every node."""
     return digest_name(image_name(image))

@@ -1,8 +1,11 @@
 """What the kubelets of one profile share: nothing here belongs to a single node."""
 
+from functools import lru_cache
+
 from fleet.clock import NS_PER_S, Draws
 from fleet.config import NodeModel
 from fleet.image_store import ImageStore
+from fleet.static_objects import NO_STATIC_PODS
 from fleet.volume_objects import CSIDriverView
 
 FAKE_TAINT_KEY = "fleet.emulator/fake"
@@ -17,6 +20,7 @@ class Environment:
         "images",
         "light",
         "model",
+        "static",
         "tolerate_key",
         "wall_offset_ns",
     )
@@ -30,6 +34,7 @@ class Environment:
         self.light = light  # fidelity `light`: no GETs, tokens, events
         self.tolerate_key = tolerate_key  # a pod that does not tolerate it never becomes Ready
         self.csi_drivers: dict[str, CSIDriverView] = {}  # as the watch of any node shows them
+        self.static = NO_STATIC_PODS  # as the profile's file and URL say
         self.wall_offset_ns = 0  # wall minus monotonic; the reactor keeps it
 
     def wall_ns(self, now_ns: int) -> int:
@@ -38,4 +43,10 @@ class Environment:
 
     def wall_s(self, now_ns: int) -> int:
         """Return the wall time in whole seconds, as API objects are stamped."""
-        return (now_ns + self.wall_offset_ns) // NS_PER_S
+        return _shared((now_ns + self.wall_offset_ns) // NS_PER_S)
+
+
+@lru_cache(maxsize=256)
+def _shared(wall_s: int) -> int:
+    """Return the one number of this second: each pod keeps several times."""
+    return wall_s

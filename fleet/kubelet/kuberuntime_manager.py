@@ -100,8 +100,7 @@ class KubeRuntimeManager:
         sandbox = self.runtime.sandbox(pod.uid)
         if sandbox is not None and sandbox.ready and restart_all:
             kills = containers_to_reset(pod, sandbox)
-            worker.restarts_all = True
-            return self._kill_next(worker, Kills(kills), turn)
+            return self._kill_next(worker, Kills(kills, resets=True), turn)
         if sandbox is not None and sandbox.ready:
             return self.plan(worker, turn)
         behavior = turn.behavior(pod)
@@ -138,7 +137,7 @@ class KubeRuntimeManager:
         if not self.is_stopped(worker, turn):
             return Progress.WAIT
         worker.had_actions = True
-        if worker.stage is Stage.STOP or worker.kills is None:
+        if worker.stage is Stage.STOP:
             return Progress.DONE
         return self._kill_next(worker, worker.kills, turn)
 
@@ -175,14 +174,14 @@ class KubeRuntimeManager:
             container = sandbox.find(kill.name)
             if container is None or container.state is not RunState.RUNNING:
                 continue
-            worker.kills = Kills(kills.left[at + 1 :], (*kills.done, kill.name))
+            done = (*kills.done, kill.name)
+            worker.kills = kills._replace(left=kills.left[at + 1 :], done=done)
             worker.stage = Stage.KILL
             turn.event(pod, Reason.KILLING, kill.message, pod.find(kill.name))
             grace_s = kill_grace_s(pod, kill)
             self._stop(worker, (container,), grace_s, turn)
             return Progress.WAIT
-        if worker.restarts_all:
-            worker.restarts_all = False
+        if kills.resets:
             worker.had_actions = True
             worker.pending = True
             self.runtime.remove_containers(pod.uid)
@@ -231,7 +230,7 @@ class KubeRuntimeManager:
         if old is None:
             return False
         exit_ns = old.exit_ns
-        if worker.kills is not None and spec.name in worker.kills.done:
+        if spec.name in worker.kills.done:
             if old.last is None:  # as of before the kill: nothing of this name had exited
                 return False
             exit_ns = old.last.finished_s * NS_PER_S - turn.env.wall_offset_ns
@@ -373,27 +372,30 @@ class KubeRuntimeManager:
         stops = stop_containers(
             self.runtime, pod, containers, behavior, grace_s, turn.now_ns, offset_ns
         )
-        worker.failed_hooks = stops.failed_hooks
+        worker.kills = worker.kills._replace(failed_hooks=stops.failed_hooks)
         self._wait_for_stop(worker, stops.end_ns, turn)
 
     def _wait_for_stop(self, worker: PodWorker, end_ns: int, turn: Turn) -> None:
         """Wait for the end of what is stopped, or for a hook that has failed by then."""
-        first_ns = min((at_ns for at_ns, _ in worker.failed_hooks), default=end_ns)
+        first_ns = min((at_ns for at_ns, _ in worker.kills.failed_hooks), default=end_ns)
         turn.wait(worker, min(end_ns, first_ns))
 
     def is_stopped(self, worker: PodWorker, turn: Turn) -> bool:
         """Report hooks that failed; tell whether all that was stopped has ended, else wait."""
         pod = worker.pod
-        for at_ns, name in worker.failed_hooks:
+        hooks = worker.kills.failed_hooks
+        for at_ns, name in hooks:
             if at_ns <= turn.now_ns:
                 spec = pod.find(name)
                 turn.event(pod, Reason.FAILED_PRE_STOP_HOOK, "PreStopHook failed", spec)
-        worker.failed_hooks = tuple(each for each in worker.failed_hooks if each[0] > turn.now_ns)
+        if hooks:
+            later = tuple(each for each in hooks if each[0] > turn.now_ns)
+            worker.kills = worker.kills._replace(failed_hooks=later)
         sandbox = self.runtime.sandbox(pod.uid)
         assert sandbox is not None, pod.uid
         self.runtime.advance(pod.uid, turn.now_ns, turn.env.wall_offset_ns)
         stopping = sandbox.containers
-        if worker.stage is Stage.KILL and worker.kills is not None:
+        if worker.stage is Stage.KILL:
             stopping = tuple(each for each in stopping if each.name == worker.kills.done[-1])
         end_ns = max(
             (each.exit_ns for each in stopping if each.state is RunState.RUNNING), default=0

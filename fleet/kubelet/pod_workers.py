@@ -52,8 +52,13 @@ RUNTIME_STAGES = frozenset((Stage.SANDBOX, Stage.PULL, Stage.START, Stage.KILL, 
 class Kills(NamedTuple):
     """The containers that the running sync kills, one after another."""
 
-    left: tuple[ContainerKill, ...]
+    left: tuple[ContainerKill, ...] = ()
     done: tuple[str, ...] = ()
+    failed_hooks: tuple[tuple[int, str], ...] = ()  # preStop hooks: when, of whom
+    resets: bool = False  # then all containers are removed
+
+
+NO_KILLS = Kills()
 
 
 class Rejection(NamedTuple):
@@ -91,7 +96,6 @@ class PodWorker:
 
     __slots__ = (
         "due_ns",
-        "failed_hooks",
         "fresh",
         "grace_s",
         "had_actions",
@@ -104,7 +108,6 @@ class PodWorker:
         "reasons",
         "registered",
         "removed",
-        "restarts_all",
         "retry_ns",
         "seen_ns",
         "stage",
@@ -130,9 +133,7 @@ class PodWorker:
         self.last_sync_ns = 0
         self.sync_ns = 0  # when the work queue calls for a sync, 0 for never
         self.due_ns = 0  # when `stage` is over, else when the runtime is to be looked at
-        self.restarts_all = False  # this sync removes all containers
-        self.kills: Kills | None = None
-        self.failed_hooks: tuple[tuple[int, str], ...] = ()  # preStop hooks: when, of whom
+        self.kills = NO_KILLS
         self.plan: tuple[ContainerSpec, ...] = ()  # the containers that this sync still starts
         self.reasons: dict[str, WaitingState] | None = None  # the reason cache
 
@@ -219,7 +220,7 @@ class PodWorker:
         self.fresh = relisted
         self.had_actions = False
         self.retry_ns = 0
-        self.kills = None
+        self.kills = NO_KILLS
 
     def _shorten(self, override_s: int | None = None) -> bool:
         grace_s = effective_grace_s(self.grace_s, self.pod, override_s)

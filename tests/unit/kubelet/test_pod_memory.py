@@ -2,6 +2,7 @@
 
 import gc
 import tracemalloc
+from dataclasses import replace
 
 import orjson
 import pytest
@@ -26,7 +27,7 @@ def body(index: int) -> bytes:
             {
                 "name": "c",
                 "image": "nginx:1",
-                "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}},
+                "resources": {"requests": {"cpu": "1m", "memory": "16Mi"}},
                 "volumeMounts": [{"name": token, "readOnly": True, "mountPath": MOUNT}],
             }
         ],
@@ -49,6 +50,7 @@ def body(index: int) -> bytes:
 @pytest.mark.parametrize("light", [True, False])
 def test_a_running_pod_fits_its_budget(light: bool) -> None:  # noqa: FBT001
     world = World(light=light)
+    world.env.model = replace(world.env.model, pods_max=PODS)
     world.loop.pod_cidr = "10.244.0.0/16"
     bodies = [body(index) for index in range(PODS)]
     gc.collect()
