@@ -29,6 +29,9 @@ KINDS = {
     "leases": ("coordination.k8s.io/v1", "Lease"),
     "csinodes": ("storage.k8s.io/v1", "CSINode"),
     "csidrivers": ("storage.k8s.io/v1", "CSIDriver"),
+    "volumeattachments": ("storage.k8s.io/v1", "VolumeAttachment"),
+    "persistentvolumes": ("v1", "PersistentVolume"),
+    "persistentvolumeclaims": ("v1", "PersistentVolumeClaim"),
     "runtimeclasses": ("node.k8s.io/v1", "RuntimeClass"),
 }
 

@@ -63,7 +63,7 @@ class Step(enum.IntEnum):
 class ClaimVolume:
     """One volume of one pod that stands behind a claim."""
 
-    __slots__ = ("claim", "claim_uid", "due_ns", "error", "labels", "step", "view", "volume")
+    __slots__ = ("claim", "claim_uid", "due_ns", "error", "step", "view", "volume")
 
     def __init__(self, pod: Pod, volume: VolumeSpec) -> None:
         self.volume = volume
@@ -71,7 +71,6 @@ class ClaimVolume:
         self.claim_uid = ""
         self.step = Step.CLAIM
         self.view: VolumeView | None = None
-        self.labels: dict[str, str] | None = None  # of the node, while the volume is attached
         self.error = ""  # of an answer, for the next attempt; or why the populator failed
         self.due_ns = 0  # the next attempt, 0 while something else is awaited
 
@@ -128,6 +127,7 @@ class ClaimVolumes:
         for each in self._pods.get(pod.uid, ()):
             if each.step is Step.FAILED:
                 each.step = Step.CLAIM
+                each.error = ""
                 each.due_ns = AT_ONCE
             elif each.step > Step.FAILED:
                 self._get(pod, each, Op.GET_CLAIM, each.claim, out, Step.REFRESH)
@@ -261,7 +261,7 @@ class ClaimVolumes:
         assert isinstance(node, NodeView), reply
         assert view is not None, each.claim
         if view.unique_name in node.volumes_attached:
-            each.labels = node.labels
+            self.labels = node.labels
             each.step = Step.MOUNT
         else:
             each.step = Step.SIZE
@@ -334,8 +334,7 @@ class ClaimVolumes:
         """Begin to mount. Source: GenerateMountVolumeFunc."""
         view = each.view
         assert view is not None, each.claim
-        labels = each.labels or self.labels
-        if labels is not None and not view.fits(labels):
+        if self.labels is not None and not view.fits(self.labels):
             return (
                 f'MountVolume.NodeAffinity check failed for volume "{each.name}" : '
                 "no matching NodeSelectorTerms"

@@ -62,6 +62,11 @@ def pod_json(name: str, node: str = "", **spec: object) -> Object:
     for field in ("command", "startupProbe", "readinessProbe", "livenessProbe"):
         if field in spec:
             container[field] = spec.pop(field)
+    volumes = [{"name": "kube-api-access-9zkmg", "projected": {"sources": [token, root]}}]
+    volumes += spec.pop("volumes", [])  # type: ignore[arg-type, operator]
+    container["volumeMounts"] = [
+        {"name": each["name"], "mountPath": f"/{each['name']}"} for each in volumes
+    ]
     meta: Object = {"labels": {"app": name.partition("-")[0]}}
     if "annotations" in spec:
         meta["annotations"] = spec.pop("annotations")
@@ -69,7 +74,7 @@ def pod_json(name: str, node: str = "", **spec: object) -> Object:
     return {
         "metadata": meta,
         "spec": {
-            "volumes": [{"name": "kube-api-access-9zkmg", "projected": {"sources": [token, root]}}],
+            "volumes": volumes,
             "containers": [container],
             "restartPolicy": "Always",
             "terminationGracePeriodSeconds": 30,

@@ -1,0 +1,284 @@
+"""Claims from bind to unmount in virtual time: what is read, what is waited for, what is said."""
+
+import pytest
+from fakes import SimApiServer
+from simulation import Simulation, model_of
+
+from fleet.volume_objects import attachment_name
+
+DRIVER = "csi.example.com"
+UNIQUE = f"kubernetes.io/csi/{DRIVER}^vol-1"
+ATTACHMENT = attachment_name("vol-1", DRIVER, "n-0")
+DATA = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
+MODEL = model_of(csiDrivers=[{"name": DRIVER, "allocatableCount": 8}])
+
+
+def claim(server: SimApiServer, phase: str = "Bound") -> None:
+    """Store the claim `data` and its volume `pv-1`."""
+    spec = {"volumeName": "pv-1"} if phase == "Bound" else {}
+    obj = {"spec": spec, "status": {"phase": phase}}
+    stored = server.create(("persistentvolumeclaims", "default", "data"), obj)
+    assert stored is not None
+    uid = stored.obj["metadata"]["uid"]
+    csi = {"driver": DRIVER, "volumeHandle": "vol-1"}
+    server.create(
+        ("persistentvolumes", "", "pv-1"), {"spec": {"csi": csi, "claimRef": {"uid": uid}}}
+    )
+
+
+def attach(sim: Simulation) -> None:
+    """Do what attach-detach controller and external attacher do."""
+    attachment = {"spec": {"attacher": DRIVER}, "status": {"attached": True}}
+    sim.server.create(("volumeattachments", "", ATTACHMENT), attachment)
+    volumes = [{"name": UNIQUE, "devicePath": ""}]
+    sim.server.update("nodes", "n-0", {"status": {"volumesAttached": volumes}})
+
+
+def started() -> Simulation:
+    sim = Simulation(model=MODEL)
+    sim.run_for(seconds=60)
+    return sim
+
+
+def reads(sim: Simulation, since_s: float) -> list[str]:
+    """Return what was read for volumes, in order."""
+    found = []
+    for each in sim.calls(verb="GET", since_s=since_s):
+        resource = each.path.split("/")[-2]
+        if resource.startswith(("persistent", "volumeatt", "nodes")):
+            found.append(resource)
+    return found
+
+
+def mount_events(sim: Simulation) -> dict[str, int]:
+    return {
+        each["message"]: each["count"]
+        for each in sim.server.all("events")
+        if each["reason"] == "FailedMount"
+    }
+
+
+def test_a_claim_is_reported_attached_and_mounted() -> None:
+    sim = started()
+    claim(sim.server)
+    since_s = sim.now_s
+    sim.create_pod("db", volumes=[DATA])
+    sim.run_for(seconds=11)
+    status = sim.server.get("nodes", "n-0")["status"]
+    assert status["volumesInUse"] == [UNIQUE]  # at the tick after the claim was read
+    assert reads(sim, since_s) == ["persistentvolumeclaims", "persistentvolumes"]
+    assert sim.phase("db") == "Pending"
+    attach(sim)
+    sim.run_for(seconds=3)
+    assert sim.phase("db") == "Running"
+    assert reads(sim, since_s)[2:] == [
+        "persistentvolumeclaims",
+        "nodes",
+        "volumeattachments",
+        "volumeattachments",
+        "volumeattachments",
+    ]
+    assert mount_events(sim) == {}
+
+
+def test_volumes_in_use_end_with_the_pod() -> None:
+    sim = started()
+    claim(sim.server)
+    sim.create_pod("db", volumes=[DATA])
+    sim.run_for(seconds=11)
+    attach(sim)
+    sim.run_for(seconds=10)
+    sim.server.delete_pod("db", grace_s=1)
+    sim.run_for(seconds=20)
+    assert sim.phase("db") == ""
+    assert not sim.server.get("nodes", "n-0")["status"].get("volumesInUse")
+    kubelet = sim.reactor.entries[0].kubelet
+    assert kubelet is not None
+    assert kubelet.sync_loop is None
+
+
+def test_claims_of_a_running_pod_are_read_again_at_each_resync() -> None:
+    sim = started()
+    claim(sim.server)
+    sim.create_pod("db", volumes=[DATA])
+    sim.run_for(seconds=11)
+    attach(sim)
+    sim.run_for(seconds=5)
+    since_s = sim.now_s
+    sim.run_for(seconds=900)
+    found = reads(sim, since_s)
+    assert 10 <= found.count("persistentvolumeclaims") <= 15  # each 60 to 90 s
+    assert found.count("persistentvolumes") == found.count("persistentvolumeclaims")
+    assert "nodes" not in found
+
+
+@pytest.mark.parametrize(
+    ("phase", "error"),
+    [
+        ("Pending", "error processing PVC default/data: PVC is not bound"),
+        ("", "error processing PVC default/data: failed to fetch PVC from API server: NotFound"),
+    ],
+)
+def test_a_claim_that_is_no_good_fails_the_sync_until_it_is(phase: str, error: str) -> None:
+    sim = started()
+    if phase:
+        claim(sim.server, phase)
+    sim.create_pod("db", volumes=[DATA])
+    sim.run_for(seconds=2)
+    text = (
+        "Unable to attach or mount volumes: unmounted volumes=[data], unattached volumes=[], "
+        f"failed to process volumes=[data]: {error}"
+    )
+    assert mount_events(sim) == {text: 1}
+    sim.run_for(seconds=16)  # 10 s x U[1, 1.5], at the next second
+    assert mount_events(sim) == {text: 2}
+    if phase:
+        sim.server.remove(("persistentvolumeclaims", "default", "data"))
+        sim.server.remove(("persistentvolumes", "", "pv-1"))
+    claim(sim.server)
+    sim.run_for(seconds=27)
+    attach(sim)
+    sim.run_for(seconds=3)
+    assert sim.phase("db") == "Running"
+
+
+def test_a_wait_for_attach_times_out_without_an_event_and_goes_on() -> None:
+    sim = started()
+    claim(sim.server)
+    since_s = sim.now_s
+    sim.create_pod("db", volumes=[DATA])
+    sim.run_for(seconds=150)
+    assert mount_events(sim) == {}
+    assert reads(sim, since_s).count("persistentvolumeclaims") == 2  # one for each sync
+    attach(sim)
+    sim.run_for(seconds=20)
+    assert sim.phase("db") == "Running"
+
+
+def test_a_driver_that_is_not_on_the_node_fails_to_mount() -> None:
+    sim = Simulation()
+    sim.run_for(seconds=60)
+    claim(sim.server)
+    sim.create_pod("db", volumes=[DATA])
+    sim.run_for(seconds=11)
+    attach(sim)
+    sim.run_for(seconds=4)
+    [text] = mount_events(sim)
+    assert text == (
+        'MountVolume.MountDevice failed for volume "pv-1" : kubernetes.io/csi: attacher.MountDevice'
+        " failed to create newCsiDriverClient: driver name csi.example.com not found in the list "
+        "of registered CSI drivers"
+    )
+
+
+def test_what_mounting_costs_and_refuses_is_declared_by_the_pod() -> None:
+    sim = started()
+    claim(sim.server)
+    notes = {"fleet.emulator/mount-delay": "30s"}
+    sim.create_pod("slow", volumes=[DATA], annotations=notes)
+    sim.run_for(seconds=11)
+    attach(sim)
+    sim.run_for(seconds=29)
+    assert sim.phase("slow") == "Pending"
+    sim.run_for(seconds=4)
+    assert sim.phase("slow") == "Running"
+    notes = {"fleet.emulator/mount-error": "no such device"}
+    sim.create_pod("bad", volumes=[DATA], annotations=notes)
+    sim.run_for(seconds=5)
+    error = "rpc error: code = Internal desc = no such device"
+    assert list(mount_events(sim)) == [f'MountVolume.SetUp failed for volume "pv-1" : {error}']
+    assert sim.phase("bad") == "Pending"
+
+
+def test_a_volume_stays_in_use_until_its_last_pod_is_gone() -> None:
+    sim = started()
+    claim(sim.server)
+    for name in ("one", "two"):
+        sim.create_pod(name, volumes=[DATA])
+    sim.run_for(seconds=11)
+    attach(sim)
+    sim.run_for(seconds=5)
+    sim.server.delete_pod("one", grace_s=1)
+    sim.run_for(seconds=30)
+    assert sim.server.get("nodes", "n-0")["status"]["volumesInUse"] == [UNIQUE]
+    sim.server.delete_pod("two", grace_s=1)
+    sim.run_for(seconds=30)
+    assert not sim.server.get("nodes", "n-0")["status"].get("volumesInUse")
+
+
+def test_a_volume_that_does_not_belong_here_is_refused() -> None:
+    sim = started()
+    claim(sim.server)
+    expression = {"key": "disk", "operator": "In", "values": ["fast"]}
+    terms = [{"matchExpressions": [expression]}]
+    affinity = {"required": {"nodeSelectorTerms": terms}}
+    sim.server.update("persistentvolumes", "pv-1", {"spec": {"nodeAffinity": affinity}})
+    sim.create_pod("db", volumes=[DATA])
+    sim.run_for(seconds=11)
+    attach(sim)
+    sim.run_for(seconds=3)
+    assert list(mount_events(sim)) == [
+        'MountVolume.NodeAffinity check failed for volume "pv-1" : no matching NodeSelectorTerms'
+    ]
+    sim.server.update("nodes", "n-0", {"metadata": {"labels": {"disk": "fast"}}})
+    sim.run_for(seconds=120)
+    assert sim.phase("db") == "Running"
+
+
+def test_a_config_map_that_goes_is_missed_at_the_next_resync() -> None:
+    sim = started()
+    sim.server.create(("configmaps", "default", "cfg"), {"data": {"a": "1"}})
+    sim.create_pod("web", volumes=[{"name": "cfg", "configMap": {"name": "cfg"}}])
+    sim.run_for(seconds=5)
+    assert sim.phase("web") == "Running"
+    sim.server.remove(("configmaps", "default", "cfg"))
+    sim.run_for(seconds=100)
+    text = 'MountVolume.SetUp failed for volume "cfg" : configmap "cfg" not found'
+    assert list(mount_events(sim)) == [text]
+    sim.server.create(("configmaps", "default", "cfg"), {"data": {"a": "1"}})
+    sim.run_for(seconds=130)
+    count = mount_events(sim)[text]
+    sim.run_for(seconds=300)
+    assert mount_events(sim)[text] == count
+    assert sim.phase("web") == "Running"
+
+
+def test_an_immutable_object_is_watched_until_it_was_read() -> None:
+    sim = started()
+    sim.server.create(("configmaps", "default", "cfg"), {"immutable": True})
+    watches = sim.server.open_watches
+    sim.create_pod("web", volumes=[{"name": "cfg", "configMap": {"name": "cfg"}}])
+    sim.run_for(seconds=5)
+    assert sim.phase("web") == "Running"
+    assert sim.server.open_watches == watches + 1  # kube-root-ca.crt
+    sim.server.delete_pod("web", grace_s=1)
+    sim.run_for(seconds=20)
+    assert sim.server.open_watches == watches
+
+
+def test_drivers_are_published_like_plug_ins() -> None:
+    sim = started()
+    driver = {"name": DRIVER, "nodeID": "n-0", "topologyKeys": None, "allocatable": {"count": 8}}
+    assert sim.server.get("csinodes", "n-0")["spec"]["drivers"] == [driver]
+    notes = sim.server.get("nodes", "n-0")["metadata"]["annotations"]
+    assert notes["csi.volume.kubernetes.io/nodeid"] == '{"csi.example.com":"n-0"}'
+
+
+def test_what_a_kubelet_before_us_left_in_use_is_taken_back() -> None:
+    sim = started()
+    sim.server.update("nodes", "n-0", {"status": {"volumesInUse": [UNIQUE]}})
+    sim.run_for(seconds=11)
+    assert not sim.server.get("nodes", "n-0")["status"].get("volumesInUse")
+    kubelet = sim.reactor.entries[0].kubelet
+    assert kubelet is not None
+    assert kubelet.sync_loop is None
+
+
+def test_light_nodes_take_a_pod_with_a_claim_as_it_is() -> None:
+    sim = Simulation(light=True, model=MODEL)
+    sim.run_for(seconds=60)
+    claim(sim.server)
+    sim.create_pod("db", volumes=[DATA])
+    sim.run_for(seconds=3)
+    assert sim.phase("db") == "Running"
+    assert sim.calls(verb="GET", path="persistentvolume") == []
