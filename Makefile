@@ -4,10 +4,10 @@ NODES ?= 5000
 ARGS ?=
 BIN := .venv/bin
 
-.PHONY: help setup spawn test lint types unit sim e2e bench format clean
+.PHONY: help setup spawn test lint types unit sim e2e conformance bench format clean
 
 help:  ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 .venv/.stamp: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fleet needs Python 3.11 or newer")'
@@ -28,12 +28,16 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 unit: setup
-	$(BIN)/pytest tests/unit tests/wire
+	$(BIN)/pytest tests/unit tests/wire tests/conformance
 sim: setup
 	$(BIN)/pytest tests/sim
 e2e: setup
 	$(BIN)/fleet controlplane build
 	$(BIN)/pytest tests/e2e
+
+conformance: setup  ## the Kubernetes project's own tests of its workload controllers
+	$(BIN)/fleet controlplane build
+	$(BIN)/python tests/conformance/conformance.py $(ARGS)
 
 bench: setup  ## measure 5,000 nodes in both fidelities
 	$(BIN)/python -m tests.bench
