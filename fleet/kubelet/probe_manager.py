@@ -113,10 +113,11 @@ class ProbeManager:
         """
         probes = self._pods.get(pod.uid)
         if probes is not None:
+            regular = {spec.name for spec in pod.containers}
             probes.workers = tuple(
                 worker
                 for worker in probes.workers
-                if worker.kind is ProbeKind.READINESS or worker.spec not in pod.containers
+                if worker.kind is ProbeKind.READINESS or worker.spec.name not in regular
             )
 
     def remove_pod(self, uid: PodUid) -> None:
@@ -145,6 +146,20 @@ class ProbeManager:
         probes = self._pods.get(uid)
         worker = probes.find(ProbeKind.STARTUP, spec.name) if probes is not None else None
         return _result(worker, container) is ProbeResult.SUCCESS
+
+    def is_resynced(self, uid: PodUid) -> bool:
+        """Return whether the next resync of a pod would find something to do.
+
+        That is so while a container has started and is not ready: its probe is triggered then.
+        """
+        probes = self._pods.get(uid)
+        return probes is not None and any(
+            worker.kind is ProbeKind.READINESS
+            and worker.is_live
+            and not worker.is_new
+            and worker.result is not ProbeResult.SUCCESS
+            for worker in probes.workers
+        )
 
     def update_pod_status(
         self, pod: Pod, sandbox: Sandbox | None, old: PodStatus, turn: Turn
@@ -255,8 +270,7 @@ class ProbeManager:
         if view is None or view.container_id != worker.container_id:
             return updates
         if worker.is_new:
-            is_init = worker.spec in pod.init_containers
-            worker.begin_container(view, self.start_ns, turn, is_sidecar=is_init)
+            worker.begin_container(view, self.start_ns, turn)
             if worker.result is not None and worker.kind is not ProbeKind.LIVENESS:
                 updates.append(_update(worker, worker.result))
         is_unwanted = view.started is (worker.kind is ProbeKind.STARTUP)
@@ -265,7 +279,7 @@ class ProbeManager:
         attempt = worker.attempt(pod.uid, tick_ns, turn)
         event = probe_event(worker.kind, worker.probe, attempt, pod_ip)
         if event is not None:
-            turn.event(pod, *event, worker.spec)
+            turn.event(pod, *event, pod.find(worker.spec.name) or worker.spec)
         if worker.take(attempt) and worker.result is not None:
             updates.append(_update(worker, worker.result))
         return updates

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
 from fleet.distribution import Shape
+from fleet.kubelet.pod_actions import is_sidecar
 from fleet.kubelet.prober import run_probe
 from fleet.kubelet.turn import Turn
 from fleet.objects import ContainerSpec, PodUid, ProbeSpec
@@ -130,7 +131,7 @@ class ProbeWorker:
         self.on_hold = False
         self.is_new = True
 
-    def begin_container(self, view: View, start_ns: int, turn: Turn, *, is_sidecar: bool) -> None:
+    def begin_container(self, view: View, start_ns: int, turn: Turn) -> None:
         """Set the initial result of a container, unless a kubelet before us started it.
 
         A sidecar that had started then keeps that.
@@ -138,7 +139,7 @@ class ProbeWorker:
         self.is_new = False
         if not was_started_before(view.started_s, start_ns, turn):
             self.result = INITIAL[self.kind]
-        elif self.kind is ProbeKind.STARTUP and is_sidecar and view.started:
+        elif self.kind is ProbeKind.STARTUP and is_sidecar(self.spec) and view.started:
             self.result = ProbeResult.SUCCESS
 
     def can_probe(self, view: View | None) -> bool:

@@ -7,6 +7,7 @@ Differs: housekeeping does not tick; a worker whose pod is gone is dropped when 
 """
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from fleet.effects import (
     ApiCall,
@@ -26,6 +27,7 @@ from fleet.kubelet.events import EventRecorder
 from fleet.kubelet.node_shutdown import NodeShutdown
 from fleet.kubelet.pod_admission import PodAdmission
 from fleet.kubelet.pod_config import PodConfig, PodOp, PodUpdate
+from fleet.kubelet.pod_manager import PodManager
 from fleet.kubelet.pod_sync import PodSyncer
 from fleet.kubelet.pod_workers import PodWorker, WorkerState
 from fleet.kubelet.resource_monitor import (
@@ -33,12 +35,16 @@ from fleet.kubelet.resource_monitor import (
     declares_usage,
     images_need_monitor,
 )
+from fleet.kubelet.static_pods import StaticPodSync, is_over
 from fleet.kubelet.turn import Turn
 from fleet.objects import EventType, NodeView, Pod, PodStatus, PodUid
 from fleet.runtime import image_name
+from fleet.static_objects import StaticPod
 
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 VOLUME_OPS = frozenset((Op.GET_CLAIM, Op.GET_VOLUME, Op.GET_ATTACHMENT, Op.GET_NODE_ATTACHED))
+_LOOP_TIMERS = frozenset((Timer.EVICTION, Timer.HOUSEKEEPING, Timer.STATUS_SYNC))
+MIRROR_OPS = frozenset((Op.CREATE_MIRROR_POD, Op.DELETE_MIRROR_POD))
 STARTED_PHASES = frozenset(("Running", "Succeeded"))
 
 
@@ -55,15 +61,18 @@ class SyncLoop:
         "monitor",
         "name",
         "network_error",
+        "node_uid",
         "pod_cidr",
         "started_ns",
+        "statics",
     )
 
     def __init__(self, node: NodeId, name: str, host_ip: str) -> None:
         self.name = name
         self.pod_cidr = ""  # the Node's, once it has one
         self.network_error = ""  # why only pods with hostNetwork can be synced
-        self.started_ns = -1 << 62  # when the kubelet began; long ago
+        self.node_uid = ""  # as the informer shows the Node
+        self.statics: StaticPodSync | None = None  # only with static pods or mirrors
         self._node = node
         self._host_ip = host_ip
         self._config = PodConfig()
@@ -88,7 +97,12 @@ class SyncLoop:
             pod = event.record
             assert pod is None or isinstance(pod, Pod), event
             for update in self._config.on_event(event.type, pod):
-                self._on_update(update, syncer, turn)
+                if update.pod.is_mirror:
+                    self._statics(env).on_mirror(update, syncer, turn)
+                else:
+                    self._on_update(update, syncer, turn)
+            if self.statics is not None and event.type is EventType.SYNCED:
+                self.statics.api_ready = True
         else:
             self._on_volumes(syncer.volumes.on_object_event(event), syncer, turn)
             if event.type is EventType.DELETED:
@@ -113,13 +127,8 @@ class SyncLoop:
         """Take a timer that is due; one that nobody waits for any more is ignored."""
         turn = Turn(self._node, env, recorder, now_ns, out)
         syncer = self._syncer_for(env)
-        if timer is Timer.EVICTION:
-            self._on_eviction_timer(syncer, turn)
-        elif timer is Timer.STATUS_SYNC:
-            for uid in syncer.statuses.suspects(now_ns):
-                pod = self._config.get(uid)
-                if pod is not None:
-                    syncer.statuses.reconcile(pod)
+        if timer in _LOOP_TIMERS:
+            self._on_loop_timer(timer, syncer, turn)
         else:
             worker = self._workers.get(PodUid(key))
             if worker is None:
@@ -134,12 +143,26 @@ class SyncLoop:
                 if syncer.volumes.is_due(worker.pod.uid, now_ns):
                     syncer.on_volumes(worker, turn)
                 syncer.volumes.on_timer(worker.pod, env, now_ns, out)
-            self._drop_if_done(worker, syncer)
+            self._drop_if_done(worker, syncer, turn)
             if timer is not Timer.VOLUMES and (
                 self.monitor is not None or images_need_monitor(env, self._node)
             ):
                 self._watch_usage(syncer, turn)
         self._send_statuses(syncer, turn)
+
+    def _on_loop_timer(self, timer: Timer, syncer: PodSyncer, turn: Turn) -> None:
+        """Take a timer that is about no single pod."""
+        if timer is Timer.EVICTION:
+            self._on_eviction_timer(syncer, turn)
+        elif timer is Timer.HOUSEKEEPING:
+            if self.statics is not None:
+                update = partial(self._on_update, syncer=syncer, turn=turn)
+                self.statics.clean_up(update, self._workers, syncer, turn)
+        else:
+            for uid in syncer.statuses.suspects(turn.now_ns):
+                pod = self._api_pod(uid)
+                if pod is not None:
+                    syncer.statuses.reconcile(pod)
 
     def on_reply(
         self,
@@ -157,6 +180,9 @@ class SyncLoop:
         if call.op is Op.CREATE_TOKEN:
             if worker is not None and worker.state is WorkerState.SYNC:
                 self._on_token(worker, call, reply, syncer, turn)
+        elif call.op in MIRROR_OPS:
+            if self.statics is not None:
+                self.statics.on_reply(call, reply, turn)
         elif call.op in VOLUME_OPS:
             if worker is not None and worker.state is WorkerState.SYNC:
                 self._tell_labels(syncer)
@@ -236,6 +262,26 @@ class SyncLoop:
                 syncer.sync(worker, turn)
         self._send_statuses(syncer, turn)
 
+    def on_node_uid(self, uid: str, out: Outbox) -> None:
+        """Learn the uid of the Node, "" while there is none: the owner of mirror pods."""
+        self.node_uid = uid
+        if self.statics is not None:
+            self.statics.on_node_uid(uid, out)
+
+    def on_static_pods(
+        self, key: str, env: Environment, recorder: EventRecorder, now_ns: int, out: Outbox
+    ) -> None:
+        """Look at the static pods of the profile; with a full name, try its mirror again."""
+        turn = Turn(self._node, env, recorder, now_ns, out)
+        syncer = self._syncer_for(env)
+        statics = self._statics(env)
+        if key:
+            statics.manager.on_retry(key, now_ns, out)
+        else:
+            update = partial(self._on_update, syncer=syncer, turn=turn)
+            statics.take(update, self._workers, turn)
+        self._send_statuses(syncer, turn)
+
     def workers(self) -> Iterable[PodWorker]:
         """Return the workers of this node's pods."""
         return self._workers.values()
@@ -259,6 +305,8 @@ class SyncLoop:
     def is_idle(self) -> bool:
         """Return whether no pod is left, and no volume that the Node shows in use."""
         if self._workers or len(self._config):
+            return False
+        if self.statics is not None and not self.statics.is_idle():
             return False
         if self.monitor is not None and not self.monitor.is_idle:
             return False
@@ -309,6 +357,22 @@ class SyncLoop:
         self._syncer.devices = self.admission.devices
         return self._syncer
 
+    def _statics(self, env: Environment) -> StaticPodSync:
+        """Return the side of static pods and mirrors, made on first use."""
+        if self.statics is None:
+            manager = PodManager(self._node, self.name, env.draws)
+            manager.node_uid = self.node_uid
+            is_late = not (env.model.static_pod_path or env.model.static_pod_url)
+            self.statics = StaticPodSync(manager, api_ready=is_late)
+        return self.statics
+
+    def _api_pod(self, uid: PodUid) -> Pod | None:
+        """Return a pod as the API shows it: a static pod's is its mirror."""
+        pod = self._config.get(uid)
+        if pod is None and self.statics is not None:
+            return self.statics.api_pod(self._workers.get(uid))
+        return pod
+
     def _on_update(self, update: PodUpdate, syncer: PodSyncer, turn: Turn) -> None:
         pod = update.pod
         if update.op is PodOp.ADD:
@@ -325,13 +389,15 @@ class SyncLoop:
         else:
             worker = self._workers[pod.uid]
             if update.op is PodOp.REMOVE:
+                if self.statics is not None and self.statics.holds_removal(worker, turn):
+                    return
                 worker.removed = True
                 turn.out.append(Report(self._node, Milestone.POD_REMOVED))
                 if worker.kill():
                     syncer.interrupt(worker, turn)
             else:
                 self._on_new_version(worker, update, syncer, turn)
-        self._drop_if_done(worker, syncer)
+        self._drop_if_done(worker, syncer, turn)
 
     def _on_new_version(
         self, worker: PodWorker, update: PodUpdate, syncer: PodSyncer, turn: Turn
@@ -410,10 +476,11 @@ class SyncLoop:
             self.admission.release_ready(self._workers, syncer, turn)
         while (uid := syncer.statuses.next()) is not None:
             worker = self._workers.get(uid)
+            pod = self._api_pod(uid)
+            if pod is None and worker is not None and isinstance(worker.pod, StaticPod):
+                continue  # sent when it has a mirror
             may_run = worker is not None and self._may_run(worker, syncer, turn.env)
-            syncer.statuses.send(
-                uid, self._config.get(uid), light=turn.env.light, may_run=may_run, out=turn.out
-            )
+            syncer.statuses.send(uid, pod, light=turn.env.light, may_run=may_run, out=turn.out)
 
     def _may_run(self, worker: PodWorker, syncer: PodSyncer, env: Environment) -> bool:
         """Tell whether containers of a pod might still run. Source: CouldHaveRunningContainers."""
@@ -424,8 +491,10 @@ class SyncLoop:
         sandbox = syncer.runtime.sandbox(worker.pod.uid)
         return sandbox is not None and sandbox.is_running()
 
-    def _drop_if_done(self, worker: PodWorker, syncer: PodSyncer) -> None:
-        if worker.removed and worker.state is WorkerState.FINISHED:
+    def _drop_if_done(self, worker: PodWorker, syncer: PodSyncer, turn: Turn) -> None:
+        if self.statics is not None and is_over(worker):
+            self.statics.manager.arm(turn.now_ns, turn.out)
+        elif worker.removed and worker.state is WorkerState.FINISHED:
             syncer.statuses.forget(worker.pod.uid)  # as HandlePodCleanups
             self.admission.forget(worker.pod.uid)
             self._workers.pop(worker.pod.uid, None)
