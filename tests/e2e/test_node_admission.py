@@ -1,0 +1,250 @@
+"""What a node refuses on the real control plane, whom it displaces, and who gets its devices."""
+
+from collections.abc import Iterator
+
+import pytest
+import yaml
+from e2e_world import Json, Running, World, condition, eventually
+
+pytest_plugins = ("e2e_fixtures",)
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+
+NODE = "adm-00000"
+GPU = "nvidia.com/gpu"
+PROFILE: Json = {
+    "apiVersion": "fleet.emulator/v1alpha1",
+    "kind": "NodeProfile",
+    "metadata": {"name": "adm"},
+    "spec": {
+        "template": {
+            "status": {
+                "capacity": {"cpu": "4", "memory": "8Gi"},
+                "features": {"supplementalGroupsPolicy": False},
+            }
+        },
+        "appArmor": False,
+        "devices": [
+            {"resource": GPU, "count": 2, "idPrefix": "GPU-", "registrationDelay": "1s"},
+        ],
+        "kubeletConfiguration": {
+            "maxPods": 20,
+            "featureGates": {
+                "PodLevelResources": False,
+                "RestartAllContainersOnContainerExits": False,
+            },
+        },
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def fleet(world: World) -> Iterator[Running]:
+    """Two nodes with four CPUs and two GPUs each."""
+    path = world.root / "adm.yaml"
+    path.write_text(yaml.safe_dump(PROFILE))
+    with world.spawn("adm", 2, f"--profile={path}") as run:
+        run.until_ready()
+        yield run
+        run.end()
+    world.assert_nothing_left("adm")
+
+
+def pod(name: str, container: Json | None = None, node: str = NODE, **spec: object) -> Json:
+    """Return a pod that is bound by hand, as no scheduler would."""
+    main = {"name": "c", "image": "registry.k8s.io/pause:3.10.1", **(container or {})}
+    labels = spec.pop("labels", {})
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"test": "admission", **labels}},  # type: ignore[dict-item]
+        "spec": {
+            "nodeName": node,
+            "terminationGracePeriodSeconds": 1,
+            "containers": [main],
+            **spec,
+        },
+    }
+
+
+def asks(**amounts: str) -> Json:
+    """Return requests; `gpu` stands for the device plugin's resource."""
+    gpu = amounts.pop("gpu", "")
+    requests = {name.replace("_", "-"): text for name, text in amounts.items()}
+    if gpu:
+        return {"resources": {"limits": {GPU: gpu}, "requests": {GPU: gpu}}}
+    return {"resources": {"requests": requests}}
+
+
+def end(world: World) -> None:
+    world.kubectl("delete", "pods", "-l", "test=admission", "--wait=true")
+
+
+def text_of(resource: str, requested: int, used: int, capacity: int) -> str:
+    amounts = f"requested: {requested}, used: {used}, capacity: {capacity}"
+    return f"Node didn't have enough resource: {resource}, {amounts}"
+
+
+MEMORY = (8 << 30) - (100 << 20)
+DISK = 96_636_764_000  # 100Gi less 10 %, as a float32
+TWO_RULES = [{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [9]}}]
+TOO_FEW = f"requested number of devices unavailable for {GPU}. Requested: 3, Available: 2"
+REFUSED: dict[str, tuple[Json, str, str]] = {
+    "cpu": (pod("cpu", asks(cpu="3")), "OutOfcpu", text_of("cpu", 3000, 1500, 4000)),
+    "memory": (
+        pod("memory", asks(memory="8Gi")),
+        "OutOfmemory",
+        text_of("memory", 8 << 30, 0, MEMORY),
+    ),
+    "disk": (
+        pod("disk", asks(ephemeral_storage="1Ti")),
+        "OutOfephemeral-storage",
+        text_of("ephemeral-storage", 1 << 40, 0, DISK),
+    ),
+    "label": (
+        pod("label", nodeSelector={"disk": "ssd"}),
+        "NodeAffinity",
+        "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector",
+    ),
+    "port": (
+        pod("port", {"ports": [{"containerPort": 80, "hostPort": 8080}]}),
+        "NodePorts",
+        "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports",
+    ),
+    "os": (
+        pod("os", os={"name": "windows"}),
+        "PodOSNotSupported",
+        "Failed to admit pod as the OS field doesn't match node OS",
+    ),
+    "os-label": (
+        pod("os-label", labels={"kubernetes.io/os": "windows"}),
+        "PodOSSelectorNodeLabelDoesNotMatch",
+        "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label",
+    ),
+    "sysctl": (
+        pod("sysctl", securityContext={"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}),
+        "SysctlForbidden",
+        'forbidden sysctl: "kernel.msgmax" not allowlisted',
+    ),
+    "app-armor": (
+        pod("app-armor", securityContext={"appArmorProfile": {"type": "RuntimeDefault"}}),
+        "AppArmor",
+        "Cannot enforce AppArmor: AppArmor is not enabled on the host",
+    ),
+    "groups": (
+        pod("groups", securityContext={"supplementalGroupsPolicy": "Strict"}),
+        "SupplementalGroupsPolicyNotSupported",
+        "SupplementalGroupsPolicy=Strict is not supported in this node",
+    ),
+    "pod-level": (
+        pod("pod-level", resources={"requests": {"cpu": "100m"}}),
+        "PodLevelResourcesNotSupported",
+        "PodLevelResources feature gate is disabled",
+    ),
+    "feature": (
+        pod("feature", {"restartPolicy": "Never", "restartPolicyRules": TWO_RULES}),
+        "PodFeatureUnsupported",
+        "Pod requires node features that are not available: RestartAllContainersOnContainerExits",
+    ),
+    "gpu": (
+        pod("gpu", asks(gpu="3")),
+        "UnexpectedAdmissionError",
+        f"Allocate failed due to {TOO_FEW}, which is unexpected",
+    ),
+}
+
+
+def phases(world: World) -> dict[str, str]:
+    found = world.items("pods", "-l", "test=admission")
+    return {each["metadata"]["name"]: each["status"]["phase"] for each in found}
+
+
+def gpus(world: World, node: str = NODE) -> tuple[str, str]:
+    status = world.get("node", node)["status"]
+    return status["capacity"].get(GPU, ""), status["allocatable"].get(GPU, "")
+
+
+@pytest.mark.usefixtures("fleet")
+def test_a_node_refuses_what_it_cannot_run_and_says_why(world: World) -> None:
+    holder = pod(
+        "holder", {**asks(cpu="1500m"), "ports": [{"containerPort": 80, "hostPort": 8080}]}
+    )
+    world.apply(holder)
+    world.kubectl("wait", "--for=condition=Ready", "pod/holder", "--timeout=20s")
+    eventually(lambda: gpus(world) == ("2", "2"), "the device plugin has registered")
+    world.apply(*(wanted for wanted, _, _ in REFUSED.values()))
+    eventually(lambda: [*phases(world).values()].count("Failed") == len(REFUSED), "all are refused")
+    described = {name: world.kubectl("describe", "pod", name) for name in ("cpu", "gpu")}
+    for name, (_, reason, text) in REFUSED.items():
+        status = world.get("pod", name)["status"]
+        assert (status["reason"], status["message"]) == (reason, f"Pod was rejected: {text}"), name
+        assert status["startTime"], name
+        assert status["qosClass"], name
+        assert "containerStatuses" not in status, name
+        assert condition({"status": status}, "Ready") == "", name
+        about = f"--field-selector=involvedObject.name={name},reason={reason}"
+        eventually(lambda about=about: world.items("events", about), f"event of {name}")  # type: ignore[misc]
+        [event] = world.items("events", about)
+        assert (event["type"], event["message"], event["count"]) == ("Warning", text, 1)
+        assert event["source"] == {"component": "kubelet", "host": NODE}
+    for name, shown in described.items():
+        assert f"Reason:           {REFUSED[name][1]}" in shown
+    assert phases(world)["holder"] == "Running"
+    end(world)
+
+
+@pytest.mark.usefixtures("fleet")
+def test_no_execute_taints_keep_pods_out(world: World) -> None:
+    world.kubectl("taint", "node", "adm-00001", "gone=:NoExecute")
+    try:
+        world.apply(pod("tainted", node="adm-00001"))  # its eviction follows at once
+        about = "--field-selector=involvedObject.name=tainted,reason=TaintToleration"
+        eventually(lambda: world.items("events", about), "the refusal")
+        [event] = world.items("events", about)
+        assert event["message"] == (
+            "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate"
+        )
+    finally:
+        world.kubectl("taint", "node", "adm-00001", "gone-")
+        world.kubectl("delete", "pod", "tainted", "--ignore-not-found")
+
+
+@pytest.mark.usefixtures("fleet")
+def test_a_critical_pod_displaces_others(world: World) -> None:
+    world.apply(pod("low", asks(cpu="3")), pod("tiny", asks(cpu="100m")))
+    world.kubectl("wait", "--for=condition=Ready", "pod/low", "pod/tiny", "--timeout=20s")
+    world.apply(pod("critical", asks(cpu="2"), priorityClassName="system-node-critical"))
+    world.kubectl("wait", "--for=condition=Ready", "pod/critical", "--timeout=20s")
+    status = world.get("pod", "low")["status"]
+    assert (status["phase"], status["reason"]) == ("Failed", "Preempting")
+    assert status["message"] == "Preempted in order to admit critical pod"
+    assert condition({"status": status}, "DisruptionTarget") == "True"
+    assert phases(world) == {"low": "Failed", "tiny": "Running", "critical": "Running"}
+    end(world)
+
+
+@pytest.mark.usefixtures("fleet")
+def test_a_gpu_fails_under_its_pod(world: World) -> None:
+    """Capacity counts it still, the pod's status tells, and no other pod gets it."""
+    eventually(lambda: gpus(world) == ("2", "2"), "the device plugin has registered")
+    world.apply(pod("first", asks(gpu="1")))
+    world.kubectl("wait", "--for=condition=Ready", "pod/first", "--timeout=20s")
+
+    def health() -> list[tuple[str, str]]:
+        [status] = world.get("pod", "first")["status"]["containerStatuses"]
+        [told] = status["allocatedResourcesStatus"]
+        assert told["name"] == GPU
+        return [(each["resourceID"], each["health"]) for each in told["resources"]]
+
+    [(device, state)] = health()
+    assert device.startswith("GPU-")
+    assert state == "Healthy"
+    note = f"fleet.emulator/unhealthy-devices={GPU}={device}"
+    world.kubectl("annotate", "node", NODE, note)
+    eventually(lambda: health() == [(device, "Unhealthy")], "the pod tells")
+    eventually(lambda: gpus(world) == ("2", "1"), "the node tells")
+    world.apply(pod("both", asks(gpu="2")), pod("second", asks(gpu="1")))
+    world.kubectl("wait", "--for=condition=Ready", "pod/second", "--timeout=20s")
+    assert world.get("pod", "both")["status"]["reason"] == "UnexpectedAdmissionError"
+    world.kubectl("annotate", "node", NODE, "fleet.emulator/unhealthy-devices-")
+    eventually(lambda: gpus(world) == ("2", "2"), "the device is well again")
+    end(world)
