@@ -27,6 +27,9 @@ FRAGMENTS_MAX = 4096
 BODY = b'{"metadata":{"uid":"%b"},"status":{%b}}'
 USER = b'"user":{"linux":{"gid":0,"supplementalGroups":[0],"uid":0}},'
 _NO_TIME = b"null"
+_EPOCH = b'"1970-01-01T00:00:00Z"'
+START_ERROR = "StartError"
+"""A runtime gives a container that it could not start the first of all times."""
 
 
 def pod_status_patch(patch: PodStatusPatch) -> bytes:
@@ -195,7 +198,8 @@ def _state(state: ContainerState) -> bytes:
 
 
 def _terminated(state: TerminatedState) -> bytes:
-    started = b'"%b"' % rfc3339(state.started_s) if state.started_s else _NO_TIME
+    never = _EPOCH if state.reason == START_ERROR else _NO_TIME
+    started = b'"%b"' % rfc3339(state.started_s) if state.started_s else never
     finished = b'"%b"' % rfc3339(state.finished_s) if state.finished_s else _NO_TIME
     fields = []
     if state.container_id:

@@ -1,0 +1,461 @@
+"""How containers start, end, restart and stop, in virtual time: kubelet-reference 5.9 and 5.10."""
+
+import itertools
+
+import pytest
+from simulation import Simulation
+from strategic_merge import Object
+
+PREFIX = "fleet.emulator/"
+
+
+def started(seed: int = 1, *, light: bool = False) -> Simulation:
+    """Return a node that has settled."""
+    sim = Simulation(seed=seed, light=light)
+    sim.run_for(seconds=60)
+    return sim
+
+
+def container(name: str = "c", script: str = "", **fields: object) -> Object:
+    spec: Object = {"name": name, "image": "busybox:1", **fields}
+    if script:
+        spec["command"] = ["sh", "-c", script]
+    return spec
+
+
+def create(
+    sim: Simulation, *containers: Object, notes: dict[str, str] | None = None, **spec: object
+) -> str:
+    """Create the pod `web`; notes are annotations under fleet.emulator/."""
+    annotations = {PREFIX + key: value for key, value in (notes or {}).items()}
+    return sim.create_pod(
+        "web", "n-0", containers=[*containers] or [container()], annotations=annotations, **spec
+    )
+
+
+def status(sim: Simulation) -> Object:
+    found: Object = sim.server.get("pods", "web", "default")["status"]
+    return found
+
+
+def state(sim: Simulation, name: str = "c", field: str = "containerStatuses") -> Object:
+    found: Object = next(each for each in status(sim)[field] if each["name"] == name)
+    return found
+
+
+def events(sim: Simulation, reason: str) -> list[tuple[str, int]]:
+    """Return what was said for a reason, and how often."""
+    return [
+        (str(each["message"]), int(each.get("count", 1)))
+        for each in sim.server.all("events")
+        if each["reason"] == reason
+    ]
+
+
+def restarts(sim: Simulation, seconds: float, name: str = "c") -> list[float]:
+    """Run for a while; return when, from now on, the restart count rose."""
+    found = []
+    count = 0
+    since_s = sim.now_s
+    while sim.now_s - since_s < seconds:
+        sim.run_for(0.5)
+        now = sum(
+            each.get("restartCount", 0)
+            for field in ("containerStatuses", "initContainerStatuses")
+            for each in status(sim).get(field, ())
+            if each["name"] == name
+        )
+        if now > count:
+            count = now
+            found.append(sim.now_s - since_s)
+    return found
+
+
+# ---- restarts ----
+
+
+def test_the_ladder_of_the_crash_loop() -> None:
+    """At once, then 10, 20, 40, 80, 160, 300, 300 s after each exit, up to half of it later."""
+    for seed in (1, 2, 3):
+        sim = started(seed)
+        create(sim, container(script="exit 1"))
+        found = restarts(sim, 1800)
+        gaps = [after - before for before, after in itertools.pairwise(found)]
+        for gap, delay in zip(gaps, (10, 20, 40, 80, 160, 300, 300), strict=False):
+            # The retry waits for the back-off, at most 60 s, times U[1, 1.5], and a tick.
+            assert delay - 1 <= gap <= delay + 33, (gaps, delay)
+        assert len(gaps) >= 7
+
+
+def test_a_crash_loop_is_told_as_a_kubelet_tells_it() -> None:
+    sim = started()
+    uid = create(sim, container(script="exit 3"))
+    sim.run_for(25)
+    found = state(sim)
+    assert found["state"] == {
+        "waiting": {
+            "reason": "CrashLoopBackOff",
+            "message": f"back-off 20s restarting failed container=c pod=web_default({uid})",
+        }
+    }
+    last = found["lastState"]["terminated"]
+    assert (last["exitCode"], last["reason"]) == (3, "Error")
+    assert last["containerID"] == found["containerID"]
+    assert found["restartCount"] == 2
+    assert not found["ready"]
+    assert not found["started"]
+    assert status(sim)["phase"] == "Running"
+    [(message, count)] = events(sim, "BackOff")
+    assert message == f"Back-off restarting failed container c in pod web_default({uid})"
+    assert count >= 2
+
+
+def test_a_long_run_resets_the_back_off() -> None:
+    sim = started()
+    create(sim, container(script="sleep 700; exit 1"))
+    found = restarts(sim, 3000)
+    gaps = [after - before for before, after in itertools.pairwise(found)]
+    # The last bump was more than 600 s before the exit: it starts anew, without a wait.
+    assert all(699 <= gap <= 703 for gap in gaps), gaps
+
+
+@pytest.mark.parametrize(
+    ("pod_policy", "code", "phase", "runs"),
+    [
+        ("Never", 0, "Succeeded", 1),
+        ("Never", 1, "Failed", 1),
+        ("OnFailure", 0, "Succeeded", 1),
+        ("OnFailure", 1, "Running", 2),
+        ("Always", 0, "Running", 2),
+    ],
+)
+def test_policies_of_the_pod(pod_policy: str, code: int, phase: str, runs: int) -> None:
+    sim = started()
+    create(sim, container(script=f"sleep 1; exit {code}"), restartPolicy=pod_policy)
+    sim.run_for(6)
+    assert status(sim)["phase"] == phase
+    assert state(sim)["restartCount"] == runs - 1
+
+
+def rules(action: str, operator: str, *values: int) -> list[Object]:
+    return [{"action": action, "exitCodes": {"operator": operator, "values": [*values]}}]
+
+
+def test_a_rule_restarts_what_the_policy_would_not() -> None:
+    sim = started()
+    ruled = container(
+        script="sleep 1; exit 42",
+        restartPolicy="Never",
+        restartPolicyRules=rules("Restart", "In", 42, 43),
+    )
+    create(sim, ruled, restartPolicy="Never")
+    sim.run_for(6)
+    assert status(sim)["phase"] == "Running"
+    assert state(sim)["restartCount"] == 1
+
+
+def test_exit_codes_by_run_fail_twice_then_succeed() -> None:
+    sim = started()
+    create(
+        sim, container(), restartPolicy="OnFailure", notes={"run-time": "1s", "exit-code": "7,7,0"}
+    )
+    sim.run_for(40)
+    assert status(sim)["phase"] == "Succeeded"
+    found = state(sim)
+    assert found["restartCount"] == 2
+    assert found["state"]["terminated"]["exitCode"] == 0
+    assert found["lastState"]["terminated"]["exitCode"] == 7
+
+
+def test_all_containers_restart_in_place() -> None:
+    sim = started()
+    source = container(
+        "source",
+        script="sleep 2; exit 88",
+        restartPolicy="Never",
+        restartPolicyRules=rules("RestartAllContainers", "In", 88),
+    )
+    uid = create(
+        sim,
+        source,
+        container("other"),
+        initContainers=[container("init", script="exit 0")],
+        restartPolicy="Never",
+    )
+    sim.run_for(8)
+    conditions = {each["type"]: each for each in status(sim)["conditions"]}
+    assert "AllContainersRestarting" in conditions
+    for name in ("source", "other"):
+        found = state(sim, name)
+        assert found["restartCount"] >= 1, found
+    assert state(sim, "other")["lastState"]["terminated"]["reason"] == "RestartingAllContainers"
+    assert state(sim, "init", "initContainerStatuses")["restartCount"] >= 1
+    assert ("killing", 1) in [(text, min(count, 1)) for text, count in events(sim, "Killing")]
+    assert sim.server.phases[uid][-1] in {"Pending", "Running"}
+
+
+# ---- how a start fails ----
+
+
+def test_a_container_that_cannot_run() -> None:
+    sim = started()
+    create(sim, container(), notes={"start-failure": "RunContainerError: no such file"})
+    sim.run_for(2.5)
+    found = state(sim)
+    assert found["state"]["waiting"] == {"reason": "RunContainerError", "message": "no such file"}
+    last = found["lastState"]["terminated"]
+    assert (last["exitCode"], last["reason"]) == (128, "StartError")
+    assert last["message"] == "no such file"
+    assert last["startedAt"] == "1970-01-01T00:00:00Z"
+    assert events(sim, "Failed")[0][0] == "Error: no such file"
+    assert events(sim, "Created")
+    assert not events(sim, "Started")
+    sim.run_for(20)
+    assert state(sim)["state"]["waiting"]["reason"] == "CrashLoopBackOff"
+
+
+def test_a_container_that_cannot_run_is_an_end_for_a_job() -> None:
+    sim = started()
+    create(sim, container(), notes={"start-failure": "RunContainerError"}, restartPolicy="Never")
+    sim.run_for(15)
+    assert status(sim)["phase"] == "Failed"
+    assert state(sim)["state"]["terminated"]["reason"] == "StartError"
+
+
+def test_a_container_that_cannot_be_created_is_tried_again() -> None:
+    sim = started()
+    notes = {"start-failure": "CreateContainerError", "start-failure-times": "1"}
+    create(sim, container(), notes=notes)
+    sim.run_for(3)
+    found = state(sim)
+    assert found["state"]["waiting"] == {
+        "reason": "CreateContainerError",
+        "message": "context deadline exceeded",
+    }
+    assert "containerID" not in found
+    assert status(sim)["phase"] == "Pending"
+    assert not events(sim, "Created")
+
+
+def test_one_container_of_several_behaves_in_its_own_way() -> None:
+    sim = started()
+    notes = {"exit-code.b": "5", "run-time.b": "2s", "exit-reason.b": "OOMKilled"}
+    create(sim, container("a"), container("b"), notes=notes, restartPolicy="Never")
+    sim.run_for(6)
+    assert "running" in state(sim, "a")["state"]
+    ended = state(sim, "b")["state"]["terminated"]
+    assert (ended["exitCode"], ended["reason"]) == (5, "OOMKilled")
+
+
+def test_last_words() -> None:
+    sim = started()
+    says = container("says", script="echo bye > /dev/termination-log; exit 1")
+    logs = container("logs", script="echo one; echo two; exit 2")
+    logs["terminationMessagePolicy"] = "FallbackToLogsOnError"
+    create(sim, says, logs, restartPolicy="Never")
+    sim.run_for(5)
+    assert state(sim, "says")["state"]["terminated"]["message"] == "bye\n"
+    assert state(sim, "logs")["state"]["terminated"]["message"] == "one\ntwo\n"
+
+
+# ---- hooks, deadlines, stops ----
+
+
+def sleeps(seconds: int) -> Object:
+    return {"sleep": {"seconds": seconds}}
+
+
+def runs(*command: str) -> Object:
+    return {"exec": {"command": [*command]}}
+
+
+def test_a_post_start_hook_holds_the_pod_back() -> None:
+    sim = started()
+    hooked = container("a", lifecycle={"postStart": sleeps(5)})
+    create(sim, hooked, container("b"))
+    sim.run_for(4)
+    assert "waiting" in state(sim, "b")["state"]
+    sim.run_for(4)
+    assert "running" in state(sim, "b")["state"]
+    assert status(sim)["phase"] == "Running"
+
+
+def test_a_failed_post_start_hook_kills_its_container() -> None:
+    sim = started()
+    hooked = container(lifecycle={"postStart": runs("sh", "-c", "sleep 1; exit 4")})
+    uid = create(sim, hooked)
+    sim.run_for(4)
+    found = state(sim)
+    assert found["state"]["waiting"]["reason"] == "PostStartHookError"
+    assert found["state"]["waiting"]["message"] == (
+        f'Exec lifecycle hook ([sh -c sleep 1; exit 4]) for Container "c" in Pod '
+        f"\"web_default({uid})\" failed - error: command 'sh -c sleep 1; exit 4' exited with 4: "
+        f', message: ""'
+    )
+    assert [text for text, _ in events(sim, "FailedPostStartHook")] == ["PostStartHook failed"]
+    assert [text for text, _ in events(sim, "Killing")] == ["FailedPostStartHook"]
+    sim.run_for(30)
+    assert state(sim)["restartCount"] >= 1
+
+
+def deleted_after_s(sim: Simulation, grace_s: int | None = None) -> float:
+    """Delete the pod; return how long it took to vanish."""
+    since_s = sim.now_s
+    sim.server.delete_pod("web", **({} if grace_s is None else {"grace_s": grace_s}))
+    while sim.phase("web"):
+        sim.run_for(0.25)
+        assert sim.now_s - since_s < 200
+    return sim.now_s - since_s
+
+
+def test_a_pre_stop_hook_comes_out_of_the_grace_period() -> None:
+    sim = started()
+    hooked = container(lifecycle={"preStop": sleeps(8)})
+    create(sim, hooked, notes={"stop-time": "never"})
+    sim.run_for(5)
+    assert 30 <= deleted_after_s(sim) <= 33
+    assert not events(sim, "FailedPreStopHook")
+
+
+def test_a_pre_stop_hook_may_end_the_wait() -> None:
+    sim = started()
+    create(sim, container(lifecycle={"preStop": sleeps(8)}))
+    sim.run_for(5)
+    assert 8 <= deleted_after_s(sim) <= 11
+
+
+def test_a_failed_pre_stop_hook_is_told_when_it_fails() -> None:
+    sim = started()
+    create(sim, container(lifecycle={"preStop": runs("false")}), notes={"pre-stop": "4s fail"})
+    sim.run_for(5)
+    sim.server.delete_pod("web")
+    sim.run_for(3)
+    assert not events(sim, "FailedPreStopHook")
+    sim.run_for(2)
+    assert events(sim, "FailedPreStopHook") == [("PreStopHook failed", 1)]
+
+
+def test_a_hook_that_outlives_the_grace_period_fails_with_its_container() -> None:
+    sim = started()
+    create(sim, container(lifecycle={"preStop": runs("sleep", "60")}), notes={"stop-time": "never"})
+    sim.run_for(5)
+    assert 6 <= deleted_after_s(sim, grace_s=4) <= 9  # the last two seconds are always given
+    assert events(sim, "FailedPreStopHook") == [("PreStopHook failed", 1)]
+
+
+def test_a_container_that_ignores_sigterm_is_killed() -> None:
+    sim = started()
+    uid = create(sim, container(), notes={"stop-time": "never"}, terminationGracePeriodSeconds=6)
+    sim.run_for(5)
+    assert 6 <= deleted_after_s(sim) <= 9
+    assert sim.server.phases[uid][-1] == "Failed"
+
+
+def test_sidecars_stop_after_the_others_in_reverse() -> None:
+    sim = started()
+    side = {"restartPolicy": "Always"}
+    create(
+        sim,
+        container("main"),
+        initContainers=[container("first", **side), container("second", **side)],
+        notes={"stop-time": "3s"},
+    )
+    sim.run_for(8)
+    assert status(sim)["phase"] == "Running"
+    assert 9 <= deleted_after_s(sim) <= 12
+
+
+def test_a_deadline_ends_a_pod() -> None:
+    sim = started()
+    uid = create(sim, container(), activeDeadlineSeconds=20)
+    sim.run_for(18)
+    assert status(sim)["phase"] == "Running"
+    sim.run_for(6)
+    found = status(sim)
+    assert (found["phase"], found["reason"]) == ("Failed", "DeadlineExceeded")
+    assert found["message"] == "Pod was active on the node longer than the specified deadline"
+    [(message, count)] = events(sim, "DeadlineExceeded")
+    assert message == found["message"]
+    assert count >= 3  # with every status that is generated
+    assert sim.server.phases[uid] == ["Pending", "Running", "Failed"]
+    assert events(sim, "Killing") == [("Stopping container c", 1)]
+
+
+def test_a_deadline_may_be_set_later() -> None:
+    sim = started()
+    create(sim, container())
+    sim.run_for(30)
+    sim.server.update("pods", "web", {"spec": {"activeDeadlineSeconds": 40}}, "default")
+    sim.run_for(5)
+    assert status(sim)["phase"] == "Running"
+    sim.run_for(10)
+    assert status(sim)["reason"] == "DeadlineExceeded"
+
+
+# ---- init containers, sidecars, ephemeral containers ----
+
+
+def test_init_containers_run_one_after_another() -> None:
+    sim = started()
+    uid = create(
+        sim,
+        container("main"),
+        initContainers=[container("one", script="sleep 5"), container("two", script="sleep 5")],
+    )
+    sim.run_for(4)
+    assert "running" in state(sim, "one", "initContainerStatuses")["state"]
+    waiting = state(sim, "two", "initContainerStatuses")["state"]["waiting"]
+    assert waiting["reason"] == "PodInitializing"
+    sim.run_for(20)
+    for name in ("one", "two"):
+        found = state(sim, name, "initContainerStatuses")
+        assert found["state"]["terminated"]["reason"] == "Completed"
+        assert found["ready"]
+    assert sim.server.phases[uid] == ["Pending", "Running"]
+
+
+def test_a_failing_init_container_backs_off_and_keeps_the_pod_pending() -> None:
+    sim = started()
+    create(sim, container("main"), initContainers=[container("one", script="exit 1")])
+    sim.run_for(25)
+    assert status(sim)["phase"] == "Pending"
+    found = state(sim, "one", "initContainerStatuses")
+    assert found["state"]["waiting"]["reason"] == "CrashLoopBackOff"
+    initialized = next(each for each in status(sim)["conditions"] if each["type"] == "Initialized")
+    assert initialized["reason"] == "ContainersNotInitialized"
+    assert initialized["message"] == "containers with incomplete status: [one]"
+
+
+def test_a_sidecar_restarts_also_in_a_pod_that_never_does() -> None:
+    sim = started()
+    side = container("side", script="sleep 3; exit 1", restartPolicy="Always")
+    create(sim, container("main"), initContainers=[side], restartPolicy="Never")
+    sim.run_for(12)
+    assert state(sim, "side", "initContainerStatuses")["restartCount"] >= 1
+    assert status(sim)["phase"] == "Running"
+
+
+def test_a_sidecar_is_started_once_its_startup_probe_succeeds() -> None:
+    sim = started()
+    probe = {"httpGet": {"path": "/", "port": 80}, "periodSeconds": 1, "failureThreshold": 30}
+    side = container("side", restartPolicy="Always", startupProbe=probe)
+    notes = {"startup-probe": "Success after 10s"}
+    create(sim, container("main"), initContainers=[side], notes=notes)
+    sim.run_for(6)
+    assert "running" in state(sim, "side", "initContainerStatuses")["state"]
+    assert not state(sim, "side", "initContainerStatuses")["started"]
+    assert "waiting" in state(sim, "main")["state"]
+    assert status(sim)["phase"] == "Pending"
+    sim.run_for(12)
+    assert state(sim, "side", "initContainerStatuses")["started"]
+    assert status(sim)["phase"] == "Running"
+
+
+def test_light_restarts_and_kills_too() -> None:
+    sim = started(light=True)
+    create(sim, container(script="sleep 1; exit 1"))
+    sim.run_for(55)
+    assert state(sim)["restartCount"] == 3
+    sim.create_pod("late", activeDeadlineSeconds=5)
+    sim.run_for(12)
+    assert sim.server.get("pods", "late", "default")["status"]["reason"] == "DeadlineExceeded"
