@@ -1,0 +1,69 @@
+"""Jobs whose scripts decide by files and variables, through the real controllers."""
+
+import pytest
+from e2e_world import Json, World, eventually
+
+pytest_plugins = ("e2e_fixtures",)
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+
+ONCE = "if [ -e /data/tried ]; then echo again; exit 0; else touch /data/tried; exit 7; fi"
+ODD = "exit $(( $JOB_COMPLETION_INDEX % 2 ))"
+
+
+def job(name: str, script: str, volume: Json | None, **spec: object) -> Json:
+    """Return a Job of one container that runs a script, with a volume at /data."""
+    container: Json = {"name": "c", "image": "busybox", "command": ["sh", "-c", script]}
+    pod: Json = {"containers": [container], "restartPolicy": spec.pop("restart", "Never")}
+    if volume is not None:
+        pod["volumes"] = [{"name": "data", **volume}]
+        container["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
+    labels = {"metadata": {"labels": {"app": name}}}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name},
+        "spec": {"template": {**labels, "spec": pod}, **spec},
+    }
+
+
+def ends(world: World, name: str, end: str) -> None:
+    """Wait for the final condition of a Job."""
+
+    def has_ended() -> bool:
+        found = world.get("job", name)["status"].get("conditions", ())
+        return end in {each["type"] for each in found}
+
+    eventually(has_ended, f"the Job {name} is {end}")
+
+
+def test_scripts_decide_how_jobs_end(world: World) -> None:
+    """A file in an emptyDir outlives the container, one on the host the pod; indexes differ."""
+    host = {"hostPath": {"path": "/tmp/job", "type": "DirectoryOrCreate"}}
+    with world.spawn("script", 1) as run:
+        run.until_ready()
+        world.apply(
+            job("local", ONCE, {"emptyDir": {}}, restart="OnFailure"),
+            job("host", ONCE, host, backoffLimit=1),
+            job(
+                "index",
+                ODD,
+                None,
+                completionMode="Indexed",
+                completions=4,
+                parallelism=4,
+                backoffLimitPerIndex=0,
+            ),
+        )
+        for name, end in (("local", "Complete"), ("host", "Complete"), ("index", "Failed")):
+            ends(world, name, end)
+        [pod] = world.pods("local")
+        [status] = pod["status"]["containerStatuses"]
+        assert status["restartCount"] == 1
+        assert status["lastState"]["terminated"]["exitCode"] == 7
+        assert status["state"]["terminated"]["reason"] == "Completed"
+        phases = sorted(pod["status"]["phase"] for pod in world.pods("host"))
+        assert phases == ["Failed", "Succeeded"]
+        assert world.get("job", "index")["status"]["completedIndexes"] == "0,2"
+        world.kubectl("delete", "jobs", "--all", "--wait=false")
+        run.end()
+    world.assert_nothing_left("script")
