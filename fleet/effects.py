@@ -36,6 +36,8 @@ class Op(enum.IntEnum):
     CREATE_EVENT = 15
     PATCH_EVENT = 16
     DELETE_RESOURCE_SLICES = 17
+    CREATE_MIRROR_POD = 70
+    DELETE_MIRROR_POD = 71
     GET_CLAIM = 40  # for a volume, as the next three
     GET_VOLUME = 41
     GET_ATTACHMENT = 42
@@ -79,6 +81,7 @@ class Timer(enum.IntEnum):
     IMAGES = 15  # key: the list in the node status, or the garbage collection
     RUNTIME_STATE = 14  # the health of the runtime changes, or the sync loop goes on
     SHUTDOWN = 18  # the machine is told to shut down, or goes on with it
+    STATIC_PODS = 70  # look at file and URL; key: a full name whose mirror is tried again
 
 
 class LeaseObject(NamedTuple):
@@ -129,6 +132,25 @@ class PodTarget(NamedTuple):
     name: str
 
 
+class MirrorPodObject(NamedTuple):
+    """Payload of CREATE_MIRROR_POD."""
+
+    manifest_json: bytes
+    name: str
+    uid: str  # of the static pod: its hash
+    source: str
+    seen_ns: int  # wall
+    node_uid: str
+
+
+class MirrorTarget(NamedTuple):
+    """Payload of DELETE_MIRROR_POD; an empty uid is no precondition."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
 class PodStatusPatch(NamedTuple):
     """Payload of PATCH_POD_STATUS: the two-way patch is computed from old to new."""
 
@@ -174,6 +196,8 @@ Payload = (
     | CSINodeObject
     | PodTarget
     | PodStatusPatch
+    | MirrorPodObject
+    | MirrorTarget
     | TokenRequest
     | EventObject
     | ClaimTarget

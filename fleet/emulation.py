@@ -22,6 +22,7 @@ from fleet.metrics import FleetCounts
 from fleet.objects import EventType, NodeView
 from fleet.reactor import Reactor
 from fleet.runs import PREFIX_LABEL, RUN_LABEL
+from fleet.static_sources import StaticSource, run_static_sources
 from fleet.wire.calls import Caller, NodeTemplate
 from fleet.wire.transport import Endpoint, Transport
 
@@ -116,6 +117,8 @@ class Emulation:
         self.observer = self._transport(f"fleet/{__version__} (observer)".encode())
         self.reactor.wire = self.transport
         self.reactor.observer = self.observer
+        self._static_sources: list[StaticSource] = []
+        self._static_task: asyncio.Task[None] | None = None
         self._kinds: dict[int, tuple[Environment, NodeTemplate]] = {}
 
     @property
@@ -198,6 +201,7 @@ class Emulation:
             tolerate = self._taint[0] if self._taint else ""
             env = Environment(model, self._draws, light=self._is_light, tolerate_key=tolerate)
             self.reactor.add_environment(env)
+            self._add_static_source(env)
             template = NodeTemplate(
                 model,
                 extra_labels=self._labels,
@@ -207,6 +211,17 @@ class Emulation:
             )
             found = self._kinds[id(model)] = (env, template)
         return found
+
+    def _add_static_source(self, env: Environment) -> None:
+        """Read the static pods of a profile before its first node starts."""
+        if env.model.static_pod_path or env.model.static_pod_url:
+            source = StaticSource(env, self.reactor.static_pods_changed)
+            source.read_file()
+            if not self._static_sources:
+                self._static_task = self._loop.create_task(
+                    run_static_sources(self._static_sources)
+                )
+            self._static_sources.append(source)
 
     async def refresh_credentials(self, *, every_s: float = 20.0) -> None:
         """Renew what expires, until cancelled."""
@@ -226,6 +241,8 @@ class Emulation:
 
     async def close(self) -> None:
         """Stop turning and close every connection."""
+        if self._static_task is not None:
+            self._static_task.cancel()
         self.driver.stop()
         await self.transport.close()
         await self.observer.close()

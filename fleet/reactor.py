@@ -157,6 +157,14 @@ class Reactor:
             reflector.stop()
         entry.reflectors = ()
 
+    def static_pods_changed(self, env: Environment) -> None:
+        """Tell the nodes of a profile that its static pods changed."""
+        out: Outbox = []
+        for entry in self.entries:
+            if entry.kubelet is not None and entry.kubelet.env is env:
+                entry.kubelet.on_static_pods_changed(self.clock.now_ns(), out)
+        self._execute(out)
+
     def watch_shared(self, kind: WatchKind, label: str = "") -> None:
         """Open a watch for the whole fleet on the observer's connection.
 

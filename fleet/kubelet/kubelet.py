@@ -46,6 +46,7 @@ from fleet.kubelet.sync_loop import VOLUME_OPS, SyncLoop
 from fleet.objects import EventType, NodeView, ObjectRef, PodUid
 from fleet.volume_objects import CSIDriverView
 
+_STATIC_STREAM = 0x57A71C
 POD_SOURCE_NS = 1 * NS_PER_S  # pkg/kubelet/config/apiserver.go, WaitForAPIServerSyncPeriod
 SLICES_FIRST_NS = 1 * NS_PER_S
 SLICES_MAX_NS = 300 * NS_PER_S
@@ -56,7 +57,17 @@ _CSI_OPS = frozenset(
     (Op.PROBE_CSINODE, Op.GET_CSINODE, Op.CREATE_CSINODE, Op.DELETE_CSINODE, Op.UPDATE_CSINODE)
 )
 _LEASE_OPS = frozenset((Op.GET_LEASE, Op.CREATE_LEASE, Op.RENEW_LEASE))
-_POD_OPS = frozenset((Op.GET_POD, Op.PATCH_POD_STATUS, Op.DELETE_POD, Op.CREATE_TOKEN, *VOLUME_OPS))
+_POD_OPS = frozenset(
+    (
+        Op.GET_POD,
+        Op.PATCH_POD_STATUS,
+        Op.DELETE_POD,
+        Op.CREATE_MIRROR_POD,
+        Op.DELETE_MIRROR_POD,
+        Op.CREATE_TOKEN,
+        *VOLUME_OPS,
+    )
+)
 _POD_TIMERS = frozenset(
     (
         Timer.POD_SYNC,
@@ -115,6 +126,8 @@ class VirtualKubelet:
             self._runtime_state = RuntimeState(node, self.env.model, self.env.draws, now_ns)
             self._on_runtime_state(now_ns, out)
         arm_shutdown(node, self.env, now_ns, out)
+        if self.env.model.static_pod_path or self.env.model.static_pod_url:
+            self._on_static_pods("", now_ns, out, is_first=True)
         if has_plugins(self.env.model):
             self.plugins = PluginManager(node, self.name, self.env, now_ns)
             self.plugins.start(now_ns, out)
@@ -172,10 +185,17 @@ class VirtualKubelet:
             self._recorder.on_timer(now_ns, out)
         elif timer is Timer.RESOURCE_SLICES:
             out.append(ApiCall(self.node, Op.DELETE_RESOURCE_SLICES, key))
-        elif timer is Timer.RUNTIME_STATE:
+        else:
+            self._on_host_timer(timer, key, now_ns, out)
+
+    def _on_host_timer(self, timer: Timer, key: str, now_ns: int, out: Outbox) -> None:
+        """Take a timer about the machine: its runtime, its shutdown, its static pods."""
+        if timer is Timer.RUNTIME_STATE:
             self._on_runtime_state(now_ns, out)
         elif timer is Timer.SHUTDOWN:
             self._on_shutdown_timer(now_ns, out)
+        elif timer is Timer.STATIC_PODS:
+            self._on_static_pods(key, now_ns, out)
         elif timer is Timer.PLUGINS and self.plugins is not None:
             self._on_plugins(self.plugins.on_timer(now_ns, out), now_ns, out)
 
@@ -245,7 +265,24 @@ class VirtualKubelet:
         if self._runtime_state is not None:
             loop.network_error = self._runtime_state.network_error(now_ns)
         loop.admission.is_shutting_down = self._shutdown is not None
+        loop.node_uid = self.status.uid
         return loop
+
+    def on_static_pods_changed(self, now_ns: int, out: Outbox) -> None:
+        """Learn that the profile's static pods changed: seen at the next look of this node."""
+        model, node = self.env.model, self.node
+        period_ns = model.file_check_ns if model.static_pod_path else model.http_check_ns
+        phase_ns = int(period_ns * self.env.draws.uniform(node, _STATIC_STREAM, 0))
+        due_ns = now_ns + (phase_ns - now_ns) % period_ns if period_ns else now_ns
+        out.append(SetTimer(node, due_ns, Timer.STATIC_PODS))
+
+    def _on_static_pods(
+        self, key: str, now_ns: int, out: Outbox, *, is_first: bool = False
+    ) -> None:
+        if self.sync_loop is None:
+            self.sync_loop = self._new_sync_loop(now_ns)
+        loop = self.sync_loop
+        loop.on_static_pods(key, self.env, self._recorder, now_ns, out, is_first=is_first)
 
     def _to_sync_loop(self, event: WatchEvent, now_ns: int, out: Outbox) -> None:
         if self.sync_loop is not None:
@@ -449,6 +486,7 @@ class VirtualKubelet:
             self.sync_loop.admission.state = status.state
             if status.pod_cidr:
                 self.sync_loop.pod_cidr = status.pod_cidr
+            self.sync_loop.on_node_uid("" if view.deleting else status.uid, out)
 
     def _on_plugins(self, pods: list[PodUid] | None, now_ns: int, out: Outbox) -> None:
         """Report what plugins offer now, and let pods tell that their devices changed."""

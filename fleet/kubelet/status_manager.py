@@ -35,6 +35,9 @@ _STREAM_PHASE = 0x57A705
 _FINAL_REASONS = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}
 
 
+_NO_MIRRORS: dict[PodUid, PodUid] = {}
+
+
 class _Entry:
     """The newest status of one pod, and how far the server knows it."""
 
@@ -77,6 +80,7 @@ class StatusManager:
         "_sending",
         "_suspects",
         "_version",
+        "mirrors",
     )
 
     def __init__(self, node: NodeId, draws: Draws) -> None:
@@ -93,6 +97,7 @@ class StatusManager:
         self._sending = PodStatus()
         self._finished = False
         self._deleting = False
+        self.mirrors: dict[PodUid, PodUid] = _NO_MIRRORS  # uid of a static pod: of its mirror
 
     def status(self, uid: PodUid) -> PodStatus | None:
         """Return the newest status of a pod."""
@@ -224,6 +229,14 @@ class StatusManager:
         if entry is not None and self._needs_sync(pod, entry):
             self._queue[pod.uid] = None
 
+    def send_again(self, uid: PodUid, now_ns: int, out: Outbox) -> None:
+        """Send the status of a static pod to its new mirror, with the next one or the full pass."""
+        entry = self._entries.get(uid)
+        if entry is not None:
+            entry.sent = 0
+            self._failed[uid] = None
+            self._arm(now_ns, out)
+
     def forget(self, uid: PodUid) -> None:
         """Drop a pod that is no longer known. Source: RemoveOrphanedStatuses."""
         self._entries.pop(uid, None)
@@ -232,7 +245,8 @@ class StatusManager:
         self._suspects.pop(uid, None)
 
     def _needs_sync(self, pod: Pod, entry: _Entry) -> bool:
-        if entry.finished and pod.deleting and pod.status.phase in TERMINAL_PHASES:
+        is_last = entry.finished and pod.deleting and pod.status.phase in TERMINAL_PHASES
+        if is_last and pod.uid not in self.mirrors:
             return True
         return not is_equal_by_kubelet(pod.status, entry.status)
 
@@ -245,7 +259,7 @@ class StatusManager:
     ) -> None:
         view = reply.record
         assert isinstance(view, (Pod, PodView)), reply
-        if view.uid != uid:
+        if view.uid != self.mirrors.get(uid, uid):
             del self._entries[uid]  # recreated under the same name
             return
         self._deleting = view.deleting
@@ -267,13 +281,16 @@ class StatusManager:
             self._patched(uid, entry, old_phase, out)
             return
         self._busy = uid
-        payload = PodStatusPatch(entry.namespace, entry.name, uid, old, new, entry.token_suffix)
+        payload = PodStatusPatch(
+            entry.namespace, entry.name, self.mirrors.get(uid, uid), old, new, entry.token_suffix
+        )
         out.append(ApiCall(self._node, Op.PATCH_POD_STATUS, uid, payload))
 
     def _patched(self, uid: PodUid, entry: _Entry, phase: str, out: Outbox) -> None:
         """Note what the server has, and delete the object if that was the last of it."""
         entry.sent = self._version
-        if self._deleting and self._finished and phase in TERMINAL_PHASES:
+        is_last = self._deleting and self._finished and phase in TERMINAL_PHASES
+        if is_last and uid not in self.mirrors:
             self._delete(uid, entry, out)
 
     def _delete(self, uid: PodUid, entry: _Entry, out: Outbox) -> None:

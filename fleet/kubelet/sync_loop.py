@@ -102,7 +102,7 @@ class SyncLoop:
                 else:
                     self._on_update(update, syncer, turn)
             if self.statics is not None and event.type is EventType.SYNCED:
-                self.statics.api_ready = True
+                self.statics.on_synced(env)
         else:
             self._on_volumes(syncer.volumes.on_object_event(event), syncer, turn)
             if event.type is EventType.DELETED:
@@ -269,7 +269,14 @@ class SyncLoop:
             self.statics.on_node_uid(uid, out)
 
     def on_static_pods(
-        self, key: str, env: Environment, recorder: EventRecorder, now_ns: int, out: Outbox
+        self,
+        key: str,
+        env: Environment,
+        recorder: EventRecorder,
+        now_ns: int,
+        out: Outbox,
+        *,
+        is_first: bool,
     ) -> None:
         """Look at the static pods of the profile; with a full name, try its mirror again."""
         turn = Turn(self._node, env, recorder, now_ns, out)
@@ -278,6 +285,8 @@ class SyncLoop:
         if key:
             statics.manager.on_retry(key, now_ns, out)
         else:
+            if is_first:
+                statics.is_ready = False
             update = partial(self._on_update, syncer=syncer, turn=turn)
             statics.take(update, self._workers, turn)
         self._send_statuses(syncer, turn)
@@ -362,8 +371,7 @@ class SyncLoop:
         if self.statics is None:
             manager = PodManager(self._node, self.name, env.draws)
             manager.node_uid = self.node_uid
-            is_late = not (env.model.static_pod_path or env.model.static_pod_url)
-            self.statics = StaticPodSync(manager, api_ready=is_late)
+            self.statics = StaticPodSync(manager)
         return self.statics
 
     def _api_pod(self, uid: PodUid) -> Pod | None:

@@ -27,6 +27,7 @@ from fleet.objects import NodeCondition, ObjectRef
 from fleet.volume_objects import ClaimTarget, CSINodeUpdate
 from fleet.wire.encode_pod import pod_status_patch
 from fleet.wire.messages import ContentType, Request
+from fleet.wire.mirror_pods import create_mirror_pod, delete_mirror_pod
 from fleet.wire.times import rfc3339, rfc3339_micro
 
 NS_PER_S = 1_000_000_000
@@ -466,6 +467,8 @@ _BUILDERS: dict[Op, Callable[[ApiCall, Caller], Request]] = {
     Op.GET_POD: _get_pod,
     Op.PATCH_POD_STATUS: _patch_pod_status,
     Op.DELETE_POD: _delete_pod,
+    Op.CREATE_MIRROR_POD: create_mirror_pod,
+    Op.DELETE_MIRROR_POD: delete_mirror_pod,
     Op.CREATE_TOKEN: _create_token,
     Op.CREATE_EVENT: _create_event,
     Op.PATCH_EVENT: _patch_event,
@@ -493,6 +496,8 @@ ROUTES: dict[Op, tuple[str, str]] = {
     Op.GET_POD: ("GET", "pods"),
     Op.PATCH_POD_STATUS: ("PATCH", "pods/status"),
     Op.DELETE_POD: ("DELETE", "pods"),
+    Op.CREATE_MIRROR_POD: ("POST", "pods"),
+    Op.DELETE_MIRROR_POD: ("DELETE", "pods"),
     Op.CREATE_TOKEN: ("POST", "serviceaccounts/token"),
     Op.CREATE_EVENT: ("POST", "events"),
     Op.PATCH_EVENT: ("PATCH", "events"),

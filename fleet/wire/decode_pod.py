@@ -42,6 +42,7 @@ from fleet.wire.times import parse_rfc3339
 
 OWN_ANNOTATIONS = "fleet.emulator/"
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
+KEPT_ANNOTATIONS = (OWN_ANNOTATIONS, MIRROR_ANNOTATION)
 SHARED_MAX = 8192
 SPECS_MAX = 512
 SPEC = b'},"spec":{'
@@ -107,7 +108,7 @@ def decode_pod(body: bytes | dict[str, Any]) -> Pod:
         deletion_s=_seconds(meta.get("deletionTimestamp", "")),
         deletion_grace_s=meta.get("deletionGracePeriodSeconds"),
         labels=labels,
-        annotations=share(tuple(each for each in notes if each[0].startswith(OWN_ANNOTATIONS))),
+        annotations=share(tuple(each for each in notes if each[0].startswith(KEPT_ANNOTATIONS))),
         fingerprint=_digest(orjson.dumps((spec.digest, labels, notes))),
         is_mirror=bool(annotations) and MIRROR_ANNOTATION in annotations,
         token_suffix=suffix,

@@ -1,0 +1,223 @@
+"""Static pods and their mirrors: made, kept in step, made again, ended."""
+
+import yaml
+from sim_faults import ApiServerAnswers
+from simulation import Simulation, model_of
+from strategic_merge import Object
+
+from fleet.clock import NS_PER_S
+from fleet.static_manifest import parse_manifests
+from fleet.static_objects import FILE, HTTP, StaticPods
+
+PATH = "/etc/kubernetes/manifests/proxy.yaml"
+MODEL = model_of(kubeletConfiguration={"staticPodPath": "/etc/kubernetes/manifests"})
+
+
+def manifest(name: str = "proxy", image: str = "proxy:1", **spec: object) -> bytes:
+    container = {"name": "c", "image": image}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "kube-system", "labels": {"tier": "node"}},
+        "spec": {"hostNetwork": True, "containers": [container], **spec},
+    }
+    return yaml.safe_dump(pod).encode()
+
+
+def put(sim: Simulation, *manifests: bytes) -> None:
+    """Let the directory of the profile hold these files."""
+    found = [
+        each
+        for index, data in enumerate(manifests)
+        for each in parse_manifests(data, FILE, PATH if not index else f"{PATH}.{index}")
+    ]
+    sim.env.static = sim.env.static._replace(file=tuple(found))
+    sim.reactor.static_pods_changed(sim.env)
+
+
+def started(seed: int = 1, *manifests: bytes, light: bool = False, nodes: int = 1) -> Simulation:
+    sim = Simulation(nodes=nodes, seed=seed, light=light, model=MODEL)
+    put(sim, *(manifests or (manifest(),)))
+    sim.run_for(seconds=40)
+    return sim
+
+
+def mirror(sim: Simulation, name: str = "proxy-n-0") -> Object:
+    return sim.server.get("pods", name, "kube-system")
+
+
+def test_each_node_runs_the_pod_and_shows_it_in_a_mirror() -> None:
+    for light in (False, True):
+        sim = started(nodes=3, light=light)
+        hashes = set()
+        for name in sim.names:
+            pod = mirror(sim, f"proxy-{name}")
+            notes = pod["metadata"]["annotations"]
+            assert notes["kubernetes.io/config.source"] == "file"
+            assert notes["kubernetes.io/config.hash"] == notes["kubernetes.io/config.mirror"]
+            assert notes["kubernetes.io/config.seen"].startswith("2026-01-01T00:00:")
+            hashes.add(notes["kubernetes.io/config.hash"])
+            node = sim.server.get("nodes", name)
+            assert pod["metadata"]["ownerReferences"] == [
+                {
+                    "apiVersion": "v1",
+                    "kind": "Node",
+                    "name": name,
+                    "uid": node["metadata"]["uid"],
+                    "controller": True,
+                }
+            ]
+            assert pod["metadata"]["labels"] == {"tier": "node"}
+            assert pod["spec"]["nodeName"] == name
+            assert pod["spec"]["tolerations"] == [{"operator": "Exists", "effect": "NoExecute"}]
+            assert pod["status"]["phase"] == "Running"
+            assert pod["status"]["podIP"] == pod["status"]["hostIP"]
+            [container] = pod["status"]["containerStatuses"]
+            assert container["ready"]
+        assert len(hashes) == 3
+        assert {len(each) for each in hashes} == {32}
+
+
+def test_a_mirror_that_is_deleted_is_made_again_and_the_pod_runs_on() -> None:
+    sim = started()
+    before = mirror(sim)
+    sim.server.delete_pod("proxy-n-0", "kube-system")  # by a user, with grace
+    sim.run_for(seconds=15)
+    after = mirror(sim)
+    assert after["metadata"]["uid"] != before["metadata"]["uid"]
+    assert after["status"]["phase"] == "Running"
+    old, new = before["status"], after["status"]
+    assert old["containerStatuses"][0]["containerID"] == new["containerStatuses"][0]["containerID"]
+    deleted = [key for key, _ in sim.server.deleted]
+    assert deleted == [("pods", "kube-system", "proxy-n-0")]
+
+
+def test_a_changed_manifest_replaces_the_pod_and_its_mirror() -> None:
+    sim = started()
+    before = mirror(sim)
+    put(sim, manifest(image="proxy:2"))
+    sim.run_for(seconds=40)
+    after = mirror(sim)
+    assert after["spec"]["containers"][0]["image"] == "proxy:2"
+    key = "kubernetes.io/config.hash"
+    assert after["metadata"]["annotations"][key] != before["metadata"]["annotations"][key]
+    assert after["status"]["phase"] == "Running"
+    assert after["status"]["containerStatuses"][0]["image"].endswith("proxy:2")
+    killed = [each for each in sim.server.all("events") if each["reason"] == "Killing"]
+    assert [each["involvedObject"]["name"] for each in killed] == ["proxy-n-0"]
+
+
+def test_the_events_of_a_static_pod_carry_its_hash() -> None:
+    """`kubectl describe` looks for the hash, not for the mirror's uid."""
+    sim = started()
+    key = "kubernetes.io/config.mirror"
+    wanted = mirror(sim)["metadata"]["annotations"][key]
+    events = [each for each in sim.server.all("events") if each["involvedObject"]["kind"] == "Pod"]
+    assert events
+    assert {each["involvedObject"]["uid"] for each in events} == {wanted}
+
+
+def test_a_manifest_that_goes_takes_pod_and_mirror_along() -> None:
+    sim = started()
+    put(sim)
+    sim.run_for(seconds=40)
+    assert sim.server.find("pods", "proxy-n-0", "kube-system") is None
+    kubelet = sim.reactor.entries[0].kubelet
+    assert kubelet is not None
+    assert kubelet.sync_loop is None
+
+
+def test_a_mirror_without_a_manifest_is_deleted_within_housekeeping() -> None:
+    """The file went while no kubelet was there."""
+    sim = Simulation(seed=4, model=MODEL)
+    put(sim)
+    sim.run_for(seconds=30)
+    notes = {"kubernetes.io/config.mirror": "0" * 32}
+    body: Object = {
+        "metadata": {"annotations": notes},
+        "spec": {"nodeName": "n-0", "containers": [{"name": "c", "image": "i"}]},
+        "status": {"phase": "Running"},
+    }
+    sim.server.create(("pods", "kube-system", "left-n-0"), body)
+    sim.run_for(seconds=2.5)
+    assert sim.server.find("pods", "left-n-0", "kube-system") is None
+
+
+def test_a_crashing_static_pod_shows_its_back_off_in_the_mirror() -> None:
+    crashing = manifest(containers=[{"name": "c", "image": "crash:1", "command": ["false"]}])
+    sim = started(1, crashing)
+    sim.run_for(seconds=60)
+    [container] = mirror(sim)["status"]["containerStatuses"]
+    assert container["restartCount"] >= 2
+    assert container["lastState"]["terminated"]["exitCode"] == 1
+    waiting = container["state"]["waiting"]
+    assert waiting["reason"] == "CrashLoopBackOff"
+    uid = mirror(sim)["metadata"]["annotations"]["kubernetes.io/config.hash"]
+    assert f"pod=proxy-n-0_kube-system({uid})" in waiting["message"]
+
+
+def test_two_manifests_of_one_name_are_an_error() -> None:
+    sim = started(1, manifest(), manifest(image="proxy:3"))
+    [event] = [each for each in sim.server.all("events") if each["reason"] == "FailedValidation"]
+    assert event["message"].startswith("Error validating pod proxy-n-0_kube-system(")
+    assert event["message"].endswith(') from file due to duplicate pod name "proxy-n-0", ignoring')
+    assert mirror(sim)["spec"]["containers"][0]["image"] == "proxy:1"
+
+
+def test_the_mirror_waits_for_the_node() -> None:
+    sim = Simulation(seed=5, model=MODEL)
+    put(sim, manifest())
+    sim.run_for(seconds=30)
+    [made] = sim.calls("n-0", "POST", "/pods")
+    [registered] = sim.calls("n-0", "POST", "/api/v1/nodes")
+    assert registered.t_ns < made.t_ns
+
+
+def test_a_mirror_that_was_refused_is_tried_again_with_the_next_resync() -> None:
+    sim = Simulation(seed=7, model=MODEL)
+    put(sim)
+    sim.run_for(seconds=30)
+    sim.inject(ApiServerAnswers(503), seconds=25)
+    put(sim, manifest())
+    sim.run_for(seconds=24)
+    refused = sim.calls("n-0", "POST", "/pods", since_s=30)
+    assert [each.code for each in refused] == [503]
+    sim.run_for(seconds=100)
+    made = sim.calls("n-0", "POST", "/pods", since_s=30)
+    assert [each.code for each in made] == [503, 201]
+    assert 60 <= (made[1].t_ns - made[0].t_ns) / NS_PER_S <= 91
+    assert mirror(sim)["status"]["phase"] == "Running"
+
+
+def test_nothing_is_removed_before_every_source_was_read() -> None:
+    model = model_of(kubeletConfiguration={"staticPodURL": "http://127.0.0.1:1/pods"})
+    sim = Simulation(seed=6, model=model)
+    sim.run_for(seconds=30)
+    sim.create_pod("web")
+    sim.run_for(seconds=10)
+    sim.server.remove(("pods", "default", "web"))
+    sim.run_for(seconds=60)
+    kubelet = sim.reactor.entries[0].kubelet
+    assert kubelet is not None
+    assert kubelet.sync_loop is not None  # it runs on
+    [found] = parse_manifests(manifest("agent"), HTTP, "http://127.0.0.1:1/pods")
+    sim.env.static = StaticPods(http=(found,))
+    sim.reactor.static_pods_changed(sim.env)
+    sim.run_for(seconds=60)
+    assert [worker.pod.name for worker in kubelet.sync_loop.workers()] == ["agent-n-0"]
+    pod = mirror(sim, "agent-n-0")
+    assert pod["metadata"]["annotations"]["kubernetes.io/config.source"] == "http"
+    assert "tolerations" not in pod["spec"]
+
+
+def test_nodes_see_a_change_each_at_its_own_look() -> None:
+    sim = started(nodes=20)
+    before_ns = sim.clock.now_ns()
+    put(sim, manifest(), manifest("second"))
+    sim.run_for(seconds=25)
+    made = [
+        each.t_ns - before_ns for each in sim.calls("", "POST", "/pods") if each.t_ns > before_ns
+    ]
+    assert len(made) == 20
+    assert max(made) <= 21 * NS_PER_S
+    assert max(made) - min(made) > 10 * NS_PER_S
