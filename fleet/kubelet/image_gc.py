@@ -69,8 +69,7 @@ def garbage_collect(
 
     `used` is as of `image_disk`. The error is an event only if the look before failed too.
     """
-    entry = env.images.node(node)
-    assert entry is not None, node
+    entry = env.images.entry(node)
     entry.gc_due_ns = 0
     done = _collect(node, env, tuple(in_use), now_ns, used)
     look = now_ns // GC_PERIOD_NS + 1
