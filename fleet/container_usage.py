@@ -89,8 +89,8 @@ def container_usage(resources_json: bytes, declared: Usage) -> ContainerUsage:
     )
 
 
-def oom_kill_ns(resources_json: bytes, memory: Curve | None, started_ns: int) -> int:
-    """Return when a container comes above its memory limit, NEVER if it does not.
+def oom_kill_ns(resources_json: bytes, memory: Curve | None, started_ns: int, now_ns: int) -> int:
+    """Return when a container comes above its memory limit, from now on; NEVER if it does not.
 
     The kernel then kills it: the cgroup's limit is enforced at once.
     """
@@ -99,4 +99,4 @@ def oom_kill_ns(resources_json: bytes, memory: Curve | None, started_ns: int) ->
     limit = resources_of(resources_json).limits.memory
     if not limit or memory.ceiling() <= limit:
         return NEVER
-    return next_crossing([(memory, started_ns)], 0, limit, started_ns)
+    return next_crossing([(memory, started_ns)], 0, limit, now_ns)

@@ -367,7 +367,7 @@ class Runtime:
             container.exit_code = outcome.exit_code
             container.reason = outcome.reason_shown
         chosen = behavior.container(spec.name)
-        oom_ns = oom_kill_ns(spec.resources_json, chosen.usage.memory, started_ns)
+        oom_ns = oom_kill_ns(spec.resources_json, chosen.usage.memory, started_ns, started_ns)
         if oom_ns < container.exit_ns:
             container.oom_kill(oom_ns)
         if container.exit_ns != NEVER:

@@ -29,6 +29,7 @@ from fleet.kubelet.eviction_signals import (
     threshold_amount,
     thresholds_of,
 )
+from fleet.kubelet.preemption import is_critical_pod
 from fleet.kubelet.stats_provider import (
     NodeStats,
     NodeTerms,
@@ -46,8 +47,6 @@ CLEANUP_TIMEOUT_NS = 30 * NS_PER_S
 CLEANUP_POLL_NS = 1 * NS_PER_S
 KILL_TIMEOUT_MIN_S = 10
 IMMEDIATE_GRACE_S = 1
-CRITICAL_PRIORITY = 2_000_000_000
-"""Source: pkg/apis/scheduling/types.go, SystemCriticalPriority."""
 MEMORY_PRESSURE_TAINT = "node.kubernetes.io/memory-pressure"
 _NODE_CONDITION = "The node had condition: [%s]. "
 
@@ -278,11 +277,6 @@ def admits_under_pressure(pod: Pod, conditions: tuple[str, ...]) -> str:
     ):
         return ""
     return _NODE_CONDITION % " ".join(conditions)
-
-
-def is_critical_pod(pod: Pod) -> bool:
-    """Return whether a pod is never evicted. Source: pkg/kubelet/types, IsCriticalPod."""
-    return pod.is_mirror or pod.priority >= CRITICAL_PRIORITY
 
 
 def _tolerates_memory_pressure(toleration: Toleration) -> bool:

@@ -10,7 +10,9 @@ filterOutInactivePods; pkg/kubelet/pod_workers.go, killPodNow.
 from collections.abc import Mapping
 from functools import lru_cache
 
+from fleet.clock import NS_PER_S
 from fleet.config import NodeModel
+from fleet.container_usage import OOM_REASON, oom_kill_ns
 from fleet.effects import NodeId, SetTimer, Timer
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
@@ -47,7 +49,7 @@ from fleet.kubelet.turn import Turn
 from fleet.objects import ObjectRef, Pod, PodCondition, PodUid
 from fleet.pod_behavior import PodBehavior
 from fleet.quantity import parse_quantity
-from fleet.runtime import NEVER, image_name
+from fleet.runtime import NEVER, RunState, image_name
 from fleet.usage import UNDECLARED
 
 DISK_SIGNALS = frozenset(("nodefs.available", "imagefs.available"))
@@ -114,6 +116,31 @@ def images_need_monitor(env: Environment, node: NodeId) -> bool:
 def declares_usage(behavior: PodBehavior) -> bool:
     """Return whether a behaviour says what any container uses."""
     return any(each.usage != UNDECLARED for each in behavior.containers)
+
+
+def follow_usage(worker: PodWorker, behavior: PodBehavior, syncer: PodSyncer, turn: Turn) -> None:
+    """Compute anew when the containers of a pod come above their limits.
+
+    Differs: one that is spared runs on for ever, though its command might have ended it later.
+    """
+    pod = worker.pod
+    sandbox = syncer.runtime.sandbox(pod.uid)
+    if sandbox is None or worker.state is not WorkerState.SYNC:
+        return
+    for container in sandbox.containers:
+        spec = pod.find(container.name)
+        if spec is None or container.state is not RunState.RUNNING:
+            continue
+        if container.exit_ns <= turn.now_ns:
+            continue  # it has ended, and the next relist will see it
+        if container.reason == OOM_REASON:
+            container.exit_ns, container.exit_code, container.reason = NEVER, 0, ""
+        memory = behavior.container(spec.name).usage.memory
+        start_ns = container.started_s * NS_PER_S - turn.env.wall_offset_ns
+        oom_ns = oom_kill_ns(spec.resources_json, memory, start_ns, turn.now_ns)
+        if oom_ns < container.exit_ns:
+            container.oom_kill(oom_ns)
+    syncer.on_runtime_changed(worker, turn)
 
 
 class ResourceMonitor:

@@ -33,6 +33,7 @@ from fleet.kubelet.pod_workers import PodWorker, WorkerState
 from fleet.kubelet.resource_monitor import (
     ResourceMonitor,
     declares_usage,
+    follow_usage,
     images_need_monitor,
 )
 from fleet.kubelet.static_pods import StaticPodSync, is_over
@@ -416,7 +417,10 @@ class SyncLoop:
         if worker.registered:
             syncer.volumes.update_pod(old, pod, turn.out)
         syncer.statuses.on_pod(pod, turn.now_ns, turn.out)
-        if worker.on_pod(pod):
+        is_ending = worker.on_pod(pod)
+        if pod.annotations != old.annotations or pod.containers is not old.containers:
+            self._follow_usage(worker, syncer, turn)
+        if is_ending:
             syncer.interrupt(worker, turn)
         elif self.admission.holds(worker):
             return
@@ -435,6 +439,13 @@ class SyncLoop:
     def pressures(self) -> tuple[str, ...]:
         """Return the conditions that the node is under."""
         return () if self.monitor is None else self.monitor.pressures
+
+    def _follow_usage(self, worker: PodWorker, syncer: PodSyncer, turn: Turn) -> None:
+        """Take what annotations, or a resize, changed of a pod's usage and limits."""
+        behavior = turn.behavior(worker.pod)
+        if self.monitor is not None or declares_usage(behavior):
+            follow_usage(worker, behavior, syncer, turn)
+            self._watch_usage(syncer, turn)
 
     def _watch_usage(self, syncer: PodSyncer, turn: Turn) -> None:
         if self.monitor is None:

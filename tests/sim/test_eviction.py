@@ -242,3 +242,37 @@ def test_unused_images_are_deleted_before_a_pod_is_evicted() -> None:
     images = [each["names"][-1] for each in sim.server.get("nodes", "n-0")["status"]["images"]]
     assert "registry.example/second:1" in images
     assert "registry.example/first:1" not in images
+
+
+def annotate(sim: Simulation, name: str, value: str) -> None:
+    changed = {"metadata": {"annotations": {MEMORY: value}}}
+    sim.server.update("pods", name, changed, "default")
+
+
+def test_an_annotation_is_followed_while_the_pod_runs() -> None:
+    sim = settled(template={"status": {"capacity": {"memory": "4Gi"}}})
+    create(sim, "small", {"limits": {"memory": "100Mi"}})
+    create(sim, "free")
+    sim.run_for(seconds=30)
+    annotate(sim, "small", "101Mi")
+    annotate(sim, "free", "3800Mi")
+    sim.run_for(seconds=15)
+    [container] = sim.server.get("pods", "small", "default")["status"]["containerStatuses"]
+    assert container["lastState"]["terminated"]["reason"] == "OOMKilled"
+    assert sim.server.get("pods", "free", "default")["status"]["reason"] == "Evicted"
+    annotate(sim, "small", "99Mi")
+    sim.run_for(seconds=120)
+    [container] = sim.server.get("pods", "small", "default")["status"]["containerStatuses"]
+    assert "running" in container["state"]
+
+
+def test_a_kill_that_was_to_come_does_not_come_once_the_usage_is_lowered() -> None:
+    sim = settled()
+    curve = '{"curve":"Ramp","from":"0","to":"200Mi","duration":"120s"}'
+    create(sim, "leak", {"limits": {"memory": "100Mi"}}, memory=curve)
+    sim.run_for(seconds=40)
+    annotate(sim, "leak", "50Mi")
+    sim.run_for(seconds=120)
+    [container] = sim.server.get("pods", "leak", "default")["status"]["containerStatuses"]
+    assert container["restartCount"] == 0
+    assert "running" in container["state"]

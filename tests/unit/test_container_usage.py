@@ -45,11 +45,11 @@ def test_an_undeclared_container_uses_half_of_its_request_but_never_more_than_it
 
 def test_a_container_is_killed_when_it_comes_above_its_limit() -> None:
     started_ns = 3 * NS_PER_S
-    killed_ns = oom_kill_ns(ASKS, RAMP, started_ns)
+    killed_ns = oom_kill_ns(ASKS, RAMP, started_ns, started_ns)
     assert RAMP.at(killed_ns - started_ns) > 100 * MI
     assert RAMP.at(killed_ns - started_ns - 100) <= 100 * MI
-    assert oom_kill_ns(b"{}", RAMP, started_ns) == NEVER
-    assert oom_kill_ns(ASKS, constant_curve(100 * MI), started_ns) == NEVER
+    assert oom_kill_ns(b"{}", RAMP, started_ns, started_ns) == NEVER
+    assert oom_kill_ns(ASKS, constant_curve(100 * MI), started_ns, started_ns) == NEVER
 
 
 def test_the_runtime_reports_oom_killed() -> None:
