@@ -91,7 +91,7 @@ class ProbeSpec(NamedTuple):
     host: str = ""  # "" for the address of the pod
     port: int = 0
     path: str = ""  # of httpGet
-    command: str = ""  # of exec, its words joined by blanks
+    command: tuple[str, ...] = ()  # of exec
     error: str = ""  # why it cannot be run at all: its port has no number
     initial_delay_s: int = 0
     timeout_s: int = 1

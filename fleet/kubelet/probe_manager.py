@@ -24,7 +24,7 @@ from fleet.kubelet.probe_worker import (
     View,
     was_started_before,
 )
-from fleet.kubelet.prober import probe_event
+from fleet.kubelet.prober import behavior_of, probe_event
 from fleet.kubelet.status_generate import (
     NOT_PROBED,
     Probed,
@@ -103,7 +103,8 @@ class ProbeManager:
             behavior = turn.behavior(pod)
             for worker in probes.workers:
                 worker.skip_to(pod.uid, turn.now_ns, turn)
-                worker.behavior = behavior.container(worker.spec.name).probes[worker.kind]
+                declared = behavior.container(worker.spec.name).probes[worker.kind]
+                worker.behavior = behavior_of(worker.probe, declared)
             self._plan(pod, probes, status, turn)
 
     def stop_liveness_and_startup(self, pod: Pod) -> None:

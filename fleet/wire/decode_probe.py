@@ -32,7 +32,7 @@ def decode_probe(container: dict[str, Any], field: str) -> ProbeSpec | None:
         host=action.get("host", ""),
         port=port,
         path=sys.intern(action.get("path", "/")) if handler == "httpGet" else "",
-        command=" ".join(action.get("command", ())),
+        command=tuple(action.get("command", ())),
         error=error,
         initial_delay_s=obj.get("initialDelaySeconds", 0),
         timeout_s=obj.get("timeoutSeconds") or 1,

@@ -3,9 +3,10 @@
 import pytest
 
 from fleet.kubelet.events import Reason
-from fleet.kubelet.prober import EXEC_ERROR, probe_event, run_probe
+from fleet.kubelet.prober import EXEC_ERROR, behavior_of, probe_event, run_probe
 from fleet.objects import ProbeSpec
 from fleet.probe_behavior import (
+    ALWAYS_GOOD,
     ProbeAnswer,
     ProbeBehavior,
     ProbeKind,
@@ -16,7 +17,7 @@ S = 1_000_000_000
 HTTP = ProbeSpec("httpGet", "http", port=8080, path="/healthz", timeout_s=1)
 TCP = ProbeSpec("tcpSocket", port=8080, timeout_s=1)
 GRPC = ProbeSpec("grpc", port=9090, timeout_s=2)
-EXEC = ProbeSpec("exec", command="cat /tmp/healthy", timeout_s=90)
+EXEC = ProbeSpec("exec", command=("cat", "/tmp/healthy"), timeout_s=90)
 CLIENT = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
 
 
@@ -99,6 +100,28 @@ def test_a_grpc_client_dials_until_its_time_is_over() -> None:
     phases = ProbeBehavior((ProbePhase(answer=ProbeAnswer.REFUSED),))
     assert run_probe(GRPC, phases, 0, 0.0, 0.0).took_ns == 2 * S
     assert run_probe(HTTP, phases, 0, 0.0, 0.0).took_ns == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "answer", "took_s", "output"),
+    [
+        (("false",), "Failure", 0, ""),
+        (("true",), "Success", 0, ""),
+        (("sh", "-c", "echo no; exit 3"), "Failure", 0, "no\n"),
+        (("sh", "-c", "sleep 1; exit 1"), "Failure", 1, ""),
+        (("sleep", "91"), "Timeout", 90, ""),
+        (("cat", "/tmp/healthy"), "Success", 0, ""),
+        (("pg_isready",), "Success", 0, ""),
+    ],
+)
+def test_a_command_that_is_understood_decides(
+    command: tuple[str, ...], answer: str, took_s: int, output: str
+) -> None:
+    probe = EXEC._replace(command=command)
+    found = run_probe(probe, behavior_of(probe, ALWAYS_GOOD), 0, 0.0, 0.0)
+    assert (found.answer.value, found.took_ns, found.phase.output) == (answer, took_s * S, output)
+    told = ProbeBehavior((ProbePhase(),))
+    assert behavior_of(probe, told) is told
 
 
 def test_durations_are_printed_as_go_does() -> None:

@@ -40,9 +40,9 @@ def test_every_field() -> None:
         "terminationGracePeriodSeconds": 0,
     }
     assert decoded(probe) == ProbeSpec(
-        "httpGet", "https", "h", 8080, "/healthz", "", "", 1, 2, 3, 4, 5, 0
+        "httpGet", "https", "h", 8080, "/healthz", (), "", 1, 2, 3, 4, 5, 0
     )
-    assert decoded({"exec": {"command": ["cat", "/f g"]}}).command == "cat /f g"
+    assert decoded({"exec": {"command": ["cat", "/f g"]}}).command == ("cat", "/f g")
 
 
 @pytest.mark.parametrize(
