@@ -2,7 +2,9 @@
 
 Nothing ticks. The relist that would find a change is computed from the node's phase, and only
 that one is armed; a sync that did something asks for a relist of its pod at once.
-Source: pkg/kubelet/pleg/generic.go, Relist, RequestRelist; KEP 5420 for on-demand relists.
+With the feature gate EventedPLEG the runtime's own events take the place of that relist.
+Source: pkg/kubelet/pleg/generic.go, Relist, RequestRelist; evented.go; KEP 5420 for on-demand
+relists. Differs: the stream of events never breaks, so generic relists are never fallen back to.
 """
 
 import enum
@@ -14,6 +16,7 @@ from fleet.objects import PodUid
 from fleet.runtime import RunState, Sandbox
 
 RELIST_NS = 1 * NS_PER_S
+GLOBAL_CACHE_NS = 5 * NS_PER_S
 _STREAM_PHASE = 0x91E6
 
 
@@ -34,11 +37,26 @@ class PodLifecycleEvent(NamedTuple):
 class Pleg:
     """What the last relist saw of each pod: its containers, each in an int."""
 
-    __slots__ = ("_phase_ns", "_records")
+    __slots__ = ("_phase_ns", "_records", "is_evented")
 
     def __init__(self, node: int, draws: Draws) -> None:
         self._phase_ns = int(draws.uniform(node, _STREAM_PHASE, 0) * RELIST_NS)
         self._records: dict[PodUid, tuple[int, ...]] = {}
+        self.is_evented = False  # the runtime streams its events: a relist is not waited for
+
+    def seen_ns(self, change_ns: int) -> int:
+        """Return when a change is seen: at the next relist, or at once. Source: evented.go."""
+        return change_ns if self.is_evented else self.next_relist_ns(change_ns)
+
+    def last_cached_ns(self, now_ns: int) -> int:
+        """Return since when the pod cache is known to be current. Source: updateGlobalCache."""
+        period_ns = GLOBAL_CACHE_NS if self.is_evented else RELIST_NS
+        return now_ns - (now_ns - self._phase_ns) % period_ns
+
+    def next_cached_ns(self, now_ns: int) -> int:
+        """Return when the pod cache is next known to be current, at or after an instant."""
+        period_ns = GLOBAL_CACHE_NS if self.is_evented else RELIST_NS
+        return now_ns + (self._phase_ns - now_ns) % period_ns
 
     def next_relist_ns(self, now_ns: int) -> int:
         """Return the first relist at or after an instant."""

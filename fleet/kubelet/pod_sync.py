@@ -139,8 +139,8 @@ class PodSyncer:
             return
         now_ns = turn.now_ns
         waits = not worker.fresh and not turn.env.light
-        if waits and self.pleg.last_relist_ns(now_ns) <= worker.last_sync_ns:
-            turn.enqueue(worker, self.pleg.next_relist_ns(now_ns + 1))
+        if waits and self.pleg.last_cached_ns(now_ns) <= worker.last_sync_ns:
+            turn.enqueue(worker, self.pleg.next_cached_ns(now_ns + 1))
             return
         worker.sync_ns = 0
         worker.pending = False
@@ -305,7 +305,7 @@ class PodSyncer:
             self._requeue(worker, worker.retry_ns, turn)
         if worker.had_actions and worker.retry_ns and not turn.env.light:
             # The relist sees at least the new sandbox: the failure is reported a sync later.
-            turn.enqueue(worker, self.pleg.next_relist_ns(turn.now_ns + 1))
+            turn.enqueue(worker, self.pleg.seen_ns(turn.now_ns + 1))
         relisted = worker.had_actions and not worker.retry_ns
         worker.end_sync(turn.now_ns, relisted=relisted)
         sandbox = self.runtime.sandbox(worker.pod.uid)
@@ -326,7 +326,7 @@ class PodSyncer:
         if self.pleg.is_stale(worker.pod.uid, sandbox):
             change_ns = turn.now_ns
         if change_ns != NEVER:
-            turn.wait(worker, self.pleg.next_relist_ns(max(change_ns, turn.now_ns + 1)))
+            turn.wait(worker, self.pleg.seen_ns(max(change_ns, turn.now_ns + 1)))
 
     def on_runtime_changed(self, worker: PodWorker, turn: Turn) -> None:
         """Have the next relist see a change that was not planned, such as an OOM kill."""

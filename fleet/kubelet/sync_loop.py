@@ -359,6 +359,7 @@ class SyncLoop:
         cidr = self.pod_cidr or fallback_cidr(self._node)
         if self._syncer is None:
             self._syncer = PodSyncer(self._node, self._host_ip, cidr, env.draws)
+            self._syncer.pleg.is_evented = env.model.evented_pleg
             self._syncer.probes.start_ns = self.started_ns
             self._syncer.volumes.node_name = self.name
         else:

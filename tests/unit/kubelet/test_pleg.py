@@ -28,10 +28,20 @@ def test_relists_are_a_second_apart_in_the_phase_of_the_node() -> None:
     assert 0 <= first < NS_PER_S
     assert pleg.next_relist_ns(first) == first
     assert pleg.next_relist_ns(first + 1) == first + NS_PER_S
-    assert pleg.last_relist_ns(first + NS_PER_MS) == first
-    assert pleg.last_relist_ns(first) == first
+    assert pleg.last_cached_ns(first + NS_PER_MS) == first
+    assert pleg.last_cached_ns(first) == first
     phases = {Pleg(node, Draws(1)).next_relist_ns(0) for node in range(50)}
     assert len(phases) == 50
+
+
+def test_events_are_seen_at_once_and_the_cache_is_current_every_five_seconds() -> None:
+    pleg = Pleg(0, Draws(1))
+    assert pleg.seen_ns(7) == pleg.next_relist_ns(7)
+    pleg.is_evented = True
+    assert pleg.seen_ns(7) == 7
+    first = pleg.next_cached_ns(0)
+    assert pleg.next_cached_ns(first + 1) == first + 5 * NS_PER_S
+    assert pleg.last_cached_ns(first + 4 * NS_PER_S) == first
 
 
 def test_a_relist_tells_what_started_and_died_once() -> None:
