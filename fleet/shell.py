@@ -68,12 +68,21 @@ class Written(NamedTuple):
     text: str
 
 
+class FileChange(NamedTuple):
+    """A file that a script made, replaced or removed (None), and when."""
+
+    after_ns: int
+    path: str
+    text: str | None
+
+
 class CommandRun(NamedTuple):
     """What a command does. `run_ns` is None when it runs until it is stopped."""
 
     run_ns: int | None
     exit_code: int = 0
     written: tuple[Written, ...] = ()
+    changes: tuple[FileChange, ...] = ()
 
     def text(self, path: str, until_ns: int | None = None) -> str:
         """Return what was written to a path, "" for the log, within a time from the start."""
@@ -110,7 +119,7 @@ def run_words(words: Sequence[str], around: Surroundings = NOWHERE) -> CommandRu
         run_ns = shell.after_ns
     except UnknownScriptError:
         shell.status = 0
-    return CommandRun(run_ns, shell.status, tuple(shell.written))
+    return CommandRun(run_ns, shell.status, tuple(shell.written), tuple(shell.changes))
 
 
 class _Exit(Exception):  # noqa: N818 - it is no error
@@ -129,6 +138,7 @@ class _Shell:
         "_stops_at_error",
         "_variables",
         "after_ns",
+        "changes",
         "status",
         "written",
     )
@@ -144,6 +154,7 @@ class _Shell:
         self.after_ns = 0
         self.status = 0
         self.written: list[Written] = []
+        self.changes: list[FileChange] = []
 
     def run(self, command: Command) -> None:
         """Run a command. Raises _Exit, UnknownScriptError."""
@@ -307,6 +318,7 @@ class _Shell:
             raise UnknownScriptError(path)
         if self._files is not None:
             self._files.write(path, text)
+            self.changes.append(FileChange(self.after_ns, path, text))
 
     def _true(self, _args: list[str]) -> int:
         return 0

@@ -104,7 +104,7 @@ class ProbeManager:
             for worker in probes.workers:
                 worker.skip_to(pod.uid, turn.now_ns, turn)
                 declared = behavior.container(worker.spec.name).probes[worker.kind]
-                worker.behavior = behavior_of(worker.probe, declared)
+                worker.behavior = behavior_of(worker.spec, worker.probe, declared)
             self._plan(pod, probes, status, turn)
 
     def stop_liveness_and_startup(self, pod: Pod) -> None:

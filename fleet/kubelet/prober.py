@@ -5,22 +5,18 @@ k8s.io/cri-client remote_runtime.go, execSyncV1; Go's net and net/http for the t
 Differs: nothing is connected to: the behaviour of the pod says how an attempt ends.
 """
 
-from functools import lru_cache
-
 from fleet.clock import NS_PER_S
-from fleet.command import run_of_command
-from fleet.distribution import constant
 from fleet.kubelet.events import Reason
-from fleet.objects import ProbeSpec
+from fleet.objects import ContainerSpec, ProbeSpec
 from fleet.probe_behavior import (
     ALWAYS_GOOD,
     ProbeAnswer,
     ProbeAttempt,
     ProbeBehavior,
     ProbeKind,
-    ProbePhase,
     attempt,
 )
+from fleet.probe_script import behavior_of_script
 
 KIND_TEXTS = ("Startup", "Readiness", "Liveness")
 STATUS_CODE = 503
@@ -29,24 +25,11 @@ _NOT_SERVING = 'service unhealthy (responded with "NOT_SERVING")'
 _CLIENT_TIMEOUT = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
 
 
-def behavior_of(probe: ProbeSpec, declared: ProbeBehavior) -> ProbeBehavior:
-    """Return what a probe finds: as declared, else as the command of an exec probe says.
-
-    A command that is not understood succeeds.
-    """
+def behavior_of(spec: ContainerSpec, probe: ProbeSpec, declared: ProbeBehavior) -> ProbeBehavior:
+    """Return what a probe finds: as declared, else as the command of an exec probe says."""
     if declared is ALWAYS_GOOD and probe.handler == "exec":
-        return _behavior_of_command(probe.command)
+        return behavior_of_script(probe.command, spec.command + spec.args)
     return declared
-
-
-@lru_cache(maxsize=1024)
-def _behavior_of_command(command: tuple[str, ...]) -> ProbeBehavior:
-    run = run_of_command(command, ())
-    if not run.run_ns and not run.exit_code:
-        return ALWAYS_GOOD
-    answer = ProbeAnswer.FAILURE if run.exit_code else ProbeAnswer.SUCCESS
-    latency = constant(run.run_ns or 0)
-    return ProbeBehavior((ProbePhase(0, answer, 0.0, latency, 0, run.text("")),))
 
 
 def run_probe(

@@ -181,6 +181,25 @@ def test_liveness_failures_of_a_pod_that_is_never_restarted_end_it() -> None:
     assert container(sim)["restartCount"] == 0
 
 
+def test_the_example_of_the_documentation_fails_after_half_a_minute() -> None:
+    """Nothing is declared: the container's script removes the file that the probe reads."""
+    sim = started()
+    script = "touch /tmp/healthy; sleep 30; rm -f /tmp/healthy; sleep 600"
+    probe = {"exec": {"command": ["cat", "/tmp/healthy"]}, "initialDelaySeconds": 5}
+    sim.create_pod(
+        "web",
+        command=["/bin/sh", "-c", script],
+        livenessProbe={**probe, "periodSeconds": 5},
+    )
+    sim.run_for(seconds=29)
+    assert events(sim, "Unhealthy") == {}
+    sim.run_for(seconds=15)
+    missing = "cat: can't open '/tmp/healthy': No such file or directory"
+    assert events(sim, "Unhealthy") == {f"Liveness probe failed: {missing}\n": 3}
+    sim.run_for(seconds=32)
+    assert container(sim)["restartCount"] == 1
+
+
 def test_a_container_that_keeps_failing_its_liveness_probe_backs_off() -> None:
     sim = started()
     sim.create_pod(

@@ -1,6 +1,7 @@
 """How attempts end, in the words of the real probers."""
 
 import pytest
+from pod_world import container
 
 from fleet.kubelet.events import Reason
 from fleet.kubelet.prober import EXEC_ERROR, behavior_of, probe_event, run_probe
@@ -118,10 +119,11 @@ def test_a_command_that_is_understood_decides(
     command: tuple[str, ...], answer: str, took_s: int, output: str
 ) -> None:
     probe = EXEC._replace(command=command)
-    found = run_probe(probe, behavior_of(probe, ALWAYS_GOOD), 0, 0.0, 0.0)
+    spec = container("c")
+    found = run_probe(probe, behavior_of(spec, probe, ALWAYS_GOOD), 0, 0.0, 0.0)
     assert (found.answer.value, found.took_ns, found.phase.output) == (answer, took_s * S, output)
     told = ProbeBehavior((ProbePhase(),))
-    assert behavior_of(probe, told) is told
+    assert behavior_of(spec, probe, told) is told
 
 
 def test_durations_are_printed_as_go_does() -> None:
