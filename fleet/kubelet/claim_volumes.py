@@ -11,7 +11,7 @@ wants attached is in use, and its status says so before the controller may attac
 Source: pkg/kubelet/volumemanager/populator/desired_state_of_world_populator.go;
 pkg/volume/util/operationexecutor/operation_generator.go, GenerateMountVolumeFunc,
 GenerateVerifyControllerAttachedVolumeFunc; pkg/volume/csi/csi_attacher.go, csi_mounter.go.
-Differs: node-side resizing and raw block devices are not told from a mount.
+Differs: there is no node-side resizing.
 """
 
 import enum
@@ -19,6 +19,7 @@ import enum
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.effects import ApiCall, NodeId, Op, Outbox, Reply
 from fleet.kubelet.environment import Environment
+from fleet.kubelet.events import Reason
 from fleet.objects import NodeView, Pod, PodUid, VolumeSpec
 from fleet.volume_behavior import volume_behavior
 from fleet.volume_objects import (
@@ -31,11 +32,13 @@ from fleet.volume_objects import (
 
 RECONCILE_NS = 100 * NS_PER_MS
 RESYNC_NS = 60 * NS_PER_S
+VolumeEvent = tuple[Reason, str]
 QUIET = "-"
 """An operation failed without an event: it is tried again after its back-off."""
 AT_ONCE = -1
 CLAIM_KINDS = frozenset(("persistentVolumeClaim", "ephemeral"))
 DRIVER_MISSING = "driver name %s not found in the list of registered CSI drivers"
+_BLOCK_NAMES = {"MountDevice": "SetUpDevice", "SetUp": "MapPodDevice"}
 _STREAM_MOUNT = 0x70103
 _STREAM_RESYNC = 0x70104
 
@@ -158,7 +161,7 @@ class ClaimVolumes:
         return found
 
     def on_reply(
-        self, pod: Pod, op: Op, target: ClaimTarget, reply: Reply, env: Environment, out: Outbox
+        self, pod: Pod, target: ClaimTarget, reply: Reply, env: Environment, out: Outbox
     ) -> bool:
         """Take an answer; return whether the volume may go on."""
         each = self._find(pod.uid, target.volume)
@@ -178,7 +181,7 @@ class ClaimVolumes:
         elif not reply.ok:
             each.error = QUIET
             if each.step > Step.MOUNT:
-                each.error = _wait_error(each, op, target.name, reply.message)
+                each.error = _wait_error(each, target.name, reply.message)
         elif each.step is Step.SIZE:
             each.step = Step.VERIFY if self._is_attachable(each) else Step.MOUNT
         elif each.step is Step.VERIFY:
@@ -283,7 +286,7 @@ class ClaimVolumes:
                 f"volume {view.handle} is not attached for volume attachment {target.name}"
             )
         if error:
-            each.error = f'MountVolume.WaitForAttach failed for volume "{each.name}" : {error}'
+            each.error = _failed(each, "WaitForAttach", error)
         else:
             each.step = Step.STAGED
 
@@ -335,15 +338,12 @@ class ClaimVolumes:
         view = each.view
         assert view is not None, each.claim
         if self.labels is not None and not view.fits(self.labels):
-            return (
-                f'MountVolume.NodeAffinity check failed for volume "{each.name}" : '
-                "no matching NodeSelectorTerms"
-            )
+            return _failed(each, "NodeAffinity check", "no matching NodeSelectorTerms")
         if view.access_modes == ("ReadWriteOncePod",) and self._is_mounted_elsewhere(pod, view):
-            return (
-                f'MountVolume.SetUp failed for volume "{each.name}" : volume uses the '
-                "ReadWriteOncePod access mode and is already in use by another pod"
+            error = (
+                "volume uses the ReadWriteOncePod access mode and is already in use by another pod"
             )
+            return _failed(each, "SetUp", error)
         if self._is_attachable(each):
             each.step = Step.WAIT
             return self._read_attachment(pod, each, env, node_name, out)
@@ -380,10 +380,7 @@ class ClaimVolumes:
             return None
         if behavior.error:
             each.step = Step.MOUNT
-            return (
-                f'MountVolume.SetUp failed for volume "{each.name}" : rpc error: '
-                f"code = Internal desc = {behavior.error}"
-            )
+            return _failed(each, "SetUp", f"rpc error: code = Internal desc = {behavior.error}")
         each.step = Step.MOUNTED
         return ""
 
@@ -439,26 +436,45 @@ class ClaimVolumes:
         return 0 < self._resyncs.get(uid, 0) <= now_ns
 
 
-def _wait_error(each: ClaimVolume, op: Op, name: str, message: str) -> str:
-    del op
+def mapped_events(pod: Pod, each: ClaimVolume | None) -> list[VolumeEvent]:
+    """Return the events of a raw block volume that is there; a mount leaves none.
+
+    Source: operation_generator.go, GenerateMapVolumeFunc; csi_block.go, GetGlobalMapPath.
+    """
+    if each is None or not each.volume.block:
+        return []
+    paths = (
+        ("globalMapPath", f"plugins/kubernetes.io/csi/volumeDevices/{each.name}/dev"),
+        ("volumeMapPath", f"pods/{pod.uid}/volumeDevices/kubernetes.io~csi"),
+    )
+    text = f'MapVolume.MapPodDevice succeeded for volume "{each.name}" '
+    reason = Reason.SUCCESSFUL_MOUNT_VOLUME
+    return [(reason, f'{text}{name} "/var/lib/kubelet/{path}"') for name, path in paths]
+
+
+def _failed(each: ClaimVolume, what: str, error: str) -> str:
+    """Word the failure of one operation; those of block volumes have names of their own."""
+    operation = "MountVolume"
+    if each.volume.block:
+        operation, what = "MapVolume", _BLOCK_NAMES.get(what, what)
+    return f'{operation}.{what} failed for volume "{each.name}" : {error}'
+
+
+def _wait_error(each: ClaimVolume, name: str, message: str) -> str:
     view = each.view
     assert view is not None, each.claim
     if each.step is Step.WAIT:
-        return (
-            f'MountVolume.WaitForAttach failed for volume "{each.name}" : volume {view.handle} '
-            f"has GET error for volume attachment {name}: {message}"
-        )
+        error = f"volume {view.handle} has GET error for volume attachment {name}: {message}"
+        return _failed(each, "WaitForAttach", error)
     if each.step is Step.STAGED:
-        return f'MountVolume.MountDevice failed for volume "{each.name}" : {message}'
-    return (
-        f'MountVolume.SetUp failed for volume "{each.name}" : kubernetes.io/csi: '
-        f"mounter.SetUpAt failed to fetch publishContext: {message}"
-    )
+        return _failed(each, "MountDevice", message)
+    error = f"kubernetes.io/csi: mounter.SetUpAt failed to fetch publishContext: {message}"
+    return _failed(each, "SetUp", error)
 
 
 def _driver_missing(each: ClaimVolume, driver: str) -> str:
-    """Source: csi_attacher.go, MountDevice; csi_client.go, newCsiDriverClient."""
-    return (
-        f'MountVolume.MountDevice failed for volume "{each.name}" : kubernetes.io/csi: '
-        "attacher.MountDevice failed to create newCsiDriverClient: " + DRIVER_MISSING % driver
-    )
+    """Source: csi_attacher.go, MountDevice; csi_block.go, SetUpDevice; newCsiDriverClient."""
+    call = "attacher.MountDevice failed to create newCsiDriverClient"
+    if each.volume.block:
+        call = "blockMapper.SetUpDevice failed to get CSI client"
+    return _failed(each, "MountDevice", f"kubernetes.io/csi: {call}: {DRIVER_MISSING % driver}")

@@ -83,6 +83,8 @@ class Reason(enum.Enum):
     FREE_DISK_SPACE_FAILED = ("FreeDiskSpaceFailed", True)
     FAILED = ("Failed", True)
     FAILED_MOUNT = ("FailedMount", True)
+    FAILED_MAP_VOLUME = ("FailedMapVolume", True)
+    SUCCESSFUL_MOUNT_VOLUME = ("SuccessfulMountVolume", False)
     FAILED_SYNC = ("FailedSync", True)
     FAILED_VALIDATION = ("FailedValidation", True)
     FAILED_KILL_POD = ("FailedKillPod", True)

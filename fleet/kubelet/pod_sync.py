@@ -11,21 +11,21 @@ rejectPod.
 Differs: in `light` there are no volumes and no first status, and the relist is not waited for.
 """
 
-from collections.abc import Mapping
-
 from fleet.clock import NS_PER_S, Draws
 from fleet.effects import Milestone, NodeId, Report, SetTimer, Timer
-from fleet.kubelet import active_deadline
 from fleet.kubelet.active_deadline import deadline_ns, is_past_deadline
+from fleet.kubelet.dra import FAILED as PREPARE_FAILED
+from fleet.kubelet.dra import FAILED_TEXT as PREPARE_TEXT
+from fleet.kubelet.dra import DRAManager, Prepared
 from fleet.kubelet.events import OpenReason, Reason
 from fleet.kubelet.image_manager import adopt_images, release_images
-from fleet.kubelet.kuberuntime_manager import PENDING_HOLD_NS, KubeRuntimeManager, Progress
+from fleet.kubelet.kuberuntime_manager import KubeRuntimeManager, Progress
 from fleet.kubelet.pleg import Pleg
-from fleet.kubelet.pod_actions import ALL_RESTARTING, could_restart_all, should_restart_all
-from fleet.kubelet.pod_admission import DeviceHealth
-from fleet.kubelet.pod_events import texts_of
+from fleet.kubelet.pod_actions import ALL_RESTARTING
 from fleet.kubelet.pod_phase import TERMINAL_PHASES
+from fleet.kubelet.pod_status import StatusGenerator
 from fleet.kubelet.pod_workers import (
+    FAILED,
     RUNTIME_STAGES,
     PodKill,
     PodWorker,
@@ -36,8 +36,6 @@ from fleet.kubelet.pod_workers import (
 )
 from fleet.kubelet.probe_manager import ProbeManager, apply_updates
 from fleet.kubelet.status_generate import (
-    PodInputs,
-    generate_pod_status,
     terminate_pod_status,
     untolerated_key,
     with_sandbox_ready,
@@ -51,42 +49,27 @@ from fleet.kubelet.volume_manager import (
     VolumeManager,
     mount_seen_ns,
 )
-from fleet.objects import PodStatus, WaitingState
+from fleet.objects import PodStatus
 from fleet.probe_behavior import ProbeKind
-from fleet.runtime import NEVER, Runtime
+from fleet.runtime import NEVER
 
 TRANSIENT_NS = 1 * NS_PER_S
 """backOffOnTransientErrorPeriod: how soon a pod is tried again whose network is not ready."""
 _STREAM_REQUEUE = 0x5E90
-_NO_REASONS: Mapping[str, WaitingState] = {}
 
 
-class PodSyncer:
+class PodSyncer(StatusGenerator):
     """Runs the syncs of one node's pods."""
 
-    __slots__ = (
-        "_host_ip",
-        "_node",
-        "devices",
-        "kuberuntime",
-        "network_error",
-        "pleg",
-        "probes",
-        "runtime",
-        "statuses",
-        "volumes",
-    )
+    __slots__ = ("_node", "kuberuntime", "network_error", "pleg", "volumes")
 
     def __init__(self, node: NodeId, host_ip: str, pod_cidr: str, draws: Draws) -> None:
         self._node = node
-        self._host_ip = host_ip
         self.pleg = Pleg(node, draws)
-        self.statuses = StatusManager(node, draws)
         self.volumes = VolumeManager(node, draws)
         self.kuberuntime = KubeRuntimeManager(node, host_ip, pod_cidr, draws, self.volumes)
-        self.runtime: Runtime = self.kuberuntime.runtime
-        self.probes = self.kuberuntime.probes = ProbeManager(node)
-        self.devices: DeviceHealth | None = None  # only if the node has devices
+        probes = self.kuberuntime.probes = ProbeManager(node)
+        super().__init__(host_ip, StatusManager(node, draws), self.kuberuntime.runtime, probes)
         self.network_error = ""  # why only pods with hostNetwork can be synced
 
     def adopt(self, worker: PodWorker, turn: Turn) -> None:
@@ -119,7 +102,7 @@ class PodSyncer:
             observed_generation=pod.generation,
         )
         worker.reject()
-        self._set_status(worker, status, turn, finished=True)
+        self.set_status(worker, status, turn, finished=True)
         turn.out.append(Report(self._node, Milestone.POD_FAILED))
 
     def kill_pod(self, worker: PodWorker, killed: PodKill, turn: Turn) -> None:
@@ -171,20 +154,20 @@ class PodSyncer:
             return
         worker.sync_ns = 0
         if turn.env.light and worker.stage in RUNTIME_STAGES:
-            self._set_status(worker, self._generate(worker, turn), turn)
+            self.set_status(worker, self.generate(worker, turn), turn)
         else:
             self.sync(worker, turn)
 
     def _is_past_deadline(self, worker: PodWorker, turn: Turn) -> bool:
         pod = worker.pod
-        status = self.statuses.status(pod.uid) or pod.status
+        status = self.last_status(pod)
         past = is_past_deadline(pod, status, turn.now_ns, turn.env.wall_offset_ns)
         return past and worker.state is WorkerState.SYNC
 
     def _arm_deadline(self, worker: PodWorker, turn: Turn) -> None:
         """Have the sync tick look at a pod once it was active for too long."""
         pod = worker.pod
-        status = self.statuses.status(pod.uid) or pod.status
+        status = self.last_status(pod)
         due_ns = deadline_ns(pod, status, turn.env.wall_offset_ns)
         if due_ns > turn.now_ns:
             tick_ns = self.pleg.next_relist_ns(due_ns)
@@ -211,9 +194,9 @@ class PodSyncer:
 
     def on_volumes(self, worker: PodWorker, turn: Turn) -> None:
         """Go on with the volumes of a pod, whether its sync waits for them or not."""
-        result, messages = self.volumes.attempt(worker.pod, turn.env, turn.now_ns, turn.out)
-        for message in messages:
-            turn.event(worker.pod, Reason.FAILED_MOUNT, message)
+        result, events = self.volumes.attempt(worker.pod, turn.env, turn.now_ns, turn.out)
+        for reason, message in events:
+            turn.event(worker.pod, reason, message)
         if worker.stage is not Stage.MOUNT:
             return
         if result is MountResult.GIVEN_UP:
@@ -234,25 +217,25 @@ class PodSyncer:
             updates = [each for each in updates if each.kind is not ProbeKind.READINESS]
         if updates:
             status, needs_sync = apply_updates(pod, status, updates)
-            self._set_status(worker, status, turn)
+            self.set_status(worker, status, turn)
             if needs_sync and worker.state is WorkerState.SYNC:
                 self.sync(worker, turn)
 
     def _sync_pod(self, worker: PodWorker, turn: Turn) -> None:
         pod = worker.pod
         light = turn.env.light
-        status = self._generate(worker, turn)
+        status = self.generate(worker, turn)
         if status.phase in TERMINAL_PHASES:
             if not light:
-                self._set_status(worker, status, turn)
+                self.set_status(worker, status, turn)
             worker.complete_sync()
             worker.end_sync(turn.now_ns, relisted=False)
             self.sync(worker, turn)
             return
         if light:
-            self._set_unless_starting(worker, status, turn)
+            self.set_unless_starting(worker, status, turn)
         else:
-            self._set_status(worker, status, turn)
+            self.set_status(worker, status, turn)
         if pod.active_deadline_s:
             self._arm_deadline(worker, turn)
         if self.network_error and not pod.host_network:
@@ -276,13 +259,32 @@ class PodSyncer:
 
     def _sync_runtime(self, worker: PodWorker, turn: Turn) -> None:
         """Begin with the runtime's half of SyncPod: everything before it is there."""
-        status = self.statuses.status(worker.pod.uid) or worker.pod.status
+        status = self.last_status(worker.pod)
         self.probes.add_pod(worker.pod, status, turn)
         restart_all = any(
             each.type == ALL_RESTARTING and each.status == "True" for each in status.conditions
         )
+        sandbox = self.runtime.sandbox(worker.pod.uid)
+        has_sandbox = sandbox is not None and sandbox.ready
+        if worker.pod.admission.claims and not has_sandbox and not turn.env.light:
+            if self.dra is None:
+                self.dra = DRAManager(self._node)
+            worker.stage = Stage.PREPARE
+            self.on_prepared(worker, self.dra.prepare(worker.pod, turn.out), turn)
+            return
         progress = self.kuberuntime.sync_pod(worker, turn, restart_all=restart_all)
         self._go_on(worker, progress, turn)
+
+    def on_prepared(self, worker: PodWorker, prepared: Prepared, turn: Turn) -> None:
+        """Go on with a pod whose claims are ready, or leave it to its next resync."""
+        if worker.stage is not Stage.PREPARE or not prepared.is_done:
+            return
+        if prepared.error:
+            turn.event(worker.pod, OpenReason(PREPARE_FAILED), PREPARE_TEXT % prepared.error)
+            worker.fail(turn.now_ns + turn.env.model.sync_frequency_ns)
+            self._complete(worker, turn)
+        else:
+            self._go_on(worker, self.kuberuntime.sync_pod(worker, turn), turn)
 
     def _go_on(self, worker: PodWorker, progress: Progress, turn: Turn) -> None:
         """Take how far the runtime came."""
@@ -297,15 +299,15 @@ class PodSyncer:
         pod = worker.pod
         status = self.statuses.status(pod.uid)
         if not turn.env.light and status is not None:
-            self._set_status(worker, with_sandbox_ready(status, pod.generation), turn)
+            self.set_status(worker, with_sandbox_ready(status, pod.generation), turn)
 
     def _complete(self, worker: PodWorker, turn: Turn) -> None:
         """End a SyncPod. One that did something, without an error, asks for a relist at once."""
         if worker.retry_ns:
             self._requeue(worker, worker.retry_ns, turn)
-        if worker.had_actions and worker.retry_ns and not turn.env.light:
+        if worker.retry_ns and (worker.had_actions or self._hides_back_off(worker)):
             # The relist sees at least the new sandbox: the failure is reported a sync later.
-            turn.enqueue(worker, self.pleg.seen_ns(turn.now_ns + 1))
+            turn.enqueue(worker, self.pleg.next_relist_ns(turn.now_ns + 1))
         relisted = worker.had_actions and not worker.retry_ns
         worker.end_sync(turn.now_ns, relisted=relisted)
         sandbox = self.runtime.sandbox(worker.pod.uid)
@@ -316,6 +318,17 @@ class PodSyncer:
             self._watch_runtime(worker, turn)
             if not turn.env.light and self.probes.is_resynced(worker.pod.uid):
                 self._requeue(worker, turn.now_ns + turn.env.model.sync_frequency_ns, turn)
+
+    def _hides_back_off(self, worker: PodWorker) -> bool:
+        """Tell whether the status does not show yet that a container is in back-off.
+
+        Source: reason_cache.go: what a sync puts there is shown by the next one.
+        """
+        status = self.statuses.status(worker.pod.uid)
+        if status is None or worker.retry_ns == FAILED or not worker.reasons:
+            return False
+        shown = (*status.containers, *status.init_containers)
+        return any(worker.reasons.get(each.name, each.state) != each.state for each in shown)
 
     def _watch_runtime(self, worker: PodWorker, turn: Turn) -> None:
         """Arm the relist that will see the next change, if there will be one."""
@@ -350,7 +363,7 @@ class PodSyncer:
     def _sync_terminating_pod(self, worker: PodWorker, turn: Turn) -> None:
         pod = worker.pod
         if not turn.env.light:
-            self._set_status(worker, self._generate(worker, turn), turn)
+            self.set_status(worker, self.generate(worker, turn), turn)
         self.probes.stop_liveness_and_startup(pod)
         sandbox = self.runtime.sandbox(pod.uid)
         if sandbox is None or not sandbox.is_running():
@@ -370,8 +383,8 @@ class PodSyncer:
             assert not sandbox.is_running(), pod.uid
             self.runtime.stop_sandbox(pod.uid)
         if not env.light or not (pod.deleting or worker.removed):
-            status = self._generate(worker, turn, is_terminal=True)
-            self._set_status(worker, status, turn)
+            status = self.generate(worker, turn, is_terminal=True)
+            self.set_status(worker, status, turn)
         worker.complete_terminating()
         worker.end_sync(turn.now_ns, relisted=False)
         share = env.draws.uniform(self._node, _STREAM_REQUEUE, turn.now_ns)
@@ -383,7 +396,7 @@ class PodSyncer:
         if turn.env.light:
             self._finish(worker, turn)
             return
-        self._set_status(worker, self._generate(worker, turn, is_terminal=True), turn)
+        self.set_status(worker, self.generate(worker, turn, is_terminal=True), turn)
         if mounted:
             worker.stage = Stage.UNMOUNT
             turn.wait(worker, turn.now_ns + MOUNT_POLL_NS)
@@ -396,10 +409,10 @@ class PodSyncer:
         if worker.registered:
             worker.registered = False
             self.volumes.unregister_pod(pod, turn.out)
-        status = self.statuses.status(pod.uid) or pod.status
+        status = self.last_status(pod)
         if not (turn.env.light and pod.deleting):
             status = terminate_pod_status(pod, status)
-        self._set_status(worker, status, turn, finished=True)
+        self.set_status(worker, status, turn, finished=True)
         worker.end_sync(turn.now_ns, relisted=False)
         worker.complete_terminated()
         if status.phase == "Failed" and not pod.deleting and not worker.removed:
@@ -407,51 +420,8 @@ class PodSyncer:
         release_images(self._node, pod, turn.env, turn.now_ns)
         self.kuberuntime.forget(pod.uid)
         self.pleg.forget(pod.uid)
-
-    def _generate(self, worker: PodWorker, turn: Turn, *, is_terminal: bool = False) -> PodStatus:
-        pod = worker.pod
-        env = turn.env
-        sandbox = self.runtime.sandbox(pod.uid)
-        if sandbox is not None:
-            self.runtime.advance(pod.uid, turn.now_ns, env.wall_offset_ns)
-        old = self.statuses.status(pod.uid) or pod.status
-        past = is_past_deadline(pod, old, turn.now_ns, env.wall_offset_ns)
-        if past:
-            turn.event(pod, Reason.DEADLINE_EXCEEDED, active_deadline.MESSAGE)
-        inputs = PodInputs(
-            old=old,
-            restarting=could_restart_all(pod) and should_restart_all(pod, sandbox, old),
-            past_deadline=past,
-            host_ip=self._host_ip,
-            reasons=worker.reasons or _NO_REASONS,
-            is_terminal=is_terminal,
-            untolerated=untolerated_key(pod, env.tolerate_key),
-            probed=self.probes.update_pod_status(pod, sandbox, old, turn),
-            pod_resources=texts_of(env.model.kubelet_version).pod_resources,
-        )
-        status = generate_pod_status(pod, sandbox, inputs)
-        if self.devices is not None:
-            status = self.devices.with_health(pod, status, env.model, turn.now_ns)
-        return status if worker.killed is None else worker.killed.applied(status)
-
-    def _set_unless_starting(self, worker: PodWorker, status: PodStatus, turn: Turn) -> None:
-        """`light`: hold a Pending status back while the pod may still start within the second."""
-        held_until_ns = worker.seen_ns + PENDING_HOLD_NS
-        if status.phase != "Pending" or turn.now_ns >= held_until_ns:
-            self._set_status(worker, status, turn)
-        elif worker.pod.init_containers:
-            turn.enqueue(worker, held_until_ns)
-
-    def _set_status(
-        self, worker: PodWorker, status: PodStatus, turn: Turn, *, finished: bool = False
-    ) -> None:
-        env = turn.env
-        if not status.start_time_s:  # a pod starts when it is first seen
-            started_ns = worker.seen_ns if worker.seen_ns >= 0 else turn.now_ns
-            status = status._replace(start_time_s=env.wall_s(started_ns))
-        wall_s = env.wall_s(turn.now_ns)
-        self.statuses.set_pod_status(worker.pod, status, wall_s, finished=finished, known=env.light)
-        self.probes.on_status(worker.pod, status, turn)
+        if self.dra is not None:
+            self.dra.forget(pod.uid)
 
     def _requeue(self, worker: PodWorker, retry_ns: int, turn: Turn) -> None:
         """Try a sync that failed again later, when the work queue is looked at: each second."""

@@ -28,8 +28,17 @@ from fleet.effects import (
     WatchEvent,
     WatchKind,
 )
-from fleet.kubelet.claim_volumes import AT_ONCE, CLAIM_KINDS, QUIET, ClaimVolume, ClaimVolumes
+from fleet.kubelet.claim_volumes import (
+    AT_ONCE,
+    CLAIM_KINDS,
+    QUIET,
+    ClaimVolume,
+    ClaimVolumes,
+    VolumeEvent,
+    mapped_events,
+)
 from fleet.kubelet.environment import Environment
+from fleet.kubelet.events import Reason
 from fleet.kubelet.watched_objects import ObjectManager, sources_of
 from fleet.objects import (
     TOKEN_VOLUME,
@@ -193,12 +202,12 @@ class VolumeManager:
 
     def attempt(
         self, pod: Pod, env: Environment, now_ns: int, out: Outbox
-    ) -> tuple[MountResult, list[str]]:
-        """Go on with every volume; return how it went and the messages of FailedMount events."""
+    ) -> tuple[MountResult, list[VolumeEvent]]:
+        """Go on with every volume; return how it went and the events about the pod."""
         mount = self._mounts.get(pod.uid)
         if mount is None:
             return MountResult.WAITING, []
-        messages = []
+        events = []
         for volume in tuple(mount.volumes):
             task = volume.claim or volume
             if not task.due_ns or now_ns < task.due_ns:
@@ -209,18 +218,22 @@ class VolumeManager:
                 volume.tries += 1
             elif error is not None:
                 mount.volumes.remove(volume)
+                events += mapped_events(pod, volume.claim)
             if error and error != QUIET:
-                messages.append(error)
+                is_block = volume.claim is not None and volume.spec.block
+                reason = Reason.FAILED_MAP_VOLUME if is_block else Reason.FAILED_MOUNT
+                events.append((reason, error))
         if not mount.volumes and (mount.waited or mount.is_remount):
             self._complete(pod, env, now_ns, out)
-            return MountResult.MOUNTED, messages
+            return MountResult.MOUNTED, events
         given_up = self._give_up(pod, mount, now_ns)
         if given_up is not None:
             mount.waited = False
         self._arm(pod.uid, mount, out)
         if given_up is not None:
-            return MountResult.GIVEN_UP, messages + given_up
-        return (MountResult.FAILED if messages else MountResult.WAITING), messages
+            events += [(Reason.FAILED_MOUNT, each) for each in given_up]
+            return MountResult.GIVEN_UP, events
+        return (MountResult.FAILED if events else MountResult.WAITING), events
 
     def _attempt_one(
         self, pod: Pod, volume: _Volume, env: Environment, now_ns: int, out: Outbox
@@ -282,7 +295,7 @@ class VolumeManager:
             mount.seen_ns = mount_seen_ns(mount.began_ns, now_ns)
         if failures and now_ns >= mount.seen_ns:
             assert self.claims is not None, pod.uid
-            unmounted = " ".join(sorted(each.spec.name for each in mount.volumes))
+            unmounted = " ".join(sorted(_volume_name(each.spec, pod) for each in mount.volumes))
             unattached = " ".join(sorted(self.claims.names_of(pod.uid, desired=True)))
             unprocessed = " ".join(sorted(self.claims.names_of(pod.uid, desired=False)))
             text = f"unmounted volumes=[{unmounted}], unattached volumes=[{unattached}], "
@@ -333,7 +346,7 @@ class VolumeManager:
         assert isinstance(call.payload, ClaimTarget), call
         if self.claims is None:
             return False
-        return self.claims.on_reply(pod, call.op, call.payload, reply, env, out)
+        return self.claims.on_reply(pod, call.payload, reply, env, out)
 
     def on_node(
         self, attached: tuple[str, ...], in_use: tuple[str, ...], labels: dict[str, str]

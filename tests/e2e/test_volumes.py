@@ -90,6 +90,24 @@ def test_volumes_from_missing_objects_to_simulated_storage(world: World) -> None
     world.assert_nothing_left("vol")
 
 
+def test_light_nodes_run_pods_with_claims_too(world: World) -> None:
+    with world.spawn("lightvol", 1, "--fidelity=light", "--simulate-csi") as run:
+        run.until_ready()
+        source = {"name": "disk", "persistentVolumeClaim": {"claimName": "disk"}}
+        world.apply(
+            storage_class("late", "WaitForFirstConsumer"),
+            claim("disk", "late"),
+            pod("uses", "", source),
+        )
+        until_ready(world, "uses")
+        assert world.get("pvc", "disk")["status"]["phase"] == "Bound"
+        world.kubectl("delete", "pod", "uses")
+        world.kubectl("delete", "pvc", "disk")
+        eventually(lambda: not world.items("pv"), "deleted")
+        run.end()
+    world.assert_nothing_left("lightvol")
+
+
 def check_registration(world: World) -> None:
     """The drivers are on the CSINode, the Node's annotation and labels."""
     nodes = world.nodes("vol")

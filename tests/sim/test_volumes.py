@@ -2,6 +2,7 @@
 
 import pytest
 from fakes import SimApiServer
+from sim_faults import ApiServerAnswers
 from simulation import Simulation, model_of
 
 from fleet.volume_objects import attachment_name
@@ -282,3 +283,87 @@ def test_light_nodes_take_a_pod_with_a_claim_as_it_is() -> None:
     sim.run_for(seconds=3)
     assert sim.phase("db") == "Running"
     assert sim.calls(verb="GET", path="persistentvolume") == []
+
+
+def test_a_raw_block_volume_is_mapped_and_says_so() -> None:
+    sim = started()
+    claim(sim.server)
+    sim.server.update("persistentvolumes", "pv-1", {"spec": {"volumeMode": "Block"}})
+    device = {"name": "data", "devicePath": "/dev/xvda"}
+    container = {"name": "c", "image": "nginx:1", "volumeDevices": [device]}
+    uid = sim.create_pod("db", volumes=[DATA], containers=[container])
+    sim.run_for(seconds=11)
+    attach(sim)
+    sim.run_for(seconds=3)
+    assert sim.phase("db") == "Running"
+    found = [
+        each["message"]
+        for each in sim.server.all("events")
+        if each["reason"] == "SuccessfulMountVolume"
+    ]
+    text = 'MapVolume.MapPodDevice succeeded for volume "pv-1" '
+    home = "/var/lib/kubelet"
+    assert found == [
+        f'{text}globalMapPath "{home}/plugins/kubernetes.io/csi/volumeDevices/pv-1/dev"',
+        f'{text}volumeMapPath "{home}/pods/{uid}/volumeDevices/kubernetes.io~csi"',
+    ]
+
+
+def test_a_block_volume_cannot_be_mounted() -> None:
+    sim = started()
+    claim(sim.server)
+    sim.server.update("persistentvolumes", "pv-1", {"spec": {"volumeMode": "Block"}})
+    sim.create_pod("db", volumes=[DATA])
+    sim.run_for(seconds=2)
+    [text] = mount_events(sim)
+    assert text.endswith(
+        "failed to process volumes=[data]: volume data has volumeMode Block, but is specified in "
+        "volumeMounts"
+    )
+
+
+def test_a_driver_that_needs_no_attachment_is_not_waited_for() -> None:
+    sim = started()
+    sim.server.create(("csidrivers", "", DRIVER), {"spec": {"attachRequired": False}})
+    sim.run_for(seconds=1)
+    claim(sim.server)
+    since_s = sim.now_s
+    sim.create_pod("db", volumes=[DATA])
+    sim.run_for(seconds=3)
+    assert sim.phase("db") == "Running"
+    claims = "persistentvolumeclaims"
+    assert reads(sim, since_s) == [claims, "persistentvolumes", claims]
+    assert "volumesInUse" not in sim.server.get("nodes", "n-0")["status"]
+
+
+def test_a_volume_for_one_pod_alone_is_refused_to_the_second() -> None:
+    sim = started()
+    claim(sim.server)
+    sim.server.update("persistentvolumes", "pv-1", {"spec": {"accessModes": ["ReadWriteOncePod"]}})
+    sim.create_pod("one", volumes=[DATA])
+    sim.run_for(seconds=11)
+    attach(sim)
+    sim.run_for(seconds=3)
+    sim.create_pod("two", volumes=[DATA])
+    sim.run_for(seconds=3)
+    assert (sim.phase("one"), sim.phase("two")) == ("Running", "Pending")
+    [text] = mount_events(sim)
+    assert text == (
+        'MountVolume.SetUp failed for volume "pv-1" : volume uses the ReadWriteOncePod access '
+        "mode and is already in use by another pod"
+    )
+    sim.server.delete_pod("one", grace_s=1)
+    sim.run_for(seconds=20)
+    assert sim.phase("two") == "Running"
+
+
+def test_claims_come_through_an_outage() -> None:
+    sim = started()
+    claim(sim.server)
+    sim.create_pod("db", volumes=[DATA])
+    sim.inject(ApiServerAnswers(503), seconds=40)
+    sim.run_for(seconds=70)
+    attach(sim)
+    sim.run_for(seconds=160)  # the token's volume waits for the watch of kube-root-ca.crt
+    assert sim.phase("db") == "Running"
+    assert sim.server.get("nodes", "n-0")["status"]["volumesInUse"] == [UNIQUE]

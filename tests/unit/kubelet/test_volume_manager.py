@@ -16,6 +16,7 @@ from fleet.effects import (
     WatchEvent,
     WatchKind,
 )
+from fleet.kubelet.events import Reason
 from fleet.kubelet.volume_manager import MountResult, VolumeManager, mount_seen_ns
 from fleet.kubelet.watched_objects import references
 from fleet.objects import (
@@ -51,8 +52,9 @@ def tell(volumes: VolumeManager, event: EventType, name: str = "cfg") -> list[st
 
 def attempt(volumes: VolumeManager, pod: Pod, now_ns: int) -> tuple[MountResult, list[str], Outbox]:
     out: Outbox = []
-    result, messages = volumes.attempt(pod, ENV, now_ns, out)
-    return result, messages, out
+    result, events = volumes.attempt(pod, ENV, now_ns, out)
+    assert {reason for reason, _ in events} <= {Reason.FAILED_MOUNT}
+    return result, [text for _, text in events], out
 
 
 def test_secrets_are_watched_before_config_maps_and_each_once() -> None:
