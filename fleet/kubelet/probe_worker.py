@@ -7,8 +7,8 @@ changes the result; those before it are only counted.
 A worker is attached to one container: a new container id begins with no result, and its first tick
 sets the initial one: unknown, not ready, alive.
 Source: pkg/kubelet/prober/worker.go, worker, run, doProbe; results/results_manager.go, Result.
-Differs: a tick that falls into a running attempt is lost, where Go's ticker keeps one. A container's
-age, by which its behaviour goes, counts from the second in which it started, as its status shows it.
+Differs: a tick that falls into a running attempt is lost, where Go's ticker keeps one. The age of a
+container, by which its behaviour goes, counts from the second in which it started, as shown.
 """
 
 import zlib
