@@ -360,7 +360,9 @@ class Runtime:
     ) -> None:
         u = self.uniform(_STREAM_OUTCOME, pod.uid, spec.name, container.attempt)
         around = self._around(pod, spec, container)
-        outcome = behavior.outcome(spec.name, spec.command, spec.args, u, container.attempt, around)
+        command = spec.script.entry_point if spec.script is not None else ()
+        command = command or spec.command
+        outcome = behavior.outcome(spec.name, command, spec.args, u, container.attempt, around)
         if outcome is not None:
             u = self.uniform(_STREAM_AFTER, pod.uid, spec.name, container.attempt)
             container.exit_ns = started_ns + outcome.after.sample(u)

@@ -19,6 +19,14 @@ FILES_MAX = 256
 """Files that are kept of one volume, or of the host."""
 PROGRAMS = SHELLS | {"cat", "touch", "test", "rm", "mkdir", "echo", "exit", "sleep"}
 """Whatever else a container runs needs no variables and no files."""
+SHELL_IMAGES = frozenset(
+    (
+        *("almalinux", "alpine", "amazonlinux", "archlinux", "bash", "buildpack-deps", "busybox"),
+        *("centos", "debian", "fedora", "golang", "hello-world", "node", "perl", "python"),
+        *("rockylinux", "ubuntu"),
+    )
+)
+"""Images whose own command is an interactive shell or interpreter: without an input it ends."""
 DIRECTORY = "/"
 _WRITABLE = ("/tmp", "/var/tmp")  # noqa: S108 - in the emulated container
 _REFERENCE = re.compile(r"\$(?:\$|\(([^()\s]+)\))")
@@ -44,6 +52,7 @@ class ScriptSpec(NamedTuple):
 
     variables: tuple[tuple[str, str, str], ...] = ()
     mounts: tuple[MountSpec, ...] = ()
+    entry_point: tuple[str, ...] = ()  # what the image does by itself, if nothing else is asked
 
 
 class VolumePlace(NamedTuple):
@@ -163,6 +172,12 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
         return variables.get(match[1], match[0])
 
     return _REFERENCE.sub(replace, text) if "$" in text else text
+
+
+def entry_point(image: str) -> tuple[str, ...]:
+    """Return a command that does as the image's own one, () if nothing is known of it."""
+    name = image.partition("@")[0].rpartition("/")[2].partition(":")[0]
+    return ("true",) if name in SHELL_IMAGES else ()
 
 
 def subscripted(path: str) -> tuple[str, str] | None:

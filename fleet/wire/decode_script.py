@@ -2,13 +2,16 @@
 
 from typing import Any
 
-from fleet.script import PROGRAMS, MountSpec, ScriptSpec
+from fleet.script import PROGRAMS, MountSpec, ScriptSpec, entry_point
 
 
 def container_script(obj: dict[str, Any]) -> ScriptSpec | None:
     """Return the surroundings of a container's command, None if it needs none."""
     words = [*obj.get("command", ()), *obj.get("args", ())]
-    if not words or words[0].rpartition("/")[2] not in PROGRAMS:
+    if not words:
+        own = () if obj.get("stdin") else entry_point(obj.get("image", ""))
+        return ScriptSpec(entry_point=own) if own else None
+    if words[0].rpartition("/")[2] not in PROGRAMS:
         return None
     has_variables = any("$" in word for word in words)
     has_files = any("/" in word for word in words[1:])

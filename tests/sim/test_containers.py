@@ -17,7 +17,7 @@ def started(seed: int = 1, *, light: bool = False) -> Simulation:
 
 
 def container(name: str = "c", script: str = "", **fields: object) -> Object:
-    spec: Object = {"name": name, "image": "busybox:1", **fields}
+    spec: Object = {"name": name, "image": "agnhost:2", **fields}
     if script:
         spec["command"] = ["sh", "-c", script]
     return spec

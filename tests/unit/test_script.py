@@ -83,6 +83,24 @@ def test_variables_come_from_values_and_fields_and_refer_to_earlier_ones() -> No
     assert subscripted("metadata.name") is None
 
 
+@pytest.mark.parametrize(
+    ("image", "ends"),
+    [
+        ("busybox", True),
+        ("docker.io/library/alpine:3", True),
+        ("registry.example/mirror/ubuntu@sha256:00", True),
+        ("nginx", False),
+        ("busybox.example/app", False),
+    ],
+)
+def test_a_shell_without_an_input_ends_at_once(image: str, ends: bool) -> None:  # noqa: FBT001
+    assert container_script({"image": image}) == (
+        ScriptSpec(entry_point=("true",)) if ends else None
+    )
+    assert container_script({"image": image, "stdin": True}) is None
+    assert container_script({"image": image, "args": ["serve"]}) is None
+
+
 def test_only_a_command_that_looks_around_keeps_its_surroundings() -> None:
     env = [
         {"name": "A", "value": "1"},
