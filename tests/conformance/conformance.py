@@ -18,7 +18,9 @@ from pathlib import Path
 
 from judgement import Result, judge, read_expected, read_junit, table
 
+from fleet.controlplane.binaries import cached_binaries
 from fleet.controlplane.build import E2E_TEST, GINKGO, build_e2e_tests
+from fleet.controlplane.options import KUBECTL
 from fleet.errors import SetupError
 
 HERE = Path(__file__).resolve().parent
@@ -77,6 +79,7 @@ def run(name: str, programs: Path, out: Path, options: argparse.Namespace) -> li
     suite += [f"--output-dir={out}", "--junit-report=junit.xml", str(programs / E2E_TEST), "--"]
     # The kubeconfig comes through the environment.
     suite += ["--provider=skeleton", "--disable-log-dump=true"]
+    suite += [f"--kubectl-path={cached_kubectl()}"]
     spawn = [sys.executable, "-m", "fleet.cli", "spawn", f"--nodes={options.nodes}"]
     run_dir = Path(tempfile.mkdtemp(prefix="fleet-", dir=out))
     spawn += [f"--profile={HERE / 'cluster.yaml'}", f"--run-dir={run_dir}", "--", *suite]
@@ -86,6 +89,14 @@ def run(name: str, programs: Path, out: Path, options: argparse.Namespace) -> li
         environment = {**os.environ, "XDG_STATE_HOME": state}
         subprocess.run(spawn, stdout=log, stderr=log, env=environment, check=False)
     return troubles(name, run_dir / "summary.json")
+
+
+def cached_kubectl() -> str:
+    """Return the kubectl that belongs to the control plane."""
+    binaries = cached_binaries()
+    assert binaries is not None, "run `fleet controlplane build` first"
+    [program] = binaries.commands[KUBECTL]
+    return program
 
 
 def troubles(name: str, path: Path) -> list[str]:
