@@ -84,6 +84,33 @@ class NodeState(NamedTuple):
 NO_STATE = NodeState()
 
 
+class ClaimDevice(NamedTuple):
+    """A device that the scheduler allocated to a claim."""
+
+    request: str
+    driver: str
+    pool: str
+    device: str
+
+
+class ResourceClaimView(NamedTuple):
+    """What is read of a ResourceClaim."""
+
+    name: str
+    uid: str
+    owner_uid: str  # of its controller, "" without one
+    reserved_for: tuple[str, ...]  # uids
+    devices: tuple[ClaimDevice, ...] | None  # None: not allocated
+
+
+class ResourceSliceView(NamedTuple):
+    """What is read of a ResourceSlice."""
+
+    name: str
+    resource_version: str
+    generation: int
+
+
 def is_extended(resource: str) -> bool:
     """Return whether a resource is an extended one.
 

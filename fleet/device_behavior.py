@@ -207,3 +207,13 @@ def unhealthy_in(note: str, resource: str) -> tuple[str, ...]:
         if name.strip() == resource:
             return tuple(each.strip() for each in listed.split(",") if each.strip())
     return ()
+
+
+def outage_begin_ns(outages: tuple[PluginOutage, ...], start_ns: int, now_ns: int) -> int:
+    """Return since when a plugin is away, -1 while it is there; `start_ns` is the kubelet's."""
+    for outage in outages:
+        begin_ns = start_ns + outage.at_ns
+        ends = outage.duration_ns and now_ns >= begin_ns + outage.duration_ns
+        if now_ns >= begin_ns and not ends:
+            return begin_ns
+    return -1

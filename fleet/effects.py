@@ -36,6 +36,9 @@ class Op(enum.IntEnum):
     CREATE_EVENT = 15
     PATCH_EVENT = 16
     DELETE_RESOURCE_SLICES = 17
+    GET_RESOURCE_CLAIM = 50
+    CREATE_RESOURCE_SLICE = 51  # as this and the next, of one DRA driver
+    DELETE_DRIVER_SLICES = 52
     CREATE_MIRROR_POD = 70
     DELETE_MIRROR_POD = 71
     GET_CLAIM = 40  # for a volume, as the next three
@@ -55,6 +58,7 @@ class WatchKind(enum.IntEnum):
     CSI_DRIVERS = 4
     CONFIG_MAP = 5  # one object, by namespace and name
     SECRET = 6
+    RESOURCE_SLICES = 7  # those of one DRA driver on this node; its name is the driver's
 
 
 @enum.unique
@@ -174,6 +178,14 @@ class TokenRequest(NamedTuple):
     volume: str = ""  # which one of the pod waits for it
 
 
+class ResourceSlices(NamedTuple):
+    """Payload of CREATE_RESOURCE_SLICE and DELETE_DRIVER_SLICES: the devices are the profile's."""
+
+    driver: str
+    node_uid: str = ""
+    generation: int = 0  # of the pool
+
+
 class EventObject(NamedTuple):
     """Payload of CREATE_EVENT and PATCH_EVENT; a patch sends what changes when one repeats."""
 
@@ -200,6 +212,7 @@ Payload = (
     | MirrorTarget
     | TokenRequest
     | EventObject
+    | ResourceSlices
     | ClaimTarget
     | CSINodeUpdate
     | None

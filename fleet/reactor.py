@@ -33,10 +33,11 @@ from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.metrics import FleetCounts
 from fleet.objects import EventType, NodeView, Pod
-from fleet.wire.calls import ROUTES, Caller, build
+from fleet.wire.calls import Caller, build
 from fleet.wire.decode_json import decode_list, decode_watch_event
 from fleet.wire.messages import Request, Response, StreamOpened
 from fleet.wire.replies import decode_reply
+from fleet.wire.routes import ROUTES
 from fleet.wire.watch import WATCH_RESOURCES, Next, Phase, Reflector
 
 TIMERS_MAX = 2_000  # per turn; the rest is due at the next one

@@ -17,13 +17,14 @@ from typing import NamedTuple
 import orjson
 
 from fleet.clock import NS_PER_S, Draws
-from fleet.config import NodeModel, parse_version
+from fleet.config import NodeModel
 from fleet.device_behavior import (
     UNHEALTHY_ANNOTATION,
     DeviceModel,
-    PluginOutage,
+    outage_begin_ns,
     unhealthy_in,
 )
+from fleet.kubelet.node_resources import reports_health
 from fleet.objects import ContainerStatus, Pod, PodStatus, PodUid
 
 STOP_GRACE_NS = 300 * NS_PER_S
@@ -268,19 +269,3 @@ class DeviceManager:
             ]
             shown.append({"name": grant.resource, "resources": resources})
         return orjson.dumps(shown, option=orjson.OPT_SORT_KEYS) if shown else b""
-
-
-def reports_health(model: NodeModel) -> bool:
-    """Return whether container statuses name devices: gate ResourceHealthStatus."""
-    version = parse_version(model.kubelet_version)[:2]
-    return version >= (1, 36) and "ResourceHealthStatus" not in model.features_disabled
-
-
-def outage_begin_ns(outages: tuple[PluginOutage, ...], start_ns: int, now_ns: int) -> int:
-    """Return since when a plugin is away, -1 while it is there."""
-    for outage in outages:
-        begin_ns = start_ns + outage.at_ns
-        ends = outage.duration_ns and now_ns >= begin_ns + outage.duration_ns
-        if now_ns >= begin_ns and not ends:
-            return begin_ns
-    return -1

@@ -65,6 +65,7 @@ _POD_OPS = frozenset(
         Op.CREATE_MIRROR_POD,
         Op.DELETE_MIRROR_POD,
         Op.CREATE_TOKEN,
+        Op.GET_RESOURCE_CLAIM,
         *VOLUME_OPS,
     )
 )
@@ -79,6 +80,7 @@ _POD_TIMERS = frozenset(
         Timer.PROBES,
     )
 )
+_DRIVER_OPS = frozenset((Op.CREATE_RESOURCE_SLICE, Op.DELETE_DRIVER_SLICES))
 _EVENT_OPS = frozenset((Op.CREATE_EVENT, Op.PATCH_EVENT))
 
 
@@ -197,7 +199,8 @@ class VirtualKubelet:
         elif timer is Timer.STATIC_PODS:
             self._on_static_pods(key, now_ns, out)
         elif timer is Timer.PLUGINS and self.plugins is not None:
-            self._on_plugins(self.plugins.on_timer(now_ns, out), now_ns, out)
+            pods = self.plugins.on_timer(self.status.uid, now_ns, out)
+            self._on_plugins(pods, now_ns, out)
 
     def on_reply(self, call: ApiCall, reply: Reply, now_ns: int, out: Outbox) -> None:
         """Take the answer to a call."""
@@ -216,6 +219,9 @@ class VirtualKubelet:
                 self._after_pods(now_ns, out)
         elif op in _CSI_OPS or call.key == NODE_KEY:
             self._on_csi_reply(call, reply, now_ns, out)
+        elif op in _DRIVER_OPS:
+            if self.plugins is not None:
+                self.plugins.on_reply(call, reply, now_ns, out)
         elif op is Op.DELETE_RESOURCE_SLICES:
             self._on_slices_reply(call, reply, now_ns, out)
         elif call.key == REGISTER_KEY:
@@ -229,6 +235,9 @@ class VirtualKubelet:
         kind = event.kind
         if kind is WatchKind.NODE:
             self._on_node_event(event, now_ns, out)
+        elif kind is WatchKind.RESOURCE_SLICES:
+            if self.plugins is not None:
+                self.plugins.on_slice(event, self.status.uid, now_ns, out)
         elif kind is WatchKind.CSI_DRIVERS:
             self._on_csi_driver(event)
         elif kind is WatchKind.PODS and self._runtime_state and self._runtime_state.holds(event):
@@ -479,6 +488,7 @@ class VirtualKubelet:
             self._report_ready(now_ns, out)
             self._show_volumes(view, now_ns, out)
             if self.plugins is not None:
+                self.plugins.advance(view.uid, now_ns, out)
                 pods = self.plugins.on_annotations(view.state.annotations, now_ns)
                 self._on_plugins(pods, now_ns, out)
         status.arm(self._inputs(now_ns), self.env, now_ns, out)

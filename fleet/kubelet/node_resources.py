@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import orjson
 
 from fleet.admission_objects import NodeState
+from fleet.config import NodeModel, parse_version
 
 Wanted = tuple[tuple[str, int, int], ...]
 """Resource, capacity, allocatable; both below 0 while no plugin has registered."""
@@ -43,3 +44,9 @@ def differing_resources(state: NodeState, wanted: Wanted, stated: Mapping[str, s
     if capacity:
         members.append(b'"capacity":' + orjson.dumps(capacity, option=orjson.OPT_SORT_KEYS))
     return b",".join(members)
+
+
+def reports_health(model: NodeModel) -> bool:
+    """Return whether container statuses name devices: gate ResourceHealthStatus."""
+    version = parse_version(model.kubelet_version)[:2]
+    return version >= (1, 36) and "ResourceHealthStatus" not in model.features_disabled

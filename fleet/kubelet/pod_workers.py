@@ -44,6 +44,7 @@ class Stage(enum.IntEnum):
     PULL = 7  # the image manager, for the first container of `plan`
     KILL = 8  # the runtime, stopping one container
     POST_START = 9  # the hook of the container that was started last
+    PREPARE = 10  # the ResourceClaims of the pod, before its sandbox is made
 
 
 RUNTIME_STAGES = frozenset((Stage.SANDBOX, Stage.PULL, Stage.START, Stage.KILL, Stage.POST_START))

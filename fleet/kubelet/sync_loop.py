@@ -22,6 +22,7 @@ from fleet.effects import (
     WatchEvent,
     WatchKind,
 )
+from fleet.kubelet.dra import registered_drivers
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import EventRecorder
 from fleet.kubelet.node_shutdown import NodeShutdown
@@ -184,6 +185,11 @@ class SyncLoop:
         elif call.op in MIRROR_OPS:
             if self.statics is not None:
                 self.statics.on_reply(call, reply, turn)
+        elif call.op is Op.GET_RESOURCE_CLAIM:
+            if worker is not None and syncer.dra is not None:
+                drivers = registered_drivers(env, self._node, self.started_ns, now_ns)
+                prepared = syncer.dra.on_reply(worker.pod, reply, drivers, out)
+                syncer.on_prepared(worker, prepared, turn)
         elif call.op in VOLUME_OPS:
             if worker is not None and worker.state is WorkerState.SYNC:
                 self._tell_labels(syncer)

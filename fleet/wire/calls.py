@@ -21,10 +21,12 @@ from fleet.effects import (
     Op,
     PodStatusPatch,
     PodTarget,
+    ResourceSlices,
     TokenRequest,
 )
 from fleet.objects import NodeCondition, ObjectRef
 from fleet.volume_objects import ClaimTarget, CSINodeUpdate
+from fleet.wire.dynamic_resources import CLAIM, SLICES, resource_slice_json, slices_selector
 from fleet.wire.encode_pod import pod_status_patch
 from fleet.wire.messages import ContentType, Request
 from fleet.wire.mirror_pods import create_mirror_pod, delete_mirror_pod
@@ -414,11 +416,27 @@ def _patch_event(call: ApiCall, caller: Caller) -> Request:
 
 
 def _delete_resource_slices(call: ApiCall, caller: Caller) -> Request:
-    del call
-    path = (
-        b"/apis/resource.k8s.io/v1/resourceslices?fieldSelector=spec.nodeName%%3D%b" % caller.name
-    )
+    """Build the deletion of all slices of a node, or of those of the driver that is named."""
+    driver = call.payload.driver.encode() if isinstance(call.payload, ResourceSlices) else b""
+    path = b"%b?%b" % (SLICES, slices_selector(caller.name, driver))
     return Request(DELETE, path, EMPTY_DELETE_BODY, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
+
+
+def _create_resource_slice(call: ApiCall, caller: Caller) -> Request:
+    slices = call.payload
+    assert isinstance(slices, ResourceSlices), slices
+    drivers = caller.template.model.dra_drivers
+    driver = next(each for each in drivers if each.driver == slices.driver)
+    body = resource_slice_json(caller.name.decode(), slices, driver)
+    return Request(POST, SLICES, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
+
+
+def _get_resource_claim(call: ApiCall, caller: Caller) -> Request:
+    del caller
+    target = call.payload
+    assert isinstance(target, PodTarget), target
+    path = CLAIM % (target.namespace.encode(), target.name.encode())
+    return Request(GET, path, timeout_ns=CALL_TIMEOUT_NS)
 
 
 def _get_for_volume(call: ApiCall, caller: Caller) -> Request:
@@ -473,6 +491,9 @@ _BUILDERS: dict[Op, Callable[[ApiCall, Caller], Request]] = {
     Op.CREATE_EVENT: _create_event,
     Op.PATCH_EVENT: _patch_event,
     Op.DELETE_RESOURCE_SLICES: _delete_resource_slices,
+    Op.GET_RESOURCE_CLAIM: _get_resource_claim,
+    Op.CREATE_RESOURCE_SLICE: _create_resource_slice,
+    Op.DELETE_DRIVER_SLICES: _delete_resource_slices,
     Op.GET_CLAIM: _get_for_volume,
     Op.GET_VOLUME: _get_for_volume,
     Op.GET_ATTACHMENT: _get_for_volume,
@@ -480,32 +501,3 @@ _BUILDERS: dict[Op, Callable[[ApiCall, Caller], Request]] = {
     Op.UPDATE_CSINODE: _update_csinode,
 }
 assert set(_BUILDERS) == set(Op), set(Op) ^ set(_BUILDERS)
-
-ROUTES: dict[Op, tuple[str, str]] = {
-    Op.GET_NODE: ("GET", "nodes"),
-    Op.GET_NODE_HEARTBEAT: ("GET", "nodes"),
-    Op.CREATE_NODE: ("POST", "nodes"),
-    Op.PATCH_NODE_STATUS: ("PATCH", "nodes/status"),
-    Op.GET_CSINODE: ("GET", "csinodes"),
-    Op.PROBE_CSINODE: ("GET", "csinodes"),
-    Op.CREATE_CSINODE: ("POST", "csinodes"),
-    Op.DELETE_CSINODE: ("DELETE", "csinodes"),
-    Op.GET_LEASE: ("GET", "leases"),
-    Op.CREATE_LEASE: ("POST", "leases"),
-    Op.RENEW_LEASE: ("PUT", "leases"),
-    Op.GET_POD: ("GET", "pods"),
-    Op.PATCH_POD_STATUS: ("PATCH", "pods/status"),
-    Op.DELETE_POD: ("DELETE", "pods"),
-    Op.CREATE_MIRROR_POD: ("POST", "pods"),
-    Op.DELETE_MIRROR_POD: ("DELETE", "pods"),
-    Op.CREATE_TOKEN: ("POST", "serviceaccounts/token"),
-    Op.CREATE_EVENT: ("POST", "events"),
-    Op.PATCH_EVENT: ("PATCH", "events"),
-    Op.DELETE_RESOURCE_SLICES: ("DELETECOLLECTION", "resourceslices"),
-    Op.GET_CLAIM: ("GET", "persistentvolumeclaims"),
-    Op.GET_VOLUME: ("GET", "persistentvolumes"),
-    Op.GET_ATTACHMENT: ("GET", "volumeattachments"),
-    Op.GET_NODE_ATTACHED: ("GET", "nodes"),
-    Op.UPDATE_CSINODE: ("PUT", "csinodes"),
-}
-"""Verb and resource[/subresource] of each call, as the API server's own metrics name them."""

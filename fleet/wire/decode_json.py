@@ -25,6 +25,7 @@ from fleet.objects import (
 from fleet.wire.decode_admission import node_state
 from fleet.wire.decode_pod import decode_pod, decode_pod_view, share
 from fleet.wire.decode_volumes import decode_csi_driver, decode_object_data
+from fleet.wire.dynamic_resources import decode_resource_slice
 from fleet.wire.times import parse_rfc3339
 
 __all__ = [
@@ -176,6 +177,7 @@ _RECORDS: dict[WatchKind, Callable[[Any], Any]] = {
     WatchKind.NODE: decode_node,
     WatchKind.PODS: decode_pod,
     WatchKind.CSI_DRIVERS: decode_csi_driver,
+    WatchKind.RESOURCE_SLICES: decode_resource_slice,
     WatchKind.CONFIG_MAP: decode_object_data,
     WatchKind.SECRET: decode_object_data,
 }

@@ -12,6 +12,7 @@ from fleet.wire.decode_json import (
     decode_token,
 )
 from fleet.wire.decode_volumes import decode_attachment, decode_claim, decode_persistent_volume
+from fleet.wire.dynamic_resources import decode_resource_claim
 from fleet.wire.messages import Response
 
 _DECODERS: dict[Op, Callable[[bytes], object]] = {
@@ -24,6 +25,7 @@ _DECODERS: dict[Op, Callable[[bytes], object]] = {
     Op.RENEW_LEASE: decode_lease,
     Op.GET_POD: decode_pod_view,
     Op.CREATE_TOKEN: decode_token,
+    Op.GET_RESOURCE_CLAIM: decode_resource_claim,
     Op.GET_CLAIM: decode_claim,
     Op.GET_VOLUME: decode_persistent_volume,
     Op.GET_ATTACHMENT: decode_attachment,

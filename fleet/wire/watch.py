@@ -18,6 +18,7 @@ from typing import NamedTuple
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.effects import WatchKind
 from fleet.objects import EventType
+from fleet.wire.dynamic_resources import SLICES, slices_selector
 from fleet.wire.messages import Failure, Request, Response
 from fleet.wire.times import go_duration
 
@@ -39,6 +40,7 @@ WATCH_RESOURCES: dict[WatchKind, str] = {
     WatchKind.CSI_DRIVERS: "csidrivers",
     WatchKind.CONFIG_MAP: "configmaps",
     WatchKind.SECRET: "secrets",
+    WatchKind.RESOURCE_SLICES: "resourceslices",
 }
 _PATHS: dict[WatchKind, bytes] = {
     WatchKind.NODE: b"/api/v1/nodes",
@@ -48,6 +50,7 @@ _PATHS: dict[WatchKind, bytes] = {
     WatchKind.CSI_DRIVERS: b"/apis/storage.k8s.io/v1/csidrivers",
     WatchKind.CONFIG_MAP: b"/api/v1/namespaces/%b/configmaps",
     WatchKind.SECRET: b"/api/v1/namespaces/%b/secrets",
+    WatchKind.RESOURCE_SLICES: SLICES,
 }
 _ALL_BOUND = b"fieldSelector=spec.nodeName%21%3D"
 _TIMEOUTS_S: dict[WatchKind, tuple[int, int]] = {
@@ -266,12 +269,13 @@ def _target(kind: WatchKind, selector: bytes, namespace: bytes) -> tuple[bytes, 
         return path, b"fieldSelector=spec.clusterIP%21%3DNone"
     if kind is WatchKind.PODS:
         return path, b"fieldSelector=spec.nodeName%3D" + selector if selector else _ALL_BOUND
-    if kind is WatchKind.NODE:
-        if selector:
-            return path, b"fieldSelector=metadata.name%3D" + selector
+    if kind is WatchKind.NODE and not selector:
         return path, b"labelSelector=" + namespace.replace(b"=", b"%3D").replace(b"/", b"%2F")
-    if kind is WatchKind.CONFIG_MAP or kind is WatchKind.SECRET:
-        return path % namespace, b"fieldSelector=metadata.name%3D" + selector
+    if kind is WatchKind.RESOURCE_SLICES:  # the namespace stands for the node
+        return path, slices_selector(namespace, selector)
+    if selector:
+        path = path % namespace if namespace else path
+        return path, b"fieldSelector=metadata.name%3D" + selector
     return path, b""
 
 

@@ -23,7 +23,8 @@ from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.reactor import Reactor
 from fleet.schema import API_VERSION
-from fleet.wire.calls import ROUTES, Caller, NodeTemplate
+from fleet.wire.calls import Caller, NodeTemplate
+from fleet.wire.routes import ROUTES
 
 LEASE_DURATION_S = 40
 TURNS_MAX = 1_000

@@ -25,13 +25,13 @@ from fleet.effects import (
 from fleet.objects import NodeCondition, ObjectRef
 from fleet.wire.calls import (
     MIGRATED_PLUGINS,
-    ROUTES,
     Caller,
     NodeTemplate,
     build,
     node_status_patch,
 )
 from fleet.wire.messages import ContentType, Request
+from fleet.wire.routes import ROUTES
 
 NODE = NodeId(0)
 EPOCH_S = SimClock.EPOCH_NS // 1_000_000_000

@@ -1,0 +1,85 @@
+"""ResourceClaims and ResourceSlices of resource.k8s.io/v1: what is read, what is sent.
+
+Source: dynamic-resource-allocation/resourceslice/resourceslicecontroller.go, syncPool.
+"""
+
+from typing import Any
+
+import orjson
+
+from fleet.admission_objects import ClaimDevice, ResourceClaimView, ResourceSliceView
+from fleet.device_behavior import DraDriver
+from fleet.effects import ResourceSlices
+
+SLICES = b"/apis/resource.k8s.io/v1/resourceslices"
+CLAIM = b"/apis/resource.k8s.io/v1/namespaces/%b/resourceclaims/%b"
+
+
+def slices_selector(node: bytes, driver: bytes = b"") -> bytes:
+    """Return the encoded field selector of a node's slices, or of those of one driver."""
+    selector = b"fieldSelector=spec.nodeName%3D" + node
+    return selector + b"%2Cspec.driver%3D" + driver if driver else selector
+
+
+def resource_slice_json(node: str, slices: ResourceSlices, driver: DraDriver) -> bytes:
+    """Render the one slice that holds all devices of a driver on a node."""
+    attributes = {each.name: {each.kind: each.value} for each in driver.attributes}
+    capacity = {name: {"value": amount} for name, amount in driver.capacity}
+    device: dict[str, object] = {}
+    if attributes:
+        device["attributes"] = attributes
+    if capacity:
+        device["capacity"] = capacity
+    owner = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "name": node,
+        "uid": slices.node_uid,
+        "controller": True,
+    }
+    return orjson.dumps(
+        {
+            "kind": "ResourceSlice",
+            "apiVersion": "resource.k8s.io/v1",
+            "metadata": {
+                "generateName": f"00000-{driver.driver}-{node}-",
+                "ownerReferences": [owner],
+            },
+            "spec": {
+                "driver": driver.driver,
+                "pool": {"name": node, "generation": slices.generation, "resourceSliceCount": 1},
+                "nodeName": node,
+                "devices": [
+                    {"name": f"{driver.name_prefix}{index}", **device}
+                    for index in range(driver.total)
+                ],
+            },
+        }
+    )
+
+
+def decode_resource_claim(body: bytes) -> ResourceClaimView:
+    """Return what the DRA manager reads of a ResourceClaim."""
+    obj = orjson.loads(body)
+    meta, status = obj["metadata"], obj.get("status") or {}
+    owners = (each for each in meta.get("ownerReferences") or () if each.get("controller"))
+    allocation = status.get("allocation")
+    results = ((allocation or {}).get("devices") or {}).get("results") or ()
+    devices = tuple(
+        ClaimDevice(each["request"], each["driver"], each["pool"], each["device"])
+        for each in results
+    )
+    return ResourceClaimView(
+        name=meta["name"],
+        uid=meta["uid"],
+        owner_uid=next((each["uid"] for each in owners), ""),
+        reserved_for=tuple(each["uid"] for each in status.get("reservedFor") or ()),
+        devices=None if allocation is None else devices,
+    )
+
+
+def decode_resource_slice(body: bytes | dict[str, Any]) -> ResourceSliceView:
+    """Return what a driver reads of its ResourceSlices."""
+    obj = orjson.loads(body) if isinstance(body, bytes) else body
+    meta, pool = obj["metadata"], obj["spec"]["pool"]
+    return ResourceSliceView(meta["name"], meta["resourceVersion"], pool["generation"])
