@@ -150,6 +150,7 @@ class VolumeSpec(NamedTuple):
     mounted: bool = True  # by a container; kubelets skip a volume that none mounts
     block: bool = False  # as volumeDevices
     host_path: str = ""
+    size_limit: str = ""  # of an emptyDir that is not in memory
 
 
 class WaitingState(NamedTuple):

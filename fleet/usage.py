@@ -279,14 +279,14 @@ def usage_with_annotations(usage: Usage, notes: Mapping[str, str]) -> Usage:
     """Return what a container uses once the annotations of its pod are applied."""
     for key, (field, scale) in USAGE_ANNOTATIONS.items():
         text = notes.get(key)
-        curve = None if text is None else _curve_of(text, scale)
+        curve = None if text is None else curve_of(text, scale)
         if curve is not None:
             usage = usage._replace(**{field: curve})
     return usage
 
 
 @lru_cache(maxsize=1024)
-def _curve_of(text: str, scale: int) -> Curve | None:
+def curve_of(text: str, scale: int = 1) -> Curve | None:
     """Read an annotation; None when it cannot be read: then it is ignored."""
     try:
         value = json.loads(text) if text.lstrip().startswith("{") else {"value": text}

@@ -12,6 +12,7 @@ from pydantic import Field
 from fleet.distribution import Distribution, DistributionField, constant
 from fleet.quantity import parse_positive_duration
 from fleet.schema import Spec
+from fleet.usage import Curve, CurveField, curve_of
 
 MOUNT_DELAY = constant(100_000_000)
 """NodeStageVolume and NodePublishVolume of a driver whose device is there."""
@@ -19,6 +20,7 @@ PROVISION_DELAY = constant(500_000_000)
 ATTACH_DELAY = constant(500_000_000)
 MOUNT_DELAY_ANNOTATION = "fleet.emulator/mount-delay"
 MOUNT_ERROR_ANNOTATION = "fleet.emulator/mount-error"
+EMPTY_DIR_ANNOTATION = "fleet.emulator/empty-dir-usage"
 
 DEFAULT_DRIVER = "csi.fleet.emulator"
 DRIVER_PATTERN = r"^[a-zA-Z0-9]([-a-zA-Z0-9._]{0,61}[a-zA-Z0-9])?$"
@@ -30,6 +32,7 @@ class VolumeBehaviorSpec(Spec):
     name: str = "*"
     mount_delay: DistributionField | None = None
     mount_error: str = ""
+    usage: CurveField | None = None  # of an emptyDir, in bytes
 
 
 class VolumeBehavior(NamedTuple):
@@ -38,6 +41,7 @@ class VolumeBehavior(NamedTuple):
     pattern: str = "*"
     mount_delay: Distribution = MOUNT_DELAY
     error: str = ""
+    usage: Curve | None = None  # from the start of the pod's first container
 
 
 DEFAULT_VOLUME = VolumeBehavior()
@@ -81,6 +85,7 @@ def compile_volumes(specs: tuple[VolumeBehaviorSpec, ...]) -> tuple[VolumeBehavi
             each.name,
             MOUNT_DELAY if each.mount_delay is None else each.mount_delay.compiled(),
             each.mount_error,
+            None if each.usage is None else each.usage.compiled(),
         )
         for each in specs
     )
@@ -94,6 +99,8 @@ def volume_behavior(
     """Return how one volume of a pod behaves; an annotation that cannot be read is ignored."""
     found = next((each for each in declared if fnmatchcase(name, each.pattern)), DEFAULT_VOLUME)
     notes = dict(annotations)
+    if EMPTY_DIR_ANNOTATION in notes:
+        found = found._replace(usage=curve_of(notes[EMPTY_DIR_ANNOTATION]) or found.usage)
     if MOUNT_ERROR_ANNOTATION in notes:
         found = found._replace(error=notes[MOUNT_ERROR_ANNOTATION])
     if MOUNT_DELAY_ANNOTATION in notes:

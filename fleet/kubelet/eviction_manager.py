@@ -6,8 +6,7 @@ period has resources reclaimed: images and dead containers first, then one pod a
 wait for its cleanup. A pass that would find nothing is not armed: usage is a sum of known curves,
 so that the pass that will find something is computed.
 Source: pkg/kubelet/eviction/eviction_manager.go, synchronize, waitForPodsCleanup, Admit.
-Differs: the kernel's memory notifications are off, as by default; a limit of an emptyDir is not
-watched.
+Differs: the kernel's memory notifications are off, as by default.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +25,7 @@ from fleet.kubelet.eviction_signals import (
     local_storage_message,
     observations_of,
     rank,
+    size_limit,
     threshold_amount,
     thresholds_of,
 )
@@ -255,6 +255,11 @@ def _over_limit_ns(terms: PodTerms, now_ns: int) -> int:
     limit = resources_of(terms.pod.resources_json).limits.ephemeral
     if limit:
         found = next_crossing(tuple(terms.ephemeral()), 0, limit, now_ns)
+    for name, curve, start_ns in terms.volumes:
+        volume = next(each for each in terms.pod.volumes if each.name == name)
+        limit = size_limit(volume.size_limit)
+        if limit:
+            found = min(found, next_crossing([(curve, start_ns)], 0, limit, now_ns))
     for name, usage, start_ns in terms.running:
         spec = terms.pod.find(name)
         limit = resources_of(spec.resources_json).limits.ephemeral if spec is not None else 0

@@ -14,7 +14,7 @@ from fleet.config import EvictionThreshold, NodeModel, Quantity
 from fleet.container_usage import amount_text, resources_of
 from fleet.kubelet.stats_provider import NodeStats, PodStats
 from fleet.objects import Pod
-from fleet.quantity import QuantityFormat, share_of, whole_quantity
+from fleet.quantity import QuantityFormat, parse_quantity, share_of, whole_quantity
 
 MEMORY_AVAILABLE = "memory.available"
 ALLOCATABLE_MEMORY = "allocatableMemory.available"
@@ -22,6 +22,7 @@ NODE_CONDITIONS = ("MemoryPressure", "DiskPressure", "PIDPressure")
 MEMORY, DISK, PIDS = NODE_CONDITIONS
 EPHEMERAL = "ephemeral-storage"
 
+EMPTY_DIR_LIMIT = 'Usage of EmptyDir volume "%s" exceeds the limit "%s". '
 LOW = "The node was low on resource: %s. "
 THRESHOLD = "Threshold quantity: %s, available: %s. "
 CONTAINER = "Container %s was using %s, request is %s, has larger consumption of %s. "
@@ -46,6 +47,12 @@ SIGNALS = {
     "imagefs.inodesFree": Signal(DISK, "inodes", is_bytes=False),
     "pid.available": Signal(PIDS, "pids", is_bytes=False),
 }
+
+
+@lru_cache(maxsize=1024)
+def size_limit(text: str) -> int:
+    """Return the limit of an emptyDir in bytes, 0 when there is none."""
+    return parse_quantity(text).value if text else 0
 
 
 class Observation(NamedTuple):
@@ -232,9 +239,14 @@ def _shown(threshold: EvictionThreshold, observed: Observation, signal: Signal) 
 def local_storage_message(pod: Pod, stats: PodStats) -> str:
     """Return why a pod is evicted for the disk that it uses alone, "" when it is not.
 
-    Source: eviction_manager.go, podEphemeralStorageLimitEviction,
+    Source: eviction_manager.go, emptyDirLimitEviction, podEphemeralStorageLimitEviction,
     containerEphemeralStorageLimitEviction.
     """
+    used = dict(stats.volumes)
+    for volume in pod.volumes:
+        limit = size_limit(volume.size_limit)
+        if limit and used.get(volume.name, 0) > limit:
+            return EMPTY_DIR_LIMIT % (volume.name, volume.size_limit)
     limit = resources_of(pod.resources_json).limits.ephemeral
     if limit and stats.ephemeral > limit:
         return POD_DISK_LIMIT % amount_text(pod.resources_json, "limits", EPHEMERAL)

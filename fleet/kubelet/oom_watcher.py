@@ -2,8 +2,8 @@
 
 A container over its own limit ends by itself (see `fleet.container_usage`) and is no event: only
 its status shows OOMKilled. When all of the node is full the kernel picks a victim, and the kubelet
-records SystemOOM about the Node. When only the cgroup of all pods is full it picks one of them,
-without an event.
+records SystemOOM about the Node. When only the cgroup of a pod, or of all pods, is full it picks a
+container of those, without an event.
 Source: pkg/kubelet/oom/oom_watcher_linux.go; pkg/kubelet/qos/policy.go, GetContainerOOMScoreAdjust;
 Linux, mm/oom_kill.c, oom_badness; cAdvisor, utils/oomparser.
 Differs: a container is one process, and its pid is made up.
@@ -17,7 +17,7 @@ from fleet.config import NodeModel
 from fleet.container_usage import resources_of
 from fleet.kubelet.stats_provider import NodeStats, NodeTerms, PodTerms, node_capacity
 from fleet.objects import ContainerSpec, Pod
-from fleet.usage import NEVER, next_crossing
+from fleet.usage import NEVER, next_crossing, sum_at
 
 GUARANTEED_ADJUST = -997
 BEST_EFFORT_ADJUST = 1000
@@ -37,15 +37,38 @@ class Victim(NamedTuple):
     process: str
 
 
-def next_oom_ns(model: NodeModel, terms: NodeTerms, now_ns: int) -> int:
-    """Return when the memory of the node, or of its pods together, is used up."""
+def next_oom_ns(model: NodeModel, terms: NodeTerms, pods: Sequence[PodTerms], now_ns: int) -> int:
+    """Return when the memory of the node, of its pods together, or of a pod is used up."""
     if not terms.pods_memory:
         return NEVER  # nobody is there to be killed
     capacity = node_capacity(model).memory
-    return min(
+    found = min(
         next_crossing(terms.memory, 0, capacity, now_ns),
         next_crossing(terms.pods_memory, 0, model.pods_memory_bytes, now_ns),
     )
+    for each in pods:
+        limit = pod_memory_limit(each.pod)
+        if limit:
+            found = min(found, next_crossing(tuple(each.memory()), 0, limit, now_ns))
+    return found
+
+
+def pod_memory_limit(pod: Pod) -> int:
+    """Return the limit of the pod as a whole, 0 if it has none but those of its containers.
+
+    Source: pkg/kubelet/cm/helpers_linux.go, ResourceConfigForPod.
+    """
+    if not pod.admission.pod_level:
+        return 0
+    limit = resources_of(pod.resources_json).limits.memory
+    own = sum(resources_of(each.resources_json).limits.memory for each in pod.containers)
+    return limit if limit != own else 0
+
+
+def is_over_limit(terms: PodTerms, now_ns: int) -> bool:
+    """Return whether the containers of a pod use more than the pod may."""
+    limit = pod_memory_limit(terms.pod)
+    return bool(limit) and sum_at(tuple(terms.memory()), 0, now_ns) > limit
 
 
 def is_system_oom(stats: NodeStats) -> bool:

@@ -28,6 +28,7 @@ from fleet.kubelet.image_list import arm_image_list
 from fleet.kubelet.oom_watcher import (
     choose_victim,
     is_oom,
+    is_over_limit,
     is_system_oom,
     next_oom_ns,
     system_oom_message,
@@ -51,6 +52,7 @@ from fleet.pod_behavior import PodBehavior
 from fleet.quantity import parse_quantity
 from fleet.runtime import NEVER, RunState, image_name
 from fleet.usage import UNDECLARED
+from fleet.volume_behavior import EMPTY_DIR_ANNOTATION
 
 DISK_SIGNALS = frozenset(("nodefs.available", "imagefs.available"))
 POD_MEMORY_MAX = 16 << 20
@@ -113,9 +115,13 @@ def images_need_monitor(env: Environment, node: NodeId) -> bool:
     return env.images.used_bytes(node) > _images_free_bytes(env.model)
 
 
-def declares_usage(behavior: PodBehavior) -> bool:
-    """Return whether a behaviour says what any container uses."""
-    return any(each.usage != UNDECLARED for each in behavior.containers)
+def declares_usage(pod: Pod, behavior: PodBehavior) -> bool:
+    """Return whether anything says what the containers or volumes of a pod use."""
+    if any(each.usage != UNDECLARED for each in behavior.containers):
+        return True
+    if any(each.usage is not None for each in behavior.volumes):
+        return True
+    return any(key == EMPTY_DIR_ANNOTATION for key, _ in pod.annotations)
 
 
 def follow_usage(worker: PodWorker, behavior: PodBehavior, syncer: PodSyncer, turn: Turn) -> None:
@@ -216,7 +222,7 @@ class ResourceMonitor:
         found = tuple(pods.values())
         terms = self._node_terms(found, turn)
         self._pass_ns = self.evictions.next_pass_ns(model, terms, found, turn.now_ns)
-        self._oom_ns = next_oom_ns(model, terms, turn.now_ns)
+        self._oom_ns = next_oom_ns(model, terms, found, turn.now_ns)
         due_ns = min(self._pass_ns, self._oom_ns)
         if due_ns not in {NEVER, self._due_ns}:
             self._due_ns = due_ns
@@ -245,8 +251,9 @@ class ResourceMonitor:
         while True:
             pods = _terms(workers, syncer, turn)
             stats = self._stats(pods, turn)
-            victim = choose_victim(tuple(pods.values()), capacity, turn.now_ns)
-            if victim is None or not is_oom(stats):
+            over = [each for each in pods.values() if is_over_limit(each, turn.now_ns)][:1]
+            victim = choose_victim(over or tuple(pods.values()), capacity, turn.now_ns)
+            if victim is None or not (over or is_oom(stats)):
                 return
             worker = workers[victim.pod.uid]
             sandbox = syncer.runtime.sandbox(victim.pod.uid)
@@ -254,7 +261,7 @@ class ResourceMonitor:
             assert container is not None, victim
             container.oom_kill(turn.now_ns)
             syncer.on_runtime_changed(worker, turn)
-            if is_system_oom(stats):
+            if not over and is_system_oom(stats):
                 message = system_oom_message(victim.process, container.id)
                 self._node_event(Reason.SYSTEM_OOM, message, turn)
 

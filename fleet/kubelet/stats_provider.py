@@ -4,7 +4,8 @@ Pure functions of the profile, the simulated runtime and the time; nothing is ke
 summary endpoint reads `pod_stats` and `node_stats`; the eviction manager also reads `node_terms`,
 the curves that add up to them, to compute when they cross a threshold.
 Source: pkg/kubelet/stats/cri_stats_provider.go; pkg/kubelet/server/stats/summary.go.
-Differs: a container's writable layer and logs are one amount; volumes are not measured.
+Differs: a container's writable layer and logs are one amount; of volumes only emptyDirs on the disk
+are measured.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,6 +20,7 @@ from fleet.pod_behavior import PodBehavior
 from fleet.quantity import parse_quantity
 from fleet.runtime import RunState, Sandbox
 from fleet.usage import Curve, Term, constant_curve, sum_at
+from fleet.volume_behavior import volume_behavior
 
 INODE_BYTES = 16 << 10
 """mkfs.ext4 makes one inode for so many bytes."""
@@ -39,6 +41,7 @@ class PodTerms(NamedTuple):
     pod: Pod
     running: tuple[tuple[str, ContainerUsage, int], ...]  # name, curves, start
     ended: tuple[tuple[str, ContainerUsage, int], ...]  # name, curves, age at its end
+    volumes: tuple[tuple[str, Curve, int], ...] = ()  # emptyDirs: name, curve, start
 
     def memory(self) -> Iterator[Term]:
         """Yield the curves of the working set."""
@@ -52,6 +55,7 @@ class PodTerms(NamedTuple):
         """Yield the curves of the disk; what a container wrote stays when it ends."""
         yield from ((usage.ephemeral, start_ns) for _, usage, start_ns in self.running)
         yield from ((constant_curve(usage.ephemeral.at(age)), 0) for _, usage, age in self.ended)
+        yield from ((curve, start_ns) for _, curve, start_ns in self.volumes)
 
     def inodes(self) -> Iterator[Term]:
         """Yield the curves of the inodes."""
@@ -78,6 +82,7 @@ class PodStats(NamedTuple):
     inodes: int
     pids: int
     containers: tuple[ContainerStats, ...]
+    volumes: tuple[tuple[str, int], ...] = ()  # emptyDirs: name, used bytes
 
 
 class NodeStats(NamedTuple):
@@ -150,7 +155,21 @@ def pod_terms(
             ended.append((spec.name, usage, max(container.exit_ns - start_ns, 0)))
     if not running and not ended:
         return None
-    return PodTerms(pod, tuple(running), tuple(ended))
+    first_s = min(each.started_s for each in sandbox.containers)
+    volumes = _volume_terms(pod, behavior, first_s * NS_PER_S - wall_offset_ns)
+    return PodTerms(pod, tuple(running), tuple(ended), volumes)
+
+
+def _volume_terms(
+    pod: Pod, behavior: PodBehavior, start_ns: int
+) -> tuple[tuple[str, Curve, int], ...]:
+    found = []
+    for volume in pod.volumes:
+        if volume.kind == "emptyDir":
+            curve = volume_behavior(behavior.volumes, volume.name, pod.annotations).usage
+            if curve is not None:
+                found.append((volume.name, curve, start_ns))
+    return tuple(found)
 
 
 def pod_stats(terms: PodTerms, now_ns: int) -> PodStats:
@@ -172,6 +191,7 @@ def pod_stats(terms: PodTerms, now_ns: int) -> PodStats:
         inodes=sum_at(tuple(terms.inodes()), 0, now_ns),
         pids=sum_at(tuple(terms.pids()), 1, now_ns),
         containers=containers,
+        volumes=tuple((name, curve.at(now_ns - at_ns)) for name, curve, at_ns in terms.volumes),
     )
 
 

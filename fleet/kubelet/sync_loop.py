@@ -395,7 +395,7 @@ class SyncLoop:
             worker = self._workers[pod.uid] = PodWorker(pod, turn.now_ns)
             turn.out.append(Report(self._node, Milestone.POD_ADDED))
             syncer.adopt(worker, turn)
-            if self.monitor is not None or declares_usage(turn.behavior(pod)):
+            if self.monitor is not None or declares_usage(pod, turn.behavior(pod)):
                 self._watch_usage(syncer, turn)
             worker.on_pod(pod)
             if worker.state is WorkerState.SYNC:
@@ -450,7 +450,7 @@ class SyncLoop:
     def _follow_usage(self, worker: PodWorker, syncer: PodSyncer, turn: Turn) -> None:
         """Take what annotations, or a resize, changed of a pod's usage and limits."""
         behavior = turn.behavior(worker.pod)
-        if self.monitor is not None or declares_usage(behavior):
+        if self.monitor is not None or declares_usage(worker.pod, behavior):
             follow_usage(worker, behavior, syncer, turn)
             self._watch_usage(syncer, turn)
 

@@ -276,3 +276,39 @@ def test_a_kill_that_was_to_come_does_not_come_once_the_usage_is_lowered() -> No
     [container] = sim.server.get("pods", "leak", "default")["status"]["containerStatuses"]
     assert container["restartCount"] == 0
     assert "running" in container["state"]
+
+
+def test_an_empty_dir_over_its_limit_costs_the_pod_its_place() -> None:
+    sim = settled()
+    grows = '{"curve":"Ramp","from":"0","to":"1Gi","duration":"60s"}'
+    pod = pod_json("cache", "n-0", annotations={"fleet.emulator/empty-dir-usage": grows})
+    pod["spec"]["volumes"].append({"name": "scratch", "emptyDir": {"sizeLimit": "500Mi"}})
+    pod["spec"]["volumes"].append({"name": "shm", "emptyDir": {"medium": "Memory"}})
+    assert sim.server.create(("pods", "default", "cache"), pod) is not None
+    sim.run_for(seconds=25)
+    assert sim.phase("cache") == "Running"
+    sim.run_for(seconds=30)
+    status = sim.server.get("pods", "cache", "default")["status"]
+    assert status["reason"] == "Evicted"
+    assert status["message"] == 'Usage of EmptyDir volume "scratch" exceeds the limit "500Mi". '
+    [event] = pod_events(sim, "cache", "Evicted")
+    assert "annotations" not in event["metadata"]
+
+
+def test_a_pod_with_a_limit_of_its_own_has_its_largest_container_killed() -> None:
+    sim = settled()
+    notes = {
+        "fleet.emulator/memory-usage.big": '{"curve":"Step","from":"0","to":"90Mi","after":"9s"}',
+        "fleet.emulator/memory-usage.small": "20Mi",
+    }
+    pod = pod_json("shared", "n-0", annotations=notes)
+    [container] = pod["spec"]["containers"]
+    pod["spec"]["containers"] = [{**container, "name": name} for name in ("big", "small")]
+    pod["spec"]["resources"] = {"limits": {"memory": "100Mi"}, "requests": {"memory": "100Mi"}}
+    assert sim.server.create(("pods", "default", "shared"), pod) is not None
+    sim.run_for(seconds=18)
+    found = sim.server.get("pods", "shared", "default")["status"]["containerStatuses"]
+    restarts = {each["name"]: each["restartCount"] for each in found}
+    assert restarts == {"big": 1, "small": 0}
+    assert found[0]["lastState"]["terminated"]["reason"] == "OOMKilled"
+    assert node_events(sim, "SystemOOM") == []
