@@ -1,0 +1,255 @@
+"""Static pods, runtime outages and node shutdown on a real control plane, as a user sees them."""
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from e2e_world import Json, World, condition, eventually, workload
+
+pytest_plugins = ("e2e_fixtures",)
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+
+IMAGE = "registry.k8s.io/pause:3.10.1"
+HASH, MIRROR = "kubernetes.io/config.hash", "kubernetes.io/config.mirror"
+
+
+def profile(path: Path, **spec: object) -> str:
+    """Write a node profile; return the option that names it."""
+    document = {
+        "apiVersion": "fleet.emulator/v1alpha1",
+        "kind": "NodeProfile",
+        "metadata": {"name": path.stem},
+        "spec": spec,
+    }
+    path.write_text(yaml.safe_dump(document))
+    return f"--profile={path}"
+
+
+def manifest(name: str, image: str = IMAGE, **spec: object) -> str:
+    container = {"name": "c", "image": image}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "kube-system", "labels": {"app": name}},
+        "spec": {
+            "hostNetwork": True,
+            "priorityClassName": "system-node-critical",
+            "containers": [container],
+            **spec,
+        },
+    }
+    return yaml.safe_dump(pod)
+
+
+def mirrors(world: World, app: str) -> dict[str, Json]:
+    found = world.items("pods", "-n", "kube-system", "-l", f"app={app}")
+    return {pod["metadata"]["name"]: pod for pod in found}
+
+
+def running(world: World, app: str, count: int) -> bool:
+    pods = mirrors(world, app).values()
+    return len(pods) == count and all(condition(pod, "Ready") == "True" for pod in pods)
+
+
+@contextmanager
+def serving(body: bytes) -> Iterator[str]:
+    """Serve one document over HTTP."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments: Any) -> None:
+            del arguments
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/pods"
+        finally:
+            server.shutdown()
+
+
+def test_static_pods_are_mirrored_kept_in_step_and_removed(world: World, tmp_path: Path) -> None:
+    """From a directory and from a URL, under the identity of nodes: NodeRestriction is content."""
+    manifests = tmp_path / "manifests"
+    manifests.mkdir()
+    (manifests / "agent.yaml").write_text(manifest("agent"))
+    with serving(manifest("remote").encode()) as url:
+        option = profile(
+            tmp_path / "static.yaml",
+            kubeletConfiguration={
+                "staticPodPath": str(manifests),
+                "staticPodURL": url,
+                "fileCheckFrequency": "1s",
+                "httpCheckFrequency": "1s",
+            },
+        )
+        with world.spawn("stat", 2, option) as run:
+            run.until_ready()
+            eventually(lambda: running(world, "agent", 2), "both mirrors are Ready")
+            eventually(lambda: running(world, "remote", 2), "the URL's mirrors are Ready")
+            agent = mirrors(world, "agent")["agent-stat-00000"]
+            notes, meta = agent["metadata"]["annotations"], agent["metadata"]
+            assert notes[HASH] == notes[MIRROR]
+            assert notes["kubernetes.io/config.source"] == "file"
+            node = world.get("node", "stat-00000")
+            assert meta["ownerReferences"][0]["uid"] == node["metadata"]["uid"]
+            assert {"operator": "Exists", "effect": "NoExecute"} in agent["spec"]["tolerations"]
+            assert agent["spec"]["priority"] == 2000001000
+            described = world.kubectl("describe", "pod", "-n", "kube-system", "agent-stat-00000")
+            assert re.search(r"Controlled By: +Node/stat-00000\n", described)
+            eventually(
+                lambda: (
+                    "Container started"
+                    in world.kubectl("describe", "pod", "-n", "kube-system", "agent-stat-00000")
+                ),
+                "its events are found by its hash",
+            )
+            world.kubectl("delete", "pod", "-n", "kube-system", "agent-stat-00000", "--wait=false")
+            eventually(
+                lambda: (
+                    (again := mirrors(world, "agent").get("agent-stat-00000"))
+                    and again["metadata"]["uid"] != meta["uid"]
+                    and condition(again, "Ready") == "True"
+                ),
+                "the mirror is made again",
+            )
+            again = mirrors(world, "agent")["agent-stat-00000"]
+            ids = [pod["status"]["containerStatuses"][0]["containerID"] for pod in (agent, again)]
+            assert ids[0] == ids[1]
+            (manifests / "agent.yaml").write_text(manifest("agent", "registry.k8s.io/pause:3.9"))
+            eventually(
+                lambda: (
+                    all(
+                        pod["metadata"]["annotations"][HASH] != notes[HASH]
+                        and pod["spec"]["containers"][0]["image"].endswith("3.9")
+                        and condition(pod, "Ready") == "True"
+                        for pod in mirrors(world, "agent").values()
+                    )
+                    and running(world, "agent", 2)
+                ),
+                "both nodes run the new manifest",
+            )
+            (manifests / "agent.yaml").unlink()
+            eventually(lambda: not mirrors(world, "agent"), "the mirrors went with the file")
+            assert running(world, "remote", 2)
+            run.end()
+    world.assert_nothing_left("stat")
+
+
+def test_outages_of_the_runtime_and_a_late_network(world: World, tmp_path: Path) -> None:
+    option = profile(
+        tmp_path / "outages.yaml",
+        kubeletConfiguration={"nodeStatusUpdateFrequency": "1s"},
+        runtime={
+            "networkReadyDelay": "6s",
+            "outages": [
+                {
+                    "kind": "RuntimeNotReady",
+                    "from": "16s",
+                    "for": "6s",
+                    "reason": "Upgrade",
+                    "message": "being replaced",
+                }
+            ],
+        },
+    )
+
+    def message(name: str) -> str:
+        nodes = world.nodes("down")
+        conditions = nodes[name]["status"].get("conditions", ()) if name in nodes else ()
+        return next((str(each["message"]) for each in conditions if each["type"] == "Ready"), "")
+
+    with world.spawn("down", 1, option) as run:
+        eventually(
+            lambda: "cni plugin not initialized" in message("down-00000"), "no network at first"
+        )
+        assert (
+            "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady "
+            "message:Network plugin returns error: cni plugin not initialized"
+        ) in message("down-00000")
+        tolerations = [{"operator": "Exists"}]
+        world.apply(workload("Deployment", "waits", 1, tolerations=tolerations))
+        eventually(
+            lambda: any(each["reason"] == "NetworkNotReady" for each in world.items("events")),
+            "a pod says that there is no network",
+        )
+        run.until_ready()
+        eventually(lambda: len(world.ready_pods("waits")) == 1, "the pod starts")
+        text = (
+            "container runtime not ready: RuntimeReady=false reason:Upgrade message:being replaced"
+        )
+        eventually(lambda: message("down-00000") == text, "the runtime is not ready")
+        eventually(
+            lambda: any(
+                each["reason"] == "NodeNotReady"
+                and each["message"] == "Node down-00000 status is now: NodeNotReady"
+                and each["source"]["component"] == "kubelet"
+                for each in world.items("events", "--field-selector=involvedObject.kind=Node")
+            ),
+            "the kubelet's event",
+        )
+        eventually(lambda: message("down-00000") == "kubelet is posting ready status", "healed")
+        world.kubectl("delete", "deployment", "waits", "--wait=false")
+        eventually(lambda: not world.pods("waits"), "the pod is gone")
+        run.end()
+    world.assert_nothing_left("down")
+
+
+def test_a_node_that_shuts_down_ends_its_pods_and_falls_silent(
+    world: World, tmp_path: Path
+) -> None:
+    option = profile(
+        tmp_path / "ends.yaml",
+        kubeletConfiguration={
+            "shutdownGracePeriod": "4s",
+            "shutdownGracePeriodCriticalPods": "2s",
+            "featureGates": {"EventedPLEG": True},
+        },
+        shutdown={"after": "12s"},
+    )
+    with world.spawn("ends", 1, option) as run:
+        run.until_ready()
+        world.apply(
+            workload(
+                "Deployment", "ended", 2, nodeSelector={"kubernetes.io/hostname": "ends-00000"}
+            )
+        )
+        eventually(lambda: len(world.ready_pods("ended")) == 2, "the pods run")
+        names = {pod["metadata"]["name"] for pod in world.pods("ended")}
+
+        def failed() -> list[Json]:
+            pods = [pod for pod in world.pods("ended") if pod["metadata"]["name"] in names]
+            return [pod for pod in pods if pod["status"]["phase"] == "Failed"]
+
+        eventually(lambda: len(failed()) == 2, "the pods are ended", limit_s=40)
+        for pod in failed():
+            assert pod["status"]["reason"] == "Terminated"
+            assert pod["status"]["message"] == (
+                "Pod was terminated in response to imminent node shutdown."
+            )
+            [target] = [
+                each for each in pod["status"]["conditions"] if each["type"] == "DisruptionTarget"
+            ]
+            assert (target["status"], target["reason"]) == ("True", "TerminationByKubelet")
+        node = world.get("node", "ends-00000")
+        [ready] = [each for each in node["status"]["conditions"] if each["type"] == "Ready"]
+        assert (ready["status"], ready["reason"]) == ("False", "KubeletNotReady")
+        assert ready["message"] == "node is shutting down"
+        events = world.items("events", "--field-selector=involvedObject.name=ends-00000")
+        [event] = [each for each in events if each["reason"] == "Shutdown"]
+        assert event["message"] == "Shutdown manager detected shutdown event"
+        world.kubectl("delete", "deployment", "ended", "--wait=false")
+        run.end()
+    world.kubectl("delete", "pods", "-l", "app=ended", "--force", "--grace-period=0", check=False)
+    world.assert_nothing_left("ends")
