@@ -18,6 +18,14 @@ class AddressPool:
         self._used = 0
         self._last = ADDRESS_FIRST - 1
 
+    @property
+    def range(self) -> str:
+        """Return the first and the last address as host-local names them: its gateway first."""
+        return f"{self._text(1)}-{self._text(self._size - 2)}"
+
+    def _text(self, number: int) -> str:
+        return ".".join(str(part) for part in (self._base + number).to_bytes(4, "big"))
+
     def take(self) -> str:
         """Return a free address, "" when there is none. The last one is the broadcast's."""
         usable = (1 << self._size - 1) - (1 << ADDRESS_FIRST)
@@ -28,7 +36,7 @@ class AddressPool:
             return ""
         self._last = (free & -free).bit_length() - 1
         self._used |= free & -free
-        return ".".join(str(part) for part in (self._base + self._last).to_bytes(4, "big"))
+        return self._text(self._last)
 
     def claim(self, ip: str) -> None:
         """Mark an address that a pod already has, if it is one of ours."""

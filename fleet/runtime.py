@@ -200,6 +200,18 @@ class Runtime:
         self._sandboxes[pod.uid] = sandbox
         return sandbox
 
+    def address_error(self, uid: PodUid, now_ns: int) -> str:
+        """Return how containerd and the ptp plugin say that no address is free.
+
+        Each try is about another sandbox, so no two of them are the same event.
+        """
+        sandbox = hashlib.sha256(f"{uid}/{now_ns}".encode()).hexdigest()
+        return (
+            f'rpc error: code = Unknown desc = failed to setup network for sandbox "{sandbox}": '
+            'plugin type="ptp" failed (add): failed to allocate for range 0: '
+            f"no IP addresses available in range set: {self._pool.range}"
+        )
+
     def start_container(
         self, pod: Pod, spec: ContainerSpec, behavior: PodBehavior, now_ns: int, wall_s: int
     ) -> Container:

@@ -92,6 +92,7 @@ class Reason(enum.Enum):
     DEADLINE_EXCEEDED = ("DeadlineExceeded", False)
     NETWORK_NOT_READY = ("NetworkNotReady", True)
     SANDBOX_CHANGED = ("SandboxChanged", False)
+    FAILED_CREATE_POD_SANDBOX = ("FailedCreatePodSandBox", True)
 
     def __init__(self, text: str, warning: bool) -> None:  # noqa: FBT001 - an enum's value
         self.text = text

@@ -118,7 +118,7 @@ class KubeRuntimeManager:
         """Go on with what the runtime has done by now."""
         stage = worker.stage
         if stage is Stage.SANDBOX:
-            return self._on_sandbox_due(worker)
+            return self._on_sandbox_due(worker, turn)
         if stage is Stage.PULL:
             done = self.images.finish(worker.pod.uid, turn.env, turn.now_ns, turn.out)
             if self._take_image(worker, done, turn) and self._create_first(worker, turn):
@@ -141,8 +141,12 @@ class KubeRuntimeManager:
             return Progress.DONE
         return self._kill_next(worker, worker.kills, turn)
 
-    def _on_sandbox_due(self, worker: PodWorker) -> Progress:
-        if self.runtime.create_sandbox(worker.pod) is None:  # no address is free
+    def _on_sandbox_due(self, worker: PodWorker, turn: Turn) -> Progress:
+        pod = worker.pod
+        if self.runtime.create_sandbox(pod) is None:
+            error = self.runtime.address_error(pod.uid, turn.now_ns)
+            message = f"Failed to create pod sandbox: {error}"
+            turn.event(pod, Reason.FAILED_CREATE_POD_SANDBOX, message)
             worker.fail()
             return Progress.DONE
         worker.had_actions = True
