@@ -1,0 +1,268 @@
+"""Images in virtual time: what a failing pull looks like, and the list in the node status."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+from fakes import SimApiServer
+from simulation import Simulation, default_model
+from strategic_merge import Object
+
+from fleet.distribution import constant
+from fleet.image_behavior import ImagePulls
+from fleet.node_model import NodeModel
+
+GB = 10**9
+SETTLED_S = 60
+
+
+def started(model: NodeModel | None = None, *, light: bool = False, seed: int = 1) -> Simulation:
+    sim = Simulation(seed=seed, light=light, model=model)
+    sim.run_for(seconds=SETTLED_S)
+    return sim
+
+
+def container(image: str = "nginx:1", name: str = "c", policy: str = "IfNotPresent") -> Object:
+    return {"name": name, "image": image, "imagePullPolicy": policy}
+
+
+def annotated(**notes: str) -> dict[str, str]:
+    return {f"fleet.emulator/{key.replace('_', '-')}": value for key, value in notes.items()}
+
+
+def messages(sim: Simulation, about: str) -> list[tuple[str, str, str]]:
+    """Return type, reason and message of the events about a pod, as they came first."""
+    found = [e for e in sim.server.all("events") if e["involvedObject"]["name"] == about]
+    return [(e["type"], e["reason"], e["message"]) for e in found]
+
+
+def waiting(sim: Simulation, pod: str) -> tuple[str, str]:
+    [status] = sim.server.get("pods", pod, "default")["status"]["containerStatuses"]
+    state = status["state"].get("waiting", {})
+    return state.get("reason", ""), state.get("message", "")
+
+
+def reasons_over_time(sim: Simulation, pod: str, seconds: int) -> list[tuple[float, str]]:
+    """Return when the waiting reason of a pod changed, in seconds from now."""
+    begin_s = sim.now_s
+    seen: list[tuple[float, str]] = []
+    for _ in range(seconds * 10):
+        sim.run_for(seconds=0.1)
+        reason = waiting(sim, pod)[0]
+        if not seen or seen[-1][1] != reason:
+            seen.append((sim.now_s - begin_s, reason))
+    return seen
+
+
+def images(sim: Simulation, node: str = "n-0") -> list[str]:
+    found = sim.server.get("nodes", node)["status"].get("images") or []
+    return [each["names"][-1] for each in found]
+
+
+def test_a_failing_pull_looks_as_it_does_in_a_real_cluster() -> None:
+    sim = started()
+    sim.create_pod("bad", annotations=annotated(pull_error="NotFound"))
+    seen = reasons_over_time(sim, "bad", 60)
+    assert [reason for _, reason in seen[:4]] == [
+        "ContainerCreating",
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "ErrImagePull",
+    ]
+    assert seen[1][0] < 3  # the relist sees the sandbox
+    assert 10 <= seen[2][0] - seen[1][0] <= 17
+    name = "docker.io/library/nginx:1"
+    error = (
+        f'rpc error: code = NotFound desc = failed to pull and unpack image "{name}": '
+        f'failed to resolve reference "{name}": {name}: not found'
+    )
+    assert messages(sim, "bad") == [
+        ("Normal", "Pulling", 'Pulling image "nginx:1"'),
+        ("Warning", "Failed", f'Failed to pull image "nginx:1": {error}'),
+        ("Warning", "Failed", "Error: ErrImagePull"),
+        ("Normal", "BackOff", 'Back-off pulling image "nginx:1"'),
+        ("Warning", "Failed", "Error: ImagePullBackOff"),
+    ]
+    assert sim.phase("bad") == "Pending"
+
+
+def test_pulls_that_fail_are_tried_after_10_20_40_seconds_and_so_on() -> None:
+    sim = started()
+    sim.create_pod("bad", annotations=annotated(pull_error="Unauthorized"))
+    tries: list[float] = []
+    count = 0
+    for _ in range(400):  # later on the spam filter holds the counts of events back
+        sim.run_for(seconds=1)
+        found = [e for e in sim.server.all("events") if e["reason"] == "Pulling"]
+        if found and found[0]["count"] > count:
+            count = found[0]["count"]
+            tries.append(sim.now_s)
+    gaps = [after - before for before, after in pairwise(tries)]
+    for gap, least in zip(gaps, (10, 20, 40, 80, 160, 300, 300), strict=False):
+        assert least <= gap <= least + 17, gaps
+    assert len(gaps) >= 4
+    reason, message = waiting(sim, "bad")
+    assert reason in {"ErrImagePull", "ImagePullBackOff"}
+    assert "pull access denied, repository does not exist or may require authorization" in message
+
+
+def test_a_pod_recovers_when_its_image_can_be_pulled() -> None:
+    sim = started()
+    sim.create_pod("bad", annotations=annotated(pull_error="RateLimited"))
+    sim.run_for(seconds=5)
+    assert waiting(sim, "bad")[0] == "ErrImagePull"
+    sim.server.update(
+        "pods", "bad", {"metadata": {"annotations": annotated(pull_error="")}}, "default"
+    )
+    sim.run_for(seconds=30)
+    assert sim.phase("bad") == "Running"
+    assert messages(sim, "bad")[-3][1:2] == ("Pulled",)
+
+
+def test_one_container_that_cannot_be_pulled_keeps_the_others_running() -> None:
+    sim = started()
+    bad = container("Bad", "bad")
+    sim.create_pod("two", containers=[bad, container(name="good")])
+    sim.run_for(seconds=20)
+    found = sim.server.get("pods", "two", "default")["status"]
+    states = {each["name"]: each["state"] for each in found["containerStatuses"]}
+    assert states["bad"]["waiting"]["reason"] == "InvalidImageName"
+    assert "running" in states["good"]
+    assert found["phase"] == "Pending"
+    assert ("Warning", "InspectFailed") in [each[:2] for each in messages(sim, "two")]
+
+
+def test_an_init_container_that_cannot_be_pulled_holds_the_pod() -> None:
+    sim = started()
+    never = container(name="i", policy="Never")
+    sim.create_pod("held", initContainers=[never])
+    sim.run_for(seconds=20)
+    found = sim.server.get("pods", "held", "default")["status"]
+    [init] = found["initContainerStatuses"]
+    assert init["state"]["waiting"]["reason"] == "ErrImageNeverPull"
+    assert waiting(sim, "held")[0] == "PodInitializing"
+    assert ("Warning", "Pulled") not in [each[:2] for each in messages(sim, "held")]
+
+
+def test_a_new_image_is_reported_once_within_40_seconds() -> None:
+    sim = started()
+    before = images(sim)
+    assert before == [each.names[-1] for each in default_model().images]
+    sim.create_pod("one")
+    sim.run_for(seconds=45)
+    assert sorted(images(sim)) == sorted([*before, "docker.io/library/nginx:1"])
+    patches = len(sim.calls(verb="PATCH", path="/nodes/", since_s=SETTLED_S))
+    assert patches == 1
+    sim.create_pod("two")
+    sim.run_for(seconds=100)
+    assert len(sim.calls(verb="PATCH", path="/nodes/", since_s=SETTLED_S)) == patches
+    sim.server.delete_pod("one")
+    sim.server.delete_pod("two")
+    sim.run_for(seconds=100)
+    assert "docker.io/library/nginx:1" in images(sim)  # its pods went, the image stays
+
+
+def test_serial_pulls_of_one_node_wait_for_each_other() -> None:
+    slow = replace(
+        default_model(), image_pulls=ImagePulls(100_000_000, constant(0), is_declared=True)
+    )
+    sim = started(slow)
+    for at in range(3):
+        notes = annotated(image_size="1G")
+        sim.create_pod(f"p{at}", annotations=notes, containers=[container(f"i:{at}")])
+    sim.run_for(seconds=60)
+    pulled = [m for at in range(3) for t, r, m in messages(sim, f"p{at}") if r == "Pulled"]
+    waits = sorted(float(m.partition(" in 10s (")[2].partition("s ")[0]) for m in pulled)
+    assert 10 <= waits[0] < 11
+    assert 19 < waits[1] <= 20
+    assert 29 < waits[2] <= 30
+    assert all("Image size: 1000000000 bytes." in message for message in pulled)
+
+
+def test_a_pod_that_is_deleted_while_it_pulls_goes_at_once() -> None:
+    sim = started()
+    uid = sim.create_pod("slow", annotations=annotated(pull_time="10m"))
+    sim.run_for(seconds=20)
+    assert waiting(sim, "slow") == ("ContainerCreating", "")
+    sim.server.delete_pod("slow")
+    sim.run_for(seconds=5)
+    assert sim.server.deleted == [(("pods", "default", "slow"), uid)]
+    canceled = 'Failed to pull image "nginx:1": rpc error: code = Canceled desc = context canceled'
+    assert ("Warning", "Failed", canceled) in messages(sim, "slow")
+    kubelet = sim.reactor.entries[0].kubelet
+    assert kubelet is not None
+    assert kubelet.sync_loop is None
+
+
+def test_pull_secrets_are_looked_up() -> None:
+    sim = started()
+    private = annotated(pull_error="Unauthorized")
+    secrets = [{"name": "mine"}, {"name": "other"}]
+    sim.create_pod("app", annotations=private, imagePullSecrets=secrets)
+    sim.run_for(seconds=5)
+    assert waiting(sim, "app")[0] == "ErrImagePull"
+    text = (
+        "Unable to retrieve some image pull secrets (mine, other); attempting to pull the image "
+        "may not succeed."
+    )
+    assert messages(sim, "app")[0] == ("Warning", "FailedToRetrieveImagePullSecret", text)
+    sim.server.create(("secrets", "default", "mine"), {})
+    sim.run_for(seconds=30)
+    assert sim.phase("app") == "Running"
+
+
+def test_a_full_disk_is_freed_of_images_that_nobody_uses() -> None:
+    model = replace(default_model(), image_disk_bytes=100 * GB)
+    sim = started(model)
+    for at in range(3):
+        notes = annotated(image_size="27G")
+        sim.create_pod(f"p{at}", annotations=notes, containers=[container(f"i:{at}")])
+    sim.run_for(seconds=30)
+    for at in (0, 1):
+        sim.server.delete_pod(f"p{at}")
+    sim.run_for(seconds=700)  # at the first look they are new
+    left = [name for name in images(sim) if name.startswith("docker.io/library/i:")]
+    assert sorted(left) == ["docker.io/library/i:1", "docker.io/library/i:2"]
+    assert sim.phase("p2") == "Running"
+
+
+def test_a_disk_that_cannot_be_freed_is_told_about() -> None:
+    model = replace(default_model(), image_disk_bytes=100 * GB)
+    sim = started(model)
+    sim.create_pod("big", annotations=annotated(image_size="90G"))
+    sim.run_for(seconds=1000)
+    found = [e for e in sim.server.all("events") if e["message"].startswith("Insufficient free")]
+    assert {e["involvedObject"]["kind"] for e in found} == {"Node"}
+    reasons = [e["reason"] for e in found]
+    assert reasons[0] == "FreeDiskSpaceFailed"
+    assert "ImageGCFailed" in reasons
+    assert sim.server.get("pods", "big", "default")["status"]["reason"] == "Evicted"
+
+
+def test_images_are_the_same_fidelity_light_but_for_their_time() -> None:
+    sim = started(light=True)
+    sim.create_pod("good")
+    sim.create_pod("slow", annotations=annotated(pull_time="10m"))
+    sim.create_pod("bad", annotations=annotated(pull_error="NotFound"))
+    sim.create_pod("never", containers=[container(policy="Never")])
+    sim.run_for(seconds=3)
+    assert [sim.phase(name) for name in ("good", "slow")] == ["Running", "Running"]
+    assert waiting(sim, "bad")[0] == "ErrImagePull"
+    assert waiting(sim, "never")[0] == "ErrImageNeverPull"
+    seen = {reason for _, reason in reasons_over_time(sim, "bad", 60)}
+    assert seen == {"ErrImagePull", "ImagePullBackOff"}
+    assert sim.server.all("events") == []
+
+
+def test_an_adopted_node_knows_the_images_of_its_pods() -> None:
+    sim = started()
+    sim.create_pod("web")
+    sim.run_for(seconds=60)
+    running = sim.server.get("pods", "web", "default")
+
+    def setup(server: SimApiServer) -> None:
+        server.create(("pods", "default", "web"), running)
+
+    after = Simulation(seed=2, setup=setup)
+    after.run_for(seconds=100)
+    assert "docker.io/library/nginx:1" in images(after)
+    assert "Pulling" not in [each[1] for each in messages(after, "web")]
