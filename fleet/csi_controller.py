@@ -15,6 +15,7 @@ import contextlib
 import hashlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 
 from fleet import __version__
@@ -32,6 +33,8 @@ from fleet.csi_objects import (
     is_deleting,
     key_of,
     persistent_volume,
+    trimmed,
+    volume_of,
 )
 from fleet.errors import SetupError
 from fleet.volume_behavior import CSIDriver
@@ -73,6 +76,7 @@ class CSIController:
         self._volumes: dict[str, Json] = {}
         self._attachments: dict[str, Json] = {}
         self._classes: dict[str, Json] = {}
+        self._attached: Counter[str] = Counter()  # attachments by volume
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(TASKS_MAX)
         self._numbers = 0
@@ -126,9 +130,11 @@ class CSIController:
         answer = await self._api.request("GET", path)
         if not answer.ok:
             raise SetupError(answer.message)
-        found = {key_of(obj): obj for obj in answer.body.get("items") or ()}
+        found = {key_of(obj): trimmed(obj) for obj in answer.body.get("items") or ()}
         store.clear()
         store.update(found)
+        if path == ATTACHMENTS:
+            self._attached = Counter(map(volume_of, found.values()))
         self._look_at_all()
         return str(answer.body["metadata"]["resourceVersion"])
 
@@ -143,10 +149,13 @@ class CSIController:
             if event["type"] == "BOOKMARK":
                 continue
             key = key_of(obj)
+            is_new = key not in store
             if event["type"] == "DELETED":
                 store.pop(key, None)
             else:
-                store[key] = obj
+                store[key] = trimmed(obj)
+            if path == ATTACHMENTS:
+                self._count(obj, (key in store) - (not is_new))
             self._look_at(path, key)
         return version
 
@@ -170,9 +179,14 @@ class CSIController:
         else:
             self._begin("attach", key, self._wants_attachment, self._attach)
             self._begin("detach", key, self._wants_detachment, self._detach)
-            if key not in self._attachments:  # a volume may be free now
-                for volume in tuple(self._volumes):
-                    self._look_at(VOLUMES, volume)
+
+    def _count(self, attachment: Json, change: int) -> None:
+        """Count the attachments of a volume; one without any may be deleted."""
+        volume = volume_of(attachment)
+        self._attached[volume] += change
+        if not self._attached[volume]:
+            del self._attached[volume]
+            self._look_at(VOLUMES, volume)
 
     def _begin(
         self,
@@ -279,7 +293,7 @@ class CSIController:
     def _wants_deletion(self, key: str) -> bool:
         """Source: controller.go, shouldDelete; csi_handler.go, SyncNewOrUpdatedPersistentVolume."""
         volume = self._volumes.get(key)
-        if volume is None or self._is_attached(key):
+        if volume is None or key in self._attached:
             return False
         notes = volume["metadata"].get("annotations") or {}
         if notes.get(PROVISIONED_BY) in self._drivers:
@@ -290,12 +304,6 @@ class CSIController:
         if driver not in self._drivers or not is_deleting(volume):
             return False
         return attacher_finalizer(driver) in finalizers_of(volume)
-
-    def _is_attached(self, volume: str) -> bool:
-        return any(
-            each["spec"].get("source", {}).get("persistentVolumeName") == volume
-            for each in self._attachments.values()
-        )
 
     async def _delete(self, key: str) -> bool:
         """Delete a volume that was released. Source: controller.go, deleteVolumeOperation."""
@@ -322,8 +330,7 @@ class CSIController:
         driver = self._drivers[found["spec"]["attacher"]]
         finalizer = attacher_finalizer(driver.name)
         notes = {"csi.alpha.kubernetes.io/node-id": found["spec"]["nodeName"]}
-        name = found["spec"]["source"].get("persistentVolumeName", "")
-        volume = self._volumes.get(name)
+        volume = self._volumes.get(volume_of(found))
         if volume is not None:
             await self._finalize(VOLUMES, volume, add=finalizer)
         if not await self._finalize(ATTACHMENTS, found, add=finalizer, notes=notes):

@@ -64,6 +64,17 @@ def key_of(obj: Json) -> str:
     return f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else str(meta["name"])
 
 
+def trimmed(obj: Json) -> Json:
+    """Return an object without what is the largest part of it."""
+    obj["metadata"].pop("managedFields", None)
+    return obj
+
+
+def volume_of(attachment: Json) -> str:
+    """Return the PersistentVolume that is attached, "" for an inline one."""
+    return str(attachment["spec"].get("source", {}).get("persistentVolumeName") or "")
+
+
 def finalizers_of(obj: Json) -> list[str]:
     """Return the finalizers of an object."""
     return list(obj["metadata"].get("finalizers") or ())

@@ -142,8 +142,13 @@ async def is_allowed(api: Api, permission: Permission) -> bool:
     return bool(status.get("allowed"))
 
 
-def own_permissions(run_namespace: str = RUN_NAMESPACE) -> list[Permission]:
-    """Return what fleet itself needs: preflight, watching readiness, adoption, clean-up."""
+def own_permissions(
+    run_namespace: str = RUN_NAMESPACE, *, with_storage: bool = False
+) -> list[Permission]:
+    """Return what fleet itself needs: preflight, watching readiness, adoption, clean-up.
+
+    With storage also what it takes to be the controller side of simulated CSI drivers.
+    """
     coordination = "coordination.k8s.io"
     leases = [
         Permission(verb, coordination, "leases", namespace=run_namespace)
@@ -157,6 +162,23 @@ def own_permissions(run_namespace: str = RUN_NAMESPACE) -> list[Permission]:
         Permission("delete", "storage.k8s.io", "csinodes"),
         Permission("delete", coordination, "leases", namespace=LEASE_NAMESPACE),
         *leases,
+        *(storage_permissions() if with_storage else ()),
+    ]
+
+
+def storage_permissions() -> list[Permission]:
+    """Return what `csi_controller.py` asks of the server."""
+    storage = "storage.k8s.io"
+    watched = ("get", "list", "watch")
+    writes = ("create", "patch", "delete")
+    return [
+        *(Permission(verb, "", "persistentvolumeclaims") for verb in watched),
+        *(Permission(verb, "", "persistentvolumes") for verb in (*watched, *writes)),
+        *(Permission(verb, storage, "volumeattachments") for verb in (*watched, "patch")),
+        Permission("patch", storage, "volumeattachments", "status"),
+        *(Permission(verb, storage, "storageclasses") for verb in ("list", "watch")),
+        Permission("list", storage, "csinodes"),
+        Permission("create", "", "events"),
     ]
 
 

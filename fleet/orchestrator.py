@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
-import yaml
 
 from fleet.cleanup import clean_run, is_tenth
 from fleet.cluster import Cluster, ClusterSelection
@@ -48,19 +47,19 @@ from fleet.identity import (
     own_permissions,
     probe,
 )
-from fleet.kubeconfig_file import only_context
+from fleet.kubeconfig_file import write_only_context
 from fleet.machine import check_memory, raise_descriptors
 from fleet.preflight import TargetFacts, confirm, inspect, shared_cluster_notice
 from fleet.report import RunDirectory, RunFigures, summary
 from fleet.run_id import new_run_id
 from fleet.runs import RunLease, adopt
 from fleet.summary_text import summary_text
+from fleet.user_command import run_command
 
 READY_STALLED_S = 180.0
 """Without one more Ready node for this long, a run that waits for all of them is given up."""
 FRAME_S = 0.5
 GC_THRESHOLD = 50_000
-TERMINATE_S = 10.0
 
 log = logging.getLogger(__name__)
 
@@ -205,7 +204,8 @@ class Orchestrator:
         self._figures.server_version = cluster.version.git_version
         self._display.phase("checking the cluster")
         api = cluster.api("preflight")
-        await check_permissions(api, own_permissions())
+        with_storage = any(model.csi_drivers for model in self._mix.models)
+        await check_permissions(api, own_permissions(with_storage=with_storage))
         identity = await probe(api, settings.identity, settings.node_name(0))
         await check_permissions(api, node_permissions(identity, settings.fidelity))
         facts = await self._inspect(cluster)
@@ -299,6 +299,9 @@ class Orchestrator:
         gc.set_threshold(GC_THRESHOLD, 20, 50)
         emulation.start()
         try:
+            if settings.is_on_dashboard:
+                await self._serve_dashboard(emulation, cluster)
+                return None
             return await self._ready_then_work(emulation, meter)
         finally:
             self._display.update(meter.live())
@@ -350,6 +353,15 @@ class Orchestrator:
                 await asyncio.wait_for(self._stop.wait(), limit_s)
         return None
 
+    async def _serve_dashboard(self, emulation: Emulation, cluster: Cluster) -> None:
+        """Have as many nodes as the dashboard wants, until it or Ctrl-C ends the run."""
+        from fleet.dashboard import DashboardRun  # noqa: PLC0415 - an extra, and 0.1 s
+
+        run = DashboardRun(emulation, cluster, self._settings, self._run_directory)
+        self._display.phase("following the dashboard")
+        leaves_nodes = self._is_own_plane or self._settings.keep
+        await run.run(self._stop, self._display.note, leaves_nodes=leaves_nodes)
+
     async def _wait_ready(self, emulation: Emulation) -> None:
         """Wait for the last Ready node; give up when none was added for long and we may end."""
         readiness, seen = emulation.readiness, 0
@@ -384,25 +396,9 @@ class Orchestrator:
         if self._local is not None and self._local.kubectl:
             tools = str(Path(self._local.kubectl[0]).parent)
             environment["PATH"] = f"{environment.get('PATH', os.defpath)}{os.pathsep}{tools}"
-        command = self._settings.command
-        try:
-            process = await asyncio.create_subprocess_exec(*command, env=environment)
-        except OSError as error:
-            raise SetupError(f"cannot run {command[0]!r}: {error.strerror}") from error
-        finished = asyncio.ensure_future(process.wait())
-        stopped = asyncio.ensure_future(self._stop.wait())
-        await asyncio.wait((finished, stopped), return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
-        if not finished.done():
-            with contextlib.suppress(ProcessLookupError):
-                process.terminate()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(finished), TERMINATE_S)
-            if not finished.done():
-                process.kill()
-        code = await finished
+        code = await run_command(self._settings.command, environment, self._stop)
         self._display.start()
-        return code if code >= 0 else 128 - code
+        return code
 
     # ---- beside the run ----
 
@@ -482,12 +478,10 @@ class Orchestrator:
         settings = self._settings
         if self._local is not None or settings.in_cluster:
             return
-        content = only_context(self._named().paths(), cluster.context)
-        for path in (directory / "kubeconfig", settings.kubeconfig_out):
-            if path is not None:
-                path.touch(mode=0o600)
-                path.write_text(yaml.safe_dump(content), encoding="utf-8")
-        self._kubeconfig = (directory / "kubeconfig").absolute()
+        path = (directory / "kubeconfig").absolute()
+        targets = [path, *filter(None, [settings.kubeconfig_out])]
+        write_only_context(self._named().paths(), cluster.context, targets)
+        self._kubeconfig = path
 
     def _next_steps(self) -> list[str]:
         settings = self._settings

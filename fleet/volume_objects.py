@@ -94,6 +94,7 @@ class CSIDriverView(NamedTuple):
     name: str
     resource_version: str
     attach_required: bool = True
+    modes: tuple[str, ...] = ("Persistent",)  # volumeLifecycleModes
 
 
 class ClaimTarget(NamedTuple):

@@ -19,7 +19,7 @@ import enum
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.effects import ApiCall, NodeId, Op, Outbox, Reply
 from fleet.kubelet.environment import Environment
-from fleet.kubelet.events import Reason
+from fleet.kubelet.volume_texts import driver_missing, failed
 from fleet.objects import NodeView, Pod, PodUid, VolumeSpec
 from fleet.volume_behavior import volume_behavior
 from fleet.volume_objects import (
@@ -32,13 +32,10 @@ from fleet.volume_objects import (
 
 RECONCILE_NS = 100 * NS_PER_MS
 RESYNC_NS = 60 * NS_PER_S
-VolumeEvent = tuple[Reason, str]
 QUIET = "-"
 """An operation failed without an event: it is tried again after its back-off."""
 AT_ONCE = -1
 CLAIM_KINDS = frozenset(("persistentVolumeClaim", "ephemeral"))
-DRIVER_MISSING = "driver name %s not found in the list of registered CSI drivers"
-_BLOCK_NAMES = {"MountDevice": "SetUpDevice", "SetUp": "MapPodDevice"}
 _STREAM_MOUNT = 0x70103
 _STREAM_RESYNC = 0x70104
 
@@ -181,7 +178,7 @@ class ClaimVolumes:
         elif not reply.ok:
             each.error = QUIET
             if each.step > Step.MOUNT:
-                each.error = _wait_error(each, target.name, reply.message)
+                each.error = _read_error(each, target.name, reply.message)
         elif each.step is Step.SIZE:
             each.step = Step.VERIFY if self._is_attachable(each) else Step.MOUNT
         elif each.step is Step.VERIFY:
@@ -286,7 +283,7 @@ class ClaimVolumes:
                 f"volume {view.handle} is not attached for volume attachment {target.name}"
             )
         if error:
-            each.error = _failed(each, "WaitForAttach", error)
+            each.error = failed(each.name, each.volume, "WaitForAttach", error)
         else:
             each.step = Step.STAGED
 
@@ -338,17 +335,19 @@ class ClaimVolumes:
         view = each.view
         assert view is not None, each.claim
         if self.labels is not None and not view.fits(self.labels):
-            return _failed(each, "NodeAffinity check", "no matching NodeSelectorTerms")
+            return failed(
+                each.name, each.volume, "NodeAffinity check", "no matching NodeSelectorTerms"
+            )
         if view.access_modes == ("ReadWriteOncePod",) and self._is_mounted_elsewhere(pod, view):
             error = (
                 "volume uses the ReadWriteOncePod access mode and is already in use by another pod"
             )
-            return _failed(each, "SetUp", error)
+            return failed(each.name, each.volume, "SetUp", error)
         if self._is_attachable(each):
             each.step = Step.WAIT
             return self._read_attachment(pod, each, env, node_name, out)
         if view.driver and view.driver not in env.model.csi_driver_names:
-            return _driver_missing(each, view.driver)
+            return driver_missing(each.name, each.volume, view.driver)
         each.step = Step.SET_UP
         return self._set_up(pod, each, env, now_ns)
 
@@ -359,7 +358,7 @@ class ClaimVolumes:
         assert view is not None, each.claim
         if each.step is Step.STAGED and view.driver not in env.model.csi_driver_names:
             each.step = Step.MOUNT
-            return _driver_missing(each, view.driver)
+            return driver_missing(each.name, each.volume, view.driver)
         if each.step is Step.STAGED and self._is_mounted_elsewhere(pod, view):
             each.step = Step.PUBLISH  # the device is mounted already
         name = attachment_name(view.handle, view.driver, node_name)
@@ -380,7 +379,12 @@ class ClaimVolumes:
             return None
         if behavior.error:
             each.step = Step.MOUNT
-            return _failed(each, "SetUp", f"rpc error: code = Internal desc = {behavior.error}")
+            return failed(
+                each.name,
+                each.volume,
+                "SetUp",
+                f"rpc error: code = Internal desc = {behavior.error}",
+            )
         each.step = Step.MOUNTED
         return ""
 
@@ -436,45 +440,14 @@ class ClaimVolumes:
         return 0 < self._resyncs.get(uid, 0) <= now_ns
 
 
-def mapped_events(pod: Pod, each: ClaimVolume | None) -> list[VolumeEvent]:
-    """Return the events of a raw block volume that is there; a mount leaves none.
-
-    Source: operation_generator.go, GenerateMapVolumeFunc; csi_block.go, GetGlobalMapPath.
-    """
-    if each is None or not each.volume.block:
-        return []
-    paths = (
-        ("globalMapPath", f"plugins/kubernetes.io/csi/volumeDevices/{each.name}/dev"),
-        ("volumeMapPath", f"pods/{pod.uid}/volumeDevices/kubernetes.io~csi"),
-    )
-    text = f'MapVolume.MapPodDevice succeeded for volume "{each.name}" '
-    reason = Reason.SUCCESSFUL_MOUNT_VOLUME
-    return [(reason, f'{text}{name} "/var/lib/kubelet/{path}"') for name, path in paths]
-
-
-def _failed(each: ClaimVolume, what: str, error: str) -> str:
-    """Word the failure of one operation; those of block volumes have names of their own."""
-    operation = "MountVolume"
-    if each.volume.block:
-        operation, what = "MapVolume", _BLOCK_NAMES.get(what, what)
-    return f'{operation}.{what} failed for volume "{each.name}" : {error}'
-
-
-def _wait_error(each: ClaimVolume, name: str, message: str) -> str:
+def _read_error(each: ClaimVolume, name: str, message: str) -> str:
+    """Say which step of a mount could not read the VolumeAttachment."""
     view = each.view
     assert view is not None, each.claim
     if each.step is Step.WAIT:
         error = f"volume {view.handle} has GET error for volume attachment {name}: {message}"
-        return _failed(each, "WaitForAttach", error)
+        return failed(each.name, each.volume, "WaitForAttach", error)
     if each.step is Step.STAGED:
-        return _failed(each, "MountDevice", message)
+        return failed(each.name, each.volume, "MountDevice", message)
     error = f"kubernetes.io/csi: mounter.SetUpAt failed to fetch publishContext: {message}"
-    return _failed(each, "SetUp", error)
-
-
-def _driver_missing(each: ClaimVolume, driver: str) -> str:
-    """Source: csi_attacher.go, MountDevice; csi_block.go, SetUpDevice; newCsiDriverClient."""
-    call = "attacher.MountDevice failed to create newCsiDriverClient"
-    if each.volume.block:
-        call = "blockMapper.SetUpDevice failed to get CSI client"
-    return _failed(each, "MountDevice", f"kubernetes.io/csi: {call}: {DRIVER_MISSING % driver}")
+    return failed(each.name, each.volume, "SetUp", error)

@@ -34,11 +34,10 @@ from fleet.kubelet.claim_volumes import (
     QUIET,
     ClaimVolume,
     ClaimVolumes,
-    VolumeEvent,
-    mapped_events,
 )
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
+from fleet.kubelet.volume_texts import VolumeEvent, inline_problem, mapped_events
 from fleet.kubelet.watched_objects import ObjectManager, sources_of
 from fleet.objects import (
     TOKEN_VOLUME,
@@ -218,7 +217,8 @@ class VolumeManager:
                 volume.tries += 1
             elif error is not None:
                 mount.volumes.remove(volume)
-                events += mapped_events(pod, volume.claim)
+                if volume.claim is not None and volume.spec.block:
+                    events += mapped_events(pod.uid, volume.claim.name)
             if error and error != QUIET:
                 is_block = volume.claim is not None and volume.spec.block
                 reason = Reason.FAILED_MAP_VOLUME if is_block else Reason.FAILED_MOUNT
@@ -261,8 +261,8 @@ class VolumeManager:
             is_unsynced = is_unsynced or lags
             if error:
                 errors.append(error)
-        if spec.driver and spec.driver not in env.model.csi_driver_names:
-            errors.append(_driver_missing(spec.driver))
+        if spec.driver:
+            errors += inline_problem(spec.driver, env)
         if not errors:
             return ""
         if is_unsynced and not volume.patience_ns:
@@ -420,14 +420,6 @@ class VolumeManager:
         if not known_ns or due_ns < known_ns:
             self._refresh[pod.uid] = due_ns
             out.append(SetTimer(self._node, due_ns, Timer.VOLUMES, pod.uid))
-
-
-def _driver_missing(driver: str) -> str:
-    """Source: csi_mounter.go, SetUpAt; csi_client.go, newCsiDriverClient."""
-    return (
-        "kubernetes.io/csi: mounter.SetUpAt failed to get CSI client: "
-        f"driver name {driver} not found in the list of registered CSI drivers"
-    )
 
 
 def _volume_name(volume: VolumeSpec, pod: Pod) -> str:

@@ -114,8 +114,13 @@ def _csi_driver_of(body: bytes) -> CSIDriverView:
 
 def _csi_driver(obj: dict[str, Any]) -> CSIDriverView:
     meta = obj["metadata"]
-    required = obj.get("spec", {}).get("attachRequired", True)
-    return CSIDriverView(meta["name"], meta.get("resourceVersion", ""), required)
+    spec = obj.get("spec", {})
+    return CSIDriverView(
+        meta["name"],
+        meta.get("resourceVersion", ""),
+        spec.get("attachRequired", True),
+        tuple(spec.get("volumeLifecycleModes") or ("Persistent",)),
+    )
 
 
 def decode_claim(body: bytes) -> ClaimView:

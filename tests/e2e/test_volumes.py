@@ -100,12 +100,14 @@ def test_light_nodes_run_pods_with_claims_too(world: World) -> None:
             pod("uses", "", source),
         )
         until_ready(world, "uses")
-        assert world.get("pvc", "disk")["status"]["phase"] == "Bound"
-        world.kubectl("delete", "pod", "uses")
-        world.kubectl("delete", "pvc", "disk")
-        eventually(lambda: not world.items("pv"), "deleted")
+        bound = world.get("pvc", "disk")["spec"]["volumeName"]
+        attached = world.get("volumeattachments")["items"]
+        assert [each["spec"]["nodeName"] for each in attached] == ["lightvol-00000"]
         run.end()
     world.assert_nothing_left("lightvol")
+    eventually(lambda: not world.items("volumeattachments"), "nothing waits for the attacher")
+    world.kubectl("delete", "pvc", "disk")
+    world.kubectl("delete", "pv", bound)  # nor for the provisioner
 
 
 def check_registration(world: World) -> None:

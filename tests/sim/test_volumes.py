@@ -265,6 +265,46 @@ def test_drivers_are_published_like_plug_ins() -> None:
     assert notes["csi.volume.kubernetes.io/nodeid"] == '{"csi.example.com":"n-0"}'
 
 
+def test_a_registration_that_is_refused_is_tried_again() -> None:
+    sim = Simulation(model=MODEL)
+    while sim.server.find("csinodes", "n-0") is None:
+        sim.run_for(seconds=0.1)
+    sim.inject(ApiServerAnswers(500), seconds=5)
+    sim.run_for(seconds=5)
+    refused = sim.calls(verb="GET", path="/api/v1/nodes/n-0", code=500)
+    assert len(refused) >= 6  # 10, 50, 250 ms, then at the next second
+    assert sim.server.get("csinodes", "n-0")["spec"]["drivers"] is None
+    sim.run_for(seconds=15)
+    [driver] = sim.server.get("csinodes", "n-0")["spec"]["drivers"]
+    assert driver["name"] == DRIVER
+    assert sim.condition("n-0") == "True"
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        (None, "(no CSIDriver object)"),
+        ({"volumeLifecycleModes": ["Persistent"]}, '(only supports ["Persistent"])'),
+        ({"volumeLifecycleModes": ["Persistent", "Ephemeral"]}, ""),
+    ],
+)
+def test_an_inline_volume_needs_a_driver_that_takes_it(
+    spec: dict[str, object] | None, problem: str
+) -> None:
+    sim = started()
+    if spec is not None:
+        sim.server.create(("csidrivers", "", DRIVER), {"spec": spec})
+    sim.run_for(seconds=1)
+    sim.create_pod("web", volumes=[{"name": "inline", "csi": {"driver": DRIVER}}])
+    sim.run_for(seconds=3)
+    failed = (
+        'MountVolume.SetUp failed for volume "inline" : kubernetes.io/csi: mounter.SetupAt failed '
+        f'to check volume lifecycle mode: volume mode "Ephemeral" not supported by driver {DRIVER} '
+    )
+    assert list(mount_events(sim)) == ([failed + problem] if problem else [])
+    assert sim.phase("web") == ("Pending" if problem else "Running")
+
+
 def test_what_a_kubelet_before_us_left_in_use_is_taken_back() -> None:
     sim = started()
     sim.server.update("nodes", "n-0", {"status": {"volumesInUse": [UNIQUE]}})
