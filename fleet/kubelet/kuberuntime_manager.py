@@ -32,14 +32,13 @@ from fleet.kubelet.pod_actions import (
     is_sidecar,
 )
 from fleet.kubelet.pod_events import back_off_texts, texts_of
+from fleet.kubelet.pod_status import PENDING_HOLD_NS
 from fleet.kubelet.pod_workers import Kills, PodWorker, Stage, effective_grace_s
 from fleet.kubelet.turn import Turn
 from fleet.lifecycle_behavior import CONFIG_ERROR, RUN_ERROR, StartFailure
 from fleet.objects import ContainerSpec, Pod, PodUid, WaitingState
 from fleet.runtime import BackOff, Container, RunState, Runtime, Sandbox
 
-PENDING_HOLD_NS = 1 * NS_PER_S
-"""`light`: a pod that starts within this time is reported once, as Running."""
 POST_START_ERROR = "PostStartHookError"
 
 

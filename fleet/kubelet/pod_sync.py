@@ -305,8 +305,12 @@ class PodSyncer(StatusGenerator):
         """End a SyncPod. One that did something, without an error, asks for a relist at once."""
         if worker.retry_ns:
             self._requeue(worker, worker.retry_ns, turn)
-        if worker.retry_ns and (worker.had_actions or self._hides_back_off(worker)):
+        if worker.retry_ns and worker.had_actions and not turn.env.light:
             # The relist sees at least the new sandbox: the failure is reported a sync later.
+            turn.enqueue(worker, self.pleg.seen_ns(turn.now_ns + 1))
+        elif turn.env.light and worker.retry_ns:
+            self.set_status(worker, self.generate(worker, turn), turn)
+        elif self._hides_back_off(worker):
             turn.enqueue(worker, self.pleg.next_relist_ns(turn.now_ns + 1))
         relisted = worker.had_actions and not worker.retry_ns
         worker.end_sync(turn.now_ns, relisted=relisted)

@@ -70,7 +70,8 @@ def test_a_pod_start_is_what_a_kubelet_sends() -> None:
     world.run(3)
     assert world.log == START
     token = next(call.payload for call in world.calls if call.op is Op.CREATE_TOKEN)
-    assert token == TokenRequest("default", "default", "", 3607, "web", UID)
+    volume = "kube-api-access-9zkmg"
+    assert token == TokenRequest("default", "default", "", 3607, "web", UID, volume)
 
 
 def test_the_second_status_says_only_that_the_sandbox_is_ready() -> None:
