@@ -7,7 +7,8 @@ import pytest
 from pod_world import UID, World, container, make_pod
 
 from fleet.effects import Milestone, Op, Reply, ReplyKind, WatchEvent, WatchKind
-from fleet.objects import EventType, PodStatus
+from fleet.objects import ContainerSpec, EventType, PodStatus, ProbeSpec
+from fleet.probe_behavior import PROBE_ANNOTATIONS
 
 COMMANDS = (
     (),
@@ -23,15 +24,41 @@ REFUSALS = (
     Reply(ReplyKind.CONFLICT, None, 409, "later"),
 )
 POD_OPS = (Op.GET_POD, Op.PATCH_POD_STATUS, Op.DELETE_POD, Op.CREATE_TOKEN)
+TIMELINES = (
+    "Success after 2s",
+    "Failure after 3s, Success after 5s",
+    "Timeout after 1s",
+    "Error, Success after 4s",
+    "[{result: Success, failureRate: 0.5, latency: 300ms}]",
+)
 TERMINAL = ("Succeeded", "Failed")
+
+
+def random_container(draw: random.Random, name: str, *commands: str, **more: str) -> ContainerSpec:
+    """Return a container that may have probes, which are quick."""
+    probes = {
+        f"{kind}_probe": ProbeSpec(
+            draw.choice(("exec", "httpGet", "tcpSocket", "grpc")),
+            initial_delay_s=draw.choice((0, 0, 2)),
+            period_s=draw.randint(1, 3),
+            failure_threshold=draw.randint(1, 3),
+        )
+        for kind in ("startup", "readiness", "liveness")
+        if draw.random() < 0.3
+    }
+    return container(name, *commands, **probes, **more)
 
 
 def random_pod(draw: random.Random, index: int) -> object:
     inits = [container("i", *draw.choice(COMMANDS[1:]))]
     if draw.random() < 0.5:
-        inits.append(container("s", *draw.choice(COMMANDS), restart_policy="Always"))
+        inits.append(random_container(draw, "s", *draw.choice(COMMANDS), restart_policy="Always"))
+    names = "cd"[: draw.randint(1, 2)]
     return make_pod(
-        *(container(name, *draw.choice(COMMANDS)) for name in "cd"[: draw.randint(1, 2)]),
+        *(random_container(draw, name, *draw.choice(COMMANDS)) for name in names),
+        annotations=tuple(
+            (key, draw.choice(TIMELINES)) for key in PROBE_ANNOTATIONS if draw.random() < 0.5
+        ),
         uid=f"{UID}-{index}",
         name=f"p{index}",
         init_containers=tuple(inits) if draw.random() < 0.3 else (),
@@ -93,4 +120,6 @@ def test_churn_then_calm(seed: int, light: bool) -> None:  # noqa: FBT001
     assert world.pods == {}
     assert world.loop.is_idle()
     assert world.watched == set()
+    assert world.loop._syncer is not None
+    assert world.loop._syncer.probes._pods == {}
     assert world.counts(Milestone.POD_ADDED) == world.counts(Milestone.POD_REMOVED)
