@@ -33,6 +33,8 @@ KINDS = {
     "persistentvolumes": ("v1", "PersistentVolume"),
     "persistentvolumeclaims": ("v1", "PersistentVolumeClaim"),
     "runtimeclasses": ("node.k8s.io/v1", "RuntimeClass"),
+    "resourceslices": ("resource.k8s.io/v1", "ResourceSlice"),
+    "resourceclaims": ("resource.k8s.io/v1", "ResourceClaim"),
 }
 
 
@@ -119,6 +121,10 @@ def selectors_of(key: Key, obj: Object | None) -> Iterator[tuple[str, str, str]]
             yield resource, "", f"{label}={value}"
     elif resource == "services":
         yield resource, "", "spec.clusterIP!=None"
+    elif resource == "resourceslices":
+        node, driver = obj["spec"]["nodeName"], obj["spec"]["driver"]
+        yield resource, "", f"spec.nodeName={node}"
+        yield resource, "", f"spec.nodeName={node},spec.driver={driver}"
     elif resource in {"configmaps", "secrets"}:
         yield resource, namespace, f"metadata.name={name}"
     yield resource, "", ""
@@ -243,7 +249,8 @@ class SimApiServer:
             case "PATCH":
                 return self._patch(key, target.sub, orjson.loads(body))
             case "DELETE":
-                return self._delete(key, orjson.loads(body))
+                one = bool(target.name)
+                return self._delete(key, orjson.loads(body)) if one else self._clear(target, query)
         raise AssertionError(method)
 
     def _refuse(self, verb: str) -> Answer | None:
@@ -268,7 +275,11 @@ class SimApiServer:
             expires_s = self._clock.wall_ns() // NS_PER_S + obj["spec"]["expirationSeconds"]
             stamp = rfc3339(expires_s).decode()
             return Answer(201, orjson.dumps(obj | {"status": {"expirationTimestamp": stamp}}))
-        key = (target.resource, target.namespace, obj["metadata"]["name"])
+        meta = obj["metadata"]
+        if "generateName" in meta:
+            meta = meta | {"name": f"{meta['generateName']}{self.version:05d}"}
+            obj = obj | {"metadata": meta}
+        key = (target.resource, target.namespace, meta["name"])
         if target.resource == "nodes":
             taint = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
             spec = obj.get("spec", {})
@@ -299,9 +310,12 @@ class SimApiServer:
         assert isinstance(merged, dict)
         return Answer(200, self.replace(key, merged).body)
 
+    def _clear(self, target: Target, query: str) -> Answer:
+        for stored in self._matching(_selector(target, query)):
+            self.remove((target.resource, "", stored.obj["metadata"]["name"]))
+        return Answer(200, b"{}")
+
     def _delete(self, key: Key, options: Object) -> Answer:
-        if key[0] == "resourceslices":
-            return Answer(200, b"{}")
         stored = self.objects.get(key)
         if stored is None:
             return NOT_FOUND

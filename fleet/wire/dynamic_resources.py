@@ -23,13 +23,6 @@ def slices_selector(node: bytes, driver: bytes = b"") -> bytes:
 
 def resource_slice_json(node: str, slices: ResourceSlices, driver: DraDriver) -> bytes:
     """Render the one slice that holds all devices of a driver on a node."""
-    attributes = {each.name: {each.kind: each.value} for each in driver.attributes}
-    capacity = {name: {"value": amount} for name, amount in driver.capacity}
-    device: dict[str, object] = {}
-    if attributes:
-        device["attributes"] = attributes
-    if capacity:
-        device["capacity"] = capacity
     owner = {
         "apiVersion": "v1",
         "kind": "Node",
@@ -49,13 +42,26 @@ def resource_slice_json(node: str, slices: ResourceSlices, driver: DraDriver) ->
                 "driver": driver.driver,
                 "pool": {"name": node, "generation": slices.generation, "resourceSliceCount": 1},
                 "nodeName": node,
-                "devices": [
-                    {"name": f"{driver.name_prefix}{index}", **device}
-                    for index in range(driver.total)
-                ],
+                "devices": [_device(node, driver, index) for index in range(driver.total)],
             },
         }
     )
+
+
+def _device(node: str, driver: DraDriver, index: int) -> dict[str, object]:
+    device: dict[str, object] = {"name": f"{driver.name_prefix}{index}"}
+    if driver.attributes:
+        device["attributes"] = {
+            each.name: {
+                each.kind: each.value.replace("{{name}}", node).replace("{{index}}", str(index))
+                if isinstance(each.value, str)
+                else each.value
+            }
+            for each in driver.attributes
+        }
+    if driver.capacity:
+        device["capacity"] = {name: {"value": amount} for name, amount in driver.capacity}
+    return device
 
 
 def decode_resource_claim(body: bytes) -> ResourceClaimView:

@@ -1,0 +1,185 @@
+"""Dynamic resources in virtual time: slices of drivers that come and go, claims of pods."""
+
+import pytest
+from simulation import Simulation, model_of
+from strategic_merge import Object
+
+DRIVER = "gpu.example.com"
+
+
+def started(seconds: float = 60, *, light: bool = False, **driver: object) -> Simulation:
+    spec = {"driver": DRIVER, "count": 2, "registrationDelay": "20s", **driver}
+    sim = Simulation(seed=4, light=light, model=model_of(dynamicResources=[spec]))
+    sim.run_for(seconds=seconds)
+    return sim
+
+
+def slices(sim: Simulation) -> list[Object]:
+    return sim.server.all("resourceslices")
+
+
+@pytest.mark.parametrize("light", [False, True], ids=["kubelet", "light"])
+def test_a_driver_publishes_its_devices_once_it_has_registered(*, light: bool) -> None:
+    attributes = {"uuid": "{{name}}/{{index}}", "ecc": True, "generation": 5}
+    sim = started(19, light=light, attributes=attributes, capacity={"memory": "80Gi"})
+    assert slices(sim) == []
+    sim.run_for(seconds=2)
+    [found] = slices(sim)
+    [owner] = found["metadata"]["ownerReferences"]
+    assert owner["uid"] == sim.server.get("nodes", "n-0")["metadata"]["uid"]
+    assert owner["controller"] is True
+    assert found["metadata"]["name"].startswith("00000-gpu.example.com-n-0-")
+    spec = found["spec"]
+    assert spec["pool"] == {"name": "n-0", "generation": 1, "resourceSliceCount": 1}
+    assert (spec["driver"], spec["nodeName"]) == (DRIVER, "n-0")
+    assert [each["name"] for each in spec["devices"]] == ["device-0", "device-1"]
+    assert spec["devices"][1]["attributes"] == {
+        "uuid": {"string": "n-0/1"},
+        "ecc": {"bool": True},
+        "generation": {"int": 5},
+    }
+    assert spec["devices"][1]["capacity"] == {"memory": {"value": "80Gi"}}
+    sim.run_for(seconds=600)
+    assert slices(sim) == [found]
+
+
+def test_a_slice_that_somebody_deletes_comes_back_after_30_s() -> None:
+    sim = started()
+    [found] = slices(sim)
+    sim.server.remove(("resourceslices", "", found["metadata"]["name"]))
+    sim.run_for(seconds=29)
+    assert slices(sim) == []
+    sim.run_for(seconds=2)
+    [again] = slices(sim)
+    assert again["spec"] == found["spec"]
+    assert again["metadata"]["uid"] != found["metadata"]["uid"]
+
+
+def test_the_slices_of_a_driver_that_went_are_wiped_after_30_s() -> None:
+    sim = started(99, pluginOutages=[{"after": "100s", "duration": "100s"}])
+    watches = sim.server.open_watches
+    sim.run_for(seconds=29)
+    assert len(slices(sim)) == 1
+    assert sim.server.open_watches == watches - 1
+    sim.run_for(seconds=5)
+    assert slices(sim) == []
+    wiped = sim.calls(verb="DELETECOLLECTION", path="spec.driver%3Dgpu.example.com")
+    assert len(wiped) == 1
+    sim.run_for(seconds=70)
+    assert len(slices(sim)) == 1
+
+
+def test_a_driver_that_is_back_in_time_keeps_its_slices() -> None:
+    sim = started(300, pluginOutages=[{"after": "100s", "duration": "20s"}])
+    assert len(slices(sim)) == 1
+    assert sim.calls(verb="DELETECOLLECTION", path="spec.driver") == []
+
+
+def claim(sim: Simulation, name: str, pod_uid: str, *, owner: str = "", **status: object) -> None:
+    result = {"request": "gpu", "driver": DRIVER, "pool": "n-0", "device": "device-1"}
+    owners = [{"kind": "Pod", "uid": owner, "controller": True}] if owner else []
+    obj = {
+        "metadata": {"ownerReferences": owners},
+        "status": {
+            "allocation": {"devices": {"results": [result]}},
+            "reservedFor": [{"resource": "pods", "uid": pod_uid}],
+            **status,
+        },
+    }
+    stored = sim.server.create(("resourceclaims", "default", name), obj)
+    assert stored is not None
+
+
+def pod(sim: Simulation, name: str, **source: str) -> str:
+    container = {"name": "c", "image": "nginx:1", "resources": {"claims": [{"name": "gpu"}]}}
+    claims = [{"name": "gpu", **source}]
+    return sim.create_pod(name, containers=[container], resourceClaims=claims)
+
+
+def errors(sim: Simulation, about: str) -> list[str]:
+    start = "Failed to prepare dynamic resources: prepare dynamic resources: "
+    found = [
+        str(each["message"])
+        for each in sim.server.all("events")
+        if each["involvedObject"]["name"] == about
+        and each["reason"] == "FailedPrepareDynamicResources"
+    ]
+    assert all(each.startswith(start) for each in found)
+    return [each.removeprefix(start) for each in found]
+
+
+def test_a_claim_is_read_before_the_sandbox_and_its_device_shown() -> None:
+    sim = started()
+    uid = pod(sim, "train", resourceClaimName="mine")
+    claim(sim, "mine", uid)
+    sim.run_for(seconds=5)
+    assert sim.phase("train") == "Running"
+    [read] = sim.calls(verb="GET", path="/resourceclaims/mine")
+    sandboxed = sim.calls(verb="PATCH", path="/pods/train/status")[1]
+    assert read.t_ns < sandboxed.t_ns
+    [status] = sim.server.get("pods", "train", "default")["status"]["containerStatuses"]
+    assert status["allocatedResourcesStatus"] == [
+        {
+            "name": "claim:gpu",
+            "resources": [{"health": "Unknown", "resourceID": f"{DRIVER}/n-0/device-1"}],
+        }
+    ]
+
+
+def test_a_claim_that_is_missing_holds_its_pod_back_until_the_next_resync() -> None:
+    sim = started()
+    uid = pod(sim, "train", resourceClaimName="mine")
+    sim.run_for(seconds=5)
+    assert sim.phase("train") == "Pending"
+    assert len(errors(sim, "train")) == 1
+    assert errors(sim, "train")[0].startswith("fetch ResourceClaim mine: ")
+    claim(sim, "mine", uid)
+    sim.run_for(seconds=50)
+    assert sim.phase("train") == "Pending"
+    sim.run_for(seconds=40)
+    assert sim.phase("train") == "Running"
+
+
+def test_a_claim_that_is_not_the_pods_is_refused() -> None:
+    sim = started()
+    other, late = (
+        pod(sim, "other", resourceClaimName="taken"),
+        pod(sim, "late", resourceClaimTemplateName="t"),
+    )
+    claim(sim, "taken", "nobody")
+    sim.run_for(seconds=5)
+    uid = sim.server.get("resourceclaims", "taken", "default")["metadata"]["uid"]
+    assert errors(sim, "other") == [
+        f"pod other ({other}) is not allowed to use ResourceClaim taken ({uid})"
+    ]
+    assert errors(sim, "late") == ['pod "default/late": ResourceClaim not created yet']
+    claim(sim, "late-gpu-x", late, owner="somebody")
+    named = [{"name": "gpu", "resourceClaimName": "late-gpu-x"}]
+    sim.server.update("pods", "late", {"status": {"resourceClaimStatuses": named}}, "default")
+    sim.run_for(seconds=100)
+    assert errors(sim, "late")[1:] == [
+        "ResourceClaim default/late-gpu-x was not created for Pod default/late (Pod is not owner)"
+    ]
+
+
+def test_a_claim_needs_its_driver() -> None:
+    sim = started(pluginOutages=[{"after": "50s"}])
+    uid = pod(sim, "train", resourceClaimName="mine")
+    claim(sim, "mine", uid)
+    free = pod(sim, "free", resourceClaimName="free")
+    claim(sim, "free", free, allocation=None)
+    sim.run_for(seconds=5)
+    assert errors(sim, "train") == [f"DRA driver {DRIVER} is not registered"]
+    assert errors(sim, "free") == ["ResourceClaim free: not allocated"]
+
+
+def test_a_driver_can_fail() -> None:
+    sim = started(prepareError="no such device")
+    uid = pod(sim, "train", resourceClaimName="mine")
+    claim(sim, "mine", uid)
+    sim.run_for(seconds=5)
+    text = "NodePrepareResources failed for ResourceClaim mine: no such device"
+    assert errors(sim, "train") == [text]
+    sim.server.delete_pod("train")
+    sim.run_for(seconds=60)
+    assert sim.phase("train") == ""
