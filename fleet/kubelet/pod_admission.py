@@ -31,6 +31,7 @@ from fleet.kubelet.preemption import (
 )
 from fleet.kubelet.turn import Turn
 from fleet.objects import NodeView, Pod, PodCondition, PodStatus, PodUid
+from fleet.static_objects import StaticPod
 
 ADMIT_KEY = "admit/"
 """Before the uid of a pod: the key of the GET of its Node."""
@@ -171,6 +172,7 @@ class PodAdmission:
             state=self.state,
             pressure=admits_under_pressure(pod, self.pressures) if self.pressures else "",
             is_shutting_down=self.is_shutting_down,
+            is_static=isinstance(pod, StaticPod),
         )
         return admit(pod, others, inputs, lambda pod: self._allocate(pod, others, turn))
 

@@ -8,6 +8,7 @@ Source: pkg/kubelet/preemption/preemption.go, getPodsToPreempt; pkg/kubelet/type
 from typing import NamedTuple
 
 from fleet.objects import Pod
+from fleet.static_objects import StaticPod
 
 SYSTEM_CRITICAL_PRIORITY = 2_000_000_000
 REASON = "Preempting"
@@ -31,7 +32,9 @@ class Preemption(NamedTuple):
 
 def is_critical_pod(pod: Pod) -> bool:
     """Return whether a pod is critical to the node. Source: IsCriticalPod."""
-    return pod.is_mirror or pod.priority >= SYSTEM_CRITICAL_PRIORITY
+    if isinstance(pod, StaticPod) or pod.is_mirror:
+        return True
+    return pod.priority >= SYSTEM_CRITICAL_PRIORITY
 
 
 def pods_to_preempt(pod: Pod, others: list[Pod], needs: list[Need]) -> Preemption:

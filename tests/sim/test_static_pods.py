@@ -221,3 +221,25 @@ def test_nodes_see_a_change_each_at_its_own_look() -> None:
     assert len(made) == 20
     assert max(made) <= 21 * NS_PER_S
     assert max(made) - min(made) > 10 * NS_PER_S
+
+
+def test_a_static_pod_makes_room_for_itself_on_a_full_node() -> None:
+    """It is critical, whatever its priority; a taint does not keep it out."""
+    cpu = {"resources": {"requests": {"cpu": "5"}}}
+    model = model_of(
+        kubeletConfiguration={"staticPodPath": "/etc/kubernetes/manifests"},
+        template={"status": {"capacity": {"cpu": "8", "memory": "32Gi"}}},
+    )
+    sim = Simulation(seed=9, model=model)
+    put(sim)
+    sim.run_for(seconds=30)
+    sim.create_pod("web", containers=[{"name": "c", "image": "nginx:1", **cpu}])
+    sim.run_for(seconds=10)
+    assert sim.phase("web") == "Running"
+    big = {"name": "c", "image": "big:1", **cpu}
+    put(sim, manifest(containers=[big]))
+    sim.run_for(seconds=40)
+    assert sim.phase("web") == "Failed"
+    [event] = [each for each in sim.server.all("events") if each["reason"] == "Preempting"]
+    assert event["involvedObject"]["name"] == "web"
+    assert mirror(sim)["status"]["phase"] == "Running"
