@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar, NamedTuple, Protocol
 
 from fleet.quantity import NS_PER_S
+from fleet.shell_programs import run_program
 from fleet.shell_syntax import (
     AndOr,
     Command,
@@ -20,6 +21,7 @@ from fleet.shell_syntax import (
     If,
     Loop,
     Not,
+    Pipe,
     Simple,
     UnknownScriptError,
     parse_script,
@@ -133,6 +135,7 @@ class _Shell:
         "_captured",
         "_files",
         "_is_tested",
+        "_piped",
         "_random",
         "_steps",
         "_stops_at_error",
@@ -146,6 +149,7 @@ class _Shell:
     def __init__(self, around: Surroundings, *, stops_at_error: bool) -> None:
         self._variables = dict(around.variables)
         self._files = around.files
+        self._piped: str | None = None  # what the command before this one in a pipe printed
         self._random = int(around.draw * 2**31)
         self._stops_at_error = stops_at_error
         self._is_tested = 0
@@ -173,17 +177,15 @@ class _Shell:
                 self._group(commands, is_subshell=is_subshell)
             case AndOr(first, rest):
                 self._and_or(first, rest)
+            case Pipe(commands):
+                self._pipe(commands)
+                self._stop_at_error()
             case Not(inner):
                 self.status = int(self._is_true(inner))
             case If(branches):
                 self._if(branches)
-            case Loop(condition, body, until):
-                while self._is_true(condition) is not until:
-                    self.run(body)
-            case For(name, words, body):
-                for value in [field for word in words for field in self._fields(word)]:
-                    self._variables[name] = value
-                    self.run(body)
+            case Loop() | For():
+                self._repeat(command)
 
     def _stop_at_error(self) -> None:
         if self.status and self._stops_at_error and not self._is_tested:
@@ -211,6 +213,20 @@ class _Shell:
         if is_subshell:
             self._stop_at_error()
 
+    def _pipe(self, commands: tuple[Command, ...]) -> None:
+        """Run commands side by side, each in a subshell; the last one decides."""
+        before, start_ns, end_ns = self._piped, self.after_ns, self.after_ns
+        self._is_tested += 1
+        for command in commands:
+            self._captured.append("")
+            self.after_ns = start_ns
+            self._group((command,), is_subshell=True)
+            end_ns = max(end_ns, self.after_ns)
+            self._piped = self._captured.pop()
+        self._is_tested -= 1
+        printed, self._piped, self.after_ns = self._piped or "", before, end_ns
+        self._print(printed)
+
     def _and_or(self, first: Command, rest: tuple[tuple[str, Command], ...]) -> None:
         last = rest[-1]
         self._is_true(first)
@@ -230,6 +246,16 @@ class _Shell:
                 self.run(body)
                 return
         self.status = 0
+
+    def _repeat(self, loop: Loop | For) -> None:
+        if isinstance(loop, Loop):
+            while self._is_true(loop.condition) is not loop.until:
+                self.run(loop.body)
+            self.status = 0
+            return
+        for value in [field for word in loop.words for field in self._fields(word)]:
+            self._variables[loop.name] = value
+            self.run(loop.body)
 
     def _simple(self, command: Simple) -> None:
         words = list(command.words)
@@ -280,6 +306,11 @@ class _Shell:
         return printed if is_error else ""
 
     def _run_program(self, name: str, args: list[str]) -> None:
+        done = run_program(name, args, self._read, self._piped)
+        if done is not None:
+            printed, self.status = done
+            self._print(printed)
+            return
         program = self._PROGRAMS.get(name)
         if program is None:
             raise UnknownScriptError(name)
@@ -364,13 +395,6 @@ class _Shell:
         self._print(printed + "\n")
         return code
 
-    def _cat(self, args: list[str]) -> int:
-        texts = [self._read(path) for path in args]
-        if not args or any(path.startswith("-") for path in args) or "/" in texts:
-            raise UnknownScriptError("cat")
-        self._print("".join(text for text in texts if text is not None))
-        return NOT_FOUND if None in texts else 0
-
     def _touch(self, args: list[str]) -> int:
         for path in args:
             if self._read(path) is None:
@@ -417,7 +441,6 @@ class _Shell:
         "test": _test,
         "[": _bracket,
         "expr": _expr,
-        "cat": _cat,
         "touch": _touch,
         "mkdir": _mkdir,
         "rm": _rm,

@@ -1,12 +1,14 @@
 """The grammar of a shell script, as far as containers of tests and examples use it.
 
     list     = and_or {(";" | newline) and_or}
-    and_or   = command {("&&" | "||") command}
-    command  = ["!"] (if | while | until | for | "{" list "}" | "(" list ")" | simple)
+    and_or   = pipe {("&&" | "||") pipe}
+    pipe     = ["!"] command {"|" command}
+    command  = (if | while | until | for | "{" list "}" | "(" list ")" | simple)
     simple   = words and redirections
 
-Words keep their quotes: they are expanded when the script runs (shell_words.py). Pipes, background
-jobs, functions, `case` and here-documents are not understood: a script that has them is unknown.
+Words keep their quotes: they are expanded when the script runs (shell_words.py). Background jobs,
+functions, `case` and here-documents are not understood: a script that has them is unknown from
+there on.
 Source: POSIX.1-2024, Shell & Utilities, 2.10 Shell Grammar; `[[` as bash and busybox have it.
 """
 
@@ -26,7 +28,7 @@ _REDIRECTION = re.compile(r"[0-9]*[<>]|&>")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENDS = frozenset({";", "\n"})
 _CLOSERS = frozenset({"then", "else", "elif", "fi", "do", "done", "}", ")"})
-_UNKNOWN = frozenset({"case", "function", "select"})
+_UNKNOWN = frozenset({"case", "function", "select", "!"})
 
 
 class UnknownScriptError(Exception):
@@ -51,6 +53,12 @@ class AndOr(NamedTuple):
 
     first: "Command"
     rest: tuple[tuple[str, "Command"], ...]
+
+
+class Pipe(NamedTuple):
+    """`command | command`."""
+
+    commands: tuple["Command", ...]
 
 
 class Not(NamedTuple):
@@ -90,7 +98,7 @@ class For(NamedTuple):
 
 UNKNOWN = "`"
 """A word that no script can have here, for what is not understood."""
-Command = Simple | Condition | AndOr | Not | Group | If | Loop | For
+Command = Simple | Condition | AndOr | Pipe | Not | Group | If | Loop | For
 _UNKNOWN_SCRIPT = Group((Simple((UNKNOWN,)),))
 
 
@@ -202,7 +210,7 @@ class _Parser:
             while not self.is_at_end():
                 commands.append(self._and_or())
                 if not self.is_at_end() and self.peek() not in _ENDS:
-                    commands[-1] = Simple((UNKNOWN,))  # in a pipe, or in the background
+                    commands[-1] = Simple((UNKNOWN,))  # in the background
                     break
                 self._skip_ends()
         except UnknownScriptError:
@@ -240,13 +248,24 @@ class _Parser:
             raise UnknownScriptError(found)
 
     def _and_or(self) -> Command:
-        first = self._command()
+        first = self._pipe()
         rest = []
         while self.peek() in {"&&", "||"}:
             operator = self._take()
             self._skip_lines()
-            rest.append((operator, self._command()))
+            rest.append((operator, self._pipe()))
         return AndOr(first, tuple(rest)) if rest else first
+
+    def _pipe(self) -> Command:
+        if self.peek() == "!":
+            self._at += 1
+            return Not(self._pipe())
+        commands = [self._command()]
+        while self.peek() == "|":
+            self._at += 1
+            self._skip_lines()
+            commands.append(self._command())
+        return Pipe(tuple(commands)) if len(commands) > 1 else commands[0]
 
     def _command(self) -> Command:
         start = self.peek()
@@ -256,10 +275,6 @@ class _Parser:
         if start in _UNKNOWN or start in _CLOSERS:
             raise UnknownScriptError(start)
         return self._simple()
-
-    def _not(self) -> Not:
-        self._expect("!")
-        return Not(self._command())
 
     def _braces(self) -> Group:
         closer = "}" if self._take() == "{" else ")"
@@ -329,7 +344,6 @@ class _Parser:
         return Simple(tuple(words), tuple(redirections))
 
     _COMPOUNDS: ClassVar[Mapping[str, Callable[["_Parser"], Command]]] = {
-        "!": _not,
         "if": _if,
         "while": _loop,
         "until": _loop,

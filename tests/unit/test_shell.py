@@ -113,6 +113,39 @@ def test_a_counter_in_a_file() -> None:
     assert run("test -d /data/d && test ! -f /data/d && [ -s /data/n ]", disk).exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("script", "printed"),
+    [
+        ("echo one; echo 'two three' | wc -w", "one\n2\n"),
+        ("wc -l /f | awk {'print $1'}", "3\n"),
+        ("wc -l < /f", None),
+        ("cat /f | head -n 2 | tail -1", "b 2\n"),
+        ("grep -v b /f", "a 1\nc 3\n"),
+        ("grep -q '^b' /f && echo yes", "yes\n"),
+        ("grep x /f || echo no", "no\n"),
+        ("grep -c 1 /f", "1\n"),
+        ("cat /f | cut -d ' ' -f 2", None),
+        ("echo a:b:c | cut -d: -f2", "b\n"),
+        ("for i in $(seq 2 4); do echo $i; done | tr -d '\\n'", "234"),
+        ("awk '{ print }' /f | grep c", "c 3\n"),
+        ("cat /f | sort", None),
+        ("sed s/a/b/ /f", None),
+        ("X=1; echo x | X=2; echo $X", "1\n"),
+        ("tail -n1 /f", "c 3\n"),
+    ],
+)
+def test_text_goes_through_pipes(script: str, printed: str | None) -> None:
+    done = run(script, Disk(f="a 1\nb 2\nc 3\n"))
+    assert (done.text("") if done.run_ns is not None else None) == printed
+
+
+def test_a_pipe_takes_as_long_as_its_longest_part_and_ends_as_its_last() -> None:
+    assert run("(sleep 5; false) | sleep 2; sleep 1").run_ns == 6 * S
+    assert run("true | false").exit_code == 1
+    assert run("! echo a | grep -q b").exit_code == 0
+    assert run("exit 3 | true; exit $?").exit_code == 0
+
+
 def test_a_random_script_is_repeatable_and_fair() -> None:
     coin = "exit $(( $RANDOM / 16384 ))"
     codes = [run(coin, u=step / 100).exit_code for step in range(100)]
