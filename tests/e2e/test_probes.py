@@ -101,6 +101,44 @@ def test_readiness_decides_about_endpoints(world: World) -> None:
 
 
 @pytest.mark.usefixtures("nodes")
+def test_every_handler_says_what_a_real_one_says(world: World) -> None:
+    handlers: dict[str, Json] = {
+        "http": {"httpGet": {"path": "/", "port": 80}},
+        "tcp": {"tcpSocket": {"port": 81}},
+        "grpc": {"grpc": {"port": 82}},
+        "exec": {"exec": {"command": ["sh", "-c", "echo not yet; exit 1"]}},
+    }
+    containers = [
+        {"name": name, "image": IMAGE, "readinessProbe": probe} for name, probe in handlers.items()
+    ]
+    world.apply(pod("unwell", notes(readiness="Failure"), containers=containers[:3]))
+    world.apply(pod("unwell-exec", {}, containers=containers[3:]))
+    eventually(
+        lambda: (
+            len(events(world, "unwell", "Unhealthy")) == 3
+            and events(world, "unwell-exec", "Unhealthy")
+        ),
+        "every probe has failed",
+    )
+    ip = world.get("pod", "unwell")["status"]["podIP"]
+    assert set(events(world, "unwell", "Unhealthy")) == {
+        "Readiness probe failed: HTTP probe failed with statuscode: 503",
+        f"Readiness probe failed: dial tcp {ip}:81: connect: connection refused",
+        'Readiness probe failed: service unhealthy (responded with "NOT_SERVING")',
+    }
+    assert list(events(world, "unwell-exec", "Unhealthy")) == ["Readiness probe failed: not yet\n"]
+    fields = "involvedObject.name=unwell,reason=Unhealthy"
+    found = world.items("events", "--field-selector", fields)
+    assert {each["involvedObject"]["fieldPath"] for each in found} == {
+        f"spec.containers{{{name}}}" for name in ("http", "tcp", "grpc")
+    }
+    assert {(each["type"], each["source"]["component"]) for each in found} == {
+        ("Warning", "kubelet")
+    }
+    world.kubectl("delete", "pod", "unwell", "unwell-exec", "--wait=false")
+
+
+@pytest.mark.usefixtures("nodes")
 def test_liveness_restarts_and_startup_gates(world: World) -> None:
     """Three pods at once: one keeps dying, one is slow to start, one has a sidecar that is."""
     liveness = {"exec": {"command": ["cat", "/tmp/healthy"]}, "periodSeconds": 1}

@@ -181,6 +181,30 @@ def test_liveness_failures_of_a_pod_that_is_never_restarted_end_it() -> None:
     assert container(sim)["restartCount"] == 0
 
 
+@pytest.mark.parametrize(("grace_s", "limits_s"), [(None, (9.5, 12)), (3, (2.5, 5))])
+def test_the_grace_period_of_the_probe_counts(
+    grace_s: int | None, limits_s: tuple[float, float]
+) -> None:
+    """The container does not heed SIGTERM, and its pod grants ten seconds."""
+    sim = started()
+    probe = {**HTTP, "periodSeconds": 1, "failureThreshold": 1}
+    if grace_s is not None:
+        probe["terminationGracePeriodSeconds"] = grace_s
+    sim.create_pod(
+        "web",
+        livenessProbe=probe,
+        terminationGracePeriodSeconds=10,
+        annotations={LIVENESS: "Failure after 5s", "fleet.emulator/stop-time": "never"},
+    )
+    while not events(sim, "Killing"):
+        sim.run_for(seconds=0.1)
+    since_s = sim.now_s
+    while container(sim)["restartCount"] == 0:
+        sim.run_for(seconds=0.1)
+    assert limits_s[0] < sim.now_s - since_s < limits_s[1]
+    assert container(sim)["lastState"]["terminated"]["exitCode"] == 137  # type: ignore[index]
+
+
 def test_the_example_of_the_documentation_fails_after_half_a_minute() -> None:
     """Nothing is declared: the container's script removes the file that the probe reads."""
     sim = started()
