@@ -12,7 +12,7 @@ help:  ## list the targets
 .venv/.stamp: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fleet needs Python 3.11 or newer")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(BIN)/pip install --quiet --editable '.[dev,locust]'
 	touch $@
 
 setup: .venv/.stamp  ## create .venv with everything in it

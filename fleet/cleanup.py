@@ -23,6 +23,7 @@ from fleet.runs import (
 
 NODE_LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases"
 CSI_NODES = "/apis/storage.k8s.io/v1/csinodes"
+RESOURCE_SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 PODS = "/api/v1/pods"
 
 NODES_ASKED_SINGLY_MAX = 200
@@ -93,8 +94,21 @@ async def clean_run(api: Api, run: str, progress: Progress = no_progress) -> Cle
     assert all(node.run == run for node in nodes), "the server ignored the label selector"
     leases, csi_nodes, gone = await _remove_nodes(api, nodes, progress)
     pods = await _remove_pods(api, {node.name for node in nodes}, progress)
+    await _remove_slices(api, {node.name for node in nodes})
     await _remove_run_leases(api, run)
     return Cleaned(1, gone, leases, csi_nodes, pods)
+
+
+async def remove_nodes(api: Api, names: list[str]) -> None:
+    """Remove nodes of a run that goes on, with all that belongs to them."""
+
+    async def remove(name: str) -> None:
+        await _delete(api, f"{NODE_LEASES}/{name}")
+        await _delete(api, f"{CSI_NODES}/{name}")
+        await _delete(api, f"{NODES}/{name}")
+
+    await each(names, remove)
+    await _remove_pods(api, set(names), no_progress)
 
 
 async def _remove_nodes(
@@ -155,6 +169,17 @@ async def _bound_pods(api: Api, nodes: set[str]) -> dict[str, str]:
     else:
         await each(sorted(nodes), collect_from)
     return bound
+
+
+async def _remove_slices(api: Api, nodes: set[str]) -> None:
+    """Delete what DRA drivers published; a server without them, or one that denies, has none.
+
+    They belong to their Nodes, so the garbage collector would delete them later.
+    """
+    listed = await api.request("GET", RESOURCE_SLICES)
+    for item in (listed.body.get("items") or []) if listed.ok else []:
+        if item["spec"].get("nodeName") in nodes:
+            await _delete(api, f"{RESOURCE_SLICES}/{item['metadata']['name']}")
 
 
 async def _remove_run_leases(api: Api, run: str) -> None:

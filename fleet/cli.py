@@ -2,7 +2,9 @@
 
 import asyncio
 import functools
+import importlib.util
 import logging
+import os
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -97,7 +99,25 @@ kubeconfig_out = click.option(
 @click.option("--story", multiple=True, metavar="NODE", help="Keep what this node did, for bugs.")
 @click.option("--manage", metavar="SELECTOR", hidden=True)
 @click.option("--metrics-port", type=int, hidden=True)
-@click.option("--dashboard", is_flag=True, hidden=True)
+@click.option("--dashboard", is_flag=True, help="Show and steer the fleet with Locust's web UI.")
+@click.option("--dashboard-port", type=int, help="Its port (default: a free one).")
+@click.option(
+    "--load",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A locustfile of API users beside the nodes.",
+)
+@click.option("--api-users", type=int, help="How many users of those files.")
+@click.option(
+    "--locust-master",
+    metavar="HOST:PORT",
+    envvar="FLEET_LOCUST_MASTER",
+    help="Have the nodes that this Locust master asks for.",
+)
+@click.option(
+    "--on-master-quit", type=click.Choice(["exit", "hold"]), envvar="FLEET_ON_MASTER_QUIT"
+)
 @click.option("--processes", type=int, hidden=True)
 @plane_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
@@ -112,6 +132,10 @@ def spawn(**given: object) -> int:
     from fleet.orchestrator import Orchestrator  # noqa: PLC0415
 
     settings = Settings.from_options(**given)
+    if settings.dashboard:
+        _require("locust", "--dashboard", "locust")
+    if settings.is_on_dashboard:
+        _require("zmq", "--locust-master", "worker")
 
     async def run() -> int:
         ask = ask_on_terminal if sys.stdin.isatty() else None
@@ -303,6 +327,45 @@ def clean(
             )
 
     _run(run())
+
+
+@cli.group()
+def locust() -> None:
+    """Join fleets to Locust: a master with the Fleet tab, or workers that host nodes."""
+
+
+@locust.command(
+    context_settings={"ignore_unknown_options": True, "help_option_names": []},
+    add_help_option=False,
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def master(arguments: tuple[str, ...]) -> None:
+    """Become a Locust master that knows fleet; ARGUMENTS are Locust's own, try --help."""
+    from fleet.locust_master import LOCUSTFILE, LOOPBACK  # noqa: PLC0415
+
+    _require("locust", "fleet locust master", "locust")
+    command = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--master"]
+    if "--web-host" not in arguments:
+        command += ["--web-host", LOOPBACK]
+    os.execv(command[0], [*command, *arguments])  # noqa: S606 - no shell is wanted
+
+
+def worker(**given: object) -> object:
+    """Have the nodes that a Locust master asks for (default 127.0.0.1:5557); see `fleet spawn`."""
+    given["locust_master"] = given.get("locust_master") or "127.0.0.1:5557"
+    assert spawn.callback is not None
+    return spawn.callback(**given)
+
+
+locust.add_command(
+    click.Command("worker", params=spawn.params, callback=worker, help=worker.__doc__)
+)
+
+
+def _require(module: str, what: str, extra: str) -> None:
+    """Refuse what needs an extra that is not installed; nothing is imported."""
+    if importlib.util.find_spec(module) is None:
+        raise UsageError(f"{what} needs more: pip install 'fleet-emulator[{extra}]'")
 
 
 def _run(work: Coroutine[object, object, T]) -> T:

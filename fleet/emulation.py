@@ -44,10 +44,11 @@ log = logging.getLogger(__name__)
 class Readiness:
     """Which nodes another client's watch shows Ready, without the not-ready taint."""
 
-    __slots__ = ("all_ready", "ever_not_ready", "ready", "ready_at_ns", "wanted")
+    __slots__ = ("all_ready", "ever_not_ready", "present", "ready", "ready_at_ns", "wanted")
 
     def __init__(self, wanted: int) -> None:
         self.wanted = wanted
+        self.present: set[str] = set()
         self.ready: set[str] = set()
         self.ever_not_ready: set[str] = set()  # Ready once, then not
         self.ready_at_ns = 0
@@ -59,8 +60,11 @@ class Readiness:
         if not isinstance(view, NodeView):
             return
         if event.type is EventType.DELETED:
+            self.present.discard(view.name)
             self.ready.discard(view.name)
-        elif is_ready(view):
+            return
+        self.present.add(view.name)
+        if is_ready(view):
             self.ready.add(view.name)
             if len(self.ready) >= self.wanted and not self.all_ready.is_set():
                 self.ready_at_ns = time.monotonic_ns()
@@ -119,6 +123,8 @@ class Emulation:
         self.reactor.observer = self.observer
         self._static_sources: list[StaticSource] = []
         self._static_task: asyncio.Task[None] | None = None
+        self._running: list[NodeId] = []  # by slot
+        self._started = 0  # in all, those that are gone too
         self._kinds: dict[int, tuple[Environment, NodeTemplate]] = {}
 
     @property
@@ -162,19 +168,24 @@ class Emulation:
     async def bring_up(self) -> None:
         """Start every kubelet, at the rate asked for if there is one; not all are Ready then."""
         rate = self.settings.rate
-        starting_max = STARTING_MAX[self.settings.fidelity]
         started_s = self._loop.time()
-        slot = 0
-        while slot < self.settings.nodes:
+        while self.size < self.settings.nodes:
             if rate:
-                due = int((self._loop.time() - started_s) * rate) + 1
+                due = int((self._loop.time() - started_s) * rate) + 1 - self.size
             else:
-                due = self._settled() + starting_max
-            due = min(due, self.settings.nodes)
-            while slot < due:
-                self._start_kubelet(slot)
-                slot += 1
+                due = self.room()
+            for _ in range(min(due, self.settings.nodes - self.size)):
+                self.start_next()
             await asyncio.sleep(STEP_S)
+
+    @property
+    def size(self) -> int:
+        """Return how many nodes run here."""
+        return len(self._running)
+
+    def room(self) -> int:
+        """Return how many nodes may start now beside those that are starting."""
+        return max(0, self._settled() + STARTING_MAX[self.settings.fidelity] - self._started)
 
     def _settled(self) -> int:
         """Count the nodes that have started: Ready, or in light with a Lease."""
@@ -183,16 +194,29 @@ class Emulation:
         leases = self.counts.requests.rows.get(("POST", "leases"), {})
         return sum(histogram.count for code, histogram in leases.items() if code in (201, 409))
 
-    def _start_kubelet(self, slot: int) -> None:
+    def start_next(self) -> None:
+        """Start the kubelet of the lowest free slot."""
         settings = self.settings
+        slot = len(self._running)
+        node = NodeId(len(self.reactor.entries))  # never used again: late answers find nobody
         index, name = settings.node_index(slot), settings.node_name(slot)
         model = self._mix.model_of(index)
         env, template = self._kind(model)
-        pool = slot % LIGHT_CONNECTIONS if self._is_light else slot
+        pool = node % LIGHT_CONNECTIONS if self._is_light else node
         if not self._is_light:
             self.transport.open_pool(pool, user=self._identity.headers_for(name).user)
-        kubelet = VirtualKubelet(NodeId(slot), name, model.address(index), env)
+        kubelet = VirtualKubelet(node, name, model.address(index), env)
+        self._running.append(node)
+        self._started += 1
         self.reactor.add(kubelet, Caller(index, name.encode(), template), pool)
+
+    def stop_last(self) -> str:
+        """Let the kubelet of the highest slot fall silent; return the name of its node."""
+        node = self._running.pop()
+        self.reactor.silence(node)
+        if not self._is_light:
+            self.transport.close_pool(node)
+        return self.settings.node_name(len(self._running))
 
     def _kind(self, model: NodeModel) -> tuple[Environment, NodeTemplate]:
         """Return what the nodes of one model share, made at its first node."""
@@ -218,9 +242,7 @@ class Emulation:
             source = StaticSource(env, self.reactor.static_pods_changed)
             source.read_file()
             if not self._static_sources:
-                self._static_task = self._loop.create_task(
-                    run_static_sources(self._static_sources)
-                )
+                self._static_task = self._loop.create_task(run_static_sources(self._static_sources))
             self._static_sources.append(source)
 
     async def refresh_credentials(self, *, every_s: float = 20.0) -> None:

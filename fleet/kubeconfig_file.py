@@ -5,7 +5,7 @@ ResolveLocalPaths: of a name that several files have the first counts, and relat
 relative to the file that has them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,14 @@ def only_context(paths: Sequence[Path], context: str) -> Entry:
         "clusters": [_find(paths, "cluster", described["cluster"])],
         "users": [_find(paths, "user", described["user"])] if described.get("user") else [],
     }
+
+
+def write_only_context(paths: Sequence[Path], context: str, targets: Iterable[Path]) -> None:
+    """Write that kubeconfig to files that only their owner may read."""
+    text = yaml.safe_dump(only_context(paths, context))
+    for target in targets:
+        target.touch(mode=0o600)
+        target.write_text(text, encoding="utf-8")
 
 
 def _find(paths: Sequence[Path], kind: str, name: str) -> Entry:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import (
     BaseModel,
@@ -45,7 +45,6 @@ LOCAL_ONLY = {
 LATER = {
     "manage": "--manage",
     "metrics_port": "--metrics-port",
-    "dashboard": "--dashboard",
     "processes": "--processes",
 }
 """Options of the interface that nothing answers yet: better refused than ignored."""
@@ -174,6 +173,11 @@ class Settings(BaseModel):
     manage: str = ""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0
     dashboard: bool = False
+    dashboard_port: Annotated[int, Field(ge=0, le=65535)] = 0  # 0: a free one
+    load: tuple[Path, ...] = ()  # locustfiles of API users
+    api_users: Annotated[int, Field(ge=0)] = 0
+    locust_master: str = ""  # HOST:PORT of a master that runs already
+    on_master_quit: Literal["exit", "hold"] = "exit"
     processes: Annotated[int, Field(ge=1, le=1024)] = 1
     command: tuple[str, ...] = ()  # what stands behind `--`
 
@@ -213,6 +217,7 @@ class Settings(BaseModel):
             raise ValueError("--in-cluster excludes --kubeconfig and --context")
         if self.command and (self.until_ready or self.duration_ns is not None):
             raise ValueError("a command ends the run itself: drop --until-ready and --duration")
+        self._check_dashboard()
         if self.duration_ns == 0:
             raise ValueError("--duration: 0s leaves no time; --until-ready ends at Ready")
         if self.names_cluster:
@@ -220,6 +225,37 @@ class Settings(BaseModel):
                 if getattr(self, field):
                     raise ValueError(f"{flag} is for the local control plane, not for a cluster")
         return self
+
+    def _check_dashboard(self) -> None:
+        if self.is_on_dashboard and (
+            self.command or self.until_ready or self.duration_ns is not None
+        ):
+            raise ValueError(
+                "the dashboard says when the run ends: drop -- COMMAND, --until-ready, --duration"
+            )
+        if self.dashboard and self.locust_master:
+            raise ValueError("--dashboard starts a master of its own: drop --locust-master")
+        if not self.dashboard and (self.load or self.api_users or self.dashboard_port):
+            raise ValueError("--load, --api-users and --dashboard-port need --dashboard")
+
+    @field_validator("locust_master")
+    @classmethod
+    def _is_address(cls, value: str) -> str:
+        host, _, port = value.rpartition(":")
+        if value and not (host and port.isdigit() and 0 < int(port) <= 65535):
+            raise ValueError(f"{value!r} is not HOST:PORT")
+        return value
+
+    @property
+    def is_on_dashboard(self) -> bool:
+        """Whether a Locust master decides how many nodes there are."""
+        return self.dashboard or bool(self.locust_master)
+
+    @property
+    def locust_address(self) -> tuple[str, int]:
+        """Host and port of the master that runs already."""
+        host, _, port = self.locust_master.rpartition(":")
+        return host, int(port or 0)
 
     @property
     def names_cluster(self) -> bool:

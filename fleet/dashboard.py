@@ -1,0 +1,90 @@
+"""Nodes as a Locust dashboard wants them: the master beside us or elsewhere, the worker in here."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+from fleet.cluster import Cluster
+from fleet.config import Settings
+from fleet.elastic import ElasticFleet
+from fleet.emulation import Emulation
+from fleet.locust_master import DEFAULT_RATE, LOOPBACK, LocustMaster, MasterOptions
+from fleet.locust_worker import LocustLink
+
+RESTART_S = 2.0
+
+Note = Callable[[str], None]
+
+
+class DashboardRun:
+    """One run whose number of nodes the dashboard decides."""
+
+    def __init__(
+        self, emulation: Emulation, cluster: Cluster, settings: Settings, directory: Path
+    ) -> None:
+        self._settings = settings
+        self.fleet = ElasticFleet(emulation, cluster.api("scale"))
+        self._master: LocustMaster | None = None
+        if settings.dashboard:
+            options = MasterOptions(
+                nodes=settings.nodes,
+                rate=settings.rate or DEFAULT_RATE,
+                workers=1,
+                directory=directory,
+                web_port=settings.dashboard_port,
+                load=settings.load,
+                api_users=settings.api_users,
+            )
+            self._master = LocustMaster(options)
+
+    async def run(self, stop: asyncio.Event, note: Note, *, leaves_nodes: bool) -> None:
+        """Serve the dashboard until `stop` is set or the master ends us; then part in order.
+
+        `leaves_nodes`: the nodes are not removed one by one, what comes after removes them all.
+        """
+        settings = self._settings
+        host, port = settings.locust_address
+        if self._master is not None:
+            await self._master.start()
+            host, port = LOOPBACK, self._master.ports.master
+            note(f"dashboard: {self._master.url}")
+        link = LocustLink(
+            self.fleet,
+            host=host,
+            port=port,
+            shard=settings.shard or 0,
+            holds=self._master is not None or settings.on_master_quit == "hold",
+            note=note,
+        )
+        work = [asyncio.create_task(self.fleet.run()), asyncio.create_task(link.run())]
+        if self._master is not None:
+            work.append(asyncio.create_task(self._keep_master(self._master, link, note)))
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait((stopped, work[0], work[1]), return_when=asyncio.FIRST_COMPLETED)
+            if not work[1].done():
+                await link.leave(removes=not leaves_nodes)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(work[1], 2)
+        finally:
+            for task in (stopped, *work[2:]):
+                task.cancel()
+            if self._master is not None:
+                await self._master.stop()
+            for task in work:
+                task.cancel()
+            await asyncio.gather(stopped, *work, return_exceptions=True)
+        for task in work[:2]:
+            if not task.cancelled():
+                task.result()
+
+    async def _keep_master(self, master: LocustMaster, link: LocustLink, note: Note) -> None:
+        """Start a master that died again; its nodes stay, and it adopts them."""
+        while True:
+            code = await master.wait()
+            note(f"the Locust master ended with {code}; starting it again, the nodes stay")
+            await asyncio.sleep(RESTART_S)
+            await master.start()
+            link.redirect(LOOPBACK, master.ports.master)
+            note(f"dashboard: {master.url}")

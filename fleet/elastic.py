@@ -1,0 +1,101 @@
+"""A number of nodes that changes: what a dashboard asks for, reached a step at a time.
+
+Slots stay dense: growth takes the lowest free one, shrinking the highest, so that a name says how
+large the fleet is. A node that goes falls silent first; then its objects are deleted, as the owner
+of a machine that is gone would do it.
+"""
+
+import asyncio
+import logging
+
+from fleet.api_client import Api
+from fleet.cleanup import remove_nodes
+from fleet.emulation import Emulation
+from fleet.errors import FleetError
+from fleet.metrics import FleetCounts
+
+STEP_S = 0.05
+SPREAD_S = 0.9
+"""A master steps once a second; its step is spread over this much of it."""
+REMOVED_AT_ONCE_MAX = 200
+
+log = logging.getLogger(__name__)
+
+
+class ElasticFleet:
+    """Keeps `aim` and the nodes of an emulation equal. `run` does the work until cancelled."""
+
+    def __init__(self, emulation: Emulation, api: Api) -> None:
+        self._emulation = emulation
+        self._api = api
+        self._aim = 0
+        self._changed = asyncio.Event()
+
+    @property
+    def counts(self) -> FleetCounts:
+        """Return what the kubelets did so far."""
+        return self._emulation.counts
+
+    @property
+    def existing(self) -> int:
+        """Return how many nodes exist, as another client sees it."""
+        return len(self._emulation.readiness.present)
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether there are as many nodes as asked for."""
+        return self._emulation.size == self._aim == self.existing
+
+    def aim(self, nodes: int) -> None:
+        """Have so many nodes from now on; the newest number counts."""
+        self._aim = nodes
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Start and remove nodes as asked."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            missing = self._aim - self._emulation.size
+            if missing > 0:
+                await self._grow(missing)
+            elif missing < 0:
+                await self._shrink(-missing)
+
+    def figures(self) -> dict[str, object]:
+        """Return what the Fleet tab shows of this process."""
+        counts, readiness = self.counts, self._emulation.readiness
+        return {
+            "target": self._aim,
+            "registered": self.existing,
+            "ready": len(readiness.ready),
+            "notReady": self.existing - len(readiness.ready),
+            "podsRunning": counts.pods_running - counts.pods_removed,
+            "leaseLateP99": _p99_ms(counts.lease_late.percentile_us(0.99)),
+            "podStartP99": _p99_ms(counts.pod_start.percentile_us(0.99)),
+            "timerLagP99": _p99_ms(counts.timer_lag.percentile_us(0.99)),
+            "watches": counts.watches_open,
+            "valid": not (counts.bugs or counts.quarantined),
+        }
+
+    async def _grow(self, missing: int) -> None:
+        per_step = max(1, round(missing * STEP_S / SPREAD_S))
+        while self._emulation.size < self._aim:
+            room = self._emulation.room()
+            for _ in range(min(per_step, room, self._aim - self._emulation.size)):
+                self._emulation.start_next()
+            await asyncio.sleep(STEP_S)
+
+    async def _shrink(self, surplus: int) -> None:
+        while surplus > 0 and self._emulation.size > self._aim:
+            count = min(surplus, REMOVED_AT_ONCE_MAX, self._emulation.size - self._aim)
+            names = [self._emulation.stop_last() for _ in range(count)]
+            surplus -= count
+            try:
+                await remove_nodes(self._api, names)
+            except FleetError as error:
+                log.warning("%d nodes could not be removed: %s", len(names), error)
+
+
+def _p99_ms(value_us: int) -> float | None:
+    return round(value_us / 1000, 1) if value_us else None

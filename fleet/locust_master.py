@@ -1,0 +1,121 @@
+"""The Locust master as a child process: started with fleet's locustfile, never imported.
+
+It prints one line of JSON with the ports that it found (port 0 works for both). It dies with us.
+"""
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fleet.controlplane.process import bound_to_us
+from fleet.errors import SetupError
+
+LOCUSTFILE = Path(__file__).with_name("locustfile.py")
+LOOPBACK = "127.0.0.1"
+START_S_MAX = 60.0
+END_S_MAX = 30.0
+LAST_CHARACTERS = 400
+DEFAULT_RATE = 100.0
+
+
+class Ports(NamedTuple):
+    """Where a master listens: for workers, and for browsers."""
+
+    master: int
+    web: int
+
+
+class MasterOptions(NamedTuple):
+    """What a master is started with."""
+
+    nodes: int
+    rate: float
+    workers: int
+    directory: Path  # where its report, CSV files and log go
+    web_port: int = 0
+    load: tuple[Path, ...] = ()
+    api_users: int = 0
+
+
+def master_command(options: MasterOptions) -> list[str]:
+    """Return the command of a master on loopback that starts its run by itself."""
+    files = ",".join(str(each) for each in (LOCUSTFILE, *options.load))
+    prefix = options.directory / "locust"
+    return [
+        *(sys.executable, "-m", "locust", "-f", files, "--master"),
+        *("--master-bind-host", LOOPBACK, "--master-bind-port", "0"),
+        *("--web-host", LOOPBACK, "--web-port", str(options.web_port)),
+        *("--autostart", "--expect-workers", str(options.workers)),
+        *("--users", str(options.nodes + options.api_users), "--fleet-nodes", str(options.nodes)),
+        *("--spawn-rate", f"{options.rate:g}"),
+        *("--html", f"{prefix}.html", "--csv", str(prefix), "--json-file", str(prefix)),
+        *("--exit-code-on-error", "0"),
+    ]
+
+
+class LocustMaster:
+    """One master process, started again if it ends by itself."""
+
+    def __init__(self, options: MasterOptions) -> None:
+        self.options = options
+        self.ports = Ports(0, 0)
+        self.log = options.directory / "locust.log"
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the dashboard is."""
+        return f"http://{LOOPBACK}:{self.ports.web}"
+
+    async def start(self) -> None:
+        """Start it and learn its ports. Raises SetupError with its last words."""
+        command: Sequence[str] = master_command(self.options)
+        with self.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *bound_to_us(command),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+        try:
+            self.ports = await asyncio.wait_for(self._read_ports(), START_S_MAX)
+        except (TimeoutError, EOFError) as error:
+            await self.stop()
+            words = self.log.read_text(encoding="utf-8", errors="replace")[-LAST_CHARACTERS:]
+            raise SetupError(f"the Locust master did not start, see {self.log}: {words}") from error
+
+    async def wait(self) -> int:
+        """Wait until it ends; its output is read so that it never blocks."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        while await self._process.stdout.readline():
+            pass
+        return await self._process.wait()
+
+    async def stop(self) -> None:
+        """Let it write its reports and end."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGINT)  # on SIGTERM Locust writes no HTML
+        try:
+            await asyncio.wait_for(self.wait(), END_S_MAX)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    async def _read_ports(self) -> Ports:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        while line := await self._process.stdout.readline():
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                found = json.loads(line)["fleet"]
+                return Ports(found["master"], found["web"])
+        raise EOFError

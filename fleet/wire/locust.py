@@ -1,0 +1,267 @@
+"""A Locust worker as the master sees it: what it is sent, and what it makes of the answers.
+
+    client_ready -> ack -> spawn, spawn, ... -> stop -> client_stopped, client_ready -> ... -> quit
+
+`spawn` carries an absolute target, one "user" of class VirtualNode is one node. The newest target
+wins; counts that are reported are nodes that exist, not nodes that were asked for. A master that
+was restarted knows nobody and answers no heartbeat: unanswered ones are counted, never timed, so
+that a pause of our own is not taken for it. It then ramps from 0; targets below what lives are not
+followed until they pass it, or until the ramp is over.
+
+Source: locust/runners.py, MasterRunner.client_listener, WorkerRunner.worker;
+locust/rpc/protocol.py.
+"""
+
+import enum
+from typing import Any, NamedTuple
+
+USER_CLASS = "VirtualNode"
+FOREIGN_WORKER = -1
+"""The version of a worker that is not Locust's own: the master skips its check."""
+TICK_S = 1.0
+REPORT_TICKS = 3
+ACK_TICKS = 5
+READY_TRIES_MAX = 3
+SILENCE_MAX = 5
+"""Heartbeats without an answer after which the master does not know us."""
+
+Json = dict[str, Any]
+
+
+class Message(NamedTuple):
+    """One message to the master."""
+
+    kind: str
+    data: object = None
+
+
+class State(enum.Enum):
+    """What the master shows of a worker; the values are Locust's."""
+
+    READY = "ready"
+    SPAWNING = "spawning"
+    RUNNING = "running"
+
+
+class Load(NamedTuple):
+    """What the process costs: percent of a core, bytes."""
+
+    cpu_percent: float
+    rss_bytes: int
+
+
+class LocustWorker:
+    """The protocol machine. Feed it messages, ticks and counts; send what it leaves in `out`.
+
+    `target` is what the master wants, None as long as it wants nothing of us. `reopen` asks for a
+    new socket under a new identity, `fresh` for statistics that begin now, `is_done` for the end.
+    """
+
+    __slots__ = (
+        "_adopting",
+        "_after_stop",
+        "_answered_spawn",
+        "_holds",
+        "_is_registered",
+        "_last_spawn",
+        "_nodes",
+        "_reset_at_complete",
+        "_ticks",
+        "_tries",
+        "_unanswered",
+        "_wanted",
+        "fresh",
+        "index",
+        "is_done",
+        "notes",
+        "out",
+        "reopen",
+        "state",
+        "target",
+    )
+
+    def __init__(self, *, holds: bool) -> None:
+        self._holds = holds  # keep the nodes when the master quits
+        self._is_registered = False
+        self._adopting = False
+        self._answered_spawn = True
+        self._after_stop = ""  # what to say once no node is left
+        self._last_spawn = 0.0
+        self._nodes = 0
+        self._reset_at_complete = False
+        self._ticks = 0
+        self._tries = 0
+        self._unanswered = 0
+        self._wanted = 0
+        self.fresh = False
+        self.index = -1
+        self.is_done = False
+        self.notes: list[str] = []  # for people
+        self.out: list[Message] = []
+        self.reopen = False
+        self.state = State.READY
+        self.target: int | None = None
+
+    @property
+    def is_registered(self) -> bool:
+        """Return whether the master knows us."""
+        return self._is_registered
+
+    def on_message(self, kind: str, data: Any) -> None:
+        """Take one message of the master; an unknown kind is some plugin's, and not for us."""
+        if kind == "ack":
+            self._is_registered = True
+            self._tries = self._unanswered = 0
+            self.index = (data or {}).get("index", -1)
+            self.notes.append(f"the Locust master took us in as worker {self.index}")
+        elif kind == "heartbeat":
+            self._unanswered = 0
+        elif kind == "spawn":
+            self._on_spawn(data)
+        elif kind == "spawning_complete":
+            self._on_ramp_over()
+        elif kind == "stop":
+            self._end("client_stopped")
+        elif kind == "quit":
+            self._on_quit()
+        elif kind == "reconnect":
+            self._is_registered = False
+            self._adopting = self._nodes > 0
+            self._ticks = self._tries = 0
+            self.reopen = True
+
+    def on_count(self, nodes: int) -> None:
+        """Take how many nodes exist now."""
+        self._nodes = nodes
+        if self._after_stop:
+            if not nodes:
+                self._say_stopped()
+        elif self.target is not None and not self._answered_spawn and nodes == self.target:
+            self._answered_spawn = True
+            self.state = State.RUNNING
+            self.out.append(Message("spawning_complete", self._counts()))
+
+    def on_tick(self, load: Load) -> None:
+        """Take the passing of a second."""
+        self._ticks += 1
+        if not self._is_registered:
+            self._ask_in()
+            return
+        if self._unanswered >= SILENCE_MAX:
+            self.notes.append("the Locust master does not know us: it was restarted, or is gone")
+            self._is_registered = False
+            self._adopting = self._nodes > 0
+            self._unanswered = 0
+            self._ticks = 1
+            self._ask_in()
+            return
+        self._unanswered += 1
+        beat = {
+            "state": self.state.value,
+            "current_cpu_usage": load.cpu_percent,
+            "current_memory_usage": load.rss_bytes,
+        }
+        self.out.append(Message("heartbeat", beat))
+
+    def on_unsent(self, kind: str) -> None:
+        """Learn that a message had no connection to leave by; nothing follows for the master."""
+        if kind == "heartbeat":
+            self._unanswered = 0
+        elif kind == "client_ready":
+            self._tries = 0
+
+    def wants_report(self) -> bool:
+        """Return whether statistics are due: each second of a ramp, else every third."""
+        if not self._is_registered:
+            return False
+        return self.state is State.SPAWNING or self._ticks % REPORT_TICKS == 0
+
+    def report(self, statistics: Json, fleet: Json) -> Message:
+        """Return the message that carries statistics, counts and figures of the fleet."""
+        return Message("stats", {**statistics, **self._counts(), "fleet": fleet})
+
+    def leave(self) -> None:
+        """End of our own accord: no target is followed any more, the nodes go first."""
+        self._end("quit")
+
+    def abandon(self) -> None:
+        """Tell the master that we go, nodes or not."""
+        self.out.append(Message("quit"))
+        self.is_done = True
+
+    def _ask_in(self) -> None:
+        if (self._ticks - 1) % ACK_TICKS:
+            return
+        self._tries += 1
+        if self._tries > READY_TRIES_MAX:  # a half-open connection may hold our identity
+            self._tries = 0
+            self.reopen = True
+        self.out.append(Message("client_ready", FOREIGN_WORKER))
+
+    def _on_spawn(self, data: Json) -> None:
+        if data["timestamp"] <= self._last_spawn or self._after_stop == "quit":
+            return
+        self._last_spawn = data["timestamp"]
+        self._after_stop = ""
+        classes = data["user_classes_count"]
+        foreign = {name: count for name, count in classes.items() if name != USER_CLASS and count}
+        if foreign:
+            text = f"a fleet worker runs {USER_CLASS} only, and cannot run {foreign}"
+            self.out.append(Message("exception", {"msg": text, "traceback": ""}))
+        if self.state is State.READY and not self._adopting:
+            self.fresh = True
+        options = data.get("parsed_options") or {}
+        self._reset_at_complete = bool(options.get("reset_stats"))
+        self._wanted = classes.get(USER_CLASS, 0)
+        if self._adopting and self._wanted < self._nodes:
+            self.target = self._nodes
+        else:
+            self._adopting = False
+            self.target = self._wanted
+        self.state = State.SPAWNING
+        self._answered_spawn = False
+        self.out.append(Message("spawning"))
+        self.on_count(self._nodes)
+
+    def _on_ramp_over(self) -> None:
+        if self._adopting and self._last_spawn:
+            self._adopting = False
+            self.target = self._wanted
+        if self._reset_at_complete:
+            self._reset_at_complete = False
+            self.fresh = True
+
+    def _on_quit(self) -> None:
+        if self._holds:
+            self.notes.append(f"the Locust master has quit; {self._nodes:,} nodes stay")
+            self._is_registered = False
+            self._adopting = self._nodes > 0
+            self._ticks = self._tries = 0
+        else:
+            self._end("quit")
+
+    def _end(self, then: str) -> None:
+        if self._after_stop == "quit":
+            return
+        self._after_stop = then
+        self._adopting = False
+        self._answered_spawn = True
+        self.target = 0
+        if not self._nodes:
+            self._say_stopped()
+
+    def _say_stopped(self) -> None:
+        """Report that no node is left; the last statistics go before."""
+        then, self._after_stop = self._after_stop, ""
+        self.state = State.READY
+        self.out.append(Message("last_stats"))
+        self.out.append(Message(then))
+        if then == "quit":
+            self.is_done = True
+        else:
+            self._is_registered = False
+            self._ticks = self._tries = 0
+            self.target = None
+
+    def _counts(self) -> Json:
+        return {"user_classes_count": {USER_CLASS: self._nodes}, "user_count": self._nodes}

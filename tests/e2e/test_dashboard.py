@@ -1,0 +1,138 @@
+"""A real Locust master over a real fleet: what is asked for is there, and is counted."""
+
+import json
+import os
+import re
+import signal
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+from e2e_world import Running, World, eventually
+
+pytest_plugins = ("e2e_fixtures",)
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(170)]
+
+PREFIX = "dash"
+SPAWN = ("--dashboard", "--rate=20", "--fidelity=light")
+
+
+class Browser:
+    """What a browser asks the dashboard."""
+
+    def __init__(self, run: Running) -> None:
+        self._run = run
+
+    @property
+    def url(self) -> str:
+        found: list[str] = re.findall(r"dashboard: (http://[\d.]+:\d+)", self._run.log)
+        return found[-1]
+
+    def get(self, path: str) -> str:
+        with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+            return str(answer.read().decode())
+
+    def stats(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.get("/stats/requests"))
+        return found
+
+    def swarm(self, users: int) -> None:
+        form = urllib.parse.urlencode({"user_count": users, "spawn_rate": 30}).encode()
+        with urllib.request.urlopen(f"{self.url}/swarm", form, timeout=10) as answer:
+            assert json.load(answer)["success"]
+
+    def stop(self) -> None:
+        with urllib.request.urlopen(f"{self.url}/stop", b"", timeout=60) as answer:
+            assert json.load(answer)["success"]
+
+    def shows(self, state: str, users: int) -> Callable[[], bool]:
+        def is_so() -> bool:
+            try:
+                found = self.stats()
+            except OSError:
+                return False
+            return (found["state"], found["user_count"]) == (state, users)
+
+        return is_so
+
+    def count(self, method: str, name: str) -> int:
+        rows = {(row["method"], row["name"]): row for row in self.stats()["stats"]}
+        return int(rows[method, name]["num_requests"])
+
+
+def audited(world: World, verb: str, resource: str, since: int) -> int:
+    """Count the requests about our nodes that the API server answered after a place in its log."""
+    return sum(
+        event["stage"] == "ResponseComplete"
+        and event["verb"] == verb
+        and event.get("objectRef", {}).get("resource") == resource
+        and f"system:node:{PREFIX}-" in event.get("impersonatedUser", {}).get("username", "")
+        for event in world.audit()[since:]
+    )
+
+
+def test_nodes_follow_the_dashboard_and_are_counted(world: World) -> None:
+    with world.spawn(PREFIX, 12, *SPAWN) as run:
+        run.until("dashboard: http://")
+        browser = Browser(run)
+        eventually(browser.shows("running", 12), "12 users")
+        assert set(world.nodes(PREFIX)) == {f"{PREFIX}-{slot:05d}" for slot in range(12)}
+
+        browser.swarm(25)
+        eventually(browser.shows("running", 25), "25 users")
+        assert len(world.nodes(PREFIX)) == 25
+        browser.swarm(7)
+        eventually(browser.shows("running", 7), "7 users")
+        assert set(world.nodes(PREFIX)) == {f"{PREFIX}-{slot:05d}" for slot in range(7)}
+
+        browser.stop()
+        eventually(browser.shows("stopped", 0), "stopped")
+        assert world.nodes(PREFIX) == {}
+        since = len(world.audit())
+        browser.swarm(9)
+        eventually(browser.shows("running", 9), "9 users")
+
+        def all_counted() -> bool:
+            return all(
+                browser.count("POST", resource) == audited(world, "create", resource, since)
+                for resource in ("nodes", "leases")
+            )
+
+        eventually(all_counted, "the counts of the API server's audit log")
+        assert browser.count("POST", "nodes") == 9
+
+        [row] = browser.stats()["extended_stats"][0]["data"]
+        assert (row["shard"], row["target"], row["registered"]) == ("fleet-0000", 9, 9)
+        assert "fleet-0000,9,9," in browser.get("/fleet/nodes.csv")
+        assert 'fleet_nodes{shard="fleet-0000",condition="Ready"}' in browser.get("/fleet/metrics")
+        assert "<canvas" in browser.get("/fleet")
+        run.end()
+    world.assert_nothing_left(PREFIX)
+    written = {path.name for path in run.directory.iterdir()}
+    assert {"locust.html", "locust.json", "locust_stats.csv", "summary.json"} <= written
+
+
+def test_a_master_that_is_killed_comes_back_and_adopts_the_nodes(world: World) -> None:
+    with world.spawn(PREFIX, 8, *SPAWN) as run:
+        run.until("dashboard: http://")
+        browser = Browser(run)
+        eventually(browser.shows("running", 8), "8 users")
+        before = {name: node["metadata"]["uid"] for name, node in world.nodes(PREFIX).items()}
+        [master] = [
+            child
+            for child in psutil.Process(run.process.pid).children()
+            if "locust" in child.cmdline()
+        ]
+        os.kill(master.pid, signal.SIGKILL)
+        run.until("starting it again, the nodes stay")
+        eventually(lambda: run.log.count("dashboard: http://") == 2, "a second dashboard")
+        eventually(browser.shows("running", 8), "8 users again")
+        after = {name: node["metadata"]["uid"] for name, node in world.nodes(PREFIX).items()}
+        assert after == before
+        browser.swarm(5)
+        eventually(browser.shows("running", 5), "5 users")
+        run.end()
+    world.assert_nothing_left(PREFIX)
