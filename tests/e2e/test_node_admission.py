@@ -11,6 +11,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
 NODE = "adm-00000"
 GPU = "nvidia.com/gpu"
+DRIVER = "fpga.example.com"
 PROFILE: Json = {
     "apiVersion": "fleet.emulator/v1alpha1",
     "kind": "NodeProfile",
@@ -26,8 +27,18 @@ PROFILE: Json = {
         "devices": [
             {"resource": GPU, "count": 2, "idPrefix": "GPU-", "registrationDelay": "1s"},
         ],
+        "dynamicResources": [
+            {
+                "driver": DRIVER,
+                "count": 2,
+                "namePrefix": "fpga-",
+                "attributes": {"model": "F1"},
+                "registrationDelay": "1s",
+            },
+        ],
         "kubeletConfiguration": {
             "maxPods": 20,
+            "nodeStatusUpdateFrequency": "1s",
             "featureGates": {
                 "PodLevelResources": False,
                 "RestartAllContainersOnContainerExits": False,
@@ -46,6 +57,7 @@ def fleet(world: World) -> Iterator[Running]:
         run.until_ready()
         yield run
         run.end()
+    assert world.items("resourceslices") == []
     world.assert_nothing_left("adm")
 
 
@@ -173,21 +185,20 @@ def test_a_node_refuses_what_it_cannot_run_and_says_why(world: World) -> None:
     eventually(lambda: gpus(world) == ("2", "2"), "the device plugin has registered")
     world.apply(*(wanted for wanted, _, _ in REFUSED.values()))
     eventually(lambda: [*phases(world).values()].count("Failed") == len(REFUSED), "all are refused")
-    described = {name: world.kubectl("describe", "pod", name) for name in ("cpu", "gpu")}
+    warnings = ("events", "--field-selector=involvedObject.kind=Pod,type=Warning")
+    eventually(lambda: len(world.items(*warnings)) >= len(REFUSED), "their events")
+    events = {each["involvedObject"]["name"]: each for each in world.items(*warnings)}
+    pods = {each["metadata"]["name"]: each for each in world.items("pods", "-l", "test=admission")}
     for name, (_, reason, text) in REFUSED.items():
-        status = world.get("pod", name)["status"]
+        status, event = pods[name]["status"], events[name]
         assert (status["reason"], status["message"]) == (reason, f"Pod was rejected: {text}"), name
         assert status["startTime"], name
         assert status["qosClass"], name
         assert "containerStatuses" not in status, name
-        assert condition({"status": status}, "Ready") == "", name
-        about = f"--field-selector=involvedObject.name={name},reason={reason}"
-        eventually(lambda about=about: world.items("events", about), f"event of {name}")  # type: ignore[misc]
-        [event] = world.items("events", about)
-        assert (event["type"], event["message"], event["count"]) == ("Warning", text, 1)
+        assert condition(pods[name], "Ready") == "", name
+        assert (event["reason"], event["message"], event["count"]) == (reason, text, 1)
         assert event["source"] == {"component": "kubelet", "host": NODE}
-    for name, shown in described.items():
-        assert f"Reason:           {REFUSED[name][1]}" in shown
+    assert "Reason:           OutOfcpu" in world.kubectl("describe", "pod", "cpu")
     assert phases(world)["holder"] == "Running"
     end(world)
 
@@ -247,4 +258,58 @@ def test_a_gpu_fails_under_its_pod(world: World) -> None:
     assert world.get("pod", "both")["status"]["reason"] == "UnexpectedAdmissionError"
     world.kubectl("annotate", "node", NODE, "fleet.emulator/unhealthy-devices-")
     eventually(lambda: gpus(world) == ("2", "2"), "the device is well again")
+    end(world)
+
+
+def device_request(**claim: Json) -> Json:
+    expression = f"device.attributes['{DRIVER}'].model == 'F1'"
+    exactly = {"deviceClassName": DRIVER, "selectors": [{"cel": {"expression": expression}}]}
+    return {"devices": {"requests": [{"name": "fpga", "exactly": exactly}]}, **claim}
+
+
+def uses(**source: str) -> Json:
+    return {"resourceClaims": [{"name": "fpga", **source}]}
+
+
+@pytest.mark.usefixtures("fleet")
+def test_the_scheduler_allocates_a_device_and_its_pod_runs(world: World) -> None:
+    """And a pod that was bound past the scheduler, with a claim of nobody's, does not."""
+    eventually(lambda: len(world.items("resourceslices")) == 2, "both nodes publish devices")
+    kind = {"apiVersion": "resource.k8s.io/v1"}
+    expression = f"device.driver == '{DRIVER}'"
+    template, claim = {"spec": device_request()}, device_request()
+    container = {"resources": {"claims": [{"name": "fpga"}]}}
+    train = pod("train", container, **uses(resourceClaimTemplateName="fpga"))
+    del train["spec"]["nodeName"]
+    world.apply(
+        {
+            **kind,
+            "kind": "DeviceClass",
+            "metadata": {"name": DRIVER},
+            "spec": {"selectors": [{"cel": {"expression": expression}}]},
+        },
+        {**kind, "kind": "ResourceClaimTemplate", "metadata": {"name": "fpga"}, "spec": template},
+        {**kind, "kind": "ResourceClaim", "metadata": {"name": "free"}, "spec": claim},
+        train,
+        pod("thief", container, **uses(resourceClaimName="free")),
+    )
+    world.kubectl("wait", "--for=condition=Ready", "pod/train", "--timeout=20s")
+    found = world.get("pod", "train")
+    [named] = found["status"]["resourceClaimStatuses"]
+    claimed = world.get("resourceclaim", named["resourceClaimName"])
+    [result] = claimed["status"]["allocation"]["devices"]["results"]
+    assert result["pool"] == found["spec"]["nodeName"]
+    [status] = found["status"]["containerStatuses"]
+    device = f"{DRIVER}/{result['pool']}/{result['device']}"
+    shown = {"name": "claim:fpga", "resources": [{"health": "Unknown", "resourceID": device}]}
+    assert status["allocatedResourcesStatus"] == [shown]
+    thief, free = world.get("pod", "thief"), world.get("resourceclaim", "free")
+    about = "--field-selector=involvedObject.name=thief,reason=FailedPrepareDynamicResources"
+    eventually(lambda: world.items("events", about), "the refusal")
+    assert world.items("events", about)[0]["message"] == (
+        "Failed to prepare dynamic resources: prepare dynamic resources: "
+        f"pod thief ({thief['metadata']['uid']}) is not allowed to use "
+        f"ResourceClaim free ({free['metadata']['uid']})"
+    )
+    assert thief["status"]["phase"] == "Pending"
     end(world)

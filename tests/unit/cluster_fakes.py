@@ -169,7 +169,7 @@ class FakeApi(Api):
         return self._answer(201, {"status": {"userInfo": user}})
 
 
-LISTS = frozenset({"nodes", "pods", "leases", "csinodes", "daemonsets"})
+LISTS = frozenset({"resourceslices", "nodes", "pods", "leases", "csinodes", "daemonsets"})
 
 
 def _matches(labels: Json, selector: str) -> bool:

@@ -5,7 +5,15 @@ import pytest
 from cluster_fakes import FakeApi, no_sleep
 
 from fleet.api_client import Answer
-from fleet.cleanup import CSI_NODES, NODE_LEASES, Cleaned, clean, clean_run, runs_text
+from fleet.cleanup import (
+    CSI_NODES,
+    NODE_LEASES,
+    RESOURCE_SLICES,
+    Cleaned,
+    clean,
+    clean_run,
+    runs_text,
+)
 from fleet.errors import SetupError, UsageError
 from fleet.runs import DURATION_S, NODES, PREFIX_LABEL, RUN_LABEL, RUN_LEASES, RunLease, list_runs
 
@@ -180,3 +188,13 @@ def test_the_list_says_what_runs_and_that_nothing_was_deleted() -> None:
     assert "running  " in states["running"]
     assert "nothing was deleted" in text
     assert runs_text([]) == "no fleet has left anything in this cluster\n"
+
+
+def test_the_slices_of_a_runs_nodes_go_with_them() -> None:
+    api = cluster()
+    for name, node in (("mine", "a-1"), ("other", "b-0"), ("pool", "")):
+        spec = {"nodeName": node} if node else {"allNodes": True}
+        api.put(f"{RESOURCE_SLICES}/{name}", spec=spec)
+    asyncio.run(clean_run(api, "left"))
+    left = [path for path in api.objects if path.startswith(RESOURCE_SLICES)]
+    assert left == [f"{RESOURCE_SLICES}/other", f"{RESOURCE_SLICES}/pool"]
