@@ -226,16 +226,16 @@ def test_a_full_disk_is_freed_of_images_that_nobody_uses() -> None:
 
 
 def test_a_disk_that_cannot_be_freed_is_told_about() -> None:
-    model = replace(default_model(), image_disk_bytes=100 * GB)
+    model = replace(default_model(), image_disk_bytes=40 * GB)
     sim = started(model)
-    sim.create_pod("big", annotations=annotated(image_size="90G"))
+    sim.create_pod("big", annotations=annotated(image_size="36G"))
     sim.run_for(seconds=1000)
     found = [e for e in sim.server.all("events") if e["message"].startswith("Insufficient free")]
     assert {e["involvedObject"]["kind"] for e in found} == {"Node"}
     reasons = [e["reason"] for e in found]
     assert reasons[0] == "FreeDiskSpaceFailed"
     assert "ImageGCFailed" in reasons
-    assert sim.server.get("pods", "big", "default")["status"]["reason"] == "Evicted"
+    assert sim.phase("big") == "Running"
 
 
 def test_images_are_the_same_fidelity_light_but_for_their_time() -> None:
