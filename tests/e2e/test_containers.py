@@ -1,0 +1,218 @@
+"""Containers on a real control plane: restarts, hooks, deadlines, sidecars, Jobs."""
+
+from collections.abc import Iterator
+
+import pytest
+from e2e_world import Json, World, condition, eventually
+
+pytest_plugins = ("e2e_fixtures",)
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+
+IMAGE = "registry.k8s.io/e2e-test-images/agnhost:2.53"
+
+
+def container(name: str = "c", script: str = "", **fields: object) -> Json:
+    spec: Json = {"name": name, "image": IMAGE, **fields}
+    if script:
+        spec["command"] = ["sh", "-c", script]
+    return spec
+
+
+def pod(name: str, *containers: Json, notes: dict[str, str] | None = None, **spec: object) -> Json:
+    annotations = {f"fleet.emulator/{key}": value for key, value in (notes or {}).items()}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": annotations, "labels": {"app": "contained"}},
+        "spec": {
+            "containers": [*containers] or [container()],
+            "terminationGracePeriodSeconds": 5,
+            **spec,
+        },
+    }
+
+
+def rules(action: str, code: int) -> Json:
+    return {
+        "restartPolicy": "Never",
+        "restartPolicyRules": [
+            {"action": action, "exitCodes": {"operator": "In", "values": [code]}}
+        ],
+    }
+
+
+def hook(*command: str) -> Json:
+    return {"exec": {"command": [*command]}}
+
+
+SIDE = {"restartPolicy": "Always"}
+PODS = (
+    pod("crash-loop", container(script="echo oops > /dev/termination-log; exit 3")),
+    pod("ruled", container(script="sleep 1; exit 42", **rules("Restart", 42))),
+    pod(
+        "restart-all",
+        container("source", "sleep 2; exit 88", **rules("RestartAllContainers", 88)),
+        container("other"),
+        restartPolicy="Never",
+    ),
+    pod("cannot-run", notes={"start-failure": "RunContainerError: no such file"}),
+    pod("bad-hook", container(lifecycle={"postStart": hook("sh", "-c", "exit 4")})),
+    pod("too-long", activeDeadlineSeconds=6),
+    pod(
+        "with-sidecar",
+        container("main", "sleep 3"),
+        initContainers=[container("init", "sleep 1"), container("side", **SIDE)],
+        restartPolicy="Never",
+    ),
+    pod("debugged"),
+    pod("slow-to-stop", container(lifecycle={"preStop": hook("false")})),
+)
+
+
+@pytest.fixture(scope="module")
+def nodes(world: World) -> Iterator[None]:
+    """Run two nodes, and all pods at once, for all tests of this file."""
+    with world.spawn("contained", 2) as run:
+        run.until_ready()
+        world.apply(*PODS)
+        yield
+        world.kubectl("delete", "pod", "-l", "app=contained", "--now", "--wait=false")
+        run.end()
+    world.assert_nothing_left("contained")
+
+
+def status(world: World, name: str) -> Json:
+    found: Json = world.get("pod", name)["status"]
+    return found
+
+
+def state(world: World, name: str, container: str = "c", field: str = "containerStatuses") -> Json:
+    statuses = status(world, name).get(field, ())
+    found: Json = next((each for each in statuses if each["name"] == container), {})
+    return found
+
+
+def events(world: World, name: str, reason: str) -> dict[str, int]:
+    found = world.items("events", "--field-selector", f"involvedObject.name={name},reason={reason}")
+    return {each["message"]: each["count"] for each in found}
+
+
+@pytest.mark.usefixtures("nodes")
+def test_a_crash_loop(world: World) -> None:
+    uid = world.get("pod", "crash-loop")["metadata"]["uid"]
+    words = (
+        "State: Waiting Reason: CrashLoopBackOff",
+        "Last State: Terminated Reason: Error Message: oops Exit Code: 3",
+        f"Back-off restarting failed container c in pod crash-loop_default({uid})",
+    )
+
+    def is_described() -> bool:
+        described = " ".join(world.kubectl("describe", "pod", "crash-loop").split())
+        return all(each in described for each in words)
+
+    eventually(is_described, "kubectl describe shows the crash loop")
+
+
+@pytest.mark.usefixtures("nodes")
+def test_restart_rules(world: World) -> None:
+    eventually(lambda: state(world, "ruled").get("restartCount", 0), "the rule restarts it")
+    assert status(world, "ruled")["phase"] == "Running"
+
+    def have_all_restarted() -> bool:
+        found = [state(world, "restart-all", name) for name in ("source", "other")]
+        return all(each.get("restartCount", 0) for each in found)
+
+    eventually(have_all_restarted, "RestartAllContainers")
+    ended = state(world, "restart-all", "other")["lastState"]["terminated"]
+    assert ended["reason"] == "RestartingAllContainers"
+    kinds = [each["type"] for each in status(world, "restart-all")["conditions"]]
+    assert kinds[-1] == "AllContainersRestarting"
+
+
+@pytest.mark.usefixtures("nodes")
+def test_a_container_that_cannot_run(world: World) -> None:
+    eventually(lambda: state(world, "cannot-run").get("lastState"), "it has failed to start")
+    ended = state(world, "cannot-run")["lastState"]["terminated"]
+    assert (ended["reason"], ended["exitCode"]) == ("StartError", 128)
+    assert ended["startedAt"] == "1970-01-01T00:00:00Z"
+    assert "Error: no such file" in events(world, "cannot-run", "Failed")
+
+
+@pytest.mark.usefixtures("nodes")
+def test_a_failed_post_start_hook(world: World) -> None:
+    eventually(lambda: events(world, "bad-hook", "FailedPostStartHook"), "the hook has failed")
+    assert list(events(world, "bad-hook", "FailedPostStartHook")) == ["PostStartHook failed"]
+    assert list(events(world, "bad-hook", "Killing")) == ["FailedPostStartHook"]
+    eventually(
+        lambda: (
+            "PostStartHookError" in world.kubectl("get", "pod", "bad-hook")
+            or "CrashLoopBackOff" in world.kubectl("get", "pod", "bad-hook")
+        ),
+        "kubectl shows it",
+    )
+
+
+@pytest.mark.usefixtures("nodes")
+def test_a_deadline(world: World) -> None:
+    eventually(lambda: status(world, "too-long").get("phase") == "Failed", "the deadline")
+    found = status(world, "too-long")
+    assert found["reason"] == "DeadlineExceeded"
+    [(message, count)] = events(world, "too-long", "DeadlineExceeded").items()
+    assert message == found["message"]
+    assert count >= 1
+    assert "Reason:           DeadlineExceeded" in world.kubectl("describe", "pod", "too-long")
+
+
+@pytest.mark.usefixtures("nodes")
+def test_a_sidecar_beside_a_job_like_pod(world: World) -> None:
+    eventually(lambda: status(world, "with-sidecar").get("phase") == "Succeeded", "it completes")
+    found = status(world, "with-sidecar")
+    init, side = found["initContainerStatuses"]
+    assert init["state"]["terminated"]["reason"] == "Completed"
+    assert init["ready"]
+    assert side["state"]["terminated"]["exitCode"] == 0
+    assert condition(world.get("pod", "with-sidecar"), "Initialized") == "True"
+    assert list(events(world, "with-sidecar", "Killing")) == ["Stopping container side"]
+
+
+@pytest.mark.usefixtures("nodes")
+def test_an_ephemeral_container(world: World) -> None:
+    eventually(lambda: status(world, "debugged").get("phase") == "Running", "it runs")
+    debug = ("--container=debugger", f"--image={IMAGE}", "--", "sleep", "1")
+    world.kubectl("debug", "debugged", *debug)
+    field = "ephemeralContainerStatuses"
+    eventually(
+        lambda: "terminated" in state(world, "debugged", "debugger", field).get("state", {}),
+        "it has run",
+    )
+    assert state(world, "debugged", "debugger", field)["restartCount"] == 0
+    assert status(world, "debugged")["phase"] == "Running"
+
+
+@pytest.mark.usefixtures("nodes")
+def test_a_failed_pre_stop_hook(world: World) -> None:
+    eventually(lambda: status(world, "slow-to-stop").get("phase") == "Running", "it runs")
+    world.kubectl("delete", "pod", "slow-to-stop")
+    eventually(lambda: events(world, "slow-to-stop", "FailedPreStopHook"), "the hook has failed")
+    assert list(events(world, "slow-to-stop", "FailedPreStopHook")) == ["PreStopHook failed"]
+
+
+@pytest.mark.usefixtures("nodes")
+def test_jobs_complete_and_fail(world: World) -> None:
+    def job(name: str, script: str, **spec: object) -> Json:
+        template = {"spec": {"containers": [container(script=script)], "restartPolicy": "Never"}}
+        return {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": name},
+            "spec": {"template": template, **spec},
+        }
+
+    world.apply(
+        job("completes", "sleep 1", completions=3, parallelism=3),
+        job("fails", "exit 1", backoffLimit=0),
+    )
+    world.kubectl("wait", "--for=condition=complete", "--timeout=50s", "job/completes")
+    world.kubectl("wait", "--for=condition=failed", "--timeout=50s", "job/fails")
+    assert world.get("job", "completes")["status"]["succeeded"] == 3
+    world.kubectl("delete", "job", "completes", "fails", "--wait=false")
