@@ -122,14 +122,20 @@ def test_kubectl_shows_a_pod_like_a_real_one(world: World) -> None:
     assert "Status:           Running" in described
 
 
+def capacities(world: World, prefix: str) -> Counter[str]:
+    """Count the nodes by how many GPUs they have."""
+    nodes = world.nodes(prefix).values()
+    return Counter(node["status"]["capacity"].get(GPU, "0") for node in nodes)
+
+
 def test_profiles_mix_by_weight(world: World) -> None:
     """One node of four has eight GPUs, and a pod that asks for one gets there."""
     profiles = ("--profile=gpu", "--profile=default=3")
     with world.spawn("mix", 8, *profiles) as run:
         run.until_ready()
+        expected = {"8": 2, "0": 6}  # once the device plugins have registered
+        eventually(lambda: capacities(world, "mix") == expected, "eight GPUs on one node of four")
         nodes = world.nodes("mix").values()
-        capacity = Counter(node["status"]["capacity"].get(GPU, "0") for node in nodes)
-        assert capacity == {"8": 2, "0": 6}
         names = {node["metadata"]["name"] for node in nodes if GPU in node["status"]["capacity"]}
         trained = workload(
             "Deployment", "train", 3, tolerations=[{"key": GPU, "operator": "Exists"}]
