@@ -88,7 +88,6 @@ class DraDriver(NamedTuple):
     capacity: tuple[tuple[str, str], ...]
     registration_delay: Distribution
     outages: tuple[PluginOutage, ...]
-    prepare_delay: Distribution
     prepare_error: str
 
 
@@ -168,12 +167,11 @@ class DraDriverSpec(Spec):
     capacity: dict[str, QuantityField] = Field(default_factory=dict)
     registration_delay: DistributionField | None = None
     plugin_outages: tuple[PluginOutageSpec, ...] = ()
-    prepare_delay: DistributionField | None = None
     prepare_error: str = ""
 
     def compiled(self) -> DraDriver:
         """Return what the DRA manager reads."""
-        delay, prepare = self.registration_delay, self.prepare_delay
+        delay = self.registration_delay
         return DraDriver(
             driver=self.driver,
             total=self.count,
@@ -185,7 +183,6 @@ class DraDriverSpec(Spec):
             capacity=tuple((name, _text(amount)) for name, amount in sorted(self.capacity.items())),
             registration_delay=REGISTRATION_DELAY if delay is None else delay.compiled(),
             outages=tuple(each.compiled() for each in self.plugin_outages),
-            prepare_delay=constant(0) if prepare is None else prepare.compiled(),
             prepare_error=self.prepare_error,
         )
 
