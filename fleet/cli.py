@@ -136,6 +136,9 @@ def spawn(**given: object) -> int:
         _require("locust", "--dashboard", "locust")
     if settings.is_on_dashboard:
         _require("zmq", "--locust-master", "worker")
+        from fleet.load_workers import find_loads  # noqa: PLC0415
+
+        find_loads(settings.load)  # before anything is started
 
     async def run() -> int:
         ask = ask_on_terminal if sys.stdin.isatty() else None

@@ -16,6 +16,7 @@ from fleet.loader import (
     load_mix,
     load_source,
     parse_documents,
+    shipped_directory,
     show_profile,
 )
 from fleet.node_model import (
@@ -65,5 +66,6 @@ __all__ = [
     "parse_duration",
     "parse_quantity",
     "parse_version",
+    "shipped_directory",
     "show_profile",
 ]

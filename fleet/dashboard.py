@@ -9,6 +9,8 @@ from fleet.cluster import Cluster
 from fleet.config import Settings
 from fleet.elastic import ElasticFleet
 from fleet.emulation import Emulation
+from fleet.errors import FleetError
+from fleet.load_workers import LoadWorker, find_loads, load_kubeconfig, remove_load
 from fleet.locust_master import DEFAULT_RATE, LOOPBACK, LocustMaster, MasterOptions
 from fleet.locust_worker import LocustLink
 
@@ -21,19 +23,29 @@ class DashboardRun:
     """One run whose number of nodes the dashboard decides."""
 
     def __init__(
-        self, emulation: Emulation, cluster: Cluster, settings: Settings, directory: Path
+        self,
+        emulation: Emulation,
+        cluster: Cluster,
+        settings: Settings,
+        directory: Path,
+        kubeconfig: Path | None,
     ) -> None:
         self._settings = settings
+        self._api = cluster.api("load")
+        self._directory = directory
+        self._kubeconfig = kubeconfig
+        self._loads = find_loads(settings.load)
+        self._load_worker: LoadWorker | None = None
         self.fleet = ElasticFleet(emulation, cluster.api("scale"))
         self._master: LocustMaster | None = None
         if settings.dashboard:
             options = MasterOptions(
                 nodes=settings.nodes,
                 rate=settings.rate or DEFAULT_RATE,
-                workers=1,
+                workers=2 if self._loads else 1,
                 directory=directory,
                 web_port=settings.dashboard_port,
-                load=settings.load,
+                load=self._loads,
                 api_users=settings.api_users,
             )
             self._master = LocustMaster(options)
@@ -49,6 +61,7 @@ class DashboardRun:
             await self._master.start()
             host, port = LOOPBACK, self._master.ports.master
             note(f"dashboard: {self._master.url}")
+            await self._start_load(port)
         link = LocustLink(
             self.fleet,
             host=host,
@@ -70,6 +83,7 @@ class DashboardRun:
         finally:
             for task in (stopped, *work[2:]):
                 task.cancel()
+            await self._stop_load()
             if self._master is not None:
                 await self._master.stop()
             for task in work:
@@ -88,3 +102,23 @@ class DashboardRun:
             await master.start()
             link.redirect(LOOPBACK, master.ports.master)
             note(f"dashboard: {master.url}")
+            if self._load_worker is not None:  # it would wait a minute for the old master
+                await self._load_worker.stop()
+                await self._load_worker.start(master.ports.master)
+
+    async def _start_load(self, port: int) -> None:
+        """Start the API users, on a local control plane under a service account."""
+        if not self._loads or self._kubeconfig is None:
+            return
+        kubeconfig = self._kubeconfig
+        if not self._settings.names_cluster:
+            kubeconfig = self._directory / "load.kubeconfig"
+            await load_kubeconfig(self._api, self._kubeconfig, kubeconfig)
+        self._load_worker = LoadWorker(self._loads, kubeconfig, self._directory)
+        await self._load_worker.start(port)
+
+    async def _stop_load(self) -> None:
+        if self._load_worker is not None:
+            await self._load_worker.stop()
+            with contextlib.suppress(FleetError):
+                await remove_load(self._api)

@@ -227,20 +227,20 @@ def json_schema() -> dict[str, object]:
     } | schema
 
 
-def _is_path(source: str) -> bool:
-    return "/" in source or source.endswith((".yaml", ".yml"))
-
-
-def _profiles_dir() -> Path:
+def shipped_directory() -> Path:
     """Return where the shipped documents are: in the wheel, or beside the package in a checkout."""
     here = Path(__file__).parent
     installed = here / "profiles"
     return installed if installed.is_dir() else here.parent / "profiles"
 
 
+def _is_path(source: str) -> bool:
+    return "/" in source or source.endswith((".yaml", ".yml"))
+
+
 def _shipped() -> dict[str, Path]:
     """Return the shipped documents by name."""
-    root = _profiles_dir()
+    root = shipped_directory()
     return {
         path.stem: path for part in ("workloads", "nodes") for path in (root / part).glob("*.yaml")
     }

@@ -257,14 +257,17 @@ class Fleet:
     def rows(self) -> list[dict[str, Any]]:
         """Return one row a worker, by shard."""
         known = [each for each in self.reports if each in self.runner.clients]
-        return [
+        rows = [
             {"shard": shard_of(each), **self.reports[each]} for each in sorted(known, key=shard_of)
         ]
+        for row in rows:  # the web UI shows no booleans
+            row["valid"] = "yes" if row.get("valid", True) else "no"
+        return rows
 
     def total(self) -> dict[str, Any]:
         """Return the sum of all workers; of delays the worst."""
         rows = self.rows()
-        total: dict[str, Any] = {"valid": all(row.get("valid", True) for row in rows)}
+        total: dict[str, Any] = {"valid": all(row["valid"] == "yes" for row in rows)}
         for _, key, adds in COLUMNS:
             values = [row[key] for row in rows if row.get(key) is not None]
             if key != "valid":

@@ -357,7 +357,8 @@ class Orchestrator:
         """Have as many nodes as the dashboard wants, until it or Ctrl-C ends the run."""
         from fleet.dashboard import DashboardRun  # noqa: PLC0415 - an extra, and 0.1 s
 
-        run = DashboardRun(emulation, cluster, self._settings, self._run_directory)
+        directory, kubeconfig = self._run_directory, self._kubeconfig
+        run = DashboardRun(emulation, cluster, self._settings, directory, kubeconfig)
         self._display.phase("following the dashboard")
         leaves_nodes = self._is_own_plane or self._settings.keep
         await run.run(self._stop, self._display.note, leaves_nodes=leaves_nodes)

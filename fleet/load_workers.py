@@ -1,0 +1,122 @@
+"""Plain Locust workers beside the fleet: API users from locustfiles, under an identity of theirs.
+
+On the local control plane they are a service account: the administrator's requests are exempt from
+priority-and-fairness, and would say nothing of what users see.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from fleet.api_client import Api, expect
+from fleet.config import shipped_directory
+from fleet.controlplane.process import bound_to_us
+from fleet.errors import UsageError
+from fleet.locust_master import LOCUSTFILE, LOOPBACK
+
+NAMESPACE = "fleet-load"
+USER = "fleet-load"
+KUBECONFIG = "FLEET_LOAD_KUBECONFIG"
+TOKEN_S = 86_400
+END_S_MAX = 10.0
+
+
+def find_loads(names: Sequence[Path]) -> tuple[Path, ...]:
+    """Return the locustfiles that were named, shipped ones by their bare name. UsageError."""
+    found = []
+    for name in names:
+        shipped = shipped_directory() / "loads" / f"{name}.py"
+        path = name if name.is_file() else shipped
+        if not path.is_file():
+            known = ", ".join(sorted(each.stem for each in shipped.parent.glob("*.py")))
+            raise UsageError(
+                f"--load {name}: no such file, and no shipped load; there are: {known}"
+            )
+        found.append(path.absolute())
+    return tuple(found)
+
+
+async def load_kubeconfig(api: Api, kubeconfig: Path, target: Path) -> None:
+    """Write a kubeconfig of a service account that may do everything, as a user may."""
+    namespace = {"metadata": {"name": NAMESPACE}}
+    accounts = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
+    bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+    binding = {
+        "metadata": {"name": USER},
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": "cluster-admin",
+        },
+        "subjects": [{"kind": "ServiceAccount", "name": USER, "namespace": NAMESPACE}],
+    }
+    for path, body in (
+        ("/api/v1/namespaces", namespace),
+        (accounts, {"metadata": {"name": USER}}),
+        (bindings, binding),
+    ):
+        answer = await api.request("POST", path, body=body)
+        if answer.code != 409:
+            expect(answer, f"cannot create {path}")
+    asked = {"spec": {"expirationSeconds": TOKEN_S}}
+    answer = await api.request("POST", f"{accounts}/{USER}/token", body=asked)
+    token = expect(answer, "cannot get a token for the load")["status"]["token"]
+    _write_with_token(kubeconfig, token, target)
+
+
+def _write_with_token(kubeconfig: Path, token: str, target: Path) -> None:
+    document = yaml.safe_load(kubeconfig.read_text(encoding="utf-8"))
+    document["users"] = [{"name": document["users"][0]["name"], "user": {"token": token}}]
+    target.touch(mode=0o600)
+    target.write_text(yaml.safe_dump(document), encoding="utf-8")
+
+
+async def remove_load(api: Api) -> None:
+    """Delete what the load has left."""
+    await api.request("DELETE", f"/api/v1/namespaces/{NAMESPACE}")
+    await api.request("DELETE", f"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{USER}")
+
+
+class LoadWorker:
+    """One plain Locust worker process."""
+
+    def __init__(self, loads: Sequence[Path], kubeconfig: Path, directory: Path) -> None:
+        self._files = ",".join(str(each) for each in (LOCUSTFILE, *loads))
+        self._kubeconfig = kubeconfig
+        self._log = directory / "locust-users.log"
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self, port: int) -> None:
+        """Start it for the master on a port of loopback."""
+        command = [
+            *(sys.executable, "-m", "locust", "-f", self._files, "--worker"),
+            *("--master-host", LOOPBACK, "--master-port", str(port)),
+        ]
+        with self._log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *bound_to_us(command),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, KUBECONFIG: str(self._kubeconfig)},
+                start_new_session=True,
+            )
+
+    async def stop(self) -> None:
+        """End it."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(process.wait(), END_S_MAX)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
