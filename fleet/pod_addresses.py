@@ -56,3 +56,8 @@ class AddressPool:
             return -1
         number = int.from_bytes(bytes(int(part) for part in octets), "big") - self._base
         return number if number < self._size else -1
+
+
+def fallback_cidr(node: int) -> str:
+    """Return a range of pod addresses for a node that was given none."""
+    return f"10.{node >> 8 & 0xFF}.{node & 0xFF}.0/24"

@@ -41,47 +41,27 @@ from fleet.kubelet.node_status import (
 from fleet.kubelet.plugin_manager import PluginManager, has_plugins
 from fleet.kubelet.pod_admission import ADMIT_KEY
 from fleet.kubelet.resource_monitor import is_always_needed
+from fleet.kubelet.routes import (
+    CSI_OPS,
+    DRIVER_OPS,
+    EVENT_OPS,
+    LEASE_OPS,
+    POD_OPS,
+    POD_TIMERS,
+)
 from fleet.kubelet.runtime_state import HEALTHY, RuntimeState
-from fleet.kubelet.sync_loop import VOLUME_OPS, SyncLoop
+from fleet.kubelet.static_pods import arm_look
+from fleet.kubelet.sync_loop import SyncLoop
+from fleet.kubelet.turn import Turn
 from fleet.objects import EventType, NodeView, ObjectRef, PodUid
 from fleet.volume_objects import CSIDriverView
 
-_STATIC_STREAM = 0x57A71C
 POD_SOURCE_NS = 1 * NS_PER_S  # pkg/kubelet/config/apiserver.go, WaitForAPIServerSyncPeriod
 SLICES_FIRST_NS = 1 * NS_PER_S
 SLICES_MAX_NS = 300 * NS_PER_S
 READY = NodeInputs()
 STORAGE_ERROR = "CSINode is not yet initialized"
 CSI_MISSING = NodeInputs(not_ready=(STORAGE_ERROR,))
-_CSI_OPS = frozenset(
-    (Op.PROBE_CSINODE, Op.GET_CSINODE, Op.CREATE_CSINODE, Op.DELETE_CSINODE, Op.UPDATE_CSINODE)
-)
-_LEASE_OPS = frozenset((Op.GET_LEASE, Op.CREATE_LEASE, Op.RENEW_LEASE))
-_POD_OPS = frozenset(
-    (
-        Op.GET_POD,
-        Op.PATCH_POD_STATUS,
-        Op.DELETE_POD,
-        Op.CREATE_MIRROR_POD,
-        Op.DELETE_MIRROR_POD,
-        Op.CREATE_TOKEN,
-        Op.GET_RESOURCE_CLAIM,
-        *VOLUME_OPS,
-    )
-)
-_POD_TIMERS = frozenset(
-    (
-        Timer.POD_SYNC,
-        Timer.RUNTIME,
-        Timer.STATUS_SYNC,
-        Timer.HOUSEKEEPING,
-        Timer.VOLUMES,
-        Timer.EVICTION,
-        Timer.PROBES,
-    )
-)
-_DRIVER_OPS = frozenset((Op.CREATE_RESOURCE_SLICE, Op.DELETE_DRIVER_SLICES))
-_EVENT_OPS = frozenset((Op.CREATE_EVENT, Op.PATCH_EVENT))
 
 
 class VirtualKubelet:
@@ -135,7 +115,7 @@ class VirtualKubelet:
             self.plugins.start(now_ns, out)
         if is_always_needed(self.env.model):
             self.sync_loop = self._new_sync_loop(now_ns)
-            self.sync_loop.watch_usage(self.env, self._recorder, now_ns, out)
+            self.sync_loop.watch_usage(self._turn(now_ns, out))
         if not isinstance(self._csi, CSINode):
             return
         self._csi.start(out)
@@ -158,8 +138,11 @@ class VirtualKubelet:
         """Take a timer that is due."""
         if timer is Timer.RENEW_LEASE:
             self.lease.on_timer(self.env, now_ns, out)
-        elif timer in _POD_TIMERS:
-            if self.sync_loop is not None and not self._is_held(timer, key, now_ns, out):
+        elif timer in POD_TIMERS:
+            state = self._runtime_state
+            if state is not None and state.puts_off(timer, key, now_ns, out):
+                return
+            if self.sync_loop is not None:
                 self.sync_loop.on_timer(timer, key, self.env, self._recorder, now_ns, out)
                 self._after_pods(now_ns, out)
         elif timer is Timer.IMAGES:
@@ -205,21 +188,21 @@ class VirtualKubelet:
     def on_reply(self, call: ApiCall, reply: Reply, now_ns: int, out: Outbox) -> None:
         """Take the answer to a call."""
         op = call.op
-        if op in _LEASE_OPS or call.key == OWNER_KEY:
+        if op in LEASE_OPS or call.key == OWNER_KEY:
             self.lease.on_reply(call, reply, self.env, now_ns, out)
-        elif op in _POD_OPS:
+        elif op in POD_OPS:
             if self.sync_loop is not None:
                 self.sync_loop.on_reply(call, reply, self.env, self._recorder, now_ns, out)
                 self._after_pods(now_ns, out)
-        elif op in _EVENT_OPS:
+        elif op in EVENT_OPS:
             self._recorder.on_reply(call, reply, self.env, now_ns, out)
         elif call.key.startswith(ADMIT_KEY):
             if self.sync_loop is not None:
-                self.sync_loop.on_node_reply(call, reply, self.env, self._recorder, now_ns, out)
+                self.sync_loop.on_node_reply(call, reply, self._turn(now_ns, out))
                 self._after_pods(now_ns, out)
-        elif op in _CSI_OPS or call.key == NODE_KEY:
+        elif op in CSI_OPS or call.key == NODE_KEY:
             self._on_csi_reply(call, reply, now_ns, out)
-        elif op in _DRIVER_OPS:
+        elif op in DRIVER_OPS:
             if self.plugins is not None:
                 self.plugins.on_reply(call, reply, now_ns, out)
         elif op is Op.DELETE_RESOURCE_SLICES:
@@ -279,19 +262,17 @@ class VirtualKubelet:
 
     def on_static_pods_changed(self, now_ns: int, out: Outbox) -> None:
         """Learn that the profile's static pods changed: seen at the next look of this node."""
-        model, node = self.env.model, self.node
-        period_ns = model.file_check_ns if model.static_pod_path else model.http_check_ns
-        phase_ns = int(period_ns * self.env.draws.uniform(node, _STATIC_STREAM, 0))
-        due_ns = now_ns + (phase_ns - now_ns) % period_ns if period_ns else now_ns
-        out.append(SetTimer(node, due_ns, Timer.STATIC_PODS))
+        arm_look(self.node, self.env, now_ns, out)
 
     def _on_static_pods(
         self, key: str, now_ns: int, out: Outbox, *, is_first: bool = False
     ) -> None:
         if self.sync_loop is None:
             self.sync_loop = self._new_sync_loop(now_ns)
-        loop = self.sync_loop
-        loop.on_static_pods(key, self.env, self._recorder, now_ns, out, is_first=is_first)
+        self.sync_loop.on_static_pods(key, self._turn(now_ns, out), is_first=is_first)
+
+    def _turn(self, now_ns: int, out: Outbox) -> Turn:
+        return Turn(self.node, self.env, self._recorder, now_ns, out)
 
     def _to_sync_loop(self, event: WatchEvent, now_ns: int, out: Outbox) -> None:
         if self.sync_loop is not None:
@@ -305,7 +286,7 @@ class VirtualKubelet:
         if self.sync_loop.volumes_to_report() is not None or self.sync_loop.monitor is not None:
             self.status.arm(self._inputs(now_ns), self.env, now_ns, out)
         if self._shutdown is not None:
-            self.sync_loop.end_pods(self._shutdown, self.env, self._recorder, now_ns, out)
+            self.sync_loop.end_pods(self._shutdown, self._turn(now_ns, out))
         if self.sync_loop.is_idle():
             self.sync_loop = None
 
@@ -325,11 +306,10 @@ class VirtualKubelet:
 
     def _condition_inputs(self, now_ns: int) -> NodeInputs:
         """Return what the condition setters draw from."""
-        state = self._runtime_state
-        causes = HEALTHY if state is None else state.causes(now_ns)
         csi_missing = self._csi is not None and not self._csi.is_initialized
-        if causes is HEALTHY and self._shutdown is None:
+        if self._runtime_state is None and self._shutdown is None:
             return CSI_MISSING if csi_missing else READY
+        causes = HEALTHY if self._runtime_state is None else self._runtime_state.causes(now_ns)
         storage = (STORAGE_ERROR,) if csi_missing else ()
         shutdown = () if self._shutdown is None else (ERROR,)
         return NodeInputs(not_ready=(*causes.runtime, *causes.network, *storage, *shutdown))
@@ -374,22 +354,7 @@ class VirtualKubelet:
                 self.on_relist_started(WatchKind.PODS)
             else:
                 self.on_watch_event(event, now_ns, out)
-        due_ns = state.next_change_ns(now_ns)
-        if due_ns:
-            out.append(SetTimer(self.node, due_ns, Timer.RUNTIME_STATE))
-
-    def _is_held(self, timer: Timer, key: str, now_ns: int, out: Outbox) -> bool:
-        """Put a pod's timer off while the sync loop rests, or while the runtime does not answer."""
-        state = self._runtime_state
-        if state is None or timer not in (Timer.POD_SYNC, Timer.RUNTIME):
-            return False
-        due_ns = state.resume_ns
-        if timer is Timer.RUNTIME:
-            due_ns = max(due_ns, state.answers_ns(now_ns))
-        if due_ns <= now_ns:
-            return False
-        out.append(SetTimer(self.node, due_ns, timer, key))
-        return True
+        state.arm(now_ns, out)
 
     def _on_register_timer(self, now_ns: int, out: Outbox) -> None:
         events = self.status.on_register_timer(self._inputs(now_ns), self.env, now_ns, out)
@@ -439,7 +404,7 @@ class VirtualKubelet:
 
     def _on_volumes_reported(self, names: tuple[str, ...], now_ns: int, out: Outbox) -> None:
         if self.sync_loop is not None:
-            self.sync_loop.on_volumes_reported(names, self.env, self._recorder, now_ns, out)
+            self.sync_loop.on_volumes_reported(names, self._turn(now_ns, out))
             if self.sync_loop.is_idle():
                 self.sync_loop = None
 
@@ -504,7 +469,7 @@ class VirtualKubelet:
             return
         self.status.arm(self._inputs(now_ns), self.env, now_ns, out)
         if self.sync_loop is not None and pods:
-            self.sync_loop.sync_pods(pods, self.env, self._recorder, now_ns, out)
+            self.sync_loop.sync_pods(pods, self._turn(now_ns, out))
 
     def _show_volumes(self, view: NodeView, now_ns: int, out: Outbox) -> None:
         """Tell the volume manager what is attached, and what a kubelet before us left in use."""

@@ -17,6 +17,7 @@ from fleet.kubelet.active_deadline import deadline_ns, is_past_deadline
 from fleet.kubelet.dra import FAILED as PREPARE_FAILED
 from fleet.kubelet.dra import FAILED_TEXT as PREPARE_TEXT
 from fleet.kubelet.dra import DRAManager, Prepared
+from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import OpenReason, Reason
 from fleet.kubelet.image_manager import adopt_images, release_images
 from fleet.kubelet.kuberuntime_manager import KubeRuntimeManager, Progress
@@ -133,6 +134,15 @@ class PodSyncer(StatusGenerator):
             self._sync_terminating_pod(worker, turn)
         else:
             self._sync_terminated_pod(worker, turn)
+
+    def may_run(self, worker: PodWorker, env: Environment) -> bool:
+        """Tell whether containers of a pod might still run. Source: CouldHaveRunningContainers."""
+        if worker.state >= WorkerState.TERMINATED:
+            return False
+        if not env.light:
+            return True
+        sandbox = self.runtime.sandbox(worker.pod.uid)
+        return sandbox is not None and sandbox.is_running()
 
     def interrupt(self, worker: PodWorker, turn: Turn) -> None:
         """Sync a pod whose end was asked for, or whose grace period became shorter."""

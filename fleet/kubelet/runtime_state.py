@@ -19,7 +19,7 @@ Differs: pod workers that are at work when the errors begin wait as well.
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S, Draws
-from fleet.effects import NodeId, WatchEvent
+from fleet.effects import NodeId, Outbox, SetTimer, Timer, WatchEvent
 from fleet.host_schedule import Outage, OutageKind
 from fleet.node_model import NodeModel
 from fleet.runtime import NEVER
@@ -173,7 +173,25 @@ class RuntimeState:
         share = self._draws.uniform(self._node, _STREAM_SKIP, at_ns)
         return at_ns + int(share * SKIP_MAX_NS)
 
-    def answers_ns(self, now_ns: int) -> int:
+    def arm(self, now_ns: int, out: Outbox) -> None:
+        """Set the timer of the next change, if there will be one."""
+        due_ns = self.next_change_ns(now_ns)
+        if due_ns:
+            out.append(SetTimer(self._node, due_ns, Timer.RUNTIME_STATE))
+
+    def puts_off(self, timer: Timer, key: str, now_ns: int, out: Outbox) -> bool:
+        """Put a pod's timer off while the sync loop rests, or while the runtime does not answer."""
+        if timer not in (Timer.POD_SYNC, Timer.RUNTIME):
+            return False
+        due_ns = self.resume_ns
+        if timer is Timer.RUNTIME:
+            due_ns = max(due_ns, self._answers_ns(now_ns))
+        if due_ns <= now_ns:
+            return False
+        out.append(SetTimer(self._node, due_ns, timer, key))
+        return True
+
+    def _answers_ns(self, now_ns: int) -> int:
         """Return when the runtime answers relists: now, or at the end of its outage."""
         return max(
             (

@@ -11,7 +11,7 @@ pkg/kubelet/config/sources.go; config.go, filterInvalidPods; kubelet_pods.go, Ha
 
 from collections.abc import Callable
 
-from fleet.effects import ApiCall, Outbox, Reply
+from fleet.effects import ApiCall, NodeId, Outbox, Reply, SetTimer, Timer
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
 from fleet.kubelet.pod_config import PodOp, PodUpdate
@@ -21,6 +21,8 @@ from fleet.kubelet.pod_workers import PodWorker, WorkerState
 from fleet.kubelet.turn import Turn
 from fleet.objects import Pod, PodUid
 from fleet.static_objects import StaticPod
+
+_STREAM_LOOK = 0x57A71C
 
 Workers = dict[PodUid, PodWorker]
 Update = Callable[[PodUpdate], None]
@@ -142,6 +144,15 @@ class StaticPodSync:
             if isinstance(worker.pod, StaticPod) and worker.removed
         }
         self.manager.clean_up(names, now_ns, out)
+
+
+def arm_look(node: NodeId, env: Environment, now_ns: int, out: Outbox) -> None:
+    """Set the timer of a node's next look at what changed: each has a phase of its own."""
+    model = env.model
+    period_ns = model.file_check_ns if model.static_pod_path else model.http_check_ns
+    phase_ns = int(period_ns * env.draws.uniform(node, _STREAM_LOOK, 0))
+    due_ns = now_ns + (phase_ns - now_ns) % period_ns if period_ns else now_ns
+    out.append(SetTimer(node, due_ns, Timer.STATIC_PODS))
 
 
 def is_over(worker: PodWorker) -> bool:

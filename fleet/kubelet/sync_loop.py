@@ -37,16 +37,15 @@ from fleet.kubelet.resource_monitor import (
     follow_usage,
     images_need_monitor,
 )
+from fleet.kubelet.routes import LOOP_TIMERS, MIRROR_OPS, VOLUME_OPS
 from fleet.kubelet.static_pods import StaticPodSync, is_over
 from fleet.kubelet.turn import Turn
 from fleet.objects import EventType, NodeView, Pod, PodStatus, PodUid
+from fleet.pod_addresses import fallback_cidr
 from fleet.runtime import image_name
 from fleet.static_objects import StaticPod
 
 HOSTNAME_LABEL = "kubernetes.io/hostname"
-VOLUME_OPS = frozenset((Op.GET_CLAIM, Op.GET_VOLUME, Op.GET_ATTACHMENT, Op.GET_NODE_ATTACHED))
-_LOOP_TIMERS = frozenset((Timer.EVICTION, Timer.HOUSEKEEPING, Timer.STATUS_SYNC))
-MIRROR_OPS = frozenset((Op.CREATE_MIRROR_POD, Op.DELETE_MIRROR_POD))
 STARTED_PHASES = frozenset(("Running", "Succeeded"))
 
 
@@ -129,7 +128,7 @@ class SyncLoop:
         """Take a timer that is due; one that nobody waits for any more is ignored."""
         turn = Turn(self._node, env, recorder, now_ns, out)
         syncer = self._syncer_for(env)
-        if timer in _LOOP_TIMERS:
+        if timer in LOOP_TIMERS:
             self._on_loop_timer(timer, syncer, turn)
         else:
             worker = self._workers.get(PodUid(key))
@@ -196,7 +195,7 @@ class SyncLoop:
                 if syncer.volumes.on_claim_reply(worker.pod, call, reply, env, out):
                     syncer.on_volumes(worker, turn)
         else:
-            may_run = worker is not None and self._may_run(worker, syncer, env)
+            may_run = worker is not None and syncer.may_run(worker, env)
             status = syncer.statuses.on_reply(call, reply, now_ns, may_run=may_run, out=out)
             if status is not None and worker is not None:
                 self._report_started(worker, status, reply.arrived_ns or now_ns, out)
@@ -206,14 +205,10 @@ class SyncLoop:
         self,
         call: ApiCall,
         reply: Reply,
-        env: Environment,
-        recorder: EventRecorder,
-        now_ns: int,
-        out: Outbox,
+        turn: Turn,
     ) -> None:
         """Take the Node that was read for the admission of a pod."""
-        turn = Turn(self._node, env, recorder, now_ns, out)
-        syncer = self._syncer_for(env)
+        syncer = self._syncer_for(turn.env)
         self.admission.on_node(call, reply, self._workers, syncer, turn)
         self._send_statuses(syncer, turn)
 
@@ -233,16 +228,13 @@ class SyncLoop:
     def on_volumes_reported(
         self,
         names: tuple[str, ...],
-        env: Environment,
-        recorder: EventRecorder,
-        now_ns: int,
-        out: Outbox,
+        turn: Turn,
     ) -> None:
         """Learn that the Node shows these volumes in use."""
-        syncer = self._syncer_for(env)
+        syncer = self._syncer_for(turn.env)
         if syncer.volumes.claims is not None:
             found = syncer.volumes.claims.on_reported(names)
-            self._on_volumes(found, syncer, Turn(self._node, env, recorder, now_ns, out))
+            self._on_volumes(found, syncer, turn)
 
     def volumes_to_report(self) -> tuple[str, ...] | None:
         """Return the volumes in use, None when the Node shows them already."""
@@ -255,14 +247,10 @@ class SyncLoop:
     def sync_pods(
         self,
         uids: Iterable[PodUid],
-        env: Environment,
-        recorder: EventRecorder,
-        now_ns: int,
-        out: Outbox,
+        turn: Turn,
     ) -> None:
         """Sync pods because of what a manager of containers has found. Source: HandlePodSyncs."""
-        turn = Turn(self._node, env, recorder, now_ns, out)
-        syncer = self._syncer_for(env)
+        syncer = self._syncer_for(turn.env)
         for uid in uids:
             worker = self._workers.get(uid)
             if worker is not None and not self.admission.holds(worker):
@@ -278,19 +266,15 @@ class SyncLoop:
     def on_static_pods(
         self,
         key: str,
-        env: Environment,
-        recorder: EventRecorder,
-        now_ns: int,
-        out: Outbox,
+        turn: Turn,
         *,
         is_first: bool,
     ) -> None:
         """Look at the static pods of the profile; with a full name, try its mirror again."""
-        turn = Turn(self._node, env, recorder, now_ns, out)
-        syncer = self._syncer_for(env)
-        statics = self._statics(env)
+        syncer = self._syncer_for(turn.env)
+        statics = self._statics(turn.env)
         if key:
-            statics.manager.on_retry(key, now_ns, out)
+            statics.manager.on_retry(key, turn.now_ns, turn.out)
         else:
             if is_first:
                 statics.is_ready = False
@@ -305,16 +289,12 @@ class SyncLoop:
     def end_pods(
         self,
         shutdown: NodeShutdown,
-        env: Environment,
-        recorder: EventRecorder,
-        now_ns: int,
-        out: Outbox,
+        turn: Turn,
     ) -> None:
         """Kill the pods whose turn it is in a shutdown."""
-        turn = Turn(self._node, env, recorder, now_ns, out)
-        syncer = self._syncer_for(env)
-        while shutdown.is_due(self._workers, now_ns):
-            for worker, killed in shutdown.next_group(self._workers, now_ns, out):
+        syncer = self._syncer_for(turn.env)
+        while shutdown.is_due(self._workers, turn.now_ns):
+            for worker, killed in shutdown.next_group(self._workers, turn.now_ns, turn.out):
                 syncer.kill_pod(worker, killed, turn)
         self._send_statuses(syncer, turn)
 
@@ -436,11 +416,9 @@ class SyncLoop:
         ):
             syncer.sync(worker, turn)
 
-    def watch_usage(
-        self, env: Environment, recorder: EventRecorder, now_ns: int, out: Outbox
-    ) -> None:
+    def watch_usage(self, turn: Turn) -> None:
         """Watch a node that may come under pressure without any pod."""
-        self._watch_usage(self._syncer_for(env), Turn(self._node, env, recorder, now_ns, out))
+        self._watch_usage(self._syncer_for(turn.env), turn)
 
     @property
     def pressures(self) -> tuple[str, ...]:
@@ -505,17 +483,8 @@ class SyncLoop:
             pod = self._api_pod(uid)
             if pod is None and worker is not None and isinstance(worker.pod, StaticPod):
                 continue  # sent when it has a mirror
-            may_run = worker is not None and self._may_run(worker, syncer, turn.env)
+            may_run = worker is not None and syncer.may_run(worker, turn.env)
             syncer.statuses.send(uid, pod, light=turn.env.light, may_run=may_run, out=turn.out)
-
-    def _may_run(self, worker: PodWorker, syncer: PodSyncer, env: Environment) -> bool:
-        """Tell whether containers of a pod might still run. Source: CouldHaveRunningContainers."""
-        if worker.state >= WorkerState.TERMINATED:
-            return False
-        if not env.light:
-            return True
-        sandbox = syncer.runtime.sandbox(worker.pod.uid)
-        return sandbox is not None and sandbox.is_running()
 
     def _drop_if_done(self, worker: PodWorker, syncer: PodSyncer, turn: Turn) -> None:
         if self.statics is not None and is_over(worker):
@@ -524,8 +493,3 @@ class SyncLoop:
             syncer.statuses.forget(worker.pod.uid)  # as HandlePodCleanups
             self.admission.forget(worker.pod.uid)
             self._workers.pop(worker.pod.uid, None)
-
-
-def fallback_cidr(node: int) -> str:
-    """Return a range of pod addresses for a node that was given none."""
-    return f"10.{node >> 8 & 0xFF}.{node & 0xFF}.0/24"
