@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from fleet.effects import NodeId, SetTimer, Timer
 from fleet.kubelet.pod_actions import KillReason, is_sidecar
+from fleet.kubelet.pod_phase import TERMINAL_PHASES
 from fleet.kubelet.probe_worker import (
     NEVER,
     ProbeResult,
@@ -201,7 +202,7 @@ class ProbeManager:
         probes.armed_ns = NEVER
         for worker in probes.workers:
             if worker.due_ns <= turn.now_ns:
-                view = _view(_status_of(status, worker.spec.name))
+                view = _view_of(status, worker.spec.name)
                 updates += self._end_attempt(worker, pod, view, status.pod_ip, turn)
         self._plan(pod, probes, status, turn)
         return updates
@@ -251,7 +252,7 @@ class ProbeManager:
         """Find the next tick of each worker that matters, and set the timer for the earliest."""
         due_ns = NEVER
         for worker in probes.workers:
-            worker.plan(pod.uid, _view(_status_of(status, worker.spec.name)), turn)
+            worker.plan(pod.uid, _view_of(status, worker.spec.name), turn)
             due_ns = min(due_ns, worker.due_ns)
         if due_ns != probes.armed_ns:
             probes.armed_ns = due_ns
@@ -356,8 +357,13 @@ def _status_of(status: PodStatus, name: str) -> ContainerStatus | None:
     return None
 
 
-def _view(status: ContainerStatus | None) -> View | None:
-    """Return what a worker reads of a container, None unless it runs."""
-    if status is None or not isinstance(status.state, RunningState):
+def _view_of(status: PodStatus, name: str) -> View | None:
+    """Return what a worker reads of a container: None unless it runs, in a pod that goes on."""
+    found = _status_of(status, name)
+    if (
+        found is None
+        or not isinstance(found.state, RunningState)
+        or status.phase in TERMINAL_PHASES
+    ):
         return None
-    return View(status.container_id, status.state.started_s, status.started)
+    return View(found.container_id, found.state.started_s, found.started)

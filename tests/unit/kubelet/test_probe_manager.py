@@ -354,6 +354,16 @@ def test_a_pod_that_does_not_tolerate_the_emulator_is_never_ready() -> None:
     assert world.condition("Ready").reason == "EmulatedNodeNotTolerated"
 
 
+def test_a_pod_that_was_ended_is_not_probed_any_more() -> None:
+    bench = Bench(ProbeKind.READINESS, HTTP, "Failure", light=False)
+    bench.begin()
+    bench.run(15)
+    bench.status = bench.status._replace(phase="Failed")
+    bench.manager.on_status(bench.pod, bench.status, bench.turn())
+    bench._take()
+    assert bench.run(60).events == [0, 10]
+
+
 def test_nothing_is_left_of_a_deleted_pod() -> None:
     for light in (False, True):
         world = later(light=light)
