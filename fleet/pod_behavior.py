@@ -244,7 +244,19 @@ def select_behavior(
     notes = dict(annotations)
     if not any(key.partition(".")[0] in _OPTIONS for key in _without_prefix(notes)):
         return chosen
-    return _overridden(chosen, notes)
+    if not isinstance(annotations, tuple):
+        return _overridden(chosen, notes)
+    known = _annotated_behaviors.get(annotations)
+    if known is None or known[0] is not chosen:
+        if len(_annotated_behaviors) >= ANNOTATED_MAX:
+            _annotated_behaviors.clear()
+        known = _annotated_behaviors[annotations] = chosen, _overridden(chosen, notes)
+    return known[1]
+
+
+ANNOTATED_MAX = 1024
+_annotated_behaviors: dict[Labels, tuple[PodBehavior, PodBehavior]] = {}
+"""What annotations made of which behaviour: it is asked for at each step of a pod."""
 
 
 def _without_prefix(notes: Mapping[str, str]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from fleet.quantity import NANO, Quantity, parse_quantity
 from fleet.schema import DurationNs, QuantityField, Spec
 
 NEVER = 1 << 62
-PIECES_MAX = 512
+PIECES_MAX = 64
 """How many linear pieces one search looks at; then it says where to look on."""
 POINTS_MAX = 1000
 
@@ -102,48 +102,39 @@ def sum_at(terms: Sequence[Term], base: int, now_ns: int) -> int:
     return base + sum(curve.at(now_ns - start_ns) for curve, start_ns in terms)
 
 
-def next_crossing(
-    terms: Sequence[Term], base: int, limit: int, now_ns: int, *, above: bool = True
-) -> int:
+def next_crossing(terms: Sequence[Term], base: int, limit: int, now_ns: int) -> int:
     """Return the first instant from `now_ns` on at which the sum is above a limit, NEVER if none.
 
-    With `above` False: at which it is not above. After `PIECES_MAX` pieces the search ends early
-    with the instant from which to search on.
+    After `PIECES_MAX` pieces the search ends early with the instant from which to search on.
     """
-    moving = [(curve, start_ns) for curve, start_ns in terms if not curve.is_constant]
-    base += sum(curve.points[0][1] for curve, _ in terms if curve.is_constant)
+    ceiling = base
+    moving = []
+    for curve, start_ns in terms:
+        ceiling += curve.ceiling()
+        if curve.is_constant:
+            base += curve.points[0][1]
+        else:
+            moving.append((curve, start_ns))
+    if ceiling <= limit:
+        return NEVER
     for _ in range(PIECES_MAX):
         total = sum_at(moving, base, now_ns)
-        if (total > limit) is above:
+        if total > limit:
             return now_ns
-        length_ns = NEVER
-        for curve, start_ns in moving:
-            lasts_ns, _ = curve.piece(now_ns - start_ns)
-            length_ns = min(length_ns, lasts_ns)
+        pieces = [curve.piece(now_ns - start_ns) for curve, start_ns in moving]
+        length_ns = min((lasts_ns for lasts_ns, _ in pieces), default=NEVER)
         if length_ns == NEVER:
             return NEVER
-        last = base + sum(_left(curve, start_ns, now_ns, length_ns) for curve, start_ns in moving)
-        if (last > limit) is above:
-            within_ns = _first_beyond(total, last, limit, length_ns, above=above)
+        last = base  # at the end of the stretch, before a jump there
+        for (curve, start_ns), (lasts_ns, amount) in zip(moving, pieces, strict=True):
+            ends = lasts_ns == length_ns
+            last += amount if ends else curve.at(now_ns + length_ns - start_ns)
+        if last > limit:
+            within_ns = -(-(limit + 1 - total) * length_ns // (last - total))
             if within_ns < length_ns:  # at the end itself a jump may undo it
                 return now_ns + within_ns
         now_ns += length_ns
     return now_ns
-
-
-def _left(curve: Curve, start_ns: int, now_ns: int, length_ns: int) -> int:
-    """Return the amount at the end of a stretch within one piece, before a jump there."""
-    t_ns = now_ns - start_ns
-    lasts_ns, last = curve.piece(t_ns)
-    if lasts_ns == length_ns:
-        return last
-    return curve.at(t_ns + length_ns)
-
-
-def _first_beyond(first: int, last: int, limit: int, length_ns: int, *, above: bool) -> int:
-    """Return where the line from first to last passes the limit, rounded up to be beyond it."""
-    wanted = limit + 1 - first if above else limit - first
-    return min(-(-abs(wanted) * length_ns // abs(last - first)), length_ns)
 
 
 class CurveSpec(Spec):

@@ -10,6 +10,7 @@ Differs: the kernel's memory notifications are off, as by default.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
@@ -229,24 +230,41 @@ def _local_storage_evictions(pods: Sequence[Ranked]) -> Iterator[Eviction]:
 
 def _next_met_ns(model: NodeModel, terms: NodeTerms, now_ns: int) -> int:
     """Return the first instant at which any threshold is met."""
-    capacity = node_capacity(model)
     sums = {
-        "memory.available": (terms.memory, 0, capacity.memory),
-        "allocatableMemory.available": (terms.pods_memory, 0, model.pods_memory_bytes),
-        "nodefs.available": (terms.disk, terms.disk_base, capacity.disk),
-        "imagefs.available": (terms.disk, terms.disk_base, capacity.disk),
-        "nodefs.inodesFree": (terms.inodes, 0, capacity.inodes),
-        "imagefs.inodesFree": (terms.inodes, 0, capacity.inodes),
-        "pid.available": (terms.pids, terms.pids_base, model.pids_max),
+        "memory.available": (terms.memory, 0),
+        "allocatableMemory.available": (terms.pods_memory, 0),
+        "available": (terms.disk, terms.disk_base),
+        "inodesFree": (terms.inodes, 0),
+        "pid.available": (terms.pids, terms.pids_base),
     }
     found = NEVER
-    for threshold in thresholds_of(model):
-        curves, base, total = sums[threshold.signal]
-        limit = total - threshold_amount(threshold, total)
-        if limit >= total:
-            continue  # nothing can be below it
+    for name, limit in _first_limits(model).items():
+        curves, base = sums[name]
         found = min(found, next_crossing(curves, base, limit, now_ns))
     return found
+
+
+@lru_cache(maxsize=256)
+def _first_limits(model: NodeModel) -> dict[str, int]:
+    """Return, for each amount that is measured, above which usage the first threshold is met.
+
+    Signals of nodefs and imagefs are about the one disk.
+    """
+    capacity = node_capacity(model)
+    totals = {
+        "memory.available": capacity.memory,
+        "allocatableMemory.available": model.pods_memory_bytes,
+        "available": capacity.disk,
+        "inodesFree": capacity.inodes,
+        "pid.available": model.pids_max,
+    }
+    limits: dict[str, int] = {}
+    for threshold in thresholds_of(model):
+        name = threshold.signal.removeprefix("nodefs.").removeprefix("imagefs.")
+        amount = threshold_amount(threshold, totals[name])
+        if amount:
+            limits[name] = min(limits.get(name, totals[name]), totals[name] - amount)
+    return limits
 
 
 def _over_limit_ns(terms: PodTerms, now_ns: int) -> int:

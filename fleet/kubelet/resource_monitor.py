@@ -159,6 +159,7 @@ class ResourceMonitor:
         "_node",
         "_oom_ns",
         "_pass_ns",
+        "_shape",
         "_started_ns",
         "evictions",
     )
@@ -170,6 +171,7 @@ class ResourceMonitor:
         self._due_ns = 0  # the timer that counts
         self._pass_ns = NEVER
         self._oom_ns = NEVER
+        self._shape = 0  # of the pods that the timer was set for
         self._is_always_needed = is_always_needed(model)
         self.evictions = EvictionManager(started_ns)
 
@@ -189,7 +191,24 @@ class ResourceMonitor:
             _is_finished(workers.get(PodUid(uid))) for uid in self.evictions.evicted
         ):
             self.evictions.on_cleaned_up(turn.now_ns)
-        self._plan(workers, syncer, turn)
+            self._shape = 0
+        shape = self._shape_of(syncer, turn)
+        if shape != self._shape:
+            self._plan(workers, syncer, turn)
+
+    def on_usage_changed(self, workers: Workers, syncer: PodSyncer, turn: Turn) -> None:
+        """Look at the pods again, though the same containers run."""
+        self._shape = 0
+        self.on_change(workers, syncer, turn)
+
+    def _shape_of(self, syncer: PodSyncer, turn: Turn) -> int:
+        """Return what a plan depends on, the curves apart: the containers and the images."""
+        states = [
+            (container.id, container.state)
+            for _, sandbox in syncer.runtime
+            for container in sandbox.containers
+        ]
+        return hash((turn.env.images.used_bytes(self._node), *states))
 
     def on_timer(self, workers: Workers, syncer: PodSyncer, turn: Turn) -> None:
         """Do what is due."""
@@ -218,6 +237,7 @@ class ResourceMonitor:
     def _plan(self, workers: Workers, syncer: PodSyncer, turn: Turn) -> None:
         """Set the timer of the next instant that matters."""
         model = turn.env.model
+        self._shape = self._shape_of(syncer, turn)
         pods = _terms(workers, syncer, turn)
         found = tuple(pods.values())
         terms = self._node_terms(found, turn)

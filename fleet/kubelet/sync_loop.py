@@ -46,6 +46,8 @@ from fleet.runtime import image_name
 from fleet.static_objects import StaticPod
 
 HOSTNAME_LABEL = "kubernetes.io/hostname"
+RUNTIME_TIMERS = frozenset((Timer.POD_SYNC, Timer.RUNTIME))
+"""What containers start and end at."""
 STARTED_PHASES = frozenset(("Running", "Succeeded"))
 
 
@@ -145,7 +147,7 @@ class SyncLoop:
                     syncer.on_volumes(worker, turn)
                 syncer.volumes.on_timer(worker.pod, env, now_ns, out)
             self._drop_if_done(worker, syncer, turn)
-            if timer is not Timer.VOLUMES and (
+            if timer in RUNTIME_TIMERS and (
                 self.monitor is not None or images_need_monitor(env, self._node)
             ):
                 self._watch_usage(syncer, turn)
@@ -430,13 +432,14 @@ class SyncLoop:
         behavior = turn.behavior(worker.pod)
         if self.monitor is not None or declares_usage(worker.pod, behavior):
             follow_usage(worker, behavior, syncer, turn)
-            self._watch_usage(syncer, turn)
+            self._watch_usage(syncer, turn).on_usage_changed(self._workers, syncer, turn)
 
-    def _watch_usage(self, syncer: PodSyncer, turn: Turn) -> None:
+    def _watch_usage(self, syncer: PodSyncer, turn: Turn) -> ResourceMonitor:
         if self.monitor is None:
             model = turn.env.model
             self.monitor = ResourceMonitor(self._node, self.name, self.started_ns, model)
         self.monitor.on_change(self._workers, syncer, turn)
+        return self.monitor
 
     def _on_eviction_timer(self, syncer: PodSyncer, turn: Turn) -> None:
         if self.monitor is not None:
