@@ -14,7 +14,8 @@ import enum
 from typing import Protocol
 
 from fleet.clock import NS_PER_S, Draws
-from fleet.effects import NodeId
+from fleet.effects import NodeId, Outbox
+from fleet.kubelet.allocation_manager import AllocationManager
 from fleet.kubelet.events import Reason
 from fleet.kubelet.image_manager import Ensured, ImageManager, Wanted
 from fleet.kubelet.kuberuntime_container import (
@@ -50,7 +51,7 @@ NO_PULL_SECRETS = (
 class Objects(Protocol):
     """Where the ConfigMaps and Secrets of pods are looked up: the volume manager."""
 
-    def missing(self, pod: Pod, spec: ContainerSpec) -> str:
+    def missing(self, pod: Pod, spec: ContainerSpec, now_ns: int, out: Outbox) -> str:
         """Say what the environment of a container lacks, "" for nothing."""
         ...
 
@@ -73,7 +74,7 @@ class KubeRuntimeManager:
     `objects` is asked for what the environment of a container, and a pull, need.
     """
 
-    __slots__ = ("_back_off", "_objects", "images", "probes", "runtime")
+    __slots__ = ("_back_off", "allocations", "_objects", "images", "probes", "runtime")
 
     def __init__(
         self,
@@ -87,6 +88,7 @@ class KubeRuntimeManager:
         self._objects = objects
         self.images = ImageManager(node)
         self.probes: ProbeResults | None = None
+        self.allocations: AllocationManager | None = None  # since the first resize
         self.runtime = Runtime(node, host_ip, pod_cidr, draws)
 
     def sync_pod(self, worker: PodWorker, turn: Turn, *, restart_all: bool = False) -> Progress:
@@ -161,11 +163,35 @@ class KubeRuntimeManager:
             worker.stage = Stage.STOP
             self.kill_pod(worker, sandbox, turn)
             return Progress.WAIT
-        worker.plan = actions.start
         missing = self._missing_secrets(pod, turn)
         if missing:
             turn.event(pod, Reason.FAILED_PULL_SECRET, NO_PULL_SECRETS % ", ".join(missing))
-        return self._kill_next(worker, Kills(actions.kill), turn)
+        resize = self._resize(worker, sandbox, turn)
+        killed = {kill.name for kill in actions.kill}
+        again = tuple(kill for kill in resize if kill.name not in killed)
+        start = tuple(found for kill in again if (found := pod.find(kill.name)) is not None)
+        worker.plan = (*actions.start, *start)
+        return self._kill_next(worker, Kills((*actions.kill, *again)), turn)
+
+    def _resize(self, worker: PodWorker, sandbox: Sandbox, turn: Turn) -> tuple[ContainerKill, ...]:
+        """Give containers that run their new resources; return those that must start anew.
+
+        Source: doPodResizeAction. The next sync sees that it is done.
+        """
+        if self.allocations is None:
+            return ()
+        pod = worker.pod
+        resize = self.allocations.actions(pod, sandbox)
+        for name in resize.update:
+            error = turn.behavior(pod).container(name).life.resize_error
+            if error:
+                self.allocations.fail(pod, error, turn)
+                worker.fail()
+            else:
+                self.allocations.actuate(pod.uid, name)
+                worker.had_actions = True
+                worker.pending = True
+        return resize.kill
 
     def _kill_next(self, worker: PodWorker, kills: Kills, turn: Turn) -> Progress:
         """Kill the next container that shall not run, else go on with those to start."""
@@ -291,7 +317,7 @@ class KubeRuntimeManager:
         pod = worker.pod
         spec = worker.plan[0]
         behavior = turn.behavior(pod)
-        error = "" if turn.env.light else self._objects.missing(pod, spec)
+        error = "" if turn.env.light else self._objects.missing(pod, spec, turn.now_ns, turn.out)
         if error:
             self._fail_first(worker, StartFailure(CONFIG_ERROR, error), turn)
             return False
@@ -302,6 +328,8 @@ class KubeRuntimeManager:
         worker.plan = worker.plan[1:]
         container = self.runtime.start_container(pod, spec, behavior, turn.now_ns, turn.wall_s)
         worker.had_actions = True
+        if self.allocations is not None:
+            self.allocations.actuate(pod.uid, spec.name)
         texts = texts_of(turn.env.model.kubelet_version)
         turn.event(pod, Reason.CREATED, texts.created.replace("%s", spec.name), spec)
         turn.event(pod, Reason.STARTED, texts.started.replace("%s", spec.name), spec)

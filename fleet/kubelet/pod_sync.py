@@ -14,6 +14,7 @@ Differs: in `light` there are no volumes and no first status, and the relist is 
 from fleet.clock import NS_PER_S, Draws
 from fleet.effects import Milestone, NodeId, Report, SetTimer, Timer
 from fleet.kubelet.active_deadline import deadline_ns, is_past_deadline
+from fleet.kubelet.allocation_manager import AllocationManager, Check, has_other_resources
 from fleet.kubelet.dra import FAILED as PREPARE_FAILED
 from fleet.kubelet.dra import FAILED_TEXT as PREPARE_TEXT
 from fleet.kubelet.dra import DRAManager, Prepared
@@ -50,7 +51,7 @@ from fleet.kubelet.volume_manager import (
     VolumeManager,
     mount_seen_ns,
 )
-from fleet.objects import PodStatus
+from fleet.objects import Pod, PodStatus
 from fleet.probe_behavior import ProbeKind
 from fleet.runtime import NEVER
 
@@ -231,9 +232,19 @@ class PodSyncer(StatusGenerator):
             if needs_sync and worker.state is WorkerState.SYNC:
                 self.sync(worker, turn)
 
+    def take_version(self, worker: PodWorker, pod: Pod, check: Check, turn: Turn) -> Pod:
+        """Return a new version of a pod with the resources that it is given."""
+        if self.allocations is None:
+            if not has_other_resources(worker.pod, pod):
+                return pod
+            self.allocations = self.kuberuntime.allocations = AllocationManager(self._node)
+        return self.allocations.take(worker, pod, check, turn)
+
     def _sync_pod(self, worker: PodWorker, turn: Turn) -> None:
         pod = worker.pod
         light = turn.env.light
+        if self.allocations is not None:
+            self.allocations.look(pod, self.runtime.sandbox(pod.uid), turn)
         status = self.generate(worker, turn)
         if status.phase in TERMINAL_PHASES:
             if not light:
@@ -259,7 +270,7 @@ class PodSyncer(StatusGenerator):
             return
         if not worker.registered:
             worker.registered = True
-            self.volumes.register_pod(pod, turn.out)
+            self.volumes.register_pod(pod, turn.now_ns, turn.out)
         if pod.volumes and not worker.volumes_ready:
             worker.stage = Stage.MOUNT
             worker.last_sync_ns = turn.now_ns  # since when the volumes are waited for
@@ -434,6 +445,8 @@ class PodSyncer(StatusGenerator):
         release_images(self._node, pod, turn.env, turn.now_ns)
         self.kuberuntime.forget(pod.uid)
         self.pleg.forget(pod.uid)
+        if self.allocations is not None:
+            self.allocations.forget(pod.uid)
         if self.dra is not None:
             self.dra.forget(pod.uid)
 

@@ -113,17 +113,17 @@ class VolumeManager:
         self._mounts: dict[PodUid, _Mount] = {}
         self._refresh: dict[PodUid, int] = {}  # when a pod's tokens are renewed
         self.node_name = node_name
-        self.objects = ObjectManager(node)
+        self.objects = ObjectManager(node, draws)
         self.claims: ClaimVolumes | None = None  # made for the first pod that has one
 
-    def register_pod(self, pod: Pod, out: Outbox) -> None:
+    def register_pod(self, pod: Pod, now_ns: int, out: Outbox) -> None:
         """Watch what a pod refers to."""
-        self.objects.register_pod(pod, out)
+        self.objects.register_pod(pod, out, now_ns)
 
-    def update_pod(self, old: Pod, new: Pod, out: Outbox) -> None:
+    def update_pod(self, old: Pod, new: Pod, now_ns: int, out: Outbox) -> None:
         """Follow a change of what a pod refers to: an ephemeral container may add some."""
         if old.ephemeral_containers != new.ephemeral_containers:
-            self.objects.register_pod(new, out)
+            self.objects.register_pod(new, out, now_ns)
             self.objects.unregister_pod(old, out)
 
     def unregister_pod(self, pod: Pod, out: Outbox) -> None:
@@ -372,6 +372,7 @@ class VolumeManager:
             del self._refresh[pod.uid]
             for spec in pod.volumes:
                 self._request_tokens(pod, spec, out)
+        self.objects.on_timer(now_ns, out)
         claims = self.claims
         if claims is not None and claims.is_resync_due(pod.uid, now_ns):
             claims.reprocess(pod, out)
@@ -382,9 +383,9 @@ class VolumeManager:
         """Return whether a Secret that a pod refers to can be read. Source: GetSecret."""
         return self.objects.exists(WatchKind.SECRET, pod.namespace, name)
 
-    def missing(self, pod: Pod, spec: ContainerSpec) -> str:
+    def missing(self, pod: Pod, spec: ContainerSpec, now_ns: int, out: Outbox) -> str:
         """Return why the environment of a container cannot be built, "" when it can."""
-        return self.objects.missing(pod, spec.env_sources)
+        return self.objects.missing(pod, spec.env_sources, now_ns, out)
 
     def _request_tokens(self, pod: Pod, spec: VolumeSpec, out: Outbox) -> int:
         for token in spec.tokens:

@@ -257,6 +257,33 @@ def test_an_immutable_object_is_watched_until_it_was_read() -> None:
     assert sim.server.open_watches == watches
 
 
+def test_a_watch_for_environments_alone_is_stopped_when_idle() -> None:
+    sim = started()
+    sim.server.create(("secrets", "default", "s"), {"data": {"a": "YQ=="}})
+    before = sim.server.open_watches + 1  # kube-root-ca.crt, which a volume shows
+    source = {"secretKeyRef": {"name": "s", "key": "a"}}
+    mount = {"name": "kube-api-access-9zkmg", "mountPath": "/var/run"}
+    container: dict[str, object] = {"name": "c", "image": "nginx:1", "volumeMounts": [mount]}
+    container["env"] = [{"name": "A", "valueFrom": source}]
+    sim.create_pod("web", containers=[container])
+    sim.run_for(seconds=5)
+    assert sim.phase("web") == "Running"
+    assert sim.server.open_watches == before + 1
+    sim.run_for(seconds=300)
+    assert sim.server.open_watches == before + 1  # not idle for 5 minutes at a full minute
+    sim.run_for(seconds=60)
+    assert sim.server.open_watches == before
+    again = {**container, "image": "nginx:2"}
+    sim.create_pod("next", containers=[again])
+    sim.run_for(seconds=5)
+    assert sim.phase("next") == "Running"
+    assert sim.server.open_watches == before + 1
+    for name in ("web", "next"):
+        sim.server.delete_pod(name, grace_s=1)
+    sim.run_for(seconds=20)
+    assert sim.server.open_watches == before - 1
+
+
 def test_drivers_are_published_like_plug_ins() -> None:
     sim = started()
     driver = {"name": DRIVER, "nodeID": "n-0", "topologyKeys": None, "allocatable": {"count": 8}}

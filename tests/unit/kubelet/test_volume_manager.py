@@ -40,7 +40,7 @@ PLAIN = make_pod(volumes=(VolumeSpec("cfg", "configMap", (ObjectSource("cfg"),),
 def manager(pod: Pod) -> VolumeManager:
     volumes = VolumeManager(NODE, Draws(3))
     out: Outbox = []
-    volumes.register_pod(pod, out)
+    volumes.register_pod(pod, 0, out)
     volumes.begin(pod, 0, out)
     return volumes
 
@@ -76,8 +76,8 @@ def test_pods_share_a_watch_until_the_last_is_gone() -> None:
     volumes = VolumeManager(NODE, Draws(3))
     one, two = make_pod(uid="1"), make_pod(uid="2")
     out: Outbox = []
-    volumes.register_pod(one, out)
-    volumes.register_pod(two, out)
+    volumes.register_pod(one, 0, out)
+    volumes.register_pod(two, 0, out)
     assert out == [StartWatch(NODE, CM, "default", ROOT_CA)]
     out.clear()
     volumes.unregister_pod(one, out)
@@ -91,9 +91,11 @@ def test_an_ephemeral_container_may_add_a_reference() -> None:
     source = EnvSource("Secret", "s", optional=False)
     new = replaced(PLAIN, ephemeral_containers=(container("e", env_sources=(source,)),))
     out: Outbox = []
-    volumes.update_pod(PLAIN, new, out)
-    volumes.update_pod(new, new, out)
-    assert out == [StartWatch(NODE, SECRET, "default", "s")]
+    volumes.update_pod(PLAIN, new, 0, out)
+    volumes.update_pod(new, new, 0, out)
+    assert [each for each in out if not isinstance(each, SetTimer)] == [
+        StartWatch(NODE, SECRET, "default", "s")
+    ]
 
 
 def test_the_first_attempt_comes_with_the_loops() -> None:
@@ -239,9 +241,9 @@ def test_the_environment_of_a_container(optional: bool) -> None:  # noqa: FBT001
     volumes = manager(PLAIN)
     tell(volumes, EventType.SYNCED)
     wanted = "" if optional else 'configmap "cfg" not found'
-    assert volumes.missing(PLAIN, spec) == wanted
+    assert volumes.missing(PLAIN, spec, 0, []) == wanted
     tell(volumes, EventType.ADDED)
-    assert volumes.missing(PLAIN, spec) == ""
+    assert volumes.missing(PLAIN, spec, 0, []) == ""
 
 
 def test_events_of_objects_that_nobody_refers_to_are_ignored() -> None:
