@@ -103,9 +103,9 @@ class ProbeManager:
             probes.annotations = pod.annotations
             behavior = turn.behavior(pod)
             for worker in probes.workers:
-                worker.skip_to(pod.uid, turn.now_ns, turn)
                 declared = behavior.container(worker.spec.name).probes[worker.kind]
-                worker.behavior = behavior_of(worker.spec, worker.probe, declared)
+                found = behavior_of(worker.spec, worker.probe, declared)
+                worker.follow(pod.uid, found, turn)
             self._plan(pod, probes, status, turn)
 
     def stop_liveness_and_startup(self, pod: Pod) -> None:

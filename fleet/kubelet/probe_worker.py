@@ -165,7 +165,8 @@ class ProbeWorker:
         now_ns = turn.now_ns
         is_same = view is not None and view.container_id == self.container_id
         if is_same:
-            if self.is_under_way(now_ns):
+            is_planned = self.is_live and self.due_ns != NEVER and not self.triggered
+            if self.is_under_way(now_ns) or (is_planned and self.can_probe(view)):
                 return
             self.skip_to(uid, now_ns - 1, turn)
         self.seen_ns = max(self.seen_ns, now_ns - 1)
@@ -183,6 +184,14 @@ class ProbeWorker:
             self.seen_ns = now_ns - 1
         found = self.look(uid, NEVER, turn)
         self.tick_ns, self.due_ns = found.tick_ns, found.due_ns
+
+    def follow(self, uid: PodUid, behavior: ProbeBehavior, turn: Turn) -> None:
+        """Find what another behaviour says from now on; `plan` is to be called."""
+        if behavior != self.behavior:
+            self.skip_to(uid, turn.now_ns, turn)
+            self.behavior = behavior
+            if not self.is_under_way(turn.now_ns):
+                self.due_ns = NEVER
 
     def skip_to(self, uid: PodUid, limit_ns: int, turn: Turn) -> None:
         """Count the ticks up to an instant, none of which matters."""
