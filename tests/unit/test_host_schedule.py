@@ -1,6 +1,5 @@
 """What profiles say about outages, shutdown and static pods: accepted, compiled, refused."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -90,9 +89,10 @@ def test_what_makes_no_sense_is_refused(spec: dict[str, object], text: str) -> N
 
 def test_the_examples_of_the_documentation_are_accepted() -> None:
     text = DOCUMENT.read_text()
-    section = text.partition("**Static pods.**")[2].partition("`EventedPLEG: true`")[0]
-    examples = re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
-    assert len(examples) == 3
+    examples = [
+        text.partition(heading)[2].partition("```yaml\n")[2].partition("```")[0]
+        for heading in ("**Static pods.**", "**runtime** says", "**shutdown** tells")
+    ]
     models = [compiled(**yaml.safe_load(each)["spec"]) for each in examples]
     assert models[0].static_pod_path == "./manifests"
     assert len(models[1].outages) == 3
