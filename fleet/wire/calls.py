@@ -26,7 +26,7 @@ from fleet.effects import (
 )
 from fleet.objects import NodeCondition, ObjectRef
 from fleet.volume_objects import ClaimTarget, CSINodeUpdate
-from fleet.wire.dynamic_resources import CLAIM, SLICES, resource_slice_json, slices_selector
+from fleet.wire.dynamic_resources import SLICES, claim_path, resource_slice_json, slices_selector
 from fleet.wire.encode_pod import pod_status_patch
 from fleet.wire.messages import ContentType, Request
 from fleet.wire.mirror_pods import create_mirror_pod, delete_mirror_pod
@@ -416,9 +416,8 @@ def _patch_event(call: ApiCall, caller: Caller) -> Request:
 
 
 def _delete_resource_slices(call: ApiCall, caller: Caller) -> Request:
-    """Build the deletion of all slices of a node, or of those of the driver that is named."""
     driver = call.payload.driver.encode() if isinstance(call.payload, ResourceSlices) else b""
-    path = b"%b?%b" % (SLICES, slices_selector(caller.name, driver))
+    path = SLICES + b"?" + slices_selector(caller.name, driver)
     return Request(DELETE, path, EMPTY_DELETE_BODY, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
 
 
@@ -426,8 +425,7 @@ def _create_resource_slice(call: ApiCall, caller: Caller) -> Request:
     slices = call.payload
     assert isinstance(slices, ResourceSlices), slices
     drivers = caller.template.model.dra_drivers
-    driver = next(each for each in drivers if each.driver == slices.driver)
-    body = resource_slice_json(caller.name.decode(), slices, driver)
+    body = resource_slice_json(caller.name.decode(), slices, drivers)
     return Request(POST, SLICES, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
 
 
@@ -435,8 +433,7 @@ def _get_resource_claim(call: ApiCall, caller: Caller) -> Request:
     del caller
     target = call.payload
     assert isinstance(target, PodTarget), target
-    path = CLAIM % (target.namespace.encode(), target.name.encode())
-    return Request(GET, path, timeout_ns=CALL_TIMEOUT_NS)
+    return Request(GET, claim_path(target), timeout_ns=CALL_TIMEOUT_NS)
 
 
 def _get_for_volume(call: ApiCall, caller: Caller) -> Request:

@@ -9,10 +9,15 @@ import orjson
 
 from fleet.admission_objects import ClaimDevice, ResourceClaimView, ResourceSliceView
 from fleet.device_behavior import DraDriver
-from fleet.effects import ResourceSlices
+from fleet.effects import PodTarget, ResourceSlices
 
 SLICES = b"/apis/resource.k8s.io/v1/resourceslices"
 CLAIM = b"/apis/resource.k8s.io/v1/namespaces/%b/resourceclaims/%b"
+
+
+def claim_path(target: PodTarget) -> bytes:
+    """Return the path of a ResourceClaim."""
+    return CLAIM % (target.namespace.encode(), target.name.encode())
 
 
 def slices_selector(node: bytes, driver: bytes = b"") -> bytes:
@@ -21,8 +26,9 @@ def slices_selector(node: bytes, driver: bytes = b"") -> bytes:
     return selector + b"%2Cspec.driver%3D" + driver if driver else selector
 
 
-def resource_slice_json(node: str, slices: ResourceSlices, driver: DraDriver) -> bytes:
+def resource_slice_json(node: str, slices: ResourceSlices, drivers: tuple[DraDriver, ...]) -> bytes:
     """Render the one slice that holds all devices of a driver on a node."""
+    driver = next(each for each in drivers if each.driver == slices.driver)
     owner = {
         "apiVersion": "v1",
         "kind": "Node",
