@@ -1,7 +1,8 @@
-"""The controller side of simulated CSI drivers: an external provisioner and an external attacher.
+"""The controller side of simulated CSI drivers: external provisioner, attacher and resizer.
 
     claim --delay--> PersistentVolume          VolumeAttachment --delay--> status.attached
     volume Released --delay--> deleted         being deleted --delay--> finalizer removed
+    claim asks for more --delay--> more
 
 It binds nothing: the PV controller does, by the claimRef. It never touches a kubelet: nodes come to
 know of an attachment through the attach-detach controller, as real ones do.
@@ -37,6 +38,7 @@ from fleet.csi_objects import (
     volume_of,
 )
 from fleet.errors import SetupError
+from fleet.quantity import parse_quantity
 from fleet.volume_behavior import CSIDriver
 
 USER_AGENT = f"fleet-csi-controller/{__version__}"
@@ -174,6 +176,7 @@ class CSIController:
             self._look_at_all()
         elif path == CLAIMS:
             self._begin("provision", key, self._wants_provision, self._provision)
+            self._begin("resize", key, self._wants_resize, self._resize)
         elif path == VOLUMES:
             self._begin("delete", key, self._wants_deletion, self._delete)
         else:
@@ -289,6 +292,45 @@ class CSIController:
         answer = await self._api.request("GET", f"/api/v1/nodes/{node}")
         labels = answer.body.get("metadata", {}).get("labels") or {}
         return {key: labels[key] for key in driver.topology_keys if key in labels}
+
+    def _wants_resize(self, key: str) -> bool:
+        claim = self._claims.get(key)
+        if claim is None or claim.get("status", {}).get("phase") != "Bound":
+            return False
+        volume = self._volumes.get(claim["spec"].get("volumeName", ""))
+        if volume is None or (volume["spec"].get("csi") or {}).get("driver") not in self._drivers:
+            return False
+        wanted = claim["spec"]["resources"]["requests"]["storage"]
+        actual = claim["status"].get("capacity", {}).get("storage", "0")
+        return parse_quantity(wanted).nano > parse_quantity(actual).nano
+
+    async def _resize(self, key: str) -> bool:
+        """Grow a volume; the driver needs nothing of the node for it.
+
+        Source: external-resizer/pkg/controller/controller.go, resizePVC, markPVCResizeFinished.
+        """
+        claim = self._claims[key]
+        name = claim["spec"]["volumeName"]
+        driver = self._drivers[self._volumes[name]["spec"]["csi"]["driver"]]
+        size = claim["spec"]["resources"]["requests"]["storage"]
+        text = f"External resizer is resizing volume {name}"
+        await self._event(claim, driver, "Normal", "Resizing", text)
+        await self._delay("resize", f"{key}/{size}", driver)
+        body: Json = {"spec": {"capacity": {"storage": size}}}
+        path = f"{VOLUMES}/{name}"
+        answer = await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+        if not answer.ok:
+            return False
+        amounts = {"capacity": {"storage": size}, "allocatedResources": {"storage": size}}
+        body = {"status": {**amounts, "allocatedResourceStatuses": None, "conditions": None}}
+        namespace, _, claim_name = key.partition("/")
+        path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim_name}/status"
+        answer = await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+        if answer.ok:
+            self._claims[key] = trimmed(answer.body)
+            text = "Resize volume succeeded"
+            await self._event(claim, driver, "Normal", "VolumeResizeSuccessful", text)
+        return answer.ok
 
     def _wants_deletion(self, key: str) -> bool:
         """Source: controller.go, shouldDelete; csi_handler.go, SyncNewOrUpdatedPersistentVolume."""

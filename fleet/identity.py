@@ -173,6 +173,7 @@ def storage_permissions() -> list[Permission]:
     writes = ("create", "patch", "delete")
     return [
         *(Permission(verb, "", "persistentvolumeclaims") for verb in watched),
+        Permission("patch", "", "persistentvolumeclaims", "status"),
         *(Permission(verb, "", "persistentvolumes") for verb in (*watched, *writes)),
         *(Permission(verb, storage, "volumeattachments") for verb in (*watched, "patch")),
         Permission("patch", storage, "volumeattachments", "status"),

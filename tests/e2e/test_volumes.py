@@ -95,12 +95,18 @@ def test_light_nodes_run_pods_with_claims_too(world: World) -> None:
         run.until_ready()
         source = {"name": "disk", "persistentVolumeClaim": {"claimName": "disk"}}
         world.apply(
-            storage_class("late", "WaitForFirstConsumer"),
+            storage_class("late", "WaitForFirstConsumer") | {"allowVolumeExpansion": True},
             claim("disk", "late"),
             pod("uses", "", source),
         )
         until_ready(world, "uses")
         bound = world.get("pvc", "disk")["spec"]["volumeName"]
+        more = '{"spec":{"resources":{"requests":{"storage":"2Gi"}}}}'
+        world.kubectl("patch", "pvc", "disk", "-p", more)
+        eventually(
+            lambda: world.get("pvc", "disk")["status"]["capacity"]["storage"] == "2Gi", "it grew"
+        )
+        assert world.get("pv", bound)["spec"]["capacity"]["storage"] == "2Gi"
         attached = world.get("volumeattachments")["items"]
         assert [each["spec"]["nodeName"] for each in attached] == ["lightvol-00000"]
         run.end()
