@@ -150,7 +150,8 @@ class VolumeSpec(NamedTuple):
     mounted: bool = True  # by a container; kubelets skip a volume that none mounts
     block: bool = False  # as volumeDevices
     host_path: str = ""
-    size_limit: str = ""  # of an emptyDir that is not in memory
+    size_limit: str = ""  # of an emptyDir
+    in_memory: bool = False
 
 
 class WaitingState(NamedTuple):

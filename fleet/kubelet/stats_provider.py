@@ -165,7 +165,7 @@ def _volume_terms(
 ) -> tuple[tuple[str, Curve, int], ...]:
     found = []
     for volume in pod.volumes:
-        if volume.kind == "emptyDir":
+        if volume.kind == "emptyDir" and not volume.in_memory:
             curve = volume_behavior(behavior.volumes, volume.name, pod.annotations).usage
             if curve is not None:
                 found.append((volume.name, curve, start_ns))

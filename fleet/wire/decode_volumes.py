@@ -76,13 +76,9 @@ def _volume(obj: dict[str, Any], *, mounted: bool, block: bool) -> VolumeSpec:
         mounted=mounted,
         block=block,
         host_path=source.get("path", "") if kind == "hostPath" else "",
-        size_limit=_size_limit(source) if kind == "emptyDir" else "",
+        size_limit=_intern(source.get("sizeLimit") or "") if kind == "emptyDir" else "",
+        in_memory=kind == "emptyDir" and source.get("medium") == "Memory",
     )
-
-
-def _size_limit(source: dict[str, Any]) -> str:
-    """Return the limit of an emptyDir on the disk; a file system in memory is as large as it is."""
-    return "" if source.get("medium") == "Memory" else _intern(source.get("sizeLimit") or "")
 
 
 def _source(ref: dict[str, Any], field: str) -> ObjectSource:
