@@ -118,7 +118,9 @@ kubeconfig_out = click.option(
 @click.option(
     "--on-master-quit", type=click.Choice(["exit", "hold"]), envvar="FLEET_ON_MASTER_QUIT"
 )
-@click.option("--processes", type=int, hidden=True)
+@click.option("--processes", type=int, help="Share the nodes among so many processes.")
+@click.option("--shard-stride", type=int, hidden=True)
+@click.option("--run-id", hidden=True)
 @plane_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def spawn(**given: object) -> int:

@@ -13,6 +13,7 @@ from fleet.errors import FleetError
 from fleet.load_workers import LoadWorker, find_loads, load_kubeconfig, remove_load
 from fleet.locust_master import DEFAULT_RATE, LOOPBACK, LocustMaster, MasterOptions
 from fleet.locust_worker import LocustLink
+from fleet.siblings import Siblings
 
 RESTART_S = 2.0
 
@@ -42,7 +43,7 @@ class DashboardRun:
             options = MasterOptions(
                 nodes=settings.nodes,
                 rate=settings.rate or DEFAULT_RATE,
-                workers=2 if self._loads else 1,
+                workers=settings.processes + bool(self._loads),
                 directory=directory,
                 web_port=settings.dashboard_port,
                 load=self._loads,
@@ -50,7 +51,23 @@ class DashboardRun:
             )
             self._master = LocustMaster(options)
 
-    async def run(self, stop: asyncio.Event, note: Note, *, leaves_nodes: bool) -> None:
+    async def start(self, note: Note) -> str:
+        """Start the master, if it is ours; return where workers find it."""
+        if self._master is None:
+            return self._settings.locust_master
+        await self._master.start()
+        note(f"dashboard: {self._master.url}")
+        await self._start_load(self._master.ports.master)
+        return f"{LOOPBACK}:{self._master.ports.master}"
+
+    async def run(
+        self,
+        stop: asyncio.Event,
+        note: Note,
+        siblings: Siblings | None,
+        *,
+        leaves_nodes: bool,
+    ) -> None:
         """Serve the dashboard until `stop` is set or the master ends us; then part in order.
 
         `leaves_nodes`: the nodes are not removed one by one, what comes after removes them all.
@@ -58,15 +75,12 @@ class DashboardRun:
         settings = self._settings
         host, port = settings.locust_address
         if self._master is not None:
-            await self._master.start()
             host, port = LOOPBACK, self._master.ports.master
-            note(f"dashboard: {self._master.url}")
-            await self._start_load(port)
         link = LocustLink(
             self.fleet,
             host=host,
             port=port,
-            shard=settings.shard or 0,
+            shard=(settings.shard or 0) * settings.processes,
             holds=self._master is not None or settings.on_master_quit == "hold",
             note=note,
         )
@@ -84,6 +98,8 @@ class DashboardRun:
             for task in (stopped, *work[2:]):
                 task.cancel()
             await self._stop_load()
+            if siblings is not None:  # their last figures are for the master's report
+                await siblings.stop()
             if self._master is not None:
                 await self._master.stop()
             for task in work:

@@ -21,7 +21,7 @@ from fleet.machine import LIGHT_CONNECTIONS
 from fleet.metrics import FleetCounts
 from fleet.objects import EventType, NodeView
 from fleet.reactor import Reactor
-from fleet.runs import PREFIX_LABEL, RUN_LABEL
+from fleet.runs import PREFIX_LABEL, RUN_LABEL, SHARD_LABEL
 from fleet.static_sources import StaticSource, run_static_sources
 from fleet.wire.calls import Caller, NodeTemplate
 from fleet.wire.transport import Endpoint, Transport
@@ -110,12 +110,15 @@ class Emulation:
         )
         self.reactor.on_observed = self.readiness.on_event
         self.driver = Driver(self.reactor, self._loop)
-        self._run_label = f"{RUN_LABEL}={run_id}"
+        self._own_label = f"{RUN_LABEL}={run_id}"
         self._labels = {
             RUN_LABEL: run_id,
             PREFIX_LABEL: settings.name_prefix,
             **({EXCLUDE_FROM_BALANCERS: ""} if is_shared else {}),
         }
+        if settings.shard is not None:
+            self._labels[SHARD_LABEL] = f"{settings.shard:04d}"
+            self._own_label += f",{SHARD_LABEL}={settings.shard:04d}"
         self._taint = fake_taint
         self.transport = self._transport(self._user_agent(mix.models[0]))
         self.observer = self._transport(f"fleet/{__version__} (observer)".encode())
@@ -157,7 +160,7 @@ class Emulation:
     def start(self) -> None:
         """Open the observer's watch and begin to turn."""
         self.observer.open_pool(OBSERVER_POOL)
-        self.reactor.watch_shared(WatchKind.NODE, self._run_label)
+        self.reactor.watch_shared(WatchKind.NODE, self._own_label)
         if self._is_light:
             self.reactor.watch_shared(WatchKind.PODS)
             for pool in range(LIGHT_CONNECTIONS):

@@ -42,14 +42,17 @@ class MasterOptions(NamedTuple):
     api_users: int = 0
 
 
-def master_command(options: MasterOptions) -> list[str]:
-    """Return the command of a master on loopback that starts its run by itself."""
+def master_command(options: MasterOptions, ports: Ports) -> list[str]:
+    """Return the command of a master on loopback that starts its run by itself.
+
+    One that comes back gets the ports that it had: workers and browsers know them.
+    """
     files = ",".join(str(each) for each in (LOCUSTFILE, *options.load))
     prefix = options.directory / "locust"
     return [
         *(sys.executable, "-m", "locust", "-f", files, "--master"),
-        *("--master-bind-host", LOOPBACK, "--master-bind-port", "0"),
-        *("--web-host", LOOPBACK, "--web-port", str(options.web_port)),
+        *("--master-bind-host", LOOPBACK, "--master-bind-port", str(ports.master)),
+        *("--web-host", LOOPBACK, "--web-port", str(ports.web or options.web_port)),
         *("--autostart", "--expect-workers", str(options.workers)),
         *("--users", str(options.nodes + options.api_users), "--fleet-nodes", str(options.nodes)),
         *("--spawn-rate", f"{options.rate:g}"),
@@ -74,7 +77,7 @@ class LocustMaster:
 
     async def start(self) -> None:
         """Start it and learn its ports. Raises SetupError with its last words."""
-        command: Sequence[str] = master_command(self.options)
+        command: Sequence[str] = master_command(self.options, self.ports)
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *bound_to_us(command),

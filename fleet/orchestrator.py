@@ -14,29 +14,21 @@ import logging
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
 
 from fleet.cleanup import clean_run, is_tenth
-from fleet.cluster import Cluster, ClusterSelection
+from fleet.cluster import Cluster
 from fleet.config import NodeMix, Settings, load_mix
 from fleet.controlplane import (
-    APISERVER,
-    CONTROLLER_MANAGER,
-    ETCD,
-    SCHEDULER,
     ComponentDeath,
-    ControlPlane,
-    ControlPlaneInfo,
-    ControlPlaneOptions,
-    attach,
 )
 from fleet.csi_controller import simulate_csi
 from fleet.daemonsets import FAKE_TAINT, NodeShape
-from fleet.display import Display
+from fleet.display import Display, LiveFigures
 from fleet.emulation import Emulation
 from fleet.errors import FleetError, SetupError
 from fleet.figures import Meter
@@ -47,13 +39,14 @@ from fleet.identity import (
     own_permissions,
     probe,
 )
-from fleet.kubeconfig_file import write_only_context
 from fleet.machine import check_memory, raise_descriptors
 from fleet.preflight import TargetFacts, confirm, inspect, shared_cluster_notice
 from fleet.report import RunDirectory, RunFigures, summary
 from fleet.run_id import new_run_id
 from fleet.runs import RunLease, adopt
+from fleet.siblings import Siblings, sibling_arguments
 from fleet.summary_text import summary_text
+from fleet.target import Target
 from fleet.user_command import run_command
 
 READY_STALLED_S = 180.0
@@ -92,22 +85,25 @@ class Orchestrator:
         display: Display | None = None,
         ask: Callable[[str], bool] | None = None,
     ) -> None:
+        self._whole = settings  # of all processes of the run
+        if settings.processes > 1:
+            settings = settings.share(0)
         self._settings = settings
+        self._siblings: Siblings | None = None
         self._display = display or Display()
         self._ask = ask  # None without a terminal
         self._mix: NodeMix = load_mix(settings.profiles, simulate_csi=settings.simulate_csi)
         self._mix.check_addresses(settings.node_index(settings.nodes))
-        self._run_id = new_run_id(time.time_ns(), os.getpid() ^ time.monotonic_ns())
+        seed = os.getpid() ^ time.monotonic_ns()
+        self._run_id = settings.run_id or new_run_id(time.time_ns(), seed)
         self._figures = RunFigures(
             run_id=self._run_id, fidelity=settings.fidelity, identity=settings.identity
         )
         self._stop = asyncio.Event()
         self._interrupts = 0
         self._task: asyncio.Task[Outcome] | None = None
-        self._local: ControlPlaneInfo | None = None
-        self._is_own_plane = False
+        self._target = Target(settings, self._display, self._on_death)
         self._has_begun = False
-        self._kubeconfig: Path | None = None
         self._run_directory = Path()
 
     async def run(self) -> Outcome:
@@ -116,7 +112,7 @@ class Orchestrator:
         settings = self._settings
         is_local = not settings.names_cluster
         raise_descriptors(settings.nodes, settings.fidelity, is_local=is_local)
-        check_memory(settings.nodes, settings.fidelity, is_local=is_local)
+        check_memory(self._whole.nodes, settings.fidelity, is_local=is_local)
         directory = RunDirectory(self._run_id, settings.run_dir)
         self._run_directory = directory.path
         loop = asyncio.get_running_loop()
@@ -124,7 +120,10 @@ class Orchestrator:
             loop.add_signal_handler(number, self._interrupt)
         self._display.start()
         try:
-            async with self._target() as selection, await Cluster.connect(selection) as cluster:
+            async with (
+                self._target.open() as selection,
+                await Cluster.connect(selection) as cluster,
+            ):
                 code = await self._run_on(cluster, directory)
         except FleetError:
             if not self._has_begun:
@@ -136,59 +135,13 @@ class Orchestrator:
                 loop.remove_signal_handler(number)
             directory.close()
         figures = self._figures
+        if self._siblings is not None:
+            figures = self._siblings.merged(figures)
+        if settings.run_id:
+            directory.keep_figures(figures)
         directory.finish(figures)
         exit_code = figures.exit_code() if code is None or figures.invalid_reasons else code
         return Outcome(figures, directory.path, int(exit_code), self._next_steps())
-
-    # ---- the target ----
-
-    @contextlib.asynccontextmanager
-    async def _target(self) -> AsyncIterator[ClusterSelection]:
-        """Yield the cluster that was named, else the local control plane, ours if none stands."""
-        settings = self._settings
-        if settings.names_cluster:
-            yield self._named()
-            return
-        standing = attach()
-        if standing is not None:
-            self._display.note(f"using the local control plane in {standing.directory}")
-            self._adopt_plane(standing)
-            yield ClusterSelection(kubeconfig=standing.token_kubeconfig)
-            return
-        self._is_own_plane = True
-        self._display.phase("starting a local control plane")
-        options = ControlPlaneOptions(
-            binaries=settings.controlplane_bin,
-            kubeconfig_out=settings.kubeconfig_out,
-            audit_log=settings.audit_log,
-            fsync=settings.fsync,
-            extra_flags={
-                ETCD: settings.etcd_flags,
-                APISERVER: settings.apiserver_flags,
-                SCHEDULER: settings.scheduler_flags,
-                CONTROLLER_MANAGER: settings.controller_manager_flags,
-            },
-        )
-        plane = ControlPlane(options, progress=self._display.note, on_death=self._on_death)
-        async with plane:
-            self._adopt_plane(plane.info)
-            yield ClusterSelection(kubeconfig=plane.info.token_kubeconfig)
-            self._display.phase("stopping the local control plane")
-
-    def _named(self) -> ClusterSelection:
-        settings = self._settings
-        return ClusterSelection(
-            kubeconfig=settings.kubeconfig,
-            context=settings.context or None,
-            in_cluster=settings.in_cluster,
-        )
-
-    def _adopt_plane(self, info: ControlPlaneInfo) -> None:
-        self._local = info
-        self._kubeconfig = info.kubeconfig
-        self._figures.etcd_fsync = info.etcd_fsync
-        for warning in info.warnings:
-            self._display.note(f"warning: {warning}")
 
     def _on_death(self, death: ComponentDeath) -> None:
         """End the run: a component of its control plane is gone, though nobody stopped it."""
@@ -202,6 +155,7 @@ class Orchestrator:
         """Run on a cluster that was reached; return the command's exit code, if there was one."""
         settings = self._settings
         self._figures.server_version = cluster.version.git_version
+        self._figures.etcd_fsync = self._target.etcd_fsync
         self._display.phase("checking the cluster")
         api = cluster.api("preflight")
         with_storage = any(model.csi_drivers for model in self._mix.models)
@@ -217,14 +171,14 @@ class Orchestrator:
         self._has_begun = True
         is_clean = False
         try:
-            self._write_kubeconfig(cluster, directory.path)
+            self._target.write_kubeconfig(cluster.context, directory.path)
             return await self._keep_nodes(cluster, identity, facts, lease, directory)
         finally:
             if lease.lost_to:
                 self._invalid(f"run {lease.lost_to} took the nodes over")
-            elif not self._is_own_plane and not settings.keep:
+            elif not self._target.is_own and not settings.keep:
                 is_clean = await self._clean_up(cluster)
-            if not self._is_own_plane and not lease.lost_to and (is_clean or settings.keep):
+            if not self._target.is_own and not lease.lost_to and (is_clean or settings.keep):
                 with contextlib.suppress(FleetError):
                     await lease.release()
 
@@ -289,7 +243,9 @@ class Orchestrator:
             is_shared=facts.is_shared,
             fake_taint=taint,
         )
-        meter = Meter(self._figures, emulation, self._local.pids if self._local else {})
+        meter = Meter(
+            self._figures, emulation, self._target.local.pids if self._target.local else {}
+        )
         background = [
             asyncio.create_task(self._sample(meter, directory)),
             asyncio.create_task(emulation.refresh_credentials()),
@@ -300,12 +256,15 @@ class Orchestrator:
         emulation.start()
         try:
             if settings.is_on_dashboard:
-                await self._serve_dashboard(emulation, cluster)
+                await self._serve_dashboard(emulation, cluster, facts)
                 return None
+            await self._start_siblings(self._whole, facts)
             return await self._ready_then_work(emulation, meter)
         finally:
-            self._display.update(meter.live())
+            self._display.update(self._live(meter))
             self._display.phase("draining")
+            if self._siblings is not None:
+                await self._siblings.stop()
             meter.figures()
             emulation.silence()
             for task in background:
@@ -326,9 +285,11 @@ class Orchestrator:
 
     async def _ready_then_work(self, emulation: Emulation, meter: Meter) -> int | None:
         settings = self._settings
-        self._display.phase(f"bringing {settings.nodes} nodes up")
-        if self._kubeconfig is not None:
-            self._display.hint(f"export KUBECONFIG={self._kubeconfig}", "Ctrl-C ends the run")
+        self._display.phase(f"bringing {self._whole.nodes} nodes up")
+        if self._target.kubeconfig is not None:
+            self._display.hint(
+                f"export KUBECONFIG={self._target.kubeconfig}", "Ctrl-C ends the run"
+            )
         await self._until_stopped(emulation.bring_up())
         await self._until_stopped(self._wait_ready(emulation))
         if self._stop.is_set():
@@ -341,9 +302,13 @@ class Orchestrator:
                 f"only {len(readiness.ready)} of {settings.nodes} nodes became Ready"
             ]
             return None
+        if self._siblings is not None:
+            others = self._siblings.wait_ready(self._whole.nodes - settings.nodes)
+            await self._until_stopped(others)
+            readiness.ready_at_ns = time.monotonic_ns()
         took_s = (readiness.ready_at_ns - emulation.started_ns) / 1e9
-        self._display.note(f"all {settings.nodes} nodes are Ready after {took_s:.1f} s")
-        self._display.update(meter.live())
+        self._display.note(f"all {self._whole.nodes} nodes are Ready after {took_s:.1f} s")
+        self._display.update(self._live(meter))
         self._display.phase("running")
         if settings.command:
             return await self._command()
@@ -353,15 +318,47 @@ class Orchestrator:
                 await asyncio.wait_for(self._stop.wait(), limit_s)
         return None
 
-    async def _serve_dashboard(self, emulation: Emulation, cluster: Cluster) -> None:
+    async def _serve_dashboard(
+        self, emulation: Emulation, cluster: Cluster, facts: TargetFacts
+    ) -> None:
         """Have as many nodes as the dashboard wants, until it or Ctrl-C ends the run."""
         from fleet.dashboard import DashboardRun  # noqa: PLC0415 - an extra, and 0.1 s
 
-        directory, kubeconfig = self._run_directory, self._kubeconfig
-        run = DashboardRun(emulation, cluster, self._settings, directory, kubeconfig)
+        directory, kubeconfig = self._run_directory, self._target.kubeconfig
+        run = DashboardRun(emulation, cluster, self._whole, directory, kubeconfig)
         self._display.phase("following the dashboard")
-        leaves_nodes = self._is_own_plane or self._settings.keep
-        await run.run(self._stop, self._display.note, leaves_nodes=leaves_nodes)
+        address = await run.start(self._display.note)
+        await self._start_siblings(
+            self._whole.model_copy(update={"locust_master": address, "dashboard": False}), facts
+        )
+        leaves_nodes = self._target.is_own or self._settings.keep
+        await run.run(self._stop, self._display.note, self._siblings, leaves_nodes=leaves_nodes)
+
+    async def _start_siblings(self, settings: Settings, facts: TargetFacts) -> None:
+        """Start the other processes of the run, if it has any."""
+        if settings.processes == 1:
+            return
+        kubeconfig = self._target.local.token_kubeconfig if self._target.local else None
+        commands = [
+            sibling_arguments(
+                settings,
+                number,
+                self._run_id,
+                kubeconfig,
+                facts.confirmation if facts.is_shared else "",
+            )
+            for number in range(1, settings.processes)
+        ]
+        self._siblings = Siblings(commands, self._run_directory, self._display.note)
+        await self._siblings.start()
+
+    def _live(self, meter: Meter) -> LiveFigures:
+        """Return how the run stands; of the other processes, their nodes."""
+        live = meter.live()
+        if self._siblings is not None:
+            live.nodes_requested = self._whole.nodes
+            live.nodes_ready += self._siblings.ready()
+        return live
 
     async def _wait_ready(self, emulation: Emulation) -> None:
         """Wait for the last Ready node; give up when none was added for long and we may end."""
@@ -392,10 +389,10 @@ class Orchestrator:
         """Run the user's command once; return its exit code, 128 + N if a signal N ended it."""
         self._display.stop()
         environment = {**os.environ, "FLEET_RUN_DIR": str(self._run_directory.absolute())}
-        if self._kubeconfig is not None:
-            environment["KUBECONFIG"] = str(self._kubeconfig)
-        if self._local is not None and self._local.kubectl:
-            tools = str(Path(self._local.kubectl[0]).parent)
+        if self._target.kubeconfig is not None:
+            environment["KUBECONFIG"] = str(self._target.kubeconfig)
+        if self._target.local is not None and self._target.local.kubectl:
+            tools = str(Path(self._target.local.kubectl[0]).parent)
             environment["PATH"] = f"{environment.get('PATH', os.defpath)}{os.pathsep}{tools}"
         code = await run_command(self._settings.command, environment, self._stop)
         self._display.start()
@@ -408,7 +405,7 @@ class Orchestrator:
         frames = 0
         while True:
             await asyncio.sleep(FRAME_S)
-            self._display.update(meter.live())
+            self._display.update(self._live(meter))
             frames += 1
             if frames % 2 == 0:
                 directory.sample(meter.figures())
@@ -432,7 +429,7 @@ class Orchestrator:
 
     def left_behind(self) -> str:
         """Say what a run that was interrupted twice has left, and how to remove it."""
-        if self._is_own_plane:
+        if self._target.is_own:
             return "interrupted: the local control plane is gone, with everything in it"
         where = ""
         if self._settings.kubeconfig is not None:
@@ -474,21 +471,11 @@ class Orchestrator:
     def _invalid(self, reason: str) -> None:
         self._figures.invalid_reasons = [*self._figures.invalid_reasons, reason]
 
-    def _write_kubeconfig(self, cluster: Cluster, directory: Path) -> None:
-        """Provide the KUBECONFIG of a named context, for the command and `--kubeconfig-out`."""
-        settings = self._settings
-        if self._local is not None or settings.in_cluster:
-            return
-        path = (directory / "kubeconfig").absolute()
-        targets = [path, *filter(None, [settings.kubeconfig_out])]
-        write_only_context(self._named().paths(), cluster.context, targets)
-        self._kubeconfig = path
-
     def _next_steps(self) -> list[str]:
         settings = self._settings
-        if settings.keep and not self._is_own_plane:
+        if settings.keep and not self._target.is_own:
             return [f"fleet clean --run {self._run_id}  # removes the nodes that were kept"]
-        if self._is_own_plane and not settings.command:
+        if self._target.is_own and not settings.command:
             return [
                 "fleet controlplane up  # a control plane that outlives the run",
                 "fleet spawn --nodes 1000 -- kubectl get nodes  # any test suite, on fleet nodes",

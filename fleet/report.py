@@ -6,20 +6,23 @@ and says so on its first line.
 """
 
 import contextlib
+import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
 import orjson
 
 from fleet.errors import Exit, SetupError, UsageError
-from fleet.metrics import Histogram
+from fleet.metrics import Histogram, merged
 
 SCHEMA_VERSION = 1
 RUNS_DIRECTORY = Path("runs")
 SUMMARY = "summary.json"
 TIMESERIES = "timeseries.jsonl"
+FIGURES = ".figures.pickle"
+"""The figures with their histograms, for the process that started this one."""
 
 TIMER_LAG_LIMIT_MS = 100.0
 """A reactor whose 99th percentile is later than this is no instrument: 1 % of a lease's interval.
@@ -170,6 +173,64 @@ class RunFigures:
     def request_count(self) -> int:
         """Return all requests of all kinds."""
         return sum(request.count for request in self.requests)
+
+
+def merge(runs: Sequence[RunFigures]) -> RunFigures:
+    """Return the figures of several processes of one run as one; the first one's name it."""
+    first = runs[0]
+    requests: dict[tuple[str, str, int], Histogram] = {}
+    for run in runs:
+        for each in run.requests:
+            key = (each.verb, each.resource, each.code)
+            requests.setdefault(key, Histogram()).merge(each.latency)
+    return replace(
+        first,
+        nodes=NodeFigures(
+            requested=sum(run.nodes.requested for run in runs),
+            registered=sum(run.nodes.registered for run in runs),
+            ready=sum(run.nodes.ready for run in runs),
+            time_to_ready_s=first.nodes.time_to_ready_s,
+            ever_not_ready=sum(run.nodes.ever_not_ready for run in runs),
+        ),
+        lease=LeaseFigures(
+            renewals=sum(run.lease.renewals for run in runs),
+            interval_max_s=max(run.lease.interval_max_s for run in runs),
+            late=merged(run.lease.late for run in runs),
+            missed=sum(run.lease.missed for run in runs),
+        ),
+        pods=PodFigures(
+            started=sum(run.pods.started for run in runs),
+            deleted=sum(run.pods.deleted for run in runs),
+            start=merged(run.pods.start for run in runs),
+            failed=sum(run.pods.failed for run in runs),
+        ),
+        requests=[
+            RequestFigures(verb, resource, code, latency.count, latency)
+            for (verb, resource, code), latency in requests.items()
+        ],
+        events=EventFigures(
+            sent=sum(run.events.sent for run in runs),
+            dropped=sum(run.events.dropped for run in runs),
+        ),
+        watch=WatchFigures(
+            open=sum(run.watch.open for run in runs),
+            restarts=sum(run.watch.restarts for run in runs),
+            events=sum(run.watch.events for run in runs),
+            closed_slow=sum(run.watch.closed_slow for run in runs),
+        ),
+        process=ProcessFigures(
+            cpu_s=sum(run.process.cpu_s for run in runs),
+            rss_bytes=sum(run.process.rss_bytes for run in runs),
+            timer_lag=merged(run.process.timer_lag for run in runs),
+            gc_collections=sum(run.process.gc_collections for run in runs),
+        ),
+        invalid_reasons=list(
+            dict.fromkeys(reason for run in runs for reason in run.invalid_reasons)
+        ),
+        incomplete_reasons=list(
+            dict.fromkeys(reason for run in runs for reason in run.incomplete_reasons)
+        ),
+    )
 
 
 def summary(figures: RunFigures) -> Json:
@@ -390,6 +451,10 @@ class RunDirectory:
         partial.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
         partial.replace(self.path / SUMMARY)
         return content
+
+    def keep_figures(self, figures: RunFigures) -> None:
+        """Write the figures for the process that sums several up."""
+        (self.path / FIGURES).write_bytes(pickle.dumps(figures))
 
     def discard(self) -> None:
         """Remove what a run that was refused has written: nothing was measured."""

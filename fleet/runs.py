@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 RUN_LABEL = "fleet.emulator/run"
 PREFIX_LABEL = "fleet.emulator/prefix"
+SHARD_LABEL = "fleet.emulator/shard"
 VERSION_ANNOTATION = "fleet.emulator/version"
 
 NODES = "/api/v1/nodes"

@@ -45,7 +45,6 @@ LOCAL_ONLY = {
 LATER = {
     "manage": "--manage",
     "metrics_port": "--metrics-port",
-    "processes": "--processes",
 }
 """Options of the interface that nothing answers yet: better refused than ignored."""
 
@@ -178,7 +177,9 @@ class Settings(BaseModel):
     api_users: Annotated[int, Field(ge=0)] = 0
     locust_master: str = ""  # HOST:PORT of a master that runs already
     on_master_quit: Literal["exit", "hold"] = "exit"
-    processes: Annotated[int, Field(ge=1, le=1024)] = 1
+    processes: Annotated[int, Field(ge=1, le=64)] = 1
+    shard_stride: Annotated[int, Field(ge=0)] = 0  # indices of a shard; 0: as many as nodes
+    run_id: str = ""  # of the process that started this one
     command: tuple[str, ...] = ()  # what stands behind `--`
 
     @classmethod
@@ -233,6 +234,8 @@ class Settings(BaseModel):
             raise ValueError(
                 "the dashboard says when the run ends: drop -- COMMAND, --until-ready, --duration"
             )
+        if self.processes > self.nodes:
+            raise ValueError(f"--processes: {self.processes} processes for {self.nodes} nodes")
         if self.dashboard and self.locust_master:
             raise ValueError("--dashboard starts a master of its own: drop --locust-master")
         if not self.dashboard and (self.load or self.api_users or self.dashboard_port):
@@ -257,6 +260,23 @@ class Settings(BaseModel):
         host, _, port = self.locust_master.rpartition(":")
         return host, int(port or 0)
 
+    def share(self, number: int) -> Self:
+        """Return the settings of one of `processes` processes: its shard and its nodes.
+
+        Source: docs/design.md, scale-out: shard = ordinal x processes + number.
+        """
+        stride = math.ceil(self.nodes / self.processes)
+        shard = (self.shard or 0) * self.processes + number
+        nodes = self.nodes // self.processes + (number < self.nodes % self.processes)
+        return self.model_copy(
+            update={
+                "nodes": nodes,
+                "shard": shard,
+                "shard_stride": self.shard_stride or stride,
+                "rate": self.rate / self.processes,
+            }
+        )
+
     @property
     def names_cluster(self) -> bool:
         """Whether the user named a cluster; without, the control plane is a local one."""
@@ -273,7 +293,7 @@ class Settings(BaseModel):
 
         Distinct over all shards as long as each of them has the same `--nodes`.
         """
-        return (self.shard or 0) * self.nodes + slot
+        return (self.shard or 0) * (self.shard_stride or self.nodes) + slot
 
     def node_names(self) -> Iterator[str]:
         """Yield the names of all nodes of this process, by slot."""

@@ -179,3 +179,19 @@ def test_a_load_that_is_not_there_is_refused(world: World) -> None:
     done = world.fleet("locust", "worker", "--locust-master=here")
     assert done.returncode == 2
     assert "'here' is not HOST:PORT" in done.stderr
+
+
+def test_two_processes_are_two_workers(world: World) -> None:
+    with world.spawn(PREFIX, 10, *SPAWN, "--processes=2") as run:
+        run.until("dashboard: http://")
+        browser = Browser(run)
+        eventually(browser.shows("running", 10), "10 users")
+        assert {worker["user_count"] for worker in browser.stats()["workers"]} == {5}
+        browser.swarm(4)
+        eventually(browser.shows("running", 4), "4 users")
+        expected = {f"{PREFIX}-{shard:04d}-{slot:05d}" for shard in (0, 1) for slot in (0, 1)}
+        assert set(world.nodes(PREFIX)) == expected
+        shards = [row["shard"] for row in browser.stats()["extended_stats"][0]["data"]]
+        assert shards == ["fleet-0000", "fleet-0001"]
+        run.end()
+    world.assert_nothing_left(PREFIX)

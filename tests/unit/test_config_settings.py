@@ -79,7 +79,6 @@ def test_names_and_indices_follow_slot_and_shard() -> None:
         ({"profile": ("",)}, "--profile: is empty"),
         ({"profile": ("a=0.00001", "b")}, "--profile: the weights need 100001 nodes"),
         ({"apiserver_flag": ("--",)}, "--apiserver-flag: '--' is not a flag such as v=2"),
-        ({"processes": 2}, "--processes comes with a later version"),
         ({"manage": "a=b"}, "--manage comes with a later version"),
         ({"in_cluster": True, "context": "x"}, "--in-cluster excludes"),
         ({"command": ("true",), "until_ready": True}, "a command ends the run itself"),

@@ -1,0 +1,67 @@
+"""One run over several processes: a shard each, and none of them is lost for good."""
+
+import json
+import os
+import signal
+import time
+
+import psutil
+import pytest
+from e2e_world import Running, World, eventually
+
+from fleet.runs import SHARD_LABEL
+
+pytest_plugins = ("e2e_fixtures",)
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(170)]
+
+PREFIX = "multi"
+ADOPTED_WITHIN_S = 15.0  # 10 s, and what it takes to see it
+
+
+def sibling_of(run: Running) -> psutil.Process:
+    [sibling] = [
+        child for child in psutil.Process(run.process.pid).children() if "spawn" in child.cmdline()
+    ]
+    return sibling
+
+
+def test_nodes_are_shared_out_and_summed_up(world: World) -> None:
+    arguments = ("--processes=2", "--fidelity=light", "--duration=12s", "--output=json")
+    with world.spawn(PREFIX, 7, world.quick(), *arguments) as run:
+        run.until("all 7 nodes are Ready")
+        nodes = world.nodes(PREFIX)
+        first = {f"{PREFIX}-0000-{slot:05d}" for slot in range(4)}
+        second = {f"{PREFIX}-0001-{slot:05d}" for slot in range(3)}
+        assert set(nodes) == first | second
+        assert {nodes[name]["metadata"]["labels"][SHARD_LABEL] for name in second} == {"0001"}
+        addresses = {node["status"]["addresses"][0]["address"] for node in nodes.values()}
+        assert len(addresses) == 7
+        assert len(world.run_id(PREFIX)) > 0  # one run
+        printed, _ = run.process.communicate(timeout=60)
+        assert run.process.returncode == 0, run.log
+    found = json.loads(printed)
+    assert (found["nodes"]["requested"], found["nodes"]["registered"]) == (7, 7)
+    assert found["nodes"]["ready"] == 7
+    created = {(row["verb"], row["resource"]): row["count"] for row in found["requests"]}
+    assert created["POST", "nodes"] == 7
+    world.assert_nothing_left(PREFIX)
+
+
+def test_a_process_that_is_killed_comes_back_and_adopts_its_nodes(world: World) -> None:
+    with world.spawn(PREFIX, 6, world.quick(), "--processes=2", "--fidelity=light") as run:
+        run.until("all 6 nodes are Ready")
+        before = {name: node["metadata"]["uid"] for name, node in world.nodes(PREFIX).items()}
+        os.kill(sibling_of(run).pid, signal.SIGKILL)
+        run.until("starting it again")
+        began = time.monotonic()
+        log = run.directory / "process-0001" / "log"
+        eventually(lambda: "adopted 3 nodes" in log.read_text(), "adoption", limit_s=30)
+        assert time.monotonic() - began < ADOPTED_WITHIN_S
+        eventually(lambda: log.read_text().count("all 3 nodes are Ready") == 2, "Ready again")
+        after = {name: node["metadata"]["uid"] for name, node in world.nodes(PREFIX).items()}
+        assert after == before
+        run.interrupt()
+        printed, _ = run.process.communicate(timeout=60)
+        assert run.process.returncode == 4, run.log  # a process died: the figures lack its part
+        assert "1 times a process of the fleet died" in printed
+    world.assert_nothing_left(PREFIX)
