@@ -77,7 +77,7 @@ class NodeState(NamedTuple):
     unschedulable: bool = False
     labels: tuple[tuple[str, str], ...] = ()  # without a hostname that is the node's name
     taints: tuple[tuple[str, str, str], ...] = ()  # those of effect NoExecute
-    extended: tuple[tuple[str, int, int], ...] = ()  # resource, capacity, allocatable (-1: none)
+    extended: tuple[tuple[str, int, int], ...] = ()  # resource, capacity, allocatable; -1: none
     annotations: tuple[tuple[str, str], ...] = ()  # only those under fleet.emulator/
 
 

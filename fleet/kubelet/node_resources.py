@@ -2,7 +2,7 @@
 
 Source: pkg/kubelet/nodestatus/setters.go, MachineInfo: a device plugin's resource has what the
 device manager says, one whose plugin has gone stays with 0; of any other, allocatable is made equal
-to the capacity that somebody else wrote.
+to the capacity that somebody else wrote, and goes with it.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ def differing_resources(state: NodeState, wanted: Wanted, stated: Mapping[str, s
         return b""
     shown = {name: (capacity, allocatable) for name, capacity, allocatable in state.extended}
     capacity: dict[str, str] = {}
-    allocatable: dict[str, str] = {}
+    allocatable: dict[str, str | None] = {}  # None: to be removed
     for name, has, free in wanted:
         old = shown.pop(name, None)
         new = (max(has, 0), max(free, 0))
@@ -37,7 +37,7 @@ def differing_resources(state: NodeState, wanted: Wanted, stated: Mapping[str, s
             allocatable[name] = str(new[1])
     for name, (has, free) in shown.items():
         if name not in stated and has != free:
-            allocatable[name] = str(has)
+            allocatable[name] = str(has) if has >= 0 else None
     members = []
     if allocatable:
         members.append(b'"allocatable":' + orjson.dumps(allocatable, option=orjson.OPT_SORT_KEYS))

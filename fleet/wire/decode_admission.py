@@ -88,8 +88,8 @@ def node_state(obj: dict[str, Any]) -> NodeState:
             if each.get("effect") == "NoExecute"
         ),
         extended=tuple(
-            (_intern(name), _whole(amount), _whole(allocatable.get(name, "-1")))
-            for name, amount in capacity.items()
+            (_intern(name), _whole(capacity.get(name, "-1")), _whole(allocatable.get(name, "-1")))
+            for name in {**capacity, **allocatable}
             if is_extended(name)
         ),
         annotations=tuple(

@@ -220,3 +220,6 @@ def test_allocatable_of_what_others_write_follows_the_capacity() -> None:
     sim.run_for(seconds=5)
     assert sim.phase("one") == "Running"
     assert status(sim, "two")["reason"] == "OutOfx.io/dongle"
+    sim.server.update("nodes", "n-0", {"status": {"capacity": {"x.io/dongle": None}}})
+    sim.run_for(seconds=11)
+    assert "x.io/dongle" not in sim.server.get("nodes", "n-0")["status"]["allocatable"]

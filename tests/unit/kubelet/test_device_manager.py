@@ -177,3 +177,4 @@ def test_the_node_is_patched_only_where_it_differs() -> None:
     assert b'"capacity":{"nvidia.com/gpu":"0"}' in patch(((GPU, 4, 4),), (GPU, -1, -1))
     assert patch((("own.io/x", 3, 2),)) == b""
     assert patch((("foreign.io/x", 5, -1),)) == b'"allocatable":{"foreign.io/x":"5"}'
+    assert patch((("foreign.io/x", -1, 5),)) == b'"allocatable":{"foreign.io/x":null}'
