@@ -80,6 +80,7 @@ class Reason(enum.Enum):
     FAILED_TO_INSPECT_IMAGE = ("InspectFailed", True)
     FAILED_PULL_SECRET = ("FailedToRetrieveImagePullSecret", True)
     IMAGE_GC_FAILED = ("ImageGCFailed", True)
+    CONTAINER_GC_FAILED = ("ContainerGCFailed", True)
     FREE_DISK_SPACE_FAILED = ("FreeDiskSpaceFailed", True)
     FAILED = ("Failed", True)
     FAILED_MOUNT = ("FailedMount", True)

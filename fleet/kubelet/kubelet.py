@@ -49,7 +49,7 @@ from fleet.kubelet.routes import (
     POD_OPS,
     POD_TIMERS,
 )
-from fleet.kubelet.runtime_state import HEALTHY, RuntimeState
+from fleet.kubelet.runtime_state import HEALTHY, UNAVAILABLE, RuntimeState
 from fleet.kubelet.static_pods import arm_look
 from fleet.kubelet.sync_loop import SyncLoop
 from fleet.kubelet.turn import Turn
@@ -354,6 +354,8 @@ class VirtualKubelet:
                 self.on_relist_started(WatchKind.PODS)
             else:
                 self.on_watch_event(event, now_ns, out)
+        if state.container_gc_fails(now_ns):
+            self._event(Reason.CONTAINER_GC_FAILED, UNAVAILABLE, now_ns, out)
         state.arm(now_ns, out)
 
     def _on_register_timer(self, now_ns: int, out: Outbox) -> None:

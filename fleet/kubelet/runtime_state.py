@@ -26,11 +26,16 @@ from fleet.runtime import NEVER
 
 CHECK_NS = 5 * NS_PER_S
 RUNTIME_THRESHOLD_NS = 30 * NS_PER_S
+CONTAINER_GC_NS = 60 * NS_PER_S
 RELIST_NS = 1 * NS_PER_S
 RELIST_THRESHOLD_NS = 180 * NS_PER_S
 EVENTED_RELIST_NS = 300 * NS_PER_S
 EVENTED_RELIST_THRESHOLD_NS = 600 * NS_PER_S
 SKIP_MAX_NS = 5 * NS_PER_S
+UNAVAILABLE = (
+    'rpc error: code = Unavailable desc = connection error: desc = "transport: Error while '
+    'dialing: dial unix /run/containerd/containerd.sock: connect: connection refused"'
+)
 NOT_CHECKED = "container runtime status check may not have completed yet"
 DOWN = "container runtime is down"
 NETWORK_UNKNOWN = "network state unknown"
@@ -65,6 +70,7 @@ class RuntimeState:
     """The health of one node's runtime as its kubelet sees it."""
 
     __slots__ = (
+        "_cleaned_ns",
         "_draws",
         "_held",
         "_node",
@@ -79,6 +85,7 @@ class RuntimeState:
         self._node = node
         self._draws = draws
         self._started_ns = now_ns
+        self._cleaned_ns = now_ns  # the last round of the container garbage collection
         self._outages = tuple(
             outage
             for index, outage in enumerate(model.outages)
@@ -124,6 +131,8 @@ class RuntimeState:
             kinds = {window.outage.kind}
             for edge_ns in (window.start_ns, window.end_ns):
                 due += [self._tick_after(edge_ns, CHECK_NS), self._tick_after(edge_ns, RELIST_NS)]
+            if window.outage.kind is OutageKind.RUNTIME_DOWN and now_ns < window.end_ns:
+                due.append(self._tick(now_ns, CONTAINER_GC_NS) + CONTAINER_GC_NS)
             if kinds & _NO_SYNC:
                 last_ns = self._tick(window.start_ns - 1, CHECK_NS)
                 due.append(last_ns + RUNTIME_THRESHOLD_NS)
@@ -172,6 +181,18 @@ class RuntimeState:
                 return NEVER
         share = self._draws.uniform(self._node, _STREAM_SKIP, at_ns)
         return at_ns + int(share * SKIP_MAX_NS)
+
+    def container_gc_fails(self, now_ns: int) -> bool:
+        """Return whether a round of the container garbage collection was due and failed.
+
+        Source: kubelet.go, StartGarbageCollection.
+        """
+        tick_ns = self._tick(now_ns, CONTAINER_GC_NS)
+        if tick_ns <= self._cleaned_ns:
+            return False
+        self._cleaned_ns = tick_ns
+        windows = self._windows(now_ns)
+        return _active(windows, OutageKind.RUNTIME_DOWN, tick_ns) is not None
 
     def arm(self, now_ns: int, out: Outbox) -> None:
         """Set the timer of the next change, if there will be one."""

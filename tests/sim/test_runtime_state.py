@@ -58,6 +58,10 @@ def test_a_runtime_that_is_down_for_long_stalls_the_pleg_too() -> None:
     assert first.endswith(" ago; threshold is 3m0s]")
     sim.run_for(seconds=30)
     assert ready(sim)["message"] != first  # each status says anew how long ago
+    [event] = events(sim, "ContainerGCFailed")
+    assert event["count"] == 4
+    assert event["involvedObject"]["kind"] == "Node"
+    assert str(event["message"]).startswith("rpc error: code = Unavailable desc = connection error")
 
 
 def test_a_pleg_stall_shows_after_three_minutes_and_pods_wait() -> None:
