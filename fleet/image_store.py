@@ -19,6 +19,7 @@ NAMES_MAX = 5
 PINNED = "registry.k8s.io/pause"
 """containerd pins the image of its sandboxes."""
 LISTS_MAX = 256
+IDS_MAX = 4096
 
 
 class Image(NamedTuple):
@@ -66,6 +67,7 @@ class ImageStore:
 
     __slots__ = (
         "_by_name",
+        "_ids",
         "_images",
         "_lists",
         "_max",
@@ -79,6 +81,7 @@ class ImageStore:
         self._by_name: dict[str, int] = {}  # the images that ever had a name, as bits
         self._nodes: dict[int, NodeImages] = {}
         self._lists: dict[int, bytes] = {}
+        self._ids: dict[str, str] = {}
         self._max = model.images_reported_max
         for each in model.images_preloaded:
             names = tuple(_full_name(name) for name in each.names)
@@ -105,6 +108,19 @@ class ImageStore:
     def is_preloaded(self, image: Image) -> bool:
         """Return whether every node has an image from its start: no kubelet pulled it."""
         return any(self._by_name[name] & self._preloaded for name in image.names)
+
+    def image_id(self, image: str) -> str:
+        """Return the reference by digest that a container of an image shows as its imageID."""
+        found = self._ids.get(image)
+        if found is None:
+            if len(self._ids) >= IDS_MAX:
+                self._ids.clear()
+            name = _full_name(image)
+            bits = self._by_name.get(name, 0) & self._preloaded
+            names = self._images[bits.bit_length() - 1].names if bits else ()
+            found = next((each for each in names if "@" in each), "") or digest_name(name)
+            self._ids[image] = found
+        return found
 
     def used_bytes(self, node: int) -> int:
         """Return how much of a node's disk its images take."""

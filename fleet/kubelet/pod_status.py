@@ -67,6 +67,7 @@ class StatusGenerator:
             untolerated=untolerated_key(pod, env.tolerate_key),
             probed=self.probes.update_pod_status(pod, sandbox, old, turn),
             pod_resources=texts_of(env.model.kubelet_version).pod_resources,
+            image_id=env.images.image_id,
         )
         status = generate_pod_status(pod, sandbox, inputs)
         if self.devices is not None:

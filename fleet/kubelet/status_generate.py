@@ -6,7 +6,7 @@ pkg/kubelet/status/generate.go; pkg/kubelet/prober/prober_manager.go, UpdatePodS
 Differs: a pod that does not tolerate the emulator never becomes ready.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from operator import attrgetter
 from typing import NamedTuple
@@ -74,6 +74,7 @@ class PodInputs(NamedTuple):
     untolerated: str = ""  # the taint key for want of which the pod is never ready
     probed: Mapping[str, Probed] = NOT_PROBED  # by container
     pod_resources: bool = True  # since 1.36 the status shows the resources of the whole pod
+    image_id: Callable[[str], str] = image_id
 
 
 def generate_pod_status(pod: Pod, sandbox: Sandbox | None, inputs: PodInputs) -> PodStatus:
@@ -219,7 +220,7 @@ def _container_status(
         started=started,
         restart_count=container.attempt,
         image=image_name(spec.image),
-        image_id=image_id(spec.image),
+        image_id=inputs.image_id(spec.image),
         container_id=container.id,
         allocated_json=spec.requests_json,
         resources_json=spec.resources_json,

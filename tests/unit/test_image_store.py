@@ -17,7 +17,7 @@ from fleet.image_behavior import (
     default_size,
     pull_error_text,
 )
-from fleet.image_reference import parse_image
+from fleet.image_reference import digest_name, parse_image
 from fleet.image_store import ImageStore
 from fleet.node_model import NodeImage
 from fleet.pod_behavior import select_behavior
@@ -91,6 +91,16 @@ def test_images_are_listed_largest_first_digests_before_tags() -> None:
     assert [each["sizeBytes"] for each in listed(many)] == list(range(59, 9, -1))
     every = store(*(NodeImage((f"i:{at}",), at) for at in range(60)), reported_max=-1)
     assert len(listed(every)) == 60
+
+
+def test_containers_show_the_digest_that_the_node_lists() -> None:
+    given = f"quay.io/a@{DIGEST}"
+    images = store(NodeImage((given, "quay.io/a:1"), 50))
+    assert images.image_id("quay.io/a:1") == given
+    assert images.image_id("nginx:1") == digest_name(NGINX)
+    assert images.image_id(f"nginx@{DIGEST}") == f"docker.io/library/nginx@{DIGEST}"
+    images.add(0, NGINX, 30, 0)
+    assert listed(images, 0)[1]["names"] == [digest_name(NGINX), NGINX]
 
 
 def test_the_image_of_sandboxes_is_pinned() -> None:
