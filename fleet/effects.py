@@ -80,6 +80,7 @@ class Timer(enum.IntEnum):
     RESOURCE_SLICES = 12
     PLUGINS = 17  # a plugin registers, comes or goes; devices fail or recover
     EVICTION = 20  # the eviction manager's next pass, or memory is used up
+    RESIZE = 21  # deferred resizes are tried again
     CALL_RETRY = 13  # the reactor's own: a 429 or 5xx with Retry-After
     PROBES = 16  # key: pod uid; an attempt of one of its probes ends
     IMAGES = 15  # key: the list in the node status, or the garbage collection

@@ -61,7 +61,6 @@ KEPT_KEYS = frozenset(
         "contentType",
         "cpuCFSQuota",
         "cpuCFSQuotaPeriod",
-        "cpuManagerPolicy",
         "cpuManagerPolicyOptions",
         "cpuManagerReconcilePeriod",
         "enableContentionProfiling",
@@ -78,10 +77,6 @@ KEPT_KEYS = frozenset(
         "hairpinMode",
         "healthzBindAddress",
         "healthzPort",
-        "imageGCHighThresholdPercent",
-        "imageGCLowThresholdPercent",
-        "imageMaximumGCAge",
-        "imageMinimumGCAge",
         "imagePullCredentialsVerificationPolicy",
         "imageServiceEndpoint",
         "iptablesDropBit",
@@ -93,7 +88,6 @@ KEPT_KEYS = frozenset(
         "logging",
         "makeIPTablesUtilChains",
         "maxOpenFiles",
-        "memoryManagerPolicy",
         "memorySwap",
         "memoryThrottlingFactor",
         "oomScoreAdj",
@@ -208,6 +202,8 @@ class KubeletConfiguration(Spec):
     max_pods: Annotated[int, Field(ge=1)] | None = None
     pods_per_core: Limit = 0
     serialize_image_pulls: bool = True
+    cpu_manager_policy: Literal["none", "static"] = "none"
+    memory_manager_policy: Literal["None", "Static"] = "None"
     max_parallel_image_pulls: Annotated[int, Field(ge=1)] | None = None
     registry_pull_qps: Annotated[Limit, Field(alias="registryPullQPS")] = 5
     registry_burst: Limit = 10
@@ -305,6 +301,11 @@ class KubeletConfiguration(Spec):
     def features_disabled(self) -> frozenset[str]:
         """Return the feature gates that are off."""
         return frozenset(gate for gate, is_on in self.feature_gates.items() if not is_on)
+
+    def static_policies(self) -> tuple[tuple[str, str], ...]:
+        """Return the managers that pin Guaranteed pods, each with the name of its policy."""
+        policies = (("CPU", self.cpu_manager_policy), ("Memory", self.memory_manager_policy))
+        return tuple(each for each in policies if each[1] in {"static", "Static"})
 
     def hard_thresholds(self) -> tuple[EvictionThreshold, ...]:
         """Return evictionHard. Source: a set one replaces the defaults, unless they are merged."""

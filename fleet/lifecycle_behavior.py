@@ -20,7 +20,9 @@ PRE_STOP_ANNOTATION = "fleet.emulator/pre-stop"
 STOP_TIME_ANNOTATION = "fleet.emulator/stop-time"
 STOP_CODE_ANNOTATION = "fleet.emulator/stop-exit-code"
 MESSAGE_ANNOTATION = "fleet.emulator/termination-message"
+RESIZE_ERROR_ANNOTATION = "fleet.emulator/resize-error"
 LIFECYCLE_ANNOTATIONS = (
+    RESIZE_ERROR_ANNOTATION,
     START_FAILURE_ANNOTATION,
     START_FAILURE_TIMES_ANNOTATION,
     POST_START_ANNOTATION,
@@ -76,6 +78,7 @@ class LifecycleSpec(Spec):
     pre_stop: HookSpec | None = None
     stop: StopSpec | None = None
     termination_message: str = ""
+    resize_error: str = ""
 
     def compiled(self) -> "LifecycleBehavior":
         """Return what the runtime reads."""
@@ -90,6 +93,7 @@ class LifecycleSpec(Spec):
             _compile_hook(self.pre_stop),
             _compile_stop(self.stop),
             self.termination_message,
+            self.resize_error,
         )
         return USUAL_LIFE if life == USUAL_LIFE else life
 
@@ -125,6 +129,7 @@ class LifecycleBehavior(NamedTuple):
     pre_stop: HookBehavior = HookBehavior()
     stop: Stop = Stop()
     message: str = ""  # written to terminationMessagePath
+    resize_error: str = ""  # why new resources cannot be applied
 
     def failure(self, attempt: int) -> StartFailure | None:
         """Return why the next start fails; `attempt` counts the containers made so far."""
@@ -175,7 +180,11 @@ def lifecycle_with_annotations(
     code = notes.get(STOP_CODE_ANNOTATION, "")
     if code.isascii() and code.isdigit() and int(code) <= CODE_MAX:
         stop = stop._replace(exit_code=int(code))
-    return life._replace(stop=stop, message=notes.get(MESSAGE_ANNOTATION, life.message))
+    return life._replace(
+        stop=stop,
+        message=notes.get(MESSAGE_ANNOTATION, life.message),
+        resize_error=notes.get(RESIZE_ERROR_ANNOTATION, life.resize_error),
+    )
 
 
 def _hook(text: str, hook: HookBehavior) -> HookBehavior:

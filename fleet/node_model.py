@@ -174,6 +174,7 @@ class NodeModel:
     file_check_ns: int = 20 * NS_PER_S
     http_check_ns: int = 20 * NS_PER_S
     evented_pleg: bool = False
+    static_policies: tuple[tuple[str, str], ...] = ()  # of the CPU and the Memory Manager
     csi_drivers: tuple[CSIDriver, ...] = ()  # whose node plug-in runs on the nodes
 
     @property

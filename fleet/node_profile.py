@@ -333,6 +333,7 @@ class NodeProfile(Spec):
             http_check_ns=configuration.http_check_frequency,
             csi_drivers=tuple(each.compiled() for each in spec.csi_drivers),
             evented_pleg=configuration.feature_gates.get("EventedPLEG", False),
+            static_policies=configuration.static_policies(),
         )
 
 

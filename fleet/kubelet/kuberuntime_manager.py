@@ -74,7 +74,7 @@ class KubeRuntimeManager:
     `objects` is asked for what the environment of a container, and a pull, need.
     """
 
-    __slots__ = ("_back_off", "allocations", "_objects", "images", "probes", "runtime")
+    __slots__ = ("_back_off", "_objects", "allocations", "images", "probes", "runtime")
 
     def __init__(
         self,

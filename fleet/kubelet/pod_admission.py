@@ -18,7 +18,8 @@ from typing import Protocol
 from fleet.admission_objects import NO_STATE
 from fleet.config import NodeModel
 from fleet.effects import ApiCall, Op, Reply
-from fleet.kubelet.admission import AdmissionInputs, Devices, Verdict, admit
+from fleet.kubelet.admission import AdmissionInputs, Devices, Verdict, admit, find_shortages
+from fleet.kubelet.allocation_manager import Refusal
 from fleet.kubelet.events import OpenReason
 from fleet.kubelet.eviction_manager import admits_under_pressure
 from fleet.kubelet.pod_workers import PodKill, PodWorker, Rejection, WorkerState
@@ -175,6 +176,19 @@ class PodAdmission:
             is_static=isinstance(pod, StaticPod),
         )
         return admit(pod, others, inputs, lambda pod: self._allocate(pod, others, turn))
+
+    def check_resize(
+        self, worker: PodWorker, pod: Pod, workers: Workers, turn: Turn
+    ) -> Refusal | None:
+        """Return why a pod cannot have the resources of its new version. Source: canAdmitPod."""
+        if pod.qos_class == "Guaranteed":
+            for manager, policy in turn.env.model.static_policies:
+                text = f'alongside {manager} Manager policy "{policy}"'
+                return Refusal(f"Resize is infeasible for Guaranteed Pods {text}", is_final=True)
+        others = [each.pod for each in workers.values() if each is not worker and is_active(each)]
+        inputs = AdmissionInputs(self.name, turn.env.model, self.state)
+        shortages = find_shortages(pod.admission, others, inputs, {})
+        return Refusal(shortages[0].rejection().message) if shortages else None
 
     def _allocate(self, pod: Pod, others: list[Pod], turn: Turn) -> Devices:
         if self.devices is None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from fleet.clock import NS_PER_S
 from fleet.kubelet import active_deadline
 from fleet.kubelet.active_deadline import is_past_deadline
+from fleet.kubelet.allocation_manager import AllocationManager
 from fleet.kubelet.dra import DRAManager
 from fleet.kubelet.events import Reason
 from fleet.kubelet.pod_actions import could_restart_all, should_restart_all
@@ -15,7 +16,12 @@ from fleet.kubelet.pod_admission import DeviceHealth
 from fleet.kubelet.pod_events import texts_of
 from fleet.kubelet.pod_workers import PodWorker, WorkerState
 from fleet.kubelet.probe_manager import ProbeManager
-from fleet.kubelet.status_generate import PodInputs, generate_pod_status, untolerated_key
+from fleet.kubelet.status_generate import (
+    NOT_RESIZED,
+    PodInputs,
+    generate_pod_status,
+    untolerated_key,
+)
 from fleet.kubelet.status_manager import StatusManager
 from fleet.kubelet.turn import Turn
 from fleet.objects import Pod, PodStatus, WaitingState
@@ -29,7 +35,7 @@ _NO_REASONS: Mapping[str, WaitingState] = {}
 class StatusGenerator:
     """Generates the statuses of one node's pods, and hands them to the status manager."""
 
-    __slots__ = ("_host_ip", "devices", "dra", "probes", "runtime", "statuses")
+    __slots__ = ("_host_ip", "allocations", "devices", "dra", "probes", "runtime", "statuses")
 
     def __init__(
         self, host_ip: str, statuses: StatusManager, runtime: Runtime, probes: ProbeManager
@@ -39,6 +45,7 @@ class StatusGenerator:
         self.runtime = runtime
         self.probes = probes
         self.devices: DeviceHealth | None = None  # only if the node has devices
+        self.allocations: AllocationManager | None = None  # since the first resize
         self.dra: DRAManager | None = None  # since the first pod with claims
 
     def last_status(self, pod: Pod) -> PodStatus:
@@ -57,8 +64,11 @@ class StatusGenerator:
         past = is_past_deadline(pod, old, turn.now_ns, env.wall_offset_ns)
         if past:
             turn.event(pod, Reason.DEADLINE_EXCEEDED, active_deadline.MESSAGE)
+        resizes = self.allocations
         inputs = PodInputs(
             old=old,
+            resize=() if resizes is None or is_terminal else resizes.conditions(pod.uid),
+            actuated=NOT_RESIZED if resizes is None else resizes.actuated(pod.uid),
             restarting=could_restart_all(pod) and should_restart_all(pod, sandbox, old),
             past_deadline=past,
             host_ip=self._host_ip,

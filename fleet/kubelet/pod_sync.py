@@ -11,10 +11,12 @@ rejectPod.
 Differs: in `light` there are no volumes and no first status, and the relist is not waited for.
 """
 
+from functools import partial
+
 from fleet.clock import NS_PER_S, Draws
 from fleet.effects import Milestone, NodeId, Report, SetTimer, Timer
 from fleet.kubelet.active_deadline import deadline_ns, is_past_deadline
-from fleet.kubelet.allocation_manager import AllocationManager, Check, has_other_resources
+from fleet.kubelet.allocation_manager import AllocationManager, has_other_resources
 from fleet.kubelet.dra import FAILED as PREPARE_FAILED
 from fleet.kubelet.dra import FAILED_TEXT as PREPARE_TEXT
 from fleet.kubelet.dra import DRAManager, Prepared
@@ -24,6 +26,7 @@ from fleet.kubelet.image_manager import adopt_images, release_images
 from fleet.kubelet.kuberuntime_manager import KubeRuntimeManager, Progress
 from fleet.kubelet.pleg import Pleg
 from fleet.kubelet.pod_actions import ALL_RESTARTING
+from fleet.kubelet.pod_admission import PodAdmission, Workers
 from fleet.kubelet.pod_phase import TERMINAL_PHASES
 from fleet.kubelet.pod_status import StatusGenerator
 from fleet.kubelet.pod_workers import (
@@ -232,13 +235,23 @@ class PodSyncer(StatusGenerator):
             if needs_sync and worker.state is WorkerState.SYNC:
                 self.sync(worker, turn)
 
-    def take_version(self, worker: PodWorker, pod: Pod, check: Check, turn: Turn) -> Pod:
+    def take_version(
+        self, worker: PodWorker, pod: Pod, workers: Workers, admission: PodAdmission, turn: Turn
+    ) -> Pod:
         """Return a new version of a pod with the resources that it is given."""
         if self.allocations is None:
             if not has_other_resources(worker.pod, pod):
                 return pod
             self.allocations = self.kuberuntime.allocations = AllocationManager(self._node)
+        check = partial(admission.check_resize, workers=workers, turn=turn)
         return self.allocations.take(worker, pod, check, turn)
+
+    def retry_resizes(self, workers: Workers, admission: PodAdmission, turn: Turn) -> None:
+        """Try deferred resizes again. Source: allocation_manager.go, RetryPendingResizes."""
+        if self.allocations is not None and self.allocations.has_deferred():
+            check = partial(admission.check_resize, workers=workers, turn=turn)
+            for worker in self.allocations.retry(workers, check, turn):
+                self.sync(worker, turn)
 
     def _sync_pod(self, worker: PodWorker, turn: Turn) -> None:
         pod = worker.pod

@@ -28,9 +28,10 @@ POD_TIMERS = frozenset(
         Timer.VOLUMES,
         Timer.EVICTION,
         Timer.PROBES,
+        Timer.RESIZE,
     )
 )
 DRIVER_OPS = frozenset((Op.CREATE_RESOURCE_SLICE, Op.DELETE_DRIVER_SLICES))
 EVENT_OPS = frozenset((Op.CREATE_EVENT, Op.PATCH_EVENT))
-LOOP_TIMERS = frozenset((Timer.EVICTION, Timer.HOUSEKEEPING, Timer.STATUS_SYNC))
+LOOP_TIMERS = frozenset((Timer.EVICTION, Timer.HOUSEKEEPING, Timer.RESIZE, Timer.STATUS_SYNC))
 """About no single pod."""

@@ -62,6 +62,9 @@ class Probed(NamedTuple):
 NOT_PROBED: Mapping[str, Probed] = {}
 
 
+NOT_RESIZED: Mapping[str, ContainerSpec] = {}
+
+
 class PodInputs(NamedTuple):
     """What a status is generated from, the pod and its sandbox apart."""
 
@@ -70,6 +73,8 @@ class PodInputs(NamedTuple):
     reasons: Mapping[str, WaitingState]  # why containers could not be started
     restarting: bool = False  # a rule said RestartAllContainers
     past_deadline: bool = False
+    resize: tuple[PodCondition, ...] = ()  # conditions of a resize
+    actuated: Mapping[str, ContainerSpec] = NOT_RESIZED  # what containers have, if not as asked
     is_terminal: bool = False  # nothing runs any more, and nothing will
     untolerated: str = ""  # the taint key for want of which the pod is never ready
     probed: Mapping[str, Probed] = NOT_PROBED  # by container
@@ -223,7 +228,7 @@ def _container_status(
         image_id=inputs.image_id(spec.image),
         container_id=container.id,
         allocated_json=spec.requests_json,
-        resources_json=spec.resources_json,
+        resources_json=inputs.actuated.get(spec.name, spec).resources_json,
         volume_mounts_json=spec.volume_mounts_json,
         has_user=True,
     )
@@ -246,6 +251,7 @@ def _conditions(
     generation = pod.generation
     return (
         *foreign,
+        *inputs.resize,
         shared_condition(SANDBOX_READY, sandbox_ready, "", "", 0, generation),
         shared_condition("Initialized", *_initialized(pod, inputs, phase, inits), 0, generation),
         shared_condition("Ready", *ready, 0, generation),

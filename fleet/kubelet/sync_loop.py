@@ -23,7 +23,6 @@ from fleet.effects import (
     WatchKind,
 )
 from fleet.kubelet.dra import registered_drivers
-from fleet.kubelet.allocation_manager import Check
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import EventRecorder
 from fleet.kubelet.node_shutdown import NodeShutdown
@@ -159,8 +158,7 @@ class SyncLoop:
         if timer is Timer.EVICTION:
             self._on_eviction_timer(syncer, turn)
         elif timer is Timer.RESIZE:
-            if syncer.allocations is not None and syncer.allocations.is_due(turn.now_ns):
-                self._retry_resizes(syncer, turn)
+            syncer.retry_resizes(self._workers, self.admission, turn)
         elif timer is Timer.HOUSEKEEPING:
             if self.statics is not None:
                 update = partial(self._on_update, syncer=syncer, turn=turn)
@@ -405,7 +403,7 @@ class SyncLoop:
         self, worker: PodWorker, update: PodUpdate, syncer: PodSyncer, turn: Turn
     ) -> None:
         """Take an UPDATE, DELETE or RECONCILE; the last needs no sync, but for readiness gates."""
-        pod = syncer.take_version(worker, update.pod, self._check_resize(turn), turn)
+        pod = syncer.take_version(worker, update.pod, self._workers, self.admission, turn)
         old = worker.pod
         if worker.registered:
             syncer.volumes.update_pod(old, pod, turn.now_ns, turn.out)
@@ -493,16 +491,6 @@ class SyncLoop:
             may_run = worker is not None and syncer.may_run(worker, turn.env)
             syncer.statuses.send(uid, pod, light=turn.env.light, may_run=may_run, out=turn.out)
 
-    def _check_resize(self, turn: Turn) -> Check:
-        return lambda worker, pod: self.admission.check_resize(worker, pod, self._workers, turn)
-
-    def _retry_resizes(self, syncer: PodSyncer, turn: Turn) -> None:
-        """Try deferred resizes again. Source: allocation_manager.go, RetryPendingResizes."""
-        resizes = syncer.allocations
-        if resizes is not None and resizes.has_deferred():
-            for worker in resizes.retry(self._workers, self._check_resize(turn), turn):
-                syncer.sync(worker, turn)
-
     def _drop_if_done(self, worker: PodWorker, syncer: PodSyncer, turn: Turn) -> None:
         if self.statics is not None and is_over(worker):
             self.statics.manager.arm(turn.now_ns, turn.out)
@@ -510,4 +498,4 @@ class SyncLoop:
             syncer.statuses.forget(worker.pod.uid)  # as HandlePodCleanups
             self.admission.forget(worker.pod.uid)
             self._workers.pop(worker.pod.uid, None)
-        self._retry_resizes(syncer, turn)
+        syncer.retry_resizes(self._workers, self.admission, turn)

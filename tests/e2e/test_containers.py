@@ -1,5 +1,6 @@
 """Containers on a real control plane: restarts, hooks, deadlines, sidecars, Jobs."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -45,6 +46,10 @@ def hook(*command: str) -> Json:
     return {"exec": {"command": [*command]}}
 
 
+def cpus(cpu: str) -> Json:
+    return {"requests": {"cpu": cpu}, "limits": {"cpu": cpu}}
+
+
 SIDE = {"restartPolicy": "Always"}
 PODS = (
     pod("crash-loop", container(script="echo oops > /dev/termination-log; exit 3")),
@@ -65,6 +70,8 @@ PODS = (
         restartPolicy="Never",
     ),
     pod("debugged"),
+    pod("resized", container(resources=cpus("1")), nodeName="contained-00000"),
+    pod("neighbour", container(resources=cpus("3")), nodeName="contained-00000"),
     pod("slow-to-stop", container(lifecycle={"preStop": hook("false")})),
 )
 
@@ -216,3 +223,35 @@ def test_jobs_complete_and_fail(world: World) -> None:
     world.kubectl("wait", "--for=condition=failed", "--timeout=50s", "job/fails")
     assert world.get("job", "completes")["status"]["succeeded"] == 3
     world.kubectl("delete", "job", "completes", "fails", "--wait=false")
+
+
+@pytest.mark.usefixtures("nodes")
+def test_an_in_place_resize(world: World) -> None:
+    def resize(cpu: str) -> None:
+        patch = {"spec": {"containers": [{"name": "c", "resources": cpus(cpu)}]}}
+        world.kubectl("patch", "pod", "resized", "--subresource=resize", "-p", json.dumps(patch))
+
+    def allocated() -> str:
+        return str(state(world, "resized")["allocatedResources"]["cpu"])
+
+    def pending() -> Json:
+        conditions = status(world, "resized")["conditions"]
+        found: Json = next((each for each in conditions if each["type"] == "PodResizePending"), {})
+        return found
+
+    eventually(lambda: status(world, "resized").get("phase") == "Running", "it runs")
+    resize("2")
+    eventually(lambda: allocated() == "2", "2 CPUs are allocated")
+    eventually(lambda: events(world, "resized", "ResizeCompleted"), "the resize is complete")
+    found = state(world, "resized")
+    assert found["resources"]["limits"] == {"cpu": "2"}
+    assert found["restartCount"] == 0
+    assert events(world, "resized", "ResizeStarted")
+    resize("6")
+    eventually(lambda: pending().get("reason") == "Deferred", "there is no room for 6 CPUs")
+    assert allocated() == "2"
+    [message] = events(world, "resized", "ResizeDeferred")
+    assert "Node didn't have enough resource: cpu, requested: 6000" in message
+    world.kubectl("delete", "pod", "neighbour")
+    eventually(lambda: allocated() == "6", "the neighbour has left room")
+    eventually(lambda: not pending(), "nothing is pending")

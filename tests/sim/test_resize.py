@@ -1,0 +1,157 @@
+"""In-place resizes in virtual time: conditions, events, what containers have, and retries."""
+
+import pytest
+from simulation import Simulation, model_of
+from strategic_merge import Object
+
+
+def resources(cpu: str, memory: str = "64Mi") -> Object:
+    return {"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": memory}}
+
+
+def container(cpu: str, memory: str = "64Mi", **fields: object) -> Object:
+    return {"name": "c", "image": "nginx:1", "resources": resources(cpu, memory), **fields}
+
+
+def running(*names: str, cpu: str = "1", **fields: object) -> Simulation:
+    """Return a node of 8 CPUs on which some pods run."""
+    notes = fields.pop("annotations", {})
+    sim = Simulation(seed=1)
+    sim.run_for(60)
+    for name in names:
+        spec = container(cpu, **fields)
+        sim.create_pod(name, "n-0", containers=[spec], annotations=notes)
+    sim.run_for(10)
+    return sim
+
+
+def resize(sim: Simulation, name: str, cpu: str, memory: str = "64Mi", **fields: object) -> None:
+    """Do what a PATCH of pods/resize does."""
+    generation = sim.server.get("pods", name, "default")["metadata"].get("generation", 1) + 1
+    changed = {
+        "metadata": {"generation": generation},
+        "spec": {"containers": [container(cpu, memory, **fields)]},
+    }
+    sim.server.update("pods", name, changed, "default")
+
+
+def shown(sim: Simulation, name: str) -> Object:
+    found: Object = sim.server.get("pods", name, "default")["status"]["containerStatuses"][0]
+    return found
+
+
+def condition(sim: Simulation, name: str, kind: str) -> Object:
+    conditions = sim.server.get("pods", name, "default")["status"]["conditions"]
+    found: Object = next((each for each in conditions if each["type"] == kind), {})
+    return found
+
+
+def events(sim: Simulation, name: str) -> list[str]:
+    return [
+        f"{each['reason']}: {each['message']}"
+        for each in sim.server.all("events")
+        if each["involvedObject"]["name"] == name and str(each["reason"]).startswith("Resize")
+    ]
+
+
+def test_a_resize_that_fits_is_applied_while_the_container_runs() -> None:
+    sim = running("web")
+    before = shown(sim, "web")
+    assert before["allocatedResources"]["cpu"] == "1"
+    resize(sim, "web", "2")
+    sim.run_for(5)
+    after = shown(sim, "web")
+    assert after["allocatedResources"] == {"cpu": "2", "memory": "64Mi"}
+    assert after["resources"] == resources("2")
+    assert after["restartCount"] == 0
+    assert after["containerID"] == before["containerID"]
+    assert not condition(sim, "web", "PodResizeInProgress")
+    summary = (
+        '{"containers":[{"name":"c","resources":{"limits":{"memory":"64Mi"},'
+        '"requests":{"cpu":"2","memory":"64Mi"}}}],"generation":2}'
+    )
+    assert events(sim, "web") == [
+        f"ResizeStarted: Pod resize started: {summary}",
+        f"ResizeCompleted: Pod resize completed: {summary}",
+    ]
+
+
+def test_the_condition_is_seen_while_it_is_in_progress() -> None:
+    sim = running("web", annotations={"fleet.emulator/resize-error": "cgroup is busy"})
+    resize(sim, "web", "2")
+    sim.run_for(5)
+    assert condition(sim, "web", "PodResizeInProgress")["status"] == "True"
+    sim.run_for(15)  # the error is shown one sync later
+    found = condition(sim, "web", "PodResizeInProgress")
+    assert (found["status"], found["reason"]) == ("True", "Error")
+    assert found["message"] == "cgroup is busy"
+    assert found["observedGeneration"] == 2
+    after = shown(sim, "web")
+    assert after["allocatedResources"]["cpu"] == "2"
+    assert after["resources"]["requests"]["cpu"] == "1"
+    assert events(sim, "web")[-1].startswith("ResizeError: Pod resize error: {")
+
+
+def test_a_policy_may_want_a_restart() -> None:
+    policy = [{"resourceName": "memory", "restartPolicy": "RestartContainer"}]
+    sim = running("web", resizePolicy=policy)
+    resize(sim, "web", "1", "128Mi", resizePolicy=policy)
+    sim.run_for(10)
+    after = shown(sim, "web")
+    assert after["restartCount"] == 1
+    assert after["resources"] == resources("1", "128Mi")
+    assert events(sim, "web")[-1].startswith("ResizeCompleted: ")
+    killing = [each["message"] for each in sim.server.all("events") if each["reason"] == "Killing"]
+    assert killing == ["Container c resize requires restart"]
+
+
+def test_a_resize_is_deferred_until_another_pod_goes() -> None:
+    sim = running("web", "other", cpu="3")
+    resize(sim, "web", "6")
+    sim.run_for(5)
+    found = condition(sim, "web", "PodResizePending")
+    assert (found["status"], found["reason"]) == ("True", "Deferred")
+    assert found["message"].startswith("Node didn't have enough resource: cpu, requested: 6000, ")
+    assert shown(sim, "web")["allocatedResources"]["cpu"] == "3"
+    assert len(events(sim, "web")) == 1
+    assert events(sim, "web")[0].startswith("ResizeDeferred: Pod resize Deferred: {")
+    sim.run_for(400)
+    assert len(events(sim, "web")) == 1
+    sim.server.delete_pod("other")
+    sim.run_for(10)
+    assert not condition(sim, "web", "PodResizePending")
+    assert shown(sim, "web")["resources"]["requests"]["cpu"] == "6"
+
+
+def test_a_deferred_resize_that_is_taken_back() -> None:
+    sim = running("web")
+    resize(sim, "web", "60")
+    sim.run_for(5)
+    assert condition(sim, "web", "PodResizePending")
+    resize(sim, "web", "1")
+    sim.run_for(5)
+    assert not condition(sim, "web", "PodResizePending")
+    assert len(events(sim, "web")) == 1
+
+
+@pytest.mark.parametrize("manager", ["cpuManagerPolicy", "memoryManagerPolicy"])
+def test_pinned_pods_cannot_be_resized(manager: str) -> None:
+    policy = "static" if manager == "cpuManagerPolicy" else "Static"
+    sim = Simulation(seed=1, model=model_of(kubeletConfiguration={manager: policy}))
+    sim.run_for(60)
+    spec = container("1")
+    spec["resources"]["limits"]["cpu"] = "1"
+    sim.create_pod("web", "n-0", containers=[spec])
+    sim.run_for(10)
+    both = {"cpu": "2", "memory": "64Mi"}
+    spec = {**spec, "resources": {"requests": both, "limits": both}}
+    sim.server.update("pods", "web", {"spec": {"containers": [spec]}}, "default")
+    sim.run_for(5)
+    found = condition(sim, "web", "PodResizePending")
+    assert found["reason"] == "Infeasible"
+    name = manager.removesuffix("ManagerPolicy")
+    word = "CPU" if name == "cpu" else "Memory"
+    assert found["message"] == (
+        f'Resize is infeasible for Guaranteed Pods alongside {word} Manager policy "{policy}"'
+    )
+    assert events(sim, "web")[0].startswith("ResizeInfeasible: Pod resize Infeasible: {")
