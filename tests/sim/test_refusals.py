@@ -1,6 +1,7 @@
 """Pods that a node refuses, makes room for, or gives devices, on the wire and in virtual time."""
 
 import pytest
+from fakes import SimApiServer
 from simulation import Simulation, model_of
 from strategic_merge import Object
 
@@ -223,3 +224,31 @@ def test_allocatable_of_what_others_write_follows_the_capacity() -> None:
     sim.server.update("nodes", "n-0", {"status": {"capacity": {"x.io/dongle": None}}})
     sim.run_for(seconds=11)
     assert "x.io/dongle" not in sim.server.get("nodes", "n-0")["status"]["allocatable"]
+
+
+def test_a_pod_that_runs_already_keeps_its_device() -> None:
+    """As after a restart: it is not admitted again, however full the node is."""
+    first = Simulation(seed=1, model=model_of(**small(**gpus(registrationDelay="5s"))))
+    first.run_for(seconds=60)
+    first.create_pod("old", containers=[container(cpu="3", **{GPU: "1"})])
+    first.run_for(seconds=5)
+    assert first.phase("old") == "Running"
+    old = first.server.get("pods", "old", "default")
+
+    def setup(server: SimApiServer) -> None:
+        server.create(("pods", "default", "old"), old)
+
+    sim = Simulation(seed=1, model=model_of(**small(**gpus(registrationDelay="30s"))), setup=setup)
+    sim.run_for(seconds=20)
+    assert sim.phase("old") == "Running"
+    sim.run_for(seconds=40)
+    [shown] = status(sim, "old")["containerStatuses"]
+    assert shown["allocatedResourcesStatus"][0]["resources"][0]["resourceID"] == "gpu-0"
+    sim.create_pod("both", containers=[container(**{GPU: "2"})])
+    sim.create_pod("one", containers=[container(**{GPU: "1"})])
+    sim.create_pod("big", containers=[container(cpu="2")])
+    sim.run_for(seconds=5)
+    assert sim.phase("one") == "Running"
+    assert "Requested: 2, Available: 1" in status(sim, "both")["message"]
+    assert status(sim, "big")["reason"] == "OutOfcpu"
+    assert events(sim, "old") == []
