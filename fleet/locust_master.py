@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,6 +62,16 @@ def master_command(options: MasterOptions, ports: Ports) -> list[str]:
     ]
 
 
+def check_port(port: int) -> None:
+    """Raise SetupError if a port of loopback is taken; 0 never is."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError as error:
+            raise SetupError(f"--dashboard-port {port}: {error.strerror}") from error
+
+
 class LocustMaster:
     """One master process, started again if it ends by itself."""
 
@@ -77,6 +88,7 @@ class LocustMaster:
 
     async def start(self) -> None:
         """Start it and learn its ports. Raises SetupError with its last words."""
+        check_port(self.options.web_port)
         command: Sequence[str] = master_command(self.options, self.ports)
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(

@@ -30,6 +30,9 @@ RECONNECT_MAX_MS = 5000
 HEARTBEAT_MS = 2000
 DEAD_MS = 6000
 LEAVE_S_MAX = 120.0
+UNANSWERED_S = 10.0
+"""Without a master for so long we say so, and again each minute."""
+REMINDER_S = 60.0
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +86,7 @@ class LocustLink:
         self._id = ""
         self._aimed: int | None = None
         self._step = asyncio.Event()
+        self._remind_s = time.monotonic() + UNANSWERED_S
 
     async def run(self) -> None:
         """Serve the master until it, or `leave`, ends us; nodes follow its targets."""
@@ -155,7 +159,18 @@ class LocustLink:
         machine.on_tick(Load(self._process.cpu_percent(), self._process.memory_info().rss))
         if machine.wants_report():
             machine.out.append(self._report())
+        self._remind()
         await self._follow()
+
+    def _remind(self) -> None:
+        """Say from time to time that nobody steers us."""
+        now_s = time.monotonic()
+        if self.machine.is_registered:
+            self._remind_s = now_s + UNANSWERED_S
+        elif now_s > self._remind_s:
+            self._remind_s = now_s + REMINDER_S
+            nodes = self._fleet.existing
+            self._note(f"no Locust master answers at {self._address}; {nodes:,} nodes stay")
 
     def _report(self) -> Message:
         return self.machine.report(self._stats.report(time.time()), self._fleet.figures())

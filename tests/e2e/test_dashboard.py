@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import urllib.parse
 import urllib.request
 from collections.abc import Callable
@@ -193,5 +194,22 @@ def test_two_processes_are_two_workers(world: World) -> None:
         assert set(world.nodes(PREFIX)) == expected
         shards = [row["shard"] for row in browser.stats()["extended_stats"][0]["data"]]
         assert shards == ["fleet-0000", "fleet-0001"]
+        run.end()
+    world.assert_nothing_left(PREFIX)
+
+
+def test_a_port_that_is_taken_is_named(world: World) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = world.fleet("spawn", "--nodes=1", "--dashboard", f"--dashboard-port={port}")
+    assert done.returncode == 3
+    assert f"fleet: --dashboard-port {port}: Address already in use" in done.stderr
+
+
+def test_a_master_that_is_not_there_is_missed_and_waited_for(world: World) -> None:
+    with world.spawn(PREFIX, 3, "--locust-master=127.0.0.1:1", "--fidelity=light") as run:
+        run.until("no Locust master answers at tcp://127.0.0.1:1; 0 nodes stay")
         run.end()
     world.assert_nothing_left(PREFIX)
