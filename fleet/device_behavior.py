@@ -6,6 +6,7 @@ of the simulation: capacity, allocation and the statuses of pods follow from it.
 
 import enum
 import hashlib
+from collections.abc import Callable
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, StringConstraints, model_validator
@@ -15,6 +16,8 @@ from fleet.quantity import NS_PER_S, Quantity
 from fleet.schema import DurationNs, QuantityField, Spec
 
 DEVICES_MAX = 1024
+FAILURES_MAX = 10_000
+"""Of one device: beyond, it has no more."""
 REGISTRATION_DELAY = constant(5 * NS_PER_S)
 """A plugin is a pod of a DaemonSet: its node is Ready before it runs."""
 UNHEALTHY_ANNOTATION = "fleet.emulator/unhealthy-devices"
@@ -40,6 +43,13 @@ class PluginOutage(NamedTuple):
     duration_ns: int
 
 
+class Failures(NamedTuple):
+    """How long each device runs until it fails by chance, and how long it then is unhealthy."""
+
+    interval: Distribution
+    repair: Distribution
+
+
 class DeviceModel(NamedTuple):
     """The compiled form of one entry of `spec.devices`."""
 
@@ -50,6 +60,7 @@ class DeviceModel(NamedTuple):
     registration_delay: Distribution = REGISTRATION_DELAY
     health: tuple[HealthChange, ...] = ()
     outages: tuple[PluginOutage, ...] = ()
+    failures: Failures | None = None
 
     def device_id(self, node: str, index: int) -> str:
         """Return the ID of a device: as declared, else made from its node's name.
@@ -110,6 +121,17 @@ class PluginOutageSpec(Spec):
         return PluginOutage(self.after, self.duration)
 
 
+class FailuresSpec(Spec):
+    """Failures by chance, each device by itself."""
+
+    interval: DistributionField
+    repair: DistributionField
+
+    def compiled(self) -> Failures:
+        """Return what the device manager reads."""
+        return Failures(self.interval.compiled(), self.repair.compiled())
+
+
 class DeviceSpec(Spec):
     """An extended resource that a device plugin offers."""
 
@@ -119,6 +141,7 @@ class DeviceSpec(Spec):
     id_prefix: str = ""
     registration_delay: DistributionField | None = None
     health: tuple[HealthChangeSpec, ...] = ()
+    failures: FailuresSpec | None = None
     plugin_outages: tuple[PluginOutageSpec, ...] = ()
 
     @model_validator(mode="after")
@@ -146,6 +169,7 @@ class DeviceSpec(Spec):
                 for each in sorted(self.health, key=lambda change: change.after)
             ),
             outages=tuple(each.compiled() for each in self.plugin_outages),
+            failures=self.failures.compiled() if self.failures else None,
         )
 
 
@@ -204,6 +228,21 @@ def unhealthy_in(note: str, resource: str) -> tuple[str, ...]:
         if name.strip() == resource:
             return tuple(each.strip() for each in listed.split(",") if each.strip())
     return ()
+
+
+def fate(
+    failures: Failures, draw: Callable[[int], float], start_ns: int, now_ns: int
+) -> tuple[bool, int]:
+    """Return whether a device has failed, and when that changes; `draw(n)` is its n-th number."""
+    at_ns = start_ns
+    for turn in range(FAILURES_MAX):
+        at_ns += max(failures.interval.sample(draw(2 * turn)), 1)
+        if at_ns > now_ns:
+            return False, at_ns
+        at_ns += max(failures.repair.sample(draw(2 * turn + 1)), 1)
+        if at_ns > now_ns:
+            return True, at_ns
+    return False, 0
 
 
 def outage_begin_ns(outages: tuple[PluginOutage, ...], start_ns: int, now_ns: int) -> int:

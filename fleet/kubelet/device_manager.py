@@ -11,7 +11,9 @@ Differs: devices have no NUMA affinity and plugins no preferred allocation: the 
 given out. No checkpoint: a pod that runs when its kubelet starts has what its status shows.
 """
 
+import zlib
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import orjson
@@ -21,6 +23,7 @@ from fleet.config import NodeModel
 from fleet.device_behavior import (
     UNHEALTHY_ANNOTATION,
     DeviceModel,
+    fate,
     outage_begin_ns,
     unhealthy_in,
 )
@@ -32,6 +35,7 @@ STOP_GRACE_NS = 300 * NS_PER_S
 UNREGISTERED = (-1, -1)
 """Capacity and allocatable of a resource whose plugin has not come yet."""
 _REGISTER_STREAM = 0xDE71CE
+_FAILURE_STREAM = 0xDE71FA
 
 
 class Grant(NamedTuple):
@@ -46,10 +50,22 @@ class Grant(NamedTuple):
 class DeviceManager:
     """The extended resources of one node, as its device plugins report them."""
 
-    __slots__ = ("_devices", "_grants", "_name", "_note", "_registered_ns", "_start_ns", "_told")
+    __slots__ = (
+        "_devices",
+        "_draws",
+        "_grants",
+        "_name",
+        "_node",
+        "_note",
+        "_registered_ns",
+        "_start_ns",
+        "_told",
+    )
 
     def __init__(self, node: int, name: str, model: NodeModel, draws: Draws, now_ns: int) -> None:
+        self._node = node
         self._name = name
+        self._draws = draws
         self._start_ns = now_ns
         self._devices = model.devices
         self._registered_ns = tuple(
@@ -79,11 +95,12 @@ class DeviceManager:
 
     def next_change_ns(self, now_ns: int) -> int:
         """Return when anything differs next by itself, 0 for never."""
-        return min((due_ns for due_ns in self._changes() if due_ns > now_ns), default=0)
+        return min((due_ns for due_ns in self._changes(now_ns) if due_ns > now_ns), default=0)
 
-    def _changes(self) -> Iterator[int]:
+    def _changes(self, now_ns: int) -> Iterator[int]:
         yield from self._registered_ns
         for device in self._devices:
+            yield from (change_ns for _, change_ns in self._fates(device, now_ns))
             yield from (self._start_ns + change.at_ns for change in device.health)
             for outage in device.outages:
                 begin_ns = self._start_ns + outage.at_ns
@@ -120,11 +137,23 @@ class DeviceManager:
                 break
             which = change.devices or range(device.total)
             bad = bad.difference(which) if change.is_healthy else bad.union(which)
+        bad = bad.union(at for at, (failed, _) in enumerate(self._fates(device, now_ns)) if failed)
         for text in unhealthy_in(self._note, device.resource):
             index = int(text) if text.isdecimal() else device.index_of(self._name, text)
             if 0 <= index < device.total:
                 bad.add(index)
         return frozenset(bad)
+
+    def _fates(self, device: DeviceModel, now_ns: int) -> Iterator[tuple[bool, int]]:
+        """Yield of each device whether it failed by chance, and when that changes."""
+        if device.failures is not None:
+            stream = _FAILURE_STREAM + zlib.crc32(device.resource.encode())
+            for index in range(device.total):
+                draw = partial(self._draw, stream, index)
+                yield fate(device.failures, draw, self._start_ns, now_ns)
+
+    def _draw(self, stream: int, index: int, number: int) -> float:
+        return self._draws.uniform(self._node, stream, index << 32 | number)
 
     def _healthy(self, device: DeviceModel, at: int, now_ns: int) -> set[int] | None:
         """Return what can be given out, None while no plugin stands behind the resource."""
