@@ -13,14 +13,15 @@ def container(cpu: str, memory: str = "64Mi", **fields: object) -> Object:
     return {"name": "c", "image": "nginx:1", "resources": resources(cpu, memory), **fields}
 
 
-def running(*names: str, cpu: str = "1", **fields: object) -> Simulation:
+def running(
+    *names: str, cpu: str = "1", notes: dict[str, str] | None = None, **fields: object
+) -> Simulation:
     """Return a node of 8 CPUs on which some pods run."""
-    notes = fields.pop("annotations", {})
     sim = Simulation(seed=1)
     sim.run_for(60)
     for name in names:
-        spec = container(cpu, **fields)
-        sim.create_pod(name, "n-0", containers=[spec], annotations=notes)
+        spec = {**container(cpu), **fields}
+        sim.create_pod(name, "n-0", containers=[spec], annotations=notes or {})
     sim.run_for(10)
     return sim
 
@@ -77,7 +78,7 @@ def test_a_resize_that_fits_is_applied_while_the_container_runs() -> None:
 
 
 def test_the_condition_is_seen_while_it_is_in_progress() -> None:
-    sim = running("web", annotations={"fleet.emulator/resize-error": "cgroup is busy"})
+    sim = running("web", notes={"fleet.emulator/resize-error": "cgroup is busy"})
     resize(sim, "web", "2")
     sim.run_for(5)
     assert condition(sim, "web", "PodResizeInProgress")["status"] == "True"

@@ -301,7 +301,7 @@ def test_a_failed_post_start_hook_kills_its_container() -> None:
 def deleted_after_s(sim: Simulation, grace_s: int | None = None) -> float:
     """Delete the pod; return how long it took to vanish."""
     since_s = sim.now_s
-    sim.server.delete_pod("web", **({} if grace_s is None else {"grace_s": grace_s}))
+    sim.server.delete_pod("web", grace_s=grace_s)
     while sim.phase("web"):
         sim.run_for(0.25)
         assert sim.now_s - since_s < 200
