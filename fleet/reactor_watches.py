@@ -1,0 +1,245 @@
+"""The watches of the fleet: reflectors, their streams, and who gets what they bring.
+
+A node's own reflectors serve its kubelet. Shared ones, on fleet's own connection, serve whom an
+object names: NODE events decide what counts as Ready, PODS reach the kubelets in `light`.
+"""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from fleet.clock import Clock, Draws, TimerWheel
+from fleet.effects import NodeId, Outbox, Timer, WatchEvent, WatchKind
+from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.metrics import FleetCounts
+from fleet.objects import EventType, NodeView, Pod
+from fleet.wire.calls import Caller
+from fleet.wire.decode_json import decode_list, decode_watch_event
+from fleet.wire.messages import Request, Response, StreamOpened
+from fleet.wire.watch import WATCH_RESOURCES, Next, Phase, Reflector
+
+NOBODY = NodeId(-1)
+"""The owner of watches and timers that belong to no single kubelet."""
+
+
+class Wire(Protocol):
+    """What the reactor asks of a transport; the simulation has its own."""
+
+    def send(self, pool: int, request: Request, token: object) -> None:
+        """Queue one request; the answer comes to the inbox with the token."""
+        ...
+
+    def cancel(self, pool: int, token: object) -> None:
+        """Give a request up: nothing of it is delivered any more."""
+        ...
+
+    def flush(self) -> None:
+        """Write what was queued."""
+        ...
+
+    def sweep(self, now_ns: int) -> None:
+        """Look for what has timed out."""
+        ...
+
+
+class Opening(NamedTuple):
+    """One request of a reflector; what still comes of an earlier one is ignored."""
+
+    reflector: Reflector
+    number: int
+
+
+class Entry:
+    """What the reactor keeps of one kubelet."""
+
+    __slots__ = ("caller", "kubelet", "pool", "reflectors", "story")
+
+    def __init__(self, kubelet: VirtualKubelet, caller: Caller, pool: int) -> None:
+        self.kubelet: VirtualKubelet | None = kubelet  # None once quarantined or removed
+        self.caller = caller
+        self.pool = pool
+        self.reflectors: tuple[Reflector, ...] = ()
+        self.story: deque[str] | None = None
+
+
+class Watches(ABC):
+    """The lower half of `Reactor`."""
+
+    def __init__(self, clock: Clock, draws: Draws) -> None:
+        self.clock = clock
+        self.counts = FleetCounts()
+        self.wire: Wire | None = None  # set before the first kubelet is added
+        self.observer: Wire | None = None  # fleet's own connection: Ready counts, shared watches
+        self.on_observed: Callable[[WatchEvent], None] | None = None
+        self.entries: list[Entry] = []
+        self.by_name: dict[str, NodeId] = {}
+        self._draws = draws
+        self._wheel = TimerWheel()
+        self._shared: list[Reflector] = []
+
+    @abstractmethod
+    def on_bug(self, error: Exception) -> None:
+        """Mark the run for a bug that no single kubelet is to blame for, and go on."""
+
+    @abstractmethod
+    def _input(self, entry: Entry, event: WatchEvent, now_ns: int, out: Outbox) -> None:
+        """Hand an event to a kubelet."""
+
+    @abstractmethod
+    def _quarantine(self, entry: Entry, error: Exception) -> None:
+        """Take one kubelet out of the run."""
+
+    def watch_shared(self, kind: WatchKind, label: str = "") -> None:
+        """Open a watch for the whole fleet on the observer's connection.
+
+        NODE events go to `on_observed`, and to the kubelets that have no watch of their own; PODS
+        to the kubelet that their node name tells.
+        """
+        reflector = Reflector(NOBODY, kind, "", label)
+        self._shared.append(reflector)
+        self._open(reflector)
+
+    def _on_stream_safely(
+        self, reflector: Reflector, message: object, now_ns: int, out: Outbox
+    ) -> None:
+        """Keep what a bug in reading one watch harms to the node whose watch it is."""
+        try:
+            self._on_stream(reflector, message, now_ns, out)
+        except Exception as error:  # noqa: BLE001
+            if reflector.node == NOBODY:
+                self.on_bug(error)
+            else:
+                self._quarantine(self.entries[reflector.node], error)
+
+    def _on_stream(self, reflector: Reflector, message: object, now_ns: int, out: Outbox) -> None:
+        if type(message) is bytes:
+            found = reflector.on_chunk(message, decode_watch_event)
+            self._deliver(reflector, found, now_ns, out)
+            return
+        row = ("WATCH", WATCH_RESOURCES[reflector.kind])
+        if isinstance(message, StreamOpened):
+            took_us = (message.arrived_ns - message.sent_ns) // 1000
+            self.counts.requests.record(row, 200, took_us)
+            reflector.is_open = True
+            self.counts.watches_open += 1
+            return
+        assert isinstance(message, Response), message
+        if reflector.phase is Phase.LIST:
+            took_us = (message.arrived_ns - message.sent_ns) // 1000
+            self.counts.requests.record(("LIST", row[1]), message.code, took_us)
+            if message.code == 200:
+                found = reflector.on_page(message.body, decode_list)
+                self._deliver(reflector, found, now_ns, out)
+                self._open(reflector)
+                return
+            later = reflector.on_list_failed(message, self._draws, now_ns)
+        else:
+            if message.code != 200:
+                took_us = (message.arrived_ns - message.sent_ns) // 1000
+                self.counts.requests.record(row, message.code, took_us)
+            later = reflector.on_end(message, self._draws, now_ns)
+        self._closed(reflector)
+        self._reopen(reflector, later, now_ns)
+
+    def _deliver(
+        self,
+        reflector: Reflector,
+        found: list[tuple[EventType, object]],
+        now_ns: int,
+        out: Outbox,
+    ) -> None:
+        """Pass events on to the kubelet, or to whom a shared watch concerns."""
+        kind = reflector.kind
+        self.counts.watch_events += len(found)
+        for event_type, record in found:
+            if event_type is EventType.BOOKMARK:
+                continue
+            if event_type is EventType.ERROR:
+                wire, pool = self._way(reflector)
+                wire.cancel(pool, Opening(reflector, reflector.opens))
+                reflector.opens += 1  # the close that follows an ERROR must not end the back-off
+                code = record if isinstance(record, int) else 0
+                later = reflector.on_error_event(code, self._draws, now_ns)
+                self._closed(reflector)
+                self._reopen(reflector, later, now_ns)
+                return
+            event = WatchEvent(kind, event_type, record, reflector.namespace, reflector.name)
+            if reflector.node == NOBODY:
+                self._deliver_shared(event, now_ns, out)
+            else:
+                self._input(self.entries[reflector.node], event, now_ns, out)
+
+    def _deliver_shared(self, event: WatchEvent, now_ns: int, out: Outbox) -> None:
+        """Route an event of a shared watch by the node that it names."""
+        if event.type is EventType.SYNCED:
+            for entry in self.entries:
+                if event.kind is WatchKind.PODS:
+                    self._input(entry, event, now_ns, out)
+        else:
+            node = self.by_name.get(_node_name(event.record))
+            if node is not None:
+                entry = self.entries[node]
+                if entry.kubelet is not None and entry.kubelet.env.light:
+                    self._input(entry, event, now_ns, out)
+        if event.kind is WatchKind.NODE and self.on_observed is not None:
+            self.on_observed(event)
+
+    def _way(self, reflector: Reflector) -> tuple[Wire, int]:
+        """Return the connection that a reflector uses."""
+        if reflector.node == NOBODY:
+            assert self.observer is not None
+            return self.observer, 0
+        assert self.wire is not None
+        return self.wire, self.entries[reflector.node].pool
+
+    def _open(self, reflector: Reflector) -> None:
+        request = reflector.open(self._draws, self.clock.now_ns())
+        if reflector.phase is Phase.LIST_STREAM or reflector.phase is Phase.LIST:
+            owners = self.entries if reflector.node == NOBODY else [self.entries[reflector.node]]
+            for entry in owners:
+                if entry.kubelet is not None:
+                    entry.kubelet.on_relist_started(reflector.kind)
+        wire, pool = self._way(reflector)
+        wire.send(pool, request, Opening(reflector, reflector.opens))
+
+    def _closed(self, reflector: Reflector) -> None:
+        """Count an open watch no longer."""
+        if reflector.is_open:
+            reflector.is_open = False
+            self.counts.watches_open -= 1
+
+    def _reopen(self, reflector: Reflector, later: Next, now_ns: int) -> None:
+        """Ask again, now or after the back-off."""
+        self.counts.watch_restarts += 1
+        if not later.delay_ns:
+            self._open(reflector)
+            return
+        key = f"watch/{reflector.kind}/{reflector.namespace}/{reflector.name}"
+        self._wheel.set(now_ns + later.delay_ns, reflector.node, Timer.CALL_RETRY, key)
+
+    def _find(self, node: NodeId, kind: WatchKind, namespace: str, name: str) -> Reflector | None:
+        reflectors = self._shared if node == NOBODY else self.entries[node].reflectors
+        for each in reflectors:
+            if each.kind is kind and each.namespace == namespace and each.name == name:
+                return each
+        return None
+
+    def _stop_watch(self, node: NodeId, kind: WatchKind, namespace: str, name: str) -> None:
+        reflector = self._find(node, kind, namespace, name)
+        if reflector is None:
+            return
+        entry = self.entries[node]
+        entry.reflectors = tuple(each for each in entry.reflectors if each is not reflector)
+        assert self.wire is not None
+        self.wire.cancel(entry.pool, Opening(reflector, reflector.opens))
+        self._closed(reflector)
+        reflector.stop()
+
+
+def _node_name(record: object) -> str:
+    """Return the node that an object is about."""
+    if isinstance(record, Pod):
+        return record.node_name
+    assert isinstance(record, NodeView), record
+    return record.name
