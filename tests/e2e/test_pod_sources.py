@@ -79,6 +79,23 @@ def serving(body: bytes) -> Iterator[str]:
             server.shutdown()
 
 
+def check_counted(world: World, name: str) -> None:
+    """What a crash loop repeats is one event of each kind, PATCHed."""
+    about = f"--field-selector=involvedObject.name={name}"
+
+    def counts(reason: str) -> list[int]:
+        return [each["count"] for each in world.items("events", about) if each["reason"] == reason]
+
+    eventually(lambda: counts("Started") >= [3], "what repeats is counted")
+    [backed_off] = [each for each in world.items("events", about) if each["reason"] == "BackOff"]
+    assert backed_off["count"] >= 2
+    assert backed_off["type"] == "Warning"
+    assert backed_off["message"].startswith(
+        f"Back-off restarting failed container c in pod {name}_default("
+    )
+    world.kubectl("delete", "pod", name, "--grace-period=0", "--force")
+
+
 def test_static_pods_are_mirrored_kept_in_step_and_removed(world: World, tmp_path: Path) -> None:
     """From a directory and from a URL, under the identity of nodes: NodeRestriction is content."""
     manifests = tmp_path / "manifests"
@@ -96,6 +113,11 @@ def test_static_pods_are_mirrored_kept_in_step_and_removed(world: World, tmp_pat
         )
         with world.spawn("stat", 2, option) as run:
             run.until_ready()
+            crash = {"name": "c", "image": IMAGE, "command": ["false"]}
+            spec = {"containers": [crash], "nodeName": "stat-00001"}
+            world.apply(
+                {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "crashes"}, "spec": spec}
+            )
             eventually(lambda: running(world, "agent", 2), "both mirrors are Ready")
             eventually(lambda: running(world, "remote", 2), "the URL's mirrors are Ready")
             agent = mirrors(world, "agent")["agent-stat-00000"]
@@ -143,6 +165,7 @@ def test_static_pods_are_mirrored_kept_in_step_and_removed(world: World, tmp_pat
             (manifests / "agent.yaml").unlink()
             eventually(lambda: not mirrors(world, "agent"), "the mirrors went with the file")
             assert running(world, "remote", 2)
+            check_counted(world, "crashes")
             run.end()
     world.assert_nothing_left("stat")
 
@@ -152,12 +175,12 @@ def test_outages_of_the_runtime_and_a_late_network(world: World, tmp_path: Path)
         tmp_path / "outages.yaml",
         kubeletConfiguration={"nodeStatusUpdateFrequency": "1s"},
         runtime={
-            "networkReadyDelay": "6s",
+            "networkReadyDelay": "4s",
             "outages": [
                 {
                     "kind": "RuntimeNotReady",
-                    "from": "16s",
-                    "for": "6s",
+                    "from": "11s",
+                    "for": "5s",
                     "reason": "Upgrade",
                     "message": "being replaced",
                 }
@@ -216,7 +239,7 @@ def test_a_node_that_shuts_down_ends_its_pods_and_falls_silent(
             "shutdownGracePeriodCriticalPods": "2s",
             "featureGates": {"EventedPLEG": True},
         },
-        shutdown={"after": "12s"},
+        shutdown={"after": "11s"},
     )
     with world.spawn("ends", 1, option) as run:
         run.until_ready()
