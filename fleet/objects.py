@@ -9,6 +9,7 @@ import enum
 from typing import NamedTuple, NewType
 
 from fleet.admission_objects import NO_STATE, PLAIN, AdmissionSpec, NodeState
+from fleet.container_user import IMAGE_USER, UserSpec
 from fleet.lifecycle_objects import PLAIN_LIFE, ContainerLifecycle
 from fleet.script import ScriptSpec
 
@@ -118,6 +119,7 @@ class ContainerSpec(NamedTuple):
     startup_probe: ProbeSpec | None = None
     readiness_probe: ProbeSpec | None = None
     liveness_probe: ProbeSpec | None = None
+    user: UserSpec = IMAGE_USER
     script: ScriptSpec | None = None  # what its command may look at, None if it does not
 
 
@@ -152,6 +154,8 @@ class VolumeSpec(NamedTuple):
     host_path: str = ""
     size_limit: str = ""  # of an emptyDir
     in_memory: bool = False
+    image: str = ""  # of an image volume
+    pull_policy: str = ""
 
 
 class WaitingState(NamedTuple):
@@ -196,7 +200,7 @@ class ContainerStatus(NamedTuple):
     allocated_json: bytes = b""
     resources_json: bytes = b""
     volume_mounts_json: bytes = b""
-    has_user: bool = False
+    user_json: bytes = b""
     devices_json: bytes = b""  # allocatedResourcesStatus
 
 

@@ -176,8 +176,12 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 
 def entry_point(image: str) -> tuple[str, ...]:
     """Return a command that does as the image's own one, () if nothing is known of it."""
-    name = image.partition("@")[0].rpartition("/")[2].partition(":")[0]
-    return ("true",) if name in SHELL_IMAGES else ()
+    return ("true",) if repository_name(image) in SHELL_IMAGES else ()
+
+
+def repository_name(image: str) -> str:
+    """Return the last part of the name of an image's repository."""
+    return image.partition("@")[0].rpartition("/")[2].partition(":")[0]
 
 
 def subscripted(path: str) -> tuple[str, str] | None:

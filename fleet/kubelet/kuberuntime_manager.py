@@ -14,6 +14,7 @@ import enum
 from typing import Protocol
 
 from fleet.clock import NS_PER_S, Draws
+from fleet.container_user import non_root_error
 from fleet.effects import NodeId, Outbox
 from fleet.kubelet.allocation_manager import AllocationManager
 from fleet.kubelet.events import Reason
@@ -122,7 +123,9 @@ class KubeRuntimeManager:
             return self._on_sandbox_due(worker, turn)
         if stage is Stage.PULL:
             done = self.images.finish(worker.pod.uid, turn.env, turn.now_ns, turn.out)
-            if self._take_image(worker, done, turn) and self._create_first(worker, turn):
+            if self.images.volume(worker.pod.uid) is not None:
+                self._take_volume(worker, done, turn)
+            elif self._take_image(worker, done, turn) and self._create_first(worker, turn):
                 return Progress.WAIT
             return self._next(worker, turn)
         if stage is Stage.START:
@@ -171,6 +174,8 @@ class KubeRuntimeManager:
         again = tuple(kill for kill in resize if kill.name not in killed)
         start = tuple(found for kill in again if (found := pod.find(kill.name)) is not None)
         worker.plan = (*actions.start, *start)
+        if worker.plan:
+            self.images.begin_volumes(pod)
         return self._kill_next(worker, Kills((*actions.kill, *again)), turn)
 
     def _resize(self, worker: PodWorker, sandbox: Sandbox, turn: Turn) -> tuple[ContainerKill, ...]:
@@ -219,6 +224,8 @@ class KubeRuntimeManager:
 
     def _next(self, worker: PodWorker, turn: Turn) -> Progress:
         """Begin with the next container of the plan that may be started now."""
+        if self._pulls_volume(worker, turn):
+            return Progress.WAIT
         while worker.plan:
             spec = worker.plan[0]
             if self._is_in_back_off(worker, spec, turn):
@@ -286,11 +293,38 @@ class KubeRuntimeManager:
 
     def _ensure_image(self, worker: PodWorker, spec: ContainerSpec, turn: Turn) -> Ensured:
         """Make sure that the image is there, or begin to pull it."""
-        pod = worker.pod
-        image = turn.behavior(pod).container(spec.name).image
+        failure = self.images.volume_failure(worker.pod.uid, spec)
+        if failure is not None:
+            return Ensured(((Reason.FAILED, f"Error: {failure.reason}"),), 0, failure)
+        return self._ensure(worker.pod, spec.name, spec.image, spec.pull_policy, turn)
+
+    def _ensure(self, pod: Pod, name: str, image: str, policy: str, turn: Turn) -> Ensured:
+        behavior = turn.behavior(pod).container(name).image
         has_secret = len(pod.pull_secrets) > len(self._missing_secrets(pod, turn))
-        wanted = Wanted(pod.uid, spec.image, spec.pull_policy, image, has_secret)
+        wanted = Wanted(pod.uid, image, policy, behavior, has_secret)
         return self.images.ensure(wanted, turn.env, turn.now_ns, turn.out)
+
+    def _pulls_volume(self, worker: PodWorker, turn: Turn) -> bool:
+        """Look at the images of volumes; tell whether one is being pulled.
+
+        Source: getImageVolumes. Differs: only before containers are started.
+        """
+        pod = worker.pod
+        while (volume := self.images.volume(pod.uid)) is not None:
+            ensured = self._ensure(pod, volume.name, volume.image, volume.pull_policy, turn)
+            if ensured.due_ns:
+                turn.event(pod, *ensured.events[0])
+                worker.stage = Stage.PULL
+                turn.wait(worker, ensured.due_ns)
+                return True
+            self._take_volume(worker, ensured, turn)
+        return False
+
+    def _take_volume(self, worker: PodWorker, ensured: Ensured, turn: Turn) -> None:
+        """Report about the image of a volume; a failure is one of the containers that mount it."""
+        for reason, message in ensured.events[:1]:
+            turn.event(worker.pod, reason, message)
+        self.images.on_volume(worker.pod.uid, ensured.failure)
 
     def _take_image(self, worker: PodWorker, ensured: Ensured, turn: Turn) -> bool:
         """Report about the image of the first container of the plan; skip it for want of one."""
@@ -306,7 +340,11 @@ class KubeRuntimeManager:
 
     def cancel(self, worker: PodWorker, turn: Turn) -> None:
         """Give up a pull: the pod is to end. Source: the context of SyncPod is cancelled."""
-        self._take_image(worker, self.images.cancel(worker.pod.uid, turn.now_ns), turn)
+        ended = self.images.cancel(worker.pod.uid, turn.now_ns)
+        if self.images.volume(worker.pod.uid) is not None:
+            self._take_volume(worker, ended, turn)
+        else:
+            self._take_image(worker, ended, turn)
         worker.plan = ()
 
     def _start_first(self, worker: PodWorker, turn: Turn) -> bool:
@@ -318,6 +356,9 @@ class KubeRuntimeManager:
         spec = worker.plan[0]
         behavior = turn.behavior(pod)
         error = "" if turn.env.light else self._objects.missing(pod, spec, turn.now_ns, turn.out)
+        error = error or non_root_error(
+            spec.user, spec.image, spec.name, f"{pod.full_name}({pod.uid})"
+        )
         if error:
             self._fail_first(worker, StartFailure(CONFIG_ERROR, error), turn)
             return False

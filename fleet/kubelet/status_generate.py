@@ -11,6 +11,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import NamedTuple
 
+from fleet.container_user import user_json
 from fleet.kubelet import active_deadline
 from fleet.kubelet.pod_actions import (
     ALL_RESTARTING,
@@ -179,7 +180,6 @@ def _container_status(
                 container_id="",
                 allocated_json=b"",
                 resources_json=b"",
-                has_user=False,
             )
         if old is not None and isinstance(old.state, TerminatedState):
             return old
@@ -230,7 +230,7 @@ def _container_status(
         allocated_json=spec.requests_json,
         resources_json=inputs.actuated.get(spec.name, spec).resources_json,
         volume_mounts_json=spec.volume_mounts_json,
-        has_user=True,
+        user_json=user_json(spec.user),
     )
 
 

@@ -36,6 +36,7 @@ from fleet.wire.decode_admission import admission_spec, with_claim_names
 from fleet.wire.decode_lifecycle import container_lifecycle
 from fleet.wire.decode_probe import decode_probe
 from fleet.wire.decode_script import container_script
+from fleet.wire.decode_user import container_user
 from fleet.wire.decode_volumes import decode_volumes
 from fleet.wire.pod_resources import Demand, pod_resources, qos_class
 from fleet.wire.times import parse_rfc3339
@@ -210,14 +211,17 @@ def _spec_of(json: bytes) -> tuple[_Spec, str]:
 def _decode_spec(spec: dict[str, Any], json: bytes) -> _Spec:
     containers = spec.get("containers", ())
     inits = spec.get("initContainers", ())
+    security = spec.get("securityContext") or {}
     demands = [_demand(each) for each in containers]
     init_demands = [_demand(each) for each in inits]
     own = _demand(spec) if "resources" in spec else None
     allocated, resources = pod_resources(demands, init_demands, spec.get("overhead", {}), own)
     return _Spec(
-        containers=share(tuple(map(_container, containers))),
-        init_containers=share(tuple(map(_container, inits))),
-        ephemeral_containers=share(tuple(map(_container, spec.get("ephemeralContainers", ())))),
+        containers=share(tuple(_container(each, security) for each in containers)),
+        init_containers=share(tuple(_container(each, security) for each in inits)),
+        ephemeral_containers=share(
+            tuple(_container(each, security) for each in spec.get("ephemeralContainers", ()))
+        ),
         volumes=share(decode_volumes(spec)),
         tolerations=share(tuple(map(_toleration, spec.get("tolerations", ())))),
         restart_policy=_intern(spec.get("restartPolicy", "Always")),
@@ -277,7 +281,7 @@ def _demand(obj: dict[str, Any]) -> Demand:
     )
 
 
-def _container(obj: dict[str, Any]) -> ContainerSpec:
+def _container(obj: dict[str, Any], security: dict[str, Any]) -> ContainerSpec:
     resources = obj.get("resources") or {}
     requests = resources.get("requests")
     mounts = [_mount(each) for each in obj.get("volumeMounts", ())]
@@ -296,6 +300,7 @@ def _container(obj: dict[str, Any]) -> ContainerSpec:
         startup_probe=decode_probe(obj, "startupProbe"),
         readiness_probe=decode_probe(obj, "readinessProbe"),
         liveness_probe=decode_probe(obj, "livenessProbe"),
+        user=share(container_user(obj, security)),
         script=share(container_script(obj)),
     )
 
@@ -392,7 +397,7 @@ def _container_status(obj: dict[str, Any]) -> ContainerStatus:
         allocated_json=_rendered(obj, "allocatedResources"),
         resources_json=_rendered(obj, "resources"),
         volume_mounts_json=_render(mounts) if mounts else b"",
-        has_user="user" in obj,
+        user_json=_rendered(obj, "user"),
         devices_json=_rendered(obj, "allocatedResourcesStatus"),
     )
 

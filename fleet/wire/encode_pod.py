@@ -25,7 +25,6 @@ from fleet.wire.times import rfc3339
 
 FRAGMENTS_MAX = 4096
 BODY = b'{"metadata":{"uid":"%b"},"status":{%b}}'
-USER = b'"user":{"linux":{"gid":0,"supplementalGroups":[0],"uid":0}},'
 _NO_TIME = b"null"
 _EPOCH = b'"1970-01-01T00:00:00Z"'
 START_ERROR = "StartError"
@@ -179,7 +178,7 @@ def _container_status(status: ContainerStatus) -> bytes:
         status.restart_count,
         b"true" if status.started else b"false",
         _state(status.state),
-        b"," + USER[:-1] if status.has_user else b"",
+        b',"user":' + status.user_json if status.user_json else b"",
         tail,
     )
 

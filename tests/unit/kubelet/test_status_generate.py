@@ -64,7 +64,7 @@ def test_the_first_status_of_a_pod() -> None:
     first = status.containers[0]
     assert first.state == WaitingState("ContainerCreating")
     assert (first.image, first.image_id, first.container_id) == ("nginx:1", "", "")
-    assert (first.resources_json, first.has_user) == (b"", False)
+    assert (first.resources_json, first.user_json) == (b"", b"")
     assert (status.phase, status.host_ip, status.pod_ip) == ("Pending", HOST_IP, "")
     assert (status.observed_generation, status.qos_class) == (4, "BestEffort")
     assert (status.allocated_json, status.resources_json) == (b"", b"{}")
@@ -80,7 +80,8 @@ def test_a_running_pod() -> None:
     assert {each[0] for each in conditions(status).values()} == {"True"}
     (shown,) = status.containers
     assert shown.state == RunningState(100)
-    assert (shown.ready, shown.started, shown.has_user) == (True, True, True)
+    assert (shown.ready, shown.started) == (True, True)
+    assert shown.user_json == b'{"linux":{"gid":0,"supplementalGroups":[0],"uid":0}}'
     assert shown.image == "docker.io/library/nginx:1"
     assert shown.image_id.startswith("docker.io/library/nginx@sha256:")
     assert (shown.allocated_json, shown.resources_json) == (

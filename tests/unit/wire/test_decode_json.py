@@ -239,7 +239,7 @@ def test_status_of_a_pod() -> None:
     assert isinstance(container, ContainerStatus)
     assert container.state == RunningState(AT_S)
     assert container.last_state == TerminatedState(1, "Error", "", AT_S, AT_S, "containerd://0")
-    assert container.has_user
+    assert container.user_json == b'{"linux":{"gid":0,"supplementalGroups":[0],"uid":0}}'
     assert status.conditions[0].observed_generation == 1
 
 

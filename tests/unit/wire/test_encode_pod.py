@@ -213,7 +213,7 @@ def test_a_container_has_all_that_the_api_shows() -> None:
         last_state=last,
         restart_count=3,
         started=True,
-        has_user=True,
+        user_json=b'{"linux":{"gid":0,"supplementalGroups":[0],"uid":0}}',
         allocated_json=b'{"cpu":"1"}',
         resources_json=b'{"requests":{"cpu":"1"}}',
     )
