@@ -313,3 +313,34 @@ def test_the_scheduler_allocates_a_device_and_its_pod_runs(world: World) -> None
     )
     assert thief["status"]["phase"] == "Pending"
     end(world)
+
+
+@pytest.mark.usefixtures("fleet")
+def test_a_full_node_and_a_resource_that_a_user_advertised(world: World) -> None:
+    """The 21st pod of a node for 20, and the fourth dongle of three."""
+    node = "adm-00001"
+    advertised = '{"status":{"capacity":{"x.io/dongle":"3"}}}'
+    world.kubectl("patch", "node", node, "--subresource=status", "--type=merge", "-p", advertised)
+    world.apply(*(pod(f"full-{index}", node=node) for index in range(21)))
+
+    def allocatable() -> Json:
+        found: Json = world.get("node", node)["status"]["allocatable"]
+        return found
+
+    eventually(lambda: allocatable().get("x.io/dongle") == "3", "the kubelet follows")
+    eventually(lambda: "Pending" not in phases(world).values(), "all pods are decided")
+    [refused] = [
+        each
+        for each in world.items("pods", "-l", "test=admission")
+        if each["status"]["phase"] == "Failed"
+    ]
+    assert refused["status"]["reason"] == "OutOfpods"
+    assert refused["status"]["message"] == f"Pod was rejected: {text_of('pods', 1, 20, 20)}"
+    end(world)
+    dongles = {"x.io/dongle": "4"}
+    world.apply(pod("dongles", {"resources": {"limits": dongles, "requests": dongles}}, node=node))
+    eventually(lambda: phases(world) == {"dongles": "Failed"}, "it is refused")
+    status = world.get("pod", "dongles")["status"]
+    assert status["reason"] == "OutOfx.io/dongle"
+    assert status["message"] == f"Pod was rejected: {text_of('x.io/dongle', 4, 0, 3)}"
+    end(world)
