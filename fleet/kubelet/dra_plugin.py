@@ -52,7 +52,7 @@ class DRAPlugin:
         self._name = name  # of the node
         self.driver = driver
         self.state = PluginState.AWAY
-        self._slices: dict[str, int] = {}  # name and generation of those that are published
+        self._slices: dict[str, bool] = {}  # those that are there; True: seen since the last list
         self._due_ns = 0  # of the next look at the slices
         self._wipe_ns = 0  # when the kubelet deletes what a driver left that went away
 
@@ -87,15 +87,19 @@ class DRAPlugin:
     ) -> None:
         """Take an event of the watch on this driver's slices."""
         if event is EventType.SYNCED:
+            gone = [name for name, is_seen in self._slices.items() if not is_seen]
+            self._slices = {name: False for name, is_seen in self._slices.items() if is_seen}
             if self.state is PluginState.SYNCING:
                 self.state = PluginState.WATCHING
                 self._sync(node_uid, out)
+            elif gone:
+                self._due_ns = now_ns + SYNC_DELAY_NS
             return
         assert view is not None, event
         if event is EventType.DELETED:
             self._slices.pop(view.name, None)
         else:
-            self._slices[view.name] = view.generation
+            self._slices[view.name] = True
         if self.state is PluginState.WATCHING:
             self._due_ns = now_ns + SYNC_DELAY_NS
 

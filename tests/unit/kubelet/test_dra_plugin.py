@@ -64,3 +64,16 @@ def test_a_driver_that_is_gone_is_wiped_and_wiped_again_after_a_failure() -> Non
     plugin.on_reply(WIPE, 41 * S, is_refused=True)
     plugin.on_due("uid", 42 * S, out)
     assert out == [WIPE, WIPE]
+
+
+def test_a_slice_that_went_while_the_watch_was_down_is_made_anew() -> None:
+    plugin, _ = synced("00000-x", "00000-y")
+    out: Outbox = []
+    plugin.on_slice(EventType.ADDED, ResourceSliceView("00000-x", "1", 1), "uid", 5 * S, out)
+    plugin.on_slice(EventType.SYNCED, None, "uid", 5 * S, out)
+    plugin.on_due("uid", 35 * S, out)
+    assert out == []  # the other one is still there
+    plugin.on_slice(EventType.SYNCED, None, "uid", 50 * S, out)
+    assert plugin.next_due_ns() == 80 * S
+    plugin.on_due("uid", 80 * S, out)
+    assert out == [CREATE]
