@@ -12,6 +12,7 @@ contents of pull secrets are not read: one that exists opens every private image
 
 import heapq
 import zlib
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_MS, NS_PER_S
@@ -29,7 +30,7 @@ from fleet.kubelet.events import Reason
 from fleet.kubelet.image_gc import arm_image_gc
 from fleet.kubelet.image_list import arm_image_list
 from fleet.kubelet.pod_events import texts_of
-from fleet.objects import Pod, PodUid, WaitingState
+from fleet.objects import ContainerSpec, Pod, PodUid, VolumeSpec, WaitingState
 from fleet.quantity import format_duration
 from fleet.runtime import Sandbox
 
@@ -88,13 +89,23 @@ class _BackOff(NamedTuple):
     error: str
 
 
+class _Volumes:
+    """The image volumes of a pod during one sync: those to look at, and what failed."""
+
+    __slots__ = ("failed", "left")
+
+    def __init__(self, left: tuple[VolumeSpec, ...]) -> None:
+        self.left = left
+        self.failed: dict[str, WaitingState] = {}
+
+
 READY = Ensured()
 
 
 class ImageManager:
     """The pulls of one node. Empty until something is pulled."""
 
-    __slots__ = ("_back_off", "_limiter", "_node", "_pulls", "_turns")
+    __slots__ = ("_back_off", "_limiter", "_node", "_pulls", "_turns", "_volumes")
 
     def __init__(self, node: NodeId) -> None:
         self._node = node
@@ -102,6 +113,7 @@ class ImageManager:
         self._turns: list[int] = []  # when each of the pullers is free again; a heap
         self._limiter: tuple[float, int] = (-1.0, 0)  # tokens at an instant; -1: never used
         self._back_off: dict[tuple[PodUid, str], _BackOff] | None = None
+        self._volumes: dict[PodUid, _Volumes] | None = None  # of pods that have image volumes
 
     def ensure(self, wanted: Wanted, env: Environment, now_ns: int, out: Outbox) -> Ensured:
         """Look whether an image is there, and begin to pull it if it has to be.
@@ -157,8 +169,44 @@ class ImageManager:
             heapq.heapify(self._turns)
         return self._fail(uid, pull, CANCELED, now_ns)
 
+    def begin_volumes(self, pod: Pod) -> None:
+        """Begin a sync: the images of a pod's volumes come before its containers."""
+        volumes = tuple(each for each in pod.volumes if each.image)
+        if volumes:
+            if self._volumes is None:
+                self._volumes = {}
+            self._volumes[pod.uid] = _Volumes(volumes)
+
+    def volume(self, uid: PodUid) -> VolumeSpec | None:
+        """Return the volume whose image is to be looked at, None when all were."""
+        found = self._volumes.get(uid) if self._volumes is not None else None
+        return found.left[0] if found is not None and found.left else None
+
+    def on_volume(self, uid: PodUid, failure: WaitingState | None) -> None:
+        """Note how it is with the image of that volume, and go on to the next one."""
+        assert self._volumes is not None, uid
+        found = self._volumes[uid]
+        if failure is not None:
+            found.failed[found.left[0].name] = failure
+        found.left = found.left[1:]
+
+    def volume_failure(self, uid: PodUid, spec: ContainerSpec) -> WaitingState | None:
+        """Return why a container lacks a volume; of several the last one counts.
+
+        Source: kuberuntime_manager.go, toKubeContainerImageVolumes.
+        """
+        found = self._volumes.get(uid) if self._volumes is not None else None
+        failure = None
+        for name, reason in found.failed.items() if found is not None else ():
+            if f'"name":"{name}"'.encode() in spec.volume_mounts_json:
+                failure = reason
+        return failure
+
     def forget(self, uid: PodUid) -> None:
         """Drop what is kept of a pod."""
+        if self._volumes is not None:
+            self._volumes.pop(uid, None)
+            self._volumes = self._volumes or None
         if self._back_off is not None:
             kept = {key: entry for key, entry in self._back_off.items() if key[0] != uid}
             self._back_off = kept or None
@@ -302,10 +350,22 @@ def adopt_images(
             arm_image_list(node, env, now_ns, out)
 
 
+def images_of(pod: Pod, sandbox: Sandbox) -> Iterator[str]:
+    """Yield the full names of the images that the containers of a pod use, also as volumes."""
+    for container in sandbox.containers:
+        spec = pod.find(container.name)
+        if spec is not None:
+            yield parse_image(spec.image).full_name
+    for volume in pod.volumes if sandbox.containers else ():
+        if volume.image:
+            yield parse_image(volume.image).full_name
+
+
 def release_images(node: NodeId, pod: Pod, env: Environment, now_ns: int) -> None:
     """Note that a pod is gone, which used these images until now."""
     specs = (*pod.init_containers, *pod.containers, *pod.ephemeral_containers)
-    names = tuple(parse_image(spec.image).full_name for spec in specs)
+    images = [spec.image for spec in specs] + [each.image for each in pod.volumes if each.image]
+    names = tuple(parse_image(image).full_name for image in images)
     env.images.release(node, names, now_ns)
 
 

@@ -25,6 +25,7 @@ from fleet.kubelet.eviction_signals import (
 )
 from fleet.kubelet.image_gc import delete_unused_images
 from fleet.kubelet.image_list import arm_image_list
+from fleet.kubelet.image_manager import images_of
 from fleet.kubelet.oom_watcher import (
     choose_victim,
     is_oom,
@@ -50,7 +51,7 @@ from fleet.kubelet.turn import Turn
 from fleet.objects import ObjectRef, Pod, PodCondition, PodUid
 from fleet.pod_behavior import PodBehavior
 from fleet.quantity import parse_quantity
-from fleet.runtime import NEVER, RunState, image_name
+from fleet.runtime import NEVER, RunState
 from fleet.usage import UNDECLARED
 from fleet.volume_behavior import EMPTY_DIR_ANNOTATION
 
@@ -306,11 +307,10 @@ def _terms(workers: Workers, syncer: PodSyncer, turn: Turn) -> dict[PodUid, PodT
 def _delete_unused_images(node: NodeId, syncer: PodSyncer, turn: Turn, workers: Workers) -> None:
     """Free what no container needs. Dead containers hold nothing here but their status."""
     in_use = {
-        image_name(spec.image)
+        name
         for uid, sandbox in syncer.runtime
         if (worker := workers.get(uid)) is not None
-        for container in sandbox.containers
-        if (spec := worker.pod.find(container.name)) is not None
+        for name in images_of(worker.pod, sandbox)
     }
     if delete_unused_images(node, turn.env, in_use, turn.now_ns):
         arm_image_list(node, turn.env, turn.now_ns, turn.out)

@@ -25,6 +25,7 @@ from fleet.effects import (
 from fleet.kubelet.dra import registered_drivers
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import EventRecorder
+from fleet.kubelet.image_manager import images_of
 from fleet.kubelet.node_shutdown import NodeShutdown
 from fleet.kubelet.pod_admission import PodAdmission
 from fleet.kubelet.pod_config import PodConfig, PodOp, PodUpdate
@@ -42,7 +43,6 @@ from fleet.kubelet.static_pods import StaticPodSync, is_over
 from fleet.kubelet.turn import Turn
 from fleet.objects import EventType, NodeView, Pod, PodStatus, PodUid
 from fleet.pod_addresses import fallback_cidr
-from fleet.runtime import image_name
 from fleet.static_objects import StaticPod
 
 HOSTNAME_LABEL = "kubernetes.io/hostname"
@@ -315,13 +315,11 @@ class SyncLoop:
 
     def images_in_use(self) -> set[str]:
         """Return the full names of the images that the containers of this node have."""
-        found = set()
+        found: set[str] = set()
         for uid, sandbox in self._syncer.runtime if self._syncer is not None else ():
             worker = self._workers.get(uid)
-            for container in sandbox.containers if worker is not None else ():
-                spec = worker.pod.find(container.name) if worker is not None else None
-                if spec is not None:
-                    found.add(image_name(spec.image))
+            if worker is not None:
+                found.update(images_of(worker.pod, sandbox))
         return found
 
     def disk_bytes(self, env: Environment, now_ns: int) -> int | None:

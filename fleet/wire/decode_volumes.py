@@ -78,6 +78,8 @@ def _volume(obj: dict[str, Any], *, mounted: bool, block: bool) -> VolumeSpec:
         host_path=source.get("path", "") if kind == "hostPath" else "",
         size_limit=_intern(source.get("sizeLimit") or "") if kind == "emptyDir" else "",
         in_memory=kind == "emptyDir" and source.get("medium") == "Memory",
+        image=source.get("reference", "") if kind == "image" else "",
+        pull_policy=source.get("pullPolicy", "") if kind == "image" else "",
     )
 
 

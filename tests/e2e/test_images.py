@@ -26,6 +26,16 @@ def node(world: World) -> Iterator[str]:
     path.write_text(yaml.safe_dump(profile))
     private = pod("private", "registry.example/secret:1", pull_error="Unauthorized")
     private["spec"]["imagePullSecrets"] = [{"name": "pull-me"}]
+    model = {"name": "model", "image": {"reference": "registry.example/model:1"}}
+    mounting = pod("mounting", "example.com/local:1"), pod("nomodel", "example.com/local:1")
+    for each in mounting:
+        each["spec"]["volumes"] = [model]
+        [mounts] = each["spec"]["containers"]
+        mounts["volumeMounts"] = [{"name": "model", "mountPath": "/model"}]
+    mounting[1]["metadata"]["annotations"] = {"fleet.emulator/pull-error": "NotFound"}
+    mounting[1]["spec"]["volumes"] = [
+        {"name": "model", "image": {"reference": "registry.example/model:none"}}
+    ]
     with world.spawn(PREFIX, 1, f"--profile={path}") as run:
         run.until_ready()
         world.apply(
@@ -38,6 +48,7 @@ def node(world: World) -> Iterator[str]:
             pod("local", "example.com/local:1"),
             pod("turn0", "registry.example/turn:0", image_size="150M"),
             pod("turn1", "registry.example/turn:1", image_size="150M"),
+            *mounting,
         )
         yield NODE
         world.kubectl("delete", "pods", "-l", "of=images", "--wait=false")
@@ -189,6 +200,16 @@ def test_pulled_images_have_their_events_their_ids_and_a_place_in_the_node_statu
     node = world.get("node", NODE)
     [entry] = [each for each in node["status"]["images"] if each["names"][-1] == listed]
     assert entry == {"names": [shown["imageID"], listed], "sizeBytes": 50_000_000}
+
+
+@pytest.mark.usefixtures("node")
+def test_images_of_volumes_come_before_the_containers(world: World) -> None:
+    world.kubectl("wait", "--for=condition=Ready", "pod/mounting", "--timeout=50s")
+    found = events(world, "mounting")
+    assert ("Normal", "Pulling", 'Pulling image "registry.example/model:1"') in found
+    assert "registry.example/model:1" in images(world)
+    assert waiting(world, "nomodel")["reason"] in {"ErrImagePull", "ImagePullBackOff"}
+    assert waiting(world, "nomodel")["message"].endswith("registry.example/model:none: not found")
 
 
 @pytest.mark.usefixtures("node")

@@ -253,6 +253,63 @@ def test_images_are_the_same_fidelity_light_but_for_their_time() -> None:
     assert sim.server.all("events") == []
 
 
+def image_volume(reference: str, policy: str = "IfNotPresent") -> Object:
+    return {"name": "model", "image": {"reference": reference, "pullPolicy": policy}}
+
+
+def test_images_of_volumes_are_pulled_before_the_containers_start() -> None:
+    sim = started()
+    sim.create_pod("web", volumes=[image_volume("example.com/model:1")])
+    sim.run_for(seconds=20)
+    assert sim.phase("web") == "Running"
+    events = [e for e in sim.server.all("events") if e["involvedObject"]["name"] == "web"]
+    about = [(e["reason"], e["involvedObject"].get("fieldPath", "")) for e in events]
+    assert about == [
+        ("Pulling", ""),
+        ("Pulled", ""),
+        ("Pulling", "spec.containers{c}"),
+        ("Pulled", "spec.containers{c}"),
+        ("Created", "spec.containers{c}"),
+        ("Started", "spec.containers{c}"),
+    ]
+    sim.run_for(seconds=30)
+    assert {"example.com/model:1", "docker.io/library/nginx:1"} <= set(images(sim))
+
+
+def test_a_container_waits_for_the_image_of_its_volume_and_others_do_not() -> None:
+    sim = started()
+    bare = {**container("registry.k8s.io/pause:3.10.1"), "name": "bare"}
+    mount = {"name": "model", "mountPath": "/model"}
+    mounting = {**container("registry.k8s.io/pause:3.10.1"), "volumeMounts": [mount]}
+    volume = image_volume("example.com/model:1")
+    notes = annotated(pull_error="NotFound")
+    sim.create_pod("two", annotations=notes, volumes=[volume], containers=[mounting, bare])
+    sim.run_for(seconds=4)
+    found = sim.server.get("pods", "two", "default")["status"]["containerStatuses"]
+    states = {each["name"]: each["state"] for each in found}
+    assert "running" in states["bare"]
+    assert states["c"]["waiting"]["reason"] in {"ErrImagePull", "ImagePullBackOff"}
+    assert states["c"]["waiting"]["message"].endswith("example.com/model:1: not found")
+    said = [each[1:] for each in messages(sim, "two")]
+    assert ("Pulling", 'Pulling image "example.com/model:1"') in said
+    assert ("Failed", "Error: ErrImagePull") in said
+    sim.server.update(
+        "pods", "two", {"metadata": {"annotations": annotated(pull_error="")}}, "default"
+    )
+    sim.run_for(seconds=40)
+    assert sim.phase("two") == "Running"
+
+
+def test_a_pod_that_is_deleted_while_its_volume_is_pulled_goes_at_once() -> None:
+    sim = started()
+    slow = annotated(pull_time="10m")
+    sim.create_pod("slow", annotations=slow, volumes=[image_volume("example.com/model:1")])
+    sim.run_for(seconds=20)
+    sim.server.delete_pod("slow")
+    sim.run_for(seconds=5)
+    assert sim.phase("slow") == ""
+
+
 def test_an_adopted_node_knows_the_images_of_its_pods() -> None:
     sim = started()
     sim.create_pod("web")
