@@ -18,8 +18,10 @@ from fleet.quantity import NANO, Quantity, parse_quantity
 from fleet.schema import DurationNs, QuantityField, Spec
 
 NEVER = 1 << 62
-PIECES_MAX = 64
-"""How many linear pieces one search looks at; then it says where to look on."""
+PIECES_MAX = 512
+PIECES_MIN = 4
+"""How many linear pieces, of all curves together, and how many stretches at least one search looks
+at; then it says where to look on."""
 POINTS_MAX = 1000
 
 
@@ -105,7 +107,7 @@ def sum_at(terms: Sequence[Term], base: int, now_ns: int) -> int:
 def next_crossing(terms: Sequence[Term], base: int, limit: int, now_ns: int) -> int:
     """Return the first instant from `now_ns` on at which the sum is above a limit, NEVER if none.
 
-    After `PIECES_MAX` pieces the search ends early with the instant from which to search on.
+    A long search ends early with the instant from which to search on.
     """
     ceiling = base
     moving = []
@@ -117,7 +119,7 @@ def next_crossing(terms: Sequence[Term], base: int, limit: int, now_ns: int) -> 
             moving.append((curve, start_ns))
     if ceiling <= limit:
         return NEVER
-    for _ in range(PIECES_MAX):
+    for _ in range(max(PIECES_MAX // max(len(moving), 1), PIECES_MIN)):
         total = sum_at(moving, base, now_ns)
         if total > limit:
             return now_ns
