@@ -30,6 +30,7 @@ from fleet.csi_objects import (
     PROVISIONER_FINALIZER,
     Json,
     attacher_finalizer,
+    claim_event,
     finalizers_of,
     is_deleting,
     key_of,
@@ -62,6 +63,7 @@ RELIST_S = 1.0
 RELEASE_MAX_S = 30.0
 TASKS_MAX = 64
 """Operations under way at a time; as many as a sidecar has workers, for all drivers together."""
+RESOURCE_EXHAUSTED = 8  # of gRPC
 _STREAM = 0xC51C
 
 log = logging.getLogger(__name__)
@@ -378,12 +380,10 @@ class CSIController:
         if not await self._finalize(ATTACHMENTS, found, add=finalizer, notes=notes):
             return False
         await self._delay("attach", key, driver)
-        error = self._attach_error(volume)
-        status: Json = {"attached": True, "attachError": None}
+        error = self._attach_error(volume, found, driver)
+        status: Json = {"attached": True, "attachError": error}
         if error:
-            stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            text = f"rpc error: code = Internal desc = {error}"
-            status = {"attached": False, "attachError": {"time": stamp, "message": text}}
+            status = {"attached": False, "attachError": {"time": _now(), **error}}
         path = f"{ATTACHMENTS}/{key}/status"
         answer = await self._api.request(
             "PATCH", path, body={"status": status}, content_type=MERGE_PATCH
@@ -392,10 +392,28 @@ class CSIController:
             self._attachments[key] = answer.body
         return answer.ok and not error
 
-    def _attach_error(self, volume: Json | None) -> str:
+    def _attach_error(
+        self, volume: Json | None, attachment: Json, driver: CSIDriver
+    ) -> Json | None:
+        """Return what a driver says that cannot attach: the claim's annotation, or a full node."""
         ref = (volume or {}).get("spec", {}).get("claimRef") or {}
         claim = self._claims.get(f"{ref.get('namespace')}/{ref.get('name')}") or {"metadata": {}}
-        return str((claim["metadata"].get("annotations") or {}).get(ATTACH_ERROR, ""))
+        declared = (claim["metadata"].get("annotations") or {}).get(ATTACH_ERROR)
+        if declared:
+            return {"message": f"rpc error: code = Internal desc = {declared}"}
+        if not driver.allocatable_count:
+            return None
+        node = attachment["spec"]["nodeName"]
+        taken = sum(
+            each["spec"]["attacher"] == driver.name
+            and each["spec"]["nodeName"] == node
+            and bool(each.get("status", {}).get("attached"))
+            for each in self._attachments.values()
+        )
+        if taken < driver.allocatable_count:
+            return None
+        text = f"rpc error: code = ResourceExhausted desc = {node} has {taken} volumes attached"
+        return {"message": text, "errorCode": RESOURCE_EXHAUSTED}
 
     def _wants_detachment(self, key: str) -> bool:
         found = self._attachments.get(key)
@@ -450,31 +468,16 @@ class CSIController:
     async def _event(
         self, claim: Json, driver: CSIDriver, kind: str, reason: str, message: str
     ) -> None:
-        meta = claim["metadata"]
         self._numbers += 1
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        name = f"{claim['metadata']['name']}.{time.time_ns():x}{self._numbers:x}"
         component = f"{driver.name}_fleet-csi-controller"
-        event = {
-            "metadata": {"name": f"{meta['name']}.{time.time_ns():x}{self._numbers:x}"},
-            "involvedObject": {
-                "kind": "PersistentVolumeClaim",
-                "apiVersion": "v1",
-                "namespace": meta["namespace"],
-                "name": meta["name"],
-                "uid": meta["uid"],
-                "resourceVersion": meta["resourceVersion"],
-            },
-            "type": kind,
-            "reason": reason,
-            "message": message,
-            "source": {"component": component},
-            "reportingComponent": component,
-            "firstTimestamp": stamp,
-            "lastTimestamp": stamp,
-            "count": 1,
-        }
-        path = f"/api/v1/namespaces/{meta['namespace']}/events"
+        event = claim_event(claim, name, component, _now(), (kind, reason, message))
+        path = f"/api/v1/namespaces/{claim['metadata']['namespace']}/events"
         await self._api.request("POST", path, body=event)
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 async def simulate_csi(cluster: Cluster, models: Iterable[NodeModel], settings: Settings) -> None:

@@ -58,6 +58,33 @@ def persistent_volume(
     }
 
 
+def claim_event(
+    claim: Json, name: str, component: str, stamp: str, what: tuple[str, str, str]
+) -> Json:
+    """Return an event about a claim; `what` is its type, reason and message."""
+    meta = claim["metadata"]
+    kind, reason, message = what
+    return {
+        "metadata": {"name": name},
+        "involvedObject": {
+            "kind": "PersistentVolumeClaim",
+            "apiVersion": "v1",
+            "namespace": meta["namespace"],
+            "name": meta["name"],
+            "uid": meta["uid"],
+            "resourceVersion": meta["resourceVersion"],
+        },
+        "type": kind,
+        "reason": reason,
+        "message": message,
+        "source": {"component": component},
+        "reportingComponent": component,
+        "firstTimestamp": stamp,
+        "lastTimestamp": stamp,
+        "count": 1,
+    }
+
+
 def key_of(obj: Json) -> str:
     """Return namespace/name, or the name of what has no namespace."""
     meta = obj["metadata"]

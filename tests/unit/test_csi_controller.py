@@ -125,10 +125,12 @@ def add_attachment(api: StorageApi, name: str, volume: str) -> str:
     return path
 
 
-def play(api: StorageApi, *steps: Callable[[], object]) -> CSIController:
+def play(
+    api: StorageApi, *steps: Callable[[], object], driver: CSIDriver = DRIVER
+) -> CSIController:
     """Run the controller; each step is given until it holds, an action holds at once."""
     api.queues.clear()
-    controller = CSIController(api, [DRIVER], Draws(1))
+    controller = CSIController(api, [driver], Draws(1))
 
     async def run() -> None:
         task = asyncio.create_task(controller.run())
@@ -266,3 +268,27 @@ def controller_finalizers(api: StorageApi, path: str) -> list[str]:
 
 def test_finalizers_are_named_after_the_driver() -> None:
     assert attacher_finalizer("ebs.csi.aws.com") == "external-attacher/ebs-csi-aws-com"
+
+
+def test_a_node_takes_no_more_volumes_than_its_driver_allows() -> None:
+    api = cluster()
+    one, two = (add_volume(api, name, status={"phase": "Bound"}) for name in ("v", "w"))
+    first = add_attachment(api, "a", one)
+
+    def status(path: str) -> Json:
+        found: Json = api.objects[path].get("status", {})
+        return found
+
+    second = f"{ATTACHMENTS}/b"
+    play(
+        api,
+        lambda: bool(status(first).get("attached")),
+        lambda: bool(add_attachment(api, "b", two)),
+        lambda: "attachError" in status(second),
+        driver=DRIVER._replace(allocatable_count=1),
+    )
+    assert status(second)["attachError"]["errorCode"] == 8
+    assert status(second)["attachError"]["message"] == (
+        "rpc error: code = ResourceExhausted desc = n has 1 volumes attached"
+    )
+    assert not status(second)["attached"]
