@@ -10,7 +10,7 @@ import psutil
 from fleet.display import LiveFigures
 from fleet.emulation import Emulation
 from fleet.machine import rss_bytes
-from fleet.metrics import FleetCounts, Histogram, merged
+from fleet.metrics import FleetCounts, Histogram, is_failure, merged
 from fleet.report import (
     EventFigures,
     LeaseFigures,
@@ -21,9 +21,6 @@ from fleet.report import (
     RunFigures,
     WatchFigures,
 )
-
-EXPECTED_CODES = frozenset({404, 409, 410})
-"""Answers of a healthy server that are no errors: what is looked for before it is created."""
 
 
 class Meter:
@@ -181,9 +178,9 @@ def _errors(counts: FleetCounts) -> int:
     """Count what a healthy API server does not answer."""
     return sum(
         histogram.count
-        for codes in counts.requests.rows.values()
+        for (_, resource), codes in counts.requests.rows.items()
         for code, histogram in codes.items()
-        if not code or (code >= 400 and code not in EXPECTED_CODES)
+        if is_failure(resource, code)
     )
 
 

@@ -1,7 +1,7 @@
 """The table of a Locust dashboard, made of fleet's own histograms: what came since the last report.
 
-A row is a verb and a resource, as in the API server's metrics. Expected answers (the 404 before a
-create, the 409 of a repeated one) are requests, not failures. Node-level figures travel as rows
+A row is a verb and a resource, as in the API server's metrics. Answers that a healthy server gives
+too (the 404 before a create, the 409 of a repeated one) are requests, not failures. Node-level figures travel as rows
 outside Aggregated.
 
 Source: locust/stats.py, StatsEntry.serialize, StatsError.to_dict, RequestStats.
@@ -11,11 +11,9 @@ import hashlib
 import http
 from typing import Any
 
-from fleet.metrics import FleetCounts, Histogram
+from fleet.metrics import FleetCounts, Histogram, is_failure
 
 Json = dict[str, Any]
-
-EXPECTED_CODES = frozenset({404, 409, 410})
 
 
 class _Row:
@@ -106,7 +104,7 @@ class LocustStats:
         for key, number in since.buckets.items():
             time_ms = round(key / 1000, 1)
             times[time_ms] = times.get(time_ms, 0) + number
-        if is_failure(code):
+        if is_failure(entry["name"], code):
             entry["num_failures"] += more
             entry["_failed"][code] = more
 
@@ -127,11 +125,6 @@ class LocustStats:
 
 
 _NODE_ROWS = frozenset({"NODE", "POD", "LEASE"})
-
-
-def is_failure(code: int) -> bool:
-    """Return whether an answer is one that a healthy server would not give."""
-    return code == 0 or (code >= 400 and code not in EXPECTED_CODES)
 
 
 def describe(code: int) -> str:
@@ -167,7 +160,7 @@ def _entry(method: str, name: str, since_s: float) -> Json:
 def _add_rates(entry: Json, row: _Row) -> None:
     for second, answers in row.per_second.items():
         entry["num_reqs_per_sec"][second] = sum(answers.values())
-        failed = sum(count for code, count in answers.items() if is_failure(code))
+        failed = sum(count for code, count in answers.items() if is_failure(entry["name"], code))
         if failed:
             entry["num_fail_per_sec"][second] = failed
     row.per_second = {}

@@ -7,6 +7,23 @@ histogram of any load has at most about 600 keys, and percentiles are within 5 %
 from collections.abc import Iterable
 
 
+EXPECTED_CODES = frozenset({404, 409, 410})
+"""Answers of a healthy server that are no errors: what is looked for before it is created."""
+POD_RESOURCES = frozenset({"pods", "configmaps", "secrets", "serviceaccounts/token"})
+"""What a node may ask for once the node authorizer knows the pod that needs it.
+
+It learns of a binding by a watch of its own, often a moment after the kubelet: the 403 that real
+kubelets log as "no relationship found between node and this object", and get over by a retry.
+"""
+
+
+def is_failure(resource: str, code: int) -> bool:
+    """Return whether an answer is one that a healthy server would not give; 0 is no answer."""
+    if code == 403:
+        return resource not in POD_RESOURCES
+    return not code or (code >= 400 and code not in EXPECTED_CODES)
+
+
 class Histogram:
     """Durations in microseconds, kept at two significant digits."""
 

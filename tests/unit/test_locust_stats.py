@@ -1,7 +1,7 @@
 """Reports to a Locust master: deltas of running histograms."""
 
-from fleet.locust_stats import LocustStats, describe, is_failure
-from fleet.metrics import FleetCounts
+from fleet.locust_stats import LocustStats, describe
+from fleet.metrics import FleetCounts, is_failure
 
 NODES = ("POST", "nodes")
 LEASES = ("PUT", "leases")
@@ -85,11 +85,8 @@ def test_what_came_before_a_run_is_dropped() -> None:
 
 
 def test_which_answers_are_failures() -> None:
-    assert [code for code in (0, 200, 201, 401, 404, 409, 410, 429, 500) if is_failure(code)] == [
-        0,
-        401,
-        429,
-        500,
-    ]
+    codes = (0, 200, 201, 401, 403, 404, 409, 410, 429, 500)
+    assert [code for code in codes if is_failure("nodes", code)] == [0, 401, 403, 429, 500]
+    assert [code for code in codes if is_failure("pods", code)] == [0, 401, 429, 500]
     assert describe(503) == "503 Service Unavailable"
     assert describe(599) == "599"
