@@ -1,7 +1,7 @@
 """The table of a Locust dashboard, made of fleet's own histograms: what came since the last report.
 
 A row is a verb and a resource, as in the API server's metrics. Answers that a healthy server gives
-too (the 404 before a create, the 409 of a repeated one) are requests, not failures. Node-level figures travel as rows
+The 404 before a create and the 409 of a repeated one are requests, not failures (`is_failure`).
 outside Aggregated.
 
 Source: locust/stats.py, StatsEntry.serialize, StatsError.to_dict, RequestStats.

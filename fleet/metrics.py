@@ -6,7 +6,6 @@ histogram of any load has at most about 600 keys, and percentiles are within 5 %
 
 from collections.abc import Iterable
 
-
 EXPECTED_CODES = frozenset({404, 409, 410})
 """Answers of a healthy server that are no errors: what is looked for before it is created."""
 POD_RESOURCES = frozenset({"pods", "configmaps", "secrets", "serviceaccounts/token"})
