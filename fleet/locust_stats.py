@@ -1,8 +1,8 @@
 """The table of a Locust dashboard, made of fleet's own histograms: what came since the last report.
 
-A row is a verb and a resource, as in the API server's metrics. Answers that a healthy server gives
-The 404 before a create and the 409 of a repeated one are requests, not failures (`is_failure`).
-outside Aggregated.
+A row is a verb and a resource, as in the API server's metrics. The 404 before a create and the 409
+of a repeated one are requests, not failures (`is_failure`). Figures of nodes and pods travel as
+rows outside Aggregated.
 
 Source: locust/stats.py, StatsEntry.serialize, StatsError.to_dict, RequestStats.
 """
