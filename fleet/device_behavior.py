@@ -16,6 +16,8 @@ from fleet.quantity import NS_PER_S, Quantity
 from fleet.schema import DurationNs, QuantityField, Spec
 
 DEVICES_MAX = 1024
+NUMA_NODES_MAX = 8
+"""As upstream: pkg/kubelet/cm/topologymanager, defaultMaxAllowableNUMANodes."""
 FAILURES_MAX = 10_000
 """Of one device: beyond, it has no more."""
 REGISTRATION_DELAY = constant(5 * NS_PER_S)
@@ -61,6 +63,11 @@ class DeviceModel(NamedTuple):
     health: tuple[HealthChange, ...] = ()
     outages: tuple[PluginOutage, ...] = ()
     failures: Failures | None = None
+    numa_nodes: int = 0  # over which the devices are spread; 0: they have no topology
+
+    def numa_node(self, index: int) -> int:
+        """Return the NUMA node of a device."""
+        return index * self.numa_nodes // self.total
 
     def device_id(self, node: str, index: int) -> str:
         """Return the ID of a device: as declared, else made from its node's name.
@@ -142,6 +149,7 @@ class DeviceSpec(Spec):
     registration_delay: DistributionField | None = None
     health: tuple[HealthChangeSpec, ...] = ()
     failures: FailuresSpec | None = None
+    numa_nodes: Annotated[int, Field(ge=0, le=NUMA_NODES_MAX)] = 0
     plugin_outages: tuple[PluginOutageSpec, ...] = ()
 
     @model_validator(mode="after")
@@ -170,6 +178,7 @@ class DeviceSpec(Spec):
             ),
             outages=tuple(each.compiled() for each in self.plugin_outages),
             failures=self.failures.compiled() if self.failures else None,
+            numa_nodes=self.numa_nodes,
         )
 
 

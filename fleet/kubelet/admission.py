@@ -7,8 +7,8 @@
 Pure: what the managers of pressure, devices and shutdown say is handed in.
 Source: pkg/kubelet/lifecycle/predicate.go, handlers.go; pkg/kubelet/sysctl/allowlist.go;
 pkg/scheduler/eventhandlers.go, AdmissionCheck; noderesources/fit.go, fitsRequest.
-Differs: no CPU, memory or topology manager, so their refusals (TopologyAffinityError and its like)
-do not exist; scalar resources are looked at in alphabetical order, not in Go's random one.
+Differs: no CPU and no memory manager, so their refusals do not exist; scalar resources are looked
+at in alphabetical order, not in Go's random one.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,6 +23,7 @@ from fleet.admission_objects import (
     is_extended,
 )
 from fleet.config import NodeModel, parse_quantity, parse_version
+from fleet.kubelet import topology_manager
 from fleet.kubelet.pod_workers import Rejection
 from fleet.kubelet.preemption import is_critical_pod
 from fleet.objects import Pod, Toleration
@@ -124,6 +125,8 @@ def admit(
     if message:
         return Verdict(Rejection("SysctlForbidden", f"forbidden sysctl: {message}"))
     devices = allocate(pod) if spec.devices else Devices()
+    if devices.error == topology_manager.MESSAGE:
+        return Verdict(Rejection(topology_manager.REASON, devices.error))
     if devices.error:
         message = f"Allocate failed due to {devices.error}, which is unexpected"
         return Verdict(Rejection("UnexpectedAdmissionError", message))

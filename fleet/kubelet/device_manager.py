@@ -7,17 +7,22 @@ What is healthy and which plugin is there follows from the profile's schedule, f
 the Node, and from the time; only what pods have been given is kept.
 Source: pkg/kubelet/cm/devicemanager/manager.go, GetCapacity, Allocate, devicesToAllocate,
 genericDeviceUpdateCallback, UpdateAllocatedResourcesStatus; endpoint.go, stopGracePeriodExpired.
-Differs: devices have no NUMA affinity and plugins no preferred allocation: the first free ones are
-given out. No checkpoint: a pod that runs when its kubelet starts has what its status shows.
+Differs: plugins have no preferred allocation: the first free devices are given out, those of the
+topology manager's NUMA nodes first. No checkpoint: a pod that runs when its kubelet starts has what
+its status shows.
 """
 
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 import orjson
 
+from fleet.admission_objects import DeviceRequest
 from fleet.clock import NS_PER_S, Draws
 from fleet.config import NodeModel
 from fleet.device_behavior import (
@@ -28,12 +33,15 @@ from fleet.device_behavior import (
     unhealthy_in,
 )
 from fleet.kubelet.node_resources import reports_health
+from fleet.kubelet.topology_manager import ALIGNING_POLICIES, Hint, Supply, best_hint
+from fleet.kubelet.topology_manager import MESSAGE as TOPOLOGY_ERROR
 from fleet.objects import ContainerStatus, Pod, PodStatus, PodUid
 
 STOP_GRACE_NS = 300 * NS_PER_S
 """Source: pkg/kubelet/cm/devicemanager/types.go, endpointStopGracePeriod."""
 UNREGISTERED = (-1, -1)
 """Capacity and allocatable of a resource whose plugin has not come yet."""
+EVERYWHERE = Hint(-1, is_preferred=True)
 _REGISTER_STREAM = 0xDE71CE
 _FAILURE_STREAM = 0xDE71FA
 
@@ -57,6 +65,7 @@ class DeviceManager:
         "_name",
         "_node",
         "_note",
+        "_policy",
         "_registered_ns",
         "_start_ns",
         "_told",
@@ -72,6 +81,7 @@ class DeviceManager:
             now_ns + each.registration_delay.sample(draws.uniform(node, _REGISTER_STREAM, index))
             for index, each in enumerate(model.devices)
         )
+        self._policy = str(model.kubelet_configuration.get("topologyManagerPolicy") or "none")
         self._note = ""  # the annotation of the Node
         self._grants: dict[PodUid, tuple[Grant, ...]] = {}
         self._told: tuple[frozenset[int], ...] = ()  # the unhealthy ones when pods were last told
@@ -155,9 +165,11 @@ class DeviceManager:
     def _draw(self, stream: int, index: int, number: int) -> float:
         return self._draws.uniform(self._node, stream, index << 32 | number)
 
-    def _healthy(self, device: DeviceModel, at: int, now_ns: int) -> set[int] | None:
+    def _healthy(self, resource: str, now_ns: int) -> set[int] | None:
         """Return what can be given out, None while no plugin stands behind the resource."""
-        capacity, _ = self._amounts(device, self._registered_ns[at], now_ns)
+        device = self._device(resource)
+        registered_ns = self._registered_ns[self._devices.index(device)]
+        capacity, _ = self._amounts(device, registered_ns, now_ns)
         if capacity <= 0:
             return None
         if outage_begin_ns(device.outages, self._start_ns, now_ns) >= 0:
@@ -172,34 +184,74 @@ class DeviceManager:
         Source: Allocate, allocateContainerResources, devicesToAllocate.
         """
         reusable: dict[str, set[int]] = {}
-        names = [device.resource for device in self._devices]
-        for request in pod.admission.devices:
-            if request.resource not in names:
-                continue
-            at = names.index(request.resource)
-            healthy = self._healthy(self._devices[at], at, now_ns)
-            if healthy is None and request.resource not in self.allocated():
-                continue  # as yet no resource of a device plugin
-            reuse = reusable.setdefault(request.resource, set())
-            given = self._given(pod.uid, request.container, request.resource)
-            error, chosen = self._choose(request.resource, request.amount, given, reuse, healthy)
-            if error:
-                return error
-            reuse.update(chosen) if request.reusable else reuse.difference_update(chosen)
-            if chosen and given is None:
-                grant = Grant(request.container, request.resource, chosen, request.reusable)
-                self._grants[pod.uid] = (*self._grants.get(pod.uid, ()), grant)
+        for container, requests in groupby(pod.admission.devices, attrgetter("container")):
+            wanted = [each for each in requests if self._is_offered(each.resource, now_ns)]
+            given = {
+                each.resource: self._given(pod.uid, container, each.resource) for each in wanted
+            }
+            is_new = any(each is None for each in given.values())
+            hint = self._hint(wanted, reusable, now_ns) if is_new else EVERYWHERE
+            if hint is None:
+                return TOPOLOGY_ERROR
+            for request in wanted:
+                reuse = reusable.setdefault(request.resource, set())
+                had = given[request.resource]
+                error, chosen = self._choose(request, had, reuse, hint, now_ns)
+                if error:
+                    return error
+                reuse.update(chosen) if request.reusable else reuse.difference_update(chosen)
+                if chosen and had is None:
+                    grant = Grant(container, request.resource, chosen, request.reusable)
+                    self._grants[pod.uid] = (*self._grants.get(pod.uid, ()), grant)
         return ""
+
+    def _is_offered(self, resource: str, now_ns: int) -> bool:
+        """Return whether a plugin stands behind a resource. Source: isDevicePluginResource."""
+        if all(device.resource != resource for device in self._devices):
+            return False
+        return self._healthy(resource, now_ns) is not None or resource in self.allocated()
+
+    def _hint(
+        self, requests: list[DeviceRequest], reusable: dict[str, set[int]], now_ns: int
+    ) -> Hint | None:
+        """Return the NUMA nodes of a container's devices, None if the topology manager refuses."""
+        nodes = max((device.numa_nodes for device in self._devices), default=0)
+        if self._policy not in ALIGNING_POLICIES or not nodes:
+            return EVERYWHERE
+        supplies = []
+        for request in requests:
+            device = self._device(request.resource)
+            free = (self._healthy(request.resource, now_ns) or set()) - self._in_use(
+                device.resource
+            )
+            free |= reusable.get(request.resource, set())
+            if device.numa_nodes:
+                all_of = Counter(map(device.numa_node, range(device.total)))
+                free_of = Counter(map(device.numa_node, free))
+                supplies.append(
+                    Supply(
+                        request.amount,
+                        tuple(all_of[node] for node in range(nodes)),
+                        tuple(free_of[node] for node in range(nodes)),
+                    )
+                )
+        return best_hint(supplies, self._policy) if supplies else EVERYWHERE
+
+    def _device(self, resource: str) -> DeviceModel:
+        return next(each for each in self._devices if each.resource == resource)
 
     def _choose(
         self,
-        resource: str,
-        count: int,
+        request: DeviceRequest,
         given: tuple[int, ...] | None,
         reuse: set[int],
-        healthy: set[int] | None,
+        hint: Hint,
+        now_ns: int,
     ) -> tuple[str, tuple[int, ...]]:
         """Return an error, or the devices of one container. Source: devicesToAllocate."""
+        resource = request.resource
+        device = self._device(resource)
+        healthy = self._healthy(resource, now_ns)
         if healthy is None:
             return f"cannot allocate unregistered device {resource}", ()
         if not healthy:
@@ -210,9 +262,13 @@ class DeviceManager:
                 return "", given
             text = "previously allocated devices are no longer healthy"
             return f"{text}; cannot allocate unhealthy devices {resource}", ()
-        chosen = sorted(reuse)[:count]
-        needed = count - len(chosen)
-        free = sorted(healthy - self._in_use(resource))
+        chosen = sorted(reuse)[: request.amount]
+        needed = request.amount - len(chosen)
+
+        def rank(index: int) -> tuple[bool, int]:
+            return not hint.nodes >> device.numa_node(index) & 1, index
+
+        free = sorted(healthy - self._in_use(resource), key=rank)
         if len(free) < needed:
             text = f"requested number of devices unavailable for {resource}"
             return f"{text}. Requested: {needed}, Available: {len(free)}", ()
@@ -287,7 +343,7 @@ class DeviceManager:
         for grant in grants:
             if grant.container != container:
                 continue
-            device = next(each for each in self._devices if each.resource == grant.resource)
+            device = self._device(grant.resource)
             unhealthy = self._unhealthy(device, now_ns)
             resources = [
                 {

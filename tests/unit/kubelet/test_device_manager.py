@@ -6,13 +6,14 @@ from typing import Any
 
 import orjson
 import pytest
-from test_admission import container, make_pod
+from test_admission import container, look, make_pod
 
 from fleet.admission_objects import NodeState
 from fleet.clock import NS_PER_S, Draws
 from fleet.config import NodeModel, NodeProfile, load_mix
 from fleet.device_behavior import UNHEALTHY_ANNOTATION
-from fleet.kubelet.device_manager import DeviceManager
+from fleet.kubelet.admission import Devices
+from fleet.kubelet.device_manager import TOPOLOGY_ERROR, DeviceManager
 from fleet.kubelet.node_resources import differing_resources
 from fleet.objects import ContainerStatus, Pod, PodStatus, RunningState
 
@@ -195,3 +196,35 @@ def test_the_node_is_patched_only_where_it_differs() -> None:
     assert patch((("own.io/x", 3, 2),)) == b""
     assert patch((("foreign.io/x", 5, -1),)) == b'"allocatable":{"foreign.io/x":"5"}'
     assert patch((("foreign.io/x", -1, 5),)) == b'"allocatable":{"foreign.io/x":null}'
+
+
+def aligned(policy: str, *counts: int, total: int = 8) -> list[str]:
+    """Ask for devices of two NUMA nodes, pod after pod; return what went wrong each time."""
+    spec = {"resource": GPU, "count": total, "registrationDelay": "0s", "numaNodes": 2}
+    profile = {
+        "apiVersion": "fleet.emulator/v1alpha1",
+        "kind": "NodeProfile",
+        "metadata": {"name": "gpu"},
+        "spec": {"devices": [spec], "kubeletConfiguration": {"topologyManagerPolicy": policy}},
+    }
+    made = NodeProfile.model_validate(profile).compiled()
+    found = DeviceManager(0, "n", made, Draws(1), 0)
+    return [found.allocate(wants(str(index), count), S) for index, count in enumerate(counts)]
+
+
+def test_the_topology_manager_keeps_devices_together() -> None:
+    """Source: pkg/kubelet/cm/topologymanager/policy_restricted.go, policy_single_numa_node.go."""
+    assert aligned("none", 3, 3, 2) == ["", "", ""]
+    assert aligned("best-effort", 3, 3, 2) == ["", "", ""]
+    assert aligned("restricted", 3, 3, 2) == ["", "", TOPOLOGY_ERROR]
+    assert aligned("single-numa-node", 3, 3, 2) == ["", "", TOPOLOGY_ERROR]
+    assert aligned("restricted", 6) == [""]  # no single node has as many
+    assert aligned("single-numa-node", 6) == [TOPOLOGY_ERROR]
+    assert aligned("single-numa-node", 3, 1, 4) == ["", "", ""]
+    assert aligned("restricted", 9) == [TOPOLOGY_ERROR]
+    assert "Requested: 9, Available: 8" in aligned("best-effort", 9)[0]
+
+
+def test_a_refusal_of_the_topology_manager_has_a_reason_of_its_own() -> None:
+    found = look(wants("a", 1), allocate=lambda _: Devices(TOPOLOGY_ERROR))
+    assert found.rejection == ("TopologyAffinityError", TOPOLOGY_ERROR)
