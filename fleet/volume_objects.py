@@ -86,6 +86,7 @@ class AttachmentView(NamedTuple):
     attached: bool
     deleting: bool = False
     error: str = ""  # status.attachError
+    is_exhausted: bool = False  # its errorCode is gRPC's ResourceExhausted
 
 
 class CSIDriverView(NamedTuple):
@@ -95,6 +96,7 @@ class CSIDriverView(NamedTuple):
     resource_version: str
     attach_required: bool = True
     modes: tuple[str, ...] = ("Persistent",)  # volumeLifecycleModes
+    updates_allocatable: bool = False  # nodeAllocatableUpdatePeriodSeconds is set
 
 
 class ClaimTarget(NamedTuple):

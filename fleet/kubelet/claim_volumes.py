@@ -57,19 +57,21 @@ class Step(enum.IntEnum):
     SET_UP = 11  # the driver, to be asked
     DELAY = 12  # the driver
     MOUNTED = 13
-    REFRESH = 14  # of a step that goes on: claim and volume are read at each sync of the pod
+    LIMIT = 14  # of no step: a sync that gives up asks whether the node is full
+    REFRESH = 15  # of a step that goes on: claim and volume are read at each sync of the pod
 
 
 class ClaimVolume:
     """One volume of one pod that stands behind a claim."""
 
-    __slots__ = ("claim", "claim_uid", "due_ns", "error", "step", "view", "volume")
+    __slots__ = ("claim", "claim_uid", "due_ns", "error", "is_exhausted", "step", "view", "volume")
 
     def __init__(self, pod: Pod, volume: VolumeSpec) -> None:
         self.volume = volume
         self.claim = volume.claim or f"{pod.name}-{volume.name}"
         self.claim_uid = ""
         self.step = Step.CLAIM
+        self.is_exhausted = False  # its driver says that the node takes no more volumes
         self.view: VolumeView | None = None
         self.error = ""  # of an answer, for the next attempt; or why the populator failed
         self.due_ns = 0  # the next attempt, 0 while something else is awaited
@@ -83,7 +85,16 @@ class ClaimVolume:
 class ClaimVolumes:
     """The claims of the pods of one node."""
 
-    __slots__ = ("_devices", "_node", "_pods", "_resyncs", "attached", "labels", "reported")
+    __slots__ = (
+        "_devices",
+        "_node",
+        "_pods",
+        "_resyncs",
+        "asked",
+        "attached",
+        "labels",
+        "reported",
+    )
 
     def __init__(self, node: NodeId) -> None:
         self._node = node
@@ -92,6 +103,7 @@ class ClaimVolumes:
         self._resyncs: dict[PodUid, int] = {}
         self.attached: tuple[str, ...] = ()  # as the informer shows the Node
         self.reported: tuple[str, ...] = ()  # volumesInUse as the server has them
+        self.asked = 0  # answers that a sync which gives up waits for
         self.labels: dict[str, str] | None = None  # of the Node, once the informer showed it
 
     def in_use(self) -> tuple[str, ...]:
@@ -168,6 +180,11 @@ class ClaimVolumes:
             if reply.ok and isinstance(reply.record, ClaimView):
                 self._get(pod, each, Op.GET_VOLUME, reply.record.volume_name, out, Step.REFRESH)
             return False
+        if target.step == Step.LIMIT:
+            found = reply.record
+            each.is_exhausted = isinstance(found, AttachmentView) and found.is_exhausted
+            self.asked -= 1
+            return each.is_exhausted or not self.asked
         if each.step != target.step:
             return False
         each.due_ns = AT_ONCE
@@ -410,6 +427,27 @@ class ClaimVolumes:
         at = each.step if step is None else step
         target = ClaimTarget(pod.namespace, name, each.volume.name, int(at))
         out.append(ApiCall(self._node, op, pod.uid, target))
+
+    def ask_limits(self, pod: Pod, env: Environment, node_name: str, out: Outbox) -> bool:
+        """Ask why volumes are not attached, if their drivers may say that a node is full.
+
+        Source: csi_plugin.go, VerifyExhaustedResource.
+        """
+        self.asked = 0
+        for each in self._pods.get(pod.uid, ()):
+            view = each.view
+            if view is None or each.step not in (Step.REPORT, Step.ATTACH):
+                continue
+            driver = env.csi_drivers.get(view.driver)
+            if driver is not None and driver.updates_allocatable:
+                name = attachment_name(view.handle, view.driver, node_name)
+                self._get(pod, each, Op.GET_ATTACHMENT, name, out, Step.LIMIT)
+                self.asked += 1
+        return self.asked > 0
+
+    def is_full(self, uid: PodUid) -> bool:
+        """Return whether a driver said that the node takes no more volumes."""
+        return any(each.is_exhausted for each in self._pods.get(uid, ()))
 
     # ---- what messages and timers ask ----
 

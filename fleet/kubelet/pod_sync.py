@@ -25,7 +25,7 @@ from fleet.kubelet.events import OpenReason, Reason
 from fleet.kubelet.image_manager import adopt_images, release_images
 from fleet.kubelet.kuberuntime_manager import KubeRuntimeManager, Progress
 from fleet.kubelet.pleg import Pleg
-from fleet.kubelet.pod_actions import ALL_RESTARTING
+from fleet.kubelet.pod_actions import ALL_RESTARTING, could_restart_all
 from fleet.kubelet.pod_admission import PodAdmission, Workers
 from fleet.kubelet.pod_phase import TERMINAL_PHASES
 from fleet.kubelet.pod_status import StatusGenerator
@@ -209,6 +209,12 @@ class PodSyncer(StatusGenerator):
     def on_volumes(self, worker: PodWorker, turn: Turn) -> None:
         """Go on with the volumes of a pod, whether its sync waits for them or not."""
         result, events = self.volumes.attempt(worker.pod, turn.env, turn.now_ns, turn.out)
+        if result is MountResult.REJECTED:
+            reason, message = events.pop()
+            worker.end_sync(turn.now_ns, relisted=False)
+            worker.registered = False
+            self.volumes.unregister_pod(worker.pod, turn.out)
+            self.reject(worker, Rejection(reason.text, message), turn)
         for reason, message in events:
             turn.event(worker.pod, reason, message)
         if worker.stage is not Stage.MOUNT:
@@ -295,7 +301,7 @@ class PodSyncer(StatusGenerator):
         """Begin with the runtime's half of SyncPod: everything before it is there."""
         status = self.last_status(worker.pod)
         self.probes.add_pod(worker.pod, status, turn)
-        restart_all = any(
+        restart_all = could_restart_all(worker.pod) and any(
             each.type == ALL_RESTARTING and each.status == "True" for each in status.conditions
         )
         sandbox = self.runtime.sandbox(worker.pod.uid)

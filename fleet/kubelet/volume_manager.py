@@ -37,7 +37,7 @@ from fleet.kubelet.claim_volumes import (
 )
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
-from fleet.kubelet.volume_texts import VolumeEvent, inline_problem, mapped_events
+from fleet.kubelet.volume_texts import LIMIT_EXCEEDED, VolumeEvent, inline_problem, mapped_events
 from fleet.kubelet.watched_objects import ObjectManager, sources_of
 from fleet.objects import (
     TOKEN_VOLUME,
@@ -71,6 +71,7 @@ class MountResult(enum.Enum):
     MOUNTED = 1
     FAILED = 2  # an operation did; it is tried again
     GIVEN_UP = 3  # the pod's sync fails
+    REJECTED = 4  # the node takes no more volumes: the last event says so, and ends the pod
 
 
 class _Volume:
@@ -91,7 +92,7 @@ class _Volume:
 class _Mount:
     """The volumes of one pod while they are being mounted."""
 
-    __slots__ = ("began_ns", "due_ns", "is_remount", "seen_ns", "volumes", "waited")
+    __slots__ = ("began_ns", "due_ns", "is_remount", "limits_asked", "seen_ns", "volumes", "waited")
 
     def __init__(self, volumes: list[_Volume], *, is_remount: bool = False) -> None:
         self.volumes = volumes
@@ -99,6 +100,7 @@ class _Mount:
         self.began_ns = 0
         self.waited = False  # by a sync of the pod
         self.due_ns = 0
+        self.limits_asked = False  # whether the node is full, before that sync gives up
         self.seen_ns = 0  # when that sync sees a claim that is no good
 
 
@@ -161,6 +163,7 @@ class VolumeManager:
             self.claims.reprocess(pod, out)
         mount.began_ns = now_ns
         mount.seen_ns = 0
+        mount.limits_asked = False
         mount.waited = True
         self._wait(pod.uid, mount, due_ns, out)
 
@@ -206,7 +209,29 @@ class VolumeManager:
         mount = self._mounts.get(pod.uid)
         if mount is None:
             return MountResult.WAITING, []
-        events = []
+        events = self._attempt_all(pod, mount, env, now_ns, out)
+        if not mount.volumes and (mount.waited or mount.is_remount):
+            self._complete(pod, env, now_ns, out)
+            return MountResult.MOUNTED, events
+        if self.claims is not None and self.claims.is_full(pod.uid):
+            text = self._state_text(pod, mount, "context deadline exceeded")
+            text = f"Node has reached its volume attachment limit, rejecting pod. {text}"
+            return MountResult.REJECTED, [*events, (LIMIT_EXCEEDED, text)]
+        given_up = self._give_up(pod, mount, now_ns)
+        if given_up == [] and self._asks_limits(pod, mount, env, out):
+            return MountResult.WAITING, events
+        if given_up is not None:
+            mount.waited = False
+        self._arm(pod.uid, mount, out)
+        if given_up is not None:
+            events += [(Reason.FAILED_MOUNT, each) for each in given_up]
+            return MountResult.GIVEN_UP, events
+        return (MountResult.FAILED if events else MountResult.WAITING), events
+
+    def _attempt_all(
+        self, pod: Pod, mount: _Mount, env: Environment, now_ns: int, out: Outbox
+    ) -> list[VolumeEvent]:
+        events: list[VolumeEvent] = []
         for volume in tuple(mount.volumes):
             task = volume.claim or volume
             if not task.due_ns or now_ns < task.due_ns:
@@ -223,17 +248,16 @@ class VolumeManager:
                 is_block = volume.claim is not None and volume.spec.block
                 reason = Reason.FAILED_MAP_VOLUME if is_block else Reason.FAILED_MOUNT
                 events.append((reason, error))
-        if not mount.volumes and (mount.waited or mount.is_remount):
-            self._complete(pod, env, now_ns, out)
-            return MountResult.MOUNTED, events
-        given_up = self._give_up(pod, mount, now_ns)
-        if given_up is not None:
-            mount.waited = False
-        self._arm(pod.uid, mount, out)
-        if given_up is not None:
-            events += [(Reason.FAILED_MOUNT, each) for each in given_up]
-            return MountResult.GIVEN_UP, events
-        return (MountResult.FAILED if events else MountResult.WAITING), events
+        return events
+
+    def _asks_limits(self, pod: Pod, mount: _Mount, env: Environment, out: Outbox) -> bool:
+        """Ask once, before a sync gives up, whether the node is full; return whether it waits."""
+        if self.claims is None:
+            return False
+        if not mount.limits_asked:
+            mount.limits_asked = True
+            return self.claims.ask_limits(pod, env, self.node_name, out)
+        return self.claims.asked > 0
 
     def _attempt_one(
         self, pod: Pod, volume: _Volume, env: Environment, now_ns: int, out: Outbox
@@ -294,14 +318,20 @@ class VolumeManager:
         if failures and not mount.seen_ns:
             mount.seen_ns = mount_seen_ns(mount.began_ns, now_ns)
         if failures and now_ns >= mount.seen_ns:
-            assert self.claims is not None, pod.uid
-            unmounted = " ".join(sorted(_volume_name(each.spec, pod) for each in mount.volumes))
-            unattached = " ".join(sorted(self.claims.names_of(pod.uid, desired=True)))
-            unprocessed = " ".join(sorted(self.claims.names_of(pod.uid, desired=False)))
-            text = f"unmounted volumes=[{unmounted}], unattached volumes=[{unattached}], "
-            text += f"failed to process volumes=[{unprocessed}]: {'; '.join(failures)}"
+            text = self._state_text(pod, mount, "; ".join(failures))
             return [f"Unable to attach or mount volumes: {text}"]
         return [] if now_ns >= mount.began_ns + MOUNT_TIMEOUT_NS else None
+
+    def _state_text(self, pod: Pod, mount: _Mount, error: str) -> str:
+        """Say which volumes are missing. Source: WaitForAttachAndMount."""
+        assert self.claims is not None, pod.uid
+        unmounted = " ".join(sorted(_volume_name(each.spec, pod) for each in mount.volumes))
+        unattached = " ".join(sorted(self.claims.names_of(pod.uid, desired=True)))
+        unprocessed = " ".join(sorted(self.claims.names_of(pod.uid, desired=False)))
+        return (
+            f"unmounted volumes=[{unmounted}], unattached volumes=[{unattached}], "
+            f"failed to process volumes=[{unprocessed}]: {error}"
+        )
 
     def _arm(self, uid: PodUid, mount: _Mount, out: Outbox) -> None:
         """Set one timer, for what is due next."""

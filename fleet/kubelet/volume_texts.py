@@ -1,10 +1,11 @@
 """What a kubelet says of volumes: the words of its operations and of its CSI plug-in."""
 
 from fleet.kubelet.environment import Environment
-from fleet.kubelet.events import Reason
+from fleet.kubelet.events import AnyReason, OpenReason, Reason
 from fleet.objects import PodUid, VolumeSpec
 
-VolumeEvent = tuple[Reason, str]
+VolumeEvent = tuple[AnyReason, str]
+LIMIT_EXCEEDED = OpenReason("VolumeAttachmentLimitExceeded")
 DRIVER_MISSING = "driver name %s not found in the list of registered CSI drivers"
 _BLOCK_NAMES = {"MountDevice": "SetUpDevice", "SetUp": "MapPodDevice"}
 

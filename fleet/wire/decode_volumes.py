@@ -19,6 +19,7 @@ from fleet.volume_objects import (
 )
 
 DEFAULT_TOKEN_S = 3600
+RESOURCE_EXHAUSTED = 8  # of gRPC
 _intern = sys.intern
 _keys: dict[tuple[str, ...], tuple[str, ...]] = {}
 KEYS_MAX = 1024
@@ -118,6 +119,7 @@ def _csi_driver(obj: dict[str, Any]) -> CSIDriverView:
         meta.get("resourceVersion", ""),
         spec.get("attachRequired", True),
         tuple(spec.get("volumeLifecycleModes") or ("Persistent",)),
+        updates_allocatable=bool(spec.get("nodeAllocatableUpdatePeriodSeconds")),
     )
 
 
@@ -175,4 +177,5 @@ def decode_attachment(body: bytes) -> AttachmentView:
         status.get("attached", False),
         deleting="deletionTimestamp" in obj["metadata"],
         error=error.get("message", ""),
+        is_exhausted=error.get("errorCode") == RESOURCE_EXHAUSTED,
     )

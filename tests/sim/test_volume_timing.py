@@ -352,6 +352,34 @@ def test_light_nodes_take_a_pod_with_a_claim_as_it_is() -> None:
     assert sim.calls(verb="GET", path="persistentvolume") == []
 
 
+def test_a_pod_that_a_full_node_cannot_take_is_rejected() -> None:
+    sim = started()
+    sim.server.create(
+        ("csidrivers", "", DRIVER), {"spec": {"nodeAllocatableUpdatePeriodSeconds": 60}}
+    )
+    claim(sim.server)
+    sim.create_pod("db", volumes=[DATA])
+    error = {"message": "no room", "errorCode": 8}
+    status = {"attached": False, "attachError": error}
+    sim.server.create(("volumeattachments", "", ATTACHMENT), {"status": status})
+    sim.run_for(seconds=120)
+    assert sim.phase("db") == "Pending"
+    sim.run_for(seconds=15)
+    found = sim.server.get("pods", "db", "default")["status"]
+    assert (found["phase"], found["reason"]) == ("Failed", "VolumeAttachmentLimitExceeded")
+    assert found["message"] == (
+        "Pod was rejected: Node has reached its volume attachment limit, rejecting pod. unmounted "
+        "volumes=[data], unattached volumes=[data], failed to process volumes=[]: context deadline "
+        "exceeded"
+    )
+    assert not sim.server.get("nodes", "n-0")["status"].get("volumesInUse")
+    sim.server.delete_pod("db")
+    sim.run_for(seconds=5)
+    kubelet = sim.reactor.entries[0].kubelet
+    assert kubelet is not None
+    assert kubelet.sync_loop is None
+
+
 def test_a_raw_block_volume_is_mapped_and_says_so() -> None:
     sim = started()
     claim(sim.server)
