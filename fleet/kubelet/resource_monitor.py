@@ -306,14 +306,18 @@ def _terms(workers: Workers, syncer: PodSyncer, turn: Turn) -> dict[PodUid, PodT
 
 def _delete_unused_images(node: NodeId, syncer: PodSyncer, turn: Turn, workers: Workers) -> None:
     """Free what no container needs. Dead containers hold nothing here but their status."""
-    in_use = {
+    if delete_unused_images(node, turn.env, images_in_use(workers, syncer), turn.now_ns):
+        arm_image_list(node, turn.env, turn.now_ns, turn.out)
+
+
+def images_in_use(workers: Workers, syncer: PodSyncer) -> set[str]:
+    """Return the full names of the images that the containers of a node have."""
+    return {
         name
         for uid, sandbox in syncer.runtime
         if (worker := workers.get(uid)) is not None
         for name in images_of(worker.pod, sandbox)
     }
-    if delete_unused_images(node, turn.env, in_use, turn.now_ns):
-        arm_image_list(node, turn.env, turn.now_ns, turn.out)
 
 
 def _is_finished(worker: PodWorker | None) -> bool:

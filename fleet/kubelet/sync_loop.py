@@ -25,7 +25,7 @@ from fleet.effects import (
 from fleet.kubelet.dra import registered_drivers
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import EventRecorder
-from fleet.kubelet.image_manager import images_of
+from fleet.kubelet.image_gc import arm_image_gc
 from fleet.kubelet.node_shutdown import NodeShutdown
 from fleet.kubelet.pod_admission import PodAdmission
 from fleet.kubelet.pod_config import PodConfig, PodOp, PodUpdate
@@ -36,6 +36,7 @@ from fleet.kubelet.resource_monitor import (
     ResourceMonitor,
     declares_usage,
     follow_usage,
+    images_in_use,
     images_need_monitor,
 )
 from fleet.kubelet.routes import LOOP_TIMERS, MIRROR_OPS, VOLUME_OPS
@@ -315,12 +316,7 @@ class SyncLoop:
 
     def images_in_use(self) -> set[str]:
         """Return the full names of the images that the containers of this node have."""
-        found: set[str] = set()
-        for uid, sandbox in self._syncer.runtime if self._syncer is not None else ():
-            worker = self._workers.get(uid)
-            if worker is not None:
-                found.update(images_of(worker.pod, sandbox))
-        return found
+        return images_in_use(self._workers, self._syncer) if self._syncer is not None else set()
 
     def disk_bytes(self, env: Environment, now_ns: int) -> int | None:
         """Return how much of its disk the node uses; None: pods do not count."""
@@ -438,6 +434,8 @@ class SyncLoop:
         if self.monitor is None:
             model = turn.env.model
             self.monitor = ResourceMonitor(self._node, self.name, self.started_ns, model)
+            if not turn.env.light:
+                arm_image_gc(self._node, turn.env, turn.now_ns, turn.out, is_watched=True)
         self.monitor.on_change(self._workers, syncer, turn)
         return self.monitor
 

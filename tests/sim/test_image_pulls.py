@@ -238,6 +238,15 @@ def test_a_disk_that_cannot_be_freed_is_told_about() -> None:
     assert sim.phase("big") == "Running"
 
 
+def test_what_containers_write_fills_the_disk_of_the_images_too() -> None:
+    sim = started()
+    notes = annotated(ephemeral_storage_usage="93G")  # of 104 GB
+    sim.create_pod("big", annotations=notes, priority=2_000_000_000)  # never evicted
+    sim.run_for(seconds=700)
+    reasons = {e["reason"] for e in sim.server.all("events") if "image filesystem" in e["message"]}
+    assert {"FreeDiskSpaceFailed", "ImageGCFailed"} <= reasons
+
+
 def test_images_are_the_same_fidelity_light_but_for_their_time() -> None:
     sim = started(light=True)
     sim.create_pod("good")
