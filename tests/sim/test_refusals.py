@@ -100,7 +100,7 @@ def test_a_node_is_read_anew_before_its_labels_speak_against_a_pod(label: str, p
 
 def test_a_critical_pod_waits_for_those_that_it_displaces() -> None:
     sim = started()
-    slow = {"terminationGracePeriodSeconds": 10}
+    slow: Object = {"terminationGracePeriodSeconds": 10}
     sim.create_pod("low", containers=[container(cpu="3")], **slow)
     sim.create_pod("lower", containers=[container(cpu="500m")], **slow)
     sim.run_for(seconds=5)
@@ -151,7 +151,7 @@ def test_devices_come_fail_and_go(*, light: bool) -> None:
     outages = [{"after": "300s", "duration": "400s"}]
     spec = gpus(registrationDelay="20s", health=health, pluginOutages=outages)
     sim = Simulation(seed=2, light=light, model=model_of(**small(**spec)))
-    seen = []
+    seen: list[tuple[int, str, str]] = []
     for _ in range(80):
         sim.run_for(seconds=10)
         if not seen or seen[-1][1:] != amounts(sim):

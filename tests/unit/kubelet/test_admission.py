@@ -377,7 +377,7 @@ def test_preemption_takes_the_fewest_and_the_least_guaranteed() -> None:
 
 
 def test_claims_get_their_names_from_the_status() -> None:
-    spec = {
+    spec: dict[str, Any] = {
         "resourceClaims": [
             {"name": "own", "resourceClaimName": "shared"},
             {"name": "new", "resourceClaimTemplateName": "t"},

@@ -13,8 +13,9 @@ from fleet.clock import NS_PER_S, Draws
 from fleet.config import NodeModel, NodeProfile, load_mix
 from fleet.device_behavior import UNHEALTHY_ANNOTATION
 from fleet.kubelet.admission import Devices
-from fleet.kubelet.device_manager import TOPOLOGY_ERROR, DeviceManager
+from fleet.kubelet.device_manager import DeviceManager
 from fleet.kubelet.node_resources import differing_resources
+from fleet.kubelet.topology_manager import MESSAGE as TOPOLOGY_ERROR
 from fleet.objects import ContainerStatus, Pod, PodStatus, RunningState
 
 GPU = "nvidia.com/gpu"
@@ -46,7 +47,8 @@ def wants(name: str, *counts: int, inits: tuple[int, ...] = (), sidecar: bool = 
     if sidecar:
         first[0]["restartPolicy"] = "Always"
     main = [each(f"c{at}", count) for at, count in enumerate(counts)]
-    return make_pod(name, *main, **({"initContainers": first} if first else {}))
+    spec: dict[str, Any] = {"initContainers": first} if first else {}
+    return make_pod(name, *main, **spec)
 
 
 def at(found: DeviceManager, seconds: float) -> tuple[int, int]:
