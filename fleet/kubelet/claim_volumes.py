@@ -64,13 +64,24 @@ class Step(enum.IntEnum):
 class ClaimVolume:
     """One volume of one pod that stands behind a claim."""
 
-    __slots__ = ("claim", "claim_uid", "due_ns", "error", "is_exhausted", "step", "view", "volume")
+    __slots__ = (
+        "claim",
+        "claim_uid",
+        "due_ns",
+        "error",
+        "is_asked",
+        "is_exhausted",
+        "step",
+        "view",
+        "volume",
+    )
 
     def __init__(self, pod: Pod, volume: VolumeSpec) -> None:
         self.volume = volume
         self.claim = volume.claim or f"{pod.name}-{volume.name}"
         self.claim_uid = ""
         self.step = Step.CLAIM
+        self.is_asked = False  # whether that is so, by a sync that gives up
         self.is_exhausted = False  # its driver says that the node takes no more volumes
         self.view: VolumeView | None = None
         self.error = ""  # of an answer, for the next attempt; or why the populator failed
@@ -85,16 +96,7 @@ class ClaimVolume:
 class ClaimVolumes:
     """The claims of the pods of one node."""
 
-    __slots__ = (
-        "_devices",
-        "_node",
-        "_pods",
-        "_resyncs",
-        "asked",
-        "attached",
-        "labels",
-        "reported",
-    )
+    __slots__ = ("_devices", "_node", "_pods", "_resyncs", "attached", "labels", "reported")
 
     def __init__(self, node: NodeId) -> None:
         self._node = node
@@ -103,7 +105,6 @@ class ClaimVolumes:
         self._resyncs: dict[PodUid, int] = {}
         self.attached: tuple[str, ...] = ()  # as the informer shows the Node
         self.reported: tuple[str, ...] = ()  # volumesInUse as the server has them
-        self.asked = 0  # answers that a sync which gives up waits for
         self.labels: dict[str, str] | None = None  # of the Node, once the informer showed it
 
     def in_use(self) -> tuple[str, ...]:
@@ -183,8 +184,8 @@ class ClaimVolumes:
         if target.step == Step.LIMIT:
             found = reply.record
             each.is_exhausted = isinstance(found, AttachmentView) and found.is_exhausted
-            self.asked -= 1
-            return each.is_exhausted or not self.asked
+            each.is_asked = False
+            return each.is_exhausted or not self.is_asking(pod.uid)
         if each.step != target.step:
             return False
         each.due_ns = AT_ONCE
@@ -433,7 +434,6 @@ class ClaimVolumes:
 
         Source: csi_plugin.go, VerifyExhaustedResource.
         """
-        self.asked = 0
         for each in self._pods.get(pod.uid, ()):
             view = each.view
             if view is None or each.step not in (Step.REPORT, Step.ATTACH):
@@ -442,8 +442,12 @@ class ClaimVolumes:
             if driver is not None and driver.updates_allocatable:
                 name = attachment_name(view.handle, view.driver, node_name)
                 self._get(pod, each, Op.GET_ATTACHMENT, name, out, Step.LIMIT)
-                self.asked += 1
-        return self.asked > 0
+                each.is_asked = True
+        return self.is_asking(pod.uid)
+
+    def is_asking(self, uid: PodUid) -> bool:
+        """Return whether such an answer is awaited."""
+        return any(each.is_asked for each in self._pods.get(uid, ()))
 
     def is_full(self, uid: PodUid) -> bool:
         """Return whether a driver said that the node takes no more volumes."""

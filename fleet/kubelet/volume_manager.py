@@ -257,7 +257,7 @@ class VolumeManager:
         if not mount.limits_asked:
             mount.limits_asked = True
             return self.claims.ask_limits(pod, env, self.node_name, out)
-        return self.claims.asked > 0
+        return self.claims.is_asking(pod.uid)
 
     def _attempt_one(
         self, pod: Pod, volume: _Volume, env: Environment, now_ns: int, out: Outbox

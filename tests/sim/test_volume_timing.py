@@ -358,7 +358,8 @@ def test_a_pod_that_a_full_node_cannot_take_is_rejected() -> None:
         ("csidrivers", "", DRIVER), {"spec": {"nodeAllocatableUpdatePeriodSeconds": 60}}
     )
     claim(sim.server)
-    sim.create_pod("db", volumes=[DATA])
+    for name in ("db", "other"):
+        sim.create_pod(name, volumes=[DATA])
     error = {"message": "no room", "errorCode": 8}
     status = {"attached": False, "attachError": error}
     sim.server.create(("volumeattachments", "", ATTACHMENT), {"status": status})
@@ -373,7 +374,9 @@ def test_a_pod_that_a_full_node_cannot_take_is_rejected() -> None:
         "exceeded"
     )
     assert not sim.server.get("nodes", "n-0")["status"].get("volumesInUse")
-    sim.server.delete_pod("db")
+    assert sim.phase("other") == "Failed"
+    for name in ("db", "other"):
+        sim.server.delete_pod(name)
     sim.run_for(seconds=5)
     kubelet = sim.reactor.entries[0].kubelet
     assert kubelet is not None
