@@ -74,6 +74,7 @@ class StatusGenerator:
             host_ip=self._host_ip,
             reasons=worker.reasons or _NO_REASONS,
             is_terminal=is_terminal,
+            killed_phase="" if worker.killed is None else worker.killed.phase,
             untolerated=untolerated_key(pod, env.tolerate_key),
             probed=self.probes.update_pod_status(pod, sandbox, old, turn),
             pod_resources=texts_of(env.model.kubelet_version).pod_resources,

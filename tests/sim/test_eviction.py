@@ -185,6 +185,19 @@ def test_a_node_out_of_memory_kills_the_worst_container_and_says_so() -> None:
     assert container["restartCount"] == 0
 
 
+def test_an_eviction_looks_the_same_in_light() -> None:
+    seen = []
+    for light in (False, True):
+        sim = settled(light=light, template={"status": {"capacity": {"memory": "4Gi"}}})
+        create(sim, "greedy", memory="3800Mi")
+        sim.run_for(seconds=40)
+        status = sim.server.get("pods", "greedy", "default")["status"]
+        assert status["reason"] == "Evicted"
+        seen.append({(c["type"], c["status"], c.get("reason")) for c in status["conditions"]})
+        assert sim.condition("n-0", "MemoryPressure") == "True"
+    assert seen[0] == seen[1]
+
+
 def test_the_declared_usage_of_a_node_brings_pressure_without_any_pod() -> None:
     sim = settled(
         usage={"pids": ramp("100", "1M", "100s")},
