@@ -25,7 +25,7 @@ from fleet.effects import (
     Timer,
 )
 from fleet.objects import Pod, PodUid
-from fleet.static_objects import StaticPod, StaticPods, with_uid
+from fleet.static_objects import StaticPod, StaticPods
 
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 HOUSEKEEPING_NS = 2 * NS_PER_S
@@ -114,11 +114,11 @@ class PodManager:
         return entry.static if entry is not None else None
 
     def mirror_of(self, pod: Pod) -> Pod | None:
-        """Return the mirror as the watch shows it, under the uid of its static pod."""
+        """Return the mirror of a static pod as the watch shows it."""
         entry = self._entries.get(pod.full_name)
-        if entry is None or entry.mirror is None:
+        if entry is None or entry.mirror is None or not is_mirror_of(entry.mirror, pod):
             return None
-        return with_uid(entry.mirror, pod.uid)
+        return entry.mirror
 
     def on_mirror(self, mirror: Pod, now_ns: int, out: Outbox, *, gone: bool) -> None:
         """Take the mirror as the watch shows it."""
@@ -215,7 +215,7 @@ class PodManager:
         if mirror is None:
             if self.node_uid and not entry.posted:
                 self._create(name, entry, static, out)
-        elif mirror.deleting or dict(mirror.annotations).get(MIRROR_ANNOTATION) != static.uid:
+        elif mirror.deleting or not is_mirror_of(mirror, static):
             self._delete(name, entry, mirror.uid, out)
 
     def _create(self, name: str, entry: _Entry, static: StaticPod, out: Outbox) -> None:
@@ -235,3 +235,8 @@ class PodManager:
         entry.busy = True
         target = MirrorTarget(entry.mirror.namespace, entry.mirror.name, uid)
         out.append(ApiCall(self._node, Op.DELETE_MIRROR_POD, MIRROR_KEY + name, target))
+
+
+def is_mirror_of(mirror: Pod, pod: Pod) -> bool:
+    """Tell whether a mirror is of this static pod, not of one that had its name before."""
+    return dict(mirror.annotations).get(MIRROR_ANNOTATION) == pod.uid

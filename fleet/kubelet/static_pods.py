@@ -15,12 +15,13 @@ from fleet.effects import ApiCall, NodeId, Outbox, Reply, SetTimer, Timer
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
 from fleet.kubelet.pod_config import PodOp, PodUpdate
-from fleet.kubelet.pod_manager import PodManager
+from fleet.kubelet.pod_manager import PodManager, is_mirror_of
 from fleet.kubelet.pod_sync import PodSyncer
 from fleet.kubelet.pod_workers import PodWorker, WorkerState
+from fleet.kubelet.status_manager import StatusManager
 from fleet.kubelet.turn import Turn
 from fleet.objects import Pod, PodUid
-from fleet.static_objects import StaticPod
+from fleet.static_objects import StaticPod, with_uid
 
 _STREAM_LOOK = 0x57A71C
 
@@ -81,19 +82,15 @@ class StaticPodSync:
         statuses = syncer.statuses
         self.manager.on_mirror(mirror, turn.now_ns, turn.out, gone=is_gone)
         static = self.manager.static_of(mirror)
-        if static is None:
+        if static is None or not is_mirror_of(mirror, static):
             return
         if is_gone:
             statuses.mirrors.pop(static.uid, None)
         elif statuses.mirrors.get(static.uid) != mirror.uid:
-            if not statuses.mirrors:
-                statuses.mirrors = {}
-            statuses.mirrors[static.uid] = mirror.uid
+            statuses.set_mirror(static.uid, mirror.uid)
             statuses.send_again(static.uid, turn.now_ns, turn.out)
         else:
-            shown = self.manager.mirror_of(static)
-            if shown is not None:
-                statuses.on_pod(shown, turn.now_ns, turn.out)
+            statuses.on_pod(with_uid(mirror, static.uid), turn.now_ns, turn.out)
 
     def on_node_uid(self, uid: str, out: Outbox) -> None:
         """Learn the uid of the Node, or that it is gone. Source: fastStaticPodsRegistration."""
@@ -105,9 +102,16 @@ class StaticPodSync:
         """Take the answer to a call about a mirror."""
         self.manager.on_reply(call, reply, turn.env.draws, turn.now_ns, turn.out)
 
-    def api_pod(self, worker: PodWorker | None) -> Pod | None:
-        """Return what the API shows of a static pod: its mirror, under the static pod's uid."""
-        return None if worker is None else self.manager.mirror_of(worker.pod)
+    def api_pod(self, worker: PodWorker, statuses: StatusManager) -> Pod | None:
+        """Return what the API shows of a static pod: its mirror, under the static pod's uid.
+
+        A pod that came back under its old uid may find its mirror still there.
+        """
+        mirror = self.manager.mirror_of(worker.pod)
+        if mirror is None:
+            return None
+        statuses.set_mirror(worker.pod.uid, mirror.uid)
+        return with_uid(mirror, worker.pod.uid)
 
     def holds_removal(self, worker: PodWorker, turn: Turn) -> bool:
         """Keep a removed pod running while not all sources are ready. Source: deletePod."""

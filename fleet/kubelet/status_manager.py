@@ -229,11 +229,18 @@ class StatusManager:
         if entry is not None and self._needs_sync(pod, entry):
             self._queue[pod.uid] = None
 
+    def set_mirror(self, uid: PodUid, mirror: PodUid) -> None:
+        """Note under which uid the API knows a static pod."""
+        if self.mirrors is _NO_MIRRORS:
+            self.mirrors = {}
+        self.mirrors[uid] = mirror
+
     def send_again(self, uid: PodUid, now_ns: int, out: Outbox) -> None:
         """Send the status of a static pod to its new mirror, with the next one or the full pass."""
         entry = self._entries.get(uid)
         if entry is not None:
             entry.sent = 0
+            entry.api = None
             self._failed[uid] = None
             self._arm(now_ns, out)
 
@@ -260,7 +267,8 @@ class StatusManager:
         view = reply.record
         assert isinstance(view, (Pod, PodView)), reply
         if view.uid != self.mirrors.get(uid, uid):
-            del self._entries[uid]  # recreated under the same name
+            if uid not in self.mirrors:  # a new mirror is sent to when the watch shows it
+                del self._entries[uid]  # recreated under the same name
             return
         self._deleting = view.deleting
         self._patch(uid, entry, view.status, view.status.phase, may_run=may_run, out=out)

@@ -166,7 +166,7 @@ class SyncLoop:
                 self.statics.clean_up(update, self._workers, syncer, turn)
         else:
             for uid in syncer.statuses.suspects(turn.now_ns):
-                pod = self._api_pod(uid)
+                pod = self._api_pod(uid, syncer)
                 if pod is not None:
                     syncer.statuses.reconcile(pod)
 
@@ -360,11 +360,12 @@ class SyncLoop:
             self.statics = StaticPodSync(manager)
         return self.statics
 
-    def _api_pod(self, uid: PodUid) -> Pod | None:
+    def _api_pod(self, uid: PodUid, syncer: PodSyncer) -> Pod | None:
         """Return a pod as the API shows it: a static pod's is its mirror."""
         pod = self._config.get(uid)
-        if pod is None and self.statics is not None:
-            return self.statics.api_pod(self._workers.get(uid))
+        worker = self._workers.get(uid)
+        if pod is None and worker is not None and self.statics is not None:
+            return self.statics.api_pod(worker, syncer.statuses)
         return pod
 
     def _on_update(self, update: PodUpdate, syncer: PodSyncer, turn: Turn) -> None:
@@ -481,7 +482,7 @@ class SyncLoop:
             self.admission.release_ready(self._workers, syncer, turn)
         while (uid := syncer.statuses.next()) is not None:
             worker = self._workers.get(uid)
-            pod = self._api_pod(uid)
+            pod = self._api_pod(uid, syncer)
             if pod is None and worker is not None and isinstance(worker.pod, StaticPod):
                 continue  # sent when it has a mirror
             may_run = worker is not None and syncer.may_run(worker, turn.env)
