@@ -51,7 +51,7 @@ from fleet.user_command import run_command
 
 READY_STALLED_S = 180.0
 """Without one more Ready node for this long, a run that waits for all of them is given up."""
-FRAME_S = 0.5
+FRAME_S = 1.0
 GC_THRESHOLD = 50_000
 
 log = logging.getLogger(__name__)
@@ -401,14 +401,11 @@ class Orchestrator:
     # ---- beside the run ----
 
     async def _sample(self, meter: Meter, directory: RunDirectory) -> None:
-        """Draw the display twice a second and write one line of the time series a second."""
-        frames = 0
+        """Draw the display and write one line of the time series, once a second."""
         while True:
             await asyncio.sleep(FRAME_S)
             self._display.update(self._live(meter))
-            frames += 1
-            if frames % 2 == 0:
-                directory.sample(meter.figures())
+            directory.sample(meter.figures())
 
     async def _keep_lease(self, lease: RunLease) -> None:
         """Hold the names; without them the run must end and delete nothing."""

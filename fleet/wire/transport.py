@@ -135,10 +135,12 @@ class Transport(Links):
         self._poller.drain()  # an answer that came in time must not time out because we were late
         self._expire(now_ns)
         streams = 0
+        idle_ns = now_ns - IDLE_PING_NS
         for connection in list(self._by_fd.values()):
             if connection.state is State.UP:
                 streams += len(connection.streams)
-                self._check_alive(connection, now_ns)
+                if connection.read_ns < idle_ns or connection.ping_ns or connection.attention:
+                    self._check_alive(connection, now_ns)
             elif now_ns > connection.limit_ns:
                 what = "connect" if connection.state is State.CONNECTING else "TLS handshake"
                 self._next_address(connection, DialError(f"{what} timed out"))
