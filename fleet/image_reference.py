@@ -31,7 +31,7 @@ class ImageReference(NamedTuple):
 
     domain: str = ""
     path: str = ""
-    tag: str = ""  # "" when there is none; see `default_tagged`
+    tag: str = ""  # "" when there is none: then it is `latest`, unless there is a digest
     digest: str = ""  # "sha256:..."
     error: str = ""
 
@@ -70,15 +70,6 @@ def parse_image(image: str) -> ImageReference:
         return _invalid(f"repository name must not be more than {PATH_MAX} characters")
     error = _digest_error(digest)
     return _invalid(error) if error else ImageReference(domain, path, tag, digest)
-
-
-def default_tagged(image: str) -> str:
-    """Return an image with the tag it gets when it names none, otherwise as it was written.
-
-    Source: pkg/kubelet/images/image_manager.go, applyDefaultImageTag.
-    """
-    found = parse_image(image)
-    return image if found.tag or found.digest else f"{image}:{DEFAULT_TAG}"
 
 
 @lru_cache(maxsize=4096)

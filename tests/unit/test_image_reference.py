@@ -1,6 +1,6 @@
 import pytest
 
-from fleet.image_reference import ImageReference, default_tagged, digest_name, parse_image
+from fleet.image_reference import ImageReference, digest_name, parse_image
 
 HEX = "7cc4b5aefd1d0cadf8d97d4350462ba51c694ebca145b08d7d41b41acc8db5aa"
 
@@ -67,9 +67,6 @@ def test_full_names_have_a_tag_or_a_digest() -> None:
     assert parse_image("nginx").full_name == "docker.io/library/nginx:latest"
     both = parse_image(f"nginx:1@sha256:{HEX}")
     assert both.full_name == f"docker.io/library/nginx@sha256:{HEX}"
-    assert default_tagged("nginx") == "nginx:latest"
-    assert default_tagged("localhost:5000/app") == "localhost:5000/app:latest"
-    assert default_tagged("nginx:1") == "nginx:1"
 
 
 def test_a_digest_is_the_same_on_every_node() -> None:
