@@ -7,7 +7,7 @@ from simulation import Simulation, model_of, seeds
 
 from fleet.clock import Draws
 from fleet.static_manifest import parse_manifests
-from fleet.static_objects import FILE
+from fleet.static_objects import FILE, StaticManifest
 
 NODES = 4
 NAMES = ("agent", "proxy")
@@ -23,7 +23,7 @@ HASH, MIRROR = "kubernetes.io/config.hash", "kubernetes.io/config.mirror"
 
 def put(sim: Simulation, versions: dict[str, int]) -> None:
     """Let the directory hold these pods, each with an image of some version; 0 is no pod."""
-    found = []
+    found: list[StaticManifest] = []
     for name, version in versions.items():
         if version:
             container = {"name": "c", "image": f"{name}:{version}"}
