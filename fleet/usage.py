@@ -157,10 +157,10 @@ class CurveSpec(Spec):
         given = {name.removesuffix("_") for name in self.model_fields_set} - {"curve"}
         missing = needed - given
         if missing:
-            raise ValueError(f"{self.curve.value} needs {' and '.join(sorted(missing))}")
+            raise ValueError(f"{self.curve.value} needs {_listed(missing)}")
         surplus = given - needed - optional
         if surplus:
-            raise ValueError(f"{self.curve.value} does not take {' and '.join(sorted(surplus))}")
+            raise ValueError(f"{self.curve.value} does not take {_listed(surplus)}")
         if self.curve is CurveShape.POINTS and not self.points:
             raise ValueError("points must not be empty")
         if self.period == 0:
@@ -191,6 +191,10 @@ class CurveSpec(Spec):
         end_ns = begin_ns + (self.duration or 0)
         head = ((0, first),) if begin_ns else ()
         return Curve((*head, (begin_ns, first), (end_ns, last)))
+
+
+def _listed(names: set[str] | frozenset[str]) -> str:
+    return " and ".join(repr(name) for name in sorted(names))
 
 
 def _units(quantity: Quantity | None, scale: int) -> int:

@@ -50,8 +50,8 @@ def test_the_values_of_the_curves() -> None:
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        ({"curve": "Ramp", "from": "1", "to": "2"}, "Ramp needs duration"),
-        ({"curve": "Constant", "value": "1", "to": "2"}, "Constant does not take to"),
+        ({"curve": "Ramp", "from": "1", "to": "2"}, "Ramp needs 'duration'"),
+        ({"curve": "Constant", "value": "1", "to": "2"}, "Constant does not take 'to'"),
         ({"curve": "Sawtooth", "from": "1", "to": "2", "period": "0s"}, "above 0s"),
         ({"curve": "Points", "points": []}, "must not be empty"),
         (
