@@ -27,6 +27,7 @@ SHELL_IMAGES = frozenset(
     )
 )
 """Images whose own command is an interactive shell or interpreter: without an input it ends."""
+UNREAD = "?"
 DIRECTORY = "/"
 _WRITABLE = ("/tmp", "/var/tmp")  # noqa: S108 - in the emulated container
 _REFERENCE = re.compile(r"\$(?:\$|\(([^()\s]+)\))")
@@ -42,12 +43,13 @@ class MountSpec(NamedTuple):
     path: str
     volume: str
     inner: str  # the path within the volume: subPath
+    expression: str = ""  # what that path follows from: subPathExpr
 
 
 class ScriptSpec(NamedTuple):
     """What a container's spec says about the surroundings of its script.
 
-    A variable is (name, value, field path); one of which neither is known is not there.
+    A variable is (name, value, field path); UNREAD stands for a source that is not read.
     """
 
     variables: tuple[tuple[str, str, str], ...] = ()
@@ -182,6 +184,28 @@ def entry_point(image: str) -> tuple[str, ...]:
 def repository_name(image: str) -> str:
     """Return the last part of the name of an image's repository."""
     return image.partition("@")[0].rpartition("/")[2].partition(":")[0]
+
+
+def sub_path_error(spec: ScriptSpec, variables: Mapping[str, str]) -> str:
+    """Return what is wrong with the paths that a container mounts of its volumes, "" if nothing.
+
+    Source: pkg/kubelet/kubelet_pods.go, makeMounts; container/helpers.go,
+    ExpandContainerVolumeMounts; pkg/volume/validation, ValidatePathNoBacksteps.
+    """
+    unread = {name for name, _, path in spec.variables if path and name not in variables}
+    for mount in spec.mounts:
+        names = {match[1] for match in _REFERENCE.finditer(mount.expression) if match[1]}
+        if names & unread:
+            continue
+        missing = sorted(name for name in names if not variables.get(name))
+        if missing:
+            return f"missing value for {', '.join(missing)}"
+        path = expand(mount.expression, variables) if mount.expression else mount.inner
+        if path.startswith("/"):
+            return f"error SubPath `{path}` must not be an absolute path"
+        if ".." in path.split("/"):
+            return f"unable to provision SubPath `{path}`: must not contain '..'"
+    return ""
 
 
 def subscripted(path: str) -> tuple[str, str] | None:

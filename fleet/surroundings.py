@@ -3,8 +3,18 @@
 Source: pkg/kubelet/kubelet_pods.go, makeEnvironmentVariables, podFieldSelectorRuntimeValue.
 """
 
+from fleet.container_user import non_root_error
 from fleet.objects import ContainerSpec, Pod, VolumeSpec
-from fleet.script import HOST, NodeFiles, VolumePlace, subscripted, variables_of
+from fleet.script import (
+    HOST,
+    NodeFiles,
+    ScriptSpec,
+    VolumePlace,
+    expand,
+    sub_path_error,
+    subscripted,
+    variables_of,
+)
 from fleet.shell import Surroundings
 
 
@@ -15,6 +25,29 @@ def surroundings(
     script = spec.script
     assert script is not None, spec.name
     places = {each.name: place for each in pod.volumes if (place := _place(pod, each))}
+    variables = _variables(script, pod, pod_ip, host_ip)
+    mounts = [
+        each._replace(inner=expand(each.expression, variables)) if each.expression else each
+        for each in script.mounts
+    ]
+    return Surroundings(variables, files.view(mounts, places), draw)
+
+
+def config_error(pod: Pod, spec: ContainerSpec, pod_ip: str) -> str:
+    """Return why a container cannot be configured as its pod asks for, "" if it can.
+
+    Source: pkg/kubelet/kuberuntime/kuberuntime_container.go, generateContainerConfig.
+    """
+    script = spec.script
+    if script is not None and script.mounts:
+        variables = _variables(script, pod, pod_ip, pod.status.host_ip)
+        error = sub_path_error(script, variables)
+        if error:
+            return error
+    return non_root_error(spec.user, spec.image, spec.name, f"{pod.full_name}({pod.uid})")
+
+
+def _variables(script: ScriptSpec, pod: Pod, pod_ip: str, host_ip: str) -> dict[str, str]:
     fields = {
         "metadata.name": pod.name,
         "metadata.namespace": pod.namespace,
@@ -34,8 +67,7 @@ def surroundings(
         kind, key = found
         return dict(pod.labels).get(key, "") if kind == "labels" else None
 
-    variables = variables_of(script, field)
-    return Surroundings(variables, files.view(script.mounts, places), draw)
+    return variables_of(script, field)
 
 
 def _place(pod: Pod, volume: VolumeSpec) -> VolumePlace | None:

@@ -14,7 +14,6 @@ import enum
 from typing import Protocol
 
 from fleet.clock import NS_PER_S, Draws
-from fleet.container_user import non_root_error
 from fleet.effects import NodeId, Outbox
 from fleet.kubelet.allocation_manager import AllocationManager
 from fleet.kubelet.events import Reason
@@ -40,6 +39,7 @@ from fleet.kubelet.turn import Turn
 from fleet.lifecycle_behavior import CONFIG_ERROR, RUN_ERROR, StartFailure
 from fleet.objects import ContainerSpec, Pod, PodUid, WaitingState
 from fleet.runtime import BackOff, Container, RunState, Runtime, Sandbox
+from fleet.surroundings import config_error
 
 POST_START_ERROR = "PostStartHookError"
 
@@ -356,9 +356,8 @@ class KubeRuntimeManager:
         spec = worker.plan[0]
         behavior = turn.behavior(pod)
         error = "" if turn.env.light else self._objects.missing(pod, spec, turn.now_ns, turn.out)
-        error = error or non_root_error(
-            spec.user, spec.image, spec.name, f"{pod.full_name}({pod.uid})"
-        )
+        sandbox = self.runtime.sandbox(pod.uid)
+        error = error or config_error(pod, spec, sandbox.ip if sandbox is not None else "")
         if error:
             self._fail_first(worker, StartFailure(CONFIG_ERROR, error), turn)
             return False

@@ -1,4 +1,6 @@
-"""Jobs whose scripts decide by files and variables, through the real controllers."""
+"""Containers that look around: scripts with files and variables, users, paths in volumes."""
+
+from functools import partial
 
 import pytest
 from e2e_world import Json, World, eventually
@@ -67,3 +69,56 @@ def test_scripts_decide_how_jobs_end(world: World) -> None:
         world.kubectl("delete", "jobs", "--all", "--wait=false")
         run.end()
     world.assert_nothing_left("script")
+
+
+def pod(name: str, container: Json, **spec: object) -> Json:
+    """Return a Pod of one container with an emptyDir called data."""
+    full = {"name": "c", "image": "registry.k8s.io/pause:3.10.1", **container}
+    volumes = [{"name": "data", "emptyDir": {}}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"app": "users"}},
+        "spec": {"containers": [full], "volumes": volumes, **spec},
+    }
+
+
+def test_users_and_paths_are_shown_and_checked(world: World) -> None:
+    """What a kubelet cannot configure waits with CreateContainerConfigError and its text."""
+    asked = {"runAsUser": 1000, "runAsGroup": 3000, "fsGroup": 2000, "supplementalGroups": [4000]}
+    up = {"name": "UP", "value": ".."}
+    mount = {"name": "data", "mountPath": "/data", "subPathExpr": "$(UP)"}
+    with world.spawn("users", 1) as run:
+        run.until_ready()
+        world.apply(
+            pod("user", {}, securityContext=asked),
+            pod("root", {"securityContext": {"runAsNonRoot": True, "runAsUser": 0}}),
+            pod("shell", {"image": "busybox", "securityContext": {"runAsNonRoot": True}}),
+            pod("path", {"env": [up], "volumeMounts": [mount]}),
+        )
+
+        def state(name: str) -> Json:
+            [status] = world.get("pod", name)["status"].get("containerStatuses", [{}])
+            found: Json = status.get("state", {})
+            return found.get("waiting", {}) or found
+
+        def has_message(name: str) -> bool:
+            return "message" in state(name)
+
+        refused = {
+            "root": "container's runAsUser breaks non-root policy",
+            "shell": "container has runAsNonRoot and image will run as root",
+            "path": "unable to provision SubPath `..`: must not contain '..'",
+        }
+        for name, text in refused.items():
+            eventually(partial(has_message, name), f"{name} is refused")
+            assert state(name)["reason"] == "CreateContainerConfigError"
+            assert state(name)["message"].startswith(text)
+            assert f"Error: {text}" in world.kubectl("describe", "pod", name)
+        eventually(lambda: "running" in state("user"), "the container runs")
+        [status] = world.get("pod", "user")["status"]["containerStatuses"]
+        groups = [3000, 2000, 4000]
+        assert status["user"] == {"linux": {"uid": 1000, "gid": 3000, "supplementalGroups": groups}}
+        world.kubectl("delete", "pods", "-l", "app=users", "--wait=false")
+        run.end()
+    world.assert_nothing_left("users")

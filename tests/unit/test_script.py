@@ -5,11 +5,13 @@ import pytest
 from fleet.script import (
     FILES_MAX,
     HOST,
+    UNREAD,
     MountSpec,
     NodeFiles,
     ScriptSpec,
     VolumePlace,
     expand,
+    sub_path_error,
     subscripted,
     variables_of,
 )
@@ -84,6 +86,26 @@ def test_variables_come_from_values_and_fields_and_refer_to_earlier_ones() -> No
 
 
 @pytest.mark.parametrize(
+    ("mount", "error"),
+    [
+        (MountSpec("/d", "d", "logs"), ""),
+        (MountSpec("/d", "d", "", "$(NAME)/logs"), ""),
+        (
+            MountSpec("/d", "d", "", "$(UP)"),
+            "unable to provision SubPath `..`: must not contain '..'",
+        ),
+        (MountSpec("/d", "d", "", "$(ROOT)"), "error SubPath `/tmp` must not be an absolute path"),
+        (MountSpec("/d", "d", "", "$(X)$(EMPTY)"), "missing value for EMPTY, X"),
+        (MountSpec("/d", "d", "", "$(SECRET)$(X)"), ""),
+    ],
+)
+def test_a_path_within_a_volume_stays_there(mount: MountSpec, error: str) -> None:
+    known = {"NAME": "web", "UP": "..", "ROOT": "/tmp", "EMPTY": ""}
+    spec = ScriptSpec((("SECRET", "", UNREAD),), (mount,))
+    assert sub_path_error(spec, known) == error
+
+
+@pytest.mark.parametrize(
     ("image", "ends"),
     [
         ("busybox", True),
@@ -111,7 +133,8 @@ def test_only_a_command_that_looks_around_keeps_its_surroundings() -> None:
     container = {"env": env, "volumeMounts": mounts}
     both = container_script(container | {"command": ["sh", "-c"], "args": ["cat /data/$A"]})
     assert both == ScriptSpec(
-        (("A", "1", ""), ("I", "", "metadata.labels['i']")), (MountSpec("/data", "data", "x"),)
+        (("A", "1", ""), ("I", "", "metadata.labels['i']"), ("S", "", UNREAD)),
+        (MountSpec("/data", "data", "x"),),
     )
     variables = container_script(container | {"command": ["sh", "-c", "exit $A"]})
     assert variables is not None
