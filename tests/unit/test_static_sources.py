@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -23,7 +24,7 @@ class Node:
     name = b"Node-1"
 
 
-def pod(name: str = "a", **spec: object) -> dict[str, object]:
+def pod(name: str = "a", **spec: Any) -> dict[str, Any]:
     container = {"name": "c", "image": "proxy:1"}
     return {
         "apiVersion": "v1",
@@ -33,7 +34,7 @@ def pod(name: str = "a", **spec: object) -> dict[str, object]:
     }
 
 
-def text(*pods: dict[str, object]) -> bytes:
+def text(*pods: dict[str, Any]) -> bytes:
     return b"---\n".join(yaml.safe_dump(each).encode() for each in pods)
 
 
@@ -108,14 +109,14 @@ def test_the_uid_depends_on_node_path_and_content() -> None:
         ),
     ],
 )
-def test_what_refers_to_api_objects_is_refused(spec: dict[str, object], resource: str) -> None:
+def test_what_refers_to_api_objects_is_refused(spec: dict[str, Any], resource: str) -> None:
     with pytest.raises(ManifestError, match="static pods may not reference") as caught:
         parse_manifests(text(pod(**spec)), FILE, PATH)
     assert resource in str(caught.value)
 
 
 def test_a_url_may_hold_a_list_a_file_may_not() -> None:
-    both = {"apiVersion": "v1", "kind": "PodList", "items": [pod("a"), pod("b")]}
+    both: dict[str, Any] = {"apiVersion": "v1", "kind": "PodList", "items": [pod("a"), pod("b")]}
     found = parse_manifests(text(both), HTTP, "http://x")
     assert [each.template.name for each in found] == ["a", "b"]
     for data in (text(both), b"kind: ConfigMap", b"- a", b"{", b"kind: Pod"):
@@ -140,7 +141,9 @@ def test_a_directory_is_read_again_when_it_changed(
     with caplog.at_level(logging.WARNING):
         source.read_file()
         source.read_file()
-    assert [each.template.name for each in env.static.file or ()] == ["a"]
+    manifests = env.static.file
+    assert manifests is not None
+    assert [each.template.name for each in manifests] == ["a"]
     assert len(changes) == 2
     [record] = caplog.records
     assert record.getMessage() == (
