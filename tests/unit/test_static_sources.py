@@ -51,6 +51,11 @@ def environment(**configuration: object) -> Environment:
     return Environment(model, Draws(1), light=False)
 
 
+def names(env: Environment) -> list[str]:
+    """Return the names of the pods that the directory holds."""
+    return [each.template.name for each in env.static.pods()]
+
+
 def test_fnv_is_the_one_that_everybody_knows() -> None:
     assert fnv128a(b"") == FNV_OFFSET
     assert f"{fnv128a(b'foobar'):032x}" == "343e1662793c64bf6f0d3597ba446f18"
@@ -141,9 +146,7 @@ def test_a_directory_is_read_again_when_it_changed(
     with caplog.at_level(logging.WARNING):
         source.read_file()
         source.read_file()
-    manifests = env.static.file
-    assert manifests is not None
-    assert [each.template.name for each in manifests] == ["a"]
+    assert names(env) == ["a"]
     assert len(changes) == 2
     [record] = caplog.records
     assert record.getMessage() == (
