@@ -98,7 +98,8 @@ kubeconfig_out = click.option(
 @click.option("--zone-labels", is_flag=True, help="Set zone labels on a shared cluster too.")
 @click.option("--story", multiple=True, metavar="NODE", help="Keep what this node did, for bugs.")
 @click.option("--manage", metavar="SELECTOR", hidden=True)
-@click.option("--metrics-port", type=int, hidden=True)
+@click.option("--metrics-port", type=int, help="Serve Prometheus metrics here.")
+@click.option("--metrics-host", help="Where it listens (default 127.0.0.1).")
 @click.option("--dashboard", is_flag=True, help="Show and steer the fleet with Locust's web UI.")
 @click.option("--dashboard-port", type=int, help="Its port (default: a free one).")
 @click.option(

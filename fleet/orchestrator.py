@@ -255,6 +255,8 @@ class Orchestrator:
         gc.set_threshold(GC_THRESHOLD, 20, 50)
         emulation.start()
         try:
+            if settings.metrics_port:
+                background.append(await self._serve_metrics(emulation))
             if settings.is_on_dashboard:
                 await self._serve_dashboard(emulation, cluster, facts)
                 return None
@@ -406,6 +408,16 @@ class Orchestrator:
             await asyncio.sleep(FRAME_S)
             self._display.update(self._live(meter))
             directory.sample(meter.figures())
+
+    async def _serve_metrics(self, emulation: Emulation) -> asyncio.Task[None]:
+        """Listen for scrapes; the task stops that when it is cancelled."""
+        from fleet.prometheus import FleetCollector, MetricsServer  # noqa: PLC0415 - 3 MB
+
+        settings = self._settings
+        collectors = [FleetCollector(emulation)]
+        server = MetricsServer(collectors, settings.metrics_host, settings.metrics_port)
+        await server.start()
+        return asyncio.create_task(server.serve())
 
     async def _keep_lease(self, lease: RunLease) -> None:
         """Hold the names; without them the run must end and delete nothing."""

@@ -44,7 +44,6 @@ LOCAL_ONLY = {
 
 LATER = {
     "manage": "--manage",
-    "metrics_port": "--metrics-port",
 }
 """Options of the interface that nothing answers yet: better refused than ignored."""
 
@@ -170,7 +169,8 @@ class Settings(BaseModel):
     scheduler_flags: ComponentFlags = Field(default=(), alias="scheduler_flag")
     controller_manager_flags: ComponentFlags = Field(default=(), alias="controller_manager_flag")
     manage: str = ""
-    metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0  # 0: none
+    metrics_host: str = "127.0.0.1"
     dashboard: bool = False
     dashboard_port: Annotated[int, Field(ge=0, le=65535)] = 0  # 0: a free one
     load: tuple[Path, ...] = ()  # locustfiles of API users

@@ -164,6 +164,9 @@ def sibling_arguments(
     ]
     if share.rate:
         arguments.append(f"--rate={share.rate}")
+    if settings.metrics_port:
+        arguments.append(f"--metrics-port={settings.metrics_port + number}")
+        arguments.append(f"--metrics-host={settings.metrics_host}")
     if settings.locust_master:
         arguments += [f"--locust-master={settings.locust_master}", "--on-master-quit=hold"]
     if confirmation:

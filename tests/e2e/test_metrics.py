@@ -1,0 +1,64 @@
+"""Prometheus metrics of a run: what they say is what the cluster has."""
+
+import socket
+import urllib.request
+
+import pytest
+from e2e_world import World, eventually, workload
+from prometheus_client.parser import text_string_to_metric_families
+
+pytest_plugins = ("e2e_fixtures",)
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+
+PREFIX = "metrics"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def scrape(port: int) -> dict[tuple[str, str], float]:
+    """Return the samples by name and labels."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    return {
+        (sample.name, ",".join(f"{k}={v}" for k, v in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_metrics_say_what_the_cluster_has(world: World) -> None:
+    port = free_port()
+    with world.spawn(PREFIX, 4, world.quick(), f"--metrics-port={port}") as run:
+        run.until_ready()
+        world.apply(workload("Deployment", PREFIX, 6))
+        eventually(lambda: len(world.ready_pods(PREFIX)) == 6, "6 pods")
+        eventually(lambda: scrape(port)["fleet_pods", "phase=Running"] == 6, "6 pods counted")
+        found = scrape(port)
+        assert found["fleet_nodes", "condition=Ready"] == 4
+        assert found["fleet_nodes", "condition=NotReady"] == 0
+        assert found["fleet_watches", ""] >= 20
+        assert found["fleet_valid", ""] == 1
+        created = found["fleet_requests_total", "code=201,resource=nodes,verb=POST"]
+        timed = found["fleet_request_duration_seconds_count", "resource=nodes,verb=POST"]
+        assert (created, timed) == (4, 4)
+        assert found["fleet_pod_start_seconds_count", ""] == 6
+        eventually(lambda: scrape(port)["fleet_lease_renewals_total", ""] > 4, "renewals")
+        assert not [name for name, labels in found if PREFIX in labels]  # never nodes or pods
+        world.kubectl("delete", "deployment", PREFIX)
+        run.end()
+
+
+def test_a_metrics_port_that_is_taken_is_named(world: World) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = world.fleet("spawn", "--nodes=1", f"--metrics-port={port}")
+    assert done.returncode == 3
+    assert f"fleet: --metrics-port {port}: " in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("fleet: ")
+    world.assert_nothing_left("fleet")
