@@ -11,6 +11,7 @@ Differs: no CPU and no memory manager, so their refusals do not exist; scalar re
 at in alphabetical order, not in Go's random one.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
@@ -197,9 +198,11 @@ def find_shortages(
         return found
     allocatable = _allocatable(inputs.model, inputs.state)
     used: dict[str, int] = {}
-    for other in others:
-        for name, amount in other.admission.requests:
-            used[name] = used.get(name, 0) + amount
+    asked = [other.admission for other in others]
+    shared = {id(each): each.requests for each in asked}  # pods of one template have one record
+    for key, count in Counter(map(id, asked)).items():
+        for name, amount in shared[key]:
+            used[name] = used.get(name, 0) + amount * count
     for name, amount in spec.requests:
         has = allocatable.get(name)
         if not amount or (has is None and is_extended(name)):

@@ -166,7 +166,7 @@ class PodAdmission:
 
     def _admit(self, worker: PodWorker, workers: Workers, turn: Turn) -> Verdict:
         pod = worker.pod
-        others = [each.pod for each in workers.values() if each is not worker and is_active(each)]
+        others = _others(worker, workers)
         inputs = AdmissionInputs(
             name=self.name,
             model=turn.env.model,
@@ -185,7 +185,7 @@ class PodAdmission:
             for manager, policy in turn.env.model.static_policies:
                 text = f'alongside {manager} Manager policy "{policy}"'
                 return Refusal(f"Resize is infeasible for Guaranteed Pods {text}", is_final=True)
-        others = [each.pod for each in workers.values() if each is not worker and is_active(each)]
+        others = _others(worker, workers)
         inputs = AdmissionInputs(self.name, turn.env.model, self.state)
         shortages = find_shortages(pod.admission, others, inputs, {})
         return Refusal(shortages[0].rejection().message) if shortages else None
@@ -213,7 +213,7 @@ class PodAdmission:
         self, worker: PodWorker, verdict: Verdict, workers: Workers, syncer: Syncer, turn: Turn
     ) -> Rejection | None:
         """Kill what must go for a critical pod; it starts when they are gone."""
-        others = [each.pod for each in workers.values() if each is not worker and is_active(each)]
+        others = _others(worker, workers)
         needs = [Need(each.resource, each.missing) for each in verdict.shortages]
         found = pods_to_preempt(worker.pod, others, needs)
         if found.error:
@@ -244,6 +244,12 @@ class PodAdmission:
             return False
         self._held = self._held or None
         return True
+
+
+def _others(worker: PodWorker, workers: Workers) -> list[Pod]:
+    """Return the other pods that count; a full node asks this for each pod that comes."""
+    over = WorkerState.TERMINATED
+    return [each.pod for each in workers.values() if each.state < over and each is not worker]
 
 
 def is_active(worker: PodWorker) -> bool:
