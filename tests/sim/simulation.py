@@ -64,7 +64,7 @@ def pod_json(name: str, node: str = "", **spec: object) -> Object:
         if field in spec:
             container[field] = spec.pop(field)
     volumes = [{"name": "kube-api-access-9zkmg", "projected": {"sources": [token, root]}}]
-    volumes += spec.pop("volumes", [])  # type: ignore[arg-type, operator]
+    volumes += spec.pop("volumes", [])  # type: ignore[arg-type]
     container["volumeMounts"] = [
         {"name": each["name"], "mountPath": f"/{each['name']}"} for each in volumes
     ]
