@@ -34,7 +34,7 @@ from fleet.kubelet.pod_actions import (
 )
 from fleet.kubelet.pod_events import back_off_texts, texts_of
 from fleet.kubelet.pod_status import PENDING_HOLD_NS
-from fleet.kubelet.pod_workers import Kills, PodWorker, Stage, effective_grace_s
+from fleet.kubelet.pod_workers import NO_KILLS, Kills, PodWorker, Stage, effective_grace_s
 from fleet.kubelet.turn import Turn
 from fleet.lifecycle_behavior import CONFIG_ERROR, RUN_ERROR, StartFailure
 from fleet.objects import ContainerSpec, Pod, PodUid, WaitingState
@@ -169,38 +169,44 @@ class KubeRuntimeManager:
         missing = self._missing_secrets(pod, turn)
         if missing:
             turn.event(pod, Reason.FAILED_PULL_SECRET, NO_PULL_SECRETS % ", ".join(missing))
-        resize = self._resize(worker, sandbox, turn)
-        killed = {kill.name for kill in actions.kill}
-        again = tuple(kill for kill in resize if kill.name not in killed)
-        start = tuple(found for kill in again if (found := pod.find(kill.name)) is not None)
-        worker.plan = (*actions.start, *start)
+        worker.plan = actions.start
+        kill = actions.kill
+        if self.allocations is not None:
+            killed = {each.name for each in kill}
+            resized = self._resize(worker, sandbox, self.allocations, turn)
+            again = tuple(each for each in resized if each.name not in killed)
+            kill = (*kill, *again)
+            specs = (pod.find(each.name) for each in again)
+            worker.plan = (*worker.plan, *(spec for spec in specs if spec is not None))
         if worker.plan:
             self.images.begin_volumes(pod)
-        return self._kill_next(worker, Kills((*actions.kill, *again)), turn)
+        return self._kill_next(worker, Kills(kill), turn)
 
-    def _resize(self, worker: PodWorker, sandbox: Sandbox, turn: Turn) -> tuple[ContainerKill, ...]:
+    def _resize(
+        self, worker: PodWorker, sandbox: Sandbox, allocations: AllocationManager, turn: Turn
+    ) -> tuple[ContainerKill, ...]:
         """Give containers that run their new resources; return those that must start anew.
 
         Source: doPodResizeAction. The next sync sees that it is done.
         """
-        if self.allocations is None:
-            return ()
         pod = worker.pod
-        resize = self.allocations.actions(pod, sandbox)
+        resize = allocations.actions(pod, sandbox)
         for name in resize.update:
             error = turn.behavior(pod).container(name).life.resize_error
             if error:
-                self.allocations.fail(pod, error, turn)
+                allocations.fail(pod, error, turn)
                 worker.fail()
             else:
-                self.allocations.actuate(pod.uid, name)
+                allocations.actuate(pod.uid, name)
                 worker.had_actions = True
                 worker.pending = True
         return resize.kill
 
     def _kill_next(self, worker: PodWorker, kills: Kills, turn: Turn) -> Progress:
         """Kill the next container that shall not run, else go on with those to start."""
-        worker.kills = kills
+        worker.kills = kills if kills != NO_KILLS else NO_KILLS
+        if worker.kills is NO_KILLS:
+            return self._next(worker, turn)
         pod = worker.pod
         sandbox = self.runtime.sandbox(pod.uid)
         assert sandbox is not None, pod.uid

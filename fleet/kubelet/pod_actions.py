@@ -206,12 +206,12 @@ def containers_to_reset(pod: Pod, sandbox: Sandbox) -> tuple[ContainerKill, ...]
 
 def could_restart_all(pod: Pod) -> bool:
     """Return whether a rule may restart the whole pod. Source: AllContainersCouldRestart."""
-    return any(
-        rule.action == RESTART_ALL
-        for specs in (pod.init_containers, pod.containers)
-        for spec in specs
-        for rule in spec.life.restart_rules
-    )
+    for specs in (pod.init_containers, pod.containers):
+        for spec in specs:
+            rules = spec.life.restart_rules
+            if rules and any(rule.action == RESTART_ALL for rule in rules):
+                return True
+    return False
 
 
 def should_restart_all(pod: Pod, sandbox: Sandbox | None, old: PodStatus) -> bool:
