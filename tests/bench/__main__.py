@@ -133,7 +133,8 @@ def table(results: dict[str, Json], nodes: int) -> str:
         "|---|" + "---|" * len(names),
     ]
     for key, label, unit in ROWS:
-        cells = [f"{results[name][key]:,} {unit}".strip() for name in names]
+        values = [results[name][key] for name in names]
+        cells = ["not in time" if v is None else f"{v:,} {unit}".strip() for v in values]
         lines.append(f"| {label} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

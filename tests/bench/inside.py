@@ -26,7 +26,7 @@ SETTLE_S = 25.0  # the first leases come 10 s after their nodes, and start-up ev
 IN_FLIGHT = 64
 NAMESPACE = "bench"
 Json = dict[str, Any]
-DEADLINE_S = 400.0
+DEADLINE_S = 300.0
 
 
 def client(kubeconfig: Path) -> tuple[str, ssl.SSLContext]:
@@ -86,17 +86,21 @@ def see(event: Json, states: dict[str, str], version: int) -> int:
     return max(version, int(metadata["resourceVersion"]))
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition, checked every 20 ms."""
-    deadline = time.monotonic() + DEADLINE_S
+async def until(condition: Callable[[], bool]) -> float | None:
+    """Wait for a condition, checked every 20 ms; return how long it took, None if too long."""
+    began = time.monotonic()
     while not condition():
-        if time.monotonic() > deadline:
-            raise SystemExit("the pods did not get there in time")
+        if time.monotonic() - began > DEADLINE_S:
+            return None
         await asyncio.sleep(0.02)
+    return round(time.monotonic() - began, 1)
 
 
-async def pods(url: str, context: ssl.SSLContext, count: int) -> dict[str, float]:
-    """Create and delete bound pods; return how long all took to be Running, and gone."""
+async def pods(url: str, context: ssl.SSLContext, count: int) -> dict[str, float | None]:
+    """Create and delete bound pods; return how long all took to be Running, and gone.
+
+    None: not within DEADLINE_S.
+    """
     connector = aiohttp.TCPConnector(ssl=context, limit=IN_FLIGHT + 2)
     async with aiohttp.ClientSession(connector=connector) as session:
         body = {"metadata": {"name": NAMESPACE}}
@@ -118,23 +122,23 @@ async def pods(url: str, context: ssl.SSLContext, count: int) -> dict[str, float
                 },
             }
             async with session.post(path, json=pod) as response:
-                assert response.status == 201, await response.text()
+                assert response.status in (201, 409), await response.text()
 
         async def delete(index: int) -> None:
             async with session.delete(f"{path}/p-{index:05d}") as response:
-                assert response.status == 200, await response.text()
+                assert response.status in (200, 404), await response.text()
 
-        began = time.monotonic()
-        await each(count, create)
-        await until(lambda: sum(state == "Running" for state in states.values()) == count)
-        running_s = time.monotonic() - began
+        creating = asyncio.create_task(each(count, create))
+        running_s = await until(
+            lambda: sum(state == "Running" for state in states.values()) == count
+        )
+        await creating
         await asyncio.sleep(5)
-        began = time.monotonic()
-        await each(count, delete)
-        await until(lambda: not states)
-        gone_s = time.monotonic() - began
+        deleting = asyncio.create_task(each(count, delete))
+        gone_s = await until(lambda: deleting.done() and not states)
+        await deleting
         watching.cancel()
-        return {"pods_running_s": round(running_s, 1), "pods_gone_s": round(gone_s, 1)}
+        return {"pods_running_s": running_s, "pods_gone_s": gone_s}
 
 
 def cpu_s(*processes: psutil.Process) -> float:
@@ -156,7 +160,7 @@ def main() -> None:
     }
     apiserver = next(p for name, p in components.items() if "apiserver" in name)
     plane = [p for name, p in components.items() if name.startswith(("etcd", "kube-"))]
-    result: dict[str, float] = {
+    result: dict[str, float | None] = {
         "pods": count,
         "fleet_cpu_s_at_start": round(cpu_s(fleet), 1),
         "controlplane_cpu_s_at_start": round(cpu_s(*plane), 1),
