@@ -295,7 +295,8 @@ class NodeStatus:
         if self.is_fast and self.uid and not inputs.not_ready:
             self._arm_fast(now_ns, out)
         wanted_ns = now_ns
-        if self.uid and not self._finds_change(inputs, env, now_ns):
+        is_cordoned_anew = self.state.unschedulable is self._schedulable  # an event, no patch
+        if self.uid and not is_cordoned_anew and not self._finds_change(inputs, env, now_ns):
             wanted_ns = max(now_ns, self._report_due_ns(env))
         due_ns = self._next_tick(wanted_ns, env)
         if self._due_ns <= self._ticked_ns or due_ns < self._due_ns:
@@ -437,7 +438,6 @@ class NodeStatus:
         conditions, _ = compute_conditions(self.conditions, inputs, env.wall_s(now_ns))
         return (
             (self.pod_cidr != self._cidr_applied and not env.light)
-            or self.state.unschedulable is self._schedulable
             or inputs.volumes_in_use is not None
             or bool(differing_resources(self.state, inputs.extended, env.model.capacity))
             or bool(inputs.images_json)
