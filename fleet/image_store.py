@@ -55,7 +55,7 @@ class NodeImages:
         self.bytes = size_bytes
         self.listed = present
         self.reported = present
-        self.list_due_ns = 0  # when the cache is refreshed, 0 when nothing changed
+        self.list_due_ns = 0  # the refresh of the cache: 0 never, -1 asked for
         self.gc_due_ns = 0  # the timer that counts
         self.gc_failed = 0  # number of the last collection that failed; the first, at start, does
         self.seen_ns: dict[int, int] = {}  # since when a pulled image is there

@@ -13,7 +13,9 @@ from fleet.kubelet.environment import Environment
 
 LIST_PERIOD_NS = 30 * NS_PER_S
 LIST_KEY = "list"
-_STREAM_LIST = 0x1A8E
+PHASE_KEY = "phase"
+ASKED = -1
+LIST_KEYS = (LIST_KEY, PHASE_KEY)
 
 
 def changed_images(node: NodeId, env: Environment) -> bytes:
@@ -36,23 +38,36 @@ def on_images_reported(node: NodeId, env: Environment, status_json: bytes) -> No
 
 
 def arm_image_list(node: NodeId, env: Environment, now_ns: int, out: Outbox) -> None:
-    """Have the list behind the node status refreshed when it is time: every 30 s.
+    """Have the list behind the node status refreshed when it is time: every 30 s since the start.
 
     Source: images/image_gc_manager.go, Start.
     """
     entry = env.images.node(node)
     assert entry is not None, node
-    if entry.list_due_ns <= now_ns:
-        phase_ns = int(env.draws.uniform(node, _STREAM_LIST, 0) * LIST_PERIOD_NS)
-        entry.list_due_ns = now_ns + LIST_PERIOD_NS - (now_ns - phase_ns) % LIST_PERIOD_NS
-        out.append(SetTimer(node, entry.list_due_ns, Timer.IMAGES, LIST_KEY))
+    if not entry.list_due_ns:
+        entry.list_due_ns = ASKED
+        out.append(SetTimer(node, now_ns, Timer.IMAGES, PHASE_KEY))  # the kubelet knows its start
+    elif entry.list_due_ns != ASKED and entry.list_due_ns <= now_ns:
+        _arm(node, env, entry.list_due_ns, now_ns, out)
 
 
-def on_list_timer(node: NodeId, env: Environment, now_ns: int) -> bool:
-    """Refresh the list; return whether the timer was the one that counts."""
+def _arm(node: NodeId, env: Environment, phase_ns: int, now_ns: int, out: Outbox) -> None:
     entry = env.images.node(node)
-    if entry is None or not entry.list_due_ns or now_ns < entry.list_due_ns:
+    assert entry is not None, node
+    entry.list_due_ns = now_ns + LIST_PERIOD_NS - (now_ns - phase_ns) % LIST_PERIOD_NS
+    out.append(SetTimer(node, entry.list_due_ns, Timer.IMAGES, LIST_KEY))
+
+
+def on_list_timer(
+    node: NodeId, env: Environment, key: str, started_ns: int, now_ns: int, out: Outbox
+) -> bool:
+    """Refresh the list; return whether the timer was one that counts."""
+    entry = env.images.node(node)
+    if key == PHASE_KEY:
+        if entry is not None and entry.list_due_ns == ASKED:
+            _arm(node, env, started_ns, now_ns, out)
         return False
-    entry.list_due_ns = 0
+    if entry is None or entry.list_due_ns <= 0 or now_ns < entry.list_due_ns:
+        return False
     entry.listed = entry.present
     return True

@@ -28,7 +28,7 @@ from fleet.kubelet.csi_registration import CSIRegistration
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import EventRecorder, Reason
 from fleet.kubelet.image_gc import on_gc_timer
-from fleet.kubelet.image_list import LIST_KEY, changed_images, on_images_reported, on_list_timer
+from fleet.kubelet.image_list import LIST_KEYS, changed_images, on_images_reported, on_list_timer
 from fleet.kubelet.node_lease import OWNER_KEY, NodeLease
 from fleet.kubelet.node_shutdown import DETECTED, ERROR, NodeShutdown, arm_shutdown
 from fleet.kubelet.node_status import (
@@ -395,8 +395,8 @@ class VirtualKubelet:
     def _on_images_timer(self, key: str, now_ns: int, out: Outbox) -> None:
         """Refresh the list of images in the status, or look whether the disk is full."""
         node, env, loop = self.node, self.env, self.sync_loop
-        if key == LIST_KEY:
-            if on_list_timer(node, env, now_ns):
+        if key in LIST_KEYS:
+            if on_list_timer(node, env, key, self.status.started_ns, now_ns, out):
                 self.status.arm(self._inputs(now_ns), env, now_ns, out)
             return
         in_use = loop.images_in_use() if loop is not None else ()
