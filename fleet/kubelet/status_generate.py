@@ -401,7 +401,7 @@ def terminate_pod_status(pod: Pod, status: PodStatus) -> PodStatus:
     Source: status_manager.go, TerminatePod, hasPodInitialized, initializedContainers.
     """
     containers = status.containers
-    if not pod.init_containers or _was_initialized(status):
+    if not pod.init_containers or _was_initialized(pod.status):  # as the worker got the pod
         containers = tuple(_ended(each) for each in containers)
     inits = status.init_containers
     begun = len(inits)
