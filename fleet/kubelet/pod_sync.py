@@ -455,7 +455,7 @@ class PodSyncer(StatusGenerator):
             self.volumes.unregister_pod(pod, turn.out)
         status = self.last_status(pod)
         if not (turn.env.light and pod.deleting):
-            status = terminate_pod_status(pod, status)
+            status = terminate_pod_status(pod, status, worker.told or pod.status)
         self.set_status(worker, status, turn, finished=True)
         worker.end_sync(turn.now_ns, relisted=False)
         worker.complete_terminated()

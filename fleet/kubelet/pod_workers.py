@@ -114,11 +114,13 @@ class PodWorker:
         "stage",
         "state",
         "sync_ns",
+        "told",
         "volumes_ready",
     )
 
     def __init__(self, pod: Pod, now_ns: int) -> None:
         self.pod = pod
+        self.told: PodStatus | None = None  # by the API server, with the deletion
         self.state = WorkerState.SYNC
         self.stage = Stage.IDLE
         self.pending = False  # something happened during this sync
@@ -149,6 +151,8 @@ class PodWorker:
         That is so when the pod begins to end, and when its grace period became shorter.
         """
         assert pod.uid == self.pod.uid, (pod.uid, self.pod.uid)
+        if pod.deleting and not self.pod.deleting:
+            self.told = pod.status  # a RECONCILE brings no newer one to upstream's worker
         self.pod = pod
         if self.state is WorkerState.SYNC:
             if not pod.deleting and pod.status.phase not in {"Succeeded", "Failed"}:

@@ -395,13 +395,15 @@ def _with_container(status: PodStatus, name: str, field: str, *, value: bool) ->
     )
 
 
-def terminate_pod_status(pod: Pod, status: PodStatus) -> PodStatus:
+def terminate_pod_status(pod: Pod, status: PodStatus, told: PodStatus) -> PodStatus:
     """Return the last status of a pod: whatever never ended is counted as failed.
+
+    Whether it was initialized is judged by what the API server told of it last (`told`).
 
     Source: status_manager.go, TerminatePod, hasPodInitialized, initializedContainers.
     """
     containers = status.containers
-    if not pod.init_containers or _was_initialized(pod.status):  # as the worker got the pod
+    if not pod.init_containers or _was_initialized(told):
         containers = tuple(_ended(each) for each in containers)
     inits = status.init_containers
     begun = len(inits)

@@ -243,7 +243,7 @@ def test_only_a_named_key_counts(
 
 def test_a_pod_that_never_ran_ends_as_failed() -> None:
     pod = make_pod()
-    last = terminate_pod_status(pod, generate(pod))
+    last = terminate_pod_status(pod, generate(pod), pod.status)
     assert last.phase == "Failed"
     (shown,) = last.containers
     assert isinstance(shown.state, TerminatedState)
@@ -252,13 +252,12 @@ def test_a_pod_that_never_ran_ends_as_failed() -> None:
 
 def test_containers_that_initialization_never_reached_stay_as_they_are() -> None:
     pod = make_pod(init_containers=(container("i"), container("j")))
-    last = terminate_pod_status(pod, generate(pod, after(pod, i=RUNS)))
+    last = terminate_pod_status(pod, generate(pod, after(pod, i=RUNS)), pod.status)
     assert isinstance(last.init_containers[0].state, TerminatedState)
     assert isinstance(last.init_containers[1].state, WaitingState)
     assert isinstance(last.containers[0].state, WaitingState)
     done = generate(pod, after(pod, i=OK, j=OK))
-    known = make_pod(init_containers=pod.init_containers, status=done)  # to the API server
-    assert isinstance(terminate_pod_status(known, done).containers[0].state, TerminatedState)
-    assert isinstance(terminate_pod_status(pod, done).containers[0].state, WaitingState)
+    for told, state in ((done, TerminatedState), (pod.status, WaitingState)):
+        assert isinstance(terminate_pod_status(pod, done, told).containers[0].state, state)
     ended = generate(pod, after(pod, i=OK, j=OK, c=OK), is_terminal=True)
-    assert terminate_pod_status(pod, ended) == ended
+    assert terminate_pod_status(pod, ended, pod.status) == ended
