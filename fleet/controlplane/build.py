@@ -45,6 +45,8 @@ DISK_BYTES = 4 << 30
 
 E2E_TEST = "e2e.test"
 GINKGO = "ginkgo"
+KUBEMARK = "kubemark"
+KUBEMARK_PACKAGE = "k8s.io/kubernetes/cmd/kubemark"
 E2E_PACKAGES = {E2E_TEST: "k8s.io/kubernetes/test/e2e", GINKGO: "github.com/onsi/ginkgo/v2/ginkgo"}
 
 
@@ -89,6 +91,20 @@ async def build_e2e_tests(progress: Progress = no_progress) -> Path:
         if not all(os.access(target / name, os.X_OK) for name in E2E_PACKAGES):
             await _E2eBuild(await _find_go(), target, progress).run()
     return target
+
+
+async def build_kubemark(progress: Progress = no_progress) -> Path:
+    """Build the hollow kubelet that fleet is compared with, unless it is there.
+
+    Returns the program. Only `make parity` needs it. Raises SetupError as build_binaries does.
+    """
+    built = cache_directory()
+    target = built.with_name(f"{built.name}-{KUBEMARK}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    async with _lock(target.with_name(target.name + ".lock"), progress):
+        if not os.access(target / KUBEMARK, os.X_OK):
+            await _KubemarkBuild(await _find_go(), target, progress).run()
+    return target / KUBEMARK
 
 
 class _Build:
@@ -214,6 +230,17 @@ class _E2eBuild(_Build):
             flags = ("-mod=mod", f"-modfile={modfile}", "-trimpath", "-buildvcs=false")
             output = ("-ldflags", " ".join(linker_flags()), "-o", str(work / name), package)
             await self._go_command(lambda _line: None, *command, *flags, *output)
+
+
+class _KubemarkBuild(_Build):
+    """The build of kubemark, a tool of the control plane's module."""
+
+    what = "the hollow kubelet"
+
+    async def _make(self, work: Path) -> None:
+        flags = ("-trimpath", "-buildvcs=false", "-ldflags", " ".join(linker_flags()))
+        output = ("-o", str(work / KUBEMARK), KUBEMARK_PACKAGE)
+        await self._go_command(lambda _line: None, "build", *flags, *output)
 
 
 async def _find_go() -> str:
