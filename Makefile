@@ -4,7 +4,7 @@ NODES ?= 5000
 ARGS ?=
 BIN := .venv/bin
 
-.PHONY: help setup spawn test lint types unit sim e2e conformance bench format clean
+.PHONY: help setup spawn test lint types unit sim e2e parity conformance bench format clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -20,7 +20,7 @@ setup: .venv/.stamp  ## create .venv with everything in it
 spawn: setup  ## bring up NODES virtual kubelets on a local control plane
 	$(BIN)/fleet spawn --nodes $(NODES) $(ARGS)
 
-test: lint types unit sim e2e  ## every test
+test: lint types unit sim e2e parity  ## every test
 lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -28,12 +28,16 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 unit: setup
-	$(BIN)/pytest tests/unit tests/wire tests/conformance
+	$(BIN)/pytest tests/unit tests/wire tests/conformance tests/parity/test_comparison.py
 sim: setup
 	$(BIN)/pytest tests/sim
 e2e: setup
 	$(BIN)/fleet controlplane build
 	$(BIN)/pytest tests/e2e
+
+parity: setup  ## the requests of a node against those of Kubernetes' own kubelet code
+	$(BIN)/fleet controlplane build
+	$(BIN)/pytest tests/parity
 
 conformance: setup  ## the Kubernetes project's own tests of its workload controllers
 	$(BIN)/fleet controlplane build

@@ -1,0 +1,173 @@
+"""A node's requests as the audit log has them, without what differs between two runs of one thing.
+
+Left out of a request are names, uids and times. Left out of a trace are what says nothing about the
+kubelet: a GET of a pod that another GET follows (its status had not changed; how many there are is
+a matter of milliseconds), and how many renewals there were, but not how far apart.
+"""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+Json = dict[str, Any]
+
+MADE_UP = re.compile(r"(?<=kube-api-access-)[a-z0-9]{5}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""By an admission plug-in; and uids."""
+OWN_AGENT = "fleet/"
+"""What fleet asks for itself, beside its kubelets, says so."""
+WATCH_S = {"300..600": (300, 600), "1800..3600": (1800, 3600)}
+"""Reflectors of most resources (kubelet_network.go and others give none) and of single objects."""
+MERGE_KEYS = ("type", "name", "key")
+CHANCE = re.compile(r"\.lastTransitionTime$")
+"""A patch has it if the second has changed."""
+REGISTRATION_S = 5.0
+GENERATED = re.compile(r"(-[a-z0-9]{8,10})?-[a-z0-9]{5}$")
+"""The end of a pod's name, if a controller made it up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request of a node."""
+
+    at_s: float
+    """Since the epoch."""
+    verb: str
+    resource: str
+    """With the subresource."""
+    name: str
+    is_namespaced: bool
+    """Whether in the node's own namespace."""
+    query: tuple[tuple[str, str], ...]
+    code: int
+    body: frozenset[str]
+    """The paths of its keys."""
+    agent: str
+
+    @property
+    def token(self) -> str:
+        """What two requests share if they are the same request."""
+        query = "&".join(f"{key}={value}" for key, value in self.query)
+        name = GENERATED.sub("-X", self.name) if self.resource.startswith("pods") else self.name
+        return f"{self.verb} {self.resource} {name}{'?' + query if query else ''} {self.code}"
+
+    @property
+    def stream(self) -> str:
+        """The object that it is about; the order of requests about different ones is chance."""
+        kind = "events" if self.resource == "events" else self.resource.partition("/")[0]
+        name = "" if kind == "events" else self.name
+        watched = dict(self.query).get("fieldSelector", "") if self.verb == "watch" else ""
+        token = "with an audience" if "spec.audiences[]" in self.body else ""
+        return " ".join(filter(None, (kind, name, watched, self.verb if watched else "", token)))
+
+
+Window = tuple[float, float]
+
+
+def trace(events: list[Json], node: str, namespace: str, void: Collection[Window]) -> list[Request]:
+    """Return the requests of a node in their order.
+
+    Left out are those in its namespace within the time windows `void`.
+    """
+    seen: set[str] = set()
+    requests = []
+    for event in events:
+        user = (event.get("impersonatedUser") or event["user"])["username"]
+        agent = event.get("userAgent", "")
+        if user != f"system:node:{node}" or agent.startswith(OWN_AGENT):
+            continue
+        if event["auditID"] in seen:  # a watch has two entries
+            continue
+        seen.add(event["auditID"])
+        request = parse(event, {node: "NODE", namespace: "NAMESPACE"})
+        if not (request.is_namespaced and any(a <= request.at_s <= b for a, b in void)):
+            requests.append(request)
+    requests.sort(key=lambda each: each.at_s)
+    return [each for each in requests if not _is_early_read(each, requests[0].at_s)]
+
+
+def _is_early_read(request: Request, start_s: float) -> bool:
+    """Whether it reads the Node because the informer has not got it yet: a matter of luck.
+
+    Source: pkg/kubelet/kubelet_node_status.go, tryUpdateNodeStatus.
+    """
+    is_heartbeat = request.token.startswith("get nodes NODE?timeout=10s")
+    return is_heartbeat and request.at_s < start_s + REGISTRATION_S
+
+
+def parse(event: Json, names: dict[str, str]) -> Request:
+    """Make a request of an entry of the audit log; `names` are replaced."""
+
+    def plain(text: str) -> str:
+        for name, word in names.items():
+            text = text.replace(name, word)
+        return MADE_UP.sub("X", text)
+
+    about: Json = event.get("objectRef") or {}
+    subresource = about.get("subresource", "")
+    resource = str(about.get("resource", event["requestURI"]))
+    body = event.get("requestObject") or {}
+    return Request(
+        datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp(),
+        event["verb"],
+        f"{resource}/{subresource}" if subresource else resource,
+        plain(about.get("name", "")),
+        plain(about.get("namespace", "")) == "NAMESPACE",
+        query(plain(event["requestURI"])),
+        event.get("responseStatus", {}).get("code", 0),
+        frozenset(plain(path) for path in paths(body, "") if not CHANCE.search(path)),
+        agent_form(event.get("userAgent", "")),
+    )
+
+
+def agent_form(agent: str) -> str:
+    """Return a user agent without its version and commit."""
+    return re.sub(
+        r"v\d+\.\d+\.\d+", "VERSION", re.sub(r"kubernetes/\w+$", "kubernetes/HASH", agent)
+    )
+
+
+def query(uri: str) -> tuple[tuple[str, str], ...]:
+    """Return the parameters in their order, random timeouts by their range."""
+    pairs = parse_qsl(urlsplit(uri).query, keep_blank_values=True)
+    seconds = dict(pairs).get("timeoutSeconds")
+    return tuple((key, _plain_value(key, value, seconds)) for key, value in pairs)
+
+
+def _plain_value(key: str, value: str, seconds: str | None) -> str:
+    if seconds is None:
+        return value
+    if key == "timeoutSeconds":
+        ranges = [name for name, (low, high) in WATCH_S.items() if low <= int(value) <= high]
+        return ranges[0] if ranges else value
+    if key == "timeout" and _duration_s(value) == int(seconds):
+        return "timeoutSeconds"
+    return value
+
+
+def _duration_s(text: str) -> int:
+    """Return what Go writes for whole seconds: 1h2m3s."""
+    units = {"h": 3600, "m": 60, "s": 1}
+    return sum(int(number) * units[unit] for number, unit in re.findall(r"(\d+)([hms])", text))
+
+
+def paths(value: object, at: str) -> set[str]:
+    """Return the path of every leaf; an item of a list goes by its merge key."""
+    found: set[str] = set()
+    if isinstance(value, dict) and value:
+        for key, each in value.items():
+            found |= paths(each, f"{at}.{key}" if at else key)
+    elif isinstance(value, list) and value:
+        for each in value:
+            found |= paths(each, f"{at}[{_item(each)}]")
+    else:
+        found.add(at)
+    return found - {""}
+
+
+def _item(value: object) -> str:
+    if isinstance(value, dict):
+        return next((f"{key}={value[key]}" for key in MERGE_KEYS if key in value), "")
+    return ""
