@@ -112,7 +112,8 @@ QUANTITIES = st.builds(
 def test_every_quantity_survives_printing(quantity: Quantity) -> None:
     again = parse_quantity(str(quantity))
     assert again.nano == quantity.nano
-    assert str(again) == str(quantity)
+    if again.format is quantity.format:  # 125000 has no suffix that would say binary
+        assert str(again) == str(quantity)
 
 
 def test_values_round_up_as_upstream() -> None:
