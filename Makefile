@@ -33,7 +33,7 @@ sim: setup
 	$(BIN)/pytest tests/sim
 e2e: setup
 	$(BIN)/fleet controlplane build
-	$(BIN)/pytest tests/e2e
+	$(BIN)/pytest --numprocesses 2 --dist loadfile tests/e2e
 
 parity: setup  ## the requests of a node against those of Kubernetes' own kubelet code
 	$(BIN)/fleet controlplane build
