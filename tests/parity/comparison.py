@@ -77,11 +77,11 @@ def streams(requests: Sequence[Request]) -> dict[str, list[Request]]:
 
 
 def fold(stream: Sequence[Request]) -> list[Request]:
-    """Leave out reads of a pod that changed nothing, and the renewals after the first."""
+    """Leave out reads of pods that changed nothing, repeated renewals and reads of the Node."""
     kept: list[Request] = []
     for each in stream:
         if kept and each.token == kept[-1].token:
-            if each.token.startswith(RENEWAL):
+            if each.token.startswith((RENEWAL, "get nodes ")):
                 continue
             if each.token.startswith("get pods "):
                 kept.pop()
