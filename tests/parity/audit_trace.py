@@ -141,6 +141,8 @@ def query(uri: str) -> tuple[tuple[str, str], ...]:
 
 
 def _plain_value(key: str, value: str, seconds: str | None) -> str:
+    if key == "resourceVersion" and value != "0":
+        return "N"
     if seconds is None:
         return value
     if key == "timeoutSeconds":

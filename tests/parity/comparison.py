@@ -78,6 +78,8 @@ def streams(requests: Sequence[Request]) -> dict[str, list[Request]]:
 
 def fold(stream: Sequence[Request]) -> list[Request]:
     """Leave out reads of pods that changed nothing, repeated renewals and reads of the Node."""
+    if all(each.verb == "watch" for each in stream):
+        return sorted(stream, key=lambda each: each.token)  # new or resumed, as pods overlap
     kept: list[Request] = []
     for each in stream:
         if kept and each.token == kept[-1].token:
