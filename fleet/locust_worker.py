@@ -86,6 +86,7 @@ class LocustLink:
         self._id = ""
         self._aimed: int | None = None
         self._step = asyncio.Event()
+        self._order = asyncio.Lock()
         self._remind_s = time.monotonic() + UNANSWERED_S
 
     async def run(self) -> None:
@@ -99,6 +100,7 @@ class LocustLink:
                 self._step.clear()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._step.wait(), max(pause_s, 0.01))
+            await self._follow()  # the farewell, if another task has begun to send it
         finally:
             assert self._listening is not None
             self._listening.cancel()
@@ -187,7 +189,11 @@ class LocustLink:
             await self._follow()
 
     async def _follow(self) -> None:
-        """Do what the machine has decided."""
+        """Do what the machine has decided; messages leave in order, whoever calls."""
+        async with self._order:
+            await self._do()
+
+    async def _do(self) -> None:
         machine = self.machine
         if machine.fresh:
             machine.fresh = False
