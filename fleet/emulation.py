@@ -35,7 +35,8 @@ STARTING_MAX = {Fidelity.KUBELET: 48, Fidelity.LIGHT: 16}
 """Nodes that start at one time, unless --rate asks for a constant rate whatever the server says.
 
 A bring-up is preparation, not the experiment: 5,000 kubelets that start at once drive a small API
-server into time-outs and retries from which it takes minutes to recover. See docs/performance.md.
+server into time-outs and retries from which it takes minutes to recover.
+See docs/explain/performance.md.
 """
 
 log = logging.getLogger(__name__)

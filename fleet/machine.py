@@ -1,6 +1,7 @@
 """What this machine must give before anything starts: memory and file descriptors.
 
-The numbers per node are those that `make bench` measured, rounded up; see docs/performance.md.
+The numbers per node are those that `make bench` measured, rounded up.
+See docs/explain/performance.md.
 """
 
 import os

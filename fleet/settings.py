@@ -263,7 +263,7 @@ class Settings(BaseModel):
     def share(self, number: int) -> Self:
         """Return the settings of one of `processes` processes: its shard and its nodes.
 
-        Source: docs/design.md, scale-out: shard = ordinal x processes + number.
+        Source: docs/explain/design.md, scale-out: shard = ordinal x processes + number.
         """
         stride = math.ceil(self.nodes / self.processes)
         shard = (self.shard or 0) * self.processes + number

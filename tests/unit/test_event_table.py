@@ -1,11 +1,11 @@
-"""docs/fidelity.md names every reason that the code knows, once."""
+"""docs/explain/fidelity.md names every reason that the code knows, once."""
 
 import re
 from pathlib import Path
 
 from fleet.kubelet.events import Reason
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "fidelity.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "explain" / "fidelity.md"
 
 
 def reasons() -> list[str]:

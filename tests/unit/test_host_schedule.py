@@ -11,7 +11,7 @@ from fleet.host_schedule import NETWORK_MESSAGE, NETWORK_REASON, OutageKind
 from fleet.quantity import NS_PER_S
 
 HEAD = {"apiVersion": "fleet.emulator/v1alpha1", "kind": "NodeProfile", "metadata": {"name": "p"}}
-DOCUMENT = Path(__file__).parents[2] / "docs" / "profiles.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "profiles.md"
 
 
 def compiled(**spec: object) -> NodeModel:

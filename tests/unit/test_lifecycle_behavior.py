@@ -19,7 +19,7 @@ from fleet.lifecycle_behavior import (
 from fleet.pod_behavior import select_behavior
 
 S = NS_PER_S
-DOCUMENT = Path(__file__).parents[2] / "docs" / "profiles.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "profiles.md"
 
 
 def annotated(container: str = "main", **notes: str) -> LifecycleBehavior:

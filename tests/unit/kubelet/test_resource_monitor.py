@@ -34,7 +34,7 @@ from fleet.wire.decode_volumes import decode_volumes
 GI = 1 << 30
 MI = 1 << 20
 UID = PodUid("u")
-DOCUMENT = Path(__file__).parents[3] / "docs" / "profiles.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "profiles.md"
 
 
 def model_of(**spec: object) -> NodeModel:
