@@ -103,9 +103,7 @@ async def remove_nodes(api: Api, names: list[str]) -> None:
     """Remove nodes of a run that goes on, with all that belongs to them."""
 
     async def remove(name: str) -> None:
-        await _delete(api, f"{NODE_LEASES}/{name}")
-        await _delete(api, f"{CSI_NODES}/{name}")
-        await _delete(api, f"{NODES}/{name}")
+        await _remove_node(api, name)
 
     await each(names, remove)
     await _remove_pods(api, set(names), no_progress)
@@ -119,9 +117,7 @@ async def _remove_nodes(
 
     async def remove(node: FoundNode) -> None:
         nonlocal leases, csi_nodes, removed, done
-        had_lease = await _delete(api, f"{NODE_LEASES}/{node.name}")
-        had_csi_node = await _delete(api, f"{CSI_NODES}/{node.name}")
-        was_there = await _delete(api, f"{NODES}/{node.name}", uid=node.uid)
+        had_lease, had_csi_node, was_there = await _remove_node(api, node.name, node.uid)
         leases += had_lease
         csi_nodes += had_csi_node
         removed += was_there
@@ -130,6 +126,15 @@ async def _remove_nodes(
 
     await each(nodes, remove)
     return leases, csi_nodes, removed
+
+
+async def _remove_node(api: Api, name: str, uid: str = "") -> tuple[bool, bool, bool]:
+    """Delete a node's Lease, its CSINode and itself; return which of them were there."""
+    return (
+        await _delete(api, f"{NODE_LEASES}/{name}"),
+        await _delete(api, f"{CSI_NODES}/{name}"),
+        await _delete(api, f"{NODES}/{name}", uid=uid),
+    )
 
 
 async def _remove_pods(api: Api, nodes: set[str], progress: Progress) -> int:

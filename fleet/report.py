@@ -7,10 +7,11 @@ and says so on its first line.
 
 import contextlib
 import pickle
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple, TextIO, TypeVar
 
 import orjson
 
@@ -103,6 +104,14 @@ class ProcessFigures:
     gc_collections: int = 0
 
 
+MOMENTS = frozenset({"time_to_ready_s", "interval_max_s"})
+"""Figures that are no counters."""
+
+Figures = TypeVar(
+    "Figures", NodeFigures, LeaseFigures, PodFigures, EventFigures, WatchFigures, ProcessFigures
+)
+
+
 class Expectation(NamedTuple):
     """One thing that the run was to show."""
 
@@ -185,52 +194,37 @@ def merge(runs: Sequence[RunFigures]) -> RunFigures:
             requests.setdefault(key, Histogram()).merge(each.latency)
     return replace(
         first,
-        nodes=NodeFigures(
-            requested=sum(run.nodes.requested for run in runs),
-            registered=sum(run.nodes.registered for run in runs),
-            ready=sum(run.nodes.ready for run in runs),
-            time_to_ready_s=first.nodes.time_to_ready_s,
-            ever_not_ready=sum(run.nodes.ever_not_ready for run in runs),
-        ),
-        lease=LeaseFigures(
-            renewals=sum(run.lease.renewals for run in runs),
-            interval_max_s=max(run.lease.interval_max_s for run in runs),
-            late=merged(run.lease.late for run in runs),
-            missed=sum(run.lease.missed for run in runs),
-        ),
-        pods=PodFigures(
-            started=sum(run.pods.started for run in runs),
-            deleted=sum(run.pods.deleted for run in runs),
-            start=merged(run.pods.start for run in runs),
-            failed=sum(run.pods.failed for run in runs),
-        ),
+        nodes=_sum([run.nodes for run in runs]),
+        lease=_sum([run.lease for run in runs]),
+        pods=_sum([run.pods for run in runs]),
         requests=[
             RequestFigures(verb, resource, code, latency.count, latency)
             for (verb, resource, code), latency in requests.items()
         ],
-        events=EventFigures(
-            sent=sum(run.events.sent for run in runs),
-            dropped=sum(run.events.dropped for run in runs),
-        ),
-        watch=WatchFigures(
-            open=sum(run.watch.open for run in runs),
-            restarts=sum(run.watch.restarts for run in runs),
-            events=sum(run.watch.events for run in runs),
-            closed_slow=sum(run.watch.closed_slow for run in runs),
-        ),
-        process=ProcessFigures(
-            cpu_s=sum(run.process.cpu_s for run in runs),
-            rss_bytes=sum(run.process.rss_bytes for run in runs),
-            timer_lag=merged(run.process.timer_lag for run in runs),
-            gc_collections=sum(run.process.gc_collections for run in runs),
-        ),
-        invalid_reasons=list(
-            dict.fromkeys(reason for run in runs for reason in run.invalid_reasons)
-        ),
-        incomplete_reasons=list(
-            dict.fromkeys(reason for run in runs for reason in run.incomplete_reasons)
-        ),
+        events=_sum([run.events for run in runs]),
+        watch=_sum([run.watch for run in runs]),
+        process=_sum([run.process for run in runs]),
+        invalid_reasons=_distinct(run.invalid_reasons for run in runs),
+        incomplete_reasons=_distinct(run.incomplete_reasons for run in runs),
     )
+
+
+def _sum(parts: Sequence[Figures]) -> Figures:
+    """Add figures up: counters, histograms; of the times of single moments the latest."""
+    total = replace(parts[0])
+    for name in (each.name for each in fields(total)):
+        values = [getattr(part, name) for part in parts]
+        if isinstance(values[0], Histogram):
+            setattr(total, name, merged(values))
+        elif name in MOMENTS:
+            setattr(total, name, max((v for v in values if v is not None), default=None))
+        else:
+            setattr(total, name, sum(values))
+    return total
+
+
+def _distinct(reasons: Iterable[Sequence[str]]) -> list[str]:
+    return list(dict.fromkeys(chain.from_iterable(reasons)))
 
 
 def summary(figures: RunFigures) -> Json:
