@@ -21,7 +21,6 @@ from fleet.schema import DurationNs, QuantityField, Spec, unknown_key
 MINUTE_NS = 60 * NS_PER_S
 STATUS_REPORT_NS = 5 * MINUTE_NS
 SYSTEM_CRITICAL_PRIORITY = 2_000_000_000
-API_VERSION_KUBELET = "kubelet.config.k8s.io/v1beta1"
 EVICTION_SIGNALS = (
     "memory.available",
     "nodefs.available",

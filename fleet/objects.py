@@ -367,10 +367,6 @@ class Pod:
                     return spec
         return None
 
-    def all_containers(self) -> tuple[ContainerSpec, ...]:
-        """Return every container, of whatever kind."""
-        return (*self.init_containers, *self.containers, *self.ephemeral_containers)
-
     @property
     def full_name(self) -> str:
         """Return `name_namespace`, as the kubelet's messages write it."""

@@ -93,8 +93,6 @@ def _constant(amount: int) -> Curve:
     return Curve(((0, amount),))
 
 
-NOTHING = constant_curve(0)
-
 Term = tuple[Curve, int]
 """A curve and the instant of its start."""
 

@@ -106,9 +106,6 @@ class Verdict(NamedTuple):
     asks_node: bool = False
 
 
-TAKEN = Verdict()
-
-
 def admit(
     pod: Pod,
     others: Iterable[Pod],

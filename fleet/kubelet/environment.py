@@ -8,8 +8,6 @@ from fleet.image_store import ImageStore
 from fleet.static_objects import NO_STATIC_PODS
 from fleet.volume_objects import CSIDriverView
 
-FAKE_TAINT_KEY = "fleet.emulator/fake"
-
 
 class Environment:
     """Handed to every input of a kubelet, so that no node keeps a copy."""

@@ -62,10 +62,6 @@ class Pleg:
         """Return the first relist at or after an instant."""
         return now_ns + (self._phase_ns - now_ns) % RELIST_NS
 
-    def last_relist_ns(self, now_ns: int) -> int:
-        """Return the last relist at or before an instant."""
-        return now_ns - (now_ns - self._phase_ns) % RELIST_NS
-
     def relist(self, uid: PodUid, sandbox: Sandbox) -> list[PodLifecycleEvent]:
         """Compare a pod with what was seen of it last."""
         old = self._records.get(uid, ())

@@ -26,7 +26,6 @@ from fleet.quantity import parse_quantity
 
 OWN_ANNOTATIONS = "fleet.emulator/"
 HOSTNAME_LABEL = "kubernetes.io/hostname"
-APP_ARMOR_ANNOTATION = "container.apparmor.security.beta.kubernetes.io/"
 ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 - the API's word for it
 _intern = sys.intern
 

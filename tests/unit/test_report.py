@@ -17,6 +17,7 @@ from fleet.report import (
     RunDirectory,
     RunFigures,
     WatchFigures,
+    merge,
     summary,
 )
 from fleet.run_id import new_run_id, run_started_s
@@ -281,3 +282,27 @@ def test_trouble_stands_out() -> None:
 )
 def test_durations(seconds: float, said: str) -> None:
     assert duration(seconds) == said
+
+
+def test_the_figures_of_several_processes_are_added_up() -> None:
+    first, second = (
+        RunFigures(
+            run_id="r",
+            nodes=NodeFigures(requested=3, registered=2, time_to_ready_s=ready_s),
+            lease=LeaseFigures(renewals=5, interval_max_s=interval_s, late=Histogram()),
+            requests=(RequestFigures("GET", "nodes", 200, 1, Histogram()),),
+            invalid_reasons=("too slow",),
+        )
+        for ready_s, interval_s in ((4.0, 11.5), (None, 10.5))
+    )
+    first.lease.late.record(10)
+    second.lease.late.record(30)
+
+    total = merge([first, second])
+
+    assert total.nodes == NodeFigures(requested=6, registered=4, time_to_ready_s=4.0)
+    assert (total.lease.renewals, total.lease.interval_max_s) == (10, 11.5)
+    assert (total.lease.late.count, total.lease.late.max_us) == (2, 30)
+    assert [(row.verb, row.resource, row.code) for row in total.requests] == [("GET", "nodes", 200)]
+    assert total.invalid_reasons == ["too slow"]
+    assert first.lease.renewals == 5
