@@ -30,7 +30,8 @@ from fleet.effects import (
 )
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.reactor_watches import Entry, Opening, Watches
+from fleet.list_watches import Opening
+from fleet.reactor_watches import Entry, Watches
 from fleet.wire.calls import Caller, build
 from fleet.wire.messages import Response
 from fleet.wire.replies import decode_reply
@@ -177,6 +178,7 @@ class Reactor(Watches):
                 self._on_response(token, message, 1, now_ns, out)
             elif type(token) is Opening:
                 reflector = token.reflector
+                assert isinstance(reflector, Reflector), reflector
                 if token.number == reflector.opens and reflector.phase is not Phase.STOPPED:
                     self._on_stream_safely(reflector, message, now_ns, out)
             elif type(token) is Retried:

@@ -4,50 +4,22 @@ A node's own reflectors serve its kubelet. Shared ones, on fleet's own connectio
 object names: NODE events decide what counts as Ready, PODS reach the kubelets in `light`.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
 
 from fleet.clock import Clock, Draws, TimerWheel
 from fleet.effects import NodeId, Outbox, Timer, WatchEvent, WatchKind
 from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.list_watches import ListWatches, Opening, Wire
 from fleet.metrics import FleetCounts
 from fleet.objects import EventType, NodeView, Pod
 from fleet.wire.calls import Caller
 from fleet.wire.decode_json import decode_list, decode_watch_event
-from fleet.wire.messages import Request, Response, StreamOpened
-from fleet.wire.watch import WATCH_RESOURCES, Next, Phase, Reflector
+from fleet.wire.watch import Phase, Reflector
 
 NOBODY = NodeId(-1)
 """The owner of watches and timers that belong to no single kubelet."""
-
-
-class Wire(Protocol):
-    """What the reactor asks of a transport; the simulation has its own."""
-
-    def send(self, pool: int, request: Request, token: object) -> None:
-        """Queue one request; the answer comes to the inbox with the token."""
-        ...
-
-    def cancel(self, pool: int, token: object) -> None:
-        """Give a request up: nothing of it is delivered any more."""
-        ...
-
-    def flush(self) -> None:
-        """Write what was queued."""
-        ...
-
-    def sweep(self, now_ns: int) -> None:
-        """Look for what has timed out."""
-        ...
-
-
-class Opening(NamedTuple):
-    """One request of a reflector; what still comes of an earlier one is ignored."""
-
-    reflector: Reflector
-    number: int
 
 
 class Entry:
@@ -63,18 +35,17 @@ class Entry:
         self.story: deque[str] | None = None
 
 
-class Watches(ABC):
+class Watches(ListWatches[Reflector]):
     """The lower half of `Reactor`."""
 
     def __init__(self, clock: Clock, draws: Draws) -> None:
-        self.clock = clock
+        super().__init__(clock, draws)
         self.counts = FleetCounts()
         self.wire: Wire | None = None  # set before the first kubelet is added
         self.observer: Wire | None = None  # fleet's own connection: Ready counts, shared watches
         self.on_observed: Callable[[WatchEvent], None] | None = None
         self.entries: list[Entry] = []
         self.by_name: dict[str, NodeId] = {}
-        self._draws = draws
         self._wheel = TimerWheel()
         self._shared: list[Reflector] = []
 
@@ -112,35 +83,17 @@ class Watches(ABC):
             else:
                 self._quarantine(self.entries[reflector.node], error)
 
-    def _on_stream(self, reflector: Reflector, message: object, now_ns: int, out: Outbox) -> None:
-        if type(message) is bytes:
-            found = reflector.on_chunk(message, decode_watch_event)
-            self._deliver(reflector, found, now_ns, out)
-            return
-        row = ("WATCH", WATCH_RESOURCES[reflector.kind])
-        if isinstance(message, StreamOpened):
-            took_us = (message.arrived_ns - message.sent_ns) // 1000
-            self.counts.requests.record(row, 200, took_us)
-            reflector.is_open = True
-            self.counts.watches_open += 1
-            return
-        assert isinstance(message, Response), message
-        if reflector.phase is Phase.LIST:
-            took_us = (message.arrived_ns - message.sent_ns) // 1000
-            self.counts.requests.record(("LIST", row[1]), message.code, took_us)
-            if message.code == 200:
-                found = reflector.on_page(message.body, decode_list)
-                self._deliver(reflector, found, now_ns, out)
-                self._open(reflector)
-                return
-            later = reflector.on_list_failed(message, self._draws, now_ns)
-        else:
-            if message.code != 200:
-                took_us = (message.arrived_ns - message.sent_ns) // 1000
-                self.counts.requests.record(row, message.code, took_us)
-            later = reflector.on_end(message, self._draws, now_ns)
-        self._closed(reflector)
-        self._reopen(reflector, later, now_ns)
+    def _on_chunk(self, reflector: Reflector, data: bytes, now_ns: int, out: Outbox) -> None:
+        found = reflector.on_chunk(data, decode_watch_event)
+        self._deliver(reflector, found, now_ns, out)
+
+    def _on_page(self, reflector: Reflector, body: bytes, now_ns: int, out: Outbox) -> None:
+        found = reflector.on_page(body, decode_list)
+        self._deliver(reflector, found, now_ns, out)
+
+    def _counts_of(self, reflector: Reflector) -> FleetCounts:
+        del reflector
+        return self.counts
 
     def _deliver(
         self,
@@ -156,13 +109,8 @@ class Watches(ABC):
             if event_type is EventType.BOOKMARK:
                 continue
             if event_type is EventType.ERROR:
-                wire, pool = self._way(reflector)
-                wire.cancel(pool, Opening(reflector, reflector.opens))
-                reflector.opens += 1  # the close that follows an ERROR must not end the back-off
                 code = record if isinstance(record, int) else 0
-                later = reflector.on_error_event(code, self._draws, now_ns)
-                self._closed(reflector)
-                self._reopen(reflector, later, now_ns)
+                self._on_error_event(reflector, code, now_ns)
                 return
             event = WatchEvent(kind, event_type, record, reflector.namespace, reflector.name)
             if reflector.node == NOBODY:
@@ -194,29 +142,16 @@ class Watches(ABC):
         return self.wire, self.entries[reflector.node].pool
 
     def _open(self, reflector: Reflector) -> None:
-        request = reflector.open(self._draws, self.clock.now_ns())
+        super()._open(reflector)
         if reflector.phase is Phase.LIST_STREAM or reflector.phase is Phase.LIST:
             owners = self.entries if reflector.node == NOBODY else [self.entries[reflector.node]]
             for entry in owners:
                 if entry.kubelet is not None:
                     entry.kubelet.on_relist_started(reflector.kind)
-        wire, pool = self._way(reflector)
-        wire.send(pool, request, Opening(reflector, reflector.opens))
 
-    def _closed(self, reflector: Reflector) -> None:
-        """Count an open watch no longer."""
-        if reflector.is_open:
-            reflector.is_open = False
-            self.counts.watches_open -= 1
-
-    def _reopen(self, reflector: Reflector, later: Next, now_ns: int) -> None:
-        """Ask again, now or after the back-off."""
-        self.counts.watch_restarts += 1
-        if not later.delay_ns:
-            self._open(reflector)
-            return
+    def _open_later(self, reflector: Reflector, due_ns: int) -> None:
         key = f"watch/{reflector.kind}/{reflector.namespace}/{reflector.name}"
-        self._wheel.set(now_ns + later.delay_ns, reflector.node, Timer.CALL_RETRY, key)
+        self._wheel.set(due_ns, reflector.node, Timer.CALL_RETRY, key)
 
     def _find(self, node: NodeId, kind: WatchKind, namespace: str, name: str) -> Reflector | None:
         reflectors = self._shared if node == NOBODY else self.entries[node].reflectors

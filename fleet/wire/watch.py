@@ -1,4 +1,4 @@
-"""List and watch as a machine: one `Reflector` per resource and node.
+"""List and watch as a machine: one `ListWatch` per resource and client, of kubelets `Reflector`s.
 
     LIST_STREAM --bookmark "initial events end"--> STREAM --closed--> RESUME -> STREAM ...
          |refused                                    |410, error, closed within 1 s
@@ -12,6 +12,7 @@ Source: client-go/tools/cache/reflector.go, ListAndWatchWithContext, watchList, 
 """
 
 import enum
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -85,8 +86,11 @@ class Next(NamedTuple):
     expired: bool = False
 
 
-class Reflector:
-    """Keeps one list-watch going. `selector` is the object or node it is about, b"" for all."""
+class ListWatch(ABC):
+    """Keeps one list-watch going; what it is about stands in the classes below.
+
+    `kind` tells the requests of one client apart in seeded draws.
+    """
 
     __slots__ = (
         "_backoff_ns",
@@ -98,19 +102,15 @@ class Reflector:
         "_token",
         "is_open",
         "kind",
-        "name",
-        "namespace",
         "node",
         "opens",
         "phase",
         "version",
     )
 
-    def __init__(self, node: int, kind: WatchKind, name: str, namespace: str = "") -> None:
+    def __init__(self, node: int, kind: int) -> None:
         self.node = node
         self.kind = kind
-        self.name = name
-        self.namespace = namespace
         self.phase = Phase.IDLE
         self.version = ""
         self._partial = b""
@@ -123,15 +123,33 @@ class Reflector:
         self._backoffs = 0
         self._backoff_ns = 0
 
+    @property
+    @abstractmethod
+    def resource(self) -> str:
+        """What it is about, as the API server's metrics name it."""
+
+    @property
+    @abstractmethod
+    def is_generic(self) -> bool:
+        """Whether the client asks by a generic list-watch, not by that of its type."""
+
+    @abstractmethod
+    def target(self) -> tuple[bytes, bytes]:
+        """Return path and encoded selector, b"" for none."""
+
+    @abstractmethod
+    def timeouts_s(self) -> tuple[int, int]:
+        """Return between which ages the server is to end a watch."""
+
     def open(self, draws: Draws, now_ns: int) -> Request:
         """Return the next request; `phase` tells whether it starts a snapshot."""
-        assert self.phase is not Phase.STOPPED, self.name
+        assert self.phase is not Phase.STOPPED, self.resource
         self.opens += 1
         self._opened_ns = now_ns
         self._events = 0
         self.is_open = False
         self._partial = b""
-        path, selector = _target(self.kind, self.name.encode(), self.namespace.encode())
+        path, selector = self.target()
         version = self.version.encode()
         if self.phase is Phase.STREAM:
             return self._request(_watch_from, path, selector, version, draws)
@@ -146,45 +164,6 @@ class Reflector:
         """Forget what is open; the owner cancels the stream."""
         self.phase = Phase.STOPPED
         self._partial = b""
-
-    def on_chunk(self, data: bytes, decode: Decode) -> list[tuple[EventType, object]]:
-        """Take bytes of the stream; return the whole events in them.
-
-        An ERROR event carries the Status's code as its record, and ends the stream for the owner.
-        """
-        if self._partial:
-            data = self._partial + data
-        if data.count(b"\n") == 1 and data.endswith(b"\n"):
-            lines = [data]
-            self._partial = b""
-        else:
-            *lines, self._partial = data.split(b"\n")
-        found: list[tuple[EventType, object]] = []
-        for line in lines:
-            kind, version, record = decode(line, self.kind)
-            self._events += 1
-            if kind is EventType.ERROR:
-                found.append((kind, record))
-                break
-            if self.phase is Phase.STREAM or kind is not EventType.ADDED:
-                self.version = version
-            if kind is EventType.SYNCED:
-                self.phase = Phase.STREAM
-                self._list = False
-                self._events = 0
-            found.append((kind, record))
-        return found
-
-    def on_page(self, body: bytes, decode: DecodeList) -> list[tuple[EventType, object]]:
-        """Take one page of a LIST; SYNCED follows the last."""
-        version, self._token, records = decode(body, self.kind)
-        found: list[tuple[EventType, object]] = [(EventType.ADDED, each) for each in records]
-        if not self._token:
-            self.version = version
-            self.phase = Phase.STREAM
-            self._list = False
-            found.append((EventType.SYNCED, None))
-        return found
 
     def on_error_event(self, code: int, draws: Draws, now_ns: int) -> Next:
         """Decide after an ERROR event in the stream."""
@@ -248,14 +227,83 @@ class Reflector:
         version: bytes,
         draws: Draws,
     ) -> Request:
-        low, high = _TIMEOUTS_S.get(self.kind, _TIMEOUT_S)
+        low, high = self.timeouts_s()
         share = draws.uniform(self.node, _STREAM_TIMEOUT + self.kind, self.opens)
         timeout_s = int(low + share * (high - low))
         times = b"&timeoutSeconds=%d" % timeout_s
-        if self.kind is not WatchKind.PODS:  # the pods reflector is a generic list-watch
+        if not self.is_generic:
             times = b"&timeout=" + go_duration(timeout_s) + times
         url = render(path, selector, version, times)
         return Request(b"GET", url, stream=True, timeout_ns=OPEN_TIMEOUT_NS)
+
+
+class Reflector(ListWatch):
+    """A kubelet's list-watch. `name` is the object or node it is about, "" for all."""
+
+    __slots__ = ("name", "namespace")
+    kind: WatchKind
+
+    def __init__(self, node: int, kind: WatchKind, name: str, namespace: str = "") -> None:
+        super().__init__(node, kind)
+        self.name = name
+        self.namespace = namespace
+
+    @property
+    def resource(self) -> str:
+        """Return what it is about, as the API server's metrics name it."""
+        return WATCH_RESOURCES[self.kind]
+
+    @property
+    def is_generic(self) -> bool:
+        """Whether the client asks by a generic list-watch, not by that of its type."""
+        return self.kind is WatchKind.PODS
+
+    def target(self) -> tuple[bytes, bytes]:
+        """Return path and encoded selector, b"" for none."""
+        return _target(self.kind, self.name.encode(), self.namespace.encode())
+
+    def timeouts_s(self) -> tuple[int, int]:
+        """Return between which ages the server is to end a watch."""
+        return _TIMEOUTS_S.get(self.kind, _TIMEOUT_S)
+
+    def on_chunk(self, data: bytes, decode: Decode) -> list[tuple[EventType, object]]:
+        """Take bytes of the stream; return the whole events in them.
+
+        An ERROR event carries the Status's code as its record, and ends the stream for the owner.
+        """
+        if self._partial:
+            data = self._partial + data
+        if data.count(b"\n") == 1 and data.endswith(b"\n"):
+            lines = [data]
+            self._partial = b""
+        else:
+            *lines, self._partial = data.split(b"\n")
+        found: list[tuple[EventType, object]] = []
+        for line in lines:
+            kind, version, record = decode(line, self.kind)
+            self._events += 1
+            if kind is EventType.ERROR:
+                found.append((kind, record))
+                break
+            if self.phase is Phase.STREAM or kind is not EventType.ADDED:
+                self.version = version
+            if kind is EventType.SYNCED:
+                self.phase = Phase.STREAM
+                self._list = False
+                self._events = 0
+            found.append((kind, record))
+        return found
+
+    def on_page(self, body: bytes, decode: DecodeList) -> list[tuple[EventType, object]]:
+        """Take one page of a LIST; SYNCED follows the last."""
+        version, self._token, records = decode(body, self.kind)
+        found: list[tuple[EventType, object]] = [(EventType.ADDED, each) for each in records]
+        if not self._token:
+            self.version = version
+            self.phase = Phase.STREAM
+            self._list = False
+            found.append((EventType.SYNCED, None))
+        return found
 
 
 def _target(kind: WatchKind, selector: bytes, namespace: bytes) -> tuple[bytes, bytes]:

@@ -1,0 +1,136 @@
+"""List-watches over a wire: open, count, close, and ask again when it is time to.
+
+The kubelets' reflectors and those of node agents are kept going here; who takes what a stream
+brings, and over which connection it comes, stands in the classes below.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from fleet.clock import Clock, Draws
+from fleet.effects import Outbox
+from fleet.metrics import Requests
+from fleet.wire.messages import Request, Response, StreamOpened
+from fleet.wire.watch import ListWatch, Next, Phase
+
+R = TypeVar("R", bound=ListWatch)
+
+
+class Wire(Protocol):
+    """What the reactor asks of a transport; the simulation has its own."""
+
+    def send(self, pool: int, request: Request, token: object) -> None:
+        """Queue one request; the answer comes to the inbox with the token."""
+        ...
+
+    def cancel(self, pool: int, token: object) -> None:
+        """Give a request up: nothing of it is delivered any more."""
+        ...
+
+    def flush(self) -> None:
+        """Write what was queued."""
+        ...
+
+    def sweep(self, now_ns: int) -> None:
+        """Look for what has timed out."""
+        ...
+
+
+class WatchCounts(Protocol):
+    """The counters of whoever owns a list-watch."""
+
+    requests: Requests
+    watches_open: int
+    watch_restarts: int
+    watch_events: int
+
+
+class Opening(NamedTuple):
+    """One request of a list-watch; what still comes of an earlier one is ignored."""
+
+    reflector: ListWatch
+    number: int
+
+
+class ListWatches(ABC, Generic[R]):
+    """Keeps list-watches of one kind going."""
+
+    def __init__(self, clock: Clock, draws: Draws) -> None:
+        self.clock = clock
+        self._draws = draws
+
+    @abstractmethod
+    def _way(self, reflector: R) -> tuple[Wire, int]:
+        """Return the connection that a list-watch uses: its wire and pool."""
+
+    @abstractmethod
+    def _counts_of(self, reflector: R) -> WatchCounts:
+        """Return where a list-watch is counted."""
+
+    @abstractmethod
+    def _on_chunk(self, reflector: R, data: bytes, now_ns: int, out: Outbox) -> None:
+        """Take bytes of a stream."""
+
+    @abstractmethod
+    def _on_page(self, reflector: R, body: bytes, now_ns: int, out: Outbox) -> None:
+        """Take one page of a LIST."""
+
+    @abstractmethod
+    def _open_later(self, reflector: R, due_ns: int) -> None:
+        """Call `_open` at an instant."""
+
+    def _open(self, reflector: R) -> None:
+        request = reflector.open(self._draws, self.clock.now_ns())
+        wire, pool = self._way(reflector)
+        wire.send(pool, request, Opening(reflector, reflector.opens))
+
+    def _on_stream(self, reflector: R, message: object, now_ns: int, out: Outbox) -> None:
+        """Take what the transport brought for the newest request of a list-watch."""
+        if type(message) is bytes:
+            self._on_chunk(reflector, message, now_ns, out)
+            return
+        counts = self._counts_of(reflector)
+        if isinstance(message, StreamOpened):
+            took_us = (message.arrived_ns - message.sent_ns) // 1000
+            counts.requests.record(("WATCH", reflector.resource), 200, took_us)
+            reflector.is_open = True
+            counts.watches_open += 1
+            return
+        assert isinstance(message, Response), message
+        took_us = (message.arrived_ns - message.sent_ns) // 1000
+        if reflector.phase is Phase.LIST:
+            counts.requests.record(("LIST", reflector.resource), message.code, took_us)
+            if message.code == 200:
+                self._on_page(reflector, message.body, now_ns, out)
+                self._open(reflector)
+                return
+            later = reflector.on_list_failed(message, self._draws, now_ns)
+        else:
+            if message.code != 200:
+                counts.requests.record(("WATCH", reflector.resource), message.code, took_us)
+            later = reflector.on_end(message, self._draws, now_ns)
+        self._closed(reflector)
+        self._reopen(reflector, later, now_ns)
+
+    def _on_error_event(self, reflector: R, code: int, now_ns: int) -> None:
+        """End a stream that brought an ERROR event, and ask again after the back-off."""
+        wire, pool = self._way(reflector)
+        wire.cancel(pool, Opening(reflector, reflector.opens))
+        reflector.opens += 1  # the close that follows an ERROR must not end the back-off
+        later = reflector.on_error_event(code, self._draws, now_ns)
+        self._closed(reflector)
+        self._reopen(reflector, later, now_ns)
+
+    def _closed(self, reflector: R) -> None:
+        """Count an open watch no longer."""
+        if reflector.is_open:
+            reflector.is_open = False
+            self._counts_of(reflector).watches_open -= 1
+
+    def _reopen(self, reflector: R, later: Next, now_ns: int) -> None:
+        """Ask again, now or after the back-off."""
+        self._counts_of(reflector).watch_restarts += 1
+        if later.delay_ns:
+            self._open_later(reflector, now_ns + later.delay_ns)
+        else:
+            self._open(reflector)
