@@ -4,10 +4,6 @@ On the local control plane they are a service account: the administrator's reque
 priority-and-fairness, and would say nothing of what users see.
 """
 
-import asyncio
-import contextlib
-import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +12,7 @@ import yaml
 
 from fleet.api_client import Api, expect
 from fleet.config import shipped_directory
-from fleet.controlplane.process import bound_to_us
+from fleet.controlplane.process import Component
 from fleet.errors import UsageError
 from fleet.locust_master import LOCUSTFILE, LOOPBACK
 
@@ -90,7 +86,7 @@ class LoadWorker:
         self._files = ",".join(str(each) for each in (LOCUSTFILE, *loads))
         self._kubeconfig = kubeconfig
         self._log = directory / "locust-users.log"
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Component | None = None
 
     async def start(self, port: int) -> None:
         """Start it for the master on a port of loopback."""
@@ -98,25 +94,11 @@ class LoadWorker:
             *(sys.executable, "-m", "locust", "-f", self._files, "--worker"),
             *("--master-host", LOOPBACK, "--master-port", str(port)),
         ]
-        with self._log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *bound_to_us(command),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, KUBECONFIG: str(self._kubeconfig)},
-                start_new_session=True,
-            )
+        environment = {KUBECONFIG: str(self._kubeconfig)}
+        self._process = Component("API users", command, self._log, environment=environment)
+        await self._process.start()
 
     async def stop(self) -> None:
         """End it."""
-        process = self._process
-        if process is None or process.returncode is not None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGTERM)
-        try:
-            await asyncio.wait_for(process.wait(), END_S_MAX)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+        if self._process is not None:
+            await self._process.stop(END_S_MAX)

@@ -9,11 +9,10 @@ import json
 import signal
 import socket
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fleet.controlplane.process import bound_to_us
+from fleet.controlplane.process import Component
 from fleet.errors import SetupError
 
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
@@ -21,7 +20,7 @@ LOOPBACK = "127.0.0.1"
 START_S_MAX = 60.0
 INTERRUPTS_MAX = 4
 END_S_MAX = 5.0
-LAST_CHARACTERS = 400
+POLL_S = 0.05
 DEFAULT_RATE = 100.0
 
 
@@ -80,7 +79,7 @@ class LocustMaster:
         self.options = options
         self.ports = Ports(0, 0)
         self.log = options.directory / "locust.log"
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Component | None = None
 
     @property
     def url(self) -> str:
@@ -90,29 +89,20 @@ class LocustMaster:
     async def start(self) -> None:
         """Start it and learn its ports. Raises SetupError with its last words."""
         check_port(self.options.web_port)
-        command: Sequence[str] = master_command(self.options, self.ports)
-        with self.log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *bound_to_us(command),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-            )
+        command = master_command(self.options, self.ports)
+        self._process = process = Component("the Locust master", command, self.log)
+        await process.start()
         try:
-            self.ports = await asyncio.wait_for(self._read_ports(), START_S_MAX)
+            self.ports = await asyncio.wait_for(_read_ports(process), START_S_MAX)
         except (TimeoutError, EOFError) as error:
-            await self.stop()
-            words = self.log.read_text(encoding="utf-8", errors="replace")[-LAST_CHARACTERS:]
+            words = " ".join(process.last_lines())
+            await process.stop(0)
             raise SetupError(f"the Locust master did not start, see {self.log}: {words}") from error
 
     async def wait(self) -> int:
-        """Wait until it ends; its output is read so that it never blocks."""
+        """Wait until it ends; return its exit code, or minus the signal that ended it."""
         assert self._process is not None
-        assert self._process.stdout is not None
-        while await self._process.stdout.readline():
-            pass
-        return await self._process.wait()
+        return (await self._process.wait()).returncode
 
     async def stop(self) -> None:
         """Let it write its reports and end.
@@ -123,19 +113,20 @@ class LocustMaster:
         process = self._process
         if process is None:
             return
-        for number in (*(signal.SIGINT,) * INTERRUPTS_MAX, signal.SIGTERM, signal.SIGKILL):
-            if process.returncode is not None:
-                return
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(number)
+        for _ in range(INTERRUPTS_MAX):
+            process.signal(signal.SIGINT)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.wait(), END_S_MAX)
+                await asyncio.wait_for(process.wait(), END_S_MAX)
+                return
+        await process.stop(END_S_MAX)
 
-    async def _read_ports(self) -> Ports:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        while line := await self._process.stdout.readline():
+
+async def _read_ports(process: Component) -> Ports:
+    """Wait for the line of JSON. Raises EOFError if the master ends before."""
+    while process.is_running:
+        for line in process.output().splitlines():
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 found = json.loads(line)["fleet"]
                 return Ports(found["master"], found["web"])
-        raise EOFError
+        await asyncio.sleep(POLL_S)
+    raise EOFError

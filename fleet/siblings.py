@@ -16,7 +16,7 @@ from pathlib import Path
 import orjson
 
 from fleet.config import Settings
-from fleet.controlplane.process import bound_to_us
+from fleet.controlplane.process import Component
 from fleet.report import FIGURES, TIMESERIES, RunFigures, merge
 
 POLL_S = 0.25
@@ -35,7 +35,7 @@ class Sibling:
         self.nodes: dict[str, int] = {}
         self._arguments = tuple(arguments)
         self._attempt = 0
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Component | None = None
 
     @property
     def run_directory(self) -> Path:
@@ -47,19 +47,15 @@ class Sibling:
         self._attempt += 1
         self.directory.mkdir(parents=True, exist_ok=True)
         command = (sys.executable, "-m", "fleet.cli", "spawn", *self._arguments)
-        with (self.directory / "log").open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *bound_to_us([*command, f"--run-dir={self.run_directory}"]),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=log,
-                start_new_session=True,
-            )
+        run_directory = f"--run-dir={self.run_directory}"
+        log = self.directory / "log"
+        self._process = Component(self.directory.name, [*command, run_directory], log)
+        await self._process.start()
 
     async def wait(self) -> int:
-        """Wait for its end."""
+        """Wait for its end; return its exit code, or minus the signal that ended it."""
         assert self._process is not None
-        return await self._process.wait()
+        return (await self._process.wait()).returncode
 
     def look(self) -> None:
         """Read how its nodes stand."""
@@ -71,16 +67,8 @@ class Sibling:
 
     async def stop(self) -> None:
         """Let it end in order."""
-        process = self._process
-        if process is None or process.returncode is not None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGINT)
-        try:
-            await asyncio.wait_for(process.wait(), END_S_MAX)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+        if self._process is not None:
+            await self._process.stop(END_S_MAX, politely=signal.SIGINT)
 
     def figures(self) -> list[RunFigures]:
         """Return what its processes measured; one that was killed has left nothing."""

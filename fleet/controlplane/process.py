@@ -3,10 +3,10 @@
 import asyncio
 import contextlib
 import os
-import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from signal import SIGKILL, SIGTERM, Signals
 
 from fleet.controlplane.options import ComponentDeath
 
@@ -28,10 +28,18 @@ class Component:
     need the API server to clean up.
     """
 
-    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
         self.command = tuple(command)
         self.log = log
+        self._environment = environment  # on top of our own
         self._process: asyncio.subprocess.Process | None = None
         self._log_start = 0
 
@@ -55,6 +63,7 @@ class Component:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env={**os.environ, **(self._environment or {})},
                 start_new_session=True,
             )
 
@@ -64,22 +73,22 @@ class Component:
         returncode = await self._process.wait()
         return ComponentDeath(self.name, returncode, self.log, self.last_lines())
 
-    def signal(self, number: signal.Signals) -> None:
+    def signal(self, number: Signals) -> None:
         """Send a signal, if it runs."""
         if self.is_running:
             assert self._process is not None
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
-    async def stop(self, grace_s: float) -> None:
+    async def stop(self, grace_s: float, *, politely: Signals = SIGTERM) -> None:
         """End the process: politely, and by SIGKILL after `grace_s`; at once if that is 0."""
         if self._process is None:
             return
         if grace_s > 0:
-            self.signal(signal.SIGTERM)
+            self.signal(politely)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._process.wait(), grace_s)
-        self.signal(signal.SIGKILL)
+        self.signal(SIGKILL)
         await self._process.wait()
 
     def output(self) -> str:
