@@ -125,9 +125,7 @@ class LocustWorker:
         elif kind == "quit":
             self._on_quit()
         elif kind == "reconnect":
-            self._is_registered = False
-            self._adopting = self._nodes > 0
-            self._ticks = self._tries = 0
+            self._forget_master()
             self.reopen = True
 
     def on_count(self, nodes: int) -> None:
@@ -149,9 +147,7 @@ class LocustWorker:
             return
         if self._unanswered >= SILENCE_MAX:
             self.notes.append("the Locust master does not know us: it was restarted, or is gone")
-            self._is_registered = False
-            self._adopting = self._nodes > 0
-            self._unanswered = 0
+            self._forget_master()
             self._ticks = 1
             self._ask_in()
             return
@@ -188,6 +184,12 @@ class LocustWorker:
         """Tell the master that we go, nodes or not."""
         self.out.append(Message("quit"))
         self.is_done = True
+
+    def _forget_master(self) -> None:
+        """Begin to register anew, with the nodes that are there."""
+        self._is_registered = False
+        self._adopting = self._nodes > 0
+        self._ticks = self._tries = self._unanswered = 0
 
     def _ask_in(self) -> None:
         if (self._ticks - 1) % ACK_TICKS:
@@ -234,9 +236,7 @@ class LocustWorker:
     def _on_quit(self) -> None:
         if self._holds:
             self.notes.append(f"the Locust master has quit; {self._nodes:,} nodes stay")
-            self._is_registered = False
-            self._adopting = self._nodes > 0
-            self._ticks = self._tries = 0
+            self._forget_master()
         else:
             self._end("quit")
 
@@ -259,8 +259,7 @@ class LocustWorker:
         if then == "quit":
             self.is_done = True
         else:
-            self._is_registered = False
-            self._ticks = self._tries = 0
+            self._forget_master()
             self.target = None
 
     def _counts(self) -> Json:
