@@ -63,18 +63,15 @@ class LocustStats:
             row = self._rows[method, name]
             entry = _entry(method, name, self._since_s)
             for code, histogram in codes.items():
-                self._add(entry, row, code, histogram, epoch_s)
-                failed = entry["_failed"].pop(code, 0)
+                failed = _add(entry, row, code, histogram, epoch_s)
                 if failed:
                     key, error = self._error(method, name, code, failed, epoch_s)
                     errors[key] = error
             _add_rates(entry, row)
-            del entry["_failed"]
             if entry["num_requests"]:
                 rows.append(entry)
                 if method not in _NODE_ROWS:
                     _merge(total, entry)
-        del total["_failed"]
         self._since_s = epoch_s
         return {"stats": rows, "stats_total": total, "errors": errors}
 
@@ -86,27 +83,6 @@ class LocustStats:
             (("LEASE", "lateness"), {200: counts.lease_late}),
         ]
         return [*counts.requests.rows.items(), *own]
-
-    def _add(self, entry: Json, row: _Row, code: int, now: Histogram, epoch_s: float) -> None:
-        buckets, count, sum_us = row.before.get(code, ({}, 0, 0))
-        more = now.count - count
-        if not more:
-            return
-        since = now.since(buckets)
-        row.before[code] = (now.snapshot(), now.count, now.sum_us)
-        entry["num_requests"] += more
-        entry["last_request_timestamp"] = epoch_s
-        entry["total_response_time"] += (now.sum_us - sum_us) / 1000
-        least, most = since.min_us / 1000, since.max_us / 1000
-        entry["min_response_time"] = min(least, entry["min_response_time"] or least)
-        entry["max_response_time"] = max(most, entry["max_response_time"])
-        times = entry["response_times"]
-        for key, number in since.buckets.items():
-            time_ms = round(key / 1000, 1)
-            times[time_ms] = times.get(time_ms, 0) + number
-        if is_failure(entry["name"], code):
-            entry["num_failures"] += more
-            entry["_failed"][code] = more
 
     def _error(
         self, method: str, name: str, code: int, count: int, epoch_s: float
@@ -153,8 +129,30 @@ def _entry(method: str, name: str, since_s: float) -> Json:
         "response_times": {},
         "num_reqs_per_sec": {},
         "num_fail_per_sec": {},
-        "_failed": {},
     }
+
+
+def _add(entry: Json, row: _Row, code: int, now: Histogram, epoch_s: float) -> int:
+    """Add the answers with one code since the last report; return how many were failures."""
+    buckets, count, sum_us = row.before.get(code, ({}, 0, 0))
+    more = now.count - count
+    if not more:
+        return 0
+    since = now.since(buckets)
+    row.before[code] = (now.snapshot(), now.count, now.sum_us)
+    entry["num_requests"] += more
+    entry["last_request_timestamp"] = epoch_s
+    entry["total_response_time"] += (now.sum_us - sum_us) / 1000
+    least, most = since.min_us / 1000, since.max_us / 1000
+    entry["min_response_time"] = min(least, entry["min_response_time"] or least)
+    entry["max_response_time"] = max(most, entry["max_response_time"])
+    times = entry["response_times"]
+    for key, number in since.buckets.items():
+        time_ms = round(key / 1000, 1)
+        times[time_ms] = times.get(time_ms, 0) + number
+    failed = more if is_failure(entry["name"], code) else 0
+    entry["num_failures"] += failed
+    return failed
 
 
 def _add_rates(entry: Json, row: _Row) -> None:
