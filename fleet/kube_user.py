@@ -4,109 +4,30 @@ Imported by locustfiles only; never by fleet itself. Certificates are verified, 
 default does not do. Rows are named as the nodes' are: verb and `resource[/subresource]`.
 """
 
-import base64
 import json
-import os
-import ssl
-import subprocess
-import tempfile
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, ClassVar
 
-import yaml
 from locust import FastHttpUser
-from locust.exception import StopUser
 
-Json = dict[str, Any]
+from fleet.load_credentials import NAMESPACE, Json, LoadCredentials
 
-KUBECONFIG = "FLEET_LOAD_KUBECONFIG"
 PAGE = 500
-TOKEN_LEFT_S = 60.0
-
-
-class Kubeconfig:
-    """Server and credentials of one context: certificates, tokens, exec plugins."""
-
-    def __init__(self, path: Path, context: str = "") -> None:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-        self._base = path.parent
-        chosen = named(document, "context", context or document["current-context"])
-        self._cluster = named(document, "cluster", chosen["cluster"])
-        self._user = named(document, "user", chosen["user"])
-        self.server: str = self._cluster["server"]
-        self._token: tuple[str, float] = ("", 0.0)
-        self._context: ssl.SSLContext | None = None
-
-    def ssl_context(self) -> ssl.SSLContext:
-        """Return a context that trusts the cluster's authority and presents the certificate."""
-        if self._context is None:
-            authority = self._bytes(self._cluster, "certificate-authority")
-            context = ssl.create_default_context(cadata=authority.decode() if authority else None)
-            certificate = self._bytes(self._user, "client-certificate")
-            if certificate:
-                with tempfile.NamedTemporaryFile() as pair:
-                    pair.write(certificate + b"\n" + self._bytes(self._user, "client-key"))
-                    pair.flush()
-                    context.load_cert_chain(pair.name)
-            self._context = context
-        return self._context
-
-    def authorization(self) -> str:
-        """Return the Authorization header, "" if the certificate says who we are."""
-        if "token" in self._user:
-            return f"Bearer {self._user['token']}"
-        if "tokenFile" in self._user:
-            return f"Bearer {(self._base / self._user['tokenFile']).read_text().strip()}"
-        if "exec" in self._user:
-            return f"Bearer {self._plugin_token()}"
-        return ""
-
-    def _plugin_token(self) -> str:
-        token, until_s = self._token
-        if time.time() > until_s - TOKEN_LEFT_S:
-            plugin = self._user["exec"]
-            extra = {each["name"]: each["value"] for each in plugin.get("env") or ()}
-            command = [plugin["command"], *(plugin.get("args") or ())]
-            done = subprocess.run(  # noqa: S603 - the user's own kubeconfig names it
-                command, check=True, capture_output=True, env={**os.environ, **extra}, timeout=60
-            )
-            token = json.loads(done.stdout)["status"]["token"]
-            self._token = (token, time.time() + 10 * TOKEN_LEFT_S)
-        return token
-
-    def _bytes(self, entry: Json, key: str) -> bytes:
-        if f"{key}-data" in entry:
-            return base64.b64decode(entry[f"{key}-data"])
-        return (self._base / entry[key]).read_bytes() if key in entry else b""
-
-
-def named(document: Json, kind: str, name: str) -> Json:
-    """Return one entry of a kubeconfig's lists. Raises KeyError."""
-    for entry in document.get(f"{kind}s") or ():
-        if entry["name"] == name:
-            found: Json = entry[kind]
-            return found
-    raise KeyError(f"{kind} {name}")
 
 
 class KubeUser(FastHttpUser):
-    """A client of the API server that `$FLEET_LOAD_KUBECONFIG`, or else `$KUBECONFIG`, names."""
+    """A client of the API server that `LoadCredentials.from_environment` finds."""
 
     abstract = True
     insecure = False
-    namespace: ClassVar[str] = "fleet-load"
-    config: ClassVar[Kubeconfig | None] = None
+    namespace: ClassVar[str] = NAMESPACE
+    credentials: ClassVar[LoadCredentials | None] = None
 
     def __init__(self, environment: Any) -> None:
-        if KubeUser.config is None:
-            path = os.environ.get(KUBECONFIG) or os.environ.get("KUBECONFIG")
-            if not path:
-                raise StopUser(f"set {KUBECONFIG} to a kubeconfig")
-            KubeUser.config = Kubeconfig(Path(path))
-        self.host = KubeUser.config.server
-        self.ssl_context_factory = KubeUser.config.ssl_context
+        if KubeUser.credentials is None:
+            KubeUser.credentials = LoadCredentials.from_environment()
+        self.host = KubeUser.credentials.server
+        self.ssl_context_factory = KubeUser.credentials.ssl_context
         super().__init__(environment)
 
     def ask(
@@ -120,11 +41,7 @@ class KubeUser(FastHttpUser):
         expected: tuple[int, ...] = (),
     ) -> Json:
         """Send one request and return what was answered; `expected` codes are no failures."""
-        assert self.config is not None
-        headers = {"Accept": "application/json", "Content-Type": content_type}
-        authorization = self.config.authorization()
-        if authorization:
-            headers["Authorization"] = authorization
+        headers = {**self._headers(), "Content-Type": content_type}
         data = json.dumps(body) if body is not None else None
         method = {"LIST": "GET", "WATCH": "GET"}.get(verb, verb)
         with self.client.request(
@@ -150,14 +67,12 @@ class KubeUser(FastHttpUser):
 
     def watch(self, path: str, resource: str, version: str, seconds: int) -> Iterator[Json]:
         """Yield the events of one watch; its row counts the time to the first byte."""
-        assert self.config is not None
-        headers = {"Accept": "application/json", "Authorization": self.config.authorization()}
         query = f"watch=true&allowWatchBookmarks=true&resourceVersion={version}"
         with self.client.request(
             "GET",
             f"{path}?{query}&timeoutSeconds={seconds}",
             name=resource,
-            headers={key: value for key, value in headers.items() if value},
+            headers=self._headers(),
             stream=True,
             catch_response=True,
         ) as response:
@@ -165,6 +80,12 @@ class KubeUser(FastHttpUser):
             response.success()
             while line := response._response.readline():  # noqa: SLF001 - there is no other way
                 yield json.loads(line)
+
+    def _headers(self) -> dict[str, str]:
+        assert self.credentials is not None
+        authorization = self.credentials.authorization()
+        said = {"Authorization": authorization} if authorization else {}
+        return {"Accept": "application/json", **said}
 
     def ensure_namespace(self) -> None:
         """Create the namespace that the load lives in."""

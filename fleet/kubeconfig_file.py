@@ -19,6 +19,15 @@ FILE_KEYS = {
 }
 
 
+def current_context(paths: Sequence[Path]) -> str:
+    """Return the context that is chosen when nobody names one. Raises KeyError if none is."""
+    for path in paths:
+        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        if content.get("current-context"):
+            return str(content["current-context"])
+    raise KeyError("current-context")
+
+
 def only_context(paths: Sequence[Path], context: str) -> Entry:
     """Return a kubeconfig that has a context, its cluster and its user, and nothing else.
 

@@ -4,6 +4,7 @@ On the local control plane they are a service account: the administrator's reque
 priority-and-fairness, and would say nothing of what users see.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,11 +15,10 @@ from fleet.api_client import Api, expect
 from fleet.config import shipped_directory
 from fleet.controlplane.process import Component
 from fleet.errors import UsageError
+from fleet.load_credentials import KUBECONFIG, NAMESPACE
 from fleet.locust_master import LOCUSTFILE, LOOPBACK
 
-NAMESPACE = "fleet-load"
-USER = "fleet-load"
-KUBECONFIG = "FLEET_LOAD_KUBECONFIG"
+USER = NAMESPACE
 TOKEN_S = 86_400
 END_S_MAX = 10.0
 
@@ -94,7 +94,7 @@ class LoadWorker:
             *(sys.executable, "-m", "locust", "-f", self._files, "--worker"),
             *("--master-host", LOOPBACK, "--master-port", str(port)),
         ]
-        environment = {KUBECONFIG: str(self._kubeconfig)}
+        environment = {**os.environ, KUBECONFIG: str(self._kubeconfig)}
         self._process = Component("API users", command, self._log, environment=environment)
         await self._process.start()
 

@@ -39,7 +39,7 @@ class Component:
         self.name = name
         self.command = tuple(command)
         self.log = log
-        self._environment = environment  # on top of our own
+        self._environment = environment  # None: our own
         self._process: asyncio.subprocess.Process | None = None
         self._log_start = 0
 
@@ -63,7 +63,7 @@ class Component:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **(self._environment or {})},
+                env=self._environment,
                 start_new_session=True,
             )
 
