@@ -141,7 +141,7 @@ def spawn(**given: object) -> int:
         _require("zmq", "--locust-master", "worker")
         from fleet.load_workers import find_loads  # noqa: PLC0415
 
-        find_loads(settings.load)  # before anything is started
+        settings = settings.model_copy(update={"load": find_loads(settings.load)})
 
     async def run() -> int:
         ask = ask_on_terminal if sys.stdin.isatty() else None

@@ -10,12 +10,13 @@ from fleet.config import Settings
 from fleet.elastic import ElasticFleet
 from fleet.emulation import Emulation
 from fleet.errors import FleetError
-from fleet.load_workers import LoadWorker, find_loads, load_kubeconfig, remove_load
+from fleet.load_workers import LoadWorker, load_kubeconfig, remove_load
 from fleet.locust_master import DEFAULT_RATE, LOOPBACK, LocustMaster, MasterOptions
 from fleet.locust_worker import LocustLink
 from fleet.siblings import Siblings
 
 RESTART_S = 2.0
+FAREWELL_S_MAX = 2.0
 
 Note = Callable[[str], None]
 
@@ -35,7 +36,6 @@ class DashboardRun:
         self._api = cluster.api("load")
         self._directory = directory
         self._kubeconfig = kubeconfig
-        self._loads = find_loads(settings.load)
         self._load_worker: LoadWorker | None = None
         self.fleet = ElasticFleet(emulation, cluster.api("scale"))
         self._master: LocustMaster | None = None
@@ -43,10 +43,10 @@ class DashboardRun:
             options = MasterOptions(
                 nodes=settings.nodes,
                 rate=settings.rate or DEFAULT_RATE,
-                workers=settings.processes + bool(self._loads),
+                workers=settings.processes + bool(settings.load),
                 directory=directory,
                 web_port=settings.dashboard_port,
-                load=self._loads,
+                load=settings.load,
                 api_users=settings.api_users,
             )
             self._master = LocustMaster(options)
@@ -84,30 +84,32 @@ class DashboardRun:
             holds=self._master is not None or settings.on_master_quit == "hold",
             note=note,
         )
-        work = [asyncio.create_task(self.fleet.run()), asyncio.create_task(link.run())]
-        if self._master is not None:
-            work.append(asyncio.create_task(self._keep_master(self._master, link, note)))
+        following = asyncio.create_task(self.fleet.run())
+        serving = asyncio.create_task(link.run())
         stopped = asyncio.create_task(stop.wait())
+        beside: list[asyncio.Task[object]] = [stopped]
+        if self._master is not None:
+            beside.append(asyncio.create_task(self._keep_master(self._master, link, note)))
         try:
-            await asyncio.wait((stopped, work[0], work[1]), return_when=asyncio.FIRST_COMPLETED)
-            if not work[1].done():
+            await asyncio.wait((stopped, following, serving), return_when=asyncio.FIRST_COMPLETED)
+            if not serving.done():
                 await link.leave(removes=not leaves_nodes)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(work[1], 2)
+                    await asyncio.wait_for(serving, FAREWELL_S_MAX)
         finally:
-            for task in (stopped, *work[2:]):
+            for task in beside:
                 task.cancel()
             await self._stop_load()
             if siblings is not None:  # their last figures are for the master's report
                 await siblings.stop()
             if self._master is not None:
                 await self._master.stop()
-            for task in work:
-                task.cancel()
-            await asyncio.gather(stopped, *work, return_exceptions=True)
-        for task in work[:2]:
-            if not task.cancelled():
-                task.result()
+            following.cancel()
+            serving.cancel()
+            await asyncio.gather(following, serving, *beside, return_exceptions=True)
+        for done in (following, serving):
+            if not done.cancelled():
+                done.result()
 
     async def _keep_master(self, master: LocustMaster, link: LocustLink, note: Note) -> None:
         """Start a master that died again; its nodes stay, and it adopts them."""
@@ -124,13 +126,13 @@ class DashboardRun:
 
     async def _start_load(self, port: int) -> None:
         """Start the API users, on a local control plane under a service account."""
-        if not self._loads or self._kubeconfig is None:
+        if not self._settings.load or self._kubeconfig is None:
             return
         kubeconfig = self._kubeconfig
         if not self._settings.names_cluster:
             kubeconfig = self._directory / "load.kubeconfig"
             await load_kubeconfig(self._api, self._kubeconfig, kubeconfig)
-        self._load_worker = LoadWorker(self._loads, kubeconfig, self._directory)
+        self._load_worker = LoadWorker(self._settings.load, kubeconfig, self._directory)
         await self._load_worker.start(port)
 
     async def _stop_load(self) -> None:

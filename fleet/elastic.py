@@ -41,11 +41,6 @@ class ElasticFleet:
         """Return how many nodes exist, as another client sees it."""
         return len(self._emulation.readiness.present)
 
-    @property
-    def is_settled(self) -> bool:
-        """Return whether there are as many nodes as asked for."""
-        return self._emulation.size == self._aim == self.existing
-
     def aim(self, nodes: int) -> None:
         """Have so many nodes from now on; the newest number counts."""
         self._aim = nodes
