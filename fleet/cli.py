@@ -335,6 +335,31 @@ def clean(
     _run(run())
 
 
+@cli.command()
+@click.option("--identity", type=click.Choice(["impersonate", "csr", "shared"]))
+@click.option("--fidelity", type=click.Choice(["kubelet", "light"]))
+@click.option("--profile", multiple=True, metavar="NAME|FILE[=WEIGHT]", help="As of the run.")
+@click.option("--simulate-csi", is_flag=True, help="As of the run.")
+@click.option("--legacy-impersonation", is_flag=True, help="For servers before 1.36.")
+@click.option("--nodes", type=int, help="With it: only these nodes, by name.")
+@click.option("--name-prefix", help="Of those nodes (default fleet).")
+@click.option("--service-account", default="fleet/fleet", metavar="NAMESPACE/NAME")
+@click.option("--user", default="", help="Instead of a ServiceAccount.")
+@click.option("--name", default="fleet", help="Of the roles (default fleet).")
+def rbac(
+    service_account: str, user: str, name: str, *, legacy_impersonation: bool, **given: object
+) -> None:
+    """Print the least RBAC for runs with these options: fleet rbac | kubectl apply -f -."""
+    from fleet import rbac as printed  # noqa: PLC0415
+    from fleet.config import Settings  # noqa: PLC0415
+
+    settings = Settings.from_options(**given)
+    subject = printed.Subject.parse(service_account, user)
+    names = list(settings.node_names()) if given["nodes"] else []
+    found = printed.of_run(name, subject, settings, names, is_legacy=legacy_impersonation)
+    click.echo(printed.text(found), nl=False)
+
+
 @cli.group()
 def locust() -> None:
     """Join fleets to Locust: a master with the Fleet tab, or workers that host nodes."""

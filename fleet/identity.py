@@ -15,12 +15,17 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from fleet.api_client import Answer, Api, Json, each, expect
-from fleet.config import IdentityMode
+from fleet.config import Fidelity, IdentityMode, NodeModel, Settings
 from fleet.errors import SetupError
 
 NODES_GROUP = "system:nodes"
 NODE_USER = "system:node:"
 AUTHENTICATION = "authentication.k8s.io"
+CERTIFICATES = "certificates.k8s.io"
+COORDINATION = "coordination.k8s.io"
+STORAGE = "storage.k8s.io"
+IMPERSONATE_ON = "impersonate-on:arbitrary-node:"
+SIGNERS = ("kubernetes.io/kube-apiserver-client-kubelet", "kubernetes.io/kubelet-serving")
 SELF_REVIEW = f"/apis/{AUTHENTICATION}/v1/selfsubjectreviews"
 ACCESS_REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 LEASE_NAMESPACE = "kube-node-lease"
@@ -142,16 +147,42 @@ async def is_allowed(api: Api, permission: Permission) -> bool:
     return bool(status.get("allowed"))
 
 
-def own_permissions(
-    run_namespace: str = RUN_NAMESPACE, *, with_storage: bool = False
-) -> list[Permission]:
+class Features(NamedTuple):
+    """What a run does that takes rights of its own."""
+
+    fidelity: Fidelity = Fidelity.KUBELET
+    storage: bool = False  # be the controllers of simulated CSI drivers
+    static_pods: bool = False
+    dynamic_resources: bool = False
+    approve_csrs: bool = False
+
+
+def features_of(settings: Settings, models: Iterable[NodeModel]) -> Features:
+    """Return what a run with these options and node models does."""
+    models = tuple(models)
+    return Features(
+        settings.fidelity,
+        storage=any(model.csi_drivers for model in models),
+        static_pods=any(model.static_pod_path or model.static_pod_url for model in models),
+        dynamic_resources=any(model.dra_drivers for model in models),
+    )
+
+
+async def authorize(api: Api, mode: IdentityMode, node_name: str, features: Features) -> Identity:
+    """Find out who the nodes will be, and that every right is there. Raises SetupError."""
+    await check_permissions(api, own_permissions(features))
+    identity = await probe(api, mode, node_name)
+    await check_permissions(api, node_permissions(identity, features))
+    return identity
+
+
+def own_permissions(features: Features) -> list[Permission]:
     """Return what fleet itself needs: preflight, watching readiness, adoption, clean-up.
 
     With storage also what it takes to be the controller side of simulated CSI drivers.
     """
-    coordination = "coordination.k8s.io"
     leases = [
-        Permission(verb, coordination, "leases", namespace=run_namespace)
+        Permission(verb, COORDINATION, "leases", namespace=RUN_NAMESPACE)
         for verb in ("get", "list", "create", "update", "delete")
     ]
     return [
@@ -159,62 +190,80 @@ def own_permissions(
         *(Permission(verb, "", "nodes") for verb in ("get", "list", "watch", "patch", "delete")),
         *(Permission(verb, "", "pods") for verb in ("list", "delete")),
         Permission("list", "apps", "daemonsets"),
-        Permission("delete", "storage.k8s.io", "csinodes"),
-        Permission("delete", coordination, "leases", namespace=LEASE_NAMESPACE),
+        Permission("delete", STORAGE, "csinodes"),
+        Permission("delete", COORDINATION, "leases", namespace=LEASE_NAMESPACE),
         *leases,
-        *(storage_permissions() if with_storage else ()),
+        *(storage_permissions() if features.storage else ()),
     ]
 
 
 def storage_permissions() -> list[Permission]:
     """Return what `csi_controller.py` asks of the server."""
-    storage = "storage.k8s.io"
     watched = ("get", "list", "watch")
     writes = ("create", "patch", "delete")
     return [
         *(Permission(verb, "", "persistentvolumeclaims") for verb in watched),
         Permission("patch", "", "persistentvolumeclaims", "status"),
         *(Permission(verb, "", "persistentvolumes") for verb in (*watched, *writes)),
-        *(Permission(verb, storage, "volumeattachments") for verb in (*watched, "patch")),
-        Permission("patch", storage, "volumeattachments", "status"),
-        *(Permission(verb, storage, "storageclasses") for verb in ("list", "watch")),
-        Permission("list", storage, "csinodes"),
+        *(Permission(verb, STORAGE, "volumeattachments") for verb in (*watched, "patch")),
+        Permission("patch", STORAGE, "volumeattachments", "status"),
+        *(Permission(verb, STORAGE, "storageclasses") for verb in ("list", "watch")),
+        Permission("list", STORAGE, "csinodes"),
         Permission("create", "", "events"),
     ]
 
 
-KUBELET_CALLS: tuple[tuple[str, str, str, str, str], ...] = (
-    # group, resource, subresource, namespace, verbs
+Calls = tuple[tuple[str, str, str, str, str], ...]
+"""Group, resource, subresource, namespace ("" for all) and verbs."""
+
+KUBELET_CALLS: Calls = (
     ("", "nodes", "", "", "get create"),
     ("", "nodes", "status", "", "patch"),
-    ("coordination.k8s.io", "leases", "", LEASE_NAMESPACE, "get create update"),
+    (COORDINATION, "leases", "", LEASE_NAMESPACE, "get create update"),
     ("", "pods", "status", "", "patch"),
     ("", "pods", "", "", "delete"),
 )
 """What nodes do in both fidelities. Source: plugin/pkg/auth/authorizer/rbac/bootstrappolicy."""
 
-KUBELET_ONLY_CALLS: tuple[tuple[str, str, str, str, str], ...] = (
+KUBELET_ONLY_CALLS: Calls = (
     ("", "nodes", "", "", "list watch"),
     ("", "pods", "", "", "get list watch"),
     ("", "services", "", "", "list watch"),
     ("node.k8s.io", "runtimeclasses", "", "", "list watch"),
-    ("storage.k8s.io", "csidrivers", "", "", "list watch"),
-    ("storage.k8s.io", "csinodes", "", "", "get create delete update"),
-    ("storage.k8s.io", "volumeattachments", "", "", "get"),
+    (STORAGE, "csidrivers", "", "", "list watch"),
+    (STORAGE, "csinodes", "", "", "get create delete update"),
+    (STORAGE, "volumeattachments", "", "", "get"),
+    ("resource.k8s.io", "resourceslices", "", "", "deletecollection"),
+    ("resource.k8s.io", "resourceclaims", "", "", "get"),
     ("", "persistentvolumeclaims", "", "", "get"),
     ("", "persistentvolumes", "", "", "get"),
-    ("", "configmaps", "", "", "get list watch"),
-    ("", "secrets", "", "", "get list watch"),
+    ("", "configmaps", "", "", "list watch"),
+    ("", "secrets", "", "", "list watch"),
     ("", "serviceaccounts", "token", "", "create"),
     ("", "events", "", "", "create patch"),
 )
 """What only real kubelets do on top of that."""
 
-LIGHT_ONLY_CALLS: tuple[tuple[str, str, str, str, str], ...] = (("", "pods", "", "", "list watch"),)
+STATIC_POD_CALLS: Calls = (("", "pods", "", "", "create"),)
+DYNAMIC_RESOURCE_CALLS: Calls = (
+    ("resource.k8s.io", "resourceslices", "", "", "create deletecollection list watch"),
+)
+
+LIGHT_ONLY_CALLS: Calls = (("", "pods", "", "", "list watch"),)
 """The one watch that light nodes share; no node identity may open it."""
 
 
-def node_permissions(identity: Identity, fidelity: str) -> list[Permission]:
+def node_calls(features: Features) -> Calls:
+    """Return everything that the nodes of a run ask of the server."""
+    return (
+        *KUBELET_CALLS,
+        *(KUBELET_ONLY_CALLS if features.fidelity is Fidelity.KUBELET else ()),
+        *(STATIC_POD_CALLS if features.static_pods else ()),
+        *(DYNAMIC_RESOURCE_CALLS if features.dynamic_resources else ()),
+    )
+
+
+def node_permissions(identity: Identity, features: Features) -> list[Permission]:
     """Return what fleet's user needs so that its nodes can do what kubelets do.
 
     Impersonated nodes have their rights from the server's Node authorizer, so fleet's user needs
@@ -222,32 +271,47 @@ def node_permissions(identity: Identity, fidelity: str) -> list[Permission]:
     the new one is given verb by verb, and RBAC has no wildcard within a verb:
     `impersonate-on:arbitrary-node:*` matches nothing.
     """
-    calls = KUBELET_CALLS + (KUBELET_ONLY_CALLS if fidelity == "kubelet" else ())
-    own = [] if fidelity == "kubelet" else _expand(LIGHT_ONLY_CALLS)
+    own = _expand(LIGHT_ONLY_CALLS) if features.fidelity is Fidelity.LIGHT else []
+    calls = node_calls(features)
     if identity.impersonation is Impersonation.USER:
-        verbs = "impersonate-on:arbitrary-node:"
-        return [*(p._replace(verb=verbs + p.verb) for p in _expand(calls)), *own]
+        return [*(p._replace(verb=IMPERSONATE_ON + p.verb) for p in _expand(calls)), *own]
     if identity.impersonation is Impersonation.USER_AND_GROUP:
         return own
     if identity.mode is IdentityMode.CSR:
-        return [*_certificate_permissions(), *own]
+        return [*(_approval_permissions() if features.approve_csrs else ()), *own]
     return [*_expand(calls), *own]
 
 
-def _certificate_permissions() -> list[Permission]:
-    """Return what it takes to request and approve the nodes' client certificates."""
-    group = "certificates.k8s.io"
-    signer = "kubernetes.io/kube-apiserver-client-kubelet"
-    requests = "certificatesigningrequests"
+def impersonation_permissions(
+    impersonation: Impersonation, node_names: Iterable[str] = ()
+) -> list[Permission]:
+    """Return what the probe looks for: the right to be a node, which no review can be asked about.
+
+    The old grant is for the nodes that are named, else for any user: RBAC has no prefixes.
+    """
+    if impersonation is Impersonation.USER:
+        return [
+            Permission("impersonate:arbitrary-node", AUTHENTICATION, "nodes"),
+            Permission(f"{IMPERSONATE_ON}create", AUTHENTICATION, "selfsubjectreviews"),
+        ]
+    if impersonation is Impersonation.USER_AND_GROUP:
+        users = [NODE_USER + name for name in node_names] or [""]
+        return [
+            *(Permission("impersonate", "", "users", name=user) for user in users),
+            Permission("impersonate", "", "groups", name=NODES_GROUP),
+        ]
+    return []
+
+
+def _approval_permissions() -> list[Permission]:
+    """Return what it takes to approve the nodes' own certificate requests."""
     return [
-        *(Permission(verb, group, requests) for verb in ("create", "get", "list", "watch")),
-        Permission("delete", group, requests),
-        Permission("update", group, requests, "approval"),
-        Permission("approve", group, "signers", name=signer),
+        Permission("update", CERTIFICATES, "certificatesigningrequests", "approval"),
+        *(Permission("approve", CERTIFICATES, "signers", name=signer) for signer in SIGNERS),
     ]
 
 
-def _expand(calls: Iterable[tuple[str, str, str, str, str]]) -> list[Permission]:
+def _expand(calls: Calls) -> list[Permission]:
     return [
         Permission(verb, group, resource, subresource, namespace)
         for group, resource, subresource, namespace, verbs in calls

@@ -32,13 +32,7 @@ from fleet.display import Display, LiveFigures
 from fleet.emulation import Emulation
 from fleet.errors import FleetError, SetupError
 from fleet.figures import Meter
-from fleet.identity import (
-    Identity,
-    check_permissions,
-    node_permissions,
-    own_permissions,
-    probe,
-)
+from fleet.identity import Identity, authorize, features_of
 from fleet.machine import check_memory, raise_descriptors
 from fleet.preflight import TargetFacts, confirm, inspect, shared_cluster_notice
 from fleet.report import RunDirectory, RunFigures, summary
@@ -158,10 +152,8 @@ class Orchestrator:
         self._figures.etcd_fsync = self._target.etcd_fsync
         self._display.phase("checking the cluster")
         api = cluster.api("preflight")
-        with_storage = any(model.csi_drivers for model in self._mix.models)
-        await check_permissions(api, own_permissions(with_storage=with_storage))
-        identity = await probe(api, settings.identity, settings.node_name(0))
-        await check_permissions(api, node_permissions(identity, settings.fidelity))
+        features = features_of(settings, self._mix.models)
+        identity = await authorize(api, settings.identity, settings.node_name(0), features)
         facts = await self._inspect(cluster)
         prefix = settings.name_prefix
         if settings.shard is not None:

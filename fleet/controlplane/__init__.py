@@ -5,6 +5,7 @@ one that stands on its own. `build_binaries` makes the programs that both need.
 """
 
 from fleet.controlplane.binaries import Binaries, find_binaries
+from fleet.controlplane.bootstrap import NODE_BINDINGS
 from fleet.controlplane.build import build_binaries, provide_binaries
 from fleet.controlplane.controlplane import ControlPlane
 from fleet.controlplane.options import (
@@ -25,6 +26,7 @@ __all__ = [
     "COMPONENTS",
     "CONTROLLER_MANAGER",
     "ETCD",
+    "NODE_BINDINGS",
     "SCHEDULER",
     "Binaries",
     "ComponentDeath",

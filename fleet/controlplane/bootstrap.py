@@ -23,10 +23,15 @@ SIGNING = "system:certificates.k8s.io:certificatesigningrequests"
 RBAC = "rbac.authorization.k8s.io"
 
 # Binding, role, kind of subject, subject.
-ROLE_BINDINGS = (
+NODE_BINDINGS = (
     ("fleet:kubelet-bootstrap", "system:node-bootstrapper", "Group", "system:bootstrappers"),
     ("fleet:node-autoapprove-bootstrap", f"{SIGNING}:nodeclient", "Group", "system:bootstrappers"),
     ("fleet:node-autoapprove-rotation", f"{SIGNING}:selfnodeclient", "Group", "system:nodes"),
+)
+"""What lets bootstrap tokens become nodes, and nodes renew their certificates."""
+
+ROLE_BINDINGS = (
+    *NODE_BINDINGS,
     ("fleet:kubelet-api-admin", "system:kubelet-api-admin", "User", KUBELET_CLIENT_USER),
 )
 

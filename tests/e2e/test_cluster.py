@@ -22,6 +22,7 @@ from fleet.controlplane import ControlPlane, ControlPlaneInfo, ControlPlaneOptio
 from fleet.daemonsets import FAKE_TAINT, NodeShape
 from fleet.errors import SetupError, UsageError
 from fleet.identity import (
+    Features,
     Identity,
     Impersonation,
     _who_am_i,
@@ -136,7 +137,7 @@ def test_certificates_and_tokens_reach_the_server(run: Run, target: ControlPlane
             assert cluster.version.git_version == target.server_version
             assert cluster.version.is_supported
             assert (cluster.authorization() is not None) is has_token
-            await check_permissions(cluster.api("preflight"), own_permissions())
+            await check_permissions(cluster.api("preflight"), own_permissions(Features()))
             assert set(cluster.requests) == {"preflight"}
 
     run(scenario(target.kubeconfig, has_token=False))
@@ -165,7 +166,7 @@ def test_the_user_name_alone_makes_a_node_with_constrained_rights(
 ) -> None:
     """A user with the new grant alone can be a node, verb by verb, and the checks see each."""
     prefix = "impersonate-on:arbitrary-node:"
-    needed = node_permissions(Identity(IdentityMode.IMPERSONATE, Impersonation.USER), "kubelet")
+    needed = node_permissions(Identity(IdentityMode.IMPERSONATE, Impersonation.USER), Features())
     rules = [
         rule("authentication.k8s.io", "nodes", "impersonate:arbitrary-node"),
         rule("authentication.k8s.io", "selfsubjectreviews", f"{prefix}create"),
@@ -184,8 +185,8 @@ def test_the_user_name_alone_makes_a_node_with_constrained_rights(
                 api = cluster.api("preflight")
                 identity = await probe(api, IdentityMode.IMPERSONATE, "one")
                 assert identity.impersonation is Impersonation.USER
-                with pytest.raises(SetupError, match=r"3 missing: .*secrets$"):
-                    await check_permissions(api, node_permissions(identity, "kubelet"))
+                with pytest.raises(SetupError, match=r"2 missing: .*secrets$"):
+                    await check_permissions(api, node_permissions(identity, Features()))
                 user = identity.headers_for("one").user.decode()
                 headers = [("Impersonate-User", user)]
                 body = {"metadata": {"name": "one"}}
@@ -251,7 +252,7 @@ def test_a_user_without_rights_is_told_before_anything_is_created(
                 with pytest.raises(SetupError, match="no permission to impersonate nodes"):
                     await probe(api, IdentityMode.IMPERSONATE, "one")
                 with pytest.raises(SetupError, match=r"delete csinodes\.storage\.k8s\.io"):
-                    await check_permissions(api, own_permissions())
+                    await check_permissions(api, own_permissions(Features()))
 
     run(scenario())
 
@@ -260,7 +261,7 @@ def test_the_rights_that_are_checked_are_the_rights_that_suffice(
     run: Run, target: ControlPlaneInfo, tmp_path: Path
 ) -> None:
     """A user with exactly `own_permissions` can look, claim, adopt and clean up."""
-    rules = [rule(p.group, p.resource, p.verb) for p in own_permissions()]
+    rules = [rule(p.group, p.resource, p.verb) for p in own_permissions(Features())]
 
     async def scenario() -> None:
         async with connected(target.kubeconfig) as admin:

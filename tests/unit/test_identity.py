@@ -3,9 +3,12 @@ import asyncio
 import pytest
 from cluster_fakes import FakeApi
 
-from fleet.config import IdentityMode
+from fleet.config import Fidelity, IdentityMode
 from fleet.errors import SetupError
 from fleet.identity import (
+    CERTIFICATES,
+    SIGNERS,
+    Features,
     Identity,
     IdentityHeaders,
     Impersonation,
@@ -15,6 +18,8 @@ from fleet.identity import (
     own_permissions,
     probe,
 )
+from fleet.wire.routes import ROUTES
+from fleet.wire.watch import WATCH_RESOURCES
 
 
 def run_probe(api: FakeApi, mode: IdentityMode = IdentityMode.IMPERSONATE) -> Identity:
@@ -74,7 +79,7 @@ def test_all_missing_rights_are_named_in_one_line() -> None:
         Permission("watch", "", "nodes"),
     }
     with pytest.raises(SetupError) as said:
-        asyncio.run(check_permissions(api, own_permissions()))
+        asyncio.run(check_permissions(api, own_permissions(Features())))
     assert str(said.value) == (
         "no permission (RBAC), 3 missing: list,watch nodes; delete csinodes.storage.k8s.io"
     )
@@ -83,12 +88,12 @@ def test_all_missing_rights_are_named_in_one_line() -> None:
 
 def test_each_right_is_asked_once() -> None:
     api = FakeApi()
-    asyncio.run(check_permissions(api, own_permissions() * 2))
-    assert len(api.log) == len(own_permissions())
+    asyncio.run(check_permissions(api, own_permissions(Features()) * 2))
+    assert len(api.log) == len(own_permissions(Features()))
 
 
 def test_constrained_impersonation_needs_each_verb_by_name() -> None:
-    needed = node_permissions(Identity(IdentityMode.IMPERSONATE, Impersonation.USER), "kubelet")
+    needed = node_permissions(Identity(IdentityMode.IMPERSONATE, Impersonation.USER), Features())
     prefix = "impersonate-on:arbitrary-node:"
     assert all(permission.verb.startswith(prefix) for permission in needed)
     assert Permission(f"{prefix}patch", "", "nodes", "status") in needed
@@ -97,11 +102,11 @@ def test_constrained_impersonation_needs_each_verb_by_name() -> None:
 
 def test_the_old_grant_is_shown_by_the_probe_alone() -> None:
     identity = Identity(IdentityMode.IMPERSONATE, Impersonation.USER_AND_GROUP)
-    assert node_permissions(identity, "kubelet") == []
+    assert node_permissions(identity, Features()) == []
 
 
 def test_shared_needs_everything_that_kubelets_do() -> None:
-    needed = node_permissions(Identity(IdentityMode.SHARED), "kubelet")
+    needed = node_permissions(Identity(IdentityMode.SHARED), Features())
     coordination = "coordination.k8s.io"
     assert Permission("update", coordination, "leases", "", "kube-node-lease") in needed
     assert Permission("watch", "", "pods") in needed
@@ -109,11 +114,28 @@ def test_shared_needs_everything_that_kubelets_do() -> None:
 
 def test_light_needs_its_one_pods_watch_and_no_secrets() -> None:
     identity = Identity(IdentityMode.IMPERSONATE, Impersonation.USER)
-    needed = node_permissions(identity, "light")
+    needed = node_permissions(identity, Features(Fidelity.LIGHT))
     assert Permission("watch", "", "pods") in needed
     assert not any(permission.resource == "secrets" for permission in needed)
 
 
-def test_certificates_need_approval_rights() -> None:
-    needed = node_permissions(Identity(IdentityMode.CSR), "kubelet")
-    assert [p for p in needed if p.verb == "approve" and p.resource == "signers"]
+def test_nodes_with_certificates_need_nothing_of_fleets_user_unless_it_approves() -> None:
+    identity = Identity(IdentityMode.CSR)
+    assert node_permissions(identity, Features()) == []
+    needed = node_permissions(identity, Features(approve_csrs=True))
+    assert Permission("update", CERTIFICATES, "certificatesigningrequests", "approval") in needed
+    assert {p.name for p in needed if p.verb == "approve"} == set(SIGNERS)
+
+
+def test_the_table_has_every_call_and_watch_of_a_kubelet() -> None:
+    """What is missing here is a 403 in a run with rights of its own."""
+    everything = Features(static_pods=True, dynamic_resources=True)
+    needed = node_permissions(Identity(IdentityMode.SHARED), everything)
+    granted = {(p.verb, f"{p.resource}/{p.subresource}".rstrip("/")) for p in needed}
+    verbs = {"POST": "create", "PUT": "update"}
+    calls = {(verbs.get(verb, verb.lower()), resource) for verb, resource in ROUTES.values()}
+    watches = {
+        (verb, resource) for resource in WATCH_RESOURCES.values() for verb in ("list", "watch")
+    }
+    assert not (calls | watches) - granted
+    assert not granted - (calls | watches), "more than kubelets do"

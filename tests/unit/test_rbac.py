@@ -1,0 +1,115 @@
+"""The rules that `fleet rbac` prints are the rights that preflight asks for."""
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from fleet.api_client import Json
+from fleet.cli import cli
+from fleet.config import Fidelity, IdentityMode
+from fleet.identity import (
+    Features,
+    Identity,
+    Impersonation,
+    Permission,
+    impersonation_permissions,
+    node_permissions,
+    own_permissions,
+)
+from fleet.rbac import Subject, manifests, rules
+
+IDENTITIES = [
+    Identity(IdentityMode.IMPERSONATE, Impersonation.USER),
+    Identity(IdentityMode.IMPERSONATE, Impersonation.USER_AND_GROUP),
+    Identity(IdentityMode.CSR),
+    Identity(IdentityMode.SHARED),
+]
+FEATURES = [
+    Features(),
+    Features(Fidelity.LIGHT),
+    Features(storage=True, static_pods=True, dynamic_resources=True, approve_csrs=True),
+]
+
+
+def printed(*arguments: str) -> list[Json]:
+    done = CliRunner().invoke(cli, ["rbac", *arguments], catch_exceptions=False)
+    return [found for found in yaml.safe_load_all(done.output) if found]
+
+
+def granted(objects: list[Json]) -> list[Permission]:
+    """Return the rights that roles give."""
+    found = []
+    for role in objects:
+        for rule in role.get("rules", ()):
+            for resource in rule["resources"]:
+                kind, _, sub = resource.partition("/")
+                for name in rule.get("resourceNames", [""]):
+                    (group,), space = rule["apiGroups"], role["metadata"].get("namespace", "")
+                    found += [Permission(v, group, kind, sub, space, name) for v in rule["verbs"]]
+    return found
+
+
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("identity", IDENTITIES)
+def test_what_is_granted_is_what_is_checked(identity: Identity, features: Features) -> None:
+    objects = manifests("fleet", Subject("sa", "ns"), identity, features)
+    checked = [
+        *own_permissions(features),
+        *node_permissions(identity, features),
+        *impersonation_permissions(identity.impersonation),
+    ]
+    assert set(granted(objects)) == set(checked)
+
+
+def test_every_role_is_bound_where_it_is() -> None:
+    objects = printed("--service-account=load/generator", "--name=gen")
+    roles = {
+        (each["kind"], each["metadata"]["name"], each["metadata"].get("namespace"))
+        for each in objects
+        if "rules" in each
+    }
+    bindings = [each for each in objects if "roleRef" in each]
+    bound = {
+        (each["roleRef"]["kind"], each["roleRef"]["name"], each["metadata"].get("namespace"))
+        for each in bindings
+    }
+    assert roles == bound
+    account = {"kind": "ServiceAccount", "name": "generator", "namespace": "load"}
+    assert all(each["subjects"] == [account] for each in bindings)
+    assert {name for _, name, _ in roles} == {"gen", "gen-nodes"}
+
+
+def test_one_rule_holds_resources_of_one_name_only() -> None:
+    """A rule with resourceNames narrows all its resources, so it must not swallow others."""
+    found = rules(
+        [Permission("get", "", "pods"), Permission("get", "", "pods", name="one")],
+    )
+    assert found == [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]},
+        {"apiGroups": [""], "resources": ["pods"], "resourceNames": ["one"], "verbs": ["get"]},
+    ]
+
+
+def test_the_old_grant_never_gives_away_a_group_but_the_nodes() -> None:
+    objects = printed("--legacy-impersonation", "--nodes=2", "--name-prefix=n")
+    impersonated = {(p.resource, p.name) for p in granted(objects) if p.verb == "impersonate"}
+    assert impersonated == {
+        ("users", "system:node:n-00000"),
+        ("users", "system:node:n-00001"),
+        ("groups", "system:nodes"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--legacy-impersonation", "--identity=shared"], "--legacy-impersonation is for"),
+        (["--nodes=2"], "--nodes is for --legacy-impersonation"),
+        (["--service-account=fleet"], "'fleet' is not NAMESPACE/NAME"),
+        (["--profile=nonsense"], "nonsense"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(arguments: list[str], said: str) -> None:
+    done = CliRunner().invoke(cli, ["rbac", *arguments])
+    assert said in str(done.exception)
+    assert not done.output
