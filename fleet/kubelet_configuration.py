@@ -21,6 +21,8 @@ from fleet.schema import DurationNs, QuantityField, Spec, unknown_key
 MINUTE_NS = 60 * NS_PER_S
 STATUS_REPORT_NS = 5 * MINUTE_NS
 SYSTEM_CRITICAL_PRIORITY = 2_000_000_000
+BURST_DEFAULT = 100
+"""Of kubeAPIBurst and eventBurst, also when they are 0; a QPS of 0 is kept."""
 EVICTION_SIGNALS = (
     "memory.available",
     "nodefs.available",
@@ -215,9 +217,9 @@ class KubeletConfiguration(Spec):
     image_minimum_gc_age: Annotated[DurationNs, Field(alias="imageMinimumGCAge")] = 2 * MINUTE_NS
     image_maximum_gc_age: Annotated[DurationNs, Field(alias="imageMaximumGCAge")] = 0
     kube_api_qps: Annotated[Limit, Field(alias="kubeAPIQPS")] = 50
-    kube_api_burst: Annotated[Limit, Field(alias="kubeAPIBurst")] = 100
+    kube_api_burst: Annotated[Limit, Field(alias="kubeAPIBurst")] = BURST_DEFAULT
     event_record_qps: Annotated[Limit, Field(alias="eventRecordQPS")] = 50
-    event_burst: Limit = 100
+    event_burst: Limit = BURST_DEFAULT
     kube_reserved: dict[str, QuantityField] = Field(default_factory=dict)
     system_reserved: dict[str, QuantityField] = Field(default_factory=dict)
     eviction_hard: Thresholds | None = None

@@ -160,6 +160,7 @@ class FleetCounts:
         "registered",
         "renewals",
         "requests",
+        "throttled",
         "timer_lag",
         "watch_events",
         "watch_restarts",
@@ -176,6 +177,7 @@ class FleetCounts:
         self.lease_interval_ns_max = 0
         self.leases_missed = 0  # renewals that came later than the Lease's duration
         self.lease_late = Histogram()  # from due to the flush that sent the renewal
+        self.throttled = Histogram()  # how long calls waited for a client-side limit
         self.timer_lag = Histogram()
         self.node_start = Histogram()
         self.pod_start = Histogram()

@@ -142,7 +142,7 @@ class NodeModel:
     parallel_image_pulls_max: int  # 0: no limit; counts only when pulls are not serial
     image_pull_qps: int
     image_pull_burst: int
-    api_qps: int  # 0: no limit
+    api_qps: int  # of the main client; 0: client-go's default, see client_limits.py
     api_burst: int
     event_qps: int
     event_burst: int

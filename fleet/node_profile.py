@@ -15,7 +15,7 @@ from fleet import KUBERNETES_VERSION
 from fleet.device_behavior import DeviceSpec, DraDriverSpec
 from fleet.host_schedule import RuntimeSpec, ShutdownSpec
 from fleet.image_behavior import ImagePullsSpec
-from fleet.kubelet_configuration import KubeletConfiguration, TaintSpec
+from fleet.kubelet_configuration import BURST_DEFAULT, KubeletConfiguration, TaintSpec
 from fleet.node_model import (
     DEFAULT_ADDRESS_POOL,
     HOSTNAME_LABEL,
@@ -292,9 +292,9 @@ class NodeProfile(Spec):
             image_pull_qps=configuration.registry_pull_qps,
             image_pull_burst=configuration.registry_burst,
             api_qps=configuration.kube_api_qps,
-            api_burst=configuration.kube_api_burst,
+            api_burst=configuration.kube_api_burst or BURST_DEFAULT,
             event_qps=configuration.event_record_qps,
-            event_burst=configuration.event_burst,
+            event_burst=configuration.event_burst or BURST_DEFAULT,
             crash_loop_backoff_max_ns=backoff.max_container_restart_period,
             eviction_hard=configuration.hard_thresholds(),
             eviction_soft=configuration.soft_thresholds(),

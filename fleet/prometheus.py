@@ -50,6 +50,7 @@ class FleetCollector(Collector):
         for name, text, histogram in (
             ("lease_lateness", "How late renewals were sent.", counts.lease_late),
             ("timer_lag", "How late timers fired: the instrument's own error.", counts.timer_lag),
+            ("throttling", "How long requests waited for a client-side limit.", counts.throttled),
             ("pod_start", "From a pod first seen to Running at the server.", counts.pod_start),
             ("node_registration", "From a kubelet's start to its Node.", counts.node_start),
         ):

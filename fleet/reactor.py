@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from typing import NamedTuple, assert_never
 
+from fleet.client_limits import ClientLimits
 from fleet.clock import NS_PER_S, Clock, Draws
 from fleet.effects import (
     ApiCall,
@@ -33,7 +34,7 @@ from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.list_watches import Opening
 from fleet.reactor_watches import Entry, Watches
 from fleet.wire.calls import Caller, build
-from fleet.wire.messages import Response
+from fleet.wire.messages import Failure, Response
 from fleet.wire.replies import decode_reply
 from fleet.wire.routes import ROUTES
 from fleet.wire.watch import Phase, Reflector
@@ -41,17 +42,19 @@ from fleet.wire.watch import Phase, Reflector
 TIMERS_MAX = 2_000  # per turn; the rest is due at the next one
 REPLIES_MAX = 2_000
 CALL_TRIES_MAX = 10  # client-go/rest/with_retry.go: on 429 and 5xx with Retry-After
+LOST_RETRY_S = 1  # the same, retryAfterResponse: what it makes of a lost connection
 BUGS_SHOWN_MAX = 5
 STORY_MAX = 1_000
 
 log = logging.getLogger(__name__)
 
 
-class Retried(NamedTuple):
-    """A call that a server asked us to send again later."""
+class Delayed(NamedTuple):
+    """A call that waits: for its client's limit, or because the server asked us to come later."""
 
     call: ApiCall
-    tries: int
+    tries: int  # this one included
+    has_token: bool  # its client lets it go once it is due
 
 
 class Reactor(Watches):
@@ -68,8 +71,9 @@ class Reactor(Watches):
         super().__init__(clock, draws)
         self.inbox: list[tuple[object, object]] = []
         self._environments: list[Environment] = []
-        self._retries: dict[str, Retried] = {}
-        self._retry_seq = 0
+        self._delayed: dict[str, Delayed] = {}
+        self._delayed_seq = 0
+        self._limits = ClientLimits()
         self._due_lease: dict[NodeId, int] = {}
         self._raise_bugs = raise_bugs
         self._story = story
@@ -135,6 +139,7 @@ class Reactor(Watches):
 
     def _sweep(self, now_ns: int) -> None:
         self._swept_ns = now_ns
+        self._limits.forget(now_ns)
         offset_ns = self.clock.wall_ns() - now_ns
         for env in self._environments:
             env.wall_offset_ns = offset_ns
@@ -181,7 +186,7 @@ class Reactor(Watches):
                 assert isinstance(reflector, Reflector), reflector
                 if token.number == reflector.opens and reflector.phase is not Phase.STOPPED:
                     self._on_stream_safely(reflector, message, now_ns, out)
-            elif type(token) is Retried:
+            elif type(token) is Delayed:
                 assert isinstance(message, Response), message
                 self._on_response(token.call, message, token.tries, now_ns, out)
         return bool(inbox)
@@ -196,8 +201,9 @@ class Reactor(Watches):
         kubelet = entry.kubelet
         if kubelet is None:
             return
-        if response.retry_after_s >= 0 and tries < CALL_TRIES_MAX and _asks_again(response.code):
-            self._retry_later(call, tries, now_ns + response.retry_after_s * NS_PER_S)
+        again_s = _retry_after_s(call, response)
+        if again_s >= 0 and tries < CALL_TRIES_MAX:
+            self._send_later(Delayed(call, tries + 1, has_token=False), now_ns + again_s * NS_PER_S)
             return
         if call.op is Op.RENEW_LEASE and response.code == 200:
             self._count_renewal(kubelet, response)
@@ -261,10 +267,12 @@ class Reactor(Watches):
         entry = self.entries[call.node]
         if entry.kubelet is None:
             return
+        now_ns = self.clock.now_ns()
         if entry.story is not None:
-            entry.story.append(f"{self.clock.now_ns()} call {call.op.name} {call.key}")
-        assert self.wire is not None
-        self.wire.send(entry.pool, build(call, entry.caller), call)
+            entry.story.append(f"{now_ns} call {call.op.name} {call.key}")
+        if not self._is_throttled(call, 1, entry.kubelet.env, now_ns):
+            assert self.wire is not None
+            self.wire.send(entry.pool, build(call, entry.caller), call)
 
     def _execute_rare(self, effect: Effect) -> None:
         match effect:
@@ -324,14 +332,24 @@ class Reactor(Watches):
 
     # ---- second tries ----
 
-    def _retry_later(self, call: ApiCall, tries: int, due_ns: int) -> None:
-        """Send a call again when the server said so. Source: client-go/rest/with_retry.go."""
-        self._retry_seq += 1
-        key = f"call/{self._retry_seq}"
-        self._retries[key] = Retried(call, tries + 1)
-        self._wheel.set(due_ns, call.node, Timer.CALL_RETRY, key)
+    def _is_throttled(self, call: ApiCall, tries: int, env: Environment, now_ns: int) -> bool:
+        """Take a token of the call's client; put the call off until there is one."""
+        if env.light:
+            return False
+        wait_ns = self._limits.wait_ns(call, env.model, now_ns)
+        if wait_ns:
+            self.counts.throttled.record(wait_ns // 1000)
+            self._send_later(Delayed(call, tries, has_token=True), now_ns + wait_ns)
+        return wait_ns > 0
+
+    def _send_later(self, delayed: Delayed, due_ns: int) -> None:
+        self._delayed_seq += 1
+        key = f"call/{self._delayed_seq}"
+        self._delayed[key] = delayed
+        self._wheel.set(due_ns, delayed.call.node, Timer.CALL_RETRY, key)
 
     def _retry(self, node: NodeId, key: str) -> None:
+        """Send what was put off; a second try needs a token too. Source: with_retry.go, Before."""
         if key.startswith("watch/"):
             _, kind, rest = key.split("/", 2)
             namespace, name = rest.rsplit("/", 1)
@@ -339,11 +357,14 @@ class Reactor(Watches):
             if reflector is not None and reflector.phase is not Phase.STOPPED:
                 self._open(reflector)
             return
-        retried = self._retries.pop(key)
+        delayed = self._delayed.pop(key)
+        call, tries, has_token = delayed
         entry = self.entries[node]
-        if entry.kubelet is not None:
+        if entry.kubelet is None:
+            return
+        if has_token or not self._is_throttled(call, tries, entry.kubelet.env, self.clock.now_ns()):
             assert self.wire is not None
-            self.wire.send(entry.pool, build(retried.call, entry.caller), retried)
+            self.wire.send(entry.pool, build(call, entry.caller), delayed)
 
     def _quarantine(self, entry: Entry, error: Exception) -> None:
         """Take one kubelet out of the run; its story is kept and the run will fail."""
@@ -363,5 +384,12 @@ def _leases_first(entry: tuple[int, int, int, int, str]) -> tuple[bool, int, int
     return entry[3] != Timer.RENEW_LEASE, entry[0], entry[1]
 
 
-def _asks_again(code: int) -> bool:
-    return code == 429 or code >= 500
+def _retry_after_s(call: ApiCall, response: Response) -> int:
+    """Return after how many seconds client-go sends a request again by itself, -1 for never.
+
+    Source: client-go/rest/with_retry.go, IsNextRetry; request.go: a GET whose connection is lost.
+    """
+    if response.failure is Failure.LOST and ROUTES[call.op][0] == "GET":
+        return LOST_RETRY_S
+    is_told = response.code == 429 or response.code >= 500
+    return response.retry_after_s if is_told else -1

@@ -97,4 +97,4 @@ def test_what_a_node_waits_for_does_not_pile_up() -> None:
     sim = Simulation(nodes=20, seed=3)
     sim.run_for(seconds=3600)
     assert sim.reactor._wheel.size <= 20 * 3
-    assert sim.reactor._retries == {}
+    assert sim.reactor._delayed == {}

@@ -12,6 +12,7 @@ from fleet.effects import (
     NodeId,
     Op,
     Outbox,
+    PodTarget,
     Reply,
     ReplyKind,
     Report,
@@ -31,6 +32,7 @@ from fleet.wire.messages import Failure, Request, Response, StreamOpened
 from fleet.wire.watch import Phase
 
 GET_NODE = ApiCall(NodeId(0), Op.GET_NODE, "k")
+DELETE_POD = ApiCall(NodeId(0), Op.DELETE_POD, "uid", PodTarget("default", "web"))
 MODEL = load_mix().model_of(0)
 
 
@@ -200,6 +202,20 @@ def test_other_refusals_go_to_the_kubelet(code: int, after_s: int) -> None:
     world.asks(GET_NODE)
     world.answer(GET_NODE, code, retry_after_s=after_s)
     assert isinstance(world.kubelets[0].got[-1], Reply)
+
+
+def test_a_read_whose_connection_is_lost_is_repeated_and_a_write_is_not() -> None:
+    """Source: client-go/rest/request.go, isErrRetryableFunc: GETs only, a second later."""
+    world = World()
+    world.asks(GET_NODE)
+    world.answer(GET_NODE, 0, failure=Failure.LOST)
+    assert world.kubelets[0].got == [(Timer.HOUSEKEEPING, "ask", 0)]
+    world.after(1.02)
+    assert len(world.wire.sent) == 2
+    world.asks(DELETE_POD)
+    world.answer(DELETE_POD, 0, failure=Failure.LOST)
+    assert isinstance(world.kubelets[0].got[-1], Reply)
+    assert len(world.wire.sent) == 3
 
 
 class Watched:
