@@ -1,0 +1,55 @@
+"""The API clients of a kubelet, as a real API server's audit log shows them."""
+
+import itertools
+from datetime import datetime
+
+import pytest
+from e2e_world import Json, World, eventually, workload
+
+pytest_plugins = ("e2e_fixtures",)
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(170)]
+
+PREFIX = "clients"
+NODE = f"{PREFIX}-00000"
+PODS = 105
+BURST, QPS = 100, 50
+
+
+def requests_of(world: World, node: str) -> list[Json]:
+    """Return the requests of a node, each once, in the order in which they came."""
+    name = f"system:node:{node}"
+    found = {}
+    for each in world.audit():
+        user = each.get("impersonatedUser", each["user"])
+        if user["username"] == name:
+            found.setdefault(each["auditID"], each)
+    return sorted(found.values(), key=lambda each: each["requestReceivedTimestamp"])
+
+
+def seconds(request: Json) -> float:
+    stamp = str(request["requestReceivedTimestamp"]).replace("Z", "+00:00")
+    return datetime.fromisoformat(stamp).timestamp()
+
+
+def is_main_client(request: Json) -> bool:
+    about = request["objectRef"]["resource"]
+    is_heartbeat = about == "leases" or "timeout=10s" in request["requestURI"]
+    return request["verb"] != "watch" and about != "events" and not is_heartbeat
+
+
+def test_a_full_node_is_held_to_50_requests_a_second(world: World) -> None:
+    with world.spawn(PREFIX, 1) as run:
+        run.until_ready()
+        world.apply(workload("Deployment", PREFIX, PODS, nodeName=NODE))
+        eventually(lambda: len(world.ready_pods(PREFIX)) == PODS, "all pods Ready")
+        sent = requests_of(world, NODE)
+        world.kubectl("delete", "deployment", PREFIX, "--cascade=orphan")
+        run.end()
+    times = [seconds(each) for each in sent if is_main_client(each)]
+    assert len(times) > 3 * PODS
+    for first, last in zip(times, times[BURST + QPS :], strict=False):
+        assert last - first > 0.9  # the 50 beyond the burst take a second, but for the way there
+    busy = times[2 * BURST : 3 * BURST]
+    assert 1.7 < busy[-1] - busy[0] < 3.0
+    renewals = [seconds(each) for each in sent if each["verb"] == "update"]
+    assert all(after - before < 11 for before, after in itertools.pairwise(renewals))
