@@ -18,9 +18,9 @@ BURST, QPS = 100, 50
 def requests_of(world: World, node: str) -> list[Json]:
     """Return the requests of a node, each once, in the order in which they came."""
     name = f"system:node:{node}"
-    found = {}
+    found: dict[str, Json] = {}
     for each in world.audit():
-        user = each.get("impersonatedUser", each["user"])
+        user: Json = each.get("impersonatedUser") or each["user"]
         if user["username"] == name:
             found.setdefault(each["auditID"], each)
     return sorted(found.values(), key=lambda each: each["requestReceivedTimestamp"])
@@ -34,7 +34,7 @@ def seconds(request: Json) -> float:
 def is_main_client(request: Json) -> bool:
     about = request["objectRef"]["resource"]
     is_heartbeat = about == "leases" or "timeout=10s" in request["requestURI"]
-    return request["verb"] != "watch" and about != "events" and not is_heartbeat
+    return not is_heartbeat and about != "events" and str(request["verb"]) != "watch"
 
 
 def test_a_full_node_is_held_to_50_requests_a_second(world: World) -> None:
