@@ -5,16 +5,17 @@ found by its labels. Pods come last: while their node is there, controllers woul
 are deleted with grace 0, since no kubelet is left that would confirm their end.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from fleet.api_client import Api, each, expect
 from fleet.errors import UsageError
-from fleet.identity import LEASE_NAMESPACE
+from fleet.identity import LEASE_NAMESPACE, Permission, is_allowed
 from fleet.runs import (
     NODES,
     RUN_LABEL,
     RUN_LEASES,
+    SHARD_LABEL,
     FoundNode,
     RunInfo,
     list_runs,
@@ -76,9 +77,15 @@ async def clean(
     run: str = "",
     all_runs: bool = False,
     expired: bool = False,
+    is_gone_fine: bool = False,
     progress: Progress = no_progress,
 ) -> Cleaned:
-    """Remove the selected runs with all that belongs to them; nothing if none is selected."""
+    """Remove the selected runs with all that belongs to them; nothing if none is selected.
+
+    A run that is not there is a UsageError, unless `is_gone_fine`.
+    """
+    if is_gone_fine and run not in {info.run for info in await list_runs(api)}:
+        return Cleaned()
     selected = await select_runs(api, run=run, all_runs=all_runs, expired=expired)
     total = Cleaned()
     for info in selected:
@@ -87,15 +94,28 @@ async def clean(
     return total
 
 
-async def clean_run(api: Api, run: str, progress: Progress = no_progress) -> Cleaned:
-    """Remove one run. Can be repeated: what is gone is gone."""
+async def clean_run(
+    api: Api,
+    run: str,
+    progress: Progress = no_progress,
+    *,
+    shards: Sequence[int] | None = None,
+) -> Cleaned:
+    """Remove one run, or only some shards of it. Can be repeated: what is gone is gone.
+
+    The run Leases of shards stay; who holds them releases them.
+    """
     assert run, "an empty run would select nodes that no fleet created"
-    nodes = await nodes_by_label(api, f"{RUN_LABEL}={run}")
+    selectors = [f"{RUN_LABEL}={run}"]
+    if shards is not None:
+        selectors = [f"{selectors[0]},{SHARD_LABEL}={shard:04d}" for shard in shards]
+    nodes = [node for each in selectors for node in await nodes_by_label(api, each)]
     assert all(node.run == run for node in nodes), "the server ignored the label selector"
     leases, csi_nodes, gone = await _remove_nodes(api, nodes, progress)
     pods = await _remove_pods(api, {node.name for node in nodes}, progress)
     await _remove_slices(api, {node.name for node in nodes})
-    await _remove_run_leases(api, run)
+    if shards is None:
+        await _remove_run_leases(api, run)
     return Cleaned(1, gone, leases, csi_nodes, pods)
 
 
@@ -177,10 +197,12 @@ async def _bound_pods(api: Api, nodes: set[str]) -> dict[str, str]:
 
 
 async def _remove_slices(api: Api, nodes: set[str]) -> None:
-    """Delete what DRA drivers published; a server without them, or one that denies, has none.
+    """Delete what DRA drivers published, where we may see it and the server has it.
 
     They belong to their Nodes, so the garbage collector would delete them later.
     """
+    if not await is_allowed(api, Permission("list", "resource.k8s.io", "resourceslices")):
+        return
     listed = await api.request("GET", RESOURCE_SLICES)
     for item in (listed.body.get("items") or []) if listed.ok else []:
         if item["spec"].get("nodeName") in nodes:

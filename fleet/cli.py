@@ -87,7 +87,7 @@ kubeconfig_out = click.option(
 @click.option("--duration", help="End this long after all nodes are Ready, e.g. 90s, 5m.")
 @click.option("--until-ready", is_flag=True, help="Clean up and exit once all nodes are Ready.")
 @cluster_options
-@click.option("--confirm-cluster", metavar="CONTEXT", help="Load this shared cluster, unasked.")
+@click.option("--confirm-cluster", metavar="CONTEXT|UID", help="Load this shared cluster, unasked.")
 @kubeconfig_out
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Default: runs/<id>.")
 @click.option("--output", type=click.Choice(["text", "json"]), help="How the summary is printed.")
@@ -121,7 +121,14 @@ kubeconfig_out = click.option(
 )
 @click.option("--processes", type=int, help="Share the nodes among so many processes.")
 @click.option("--shard-stride", type=int, hidden=True)
-@click.option("--run-id", hidden=True)
+@click.option("--run-id", help="Name the run; several shards may be of one (default: a new name).")
+@click.option("--holder", help="Which of those this process is, e.g. its pod's UID.")
+@click.option("--nodes-total", type=int, help="Of all shards: the last takes what is left.")
+@click.option(
+    "--statefulset",
+    metavar="NAMESPACE/NAME",
+    help="Ours: SIGTERM keeps the nodes if it starts this shard again.",
+)
 @plane_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def spawn(**given: object) -> int:
@@ -290,10 +297,14 @@ def schema() -> None:
 @click.option("--run", "run_id", help="Remove this run.")
 @click.option("--all", "all_runs", is_flag=True, help="Remove every run.")
 @click.option("--expired", is_flag=True, help="Remove the runs whose fleet is gone.")
+@click.option(
+    "--statefulset", metavar="NAMESPACE/NAME", help="End the pods of the run first: scale it to 0."
+)
 def clean(
     kubeconfig: Path | None,
     context: str | None,
     run_id: str | None,
+    statefulset: str | None,
     *,
     in_cluster: bool,
     all_runs: bool,
@@ -305,9 +316,12 @@ def clean(
     from fleet.cluster import Cluster, ClusterSelection  # noqa: PLC0415
     from fleet.controlplane import attach  # noqa: PLC0415
     from fleet.runs import list_runs  # noqa: PLC0415
+    from fleet.statefulset import stop_pods  # noqa: PLC0415
 
     if sum(map(bool, (run_id, all_runs, expired))) > 1:
         raise UsageError("--run, --all and --expired exclude one another")
+    if statefulset and not run_id:
+        raise UsageError("--statefulset: name the run of its pods with --run")
     selection = ClusterSelection(kubeconfig=kubeconfig, context=context, in_cluster=in_cluster)
     if not selection.is_named:
         standing = attach()
@@ -319,13 +333,20 @@ def clean(
         selection = ClusterSelection(kubeconfig=standing.token_kubeconfig)
 
     async def run() -> None:
+        if statefulset:
+            await stop_pods(statefulset, _note)
         async with await Cluster.connect(selection) as cluster:
             api = cluster.api("cleanup")
             if not (run_id or all_runs or expired):
                 click.echo(runs_text(await list_runs(api)))
                 return
             done = await remove(
-                api, run=run_id or "", all_runs=all_runs, expired=expired, progress=_progress
+                api,
+                run=run_id or "",
+                all_runs=all_runs,
+                expired=expired,
+                is_gone_fine=statefulset is not None,
+                progress=_progress,
             )
             click.echo(
                 f"removed {done.runs} runs: {done.nodes} nodes, {done.leases} leases, "

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import orjson
 
+from fleet.adoption import adopt_nodes
 from fleet.cleanup import clean_run, is_tenth
 from fleet.cluster import Cluster
 from fleet.config import NodeMix, Settings, load_mix
@@ -37,8 +38,9 @@ from fleet.machine import check_memory, raise_descriptors
 from fleet.preflight import TargetFacts, confirm, inspect, shared_cluster_notice
 from fleet.report import RunDirectory, RunFigures, summary
 from fleet.run_id import new_run_id
-from fleet.runs import RunLease, adopt
+from fleet.runs import RUN_LABEL, RunLease
 from fleet.siblings import Siblings, sibling_arguments
+from fleet.statefulset import check, will_return
 from fleet.summary_text import summary_text
 from fleet.target import Target
 from fleet.user_command import run_command
@@ -95,6 +97,7 @@ class Orchestrator:
         )
         self._stop = asyncio.Event()
         self._interrupts = 0
+        self._is_terminated = False  # by SIGTERM, as pods are
         self._task: asyncio.Task[Outcome] | None = None
         self._target = Target(settings, self._display, self._on_death)
         self._has_begun = False
@@ -111,7 +114,7 @@ class Orchestrator:
         self._run_directory = directory.path
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._interrupt)
+            loop.add_signal_handler(number, self._interrupt, number)
         self._display.start()
         try:
             async with (
@@ -154,23 +157,25 @@ class Orchestrator:
         api = cluster.api("preflight")
         features = features_of(settings, self._mix.models)
         identity = await authorize(api, settings.identity, settings.node_name(0), features)
+        if settings.statefulset is not None:
+            await check(settings.statefulset)
         facts = await self._inspect(cluster)
         prefix = settings.name_prefix
         if settings.shard is not None:
             prefix = f"{prefix}-{settings.shard:04d}"
-        lease = RunLease(cluster.api("run"), prefix, self._run_id)
+        lease = RunLease(cluster.api("run"), prefix, self._run_id, holder=settings.holder)
         await lease.acquire()
         self._has_begun = True
-        is_clean = False
+        is_clean = keeps = False
         try:
             self._target.write_kubeconfig(cluster.context, directory.path)
             return await self._keep_nodes(cluster, identity, facts, lease, directory)
         finally:
             if lease.lost_to:
                 self._invalid(f"run {lease.lost_to} took the nodes over")
-            elif not self._target.is_own and not settings.keep:
+            elif not self._target.is_own and not (keeps := await self._keeps_nodes()):
                 is_clean = await self._clean_up(cluster)
-            if not self._target.is_own and not lease.lost_to and (is_clean or settings.keep):
+            if not self._target.is_own and not lease.lost_to and (is_clean or keeps):
                 with contextlib.suppress(FleetError):
                     await lease.release()
 
@@ -178,7 +183,10 @@ class Orchestrator:
         """Look at the cluster and ask whether it may be loaded; adopt what an earlier run left."""
         settings = self._settings
         shapes = [
-            NodeShape(count=settings.nodes // len(self._mix.models) or 1, labels=model.labels)
+            NodeShape(
+                count=settings.nodes // len(self._mix.models) or 1,
+                labels={**model.labels, RUN_LABEL: self._run_id},
+            )
             for model in self._mix.models
         ]
         facts = await inspect(
@@ -222,7 +230,7 @@ class Orchestrator:
         self._mix.adapt(
             cluster.version.git_version, zone_labels=settings.zone_labels or not facts.is_shared
         )
-        await self._adopt(cluster, facts)
+        await adopt_nodes(cluster, facts.existing, settings, self._run_id, self._display)
         taint = None
         if facts.is_shared and not settings.no_taint:
             taint = (FAKE_TAINT.key, FAKE_TAINT.value, FAKE_TAINT.effect)
@@ -248,7 +256,9 @@ class Orchestrator:
         emulation.start()
         try:
             if settings.metrics_port:
-                background.append(await self._serve_metrics(emulation))
+                from fleet.prometheus import serve_metrics  # noqa: PLC0415 - 3 MB
+
+                background.append(await serve_metrics(emulation, settings))
             if settings.is_on_dashboard:
                 await self._serve_dashboard(emulation, cluster, facts)
                 return None
@@ -267,15 +277,6 @@ class Orchestrator:
             self._judge(emulation)
             await emulation.close()
             gc.unfreeze()
-
-    async def _adopt(self, cluster: Cluster, facts: TargetFacts) -> None:
-        """Take over the nodes of an earlier run under our names."""
-        ours = set(self._settings.node_names())
-        mine = [node for node in facts.existing if node.name in ours]
-        if mine:
-            self._display.phase(f"adopting {len(mine)} nodes")
-            await adopt(cluster.api("adopt"), mine, self._run_id)
-            self._display.note(f"adopted {len(mine)} nodes that an earlier run left")
 
     async def _ready_then_work(self, emulation: Emulation, meter: Meter) -> int | None:
         settings = self._settings
@@ -401,24 +402,15 @@ class Orchestrator:
             self._display.update(self._live(meter))
             directory.sample(meter.figures())
 
-    async def _serve_metrics(self, emulation: Emulation) -> asyncio.Task[None]:
-        """Listen for scrapes; the task stops that when it is cancelled."""
-        from fleet.prometheus import FleetCollector, MetricsServer  # noqa: PLC0415 - 3 MB
-
-        settings = self._settings
-        collectors = [FleetCollector(emulation)]
-        server = MetricsServer(collectors, settings.metrics_host, settings.metrics_port)
-        await server.start()
-        return asyncio.create_task(server.serve())
-
     async def _keep_lease(self, lease: RunLease) -> None:
         """Hold the names; without them the run must end and delete nothing."""
         await lease.keep()
         self._stop.set()
 
-    def _interrupt(self) -> None:
+    def _interrupt(self, number: int = signal.SIGINT) -> None:
         """Take Ctrl-C or SIGTERM: in order the first time, at once the second."""
         self._interrupts += 1
+        self._is_terminated = number == signal.SIGTERM
         self._stop.set()
         if self._interrupts > 1 and self._task is not None:
             self._task.cancel()
@@ -446,6 +438,13 @@ class Orchestrator:
 
     # ---- the end ----
 
+    async def _keeps_nodes(self) -> bool:
+        """Return whether the nodes are for whoever comes after us."""
+        if self._settings.keep:
+            return True
+        whole = self._whole
+        return self._is_terminated and await will_return(whole.statefulset, whole.shard)
+
     async def _clean_up(self, cluster: Cluster) -> bool:
         self._display.phase("cleaning up")
 
@@ -454,7 +453,8 @@ class Orchestrator:
                 self._display.phase(f"cleaning up: {what} {done}/{total}")
 
         try:
-            await clean_run(cluster.api("cleanup"), self._run_id, show)
+            api = cluster.api("cleanup")
+            await clean_run(api, self._run_id, show, shards=self._whole.shards)
         except FleetError as error:
             self._display.note(f"the clean-up failed: {error}. {self.left_behind()}")
             self._invalid("the clean-up failed")

@@ -223,11 +223,12 @@ def confirm(
 ) -> None:
     """Return if fleet may add nodes to this cluster.
 
-    `confirmed` is the value of --confirm-cluster; `ask` shows a text and returns the answer, None
-    without a terminal. Raises UsageError otherwise. A wrong name is refused whatever the cluster:
-    it was meant for another one.
+    `confirmed` is the value of --confirm-cluster: the context's name, or the UID of the namespace
+    kube-system, which no other cluster has. `ask` shows a text and returns the answer, None without
+    a terminal. Raises UsageError otherwise. A wrong name is refused whatever the cluster: it was
+    meant for another one.
     """
-    if confirmed is not None and confirmed != facts.confirmation:
+    if confirmed is not None and confirmed not in (facts.confirmation, facts.kube_system_uid):
         raise UsageError(
             f"--confirm-cluster {confirmed}: this is {facts.confirmation} ({facts.server}); "
             "nothing was created"

@@ -5,7 +5,7 @@ twice. The number of series is bounded: verbs, resources and codes, never nodes 
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -17,6 +17,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from fleet.config import Settings
 from fleet.emulation import Emulation
 from fleet.errors import SetupError
 from fleet.metrics import FleetCounts, Histogram, merged
@@ -115,9 +116,17 @@ def prometheus_histogram(histogram: Histogram) -> tuple[list[tuple[str, float]],
 
 
 class MetricsServer:
-    """Serves `/metrics` and `/healthz` while a run is on."""
+    """Serves `/metrics`, `/healthz` (the loop turns) and `/readyz` (`is_ready`) during a run."""
 
-    def __init__(self, collectors: Iterable[Collector], host: str, port: int) -> None:
+    def __init__(
+        self,
+        collectors: Iterable[Collector],
+        host: str,
+        port: int,
+        *,
+        is_ready: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._is_ready = is_ready
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         for collector in collectors:
@@ -131,6 +140,7 @@ class MetricsServer:
         app = web.Application()
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
         try:
@@ -157,5 +167,25 @@ class MetricsServer:
         body = generate_latest(self._registry)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
+    async def _readyz(self, _: web.Request) -> web.Response:
+        if self._is_ready():
+            return web.Response(text="ok\n")
+        return web.Response(status=503, text="not all nodes are Ready\n")
+
     async def _healthz(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")
+
+
+async def serve_metrics(emulation: Emulation, settings: Settings) -> asyncio.Task[None]:
+    """Listen for scrapes and probes; the task stops that when it is cancelled.
+
+    Ready means that all nodes once were, or that a dashboard says how many there are.
+    """
+    server = MetricsServer(
+        [FleetCollector(emulation)],
+        settings.metrics_host,
+        settings.metrics_port,
+        is_ready=lambda: settings.is_on_dashboard or emulation.readiness.all_ready.is_set(),
+    )
+    await server.start()
+    return asyncio.create_task(server.serve())

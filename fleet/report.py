@@ -6,6 +6,7 @@ and says so on its first line.
 """
 
 import contextlib
+import itertools
 import pickle
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -412,12 +413,22 @@ def _rates(figures: RunFigures, before: _Totals, elapsed_s: float) -> Json:
     }
 
 
+def _holds_run(path: Path) -> bool:
+    return (path / SUMMARY).exists() or (path / TIMESERIES).exists()
+
+
+def _free_directory(path: Path) -> Path:
+    """Return the path, or a numbered one beside it: a run with a fixed name is started again."""
+    candidates = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return next(each for each in itertools.chain((path,), candidates) if not _holds_run(each))
+
+
 class RunDirectory:
     """The files of one run. A line a second goes to the time series; the summary comes last."""
 
     def __init__(self, run_id: str, path: Path | None = None) -> None:
-        self.path = path if path is not None else RUNS_DIRECTORY / run_id
-        if (self.path / SUMMARY).exists() or (self.path / TIMESERIES).exists():
+        self.path = path if path is not None else _free_directory(RUNS_DIRECTORY / run_id)
+        if _holds_run(self.path):
             raise UsageError(f"--run-dir {self.path} already holds a run; name another directory")
         self._made = [each for each in (self.path, *self.path.parents) if not each.exists()]
         try:

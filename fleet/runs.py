@@ -5,6 +5,9 @@ to one running fleet at a time: it holds the Lease `fleet-run-<prefix>` and rene
 fleet with the prefix is refused while the holder lives, and takes the nodes over once it does not.
 A shard's prefix includes its number (`<prefix>-<shard:04d>`), so shards never meet.
 
+The pods of a StatefulSet are of one run, and one pod may follow another in a shard. The Lease names
+the pod too: its successor waits while it lives, and one that was given up falls silent.
+
 Whether a holder lives is judged by the API server's clock alone: the time that it noted for the
 last write, against the Date of its answer. The clocks of the machines do not matter.
 """
@@ -37,6 +40,8 @@ RUN_LABEL = "fleet.emulator/run"
 PREFIX_LABEL = "fleet.emulator/prefix"
 SHARD_LABEL = "fleet.emulator/shard"
 VERSION_ANNOTATION = "fleet.emulator/version"
+HOLDER_ANNOTATION = "fleet.emulator/holder"
+"""Which of several that are of the same run holds the Lease: a pod's UID."""
 
 NODES = "/api/v1/nodes"
 RUN_LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{RUN_NAMESPACE}/leases"
@@ -63,11 +68,17 @@ class RunHolder(NamedTuple):
     version: str
     renewed_ago_s: int
     duration_s: int
+    holder: str = ""
 
     @property
     def is_alive(self) -> bool:
         """Return whether the run is going on."""
         return bool(self.run) and self.renewed_ago_s < self.duration_s
+
+    @property
+    def rest_s(self) -> int:
+        """Return for how long it still lives without another renewal."""
+        return max(0, self.duration_s - self.renewed_ago_s)
 
 
 class RunInfo(NamedTuple):
@@ -90,11 +101,13 @@ class RunLease:
         prefix: str,
         run_id: str,
         *,
+        holder: str = "",
         clock: Clock | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self.prefix = prefix
         self.run_id = run_id
+        self.holder = holder
         self.lost_to = ""
         """The run that took the prefix over, should that happen; this one must then end."""
         self._api = api
@@ -106,7 +119,8 @@ class RunLease:
     async def acquire(self) -> str:
         """Take the prefix; return the id of the dead run that held it last, or "".
 
-        Raises SetupError if its holder lives.
+        Another process of this run that holds it is waited for. Raises SetupError if a living
+        holder is of another run.
         """
         for _ in range(ACQUIRE_ATTEMPTS_MAX):
             found = await self._api.request("GET", f"{RUN_LEASES}/{self._name}")
@@ -117,6 +131,10 @@ class RunLease:
             lease = expect(found, f"cannot read the lease {self._name}")
             holder = read_holder(lease, server_now_s(found))
             check_free(self.prefix, holder, self.run_id)
+            if holder.is_alive and not self._is_ours(holder):
+                logger.warning("waiting up to %d s for %s", holder.rest_s, self._name)
+                await self._sleep(holder.rest_s + 1)
+                continue
             if await self._store("PUT", f"{RUN_LEASES}/{self._name}", self._body(lease)):
                 return holder.run if holder.run != self.run_id else ""
         raise SetupError(f"prefix {self.prefix} is contended: another fleet is starting with it")
@@ -133,7 +151,7 @@ class RunLease:
         if not found.ok:
             return False
         holder = read_holder(found.body, server_now_s(found))
-        if holder.run == self.run_id:
+        if self._is_ours(holder):
             self._lease = found.body
             return await self._store("PUT", path, self._body(found.body))
         self.lost_to = holder.run or "nobody"
@@ -162,6 +180,9 @@ class RunLease:
         options = {"preconditions": {"uid": metadata["uid"]}}
         await self._api.request("DELETE", f"{RUN_LEASES}/{self._name}", body=options)
 
+    def _is_ours(self, holder: RunHolder) -> bool:
+        return (holder.run, holder.holder) == (self.run_id, self.holder)
+
     async def _store(self, method: str, path: str, body: Json) -> bool:
         """Write the Lease; return whether nobody else had written it meanwhile."""
         stored = await self._api.request(method, path, body=body)
@@ -179,7 +200,10 @@ class RunLease:
             "name": self._name,
             "namespace": RUN_NAMESPACE,
             "labels": {RUN_LABEL: self.run_id, PREFIX_LABEL: self.prefix},
-            "annotations": {VERSION_ANNOTATION: __version__},
+            "annotations": {
+                VERSION_ANNOTATION: __version__,
+                **({HOLDER_ANNOTATION: self.holder} if self.holder else {}),
+            },
         }
         if before:
             metadata["resourceVersion"] = before["metadata"]["resourceVersion"]
@@ -205,7 +229,7 @@ def check_free(prefix: str, holder: RunHolder, run_id: str = "") -> None:
     raise SetupError(
         f"the name prefix {prefix} is in use by run {holder.run} (alive {holder.renewed_ago_s} s "
         f"ago): choose another --name-prefix, or end that run; if it crashed, its nodes can be "
-        f"taken over in {holder.duration_s - holder.renewed_ago_s} s"
+        f"taken over in {holder.rest_s} s"
     )
 
 
@@ -223,6 +247,7 @@ def read_holder(lease: Json, now_s: int) -> RunHolder:
         version=metadata.get("annotations", {}).get(VERSION_ANNOTATION, ""),
         renewed_ago_s=max(0, now_s - _written_s(lease)),
         duration_s=int(spec.get("leaseDurationSeconds") or DURATION_S),
+        holder=metadata.get("annotations", {}).get(HOLDER_ANNOTATION, ""),
     )
 
 

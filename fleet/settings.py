@@ -13,6 +13,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    StringConstraints,
     ValidationError,
     field_validator,
     model_validator,
@@ -77,6 +78,29 @@ class ProfileChoice(NamedTuple):
     weight: int = 1
 
 
+class StatefulSet(NamedTuple):
+    """The owner of the pods that a fleet runs in."""
+
+    namespace: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read NAMESPACE/NAME. Raises ValueError."""
+        namespace, slash, name = text.partition("/")
+        if not (slash and namespace and name and "/" not in name):
+            raise ValueError(f"{text!r} is not NAMESPACE/NAME")
+        return cls(namespace, name)
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def path(self) -> str:
+        """Return where the API has it."""
+        return f"/apis/apps/v1/namespaces/{self.namespace}/statefulsets/{self.name}"
+
+
 DEFAULT_PROFILES = (ProfileChoice("default"),)
 _WEIGHTED = re.compile(r"(.+?)=([^=/]*)")
 _COMPONENT_FLAG = re.compile(r"(?:--)?([a-zA-Z0-9][-a-zA-Z0-9.]*)(?:=(.*))?", re.DOTALL)
@@ -127,6 +151,11 @@ def _component_flags(values: object) -> tuple[str, ...]:
     return tuple(flags)
 
 
+def _statefulset(value: object) -> object:
+    return StatefulSet.parse(value) if isinstance(value, str) else value
+
+
+RunId = Annotated[str, StringConstraints(pattern=r"^([a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?)?$")]
 ComponentFlags = Annotated[tuple[str, ...], BeforeValidator(_component_flags)]
 DurationOption = Annotated[int, BeforeValidator(parse_positive_duration)]
 
@@ -179,7 +208,10 @@ class Settings(BaseModel):
     on_master_quit: Literal["exit", "hold"] = "exit"
     processes: Annotated[int, Field(ge=1, le=64)] = 1
     shard_stride: Annotated[int, Field(ge=0)] = 0  # indices of a shard; 0: as many as nodes
-    run_id: str = ""  # of the process that started this one
+    run_id: RunId = ""  # shared by the processes and pods of one fleet; empty: a new one
+    holder: str = ""  # which of them this is; its successor waits for it
+    statefulset: Annotated[StatefulSet | None, BeforeValidator(_statefulset)] = None
+    nodes_total: Annotated[int, Field(ge=0)] = 0  # of all shards; 0: each has `nodes`
     command: tuple[str, ...] = ()  # what stands behind `--`
 
     @classmethod
@@ -187,7 +219,7 @@ class Settings(BaseModel):
         """Read options as click names them; None and () are absent. UsageError names the flag."""
         given = {key: value for key, value in options.items() if value is not None and value != ()}
         try:
-            return cls.model_validate(given)
+            return cls.model_validate(given).of_total()
         except ValidationError as error:
             field = str(error.errors()[0]["loc"][0]) if error.errors()[0]["loc"] else ""
             text = explain(error, cls)
@@ -214,6 +246,10 @@ class Settings(BaseModel):
                 f"--name-prefix: {name!r} is over {NODE_NAME_MAX} characters; "
                 f"shorten the prefix by {over}"
             )
+        if self.shard is None and (self.statefulset or self.nodes_total):
+            raise ValueError("--statefulset and --nodes-total need a --shard")
+        if self.statefulset and not self.run_id:
+            raise ValueError("--statefulset: its pods are of one run, name it with --run-id")
         if self.in_cluster and (self.kubeconfig or self.context):
             raise ValueError("--in-cluster excludes --kubeconfig and --context")
         if self.command and (self.until_ready or self.duration_ns is not None):
@@ -276,6 +312,25 @@ class Settings(BaseModel):
                 "rate": self.rate / self.processes,
             }
         )
+
+    def of_total(self) -> Self:
+        """Return the settings of a shard that takes what the shards before it leave of the total.
+
+        One that was added beyond the total, by scaling its StatefulSet, has as many as the others.
+        """
+        left = self.nodes_total - (self.shard or 0) * self.nodes
+        if not 0 < left < self.nodes:
+            return self
+        stride = math.ceil(self.nodes / self.processes)
+        nodes = max(left, self.processes)
+        return self.model_copy(update={"nodes": nodes, "shard_stride": stride})
+
+    @property
+    def shards(self) -> range | None:
+        """Return the shards of all processes of this run's part; None for a run of its own."""
+        if self.shard is None:
+            return None
+        return range(self.shard * self.processes, (self.shard + 1) * self.processes)
 
     @property
     def names_cluster(self) -> bool:

@@ -147,6 +147,7 @@ def sibling_arguments(
         f"--identity={settings.identity}",
         f"--seed={settings.seed}",
         f"--run-id={run_id}",
+        f"--holder={settings.holder}",
         "--keep",
         *(f"--profile={choice.source}={choice.weight}" for choice in settings.profiles),
     ]

@@ -88,7 +88,7 @@ def test_help_and_version_need_no_library(
     shown = capsys.readouterr().out
     for option in ("--nodes", "--until-ready", "--confirm-cluster", "--no-taint", "--keep"):
         assert option in shown
-    for later in ("--manage", "--run-id"):
+    for later in ("--manage", "--shard-stride"):
         assert later not in shown
     assert call(monkeypatch, "--version") == Exit.OK
     assert "kubelet v1.36.3" in capsys.readouterr().out

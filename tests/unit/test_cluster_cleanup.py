@@ -15,7 +15,16 @@ from fleet.cleanup import (
     runs_text,
 )
 from fleet.errors import SetupError, UsageError
-from fleet.runs import DURATION_S, NODES, PREFIX_LABEL, RUN_LABEL, RUN_LEASES, RunLease, list_runs
+from fleet.runs import (
+    DURATION_S,
+    NODES,
+    PREFIX_LABEL,
+    RUN_LABEL,
+    RUN_LEASES,
+    SHARD_LABEL,
+    RunLease,
+    list_runs,
+)
 
 
 def add_node(api: FakeApi, name: str, run: str = "") -> None:
@@ -74,6 +83,20 @@ def test_a_run_goes_with_all_that_belongs_to_it_and_nothing_else(nodes: int) -> 
     assert cleaned == Cleaned(runs=1, nodes=nodes, leases=nodes, csi_nodes=nodes, pods=nodes)
     assert set(api.objects) == others
     assert set(REAL) <= others
+
+
+def test_a_shard_of_a_run_goes_alone() -> None:
+    api = cluster()
+    for name, shard in (("a-0", "0000"), ("a-1", "0001"), ("a-2", "0002")):
+        api.objects[f"{NODES}/{name}"]["metadata"]["labels"][SHARD_LABEL] = shard
+    done = asyncio.run(clean_run(api, "left", shards=range(1, 3)))
+    assert (done.nodes, done.leases, done.csi_nodes, done.pods) == (2, 2, 2, 2)
+    assert f"{NODES}/a-0" in api.objects
+    assert f"{RUN_LEASES}/fleet-run-a" in api.objects
+
+
+def test_a_run_that_may_be_gone_is_no_error() -> None:
+    assert asyncio.run(clean(cluster(), run="never", is_gone_fine=True)) == Cleaned()
 
 
 def test_without_a_choice_nothing_is_deleted() -> None:

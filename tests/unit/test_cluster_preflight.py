@@ -135,6 +135,10 @@ def test_a_confirmation_of_another_cluster_is_refused(api: FakeApi) -> None:
         confirm(look(api), 10, confirmed="staging", ask=never)
 
 
+def test_the_uid_of_kube_system_confirms_any_cluster() -> None:
+    confirm(look(shared_cluster()), 10, confirmed="system-uid", ask=None)
+
+
 def test_in_a_cluster_the_confirmation_is_the_uid_of_kube_system() -> None:
     facts = look(shared_cluster(), context="in-cluster")
     with pytest.raises(UsageError, match="--confirm-cluster system-uid"):

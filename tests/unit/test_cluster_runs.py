@@ -10,6 +10,7 @@ from fleet.clock import SimClock
 from fleet.errors import SetupError
 from fleet.runs import (
     DURATION_S,
+    HOLDER_ANNOTATION,
     NODES,
     PREFIX_LABEL,
     RUN_LABEL,
@@ -103,6 +104,46 @@ def test_the_same_run_may_take_its_prefix_again() -> None:
     acquire(api, "r1")
     stamp(api)
     assert acquire(api, "r1")[1] == ""
+
+
+def pod_lease(api: FakeApi, holder: str) -> RunLease:
+    return RunLease(api, "fleet", "r1", holder=holder, clock=SimClock(), sleep=no_sleep)
+
+
+def test_a_pod_waits_for_the_one_before_it_in_its_shard() -> None:
+    api = FakeApi()
+    asyncio.run(pod_lease(api, "pod-a").acquire())
+    stamp(api)
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        api.date_s += int(seconds)
+
+    after = RunLease(api, "fleet", "r1", holder="pod-b", clock=SimClock(), sleep=sleep)
+    asyncio.run(after.acquire())
+    assert slept == [DURATION_S + 1]
+    assert api.objects[LEASE]["metadata"]["annotations"][HOLDER_ANNOTATION] == "pod-b"
+
+
+def test_a_container_that_is_started_again_in_its_pod_need_not_wait() -> None:
+    api = FakeApi()
+    asyncio.run(pod_lease(api, "pod-a").acquire())
+    stamp(api)
+    asyncio.run(pod_lease(api, "pod-a").acquire())  # no_sleep would not move the clock
+
+
+def test_a_pod_whose_successor_holds_the_shard_falls_silent() -> None:
+    api = FakeApi()
+    stale = pod_lease(api, "pod-a")
+    asyncio.run(stale.acquire())
+    stamp(api)
+    api.date_s += DURATION_S
+    asyncio.run(pod_lease(api, "pod-b").acquire())
+    assert asyncio.run(stale.renew()) is False
+    assert stale.lost_to == "r1"
+    asyncio.run(stale.release())
+    assert LEASE in api.objects  # the successor's
 
 
 def test_prefixes_and_shards_do_not_meet() -> None:

@@ -306,3 +306,15 @@ def test_the_figures_of_several_processes_are_added_up() -> None:
     assert [(row.verb, row.resource, row.code) for row in total.requests] == [("GET", "nodes", 200)]
     assert total.invalid_reasons == ["too slow"]
     assert first.lease.renewals == 5
+
+
+def test_a_run_with_a_fixed_name_never_writes_over_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    paths = []
+    for _ in range(3):  # a container that is started again finds what it left
+        directory = RunDirectory("r")
+        directory.close()
+        paths.append(directory.path)
+    assert paths == [Path("runs/r"), Path("runs/r-2"), Path("runs/r-3")]
