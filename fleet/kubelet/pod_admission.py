@@ -22,6 +22,7 @@ from fleet.kubelet.admission import AdmissionInputs, Devices, Verdict, admit, fi
 from fleet.kubelet.allocation_manager import Refusal
 from fleet.kubelet.events import OpenReason
 from fleet.kubelet.eviction_manager import admits_under_pressure
+from fleet.kubelet.first_sync import first_sync_ns
 from fleet.kubelet.pod_workers import PodKill, PodWorker, Rejection, WorkerState
 from fleet.kubelet.preemption import (
     CONDITION_MESSAGE,
@@ -207,7 +208,10 @@ class PodAdmission:
             self.forget(worker.pod.uid)
             syncer.reject(worker, rejection, turn)
         elif not self.holds(worker):
-            syncer.sync(worker, turn)
+            if turn.env.light:
+                syncer.sync(worker, turn)
+            else:
+                turn.enqueue(worker, first_sync_ns(worker.pod.uid, turn))
 
     def _preempt(
         self, worker: PodWorker, verdict: Verdict, workers: Workers, syncer: Syncer, turn: Turn

@@ -167,7 +167,8 @@ def hollow_node(world: World, kubemark: Path) -> Iterator[None]:
     port, read_only = free_port(), free_port()
     command = (str(kubemark), "--morph=kubelet", f"--name={HOLLOW}", f"--kubeconfig={kubeconfig}")
     ports = (f"--kubelet-port={port}", f"--kubelet-read-only-port={read_only}")
-    others = ("--use-host-image-service=false", f"--cert-dir={directory}")
+    limits = ("--kube-api-qps=50", "--kube-api-burst=100")  # a kubelet's; kubemark has 10 and 20
+    others = ("--use-host-image-service=false", f"--cert-dir={directory}", *limits)
     with (directory / "log").open("wb") as log:
         process = subprocess.Popen(
             (*command, *ports, *others),
