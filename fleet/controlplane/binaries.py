@@ -1,12 +1,13 @@
 """Where the control plane's programs come from.
 
 In this order: `--controlplane-bin`, `$FLEET_CONTROLPLANE_BIN`, `$KUBEBUILDER_ASSETS`, PATH, the
-user cache, and else a build into that cache (build.py). What a user names must be complete enough;
-PATH is taken only if etcd and kube-apiserver are both on it.
+package fleet-controlplane-bin, the user cache, and else a build into that cache (build.py). What a
+user names must be complete enough; PATH is taken only if etcd and kube-apiserver are both on it.
 """
 
 import dataclasses
 import hashlib
+import importlib.metadata
 import os
 import re
 import shutil
@@ -27,6 +28,10 @@ REQUIRED = (ETCD, APISERVER)
 
 VERSION_PACKAGES = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
 VERSION_TIMEOUT_S = 20.0
+
+PACKAGE = "fleet-controlplane-bin"
+"""The distribution that `make controlplane-wheel` packs: the one binary, and nothing else."""
+PACKAGE_MODULE = PACKAGE.replace("-", "_")
 
 BIN_VARIABLE = "FLEET_CONTROLPLANE_BIN"
 KUBEBUILDER_VARIABLE = "KUBEBUILDER_ASSETS"
@@ -62,7 +67,18 @@ def find_binaries(argument: Path | None = None) -> Binaries | None:
     commands = {name: (path,) for name, path in found.items() if path is not None}
     if all(name in commands for name in REQUIRED):
         return _inspected(commands, "PATH")
-    return cached_binaries()
+    return packaged_binaries() or cached_binaries()
+
+
+def packaged_binaries() -> Binaries | None:
+    """Find what the package fleet-controlplane-bin installed beside fleet."""
+    try:
+        package = importlib.metadata.distribution(PACKAGE)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    program = str(package.locate_file(f"{PACKAGE_MODULE}/{PROGRAM}"))
+    commands = {name: (program, name) for name in PROGRAMS}
+    return Binaries(commands, f"package {PACKAGE}", f"v{package.version}")
 
 
 def cached_binaries() -> Binaries | None:

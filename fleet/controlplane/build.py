@@ -23,6 +23,7 @@ from fleet.controlplane.binaries import (
     BIN_VARIABLE,
     KUBEBUILDER_VARIABLE,
     MODULE,
+    PACKAGE,
     PROGRAM,
     PROGRAMS,
     Binaries,
@@ -282,6 +283,7 @@ def _no_programs(why: str) -> str:
     return f"""no control plane: its programs are nowhere to be found, {why}. Do one of these:
   install Go {_wanted_go()} or newer (https://go.dev/dl): fleet then builds them, in some minutes;
   name a directory that has them: --controlplane-bin DIR or ${BIN_VARIABLE};
+  install the wheel of {PACKAGE} that a release has (`make controlplane-wheel`);
   `setup-envtest use {minor}`, ${KUBEBUILDER_VARIABLE}: etcd and kube-apiserver, no scheduler;
   use a cluster that is there: --kubeconfig FILE or --context NAME."""
 
