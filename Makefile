@@ -1,10 +1,12 @@
 # Everything runs in .venv; nothing needs to be installed by hand beyond python3 and Go.
 PYTHON ?= python3
 NODES ?= 5000
+IMAGE ?= fleet-emulator
 ARGS ?=
 BIN := .venv/bin
 
-.PHONY: help setup spawn test lint types unit sim e2e parity conformance bench format clean
+.PHONY: help setup spawn test lint types unit sim e2e parity conformance bench format clean \
+	dist dist-wheel dist-test controlplane-wheel lock image
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -46,9 +48,32 @@ conformance: setup  ## the Kubernetes project's own tests of its workload contro
 bench: setup  ## measure 5,000 nodes in both fidelities
 	$(BIN)/python -m tests.bench
 
+dist: setup  ## everything that a release needs, into dist/
+	$(BIN)/python tools/release.py
+
+dist-wheel: setup  ## of it only what the image needs
+	$(BIN)/python tools/release.py --without-controlplane
+
+dist-test: dist  ## install what is in dist/ into clean environments and run it from there
+	$(BIN)/pytest tests/dist
+
+controlplane-wheel: setup  ## the control plane's programs as a wheel, for machines without Go or network
+	$(BIN)/fleet controlplane build
+	$(BIN)/python tools/controlplane_wheel.py dist
+
+image: dist-wheel  ## build the container image
+	docker build --file charts/Dockerfile --tag $(IMAGE) \
+		--build-arg VERSION=$$($(BIN)/python -c 'import fleet; print(fleet.__version__)') \
+		--build-arg REVISION=$$(git rev-parse HEAD) .
+
+lock: setup  ## resolve charts/requirements.txt, what the image installs, anew
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra locust --generate-hashes --no-annotate \
+		--custom-compile-command 'make lock' --output-file charts/requirements.txt pyproject.toml
+
 format: setup  ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 clean:  ## remove what make created here
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis runs
+	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .hypothesis runs

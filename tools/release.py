@@ -1,0 +1,58 @@
+"""Make everything that a release consists of.
+
+    python tools/release.py [--without-controlplane]
+
+writes into dist/: sdist and wheel of fleet, requirements.txt (every dependency with its hashes),
+the wheel of the control plane's programs, and SHA256SUMS of all of them. The files are the same,
+byte for byte, whenever and wherever this commit is built with the same tools.
+"""
+
+import asyncio
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import controlplane_wheel
+
+from fleet.controlplane.binaries import PROGRAM, cache_directory
+from fleet.controlplane.build import build_binaries
+
+ROOT = Path(__file__).parent.parent
+DIST = ROOT / "dist"
+REQUIREMENTS = ROOT / "charts" / "requirements.txt"
+SUMS = "SHA256SUMS"
+
+
+def build(directory: Path) -> None:
+    """Build sdist and wheel. hatchling dates all files alike; the variable would change that."""
+    environment = {key: value for key, value in os.environ.items() if key != "SOURCE_DATE_EPOCH"}
+    command = (sys.executable, "-m", "hatchling", "build", "--directory", str(directory))
+    subprocess.run(command, cwd=ROOT, env=environment, check=True)
+    shutil.copyfile(REQUIREMENTS, directory / REQUIREMENTS.name)
+
+
+def checksums(directory: Path) -> str:
+    """Return a line for each file, as `sha256sum --check` reads them."""
+    files = sorted(path for path in directory.iterdir() if path.name != SUMS)
+    return "".join(
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files
+    )
+
+
+def main() -> None:
+    """Empty dist/ and fill it."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    build(DIST)
+    if "--without-controlplane" not in sys.argv[1:]:
+        asyncio.run(build_binaries(print))
+        controlplane_wheel.pack(cache_directory() / PROGRAM, DIST)
+    (DIST / SUMS).write_text(checksums(DIST))
+    for path in sorted(DIST.iterdir()):
+        print(f"{path.stat().st_size / 1e6:8.2f} MB  {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
