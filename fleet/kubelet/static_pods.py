@@ -24,6 +24,7 @@ from fleet.objects import Pod, PodUid
 from fleet.static_objects import StaticPod, with_uid
 
 _STREAM_LOOK = 0x57A71C
+_NO_MIRROR = PodUid("")
 
 Workers = dict[PodUid, PodWorker]
 Update = Callable[[PodUpdate], None]
@@ -85,7 +86,7 @@ class StaticPodSync:
         if static is None or not is_mirror_of(mirror, static):
             return
         if is_gone:
-            statuses.mirrors.pop(static.uid, None)
+            statuses.set_mirror(static.uid, _NO_MIRROR)  # a GET on its way may show the next
         elif statuses.mirrors.get(static.uid) != mirror.uid:
             statuses.set_mirror(static.uid, mirror.uid)
             statuses.send_again(static.uid, turn.now_ns, turn.out)

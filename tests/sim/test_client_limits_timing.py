@@ -51,7 +51,7 @@ def test_a_node_with_110_pods_sends_100_requests_and_then_50_a_second() -> None:
     assert all(sim.phase(f"web-{number}") == "Running" for number in range(PODS))
     waited = sim.reactor.counts.throttled
     assert waited.count > 250
-    assert waited.max_us > NS_PER_S // 1000
+    assert waited.max_us > 900 * NS_PER_MS // 1000
 
 
 def test_heartbeats_do_not_wait_behind_pods() -> None:
