@@ -6,6 +6,7 @@ of a machine that is gone would do it.
 """
 
 import asyncio
+import contextlib
 import logging
 
 from fleet.api_client import Api
@@ -18,6 +19,7 @@ STEP_S = 0.05
 SPREAD_S = 0.9
 """A master steps once a second; its step is spread over this much of it."""
 REMOVED_AT_ONCE_MAX = 200
+RESUME_S_MAX = 10.0
 
 log = logging.getLogger(__name__)
 
@@ -41,10 +43,27 @@ class ElasticFleet:
         """Return how many nodes exist, as another client sees it."""
         return len(self._emulation.readiness.present)
 
+    @property
+    def nodes_max(self) -> int:
+        """Return how many nodes there is room for."""
+        return self._emulation.nodes_max
+
     def aim(self, nodes: int) -> None:
         """Have so many nodes from now on; the newest number counts."""
+        assert nodes <= self.nodes_max, (nodes, self.nodes_max)
         self._aim = nodes
         self._changed.set()
+
+    async def resume(self, nodes: int) -> None:
+        """Run the kubelets of nodes that exist already, before any master asks for them.
+
+        A master that has just come up is told how many there are, so they are waited for.
+        """
+        self.aim(min(nodes, self.nodes_max))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RESUME_S_MAX):
+                while self.existing < nodes:  # noqa: ASYNC110 - the observer tells nobody
+                    await asyncio.sleep(STEP_S)
 
     async def run(self) -> None:
         """Start and remove nodes as asked."""

@@ -187,6 +187,13 @@ class Emulation:
         """Return how many nodes run here."""
         return len(self._running)
 
+    @property
+    def nodes_max(self) -> int:
+        """Return how many nodes may run here: their names and addresses end somewhere."""
+        first = self.settings.node_index(0)
+        addresses = min(model.addresses_max for model in self._mix.models)
+        return min(self.settings.room, addresses - first)
+
     def room(self) -> int:
         """Return how many nodes may start now beside those that are starting."""
         return max(0, self._settled() + STARTING_MAX[self.settings.fidelity] - self._started)

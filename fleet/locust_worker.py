@@ -50,8 +50,13 @@ class Fleet(Protocol):
         """Return how many nodes exist, as another client sees it."""
         ...
 
+    @property
+    def nodes_max(self) -> int:
+        """Return how many nodes there is room for."""
+        ...
+
     def aim(self, nodes: int) -> None:
-        """Have so many nodes; return at once."""
+        """Have so many nodes, at most `nodes_max`; return at once."""
         ...
 
     def figures(self) -> Json:
@@ -72,7 +77,7 @@ class LocustLink:
         holds: bool,
         note: Callable[[str], None],
     ) -> None:
-        self.machine = LocustWorker(holds=holds)
+        self.machine = LocustWorker(holds=holds, nodes_max=fleet.nodes_max)
         self._note = note
         self._fleet = fleet
         self._address = f"tcp://{host}:{port}"

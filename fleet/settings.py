@@ -3,6 +3,7 @@
 import enum
 import math
 import re
+import socket
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -29,6 +30,8 @@ SHARDS_MAX = 10_000
 """Shards have four digits."""
 NODE_NAME_MAX = 63
 """A node's name is the value of its hostname label."""
+SHARD_ROOM = 2_000
+"""Indices of a shard whose number of nodes a dashboard decides, if --shard-stride says nothing."""
 PROFILE_PERIOD_MAX = 10_000
 """The nodes after which a weighted mix repeats; finer weights are refused."""
 
@@ -155,6 +158,17 @@ def _statefulset(value: object) -> object:
     return StatefulSet.parse(value) if isinstance(value, str) else value
 
 
+def parse_shard(value: object) -> object:
+    """Read `hostname` as the number at its end: a StatefulSet's ordinal, a Job's index."""
+    if value != "hostname":
+        return value
+    name = socket.gethostname()
+    found = re.search(r"-([0-9]+)$", name)
+    if found is None:
+        raise ValueError(f"the hostname {name!r} does not end with a number")
+    return int(found[1])
+
+
 RunId = Annotated[str, StringConstraints(pattern=r"^([a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?)?$")]
 ComponentFlags = Annotated[tuple[str, ...], BeforeValidator(_component_flags)]
 DurationOption = Annotated[int, BeforeValidator(parse_positive_duration)]
@@ -172,7 +186,9 @@ class Settings(BaseModel):
     )
     fidelity: Fidelity = Fidelity.KUBELET
     identity: IdentityMode = IdentityMode.IMPERSONATE
-    shard: Annotated[int, Field(ge=0, lt=SHARDS_MAX)] | None = None  # None: one process alone
+    shard: Annotated[
+        Annotated[int, Field(ge=0, lt=SHARDS_MAX)] | None, BeforeValidator(parse_shard)
+    ] = None  # None: one process alone
     rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # nodes a second; 0: no limit
     duration_ns: DurationOption | None = Field(default=None, alias="duration")  # None: until Ctrl-C
     until_ready: bool = False
@@ -207,11 +223,11 @@ class Settings(BaseModel):
     locust_master: str = ""  # HOST:PORT of a master that runs already
     on_master_quit: Literal["exit", "hold"] = "exit"
     processes: Annotated[int, Field(ge=1, le=64)] = 1
-    shard_stride: Annotated[int, Field(ge=0)] = 0  # indices of a shard; 0: as many as nodes
     run_id: RunId = ""  # shared by the processes and pods of one fleet; empty: a new one
     holder: str = ""  # which of them this is; its successor waits for it
     statefulset: Annotated[StatefulSet | None, BeforeValidator(_statefulset)] = None
     nodes_total: Annotated[int, Field(ge=0)] = 0  # of all shards; 0: each has `nodes`
+    shard_stride: Annotated[int, Field(ge=0)] = 0  # indices of a shard; 0: see `room`
     command: tuple[str, ...] = ()  # what stands behind `--`
 
     @classmethod
@@ -270,6 +286,8 @@ class Settings(BaseModel):
             raise ValueError(
                 "the dashboard says when the run ends: drop -- COMMAND, --until-ready, --duration"
             )
+        if self.shard_stride and self.shard_stride < self.nodes // self.processes:
+            raise ValueError(f"--shard-stride: a shard has {self.nodes // self.processes} nodes")
         if self.processes > self.nodes:
             raise ValueError(f"--processes: {self.processes} processes for {self.nodes} nodes")
         if self.dashboard and self.locust_master:
@@ -301,14 +319,14 @@ class Settings(BaseModel):
 
         Source: docs/explain/design.md, scale-out: shard = ordinal x processes + number.
         """
-        stride = math.ceil(self.nodes / self.processes)
+        least = math.ceil(self.nodes / self.processes)
         shard = (self.shard or 0) * self.processes + number
         nodes = self.nodes // self.processes + (number < self.nodes % self.processes)
         return self.model_copy(
             update={
                 "nodes": nodes,
                 "shard": shard,
-                "shard_stride": self.shard_stride or stride,
+                "shard_stride": self.shard_stride or self._stride(least),
                 "rate": self.rate / self.processes,
             }
         )
@@ -321,7 +339,7 @@ class Settings(BaseModel):
         left = self.nodes_total - (self.shard or 0) * self.nodes
         if not 0 < left < self.nodes:
             return self
-        stride = math.ceil(self.nodes / self.processes)
+        stride = self.shard_stride or self._stride(math.ceil(self.nodes / self.processes))
         nodes = max(left, self.processes)
         return self.model_copy(update={"nodes": nodes, "shard_stride": stride})
 
@@ -331,6 +349,16 @@ class Settings(BaseModel):
         if self.shard is None:
             return None
         return range(self.shard * self.processes, (self.shard + 1) * self.processes)
+
+    @property
+    def room(self) -> int:
+        """How many nodes this process may have: the indices behind are the next shard's."""
+        if self.shard is None:
+            return NODES_MAX
+        return self.shard_stride or self._stride(self.nodes)
+
+    def _stride(self, nodes: int) -> int:
+        return max(nodes, SHARD_ROOM) if self.is_on_dashboard else nodes
 
     @property
     def names_cluster(self) -> bool:
@@ -346,9 +374,15 @@ class Settings(BaseModel):
     def node_index(self, slot: int) -> int:
         """Return the index of a slot in the whole fleet, for `NodeModel.identity`.
 
-        Distinct over all shards as long as each of them has the same `--nodes`.
+        Distinct over all shards as long as each of them has the same `room`.
         """
-        return (self.shard or 0) * (self.shard_stride or self.nodes) + slot
+        return (self.shard * self.room if self.shard else 0) + slot
+
+    def slot_of(self, name: str) -> int | None:
+        """Return the slot whose name it is; None if no slot of this process has it."""
+        digits = name.rpartition("-")[2]
+        is_ours = digits.isdecimal() and self.node_name(int(digits)) == name
+        return int(digits) if is_ours else None
 
     def node_names(self) -> Iterator[str]:
         """Yield the names of all nodes of this process, by slot."""

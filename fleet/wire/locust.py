@@ -65,6 +65,7 @@ class LocustWorker:
         "_is_registered",
         "_last_spawn",
         "_nodes",
+        "_nodes_max",
         "_reset_at_complete",
         "_ticks",
         "_tries",
@@ -80,8 +81,9 @@ class LocustWorker:
         "target",
     )
 
-    def __init__(self, *, holds: bool) -> None:
+    def __init__(self, *, holds: bool, nodes_max: int) -> None:
         self._holds = holds  # keep the nodes when the master quits
+        self._nodes_max = nodes_max  # there is room for no more
         self._is_registered = False
         self._adopting = False
         self._answered_spawn = True
@@ -111,6 +113,7 @@ class LocustWorker:
         """Take one message of the master; an unknown kind is some plugin's, and not for us."""
         if kind == "ack":
             self._is_registered = True
+            self._adopting = self._nodes > 0
             self._tries = self._unanswered = 0
             self.index = (data or {}).get("index", -1)
             self.notes.append(f"the Locust master took us in as worker {self.index}")
@@ -186,9 +189,8 @@ class LocustWorker:
         self.is_done = True
 
     def _forget_master(self) -> None:
-        """Begin to register anew, with the nodes that are there."""
+        """Begin to register anew."""
         self._is_registered = False
-        self._adopting = self._nodes > 0
         self._ticks = self._tries = self._unanswered = 0
 
     def _ask_in(self) -> None:
@@ -208,27 +210,37 @@ class LocustWorker:
         classes = data["user_classes_count"]
         foreign = {name: count for name, count in classes.items() if name != USER_CLASS and count}
         if foreign:
-            text = f"a fleet worker runs {USER_CLASS} only, and cannot run {foreign}"
-            self.out.append(Message("exception", {"msg": text, "traceback": ""}))
+            self._complain(f"a fleet worker runs {USER_CLASS} only, and cannot run {foreign}")
         if self.state is State.READY and not self._adopting:
             self.fresh = True
         options = data.get("parsed_options") or {}
         self._reset_at_complete = bool(options.get("reset_stats"))
-        self._wanted = classes.get(USER_CLASS, 0)
+        wanted, before = classes.get(USER_CLASS, 0), self._wanted
+        self._wanted = wanted
+        if wanted > self._nodes_max >= before:
+            self._complain(
+                f"{wanted:,} nodes are wanted of one worker that has room for {self._nodes_max:,}: "
+                f"start it with a larger --shard-stride, or more workers"
+            )
         if self._adopting and self._wanted < self._nodes:
             self.target = self._nodes
         else:
             self._adopting = False
-            self.target = self._wanted
+            self.target = min(self._wanted, self._nodes_max)
         self.state = State.SPAWNING
         self._answered_spawn = False
         self.out.append(Message("spawning"))
         self.on_count(self._nodes)
 
+    def _complain(self, text: str) -> None:
+        """Say it here and on the dashboard."""
+        self.notes.append(text)
+        self.out.append(Message("exception", {"msg": text, "traceback": ""}))
+
     def _on_ramp_over(self) -> None:
         if self._adopting and self._last_spawn:
             self._adopting = False
-            self.target = self._wanted
+            self.target = min(self._wanted, self._nodes_max)
         if self._reset_at_complete:
             self._reset_at_complete = False
             self.fresh = True

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from fleet.config import Fidelity, IdentityMode, OutputFormat, ProfileChoice, Settings
 from fleet.errors import UsageError
+from fleet.settings import SHARD_ROOM
 
 
 def test_defaults_are_those_of_the_interface() -> None:
@@ -56,6 +57,28 @@ def test_names_and_indices_follow_slot_and_shard() -> None:
     assert shard.node_name(2) == "x-0012-00002"
     assert shard.node_index(2) == 38
     assert Settings.from_options(nodes=100_000).node_name(99_999) == "fleet-99999"
+    assert shard.slot_of("x-0012-00002") == 2
+    for foreign in ("x-0011-00002", "x-0012-2", "x-0012-", "x-00002"):
+        assert shard.slot_of(foreign) is None
+
+
+def test_shards_have_room_to_grow_where_a_dashboard_steers_them() -> None:
+    assert Settings.from_options(nodes=3, shard=1).room == 3
+    worker = Settings.from_options(nodes=3, shard=1, locust_master="here:1")
+    assert (worker.room, worker.node_index(4)) == (SHARD_ROOM, SHARD_ROOM + 4)
+    wide = Settings.from_options(nodes=9_001, processes=2, dashboard=True)
+    assert [wide.share(number).node_index(0) for number in (0, 1)] == [0, 4501]
+    given = Settings.from_options(nodes=8, processes=2, dashboard=True, shard_stride=50)
+    assert given.share(1).node_index(0) == 50
+    assert given.share(1).share(0).room == 50
+
+
+def test_a_shard_may_be_what_the_hostname_ends_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "fleet-worker-17")
+    assert Settings.from_options(shard="hostname").shard == 17
+    monkeypatch.setattr("socket.gethostname", lambda: "laptop")
+    with pytest.raises(UsageError, match=r"--shard: .*'laptop' does not end with a number"):
+        Settings.from_options(shard="hostname")
 
 
 @pytest.mark.parametrize(
@@ -73,6 +96,8 @@ def test_names_and_indices_follow_slot_and_shard() -> None:
         ({"rate": -1}, "--rate: -1: "),
         ({"rate": float("inf")}, "--rate: inf: "),
         ({"shard": 10_000}, "--shard: 10000: "),
+        ({"shard": "x"}, "--shard: 'x': "),
+        ({"nodes": 9, "shard": 0, "shard_stride": 8}, "--shard-stride: a shard has 9 nodes"),
         ({"profile": ("a=0",)}, "--profile: 'a=0': the weight '0' is not a number above 0"),
         ({"profile": ("a=x",)}, "--profile: 'a=x': the weight 'x' is not a number above 0"),
         ({"profile": ("a", "a=2")}, "--profile: 'a=2' names a profile twice"),

@@ -21,8 +21,8 @@ LOAD = Load(12.5, 1000)
 class Master:
     """A worker, and what its master saw."""
 
-    def __init__(self, *, holds: bool = False) -> None:
-        self.worker = LocustWorker(holds=holds)
+    def __init__(self, *, holds: bool = False, nodes_max: int = 1000) -> None:
+        self.worker = LocustWorker(holds=holds, nodes_max=nodes_max)
         self.clock = 100.0
 
     def tick(self, count: int = 1) -> list[str]:
@@ -121,6 +121,23 @@ def test_users_that_it_cannot_run_are_refused_loudly(master: Master) -> None:
     assert isinstance(data, dict)
     assert "{'Api': 2}" in data["msg"]
     assert master.worker.target == 3
+
+
+def test_more_nodes_than_there_is_room_for_are_refused_once(master: Master) -> None:
+    master = Master(nodes_max=10)
+    master.register()
+    master.spawn(9)
+    assert master.said() == ["spawning"]
+    master.spawn(11)
+    [(kind, data), (spawning, _)] = master.worker.out
+    assert (kind, spawning) == ("exception", "spawning")
+    assert isinstance(data, dict)
+    assert "11 nodes are wanted of one worker that has room for 10" in data["msg"]
+    assert master.worker.notes[-1] == data["msg"]
+    master.said()
+    master.spawn(12)
+    assert master.worker.target == 10
+    assert master.reach(10) == ["spawning", "spawning_complete"]
 
 
 def test_stop_takes_all_nodes_away_and_registers_again(master: Master) -> None:
