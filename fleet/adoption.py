@@ -15,8 +15,11 @@ async def adopt_nodes(
     settings: Settings,
     run_id: str,
     display: Display,
-) -> None:
-    """Make what an earlier process left ours, and remove what this one does not host."""
+) -> int:
+    """Make what an earlier process left ours, and remove what this one does not host.
+
+    Return how many slots the adopted ones fill.
+    """
     mine, surplus = share_of(existing, settings, run_id)
     if surplus:
         await remove_nodes(cluster.api("adopt"), surplus)
@@ -25,6 +28,7 @@ async def adopt_nodes(
         display.phase(f"adopting {len(mine)} nodes")
         await adopt(cluster.api("adopt"), mine, run_id)
         display.note(f"adopted {len(mine)} nodes that an earlier run left")
+    return max((settings.slot_of(node.name) or 0 for node in mine), default=-1) + 1
 
 
 def share_of(
@@ -33,15 +37,14 @@ def share_of(
     """Divide the nodes that are there: those to adopt, and names of those that nobody hosts now.
 
     The latter are of this very run and in this shard, beyond its number of nodes: that was lowered.
+    Where a dashboard steers, all are adopted: it may have asked for more than --nodes.
     """
-    ours = set(settings.node_names())
-    shard = settings.node_name(0).rpartition("-")[0] + "-"
-    surplus = [
-        node.name
-        for node in existing
-        if settings.shard is not None
-        and node.run == run_id
-        and node.name.startswith(shard)
-        and node.name not in ours
-    ]
-    return [node for node in existing if node.name in ours], surplus
+    limit = settings.room if settings.is_on_dashboard else settings.nodes
+    mine, surplus = [], []
+    for node in existing:
+        slot = settings.slot_of(node.name)
+        if slot is not None and slot < limit:
+            mine.append(node)
+        elif slot is not None and settings.shard is not None and node.run == run_id:
+            surplus.append(node.name)
+    return mine, surplus

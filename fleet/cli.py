@@ -63,7 +63,12 @@ cluster_options = options(
     click.option("--in-cluster", is_flag=True, help="Use the pod's own service account."),
 )
 plane_options = options(
-    click.option("--controlplane-bin", type=click.Path(path_type=Path), help="Its programs."),
+    click.option(
+        "--controlplane-bin",
+        type=click.Path(path_type=Path),
+        help="Its programs.",
+        allow_from_autoenv=False,  # $FLEET_CONTROLPLANE_BIN is one place of several
+    ),
     click.option("--fsync", is_flag=True, help="Let etcd wait for the disk."),
     click.option("--audit-log", type=click.Path(path_type=Path), help="Log each request here."),
     click.option("--etcd-flag", multiple=True, metavar="NAME=VALUE", help="More flags for etcd."),
@@ -76,20 +81,28 @@ kubeconfig_out = click.option(
 )
 
 
-@cli.command(context_settings={"ignore_unknown_options": False})
+@cli.command(context_settings={"auto_envvar_prefix": "FLEET"})
 @click.option("--nodes", type=int, help="How many virtual kubelets (default 100).")
 @click.option("--name-prefix", help="Nodes are PREFIX-00000 ... (default fleet).")
 @click.option("--profile", multiple=True, metavar="NAME|FILE[=WEIGHT]", help="What nodes are like.")
 @click.option("--fidelity", type=click.Choice(["kubelet", "light"]), help="How much is real.")
 @click.option("--identity", type=click.Choice(["impersonate", "csr", "shared"]))
-@click.option("--shard", type=int, help="Own the names PREFIX-SHARD-00000 ...")
+@click.option(
+    "--shard", metavar="N|hostname", help="Own the names PREFIX-N-00000 ..., N as hostname ends."
+)
+@click.option("--shard-stride", type=int, help="The most nodes of a shard, the same for all.")
 @click.option("--rate", type=float, help="Nodes started per second (default: no limit).")
 @click.option("--duration", help="End this long after all nodes are Ready, e.g. 90s, 5m.")
 @click.option("--until-ready", is_flag=True, help="Clean up and exit once all nodes are Ready.")
 @cluster_options
 @click.option("--confirm-cluster", metavar="CONTEXT|UID", help="Load this shared cluster, unasked.")
 @kubeconfig_out
-@click.option("--run-dir", type=click.Path(path_type=Path), help="Default: runs/<id>.")
+@click.option(
+    "--run-dir",
+    type=click.Path(path_type=Path),
+    help="Default: runs/<id>.",
+    allow_from_autoenv=False,  # $FLEET_RUN_DIR tells COMMAND where that of its run is
+)
 @click.option("--output", type=click.Choice(["text", "json"]), help="How the summary is printed.")
 @click.option("--keep", is_flag=True, help="Leave the nodes in the cluster at the end.")
 @click.option("--seed", type=int, help="Of everything random.")
@@ -113,14 +126,14 @@ kubeconfig_out = click.option(
 @click.option(
     "--locust-master",
     metavar="HOST:PORT",
-    envvar="FLEET_LOCUST_MASTER",
     help="Have the nodes that this Locust master asks for.",
 )
 @click.option(
-    "--on-master-quit", type=click.Choice(["exit", "hold"]), envvar="FLEET_ON_MASTER_QUIT"
+    "--on-master-quit",
+    type=click.Choice(["exit", "hold"]),
+    help="Then remove the nodes and exit, or keep them for the next master.",
 )
 @click.option("--processes", type=int, help="Share the nodes among so many processes.")
-@click.option("--shard-stride", type=int, hidden=True)
 @click.option("--run-id", help="Name the run; several shards may be of one (default: a new name).")
 @click.option("--holder", help="Which of those this process is, e.g. its pod's UID.")
 @click.option("--nodes-total", type=int, help="Of all shards: the last takes what is left.")
@@ -136,6 +149,7 @@ def spawn(**given: object) -> int:
 
     With -- COMMAND: run it once all nodes are Ready, with KUBECONFIG set, and exit with its code.
     Without --kubeconfig, --context or --in-cluster the nodes join a local control plane.
+    $FLEET_NODES stands for --nodes, and so do all options but --run-dir and --controlplane-bin.
     """
     from fleet.config import Settings  # noqa: PLC0415 - `fleet --help` must not load pydantic
     from fleet.display import ask_on_terminal  # noqa: PLC0415
@@ -386,20 +400,41 @@ def locust() -> None:
     """Join fleets to Locust: a master with the Fleet tab, or workers that host nodes."""
 
 
-@locust.command(
-    context_settings={"ignore_unknown_options": True, "help_option_names": []},
-    add_help_option=False,
+locustfiles = click.option(
+    "--load",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    envvar="FLEET_LOAD",
+    help="A locustfile of API users, or the name of one that ships with fleet.",
 )
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def master(arguments: tuple[str, ...]) -> None:
-    """Become a Locust master that knows fleet; ARGUMENTS are Locust's own, try --help."""
-    from fleet.locust_master import LOCUSTFILE, LOOPBACK  # noqa: PLC0415
+locust_arguments = click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 
+
+@locust.command(context_settings={"ignore_unknown_options": True})
+@locustfiles
+@locust_arguments
+def master(load: tuple[Path, ...], arguments: tuple[str, ...]) -> None:
+    """Become a Locust master that knows fleet, on loopback unless told otherwise.
+
+    ARGUMENTS are Locust's own, and so are its variables ($LOCUST_WEB_HOST ...): `locust --help`.
+    """
     _require("locust", "fleet locust master", "locust")
-    command = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--master"]
-    if "--web-host" not in arguments:
-        command += ["--web-host", LOOPBACK]
-    os.execv(command[0], [*command, *arguments])  # noqa: S606 - no shell is wanted
+    from fleet.locust_command import master_of_its_own  # noqa: PLC0415
+
+    command = master_of_its_own(load, arguments, os.environ)
+    os.execv(command[0], command)  # noqa: S606 - no shell is wanted
+
+
+@locust.command(context_settings={"ignore_unknown_options": True})
+@locustfiles
+@locust_arguments
+def users(load: tuple[Path, ...], arguments: tuple[str, ...]) -> None:
+    """Become a Locust worker of API users; ARGUMENTS are Locust's own, such as --master-host."""
+    _require("locust", "fleet locust users", "locust")
+    from fleet.locust_command import users_of_their_own  # noqa: PLC0415
+
+    command = users_of_their_own(load, arguments, os.environ)
+    os.execv(command[0], command)  # noqa: S606 - no shell is wanted
 
 
 def worker(**given: object) -> object:
@@ -410,7 +445,13 @@ def worker(**given: object) -> object:
 
 
 locust.add_command(
-    click.Command("worker", params=spawn.params, callback=worker, help=worker.__doc__)
+    click.Command(
+        "worker",
+        params=spawn.params,
+        callback=worker,
+        help=worker.__doc__,
+        context_settings=spawn.context_settings,
+    )
 )
 
 

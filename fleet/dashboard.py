@@ -2,14 +2,14 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from fleet.cluster import Cluster
 from fleet.config import Settings
 from fleet.elastic import ElasticFleet
 from fleet.emulation import Emulation
-from fleet.errors import FleetError
+from fleet.errors import FleetError, SetupError
 from fleet.load_workers import LoadWorker, load_kubeconfig, remove_load
 from fleet.locust_master import DEFAULT_RATE, LOOPBACK, LocustMaster, MasterOptions
 from fleet.locust_worker import LocustLink
@@ -31,11 +31,13 @@ class DashboardRun:
         settings: Settings,
         directory: Path,
         kubeconfig: Path | None,
+        adopted: int,
     ) -> None:
         self._settings = settings
         self._api = cluster.api("load")
         self._directory = directory
         self._kubeconfig = kubeconfig
+        self._adopted = adopted
         self._load_worker: LoadWorker | None = None
         self.fleet = ElasticFleet(emulation, cluster.api("scale"))
         self._master: LocustMaster | None = None
@@ -65,12 +67,12 @@ class DashboardRun:
         stop: asyncio.Event,
         note: Note,
         siblings: Siblings | None,
-        *,
-        leaves_nodes: bool,
+        leaves_nodes: Callable[[], Awaitable[bool]],
     ) -> None:
         """Serve the dashboard until `stop` is set or the master ends us; then part in order.
 
-        `leaves_nodes`: the nodes are not removed one by one, what comes after removes them all.
+        `leaves_nodes` tells at the end whether the nodes stay: what comes after removes them all,
+        or they are not ours any more.
         """
         settings = self._settings
         host, port = settings.locust_address
@@ -85,6 +87,7 @@ class DashboardRun:
             note=note,
         )
         following = asyncio.create_task(self.fleet.run())
+        await self.fleet.resume(self._adopted)
         serving = asyncio.create_task(link.run())
         stopped = asyncio.create_task(stop.wait())
         beside: list[asyncio.Task[object]] = [stopped]
@@ -93,7 +96,7 @@ class DashboardRun:
         try:
             await asyncio.wait((stopped, following, serving), return_when=asyncio.FIRST_COMPLETED)
             if not serving.done():
-                await link.leave(removes=not leaves_nodes)
+                await link.leave(removes=not await leaves_nodes())
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(serving, FAREWELL_S_MAX)
         finally:
@@ -117,7 +120,11 @@ class DashboardRun:
             code = await master.wait()
             note(f"the Locust master ended with {code}; starting it again, the nodes stay")
             await asyncio.sleep(RESTART_S)
-            await master.start()
+            try:
+                await master.start()
+            except SetupError as error:
+                note(str(error))
+                continue
             link.redirect(LOOPBACK, master.ports.master)
             note(f"dashboard: {master.url}")
             if self._load_worker is not None:  # it would wait a minute for the old master

@@ -12,6 +12,7 @@ import contextlib
 import gc
 import logging
 import os
+import platform
 import signal
 import time
 from collections.abc import Callable, Coroutine
@@ -24,9 +25,7 @@ from fleet.adoption import adopt_nodes
 from fleet.cleanup import clean_run, is_tenth
 from fleet.cluster import Cluster
 from fleet.config import NodeMix, Settings, load_mix
-from fleet.controlplane import (
-    ComponentDeath,
-)
+from fleet.controlplane import ComponentDeath
 from fleet.csi_controller import simulate_csi
 from fleet.daemonsets import FAKE_TAINT, NodeShape
 from fleet.display import Display, LiveFigures
@@ -163,7 +162,8 @@ class Orchestrator:
         prefix = settings.name_prefix
         if settings.shard is not None:
             prefix = f"{prefix}-{settings.shard:04d}"
-        lease = RunLease(cluster.api("run"), prefix, self._run_id, holder=settings.holder)
+        holder = settings.holder or f"{platform.node()}-{os.getpid()}"
+        lease = RunLease(cluster.api("run"), prefix, self._run_id, holder=holder)
         await lease.acquire()
         self._has_begun = True
         is_clean = keeps = False
@@ -230,7 +230,7 @@ class Orchestrator:
         self._mix.adapt(
             cluster.version.git_version, zone_labels=settings.zone_labels or not facts.is_shared
         )
-        await adopt_nodes(cluster, facts.existing, settings, self._run_id, self._display)
+        adopted = await adopt_nodes(cluster, facts.existing, settings, self._run_id, self._display)
         taint = None
         if facts.is_shared and not settings.no_taint:
             taint = (FAKE_TAINT.key, FAKE_TAINT.value, FAKE_TAINT.effect)
@@ -260,7 +260,7 @@ class Orchestrator:
 
                 background.append(await serve_metrics(emulation, settings))
             if settings.is_on_dashboard:
-                await self._serve_dashboard(emulation, cluster, facts)
+                await self._serve_dashboard(emulation, cluster, facts, lease, adopted)
                 return None
             await self._start_siblings(self._whole, facts)
             return await self._ready_then_work(emulation, meter)
@@ -314,20 +314,28 @@ class Orchestrator:
         return None
 
     async def _serve_dashboard(
-        self, emulation: Emulation, cluster: Cluster, facts: TargetFacts
+        self,
+        emulation: Emulation,
+        cluster: Cluster,
+        facts: TargetFacts,
+        lease: RunLease,
+        adopted: int,
     ) -> None:
         """Have as many nodes as the dashboard wants, until it or Ctrl-C ends the run."""
         from fleet.dashboard import DashboardRun  # noqa: PLC0415 - an extra, and 0.1 s
 
         directory, kubeconfig = self._run_directory, self._target.kubeconfig
-        run = DashboardRun(emulation, cluster, self._whole, directory, kubeconfig)
+        run = DashboardRun(emulation, cluster, self._whole, directory, kubeconfig, adopted)
         self._display.phase("following the dashboard")
         address = await run.start(self._display.note)
         await self._start_siblings(
             self._whole.model_copy(update={"locust_master": address, "dashboard": False}), facts
         )
-        leaves_nodes = self._target.is_own or self._settings.keep
-        await run.run(self._stop, self._display.note, self._siblings, leaves_nodes=leaves_nodes)
+
+        async def leaves_nodes() -> bool:
+            return self._target.is_own or bool(lease.lost_to) or await self._keeps_nodes()
+
+        await run.run(self._stop, self._display.note, self._siblings, leaves_nodes)
 
     async def _start_siblings(self, settings: Settings, facts: TargetFacts) -> None:
         """Start the other processes of the run, if it has any."""

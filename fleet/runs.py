@@ -119,9 +119,10 @@ class RunLease:
     async def acquire(self) -> str:
         """Take the prefix; return the id of the dead run that held it last, or "".
 
-        Another process of this run that holds it is waited for. Raises SetupError if a living
-        holder is of another run.
+        Another process of this run that holds it is waited for: it may be dead. Raises SetupError
+        if it is not, or if a living holder is of another run.
         """
+        has_waited = False
         for _ in range(ACQUIRE_ATTEMPTS_MAX):
             found = await self._api.request("GET", f"{RUN_LEASES}/{self._name}")
             if found.code == 404:
@@ -132,6 +133,13 @@ class RunLease:
             holder = read_holder(lease, server_now_s(found))
             check_free(self.prefix, holder, self.run_id)
             if holder.is_alive and not self._is_ours(holder):
+                if has_waited:
+                    raise SetupError(
+                        f"shard {self.prefix} of run {holder.run} is another process's "
+                        f"({holder.holder or 'without --holder'}), which lives: end it, or choose "
+                        f"another --shard"
+                    )
+                has_waited = True
                 logger.warning("waiting up to %d s for %s", holder.rest_s, self._name)
                 await self._sleep(holder.rest_s + 1)
                 continue

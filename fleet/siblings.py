@@ -7,10 +7,11 @@ alone is started again and adopts its nodes, since it is of the same run.
 
 import asyncio
 import contextlib
+import os
 import pickle
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import orjson
@@ -49,7 +50,12 @@ class Sibling:
         command = (sys.executable, "-m", "fleet.cli", "spawn", *self._arguments)
         run_directory = f"--run-dir={self.run_directory}"
         log = self.directory / "log"
-        self._process = Component(self.directory.name, [*command, run_directory], log)
+        self._process = Component(
+            self.directory.name,
+            [*command, run_directory],
+            log,
+            environment=without_options(os.environ),
+        )
         await self._process.start()
 
     async def wait(self) -> int:
@@ -133,6 +139,13 @@ class Siblings:
             await sibling.start()
 
 
+def without_options(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment in which no option of `fleet spawn` is: a sibling is told its own."""
+    fields = Settings.model_fields.items()
+    options = {f"FLEET_{(field.alias or name).upper()}" for name, field in fields}
+    return {name: value for name, value in environ.items() if name not in options}
+
+
 def sibling_arguments(
     settings: Settings, number: int, run_id: str, kubeconfig: Path | None, confirmation: str
 ) -> list[str]:
@@ -147,7 +160,8 @@ def sibling_arguments(
         f"--identity={settings.identity}",
         f"--seed={settings.seed}",
         f"--run-id={run_id}",
-        f"--holder={settings.holder}",
+        f"--holder={settings.holder or run_id}",
+        "--processes=1",
         "--keep",
         *(f"--profile={choice.source}={choice.weight}" for choice in settings.profiles),
     ]

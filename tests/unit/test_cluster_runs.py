@@ -126,6 +126,14 @@ def test_a_pod_waits_for_the_one_before_it_in_its_shard() -> None:
     assert api.objects[LEASE]["metadata"]["annotations"][HOLDER_ANNOTATION] == "pod-b"
 
 
+def test_a_second_process_with_the_same_shard_is_refused_once_the_first_is_seen_to_live() -> None:
+    api = FakeApi()
+    asyncio.run(pod_lease(api, "pod-a").acquire())
+    stamp(api)
+    with pytest.raises(SetupError, match=r"shard fleet of run r1 is another process's \(pod-a\)"):
+        asyncio.run(pod_lease(api, "pod-b").acquire())  # the clock stands, as if it were renewed
+
+
 def test_a_container_that_is_started_again_in_its_pod_need_not_wait() -> None:
     api = FakeApi()
     asyncio.run(pod_lease(api, "pod-a").acquire())

@@ -1,0 +1,44 @@
+"""Commands of a master and of API users in pods of their own."""
+
+from pathlib import Path
+
+import pytest
+
+from fleet.errors import UsageError
+from fleet.load_credentials import KUBECONFIG
+from fleet.locust_command import master_of_its_own, users_of_their_own
+
+LOADS = (Path("api_users"),)
+
+
+def test_a_master_listens_on_loopback_unless_told_otherwise() -> None:
+    command = master_of_its_own((), ("--users", "5"), {})
+    at = command.index("--master-bind-host")
+    assert command[at : at + 4] == ["--master-bind-host", "127.0.0.1", "--web-host", "127.0.0.1"]
+    assert command[-2:] == ["--users", "5"]
+    told = master_of_its_own((), ("--web-host=::",), {"LOCUST_MASTER_BIND_HOST": "0.0.0.0"})
+    assert "127.0.0.1" not in told
+
+
+def test_master_and_users_load_the_same_files(tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "config"
+    kubeconfig.write_text(
+        "current-context: c\n"
+        "contexts: [{name: c, context: {cluster: k}}]\n"
+        "clusters: [{name: k, cluster: {server: 'https://here'}}]\n"
+    )
+    users = users_of_their_own(LOADS, (), {KUBECONFIG: str(kubeconfig)})
+    master = master_of_its_own(LOADS, (), {})
+    files = users[users.index("-f") + 1]
+    assert [Path(each).name for each in files.split(",")] == ["locustfile.py", "api_users.py"]
+    assert files in master
+    assert users[-1] == "--worker"
+
+
+def test_users_without_a_load_or_a_cluster_are_refused() -> None:
+    with pytest.raises(UsageError, match="name a locustfile, or api_users"):
+        users_of_their_own((), (), {})
+    with pytest.raises(UsageError, match=f"set {KUBECONFIG} to the kubeconfig"):
+        users_of_their_own(LOADS, (), {})
+    with pytest.raises(UsageError, match="/nowhere is no kubeconfig"):
+        users_of_their_own(LOADS, (), {KUBECONFIG: "/nowhere"})
