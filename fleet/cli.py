@@ -86,7 +86,22 @@ kubeconfig_out = click.option(
 @click.option("--name-prefix", help="Nodes are PREFIX-00000 ... (default fleet).")
 @click.option("--profile", multiple=True, metavar="NAME|FILE[=WEIGHT]", help="What nodes are like.")
 @click.option("--fidelity", type=click.Choice(["kubelet", "light"]), help="How much is real.")
-@click.option("--identity", type=click.Choice(["impersonate", "csr", "shared"]))
+@click.option(
+    "--identity",
+    type=click.Choice(["impersonate", "csr", "shared"]),
+    help="Who the nodes are: impersonated, with certificates of their own, or you.",
+)
+@click.option(
+    "--cert-dir",
+    type=click.Path(path_type=Path),
+    envvar="FLEET_CERT_DIR",
+    help="With csr: keeps their keys and certificates.",
+)
+@click.option(
+    "--bootstrap-token", metavar="TOKEN", envvar="FLEET_BOOTSTRAP_TOKEN", help="With csr: joins."
+)
+@click.option("--bootstrap-kubeconfig", type=click.Path(path_type=Path), help="The same, a file.")
+@click.option("--approve-csrs", is_flag=True, help="With csr: approve the nodes' requests.")
 @click.option(
     "--shard", metavar="N|hostname", help="Own the names PREFIX-N-00000 ..., N as hostname ends."
 )
@@ -375,6 +390,7 @@ def clean(
 @click.option("--fidelity", type=click.Choice(["kubelet", "light"]))
 @click.option("--profile", multiple=True, metavar="NAME|FILE[=WEIGHT]", help="As of the run.")
 @click.option("--simulate-csi", is_flag=True, help="As of the run.")
+@click.option("--approve-csrs", is_flag=True, help="As of the run.")
 @click.option("--legacy-impersonation", is_flag=True, help="For servers before 1.36.")
 @click.option("--nodes", type=int, help="With it: only these nodes, by name.")
 @click.option("--name-prefix", help="Of those nodes (default fleet).")

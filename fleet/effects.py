@@ -86,6 +86,7 @@ class Timer(enum.IntEnum):
     IMAGES = 15  # key: the list in the node status, or the garbage collection
     RUNTIME_STATE = 14  # the health of the runtime changes, or the sync loop goes on
     SHUTDOWN = 18  # the machine is told to shut down, or goes on with it
+    CERTIFICATE = 60  # not the kubelet's: a certificate is to be asked for, or presented
     STATIC_PODS = 70  # look at file and URL; key: a full name whose mirror is tried again
 
 

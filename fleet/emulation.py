@@ -6,9 +6,12 @@ observer: one more connection, fleet's own, whose watch decides what counts as R
 
 import asyncio
 import logging
+import ssl
 import time
 
 from fleet import __version__
+from fleet.bootstrap import Bootstrap
+from fleet.certificate_store import CertificateContext
 from fleet.clock import Draws, SystemClock
 from fleet.cluster import Cluster
 from fleet.config import Fidelity, NodeMix, NodeModel, Settings
@@ -19,6 +22,7 @@ from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.machine import LIGHT_CONNECTIONS
 from fleet.metrics import FleetCounts
+from fleet.node_certificates import NodeCertificates
 from fleet.objects import EventType, NodeView
 from fleet.reactor import Reactor
 from fleet.runs import PREFIX_LABEL, RUN_LABEL, SHARD_LABEL
@@ -30,6 +34,7 @@ NOT_READY_TAINT = "node.kubernetes.io/not-ready"
 EXCLUDE_FROM_BALANCERS = "node.kubernetes.io/exclude-from-external-load-balancers"
 JSON = b"application/json"
 OBSERVER_POOL = 0
+RENEWED = "the client certificate was renewed"
 STEP_S = 0.02
 STARTING_MAX = {Fidelity.KUBELET: 48, Fidelity.LIGHT: 16}
 """Nodes that start at one time, unless --rate asks for a constant rate whatever the server says.
@@ -82,6 +87,11 @@ def is_ready(view: NodeView) -> bool:
     return any(each.type == "Ready" and each.status == "True" for each in view.conditions)
 
 
+def user_agent_of(model: NodeModel) -> bytes:
+    """Return what a kubelet calls itself; its first part manages the fields that it sets."""
+    return f"kubelet/{model.kubelet_version} ({model.os}/{model.arch}) kubernetes/fleet00".encode()
+
+
 class Emulation:
     """All virtual nodes of this process. Make it, `bring_up`, and `stop` or `close` it."""
 
@@ -95,6 +105,7 @@ class Emulation:
         *,
         is_shared: bool,
         fake_taint: tuple[str, str, str] | None,
+        bootstrap: Bootstrap | None = None,
         raise_bugs: bool = False,
     ) -> None:
         self.settings = settings
@@ -121,8 +132,14 @@ class Emulation:
             self._labels[SHARD_LABEL] = f"{settings.shard:04d}"
             self._own_label += f",{SHARD_LABEL}={settings.shard:04d}"
         self._taint = fake_taint
-        self.transport = self._transport(self._user_agent(mix.models[0]))
+        self._user_agent = user_agent_of(mix.models[0])
         self.observer = self._transport(f"fleet/{__version__} (observer)".encode())
+        self.certificates: NodeCertificates | None = None  # if nodes have their own
+        if bootstrap is None:
+            self.transport = self._transport(self._user_agent)
+        else:
+            self.transport = self._anonymous_transport()
+            self.certificates = self._node_certificates(bootstrap)
         self.reactor.wire = self.transport
         self.reactor.observer = self.observer
         self._static_sources: list[StaticSource] = []
@@ -136,27 +153,65 @@ class Emulation:
         """Return what the kubelets did so far."""
         return self.reactor.counts
 
-    def _user_agent(self, model: NodeModel) -> bytes:
-        """Return what a kubelet calls itself; its first part manages the fields that it sets."""
-        return (
-            f"kubelet/{model.kubelet_version} ({model.os}/{model.arch}) kubernetes/fleet00".encode()
-        )
-
     def _transport(self, user_agent: bytes) -> Transport:
+        """Make a transport with fleet's own credentials."""
         cluster = self._cluster
         groups = self._identity.headers_for("any").groups
-        return Transport(
+        return self._transport_to(
             Endpoint(cluster.host, cluster.port, cluster.server_name),
             cluster.ssl_context(),
+            cluster.authorization(),
+            user_agent,
+            groups[0] if groups else b"",
+        )
+
+    def _anonymous_transport(self) -> Transport:
+        """Make a transport whose pools bring credentials of their own."""
+        cluster = self._cluster
+        context = cluster.ssl_context(with_client_certificate=False)
+        endpoint = Endpoint(cluster.host, cluster.port, cluster.server_name)
+        return self._transport_to(endpoint, context, None, self._user_agent)
+
+    def _transport_to(
+        self,
+        endpoint: Endpoint,
+        context: ssl.SSLContext,
+        authorization: bytes | None,
+        user_agent: bytes,
+        group: bytes = b"",
+    ) -> Transport:
+        return Transport(
+            endpoint,
+            context,
             user_agent=user_agent,
-            authorization=cluster.authorization(),
+            authorization=authorization,
             accept=JSON,
             now_ns=self.reactor.clock.now_ns,
             inbox=self.reactor.inbox,
             on_ready=self.driver.wake,
             loop=self._loop,
-            impersonate_group=groups[0] if groups else b"",
+            impersonate_group=group,
         )
+
+    def _node_certificates(self, bootstrap: Bootstrap) -> NodeCertificates:
+        return NodeCertificates(
+            self.reactor,
+            self._draws,
+            bootstrap.store,
+            self._cluster.ssl_context(with_client_certificate=False),
+            bootstrap=self._transport_to(
+                bootstrap.endpoint, bootstrap.context, bootstrap.authorization, self._user_agent
+            ),
+            renewal=self._anonymous_transport(),
+            on_ready=self._begin_node,
+            on_renewed=lambda node: self.transport.drop_connections(node, RENEWED),
+            approve=bootstrap.approver.approve if bootstrap.approver else None,
+        )
+
+    def _begin_node(self, node: NodeId, context: CertificateContext) -> None:
+        """Start the kubelet of a node that has a certificate."""
+        self.transport.open_pool(node, ssl_context=context)
+        self.reactor.start(node)
 
     def start(self) -> None:
         """Open the observer's watch and begin to turn."""
@@ -214,18 +269,24 @@ class Emulation:
         model = self._mix.model_of(index)
         env, template = self._kind(model)
         pool = node % LIGHT_CONNECTIONS if self._is_light else node
-        if not self._is_light:
-            self.transport.open_pool(pool, user=self._identity.headers_for(name).user)
         kubelet = VirtualKubelet(node, name, model.address(index), env)
         self._running.append(node)
         self._started += 1
-        self.reactor.add(kubelet, Caller(index, name.encode(), template), pool)
+        caller = Caller(index, name.encode(), template)
+        if self.certificates is not None:
+            self.reactor.register(kubelet, caller, pool)
+            self.certificates.add(node, name, model.identity(index, name).addresses, model)
+            return
+        if not self._is_light:
+            self.transport.open_pool(pool, user=self._identity.headers_for(name).user)
+        self.reactor.add(kubelet, caller, pool)
 
     def stop_last(self) -> str:
         """Let the kubelet of the highest slot fall silent; return the name of its node."""
         node = self._running.pop()
         self.reactor.silence(node)
-        if not self._is_light:
+        has_begun = self.certificates is None or self.certificates.forget(node)
+        if has_begun and not self._is_light:
             self.transport.close_pool(node)
         return self.settings.node_name(len(self._running))
 
@@ -263,8 +324,9 @@ class Emulation:
             if await self._cluster.refresh():
                 authorization = self._cluster.authorization()
                 if authorization is not None:
-                    self.transport.set_authorization(authorization)
                     self.observer.set_authorization(authorization)
+                    if self.certificates is None:
+                        self.transport.set_authorization(authorization)
 
     def silence(self) -> None:
         """Let every kubelet fall silent, so that what is deleted is not reported again."""
@@ -278,4 +340,6 @@ class Emulation:
             self._static_task.cancel()
         self.driver.stop()
         await self.transport.close()
+        if self.certificates is not None:
+            await self.certificates.close()
         await self.observer.close()

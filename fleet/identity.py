@@ -165,6 +165,7 @@ def features_of(settings: Settings, models: Iterable[NodeModel]) -> Features:
         storage=any(model.csi_drivers for model in models),
         static_pods=any(model.static_pod_path or model.static_pod_url for model in models),
         dynamic_resources=any(model.dra_drivers for model in models),
+        approve_csrs=settings.approve_csrs,
     )
 
 

@@ -103,10 +103,8 @@ KEPT_KEYS = frozenset(
         "reservedMemory",
         "reservedSystemCPUs",
         "resolvConf",
-        "rotateCertificates",
         "runOnce",
         "seccompDefault",
-        "serverTLSBootstrap",
         "showHiddenMetricsForVersion",
         "singleProcessOOMKill",
         "streamingConnectionIdleTimeout",
@@ -200,6 +198,8 @@ class KubeletConfiguration(Spec):
     sync_frequency: DurationNs = MINUTE_NS
     runtime_request_timeout: DurationNs = 2 * MINUTE_NS
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    rotate_certificates: bool = True  # upstream's default is false; kubeadm sets true
+    server_tls_bootstrap: Annotated[bool, Field(alias="serverTLSBootstrap")] = False
     max_pods: Annotated[int, Field(ge=1)] | None = None
     pods_per_core: Limit = 0
     serialize_image_pulls: bool = True

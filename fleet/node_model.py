@@ -176,6 +176,8 @@ class NodeModel:
     evented_pleg: bool = False
     static_policies: tuple[tuple[str, str], ...] = ()  # of the CPU and the Memory Manager
     csi_drivers: tuple[CSIDriver, ...] = ()  # whose node plug-in runs on the nodes
+    rotate_certificates: bool = True  # with --identity csr
+    server_tls_bootstrap: bool = False  # the same: a serving certificate too
 
     @property
     def csi_driver_names(self) -> tuple[str, ...]:

@@ -334,6 +334,8 @@ class NodeProfile(Spec):
             csi_drivers=tuple(each.compiled() for each in spec.csi_drivers),
             evented_pleg=configuration.feature_gates.get("EventedPLEG", False),
             static_policies=configuration.static_policies(),
+            rotate_certificates=configuration.rotate_certificates,
+            server_tls_bootstrap=configuration.server_tls_bootstrap,
         )
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 import orjson
 
 from fleet.adoption import adopt_nodes
+from fleet.bootstrap import Bootstrap, open_bootstrap
 from fleet.cleanup import clean_run, is_tenth
 from fleet.cluster import Cluster
 from fleet.config import NodeMix, Settings, load_mix
@@ -169,7 +170,9 @@ class Orchestrator:
         is_clean = keeps = False
         try:
             self._target.write_kubeconfig(cluster.context, directory.path)
-            return await self._keep_nodes(cluster, identity, facts, lease, directory)
+            uid, local = facts.kube_system_uid, self._target.local
+            async with open_bootstrap(settings, cluster, uid, local) as bootstrap:
+                return await self._keep_nodes(cluster, identity, facts, lease, directory, bootstrap)
         finally:
             if lease.lost_to:
                 self._invalid(f"run {lease.lost_to} took the nodes over")
@@ -224,6 +227,7 @@ class Orchestrator:
         facts: TargetFacts,
         lease: RunLease,
         directory: RunDirectory,
+        bootstrap: Bootstrap | None,
     ) -> int | None:
         """Bring the nodes up, do what the run is for, and let them fall silent."""
         settings = self._settings
@@ -242,6 +246,7 @@ class Orchestrator:
             self._run_id,
             is_shared=facts.is_shared,
             fake_taint=taint,
+            bootstrap=bootstrap,
         )
         meter = Meter(
             self._figures, emulation, self._target.local.pids if self._target.local else {}

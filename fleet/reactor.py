@@ -9,6 +9,7 @@ how late each timer was: the instrument reports its own error.
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple, assert_never
 
 from fleet.client_limits import ClientLimits
@@ -31,7 +32,7 @@ from fleet.effects import (
 )
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.list_watches import Opening
+from fleet.list_watches import Opening, Wire
 from fleet.reactor_watches import Entry, Watches
 from fleet.wire.calls import Caller, build
 from fleet.wire.messages import Failure, Response
@@ -47,6 +48,16 @@ BUGS_SHOWN_MAX = 5
 STORY_MAX = 1_000
 
 log = logging.getLogger(__name__)
+
+
+class Errand:
+    """A request that no kubelet made: the token takes the answer itself."""
+
+    __slots__ = ()
+
+    def on_message(self, message: object, now_ns: int) -> None:
+        """Take what the transport brought."""
+        raise NotImplementedError
 
 
 class Delayed(NamedTuple):
@@ -79,6 +90,13 @@ class Reactor(Watches):
         self._story = story
         self._swept_ns = 0
 
+        self.others: list[Wire] = []  # wires that are no kubelet's own
+        self.on_certificate_timer: Callable[[NodeId, str, int], None] | None = None
+
+    def set_timer(self, node: NodeId, due_ns: int, timer: Timer, key: str = "") -> None:
+        """Set a timer from outside of a kubelet."""
+        self._wheel.set(due_ns, node, timer, key)
+
     # ---- the fleet ----
 
     def add_environment(self, env: Environment) -> None:
@@ -88,15 +106,25 @@ class Reactor(Watches):
 
     def add(self, kubelet: VirtualKubelet, caller: Caller, pool: int) -> None:
         """Take a kubelet over and start it; its first requests leave with the next flush."""
+        self.register(kubelet, caller, pool)
+        self.start(kubelet.node)
+
+    def register(self, kubelet: VirtualKubelet, caller: Caller, pool: int) -> None:
+        """Take a kubelet over that starts later."""
         assert kubelet.node == len(self.entries), (kubelet.node, len(self.entries))
         entry = Entry(kubelet, caller, pool)
         if kubelet.name in self._story:
             entry.story = deque(maxlen=STORY_MAX)
         self.entries.append(entry)
         self.by_name[kubelet.name] = kubelet.node
-        out: Outbox = []
-        kubelet.start(self.clock.now_ns(), out)
-        self._execute(out)
+
+    def start(self, node: NodeId) -> None:
+        """Start a kubelet that is registered, unless it was silenced meanwhile."""
+        kubelet = self.entries[node].kubelet
+        if kubelet is not None:
+            out: Outbox = []
+            kubelet.start(self.clock.now_ns(), out)
+            self._execute(out)
 
     def silence(self, node: NodeId) -> None:
         """Stop a kubelet: nothing more is sent for it, nothing taken. The Node stays."""
@@ -128,7 +156,7 @@ class Reactor(Watches):
         self._execute(out)
         if now_ns - self._swept_ns >= NS_PER_S:
             self._sweep(now_ns)
-        for wire in (self.wire, self.observer):
+        for wire in (self.wire, self.observer, *self.others):
             if wire is not None:
                 wire.flush()
         return more
@@ -143,7 +171,7 @@ class Reactor(Watches):
         offset_ns = self.clock.wall_ns() - now_ns
         for env in self._environments:
             env.wall_offset_ns = offset_ns
-        for wire in (self.wire, self.observer):
+        for wire in (self.wire, self.observer, *self.others):
             if wire is not None:
                 wire.sweep(now_ns)
 
@@ -159,6 +187,10 @@ class Reactor(Watches):
                 self._due_lease[NodeId(node)] = due_ns
             elif timer == Timer.CALL_RETRY:
                 self._retry(NodeId(node), key)
+                continue
+            elif timer == Timer.CERTIFICATE:
+                if self.on_certificate_timer is not None:
+                    self.on_certificate_timer(NodeId(node), key, now_ns)
                 continue
             entry = self.entries[node]
             kubelet = entry.kubelet
@@ -189,6 +221,11 @@ class Reactor(Watches):
             elif type(token) is Delayed:
                 assert isinstance(message, Response), message
                 self._on_response(token.call, message, token.tries, now_ns, out)
+            elif isinstance(token, Errand):
+                try:
+                    token.on_message(message, now_ns)
+                except Exception as error:  # noqa: BLE001 - the others get their answers
+                    self.on_bug(error)
         return bool(inbox)
 
     def _on_response(

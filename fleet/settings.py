@@ -14,6 +14,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    SecretStr,
     StringConstraints,
     ValidationError,
     field_validator,
@@ -45,6 +46,8 @@ LOCAL_ONLY = {
     "controller_manager_flags": "--controller-manager-flag",
 }
 """What only the local control plane has."""
+
+CSR_ONLY = ("cert_dir", "bootstrap_token", "bootstrap_kubeconfig", "approve_csrs")
 
 LATER = {
     "manage": "--manage",
@@ -106,6 +109,7 @@ class StatefulSet(NamedTuple):
 
 DEFAULT_PROFILES = (ProfileChoice("default"),)
 _WEIGHTED = re.compile(r"(.+?)=([^=/]*)")
+_BOOTSTRAP_TOKEN = re.compile(r"[a-z0-9]{6}\.[a-z0-9]{16}")
 _COMPONENT_FLAG = re.compile(r"(?:--)?([a-zA-Z0-9][-a-zA-Z0-9.]*)(?:=(.*))?", re.DOTALL)
 
 
@@ -186,6 +190,10 @@ class Settings(BaseModel):
     )
     fidelity: Fidelity = Fidelity.KUBELET
     identity: IdentityMode = IdentityMode.IMPERSONATE
+    cert_dir: Path | None = None  # of identity csr, as the next three
+    bootstrap_token: SecretStr = SecretStr("")
+    bootstrap_kubeconfig: Path | None = None
+    approve_csrs: bool = False
     shard: Annotated[
         Annotated[int, Field(ge=0, lt=SHARDS_MAX)] | None, BeforeValidator(parse_shard)
     ] = None  # None: one process alone
@@ -243,11 +251,11 @@ class Settings(BaseModel):
                 text = f"{flag_of(field)}: {text.removeprefix(field).lstrip(': ')}"
             raise UsageError(text) from error
 
-    @field_validator("identity")
+    @field_validator("bootstrap_token")
     @classmethod
-    def _is_known_yet(cls, value: IdentityMode) -> IdentityMode:
-        if value is IdentityMode.CSR:
-            raise ValueError("csr comes with a later version; use impersonate or shared")
+    def _is_bootstrap_token(cls, value: SecretStr) -> SecretStr:
+        if value and not _BOOTSTRAP_TOKEN.fullmatch(value.get_secret_value()):
+            raise ValueError("it is not ID.SECRET, such as `kubeadm token create` prints")
         return value
 
     @model_validator(mode="after")
@@ -271,6 +279,7 @@ class Settings(BaseModel):
         if self.command and (self.until_ready or self.duration_ns is not None):
             raise ValueError("a command ends the run itself: drop --until-ready and --duration")
         self._check_dashboard()
+        self._check_certificates()
         if self.duration_ns == 0:
             raise ValueError("--duration: 0s leaves no time; --until-ready ends at Ready")
         if self.names_cluster:
@@ -278,6 +287,24 @@ class Settings(BaseModel):
                 if getattr(self, field):
                     raise ValueError(f"{flag} is for the local control plane, not for a cluster")
         return self
+
+    def _check_certificates(self) -> None:
+        if self.identity is not IdentityMode.CSR:
+            for field in CSR_ONLY:
+                if getattr(self, field):
+                    raise ValueError(f"{flag_of(field)} is for --identity csr")
+            return
+        if self.fidelity is Fidelity.LIGHT:
+            raise ValueError(
+                "--identity csr needs --fidelity kubelet: the connections of light are shared"
+            )
+        if self.bootstrap_token and self.bootstrap_kubeconfig:
+            raise ValueError("--bootstrap-token excludes --bootstrap-kubeconfig")
+        if self.names_cluster and not (self.bootstrap_token or self.bootstrap_kubeconfig):
+            raise ValueError(
+                "--identity csr needs --bootstrap-token or --bootstrap-kubeconfig on a cluster "
+                "that is not fleet's own"
+            )
 
     def _check_dashboard(self) -> None:
         if self.is_on_dashboard and (

@@ -176,10 +176,13 @@ def sibling_arguments(
         arguments.append(f"--confirm-cluster={confirmation}")
     flags = {"--no-taint": settings.no_taint, "--zone-labels": settings.zone_labels}
     flags["--in-cluster"] = settings.in_cluster
+    flags["--approve-csrs"] = settings.approve_csrs
     arguments += [flag for flag, is_set in flags.items() if is_set]
     config = kubeconfig or settings.kubeconfig
     if config is not None:
         arguments.append(f"--kubeconfig={config}")
     if settings.context:
         arguments.append(f"--context={settings.context}")
+    if settings.bootstrap_kubeconfig:
+        arguments.append(f"--bootstrap-kubeconfig={settings.bootstrap_kubeconfig}")
     return arguments

@@ -8,6 +8,7 @@ from fleet.controlplane.binaries import Binaries, find_binaries
 from fleet.controlplane.bootstrap import NODE_BINDINGS
 from fleet.controlplane.build import build_binaries, provide_binaries
 from fleet.controlplane.controlplane import ControlPlane
+from fleet.controlplane.directory import Layout
 from fleet.controlplane.options import (
     APISERVER,
     COMPONENTS,
@@ -19,7 +20,7 @@ from fleet.controlplane.options import (
     ControlPlaneOptions,
     Progress,
 )
-from fleet.controlplane.standing import Status, attach, down, status, up
+from fleet.controlplane.standing import Status, attach, down, state_home, status, up
 
 __all__ = [
     "APISERVER",
@@ -33,6 +34,7 @@ __all__ = [
     "ControlPlane",
     "ControlPlaneInfo",
     "ControlPlaneOptions",
+    "Layout",
     "Progress",
     "Status",
     "attach",
@@ -40,6 +42,7 @@ __all__ = [
     "down",
     "find_binaries",
     "provide_binaries",
+    "state_home",
     "status",
     "up",
 ]

@@ -38,6 +38,11 @@ class Layout:
         return self.root / "etcd"
 
     @property
+    def certificates(self) -> Path:
+        """The nodes' own, with `--identity csr`."""
+        return self.root / "certificates"
+
+    @property
     def logs(self) -> Path:
         """One log for each component."""
         return self.root / "logs"
@@ -176,7 +181,7 @@ def _hold(layout: Layout) -> int:
 
 def _clear(layout: Layout) -> None:
     """Remove what fleet wrote, but for the logs and the lock."""
-    for path in (layout.etcd, layout.pki, layout.volume_plugins):
+    for path in (layout.etcd, layout.pki, layout.certificates, layout.volume_plugins):
         shutil.rmtree(path, ignore_errors=True)
     files = (layout.state, layout.ports, layout.tokens, layout.audit_policy)
     for path in (*files, *layout.root.glob("*.kubeconfig")):

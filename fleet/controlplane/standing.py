@@ -124,7 +124,7 @@ def attach(directory: Path | None = None) -> ControlPlaneInfo | None:
 
 def default_directory() -> Path:
     """Name the directory of a control plane that got none."""
-    return _state_home() / "controlplane"
+    return state_home() / "controlplane"
 
 
 async def _start_supervisor(options: ControlPlaneOptions, progress: Progress) -> ControlPlaneInfo:
@@ -218,10 +218,11 @@ def _write_pointer(directory: Path) -> None:
 
 
 def _pointer() -> Path:
-    return _state_home() / "controlplane.path"
+    return state_home() / "controlplane.path"
 
 
-def _state_home() -> Path:
+def state_home() -> Path:
+    """Name fleet's place among the user's state."""
     base = os.environ.get("XDG_STATE_HOME")
     home = Path(base) if base and Path(base).is_absolute() else Path.home() / ".local" / "state"
     return home / "fleet"

@@ -14,7 +14,7 @@ import errno
 import os
 import socket
 import ssl
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from fleet.wire.hpack import HeaderPlan
 from fleet.wire.http2 import Http2Connection
@@ -42,6 +42,16 @@ class State(enum.Enum):
     HANDSHAKE = 1
     UP = 2
     CLOSED = 3
+
+
+class TlsContext(Protocol):
+    """What makes a TLS connection of a socket: an `ssl.SSLContext`, or what stands for one."""
+
+    def wrap_socket(
+        self, sock: socket.socket, *, do_handshake_on_connect: bool, server_hostname: str
+    ) -> ssl.SSLSocket:
+        """Begin TLS without a handshake. Raises OSError."""
+        ...
 
 
 class DialError(Exception):
@@ -119,7 +129,7 @@ class Connection(Http2Connection):
         if error not in (0, errno.EINPROGRESS):
             raise OSError(error, os.strerror(error))
 
-    def advance(self, context: ssl.SSLContext, server_name: str, now_ns: int) -> None:
+    def advance(self, context: TlsContext, server_name: str, now_ns: int) -> None:
         """Take the next step towards UP; `mask` says what it waits for.
 
         Raises OSError (also of TLS) and DialError.

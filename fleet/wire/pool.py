@@ -1,10 +1,9 @@
 """A pool: the connections of one identity, normally one, and what waits for room on them."""
 
-import ssl
 from collections import deque
 from collections.abc import Iterator
 
-from fleet.wire.connection import Connection
+from fleet.wire.connection import Connection, TlsContext
 from fleet.wire.streams import Stream
 
 WAITING_MAX = 10_000  # requests of one pool that have no connection yet
@@ -25,7 +24,7 @@ class Pool:
         "waiting",
     )
 
-    def __init__(self, number: int, user: bytes, context: ssl.SSLContext) -> None:
+    def __init__(self, number: int, user: bytes, context: TlsContext) -> None:
         self.number = number
         self.user = user
         self.context = context

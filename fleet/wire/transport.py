@@ -16,7 +16,13 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 
-from fleet.wire.connection import Connection, DialError, State, prepare_context
+from fleet.wire.connection import (
+    Connection,
+    DialError,
+    State,
+    TlsContext,
+    prepare_context,
+)
 from fleet.wire.frames import ErrorCode
 from fleet.wire.hpack import HeaderPlan
 from fleet.wire.links import ConnectionDown, ConnectionUp, DialBackoff, Links, TransportStats
@@ -70,11 +76,11 @@ class Transport(Links):
         return HeaderPlan(authority, authorization, user_agent, accept, group)
 
     def open_pool(
-        self, pool: int, user: bytes = b"", ssl_context: ssl.SSLContext | None = None
+        self, pool: int, user: bytes = b"", ssl_context: TlsContext | None = None
     ) -> None:
         """Add an identity. It dials at its first request, or by `connect`."""
         assert pool not in self._pools, pool
-        if ssl_context is not None:
+        if isinstance(ssl_context, ssl.SSLContext):
             prepare_context(ssl_context)
         self._pools[pool] = Pool(pool, user, ssl_context or self._context)
 
@@ -84,6 +90,15 @@ class Transport(Links):
         if entry.with_room() is None:
             self._dial(entry)
             self._notify()
+
+    def drop_connections(self, pool: int, detail: str) -> None:
+        """Close an identity's connections under what is on them; new ones are dialed as needed.
+
+        Source: client-go/util/connrotation/connrotation.go, CloseAll.
+        """
+        for connection in self._pools[pool].connections:
+            self._lose(connection, detail)
+        self._notify()
 
     def close_pool(self, pool: int) -> None:
         """Remove an identity; what it still waits for is answered with CANCELLED."""

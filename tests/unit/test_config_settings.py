@@ -9,6 +9,8 @@ from fleet.config import Fidelity, IdentityMode, OutputFormat, ProfileChoice, Se
 from fleet.errors import UsageError
 from fleet.settings import SHARD_ROOM
 
+TOKEN = "a1b2c3.0123456789abcdef"
+
 
 def test_defaults_are_those_of_the_interface() -> None:
     settings = Settings.from_options()
@@ -89,7 +91,22 @@ def test_a_shard_may_be_what_the_hostname_ends_with(monkeypatch: pytest.MonkeyPa
         ({"name_prefix": "A"}, "--name-prefix: 'A' is not a DNS label"),
         ({"name_prefix": "a" * 58}, "--name-prefix: "),
         ({"name_prefix": "a" * 53, "shard": 0}, "--name-prefix: "),
-        ({"identity": "csr"}, "--identity: csr comes with a later version"),
+        ({"identity": "csr", "fidelity": "light"}, "--identity csr needs --fidelity kubelet"),
+        (
+            {"identity": "csr", "context": "c"},
+            "--identity csr needs --bootstrap-token or --bootstrap-kubeconfig",
+        ),
+        (
+            {"identity": "csr", "bootstrap_token": "a1b2c3.secret"},
+            "--bootstrap-token: it is not ID.SECRET",
+        ),
+        (
+            {"identity": "csr", "bootstrap_token": TOKEN, "bootstrap_kubeconfig": Path("b")},
+            "--bootstrap-token excludes --bootstrap-kubeconfig",
+        ),
+        ({"cert_dir": Path("d")}, "--cert-dir is for --identity csr"),
+        ({"bootstrap_token": TOKEN}, "--bootstrap-token is for --identity csr"),
+        ({"identity": "shared", "approve_csrs": True}, "--approve-csrs is for --identity csr"),
         ({"identity": "me"}, "--identity: 'me' is not one of 'impersonate', 'csr' or 'shared'"),
         ({"fidelity": "x"}, "--fidelity: 'x' is not one of 'kubelet' or 'light'"),
         ({"duration": "10x"}, "--duration: '10x' is not a duration such as 10s or 5m"),

@@ -1,0 +1,139 @@
+"""Nodes with certificates of their own: bootstrapped, approved, kept, renewed."""
+
+import datetime as dt
+import json
+import stat
+from pathlib import Path
+
+import pytest
+import yaml
+from cryptography import x509
+from e2e_world import Json, World, eventually, workload
+
+from fleet.clock import Draws
+from fleet.config import show_profile
+
+pytest_plugins = ["e2e_fixtures"]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+
+SIGNING_REQUESTS = "certificatesigningrequests"
+LIFE_S = 13
+"""Of a certificate that is to be renewed soon: 70 % of it are over within the first 10 s tick."""
+NO_APPROVER = (
+    "--controller-manager-flag=controllers=*,-certificatesigningrequest-approving-controller"
+)
+
+
+def of_nodes(audit: list[Json], prefix: str) -> list[Json]:
+    """Return the requests that the nodes of a fleet made under their own names."""
+    user = f"system:node:{prefix}-"
+    return [each for each in audit if each["user"]["username"].startswith(user)]
+
+
+def created(audit: list[Json], user: str) -> list[Json]:
+    """Return the signing requests that users made."""
+    return [
+        each
+        for each in audit
+        if each["verb"] == "create"
+        and each["objectRef"]["resource"] == SIGNING_REQUESTS
+        and each["user"]["username"].startswith(user)
+    ]
+
+
+def test_nodes_join_with_certificates_and_run_pods(world: World) -> None:
+    """Everything that a node sends pleases the Node authorizer and NodeRestriction."""
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "own"}, "data": {}}
+    volume = {"name": "v", "configMap": {"name": "own"}}
+    world.apply(config)
+    with world.spawn("own", 3, "--identity=csr") as run:
+        run.until_ready()
+        certificates = sorted((world.info.directory / "certificates").glob("own-*/*.pem"))
+        assert [each.parent.name for each in certificates] == [
+            "own-00000",
+            "own-00001",
+            "own-00002",
+        ]
+        assert {stat.S_IMODE(each.stat().st_mode) for each in certificates} == {0o600}
+        world.apply(workload("Deployment", "own", 3, volumes=[volume]))
+        eventually(lambda: len(world.ready_pods("own")) == 3, "the pods are Ready")
+        world.kubectl("delete", "deployment", "own")
+        eventually(lambda: not world.pods("own"), "the pods are gone")
+        run.end()
+    audit = world.audit()
+    sent = of_nodes(audit, "own")
+    assert {each["user"]["groups"][0] for each in sent} == {"system:nodes"}
+    assert not [each for each in sent if "impersonatedUser" in each]
+    refused = [each for each in sent if each["responseStatus"]["code"] in (401, 403)]
+    # The authorizer learns of a binding by a watch that may lag behind the node's own.
+    assert {each["objectRef"]["resource"] for each in refused} <= {
+        "configmaps",
+        "pods",
+        "serviceaccounts",
+    }
+    assert len(created(audit, "system:bootstrap:")) == 3
+    assert not world.items("secrets", "-n", "kube-system"), "the bootstrap token went with the run"
+    world.assert_nothing_left("own")
+
+    with world.spawn("own", 3, "--identity=csr", "--until-ready") as run:
+        assert run.wait() == 0, run.log
+    assert len(created(world.audit(), "system:bootstrap:")) == 3, "a restart asks for nothing"
+    world.kubectl("delete", "configmap", "own")
+
+
+def soon_renewed() -> int:
+    """Return a seed with which the first two nodes renew at 70 to 71 % of a certificate's life."""
+    return next(
+        seed
+        for seed in range(100_000)
+        if all(Draws(seed).uniform(node, 0xCE27, 1) < 0.05 for node in (0, 1))
+    )
+
+
+def test_certificates_are_approved_by_fleet_renewed_in_time_and_served(
+    world: World, tmp_path: Path
+) -> None:
+    """Requests after the end of the first certificate show that the second one is in use."""
+    profile = yaml.safe_load(show_profile("default"))
+    profile["spec"]["kubeletConfiguration"]["serverTLSBootstrap"] = True
+    profile["spec"]["kubeletConfiguration"]["nodeLeaseDurationSeconds"] = 8
+    (tmp_path / "serving.yaml").write_text(yaml.safe_dump(profile))
+    audit_log, certificates = tmp_path / "audit.jsonl", tmp_path / "certificates"
+    done = world.fleet(
+        *("spawn", "--identity=csr", "--nodes=2", "--approve-csrs", f"--seed={soon_renewed()}"),
+        *(f"--profile={tmp_path / 'serving.yaml'}", f"--cert-dir={certificates}"),
+        *(f"--duration={LIFE_S + 3}s", f"--audit-log={audit_log}", "--output=json", NO_APPROVER),
+        f"--controller-manager-flag=cluster-signing-duration={LIFE_S}s",
+        XDG_STATE_HOME=str(tmp_path / "state"),
+    )
+    assert done.returncode == 0, done.stderr
+    audit = [json.loads(line) for line in audit_log.read_text().splitlines()]
+    assert len(created(audit, "system:bootstrap:")) == 2
+    own = created(audit, "system:node:fleet-")
+    # A serving certificate lasts no longer, so each node may have renewed that too.
+    assert len(own) >= 4
+    sent = of_nodes(audit, "fleet")
+    assert not [each for each in sent if each["responseStatus"]["code"] == 401]
+    for node in ("fleet-00000", "fleet-00001"):
+        times = [
+            dt.datetime.fromisoformat(each["requestReceivedTimestamp"])
+            for each in sent
+            if each["user"]["username"] == f"system:node:{node}"
+        ]
+        assert (max(times) - min(times)).total_seconds() > LIFE_S
+    approvals = [
+        each for each in audit if each.get("objectRef", {}).get("subresource") == "approval"
+    ]
+    assert len(approvals) == len(own) + 2
+    assert all(each["userAgent"].startswith("fleet/") for each in approvals)
+    assert {each["responseStatus"]["code"] for each in approvals} == {200}
+    for node in ("fleet-00000", "fleet-00001"):
+        served = certificates / node / "kubelet-server-current.pem"
+        extensions = x509.load_pem_x509_certificate(served.read_bytes()).extensions
+        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        assert names.get_values_for_type(x509.DNSName) == [node]
+        assert len(names.get_values_for_type(x509.IPAddress)) == 1
+    summary = json.loads(done.stdout)
+    assert summary["valid"]
+    assert summary["nodes"]["ready"] == 2
+    assert summary["watch"]["restarts"] >= 10, "the watches moved to new connections"
