@@ -91,9 +91,10 @@ def manifests(
         *impersonation_permissions(identity.impersonation, node_names),
         *node_permissions(identity, features),
     ]
+    own = own_permissions(features)
     found = [
-        *_granted(name, subject, own_permissions(features)),
-        *_granted(f"{name}-nodes", subject, nodes),
+        *_granted(name, subject, own),
+        *_granted(f"{name}-nodes", subject, [each for each in nodes if each not in own]),
     ]
     if identity.mode is IdentityMode.CSR:
         found += [node_binding(*each) for each in NODE_BINDINGS]

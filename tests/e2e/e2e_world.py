@@ -199,14 +199,14 @@ class World:
         """Return the requests so far."""
         return [json.loads(line) for line in self.audit_log.read_text().splitlines()]
 
-    def dispatched(self) -> dict[str, int]:
-        """Return how many requests priority-and-fairness let through, by priority level."""
+    def dispatched(self, by: str = "priority_level") -> dict[str, int]:
+        """Return how many requests priority-and-fairness let through, by level or flow schema."""
         counts: dict[str, int] = {}
         for line in self.kubectl("get", "--raw", "/metrics").splitlines():
             if line.startswith(POLICY):
                 labels, _, value = line.removeprefix(f"{POLICY}{{").rpartition("} ")
-                level = dict(part.split("=", 1) for part in labels.split(","))["priority_level"]
-                counts[level.strip('"')] = counts.get(level.strip('"'), 0) + int(float(value))
+                name = dict(part.split("=", 1) for part in labels.split(","))[by].strip('"')
+                counts[name] = counts.get(name, 0) + int(float(value))
         return counts
 
     def user(self, path: Path, token: str, **cluster: object) -> Path:

@@ -1,0 +1,227 @@
+"""What `fleet rbac` prints is enough, and no rule of it is too much; nobody here is an admin."""
+
+import asyncio
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from e2e_world import Json, World, eventually, workload
+
+from fleet.cluster import Cluster, ClusterSelection
+from fleet.config import Fidelity, IdentityMode
+from fleet.controlplane import ControlPlane, ControlPlaneOptions
+from fleet.errors import SetupError
+from fleet.identity import Features, Impersonation, authorize
+
+pytest_plugins = ["e2e_fixtures"]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+
+ACCOUNT = "system:serviceaccount:default:"
+TOKEN_ID, TOKEN_SECRET = "e2e123", "0123456789abcdef"
+RACES = {"configmaps", "pods", "serviceaccounts"}
+"""The Node authorizer learns of a binding by a watch that may lag behind the node's own."""
+
+
+def account(world: World, directory: Path, name: str, *options: str) -> Path:
+    """Return the kubeconfig of a ServiceAccount with the rights that fleet prints."""
+    printed = world.fleet("rbac", f"--name={name}", f"--service-account=default/{name}", *options)
+    assert printed.returncode == 0, printed.stderr
+    world.kubectl("create", "serviceaccount", name)
+    world.kubectl("apply", "-f", "-", stdin=printed.stdout)
+    token = world.kubectl("create", "token", name).strip()
+    return world.user(directory / name, token)
+
+
+@pytest.fixture
+def bootstrap_token(world: World) -> str:
+    """Make a token as an administrator would."""
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": f"bootstrap-token-{TOKEN_ID}", "namespace": "kube-system"},
+        "type": "bootstrap.kubernetes.io/token",
+        "stringData": {
+            "token-id": TOKEN_ID,
+            "token-secret": TOKEN_SECRET,
+            "usage-bootstrap-authentication": "true",
+        },
+    }
+    world.apply(secret)
+    return f"{TOKEN_ID}.{TOKEN_SECRET}"
+
+
+def acting(event: Json) -> Json:
+    """Return as whom a request was made."""
+    user: Json = event["impersonatedUser"] if "impersonatedUser" in event else event["user"]
+    return user
+
+
+def play(world: World, kubeconfig: Path, name: str, *options: str) -> list[Json]:
+    """Have two nodes, a pod on each, and clean up; return the requests of that time."""
+    before = len(world.audit())
+    volume = {"name": "v", "configMap": {"name": "kube-root-ca.crt"}}
+    with world.spawn(name, 2, f"--kubeconfig={kubeconfig}", *options) as run:
+        run.until_ready()
+        world.apply(workload("Deployment", name, 2, volumes=[volume]))
+        eventually(lambda: len(world.ready_pods(name)) == 2, "the pods are Ready")
+        world.kubectl("delete", "deployment", name)
+        eventually(lambda: not world.pods(name), "the pods are gone")
+        run.end()
+    world.assert_nothing_left(name)
+    return world.audit()[before:]
+
+
+@pytest.mark.parametrize(
+    ("identity", "fidelity"),
+    [
+        ("impersonate", "kubelet"),
+        ("impersonate", "light"),
+        ("csr", "kubelet"),
+        ("shared", "kubelet"),
+        ("shared", "light"),
+    ],
+)
+def test_a_service_account_with_the_printed_rights_runs_a_fleet(
+    world: World, tmp_path: Path, bootstrap_token: str, identity: str, fidelity: str
+) -> None:
+    name = f"{identity}-{fidelity}"
+    chosen: tuple[str, ...] = (f"--identity={identity}", f"--fidelity={fidelity}")
+    kubeconfig = account(world, tmp_path, name, *chosen)
+    schemas = world.dispatched("flow_schema")
+    if identity == "csr":
+        chosen += (f"--bootstrap-token={bootstrap_token}", f"--cert-dir={tmp_path / 'certs'}")
+    audit = play(world, kubeconfig, name, *chosen)
+    later = world.dispatched("flow_schema")
+    gained = {schema: later[schema] - schemas.get(schema, 0) for schema in later}
+
+    user, prefix = ACCOUNT + name, f"system:node:{name}-"
+    own = [e for e in audit if e["user"]["username"] == user and "impersonatedUser" not in e]
+    nodes = [e for e in audit if acting(e)["username"].startswith(prefix)]
+    assert own
+    assert not [e for e in own if e["responseStatus"]["code"] == 403]
+    refused = [e for e in nodes if e["responseStatus"]["code"] == 403]
+    forbidden = {e["objectRef"]["resource"] for e in refused}
+    assert forbidden <= RACES
+    # Which queues they waited in, as the API server counts them.
+    if identity == "shared":
+        assert not nodes
+        assert gained["service-accounts"] >= len({e["auditID"] for e in own})
+        return
+    assert {acting(e)["groups"][0] for e in nodes} == {"system:nodes"}
+    high, rest = gained["system-node-high"], gained["system-nodes"]
+    assert high > 0
+    assert high + rest >= len({e["auditID"] for e in nodes}) > 5
+    masters = {e["auditID"] for e in audit if "system:masters" in e["user"].get("groups", ())}
+    assert gained["exempt"] <= len(masters) + 1, "the second look at the metrics is one"
+
+
+@pytest.mark.usefixtures("environment")
+def test_servers_without_constrained_impersonation_take_the_old_grant(tmp_path: Path) -> None:
+    """As a server before 1.36: there the group must be asked for, and only the nodes' is given."""
+    audit_log = tmp_path / "audit.jsonl"
+    options = ControlPlaneOptions(
+        directory=tmp_path / "plane",
+        audit_log=audit_log,
+        extra_flags={"kube-apiserver": ["feature-gates=ConstrainedImpersonation=false"]},
+    )
+
+    async def played() -> None:
+        async with ControlPlane(options) as plane:
+            old = World(tmp_path, plane.info, audit_log)
+            rights = ("--legacy-impersonation", "--nodes=2", "--name-prefix=old")
+            kubeconfig = await asyncio.to_thread(account, old, tmp_path, "old", *rights)
+            await asyncio.to_thread(play, old, kubeconfig, "old")
+            async with await Cluster.connect(ClusterSelection(kubeconfig=kubeconfig)) as cluster:
+                api = cluster.api("preflight")
+                found = await authorize(api, IdentityMode.IMPERSONATE, "old-00000", Features())
+                assert found.impersonation is Impersonation.USER_AND_GROUP
+                with pytest.raises(SetupError, match="no permission to impersonate nodes"):
+                    await authorize(api, IdentityMode.IMPERSONATE, "old-00002", Features())
+
+    asyncio.run(played())
+    audit = [json.loads(line) for line in audit_log.read_text().splitlines()]
+    mine = [e for e in audit if e["user"]["username"] == f"{ACCOUNT}old"]
+    sent = [e for e in mine if e["userAgent"].startswith("kubelet/")]
+    assert sent
+    assert {e["impersonatedUser"]["groups"][0] for e in sent} == {"system:nodes"}
+    refused = [e["objectRef"]["resource"] for e in mine if e["responseStatus"]["code"] == 403]
+    # Asking who one is without the group is what the probe begins with, and old-00002 is not ours.
+    assert set(refused) <= {*RACES, "selfsubjectreviews"}
+
+
+def without(objects: list[Json], role: int, rule: int, resource: str) -> Json:
+    """Return a role without one resource of one rule."""
+    found: Json = json.loads(json.dumps(objects[role]))
+    left = [each for each in found["rules"][rule]["resources"] if each != resource]
+    if left:
+        found["rules"][rule]["resources"] = left
+    else:
+        del found["rules"][rule]
+    return found
+
+
+@pytest.mark.parametrize("identity", ["impersonate", "shared"])
+def test_preflight_names_whatever_right_is_missing(
+    world: World, tmp_path: Path, identity: str
+) -> None:
+    """Each rule of the printed roles is taken away once."""
+    name = f"lacks-{identity}"
+    kubeconfig = account(world, tmp_path, name, f"--identity={identity}")
+    printed = world.fleet(
+        "rbac", f"--name={name}", f"--service-account=default/{name}", f"--identity={identity}"
+    )
+    objects = [each for each in yaml.safe_load_all(printed.stdout) if each]
+    cuts = [
+        (role, rule, resource)
+        for role, each in enumerate(objects)
+        for rule, rules in enumerate(each.get("rules", ()))
+        for resource in rules["resources"]
+    ]
+    assert len(cuts) > 15
+    features = Features(Fidelity.KUBELET)
+
+    async def played() -> None:
+        async with (
+            await Cluster.connect(ClusterSelection(kubeconfig=kubeconfig)) as cluster,
+            await Cluster.connect(ClusterSelection(kubeconfig=world.info.kubeconfig)) as admin,
+        ):
+            api, numbers = cluster.api("preflight"), itertools.count()
+
+            async def refusal() -> str:
+                node = f"n-{next(numbers)}"  # the server keeps for a while who may be whom
+                try:
+                    await authorize(api, IdentityMode(identity), node, features)
+                except SetupError as error:
+                    return str(error)
+                return ""
+
+            async def settled(wanted: str) -> str:
+                """Ask until the authorizer has seen the change."""
+                for _ in range(100):
+                    said = await refusal()
+                    if wanted in said and bool(said) == bool(wanted):
+                        return said
+                    await asyncio.sleep(0.02)
+                raise AssertionError(f"{wanted!r} is not in {said!r}")
+
+            await settled("")
+            for role, rule, resource in cuts:
+                whole = objects[role]
+                metadata = whole["metadata"]
+                where = f"namespaces/{metadata['namespace']}/" if "namespace" in metadata else ""
+                path = (
+                    f"/apis/rbac.authorization.k8s.io/v1/{where}{whole['kind'].lower()}s/"
+                    f"{metadata['name']}"
+                )
+                cut = without(objects, role, rule, resource)
+                answer = await admin.api("t").request("PUT", path, body=cut)
+                assert answer.ok, answer
+                said = await settled(resource)
+                assert "\n" not in said
+                answer = await admin.api("t").request("PUT", path, body=whole)
+                assert answer.ok, answer
+                await settled("")
+
+    asyncio.run(played())
