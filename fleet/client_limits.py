@@ -12,6 +12,7 @@ config.go, RESTClientForConfigAndClient; golang.org/x/time/rate, Limiter.reserve
 """
 
 import enum
+from collections.abc import Container
 
 from fleet.clock import NS_PER_S
 from fleet.config import NodeModel
@@ -91,6 +92,12 @@ class ClientLimits:
         """Drop the buckets that are full again."""
         if self._full_ns:
             self._full_ns = {key: at for key, at in self._full_ns.items() if at > now_ns}
+
+    def drop(self, nodes: Container[int]) -> None:
+        """Forget the clients of nodes whose kubelets restart: new ones begin with full buckets."""
+        self._full_ns = {
+            key: at for key, at in self._full_ns.items() if key // len(Client) not in nodes
+        }
 
     def __len__(self) -> int:
         """Return how many buckets are kept."""

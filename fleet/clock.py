@@ -7,6 +7,7 @@ remembers the due time that it waits for and ignores a stale entry.
 
 import heapq
 import time
+from collections.abc import Container
 from typing import Protocol
 
 NS_PER_S = 1_000_000_000
@@ -84,6 +85,16 @@ class TimerWheel:
         self._seq += 1
         self.size += 1
         bucket.append((due_ns, self._seq, node, timer, key))
+
+    def forget(self, nodes: Container[int], kept: int) -> None:
+        """Drop what is set for some nodes, but for one kind of timer."""
+        left = {
+            slot: [each for each in bucket if each[2] not in nodes or each[3] == kept]
+            for slot, bucket in self._buckets.items()
+        }
+        self._buckets = {slot: bucket for slot, bucket in left.items() if bucket}
+        self._due = sorted(self._buckets)
+        self.size = sum(map(len, self._buckets.values()))
 
     def next_ns(self) -> int | None:
         """Return the earliest due time, or None when nothing is set."""

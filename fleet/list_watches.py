@@ -5,6 +5,7 @@ brings, and over which connection it comes, stands in the classes below.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from fleet.clock import Clock, Draws
@@ -25,6 +26,14 @@ class Wire(Protocol):
 
     def cancel(self, pool: int, token: object) -> None:
         """Give a request up: nothing of it is delivered any more."""
+        ...
+
+    def abandon(self, is_unwanted: Callable[[object], bool]) -> None:
+        """Give up every request whose token says so."""
+        ...
+
+    def hang_up(self, pool: int) -> None:
+        """Close the connections of a pool; its next request dials."""
         ...
 
     def flush(self) -> None:

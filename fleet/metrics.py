@@ -160,6 +160,7 @@ class FleetCounts:
         "registered",
         "renewals",
         "requests",
+        "restarts",
         "throttled",
         "timer_lag",
         "watch_events",
@@ -189,5 +190,6 @@ class FleetCounts:
         self.watch_events = 0
         self.watch_restarts = 0
         self.watches_open = 0
+        self.restarts = 0  # of kubelets
         self.quarantined = 0
         self.bugs = 0  # exceptions that no single kubelet is to blame for

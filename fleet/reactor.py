@@ -9,10 +9,9 @@ how late each timer was: the instrument reports its own error.
 
 import logging
 from collections import deque
-from collections.abc import Callable
-from typing import NamedTuple, assert_never
+from collections.abc import Callable, Iterable
+from typing import assert_never
 
-from fleet.client_limits import ClientLimits
 from fleet.clock import NS_PER_S, Clock, Draws
 from fleet.effects import (
     ApiCall,
@@ -32,19 +31,25 @@ from fleet.effects import (
 )
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.kubelet.node_status import Phase as NodePhase
+from fleet.kubelet.restart import can_restart, restarted
 from fleet.list_watches import Opening, Wire
-from fleet.reactor_watches import Entry, Watches
-from fleet.wire.calls import Caller, build
-from fleet.wire.messages import Failure, Response
+from fleet.reactor_calls import Calls, Delayed, retry_after_s
+from fleet.reactor_watches import NOBODY, WATCH_KEY, Entry
+from fleet.wire.calls import Caller
+from fleet.wire.messages import Response
 from fleet.wire.replies import decode_reply
 from fleet.wire.routes import ROUTES
 from fleet.wire.watch import Phase, Reflector
 
 TIMERS_MAX = 2_000  # per turn; the rest is due at the next one
 REPLIES_MAX = 2_000
-CALL_TRIES_MAX = 10  # client-go/rest/with_retry.go: on 429 and 5xx with Retry-After
-LOST_RETRY_S = 1  # the same, retryAfterResponse: what it makes of a lost connection
 BUGS_SHOWN_MAX = 5
+RESTART_NS_MAX = 1 * NS_PER_S
+"""A process is back within a second: each at its own moment, else all would tick in step."""
+RESTART_KEY = "restart"
+RELIST_KEY = "relist"
+_STREAM_RESTART = 0x4E57A47
 STORY_MAX = 1_000
 
 log = logging.getLogger(__name__)
@@ -60,15 +65,7 @@ class Errand:
         raise NotImplementedError
 
 
-class Delayed(NamedTuple):
-    """A call that waits: for its client's limit, or because the server asked us to come later."""
-
-    call: ApiCall
-    tries: int  # this one included
-    has_token: bool  # its client lets it go once it is due
-
-
-class Reactor(Watches):
+class Reactor(Calls):
     """Owns the kubelets, their timers and the inbox of one process."""
 
     def __init__(
@@ -80,15 +77,12 @@ class Reactor(Watches):
         story: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(clock, draws)
-        self.inbox: list[tuple[object, object]] = []
         self._environments: list[Environment] = []
-        self._delayed: dict[str, Delayed] = {}
-        self._delayed_seq = 0
-        self._limits = ClientLimits()
         self._due_lease: dict[NodeId, int] = {}
         self._raise_bugs = raise_bugs
         self._story = story
         self._swept_ns = 0
+        self._restarting: dict[NodeId, VirtualKubelet] = {}  # that are about to start
 
         self.others: list[Wire] = []  # wires that are no kubelet's own
         self.on_certificate_timer: Callable[[NodeId, str, int], None] | None = None
@@ -129,6 +123,7 @@ class Reactor(Watches):
     def silence(self, node: NodeId) -> None:
         """Stop a kubelet: nothing more is sent for it, nothing taken. The Node stays."""
         entry = self.entries[node]
+        self._restarting.pop(node, None)
         if entry.kubelet is not None:
             entry.kubelet.stop()
         entry.kubelet = None
@@ -136,6 +131,60 @@ class Reactor(Watches):
             self._closed(reflector)
             reflector.stop()
         entry.reflectors = ()
+
+    def restart(self, nodes: Iterable[NodeId]) -> int:
+        """End kubelets as if their processes were killed; return how many begin anew.
+
+        Each is back within `RESTART_NS_MAX`, on new connections; nothing that it asked for or
+        waited for reaches the new one. Nodes that are silent or shut down are left alone.
+        """
+        now_ns = self.clock.now_ns()
+        restarting = self._restarting
+        for node in nodes:
+            kubelet = self.entries[node].kubelet
+            if kubelet is not None and can_restart(kubelet):
+                self._uncount(kubelet)
+                restarting[node] = restarted(kubelet)
+        ended = {node for node in restarting if self.entries[node].kubelet is not None}
+        self._forget(ended)
+        for node in sorted(ended):
+            self._end(node)
+            share = self._draws.uniform(node, _STREAM_RESTART, now_ns)
+            due_ns = now_ns + int(share * RESTART_NS_MAX)
+            self._wheel.set(due_ns, node, Timer.CALL_RETRY, RESTART_KEY)
+        if self._shared:  # they bring what there is once more, when all are back
+            self._wheel.set(now_ns + RESTART_NS_MAX, NOBODY, Timer.CALL_RETRY, RELIST_KEY)
+        return len(ended)
+
+    def _uncount(self, kubelet: VirtualKubelet) -> None:
+        """Take back what the next kubelet of a node will count once more."""
+        self.counts.registered -= kubelet.status.phase is NodePhase.REGISTERED
+        if kubelet.sync_loop is not None:
+            self.counts.pods_added -= sum(1 for _ in kubelet.sync_loop.pods())
+
+    def _end(self, node: NodeId) -> None:
+        """Close what a kubelet had open; until the next one starts there is none."""
+        entry = self.entries[node]
+        for reflector in entry.reflectors:
+            self._closed(reflector)
+            reflector.stop()
+        entry.reflectors = ()
+        assert entry.kubelet is not None
+        assert self.wire is not None
+        if not entry.kubelet.env.light:
+            self.wire.hang_up(entry.pool)
+        entry.kubelet = None
+        self._due_lease.pop(node, None)
+
+    def _start_again(self, node: NodeId) -> None:
+        kubelet = self._restarting.pop(node, None)
+        if kubelet is None:
+            return  # its node was removed meanwhile
+        self.entries[node].kubelet = kubelet
+        self.counts.restarts += 1
+        out: Outbox = []
+        kubelet.start(self.clock.now_ns(), out)
+        self._execute(out)
 
     def static_pods_changed(self, env: Environment) -> None:
         """Tell the nodes of a profile that its static pods changed."""
@@ -186,7 +235,7 @@ class Reactor(Watches):
             if timer == Timer.RENEW_LEASE:
                 self._due_lease[NodeId(node)] = due_ns
             elif timer == Timer.CALL_RETRY:
-                self._retry(NodeId(node), key)
+                self._go_on(NodeId(node), key)
                 continue
             elif timer == Timer.CERTIFICATE:
                 if self.on_certificate_timer is not None:
@@ -238,8 +287,8 @@ class Reactor(Watches):
         kubelet = entry.kubelet
         if kubelet is None:
             return
-        again_s = _retry_after_s(call, response)
-        if again_s >= 0 and tries < CALL_TRIES_MAX:
+        again_s = retry_after_s(call, response, tries)
+        if again_s >= 0:
             self._send_later(Delayed(call, tries + 1, has_token=False), now_ns + again_s * NS_PER_S)
             return
         if call.op is Op.RENEW_LEASE and response.code == 200:
@@ -300,17 +349,6 @@ class Reactor(Watches):
             else:
                 self._execute_rare(effect)
 
-    def _call(self, call: ApiCall) -> None:
-        entry = self.entries[call.node]
-        if entry.kubelet is None:
-            return
-        now_ns = self.clock.now_ns()
-        if entry.story is not None:
-            entry.story.append(f"{now_ns} call {call.op.name} {call.key}")
-        if not self._is_throttled(call, 1, entry.kubelet.env, now_ns):
-            assert self.wire is not None
-            self.wire.send(entry.pool, build(call, entry.caller), call)
-
     def _execute_rare(self, effect: Effect) -> None:
         match effect:
             case StartWatch(node, kind, namespace, name):
@@ -367,41 +405,18 @@ class Reactor(Watches):
             case _:
                 assert_never(report.milestone)
 
-    # ---- second tries ----
+    # ---- later ----
 
-    def _is_throttled(self, call: ApiCall, tries: int, env: Environment, now_ns: int) -> bool:
-        """Take a token of the call's client; put the call off until there is one."""
-        if env.light:
-            return False
-        wait_ns = self._limits.wait_ns(call, env.model, now_ns)
-        if wait_ns:
-            self.counts.throttled.record(wait_ns // 1000)
-            self._send_later(Delayed(call, tries, has_token=True), now_ns + wait_ns)
-        return wait_ns > 0
-
-    def _send_later(self, delayed: Delayed, due_ns: int) -> None:
-        self._delayed_seq += 1
-        key = f"call/{self._delayed_seq}"
-        self._delayed[key] = delayed
-        self._wheel.set(due_ns, delayed.call.node, Timer.CALL_RETRY, key)
-
-    def _retry(self, node: NodeId, key: str) -> None:
-        """Send what was put off; a second try needs a token too. Source: with_retry.go, Before."""
-        if key.startswith("watch/"):
-            _, kind, rest = key.split("/", 2)
-            namespace, name = rest.rsplit("/", 1)
-            reflector = self._find(node, WatchKind(int(kind)), namespace, name)
-            if reflector is not None and reflector.phase is not Phase.STOPPED:
-                self._open(reflector)
-            return
-        delayed = self._delayed.pop(key)
-        call, tries, has_token = delayed
-        entry = self.entries[node]
-        if entry.kubelet is None:
-            return
-        if has_token or not self._is_throttled(call, tries, entry.kubelet.env, self.clock.now_ns()):
-            assert self.wire is not None
-            self.wire.send(entry.pool, build(call, entry.caller), delayed)
+    def _go_on(self, node: NodeId, key: str) -> None:
+        """Take a timer of the reactor's own."""
+        if key == RESTART_KEY:
+            self._start_again(node)
+        elif key == RELIST_KEY:
+            self._relist_shared()
+        elif key.startswith(WATCH_KEY):
+            self._open_due(node, key)
+        else:
+            self._send_delayed(node, key)
 
     def _quarantine(self, entry: Entry, error: Exception) -> None:
         """Take one kubelet out of the run; its story is kept and the run will fail."""
@@ -419,14 +434,3 @@ class Reactor(Watches):
 
 def _leases_first(entry: tuple[int, int, int, int, str]) -> tuple[bool, int, int]:
     return entry[3] != Timer.RENEW_LEASE, entry[0], entry[1]
-
-
-def _retry_after_s(call: ApiCall, response: Response) -> int:
-    """Return after how many seconds client-go sends a request again by itself, -1 for never.
-
-    Source: client-go/rest/with_retry.go, IsNextRetry; request.go: a GET whose connection is lost.
-    """
-    if response.failure is Failure.LOST and ROUTES[call.op][0] == "GET":
-        return LOST_RETRY_S
-    is_told = response.code == 429 or response.code >= 500
-    return response.retry_after_s if is_told else -1

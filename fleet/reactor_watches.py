@@ -22,6 +22,9 @@ NOBODY = NodeId(-1)
 """The owner of watches and timers that belong to no single kubelet."""
 
 
+WATCH_KEY = "watch/"
+
+
 class Entry:
     """What the reactor keeps of one kubelet."""
 
@@ -70,6 +73,15 @@ class Watches(ListWatches[Reflector]):
         reflector = Reflector(NOBODY, kind, "", label)
         self._shared.append(reflector)
         self._open(reflector)
+
+    def _relist_shared(self) -> None:
+        """Begin the shared watches anew, for kubelets that have seen nothing yet."""
+        for reflector in self._shared:
+            wire, pool = self._way(reflector)
+            wire.cancel(pool, Opening(reflector, reflector.opens))
+            self._closed(reflector)
+            reflector.phase = Phase.IDLE
+            self._open(reflector)
 
     def _on_stream_safely(
         self, reflector: Reflector, message: object, now_ns: int, out: Outbox
@@ -150,8 +162,16 @@ class Watches(ListWatches[Reflector]):
                     entry.kubelet.on_relist_started(reflector.kind)
 
     def _open_later(self, reflector: Reflector, due_ns: int) -> None:
-        key = f"watch/{reflector.kind}/{reflector.namespace}/{reflector.name}"
+        key = f"{WATCH_KEY}{reflector.kind}/{reflector.namespace}/{reflector.name}"
         self._wheel.set(due_ns, reflector.node, Timer.CALL_RETRY, key)
+
+    def _open_due(self, node: NodeId, key: str) -> None:
+        """Open what had to wait, unless it was stopped meanwhile."""
+        kind, rest = key.removeprefix(WATCH_KEY).split("/", 1)
+        namespace, name = rest.rsplit("/", 1)
+        reflector = self._find(node, WatchKind(int(kind)), namespace, name)
+        if reflector is not None and reflector.phase is not Phase.STOPPED:
+            self._open(reflector)
 
     def _find(self, node: NodeId, kind: WatchKind, namespace: str, name: str) -> Reflector | None:
         reflectors = self._shared if node == NOBODY else self.entries[node].reflectors

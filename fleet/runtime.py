@@ -162,6 +162,9 @@ class Runtime:
         """Give addresses out of another range from now on."""
         if pod_cidr != self._pool.cidr:
             self._pool = AddressPool(pod_cidr)
+            for sandbox in self._sandboxes.values():
+                if sandbox.ready:
+                    self._pool.claim(sandbox.ip)
 
     def sandbox(self, uid: PodUid) -> Sandbox | None:
         """Return the sandbox of a pod."""
@@ -324,10 +327,14 @@ class Runtime:
             self._pool.free(sandbox.ip)
 
     def adopt(self, pod: Pod, behavior: PodBehavior, now_ns: int, wall_offset_ns: int) -> bool:
-        """Find the containers of a pod that a kubelet before us started, as its status has them.
+        """Find the containers of a pod that a kubelet before us started; False if there are none.
 
-        Differs: a real runtime outlives the kubelet; ours is rebuilt from the API.
+        Differs: a real runtime outlives the kubelet, and so does ours when one kubelet restarts;
+        after a restart of fleet it is rebuilt from the statuses.
         """
+        survivor = self._sandboxes.get(pod.uid)
+        if survivor is not None:
+            return bool(survivor.containers)
         status = pod.status
         known = (*status.init_containers, *status.containers, *status.ephemeral_containers)
         found = [each for each in known if each.container_id]

@@ -62,6 +62,7 @@ class FakeTransport:
         self.is_refusing = False
         self.is_silent = False
         self.slow_ns = 0
+        self.hung_up: list[int] = []
         self._clock = clock
         self._inbox = inbox
         self._draws = draws
@@ -83,6 +84,16 @@ class FakeTransport:
         number = self._numbers.pop(token, None)
         if number is not None:
             self._end(number)
+
+    def abandon(self, is_unwanted: Callable[[object], bool]) -> None:
+        self._queue = [each for each in self._queue if not is_unwanted(each.token)]
+        for number in [n for n, each in self._open.items() if is_unwanted(each.token)]:
+            self._end(number)
+
+    def hang_up(self, pool: int) -> None:
+        self.hung_up.append(pool)
+        for number in [n for n, each in self._open.items() if each.pool == pool]:
+            self._fail(number, Failure.LOST)
 
     def flush(self) -> None:
         queue, self._queue = self._queue, []

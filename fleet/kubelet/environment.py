@@ -5,6 +5,7 @@ from functools import lru_cache
 from fleet.clock import NS_PER_S, Draws
 from fleet.config import NodeModel
 from fleet.image_store import ImageStore
+from fleet.runtime import Runtime
 from fleet.static_objects import NO_STATIC_PODS
 from fleet.volume_objects import CSIDriverView
 
@@ -18,6 +19,7 @@ class Environment:
         "images",
         "light",
         "model",
+        "runtimes",
         "static",
         "tolerate_key",
         "wall_offset_ns",
@@ -33,6 +35,7 @@ class Environment:
         self.tolerate_key = tolerate_key  # a pod that does not tolerate it never becomes Ready
         self.csi_drivers: dict[str, CSIDriverView] = {}  # as the watch of any node shows them
         self.static = NO_STATIC_PODS  # as the profile's file and URL say
+        self.runtimes: dict[int, Runtime] = {}  # by node, of kubelets that are being restarted
         self.wall_offset_ns = 0  # wall minus monotonic; the reactor keeps it
 
     def wall_ns(self, now_ns: int) -> int:

@@ -69,13 +69,13 @@ class VirtualKubelet:
 
     __slots__ = (
         "_csi",
-        "_is_ready",
         "_node_synced",
         "_recorder",
         "_runtime_state",
         "_shutdown",
         "env",
         "host_ip",
+        "is_ready",
         "lease",
         "name",
         "node",
@@ -98,7 +98,7 @@ class VirtualKubelet:
         self.plugins: PluginManager | None = None  # only if the profile has any
         self._shutdown: NodeShutdown | None = None  # since the machine is shutting down
         self._node_synced = False
-        self._is_ready = False
+        self.is_ready = False
 
     def start(self, now_ns: int, out: Outbox) -> None:
         """Do what a kubelet does in its first moment. Source: kubelet-reference 1.1."""
@@ -483,8 +483,8 @@ class VirtualKubelet:
     def _report_ready(self, now_ns: int, out: Outbox) -> None:
         """Tell when the server's own view of Ready flips."""
         is_ready = any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
-        if is_ready is not self._is_ready:
-            self._is_ready = is_ready
+        if is_ready is not self.is_ready:
+            self.is_ready = is_ready
             out.append(
                 Report(self.node, Milestone.READY if is_ready else Milestone.NOT_READY, now_ns)
             )

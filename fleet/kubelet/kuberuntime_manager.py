@@ -13,7 +13,7 @@ KillPod; kuberuntime_container.go, startContainer, killContainer.
 import enum
 from typing import Protocol
 
-from fleet.clock import NS_PER_S, Draws
+from fleet.clock import NS_PER_S
 from fleet.effects import NodeId, Outbox
 from fleet.kubelet.allocation_manager import AllocationManager
 from fleet.kubelet.events import Reason
@@ -77,20 +77,13 @@ class KubeRuntimeManager:
 
     __slots__ = ("_back_off", "_objects", "allocations", "images", "probes", "runtime")
 
-    def __init__(
-        self,
-        node: NodeId,
-        host_ip: str,
-        pod_cidr: str,
-        draws: Draws,
-        objects: Objects,
-    ) -> None:
+    def __init__(self, node: NodeId, runtime: Runtime, objects: Objects) -> None:
         self._back_off = BackOff()
         self._objects = objects
         self.images = ImageManager(node)
         self.probes: ProbeResults | None = None
         self.allocations: AllocationManager | None = None  # since the first resize
-        self.runtime = Runtime(node, host_ip, pod_cidr, draws)
+        self.runtime = runtime
 
     def sync_pod(self, worker: PodWorker, turn: Turn, *, restart_all: bool = False) -> Progress:
         """Create the sandbox unless it is there, then plan the containers.

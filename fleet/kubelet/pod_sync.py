@@ -11,6 +11,7 @@ rejectPod.
 Differs: in `light` there are no volumes and no first status, and the relist is not waited for.
 """
 
+from collections.abc import Mapping
 from functools import partial
 
 from fleet.clock import NS_PER_S, Draws
@@ -54,9 +55,9 @@ from fleet.kubelet.volume_manager import (
     VolumeManager,
     mount_seen_ns,
 )
-from fleet.objects import Pod, PodStatus
+from fleet.objects import Pod, PodStatus, PodUid
 from fleet.probe_behavior import ProbeKind
-from fleet.runtime import NEVER
+from fleet.runtime import NEVER, Runtime
 
 TRANSIENT_NS = 1 * NS_PER_S
 """backOffOnTransientErrorPeriod: how soon a pod is tried again whose network is not ready."""
@@ -68,13 +69,13 @@ class PodSyncer(StatusGenerator):
 
     __slots__ = ("_node", "kuberuntime", "network_error", "pleg", "volumes")
 
-    def __init__(self, node: NodeId, host_ip: str, pod_cidr: str, draws: Draws) -> None:
+    def __init__(self, node: NodeId, host_ip: str, runtime: Runtime, draws: Draws) -> None:
         self._node = node
         self.pleg = Pleg(node, draws)
         self.volumes = VolumeManager(node, draws)
-        self.kuberuntime = KubeRuntimeManager(node, host_ip, pod_cidr, draws, self.volumes)
+        self.kuberuntime = KubeRuntimeManager(node, runtime, self.volumes)
         probes = self.kuberuntime.probes = ProbeManager(node)
-        super().__init__(host_ip, StatusManager(node, draws), self.kuberuntime.runtime, probes)
+        super().__init__(host_ip, StatusManager(node, draws), runtime, probes)
         self.network_error = ""  # why only pods with hostNetwork can be synced
 
     def adopt(self, worker: PodWorker, turn: Turn) -> None:
@@ -94,6 +95,11 @@ class PodSyncer(StatusGenerator):
         if pod.status.phase in TERMINAL_PHASES and (sandbox is None or not sandbox.is_running()):
             worker.state = WorkerState.TERMINATED
             worker.seen_ns = -1
+
+    def drop_orphans(self, workers: Mapping[PodUid, PodWorker]) -> None:
+        """End what runs of pods that went while no kubelet looked. Source: HandlePodCleanups."""
+        for uid in [uid for uid, _ in self.runtime if uid not in workers]:
+            self.runtime.remove(uid)
 
     def reject(self, worker: PodWorker, rejection: Rejection, turn: Turn) -> None:
         """Report that a pod may not run, and leave it at that. Source: rejectPod."""

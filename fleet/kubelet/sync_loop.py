@@ -44,6 +44,7 @@ from fleet.kubelet.static_pods import StaticPodSync, is_over
 from fleet.kubelet.turn import Turn
 from fleet.objects import EventType, NodeView, Pod, PodStatus, PodUid
 from fleet.pod_addresses import fallback_cidr
+from fleet.runtime import Runtime
 from fleet.static_objects import StaticPod
 
 HOSTNAME_LABEL = "kubernetes.io/hostname"
@@ -105,8 +106,10 @@ class SyncLoop:
                     self._statics(env).on_mirror(update, syncer, turn)
                 else:
                     self._on_update(update, syncer, turn)
-            if self.statics is not None and event.type is EventType.SYNCED:
-                self.statics.on_synced(env)
+            if event.type is EventType.SYNCED:
+                syncer.drop_orphans(self._workers)
+                if self.statics is not None:
+                    self.statics.on_synced(env)
         else:
             self._on_volumes(syncer.volumes.on_object_event(event), syncer, turn)
             if event.type is EventType.DELETED:
@@ -206,12 +209,7 @@ class SyncLoop:
                 self._report_started(worker, status, reply.arrived_ns or now_ns, out)
         self._send_statuses(syncer, turn)
 
-    def on_node_reply(
-        self,
-        call: ApiCall,
-        reply: Reply,
-        turn: Turn,
-    ) -> None:
+    def on_node_reply(self, call: ApiCall, reply: Reply, turn: Turn) -> None:
         """Take the Node that was read for the admission of a pod."""
         syncer = self._syncer_for(turn.env)
         self.admission.on_node(call, reply, self._workers, syncer, turn)
@@ -230,11 +228,7 @@ class SyncLoop:
         found = syncer.volumes.on_node(view.volumes_attached, view.volumes_in_use, view.labels)
         self._on_volumes(found, syncer, Turn(self._node, env, recorder, now_ns, out))
 
-    def on_volumes_reported(
-        self,
-        names: tuple[str, ...],
-        turn: Turn,
-    ) -> None:
+    def on_volumes_reported(self, names: tuple[str, ...], turn: Turn) -> None:
         """Learn that the Node shows these volumes in use."""
         syncer = self._syncer_for(turn.env)
         if syncer.volumes.claims is not None:
@@ -249,11 +243,7 @@ class SyncLoop:
         in_use = claims.in_use()
         return in_use if in_use != claims.reported else None
 
-    def sync_pods(
-        self,
-        uids: Iterable[PodUid],
-        turn: Turn,
-    ) -> None:
+    def sync_pods(self, uids: Iterable[PodUid], turn: Turn) -> None:
         """Sync pods because of what a manager of containers has found. Source: HandlePodSyncs."""
         syncer = self._syncer_for(turn.env)
         for uid in uids:
@@ -268,13 +258,7 @@ class SyncLoop:
         if self.statics is not None:
             self.statics.on_node_uid(uid, out)
 
-    def on_static_pods(
-        self,
-        key: str,
-        turn: Turn,
-        *,
-        is_first: bool,
-    ) -> None:
+    def on_static_pods(self, key: str, turn: Turn, *, is_first: bool) -> None:
         """Look at the static pods of the profile; with a full name, try its mirror again."""
         syncer = self._syncer_for(turn.env)
         statics = self._statics(turn.env)
@@ -291,11 +275,7 @@ class SyncLoop:
         """Return the workers of this node's pods."""
         return self._workers.values()
 
-    def end_pods(
-        self,
-        shutdown: NodeShutdown,
-        turn: Turn,
-    ) -> None:
+    def end_pods(self, shutdown: NodeShutdown, turn: Turn) -> None:
         """Kill the pods whose turn it is in a shutdown."""
         syncer = self._syncer_for(turn.env)
         while shutdown.is_due(self._workers, turn.now_ns):
@@ -307,6 +287,8 @@ class SyncLoop:
         """Return whether no pod is left, and no volume that the Node shows in use."""
         if self._workers or len(self._config):
             return False
+        if self.runtime is not None and next(iter(self.runtime), None) is not None:
+            return False  # a kubelet before us started something that we have not seen yet
         if self.statics is not None and not self.statics.is_idle():
             return False
         if self.monitor is not None and not self.monitor.is_idle:
@@ -325,6 +307,11 @@ class SyncLoop:
         turn = Turn(self._node, env, EventRecorder.silent(), now_ns, [])
         return self.monitor.stats(self._workers, self._syncer, turn).disk
 
+    @property
+    def runtime(self) -> Runtime | None:
+        """The container runtime of the machine, None while nothing was asked of it."""
+        return self._syncer.runtime if self._syncer is not None else None
+
     def pods(self) -> Iterator[Pod]:
         """Yield the pods of this node."""
         return iter(self._config)
@@ -342,7 +329,9 @@ class SyncLoop:
         """Return the syncer, made on first use; pods get addresses of the range that is known."""
         cidr = self.pod_cidr or fallback_cidr(self._node)
         if self._syncer is None:
-            self._syncer = PodSyncer(self._node, self._host_ip, cidr, env.draws)
+            runtime = env.runtimes.pop(self._node, None)
+            runtime = runtime or Runtime(self._node, self._host_ip, cidr, env.draws)
+            self._syncer = PodSyncer(self._node, self._host_ip, runtime, env.draws)
             self._syncer.pleg.is_evented = env.model.evented_pleg
             self._syncer.probes.start_ns = self.started_ns
             self._syncer.volumes.node_name = self.name

@@ -1,7 +1,6 @@
 """A pool: the connections of one identity, normally one, and what waits for room on them."""
 
 from collections import deque
-from collections.abc import Iterator
 
 from fleet.wire.connection import Connection, TlsContext
 from fleet.wire.streams import Stream
@@ -62,12 +61,12 @@ class Pool:
 
     def find(self, token: object) -> Stream | None:
         """Return the open or waiting request of a token."""
-        for stream in self._all():
+        for stream in self.requests():
             if stream.token == token and not stream.done:
                 return stream
         return None
 
-    def _all(self) -> Iterator[Stream]:
-        for connection in self.connections:
-            yield from connection.streams.values()
-        yield from self.waiting
+    def requests(self) -> list[Stream]:
+        """Return what is open and what waits."""
+        found = [each for connection in self.connections for each in connection.streams.values()]
+        return [*found, *self.waiting]

@@ -145,6 +145,20 @@ class Transport(Links):
             self._abandon(stream)
             stream.done = True
 
+    def abandon(self, is_unwanted: Callable[[object], bool]) -> None:
+        """Give up every request whose token says so."""
+        for entry in self._pools.values():
+            for stream in entry.requests():
+                if not stream.done and is_unwanted(stream.token):
+                    self._abandon(stream)
+                    stream.done = True
+
+    def hang_up(self, pool: int) -> None:
+        """Close the connections of a pool; its next request dials. Its requests are CANCELLED."""
+        entry = self._pools[pool]
+        self.close_pool(pool)
+        self.open_pool(pool, entry.user, entry.context)
+
     def sweep(self, now_ns: int) -> None:
         """Do what time asks for; called about once a second."""
         self._poller.drain()  # an answer that came in time must not time out because we were late

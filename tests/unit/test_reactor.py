@@ -1,6 +1,6 @@
 """One reactor, a wire that only notes what it was given, and kubelets that note what they get."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -26,7 +26,8 @@ from fleet.effects import (
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.objects import EventType
-from fleet.reactor import CALL_TRIES_MAX, REPLIES_MAX, TIMERS_MAX, Reactor
+from fleet.reactor import REPLIES_MAX, TIMERS_MAX, Reactor
+from fleet.reactor_calls import CALL_TRIES_MAX
 from fleet.wire.calls import Caller, NodeTemplate
 from fleet.wire.messages import Failure, Request, Response, StreamOpened
 from fleet.wire.watch import Phase
@@ -41,6 +42,7 @@ class NotedWire:
         self.sent: list[tuple[int, Request, object]] = []
         self.cancelled: list[object] = []
         self.flushes = 0
+        self.hung_up: list[int] = []
         self.swept: list[int] = []
 
     def send(self, pool: int, request: Request, token: object) -> None:
@@ -49,6 +51,12 @@ class NotedWire:
     def cancel(self, pool: int, token: object) -> None:
         del pool
         self.cancelled.append(token)
+
+    def abandon(self, is_unwanted: Callable[[object], bool]) -> None:
+        self.cancelled += [token for _, _, token in self.sent if is_unwanted(token)]
+
+    def hang_up(self, pool: int) -> None:
+        self.hung_up.append(pool)
 
     def flush(self) -> None:
         self.flushes += 1

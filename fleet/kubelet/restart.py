@@ -1,0 +1,27 @@
+"""A kubelet whose process restarts: what the machine keeps, and what the new process learns anew.
+
+The container runtime, what it runs and the images outlive a kubelet; so does all that the API
+server has: Node, Lease, CSINode, the statuses of pods. Back-offs, probe results, volumes' state,
+what the event correlator remembers and every connection and watch are the process's and are lost.
+Source: pkg/kubelet/kubelet.go, NewMainKubelet, Run: nothing but checkpoints is read at a start.
+"""
+
+from fleet.kubelet.kubelet import VirtualKubelet
+
+
+def can_restart(kubelet: VirtualKubelet) -> bool:
+    """Return whether there will be a kubelet again: a machine that shuts down starts none."""
+    loop = kubelet.sync_loop
+    return loop is None or not loop.admission.is_shutting_down
+
+
+def restarted(old: VirtualKubelet) -> VirtualKubelet:
+    """Return the kubelet that follows on the same machine; the old one falls silent."""
+    old.stop()
+    if old.sync_loop is not None and old.sync_loop.runtime is not None:
+        old.env.runtimes[old.node] = old.sync_loop.runtime
+    new = VirtualKubelet(old.node, old.name, old.host_ip, old.env)
+    # How the server sees the node and its Lease does not begin anew.
+    new.is_ready = old.is_ready
+    new.lease.renewed_ns = old.lease.renewed_ns
+    return new
