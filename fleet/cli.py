@@ -148,6 +148,7 @@ kubeconfig_out = click.option(
     type=click.Choice(["exit", "hold"]),
     help="Then remove the nodes and exit, or keep them for the next master.",
 )
+@click.option("--restart-share", help="Share of the kubelets that SIGHUP restarts, e.g. 25%.")
 @click.option("--processes", type=int, help="Share the nodes among so many processes.")
 @click.option("--run-id", help="Name the run; several shards may be of one (default: a new name).")
 @click.option("--holder", help="Which of those this process is, e.g. its pod's UID.")

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import ssl
 import time
+from collections.abc import Iterable
 
 from fleet import __version__
 from fleet.bootstrap import Bootstrap
@@ -36,6 +37,7 @@ JSON = b"application/json"
 OBSERVER_POOL = 0
 RENEWED = "the client certificate was renewed"
 STEP_S = 0.02
+_STREAM_CHOSEN = 0xC405E
 STARTING_MAX = {Fidelity.KUBELET: 48, Fidelity.LIGHT: 16}
 """Nodes that start at one time, unless --rate asks for a constant rate whatever the server says.
 
@@ -289,6 +291,20 @@ class Emulation:
         if has_begun and not self._is_light:
             self.transport.close_pool(node)
         return self.settings.node_name(len(self._running))
+
+    def restart(self, nodes: Iterable[NodeId]) -> int:
+        """Restart kubelets as if their processes had been killed; return how many did."""
+        return self.reactor.restart(nodes)
+
+    def chosen(self, share: float) -> list[NodeId]:
+        """Choose a share of the nodes that run by chance, at least one if there is any."""
+        count = max(1, round(share * len(self._running)))
+        now_ns = self.reactor.clock.now_ns()
+
+        def draw(node: NodeId) -> float:
+            return self._draws.uniform(node, _STREAM_CHOSEN, now_ns)
+
+        return sorted(self._running, key=draw)[:count]
 
     def _kind(self, model: NodeModel) -> tuple[Environment, NodeTemplate]:
         """Return what the nodes of one model share, made at its first node."""

@@ -37,6 +37,7 @@ from fleet.identity import Identity, authorize, features_of
 from fleet.machine import check_memory, raise_descriptors
 from fleet.preflight import TargetFacts, confirm, inspect, shared_cluster_notice
 from fleet.report import RunDirectory, RunFigures, summary
+from fleet.restart_signal import RestartSignal
 from fleet.run_id import new_run_id
 from fleet.runs import RUN_LABEL, RunLease
 from fleet.siblings import Siblings, sibling_arguments
@@ -100,6 +101,9 @@ class Orchestrator:
         self._is_terminated = False  # by SIGTERM, as pods are
         self._task: asyncio.Task[Outcome] | None = None
         self._target = Target(settings, self._display, self._on_death)
+        self._restart_signal = RestartSignal(
+            settings.restart_share, self._stop.set, self._display.note
+        )
         self._has_begun = False
         self._run_directory = Path()
 
@@ -115,6 +119,7 @@ class Orchestrator:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupt, number)
+        loop.add_signal_handler(signal.SIGHUP, self._restart_signal)
         self._display.start()
         try:
             async with (
@@ -128,7 +133,7 @@ class Orchestrator:
             raise
         finally:
             self._display.stop()
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 loop.remove_signal_handler(number)
             directory.close()
         figures = self._figures
@@ -259,6 +264,7 @@ class Orchestrator:
         ]
         gc.set_threshold(GC_THRESHOLD, 20, 50)
         emulation.start()
+        self._restart_signal.emulation = emulation
         try:
             if settings.metrics_port:
                 from fleet.prometheus import serve_metrics  # noqa: PLC0415 - 3 MB
@@ -272,6 +278,7 @@ class Orchestrator:
         finally:
             self._display.update(self._live(meter))
             self._display.phase("draining")
+            self._restart_signal.emulation = None
             if self._siblings is not None:
                 await self._siblings.stop()
             meter.figures()
@@ -358,6 +365,7 @@ class Orchestrator:
             for number in range(1, settings.processes)
         ]
         self._siblings = Siblings(commands, self._run_directory, self._display.note)
+        self._restart_signal.siblings = self._siblings
         await self._siblings.start()
 
     def _live(self, meter: Meter) -> LiveFigures:

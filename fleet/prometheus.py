@@ -80,6 +80,7 @@ def _counters(counts: FleetCounts) -> Iterator[CounterMetricFamily]:
         ("pods_failed", "Pods that failed.", counts.pods_failed),
         ("events_dropped", "Events that the spam filter held back.", counts.events_dropped),
         ("watch_events", "Events of watches.", counts.watch_events),
+        ("kubelet_restarts", "Kubelets that were restarted.", counts.restarts),
         ("watch_restarts", "Watches opened again.", counts.watch_restarts),
     ):
         yield CounterMetricFamily(f"fleet_{name}", text, value=value)

@@ -1,5 +1,6 @@
 """`Settings`: the options of `fleet spawn`, typed, checked once and never changed."""
 
+import contextlib
 import enum
 import math
 import re
@@ -174,6 +175,19 @@ def parse_shard(value: object) -> object:
 
 
 RunId = Annotated[str, StringConstraints(pattern=r"^([a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?)?$")]
+
+
+def _share(value: object) -> float:
+    """Read a share of the nodes: `25%` or `0.25`."""
+    text = str(value)
+    share = -1.0
+    with contextlib.suppress(ValueError):
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    if not 0 < share <= 1:
+        raise ValueError(f"{text!r} is not a share above 0% and up to 100%, such as 25% or 0.25")
+    return share
+
+
 ComponentFlags = Annotated[tuple[str, ...], BeforeValidator(_component_flags)]
 DurationOption = Annotated[int, BeforeValidator(parse_positive_duration)]
 
@@ -230,6 +244,7 @@ class Settings(BaseModel):
     api_users: Annotated[int, Field(ge=0)] = 0
     locust_master: str = ""  # HOST:PORT of a master that runs already
     on_master_quit: Literal["exit", "hold"] = "exit"
+    restart_share: Annotated[float, BeforeValidator(_share)] = 1.0  # of the kubelets, at SIGHUP
     processes: Annotated[int, Field(ge=1, le=64)] = 1
     run_id: RunId = ""  # shared by the processes and pods of one fleet; empty: a new one
     holder: str = ""  # which of them this is; its successor waits for it

@@ -76,6 +76,12 @@ class Sibling:
         if self._process is not None:
             await self._process.stop(END_S_MAX, politely=signal.SIGINT)
 
+    def restart_kubelets(self) -> None:
+        """Pass SIGHUP on, to a process that is far enough not to die of it."""
+        self.look()
+        if self._process is not None and self.nodes:
+            self._process.signal(signal.SIGHUP)
+
     def figures(self) -> list[RunFigures]:
         """Return what its processes measured; one that was killed has left nothing."""
         found = []
@@ -122,6 +128,11 @@ class Siblings:
         await asyncio.gather(*self._work, return_exceptions=True)
         await asyncio.gather(*(sibling.stop() for sibling in self._siblings))
 
+    def restart_kubelets(self) -> None:
+        """Tell those that have nodes to restart a share of their kubelets."""
+        for sibling in self._siblings:
+            sibling.restart_kubelets()
+
     def merged(self, own: RunFigures) -> RunFigures:
         """Return our figures with theirs."""
         others = [figures for sibling in self._siblings for figures in sibling.figures()]
@@ -167,6 +178,8 @@ def sibling_arguments(
     ]
     if share.rate:
         arguments.append(f"--rate={share.rate}")
+    if settings.restart_share < 1:
+        arguments.append(f"--restart-share={settings.restart_share}")
     if settings.metrics_port:
         arguments.append(f"--metrics-port={settings.metrics_port + number}")
         arguments.append(f"--metrics-host={settings.metrics_host}")

@@ -1,9 +1,9 @@
 """The API clients of a kubelet, as a real API server's audit log shows them."""
 
 import itertools
-from datetime import datetime
 
 import pytest
+from audit_requests import requests_of, seconds
 from e2e_world import Json, World, eventually, workload
 
 pytest_plugins = ("e2e_fixtures",)
@@ -13,22 +13,6 @@ PREFIX = "clients"
 NODE = f"{PREFIX}-00000"
 PODS = 105
 BURST, QPS = 100, 50
-
-
-def requests_of(world: World, node: str) -> list[Json]:
-    """Return the requests of a node, each once, in the order in which they came."""
-    name = f"system:node:{node}"
-    found: dict[str, Json] = {}
-    for each in world.audit():
-        user: Json = each.get("impersonatedUser") or each["user"]
-        if user["username"] == name:
-            found.setdefault(each["auditID"], each)
-    return sorted(found.values(), key=lambda each: each["requestReceivedTimestamp"])
-
-
-def seconds(request: Json) -> float:
-    stamp = str(request["requestReceivedTimestamp"]).replace("Z", "+00:00")
-    return datetime.fromisoformat(stamp).timestamp()
 
 
 def is_main_client(request: Json) -> bool:

@@ -144,3 +144,14 @@ def test_settings_do_not_change() -> None:
 def test_given_choices_are_reduced_too() -> None:
     settings = Settings.from_options(profiles=(ProfileChoice("a", 4), ProfileChoice("b", 2)))
     assert settings.profiles == (ProfileChoice("a", 2), ProfileChoice("b", 1))
+
+
+@pytest.mark.parametrize(("text", "share"), [("25%", 0.25), ("0.25", 0.25), ("100%", 1.0)])
+def test_a_restart_share_is_a_percentage_or_a_fraction(text: str, share: float) -> None:
+    assert Settings.from_options(restart_share=text).restart_share == share
+
+
+@pytest.mark.parametrize("text", ["0%", "101%", "2", "-1%", "all", "nan", "%"])
+def test_a_restart_share_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--restart-share: .* is not a share above 0%"):
+        Settings.from_options(restart_share=text)

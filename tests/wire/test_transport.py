@@ -376,6 +376,30 @@ def test_a_closed_pool_answers_for_everything(certificate: Certificate) -> None:
     with_peer(certificate, test)
 
 
+def test_what_is_abandoned_is_not_answered_and_a_hang_up_dials_anew(
+    certificate: Certificate,
+) -> None:
+    async def test(peer: Peer, harness: Harness) -> None:
+        harness.send(WATCH, "ours")
+        harness.send(WATCH, "theirs")
+        await harness.opened(2)
+        harness.send(GET, "ours")
+        harness.transport.abandon(lambda token: token == "ours")
+        harness.transport.hang_up(1)
+        answers = await harness.answers(1)
+        assert {token: answer.failure for token, answer in answers.items()} == {
+            "theirs": Failure.CANCELLED
+        }
+        assert harness.stats.connections == 0
+        harness.send(GET, "next")
+        answers = await harness.answers(1)
+        assert answers["next"].code == 200
+        assert harness.stats.dials == 2
+        assert len(peer.connections) == 2
+
+    with_peer(certificate, test)
+
+
 @pytest.mark.parametrize("window", [2**16 - 1, 2**20, 2**31 - 1])
 def test_a_large_upload_meets_the_windows_and_a_full_socket(
     certificate: Certificate, window: int

@@ -1,0 +1,105 @@
+"""SIGHUP restarts kubelets: what a real API server gets of it, and that no pod notices."""
+
+import signal
+import time
+
+import pytest
+from audit_requests import requests_of, seconds, shape_of
+from e2e_world import Json, Running, World, condition, eventually, workload
+
+pytest_plugins = ("e2e_fixtures",)
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(170)]
+
+PREFIX = "storm"
+LEASE = "leases/kube-node-lease"
+START = {
+    "create nodes 409",
+    "get nodes 200",
+    "get csinodes 200",
+    f"get {LEASE} 200",
+    f"update {LEASE} 200",
+    "deletecollection resourceslices 200",
+    "create events/default 201",
+    "watch nodes 200",
+    "watch pods 200",
+    "watch services 200",
+    "watch csidrivers 200",
+    "watch runtimeclasses 200",
+}
+"""What a kubelet asks for that finds its Node. Source: kubelet-reference 1.1, 1.2."""
+
+
+def hang_up(run: Running) -> float:
+    """Send SIGHUP; return when."""
+    began = time.time()
+    run.process.send_signal(signal.SIGHUP)
+    run.until("SIGHUP: restarting")
+    return began
+
+
+def containers(world: World, app: str) -> dict[str, Json]:
+    return {
+        pod["metadata"]["name"]: pod["status"]["containerStatuses"][0] for pod in world.pods(app)
+    }
+
+
+def test_a_share_of_the_kubelets_begins_anew(world: World) -> None:
+    with world.spawn(PREFIX, 3, world.quick(), "--restart-share=67%") as run:
+        run.until_ready()
+        leases = ("leases", "-n", "kube-node-lease", "-o", "name")
+        eventually(lambda: world.kubectl("get", *leases).count(f"/{PREFIX}-") == 3, "Leases")
+        world.apply(workload("Deployment", PREFIX, 9))
+        eventually(lambda: len(world.ready_pods(PREFIX)) == 9, "pods are Ready")
+        before, nodes = containers(world, PREFIX), world.nodes(PREFIX)
+        began = hang_up(run)
+        assert "restarting 2 of 3 kubelets" in run.log
+
+        def restarted() -> dict[str, set[str]]:
+            since = {
+                node: shape_of([each for each in requests_of(world, node) if seconds(each) > began])
+                for node in nodes
+            }
+            return {node: found for node, found in since.items() if "create nodes 409" in found}
+
+        eventually(
+            lambda: [found >= START for found in restarted().values()] == [True, True],
+            "two nodes asked for all that a kubelet asks for at its start",
+        )
+        time.sleep(3)
+        assert containers(world, PREFIX) == before
+        assert all(condition(node, "Ready") == "True" for node in world.nodes(PREFIX).values())
+        world.apply(workload("Deployment", PREFIX, 12))
+        eventually(lambda: len(world.ready_pods(PREFIX)) == 12, "new pods run too")
+        world.kubectl("delete", "deployment", PREFIX)
+        eventually(lambda: not world.pods(PREFIX), "pods end")
+        run.end()
+    world.assert_nothing_left(PREFIX)
+
+
+def test_the_signal_reaches_every_process(world: World) -> None:
+    arguments = ("--processes=2", "--fidelity=light")
+    with world.spawn(f"{PREFIX}-p", 4, *arguments) as run:
+        run.until("all 4 nodes are Ready")
+        world.apply(workload("Deployment", f"{PREFIX}-p", 8))
+        eventually(lambda: len(world.ready_pods(f"{PREFIX}-p")) == 8, "pods are Ready")
+        before = containers(world, f"{PREFIX}-p")
+        began = hang_up(run)
+        names = world.nodes(f"{PREFIX}-p")
+
+        def all_asked() -> bool:
+            return all(
+                any(
+                    seconds(each) > began and each["verb"] == "create"
+                    for each in requests_of(world, node)
+                )
+                for node in names
+            )
+
+        eventually(all_asked, "every node registers anew")
+        sibling = run.directory / "process-0001" / "log"
+        assert "restarting 2 of 2 kubelets" in sibling.read_text()
+        assert containers(world, f"{PREFIX}-p") == before
+        world.kubectl("delete", "deployment", f"{PREFIX}-p")
+        eventually(lambda: not world.pods(f"{PREFIX}-p"), "pods end")
+        run.end()
+    world.assert_nothing_left(f"{PREFIX}-p")
