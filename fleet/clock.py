@@ -86,10 +86,10 @@ class TimerWheel:
         self.size += 1
         bucket.append((due_ns, self._seq, node, timer, key))
 
-    def forget(self, nodes: Container[int], kept: int) -> None:
-        """Drop what is set for some nodes, but for one kind of timer."""
+    def forget(self, nodes: Container[int], kept: Container[int]) -> None:
+        """Drop what is set for some nodes, but for some kinds of timers."""
         left = {
-            slot: [each for each in bucket if each[2] not in nodes or each[3] == kept]
+            slot: [each for each in bucket if each[2] not in nodes or each[3] in kept]
             for slot, bucket in self._buckets.items()
         }
         self._buckets = {slot: bucket for slot, bucket in left.items() if bucket}

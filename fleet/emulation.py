@@ -294,6 +294,8 @@ class Emulation:
 
     def restart(self, nodes: Iterable[NodeId]) -> int:
         """Restart kubelets as if their processes had been killed; return how many did."""
+        if self.certificates is not None:
+            nodes = filter(self.certificates.has_begun, nodes)
         return self.reactor.restart(nodes)
 
     def chosen(self, share: float) -> list[NodeId]:

@@ -201,6 +201,10 @@ class NodeCertificates:
             certificate.close()
         return certificates[0].begun_ns > 0
 
+    def has_begun(self, node: NodeId) -> bool:
+        """Return whether the kubelet of a node has started."""
+        return self._nodes[node][0].begun_ns > 0
+
     async def close(self) -> None:
         """Close every connection."""
         await self._bootstrap.close()

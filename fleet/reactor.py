@@ -83,7 +83,6 @@ class Reactor(Calls):
         self._story = story
         self._swept_ns = 0
         self._restarting: dict[NodeId, VirtualKubelet] = {}  # that are about to start
-
         self.others: list[Wire] = []  # wires that are no kubelet's own
         self.on_certificate_timer: Callable[[NodeId, str, int], None] | None = None
 
@@ -238,7 +237,9 @@ class Reactor(Calls):
                 self._go_on(NodeId(node), key)
                 continue
             elif timer == Timer.CERTIFICATE:
-                if self.on_certificate_timer is not None:
+                if NodeId(node) in self._restarting:
+                    self._wheel.set(now_ns + RESTART_NS_MAX, node, timer, key)
+                elif self.on_certificate_timer is not None:
                     self.on_certificate_timer(NodeId(node), key, now_ns)
                 continue
             entry = self.entries[node]

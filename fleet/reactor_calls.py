@@ -19,6 +19,8 @@ from fleet.wire.routes import ROUTES
 from fleet.wire.watch import Reflector
 
 CALL_TRIES_MAX = 10  # with_retry.go: on 429 and 5xx with Retry-After
+OUTLIVING = frozenset((Timer.SHUTDOWN, Timer.CERTIFICATE))
+"""Timers of the machine, and of what is kept in its files."""
 LOST_RETRY_S = 1  # the same, retryAfterResponse: what it makes of a lost connection
 
 
@@ -87,7 +89,7 @@ class Calls(Watches):
         def is_theirs(token: object) -> bool:
             return _owner(token) in nodes
 
-        self._wheel.forget(nodes, kept=Timer.SHUTDOWN)  # the machine's, not the kubelet's
+        self._wheel.forget(nodes, kept=OUTLIVING)
         self._limits.drop(nodes)
         self._delayed = {key: each for key, each in self._delayed.items() if not is_theirs(each)}
         self.inbox[:] = [each for each in self.inbox if not is_theirs(each[0])]

@@ -13,17 +13,17 @@ STEPS = st.lists(
 )
 
 
-def test_timers_of_some_nodes_are_forgotten_but_for_one_kind() -> None:
+def test_timers_of_some_nodes_are_forgotten_but_for_some_kinds() -> None:
     wheel = TimerWheel()
     for node in range(3):
         for timer in (1, 2):
             wheel.set(TICK_NS * (node + 1), node, timer)
-    wheel.forget({0, 1}, kept=2)
+    wheel.forget({0, 1}, kept={2})
     assert wheel.size == 4
     found = wheel.expire(NS_PER_S, 10)
     assert [(node, timer) for _, _, node, timer, _ in found] == [(0, 2), (1, 2), (2, 1), (2, 2)]
     wheel.set(0, 5, 1)
-    wheel.forget({5}, kept=2)
+    wheel.forget({5}, kept={2})
     assert wheel.next_ns() is None
     assert wheel.expire(NS_PER_S, 10) == []
 
