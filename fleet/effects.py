@@ -87,6 +87,7 @@ class Timer(enum.IntEnum):
     RUNTIME_STATE = 14  # the health of the runtime changes, or the sync loop goes on
     SHUTDOWN = 18  # the machine is told to shut down, or goes on with it
     CERTIFICATE = 60  # not the kubelet's: a certificate is to be asked for, or presented
+    AGENT = 80  # a node agent's, not a kubelet's; key: its place on the node, then its own key
     STATIC_PODS = 70  # look at file and URL; key: a full name whose mirror is tried again
 
 

@@ -11,11 +11,13 @@ import time
 from collections.abc import Iterable
 
 from fleet import __version__
+from fleet.agent_access import agents_of
+from fleet.agent_connections import AgentConnections
 from fleet.bootstrap import Bootstrap
 from fleet.certificate_store import CertificateContext
 from fleet.clock import Draws, SystemClock
 from fleet.cluster import Cluster
-from fleet.config import Fidelity, NodeMix, NodeModel, Settings
+from fleet.config import Fidelity, IdentityMode, NodeMix, NodeModel, Settings
 from fleet.driver import Driver
 from fleet.effects import NodeId, WatchEvent, WatchKind
 from fleet.identity import Identity, Impersonation
@@ -144,6 +146,14 @@ class Emulation:
             self.certificates = self._node_certificates(bootstrap)
         self.reactor.wire = self.transport
         self.reactor.observer = self.observer
+        self.agent_connections = AgentConnections(
+            identity, mix.models[0], self._own_transport, self.reactor.others
+        )
+        self.reactor.run_agents(
+            agents_of(mix.models),
+            self.agent_connections.new,
+            impersonates=identity.mode is not IdentityMode.SHARED,
+        )
         self._static_sources: list[StaticSource] = []
         self._static_task: asyncio.Task[None] | None = None
         self._running: list[NodeId] = []  # by slot
@@ -156,15 +166,20 @@ class Emulation:
         return self.reactor.counts
 
     def _transport(self, user_agent: bytes) -> Transport:
+        """Make a transport with fleet's own credentials, to act as nodes or as fleet itself."""
+        group = next(iter(self._identity.headers_for("any").groups), b"")
+        return self._own_transport(user_agent, JSON, group)
+
+    def _own_transport(self, user_agent: bytes, accept: bytes, group: bytes) -> Transport:
         """Make a transport with fleet's own credentials."""
         cluster = self._cluster
-        groups = self._identity.headers_for("any").groups
         return self._transport_to(
             Endpoint(cluster.host, cluster.port, cluster.server_name),
             cluster.ssl_context(),
             cluster.authorization(),
             user_agent,
-            groups[0] if groups else b"",
+            group,
+            accept,
         )
 
     def _anonymous_transport(self) -> Transport:
@@ -181,13 +196,14 @@ class Emulation:
         authorization: bytes | None,
         user_agent: bytes,
         group: bytes = b"",
+        accept: bytes = JSON,
     ) -> Transport:
         return Transport(
             endpoint,
             context,
             user_agent=user_agent,
             authorization=authorization,
-            accept=JSON,
+            accept=accept,
             now_ns=self.reactor.clock.now_ns,
             inbox=self.reactor.inbox,
             on_ready=self.driver.wake,
@@ -345,6 +361,7 @@ class Emulation:
                     self.observer.set_authorization(authorization)
                     if self.certificates is None:
                         self.transport.set_authorization(authorization)
+                    self.agent_connections.set_authorization(authorization)
 
     def silence(self) -> None:
         """Let every kubelet fall silent, so that what is deleted is not reported again."""
@@ -361,3 +378,4 @@ class Emulation:
         if self.certificates is not None:
             await self.certificates.close()
         await self.observer.close()
+        await self.agent_connections.close()

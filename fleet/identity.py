@@ -109,8 +109,10 @@ async def probe(api: Api, mode: IdentityMode, node_name: str) -> Identity:
     )
 
 
-async def check_permissions(api: Api, needed: Iterable[Permission]) -> None:
-    """Ask the server about every right, many at a time.
+async def check_permissions(
+    api: Api, needed: Iterable[Permission], headers: Iterable[tuple[str, str]] = ()
+) -> None:
+    """Ask the server about every right, many at a time; `headers` may name who is meant.
 
     Raises SetupError with all that are missing, before anything is created.
     """
@@ -118,7 +120,7 @@ async def check_permissions(api: Api, needed: Iterable[Permission]) -> None:
     denied: set[Permission] = set()
 
     async def ask(permission: Permission) -> None:
-        if not await is_allowed(api, permission):
+        if not await is_allowed(api, permission, headers):
             denied.add(permission)
 
     await each(wanted, ask)
@@ -127,7 +129,9 @@ async def check_permissions(api: Api, needed: Iterable[Permission]) -> None:
         raise SetupError(f"no permission (RBAC), {len(denied)} missing: {'; '.join(missing)}")
 
 
-async def is_allowed(api: Api, permission: Permission) -> bool:
+async def is_allowed(
+    api: Api, permission: Permission, headers: Iterable[tuple[str, str]] = ()
+) -> bool:
     """Return whether fleet's user has one right."""
     attributes: Json = {
         "verb": permission.verb,
@@ -142,7 +146,7 @@ async def is_allowed(api: Api, permission: Permission) -> bool:
         "kind": "SelfSubjectAccessReview",
         "spec": {"resourceAttributes": {key: value for key, value in attributes.items() if value}},
     }
-    answer = await api.request("POST", ACCESS_REVIEW, body=review)
+    answer = await api.request("POST", ACCESS_REVIEW, body=review, headers=headers)
     status = expect(answer, "cannot check permissions (SelfSubjectAccessReview)").get("status", {})
     return bool(status.get("allowed"))
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from fleet.agent_behavior import AGENTS_MAX, AgentModel, NodeAgent
 from fleet.errors import UsageError
 from fleet.node_model import NodeModel
 from fleet.node_profile import (
@@ -28,11 +29,14 @@ from fleet.volume_behavior import DEFAULT_DRIVER, CSIDriver
 DOCUMENT_BYTES_MAX = 4 * 1024 * 1024
 """A profile is a page; what is longer is the wrong file."""
 
-Document = NodeProfile | PodBehaviorManifest
-KINDS: dict[str, type[NodeProfile] | type[PodBehaviorManifest]] = {
+Document = NodeProfile | PodBehaviorManifest | NodeAgent
+KINDS: dict[str, type[NodeProfile] | type[PodBehaviorManifest] | type[NodeAgent]] = {
     "NodeProfile": NodeProfile,
     "PodBehavior": PodBehaviorManifest,
+    "NodeAgent": NodeAgent,
 }
+DIRECTORIES = {"workloads": "PodBehavior", "agents": "NodeAgent", "nodes": "NodeProfile"}
+"""Where the shipped documents of each kind are."""
 _IMPORTED_STATUS = ("capacity", "allocatable", "nodeInfo", "images", "runtimeHandlers", "features")
 _IMPORTED_INFO = (
     "kernelVersion",
@@ -109,29 +113,35 @@ class NodeMix:
 def load_mix(
     choices: tuple[ProfileChoice, ...] = DEFAULT_PROFILES, *, simulate_csi: bool = False
 ) -> NodeMix:
-    """Load what `--profile` named: node profiles by weight, and pod behaviours.
+    """Load what `--profile` named: node profiles by weight, pod behaviours and node agents.
 
-    A source that holds PodBehaviors only adds them to all nodes; without any NodeProfile the nodes
-    are those of `default`. With `simulate_csi` a profile that declares no CSI driver has one.
+    A source that holds no NodeProfile adds its documents to all nodes; without any the nodes are
+    those of `default`. With `simulate_csi` a profile that declares no CSI driver has one.
     """
-    profiles: list[tuple[NodeProfile, tuple[PodBehavior, ...], int]] = []
+    profiles: list[tuple[NodeProfile, tuple[PodBehavior, ...], list[NodeAgent], int]] = []
     for_all: list[PodBehavior] = []
+    agents_for_all: list[NodeAgent] = []
     for choice in choices:
         found = load_source(choice.source)
         behaviors = [each.compiled() for each in found if isinstance(each, PodBehaviorManifest)]
+        agents = [each for each in found if isinstance(each, NodeAgent)]
         nodes = [each for each in found if isinstance(each, NodeProfile)]
         if len(nodes) > 1:
             names = ", ".join(node.metadata.name for node in nodes)
             raise UsageError(f"{choice.source}: holds {len(nodes)} NodeProfiles ({names}), not one")
         if nodes:
-            profiles.append((nodes[0], tuple(behaviors), choice.weight))
+            profiles.append((nodes[0], tuple(behaviors), agents, choice.weight))
         else:
             for_all += behaviors
+            agents_for_all += agents
     if not profiles:
         only = load_source(DEFAULT_PROFILES[0].source)[0]
         assert isinstance(only, NodeProfile), only
-        profiles.append((only, (), 1))
-    models = [profile.compiled((*own, *for_all)) for profile, own, _ in profiles]
+        profiles.append((only, (), [], 1))
+    models = [
+        profile.compiled((*own, *for_all), _agents_of(profile, agents, agents_for_all))
+        for profile, own, agents, _ in profiles
+    ]
     if simulate_csi:
         drivers = (CSIDriver(DEFAULT_DRIVER),)
         models = [
@@ -139,8 +149,38 @@ def load_mix(
         ]
     return NodeMix(
         models,
-        [weight for _, _, weight in profiles],
+        [weight for _, _, _, weight in profiles],
     )
+
+
+def _agents_of(
+    profile: NodeProfile, own: list[NodeAgent], for_all: list[NodeAgent]
+) -> tuple[AgentModel, ...]:
+    """Return the agents of a profile: those that it names, of its file, and of all nodes."""
+    known = {each.metadata.name: each for each in (*for_all, *own)}
+    shares: dict[str, float | None] = {}
+    for at, choice in enumerate(profile.spec.agents):
+        where = f"profile {profile.metadata.name}: spec.agents[{at}].name"
+        if choice.name not in known:
+            known[choice.name] = _shipped_agent(choice.name, where)
+        shares[choice.name] = choice.share
+    if len(known) > AGENTS_MAX:
+        raise UsageError(f"profile {profile.metadata.name}: over {AGENTS_MAX} agents on a node")
+    return tuple(agent.compiled(shares.get(name)) for name, agent in sorted(known.items()))
+
+
+def _shipped_agent(name: str, where: str) -> NodeAgent:
+    shipped = {each.name: each for each in list_profiles() if each.kind == NodeAgent.__name__}
+    if name not in shipped:
+        close = difflib.get_close_matches(name, shipped, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        known = ", ".join(sorted(shipped))
+        raise UsageError(
+            f"{where}: no agent {name!r}{hint}; known are {known}, and NodeAgents of the same file"
+        )
+    (agent,) = load_file(shipped[name].path)
+    assert isinstance(agent, NodeAgent), name
+    return agent
 
 
 def load_source(source: str) -> tuple[Document, ...]:
@@ -168,7 +208,7 @@ def list_profiles() -> tuple[ProfileSummary, ...]:
     for name, path in sorted(_shipped().items()):
         text = _read(path)
         first = text.partition("\n")[0]
-        kind = "NodeProfile" if path.parent.name == "nodes" else "PodBehavior"
+        kind = DIRECTORIES[path.parent.name]
         found.append(ProfileSummary(name, kind, first.lstrip("# ").rstrip("."), path))
     return tuple(found)
 
@@ -241,9 +281,7 @@ def _is_path(source: str) -> bool:
 def _shipped() -> dict[str, Path]:
     """Return the shipped documents by name."""
     root = shipped_directory()
-    return {
-        path.stem: path for part in ("workloads", "nodes") for path in (root / part).glob("*.yaml")
-    }
+    return {path.stem: path for part in DIRECTORIES for path in (root / part).glob("*.yaml")}
 
 
 def _shipped_path(name: str) -> Path:

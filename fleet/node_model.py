@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from fleet.agent_behavior import AgentModel
 from fleet.device_behavior import DeviceModel, DraDriver
 from fleet.host_schedule import Outage, ShutdownSchedule
 from fleet.image_behavior import DEFAULT_PULLS, ImagePulls
@@ -131,7 +132,7 @@ class NodeModel:
     topology_spread: tuple[tuple[str, tuple[str, ...]], ...]  # label key, values
     zone_labels: bool  # False keeps ZONE_LABELS off the nodes
     address_pool: AddressPool
-    agents: tuple[str, ...]
+    agents: tuple[AgentModel, ...]
     behaviors: tuple[PodBehavior, ...]
     status_update_ns: int
     status_report_ns: int

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from fleet import KUBERNETES_VERSION
+from fleet.agent_behavior import AGENTS_MAX, AgentChoice, AgentModel
 from fleet.device_behavior import DeviceSpec, DraDriverSpec
 from fleet.host_schedule import RuntimeSpec, ShutdownSpec
 from fleet.image_behavior import ImagePullsSpec
@@ -192,12 +193,6 @@ class TopologySpread(Spec):
     values: Annotated[tuple[str, ...], Field(min_length=1)]
 
 
-class Agent(Spec):
-    """A node agent whose watches are emulated beside the kubelet's."""
-
-    name: Literal["kube-proxy"]
-
-
 class NodeProfileSpec(Spec):
     """The spec of a NodeProfile."""
 
@@ -209,7 +204,7 @@ class NodeProfileSpec(Spec):
         AddressPool,
         BeforeValidator(_pool, json_schema_input_type=str),
     ] = DEFAULT_ADDRESS_POOL
-    agents: tuple[Agent, ...] = ()
+    agents: Annotated[tuple[AgentChoice, ...], Field(max_length=AGENTS_MAX)] = ()
     image_pulls: ImagePullsSpec = ImagePullsSpec()
     usage: UsageSpec = UsageSpec()  # what runs on a node outside of its pods
     pids_max: Annotated[int, Field(ge=1)] | None = None
@@ -227,6 +222,9 @@ class NodeProfileSpec(Spec):
             raise ValueError("topologySpread names a topologyKey twice")
         resources = [device.resource for device in self.devices]
         drivers = [each.driver for each in self.dynamic_resources]
+        names = [each.name for each in self.agents]
+        if len(set(names)) < len(names):
+            raise ValueError("agents name one agent twice")
         if len(set(resources)) < len(resources) or len(set(drivers)) < len(drivers):
             raise ValueError("devices or dynamicResources name one resource or driver twice")
         version = self.template.status.node_info.get("kubeletVersion")
@@ -243,7 +241,9 @@ class NodeProfile(Spec):
     metadata: Metadata
     spec: NodeProfileSpec = NodeProfileSpec()
 
-    def compiled(self, behaviors: tuple[PodBehavior, ...] = ()) -> NodeModel:
+    def compiled(
+        self, behaviors: tuple[PodBehavior, ...] = (), agents: tuple[AgentModel, ...] = ()
+    ) -> NodeModel:
         """Return what all nodes of this profile share."""
         spec = self.spec
         configuration = spec.kubelet_configuration
@@ -280,7 +280,7 @@ class NodeProfile(Spec):
             ),
             zone_labels=True,
             address_pool=spec.address_pool,
-            agents=tuple(agent.name for agent in spec.agents),
+            agents=agents,
             behaviors=behaviors,
             status_update_ns=configuration.node_status_update_frequency,
             status_report_ns=configuration.status_report_ns,

@@ -22,6 +22,7 @@ from pathlib import Path
 import orjson
 
 from fleet.adoption import adopt_nodes
+from fleet.agent_access import prepare_agents
 from fleet.bootstrap import Bootstrap, open_bootstrap
 from fleet.cleanup import clean_run, is_tenth
 from fleet.cluster import Cluster
@@ -162,6 +163,7 @@ class Orchestrator:
         api = cluster.api("preflight")
         features = features_of(settings, self._mix.models)
         identity = await authorize(api, settings.identity, settings.node_name(0), features)
+        await prepare_agents(api, identity, self._mix.models, is_local=bool(self._target.local))
         if settings.statefulset is not None:
             await check(settings.statefulset)
         facts = await self._inspect(cluster)

@@ -12,6 +12,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import assert_never
 
+from fleet.agent_behavior import AgentModel
+from fleet.agents.reflector import AgentReflector
+from fleet.agents.runner import AgentCall, Agents, AgentWire
 from fleet.clock import NS_PER_S, Clock, Draws
 from fleet.effects import (
     ApiCall,
@@ -83,6 +86,7 @@ class Reactor(Calls):
         self._story = story
         self._swept_ns = 0
         self._restarting: dict[NodeId, VirtualKubelet] = {}  # that are about to start
+        self.agents: Agents | None = None
         self.others: list[Wire] = []  # wires that are no kubelet's own
         self.on_certificate_timer: Callable[[NodeId, str, int], None] | None = None
 
@@ -96,6 +100,19 @@ class Reactor(Calls):
         """Keep the wall clock of an environment."""
         self._environments.append(env)
         env.wall_offset_ns = self.clock.wall_ns() - self.clock.now_ns()
+
+    def run_agents(
+        self,
+        models: Iterable[AgentModel],
+        new_wire: Callable[[AgentModel], AgentWire],
+        *,
+        impersonates: bool,
+    ) -> None:
+        """Run agents beside the kubelets that are added from now on, if there are any."""
+        agents = Agents(self.clock, self._draws, self._wheel, new_wire, impersonates=impersonates)
+        for model in models:
+            agents.add_kind(model)
+            self.agents = agents
 
     def add(self, kubelet: VirtualKubelet, caller: Caller, pool: int) -> None:
         """Take a kubelet over and start it; its first requests leave with the next flush."""
@@ -130,6 +147,8 @@ class Reactor(Calls):
             self._closed(reflector)
             reflector.stop()
         entry.reflectors = ()
+        if self.agents is not None:
+            self.agents.stop(node)
 
     def restart(self, nodes: Iterable[NodeId]) -> int:
         """End kubelets as if their processes were killed; return how many begin anew.
@@ -242,6 +261,9 @@ class Reactor(Calls):
                 elif self.on_certificate_timer is not None:
                     self.on_certificate_timer(NodeId(node), key, now_ns)
                 continue
+            elif timer == Timer.AGENT and self.agents is not None:
+                self.agents.on_timer(node, key)
+                continue
             entry = self.entries[node]
             kubelet = entry.kubelet
             if kubelet is None:
@@ -265,9 +287,12 @@ class Reactor(Calls):
                 self._on_response(token, message, 1, now_ns, out)
             elif type(token) is Opening:
                 reflector = token.reflector
-                assert isinstance(reflector, Reflector), reflector
-                if token.number == reflector.opens and reflector.phase is not Phase.STOPPED:
+                if token.number != reflector.opens or reflector.phase is Phase.STOPPED:
+                    continue
+                if isinstance(reflector, Reflector):
                     self._on_stream_safely(reflector, message, now_ns, out)
+                else:
+                    self._on_agents(token, message)
             elif type(token) is Delayed:
                 assert isinstance(message, Response), message
                 self._on_response(token.call, message, token.tries, now_ns, out)
@@ -276,7 +301,22 @@ class Reactor(Calls):
                     token.on_message(message, now_ns)
                 except Exception as error:  # noqa: BLE001 - the others get their answers
                     self.on_bug(error)
+            elif type(token) is AgentCall:
+                self._on_agents(token, message)
         return bool(inbox)
+
+    def _on_agents(self, token: Opening | AgentCall, message: object) -> None:
+        """Hand the agents what is theirs; a bug there ends no kubelet."""
+        assert self.agents is not None
+        try:
+            if isinstance(token, AgentCall):
+                assert isinstance(message, Response), message
+                self.agents.on_reply(token, message)
+            else:
+                assert isinstance(token.reflector, AgentReflector), token
+                self.agents.on_stream(token.reflector, message)
+        except Exception as error:  # noqa: BLE001
+            self.on_bug(error)
 
     def _on_response(
         self, call: ApiCall, response: Response, tries: int, now_ns: int, out: Outbox
@@ -386,6 +426,7 @@ class Reactor(Calls):
             case Milestone.REGISTERED:
                 counts.registered += 1
                 counts.node_start.record(value_us)
+                self._start_agents(report.node)
             case Milestone.NOT_READY:
                 counts.not_ready += 1
             case Milestone.GONE:
@@ -405,6 +446,12 @@ class Reactor(Calls):
                 counts.ready += 1
             case _:
                 assert_never(report.milestone)
+
+    def _start_agents(self, node: NodeId) -> None:
+        """Start what runs beside a kubelet, now that its Node is there."""
+        kubelet = self.entries[node].kubelet
+        if self.agents is not None and kubelet is not None:
+            self.agents.start(node, kubelet.name, kubelet.env.model.agents)
 
     # ---- later ----
 

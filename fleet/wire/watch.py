@@ -25,6 +25,7 @@ from fleet.wire.times import go_duration
 
 BACKOFF_FIRST_NS = 800 * NS_PER_MS
 BACKOFF_MAX_NS = 30 * NS_PER_S
+DOUBLINGS_MAX = 20
 BACKOFF_RESET_NS = 120 * NS_PER_S
 SHORT_WATCH_NS = 1 * NS_PER_S
 OPEN_TIMEOUT_NS = 70 * NS_PER_S  # the API server answers a watch-list once its cache is fresh
@@ -141,6 +142,10 @@ class ListWatch(ABC):
     def timeouts_s(self) -> tuple[int, int]:
         """Return between which ages the server is to end a watch."""
 
+    def backoff_ns(self) -> tuple[int, int]:
+        """Return the first and the longest back-off."""
+        return BACKOFF_FIRST_NS, BACKOFF_MAX_NS
+
     def open(self, draws: Draws, now_ns: int) -> Request:
         """Return the next request; `phase` tells whether it starts a snapshot."""
         assert self.phase is not Phase.STOPPED, self.resource
@@ -212,8 +217,9 @@ class ListWatch(ABC):
         """Source: wait.Backoff with factor 2 and jitter 1.0, DelayWithReset after 2 quiet min."""
         if now_ns - self._backoff_ns > BACKOFF_RESET_NS:
             self._backoffs = 0
-        base = min(BACKOFF_FIRST_NS << self._backoffs, BACKOFF_MAX_NS)
-        self._backoffs = min(self._backoffs + 1, 6)
+        first_ns, max_ns = self.backoff_ns()
+        base = min(first_ns << self._backoffs, max_ns)
+        self._backoffs = min(self._backoffs + 1, DOUBLINGS_MAX)
         jitter = draws.uniform(self.node, _STREAM_BACKOFF + self.kind, self.opens)
         delay_ns = int(base * (1 + jitter))
         self._backoff_ns = now_ns + delay_ns

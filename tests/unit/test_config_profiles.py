@@ -295,7 +295,10 @@ def test_taints_of_template_and_configuration_stand_once() -> None:
             {"topologySpread": [{"topologyKey": "a", "values": ["b"]}] * 2},
             "spec: topologySpread names a topologyKey twice",
         ),
-        ({"agents": [{"name": "x"}]}, "spec.agents[0].name: 'x' is not one of 'kube-proxy'"),
+        (
+            {"agents": [{"name": "x", "share": 2}]},
+            "spec.agents[0].share: 2: input should be less than or equal to 1",
+        ),
     ],
 )
 def test_a_mistake_is_told_with_file_path_and_what_is_allowed(
@@ -364,7 +367,7 @@ def test_shipped_nodes_look_like_the_machines_they_are() -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"did you mean 'gpu'\?\); known are arm64, default, .*"):
+    with pytest.raises(UsageError, match=r"did you mean 'gpu'\?\); known are arm64, cni, .*"):
         load_source("gpuu")
     with pytest.raises(UsageError, match="No such file"):
         load_source("./absent.yaml")

@@ -1,0 +1,73 @@
+"""The connections of node agents: a transport for each kind, with its user agent and encoding."""
+
+from collections.abc import Callable
+
+from fleet.agent_behavior import NODE_USER, AgentModel, Encoding
+from fleet.config import NodeModel
+from fleet.identity import Identity
+from fleet.list_watches import Wire
+from fleet.wire.transport import Transport
+
+ACCEPT = {
+    Encoding.JSON: b"application/json",
+    Encoding.PROTOBUF: b"application/vnd.kubernetes.protobuf,application/json",
+}
+
+NewTransport = Callable[[bytes, bytes, bytes], Transport]
+"""Make a transport of user agent, Accept header and the group that is named beside the user."""
+
+
+class AgentConnections:
+    """Makes transports as kinds of agents come up, and keeps them to the end of the run."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        model: NodeModel,
+        new_transport: NewTransport,
+        wires: list[Wire],
+    ) -> None:
+        self._identity = identity
+        self._model = model
+        self._new_transport = new_transport
+        self._wires = wires  # of the reactor, to be flushed
+        self._transports: dict[str, Transport] = {}
+
+    def bytes_of(self, name: str) -> tuple[int, int]:
+        """Return the bytes that one kind of agent has received and sent."""
+        stats = self._transports[name].stats
+        return stats.bytes_in, stats.bytes_out
+
+    def closed_slow(self) -> int:
+        """Return how many watches ended because we read too slowly."""
+        return sum(each.stats.closed_slow for each in self._transports.values())
+
+    def set_authorization(self, value: bytes) -> None:
+        """Let new requests carry a rotated token."""
+        for transport in self._transports.values():
+            transport.set_authorization(value)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        for transport in self._transports.values():
+            await transport.close()
+
+    def new(self, model: AgentModel) -> Transport:
+        """Make the transport of one kind of agent."""
+        groups: tuple[bytes, ...] = ()
+        if model.user.startswith(NODE_USER):
+            groups = self._identity.headers_for("any").groups
+        node = self._model
+        agent = model.user_agent
+        for name, value in (
+            ("version", node.kubelet_version),
+            ("os", node.os),
+            ("arch", node.arch),
+        ):
+            agent = agent.replace(f"{{{{{name}}}}}", value)
+        transport = self._new_transport(
+            agent.encode(), ACCEPT[model.encoding], groups[0] if groups else b""
+        )
+        self._transports[model.name] = transport
+        self._wires.append(transport)
+        return transport

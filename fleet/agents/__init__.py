@@ -1,0 +1,1 @@
+"""Node agents: what runs beside a kubelet and talks to the API server too, such as kube-proxy."""

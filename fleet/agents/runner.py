@@ -1,0 +1,203 @@
+"""The agents of all nodes of a process: their streams, calls and timers, over wires of their own.
+
+An agent starts once its Node is registered, and ends with its kubelet's machine. Each kind of agent
+has a wire (its user agent and encoding are one for all nodes), each agent a pool on it.
+"""
+
+import zlib
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from fleet.agent_behavior import NODE, AgentModel
+from fleet.agents.agent import WATCH, Agent, AgentEffect, Open, Send, Wake
+from fleet.agents.reflector import AgentReflector
+from fleet.clock import Clock, Draws, TimerWheel
+from fleet.effects import Outbox, Timer
+from fleet.list_watches import ListWatches, Wire
+from fleet.metrics import Requests
+from fleet.wire.messages import Response
+
+SEED_SHIFT = 16
+NAMES_BITS = 0xFFFF_FFFF
+
+
+class AgentWire(Wire, Protocol):
+    """A wire whose pools come and go with the agents."""
+
+    def open_pool(self, pool: int, user: bytes = b"") -> None:
+        """Add the connection of a node's agent; it dials at the first request."""
+        ...
+
+    def close_pool(self, pool: int) -> None:
+        """Close it; what it still waits for is answered."""
+        ...
+
+
+class AgentCounts:
+    """What the agents of one kind did; bytes are counted by their wire."""
+
+    __slots__ = ("agents", "requests", "watch_events", "watch_restarts", "watches_open")
+
+    def __init__(self) -> None:
+        self.agents = 0  # that run now
+        self.requests = Requests()
+        self.watches_open = 0
+        self.watch_restarts = 0
+        self.watch_events = 0
+
+
+class AgentKind(NamedTuple):
+    """What the agents of one name share in a process."""
+
+    model: AgentModel
+    seed: int
+    wire: AgentWire
+    counts: AgentCounts
+    impersonates: bool
+
+
+class AgentCall(NamedTuple):
+    """The token of a request that is no list-watch."""
+
+    agent: Agent
+    verb: str
+    resource: str
+    key: str
+
+
+class Agents(ListWatches[AgentReflector]):
+    """Owns the agents of one process; the reactor hands it what is theirs."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        draws: Draws,
+        wheel: TimerWheel,
+        new_wire: Callable[[AgentModel], AgentWire],
+        *,
+        impersonates: bool,
+    ) -> None:
+        super().__init__(clock, draws)
+        self.kinds: dict[str, AgentKind] = {}
+        self._wheel = wheel
+        self._new_wire = new_wire
+        self._impersonates = impersonates
+        self._on_nodes: dict[int, tuple[Agent, ...]] = {}
+
+    def add_kind(self, model: AgentModel) -> None:
+        """Make what the agents of one name share; before the first of them starts."""
+        if model.name not in self.kinds:
+            seed = (zlib.crc32(model.name.encode()) & NAMES_BITS) << SEED_SHIFT
+            wire, counts = self._new_wire(model), AgentCounts()
+            kind = AgentKind(model, seed, wire, counts, self._impersonates)
+            self.kinds[model.name] = kind
+
+    def start(self, node: int, name: str, models: tuple[AgentModel, ...]) -> None:
+        """Start the agents of a node, unless they run already."""
+        if node in self._on_nodes:
+            return
+        now_ns = self.clock.now_ns()
+        agents = []
+        for model in models:
+            kind = self.kinds[model.name]
+            if not Agent.runs_on(node, model, kind.seed, self._draws):
+                continue
+            agent = Agent(node, name, model, kind.seed)
+            user = model.user.replace(NODE.decode(), name) if kind.impersonates else ""
+            kind.wire.open_pool(node, user.encode())
+            kind.counts.agents += 1
+            agents.append(agent)
+        self._on_nodes[node] = tuple(agents)
+        for agent in agents:
+            out: list[AgentEffect] = []
+            agent.start(self._draws, now_ns, out)
+            self._execute(agent, out)
+
+    def stop(self, node: int) -> None:
+        """End the agents of a node: nothing more is sent for them, nothing taken."""
+        for agent in self._on_nodes.pop(node, ()):
+            kind = self.kinds[agent.model.name]
+            for reflector in agent.reflectors:
+                self._closed(reflector)
+                reflector.stop()
+            agent.reflectors = ()
+            kind.counts.agents -= 1
+            kind.wire.close_pool(node)
+
+    def on_timer(self, node: int, key: str) -> None:
+        """Do what an agent is due to do; its place on the node leads the key."""
+        place, _, own = key.partition(":")
+        agents = self._on_nodes.get(node)
+        if agents is None:
+            return
+        agent = agents[int(place)]
+        out: list[AgentEffect] = []
+        now_ns = self.clock.now_ns()
+        agent.on_timer(own, self._draws, now_ns, self.clock.wall_ns(), out)
+        self._execute(agent, out)
+
+    def on_reply(self, call: AgentCall, response: Response) -> None:
+        """Count an answer and hand it to its agent."""
+        agent = call.agent
+        took_us = (response.arrived_ns - response.sent_ns) // 1000
+        counts = self.kinds[agent.model.name].counts
+        counts.requests.record((call.verb, call.resource), response.code, took_us)
+        if self._runs(agent):
+            out: list[AgentEffect] = []
+            agent.on_reply(call.key, response, self._draws, self.clock.now_ns(), out)
+            self._execute(agent, out)
+
+    def on_stream(self, reflector: AgentReflector, message: object) -> None:
+        """Take what came for the newest request of a list-watch."""
+        self._on_stream(reflector, message, self.clock.now_ns(), [])
+
+    def _runs(self, agent: Agent) -> bool:
+        return agent in self._on_nodes.get(agent.node, ())
+
+    def _execute(self, agent: Agent, out: list[AgentEffect]) -> None:
+        place = self._on_nodes[agent.node].index(agent)
+        for effect in out:
+            match effect:
+                case Send(request, verb, resource, key):
+                    wire = self.kinds[agent.model.name].wire
+                    wire.send(agent.node, request, AgentCall(agent, verb, resource, key))
+                case Wake(due_ns, key):
+                    self._wheel.set(due_ns, agent.node, Timer.AGENT, f"{place}:{key}")
+                case Open(reflector):
+                    self._open(reflector)
+
+    # ---- list-watches ----
+
+    def _way(self, reflector: AgentReflector) -> tuple[Wire, int]:
+        return self.kinds[reflector.model.name].wire, reflector.node
+
+    def _counts_of(self, reflector: AgentReflector) -> AgentCounts:
+        return self.kinds[reflector.model.name].counts
+
+    def _on_chunk(self, reflector: AgentReflector, data: bytes, now_ns: int, out: Outbox) -> None:
+        del out
+        passed = reflector.on_chunk(data)
+        self._counts_of(reflector).watch_events += passed.events
+        if passed.is_synced:
+            self._synced(reflector)
+        if passed.error >= 0:
+            self._on_error_event(reflector, passed.error, now_ns)
+
+    def _on_page(self, reflector: AgentReflector, body: bytes, now_ns: int, out: Outbox) -> None:
+        del now_ns, out
+        if reflector.on_page(body):
+            self._synced(reflector)
+
+    def _synced(self, reflector: AgentReflector) -> None:
+        agent = self._agent_of(reflector)
+        out: list[AgentEffect] = []
+        agent.on_synced(reflector.at, out)
+        self._execute(agent, out)
+
+    def _agent_of(self, reflector: AgentReflector) -> Agent:
+        agents = self._on_nodes[reflector.node]
+        return next(each for each in agents if each.model is reflector.model)
+
+    def _open_later(self, reflector: AgentReflector, due_ns: int) -> None:
+        agent = self._agent_of(reflector)
+        self._execute(agent, [Wake(due_ns, f"{WATCH}{reflector.at}/0")])
