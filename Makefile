@@ -35,7 +35,14 @@ sim: setup
 	$(BIN)/pytest tests/sim
 e2e: setup
 	$(BIN)/fleet controlplane build
-	$(BIN)/pytest --numprocesses 2 --dist loadfile tests/e2e
+	$(BIN)/pytest --numprocesses 2 --dist loadfile tests/e2e tests/chart
+
+chart: setup  ## the Helm chart, with every grant taken away once in every identity
+	$(BIN)/fleet controlplane build
+	$(BIN)/pytest -m '' tests/chart
+
+chart-rbac: setup  ## write the chart's RBAC from the table that fleet checks
+	cd tests/chart && ../../$(BIN)/python -m chart_rbac
 
 parity: setup  ## the requests of a node against those of Kubernetes' own kubelet code
 	$(BIN)/fleet controlplane build

@@ -1,0 +1,185 @@
+{{- define "fleet.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Of objects that belong to no namespace, and of Roles in namespaces of others. */ -}}
+{{- define "fleet.globalName" -}}
+{{- printf "%s-%s" .Release.Namespace (include "fleet.fullname" .) -}}
+{{- end -}}
+
+{{- define "fleet.serviceAccountName" -}}
+{{- default (ternary (include "fleet.fullname" .) "default" .Values.serviceAccount.create) .Values.serviceAccount.name -}}
+{{- end -}}
+
+{{- define "fleet.selector" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "fleet.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{ include "fleet.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end -}}
+
+{{- define "fleet.image" -}}
+{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
+
+{{- define "fleet.namePrefix" -}}
+{{- default (include "fleet.fullname" .) .Values.namePrefix -}}
+{{- end -}}
+
+{{- /* The run that all pods are of, over restarts and upgrades: namespace and release. */ -}}
+{{- define "fleet.runId" -}}
+{{- $id := printf "%s.%s" .Release.Namespace .Release.Name -}}
+{{- if gt (len $id) 63 -}}
+{{- $id = printf "%s-%s" ($id | trunc 54 | trimSuffix "-" | trimSuffix ".") ($id | sha256sum | trunc 8) -}}
+{{- end -}}
+{{- $id -}}
+{{- end -}}
+
+{{- define "fleet.nodesPerPod" -}}
+{{- min (int .Values.nodes) (int .Values.nodesPerPod) -}}
+{{- end -}}
+
+{{- define "fleet.replicas" -}}
+{{- $perPod := include "fleet.nodesPerPod" . | int -}}
+{{- div (add (int .Values.nodes) $perPod -1) $perPod -}}
+{{- end -}}
+
+{{- /* Options that name the cluster to load. */ -}}
+{{- define "fleet.targetArgs" -}}
+{{- with .Values.target -}}
+{{- if .kubeconfigSecret }}
+- --kubeconfig=/etc/fleet/target/{{ .key }}
+{{- if .context }}
+- --context={{ .context }}
+{{- end }}
+{{- else }}
+- --in-cluster
+{{- end }}
+{{- end -}}
+{{- end -}}
+
+{{- define "fleet.podSecurityContext" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "fleet.securityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{- /* One directory is writable; temporary files go there too. */ -}}
+{{- define "fleet.runEnv" -}}
+- {name: HOME, value: /var/lib/fleet}
+- {name: TMPDIR, value: /var/lib/fleet}
+{{- end -}}
+
+{{- define "fleet.targetVolume" -}}
+{{- if .Values.target.kubeconfigSecret }}
+- name: target
+  secret: {secretName: {{ .Values.target.kubeconfigSecret }}}
+{{- end }}
+{{- end -}}
+
+{{- define "fleet.targetMount" -}}
+{{- if .Values.target.kubeconfigSecret }}
+- {name: target, mountPath: /etc/fleet/target, readOnly: true}
+{{- end }}
+{{- end -}}
+
+{{- /* Keep fleet's own pods off fake nodes, whatever else they tolerate. */ -}}
+{{- define "fleet.scheduling" -}}
+affinity:
+{{- if .Values.affinity }}
+{{ toYaml .Values.affinity | indent 2 }}
+{{- else }}
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms:
+        - matchExpressions: [{key: fleet.emulator/run, operator: DoesNotExist}]
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- /*
+Memory: what a process takes and what its nodes take, from fleet/machine.py, and as much again for
+pods and bursts as the limit. CPU: 0.1 core a process and 0.05 a thousand nodes; no limit, since an
+instrument that is throttled lags.
+*/ -}}
+{{- define "fleet.resources" -}}
+{{- if .Values.resources -}}
+{{- toYaml .Values.resources -}}
+{{- else -}}
+{{- $nodes := include "fleet.nodesPerPod" . | int -}}
+{{- $processes := int .Values.processesPerPod -}}
+{{- $kib := ternary 64 12 (eq .Values.fidelity "kubelet") -}}
+{{- $mib := add (mul 120 $processes) (div (add (mul $nodes $kib) 1023) 1024) -}}
+requests:
+  cpu: {{ add (mul 100 $processes) (div $nodes 20) }}m
+  memory: {{ $mib }}Mi
+limits:
+  memory: {{ mul 2 $mib }}Mi
+{{- end -}}
+{{- end -}}
+
+{{- /* Removing 5,000 nodes takes 25 s; a busy API server gets four times as long, and a minute. */ -}}
+{{- define "fleet.grace" -}}
+{{- if .Values.terminationGracePeriodSeconds -}}
+{{- .Values.terminationGracePeriodSeconds -}}
+{{- else -}}
+{{- add 60 (div (include "fleet.nodesPerPod" . | int) 50) -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* What cannot go together, and a cluster that was not meant; before anything is created. */ -}}
+{{- define "fleet.check" -}}
+{{- if not .Values.confirmCluster -}}
+{{- fail "confirmCluster: name the cluster to load by the UID of its namespace kube-system: kubectl get namespace kube-system -o jsonpath={.metadata.uid}" -}}
+{{- end -}}
+{{- if not .Values.target.kubeconfigSecret -}}
+{{- $system := lookup "v1" "Namespace" "" "kube-system" -}}
+{{- if $system -}}
+{{- if ne $system.metadata.uid .Values.confirmCluster -}}
+{{- fail (printf "confirmCluster is %s, but this cluster is %s: is it the one you mean to load?" .Values.confirmCluster $system.metadata.uid) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq .Values.identity "csr") (not .Values.csr.tokenSecret) -}}
+{{- fail "csr.tokenSecret: nodes need a bootstrap token to ask for their certificates" -}}
+{{- end -}}
+{{- if lt (include "fleet.nodesPerPod" . | int) (int .Values.processesPerPod) -}}
+{{- fail (printf "processesPerPod: %d processes for the %d nodes of a pod" (int .Values.processesPerPod) (include "fleet.nodesPerPod" . | int)) -}}
+{{- end -}}
+{{- if gt (len (include "fleet.namePrefix" .)) 52 -}}
+{{- fail "namePrefix: over 52 characters; a node's name has 11 more, and 63 are allowed" -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,81 @@
+"""Writes the chart's RBAC from the table that fleet's preflight checks: `make chart-rbac`.
+
+The file maps what a run may be (`own`, `IDENTITY/FIDELITY`, with `+FEATURE` for what that adds) to
+rules by namespace; `cluster` stands for all of them. `bindings` let bootstrap tokens become nodes.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+from fleet.config import Fidelity, IdentityMode
+from fleet.controlplane import NODE_BINDINGS
+from fleet.identity import (
+    Features,
+    Identity,
+    Impersonation,
+    Permission,
+    impersonation_permissions,
+    node_permissions,
+    own_permissions,
+)
+from fleet.rbac import Rule, rules
+
+CHART = Path(__file__).parents[2] / "charts" / "fleet"
+FILE = CHART / "files" / "rbac.yaml"
+HEADER = "# Written by `make chart-rbac` from fleet/identity.py; do not edit.\n"
+CLUSTER = "cluster"
+FEATURES = {
+    "staticPods": Features(static_pods=True),
+    "dynamicResources": Features(dynamic_resources=True),
+    "approveCsrs": Features(approve_csrs=True),
+}
+IDENTITIES = {
+    "impersonate": Identity(IdentityMode.IMPERSONATE, Impersonation.USER),
+    "impersonate-legacy": Identity(IdentityMode.IMPERSONATE, Impersonation.USER_AND_GROUP),
+    "csr": Identity(IdentityMode.CSR),
+    "shared": Identity(IdentityMode.SHARED),
+}
+
+
+def of_nodes(identity: Identity, features: Features) -> list[Permission]:
+    """Return what it takes to be, or to act for, the nodes."""
+    granted = impersonation_permissions(identity.impersonation)
+    return [*granted, *node_permissions(identity, features)]
+
+
+def grants() -> Iterator[tuple[str, list[Permission]]]:
+    """Yield each part of the table with its name."""
+    own = own_permissions(Features())
+    yield "own", own
+    yield "own+storage", beyond(own, own_permissions(Features(storage=True)))
+    for name, identity in IDENTITIES.items():
+        for fidelity in Fidelity:
+            base = of_nodes(identity, Features(fidelity))
+            yield f"{name}/{fidelity}", base
+            for feature, features in FEATURES.items():
+                more = of_nodes(identity, features._replace(fidelity=fidelity))
+                yield f"{name}/{fidelity}+{feature}", beyond(base, more)
+
+
+def beyond(base: list[Permission], more: list[Permission]) -> list[Permission]:
+    return [each for each in more if each not in base]
+
+
+def by_namespace(permissions: list[Permission]) -> dict[str, list[Rule]]:
+    return {
+        namespace or CLUSTER: rules(each for each in permissions if each.namespace == namespace)
+        for namespace in dict.fromkeys(each.namespace for each in permissions)
+    }
+
+
+def text() -> str:
+    found: dict[str, object] = {name: by_namespace(each) for name, each in grants()}
+    found["bindings"] = [list(binding) for binding in NODE_BINDINGS]
+    shown = yaml.safe_dump(found, sort_keys=False, default_flow_style=None, width=100)
+    return HEADER + str(shown)
+
+
+if __name__ == "__main__":
+    FILE.write_text(text())

@@ -1,0 +1,287 @@
+"""What the chart renders: valid to Helm, to the API server, and in step with fleet itself."""
+
+from typing import Any
+
+import pytest
+import yaml
+from chart_rbac import CLUSTER, FILE, IDENTITIES, grants, of_nodes, text
+from e2e_world import World
+from helm_commands import NAMESPACE, RELEASE, RUN, SOME_UID, Helm
+
+from fleet.config import Fidelity
+from fleet.identity import Features, Permission, own_permissions
+from fleet.machine import BASE_BYTES, NODE_BYTES
+
+pytest_plugins = ("e2e_fixtures", "chart_fixtures")
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+
+Json = dict[str, Any]
+BEHAVIOR = {
+    "apiVersion": "fleet.emulator/v1alpha1",
+    "kind": "PodBehavior",
+    "metadata": {"name": "quick"},
+    "spec": {"podSelector": {}},
+}
+MATRIX: dict[str, Json] = {
+    "default": {},
+    "light": {"fidelity": "light", "identity": "shared", "nodes": 20_000},
+    "processes": {"processesPerPod": 4, "nodes": 4500, "nodesPerPod": 2000, "rate": 100},
+    "csr": {
+        "identity": "csr",
+        "csr": {"tokenSecret": "bootstrap", "approve": True, "createBindings": True},
+    },
+    "profiles": {
+        "profiles": [
+            {"source": "default", "weight": 3},
+            {"source": "gpu", "weight": 0.5},
+            {"configMap": {"name": "ours", "key": "a.yaml"}},
+            {"configMap": {"name": "ours", "key": "b.yaml"}, "weight": 2},
+            {"document": BEHAVIOR},
+            {"document": yaml.safe_dump(BEHAVIOR)},
+        ]
+    },
+    "elsewhere": {
+        "target": {"kubeconfigSecret": "other", "key": "config", "context": "test"},
+        "locust": {"enabled": True, "apiUsers": {"count": 3}},
+    },
+    "locust": {
+        "locust": {
+            "enabled": True,
+            "extraArgs": ["--run-time=5m"],
+            "service": {"type": "NodePort", "annotations": {"a": "b"}},
+            "ingress": {
+                "enabled": True,
+                "className": "nginx",
+                "host": "fleet.test",
+                "annotations": {"a": "b"},
+                "tls": [{"hosts": ["fleet.test"], "secretName": "tls"}],
+            },
+            "apiUsers": {"count": 12, "replicas": 2, "loads": ["api_users"]},
+        }
+    },
+    "everything else": {
+        "noTaint": True,
+        "zoneLabels": True,
+        "simulateCSI": True,
+        "extraArgs": ["--story=fleet-0000-00000"],
+        "rbac": {"staticPods": True, "dynamicResources": True, "legacyImpersonation": "always"},
+        "serviceAccount": {"name": "mine", "annotations": {"a": "b"}},
+        "podAnnotations": {"a": "b"},
+        "podLabels": {"c": "d"},
+        "priorityClassName": "system-cluster-critical",
+        "nodeSelector": {"pool": "load"},
+        "tolerations": [{"key": "load", "operator": "Exists"}],
+        "affinity": {"podAntiAffinity": {}},
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "DoNotSchedule",
+            }
+        ],
+        "resources": {"requests": {"cpu": 1}},
+        "imagePullSecrets": [{"name": "registry"}],
+        "networkPolicy": {"metricsFrom": [{"namespaceSelector": {}}]},
+        "fullnameOverride": "other",
+    },
+    "little": {
+        "podDisruptionBudget": {"enabled": False},
+        "networkPolicy": {"enabled": False},
+        "cleanup": {"enabled": False},
+        "rbac": {"create": False},
+        "serviceAccount": {"create": False},
+    },
+}
+KINDS_ELSEWHERE = {"ServiceMonitor"}  # of an operator that is not there
+
+
+def of_kind(objects: list[Json], kind: str, name: str = "") -> list[Json]:
+    found = [each for each in objects if each["kind"] == kind]
+    return [each for each in found if not name or each["metadata"]["name"] == name]
+
+
+def container(objects: list[Json]) -> Json:
+    [found] = of_kind(objects, "StatefulSet")
+    [only] = found["spec"]["template"]["spec"]["containers"]
+    return dict(only)
+
+
+@pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX.keys())
+def test_the_api_server_takes_every_object(helm: Helm, world: World, values: Json) -> None:
+    rendered = helm.objects(values, "--api-versions=monitoring.coreos.com/v1")
+    world.kubectl("create", "namespace", NAMESPACE, check=False)
+    documents = [each for each in rendered if each["kind"] not in KINDS_ELSEWHERE]
+    apply = ("apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-")
+    said = world.kubectl(*apply, stdin=yaml.safe_dump_all(documents))
+    assert len(said.splitlines()) == len(documents) >= 3
+
+
+@pytest.mark.parametrize("name", ["default", "locust"])
+def test_helm_has_nothing_to_complain_about(bare_helm: Helm, name: str) -> None:
+    path = bare_helm.values(MATRIX[name])
+    bare_helm.run("lint", "--strict", "charts/fleet", f"--values={path}")
+
+
+def test_a_service_monitor_names_each_process(bare_helm: Helm) -> None:
+    values = {"serviceMonitor": {"enabled": True, "labels": {"release": "p"}}, "processesPerPod": 2}
+    [monitor] = of_kind(bare_helm.objects(values), "ServiceMonitor")
+    assert [each["port"] for each in monitor["spec"]["endpoints"]] == ["metrics-0", "metrics-1"]
+    assert monitor["metadata"]["labels"]["release"] == "p"
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"confirmCluster": ""}, "confirmCluster: name the cluster to load by the UID"),
+        ({"confirmCluster": "prod"}, "at '/confirmCluster': 'prod' does not match pattern"),
+        ({"nodes": 0}, "at '/nodes': minimum: got 0, want 1"),
+        ({"fidelity": "full"}, "at '/fidelity': value must be one of 'kubelet', 'light'"),
+        ({"node": 5}, "additional properties 'node' not allowed"),
+        ({"locust": {"users": 5}}, "additional properties 'users' not allowed"),
+        ({"namePrefix": "A_B"}, "at '/namePrefix'"),
+        ({"profiles": [{"source": "a", "configMap": {"name": "b", "key": "c"}}]}, "oneOf"),
+        ({"extraArgs": ["kubectl"]}, "at '/extraArgs/0'"),
+        ({"identity": "csr"}, "csr.tokenSecret: nodes need a bootstrap token"),
+        ({"nodes": 2, "processesPerPod": 3}, "processesPerPod: 3 processes for the 2 nodes"),
+    ],
+)
+def test_bad_values_are_refused_in_words(bare_helm: Helm, values: Json, words: str) -> None:
+    assert words in bare_helm.template(values, check=False)
+
+
+def test_another_cluster_than_was_confirmed_is_refused(helm: Helm) -> None:
+    install = ("install", "wrong", "charts/fleet", f"--set=confirmCluster={SOME_UID}")
+    done = helm.run(*install, "--dry-run=server", check=False)
+    assert done.returncode != 0
+    assert f"confirmCluster is {SOME_UID}, but this cluster is" in done.stderr
+
+
+def test_every_value_is_in_the_schema_and_explained() -> None:
+    """A value without a line in README.md would be found by nobody."""
+    chart = FILE.parents[1]
+    schema = yaml.safe_load((chart / "values.schema.json").read_text())
+    readme = (chart / "README.md").read_text()
+
+    def walk(values: Json, known: Json, prefix: str) -> None:
+        assert set(values) <= set(known["properties"]), prefix
+        for key, value in values.items():
+            path = f"{prefix}{key}"
+            inner = known["properties"][key]
+            if isinstance(value, dict) and value and "properties" in inner:
+                assert inner["additionalProperties"] is False, path
+                walk(value, inner, f"{path}.")
+            else:
+                assert f"`{path}`" in readme, path
+
+    walk(yaml.safe_load((chart / "values.yaml").read_text()), schema, "")
+
+
+def test_the_rules_are_those_that_fleet_checks() -> None:
+    assert FILE.read_text() == text(), "run `make chart-rbac`"
+    assert len(dict(grants())) > len(IDENTITIES)
+
+
+def permissions(objects: list[Json], account: str) -> set[Permission]:
+    """Return what all roles that are bound to an account give, one by one."""
+    found = set()
+    for binding in [*of_kind(objects, "ClusterRoleBinding"), *of_kind(objects, "RoleBinding")]:
+        reference = binding["roleRef"]
+        assert [each["name"] for each in binding["subjects"]] == [account]
+        namespace = binding["metadata"].get("namespace", "")
+        roles = of_kind(objects, reference["kind"], reference["name"])
+        [role] = [each for each in roles if each["metadata"].get("namespace", "") == namespace]
+        for rule in role["rules"]:
+            found |= {
+                Permission(verb, group, *_split(resource), namespace, name)
+                for group in rule["apiGroups"]
+                for resource in rule["resources"]
+                for verb in rule["verbs"]
+                for name in rule.get("resourceNames", [""])
+            }
+    return found
+
+
+def _split(resource: str) -> tuple[str, str]:
+    name, _, subresource = resource.partition("/")
+    return name, subresource
+
+
+OF_PODS = {
+    Permission("get", "apps", "statefulsets", "", NAMESPACE, RELEASE),
+    Permission("patch", "apps", "statefulsets", "scale", NAMESPACE, RELEASE),
+}
+
+
+@pytest.mark.parametrize("fidelity", list(Fidelity))
+@pytest.mark.parametrize("name", IDENTITIES)
+def test_the_account_gets_what_a_run_needs_and_no_more(
+    bare_helm: Helm, name: str, fidelity: Fidelity
+) -> None:
+    values: Json = {"fidelity": str(fidelity), "identity": name.removesuffix("-legacy")}
+    values["csr"] = {"tokenSecret": "t"}
+    server = "--kube-version=" + ("1.35.0" if name.endswith("-legacy") else "1.36.3")
+    given = permissions(bare_helm.objects(values, server), RELEASE)
+    features = Features(fidelity)
+    needed = {*own_permissions(features), *of_nodes(IDENTITIES[name], features)}
+    assert given == needed | OF_PODS
+    assert CLUSTER not in {each.namespace for each in given}
+
+
+def test_features_add_their_rights(bare_helm: Helm) -> None:
+    values: Json = {"simulateCSI": True, "rbac": {"staticPods": True, "dynamicResources": True}}
+    features = Features(storage=True, static_pods=True, dynamic_resources=True)
+    given = permissions(bare_helm.objects(values, "--kube-version=1.36.3"), RELEASE)
+    nodes = of_nodes(IDENTITIES["impersonate"], features)
+    assert given == {*own_permissions(features), *nodes} | OF_PODS
+
+
+def test_no_grant_is_made_for_another_cluster(bare_helm: Helm) -> None:
+    objects = bare_helm.objects({"target": {"kubeconfigSecret": "other"}})
+    assert permissions(objects, RELEASE) == OF_PODS
+    assert not of_kind(objects, "Pod")  # the smoke test could not reach it
+
+
+@pytest.mark.parametrize(
+    ("nodes", "per_pod", "replicas", "of_pod"),
+    [(1, 1000, 1, 1), (1000, 1000, 1, 1000), (1001, 1000, 2, 1000), (5000, 2000, 3, 2000)],
+)
+def test_nodes_are_shared_out_over_pods(
+    bare_helm: Helm, nodes: int, per_pod: int, replicas: int, of_pod: int
+) -> None:
+    objects = bare_helm.objects({"nodes": nodes, "nodesPerPod": per_pod})
+    [statefulset] = of_kind(objects, "StatefulSet")
+    assert statefulset["spec"]["replicas"] == replicas
+    arguments = container(objects)["args"]
+    assert f"--nodes={of_pod}" in arguments
+    assert f"--nodes-total={nodes}" in arguments
+    assert f"--run-id={RUN}" in arguments
+
+
+@pytest.mark.parametrize("fidelity", list(Fidelity))
+def test_a_pod_may_use_the_memory_that_fleet_asks_for(bare_helm: Helm, fidelity: Fidelity) -> None:
+    values: Json = {"nodes": 3000, "nodesPerPod": 3000, "processesPerPod": 2}
+    found = container(bare_helm.objects({**values, "fidelity": str(fidelity)}))["resources"]
+    request, limit = (
+        int(found[k]["memory"].removesuffix("Mi")) << 20 for k in ("requests", "limits")
+    )
+    needed = 2 * BASE_BYTES + 3000 * NODE_BYTES[fidelity]
+    assert needed <= request < needed + (2 << 20)
+    assert limit == 2 * request
+    assert "cpu" not in found["limits"]
+
+
+def test_pods_are_restricted(bare_helm: Helm) -> None:
+    """Every pod meets the Pod Security Standard `restricted`, and may write one directory."""
+    for each in bare_helm.objects(MATRIX["locust"]):
+        spec = each if each["kind"] == "Pod" else each.get("spec", {}).get("template", {})
+        for one in spec.get("spec", {}).get("containers", ()):
+            assert one["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            pod = spec["spec"]["securityContext"]
+            assert (pod["runAsNonRoot"], pod["runAsUser"]) == (True, 65532)
+            assert pod["seccompProfile"] == {"type": "RuntimeDefault"}
+            if each["kind"] != "Pod":
+                assert spec["spec"]["enableServiceLinks"] is False
