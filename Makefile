@@ -5,7 +5,7 @@ IMAGE ?= fleet-emulator
 ARGS ?=
 BIN := .venv/bin
 
-.PHONY: help setup spawn test lint types unit sim e2e parity conformance bench format clean \
+.PHONY: help setup spawn test lint types unit sim e2e browser parity conformance bench format clean \
 	dist dist-wheel dist-test controlplane-wheel lock image
 
 help:  ## list the targets
@@ -43,6 +43,11 @@ chart: setup  ## the Helm chart, with every grant taken away once in every ident
 
 chart-rbac: setup  ## write the chart's RBAC from the table that fleet checks
 	cd tests/chart && ../../$(BIN)/python -m chart_rbac
+
+browser: setup  ## steer a run from a real browser; installs Debian's Chromium if there is none
+	command -v chromium || apt-get install --yes --no-install-recommends chromium
+	$(BIN)/fleet controlplane build
+	$(BIN)/pytest tests/e2e/test_browser.py
 
 parity: setup  ## the requests of a node against those of Kubernetes' own kubelet code
 	$(BIN)/fleet controlplane build

@@ -44,6 +44,7 @@ Layout = dict[str, dict[str, int]]
 class VirtualNode(User):
     """One virtual node. The master needs the name; a plain worker that gets one only waits."""
 
+    host = "kube-apiserver"  # or the form asks for one; the workers know theirs
     wait_time = constant(3600)
 
     @task
@@ -357,8 +358,13 @@ def extend(web_ui: Any, fleet: Fleet) -> None:
     @app.after_request  # type: ignore[untyped-decorator]
     def add_rows(response: Response) -> Response:
         if request.path.endswith("/stats/requests") and response.is_json:
-            data = [{"key": "fleet", "data": fleet.rows()}]
-            response.set_data(app.json.dumps({**(response.json or {}), "extended_stats": data}))
+            added = {"extended_stats": [{"key": "fleet", "data": fleet.rows()}]}
+            shown = {**(response.json or {}), **added}
+            # The page stops asking once it was told `stopping`, and would show that for ever:
+            # the nodes of a fleet take longer to go than the 2 s between its questions.
+            if shown.get("state") == runners.STATE_STOPPING:
+                shown["state"] = runners.STATE_RUNNING
+            response.set_data(app.json.dumps(shown))
         return response
 
     @app.route("/fleet/nodes.csv")  # type: ignore[untyped-decorator]
@@ -372,7 +378,9 @@ def extend(web_ui: Any, fleet: Fleet) -> None:
 
     @app.route("/fleet/history")  # type: ignore[untyped-decorator]
     def history() -> Response:
-        return Response(json.dumps(fleet.history), mimetype="application/json")
+        columns = [("shard", "Shard"), *((key, title) for title, key, _ in COLUMNS)]
+        shown = {"columns": columns, "rows": fleet.rows(), "points": fleet.history}
+        return Response(json.dumps(shown), mimetype="application/json")
 
     @app.route("/fleet/metrics")  # type: ignore[untyped-decorator]
     def metrics() -> Response:

@@ -1,18 +1,13 @@
 """A real Locust master over a real fleet: what is asked for is there, and is counted."""
 
-import json
 import os
-import re
 import signal
 import socket
-import urllib.parse
-import urllib.request
-from collections.abc import Callable
-from typing import Any
 
 import psutil
 import pytest
-from e2e_world import Running, World, eventually
+from e2e_world import World, eventually
+from locust_dashboard import Dashboard, audited
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(170)]
@@ -21,95 +16,44 @@ PREFIX = "dash"
 SPAWN = ("--dashboard", "--rate=20", "--fidelity=light")
 
 
-class Browser:
-    """What a browser asks the dashboard."""
-
-    def __init__(self, run: Running) -> None:
-        self._run = run
-
-    @property
-    def url(self) -> str:
-        found: list[str] = re.findall(r"dashboard: (http://[\d.]+:\d+)", self._run.log)
-        return found[-1]
-
-    def get(self, path: str) -> str:
-        with urllib.request.urlopen(self.url + path, timeout=10) as answer:
-            return str(answer.read().decode())
-
-    def stats(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.get("/stats/requests"))
-        return found
-
-    def swarm(self, users: int) -> None:
-        form = urllib.parse.urlencode({"user_count": users, "spawn_rate": 30}).encode()
-        with urllib.request.urlopen(f"{self.url}/swarm", form, timeout=10) as answer:
-            assert json.load(answer)["success"]
-
-    def stop(self) -> None:
-        with urllib.request.urlopen(f"{self.url}/stop", b"", timeout=60) as answer:
-            assert json.load(answer)["success"]
-
-    def shows(self, state: str, users: int) -> Callable[[], bool]:
-        def is_so() -> bool:
-            try:
-                found = self.stats()
-            except OSError:
-                return False
-            return (found["state"], found["user_count"]) == (state, users)
-
-        return is_so
-
-    def count(self, method: str, name: str) -> int:
-        rows = {(row["method"], row["name"]): row for row in self.stats()["stats"]}
-        return int(rows[method, name]["num_requests"])
-
-
-def audited(world: World, verb: str, resource: str, since: int) -> int:
-    """Count the requests about our nodes that the API server answered after a place in its log."""
-    return sum(
-        event["stage"] == "ResponseComplete"
-        and event["verb"] == verb
-        and event.get("objectRef", {}).get("resource") == resource
-        and f"system:node:{PREFIX}-" in event.get("impersonatedUser", {}).get("username", "")
-        for event in world.audit()[since:]
-    )
-
-
 def test_nodes_follow_the_dashboard_and_are_counted(world: World) -> None:
     with world.spawn(PREFIX, 12, *SPAWN) as run:
         run.until("dashboard: http://")
-        browser = Browser(run)
-        eventually(browser.shows("running", 12), "12 users")
+        dashboard = Dashboard(run)
+        eventually(dashboard.shows("running", 12), "12 users")
         assert set(world.nodes(PREFIX)) == {f"{PREFIX}-{slot:05d}" for slot in range(12)}
 
-        browser.swarm(25)
-        eventually(browser.shows("running", 25), "25 users")
+        dashboard.swarm(25)
+        eventually(dashboard.shows("running", 25), "25 users")
         assert len(world.nodes(PREFIX)) == 25
-        browser.swarm(7)
-        eventually(browser.shows("running", 7), "7 users")
+        dashboard.swarm(7)
+        eventually(dashboard.shows("running", 7), "7 users")
         assert set(world.nodes(PREFIX)) == {f"{PREFIX}-{slot:05d}" for slot in range(7)}
 
-        browser.stop()
-        eventually(browser.shows("stopped", 0), "stopped")
+        dashboard.stop()
+        eventually(dashboard.shows("stopped", 0), "stopped")
         assert world.nodes(PREFIX) == {}
         since = len(world.audit())
-        browser.swarm(9)
-        eventually(browser.shows("running", 9), "9 users")
+        dashboard.swarm(9)
+        eventually(dashboard.shows("running", 9), "9 users")
 
         def all_counted() -> bool:
             return all(
-                browser.count("POST", resource) == audited(world, "create", resource, since)
+                dashboard.count("POST", resource)
+                == audited(world, PREFIX, "create", resource, since)
                 for resource in ("nodes", "leases")
             )
 
         eventually(all_counted, "the counts of the API server's audit log")
-        assert browser.count("POST", "nodes") == 9
+        assert dashboard.count("POST", "nodes") == 9
 
-        [row] = browser.stats()["extended_stats"][0]["data"]
+        [row] = dashboard.shards()
         assert (row["shard"], row["target"], row["registered"]) == ("fleet-0000", 9, 9)
-        assert "fleet-0000,9,9," in browser.get("/fleet/nodes.csv")
-        assert 'fleet_nodes{shard="fleet-0000",condition="Ready"}' in browser.get("/fleet/metrics")
-        assert "<canvas" in browser.get("/fleet")
+        assert "fleet-0000,9,9," in dashboard.get("/fleet/nodes.csv")
+        assert 'fleet_nodes{shard="fleet-0000",condition="Ready"}' in dashboard.get(
+            "/fleet/metrics"
+        )
+        assert "<canvas" in dashboard.get("/fleet")
         run.end()
     world.assert_nothing_left(PREFIX)
     written = {path.name for path in run.directory.iterdir()}
@@ -119,8 +63,8 @@ def test_nodes_follow_the_dashboard_and_are_counted(world: World) -> None:
 def test_a_master_that_is_killed_comes_back_and_adopts_the_nodes(world: World) -> None:
     with world.spawn(PREFIX, 8, *SPAWN) as run:
         run.until("dashboard: http://")
-        browser = Browser(run)
-        eventually(browser.shows("running", 8), "8 users")
+        dashboard = Dashboard(run)
+        eventually(dashboard.shows("running", 8), "8 users")
         before = {name: node["metadata"]["uid"] for name, node in world.nodes(PREFIX).items()}
         [master] = [
             child
@@ -130,11 +74,11 @@ def test_a_master_that_is_killed_comes_back_and_adopts_the_nodes(world: World) -
         os.kill(master.pid, signal.SIGKILL)
         run.until("starting it again, the nodes stay")
         eventually(lambda: run.log.count("dashboard: http://") == 2, "a second dashboard")
-        eventually(browser.shows("running", 8), "8 users again")
+        eventually(dashboard.shows("running", 8), "8 users again")
         after = {name: node["metadata"]["uid"] for name, node in world.nodes(PREFIX).items()}
         assert after == before
-        browser.swarm(5)
-        eventually(browser.shows("running", 5), "5 users")
+        dashboard.swarm(5)
+        eventually(dashboard.shows("running", 5), "5 users")
         run.end()
     world.assert_nothing_left(PREFIX)
 
@@ -143,13 +87,13 @@ def test_api_users_load_the_server_beside_the_nodes(world: World) -> None:
     load = ("--load=api_users", "--api-users=7")
     with world.spawn(PREFIX, 3, *SPAWN, *load) as run:
         run.until("dashboard: http://")
-        browser = Browser(run)
-        eventually(browser.shows("running", 10), "3 nodes and 7 users")
-        counts = {worker["user_count"] for worker in browser.stats()["workers"]}
+        dashboard = Dashboard(run)
+        eventually(dashboard.shows("running", 10), "3 nodes and 7 users")
+        counts = {worker["user_count"] for worker in dashboard.stats()["workers"]}
         assert counts == {3, 7}
 
         def has_loaded() -> bool:
-            rows = {(row["method"], row["name"]): row for row in browser.stats()["stats"]}
+            rows = dashboard.rows()
             wanted = [("LIST", "pods"), ("POST", "configmaps"), ("DELETE", "configmaps")]
             return all(rows[row]["num_requests"] > 3 for row in wanted if row in rows) and all(
                 row in rows for row in wanted
@@ -185,14 +129,14 @@ def test_a_load_that_is_not_there_is_refused(world: World) -> None:
 def test_two_processes_are_two_workers(world: World) -> None:
     with world.spawn(PREFIX, 10, *SPAWN, "--processes=2") as run:
         run.until("dashboard: http://")
-        browser = Browser(run)
-        eventually(browser.shows("running", 10), "10 users")
-        assert {worker["user_count"] for worker in browser.stats()["workers"]} == {5}
-        browser.swarm(4)
-        eventually(browser.shows("running", 4), "4 users")
+        dashboard = Dashboard(run)
+        eventually(dashboard.shows("running", 10), "10 users")
+        assert {worker["user_count"] for worker in dashboard.stats()["workers"]} == {5}
+        dashboard.swarm(4)
+        eventually(dashboard.shows("running", 4), "4 users")
         expected = {f"{PREFIX}-{shard:04d}-{slot:05d}" for shard in (0, 1) for slot in (0, 1)}
         assert set(world.nodes(PREFIX)) == expected
-        shards = [row["shard"] for row in browser.stats()["extended_stats"][0]["data"]]
+        shards = [row["shard"] for row in dashboard.shards()]
         assert shards == ["fleet-0000", "fleet-0001"]
         run.end()
     world.assert_nothing_left(PREFIX)

@@ -1,0 +1,108 @@
+"""The dashboard as a person sees it: Locust's web UI and fleet's page in a real browser.
+
+Needs Chromium: `make browser` installs it. Screenshots are left in the run's directory.
+"""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from chromium import INSTALL, Page, browse, find_chromium
+from e2e_world import World, eventually
+from locust_dashboard import Dashboard
+
+pytest_plugins = ("e2e_fixtures",)
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(170),
+    pytest.mark.skipif(not find_chromium(), reason=INSTALL),
+]
+
+PREFIX = "seen"
+HEADER = "(document.querySelector('header')?.innerText ?? '').replaceAll('\\n', ' ')"
+CANVASES = "[...document.querySelectorAll('canvas')].map(each => each.toDataURL()).join()"
+COLOURED = """[...document.querySelectorAll('canvas')].map(each => {
+  const {data} = each.getContext('2d').getImageData(0, 0, each.width, each.height);
+  let coloured = 0;
+  for (let at = 0; at < data.length; at += 4) {
+    const [r, g, b] = data.slice(at, at + 3);
+    if (data[at + 3] && Math.max(r, g, b) - Math.min(r, g, b) > 80) coloured++;
+  }
+  return coloured;
+})"""
+
+
+async def shows(page: Page, status: str, users: int | None = None) -> None:
+    """Wait until the header says so."""
+    told = f"Status {status}" + ("" if users is None else f" Users {users} ")
+    await page.until(f"/{told.replace(' ', ' +')}/.test({HEADER})")
+
+
+async def count_users(page: Page, until: int) -> list[int]:
+    """Note the numbers of users that the header shows on the way to one."""
+    seen: list[int] = []
+    while until not in seen:
+        users = int(await page.until(f"(/Users +(\\d+)/.exec({HEADER}) || [])[1]"))
+        seen += [users] if users not in seen else []
+        await asyncio.sleep(0.2)
+    return seen
+
+
+async def drive(page: Page, url: str, world: World, shots: Path) -> None:
+    await page.open(url)
+    await shows(page, "RUNNING", 4)
+
+    await page.click("Edit")
+    await page.fill("userCount", 16)
+    await page.fill("spawnRate", 3)
+    await page.screenshot(shots / "edit.png")
+    await page.click("Update")
+    seen = await count_users(page, 16)
+    assert len(seen) > 2, seen
+    assert seen == sorted(seen)
+    assert len(world.nodes(PREFIX)) == 16
+    await page.until("document.body.innerText.includes('POST\\tleases')")
+    await page.screenshot(shots / "statistics.png")
+
+    await page.click("Charts")
+    before = await page.until(CANVASES)
+    await page.until(f"{CANVASES} !== {before!r}")
+    await page.screenshot(shots / "charts.png")
+    await page.click("Fleet")
+    await page.until("document.body.innerText.includes('fleet-0000\\t16\\t16\\t16\\t0\\t')")
+    await page.screenshot(shots / "fleet.png")
+
+    await page.click("Stop")
+    await shows(page, "STOPPED")
+    assert world.nodes(PREFIX) == {}
+    await page.click("New")
+    await page.fill("userCount", 5)
+    await page.fill("spawnRate", 5)
+    assert not await page.ask("document.body.innerText.includes('no host attribute')")
+    await page.screenshot(shots / "form.png")
+    await page.click("Start")
+    await shows(page, "RUNNING", 5)
+    assert len(world.nodes(PREFIX)) == 5
+
+    await page.open(f"{url}/fleet")
+    await page.until("document.body.innerText.includes('fleet-0000\\t5\\t5\\t5\\t0\\t')")
+    coloured = await page.until(f"(found => found[0] && found[1] && found[3] && found)({COLOURED})")
+    assert len(coloured) == 4  # all but pod starts: there are no pods
+    await page.screenshot(shots / "page.png")
+    assert not page.errors
+
+
+def test_a_run_is_steered_from_the_browser(world: World, tmp_path: Path) -> None:
+    arguments = ("--dashboard", "--rate=20", "--fidelity=light", world.quick())
+    with world.spawn(PREFIX, 4, *arguments) as run:
+        run.until("dashboard: http://")
+        dashboard = Dashboard(run)
+        eventually(dashboard.shows("running", 4), "4 users")
+
+        async def scenario() -> None:
+            async with browse(tmp_path) as page:
+                await drive(page, dashboard.url, world, run.directory)
+
+        asyncio.run(scenario())
+        run.end()
+    world.assert_nothing_left(PREFIX)
