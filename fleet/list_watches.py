@@ -108,7 +108,8 @@ class ListWatches(ABC, Generic[R]):
         assert isinstance(message, Response), message
         took_us = (message.arrived_ns - message.sent_ns) // 1000
         if reflector.phase is Phase.LIST:
-            counts.requests.record(("LIST", reflector.resource), message.code, took_us)
+            row = ("LIST", reflector.resource)
+            counts.requests.record(row, message.code, took_us, len(message.body))
             if message.code == 200:
                 self._on_page(reflector, message.body, now_ns, out)
                 self._open(reflector)

@@ -22,7 +22,8 @@ class _Row:
     __slots__ = ("before", "per_second", "seen")
 
     def __init__(self) -> None:
-        self.before: dict[int, tuple[dict[int, int], int, int]] = {}  # code: buckets, count, sum
+        self.before: dict[int, tuple[dict[int, int], int, int, int]] = {}
+        """By code: buckets, count, sum of times, sum of bytes."""
         self.per_second: dict[int, dict[int, int]] = {}  # epoch second: code: answers
         self.seen: dict[int, int] = {}  # code: answers as of the last sample
 
@@ -100,6 +101,13 @@ class LocustStats:
         }
 
 
+SUMS = (
+    "num_requests",
+    "num_none_requests",
+    "num_failures",
+    "total_response_time",
+    "total_content_length",
+)
 _NODE_ROWS = frozenset({"NODE", "POD", "LEASE"})
 
 
@@ -134,15 +142,16 @@ def _entry(method: str, name: str, since_s: float) -> Json:
 
 def _add(entry: Json, row: _Row, code: int, now: Histogram, epoch_s: float) -> int:
     """Add the answers with one code since the last report; return how many were failures."""
-    buckets, count, sum_us = row.before.get(code, ({}, 0, 0))
+    buckets, count, sum_us, size = row.before.get(code, ({}, 0, 0, 0))
     more = now.count - count
     if not more:
         return 0
     since = now.since(buckets)
-    row.before[code] = (now.snapshot(), now.count, now.sum_us)
+    row.before[code] = (now.snapshot(), now.count, now.sum_us, now.bytes)
     entry["num_requests"] += more
     entry["last_request_timestamp"] = epoch_s
     entry["total_response_time"] += (now.sum_us - sum_us) / 1000
+    entry["total_content_length"] += now.bytes - size
     least, most = since.min_us / 1000, since.max_us / 1000
     entry["min_response_time"] = min(least, entry["min_response_time"] or least)
     entry["max_response_time"] = max(most, entry["max_response_time"])
@@ -165,7 +174,7 @@ def _add_rates(entry: Json, row: _Row) -> None:
 
 
 def _merge(total: Json, entry: Json) -> None:
-    for key in ("num_requests", "num_none_requests", "num_failures", "total_response_time"):
+    for key in SUMS:
         total[key] += entry[key]
     total["last_request_timestamp"] = entry["last_request_timestamp"]
     total["max_response_time"] = max(total["max_response_time"], entry["max_response_time"])

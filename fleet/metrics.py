@@ -24,11 +24,12 @@ def is_failure(resource: str, code: int) -> bool:
 
 
 class Histogram:
-    """Durations in microseconds, kept at two significant digits."""
+    """Durations in microseconds, kept at two significant digits; of answers also their bytes."""
 
-    __slots__ = ("buckets", "count", "max_us", "min_us", "sum_us")
+    __slots__ = ("buckets", "bytes", "count", "max_us", "min_us", "sum_us")
 
     def __init__(self) -> None:
+        self.bytes = 0
         self.count = 0
         self.sum_us = 0
         self.min_us = 0
@@ -62,6 +63,7 @@ class Histogram:
             return
         self.min_us = other.min_us if not self.count else min(self.min_us, other.min_us)
         self.max_us = max(self.max_us, other.max_us)
+        self.bytes += other.bytes
         self.count += other.count
         self.sum_us += other.sum_us
         for key, count in other.buckets.items():
@@ -122,8 +124,8 @@ class Requests:
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str], dict[int, Histogram]] = {}
 
-    def record(self, row: tuple[str, str], code: int, us: int) -> None:
-        """Count one answer."""
+    def record(self, row: tuple[str, str], code: int, us: int, size: int = 0) -> None:
+        """Count one answer of so many bytes; of a watch the stream's are not known."""
         codes = self.rows.get(row)
         if codes is None:
             codes = self.rows[row] = {}
@@ -131,6 +133,7 @@ class Requests:
         if histogram is None:
             histogram = codes[code] = Histogram()
         histogram.record(us)
+        histogram.bytes += size
 
     @property
     def total(self) -> int:

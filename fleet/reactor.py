@@ -323,7 +323,7 @@ class Reactor(Calls):
     ) -> None:
         counts = self.counts
         took_us = (response.arrived_ns - response.sent_ns) // 1000
-        counts.requests.record(ROUTES[call.op], response.code, took_us)
+        counts.requests.record(ROUTES[call.op], response.code, took_us, len(response.body))
         entry = self.entries[call.node]
         kubelet = entry.kubelet
         if kubelet is None:

@@ -10,8 +10,8 @@ LEASES = ("PUT", "leases")
 def test_a_report_holds_what_came_since_the_last() -> None:
     counts = FleetCounts()
     stats = LocustStats(counts, epoch_s=1000.0)
-    counts.requests.record(NODES, 201, 1_250)
-    counts.requests.record(NODES, 201, 3_900)
+    counts.requests.record(NODES, 201, 1_250, 4_000)
+    counts.requests.record(NODES, 201, 3_900, 500)
     first = stats.report(1003.5)
     [row] = first["stats"]
     assert row == {
@@ -25,16 +25,17 @@ def test_a_report_holds_what_came_since_the_last() -> None:
         "total_response_time": 5.15,
         "max_response_time": 3.9,
         "min_response_time": 1.2,
-        "total_content_length": 0,
+        "total_content_length": 4500,
         "response_times": {1.2: 1, 3.9: 1},
         "num_reqs_per_sec": {1003: 2},
         "num_fail_per_sec": {},
     }
     assert first["stats_total"] | {"name": "nodes", "method": "POST"} == row
     assert stats.report(1006.0)["stats"] == []
-    counts.requests.record(NODES, 201, 7_000)
+    counts.requests.record(NODES, 201, 7_000, 30)
     [row] = stats.report(1009.0)["stats"]
     assert (row["num_requests"], row["response_times"]) == (1, {7.0: 1})
+    assert row["total_content_length"] == 30
     assert row["start_time"] == 1006.0
 
 
