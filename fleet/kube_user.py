@@ -5,20 +5,30 @@ default does not do. Rows are named as the nodes' are: verb and `resource[/subre
 """
 
 import json
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
+import gevent
+from gevent.pool import Group
 from locust import FastHttpUser
 
 from fleet.load_credentials import NAMESPACE, Json, LoadCredentials
 
 PAGE = 500
+JSON = "application/json"
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+"""What kubectl accepts: the server's own columns."""
+WATCH_S = (300, 600)
+"""The server's time-out of a reflector's watch, drawn anew for each."""
+REOPEN_S = 1.0
 
 
 class KubeUser(FastHttpUser):
     """A client of the API server that `LoadCredentials.from_environment` finds."""
 
     abstract = True
+    host = "kube-apiserver"  # what the form shows; each user has its real one
     insecure = False
     namespace: ClassVar[str] = NAMESPACE
     credentials: ClassVar[LoadCredentials | None] = None
@@ -37,11 +47,12 @@ class KubeUser(FastHttpUser):
         resource: str,
         body: Json | None = None,
         *,
-        content_type: str = "application/json",
+        content_type: str = JSON,
+        accept: str = JSON,
         expected: tuple[int, ...] = (),
     ) -> Json:
         """Send one request and return what was answered; `expected` codes are no failures."""
-        headers = {**self._headers(), "Content-Type": content_type}
+        headers = {**self._headers(accept), "Content-Type": content_type}
         data = json.dumps(body) if body is not None else None
         method = {"LIST": "GET", "WATCH": "GET"}.get(verb, verb)
         with self.client.request(
@@ -65,27 +76,70 @@ class KubeUser(FastHttpUser):
             if not token:
                 return
 
-    def watch(self, path: str, resource: str, version: str, seconds: int) -> Iterator[Json]:
-        """Yield the events of one watch; its row counts the time to the first byte."""
+    def watch(
+        self, path: str, resource: str, version: str, seconds: int, *, accept: str = JSON
+    ) -> Iterator[Json]:
+        """Yield the events of one watch.
+
+        Its row counts the time to the first byte, and is there from then on; what the stream
+        carries is not in it.
+        """
         query = f"watch=true&allowWatchBookmarks=true&resourceVersion={version}"
         with self.client.request(
             "GET",
             f"{path}?{query}&timeoutSeconds={seconds}",
             name=resource,
-            headers=self._headers(),
+            headers=self._headers(accept),
             stream=True,
             catch_response=True,
         ) as response:
             response.request_meta["request_type"] = "WATCH"
-            response.success()
-            while line := response._response.readline():  # noqa: SLF001 - there is no other way
+        if not response.ok:
+            return
+        stream = response._response  # noqa: SLF001 - there is no other way to a line
+        try:
+            while line := stream.readline():
                 yield json.loads(line)
+        finally:
+            stream.release()  # closes the connection if the watch was left early
 
-    def _headers(self) -> dict[str, str]:
+    def follow(self, path: str, resource: str, *, accept: str = JSON) -> None:
+        """List and watch for as long as the user lives, as client-go's reflectors do.
+
+        Source: k8s.io/client-go/tools/cache/reflector.go, ListAndWatchWithContext.
+        Differs: always a LIST of resource version 0, never a streamed one.
+        """
+        version = ""
+        while True:
+            if not version:
+                listed = self.ask("LIST", f"{path}?resourceVersion=0", resource, accept=accept)
+                version = (listed.get("metadata") or {}).get("resourceVersion") or ""
+            seconds = random.randint(*WATCH_S)  # noqa: S311 - as uneven as reflectors' time-outs
+            for event in self.watch(path, resource, version, seconds, accept=accept):
+                if event["type"] == "ERROR":
+                    version = ""
+                    break
+                version = event["object"]["metadata"]["resourceVersion"]
+            gevent.sleep(REOPEN_S)
+
+    def together(self, *calls: Callable[[], object]) -> None:
+        """Do several things at a time, each in a greenlet; they end with the user.
+
+        Set `concurrency` of the class to at least as many: it is the number of connections.
+        """
+        group = Group()
+        for call in calls:
+            group.spawn(call)
+        try:
+            group.join(raise_error=True)
+        finally:
+            group.kill()
+
+    def _headers(self, accept: str) -> dict[str, str]:
         assert self.credentials is not None
         authorization = self.credentials.authorization()
         said = {"Authorization": authorization} if authorization else {}
-        return {"Accept": "application/json", **said}
+        return {"Accept": accept, **said}
 
     def ensure_namespace(self) -> None:
         """Create the namespace that the load lives in."""

@@ -1,15 +1,17 @@
 """API users beside the nodes: `fleet spawn --dashboard --load api_users --api-users 12`.
 
-Copy it and take what you need. Weights say how often each class is chosen.
+Copy it and take what you need. Weights say how often each class is chosen; with 12 users or more
+there is one of each.
 """
 
 import random
 import time
 import uuid
+from functools import partial
 
 from locust import between, constant, task
 
-from fleet.kube_user import KubeUser
+from fleet.kube_user import TABLE, KubeUser
 
 MERGE = "application/merge-patch+json"
 IMAGE = "registry.k8s.io/pause:3.10"
@@ -29,7 +31,7 @@ def pod_template(app: str) -> dict:
 class PodLister(KubeUser):
     """Lists all pods, page by page, as dashboards and operators do."""
 
-    weight = 3
+    weight = 2
     wait_time = between(1, 3)
 
     @task(3)
@@ -45,7 +47,6 @@ class PodLister(KubeUser):
 class NodeReader(KubeUser):
     """Reads nodes, one and all."""
 
-    weight = 2
     wait_time = between(1, 3)
 
     @task
@@ -121,18 +122,55 @@ class JobChurn(KubeUser):
         self.ask("POST", f"/apis/batch/v1/namespaces/{self.namespace}/jobs", "jobs", body)
 
 
-class PodWatcher(KubeUser):
-    """Lists and watches all pods for a while, as `kubectl get pods -A -w` does."""
+class KubectlWatcher(KubeUser):
+    """Is `kubectl get pods -A -w`, for 20 s at a time: pages of a table, then a watch."""
 
-    weight = 2
     wait_time = between(1, 5)
 
     @task
-    def list_and_watch(self) -> None:
-        listed = self.ask("LIST", "/api/v1/pods?limit=1", "pods")
-        version = (listed.get("metadata") or {}).get("resourceVersion") or "0"
-        for _ in self.watch("/api/v1/pods", "pods", version, seconds=20):
+    def get_and_watch(self) -> None:
+        token = version = ""
+        while not version or token:
+            path = f"/api/v1/pods?limit=500&continue={token}"
+            listed = self.ask("LIST", path, "pods", accept=TABLE)
+            metadata = listed.get("metadata") or {}
+            version = metadata.get("resourceVersion") or "0"
+            token = metadata.get("continue") or ""
+        for _ in self.watch("/api/v1/pods", "pods", version, seconds=20, accept=TABLE):
             pass
+
+
+class WatchStorm(KubeUser):
+    """Opens many watches at one instant, as a restarted fleet of agents does, and drops them."""
+
+    watches = 20
+    concurrency = watches
+    wait_time = constant(2)
+
+    @task
+    def storm(self) -> None:
+        self.together(*[self.watch_services] * self.watches)
+
+    def watch_services(self) -> None:
+        for _ in self.watch("/api/v1/services", "services", version="0", seconds=5):
+            pass
+
+
+class Informer(KubeUser):
+    """Follows what a workload controller follows, each with a LIST and a watch that stays."""
+
+    followed = (
+        ("/api/v1/pods", "pods"),
+        ("/api/v1/nodes", "nodes"),
+        ("/apis/apps/v1/deployments", "deployments"),
+        ("/apis/apps/v1/replicasets", "replicasets"),
+    )
+    concurrency = len(followed)
+    wait_time = constant(1)
+
+    @task
+    def follow_all(self) -> None:
+        self.together(*(partial(self.follow, *each) for each in self.followed))
 
 
 class EventReader(KubeUser):

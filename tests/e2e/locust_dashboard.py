@@ -59,6 +59,12 @@ class Dashboard:
     def count(self, method: str, name: str) -> int:
         return int(self.rows()[method, name]["num_requests"])
 
+    def classes(self) -> dict[str, int]:
+        """Return how many users of each class there are."""
+        total = self.stats()["user_count"]
+        ratios = json.loads(self.get("/tasks"))["per_class"].items()
+        return {name: round(each["ratio"] * total) for name, each in ratios if each["ratio"]}
+
     def shards(self) -> list[dict[str, Any]]:
         """Return the rows of the tab Fleet."""
         found: list[dict[str, Any]] = self.stats()["extended_stats"][0]["data"]

@@ -83,37 +83,6 @@ def test_a_master_that_is_killed_comes_back_and_adopts_the_nodes(world: World) -
     world.assert_nothing_left(PREFIX)
 
 
-def test_api_users_load_the_server_beside_the_nodes(world: World) -> None:
-    load = ("--load=api_users", "--api-users=7")
-    with world.spawn(PREFIX, 3, *SPAWN, *load) as run:
-        run.until("dashboard: http://")
-        dashboard = Dashboard(run)
-        eventually(dashboard.shows("running", 10), "3 nodes and 7 users")
-        counts = {worker["user_count"] for worker in dashboard.stats()["workers"]}
-        assert counts == {3, 7}
-
-        def has_loaded() -> bool:
-            rows = dashboard.rows()
-            wanted = [("LIST", "pods"), ("POST", "configmaps"), ("DELETE", "configmaps")]
-            return all(rows[row]["num_requests"] > 3 for row in wanted if row in rows) and all(
-                row in rows for row in wanted
-            )
-
-        eventually(has_loaded, "requests of API users")
-        users = {
-            event["user"]["username"]
-            for event in world.audit()
-            if event.get("objectRef", {}).get("namespace") == "fleet-load"
-            and event["objectRef"]["resource"] == "configmaps"
-            and event["verb"] == "create"
-        }
-        assert "system:serviceaccount:fleet-load:fleet-load" in users  # not exempt, as users are
-        run.end()
-    world.kubectl("wait", "--for=delete", "namespace/fleet-load", "--timeout=50s")
-    assert not world.kubectl("get", "clusterrolebindings", "fleet-load", "--ignore-not-found")
-    world.assert_nothing_left(PREFIX)
-
-
 def test_a_load_that_is_not_there_is_refused(world: World) -> None:
     done = world.fleet("spawn", "--dashboard", "--load=nowhere")
     assert done.returncode == 2
