@@ -3,7 +3,7 @@
     WAIT --due--> RENEW --ok--> WAIT
       |no lease yet  |five failures        RENEW --409--> GET --> RENEW, counted as a try
       v              v
-     GET --404--> OWNER --uid--> CREATE --ok--> WAIT
+     GET --404--> OWNER --uid--> CREATE --ok--> WAIT, after a 409 RENEW
       |ok: RENEW    |404: WAIT, the next tick tries again
 
 Errors of GET and CREATE wait 200 ms doubling to 7 s and start over with GET.
@@ -143,7 +143,10 @@ class NodeLease:
         if reply.ok:
             self._accept(reply)
             self._backoff_ns = 0
-            self._wait(env, now_ns, out)
+            if 0 < self._failures < RETRIES_MAX:  # retryUpdateLease goes on with what it made
+                self._renew(env, now_ns, out)
+            else:
+                self._wait(env, now_ns, out)
         elif env.light and reply.kind is ReplyKind.EXISTS:
             self._ensure(out)
         else:

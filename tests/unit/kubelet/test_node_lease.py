@@ -115,6 +115,16 @@ def test_a_conflict_takes_a_new_base_and_counts() -> None:
         assert world.reply(GET, lease_reply(7, b"theirs")) == [renewal(world.now_ns, b"theirs")]
 
 
+def test_a_lease_made_after_a_conflict_is_renewed_at_once() -> None:
+    world = World().created()
+    world.fire()
+    assert world.reply(renewal(0), CONFLICT) == [GET]
+    assert world.reply(GET, NOT_FOUND) == [OWNER]
+    [create] = world.reply(OWNER, node_reply())
+    assert isinstance(create, ApiCall)
+    assert world.reply(create, lease_reply(9, b"new")) == [renewal(world.now_ns, b"new")]
+
+
 def test_looks_back_off_to_seven_seconds() -> None:
     world = World().created()
     world.fire()
