@@ -6,11 +6,13 @@ a matter of milliseconds), and how many renewals there were, but not how far apa
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
+
+from header_tap import Noted
 
 Json = dict[str, Any]
 
@@ -26,6 +28,8 @@ CHANCE = re.compile(
 )
 """A patch has these times if their second has changed; a condition may have nothing else."""
 REGISTRATION_S = 5.0
+COMPARED = ("content-type", "accept", "accept-encoding")
+NOTHING: Mapping[str, Noted] = {}
 GENERATED = re.compile(r"(-[a-z0-9]{8,10})?-[a-z0-9]{5}$")
 """The end of a pod's name, if a controller made it up."""
 
@@ -47,6 +51,9 @@ class Request:
     body: frozenset[str]
     """The paths of its keys."""
     agent: str
+    headers: tuple[tuple[str, str], ...] = ()
+    """What the proxy noted of COMPARED, of the request and of the answer."""
+    connection: int = 0
 
     @property
     def token(self) -> str:
@@ -70,7 +77,13 @@ class Request:
 Window = tuple[float, float]
 
 
-def trace(events: list[Json], node: str, namespace: str, void: Collection[Window]) -> list[Request]:
+def trace(
+    events: list[Json],
+    node: str,
+    namespace: str,
+    void: Collection[Window] = (),
+    noted: Mapping[str, Noted] = NOTHING,
+) -> list[Request]:
     """Return the requests of a node in their order.
 
     Left out are those in its namespace within the time windows `void`.
@@ -85,7 +98,7 @@ def trace(events: list[Json], node: str, namespace: str, void: Collection[Window
         if event["auditID"] in seen:  # a watch has two entries
             continue
         seen.add(event["auditID"])
-        request = parse(event, {node: "NODE", namespace: "NAMESPACE"})
+        request = parse(event, {node: "NODE", namespace: "NAMESPACE"}, noted)
         if not (request.is_namespaced and any(a <= request.at_s <= b for a, b in void)):
             requests.append(request)
     requests.sort(key=lambda each: each.at_s)
@@ -93,15 +106,15 @@ def trace(events: list[Json], node: str, namespace: str, void: Collection[Window
 
 
 def _is_early_read(request: Request, start_s: float) -> bool:
-    """Whether it reads the Node because the informer has not got it yet: a matter of luck.
+    """Whether it reads the Node because neither informer nor API server has it: a matter of luck.
 
-    Source: pkg/kubelet/kubelet_node_status.go, tryUpdateNodeStatus.
+    Source: pkg/kubelet/kubelet_node_status.go, tryUpdateNodeStatus; pkg/kubelet/util/nodelease.go.
     """
-    is_heartbeat = request.token.startswith("get nodes NODE?timeout=10s")
-    return is_heartbeat and request.at_s < start_s + REGISTRATION_S
+    is_read = request.token.startswith(("get nodes NODE?timeout=10s", "get nodes NODE 404"))
+    return is_read and request.at_s < start_s + REGISTRATION_S
 
 
-def parse(event: Json, names: dict[str, str]) -> Request:
+def parse(event: Json, names: dict[str, str], noted: Mapping[str, Noted] = NOTHING) -> Request:
     """Make a request of an entry of the audit log; `names` are replaced."""
 
     def plain(text: str) -> str:
@@ -123,7 +136,17 @@ def parse(event: Json, names: dict[str, str]) -> Request:
         event.get("responseStatus", {}).get("code", 0),
         frozenset(plain(path) for path in paths(body, "") if not CHANCE.search(path)),
         agent_form(event.get("userAgent", "")),
+        *headers(noted.get(event["auditID"])),
     )
+
+
+def headers(noted: Noted | None) -> tuple[tuple[tuple[str, str], ...], int]:
+    """Return the headers to compare, and the number of the connection."""
+    if noted is None:
+        return (), 0
+    asked = ((name, noted.request.get(name, "none")) for name in COMPARED)
+    answered = ("content-type of the answer", noted.response.get("content-type", "none"))
+    return (*asked, answered), noted.connection
 
 
 def agent_form(agent: str) -> str:

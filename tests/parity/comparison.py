@@ -1,9 +1,9 @@
 """Two traces against each other: what differs, as lines, and which lines are listed."""
 
 import re
-import tomllib
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import pairwise
@@ -11,18 +11,28 @@ from pathlib import Path
 
 from audit_trace import GENERATED, Request
 
+NEVER = float("inf")
 RENEWAL_S = (9.9, 11.4)
 """A Lease is renewed every 10 s x U[1, 1.04], here with a second for a busy machine."""
+AT_ONCE_S = 0.5
 OFFSET_MAX_S = 3.5
 """By how much chance can part the two: a relist, a sync tick, a start time cut to its second, each
 up to a second; and a busy machine."""
+OR = "\0"
+"""In place of the bar that is no border of a cell."""
+BACKOFF_MAX_S = 60.0
+"""A reflector that finds no server tries again after 0.8 s, doubling to 30, each at most doubled by
+chance: client-go/tools/cache/reflector.go."""
+REFUSED = frozenset((403, 429, 500, 503))
+"""What an API server that has just started may answer, until it has read what it needs."""
 RENEWAL = "update leases"
-EITHER = {True: "hollow", False: "fleet"}
+PERIODIC = ("get nodes ", "get leases ", "create leases ", RENEWAL)
+"""What comes with a renewal, which has its own times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One entry of differences.toml."""
+    """One row of differences.md."""
 
     match: str
     """A regular expression for whole lines."""
@@ -31,9 +41,10 @@ class Listed:
 
 
 def read_listed(path: Path) -> list[Listed]:
-    """Read what may differ."""
-    entries = tomllib.loads(path.read_text())["difference"]
-    return [Listed(each["match"], each["reason"], each["source"]) for each in entries]
+    """Read what may differ: the rows of the tables whose first cell is code."""
+    rows = [line for line in path.read_text().splitlines() if line.startswith("| `")]
+    cells = [row.replace("\\|", OR).split("|")[1:-1] for row in rows]
+    return [Listed(*(cell.strip().strip("`").replace(OR, "|") for cell in row)) for row in cells]
 
 
 def judge(lines: Sequence[str], listed: Sequence[Listed]) -> list[str]:
@@ -48,18 +59,32 @@ def judge(lines: Sequence[str], listed: Sequence[Listed]) -> list[str]:
 
 
 def compare(
-    hollow: Sequence[Request], fleet: Sequence[Request], steps: Sequence[float]
+    hollow: Sequence[Request],
+    fleet: Sequence[Request],
+    steps: Sequence[float],
+    outage_s: float = NEVER,
 ) -> list[str]:
-    """Return how two traces differ, each difference once; `steps` are when the script went on."""
+    """Return how two traces differ, each difference once.
+
+    `steps` are when the script went on, `outage_s` when it restarted the API server.
+    """
     lines: list[str] = []
+    hollow, fleet = (
+        [each for each in some if each.at_s < outage_s or each.code not in REFUSED]
+        for some in (hollow, fleet)
+    )
     for one, other in _pairs(streams(hollow), streams(fleet)):
         lines += _compare_stream(one, other)
-    lines += _offsets(hollow, fleet, steps)
-    for is_hollow in (True, False):
-        lines += _late(hollow if is_hollow else fleet, EITHER[is_hollow])
+    lines += _offsets(hollow, fleet, steps, outage_s)
+    ours, theirs = _renewals(hollow), _renewals(fleet)
+    for who, odd in (("hollow", ours - theirs), ("fleet", theirs - ours)):
+        lines += [f"time: {who} renewed its Lease {each}" for each in odd]
     agents = [sorted({each.agent for each in requests}) for requests in (hollow, fleet)]
     if agents[0] != agents[1]:
         lines.append(f"user agent: hollow {agents[0]}, fleet {agents[1]}")
+    connections = [len({each.connection for each in requests}) for requests in (hollow, fleet)]
+    if connections[0] != connections[1]:
+        lines.append(f"connections: hollow {connections[0]}, fleet {connections[1]}")
     return list(dict.fromkeys(lines))
 
 
@@ -105,7 +130,7 @@ def _compare_stream(hollow: list[Request], fleet: list[Request]) -> list[str]:
     for tag, ours, theirs in _aligned(hollow, fleet):
         if tag == "equal":
             for one, other in zip(ours, theirs, strict=True):
-                lines += _compare_bodies(one, other)
+                lines += _compare_bodies(one, other) + _compare_headers(one, other)
             continue
         lines += [f"only hollow: {each.token}" for each in ours]
         lines += [f"only fleet: {each.token}" for each in theirs]
@@ -129,8 +154,16 @@ def _compare_bodies(hollow: Request, fleet: Request) -> list[str]:
     ]
 
 
+def _compare_headers(hollow: Request, fleet: Request) -> list[str]:
+    return [
+        f"header: {hollow.token}: {name}: hollow {value}, fleet {other}"
+        for (name, value), (_, other) in zip(hollow.headers, fleet.headers, strict=True)
+        if value != other
+    ]
+
+
 def _offsets(
-    hollow: Sequence[Request], fleet: Sequence[Request], steps: Sequence[float]
+    hollow: Sequence[Request], fleet: Sequence[Request], steps: Sequence[float], outage_s: float
 ) -> list[str]:
     """Compare when requests were sent: about the node since its start, about pods since a step."""
 
@@ -145,17 +178,33 @@ def _offsets(
         for tag, ours, theirs in _aligned(one, other):
             for first, second in zip(ours, theirs, strict=True) if tag == "equal" else ():
                 late_s = offset(second, starts[1]) - offset(first, starts[0])
-                if abs(late_s) > OFFSET_MAX_S:
+                is_backed_off = first.verb == "watch" and first.at_s > outage_s
+                if first.token.startswith(PERIODIC):
+                    continue
+                if abs(late_s) > (BACKOFF_MAX_S if is_backed_off else OFFSET_MAX_S):
                     word = "later" if late_s > 0 else "sooner"
                     lines.append(f"time: fleet {word} by {abs(late_s):.1f} s: {first.token}")
     return lines
 
 
-def _late(requests: Sequence[Request], who: str) -> list[str]:
-    """Return the renewals that came too soon or too late."""
-    times = [each.at_s for each in requests if each.token.startswith(RENEWAL)]
-    return [
-        f"time: {who} renewed its Lease after {after - before:.1f} s"
+def _renewals(requests: Sequence[Request]) -> Counter[str]:
+    """Return the renewals that came too soon or too late; a Lease that is lost is made anew."""
+    kinds = {"update leases": 200, "create leases": 201}
+    times = [
+        each.at_s for each in requests if kinds.get(f"{each.verb} {each.resource}") == each.code
+    ]
+    return Counter(
+        "at once" if after - before < AT_ONCE_S else f"after {after - before:.1f} s"
         for before, after in pairwise(times)
         if not RENEWAL_S[0] <= after - before <= RENEWAL_S[1]
-    ]
+    )
+
+
+def costs(requests: Sequence[Request], steps: Mapping[str, float]) -> dict[str, Counter[str]]:
+    """Count the requests about pods in each step of the script, by verb and resource."""
+    names, times = list(steps), list(steps.values())
+    found = {name: Counter[str]() for name in names}
+    for each in requests:
+        if each.is_namespaced and each.resource != "events" and each.at_s >= times[0]:
+            found[names[bisect_right(times, each.at_s) - 1]][f"{each.verb} {each.resource}"] += 1
+    return found
