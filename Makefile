@@ -5,7 +5,7 @@ IMAGE ?= fleet-emulator
 ARGS ?=
 BIN := .venv/bin
 
-.PHONY: help setup spawn test lint types unit sim e2e browser parity conformance bench format clean \
+.PHONY: help setup spawn test lint types unit sim e2e browser parity conformance bench proto format clean \
 	dist dist-wheel dist-test controlplane-wheel lock image
 
 help:  ## list the targets
@@ -82,6 +82,10 @@ lock: setup  ## resolve charts/requirements.txt, what the image installs, anew
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra locust --generate-hashes --no-annotate \
 		--custom-compile-command 'make lock' --output-file charts/requirements.txt pyproject.toml
+
+proto: setup  ## compile fleet/wire/proto/*.proto, after a change to them
+	$(BIN)/python -m grpc_tools.protoc --proto_path fleet/wire/proto \
+		--descriptor_set_out fleet/wire/proto/kubernetes.binpb pod_spec.proto objects.proto views.proto
 
 format: setup  ## format and fix what can be fixed
 	$(BIN)/ruff format .

@@ -86,6 +86,7 @@ kubeconfig_out = click.option(
 @click.option("--name-prefix", help="Nodes are PREFIX-00000 ... (default fleet).")
 @click.option("--profile", multiple=True, metavar="NAME|FILE[=WEIGHT]", help="What nodes are like.")
 @click.option("--fidelity", type=click.Choice(["kubelet", "light"]), help="How much is real.")
+@click.option("--encoding", type=click.Choice(["protobuf", "json"]), help="Default: as fidelity.")
 @click.option(
     "--identity",
     type=click.Choice(["impersonate", "csr", "shared"]),

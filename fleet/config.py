@@ -31,11 +31,12 @@ from fleet.node_model import (
 from fleet.node_profile import NodeProfile
 from fleet.pod_behavior import ContainerBehavior, PodBehavior, PodBehaviorManifest
 from fleet.quantity import Quantity, format_duration, parse_duration, parse_quantity
-from fleet.settings import Fidelity, IdentityMode, OutputFormat, ProfileChoice, Settings
+from fleet.settings import Encoding, Fidelity, IdentityMode, OutputFormat, ProfileChoice, Settings
 
 __all__ = [
     "ContainerBehavior",
     "Distribution",
+    "Encoding",
     "EvictionThreshold",
     "Fidelity",
     "IdentityMode",

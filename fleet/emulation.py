@@ -17,7 +17,7 @@ from fleet.bootstrap import Bootstrap
 from fleet.certificate_store import CertificateContext
 from fleet.clock import Draws, SystemClock
 from fleet.cluster import Cluster
-from fleet.config import Fidelity, IdentityMode, NodeMix, NodeModel, Settings
+from fleet.config import Encoding, Fidelity, IdentityMode, NodeMix, NodeModel, Settings
 from fleet.driver import Driver
 from fleet.effects import NodeId, WatchEvent, WatchKind
 from fleet.identity import Identity, Impersonation
@@ -31,11 +31,11 @@ from fleet.reactor import Reactor
 from fleet.runs import PREFIX_LABEL, RUN_LABEL, SHARD_LABEL
 from fleet.static_sources import StaticSource, run_static_sources
 from fleet.wire.calls import Caller, NodeTemplate
+from fleet.wire.codec import JSON, protobuf
 from fleet.wire.transport import Endpoint, Transport
 
 NOT_READY_TAINT = "node.kubernetes.io/not-ready"
 EXCLUDE_FROM_BALANCERS = "node.kubernetes.io/exclude-from-external-load-balancers"
-JSON = b"application/json"
 OBSERVER_POOL = 0
 RENEWED = "the client certificate was renewed"
 STEP_S = 0.02
@@ -122,7 +122,11 @@ class Emulation:
         self._loop = asyncio.get_running_loop()
         self._draws = Draws(settings.seed)
         self.reactor = Reactor(
-            SystemClock(), self._draws, raise_bugs=raise_bugs, story=frozenset(settings.story)
+            SystemClock(),
+            self._draws,
+            raise_bugs=raise_bugs,
+            story=frozenset(settings.story),
+            codec=protobuf() if settings.wire_encoding is Encoding.PROTOBUF else JSON,
         )
         self.reactor.on_observed = self.readiness.on_event
         self.driver = Driver(self.reactor, self._loop)
@@ -142,7 +146,7 @@ class Emulation:
         if bootstrap is None:
             self.transport = self._transport(self._user_agent)
         else:
-            self.transport = self._anonymous_transport()
+            self.transport = self._anonymous_transport(self.reactor.codec.accept)
             self.certificates = self._node_certificates(bootstrap)
         self.reactor.wire = self.transport
         self.reactor.observer = self.observer
@@ -168,7 +172,7 @@ class Emulation:
     def _transport(self, user_agent: bytes) -> Transport:
         """Make a transport with fleet's own credentials, to act as nodes or as fleet itself."""
         group = next(iter(self._identity.headers_for("any").groups), b"")
-        return self._own_transport(user_agent, JSON, group)
+        return self._own_transport(user_agent, self.reactor.codec.accept, group)
 
     def _own_transport(self, user_agent: bytes, accept: bytes, group: bytes) -> Transport:
         """Make a transport with fleet's own credentials."""
@@ -182,12 +186,12 @@ class Emulation:
             accept,
         )
 
-    def _anonymous_transport(self) -> Transport:
+    def _anonymous_transport(self, accept: bytes) -> Transport:
         """Make a transport whose pools bring credentials of their own."""
         cluster = self._cluster
         context = cluster.ssl_context(with_client_certificate=False)
         endpoint = Endpoint(cluster.host, cluster.port, cluster.server_name)
-        return self._transport_to(endpoint, context, None, self._user_agent)
+        return self._transport_to(endpoint, context, None, self._user_agent, accept=accept)
 
     def _transport_to(
         self,
@@ -196,7 +200,7 @@ class Emulation:
         authorization: bytes | None,
         user_agent: bytes,
         group: bytes = b"",
-        accept: bytes = JSON,
+        accept: bytes = JSON.accept,
     ) -> Transport:
         return Transport(
             endpoint,
@@ -218,9 +222,12 @@ class Emulation:
             bootstrap.store,
             self._cluster.ssl_context(with_client_certificate=False),
             bootstrap=self._transport_to(
-                bootstrap.endpoint, bootstrap.context, bootstrap.authorization, self._user_agent
+                bootstrap.endpoint,
+                bootstrap.context,
+                bootstrap.authorization,
+                self._user_agent,
             ),
-            renewal=self._anonymous_transport(),
+            renewal=self._anonymous_transport(JSON.accept),
             on_ready=self._begin_node,
             on_renewed=lambda node: self.transport.drop_connections(node, RENEWED),
             approve=bootstrap.approver.approve if bootstrap.approver else None,
@@ -334,6 +341,7 @@ class Emulation:
             self._add_static_source(env)
             template = NodeTemplate(
                 model,
+                builders=self.reactor.codec.builders,
                 extra_labels=self._labels,
                 extra_taints=(self._taint,) if self._taint else (),
                 impersonate=self._is_light

@@ -95,7 +95,10 @@ class Orchestrator:
         seed = os.getpid() ^ time.monotonic_ns()
         self._run_id = settings.run_id or new_run_id(time.time_ns(), seed)
         self._figures = RunFigures(
-            run_id=self._run_id, fidelity=settings.fidelity, identity=settings.identity
+            run_id=self._run_id,
+            fidelity=settings.fidelity,
+            identity=settings.identity,
+            encoding=settings.wire_encoding,
         )
         self._stop = asyncio.Event()
         self._interrupts = 0

@@ -40,6 +40,7 @@ from fleet.list_watches import Opening, Wire
 from fleet.reactor_calls import Calls, Delayed, retry_after_s
 from fleet.reactor_watches import NOBODY, WATCH_KEY, Entry
 from fleet.wire.calls import Caller
+from fleet.wire.codec import JSON, Codec
 from fleet.wire.messages import Response
 from fleet.wire.replies import decode_reply
 from fleet.wire.routes import ROUTES
@@ -78,8 +79,9 @@ class Reactor(Calls):
         *,
         raise_bugs: bool = False,
         story: frozenset[str] = frozenset(),
+        codec: Codec = JSON,
     ) -> None:
-        super().__init__(clock, draws)
+        super().__init__(clock, draws, codec)
         self._environments: list[Environment] = []
         self._due_lease: dict[NodeId, int] = {}
         self._raise_bugs = raise_bugs
@@ -337,7 +339,8 @@ class Reactor(Calls):
         if entry.story is not None:
             entry.story.append(f"{now_ns} reply {call.op.name} {call.key} {response.code}")
         try:
-            kubelet.on_reply(call, decode_reply(call.op, response), now_ns, out)
+            reply = decode_reply(call.op, response, self.codec.replies)
+            kubelet.on_reply(call, reply, now_ns, out)
         except Exception as error:  # noqa: BLE001 - a bug in one kubelet harms no other
             self._quarantine(entry, error)
 

@@ -14,6 +14,7 @@ from fleet.kubelet.environment import Environment
 from fleet.list_watches import Opening
 from fleet.reactor_watches import Entry, Watches
 from fleet.wire.calls import build
+from fleet.wire.codec import JSON, Codec
 from fleet.wire.messages import Failure, Response
 from fleet.wire.routes import ROUTES
 from fleet.wire.watch import Reflector
@@ -35,8 +36,8 @@ class Delayed(NamedTuple):
 class Calls(Watches):
     """The middle of `Reactor`."""
 
-    def __init__(self, clock: Clock, draws: Draws) -> None:
-        super().__init__(clock, draws)
+    def __init__(self, clock: Clock, draws: Draws, codec: Codec = JSON) -> None:
+        super().__init__(clock, draws, codec)
         self.inbox: list[tuple[object, object]] = []
         self._delayed: dict[str, Delayed] = {}
         self._delayed_seq = 0

@@ -15,7 +15,7 @@ from fleet.list_watches import ListWatches, Opening, Wire
 from fleet.metrics import FleetCounts
 from fleet.objects import EventType, NodeView, Pod
 from fleet.wire.calls import Caller
-from fleet.wire.decode_json import decode_list, decode_watch_event
+from fleet.wire.codec import JSON, Codec
 from fleet.wire.watch import Phase, Reflector
 
 NOBODY = NodeId(-1)
@@ -41,8 +41,9 @@ class Entry:
 class Watches(ListWatches[Reflector]):
     """The lower half of `Reactor`."""
 
-    def __init__(self, clock: Clock, draws: Draws) -> None:
+    def __init__(self, clock: Clock, draws: Draws, codec: Codec = JSON) -> None:
         super().__init__(clock, draws)
+        self.codec = codec
         self.counts = FleetCounts()
         self.wire: Wire | None = None  # set before the first kubelet is added
         self.observer: Wire | None = None  # fleet's own connection: Ready counts, shared watches
@@ -96,11 +97,11 @@ class Watches(ListWatches[Reflector]):
                 self._quarantine(self.entries[reflector.node], error)
 
     def _on_chunk(self, reflector: Reflector, data: bytes, now_ns: int, out: Outbox) -> None:
-        found = reflector.on_chunk(data, decode_watch_event)
+        found = reflector.on_chunk(data, self.codec.decode_watch_event, self.codec.split)
         self._deliver(reflector, found, now_ns, out)
 
     def _on_page(self, reflector: Reflector, body: bytes, now_ns: int, out: Outbox) -> None:
-        found = reflector.on_page(body, decode_list)
+        found = reflector.on_page(body, self.codec.decode_list)
         self._deliver(reflector, found, now_ns, out)
 
     def _counts_of(self, reflector: Reflector) -> FleetCounts:

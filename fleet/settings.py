@@ -63,6 +63,13 @@ class Fidelity(enum.StrEnum):
     LIGHT = "light"
 
 
+class Encoding(enum.StrEnum):
+    """How objects travel."""
+
+    PROTOBUF = "protobuf"
+    JSON = "json"
+
+
 class IdentityMode(enum.StrEnum):
     """Who the nodes are to the API server."""
 
@@ -203,6 +210,7 @@ class Settings(BaseModel):
         default=DEFAULT_PROFILES, alias="profile"
     )
     fidelity: Fidelity = Fidelity.KUBELET
+    encoding: Encoding | None = None  # None: what the fidelity has, see `wire_encoding`
     identity: IdentityMode = IdentityMode.IMPERSONATE
     cert_dir: Path | None = None  # of identity csr, as the next three
     bootstrap_token: SecretStr = SecretStr("")
@@ -401,6 +409,13 @@ class Settings(BaseModel):
 
     def _stride(self, nodes: int) -> int:
         return max(nodes, SHARD_ROOM) if self.is_on_dashboard else nodes
+
+    @property
+    def wire_encoding(self) -> Encoding:
+        """How objects travel: in fidelity kubelet as with real kubelets, in light the cheap way."""
+        if self.encoding is not None:
+            return self.encoding
+        return Encoding.PROTOBUF if self.fidelity is Fidelity.KUBELET else Encoding.JSON
 
     @property
     def names_cluster(self) -> bool:

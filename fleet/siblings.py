@@ -168,6 +168,7 @@ def sibling_arguments(
         f"--shard-stride={share.shard_stride}",
         f"--name-prefix={settings.name_prefix}",
         f"--fidelity={settings.fidelity}",
+        f"--encoding={settings.wire_encoding}",
         f"--identity={settings.identity}",
         f"--seed={settings.seed}",
         f"--run-id={run_id}",

@@ -1,8 +1,8 @@
-"""Byte templates: path and body of every API call that the kubelets make.
+"""Byte templates: every API call that the kubelets make, with its body in JSON.
 
 A template is built at import and filled with `%`; what a whole profile shares of its Node objects
-is rendered once. JSON throughout; patches stay JSON in the protobuf encoding too.
-Source: what a kubelet 1.36.3 sends, kubelet-reference 1-6; query parameters sorted as Go sorts.
+is rendered once. See encode_protobuf.py for the other bodies, and paths.py.
+Source: what a kubelet 1.36.3 sends, kubelet-reference 1-6.
 """
 
 from collections.abc import Callable
@@ -30,15 +30,22 @@ from fleet.wire.dynamic_resources import SLICES, claim_path, resource_slice_json
 from fleet.wire.encode_pod import pod_status_patch
 from fleet.wire.messages import ContentType, Request
 from fleet.wire.mirror_pods import create_mirror_pod, delete_mirror_pod
+from fleet.wire.paths import (
+    CSI_NODES,
+    LEASES,
+    NODES,
+    event_namespace,
+    events_path,
+    lease_path,
+    pod_path,
+    token_path,
+)
 from fleet.wire.times import rfc3339, rfc3339_micro
 
 NS_PER_S = 1_000_000_000
 HEARTBEAT_TIMEOUT_NS = 10 * NS_PER_S  # the heartbeat client's, and its ?timeout=10s
 CALL_TIMEOUT_NS = 90 * NS_PER_S  # the API server itself gives up after 60 s
 GET, POST, PUT, PATCH, DELETE = b"GET", b"POST", b"PUT", b"PATCH", b"DELETE"
-NODES = b"/api/v1/nodes"
-LEASES = b"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
-CSI_NODES = b"/apis/storage.k8s.io/v1/csinodes"
 MIGRATED_PLUGINS = b",".join(
     b"kubernetes.io/" + plugin
     for plugin in (
@@ -91,7 +98,7 @@ EMPTY_DELETE_BODY = b'{"kind":"DeleteOptions","apiVersion":"v1"}'
 class NodeTemplate:
     """What the nodes of one profile share on the wire, rendered once."""
 
-    __slots__ = ("extra_labels", "extra_taints", "impersonate", "model", "status")
+    __slots__ = ("builders", "extra_labels", "extra_taints", "impersonate", "model", "status")
 
     def __init__(
         self,
@@ -100,7 +107,9 @@ class NodeTemplate:
         extra_labels: dict[str, str],
         extra_taints: tuple[tuple[str, str, str], ...] = (),
         impersonate: bool = False,
+        builders: "dict[Op, Builder] | None" = None,
     ) -> None:
+        self.builders = BUILDERS if builders is None else builders  # JSON, or protobuf
         self.model = model
         self.extra_labels = extra_labels
         self.extra_taints = extra_taints
@@ -122,9 +131,12 @@ class Caller:
         self.template = template
 
 
+Builder = Callable[[ApiCall, Caller], Request]
+
+
 def build(call: ApiCall, caller: Caller) -> Request:
     """Return the request of one call; its user is set on shared connections."""
-    request = _BUILDERS[call.op](call, caller)
+    request = caller.template.builders[call.op](call, caller)
     if caller.template.impersonate:
         return request._replace(user=b"system:node:" + caller.name)
     return request
@@ -277,8 +289,7 @@ def _delete_csinode(call: ApiCall, caller: Caller) -> Request:
 
 def _get_lease(call: ApiCall, caller: Caller) -> Request:
     del call
-    path = b"%b/%b?timeout=10s" % (LEASES, caller.name)
-    return Request(GET, path, timeout_ns=HEARTBEAT_TIMEOUT_NS)
+    return Request(GET, lease_path(caller.name), timeout_ns=HEARTBEAT_TIMEOUT_NS)
 
 
 def _create_lease(call: ApiCall, caller: Caller) -> Request:
@@ -308,19 +319,15 @@ def _renew_lease(call: ApiCall, caller: Caller) -> Request:
     at = base.rfind(RENEW_TIME) + len(RENEW_TIME)
     assert at >= len(RENEW_TIME), base
     body = base[:at] + rfc3339_micro(payload.renew_ns) + base[at + MICRO_TIME_LENGTH :]
-    path = b"%b/%b?timeout=10s" % (LEASES, caller.name)
+    path = lease_path(caller.name)
     return Request(PUT, path, body, ContentType.JSON, b"", False, HEARTBEAT_TIMEOUT_NS)  # noqa: FBT003
-
-
-def _pod_path(namespace: str, name: str) -> bytes:
-    return b"/api/v1/namespaces/%b/pods/%b" % (namespace.encode(), name.encode())
 
 
 def _get_pod(call: ApiCall, caller: Caller) -> Request:
     del caller
     payload = call.payload
     assert isinstance(payload, PodTarget), payload
-    path = _pod_path(payload.namespace, payload.name)
+    path = pod_path(payload.namespace, payload.name)
     return Request(GET, path, timeout_ns=CALL_TIMEOUT_NS)
 
 
@@ -330,7 +337,7 @@ def _patch_pod_status(call: ApiCall, caller: Caller) -> Request:
     assert isinstance(payload, PodStatusPatch), payload
     return Request(
         PATCH,
-        _pod_path(payload.namespace, payload.name) + b"/status",
+        pod_path(payload.namespace, payload.name) + b"/status",
         pod_status_patch(payload),
         ContentType.STRATEGIC_MERGE_PATCH,
         timeout_ns=CALL_TIMEOUT_NS,
@@ -342,7 +349,7 @@ def _delete_pod(call: ApiCall, caller: Caller) -> Request:
     payload = call.payload
     assert isinstance(payload, PodTarget), payload
     body = DELETE_POD_BODY % call.key.encode()
-    path = _pod_path(payload.namespace, payload.name)
+    path = pod_path(payload.namespace, payload.name)
     return Request(DELETE, path, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
 
 
@@ -350,29 +357,25 @@ def _create_token(call: ApiCall, caller: Caller) -> Request:
     del caller
     payload = call.payload
     assert isinstance(payload, TokenRequest), payload
-    path = b"/api/v1/namespaces/%b/serviceaccounts/%b/token" % (
-        payload.namespace.encode(),
-        payload.service_account.encode(),
-    )
     body = TOKEN_BODY % (
         orjson.dumps([payload.audience]) if payload.audience else b"null",
         payload.expiration_s,
         payload.pod_name.encode(),
         payload.pod_uid.encode(),
     )
+    path = token_path(payload)
     return Request(POST, path, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
 
 
 def _create_event(call: ApiCall, caller: Caller) -> Request:
     event = call.payload
     assert isinstance(event, EventObject), event
-    namespace = event.about.namespace.encode() or b"default"
     notes = b""
     if event.annotations:
         notes = b',"annotations":' + orjson.dumps(dict(event.annotations))
     body = EVENT_BODY % (
         event.name.encode(),
-        namespace,
+        event_namespace(event),
         notes,
         _involved_object(event.about),
         event.reason.encode(),
@@ -384,7 +387,7 @@ def _create_event(call: ApiCall, caller: Caller) -> Request:
         b"Warning" if event.warning else b"Normal",
         caller.name,
     )
-    path = b"/api/v1/namespaces/%b/events" % namespace
+    path = events_path(event)
     return Request(POST, path, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
 
 
@@ -407,10 +410,7 @@ def _patch_event(call: ApiCall, caller: Caller) -> Request:
     del caller
     event = call.payload
     assert isinstance(event, EventObject), event
-    path = b"/api/v1/namespaces/%b/events/%b" % (
-        event.about.namespace.encode() or b"default",
-        event.name.encode(),
-    )
+    path = b"%b/%b" % (events_path(event), event.name.encode())
     body = EVENT_PATCH_BODY % (event.times, rfc3339(event.last_s), orjson.dumps(event.message))
     return Request(PATCH, path, body, ContentType.STRATEGIC_MERGE_PATCH, timeout_ns=CALL_TIMEOUT_NS)
 
@@ -467,7 +467,7 @@ def _update_csinode(call: ApiCall, caller: Caller) -> Request:
     return Request(PUT, path, orjson.dumps(body), ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
 
 
-_BUILDERS: dict[Op, Callable[[ApiCall, Caller], Request]] = {
+BUILDERS: dict[Op, Builder] = {
     Op.GET_NODE: _get_node,
     Op.GET_NODE_HEARTBEAT: _get_node_heartbeat,
     Op.CREATE_NODE: _create_node,
@@ -497,4 +497,4 @@ _BUILDERS: dict[Op, Callable[[ApiCall, Caller], Request]] = {
     Op.GET_NODE_ATTACHED: _get_for_volume,
     Op.UPDATE_CSINODE: _update_csinode,
 }
-assert set(_BUILDERS) == set(Op), set(Op) ^ set(_BUILDERS)
+assert set(BUILDERS) == set(Op), set(Op) ^ set(BUILDERS)

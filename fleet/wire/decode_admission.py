@@ -86,16 +86,23 @@ def node_state(obj: dict[str, Any]) -> NodeState:
             for each in spec.get("taints") or ()
             if each.get("effect") == "NoExecute"
         ),
-        extended=tuple(
-            (_intern(name), _whole(capacity.get(name, "-1")), _whole(allocatable.get(name, "-1")))
-            for name in {**capacity, **allocatable}
-            if is_extended(name)
-        ),
+        extended=extended_resources(capacity, allocatable),
         annotations=tuple(
             (key, value)
             for key, value in (meta.get("annotations") or {}).items()
             if key.startswith(OWN_ANNOTATIONS)
         ),
+    )
+
+
+def extended_resources(
+    capacity: dict[str, str], allocatable: dict[str, str]
+) -> tuple[tuple[str, int, int], ...]:
+    """Return capacity and allocatable of each extended resource of a Node, -1 where absent."""
+    return tuple(
+        (_intern(name), _whole(capacity.get(name, "-1")), _whole(allocatable.get(name, "-1")))
+        for name in {**capacity, **allocatable}
+        if is_extended(name)
     )
 
 

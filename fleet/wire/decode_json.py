@@ -29,6 +29,7 @@ from fleet.wire.dynamic_resources import decode_resource_slice
 from fleet.wire.times import parse_rfc3339
 
 __all__ = [
+    "csinode_view",
     "decode_csinode",
     "decode_lease",
     "decode_list",
@@ -130,7 +131,12 @@ def decode_lease(body: bytes) -> LeaseView:
 
 def decode_csinode(body: bytes) -> CSINodeView:
     """Return the owner of a CSINode."""
-    meta = orjson.loads(body)["metadata"]
+    return csinode_view(orjson.loads(body), body)
+
+
+def csinode_view(obj: dict[str, Any], body: bytes) -> CSINodeView:
+    """Return the record of a CSINode; `body` is what a PUT begins with."""
+    meta = obj["metadata"]
     owners = [each["uid"] for each in meta.get("ownerReferences", ()) if each["kind"] == "Node"]
     return CSINodeView(meta["resourceVersion"], owners[0] if owners else "", body)
 

@@ -50,14 +50,14 @@ SPEC = b'},"spec":{'
 STATUS = b'},"status":{'
 MANAGED_FIELDS = b',"managedFields":['
 NODE_NAME = b'"nodeName":"'
-_EMPTY_STATUS = PodStatus()
+EMPTY_STATUS = PodStatus()
 
 _T = TypeVar("_T")
 _shared: dict[object, object] = {}
 _intern = sys.intern
 
 
-class _Spec(NamedTuple):
+class PodSpec(NamedTuple):
     """What a pod's spec says; pods of one template share it."""
 
     containers: tuple[ContainerSpec, ...]
@@ -80,7 +80,7 @@ class _Spec(NamedTuple):
     digest: int
 
 
-_specs: dict[bytes, _Spec] = {}
+_specs: dict[bytes, PodSpec] = {}
 
 
 def decode_pod(body: bytes | dict[str, Any]) -> Pod:
@@ -91,28 +91,69 @@ def decode_pod(body: bytes | dict[str, Any]) -> Pod:
     head, spec_json, status_json = _split(body)
     meta = orjson.loads(head)["metadata"]
     spec, node_name = _spec_of(spec_json)
-    labels = share(_pairs(meta.get("labels")))
+    labels = share(pairs(meta.get("labels")))
     annotations = meta.get("annotations")
-    notes = _pairs(annotations) if annotations else ()
+    notes = pairs(annotations) if annotations else ()
     status = orjson.loads(status_json) if status_json else {}
     admission = spec.admission
     if admission.claims:
         admission = with_claim_names(admission, status)
+    return make_pod(
+        spec,
+        _intern(meta["namespace"]),
+        meta["name"],
+        meta["uid"],
+        node_name,
+        meta.get("resourceVersion", ""),
+        meta.get("generation", 0),
+        _seconds(meta.get("creationTimestamp") or ""),
+        _seconds(meta.get("deletionTimestamp") or ""),
+        meta.get("deletionGracePeriodSeconds"),
+        labels,
+        share(tuple(each for each in notes if each[0].startswith(KEPT_ANNOTATIONS))),
+        digest(orjson.dumps((spec.digest, labels, notes))),
+        bool(annotations) and MIRROR_ANNOTATION in annotations,
+        suffix,
+        admission,
+        _status(status) if status else EMPTY_STATUS,
+    )
+
+
+def make_pod(
+    spec: PodSpec,
+    namespace: str,
+    name: str,
+    uid: str,
+    node_name: str,
+    resource_version: str,
+    generation: int,
+    created_s: int,
+    deletion_s: int,
+    deletion_grace_s: int | None,
+    labels: tuple[tuple[str, str], ...],
+    annotations: tuple[tuple[str, str], ...],
+    fingerprint: int,
+    is_mirror: bool,  # noqa: FBT001 - named arguments cost more than the rest of the call
+    token_suffix: str,
+    admission: AdmissionSpec,
+    status: PodStatus,
+) -> Pod:
+    """Return the record of a Pod whose parts were decoded."""
     return Pod(
-        namespace=_intern(meta["namespace"]),
-        name=meta["name"],
-        uid=PodUid(meta["uid"]),
+        namespace=namespace,
+        name=name,
+        uid=PodUid(uid),
         node_name=node_name,
-        resource_version=meta.get("resourceVersion", ""),
-        generation=meta.get("generation", 0),
-        created_s=_seconds(meta.get("creationTimestamp", "")),
-        deletion_s=_seconds(meta.get("deletionTimestamp", "")),
-        deletion_grace_s=meta.get("deletionGracePeriodSeconds"),
+        resource_version=resource_version,
+        generation=generation,
+        created_s=created_s,
+        deletion_s=deletion_s,
+        deletion_grace_s=deletion_grace_s,
         labels=labels,
-        annotations=share(tuple(each for each in notes if each[0].startswith(KEPT_ANNOTATIONS))),
-        fingerprint=_digest(orjson.dumps((spec.digest, labels, notes))),
-        is_mirror=bool(annotations) and MIRROR_ANNOTATION in annotations,
-        token_suffix=suffix,
+        annotations=annotations,
+        fingerprint=fingerprint,
+        is_mirror=is_mirror,
+        token_suffix=token_suffix,
         containers=spec.containers,
         init_containers=spec.init_containers,
         ephemeral_containers=spec.ephemeral_containers,
@@ -130,7 +171,7 @@ def decode_pod(body: bytes | dict[str, Any]) -> Pod:
         allocated_json=spec.allocated_json,
         resources_json=spec.resources_json,
         admission=admission,
-        status=_status(status) if status else _EMPTY_STATUS,
+        status=status,
     )
 
 
@@ -143,7 +184,7 @@ def decode_pod_view(body: bytes) -> PodView:
         meta["uid"],
         meta.get("resourceVersion", ""),
         "deletionTimestamp" in meta,
-        _status(orjson.loads(status_json)) if status_json else _EMPTY_STATUS,
+        _status(orjson.loads(status_json)) if status_json else EMPTY_STATUS,
     )
 
 
@@ -188,7 +229,7 @@ def _split(body: bytes) -> tuple[bytes, bytes, bytes]:
     )
 
 
-def _spec_of(json: bytes) -> tuple[_Spec, str]:
+def _spec_of(json: bytes) -> tuple[PodSpec, str]:
     """Return the spec, parsed once per template, and the name of the node."""
     at = json.find(NODE_NAME)
     node_name = ""
@@ -204,11 +245,12 @@ def _spec_of(json: bytes) -> tuple[_Spec, str]:
     if spec is None:
         if len(_specs) >= SPECS_MAX:
             _specs.clear()
-        spec = _specs[json] = _decode_spec(orjson.loads(json), json)
+        spec = _specs[json] = decode_spec(orjson.loads(json), digest(json))
     return spec, node_name
 
 
-def _decode_spec(spec: dict[str, Any], json: bytes) -> _Spec:
+def decode_spec(spec: dict[str, Any], spec_digest: int) -> PodSpec:
+    """Return what a spec says; the digest is of the bytes that it came from."""
     containers = spec.get("containers", ())
     inits = spec.get("initContainers", ())
     security = spec.get("securityContext") or {}
@@ -216,7 +258,7 @@ def _decode_spec(spec: dict[str, Any], json: bytes) -> _Spec:
     init_demands = [_demand(each) for each in inits]
     own = _demand(spec) if "resources" in spec else None
     allocated, resources = pod_resources(demands, init_demands, spec.get("overhead", {}), own)
-    return _Spec(
+    return PodSpec(
         containers=share(tuple(_container(each, security) for each in containers)),
         init_containers=share(tuple(_container(each, security) for each in inits)),
         ephemeral_containers=share(
@@ -238,7 +280,7 @@ def _decode_spec(spec: dict[str, Any], json: bytes) -> _Spec:
         allocated_json=share(allocated),
         resources_json=share(resources),
         admission=share(admission_spec(spec, allocated)),
-        digest=_digest(json),
+        digest=spec_digest,
     )
 
 
@@ -256,18 +298,19 @@ def share(value: _T) -> _T:
     return found  # type: ignore[return-value] # keys and values are the same objects
 
 
-def _render(value: object) -> bytes:
+def render(value: object) -> bytes:
     """Render with sorted keys. A copy: orjson hands out its buffer, several times too large."""
     return b"%b" % orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
 
 
-def _pairs(obj: dict[str, str] | None) -> tuple[tuple[str, str], ...]:
+def pairs(obj: dict[str, str] | None) -> tuple[tuple[str, str], ...]:
+    """Return labels or annotations, interned."""
     if not obj:
         return ()
     return tuple((_intern(key), _intern(value)) for key, value in obj.items())
 
 
-def _digest(data: bytes) -> int:
+def digest(data: bytes) -> int:
     """Return a stable 64-bit digest."""
     return zlib.crc32(data) << 32 | zlib.adler32(data)
 
@@ -292,9 +335,9 @@ def _container(obj: dict[str, Any], security: dict[str, Any]) -> ContainerSpec:
         command=share(tuple(obj.get("command", ()))),
         args=share(tuple(obj.get("args", ()))),
         restart_policy=_intern(obj.get("restartPolicy", "")),
-        requests_json=share(_render(requests)) if requests else b"",
-        resources_json=share(_render(resources)) if resources else b"{}",
-        volume_mounts_json=_render(mounts) if mounts else b"",
+        requests_json=share(render(requests)) if requests else b"",
+        resources_json=share(render(resources)) if resources else b"{}",
+        volume_mounts_json=render(mounts) if mounts else b"",
         env_sources=share(_env_sources(obj)),
         life=share(container_lifecycle(obj)),
         startup_probe=decode_probe(obj, "startupProbe"),
@@ -346,7 +389,7 @@ def _status(obj: dict[str, Any]) -> PodStatus:
         phase=_intern(obj.get("phase", "")),
         reason=_intern(obj.get("reason", "")),
         message=obj.get("message", ""),
-        conditions=share(tuple(map(_condition, obj.get("conditions") or ()))),
+        conditions=share(tuple(map(condition, obj.get("conditions") or ()))),
         host_ip=_intern(obj.get("hostIP", "")),
         pod_ip=obj.get("podIP", ""),
         start_time_s=_seconds(obj.get("startTime") or ""),
@@ -367,10 +410,11 @@ def _statuses(obj: dict[str, Any], field: str) -> tuple[ContainerStatus, ...]:
 
 def _rendered(obj: dict[str, Any], field: str) -> bytes:
     found = obj.get(field)
-    return b"" if found is None else share(_render(found))
+    return b"" if found is None else share(render(found))
 
 
-def _condition(obj: dict[str, Any]) -> PodCondition:
+def condition(obj: dict[str, Any]) -> PodCondition:
+    """Return a condition of a pod's status."""
     return PodCondition(
         _intern(obj["type"]),
         _intern(obj["status"]),
@@ -386,8 +430,8 @@ def _container_status(obj: dict[str, Any]) -> ContainerStatus:
     mounts = obj.get("volumeMounts")
     return ContainerStatus(
         name=_intern(obj["name"]),
-        state=_container_state(obj.get("state", {})),
-        last_state=_terminated(last) if last else None,
+        state=container_state(obj.get("state", {})),
+        last_state=terminated(last) if last else None,
         ready=obj.get("ready", False),
         started=obj.get("started", False),
         restart_count=obj.get("restartCount", 0),
@@ -396,13 +440,14 @@ def _container_status(obj: dict[str, Any]) -> ContainerStatus:
         container_id=obj.get("containerID", ""),
         allocated_json=_rendered(obj, "allocatedResources"),
         resources_json=_rendered(obj, "resources"),
-        volume_mounts_json=_render(mounts) if mounts else b"",
+        volume_mounts_json=render(mounts) if mounts else b"",
         user_json=_rendered(obj, "user"),
         devices_json=_rendered(obj, "allocatedResourcesStatus"),
     )
 
 
-def _container_state(obj: dict[str, Any]) -> ContainerState:
+def container_state(obj: dict[str, Any]) -> ContainerState:
+    """Return the state of a container; one that says nothing waits."""
     for field, decode in _STATES.items():
         if field in obj:
             return decode(obj[field])
@@ -422,7 +467,8 @@ def _running_since(started_s: int) -> RunningState:
     return RunningState(started_s)
 
 
-def _terminated(obj: dict[str, Any]) -> TerminatedState:
+def terminated(obj: dict[str, Any]) -> TerminatedState:
+    """Return how a container ended."""
     return TerminatedState(
         obj.get("exitCode", 0),
         _intern(obj.get("reason", "")),
@@ -436,5 +482,5 @@ def _terminated(obj: dict[str, Any]) -> TerminatedState:
 _STATES: dict[str, Callable[[dict[str, Any]], ContainerState]] = {
     "running": _running,
     "waiting": _waiting,
-    "terminated": _terminated,
+    "terminated": terminated,
 }

@@ -84,6 +84,11 @@ def _volume(obj: dict[str, Any], *, mounted: bool, block: bool) -> VolumeSpec:
     )
 
 
+def _object(body: bytes | dict[str, Any]) -> dict[str, Any]:
+    obj: dict[str, Any] = body if isinstance(body, dict) else orjson.loads(body)
+    return obj
+
+
 def _source(ref: dict[str, Any], field: str) -> ObjectSource:
     keys = tuple(_intern(each["key"]) for each in ref.get("items") or ())
     return ObjectSource(ref.get(field, ""), ref.get("optional", False), keys)
@@ -91,14 +96,18 @@ def _source(ref: dict[str, Any], field: str) -> ObjectSource:
 
 def decode_object_data(body: bytes | dict[str, Any]) -> ObjectData:
     """Return the keys of a ConfigMap or Secret; equal sets of keys are one tuple."""
-    obj = body if isinstance(body, dict) else orjson.loads(body)
+    obj = _object(body)
     meta = obj["metadata"]
-    found = (*(obj.get("data") or ()), *(obj.get("binaryData") or ()))
+    keys = (*(obj.get("data") or ()), *(obj.get("binaryData") or ()))
+    immutable = obj.get("immutable") or False
+    return object_data(meta["name"], meta.get("resourceVersion", ""), keys, immutable=immutable)
+
+
+def object_data(name: str, version: str, keys: tuple[str, ...], *, immutable: bool) -> ObjectData:
+    """Return the record of a ConfigMap or Secret."""
     if len(_keys) > KEYS_MAX:
         _keys.clear()
-    keys = _keys.setdefault(found, found)
-    version = meta.get("resourceVersion", "")
-    return ObjectData(meta["name"], version, keys, obj.get("immutable") or False)
+    return ObjectData(name, version, _keys.setdefault(keys, keys), immutable)
 
 
 def decode_csi_driver(body: bytes | dict[str, Any]) -> CSIDriverView:
@@ -123,9 +132,9 @@ def _csi_driver(obj: dict[str, Any]) -> CSIDriverView:
     )
 
 
-def decode_claim(body: bytes) -> ClaimView:
+def decode_claim(body: bytes | dict[str, Any]) -> ClaimView:
     """Return what is read of a PersistentVolumeClaim."""
-    obj = orjson.loads(body)
+    obj = _object(body)
     meta = obj["metadata"]
     owners = [each["uid"] for each in meta.get("ownerReferences") or () if each.get("controller")]
     return ClaimView(
@@ -138,9 +147,9 @@ def decode_claim(body: bytes) -> ClaimView:
     )
 
 
-def decode_persistent_volume(body: bytes) -> VolumeView:
+def decode_persistent_volume(body: bytes | dict[str, Any]) -> VolumeView:
     """Return what is read of a PersistentVolume."""
-    obj = orjson.loads(body)
+    obj = _object(body)
     spec = obj.get("spec", {})
     csi = spec.get("csi") or {}
     ref = spec.get("claimRef")
@@ -168,9 +177,9 @@ def _terms(required: dict[str, Any]) -> tuple[NodeSelectorTerm, ...]:
     )
 
 
-def decode_attachment(body: bytes) -> AttachmentView:
+def decode_attachment(body: bytes | dict[str, Any]) -> AttachmentView:
     """Return what is read of a VolumeAttachment."""
-    obj = orjson.loads(body)
+    obj = _object(body)
     status = obj.get("status", {})
     error = status.get("attachError") or {}
     return AttachmentView(

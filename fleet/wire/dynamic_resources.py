@@ -70,9 +70,9 @@ def _device(node: str, driver: DraDriver, index: int) -> dict[str, object]:
     return device
 
 
-def decode_resource_claim(body: bytes) -> ResourceClaimView:
+def decode_resource_claim(body: bytes | dict[str, Any]) -> ResourceClaimView:
     """Return what the DRA manager reads of a ResourceClaim."""
-    obj = orjson.loads(body)
+    obj = orjson.loads(body) if isinstance(body, bytes) else body
     meta, status = obj["metadata"], obj.get("status") or {}
     owners = (each for each in meta.get("ownerReferences") or () if each.get("controller"))
     allocation = status.get("allocation")

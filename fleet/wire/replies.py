@@ -1,6 +1,7 @@
 """Responses of the transport as the replies that kubelets understand."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from fleet.effects import Op, Reply, ReplyKind
 from fleet.wire.decode_json import (
@@ -14,6 +15,14 @@ from fleet.wire.decode_json import (
 from fleet.wire.decode_volumes import decode_attachment, decode_claim, decode_persistent_volume
 from fleet.wire.dynamic_resources import decode_resource_claim
 from fleet.wire.messages import Response
+
+
+class ReplyDecoders(NamedTuple):
+    """How the answers in one encoding are read."""
+
+    objects: Mapping[Op, Callable[[bytes], object]]  # of the calls whose answer is read
+    status: Callable[[bytes], tuple[str, str]]  # reason and message of a refusal
+
 
 _DECODERS: dict[Op, Callable[[bytes], object]] = {
     Op.GET_NODE: decode_node,
@@ -31,21 +40,22 @@ _DECODERS: dict[Op, Callable[[bytes], object]] = {
     Op.GET_ATTACHMENT: decode_attachment,
     Op.GET_NODE_ATTACHED: decode_node,
 }
+JSON = ReplyDecoders(_DECODERS, decode_status)
 _KINDS = {401: ReplyKind.FORBIDDEN, 403: ReplyKind.FORBIDDEN, 404: ReplyKind.NOT_FOUND}
 
 
-def decode_reply(op: Op, response: Response) -> Reply:
+def decode_reply(op: Op, response: Response, decoders: ReplyDecoders = JSON) -> Reply:
     """Return the reply to one call; answers that nobody reads are not decoded."""
     code = response.code
     if 200 <= code < 300:
-        decode = _DECODERS.get(op)
+        decode = decoders.objects.get(op)
         record = None if decode is None else decode(response.body)
         return Reply(ReplyKind.OK, record, code, "", response.sent_ns, response.arrived_ns)
     if not code:
         return Reply(
             ReplyKind.LOST, None, 0, response.detail, response.sent_ns, response.arrived_ns
         )
-    reason, message = decode_status(response.body)
+    reason, message = decoders.status(response.body)
     if code == 409:
         kind = ReplyKind.EXISTS if reason == "AlreadyExists" else ReplyKind.CONFLICT
     else:

@@ -20,6 +20,7 @@ from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.effects import WatchKind
 from fleet.objects import EventType
 from fleet.wire.dynamic_resources import SLICES, slices_selector
+from fleet.wire.framing import Split, split_lines
 from fleet.wire.messages import Failure, Request, Response
 from fleet.wire.times import go_duration
 
@@ -272,21 +273,17 @@ class Reflector(ListWatch):
         """Return between which ages the server is to end a watch."""
         return _TIMEOUTS_S.get(self.kind, _TIMEOUT_S)
 
-    def on_chunk(self, data: bytes, decode: Decode) -> list[tuple[EventType, object]]:
+    def on_chunk(
+        self, data: bytes, decode: Decode, split: Split = split_lines
+    ) -> list[tuple[EventType, object]]:
         """Take bytes of the stream; return the whole events in them.
 
         An ERROR event carries the Status's code as its record, and ends the stream for the owner.
         """
-        if self._partial:
-            data = self._partial + data
-        if data.count(b"\n") == 1 and data.endswith(b"\n"):
-            lines = [data]
-            self._partial = b""
-        else:
-            *lines, self._partial = data.split(b"\n")
+        events, self._partial = split(self._partial + data if self._partial else data)
         found: list[tuple[EventType, object]] = []
-        for line in lines:
-            kind, version, record = decode(line, self.kind)
+        for event in events:
+            kind, version, record = decode(event, self.kind)
             self._events += 1
             if kind is EventType.ERROR:
                 found.append((kind, record))
