@@ -35,7 +35,7 @@ sim: setup
 	$(BIN)/pytest tests/sim
 e2e: setup
 	$(BIN)/fleet controlplane build
-	$(BIN)/pytest --numprocesses 2 --dist loadfile tests/e2e tests/chart
+	$(BIN)/pytest --numprocesses 2 --dist loadfile -m 'not slow' tests/e2e tests/chart
 
 chart: setup  ## the Helm chart, with every grant taken away once in every identity
 	$(BIN)/fleet controlplane build

@@ -46,17 +46,17 @@ def of_nodes(identity: Identity, features: Features) -> list[Permission]:
 
 
 def grants() -> Iterator[tuple[str, list[Permission]]]:
-    """Yield each part of the table with its name."""
+    """Yield each part of the table with its name; none gives what another one gives already."""
     own = own_permissions(Features())
     yield "own", own
     yield "own+storage", beyond(own, own_permissions(Features(storage=True)))
     for name, identity in IDENTITIES.items():
         for fidelity in Fidelity:
-            base = of_nodes(identity, Features(fidelity))
+            base = beyond(own, of_nodes(identity, Features(fidelity)))
             yield f"{name}/{fidelity}", base
             for feature, features in FEATURES.items():
                 more = of_nodes(identity, features._replace(fidelity=fidelity))
-                yield f"{name}/{fidelity}+{feature}", beyond(base, more)
+                yield f"{name}/{fidelity}+{feature}", beyond([*own, *base], more)
 
 
 def beyond(base: list[Permission], more: list[Permission]) -> list[Permission]:

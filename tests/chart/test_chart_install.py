@@ -29,6 +29,7 @@ class Release:
         self.node = node
         self._helm = helm
         self._uid = uid
+        self._audited = len(world.audit())  # other tests take rights away
 
     def values(self, **values: object) -> Json:
         return {"confirmCluster": self._uid, "nodesPerPod": NODES_PER_POD, **values}
@@ -87,10 +88,10 @@ class Release:
         return not [name for name in found if f"/{RELEASE}-" in name or f"{NAMESPACE}-" in name]
 
     def refused(self) -> list[tuple[str, str]]:
-        """Return what the ServiceAccount itself was not allowed to do, so far."""
+        """Return what the ServiceAccount itself was not allowed to do."""
         return [
             (event["verb"], event["requestURI"])
-            for event in self.world.audit()
+            for event in self.world.audit()[self._audited :]
             if event["user"]["username"] == ACCOUNT
             and not event.get("impersonatedUser")
             and event.get("responseStatus", {}).get("code") == 403
@@ -103,7 +104,7 @@ def release(helm: Helm, world: World, node: PlayedNode, cluster_uid: str) -> Ite
     yield found
     helm.run("uninstall", RELEASE, f"--namespace={NAMESPACE}", "--no-hooks", check=False)
     world.fleet("clean", f"--run={RUN}", f"--kubeconfig={world.info.token_kubeconfig}")
-    world.kubectl("delete", "namespace", NAMESPACE, "--wait=false", check=False)
+    world.kubectl("delete", "namespace", NAMESPACE, "--timeout=40s", check=False)
 
 
 def profile(instance_type: str) -> list[Json]:
