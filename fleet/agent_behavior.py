@@ -142,7 +142,10 @@ class AgentModel(NamedTuple):
         ]
         if self.conditions:
             rules.append(Rule("", "nodes/status", ("patch",)))
-        for is_legacy in {each.is_legacy for each in self.events}:
+        legacy = {each.is_legacy for each in self.events}
+        if any(each.problem for each in self.conditions):
+            legacy |= {True}
+        for is_legacy in legacy:
             group = "" if is_legacy else "events.k8s.io"
             rules.append(Rule(group, "events", ("create",), "default"))
         return tuple(sorted(dict.fromkeys(rules)))

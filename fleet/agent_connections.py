@@ -3,6 +3,8 @@
 from collections.abc import Callable
 
 from fleet.agent_behavior import NODE_USER, AgentModel, Encoding
+from fleet.agent_figures import AgentFigures
+from fleet.agents.runner import Agents
 from fleet.config import NodeModel
 from fleet.identity import Identity
 from fleet.list_watches import Wire
@@ -33,10 +35,21 @@ class AgentConnections:
         self._wires = wires  # of the reactor, to be flushed
         self._transports: dict[str, Transport] = {}
 
-    def bytes_of(self, name: str) -> tuple[int, int]:
-        """Return the bytes that one kind of agent has received and sent."""
-        stats = self._transports[name].stats
-        return stats.bytes_in, stats.bytes_out
+    def figures(self, agents: Agents) -> dict[str, AgentFigures]:
+        """Return what the agents of each name did so far."""
+        found = {}
+        for name, kind in agents.kinds.items():
+            counts, stats = kind.counts, self._transports[name].stats
+            found[name] = AgentFigures(
+                running=counts.agents,
+                requests=counts.requests,
+                watches_open=counts.watches_open,
+                watch_restarts=counts.watch_restarts,
+                watch_events=counts.watch_events,
+                received_bytes=stats.bytes_in,
+                sent_bytes=stats.bytes_out,
+            )
+        return found
 
     def closed_slow(self) -> int:
         """Return how many watches ended because we read too slowly."""

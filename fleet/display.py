@@ -43,6 +43,10 @@ class LiveFigures:
     lease_late_p99_ms: float | None = None
     api_errors: int = 0
     watches: int = 0
+    agents: int = 0
+    """What runs beside the kubelets: with the next two."""
+    agent_watches: int = 0
+    agent_bytes_per_s: float = 0.0
     fleet_cpu: float | None = None
     """In cores, as the next one."""
     controlplane_cpu: float | None = None
@@ -151,6 +155,7 @@ class Display:
             ("pods", _pods(now.pods)),
             ("requests", _requests(now)),
             ("leases", _leases(now)),
+            ("agents", _agents(now)),
             ("fleet", _process(now)),
             ("control plane", _cores(now.controlplane_cpu)),
         ]
@@ -218,6 +223,7 @@ class Display:
             _pods(now.pods),
             _requests(now),
             _leases(now, "leases "),
+            _agents(now, "agents "),
             _process(now, "fleet "),
             _cores(now.controlplane_cpu, "control plane "),
         ]
@@ -267,6 +273,13 @@ def _leases(now: LiveFigures, label: str = "") -> str:
     if now.lease_late_p99_ms is None:
         return ""
     return f"{label}sent p99 {_ms(now.lease_late_p99_ms)} late"
+
+
+def _agents(now: LiveFigures, label: str = "") -> str:
+    if not now.agents:
+        return ""
+    rate = f"{now.agent_bytes_per_s / 1e6:,.1f} MB/s received"
+    return f"{label}{now.agents:,} running, {now.agent_watches:,} watches, {rate}"
 
 
 def _process(now: LiveFigures, label: str = "") -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from fleet import __version__
 from fleet.agent_access import agents_of
 from fleet.agent_connections import AgentConnections
+from fleet.agent_figures import AgentFigures
 from fleet.bootstrap import Bootstrap
 from fleet.certificate_store import CertificateContext
 from fleet.clock import Draws, SystemClock
@@ -168,6 +169,11 @@ class Emulation:
     def counts(self) -> FleetCounts:
         """Return what the kubelets did so far."""
         return self.reactor.counts
+
+    def agents(self) -> dict[str, AgentFigures]:
+        """Return what runs beside the kubelets, by name."""
+        agents = self.reactor.agents
+        return self.agent_connections.figures(agents) if agents is not None else {}
 
     def _transport(self, user_agent: bytes) -> Transport:
         """Make a transport with fleet's own credentials, to act as nodes or as fleet itself."""

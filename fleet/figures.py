@@ -90,8 +90,9 @@ class Meter:
             open=counts.watches_open,
             restarts=counts.watch_restarts,
             events=counts.watch_events,
-            closed_slow=stats.closed_slow,
+            closed_slow=stats.closed_slow + emulation.agent_connections.closed_slow(),
         )
+        run.agents = emulation.agents()
         run.process = ProcessFigures(
             cpu_s=_cpu_s() - self._cpu_before_s,
             rss_bytes=rss_bytes(),
@@ -120,6 +121,9 @@ class Meter:
             lease_late_p99_ms=late.percentile_us(0.99) / 1e3 if late.count else None,
             api_errors=_errors(counts),
             watches=counts.watches_open,
+            agents=sum(each.running for each in now.agents.values()),
+            agent_watches=sum(each.watches_open for each in now.agents.values()),
+            agent_bytes_per_s=(now.agent_bytes - before.agent_bytes) / span_s,
             fleet_cpu=(now.cpu_s - before.cpu_s) / span_s,
             controlplane_cpu=(now.controlplane_cpu_s - before.controlplane_cpu_s) / span_s
             if self._processes
@@ -131,12 +135,23 @@ class Meter:
 class _Sample:
     """The counters that rates are computed from."""
 
-    __slots__ = ("at_ns", "controlplane_cpu_s", "cpu_s", "late", "latency", "requests")
+    __slots__ = (
+        "agent_bytes",
+        "agents",
+        "at_ns",
+        "controlplane_cpu_s",
+        "cpu_s",
+        "late",
+        "latency",
+        "requests",
+    )
 
     def __init__(self, meter: Meter) -> None:
         counts = meter._emulation.counts  # noqa: SLF001 - one class in two halves
         self.at_ns = time.monotonic_ns()
         self.requests = counts.requests.total
+        self.agents = meter._emulation.agents()  # noqa: SLF001
+        self.agent_bytes = sum(each.received_bytes for each in self.agents.values())
         self.latency = _latency(counts).snapshot()
         self.late = counts.lease_late.snapshot()
         self.cpu_s = _cpu_s()

@@ -100,6 +100,12 @@ class NodeMix:
             model.adapted(server_version, zone_labels=zone_labels) for model in self.models
         )
 
+    @property
+    def agents_per_node(self) -> float:
+        """How many agents a node has on average."""
+        counts = [sum(agent.share for agent in model.agents) for model in self.models]
+        return sum(counts[at] for at in self._pattern) / len(self._pattern)
+
     def check_addresses(self, indices_max: int) -> None:
         """Raise UsageError unless every address pool has room for indices below a limit."""
         for model in self.models:

@@ -116,8 +116,9 @@ class Orchestrator:
         self._task = asyncio.current_task()
         settings = self._settings
         is_local = not settings.names_cluster
-        raise_descriptors(settings.nodes, settings.fidelity, is_local=is_local)
-        check_memory(self._whole.nodes, settings.fidelity, is_local=is_local)
+        agents = self._mix.agents_per_node
+        raise_descriptors(settings.nodes, settings.fidelity, is_local=is_local, agents=agents)
+        check_memory(self._whole.nodes, settings.fidelity, is_local=is_local, agents=agents)
         directory = RunDirectory(self._run_id, settings.run_dir)
         self._run_directory = directory.path
         loop = asyncio.get_running_loop()

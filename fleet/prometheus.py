@@ -17,6 +17,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from fleet.agent_figures import ByName
 from fleet.config import Settings
 from fleet.emulation import Emulation
 from fleet.errors import SetupError
@@ -48,6 +49,7 @@ class FleetCollector(Collector):
         is_valid = not (counts.bugs or counts.quarantined)
         yield GaugeMetricFamily("fleet_valid", "Whether fleet met no bug.", value=is_valid)
         yield from _requests(counts)
+        yield from _agents(emulation.agents())
         for name, text, histogram in (
             ("lease_lateness", "How late renewals were sent.", counts.lease_late),
             ("timer_lag", "How late timers fired: the instrument's own error.", counts.timer_lag),
@@ -84,6 +86,30 @@ def _counters(counts: FleetCounts) -> Iterator[CounterMetricFamily]:
         ("watch_restarts", "Watches opened again.", counts.watch_restarts),
     ):
         yield CounterMetricFamily(f"fleet_{name}", text, value=value)
+
+
+def _agents(agents: ByName) -> Iterator[Metric]:
+    """Yield what ran beside the kubelets; the names are those of the profiles."""
+    if not agents:
+        return
+    running = GaugeMetricFamily("fleet_agents", "Node agents that run here.", labels=["agent"])
+    watches = GaugeMetricFamily("fleet_agent_watches", "Their open watches.", labels=["agent"])
+    events = CounterMetricFamily("fleet_agent_watch_events", "Their events.", labels=["agent"])
+    received = CounterMetricFamily(
+        "fleet_agent_received_bytes", "Bytes that they received.", labels=["agent"]
+    )
+    answers = CounterMetricFamily(
+        "fleet_agent_requests", "Their answers.", labels=["agent", "verb", "resource", "code"]
+    )
+    for name, each in agents.items():
+        running.add_metric([name], each.running)
+        watches.add_metric([name], each.watches_open)
+        events.add_metric([name], each.watch_events)
+        received.add_metric([name], each.received_bytes)
+        for (verb, resource), codes in each.requests.rows.items():
+            for code, histogram in codes.items():
+                answers.add_metric([name, verb, resource, str(code)], histogram.count)
+    yield from (running, watches, events, received, answers)
 
 
 def _requests(counts: FleetCounts) -> Iterator[Metric]:

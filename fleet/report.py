@@ -16,6 +16,7 @@ from typing import NamedTuple, TextIO, TypeVar
 
 import orjson
 
+from fleet.agent_figures import ByName, agent_rates, agents_json, merge_agents
 from fleet.errors import Exit, SetupError, UsageError
 from fleet.metrics import Histogram, merged
 
@@ -139,6 +140,8 @@ class RunFigures:
     events: EventFigures = field(default_factory=EventFigures)
     watch: WatchFigures = field(default_factory=WatchFigures)
     process: ProcessFigures = field(default_factory=ProcessFigures)
+    agents: ByName = field(default_factory=dict)
+    """What ran beside the kubelets, which the other figures do not count."""
     expectations: Sequence[Expectation] = ()
     invalid_reasons: Sequence[str] = ()
     """Why the figures cannot be trusted, beyond what they show by themselves."""
@@ -204,6 +207,7 @@ def merge(runs: Sequence[RunFigures]) -> RunFigures:
         ],
         events=_sum([run.events for run in runs]),
         watch=_sum([run.watch for run in runs]),
+        agents=merge_agents(run.agents for run in runs),
         process=_sum([run.process for run in runs]),
         invalid_reasons=_distinct(run.invalid_reasons for run in runs),
         incomplete_reasons=_distinct(run.incomplete_reasons for run in runs),
@@ -261,6 +265,7 @@ def summary(figures: RunFigures) -> Json:
         "requests": [_request(request) for request in _sorted(figures.requests)],
         "events": {"sent": figures.events.sent, "dropped": figures.events.dropped},
         "watch": _watch(figures.watch),
+        "agents": agents_json(figures.agents),
         "process": _process(figures),
         "wall_s": round(figures.wall_s, 3),
     }
@@ -404,6 +409,7 @@ def _rates(figures: RunFigures, before: _Totals, elapsed_s: float) -> Json:
             "events": before.rate("events", watch.events, elapsed_s),
             "closed_slow": before.rate("closed_slow", watch.closed_slow, elapsed_s),
         },
+        "agents": agent_rates(figures.agents, before.rate, elapsed_s),
         "process": {
             "cpu_s": before.rate("cpu", figures.process.cpu_s, elapsed_s),
             "rss_bytes": figures.process.rss_bytes,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from fleet.agent_figures import agent_rows
 from fleet.metrics import Histogram, merged
 from fleet.report import SUMMARY, RequestFigures, RunFigures
 
@@ -49,10 +50,12 @@ def _facts(figures: RunFigures) -> list[str]:
         ("requests", _request_words(figures)),
         ("events", _event_words(figures)),
         ("watches", _watch_words(figures)),
+        *agent_rows(figures.agents),
         ("fleet", _process_words(figures)),
         ("server", _server_words(figures)),
     ]
-    return [f"  {label:<{LABEL_COLUMNS}}{words}" for label, words in rows if words]
+    columns = max(LABEL_COLUMNS, *(len(label) + 1 for label, words in rows if words))
+    return [f"  {label:<{columns}}{words}" for label, words in rows if words]
 
 
 def _node_words(figures: RunFigures) -> str:

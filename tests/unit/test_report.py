@@ -41,6 +41,7 @@ FIXED_KEYS = [
     "requests",
     "events",
     "watch",
+    "agents",
     "process",
     "wall_s",
 ]

@@ -1,0 +1,189 @@
+"""What runs beside the kubelets, as a user sees it: conditions, events, bytes, rights, errors."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e_world import World, condition, eventually
+
+from fleet.agent_behavior import SERVICE_ACCOUNT_USER
+
+pytest_plugins = ("e2e_fixtures",)
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+
+PREFIX = "agents"
+NODE = f"{PREFIX}-00000"
+AGENTS = ("kube-proxy", "cni", "csi-node", "node-problem-detector", "log-agent")
+PROFILE = """\
+apiVersion: fleet.emulator/v1alpha1
+kind: NodeProfile
+metadata: {name: busy}
+spec:
+  agents: [{name: kube-proxy}, {name: cni}, {name: csi-node}, {name: log-agent}]
+  kubeletConfiguration: {nodeStatusUpdateFrequency: 2s, nodeStatusReportFrequency: 4s}
+---
+apiVersion: fleet.emulator/v1alpha1
+kind: NodeAgent
+metadata: {name: node-problem-detector}
+spec:
+  userAgent: node-problem-detector/v1.34.0 ({{os}}/{{arch}})
+  serviceAccount: kube-system/node-problem-detector
+  reads: [{resource: nodes, name: "{{node}}"}]
+  conditionPeriod: 3s
+  conditions:
+  - {type: KernelDeadlock, reason: KernelHasNoDeadlock, message: kernel has no deadlock}
+  - type: ReadonlyFilesystem
+    reason: FilesystemIsNotReadOnly
+    message: Filesystem is not read-only
+    problem: {from: 8s, for: 1h, reason: FilesystemIsReadOnly, message: Filesystem is read-only}
+"""
+WATCHES = {"kube-proxy": 4, "cni": 4, "csi-node": 0, "node-problem-detector": 0, "log-agent": 2}
+
+
+@pytest.fixture(scope="module")
+def directory(world: World) -> Iterator[Path]:
+    """Run two nodes with every agent, on kubelets that report often."""
+    profile = world.root / "agents.yaml"
+    profile.write_text(PROFILE)
+    with world.spawn(PREFIX, 2, f"--profile={profile}") as run:
+        run.until_ready()
+        eventually(lambda: all_watch(run.directory), "agents watch")
+        yield run.directory
+        run.end()
+        figures = json.loads((run.directory / "summary.json").read_text())
+        assert figures["valid"]
+        assert set(figures["agents"]) == set(AGENTS)
+        codes = {row["code"] for each in figures["agents"].values() for row in each["requests"]}
+        assert codes <= {200, 201}
+
+
+def received(directory: Path, name: str) -> float:
+    """Return the bytes that agents of a name received so far."""
+    lines = map(json.loads, (directory / "timeseries.jsonl").read_text().splitlines())
+    return float(sum(line["agents"].get(name, {}).get("received_bytes", 0) for line in lines))
+
+
+def all_watch(directory: Path) -> bool:
+    lines = map(json.loads, (directory / "timeseries.jsonl").read_text().splitlines())
+    asked = dict.fromkeys(AGENTS, 0.0)
+    for line in lines:
+        for name, rates in line["agents"].items():
+            asked[name] += rates["requests"]
+    return all(asked[name] >= 2 * max(1, WATCHES[name]) * 0.9 for name in AGENTS)
+
+
+def test_an_agent_acts_as_its_service_account(world: World, directory: Path) -> None:
+    del directory
+    events = world.audit()
+    for name, many in WATCHES.items():
+        account = "logging:log-agent" if name == "log-agent" else f"kube-system:{name}"
+        if name == "cni":
+            account = "kube-system:cni-agent"
+        mine = [
+            each
+            for each in events
+            if (each.get("impersonatedUser") or {}).get("username", "")
+            == SERVICE_ACCOUNT_USER + account
+            and not each["userAgent"].startswith("fleet/")
+        ]
+        namespace = account.partition(":")[0]
+        assert mine
+        for each in mine:
+            assert f"system:serviceaccounts:{namespace}" in each["impersonatedUser"]["groups"]
+            assert each.get("responseStatus", {}).get("code", 200) < 300
+        watched = {each["requestURI"] for each in mine if each["verb"] == "watch"}
+        assert len(watched) >= many
+
+
+def test_an_agent_receives_what_happens(world: World, directory: Path) -> None:
+    """A Service and its slices reach every kube-proxy, and no log agent."""
+    before = {name: received(directory, name) for name in ("kube-proxy", "log-agent")}
+    padding = "x" * 100_000
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "fan-out", "annotations": {"padding": padding}},
+        "spec": {"ports": [{"port": 80}], "selector": {"app": "nobody"}},
+    }
+    world.kubectl("create", "-f", "-", stdin=json.dumps(service))
+    try:
+        eventually(
+            lambda: received(directory, "kube-proxy") - before["kube-proxy"] > 2 * len(padding),
+            "the Service reached both",
+        )
+        assert received(directory, "log-agent") - before["log-agent"] < len(padding)
+    finally:
+        world.kubectl("delete", "service", "fan-out")
+
+
+def test_the_kubelet_leaves_the_detectors_conditions(world: World, directory: Path) -> None:
+    del directory
+    wanted = r"KernelDeadlock\s+False\s+.*KernelHasNoDeadlock\s+kernel has no deadlock"
+
+    def described() -> bool:
+        return re.search(wanted, world.kubectl("describe", "node", NODE)) is not None
+
+    eventually(described, wanted)
+    first = heartbeat(world, "Ready")
+    eventually(lambda: heartbeat(world, "Ready") > first, "the kubelet reports again")
+    assert described()
+    said = heartbeat(world, "KernelDeadlock")
+    eventually(lambda: heartbeat(world, "KernelDeadlock") > said, "the detector says it again")
+
+
+def heartbeat(world: World, kind: str) -> str:
+    node = world.get("node", NODE)
+    [found] = [each for each in node["status"]["conditions"] if each["type"] == kind]
+    return str(found["lastHeartbeatTime"])
+
+
+def test_a_problem_turns_a_condition_and_is_an_event(world: World, directory: Path) -> None:
+    del directory
+    eventually(
+        lambda: condition(world.get("node", NODE), "ReadonlyFilesystem") == "True", "a problem"
+    )
+
+    def is_told() -> bool:
+        about = f"involvedObject.name={NODE},reason=FilesystemIsReadOnly"
+        return bool(world.items("events", f"--field-selector={about}"))
+
+    eventually(is_told, "an event")
+    assert condition(world.get("node", NODE), "KernelDeadlock") == "False"
+    assert condition(world.get("node", NODE), "NetworkUnavailable") == "False"
+
+
+def test_kube_proxy_says_that_it_starts(world: World, directory: Path) -> None:
+    del directory
+    about = f"involvedObject.name={NODE},reason=Starting"
+    found = world.items("events", f"--field-selector={about}")
+    assert {each["reportingComponent"] for each in found} == {"kubelet", "kube-proxy"}
+
+
+def test_an_agent_without_rights_is_refused_before_anything_is_created(world: World) -> None:
+    """On a named cluster fleet grants nothing: an account without roles is told in one line."""
+    agent = world.root / "stranger.yaml"
+    agent.write_text(
+        "apiVersion: fleet.emulator/v1alpha1\nkind: NodeAgent\nmetadata: {name: stranger}\n"
+        "spec: {userAgent: s/v1, serviceAccount: default/stranger, watches: [{resource: pods}]}\n"
+    )
+    named = (f"--kubeconfig={world.info.token_kubeconfig}", f"--profile={agent}")
+    done = world.fleet("spawn", "--nodes=1", "--name-prefix=stranger", "--until-ready", *named)
+    assert done.returncode == 3, done.stderr
+    assert "agent stranger as system:serviceaccount:default:stranger" in done.stderr
+    assert "list,watch pods" in done.stderr
+    assert not world.nodes("stranger")
+
+
+def test_a_mistake_in_an_agent_is_one_line(world: World) -> None:
+    agent = world.root / "wrong.yaml"
+    agent.write_text(
+        "apiVersion: fleet.emulator/v1alpha1\nkind: NodeAgent\nmetadata: {name: wrong}\n"
+        "spec: {userAgent: w/v1, user: u, watches: [{resource: pods, fieldSelektor: x}]}\n"
+    )
+    done = world.fleet("spawn", f"--profile={agent}")
+    assert done.returncode == 2
+    assert "spec.watches[0]: unknown key 'fieldSelektor'; did you mean 'fieldSelector'?" in (
+        done.stderr
+    )

@@ -1,0 +1,251 @@
+"""One agent as a machine: what it sends when, and what a node with agents costs."""
+
+import gc
+import sys
+from itertools import pairwise
+
+import pytest
+import yaml
+
+from fleet.agent_behavior import AgentModel, NodeAgent
+from fleet.agents.agent import Agent, AgentEffect, Open, Send, Wake
+from fleet.agents.reflector import AgentReflector
+from fleet.clock import NS_PER_S, Draws
+from fleet.config import load_mix, parse_documents
+from fleet.errors import UsageError
+from fleet.schema import API_VERSION
+from fleet.settings import ProfileChoice
+from fleet.wire.messages import Response
+from fleet.wire.watch import Phase
+
+DRAWS = Draws(1)
+WALL_NS = 1_800_000_000 * NS_PER_S
+STATE_BYTES_MAX = 1024
+
+
+def model_of(**spec: object) -> AgentModel:
+    document = {"apiVersion": API_VERSION, "kind": "NodeAgent", "metadata": {"name": "a"}}
+    spec = {"userAgent": "a/v1", "serviceAccount": "ns/a", **spec}
+    [agent] = parse_documents(yaml.safe_dump({**document, "spec": spec}), "test")
+    assert isinstance(agent, NodeAgent)
+    return agent.compiled()
+
+
+class Play:
+    """An agent on node `n`, and a wheel for its timers."""
+
+    def __init__(self, model: AgentModel) -> None:
+        self.agent = Agent(3, "n", model, 1 << 16)
+        self.now_ns = 0
+        self.due: list[Wake] = []
+        self.sent: list[tuple[float, Send]] = []
+        self.opened: list[AgentReflector] = []
+        out: list[AgentEffect] = []
+        self.agent.start(DRAWS, 0, out)
+        self.take(out)
+
+    def take(self, out: list[AgentEffect]) -> None:
+        for effect in out:
+            if isinstance(effect, Wake):
+                self.due.append(effect)
+            elif isinstance(effect, Send):
+                self.sent.append((self.now_ns / NS_PER_S, effect))
+            else:
+                effect.reflector.open(DRAWS, self.now_ns)
+                self.opened.append(effect.reflector)
+
+    def run(self, until_s: float, code: int = 200) -> None:
+        """Answer everything with one code."""
+        answered = 0
+        while True:
+            while answered < len(self.sent):
+                _, each = self.sent[answered]
+                answered += 1
+                out: list[AgentEffect] = []
+                answer = Response(code, b"", 0, 0)
+                self.agent.on_reply(each.key, answer, DRAWS, self.now_ns, out)
+                self.take(out)
+            due = [each for each in self.due if each.due_ns <= until_s * NS_PER_S]
+            if not due:
+                return
+            first = min(due)
+            self.due.remove(first)
+            self.now_ns = max(self.now_ns, first.due_ns)
+            found: list[AgentEffect] = []
+            wall_ns = WALL_NS + self.now_ns
+            self.agent.on_timer(first.key, DRAWS, self.now_ns, wall_ns, found)
+            self.take(found)
+
+    def times(self, verb: str, resource: str) -> list[float]:
+        return [at for at, each in self.sent if (each.verb, each.resource) == (verb, resource)]
+
+
+CONDITION = {"type": "Deadlock", "reason": "None", "message": "fine"}
+
+
+def test_conditions_are_said_every_period() -> None:
+    play = Play(model_of(conditions=[CONDITION], conditionPeriod="5m"))
+    play.run(1000)
+    assert play.times("PATCH", "nodes/status") == [0, 300, 600, 900]
+    body = play.sent[1][1].request.body
+    assert body == (
+        b'{"status":{"conditions":[{"type":"Deadlock","status":"False",'
+        b'"lastHeartbeatTime":"2027-01-15T08:05:00Z","lastTransitionTime":"2027-01-15T08:00:00Z",'
+        b'"reason":"None","message":"fine"}]}}'
+    )
+
+
+def test_a_problem_comes_and_goes_with_its_event() -> None:
+    problem = {"from": "100s", "for": "50s", "every": "400s", "reason": "Stuck", "message": "bad"}
+    play = Play(model_of(conditions=[{**CONDITION, "problem": problem}], conditionPeriod="5m"))
+    play.run(700)
+    assert play.times("PATCH", "nodes/status") == [0, 100, 150, 450, 500, 550]
+    assert play.times("POST", "events") == [100, 150, 500, 550]
+    bodies = [each.request.body for _, each in play.sent if each.resource == "nodes/status"]
+    assert [b'"status":"True"' in body for body in bodies] == [
+        False,
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
+    assert b'"lastTransitionTime":"2027-01-15T08:02:30Z"' in bodies[3]
+    event = next(each for _, each in play.sent if each.resource == "events").request.body
+    assert b"Node condition Deadlock is now: True, reason: Stuck" in event
+
+
+def test_a_refused_condition_is_said_again_after_ten_seconds() -> None:
+    play = Play(model_of(conditions=[CONDITION]))
+    play.run(60, code=500)
+    times = play.times("PATCH", "nodes/status")
+    gaps = [after - before for before, after in pairwise(times)]
+    assert 4 <= len(gaps) <= 6
+    assert all(10 <= gap <= 12.5 for gap in gaps)
+
+
+def test_an_event_is_given_up_after_twelve_tries() -> None:
+    event = {"reason": "Starting", "action": "Start", "component": "a", "every": "1h"}
+    play = Play(model_of(events=[event]))
+    play.run(600, code=0)
+    assert len(play.times("POST", "events")) == 12
+
+
+def test_an_event_and_a_read_come_again() -> None:
+    event = {"reason": "R", "component": "a", "apiVersion": "v1", "after": "5s", "every": "10s"}
+    read = {"resource": "nodes", "name": "{{node}}", "every": "20s"}
+    play = Play(model_of(events=[event], reads=[read]))
+    play.run(40)
+    assert play.times("POST", "events") == [5, 15, 25, 35]
+    assert play.times("GET", "nodes") == [0, 20, 40]
+    assert play.sent[0][1].request.path == b"/api/v1/nodes/n"
+
+
+def test_watches_wait_for_the_one_that_is_to_sync() -> None:
+    kube_proxy = load_mix_agent("kube-proxy")
+    play = Play(kube_proxy)
+    play.run(60)
+    assert [each.resource for each in play.opened] == ["nodes"]
+    out: list[AgentEffect] = []
+    play.agent.on_synced(0, out)
+    rest = [each.reflector.resource for each in out if isinstance(each, Open)]
+    assert rest == ["services", "endpointslices", "servicecidrs"]
+    play.take(out)
+    again: list[AgentEffect] = []
+    play.agent.on_synced(0, again)  # after a relist
+    assert again == []
+
+
+def load_mix_agent(name: str) -> AgentModel:
+    [model] = load_mix_agents(name)
+    return model
+
+
+def load_mix_agents(name: str) -> tuple[AgentModel, ...]:
+    return load_mix((ProfileChoice(name),)).model_of(0).agents
+
+
+def test_a_watch_asks_with_its_selectors() -> None:
+    slices = AgentReflector(0, "n", load_mix_agent("kube-proxy"), 2, 0)
+    request = slices.open(DRAWS, 0)
+    path, _, query = request.path.partition(b"?")
+    assert path == b"/apis/discovery.k8s.io/v1/endpointslices"
+    assert b"&labelSelector=%21service.kubernetes.io%2Fheadless&" in query
+    own = AgentReflector(0, "n", load_mix_agent("kube-proxy"), 0, 0)
+    assert b"&fieldSelector=metadata.name%3Dn&" in own.open(DRAWS, 0).path
+
+
+def test_a_watch_goes_on_from_the_version_that_went_by() -> None:
+    reflector = AgentReflector(0, "n", model_of(watches=[{"resource": "pods"}]), 0, 0)
+    reflector.open(DRAWS, 0)
+    end = b'"annotations":{"k8s.io/initial-events-end":"true"}'
+    event = b'{"type":"%b","object":{"metadata":{"resourceVersion":"%d"%b}}}\n'
+    assert reflector.on_chunk(event % (b"ADDED", 5, b"")).events == 1
+    assert reflector.version == ""
+    assert reflector.on_chunk(event % (b"BOOKMARK", 7, b"," + end)).is_synced
+    assert (reflector.version, reflector.phase) == ("7", Phase.STREAM)
+    reflector.on_chunk(event % (b"MODIFIED", 9, b""))
+    assert b"&resourceVersion=9&" in reflector.open(DRAWS, 0).path
+
+
+def test_a_client_without_watch_lists_lists_each_time() -> None:
+    watch = {"resource": "pods", "method": "ListWatch"}
+    reflector = AgentReflector(0, "n", model_of(watches=[watch]), 0, 0)
+    assert reflector.open(DRAWS, 0).path == b"/api/v1/pods?limit=500&resourceVersion=0"
+    assert reflector.on_page(b'{"metadata":{"resourceVersion":"4"},"items":[]}')
+    assert b"watch=true" in reflector.open(DRAWS, 0).path
+    reflector.is_open = True
+    reflector.on_error_event(410, DRAWS, 0)
+    assert reflector.open(DRAWS, 0).path == b"/api/v1/pods?resourceVersion=4"
+
+
+def test_a_share_of_the_nodes_has_an_agent() -> None:
+    model = model_of(watches=[{"resource": "pods"}], share=0.25)
+    count = sum(Agent.runs_on(node, model, 1 << 16, DRAWS) for node in range(4000))
+    assert 900 <= count <= 1100
+
+
+def test_an_agent_fits_its_budget() -> None:
+    """kube-proxy with its four watches: state of fleet's own, the connection apart."""
+    model = load_mix_agent("kube-proxy")
+    gc.collect()
+    agents = []
+    names = [f"fleet-{i:05d}" for i in range(1000)]  # the kubelets'
+    before = sys.getallocatedblocks()
+    sizes = 0
+    for node, name in enumerate(names):
+        play = Agent(node, name, model, 1 << 16)
+        play._begin(DRAWS, 0, WALL_NS, [])
+        agents.append(play)
+        sizes += sys.getsizeof(play) + sys.getsizeof(play.reflectors)
+        sizes += sum(map(sys.getsizeof, play.reflectors))
+    assert sizes / 1000 < STATE_BYTES_MAX
+    assert (sys.getallocatedblocks() - before) / 1000 < 16
+
+
+@pytest.mark.parametrize(
+    ("spec", "error"),
+    [
+        ({"user": "u"}, "needs serviceAccount (NAMESPACE/NAME) or user, and not both"),
+        ({"serviceAccount": "a"}, "serviceAccount: 'a' is not NAMESPACE/NAME"),
+        ({}, "does nothing: give it watches, reads, conditions or events"),
+        ({"userAgent": "{{nope}}"}, "'{{nope}}' is not one of node, version, os, arch"),
+        ({"watches": [{"resource": "a b"}]}, "spec.watches[0].resource: 'a b': string should"),
+        (
+            {"watches": [{"resource": "pods", "fieldSelector": "{{name}}"}]},
+            "spec.watches[0].fieldSelector: '{{name}}' is not '{{node}}'",
+        ),
+        (
+            {"watches": [{"resource": "pods", "timeout": {"min": "5m", "max": "1m"}}]},
+            "min is 1s or more, and at most max",
+        ),
+        ({"conditions": [CONDITION, CONDITION]}, "conditions name one type twice"),
+        ({"conditions": [CONDITION], "conditionPeriod": "1ms"}, "are 1s or more"),
+        ({"events": [{"reason": "R", "component": "c"}]}, "needs an action"),
+    ],
+)
+def test_a_mistake_is_one_line(spec: dict[str, object], error: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        model_of(**spec)
+    assert error in str(caught.value)
+    assert "\n" not in str(caught.value)
