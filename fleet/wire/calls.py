@@ -461,7 +461,7 @@ def _update_csinode(call: ApiCall, caller: Caller) -> Request:
     if update.allocatable:
         driver["allocatable"] = {"count": update.allocatable}
     body = orjson.loads(update.base)
-    others = [each for each in body["spec"]["drivers"] or () if each["name"] != update.driver]
+    others = [each for each in body["spec"].get("drivers") or () if each["name"] != update.driver]
     body["spec"]["drivers"] = [*others, driver]
     path = b"%b/%b" % (CSI_NODES, caller.name)
     return Request(PUT, path, orjson.dumps(body), ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)

@@ -173,9 +173,11 @@ def test_a_mirror_pod_with_a_field_that_fleet_does_not_know_goes_as_json() -> No
     assert orjson.loads(sent.body)["spec"]["aFieldOfTheFuture"] == {"x": 1}
 
 
-def test_a_driver_is_added_to_the_csinode_as_it_was_read() -> None:
+@pytest.mark.parametrize(
+    "drivers", [[], [{"name": "other", "nodeID": "n", "topologyKeys": ["zone"]}]]
+)
+def test_a_driver_is_added_to_the_csinode_as_it_was_read(drivers: list[dict[str, Any]]) -> None:
     meta = {"name": "n-0", "uid": "u", "resourceVersion": "7"}
-    drivers = [{"name": "other", "nodeID": "n", "topologyKeys": ["zone"]}]
     head = {"kind": "CSINode", "apiVersion": "storage.k8s.io/v1"}
     base = object_from_json({**head, "metadata": meta, "spec": {"drivers": drivers}})
     sent = request(Op.UPDATE_CSINODE, CSINodeUpdate(base, "csi", "n-0", (), 5))
