@@ -5,6 +5,7 @@ observer: one more connection, fleet's own, whose watch decides what counts as R
 """
 
 import asyncio
+import itertools
 import logging
 import ssl
 import time
@@ -21,7 +22,8 @@ from fleet.cluster import Cluster
 from fleet.config import Encoding, Fidelity, IdentityMode, NodeMix, NodeModel, Settings
 from fleet.driver import Driver
 from fleet.effects import NodeId, WatchEvent, WatchKind
-from fleet.identity import Identity, Impersonation
+from fleet.errors import FleetError
+from fleet.identity import Identity, Impersonation, RefusalWatch, probe
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.machine import LIGHT_CONNECTIONS
@@ -38,6 +40,8 @@ from fleet.wire.transport import Endpoint, Transport
 NOT_READY_TAINT = "node.kubernetes.io/not-ready"
 EXCLUDE_FROM_BALANCERS = "node.kubernetes.io/exclude-from-external-load-balancers"
 OBSERVER_POOL = 0
+LOOK_S = 5.0  # for refusals
+LOOKS_PER_REFRESH = 4
 RENEWED = "the client certificate was renewed"
 STEP_S = 0.02
 _STREAM_CHOSEN = 0xC405E
@@ -365,17 +369,34 @@ class Emulation:
                 self._static_task = self._loop.create_task(run_static_sources(self._static_sources))
             self._static_sources.append(source)
 
-    async def refresh_credentials(self, *, every_s: float = 20.0) -> None:
-        """Renew what expires, until cancelled."""
-        while True:
-            await asyncio.sleep(every_s)
-            if await self._cluster.refresh():
+    async def refresh_credentials(self) -> None:
+        """Renew what expires, and see that the server knows the nodes still, until cancelled."""
+        refusals = RefusalWatch(self.counts.requests)
+        for look in itertools.count(1):
+            await asyncio.sleep(LOOK_S)
+            if not look % LOOKS_PER_REFRESH and await self._cluster.refresh():
                 authorization = self._cluster.authorization()
                 if authorization is not None:
                     self.observer.set_authorization(authorization)
                     if self.certificates is None:
                         self.transport.set_authorization(authorization)
                     self.agent_connections.set_authorization(authorization)
+            if refusals.is_storm() and self._identity.impersonation is Impersonation.USER:
+                await self._probe_again()
+
+    async def _probe_again(self) -> None:
+        """Name the nodes' group too, if the server wants it since the run began."""
+        api, name = self._cluster.api("identity"), self.settings.node_name(0)
+        try:
+            found = await probe(api, self._identity.mode, name)
+        except FleetError as error:
+            log.warning("nodes are refused: %s", error)
+            return
+        if found != self._identity:
+            log.warning("the server takes nodes for others; from now on their group is named too")
+            self._identity = found
+            group = next(iter(found.headers_for(name).groups), b"")
+            self.transport.set_authorization(self._cluster.authorization(), group)
 
     def silence(self) -> None:
         """Let every kubelet fall silent, so that what is deleted is not reported again."""

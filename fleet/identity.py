@@ -17,7 +17,9 @@ from typing import NamedTuple
 from fleet.api_client import Answer, Api, Json, each, expect
 from fleet.config import Fidelity, IdentityMode, NodeModel, Settings
 from fleet.errors import SetupError
+from fleet.metrics import Requests
 
+REFUSALS_MIN = 10  # fewer are no storm
 NODES_GROUP = "system:nodes"
 NODE_USER = "system:node:"
 AUTHENTICATION = "authentication.k8s.io"
@@ -91,7 +93,7 @@ async def probe(api: Api, mode: IdentityMode, node_name: str) -> Identity:
     tries that one first, so to a user with both grants one request with the group, from whatever
     client (`kubectl --as system:node:a --as-group system:nodes`), makes it take the old grant for
     names without a group too, which then lack `system:nodes` and are forbidden everything. So a
-    storm of 403s in a run with `USER` is a reason to probe again.
+    storm of 403s in a run with `USER` is a reason to probe again: see `RefusalWatch`.
     """
     if mode is not IdentityMode.IMPERSONATE:
         return Identity(mode)
@@ -107,6 +109,26 @@ async def probe(api: Api, mode: IdentityMode, node_name: str) -> Identity:
         f"VERB on what kubelets use (1.36 and newer), or impersonate on users {NODE_USER}* and "
         f"groups {NODES_GROUP}; or choose --identity shared"
     )
+
+
+class RefusalWatch:
+    """Tells from the answers to nodes whether the server has come to take them for others."""
+
+    __slots__ = ("_requests", "_seen")
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+        self._seen = (0, 0)
+
+    def is_storm(self) -> bool:
+        """Return whether most answers since the last call were 403s."""
+        total = refused = 0
+        for codes in self._requests.rows.values():
+            total += sum(each.count for each in codes.values())
+            refused += codes[403].count if 403 in codes else 0
+        before, self._seen = self._seen, (total, refused)
+        news = refused - before[1]
+        return news >= REFUSALS_MIN and 2 * news > total - before[0]
 
 
 async def check_permissions(

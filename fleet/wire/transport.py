@@ -185,8 +185,10 @@ class Transport(Links):
         self.flush()
         self._notify()
 
-    def set_authorization(self, value: bytes) -> None:
-        """Let new requests carry a rotated token."""
+    def set_authorization(self, value: bytes | None, group: bytes | None = None) -> None:
+        """Let new requests carry a rotated token, and impersonate another group if one is given."""
+        if group is not None:
+            self._plan_parts = (*self._plan_parts[:3], group)
         self._plan = self._make_plan(value)
         for connection in self._by_fd.values():
             connection.use_plan(self._plan)

@@ -151,6 +151,35 @@ def test_servers_without_constrained_impersonation_take_the_old_grant(tmp_path: 
     assert set(refused) <= {*RACES, "selfsubjectreviews"}
 
 
+def test_nodes_that_a_server_takes_for_others_are_soon_themselves_again(
+    world: World, tmp_path: Path
+) -> None:
+    """A user with both grants; somebody uses the old one with the credential of a running fleet."""
+    kubeconfig = account(world, tmp_path, "both")
+    both = world.fleet(
+        *("rbac", "--name=both-old", "--service-account=default/both", "--legacy-impersonation")
+    )
+    world.kubectl("apply", "-f", "-", stdin=both.stdout)
+    with world.spawn("both", 3, f"--kubeconfig={kubeconfig}", world.quick()) as run:
+        run.until_ready()
+        spoilt = ("--as=system:node:both-00000", "--as-group=system:nodes")
+        world.kubectl("get", "node", "both-00000", *spoilt, kubeconfig=kubeconfig)
+        run.until("their group is named too")
+        before = len(world.audit())
+        mine = f"{ACCOUNT}both"
+
+        def renewed() -> set[str]:
+            return {
+                acting(e)["username"]
+                for e in world.audit()[before:]
+                if e["user"]["username"] == mine and e["verb"] == "update"
+                if e["responseStatus"]["code"] == 200 and "impersonatedUser" in e
+            }
+
+        eventually(lambda: len(renewed()) == 3, "every node renews its Lease again")
+        run.end()
+
+
 def without(objects: list[Json], role: int, rule: int, resource: str) -> Json:
     """Return a role without one resource of one rule."""
     found: Json = json.loads(json.dumps(objects[role]))

@@ -13,11 +13,13 @@ from fleet.identity import (
     IdentityHeaders,
     Impersonation,
     Permission,
+    RefusalWatch,
     check_permissions,
     node_permissions,
     own_permissions,
     probe,
 )
+from fleet.metrics import Requests
 from fleet.wire.routes import ROUTES
 from fleet.wire.watch import WATCH_RESOURCES
 
@@ -139,3 +141,22 @@ def test_the_table_has_every_call_and_watch_of_a_kubelet() -> None:
     }
     assert not (calls | watches) - granted
     assert not granted - (calls | watches), "more than kubelets do"
+
+
+def answered(requests: Requests, code: int, count: int) -> None:
+    for _ in range(count):
+        requests.record(("PUT", "leases"), code, 1)
+
+
+def test_a_storm_of_refusals_is_told_from_the_few_that_nodes_always_get() -> None:
+    requests = Requests()
+    watch = RefusalWatch(requests)
+    answered(requests, 200, 1000)
+    answered(requests, 403, 40)
+    assert not watch.is_storm()
+    answered(requests, 403, 9)
+    assert not watch.is_storm(), "all, but too few"
+    answered(requests, 403, 30)
+    answered(requests, 200, 29)
+    assert watch.is_storm()
+    assert not watch.is_storm(), "nothing new"
