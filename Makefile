@@ -5,7 +5,7 @@ IMAGE ?= fleet-emulator
 ARGS ?=
 BIN := .venv/bin
 
-.PHONY: help setup spawn test lint types unit sim e2e browser parity conformance bench proto format clean \
+.PHONY: help setup spawn test lint types unit sim e2e browser parity rights conformance bench proto format clean \
 	dist dist-wheel dist-test controlplane-wheel lock image
 
 help:  ## list the targets
@@ -36,6 +36,10 @@ sim: setup
 e2e: setup
 	$(BIN)/fleet controlplane build
 	$(BIN)/pytest --numprocesses 2 --dist loadfile -m 'not slow' tests/e2e tests/chart
+
+rights: setup  ## least RBAC in every identity, with every right taken away once, and a storm of 403s
+	$(BIN)/fleet controlplane build
+	$(BIN)/pytest -m '' tests/e2e/test_rights.py
 
 chart: setup  ## the Helm chart, with every grant taken away once in every identity
 	$(BIN)/fleet controlplane build

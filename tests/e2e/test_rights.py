@@ -151,6 +151,7 @@ def test_servers_without_constrained_impersonation_take_the_old_grant(tmp_path: 
     assert set(refused) <= {*RACES, "selfsubjectreviews"}
 
 
+@pytest.mark.slow
 def test_nodes_that_a_server_takes_for_others_are_soon_themselves_again(
     world: World, tmp_path: Path
 ) -> None:
