@@ -23,7 +23,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 Json = dict[str, Any]
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 KINDS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
-QUICK = [("impersonate", Fidelity.KUBELET), ("shared", Fidelity.LIGHT)]
 ALL = [(name, fidelity) for name in IDENTITIES for fidelity in Fidelity]
 
 
@@ -92,7 +91,7 @@ def smaller(rules: list[Json], *, by_verb: bool) -> Iterator[list[Json]]:
 @pytest.mark.parametrize(
     ("identity", "fidelity", "by_verb"),
     [
-        *((name, fidelity, False) for name, fidelity in QUICK),
+        ("impersonate", Fidelity.KUBELET, False),
         *(
             pytest.param(name, fidelity, True, marks=pytest.mark.slow)
             for name, fidelity in ALL
