@@ -37,6 +37,20 @@ def permissions_of(agent: AgentModel) -> list[Permission]:
     return found
 
 
+def impersonation_of(agents: Iterable[AgentModel]) -> list[Permission]:
+    """Return what fleet's user needs to be the agents; who may be a node may be its agents."""
+    found = []
+    for agent in agents:
+        if agent.user.startswith(SERVICE_ACCOUNT_USER):
+            namespace, _, name = agent.user.removeprefix(SERVICE_ACCOUNT_USER).partition(":")
+            found.append(
+                Permission("impersonate", "", "serviceaccounts", namespace=namespace, name=name)
+            )
+        elif not agent.user.startswith(NODE_USER):
+            found.append(Permission("impersonate", "", "users", name=agent.user))
+    return found
+
+
 def manifests(agents: Iterable[AgentModel]) -> list[Json]:
     """Return a ClusterRole and its binding for each agent but those that act as their node.
 

@@ -2,6 +2,7 @@
 
     NAME          what fleet itself asks: preflight, the run's Lease, adoption, clean-up
     NAME-nodes    what it takes to be, or to act for, the nodes
+    NAME-agents   the same for node agents; fleet:agent:AGENT is what each of them may do
 
 Rights in one namespace become Roles there, the rest ClusterRoles. With certificates of their own
 nodes need no right of fleet's user, but the cluster the three bindings that let a bootstrap token
@@ -13,6 +14,8 @@ from typing import NamedTuple
 
 import yaml
 
+from fleet.agent_access import agents_of, impersonation_of, permissions_of
+from fleet.agent_access import manifests as agent_manifests
 from fleet.api_client import Json
 from fleet.config import IdentityMode, Settings, load_mix
 from fleet.controlplane import NODE_BINDINGS
@@ -76,7 +79,13 @@ def of_run(
         wanted = Impersonation.USER_AND_GROUP if is_legacy else Impersonation.USER
         identity = identity._replace(impersonation=wanted)
     mix = load_mix(settings.profiles, simulate_csi=settings.simulate_csi)
-    return manifests(name, subject, identity, features_of(settings, mix.models), node_names)
+    found = manifests(name, subject, identity, features_of(settings, mix.models), node_names)
+    agents = agents_of(mix.models)
+    if settings.identity is IdentityMode.SHARED:
+        needed = [each for agent in agents for each in permissions_of(agent)]
+        return found + _granted(f"{name}-agents", subject, needed)
+    granted = _granted(f"{name}-agents", subject, impersonation_of(agents))
+    return found + granted + agent_manifests(agents)
 
 
 def manifests(

@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from fleet.api_client import Json
 from fleet.cli import cli
-from fleet.config import Fidelity, IdentityMode
+from fleet.config import Fidelity, IdentityMode, Settings
 from fleet.identity import (
     Features,
     Identity,
@@ -16,7 +16,7 @@ from fleet.identity import (
     node_permissions,
     own_permissions,
 )
-from fleet.rbac import Subject, manifests, rules
+from fleet.rbac import Subject, manifests, of_run, rules
 
 IDENTITIES = [
     Identity(IdentityMode.IMPERSONATE, Impersonation.USER),
@@ -113,3 +113,23 @@ def test_options_that_do_not_fit_are_refused(arguments: list[str], said: str) ->
     done = CliRunner().invoke(cli, ["rbac", *arguments])
     assert said in str(done.exception)
     assert not done.output
+
+
+def test_agents_get_roles_and_fleet_the_right_to_be_them() -> None:
+    settings = Settings.from_options(profile=("kube-proxy",))
+    found = of_run("fleet", Subject("fleet", "fleet"), settings)
+    by_name = {(each["kind"], each["metadata"]["name"]): each for each in found}
+    role = by_name["Role", "fleet-agents"]
+    assert role["metadata"]["namespace"] == "kube-system"
+    assert role["rules"] == [
+        {
+            "apiGroups": [""],
+            "resources": ["serviceaccounts"],
+            "resourceNames": ["kube-proxy"],
+            "verbs": ["impersonate"],
+        }
+    ]
+    assert ("ClusterRole", "fleet:agent:kube-proxy") in by_name
+    assert ("ClusterRoleBinding", "fleet:agent:kube-proxy") in by_name
+    plain = of_run("fleet", Subject("fleet", "fleet"), Settings.from_options())
+    assert not [each for each in plain if "agent" in each["metadata"]["name"]]

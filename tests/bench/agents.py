@@ -1,0 +1,115 @@
+"""`python -m tests.bench.agents`: what the fan-out of EndpointSlices costs.
+
+A Deployment behind a Service is rolled, once on a fleet without agents and once on one whose nodes
+run kube-proxy. Figures are of the time from the change to the end of the roll: the CPU of fleet and
+of the API server, and what the agents received.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import orjson
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+INSIDE = "--inside"
+SETTLE_S = 15.0
+AGENTS: dict[str, tuple[str, ...]] = {
+    "no agents": ("--profile=default",),
+    "kube-proxy": ("--profile=default", "--profile=kube-proxy"),
+}
+TIME_MAX = "--timeout=300s"
+
+
+def run(arguments: tuple[str, ...], nodes: int, pods: int) -> dict[str, float]:
+    """Run one fleet; return its figures."""
+    with tempfile.TemporaryDirectory(prefix="fleet-bench-") as scratch:
+        out = Path(scratch) / "out.json"
+        command = [
+            *(sys.executable, "-m", "fleet.cli", "spawn", f"--nodes={nodes}"),
+            *(*arguments, f"--run-dir={scratch}/run"),
+            *("--", sys.executable, "-m", "tests.bench.agents", INSIDE, str(out), str(pods)),
+        ]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": scratch}
+        subprocess.run(command, check=True, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+        figures: dict[str, float] = json.loads(out.read_text())
+        return figures
+
+
+def inside(out: Path, pods: int) -> None:
+    """Roll the Deployment from inside of a run."""
+    fleet = psutil.Process(os.getppid())
+    apiserver = next(each for each in fleet.children() if "apiserver" in each.name())
+    kubectl("create", "deployment", "web", "--image=registry.k8s.io/pause", f"--replicas={pods}")
+    kubectl("expose", "deployment", "web", "--port=80")
+    kubectl("rollout", "status", "deployment/web", TIME_MAX)
+    time.sleep(SETTLE_S)
+    idle = figures(fleet, apiserver)
+    time.sleep(SETTLE_S)
+    before, begun_s = figures(fleet, apiserver), time.monotonic()
+    kubectl("rollout", "restart", "deployment/web")
+    kubectl("rollout", "status", "deployment/web", TIME_MAX)
+    time.sleep(2.0)  # the last slices, and the last line of the time series
+    after, took_s = figures(fleet, apiserver), time.monotonic() - begun_s
+    rolled = {
+        "roll_s": took_s,
+        "idle_apiserver_cpu_percent": (before[1] - idle[1]) / SETTLE_S * 100,
+        "apiserver_cpu_s": after[1] - before[1],
+        "fleet_cpu_s": after[0] - before[0],
+        "agent_events": after[2] - before[2],
+        "agent_received_mb": (after[3] - before[3]) / 1e6,
+        "agent_received_mb_per_s": (after[3] - before[3]) / 1e6 / took_s,
+        "fleet_rss_mb": fleet.memory_info().rss / 1e6,
+        "apiserver_rss_mb": apiserver.memory_info().rss / 1e6,
+    }
+    out.write_text(json.dumps(rolled))
+
+
+def cpu(process: psutil.Process) -> float:
+    """Return the CPU seconds of a process."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def kubectl(*arguments: str) -> None:
+    """Run kubectl against the run's cluster."""
+    subprocess.run(("kubectl", *arguments), check=True, stdout=subprocess.DEVNULL)
+
+
+def figures(fleet: psutil.Process, apiserver: psutil.Process) -> tuple[float, float, float, float]:
+    """Return CPU seconds of both, and events and bytes of all agents so far."""
+    path = Path(os.environ["FLEET_RUN_DIR"]) / "timeseries.jsonl"
+    events = received = at_s = 0.0
+    for line in map(orjson.loads, path.read_bytes().splitlines()):
+        span_s, at_s = line["wall_s"] - at_s, line["wall_s"]  # rates are per second
+        events += span_s * sum(each["events"] for each in line["agents"].values())
+        received += span_s * sum(each["received_bytes"] for each in line["agents"].values())
+    return cpu(fleet), cpu(apiserver), events, received
+
+
+def main() -> None:
+    """Run with and without agents and print a table."""
+    if INSIDE in sys.argv:
+        inside(Path(sys.argv[2]), int(sys.argv[3]))
+        return
+    parser = argparse.ArgumentParser(prog="tests.bench.agents", description=__doc__)
+    parser.add_argument("--nodes", type=int, default=300)
+    parser.add_argument("--pods", type=int, default=200)
+    options = parser.parse_args()
+    found = {name: run(each, options.nodes, options.pods) for name, each in AGENTS.items()}
+    print(f"{options.nodes} nodes, {options.pods} endpoints, {psutil.cpu_count()} cores")
+    print("| | " + " | ".join(found) + " |")
+    print("|---|" + "---|" * len(found))
+    for row in found["no agents"]:
+        cells = " | ".join(f"{each[row]:,.1f}" for each in found.values())
+        print(f"| {row} | {cells} |")
+
+
+if __name__ == "__main__":
+    main()
