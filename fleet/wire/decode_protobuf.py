@@ -43,7 +43,7 @@ _TYPES = {
 _UNREAD = frozenset({WatchKind.SERVICES, WatchKind.RUNTIME_CLASSES})
 _EVENT = message_class("WatchEvent")
 _LIST = message_class("List")
-_ANY = message_class("PodView")  # the metadata of any object
+_ANY = message_class("ObjectView")
 _NODE = message_class("NodeView")
 _STATUS = message_class("Status")
 

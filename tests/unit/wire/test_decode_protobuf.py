@@ -17,7 +17,7 @@ from fleet.wire.decode_protobuf import decode_list, decode_node, decode_status, 
 from fleet.wire.decode_protobuf_pod import decode_pod, decode_pod_view
 from fleet.wire.kubernetes_messages import message_class, object_from_json, object_to_json
 from fleet.wire.messages import Response
-from fleet.wire.protobuf import contents, envelope_head, enveloped
+from fleet.wire.protobuf import contents, envelope_head, enveloped, field
 from fleet.wire.replies import decode_reply
 
 PROTOBUF = codec.protobuf()
@@ -151,6 +151,17 @@ def test_watched_objects(kind: WatchKind, name: str, api_version: str, seed: int
     listed = decode_json.decode_list(orjson.dumps({"metadata": meta, "items": [obj]}), kind)
     assert found[:2] == listed[:2]
     assert len(found[2]) == len(listed[2])
+
+
+def test_of_a_runtime_class_only_the_version_is_read() -> None:
+    meta = message_class("ObjectView")()
+    meta.metadata.resourceVersion = "9"
+    event = message_class("WatchEvent")(type="ADDED")
+    handler = field(2, b"runc")  # no message, unlike the second field of others
+    head = envelope_head("node.k8s.io/v1", "RuntimeClass")
+    event.object.raw = enveloped(head, meta.SerializeToString() + handler)
+    found = decode_watch_event(event.SerializeToString(), WatchKind.RUNTIME_CLASSES)
+    assert found == (EventType.ADDED, "9", None)
 
 
 @pytest.mark.parametrize("kind", WatchKind)
