@@ -149,6 +149,7 @@ kubeconfig_out = click.option(
     type=click.Choice(["exit", "hold"]),
     help="Then remove the nodes and exit, or keep them for the next master.",
 )
+@click.option("--watches", type=click.Choice(["per-node", "shared"]), help="Whose they are.")
 @click.option("--restart-share", help="Share of the kubelets that SIGHUP restarts, e.g. 25%.")
 @click.option("--processes", type=int, help="Share the nodes among so many processes.")
 @click.option("--run-id", help="Name the run; several shards may be of one (default: a new name).")

@@ -31,7 +31,15 @@ from fleet.node_model import (
 from fleet.node_profile import NodeProfile
 from fleet.pod_behavior import ContainerBehavior, PodBehavior, PodBehaviorManifest
 from fleet.quantity import Quantity, format_duration, parse_duration, parse_quantity
-from fleet.settings import Encoding, Fidelity, IdentityMode, OutputFormat, ProfileChoice, Settings
+from fleet.settings import (
+    Encoding,
+    Fidelity,
+    IdentityMode,
+    OutputFormat,
+    ProfileChoice,
+    Settings,
+    WatchMode,
+)
 
 __all__ = [
     "ContainerBehavior",
@@ -54,6 +62,7 @@ __all__ = [
     "Quantity",
     "RuntimeHandler",
     "Settings",
+    "WatchMode",
     "cap_version",
     "format_duration",
     "import_profile",

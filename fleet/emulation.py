@@ -32,6 +32,7 @@ from fleet.node_certificates import NodeCertificates
 from fleet.objects import EventType, NodeView
 from fleet.reactor import Reactor
 from fleet.runs import PREFIX_LABEL, RUN_LABEL, SHARD_LABEL
+from fleet.shared_watches import UNREAD_KINDS
 from fleet.static_sources import StaticSource, run_static_sources
 from fleet.wire.calls import Caller, NodeTemplate
 from fleet.wire.codec import JSON, protobuf
@@ -134,6 +135,9 @@ class Emulation:
             codec=protobuf() if settings.wire_encoding is Encoding.PROTOBUF else JSON,
         )
         self.reactor.on_observed = self.readiness.on_event
+        self._shares_watches = not settings.has_own_watches
+        self.reactor.are_shared = self._shares_watches
+        self.reactor.shared.own_prefix = settings.node_name(0).removesuffix("00000")
         self.driver = Driver(self.reactor, self._loop)
         self._own_label = f"{RUN_LABEL}={run_id}"
         self._labels = {
@@ -252,8 +256,11 @@ class Emulation:
         """Open the observer's watch and begin to turn."""
         self.observer.open_pool(OBSERVER_POOL)
         self.reactor.watch_shared(WatchKind.NODE, self._own_label)
+        if self._shares_watches:
+            kinds = (WatchKind.PODS,) if self._is_light else (WatchKind.PODS, *sorted(UNREAD_KINDS))
+            for kind in kinds:
+                self.reactor.watch_shared(kind)
         if self._is_light:
-            self.reactor.watch_shared(WatchKind.PODS)
             for pool in range(LIGHT_CONNECTIONS):
                 self.transport.open_pool(pool)
         self.started_ns = time.monotonic_ns()
@@ -346,7 +353,13 @@ class Emulation:
         found = self._kinds.get(id(model))
         if found is None:
             tolerate = self._taint[0] if self._taint else ""
-            env = Environment(model, self._draws, light=self._is_light, tolerate_key=tolerate)
+            env = Environment(
+                model,
+                self._draws,
+                light=self._is_light,
+                tolerate_key=tolerate,
+                own_watches=not self._shares_watches,
+            )
             self.reactor.add_environment(env)
             self._add_static_source(env)
             template = NodeTemplate(

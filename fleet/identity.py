@@ -181,6 +181,12 @@ class Features(NamedTuple):
     static_pods: bool = False
     dynamic_resources: bool = False
     approve_csrs: bool = False
+    own_watches: bool | None = None  # each node opens its own; None: in kubelet
+
+    @property
+    def has_own_watches(self) -> bool:
+        """Whether each node opens watches of its own."""
+        return self.fidelity is Fidelity.KUBELET if self.own_watches is None else self.own_watches
 
 
 def features_of(settings: Settings, models: Iterable[NodeModel]) -> Features:
@@ -192,6 +198,7 @@ def features_of(settings: Settings, models: Iterable[NodeModel]) -> Features:
         static_pods=any(model.static_pod_path or model.static_pod_url for model in models),
         dynamic_resources=any(model.dra_drivers for model in models),
         approve_csrs=settings.approve_csrs,
+        own_watches=settings.has_own_watches,
     )
 
 
@@ -253,19 +260,13 @@ KUBELET_CALLS: Calls = (
 """What nodes do in both fidelities. Source: plugin/pkg/auth/authorizer/rbac/bootstrappolicy."""
 
 KUBELET_ONLY_CALLS: Calls = (
-    ("", "nodes", "", "", "list watch"),
-    ("", "pods", "", "", "get list watch"),
-    ("", "services", "", "", "list watch"),
-    ("node.k8s.io", "runtimeclasses", "", "", "list watch"),
-    (STORAGE, "csidrivers", "", "", "list watch"),
+    ("", "pods", "", "", "get"),
     (STORAGE, "csinodes", "", "", "get create delete update"),
     (STORAGE, "volumeattachments", "", "", "get"),
     ("resource.k8s.io", "resourceslices", "", "", "deletecollection"),
     ("resource.k8s.io", "resourceclaims", "", "", "get"),
     ("", "persistentvolumeclaims", "", "", "get"),
     ("", "persistentvolumes", "", "", "get"),
-    ("", "configmaps", "", "", "list watch"),
-    ("", "secrets", "", "", "list watch"),
     ("", "serviceaccounts", "token", "", "create"),
     ("", "events", "", "", "create patch"),
 )
@@ -276,14 +277,35 @@ DYNAMIC_RESOURCE_CALLS: Calls = (
     ("resource.k8s.io", "resourceslices", "", "", "create deletecollection list watch"),
 )
 
-LIGHT_ONLY_CALLS: Calls = (("", "pods", "", "", "list watch"),)
-"""The one watch that light nodes share; no node identity may open it."""
+WATCH_CALLS: Calls = (
+    ("", "nodes", "", "", "list watch"),
+    ("", "pods", "", "", "list watch"),
+    ("", "services", "", "", "list watch"),
+    ("node.k8s.io", "runtimeclasses", "", "", "list watch"),
+    (STORAGE, "csidrivers", "", "", "list watch"),
+)
+"""The watches of every node with its own. Those of all pods, which nodes without their own share,
+no node identity may open: they are fleet's own.
+"""
+OBJECT_WATCHES: Calls = (
+    ("", "configmaps", "", "", "list watch"),
+    ("", "secrets", "", "", "list watch"),
+)
+"""Of pods' volumes and environments, in fidelity `kubelet`."""
+
+
+def watch_calls(features: Features) -> Calls:
+    """Return the watches that serve the kubelets, whoever opens them."""
+    if features.fidelity is Fidelity.KUBELET:
+        return (*WATCH_CALLS, *OBJECT_WATCHES)
+    return WATCH_CALLS if features.has_own_watches else (("", "pods", "", "", "list watch"),)
 
 
 def node_calls(features: Features) -> Calls:
     """Return everything that the nodes of a run ask of the server."""
     return (
         *KUBELET_CALLS,
+        *(watch_calls(features) if features.has_own_watches else ()),
         *(KUBELET_ONLY_CALLS if features.fidelity is Fidelity.KUBELET else ()),
         *(STATIC_POD_CALLS if features.static_pods else ()),
         *(DYNAMIC_RESOURCE_CALLS if features.dynamic_resources else ()),
@@ -298,7 +320,7 @@ def node_permissions(identity: Identity, features: Features) -> list[Permission]
     the new one is given verb by verb, and RBAC has no wildcard within a verb:
     `impersonate-on:arbitrary-node:*` matches nothing.
     """
-    own = _expand(LIGHT_ONLY_CALLS) if features.fidelity is Fidelity.LIGHT else []
+    own = [] if features.has_own_watches else _expand(watch_calls(features))
     calls = node_calls(features)
     if identity.impersonation is Impersonation.USER:
         return [*(p._replace(verb=IMPERSONATE_ON + p.verb) for p in _expand(calls)), *own]

@@ -88,8 +88,11 @@ class ListWatches(ABC, Generic[R]):
     def _open_later(self, reflector: R, due_ns: int) -> None:
         """Call `_open` at an instant."""
 
+    def _request(self, reflector: R) -> Request:
+        return reflector.open(self._draws, self.clock.now_ns())
+
     def _open(self, reflector: R) -> None:
-        request = reflector.open(self._draws, self.clock.now_ns())
+        request = self._request(reflector)
         wire, pool = self._way(reflector)
         wire.send(pool, request, Opening(reflector, reflector.opens))
 

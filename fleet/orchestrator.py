@@ -16,10 +16,7 @@ import platform
 import signal
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from pathlib import Path
-
-import orjson
 
 from fleet.adoption import adopt_nodes
 from fleet.agent_access import prepare_agents
@@ -37,13 +34,13 @@ from fleet.figures import Meter
 from fleet.identity import Identity, authorize, features_of
 from fleet.machine import check_memory, raise_descriptors
 from fleet.preflight import TargetFacts, confirm, inspect, shared_cluster_notice
-from fleet.report import RunDirectory, RunFigures, summary
+from fleet.report import RunDirectory, RunFigures
 from fleet.restart_signal import RestartSignal
 from fleet.run_id import new_run_id
+from fleet.run_outcome import Outcome
 from fleet.runs import RUN_LABEL, RunLease
 from fleet.siblings import Siblings, sibling_arguments
 from fleet.statefulset import check, will_return
-from fleet.summary_text import summary_text
 from fleet.target import Target
 from fleet.user_command import run_command
 
@@ -53,24 +50,6 @@ FRAME_S = 1.0
 GC_THRESHOLD = 50_000
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Outcome:
-    """How a run ended: what to print and with which code to exit."""
-
-    figures: RunFigures
-    run_directory: Path
-    exit_code: int
-    next_steps: list[str] = field(default_factory=list)
-
-    def json(self) -> str:
-        """Return what `summary.json` holds."""
-        return orjson.dumps(summary(self.figures), option=orjson.OPT_INDENT_2).decode()
-
-    def text(self) -> str:
-        """Return the summary for people."""
-        return summary_text(self.figures, self.run_directory, self.next_steps)
 
 
 class Orchestrator:
@@ -99,6 +78,7 @@ class Orchestrator:
             fidelity=settings.fidelity,
             identity=settings.identity,
             encoding=settings.wire_encoding,
+            watches="per-node" if settings.has_own_watches else "shared",
         )
         self._stop = asyncio.Event()
         self._interrupts = 0

@@ -39,6 +39,7 @@ from fleet.kubelet.restart import can_restart, restarted
 from fleet.list_watches import Opening, Wire
 from fleet.reactor_calls import Calls, Delayed, retry_after_s
 from fleet.reactor_watches import NOBODY, WATCH_KEY, Entry
+from fleet.shared_watches import SHARED_KINDS
 from fleet.wire.calls import Caller
 from fleet.wire.codec import JSON, Codec
 from fleet.wire.messages import Response
@@ -101,6 +102,7 @@ class Reactor(Calls):
     def add_environment(self, env: Environment) -> None:
         """Keep the wall clock of an environment."""
         self._environments.append(env)
+        env.csi_drivers = self.csi_drivers
         env.wall_offset_ns = self.clock.wall_ns() - self.clock.now_ns()
 
     def run_agents(
@@ -136,12 +138,15 @@ class Reactor(Calls):
         if kubelet is not None:
             out: Outbox = []
             kubelet.start(self.clock.now_ns(), out)
+            for event in self._kept_for(kubelet):
+                self._input(self.entries[node], event, self.clock.now_ns(), out)
             self._execute(out)
 
     def silence(self, node: NodeId) -> None:
         """Stop a kubelet: nothing more is sent for it, nothing taken. The Node stays."""
         entry = self.entries[node]
         self._restarting.pop(node, None)
+        self._unsubscribe(node)
         if entry.kubelet is not None:
             entry.kubelet.stop()
         entry.kubelet = None
@@ -173,6 +178,7 @@ class Reactor(Calls):
             due_ns = now_ns + int(share * RESTART_NS_MAX)
             self._wheel.set(due_ns, node, Timer.CALL_RETRY, RESTART_KEY)
         if self._shared:  # they bring what there is once more, when all are back
+            self._relisting = {each.kind for each in self._shared}
             self._wheel.set(now_ns + RESTART_NS_MAX, NOBODY, Timer.CALL_RETRY, RELIST_KEY)
         return len(ended)
 
@@ -185,6 +191,7 @@ class Reactor(Calls):
     def _end(self, node: NodeId) -> None:
         """Close what a kubelet had open; until the next one starts there is none."""
         entry = self.entries[node]
+        self._unsubscribe(node)
         for reflector in entry.reflectors:
             self._closed(reflector)
             reflector.stop()
@@ -398,6 +405,11 @@ class Reactor(Calls):
             case StartWatch(node, kind, namespace, name):
                 entry = self.entries[node]
                 if entry.kubelet is None:
+                    return
+                if kind in SHARED_KINDS and not entry.kubelet.env.own_watches:
+                    out: Outbox = []
+                    self.subscribe(effect, self.clock.now_ns(), out)
+                    self._execute(out)
                     return
                 own = kind in (WatchKind.NODE, WatchKind.PODS)
                 reflector = Reflector(node, kind, entry.kubelet.name if own else name, namespace)

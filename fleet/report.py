@@ -133,6 +133,7 @@ class RunFigures:
     fidelity: str = "kubelet"
     identity: str = "impersonate"
     encoding: str = "json"
+    watches: str = "per-node"
     nodes: NodeFigures = field(default_factory=NodeFigures)
     lease: LeaseFigures = field(default_factory=LeaseFigures)
     pods: PodFigures = field(default_factory=PodFigures)
@@ -249,6 +250,7 @@ def summary(figures: RunFigures) -> Json:
         "fidelity": figures.fidelity,
         "identity": figures.identity,
         "encoding": figures.encoding,
+        "watches": figures.watches,
         "nodes": _nodes(figures.nodes),
         "lease": {
             "renewals": figures.lease.renewals,

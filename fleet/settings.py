@@ -78,6 +78,13 @@ class IdentityMode(enum.StrEnum):
     SHARED = "shared"
 
 
+class WatchMode(enum.StrEnum):
+    """Whose the watches are that serve the kubelets."""
+
+    PER_NODE = "per-node"
+    SHARED = "shared"
+
+
 class OutputFormat(enum.StrEnum):
     """How the summary is printed."""
 
@@ -212,6 +219,7 @@ class Settings(BaseModel):
     fidelity: Fidelity = Fidelity.KUBELET
     encoding: Encoding | None = None  # None: what the fidelity has, see `wire_encoding`
     identity: IdentityMode = IdentityMode.IMPERSONATE
+    watches: WatchMode | None = None  # None: per node in kubelet, shared in light
     cert_dir: Path | None = None  # of identity csr, as the next three
     bootstrap_token: SecretStr = SecretStr("")
     bootstrap_kubeconfig: Path | None = None
@@ -352,6 +360,12 @@ class Settings(BaseModel):
         if value and not (host and port.isdigit() and 0 < int(port) <= 65535):
             raise ValueError(f"{value!r} is not HOST:PORT")
         return value
+
+    @property
+    def has_own_watches(self) -> bool:
+        """Whether each node opens watches of its own."""
+        default = WatchMode.SHARED if self.fidelity is Fidelity.LIGHT else WatchMode.PER_NODE
+        return (self.watches or default) is WatchMode.PER_NODE
 
     @property
     def is_on_dashboard(self) -> bool:

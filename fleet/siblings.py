@@ -179,6 +179,8 @@ def sibling_arguments(
     ]
     if share.rate:
         arguments.append(f"--rate={share.rate}")
+    if settings.watches is not None:
+        arguments.append(f"--watches={settings.watches}")
     if settings.restart_share < 1:
         arguments.append(f"--restart-share={settings.restart_share}")
     if settings.metrics_port:

@@ -136,6 +136,8 @@ def _server_words(figures: RunFigures) -> str:
     words.append(f"fidelity {figures.fidelity}")
     words.append(f"identity {figures.identity}")
     words.append(figures.encoding)
+    if (figures.watches == "shared") is (figures.fidelity == "kubelet"):
+        words.append(f"watches {figures.watches}")
     if figures.etcd_fsync is False:
         words.append("etcd fsync OFF (writes are faster than on a real disk; --fsync turns it on)")
     elif figures.etcd_fsync:

@@ -4,7 +4,9 @@ from functools import lru_cache
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.config import NodeModel
+from fleet.effects import WatchEvent
 from fleet.image_store import ImageStore
+from fleet.objects import EventType
 from fleet.runtime import Runtime
 from fleet.static_objects import NO_STATIC_PODS
 from fleet.volume_objects import CSIDriverView
@@ -19,6 +21,7 @@ class Environment:
         "images",
         "light",
         "model",
+        "own_watches",
         "runtimes",
         "static",
         "tolerate_key",
@@ -26,12 +29,19 @@ class Environment:
     )
 
     def __init__(
-        self, model: NodeModel, draws: Draws, *, light: bool, tolerate_key: str = ""
+        self,
+        model: NodeModel,
+        draws: Draws,
+        *,
+        light: bool,
+        tolerate_key: str = "",
+        own_watches: bool | None = None,
     ) -> None:
         self.model = model
         self.draws = draws
         self.images = ImageStore(model)  # what the nodes of the profile have on disk
         self.light = light  # fidelity `light`: no GETs, tokens, events
+        self.own_watches = not light if own_watches is None else own_watches
         self.tolerate_key = tolerate_key  # a pod that does not tolerate it never becomes Ready
         self.csi_drivers: dict[str, CSIDriverView] = {}  # as the watch of any node shows them
         self.static = NO_STATIC_PODS  # as the profile's file and URL say
@@ -45,6 +55,15 @@ class Environment:
     def wall_s(self, now_ns: int) -> int:
         """Return the wall time in whole seconds, as API objects are stamped."""
         return _shared((now_ns + self.wall_offset_ns) // NS_PER_S)
+
+
+def on_csi_driver(drivers: dict[str, CSIDriverView], event: WatchEvent) -> None:
+    """Keep what all nodes see of the CSIDrivers in one place."""
+    driver = event.record
+    if isinstance(driver, CSIDriverView):
+        drivers[driver.name] = driver
+        if event.type is EventType.DELETED:
+            del drivers[driver.name]
 
 
 @lru_cache(maxsize=256)

@@ -25,7 +25,7 @@ from fleet.effects import (
 )
 from fleet.kubelet.csi_node import NODE_KEY, CSINode
 from fleet.kubelet.csi_registration import CSIRegistration
-from fleet.kubelet.environment import Environment
+from fleet.kubelet.environment import Environment, on_csi_driver
 from fleet.kubelet.events import EventRecorder, Reason
 from fleet.kubelet.image_gc import on_gc_timer
 from fleet.kubelet.image_list import LIST_KEYS, changed_images, on_images_reported, on_list_timer
@@ -42,6 +42,7 @@ from fleet.kubelet.plugin_manager import PluginManager, has_plugins
 from fleet.kubelet.pod_admission import ADMIT_KEY
 from fleet.kubelet.resource_monitor import is_always_needed
 from fleet.kubelet.routes import (
+    BASE_WATCHES,
     CSI_OPS,
     DRIVER_OPS,
     EVENT_OPS,
@@ -54,7 +55,6 @@ from fleet.kubelet.static_pods import arm_look
 from fleet.kubelet.sync_loop import SyncLoop
 from fleet.kubelet.turn import Turn
 from fleet.objects import EventType, NodeView, ObjectRef, PodUid
-from fleet.volume_objects import CSIDriverView
 
 POD_SOURCE_NS = 1 * NS_PER_S  # pkg/kubelet/config/apiserver.go, WaitForAPIServerSyncPeriod
 SLICES_FIRST_NS = 1 * NS_PER_S
@@ -117,6 +117,9 @@ class VirtualKubelet:
             self.sync_loop = self._new_sync_loop(now_ns)
             self.sync_loop.watch_usage(self._turn(now_ns, out))
         if not isinstance(self._csi, CSINode):
+            if self.env.own_watches:
+                out += [StartWatch(node, kind) for kind in BASE_WATCHES]
+                out.append(SetTimer(node, now_ns + POD_SOURCE_NS, Timer.POD_SOURCE))
             return
         self._csi.start(out)
         out.append(StartWatch(node, WatchKind.NODE))
@@ -222,7 +225,7 @@ class VirtualKubelet:
             if self.plugins is not None:
                 self.plugins.on_slice(event, self.status.uid, now_ns, out)
         elif kind is WatchKind.CSI_DRIVERS:
-            self._on_csi_driver(event)
+            on_csi_driver(self.env.csi_drivers, event)
         elif kind is WatchKind.PODS and self._runtime_state and self._runtime_state.holds(event):
             return
         elif kind is WatchKind.PODS and self.sync_loop is None:
@@ -231,14 +234,6 @@ class VirtualKubelet:
                 self._to_sync_loop(event, now_ns, out)
         elif kind in (WatchKind.PODS, WatchKind.CONFIG_MAP, WatchKind.SECRET):
             self._to_sync_loop(event, now_ns, out)
-
-    def _on_csi_driver(self, event: WatchEvent) -> None:
-        """Keep what all nodes of a profile see of the CSIDrivers in one place."""
-        driver = event.record
-        if isinstance(driver, CSIDriverView):
-            self.env.csi_drivers[driver.name] = driver
-            if event.type is EventType.DELETED:
-                del self.env.csi_drivers[driver.name]
 
     def on_relist_started(self, kind: WatchKind) -> None:
         """Learn that a reflector begins anew: a whole snapshot follows, up to SYNCED."""

@@ -1,6 +1,14 @@
 """Which part of a kubelet a timer or the answer to a call belongs to."""
 
-from fleet.effects import Op, Timer
+from fleet.effects import Op, Timer, WatchKind
+
+BASE_WATCHES = (
+    WatchKind.NODE,
+    WatchKind.SERVICES,
+    WatchKind.CSI_DRIVERS,
+    WatchKind.RUNTIME_CLASSES,
+)
+"""What a kubelet watches from its start; its pods follow."""
 
 VOLUME_OPS = frozenset((Op.GET_CLAIM, Op.GET_VOLUME, Op.GET_ATTACHMENT, Op.GET_NODE_ATTACHED))
 MIRROR_OPS = frozenset((Op.CREATE_MIRROR_POD, Op.DELETE_MIRROR_POD))

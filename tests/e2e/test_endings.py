@@ -19,8 +19,8 @@ PERCENTILES = {"p50", "p99"}
 KEYS = {
     "": (
         "schema_version run_id verdict valid invalid_reasons expectations server_version "
-        "etcd_fsync fidelity identity encoding nodes lease pods requests events watch process "
-        "wall_s"
+        "etcd_fsync fidelity identity encoding watches nodes lease pods requests events "
+        "watch process wall_s"
     ),
     "nodes": "requested registered ready time_to_ready_s ever_not_ready",
     "lease": "renewals interval_max_s late_ms missed",

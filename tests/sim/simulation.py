@@ -23,6 +23,7 @@ from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.reactor import Reactor
 from fleet.schema import API_VERSION
+from fleet.shared_watches import UNREAD_KINDS
 from fleet.wire.calls import Caller, NodeTemplate
 from fleet.wire.routes import ROUTES
 
@@ -100,6 +101,7 @@ class Simulation:
         monitored: bool = False,
         setup: Callable[[SimApiServer], None] | None = None,
         model: NodeModel | None = None,
+        own_watches: bool | None = None,
     ) -> None:
         self.seed = seed
         self.model = model or default_model()
@@ -126,18 +128,22 @@ class Simulation:
             setup(self.server)
         if monitored:
             self._monitor()
+        self._own_watches = not light if own_watches is None else own_watches
         self._start(light=light)
 
     def _start(self, *, light: bool) -> None:
         model = self.model
-        self.env = Environment(model, self.draws, light=light)
+        self.env = Environment(model, self.draws, light=light, own_watches=self._own_watches)
         self.reactor.add_environment(self.env)
         label, _, run = RUN.partition("=")
         template = NodeTemplate(model, extra_labels={label: run}, impersonate=light)
-        if light:
+        if light or not self._own_watches:
             self.reactor.observer = self.observer
             self.reactor.watch_shared(WatchKind.NODE, RUN)
-            self.reactor.watch_shared(WatchKind.PODS)
+        if not self._own_watches:
+            self.reactor.are_shared = True
+            for kind in (WatchKind.PODS,) if light else (WatchKind.PODS, *sorted(UNREAD_KINDS)):
+                self.reactor.watch_shared(kind)
         for index, name in enumerate(self.names):
             kubelet = VirtualKubelet(NodeId(index), name, model.address(index), self.env)
             caller = Caller(index, name.encode(), template)

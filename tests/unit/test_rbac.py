@@ -27,6 +27,8 @@ IDENTITIES = [
 FEATURES = [
     Features(),
     Features(Fidelity.LIGHT),
+    Features(own_watches=False),
+    Features(Fidelity.LIGHT, own_watches=True),
     Features(storage=True, static_pods=True, dynamic_resources=True, approve_csrs=True),
 ]
 

@@ -35,6 +35,7 @@ FIXED_KEYS = [
     "fidelity",
     "identity",
     "encoding",
+    "watches",
     "nodes",
     "lease",
     "pods",

@@ -1,0 +1,27 @@
+"""How one run ended, for the command line."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+
+from fleet.report import RunFigures, summary
+from fleet.summary_text import summary_text
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a run ended: what to print and with which code to exit."""
+
+    figures: RunFigures
+    run_directory: Path
+    exit_code: int
+    next_steps: list[str] = field(default_factory=list)
+
+    def json(self) -> str:
+        """Return what `summary.json` holds."""
+        return orjson.dumps(summary(self.figures), option=orjson.OPT_INDENT_2).decode()
+
+    def text(self) -> str:
+        """Return the summary for people."""
+        return summary_text(self.figures, self.run_directory, self.next_steps)
