@@ -23,10 +23,10 @@ OWN_AGENT = "fleet/"
 WATCH_S = {"300..600": (300, 600), "1800..3600": (1800, 3600)}
 """Reflectors of most resources (kubelet_network.go and others give none) and of single objects."""
 MERGE_KEYS = ("type", "name", "key")
-CHANCE = re.compile(
-    r"\.last(Transition|Heartbeat)Time$|^status\.conditions\[type=\w+Pressure\]\.type$"
-)
-"""A patch has these times if their second has changed; a condition may have nothing else."""
+TIMES = re.compile(r"\.last(Transition|Heartbeat)Time$")
+"""A patch has these if their second has changed."""
+CONDITION = re.compile(r"^status\.conditions\[type=\w+\]\.type$")
+ORDER = "status.$setElementOrder/conditions"
 REGISTRATION_S = 5.0
 COMPARED = ("content-type", "accept", "accept-encoding")
 NOTHING: Mapping[str, Noted] = {}
@@ -134,7 +134,7 @@ def parse(event: Json, names: dict[str, str], noted: Mapping[str, Noted] = NOTHI
         plain(about.get("namespace", "")) == "NAMESPACE",
         query(plain(event["requestURI"])),
         event.get("responseStatus", {}).get("code", 0),
-        frozenset(plain(path) for path in paths(body, "") if not CHANCE.search(path)),
+        frozenset(plain(path) for path in without_times(paths(body, ""))),
         agent_form(event.get("userAgent", "")),
         *headers(noted.get(event["auditID"])),
     )
@@ -194,6 +194,18 @@ def paths(value: object, at: str) -> set[str]:
     else:
         found.add(at)
     return found - {""}
+
+
+def without_times(found: set[str]) -> set[str]:
+    """Leave out times, and conditions of which nothing else has changed."""
+    kept = {path for path in found if not TIMES.search(path)}
+    changed = {path.rpartition(".")[0] for path in kept if not CONDITION.search(path)}
+    kept = {
+        path for path in kept if not CONDITION.search(path) or path.rpartition(".")[0] in changed
+    }
+    if not any(path.startswith("status.conditions[") for path in kept):
+        kept = {path for path in kept if not path.startswith(ORDER)}
+    return kept
 
 
 def _item(value: object) -> str:

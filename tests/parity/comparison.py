@@ -108,7 +108,7 @@ def fold(stream: Sequence[Request]) -> list[Request]:
     kept: list[Request] = []
     for each in stream:
         if kept and each.token == kept[-1].token:
-            if each.token.startswith((RENEWAL, "get nodes ")):
+            if each.token.startswith(PERIODIC):
                 continue
             if each.token.startswith("get pods "):
                 kept.pop()

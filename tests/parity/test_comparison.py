@@ -1,9 +1,22 @@
 """The comparison itself, without a control plane."""
 
 import dataclasses
+import re
+from pathlib import Path
 
 from audit_trace import Json, Request, parse, trace
-from comparison import Listed, compare, fold, judge
+from comparison import Listed, compare, fold, judge, read_listed
+from header_tap import (
+    CONTINUATION,
+    END_HEADERS,
+    HEADERS,
+    PADDED,
+    PREFACE,
+    PRIORITY,
+    HeaderReader,
+    Headers,
+)
+from hpack import Encoder
 
 WATCH = "/api/v1/pods?timeout=7m3s&timeoutSeconds=423&watch=true"
 
@@ -74,3 +87,63 @@ def test_what_is_not_listed_fails_and_so_does_an_entry_that_nothing_needs() -> N
         "not listed: time: y",
         "unused: only hollow: .*",
     ]
+
+
+def test_every_row_of_the_list_is_read() -> None:
+    page = Path(__file__).with_name("differences.md")
+    listed = read_listed(page)
+    assert len(listed) == page.read_text().count("\n| `")
+    for each in listed:
+        re.compile(each.match)
+        assert each.reason
+        assert re.search(r"[\w/-]+\.go\b", each.source), each
+
+
+def test_a_condition_that_only_has_new_times_is_chance() -> None:
+    def body(**condition: str) -> frozenset[str]:
+        conditions = [{"type": "Ready", "lastHeartbeatTime": "t", **condition}]
+        order = [{"type": "Ready"}]
+        status = {"$setElementOrder/conditions": order, "conditions": conditions}
+        made = event("01.000000", "patch", "/p", "nodes", requestObject={"status": status})
+        return parse(made, {}).body
+
+    assert not body()
+    assert len(body(status="True")) == 3
+
+
+def test_a_header_that_differs_is_found() -> None:
+    [hollow] = pod_requests("patch")
+    hollow = dataclasses.replace(hollow, headers=(("accept", "application/json"),))
+    fleet = dataclasses.replace(hollow, headers=(("accept", "*/*"),))
+    [line] = compare([hollow], [fleet], [hollow.at_s])
+    assert line == "header: patch pods web 200: accept: hollow application/json, fleet */*"
+
+
+def test_what_a_starting_api_server_refuses_is_chance_and_so_is_the_back_off() -> None:
+    [before, refused, after] = pod_requests("watch", "watch", "watch")
+    refused = dataclasses.replace(refused, code=403)
+    late = dataclasses.replace(after, at_s=after.at_s + 20)
+    hollow, fleet = [before, after], [before, refused, late]
+    assert compare(hollow, fleet, [before.at_s])
+    assert not compare(hollow, fleet, [before.at_s], before.at_s + 0.5)
+
+
+def test_headers_are_read_along_wherever_the_bytes_are_cut() -> None:
+    block = Encoder().encode([(":method", "GET"), ("accept", "application/json")])
+    padded = bytes([2, 0, 0, 0, 0, 16]) + block[:3] + bytes(2)  # padding and priority
+    frames = b"".join(
+        len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
+        for kind, flags, stream, payload in (
+            (4, 0, 0, bytes(6)),
+            (HEADERS, PADDED | PRIORITY, 1, padded),
+            (CONTINUATION, END_HEADERS, 1, block[3:]),
+            (0, 1, 1, b"data"),
+        )
+    )
+    for size in (1, 7, 1000):
+        found: dict[int, Headers] = {}
+        reader = HeaderReader(found.__setitem__, preface=PREFACE)
+        sent = PREFACE + frames
+        for at in range(0, len(sent), size):
+            reader.feed(sent[at : at + size])
+        assert found == {1: {":method": "GET", "accept": "application/json"}}
