@@ -327,6 +327,8 @@ def begin(environment: Environment, runner: Any, web_ui: Any = None, **_: object
     environment.dispatcher_class = FleetDispatcher
     FleetDispatcher.nodes_wanted = staticmethod(lambda: options.fleet_nodes)
     FleetDispatcher.moves_lost = staticmethod(lambda: options.fleet_shard_loss == "move")
+    if options.fleet_shard_loss == "move":  # or the master deals nothing out when one is missing
+        options.enable_rebalancing = True
     fleet = Fleet(environment, runner)
     environment.events.worker_report.add_listener(fleet.on_report)  # type: ignore[no-untyped-call]
     gevent.spawn(fleet.sample)

@@ -65,6 +65,10 @@ class Dashboard:
         ratios = json.loads(self.get("/tasks"))["per_class"].items()
         return {name: round(each["ratio"] * total) for name, each in ratios if each["ratio"]}
 
+    def shards_known(self) -> list[str]:
+        """Return the shards whose fleets have joined."""
+        return sorted(worker["id"].partition("_")[0] for worker in self.stats()["workers"])
+
     def shards(self) -> list[dict[str, Any]]:
         """Return the rows of the tab Fleet."""
         found: list[dict[str, Any]] = self.stats()["extended_stats"][0]["data"]
