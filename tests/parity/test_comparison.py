@@ -128,6 +128,17 @@ def test_what_a_starting_api_server_refuses_is_chance_and_so_is_the_back_off() -
     assert not compare(hollow, fleet, [before.at_s], before.at_s + 0.5)
 
 
+def test_a_renewal_may_fall_into_the_outage_and_nowhere_else() -> None:
+    made = [
+        event(f"{at}.000000", "update", "/l", "leases", "n1", auditID=at)
+        for at in ("00", "10", "26")
+    ]
+    late = trace(made, "n1", "ns")
+    hollow = [late[0], late[1], dataclasses.replace(late[2], at_s=late[1].at_s + 10)]
+    assert compare(hollow, late, [late[0].at_s]) == ["time: fleet renewed its Lease after 16.0 s"]
+    assert not compare(hollow, late, [late[0].at_s], late[1].at_s + 5)
+
+
 def test_headers_are_read_along_wherever_the_bytes_are_cut() -> None:
     block = Encoder().encode([(":method", "GET"), ("accept", "application/json")])
     padded = bytes([2, 0, 0, 0, 0, 16]) + block[:3] + bytes(2)  # padding and priority
