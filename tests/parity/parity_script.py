@@ -88,9 +88,9 @@ def have_equal_writes(events: list[Json]) -> bool:
 
 
 def is_refusal(event: Json) -> bool:
-    """Whether a node was refused its own pod."""
+    """Whether a node was refused its own pod, or something of it."""
     is_ours = event.get("objectRef", {}).get("namespace") in NODES
-    return is_ours and event["verb"] != "create" and parse(event, {}).code == FORBIDDEN
+    return is_ours and parse(event, {}).code == FORBIDDEN
 
 
 def play(script: Script) -> None:
