@@ -1,0 +1,60 @@
+"""What each encoding costs in the process of the nodes, without the network.
+
+Run: PYTHONPATH=tests/unit/wire python -m tests.bench.encoding
+"""
+
+import timeit
+from collections.abc import Callable
+
+import orjson
+from test_decode_json import pod_object
+
+from fleet.config import load_mix
+from fleet.effects import ApiCall, LeaseRenewal, NodeId, Op
+from fleet.wire import codec
+from fleet.wire.calls import Caller, NodeTemplate, build
+from fleet.wire.decode_json import decode_pod as decode_json_pod
+from fleet.wire.decode_protobuf_pod import decode_pod as decode_protobuf_pod
+from fleet.wire.kubernetes_messages import object_from_json
+from fleet.wire.protobuf import contents
+
+RUNS = 300
+SECOND_NS = 1_000_000_000
+LEASE = {
+    "kind": "Lease",
+    "apiVersion": "coordination.k8s.io/v1",
+    "metadata": {"name": "n-0", "namespace": "kube-node-lease", "resourceVersion": "1"},
+    "spec": {"holderIdentity": "n-0", "renewTime": "2026-01-01T00:00:00.123456Z"},
+}
+
+
+def best_us(call: Callable[[], object]) -> float:
+    """Return the least time of one call, in microseconds."""
+    return min(timeit.repeat(call, number=RUNS, repeat=9)) / RUNS * 1e6
+
+
+def renewal_us(chosen: codec.Codec, base: bytes) -> float:
+    """Return what the body of a renewal costs, at times of either length."""
+    template = NodeTemplate(load_mix().model_of(0), extra_labels={}, builders=chosen.builders)
+    caller = Caller(0, b"n-0", template)
+    times = [1_800_000_000 * SECOND_NS + each * 7_919_000 for each in range(100)]
+    calls = [ApiCall(NodeId(0), Op.RENEW_LEASE, "", LeaseRenewal(base, each)) for each in times]
+    return best_us(lambda: [build(each, caller) for each in calls]) / len(calls)
+
+
+def main() -> None:
+    """Print a table."""
+    pod = pod_object()
+    as_json, raw = orjson.dumps(pod), contents(object_from_json(pod))
+    print(f"bytes of the pod: json {len(as_json)}, protobuf {len(raw)}")
+    decodings = best_us(lambda: decode_json_pod(as_json)), best_us(lambda: decode_protobuf_pod(raw))
+    print("decode it: json {:.1f} us, protobuf {:.1f} us".format(*decodings))
+    renewals = (
+        renewal_us(codec.JSON, orjson.dumps(LEASE)),
+        renewal_us(codec.protobuf(), object_from_json(LEASE)),
+    )
+    print("build a renewal: json {:.1f} us, protobuf {:.1f} us".format(*renewals))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,352 @@
+"""Both encodings against a real API server: it must see, and tell, the same in each."""
+
+import base64
+import dataclasses
+import http.client
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+from e2e_world import World, eventually, workload
+
+from fleet.clock import SimClock
+from fleet.config import load_mix
+from fleet.device_behavior import DraDriverSpec
+from fleet.effects import (
+    ApiCall,
+    CSINodeObject,
+    EventObject,
+    LeaseObject,
+    LeaseRenewal,
+    MirrorPodObject,
+    NodeId,
+    NodeObject,
+    Op,
+    Payload,
+    PodTarget,
+    Reply,
+    ReplyKind,
+    ResourceSlices,
+    TokenRequest,
+    WatchKind,
+)
+from fleet.objects import EventType, LeaseView, NodeCondition, ObjectRef, Pod, Token
+from fleet.quantity import parse_quantity
+from fleet.volume_objects import CSINodeUpdate
+from fleet.wire import codec
+from fleet.wire.calls import Caller, NodeTemplate, build
+from fleet.wire.codec import JSON, Codec
+from fleet.wire.messages import ContentType, Request, Response
+from fleet.wire.replies import decode_reply
+
+pytest_plugins = ["e2e_fixtures"]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(60)]
+
+PROTOBUF = codec.protobuf()
+TYPES = {
+    ContentType.JSON: "application/json",
+    ContentType.PROTOBUF: "application/vnd.kubernetes.protobuf",
+}
+NODE = "wire-00000"
+DRIVER = "gpu.example.com"
+AT_NS = SimClock.EPOCH_NS + 123_456_789
+AT_S = SimClock.EPOCH_NS // 1_000_000_000
+READY = NodeCondition("Ready", "True", "KubeletReady", "fine", AT_S, AT_S)
+CHOSEN = ("uid", "resourceVersion", "creationTimestamp", "managedFields", "name")
+"""What the server chooses itself, or differs because the name does."""
+MANIFEST: dict[str, Any] = {
+    "metadata": {"name": "static", "namespace": "default", "labels": {"b": "1", "a": "2"}},
+    "spec": {
+        "containers": [
+            {
+                "name": "c",
+                "image": "registry.k8s.io/pause:3.10.1",
+                "command": ["sleep", "1d"],
+                "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
+                "resources": {"limits": {"memory": "1Gi"}, "requests": {"cpu": "250m"}},
+                "livenessProbe": {"httpGet": {"port": "web", "path": "/"}, "periodSeconds": 3},
+                "ports": [{"name": "web", "containerPort": 8080, "hostPort": 8080}],
+                "volumeMounts": [{"name": "v", "mountPath": "/v"}],
+                "securityContext": {"runAsUser": 0, "capabilities": {"add": ["NET_ADMIN"]}},
+            }
+        ],
+        "volumes": [{"name": "v", "hostPath": {"path": "/v", "type": "Directory"}}],
+        "tolerations": [{"operator": "Exists", "effect": "NoExecute"}],
+        "hostNetwork": True,
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+    },
+    "status": {"phase": "Pending"},
+}
+
+
+class Client:
+    """An administrator who sends bytes."""
+
+    def __init__(self, kubeconfig: Path, directory: Path) -> None:
+        document = yaml.safe_load(kubeconfig.read_text())
+        cluster, user = document["clusters"][0]["cluster"], document["users"][0]["user"]
+        authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+        context = ssl.create_default_context(cadata=authority)
+        pair = directory / "admin.pem"
+        pair.write_bytes(
+            base64.b64decode(user["client-certificate-data"])
+            + base64.b64decode(user["client-key-data"])
+        )
+        context.load_cert_chain(pair)
+        host, _, port = cluster["server"].removeprefix("https://").partition(":")
+        self._connection = http.client.HTTPSConnection(host, int(port), context=context, timeout=15)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def send(self, request: Request, answer_in: Codec) -> Response:
+        headers = {"accept": answer_in.accept.decode()}
+        if request.body:
+            headers["content-type"] = TYPES[request.content_type]
+        path = request.path.decode()
+        self._connection.request(request.method.decode(), path, request.body, headers)
+        answer = self._connection.getresponse()
+        body = answer.read()
+        wanted = TYPES[ContentType.JSON if answer_in is JSON else ContentType.PROTOBUF]
+        assert str(answer.headers["content-type"]).startswith(wanted), (path, body[:300])
+        return Response(answer.status, body, 0, 0)
+
+
+@pytest.fixture
+def client(world: World, tmp_path: Path) -> Iterator[Client]:
+    client = Client(world.info.kubeconfig, tmp_path)
+    yield client
+    client.close()
+    for kind in ("nodes", "csinodes.storage.k8s.io"):
+        world.kubectl("delete", kind, NODE, "--ignore-not-found")
+    world.kubectl("delete", "lease", NODE, "-n", "kube-node-lease", "--ignore-not-found")
+
+
+def request(sent_in: Codec, op: Op, payload: Payload = None, key: str = "") -> Request:
+    driver = DraDriverSpec(
+        driver="gpu.example.com",
+        count=2,
+        attributes={"model": "a100", "index": 3, "fast": True},
+        capacity={"memory": parse_quantity("80Gi")},
+    )
+    model = dataclasses.replace(load_mix().model_of(0), dra_drivers=(driver.compiled(),))
+    template = NodeTemplate(model, extra_labels={"wire": "yes"}, builders=sent_in.builders)
+    return build(ApiCall(NodeId(0), op, key, payload), Caller(0, NODE.encode(), template))
+
+
+def plain(value: Any) -> Any:
+    """Return an object without what the server chose."""
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items() if key not in CHOSEN}
+    return [plain(each) for each in value] if isinstance(value, list) else value
+
+
+def both(client: Client, world: World, op: Op, payload: Payload, removed: str) -> Response:
+    """Create an object in JSON, then in protobuf: the same must come of it; return the latter."""
+    made = []
+    for sent_in in (JSON, PROTOBUF):
+        sent = request(sent_in, op, payload)
+        answer = client.send(sent, JSON)
+        assert answer.code in {200, 201}, (op, answer.body)
+        wanted = ContentType.JSON if sent_in is JSON else ContentType.PROTOBUF
+        assert sent.content_type is wanted
+        made.append(plain(orjson.loads(answer.body)))
+        if sent_in is JSON and removed:
+            kind, _, name = removed.partition("/")
+            name = name or orjson.loads(answer.body)["metadata"]["name"]
+            world.kubectl("delete", kind, name, "--force", "--grace-period=0")
+    assert made[0] == made[1]
+    return answer
+
+
+def test_what_is_created_is_the_same_object(world: World, client: Client) -> None:
+    node = both(client, world, Op.CREATE_NODE, NodeObject((READY,)), f"node/{NODE}")
+    uid = orjson.loads(node.body)["metadata"]["uid"]
+    both(client, world, Op.CREATE_CSINODE, CSINodeObject(uid), f"csinode/{NODE}")
+    mirror = MirrorPodObject(orjson.dumps(MANIFEST), f"static-{NODE}", "hash", "file", AT_NS, uid)
+    both(client, world, Op.CREATE_MIRROR_POD, mirror, f"pod/static-{NODE}")
+    slices = ResourceSlices(DRIVER, uid, 1)
+    both(client, world, Op.CREATE_RESOURCE_SLICE, slices, "resourceslice")
+    about = ObjectRef("Node", "", NODE, uid)
+    event = EventObject(
+        name=f"{NODE}.1",
+        about=about,
+        warning=True,
+        reason="Bad",
+        message="é",
+        times=2,
+        first_s=AT_S,
+        last_s=AT_S + 1,
+        annotations=(("b", "1"), ("a", "2")),
+    )
+    both(client, world, Op.CREATE_EVENT, event, f"event/{NODE}.1")
+    pod = orjson.loads(world.kubectl("get", "pod", f"static-{NODE}", "-o", "json"))
+    for op, target in (
+        (Op.DELETE_DRIVER_SLICES, slices),
+        (Op.DELETE_POD, PodTarget("default", f"static-{NODE}")),
+        (Op.DELETE_CSINODE, None),
+    ):
+        key = pod["metadata"]["uid"] if op is Op.DELETE_POD else ""
+        answer = client.send(request(PROTOBUF, op, target, key), PROTOBUF)
+        assert answer.code == 200, answer.body
+    gone = world.kubectl("get", "pods,csinodes,resourceslices", "-o", "name")
+    assert NODE not in gone
+
+
+@pytest.fixture
+def uid(client: Client) -> str:
+    """Make the Node that owns what is created; without it, garbage collection is quick."""
+    node = client.send(request(JSON, Op.CREATE_NODE, NodeObject((READY,))), JSON)
+    return str(orjson.loads(node.body)["metadata"]["uid"])
+
+
+def test_a_lease_is_renewed_in_protobuf(world: World, client: Client, uid: str) -> None:
+    created = request(PROTOBUF, Op.CREATE_LEASE, LeaseObject(uid, 40, AT_NS))
+    answer = client.send(created, PROTOBUF)
+    for later_ns in (1_000, 300_000_000, 999_999_000, 0):
+        lease = decode_reply(Op.RENEW_LEASE, answer, PROTOBUF.replies).record
+        assert isinstance(lease, LeaseView)
+        renewal = LeaseRenewal(lease.body, SimClock.EPOCH_NS + later_ns)
+        answer = client.send(request(PROTOBUF, Op.RENEW_LEASE, renewal), PROTOBUF)
+        assert answer.code == 200, answer.body
+        shown = world.get("lease", NODE, "-n", "kube-node-lease")["spec"]
+        assert shown == {
+            "holderIdentity": NODE,
+            "leaseDurationSeconds": 40,
+            "renewTime": f"2026-01-01T00:00:00.{later_ns // 1000:06d}Z",
+        }
+    stale = client.send(request(PROTOBUF, Op.RENEW_LEASE, renewal), PROTOBUF)
+    refused = decode_reply(Op.RENEW_LEASE, stale, PROTOBUF.replies)
+    assert (refused.kind, refused.code) == (ReplyKind.CONFLICT, 409)
+    assert "the object has been modified" in refused.message
+
+
+def test_a_driver_joins_the_csinode(world: World, client: Client, uid: str) -> None:
+    client.send(request(JSON, Op.CREATE_CSINODE, CSINodeObject(uid)), JSON)
+    answer = client.send(request(JSON, Op.GET_CSINODE), PROTOBUF)
+    update = CSINodeUpdate(answer.body, "csi.example.com", NODE, ("zone",), 7)
+    assert client.send(request(PROTOBUF, Op.UPDATE_CSINODE, update), PROTOBUF).code == 200
+    found = world.get("csinode", NODE)
+    assert found["spec"]["drivers"] == [
+        {
+            "name": "csi.example.com",
+            "nodeID": NODE,
+            "topologyKeys": ["zone"],
+            "allocatable": {"count": 7},
+        }
+    ]
+    assert "migrated-plugins" in str(found["metadata"]["annotations"])
+
+
+def test_tokens_and_refusals(world: World, client: Client) -> None:
+    world.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "wire"}})
+    pod = {**MANIFEST, "apiVersion": "v1", "kind": "Pod"}
+    pod["spec"] = {**MANIFEST["spec"], "serviceAccountName": "wire", "nodeName": NODE}
+    world.apply(pod)
+    uid = world.get("pod", "static")["metadata"]["uid"]
+    token = TokenRequest("default", "wire", "", 3607, "static", uid)
+    expiries = []
+    for coding in (JSON, PROTOBUF):
+        answer = client.send(request(coding, Op.CREATE_TOKEN, token), coding)
+        reply = decode_reply(Op.CREATE_TOKEN, answer, coding.replies)
+        assert isinstance(reply.record, Token), answer.body
+        expiries.append(reply.record.expires_s)
+        refused = client.send(request(coding, Op.DELETE_POD, PodTarget("default", "no")), coding)
+        assert decode_reply(Op.DELETE_POD, refused, coding.replies) == Reply(
+            ReplyKind.NOT_FOUND, None, 404, 'pods "no" not found'
+        )
+    assert 0 <= expiries[1] - expiries[0] <= 5
+    world.kubectl("delete", "pod/static", "--force", "--grace-period=0")
+    world.kubectl("delete", "serviceaccount/wire")
+
+
+WATCHED = {
+    WatchKind.NODE: "/api/v1/nodes",
+    WatchKind.PODS: "/api/v1/pods",
+    WatchKind.SERVICES: "/api/v1/services",
+    WatchKind.CONFIG_MAP: "/api/v1/configmaps",
+    WatchKind.SECRET: "/api/v1/secrets",
+    WatchKind.CSI_DRIVERS: "/apis/storage.k8s.io/v1/csidrivers",
+    WatchKind.RUNTIME_CLASSES: "/apis/node.k8s.io/v1/runtimeclasses",
+    WatchKind.RESOURCE_SLICES: "/apis/resource.k8s.io/v1/resourceslices",
+}
+
+
+def shown(record: object) -> object:
+    """Return a record as it compares; the fingerprint of a pod is of the bytes."""
+    if not isinstance(record, Pod):
+        return record
+    return {name: getattr(record, name) for name in Pod.__slots__ if name != "fingerprint"}
+
+
+def test_records_of_a_fleet_are_the_same(world: World, client: Client) -> None:
+    world.apply(*WITNESSES)
+    with world.spawn("wire", 2, "--simulate-csi") as fleet:
+        fleet.until_ready()
+        world.apply(workload("Deployment", "wired", 3))
+        eventually(lambda: len(world.ready_pods("wired")) == 3, "pods run")
+        for kind, path in WATCHED.items():
+            compare_lists(client, kind, path)
+            compare_watches(client, kind, path)
+        pod = world.pods("wired")[0]["metadata"]["name"]
+        for op, target in ((Op.GET_NODE, None), (Op.GET_POD, PodTarget("default", pod))):
+            sent = request(JSON, op, target)
+            read = [
+                decode_reply(op, client.send(sent, each), each.replies).record
+                for each in (JSON, PROTOBUF)
+            ]
+            assert read[0] == read[1] is not None
+        world.kubectl("delete", "deployment/wired")
+        fleet.end()
+    for each in WITNESSES:
+        world.kubectl("delete", each["kind"], each["metadata"]["name"])
+
+
+WITNESSES: list[dict[str, Any]] = [
+    {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "w"},
+        "data": {"b": "1", "a": ""},
+    },
+    {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "w"}, "stringData": {"k": "v"}},
+    {
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": {"name": "w"},
+        "handler": "runc",
+    },
+    {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "CSIDriver",
+        "metadata": {"name": "w.example.com"},
+        "spec": {"attachRequired": False, "volumeLifecycleModes": ["Ephemeral"]},
+    },
+]
+
+
+def compare_lists(client: Client, kind: WatchKind, path: str) -> None:
+    """Read a page of a LIST in both encodings."""
+    get = Request(b"GET", path.encode() + b"?limit=500")
+    pages = [each.decode_list(client.send(get, each).body, kind) for each in (JSON, PROTOBUF)]
+    assert pages[0][1:2] == pages[1][1:2]
+    assert list(map(shown, pages[0][2])) == list(map(shown, pages[1][2]))
+
+
+def compare_watches(client: Client, kind: WatchKind, path: str) -> None:
+    """Read the present state and its end from a watch in both encodings."""
+    query = b"?watch=true&allowWatchBookmarks=true&sendInitialEvents=true&timeoutSeconds=1"
+    get = Request(b"GET", path.encode() + query + b"&resourceVersionMatch=NotOlderThan")
+    found = []
+    for each in (JSON, PROTOBUF):
+        events, rest = each.split(client.send(get, each).body)
+        assert not rest
+        decoded = [each.decode_watch_event(event, kind) for event in events]
+        found.append([(event, shown(record)) for event, _, record in decoded])
+    ends = [next(at for at, row in enumerate(rows) if row[0] is EventType.SYNCED) for rows in found]
+    assert sorted(map(repr, found[0][: ends[0]])) == sorted(map(repr, found[1][: ends[1]]))
+    assert kind is WatchKind.RESOURCE_SLICES or ends[0] > 0
