@@ -1,0 +1,100 @@
+"""`make parity`: what fleet's kube-proxy asks of the API server, against kubemark's hollow proxy.
+
+The hollow one is kube-proxy's own `Run`; only its proxier is a fake.
+Source: pkg/proxy/kubemark/hollow_proxy.go, cmd/kubemark/app/hollow_node.go.
+"""
+
+import asyncio
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from audit_trace import parse
+from e2e_world import Json, World, eventually
+
+from fleet.controlplane.build import build_kubemark
+from fleet.controlplane.certificates import Authority, Pair
+from fleet.controlplane.directory import Layout
+from fleet.controlplane.kubeconfig import certificate_kubeconfig
+
+pytest_plugins = ("e2e_fixtures",)
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+
+HOLLOW_USER = "system:kube-proxy"
+FLEET_USER = "system:serviceaccount:kube-system:kube-proxy"
+NODE = "proxied-00000"
+NODE_WATCH = "watch nodes"
+"""A hollow proxy has no NodeManager (cmd/kube-proxy/app/server.go, Run); a real one does."""
+
+
+def asked(world: World, user: str, name: str) -> dict[str, Json]:
+    """Return each kind of request of a user: its parameters, and the leaves of its body."""
+    found: dict[str, Json] = {}
+    for event in world.audit():
+        who = (event.get("impersonatedUser") or event["user"])["username"]
+        if who == user and not event.get("userAgent", "").startswith("fleet/"):
+            request = parse(event, {name: "NODE"})
+            key = f"{request.verb} {request.resource}"
+            found[key] = {"query": request.query, "code": request.code}
+    return found
+
+
+def created_event(world: World, host: str) -> Json:
+    """Return what is stored of the event with which a proxy starts, but for names and times."""
+    events = world.items("events.events.k8s.io", "--field-selector=reason=Starting")
+    [found] = [
+        each
+        for each in events
+        if each["reportingController"] == "kube-proxy" and each["regarding"]["name"] == host
+    ]
+    plain = {key: each for key, each in found.items() if key != "eventTime"}
+    metadata = plain.pop("metadata")
+    metadata.pop("managedFields", None)
+    for key in ("name", "uid", "resourceVersion", "creationTimestamp"):
+        metadata.pop(key)
+    plain["reportingInstance"] = plain["reportingInstance"].rpartition("-")[0][:10]
+    plain["regarding"] = {**plain["regarding"], "name": "NODE"}
+    return {**plain, "metadata": metadata}
+
+
+def test_a_proxy_asks_what_kube_proxy_asks(world: World) -> None:
+    kubemark = asyncio.run(build_kubemark())
+    directory = world.root / "proxy"
+    directory.mkdir()
+    kubeconfig = hollow_kubeconfig(world, directory)
+    command = (str(kubemark), "--morph=proxy", "--name=hollow", f"--kubeconfig={kubeconfig}")
+    with (
+        world.spawn("proxied", 1, "--profile=kube-proxy") as run,
+        (directory / "log").open("wb") as log,
+    ):
+        run.until_ready()
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, "TMPDIR": str(directory)},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+        try:
+            eventually(lambda: len(asked(world, HOLLOW_USER, "hollow")) == 4, "hollow's requests")
+            eventually(lambda: len(asked(world, FLEET_USER, NODE)) == 5, "fleet's requests")
+            hollow, ours = asked(world, HOLLOW_USER, "hollow"), asked(world, FLEET_USER, NODE)
+            assert ours.pop(NODE_WATCH)["code"] == 200
+            assert ours == hollow
+            assert created_event(world, NODE) == created_event(world, "hollow")
+        finally:
+            process.kill()
+            process.wait()
+        run.end()
+
+
+def hollow_kubeconfig(world: World, directory: Path) -> Path:
+    """Give the hollow proxy a certificate of the user that system:node-proxier is bound to."""
+    layout = Layout(world.info.directory)
+    authority = Authority(Pair(layout.pki / "ca.crt", layout.pki / "ca.key"))
+    pair = Pair(directory / "proxy.crt", directory / "proxy.key")
+    authority.client(pair, HOLLOW_USER, ())
+    path = directory / "kubeconfig"
+    path.write_bytes(certificate_kubeconfig(world.info.url, world.info.ca_file, HOLLOW_USER, pair))
+    return path
