@@ -28,6 +28,7 @@ BACKOFF_FIRST_NS = 800 * NS_PER_MS
 BACKOFF_MAX_NS = 30 * NS_PER_S
 DOUBLINGS_MAX = 20
 BACKOFF_RESET_NS = 120 * NS_PER_S
+LOST_RETRY_NS = 1 * NS_PER_S  # client-go/rest/with_retry.go, retryAfterResponse
 SHORT_WATCH_NS = 1 * NS_PER_S
 OPEN_TIMEOUT_NS = 70 * NS_PER_S  # the API server answers a watch-list once its cache is fresh
 LINE_MAX = 64 << 20
@@ -187,6 +188,8 @@ class ListWatch(ABC):
             return Next(response.retry_after_s * NS_PER_S)
         if response.code == 429 or response.failure is Failure.DIAL:
             return self._back_off(draws, now_ns)
+        if response.failure is Failure.LOST and not self.is_open:  # the same, Request.Watch
+            return Next(LOST_RETRY_NS)
         if not self.is_open:
             return self._refused(response.code, draws, now_ns)
         if now_ns - self._opened_ns < SHORT_WATCH_NS and not self._events:

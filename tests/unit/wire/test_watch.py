@@ -184,3 +184,12 @@ def test_nothing_opens_after_stop() -> None:
     reflector.stop()
     with pytest.raises(AssertionError):
         reflector.open(DRAWS, 0)
+
+
+def test_a_watch_whose_connection_is_lost_before_it_opens_is_asked_for_a_second_later() -> None:
+    """As client-go does by itself: the reflector does not fall back to a LIST for that."""
+    reflector = Reflector(0, WatchKind.PODS, "n-0")
+    reflector.open(DRAWS, 0)
+    lost = Response(0, b"", 5, 5, -1, Failure.LOST, "reset")
+    assert reflector.on_end(lost, DRAWS, 10) == Next(NS_PER_S)
+    assert reflector.phase is Phase.LIST_STREAM
