@@ -314,9 +314,8 @@ class Settings(BaseModel):
         if self.duration_ns == 0:
             raise ValueError("--duration: 0s leaves no time; --until-ready ends at Ready")
         if self.names_cluster:
-            for field, flag in LOCAL_ONLY.items():
-                if getattr(self, field):
-                    raise ValueError(f"{flag} is for the local control plane, not for a cluster")
+            for flag in self.local_only:
+                raise ValueError(f"{flag} is for the local control plane, not for a cluster")
         return self
 
     def _check_certificates(self) -> None:
@@ -366,6 +365,11 @@ class Settings(BaseModel):
         """Whether each node opens watches of its own."""
         default = WatchMode.SHARED if self.fidelity is Fidelity.LIGHT else WatchMode.PER_NODE
         return (self.watches or default) is WatchMode.PER_NODE
+
+    @property
+    def local_only(self) -> list[str]:
+        """The flags that were given and say how a local control plane is started."""
+        return [flag for field, flag in LOCAL_ONLY.items() if getattr(self, field)]
 
     @property
     def is_on_dashboard(self) -> bool:

@@ -16,8 +16,10 @@ from fleet.controlplane import (
     ControlPlaneInfo,
     ControlPlaneOptions,
     attach,
+    write_kubeconfig_out,
 )
 from fleet.display import Display
+from fleet.errors import UsageError
 from fleet.kubeconfig_file import write_only_context
 
 
@@ -49,7 +51,14 @@ class Target:
         standing = attach()
         if standing is not None:
             self._display.note(f"using the local control plane in {standing.directory}")
+            for flag in settings.local_only:
+                raise UsageError(
+                    f"{flag}: the control plane in {standing.directory} runs already; end it with "
+                    "`fleet controlplane down`, or start it with that flag"
+                )
             self._take(standing)
+            if settings.kubeconfig_out is not None:
+                write_kubeconfig_out(settings.kubeconfig_out, standing.kubeconfig.read_bytes())
             yield ClusterSelection(kubeconfig=standing.token_kubeconfig)
             return
         self.is_own = True

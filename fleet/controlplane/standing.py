@@ -22,7 +22,7 @@ from fleet.controlplane.build import provide_binaries
 from fleet.controlplane.certificates import Pair
 from fleet.controlplane.directory import Layout, is_held
 from fleet.controlplane.flags import check_extra_flags, fixed_ports
-from fleet.controlplane.kubeconfig import check_kubeconfig_out
+from fleet.controlplane.kubeconfig import check_kubeconfig_out, write_kubeconfig_out
 from fleet.controlplane.options import (
     ControlPlaneInfo,
     ControlPlaneOptions,
@@ -61,6 +61,8 @@ async def up(
     if running is not None:
         progress(f"a control plane is running in {directory} already")
         _write_pointer(directory)
+        if options.kubeconfig_out is not None:
+            write_kubeconfig_out(options.kubeconfig_out, running.kubeconfig.read_bytes())
         return running
     check_extra_flags(options.extra_flags)
     fixed_ports(options.extra_flags)

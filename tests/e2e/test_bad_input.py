@@ -68,6 +68,7 @@ def assert_refused(world: World, code: int, words: str, *arguments: str) -> None
         (["--confirm-cluster=other"], "--confirm-cluster other"),
         (["--run-dir=/dev/null/x"], "/dev/null/x"),
         (["--apiserver-flag=--"], "--apiserver-flag"),
+        (["--fsync"], "--fsync: the control plane in"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
 )
