@@ -6,7 +6,7 @@ ARGS ?=
 BIN := .venv/bin
 
 .PHONY: help setup spawn test lint types unit sim e2e browser parity rights conformance bench proto format clean \
-	dist dist-wheel dist-test controlplane-wheel lock image
+	dist dist-wheel dist-test controlplane-wheel lock image docs
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -81,6 +81,9 @@ image: dist-wheel  ## build the container image
 	docker build --file charts/Dockerfile --tag $(IMAGE) \
 		--build-arg VERSION=$$($(BIN)/python -c 'import fleet; print(fleet.__version__)') \
 		--build-arg REVISION=$$(git rev-parse HEAD) .
+
+docs: setup  ## write the reference pages that the code says: command line, keys of the YAML files
+	$(BIN)/python tools/reference.py
 
 lock: setup  ## resolve charts/requirements.txt, what the image installs, anew
 	$(BIN)/pip install --quiet uv

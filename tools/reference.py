@@ -1,0 +1,137 @@
+"""Write the pages of docs/reference that the code already says: `make docs`.
+
+cli.md comes from click, configuration.md from the pydantic models. A unit test makes them again and
+compares.
+"""
+
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from fleet.cli import cli
+from fleet.config import json_schema
+from fleet.quantity import NS_PER_S
+
+REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+WIDTH = 120
+Json = dict[str, object]
+
+
+def pages() -> dict[Path, str]:
+    """Return the generated pages by their path."""
+    made = {"cli.md": cli_page(), "configuration.md": configuration_page()}
+    return {REFERENCE / name: text for name, text in made.items()}
+
+
+def cli_page() -> str:
+    """Return every command as its own `--help` describes it."""
+    lines = ["# Command line", "", "Made by `make docs` of what `fleet COMMAND --help` prints.", ""]
+    lines += ["Exit codes: [summary.md](summary.md#exit-codes).", ""]
+    for path, command in _commands("fleet", cli):
+        lines += [f"## {path}", "", *_paragraphs(command.help or ""), ""]
+        options = [each for each in command.params if isinstance(each, click.Option)]
+        shown = [each for each in options if not each.hidden]
+        if shown:
+            lines += ["| option | |", "|---|---|", *map(_option, shown), ""]
+    return "\n".join(lines)
+
+
+def _commands(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    if not isinstance(command, click.Group):
+        usage = command.collect_usage_pieces(click.Context(command))
+        yield " ".join((path, *(piece for piece in usage if piece != "[OPTIONS]"))), command
+        return
+    if path != "fleet":
+        yield path, command
+    for name, each in command.commands.items():
+        yield from _commands(f"{path} {name}", each)
+
+
+def _paragraphs(text: str) -> list[str]:
+    paragraphs = textwrap.dedent(text).strip().split("\n\n")
+    return "\n\n".join(textwrap.fill(" ".join(each.split()), WIDTH) for each in paragraphs).split(
+        "\n"
+    )
+
+
+def _option(option: click.Option) -> str:
+    value = "" if option.is_flag else f" {option.make_metavar(click.Context(cli))}"
+    words = [option.help or ""]
+    if option.multiple:
+        words.append("May be repeated.")
+    if option.envvar:
+        words.append(f"Also `${option.envvar}`.")
+    names = ", ".join(f"`{name}{value}`" for name in option.opts)
+    return f"| {_cell(names)} | {_cell(' '.join(filter(None, words)))} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def configuration_page() -> str:
+    """Return every key of every document that users write, with its type and default."""
+    schema = json_schema()
+    definitions = schema["$defs"]
+    assert isinstance(definitions, dict), schema
+    lines = ["# Keys of the YAML files", ""]
+    lines += [
+        "Made by `make docs` of the JSON schema that `fleet profiles schema` prints.",
+        "[profiles.md](profiles.md) says with examples what the keys mean.",
+        "",
+    ]
+    objects = {name: each for name, each in definitions.items() if "properties" in each}
+    first = [name for name in ("NodeProfile", "PodBehaviorManifest") if name in objects]
+    for name in (*first, *sorted(set(objects) - set(first))):
+        described = " ".join(str(objects[name].get("description", "")).partition("\n\n")[0].split())
+        lines += [f"## {name}", "", *textwrap.wrap(described, WIDTH), ""]
+        lines += ["| key | type | default |", "|---|---|---|"]
+        required = objects[name].get("required", [])
+        for key, each in objects[name]["properties"].items():
+            default = "required" if key in required else _default(each)
+            lines.append(f"| `{key}` | {_type(each, definitions)} | {default} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _default(each: Json) -> str:
+    value = each.get("default")
+    if value in (None, "", [], ()) or isinstance(value, dict):
+        return ""
+    if isinstance(value, int) and value % NS_PER_S == 0 and value:
+        return f"`{value // NS_PER_S}s`"
+    return f"`{value}`"
+
+
+def _type(each: Json, definitions: dict[str, Json]) -> str:
+    """Say what a key takes, in words; what is a document's part of its own is linked."""
+    if "$ref" in each:
+        name = str(each["$ref"]).rpartition("/")[2]
+        found = definitions[name]
+        if "properties" in found:
+            return f"[{name}](#{name.lower()})"
+        return _type(found, definitions)
+    for several in ("anyOf", "oneOf", "allOf"):
+        if isinstance(options := each.get(several), list):
+            kinds = [_type(option, definitions) for option in options]
+            return " or ".join(dict.fromkeys(kind for kind in kinds if kind != "null"))
+    if "enum" in each or "const" in each:
+        values = each.get("enum", [each.get("const")])
+        assert isinstance(values, list), each
+        return ", ".join(f"`{value}`" for value in values)
+    inside = each.get("items", each.get("additionalProperties"))
+    kind = {"array": "list", "object": "map"}.get(str(each.get("type")), each.get("type", "any"))
+    return f"{kind} of {_type(inside, definitions)}" if isinstance(inside, dict) else str(kind)
+
+
+def main() -> None:
+    """Write the pages."""
+    for path, text in pages().items():
+        path.write_text(text)
+        print(path)
+
+
+if __name__ == "__main__":
+    main()
