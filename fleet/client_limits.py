@@ -17,7 +17,6 @@ from collections.abc import Container
 from fleet.clock import NS_PER_S
 from fleet.config import NodeModel
 from fleet.effects import ApiCall, Op
-from fleet.kubelet.node_status import STATUS_KEY
 
 QPS_DEFAULT = 5  # client-go/rest/config.go, DefaultQPS: what a configured 0 means
 BURST_DEFAULT = 10  # DefaultBurst
@@ -38,6 +37,7 @@ class Client(enum.IntEnum):
 
 _CLIENTS: dict[Op, Client] = {
     Op.GET_NODE_HEARTBEAT: Client.UNLIMITED,
+    Op.PATCH_NODE_STATUS_HEARTBEAT: Client.UNLIMITED,
     Op.GET_LEASE: Client.UNLIMITED,
     Op.CREATE_LEASE: Client.UNLIMITED,
     Op.RENEW_LEASE: Client.UNLIMITED,
@@ -57,9 +57,7 @@ _CLIENTS: dict[Op, Client] = {
 
 
 def client_of(call: ApiCall) -> Client:
-    """Return the client that sends a call. A Node's status is patched by two of them."""
-    if call.op is Op.PATCH_NODE_STATUS and call.key == STATUS_KEY:
-        return Client.UNLIMITED
+    """Return the client that sends a call."""
     return _CLIENTS.get(call.op, Client.CORE)
 
 

@@ -21,7 +21,8 @@ class Op(enum.IntEnum):
     GET_NODE = 0  # main client
     GET_NODE_HEARTBEAT = 1  # the same, by the heartbeat client: ?timeout=10s
     CREATE_NODE = 2
-    PATCH_NODE_STATUS = 3
+    PATCH_NODE_STATUS = 3  # main client: registration, also of CSI drivers
+    PATCH_NODE_STATUS_HEARTBEAT = 18
     GET_CSINODE = 4
     PROBE_CSINODE = 5  # the connectivity check at start: resourceVersion=0
     CREATE_CSINODE = 6
@@ -113,7 +114,7 @@ class NodeObject(NamedTuple):
 
 
 class NodeStatusPatch(NamedTuple):
-    """Payload of PATCH_NODE_STATUS: what differs from the Node as it was read last.
+    """Payload of PATCH_NODE_STATUS*: what differs from the Node as it was read last.
 
     `conditions` holds (old, new) of every condition of the status, old None when it is new; equal
     ones are left out of the patch, but not of its element order.

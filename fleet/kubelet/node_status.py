@@ -402,7 +402,7 @@ class NodeStatus:
             status_json=b",".join(part for part in (images, resources) if part),
             volumes_in_use=inputs.volumes_in_use,
         )
-        out.append(ApiCall(self._node, Op.PATCH_NODE_STATUS, STATUS_KEY, patch))
+        out.append(ApiCall(self._node, Op.PATCH_NODE_STATUS_HEARTBEAT, STATUS_KEY, patch))
         return events
 
     def _draw_delay(self, now_ns: int, env: Environment, *, changed: bool) -> None:

@@ -27,6 +27,7 @@ from fleet.effects import (
 from fleet.objects import NodeCondition, ObjectRef
 from fleet.volume_objects import ClaimTarget, CSINodeUpdate
 from fleet.wire.dynamic_resources import SLICES, claim_path, resource_slice_json, slices_selector
+from fleet.wire.encode_node import condition_json, node_status_patch
 from fleet.wire.encode_pod import pod_status_patch
 from fleet.wire.messages import ContentType, Request
 from fleet.wire.mirror_pods import create_mirror_pod, delete_mirror_pod
@@ -40,10 +41,9 @@ from fleet.wire.paths import (
     pod_path,
     token_path,
 )
-from fleet.wire.times import rfc3339, rfc3339_micro
+from fleet.wire.times import go_duration, rfc3339, rfc3339_micro
 
 NS_PER_S = 1_000_000_000
-HEARTBEAT_TIMEOUT_NS = 10 * NS_PER_S  # the heartbeat client's, and its ?timeout=10s
 CALL_TIMEOUT_NS = 90 * NS_PER_S  # the API server itself gives up after 60 s
 GET, POST, PUT, PATCH, DELETE = b"GET", b"POST", b"PUT", b"PATCH", b"DELETE"
 MIGRATED_PLUGINS = b",".join(
@@ -72,10 +72,6 @@ CSI_NODE_BODY = (
     b'"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"%b","uid":"%b"}]},'
     b'"spec":{"drivers":null}}'
 )
-CONDITION = (
-    b'{"type":"%b","status":"%b","lastHeartbeatTime":"%b","lastTransitionTime":"%b",'
-    b'"reason":"%b","message":%b}'
-)
 TOKEN_BODY = (
     b'{"kind":"TokenRequest","apiVersion":"authentication.k8s.io/v1","metadata":{},'
     b'"spec":{"audiences":%b,"expirationSeconds":%d,"boundObjectRef":{"kind":"Pod",'
@@ -98,7 +94,16 @@ EMPTY_DELETE_BODY = b'{"kind":"DeleteOptions","apiVersion":"v1"}'
 class NodeTemplate:
     """What the nodes of one profile share on the wire, rendered once."""
 
-    __slots__ = ("builders", "extra_labels", "extra_taints", "impersonate", "model", "status")
+    __slots__ = (
+        "builders",
+        "extra_labels",
+        "extra_taints",
+        "impersonate",
+        "model",
+        "status",
+        "timeout",
+        "timeout_ns",
+    )
 
     def __init__(
         self,
@@ -118,6 +123,9 @@ class NodeTemplate:
         # 30 s); the image manager reports them later.
         status = {key: part for key, part in model.status_json().items() if key != "images"}
         self.status = orjson.dumps(status)[1:-1]
+        # Of the heartbeat client. Source: cmd/kubelet/app/server.go, run: heartbeatClientConfig.
+        self.timeout_ns = min(model.status_update_ns, model.lease_duration_s * NS_PER_S)
+        self.timeout = go_duration(self.timeout_ns // NS_PER_S)
 
 
 class Caller:
@@ -149,8 +157,9 @@ def _get_node(call: ApiCall, caller: Caller) -> Request:
 
 def _get_node_heartbeat(call: ApiCall, caller: Caller) -> Request:
     del call
-    path = b"%b/%b?timeout=10s" % (NODES, caller.name)
-    return Request(GET, path, timeout_ns=HEARTBEAT_TIMEOUT_NS)
+    template = caller.template
+    path = b"%b/%b?timeout=%b" % (NODES, caller.name, template.timeout)
+    return Request(GET, path, timeout_ns=template.timeout_ns)
 
 
 def _create_node(call: ApiCall, caller: Caller) -> Request:
@@ -189,7 +198,7 @@ def node_json(
         b",".join(
             (
                 template.status,
-                b'"conditions":[%b]' % b",".join(map(_condition, conditions)),
+                b'"conditions":[%b]' % b",".join(map(condition_json, conditions)),
                 b'"addresses":' + orjson.dumps(addresses),
                 b'"nodeInfo":' + orjson.dumps(facts.node_info),
             )
@@ -197,75 +206,20 @@ def node_json(
     )
 
 
-def _condition(condition: NodeCondition) -> bytes:
-    return CONDITION % (
-        condition.type.encode(),
-        condition.status.encode(),
-        rfc3339(condition.heartbeat_s),
-        rfc3339(condition.transition_s),
-        condition.reason.encode(),
-        orjson.dumps(condition.message),
-    )
-
-
 def _patch_node_status(call: ApiCall, caller: Caller) -> Request:
     payload = call.payload
     assert isinstance(payload, NodeStatusPatch), payload
-    path = b"%b/%b/status?timeout=10s" % (NODES, caller.name)
-    return Request(
-        PATCH,
-        path,
-        node_status_patch(payload),
-        ContentType.STRATEGIC_MERGE_PATCH,
-        timeout_ns=HEARTBEAT_TIMEOUT_NS,
+    path = b"%b/%b/status" % (NODES, caller.name)
+    body = node_status_patch(payload)
+    return Request(PATCH, path, body, ContentType.STRATEGIC_MERGE_PATCH, timeout_ns=CALL_TIMEOUT_NS)
+
+
+def _patch_node_status_heartbeat(call: ApiCall, caller: Caller) -> Request:
+    template = caller.template
+    request = _patch_node_status(call, caller)
+    return request._replace(
+        path=b"%b?timeout=%b" % (request.path, template.timeout), timeout_ns=template.timeout_ns
     )
-
-
-def node_status_patch(patch: NodeStatusPatch) -> bytes:
-    """Render a two-way strategic-merge patch of a Node; `{}` when nothing differs.
-
-    Source: component-helpers/node/util/status.go, PatchNodeStatus.
-    """
-    members = []
-    metadata = []
-    if patch.annotations:
-        metadata.append(b'"annotations":' + orjson.dumps(dict(patch.annotations)))
-    if patch.labels:
-        metadata.append(b'"labels":' + orjson.dumps(dict(patch.labels)))
-    if metadata:
-        members.append(b'"metadata":{%b}' % b",".join(metadata))
-    status = []
-    changed = [
-        _condition_patch(old, new) for old, new in patch.conditions if old is None or old != new
-    ]
-    if changed:
-        order = b",".join(b'{"type":"%b"}' % new.type.encode() for _, new in patch.conditions)
-        status.append(b'"$setElementOrder/conditions":[%b]' % order)
-        status.append(b'"conditions":[%b]' % b",".join(changed))
-    if patch.status_json:
-        status.append(patch.status_json)
-    if patch.volumes_in_use is not None:
-        status.append(b'"volumesInUse":' + orjson.dumps(patch.volumes_in_use or None))
-    if status:
-        members.append(b'"status":{%b}' % b",".join(status))
-    return b"{%b}" % b",".join(members)
-
-
-def _condition_patch(old: NodeCondition | None, new: NodeCondition) -> bytes:
-    """Render the fields that differ, and the merge key; keys sorted as Go sorts a map."""
-    fields = []
-    if old is None or old.heartbeat_s != new.heartbeat_s:
-        fields.append(b'"lastHeartbeatTime":"%b"' % rfc3339(new.heartbeat_s))
-    if old is None or old.transition_s != new.transition_s:
-        fields.append(b'"lastTransitionTime":"%b"' % rfc3339(new.transition_s))
-    if old is None or old.message != new.message:
-        fields.append(b'"message":' + orjson.dumps(new.message))
-    if old is None or old.reason != new.reason:
-        fields.append(b'"reason":"%b"' % new.reason.encode())
-    if old is None or old.status != new.status:
-        fields.append(b'"status":"%b"' % new.status.encode())
-    fields.append(b'"type":"%b"' % new.type.encode())
-    return b"{%b}" % b",".join(fields)
 
 
 def _get_csinode(call: ApiCall, caller: Caller) -> Request:
@@ -289,7 +243,9 @@ def _delete_csinode(call: ApiCall, caller: Caller) -> Request:
 
 def _get_lease(call: ApiCall, caller: Caller) -> Request:
     del call
-    return Request(GET, lease_path(caller.name), timeout_ns=HEARTBEAT_TIMEOUT_NS)
+    template = caller.template
+    path = lease_path(caller.name, template.timeout)
+    return Request(GET, path, timeout_ns=template.timeout_ns)
 
 
 def _create_lease(call: ApiCall, caller: Caller) -> Request:
@@ -304,8 +260,9 @@ def _create_lease(call: ApiCall, caller: Caller) -> Request:
         payload.duration_s,
         rfc3339_micro(payload.renew_ns),
     )
-    path = LEASES + b"?timeout=10s"
-    return Request(POST, path, body, ContentType.JSON, timeout_ns=HEARTBEAT_TIMEOUT_NS)
+    template = caller.template
+    path = b"%b?timeout=%b" % (LEASES, template.timeout)
+    return Request(POST, path, body, ContentType.JSON, timeout_ns=template.timeout_ns)
 
 
 def _renew_lease(call: ApiCall, caller: Caller) -> Request:
@@ -319,8 +276,9 @@ def _renew_lease(call: ApiCall, caller: Caller) -> Request:
     at = base.rfind(RENEW_TIME) + len(RENEW_TIME)
     assert at >= len(RENEW_TIME), base
     body = base[:at] + rfc3339_micro(payload.renew_ns) + base[at + MICRO_TIME_LENGTH :]
-    path = lease_path(caller.name)
-    return Request(PUT, path, body, ContentType.JSON, b"", False, HEARTBEAT_TIMEOUT_NS)  # noqa: FBT003
+    template = caller.template
+    path = lease_path(caller.name, template.timeout)
+    return Request(PUT, path, body, ContentType.JSON, b"", False, template.timeout_ns)  # noqa: FBT003
 
 
 def _get_pod(call: ApiCall, caller: Caller) -> Request:
@@ -472,6 +430,7 @@ BUILDERS: dict[Op, Builder] = {
     Op.GET_NODE_HEARTBEAT: _get_node_heartbeat,
     Op.CREATE_NODE: _create_node,
     Op.PATCH_NODE_STATUS: _patch_node_status,
+    Op.PATCH_NODE_STATUS_HEARTBEAT: _patch_node_status_heartbeat,
     Op.GET_CSINODE: _get_csinode,
     Op.PROBE_CSINODE: _get_csinode,
     Op.CREATE_CSINODE: _create_csinode,

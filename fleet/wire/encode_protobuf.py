@@ -28,7 +28,6 @@ from fleet.wire.calls import (
     BUILDERS,
     CALL_TIMEOUT_NS,
     DELETE,
-    HEARTBEAT_TIMEOUT_NS,
     MIGRATED_PLUGINS,
     POST,
     PUT,
@@ -129,8 +128,9 @@ def _create_lease(call: ApiCall, caller: Caller) -> Request:
         )
     )
     body = enveloped(LEASE, meta + field(2, spec))
-    path = LEASES + b"?timeout=10s"
-    return Request(POST, path, body, PROTOBUF, timeout_ns=HEARTBEAT_TIMEOUT_NS)
+    template = caller.template
+    path = b"%b?timeout=%b" % (LEASES, template.timeout)
+    return Request(POST, path, body, PROTOBUF, timeout_ns=template.timeout_ns)
 
 
 def _renew_lease(call: ApiCall, caller: Caller) -> Request:
@@ -141,8 +141,9 @@ def _renew_lease(call: ApiCall, caller: Caller) -> Request:
     payload = call.payload
     assert isinstance(payload, LeaseRenewal), payload
     body = renewed(payload.base, payload.renew_ns)
-    path = lease_path(caller.name)
-    return Request(PUT, path, body, PROTOBUF, b"", False, HEARTBEAT_TIMEOUT_NS)  # noqa: FBT003
+    template = caller.template
+    path = lease_path(caller.name, template.timeout)
+    return Request(PUT, path, body, PROTOBUF, b"", False, template.timeout_ns)  # noqa: FBT003
 
 
 def renewed(base: bytes, renew_ns: int) -> bytes:

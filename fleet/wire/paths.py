@@ -10,9 +10,9 @@ LEASES = b"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 CSI_NODES = b"/apis/storage.k8s.io/v1/csinodes"
 
 
-def lease_path(node: bytes) -> bytes:
+def lease_path(node: bytes, timeout: bytes) -> bytes:
     """Return the path of a node's Lease."""
-    return b"%b/%b?timeout=10s" % (LEASES, node)
+    return b"%b/%b?timeout=%b" % (LEASES, node, timeout)
 
 
 def pod_path(namespace: str, name: str) -> bytes:

@@ -7,6 +7,7 @@ ROUTES: dict[Op, tuple[str, str]] = {
     Op.GET_NODE_HEARTBEAT: ("GET", "nodes"),
     Op.CREATE_NODE: ("POST", "nodes"),
     Op.PATCH_NODE_STATUS: ("PATCH", "nodes/status"),
+    Op.PATCH_NODE_STATUS_HEARTBEAT: ("PATCH", "nodes/status"),
     Op.GET_CSINODE: ("GET", "csinodes"),
     Op.PROBE_CSINODE: ("GET", "csinodes"),
     Op.CREATE_CSINODE: ("POST", "csinodes"),

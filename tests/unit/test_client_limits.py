@@ -63,7 +63,7 @@ def test_the_groups_of_the_main_client_share_a_limiter_and_events_have_their_own
     [
         ApiCall(NODE, Op.RENEW_LEASE),
         ApiCall(NODE, Op.GET_NODE_HEARTBEAT),
-        ApiCall(NODE, Op.PATCH_NODE_STATUS, STATUS_KEY),
+        ApiCall(NODE, Op.PATCH_NODE_STATUS_HEARTBEAT, STATUS_KEY),
         ApiCall(NODE, Op.CREATE_RESOURCE_SLICE),
     ],
 )

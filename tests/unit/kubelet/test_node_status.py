@@ -38,7 +38,7 @@ FRESH = [
 ]
 GET = ApiCall(NODE, Op.GET_NODE_HEARTBEAT, STATUS_KEY)
 CREATE = ApiCall(NODE, Op.CREATE_NODE, REGISTER_KEY)
-PATCH = ApiCall(NODE, Op.PATCH_NODE_STATUS, STATUS_KEY)
+PATCH = ApiCall(NODE, Op.PATCH_NODE_STATUS_HEARTBEAT, STATUS_KEY)
 
 
 def conditions(now_s: int = START_S, inputs: NodeInputs = READY) -> tuple[NodeCondition, ...]:
@@ -166,7 +166,9 @@ def test_the_first_tick_reads_the_node_that_the_informer_lacks() -> None:
     effects.clear()
     read = node_reply(view(conditions(ENV.wall_s(NS_PER_S))))
     assert status.on_status_reply(GET, read, READY, ENV, NS_PER_S, effects) == []
-    assert [each.op for each in effects if isinstance(each, ApiCall)] == [Op.PATCH_NODE_STATUS]
+    assert [each.op for each in effects if isinstance(each, ApiCall)] == [
+        Op.PATCH_NODE_STATUS_HEARTBEAT
+    ]
     assert status.uid == ""  # a GET is not the informer
 
 
@@ -245,7 +247,9 @@ def test_ready_is_told_on_the_next_tenth_of_a_second() -> None:
     effects.clear()
     assert status.on_fast_timer(READY, ENV, 399 * NS_PER_MS, effects) == []
     assert status.on_fast_timer(READY, ENV, 400 * NS_PER_MS, effects) == [Reason.NODE_READY]
-    assert [each.op for each in effects if isinstance(each, ApiCall)] == [Op.PATCH_NODE_STATUS]
+    assert [each.op for each in effects if isinstance(each, ApiCall)] == [
+        Op.PATCH_NODE_STATUS_HEARTBEAT
+    ]
     assert not status.is_fast
 
 

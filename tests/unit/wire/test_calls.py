@@ -1,5 +1,6 @@
 """Every call as bytes, against what a recorded kubelet 1.36.3 sends."""
 
+import dataclasses
 import functools
 
 import orjson
@@ -28,8 +29,8 @@ from fleet.wire.calls import (
     Caller,
     NodeTemplate,
     build,
-    node_status_patch,
 )
+from fleet.wire.encode_node import node_status_patch
 from fleet.wire.messages import ContentType, Request
 from fleet.wire.routes import ROUTES
 
@@ -45,10 +46,17 @@ def model() -> NodeModel:
     return load_mix().model_of(0)
 
 
-def request(op: Op, payload: object = None, key: str = "", *, shared: bool = False) -> Request:
+def request(
+    op: Op,
+    payload: object = None,
+    key: str = "",
+    *,
+    shared: bool = False,
+    of: NodeModel | None = None,
+) -> Request:
     taint = ("fleet.emulator/fake", "true", "NoSchedule")
     template = NodeTemplate(
-        model(), extra_labels={"run": "r"}, extra_taints=(taint,), impersonate=shared
+        of or model(), extra_labels={"run": "r"}, extra_taints=(taint,), impersonate=shared
     )
     call = ApiCall(NODE, op, key, payload)  # type: ignore[arg-type]
     return build(call, Caller(0, b"n-0", template))
@@ -224,6 +232,16 @@ def test_a_pod_is_deleted_by_uid_at_once() -> None:
 def test_calls_without_a_payload(op: Op, line: bytes) -> None:
     sent = request(op)
     assert sent.method + b" " + sent.path == line
+
+
+def test_the_heartbeat_client_gives_up_within_a_status_period_and_the_lease() -> None:
+    slow = dataclasses.replace(model(), status_update_ns=60 * 1_000_000_000)
+    read = request(Op.GET_NODE_HEARTBEAT, of=slow)
+    assert read.path.endswith(b"?timeout=40s")
+    assert read.timeout_ns == 40 * 1_000_000_000
+    patch = NodeStatusPatch(conditions=((None, READY),))
+    assert request(Op.PATCH_NODE_STATUS_HEARTBEAT, patch, of=slow).path.endswith(b"?timeout=40s")
+    assert request(Op.PATCH_NODE_STATUS, patch, of=slow).path == b"/api/v1/nodes/n-0/status"
 
 
 def test_a_csinode_has_no_drivers_yet() -> None:

@@ -15,7 +15,7 @@ from fleet.volume_objects import (
     VolumeView,
     attachment_name,
 )
-from fleet.wire.calls import Caller, NodeTemplate, build, node_status_patch
+from fleet.wire.calls import Caller, NodeTemplate, build
 from fleet.wire.decode_volumes import (
     decode_attachment,
     decode_claim,
@@ -24,6 +24,7 @@ from fleet.wire.decode_volumes import (
     decode_persistent_volume,
     decode_volumes,
 )
+from fleet.wire.encode_node import node_status_patch
 
 META = {"name": "n", "uid": "u", "resourceVersion": "3"}
 
