@@ -34,6 +34,17 @@ def test_the_readme_is_short() -> None:
     assert len((markdown.ROOT / "README.md").read_text().splitlines()) <= 80
 
 
+def test_code_stands_between_fences_where_tests_find_it() -> None:
+    for page in markdown.pages():
+        is_fenced, before = False, ""
+        for number, line in enumerate(page.read_text().splitlines(), 1):
+            if line.lstrip().startswith("```"):
+                is_fenced = not is_fenced
+            is_code = line.startswith("    ") and not before
+            assert is_fenced or not is_code, f"{markdown.name(page)}:{number}: {line}"
+            before = line
+
+
 def test_few_blocks_are_untested_and_each_says_why() -> None:
     untested = [
         (block.place, block.options["untested"])
