@@ -1,8 +1,9 @@
 """`make bench`: 5,000 nodes in both fidelities on a local control plane, as users run them.
 
-Each fidelity is one `fleet spawn --nodes N -- python -m tests.bench.inside`: the command runs once
-all nodes are Ready, waits, watches a quiet minute, then creates and deletes N bound pods. Figures
-come from the run directory and from the processes' own accounting. Prints a table, writes JSON.
+Each column is one `fleet spawn --nodes N OPTIONS -- python -m tests.bench.inside`: the command runs
+once all nodes are Ready, waits, watches a quiet minute, then creates and deletes N bound pods.
+Figures come from the run directory and from the processes' own accounting. Prints a table, writes
+JSON. Other columns show what options cost: `--column="--encoding json"`.
 """
 
 import argparse
@@ -42,16 +43,15 @@ def main() -> int:
     """Run the bench; the exit code tells whether every run was valid."""
     parser = argparse.ArgumentParser(prog="tests.bench", description=__doc__)
     parser.add_argument("--nodes", type=int, default=5000)
-    parser.add_argument("--pods", type=int, help="default: one for each node")
+    parser.add_argument("--pods", type=int, help="default: one for each node; 0 for none")
     parser.add_argument("--idle", type=int, default=60, help="seconds of the quiet measurement")
-    parser.add_argument("--fidelity", choices=("kubelet", "light"), action="append")
+    parser.add_argument("--column", action="append", metavar="OPTIONS", help="of fleet spawn")
     parser.add_argument("--out", type=Path, default=Path("runs/bench.json"))
     options = parser.parse_args()
     results: dict[str, Json] = {}
-    for fidelity in options.fidelity or ("light", "kubelet"):
-        results[fidelity] = run(
-            fidelity, options.nodes, options.pods or options.nodes, options.idle
-        )
+    pods = options.nodes if options.pods is None else options.pods
+    for column in options.column or ("--fidelity light", "--fidelity kubelet"):
+        results[column] = run(column.split(), options.nodes, pods, options.idle)
     report = {"machine": machine(), "nodes": options.nodes, "results": results}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(report, indent=2) + "\n")
@@ -77,13 +77,13 @@ def machine() -> str:
     )
 
 
-def run(fidelity: str, nodes: int, pods: int, idle_s: int) -> Json:
-    """Run one fidelity; return its figures."""
+def run(spawn_options: list[str], nodes: int, pods: int, idle_s: int) -> Json:
+    """Run one column; return its figures."""
     with tempfile.TemporaryDirectory(prefix="fleet-bench-") as scratch:
         run_dir, inside = Path(scratch) / "run", Path(scratch) / "inside.json"
         command = [
             *(sys.executable, "-m", "fleet.cli", "spawn", "--nodes", str(nodes)),
-            *("--fidelity", fidelity, "--run-dir", str(run_dir), "--output", "json", "--"),
+            *(*spawn_options, "--run-dir", str(run_dir), "--output", "json", "--"),
             *(sys.executable, "-m", "tests.bench.inside", str(inside), str(pods), str(idle_s)),
         ]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": scratch}
@@ -91,7 +91,8 @@ def run(fidelity: str, nodes: int, pods: int, idle_s: int) -> Json:
             command, check=False, cwd=ROOT, env=environment, stdout=subprocess.PIPE
         )
         if finished.returncode and not inside.exists():
-            raise SystemExit(f"the run in fidelity {fidelity} failed: exit {finished.returncode}")
+            shown = " ".join(spawn_options)
+            raise SystemExit(f"the run with {shown} failed: exit {finished.returncode}")
         summary = json.loads(finished.stdout)
         lines = [orjson.loads(line) for line in (run_dir / "timeseries.jsonl").open("rb")]
         return figures(summary, lines, json.loads(inside.read_text()))
