@@ -163,7 +163,7 @@ def test_a_release_lives_and_leaves_nothing(release: Release) -> None:
     assert before.items() <= release.uids().items()
 
     release.uninstall()
-    eventually(release.is_gone, "nothing is left", limit_s=20)
+    eventually(release.is_gone, "nothing is left")
     assert release.refused() == []
     assert world.items("pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/component=fleet") == []
 
@@ -174,5 +174,5 @@ def test_a_dashboard_says_how_many_nodes_there_are(release: Release) -> None:
     release.until_ready(0, of=3)
     assert "--locust-master=fleet-locust:5557" in str(release.node.named("fleet-0").pod["spec"])
     release.uninstall()
-    eventually(release.is_gone, "nothing is left", limit_s=20)
+    eventually(release.is_gone, "nothing is left")
     assert release.refused() == []

@@ -133,6 +133,11 @@ class World:
         with process:
             try:
                 yield Running(process, directory, log)
+            except BaseException:
+                process.kill()
+                process.wait()
+                self.fleet("clean", "--all")  # or its nodes would fail the tests that follow
+                raise
             finally:
                 if process.poll() is None:
                     process.kill()
@@ -196,8 +201,11 @@ class World:
         assert not [name for name in names if f"/{prefix}-" in name or name.endswith(f"-{prefix}")]
 
     def audit(self) -> list[Json]:
-        """Return the requests so far."""
-        return [json.loads(line) for line in self.audit_log.read_text().splitlines()]
+        """Return the requests so far; the user of one that was not let in has no name."""
+        found: list[Json] = [json.loads(line) for line in self.audit_log.read_text().splitlines()]
+        for event in found:
+            event["user"].setdefault("username", "")
+        return found
 
     def dispatched(self, by: str = "priority_level") -> dict[str, int]:
         """Return how many requests priority-and-fairness let through, by level or flow schema."""

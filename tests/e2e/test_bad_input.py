@@ -58,7 +58,6 @@ def assert_refused(world: World, code: int, words: str, *arguments: str) -> None
         (["--name-prefix=-a"], "--name-prefix"),
         ([f"--name-prefix={'a' * 60}"], "shorten the prefix"),
         (["--fidelity=high"], "--fidelity"),
-        (["--identity=csr"], "--identity: csr comes with a later version"),
         (["--duration=soon"], "--duration: 'soon' is not a duration"),
         (["--duration=0s"], "--duration: 0s leaves no time"),
         (["--kubeconfig=/no/such/file"], "--kubeconfig /no/such/file: no such file"),

@@ -20,7 +20,7 @@ KEYS = {
     "": (
         "schema_version run_id verdict valid invalid_reasons expectations server_version "
         "etcd_fsync fidelity identity encoding watches nodes lease pods requests events "
-        "watch process wall_s"
+        "watch process agents wall_s"
     ),
     "nodes": "requested registered ready time_to_ready_s ever_not_ready",
     "lease": "renewals interval_max_s late_ms missed",
