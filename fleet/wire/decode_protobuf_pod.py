@@ -76,7 +76,7 @@ def decode_pod(raw: bytes) -> Pod:
         meta.deletionGracePeriodSeconds if meta.HasField("deletionGracePeriodSeconds") else None,
         pairs(labels),
         kept,
-        digest(b"".join((*labels, b"|", *notes))) ^ spec.digest,
+        _digest(labels, notes) ^ spec.digest,
         is_mirror,
         suffix,
         admission,
@@ -115,6 +115,11 @@ def _spec_of(raw: bytes) -> PodSpec:
 def pairs(entries: tuple[bytes, ...]) -> Pairs:
     """Return labels or annotations; Go sorts them by key."""
     return share(tuple(map(_pair, entries)))
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def _digest(labels: tuple[bytes, ...], notes: tuple[bytes, ...]) -> int:
+    return digest(b"".join((*labels, b"|", *notes)))
 
 
 @lru_cache(maxsize=CACHED_MAX)
