@@ -5,8 +5,8 @@ IMAGE ?= fleet-emulator
 ARGS ?=
 BIN := .venv/bin
 
-.PHONY: help setup spawn test lint types unit sim e2e browser parity rights conformance bench proto format clean \
-	dist dist-wheel dist-test controlplane-wheel lock image docs
+.PHONY: help setup spawn test lint types unit sim e2e browser locust parity rights chart chart-rbac \
+	conformance bench proto format clean dist dist-wheel dist-test controlplane-wheel lock image docs
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -30,7 +30,7 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 unit: setup
-	$(BIN)/pytest tests/unit tests/wire tests/conformance tests/parity/test_comparison.py
+	$(BIN)/pytest --numprocesses 2 tests/unit tests/wire tests/conformance tests/parity/test_comparison.py
 sim: setup
 	$(BIN)/pytest tests/sim
 e2e: setup
@@ -47,6 +47,10 @@ chart: setup  ## the Helm chart, with every grant taken away once in every ident
 
 chart-rbac: setup  ## write the chart's RBAC from the table that fleet checks
 	cd tests/chart && ../../$(BIN)/python -m chart_rbac
+
+locust: setup  ## Locust masters that quit, die, come back, and that lose a worker
+	$(BIN)/fleet controlplane build
+	$(BIN)/pytest -m '' tests/e2e/test_locust_master.py tests/e2e/test_dashboard.py
 
 browser: setup  ## steer a run from a real browser; installs Debian's Chromium if there is none
 	command -v chromium || apt-get install --yes --no-install-recommends chromium

@@ -57,7 +57,7 @@ class Dashboard:
         return {(row["method"], row["name"]): row for row in self.stats()["stats"]}
 
     def count(self, method: str, name: str) -> int:
-        return int(self.rows()[method, name]["num_requests"])
+        return int(self.rows().get((method, name), {"num_requests": 0})["num_requests"])
 
     def classes(self) -> dict[str, int]:
         """Return how many users of each class there are."""

@@ -90,6 +90,7 @@ def test_a_headless_run_ends_by_itself_and_its_figures_are_the_server_s(world: W
     world.assert_nothing_left(PREFIX)
 
 
+@pytest.mark.slow
 def test_the_nodes_of_a_lost_shard_move_and_go_when_it_returns(world: World) -> None:
     mine = ("--on-master-quit=hold", "--run-id=fixed", "--holder=pod-1")
     with (
@@ -121,6 +122,7 @@ def test_the_nodes_of_a_lost_shard_move_and_go_when_it_returns(world: World) -> 
     world.assert_nothing_left(PREFIX)
 
 
+@pytest.mark.slow
 def test_nodes_outlive_masters_that_quit_that_die_and_that_stay_away(world: World) -> None:
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(master(world))

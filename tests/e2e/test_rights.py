@@ -23,6 +23,9 @@ TOKEN_ID, TOKEN_SECRET = "e2e123", "0123456789abcdef"
 RACES = {"configmaps", "pods", "serviceaccounts"}
 """The Node authorizer learns of a binding by a watch that may lag behind the node's own."""
 
+UNSEEN_MAX = 5
+"""Exempt requests that the audit log does not have yet, a look at the metrics among them."""
+
 
 def account(world: World, directory: Path, name: str, *options: str) -> Path:
     """Return the kubeconfig of a ServiceAccount with the rights that fleet prints."""
@@ -112,9 +115,9 @@ def test_a_service_account_with_the_printed_rights_runs_a_fleet(
     assert {acting(e)["groups"][0] for e in nodes} == {"system:nodes"}
     high, rest = gained["system-node-high"], gained["system-nodes"]
     assert high > 0
-    assert high + rest >= len({e["auditID"] for e in nodes}) > 5
+    assert high + rest >= len({e["auditID"] for e in nodes}) > UNSEEN_MAX
     masters = {e["auditID"] for e in audit if "system:masters" in e["user"].get("groups", ())}
-    assert gained["exempt"] <= len(masters) + 1, "the second look at the metrics is one"
+    assert gained["exempt"] <= len(masters) + UNSEEN_MAX
 
 
 @pytest.mark.usefixtures("environment")
