@@ -3,19 +3,23 @@
     python tools/release.py [--without-controlplane]
 
 writes into dist/: sdist and wheel of fleet, requirements.txt (every dependency with its hashes),
-the wheel of the control plane's programs, and SHA256SUMS of all of them. The files are the same,
-byte for byte, whenever and wherever this commit is built with the same tools.
+the Helm chart, the wheel of the control plane's programs, and SHA256SUMS of all of them. The files
+are the same, byte for byte, whenever and wherever this commit is built with the same tools.
 """
 
 import asyncio
+import gzip
 import hashlib
+import io
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import controlplane_wheel
+import yaml
 
 from fleet.controlplane.binaries import PROGRAM, cache_directory
 from fleet.controlplane.build import build_binaries
@@ -23,6 +27,7 @@ from fleet.controlplane.build import build_binaries
 ROOT = Path(__file__).parent.parent
 DIST = ROOT / "dist"
 REQUIREMENTS = ROOT / "charts" / "requirements.txt"
+CHART = ROOT / "charts" / "fleet"
 SUMS = "SHA256SUMS"
 
 
@@ -32,6 +37,22 @@ def build(directory: Path) -> None:
     command = (sys.executable, "-m", "hatchling", "build", "--directory", str(directory))
     subprocess.run(command, cwd=ROOT, env=environment, check=True)
     shutil.copyfile(REQUIREMENTS, directory / REQUIREMENTS.name)
+
+
+def pack_chart(directory: Path) -> Path:
+    """Pack the chart as `helm package` does, but the same bytes each time; return the archive."""
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["version"]
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for path in sorted(path for path in CHART.rglob("*") if path.is_file()):
+            entry = tarfile.TarInfo(str(path.relative_to(CHART.parent)))
+            entry.size = path.stat().st_size
+            entry.mode = 0o644
+            with path.open("rb") as content:
+                archive.addfile(entry, content)
+    target = directory / f"{CHART.name}-{version}.tgz"
+    target.write_bytes(gzip.compress(packed.getvalue(), mtime=0))
+    return target
 
 
 def checksums(directory: Path) -> str:
@@ -46,6 +67,7 @@ def main() -> None:
     """Empty dist/ and fill it."""
     shutil.rmtree(DIST, ignore_errors=True)
     build(DIST)
+    pack_chart(DIST)
     if "--without-controlplane" not in sys.argv[1:]:
         asyncio.run(build_binaries(print))
         controlplane_wheel.pack(cache_directory() / PROGRAM, DIST)

@@ -1,8 +1,10 @@
 """What the chart renders: valid to Helm, to the API server, and in step with fleet itself."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import release
 import yaml
 from chart_rbac import CLUSTER, FILE, IDENTITIES, grants, of_nodes, text
 from e2e_world import World
@@ -120,6 +122,13 @@ def test_the_api_server_takes_every_object(helm: Helm, world: World, values: Jso
 def test_helm_has_nothing_to_complain_about(bare_helm: Helm, name: str) -> None:
     path = bare_helm.values(MATRIX[name])
     bare_helm.run("lint", "--strict", "charts/fleet", f"--values={path}")
+
+
+def test_helm_takes_the_packed_chart(bare_helm: Helm, tmp_path: Path) -> None:
+    values = bare_helm.values({})
+    packed = release.pack_chart(tmp_path)
+    done = bare_helm.run("template", RELEASE, str(packed), "--namespace=load", f"--values={values}")
+    assert done.stdout == bare_helm.template({})
 
 
 def test_a_service_monitor_names_each_process(bare_helm: Helm) -> None:

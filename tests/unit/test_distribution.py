@@ -56,6 +56,17 @@ def test_the_wheel_has_what_fleet_reads_beside_its_code(built: Path) -> None:
     assert not [name for name in names if "test" in name.partition("/")[0]]
 
 
+def test_the_chart_is_packed_the_same_each_time(tmp_path: Path) -> None:
+    packed = release.pack_chart(tmp_path)
+    before = packed.read_bytes()
+    release.pack_chart(tmp_path)
+    assert packed.read_bytes() == before
+    with tarfile.open(packed) as archive:
+        names = set(archive.getnames())
+    chart = ROOT / "charts" / "fleet"
+    assert names == {f"fleet/{path.relative_to(chart)}" for path in chart.rglob("*.*")}
+
+
 def test_what_is_locked_is_what_pyproject_asks_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
