@@ -52,6 +52,7 @@ from fleet.wire.transport import Transport
 CHECK_NS = 10 * NS_PER_S
 """How often a kubelet looks for a new certificate. Source: transport.go, UpdateTransport."""
 SERVING_NS = 1 * NS_PER_S
+WARN_NS = 1 * NS_PER_S  # a server that refuses one node refuses thousands
 """When the serving certificate is first asked for: the template is looked at once a second."""
 WATCH_S = (300, 600)  # of a reflector
 RESOURCE = "certificatesigningrequests"
@@ -164,6 +165,7 @@ class NodeCertificates:
         self._on_ready = on_ready
         self._on_renewed = on_renewed
         self._approve = approve
+        self._warned_ns = -WARN_NS
         self._nodes: dict[NodeId, list[NodeCertificate]] = {}
         reactor.on_certificate_timer = self.on_timer
         reactor.others += [bootstrap, renewal]
@@ -228,6 +230,11 @@ class NodeCertificates:
                 certificate.manager.on_timer(self._draws, now_ns, out)
                 self._execute(certificate, out, now_ns)
 
+    def _warn(self, name: str, why: str, now_ns: int) -> None:
+        if now_ns - self._warned_ns >= WARN_NS:
+            self._warned_ns = now_ns
+            log.warning("%s: no signing request: %s", name, why)
+
     def on_message(self, errand: CertificateErrand, message: object, now_ns: int) -> None:
         """Take what came for a request."""
         certificate = errand.certificate
@@ -241,7 +248,7 @@ class NodeCertificates:
             if errand.step is Step.CREATE:
                 view = decode_signing_request(message.body) if message.code == 201 else None
                 if view is None:
-                    log.warning("%s: no signing request: %s", certificate.name, _why(message))
+                    self._warn(certificate.name, _why(message), now_ns)
                 elif self._approve is not None:
                     self._approve(message.body)
                 manager.on_created(view, self._draws, now_ns, out)
