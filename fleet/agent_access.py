@@ -11,7 +11,13 @@ from fleet.agent_behavior import NODE, NODE_USER, SERVICE_ACCOUNT_USER, AgentMod
 from fleet.api_client import Api, Json, each, expect
 from fleet.config import IdentityMode, NodeModel
 from fleet.errors import SetupError
-from fleet.identity import AUTHENTICATION, SELF_REVIEW, Identity, Permission, check_permissions
+from fleet.identity import (
+    Identity,
+    Permission,
+    check_permissions,
+    impersonation_headers,
+    who_am_i,
+)
 
 RBAC = "rbac.authorization.k8s.io"
 ROLES = f"/apis/{RBAC}/v1/clusterroles"
@@ -42,7 +48,7 @@ def impersonation_of(agents: Iterable[AgentModel]) -> list[Permission]:
     found = []
     for agent in agents:
         if agent.user.startswith(SERVICE_ACCOUNT_USER):
-            namespace, _, name = agent.user.removeprefix(SERVICE_ACCOUNT_USER).partition(":")
+            namespace, name = _service_account(agent.user)
             found.append(
                 Permission("impersonate", "", "serviceaccounts", namespace=namespace, name=name)
             )
@@ -80,9 +86,15 @@ def manifests(agents: Iterable[AgentModel]) -> list[Json]:
     return found
 
 
+def _service_account(user: str) -> tuple[str, str]:
+    """Return namespace and name of the account that a user is."""
+    namespace, _, name = user.removeprefix(SERVICE_ACCOUNT_USER).partition(":")
+    return namespace, name
+
+
 def _subject(user: str) -> Json:
     if user.startswith(SERVICE_ACCOUNT_USER):
-        namespace, _, name = user.removeprefix(SERVICE_ACCOUNT_USER).partition(":")
+        namespace, name = _service_account(user)
         return {"kind": "ServiceAccount", "namespace": namespace, "name": name}
     return {"kind": "User", "apiGroup": RBAC, "name": user}
 
@@ -119,9 +131,8 @@ async def check_agents(api: Api, identity: Identity, agents: Iterable[AgentModel
 
     async def check(agent: AgentModel) -> None:
         user = agent.user.replace(NODE.decode(), ANY_NODE)
-        headers = [("Impersonate-User", user)]
-        review = {"apiVersion": f"{AUTHENTICATION}/v1", "kind": "SelfSubjectReview"}
-        answer = await api.request("POST", SELF_REVIEW, body=review, headers=headers)
+        headers = impersonation_headers(user)
+        answer = await who_am_i(api, headers)
         if not answer.ok:
             raise SetupError(
                 f"agent {agent.name}: no permission to impersonate {user}: {answer.message}; "

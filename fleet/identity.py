@@ -97,10 +97,11 @@ async def probe(api: Api, mode: IdentityMode, node_name: str) -> Identity:
     """
     if mode is not IdentityMode.IMPERSONATE:
         return Identity(mode)
-    alone = await _who_am_i(api, node_name, ())
+    user = NODE_USER + node_name
+    alone = await who_am_i(api, impersonation_headers(user))
     if NODES_GROUP in _groups(alone):
         return Identity(mode, Impersonation.USER)
-    both = await _who_am_i(api, node_name, (NODES_GROUP,))
+    both = await who_am_i(api, impersonation_headers(user, NODES_GROUP))
     if NODES_GROUP in _groups(both):
         return Identity(mode, Impersonation.USER_AND_GROUP)
     raise SetupError(
@@ -376,9 +377,13 @@ def _grouped(permissions: list[Permission]) -> list[str]:
     return [str(what._replace(verb=",".join(listed))) for what, listed in verbs.items()]
 
 
-async def _who_am_i(api: Api, node_name: str, groups: tuple[str, ...]) -> Answer:
-    headers = [("Impersonate-User", NODE_USER + node_name)]
-    headers += [("Impersonate-Group", group) for group in groups]
+def impersonation_headers(user: str, *groups: str) -> list[tuple[str, str]]:
+    """Return the headers of a request that is made as somebody else."""
+    return [("Impersonate-User", user), *(("Impersonate-Group", group) for group in groups)]
+
+
+async def who_am_i(api: Api, headers: Iterable[tuple[str, str]]) -> Answer:
+    """Ask the server whom it takes us for."""
     review = {"apiVersion": f"{AUTHENTICATION}/v1", "kind": "SelfSubjectReview"}
     return await api.request("POST", SELF_REVIEW, body=review, headers=headers)
 

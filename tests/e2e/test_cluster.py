@@ -25,11 +25,12 @@ from fleet.identity import (
     Features,
     Identity,
     Impersonation,
-    _who_am_i,
     check_permissions,
+    impersonation_headers,
     node_permissions,
     own_permissions,
     probe,
+    who_am_i,
 )
 from fleet.preflight import confirm, inspect
 from fleet.runs import (
@@ -232,7 +233,7 @@ def test_with_both_grants_a_request_with_the_group_spoils_those_without(
             async with connected(path) as cluster:
                 api = cluster.api("p")
                 before = await probe(api, IdentityMode.IMPERSONATE, "one")
-                await _who_am_i(api, "one", ("system:nodes",))
+                await who_am_i(api, impersonation_headers("system:node:one", "system:nodes"))
                 after = await probe(api, IdentityMode.IMPERSONATE, "one")
         assert before.impersonation is Impersonation.USER
         assert after.impersonation is Impersonation.USER_AND_GROUP
