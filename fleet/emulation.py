@@ -170,7 +170,6 @@ class Emulation:
         self._static_sources: list[StaticSource] = []
         self._static_task: asyncio.Task[None] | None = None
         self._running: list[NodeId] = []  # by slot
-        self._started = 0  # in all, those that are gone too
         self._kinds: dict[int, tuple[Environment, NodeTemplate]] = {}
 
     @property
@@ -293,7 +292,8 @@ class Emulation:
 
     def room(self) -> int:
         """Return how many nodes may start now beside those that are starting."""
-        return max(0, self._settled() + STARTING_MAX[self.settings.fidelity] - self._started)
+        started = len(self.reactor.entries)  # in all, those that are gone too
+        return max(0, self._settled() + STARTING_MAX[self.settings.fidelity] - started)
 
     def _settled(self) -> int:
         """Count the nodes that have started: Ready, or in light with a Lease."""
@@ -313,7 +313,6 @@ class Emulation:
         pool = node % LIGHT_CONNECTIONS if self._is_light else node
         kubelet = VirtualKubelet(node, name, model.address(index), env)
         self._running.append(node)
-        self._started += 1
         caller = Caller(index, name.encode(), template)
         if self.certificates is not None:
             self.reactor.register(kubelet, caller, pool)

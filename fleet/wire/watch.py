@@ -31,8 +31,6 @@ BACKOFF_RESET_NS = 120 * NS_PER_S
 LOST_RETRY_NS = 1 * NS_PER_S  # client-go/rest/with_retry.go, retryAfterResponse
 SHORT_WATCH_NS = 1 * NS_PER_S
 OPEN_TIMEOUT_NS = 70 * NS_PER_S  # the API server answers a watch-list once its cache is fresh
-LINE_MAX = 64 << 20
-LOOKS_EMPTY = ("", "0")
 _STREAM_TIMEOUT = 0x7A7C4
 _STREAM_BACKOFF = 0xBAC0FF
 
