@@ -257,7 +257,7 @@ class Watches(ListWatches[Reflector]):
         request = super()._request(reflector)
         caller = self.entries[reflector.node].caller if reflector.node != NOBODY else None
         if caller is not None and caller.template.impersonate:
-            return request._replace(user=b"system:node:" + caller.name)
+            return request._replace(user=caller.user)
         return request
 
     def _open(self, reflector: Reflector) -> None:

@@ -11,14 +11,12 @@ import orjson
 
 from fleet.agent_behavior import NODE, AgentEvent, AgentRead
 from fleet.clock import NS_PER_S
+from fleet.objects import NodeCondition
+from fleet.wire.calls import CALL_TIMEOUT_NS
+from fleet.wire.encode_node import condition_json
 from fleet.wire.messages import ContentType, Request
 from fleet.wire.times import rfc3339, rfc3339_micro
 
-CALL_TIMEOUT_NS = 90 * NS_PER_S
-CONDITION = (
-    b'{"type":"%b","status":"%b","lastHeartbeatTime":"%b","lastTransitionTime":"%b",'
-    b'"reason":"%b","message":%b}'
-)
 EVENT = (
     b'{"kind":"Event","apiVersion":"events.k8s.io/v1","metadata":{"name":"%b",'
     b'"namespace":"default"},"eventTime":"%b","reportingController":"%b",'
@@ -50,16 +48,17 @@ def read(what: AgentRead, node: bytes) -> Request:
 
 def patch_conditions(node: bytes, conditions: Sequence[Condition], wall_ns: int) -> Request:
     """Return the patch that says all conditions anew, without a look at those of others."""
-    now = rfc3339(wall_ns // NS_PER_S)
+    now_s = wall_ns // NS_PER_S
     rendered = b",".join(
-        CONDITION
-        % (
-            each.type.encode(),
-            each.status.encode(),
-            now,
-            rfc3339(each.transition_ns // NS_PER_S),
-            each.reason.encode(),
-            orjson.dumps(each.message),
+        condition_json(
+            NodeCondition(
+                each.type,
+                each.status,
+                each.reason,
+                each.message,
+                now_s,
+                each.transition_ns // NS_PER_S,
+            )
         )
         for each in conditions
     )

@@ -138,6 +138,11 @@ class Caller:
         self.name = name
         self.template = template
 
+    @property
+    def user(self) -> bytes:
+        """The user that the node is to the API server."""
+        return b"system:node:" + self.name
+
 
 Builder = Callable[[ApiCall, Caller], Request]
 
@@ -146,7 +151,7 @@ def build(call: ApiCall, caller: Caller) -> Request:
     """Return the request of one call; its user is set on shared connections."""
     request = caller.template.builders[call.op](call, caller)
     if caller.template.impersonate:
-        return request._replace(user=b"system:node:" + caller.name)
+        return request._replace(user=caller.user)
     return request
 
 

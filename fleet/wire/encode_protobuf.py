@@ -215,17 +215,18 @@ def _delete_pod(call: ApiCall, caller: Caller) -> Request:
     del caller
     payload = call.payload
     assert isinstance(payload, PodTarget), payload
-    path = pod_path(payload.namespace, payload.name)
-    body = delete_options(call.key)
-    return Request(DELETE, path, body, PROTOBUF, timeout_ns=CALL_TIMEOUT_NS)
+    return _delete(payload.namespace, payload.name, call.key)
 
 
 def _delete_mirror_pod(call: ApiCall, caller: Caller) -> Request:
     del caller
     target = call.payload
     assert isinstance(target, MirrorTarget), target
-    path = pod_path(target.namespace, target.name)
-    body = delete_options(target.uid)
+    return _delete(target.namespace, target.name, target.uid)
+
+
+def _delete(namespace: str, name: str, uid: str) -> Request:
+    path, body = pod_path(namespace, name), delete_options(uid)
     return Request(DELETE, path, body, PROTOBUF, timeout_ns=CALL_TIMEOUT_NS)
 
 

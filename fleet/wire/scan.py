@@ -16,17 +16,17 @@ from typing import NamedTuple
 
 import orjson
 
+from fleet.wire.framing import LENGTH_BYTES
+from fleet.wire.protobuf import BYTES, MAGIC
+
 HEAD_MAX = 8192
 """Kept of an unfinished event: name, namespace and uid stand before the version, and in custom
 resources, whose keys are sorted, annotations and managed fields too."""
-LENGTH_BYTES = 4
-MAGIC = b"k8s\x00"
 _VERSION = b'"resourceVersion":"'
 _CONTINUE = b'"continue":"'
 _END = b"k8s.io/initial-events-end"
 _BOOKMARK = b'{"type":"BOOKMARK"'
 _ERROR = b'{"type":"ERROR"'
-_LENGTH_DELIMITED = 2
 _FIXED64, _FIXED32 = 1, 5
 
 
@@ -132,7 +132,7 @@ def _field(data: bytes, at: int, wanted: int) -> tuple[int, int]:
         kind = tag & 7
         if tag >> 3 > wanted:
             break
-        if kind == _LENGTH_DELIMITED:
+        if kind == BYTES:
             length, at = _varint(data, at)
             if tag >> 3 == wanted:
                 return at, at + length
@@ -152,7 +152,7 @@ def _number(data: bytes, at: int, wanted: int) -> int:
         value, at = _varint(data, at)
         if tag >> 3 == wanted:
             return value
-        if tag & 7 == _LENGTH_DELIMITED:
+        if tag & 7 == BYTES:
             at += value
     return 0
 
