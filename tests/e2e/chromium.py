@@ -50,9 +50,10 @@ class Page:
                 return message["result"]
 
     async def open(self, url: str) -> None:
-        """Go to an address; its scripts may still be loading."""
+        """Go to an address and wait for its document; its scripts may still be at work."""
         found = await self.call("Page.navigate", url=url)
         assert not found.get("errorText"), (url, found)
+        await self.until("document.readyState !== 'loading' && document.body !== null")
 
     async def ask(self, script: str) -> Any:
         """Return the value of an expression."""

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,12 +39,13 @@ def account(world: World, directory: Path, name: str, *options: str) -> Path:
 
 
 @pytest.fixture
-def bootstrap_token(world: World) -> str:
-    """Make a token as an administrator would."""
+def bootstrap_token(world: World) -> Iterator[str]:
+    """Make a token as an administrator would, for one test."""
+    name = f"bootstrap-token-{TOKEN_ID}"
     secret = {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": f"bootstrap-token-{TOKEN_ID}", "namespace": "kube-system"},
+        "metadata": {"name": name, "namespace": "kube-system"},
         "type": "bootstrap.kubernetes.io/token",
         "stringData": {
             "token-id": TOKEN_ID,
@@ -52,7 +54,8 @@ def bootstrap_token(world: World) -> str:
         },
     }
     world.apply(secret)
-    return f"{TOKEN_ID}.{TOKEN_SECRET}"
+    yield f"{TOKEN_ID}.{TOKEN_SECRET}"
+    world.kubectl("delete", "secret", name, "--namespace=kube-system")
 
 
 def acting(event: Json) -> Json:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.wire.scan import HEAD_MAX, MAGIC, NOTHING, Passed, Unfinished, scan_chunk, scan_list
+from fleet.wire.protobuf import MAGIC
+from fleet.wire.scan import HEAD_MAX, NOTHING, Passed, Unfinished, scan_chunk, scan_list
 
 END = b'"annotations":{"k8s.io/initial-events-end":"true"}'
 
