@@ -337,12 +337,12 @@ class Reactor(Calls):
         kubelet = entry.kubelet
         if kubelet is None:
             return
+        if call.op is Op.RENEW_LEASE:
+            self._count_renewal(kubelet, response)
         again_s = retry_after_s(call, response, tries)
         if again_s >= 0:
             self._send_later(Delayed(call, tries + 1, has_token=False), now_ns + again_s * NS_PER_S)
             return
-        if call.op is Op.RENEW_LEASE and response.code == 200:
-            self._count_renewal(kubelet, response)
         if entry.story is not None:
             entry.story.append(f"{now_ns} reply {call.op.name} {call.key} {response.code}")
         try:
@@ -352,19 +352,20 @@ class Reactor(Calls):
             self._quarantine(entry, error)
 
     def _count_renewal(self, kubelet: VirtualKubelet, response: Response) -> None:
-        """Measure the interval as the API server sees it, and how late we sent the renewal."""
+        """Measure how late the first try was sent, and the interval that the API server sees."""
         counts = self.counts
+        due_ns = self._due_lease.pop(kubelet.node, None)
+        if due_ns is not None and response.sent_ns:
+            counts.lease_late.record((response.sent_ns - due_ns) // 1000)
+        if response.code != 200:
+            return
         counts.renewals += 1
-        before_ns = kubelet.lease.renewed_ns
-        if before_ns:
+        if before_ns := kubelet.lease.renewed_ns:
             interval_ns = response.arrived_ns - before_ns
             if interval_ns > counts.lease_interval_ns_max:
                 counts.lease_interval_ns_max = interval_ns
             if interval_ns > kubelet.env.model.lease_duration_s * NS_PER_S:
                 counts.leases_missed += 1
-        due_ns = self._due_lease.pop(kubelet.node, None)
-        if due_ns is not None:
-            counts.lease_late.record((response.sent_ns - due_ns) // 1000)
 
     # ---- watches ----
 

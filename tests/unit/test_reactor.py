@@ -386,6 +386,19 @@ def test_lease_intervals_are_measured_as_the_server_sees_them() -> None:
     assert counts.lease_late.max_us == 41_000_000
 
 
+def test_a_server_that_refuses_renewals_does_not_make_them_sent_late() -> None:
+    world = World()
+    renew = ApiCall(NodeId(0), Op.RENEW_LEASE)
+    world.reactor._wheel.set(0, 0, Timer.RENEW_LEASE)
+    world.after(0.02)
+    world.answer(renew, 429)
+    world.after(20)
+    world.answer(renew, 200)
+    counts = world.reactor.counts
+    assert (counts.renewals, counts.lease_late.count) == (1, 1)
+    assert counts.lease_late.max_us == 20_000
+
+
 def test_milestones_are_counted() -> None:
     world = World()
     world.asks(*(Report(NodeId(0), each, 5_000_000) for each in Milestone))
