@@ -75,7 +75,7 @@ dist-wheel: setup  ## of it only what the image needs
 	$(BIN)/python tools/release.py --without-controlplane
 
 dist-test: dist  ## install what is in dist/ into clean environments and run it from there
-	$(BIN)/pytest tests/dist
+	$(BIN)/pytest tests/installed
 
 controlplane-wheel: setup  ## the control plane's programs as a wheel, for machines without Go or network
 	$(BIN)/fleet controlplane build
