@@ -1,12 +1,11 @@
 """The command line: parse, call, print; no logic. stdout is the result, stderr all the rest."""
 
 import asyncio
-import functools
 import importlib.util
 import logging
 import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import TextIO, TypeVar
 
@@ -15,9 +14,15 @@ import orjson
 import uvloop
 
 from fleet import KUBERNETES_VERSION, __version__
+from fleet.cli_options import (
+    GroupedCommand,
+    cluster_options,
+    kubeconfig_out,
+    plane_options,
+    spawn_options,
+)
 from fleet.errors import Exit, FleetError, UsageError
 
-F = Callable[..., object]
 T = TypeVar("T")
 
 
@@ -48,119 +53,8 @@ def cli() -> None:
     """Thousands of virtual kubelets, to load-test a real Kubernetes control plane."""
 
 
-def options(*decorators: Callable[[F], F]) -> Callable[[F], F]:
-    """Join options that several commands share."""
-
-    def decorate(function: F) -> F:
-        return functools.reduce(lambda made, each: each(made), reversed(decorators), function)
-
-    return decorate
-
-
-cluster_options = options(
-    click.option("--kubeconfig", type=click.Path(path_type=Path), help="Use this kubeconfig."),
-    click.option("--context", help="Use this context of the kubeconfig."),
-    click.option("--in-cluster", is_flag=True, help="Use the pod's own service account."),
-)
-plane_options = options(
-    click.option(
-        "--controlplane-bin",
-        type=click.Path(path_type=Path),
-        help="Its programs.",
-        allow_from_autoenv=False,  # $FLEET_CONTROLPLANE_BIN is one place of several
-    ),
-    click.option("--fsync", is_flag=True, help="Let etcd wait for the disk."),
-    click.option("--audit-log", type=click.Path(path_type=Path), help="Log each request here."),
-    click.option("--etcd-flag", multiple=True, metavar="NAME=VALUE", help="More flags for etcd."),
-    click.option("--apiserver-flag", multiple=True, metavar="NAME=VALUE"),
-    click.option("--scheduler-flag", multiple=True, metavar="NAME=VALUE"),
-    click.option("--controller-manager-flag", multiple=True, metavar="NAME=VALUE"),
-)
-kubeconfig_out = click.option(
-    "--kubeconfig-out", type=click.Path(path_type=Path), help="Write a kubeconfig for kubectl here."
-)
-
-
-@cli.command(context_settings={"auto_envvar_prefix": "FLEET"})
-@click.option("--nodes", type=int, help="How many virtual kubelets (default 100).")
-@click.option("--name-prefix", help="Nodes are PREFIX-00000 ... (default fleet).")
-@click.option("--profile", multiple=True, metavar="NAME|FILE[=WEIGHT]", help="What nodes are like.")
-@click.option("--fidelity", type=click.Choice(["kubelet", "light"]), help="How much is real.")
-@click.option("--encoding", type=click.Choice(["protobuf", "json"]), help="Default: as fidelity.")
-@click.option(
-    "--identity",
-    type=click.Choice(["impersonate", "csr", "shared"]),
-    help="Who the nodes are: impersonated, with certificates of their own, or you.",
-)
-@click.option(
-    "--cert-dir",
-    type=click.Path(path_type=Path),
-    envvar="FLEET_CERT_DIR",
-    help="With csr: keeps their keys and certificates.",
-)
-@click.option(
-    "--bootstrap-token", metavar="TOKEN", envvar="FLEET_BOOTSTRAP_TOKEN", help="With csr: joins."
-)
-@click.option("--bootstrap-kubeconfig", type=click.Path(path_type=Path), help="The same, a file.")
-@click.option("--approve-csrs", is_flag=True, help="With csr: approve the nodes' requests.")
-@click.option(
-    "--shard", metavar="N|hostname", help="Own the names PREFIX-N-00000 ..., N as hostname ends."
-)
-@click.option("--shard-stride", type=int, help="The most nodes of a shard, the same for all.")
-@click.option("--rate", type=float, help="Nodes started per second (default: no limit).")
-@click.option("--duration", help="End this long after all nodes are Ready, e.g. 90s, 5m.")
-@click.option("--until-ready", is_flag=True, help="Clean up and exit once all nodes are Ready.")
-@cluster_options
-@click.option("--confirm-cluster", metavar="CONTEXT|UID", help="Load this shared cluster, unasked.")
-@kubeconfig_out
-@click.option(
-    "--run-dir",
-    type=click.Path(path_type=Path),
-    help="Default: runs/<id>.",
-    allow_from_autoenv=False,  # $FLEET_RUN_DIR tells COMMAND where that of its run is
-)
-@click.option("--output", type=click.Choice(["text", "json"]), help="How the summary is printed.")
-@click.option("--keep", is_flag=True, help="Leave the nodes in the cluster at the end.")
-@click.option("--seed", type=int, help="Of everything random.")
-@click.option("--simulate-csi", is_flag=True, help="Be the CSI driver csi.fleet.emulator.")
-@click.option("--no-taint", is_flag=True, help="Dedicated clusters only: any pod may come.")
-@click.option("--zone-labels", is_flag=True, help="Set zone labels on a shared cluster too.")
-@click.option("--story", multiple=True, metavar="NODE", help="Keep what this node did, for bugs.")
-@click.option("--manage", metavar="SELECTOR", hidden=True)
-@click.option("--metrics-port", type=int, help="Serve Prometheus metrics here.")
-@click.option("--metrics-host", help="Where it listens (default 127.0.0.1).")
-@click.option("--dashboard", is_flag=True, help="Show and steer the fleet with Locust's web UI.")
-@click.option("--dashboard-port", type=int, help="Its port (default: a free one).")
-@click.option(
-    "--load",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="A locustfile of API users beside the nodes.",
-)
-@click.option("--api-users", type=int, help="How many users of those files.")
-@click.option(
-    "--locust-master",
-    metavar="HOST:PORT",
-    help="Have the nodes that this Locust master asks for.",
-)
-@click.option(
-    "--on-master-quit",
-    type=click.Choice(["exit", "hold"]),
-    help="Then remove the nodes and exit, or keep them for the next master.",
-)
-@click.option("--watches", type=click.Choice(["per-node", "shared"]), help="Whose they are.")
-@click.option("--restart-share", help="Share of the kubelets that SIGHUP restarts, e.g. 25%.")
-@click.option("--processes", type=int, help="Share the nodes among so many processes.")
-@click.option("--run-id", help="Name the run; several shards may be of one (default: a new name).")
-@click.option("--holder", help="Which of those this process is, e.g. its pod's UID.")
-@click.option("--nodes-total", type=int, help="Of all shards: the last takes what is left.")
-@click.option(
-    "--statefulset",
-    metavar="NAMESPACE/NAME",
-    help="Ours: SIGTERM keeps the nodes if it starts this shard again.",
-)
-@plane_options
+@cli.command(cls=GroupedCommand, context_settings={"auto_envvar_prefix": "FLEET"})
+@spawn_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def spawn(**given: object) -> int:
     """Bring virtual kubelets up and keep them until Ctrl-C, then clean up.
@@ -464,7 +358,7 @@ def worker(**given: object) -> object:
 
 
 locust.add_command(
-    click.Command(
+    GroupedCommand(
         "worker",
         params=spawn.params,
         callback=worker,

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from fleet.cli import cli
+from fleet.cli_options import GroupedCommand, grouped
 from fleet.config import json_schema
 from fleet.quantity import NS_PER_S
 
@@ -31,10 +32,13 @@ def cli_page() -> str:
     lines += ["Exit codes: [summary.md](summary.md#exit-codes).", ""]
     for path, command in _commands("fleet", cli):
         lines += [f"## {path}", "", *_paragraphs(command.help or ""), ""]
-        options = [each for each in command.params if isinstance(each, click.Option)]
-        shown = [each for each in options if not each.hidden]
-        if shown:
-            lines += ["| option | |", "|---|---|", *map(_option, shown), ""]
+        groups = grouped(command.params)
+        if not isinstance(command, GroupedCommand):
+            groups = {"": [each for listed in groups.values() for each in listed]}
+        for title, options in groups.items():
+            lines += [f"**{title}**", ""] if title else []
+            if options:
+                lines += ["| option | |", "|---|---|", *map(_option, options), ""]
     return "\n".join(lines)
 
 

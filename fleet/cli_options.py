@@ -1,0 +1,187 @@
+"""The options of `fleet spawn`, in the groups that its help shows, and those that others share."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+F = Callable[..., object]
+PATH = click.Path(path_type=Path)
+
+
+class GroupedOption(click.Option):
+    """An option that help shows under a heading."""
+
+    def __init__(self, *arguments: Any, group: str, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.group = group
+
+
+class GroupedCommand(click.Command):
+    """A command whose help has a section for each group, in the order of its options."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections."""
+        for title, listed in grouped(self.get_params(ctx)).items():
+            records = [each.get_help_record(ctx) for each in listed]
+            with formatter.section(title):
+                formatter.write_dl([record for record in records if record is not None])
+
+
+def grouped(parameters: list[click.Parameter]) -> dict[str, list[click.Option]]:
+    """Return the options that help shows by their heading."""
+    groups: dict[str, list[click.Option]] = {}
+    for each in parameters:
+        if isinstance(each, click.Option) and not each.hidden:
+            title = each.group if isinstance(each, GroupedOption) else "Options"
+            groups.setdefault(title, []).append(each)
+    return groups
+
+
+def join(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+    """Make one decorator of several."""
+
+    def decorate(function: F) -> F:
+        return functools.reduce(lambda made, each: each(made), reversed(decorators), function)
+
+    return decorate
+
+
+def in_group(group: str) -> Callable[..., Callable[[F], F]]:
+    """Return `click.option` for a group."""
+    return functools.partial(click.option, cls=GroupedOption, group=group)
+
+
+nodes = in_group("Nodes")
+identity = in_group("Who the nodes are")
+target = in_group("Cluster")
+life = in_group("Run")
+locust = in_group("Locust")
+shards = in_group("Processes and pods")
+plane = in_group("Local control plane")
+
+kubeconfig_out = life("--kubeconfig-out", type=PATH, help="Write a kubeconfig for kubectl here.")
+cluster_options = join(
+    target("--kubeconfig", type=PATH, help="Use this kubeconfig."),
+    target("--context", help="Use this context of the kubeconfig."),
+    target("--in-cluster", is_flag=True, help="Use the pod's own service account."),
+)
+plane_options = join(
+    plane(
+        "--controlplane-bin",
+        type=PATH,
+        help="Directory of its programs (default: docs/reference/versions.md).",
+        allow_from_autoenv=False,  # $FLEET_CONTROLPLANE_BIN is one place of several
+    ),
+    plane("--fsync", is_flag=True, help="Let etcd wait for the disk."),
+    plane("--audit-log", type=PATH, help="Log each request here."),
+    *(
+        plane(f"--{name}-flag", multiple=True, metavar="NAME=VALUE", help=f"More flags for {of}.")
+        for name, of in (
+            ("etcd", "etcd"),
+            ("apiserver", "kube-apiserver"),
+            ("scheduler", "kube-scheduler"),
+            ("controller-manager", "kube-controller-manager"),
+        )
+    ),
+)
+spawn_options = join(
+    nodes("--nodes", type=int, help="How many virtual kubelets (default 100)."),
+    nodes("--name-prefix", help="Nodes are PREFIX-00000 ... (default fleet)."),
+    nodes("--profile", multiple=True, metavar="NAME|FILE[=WEIGHT]", help="What nodes are like."),
+    nodes(
+        "--fidelity",
+        type=click.Choice(["kubelet", "light"]),
+        help="All requests of a kubelet (default), or the fewest.",
+    ),
+    nodes(
+        "--encoding",
+        type=click.Choice(["protobuf", "json"]),
+        help="How objects travel (default protobuf; json with light).",
+    ),
+    nodes(
+        "--watches",
+        type=click.Choice(["per-node", "shared"]),
+        help="Whose they are (default per-node; shared with light).",
+    ),
+    nodes("--rate", type=float, help="Nodes started per second (default: no limit)."),
+    nodes("--simulate-csi", is_flag=True, help="Be the CSI driver csi.fleet.emulator."),
+    nodes("--seed", type=int, help="Of everything random."),
+    identity(
+        "--identity",
+        type=click.Choice(["impersonate", "csr", "shared"]),
+        help="Impersonated (default), with certificates of their own, or you.",
+    ),
+    identity(
+        "--cert-dir",
+        type=PATH,
+        envvar="FLEET_CERT_DIR",
+        help="With csr: keeps their keys and certificates.",
+    ),
+    identity(
+        "--bootstrap-token",
+        metavar="TOKEN",
+        envvar="FLEET_BOOTSTRAP_TOKEN",
+        help="With csr: joins.",
+    ),
+    identity("--bootstrap-kubeconfig", type=PATH, help="The same, a file."),
+    identity("--approve-csrs", is_flag=True, help="With csr: approve the nodes' requests."),
+    cluster_options,
+    target("--confirm-cluster", metavar="CONTEXT|UID", help="Load this shared cluster, unasked."),
+    target("--no-taint", is_flag=True, help="Dedicated clusters only: any pod may come."),
+    target("--zone-labels", is_flag=True, help="Set zone labels on a shared cluster too."),
+    target("--manage", metavar="SELECTOR", hidden=True),
+    life("--duration", help="End this long after all nodes are Ready, e.g. 90s, 5m."),
+    life("--until-ready", is_flag=True, help="Clean up and exit once all nodes are Ready."),
+    life("--keep", is_flag=True, help="Leave the nodes in the cluster at the end."),
+    kubeconfig_out,
+    life(
+        "--run-dir",
+        type=PATH,
+        help="Where summary and time series go (default runs/<id>).",
+        allow_from_autoenv=False,  # $FLEET_RUN_DIR tells COMMAND where that of its run is
+    ),
+    life("--output", type=click.Choice(["text", "json"]), help="How the summary is printed."),
+    life("--metrics-port", type=int, help="Serve Prometheus metrics here."),
+    life("--metrics-host", help="Where it listens (default 127.0.0.1)."),
+    life("--restart-share", help="Share of the kubelets that SIGHUP restarts, e.g. 25%."),
+    life("--story", multiple=True, metavar="NODE", help="Keep what this node did, for bugs."),
+    locust("--dashboard", is_flag=True, help="Show and steer the fleet with Locust's web UI."),
+    locust("--dashboard-port", type=int, help="Its port (default: a free one)."),
+    locust(
+        "--load",
+        multiple=True,
+        type=PATH,
+        metavar="FILE",
+        help="A locustfile of API users beside the nodes.",
+    ),
+    locust("--api-users", type=int, help="How many users of those files."),
+    locust(
+        "--locust-master",
+        metavar="HOST:PORT",
+        help="Have the nodes that this Locust master asks for.",
+    ),
+    locust(
+        "--on-master-quit",
+        type=click.Choice(["exit", "hold"]),
+        help="Then remove the nodes and exit, or keep them for the next master.",
+    ),
+    shards("--processes", type=int, help="Share the nodes among so many processes."),
+    shards(
+        "--shard",
+        metavar="N|hostname",
+        help="Own the names PREFIX-N-00000 ..., N as hostname ends.",
+    ),
+    shards("--shard-stride", type=int, help="The most nodes of a shard, the same for all."),
+    shards("--nodes-total", type=int, help="Of all shards: the last takes what is left."),
+    shards("--run-id", help="Name the run; several shards may be of one (default: a new name)."),
+    shards("--holder", help="Which of those this process is, e.g. its pod's UID."),
+    shards(
+        "--statefulset",
+        metavar="NAMESPACE/NAME",
+        help="Ours: SIGTERM keeps the nodes if it starts this shard again.",
+    ),
+    plane_options,
+)
