@@ -49,7 +49,7 @@ class FleetCollector(Collector):
         is_valid = not (counts.bugs or counts.quarantined)
         yield GaugeMetricFamily("fleet_valid", "Whether fleet met no bug.", value=is_valid)
         yield from _requests(counts)
-        yield from _agents(emulation.agents())
+        yield from agent_metrics(emulation.agents())
         for name, text, histogram in (
             ("lease_lateness", "How late renewals were sent.", counts.lease_late),
             ("timer_lag", "How late timers fired: the instrument's own error.", counts.timer_lag),
@@ -88,7 +88,7 @@ def _counters(counts: FleetCounts) -> Iterator[CounterMetricFamily]:
         yield CounterMetricFamily(f"fleet_{name}", text, value=value)
 
 
-def _agents(agents: ByName) -> Iterator[Metric]:
+def agent_metrics(agents: ByName) -> Iterator[Metric]:
     """Yield what ran beside the kubelets; the names are those of the profiles."""
     if not agents:
         return

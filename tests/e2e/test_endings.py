@@ -6,6 +6,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+import documented
 import psutil
 import pytest
 from e2e_world import FLEET, MARK, World, eventually, marked_processes, workload
@@ -15,22 +16,8 @@ from fleet.controlplane import COMPONENTS
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
-PERCENTILES = {"p50", "p99"}
-KEYS = {
-    "": (
-        "schema_version run_id verdict valid invalid_reasons expectations server_version "
-        "etcd_fsync fidelity identity encoding watches nodes lease pods requests events "
-        "watch process agents wall_s"
-    ),
-    "nodes": "requested registered ready time_to_ready_s ever_not_ready",
-    "lease": "renewals interval_max_s late_ms missed",
-    "pods": "started deleted start_ms failed",
-    "events": "sent dropped",
-    "watch": "open restarts events closed_slow",
-    "process": (
-        "cpu_s rss_bytes rss_bytes_per_node cpu_us_per_request timer_lag_ms gc_collections"
-    ),
-}
+NOT_IN_THIS_RUN = ("expectations", "invalid_reasons", "agents")
+"""Keys whose list or map is empty in a good run without agents."""
 
 
 def test_the_summary_has_the_keys_of_the_interface_and_sane_values(world: World) -> None:
@@ -42,8 +29,8 @@ def test_the_summary_has_the_keys_of_the_interface_and_sane_values(world: World)
         printed, _ = run.process.communicate(timeout=60)
         assert run.process.returncode == 0, run.log
     found = json.loads(printed)
-    for part, keys in KEYS.items():
-        assert set(found[part] if part else found) == set(keys.split()), part
+    keys = {key for key in documented.summary_keys() if not key.startswith(NOT_IN_THIS_RUN)}
+    assert {key for key in documented.paths(found) if not key.startswith(NOT_IN_THIS_RUN)} == keys
     assert found == json.loads((run.directory / "summary.json").read_text())
     assert (found["verdict"], found["valid"], found["invalid_reasons"]) == ("pass", True, [])
     assert found["schema_version"] == 1
@@ -63,14 +50,11 @@ def test_the_summary_has_the_keys_of_the_interface_and_sane_values(world: World)
     assert 5 <= found["lease"]["renewals"] <= 5 * found["wall_s"] / 2
     assert 2 <= found["lease"]["interval_max_s"] < 4
     assert found["lease"]["missed"] == 0
-    assert set(found["lease"]["late_ms"]) == PERCENTILES | {"max"}
     assert found["pods"]["started"] == 10
     assert found["pods"]["deleted"] == 10
     assert found["pods"]["failed"] == 0
     assert 0 < found["pods"]["start_ms"]["p50"] <= found["pods"]["start_ms"]["p99"]
     for row in found["requests"]:
-        assert set(row) == {"verb", "resource", "code", "count", "ms"}
-        assert set(row["ms"]) == PERCENTILES
         assert row["count"] > 0
     rows = {(row["verb"], row["resource"], row["code"]): row["count"] for row in found["requests"]}
     assert rows["POST", "nodes", 201] == 5
@@ -80,7 +64,6 @@ def test_the_summary_has_the_keys_of_the_interface_and_sane_values(world: World)
     assert found["watch"]["open"] >= 5 * 5
     assert found["watch"]["closed_slow"] == 0
     assert 0 < found["process"]["cpu_s"] < found["wall_s"]
-    assert set(found["process"]["timer_lag_ms"]) == PERCENTILES
     lines = (run.directory / "timeseries.jsonl").read_text().splitlines()
     assert 5 <= len(lines) <= found["wall_s"] + 1
     assert max(json.loads(line)["nodes"]["ready"] for line in lines) == 5

@@ -3,6 +3,7 @@
 import socket
 import urllib.request
 
+import documented
 import pytest
 from e2e_world import World, eventually, workload
 from prometheus_client.parser import text_string_to_metric_families
@@ -19,13 +20,16 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def scraped(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return str(answer.read().decode())
+
+
 def scrape(port: int) -> dict[tuple[str, str], float]:
     """Return the samples by name and labels."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
     return {
         (sample.name, ",".join(f"{k}={v}" for k, v in sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(text)
+        for family in text_string_to_metric_families(scraped(port))
         for sample in family.samples
     }
 
@@ -48,6 +52,9 @@ def test_metrics_say_what_the_cluster_has(world: World) -> None:
         assert found["fleet_pod_start_seconds_count", ""] == 6
         eventually(lambda: scrape(port)["fleet_lease_renewals_total", ""] > 4, "renewals")
         assert not [name for name, labels in found if PREFIX in labels]  # never nodes or pods
+        listed = documented.metrics().items()
+        here = {name: labels for name, labels in listed if not name.startswith("fleet_agent")}
+        assert documented.exposed(scraped(port)) == here
         world.kubectl("delete", "deployment", PREFIX)
         run.end()
 
