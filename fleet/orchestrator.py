@@ -32,6 +32,7 @@ from fleet.emulation import Emulation
 from fleet.errors import FleetError, SetupError
 from fleet.figures import Meter
 from fleet.identity import Identity, authorize, features_of
+from fleet.lost_shards import clear_lost_shards
 from fleet.machine import check_memory, raise_descriptors
 from fleet.preflight import TargetFacts, confirm, inspect, shared_cluster_notice
 from fleet.report import RunDirectory, RunFigures
@@ -247,6 +248,7 @@ class Orchestrator:
             asyncio.create_task(emulation.refresh_credentials()),
             asyncio.create_task(self._keep_lease(lease)),
             asyncio.create_task(simulate_csi(cluster, self._mix.models, settings)),
+            asyncio.create_task(clear_lost_shards(cluster, self._whole, self._display.note)),
         ]
         gc.set_threshold(GC_THRESHOLD, 20, 50)
         emulation.start()

@@ -275,6 +275,15 @@ async def holder_of(api: Api, prefix: str) -> RunHolder | None:
     return read_holder(lease, server_now_s(found))
 
 
+async def find_holders(api: Api, run: str = "") -> tuple[list[RunHolder], int]:
+    """Return who holds the Leases of a run, or of all runs, alive or not; and the server's time."""
+    selector = f"{RUN_LABEL}={run}" if run else RUN_LABEL
+    listed = await api.request("GET", RUN_LEASES, query={"labelSelector": selector})
+    now_s = server_now_s(listed)
+    leases = expect(listed, "cannot list run leases").get("items") or []
+    return [read_holder(lease, now_s) for lease in leases], now_s
+
+
 async def find_nodes(api: Api, prefix: str) -> list[FoundNode]:
     """Return the nodes under a prefix, whichever run created them."""
     return await nodes_by_label(api, f"{PREFIX_LABEL}={prefix}")
@@ -333,10 +342,8 @@ async def adopt(
 async def list_runs(api: Api) -> list[RunInfo]:
     """Return every run that has nodes or a Lease, oldest first."""
     holders: dict[str, list[RunHolder]] = {}
-    listed = await api.request("GET", RUN_LEASES, query={"labelSelector": RUN_LABEL})
-    now_s = server_now_s(listed)
-    for lease in expect(listed, "cannot list run leases").get("items") or []:
-        holder = read_holder(lease, now_s)
+    found, now_s = await find_holders(api)
+    for holder in found:
         holders.setdefault(holder.run, []).append(holder)
     nodes: dict[str, list[FoundNode]] = {}
     for node in await nodes_by_label(api, RUN_LABEL):
