@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from chart_release import Places, Release, released
 from e2e_world import World
 from helm_commands import Helm
 from played_node import PlayedNode
@@ -27,6 +28,7 @@ def node(world: World, tmp_path: Path) -> Iterator[PlayedNode]:
     assert played.failure is None, played.failure
 
 
-@pytest.fixture(scope="session")
-def cluster_uid(world: World) -> str:
-    return str(world.get("namespace", "kube-system")["metadata"]["uid"])
+@pytest.fixture
+def release(helm: Helm, world: World, node: PlayedNode) -> Iterator[Release]:
+    with released(Places(helm, world, node, world)) as found:
+        yield found

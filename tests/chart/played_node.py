@@ -85,12 +85,16 @@ class Volumes:
             for each in listed
         ]
 
+    def secret(self, name: str) -> dict[str, str]:
+        """Return the keys of a Secret, their values in base64."""
+        data: dict[str, str] = self._of_namespace("secrets", name)["data"]
+        return data
+
     def _fill(self, volume: Json, place: Path) -> None:
         if "configMap" in volume:
             self._write_config_map(volume["configMap"], place)
         elif "secret" in volume:
-            secret = self._of_namespace("secrets", volume["secret"]["secretName"])
-            for key, value in secret["data"].items():
+            for key, value in self.secret(volume["secret"]["secretName"]).items():
                 (place / key).write_bytes(base64.b64decode(value))
         elif "projected" in volume:
             for source in volume["projected"]["sources"]:
@@ -184,6 +188,15 @@ class PlayedPod:
         [self._container] = pod["spec"]["containers"]
 
     @property
+    def is_ready(self) -> bool:
+        return self._is_ready and not self.is_over
+
+    def endpoint(self, port: str | int) -> str:
+        """Return address and number of a port of the container."""
+        ports = {each["name"]: each["containerPort"] for each in self._container["ports"]}
+        return f"{self.address}:{ports.get(port, port)}"
+
+    @property
     def path(self) -> str:
         metadata = self.pod["metadata"]
         return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
@@ -258,18 +271,23 @@ class PlayedPod:
         host, _, port = self._server.url.removeprefix("https://").rpartition(":")
         found = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
         for each in self._container.get("env") or ():
-            source = each.get("valueFrom")
-            path = source["fieldRef"]["fieldPath"] if source else ""
-            found[each["name"]] = field(self.pod, path) if source else each["value"]
+            found[each["name"]] = each.get("value") or self._value(each["valueFrom"])
         return found
+
+    def _value(self, source: Json) -> str:
+        """Return what an environment variable takes from elsewhere."""
+        if "fieldRef" in source:
+            return field(self.pod, source["fieldRef"]["fieldPath"])
+        wanted = source["secretKeyRef"]
+        secret = self._volumes.secret(wanted["name"])
+        return base64.b64decode(secret[wanted["key"]]).decode()
 
     def _probe(self) -> bool:
         probe = self._container.get("readinessProbe")
         if probe is None:
             return True
-        ports = {each["name"]: each["containerPort"] for each in self._container["ports"]}
         action = probe["httpGet"]
-        url = f"http://{self.address}:{ports[action['port']]}{action['path']}"
+        url = f"http://{self.endpoint(action['port'])}{action['path']}"
         try:
             with urllib.request.urlopen(url, timeout=PROBE_TIMEOUT_S) as answer:
                 return bool(answer.status == 200)
@@ -356,6 +374,16 @@ class PlayedNode:
     def named(self, name: str) -> PlayedPod:
         """Return the pod that is there under a name."""
         return [pod for pod in self.pods.values() if pod.pod["metadata"]["name"] == name][-1]
+
+    def endpoints(self, service: Json, port: str) -> list[str]:
+        """Return what kube-proxy would choose from: the Ready pods behind a port of a Service."""
+        [wanted] = [each for each in service["spec"]["ports"] if each["name"] == port]
+        return [
+            pod.endpoint(wanted["targetPort"])
+            for pod in list(self.pods.values())
+            if pod.is_ready
+            and service["spec"]["selector"].items() <= pod.pod["metadata"]["labels"].items()
+        ]
 
     def logs(self) -> str:
         return "\n".join(

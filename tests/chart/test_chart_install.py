@@ -2,109 +2,20 @@
 
 import os
 import signal
-from collections.abc import Iterator
 
 import pytest
 import yaml
-from e2e_world import Json, World, condition, eventually
-from helm_commands import NAMESPACE, RELEASE, RUN, Helm
-from played_node import PlayedNode
+from chart_release import NODES_PER_POD, Release
+from e2e_world import Json, condition, eventually
+from helm_commands import NAMESPACE, RELEASE
 
 from fleet.config import show_profile
-from fleet.runs import RUN_LABEL, SHARD_LABEL
+from fleet.runs import SHARD_LABEL
 
 pytest_plugins = ("e2e_fixtures", "chart_fixtures")
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
-ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
-NODES_PER_POD = 5
-
-
-class Release:
-    """One release of the chart and what the cluster has of it."""
-
-    def __init__(self, helm: Helm, world: World, node: PlayedNode, uid: str) -> None:
-        self.world = world
-        self.node = node
-        self._helm = helm
-        self._uid = uid
-        self._audited = len(world.audit())  # other tests take rights away
-
-    def values(self, **values: object) -> Json:
-        return {"confirmCluster": self._uid, "nodesPerPod": NODES_PER_POD, **values}
-
-    def apply(self, verb: str, *flags: str, **values: object) -> None:
-        path = self._helm.values(self.values(**values))
-        chart = ("charts/fleet", f"--values={path}", f"--namespace={NAMESPACE}")
-        self._helm.run(verb, RELEASE, *chart, *flags)
-
-    def uninstall(self) -> None:
-        self._helm.run("uninstall", RELEASE, f"--namespace={NAMESPACE}", "--timeout=90s")
-
-    def test(self) -> Iterator[Json]:
-        """Run `helm test`; yield the smoke pod as it was seen meanwhile. The test must pass."""
-        test = ("test", RELEASE, f"--namespace={NAMESPACE}", "--timeout=60s")
-        with self._helm.start(*test) as process:
-            while process.poll() is None:
-                yield from self.world.items(
-                    "pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/component=smoke"
-                )
-            out, err = process.communicate()
-        assert process.returncode == 0, (out, err)
-
-    def nodes(self) -> dict[str, Json]:
-        found = self.world.items("nodes", "-l", f"{RUN_LABEL}={RUN}")
-        return {node["metadata"]["name"]: node for node in found}
-
-    def uids(self) -> dict[str, str]:
-        return {name: node["metadata"]["uid"] for name, node in self.nodes().items()}
-
-    def until_ready(self, *shards: int, of: int = NODES_PER_POD) -> None:
-        """Wait until there are exactly the nodes of these shards, and all pods are Ready."""
-        wanted = {f"{RELEASE}-{shard:04d}-{slot:05d}" for shard in shards for slot in range(of)}
-
-        def is_so() -> bool:
-            assert self.node.failure is None, self.node.failure
-            nodes = self.nodes()
-            ready = [name for name, node in nodes.items() if condition(node, "Ready") == "True"]
-            found = self.world.get("statefulset", "-n", NAMESPACE, RELEASE)["status"]
-            pods = (found.get("readyReplicas", 0), found["replicas"])
-            return set(nodes) == set(ready) == wanted and pods == (len(shards), len(shards))
-
-        try:
-            eventually(is_so, f"shards {shards}")
-        except AssertionError as error:
-            raise AssertionError(f"{error}: {sorted(self.nodes())} {self.node.logs()}") from error
-
-    def scale(self, replicas: int) -> None:
-        scale = ("scale", "statefulset", RELEASE, f"--replicas={replicas}")
-        self.world.kubectl(*scale, "-n", NAMESPACE)
-
-    def is_gone(self) -> bool:
-        """Nodes, their Leases and CSINodes, the runs' Leases and the grants are no more."""
-        kinds = "nodes,leases,csinodes,clusterroles,clusterrolebindings,roles,rolebindings"
-        found = self.world.kubectl("get", kinds, "-A", "-o", "name").split()
-        return not [name for name in found if f"/{RELEASE}-" in name or f"{NAMESPACE}-" in name]
-
-    def refused(self) -> list[tuple[str, str]]:
-        """Return what the ServiceAccount itself was not allowed to do."""
-        return [
-            (event["verb"], event["requestURI"])
-            for event in self.world.audit()[self._audited :]
-            if event["user"]["username"] == ACCOUNT
-            and not event.get("impersonatedUser")
-            and event.get("responseStatus", {}).get("code") == 403
-        ]
-
-
-@pytest.fixture
-def release(helm: Helm, world: World, node: PlayedNode, cluster_uid: str) -> Iterator[Release]:
-    found = Release(helm, world, node, cluster_uid)
-    yield found
-    helm.run("uninstall", RELEASE, f"--namespace={NAMESPACE}", "--no-hooks", check=False)
-    world.fleet("clean", f"--run={RUN}", f"--kubeconfig={world.info.token_kubeconfig}")
-    world.kubectl("delete", "namespace", NAMESPACE, "--timeout=40s", check=False)
 
 
 def profile(instance_type: str) -> list[Json]:
@@ -123,7 +34,7 @@ def has_profile(release: Release, shard: int) -> bool:
 
 def test_a_release_lives_and_leaves_nothing(release: Release) -> None:
     world, node = release.world, release.node
-    release.apply("install", "--create-namespace", nodes=2 * NODES_PER_POD)
+    release.install(nodes=2 * NODES_PER_POD)
     release.until_ready(0, 1)
     first = release.uids()
     for name, found in release.nodes().items():
@@ -162,17 +73,13 @@ def test_a_release_lives_and_leaves_nothing(release: Release) -> None:
     release.until_ready(0, 1)
     assert before.items() <= release.uids().items()
 
-    release.uninstall()
-    eventually(release.is_gone, "nothing is left")
-    assert release.refused() == []
+    release.uninstall_and_leave_nothing()
     assert world.items("pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/component=fleet") == []
 
 
 @pytest.mark.slow
 def test_a_dashboard_says_how_many_nodes_there_are(release: Release) -> None:
-    release.apply("install", "--create-namespace", nodes=3, locust={"enabled": True})
+    release.install(nodes=3, locust={"enabled": True})
     release.until_ready(0, of=3)
     assert "--locust-master=fleet-locust:5557" in str(release.node.named("fleet-0").pod["spec"])
-    release.uninstall()
-    eventually(release.is_gone, "nothing is left")
-    assert release.refused() == []
+    release.uninstall_and_leave_nothing()

@@ -1,0 +1,138 @@
+"""One release of the chart, and what the clusters have of it."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from e2e_world import Json, World, condition, eventually
+from helm_commands import NAMESPACE, RELEASE, RUN, Helm
+from played_node import PlayedNode
+
+from fleet.runs import RUN_LABEL
+
+ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
+NODES_PER_POD = 5
+OF_RELEASE = f"app.kubernetes.io/instance={RELEASE}"
+
+
+class Places(NamedTuple):
+    """Where a release is: Helm and pods in one cluster, virtual nodes there or in another one."""
+
+    helm: Helm
+    home: World
+    node: PlayedNode
+    target: World
+    accounts: tuple[str, ...] = (ACCOUNT,)
+    """Who asks in the name of fleet itself."""
+
+
+class Release:
+    """One release of the chart and what the clusters have of it."""
+
+    def __init__(self, places: Places) -> None:
+        self.world = places.target
+        self.home = places.home
+        self.node = places.node
+        self._helm = places.helm
+        self._accounts = places.accounts
+        self._uid = places.target.get("namespace", "kube-system")["metadata"]["uid"]
+        # Other tests take rights away.
+        self._audited = {id(world): len(world.audit()) for world in self._worlds}
+
+    @property
+    def _worlds(self) -> list[World]:
+        return [self.home] if self.world is self.home else [self.home, self.world]
+
+    def values(self, **values: object) -> Json:
+        return {"confirmCluster": self._uid, "nodesPerPod": NODES_PER_POD, **values}
+
+    def apply(self, verb: str, *flags: str, **values: object) -> None:
+        path = self._helm.values(self.values(**values))
+        chart = ("charts/fleet", f"--values={path}", f"--namespace={NAMESPACE}")
+        self._helm.run(verb, RELEASE, *chart, *flags)
+
+    def install(self, **values: object) -> None:
+        self.apply("install", "--create-namespace", **values)
+
+    def uninstall(self) -> None:
+        self._helm.run("uninstall", RELEASE, f"--namespace={NAMESPACE}", "--timeout=90s")
+
+    def uninstall_and_leave_nothing(self) -> None:
+        """Uninstall; nothing may be left, and nothing was forbidden since the beginning."""
+        self.uninstall()
+        eventually(self.is_gone, "nothing is left")
+        assert self.refused() == []
+
+    def test(self) -> Iterator[Json]:
+        """Run `helm test`; yield the smoke pod as it was seen meanwhile. The test must pass."""
+        test = ("test", RELEASE, f"--namespace={NAMESPACE}", "--timeout=60s")
+        with self._helm.start(*test) as process:
+            while process.poll() is None:
+                yield from self.world.items(
+                    "pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/component=smoke"
+                )
+            out, err = process.communicate()
+        assert process.returncode == 0, (out, err)
+
+    def nodes(self) -> dict[str, Json]:
+        found = self.world.items("nodes", "-l", f"{RUN_LABEL}={RUN}")
+        return {node["metadata"]["name"]: node for node in found}
+
+    def uids(self) -> dict[str, str]:
+        return {name: node["metadata"]["uid"] for name, node in self.nodes().items()}
+
+    def until_ready(self, *shards: int, of: int = NODES_PER_POD, processes: int = 1) -> None:
+        """Wait until there are exactly the nodes of these shards, and all pods are Ready."""
+        wanted = {f"{RELEASE}-{shard:04d}-{slot:05d}" for shard in shards for slot in range(of)}
+        pods_wanted = len(shards) // processes
+
+        def is_so() -> bool:
+            assert self.node.failure is None, self.node.failure
+            nodes = self.nodes()
+            ready = [name for name, node in nodes.items() if condition(node, "Ready") == "True"]
+            found = self.home.get("statefulset", "-n", NAMESPACE, RELEASE)["status"]
+            pods = (found.get("readyReplicas", 0), found["replicas"])
+            return set(nodes) == set(ready) == wanted and pods == (pods_wanted, pods_wanted)
+
+        try:
+            eventually(is_so, f"shards {shards}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {sorted(self.nodes())} {self.node.logs()}") from error
+
+    def scale(self, replicas: int) -> None:
+        scale = ("scale", "statefulset", RELEASE, f"--replicas={replicas}")
+        self.home.kubectl(*scale, "-n", NAMESPACE)
+
+    def is_gone(self) -> bool:
+        """Nodes, their Leases and CSINodes, the runs' Leases and the grants are no more."""
+        kinds = "nodes,leases,csinodes,clusterroles,clusterrolebindings,roles,rolebindings"
+        found = [
+            name
+            for world in self._worlds
+            for name in world.kubectl("get", kinds, "-A", "-o", "name").split()
+        ]
+        return not [name for name in found if f"/{RELEASE}-" in name or f"{NAMESPACE}-" in name]
+
+    def refused(self) -> list[tuple[str, str]]:
+        """Return what fleet itself was not allowed to do."""
+        return [
+            (event["verb"], event["requestURI"])
+            for world in self._worlds
+            for event in world.audit()[self._audited[id(world)] :]
+            if event["user"]["username"] in self._accounts
+            and not event.get("impersonatedUser")
+            and event.get("responseStatus", {}).get("code") == 403
+        ]
+
+
+@contextlib.contextmanager
+def released(places: Places) -> Iterator[Release]:
+    """Give a release that is gone afterwards, whatever happened to it."""
+    helm, home, target = places.helm, places.home, places.target
+    try:
+        yield Release(places)
+    finally:
+        helm.run("uninstall", RELEASE, f"--namespace={NAMESPACE}", "--no-hooks", check=False)
+        for world in (home, target):
+            world.fleet("clean", f"--run={RUN}", f"--kubeconfig={world.info.token_kubeconfig}")
+        home.kubectl("delete", "namespace", NAMESPACE, "--timeout=40s", check=False)
