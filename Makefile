@@ -5,7 +5,7 @@ IMAGE ?= fleet-emulator
 ARGS ?=
 BIN := .venv/bin
 
-.PHONY: help setup spawn test lint types unit sim e2e browser locust parity rights chart chart-rbac \
+.PHONY: help setup spawn test lint types unit sim e2e browser locust silence parity rights chart chart-rbac \
 	conformance bench proto format clean dist dist-wheel dist-test controlplane-wheel lock image docs
 
 help:  ## list the targets
@@ -51,6 +51,10 @@ chart-rbac: setup  ## write the chart's RBAC from the table that fleet checks
 locust: setup  ## Locust masters that quit, die, come back, and that lose a worker
 	$(BIN)/fleet controlplane build
 	$(BIN)/pytest -m '' tests/e2e/test_locust_master.py tests/e2e/test_dashboard.py
+
+silence: setup  ## a connection that falls silent, with the times that kubelets have
+	$(BIN)/fleet controlplane build
+	$(BIN)/pytest -m slow tests/e2e/test_connections.py
 
 browser: setup  ## steer a run from a real browser; installs Debian's Chromium if there is none
 	command -v chromium || apt-get install --yes --no-install-recommends chromium

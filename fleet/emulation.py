@@ -20,6 +20,7 @@ from fleet.certificate_store import CertificateContext
 from fleet.clock import Draws, SystemClock
 from fleet.cluster import Cluster
 from fleet.config import Encoding, Fidelity, IdentityMode, NodeMix, NodeModel, Settings
+from fleet.connection_health import ConnectionHealth
 from fleet.driver import Driver
 from fleet.effects import NodeId, WatchEvent, WatchKind
 from fleet.errors import FleetError
@@ -116,6 +117,7 @@ class Emulation:
         is_shared: bool,
         fake_taint: tuple[str, str, str] | None,
         bootstrap: Bootstrap | None = None,
+        health: ConnectionHealth = ConnectionHealth(),  # noqa: B008 - immutable
         raise_bugs: bool = False,
     ) -> None:
         self.settings = settings
@@ -123,6 +125,7 @@ class Emulation:
         self.started_ns = 0
         self._cluster = cluster
         self._identity = identity
+        self._health = health
         self._mix = mix
         self._is_light = settings.fidelity is Fidelity.LIGHT
         self._loop = asyncio.get_running_loop()
@@ -226,6 +229,7 @@ class Emulation:
             on_ready=self.driver.wake,
             loop=self._loop,
             impersonate_group=group,
+            health=self._health,
         )
 
     def _node_certificates(self, bootstrap: Bootstrap) -> NodeCertificates:

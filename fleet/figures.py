@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import psutil
 
+from fleet.connection_figures import ConnectionFigures
 from fleet.display import LiveFigures
 from fleet.emulation import Emulation
 from fleet.machine import rss_bytes
@@ -91,6 +92,14 @@ class Meter:
             restarts=counts.watch_restarts,
             events=counts.watch_events,
             closed_slow=stats.closed_slow + emulation.agent_connections.closed_slow(),
+        )
+        run.connections = ConnectionFigures(
+            open=stats.connections,
+            dials=stats.dials,
+            dial_failures=stats.dial_failures,
+            goaways=stats.goaways,
+            pings_lost=stats.pings_lost,
+            retries=stats.retries,
         )
         run.agents = emulation.agents()
         run.process = ProcessFigures(

@@ -24,6 +24,7 @@ from fleet.bootstrap import Bootstrap, open_bootstrap
 from fleet.cleanup import clean_run, is_tenth
 from fleet.cluster import Cluster
 from fleet.config import NodeMix, Settings, load_mix
+from fleet.connection_health import connection_health
 from fleet.controlplane import ComponentDeath
 from fleet.csi_controller import simulate_csi
 from fleet.daemonsets import FAKE_TAINT, NodeShape
@@ -72,6 +73,7 @@ class Orchestrator:
         self._ask = ask  # None without a terminal
         self._mix: NodeMix = load_mix(settings.profiles, simulate_csi=settings.simulate_csi)
         self._mix.check_addresses(settings.node_index(settings.nodes))
+        self._health = connection_health(os.environ)
         seed = os.getpid() ^ time.monotonic_ns()
         self._run_id = settings.run_id or new_run_id(time.time_ns(), seed)
         self._figures = RunFigures(
@@ -239,6 +241,7 @@ class Orchestrator:
             is_shared=facts.is_shared,
             fake_taint=taint,
             bootstrap=bootstrap,
+            health=self._health,
         )
         meter = Meter(
             self._figures, emulation, self._target.local.pids if self._target.local else {}

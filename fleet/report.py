@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import pickle
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TextIO, TypeVar
@@ -17,6 +17,7 @@ from typing import NamedTuple, TextIO, TypeVar
 import orjson
 
 from fleet.agent_figures import ByName, agent_rates, agents_json, merge_agents
+from fleet.connection_figures import ConnectionFigures
 from fleet.errors import Exit, SetupError, UsageError
 from fleet.metrics import Histogram, merged
 
@@ -110,7 +111,14 @@ MOMENTS = frozenset({"time_to_ready_s", "interval_max_s"})
 """Figures that are no counters."""
 
 Figures = TypeVar(
-    "Figures", NodeFigures, LeaseFigures, PodFigures, EventFigures, WatchFigures, ProcessFigures
+    "Figures",
+    NodeFigures,
+    LeaseFigures,
+    PodFigures,
+    EventFigures,
+    WatchFigures,
+    ConnectionFigures,
+    ProcessFigures,
 )
 
 
@@ -140,6 +148,7 @@ class RunFigures:
     requests: Sequence[RequestFigures] = ()
     events: EventFigures = field(default_factory=EventFigures)
     watch: WatchFigures = field(default_factory=WatchFigures)
+    connections: ConnectionFigures = field(default_factory=ConnectionFigures)
     process: ProcessFigures = field(default_factory=ProcessFigures)
     agents: ByName = field(default_factory=dict)
     """What ran beside the kubelets, which the other figures do not count."""
@@ -208,6 +217,7 @@ def merge(runs: Sequence[RunFigures]) -> RunFigures:
         ],
         events=_sum([run.events for run in runs]),
         watch=_sum([run.watch for run in runs]),
+        connections=_sum([run.connections for run in runs]),
         agents=merge_agents(run.agents for run in runs),
         process=_sum([run.process for run in runs]),
         invalid_reasons=_distinct(run.invalid_reasons for run in runs),
@@ -267,6 +277,7 @@ def summary(figures: RunFigures) -> Json:
         "requests": [_request(request) for request in _sorted(figures.requests)],
         "events": {"sent": figures.events.sent, "dropped": figures.events.dropped},
         "watch": _watch(figures.watch),
+        "connections": asdict(figures.connections),
         "agents": agents_json(figures.agents),
         "process": _process(figures),
         "wall_s": round(figures.wall_s, 3),

@@ -16,6 +16,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 
+from fleet.connection_health import ConnectionHealth
 from fleet.wire.connection import (
     Connection,
     DialError,
@@ -40,14 +41,13 @@ __all__ = [
     "TransportStats",
 ]
 
-IDLE_PING_NS = 30_000_000_000  # Source: apimachinery/pkg/util/net/http.go, ReadIdleTimeout
-PING_NS_MAX = 15_000_000_000  # Source: the same, PingTimeout
+NEVER_NS = 1 << 62
 
 
 class Transport(Links):
     """See the top of this file. One per process and endpoint; used from the loop's thread."""
 
-    __slots__ = ("_context", "_fifos", "_plan_parts")
+    __slots__ = ("_context", "_fifos", "_idle_ns", "_ping_ns", "_plan_parts")
 
     def __init__(
         self,
@@ -63,6 +63,7 @@ class Transport(Links):
         loop: asyncio.AbstractEventLoop,
         dial_backoff: DialBackoff | None = None,
         impersonate_group: bytes = b"",
+        health: ConnectionHealth = ConnectionHealth(),  # noqa: B008 - immutable
     ) -> None:
         prepare_context(ssl_context)
         self._context = ssl_context
@@ -70,6 +71,8 @@ class Transport(Links):
         plan = self._make_plan(authorization)
         super().__init__(endpoint, plan, now_ns, inbox, on_ready, loop, dial_backoff)
         self._fifos: dict[int, deque[Stream]] = {}  # one per time-out value
+        self._idle_ns = health.idle_ns or NEVER_NS
+        self._ping_ns = health.ping_ns
 
     def _make_plan(self, authorization: bytes | None) -> HeaderPlan:
         authority, user_agent, accept, group = self._plan_parts
@@ -164,7 +167,7 @@ class Transport(Links):
         self._poller.drain()  # an answer that came in time must not time out because we were late
         self._expire(now_ns)
         streams = 0
-        idle_ns = now_ns - IDLE_PING_NS
+        idle_ns = now_ns - self._idle_ns
         for connection in list(self._by_fd.values()):
             if connection.state is State.UP:
                 streams += len(connection.streams)
@@ -211,10 +214,10 @@ class Transport(Links):
         if connection.read_ns > connection.ping_ns:
             connection.ping_ns = 0
         if connection.ping_ns:
-            if now_ns - connection.ping_ns > PING_NS_MAX:
+            if now_ns - connection.ping_ns > self._ping_ns:
                 self.stats.pings_lost += 1
                 self._lose(connection, "the server did not answer a ping")
-        elif now_ns - connection.read_ns > IDLE_PING_NS:
+        elif now_ns - connection.read_ns > self._idle_ns:
             connection.ping()
             connection.ping_ns = now_ns
             self._mark(connection)

@@ -63,6 +63,8 @@ def test_the_summary_has_the_keys_of_the_interface_and_sane_values(world: World)
     assert found["events"]["sent"] >= 5 * 5
     assert found["watch"]["open"] >= 5 * 5
     assert found["watch"]["closed_slow"] == 0
+    assert found["connections"]["dials"] >= found["connections"]["open"] >= 5
+    assert found["connections"]["pings_lost"] == 0
     assert 0 < found["process"]["cpu_s"] < found["wall_s"]
     lines = (run.directory / "timeseries.jsonl").read_text().splitlines()
     assert 5 <= len(lines) <= found["wall_s"] + 1

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from e2e_world import Json, Running, World, condition, eventually, workload
 
-from fleet.controlplane import ControlPlane, ControlPlaneOptions
+from fleet.controlplane import APISERVER, ControlPlane, ControlPlaneOptions
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(150)]
 
+GOAWAY_CHANCE = "goaway-chance=0.02"  # of a request; the most that it takes
 FIDELITIES = pytest.mark.parametrize("fidelity", ["kubelet", "light"])
 
 
@@ -100,8 +101,11 @@ def test_a_killed_fleet_adopts_its_nodes_and_pods(world: World, fidelity: str) -
 
 @pytest.fixture(scope="module")
 def restartable(environment: Path) -> Iterator[tuple[World, asyncio.Runner, ControlPlane]]:
-    """Run a control plane in this process, whose API server can be killed alone."""
-    plane = ControlPlane(ControlPlaneOptions())
+    """Run a control plane in this process, whose API server can be killed alone.
+
+    It sends clients away (GOAWAY) now and then, as those behind a load balancer do.
+    """
+    plane = ControlPlane(ControlPlaneOptions(extra_flags={APISERVER: (GOAWAY_CHANCE,)}))
     with asyncio.Runner() as runner:
         info = runner.run(plane.start())
         try:
@@ -134,6 +138,30 @@ def test_nothing_is_lost_while_the_api_server_is_away(
     assert summary["watch"]["restarts"] > 0
     assert not summary["pods"]["failed"]
     world.assert_nothing_left("outage")
+
+
+def test_no_request_is_lost_when_the_server_sends_clients_away(
+    restartable: tuple[World, asyncio.Runner, ControlPlane],
+) -> None:
+    """Answers that are on their way come, what was not seen is sent again, watches stay."""
+    world = restartable[0]
+    kubeconfig = f"--kubeconfig={world.info.kubeconfig}"
+    with world.spawn("away", 20, world.quick(), kubeconfig) as run:
+        run.until_ready()
+        world.apply(workload("Deployment", "away", 40))
+        world.kubectl("rollout", "status", "deployment/away", "--timeout=60s")
+        world.kubectl("delete", "deployment", "away")
+        eventually(lambda: not world.pods("away"), "the pods are gone")
+        run.interrupt()
+        run.wait()
+    summary = json.loads((run.directory / "summary.json").read_text())
+    assert summary["connections"]["goaways"] > 0  # of a thousand requests and more
+    assert summary["connections"]["dials"] > 20
+    assert [row for row in summary["requests"] if row["code"] == 0] == []
+    assert summary["watch"]["restarts"] == 0
+    assert summary["nodes"]["ever_not_ready"] == 0
+    assert summary["pods"]["failed"] == 0
+    assert min(summary["pods"]["started"], summary["pods"]["deleted"]) >= 40
 
 
 def assert_nothing_was_lost(

@@ -42,6 +42,7 @@ FIXED_KEYS = [
     "requests",
     "events",
     "watch",
+    "connections",
     "agents",
     "process",
     "wall_s",
@@ -52,6 +53,7 @@ FIXED_INNER_KEYS = {
     "pods": "started deleted start_ms failed",
     "events": "sent dropped",
     "watch": "open restarts events closed_slow",
+    "connections": "open dials dial_failures goaways pings_lost retries",
     "process": "cpu_s rss_bytes rss_bytes_per_node cpu_us_per_request timer_lag_ms gc_collections",
 }
 

@@ -14,6 +14,7 @@ import pytest
 import uvloop
 from peer import Certificate, Handler, Peer, PeerConnection, Received, by_path
 
+from fleet.connection_health import ConnectionHealth
 from fleet.wire.connection import Connection, State, client_context
 from fleet.wire.frames import ErrorCode
 from fleet.wire.messages import ContentType, Failure, Request, Response, StreamOpened
@@ -41,6 +42,7 @@ class Harness:
         certificate: Certificate,
         backoff: DialBackoff | None = None,
         authorization: bytes = b"Bearer token",
+        health: ConnectionHealth = ConnectionHealth(),  # noqa: B008 - immutable
     ) -> None:
         self.now_ns = S
         self.inbox: Inbox = []
@@ -57,6 +59,7 @@ class Harness:
             on_ready=self.take,
             loop=asyncio.get_running_loop(),
             dial_backoff=backoff,
+            health=health,
         )
         self.stats = self.transport.stats
 
@@ -358,6 +361,29 @@ def test_pings_are_sent_when_idle_and_missed_when_lost(certificate: Certificate)
         assert harness.stats.pings_lost == 1
 
     with_peer(certificate, test)
+
+
+def test_how_long_silence_may_last_can_be_set(certificate: Certificate) -> None:
+    async def body(peer: Peer) -> None:
+        endpoint = Endpoint("127.0.0.1", peer.port)
+        quick = Harness(endpoint, certificate, health=ConnectionHealth(3 * S, 2 * S))
+        patient = Harness(endpoint, certificate, health=ConnectionHealth(0, 2 * S))
+        for harness in (quick, patient):
+            harness.transport.open_pool(1)
+            harness.send(WATCH, "w")
+            await harness.opened(1)
+        peer.answers_pings = False
+        for harness in (quick, patient):
+            for seconds in (4, 1, 2):
+                harness.sweep(seconds)
+        assert (quick.stats.pings_lost, patient.stats.pings_lost) == (1, 0)
+        patient.sweep(10_000)
+        assert patient.transport._by_fd.popitem()[1].ping_ns == 0
+        for harness in (quick, patient):
+            await harness.transport.close()
+
+    with Peer(certificate, by_path) as peer:
+        run(body(peer))
 
 
 def test_a_closed_pool_answers_for_everything(certificate: Certificate) -> None:
