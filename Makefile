@@ -3,6 +3,8 @@ PYTHON ?= python3
 NODES ?= 5000
 IMAGE ?= fleet-emulator
 ARGS ?=
+# Of pytest: each has a control plane of its own. They wait most of the time, so that two cores carry four.
+WORKERS ?= 4
 BIN := .venv/bin
 
 .PHONY: help setup spawn test lint types unit sim e2e browser locust silence parity rights chart chart-rbac \
@@ -32,10 +34,11 @@ types: setup
 unit: setup
 	$(BIN)/pytest --numprocesses 2 tests/unit tests/wire tests/conformance tests/parity/test_comparison.py
 sim: setup
-	$(BIN)/pytest tests/sim
-e2e: setup
+	$(BIN)/pytest --numprocesses 2 tests/sim
+e2e: setup  ## the real thing on real control planes, the comparison with kubemark among it
 	$(BIN)/fleet controlplane build
-	$(BIN)/pytest --numprocesses 2 --dist loadfile -m 'not slow' tests/e2e tests/chart
+	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not slow' \
+		tests/e2e tests/chart tests/parity
 
 rights: setup  ## least RBAC in every identity, with every right taken away once, and a storm of 403s
 	$(BIN)/fleet controlplane build

@@ -28,7 +28,7 @@ HEADERS, CONTINUATION = 1, 9
 END_HEADERS, PADDED, PRIORITY = 0x4, 0x8, 0x20
 CHUNK = 1 << 16
 TABLE_MAX = 1 << 16
-START_S = 10.0
+START_S = 60.0
 
 Headers = dict[str, str]
 

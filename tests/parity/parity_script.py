@@ -6,11 +6,12 @@ in one word.
 
 import json
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from audit_trace import Window, parse, trace
+from comparison import compare, read_listed, uneven, unlisted
 from e2e_world import WAIT_MAX_S, Json, World, eventually
 
 HOLLOW, FLEET = "hollow-00000", "parity-00000"
@@ -30,6 +31,7 @@ RENEWED_S = 4.0
 SCENES_MAX = 4
 FORBIDDEN = 403
 OUTAGE = "API server restarts"
+LISTED = read_listed(Path(__file__).with_name("differences.md"))
 IMAGE = "registry.k8s.io/pause:3.10.1"
 
 
@@ -50,41 +52,41 @@ class Script:
         self.steps[name] = time.time()
 
     def scene(self, body: Callable[[], None]) -> None:
-        """Play a part of the script, and again if chance parted the nodes.
+        """Play a part of the script, and again if the nodes differ in it.
 
         The node authorizer learns of a pod by a watch; a kubelet that is faster gets a 403, and its
-        next status comes with the following change. On a busy machine two changes may become one.
-        What is no chance happens each time: the last time counts whatever happens.
+        next status comes with the following change. On a busy machine two changes may become one,
+        and a request may be late. What is no chance happens each time: the last time counts
+        whatever happens.
         """
         for _ in range(SCENES_MAX - 1):
-            begun = time.time()
+            begun, known = time.time(), len(self.world.audit())
             body()
             time.sleep(PAUSE_S)
-            since = [each for each in self.world.audit() if is_since(each, begun)]
-            if not any(is_refusal(each) for each in since) and have_equal_writes(since):
+            if not self._differences(begun, known):
                 return
             self.void.append((begun, time.time()))
         body()
         time.sleep(PAUSE_S)
 
+    def _differences(self, begun: float, known: int) -> list[str]:
+        """Return in what the nodes differ since a time and a line of the audit log."""
+        since = [each for each in self.world.audit()[known:] if is_since(each, begun)]
+        hollow, fleet = (
+            [each for each in trace(since, node, namespace) if each.is_namespaced]
+            for namespace, node in NODES.items()
+        )
+        steps = {name: at_s for name, at_s in self.steps.items() if at_s >= begun}
+        return [
+            *(str(each["requestURI"]) for each in since if is_refusal(each)),
+            *unlisted(compare(hollow, fleet, list(steps.values())), LISTED),
+            *uneven(hollow, fleet, steps),
+        ]
+
 
 def is_since(event: Json, begun: float) -> bool:
     """Whether a request came after the script had begun something."""
     return parse(event, {}).at_s >= begun
-
-
-def have_equal_writes(events: list[Json]) -> bool:
-    """Whether both nodes wrote as often about each pod, but for what probes add."""
-    written = [
-        Counter(
-            each.token
-            for each in trace(events, node, namespace)
-            if each.is_namespaced and each.verb in ("patch", "delete") and each.name != "probed"
-            if each.resource != "events"
-        )
-        for namespace, node in NODES.items()
-    ]
-    return written[0] == written[1]
 
 
 def is_refusal(event: Json) -> bool:
@@ -123,16 +125,19 @@ def restarted(script: Script) -> None:
     def end(script: Script, name: str) -> None:
         until_renewed(script.world)
         script.step(OUTAGE)
+        known = len(script.world.audit())
         script.restart()
-        eventually(lambda: have_relisted(script), "all reflectors are back", limit_s=BACK_MAX_S)
+        back = "all reflectors are back"
+        eventually(lambda: have_relisted(script, known), back, limit_s=BACK_MAX_S)
         delete(script, name)
 
     live(script, pod("stays", CONTAINER), end)
 
 
-def have_relisted(script: Script) -> bool:
+def have_relisted(script: Script, known: int) -> bool:
     """Whether each watch of both nodes has begun anew: the old versions have expired."""
-    since = [each for each in script.world.audit() if is_since(each, script.steps[OUTAGE])]
+    began = script.steps[OUTAGE]
+    since = [each for each in script.world.audit()[known:] if is_since(each, began)]
     return all(
         len(
             {

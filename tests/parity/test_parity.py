@@ -2,14 +2,13 @@
 
 import asyncio
 import dataclasses
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from audit_trace import Request, trace
-from comparison import compare, costs, judge, read_listed
-from parity_script import NODES, OUTAGE
+from comparison import GET, compare, costs, judge, uneven
+from parity_script import LISTED, NODES, OUTAGE
 from recording import Recording, record
 
 from fleet.controlplane.build import build_kubemark
@@ -17,12 +16,9 @@ from fleet.controlplane.build import build_kubemark
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-GET = "get pods"
-PROBED = {GET: 1, "patch pods/status": 1}
 START = {"patch pods/status": 3, "create serviceaccounts/token": 1, "watch configmaps": 1}
 STOP = {"patch pods/status": 2, "delete pods": 1}
 """Of a pod with one container, GETs apart; docs/explain/fidelity.md names them too."""
-LISTED = read_listed(Path(__file__).with_name("differences.md"))
 Trace = list[Request]
 
 
@@ -58,17 +54,10 @@ def test_every_difference_is_listed(recording: Recording, traces: tuple[Trace, T
 def test_starts_and_stops_of_pods_cost_as_many_requests(
     recording: Recording, traces: tuple[Trace, Trace]
 ) -> None:
-    """But for a GET, as two changes may become one, and for what a readiness probe may add."""
-    hollow, fleet = (costs(each, recording.steps) for each in traces)
-    added = fleet["probed starts"] - hollow["probed starts"]
-    assert added <= Counter(PROBED)
-    fleet["probed starts"] -= added
-    for step, ours in hollow.items():
-        theirs = fleet[step]
-        assert abs(ours.pop(GET, 0) - theirs.pop(GET, 0)) <= 1, step
-        assert ours == theirs, step
-    assert hollow["plain starts"] == START
-    assert hollow["plain ends"] == STOP
+    assert not uneven(*traces, recording.steps)
+    found = costs(traces[0], recording.steps)
+    for step, expected in (("plain starts", START), ("plain ends", STOP)):
+        assert {kind: count for kind, count in found[step].items() if kind != GET} == expected
 
 
 def without(verb: str, resource: str) -> Callable[[Trace], Trace]:

@@ -19,7 +19,7 @@ from fleet.controlplane.directory import Layout
 from fleet.controlplane.kubeconfig import certificate_kubeconfig
 
 pytest_plugins = ("e2e_fixtures",)
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 HOLLOW_USER = "system:kube-proxy"
 FLEET_USER = "system:serviceaccount:kube-system:kube-proxy"
