@@ -135,4 +135,4 @@ def released(places: Places) -> Iterator[Release]:
         helm.run("uninstall", RELEASE, f"--namespace={NAMESPACE}", "--no-hooks", check=False)
         for world in (home, target):
             world.fleet("clean", f"--run={RUN}", f"--kubeconfig={world.info.token_kubeconfig}")
-        home.kubectl("delete", "namespace", NAMESPACE, "--timeout=40s", check=False)
+        home.kubectl("delete", "namespace", NAMESPACE, "--timeout=60s", check=False)

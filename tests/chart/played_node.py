@@ -54,7 +54,7 @@ class Server:
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": kind}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, headers, method=method)
-        with urllib.request.urlopen(request, context=self._context, timeout=20) as answer:
+        with urllib.request.urlopen(request, context=self._context, timeout=120) as answer:
             found: Json = json.load(answer)
             return found
 

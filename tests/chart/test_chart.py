@@ -15,7 +15,7 @@ from fleet.identity import Features, Permission, own_permissions
 from fleet.machine import BASE_BYTES, NODE_BYTES
 
 pytest_plugins = ("e2e_fixtures", "chart_fixtures")
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 Json = dict[str, Any]
 BEHAVIOR = {

@@ -105,15 +105,15 @@ def test_a_right_that_is_taken_away_is_missed(
     values: Json = {"identity": identity, "fidelity": str(fidelity), "csr": {"tokenSecret": "t"}}
     granted = Granted(world, values, helm, tmp_path / "account")
     try:
-        eventually(lambda: not granted.refusal(), "the rights are there", limit_s=20)
+        eventually(lambda: not granted.refusal(), "the rights are there")
         taken = 0
         for path, rules in granted.roles():
             for fewer in smaller(rules, by_verb=by_verb):
                 granted.write(path, fewer)
-                eventually(granted.refusal, f"{path} misses {rules} less {fewer}", limit_s=10)
+                eventually(granted.refusal, f"{path} misses {rules} less {fewer}")
                 taken += 1
             granted.write(path, rules)
-            eventually(lambda: not granted.refusal(), "the rights are back", limit_s=10)
+            eventually(lambda: not granted.refusal(), "the rights are back")
         assert taken > 8
     finally:
         kinds = "clusterrole,clusterrolebinding,role,rolebinding"

@@ -13,7 +13,7 @@ from fleet.config import show_profile
 from fleet.runs import SHARD_LABEL
 
 pytest_plugins = ("e2e_fixtures", "chart_fixtures")
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 

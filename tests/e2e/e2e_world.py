@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 import yaml
+from e2e_api import api_of, audit_log
 
 from fleet.config import show_profile
 from fleet.controlplane import ControlPlaneInfo
@@ -25,7 +26,7 @@ from fleet.runs import PREFIX_LABEL, RUN_LABEL
 
 Json = dict[str, Any]
 
-FLEET = (sys.executable, "-m", "fleet.cli")
+FLEET = (sys.executable, str(Path(__file__).with_name("patient_fleet.py")))
 MARK = "FLEET_E2E"
 WAIT_MAX_S = 60.0
 POLL_S = 0.1
@@ -80,15 +81,23 @@ class Running:
     def interrupt(self) -> None:
         self.process.send_signal(signal.SIGINT)
 
-    def wait(self, *, limit_s: float = WAIT_MAX_S) -> int:
+    def wait(self, *, limit_s: float = 2 * WAIT_MAX_S) -> int:
         return self.process.wait(limit_s)
 
     def end(self) -> str:
         """End it with Ctrl-C, which must go well; return what it printed."""
         self.interrupt()
-        printed, _ = self.process.communicate(timeout=WAIT_MAX_S)
+        return self.ended_well()
+
+    def ended_well(self) -> str:
+        """Wait until it has ended well; return what it printed."""
+        printed, _ = self.process.communicate(timeout=2 * WAIT_MAX_S)
         assert self.process.returncode == 0, self.log
         return printed
+
+    def summary(self) -> Json:
+        found: Json = json.loads((self.directory / "summary.json").read_text())
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +145,7 @@ class World:
             except BaseException:
                 process.kill()
                 process.wait()
+                self.kubectl("delete", "leases", "-l", RUN_LABEL, check=False)  # it is over
                 self.fleet("clean", "--all")  # or its nodes would fail the tests that follow
                 raise
             finally:
@@ -159,16 +169,15 @@ class World:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=WAIT_MAX_S,
+            timeout=2 * WAIT_MAX_S,
             check=False,
         )
         assert not check or done.returncode == 0, (arguments, done.stdout, done.stderr)
         return done.stdout
 
     def get(self, *arguments: str) -> Json:
-        """Return what `kubectl get` finds."""
-        found: Json = json.loads(self.kubectl("get", "-o", "json", *arguments))
-        return found
+        """Return what `kubectl get` with these arguments finds."""
+        return api_of(self.info).get(*arguments)
 
     def items(self, *arguments: str) -> list[Json]:
         found: list[Json] = self.get(*arguments)["items"]
@@ -198,14 +207,12 @@ class World:
         """Nodes, their Leases and CSINodes, and the run's Lease are gone."""
         kinds = "nodes,leases.coordination.k8s.io,csinodes"
         names = self.kubectl("get", kinds, "-A", "-o", "name").split()
-        assert not [name for name in names if f"/{prefix}-" in name or name.endswith(f"-{prefix}")]
+        left = [name for name in names if f"/{prefix}-" in name or name.endswith(f"-{prefix}")]
+        assert not left, left
 
     def audit(self) -> list[Json]:
-        """Return the requests so far; the user of one that was not let in has no name."""
-        found: list[Json] = [json.loads(line) for line in self.audit_log.read_text().splitlines()]
-        for event in found:
-            event["user"].setdefault("username", "")
-        return found
+        """Return the requests so far, for reading; the user of one not let in has no name."""
+        return audit_log(self.audit_log).events()
 
     def dispatched(self, by: str = "priority_level") -> dict[str, int]:
         """Return how many requests priority-and-fairness let through, by level or flow schema."""

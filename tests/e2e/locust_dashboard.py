@@ -25,7 +25,7 @@ class Dashboard:
         return found[-1]
 
     def get(self, path: str) -> str:
-        with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+        with urllib.request.urlopen(self.url + path, timeout=120) as answer:
             return str(answer.read().decode())
 
     def stats(self) -> dict[str, Any]:
@@ -35,11 +35,11 @@ class Dashboard:
     def swarm(self, users: int, **options: object) -> None:
         asked = {"user_count": users, "spawn_rate": 30, **options}
         form = urllib.parse.urlencode(asked).encode()
-        with urllib.request.urlopen(f"{self.url}/swarm", form, timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.url}/swarm", form, timeout=120) as answer:
             assert json.load(answer)["success"]
 
     def stop(self) -> None:
-        with urllib.request.urlopen(f"{self.url}/stop", b"", timeout=60) as answer:
+        with urllib.request.urlopen(f"{self.url}/stop", b"", timeout=120) as answer:
             assert json.load(answer)["success"]
 
     def shows(self, state: str, users: int) -> Callable[[], bool]:

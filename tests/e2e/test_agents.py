@@ -11,7 +11,7 @@ from e2e_world import World, condition, eventually
 from fleet.agent_behavior import SERVICE_ACCOUNT_USER
 
 pytest_plugins = ("e2e_fixtures",)
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PREFIX = "agents"
 NODE = f"{PREFIX}-00000"
@@ -52,7 +52,7 @@ def directory(world: World) -> Iterator[Path]:
         eventually(lambda: all_watch(run.directory), "agents watch")
         yield run.directory
         run.end()
-        figures = json.loads((run.directory / "summary.json").read_text())
+        figures = run.summary()
         assert figures["valid"]
         assert set(figures["agents"]) == set(AGENTS)
         codes = {row["code"] for each in figures["agents"].values() for row in each["requests"]}
@@ -157,8 +157,12 @@ def test_a_problem_turns_a_condition_and_is_an_event(world: World, directory: Pa
 def test_kube_proxy_says_that_it_starts(world: World, directory: Path) -> None:
     del directory
     about = f"involvedObject.name={NODE},reason=Starting"
-    found = world.items("events", f"--field-selector={about}")
-    assert {each["reportingComponent"] for each in found} == {"kubelet", "kube-proxy"}
+
+    def reporters() -> set[str]:
+        found = world.items("events", f"--field-selector={about}")
+        return {each["reportingComponent"] for each in found}
+
+    eventually(lambda: reporters() == {"kubelet", "kube-proxy"}, "both have said so")
 
 
 def test_an_agent_without_rights_is_refused_before_anything_is_created(world: World) -> None:

@@ -7,7 +7,7 @@ from e2e_world import Json, World, eventually
 from locust_dashboard import Dashboard
 
 pytest_plugins = ("e2e_fixtures",)
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(170)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PREFIX = "busy"
 ACCOUNT = "system:serviceaccount:fleet-load:fleet-load"
@@ -58,11 +58,7 @@ def test_each_class_makes_the_requests_that_it_says_and_none_fails(world: World)
         dashboard = Dashboard(run)
         eventually(dashboard.shows("running", 15), "3 nodes and 12 users")
         assert dashboard.classes() == {**CLASSES, "VirtualNode": 3}
-        eventually(
-            lambda: asked(world.audit()) == set(WANTED),
-            "every request",
-            limit_s=40,
-        )
+        eventually(lambda: asked(world.audit()) == set(WANTED), "every request")
         rows = dashboard.rows()
         run.end()
     assert not {row: found["num_failures"] for row, found in rows.items() if found["num_failures"]}
@@ -70,6 +66,6 @@ def test_each_class_makes_the_requests_that_it_says_and_none_fails(world: World)
     for row in (("LIST", "pods"), ("GET", "nodes"), ("PATCH", "configmaps"), ("POST", "leases")):
         assert sizes[row] > 100, row
     assert "Traceback" not in (run.directory / "locust-users.log").read_text()
-    world.kubectl("wait", "--for=delete", "namespace/fleet-load", "--timeout=50s")
+    world.kubectl("wait", "--for=delete", "namespace/fleet-load", "--timeout=60s")
     assert not world.kubectl("get", "clusterrolebindings", "fleet-load", "--ignore-not-found")
     world.assert_nothing_left(PREFIX)

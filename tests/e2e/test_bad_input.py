@@ -24,7 +24,7 @@ from fleet.runs import RUN_LABEL
 SAID_BEFORE = ("[", "using the local control plane", "WARNING fleet.credentials: CERTIFICATES ARE")
 
 pytest_plugins = ("e2e_fixtures",)
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
 def assert_refused(world: World, code: int, words: str, *arguments: str) -> None:
@@ -236,7 +236,7 @@ def test_too_few_file_descriptors_are_told_by_number(world: World) -> None:
     )
     command = (FLEET[0], "-c", limited, "spawn", "--nodes=1000", "--until-ready")
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=world.root, timeout=30
+        command, capture_output=True, text=True, check=False, cwd=world.root, timeout=120
     )
     assert done.returncode == 3
     [line] = done.stderr.splitlines()
@@ -253,7 +253,7 @@ def test_too_little_memory_is_told(world: World) -> None:
     )
     command = (FLEET[0], "-c", short, "spawn", "--nodes=5000", "--until-ready")
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=world.root, timeout=30
+        command, capture_output=True, text=True, check=False, cwd=world.root, timeout=120
     )
     assert done.returncode == 3
     [line] = done.stderr.splitlines()

@@ -14,7 +14,7 @@ from locust_dashboard import Dashboard
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.timeout(170),
+    pytest.mark.timeout(300),
     pytest.mark.skipif(not find_chromium(), reason=INSTALL),
 ]
 

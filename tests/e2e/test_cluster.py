@@ -8,6 +8,7 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,7 +52,7 @@ Run = Callable[[Coroutine[Any, Any, Any]], Any]
 Rule = dict[str, Any]
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 LABELS = {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
-WAIT_MAX_S = 15.0
+WAIT_MAX_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +119,25 @@ async def kubeconfig_with_rules(
         subjects=[{"kind": "ServiceAccount", "name": name, "namespace": "default"}],
     )
     token = await create(api, f"{accounts}/{name}/token", spec={"expirationSeconds": 3600})
+    user = f"system:serviceaccount:default:{name}"
+    for asked in rules[-1:]:  # the authorizer learns of all rules at once, some time later
+        await eventually(partial(is_allowed, api, user, asked), wanted=True)
     return with_token(target, path, token["status"]["token"])
+
+
+async def is_allowed(api: Api, user: str, asked: Rule) -> bool:
+    """Ask the authorizer whether it knows a rule of a user."""
+    resource, _, subresource = asked["resources"][0].partition("/")
+    attributes = {
+        "group": asked["apiGroups"][0],
+        "resource": resource,
+        "subresource": subresource,
+        "verb": asked["verbs"][0],
+    }
+    spec = {"user": user, "resourceAttributes": attributes}
+    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    review = await create(api, path, spec=spec)
+    return bool(review["status"]["allowed"])
 
 
 def with_token(target: ControlPlaneInfo, path: Path, token: str) -> Path:

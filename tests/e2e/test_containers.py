@@ -7,7 +7,7 @@ import pytest
 from e2e_world import Json, World, condition, eventually
 
 pytest_plugins = ("e2e_fixtures",)
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 IMAGE = "registry.k8s.io/e2e-test-images/agnhost:2.53"
 
@@ -142,13 +142,14 @@ def test_a_container_that_cannot_run(world: World) -> None:
     ended = state(world, "cannot-run")["lastState"]["terminated"]
     assert (ended["reason"], ended["exitCode"]) == ("StartError", 128)
     assert ended["startedAt"] == "1970-01-01T00:00:00Z"
-    assert "Error: no such file" in events(world, "cannot-run", "Failed")
+    eventually(lambda: "Error: no such file" in events(world, "cannot-run", "Failed"), "its event")
 
 
 @pytest.mark.usefixtures("nodes")
 def test_a_failed_post_start_hook(world: World) -> None:
     eventually(lambda: events(world, "bad-hook", "FailedPostStartHook"), "the hook has failed")
     assert list(events(world, "bad-hook", "FailedPostStartHook")) == ["PostStartHook failed"]
+    eventually(lambda: events(world, "bad-hook", "Killing"), "the container is killed")
     assert list(events(world, "bad-hook", "Killing")) == ["FailedPostStartHook"]
     eventually(
         lambda: (
@@ -164,6 +165,7 @@ def test_a_deadline(world: World) -> None:
     eventually(lambda: status(world, "too-long").get("phase") == "Failed", "the deadline")
     found = status(world, "too-long")
     assert found["reason"] == "DeadlineExceeded"
+    eventually(lambda: events(world, "too-long", "DeadlineExceeded"), "its event")
     [(message, count)] = events(world, "too-long", "DeadlineExceeded").items()
     assert message == found["message"]
     assert count >= 1
@@ -179,6 +181,7 @@ def test_a_sidecar_beside_a_job_like_pod(world: World) -> None:
     assert init["ready"]
     assert side["state"]["terminated"]["exitCode"] == 0
     assert condition(world.get("pod", "with-sidecar"), "Initialized") == "True"
+    eventually(lambda: events(world, "with-sidecar", "Killing"), "the sidecar is stopped")
     assert list(events(world, "with-sidecar", "Killing")) == ["Stopping container side"]
 
 
@@ -219,8 +222,8 @@ def test_jobs_complete_and_fail(world: World) -> None:
         job("completes", "sleep 1", completions=3, parallelism=3),
         job("fails", "exit 1", backoffLimit=0),
     )
-    world.kubectl("wait", "--for=condition=complete", "--timeout=50s", "job/completes")
-    world.kubectl("wait", "--for=condition=failed", "--timeout=50s", "job/fails")
+    world.kubectl("wait", "--for=condition=complete", "--timeout=60s", "job/completes")
+    world.kubectl("wait", "--for=condition=failed", "--timeout=60s", "job/fails")
     assert world.get("job", "completes")["status"]["succeeded"] == 3
     world.kubectl("delete", "job", "completes", "fails", "--wait=false")
 
@@ -246,10 +249,11 @@ def test_an_in_place_resize(world: World) -> None:
     found = state(world, "resized")
     assert found["resources"]["limits"] == {"cpu": "2"}
     assert found["restartCount"] == 0
-    assert events(world, "resized", "ResizeStarted")
+    eventually(lambda: events(world, "resized", "ResizeStarted"), "the resize has started")
     resize("6")
     eventually(lambda: pending().get("reason") == "Deferred", "there is no room for 6 CPUs")
     assert allocated() == "2"
+    eventually(lambda: events(world, "resized", "ResizeDeferred"), "its event")
     [message] = events(world, "resized", "ResizeDeferred")
     assert "Node didn't have enough resource: cpu, requested: 6000" in message
     world.kubectl("delete", "pod", "neighbour")

@@ -41,9 +41,9 @@ from fleet.controlplane import (
 from fleet.controlplane.kubeconfig import token_kubeconfig
 from fleet.errors import SetupError
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def kubectl(
 ) -> str:
     command = (*info.kubectl, "--kubeconfig", str(kubeconfig or info.kubeconfig), *arguments)
     return subprocess.run(
-        command, input=stdin, check=True, capture_output=True, text=True, timeout=30
+        command, input=stdin, check=True, capture_output=True, text=True, timeout=120
     ).stdout
 
 
@@ -150,7 +150,7 @@ def can_join(info: ControlPlaneInfo) -> None:
     """Be a node by name alone: the user name yields group system:nodes, and with it the rights."""
     node = json.dumps({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n0"}})
     kubectl(info, "--as", "system:node:n0", "create", "-f", "-", stdin=node)
-    kubectl(info, "wait", "--for=jsonpath={.spec.podCIDR}", "node/n0", "--timeout=20s")
+    kubectl(info, "wait", "--for=jsonpath={.spec.podCIDR}", "node/n0", "--timeout=60s")
     assert kubectl(info, "get", "node", "n0", "-o", "jsonpath={.spec.podCIDR}").endswith("/24")
     kubectl(info, "--as", "system:node:n0", "label", "node", "n0", "a=b")
     with pytest.raises(subprocess.CalledProcessError):  # NodeRestriction
@@ -194,7 +194,7 @@ def gets_a_certificate(info: ControlPlaneInfo) -> None:
     }
     wait_until(lambda: is_allowed(info, joining))  # the API server's informers take a moment
     kubectl(info, "create", "-f", "-", kubeconfig=joining, stdin=json.dumps(csr))
-    kubectl(info, "wait", "--for=jsonpath={.status.certificate}", "csr/n2", "--timeout=20s")
+    kubectl(info, "wait", "--for=jsonpath={.status.certificate}", "csr/n2", "--timeout=60s")
 
 
 def is_allowed(info: ControlPlaneInfo, kubeconfig: Path) -> bool:
@@ -342,7 +342,7 @@ def test_up_status_down(state_home: Path) -> None:
     lines: list[str] = []
     # In another process, as the command does: the control plane must outlive it.
     script = "import asyncio; from fleet.controlplane import up; asyncio.run(up())"
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
     info = attach()
     assert info is not None
     assert info.directory == state_home / "fleet" / "controlplane"
@@ -370,7 +370,7 @@ def test_a_standing_one_dies_with_its_supervisor(state_home: Path, tmp_path: Pat
     assert found.directory == tmp_path / "d"
     os.kill(info.owner_pid, signal.SIGKILL)
     wait_until_gone([info.owner_pid, *info.pids.values()])
-    assert attach() is None
+    wait_until(lambda: attach() is None)  # the last thread lets go of its lock
     assert asyncio.run(status(tmp_path / "d")) is None
 
 

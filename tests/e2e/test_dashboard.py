@@ -10,7 +10,7 @@ from e2e_world import World, eventually
 from locust_dashboard import Dashboard, audited
 
 pytest_plugins = ("e2e_fixtures",)
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(170)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PREFIX = "dash"
 SPAWN = ("--dashboard", "--rate=20", "--fidelity=light")

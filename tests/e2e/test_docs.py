@@ -20,7 +20,7 @@ import markdown
 import psutil
 import pytest
 import yaml
-from e2e_world import MARK, World, marked_processes
+from e2e_world import FLEET, MARK, World, marked_processes
 from markdown import Block
 
 from fleet.config import parse_documents
@@ -29,7 +29,7 @@ from fleet.errors import UsageError
 from fleet.runs import RUN_LABEL
 
 pytest_plugins = ["e2e_fixtures"]
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 SHELL = ("sh", "console")
 CONTEXTS = ("test", "kind-fleet", "k3d-fleet")
@@ -46,12 +46,13 @@ while arguments and arguments[0] != "--":
         value = limits[name](value if equals else arguments.pop(0))
         equals = "="
     shown.append(name + equals + value)
-command = [sys.executable, "-m", "fleet.cli", *shown, *arguments]
+command = [*{FLEET}, *shown, *arguments]
 os.execv(command[0], command)
 """
 MAKE_SHIM = f"""\
 #!/bin/sh
-exec {shutil.which("make")} -C {markdown.ROOT} "$@" NODES=5 ARGS=--run-dir="$PWD/run"
+exec {shutil.which("make")} -C {markdown.ROOT} "$@" \
+  BIN="$(dirname "$0")" NODES=5 ARGS=--run-dir="$PWD/run"
 """
 UNTIL_READY = """\
 until grep -Esq 'nodes? (is|are) Ready after|dashboard: http' background.log; do
@@ -150,7 +151,7 @@ def test_the_commands_of_a_page_work(
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=240,
             check=False,
         )
     finally:

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import documented
@@ -14,20 +15,21 @@ from e2e_world import FLEET, MARK, World, eventually, marked_processes, workload
 from fleet.controlplane import COMPONENTS
 
 pytest_plugins = ("e2e_fixtures",)
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 NOT_IN_THIS_RUN = ("expectations", "invalid_reasons", "agents")
 """Keys whose list or map is empty in a good run without agents."""
 
 
 def test_the_summary_has_the_keys_of_the_interface_and_sane_values(world: World) -> None:
-    with world.spawn("json", 5, world.quick(), "--duration=8s", "--output=json") as run:
+    with world.spawn("json", 5, world.quick(), "--output=json") as run:
         run.until_ready()
         world.apply(workload("Deployment", "json", 10))
-        world.kubectl("rollout", "status", "deployment/json", "--timeout=50s")
+        world.kubectl("rollout", "status", "deployment/json", "--timeout=60s")
         world.kubectl("delete", "deployment", "json")
-        printed, _ = run.process.communicate(timeout=60)
-        assert run.process.returncode == 0, run.log
+        eventually(lambda: not world.pods("json"), "the pods are gone")
+        eventually(lambda: lease_times(world, "json") >= 2, "each Lease has been renewed twice")
+        printed = run.end()
     found = json.loads(printed)
     keys = {key for key in documented.summary_keys() if not key.startswith(NOT_IN_THIS_RUN)}
     assert {key for key in documented.paths(found) if not key.startswith(NOT_IN_THIS_RUN)} == keys
@@ -45,10 +47,9 @@ def test_the_summary_has_the_keys_of_the_interface_and_sane_values(world: World)
         "ever_not_ready": 0,
     }
     assert 0 < found["nodes"]["time_to_ready_s"] < found["wall_s"]
-    assert 8 <= found["wall_s"] < 60
     # As with real kubelets: one that looks for its Node too early has its Lease a period later.
-    assert 5 <= found["lease"]["renewals"] <= 5 * found["wall_s"] / 2
-    assert 2 <= found["lease"]["interval_max_s"] < 4
+    assert 10 <= found["lease"]["renewals"] <= 5 * found["wall_s"] / 2
+    assert 2 <= found["lease"]["interval_max_s"] < 8
     assert found["lease"]["missed"] == 0
     assert found["pods"]["started"] == 10
     assert found["pods"]["deleted"] == 10
@@ -67,9 +68,19 @@ def test_the_summary_has_the_keys_of_the_interface_and_sane_values(world: World)
     assert found["connections"]["pings_lost"] == 0
     assert 0 < found["process"]["cpu_s"] < found["wall_s"]
     lines = (run.directory / "timeseries.jsonl").read_text().splitlines()
-    assert 5 <= len(lines) <= found["wall_s"] + 1
+    assert 1 <= len(lines) <= found["wall_s"] + 1
     assert max(json.loads(line)["nodes"]["ready"] for line in lines) == 5
     world.assert_nothing_left("json")
+
+
+def lease_times(world: World, prefix: str) -> int:
+    """Return how often the Lease that was renewed least was renewed."""
+    renewed = Counter(
+        event["objectRef"]["name"]
+        for event in world.audit()
+        if event["verb"] == "update" and event["objectRef"].get("resource") == "leases"
+    )
+    return min(renewed[f"{prefix}-{slot:05d}"] for slot in range(5))
 
 
 def test_until_ready_ends_by_itself(world: World) -> None:
@@ -103,7 +114,7 @@ def test_ctrl_c_removes_nodes_and_pods(world: World) -> None:
     with world.spawn("ctrlc", 5) as run:
         run.until_ready()
         world.apply(workload("Deployment", "ctrlc", 10))
-        world.kubectl("rollout", "status", "deployment/ctrlc", "--timeout=50s")
+        world.kubectl("rollout", "status", "deployment/ctrlc", "--timeout=60s")
         bound = {pod["metadata"]["uid"] for pod in world.pods("ctrlc")}
         printed = run.end()
         assert "5" in printed
@@ -122,7 +133,7 @@ def test_ctrl_c_before_all_are_ready_cleans_up_too(world: World) -> None:
 
 
 def test_a_second_ctrl_c_says_what_is_left(world: World) -> None:
-    with world.spawn("twice", 100) as run:
+    with world.spawn("twice", 40) as run:
         run.until_ready()
         run.interrupt()
         run.until("draining")
@@ -196,12 +207,12 @@ def test_a_run_with_its_own_control_plane_leaves_no_process(
             names = {Path(each.exe()).name for each in marked_processes(mark)}
             assert len(marked_processes(mark)) >= 1 + len(COMPONENTS), names
             process.send_signal(how)
-            printed, _ = process.communicate(timeout=30)
+            printed, _ = process.communicate(timeout=120)
         finally:
             process.kill()
     if how is signal.SIGINT:
         assert process.returncode == 0, log.read_text()
         assert "fsync" in printed
         assert not marked_processes(mark)
-    eventually(lambda: not marked_processes(mark), "its processes are gone", limit_s=10)
+    eventually(lambda: not marked_processes(mark), "its processes are gone")
     assert not [each for each in psutil.process_iter(["ppid"]) if each.info["ppid"] == process.pid]

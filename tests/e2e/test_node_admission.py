@@ -7,7 +7,7 @@ import yaml
 from e2e_world import Json, Running, World, condition, eventually
 
 pytest_plugins = ("e2e_fixtures",)
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 NODE = "adm-00000"
 GPU = "nvidia.com/gpu"
@@ -57,7 +57,7 @@ def fleet(world: World) -> Iterator[Running]:
         run.until_ready()
         yield run
         run.end()
-    assert world.items("resourceslices") == []
+    eventually(lambda: not world.items("resourceslices"), "what the nodes published is gone")
     world.assert_nothing_left("adm")
 
 
@@ -175,19 +175,25 @@ def gpus(world: World, node: str = NODE) -> tuple[str, str]:
     return status["capacity"].get(GPU, ""), status["allocatable"].get(GPU, "")
 
 
+def refusals(world: World) -> dict[str, Json]:
+    """Return the warnings of our node's kubelet about pods, by their names."""
+    found = world.items("events", "--field-selector=involvedObject.kind=Pod,type=Warning")
+    mine = [each for each in found if each["source"].get("host") == NODE]
+    return {each["involvedObject"]["name"]: each for each in mine}
+
+
 @pytest.mark.usefixtures("fleet")
 def test_a_node_refuses_what_it_cannot_run_and_says_why(world: World) -> None:
     holder = pod(
         "holder", {**asks(cpu="1500m"), "ports": [{"containerPort": 80, "hostPort": 8080}]}
     )
     world.apply(holder)
-    world.kubectl("wait", "--for=condition=Ready", "pod/holder", "--timeout=20s")
+    world.kubectl("wait", "--for=condition=Ready", "pod/holder", "--timeout=60s")
     eventually(lambda: gpus(world) == ("2", "2"), "the device plugin has registered")
     world.apply(*(wanted for wanted, _, _ in REFUSED.values()))
     eventually(lambda: [*phases(world).values()].count("Failed") == len(REFUSED), "all are refused")
-    warnings = ("events", "--field-selector=involvedObject.kind=Pod,type=Warning")
-    eventually(lambda: len(world.items(*warnings)) >= len(REFUSED), "their events")
-    events = {each["involvedObject"]["name"]: each for each in world.items(*warnings)}
+    eventually(lambda: refusals(world).keys() >= REFUSED.keys(), "their events")
+    events = refusals(world)
     pods = {each["metadata"]["name"]: each for each in world.items("pods", "-l", "test=admission")}
     for name, (_, reason, text) in REFUSED.items():
         status, event = pods[name]["status"], events[name]
@@ -222,14 +228,15 @@ def test_no_execute_taints_keep_pods_out(world: World) -> None:
 @pytest.mark.usefixtures("fleet")
 def test_a_critical_pod_displaces_others(world: World) -> None:
     world.apply(pod("low", asks(cpu="3")), pod("tiny", asks(cpu="100m")))
-    world.kubectl("wait", "--for=condition=Ready", "pod/low", "pod/tiny", "--timeout=20s")
+    world.kubectl("wait", "--for=condition=Ready", "pod/low", "pod/tiny", "--timeout=60s")
     world.apply(pod("critical", asks(cpu="2"), priorityClassName="system-node-critical"))
-    world.kubectl("wait", "--for=condition=Ready", "pod/critical", "--timeout=20s")
+    world.kubectl("wait", "--for=condition=Ready", "pod/critical", "--timeout=60s")
+    displaced = {"low": "Failed", "tiny": "Running", "critical": "Running"}
+    eventually(lambda: phases(world) == displaced, "one has made room")
     status = world.get("pod", "low")["status"]
     assert (status["phase"], status["reason"]) == ("Failed", "Preempting")
     assert status["message"] == "Preempted in order to admit critical pod"
     assert condition({"status": status}, "DisruptionTarget") == "True"
-    assert phases(world) == {"low": "Failed", "tiny": "Running", "critical": "Running"}
     end(world)
 
 
@@ -238,7 +245,7 @@ def test_a_gpu_fails_under_its_pod(world: World) -> None:
     """Capacity counts it still, the pod's status tells, and no other pod gets it."""
     eventually(lambda: gpus(world) == ("2", "2"), "the device plugin has registered")
     world.apply(pod("first", asks(gpu="1")))
-    world.kubectl("wait", "--for=condition=Ready", "pod/first", "--timeout=20s")
+    world.kubectl("wait", "--for=condition=Ready", "pod/first", "--timeout=60s")
 
     def health() -> list[tuple[str, str]]:
         [status] = world.get("pod", "first")["status"]["containerStatuses"]
@@ -254,7 +261,8 @@ def test_a_gpu_fails_under_its_pod(world: World) -> None:
     eventually(lambda: health() == [(device, "Unhealthy")], "the pod tells")
     eventually(lambda: gpus(world) == ("2", "1"), "the node tells")
     world.apply(pod("both", asks(gpu="2")), pod("second", asks(gpu="1")))
-    world.kubectl("wait", "--for=condition=Ready", "pod/second", "--timeout=20s")
+    world.kubectl("wait", "--for=condition=Ready", "pod/second", "--timeout=60s")
+    eventually(lambda: phases(world)["both"] == "Failed", "two are refused")
     assert world.get("pod", "both")["status"]["reason"] == "UnexpectedAdmissionError"
     world.kubectl("annotate", "node", NODE, "fleet.emulator/unhealthy-devices-")
     eventually(lambda: gpus(world) == ("2", "2"), "the device is well again")
@@ -293,7 +301,7 @@ def test_the_scheduler_allocates_a_device_and_its_pod_runs(world: World) -> None
         train,
         pod("thief", container, **uses(resourceClaimName="free")),
     )
-    world.kubectl("wait", "--for=condition=Ready", "pod/train", "--timeout=20s")
+    world.kubectl("wait", "--for=condition=Ready", "pod/train", "--timeout=60s")
     found = world.get("pod", "train")
     [named] = found["status"]["resourceClaimStatuses"]
     claimed = world.get("resourceclaim", named["resourceClaimName"])

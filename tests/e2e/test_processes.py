@@ -12,10 +12,10 @@ from e2e_world import Running, World, eventually
 from fleet.runs import SHARD_LABEL
 
 pytest_plugins = ("e2e_fixtures",)
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(170)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PREFIX = "multi"
-ADOPTED_WITHIN_S = 15.0  # 10 s, and what it takes to see it
+ADOPTED_WITHIN_S = 30.0  # 7 s, on a busy machine more
 
 
 def sibling_of(run: Running) -> psutil.Process:
@@ -37,9 +37,7 @@ def test_nodes_are_shared_out_and_summed_up(world: World) -> None:
         addresses = {node["status"]["addresses"][0]["address"] for node in nodes.values()}
         assert len(addresses) == 7
         assert len(world.run_id(PREFIX)) > 0  # one run
-        printed, _ = run.process.communicate(timeout=60)
-        assert run.process.returncode == 0, run.log
-    found = json.loads(printed)
+        found = json.loads(run.ended_well())
     assert (found["nodes"]["requested"], found["nodes"]["registered"]) == (7, 7)
     assert found["nodes"]["ready"] == 7
     created = {(row["verb"], row["resource"]): row["count"] for row in found["requests"]}
@@ -55,13 +53,13 @@ def test_a_process_that_is_killed_comes_back_and_adopts_its_nodes(world: World) 
         run.until("starting it again")
         began = time.monotonic()
         log = run.directory / "process-0001" / "log"
-        eventually(lambda: "adopted 3 nodes" in log.read_text(), "adoption", limit_s=30)
+        eventually(lambda: "adopted 3 nodes" in log.read_text(), "adoption")
         assert time.monotonic() - began < ADOPTED_WITHIN_S
         eventually(lambda: log.read_text().count("all 3 nodes are Ready") == 2, "Ready again")
         after = {name: node["metadata"]["uid"] for name, node in world.nodes(PREFIX).items()}
         assert after == before
         run.interrupt()
-        printed, _ = run.process.communicate(timeout=60)
+        printed, _ = run.process.communicate(timeout=120)
         assert run.process.returncode == 4, run.log  # a process died: the figures lack its part
         assert "1 times a process of the fleet died" in printed
     world.assert_nothing_left(PREFIX)

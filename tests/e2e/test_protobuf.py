@@ -44,7 +44,7 @@ from fleet.wire.messages import ContentType, Request, Response
 from fleet.wire.replies import decode_reply
 
 pytest_plugins = ["e2e_fixtures"]
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PROTOBUF = codec.protobuf()
 TYPES = {
@@ -98,7 +98,9 @@ class Client:
         )
         context.load_cert_chain(pair)
         host, _, port = cluster["server"].removeprefix("https://").partition(":")
-        self._connection = http.client.HTTPSConnection(host, int(port), context=context, timeout=15)
+        self._connection = http.client.HTTPSConnection(
+            host, int(port), context=context, timeout=120
+        )
 
     def close(self) -> None:
         self._connection.close()

@@ -8,7 +8,7 @@ from audit_requests import requests_of, seconds, shape_of
 from e2e_world import Json, Running, World, condition, eventually, workload
 
 pytest_plugins = ("e2e_fixtures",)
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(170)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PREFIX = "storm"
 LEASE = "leases/kube-node-lease"

@@ -9,7 +9,7 @@ from e2e_world import World, eventually, workload
 from prometheus_client.parser import text_string_to_metric_families
 
 pytest_plugins = ("e2e_fixtures",)
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PREFIX = "metrics"
 
@@ -21,7 +21,7 @@ def free_port() -> int:
 
 
 def scraped(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as answer:
         return str(answer.read().decode())
 
 

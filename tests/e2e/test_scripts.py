@@ -6,7 +6,7 @@ import pytest
 from e2e_world import Json, World, eventually
 
 pytest_plugins = ("e2e_fixtures",)
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 ONCE = "if [ -e /data/tried ]; then echo again; exit 0; else touch /data/tried; exit 7; fi"
 ODD = "exit $(( $JOB_COMPLETION_INDEX % 2 ))"
@@ -105,6 +105,10 @@ def test_users_and_paths_are_shown_and_checked(world: World) -> None:
         def has_message(name: str) -> bool:
             return "message" in state(name)
 
+        def is_told(name: str, text: str) -> bool:
+            events = world.items("events", f"--field-selector=involvedObject.name={name}")
+            return any(each["message"].startswith(text) for each in events)
+
         refused = {
             "root": "container's runAsUser breaks non-root policy",
             "shell": "container has runAsNonRoot and image will run as root",
@@ -114,7 +118,7 @@ def test_users_and_paths_are_shown_and_checked(world: World) -> None:
             eventually(partial(has_message, name), f"{name} is refused")
             assert state(name)["reason"] == "CreateContainerConfigError"
             assert state(name)["message"].startswith(text)
-            assert f"Error: {text}" in world.kubectl("describe", "pod", name)
+            eventually(partial(is_told, name, f"Error: {text}"), f"the event of {name}")
         eventually(lambda: "running" in state("user"), "the container runs")
         [status] = world.get("pod", "user")["status"]["containerStatuses"]
         groups = [3000, 2000, 4000]

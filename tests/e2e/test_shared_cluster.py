@@ -25,7 +25,7 @@ from fleet.runs import RUN_LABEL
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.timeout(90),
+    pytest.mark.timeout(300),
     pytest.mark.usefixtures("foreign_node"),
 ]
 
@@ -146,7 +146,7 @@ def test_guests_repel_what_does_not_know_them(world: World, named: Path) -> None
             service("knowing"),
         )
         try:
-            world.kubectl("rollout", "status", "deployment/knowing", "--timeout=50s")
+            world.kubectl("rollout", "status", "deployment/knowing", "--timeout=60s")
             started = "all that may be scheduled run"
             eventually(lambda: phases(world, "wildcard") == {"Running"}, started)
             assert phases(world, "ignorant") == {"Pending"}
@@ -193,7 +193,7 @@ def test_a_dedicated_cluster_may_drop_the_taint(world: World, named: Path) -> No
             assert node["metadata"]["labels"][EXCLUDE_FROM_BALANCERS] == ""
         world.apply(workload("Deployment", "any", 2))
         try:
-            world.kubectl("rollout", "status", "deployment/any", "--timeout=50s")
+            world.kubectl("rollout", "status", "deployment/any", "--timeout=60s")
         finally:
             world.kubectl("delete", "deployment", "any", "--wait=false")
         run.end()
@@ -215,6 +215,6 @@ def test_help_needs_no_cluster(world: World) -> None:
     """The quickest check that nothing is contacted by looking around."""
     before = len(marked_processes(str(world.root)))
     for arguments in (("--help",), ("spawn", "--help"), ("profiles", "list"), ("--version",)):
-        done = subprocess.run((*FLEET, *arguments), capture_output=True, check=True, timeout=30)
+        done = subprocess.run((*FLEET, *arguments), capture_output=True, check=True, timeout=120)
         assert done.stdout
     assert len(marked_processes(str(world.root))) == before

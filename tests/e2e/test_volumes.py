@@ -1,5 +1,7 @@
 """Volumes on a real control plane: objects that are missing, claims, simulated CSI storage."""
 
+from functools import partial
+
 import pytest
 import yaml
 from e2e_world import Json, World, condition, eventually
@@ -7,7 +9,7 @@ from e2e_world import Json, World, condition, eventually
 from fleet.config import show_profile
 
 pytest_plugins = ("e2e_fixtures",)
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 DRIVER = "csi.fleet.emulator"
 ZONE = "topology.kubernetes.io/zone"
@@ -62,11 +64,16 @@ def messages(world: World, name: str, reason: str) -> list[str]:
     return [each["message"] for each in world.items("events", f"--field-selector={selector}")]
 
 
+def is_told(world: World, name: str, reason: str, only: str) -> bool:
+    """Whether there is one message of this reason, and it is this one."""
+    return messages(world, name, reason) == [only]
+
+
 def until_ready(world: World, *names: str) -> None:
     def are_ready() -> bool:
         return all(condition(world.get("pod", name), "Ready") == "True" for name in names)
 
-    eventually(are_ready, f"Ready: {names}", limit_s=40)
+    eventually(are_ready, f"Ready: {names}")
 
 
 def test_volumes_from_missing_objects_to_simulated_storage(world: World) -> None:
@@ -280,11 +287,9 @@ def check_storage(world: World) -> None:
         ]
         handle = volume["spec"]["csi"]["volumeHandle"]
         in_use.setdefault(node, []).append(f"kubernetes.io/csi/{DRIVER}^{handle}")
-        attached = messages(world, name, "SuccessfulAttachVolume")
-        assert attached == [
-            f'AttachVolume.Attach succeeded for volume "{volume["metadata"]["name"]}" '
-        ]
-        assert messages(world, f"data-{name}", "ProvisioningSucceeded")
+        told = f'AttachVolume.Attach succeeded for volume "{volume["metadata"]["name"]}" '
+        eventually(partial(is_told, world, name, "SuccessfulAttachVolume", told), told)
+        eventually(partial(messages, world, f"data-{name}", "ProvisioningSucceeded"), "its event")
     for node, names in in_use.items():
         status = world.get("node", node)["status"]
         assert set(names) <= set(status["volumesInUse"])

@@ -7,7 +7,7 @@ from audit_requests import requests_of, shape_of
 from e2e_world import World, eventually, workload
 
 pytest_plugins = ("e2e_fixtures",)
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(170)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 BASE = {f"watch {each} 200" for each in ("nodes", "services", "csidrivers", "runtimeclasses")}
 OWN = BASE | {"watch pods 200"}
@@ -35,11 +35,9 @@ def test_the_other_watches_of_each_fidelity(
         eventually(lambda: not world.pods(app), "pods end")
         sent = {name: shape_of(requests_of(world, name)) for name in names}
         found = {name: watches(world, name) for name in names}
-        run.interrupt()
-        summary = json.loads(run.process.communicate(timeout=60)[0])
+        summary = json.loads(run.end())
+    assert summary["valid"], summary["invalid_reasons"]
     assert summary["watches"] == mode
-    # Two processes on a busy machine may lag: that alone is no fault of this test's.
-    assert all("lagged" in reason for reason in summary["invalid_reasons"]), summary
     if mode == "shared":
         assert all(not each for each in found.values())
         assert all("create serviceaccounts/default 201" in each for each in sent.values())
