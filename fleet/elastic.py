@@ -2,7 +2,8 @@
 
 Slots stay dense: growth takes the lowest free one, shrinking the highest, so that a name says how
 large the fleet is. A node that goes falls silent first; then its objects are deleted, as the owner
-of a machine that is gone would do it.
+of a machine that is gone would do it. What exists without a kubelet goes too: a node whose creation
+was still on its way when it fell silent, or one that could not be removed at once.
 """
 
 import asyncio
@@ -20,6 +21,8 @@ SPREAD_S = 0.9
 """A master steps once a second; its step is spread over this much of it."""
 REMOVED_AT_ONCE_MAX = 200
 RESUME_S_MAX = 10.0
+STRAYS_S = 1.0
+"""After so long without a change we look for nodes that nobody hosts."""
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +51,11 @@ class ElasticFleet:
         """Return how many nodes there is room for."""
         return self._emulation.nodes_max
 
+    @property
+    def aimed(self) -> int:
+        """Return how many nodes were asked for last."""
+        return self._aim
+
     def aim(self, nodes: int) -> None:
         """Have so many nodes from now on; the newest number counts."""
         assert nodes <= self.nodes_max, (nodes, self.nodes_max)
@@ -68,19 +76,22 @@ class ElasticFleet:
     async def run(self) -> None:
         """Start and remove nodes as asked."""
         while True:
-            await self._changed.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), STRAYS_S)
             self._changed.clear()
             missing = self._aim - self._emulation.size
             if missing > 0:
                 await self._grow(missing)
             elif missing < 0:
-                await self._shrink(-missing)
+                await self._shrink()
+            elif self.existing > self._emulation.size:
+                await self._remove(self._emulation.strays())
 
     def figures(self) -> dict[str, object]:
         """Return what the Fleet tab shows of this process."""
         counts, readiness = self.counts, self._emulation.readiness
         return {
-            "target": self._aim,
+            "target": self.aimed,
             "registered": self.existing,
             "ready": len(readiness.ready),
             "notReady": self.existing - len(readiness.ready),
@@ -100,15 +111,17 @@ class ElasticFleet:
                 self._emulation.start_next()
             await asyncio.sleep(STEP_S)
 
-    async def _shrink(self, surplus: int) -> None:
-        while surplus > 0 and self._emulation.size > self._aim:
-            count = min(surplus, REMOVED_AT_ONCE_MAX, self._emulation.size - self._aim)
-            names = [self._emulation.stop_last() for _ in range(count)]
-            surplus -= count
-            try:
-                await remove_nodes(self._api, names)
-            except FleetError as error:
-                log.warning("%d nodes could not be removed: %s", len(names), error)
+    async def _shrink(self) -> None:
+        while self._emulation.size > self._aim:
+            count = min(REMOVED_AT_ONCE_MAX, self._emulation.size - self._aim)
+            await self._remove([self._emulation.stop_last() for _ in range(count)])
+
+    async def _remove(self, names: list[str]) -> None:
+        """Remove nodes without a kubelet; what cannot be removed now is a stray later."""
+        try:
+            await remove_nodes(self._api, names)
+        except FleetError as error:
+            log.warning("%d nodes could not be removed: %s", len(names), error)
 
 
 def _p99_ms(value_us: int) -> float | None:

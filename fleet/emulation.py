@@ -335,6 +335,15 @@ class Emulation:
             self.transport.close_pool(node)
         return self.settings.node_name(len(self._running))
 
+    def strays(self) -> list[str]:
+        """Return the names of nodes that exist in our slots though no kubelet hosts them."""
+        slot_of = self.settings.slot_of
+        return sorted(
+            name
+            for name in self.readiness.present
+            if (slot := slot_of(name)) is not None and slot >= self.size
+        )
+
     def restart(self, nodes: Iterable[NodeId]) -> int:
         """Restart kubelets as if their processes had been killed; return how many did."""
         if self.certificates is not None:
