@@ -20,6 +20,7 @@ import psutil
 import zmq
 import zmq.asyncio
 
+from fleet.api_client import describe_failure
 from fleet.locust_stats import LocustStats
 from fleet.metrics import FleetCounts
 from fleet.wire.locust import TICK_S, Json, Load, LocustWorker, Message
@@ -30,9 +31,8 @@ RECONNECT_MAX_MS = 5000
 HEARTBEAT_MS = 2000
 DEAD_MS = 6000
 LEAVE_S_MAX = 120.0
-UNANSWERED_S = 10.0
-"""Without a master for so long we say so, and again each minute."""
-REMINDER_S = 60.0
+ZMQ_SIGNATURE = b"\xff"  # the first byte of a greeting
+PROBE_S_MAX = 2.0
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class LocustLink:
         self.machine = LocustWorker(holds=holds, nodes_max=fleet.nodes_max)
         self._note = note
         self._fleet = fleet
-        self._address = f"tcp://{host}:{port}"
+        self._host, self._port = host, port
         self._shard = shard
         self._stats = LocustStats(fleet.counts, epoch_s=time.time())
         self._process = psutil.Process()
@@ -92,7 +92,10 @@ class LocustLink:
         self._aimed: int | None = None
         self._step = asyncio.Event()
         self._order = asyncio.Lock()
-        self._remind_s = time.monotonic() + UNANSWERED_S
+
+    @property
+    def _address(self) -> str:
+        return f"tcp://{self._host}:{self._port}"
 
     async def run(self) -> None:
         """Serve the master until it, or `leave`, ends us; nodes follow its targets."""
@@ -114,8 +117,8 @@ class LocustLink:
 
     def redirect(self, host: str, port: int) -> None:
         """Turn to a master that has come up elsewhere; the nodes stay."""
-        self._address = f"tcp://{host}:{port}"
-        self.machine.on_message("reconnect", None)
+        self._host, self._port = host, port
+        self.machine.reconnect()
 
     async def leave(self, *, removes: bool) -> None:
         """Send the last statistics and tell the master that we go, the nodes first if `removes`."""
@@ -164,20 +167,13 @@ class LocustLink:
         self._stats.sample(time.time())
         machine.on_count(self._fleet.existing)
         machine.on_tick(Load(self._process.cpu_percent(), self._process.memory_info().rss))
+        await self._follow()
         if machine.wants_report():
             machine.out.append(self._report())
-        self._remind()
-        await self._follow()
-
-    def _remind(self) -> None:
-        """Say from time to time that nobody steers us."""
-        now_s = time.monotonic()
-        if self.machine.is_registered:
-            self._remind_s = now_s + UNANSWERED_S
-        elif now_s > self._remind_s:
-            self._remind_s = now_s + REMINDER_S
-            nodes = self._fleet.existing
-            self._note(f"no Locust master answers at {self._address}; {nodes:,} nodes stay")
+            await self._follow()
+        if machine.is_reminder_due():
+            why, nodes = await obstacle(self._host, self._port), self._fleet.existing
+            self._note(f"no Locust master answers at {self._address} ({why}); {nodes:,} nodes stay")
 
     def _report(self) -> Message:
         return self.machine.report(self._stats.report(time.time()), self._fleet.figures())
@@ -208,7 +204,7 @@ class LocustLink:
         self._aimed = machine.target
         while machine.out:
             message = machine.out.pop(0)
-            if message.kind == "last_stats":
+            if message.kind == "report":
                 message = self._report()
             await self._send(message)
         notes, machine.notes = machine.notes, []
@@ -224,3 +220,25 @@ class LocustLink:
             await self._socket.send(frame, zmq.NOBLOCK)
         except zmq.Again:
             self.machine.on_unsent(message.kind)
+
+
+async def obstacle(host: str, port: int) -> str:
+    """Say why no master may have answered at an address.
+
+    A master's port greets whoever connects, as every ZeroMQ socket does; a web server waits.
+    """
+    try:
+        async with asyncio.timeout(PROBE_S_MAX):
+            reader, writer = await asyncio.open_connection(host, port)
+    except OSError as error:
+        return describe_failure(error)
+    try:
+        async with asyncio.timeout(PROBE_S_MAX):
+            greeting = await reader.read(1)
+    except OSError:
+        greeting = b""
+    finally:
+        writer.close()
+    if greeting == ZMQ_SIGNATURE:
+        return "it is reached, but says nothing that a Locust master says"
+    return "what listens there hangs, or is not the port for workers"

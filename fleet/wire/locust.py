@@ -24,6 +24,9 @@ ACK_TICKS = 5
 READY_TRIES_MAX = 3
 SILENCE_MAX = 5
 """Heartbeats without an answer after which the master does not know us."""
+QUIET_TICKS = 10
+"""After so long without a word of the master we say so, and again each minute."""
+REMINDER_TICKS = 60
 
 Json = dict[str, Any]
 
@@ -61,11 +64,13 @@ class LocustWorker:
         "_adopting",
         "_after_stop",
         "_answered_spawn",
+        "_has_connection",
         "_holds",
         "_is_registered",
         "_last_spawn",
         "_nodes",
         "_nodes_max",
+        "_quiet_ticks",
         "_reset_at_complete",
         "_ticks",
         "_tries",
@@ -84,12 +89,14 @@ class LocustWorker:
     def __init__(self, *, holds: bool, nodes_max: int) -> None:
         self._holds = holds  # keep the nodes when the master quits
         self._nodes_max = nodes_max  # there is room for no more
+        self._has_connection = False  # as far as the last message tells
         self._is_registered = False
         self._adopting = False
         self._answered_spawn = True
         self._after_stop = ""  # what to say once no node is left
         self._last_spawn = 0.0
         self._nodes = 0
+        self._quiet_ticks = 0
         self._reset_at_complete = False
         self._ticks = 0
         self._tries = 0
@@ -111,12 +118,16 @@ class LocustWorker:
 
     def on_message(self, kind: str, data: Any) -> None:
         """Take one message of the master; an unknown kind is some plugin's, and not for us."""
+        if self._quiet_ticks >= QUIET_TICKS and self._is_registered:
+            self.notes.append("the Locust master answers again")
+        self._quiet_ticks = 0
         if kind == "ack":
             self._is_registered = True
             self._adopting = self._nodes > 0
             self._tries = self._unanswered = 0
             self.index = (data or {}).get("index", -1)
             self.notes.append(f"the Locust master took us in as worker {self.index}")
+            self.out.append(Message("report"))  # it counts our nodes before it deals any out
         elif kind == "heartbeat":
             self._unanswered = 0
         elif kind == "spawn":
@@ -128,8 +139,7 @@ class LocustWorker:
         elif kind == "quit":
             self._on_quit()
         elif kind == "reconnect":
-            self._forget_master()
-            self.reopen = True
+            self.reconnect()
 
     def on_count(self, nodes: int) -> None:
         """Take how many nodes exist now."""
@@ -145,6 +155,8 @@ class LocustWorker:
     def on_tick(self, load: Load) -> None:
         """Take the passing of a second."""
         self._ticks += 1
+        self._quiet_ticks += 1
+        self._has_connection = True
         if not self._is_registered:
             self._ask_in()
             return
@@ -164,20 +176,34 @@ class LocustWorker:
 
     def on_unsent(self, kind: str) -> None:
         """Learn that a message had no connection to leave by; nothing follows for the master."""
+        self._has_connection = False
         if kind == "heartbeat":
             self._unanswered = 0
         elif kind == "client_ready":
-            self._tries = 0
+            self._ticks = self._tries = 0  # asked again at the next tick
+
+    def is_reminder_due(self) -> bool:
+        """Return whether to say, this second, that no master answers."""
+        over = self._quiet_ticks - QUIET_TICKS
+        return over >= 0 and not over % REMINDER_TICKS
 
     def wants_report(self) -> bool:
-        """Return whether statistics are due: each second of a ramp, else every third."""
-        if not self._is_registered:
+        """Return whether statistics are due: each second of a ramp, else every third.
+
+        While the master does not answer, what came stays and is part of a later report.
+        """
+        if not (self._is_registered and self._has_connection and self._unanswered <= 1):
             return False
         return self.state is State.SPAWNING or self._ticks % REPORT_TICKS == 0
 
     def report(self, statistics: Json, fleet: Json) -> Message:
         """Return the message that carries statistics, counts and figures of the fleet."""
         return Message("stats", {**statistics, **self._counts(), "fleet": fleet})
+
+    def reconnect(self) -> None:
+        """Register anew, over a new socket."""
+        self._forget_master()
+        self.reopen = True
 
     def leave(self) -> None:
         """End of our own accord: no target is followed any more, the nodes go first."""
@@ -266,7 +292,7 @@ class LocustWorker:
         """Report that no node is left; the last statistics go before."""
         then, self._after_stop = self._after_stop, ""
         self.state = State.READY
-        self.out.append(Message("last_stats"))
+        self.out.append(Message("report"))
         self.out.append(Message(then))
         if then == "quit":
             self.is_done = True

@@ -7,7 +7,9 @@ import pytest
 from fleet.wire.locust import (
     ACK_TICKS,
     FOREIGN_WORKER,
+    QUIET_TICKS,
     READY_TRIES_MAX,
+    REMINDER_TICKS,
     SILENCE_MAX,
     USER_CLASS,
     Load,
@@ -65,6 +67,7 @@ def test_it_registers_as_a_foreign_worker_and_beats() -> None:
     master.said()
     master.worker.on_message("ack", {"index": 7})
     assert master.worker.is_registered
+    assert master.said() == ["report"]  # with its nodes, before any are dealt out
     assert master.worker.index == 7
     master.worker.on_tick(LOAD)
     [(kind, beat)] = master.worker.out
@@ -88,6 +91,62 @@ def test_what_could_not_be_sent_is_no_silence_of_the_master(master: Master) -> N
         assert master.tick() == ["heartbeat"]
         master.worker.on_unsent("heartbeat")
     assert master.worker.is_registered
+
+
+def test_a_request_that_found_no_connection_is_repeated_at_once() -> None:
+    master = Master()
+    for _ in range(READY_TRIES_MAX + 1):
+        assert master.tick() == ["client_ready"]
+        master.worker.on_unsent("client_ready")
+    assert not master.worker.reopen
+    assert master.tick(ACK_TICKS) == ["client_ready"]
+
+
+def test_five_minutes_without_a_master_are_told_and_cost_no_node(master: Master) -> None:
+    master.spawn(35)
+    master.reach(35)
+    told = []
+    for second in range(1, 301):
+        for kind in master.tick():
+            master.worker.on_unsent(kind)
+        if master.worker.is_reminder_due():
+            told.append(second)
+        assert not master.worker.wants_report()
+    assert told == list(range(QUIET_TICKS, 301, REMINDER_TICKS))
+    assert master.worker.target == 35
+    assert master.tick() == ["heartbeat"]
+    master.worker.on_message("heartbeat", None)
+    assert master.worker.notes[-1] == "the Locust master answers again"
+    assert not master.worker.is_reminder_due()
+
+
+def test_statistics_wait_for_a_master_that_answers(master: Master) -> None:
+    master.spawn(1)
+    master.tick()
+    assert master.worker.wants_report()
+    master.tick()
+    assert not master.worker.wants_report()  # the last heartbeat was not answered
+    master.worker.on_message("heartbeat", None)
+    master.tick()
+    assert master.worker.wants_report()
+    master.worker.on_unsent("heartbeat")
+    assert not master.worker.wants_report()
+
+
+def test_a_shard_that_was_replaced_gives_its_nodes_up_when_it_returns() -> None:
+    master = Master(holds=True)
+    master.reach(4)  # adopted, before the master knows us
+    master.register()
+    master.spawn(0)
+    assert master.worker.target == 4  # a master that has just come up ramps from 0 too
+    master.worker.on_message("spawning_complete", {"user_count": 8})
+    assert master.worker.target == 0
+    master.reach(4)
+    master.worker.on_message("ack", {"index": 1})  # of a second request, late
+    master.spawn(0)
+    master.worker.on_message("spawning_complete", {"user_count": 8})
+    assert master.worker.target == 0
+    assert master.reach(0) == ["report", "spawning", "spawning_complete"]
 
 
 def test_the_newest_absolute_target_counts(master: Master) -> None:
@@ -146,7 +205,7 @@ def test_stop_takes_all_nodes_away_and_registers_again(master: Master) -> None:
     master.worker.on_message("stop", None)
     assert master.worker.target == 0
     assert master.reach(2) == []
-    assert master.reach(0) == ["last_stats", "client_stopped"]
+    assert master.reach(0) == ["report", "client_stopped"]
     assert master.worker.state is State.READY
     assert master.worker.target is None
     assert master.tick() == ["client_ready"]
@@ -158,7 +217,7 @@ def test_a_quitting_master_ends_it_or_not() -> None:
     master.spawn(2)
     master.reach(2)
     master.worker.on_message("quit", None)
-    assert master.reach(0) == ["last_stats", "quit"]
+    assert master.reach(0) == ["report", "quit"]
     assert master.worker.is_done
 
     held = Master(holds=True)
@@ -200,7 +259,7 @@ def test_leaving_ignores_targets(master: Master) -> None:
     master.worker.leave()
     master.spawn(9)
     assert master.worker.target == 0
-    assert master.reach(0)[-2:] == ["last_stats", "quit"]
+    assert master.reach(0)[-2:] == ["report", "quit"]
     assert master.worker.is_done
 
 
@@ -210,6 +269,7 @@ def test_reports_come_each_second_of_a_ramp_else_every_third(master: Master) -> 
     for _ in range(3):
         master.tick()
         due.append(master.worker.wants_report())
+        master.worker.on_message("heartbeat", None)
     assert due == [True, True, True]
     master.reach(4)
     settled = []
