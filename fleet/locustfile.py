@@ -1,44 +1,57 @@
 """The locustfile that makes an unmodified `locust --master` show a fleet.
 
-Loaded by the master and by plain Locust workers; the only file of fleet that imports Locust, and
-never imported by fleet itself. A user of class VirtualNode is one virtual node; it is run by a
-fleet worker, never here.
+Loaded by the master and by plain Locust workers, never imported by fleet itself: importing Locust
+patches the whole process. A user of class VirtualNode is one virtual node; it is run by a fleet
+worker, never here.
 
-Source: locust/dispatch.py, UsersDispatcher (the interface that FleetDispatcher has);
-locust/runners.py, MasterRunner.start; locust/web.py, WebUI.
+Source: locust/runners.py, MasterRunner; locust/web.py, WebUI.
 """
 
 import csv
-import functools
 import io
 import json
 import logging
-import math
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import gevent
 from flask import Response, request
-from locust import User, constant, events, runners, task
-from locust.dispatch import UsersDispatcher
+from locust import User, __version__, constant, events, runners, task
 from locust.env import Environment
-from locust.runners import MasterRunner, WorkerNode
+from locust.runners import MasterRunner
 
-NODE = "VirtualNode"
-FLEET_WORKER = "fleet-"
-ADOPT_AFTER_S = 4.0  # all workers have reported by then
+from fleet.locust_dispatcher import FleetDispatcher, guarded, is_fleet, shard_of
+
+ADOPT_AFTER_S = 8.0
+"""Workers find within so long, one after the other, that their master is a new one."""
+ADOPT_S_MAX = 60.0  # for those that --expect-workers promises
 ADOPT_RATE = 100
+LOOK_S = 1.0
+FORGET_AT = -60  # heartbeats that a worker of API users missed
 HISTORY_MAX = 1800  # samples of 2 s: an hour
 PORTS_WAIT_S = 0.05
 PAGE = Path(__file__).with_name("dashboard.html")
 
 log = logging.getLogger("fleet")
 runners.HEARTBEAT_LIVENESS = 15  # a long pause of a worker must not look like its death
+runners.HEARTBEAT_DEAD_INTERNAL = -sys.maxsize  # or it deals anew, and what is held is lost
 
-Layout = dict[str, dict[str, int]]
+VERSIONS = ((2, 47), (3, 0))  # from, to
+
+
+def check_version(version: str) -> None:
+    """End with a clear line if this is a Locust that fleet was not made for."""
+    if not VERSIONS[0] <= tuple(map(int, version.split(".")[:2])) < VERSIONS[1]:
+        sys.stderr.write(
+            f"fleet: its locustfile needs Locust 2.47 or a later 2.x, this is {version}: "
+            f"pip install 'fleet-emulator[locust]'\n"
+        )
+        sys.exit(3)
+
+
+check_version(__version__)
 
 
 class VirtualNode(User):
@@ -52,178 +65,6 @@ class VirtualNode(User):
         """Do nothing: fleet workers do what there is to do."""
 
 
-def is_fleet(worker_id: str) -> bool:
-    """Return whether a worker hosts virtual nodes."""
-    return worker_id.startswith(FLEET_WORKER)
-
-
-def shard_of(worker_id: str) -> str:
-    """Return what stays of a worker's id when it registers again."""
-    return worker_id.partition("_")[0]
-
-
-def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Log what a method raises: an exception would kill the master's listener, and with it all."""
-
-    @functools.wraps(method)
-    def call(*args: object, **named: object) -> object:
-        try:
-            return method(*args, **named)
-        except Exception:
-            log.exception("fleet's dispatcher failed in %s", method.__name__)
-            return None
-
-    return call
-
-
-class FleetDispatcher(UsersDispatcher):
-    """Deals nodes to fleet workers and every other class to plain workers, nodes first.
-
-    What a worker has it keeps: growth goes to the emptiest, shrinking takes from the fullest, a
-    join moves nothing. The share of a fleet worker that is gone is held for its shard's return, or
-    moved to the others with --fleet-shard-loss=move.
-    """
-
-    nodes_wanted: Callable[[], int] = staticmethod(lambda: 0)
-    moves_lost: Callable[[], bool] = staticmethod(lambda: False)
-
-    def __init__(self, worker_nodes: list[WorkerNode], user_classes: list[type[User]]) -> None:
-        self._classes = list(user_classes)
-        self._layout: Layout = {}
-        self._held: dict[str, int] = {}  # shard: nodes of a worker that is gone
-        self._goal: dict[str, int] = {}
-        self._step = 1
-        self._pause_s = 1.0
-        self._is_busy = False
-        self._is_dirty = True
-        self._steps: Iterator[Layout] = iter(())
-        for worker in worker_nodes:
-            self._enter(worker)
-
-    @property
-    def dispatch_in_progress(self) -> bool:
-        """Return whether a ramp is going on."""
-        return self._is_busy
-
-    def get_current_user_count(self) -> int:
-        """Return how many users are dealt out."""
-        return sum(self._have(cls.__name__) for cls in self._classes)
-
-    def new_dispatch(
-        self,
-        target_user_count: int,
-        spawn_rate: float,
-        user_classes: list[type[User]] | None = None,
-    ) -> None:
-        """Aim at a number of users: first nodes, the rest API clients by weight."""
-        others = [cls for cls in (user_classes or self._classes) if cls.__name__ != NODE]
-        others = others if self._pool(is_node=False) else []
-        wanted = self.nodes_wanted() if others else target_user_count
-        nodes = min(wanted, target_user_count) if self._pool(is_node=True) or self._held else 0
-        self._goal = dict.fromkeys((cls.__name__ for cls in self._classes), 0)
-        if NODE in self._goal:
-            self._goal[NODE] = nodes
-        self._goal.update(by_weight(target_user_count - nodes, others))
-        self._step = max(1, math.floor(spawn_rate))
-        self._pause_s = self._step / spawn_rate
-        self._steps = self._ramp()
-
-    def __next__(self) -> Layout:
-        """Return what each worker is to run next."""
-        return next(self._steps)
-
-    @guarded
-    def add_worker(self, worker_node: WorkerNode) -> None:
-        """Take a worker in; one that registers again replaces its older entry."""
-        self._enter(worker_node)
-        self._is_dirty = True
-
-    @guarded
-    def remove_worker(self, worker_node: WorkerNode) -> None:
-        """Let a worker go."""
-        had = self._layout.pop(worker_node.id, None) or {}
-        if is_fleet(worker_node.id) and had.get(NODE) and not self.moves_lost():
-            self._held[shard_of(worker_node.id)] = had[NODE]
-        self._is_dirty = True
-
-    def _enter(self, worker: WorkerNode) -> None:
-        counts = dict.fromkeys((cls.__name__ for cls in self._classes), 0)
-        shard = shard_of(worker.id)
-        for older in [each for each in self._layout if each != worker.id]:
-            if is_fleet(older) and shard_of(older) == shard:
-                counts = self._layout.pop(older)
-        held = self._held.pop(shard, 0)
-        if NODE in counts:
-            alive = worker.user_classes_count.get(NODE, 0)
-            counts[NODE] = max(counts[NODE], held, alive)
-        self._layout[worker.id] = counts
-
-    def _pool(self, *, is_node: bool) -> list[str]:
-        return sorted(each for each in self._layout if is_fleet(each) == is_node)
-
-    def _have(self, name: str) -> int:
-        held = sum(self._held.values()) if name == NODE else 0
-        return held + sum(counts.get(name, 0) for counts in self._layout.values())
-
-    def _ramp(self) -> Iterator[Layout]:
-        self._is_busy = True
-        try:
-            if self._is_dirty or self._is_there():
-                self._is_dirty = False
-                yield self._copy()
-            while not self._is_there() and self._layout:
-                began = time.perf_counter()
-                if not self._move_a_step():
-                    break
-                yield self._copy()
-                if not self._is_there():
-                    gevent.sleep(max(0.0, self._pause_s - (time.perf_counter() - began)))
-        finally:
-            self._is_busy = False
-
-    def _is_there(self) -> bool:
-        return all(self._have(name) == count for name, count in self._goal.items())
-
-    def _move_a_step(self) -> bool:
-        """Deal or take back as many users as one step has; return whether any was moved."""
-        left = self._step
-        for name in sorted(self._goal, key=lambda each: each != NODE):
-            pool = self._pool(is_node=name == NODE)
-            while pool and left and self._have(name) != self._goal[name]:
-                if self._have(name) < self._goal[name]:
-                    worker = min(pool, key=lambda each: (self._layout[each].get(name, 0), each))
-                    more = 1
-                else:
-                    worker = max(pool, key=lambda each: (self._layout[each].get(name, 0), each))
-                    more = -1
-                    if not self._layout[worker].get(name, 0):
-                        break  # what is left is held for a worker that is gone
-                self._layout[worker][name] = self._layout[worker].get(name, 0) + more
-                left -= 1
-        return left < self._step
-
-    def _copy(self) -> Layout:
-        names = [cls.__name__ for cls in self._classes]  # every worker must list every class
-        return {
-            worker: {name: counts.get(name, 0) for name in names}
-            for worker, counts in self._layout.items()
-        }
-
-
-def by_weight(count: int, classes: list[type[User]]) -> dict[str, int]:
-    """Deal `count` users to classes by their weights; `fixed_count` comes first."""
-    dealt = {cls.__name__: min(cls.fixed_count, count) for cls in classes}
-    count = max(0, count - sum(dealt.values()))
-    free = [cls for cls in classes if not cls.fixed_count]
-    weight = sum(cls.weight for cls in free) or 1
-    for cls in free:
-        dealt[cls.__name__] = int(count * cls.weight / weight)
-    spare = count - sum(dealt[cls.__name__] for cls in free)
-    for cls in free[:spare]:
-        dealt[cls.__name__] += 1
-    return dealt
-
-
 class Fleet:
     """What the fleet workers report of themselves, and how that went over time."""
 
@@ -232,28 +73,94 @@ class Fleet:
         self.runner = runner
         self.reports: dict[str, dict[str, Any]] = {}
         self.history: list[dict[str, Any]] = []
-        self._adopting = False
+        self.has_begun = False  # a run, in this master's life
+        options = environment.parsed_options
+        assert options is not None
+        self._options = options
+        has_others = len(environment.user_classes) > 1
+        self._api_users = (
+            max(0, (options.num_users or 0) - options.fleet_nodes) if has_others else 0
+        )
+        self._joined: set[str] = set()
+        self._joined_s = 0.0
 
     def on_report(self, client_id: str, data: dict[str, Any]) -> None:
-        """Keep the fleet's part of a report; adopt nodes that a former master left running."""
-        if "fleet" not in data or client_id not in self.runner.clients:
-            return
-        self.reports[client_id] = data["fleet"]
-        is_idle = self.runner.state in (runners.STATE_INIT, runners.STATE_STOPPED)
-        if is_idle and data["user_count"] and not self._adopting and self.runner.clients.running:
-            self._adopting = True
-            gevent.spawn_later(ADOPT_AFTER_S, self._adopt)
+        """Keep the fleet's part of a report."""
+        if "fleet" in data and client_id in self.runner.clients:
+            self.reports[client_id] = data["fleet"]
+
+    def on_start(self, **_: object) -> None:
+        """Note that a run begins."""
+        self.has_begun = True
+
+    def watch_workers(self) -> None:
+        """Do each second what the master leaves undone as workers come, go and return."""
+        while True:
+            gevent.sleep(LOOK_S)
+            self.look()
 
     @guarded
+    def look(self) -> None:
+        """Deal out what lies undealt; adopt nodes that a former master left running."""
+        self._forget_missing()
+        runner = self.runner
+        dispatcher: Any = runner._users_dispatcher  # noqa: SLF001 - a FleetDispatcher or None
+        if runner.state in IDLE:
+            if self._is_time_to_adopt():
+                self._adopt()
+        elif dispatcher and dispatcher.is_behind and runner.spawning_completed:
+            runner.start(runner.target_user_count, runner.spawn_rate)
+
+    def _forget_missing(self) -> None:
+        """Drop workers that are missing for good; a run cannot stop while the master has them.
+
+        A fleet worker of a run that goes on stays: it is the sign that its share is held.
+        """
+        clients, is_on = self.runner.clients, self.runner.state in ON
+        missing = [each for each in clients.values() if each.state == runners.STATE_MISSING]
+        living = {shard_of(each) for each in clients if clients[each] not in missing}
+        for each in missing:
+            is_old = not is_fleet(each.id) and each.heartbeat <= FORGET_AT
+            if is_old or not is_on or shard_of(each.id) in living:
+                del clients[each.id]
+        if self.runner.state == runners.STATE_STOPPING:
+            self.runner.check_stopped()
+
+    def _is_time_to_adopt(self) -> bool:
+        """Return whether all workers of whose nodes a new master must know are here.
+
+        They come one after the other: whoever came too late would be told to have no nodes.
+        """
+        clients, options = self.runner.clients, self._options
+        fleets = {each for each in clients if is_fleet(each)}
+        if fleets != self._joined:
+            self._joined, self._joined_s = fleets, time.monotonic()
+        if not any(clients[each].user_count for each in fleets):
+            return False
+        waited_s = time.monotonic() - self._joined_s
+        if not self._begins_by_itself:
+            return waited_s > ADOPT_AFTER_S
+        have_reported = all(clients[each].user_classes_count for each in fleets)
+        is_complete = have_reported and len(clients) >= options.expect_workers
+        return is_complete or waited_s > ADOPT_S_MAX
+
     def _adopt(self) -> None:
-        self._adopting = False
-        nodes = sum(worker.user_count for worker in self.runner.clients.values())
-        if self.runner.state in (runners.STATE_INIT, runners.STATE_STOPPED) and nodes:
-            log.info("adopting %d running nodes", nodes)
-            options = self.environment.parsed_options
-            assert options is not None
-            options.fleet_nodes = nodes
-            self.runner.start(nodes, ADOPT_RATE)
+        """Begin a run of the nodes that there are, and of the API users of the command line."""
+        options, clients = self._options, self.runner.clients
+        nodes = sum(clients[each].user_count for each in self._joined)
+        log.info("adopting %d running nodes", nodes)
+        options.fleet_nodes = nodes
+        users = nodes + self._api_users
+        if self._begins_by_itself and not self.has_begun:
+            # It waits for workers that are ready, and would begin when this run is stopped.
+            options.num_users, options.spawn_rate, options.expect_workers = users, ADOPT_RATE, 0
+        else:
+            self.runner.start(users, ADOPT_RATE)
+
+    @property
+    def _begins_by_itself(self) -> bool:
+        """Whether the master waits for --expect-workers, and then starts its run."""
+        return bool(self._options.autostart or self._options.headless)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row a worker, by shard."""
@@ -283,6 +190,8 @@ class Fleet:
             del self.history[:-HISTORY_MAX]
 
 
+IDLE = (runners.STATE_INIT, runners.STATE_STOPPED)
+ON = (runners.STATE_SPAWNING, runners.STATE_RUNNING)
 COLUMNS = (  # title, key, whether the sum of all workers means something
     ("Target", "target", True),
     ("Registered", "registered", True),
@@ -324,14 +233,14 @@ def begin(environment: Environment, runner: Any, web_ui: Any = None, **_: object
         return
     options = environment.parsed_options
     assert options is not None
-    environment.dispatcher_class = FleetDispatcher
+    environment.dispatcher_class = FleetDispatcher  # type: ignore[assignment]
     FleetDispatcher.nodes_wanted = staticmethod(lambda: options.fleet_nodes)
     FleetDispatcher.moves_lost = staticmethod(lambda: options.fleet_shard_loss == "move")
-    if options.fleet_shard_loss == "move":  # or the master deals nothing out when one is missing
-        options.enable_rebalancing = True
     fleet = Fleet(environment, runner)
     environment.events.worker_report.add_listener(fleet.on_report)  # type: ignore[no-untyped-call]
+    environment.events.test_start.add_listener(fleet.on_start)  # type: ignore[no-untyped-call]
     gevent.spawn(fleet.sample)
+    gevent.spawn(fleet.watch_workers)
     gevent.spawn(tell_ports, runner, web_ui)
     if web_ui is not None:
         extend(web_ui, fleet)
