@@ -3,17 +3,19 @@
 import os
 import signal
 import socket
+import time
 
-import psutil
 import pytest
-from e2e_world import World, eventually
+from e2e_world import POLL_S, World, eventually
 from locust_dashboard import Dashboard, audited
+from siblings import assert_killed_and_adopted, children
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PREFIX = "dash"
 SPAWN = ("--dashboard", "--rate=20", "--fidelity=light")
+QUIET_LOOKS = 30  # 3 s: a master that begins by itself looks once a second
 
 
 def test_nodes_follow_the_dashboard_and_are_counted(world: World) -> None:
@@ -61,16 +63,12 @@ def test_nodes_follow_the_dashboard_and_are_counted(world: World) -> None:
 
 
 def test_a_master_that_is_killed_comes_back_and_adopts_the_nodes(world: World) -> None:
-    with world.spawn(PREFIX, 8, *SPAWN) as run:
+    with world.spawn(PREFIX, 8, *SPAWN, "--processes=2") as run:
         run.until("dashboard: http://")
         dashboard = Dashboard(run)
         eventually(dashboard.shows("running", 8), "8 users")
         before = {name: node["metadata"]["uid"] for name, node in world.nodes(PREFIX).items()}
-        [master] = [
-            child
-            for child in psutil.Process(run.process.pid).children()
-            if "locust" in child.cmdline()
-        ]
+        [master] = children(run, "locust")
         os.kill(master.pid, signal.SIGKILL)
         run.until("starting it again, the nodes stay")
         eventually(lambda: run.log.count("dashboard: http://") == 2, "a second dashboard")
@@ -79,7 +77,30 @@ def test_a_master_that_is_killed_comes_back_and_adopts_the_nodes(world: World) -
         assert after == before
         dashboard.swarm(5)
         eventually(dashboard.shows("running", 5), "5 users")
+        dashboard.stop()
+        eventually(dashboard.shows("stopped", 0), "stopped")
+        for _ in range(QUIET_LOOKS):  # it was started with --autostart, and would begin again
+            assert dashboard.shows("stopped", 0)()
+            time.sleep(POLL_S)
         run.end()
+    world.assert_nothing_left(PREFIX)
+
+
+def test_a_process_that_is_killed_adopts_its_nodes_within_ten_seconds(world: World) -> None:
+    with world.spawn(PREFIX, 8, *SPAWN, "--processes=2") as run:
+        run.until("dashboard: http://")
+        dashboard = Dashboard(run)
+        eventually(dashboard.shows("running", 8), "8 users")
+        before = {name: node["metadata"]["uid"] for name, node in world.nodes(PREFIX).items()}
+        assert_killed_and_adopted(run, 4)
+        eventually(lambda: len(dashboard.shards()) == 2, "its row in the tab Fleet")
+        eventually(dashboard.shows("running", 8), "8 users again")
+        after = {name: node["metadata"]["uid"] for name, node in world.nodes(PREFIX).items()}
+        assert after == before
+        dashboard.swarm(6)
+        eventually(dashboard.shows("running", 6), "6 users")
+        run.interrupt()
+        assert run.wait() == 4, run.log  # the figures lack the part of the process that died
     world.assert_nothing_left(PREFIX)
 
 
@@ -123,6 +144,6 @@ def test_a_port_that_is_taken_is_named(world: World) -> None:
 
 def test_a_master_that_is_not_there_is_missed_and_waited_for(world: World) -> None:
     with world.spawn(PREFIX, 3, "--locust-master=127.0.0.1:1", "--fidelity=light") as run:
-        run.until("no Locust master answers at tcp://127.0.0.1:1; 0 nodes stay")
+        run.until("no Locust master answers at tcp://127.0.0.1:1 (connection refused); 0 nodes")
         run.end()
     world.assert_nothing_left(PREFIX)

@@ -134,7 +134,8 @@ def test_nodes_outlive_masters_that_quit_that_die_and_that_stay_away(world: Worl
         before = {name: node["metadata"]["uid"] for name, node in world.nodes(PREFIX).items()}
         first.process.send_signal(signal.SIGTERM)
         run.until("the Locust master has quit; 5 nodes stay")
-        run.until(f"no Locust master answers at tcp://{LOOPBACK}:{first.port}; 5 nodes stay")
+        address = f"tcp://{LOOPBACK}:{first.port}"
+        run.until(f"no Locust master answers at {address} (connection refused); 5 nodes stay")
         second = stack.enter_context(master(world, port=first.port))
         eventually(second.dashboard.shows("running", 5), "a second master has adopted them")
         second.process.kill()
