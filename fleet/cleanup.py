@@ -27,6 +27,8 @@ CSI_NODES = "/apis/storage.k8s.io/v1/csinodes"
 RESOURCE_SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 PODS = "/api/v1/pods"
 
+LOOKS_MAX = 3
+"""How often a clean-up lists the nodes of its run; the last time there should be none."""
 NODES_ASKED_SINGLY_MAX = 200
 """Up to so many nodes are asked for their pods one by one; beyond, all pods are listed once."""
 
@@ -103,17 +105,23 @@ async def clean_run(
 ) -> Cleaned:
     """Remove one run, or only some shards of it. Can be repeated: what is gone is gone.
 
-    The run Leases of shards stay; who holds them releases them.
+    It looks again until there is nothing: a busy server may still create a node whose fleet has
+    hung up. The run Leases of shards stay; who holds them releases them.
     """
     assert run, "an empty run would select nodes that no fleet created"
     selectors = [f"{RUN_LABEL}={run}"]
     if shards is not None:
         selectors = [f"{selectors[0]},{SHARD_LABEL}={shard:04d}" for shard in shards]
-    nodes = [node for each in selectors for node in await nodes_by_label(api, each)]
-    assert all(node.run == run for node in nodes), "the server ignored the label selector"
-    leases, csi_nodes, gone = await _remove_nodes(api, nodes, progress)
-    pods = await _remove_pods(api, {node.name for node in nodes}, progress)
-    await _remove_slices(api, {node.name for node in nodes})
+    leases = csi_nodes = gone = pods = 0
+    for _ in range(LOOKS_MAX):
+        nodes = [node for each in selectors for node in await nodes_by_label(api, each)]
+        assert all(node.run == run for node in nodes), "the server ignored the label selector"
+        if not nodes:
+            break
+        counts = await _remove_nodes(api, nodes, progress)
+        leases, csi_nodes, gone = leases + counts[0], csi_nodes + counts[1], gone + counts[2]
+        pods += await _remove_pods(api, {node.name for node in nodes}, progress)
+        await _remove_slices(api, {node.name for node in nodes})
     if shards is None:
         await _remove_run_leases(api, run)
     return Cleaned(1, gone, leases, csi_nodes, pods)

@@ -156,6 +156,19 @@ def test_what_is_gone_already_does_not_count_and_does_not_hurt() -> None:
     assert cleaned == Cleaned(runs=1, nodes=2, leases=2, csi_nodes=2, pods=3)
 
 
+def test_a_node_that_arrives_during_the_clean_up_goes_too() -> None:
+    """Its creation was on its way when the fleet hung up, and the server was busy."""
+    api = cluster()
+
+    def arrive(method: str, path: str) -> None:
+        if method == "DELETE" and path == f"{NODES}/a-2":
+            add_node(api, "a-3", "left")
+
+    api.before_request = arrive
+    assert asyncio.run(clean_run(api, "left")).nodes == 4
+    assert not belongs(api, "a-")
+
+
 def test_a_node_created_anew_under_the_name_stays() -> None:
     api = cluster()
 
