@@ -7,7 +7,7 @@ ARGS ?=
 WORKERS ?= 4
 BIN := .venv/bin
 
-.PHONY: help setup spawn test lint types unit sim e2e browser locust silence parity rights chart chart-rbac \
+.PHONY: help setup spawn test lint types unit sim programs e2e browser locust silence parity rights chart chart-rbac \
 	conformance bench proto format clean dist dist-wheel dist-test controlplane-wheel lock image docs
 
 help:  ## list the targets
@@ -35,10 +35,14 @@ unit: setup
 	$(BIN)/pytest --numprocesses 2 tests/unit tests/wire tests/conformance tests/parity/test_comparison.py
 sim: setup
 	$(BIN)/pytest --numprocesses 2 tests/sim
-e2e: setup  ## the real thing on real control planes, the comparison with kubemark among it
-	$(BIN)/fleet controlplane build
+e2e: programs  ## the real thing on real control planes, the comparison with kubemark among it
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not slow' \
 		tests/e2e tests/chart tests/parity
+
+programs: setup  ## build what the tests run beside fleet: the control plane, kubemark, Helm
+	$(BIN)/fleet controlplane build
+	$(BIN)/python -c 'import asyncio, fleet.controlplane.build as b; print(asyncio.run(b.build_kubemark()))'
+	$(BIN)/python tests/chart/helm_program.py
 
 rights: setup  ## least RBAC in every identity, with every right taken away once, and a storm of 403s
 	$(BIN)/fleet controlplane build
@@ -64,8 +68,7 @@ browser: setup  ## steer a run from a real browser; installs Debian's Chromium i
 	$(BIN)/fleet controlplane build
 	$(BIN)/pytest tests/e2e/test_browser.py
 
-parity: setup  ## the requests of a node against those of Kubernetes' own kubelet code
-	$(BIN)/fleet controlplane build
+parity: programs  ## the requests of a node against those of Kubernetes' own kubelet code
 	$(BIN)/pytest tests/parity
 
 conformance: setup  ## the Kubernetes project's own tests of its workload controllers

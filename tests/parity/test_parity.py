@@ -14,7 +14,7 @@ from recording import Recording, record
 from fleet.controlplane.build import build_kubemark
 
 pytest_plugins = ("e2e_fixtures",)
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 START = {"patch pods/status": 3, "create serviceaccounts/token": 1, "watch configmaps": 1}
 STOP = {"patch pods/status": 2, "delete pods": 1}
