@@ -1,17 +1,23 @@
 """One release of the chart, and what the clusters have of it."""
 
 import contextlib
+import os
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
-from e2e_world import Json, World, condition, eventually
+from e2e_world import FLEET, WAIT_MAX_S, Json, World, condition, eventually
 from helm_commands import NAMESPACE, RELEASE, RUN, Helm
 from played_node import PlayedNode
 
+from fleet.controlplane import attach
 from fleet.runs import RUN_LABEL
 
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
 NODES_PER_POD = 5
+WITHOUT_CONSTRAINED_IMPERSONATION = "--apiserver-flag=feature-gates=ConstrainedImpersonation=false"
+"""Makes a server that grants impersonation as those before 1.36 did."""
 OF_RELEASE = f"app.kubernetes.io/instance={RELEASE}"
 
 
@@ -136,3 +142,25 @@ def released(places: Places) -> Iterator[Release]:
         for world in (home, target):
             world.fleet("clean", f"--run={RUN}", f"--kubeconfig={world.info.token_kubeconfig}")
         home.kubectl("delete", "namespace", NAMESPACE, "--timeout=60s", check=False)
+
+
+@contextlib.contextmanager
+def another_world(root: Path, *flags: str) -> Iterator[World]:
+    """Give a second control plane, as other users of this machine would have it."""
+    root.mkdir()
+    audit_log = root / "audit.jsonl"
+    environment = {**os.environ, "XDG_STATE_HOME": str(root / "state")}
+
+    def plane(verb: str, *more: str) -> None:
+        command = (*FLEET, "controlplane", verb, f"--dir={root / 'plane'}", *more)
+        subprocess.run(
+            command, env=environment, check=True, timeout=WAIT_MAX_S, stdout=subprocess.DEVNULL
+        )
+
+    plane("up", f"--audit-log={audit_log}", *flags)
+    try:
+        info = attach(root / "plane")
+        assert info is not None
+        yield World(root, info, audit_log)
+    finally:
+        plane("down")

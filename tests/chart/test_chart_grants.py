@@ -1,12 +1,13 @@
 """Every right that the chart gives is one that fleet's preflight misses when it is taken away."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from chart_rbac import IDENTITIES
+from chart_release import OF_RELEASE, WITHOUT_CONSTRAINED_IMPERSONATION, another_world
 from e2e_world import World, eventually
 from helm_commands import NAMESPACE, RELEASE, Helm
 from played_node import Server
@@ -29,7 +30,9 @@ ALL = [(name, fidelity) for name in IDENTITIES for fidelity in Fidelity]
 class Granted:
     """The chart's account with the chart's rights, and nothing of a fleet."""
 
-    def __init__(self, world: World, values: Json, helm: Helm, path: Path) -> None:
+    def __init__(
+        self, world: World, values: Json, helm: Helm, path: Path, features: Features
+    ) -> None:
         self.objects = [each for each in helm.objects(values) if each["kind"] in KINDS]
         world.kubectl("create", "namespace", NAMESPACE, check=False)
         world.apply(*self.objects)
@@ -37,7 +40,8 @@ class Granted:
         account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{RELEASE}/token"
         token = self._server.ask("POST", account, {"spec": {"expirationSeconds": 3600}})
         self._kubeconfig = world.user(path, token["status"]["token"])
-        self._values = values
+        self._mode = IDENTITIES[values["identity"]].mode
+        self._features = features
 
     def roles(self) -> Iterator[tuple[str, list[Json]]]:
         """Yield path and rules of each role."""
@@ -53,15 +57,13 @@ class Granted:
 
     def refusal(self) -> str:
         """Return what preflight says, "" if nothing."""
-        name, fidelity = self._values["identity"], Fidelity(self._values["fidelity"])
 
         async def look() -> None:
             async with await Cluster.connect(
                 ClusterSelection(kubeconfig=self._kubeconfig)
             ) as found:
                 api = found.api("preflight")
-                mode = IDENTITIES[name].mode
-                await authorize(api, mode, f"{RELEASE}-0000-00000", Features(fidelity))
+                await authorize(api, self._mode, f"{RELEASE}-0000-00000", self._features)
                 await check_permissions(api, OF_PODS)
 
         try:
@@ -88,6 +90,33 @@ def smaller(rules: list[Json], *, by_verb: bool) -> Iterator[list[Json]]:
                 ]
 
 
+def miss_each_right(granted: Granted, *, by_verb: bool) -> None:
+    """Take each right away once: preflight must refuse, and must not once it is back."""
+    eventually(lambda: not granted.refusal(), "the rights are there")
+    taken = 0
+    for path, rules in granted.roles():
+        for fewer in smaller(rules, by_verb=by_verb):
+            granted.write(path, fewer)
+            eventually(granted.refusal, f"{path} misses {rules} less {fewer}")
+            taken += 1
+        granted.write(path, rules)
+        eventually(lambda: not granted.refusal(), "the rights are back")
+    assert taken > 8
+
+
+@pytest.fixture
+def grants(world: World, helm: Helm, tmp_path: Path) -> Iterator[Callable[..., Granted]]:
+    def grant(values: Json, features: Features) -> Granted:
+        return Granted(world, values, helm, tmp_path / "account", features)
+
+    yield grant
+    kinds = "clusterrole,clusterrolebinding,role,rolebinding"
+    world.kubectl("delete", kinds, "-A", "-l", OF_RELEASE, check=False)
+    for namespace in ("default", "kube-node-lease", NAMESPACE):
+        account = ("role,rolebinding,serviceaccount", "-l", OF_RELEASE)
+        world.kubectl("delete", *account, "-n", namespace, check=False)
+
+
 @pytest.mark.parametrize(
     ("identity", "fidelity", "by_verb"),
     [
@@ -100,25 +129,35 @@ def smaller(rules: list[Json], *, by_verb: bool) -> Iterator[list[Json]]:
     ],
 )
 def test_a_right_that_is_taken_away_is_missed(
-    world: World, helm: Helm, tmp_path: Path, identity: str, fidelity: Fidelity, *, by_verb: bool
+    grants: Callable[..., Granted], identity: str, fidelity: Fidelity, *, by_verb: bool
 ) -> None:
     values: Json = {"identity": identity, "fidelity": str(fidelity), "csr": {"tokenSecret": "t"}}
-    granted = Granted(world, values, helm, tmp_path / "account")
-    try:
-        eventually(lambda: not granted.refusal(), "the rights are there")
-        taken = 0
-        for path, rules in granted.roles():
-            for fewer in smaller(rules, by_verb=by_verb):
-                granted.write(path, fewer)
-                eventually(granted.refusal, f"{path} misses {rules} less {fewer}")
-                taken += 1
-            granted.write(path, rules)
-            eventually(lambda: not granted.refusal(), "the rights are back")
-        assert taken > 8
-    finally:
-        kinds = "clusterrole,clusterrolebinding,role,rolebinding"
-        managed = "app.kubernetes.io/instance=fleet"
-        world.kubectl("delete", kinds, "-A", "-l", managed, check=False)
-        for namespace in ("default", "kube-node-lease", NAMESPACE):
-            account = ("role,rolebinding,serviceaccount", "-l", managed)
-            world.kubectl("delete", *account, "-n", namespace, check=False)
+    miss_each_right(grants(values, Features(fidelity)), by_verb=by_verb)
+
+
+@pytest.mark.slow
+def test_a_right_of_a_feature_is_missed(grants: Callable[..., Granted]) -> None:
+    values = {
+        "identity": "csr",
+        "csr": {"tokenSecret": "t", "approve": True},
+        "rbac": {"storage": True, "staticPods": True, "dynamicResources": True},
+    }
+    features = Features(storage=True, static_pods=True, dynamic_resources=True, approve_csrs=True)
+    miss_each_right(grants(values, features), by_verb=True)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("environment")
+@pytest.mark.parametrize("fidelity", list(Fidelity))
+def test_a_right_on_an_older_server_is_missed(tmp_path: Path, fidelity: Fidelity) -> None:
+    values = {"identity": "impersonate", "fidelity": str(fidelity)}
+    with another_world(tmp_path / "old", WITHOUT_CONSTRAINED_IMPERSONATION) as old:
+        helm = Helm(tmp_path / "helm", old.info.token_kubeconfig)
+        granted = Granted(
+            old,
+            {**values, "rbac": {"legacyImpersonation": "always"}},
+            helm,
+            tmp_path / "account",
+            Features(fidelity),
+        )
+        miss_each_right(granted, by_verb=True)
