@@ -201,7 +201,7 @@ def show(name: str) -> None:
 
 
 @profiles.command("import")
-@click.argument("file", type=click.File(), default="-")
+@click.argument("file", type=click.File(encoding="utf-8", errors="replace"), default="-")
 @click.option("--name", help="Of the new profile.")
 def profiles_import(file: TextIO, name: str | None) -> None:
     """Make a profile of a Node: kubectl get node N -o yaml | fleet profiles import."""

@@ -311,6 +311,8 @@ class Settings(BaseModel):
             raise ValueError("a command ends the run itself: drop --until-ready and --duration")
         self._check_dashboard()
         self._check_certificates()
+        if "metrics_host" in self.model_fields_set and not self.metrics_port:
+            raise ValueError("--metrics-host needs --metrics-port")
         if self.duration_ns == 0:
             raise ValueError("--duration: 0s leaves no time; --until-ready ends at Ready")
         if self.names_cluster:
@@ -330,6 +332,8 @@ class Settings(BaseModel):
             )
         if self.bootstrap_token and self.bootstrap_kubeconfig:
             raise ValueError("--bootstrap-token excludes --bootstrap-kubeconfig")
+        if self.bootstrap_kubeconfig and not self.bootstrap_kubeconfig.is_file():
+            raise ValueError(f"--bootstrap-kubeconfig {self.bootstrap_kubeconfig}: no such file")
         if self.names_cluster and not (self.bootstrap_token or self.bootstrap_kubeconfig):
             raise ValueError(
                 "--identity csr needs --bootstrap-token or --bootstrap-kubeconfig on a cluster "

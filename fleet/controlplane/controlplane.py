@@ -14,6 +14,7 @@ import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -331,7 +332,16 @@ class ControlPlane:
         )
         layout.audit_policy.write_text(AUDIT_POLICY)
         if self.options.audit_log is not None:
-            self.options.audit_log.absolute().parent.mkdir(parents=True, exist_ok=True)
+            _make_audit_log(self.options.audit_log.absolute())
+
+
+def _make_audit_log(path: Path) -> None:
+    """Make it with its directory. Raises SetupError, which says more than kube-apiserver would."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("ab").close()
+    except OSError as error:
+        raise SetupError(f"--audit-log {path}: {error.strerror}") from error
 
 
 def _probe(certificates: Certificates) -> Probe:

@@ -1,11 +1,14 @@
 """The command line: every foreseen failure is one line and a documented exit code."""
 
 import json
+import re
 import sys
+from pathlib import Path
 
+import click
 import pytest
 
-from fleet.cli import main
+from fleet.cli import main, spawn
 from fleet.errors import Exit
 
 
@@ -29,6 +32,11 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
         (["spawn", "--name-prefix", "a.b"], "--name-prefix: 'a.b' is not a DNS label"),
         (["spawn", "--manage", "a=b"], "--manage comes with a later version"),
         (["spawn", "--profile", "nothing"], "nothing"),
+        (["spawn", "--metrics-host", "0.0.0.0"], "--metrics-host needs --metrics-port"),
+        (
+            ["spawn", "--identity=csr", "--bootstrap-kubeconfig=/no/such"],
+            "--bootstrap-kubeconfig /no/such: no such file",
+        ),
         (["swarm"], "No such command 'swarm'"),
         (["clean", "--all", "--expired"], "--run, --all and --expired exclude one another"),
         (["profiles", "show", "nothing"], "nothing"),
@@ -46,6 +54,34 @@ def test_bad_usage_is_one_line_and_exit_2(
     [line] = printed.err.splitlines()
     assert line.startswith("fleet: ")
     assert words in line
+
+
+def test_a_file_that_is_no_text_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "node.yaml"
+    path.write_bytes(b"\x00\x01\xff")
+    assert call(monkeypatch, "profiles", "import", str(path)) == Exit.USAGE
+    [line] = capsys.readouterr().err.splitlines()
+    assert "not YAML" in line
+
+
+def test_help_shows_options_in_groups(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every option has a word of help and stands under a heading of its own kind."""
+    for command in (["spawn"], ["locust", "worker"]):
+        assert call(monkeypatch, *command, "--help") == Exit.OK
+        printed = capsys.readouterr().out
+        headings = [line for line in printed.splitlines() if re.fullmatch(r"[A-Z][a-z ]+:", line)]
+        assert headings[0] == "Nodes:"
+        assert headings[-1] == "Options:"
+        assert len(headings) == 8
+    assert [each.name for each in spawn_parameters() if not each.help] == []
+
+
+def spawn_parameters() -> list[click.Option]:
+    return [each for each in spawn.params if isinstance(each, click.Option) and not each.hidden]
 
 
 def test_options_are_read_from_variables_too(
