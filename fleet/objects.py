@@ -292,7 +292,6 @@ class Pod:
 
     def __init__(
         self,
-        *,
         namespace: str,
         name: str,
         uid: PodUid,
@@ -305,7 +304,7 @@ class Pod:
         labels: tuple[tuple[str, str], ...] = (),
         annotations: tuple[tuple[str, str], ...] = (),
         fingerprint: int = 0,
-        is_mirror: bool = False,
+        is_mirror: bool = False,  # noqa: FBT001, FBT002 - decoders pass all by position
         token_suffix: str = "",
         containers: tuple[ContainerSpec, ...] = (),
         init_containers: tuple[ContainerSpec, ...] = (),
@@ -316,7 +315,7 @@ class Pod:
         termination_grace_s: int = 30,
         active_deadline_s: int = 0,
         service_account: str = "",
-        host_network: bool = False,
+        host_network: bool = False,  # noqa: FBT001, FBT002
         priority: int = 0,
         readiness_gates: tuple[str, ...] = (),
         pull_secrets: tuple[str, ...] = (),
