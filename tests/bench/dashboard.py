@@ -1,7 +1,8 @@
 """`python -m tests.bench.dashboard`: what the dashboard costs the processes that host nodes.
 
-The same nodes in the same two processes three times: alone, with the dashboard, and with API users
-beside them. CPU is what the processes themselves account over a quiet time, start and ramp apart.
+The same nodes in the same two processes four times: alone, with the dashboard, with the shipped API
+users beside them, and with ones that never wait. CPU is what the processes themselves account over
+a quiet time, start and ramp apart. Progress goes to stderr.
 """
 
 import argparse
@@ -21,13 +22,21 @@ import psutil
 
 POLL_S = 1.0
 SETTLE_S = 15.0
-START_S_MAX = 900.0
+START_S_MAX = 1200.0  # 5,000 kubelets with two cores for all: 3 to 6 minutes
 END_S_MAX = 300.0
-RUNS = {
-    "alone": (),
-    "dashboard": ("--dashboard", "--rate=200"),
-    "12 API users": ("--dashboard", "--rate=200", "--load=api_users", "--api-users=12"),
-}
+PROGRESS_S = 15.0
+FULL_SPEED = Path(__file__).with_name("full_speed.py")
+
+
+def runs(users: int) -> dict[str, tuple[str, ...]]:
+    """Return the options of each run by its name."""
+    steered = ("--dashboard", "--rate=200")
+    return {
+        "alone": (),
+        "dashboard": steered,
+        f"{users} API users": (*steered, "--load=api_users", f"--api-users={users}"),
+        f"{users} at full speed": (*steered, f"--load={FULL_SPEED}", f"--api-users={users}"),
+    }
 
 
 def main() -> None:
@@ -35,6 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="tests.bench.dashboard", description=__doc__)
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--users", type=int, default=12, help="API users beside the nodes")
     parser.add_argument("--idle", type=int, default=60, help="seconds of the measurement")
     parser.add_argument("--fidelity", choices=("kubelet", "light"), default="kubelet")
     options = parser.parse_args()
@@ -42,7 +52,8 @@ def main() -> None:
           f"{psutil.cpu_count()} cores, Python {platform.python_version()}")  # fmt: skip
     print("| run | fleet, % of a core | Locust master | API users | requests/s | failures |")
     print("|---|---|---|---|---|---|")
-    for name, arguments in RUNS.items():
+    for name, arguments in runs(options.users).items():
+        tell(f"{name}: fleet spawn {' '.join(arguments)}")
         found = measure(options, arguments)
         print(f"| {name} | " + " | ".join(found) + " |", flush=True)
 
@@ -63,15 +74,19 @@ def measure(options: argparse.Namespace, arguments: tuple[str, ...]) -> list[str
             )
         try:
             dashboard = wait_ready(process, log, options.nodes, is_steered=bool(arguments))
+            tell(f"all Ready, measuring for {options.idle} s")
             time.sleep(SETTLE_S)
+            total = statistics(dashboard)["stats"][-1] if dashboard else {}
             before, since_s = cpu_s(process.pid), time.monotonic()
             time.sleep(options.idle)
             after, took_s = cpu_s(process.pid), time.monotonic() - since_s
             used = {kind: (after[kind] - before[kind]) / took_s * 100 for kind in after}
             cells = [f"{used[kind]:.2f}" for kind in ("fleet", "master", "users")]
-            total = statistics(dashboard)["stats"][-1] if dashboard else {}
-            rate = f"{total['current_rps']:.0f}" if total else "-"
-            return [*cells, rate, str(total.get("num_failures", "-"))]
+            if not dashboard:
+                return [*cells, "-", "-"]
+            now = statistics(dashboard)["stats"][-1]
+            rate = (now["num_requests"] - total["num_requests"]) / took_s
+            return [*cells, f"{rate:.0f}", str(now["num_failures"] - total["num_failures"])]
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(END_S_MAX)
@@ -81,8 +96,8 @@ def wait_ready(
     process: "subprocess.Popen[bytes]", log: Path, nodes: int, *, is_steered: bool
 ) -> str:
     """Wait until all nodes are Ready; return the dashboard's address, "" without one."""
-    deadline_s = time.monotonic() + START_S_MAX
-    while time.monotonic() < deadline_s:
+    began_s = told_s = time.monotonic()
+    while time.monotonic() < began_s + START_S_MAX:
         text = log.read_text()
         assert process.poll() is None, text
         found = re.findall(r"dashboard: (http://\S+)", text)
@@ -90,10 +105,20 @@ def wait_ready(
             return ""
         if found:
             rows = statistics(found[-1])["extended_stats"][0]["data"]
-            if sum(row["ready"] for row in rows) == nodes:
+            ready = sum(row["ready"] for row in rows)
+            text = f"{ready} of {nodes} Ready"
+            if ready == nodes:
                 return str(found[-1])
+        if time.monotonic() > told_s + PROGRESS_S:
+            told_s = time.monotonic()
+            tell(f"{told_s - began_s:.0f} s: {text.splitlines()[-1] if text else 'starting'}")
         time.sleep(POLL_S)
     raise TimeoutError(log.read_text())
+
+
+def tell(words: str) -> None:
+    """Show how it goes, beside the table."""
+    print(words, file=sys.stderr, flush=True)
 
 
 def statistics(url: str) -> dict[str, Any]:
