@@ -11,7 +11,7 @@ from pathlib import Path
 from fleet.errors import UsageError
 from fleet.load_credentials import LoadCredentials
 from fleet.load_workers import find_loads
-from fleet.locust_master import LOCUSTFILE, LOOPBACK
+from fleet.locust_master import LOCUSTFILE, LOOPBACK, check_port
 
 ADDRESSES = (
     ("--master-bind-host", "LOCUST_MASTER_BIND_HOST"),
@@ -20,16 +20,39 @@ ADDRESSES = (
 """Neither port has authentication, and Locust opens both to everyone unless told otherwise."""
 
 
+PORTS = (
+    ("--master-bind-port", "LOCUST_MASTER_BIND_PORT", 5557),
+    ("--web-port", "LOCUST_WEB_PORT", 8089),
+)
+
+
 def master_of_its_own(
     loads: Sequence[Path], arguments: Sequence[str], environ: Mapping[str, str]
 ) -> list[str]:
-    """Return the command of a master. Raises UsageError for a load that is not there."""
+    """Return the command of a master.
+
+    Raises UsageError for a load that is not there, SetupError for a port that is taken: Locust
+    itself ends with a traceback.
+    """
+    for flag, variable, default in PORTS:
+        port = _given(arguments, flag) or environ.get(variable) or str(default)
+        if port.isdecimal() and not (flag == "--web-port" and "--headless" in arguments):
+            check_port(flag, int(port))
     command = [*_locust(loads), "--master"]
     for flag, variable in ADDRESSES:
         is_given = any(each.partition("=")[0] == flag for each in arguments)
         if not is_given and not environ.get(variable):
             command += [flag, LOOPBACK]
     return [*command, *arguments]
+
+
+def _given(arguments: Sequence[str], flag: str) -> str:
+    """Return the value of an option of Locust, "" if it is not given."""
+    for at, each in enumerate(arguments):
+        name, _, value = each.partition("=")
+        if name == flag:
+            return value or "".join(arguments[at + 1 : at + 2])
+    return ""
 
 
 def users_of_their_own(

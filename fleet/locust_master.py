@@ -62,14 +62,14 @@ def master_command(options: MasterOptions, ports: Ports) -> list[str]:
     ]
 
 
-def check_port(port: int) -> None:
+def check_port(flag: str, port: int) -> None:
     """Raise SetupError if a port of loopback is taken; 0 never is."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
         except OSError as error:
-            raise SetupError(f"--dashboard-port {port}: {error.strerror}") from error
+            raise SetupError(f"{flag} {port}: {error.strerror}") from error
 
 
 class LocustMaster:
@@ -88,7 +88,7 @@ class LocustMaster:
 
     async def start(self) -> None:
         """Start it and learn its ports. Raises SetupError with its last words."""
-        check_port(self.options.web_port)
+        check_port("--dashboard-port", self.options.web_port)
         command = master_command(self.options, self.ports)
         self._process = process = Component("the Locust master", command, self.log)
         await process.start()

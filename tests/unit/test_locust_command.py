@@ -1,23 +1,41 @@
 """Commands of a master and of API users in pods of their own."""
 
+import socket
 from pathlib import Path
 
 import pytest
 
-from fleet.errors import UsageError
+from fleet.errors import SetupError, UsageError
 from fleet.load_credentials import KUBECONFIG
 from fleet.locust_command import master_of_its_own, users_of_their_own
 
 LOADS = (Path("api_users"),)
+ANY_PORT = {"LOCUST_MASTER_BIND_PORT": "0", "LOCUST_WEB_PORT": "0"}
 
 
 def test_a_master_listens_on_loopback_unless_told_otherwise() -> None:
-    command = master_of_its_own((), ("--users", "5"), {})
+    command = master_of_its_own((), ("--users", "5"), ANY_PORT)
     at = command.index("--master-bind-host")
     assert command[at : at + 4] == ["--master-bind-host", "127.0.0.1", "--web-host", "127.0.0.1"]
     assert command[-2:] == ["--users", "5"]
-    told = master_of_its_own((), ("--web-host=::",), {"LOCUST_MASTER_BIND_HOST": "0.0.0.0"})
+    told = master_of_its_own(
+        (), ("--web-host=::",), {**ANY_PORT, "LOCUST_MASTER_BIND_HOST": "0.0.0.0"}
+    )
     assert "127.0.0.1" not in told
+
+
+@pytest.mark.parametrize("flag", ["--master-bind-port", "--web-port"])
+def test_a_port_that_is_taken_is_named(flag: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        for arguments in ((f"{flag}={port}",), ("--users", "5", flag, port)):
+            with pytest.raises(SetupError, match=f"{flag} {port}: Address already in use"):
+                master_of_its_own((), arguments, ANY_PORT)
+        variable = f"LOCUST{flag.replace('-', '_').upper()[1:]}"
+        with pytest.raises(SetupError, match=f"{flag} {port}: Address already in use"):
+            master_of_its_own((), (), {**ANY_PORT, variable: port})
 
 
 def test_master_and_users_load_the_same_files(tmp_path: Path) -> None:
@@ -28,7 +46,7 @@ def test_master_and_users_load_the_same_files(tmp_path: Path) -> None:
         "clusters: [{name: k, cluster: {server: 'https://here'}}]\n"
     )
     users = users_of_their_own(LOADS, (), {KUBECONFIG: str(kubeconfig)})
-    master = master_of_its_own(LOADS, (), {})
+    master = master_of_its_own(LOADS, (), ANY_PORT)
     files = users[users.index("-f") + 1]
     assert [Path(each).name for each in files.split(",")] == ["locustfile.py", "api_users.py"]
     assert files in master
