@@ -34,9 +34,11 @@ def master_of_its_own(
     Raises UsageError for a load that is not there, SetupError for a port that is taken: Locust
     itself ends with a traceback.
     """
+    is_headless = "--headless" in arguments or bool(environ.get("LOCUST_HEADLESS"))
     for flag, variable, default in PORTS:
         port = _given(arguments, flag) or environ.get(variable) or str(default)
-        if port.isdecimal() and not (flag == "--web-port" and "--headless" in arguments):
+        is_used = flag != "--web-port" or not is_headless
+        if port.isdecimal() and is_used:
             check_port(flag, int(port))
     command = [*_locust(loads), "--master"]
     for flag, variable in ADDRESSES:
