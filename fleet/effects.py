@@ -20,6 +20,7 @@ class Op(enum.IntEnum):
 
     GET_NODE = 0  # main client
     GET_NODE_HEARTBEAT = 1  # the same, by the heartbeat client: ?timeout=10s
+    GET_NODE_EXISTING = 19  # what registration compares with the Node that it would create
     CREATE_NODE = 2
     PATCH_NODE_STATUS = 3  # main client: registration, also of CSI drivers
     PATCH_NODE_STATUS_HEARTBEAT = 18

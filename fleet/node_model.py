@@ -204,6 +204,11 @@ class NodeModel:
         assert index < self.addresses_max, (index, self.addresses_max)
         return str(self.address_pool[index + 1])
 
+    def index_of(self, address: str) -> int:
+        """Return the index of the node that has an InternalIP."""
+        first = int(self.address_pool.network_address)
+        return int(ipaddress.ip_address(address)) - first - 1
+
     @property
     def addresses_max(self) -> int:
         """Return how many nodes the address pool has room for."""

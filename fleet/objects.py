@@ -31,6 +31,13 @@ class NodeCondition(NamedTuple):
     transition_s: int
 
 
+class NodeDetails(NamedTuple):
+    """What else registration reads of a Node that exists. `status` is as JSON shows it."""
+
+    annotations: dict[str, str]
+    status: dict[str, object]
+
+
 class NodeView(NamedTuple):
     """What is read of a Node object."""
 
@@ -46,6 +53,7 @@ class NodeView(NamedTuple):
     volumes_attached: tuple[str, ...]
     volumes_in_use: tuple[str, ...] = ()
     state: NodeState = NO_STATE
+    details: NodeDetails | None = None  # only for GET_NODE_EXISTING
 
 
 class LeaseView(NamedTuple):

@@ -30,11 +30,11 @@ def merge(old: object, patch: object, field: str = "") -> object:
 
 
 def _merge_list(old: list[Object], patch: list[Object], by: str) -> list[Object]:
+    if any(change.get("$patch") == "replace" for change in patch):
+        return [change for change in patch if "$patch" not in change]
     found = {each[by]: each for each in old}
     for change in patch:
-        if change.get("$patch") == "replace":
-            found.clear()
-        elif change.get("$patch") == "delete":
+        if change.get("$patch") == "delete":
             found.pop(change[by], None)
         else:
             merged = merge(found.get(change[by]), change)

@@ -4,7 +4,7 @@ from functools import lru_cache
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.config import NodeModel
-from fleet.effects import WatchEvent
+from fleet.effects import NodeStatusPatch, WatchEvent
 from fleet.image_store import ImageStore
 from fleet.objects import EventType
 from fleet.runtime import Runtime
@@ -21,6 +21,7 @@ class Environment:
         "images",
         "light",
         "model",
+        "outdated",
         "own_watches",
         "runtimes",
         "static",
@@ -46,6 +47,7 @@ class Environment:
         self.csi_drivers: dict[str, CSIDriverView] = {}  # as the watch of any node shows them
         self.static = NO_STATIC_PODS  # as the profile's file and URL say
         self.runtimes: dict[int, Runtime] = {}  # by node, of kubelets that are being restarted
+        self.outdated: dict[int, NodeStatusPatch] = {}  # by node, for its first status patch
         self.wall_offset_ns = 0  # wall minus monotonic; the reactor keeps it
 
     def wall_ns(self, now_ns: int) -> int:

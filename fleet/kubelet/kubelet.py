@@ -366,7 +366,7 @@ class VirtualKubelet:
 
     def _on_register_reply(self, reply: Reply, now_ns: int, out: Outbox) -> None:
         record = reply.record
-        if not self.status.on_register_reply(reply, self.env, now_ns, out):
+        if not self.status.on_register_reply(reply, self.host_ip, self.env, now_ns, out):
             return
         if self.env.light:
             assert isinstance(record, NodeView), reply

@@ -32,6 +32,7 @@ from fleet.effects import (
 )
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
+from fleet.kubelet.node_reconcile import both, reconcile
 from fleet.kubelet.node_resources import Wanted, differing_resources
 from fleet.objects import NodeCondition, NodeView
 
@@ -240,7 +241,9 @@ class NodeStatus:
         out.append(ApiCall(self._node, Op.CREATE_NODE, REGISTER_KEY, NodeObject(conditions)))
         return events
 
-    def on_register_reply(self, reply: Reply, env: Environment, now_ns: int, out: Outbox) -> bool:
+    def on_register_reply(
+        self, reply: Reply, address: str, env: Environment, now_ns: int, out: Outbox
+    ) -> bool:
         """Take an answer on the way to a registered Node; return whether it was the last step.
 
         Source: tryRegisterWithAPIServer: a Node that exists, or a refused create, is looked at.
@@ -248,11 +251,11 @@ class NodeStatus:
         if self.phase is Phase.CREATING:
             if reply.kind in (ReplyKind.EXISTS, ReplyKind.FORBIDDEN):
                 self.phase = Phase.GETTING
-                out.append(ApiCall(self._node, Op.GET_NODE, REGISTER_KEY))
+                out.append(ApiCall(self._node, Op.GET_NODE_EXISTING, REGISTER_KEY))
                 return False
         elif self.phase is Phase.GETTING and reply.ok:
             assert isinstance(reply.record, NodeView), reply
-            patch = _reconcile(reply.record, env)
+            patch = reconcile(self._node, reply.record, address, env)
             if patch is not None:
                 self.phase = Phase.RECONCILING
                 out.append(ApiCall(self._node, Op.PATCH_NODE_STATUS, REGISTER_KEY, patch))
@@ -361,6 +364,7 @@ class NodeStatus:
             assert isinstance(reply.record, NodeView), reply
             return self._try_on(reply.record, inputs, env, now_ns, out)
         self._reported_ns = now_ns
+        env.outdated.pop(self._node, None)
         self._finish(inputs, env, now_ns, out)
         return []
 
@@ -402,6 +406,8 @@ class NodeStatus:
             status_json=b",".join(part for part in (images, resources) if part),
             volumes_in_use=inputs.volumes_in_use,
         )
+        if self._node in env.outdated:
+            patch = both(patch, env.outdated[self._node])
         out.append(ApiCall(self._node, Op.PATCH_NODE_STATUS_HEARTBEAT, STATUS_KEY, patch))
         return events
 
@@ -441,6 +447,7 @@ class NodeStatus:
             or inputs.volumes_in_use is not None
             or bool(differing_resources(self.state, inputs.extended, env.model.capacity))
             or bool(inputs.images_json)
+            or self._node in env.outdated
             or has_changed(self.conditions, conditions)
         )
 
@@ -470,17 +477,3 @@ class NodeStatus:
         ticks = max(1, -(-(wanted_ns - self._ticked_ns) // mean_ns))
         due_ns = self._ticked_ns + ticks * mean_ns + int((share - 0.5) * JITTER * period_ns)
         return due_ns if due_ns >= wanted_ns else due_ns + mean_ns
-
-
-def _reconcile(view: NodeView, env: Environment) -> NodeStatusPatch | None:
-    """Return what an existing Node lacks: the default labels. Source: updateDefaultLabels.
-
-    Differs: extended and huge-page resources of the profile stay as they are on the Node.
-    """
-    wanted = env.model.labels
-    missing = tuple(
-        (key, wanted[key])
-        for key in ("kubernetes.io/os", "kubernetes.io/arch")
-        if key in wanted and view.labels.get(key) != wanted[key]
-    )
-    return NodeStatusPatch(labels=missing) if missing else None

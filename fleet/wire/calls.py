@@ -432,6 +432,7 @@ def _update_csinode(call: ApiCall, caller: Caller) -> Request:
 
 BUILDERS: dict[Op, Builder] = {
     Op.GET_NODE: _get_node,
+    Op.GET_NODE_EXISTING: _get_node,
     Op.GET_NODE_HEARTBEAT: _get_node_heartbeat,
     Op.CREATE_NODE: _create_node,
     Op.PATCH_NODE_STATUS: _patch_node_status,

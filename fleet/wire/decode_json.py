@@ -18,6 +18,7 @@ from fleet.objects import (
     EventType,
     LeaseView,
     NodeCondition,
+    NodeDetails,
     NodeView,
     ObjectMeta,
     Token,
@@ -31,6 +32,7 @@ from fleet.wire.times import parse_rfc3339
 __all__ = [
     "csinode_view",
     "decode_csinode",
+    "decode_existing_node",
     "decode_lease",
     "decode_list",
     "decode_meta",
@@ -122,6 +124,13 @@ def decode_node(body: bytes | dict[str, Any]) -> NodeView:
         volumes_in_use=tuple(status.get("volumesInUse", ())),
         state=share(node_state(obj)),
     )
+
+
+def decode_existing_node(body: bytes | dict[str, Any]) -> NodeView:
+    """Return what is read of a Node, with all that a kubelet reports of it."""
+    obj = _object(body)
+    details = NodeDetails(obj["metadata"].get("annotations", {}), obj.get("status", {}))
+    return decode_node(obj)._replace(details=details)
 
 
 def decode_lease(body: bytes) -> LeaseView:

@@ -226,6 +226,7 @@ def _by_json(decode: Callable[[Json], T]) -> Callable[[bytes], T]:
 
 DECODERS: dict[Op, Callable[[bytes], object]] = {
     Op.GET_NODE: _reply_node,
+    Op.GET_NODE_EXISTING: _by_json(decode_json.decode_existing_node),
     Op.GET_NODE_HEARTBEAT: _reply_node,
     Op.CREATE_NODE: _reply_node,
     Op.GET_NODE_ATTACHED: _reply_node,

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from fleet.effects import Op, Reply, ReplyKind
 from fleet.wire.decode_json import (
     decode_csinode,
+    decode_existing_node,
     decode_lease,
     decode_node,
     decode_pod_view,
@@ -26,6 +27,7 @@ class ReplyDecoders(NamedTuple):
 
 _DECODERS: dict[Op, Callable[[bytes], object]] = {
     Op.GET_NODE: decode_node,
+    Op.GET_NODE_EXISTING: decode_existing_node,
     Op.GET_NODE_HEARTBEAT: decode_node,
     Op.CREATE_NODE: decode_node,
     Op.GET_CSINODE: decode_csinode,

@@ -4,6 +4,7 @@ from fleet.effects import Op
 
 ROUTES: dict[Op, tuple[str, str]] = {
     Op.GET_NODE: ("GET", "nodes"),
+    Op.GET_NODE_EXISTING: ("GET", "nodes"),
     Op.GET_NODE_HEARTBEAT: ("GET", "nodes"),
     Op.CREATE_NODE: ("POST", "nodes"),
     Op.PATCH_NODE_STATUS: ("PATCH", "nodes/status"),

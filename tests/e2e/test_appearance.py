@@ -1,5 +1,6 @@
 """What others see of virtual nodes: kubectl, the audit log, priority-and-fairness."""
 
+import json
 import re
 from collections import Counter
 
@@ -94,6 +95,62 @@ def test_kubectl_shows_a_node_like_a_real_one(world: World) -> None:
     assert lease["spec"]["leaseDurationSeconds"] == 40
     [owner] = csi_node["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["uid"]) == ("Node", metadata["uid"])
+
+
+OLD_PROFILE = """\
+apiVersion: fleet.emulator/v1alpha1
+kind: NodeProfile
+metadata: {name: old}
+spec:
+  kubeletVersion: v1.35.4
+  addressPool: 10.99.0.0/16
+  template:
+    metadata: {labels: {node.kubernetes.io/instance-type: small, mine: kept}}
+    status:
+      capacity: {cpu: "4", memory: 8Gi, hugepages-1Gi: 2Gi, hugepages-64Ki: "0"}
+      nodeInfo: {osImage: Old Linux, containerRuntimeVersion: "containerd://1.7.0"}
+"""
+
+
+@pytest.mark.parametrize("fidelity", ["kubelet", "light"])
+def test_a_node_that_is_taken_over_shows_its_new_profile(world: World, fidelity: str) -> None:
+    """As after `helm upgrade`: what a kubelet reports is new, what others own has stayed."""
+    prefix, extended = f"anew-{fidelity}", "example.com/dongle"
+    name = f"{prefix}-00001"
+    profile = world.root / f"{prefix}.yaml"
+    profile.write_text(OLD_PROFILE)
+    options = ("--nodes=2", f"--name-prefix={prefix}", f"--fidelity={fidelity}")
+    done = world.fleet("spawn", *options, f"--profile={profile}", "--keep", "--until-ready")
+    assert done.returncode == 0, done.stderr
+    old = world.nodes(prefix)[name]
+    assert old["status"]["nodeInfo"]["kubeletVersion"] == "v1.35.4"
+    written = json.dumps({"status": {"capacity": {extended: "3"}, "allocatable": {extended: "3"}}})
+    world.kubectl("patch", "node", name, "--subresource=status", "-p", written)
+    with world.spawn(f"fresh-{fidelity}", 1, f"--fidelity={fidelity}") as other:
+        other.until_ready()
+        fresh = world.nodes(f"fresh-{fidelity}")[f"fresh-{fidelity}-00000"]["status"]
+        with world.spawn(prefix, 2, f"--fidelity={fidelity}") as run:
+            eventually(
+                lambda: world.nodes(prefix)[name]["status"]["capacity"]["cpu"] == "8", "capacity"
+            )
+            node = world.nodes(prefix)[name]
+            status = node["status"]
+            for member in ("capacity", "allocatable"):
+                assert status[member].pop(extended) == "0"
+            for member in ("capacity", "allocatable", "runtimeHandlers", "declaredFeatures"):
+                assert status[member] == fresh[member]
+            for key in set(fresh["nodeInfo"]) - {"machineID", "systemUUID", "bootID"}:
+                assert status["nodeInfo"][key] == fresh["nodeInfo"][key]
+            assert status["nodeInfo"]["bootID"] == old["status"]["nodeInfo"]["bootID"]
+            addresses = [each["address"] for each in status["addresses"]]
+            assert addresses == ["198.18.0.2", name]
+            labels = node["metadata"]["labels"]
+            assert labels["node.kubernetes.io/instance-type"] == "general-8x32"
+            assert labels["mine"] == "kept"
+            assert node["metadata"]["uid"] == old["metadata"]["uid"]
+            run.end()
+        other.end()
+    world.assert_nothing_left(prefix)
 
 
 def test_kubectl_shows_a_pod_like_a_real_one(world: World) -> None:

@@ -3,10 +3,13 @@
 from itertools import pairwise
 
 import orjson
+import pytest
 from fake_transport import Sent
 from fakes import SimApiServer
 from sim_faults import ApiServerAnswers, ConnectionsRefused
 from simulation import Simulation, default_model
+
+from fleet.effects import NodeId
 
 NODE = "/api/v1/nodes"
 STATUS = "/status?timeout=10s"
@@ -109,14 +112,35 @@ def test_the_requests_of_one_registration() -> None:
 
 def add_node(server: SimApiServer) -> None:
     labels = {**default_model().labels, "kubernetes.io/arch": "s390x", "mine": "kept"}
-    status = {"capacity": {"cpu": "1"}, "conditions": []}
+    labels["fleet.emulator/run"] = "sim"  # adopted
+    status = {
+        "capacity": {"cpu": "1", "hugepages-32Mi": "0", "example.com/dongle": "3"},
+        "allocatable": {"cpu": "1", "example.com/dongle": "3"},
+        "nodeInfo": {"kubeletVersion": "v1.30.0", "kubeProxyVersion": "v1.30.0"},
+        "addresses": [{"type": "InternalIP", "address": "10.9.9.9"}],
+        "conditions": [],
+    }
     node = {"metadata": {"name": "n-0", "labels": labels}, "spec": {}, "status": status}
     server.create(("nodes", "", "n-0"), node)
 
 
-def test_a_node_that_exists_is_reconciled() -> None:
-    sim = Simulation(seed=3, setup=add_node)
+@pytest.mark.parametrize("light", [False, True])
+def test_a_node_that_exists_is_reconciled(*, light: bool) -> None:
+    """It becomes what a new one would be, but for what kubelets leave to others."""
+    sim = Simulation(seed=3, setup=add_node, light=light)
     sim.run_for(seconds=30)
+    fresh = Simulation(seed=3, light=light)
+    fresh.run_for(seconds=30)
+    status, expected = (each.server.get("nodes", "n-0")["status"] for each in (sim, fresh))
+    for member in ("capacity", "allocatable"):
+        assert status[member].pop("example.com/dongle") == "0"
+    for member in ("capacity", "allocatable", "nodeInfo", "addresses", "runtimeHandlers"):
+        assert status[member] == expected[member]
+    assert status["declaredFeatures"] == expected["declaredFeatures"]
+    patches = [each.path.rpartition("/")[2] for each in sim.calls(verb="PATCH", path=NODE)]
+    assert patches == ([] if light else ["status"]) + ["status?timeout=10s"]
+    sim.run_for(seconds=100)
+    assert len(sim.calls(verb="PATCH", path=NODE)) == len(patches), "nothing is left to change"
     [post] = sim.calls(verb="POST", path=NODE)
     assert post.code == 409
     labels = sim.server.get("nodes", "n-0")["metadata"]["labels"]
@@ -124,6 +148,17 @@ def test_a_node_that_exists_is_reconciled() -> None:
     assert labels["mine"] == "kept"
     assert sim.condition("n-0") == "True"
     assert len(sim.calls(verb="POST", path=LEASES)) == 1
+
+
+def test_a_restarted_kubelet_finds_nothing_to_change() -> None:
+    sim = Simulation(seed=3)
+    sim.run_for(seconds=30)
+    assert sim.reactor.restart([NodeId(0)]) == 1
+    before = len(sim.calls(verb="PATCH", path=NODE))
+    sim.run_for(seconds=9)
+    assert sim.calls(verb="POST", path=NODE)[-1].code == 409
+    [patch] = sim.calls(verb="PATCH", path=NODE)[before:]
+    assert "/status?timeout=10s" in patch.path, "the first report, and none of registration"
 
 
 def test_a_csinode_of_another_node_is_replaced() -> None:

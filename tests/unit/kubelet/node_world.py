@@ -2,11 +2,15 @@
 
 import functools
 
+import orjson
+
 from fleet.clock import Draws, SimClock
 from fleet.config import NodeModel, load_mix
 from fleet.effects import NodeId, Reply, ReplyKind
 from fleet.kubelet.environment import Environment
 from fleet.objects import NodeCondition, NodeView
+from fleet.wire.calls import NodeTemplate, node_json
+from fleet.wire.decode_json import decode_existing_node
 
 NODE = NodeId(3)
 LOST = Reply(ReplyKind.LOST)
@@ -15,6 +19,8 @@ CONFLICT = Reply(ReplyKind.CONFLICT, None, 409)
 EXISTS = Reply(ReplyKind.EXISTS, None, 409)
 REFUSED = Reply(ReplyKind.REFUSED, None, 503)
 OK = Reply(ReplyKind.OK, None, 200)
+ADDRESS = "198.18.0.1"
+"""Of the first node of the pool."""
 START_S = SimClock.EPOCH_NS // 1_000_000_000
 
 
@@ -47,3 +53,11 @@ def view(conditions: tuple[NodeCondition, ...] = (), **fields: object) -> NodeVi
 
 def node_reply(node: NodeView | None = None) -> Reply:
     return Reply(ReplyKind.OK, node or view(), 200)
+
+
+def existing() -> NodeView:
+    """Return the first node of the default profile as a kubelet finds it after a restart."""
+    facts = model().identity(model().index_of(ADDRESS), "n")
+    node = orjson.loads(node_json(NodeTemplate(model(), extra_labels={}), facts, ()))
+    node["metadata"] |= {"uid": "uid-1", "resourceVersion": "5"}
+    return decode_existing_node(node)

@@ -1,5 +1,17 @@
 import pytest
-from node_world import EXISTS, LOST, NODE, OK, REFUSED, START_S, environment, node_reply, view
+from node_world import (
+    ADDRESS,
+    EXISTS,
+    LOST,
+    NODE,
+    OK,
+    REFUSED,
+    START_S,
+    environment,
+    existing,
+    node_reply,
+    view,
+)
 
 from fleet.admission_objects import NodeState
 from fleet.clock import NS_PER_MS, NS_PER_S
@@ -51,7 +63,7 @@ def registered(now_ns: int = NS_PER_S) -> NodeStatus:
     effects: Outbox = []
     status.start(ENV, 0, effects)
     status.on_register_timer(READY, ENV, 100 * NS_PER_MS, effects)
-    assert status.on_register_reply(node_reply(), ENV, now_ns, effects)
+    assert status.on_register_reply(node_reply(), ADDRESS, ENV, now_ns, effects)
     status.on_node(view(conditions()))
     status.sync(READY, ENV, now_ns, effects)
     status.on_status_reply(PATCH, OK, READY, ENV, now_ns, effects)
@@ -129,7 +141,7 @@ def test_registration_sleeps_first_and_doubles_to_seven_seconds() -> None:
         assert status.on_register_timer(READY, ENV, now_ns, effects) == FRESH
         assert effects == [CREATE._replace(payload=NodeObject(conditions(ENV.wall_s(now_ns))))]
         effects.clear()
-        assert not status.on_register_reply(REFUSED, ENV, now_ns, effects)
+        assert not status.on_register_reply(REFUSED, ADDRESS, ENV, now_ns, effects)
     delays = [b.due_ns - a.due_ns for a, b in zip(out, out[1:], strict=False)]  # noqa: RUF007
     assert out[0].due_ns == 100 * NS_PER_MS
     assert [each // NS_PER_MS for each in delays] == [200, 400, 800, 1600, 3200, 6400, 7000, 7000]
@@ -142,15 +154,15 @@ def test_a_refused_create_looks_at_the_node(kind: ReplyKind) -> None:
     status.start(ENV, 0, effects)
     status.on_register_timer(READY, ENV, 100 * NS_PER_MS, effects)
     effects.clear()
-    assert not status.on_register_reply(EXISTS._replace(kind=kind), ENV, 0, effects)
-    assert effects == [ApiCall(NODE, Op.GET_NODE, REGISTER_KEY)]
+    assert not status.on_register_reply(EXISTS._replace(kind=kind), ADDRESS, ENV, 0, effects)
+    assert effects == [ApiCall(NODE, Op.GET_NODE_EXISTING, REGISTER_KEY)]
     effects.clear()
-    stale = view(labels={**view().labels, "kubernetes.io/os": "plan9"})
-    assert not status.on_register_reply(node_reply(stale), ENV, 0, effects)
+    stale = existing()._replace(labels={**existing().labels, "kubernetes.io/os": "plan9"})
+    assert not status.on_register_reply(node_reply(stale), ADDRESS, ENV, 0, effects)
     patch = NodeStatusPatch(labels=(("kubernetes.io/os", "linux"),))
     assert effects == [ApiCall(NODE, Op.PATCH_NODE_STATUS, REGISTER_KEY, patch)]
     effects.clear()
-    assert status.on_register_reply(OK, ENV, 7, effects)
+    assert status.on_register_reply(OK, ADDRESS, ENV, 7, effects)
     assert effects == [Report(NODE, Milestone.REGISTERED, 7)]
 
 
@@ -159,7 +171,7 @@ def test_the_first_tick_reads_the_node_that_the_informer_lacks() -> None:
     effects: Outbox = []
     status.start(ENV, 0, effects)
     status.on_register_timer(READY, ENV, 100 * NS_PER_MS, effects)
-    status.on_register_reply(node_reply(), ENV, NS_PER_S, effects)
+    status.on_register_reply(node_reply(), ADDRESS, ENV, NS_PER_S, effects)
     effects.clear()
     assert status.sync(READY, ENV, NS_PER_S, effects) == []
     assert effects == [GET]
@@ -238,7 +250,7 @@ def test_ready_is_told_on_the_next_tenth_of_a_second() -> None:
     effects: Outbox = []
     status.start(ENV, 0, effects)
     status.on_register_timer(READY, ENV, 100 * NS_PER_MS, effects)
-    status.on_register_reply(node_reply(), ENV, 150 * NS_PER_MS, effects)
+    status.on_register_reply(node_reply(), ADDRESS, ENV, 150 * NS_PER_MS, effects)
     not_ready = NodeInputs(not_ready=("CSINode is not yet initialized",))
     status.on_node(view(conditions(START_S, not_ready)))
     effects.clear()
@@ -278,7 +290,7 @@ def test_in_light_the_post_counts_as_the_first_report() -> None:
     assert effects == [SetTimer(NODE, NS_PER_S, Timer.REGISTER)]
     status.on_register_timer(READY, env, NS_PER_S, effects)
     created = Reply(ReplyKind.OK, view(conditions()), 201)
-    assert status.on_register_reply(created, env, NS_PER_S, effects)
+    assert status.on_register_reply(created, ADDRESS, env, NS_PER_S, effects)
     status.on_node(view(conditions(), pod_cidrs=("10.0.0.0/24",)))
     effects.clear()
     status.report_created(READY, env, NS_PER_S, effects)

@@ -218,6 +218,7 @@ def test_a_pod_is_deleted_by_uid_at_once() -> None:
     ("op", "line"),
     [
         (Op.GET_NODE, b"GET /api/v1/nodes/n-0"),
+        (Op.GET_NODE_EXISTING, b"GET /api/v1/nodes/n-0"),
         (Op.GET_NODE_HEARTBEAT, b"GET /api/v1/nodes/n-0?timeout=10s"),
         (Op.PROBE_CSINODE, b"GET /apis/storage.k8s.io/v1/csinodes/n-0?resourceVersion=0"),
         (Op.GET_CSINODE, b"GET /apis/storage.k8s.io/v1/csinodes/n-0"),

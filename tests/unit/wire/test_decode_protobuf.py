@@ -96,6 +96,7 @@ ANSWERS = [
     (Op.GET_ATTACHMENT, "VolumeAttachment", "storage.k8s.io/v1"),
     (Op.GET_RESOURCE_CLAIM, "ResourceClaim", "resource.k8s.io/v1"),
     (Op.GET_NODE, "Node", "v1"),
+    (Op.GET_NODE_EXISTING, "Node", "v1"),
     (Op.GET_POD, "Pod", "v1"),
 ]
 
