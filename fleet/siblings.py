@@ -19,6 +19,7 @@ import orjson
 from fleet.config import Settings
 from fleet.controlplane.process import Component
 from fleet.report import FIGURES, TIMESERIES, RunFigures, merge
+from fleet.settings import flag_of
 
 POLL_S = 0.25
 RESTART_S = 1.0
@@ -150,10 +151,57 @@ class Siblings:
             await sibling.start()
 
 
+PASSED_ON = (
+    "name_prefix",
+    "profiles",
+    "fidelity",
+    "encoding",
+    "watches",
+    "identity",
+    "bootstrap_kubeconfig",
+    "approve_csrs",
+    "in_cluster",
+    "context",
+    "no_taint",
+    "zone_labels",
+    "simulate_csi",
+    "seed",
+    "story",
+    "restart_share",
+    "metrics_host",
+)
+"""Fields of Settings that every process of a run has the same."""
+
+OWN = frozenset(
+    {
+        *("nodes", "shard", "shard_stride", "nodes_total", "rate"),  # its part of the whole
+        *("processes", "run_id", "holder", "run_dir", "keep"),  # of one run, whose end is ours
+        *("kubeconfig", "confirm_cluster", "yes"),  # the cluster that we have found, and asked for
+        *("metrics_port", "locust_master", "on_master_quit"),
+    }
+)
+"""Those of which each process is told something else; see `sibling_arguments`."""
+
+INHERITED = frozenset({"bootstrap_token", "cert_dir"})
+"""Those that go by the environment, as set by `open_bootstrap`: a token is nobody's to read."""
+
+FIRST_ONLY = frozenset(
+    {
+        *("duration_ns", "until_ready", "command", "statefulset", "manage", "lag_limit_ns"),
+        *("output", "kubeconfig_out", "dashboard", "dashboard_port", "load", "api_users"),
+        *("controlplane_bin", "fsync", "audit_log", "etcd_flags", "apiserver_flags"),
+        *("scheduler_flags", "controller_manager_flags"),
+    }
+)
+"""Those that only the first process needs: it has the end, the output and the control plane."""
+
+
 def without_options(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which no option of `fleet spawn` is: a sibling is told its own."""
+    """Return an environment without options of `fleet spawn`, but for those that are INHERITED."""
     fields = Settings.model_fields.items()
-    options = {f"FLEET_{(field.alias or name).upper()}" for name, field in fields}
+    options = {
+        f"FLEET_{(field.alias or name).upper()}" for name, field in fields if name not in INHERITED
+    }
     return {name: value for name, value in environ.items() if name not in options}
 
 
@@ -166,39 +214,33 @@ def sibling_arguments(
         f"--nodes={share.nodes}",
         f"--shard={share.shard}",
         f"--shard-stride={share.shard_stride}",
-        f"--name-prefix={settings.name_prefix}",
-        f"--fidelity={settings.fidelity}",
-        f"--encoding={settings.wire_encoding}",
-        f"--identity={settings.identity}",
-        f"--seed={settings.seed}",
         f"--run-id={run_id}",
         f"--holder={settings.holder or run_id}",
         "--processes=1",
         "--keep",
-        *(f"--profile={choice.source}={choice.weight}" for choice in settings.profiles),
+        *(each for field in PASSED_ON for each in _passed_on(settings, field)),
     ]
     if share.rate:
         arguments.append(f"--rate={share.rate}")
-    if settings.watches is not None:
-        arguments.append(f"--watches={settings.watches}")
-    if settings.restart_share < 1:
-        arguments.append(f"--restart-share={settings.restart_share}")
     if settings.metrics_port:
         arguments.append(f"--metrics-port={settings.metrics_port + number}")
-        arguments.append(f"--metrics-host={settings.metrics_host}")
     if settings.locust_master:
         arguments += [f"--locust-master={settings.locust_master}", "--on-master-quit=hold"]
     if confirmation:
         arguments.append(f"--confirm-cluster={confirmation}")
-    flags = {"--no-taint": settings.no_taint, "--zone-labels": settings.zone_labels}
-    flags["--in-cluster"] = settings.in_cluster
-    flags["--approve-csrs"] = settings.approve_csrs
-    arguments += [flag for flag, is_set in flags.items() if is_set]
     config = kubeconfig or settings.kubeconfig
     if config is not None:
         arguments.append(f"--kubeconfig={config}")
-    if settings.context:
-        arguments.append(f"--context={settings.context}")
-    if settings.bootstrap_kubeconfig:
-        arguments.append(f"--bootstrap-kubeconfig={settings.bootstrap_kubeconfig}")
     return arguments
+
+
+def _passed_on(settings: Settings, field: str) -> list[str]:
+    """Return the options that give a process the value of a field, none for the default."""
+    value, flag = getattr(settings, field), flag_of(field)
+    if value == Settings.model_fields[field].default:
+        return []
+    if value is True:
+        return [flag]
+    if field == "profiles":
+        return [f"{flag}={choice.source}={choice.weight}" for choice in value]
+    return [f"{flag}={each}" for each in (value if isinstance(value, tuple) else (value,))]
