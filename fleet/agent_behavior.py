@@ -22,7 +22,7 @@ AGENTS_MAX = 16
 """On one node: each has a connection of its own."""
 WATCHES_MAX = 90
 """Of one agent: an API server takes 100 streams on a connection."""
-PLACEHOLDERS = ("node", "version", "os", "arch")
+PLACEHOLDERS = ("version", "os", "arch")
 
 _PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _NAME = r"^[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?$"

@@ -8,14 +8,14 @@ from fleet.agents.runner import Agents
 from fleet.config import NodeModel
 from fleet.identity import Identity
 from fleet.list_watches import Wire
-from fleet.wire.transport import Transport
+from fleet.wire.transport import Transport, UserAgent
 
 ACCEPT = {
     Encoding.JSON: b"application/json",
     Encoding.PROTOBUF: b"application/vnd.kubernetes.protobuf,application/json",
 }
 
-NewTransport = Callable[[bytes, bytes, bytes], Transport]
+NewTransport = Callable[[UserAgent, bytes, bytes], Transport]
 """Make a transport of user agent, Accept header and the group that is named beside the user."""
 
 
@@ -25,12 +25,12 @@ class AgentConnections:
     def __init__(
         self,
         identity: Identity,
-        model: NodeModel,
+        model_of: Callable[[int], NodeModel],
         new_transport: NewTransport,
         wires: list[Wire],
     ) -> None:
         self._identity = identity
-        self._model = model
+        self._model_of = model_of  # by the number of a node
         self._new_transport = new_transport
         self._wires = wires  # of the reactor, to be flushed
         self._transports: dict[str, Transport] = {}
@@ -70,17 +70,12 @@ class AgentConnections:
         groups: tuple[bytes, ...] = ()
         if model.user.startswith(NODE_USER):
             groups = self._identity.headers_for("any").groups
-        node = self._model
-        agent = model.user_agent
-        for name, value in (
-            ("version", node.kubelet_version),
-            ("os", node.os),
-            ("arch", node.arch),
-        ):
-            agent = agent.replace(f"{{{{{name}}}}}", value)
-        transport = self._new_transport(
-            agent.encode(), ACCEPT[model.encoding], groups[0] if groups else b""
-        )
+
+        def user_agent(node: int) -> bytes:
+            return self._model_of(node).filled(model.user_agent)
+
+        group = groups[0] if groups else b""
+        transport = self._new_transport(user_agent, ACCEPT[model.encoding], group)
         self._transports[model.name] = transport
         self._wires.append(transport)
         return transport

@@ -16,6 +16,7 @@ from fleet.agent_access import agents_of
 from fleet.agent_connections import AgentConnections
 from fleet.agent_figures import AgentFigures
 from fleet.bootstrap import Bootstrap
+from fleet.certificate_objects import CertificateKind
 from fleet.certificate_store import CertificateContext
 from fleet.clock import Draws, SystemClock
 from fleet.cluster import Cluster
@@ -37,7 +38,7 @@ from fleet.shared_watches import UNREAD_KINDS
 from fleet.static_sources import StaticSource, run_static_sources
 from fleet.wire.calls import Caller, NodeTemplate
 from fleet.wire.codec import JSON, protobuf
-from fleet.wire.transport import Endpoint, Transport
+from fleet.wire.transport import Endpoint, Transport, UserAgent
 
 NOT_READY_TAINT = "node.kubernetes.io/not-ready"
 EXCLUDE_FROM_BALANCERS = "node.kubernetes.io/exclude-from-external-load-balancers"
@@ -98,11 +99,6 @@ def is_ready(view: NodeView) -> bool:
     return any(each.type == "Ready" and each.status == "True" for each in view.conditions)
 
 
-def user_agent_of(model: NodeModel) -> bytes:
-    """Return what a kubelet calls itself; its first part manages the fields that it sets."""
-    return f"kubelet/{model.kubelet_version} ({model.os}/{model.arch}) kubernetes/fleet00".encode()
-
-
 class Emulation:
     """All virtual nodes of this process. Make it, `bring_up`, and `stop` or `close` it."""
 
@@ -152,18 +148,19 @@ class Emulation:
             self._labels[SHARD_LABEL] = f"{settings.shard:04d}"
             self._own_label += f",{SHARD_LABEL}={settings.shard:04d}"
         self._taint = fake_taint
-        self._user_agent = user_agent_of(mix.models[0])
+        agents = dict.fromkeys(model.filled(model.user_agent) for model in mix.models)
+        self._user_agents = tuple(agents)  # a profile's is one object for all of its nodes
         self.observer = self._transport(f"fleet/{__version__} (observer)".encode())
         self.certificates: NodeCertificates | None = None  # if nodes have their own
         if bootstrap is None:
-            self.transport = self._transport(self._user_agent)
+            self.transport = self._transport(self._user_agent_of)
         else:
             self.transport = self._anonymous_transport(self.reactor.codec.accept)
             self.certificates = self._node_certificates(bootstrap)
         self.reactor.wire = self.transport
         self.reactor.observer = self.observer
         self.agent_connections = AgentConnections(
-            identity, mix.models[0], self._own_transport, self.reactor.others
+            identity, self._model_of, self._own_transport, self.reactor.others
         )
         self.reactor.run_agents(
             agents_of(mix.models),
@@ -185,12 +182,24 @@ class Emulation:
         agents = self.reactor.agents
         return self.agent_connections.figures(agents) if agents is not None else {}
 
-    def _transport(self, user_agent: bytes) -> Transport:
+    def _model_of(self, node: int) -> NodeModel:
+        return self.reactor.entries[node].caller.template.model
+
+    def _agent_number(self, model: NodeModel) -> int:
+        return self._user_agents.index(model.filled(model.user_agent))
+
+    def _user_agent_of(self, pool: int) -> bytes:
+        """Return what the kubelets of a pool call themselves; it manages the fields they set."""
+        if self._is_light:
+            return self._user_agents[pool // LIGHT_CONNECTIONS]
+        return self._user_agents[self._agent_number(self._model_of(pool))]
+
+    def _transport(self, user_agent: UserAgent) -> Transport:
         """Make a transport with fleet's own credentials, to act as nodes or as fleet itself."""
         group = next(iter(self._identity.headers_for("any").groups), b"")
         return self._own_transport(user_agent, self.reactor.codec.accept, group)
 
-    def _own_transport(self, user_agent: bytes, accept: bytes, group: bytes) -> Transport:
+    def _own_transport(self, user_agent: UserAgent, accept: bytes, group: bytes) -> Transport:
         """Make a transport with fleet's own credentials."""
         cluster = self._cluster
         return self._transport_to(
@@ -202,19 +211,23 @@ class Emulation:
             accept,
         )
 
-    def _anonymous_transport(self, accept: bytes) -> Transport:
+    def _anonymous_transport(self, accept: bytes, pools_per_node: int = 1) -> Transport:
         """Make a transport whose pools bring credentials of their own."""
         cluster = self._cluster
         context = cluster.ssl_context(with_client_certificate=False)
         endpoint = Endpoint(cluster.host, cluster.port, cluster.server_name)
-        return self._transport_to(endpoint, context, None, self._user_agent, accept=accept)
+
+        def user_agent(pool: int) -> bytes:
+            return self._user_agent_of(pool // pools_per_node)
+
+        return self._transport_to(endpoint, context, None, user_agent, accept=accept)
 
     def _transport_to(
         self,
         endpoint: Endpoint,
         context: ssl.SSLContext,
         authorization: bytes | None,
-        user_agent: bytes,
+        user_agent: UserAgent,
         group: bytes = b"",
         accept: bytes = JSON.accept,
     ) -> Transport:
@@ -242,9 +255,9 @@ class Emulation:
                 bootstrap.endpoint,
                 bootstrap.context,
                 bootstrap.authorization,
-                self._user_agent,
+                lambda pool: self._user_agent_of(pool // len(CertificateKind)),
             ),
-            renewal=self._anonymous_transport(JSON.accept),
+            renewal=self._anonymous_transport(JSON.accept, len(CertificateKind)),
             on_ready=self._begin_node,
             on_renewed=lambda node: self.transport.drop_connections(node, RENEWED),
             approve=bootstrap.approver.approve if bootstrap.approver else None,
@@ -264,7 +277,7 @@ class Emulation:
             for kind in kinds:
                 self.reactor.watch_shared(kind)
         if self._is_light:
-            for pool in range(LIGHT_CONNECTIONS):
+            for pool in range(LIGHT_CONNECTIONS * len(self._user_agents)):
                 self.transport.open_pool(pool)
         self.started_ns = time.monotonic_ns()
         self.driver.start()
@@ -314,7 +327,9 @@ class Emulation:
         index, name = settings.node_index(slot), settings.node_name(slot)
         model = self._mix.model_of(index)
         env, template = self._kind(model)
-        pool = node % LIGHT_CONNECTIONS if self._is_light else node
+        pool: int = node
+        if self._is_light:
+            pool = node % LIGHT_CONNECTIONS + LIGHT_CONNECTIONS * self._agent_number(model)
         kubelet = VirtualKubelet(node, name, model.address(index), env)
         self._running.append(node)
         caller = Caller(index, name.encode(), template)

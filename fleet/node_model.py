@@ -39,6 +39,13 @@ AddressPool = ipaddress.IPv4Network | ipaddress.IPv6Network
 DEFAULT_ADDRESS_POOL = ipaddress.ip_network("198.18.0.0/15")
 """RFC 2544, for benchmarks: never routed, so a fake address can reach nobody."""
 
+USER_AGENT = "kubelet/{{version}} ({{os}}/{{arch}}) kubernetes/f1ee700"
+"""Source: client-go/rest/config.go, DefaultKubernetesUserAgent.
+
+In place of the commit stands one that nobody has: as long, and logs tell fleet's nodes by it.
+"""
+USER_AGENT_PLACEHOLDERS = ("version", "os", "arch")
+
 _VERSION = re.compile(r"v?([0-9]+)\.([0-9]+)(?:\.([0-9]+))?(.*)")
 _PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 PLACEHOLDERS = ("name", "index", "zone", "region")
@@ -179,6 +186,7 @@ class NodeModel:
     csi_drivers: tuple[CSIDriver, ...] = ()  # whose node plug-in runs on the nodes
     rotate_certificates: bool = True  # with --identity csr
     server_tls_bootstrap: bool = False  # the same: a serving certificate too
+    user_agent: str = USER_AGENT  # with placeholders
 
     @property
     def csi_driver_names(self) -> tuple[str, ...]:
@@ -265,6 +273,15 @@ class NodeModel:
     def behavior_for(self, labels: Labels, namespace: str, annotations: Labels) -> PodBehavior:
         """Return how a pod behaves: the first match wins, annotations override."""
         return select_behavior(self.behaviors, labels, namespace, annotations)
+
+    def filled(self, user_agent: str) -> bytes:
+        """Return a user agent of this profile's nodes. A version goes without its suffix.
+
+        Source: client-go/rest/config.go, adjustVersion.
+        """
+        version = self.kubelet_version.partition("-")[0]
+        known = dict(zip(USER_AGENT_PLACEHOLDERS, (version, self.os, self.arch), strict=True))
+        return _PLACEHOLDER.sub(lambda found: known[found[1]], user_agent).encode()
 
     def adapted(self, server_version: str, *, zone_labels: bool) -> "NodeModel":
         """Return this model for one cluster: not above its version, zone labels or not."""

@@ -6,6 +6,7 @@ pasted. Source: pkg/kubelet/kubelet_node_status.go, initialNode.
 """
 
 import ipaddress
+import re
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
@@ -21,6 +22,8 @@ from fleet.node_model import (
     DEFAULT_ADDRESS_POOL,
     HOSTNAME_LABEL,
     PLACEHOLDERS,
+    USER_AGENT,
+    USER_AGENT_PLACEHOLDERS,
     AddressPool,
     ImageGCPolicy,
     NodeImage,
@@ -96,6 +99,17 @@ def _provider_id(text: object) -> object:
     for name in placeholders_in(str(text)):
         if name not in PLACEHOLDERS:
             raise ValueError(f"'{{{{{name}}}}}' is not one of {', '.join(PLACEHOLDERS)}")
+    return text
+
+
+def _user_agent(text: object) -> object:
+    """Refuse a user agent that no header can carry, or that nobody fills."""
+    for name in placeholders_in(str(text)):
+        if name not in USER_AGENT_PLACEHOLDERS:
+            known = ", ".join(USER_AGENT_PLACEHOLDERS)
+            raise ValueError(f"'{{{{{name}}}}}' is not one of {known}")
+    if not re.fullmatch(r"[!-~]([ -~]{0,254}[!-~])?", str(text)):
+        raise ValueError(f"{text!r} is not 1 to 256 letters, digits and signs of ASCII")
     return text
 
 
@@ -200,6 +214,7 @@ class NodeProfileSpec(Spec):
     topology_spread: tuple[TopologySpread, ...] = ()
     kubelet_version: Annotated[str, BeforeValidator(_version)] | None = None
     kubelet_configuration: KubeletConfiguration = KubeletConfiguration()
+    user_agent: Annotated[str, BeforeValidator(_user_agent)] = USER_AGENT
     address_pool: Annotated[
         AddressPool,
         BeforeValidator(_pool, json_schema_input_type=str),
@@ -336,6 +351,7 @@ class NodeProfile(Spec):
             static_policies=configuration.static_policies(),
             rotate_certificates=configuration.rotate_certificates,
             server_tls_bootstrap=configuration.server_tls_bootstrap,
+            user_agent=spec.user_agent,
         )
 
 

@@ -187,7 +187,7 @@ INHERITED = frozenset({"bootstrap_token", "cert_dir"})
 
 FIRST_ONLY = frozenset(
     {
-        *("duration_ns", "until_ready", "command", "statefulset", "manage", "lag_limit_ns"),
+        *("duration_ns", "until_ready", "command", "statefulset", "manage"),
         *("output", "kubeconfig_out", "dashboard", "dashboard_port", "load", "api_users"),
         *("controlplane_bin", "fsync", "audit_log", "etcd_flags", "apiserver_flags"),
         *("scheduler_flags", "controller_manager_flags"),

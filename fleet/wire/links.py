@@ -86,7 +86,7 @@ class Links:
         "_inbox",
         "_now_ns",
         "_on_ready",
-        "_plan",
+        "_plan_of",
         "_poller",
         "_pools",
         "_resolver",
@@ -97,7 +97,7 @@ class Links:
     def __init__(
         self,
         endpoint: Endpoint,
-        plan: HeaderPlan,
+        plan_of: Callable[[int], HeaderPlan],
         now_ns: Callable[[], int],
         inbox: Inbox,
         on_ready: Callable[[], None],
@@ -105,7 +105,7 @@ class Links:
         backoff: DialBackoff | None,
     ) -> None:
         self._endpoint = endpoint
-        self._plan = plan
+        self._plan_of = plan_of  # by the number of a pool
         self._now_ns = now_ns
         self._inbox = inbox
         self._on_ready = on_ready
@@ -167,7 +167,7 @@ class Links:
             if pool not in self._delayed:
                 self._delayed.append(pool)
             return
-        connection = Connection(self._plan, pool, self._streams_hint)
+        connection = Connection(self._plan_of(pool.number), pool, self._streams_hint)
         pool.dialing = connection
         self.stats.dials += 1
         if self._resolver.addresses:

@@ -42,19 +42,30 @@ __all__ = [
 ]
 
 NEVER_NS = 1 << 62
+UserAgent = bytes | Callable[[int], bytes]
+"""Of all pools, or of each by its number."""
 
 
 class Transport(Links):
     """See the top of this file. One per process and endpoint; used from the loop's thread."""
 
-    __slots__ = ("_context", "_fifos", "_idle_ns", "_ping_ns", "_plan_parts")
+    __slots__ = (
+        "_authorization",
+        "_context",
+        "_fifos",
+        "_idle_ns",
+        "_ping_ns",
+        "_plan_parts",
+        "_plans",
+        "_user_agent",
+    )
 
     def __init__(
         self,
         endpoint: Endpoint,
         ssl_context: ssl.SSLContext,
         *,
-        user_agent: bytes,
+        user_agent: UserAgent,
         authorization: bytes | None,
         accept: bytes,
         now_ns: Callable[[], int],
@@ -67,16 +78,24 @@ class Transport(Links):
     ) -> None:
         prepare_context(ssl_context)
         self._context = ssl_context
-        self._plan_parts = (endpoint.authority(), user_agent, accept, impersonate_group)
-        plan = self._make_plan(authorization)
-        super().__init__(endpoint, plan, now_ns, inbox, on_ready, loop, dial_backoff)
+        self._authorization = authorization
+        self._user_agent = user_agent
+        self._plan_parts = (endpoint.authority(), accept, impersonate_group)
+        self._plans: dict[bytes, HeaderPlan] = {}  # by user agent
+        super().__init__(endpoint, self._make_plan, now_ns, inbox, on_ready, loop, dial_backoff)
         self._fifos: dict[int, deque[Stream]] = {}  # one per time-out value
         self._idle_ns = health.idle_ns or NEVER_NS
         self._ping_ns = health.ping_ns
 
-    def _make_plan(self, authorization: bytes | None) -> HeaderPlan:
-        authority, user_agent, accept, group = self._plan_parts
-        return HeaderPlan(authority, authorization, user_agent, accept, group)
+    def _make_plan(self, pool: int) -> HeaderPlan:
+        """Return what the requests of a pool repeat: one plan for all with its user agent."""
+        agent = self._user_agent if isinstance(self._user_agent, bytes) else self._user_agent(pool)
+        plan = self._plans.get(agent)
+        if plan is None:
+            authority, accept, group = self._plan_parts
+            plan = HeaderPlan(authority, self._authorization, agent, accept, group)
+            self._plans[agent] = plan
+        return plan
 
     def open_pool(
         self, pool: int, user: bytes = b"", ssl_context: TlsContext | None = None
@@ -191,10 +210,11 @@ class Transport(Links):
     def set_authorization(self, value: bytes | None, group: bytes | None = None) -> None:
         """Let new requests carry a rotated token, and impersonate another group if one is given."""
         if group is not None:
-            self._plan_parts = (*self._plan_parts[:3], group)
-        self._plan = self._make_plan(value)
+            self._plan_parts = (*self._plan_parts[:2], group)
+        self._authorization = value
+        self._plans.clear()
         for connection in self._by_fd.values():
-            connection.use_plan(self._plan)
+            connection.use_plan(self._make_plan(connection.pool.number))
 
     async def close(self) -> None:
         """Close everything; what waits is answered with CANCELLED."""

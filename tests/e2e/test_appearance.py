@@ -219,6 +219,34 @@ def test_profiles_mix_by_weight(world: World) -> None:
     world.assert_nothing_left("mix")
 
 
+@pytest.mark.parametrize("fidelity", ["kubelet", "light"])
+def test_each_profile_has_its_user_agent(world: World, fidelity: str) -> None:
+    prefix, lines = f"agent-{fidelity}", len(world.audit())
+    other = world.root / f"{prefix}.yaml"
+    other.write_text(
+        "apiVersion: fleet.emulator/v1alpha1\nkind: NodeProfile\nmetadata: {name: other}\n"
+        "spec: {kubeletVersion: v1.35.4-eks-1, "
+        "userAgent: 'kubelet/{{version}} (linux/{{arch}}) kubernetes/a1b2c3d'}\n"
+    )
+    mix = ("--profile=default", f"--profile={other}", f"--fidelity={fidelity}")
+    with world.spawn(prefix, 4, *mix) as run:
+        run.until_ready()
+        requests = by_node(world.audit()[lines:], prefix)
+        versions = {
+            name: node["status"]["nodeInfo"]["kubeletVersion"]
+            for name, node in world.nodes(prefix).items()
+        }
+        run.end()
+    assert sorted(versions.values()) == ["v1.35.4-eks-1"] * 2 + ["v1.36.3"] * 2
+    for name, events in requests.items():
+        [agent] = {event["userAgent"] for event in events}
+        if versions[name] == "v1.36.3":
+            assert agent == "kubelet/v1.36.3 (linux/amd64) kubernetes/f1ee700"
+        else:
+            assert agent == "kubelet/v1.35.4 (linux/amd64) kubernetes/a1b2c3d"
+    assert set(requests) == set(versions)
+
+
 def test_each_node_is_itself_and_none_is_exempt(world: World) -> None:
     """Every request of a node is its own user's, and waits in the nodes' priority levels."""
     levels, lines = world.dispatched(), len(world.audit())

@@ -229,7 +229,7 @@ def test_an_agent_fits_its_budget() -> None:
         ({"user": "u"}, "needs serviceAccount (NAMESPACE/NAME) or user, and not both"),
         ({"serviceAccount": "a"}, "serviceAccount: 'a' is not NAMESPACE/NAME"),
         ({}, "does nothing: give it watches, reads, conditions or events"),
-        ({"userAgent": "{{nope}}"}, "'{{nope}}' is not one of node, version, os, arch"),
+        ({"userAgent": "{{nope}}"}, "'{{nope}}' is not one of version, os, arch"),
         ({"watches": [{"resource": "a b"}]}, "spec.watches[0].resource: 'a b': string should"),
         (
             {"watches": [{"resource": "pods", "fieldSelector": "{{name}}"}]},
