@@ -26,7 +26,7 @@ from fleet.certificate_store import CertificateStore
 from fleet.cluster import Cluster, ClusterSelection
 from fleet.config import IdentityMode, Settings
 from fleet.controlplane import ControlPlaneInfo, Layout, state_home
-from fleet.errors import FleetError
+from fleet.errors import FleetError, UsageError
 from fleet.wire.transport import Endpoint
 
 SECRETS = "/api/v1/namespaces/kube-system/secrets"
@@ -105,7 +105,11 @@ async def open_bootstrap(
     approver = Approver(cluster.api("approve")) if settings.approve_csrs else None
     async with contextlib.AsyncExitStack() as stack:
         if settings.bootstrap_kubeconfig is not None:
-            user = await ClusterSelection(kubeconfig=settings.bootstrap_kubeconfig).load()
+            try:
+                user = await ClusterSelection(kubeconfig=settings.bootstrap_kubeconfig).load()
+            except UsageError as error:
+                text = str(error).replace("--kubeconfig", "--bootstrap-kubeconfig", 1)
+                raise UsageError(text) from error
             endpoint = Endpoint(user.host, user.port, user.server_name)
             context, authorization = user.ssl_context(), user.authorization()
         else:

@@ -2,11 +2,14 @@
 
 import datetime as dt
 import json
+import signal
 import stat
+import time
 from pathlib import Path
 
 import pytest
 import yaml
+from audit_requests import seconds
 from cryptography import x509
 from e2e_world import Json, World, eventually, workload
 
@@ -142,3 +145,82 @@ def test_certificates_are_approved_by_fleet_renewed_in_time_and_served(
     assert summary["watch"]["restarts"] >= 10, "the watches moved to new connections"
     # Five watches fill a connection here; what else a node sends goes on a second one.
     assert summary["connections"]["open"] >= 2 * 2
+
+
+def test_two_processes_bootstrap_with_one_token_and_their_kubelets_restart(world: World) -> None:
+    """Agents are impersonated meanwhile: they go on, and nothing is open twice."""
+    before, names = len(world.audit()), {f"two-000{each % 2}-0000{each // 2}" for each in range(4)}
+    options = ("--identity=csr", "--processes=2", "--profile=kube-proxy")
+    with world.spawn("two", 4, *options) as run:
+        run.until("all 4 nodes are Ready")
+        assert set(world.nodes("two")) == names
+
+        def proxied() -> set[str]:
+            return {
+                name
+                for name in names
+                for each in world.audit()[before:]
+                if each["userAgent"].startswith("kube-proxy/") and name in each["requestURI"]
+            }
+
+        eventually(lambda: proxied() == names, "every node has its kube-proxy")
+        assert len(created(world.audit()[before:], "system:bootstrap:")) == 4
+        at, began = len(world.audit()), time.time()
+        run.process.send_signal(signal.SIGHUP)
+
+        def watched_anew() -> set[tuple[str, str]]:
+            return {
+                (
+                    each["user"]["username"].removeprefix("system:node:"),
+                    each["objectRef"]["resource"],
+                )
+                for each in of_nodes(world.audit()[at:], "two")
+                if each["verb"] == "watch" and seconds(each) > began
+            }
+
+        kinds = ("nodes", "pods", "services", "csidrivers", "runtimeclasses")
+        wanted = {(name, kind) for name in names for kind in kinds}
+        eventually(lambda: watched_anew() >= wanted, "every watch of every node is open again")
+        asked = [each for each in world.audit()[at:] if seconds(each) > began]
+        assert not created(asked, "system:"), "the certificates are kept"
+        assert not [each for each in asked if each["userAgent"].startswith("kube-proxy/")]
+        run.end()
+    summary = run.summary()
+    assert summary["watch"]["open"] == len(wanted) + 2, "and one of each process's own"
+    [agent] = summary["agents"].values()
+    assert (agent["running"], agent["watch"]["open"]) == (4, 16)
+    assert not world.items("secrets", "-n", "kube-system"), "the token went with the run"
+    world.assert_nothing_left("two")
+
+
+def test_nodes_join_with_a_bootstrap_kubeconfig(world: World, tmp_path: Path) -> None:
+    number, secret = "e2ekub", "0123456789abcdef"
+    token: Json = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": f"bootstrap-token-{number}", "namespace": "kube-system"},
+        "type": "bootstrap.kubernetes.io/token",
+        "stringData": {
+            "token-id": number,
+            "token-secret": secret,
+            "usage-bootstrap-authentication": "true",
+        },
+    }
+    world.apply(token)
+    before, certificates = len(world.audit()), tmp_path / "certificates"
+    kubeconfig = world.user(tmp_path / "bootstrap.kubeconfig", f"{number}.{secret}")
+    options = ("--nodes=2", "--name-prefix=kub", "--identity=csr", "--until-ready")
+    given = (f"--bootstrap-kubeconfig={kubeconfig}", f"--cert-dir={certificates}")
+    done = world.fleet("spawn", *options, *given)
+    assert done.returncode == 0, done.stderr
+    asked = created(world.audit()[before:], "system:")
+    assert {each["user"]["username"] for each in asked} == {f"system:bootstrap:{number}"}
+    assert len(asked) == 2
+    assert sorted(each.name for each in certificates.glob("kub-*")) == ["kub-00000", "kub-00001"]
+    world.kubectl("delete", "secret", f"bootstrap-token-{number}", "--namespace=kube-system")
+
+    refused = world.fleet("spawn", *options, f"--bootstrap-kubeconfig={tmp_path / 'none'}")
+    assert refused.returncode == 2, refused.stderr
+    last = refused.stderr.splitlines()[-1]
+    assert last.startswith("fleet: --bootstrap-kubeconfig"), refused.stderr
+    world.assert_nothing_left("kub")
