@@ -12,10 +12,13 @@ from fleet.api_client import Api, Json, each, expect
 from fleet.config import IdentityMode, NodeModel
 from fleet.errors import SetupError
 from fleet.identity import (
+    AUTHENTICATION,
     Identity,
+    Impersonation,
     Permission,
     check_permissions,
     impersonation_headers,
+    is_allowed,
     who_am_i,
 )
 
@@ -23,6 +26,7 @@ RBAC = "rbac.authorization.k8s.io"
 ROLES = f"/apis/{RBAC}/v1/clusterroles"
 BINDINGS = f"/apis/{RBAC}/v1/clusterrolebindings"
 NAME = "fleet:agent:"
+AUTHORIZATION = "authorization.k8s.io"
 ANY_NODE = "any"
 
 
@@ -43,18 +47,47 @@ def permissions_of(agent: AgentModel) -> list[Permission]:
     return found
 
 
-def impersonation_of(agents: Iterable[AgentModel]) -> list[Permission]:
-    """Return what fleet's user needs to be the agents; who may be a node may be its agents."""
+def impersonation_of(
+    agents: Iterable[AgentModel], impersonation: Impersonation
+) -> list[Permission]:
+    """Return what fleet's user needs to be the agents; by the old grant nodes are agents too."""
     found = []
     for agent in agents:
-        if agent.user.startswith(SERVICE_ACCOUNT_USER):
-            namespace, name = _service_account(agent.user)
-            found.append(
-                Permission("impersonate", "", "serviceaccounts", namespace=namespace, name=name)
-            )
+        if impersonation is not Impersonation.USER_AND_GROUP:
+            found += constrained(agent)
         elif not agent.user.startswith(NODE_USER):
-            found.append(Permission("impersonate", "", "users", name=agent.user))
-    return found
+            found.append(_old_grant(agent))
+    return list(dict.fromkeys(found))
+
+
+def constrained(agent: AgentModel) -> list[Permission]:
+    """Return the rights to be an agent and, verb by verb, to do as it what it does.
+
+    The last are what `check_agents` asks. Source: mode.go, newConstrainedImpersonationMode.
+    """
+    reviews = [Permission("create", AUTHENTICATION, "selfsubjectreviews")]
+    if agent.user.startswith(NODE_USER):
+        mode, who = "arbitrary-node", Permission("", AUTHENTICATION, "nodes")
+    else:
+        reviews.append(Permission("create", AUTHORIZATION, "selfsubjectaccessreviews"))
+        mode, who = "user-info", Permission("", AUTHENTICATION, "users", name=agent.user)
+        if agent.user.startswith(SERVICE_ACCOUNT_USER):
+            mode, who = "serviceaccount", _old_grant(agent)._replace(group=AUTHENTICATION)
+    return [
+        who._replace(verb=f"impersonate:{mode}"),
+        *(
+            each._replace(verb=f"impersonate-on:{mode}:{each.verb}")
+            for each in (*permissions_of(agent), *reviews)
+        ),
+    ]
+
+
+def _old_grant(agent: AgentModel) -> Permission:
+    """Return the right to be an agent, whatever it does."""
+    if agent.user.startswith(SERVICE_ACCOUNT_USER):
+        namespace, name = _service_account(agent.user)
+        return Permission("impersonate", "", "serviceaccounts", namespace=namespace, name=name)
+    return Permission("impersonate", "", "users", name=agent.user)
 
 
 def manifests(agents: Iterable[AgentModel]) -> list[Json]:
@@ -138,10 +171,15 @@ async def check_agents(api: Api, identity: Identity, agents: Iterable[AgentModel
                 f"agent {agent.name}: no permission to impersonate {user}: {answer.message}; "
                 "see docs/how-to/agents.md"
             )
-        if agent.user.startswith(NODE_USER):
-            return  # the node authorizer knows what it may
+        is_node = agent.user.startswith(NODE_USER)
         try:
-            await check_permissions(api, permissions_of(agent), headers)
+            if is_node:  # the node authorizer knows what it may
+                has_old = identity.impersonation is Impersonation.USER_AND_GROUP
+            else:
+                await check_permissions(api, permissions_of(agent), headers)
+                has_old = await is_allowed(api, _old_grant(agent))
+            if not has_old:
+                await check_permissions(api, constrained(agent)[1:])
         except SetupError as error:
             raise SetupError(f"agent {agent.name} as {user}: {error}") from error
 

@@ -70,21 +70,22 @@ def of_run(
 
     Raises UsageError for options that do not go together.
     """
-    if is_legacy and settings.identity is not IdentityMode.IMPERSONATE:
-        raise UsageError("--legacy-impersonation is for --identity impersonate")
     if node_names and not is_legacy:
         raise UsageError("--nodes is for --legacy-impersonation: other grants name no nodes")
-    identity = Identity(settings.identity)
-    if settings.identity is IdentityMode.IMPERSONATE:
-        wanted = Impersonation.USER_AND_GROUP if is_legacy else Impersonation.USER
-        identity = identity._replace(impersonation=wanted)
     mix = load_mix(settings.profiles, simulate_csi=settings.simulate_csi)
-    found = manifests(name, subject, identity, features_of(settings, mix.models), node_names)
     agents = agents_of(mix.models)
+    acts = settings.identity is IdentityMode.IMPERSONATE
+    if is_legacy and not acts and not (agents and settings.identity is IdentityMode.CSR):
+        raise UsageError(
+            "--legacy-impersonation is for --identity impersonate, and for agents with csr"
+        )
+    wanted = Impersonation.USER_AND_GROUP if is_legacy else Impersonation.USER
+    identity = Identity(settings.identity, wanted if acts else Impersonation.NONE)
+    found = manifests(name, subject, identity, features_of(settings, mix.models), node_names)
     if settings.identity is IdentityMode.SHARED:
         needed = [each for agent in agents for each in permissions_of(agent)]
         return found + _granted(f"{name}-agents", subject, needed)
-    granted = _granted(f"{name}-agents", subject, impersonation_of(agents))
+    granted = _granted(f"{name}-agents", subject, impersonation_of(agents, wanted))
     return found + granted + agent_manifests(agents)
 
 

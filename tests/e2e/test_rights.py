@@ -129,6 +129,50 @@ def test_a_service_account_with_the_printed_rights_runs_a_fleet(
     eventually(lambda: gained["exempt"] <= len(masters()) + UNSEEN_MAX, "whose were exempt")
 
 
+ACTING = """\
+apiVersion: fleet.emulator/v1alpha1
+kind: NodeAgent
+metadata: {name: account}
+spec: {userAgent: account/v1, serviceAccount: default/watcher, watches: [{resource: services}]}
+---
+apiVersion: fleet.emulator/v1alpha1
+kind: NodeAgent
+metadata: {name: user}
+spec: {userAgent: user/v1, user: some-user, reads: [{resource: namespaces}]}
+---
+apiVersion: fleet.emulator/v1alpha1
+kind: NodeAgent
+metadata: {name: node}
+spec:
+  userAgent: node/v1
+  user: "system:node:{{node}}"
+  reads: [{resource: nodes, name: "{{node}}"}]
+"""
+
+
+def test_agents_act_with_the_printed_rights(world: World, tmp_path: Path) -> None:
+    """By constrained impersonation, in the mode of each kind of user, and no other way."""
+    profile = tmp_path / "acting.yaml"
+    profile.write_text(ACTING)
+    kubeconfig = account(world, tmp_path, "acting", f"--profile={profile}")
+    audit = play(world, kubeconfig, "acting", f"--profile={profile}")
+    modes = {"account/v1": "serviceaccount", "user/v1": "user-info", "node/v1": "arbitrary-node"}
+    sent = [each for each in audit if each["userAgent"] in modes]
+    assert {each["userAgent"] for each in sent} == set(modes)
+    for each in sent:
+        assert each["user"]["username"] == f"{ACCOUNT}acting"
+        assert each.get("responseStatus", {}).get("code", 200) == 200
+        constraint = each["authenticationMetadata"]["impersonationConstraint"]
+        assert constraint == f"impersonate:{modes[each['userAgent']]}"
+    world.kubectl("delete", "clusterrole", "acting-agents")
+    options = (f"--kubeconfig={kubeconfig}", f"--profile={profile}", "--until-ready")
+    done = world.fleet("spawn", "--nodes=1", "--name-prefix=acting", *options)
+    assert done.returncode == 3, done.stderr
+    assert "agent " in done.stderr
+    assert "impersonate-on:" in done.stderr
+    assert not world.nodes("acting")
+
+
 @pytest.mark.usefixtures("environment")
 def test_servers_without_constrained_impersonation_take_the_old_grant(tmp_path: Path) -> None:
     """As a server before 1.36: there the group must be asked for, and only the nodes' is given."""

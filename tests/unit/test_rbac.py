@@ -121,16 +121,22 @@ def test_agents_get_roles_and_fleet_the_right_to_be_them() -> None:
     settings = Settings.from_options(profile=("kube-proxy",))
     found = of_run("fleet", Subject("fleet", "fleet"), settings)
     by_name = {(each["kind"], each["metadata"]["name"]): each for each in found}
-    role = by_name["Role", "fleet-agents"]
-    assert role["metadata"]["namespace"] == "kube-system"
+    named = [each for each in found if each["metadata"].get("namespace") == "kube-system"]
+    [role] = [each for each in named if each["kind"] == "Role"]
+    assert role["metadata"]["name"] == "fleet-agents"
+    to_be = {"resources": ["serviceaccounts"], "resourceNames": ["kube-proxy"]}
     assert role["rules"] == [
-        {
-            "apiGroups": [""],
-            "resources": ["serviceaccounts"],
-            "resourceNames": ["kube-proxy"],
-            "verbs": ["impersonate"],
-        }
+        {"apiGroups": ["authentication.k8s.io"], **to_be, "verbs": ["impersonate:serviceaccount"]}
     ]
+    on = "impersonate-on:serviceaccount:"
+    watches = {"resources": ["endpointslices"], "verbs": [f"{on}list", f"{on}watch"]}
+    rules = by_name["ClusterRole", "fleet-agents"]["rules"]
+    assert {"apiGroups": ["discovery.k8s.io"], **watches} in rules
+    old = of_run("fleet", Subject("fleet", "fleet"), settings, is_legacy=True)
+    [role] = [
+        each for each in old if each["metadata"]["name"] == "fleet-agents" and "rules" in each
+    ]
+    assert role["rules"] == [{"apiGroups": [""], **to_be, "verbs": ["impersonate"]}]
     assert ("ClusterRole", "fleet:agent:kube-proxy") in by_name
     assert ("ClusterRoleBinding", "fleet:agent:kube-proxy") in by_name
     plain = of_run("fleet", Subject("fleet", "fleet"), Settings.from_options())
