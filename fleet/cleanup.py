@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from fleet.api_client import Api, each, expect
 from fleet.errors import UsageError
-from fleet.identity import LEASE_NAMESPACE, Permission, is_allowed
+from fleet.identity import LEASE_NAMESPACE, STORAGE, Permission, is_allowed
 from fleet.runs import (
     NODES,
     RUN_LABEL,
@@ -24,7 +24,13 @@ from fleet.runs import (
 
 NODE_LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases"
 CSI_NODES = "/apis/storage.k8s.io/v1/csinodes"
-RESOURCE_SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+OF_NODES = (("resource.k8s.io", "resourceslices"), (STORAGE, "volumeattachments"))
+"""What a Node leaves to controllers, group and resource.
+
+The garbage collector deletes the slices later. For a volume that a kubelet said to be in use the
+attach-detach controller waits six minutes.
+Source: pkg/controller/volume/attachdetach/reconciler/reconciler.go, reconcile.
+"""
 PODS = "/api/v1/pods"
 
 LOOKS_MAX = 3
@@ -121,7 +127,8 @@ async def clean_run(
         counts = await _remove_nodes(api, nodes, progress)
         leases, csi_nodes, gone = leases + counts[0], csi_nodes + counts[1], gone + counts[2]
         pods += await _remove_pods(api, {node.name for node in nodes}, progress)
-        await _remove_slices(api, {node.name for node in nodes})
+        for group, resource in OF_NODES:
+            await _remove_of_nodes(api, {node.name for node in nodes}, group, resource)
     if shards is None:
         await _remove_run_leases(api, run)
     return Cleaned(1, gone, leases, csi_nodes, pods)
@@ -204,17 +211,15 @@ async def _bound_pods(api: Api, nodes: set[str]) -> dict[str, str]:
     return bound
 
 
-async def _remove_slices(api: Api, nodes: set[str]) -> None:
-    """Delete what DRA drivers published, where we may see it and the server has it.
-
-    They belong to their Nodes, so the garbage collector would delete them later.
-    """
-    if not await is_allowed(api, Permission("list", "resource.k8s.io", "resourceslices")):
+async def _remove_of_nodes(api: Api, nodes: set[str], group: str, resource: str) -> None:
+    """Delete the objects of a kind that name a node which is gone, where we may."""
+    if not await is_allowed(api, Permission("delete", group, resource)):
         return
-    listed = await api.request("GET", RESOURCE_SLICES)
+    path = f"/apis/{group}/v1/{resource}"
+    listed = await api.request("GET", path)
     for item in (listed.body.get("items") or []) if listed.ok else []:
         if item["spec"].get("nodeName") in nodes:
-            await _delete(api, f"{RESOURCE_SLICES}/{item['metadata']['name']}")
+            await _delete(api, f"{path}/{item['metadata']['name']}")
 
 
 async def _remove_run_leases(api: Api, run: str) -> None:

@@ -240,7 +240,7 @@ def storage_permissions() -> list[Permission]:
         *(Permission(verb, "", "persistentvolumeclaims") for verb in watched),
         Permission("patch", "", "persistentvolumeclaims", "status"),
         *(Permission(verb, "", "persistentvolumes") for verb in (*watched, *writes)),
-        *(Permission(verb, STORAGE, "volumeattachments") for verb in (*watched, "patch")),
+        *(Permission(verb, STORAGE, "volumeattachments") for verb in (*watched, "patch", "delete")),
         Permission("patch", STORAGE, "volumeattachments", "status"),
         *(Permission(verb, STORAGE, "storageclasses") for verb in ("list", "watch")),
         Permission("list", STORAGE, "csinodes"),

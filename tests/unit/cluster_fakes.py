@@ -169,7 +169,9 @@ class FakeApi(Api):
         return self._answer(201, {"status": {"userInfo": user}})
 
 
-LISTS = frozenset({"resourceslices", "nodes", "pods", "leases", "csinodes", "daemonsets"})
+LISTS = frozenset(
+    {*("nodes", "pods", "leases", "csinodes", "daemonsets"), "resourceslices", "volumeattachments"}
+)
 
 
 def _matches(labels: Json, selector: str) -> bool:

@@ -8,7 +8,7 @@ from fleet.api_client import Answer
 from fleet.cleanup import (
     CSI_NODES,
     NODE_LEASES,
-    RESOURCE_SLICES,
+    OF_NODES,
     Cleaned,
     clean,
     clean_run,
@@ -226,11 +226,11 @@ def test_the_list_says_what_runs_and_that_nothing_was_deleted() -> None:
     assert runs_text([]) == "no fleet has left anything in this cluster\n"
 
 
-def test_the_slices_of_a_runs_nodes_go_with_them() -> None:
-    api = cluster()
+@pytest.mark.parametrize(("group", "resource"), OF_NODES)
+def test_what_names_a_node_goes_with_it(group: str, resource: str) -> None:
+    api, path = cluster(), f"/apis/{group}/v1/{resource}"
     for name, node in (("mine", "a-1"), ("other", "b-0"), ("pool", "")):
-        spec = {"nodeName": node} if node else {"allNodes": True}
-        api.put(f"{RESOURCE_SLICES}/{name}", spec=spec)
+        api.put(f"{path}/{name}", spec={"nodeName": node} if node else {"allNodes": True})
     asyncio.run(clean_run(api, "left"))
-    left = [path for path in api.objects if path.startswith(RESOURCE_SLICES)]
-    assert left == [f"{RESOURCE_SLICES}/other", f"{RESOURCE_SLICES}/pool"]
+    left = [each for each in api.objects if each.startswith(path)]
+    assert left == [f"{path}/other", f"{path}/pool"]
