@@ -5,6 +5,8 @@ name: the server adds the groups. The account itself need not be there.
 Source: apiserver/pkg/endpoints/filters/impersonation/mode.go, serviceAccountImpersonationMode.
 """
 
+import asyncio
+import time
 from collections.abc import Iterable
 
 from fleet.agent_behavior import NODE, NODE_USER, SERVICE_ACCOUNT_USER, AgentModel
@@ -28,6 +30,9 @@ BINDINGS = f"/apis/{RBAC}/v1/clusterrolebindings"
 NAME = "fleet:agent:"
 AUTHORIZATION = "authorization.k8s.io"
 ANY_NODE = "any"
+KNOWN_MAX_S = 10.0
+"""How long the authorizer of a local control plane may take to know of new roles."""
+LOOK_AGAIN_S = 0.2
 
 
 def agents_of(models: Iterable[NodeModel]) -> tuple[AgentModel, ...]:
@@ -135,11 +140,22 @@ def _subject(user: str) -> Json:
 async def prepare_agents(
     api: Api, identity: Identity, models: Iterable[NodeModel], *, is_local: bool
 ) -> None:
-    """Grant agents their rights on a local control plane, and see that they have them."""
+    """Grant agents their rights on a local control plane, and see that they have them.
+
+    The server's authorizer reads roles by a watch: it knows new ones a moment later.
+    """
     agents = agents_of(models)
+    deadline = time.monotonic()
     if is_local:
         await grant(api, agents)
-    await check_agents(api, identity, agents)
+        deadline += KNOWN_MAX_S
+    while True:
+        try:
+            return await check_agents(api, identity, agents)
+        except SetupError:
+            if time.monotonic() >= deadline:
+                raise
+        await asyncio.sleep(LOOK_AGAIN_S)
 
 
 async def grant(api: Api, agents: Iterable[AgentModel]) -> None:
