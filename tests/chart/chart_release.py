@@ -66,7 +66,10 @@ class Release:
     def uninstall_and_leave_nothing(self) -> None:
         """Uninstall; nothing may be left, and nothing was forbidden since the beginning."""
         self.uninstall()
-        eventually(self.is_gone, "nothing is left")
+        try:
+            eventually(lambda: not self.left(), "nothing is left")
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {self.left()} {self.node.logs()}") from error
         assert self.refused() == []
 
     def test(self) -> Iterator[Json]:
@@ -109,15 +112,15 @@ class Release:
         scale = ("scale", "statefulset", RELEASE, f"--replicas={replicas}")
         self.home.kubectl(*scale, "-n", NAMESPACE)
 
-    def is_gone(self) -> bool:
-        """Nodes, their Leases and CSINodes, the runs' Leases and the grants are no more."""
+    def left(self) -> list[str]:
+        """Return what there is of Nodes, their Leases and CSINodes, run Leases and grants."""
         kinds = "nodes,leases,csinodes,clusterroles,clusterrolebindings,roles,rolebindings"
         found = [
             name
             for world in self._worlds
             for name in world.kubectl("get", kinds, "-A", "-o", "name").split()
         ]
-        return not [name for name in found if f"/{RELEASE}-" in name or f"{NAMESPACE}-" in name]
+        return [name for name in found if f"/{RELEASE}-" in name or f"{NAMESPACE}-" in name]
 
     def refused(self) -> list[tuple[str, str]]:
         """Return what fleet itself was not allowed to do."""

@@ -8,6 +8,8 @@ import argparse
 import functools
 import http.client
 import ssl
+import time
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
@@ -19,6 +21,12 @@ from fleet.controlplane import ControlPlaneInfo
 Json = dict[str, Any]
 DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 TIMEOUT_S = 60.0
+TRY_AGAIN = (
+    HTTPStatus.TOO_MANY_REQUESTS,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+)
+"""What a busy server says to whoever should come again."""
 
 
 class Resource(NamedTuple):
@@ -51,6 +59,17 @@ class Api:
         return self._ask("/".join(parts) + (f"?{query}" if query else ""))
 
     def _ask(self, path: str, accept: str = "application/json") -> Json:
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            code, body = self._ask_once(path, accept)
+            if code not in TRY_AGAIN or time.monotonic() > deadline:
+                break
+            time.sleep(1)
+        assert code == HTTPStatus.OK, (path, body)
+        found: Json = orjson.loads(body)
+        return found
+
+    def _ask_once(self, path: str, accept: str) -> tuple[int, bytes]:
         host, port = self._address.hostname, self._address.port
         connection = http.client.HTTPSConnection(
             str(host), port, context=self._context, timeout=TIMEOUT_S
@@ -58,19 +77,22 @@ class Api:
         try:
             connection.request("GET", path, headers={"accept": accept, "user-agent": "kubectl"})
             answer = connection.getresponse()
-            body = answer.read()
+            return answer.status, answer.read()
         finally:
             connection.close()
-        assert answer.status == http.client.OK, (path, body)
-        found: Json = orjson.loads(body)
-        return found
 
     def _resource(self, name: str) -> Resource:
-        """Return the resource of a name; a group that has a name first has it, as with kubectl."""
-        if not self._resources:
+        """Return the resource of a name; a group that has a name first has it, as with kubectl.
+
+        A server that has just come up does not name all groups yet.
+        """
+        deadline = time.monotonic() + TIMEOUT_S
+        while name not in self._resources and time.monotonic() < deadline:
             for root in ("/api", "/apis"):
                 for group in self._ask(root, DISCOVERY)["items"]:
                     self._learn(root, group)
+            if name not in self._resources:
+                time.sleep(1)
         return self._resources[name]
 
     def _learn(self, root: str, group: Json) -> None:

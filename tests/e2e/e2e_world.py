@@ -28,7 +28,7 @@ Json = dict[str, Any]
 
 FLEET = (sys.executable, str(Path(__file__).with_name("patient_fleet.py")))
 MARK = "FLEET_E2E"
-WAIT_MAX_S = 60.0
+WAIT_MAX_S = 120.0
 POLL_S = 0.1
 FOREIGN_NODE = "not-fleets"
 POLICY = "apiserver_flowcontrol_dispatched_requests_total"

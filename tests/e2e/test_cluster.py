@@ -52,7 +52,7 @@ Run = Callable[[Coroutine[Any, Any, Any]], Any]
 Rule = dict[str, Any]
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 LABELS = {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
-WAIT_MAX_S = 60.0
+WAIT_MAX_S = 120.0
 
 
 @pytest.fixture(scope="module")
