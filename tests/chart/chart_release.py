@@ -42,6 +42,7 @@ class Release:
         self._helm = places.helm
         self._accounts = places.accounts
         self._uid = places.target.get("namespace", "kube-system")["metadata"]["uid"]
+        self._foreign = self._named_alike()
         # Other tests take rights away.
         self._audited = {id(world): len(world.audit()) for world in self._worlds}
 
@@ -112,15 +113,19 @@ class Release:
         scale = ("scale", "statefulset", RELEASE, f"--replicas={replicas}")
         self.home.kubectl(*scale, "-n", NAMESPACE)
 
-    def left(self) -> list[str]:
-        """Return what there is of Nodes, their Leases and CSINodes, run Leases and grants."""
+    def left(self) -> set[str]:
+        """Return what came of Nodes, their Leases and CSINodes, run Leases and grants."""
+        return self._named_alike() - self._foreign
+
+    def _named_alike(self) -> set[str]:
+        """Return what has our names; another test may have left a Lease of the default prefix."""
         kinds = "nodes,leases,csinodes,clusterroles,clusterrolebindings,roles,rolebindings"
         found = [
             name
             for world in self._worlds
             for name in world.kubectl("get", kinds, "-A", "-o", "name").split()
         ]
-        return [name for name in found if f"/{RELEASE}-" in name or f"{NAMESPACE}-" in name]
+        return {name for name in found if f"/{RELEASE}-" in name or f"{NAMESPACE}-" in name}
 
     def refused(self) -> list[tuple[str, str]]:
         """Return what fleet itself was not allowed to do."""
