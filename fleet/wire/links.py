@@ -295,13 +295,14 @@ class Links:
             self._mark(connection)
 
     def _write(self, connection: Connection) -> None:
+        now_ns = self._now_ns()  # before: on a busy machine the server may answer meanwhile
         try:
             self.stats.bytes_out += connection.write_out()
         except OSError as error:
             self._lose(connection, explain(error))
             return
         if not connection.stuck:
-            connection.on_written(self._now_ns())
+            connection.on_written(now_ns)
         mask = READ | WRITE if connection.stuck else READ
         if mask != connection.mask:
             connection.mask = mask

@@ -41,7 +41,7 @@ class Response(NamedTuple):
 
     code: int
     body: bytes
-    sent_ns: int  # the flush that wrote the last byte of the request
+    sent_ns: int  # the flush that wrote the last byte of the request, as it began
     arrived_ns: int  # the read that brought the last byte of the answer
     retry_after_s: int = -1  # the header, -1 when absent
     failure: Failure = Failure.NONE
