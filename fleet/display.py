@@ -6,8 +6,8 @@ whose text changed are built anew, and a block that did not change at all is not
 """
 
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import TextIO
 
 from rich.console import Console, Group
@@ -25,6 +25,7 @@ STEADY_LINE_S = 30.0
 
 LABEL_COLUMNS = 15
 BAR_COLUMNS = 30
+DELAYS = ("request_p99_ms", "lease_late_p99_ms")
 STATE_STYLES = {"Running": "green", "Failed": "red", "Pending": "yellow"}
 
 
@@ -51,6 +52,21 @@ class LiveFigures:
     """In cores, as the next one."""
     controlplane_cpu: float | None = None
     rss_bytes: int = 0
+
+
+def together(parts: Sequence[LiveFigures]) -> LiveFigures:
+    """Return how the processes of one run stand: sums, of delays the worst."""
+    total = replace(parts[0])
+    for name in (each.name for each in fields(total)):
+        known = [value for part in parts if (value := getattr(part, name)) is not None]
+        if name == "pods":
+            states = dict.fromkeys(state for pods in known for state in pods)
+            total.pods = {state: sum(pods.get(state, 0) for pods in known) for state in states}
+        elif name in DELAYS:
+            setattr(total, name, max(known, default=None))
+        elif name != "elapsed_s":
+            setattr(total, name, sum(known) if known else None)
+    return total
 
 
 class Display:
@@ -111,6 +127,9 @@ class Display:
 
     def update(self, figures: LiveFigures) -> None:
         """Take new figures, and show them if it is time."""
+        for name in DELAYS:  # of a moment without any: or lines would come and go
+            if getattr(figures, name) is None:
+                setattr(figures, name, getattr(self._figures, name))
         self._figures = figures
         if self._live is not None:
             if figures.elapsed_s >= self._next_frame_s:
@@ -129,6 +148,12 @@ class Display:
         if live is not None:
             live.update(self._block(), refresh=True)
             live.stop()
+
+    def pause(self) -> None:
+        """Take the block off the terminal, which something else needs; `start` draws it again."""
+        if self._live is not None:
+            self._live.transient = True
+        self.stop()
 
     def _can_draw(self) -> bool:
         return self.console.is_terminal and not self.console.is_dumb_terminal
@@ -189,9 +214,9 @@ class Display:
         is_unicode = (self.console.encoding or "").lower().startswith("utf")
         full, empty = ("━", "╌") if is_unicode else ("#", "-")
         columns = min(BAR_COLUMNS, max(0, self.console.width - 60))
-        ready = columns * now.nodes_ready // now.nodes_requested
-        registered = columns * max(now.nodes_registered, now.nodes_ready) // now.nodes_requested
-        registered = min(registered, columns)
+        ready = columns * min(now.nodes_ready, now.nodes_requested) // now.nodes_requested
+        registered = columns * min(now.nodes_registered, now.nodes_requested) // now.nodes_requested
+        registered = max(registered, ready)
         return (
             f"[green]{full * ready}[/][yellow]{full * (registered - ready)}[/]"
             f"[dim]{empty * (columns - registered)}[/]"
@@ -259,7 +284,7 @@ def _pods(pods: Mapping[str, int]) -> str:
 
 
 def _requests(now: LiveFigures) -> str:
-    if not (now.requests_per_s or now.api_errors or now.request_p99_ms is not None):
+    if not (now.nodes_registered or now.requests_per_s or now.api_errors):
         return ""
     words = f"{now.requests_per_s:,.0f}/s"
     if now.request_p99_ms is not None:

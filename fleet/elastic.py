@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 
+from fleet import report
 from fleet.api_client import Api
 from fleet.cleanup import remove_nodes
 from fleet.emulation import Emulation
@@ -33,7 +34,7 @@ class ElasticFleet:
     def __init__(self, emulation: Emulation, api: Api) -> None:
         self._emulation = emulation
         self._api = api
-        self._aim = 0
+        emulation.wanted = 0
         self._changed = asyncio.Event()
 
     @property
@@ -54,12 +55,12 @@ class ElasticFleet:
     @property
     def aimed(self) -> int:
         """Return how many nodes were asked for last."""
-        return self._aim
+        return self._emulation.wanted
 
     def aim(self, nodes: int) -> None:
         """Have so many nodes from now on; the newest number counts."""
         assert nodes <= self.nodes_max, (nodes, self.nodes_max)
-        self._aim = nodes
+        self._emulation.wanted = nodes
         self._changed.set()
 
     async def resume(self, nodes: int) -> None:
@@ -79,7 +80,7 @@ class ElasticFleet:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), STRAYS_S)
             self._changed.clear()
-            missing = self._aim - self._emulation.size
+            missing = self.aimed - self._emulation.size
             if missing > 0:
                 await self._grow(missing)
             elif missing < 0:
@@ -90,6 +91,9 @@ class ElasticFleet:
     def figures(self) -> dict[str, object]:
         """Return what the Fleet tab shows of this process."""
         counts, readiness = self.counts, self._emulation.readiness
+        lag_ms = _p99_ms(counts.timer_lag.percentile_us(0.99))
+        is_slow = (lag_ms or 0) > report.TIMER_LAG_LIMIT_MS
+        is_slow = is_slow or self._emulation.transport.stats.closed_slow > 0
         return {
             "target": self.aimed,
             "registered": self.existing,
@@ -98,22 +102,22 @@ class ElasticFleet:
             "podsRunning": counts.pods_running - counts.pods_removed,
             "leaseLateP99": _p99_ms(counts.lease_late.percentile_us(0.99)),
             "podStartP99": _p99_ms(counts.pod_start.percentile_us(0.99)),
-            "timerLagP99": _p99_ms(counts.timer_lag.percentile_us(0.99)),
+            "timerLagP99": lag_ms,
             "watches": counts.watches_open,
-            "valid": not (counts.bugs or counts.quarantined),
+            "valid": not (counts.bugs or counts.quarantined or is_slow),
         }
 
     async def _grow(self, missing: int) -> None:
         per_step = max(1, round(missing * STEP_S / SPREAD_S))
-        while self._emulation.size < self._aim:
+        while self._emulation.size < self.aimed:
             room = self._emulation.room()
-            for _ in range(min(per_step, room, self._aim - self._emulation.size)):
+            for _ in range(min(per_step, room, self.aimed - self._emulation.size)):
                 self._emulation.start_next()
             await asyncio.sleep(STEP_S)
 
     async def _shrink(self) -> None:
-        while self._emulation.size > self._aim:
-            count = min(REMOVED_AT_ONCE_MAX, self._emulation.size - self._aim)
+        while self._emulation.size > self.aimed:
+            count = min(REMOVED_AT_ONCE_MAX, self._emulation.size - self.aimed)
             await self._remove([self._emulation.stop_last() for _ in range(count)])
 
     async def _remove(self, names: list[str]) -> None:

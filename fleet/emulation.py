@@ -117,6 +117,7 @@ class Emulation:
         raise_bugs: bool = False,
     ) -> None:
         self.settings = settings
+        self.wanted = settings.nodes  # for now; a dashboard changes its mind
         self.readiness = Readiness(settings.nodes)
         self.started_ns = 0
         self._cluster = cluster

@@ -121,7 +121,7 @@ class Meter:
         late = counts.lease_late.since(before.late)
         return LiveFigures(
             elapsed_s=(now.at_ns - self._started_ns) / 1e9,
-            nodes_requested=emulation.settings.nodes,
+            nodes_requested=emulation.wanted,
             nodes_registered=counts.registered,
             nodes_ready=len(emulation.readiness.ready),
             pods=_pods(counts),

@@ -28,7 +28,7 @@ from fleet.connection_health import connection_health
 from fleet.controlplane import ComponentDeath
 from fleet.csi_controller import simulate_csi
 from fleet.daemonsets import FAKE_TAINT, NodeShape
-from fleet.display import Display, LiveFigures
+from fleet.display import Display, LiveFigures, together
 from fleet.emulation import Emulation
 from fleet.errors import FleetError, SetupError
 from fleet.figures import Meter
@@ -41,7 +41,7 @@ from fleet.restart_signal import RestartSignal
 from fleet.run_id import new_run_id
 from fleet.run_outcome import Outcome
 from fleet.runs import RUN_LABEL, RunLease
-from fleet.siblings import Siblings, sibling_arguments
+from fleet.siblings import Siblings, keep_live, sibling_arguments
 from fleet.statefulset import check, will_return
 from fleet.target import Target
 from fleet.user_command import run_command
@@ -194,7 +194,7 @@ class Orchestrator:
             prefix=settings.name_prefix,
             shapes=shapes,
         )
-        self._display.stop()
+        self._display.pause()
         tainted = not settings.no_taint
         if facts.is_shared and (self._ask is None or settings.confirm_cluster):
             self._display.note(shared_cluster_notice(facts, settings.nodes, is_tainted=tainted))
@@ -283,11 +283,8 @@ class Orchestrator:
 
     async def _ready_then_work(self, emulation: Emulation, meter: Meter) -> int | None:
         settings = self._settings
-        self._display.phase(f"bringing {self._whole.nodes} nodes up")
-        if self._target.kubeconfig is not None:
-            self._display.hint(
-                f"export KUBECONFIG={self._target.kubeconfig}", "Ctrl-C ends the run"
-            )
+        self._display.phase(f"bringing {self._whole.nodes:,} nodes up")
+        self._tell_use()
         await self._until_stopped(emulation.bring_up())
         await self._until_stopped(self._wait_ready(emulation))
         if self._stop.is_set():
@@ -330,6 +327,7 @@ class Orchestrator:
         directory, kubeconfig = self._run_directory, self._target.kubeconfig
         run = DashboardRun(emulation, cluster, self._whole, directory, kubeconfig, adopted)
         self._display.phase("following the dashboard")
+        self._tell_use()
         address = await run.start(self._display.note)
         await self._start_siblings(
             self._whole.model_copy(update={"locust_master": address, "dashboard": False}), facts
@@ -345,26 +343,28 @@ class Orchestrator:
         if settings.processes == 1:
             return
         kubeconfig = self._target.local.token_kubeconfig if self._target.local else None
+        confirmation = facts.confirmation if facts.is_shared else ""
         commands = [
-            sibling_arguments(
-                settings,
-                number,
-                self._run_id,
-                kubeconfig,
-                facts.confirmation if facts.is_shared else "",
-            )
+            sibling_arguments(settings, number, self._run_id, kubeconfig, confirmation)
             for number in range(1, settings.processes)
         ]
         self._siblings = Siblings(commands, self._run_directory, self._display.note)
         self._restart_signal.siblings = self._siblings
         await self._siblings.start()
 
+    def _tell_use(self) -> None:
+        """Say how to reach a control plane of ours, and how to end."""
+        if self._target.kubeconfig is not None:
+            self._display.note(f"export KUBECONFIG={self._target.kubeconfig}")
+            self._display.hint("Ctrl-C ends the run")
+
     def _live(self, meter: Meter) -> LiveFigures:
-        """Return how the run stands; of the other processes, their nodes."""
+        """Return how the run stands, all of its processes."""
         live = meter.live()
         if self._siblings is not None:
-            live.nodes_requested = self._whole.nodes
-            live.nodes_ready += self._siblings.ready()
+            live = together([live, *self._siblings.live()])
+            if not self._settings.is_on_dashboard:  # though some have not begun
+                live.nodes_requested = self._whole.nodes
         return live
 
     async def _wait_ready(self, emulation: Emulation) -> None:
@@ -411,7 +411,10 @@ class Orchestrator:
         """Draw the display and write one line of the time series, once a second."""
         while True:
             await asyncio.sleep(FRAME_S)
-            self._display.update(self._live(meter))
+            live = self._live(meter)
+            self._display.update(live)
+            if self._settings.run_id:
+                keep_live(directory.path, live)
             directory.sample(meter.figures())
 
     async def _keep_lease(self, lease: RunLease) -> None:

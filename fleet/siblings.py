@@ -18,15 +18,24 @@ import orjson
 
 from fleet.config import Settings
 from fleet.controlplane.process import Component
-from fleet.report import FIGURES, TIMESERIES, RunFigures, merge
+from fleet.display import LiveFigures
+from fleet.report import FIGURES, RunFigures, merge
 from fleet.settings import flag_of
 
 POLL_S = 0.25
 RESTART_S = 1.0
 END_S_MAX = 150.0
-LAST_BYTES = 65_536  # more than two lines
+LIVE = ".live.json"
+"""How a process stands, for the one that shows the whole run."""
 
 Note = Callable[[str], None]
+
+
+def keep_live(directory: Path, live: LiveFigures) -> None:
+    """Write how this process stands, whole or not at all."""
+    partial = directory / f"{LIVE}.part"
+    partial.write_bytes(orjson.dumps(live))
+    partial.replace(directory / LIVE)
 
 
 class Sibling:
@@ -34,7 +43,7 @@ class Sibling:
 
     def __init__(self, arguments: Sequence[str], directory: Path) -> None:
         self.directory = directory
-        self.nodes: dict[str, int] = {}
+        self.live: LiveFigures | None = None
         self._arguments = tuple(arguments)
         self._attempt = 0
         self._process: Component | None = None
@@ -65,12 +74,10 @@ class Sibling:
         return (await self._process.wait()).returncode
 
     def look(self) -> None:
-        """Read how its nodes stand."""
-        path = self.run_directory / TIMESERIES
-        with contextlib.suppress(OSError, ValueError, IndexError), path.open("rb") as lines:
-            lines.seek(0, 2)
-            lines.seek(max(0, lines.tell() - LAST_BYTES))
-            self.nodes = orjson.loads(lines.read().splitlines()[-1])["nodes"]
+        """Read how it stands; a process that has just been started has not said so yet."""
+        self.live = None
+        with contextlib.suppress(OSError, ValueError):
+            self.live = LiveFigures(**orjson.loads((self.run_directory / LIVE).read_bytes()))
 
     async def stop(self) -> None:
         """Let it end in order."""
@@ -80,7 +87,7 @@ class Sibling:
     def restart_kubelets(self) -> None:
         """Pass SIGHUP on, to a process that is far enough not to die of it."""
         self.look()
-        if self._process is not None and self.nodes:
+        if self._process is not None and self.live is not None:
             self._process.signal(signal.SIGHUP)
 
     def figures(self) -> list[RunFigures]:
@@ -118,9 +125,13 @@ class Siblings:
 
     def ready(self) -> int:
         """Return how many of their nodes are Ready."""
+        return sum(each.nodes_ready for each in self.live())
+
+    def live(self) -> list[LiveFigures]:
+        """Return how those that have begun stand."""
         for sibling in self._siblings:
             sibling.look()
-        return sum(sibling.nodes.get("ready", 0) for sibling in self._siblings)
+        return [each.live for each in self._siblings if each.live is not None]
 
     async def stop(self) -> None:
         """End all of them, at the same time."""

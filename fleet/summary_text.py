@@ -62,7 +62,9 @@ def _node_words(figures: RunFigures) -> str:
     nodes = figures.nodes
     words = f"{nodes.ready:,} of {nodes.requested:,} Ready"
     if nodes.time_to_ready_s is not None:
-        words += f", all of them after {duration(nodes.time_to_ready_s)}"
+        is_so = nodes.ready >= nodes.requested  # or those of a dashboard went before the end
+        words += ", all of them after " if is_so else " at the end, all of them once, after "
+        words += duration(nodes.time_to_ready_s)
         if nodes.time_to_ready_s > 0:
             words += f" ({nodes.requested / nodes.time_to_ready_s:,.0f}/s)"
     elif nodes.registered < nodes.requested:

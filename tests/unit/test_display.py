@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from fleet.display import Display, LiveFigures, clock
+from fleet.display import Display, LiveFigures, clock, together
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\r")
 
@@ -166,6 +166,14 @@ def test_it_starts_again_after_something_else_had_the_terminal(terminal: Termina
     assert "3 of 10 Ready" in seen(terminal)
 
 
+def test_a_pause_leaves_nothing_of_the_block(terminal: Terminal) -> None:
+    display = Display(stream=terminal)
+    display.start()
+    display.update(rising(1.0))
+    display.pause()
+    assert terminal.getvalue().endswith("\x1b[1A\x1b[2K" * 4)  # all of its lines
+
+
 def test_a_dumb_terminal_gets_plain_lines(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +182,42 @@ def test_a_dumb_terminal_gets_plain_lines(
     display.start()
     display.phase("x")
     assert terminal.getvalue() == "[ 0:00] x\n"
+
+
+def test_processes_are_shown_together() -> None:
+    one = rising(5.0, fleet_cpu=0.25, controlplane_cpu=0.5, api_errors=1)
+    one.pods = {"on nodes": 4}
+    other = rising(3.0, request_p99_ms=20.0, fleet_cpu=0.5)
+    other.pods = {"on nodes": 5, "Failed": 1}
+    other.lease_late_p99_ms = None
+    total = together([one, other])
+    assert (total.elapsed_s, total.nodes_requested, total.nodes_ready) == (5.0, 20, 6)
+    assert (total.requests_per_s, total.api_errors) == (4_334.0, 1)
+    assert (total.request_p99_ms, total.lease_late_p99_ms) == (20.0, 1.8)
+    assert (total.fleet_cpu, total.controlplane_cpu) == (0.75, 0.5)
+    assert total.pods == {"on nodes": 9, "Failed": 1}
+    assert together([rising(1.0)]) == rising(1.0)
+
+
+def test_lines_do_not_come_and_go(terminal: Terminal) -> None:
+    display = Display(stream=terminal)
+    display.start()
+    display.update(rising(1.0))
+    quiet = rising(2.0, requests_per_s=0.0)
+    quiet.request_p99_ms = quiet.lease_late_p99_ms = None
+    display.update(quiet)
+    display.stop()
+    last = seen(terminal).rpartition("fleet  starting")[2]
+    assert "requests       0/s, p99 12.1 ms, 0 errors" in last
+    assert "leases         sent p99 1.8 ms late" in last
+
+
+def test_more_nodes_than_are_wanted_do_not_overflow_the_bar(terminal: Terminal) -> None:
+    display = Display(stream=terminal)
+    display.start()
+    display.update(rising(1.0, ready=25, nodes_registered=30))
+    display.stop()
+    assert f"nodes          {'━' * 30}  25 of 10 Ready" in seen(terminal)
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(0.9, "0:00"), (61, "1:01"), (3_723, "1:02:03")])

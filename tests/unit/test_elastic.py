@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from cluster_fakes import FakeApi
@@ -11,7 +13,10 @@ from fleet.api_client import Answer
 from fleet.config import Settings
 from fleet.elastic import ElasticFleet
 from fleet.emulation import Emulation, Readiness
+from fleet.metrics import FleetCounts
+from fleet.reactor import Reactor
 from fleet.runs import NODES
+from fleet.wire.transport import Transport
 
 
 class Nodes(Emulation):
@@ -108,3 +113,21 @@ def test_a_node_that_could_not_be_removed_is_removed_later(api: FakeApi) -> None
         fleet.aim(0)
 
     play(api, Nodes(api), lambda fleet: fleet.aim(2), shrink)
+
+
+@pytest.mark.parametrize(
+    ("lag_us", "closed_slow", "valid"), [(99_000, 0, True), (150_000, 0, False), (0, 1, False)]
+)
+def test_the_tab_says_whether_the_figures_can_be_trusted(
+    api: FakeApi,
+    lag_us: int,
+    closed_slow: int,
+    valid: bool,  # noqa: FBT001
+) -> None:
+    nodes = Nodes(api)
+    counts = FleetCounts()
+    counts.timer_lag.record(lag_us)
+    nodes.reactor = cast("Reactor", SimpleNamespace(counts=counts))
+    stats = SimpleNamespace(closed_slow=closed_slow)
+    nodes.transport = cast("Transport", SimpleNamespace(stats=stats))
+    assert ElasticFleet(nodes, api).figures()["valid"] is valid

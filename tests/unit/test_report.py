@@ -253,6 +253,12 @@ def test_the_text_says_what_happened() -> None:
     assert text.endswith("  runs/r/summary.json\nTry next:\n  fleet spawn --nodes 20\n")
 
 
+def test_nodes_that_went_before_the_end_are_not_said_to_be_there() -> None:
+    found = figures()
+    found.nodes.ready = 0  # a dashboard has stopped them
+    assert "0 of 10 Ready at the end, all of them once, after 2.0 s" in summary_text(found)
+
+
 def test_failures_are_tabulated_however_rare() -> None:
     run = figures()
     run.requests = [RequestFigures("GET", f"r{i}", 200, 100, histogram(1)) for i in range(20)]

@@ -6,11 +6,15 @@ import pytest
 
 from fleet.cli import spawn
 from fleet.config import Settings
+from fleet.display import LiveFigures
 from fleet.siblings import (
     FIRST_ONLY,
     INHERITED,
+    LIVE,
     OWN,
     PASSED_ON,
+    Sibling,
+    keep_live,
     sibling_arguments,
     without_options,
 )
@@ -87,3 +91,17 @@ def test_credentials_are_inherited_and_options_are_not() -> None:
     }
     kept = without_options(given)
     assert set(kept) == {"PATH", "FLEET_BOOTSTRAP_TOKEN", "FLEET_CERT_DIR"}
+
+
+def test_how_a_process_stands_is_known_while_it_says_so(tmp_path: Path) -> None:
+    sibling = Sibling((), tmp_path)
+    sibling.look()
+    assert sibling.live is None
+    sibling.run_directory.mkdir()
+    live = LiveFigures(nodes_ready=3, pods={"on nodes": 2}, fleet_cpu=0.5)
+    keep_live(sibling.run_directory, live)
+    sibling.look()
+    assert sibling.live == live
+    (sibling.run_directory / LIVE).unlink()  # as when another was started in its place
+    sibling.look()
+    assert sibling.live is None
