@@ -1,17 +1,28 @@
-"""Taking over the nodes that an earlier process under our names has left."""
+"""Taking over the nodes that an earlier process under our names has left.
+
+A kubelet that finds its Node leaves the taints as they are. On a cluster that others use too, nodes
+without the taint (of a run with `--no-taint`, or of a time when the cluster was fleet's alone) are
+therefore given it before their kubelets start.
+"""
 
 from collections.abc import Sequence
 
+from fleet.api_client import MERGE_PATCH, Api, Json, each, expect
 from fleet.cleanup import remove_nodes
 from fleet.cluster import Cluster
 from fleet.config import Settings
+from fleet.daemonsets import EXCLUDE_FROM_BALANCERS, FAKE_TAINT
 from fleet.display import Display
-from fleet.runs import FoundNode, adopt
+from fleet.preflight import TargetFacts
+from fleet.runs import NODES, PREFIX_LABEL, SHARD_LABEL, FoundNode, adopt
+
+CONFLICTS_MAX = 5
+"""Of writing one Node; controllers add and remove taints of their own."""
 
 
 async def adopt_nodes(
     cluster: Cluster,
-    existing: Sequence[FoundNode],
+    facts: TargetFacts,
     settings: Settings,
     run_id: str,
     display: Display,
@@ -20,15 +31,71 @@ async def adopt_nodes(
 
     Return how many slots the adopted ones fill.
     """
-    mine, surplus = share_of(existing, settings, run_id)
+    api = cluster.api("adopt")
+    mine, surplus = share_of(facts.existing, settings, run_id)
     if surplus:
-        await remove_nodes(cluster.api("adopt"), surplus)
+        await remove_nodes(api, surplus)
         display.note(f"removed {len(surplus)} nodes of a larger shard before this one")
     if mine:
         display.phase(f"adopting {len(mine)} nodes")
-        await adopt(cluster.api("adopt"), mine, run_id)
+        adopted = await adopt(api, mine, run_id)
+        if facts.is_shared:
+            selector = f"{PREFIX_LABEL}={settings.name_prefix}"
+            if settings.shard is not None:
+                selector += f",{SHARD_LABEL}={settings.shard:04d}"
+            await protect(api, selector, adopted, with_taint=not settings.no_taint)
         display.note(f"adopted {len(mine)} nodes that an earlier run left")
     return max((settings.slot_of(node.name) or 0 for node in mine), default=-1) + 1
+
+
+async def protect(api: Api, selector: str, nodes: Sequence[FoundNode], *, with_taint: bool) -> int:
+    """Keep load balancers, and with the taint pods, off nodes; return how many lacked that."""
+    uids = {node.uid for node in nodes}
+    bare: list[Json] = []
+    async for page in api.pages(NODES, "nodes", labelSelector=selector):
+        bare += [
+            node
+            for node in page
+            if node["metadata"]["uid"] in uids and _lacks(node, with_taint=with_taint)
+        ]
+
+    async def mend(node: Json) -> None:
+        await _protect_one(api, node, with_taint=with_taint)
+
+    await each(bare, mend)
+    return len(bare)
+
+
+async def _protect_one(api: Api, node: Json, *, with_taint: bool) -> None:
+    path = f"{NODES}/{node['metadata']['name']}"
+    for _ in range(CONFLICTS_MAX):
+        metadata = {key: node["metadata"][key] for key in ("uid", "resourceVersion")}
+        patch: Json = {"metadata": {**metadata, "labels": {EXCLUDE_FROM_BALANCERS: ""}}}
+        if with_taint and not _is_tainted(node):
+            patch["spec"] = {"taints": [*_taints(node), FAKE_TAINT._asdict()]}
+        answer = await api.request("PATCH", path, body=patch, content_type=MERGE_PATCH)
+        if answer.code != 409:
+            break
+        found = await api.request("GET", path)
+        if found.code == 404 or found.body["metadata"]["uid"] != metadata["uid"]:
+            return  # it is gone, or is another one by now
+        node = found.body
+    if answer.code != 404:
+        expect(answer, f"cannot taint node {node['metadata']['name']}")
+
+
+def _lacks(node: Json, *, with_taint: bool) -> bool:
+    is_excluded = EXCLUDE_FROM_BALANCERS in node["metadata"].get("labels", {})
+    return not is_excluded or (with_taint and not _is_tainted(node))
+
+
+def _is_tainted(node: Json) -> bool:
+    return any(taint["key"] == FAKE_TAINT.key for taint in _taints(node))
+
+
+def _taints(node: Json) -> list[Json]:
+    found: list[Json] = node.get("spec", {}).get("taints") or []
+    return found
 
 
 def share_of(

@@ -40,6 +40,7 @@ class Taint(NamedTuple):
 
 
 FAKE_TAINT = Taint(FAKE_KEY, "true", "NoSchedule")
+EXCLUDE_FROM_BALANCERS = "node.kubernetes.io/exclude-from-external-load-balancers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from fleet.clock import Draws, SystemClock
 from fleet.cluster import Cluster
 from fleet.config import Encoding, Fidelity, IdentityMode, NodeMix, NodeModel, Settings
 from fleet.connection_health import ConnectionHealth
+from fleet.daemonsets import EXCLUDE_FROM_BALANCERS
 from fleet.driver import Driver
 from fleet.effects import NodeId, WatchEvent, WatchKind
 from fleet.errors import FleetError
@@ -41,7 +42,6 @@ from fleet.wire.codec import JSON, protobuf
 from fleet.wire.transport import Endpoint, Transport, UserAgent
 
 NOT_READY_TAINT = "node.kubernetes.io/not-ready"
-EXCLUDE_FROM_BALANCERS = "node.kubernetes.io/exclude-from-external-load-balancers"
 OBSERVER_POOL = 0
 LOOK_S = 5.0  # for refusals
 LOOKS_PER_REFRESH = 4

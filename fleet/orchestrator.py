@@ -228,7 +228,7 @@ class Orchestrator:
         self._mix.adapt(
             cluster.version.git_version, zone_labels=settings.zone_labels or not facts.is_shared
         )
-        adopted = await adopt_nodes(cluster, facts.existing, settings, self._run_id, self._display)
+        adopted = await adopt_nodes(cluster, facts, settings, self._run_id, self._display)
         taint = None
         if facts.is_shared and not settings.no_taint:
             taint = (FAKE_TAINT.key, FAKE_TAINT.value, FAKE_TAINT.effect)
@@ -439,6 +439,13 @@ class Orchestrator:
         """Say what a run that was interrupted twice has left, and how to remove it."""
         if self._target.is_own:
             return "interrupted: the local control plane is gone, with everything in it"
+        return (
+            f"interrupted: nodes, leases and pods of run {self._run_id} may be left; remove them "
+            f"with: {self._clean_command}"
+        )
+
+    @property
+    def _clean_command(self) -> str:
         where = ""
         if self._settings.kubeconfig is not None:
             where += f" --kubeconfig {self._settings.kubeconfig}"
@@ -446,10 +453,7 @@ class Orchestrator:
             where += f" --context {self._settings.context}"
         if self._settings.in_cluster:
             where += " --in-cluster"
-        return (
-            f"interrupted: nodes, leases and pods of run {self._run_id} may be left; remove them "
-            f"with: fleet clean{where} --run {self._run_id}"
-        )
+        return f"fleet clean{where} --run {self._run_id}"
 
     # ---- the end ----
 
@@ -490,7 +494,7 @@ class Orchestrator:
     def _next_steps(self) -> list[str]:
         settings = self._settings
         if settings.keep and not self._target.is_own:
-            return [f"fleet clean --run {self._run_id}  # removes the nodes that were kept"]
+            return [f"{self._clean_command}  # removes the nodes that were kept"]
         if self._target.is_own and not settings.command:
             return [
                 "fleet controlplane up  # a control plane that outlives the run",

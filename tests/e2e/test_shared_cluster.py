@@ -5,6 +5,7 @@ import pty
 import subprocess
 from pathlib import Path
 
+import markdown
 import pytest
 import yaml
 from e2e_world import (
@@ -18,8 +19,7 @@ from e2e_world import (
     workload,
 )
 
-from fleet.daemonsets import FAKE_TAINT
-from fleet.emulation import EXCLUDE_FROM_BALANCERS
+from fleet.daemonsets import EXCLUDE_FROM_BALANCERS, FAKE_TAINT
 from fleet.runs import RUN_LABEL
 
 pytest_plugins = ("e2e_fixtures",)
@@ -78,9 +78,7 @@ def test_a_standing_control_plane_is_used_if_nothing_is_named(world: World) -> N
 
 def test_a_shared_cluster_must_be_confirmed_by_its_name(world: World, named: Path) -> None:
     spawn = ("spawn", "--nodes=7", "--name-prefix=guest", f"--kubeconfig={named}", "--until-ready")
-    daemon: Json = workload("DaemonSet", "agent", tolerations=[WILDCARD])
-    del daemon["spec"]["replicas"]
-    world.apply(daemon)
+    world.apply(daemon_set("agent"))
     try:
         refused = world.fleet(*spawn)
         wrong = world.fleet(*spawn, "--confirm-cluster=staging")
@@ -166,6 +164,56 @@ def test_guests_repel_what_does_not_know_them(world: World, named: Path) -> None
     world.assert_nothing_left("guest")
 
 
+def daemon_set(name: str, affinity: Json | None = None) -> Json:
+    """Return a DaemonSet that tolerates everything."""
+    spec = {"affinity": affinity} if affinity else {}
+    found = workload("DaemonSet", name, 0, tolerations=[WILDCARD], **spec)
+    del found["spec"]["replicas"]
+    return found
+
+
+def test_daemon_sets_land_unless_their_owners_exclude_fake_nodes(world: World, named: Path) -> None:
+    """The affinity is the one that docs/explain/safety.md shows."""
+    [shown] = markdown.blocks(markdown.ROOT / "docs" / "explain" / "safety.md")
+    confirmed = (f"--kubeconfig={named}", "--confirm-cluster=prod")
+    with world.spawn("landed", 2, *confirmed) as run:
+        run.until_ready()
+        fake = set(world.nodes("landed"))
+        world.apply(
+            daemon_set("everywhere"),
+            daemon_set("elsewhere", yaml.safe_load(shown.text)["affinity"]),
+        )
+        try:
+            everywhere = fake | {FOREIGN_NODE}
+            eventually(lambda: hosts(world, "everywhere") == everywhere, "pods on all nodes")
+            eventually(lambda: desired(world, "elsewhere"), "the controller has counted")
+            assert desired(world, "elsewhere") == 1
+            assert hosts(world, "elsewhere") == {FOREIGN_NODE}
+        finally:
+            world.kubectl("delete", "daemonset", "everywhere", "elsewhere", "--wait=false")
+        run.end()
+    world.assert_nothing_left("landed")
+
+
+def desired(world: World, name: str) -> int:
+    return int(world.get("daemonset", name)["status"]["desiredNumberScheduled"])
+
+
+def hosts(world: World, app: str) -> set[str]:
+    """Return the nodes that the pods of a DaemonSet are for, by the affinity that each is given."""
+    terms = [
+        pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        for pod in world.pods(app)
+    ]
+    return {name for term in terms for name in _names(term)}
+
+
+def _names(affinity: Json) -> list[str]:
+    [term] = affinity["nodeSelectorTerms"]
+    found: list[str] = term["matchFields"][0]["values"]
+    return found
+
+
 def service(app: str) -> Json:
     spec = {"selector": {"app": app}, "ports": [{"port": 80}]}
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": app}, "spec": spec}
@@ -183,7 +231,7 @@ def endpoints(world: World, name: str) -> list[bool]:
 
 def test_a_dedicated_cluster_may_drop_the_taint(world: World, named: Path) -> None:
     confirmed = (f"--kubeconfig={named}", "--confirm-cluster=prod")
-    with world.spawn("tame", 2, *confirmed, "--no-taint", "--zone-labels") as run:
+    with world.spawn("tame", 2, *confirmed, "--no-taint", "--zone-labels", "--keep") as run:
         assert run.process.poll() is None
         run.until_ready()
         assert "ANY pod of this cluster may be scheduled" in run.log
@@ -196,6 +244,14 @@ def test_a_dedicated_cluster_may_drop_the_taint(world: World, named: Path) -> No
             world.kubectl("rollout", "status", "deployment/any", "--timeout=60s")
         finally:
             world.kubectl("delete", "deployment", "any", "--wait=false")
+        run.end()
+    uids = {node["metadata"]["uid"] for node in world.nodes("tame").values()}
+    # One that takes them over and is not told so makes guests of them.
+    with world.spawn("tame", 2, *confirmed) as run:
+        run.until_ready()
+        for node in world.nodes("tame").values():
+            assert node["metadata"]["uid"] in uids
+            assert TAINT in node["spec"]["taints"]
         run.end()
     world.assert_nothing_left("tame")
 

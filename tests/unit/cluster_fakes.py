@@ -138,6 +138,9 @@ class FakeApi(Api):
         uid = sent.get("metadata", {}).pop("uid", None)
         if uid not in (None, self.objects[path]["metadata"]["uid"]):
             return self._refuse(409, "the UID in the precondition does not match")
+        version = sent.get("metadata", {}).pop("resourceVersion", None)
+        if version not in (None, self.objects[path]["metadata"]["resourceVersion"]):
+            return self._refuse(409, "the object has been modified")
         _merge(self.objects[path], sent)
         return self._answer(200, self.objects[path])
 

@@ -33,10 +33,12 @@ def orchestrator(**options: object) -> Orchestrator:
 def test_what_is_left_is_told_with_the_command_that_removes_it(
     options: dict[str, object], where: str
 ) -> None:
-    run = orchestrator(**options)
+    run = orchestrator(**options, keep=True)
     left = run.left_behind()
-    assert left.endswith(f"fleet clean{where} --run {run._run_id}")
+    command = f"fleet clean{where} --run {run._run_id}"
+    assert left.endswith(command)
     assert "\n" not in left
+    assert run._next_steps() == [f"{command}  # removes the nodes that were kept"]
 
 
 def test_only_the_second_interrupt_is_at_once() -> None:
