@@ -6,6 +6,7 @@ ARGS ?=
 # Of pytest: each has a control plane of its own. They wait most of the time, so that two cores carry four.
 WORKERS ?= 4
 BIN := .venv/bin
+VERSION = $(shell $(BIN)/python -c 'import fleet; print(fleet.__version__)')
 
 .PHONY: help setup spawn test lint types unit sim programs e2e browser locust silence parity rights chart chart-rbac \
 	conformance bench proto format clean dist dist-wheel dist-test controlplane-wheel lock image docs
@@ -92,10 +93,9 @@ controlplane-wheel: setup  ## the control plane's programs as a wheel, for machi
 	$(BIN)/fleet controlplane build
 	$(BIN)/python tools/controlplane_wheel.py dist
 
-image: dist-wheel  ## build the container image
-	docker build --file charts/Dockerfile --tag $(IMAGE) \
-		--build-arg VERSION=$$($(BIN)/python -c 'import fleet; print(fleet.__version__)') \
-		--build-arg REVISION=$$(git rev-parse HEAD) .
+image: dist-wheel  ## build the container image, tagged with its version
+	docker build --file charts/Dockerfile --tag $(IMAGE):$(VERSION) \
+		--build-arg VERSION=$(VERSION) --build-arg REVISION=$$(git rev-parse HEAD) .
 
 docs: setup  ## write the reference pages that the code says: command line, keys of the YAML files
 	$(BIN)/python tools/reference.py

@@ -7,34 +7,46 @@ import pytest
 import yaml
 from chart_release import NODES_PER_POD, Release
 from e2e_world import Json, condition, eventually
-from helm_commands import NAMESPACE, RELEASE
+from helm_commands import NAMESPACE, RELEASE, RUN
 
 from fleet.config import show_profile
 from fleet.runs import SHARD_LABEL
 
 pytest_plugins = ("e2e_fixtures", "chart_fixtures")
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+POOL, OWNER = "example.com/pool", "example.com/owner"
+"""Labels that no kubelet keeps in step: of a profile, of somebody with kubectl."""
+LARGER = ("larger", "16", "Larger Linux")
 
 
-def profile(instance_type: str) -> list[Json]:
-    """Return a profile whose kubelets say that their machine is of another type."""
+def larger() -> list[Json]:
+    """Return a profile of other machines, with a label of its own."""
     document = yaml.safe_load(show_profile("default"))
-    document["spec"]["template"]["metadata"]["labels"][INSTANCE_TYPE] = instance_type
+    template = document["spec"]["template"]
+    template["metadata"]["labels"] |= {INSTANCE_TYPE: LARGER[0], POOL: "larger"}
+    template["status"]["capacity"]["cpu"] = LARGER[1]
+    template["status"]["nodeInfo"]["osImage"] = LARGER[2]
     return [{"document": document}]
 
 
-def has_profile(release: Release, shard: int) -> bool:
-    """Return whether the nodes of a shard were created with that profile."""
-    of_shard = [name for name in release.nodes() if name.split("-")[1] == f"{shard:04d}"]
-    labels = [release.nodes()[name]["metadata"]["labels"] for name in of_shard]
-    return {each[INSTANCE_TYPE] for each in labels} == {"larger"}
+def machine(node: Json) -> tuple[str, str, str]:
+    """Return what a Node says of its machine: label, capacity, nodeInfo."""
+    status = node["status"]
+    labels = node["metadata"]["labels"]
+    return labels[INSTANCE_TYPE], status["capacity"]["cpu"], status["nodeInfo"]["osImage"]
+
+
+def labelled(release: Release, label: str) -> set[str]:
+    return {name for name, node in release.nodes().items() if label in node["metadata"]["labels"]}
 
 
 def test_a_release_lives_and_leaves_nothing(release: Release) -> None:
     world, node = release.world, release.node
-    release.install(nodes=2 * NODES_PER_POD)
+    said = release.install(nodes=2 * NODES_PER_POD)
+    assert "10 virtual nodes fleet-*, in 2 pods of up to 5." in said
+    assert f"kubectl get nodes -l fleet.emulator/run={RUN}" in said
     release.until_ready(0, 1)
     first = release.uids()
     for name, found in release.nodes().items():
@@ -42,7 +54,7 @@ def test_a_release_lives_and_leaves_nothing(release: Release) -> None:
         assert "fleet.emulator/fake" in {taint["key"] for taint in found["spec"]["taints"]}
 
     # `helm test`: a pod on a fake node, which becomes Ready.
-    seen = list(release.test())
+    seen = release.test()
     assert any(condition(pod, "Ready") == "True" for pod in seen)
     assert seen[-1]["spec"]["nodeName"] in first
 
@@ -62,16 +74,17 @@ def test_a_release_lives_and_leaves_nothing(release: Release) -> None:
     assert pod.restarts == 1
     assert release.uids() == before == {name: first[name] for name in before}
 
-    # An upgrade replaces the pods, not the nodes: those that stay are as they were registered, and
-    # those that were scaled away come back with the new profile.
+    # An upgrade replaces the pods, not the nodes. Those that stay show what a kubelet writes of the
+    # new profile when it starts; those that were scaled away are registered anew, with all of it.
     # Since kubectl has set the replicas, Helm must be told to take them back.
-    release.apply(
-        "upgrade", "--force-conflicts", nodes=2 * NODES_PER_POD, profiles=profile("larger")
-    )
+    world.kubectl("label", "node", min(before), f"{OWNER}=somebody")
+    release.apply("upgrade", "--force-conflicts", nodes=2 * NODES_PER_POD, profiles=larger())
     eventually(lambda: node.named(f"{RELEASE}-0") is not pod, "a new pod")
-    eventually(lambda: has_profile(release, 1), "the new profile")
     release.until_ready(0, 1)
+    eventually(lambda: set(map(machine, release.nodes().values())) == {LARGER}, "the new profile")
     assert before.items() <= release.uids().items()
+    assert labelled(release, POOL) == release.uids().keys() - before.keys()
+    assert labelled(release, OWNER) == {min(before)}
 
     release.uninstall_and_leave_nothing()
     assert world.items("pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/component=fleet") == []

@@ -14,9 +14,11 @@ import controlplane_wheel
 import dockerfile
 import pytest
 import release
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import fleet
 from fleet.controlplane.binaries import PACKAGE, packaged_binaries
 from fleet.controlplane.options import COMPONENTS, KUBECTL
 
@@ -93,6 +95,17 @@ def test_the_image_is_installed_by_the_script_alone_and_runs_as_nobody() -> None
     assert all(
         stage.last("FROM").startswith("docker.io/library/python:") for stage in (build, image)
     )
+
+
+def test_the_chart_takes_the_image_that_make_builds() -> None:
+    command = ("make", "--dry-run", "image", f"BIN={Path(sys.executable).parent}")
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    tags = re.findall(r"docker build .*--tag (\S+)", said.stdout)
+    chart = yaml.safe_load((release.CHART / "Chart.yaml").read_text())
+    values = yaml.safe_load((release.CHART / "values.yaml").read_text())
+    assert tags == [f"{values['image']['repository']}:{chart['appVersion']}"]
+    assert chart["appVersion"] == fleet.__version__
+    assert f"docker-image {tags[0]}`" in (ROOT / "docs" / "how-to" / "helm.md").read_text()
 
 
 def test_the_programs_of_the_control_plane_survive_a_wheel(
