@@ -1,6 +1,7 @@
 """One release of the chart, and what the clusters have of it."""
 
 import contextlib
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -53,16 +54,17 @@ class Release:
     def values(self, **values: object) -> Json:
         return {"confirmCluster": self._uid, "nodesPerPod": NODES_PER_POD, **values}
 
-    def apply(self, verb: str, *flags: str, **values: object) -> None:
+    def apply(self, verb: str, *flags: str, **values: object) -> str:
+        """Install or upgrade; return what Helm says, the notes of the chart at its end."""
         path = self._helm.values(self.values(**values))
         chart = ("charts/fleet", f"--values={path}", f"--namespace={NAMESPACE}")
-        self._helm.run(verb, RELEASE, *chart, *flags)
+        return self._helm.run(verb, RELEASE, *chart, *flags).stdout
 
-    def install(self, **values: object) -> None:
-        self.apply("install", "--create-namespace", **values)
+    def install(self, **values: object) -> str:
+        return self.apply("install", "--create-namespace", **values)
 
     def uninstall(self) -> None:
-        self._helm.run("uninstall", RELEASE, f"--namespace={NAMESPACE}", "--timeout=90s")
+        self._helm.run("uninstall", RELEASE, f"--namespace={NAMESPACE}", "--timeout=180s")
 
     def uninstall_and_leave_nothing(self) -> None:
         """Uninstall; nothing may be left, and nothing was forbidden since the beginning."""
@@ -73,16 +75,15 @@ class Release:
             raise AssertionError(f"{error}: {self.left()} {self.node.logs()}") from error
         assert self.refused() == []
 
-    def test(self) -> Iterator[Json]:
-        """Run `helm test`; yield the smoke pod as it was seen meanwhile. The test must pass."""
-        test = ("test", RELEASE, f"--namespace={NAMESPACE}", "--timeout=60s")
-        with self._helm.start(*test) as process:
-            while process.poll() is None:
-                yield from self.world.items(
-                    "pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/component=smoke"
-                )
-            out, err = process.communicate()
-        assert process.returncode == 0, (out, err)
+    def test(self) -> list[Json]:
+        """Run `helm test`, which must pass; return the smoke pod in all its states."""
+        pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
+        before = self.world.get("pods", "-n", NAMESPACE)["metadata"]["resourceVersion"]
+        self._helm.run("test", RELEASE, f"--namespace={NAMESPACE}", "--timeout=120s")
+        smoke = "labelSelector=app.kubernetes.io/component=smoke"
+        since = f"{pods}?watch=true&resourceVersion={before}&timeoutSeconds=3&{smoke}"
+        events = map(json.loads, self.world.kubectl("get", "--raw", since).splitlines())
+        return [event["object"] for event in events if event["type"] != "DELETED"]
 
     def nodes(self) -> dict[str, Json]:
         found = self.world.items("nodes", "-l", f"{RUN_LABEL}={RUN}")
@@ -149,7 +150,7 @@ def released(places: Places) -> Iterator[Release]:
         helm.run("uninstall", RELEASE, f"--namespace={NAMESPACE}", "--no-hooks", check=False)
         for world in (home, target):
             world.fleet("clean", f"--run={RUN}", f"--kubeconfig={world.info.token_kubeconfig}")
-        home.kubectl("delete", "namespace", NAMESPACE, "--timeout=60s", check=False)
+        home.kubectl("delete", "namespace", NAMESPACE, "--timeout=180s", check=False)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ NAMESPACE = "load"
 RELEASE = "fleet"
 RUN = f"{NAMESPACE}.{RELEASE}"
 SOME_UID = "00000000-0000-0000-0000-000000000000"
-HELM_S_MAX = 120.0
+HELM_S_MAX = 240.0
 
 
 class Helm:
@@ -26,23 +26,20 @@ class Helm:
         self._kubeconfig = kubeconfig
 
     def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        with self.start(*arguments) as process:
-            out, err = process.communicate(timeout=HELM_S_MAX)
-        assert not check or process.returncode == 0, (arguments, out, err)
-        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
-
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
         environment = {"PATH": os.environ["PATH"], "HOME": str(self._root)}
         if self._kubeconfig is not None:
             environment["KUBECONFIG"] = str(self._kubeconfig)
-        return subprocess.Popen(
+        done = subprocess.run(
             (str(self._program), *arguments),
             env=environment,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             text=True,
+            timeout=HELM_S_MAX,
+            check=False,
         )
+        assert not check or done.returncode == 0, (arguments, done.stdout, done.stderr)
+        return done
 
     def template(self, values: Json, *flags: str, check: bool = True) -> str:
         """Return what the chart renders, or what Helm says if it does not."""

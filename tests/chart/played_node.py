@@ -346,7 +346,7 @@ class PlayedNode:
     def __init__(self, kubeconfig: Path, root: Path, name: str = "real-0") -> None:
         self.name = name
         self.pods: dict[str, PlayedPod] = {}
-        """By UID."""
+        """By UID; the node's thread adds to it."""
         self.failure: BaseException | None = None
         self._server = Server(kubeconfig)
         self._root = root
@@ -373,7 +373,7 @@ class PlayedNode:
 
     def named(self, name: str) -> PlayedPod:
         """Return the pod that is there under a name."""
-        return [pod for pod in self.pods.values() if pod.pod["metadata"]["name"] == name][-1]
+        return [pod for pod in list(self.pods.values()) if pod.pod["metadata"]["name"] == name][-1]
 
     def endpoints(self, service: Json, port: str) -> list[str]:
         """Return what kube-proxy would choose from: the Ready pods behind a port of a Service."""
@@ -388,7 +388,7 @@ class PlayedNode:
     def logs(self) -> str:
         return "\n".join(
             f"--- {pod.pod['metadata']['name']}\n{pod.log.read_text()}"
-            for pod in self.pods.values()
+            for pod in list(self.pods.values())
             if pod.log.exists()
         )
 

@@ -19,7 +19,7 @@ from fleet.errors import SetupError
 from fleet.identity import Features, authorize, check_permissions
 
 pytest_plugins = ("e2e_fixtures", "chart_fixtures")
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 Json = dict[str, Any]
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -110,11 +110,8 @@ def grants(world: World, helm: Helm, tmp_path: Path) -> Iterator[Callable[..., G
         return Granted(world, values, helm, tmp_path / "account", features)
 
     yield grant
-    kinds = "clusterrole,clusterrolebinding,role,rolebinding"
+    kinds = "clusterrole,clusterrolebinding,role,rolebinding,serviceaccount"
     world.kubectl("delete", kinds, "-A", "-l", OF_RELEASE, check=False)
-    for namespace in ("default", "kube-node-lease", NAMESPACE):
-        account = ("role,rolebinding,serviceaccount", "-l", OF_RELEASE)
-        world.kubectl("delete", *account, "-n", namespace, check=False)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from helm_commands import NAMESPACE, RELEASE, RUN, Helm
 from played_node import PlayedNode
 
 pytest_plugins = ("e2e_fixtures", "chart_fixtures")
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 TOKEN_ID, TOKEN_SECRET = "chart1", "0123456789abcdef"
 OPERATOR = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
@@ -197,7 +197,7 @@ def test_a_pod_that_dies_while_it_is_scaled_away_leaves_nothing_either(release: 
     force = ("--force", "--grace-period=0", "--timeout=40s")
     release.home.kubectl("delete", "pod", f"{RELEASE}-2", "-n", NAMESPACE, *force)
     eventually(lambda: lost.process is None or lost.process.poll() is not None, "it is dead")
-    eventually(lambda: len(release.nodes()) == 2 * NODES_PER_POD, "shard 2 is gone", limit_s=150)
+    eventually(lambda: len(release.nodes()) == 2 * NODES_PER_POD, "shard 2 is gone", limit_s=240)
     release.until_ready(0, 1)
     assert release.uids().items() <= before.items()
     assert "removed the nodes fleet-0002-*" in release.node.named(f"{RELEASE}-0").log.read_text()
