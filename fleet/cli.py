@@ -24,6 +24,7 @@ from fleet.cli_options import (
 from fleet.errors import Exit, FleetError, UsageError
 
 T = TypeVar("T")
+OF_THE_RUN = "As of the run."
 
 
 def main() -> None:
@@ -283,16 +284,21 @@ def clean(
 
 
 @cli.command()
-@click.option("--identity", type=click.Choice(["impersonate", "csr", "shared"]))
-@click.option("--fidelity", type=click.Choice(["kubelet", "light"]))
-@click.option("--profile", multiple=True, metavar="NAME|FILE[=WEIGHT]", help="As of the run.")
-@click.option("--simulate-csi", is_flag=True, help="As of the run.")
-@click.option("--approve-csrs", is_flag=True, help="As of the run.")
+@click.option("--identity", type=click.Choice(["impersonate", "csr", "shared"]), help=OF_THE_RUN)
+@click.option("--fidelity", type=click.Choice(["kubelet", "light"]), help=OF_THE_RUN)
+@click.option("--profile", multiple=True, metavar="NAME|FILE[=WEIGHT]", help=OF_THE_RUN)
+@click.option("--simulate-csi", is_flag=True, help=OF_THE_RUN)
+@click.option("--approve-csrs", is_flag=True, help=OF_THE_RUN)
 @click.option("--legacy-impersonation", is_flag=True, help="For servers before 1.36.")
 @click.option("--nodes", type=int, help="With it: only these nodes, by name.")
 @click.option("--name-prefix", help="Of those nodes (default fleet).")
-@click.option("--service-account", default="fleet/fleet", metavar="NAMESPACE/NAME")
-@click.option("--user", default="", help="Instead of a ServiceAccount.")
+@click.option(
+    "--service-account",
+    default="fleet/fleet",
+    metavar="NAMESPACE/NAME",
+    help="Who gets the rights (default fleet/fleet).",
+)
+@click.option("--user", default="", help="Or this user, instead.")
 @click.option("--name", default="fleet", help="Of the roles (default fleet).")
 def rbac(
     service_account: str, user: str, name: str, *, legacy_impersonation: bool, **given: object

@@ -1,5 +1,6 @@
 """The documentation as text: links lead somewhere, index and generated pages are true."""
 
+import re
 from pathlib import Path
 
 import markdown
@@ -59,3 +60,11 @@ def test_few_blocks_are_untested_and_each_says_why() -> None:
 @pytest.mark.parametrize(("page", "text"), reference.pages().items(), ids=str)
 def test_the_generated_pages_are_what_the_code_says(page: Path, text: str) -> None:
     assert page.read_text() == text, "run `make docs`"
+
+
+def test_the_files_that_the_design_names_are_there() -> None:
+    page = (markdown.ROOT / "docs" / "explain" / "design.md").read_text()
+    there = {path.name for path in (markdown.ROOT / "fleet").rglob("*.py")}
+    named = set(re.findall(r"([a-z_0-9]+\.py)`", page))
+    assert len(named) > 50
+    assert named <= there, f"docs/explain/design.md names {sorted(named - there)}"
