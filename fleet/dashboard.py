@@ -58,7 +58,7 @@ class DashboardRun:
         if self._master is None:
             return self._settings.locust_master
         await self._master.start()
-        note(f"dashboard: {self._master.url}")
+        note(_where(self._master))
         await self._start_load(self._master.ports.master)
         return f"{LOOPBACK}:{self._master.ports.master}"
 
@@ -126,7 +126,7 @@ class DashboardRun:
                 note(str(error))
                 continue
             link.redirect(LOOPBACK, master.ports.master)
-            note(f"dashboard: {master.url}")
+            note(_where(master))
             if self._load_worker is not None:  # it would wait a minute for the old master
                 await self._load_worker.stop()
                 await self._load_worker.start(master.ports.master)
@@ -147,3 +147,7 @@ class DashboardRun:
             await self._load_worker.stop()
             with contextlib.suppress(FleetError):
                 await remove_load(self._api)
+
+
+def _where(master: LocustMaster) -> str:
+    return f"dashboard: {master.url} (charts of the fleet: /fleet)"

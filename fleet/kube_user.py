@@ -54,7 +54,7 @@ class KubeUser(FastHttpUser):
         """Send one request and return what was answered; `expected` codes are no failures."""
         headers = {**self._headers(accept), "Content-Type": content_type}
         data = json.dumps(body) if body is not None else None
-        method = {"LIST": "GET", "WATCH": "GET"}.get(verb, verb)
+        method = "GET" if verb == "LIST" else verb
         with self.client.request(
             method, path, name=resource, data=data, headers=headers, catch_response=True
         ) as response:

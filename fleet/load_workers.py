@@ -5,7 +5,6 @@ priority-and-fairness, and would say nothing of what users see.
 """
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from fleet.config import shipped_directory
 from fleet.controlplane.process import Component
 from fleet.errors import UsageError
 from fleet.load_credentials import KUBECONFIG, NAMESPACE
-from fleet.locust_master import LOCUSTFILE, LOOPBACK
+from fleet.locust_master import LOOPBACK, locust_with
 
 USER = NAMESPACE
 TOKEN_S = 86_400
@@ -83,7 +82,7 @@ class LoadWorker:
     """One plain Locust worker process."""
 
     def __init__(self, loads: Sequence[Path], kubeconfig: Path, directory: Path) -> None:
-        self._files = ",".join(str(each) for each in (LOCUSTFILE, *loads))
+        self._loads = loads
         self._kubeconfig = kubeconfig
         self._log = directory / "locust-users.log"
         self._process: Component | None = None
@@ -91,8 +90,8 @@ class LoadWorker:
     async def start(self, port: int) -> None:
         """Start it for the master on a port of loopback."""
         command = [
-            *(sys.executable, "-m", "locust", "-f", self._files, "--worker"),
-            *("--master-host", LOOPBACK, "--master-port", str(port)),
+            *locust_with(self._loads),
+            *("--worker", "--master-host", LOOPBACK, "--master-port", str(port)),
         ]
         environment = {**os.environ, KUBECONFIG: str(self._kubeconfig)}
         self._process = Component("API users", command, self._log, environment=environment)

@@ -4,26 +4,18 @@ What Locust reads from its own variables ($LOCUST_MASTER_BIND_HOST, $LOCUST_MAST
 is not repeated here.
 """
 
-import sys
+import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fleet.errors import UsageError
 from fleet.load_credentials import LoadCredentials
 from fleet.load_workers import find_loads
-from fleet.locust_master import LOCUSTFILE, LOOPBACK, check_port
+from fleet.locust_master import LOOPBACK, check_port, locust_with
 
-ADDRESSES = (
-    ("--master-bind-host", "LOCUST_MASTER_BIND_HOST"),
-    ("--web-host", "LOCUST_WEB_HOST"),
-)
+HOSTS = ("--master-bind-host", "--web-host")
 """Neither port has authentication, and Locust opens both to everyone unless told otherwise."""
-
-
-PORTS = (
-    ("--master-bind-port", "LOCUST_MASTER_BIND_PORT", 5557),
-    ("--web-port", "LOCUST_WEB_PORT", 8089),
-)
+PORTS = {"--master-bind-port": "5557", "--web-port": "8089"}  # and what Locust takes by default
 
 
 def master_of_its_own(
@@ -34,27 +26,30 @@ def master_of_its_own(
     Raises UsageError for a load that is not there, SetupError for a port that is taken: Locust
     itself ends with a traceback.
     """
-    is_headless = "--headless" in arguments or bool(environ.get("LOCUST_HEADLESS"))
-    for flag, variable, default in PORTS:
-        port = _given(arguments, flag) or environ.get(variable) or str(default)
-        is_used = flag != "--web-port" or not is_headless
+    given = _given(arguments, environ)
+    for flag, default in PORTS.items():
+        port = given[flag] or default
+        is_used = flag != "--web-port" or not given["--headless"]
         if port.isdecimal() and is_used:
             check_port(flag, int(port))
-    command = [*_locust(loads), "--master"]
-    for flag, variable in ADDRESSES:
-        is_given = any(each.partition("=")[0] == flag for each in arguments)
-        if not is_given and not environ.get(variable):
-            command += [flag, LOOPBACK]
-    return [*command, *arguments]
+    closed = [word for flag in HOSTS if not given[flag] for word in (flag, LOOPBACK)]
+    return [*locust_with(find_loads(loads)), "--master", *closed, *arguments]
 
 
-def _given(arguments: Sequence[str], flag: str) -> str:
-    """Return the value of an option of Locust, "" if it is not given."""
-    for at, each in enumerate(arguments):
-        name, _, value = each.partition("=")
-        if name == flag:
-            return value or "".join(arguments[at + 1 : at + 2])
-    return ""
+def _given(arguments: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return options of Locust's as it would read them, "" for those that are not given."""
+    parser = argparse.ArgumentParser(prog="fleet locust master", add_help=False, allow_abbrev=False)
+    flags = [
+        *(parser.add_argument(flag) for flag in (*HOSTS, "--master-bind-port")),
+        parser.add_argument("--web-port", "-P"),
+        parser.add_argument("--headless", action="store_const", const="true"),
+    ]
+    found, _others = parser.parse_known_args(arguments)
+    return {
+        flag.option_strings[0]: getattr(found, flag.dest)
+        or environ.get(f"LOCUST_{flag.dest.upper()}", "")
+        for flag in flags
+    }
 
 
 def users_of_their_own(
@@ -64,9 +59,4 @@ def users_of_their_own(
     if not loads:
         raise UsageError("--load: name a locustfile, or api_users")
     LoadCredentials.from_environment(environ)
-    return [*_locust(loads), "--worker", *arguments]
-
-
-def _locust(loads: Sequence[Path]) -> list[str]:
-    files = ",".join(str(each) for each in (LOCUSTFILE, *find_loads(loads)))
-    return [sys.executable, "-m", "locust", "-f", files]
+    return [*locust_with(find_loads(loads)), "--worker", *arguments]

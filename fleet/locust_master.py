@@ -9,6 +9,7 @@ import json
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,16 +44,21 @@ class MasterOptions(NamedTuple):
     api_users: int = 0
 
 
+def locust_with(loads: Sequence[Path]) -> list[str]:
+    """Return the command of a Locust that has loaded fleet's locustfile, and those of API users."""
+    files = ",".join(str(each) for each in (LOCUSTFILE, *loads))
+    return [sys.executable, "-m", "locust", "-f", files]
+
+
 def master_command(options: MasterOptions, ports: Ports) -> list[str]:
     """Return the command of a master on loopback that starts its run by itself.
 
     One that comes back gets the ports that it had: workers and browsers know them.
     """
-    files = ",".join(str(each) for each in (LOCUSTFILE, *options.load))
     prefix = options.directory / "locust"
     return [
-        *(sys.executable, "-m", "locust", "-f", files, "--master"),
-        *("--master-bind-host", LOOPBACK, "--master-bind-port", str(ports.master)),
+        *locust_with(options.load),
+        *("--master", "--master-bind-host", LOOPBACK, "--master-bind-port", str(ports.master)),
         *("--web-host", LOOPBACK, "--web-port", str(ports.web or options.web_port)),
         *("--autostart", "--expect-workers", str(options.workers)),
         *("--users", str(options.nodes + options.api_users), "--fleet-nodes", str(options.nodes)),

@@ -148,6 +148,7 @@ class LocustLink:
         for option, value in (
             (zmq.IDENTITY, self._id.encode()),
             (zmq.IMMEDIATE, 1),
+            (zmq.IPV6, int(":" in self._host)),  # [::1]; a name may have no such address
             (zmq.LINGER, LINGER_MS),
             (zmq.RECONNECT_IVL, RECONNECT_MS),
             (zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS),
@@ -229,7 +230,7 @@ async def obstacle(host: str, port: int) -> str:
     """
     try:
         async with asyncio.timeout(PROBE_S_MAX):
-            reader, writer = await asyncio.open_connection(host, port)
+            reader, writer = await asyncio.open_connection(host.strip("[]"), port)
     except OSError as error:
         return describe_failure(error)
     try:

@@ -262,7 +262,10 @@ def extend(web_ui: Any, fleet: Fleet) -> None:
     web_ui.template_args.update(
         extended_tabs=[{"title": "Fleet", "key": "fleet"}],
         extended_tables=[{"key": "fleet", "structure": structure}],
-        extended_csv_files=[{"href": "./fleet/nodes.csv", "title": "Download fleet CSV"}],
+        extended_csv_files=[
+            {"href": "./fleet/nodes.csv", "title": "Download fleet CSV"},
+            {"href": "./fleet", "title": "Open the charts of the fleet"},
+        ],
     )
     app = web_ui.app
 
@@ -311,7 +314,7 @@ def metrics_text(fleet: Fleet) -> str:
             for row in fleet.rows()
         ]
     for (name, method), entry in fleet.runner.stats.entries.items():
-        labels = f'method="{method}",name="{name}"'
+        labels = f'method="{escaped(method)}",name="{escaped(name)}"'
         lines.append(f"locust_requests_total{{{labels}}} {entry.num_requests}")
         lines.append(f"locust_failures_total{{{labels}}} {entry.num_failures}")
         lines += [
@@ -320,3 +323,8 @@ def metrics_text(fleet: Fleet) -> str:
             for q in (0.5, 0.99)
         ]
     return "\n".join(lines) + "\n"
+
+
+def escaped(label: str) -> str:
+    """Return the value of a label: a locustfile of API users may name its rows anything."""
+    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

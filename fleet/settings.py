@@ -360,7 +360,8 @@ class Settings(BaseModel):
     @classmethod
     def _is_address(cls, value: str) -> str:
         host, _, port = value.rpartition(":")
-        if value and not (host and port.isdigit() and 0 < int(port) <= 65535):
+        is_host = host and not re.search(r"[/\s]", host)  # a URL is none
+        if value and not (is_host and port.isdigit() and 0 < int(port) <= 65535):
             raise ValueError(f"{value!r} is not HOST:PORT")
         return value
 

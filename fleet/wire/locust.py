@@ -71,6 +71,7 @@ class LocustWorker:
         "_nodes",
         "_nodes_max",
         "_quiet_ticks",
+        "_refused",
         "_reset_at_complete",
         "_ticks",
         "_tries",
@@ -97,6 +98,7 @@ class LocustWorker:
         self._last_spawn = 0.0
         self._nodes = 0
         self._quiet_ticks = 0
+        self._refused: set[str] = set()  # classes that we were told to run, and cannot
         self._reset_at_complete = False
         self._ticks = 0
         self._tries = 0
@@ -234,9 +236,13 @@ class LocustWorker:
         self._last_spawn = data["timestamp"]
         self._after_stop = ""
         classes = data["user_classes_count"]
-        foreign = {name: count for name, count in classes.items() if name != USER_CLASS and count}
-        if foreign:
-            self._complain(f"a fleet worker runs {USER_CLASS} only, and cannot run {foreign}")
+        foreign = {name for name, count in classes.items() if name != USER_CLASS and count}
+        if foreign - self._refused:
+            self._complain(
+                f"a fleet worker runs {USER_CLASS} only, not {', '.join(sorted(foreign))}: start "
+                f"the master with `fleet locust master`, API users with `fleet locust users`"
+            )
+        self._refused = foreign
         if self.state is State.READY and not self._adopting:
             self.fresh = True
         options = data.get("parsed_options") or {}

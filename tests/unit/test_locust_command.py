@@ -30,12 +30,15 @@ def test_a_port_that_is_taken_is_named(flag: str) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        for arguments in ((f"{flag}={port}",), ("--users", "5", flag, port)):
+        short = [("-P", port), (f"-P{port}",)] if flag == "--web-port" else []
+        for arguments in ((f"{flag}={port}",), ("--users", "5", flag, port), *short):
             with pytest.raises(SetupError, match=f"{flag} {port}: Address already in use"):
                 master_of_its_own((), arguments, ANY_PORT)
         variable = f"LOCUST{flag.replace('-', '_').upper()[1:]}"
         with pytest.raises(SetupError, match=f"{flag} {port}: Address already in use"):
             master_of_its_own((), (), {**ANY_PORT, variable: port})
+        if flag == "--web-port":  # which a headless master does not open
+            master_of_its_own((), ("--headless", flag, port), ANY_PORT)
 
 
 def test_master_and_users_load_the_same_files(tmp_path: Path) -> None:

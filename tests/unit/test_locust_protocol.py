@@ -178,8 +178,13 @@ def test_users_that_it_cannot_run_are_refused_loudly(master: Master) -> None:
     [(kind, data), (spawning, _)] = master.worker.out
     assert (kind, spawning) == ("exception", "spawning")
     assert isinstance(data, dict)
-    assert "{'Api': 2}" in data["msg"]
+    assert "VirtualNode only, not Api: start the master with `fleet locust master`" in data["msg"]
     assert master.worker.target == 3
+    master.said()
+    master.spawn(4, Api=3)
+    assert master.said() == ["spawning"]  # once is enough
+    master.spawn(4, Api=3, Other=1)
+    assert master.said() == ["exception", "spawning"]
 
 
 def test_more_nodes_than_there_is_room_for_are_refused_once(master: Master) -> None:
