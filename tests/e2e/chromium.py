@@ -104,12 +104,9 @@ async def browse(profile: Path, *, width: int = 1280, height: int = 900) -> Asyn
         stderr=asyncio.subprocess.DEVNULL,
     )
     try:
-        async with asyncio.timeout(START_S_MAX):
-            port = await _debugging_port(profile)
         async with aiohttp.ClientSession() as session:
-            async with session.get(f"http://127.0.0.1:{port}/json/list") as answer:
-                tabs = await answer.json(content_type=None)
-            url = next(tab["webSocketDebuggerUrl"] for tab in tabs if tab["type"] == "page")
+            async with asyncio.timeout(START_S_MAX):
+                url = await _first_tab(session, await _debugging_port(profile))
             async with session.ws_connect(url, max_msg_size=0) as socket:
                 page = Page(socket)
                 await page.call("Runtime.enable")
@@ -126,3 +123,14 @@ async def _debugging_port(profile: Path) -> int:
     while not (told.exists() and told.read_text().count("\n")):  # noqa: ASYNC110
         await asyncio.sleep(POLL_S)
     return int(told.read_text().splitlines()[0])
+
+
+async def _first_tab(session: aiohttp.ClientSession, port: int) -> str:
+    """Wait for the tab that Chromium opens; return where it is spoken to."""
+    while True:
+        async with session.get(f"http://127.0.0.1:{port}/json/list") as answer:
+            tabs = await answer.json(content_type=None)
+        for tab in tabs:
+            if tab["type"] == "page":
+                return str(tab["webSocketDebuggerUrl"])
+        await asyncio.sleep(POLL_S)

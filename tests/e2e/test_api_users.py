@@ -60,12 +60,14 @@ def test_each_class_makes_the_requests_that_it_says_and_none_fails(world: World)
         assert dashboard.classes() == {**CLASSES, "VirtualNode": 3}
         eventually(lambda: asked(world.audit()) == set(WANTED), "every request")
         rows = dashboard.rows()
+        # Before it is ended: Locust itself may fail when a signal and its master end it at once.
+        said = (run.directory / "locust-users.log").read_text()
         run.end()
     assert not {row: found["num_failures"] for row, found in rows.items() if found["num_failures"]}
     sizes = Counter({row: found["avg_content_length"] for row, found in rows.items()})
     for row in (("LIST", "pods"), ("GET", "nodes"), ("PATCH", "configmaps"), ("POST", "leases")):
         assert sizes[row] > 100, row
-    assert "Traceback" not in (run.directory / "locust-users.log").read_text()
-    world.kubectl("wait", "--for=delete", "namespace/fleet-load", "--timeout=60s")
+    assert "Traceback" not in said
+    world.kubectl("wait", "--for=delete", "namespace/fleet-load", "--timeout=180s")
     assert not world.kubectl("get", "clusterrolebindings", "fleet-load", "--ignore-not-found")
     world.assert_nothing_left(PREFIX)

@@ -54,7 +54,7 @@ async def drive(page: Page, url: str, world: World, shots: Path) -> None:
 
     await page.click("Edit")
     await page.fill("userCount", 16)
-    await page.fill("spawnRate", 2)
+    await page.fill("spawnRate", 1)
     await page.screenshot(shots / "edit.png")
     await page.click("Update")
     seen = await count_users(page, 16)

@@ -47,11 +47,11 @@ def test_nodes_follow_the_dashboard_and_are_counted(world: World) -> None:
             )
 
         eventually(all_counted, "the counts of the API server's audit log")
-        assert dashboard.count("POST", "nodes") == 9
+        assert dashboard.count("POST", "nodes") >= 9  # more if one had to be repeated
 
-        [row] = dashboard.shards()
-        assert (row["shard"], row["target"], row["registered"]) == ("fleet-0000", 9, 9)
-        assert "fleet-0000,9,9," in dashboard.get("/fleet/nodes.csv")
+        row = "fleet-0000,9,9,"  # shard, target, registered: of the last report
+        eventually(lambda: row in dashboard.get("/fleet/nodes.csv"), "its row in the tab Fleet")
+        assert [each["shard"] for each in dashboard.shards()] == ["fleet-0000"]
         assert 'fleet_nodes{shard="fleet-0000",condition="Ready"}' in dashboard.get(
             "/fleet/metrics"
         )

@@ -4,13 +4,17 @@ import contextlib
 import csv
 import json
 import os
+import random
 import signal
+import socket
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e_world import FLEET, Running, World, eventually
+from e2e_world import FLEET, Running, World, condition, eventually
 from locust_dashboard import Dashboard, audited
 
 pytest_plugins = ("e2e_fixtures",)
@@ -18,6 +22,10 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PREFIX = "pods"
 LOOPBACK = "127.0.0.1"
+OLDER = "locust==2.43.*"
+QUIET_PORTS = range(20_000, 32_000)  # below those that the kernel gives to connections
+AWAY_S = float(os.environ.get("AWAY_S", "15"))
+"""How long a master hangs; AWAY_S=300 is the five minutes that a user may meet."""
 
 
 class Master:
@@ -57,6 +65,15 @@ def master(world: World, *arguments: str, port: int = 0, **variables: str) -> It
             process.kill()
 
 
+def quiet_port() -> int:
+    """Return a port that is free, and stays so while no master has it."""
+    while True:
+        port = random.choice(QUIET_PORTS)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind((LOOPBACK, port))
+            return port
+
+
 def worker(
     world: World, shard: int, port: int, *arguments: str
 ) -> contextlib.AbstractContextManager[Running]:
@@ -70,9 +87,15 @@ def counts(world: World) -> list[int]:
     return [sum(name.startswith(f"{PREFIX}-{shard:04d}-") for name in names) for shard in (0, 1)]
 
 
+def leases(world: World) -> dict[str, str]:
+    """Return when the nodes last renewed their Leases."""
+    found = world.items("leases.coordination.k8s.io", "-n", "kube-node-lease")
+    return {each["metadata"]["name"]: each["spec"]["renewTime"] for each in found}
+
+
 def test_a_headless_run_ends_by_itself_and_its_figures_are_the_server_s(world: World) -> None:
     since = len(world.audit())
-    options = ("--headless", "--users=6", "--spawn-rate=6", "--run-time=12s", "--csv=headless")
+    options = ("--headless", "--users=6", "--spawn-rate=6", "--run-time=20s", "--csv=headless")
     with (
         master(world, *options, LOCUST_EXPECT_WORKERS="2") as ended,
         worker(world, 0, ended.port) as first,
@@ -86,7 +109,7 @@ def test_a_headless_run_ends_by_itself_and_its_figures_are_the_server_s(world: W
         for row in csv.DictReader((world.root / "headless_stats.csv").read_text().splitlines())
     }
     for resource in ("nodes", "leases"):
-        assert rows["POST", resource] == audited(world, PREFIX, "create", resource, since) == 6
+        assert rows["POST", resource] == audited(world, PREFIX, "create", resource, since) >= 6
     world.assert_nothing_left(PREFIX)
 
 
@@ -125,7 +148,7 @@ def test_the_nodes_of_a_lost_shard_move_and_go_when_it_returns(world: World) -> 
 @pytest.mark.slow
 def test_nodes_outlive_masters_that_quit_that_die_and_that_stay_away(world: World) -> None:
     with contextlib.ExitStack() as stack:
-        first = stack.enter_context(master(world))
+        first = stack.enter_context(master(world, port=quiet_port()))
         hold = "--on-master-quit=hold"
         run = stack.enter_context(worker(world, 0, first.port, hold))
         eventually(first.dashboard.shards_known, "a worker")
@@ -139,6 +162,7 @@ def test_nodes_outlive_masters_that_quit_that_die_and_that_stay_away(world: Worl
         second = stack.enter_context(master(world, port=first.port))
         eventually(second.dashboard.shows("running", 5), "a second master has adopted them")
         second.process.kill()
+        second.process.wait()  # it has the port as long as it is there
         third = stack.enter_context(master(world, port=first.port))
         run.until("the Locust master does not know us: it was restarted, or is gone")
         eventually(third.dashboard.shows("running", 5), "so has a third")
@@ -146,5 +170,103 @@ def test_nodes_outlive_masters_that_quit_that_die_and_that_stay_away(world: Worl
         assert after == before
         third.dashboard.swarm(3)
         eventually(third.dashboard.shows("running", 3), "3 users")
+        run.end()
+    world.assert_nothing_left(PREFIX)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300 + AWAY_S)
+def test_a_master_that_hangs_for_long_is_missed_and_costs_no_node(world: World) -> None:
+    with master(world) as hangs, worker(world, 0, hangs.port) as run:
+        eventually(hangs.dashboard.shards_known, "a worker")
+        hangs.dashboard.swarm(4)
+        eventually(hangs.dashboard.shows("running", 4), "4 users")
+        before = {name: node["metadata"]["uid"] for name, node in world.nodes(PREFIX).items()}
+        renewed = leases(world)
+        hangs.process.send_signal(signal.SIGSTOP)
+        since_s = time.monotonic()
+        address = f"tcp://{LOOPBACK}:{hangs.port}"
+        reason = "what listens there hangs, or is not the port for workers"
+        run.until(f"no Locust master answers at {address} ({reason}); 4 nodes stay")
+        while time.monotonic() < since_s + AWAY_S:
+            time.sleep(1)
+        nodes = world.nodes(PREFIX)
+        assert {name: node["metadata"]["uid"] for name, node in nodes.items()} == before
+        assert {condition(node, "Ready") for node in nodes.values()} == {"True"}
+        eventually(lambda: all(leases(world)[name] > renewed[name] for name in before), "renewals")
+        hangs.process.send_signal(signal.SIGCONT)
+
+        def has_us_again() -> bool:
+            since = run.log.rpartition("nodes stay")[2]
+            return "answers again" in since or "took us in as worker" in since
+
+        eventually(has_us_again, "the master has us again")
+        eventually(hangs.dashboard.shows("running", 4), "4 users again")
+        hangs.dashboard.swarm(2)
+        eventually(hangs.dashboard.shows("running", 2), "2 users")
+        assert set(world.nodes(PREFIX)) == set(sorted(before)[:2])
+        run.end()
+    world.assert_nothing_left(PREFIX)
+
+
+@pytest.fixture(scope="module")
+def older_locust(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install a release of Locust that fleet was not made for, beside what it needs."""
+    directory = tmp_path_factory.mktemp("older")
+    command = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps")
+    done = subprocess.run(
+        (*command, f"--target={directory}", OLDER), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        pytest.skip(f"{OLDER}: {done.stderr}")
+    return directory
+
+
+@pytest.mark.slow
+def test_a_master_of_another_release_is_refused_in_one_line(
+    world: World, older_locust: Path
+) -> None:
+    told = "fleet: its locustfile needs Locust 2.47 or a later 2.x, this is 2.4"
+    command = ("locust", "master", "--master-bind-port=0", "--web-port=0")
+    done = world.fleet(*command, PYTHONPATH=str(older_locust))
+    assert done.returncode == 3, done.stderr
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+    done = world.fleet("spawn", "--nodes=1", "--dashboard", PYTHONPATH=str(older_locust))
+    assert done.returncode == 3, done.stderr
+    assert told in done.stderr
+
+
+@pytest.mark.slow
+def test_a_master_without_fleet_s_locustfile_is_told_apart(
+    world: World, older_locust: Path, tmp_path: Path
+) -> None:
+    """It deals its own users to us, and is of another release: the handshake lets us in."""
+    port, web = quiet_port(), quiet_port()
+    locustfile = tmp_path / "mine.py"
+    locustfile.write_text(
+        "from locust import User, task\n\n\nclass Api(User):\n    @task\n    def idle(self): ...\n"
+    )
+    ports = (f"--master-bind-port={port}", f"--web-port={web}", f"--web-host={LOOPBACK}")
+    options = ("--master", *ports, "--autostart", "--expect-workers=1", "--users=2")
+    dashboard = Dashboard(url=f"http://{LOOPBACK}:{web}")
+    log = tmp_path / "log"
+    with log.open("w") as output, worker(world, 0, port) as run:
+        stock = subprocess.Popen(
+            (sys.executable, "-m", "locust", "-f", str(locustfile), *options),
+            env={**os.environ, "PYTHONPATH": str(older_locust)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+        try:
+            told = "a fleet worker runs VirtualNode only, not Api: start the master with"
+            run.until(told)
+            eventually(lambda: told in dashboard.get("/exceptions"), "the master is told as well")
+            assert not world.nodes(PREFIX)
+        finally:
+            stock.kill()
+            stock.wait()
+        assert "Starting Locust 2.4" in log.read_text()
         run.end()
     world.assert_nothing_left(PREFIX)
