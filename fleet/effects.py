@@ -191,6 +191,9 @@ class ResourceSlices(NamedTuple):
     generation: int = 0  # of the pool
 
 
+COMBINED = "(combined from similar events): "
+
+
 class EventObject(NamedTuple):
     """Payload of CREATE_EVENT and PATCH_EVENT; a patch sends what changes when one repeats."""
 
@@ -203,6 +206,14 @@ class EventObject(NamedTuple):
     first_s: int  # wall
     last_s: int
     annotations: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def reporter(self) -> bytes:
+        """Return who reports it; of a combined event client-go leaves that out.
+
+        Source: client-go/tools/record/events_cache.go, EventAggregate.
+        """
+        return b"" if self.message.startswith(COMBINED) else b"kubelet"
 
 
 Payload = (

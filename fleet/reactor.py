@@ -37,7 +37,7 @@ from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.node_status import Phase as NodePhase
 from fleet.kubelet.restart import can_restart, restarted
 from fleet.list_watches import Opening, Wire
-from fleet.reactor_calls import Calls, Delayed, retry_after_s
+from fleet.reactor_calls import Calls, Delayed, GivenUp
 from fleet.reactor_watches import NOBODY, WATCH_KEY, Entry
 from fleet.shared_watches import SHARED_KINDS
 from fleet.wire.calls import Caller
@@ -84,7 +84,6 @@ class Reactor(Calls):
     ) -> None:
         super().__init__(clock, draws, codec)
         self._environments: list[Environment] = []
-        self._due_lease: dict[NodeId, int] = {}
         self._raise_bugs = raise_bugs
         self._story = story
         self._swept_ns = 0
@@ -291,9 +290,9 @@ class Reactor(Calls):
         batch = inbox[:REPLIES_MAX]
         del inbox[:REPLIES_MAX]
         for token, message in batch:
-            if type(token) is ApiCall:
+            if type(token) is ApiCall or type(token) is Delayed:
                 assert isinstance(message, Response), message
-                self._on_response(token, message, 1, now_ns, out)
+                self._on_response(token, message, now_ns, out)
             elif type(token) is Opening:
                 reflector = token.reflector
                 if token.number != reflector.opens or reflector.phase is Phase.STOPPED:
@@ -302,9 +301,9 @@ class Reactor(Calls):
                     self._on_stream_safely(reflector, message, now_ns, out)
                 else:
                     self._on_agents(token, message)
-            elif type(token) is Delayed:
+            elif type(token) is GivenUp:
                 assert isinstance(message, Response), message
-                self._on_response(token.call, message, token.tries, now_ns, out)
+                self._answer(token.call, message, now_ns, out)
             elif isinstance(token, Errand):
                 try:
                     token.on_message(message, now_ns)
@@ -328,20 +327,25 @@ class Reactor(Calls):
             self.on_bug(error)
 
     def _on_response(
-        self, call: ApiCall, response: Response, tries: int, now_ns: int, out: Outbox
+        self, token: ApiCall | Delayed, response: Response, now_ns: int, out: Outbox
     ) -> None:
         counts = self.counts
+        call = token if isinstance(token, ApiCall) else token.call
         took_us = (response.arrived_ns - response.sent_ns) // 1000
         counts.requests.record(ROUTES[call.op], response.code, took_us, len(response.body))
-        entry = self.entries[call.node]
-        kubelet = entry.kubelet
+        kubelet = self.entries[call.node].kubelet
         if kubelet is None:
             return
         if call.op is Op.RENEW_LEASE:
             self._count_renewal(kubelet, response)
-        again_s = retry_after_s(call, response, tries)
-        if again_s >= 0:
-            self._send_later(Delayed(call, tries + 1, has_token=False), now_ns + again_s * NS_PER_S)
+        if not self._sends_again(token, response, now_ns):
+            self._answer(call, response, now_ns, out)
+
+    def _answer(self, call: ApiCall, response: Response, now_ns: int, out: Outbox) -> None:
+        """Hand a kubelet the answer to a call, or that there is none."""
+        entry = self.entries[call.node]
+        kubelet = entry.kubelet
+        if kubelet is None:
             return
         if entry.story is not None:
             entry.story.append(f"{now_ns} reply {call.op.name} {call.key} {response.code}")
@@ -350,22 +354,6 @@ class Reactor(Calls):
             kubelet.on_reply(call, reply, now_ns, out)
         except Exception as error:  # noqa: BLE001 - a bug in one kubelet harms no other
             self._quarantine(entry, error)
-
-    def _count_renewal(self, kubelet: VirtualKubelet, response: Response) -> None:
-        """Measure how late the first try was sent, and the interval that the API server sees."""
-        counts = self.counts
-        due_ns = self._due_lease.pop(kubelet.node, None)
-        if due_ns is not None and response.sent_ns:
-            counts.lease_late.record((response.sent_ns - due_ns) // 1000)
-        if response.code != 200:
-            return
-        counts.renewals += 1
-        if before_ns := kubelet.lease.renewed_ns:
-            interval_ns = response.arrived_ns - before_ns
-            if interval_ns > counts.lease_interval_ns_max:
-                counts.lease_interval_ns_max = interval_ns
-            if interval_ns > kubelet.env.model.lease_duration_s * NS_PER_S:
-                counts.leases_missed += 1
 
     # ---- watches ----
 

@@ -8,9 +8,10 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from fleet.client_limits import ClientLimits
-from fleet.clock import Clock, Draws
-from fleet.effects import ApiCall, NodeId, Timer
+from fleet.clock import NS_PER_S, Clock, Draws
+from fleet.effects import ApiCall, NodeId, Op, Timer
 from fleet.kubelet.environment import Environment
+from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.list_watches import Opening
 from fleet.reactor_watches import Entry, Watches
 from fleet.wire.calls import build
@@ -19,10 +20,22 @@ from fleet.wire.messages import Failure, Response
 from fleet.wire.routes import ROUTES
 from fleet.wire.watch import Reflector
 
-CALL_TRIES_MAX = 10  # with_retry.go: on 429 and 5xx with Retry-After
+CALL_TRIES_MAX = 11  # request.go, maxRetries, and the first: on 429 and 5xx with Retry-After
 OUTLIVING = frozenset((Timer.SHUTDOWN, Timer.CERTIFICATE))
 """Timers of the machine, and of what is kept in its files."""
 LOST_RETRY_S = 1  # the same, retryAfterResponse: what it makes of a lost connection
+LOST_FAILURES = frozenset((Failure.LOST, Failure.SILENT))
+HEARTBEATS = frozenset(
+    (
+        Op.GET_NODE_HEARTBEAT,
+        Op.PATCH_NODE_STATUS_HEARTBEAT,
+        Op.GET_LEASE,
+        Op.CREATE_LEASE,
+        Op.RENEW_LEASE,
+    )
+)
+"""Calls of the client with a time-out, which is for all tries of a call and the waits between."""
+GIVEN_UP = "context deadline exceeded"
 
 
 class Delayed(NamedTuple):
@@ -31,6 +44,13 @@ class Delayed(NamedTuple):
     call: ApiCall
     tries: int  # this one included
     has_token: bool  # its client lets it go once it is due
+    deadline_ns: int = 0  # when it is given up, 0 for never
+
+
+class GivenUp(NamedTuple):
+    """A call whose time was over before it could be sent again."""
+
+    call: ApiCall
 
 
 class Calls(Watches):
@@ -42,6 +62,7 @@ class Calls(Watches):
         self._delayed: dict[str, Delayed] = {}
         self._delayed_seq = 0
         self._limits = ClientLimits()
+        self._due_lease: dict[NodeId, int] = {}
 
     def _call(self, call: ApiCall) -> None:
         entry = self.entries[call.node]
@@ -55,7 +76,42 @@ class Calls(Watches):
 
     def _send(self, entry: Entry, call: ApiCall, token: ApiCall | Delayed) -> None:
         assert self.wire is not None
-        self.wire.send(entry.pool, build(call, entry.caller), token)
+        request = build(call, entry.caller)
+        if type(token) is Delayed and token.deadline_ns:
+            left_s = -(-(token.deadline_ns - self.clock.now_ns()) // NS_PER_S)
+            request = request._replace(timeout_ns=left_s * NS_PER_S)  # whole: of few values
+        self.wire.send(entry.pool, request, token)
+
+    def _sends_again(self, token: ApiCall | Delayed, response: Response, now_ns: int) -> bool:
+        """Send a call again later, or give it up, if client-go does so by itself."""
+        call, tries = (token, 1) if isinstance(token, ApiCall) else (token.call, token.tries)
+        again_s = retry_after_s(call, response, tries)
+        if again_s < 0:
+            return False
+        deadline_ns = 0 if isinstance(token, ApiCall) else token.deadline_ns
+        if call.op in HEARTBEATS and not deadline_ns:
+            template = self.entries[call.node].caller.template
+            deadline_ns = (response.sent_ns or now_ns) + template.timeout_ns
+        later = Delayed(call, tries + 1, has_token=False, deadline_ns=deadline_ns)
+        due_ns = now_ns + again_s * NS_PER_S
+        self._send_later(later, min(due_ns, deadline_ns) if deadline_ns else due_ns)
+        return True
+
+    def _count_renewal(self, kubelet: VirtualKubelet, response: Response) -> None:
+        """Measure how late the first try was sent, and the interval that the API server sees."""
+        counts = self.counts
+        due_ns = self._due_lease.pop(kubelet.node, None)
+        if due_ns is not None and response.sent_ns:
+            counts.lease_late.record((response.sent_ns - due_ns) // 1000)
+        if response.code != 200:
+            return
+        counts.renewals += 1
+        if before_ns := kubelet.lease.renewed_ns:
+            interval_ns = response.arrived_ns - before_ns
+            if interval_ns > counts.lease_interval_ns_max:
+                counts.lease_interval_ns_max = interval_ns
+            if interval_ns > kubelet.env.model.lease_duration_s * NS_PER_S:
+                counts.leases_missed += 1
 
     def _is_throttled(self, call: ApiCall, tries: int, env: Environment, now_ns: int) -> bool:
         """Take a token of the call's client; put the call off until there is one."""
@@ -76,12 +132,17 @@ class Calls(Watches):
     def _send_delayed(self, node: NodeId, key: str) -> None:
         """Send what was put off; a second try needs a token too. Source: withRetry.Before."""
         delayed = self._delayed.pop(key)
-        call, tries, has_token = delayed
+        call, tries, has_token, deadline_ns = delayed
         entry = self.entries[node]
         if entry.kubelet is None:
             return
+        now_ns = self.clock.now_ns()
+        if deadline_ns and now_ns >= deadline_ns:
+            given_up = Response(0, b"", 0, now_ns, -1, Failure.TIMEOUT, GIVEN_UP)
+            self.inbox.append((GivenUp(call), given_up))
+            return
         env = entry.kubelet.env
-        if has_token or not self._is_throttled(call, tries, env, self.clock.now_ns()):
+        if has_token or not self._is_throttled(call, tries, env, now_ns):
             self._send(entry, call, delayed)
 
     def _forget(self, nodes: AbstractSet[NodeId]) -> None:
@@ -105,7 +166,7 @@ def retry_after_s(call: ApiCall, response: Response, tries: int) -> int:
     """
     if tries >= CALL_TRIES_MAX:
         return -1
-    if response.failure is Failure.LOST and ROUTES[call.op][0] == "GET":
+    if response.failure in LOST_FAILURES and ROUTES[call.op][0] == "GET":
         return LOST_RETRY_S
     is_told = response.code == 429 or response.code >= 500
     return response.retry_after_s if is_told else -1
@@ -115,7 +176,7 @@ def _owner(token: object) -> int:
     """Return the node whose kubelet a request is of, -1 for none."""
     if type(token) is ApiCall:
         return token.node
-    if type(token) is Delayed:
+    if type(token) is Delayed or type(token) is GivenUp:
         return token.call.node
     if type(token) is Opening and isinstance(token.reflector, Reflector):
         return token.reflector.node

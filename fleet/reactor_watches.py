@@ -59,6 +59,7 @@ class Watches(ListWatches[Reflector]):
         self.wire: Wire | None = None  # set before the first kubelet is added
         self.observer: Wire | None = None  # fleet's own connection: Ready counts, shared watches
         self.on_observed: Callable[[WatchEvent], None] | None = None
+        self.on_observed_anew: Callable[[], None] = lambda: None  # a snapshot follows
         self.entries: list[Entry] = []
         self.by_name: dict[str, NodeId] = {}
         self._wheel = TimerWheel()
@@ -262,22 +263,25 @@ class Watches(ListWatches[Reflector]):
 
     def _open(self, reflector: Reflector) -> None:
         super()._open(reflector)
-        if reflector.phase is Phase.LIST_STREAM or reflector.phase is Phase.LIST:
+        if reflector.begins:
+            if reflector.node == NOBODY and reflector.kind is WatchKind.NODE:
+                self.on_observed_anew()
             owners = self.entries if reflector.node == NOBODY else [self.entries[reflector.node]]
             for entry in owners:
                 if entry.kubelet is not None:
                     entry.kubelet.on_relist_started(reflector.kind)
 
     def _open_later(self, reflector: Reflector, due_ns: int) -> None:
+        reflector.due_ns = due_ns
         key = f"{WATCH_KEY}{reflector.kind}/{reflector.namespace}/{reflector.name}"
         self._wheel.set(due_ns, reflector.node, Timer.CALL_RETRY, key)
 
     def _open_due(self, node: NodeId, key: str) -> None:
-        """Open what had to wait, unless it was stopped meanwhile."""
+        """Open what had to wait, unless it was stopped, or asked for anew, meanwhile."""
         kind, rest = key.removeprefix(WATCH_KEY).split("/", 1)
         namespace, name = rest.rsplit("/", 1)
         reflector = self._find(node, WatchKind(int(kind)), namespace, name)
-        if reflector is not None and reflector.phase is not Phase.STOPPED:
+        if reflector is not None and 0 < reflector.due_ns <= self.clock.now_ns():
             self._open(reflector)
 
     def _find(self, node: NodeId, kind: WatchKind, namespace: str, name: str) -> Reflector | None:

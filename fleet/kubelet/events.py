@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
 from fleet.effects import (
+    COMBINED,
     ApiCall,
     EventObject,
     Milestone,
@@ -201,7 +202,7 @@ class EventRecorder:
             count,
             first_ns // NS_PER_S,
             wall_ns // NS_PER_S,
-            annotations,
+            () if message.startswith(COMBINED) else annotations,
         )
         op = Op.CREATE_EVENT if count == 1 else Op.PATCH_EVENT
         self._enqueue(ApiCall(self._node, op, name, event), out)
@@ -279,17 +280,18 @@ class EventRecorder:
         Source: EventAggregator.EventAggregate: the tenth different message within the interval is
         sent as a combined one.
         """
-        key = hash((about.kind, about.namespace, about.name, about.uid, reason.text))
+        kind = (about.kind, about.namespace, about.name, about.uid, reason.warning, reason.text)
+        key = hash(kind)
         group = self._groups.get(key, (0,))
         messages = group[1:] if now_ns - group[0] <= GROUP_INTERVAL_NS else ()
         digest = hash(message)
         if digest not in messages:
             if len(messages) >= GROUP_MESSAGES_MAX - 1:
                 self._groups[key] = (now_ns, *messages)
-                return f"(combined from similar events): {message}", key
+                return COMBINED + message, key
             messages = (*messages, digest)
         self._groups[key] = (now_ns, *messages)
-        return message, hash((about, reason.text, digest))
+        return message, hash((about, reason.warning, reason.text, digest))
 
     def _admit(self, about: ObjectRef, now_ns: int, *, warning: bool) -> bool:
         """Take one token. Source: EventSourceObjectSpamFilter.Filter."""

@@ -1,6 +1,6 @@
 """The node's Lease: created once, then renewed from what the last call returned.
 
-    WAIT --due--> RENEW --ok--> WAIT
+    WAIT --due--> RENEW --ok, or five failures after a GET--> WAIT
       |no lease yet  |five failures        RENEW --409--> GET --> RENEW, counted as a try
       v              v
      GET --404--> OWNER --uid--> CREATE --ok--> WAIT, after a 409 RENEW
@@ -67,7 +67,7 @@ class NodeLease:
         self._state = LeaseState.WAIT
         self._base = b""
         self._due_ns = 0
-        self._failures = 0
+        self._failures = 0  # of this tick: five before the Lease was looked for, five after
         self._backoff_ns = 0
         self.renewed_ns = 0
 
@@ -114,13 +114,15 @@ class NodeLease:
                 self._wait(env, now_ns, out)
 
     def _on_renewed(self, reply: Reply, env: Environment, now_ns: int, out: Outbox) -> None:
-        """Source: retryUpdateLease: five tries; a conflict needs a newer base first."""
+        """Source: sync, retryUpdateLease: twice five tries; a conflict needs a newer base first."""
         if reply.ok:
             self._accept(reply)
             self._wait(env, now_ns, out)
             return
         self._failures += 1
-        if self._failures >= RETRIES_MAX or reply.kind is ReplyKind.CONFLICT:
+        if self._failures == 2 * RETRIES_MAX:
+            self._wait(env, now_ns, out)
+        elif self._failures == RETRIES_MAX or reply.kind is ReplyKind.CONFLICT:
             self._ensure(out)
         else:
             self._renew(env, now_ns, out)
@@ -129,8 +131,7 @@ class NodeLease:
         if reply.ok:
             self._take_base(reply)
             self._backoff_ns = 0
-            if self._failures >= RETRIES_MAX:
-                self._failures = 0
+            self._failures = self._failures or RETRIES_MAX
             self._renew(env, now_ns, out)
         elif reply.kind is ReplyKind.NOT_FOUND:
             self._base = b""
@@ -143,7 +144,7 @@ class NodeLease:
         if reply.ok:
             self._accept(reply)
             self._backoff_ns = 0
-            if 0 < self._failures < RETRIES_MAX:  # retryUpdateLease goes on with what it made
+            if self._failures % RETRIES_MAX:  # retryUpdateLease goes on with what it made
                 self._renew(env, now_ns, out)
             else:
                 self._wait(env, now_ns, out)

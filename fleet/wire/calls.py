@@ -81,7 +81,7 @@ EVENT_BODY = (
     b'{"kind":"Event","apiVersion":"v1","metadata":{"name":"%b","namespace":"%b"%b},'
     b'"involvedObject":{%b},"reason":"%b","message":%b,"source":{"component":"kubelet",'
     b'"host":"%b"},"firstTimestamp":"%b","lastTimestamp":"%b","count":%d,"type":"%b",'
-    b'"eventTime":null,"reportingComponent":"kubelet","reportingInstance":"%b"}'
+    b'"eventTime":null,"reportingComponent":"%b","reportingInstance":"%b"}'
 )
 EVENT_PATCH_BODY = b'{"count":%d,"lastTimestamp":"%b","message":%b}'
 DELETE_POD_BODY = (
@@ -348,7 +348,8 @@ def _create_event(call: ApiCall, caller: Caller) -> Request:
         rfc3339(event.last_s),
         event.times,
         b"Warning" if event.warning else b"Normal",
-        caller.name,
+        event.reporter,
+        caller.name if event.reporter else b"",
     )
     path = events_path(event)
     return Request(POST, path, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from fleet.wire.hpack import HeaderPlan
 from fleet.wire.http2 import Http2Connection
+from fleet.wire.messages import Failure
 from fleet.wire.poller import READ, WRITE
 
 if TYPE_CHECKING:
@@ -196,6 +197,21 @@ class Connection(Http2Connection):
         if self.sock is not None:
             self.sock.close()
             self.sock = None
+
+
+def dial_failure(error: OSError | DialError) -> Failure:
+    """Return what kind of failure a dial has met; client-go tells them apart.
+
+    Source: apimachinery/pkg/util/net: IsConnectionRefused, IsConnectionReset, IsProbableEOF,
+    IsTimeout.
+    """
+    if isinstance(error, ConnectionRefusedError):
+        return Failure.DIAL
+    if isinstance(error, TimeoutError):
+        return Failure.UNREACHABLE
+    if isinstance(error, (ConnectionResetError, ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+        return Failure.LOST
+    return Failure.UNUSABLE
 
 
 def explain(error: OSError | DialError) -> str:

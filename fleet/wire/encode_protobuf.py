@@ -255,8 +255,8 @@ def _create_event(call: ApiCall, caller: Caller) -> Request:
             number_field(8, event.times),
             b"\x4a\x07Warning" if event.warning else b"\x4a\x06Normal",
             b"\x52\x00\x62\x00",  # eventTime, action
-            b"\x72\x07kubelet",
-            field(15, caller.name),
+            field(14, event.reporter),
+            field(15, caller.name if event.reporter else b""),
         )
     )
     path = events_path(event)

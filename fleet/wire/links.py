@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fleet.errors import RemoteProtocolError
-from fleet.wire.connection import Address, Connection, DialError, State, explain
+from fleet.wire.connection import Address, Connection, DialError, State, dial_failure, explain
 from fleet.wire.frames import STREAMS_DEFAULT, ErrorCode
 from fleet.wire.hpack import HeaderPlan
 from fleet.wire.messages import Failure
@@ -183,7 +183,7 @@ class Links:
             if connection is None or connection.fd >= 0:
                 continue
             if error:
-                self._dial_failed(connection, error)
+                self._dial_failed(connection, error, Failure.UNUSABLE)
             else:
                 self._begin(connection, now_ns)
         self._notify()
@@ -205,9 +205,9 @@ class Links:
         if connection.address_index < len(self._resolver.addresses):
             self._begin(connection, self._now_ns())
         else:
-            self._dial_failed(connection, explain(error))
+            self._dial_failed(connection, explain(error), dial_failure(error))
 
-    def _dial_failed(self, connection: Connection, detail: str) -> None:
+    def _dial_failed(self, connection: Connection, detail: str, failure: Failure) -> None:
         pool = connection.pool
         pool.dialing = None
         pool.failures += 1
@@ -217,8 +217,8 @@ class Links:
             wait_ns = self._backoff.initial_ns << min(pool.failures - 1, 30)
             pool.retry_ns = now_ns + min(wait_ns, self._backoff.max_ns)
         detail = f"{self._endpoint.host}:{self._endpoint.port}: {detail}"
-        self._inbox.append((pool.number, ConnectionDown(now_ns, Failure.DIAL, detail)))
-        self._fail_waiting(pool, Failure.DIAL, detail)
+        self._inbox.append((pool.number, ConnectionDown(now_ns, failure, detail)))
+        self._fail_waiting(pool, failure, detail)
 
     def _advance(self, connection: Connection) -> None:
         mask, now_ns = connection.mask, self._now_ns()
@@ -336,7 +336,7 @@ class Links:
 
     # ---- ends ----
 
-    def _lose(self, connection: Connection, detail: str) -> None:
+    def _lose(self, connection: Connection, detail: str, failure: Failure = Failure.LOST) -> None:
         """Answer for everything on a connection that is gone; dial again if requests wait."""
         if connection.state is State.CLOSED:
             return
@@ -346,7 +346,7 @@ class Links:
         self.stats.connections -= 1
         pool = connection.pool
         pool.connections = tuple(other for other in pool.connections if other is not connection)
-        self._inbox.append((pool.number, ConnectionDown(now_ns, Failure.LOST, detail)))
+        self._inbox.append((pool.number, ConnectionDown(now_ns, failure, detail)))
         for stream in list(connection.streams.values()):
             stream.owner = None
             if untouched and stream.sent_ns == 0 and not stream.retried and stream.request:
@@ -354,7 +354,8 @@ class Links:
                 self.stats.retries += 1
                 self._wait(pool, stream)
             else:
-                stream.fail(Failure.LOST, detail, now_ns, self._inbox)
+                why = Failure.RESET if stream.is_answered else failure
+                stream.fail(why, detail, now_ns, self._inbox)
         connection.streams.clear()
         if pool.waiting:
             self._pump(pool)

@@ -17,11 +17,14 @@ class Failure(enum.IntEnum):
     """Why a request has no HTTP status; the value stands in `Response.failure`."""
 
     NONE = 0
-    DIAL = 1  # the connection could not be made: refused, TLS, no h2
-    LOST = 2  # the connection ended (reset, EOF, GOAWAY above our stream, ping time-out)
-    RESET = 3  # the server reset this stream
+    DIAL = 1  # nobody listens: the connection was refused
+    LOST = 2  # the connection ended: reset, EOF, GOAWAY above our stream; also while it was made
+    RESET = 3  # the server reset this stream, or its answer broke off
     TIMEOUT = 4  # no whole answer in the request's time
     CANCELLED = 5  # we gave the request up
+    SILENT = 6  # the connection was given up: no answer to a ping
+    UNREACHABLE = 7  # no connection or no TLS handshake in time
+    UNUSABLE = 8  # no connection for another reason: TLS, no h2, host not found
 
 
 class Request(NamedTuple):

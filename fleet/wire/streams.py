@@ -44,6 +44,14 @@ class Stream:
         self.retried = False
         self.done = False
 
+    @property
+    def is_answered(self) -> bool:
+        """Tell whether the head of an answer came whose body is taken whole.
+
+        Of such a one client-go does not send the request again: it reads bodies after its tries.
+        """
+        return self.code != 0 and not (self.watch and self.code == 200)
+
     def fail(self, failure: Failure, detail: str, now_ns: int, inbox: Inbox) -> None:
         """End the stream with the answer that there is none."""
         assert not self.done, self.token

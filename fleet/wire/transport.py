@@ -17,13 +17,7 @@ from collections import deque
 from collections.abc import Callable
 
 from fleet.connection_health import ConnectionHealth
-from fleet.wire.connection import (
-    Connection,
-    DialError,
-    State,
-    TlsContext,
-    prepare_context,
-)
+from fleet.wire.connection import Connection, State, TlsContext, prepare_context
 from fleet.wire.frames import ErrorCode
 from fleet.wire.hpack import HeaderPlan
 from fleet.wire.links import ConnectionDown, ConnectionUp, DialBackoff, Links, TransportStats
@@ -194,7 +188,7 @@ class Transport(Links):
                     self._check_alive(connection, now_ns)
             elif now_ns > connection.limit_ns:
                 what = "connect" if connection.state is State.CONNECTING else "TLS handshake"
-                self._next_address(connection, DialError(f"{what} timed out"))
+                self._next_address(connection, TimeoutError(f"{what} timed out"))
         delayed, self._delayed = self._delayed, []
         for pool in delayed:
             if pool.waiting and self._pools.get(pool.number) is pool:
@@ -236,7 +230,7 @@ class Transport(Links):
         if connection.ping_ns:
             if now_ns - connection.ping_ns > self._ping_ns:
                 self.stats.pings_lost += 1
-                self._lose(connection, "the server did not answer a ping")
+                self._lose(connection, "the server did not answer a ping", Failure.SILENT)
         elif now_ns - connection.read_ns > self._idle_ns:
             connection.ping()
             connection.ping_ns = now_ns

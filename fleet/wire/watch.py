@@ -29,6 +29,10 @@ BACKOFF_MAX_NS = 30 * NS_PER_S
 DOUBLINGS_MAX = 20
 BACKOFF_RESET_NS = 120 * NS_PER_S
 LOST_RETRY_NS = 1 * NS_PER_S  # client-go/rest/with_retry.go, retryAfterResponse
+_ASKED_FOR_AGAIN = frozenset((Failure.LOST, Failure.UNREACHABLE))
+"""Before a stream is open. Source: rest.Request.Watch: a probable EOF, or a time-out."""
+_BREAKS = frozenset((Failure.RESET, Failure.SILENT))
+"""Ends of an open stream that its reader takes for errors. Source: StreamWatcher.receive."""
 SHORT_WATCH_NS = 1 * NS_PER_S
 OPEN_TIMEOUT_NS = 70 * NS_PER_S  # the API server answers a watch-list once its cache is fresh
 _STREAM_TIMEOUT = 0x7A7C4
@@ -101,6 +105,7 @@ class ListWatch(ABC):
         "_opened_ns",
         "_partial",
         "_token",
+        "due_ns",
         "is_open",
         "kind",
         "node",
@@ -118,11 +123,17 @@ class ListWatch(ABC):
         self._token = ""
         self._list = False  # the server refused a watch-list: LIST first
         self.opens = 0
+        self.due_ns = 0  # when the next request is due, 0 while there is one
         self._opened_ns = 0
         self._events = 0
         self.is_open = False  # the server has accepted the stream
         self._backoffs = 0
         self._backoff_ns = 0
+
+    @property
+    def begins(self) -> bool:
+        """Whether the newest request is the first one of a snapshot."""
+        return self.phase is Phase.LIST_STREAM or (self.phase is Phase.LIST and not self._token)
 
     @property
     @abstractmethod
@@ -150,6 +161,7 @@ class ListWatch(ABC):
         """Return the next request; `phase` tells whether it starts a snapshot."""
         assert self.phase is not Phase.STOPPED, self.resource
         self.opens += 1
+        self.due_ns = 0
         self._opened_ns = now_ns
         self._events = 0
         self.is_open = False
@@ -168,6 +180,7 @@ class ListWatch(ABC):
     def stop(self) -> None:
         """Forget what is open; the owner cancels the stream."""
         self.phase = Phase.STOPPED
+        self.due_ns = 0
         self._partial = b""
 
     def on_error_event(self, code: int, draws: Draws, now_ns: int) -> Next:
@@ -182,21 +195,29 @@ class ListWatch(ABC):
     def on_end(self, response: Response, draws: Draws, now_ns: int) -> Next:
         """Decide after the stream ended or the request was refused."""
         self._partial = b""
-        if response.code == 429 and response.retry_after_s >= 0:  # rest.Request waits itself
-            return Next(response.retry_after_s * NS_PER_S)
+        if self.is_open:
+            return self._on_closed(response.failure, draws, now_ns)
+        if (again := _again(response)) is not None:
+            return again
         if response.code == 429 or response.failure is Failure.DIAL:
             return self._back_off(draws, now_ns)
-        if response.failure is Failure.LOST and not self.is_open:  # the same, Request.Watch
-            return Next(LOST_RETRY_NS)
-        if not self.is_open:
-            return self._refused(response.code, draws, now_ns)
-        if now_ns - self._opened_ns < SHORT_WATCH_NS and not self._events:
-            self.phase = Phase.IDLE
-            return self._back_off(draws, now_ns)
-        return Next(0)
+        return self._refused(response.code, draws, now_ns)
+
+    def _on_closed(self, failure: Failure, draws: Draws, now_ns: int) -> Next:
+        """Decide after an open stream ended; one that ends at once has told nothing."""
+        if failure in _BREAKS:
+            return self.on_error_event(500, draws, now_ns)
+        if now_ns - self._opened_ns >= SHORT_WATCH_NS or self._events:
+            return Next(0)
+        if self.phase is Phase.LIST_STREAM:
+            return self._refused(0, draws, now_ns)
+        self.phase = Phase.IDLE
+        return self._back_off(draws, now_ns)
 
     def on_list_failed(self, response: Response, draws: Draws, now_ns: int) -> Next:
-        """Decide after a LIST was refused: try a watch-list again, later."""
+        """Decide after a LIST was refused: ask again as told, or for a watch-list, later."""
+        if (again := _again(response)) is not None:
+            return again
         self._token = ""
         self._list = False
         self.phase = Phase.IDLE
@@ -308,6 +329,16 @@ class Reflector(ListWatch):
             self._list = False
             found.append((EventType.SYNCED, None))
         return found
+
+
+def _again(response: Response) -> Next | None:
+    """Return when client-go sends a request again by itself, None if it does not.
+
+    Source: client-go/rest/with_retry.go, IsNextRetry.
+    """
+    if response.retry_after_s >= 0 and (response.code == 429 or response.code >= 500):
+        return Next(response.retry_after_s * NS_PER_S)
+    return Next(LOST_RETRY_NS) if response.failure in _ASKED_FOR_AGAIN else None
 
 
 def _target(kind: WatchKind, selector: bytes, namespace: bytes) -> tuple[bytes, bytes]:

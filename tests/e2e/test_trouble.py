@@ -15,6 +15,7 @@ pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 GOAWAY_CHANCE = "goaway-chance=0.02"  # of a request; the most that it takes
+STREAMS_MAX = "http2-max-streams-per-connection=7"  # of five watches, and one a ConfigMap
 FIDELITIES = pytest.mark.parametrize("fidelity", ["kubelet", "light"])
 
 
@@ -103,9 +104,11 @@ def test_a_killed_fleet_adopts_its_nodes_and_pods(world: World, fidelity: str) -
 def restartable(environment: Path) -> Iterator[tuple[World, asyncio.Runner, ControlPlane]]:
     """Run a control plane in this process, whose API server can be killed alone.
 
-    It sends clients away (GOAWAY) now and then, as those behind a load balancer do.
+    It sends clients away (GOAWAY) now and then, as those behind a load balancer do, and takes few
+    streams of a connection.
     """
-    plane = ControlPlane(ControlPlaneOptions(extra_flags={APISERVER: (GOAWAY_CHANCE,)}))
+    flags = {APISERVER: (GOAWAY_CHANCE, STREAMS_MAX)}
+    plane = ControlPlane(ControlPlaneOptions(extra_flags=flags))
     with asyncio.Runner() as runner:
         info = runner.run(plane.start())
         try:

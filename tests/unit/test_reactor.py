@@ -189,7 +189,7 @@ def test_leases_come_first_within_a_turn_that_is_full() -> None:
 
 
 @pytest.mark.parametrize("code", [429, 503])
-def test_retry_after_is_done_ten_times(code: int) -> None:
+def test_retry_after_is_honoured_ten_times(code: int) -> None:
     world = World()
     world.asks(GET_NODE)
     for tries in range(1, CALL_TRIES_MAX + 1):
@@ -200,7 +200,7 @@ def test_retry_after_is_done_ten_times(code: int) -> None:
         world.after(0.2)
     assert len(world.wire.sent) == CALL_TRIES_MAX
     assert world.kubelets[0].got[-1] == Reply(
-        ReplyKind.REFUSED, None, code, "", 18_900_000_000, 18_900_000_000
+        ReplyKind.REFUSED, None, code, "", 21_000_000_000, 21_000_000_000
     )
 
 
@@ -210,6 +210,28 @@ def test_other_refusals_go_to_the_kubelet(code: int, after_s: int) -> None:
     world.asks(GET_NODE)
     world.answer(GET_NODE, code, retry_after_s=after_s)
     assert isinstance(world.kubelets[0].got[-1], Reply)
+
+
+def test_a_heartbeat_has_one_time_for_all_its_tries() -> None:
+    """Source: client-go/rest/request.go, request: the time-out is set before the first try."""
+    world = World()
+    world.after(1)
+    world.asks(GET_NODE._replace(op=Op.GET_NODE_HEARTBEAT))
+    limits_s = []
+    for _ in range(4):  # each is refused 2 s after it was sent, and told to come in a second
+        _, request, token = world.wire.sent[-1]
+        limits_s.append(request.timeout_ns // NS_PER_S)
+        sent_ns = world.clock.now_ns()
+        world.after(2)
+        refusal = Response(429, b"", sent_ns, world.clock.now_ns(), 1)
+        world.reactor.inbox.append((token, refusal))
+        world.reactor.turn()
+        world.after(1)
+    assert limits_s == [10, 7, 4, 1]
+    assert len(world.wire.sent) == 4
+    assert world.kubelets[0].got[-1] == Reply(
+        ReplyKind.LOST, None, 0, "context deadline exceeded", 0, world.clock.now_ns()
+    )
 
 
 def test_a_read_whose_connection_is_lost_is_repeated_and_a_write_is_not() -> None:
@@ -298,10 +320,30 @@ def test_a_stopped_watch_is_cancelled_and_heard_no_more() -> None:
 
 def test_a_watch_stopped_during_its_back_off_stays_stopped() -> None:
     watched = Watched()
-    watched.push(Response(0, b"", 0, 0, -1, Failure.DIAL))
+    watched.push(SYNCED, ERROR)
     watched.world.asks(StopWatch(NodeId(0), WatchKind.CONFIG_MAP, "ns", "x"))
     watched.world.after(3)
     assert len(watched.world.wire.sent) == 1
+
+
+def test_the_pages_of_a_list_are_one_snapshot() -> None:
+    watched = Watched()
+    watched.push(Response(0, b"", 0, 0, -1, Failure.RESET))  # a LIST follows
+    page = b'{"metadata":{"resourceVersion":"9","continue":"t"},"items":[]}'
+    watched.push(Response(200, page, 0, 0))
+    assert b"continue=t" in watched.world.wire.sent[-1][1].path
+    assert watched.world.kubelets[0].got.count(("relist", WatchKind.CONFIG_MAP)) == 2
+
+
+def test_a_watch_that_begins_anew_during_the_back_off_of_another_is_asked_for_once() -> None:
+    watched = Watched()
+    watched.push(Response(0, b"", 0, 0, -1, Failure.RESET))  # a LIST follows
+    watched.push(Response(0, b"", 0, 0, -1, Failure.DIAL))
+    watched.world.asks(StopWatch(NodeId(0), WatchKind.CONFIG_MAP, "ns", "x"))
+    watched.world.asks(StartWatch(NodeId(0), WatchKind.CONFIG_MAP, "ns", "x"))
+    assert len(watched.world.wire.sent) == 3
+    watched.world.after(3)
+    assert len(watched.world.wire.sent) == 3
 
 
 def test_a_bug_in_one_kubelet_harms_no_other() -> None:

@@ -12,7 +12,15 @@ from pathlib import Path
 import psutil
 import pytest
 import uvloop
-from peer import Certificate, Handler, Peer, PeerConnection, Received, by_path
+from peer import (
+    Certificate,
+    Handler,
+    Peer,
+    PeerConnection,
+    Received,
+    by_path,
+    make_certificate,
+)
 
 from fleet.connection_health import ConnectionHealth
 from fleet.wire.connection import Connection, State, client_context
@@ -356,7 +364,7 @@ def test_pings_are_sent_when_idle_and_missed_when_lost(certificate: Certificate)
         assert harness.responses() == []
         harness.sweep(2)
         answers = await harness.answers(1)
-        assert answers["w"].failure is Failure.LOST
+        assert answers["w"].failure is Failure.SILENT
         assert answers["w"].detail == "the server did not answer a ping"
         assert harness.stats.pings_lost == 1
 
@@ -494,6 +502,24 @@ def test_a_reset_by_the_network_is_told(
     with_peer(certificate, test)
 
 
+def test_an_answer_that_breaks_off_is_not_a_lost_request(certificate: Certificate) -> None:
+    """client-go reads bodies after its tries, and so sends no such request again."""
+
+    def half(connection: PeerConnection, request: Received) -> None:
+        connection.answer(request.sid, 200, b"half", end=False)
+
+    async def test(peer: Peer, harness: Harness) -> None:
+        harness.send(GET, "read")
+        harness.send(WATCH, "w")
+        await harness.until(lambda: ("w", b"half") in harness.seen)
+        peer.call(peer.connections[0].drop)
+        answers = await harness.answers(2)
+        assert answers["read"].failure is Failure.RESET
+        assert answers["w"].failure is Failure.LOST
+
+    with_peer(certificate, test, half)
+
+
 def test_too_many_waiting_requests_are_turned_away(
     certificate: Certificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -535,15 +561,14 @@ def test_connecting_ahead_is_told(certificate: Certificate) -> None:
     with_peer(certificate, test)
 
 
-async def dial_once(endpoint: Endpoint, certificate: Certificate) -> str:
+async def dial_once(endpoint: Endpoint, certificate: Certificate) -> tuple[Failure, str]:
     harness = Harness(endpoint, certificate)
     harness.transport.open_pool(1)
     harness.send()
     answers = await harness.answers(1)
     await harness.transport.close()
-    assert answers["a"].failure is Failure.DIAL
     assert harness.stats.dial_failures == 1
-    return answers["a"].detail
+    return answers["a"].failure, answers["a"].detail
 
 
 def free_port() -> int:
@@ -564,22 +589,29 @@ def test_a_server_that_we_cannot_use(
 ) -> None:
     with Peer(certificate, alpn=alpn) as peer:
         endpoint = Endpoint("127.0.0.1", peer.port, server_name)
-        found: list[str] = []
+        found: list[tuple[Failure, str]] = []
 
         async def body() -> None:
             found.append(await dial_once(endpoint, certificate))
 
         run(body())
-        assert detail in found[0]
+        [(failure, said)] = found
+        assert failure is Failure.UNUSABLE
+        assert detail in said
 
 
 def test_dials_that_fail_say_why(certificate: Certificate) -> None:
     async def body() -> None:
         port = free_port()
-        detail = await dial_once(Endpoint("127.0.0.1", port), certificate)
+        failure, detail = await dial_once(Endpoint("127.0.0.1", port), certificate)
+        assert failure is Failure.DIAL
         assert detail == f"127.0.0.1:{port}: connection refused"
-        assert "connection refused" in await dial_once(Endpoint("localhost", port), certificate)
-        assert "host not found" in await dial_once(Endpoint("name.invalid", 1), certificate)
+        failure, detail = await dial_once(Endpoint("localhost", port), certificate)
+        assert failure is Failure.DIAL
+        assert "connection refused" in detail
+        failure, detail = await dial_once(Endpoint("name.invalid", 1), certificate)
+        assert failure is Failure.UNUSABLE
+        assert "host not found" in detail
 
     run(body())
 
@@ -597,10 +629,57 @@ def test_a_silent_server_fails_the_handshake(certificate: Certificate) -> None:
             assert harness.responses() == []
             harness.sweep(2)
             answers = await harness.answers(1)
+            assert answers["a"].failure is Failure.UNREACHABLE
             assert answers["a"].detail.endswith("TLS handshake timed out")
             await harness.transport.close()
 
     run(body())
+
+
+def test_a_server_that_hangs_up_in_the_handshake_is_like_a_lost_connection(
+    certificate: Certificate,
+) -> None:
+    """As behind a balancer without a server: client-go sends a GET again."""
+
+    async def body() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            harness = Harness(Endpoint("127.0.0.1", listener.getsockname()[1]), certificate)
+            harness.transport.open_pool(1)
+            harness.send()
+            connection = next(iter(harness.transport._by_fd.values()))
+            await spin(lambda: connection.state is State.HANDSHAKE)
+            listener.accept()[0].close()
+            answers = await harness.answers(1)
+            assert answers["a"].failure is Failure.LOST
+            await harness.transport.close()
+
+    run(body())
+
+
+def test_a_server_whose_certificate_changes(certificate: Certificate, tmp_path: Path) -> None:
+    """What is open goes on; a new connection needs a certificate that is trusted."""
+    other = make_certificate(tmp_path)
+
+    async def test(peer: Peer, harness: Harness) -> None:
+        harness.send(WATCH, "w")
+        await harness.opened(1)
+        peer.context.load_cert_chain(other.certificate, other.key)
+        harness.send()
+        answers = await harness.answers(1)
+        assert answers["a"].code == 200
+        peer.call(peer.connections[0].drop)
+        answers = await harness.answers(1)
+        assert answers["w"].failure is Failure.LOST
+        harness.send()
+        answers = await harness.answers(1)
+        assert answers["a"].failure is Failure.UNUSABLE
+        assert "TLS: the server's certificate is not trusted" in answers["a"].detail
+        peer.context.load_cert_chain(certificate.certificate, certificate.key)
+        harness.send()
+        answers = await harness.answers(1)
+        assert answers["a"].code == 200
+
+    with_peer(certificate, test)
 
 
 def test_a_failed_dial_backs_off_if_asked_to(certificate: Certificate) -> None:

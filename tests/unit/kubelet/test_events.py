@@ -83,6 +83,15 @@ def test_the_tenth_different_message_is_combined() -> None:
     assert [each.times for each in messages[8:]] == [1, 1, 2, 3]
 
 
+def test_normal_events_and_warnings_of_one_reason_are_not_combined() -> None:
+    recorder = EventRecorder(NODE)
+    for index in range(9):
+        for reason in (Reason.BACK_OFF, Reason.BACK_OFF_PULL_IMAGE):
+            out = record(recorder, f"{reason.name} {index}", reason=reason)
+            assert sent(out).message == f"{reason.name} {index}"
+            answer(recorder, out[0])
+
+
 def test_a_group_ends_after_ten_silent_minutes() -> None:
     recorder = EventRecorder(NODE)
     for index in range(12):

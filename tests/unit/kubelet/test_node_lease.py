@@ -107,6 +107,22 @@ def test_five_failures_lead_to_a_look_and_back() -> None:
     assert world.lease.renewed_ns == 0  # a GET renews nothing
 
 
+def test_a_server_that_takes_no_writes_is_asked_again_at_the_next_tick() -> None:
+    """As of an etcd that is full: GETs are answered, and no PUT is."""
+    world = World().created()
+    world.fire()
+    for _ in range(4):
+        assert world.reply(renewal(0), REFUSED) == [renewal(world.now_ns)]
+    assert world.reply(renewal(0), REFUSED) == [GET]
+    assert world.reply(GET, lease_reply(7)) == [renewal(world.now_ns)]
+    for _ in range(4):
+        assert world.reply(renewal(0), REFUSED) == [renewal(world.now_ns)]
+    [timer] = world.reply(renewal(0), REFUSED)
+    assert isinstance(timer, SetTimer)
+    assert timer.due_ns - world.now_ns >= 10 * NS_PER_S
+    assert world.fire() == [renewal(world.now_ns)]
+
+
 def test_a_conflict_takes_a_new_base_and_counts() -> None:
     world = World().created()
     world.fire()

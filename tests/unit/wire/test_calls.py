@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fleet.clock import SimClock
 from fleet.config import NodeModel, load_mix
 from fleet.effects import (
+    COMBINED,
     ApiCall,
     CSINodeObject,
     EventObject,
@@ -192,6 +193,10 @@ def test_an_event_about_a_container_names_it() -> None:
         "resourceVersion": "7",
         "fieldPath": "spec.containers{c}",
     }
+    assert (body["reportingComponent"], body["reportingInstance"]) == ("kubelet", "n-0")
+    combined = event._replace(message=COMBINED + "m")
+    body = orjson.loads(request(Op.CREATE_EVENT, combined).body)
+    assert (body["reportingComponent"], body["reportingInstance"]) == ("", "")
 
 
 def test_a_token_is_bound_to_its_pod() -> None:

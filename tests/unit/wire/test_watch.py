@@ -109,9 +109,30 @@ def test_a_lost_idle_watch_goes_on_too() -> None:
 
 
 def test_a_watch_that_ends_at_once_is_an_error() -> None:
-    reflector = opened()
-    later = reflector.on_end(response(), DRAWS, NS_PER_S // 2)
+    reflector = synced()
+    reflector.on_end(response(), DRAWS, 400 * NS_PER_S)
+    reflector.open(DRAWS, 400 * NS_PER_S)
+    reflector.is_open = True
+    later = reflector.on_end(response(), DRAWS, 400 * NS_PER_S + NS_PER_S // 2)
     assert 0.8 * NS_PER_S <= later.delay_ns <= 1.6 * NS_PER_S
+    assert reflector.phase is Phase.IDLE
+
+
+def test_a_watch_list_that_ends_at_once_becomes_a_list() -> None:
+    reflector = opened()
+    assert reflector.on_end(response(), DRAWS, NS_PER_S // 2) == Next(0)
+    assert not reflector.open(DRAWS, NS_PER_S // 2).stream
+
+
+@pytest.mark.parametrize("failure", [Failure.RESET, Failure.SILENT])
+def test_a_stream_that_breaks_is_an_error(failure: Failure) -> None:
+    """As client-go reads it: no end of file, and so an ERROR event. A lost connection is one."""
+    reflector = synced()
+    later = reflector.on_end(response(0, failure=failure), DRAWS, 400 * NS_PER_S)
+    assert 0.8 * NS_PER_S <= later.delay_ns <= 1.6 * NS_PER_S
+    path = reflector.open(DRAWS, 402 * NS_PER_S).path.decode()
+    assert "resourceVersion=10&" in path
+    assert "sendInitialEvents=true" in path
 
 
 def test_an_expired_version_is_asked_for_once_more_then_given_up() -> None:
@@ -167,9 +188,31 @@ def test_a_list_has_pages() -> None:
     assert (reflector.version, reflector.phase) == ("9", Phase.STREAM)
 
 
-def test_retry_after_is_waited_for() -> None:
-    reflector = opened()
-    assert reflector.on_end(response(429, retry_after_s=3), DRAWS, 0) == Next(3 * NS_PER_S)
+@pytest.mark.parametrize("code", [429, 503])
+def test_retry_after_is_waited_for(code: int) -> None:
+    reflector = Reflector(1, WatchKind.PODS, "n-1")
+    reflector.open(DRAWS, 0)
+    told = response(code, retry_after_s=3)
+    assert reflector.on_end(told, DRAWS, 0) == Next(3 * NS_PER_S)
+    assert reflector.phase is Phase.LIST_STREAM
+    reflector.on_end(response(422), DRAWS, 0)
+    reflector.open(DRAWS, 0)
+    assert reflector.on_list_failed(told, DRAWS, 0) == Next(3 * NS_PER_S)
+    assert not reflector.open(DRAWS, 0).stream
+
+
+def test_a_connection_that_cannot_be_made_ends_a_list_too() -> None:
+    """Source: reflector.go: only a refused connection is worth asking for the same again."""
+    reflector = synced()
+    reflector.on_end(response(), DRAWS, 400 * NS_PER_S)
+    reflector.open(DRAWS, 400 * NS_PER_S)
+    unusable = response(0, failure=Failure.UNUSABLE)
+    assert reflector.on_end(unusable, DRAWS, 400 * NS_PER_S).delay_ns >= 0.8 * NS_PER_S
+    assert reflector.open(DRAWS, 402 * NS_PER_S).stream
+    assert reflector.phase is Phase.LIST_STREAM
+    assert reflector.on_end(unusable, DRAWS, 402 * NS_PER_S) == Next(0)
+    assert not reflector.open(DRAWS, 402 * NS_PER_S).stream
+    assert reflector.on_list_failed(unusable, DRAWS, 402 * NS_PER_S).delay_ns >= 1.6 * NS_PER_S
 
 
 def test_an_error_ends_what_is_read() -> None:
@@ -186,10 +229,13 @@ def test_nothing_opens_after_stop() -> None:
         reflector.open(DRAWS, 0)
 
 
-def test_a_watch_whose_connection_is_lost_before_it_opens_is_asked_for_a_second_later() -> None:
+@pytest.mark.parametrize("failure", [Failure.LOST, Failure.UNREACHABLE])
+def test_a_watch_whose_connection_is_lost_before_it_opens_is_asked_for_a_second_later(
+    failure: Failure,
+) -> None:
     """As client-go does by itself: the reflector does not fall back to a LIST for that."""
     reflector = Reflector(0, WatchKind.PODS, "n-0")
     reflector.open(DRAWS, 0)
-    lost = Response(0, b"", 5, 5, -1, Failure.LOST, "reset")
+    lost = Response(0, b"", 5, 5, -1, failure, "reset")
     assert reflector.on_end(lost, DRAWS, 10) == Next(NS_PER_S)
     assert reflector.phase is Phase.LIST_STREAM
