@@ -37,6 +37,8 @@ class LiveFigures:
     nodes_requested: int = 0
     nodes_registered: int = 0
     nodes_ready: int = 0
+    held_by: str = ""
+    """What keeps nodes from starting just now."""
     pods: Mapping[str, int] = field(default_factory=dict)
     """Pods by state, in the order to show them: Running, Pending, ..."""
     requests_per_s: float = 0.0
@@ -64,7 +66,7 @@ def together(parts: Sequence[LiveFigures]) -> LiveFigures:
             total.pods = {state: sum(pods.get(state, 0) for pods in known) for state in states}
         elif name in DELAYS:
             setattr(total, name, max(known, default=None))
-        elif name != "elapsed_s":
+        elif name not in ("elapsed_s", "held_by"):
             setattr(total, name, sum(known) if known else None)
     return total
 
@@ -177,6 +179,7 @@ class Display:
         rows = [
             ("", f"[bold cyan]fleet[/]  {escape(self._phase)}  [dim]{clock(now.elapsed_s)}[/]"),
             ("nodes", self._nodes(now)),
+            ("held back by", now.held_by),
             ("pods", _pods(now.pods)),
             ("requests", _requests(now)),
             ("leases", _leases(now)),
@@ -245,6 +248,7 @@ class Display:
         self._printed, self._printed_s = self._state(now), now.elapsed_s
         rows = [
             _plain_nodes(now),
+            f"held back by {now.held_by}" if now.held_by else "",
             _pods(now.pods),
             _requests(now),
             _leases(now, "leases "),

@@ -18,7 +18,7 @@ from fleet.agent_figures import AgentFigures
 from fleet.bootstrap import Bootstrap
 from fleet.certificate_objects import CertificateKind
 from fleet.certificate_store import CertificateContext
-from fleet.clock import Draws, SystemClock
+from fleet.clock import NS_PER_S, Draws, SystemClock
 from fleet.cluster import Cluster
 from fleet.config import Encoding, Fidelity, IdentityMode, NodeMix, NodeModel, Settings
 from fleet.connection_health import ConnectionHealth
@@ -29,10 +29,12 @@ from fleet.errors import FleetError
 from fleet.identity import Identity, Impersonation, RefusalWatch, probe
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.kubelet.node_status import Phase as NodePhase
 from fleet.machine import LIGHT_CONNECTIONS
 from fleet.metrics import FleetCounts
 from fleet.node_certificates import NodeCertificates
 from fleet.objects import EventType, NodeView
+from fleet.pacing import STARTING_MAX, Pacing, Stage
 from fleet.reactor import Reactor
 from fleet.runs import PREFIX_LABEL, RUN_LABEL, SHARD_LABEL
 from fleet.shared_watches import UNREAD_KINDS
@@ -48,13 +50,8 @@ LOOKS_PER_REFRESH = 4
 RENEWED = "the client certificate was renewed"
 STEP_S = 0.02
 _STREAM_CHOSEN = 0xC405E
-STARTING_MAX = {Fidelity.KUBELET: 48, Fidelity.LIGHT: 16}
-"""Nodes that start at one time, unless --rate asks for a constant rate whatever the server says.
-
-A bring-up is preparation, not the experiment: 5,000 kubelets that start at once drive a small API
-server into time-outs and retries from which it takes minutes to recover.
-See docs/explain/performance.md.
-"""
+NOT_READY_NS_MAX = 60 * NS_PER_S
+"""A node that has registered and does not become Ready is not waited for: its profile may be so."""
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +59,15 @@ log = logging.getLogger(__name__)
 class Readiness:
     """Which nodes another client's watch shows Ready, without the not-ready taint."""
 
-    __slots__ = ("all_ready", "ever_not_ready", "present", "ready", "ready_at_ns", "wanted")
+    __slots__ = (
+        "_unseen",
+        "all_ready",
+        "ever_not_ready",
+        "present",
+        "ready",
+        "ready_at_ns",
+        "wanted",
+    )
 
     def __init__(self, wanted: int) -> None:
         self.wanted = wanted
@@ -71,12 +76,23 @@ class Readiness:
         self.ever_not_ready: set[str] = set()  # Ready once, then not
         self.ready_at_ns = 0
         self.all_ready = asyncio.Event()
+        self._unseen: set[str] = set()  # during a relist: not mentioned so far
+
+    def on_relist_started(self) -> None:
+        """Remember which nodes the new snapshot must mention."""
+        self._unseen = set(self.present)
 
     def on_event(self, event: WatchEvent) -> None:
         """Take one event of the observer's node watch."""
+        if event.type is EventType.SYNCED:
+            self.present -= self._unseen
+            self.ready -= self._unseen
+            self._unseen = set()
+            return
         view = event.record
         if not isinstance(view, NodeView):
             return
+        self._unseen.discard(view.name)
         if event.type is EventType.DELETED:
             self.present.discard(view.name)
             self.ready.discard(view.name)
@@ -135,6 +151,7 @@ class Emulation:
             codec=protobuf() if settings.wire_encoding is Encoding.PROTOBUF else JSON,
         )
         self.reactor.on_observed = self.readiness.on_event
+        self.reactor.on_observed_anew = self.readiness.on_relist_started
         self._shares_watches = not settings.has_own_watches
         self.reactor.are_shared = self._shares_watches
         self.reactor.shared.own_prefix = settings.node_name(0).removesuffix("00000")
@@ -171,6 +188,7 @@ class Emulation:
         self._static_sources: list[StaticSource] = []
         self._static_task: asyncio.Task[None] | None = None
         self._running: list[NodeId] = []  # by slot
+        self._pacing = Pacing()
         self._kinds: dict[int, tuple[Environment, NodeTemplate]] = {}
 
     @property
@@ -310,15 +328,25 @@ class Emulation:
 
     def room(self) -> int:
         """Return how many nodes may start now beside those that are starting."""
-        started = len(self.reactor.entries)  # in all, those that are gone too
-        return max(0, self._settled() + STARTING_MAX[self.settings.fidelity] - started)
+        limit = STARTING_MAX[self.settings.fidelity]
+        return self._pacing.room(limit, self._stage, self._loop.time())
 
-    def _settled(self) -> int:
-        """Count the nodes that have started: Ready, or in light with a Lease."""
-        if not self._is_light:
-            return self.counts.ready
-        leases = self.counts.requests.rows.get(("POST", "leases"), {})
-        return sum(histogram.count for code, histogram in leases.items() if code in (201, 409))
+    def held_by(self) -> str:
+        """Return what keeps nodes from starting just now, "" for nothing."""
+        return self._pacing.held_by(self._loop.time())
+
+    def _stage(self, node: NodeId) -> Stage:
+        """Return how far a node has come; one that is gone or broken is not waited for."""
+        kubelet = self.reactor.entries[node].kubelet
+        if kubelet is None:
+            return Stage.SETTLED
+        if self._is_light:
+            return Stage.SETTLED if kubelet.lease.renewed_ns else Stage.STARTING
+        if kubelet.is_ready:
+            return Stage.SETTLED if kubelet.name in self.readiness.ready else Stage.SAID
+        age_ns = self.reactor.clock.now_ns() - kubelet.status.started_ns
+        is_late = age_ns > NOT_READY_NS_MAX and kubelet.status.phase is NodePhase.REGISTERED
+        return Stage.SETTLED if is_late else Stage.STARTING
 
     def start_next(self) -> None:
         """Start the kubelet of the lowest free slot."""
@@ -333,6 +361,7 @@ class Emulation:
             pool = node % LIGHT_CONNECTIONS + LIGHT_CONNECTIONS * self._agent_number(model)
         kubelet = VirtualKubelet(node, name, model.address(index), env)
         self._running.append(node)
+        self._pacing.add(node)
         caller = Caller(index, name.encode(), template)
         if self.certificates is not None:
             self.reactor.register(kubelet, caller, pool)
@@ -345,6 +374,7 @@ class Emulation:
     def stop_last(self) -> str:
         """Let the kubelet of the highest slot fall silent; return the name of its node."""
         node = self._running.pop()
+        self._pacing.remove(node)
         self.reactor.silence(node)
         has_begun = self.certificates is None or self.certificates.forget(node)
         if has_begun and not self._is_light:

@@ -124,6 +124,7 @@ class Meter:
             nodes_requested=emulation.wanted,
             nodes_registered=counts.registered,
             nodes_ready=len(emulation.readiness.ready),
+            held_by=emulation.held_by(),
             pods=_pods(counts),
             requests_per_s=(now.requests - before.requests) / span_s,
             request_p99_ms=recent.percentile_us(0.99) / 1e3 if recent.count else None,

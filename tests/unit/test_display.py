@@ -56,6 +56,14 @@ def test_without_a_terminal_there_are_plain_lines() -> None:
     ]
 
 
+def test_what_holds_the_nodes_back_is_said() -> None:
+    figures = rising(1.0)
+    figures.held_by = "the API server: 48 nodes are starting"
+    [_, line] = plain_lines(figures)
+    words = "3/10 Ready, 5 registered; held back by the API server: 48 nodes are starting; 2,167/s"
+    assert words in line
+
+
 def test_coming_up_prints_at_most_a_line_a_second() -> None:
     lines = plain_lines(*[rising(i / 10, ready=i // 10) for i in range(35)])
     assert [line[:7] for line in lines] == ["[ 0:00]", "[ 0:01]", "[ 0:02]", "[ 0:03]"]

@@ -50,6 +50,17 @@ def test_all_ready_is_told_once_and_falls_are_remembered() -> None:
     assert readiness.ready_at_ns == at_ns
 
 
+def test_a_node_that_went_while_nobody_watched_is_gone() -> None:
+    readiness = Readiness(2)
+    for name in "ab":
+        readiness.on_event(event(view(name)))
+    readiness.on_relist_started()
+    readiness.on_event(event(view("b"), EventType.ADDED))
+    assert readiness.present == {"a", "b"}
+    readiness.on_event(event(None, EventType.SYNCED))
+    assert readiness.present == readiness.ready == {"b"}
+
+
 def counted() -> FleetCounts:
     counts = FleetCounts()
     for row, code in (
