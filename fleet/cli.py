@@ -188,8 +188,10 @@ def profiles_list() -> None:
     """List the profiles that ship with fleet."""
     from fleet.config import list_profiles  # noqa: PLC0415
 
-    for profile in list_profiles():
-        click.echo(f"{profile.name:16} {profile.kind:14} {profile.description}")
+    listed = list_profiles()
+    columns = max(len(profile.name) for profile in listed)
+    for profile in listed:
+        click.echo(f"{profile.name:{columns}} {profile.kind:14} {profile.description}")
 
 
 @profiles.command()

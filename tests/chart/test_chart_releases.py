@@ -4,6 +4,7 @@ Nobody here is an administrator but Helm: fleet has the rights of the chart, and
 own that is forbidden fails the test. test_chart_grants.py takes the rights away one by one.
 """
 
+import itertools
 import os
 import signal
 import urllib.request
@@ -135,6 +136,10 @@ def read(address: str, path: str) -> str:
         return str(answer.read().decode())
 
 
+def shows_its_node(address: str) -> bool:
+    return 'fleet_nodes{condition="Ready"} 1.0' in read(address, "/metrics")
+
+
 def test_prometheus_finds_every_process(release: Release) -> None:
     """As the operator does: ServiceMonitor, Services that it selects, ports by name, Ready pods."""
     world = release.world
@@ -148,13 +153,11 @@ def test_prometheus_finds_every_process(release: Release) -> None:
         labels = monitor["spec"]["selector"]["matchLabels"].items()
         selector = ",".join(f"{key}={value}" for key, value in labels)
         [service] = world.items("services", "-n", NAMESPACE, "-l", selector)
-        for endpoint in monitor["spec"]["endpoints"]:
-            addresses = release.node.endpoints(service, endpoint["port"])
-            assert len(addresses) == 2
-            for address in addresses:
-                scraped = read(address, "/metrics")
-                assert 'fleet_nodes{condition="Ready"} 1.0' in scraped
-        assert len(monitor["spec"]["endpoints"]) == 2
+        ports = [endpoint["port"] for endpoint in monitor["spec"]["endpoints"]]
+        found = [release.node.endpoints(service, port) for port in ports]
+        assert [len(addresses) for addresses in found] == [2, 2]
+        # A process learns by a watch of its own that its node is Ready, some time after others.
+        eventually(lambda: all(map(shows_its_node, itertools.chain(*found))), "each shows its node")
         release.uninstall_and_leave_nothing()
     finally:
         world.kubectl("delete", "-f", str(monitors), "--timeout=40s")
