@@ -214,13 +214,13 @@ def test_the_labels_of_a_release_find_all_of_it(release: Release) -> None:
     release.install(nodes=2, locust={"enabled": True})
     release.until_ready(0, of=2)
     kinds = "statefulset,deployment,service,poddisruptionbudget,networkpolicy,serviceaccount"
-    found = release.home.items(kinds, "-n", NAMESPACE, "-l", OF_RELEASE)
-    assert {each["kind"] for each in found} == {
-        "StatefulSet",
-        "Deployment",
-        "Service",
-        "PodDisruptionBudget",
-        "NetworkPolicy",
-        "ServiceAccount",
+    found = release.home.kubectl("get", kinds, "-n", NAMESPACE, "-l", OF_RELEASE, "-o", "name")
+    assert {each.partition("/")[0] for each in found.split()} == {
+        "statefulset.apps",
+        "deployment.apps",
+        "service",
+        "poddisruptionbudget.policy",
+        "networkpolicy.networking.k8s.io",
+        "serviceaccount",
     }
     release.uninstall_and_leave_nothing()
