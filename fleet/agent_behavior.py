@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.distribution import ZERO, Distribution, DistributionField
-from fleet.schema import DnsLabel, DurationNs, Metadata, Spec
+from fleet.schema import PLACEHOLDER, DnsLabel, DurationNs, Metadata, Spec, check_placeholders
 
 NODE = b"{{node}}"
 NODE_USER = "system:node:"
@@ -22,9 +22,9 @@ AGENTS_MAX = 16
 """On one node: each has a connection of its own."""
 WATCHES_MAX = 90
 """Of one agent: an API server takes 100 streams on a connection."""
-PLACEHOLDERS = ("version", "os", "arch")
+USER_AGENT_PLACEHOLDERS = ("version", "os", "arch")
+"""Of a user agent, an agent's or a kubelet's."""
 
-_PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _NAME = r"^[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?$"
 _NAMESPACED = re.compile(r"([a-z0-9][-a-z0-9]{0,62})/([a-z0-9][-.a-z0-9]{0,252})")
 
@@ -153,15 +153,13 @@ class AgentModel(NamedTuple):
 
 def _with_placeholders(text: object) -> object:
     """Refuse a placeholder that nobody fills."""
-    for name in _PLACEHOLDER.findall(str(text)):
-        if name not in PLACEHOLDERS:
-            raise ValueError(f"'{{{{{name}}}}}' is not one of {', '.join(PLACEHOLDERS)}")
+    check_placeholders(str(text), USER_AGENT_PLACEHOLDERS)
     return text
 
 
 def _with_node(text: object) -> object:
     """Refuse a placeholder other than {{node}}."""
-    for name in _PLACEHOLDER.findall(str(text)):
+    for name in PLACEHOLDER.findall(str(text)):
         if name != "node":
             raise ValueError(f"'{{{{{name}}}}}' is not '{{{{node}}}}'")
     return re.sub(r"\{\{\s*node\s*\}\}", NODE.decode(), str(text))

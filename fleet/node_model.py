@@ -10,12 +10,13 @@ import re
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from fleet.agent_behavior import AgentModel
+from fleet.agent_behavior import USER_AGENT_PLACEHOLDERS, AgentModel
 from fleet.device_behavior import DeviceModel, DraDriver
 from fleet.host_schedule import Outage, ShutdownSchedule
 from fleet.image_behavior import DEFAULT_PULLS, ImagePulls
 from fleet.pod_behavior import Labels, PodBehavior, select_behavior
 from fleet.quantity import NS_PER_S, Quantity
+from fleet.schema import PLACEHOLDER
 from fleet.usage import Usage
 from fleet.volume_behavior import CSIDriver
 
@@ -44,10 +45,8 @@ USER_AGENT = "kubelet/{{version}} ({{os}}/{{arch}}) kubernetes/f1ee700"
 
 In place of the commit stands one that nobody has: as long, and logs tell fleet's nodes by it.
 """
-USER_AGENT_PLACEHOLDERS = ("version", "os", "arch")
 
 _VERSION = re.compile(r"v?([0-9]+)\.([0-9]+)(?:\.([0-9]+))?(.*)")
-_PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 PLACEHOLDERS = ("name", "index", "zone", "region")
 
 _FEATURES_SINCE = {
@@ -239,7 +238,7 @@ class NodeModel:
             labels=dict(sorted(labels.items())),
             annotations=self.annotations,
             addresses=(("InternalIP", ip), ("Hostname", name)),
-            provider_id=_PLACEHOLDER.sub(lambda found: known[found[1]], self.provider_id),
+            provider_id=PLACEHOLDER.sub(lambda found: known[found[1]], self.provider_id),
             node_info=node_info | self.node_info,
             zone=zone,
             region=region,
@@ -281,7 +280,7 @@ class NodeModel:
         """
         version = self.kubelet_version.partition("-")[0]
         known = dict(zip(USER_AGENT_PLACEHOLDERS, (version, self.os, self.arch), strict=True))
-        return _PLACEHOLDER.sub(lambda found: known[found[1]], user_agent).encode()
+        return PLACEHOLDER.sub(lambda found: known[found[1]], user_agent).encode()
 
     def adapted(self, server_version: str, *, zone_labels: bool) -> "NodeModel":
         """Return this model for one cluster: not above its version, zone labels or not."""
@@ -328,11 +327,6 @@ def _handler_json(handler: RuntimeHandler) -> dict[str, object]:
         "userNamespaces": handler.user_namespaces,
     }
     return {"name": handler.name, "features": features}
-
-
-def placeholders_in(text: str) -> list[str]:
-    """List the placeholders of a providerID, known or not."""
-    return _PLACEHOLDER.findall(text)
 
 
 def machine_identifiers(name: str) -> tuple[str, str, str]:

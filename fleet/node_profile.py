@@ -13,7 +13,12 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from fleet import KUBERNETES_VERSION
-from fleet.agent_behavior import AGENTS_MAX, AgentChoice, AgentModel
+from fleet.agent_behavior import (
+    AGENTS_MAX,
+    USER_AGENT_PLACEHOLDERS,
+    AgentChoice,
+    AgentModel,
+)
 from fleet.device_behavior import DeviceSpec, DraDriverSpec
 from fleet.host_schedule import RuntimeSpec, ShutdownSpec
 from fleet.image_behavior import ImagePullsSpec
@@ -23,7 +28,6 @@ from fleet.node_model import (
     HOSTNAME_LABEL,
     PLACEHOLDERS,
     USER_AGENT,
-    USER_AGENT_PLACEHOLDERS,
     AddressPool,
     ImageGCPolicy,
     NodeImage,
@@ -32,11 +36,10 @@ from fleet.node_model import (
     Taint,
     declared_features,
     parse_version,
-    placeholders_in,
 )
 from fleet.pod_behavior import PodBehavior
 from fleet.quantity import Quantity, parse_quantity, whole_quantity
-from fleet.schema import Metadata, QuantityField, Spec
+from fleet.schema import PLACEHOLDER, Metadata, QuantityField, Spec, check_placeholders
 from fleet.usage import UsageSpec
 from fleet.volume_behavior import CSIDriverSpec
 
@@ -96,18 +99,13 @@ def _pool(text: object) -> object:
 
 def _provider_id(text: object) -> object:
     """Refuse a placeholder that nobody fills."""
-    for name in placeholders_in(str(text)):
-        if name not in PLACEHOLDERS:
-            raise ValueError(f"'{{{{{name}}}}}' is not one of {', '.join(PLACEHOLDERS)}")
+    check_placeholders(str(text), PLACEHOLDERS)
     return text
 
 
 def _user_agent(text: object) -> object:
     """Refuse a user agent that no header can carry, or that nobody fills."""
-    for name in placeholders_in(str(text)):
-        if name not in USER_AGENT_PLACEHOLDERS:
-            known = ", ".join(USER_AGENT_PLACEHOLDERS)
-            raise ValueError(f"'{{{{{name}}}}}' is not one of {known}")
+    check_placeholders(str(text), USER_AGENT_PLACEHOLDERS)
     if not re.fullmatch(r"[!-~]([ -~]{0,254}[!-~])?", str(text)):
         raise ValueError(f"{text!r} is not 1 to 256 letters, digits and signs of ASCII")
     return text
@@ -403,7 +401,7 @@ def _provider_template(spec: NodeProfileSpec) -> str:
     A fake node under the ID of a real instance would invite its autoscaler to act on that one.
     """
     given = spec.kubelet_configuration.provider_id or spec.template.spec.provider_id
-    return given if {"name", "index"} & set(placeholders_in(given)) else ""
+    return given if {"name", "index"} & set(PLACEHOLDER.findall(given)) else ""
 
 
 def _resources(spec: NodeProfileSpec) -> tuple[dict[str, Quantity], dict[str, Quantity]]:

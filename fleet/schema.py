@@ -5,6 +5,7 @@ prints it, the value, and what is allowed.
 """
 
 import difflib
+import re
 import types
 import typing
 from typing import Annotated
@@ -24,6 +25,7 @@ from fleet.quantity import Quantity, parse_positive_duration, parse_quantity
 
 API_VERSION = "fleet.emulator/v1alpha1"
 KNOWN_KEYS_SHOWN_MAX = 12
+PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 
 DurationNs = Annotated[
     int,
@@ -42,6 +44,13 @@ QuantityField = Annotated[
 LABEL_PART_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 DnsLabel = Annotated[str, StringConstraints(pattern=LABEL_PART_PATTERN)]
 """RFC 1123: what profile names and name prefixes are made of."""
+
+
+def check_placeholders(text: str, known: tuple[str, ...]) -> None:
+    """Refuse a placeholder that nobody fills. Raises ValueError."""
+    for name in PLACEHOLDER.findall(text):
+        if name not in known:
+            raise ValueError(f"'{{{{{name}}}}}' is not one of {', '.join(known)}")
 
 
 class Spec(BaseModel):
