@@ -126,9 +126,10 @@ async def clean_run(
             break
         counts = await _remove_nodes(api, nodes, progress)
         leases, csi_nodes, gone = leases + counts[0], csi_nodes + counts[1], gone + counts[2]
-        pods += await _remove_pods(api, {node.name for node in nodes}, progress)
+        names = {node.name for node in nodes}
+        pods += await _remove_pods(api, names, progress)
         for group, resource in OF_NODES:
-            await _remove_of_nodes(api, {node.name for node in nodes}, group, resource)
+            await _remove_of_nodes(api, names, group, resource)
     if shards is None:
         await _remove_run_leases(api, run)
     return Cleaned(1, gone, leases, csi_nodes, pods)

@@ -192,6 +192,10 @@ class World:
         found = self.items("nodes", "-l", f"{PREFIX_LABEL}={prefix}")
         return {node["metadata"]["name"]: node for node in found}
 
+    def uids(self, prefix: str) -> dict[str, str]:
+        """Return the UIDs of the nodes of a fleet by name."""
+        return {name: node["metadata"]["uid"] for name, node in self.nodes(prefix).items()}
+
     def run_id(self, prefix: str) -> str:
         """Return the run that all nodes of a fleet belong to."""
         [run] = {node["metadata"]["labels"][RUN_LABEL] for node in self.nodes(prefix).values()}

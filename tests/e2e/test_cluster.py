@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import pytest
 import yaml
+from e2e_world import WAIT_MAX_S
 
 from fleet.api_client import MERGE_PATCH, Api
 from fleet.cleanup import CSI_NODES, NODE_LEASES, Cleaned, clean, clean_run
@@ -52,7 +53,6 @@ Run = Callable[[Coroutine[Any, Any, Any]], Any]
 Rule = dict[str, Any]
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 LABELS = {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
-WAIT_MAX_S = 120.0
 
 
 @pytest.fixture(scope="module")

@@ -67,13 +67,13 @@ def test_a_master_that_is_killed_comes_back_and_adopts_the_nodes(world: World) -
         run.until("dashboard: http://")
         dashboard = Dashboard(run)
         eventually(dashboard.shows("running", 8), "8 users")
-        before = {name: node["metadata"]["uid"] for name, node in world.nodes(PREFIX).items()}
+        before = world.uids(PREFIX)
         [master] = children(run, "locust")
         os.kill(master.pid, signal.SIGKILL)
         run.until("starting it again, the nodes stay")
         eventually(lambda: run.log.count("dashboard: http://") == 2, "a second dashboard")
         eventually(dashboard.shows("running", 8), "8 users again")
-        after = {name: node["metadata"]["uid"] for name, node in world.nodes(PREFIX).items()}
+        after = world.uids(PREFIX)
         assert after == before
         dashboard.swarm(5)
         eventually(dashboard.shows("running", 5), "5 users")
@@ -91,11 +91,11 @@ def test_a_process_that_is_killed_adopts_its_nodes_within_ten_seconds(world: Wor
         run.until("dashboard: http://")
         dashboard = Dashboard(run)
         eventually(dashboard.shows("running", 8), "8 users")
-        before = {name: node["metadata"]["uid"] for name, node in world.nodes(PREFIX).items()}
+        before = world.uids(PREFIX)
         assert_killed_and_adopted(run, 4)
         eventually(lambda: len(dashboard.shards()) == 2, "its row in the tab Fleet")
         eventually(dashboard.shows("running", 8), "8 users again")
-        after = {name: node["metadata"]["uid"] for name, node in world.nodes(PREFIX).items()}
+        after = world.uids(PREFIX)
         assert after == before
         dashboard.swarm(6)
         eventually(dashboard.shows("running", 6), "6 users")

@@ -154,7 +154,7 @@ def test_nodes_outlive_masters_that_quit_that_die_and_that_stay_away(world: Worl
         eventually(first.dashboard.shards_known, "a worker")
         first.dashboard.swarm(5)
         eventually(first.dashboard.shows("running", 5), "5 users")
-        before = {name: node["metadata"]["uid"] for name, node in world.nodes(PREFIX).items()}
+        before = world.uids(PREFIX)
         first.process.send_signal(signal.SIGTERM)
         run.until("the Locust master has quit; 5 nodes stay")
         address = f"tcp://{LOOPBACK}:{first.port}"
@@ -166,7 +166,7 @@ def test_nodes_outlive_masters_that_quit_that_die_and_that_stay_away(world: Worl
         third = stack.enter_context(master(world, port=first.port))
         run.until("the Locust master does not know us: it was restarted, or is gone")
         eventually(third.dashboard.shows("running", 5), "so has a third")
-        after = {name: node["metadata"]["uid"] for name, node in world.nodes(PREFIX).items()}
+        after = world.uids(PREFIX)
         assert after == before
         third.dashboard.swarm(3)
         eventually(third.dashboard.shows("running", 3), "3 users")
@@ -181,7 +181,7 @@ def test_a_master_that_hangs_for_long_is_missed_and_costs_no_node(world: World) 
         eventually(hangs.dashboard.shards_known, "a worker")
         hangs.dashboard.swarm(4)
         eventually(hangs.dashboard.shows("running", 4), "4 users")
-        before = {name: node["metadata"]["uid"] for name, node in world.nodes(PREFIX).items()}
+        before = world.uids(PREFIX)
         renewed = leases(world)
         hangs.process.send_signal(signal.SIGSTOP)
         since_s = time.monotonic()

@@ -41,12 +41,12 @@ def test_nodes_are_shared_out_and_summed_up(world: World) -> None:
 def test_a_process_that_is_killed_comes_back_and_adopts_its_nodes(world: World) -> None:
     with world.spawn(PREFIX, 6, world.quick(), "--processes=2", "--fidelity=light") as run:
         run.until("all 6 nodes are Ready")
-        before = {name: node["metadata"]["uid"] for name, node in world.nodes(PREFIX).items()}
+        before = world.uids(PREFIX)
         assert_killed_and_adopted(run, 3)
         assert "process-0001 ended with -9; starting it again" in run.log
         log = run.directory / "process-0001" / "log"
         eventually(lambda: log.read_text().count("all 3 nodes are Ready") == 2, "Ready again")
-        after = {name: node["metadata"]["uid"] for name, node in world.nodes(PREFIX).items()}
+        after = world.uids(PREFIX)
         assert after == before
         run.interrupt()
         printed, _ = run.process.communicate(timeout=120)
