@@ -6,26 +6,13 @@ whenever somebody asks.
 """
 
 from functools import lru_cache
-from typing import NamedTuple
 
-from fleet.distribution import Distribution, constant
+from fleet.distribution import constant
+from fleet.pod_behavior import Outcome
 from fleet.script import expand
 from fleet.shell import FOR_EVER, NOWHERE, CommandRun, Surroundings, run_words
 
-__all__ = ["FOR_EVER", "CommandRun", "Outcome", "outcome_of_command", "run_of_command"]
-
-
-class Outcome(NamedTuple):
-    """How a container ends, and after which time from its start."""
-
-    after: Distribution
-    exit_code: int = 0
-    reason: str = ""
-
-    @property
-    def reason_shown(self) -> str:
-        """Return the reason of the terminated state. Source: kuberuntime_container.go."""
-        return self.reason or ("Error" if self.exit_code else "Completed")
+__all__ = ["FOR_EVER", "CommandRun", "outcome_of_command", "run_of_command"]
 
 
 def outcome_of_command(

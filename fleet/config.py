@@ -4,7 +4,6 @@ What is behind it: `settings` (the options of `fleet spawn`), `loader` (document
 profiles), `node_profile` and `pod_behavior` (what is written and what is compiled from it).
 """
 
-from fleet.command import Outcome, outcome_of_command
 from fleet.distribution import Distribution
 from fleet.loader import (
     NodeMix,
@@ -53,7 +52,6 @@ __all__ = [
     "NodeMix",
     "NodeModel",
     "NodeProfile",
-    "Outcome",
     "OutputFormat",
     "PodBehavior",
     "PodBehaviorManifest",
@@ -71,7 +69,6 @@ __all__ = [
     "load_file",
     "load_mix",
     "load_source",
-    "outcome_of_command",
     "parse_documents",
     "parse_duration",
     "parse_quantity",

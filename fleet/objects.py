@@ -11,7 +11,7 @@ from typing import NamedTuple, NewType
 from fleet.admission_objects import NO_STATE, PLAIN, AdmissionSpec, NodeState
 from fleet.container_user import IMAGE_USER, UserSpec
 from fleet.lifecycle_objects import PLAIN_LIFE, ContainerLifecycle
-from fleet.script import ScriptSpec
+from fleet.script_objects import ScriptSpec
 
 PodUid = NewType("PodUid", str)
 

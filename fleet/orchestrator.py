@@ -39,7 +39,7 @@ from fleet.preflight import TargetFacts, confirm, inspect, shared_cluster_notice
 from fleet.report import RunDirectory, RunFigures
 from fleet.restart_signal import RestartSignal
 from fleet.run_id import new_run_id
-from fleet.run_outcome import Outcome
+from fleet.run_outcome import RunOutcome
 from fleet.runs import RUN_LABEL, RunLease
 from fleet.siblings import Siblings, keep_live, sibling_arguments
 from fleet.statefulset import check, will_return
@@ -86,7 +86,7 @@ class Orchestrator:
         self._stop = asyncio.Event()
         self._interrupts = 0
         self._is_terminated = False  # by SIGTERM, as pods are
-        self._task: asyncio.Task[Outcome] | None = None
+        self._task: asyncio.Task[RunOutcome] | None = None
         self._target = Target(settings, self._display, self._on_death)
         self._restart_signal = RestartSignal(
             settings.restart_share, self._stop.set, self._display.note
@@ -94,7 +94,7 @@ class Orchestrator:
         self._has_begun = False
         self._run_directory = Path()
 
-    async def run(self) -> Outcome:
+    async def run(self) -> RunOutcome:
         """Play the whole run. Raises FleetError when it cannot begin."""
         self._task = asyncio.current_task()
         settings = self._settings
@@ -131,7 +131,7 @@ class Orchestrator:
             directory.keep_figures(figures)
         directory.finish(figures)
         exit_code = figures.exit_code() if code is None or figures.invalid_reasons else code
-        return Outcome(figures, directory.path, int(exit_code), self._next_steps())
+        return RunOutcome(figures, directory.path, int(exit_code), self._next_steps())
 
     def _on_death(self, death: ComponentDeath) -> None:
         """End the run: a component of its control plane is gone, though nobody stopped it."""

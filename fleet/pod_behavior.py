@@ -12,7 +12,6 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from fleet.command import Outcome, outcome_of_command
 from fleet.distribution import ZERO, Distribution, DistributionField, constant
 from fleet.image_behavior import (
     DEFAULT_IMAGE,
@@ -36,7 +35,6 @@ from fleet.probe_behavior import (
 )
 from fleet.quantity import parse_positive_duration
 from fleet.schema import Metadata, Spec
-from fleet.shell import Surroundings
 from fleet.usage import UNDECLARED, USAGE_ANNOTATIONS, Usage, UsageSpec, usage_with_annotations
 from fleet.volume_behavior import VolumeBehavior, VolumeBehaviorSpec, compile_volumes
 
@@ -161,6 +159,19 @@ class PodBehaviorManifest(Spec):
         )
 
 
+class Outcome(NamedTuple):
+    """How a container ends, and after which time from its start."""
+
+    after: Distribution
+    exit_code: int = 0
+    reason: str = ""
+
+    @property
+    def reason_shown(self) -> str:
+        """Return the reason of the terminated state. Source: kuberuntime_container.go."""
+        return self.reason or ("Error" if self.exit_code else "Completed")
+
+
 class ContainerBehavior(NamedTuple):
     """What one container does. No outcomes: ask its command, else it runs for ever."""
 
@@ -207,22 +218,6 @@ class PodBehavior(NamedTuple):
             if container.pattern in {"*", name} or fnmatchcase(name, container.pattern):
                 return container
         return DEFAULT_CONTAINER
-
-    def outcome(
-        self,
-        name: str,
-        command: tuple[str, ...],
-        args: tuple[str, ...],
-        u: float,
-        attempt: int = 0,
-        around: Surroundings | None = None,
-    ) -> Outcome | None:
-        """Return how a container ends: as declared, else as its command says; None: never.
-
-        A command may look at what is around it, and leave files there.
-        """
-        declared = self.container(name).outcome(u, attempt)
-        return declared or outcome_of_command(command, args, around)
 
 
 DEFAULT_BEHAVIOR = PodBehavior("default", PodSelector())

@@ -10,7 +10,7 @@ from fleet.summary_text import summary_text
 
 
 @dataclass(slots=True)
-class Outcome:
+class RunOutcome:
     """How a run ended: what to print and with which code to exit."""
 
     figures: RunFigures

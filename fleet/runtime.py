@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
-from fleet.command import run_of_command
+from fleet.command import outcome_of_command, run_of_command
 from fleet.container_usage import OOM_EXIT_CODE, OOM_REASON, oom_kill_ns
 from fleet.image_reference import digest_name, parse_image
 from fleet.objects import (
@@ -381,13 +381,15 @@ class Runtime:
         around = self._around(pod, spec, container)
         command = spec.script.entry_point if spec.script is not None else ()
         command = command or spec.command
-        outcome = behavior.outcome(spec.name, command, spec.args, u, container.attempt, around)
+        chosen = behavior.container(spec.name)
+        outcome = chosen.outcome(u, container.attempt)
+        if outcome is None:
+            outcome = outcome_of_command(command, spec.args, around)
         if outcome is not None:
             u = self.uniform(_STREAM_AFTER, pod.uid, spec.name, container.attempt)
             container.exit_ns = started_ns + outcome.after.sample(u)
             container.exit_code = outcome.exit_code
             container.reason = outcome.reason_shown
-        chosen = behavior.container(spec.name)
         oom_ns = oom_kill_ns(spec.resources_json, chosen.usage.memory, started_ns, started_ns)
         if oom_ns < container.exit_ns:
             container.oom_kill(oom_ns)

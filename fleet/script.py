@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from fleet.script_objects import MountSpec, ScriptSpec
 from fleet.shell import SHELLS
 from fleet.shell_syntax import UnknownScriptError
 
@@ -19,15 +20,6 @@ FILES_MAX = 256
 """Files that are kept of one volume, or of the host."""
 PROGRAMS = SHELLS | {"cat", "touch", "test", "rm", "mkdir", "echo", "exit", "sleep"}
 """Whatever else a container runs needs no variables and no files."""
-SHELL_IMAGES = frozenset(
-    (
-        *("almalinux", "alpine", "amazonlinux", "archlinux", "bash", "buildpack-deps", "busybox"),
-        *("centos", "debian", "fedora", "golang", "hello-world", "node", "perl", "python"),
-        *("rockylinux", "ubuntu"),
-    )
-)
-"""Images whose own command is an interactive shell or interpreter: without an input it ends."""
-UNREAD = "?"
 DIRECTORY = "/"
 _WRITABLE = ("/tmp", "/var/tmp")  # noqa: S108 - in the emulated container
 _REFERENCE = re.compile(r"\$(?:\$|\(([^()\s]+)\))")
@@ -35,26 +27,6 @@ _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
 
 Store = dict[str, str]
 """The texts of files by their paths within a volume, or on the host."""
-
-
-class MountSpec(NamedTuple):
-    """Where a container sees a volume."""
-
-    path: str
-    volume: str
-    inner: str  # the path within the volume: subPath
-    expression: str = ""  # what that path follows from: subPathExpr
-
-
-class ScriptSpec(NamedTuple):
-    """What a container's spec says about the surroundings of its script.
-
-    A variable is (name, value, field path); UNREAD stands for a source that is not read.
-    """
-
-    variables: tuple[tuple[str, str, str], ...] = ()
-    mounts: tuple[MountSpec, ...] = ()
-    entry_point: tuple[str, ...] = ()  # what the image does by itself, if nothing else is asked
 
 
 class VolumePlace(NamedTuple):
@@ -174,16 +146,6 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
         return variables.get(match[1], match[0])
 
     return _REFERENCE.sub(replace, text) if "$" in text else text
-
-
-def entry_point(image: str) -> tuple[str, ...]:
-    """Return a command that does as the image's own one, () if nothing is known of it."""
-    return ("true",) if repository_name(image) in SHELL_IMAGES else ()
-
-
-def repository_name(image: str) -> str:
-    """Return the last part of the name of an image's repository."""
-    return image.partition("@")[0].rpartition("/")[2].partition(":")[0]
 
 
 def sub_path_error(spec: ScriptSpec, variables: Mapping[str, str]) -> str:

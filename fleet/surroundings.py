@@ -3,18 +3,18 @@
 Source: pkg/kubelet/kubelet_pods.go, makeEnvironmentVariables, podFieldSelectorRuntimeValue.
 """
 
-from fleet.container_user import non_root_error
 from fleet.objects import ContainerSpec, Pod, VolumeSpec
 from fleet.script import (
     HOST,
     NodeFiles,
-    ScriptSpec,
     VolumePlace,
     expand,
     sub_path_error,
     subscripted,
     variables_of,
 )
+from fleet.script_objects import ScriptSpec
+from fleet.security_context import non_root_error
 from fleet.shell import Surroundings
 
 

@@ -11,7 +11,6 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import NamedTuple
 
-from fleet.container_user import user_json
 from fleet.kubelet import active_deadline
 from fleet.kubelet.pod_actions import (
     ALL_RESTARTING,
@@ -31,6 +30,7 @@ from fleet.objects import (
     WaitingState,
 )
 from fleet.runtime import KILLED_EXIT_CODE, RunState, Sandbox, image_id, image_name
+from fleet.security_context import user_json
 
 OWNED_CONDITIONS = frozenset(
     (

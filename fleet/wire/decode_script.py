@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from fleet.script import PROGRAMS, UNREAD, MountSpec, ScriptSpec, entry_point
+from fleet.known_images import entry_point
+from fleet.script import PROGRAMS
+from fleet.script_objects import UNREAD, MountSpec, ScriptSpec
 
 
 def container_script(obj: dict[str, Any]) -> ScriptSpec | None:

@@ -6,17 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet.command import outcome_of_command
 from fleet.config import (
     Distribution,
-    Outcome,
     PodBehavior,
     PodBehaviorManifest,
-    outcome_of_command,
     parse_documents,
 )
 from fleet.distribution import DistributionSpec, Shape, constant
 from fleet.errors import UsageError
-from fleet.pod_behavior import DEFAULT_BEHAVIOR, select_behavior
+from fleet.pod_behavior import DEFAULT_BEHAVIOR, Outcome, select_behavior
 
 S = 1_000_000_000
 
@@ -140,13 +139,13 @@ def test_containers_are_chosen_by_pattern_and_outcomes_by_weight() -> None:
     )
     assert chosen.sandbox_delay == constant(1 * S)
     assert chosen.container("sidecar").start_delay == constant(3 * S)
-    good, bad = (chosen.outcome("main", (), (), u) for u in (0.949, 0.951))
+    good, bad = (chosen.container("main").outcome(u) for u in (0.949, 0.951))
     assert good == Outcome(constant(600 * S))
     assert bad == Outcome(constant(240 * S), 137, "OOMKilled")
     assert good.reason_shown == "Completed"
     assert bad.reason_shown == "OOMKilled"
-    assert chosen.outcome("sidecar", (), (), 0.5) is None
-    assert chosen.outcome("other", ("sleep", "1"), (), 0.5) == Outcome(constant(1 * S))
+    assert chosen.container("sidecar").outcome(0.5) is None
+    assert chosen.container("other").outcome(0.5) is None
     assert chosen.container("main").outcome(1.0) == bad
 
 
@@ -155,11 +154,11 @@ def test_annotations_override_what_was_declared() -> None:
     key = "fleet.emulator/"
     slow = select_behavior((declared,), {}, "d", {key + "start-delay": "2s"})
     assert slow.container("a").start_delay == constant(2 * S)
-    assert slow.outcome("a", (), (), 0.0) == Outcome(constant(60 * S), 2, "Why")
+    assert slow.container("a").outcome(0.0) == Outcome(constant(60 * S), 2, "Why")
     failing = select_behavior((declared,), {}, "d", {key + "exit-code": "3"})
-    assert failing.outcome("a", (), (), 0.0) == Outcome(constant(60 * S), 3)
+    assert failing.container("a").outcome(0.0) == Outcome(constant(60 * S), 3)
     quick = select_behavior((), (), "d", ((key + "run-time", "10m"), (key + "exit-code", "1")))
-    outcome = quick.outcome("a", ("sleep", "5"), (), 0.0)
+    outcome = quick.container("a").outcome(0.0)
     assert outcome == Outcome(constant(600 * S), 1)
     assert outcome.reason_shown == "Error"
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from fleet.container_user import IMAGE_USER, UserSpec, non_root_error, user_json
+from fleet.container_user import IMAGE_USER, UserSpec
+from fleet.security_context import non_root_error, user_json
 from fleet.wire.decode_user import container_user
 
 POD = "web_default(123)"

@@ -88,6 +88,6 @@ def test_an_annotation_for_one_container() -> None:
     chosen = select_behavior((), (), "default", notes)
     assert chosen.container("main").life.stop.delay == constant(5 * S)
     assert chosen.container("side").life.stop.ignored
-    outcomes = [chosen.outcome("job", (), (), 0.5, attempt) for attempt in range(3)]
+    outcomes = [chosen.container("job").outcome(0.5, attempt) for attempt in range(3)]
     assert [each.exit_code if each else None for each in outcomes] == [1, 0, 0]
-    assert chosen.outcome("main", (), (), 0.5) is None
+    assert chosen.container("main").outcome(0.5) is None

@@ -5,16 +5,14 @@ import pytest
 from fleet.script import (
     FILES_MAX,
     HOST,
-    UNREAD,
-    MountSpec,
     NodeFiles,
-    ScriptSpec,
     VolumePlace,
     expand,
     sub_path_error,
     subscripted,
     variables_of,
 )
+from fleet.script_objects import UNREAD, MountSpec, ScriptSpec
 from fleet.shell_syntax import UnknownScriptError
 from fleet.wire.decode_script import container_script
 

@@ -4,7 +4,7 @@ from fleet.clock import NS_PER_S, Draws
 from fleet.objects import ContainerSpec, Pod, PodUid, VolumeSpec
 from fleet.pod_behavior import DEFAULT_BEHAVIOR
 from fleet.runtime import NEVER, Runtime
-from fleet.script import MountSpec, ScriptSpec
+from fleet.script_objects import MountSpec, ScriptSpec
 
 ONCE = "[ -f /data/$NAME ] && exit 0; touch /data/$NAME; sleep 2; exit 4"
 SCRIPT = ScriptSpec((("NAME", "", "metadata.labels['name']"),), (MountSpec("/data", "d", ""),))
