@@ -22,6 +22,7 @@ import orjson
 from fleet import __version__
 from fleet.credentials import Credentials
 from fleet.errors import SetupError
+from fleet.renewal import Renewal
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,6 @@ WATCH_BUFFER_BYTES = 4 * 2**20
 CONCURRENCY = 32
 ATTEMPTS_MAX = 6
 BACKOFF_MAX_S = 5.0
-RENEW_EVERY_S = 30.0  # reading a kubeconfig's token file costs more than sending a request
 # The server did not do it but will if asked again: overload, a leader change, a restart.
 RETRIED_CODES = frozenset({429, 500, 502, 503, 504})
 
@@ -142,8 +142,9 @@ class Channel:
         self.credentials = credentials
         self.requests: Counter[str] = Counter()
         self._sleep = sleep
-        self._renew_due_s = 0.0
+        self.renewal = Renewal(credentials)
         self._session: aiohttp.ClientSession | None = None
+        self._certificate: tuple[str, str] | None = None  # of the session
 
     def api(self, purpose: str, user_agent: str = "") -> Api:
         """Return the requests of one purpose, under a user agent of their own if one is given."""
@@ -173,6 +174,8 @@ class Channel:
         was_renewed = False
         for attempt in range(1, ATTEMPTS_MAX + 1):
             self.requests[purpose] += 1
+            await self.renewal.renew()
+            used = self.credentials.secrets()
             try:
                 answer, wait_s = await self._send_once(method, target, headers, data)
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
@@ -182,7 +185,8 @@ class Channel:
                 wait_s = _backoff_s(attempt)
             else:
                 if answer.code == 401:
-                    if was_renewed or not await self._renew(force=True):
+                    await self.renewal.renew(refused=used)
+                    if was_renewed or self.credentials.secrets() == used:
                         raise SetupError(refused(self.credentials, answer))
                     was_renewed = True
                     continue
@@ -196,10 +200,8 @@ class Channel:
     async def _send_once(
         self, method: str, target: str, headers: list[tuple[str, str]], data: bytes | None
     ) -> tuple[Answer, float]:
-        now_s = time.monotonic()
-        if now_s >= self._renew_due_s:
-            self._renew_due_s = now_s + RENEW_EVERY_S
-            await self._renew(force=False)
+        if self._certificate != self.credentials.client_certificate:
+            await self.close()  # a new client certificate needs new connections
         authorization = self.credentials.authorization()
         if authorization:
             headers = [*headers, ("Authorization", authorization.decode())]
@@ -237,17 +239,10 @@ class Channel:
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             raise SetupError(f"{self.credentials.address}: {describe_failure(error)}") from error
 
-    async def _renew(self, *, force: bool) -> bool:
-        """Refresh credentials; a new client certificate needs new connections."""
-        certificate = self.credentials.client_certificate
-        has_changed = await self.credentials.refresh(force=force)
-        if self.credentials.client_certificate != certificate:
-            await self.close()
-        return has_changed
-
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
             context = self.credentials.ssl_context(("http/1.1",))
+            self._certificate = self.credentials.client_certificate
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(ssl=context, limit=CONNECTIONS_MAX),
                 timeout=aiohttp.ClientTimeout(

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import orjson
 
 from fleet.api_client import CONCURRENCY, Api, expect
+from fleet.background import Background
 from fleet.certificate_store import CertificateStore
 from fleet.cluster import Cluster, ClusterSelection
 from fleet.config import IdentityMode, Settings
@@ -61,11 +62,10 @@ class Approver:
         """Take a request as the server returned it to its node."""
         self._waiting.put_nowait(body)
 
-    async def run(self) -> None:
-        """Approve until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for _ in range(CONCURRENCY):
-                group.create_task(self._work())
+    def start(self, background: Background) -> None:
+        """Begin to approve; a request that cannot be read harms no other."""
+        for _ in range(CONCURRENCY):
+            background.keep("the approval of certificates", self._work)
 
     async def _work(self) -> None:
         while True:
@@ -88,7 +88,11 @@ class Approver:
 
 @contextlib.asynccontextmanager
 async def open_bootstrap(
-    settings: Settings, cluster: Cluster, cluster_uid: str, local: ControlPlaneInfo | None
+    settings: Settings,
+    cluster: Cluster,
+    cluster_uid: str,
+    local: ControlPlaneInfo | None,
+    background: Background,
 ) -> AsyncIterator[Bootstrap | None]:
     """Provide what bootstrapping needs; None unless nodes have certificates of their own.
 
@@ -125,8 +129,7 @@ async def open_bootstrap(
         if settings.processes > 1:  # the other processes inherit it
             os.environ[DIRECTORY_VARIABLE] = str(directory)
         if approver is not None:
-            approving = asyncio.create_task(approver.run())
-            stack.callback(approving.cancel)
+            approver.start(background)
         yield Bootstrap(endpoint, context, authorization, store, approver)
 
 

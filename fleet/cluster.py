@@ -111,9 +111,14 @@ class Cluster:
         """Return the Authorization header's value; None with a client certificate alone."""
         return self.credentials.authorization()
 
-    async def refresh(self, *, force: bool = False) -> bool:
-        """Renew credentials that are about to expire; return whether they changed."""
-        return await self.credentials.refresh(force=force)
+    async def refresh(self) -> None:
+        """Renew credentials that are about to expire. Raises SetupError once they have."""
+        await self._channel.renewal.renew()
+
+    @property
+    def lacked_credentials(self) -> bool:
+        """Return whether requests failed because no plugin or file gave new credentials."""
+        return self._channel.renewal.has_failed
 
 
 async def check_http2(credentials: Credentials) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+import aiohttp
 import yaml
 
 from fleet.errors import SetupError, UsageError
@@ -163,20 +164,28 @@ class Credentials:
         # Token files end in a newline, which no header may hold.
         return str(value).strip().encode()
 
+    @property
+    def expires_s(self) -> float | None:
+        """Return when a plugin's credentials run out, in seconds since the epoch, if known."""
+        expiry = getattr(self._loader, "exec_plugin_expiry", None)
+        return None if expiry is None else float(expiry.timestamp())
+
     async def refresh(self, *, force: bool = False) -> bool:
         """Renew what is about to expire; return whether it changed. Cheap when nothing is due.
 
-        `force` is for a 401: it also re-runs a plugin that named no expiry.
+        `force` is for a 401: it also re-runs a plugin that named no expiry. Raises FleetError when
+        that fails; what was there stays.
         """
-        before = self._secrets()
+        before = self.secrets()
         if self._loader is None:
             self._refresh_in_cluster(force=force)
         else:
             await self._refresh_kubeconfig(self._loader, force=force)
         self._locate()
-        return self._secrets() != before
+        return self.secrets() != before
 
-    def _secrets(self) -> tuple[object, ...]:
+    def secrets(self) -> tuple[object, ...]:
+        """Return what changes when credentials are renewed."""
         return (self.authorization(), self.client_certificate)
 
     def _refresh_in_cluster(self, *, force: bool) -> None:
@@ -191,17 +200,20 @@ class Credentials:
 
     async def _refresh_kubeconfig(self, loader: KubeConfigLoader, *, force: bool) -> None:
         user = loader._user  # noqa: SLF001 - the loader tells nobody what kind of user it is
+        expiry = getattr(loader, "exec_plugin_expiry", None)
         if user is not None and "exec" in user:
             has_run = self.authorization() or self.client_certificate
-            if has_run and not force and not hasattr(loader, "exec_plugin_expiry"):
+            if has_run and not force and expiry is None:
                 return
-            if force and hasattr(loader, "exec_plugin_expiry"):
+            if force and expiry is not None:
                 del loader.exec_plugin_expiry
         try:
             await loader.load_and_set(self._configuration)
-        except OSError as error:
-            raise SetupError(f"{self.source}: {_credentials_failure(user, error)}") from error
-        except MALFORMED as error:
+        except (OSError, aiohttp.ClientError, *MALFORMED) as error:
+            if expiry is not None:  # of what we still have
+                loader.exec_plugin_expiry = expiry
+            if isinstance(error, OSError | aiohttp.ClientError):
+                raise SetupError(f"{self.source}: {_credentials_failure(user, error)}") from error
             failure = SetupError if user is not None and "exec" in user else UsageError
             raise failure(f"{self.source}: {_credentials_failure(user, error)}") from error
 

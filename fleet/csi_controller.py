@@ -22,6 +22,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from fleet import __version__
 from fleet.api_client import MERGE_PATCH, Api
 from fleet.api_client import each as for_each
+from fleet.background import Background, give_up
 from fleet.clock import Draws
 from fleet.cluster import Cluster
 from fleet.config import NodeModel, Settings
@@ -66,14 +67,21 @@ TASKS_MAX = 64
 RESOURCE_EXHAUSTED = 8  # of gRPC
 _STREAM = 0xC51C
 
+Wanted = Callable[[str], bool]
+Operation = Callable[[str], Coroutine[None, None, bool]]
+"""On the object of a key; returns whether it is done."""
+
 log = logging.getLogger(__name__)
 
 
 class CSIController:
     """Provisions, attaches, detaches and deletes the volumes of some drivers."""
 
-    def __init__(self, api: Api, drivers: Iterable[CSIDriver], draws: Draws) -> None:
+    def __init__(
+        self, api: Api, drivers: Iterable[CSIDriver], draws: Draws, background: Background
+    ) -> None:
         self._api = api
+        self._background = background
         self._drivers = {driver.name: driver for driver in drivers}
         self._draws = draws
         self._claims: dict[str, Json] = {}
@@ -98,9 +106,7 @@ class CSIController:
                 for path, store in informers:
                     group.create_task(self._follow(path, store))
         finally:
-            for task in self._busy.values():
-                task.cancel()
-            await asyncio.gather(*self._busy.values(), return_exceptions=True)
+            await give_up(*self._busy.values())
 
     async def release(self) -> None:
         """Take our finalizers off, so that nothing waits for us when we are gone."""
@@ -193,40 +199,32 @@ class CSIController:
             del self._attached[volume]
             self._look_at(VOLUMES, volume)
 
-    def _begin(
-        self,
-        verb: str,
-        key: str,
-        wanted: Callable[[str], bool],
-        work: Callable[[str], Coroutine[None, None, bool]],
-    ) -> None:
+    def _begin(self, verb: str, key: str, wanted: Wanted, work: Operation) -> None:
         name = f"{verb}/{key}"
         if name not in self._busy and wanted(key):
-            self._busy[name] = asyncio.create_task(self._work(name, key, wanted, work))
+            self._busy[name] = asyncio.create_task(self._persist(name, key, wanted, work))
 
-    async def _work(
-        self,
-        name: str,
-        key: str,
-        wanted: Callable[[str], bool],
-        work: Callable[[str], Coroutine[None, None, bool]],
-    ) -> None:
-        """Do one thing until it is done, or not wanted any more; failures back off."""
-        tries = 0
+    async def _persist(self, name: str, key: str, wanted: Wanted, work: Operation) -> None:
+        """Work on one object; a bug that it brings out is tried again, and harms no other."""
         try:
-            while wanted(key):
-                try:
-                    async with self._slots:
-                        done = not wanted(key) or await work(key)
-                except SetupError as error:
-                    log.debug("%s: %s", name, error)
-                    done = False
-                if done:
-                    return
-                await asyncio.sleep(min(RETRY_FIRST_S * 2**tries, RETRY_MAX_S))
-                tries += 1
+            await self._background.persist(name, lambda: self._work(name, key, wanted, work))
         finally:
             self._busy.pop(name, None)
+
+    async def _work(self, name: str, key: str, wanted: Wanted, work: Operation) -> None:
+        """Do one thing until it is done, or not wanted any more; failures back off."""
+        tries = 0
+        while wanted(key):
+            try:
+                async with self._slots:
+                    done = not wanted(key) or await work(key)
+            except SetupError as error:
+                log.debug("%s: %s", name, error)
+                done = False
+            if done:
+                return
+            await asyncio.sleep(min(RETRY_FIRST_S * 2**tries, RETRY_MAX_S))
+            tries += 1
 
     async def _delay(self, kind: str, key: str, driver: CSIDriver) -> None:
         distribution = driver.attach_delay if kind == "attach" else driver.provision_delay
@@ -480,7 +478,9 @@ def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-async def simulate_csi(cluster: Cluster, models: Iterable[NodeModel], settings: Settings) -> None:
+async def simulate_csi(
+    cluster: Cluster, models: Iterable[NodeModel], settings: Settings, background: Background
+) -> None:
     """Be the controller of all CSI drivers of a run until cancelled; one shard is, for all.
 
     At the end our finalizers are taken off: nothing may wait for us on a cluster that stays.
@@ -489,9 +489,9 @@ async def simulate_csi(cluster: Cluster, models: Iterable[NodeModel], settings: 
     if not drivers or settings.shard:
         return
     api = cluster.api(PURPOSE, USER_AGENT)
-    controller = CSIController(api, drivers.values(), Draws(settings.seed))
+    controller = CSIController(api, drivers.values(), Draws(settings.seed), background)
     try:
-        await controller.run()
+        await background.persist(PURPOSE, controller.run)
     finally:
         with contextlib.suppress(SetupError, TimeoutError):
             async with asyncio.timeout(RELEASE_MAX_S):

@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
+from fleet.background import Background, give_up
 from fleet.cluster import Cluster
 from fleet.config import Settings
 from fleet.elastic import ElasticFleet
@@ -32,13 +34,16 @@ class DashboardRun:
         directory: Path,
         kubeconfig: Path | None,
         adopted: int,
+        background: Background,
     ) -> None:
         self._settings = settings
+        self._background = background
         self._api = cluster.api("load")
         self._directory = directory
         self._kubeconfig = kubeconfig
         self._adopted = adopted
         self._load_worker: LoadWorker | None = None
+        self._loading: asyncio.Task[None] | None = None
         self.fleet = ElasticFleet(emulation, cluster.api("scale"))
         self._master: LocustMaster | None = None
         if settings.dashboard:
@@ -85,34 +90,34 @@ class DashboardRun:
             shard=(settings.shard or 0) * settings.processes,
             holds=self._master is not None or settings.on_master_quit == "hold",
             note=note,
+            background=self._background,
         )
-        following = asyncio.create_task(self.fleet.run())
+        need = self._background.need
+        following = need("the growth of the fleet", self.fleet.run)
         await self.fleet.resume(self._adopted)
-        serving = asyncio.create_task(link.run())
+        serving = need("the link to the Locust master", link.run)
         stopped = asyncio.create_task(stop.wait())
-        beside: list[asyncio.Task[object]] = [stopped]
-        if self._master is not None:
-            beside.append(asyncio.create_task(self._keep_master(self._master, link, note)))
+        beside: list[asyncio.Task[Any]] = [stopped]
+        if (master := self._master) is not None:
+            keeping = self._background.keep(
+                "the Locust master", lambda: self._keep_master(master, link, note)
+            )
+            beside.append(keeping)
         try:
             await asyncio.wait((stopped, following, serving), return_when=asyncio.FIRST_COMPLETED)
             if not serving.done():
-                await link.leave(removes=not await leaves_nodes())
+                removes = not following.done() and not await leaves_nodes()
+                await link.leave(removes=removes)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(serving, FAREWELL_S_MAX)
         finally:
-            for task in beside:
-                task.cancel()
+            await give_up(*beside)
             await self._stop_load()
             if siblings is not None:  # their last figures are for the master's report
                 await siblings.stop()
             if self._master is not None:
                 await self._master.stop()
-            following.cancel()
-            serving.cancel()
-            await asyncio.gather(following, serving, *beside, return_exceptions=True)
-        for done in (following, serving):
-            if not done.cancelled():
-                done.result()
+            await give_up(following, serving)
 
     async def _keep_master(self, master: LocustMaster, link: LocustLink, note: Note) -> None:
         """Start a master that died again; its nodes stay, and it adopts them."""
@@ -128,8 +133,7 @@ class DashboardRun:
             link.redirect(LOOPBACK, master.ports.master)
             note(_where(master))
             if self._load_worker is not None:  # it would wait a minute for the old master
-                await self._load_worker.stop()
-                await self._load_worker.start(master.ports.master)
+                await self._begin_load(self._load_worker, master.ports.master)
 
     async def _start_load(self, port: int) -> None:
         """Start the API users, on a local control plane under a service account."""
@@ -140,11 +144,20 @@ class DashboardRun:
             kubeconfig = self._directory / "load.kubeconfig"
             await load_kubeconfig(self._api, self._kubeconfig, kubeconfig)
         self._load_worker = LoadWorker(self._settings.load, kubeconfig, self._directory)
-        await self._load_worker.start(port)
+        await self._begin_load(self._load_worker, port)
+
+    async def _begin_load(self, worker: LoadWorker, port: int) -> None:
+        """Keep one worker of API users for the master on a port."""
+        await self._end_load()
+        self._loading = self._background.keep("API users", lambda: worker.serve(port))
+
+    async def _end_load(self) -> None:
+        if self._loading is not None:
+            await give_up(self._loading)
 
     async def _stop_load(self) -> None:
         if self._load_worker is not None:
-            await self._load_worker.stop()
+            await self._end_load()
             with contextlib.suppress(FleetError):
                 await remove_load(self._api)
 

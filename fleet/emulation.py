@@ -5,7 +5,7 @@ observer: one more connection, fleet's own, whose watch decides what counts as R
 """
 
 import asyncio
-import itertools
+import contextlib
 import logging
 import ssl
 import time
@@ -25,7 +25,7 @@ from fleet.connection_health import ConnectionHealth
 from fleet.daemonsets import EXCLUDE_FROM_BALANCERS
 from fleet.driver import Driver
 from fleet.effects import NodeId, WatchEvent, WatchKind
-from fleet.errors import FleetError
+from fleet.errors import FleetError, SetupError
 from fleet.identity import Identity, Impersonation, RefusalWatch, probe
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
@@ -45,8 +45,7 @@ from fleet.wire.transport import Endpoint, Transport, UserAgent
 
 NOT_READY_TAINT = "node.kubernetes.io/not-ready"
 OBSERVER_POOL = 0
-LOOK_S = 5.0  # for refusals
-LOOKS_PER_REFRESH = 4
+LOOK_S = 5.0  # for refusals, and whether credentials run out
 RENEWED = "the client certificate was renewed"
 STEP_S = 0.02
 _STREAM_CHOSEN = 0xC405E
@@ -186,7 +185,7 @@ class Emulation:
             impersonates=identity.mode is not IdentityMode.SHARED,
         )
         self._static_sources: list[StaticSource] = []
-        self._static_task: asyncio.Task[None] | None = None
+        self._authorization = cluster.authorization()
         self._running: list[NodeId] = []  # by slot
         self._pacing = Pacing()
         self._kinds: dict[int, tuple[Environment, NodeTemplate]] = {}
@@ -436,24 +435,33 @@ class Emulation:
         if env.model.static_pod_path or env.model.static_pod_url:
             source = StaticSource(env, self.reactor.static_pods_changed)
             source.read_file()
-            if not self._static_sources:
-                self._static_task = self._loop.create_task(run_static_sources(self._static_sources))
             self._static_sources.append(source)
+
+    async def read_static_sources(self) -> None:
+        """Follow the static pods of all profiles, until cancelled."""
+        await run_static_sources(self._static_sources)
 
     async def refresh_credentials(self) -> None:
         """Renew what expires, and see that the server knows the nodes still, until cancelled."""
         refusals = RefusalWatch(self.counts.requests)
-        for look in itertools.count(1):
+        while True:
             await asyncio.sleep(LOOK_S)
-            if not look % LOOKS_PER_REFRESH and await self._cluster.refresh():
-                authorization = self._cluster.authorization()
-                if authorization is not None:
-                    self.observer.set_authorization(authorization)
-                    if self.certificates is None:
-                        self.transport.set_authorization(authorization)
-                    self.agent_connections.set_authorization(authorization)
+            with contextlib.suppress(SetupError):  # it has been told, and is tried again
+                await self._cluster.refresh()
+            self._pass_authorization_on()
             if refusals.is_storm() and self._identity.impersonation is Impersonation.USER:
                 await self._probe_again()
+
+    def _pass_authorization_on(self) -> None:
+        """Give the nodes what is valid now, whoever has renewed it."""
+        authorization = self._cluster.authorization()
+        if authorization is None or authorization == self._authorization:
+            return
+        self._authorization = authorization
+        self.observer.set_authorization(authorization)
+        if self.certificates is None:
+            self.transport.set_authorization(authorization)
+        self.agent_connections.set_authorization(authorization)
 
     async def _probe_again(self) -> None:
         """Name the nodes' group too, if the server wants it since the run began."""
@@ -477,8 +485,6 @@ class Emulation:
 
     async def close(self) -> None:
         """Stop turning and close every connection."""
-        if self._static_task is not None:
-            self._static_task.cancel()
         self.driver.stop()
         await self.transport.close()
         if self.certificates is not None:

@@ -13,7 +13,7 @@ import yaml
 from fleet.api_client import Api, expect
 from fleet.config import shipped_directory
 from fleet.controlplane.process import Component
-from fleet.errors import UsageError
+from fleet.errors import SetupError, UsageError
 from fleet.load_credentials import KUBECONFIG, NAMESPACE
 from fleet.locust_master import LOOPBACK, locust_with
 
@@ -85,19 +85,18 @@ class LoadWorker:
         self._loads = loads
         self._kubeconfig = kubeconfig
         self._log = directory / "locust-users.log"
-        self._process: Component | None = None
 
-    async def start(self, port: int) -> None:
-        """Start it for the master on a port of loopback."""
+    async def serve(self, port: int) -> None:
+        """Run it for the master on a port of loopback. Raises SetupError if it ends by itself."""
         command = [
             *locust_with(self._loads),
             *("--worker", "--master-host", LOOPBACK, "--master-port", str(port)),
         ]
         environment = {**os.environ, KUBECONFIG: str(self._kubeconfig)}
-        self._process = Component("API users", command, self._log, environment=environment)
-        await self._process.start()
-
-    async def stop(self) -> None:
-        """End it."""
-        if self._process is not None:
-            await self._process.stop(END_S_MAX)
+        process = Component("API users", command, self._log, environment=environment)
+        await process.start()
+        try:
+            death = await process.wait()
+        finally:
+            await process.stop(END_S_MAX)
+        raise SetupError(str(death))

@@ -21,6 +21,7 @@ import zmq
 import zmq.asyncio
 
 from fleet.api_client import describe_failure
+from fleet.background import Background, give_up
 from fleet.locust_stats import LocustStats
 from fleet.metrics import FleetCounts
 from fleet.wire.locust import TICK_S, Json, Load, LocustWorker, Message
@@ -76,7 +77,9 @@ class LocustLink:
         shard: int,
         holds: bool,
         note: Callable[[str], None],
+        background: Background,
     ) -> None:
+        self._background = background
         self.machine = LocustWorker(holds=holds, nodes_max=fleet.nodes_max)
         self._note = note
         self._fleet = fleet
@@ -111,8 +114,7 @@ class LocustLink:
             await self._follow()  # the farewell, if another task has begun to send it
         finally:
             assert self._listening is not None
-            self._listening.cancel()
-            await asyncio.gather(self._listening, return_exceptions=True)
+            await give_up(self._listening)
             self._context.destroy(linger=LINGER_MS)
 
     def redirect(self, host: str, port: int) -> None:
@@ -158,7 +160,10 @@ class LocustLink:
         ):
             socket.setsockopt(option, value)
         socket.connect(self._address)
-        self._listening = asyncio.create_task(self._listen(socket))
+        listening = self._background.persist(
+            "a message of the Locust master", lambda: self._listen(socket)
+        )
+        self._listening = asyncio.create_task(listening)
 
     async def _tick(self) -> None:
         machine = self.machine

@@ -20,20 +20,20 @@ from pathlib import Path
 
 from fleet.adoption import adopt_nodes
 from fleet.agent_access import prepare_agents
+from fleet.attendants import attend, failures
+from fleet.background import Background, give_up
 from fleet.bootstrap import Bootstrap, open_bootstrap
 from fleet.cleanup import clean_run, is_tenth
 from fleet.cluster import Cluster
 from fleet.config import NodeMix, Settings, load_mix
 from fleet.connection_health import connection_health
 from fleet.controlplane import ComponentDeath
-from fleet.csi_controller import simulate_csi
 from fleet.daemonsets import FAKE_TAINT, NodeShape
 from fleet.display import Display, LiveFigures, together
 from fleet.emulation import Emulation
 from fleet.errors import FleetError, SetupError
 from fleet.figures import Meter
 from fleet.identity import Identity, authorize, features_of
-from fleet.lost_shards import clear_lost_shards
 from fleet.machine import check_memory, raise_descriptors
 from fleet.preflight import TargetFacts, confirm, inspect, shared_cluster_notice
 from fleet.report import RunDirectory, RunFigures
@@ -87,6 +87,7 @@ class Orchestrator:
         self._interrupts = 0
         self._is_terminated = False  # by SIGTERM, as pods are
         self._task: asyncio.Task[RunOutcome] | None = None
+        self._background = Background(self._end_for)
         self._target = Target(settings, self._display, self._on_death)
         self._restart_signal = RestartSignal(
             settings.restart_share, self._stop.set, self._display.note
@@ -108,6 +109,7 @@ class Orchestrator:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupt, number)
         loop.add_signal_handler(signal.SIGHUP, self._restart_signal)
+        loop.set_exception_handler(self._background.on_loop_error)
         self._display.start()
         try:
             async with (
@@ -120,6 +122,7 @@ class Orchestrator:
                 directory.discard()
             raise
         finally:
+            await self._background.stop()
             self._display.stop()
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 loop.remove_signal_handler(number)
@@ -137,6 +140,12 @@ class Orchestrator:
         """End the run: a component of its control plane is gone, though nobody stopped it."""
         self._display.note(str(death))
         self._invalid(f"{death.component} ended while the run was on")
+        self._stop.set()
+
+    def _end_for(self, reason: str) -> None:
+        """End the run: something beside it failed that it cannot go on without."""
+        self._display.note(f"the run ends: {reason}")
+        self._invalid(reason)
         self._stop.set()
 
     # ---- the run ----
@@ -165,8 +174,8 @@ class Orchestrator:
         try:
             self._target.write_kubeconfig(cluster.context, directory.path)
             uid, local = facts.kube_system_uid, self._target.local
-            async with open_bootstrap(settings, cluster, uid, local) as bootstrap:
-                return await self._keep_nodes(cluster, identity, facts, lease, directory, bootstrap)
+            async with open_bootstrap(settings, cluster, uid, local, self._background) as found:
+                return await self._keep_nodes(cluster, identity, facts, lease, directory, found)
         finally:
             if lease.lost_to:
                 self._invalid(f"run {lease.lost_to} took the nodes over")
@@ -246,21 +255,27 @@ class Orchestrator:
         meter = Meter(
             self._figures, emulation, self._target.local.pids if self._target.local else {}
         )
-        background = [
-            asyncio.create_task(self._sample(meter, directory)),
-            asyncio.create_task(emulation.refresh_credentials()),
-            asyncio.create_task(self._keep_lease(lease)),
-            asyncio.create_task(simulate_csi(cluster, self._mix.models, settings)),
-            asyncio.create_task(clear_lost_shards(cluster, self._whole, self._display.note)),
-        ]
+        self._background.keep("the time series", lambda: self._sample(meter, directory))
+        attend(
+            self._background,
+            emulation,
+            cluster,
+            lease,
+            self._mix.models,
+            self._whole,
+            stop=self._stop.set,
+            note=self._display.note,
+        )
         gc.set_threshold(GC_THRESHOLD, 20, 50)
         emulation.start()
         self._restart_signal.emulation = emulation
         try:
             if settings.metrics_port:
-                from fleet.prometheus import serve_metrics  # noqa: PLC0415 - 3 MB
+                from fleet.prometheus import metrics_server  # noqa: PLC0415 - 3 MB
 
-                background.append(await serve_metrics(emulation, settings))
+                server = metrics_server(emulation, settings)
+                await server.start()
+                self._background.keep("the metrics server", server.serve)
             if settings.is_on_dashboard:
                 await self._serve_dashboard(emulation, cluster, facts, lease, adopted)
                 return None
@@ -274,10 +289,8 @@ class Orchestrator:
                 await self._siblings.stop()
             meter.figures()
             emulation.silence()
-            for task in background:
-                task.cancel()
-            await asyncio.gather(*background, return_exceptions=True)
-            self._judge(emulation)
+            await self._background.stop()
+            self._judge(emulation, cluster)
             await emulation.close()
             gc.unfreeze()
 
@@ -325,7 +338,15 @@ class Orchestrator:
         from fleet.dashboard import DashboardRun  # noqa: PLC0415 - an extra, and 0.1 s
 
         directory, kubeconfig = self._run_directory, self._target.kubeconfig
-        run = DashboardRun(emulation, cluster, self._whole, directory, kubeconfig, adopted)
+        run = DashboardRun(
+            emulation,
+            cluster,
+            self._whole,
+            directory,
+            kubeconfig,
+            adopted,
+            self._background,
+        )
         self._display.phase("following the dashboard")
         self._tell_use()
         address = await run.start(self._display.note)
@@ -388,9 +409,7 @@ class Orchestrator:
             if task.done():
                 task.result()
         finally:
-            for each in (task, stopped):
-                each.cancel()
-            await asyncio.gather(task, stopped, return_exceptions=True)
+            await give_up(task, stopped)
 
     async def _command(self) -> int:
         """Run the user's command once; return its exit code, 128 + N if a signal N ended it."""
@@ -416,11 +435,6 @@ class Orchestrator:
             if self._settings.run_id:
                 keep_live(directory.path, live)
             directory.sample(meter.figures())
-
-    async def _keep_lease(self, lease: RunLease) -> None:
-        """Hold the names; without them the run must end and delete nothing."""
-        await lease.keep()
-        self._stop.set()
 
     def _interrupt(self, number: int = signal.SIGINT) -> None:
         """Take Ctrl-C or SIGTERM: in order the first time, at once the second."""
@@ -480,9 +494,11 @@ class Orchestrator:
             return False
         return True
 
-    def _judge(self, emulation: Emulation) -> None:
+    def _judge(self, emulation: Emulation, cluster: Cluster) -> None:
         """Write down what makes the run worth less than it seems."""
         counts = emulation.counts
+        for reason in failures(self._background, cluster):
+            self._invalid(reason)
         if counts.quarantined:
             self._invalid(f"{counts.quarantined} nodes were quarantined after a bug in fleet")
         if counts.bugs:

@@ -178,7 +178,9 @@ class MetricsServer:
             raise SetupError(f"--metrics-port {self._port}: {reason}") from error
 
     async def serve(self) -> None:
-        """Answer until cancelled."""
+        """Answer until cancelled; listen first, unless that is done."""
+        if self._runner is None:
+            await self.start()
         try:
             await asyncio.get_running_loop().create_future()
         finally:
@@ -203,16 +205,14 @@ class MetricsServer:
         return web.Response(text="ok\n")
 
 
-async def serve_metrics(emulation: Emulation, settings: Settings) -> asyncio.Task[None]:
-    """Listen for scrapes and probes; the task stops that when it is cancelled.
+def metrics_server(emulation: Emulation, settings: Settings) -> MetricsServer:
+    """Return what answers scrapes and probes.
 
     Ready means that all nodes once were, or that a dashboard says how many there are.
     """
-    server = MetricsServer(
+    return MetricsServer(
         [FleetCollector(emulation)],
         settings.metrics_host,
         settings.metrics_port,
         is_ready=lambda: settings.is_on_dashboard or emulation.readiness.all_ready.is_set(),
     )
-    await server.start()
-    return asyncio.create_task(server.serve())

@@ -100,7 +100,7 @@ class StaticSource:
 async def run_static_sources(sources: list[StaticSource]) -> None:
     """Look at all sources again and again, until cancelled."""
     loop = asyncio.get_running_loop()
-    while sources:
+    while True:
         await asyncio.sleep(LOOK_S)
         for source in sources:
             source.read_file()

@@ -13,6 +13,7 @@ from typing import cast
 import psutil
 import uvloop
 
+from fleet.background import Background
 from fleet.bootstrap import open_bootstrap
 from fleet.certificate_store import CertificateContext
 from fleet.clock import TICK_NS, Draws, SystemClock
@@ -39,6 +40,7 @@ async def bench(nodes: int, at_once: int) -> None:
     reactor = Reactor(SystemClock(), Draws(1))
     driver = Driver(reactor, loop)
     done = asyncio.Event()
+    background = Background(print)
     issued: list[float] = []
 
     def on_ready(_node: NodeId, _context: CertificateContext) -> None:
@@ -49,7 +51,7 @@ async def bench(nodes: int, at_once: int) -> None:
     async with (
         ControlPlane() as plane,
         await Cluster.connect(ClusterSelection(kubeconfig=plane.info.token_kubeconfig)) as cluster,
-        open_bootstrap(settings, cluster, "bench", plane.info) as bootstrap,
+        open_bootstrap(settings, cluster, "bench", plane.info, background) as bootstrap,
     ):
         assert bootstrap is not None
 

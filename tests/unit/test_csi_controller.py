@@ -5,9 +5,11 @@ import copy
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import pytest
 from cluster_fakes import FakeApi, Json
 
 from fleet.api_client import Answer
+from fleet.background import Background
 from fleet.clock import Draws
 from fleet.csi_controller import (
     ATTACHMENTS,
@@ -20,6 +22,7 @@ from fleet.csi_objects import attacher_finalizer, persistent_volume
 from fleet.distribution import ZERO
 from fleet.volume_behavior import CSIDriver
 
+BACKGROUND = Background(print)
 DRIVER = CSIDriver("csi.x", provision_delay=ZERO, attach_delay=ZERO)
 ATTACHER = "external-attacher/csi-x"
 FAST: Json = {"metadata": {"name": "fast"}, "provisioner": "csi.x", "reclaimPolicy": "Delete"}
@@ -130,7 +133,7 @@ def play(
 ) -> CSIController:
     """Run the controller; each step is given until it holds, an action holds at once."""
     api.queues.clear()
-    controller = CSIController(api, [driver], Draws(1))
+    controller = CSIController(api, [driver], Draws(1), BACKGROUND)
 
     async def run() -> None:
         task = asyncio.create_task(controller.run())
@@ -292,3 +295,24 @@ def test_a_node_takes_no_more_volumes_than_its_driver_allows() -> None:
         "rpc error: code = ResourceExhausted desc = n has 1 volumes attached"
     )
     assert not status(second)["attached"]
+
+
+def test_a_claim_that_brings_a_bug_out_is_tried_again_and_harms_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    api = cluster()
+    odd, good = add_claim(api, "odd"), add_claim(api, "good")
+    waits: list[float] = []
+
+    async def wait(seconds: float) -> None:
+        waits.append(seconds)
+        api.objects[f"{IN_DEFAULT}odd"]["spec"] = api.objects[f"{IN_DEFAULT}good"]["spec"]
+        api.tell("MODIFIED", f"{IN_DEFAULT}odd")
+        await asyncio.sleep(0)
+
+    background = Background(print, sleep=wait)
+    monkeypatch.setattr("test_csi_controller.BACKGROUND", background)
+    del api.objects[f"{IN_DEFAULT}odd"]["spec"]["resources"]
+    play(api, *(lambda uid=uid: f"{VOLUMES}/pvc-{uid}" in api.objects for uid in (good, odd)))
+    assert waits == [1.0]
+    assert background.bugs == {"provision/default/odd": 1}

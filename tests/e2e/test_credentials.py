@@ -1,0 +1,83 @@
+"""Credentials that a plugin gives and, for a while, does not."""
+
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from e2e_world import World, eventually
+
+pytest_plugins = ("e2e_fixtures",)
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+PREFIX = "plugin"
+FOREVER = "2199-01-01T00:00:00Z"
+
+
+class Plugin:
+    """A program that gives the administrator's token, except when it is throttled."""
+
+    def __init__(self, world: World, directory: Path, *, expires_s: float, fails: str) -> None:
+        self.runs = directory / "runs"
+        self.kubeconfig = directory / "kubeconfig"
+        document = yaml.safe_load(world.info.token_kubeconfig.read_text())
+        token = document["users"][0]["user"]["token"]
+        soon = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + expires_s))
+        path = directory / "plugin"
+        path.write_text(
+            f"""#!/bin/sh
+echo run >> {self.runs}
+n=$(wc -l < {self.runs})
+if {fails}; then echo "429 slow down" >&2; exit 1; fi
+if [ "$n" -eq 1 ]; then expires={soon}; else expires={FOREVER}; fi
+cat <<END
+{{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",
+ "status": {{"token": "{token}", "expirationTimestamp": "$expires"}}}}
+END
+"""
+        )
+        path.chmod(0o755)
+        version = "client.authentication.k8s.io/v1"
+        user = {"exec": {"command": str(path), "apiVersion": version, "args": None, "env": None}}
+        document["users"][0]["user"] = user
+        self.kubeconfig.write_text(yaml.safe_dump(document))
+        self.options = (
+            f"--kubeconfig={self.kubeconfig}",
+            f"--confirm-cluster={document['current-context']}",
+        )
+
+    @property
+    def asked(self) -> int:
+        return len(self.runs.read_text().split())
+
+
+def test_a_plugin_that_fails_three_times_is_asked_a_fourth_time(
+    world: World, tmp_path: Path
+) -> None:
+    fails = '[ "$n" -gt 1 ] && [ "$n" -le 4 ]'
+    plugin = Plugin(world, tmp_path, expires_s=280, fails=fails)  # which is soon: within 5 min
+    with world.spawn(PREFIX, 3, world.quick(), *plugin.options) as run:
+        run.until_ready()
+        run.until("credentials: renewed, after 3 failures")
+        assert "429 slow down" in run.log
+        run.end()
+    assert plugin.asked == 5
+    world.assert_nothing_left(PREFIX)
+
+
+def test_a_run_whose_credentials_ran_out_says_so_and_cleans_up_with_new_ones(
+    world: World, tmp_path: Path
+) -> None:
+    throttled = tmp_path / "throttled"
+    plugin = Plugin(world, tmp_path, expires_s=20, fails=f"[ -e {throttled} ]")
+    with world.spawn(PREFIX, 3, world.quick(), *plugin.options) as run:
+        eventually(plugin.runs.exists, "the first token")
+        throttled.touch()
+        run.until("have run out and cannot be renewed: ")
+        throttled.unlink()
+        run.until("credentials: renewed, after")
+        run.interrupt()
+        printed, _ = run.process.communicate(timeout=120)
+    assert run.process.returncode == 4, run.log
+    assert "for some time no valid credentials were to be had" in printed
+    world.assert_nothing_left(PREFIX)
