@@ -33,7 +33,7 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 unit: setup
-	$(BIN)/pytest --numprocesses 2 tests/unit tests/wire tests/conformance tests/parity/test_comparison.py
+	$(BIN)/pytest --numprocesses 2 tests/unit tests/wire tests/conformance tests/bench tests/parity/test_comparison.py
 sim: setup
 	$(BIN)/pytest --numprocesses 2 tests/sim
 # A test that waits for six processes on a busy machine may be unlucky: once more, and -rR lists it.

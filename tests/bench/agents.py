@@ -17,6 +17,8 @@ from pathlib import Path
 import orjson
 import psutil
 
+from .accounting import apiserver_of, cpu_s, fleet_tree, rss_mb
+
 ROOT = Path(__file__).resolve().parents[2]
 INSIDE = "--inside"
 SETTLE_S = 15.0
@@ -45,7 +47,7 @@ def run(arguments: tuple[str, ...], nodes: int, pods: int) -> dict[str, float]:
 def inside(out: Path, pods: int) -> None:
     """Roll the Deployment from inside of a run."""
     fleet = psutil.Process(os.getppid())
-    apiserver = next(each for each in fleet.children() if "apiserver" in each.name())
+    apiserver = apiserver_of(fleet)
     kubectl("create", "deployment", "web", "--image=registry.k8s.io/pause", f"--replicas={pods}")
     kubectl("expose", "deployment", "web", "--port=80")
     kubectl("rollout", "status", "deployment/web", TIME_MAX)
@@ -65,16 +67,10 @@ def inside(out: Path, pods: int) -> None:
         "agent_events": after[2] - before[2],
         "agent_received_mb": (after[3] - before[3]) / 1e6,
         "agent_received_mb_per_s": (after[3] - before[3]) / 1e6 / took_s,
-        "fleet_rss_mb": fleet.memory_info().rss / 1e6,
+        "fleet_rss_mb": rss_mb(fleet_tree(fleet, command=os.getpid())),
         "apiserver_rss_mb": apiserver.memory_info().rss / 1e6,
     }
     out.write_text(json.dumps(rolled))
-
-
-def cpu(process: psutil.Process) -> float:
-    """Return the CPU seconds of a process."""
-    times = process.cpu_times()
-    return float(times.user + times.system)
 
 
 def kubectl(*arguments: str) -> None:
@@ -90,7 +86,7 @@ def figures(fleet: psutil.Process, apiserver: psutil.Process) -> tuple[float, fl
         span_s, at_s = line["wall_s"] - at_s, line["wall_s"]  # rates are per second
         events += span_s * sum(each["events"] for each in line["agents"].values())
         received += span_s * sum(each["received_bytes"] for each in line["agents"].values())
-    return cpu(fleet), cpu(apiserver), events, received
+    return cpu_s(fleet_tree(fleet, command=os.getpid())), cpu_s([apiserver]), events, received
 
 
 def main() -> None:

@@ -15,16 +15,21 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from .accounting import cpu_s, tree
+from .bench_table import NO_FIGURE
 
 POLL_S = 1.0
 SETTLE_S = 15.0
 START_S_MAX = 1200.0  # 5,000 kubelets with two cores for all: 3 to 6 minutes
 END_S_MAX = 300.0
 PROGRESS_S = 15.0
+FIGURES = 5
 FULL_SPEED = Path(__file__).with_name("full_speed.py")
 
 
@@ -50,8 +55,10 @@ def main() -> None:
     options = parser.parse_args()
     print(f"{options.nodes} nodes, {options.processes} processes, {options.fidelity}, "
           f"{psutil.cpu_count()} cores, Python {platform.python_version()}")  # fmt: skip
-    print("| run | fleet, % of a core | Locust master | API users | requests/s | failures |")
-    print("|---|---|---|---|---|---|")
+    print(
+        "| run | valid | fleet, % of a core | Locust master | API users | requests/s | failures |"
+    )
+    print("|---|---|---|---|---|---|---|")
     for name, arguments in runs(options.users).items():
         tell(f"{name}: fleet spawn {' '.join(arguments)}")
         found = measure(options, arguments)
@@ -59,7 +66,7 @@ def main() -> None:
 
 
 def measure(options: argparse.Namespace, arguments: tuple[str, ...]) -> list[str]:
-    """Run once; return CPU of fleet, master and API users, the requests' rate and failures."""
+    """Run once; return validity, CPU of fleet, master and users, requests' rate and failures."""
     with tempfile.TemporaryDirectory() as directory:
         log = Path(directory) / "log"
         with log.open("w") as stderr:
@@ -77,19 +84,26 @@ def measure(options: argparse.Namespace, arguments: tuple[str, ...]) -> list[str
             tell(f"all Ready, measuring for {options.idle} s")
             time.sleep(SETTLE_S)
             total = statistics(dashboard)["stats"][-1] if dashboard else {}
-            before, since_s = cpu_s(process.pid), time.monotonic()
+            before, since_s = used_s(process.pid), time.monotonic()
             time.sleep(options.idle)
-            after, took_s = cpu_s(process.pid), time.monotonic() - since_s
+            after, took_s = used_s(process.pid), time.monotonic() - since_s
             used = {kind: (after[kind] - before[kind]) / took_s * 100 for kind in after}
             cells = [f"{used[kind]:.2f}" for kind in ("fleet", "master", "users")]
-            if not dashboard:
-                return [*cells, "-", "-"]
-            now = statistics(dashboard)["stats"][-1]
-            rate = (now["num_requests"] - total["num_requests"]) / took_s
-            return [*cells, f"{rate:.0f}", str(now["num_failures"] - total["num_failures"])]
+            if dashboard:
+                now = statistics(dashboard)["stats"][-1]
+                rate = (now["num_requests"] - total["num_requests"]) / took_s
+                cells += [f"{rate:.0f}", str(now["num_failures"] - total["num_failures"])]
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(END_S_MAX)
+        return row_of(process.returncode, cells)
+
+
+def row_of(code: int, cells: list[str]) -> list[str]:
+    """Return the cells of a run; one that was not valid has no figures."""
+    if code:
+        return [f"no: exit code {code}", *[NO_FIGURE] * FIGURES]
+    return ["yes", *cells, *[NO_FIGURE] * (FIGURES - len(cells))]
 
 
 def wait_ready(
@@ -128,21 +142,23 @@ def statistics(url: str) -> dict[str, Any]:
     return found
 
 
-def cpu_s(pid: int) -> dict[str, float]:
+def used_s(pid: int) -> dict[str, float]:
     """Return CPU seconds so far of the processes that host nodes, and of Locust's."""
-    used = {"fleet": 0.0, "master": 0.0, "users": 0.0}
     parent = psutil.Process(pid)
-    for process in (parent, *parent.children()):
-        words = process.cmdline()
-        if "locust" in words:
-            kind = "master" if "--master" in words else "users"
-        elif process.pid == pid or "fleet.cli" in words:
-            kind = "fleet"
-        else:
-            continue
-        times = process.cpu_times()
-        used[kind] += times.user + times.system
+    children = {child: kind_of(child.cmdline()) for child in parent.children()}
+    used = {"fleet": cpu_s(tree(parent, {child.pid for child in children})), "master": 0.0}
+    used["users"] = 0.0
+    for child, kind in children.items():
+        if kind is not None:
+            used[kind] += cpu_s(tree(child))
     return used
+
+
+def kind_of(words: Sequence[str]) -> str | None:
+    """Return what a child of a run does, by its command line; None is the control plane."""
+    if "locust" in words:
+        return "master" if "--master" in words else "users"
+    return "fleet" if "fleet.cli" in words else None
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ import yaml
 
 from fleet.config import show_profile
 
+from .accounting import apiserver_of, cpu_s, fleet_tree, rss_mb
+
 ROOT = Path(__file__).resolve().parents[2]
 SETTLE_S = 15.0
 IDENTITIES = ("impersonate", "csr", "shared")
@@ -50,26 +52,20 @@ def run(identity: str, nodes: int, seconds: int) -> dict[str, float]:
 def inside(out: Path, seconds: float) -> None:
     """Measure from inside of a run: CPU and memory of fleet and the API server, and renewals."""
     fleet = psutil.Process(os.getppid())
-    apiserver = next(each for each in fleet.children() if "apiserver" in each.name())
+    apiserver = apiserver_of(fleet)
     time.sleep(SETTLE_S)
-    before = (cpu(fleet), cpu(apiserver), renewals())
+    before = (cpu_s(fleet_tree(fleet, command=os.getpid())), cpu_s([apiserver]), renewals())
     time.sleep(seconds)
-    after = (cpu(fleet), cpu(apiserver), renewals())
+    after = (cpu_s(fleet_tree(fleet, command=os.getpid())), cpu_s([apiserver]), renewals())
     count = after[2] - before[2]
     figures = {
         "renewals_per_s": count / seconds,
         "fleet_us": (after[0] - before[0]) / count * 1e6,
         "apiserver_us": (after[1] - before[1]) / count * 1e6,
-        "fleet_rss_mb": fleet.memory_info().rss / 1e6,
+        "fleet_rss_mb": rss_mb(fleet_tree(fleet, command=os.getpid())),
         "apiserver_rss_mb": apiserver.memory_info().rss / 1e6,
     }
     out.write_text(json.dumps(figures))
-
-
-def cpu(process: psutil.Process) -> float:
-    """Return the CPU seconds of a process."""
-    times = process.cpu_times()
-    return float(times.user + times.system)
 
 
 def renewals() -> float:

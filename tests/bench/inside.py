@@ -22,6 +22,8 @@ import orjson
 import psutil
 import yaml
 
+from .accounting import apiserver_of, components, cpu_s, fleet_tree, rss_mb
+
 SETTLE_S = 25.0  # the first leases come 10 s after their nodes, and start-up events end
 IN_FLIGHT = 64
 NAMESPACE = "bench"
@@ -141,11 +143,6 @@ async def pods(url: str, context: ssl.SSLContext, count: int) -> dict[str, float
         return {"pods_running_s": running_s, "pods_gone_s": gone_s}
 
 
-def cpu_s(*processes: psutil.Process) -> float:
-    """Return CPU seconds so far."""
-    return float(sum(sum(process.cpu_times()[:2]) for process in processes))
-
-
 def run_time_s(timeseries: Path) -> float:
     """Return how old the run is by its own clock: the time of its newest sample."""
     return float(orjson.loads(timeseries.read_bytes().splitlines()[-1])["wall_s"])
@@ -155,26 +152,27 @@ def main() -> None:
     """Measure and write what was measured."""
     out, count, idle_s = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     fleet = psutil.Process(os.getppid())
-    components = {
-        child.name()[:14]: child for child in fleet.children() if child.pid != os.getpid()
-    }
-    apiserver = next(p for name, p in components.items() if "apiserver" in name)
-    plane = [p for name, p in components.items() if name.startswith(("etcd", "kube-"))]
+    apiserver, plane = apiserver_of(fleet), list(components(fleet).values())
+
+    def used_s() -> float:
+        return cpu_s(fleet_tree(fleet, command=os.getpid()))
+
     result: dict[str, float | None] = {
         "pods": count,
-        "fleet_cpu_s_at_start": round(cpu_s(fleet), 1),
-        "controlplane_cpu_s_at_start": round(cpu_s(*plane), 1),
+        "fleet_cpu_s_at_start": round(used_s(), 1),
+        "controlplane_cpu_s_at_start": round(cpu_s(plane), 1),
     }
     time.sleep(SETTLE_S)
     timeseries = Path(os.environ["FLEET_RUN_DIR"]) / "timeseries.jsonl"
-    before = (time.monotonic(), cpu_s(fleet), cpu_s(apiserver))
+    before = (time.monotonic(), used_s(), cpu_s([apiserver]))
     result["idle_from_s"] = run_time_s(timeseries)
     time.sleep(idle_s)
-    after = (time.monotonic(), cpu_s(fleet), cpu_s(apiserver))
+    after = (time.monotonic(), used_s(), cpu_s([apiserver]))
     span = after[0] - before[0]
     result |= {
         "idle_to_s": run_time_s(timeseries),
         "idle_fleet_cpu_percent": round(100 * (after[1] - before[1]) / span, 2),
+        "idle_fleet_rss_mb": round(rss_mb(fleet_tree(fleet, command=os.getpid())), 1),
         "idle_apiserver_cpu_percent": round(100 * (after[2] - before[2]) / span, 1),
         "apiserver_rss_mb": round(apiserver.memory_info().rss / 1e6),
     }

@@ -1,0 +1,1 @@
+"""What fleet costs: measured on real runs, as users start them."""
