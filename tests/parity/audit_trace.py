@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from differences import LIMITS
 from header_tap import Noted
 
 Json = dict[str, Any]
@@ -27,7 +28,7 @@ TIMES = re.compile(r"\.last(Transition|Heartbeat)Time$")
 """A patch has these if their second has changed."""
 CONDITION = re.compile(r"^status\.conditions\[type=\w+\]\.type$")
 ORDER = "status.$setElementOrder/conditions"
-REGISTRATION_S = 5.0
+[REGISTRATION_S] = LIMITS["registration_s"]
 COMPARED = ("content-type", "accept", "accept-encoding")
 NOTHING: Mapping[str, Noted] = {}
 GENERATED = re.compile(r"(-[a-z0-9]{8,10})?-[a-z0-9]{5}$")
@@ -54,6 +55,8 @@ class Request:
     headers: tuple[tuple[str, str], ...] = ()
     """What the proxy noted of COMPARED, of the request and of the answer."""
     connection: int = 0
+    identity: str = ""
+    """Whether it came under the node's own name, and the groups that the name has."""
 
     @property
     def token(self) -> str:
@@ -137,7 +140,15 @@ def parse(event: Json, names: dict[str, str], noted: Mapping[str, Noted] = NOTHI
         frozenset(plain(path) for path in without_times(paths(body, ""))),
         agent_form(event.get("userAgent", "")),
         *headers(noted.get(event["auditID"])),
+        identity_of(event),
     )
+
+
+def identity_of(event: Json) -> str:
+    """Tell whether the user of a request is who has sent it, and its groups."""
+    impersonated = event.get("impersonatedUser")
+    groups = (impersonated or event["user"]).get("groups", ())
+    return " ".join(("impersonated" if impersonated else "itself", "in", *sorted(groups)))
 
 
 def headers(noted: Noted | None) -> tuple[tuple[tuple[str, str], ...], int]:

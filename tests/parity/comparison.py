@@ -1,66 +1,31 @@
-"""Two traces against each other: what differs, as lines, and which lines are listed."""
+"""Two traces against each other: what differs, as lines."""
 
-import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import pairwise
-from pathlib import Path
 
 from audit_trace import GENERATED, Request
+from differences import LIMITS
 
 NEVER = float("inf")
-RENEWAL_S = (9.9, 11.4)
-"""A Lease is renewed every 10 s x U[1, 1.04], here with a second for a busy machine."""
+[RENEWAL_MIN_S] = LIMITS["renewal_min_s"]
+[RENEWAL_MAX_S] = LIMITS["renewal_max_s"]
+[OFFSET_MAX_S] = LIMITS["offset_s"]
+[BACKOFF_MAX_S] = LIMITS["backoff_s"]
+[GETS_MAX] = LIMITS["gets_of_a_pod"]
+[OUTAGE_GETS_MAX] = LIMITS["lease_gets_in_outage"]
+[REPLAYS_OF_SCENE_MAX] = LIMITS["replays_of_a_scene"]
+[REPLAYS_MAX] = LIMITS["replays"]
+REFUSED = frozenset(LIMITS["refused_in_outage"])
 AT_ONCE_S = 0.5
-OFFSET_MAX_S = 3.5
-"""By how much chance can part the two: a relist, a sync tick, a start time cut to its second, each
-up to a second; and a busy machine."""
-OR = "\0"
-"""In place of the bar that is no border of a cell."""
-BACKOFF_MAX_S = 60.0
-"""A reflector that finds no server tries again after 0.8 s, doubling to 30, each at most doubled by
-chance: client-go/tools/cache/reflector.go."""
-REFUSED = frozenset((403, 429, 500, 503))
-"""What an API server that has just started may answer, until it has read what it needs."""
+"""Two renewals that are nearer are told as one word, so that two traces that have them agree."""
 RENEWAL = "update leases"
 PERIODIC = ("get nodes ", "get leases ", "create leases ", RENEWAL)
 """What comes with a renewal, which has its own times."""
 GET = "get pods"
-PROBED = Counter({GET: 1, "patch pods/status": 1})
-"""What a readiness probe may add, which kubemark does not run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """One row of differences.md."""
-
-    match: str
-    """A regular expression for whole lines."""
-    reason: str
-    source: str
-
-
-def read_listed(path: Path) -> list[Listed]:
-    """Read what may differ: the rows of the tables whose first cell is code."""
-    rows = [line for line in path.read_text().splitlines() if line.startswith("| `")]
-    cells = [row.replace("\\|", OR).split("|")[1:-1] for row in rows]
-    return [Listed(*(cell.strip().strip("`").replace(OR, "|") for cell in row)) for row in cells]
-
-
-def judge(lines: Sequence[str], listed: Sequence[Listed]) -> list[str]:
-    """Return what is wrong: a difference that is not listed, or an entry that nothing matches."""
-    unused = [
-        each.match for each in listed if not any(re.fullmatch(each.match, line) for line in lines)
-    ]
-    found = unlisted(lines, listed)
-    return [f"not listed: {line}" for line in found] + [f"unused: {each}" for each in unused]
-
-
-def unlisted(lines: Sequence[str], listed: Sequence[Listed]) -> list[str]:
-    return [line for line in lines if not any(re.fullmatch(each.match, line) for each in listed)]
+PATCH = "patch pods/status"
 
 
 def compare(
@@ -74,16 +39,16 @@ def compare(
     `steps` are when the script went on, `outage_s` when it restarted the API server.
     """
     lines: list[str] = []
-    hollow, fleet = (
-        [each for each in some if each.at_s < outage_s or not is_of_outage(each)]
-        for some in (hollow, fleet)
-    )
+    hollow, fleet = (without_outage(some, outage_s) for some in (hollow, fleet))
     for one, other in _pairs(streams(hollow), streams(fleet)):
         lines += _compare_stream(one, other)
     lines += _offsets(hollow, fleet, steps, outage_s)
     ours, theirs = (_renewals(each, outage_s) for each in (hollow, fleet))
     for who, odd in (("hollow", ours - theirs), ("fleet", theirs - ours)):
         lines += [f"time: {who} renewed its Lease {each}" for each in odd]
+    identities = [sorted({each.identity for each in requests}) for requests in (hollow, fleet)]
+    if identities[0] != identities[1]:
+        lines.append(f"identity: hollow {identities[0]}, fleet {identities[1]}")
     agents = [sorted({each.agent for each in requests}) for requests in (hollow, fleet)]
     if agents[0] != agents[1]:
         lines.append(f"user agent: hollow {agents[0]}, fleet {agents[1]}")
@@ -93,12 +58,20 @@ def compare(
     return list(dict.fromkeys(lines))
 
 
-def is_of_outage(request: Request) -> bool:
-    """Whether it was refused by an API server that has just started, or looks for a Lease then.
+def without_outage(requests: Sequence[Request], outage_s: float) -> list[Request]:
+    """Leave out what an API server that has just started refuses, and looks for a Lease then.
 
     A renewal that falls into the outage begins with a GET; whose does is a matter of luck.
     """
-    return request.code in REFUSED or request.token.startswith("get leases ")
+    kept, gets = [], 0
+    for each in requests:
+        if each.at_s >= outage_s:
+            gets += each.token.startswith("get leases ")
+            is_get = each.token.startswith("get leases ") and gets <= OUTAGE_GETS_MAX
+            if is_get or each.code in REFUSED:
+                continue
+        kept.append(each)
+    return kept
 
 
 def streams(requests: Sequence[Request]) -> dict[str, list[Request]]:
@@ -209,7 +182,7 @@ def _renewals(requests: Sequence[Request], outage_s: float) -> Counter[str]:
     return Counter(
         "at once" if after - before < AT_ONCE_S else f"after {after - before:.1f} s"
         for before, after in pairwise(times)
-        if not (RENEWAL_S[0] <= after - before <= RENEWAL_S[1] or before < outage_s < after)
+        if not (RENEWAL_MIN_S <= after - before <= RENEWAL_MAX_S or before < outage_s < after)
     )
 
 
@@ -226,15 +199,32 @@ def costs(requests: Sequence[Request], steps: Mapping[str, float]) -> dict[str, 
 def uneven(
     hollow: Sequence[Request], fleet: Sequence[Request], steps: Mapping[str, float]
 ) -> list[str]:
-    """Return in which steps pods cost one node more than the other; two changes may become one."""
+    """Return in which steps pods cost one node more than the other.
+
+    A status is read before it is patched; reads beyond those found nothing new.
+    """
     lines = []
     ours, theirs = (costs(each, steps) for each in (hollow, fleet))
     for step, expected in ours.items():
         found = theirs[step]
-        if step == "probed starts":
-            added = found - expected
-            found -= added & PROBED
-        gets = abs(expected.pop(GET, 0) - found.pop(GET, 0))
-        if gets > 1 or +expected != +found:
-            lines.append(f"costs: {step}: hollow {dict(expected)}, fleet {dict(found)}")
+        idle = [count.pop(GET, 0) - count[PATCH] for count in (expected, found)]
+        if abs(idle[0] - idle[1]) > GETS_MAX:
+            lines.append(f"costs: {step}: idle {GET}: hollow {idle[0]}, fleet {idle[1]}")
+        lines += [
+            f"costs: {step}: {kind}: hollow {expected[kind]}, fleet {found[kind]}"
+            for kind in sorted(expected | found)
+            if expected[kind] != found[kind]
+        ]
+    return lines
+
+
+def too_often(replays: Mapping[str, int]) -> list[str]:
+    """Return what is wrong with how often scenes were replayed because the nodes differed."""
+    lines = [
+        f"scene {name} was replayed {count} times"
+        for name, count in replays.items()
+        if count > REPLAYS_OF_SCENE_MAX
+    ]
+    if sum(replays.values()) > REPLAYS_MAX:
+        lines.append(f"scenes were replayed {sum(replays.values())} times in all")
     return lines

@@ -62,6 +62,8 @@ class Recording:
     """When each step of the script began, in seconds since the epoch, in their order."""
     void: list[Window]
     """When chance parted the nodes, and a part of the script was played again."""
+    replays: dict[str, int]
+    """How often each scene was."""
 
 
 class Stage:
@@ -146,7 +148,7 @@ def _record(stage: Stage, kubemark: Path) -> Recording:
         run.interrupt()
         assert run.wait() in ENDED_WELL, run.log
     noted = {key: each for tap in stage.taps.values() for key, each in tap.noted.items()}
-    return Recording(events, noted, script.steps, script.void)
+    return Recording(events, noted, script.steps, script.void, script.replays)
 
 
 def is_ready(world: World, node: str) -> bool:
@@ -189,12 +191,13 @@ def free_port() -> int:
 def save(recording: Recording, path: Path) -> None:
     """Write a recording, so that its comparison can be repeated."""
     noted = {key: each._asdict() for key, each in recording.noted.items()}
-    content = [recording.events, noted, recording.steps, recording.void]
+    content = [recording.events, noted, recording.steps, recording.void, recording.replays]
     path.write_text(json.dumps(content))
 
 
 def load(path: Path) -> Recording:
     """Read what `save` wrote."""
-    events, noted, steps, void = json.loads(path.read_text())
+    events, noted, steps, void, replays = json.loads(path.read_text())
     headers = {key: Noted(**each) for key, each in noted.items()}
-    return Recording(events, headers, steps, [(begun, ended) for begun, ended in void])
+    windows = [(begun, ended) for begun, ended in void]
+    return Recording(events, headers, steps, windows, replays)

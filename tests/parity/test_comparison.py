@@ -2,10 +2,12 @@
 
 import dataclasses
 import re
-from pathlib import Path
+from collections.abc import Callable
 
+import pytest
 from audit_trace import Json, Request, parse, trace
-from comparison import Listed, compare, fold, judge, read_listed
+from comparison import compare, fold, too_often, uneven
+from differences import LIMITS, PAGE, Listed, judge, read_listed, unlisted
 from header_tap import (
     CONTINUATION,
     END_HEADERS,
@@ -89,14 +91,132 @@ def test_what_is_not_listed_fails_and_so_does_an_entry_that_nothing_needs() -> N
     ]
 
 
+def test_an_alternative_that_nothing_needs_fails() -> None:
+    listed = [Listed(r"only (fleet|hollow): (get|patch) x( y)?", "r", "s")]
+    lines = ["only fleet: get x", "only fleet: patch x y"]
+    assert judge(lines, listed) == ["unused: only (hollow): (get|patch) x( y)?"]
+    assert judge([*lines, "only hollow: get x"], listed) == []
+
+
 def test_every_row_of_the_list_is_read() -> None:
-    page = Path(__file__).with_name("differences.md")
-    listed = read_listed(page)
-    assert len(listed) == page.read_text().count("\n| `")
+    listed = read_listed(PAGE)
+    assert len(listed) + len(LIMITS) == PAGE.read_text().count("\n| `")
     for each in listed:
         re.compile(each.match)
         assert each.reason
-        assert re.search(r"[\w/-]+\.go\b", each.source), each
+        assert re.search(r"[\w/-]+\.go\b|[\w/-]+/impersonation$", each.source), each
+
+
+READY = "patch pods/status plain 200: status.conditions[type=Ready]"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"body only hollow: {READY}.status",
+        f"body only fleet: {READY}.lastProbeTime",
+        f"body only fleet: {READY.replace('Ready', 'DisruptionTarget')}.status",
+        f"body only fleet: {READY.replace('Ready', 'Initialized')}.status",
+        f"body only fleet: {READY.replace('plain', 'other')}.status",
+        f"body only fleet: {READY.replace('plain', 'init')}.status",
+        "identity: hollow ['itself in system:nodes'], fleet ['impersonated in system:nodes']",
+        "costs: probed starts: patch pods/status: hollow 3, fleet 5",
+        "costs: plain starts: patch pods/status: hollow 3, fleet 4",
+    ],
+)
+def test_a_row_allows_one_condition_of_one_side_of_one_pod(line: str) -> None:
+    assert unlisted([line], read_listed(PAGE)) == [line]
+
+
+def test_who_asks_is_compared() -> None:
+    user = {"username": "system:node:n1", "groups": ["system:nodes", "a"]}
+    admin = {"username": "admin", "groups": ["system:masters"]}
+    own = trace([event("01.000000", "get", "/p", "pods", user=user)], "n1", "ns")
+    made = event("01.000000", "get", "/p", "pods", user=admin, impersonatedUser=user)
+    other = trace([made], "n1", "ns")
+    assert compare(own, other, [own[0].at_s]) == [
+        "identity: hollow ['itself in a system:nodes'], fleet ['impersonated in a system:nodes']"
+    ]
+    both = [*other, *own]
+    assert compare(both, both, [own[0].at_s]) == []
+
+
+def moved(request: Request, by_s: float) -> Request:
+    return dataclasses.replace(request, at_s=request.at_s + by_s)
+
+
+def renewals(*at_s: float) -> list[Request]:
+    [made] = trace([event("00.000000", "update", "/l", "leases", "n1")], "n1", "ns")
+    return [moved(made, each) for each in at_s]
+
+
+def late_by(by_s: float) -> list[str]:
+    hollow = pod_requests("get", "patch")
+    return compare(hollow, [hollow[0], moved(hollow[1], by_s)], [hollow[0].at_s])
+
+
+def renewed_after(by_s: float) -> list[str]:
+    return compare(renewals(0, 10), renewals(0, by_s), [renewals(0)[0].at_s])
+
+
+def read_at(by_s: float) -> list[str]:
+    made = [event("00.000000", "get", "/p", "pods", "web")]
+    early = event(f"{by_s:09.6f}", "get", "/n?timeout=10s", "nodes", "n1")
+    hollow, fleet = trace(made, "n1", "ns"), trace([*made, early], "n1", "ns")
+    return compare(hollow, fleet, [hollow[0].at_s])
+
+
+def read_idly(times: float) -> list[str]:
+    hollow = pod_requests("get", "get", "delete")
+    fleet = pod_requests(*["get"] * (2 + int(times)), "delete")
+    return uneven(hollow, fleet, {"all": hollow[0].at_s - 9})
+
+
+def refused_with(code: float) -> list[str]:
+    [before, after] = pod_requests("watch", "watch")
+    refused = dataclasses.replace(after, code=int(code))
+    return compare([before], [before, refused], [before.at_s], before.at_s + 0.5)
+
+
+def looked_for_in_outage(times: float) -> list[str]:
+    [before] = pod_requests("get")
+    made = [event(f"{at + 1:02d}.000000", "get", "/l", "leases", "n1") for at in range(int(times))]
+    looks = trace(made, "n1", "ns")
+    return compare([before], [before, *looks], [before.at_s], before.at_s + 0.5)
+
+
+def reconnected_after(by_s: float) -> list[str]:
+    hollow = pod_requests("watch", "watch")
+    fleet = [hollow[0], moved(hollow[1], by_s)]
+    return compare(hollow, fleet, [hollow[0].at_s], hollow[0].at_s + 0.5)
+
+
+EXAMPLES: dict[str, tuple[Callable[[float], list[str]], float]] = {
+    "offset_s": (late_by, 0.1),
+    "renewal_min_s": (renewed_after, -0.1),
+    "renewal_max_s": (renewed_after, 0.1),
+    "registration_s": (read_at, 0.1),
+    "gets_of_a_pod": (read_idly, 1),
+    "refused_in_outage": (refused_with, 1),
+    "lease_gets_in_outage": (looked_for_in_outage, 1),
+    "backoff_s": (reconnected_after, 0.1),
+    "replays_of_a_scene": (lambda times: too_often({"one": int(times)}), 1),
+    "replays": (lambda times: too_often(dict.fromkeys("abcdefgh"[: int(times)], 1)), 1),
+}
+"""What each limit is for: a trace just within it, and the step that leads beyond."""
+
+
+def test_every_limit_has_an_example() -> None:
+    assert EXAMPLES.keys() == LIMITS.keys()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_chance_is_allowed_up_to_its_limit(name: str) -> None:
+    found, step = EXAMPLES[name]
+    for limit in LIMITS[name]:
+        within = limit if step == 1 else limit - step / 2
+        assert not found(within)
+        assert found(limit + step)
 
 
 def test_a_condition_that_only_has_new_times_is_chance() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from audit_trace import Request, trace
-from comparison import GET, compare, costs, judge, uneven
+from comparison import GET, compare, costs, too_often, uneven
+from differences import judge
 from parity_script import LISTED, NODES, OUTAGE
 from recording import Recording, record
 
@@ -43,7 +44,8 @@ def traces(recording: Recording) -> tuple[Trace, Trace]:
 def faults(recording: Recording, hollow: Trace, fleet: Trace) -> list[str]:
     """Return what is not listed, and what is listed for nothing."""
     steps = recording.steps
-    return judge(compare(hollow, fleet, list(steps.values()), steps[OUTAGE]), LISTED)
+    found = compare(hollow, fleet, list(steps.values()), steps[OUTAGE])
+    return judge([*found, *uneven(hollow, fleet, steps)], LISTED)
 
 
 def test_every_difference_is_listed(recording: Recording, traces: tuple[Trace, Trace]) -> None:
@@ -51,10 +53,18 @@ def test_every_difference_is_listed(recording: Recording, traces: tuple[Trace, T
     assert not found, "\n".join(found)
 
 
+def test_scenes_are_seldom_replayed(
+    recording: Recording, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with capsys.disabled():
+        counts = ", ".join(f"{name} {count}" for name, count in recording.replays.items())
+        print(f"\nreplays of scenes: {counts}")
+    assert not too_often(recording.replays)
+
+
 def test_starts_and_stops_of_pods_cost_as_many_requests(
     recording: Recording, traces: tuple[Trace, Trace]
 ) -> None:
-    assert not uneven(*traces, recording.steps)
     found = costs(traces[0], recording.steps)
     for step, expected in (("plain starts", START), ("plain ends", STOP)):
         assert {kind: count for kind, count in found[step].items() if kind != GET} == expected
