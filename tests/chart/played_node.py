@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import yaml
+from guard import MARK
 
 Json = dict[str, Any]
 POLL_S = 0.2
@@ -336,8 +337,7 @@ class PlayedPod:
 
 def kept_environment() -> dict[str, str]:
     """Return what a process needs of ours: the mark of the test session, and a PATH."""
-    kept = ("FLEET_E2E",)
-    return {"PATH": os.environ["PATH"], **{k: os.environ[k] for k in kept if k in os.environ}}
+    return {name: os.environ[name] for name in ("PATH", MARK)}
 
 
 class PlayedNode:

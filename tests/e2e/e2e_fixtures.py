@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e_world import FLEET, FOREIGN_NODE, MARK, WAIT_MAX_S, World, eventually, marked_processes
+from e2e_world import FLEET, FOREIGN_NODE, WAIT_MAX_S, World, eventually
+from guard import guarded, marked_processes
 
 from fleet.controlplane import attach, find_binaries
 
@@ -41,17 +42,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: ranks.get(item.path.name, len(LONG)))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Hide the user's state, but for the built programs; at the end nothing of ours runs."""
     root = tmp_path_factory.mktemp("world")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(MARK, str(root))
-        patch.setenv("XDG_STATE_HOME", str(root / "state"))
-        patch.setenv("NO_PROXY", "*")
-        patch.delenv("KUBECONFIG", raising=False)
-        yield root
-    eventually(lambda: not marked_processes(str(root)), "every process has ended")
+    with guarded(str(root)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("XDG_STATE_HOME", str(root / "state"))
+            patch.setenv("NO_PROXY", "*")
+            patch.delenv("KUBECONFIG", raising=False)
+            yield root
+        eventually(lambda: not marked_processes(str(root)), "every process has ended")
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,6 @@
 """The real command line on one standing control plane that all tests share.
 
-The fixtures are in e2e_fixtures.py. What a test starts carries a mark in its environment, so that
-the end of the session can tell that nothing of it is left.
+The fixtures are in e2e_fixtures.py, what ends with the session in guard.py.
 """
 
 import contextlib
@@ -16,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import yaml
 from e2e_api import api_of, audit_log
 
@@ -26,8 +24,7 @@ from fleet.runs import PREFIX_LABEL, RUN_LABEL
 
 Json = dict[str, Any]
 
-FLEET = (sys.executable, str(Path(__file__).with_name("patient_fleet.py")))
-MARK = "FLEET_E2E"
+FLEET = (str(Path(sys.executable).with_name("fleet")),)
 WAIT_MAX_S = 120.0
 POLL_S = 0.1
 FOREIGN_NODE = "not-fleets"
@@ -40,16 +37,6 @@ def eventually(is_true: Callable[[], object], what: str, *, limit_s: float = WAI
     while not is_true():
         assert time.monotonic() < deadline, f"not within {limit_s:.0f} s: {what}"
         time.sleep(POLL_S)
-
-
-def marked_processes(mark: str) -> list[psutil.Process]:
-    """Return what was started with our mark and still runs."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
 
 
 class Running:

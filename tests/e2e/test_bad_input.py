@@ -7,6 +7,7 @@ import resource
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
-from e2e_world import FLEET, World
+from e2e_world import World
 
 from fleet.runs import RUN_LABEL
 
@@ -234,7 +235,7 @@ def test_too_few_file_descriptors_are_told_by_number(world: World) -> None:
         "resource.setrlimit = refuse\n"
         "from fleet.cli import main; main()"
     )
-    command = (FLEET[0], "-c", limited, "spawn", "--nodes=1000", "--until-ready")
+    command = (sys.executable, "-c", limited, "spawn", "--nodes=1000", "--until-ready")
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=world.root, timeout=120
     )
@@ -251,7 +252,7 @@ def test_too_little_memory_is_told(world: World) -> None:
         "fleet.machine.available_bytes = lambda: 150 << 20\n"
         "from fleet.cli import main; main()"
     )
-    command = (FLEET[0], "-c", short, "spawn", "--nodes=5000", "--until-ready")
+    command = (sys.executable, "-c", short, "spawn", "--nodes=5000", "--until-ready")
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=world.root, timeout=120
     )

@@ -46,6 +46,7 @@ from fleet.runs import (
     list_runs,
 )
 
+pytest_plugins = ("e2e_fixtures",)
 pytestmark = pytest.mark.e2e
 
 T = TypeVar("T")

@@ -41,6 +41,7 @@ from fleet.controlplane import (
 from fleet.controlplane.kubeconfig import token_kubeconfig
 from fleet.errors import SetupError
 
+pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 LIMIT_S = 60.0

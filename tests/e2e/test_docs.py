@@ -20,7 +20,8 @@ import markdown
 import psutil
 import pytest
 import yaml
-from e2e_world import FLEET, MARK, World, marked_processes
+from e2e_world import FLEET, World
+from guard import MARK, marked_processes
 from markdown import Block
 
 from fleet.config import parse_documents

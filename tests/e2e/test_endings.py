@@ -10,7 +10,8 @@ from pathlib import Path
 import documented
 import psutil
 import pytest
-from e2e_world import FLEET, MARK, World, eventually, marked_processes, workload
+from e2e_world import FLEET, World, eventually, workload
+from guard import MARK, marked_processes
 
 from fleet.controlplane import COMPONENTS
 
@@ -186,7 +187,7 @@ def test_a_run_with_its_own_control_plane_leaves_no_process(
     environment: Path, tmp_path: Path, how: signal.Signals
 ) -> None:
     """Without a standing one fleet starts its own, and it dies with fleet."""
-    mark = str(tmp_path)
+    mark = str(environment / how.name)
     variables = {**os.environ, MARK: mark, "XDG_STATE_HOME": str(tmp_path / "none")}
     log = tmp_path / "log"
     command = (*FLEET, "spawn", "--nodes=3", f"--run-dir={tmp_path / 'run'}")

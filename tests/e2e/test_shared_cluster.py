@@ -8,16 +8,8 @@ from pathlib import Path
 import markdown
 import pytest
 import yaml
-from e2e_world import (
-    FLEET,
-    FOREIGN_NODE,
-    Json,
-    World,
-    condition,
-    eventually,
-    marked_processes,
-    workload,
-)
+from e2e_world import FLEET, FOREIGN_NODE, Json, World, condition, eventually, workload
+from guard import marked_processes
 
 from fleet.daemonsets import EXCLUDE_FROM_BALANCERS, FAKE_TAINT
 from fleet.runs import RUN_LABEL

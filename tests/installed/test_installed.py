@@ -18,6 +18,7 @@ import dockerfile
 import pytest
 import release
 from e2e_world import World
+from guard import MARK
 
 from fleet.controlplane.binaries import PACKAGE
 
@@ -65,6 +66,7 @@ class Image:
             if os.geteuid() == 0:
                 os.chown(directory, self.user, self.group)
         self.environment = IMAGE.environment() | {
+            MARK: os.environ[MARK],
             "PATH": f"{venv / 'bin'}:{BARE_PATH}",
             "HOME": str(self.home),
         }
@@ -159,7 +161,7 @@ def test_without_go_cache_and_network_the_wheels_are_enough(
         "HOME": str(tmp_path),
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
         "XDG_STATE_HOME": str(tmp_path / "state"),
-        **{name: os.environ[name] for name in ("FLEET_E2E", "NO_PROXY")},
+        **{name: os.environ[name] for name in (MARK, "NO_PROXY")},
     }
 
     def fleet(*arguments: str) -> str:
