@@ -6,6 +6,8 @@ ARGS ?=
 # Of pytest: each has a control plane of its own. They wait most of the time, so that two cores carry four.
 WORKERS ?= 4
 BIN := .venv/bin
+# What a command starts ends with it, also when it is killed; tests see to that themselves.
+GUARDED := $(BIN)/python tests/guard.py
 VERSION = $(shell $(BIN)/python -c 'import fleet; print(fleet.__version__)')
 
 .PHONY: help setup spawn test lint types unit sim programs e2e browser locust silence parity rights chart chart-rbac \
@@ -75,10 +77,10 @@ parity: programs  ## the requests of a node against those of Kubernetes' own kub
 
 conformance: setup  ## the Kubernetes project's own tests of its workload controllers
 	$(BIN)/fleet controlplane build
-	$(BIN)/python tests/conformance/conformance.py $(ARGS)
+	$(GUARDED) $(BIN)/python tests/conformance/conformance.py $(ARGS)
 
 bench: setup  ## measure 5,000 nodes in both fidelities
-	$(BIN)/python -m tests.bench
+	$(GUARDED) $(BIN)/python -m tests.bench
 
 dist: setup  ## everything that a release needs, into dist/
 	$(BIN)/python tools/release.py

@@ -1,4 +1,4 @@
-"""Leaves no process of a test run behind, however the run ends: `guarded` starts this as a program.
+"""Leaves no process of a test run behind, however the run ends: also `guard.py COMMAND...`.
 
 A standing control plane is nobody's child, proxies and browsers fork, and a killed run cannot clean
 up. So what belongs to a run carries a mark in its environment, which children inherit, and a
@@ -13,13 +13,16 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 
 MARK = "FLEET_E2E"
 XDIST_WORKER = "PYTEST_XDIST_WORKER"
+WATCH = "--watch"
 SWEEP_S = 0.2
 SWEEP_S_MAX = 60.0
 
@@ -42,16 +45,8 @@ def guarded(mark: str) -> Iterator[None]:
 
     A worker of xdist ends with its controller, which would leave it a quarter of a minute.
     """
-    watched = [os.getpid(), *([os.getppid()] if XDIST_WORKER in os.environ else [])]
-    unmarked = {name: value for name, value in os.environ.items() if name != MARK}
-    guard = subprocess.Popen(
-        (sys.executable, __file__, mark, *map(str, watched)),
-        env=unmarked,  # of another run's guard, too
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C and the end of a terminal are for the run
-    )
+    controller = [os.getppid()] if XDIST_WORKER in os.environ else []
+    guard = _start_guard(mark, os.getpid(), *controller)
     before = os.environ.get(MARK)
     os.environ[MARK] = mark
     try:
@@ -65,11 +60,30 @@ def guarded(mark: str) -> Iterator[None]:
         guard.wait()
 
 
-def main(mark: str, run: str, *others: str) -> None:
+def become(*command: str) -> NoReturn:
+    """Become a command, whose processes end with it."""
+    mark = f"/guarded/{uuid.uuid4()}"  # no directory of that name is needed
+    _start_guard(mark, os.getpid())
+    os.execvpe(command[0], command, {**os.environ, MARK: mark})
+
+
+def _start_guard(mark: str, *watched: int) -> subprocess.Popen[bytes]:
+    unmarked = {name: value for name, value in os.environ.items() if name != MARK}
+    return subprocess.Popen(
+        (sys.executable, __file__, WATCH, mark, *map(str, watched)),
+        env=unmarked,  # of another run's guard, too
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C and the end of a terminal are for the run
+    )
+
+
+def watch(mark: str, run: int, *others: int) -> None:
     """Wait until one of the processes has ended, then end the run and what has its mark."""
     with contextlib.suppress(ProcessLookupError):  # it has ended already
-        end_of_run = os.pidfd_open(int(run))
-        select.select([end_of_run, *(os.pidfd_open(int(each)) for each in others)], [], [])
+        end_of_run = os.pidfd_open(run)
+        select.select([end_of_run, *map(os.pidfd_open, others)], [], [])
         signal.pidfd_send_signal(end_of_run, signal.SIGKILL)
     sweep(mark)
 
@@ -88,4 +102,7 @@ def sweep(mark: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if sys.argv[1] == WATCH:
+        watch(sys.argv[2], *map(int, sys.argv[3:]))
+    else:
+        become(*sys.argv[1:])

@@ -1,14 +1,16 @@
 """A test run that is killed with SIGKILL, of which nothing may stay."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import guard
 import markdown
 import psutil
 import pytest
 from e2e_world import eventually
-from guard import marked_processes
+from guard import MARK, marked_processes
 
 from fleet.controlplane import COMPONENTS
 
@@ -83,3 +85,18 @@ def test_a_killed_run_leaves_no_process(
         "its processes have ended, the workers and the guard too",
         limit_s=GONE_S_MAX,
     )
+
+
+def test_a_killed_command_leaves_no_process(tmp_path: Path) -> None:
+    """What the benches and the conformance tests begin with: guard.py COMMAND."""
+    script = "setsid sleep 600 & touch has_begun; wait"
+    run = subprocess.Popen((sys.executable, guard.__file__, "sh", "-c", script), cwd=tmp_path)
+    try:
+        eventually((tmp_path / "has_begun").exists, "the command has begun")
+        left = psutil.Process(run.pid).children(recursive=True)
+        [sleep] = [each for each in left if each.name() == "sleep"]
+        assert sleep.environ()[MARK] != os.environ[MARK]
+    finally:
+        run.kill()
+        run.wait()
+    eventually(lambda: not any(map(psutil.Process.is_running, left)), "gone", limit_s=GONE_S_MAX)
