@@ -38,6 +38,7 @@ PAGE_ITEMS = 500
 REQUEST_TIMEOUT_S = 60.0
 CONNECT_TIMEOUT_S = 10.0
 CONNECTIONS_MAX = 32
+NAMES_S_MAX = 10  # then a name is looked up anew; aiohttp tries all addresses, in turn
 WATCH_BUFFER_BYTES = 4 * 2**20
 """aiohttp takes no longer line than twice this: etcd's limit of 1.5 MiB for an object fits."""
 CONCURRENCY = 32
@@ -244,7 +245,9 @@ class Channel:
             context = self.credentials.ssl_context(("http/1.1",))
             self._certificate = self.credentials.client_certificate
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(ssl=context, limit=CONNECTIONS_MAX),
+                connector=aiohttp.TCPConnector(
+                    ssl=context, limit=CONNECTIONS_MAX, ttl_dns_cache=NAMES_S_MAX
+                ),
                 timeout=aiohttp.ClientTimeout(
                     total=REQUEST_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S
                 ),

@@ -6,6 +6,7 @@ here and speaks for the nodes itself.
 
 import asyncio
 import re
+import socket
 import ssl
 from collections import Counter
 from typing import NamedTuple, Self
@@ -123,16 +124,9 @@ class Cluster:
 
 async def check_http2(credentials: Credentials) -> None:
     """Make one TLS connection. Raises SetupError if it fails or the server chooses no `h2`."""
-    context = credentials.ssl_context()
     try:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            _reader, writer = await asyncio.open_connection(
-                credentials.host,
-                credentials.port,
-                ssl=context,
-                server_hostname=credentials.server_name,
-            )
-    except (OSError, TimeoutError) as error:
+        writer = await _connect(credentials)
+    except OSError as error:
         raise SetupError(
             f"context {credentials.context}: no connection to {credentials.address}: "
             f"{describe_failure(error)}{_hint(error)}"
@@ -145,6 +139,32 @@ async def check_http2(credentials: Credentials) -> None:
             f"chose {protocol or 'nothing'}); fleet needs it, as kubelets do: connect to the API "
             "server itself, not to a proxy before it"
         )
+
+
+async def _connect(credentials: Credentials) -> asyncio.StreamWriter:
+    """Connect to the first address of the server that answers, each in its part of the time.
+
+    Raises OSError, of the last address.
+    """
+    context = credentials.ssl_context()
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(CONNECT_TIMEOUT_S):
+        found = await loop.getaddrinfo(credentials.host, credentials.port, type=socket.SOCK_STREAM)
+    for rest, (_, _, _, _, (address, *_)) in zip(range(len(found) - 1, -1, -1), found, strict=True):
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S / len(found)):
+                _reader, writer = await asyncio.open_connection(
+                    str(address),
+                    credentials.port,
+                    ssl=context,
+                    server_hostname=credentials.server_name,
+                )
+        except OSError:
+            if not rest:
+                raise
+        else:
+            return writer
+    raise AssertionError("a name without addresses is an error of getaddrinfo")
 
 
 async def read_version(api: Api, credentials: Credentials) -> ServerVersion:

@@ -24,7 +24,6 @@ from fleet.wire.poller import READ, WRITE
 if TYPE_CHECKING:
     from fleet.wire.pool import Pool
 
-CONNECT_NS_MAX = 30_000_000_000  # Source: net/http DefaultTransport, Dialer.Timeout
 HANDSHAKE_NS_MAX = 10_000_000_000  # Source: client-go/transport/cache.go, TLSHandshakeTimeout
 NO_H2 = "the server does not offer HTTP/2 (no ALPN protocol h2)"
 
@@ -86,13 +85,13 @@ class Connection(Http2Connection):
     """One socket under one HTTP/2 state."""
 
     __slots__ = (
-        "address_index",
         "dirty",
         "fd",
         "leaving",
         "limit_ns",
         "mask",
         "ping_ns",
+        "places",
         "pool",
         "read_ns",
         "sock",
@@ -108,7 +107,7 @@ class Connection(Http2Connection):
         self.sock: socket.socket | ssl.SSLSocket | None = None
         self.fd = -1
         self.mask = 0
-        self.address_index = 0
+        self.places: tuple[Address, ...] = ()  # that it has still to try, the present one first
         self.limit_ns = 0  # of the state, until UP
         self.read_ns = 0
         self.ping_ns = 0  # when an unanswered ping was sent
@@ -117,13 +116,14 @@ class Connection(Http2Connection):
         self.stuck = False  # a write waits for the socket
         self.up_ns = 0  # since when it is UP
 
-    def begin(self, address: Address, now_ns: int) -> None:
-        """Start to connect. Raises OSError."""
+    def begin(self, limit_ns: int) -> None:
+        """Start to connect to the first of its places. Raises OSError."""
+        address = self.places[0]
         sock = socket.socket(address.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self.sock = sock
         self.fd = sock.fileno()
         self.state = State.CONNECTING
-        self.limit_ns = now_ns + CONNECT_NS_MAX
+        self.limit_ns = limit_ns
         self.mask = WRITE
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         error = sock.connect_ex(address.sockaddr)

@@ -1,6 +1,6 @@
 """The sockets of a transport: dialing, reading, writing, and what becomes of requests at their end.
 
-    dial -> look-up (once) -> connect -> handshake -> up -> what waited is sent
+    dial -> look-up (if none is fresh) -> connect -> handshake -> up -> what waited is sent
     ready -> read, decode, inbox; then one flush and one `on_ready` for the whole batch
 
 A dial tries the host's addresses in turn. Of a lost connection only requests that never reached
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fleet.errors import RemoteProtocolError
-from fleet.wire.connection import Address, Connection, DialError, State, dial_failure, explain
+from fleet.wire.connection import Connection, DialError, State, dial_failure, explain
 from fleet.wire.frames import STREAMS_DEFAULT, ErrorCode
 from fleet.wire.hpack import HeaderPlan
 from fleet.wire.messages import Failure
 from fleet.wire.poller import READ, WRITE, Poller
 from fleet.wire.pool import CONNECTIONS_MAX, Pool
-from fleet.wire.resolver import Endpoint, Resolver
+from fleet.wire.resolver import Endpoint, LookUp, Resolver
 from fleet.wire.streams import Inbox, Stream
 
 READ_BUFFER_BYTES = 65536  # one for the process; more than a TLS record, see Connection.read_into
@@ -103,6 +103,7 @@ class Links:
         on_ready: Callable[[], None],
         loop: asyncio.AbstractEventLoop,
         backoff: DialBackoff | None,
+        look_up: LookUp | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._plan_of = plan_of  # by the number of a pool
@@ -116,7 +117,7 @@ class Links:
         self._delayed: list[Pool] = []
         self._streams_hint = STREAMS_DEFAULT
         self._buffer = memoryview(bytearray(READ_BUFFER_BYTES))
-        self._resolver = Resolver(endpoint, loop, self._resolved)
+        self._resolver = Resolver(endpoint, loop, now_ns, self._resolved, look_up)
         self._poller = Poller(loop, now_ns, self._on_event, self._on_drained)
         self.stats = TransportStats()
 
@@ -170,7 +171,8 @@ class Links:
         connection = Connection(self._plan_of(pool.number), pool, self._streams_hint)
         pool.dialing = connection
         self.stats.dials += 1
-        if self._resolver.addresses:
+        if self._resolver.is_fresh():
+            connection.places = self._resolver.places()
             self._begin(connection, now_ns)
         else:
             self._resolver.ask()
@@ -185,13 +187,13 @@ class Links:
             if error:
                 self._dial_failed(connection, error, Failure.UNUSABLE)
             else:
+                connection.places = self._resolver.places()
                 self._begin(connection, now_ns)
         self._notify()
 
     def _begin(self, connection: Connection, now_ns: int) -> None:
-        address: Address = self._resolver.addresses[connection.address_index]
         try:
-            connection.begin(address, now_ns)
+            connection.begin(now_ns + self._resolver.connect_ns())
             self._poller.register(connection.fd, connection.mask)
         except OSError as error:
             self._next_address(connection, error)
@@ -201,8 +203,10 @@ class Links:
     def _next_address(self, connection: Connection, error: OSError | DialError) -> None:
         """Try the host's next address; after the last one the dial has failed."""
         self._discard(connection)
-        connection.address_index += 1
-        if connection.address_index < len(self._resolver.addresses):
+        failed, *others = connection.places
+        self._resolver.failed(failed, is_last=not others)
+        connection.places = tuple(others)
+        if others:
             self._begin(connection, self._now_ns())
         else:
             self._dial_failed(connection, explain(error), dial_failure(error))
@@ -233,6 +237,8 @@ class Links:
         if connection.state is not State.UP:
             return
         pool = connection.pool
+        self._resolver.worked(connection.places[0])
+        connection.places = ()
         pool.dialing = None
         pool.failures = 0
         pool.connections = (*pool.connections, connection)

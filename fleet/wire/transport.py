@@ -23,7 +23,7 @@ from fleet.wire.hpack import HeaderPlan
 from fleet.wire.links import ConnectionDown, ConnectionUp, DialBackoff, Links, TransportStats
 from fleet.wire.messages import Failure, Request
 from fleet.wire.pool import Pool
-from fleet.wire.resolver import Endpoint
+from fleet.wire.resolver import Endpoint, LookUp
 from fleet.wire.streams import Inbox, Stream
 
 __all__ = [
@@ -69,6 +69,7 @@ class Transport(Links):
         dial_backoff: DialBackoff | None = None,
         impersonate_group: bytes = b"",
         health: ConnectionHealth = ConnectionHealth(),  # noqa: B008 - immutable
+        look_up: LookUp | None = None,
     ) -> None:
         prepare_context(ssl_context)
         self._context = ssl_context
@@ -76,7 +77,9 @@ class Transport(Links):
         self._user_agent = user_agent
         self._plan_parts = (endpoint.authority(), accept, impersonate_group)
         self._plans: dict[bytes, HeaderPlan] = {}  # by user agent
-        super().__init__(endpoint, self._make_plan, now_ns, inbox, on_ready, loop, dial_backoff)
+        super().__init__(
+            endpoint, self._make_plan, now_ns, inbox, on_ready, loop, dial_backoff, look_up
+        )
         self._fifos: dict[int, deque[Stream]] = {}  # one per time-out value
         self._idle_ns = health.idle_ns or NEVER_NS
         self._ping_ns = health.ping_ns

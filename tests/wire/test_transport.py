@@ -23,9 +23,10 @@ from peer import (
 )
 
 from fleet.connection_health import ConnectionHealth
-from fleet.wire.connection import Connection, State, client_context
+from fleet.wire.connection import Address, Connection, State, client_context
 from fleet.wire.frames import ErrorCode
 from fleet.wire.messages import ContentType, Failure, Request, Response, StreamOpened
+from fleet.wire.resolver import LOOK_UPS_NS_MIN, TTL_NS, LookUp
 from fleet.wire.streams import Inbox
 from fleet.wire.transport import (
     ConnectionDown,
@@ -51,6 +52,7 @@ class Harness:
         backoff: DialBackoff | None = None,
         authorization: bytes = b"Bearer token",
         health: ConnectionHealth = ConnectionHealth(),  # noqa: B008 - immutable
+        look_up: LookUp | None = None,
     ) -> None:
         self.now_ns = S
         self.inbox: Inbox = []
@@ -68,6 +70,7 @@ class Harness:
             loop=asyncio.get_running_loop(),
             dial_backoff=backoff,
             health=health,
+            look_up=look_up,
         )
         self.stats = self.transport.stats
 
@@ -614,6 +617,90 @@ def test_dials_that_fail_say_why(certificate: Certificate) -> None:
         assert "host not found" in detail
 
     run(body())
+
+
+def four(port: int) -> Address:
+    return Address(socket.AF_INET, ("127.0.0.1", port))
+
+
+@asynccontextmanager
+async def named(
+    certificate: Certificate, found: list[Address], pools: int
+) -> AsyncIterator[Harness]:
+    """Make a transport to a name; `found` are its addresses at the next look-up."""
+
+    async def look_up(_endpoint: Endpoint) -> tuple[Address, ...]:
+        return tuple(found)
+
+    endpoint = Endpoint("api.example", 443, "localhost")
+    harness = Harness(endpoint, certificate, look_up=look_up)
+    for pool in range(1, pools + 1):
+        harness.transport.open_pool(pool)
+    try:
+        yield harness
+    finally:
+        await harness.transport.close()
+
+
+def test_dials_go_round_all_addresses_and_past_dead_ones(certificate: Certificate) -> None:
+    async def body(one: Peer, other: Peer) -> None:
+        dead_six = Address(socket.AF_INET6, ("::1", free_port(), 0, 0))
+        found = [dead_six, four(free_port()), four(one.port), four(other.port)]
+        async with named(certificate, found, 8) as harness:
+            for pool in range(1, 9):
+                harness.send(token=pool, pool=pool)
+                answers = await harness.answers(1)
+                assert answers[pool].code == 200
+            assert harness.stats.dial_failures == 0
+            assert sorted((len(one.connections), len(other.connections))) == [4, 4]
+
+    with Peer(certificate, by_path) as one, Peer(certificate, by_path) as other:
+        run(body(one, other))
+
+
+def test_a_server_that_moves_is_found_by_its_name(certificate: Certificate) -> None:
+    async def body(old: Peer, new: Peer) -> None:
+        found = [four(free_port())]
+        async with named(certificate, found, 3) as harness:
+            harness.send(token="early")
+            answers = await harness.answers(1)
+            assert answers["early"].failure is Failure.DIAL
+            found[:] = [four(old.port)]
+            harness.now_ns += LOOK_UPS_NS_MIN  # a dial has failed: at once, as it were
+            harness.send(token="now")
+            assert (await harness.answers(1))["now"].code == 200
+            found[:] = [four(new.port)]
+            for after_ns, peer in ((TTL_NS - 1, old), (1, new)):
+                harness.now_ns += after_ns
+                harness.send(token="later", pool=2 + (peer is new))
+                assert (await harness.answers(1))["later"].code == 200
+                assert len(peer.connections) == 1 + (peer is old)
+            assert len(old.connections) == 2  # a connection that is up is kept
+
+    with Peer(certificate, by_path) as old, Peer(certificate, by_path) as new:
+        run(body(old, new))
+
+
+def test_a_silent_address_costs_its_part_of_the_time_once(certificate: Certificate) -> None:
+    async def body(peer: Peer) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            found = [four(silent.getsockname()[1]), four(peer.port)]
+            async with named(certificate, found, 2) as harness:
+                harness.send()
+                await spin(lambda: bool(harness.transport._by_fd))
+                silent.accept()[0].detach()
+                [connection] = harness.transport._by_fd.values()
+                await spin(lambda: connection.state is State.HANDSHAKE)
+                assert connection.limit_ns - harness.now_ns == 10 * S  # of the handshake
+                harness.sweep(11)
+                assert (await harness.answers(1))["a"].code == 200
+                for pool in (2, 2):
+                    harness.send(token="b", pool=pool)
+                    assert (await harness.answers(1))["b"].code == 200
+                assert len(peer.connections) == 2
+
+    with Peer(certificate, by_path) as peer:
+        run(body(peer))
 
 
 def test_a_silent_server_fails_the_handshake(certificate: Certificate) -> None:
