@@ -16,6 +16,7 @@ from fleet.load_workers import LoadWorker, load_kubeconfig, remove_load
 from fleet.locust_master import DEFAULT_RATE, LOOPBACK, LocustMaster, MasterOptions
 from fleet.locust_worker import LocustLink
 from fleet.siblings import Siblings
+from fleet.target import Target
 
 RESTART_S = 2.0
 FAREWELL_S_MAX = 2.0
@@ -32,7 +33,7 @@ class DashboardRun:
         cluster: Cluster,
         settings: Settings,
         directory: Path,
-        kubeconfig: Path | None,
+        target: Target,
         adopted: int,
         background: Background,
     ) -> None:
@@ -40,7 +41,7 @@ class DashboardRun:
         self._background = background
         self._api = cluster.api("load")
         self._directory = directory
-        self._kubeconfig = kubeconfig
+        self._target = target
         self._adopted = adopted
         self._load_worker: LoadWorker | None = None
         self._loading: asyncio.Task[None] | None = None
@@ -137,12 +138,12 @@ class DashboardRun:
 
     async def _start_load(self, port: int) -> None:
         """Start the API users, on a local control plane under a service account."""
-        if not self._settings.load or self._kubeconfig is None:
+        kubeconfig = self._target.kubeconfig
+        if not self._settings.load or kubeconfig is None:
             return
-        kubeconfig = self._kubeconfig
         if not self._settings.names_cluster:
-            kubeconfig = self._directory / "load.kubeconfig"
-            await load_kubeconfig(self._api, self._kubeconfig, kubeconfig)
+            content = await load_kubeconfig(self._api, kubeconfig)
+            kubeconfig = self._target.private_file(content)
         self._load_worker = LoadWorker(self._settings.load, kubeconfig, self._directory)
         await self._begin_load(self._load_worker, port)
 

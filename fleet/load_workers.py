@@ -37,8 +37,8 @@ def find_loads(names: Sequence[Path]) -> tuple[Path, ...]:
     return tuple(found)
 
 
-async def load_kubeconfig(api: Api, kubeconfig: Path, target: Path) -> None:
-    """Write a kubeconfig of a service account that may do everything, as a user may."""
+async def load_kubeconfig(api: Api, kubeconfig: Path) -> bytes:
+    """Return a kubeconfig of a service account that may do everything, as a user may."""
     namespace = {"metadata": {"name": NAMESPACE}}
     accounts = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
     bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
@@ -62,14 +62,13 @@ async def load_kubeconfig(api: Api, kubeconfig: Path, target: Path) -> None:
     asked = {"spec": {"expirationSeconds": TOKEN_S}}
     answer = await api.request("POST", f"{accounts}/{USER}/token", body=asked)
     token = expect(answer, "cannot get a token for the load")["status"]["token"]
-    _write_with_token(kubeconfig, token, target)
+    return _with_token(kubeconfig, token)
 
 
-def _write_with_token(kubeconfig: Path, token: str, target: Path) -> None:
+def _with_token(kubeconfig: Path, token: str) -> bytes:
     document = yaml.safe_load(kubeconfig.read_text(encoding="utf-8"))
     document["users"] = [{"name": document["users"][0]["name"], "user": {"token": token}}]
-    target.touch(mode=0o600)
-    target.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return yaml.safe_dump(document, encoding="utf-8")
 
 
 async def remove_load(api: Api) -> None:

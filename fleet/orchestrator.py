@@ -172,7 +172,7 @@ class Orchestrator:
         self._has_begun = True
         is_clean = keeps = False
         try:
-            self._target.write_kubeconfig(cluster.context, directory.path)
+            self._target.write_kubeconfig(cluster.context)
             uid, local = facts.kube_system_uid, self._target.local
             async with open_bootstrap(settings, cluster, uid, local, self._background) as found:
                 return await self._keep_nodes(cluster, identity, facts, lease, directory, found)
@@ -337,13 +337,12 @@ class Orchestrator:
         """Have as many nodes as the dashboard wants, until it or Ctrl-C ends the run."""
         from fleet.dashboard import DashboardRun  # noqa: PLC0415 - an extra, and 0.1 s
 
-        directory, kubeconfig = self._run_directory, self._target.kubeconfig
         run = DashboardRun(
             emulation,
             cluster,
             self._whole,
-            directory,
-            kubeconfig,
+            self._run_directory,
+            self._target,
             adopted,
             self._background,
         )
@@ -375,9 +374,9 @@ class Orchestrator:
 
     def _tell_use(self) -> None:
         """Say how to reach a control plane of ours, and how to end."""
-        if self._target.kubeconfig is not None:
+        if self._target.local is not None:
             self._display.note(f"export KUBECONFIG={self._target.kubeconfig}")
-            self._display.hint("Ctrl-C ends the run")
+        self._display.hint("Ctrl-C ends the run")
 
     def _live(self, meter: Meter) -> LiveFigures:
         """Return how the run stands, all of its processes."""

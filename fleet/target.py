@@ -4,6 +4,8 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import yaml
+
 from fleet.cluster import ClusterSelection
 from fleet.config import Settings
 from fleet.controlplane import (
@@ -16,11 +18,15 @@ from fleet.controlplane import (
     ControlPlaneInfo,
     ControlPlaneOptions,
     attach,
-    write_kubeconfig_out,
 )
 from fleet.display import Display
 from fleet.errors import UsageError
-from fleet.kubeconfig_file import write_only_context
+from fleet.kubeconfig_file import (
+    check_kubeconfig_out,
+    only_context,
+    private_file,
+    write_kubeconfig_out,
+)
 
 
 class Target:
@@ -35,6 +41,7 @@ class Target:
         self.local: ControlPlaneInfo | None = None
         self.is_own = False  # it ends with the run, with everything in it
         self.kubeconfig: Path | None = None  # for kubectl and the command
+        self._files = contextlib.ExitStack()  # what must not outlive the run
 
     @property
     def etcd_fsync(self) -> bool | None:
@@ -43,7 +50,21 @@ class Target:
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[ClusterSelection]:
-        """Yield what to connect to; a control plane of our own lives as long."""
+        """Yield what to connect to; a control plane of our own lives as long.
+
+        Raises UsageError, before anything is created, for what cannot be.
+        """
+        settings = self._settings
+        if settings.kubeconfig_out is not None:
+            if settings.in_cluster:
+                raise UsageError("--kubeconfig-out: --in-cluster has no kubeconfig to write")
+            check_kubeconfig_out(settings.kubeconfig_out, self._inputs())
+        with self._files:
+            async with self._opened() as selection:
+                yield selection
+
+    @contextlib.asynccontextmanager
+    async def _opened(self) -> AsyncIterator[ClusterSelection]:
         settings = self._settings
         if settings.names_cluster:
             yield self._named()
@@ -81,15 +102,29 @@ class Target:
             yield ClusterSelection(kubeconfig=plane.info.token_kubeconfig)
             self._display.phase("stopping the local control plane")
 
-    def write_kubeconfig(self, context: str, directory: Path) -> None:
+    def write_kubeconfig(self, context: str) -> None:
         """Provide the kubeconfig of a named context, for the command and `--kubeconfig-out`."""
         settings = self._settings
         if self.local is not None or settings.in_cluster:
             return
-        path = (directory / "kubeconfig").absolute()
-        targets = [path, *filter(None, [settings.kubeconfig_out])]
-        write_only_context(self._named().paths(), context, targets)
-        self.kubeconfig = path
+        content = yaml.safe_dump(only_context(self._named().paths(), context)).encode()
+        if settings.kubeconfig_out is not None:
+            write_kubeconfig_out(settings.kubeconfig_out, content, self._inputs())
+        if settings.command or settings.load:
+            self.kubeconfig = self.private_file(content)
+
+    def private_file(self, content: bytes) -> Path:
+        """Write a credential that others read, as long as the run lasts.
+
+        Not into the run's directory: those are kept, and CI uploads them.
+        """
+        return self._files.enter_context(private_file(content))
+
+    def _inputs(self) -> list[Path]:
+        """Return the kubeconfigs that the run reads."""
+        settings = self._settings
+        named = self._named().paths() if settings.kubeconfig or settings.context else []
+        return [*named, *filter(None, [settings.bootstrap_kubeconfig])]
 
     def _named(self) -> ClusterSelection:
         settings = self._settings

@@ -9,7 +9,6 @@ from fleet.controlplane.bootstrap import NODE_BINDINGS
 from fleet.controlplane.build import build_binaries, provide_binaries
 from fleet.controlplane.controlplane import ControlPlane
 from fleet.controlplane.directory import Layout
-from fleet.controlplane.kubeconfig import write_kubeconfig_out
 from fleet.controlplane.options import (
     APISERVER,
     COMPONENTS,
@@ -46,5 +45,4 @@ __all__ = [
     "state_home",
     "status",
     "up",
-    "write_kubeconfig_out",
 ]

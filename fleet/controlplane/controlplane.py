@@ -39,9 +39,7 @@ from fleet.controlplane.flags import (
 )
 from fleet.controlplane.kubeconfig import (
     certificate_kubeconfig,
-    check_kubeconfig_out,
     token_kubeconfig,
-    write_kubeconfig_out,
 )
 from fleet.controlplane.options import (
     APISERVER,
@@ -59,6 +57,7 @@ from fleet.controlplane.options import (
 from fleet.controlplane.ports import LOOPBACK, Ports, choose_ports, read_ports, write_ports
 from fleet.controlplane.process import Component
 from fleet.errors import SetupError
+from fleet.kubeconfig_file import check_kubeconfig_out, write_kubeconfig_out
 
 log = logging.getLogger(__name__)
 

@@ -60,6 +60,60 @@ def test_kubeconfig_in_the_environment_selects_nothing(world: World, named: Path
     assert "name a cluster with --kubeconfig, --context or --in-cluster" in clean.stderr
 
 
+def credentials_in(directory: Path, secret: str) -> list[Path]:
+    files = [each for each in directory.rglob("*") if each.is_file()]
+    assert files
+    return [each for each in files if secret.encode() in each.read_bytes()]
+
+
+@pytest.mark.parametrize("interrupts", [1, 2])
+def test_a_credential_is_in_no_file_that_stays(
+    world: World, tmp_path: Path, interrupts: int
+) -> None:
+    """The command's kubeconfig is a temporary file, which goes with the run, however it ends."""
+    kubeconfig = world.info.token_kubeconfig
+    [user] = yaml.safe_load(kubeconfig.read_text())["users"]
+    told, prefix = tmp_path / "told", f"secret{interrupts}"
+    script = f'stat -c "%a %n" "$KUBECONFIG" > {told}.part; mv {told}.part {told}; exec sleep 600'
+    named = (f"--kubeconfig={kubeconfig}", "--confirm-cluster=fleet", "--processes=2")
+    with world.spawn(prefix, 4, *named, "--", "sh", "-c", script) as run:
+        eventually(told.exists, "the command runs")
+        mode, name = told.read_text().split()
+        assert (mode, credentials_in(run.directory, user["user"]["token"])) == ("600", [])
+        assert user["user"]["token"] in Path(name).read_text()
+        assert run.directory.absolute() not in Path(name).parents
+        for each in marked_processes(str(world.root)):
+            assert user["user"]["token"] not in " ".join(each.cmdline())
+        run.interrupt()
+        if interrupts == 2:
+            run.until("draining")
+            run.interrupt()
+        run.wait()
+        assert (run.process.returncode == 130) == (interrupts == 2)
+    assert not Path(name).exists()
+    assert not credentials_in(run.directory, user["user"]["token"])
+    if interrupts == 2:
+        world.fleet("clean", f"--run={run.log.split('--run ')[-1].strip()}")
+    world.assert_nothing_left(prefix)
+
+
+def test_a_kubeconfig_of_the_user_s_is_not_overwritten(world: World, named: Path) -> None:
+    before = named.read_text()
+    spawn = ("spawn", "--nodes=2", "--name-prefix=out", "--until-ready", "--confirm-cluster=prod")
+    absent = named.parent / "absent" / "kubeconfig"
+    for out, said in ((named, "this run reads its credentials there"), (absent, "no folder")):
+        done = world.fleet(*spawn, f"--kubeconfig={named}", f"--kubeconfig-out={out}")
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+        assert said in done.stderr
+    other = named.with_name("other")
+    other.write_text(before)
+    done = world.fleet(*spawn, f"--kubeconfig={named}", f"--kubeconfig-out={other}")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert "fleet did not write this file" in done.stderr
+    assert named.read_text() == other.read_text() == before
+    assert_untouched(world)
+
+
 def test_a_standing_control_plane_is_used_if_nothing_is_named(world: World) -> None:
     done = world.fleet("spawn", "--nodes=2", "--name-prefix=attach", "--until-ready")
     assert "using the local control plane in" in done.stderr

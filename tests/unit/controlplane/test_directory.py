@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from fleet.controlplane.directory import Layout, hold_directory, is_held
-from fleet.controlplane.kubeconfig import token_kubeconfig, write_kubeconfig_out
 from fleet.controlplane.options import ControlPlaneInfo, ControlPlaneOptions
 from fleet.controlplane.ports import choose_ports, read_ports, write_ports
-from fleet.errors import SetupError, UsageError
+from fleet.errors import SetupError
 
 
 @pytest.fixture(autouse=True)
@@ -108,19 +107,6 @@ def test_broken_port_files_are_ignored(tmp_path: Path) -> None:
     assert read_ports(tmp_path / "none") is None
     (tmp_path / "ports.json").write_text('{"etcd": 1}')
     assert read_ports(tmp_path / "ports.json") is None
-
-
-def test_kubeconfig_out_never_overwrites_a_users_file(tmp_path: Path) -> None:
-    (tmp_path / "ca.crt").write_text("ca")
-    content = token_kubeconfig("https://127.0.0.1:1", tmp_path / "ca.crt", "admin", "secret")
-    out = tmp_path / "deep" / "kubeconfig"
-    write_kubeconfig_out(out, content)
-    write_kubeconfig_out(out, content)  # its own it may
-    assert out.stat().st_mode & 0o777 == 0o600
-    out.write_text("clusters:\n- name: production\n")
-    with pytest.raises(UsageError, match="fleet did not write this file"):
-        write_kubeconfig_out(out, content)
-    assert "production" in out.read_text()
 
 
 def test_options_and_info_survive_their_json() -> None:
