@@ -151,6 +151,12 @@ spawn_options = join(
     locust("--dashboard", is_flag=True, help="Show and steer the fleet with Locust's web UI."),
     locust("--dashboard-port", type=int, help="Its port (default: a free one)."),
     locust(
+        "--dashboard-host",
+        multiple=True,
+        metavar="NAME",
+        help="A name that browsers know it by, beside localhost.",
+    ),
+    locust(
         "--load",
         multiple=True,
         type=PATH,

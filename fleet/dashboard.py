@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from fleet.background import Background, give_up
 from fleet.cluster import Cluster
 from fleet.config import Settings
+from fleet.dashboard_door import new_token, token_from
 from fleet.elastic import ElasticFleet
 from fleet.emulation import Emulation
 from fleet.errors import FleetError, SetupError
@@ -54,6 +56,8 @@ class DashboardRun:
                 workers=settings.processes + bool(settings.load),
                 directory=directory,
                 web_port=settings.dashboard_port,
+                token=token_from(os.environ) or new_token(),
+                hosts=settings.dashboard_hosts,
                 load=settings.load,
                 api_users=settings.api_users,
             )
@@ -164,4 +168,4 @@ class DashboardRun:
 
 
 def _where(master: LocustMaster) -> str:
-    return f"dashboard: {master.url} (charts of the fleet: /fleet)"
+    return f"dashboard: {master.url}"

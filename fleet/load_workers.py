@@ -13,6 +13,7 @@ import yaml
 from fleet.api_client import Api, expect
 from fleet.config import shipped_directory
 from fleet.controlplane.process import Component
+from fleet.dashboard_door import TOKEN_VARIABLE
 from fleet.errors import SetupError, UsageError
 from fleet.load_credentials import KUBECONFIG, NAMESPACE
 from fleet.locust_master import LOOPBACK, locust_with
@@ -92,6 +93,7 @@ class LoadWorker:
             *("--worker", "--master-host", LOOPBACK, "--master-port", str(port)),
         ]
         environment = {**os.environ, KUBECONFIG: str(self._kubeconfig)}
+        environment.pop(TOKEN_VARIABLE, None)  # a locustfile of others has no business with it
         process = Component("API users", command, self._log, environment=environment)
         await process.start()
         try:

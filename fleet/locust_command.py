@@ -8,13 +8,14 @@ import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fleet.dashboard_door import token_from
 from fleet.errors import UsageError
 from fleet.load_credentials import LoadCredentials
 from fleet.load_workers import find_loads
 from fleet.locust_master import LOOPBACK, check_port, locust_with
 
 HOSTS = ("--master-bind-host", "--web-host")
-"""Neither port has authentication, and Locust opens both to everyone unless told otherwise."""
+"""The port for workers has no authentication, and Locust opens both to everyone by default."""
 PORTS = {"--master-bind-port": "5557", "--web-port": "8089"}  # and what Locust takes by default
 
 
@@ -23,9 +24,10 @@ def master_of_its_own(
 ) -> list[str]:
     """Return the command of a master.
 
-    Raises UsageError for a load that is not there, SetupError for a port that is taken: Locust
-    itself ends with a traceback.
+    Raises UsageError for a load that is not there or a token that is none, SetupError for a port
+    that is taken: Locust itself ends with a traceback.
     """
+    token_from(environ)
     given = _given(arguments, environ)
     for flag, default in PORTS.items():
         port = given[flag] or default

@@ -6,6 +6,7 @@ It prints one line of JSON with the ports that it found (port 0 works for both).
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import socket
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fleet.controlplane.process import Component
+from fleet.dashboard_door import TOKEN_VARIABLE
 from fleet.errors import SetupError
 
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
@@ -39,7 +41,9 @@ class MasterOptions(NamedTuple):
     rate: float
     workers: int
     directory: Path  # where its report, CSV files and log go
+    token: str  # opens its dashboard; by the environment, which is nobody's to read but ours
     web_port: int = 0
+    hosts: tuple[str, ...] = ()  # by which names browsers know the dashboard, beside loopback
     load: tuple[Path, ...] = ()
     api_users: int = 0
 
@@ -60,6 +64,7 @@ def master_command(options: MasterOptions, ports: Ports) -> list[str]:
         *locust_with(options.load),
         *("--master", "--master-bind-host", LOOPBACK, "--master-bind-port", str(ports.master)),
         *("--web-host", LOOPBACK, "--web-port", str(ports.web or options.web_port)),
+        *(word for host in options.hosts for word in ("--dashboard-host", host)),
         *("--autostart", "--expect-workers", str(options.workers)),
         *("--users", str(options.nodes + options.api_users), "--fleet-nodes", str(options.nodes)),
         *("--spawn-rate", f"{options.rate:g}"),
@@ -89,14 +94,17 @@ class LocustMaster:
 
     @property
     def url(self) -> str:
-        """Where the dashboard is."""
-        return f"http://{LOOPBACK}:{self.ports.web}"
+        """Where the dashboard is, with what opens it."""
+        return f"http://{LOOPBACK}:{self.ports.web}/?token={self.options.token}"
 
     async def start(self) -> None:
         """Start it and learn its ports. Raises SetupError with its last words."""
         check_port("--dashboard-port", self.options.web_port)
         command = master_command(self.options, self.ports)
-        self._process = process = Component("the Locust master", command, self.log)
+        environment = {**os.environ, TOKEN_VARIABLE: self.options.token}
+        self._process = process = Component(
+            "the Locust master", command, self.log, environment=environment
+        )
         await process.start()
         try:
             self.ports = await asyncio.wait_for(_read_ports(process), START_S_MAX)

@@ -11,17 +11,28 @@ import csv
 import io
 import json
 import logging
+import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import gevent
-from flask import Response, request
-from locust import User, __version__, constant, events, runners, task
+from flask import Blueprint, Response, jsonify, request
+from locust import User, __version__, argument_parser, constant, events, runners, task
 from locust.env import Environment
 from locust.runners import MasterRunner
+from werkzeug.datastructures import ImmutableMultiDict
 
+from fleet.dashboard_door import (
+    EVERYWHERE,
+    LOOPBACKS,
+    TOKEN_VARIABLE,
+    Door,
+    new_token,
+    token_from,
+)
+from fleet.errors import UsageError
 from fleet.locust_dispatcher import FleetDispatcher, guarded, is_fleet, shard_of
 
 ADOPT_AFTER_S = 8.0
@@ -192,6 +203,10 @@ class Fleet:
 
 IDLE = (runners.STATE_INIT, runners.STATE_STOPPED)
 ON = (runners.STATE_SPAWNING, runners.STATE_RUNNING)
+FORM = ("user_count", "spawn_rate", "run_time")
+PICKER = ("user_classes", "shape_class")
+IGNORED = frozenset({"host", "profile"})
+"""The form has these, and nodes do not: where they go is not the dashboard's to say."""
 COLUMNS = (  # title, key, whether the sum of all workers means something
     ("Target", "target", True),
     ("Registered", "registered", True),
@@ -224,15 +239,24 @@ def add_arguments(parser: Any) -> None:
         include_in_web_ui=False,
         help="Hold the nodes of a lost fleet worker for its return, or move them",
     )
+    parser.add_argument(
+        "--dashboard-host",
+        action="append",
+        default=[],
+        env_var="FLEET_DASHBOARD_HOST",
+        include_in_web_ui=False,
+        help="A name that browsers know the dashboard by, beside the bound address and localhost",
+    )
 
 
 @events.init.add_listener  # type: ignore[untyped-decorator]
 def begin(environment: Environment, runner: Any, web_ui: Any = None, **_: object) -> None:
     """Set the master up; there is nothing to do on a plain worker."""
-    if not isinstance(runner, MasterRunner):
-        return
     options = environment.parsed_options
     assert options is not None
+    address = "" if web_ui is None else close(web_ui, options)
+    if not isinstance(runner, MasterRunner):
+        return
     environment.dispatcher_class = FleetDispatcher  # type: ignore[assignment]
     FleetDispatcher.nodes_wanted = staticmethod(lambda: options.fleet_nodes)
     FleetDispatcher.moves_lost = staticmethod(lambda: options.fleet_shard_loss == "move")
@@ -241,22 +265,74 @@ def begin(environment: Environment, runner: Any, web_ui: Any = None, **_: object
     environment.events.test_start.add_listener(fleet.on_start)  # type: ignore[no-untyped-call]
     gevent.spawn(fleet.sample)
     gevent.spawn(fleet.watch_workers)
-    gevent.spawn(tell_ports, runner, web_ui)
+    gevent.spawn(tell_ports, runner, web_ui, address)
     if web_ui is not None:
-        extend(web_ui, fleet)
+        extend(web_ui, fleet, "/" + options.web_base_path.strip("/"))
 
 
-def tell_ports(runner: MasterRunner, web_ui: Any) -> None:
-    """Print one JSON line with the ports that were found, for whoever started this master."""
+def close(web_ui: Any, options: Any) -> str:
+    """Put the door before the web UI; return its address, with `{port}` in place of the port."""
+    base = "/" + options.web_base_path.strip("/") if options.web_base_path.strip("/") else ""
+    try:
+        given = token_from(os.environ)
+        token = given or new_token()
+        hosts = " ".join(options.dashboard_host).split()
+        app = web_ui.app
+        app.wsgi_app = Door(app.wsgi_app, token, bound=web_ui.host, hosts=hosts, base=base)
+    except Exception as error:  # noqa: BLE001 - Locust would log it, and open without a door
+        sys.stderr.write(f"fleet: the dashboard stays closed: {error}\n")
+        sys.exit(2 if isinstance(error, UsageError | ValueError) else 3)
+    app.before_request(lambda: take_known_keys(web_ui))
+    scheme = "https" if web_ui.tls_cert else "http"
+    host = LOOPBACKS[1] if web_ui.host in EVERYWHERE else web_ui.host
+    shown = f"[{host}]" if ":" in host else host
+    # A token that was given is known to whoever gave it; logs are read by others.
+    key = f" (its token: ${TOKEN_VARIABLE})" if given else f"?token={token}"
+    return f"{scheme}://{shown}:{{port}}{base}/{key}"
+
+
+def take_known_keys(web_ui: Any) -> Response | None:
+    """Leave of a form what the page shows; refuse anything else, of which nothing is taken.
+
+    Locust sets whatever option a key names: where its report goes, whom it says it is.
+    """
+    picks = web_ui.userclass_picker_is_active
+    if request.endpoint == "locust.update_user" and not picks:
+        return refusal("there is no class picker: start the master with --class-picker")
+    if request.endpoint != "locust.swarm":
+        return None
+    known = {*FORM, *argument_parser.ui_extra_args_dict(), *(PICKER if picks else ())}
+    strange = sorted({*request.form, *request.files} - known - IGNORED)
+    if strange:
+        return refusal(f"the form has no {', '.join(strange)}")
+    taken = [(key, value) for key, value in request.form.items(multi=True) if key in known]
+    request.form = ImmutableMultiDict(taken)
+    return None
+
+
+def refusal(message: str) -> Response:
+    """Return an answer as the page of Locust shows it."""
+    answer: Response = jsonify({"success": False, "message": message})
+    answer.status_code = 400
+    return answer
+
+
+def tell_ports(runner: MasterRunner, web_ui: Any, address: str) -> None:
+    """Print the ports that were found, as one JSON line for whoever started this master, and where.
+
+    The address goes to stderr as it is: the tab Logs shows what is logged.
+    """
     while web_ui is not None and (web_ui.server is None or not web_ui.server.started):
         gevent.sleep(PORTS_WAIT_S)
     web_port = web_ui.server.server_port if web_ui is not None else None
     sys.stdout.write(json.dumps({"fleet": {"master": runner.server.port, "web": web_port}}) + "\n")
     sys.stdout.flush()
+    if web_ui is not None:
+        sys.stderr.write(f"dashboard: {address.replace('{port}', str(web_port))}\n")
 
 
-def extend(web_ui: Any, fleet: Fleet) -> None:
-    """Add the Fleet tab, its CSV, a page with charts and a metrics route."""
+def extend(web_ui: Any, fleet: Fleet, base: str) -> None:
+    """Add the Fleet tab, its CSV, a page with charts and a metrics route below `base`."""
     structure = [{"key": "shard", "title": "Shard"}]
     structure += [{"key": key, "title": title} for title, key, _ in COLUMNS]
     web_ui.template_args.update(
@@ -268,6 +344,7 @@ def extend(web_ui: Any, fleet: Fleet) -> None:
         ],
     )
     app = web_ui.app
+    own = Blueprint("fleet", __name__, url_prefix=base)
 
     @app.after_request  # type: ignore[untyped-decorator]
     def add_rows(response: Response) -> Response:
@@ -281,7 +358,7 @@ def extend(web_ui: Any, fleet: Fleet) -> None:
             response.set_data(app.json.dumps(shown))
         return response
 
-    @app.route("/fleet/nodes.csv")  # type: ignore[untyped-decorator]
+    @own.route("/fleet/nodes.csv")
     def nodes_csv() -> Response:
         text = io.StringIO()
         keys = ["shard", *(key for _, key, _ in COLUMNS)]
@@ -290,19 +367,21 @@ def extend(web_ui: Any, fleet: Fleet) -> None:
         writer.writerows(fleet.rows())
         return Response(text.getvalue(), mimetype="text/csv")
 
-    @app.route("/fleet/history")  # type: ignore[untyped-decorator]
+    @own.route("/fleet/history")
     def history() -> Response:
         columns = [("shard", "Shard"), *((key, title) for title, key, _ in COLUMNS)]
         shown = {"columns": columns, "rows": fleet.rows(), "points": fleet.history}
         return Response(json.dumps(shown), mimetype="application/json")
 
-    @app.route("/fleet/metrics")  # type: ignore[untyped-decorator]
+    @own.route("/fleet/metrics")
     def metrics() -> Response:
         return Response(metrics_text(fleet), mimetype="text/plain; version=0.0.4")
 
-    @app.route("/fleet")  # type: ignore[untyped-decorator]
+    @own.route("/fleet")
     def page() -> Response:
         return Response(PAGE.read_text(encoding="utf-8"), mimetype="text/html")
+
+    app.register_blueprint(own)
 
 
 def metrics_text(fleet: Fleet) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -22,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from fleet.dashboard_door import host_name
 from fleet.errors import UsageError
 from fleet.quantity import parse_positive_duration
 from fleet.schema import DnsLabel, explain
@@ -49,6 +51,8 @@ LOCAL_ONLY = {
 """What only the local control plane has."""
 
 CSR_ONLY = ("cert_dir", "bootstrap_token", "bootstrap_kubeconfig", "approve_csrs")
+
+HostNames = Annotated[tuple[str, ...], AfterValidator(lambda given: tuple(map(host_name, given)))]
 
 LATER = {
     "manage": "--manage",
@@ -256,6 +260,7 @@ class Settings(BaseModel):
     metrics_host: str = "127.0.0.1"
     dashboard: bool = False
     dashboard_port: Annotated[int, Field(ge=0, le=65535)] = 0  # 0: a free one
+    dashboard_hosts: HostNames = Field(default=(), alias="dashboard_host")
     load: tuple[Path, ...] = ()  # locustfiles of API users
     api_users: Annotated[int, Field(ge=0)] = 0
     locust_master: str = ""  # HOST:PORT of a master that runs already
@@ -353,8 +358,12 @@ class Settings(BaseModel):
             raise ValueError(f"--processes: {self.processes} processes for {self.nodes} nodes")
         if self.dashboard and self.locust_master:
             raise ValueError("--dashboard starts a master of its own: drop --locust-master")
-        if not self.dashboard and (self.load or self.api_users or self.dashboard_port):
-            raise ValueError("--load, --api-users and --dashboard-port need --dashboard")
+        if not self.dashboard and (
+            self.load or self.api_users or self.dashboard_port or self.dashboard_hosts
+        ):
+            raise ValueError(
+                "--load, --api-users, --dashboard-port and --dashboard-host need --dashboard"
+            )
 
     @field_validator("locust_master")
     @classmethod

@@ -200,6 +200,7 @@ FIRST_ONLY = frozenset(
     {
         *("duration_ns", "until_ready", "command", "statefulset", "manage"),
         *("output", "kubeconfig_out", "dashboard", "dashboard_port", "load", "api_users"),
+        "dashboard_hosts",
         *("controlplane_bin", "fsync", "audit_log", "etcd_flags", "apiserver_flags"),
         *("scheduler_flags", "controller_manager_flags"),
     }

@@ -17,7 +17,7 @@ import time
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -31,6 +31,13 @@ END_S_MAX = 300.0
 PROGRESS_S = 15.0
 FIGURES = 5
 FULL_SPEED = Path(__file__).with_name("full_speed.py")
+
+
+class Address(NamedTuple):
+    """Where a dashboard is, and what opens it."""
+
+    url: str
+    token: str
 
 
 def runs(users: int) -> dict[str, tuple[str, ...]]:
@@ -108,21 +115,21 @@ def row_of(code: int, cells: list[str]) -> list[str]:
 
 def wait_ready(
     process: "subprocess.Popen[bytes]", log: Path, nodes: int, *, is_steered: bool
-) -> str:
-    """Wait until all nodes are Ready; return the dashboard's address, "" without one."""
+) -> Address | None:
+    """Wait until all nodes are Ready; return the dashboard's address, if there is one."""
     began_s = told_s = time.monotonic()
     while time.monotonic() < began_s + START_S_MAX:
         text = log.read_text()
         assert process.poll() is None, text
-        found = re.findall(r"dashboard: (http://\S+)", text)
+        found = re.findall(r"dashboard: (http://\S+)/\?token=(\S+)", text)
         if not is_steered and "nodes are Ready after" in text:
-            return ""
+            return None
         if found:
-            rows = statistics(found[-1])["extended_stats"][0]["data"]
+            rows = statistics(Address(*found[-1]))["extended_stats"][0]["data"]
             ready = sum(row["ready"] for row in rows)
             text = f"{ready} of {nodes} Ready"
             if ready == nodes:
-                return str(found[-1])
+                return Address(*found[-1])
         if time.monotonic() > told_s + PROGRESS_S:
             told_s = time.monotonic()
             tell(f"{told_s - began_s:.0f} s: {text.splitlines()[-1] if text else 'starting'}")
@@ -135,9 +142,11 @@ def tell(words: str) -> None:
     print(words, file=sys.stderr, flush=True)
 
 
-def statistics(url: str) -> dict[str, Any]:
+def statistics(dashboard: Address) -> dict[str, Any]:
     """Return what the dashboard's page asks for; `stats` ends with the row Aggregated."""
-    with urllib.request.urlopen(f"{url}/stats/requests", timeout=30) as answer:
+    key = {"Authorization": f"Bearer {dashboard.token}"}
+    request = urllib.request.Request(f"{dashboard.url}/stats/requests", headers=key)
+    with urllib.request.urlopen(request, timeout=30) as answer:
         found: dict[str, Any] = json.load(answer)
     return found
 

@@ -2,31 +2,72 @@
 
 import json
 import re
+import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
-from e2e_world import Running, World
+from e2e_world import World, eventually
+
+PRINTED = re.compile(r"dashboard: ((http://\S+)/\?token=(\S+))")
+
+
+class HasLog(Protocol):
+    """What prints the address of a dashboard."""
+
+    @property
+    def log(self) -> str: ...
 
 
 class Dashboard:
-    """The web UI of a run, or of a master at an address."""
+    """The web UI of a run, or of a master without a door at an address."""
 
-    def __init__(self, run: Running | None = None, *, url: str = "") -> None:
+    def __init__(self, run: HasLog | None = None, *, url: str = "") -> None:
         self._run = run
         self._url = url
 
+    def _printed(self) -> tuple[str, str, str]:
+        """Return the address that a browser opens, the same without the token, and the token."""
+        if self._run is None:
+            return self._url, self._url, ""
+        run = self._run
+        eventually(lambda: PRINTED.search(run.log), "the address of the dashboard")
+        link, url, token = PRINTED.findall(run.log)[-1]
+        return link, url, token
+
+    @property
+    def link(self) -> str:
+        return self._printed()[0]
+
     @property
     def url(self) -> str:
-        if self._run is None:
-            return self._url
-        found: list[str] = re.findall(r"dashboard: (http://[\d.]+:\d+)", self._run.log)
-        return found[-1]
+        return self._printed()[1]
 
-    def get(self, path: str) -> str:
-        with urllib.request.urlopen(self.url + path, timeout=120) as answer:
-            return str(answer.read().decode())
+    @property
+    def token(self) -> str:
+        return self._printed()[2]
+
+    def ask(
+        self,
+        path: str,
+        form: Mapping[str, object] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> tuple[int, str]:
+        """Ask as anybody may; return the code and the body."""
+        data = None if form is None else urllib.parse.urlencode(form).encode()
+        request = urllib.request.Request(self.url + path, data, dict(headers or {}))
+        try:
+            with urllib.request.urlopen(request, timeout=120) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def get(self, path: str, form: Mapping[str, object] | None = None) -> str:
+        """Ask with the token."""
+        code, body = self.ask(path, form, {"Authorization": f"Bearer {self.token}"})
+        assert code == 200, (path, code, body)
+        return body
 
     def stats(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.get("/stats/requests"))
@@ -34,13 +75,10 @@ class Dashboard:
 
     def swarm(self, users: int, **options: object) -> None:
         asked = {"user_count": users, "spawn_rate": 30, **options}
-        form = urllib.parse.urlencode(asked).encode()
-        with urllib.request.urlopen(f"{self.url}/swarm", form, timeout=120) as answer:
-            assert json.load(answer)["success"]
+        assert json.loads(self.get("/swarm", asked))["success"]
 
     def stop(self) -> None:
-        with urllib.request.urlopen(f"{self.url}/stop", b"", timeout=120) as answer:
-            assert json.load(answer)["success"]
+        assert json.loads(self.get("/stop", {}))["success"]
 
     def shows(self, state: str, users: int) -> Callable[[], bool]:
         def is_so() -> bool:

@@ -48,8 +48,12 @@ async def count_users(page: Page, until: int) -> list[int]:
     return seen
 
 
-async def drive(page: Page, url: str, world: World, shots: Path) -> None:
-    await page.open(url)
+async def drive(page: Page, dashboard: Dashboard, world: World, shots: Path) -> None:
+    await page.open(dashboard.url)
+    await page.until("document.body.innerText.includes('This dashboard is closed')")
+    await page.open(dashboard.link)
+    assert await page.ask("location.search") == ""
+    assert await page.ask("document.cookie") == ""  # it has one that scripts cannot read
     await shows(page, "RUNNING", 4)
 
     await page.click("Edit")
@@ -84,7 +88,7 @@ async def drive(page: Page, url: str, world: World, shots: Path) -> None:
     await shows(page, "RUNNING", 5)
     assert len(world.nodes(PREFIX)) == 5
 
-    await page.open(f"{url}/fleet")
+    await page.open(f"{dashboard.url}/fleet")
     await page.until("document.body.innerText.includes('fleet-0000\\t5\\t5\\t5\\t0\\t')")
     coloured = await page.until(f"(found => found[0] && found[1] && found[3] && found)({COLOURED})")
     assert len(coloured) == 4  # all but pod starts: there are no pods
@@ -101,7 +105,7 @@ def test_a_run_is_steered_from_the_browser(world: World, tmp_path: Path) -> None
 
         async def scenario() -> None:
             async with browse(tmp_path) as page:
-                await drive(page, dashboard.url, world, run.directory)
+                await drive(page, dashboard, world, run.directory)
 
         asyncio.run(scenario())
         run.end()

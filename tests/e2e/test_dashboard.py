@@ -1,10 +1,12 @@
 """A real Locust master over a real fleet: what is asked for is there, and is counted."""
 
+import json
 import os
 import signal
 import socket
 import time
 
+import psutil
 import pytest
 from e2e_world import POLL_S, World, eventually
 from locust_dashboard import Dashboard, audited
@@ -62,6 +64,44 @@ def test_nodes_follow_the_dashboard_and_are_counted(world: World) -> None:
     assert {"locust.html", "locust.json", "locust_stats.csv", "summary.json"} <= written
 
 
+def test_nobody_but_who_has_the_token_steers(world: World) -> None:
+    with world.spawn(PREFIX, 4, *SPAWN) as run:
+        run.until("dashboard: http://")
+        dashboard = Dashboard(run)
+        eventually(dashboard.shows("running", 4), "4 users")
+        before = world.uids(PREFIX)
+        key = {"Authorization": f"Bearer {dashboard.token}"}
+        form = {"user_count": 40, "spawn_rate": 40}
+        report = run.directory / "of-others.html"
+        for told, code, words in (
+            ({}, 403, "It needs a token"),
+            ({"Origin": "https://evil.test", **key}, 403, "another site"),
+            ({"Origin": dashboard.url.replace("127.0.0.1", "localhost"), **key}, 403, "another"),
+            ({"Sec-Fetch-Site": "same-site", **key}, 403, "another site"),
+            ({"Host": "evil.test", **key}, 403, "--dashboard-host evil.test"),
+        ):
+            answer = dashboard.ask("/swarm", form, told)
+            assert (answer[0], words in answer[1]) == (code, True), (told, answer)
+            assert dashboard.ask("/stop", {}, told)[0] == 403, told
+            assert dashboard.ask("/fleet/metrics", headers=told)[0] == 403, told
+        code, body = dashboard.ask("/swarm", {**form, "html_file": str(report)}, key)
+        assert (code, json.loads(body)["message"]) == (400, "the form has no html_file")
+        assert dashboard.ask("/healthz") == (200, "ok")
+
+        for _ in range(QUIET_LOOKS):  # a master tells its workers each second
+            assert dashboard.shows("running", 4)()
+            time.sleep(POLL_S)
+        after = world.uids(PREFIX)
+        assert after == before
+        for process in psutil.Process(run.process.pid).children(recursive=True):
+            assert dashboard.token not in " ".join(process.cmdline())
+        run.end()
+    world.assert_nothing_left(PREFIX)
+    assert not report.exists()
+    for path in run.directory.rglob("*"):  # continuous integration publishes it
+        assert path.is_dir() or dashboard.token.encode() not in path.read_bytes(), path
+
+
 def test_a_master_that_is_killed_comes_back_and_adopts_the_nodes(world: World) -> None:
     with world.spawn(PREFIX, 8, *SPAWN, "--processes=2") as run:
         run.until("dashboard: http://")
@@ -110,7 +150,9 @@ def test_a_load_that_is_not_there_is_refused(world: World) -> None:
     assert "--load nowhere: no such file, and no shipped load; there are: api_users" in done.stderr
     done = world.fleet("spawn", "--load=api_users")
     assert done.returncode == 2
-    assert "--load, --api-users and --dashboard-port need --dashboard" in done.stderr
+    assert (
+        "--load, --api-users, --dashboard-port and --dashboard-host need --dashboard" in done.stderr
+    )
     done = world.fleet("locust", "worker", "--locust-master=here")
     assert done.returncode == 2
     assert "'here' is not HOST:PORT" in done.stderr

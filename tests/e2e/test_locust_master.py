@@ -2,16 +2,20 @@
 
 import contextlib
 import csv
+import http.client
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from email.message import Message
 from pathlib import Path
+from urllib.parse import urljoin, urlsplit
 
 import pytest
 from e2e_world import FLEET, Running, World, condition, eventually
@@ -38,7 +42,7 @@ class Master:
         [line] = [line for line in self.log.splitlines() if line.startswith('{"fleet"')]
         ports = json.loads(line)["fleet"]
         self.port: int = ports["master"]
-        self.dashboard = Dashboard(url=f"http://{LOOPBACK}:{ports['web']}")
+        self.dashboard = Dashboard(self)
 
     @property
     def log(self) -> str:
@@ -111,6 +115,43 @@ def test_a_headless_run_ends_by_itself_and_its_figures_are_the_server_s(world: W
     for resource in ("nodes", "leases"):
         assert rows["POST", resource] == audited(world, PREFIX, "create", resource, since) >= 6
     world.assert_nothing_left(PREFIX)
+
+
+def test_a_dashboard_is_whole_below_the_path_of_a_proxy(world: World) -> None:
+    """A proxy ends TLS and hands each request on as it came, under the name that browsers use."""
+    base = "/load/fleet"
+    with master(world, f"--web-base-path={base}", "--dashboard-host=fleet.test") as steering:
+        link, address = steering.dashboard.link, urlsplit(steering.dashboard.url)
+        assert address.path == base
+        assert urlsplit(link).path == f"{base}/"
+        outside = {"Host": "fleet.test", "X-Forwarded-Proto": "https"}
+
+        def ask(path: str, **said: str) -> tuple[int, Message, str]:
+            assert address.port is not None
+            connection = http.client.HTTPConnection(LOOPBACK, address.port, timeout=60)
+            with contextlib.closing(connection):
+                method = "POST" if "body" in said else "GET"
+                connection.request(method, path, said.pop("body", None), {**outside, **said})
+                answer = connection.getresponse()
+                return answer.status, answer.headers, answer.read().decode(errors="replace")
+
+        code, headers, _ = ask(f"{base}?{urlsplit(link).query}")
+        assert (code, headers["Location"]) == (303, "./fleet/")
+        cookie, _, rules = headers["Set-Cookie"].partition("; ")
+        assert rules == f"Path={base}; HttpOnly; SameSite=Strict; Secure"
+        assert ask(f"{base}/")[0] == 403
+        code, _, page = ask(f"{base}/", Cookie=cookie)
+        assert code == 200
+        loaded = re.findall(r'(?:src|href)="([^"]*)"', page)
+        assert any(each.endswith(".js") for each in loaded)
+        for each in (*loaded, "./stats/requests", "./fleet", "./fleet/nodes.csv", "./logs"):
+            assert ask(urljoin(f"{base}/", each), Cookie=cookie)[0] == 200, each
+        form = {"Content-Type": "application/x-www-form-urlencoded", "Cookie": cookie}
+        swarm = {"body": "user_count=1&spawn_rate=1", "Origin": "https://fleet.test", **form}
+        assert ask(f"{base}/swarm", **swarm)[0] == 200
+        assert ask("/swarm", **swarm)[0] == 404
+        assert ask(f"{base}/swarm", **{**swarm, "Origin": "https://evil.test"})[0] == 403
+        assert ask("/healthz")[0] == 200
 
 
 @pytest.mark.slow
