@@ -4,12 +4,15 @@ Nobody here is an administrator but Helm: fleet has the rights of the chart, and
 own that is forbidden fails the test. test_chart_grants.py takes the rights away one by one.
 """
 
+import base64
 import itertools
 import os
 import signal
+import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from chart_release import (
@@ -131,8 +134,9 @@ def test_a_fleet_in_one_cluster_loads_another(
             release.uninstall_and_leave_nothing()
 
 
-def read(address: str, path: str) -> str:
-    with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
+def read(address: str, path: str, headers: Mapping[str, str] = MappingProxyType({})) -> str:
+    request = urllib.request.Request(f"http://{address}{path}", headers=dict(headers))
+    with urllib.request.urlopen(request, timeout=10) as answer:
         return str(answer.read().decode())
 
 
@@ -176,7 +180,14 @@ def test_api_users_and_the_dashboard(release: Release) -> None:
     release.until_ready(0, of=3)
     dashboard = world.get("service", "-n", NAMESPACE, f"{RELEASE}-locust")
     [address] = release.node.endpoints(dashboard, "dashboard")
-    assert "locust" in read(address, "/").lower()
+    assert read(address, "/healthz") == "ok"
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        read(address, "/")
+    [kept] = world.items("secrets", "-n", NAMESPACE, "-l", OF_RELEASE)
+    key = {"Authorization": f"Bearer {base64.b64decode(kept['data']['token']).decode()}"}
+    assert "locust" in read(address, "/", key).lower()
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        read(address, "/", {**key, "Host": "evil.test"})
 
     def asked() -> list[Json]:
         name = f"system:serviceaccount:{NAMESPACE}:{RELEASE}-users"

@@ -33,7 +33,31 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 
 {{- define "fleet.image" -}}
+{{- if .Values.image.digest -}}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{- else -}}
 {{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Where the dashboard begins: the path of the Ingress without its last slash. */ -}}
+{{- define "fleet.dashboardPath" -}}
+{{- with .Values.locust.ingress -}}
+{{- if .enabled -}}{{- trimSuffix "/" .path -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* By which names browsers and pods know the dashboard, as JSON. */ -}}
+{{- define "fleet.dashboardHosts" -}}
+{{- $service := printf "%s-locust" (include "fleet.fullname" .) -}}
+{{- $inside := printf "%s.%s" $service .Release.Namespace -}}
+{{- $hosts := list $service $inside (printf "%s.svc" $inside) (printf "%s.svc.cluster.local" $inside) -}}
+{{- with .Values.locust.ingress -}}
+{{- if and .enabled .host (not (hasPrefix "*" .host)) -}}
+{{- $hosts = append $hosts .host -}}
+{{- end -}}
+{{- end -}}
+{{- concat $hosts .Values.locust.hosts | uniq | toJson -}}
 {{- end -}}
 
 {{- define "fleet.namePrefix" -}}
@@ -158,6 +182,23 @@ limits:
 {{- else -}}
 {{- add 60 (div (include "fleet.nodesPerPod" . | int) 50) -}}
 {{- end -}}
+{{- end -}}
+
+{{- /*
+How long the hook of `helm uninstall` may take: a minute for its own pod, the pods' end, and the same
+time again to remove what they left.
+*/ -}}
+{{- define "fleet.cleanupSeconds" -}}
+{{- max (int .Values.cleanup.deadlineSeconds) (add 60 (include "fleet.grace" . | int) (div (int .Values.nodes) 50) | int) -}}
+{{- end -}}
+
+{{- /* How long all nodes may take to be Ready: a quarter of what 2 cores manage, or the rate. */ -}}
+{{- define "fleet.readySeconds" -}}
+{{- $seconds := div (int .Values.nodes) 10 -}}
+{{- if .Values.rate -}}
+{{- $seconds = max $seconds (divf .Values.nodes .Values.rate | ceil | int) -}}
+{{- end -}}
+{{- add 120 $seconds -}}
 {{- end -}}
 
 {{- /* What cannot go together, and a cluster that was not meant; before anything is created. */ -}}
