@@ -88,6 +88,7 @@ class Orchestrator:
         self._is_terminated = False  # by SIGTERM, as pods are
         self._task: asyncio.Task[RunOutcome] | None = None
         self._background = Background(self._end_for)
+        self._failure: FleetError | None = None
         self._target = Target(settings, self._display, self._on_death)
         self._restart_signal = RestartSignal(
             settings.restart_share, self._stop.set, self._display.note
@@ -133,6 +134,8 @@ class Orchestrator:
         if settings.run_id:
             directory.keep_figures(figures)
         directory.finish(figures)
+        if self._failure is not None:
+            raise self._failure
         exit_code = figures.exit_code() if code is None or figures.invalid_reasons else code
         return RunOutcome(figures, directory.path, int(exit_code), self._next_steps())
 
@@ -140,6 +143,12 @@ class Orchestrator:
         """End the run: a component of its control plane is gone, though nobody stopped it."""
         self._display.note(str(death))
         self._invalid(f"{death.component} ended while the run was on")
+        self._stop.set()
+
+    def _give_up(self, error: FleetError) -> None:
+        """End the run in order, and then the program with this error."""
+        self._failure = error
+        self._figures.incomplete_reasons = [str(error)]
         self._stop.set()
 
     def _end_for(self, reason: str) -> None:
@@ -311,8 +320,16 @@ class Orchestrator:
             ]
             return None
         if self._siblings is not None:
-            others = self._siblings.wait_ready(self._whole.nodes - settings.nodes)
-            await self._until_stopped(others)
+            rest = self._whole.nodes - settings.nodes
+            limit_s = READY_STALLED_S if settings.until_ready or settings.command else None
+            await self._until_stopped(self._siblings.wait_ready(rest, limit_s))
+            if self._stop.is_set():
+                return None
+            if (ready := self._siblings.ready()) < rest:
+                self._figures.incomplete_reasons = [
+                    f"only {settings.nodes + ready} of {self._whole.nodes} nodes became Ready"
+                ]
+                return None
             readiness.ready_at_ns = time.monotonic_ns()
         took_s = (readiness.ready_at_ns - emulation.started_ns) / 1e9
         self._display.note(f"all {self._whole.nodes} nodes are Ready after {took_s:.1f} s")
@@ -368,9 +385,9 @@ class Orchestrator:
             sibling_arguments(settings, number, self._run_id, kubeconfig, confirmation)
             for number in range(1, settings.processes)
         ]
-        self._siblings = Siblings(commands, self._run_directory, self._display.note)
+        self._siblings = Siblings(commands, self._run_directory, self._display.note, self._give_up)
         self._restart_signal.siblings = self._siblings
-        await self._siblings.start()
+        await self._siblings.start(self._background)
 
     def _tell_use(self) -> None:
         """Say how to reach a control plane of ours, and how to end."""

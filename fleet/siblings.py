@@ -1,30 +1,41 @@
 """The other processes of one run: a shard each, started, followed, restarted and summed up.
 
 This process is the first shard and has the run's cluster, display and clean-up; its siblings are
-`fleet spawn --shard N --run-id RUN --keep` on the same cluster. They die with it, and one that dies
-alone is started again and adopts its nodes, since it is of the same run.
+`fleet spawn --shard N --run-id RUN --keep` on the same cluster. They die with it.
+
+    started --> up --dies--> started again, later each time; it adopts its nodes, being of the run
+    started --usage or set-up error--> the run ends with that line: the next start would fail, too
+
+Of one that was up before, a set-up error may be an API server that is away: it has some tries more.
 """
 
 import asyncio
 import contextlib
+import functools
 import os
 import pickle
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 import orjson
 
+from fleet.background import BACKOFF_FIRST_S, BACKOFF_MAX_S, STEADY_S, Background, give_up
 from fleet.config import Settings
+from fleet.controlplane import ComponentDeath
 from fleet.controlplane.process import Component
 from fleet.display import LiveFigures
+from fleet.errors import Exit, FleetError, SetupError, UsageError
 from fleet.report import FIGURES, RunFigures, merge
 from fleet.settings import flag_of
 
 POLL_S = 0.25
-RESTART_S = 1.0
+SETUP_TRIES_MAX = 5  # of a process that was up before: within a minute
 END_S_MAX = 150.0
+SAYS = "fleet: "
+"""How the last line of a process begins that could not run."""
 LIVE = ".live.json"
 """How a process stands, for the one that shows the whole run."""
 
@@ -68,10 +79,10 @@ class Sibling:
         )
         await self._process.start()
 
-    async def wait(self) -> int:
-        """Wait for its end; return its exit code, or minus the signal that ended it."""
+    async def wait(self) -> ComponentDeath:
+        """Wait for its end and tell how it came."""
         assert self._process is not None
-        return (await self._process.wait()).returncode
+        return await self._process.wait()
 
     def look(self) -> None:
         """Read how it stands; a process that has just been started has not said so yet."""
@@ -103,8 +114,20 @@ class Sibling:
 class Siblings:
     """All other processes of a run."""
 
-    def __init__(self, commands: Sequence[Sequence[str]], directory: Path, note: Note) -> None:
+    def __init__(
+        self,
+        commands: Sequence[Sequence[str]],
+        directory: Path,
+        note: Note,
+        end: Callable[[FleetError], None],
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._note = note
+        self._end = end  # told why the run cannot go on
+        self._sleep = sleep
+        self._now_s = now_s
         self._siblings = [
             Sibling(command, directory / f"process-{number:04d}")
             for number, command in enumerate(commands, start=1)
@@ -112,16 +135,22 @@ class Siblings:
         self._work: list[asyncio.Task[None]] = []
         self.restarts = 0
 
-    async def start(self) -> None:
+    async def start(self, background: Background) -> None:
         """Start all of them, and keep them going."""
         for sibling in self._siblings:
             await sibling.start()
-            self._work.append(asyncio.create_task(self._keep(sibling)))
+            name = sibling.directory.name
+            self._work.append(background.need(name, functools.partial(self._keep, sibling)))
 
-    async def wait_ready(self, nodes: int) -> None:
-        """Wait until so many of their nodes are Ready."""
-        while self.ready() < nodes:  # noqa: ASYNC110 - files tell nobody
-            await asyncio.sleep(POLL_S)
+    async def wait_ready(self, nodes: int, stalled_s: float | None = None) -> None:
+        """Wait until so many of their nodes are Ready, or no more became so for `stalled_s`."""
+        seen, since_s = -1, self._now_s()
+        while (ready := self.ready()) < nodes:
+            if ready > seen:
+                seen, since_s = ready, self._now_s()
+            elif stalled_s is not None and self._now_s() - since_s > stalled_s:
+                return
+            await self._sleep(POLL_S)
 
     def ready(self) -> int:
         """Return how many of their nodes are Ready."""
@@ -135,9 +164,7 @@ class Siblings:
 
     async def stop(self) -> None:
         """End all of them, at the same time."""
-        for task in self._work:
-            task.cancel()
-        await asyncio.gather(*self._work, return_exceptions=True)
+        await give_up(*self._work)
         await asyncio.gather(*(sibling.stop() for sibling in self._siblings))
 
     def restart_kubelets(self) -> None:
@@ -154,12 +181,39 @@ class Siblings:
         return merge([own, *others])
 
     async def _keep(self, sibling: Sibling) -> None:
+        name, tries, was_up = sibling.directory.name, 0, False
         while True:
-            code = await sibling.wait()
+            begun_s = self._now_s()
+            death = await sibling.wait()
+            sibling.look()
+            is_up = sibling.live is not None
+            was_up = was_up or is_up
+            if is_up and self._now_s() - begun_s > STEADY_S:
+                tries = 0
+            tries += 1
+            error = refusal(death)
+            if isinstance(error, UsageError) or (
+                error is not None and (not was_up or tries > SETUP_TRIES_MAX)
+            ):
+                self._end(error)
+                return
             self.restarts += 1
-            self._note(f"{sibling.directory.name} ended with {code}; starting it again")
-            await asyncio.sleep(RESTART_S)
+            why = f": {error}" if error is not None else ""
+            wait_s = min(BACKOFF_FIRST_S * 2.0 ** (tries - 1), BACKOFF_MAX_S)
+            again = f"starting it again in {wait_s:.0f} s"
+            self._note(f"{name} ended with {death.returncode}; {again}{why}")
+            await self._sleep(wait_s)
             await sibling.start()
+
+
+def refusal(death: ComponentDeath) -> FleetError | None:
+    """Return why a process would not run, in its own line; None if it died of something else."""
+    if death.returncode not in (Exit.USAGE, Exit.SETUP):
+        return None
+    kind = UsageError if death.returncode == Exit.USAGE else SetupError
+    said = [line for line in death.last_lines if line.startswith(SAYS)]
+    line = said[-1].removeprefix(SAYS) if said else f"no reason given, see {death.log}"
+    return kind(f"{death.component}: {line}")
 
 
 PASSED_ON = (

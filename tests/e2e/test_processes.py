@@ -1,6 +1,7 @@
 """One run over several processes: a shard each, and none of them is lost for good."""
 
 import json
+import socket
 
 import pytest
 from e2e_world import World, eventually
@@ -43,7 +44,7 @@ def test_a_process_that_is_killed_comes_back_and_adopts_its_nodes(world: World) 
         run.until("all 6 nodes are Ready")
         before = world.uids(PREFIX)
         assert_killed_and_adopted(run, 3)
-        assert "process-0001 ended with -9; starting it again" in run.log
+        assert "process-0001 ended with -9; starting it again in 1 s" in run.log
         log = run.directory / "process-0001" / "log"
         eventually(lambda: log.read_text().count("all 3 nodes are Ready") == 2, "Ready again")
         after = world.uids(PREFIX)
@@ -52,4 +53,17 @@ def test_a_process_that_is_killed_comes_back_and_adopts_its_nodes(world: World) 
         printed, _ = run.process.communicate(timeout=120)
         assert run.process.returncode == 4, run.log  # a process died: the figures lack its part
         assert "1 times a process of the fleet died" in printed
+    world.assert_nothing_left(PREFIX)
+
+
+def test_a_process_that_cannot_start_ends_the_run_with_its_line(world: World) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # the second process's metrics port
+        port = taken.getsockname()[1]
+        options = ("--processes=2", f"--metrics-port={port - 1}", "--fidelity=light")
+        with world.spawn(PREFIX, 4, world.quick(), *options) as run:
+            assert run.wait() == 3, run.log
+    assert run.log.splitlines()[-1] == (
+        f"fleet: process-0001: --metrics-port {port}: Address already in use"
+    ), run.log
+    assert run.summary()["verdict"] == "incomplete"
     world.assert_nothing_left(PREFIX)
