@@ -22,6 +22,9 @@ from fleet.wire.messages import ContentType
 
 TABLE_BYTES_DEFAULT = 4096
 HEADER_LIST_BYTES_MAX = 65536
+RETRY_AFTER_S_MAX = 3600
+"""An API server says 1, and under load at most 32: dropped_requests_tracker.go, maxRetryAfter."""
+RETRY_AFTER_DIGITS_MAX = 20  # Python refuses to read numbers of thousands
 COMPRESSION_ERROR = 9
 PROTOCOL_ERROR = 1
 SIZE_UPDATE_ZERO = 0x20
@@ -231,6 +234,18 @@ def _read_with_library(block: bytes) -> tuple[int, int]:
             status = value
         elif name == b"retry-after":
             retry_after_s = value
-    if len(status) != 3 or not status.isdigit():
-        raise RemoteProtocolError(f"response with status {status!r}", PROTOCOL_ERROR)
-    return int(status), int(retry_after_s) if retry_after_s.isdigit() else -1
+    if len(status) != 3 or not status.isdigit() or status < b"100":
+        raise RemoteProtocolError(f"response with status {status[:9]!r}", PROTOCOL_ERROR)
+    return int(status), seconds_of(retry_after_s)
+
+
+def seconds_of(retry_after: bytes) -> int:
+    """Return what a Retry-After asks for, -1 if that is nothing: a date, a sign, a time too long.
+
+    Source: client-go/rest/request.go, retryAfterSeconds, which takes what strconv.Atoi does.
+    Differs: below 0 it asks again at once, and it would wait for years; both are ignored here.
+    """
+    if not retry_after.isdigit() or len(retry_after) > RETRY_AFTER_DIGITS_MAX:
+        return -1
+    seconds = int(retry_after)
+    return seconds if seconds <= RETRY_AFTER_S_MAX else -1

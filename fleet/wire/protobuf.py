@@ -5,9 +5,13 @@ own bytes, and two empty strings that Go always writes.
 Source: apimachinery/pkg/runtime/serializer/protobuf/protobuf.go; protobuf.dev, encoding.
 """
 
+from fleet.errors import RemoteProtocolError
+
 MAGIC = b"k8s\x00"
 VARINT, BYTES = 0, 2
+SHIFT_MAX = 63  # of the tenth and last digit of a number
 TAIL = b"\x1a\x00\x22\x00"  # contentEncoding and contentType
+NO_ENVELOPE = "an object without its envelope"
 _ONE = tuple(bytes((size,)) for size in range(128))
 _LEADS = tuple(bytes((number << 3 | BYTES,)) for number in range(16))
 
@@ -38,7 +42,10 @@ def number_field(number: int, value: int) -> bytes:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number that begins there, and where it ends."""
+    """Return the number that begins there, and where it ends.
+
+    Raises RemoteProtocolError and IndexError.
+    """
     value = data[at]
     at += 1
     if value < 128:
@@ -52,6 +59,8 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
         if digit < 128:
             return value, at
         shift += 7
+        if shift > SHIFT_MAX:
+            raise RemoteProtocolError("a number in protobuf above 64 bits")
 
 
 def skip(data: bytes, at: int) -> int:
@@ -73,11 +82,16 @@ def enveloped(head: bytes, content: bytes) -> bytes:
 
 
 def contents(body: bytes) -> bytes:
-    """Return the object's own bytes out of its envelope."""
-    assert body.startswith(MAGIC), body[:80]
+    """Return the object's own bytes out of its envelope.
+
+    Raises RemoteProtocolError and IndexError.
+    """
+    if not body.startswith(MAGIC):
+        raise RemoteProtocolError(NO_ENVELOPE)
     size, at = read_varint(body, len(MAGIC) + 1)
     at += size
-    assert body[at] == 0x12, body[:80]  # its length follows
+    if body[at] != 0x12:  # its length follows
+        raise RemoteProtocolError(NO_ENVELOPE)
     size, at = read_varint(body, at + 1)
     return body[at : at + size]
 

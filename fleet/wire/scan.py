@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import orjson
 
-from fleet.wire.framing import LENGTH_BYTES
-from fleet.wire.protobuf import BYTES, MAGIC
+from fleet.wire.framing import LENGTH_BYTES, check_length
+from fleet.wire.protobuf import BYTES, MAGIC, SHIFT_MAX
 
 HEAD_MAX = 8192
 """Kept of an unfinished event: name, namespace and uid stand before the version, and in custom
@@ -50,10 +50,13 @@ NOTHING = Unfinished()
 
 
 def scan_chunk(data: bytes, rest: Unfinished) -> tuple[Passed, Unfinished]:
-    """Look at bytes of a stream; its encoding shows in the first byte of an event."""
+    """Look at bytes of a stream; its encoding shows in the first byte of an event.
+
+    Raises RemoteProtocolError for an event that a reader would give up.
+    """
     first = rest.head or data
     if first[:1] == b"{":
-        return _scan_lines(rest.head + data if rest.head else data)
+        return _scan_lines(rest.head + data if rest.head else data, rest.dropped)
     return _scan_frames(data, rest)
 
 
@@ -67,12 +70,15 @@ def scan_list(body: bytes) -> tuple[str, str]:
     return _quoted(head, _VERSION), _quoted(head, _CONTINUE)
 
 
-def _scan_lines(data: bytes) -> tuple[Passed, Unfinished]:
+def _scan_lines(data: bytes, dropped: int) -> tuple[Passed, Unfinished]:
     """Look at lines of JSON."""
     end = data.rfind(b"\n")
-    rest = NOTHING if end == len(data) - 1 else Unfinished(data[end + 1 :][:HEAD_MAX])
     if end < 0:
-        return Passed(), rest
+        check_length(len(data) + dropped)
+        return Passed(), Unfinished(data[:HEAD_MAX], dropped + max(0, len(data) - HEAD_MAX))
+    check_length(data.find(b"\n") + dropped)
+    left = data[end + 1 :]
+    rest = Unfinished(left[:HEAD_MAX], max(0, len(left) - HEAD_MAX)) if left else NOTHING
     start = data.rfind(b"\n", 0, end) + 1
     events = data.count(b"\n")
     last = data[start : min(end, start + HEAD_MAX)]
@@ -97,7 +103,9 @@ def _scan_frames(data: bytes, rest: Unfinished) -> tuple[Passed, Unfinished]:
     elif rest.head:
         data = rest.head + data
     while len(data) - at >= LENGTH_BYTES:
-        end = at + LENGTH_BYTES + int.from_bytes(data[at : at + LENGTH_BYTES], "big")
+        size = int.from_bytes(data[at : at + LENGTH_BYTES], "big")
+        check_length(size)
+        end = at + LENGTH_BYTES + size
         if end > len(data):
             break
         last = data[at : min(end, at + HEAD_MAX)]
@@ -163,15 +171,15 @@ def _text(data: bytes, at: int, wanted: int) -> str:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number and where it ends; what is cut off counts as 0."""
+    """Return a number and where it ends; cut off, or above ten digits, it is what came so far."""
     value = shift = 0
     while at < len(data):
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
         shift += 7
+        if byte < 0x80 or shift > SHIFT_MAX:
+            break
     return value, at
 
 
@@ -180,7 +188,8 @@ def _quoted(line: bytes, key: bytes) -> str:
     if start < 0:
         return ""
     start += len(key)
-    return line[start : line.find(b'"', start)].decode()
+    end = line.find(b'"', start)
+    return line[start:end].decode(errors="replace") if end >= 0 else ""
 
 
 def _status_code(line: bytes) -> int:

@@ -20,7 +20,7 @@ from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.effects import WatchKind
 from fleet.objects import EventType
 from fleet.wire.dynamic_resources import SLICES, slices_selector
-from fleet.wire.framing import Split, split_lines
+from fleet.wire.framing import Partial, Split, split_lines
 from fleet.wire.messages import Failure, Request, Response
 from fleet.wire.times import go_duration
 
@@ -119,7 +119,7 @@ class ListWatch(ABC):
         self.kind = kind
         self.phase = Phase.IDLE
         self.version = ""
-        self._partial = b""
+        self._partial: Partial = b""
         self._token = ""
         self._list = False  # the server refused a watch-list: LIST first
         self.opens = 0
@@ -302,7 +302,7 @@ class Reflector(ListWatch):
 
         An ERROR event carries the Status's code as its record, and ends the stream for the owner.
         """
-        events, self._partial = split(self._partial + data if self._partial else data)
+        events, self._partial = split(self._partial, data)
         found: list[tuple[EventType, object]] = []
         for event in events:
             kind, version, record = decode(event, self.kind)

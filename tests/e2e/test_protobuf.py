@@ -345,7 +345,7 @@ def compare_watches(client: Client, kind: WatchKind, path: str) -> None:
     get = Request(b"GET", path.encode() + query + b"&resourceVersionMatch=NotOlderThan")
     found = []
     for each in (JSON, PROTOBUF):
-        events, rest = each.split(client.send(get, each).body)
+        events, rest = each.split(b"", client.send(get, each).body)
         assert not rest
         decoded = [each.decode_watch_event(event, kind) for event in events]
         found.append([(event, shown(record)) for event, _, record in decoded])

@@ -12,7 +12,7 @@ from fleet.effects import WatchKind
 from fleet.objects import EventType
 from fleet.volume_objects import ObjectData
 from fleet.wire import codec
-from fleet.wire.framing import Split, split_frames, split_lines
+from fleet.wire.framing import Partial, Split, split_frames, split_lines
 from fleet.wire.kubernetes_messages import message_class, object_from_json
 from fleet.wire.protobuf import (
     contents,
@@ -82,9 +82,9 @@ def joined(split: Split, stream: bytes, cuts: list[int]) -> list[bytes]:
     """Return the events of a stream that comes in pieces; nothing may be left over."""
     edges = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
     found: list[bytes] = []
-    rest = b""
+    rest: Partial = b""
     for begin, end in itertools.pairwise(edges):
-        events, rest = split(rest + stream[begin:end])
+        events, rest = split(rest, stream[begin:end])
         found += events
     assert not rest
     return found
