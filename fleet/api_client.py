@@ -21,8 +21,11 @@ import orjson
 
 from fleet import __version__
 from fleet.credentials import Credentials
-from fleet.errors import SetupError
+from fleet.errors import RemoteProtocolError, SetupError
 from fleet.renewal import Renewal
+from fleet.wire.frames import BODY_BYTES_MAX, OVERSIZED
+from fleet.wire.framing import Partial, split_lines
+from fleet.wire.hpack import seconds_of
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +42,7 @@ REQUEST_TIMEOUT_S = 60.0
 CONNECT_TIMEOUT_S = 10.0
 CONNECTIONS_MAX = 32
 NAMES_S_MAX = 10  # then a name is looked up anew; aiohttp tries all addresses, in turn
-WATCH_BUFFER_BYTES = 4 * 2**20
-"""aiohttp takes no longer line than twice this: etcd's limit of 1.5 MiB for an object fits."""
+READ_BYTES = 2**18
 CONCURRENCY = 32
 ATTEMPTS_MAX = 6
 BACKOFF_MAX_S = 5.0
@@ -109,7 +111,13 @@ class Api:
         headers = [("User-Agent", self._user_agent), ("Accept", JSON)]
         target = f"{path}?{urlencode({'watch': 'true', **query})}"
         async for line in self._channel.lines(self.purpose, target, headers):
-            yield orjson.loads(line)
+            try:
+                event = orjson.loads(line)
+            except orjson.JSONDecodeError as error:
+                raise SetupError(f"{path}: a watch event that is no JSON") from error
+            if not isinstance(event, dict) or not isinstance(event.get("object"), dict):
+                raise SetupError(f"{path}: a watch event without an object")
+            yield event
 
     async def get(self, path: str, what: str, **query: str | int) -> Json:
         """Return one object that must be there. Raises SetupError naming `what` otherwise."""
@@ -179,6 +187,8 @@ class Channel:
             used = self.credentials.secrets()
             try:
                 answer, wait_s = await self._send_once(method, target, headers, data)
+            except RemoteProtocolError as error:
+                raise SetupError(f"{self.credentials.address}: {error}") from error
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 if attempt == ATTEMPTS_MAX or not is_transient(error):
                     reason = describe_failure(error)
@@ -214,7 +224,7 @@ class Channel:
             server_hostname=self.credentials.server_name,
             allow_redirects=False,
         ) as response:
-            raw = await response.read()
+            raw = await _read(response)
             return _answer(response, raw), _retry_after_s(response)
 
     async def lines(
@@ -231,13 +241,15 @@ class Channel:
                 headers=headers,
                 server_hostname=self.credentials.server_name,
                 timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S),
-                read_bufsize=WATCH_BUFFER_BYTES,
             ) as response:
                 if response.status != 200:
-                    raise SetupError(_answer(response, await response.read()).message)
-                async for line in response.content:
-                    yield line
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+                    raise SetupError(_answer(response, await _read(response)).message)
+                rest: Partial = b""
+                async for chunk in response.content.iter_any():
+                    lines, rest = split_lines(rest, chunk)
+                    for line in lines:
+                        yield line
+        except (aiohttp.ClientError, OSError, TimeoutError, RemoteProtocolError) as error:
             raise SetupError(f"{self.credentials.address}: {describe_failure(error)}") from error
 
     def _open(self) -> aiohttp.ClientSession:
@@ -316,6 +328,16 @@ def refused(credentials: Credentials, answer: Answer) -> str:
     )
 
 
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    """Return the body of an answer. Raises RemoteProtocolError for one that is too large."""
+    body = bytearray()
+    async for chunk in response.content.iter_chunked(READ_BYTES):
+        body += chunk
+        if len(body) > BODY_BYTES_MAX:
+            raise RemoteProtocolError(OVERSIZED)
+    return bytes(body)
+
+
 def _answer(response: aiohttp.ClientResponse, raw: bytes) -> Answer:
     try:
         body = orjson.loads(raw) if raw else {}
@@ -333,8 +355,8 @@ def _answer(response: aiohttp.ClientResponse, raw: bytes) -> Answer:
 
 def _retry_after_s(response: aiohttp.ClientResponse) -> float:
     """Return what the server asks for, capped; -1 if it asks for nothing."""
-    value = response.headers.get("Retry-After", "")
-    return min(float(value), BACKOFF_MAX_S) if value.isdecimal() else -1.0
+    value = response.headers.get("Retry-After", "").encode(errors="replace")
+    return min(float(seconds_of(value)), BACKOFF_MAX_S)
 
 
 def _backoff_s(attempt: int) -> float:
