@@ -13,3 +13,4 @@ class ConnectionFigures:
     goaways: int = 0
     pings_lost: int = 0
     retries: int = 0
+    breaches: int = 0

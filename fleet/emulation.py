@@ -9,6 +9,7 @@ import contextlib
 import logging
 import ssl
 import time
+from collections import Counter
 from collections.abc import Iterable
 
 from fleet import __version__
@@ -199,6 +200,12 @@ class Emulation:
         """Return what runs beside the kubelets, by name."""
         agents = self.reactor.agents
         return self.agent_connections.figures(agents) if agents is not None else {}
+
+    def rejected(self) -> Counter[str]:
+        """Return what the server sent to kubelets and agents and nobody can read."""
+        agents = self.reactor.agents
+        kinds = agents.kinds.values() if agents is not None else ()
+        return sum((each.counts.rejected for each in kinds), Counter(self.counts.rejected))
 
     def _model_of(self, node: int) -> NodeModel:
         return self.reactor.entries[node].caller.template.model

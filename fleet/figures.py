@@ -100,8 +100,10 @@ class Meter:
             goaways=stats.goaways,
             pings_lost=stats.pings_lost,
             retries=stats.retries,
+            breaches=stats.breaches,
         )
         run.agents = emulation.agents()
+        run.rejected = emulation.rejected()
         run.process = ProcessFigures(
             cpu_s=_cpu_s() - self._cpu_before_s,
             rss_bytes=rss_bytes(),

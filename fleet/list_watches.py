@@ -4,15 +4,24 @@ The kubelets' reflectors and those of node agents are kept going here; who takes
 brings, and over which connection it comes, stands in the classes below.
 """
 
+import logging
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from fleet.clock import Clock, Draws
 from fleet.effects import Outbox
+from fleet.errors import RemoteProtocolError
 from fleet.metrics import Requests
-from fleet.wire.messages import Request, Response, StreamOpened
+from fleet.wire.messages import Failure, Request, Response, StreamOpened
 from fleet.wire.watch import ListWatch, Next, Phase
+
+UNREADABLE_CODE = 500
+"""Of the ERROR that client-go makes of an event which it cannot read: NewClientErrorReporter."""
+REJECTIONS_SHOWN_MAX = 5
+
+log = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=ListWatch)
 
@@ -52,6 +61,7 @@ class WatchCounts(Protocol):
     watches_open: int
     watch_restarts: int
     watch_events: int
+    rejected: Counter[str]
 
 
 class Opening(NamedTuple):
@@ -67,6 +77,7 @@ class ListWatches(ABC, Generic[R]):
     def __init__(self, clock: Clock, draws: Draws) -> None:
         self.clock = clock
         self._draws = draws
+        self._rejections_shown = 0
 
     @abstractmethod
     def _way(self, reflector: R) -> tuple[Wire, int]:
@@ -99,7 +110,11 @@ class ListWatches(ABC, Generic[R]):
     def _on_stream(self, reflector: R, message: object, now_ns: int, out: Outbox) -> None:
         """Take what the transport brought for the newest request of a list-watch."""
         if type(message) is bytes:
-            self._on_chunk(reflector, message, now_ns, out)
+            try:
+                self._on_chunk(reflector, message, now_ns, out)
+            except RemoteProtocolError as error:
+                self.reject(self._counts_of(reflector), error)
+                self._on_error_event(reflector, UNREADABLE_CODE, now_ns)
             return
         counts = self._counts_of(reflector)
         if isinstance(message, StreamOpened):
@@ -109,14 +124,21 @@ class ListWatches(ABC, Generic[R]):
             counts.watches_open += 1
             return
         assert isinstance(message, Response), message
+        if message.failure is Failure.OVERSIZED:
+            counts.rejected[message.detail] += 1
         took_us = (message.arrived_ns - message.sent_ns) // 1000
         if reflector.phase is Phase.LIST:
             row = ("LIST", reflector.resource)
             counts.requests.record(row, message.code, took_us, len(message.body))
             if message.code == 200:
-                self._on_page(reflector, message.body, now_ns, out)
-                self._open(reflector)
-                return
+                try:
+                    self._on_page(reflector, message.body, now_ns, out)
+                except RemoteProtocolError as error:
+                    self.reject(counts, error)
+                    message = message._replace(code=UNREADABLE_CODE, retry_after_s=-1)
+                else:
+                    self._open(reflector)
+                    return
             later = reflector.on_list_failed(message, self._draws, now_ns)
         else:
             if message.code != 200:
@@ -133,6 +155,13 @@ class ListWatches(ABC, Generic[R]):
         later = reflector.on_error_event(code, self._draws, now_ns)
         self._closed(reflector)
         self._reopen(reflector, later, now_ns)
+
+    def reject(self, counts: WatchCounts, error: RemoteProtocolError) -> None:
+        """Count what the server sent and nobody can read; the connection goes on."""
+        counts.rejected[str(error)] += 1
+        if self._rejections_shown < REJECTIONS_SHOWN_MAX:
+            self._rejections_shown += 1
+            log.warning("the server sent %s: %r", error, error.__cause__)
 
     def _closed(self, reflector: R) -> None:
         """Count an open watch no longer."""

@@ -4,6 +4,7 @@ One latency sample is one dict increment at two significant digits from 0.1 ms (
 histogram of any load has at most about 600 keys, and percentiles are within 5 %.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 
 EXPECTED_CODES = frozenset({404, 409, 410})
@@ -161,6 +162,7 @@ class FleetCounts:
         "quarantined",
         "ready",
         "registered",
+        "rejected",
         "renewals",
         "requests",
         "restarts",
@@ -195,4 +197,5 @@ class FleetCounts:
         self.watches_open = 0
         self.restarts = 0  # of kubelets
         self.quarantined = 0
+        self.rejected: Counter[str] = Counter()  # what the server sent and nobody can read
         self.bugs = 0  # exceptions that no single kubelet is to blame for

@@ -42,8 +42,7 @@ from fleet.reactor_watches import NOBODY, WATCH_KEY, Entry
 from fleet.shared_watches import SHARED_KINDS
 from fleet.wire.calls import Caller
 from fleet.wire.codec import JSON, Codec
-from fleet.wire.messages import Response
-from fleet.wire.replies import decode_reply
+from fleet.wire.messages import Failure, Response
 from fleet.wire.routes import ROUTES
 from fleet.wire.watch import Phase, Reflector
 
@@ -336,6 +335,8 @@ class Reactor(Calls):
         kubelet = self.entries[call.node].kubelet
         if kubelet is None:
             return
+        if response.failure is Failure.OVERSIZED:
+            counts.rejected[response.detail] += 1
         if call.op is Op.RENEW_LEASE:
             self._count_renewal(kubelet, response)
         if not self._sends_again(token, response, now_ns):
@@ -350,7 +351,7 @@ class Reactor(Calls):
         if entry.story is not None:
             entry.story.append(f"{now_ns} reply {call.op.name} {call.key} {response.code}")
         try:
-            reply = decode_reply(call.op, response, self.codec.replies)
+            reply = self._read(call, response)
             kubelet.on_reply(call, reply, now_ns, out)
         except Exception as error:  # noqa: BLE001 - a bug in one kubelet harms no other
             self._quarantine(entry, error)

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from fleet.client_limits import ClientLimits
 from fleet.clock import NS_PER_S, Clock, Draws
-from fleet.effects import ApiCall, NodeId, Op, Timer
+from fleet.effects import ApiCall, NodeId, Op, Reply, Timer
+from fleet.errors import RemoteProtocolError
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.list_watches import Opening
@@ -17,6 +18,7 @@ from fleet.reactor_watches import Entry, Watches
 from fleet.wire.calls import build
 from fleet.wire.codec import JSON, Codec
 from fleet.wire.messages import Failure, Response
+from fleet.wire.replies import decode_reply, lost_reply
 from fleet.wire.routes import ROUTES
 from fleet.wire.watch import Reflector
 
@@ -48,7 +50,7 @@ class Delayed(NamedTuple):
 
 
 class GivenUp(NamedTuple):
-    """A call whose time was over before it could be sent again."""
+    """A call that is not sent: its time was over, or what it is made of cannot be read."""
 
     call: ApiCall
 
@@ -76,7 +78,13 @@ class Calls(Watches):
 
     def _send(self, entry: Entry, call: ApiCall, token: ApiCall | Delayed) -> None:
         assert self.wire is not None
-        request = build(call, entry.caller)
+        try:
+            request = build(call, entry.caller)
+        except RemoteProtocolError as error:  # it is made of an earlier answer
+            self.reject(self.counts, error)
+            unsent = Response(0, b"", 0, self.clock.now_ns(), -1, Failure.CANCELLED, str(error))
+            self.inbox.append((GivenUp(call), unsent))
+            return
         if type(token) is Delayed and token.deadline_ns:
             left_s = -(-(token.deadline_ns - self.clock.now_ns()) // NS_PER_S)
             request = request._replace(timeout_ns=left_s * NS_PER_S)  # whole: of few values
@@ -96,6 +104,17 @@ class Calls(Watches):
         due_ns = now_ns + again_s * NS_PER_S
         self._send_later(later, min(due_ns, deadline_ns) if deadline_ns else due_ns)
         return True
+
+    def _read(self, call: ApiCall, response: Response) -> Reply:
+        """Return the reply to a call. An answer that cannot be read is none, as client-go has it.
+
+        Source: client-go/rest/request.go, Result.Into: the caller gets an error without a status.
+        """
+        try:
+            return decode_reply(call.op, response, self.codec.replies)
+        except RemoteProtocolError as error:
+            self.reject(self.counts, error)
+            return lost_reply(response, str(error))
 
     def _count_renewal(self, kubelet: VirtualKubelet, response: Response) -> None:
         """Measure how late the first try was sent, and the interval that the API server sees."""

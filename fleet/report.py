@@ -8,7 +8,8 @@ and says so on its first line.
 import contextlib
 import itertools
 import pickle
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import chain
 from pathlib import Path
@@ -150,6 +151,8 @@ class RunFigures:
     watch: WatchFigures = field(default_factory=WatchFigures)
     connections: ConnectionFigures = field(default_factory=ConnectionFigures)
     process: ProcessFigures = field(default_factory=ProcessFigures)
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    """What the server sent and nobody can read, agents included, by what it was."""
     agents: ByName = field(default_factory=dict)
     """What ran beside the kubelets, which the other figures do not count."""
     expectations: Sequence[Expectation] = ()
@@ -218,6 +221,7 @@ def merge(runs: Sequence[RunFigures]) -> RunFigures:
         events=_sum([run.events for run in runs]),
         watch=_sum([run.watch for run in runs]),
         connections=_sum([run.connections for run in runs]),
+        rejected=sum((Counter(run.rejected) for run in runs), Counter()),
         agents=merge_agents(run.agents for run in runs),
         process=_sum([run.process for run in runs]),
         invalid_reasons=_distinct(run.invalid_reasons for run in runs),
@@ -278,6 +282,7 @@ def summary(figures: RunFigures) -> Json:
         "events": {"sent": figures.events.sent, "dropped": figures.events.dropped},
         "watch": _watch(figures.watch),
         "connections": asdict(figures.connections),
+        "rejected": dict(figures.rejected),
         "agents": agents_json(figures.agents),
         "process": _process(figures),
         "wall_s": round(figures.wall_s, 3),

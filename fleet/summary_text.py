@@ -50,6 +50,7 @@ def _facts(figures: RunFigures) -> list[str]:
         ("requests", _request_words(figures)),
         ("events", _event_words(figures)),
         ("watches", _watch_words(figures)),
+        ("rejected", _rejected_words(figures)),
         *agent_rows(figures.agents),
         ("fleet", _process_words(figures)),
         ("server", _server_words(figures)),
@@ -117,6 +118,11 @@ def _watch_words(figures: RunFigures) -> str:
     if not (watch.open or watch.restarts or watch.events):
         return ""
     return f"{watch.open:,} open, {watch.events:,} events, {watch.restarts:,} restarts"
+
+
+def _rejected_words(figures: RunFigures) -> str:
+    """Say what of the server's was not taken, and how often."""
+    return ", ".join(f"{count:,} times {what}" for what, count in sorted(figures.rejected.items()))
 
 
 def _process_words(figures: RunFigures) -> str:

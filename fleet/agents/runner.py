@@ -5,6 +5,7 @@ has a wire (its user agent and encoding are one for all nodes), each agent a poo
 """
 
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -36,7 +37,7 @@ class AgentWire(Wire, Protocol):
 class AgentCounts:
     """What the agents of one kind did; bytes are counted by their wire."""
 
-    __slots__ = ("agents", "requests", "watch_events", "watch_restarts", "watches_open")
+    __slots__ = ("agents", "rejected", "requests", "watch_events", "watch_restarts", "watches_open")
 
     def __init__(self) -> None:
         self.agents = 0  # that run now
@@ -44,6 +45,7 @@ class AgentCounts:
         self.watches_open = 0
         self.watch_restarts = 0
         self.watch_events = 0
+        self.rejected: Counter[str] = Counter()
 
 
 class AgentKind(NamedTuple):

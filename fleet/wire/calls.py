@@ -41,7 +41,7 @@ from fleet.wire.paths import (
     pod_path,
     token_path,
 )
-from fleet.wire.times import go_duration, rfc3339, rfc3339_micro
+from fleet.wire.times import RENEW_TIME, go_duration, rfc3339, rfc3339_micro
 
 NS_PER_S = 1_000_000_000
 CALL_TIMEOUT_NS = 90 * NS_PER_S  # the API server itself gives up after 60 s
@@ -64,7 +64,6 @@ LEASE_BODY = (
     b'"name":"%b","uid":"%b"}]},"spec":{"holderIdentity":"%b","leaseDurationSeconds":%d,'
     b'"renewTime":"%b"}}'
 )
-RENEW_TIME = b'"renewTime":"'
 MICRO_TIME_LENGTH = len("2026-11-21T02:06:48.123456Z")
 CSI_NODE_BODY = (
     b'{"kind":"CSINode","apiVersion":"storage.k8s.io/v1","metadata":{"name":"%b","annotations":{'

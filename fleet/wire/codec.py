@@ -41,7 +41,9 @@ def protobuf() -> Codec:
     return Codec(
         accept=b"application/vnd.kubernetes.protobuf,application/json",
         builders=encode_protobuf.PROTOBUF_BUILDERS,
-        replies=ReplyDecoders(decode_protobuf.DECODERS, decode_protobuf.decode_status),
+        replies=ReplyDecoders(
+            decode_protobuf.DECODERS, decode_protobuf.decode_status, decode_protobuf.MALFORMED
+        ),
         split=split_frames,
         decode_watch_event=decode_protobuf.decode_watch_event,
         decode_list=decode_protobuf.decode_list,

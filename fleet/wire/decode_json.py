@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from fleet.effects import WatchKind
+from fleet.errors import RemoteProtocolError
 from fleet.objects import (
     CSINodeView,
     EventType,
@@ -27,7 +28,8 @@ from fleet.wire.decode_admission import node_state
 from fleet.wire.decode_pod import decode_pod, decode_pod_view, share
 from fleet.wire.decode_volumes import decode_csi_driver, decode_object_data
 from fleet.wire.dynamic_resources import decode_resource_slice
-from fleet.wire.times import parse_rfc3339
+from fleet.wire.messages import MALFORMED
+from fleet.wire.times import RENEW_TIME, parse_rfc3339, rfc3339_micro
 
 __all__ = [
     "csinode_view",
@@ -45,6 +47,8 @@ __all__ = [
 ]
 
 VERSION = b'"resourceVersion":"'
+UNREADABLE_EVENT = "a watch event that cannot be read"
+UNREADABLE_LIST = "a LIST that cannot be read"
 INITIAL_EVENTS_END = b'"k8s.io/initial-events-end":"true"'
 EVENT_START = b'{"type":"'
 OBJECT = b',"object":'
@@ -63,8 +67,17 @@ def decode_watch_event(line: bytes, kind: WatchKind) -> tuple[EventType, str, ob
     """Return type, version and record of one event of a watch.
 
     The record of an ERROR is the Status's code; a bookmark that ends the initial events is SYNCED.
+    Raises RemoteProtocolError for what is no event.
     """
-    assert line.startswith(EVENT_START), line[:80]
+    try:
+        return _decode_watch_event(line, kind)
+    except MALFORMED as error:
+        raise RemoteProtocolError(UNREADABLE_EVENT) from error
+
+
+def _decode_watch_event(line: bytes, kind: WatchKind) -> tuple[EventType, str, object]:
+    if not line.startswith(EVENT_START):
+        raise RemoteProtocolError(UNREADABLE_EVENT)
     event = _TYPES[line[_TYPE_AT]]
     if event is EventType.BOOKMARK:
         if INITIAL_EVENTS_END in line:
@@ -76,11 +89,21 @@ def decode_watch_event(line: bytes, kind: WatchKind) -> tuple[EventType, str, ob
         return event, _version(line), None
     start = line.index(OBJECT) + len(OBJECT)
     record = _RECORDS[kind](line[start : line.rindex(b"}")])
-    return event, record.resource_version, record
+    return event, checked_text(record.resource_version), record
 
 
 def decode_list(body: bytes, kind: WatchKind) -> tuple[str, str, list[object]]:
-    """Return version, continue token and records of one page of a LIST."""
+    """Return version, continue token and records of one page of a LIST.
+
+    Raises RemoteProtocolError for what is no LIST.
+    """
+    try:
+        return _decode_list(body, kind)
+    except MALFORMED as error:
+        raise RemoteProtocolError(UNREADABLE_LIST) from error
+
+
+def _decode_list(body: bytes, kind: WatchKind) -> tuple[str, str, list[object]]:
     obj = orjson.loads(body)
     meta = obj["metadata"]
     items = obj.get("items") or ()
@@ -88,7 +111,15 @@ def decode_list(body: bytes, kind: WatchKind) -> tuple[str, str, list[object]]:
     if kind not in _UNREAD:
         decode = _RECORDS[kind]
         records = [decode(each) for each in items]
-    return meta.get("resourceVersion", ""), meta.get("continue", ""), records
+    version, token = meta.get("resourceVersion", ""), meta.get("continue", "")
+    return checked_text(version), checked_text(token), records
+
+
+def checked_text(value: object) -> str:
+    """Return a text that goes into a later request. Raises TypeError if it is none."""
+    if not isinstance(value, str):
+        raise TypeError(type(value))
+    return value
 
 
 def decode_status(body: bytes) -> tuple[str, str]:
@@ -99,7 +130,7 @@ def decode_status(body: bytes) -> tuple[str, str]:
         return "", body[:200].decode(errors="replace").strip()
     if not isinstance(obj, dict) or obj.get("kind") != "Status":
         return "", ""
-    return obj.get("reason", ""), obj.get("message", "")
+    return str(obj.get("reason", "")), str(obj.get("message", ""))
 
 
 def decode_node(body: bytes | dict[str, Any]) -> NodeView:
@@ -134,7 +165,12 @@ def decode_existing_node(body: bytes | dict[str, Any]) -> NodeView:
 
 
 def decode_lease(body: bytes) -> LeaseView:
-    """Return a Lease as it came, for the next PUT."""
+    """Return a Lease as it came, for the next PUT, which changes its renewTime in place."""
+    if RENEW_TIME not in body:
+        obj = orjson.loads(body)
+        spec = obj.get("spec") or {}
+        obj["spec"] = {**spec, "renewTime": rfc3339_micro(0).decode()}
+        body = orjson.dumps(obj)
     return LeaseView(body)
 
 

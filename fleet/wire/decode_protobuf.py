@@ -10,8 +10,11 @@ from functools import lru_cache
 from sys import intern
 from typing import Any, TypeVar
 
+from google.protobuf.message import DecodeError
+
 from fleet.admission_objects import NodeState, ResourceSliceView
 from fleet.effects import Op, WatchKind
+from fleet.errors import RemoteProtocolError
 from fleet.objects import (
     CSINodeView,
     EventType,
@@ -28,8 +31,10 @@ from fleet.wire.decode_pod import share
 from fleet.wire.decode_protobuf_pod import decode_pod, decode_pod_view, pairs
 from fleet.wire.decode_volumes import object_data
 from fleet.wire.kubernetes_messages import Json, message_class, object_to_json, to_json
+from fleet.wire.messages import MALFORMED as MALFORMED_BYTES
 from fleet.wire.protobuf import MAGIC, contents
 
+MALFORMED: tuple[type[Exception], ...] = (*MALFORMED_BYTES, DecodeError)
 CACHED_MAX = 2048
 T = TypeVar("T")
 INITIAL_EVENTS_END = b"k8s.io/initial-events-end"
@@ -49,7 +54,17 @@ _STATUS = message_class("Status")
 
 
 def decode_watch_event(frame: bytes, kind: WatchKind) -> tuple[EventType, str, object]:
-    """Return type, version and record of one event of a watch; see `decode_json.py`."""
+    """Return type, version and record of one event of a watch; see `decode_json.py`.
+
+    Raises RemoteProtocolError for what is no event.
+    """
+    try:
+        return _decode_watch_event(frame, kind)
+    except MALFORMED as error:
+        raise RemoteProtocolError(decode_json.UNREADABLE_EVENT) from error
+
+
+def _decode_watch_event(frame: bytes, kind: WatchKind) -> tuple[EventType, str, object]:
     message = _EVENT.FromString(frame)
     event = _TYPES[message.type]
     raw = contents(message.object.raw)
@@ -66,7 +81,17 @@ def decode_watch_event(frame: bytes, kind: WatchKind) -> tuple[EventType, str, o
 
 
 def decode_list(body: bytes, kind: WatchKind) -> tuple[str, str, list[object]]:
-    """Return version, continue token and records of one page of a LIST."""
+    """Return version, continue token and records of one page of a LIST.
+
+    Raises RemoteProtocolError for what is no LIST.
+    """
+    try:
+        return _decode_list(body, kind)
+    except MALFORMED as error:
+        raise RemoteProtocolError(decode_json.UNREADABLE_LIST) from error
+
+
+def _decode_list(body: bytes, kind: WatchKind) -> tuple[str, str, list[object]]:
     message = _LIST.FromString(contents(body))
     records: list[object] = []
     if kind not in _UNREAD:

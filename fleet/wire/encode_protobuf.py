@@ -22,6 +22,7 @@ from fleet.effects import (
     PodTarget,
     TokenRequest,
 )
+from fleet.errors import RemoteProtocolError
 from fleet.objects import ObjectRef
 from fleet.volume_objects import CSINodeUpdate
 from fleet.wire.calls import (
@@ -67,6 +68,7 @@ _MIGRATED = field(
 )
 _NO_META = b"\x0a\x10\x0a\x00\x12\x00\x1a\x00\x22\x00\x2a\x00\x32\x00\x38\x00\x42\x00"
 _NO_TOKEN = b"\x1a\x04\x0a\x00\x12\x00"  # status: no token, no time
+NO_LEASE = "a Lease that cannot be read"
 SPEC_TAG = 0x12
 RENEW_TIME_TAG = 0x22
 RENEW_LEAD = 3  # that tag, the length, the tag of the seconds
@@ -151,16 +153,27 @@ def renewed(base: bytes, renew_ns: int) -> bytes:
 
     Go writes the fields of a message by their numbers: metadata, then spec, and there the renewTime
     last unless the Lease has been coordinated. If it stays as long as it was, no length changes.
+    Raises RemoteProtocolError for what is no Lease: answers to renewals are read only here.
     """
-    assert base.startswith(LEASE), base[:80]
+    if not base.startswith(LEASE):
+        raise RemoteProtocolError(NO_LEASE)
     time = _micro_time(renew_ns)
     at = len(base) - len(time) - len(TAIL)
     if base[at : at + RENEW_LEAD] == time[:RENEW_LEAD] and base.endswith(TAIL):
         return base[:at] + time + TAIL
+    try:
+        return _with_renew_time(base, time)
+    except IndexError as error:
+        raise RemoteProtocolError(NO_LEASE) from error
+
+
+def _with_renew_time(base: bytes, time: bytes) -> bytes:
+    """Put a renewTime wherever it belongs."""
     _, meta_at = read_varint(base, len(LEASE))
     size, at = read_varint(base, meta_at + 1)
     spec_at = at + size
-    assert base[spec_at] == SPEC_TAG, base
+    if base[spec_at] != SPEC_TAG:
+        raise RemoteProtocolError(NO_LEASE)
     size, at = read_varint(base, spec_at + 1)
     end = at + size
     begin = at

@@ -20,6 +20,10 @@ CONNECTION_WINDOW_GAIN = 2**30
 FRAME_BYTES_DEFAULT = 16384  # also what we accept: we announce no other
 HEADER_BLOCK_BYTES_MAX = 65536
 BODY_BYTES_MAX = 2**28
+"""Of one answer. The largest that fleet asks for is a LIST: one at version 0 comes whole out of the
+API server's cache, whatever its limit; 5,000 Nodes of 10 to 20 KB are 50 to 100 MB.
+Go's clients take any size (client-go/rest/request.go, transformResponse)."""
+OVERSIZED = f"an answer above {BODY_BYTES_MAX >> 20} MiB"
 OUT_BYTES_MAX = 2**20  # of replies to a peer that asks and does not read
 
 HEAD = struct.Struct(">BHBBL")

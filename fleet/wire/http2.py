@@ -34,6 +34,7 @@ from fleet.wire.frames import (
     HEAD,
     HEADER_BLOCK_BYTES_MAX,
     HEADERS,
+    OVERSIZED,
     PADDED,
     PING,
     PRIORITY,
@@ -171,7 +172,7 @@ class Http2Connection(Outbound):
         body += payload
         if len(body) > BODY_BYTES_MAX:
             self.cancel(stream)
-            stream.fail(Failure.RESET, f"answer above {BODY_BYTES_MAX} bytes", now_ns, inbox)
+            stream.fail(Failure.OVERSIZED, OVERSIZED, now_ns, inbox)
 
     def _on_headers(
         self, sid: int, flags: int, payload: memoryview, now_ns: int, inbox: Inbox

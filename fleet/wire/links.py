@@ -63,6 +63,7 @@ class TransportStats:
     requests: int = 0
     timeouts: int = 0
     pings_lost: int = 0
+    breaches: int = 0  # connections that we closed because the server broke HTTP/2
     closed_early: int = 0  # watches that the server ended before their timeoutSeconds
     closed_slow: int = 0  # of those: just after our reading had lagged
     bytes_in: int = 0
@@ -290,6 +291,7 @@ class Links:
             self._lose(connection, explain(error))
             return
         except RemoteProtocolError as error:
+            stats.breaches += 1
             self._part(connection, error.code)
             self._lose(connection, f"HTTP/2: {error}")
             return

@@ -3,6 +3,9 @@
 import enum
 from typing import NamedTuple
 
+MALFORMED: tuple[type[Exception], ...] = (ValueError, LookupError, TypeError, AttributeError)
+"""What reading raises of a body that is not what it should be."""
+
 
 class ContentType(enum.IntEnum):
     """What a request body is; the transport holds the header value of each."""
@@ -25,6 +28,7 @@ class Failure(enum.IntEnum):
     SILENT = 6  # the connection was given up: no answer to a ping
     UNREACHABLE = 7  # no connection or no TLS handshake in time
     UNUSABLE = 8  # no connection for another reason: TLS, no h2, host not found
+    OVERSIZED = 9  # we gave the answer up: it is larger than any that we ask for
 
 
 class Request(NamedTuple):

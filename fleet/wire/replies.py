@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from fleet.effects import Op, Reply, ReplyKind
+from fleet.errors import RemoteProtocolError
 from fleet.wire.decode_json import (
     decode_csinode,
     decode_existing_node,
@@ -15,7 +16,9 @@ from fleet.wire.decode_json import (
 )
 from fleet.wire.decode_volumes import decode_attachment, decode_claim, decode_persistent_volume
 from fleet.wire.dynamic_resources import decode_resource_claim
-from fleet.wire.messages import Response
+from fleet.wire.messages import MALFORMED, Response
+
+UNREADABLE = "an answer that cannot be read"
 
 
 class ReplyDecoders(NamedTuple):
@@ -23,6 +26,7 @@ class ReplyDecoders(NamedTuple):
 
     objects: Mapping[Op, Callable[[bytes], object]]  # of the calls whose answer is read
     status: Callable[[bytes], tuple[str, str]]  # reason and message of a refusal
+    malformed: tuple[type[Exception], ...] = MALFORMED  # what they raise of a broken body
 
 
 _DECODERS: dict[Op, Callable[[bytes], object]] = {
@@ -47,16 +51,29 @@ _KINDS = {401: ReplyKind.FORBIDDEN, 403: ReplyKind.FORBIDDEN, 404: ReplyKind.NOT
 
 
 def decode_reply(op: Op, response: Response, decoders: ReplyDecoders = JSON) -> Reply:
-    """Return the reply to one call; answers that nobody reads are not decoded."""
+    """Return the reply to one call; answers that nobody reads are not decoded.
+
+    Raises RemoteProtocolError for an answer that cannot be read.
+    """
+    try:
+        return _decode_reply(op, response, decoders)
+    except decoders.malformed as error:
+        raise RemoteProtocolError(UNREADABLE) from error
+
+
+def lost_reply(response: Response, message: str) -> Reply:
+    """Return the reply to a call that has no answer."""
+    return Reply(ReplyKind.LOST, None, 0, message, response.sent_ns, response.arrived_ns)
+
+
+def _decode_reply(op: Op, response: Response, decoders: ReplyDecoders) -> Reply:
     code = response.code
     if 200 <= code < 300:
         decode = decoders.objects.get(op)
         record = None if decode is None else decode(response.body)
         return Reply(ReplyKind.OK, record, code, "", response.sent_ns, response.arrived_ns)
     if not code:
-        return Reply(
-            ReplyKind.LOST, None, 0, response.detail, response.sent_ns, response.arrived_ns
-        )
+        return lost_reply(response, response.detail)
     reason, message = decoders.status(response.body)
     if code == 409:
         kind = ReplyKind.EXISTS if reason == "AlreadyExists" else ReplyKind.CONFLICT

@@ -100,6 +100,7 @@ class Trouble:
             assert len(ended) <= 1, (uid, phases)
             assert not ended or phases[-1] == ended[0], (uid, phases)
         assert self.sim.reactor.counts.quarantined == 0
+        assert not self.sim.reactor.counts.rejected
         posts = self.sim.calls(verb="POST", path="/api/v1/nodes", code=201)
         assert len(posts) <= NODES
 

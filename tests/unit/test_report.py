@@ -43,6 +43,7 @@ FIXED_KEYS = [
     "events",
     "watch",
     "connections",
+    "rejected",
     "agents",
     "process",
     "wall_s",
@@ -53,7 +54,7 @@ FIXED_INNER_KEYS = {
     "pods": "started deleted start_ms failed",
     "events": "sent dropped",
     "watch": "open restarts events closed_slow",
-    "connections": "open dials dial_failures goaways pings_lost retries",
+    "connections": "open dials dial_failures goaways pings_lost retries breaches",
     "process": "cpu_s rss_bytes rss_bytes_per_node cpu_us_per_request timer_lag_ms gc_collections",
 }
 

@@ -442,7 +442,7 @@ def test_an_answer_without_bound_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
     client.send()
     client.written()
     client.feed(headers(1), data(1, b"123456"), data(1, b"123456", end=True))
-    assert client.taken() == [("a", failed(Failure.RESET, "answer above 10 bytes"))]
+    assert client.taken() == [("a", failed(Failure.OVERSIZED, "an answer above 256 MiB"))]
     assert client.written() == [(frames.RST_STREAM, 0, 1, (8).to_bytes(4, "big"))]
 
 
