@@ -111,6 +111,8 @@ async def pods(url: str, context: ssl.SSLContext, count: int) -> dict[str, float
         account = f"{url}/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"
         while (await session.get(account)).status != 200:  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.1)
+        async with session.get(f"{url}/api/v1/nodes") as answer:
+            names = sorted(each["metadata"]["name"] for each in (await answer.json())["items"])
         states: dict[str, str] = {}
         watching = asyncio.create_task(watch_pods(session, url, states))
         path = f"{url}/api/v1/namespaces/{NAMESPACE}/pods"
@@ -119,7 +121,7 @@ async def pods(url: str, context: ssl.SSLContext, count: int) -> dict[str, float
             pod = {
                 "metadata": {"name": f"p-{index:05d}"},
                 "spec": {
-                    "nodeName": f"fleet-{index:05d}",
+                    "nodeName": names[index % len(names)],
                     "containers": [{"name": "c", "image": "registry.k8s.io/pause:3.10"}],
                 },
             }

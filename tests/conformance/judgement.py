@@ -185,6 +185,6 @@ def table(results: Sequence[Result], expected: Mapping[str, str]) -> str:
 
 
 def group(name: str) -> str:
-    """Return the group of a spec: the word after its special interest group."""
-    match = re.match(r"(?:\[[^]]*\] )*(\w+)", name)
-    return match[1] if match else "other"
+    """Return the group of a spec: what stands after its special interest group."""
+    match = re.match(r"(?:\[[^]]*\] )*(\w+)( set\b)?", name)
+    return (match[1] + ("Set" if match[2] else "")) if match else "other"

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conformance import FOCUS, RECORD, wanted
+from conformance import FOCUS, RECORD, ROUNDS, wanted
 from judgement import (
     Expected,
     Report,
@@ -177,13 +177,57 @@ def test_the_table_counts_by_group() -> None:
     assert "| Job | 2 | 1 | 1 | 0 |" in shown
     assert "- [sig-apps] Job bad (2 s): needs a program" in shown
     assert group("[sig-apps] [Serial] DaemonSet x") == "DaemonSet"
-    assert group("[sig-apps] Daemon set [Serial] should run") == "Daemon"
+    assert group("[sig-apps] Daemon set [Serial] should run") == "DaemonSet"
 
 
 def test_what_is_listed_has_a_reason() -> None:
     for name, reason in read_expected(HERE / "expected.toml").reasons.items():
         assert name.startswith("[sig-apps] ")
         assert len(reason) > 20
+
+
+RECORDED = {name: HERE / "recorded" / f"{name}.xml" for name in ROUNDS}
+
+
+def judged(reports: list[Report]) -> list[str]:
+    """Judge reports as a whole run is."""
+    results = [result for each in reports for result in each.results]
+    options = SimpleNamespace(focus=FOCUS, round=None)
+    expected = read_expected(HERE / "expected.toml")
+    known = json.loads(RECORD.read_text())["counts"]
+    return [
+        *(trouble for each in reports for trouble in each.troubles),
+        *judge(results, expected.reasons, wanted(reports, options)),  # type: ignore[arg-type]
+        *judge_whole(results, expected, known),
+    ]
+
+
+def test_a_recorded_run_went_as_expected() -> None:
+    reports = [read_junit(path) for path in RECORDED.values()]
+    assert judged(reports) == []
+    for code, each in zip((1, 0), reports, strict=True):
+        assert ended_badly(code, each.results, is_valid=True) == []
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_no_spec_of_a_recorded_run_can_be_lost(name: str) -> None:
+    reports = {each: read_junit(path) for each, path in RECORDED.items()}
+    of_round = reports.pop(name)
+    others = list(reports.values())
+    for at, lost in enumerate(of_round.results):
+        kept = [*of_round.results[:at], *of_round.results[at + 1 :]]
+        skipped = of_round._replace(results=kept, idle=[*of_round.idle, lost.name])
+        assert f"did not run: {lost.name}" in judged([skipped, *others])
+        assert "59 specs ran, 60 are expected" in judged([of_round._replace(results=kept), *others])
+        turned = of_round._replace(results=[*kept, lost._replace(passed=not lost.passed)])
+        assert any(lost.name in fault for fault in judged([turned, *others]))
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_a_recorded_report_that_is_cut_anywhere_is_told(name: str, tmp_path: Path) -> None:
+    text = RECORDED[name].read_text()
+    for share in range(0, 100, 7):
+        assert read(tmp_path, text[: len(text) * share // 100]).troubles
 
 
 def test_the_docs_state_what_the_run_wrote_down() -> None:
