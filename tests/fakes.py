@@ -1,8 +1,9 @@
 """A small API server in virtual time: a real implementation, not a mock.
 
-It answers what kubelets rely on and nothing more: versions, conflicts, graceful deletion, watches
-with initial events and bookmarks, 404, 409, 410, 429. Stored objects are never changed; a write
-replaces them. `FakeTransport`, in fake_transport.py, brings requests here and answers back.
+It answers what kubelets rely on and nothing more, in JSON or protobuf: versions, conflicts,
+graceful deletion, watches with initial events and bookmarks, 404, 409, 410, 429. Stored objects are
+never changed; a write replaces them. `FakeTransport`, in fake_transport.py, brings requests here
+and answers back.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qs
 
 import orjson
+from fake_encodings import ENCODINGS, Encoding
 from strategic_merge import Object, merge
 
 from fleet.clock import NS_PER_S, SimClock
@@ -133,7 +135,8 @@ def selectors_of(key: Key, obj: Object | None) -> Iterator[tuple[str, str, str]]
 class SimApiServer:
     """The API server: a store with one version counter, and its watches."""
 
-    def __init__(self, clock: SimClock) -> None:
+    def __init__(self, clock: SimClock, encoding: Encoding = ENCODINGS["json"]) -> None:
+        self.encoding = encoding
         self.objects: dict[Key, Stored] = {}
         self.version = 1000
         self.takes_watch_lists = True
@@ -199,7 +202,7 @@ class SimApiServer:
         self.version += 1
         meta = {**old.obj["metadata"], "resourceVersion": str(self.version)}
         obj = {**old.obj, "metadata": meta}
-        gone = Stored(obj, b"%b" % orjson.dumps(obj))
+        gone = Stored(obj, self.encoding.body(obj))
         self.deleted.append((key, meta["uid"]))
         self._tell(key, Change(self.version, gone, None))
         return gone
@@ -208,7 +211,7 @@ class SimApiServer:
         self.version += 1
         obj = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.version)}}
         old = self.objects.get(key)
-        new = self.objects[key] = Stored(obj, b"%b" % orjson.dumps(obj))
+        new = self.objects[key] = Stored(obj, self.encoding.body(obj))
         if key[0] == "pods":
             phases = self.phases.setdefault(obj["metadata"]["uid"], [])
             phase = obj.get("status", {}).get("phase", "")
@@ -225,17 +228,32 @@ class SimApiServer:
         before = dict.fromkeys(selectors_of(key, change.old.obj if change.old else None))
         after = dict.fromkeys(selectors_of(key, change.new.obj if change.new else None))
         for selector in {**before, **after}:
-            event = _event(change, selector in before, selector in after)
+            event = self._event(change, selector in before, selector in after)
             for watch in list(self._watches.get(selector, ())):
                 watch.push(event)
+
+    def _event(self, change: Change, was: bool, is_now: bool) -> bytes:  # noqa: FBT001
+        stored = change.new if is_now else change.old
+        if not is_now and change.new is not None:  # it left the selection
+            stored = change.new
+        assert stored is not None
+        kind = b"DELETED" if not is_now else b"MODIFIED" if was else b"ADDED"
+        return self.encoding.event(kind, stored.body)
 
     # ---- requests ----
 
     def handle(self, method: str, path: str, body: bytes) -> Answer:
         """Answer one request that is no watch."""
         refused = self._refuse(method)
-        if refused is not None:
-            return refused
+        return self._encoded(self._handle(method, path, body) if refused is None else refused)
+
+    def _encoded(self, answer: Answer) -> Answer:
+        """Return a refusal as this server writes it; other bodies are already so."""
+        if answer.code < 400:
+            return answer
+        return answer._replace(body=self.encoding.body(orjson.loads(answer.body)))
+
+    def _handle(self, method: str, path: str, body: bytes) -> Answer:
         where, _, query = path.partition("?")
         target = target_of(where)
         key = (target.resource, target.namespace, target.name)
@@ -243,14 +261,15 @@ class SimApiServer:
             case "GET":
                 return self._get(key, query)
             case "POST":
-                return self._post(target, orjson.loads(body))
+                return self._post(target, self.encoding.read(body))
             case "PUT":
-                return self._put(key, orjson.loads(body))
+                return self._put(key, self.encoding.read(body))
             case "PATCH":
                 return self._patch(key, target.sub, orjson.loads(body))
             case "DELETE":
-                one = bool(target.name)
-                return self._delete(key, orjson.loads(body)) if one else self._clear(target, query)
+                if not target.name:
+                    return self._clear(target, query)
+                return self._delete(key, self.encoding.read(body))
         raise AssertionError(method)
 
     def _refuse(self, verb: str) -> Answer | None:
@@ -266,15 +285,16 @@ class SimApiServer:
         return Answer(200, stored.body) if stored else NOT_FOUND
 
     def _list(self, target: Target, query: str) -> Answer:
-        items = [each.obj for each in self._matching(_selector(target, query))]
-        meta = {"resourceVersion": str(self.version)}
-        return Answer(200, orjson.dumps({"metadata": meta, "items": items}))
+        items = [each.body for each in self._matching(_selector(target, query))]
+        page = self.encoding.page(KINDS[target.resource], str(self.version), items)
+        return Answer(200, page)
 
     def _post(self, target: Target, obj: Object) -> Answer:
         if target.sub == "token":
             expires_s = self._clock.wall_ns() // NS_PER_S + obj["spec"]["expirationSeconds"]
             stamp = rfc3339(expires_s).decode()
-            return Answer(201, orjson.dumps(obj | {"status": {"expirationTimestamp": stamp}}))
+            answered = obj | {"status": {"token": "t", "expirationTimestamp": stamp}}
+            return Answer(201, self.encoding.body(answered))
         meta = obj["metadata"]
         if "generateName" in meta:
             meta = meta | {"name": f"{meta['generateName']}{self.version:05d}"}
@@ -313,7 +333,7 @@ class SimApiServer:
     def _clear(self, target: Target, query: str) -> Answer:
         for stored in self._matching(_selector(target, query)):
             self.remove((target.resource, "", stored.obj["metadata"]["name"]))
-        return Answer(200, b"{}")
+        return Answer(200, self.encoding.body({"kind": "Status", "apiVersion": "v1"}))
 
     def _delete(self, key: Key, options: Object) -> Answer:
         stored = self.objects.get(key)
@@ -352,8 +372,9 @@ class SimApiServer:
     def refuse_watch(self, path: str) -> Answer | None:
         """Return why a watch cannot be opened now."""
         if "sendInitialEvents" in path and not self.takes_watch_lists:
-            return refusal(422, "Invalid", "sendInitialEvents is forbidden")
-        return self._refuse("WATCH")
+            return self._encoded(refusal(422, "Invalid", "sendInitialEvents is forbidden"))
+        refused = self._refuse("WATCH")
+        return None if refused is None else self._encoded(refused)
 
     def watch(self, path: str, push: Callable[[bytes], None], end: Callable[[], None]) -> Watch:
         """Open a watch; what it missed is pushed at once."""
@@ -365,11 +386,11 @@ class SimApiServer:
         watch = Watch(target.resource, _selector(target, query), push, end)
         if "sendInitialEvents" in options:
             for stored in self._matching(watch.selector):
-                push(b'{"type":"ADDED","object":%b}\n' % stored.body)
+                push(self.encoding.event(b"ADDED", stored.body))
             self.bookmark(watch, is_end=True)
         elif version < self._oldest.get(target.resource, 0):
-            gone = status_body(410, "Expired", "too old resource version")
-            push(b'{"type":"ERROR","object":%b}\n' % gone)
+            gone = self._encoded(refusal(410, "Expired", "too old resource version"))
+            push(self.encoding.event(b"ERROR", gone.body))
             end()
             return watch
         else:
@@ -388,7 +409,7 @@ class SimApiServer:
             was = change.old is not None and watch.selector in selectors_of(key, change.old.obj)
             is_now = change.new is not None and watch.selector in selectors_of(key, change.new.obj)
             if was or is_now:
-                watch.push(_event(change, was, is_now))
+                watch.push(self._event(change, was, is_now))
 
     def bookmark(self, watch: Watch, *, is_end: bool = False) -> None:
         meta: Object = {"resourceVersion": str(self.version)}
@@ -396,7 +417,7 @@ class SimApiServer:
             meta["annotations"] = {"k8s.io/initial-events-end": "true"}
         api_version, kind = KINDS[watch.resource]
         obj = {"kind": kind, "apiVersion": api_version, "metadata": meta}
-        watch.push(b'{"type":"BOOKMARK","object":%b}\n' % orjson.dumps(obj))
+        watch.push(self.encoding.event(b"BOOKMARK", self.encoding.body(obj)))
 
     def close(self, watch: Watch) -> None:
         self._watches.get(watch.selector, {}).pop(watch, None)
@@ -435,12 +456,3 @@ def _selector(target: Target, query: str) -> tuple[str, str, str]:
     options = parse_qs(query)
     text = options.get("fieldSelector") or options.get("labelSelector") or [""]
     return target.resource, target.namespace, text[0]
-
-
-def _event(change: Change, was: bool, is_now: bool) -> bytes:  # noqa: FBT001
-    stored = change.new if is_now else change.old
-    if not is_now and change.new is not None:  # it left the selection
-        stored = change.new
-    assert stored is not None
-    kind = b"DELETED" if not is_now else b"MODIFIED" if was else b"ADDED"
-    return b'{"type":"%b","object":%b}\n' % (kind, stored.body)

@@ -8,9 +8,11 @@ import functools
 import heapq
 import os
 from collections.abc import Callable
+from contextvars import ContextVar
 from itertools import pairwise
 
 import yaml
+from fake_encodings import ENCODINGS
 from fake_transport import FakeTransport, Sent
 from fakes import SimApiServer
 from sim_faults import Fault
@@ -34,6 +36,8 @@ GRACE_S = 50  # node-monitor-grace-period
 RUN = "fleet.emulator/run=sim"
 SEED = "FLEET_SIM_SEED"
 SEEDS = "FLEET_SIM_SEEDS"
+ENCODING: ContextVar[str] = ContextVar("encoding", default="json")
+"""Of simulations that do not name theirs; the tests run in each, see sim_encodings.py."""
 
 
 @functools.cache
@@ -102,15 +106,18 @@ class Simulation:
         setup: Callable[[SimApiServer], None] | None = None,
         model: NodeModel | None = None,
         own_watches: bool | None = None,
+        encoding: str | None = None,
     ) -> None:
         self.seed = seed
         self.model = model or default_model()
         test = os.environ.get("PYTEST_CURRENT_TEST", "").partition(" ")[0].partition("[")[0]
-        print(f"seed {seed}; replay it: {SEED}={seed} pytest {test}")
+        self.encoding = encoding or ENCODING.get()
+        print(f"seed {seed}, {self.encoding}; replay it: {SEED}={seed} pytest {test}")
         self.clock = SimClock()
-        self.server = SimApiServer(self.clock)
+        self.server = SimApiServer(self.clock, ENCODINGS[self.encoding])
+        codec = self.server.encoding.codec
         self.draws = Draws(seed)
-        self.reactor = Reactor(self.clock, self.draws, raise_bugs=raise_bugs)
+        self.reactor = Reactor(self.clock, self.draws, codec=codec, raise_bugs=raise_bugs)
         self.names = [f"n-{index}" for index in range(nodes)]
         self.transport = FakeTransport(
             self.server, self.clock, self.reactor.inbox, self.draws, self.names
@@ -136,7 +143,12 @@ class Simulation:
         self.env = Environment(model, self.draws, light=light, own_watches=self._own_watches)
         self.reactor.add_environment(self.env)
         label, _, run = RUN.partition("=")
-        template = NodeTemplate(model, extra_labels={label: run}, impersonate=light)
+        template = NodeTemplate(
+            model,
+            extra_labels={label: run},
+            impersonate=light,
+            builders=self.reactor.codec.builders,
+        )
         if light or not self._own_watches:
             self.reactor.observer = self.observer
             self.reactor.watch_shared(WatchKind.NODE, RUN)

@@ -10,6 +10,8 @@ from simulation import Simulation
 
 from fleet.clock import NS_PER_S
 
+pytest_plugins = ("sim_encodings",)
+
 NODES = 300
 IDLE_MAX = 4096
 """Kubelet, Entry, Caller, reflectors; not the bytes of the Lease, which are the server's."""

@@ -9,6 +9,8 @@ from simulation import Simulation, model_of
 
 from fleet.clock import NS_PER_MS, NS_PER_S
 
+pytest_plugins = ("sim_encodings",)
+
 PODS = 110
 HEARTBEAT = ("/leases/", "/status?timeout=")
 

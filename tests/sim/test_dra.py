@@ -4,6 +4,8 @@ import pytest
 from simulation import Simulation, model_of
 from strategic_merge import Object
 
+pytest_plugins = ("sim_encodings",)
+
 DRIVER = "gpu.example.com"
 
 

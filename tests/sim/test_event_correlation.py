@@ -3,6 +3,8 @@
 from simulation import Simulation
 from strategic_merge import Object
 
+pytest_plugins = ("sim_encodings",)
+
 HOUR_S = 3600
 BURST, REFILL_S = 25, 300
 

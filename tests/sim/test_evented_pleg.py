@@ -2,6 +2,8 @@
 
 from simulation import Simulation, model_of
 
+pytest_plugins = ("sim_encodings",)
+
 PODS = 12
 
 

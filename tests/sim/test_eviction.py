@@ -3,6 +3,8 @@
 from simulation import Simulation, model_of, pod_json
 from strategic_merge import Object
 
+pytest_plugins = ("sim_encodings",)
+
 MEMORY = "fleet.emulator/memory-usage"
 DISK = "fleet.emulator/ephemeral-storage-usage"
 

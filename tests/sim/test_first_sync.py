@@ -4,6 +4,8 @@ from simulation import Simulation
 
 from fleet.clock import NS_PER_MS, NS_PER_S
 
+pytest_plugins = ("sim_encodings",)
+
 SETTLED_S = 60
 NODES = 100
 

@@ -14,6 +14,8 @@ from simulation import LEASE_DURATION_S, RUN, Simulation
 
 from fleet.effects import Op
 
+pytest_plugins = ("sim_encodings",)
+
 LEASES = "/namespaces/kube-node-lease/leases"
 
 

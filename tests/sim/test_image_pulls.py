@@ -11,6 +11,8 @@ from fleet.distribution import constant
 from fleet.image_behavior import ImagePulls
 from fleet.node_model import NodeModel
 
+pytest_plugins = ("sim_encodings",)
+
 GB = 10**9
 SETTLED_S = 60
 

@@ -6,6 +6,8 @@ from strategic_merge import Object
 
 from fleet.effects import NodeId
 
+pytest_plugins = ("sim_encodings",)
+
 EVERY_WATCH = ("nodes", "services", "csidrivers", "runtimeclasses", "pods")
 
 

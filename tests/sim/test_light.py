@@ -5,6 +5,8 @@ from simulation import Simulation
 
 from fleet.effects import Op
 
+pytest_plugins = ("sim_encodings",)
+
 
 def by_verb(sim: Simulation, since_s: float = 0) -> dict[str, int]:
     found: dict[str, int] = {}

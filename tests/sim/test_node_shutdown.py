@@ -5,6 +5,8 @@ from strategic_merge import Object
 
 from fleet.config import NodeModel
 
+pytest_plugins = ("sim_encodings",)
+
 MESSAGE = "Pod was terminated in response to imminent node shutdown."
 CRITICAL = 2_000_000_000
 

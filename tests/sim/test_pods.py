@@ -4,6 +4,8 @@ from fake_transport import Sent
 from sim_faults import AnswersSlow, ApiServerAnswers, ConnectionsRefused
 from simulation import Simulation
 
+pytest_plugins = ("sim_encodings",)
+
 
 def counts(sent: list[Sent]) -> dict[str, int]:
     """Count requests by verb and what they are about."""

@@ -11,6 +11,8 @@ from fleet.kubelet.events import EventRecorder
 from fleet.kubelet.resource_monitor import is_always_needed
 from fleet.kubelet.turn import Turn
 
+pytest_plugins = ("sim_encodings",)
+
 NODES = 3
 PODS = 30
 CRITICAL = 2_000_000_000

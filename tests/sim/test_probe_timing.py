@@ -3,6 +3,8 @@
 import pytest
 from simulation import Simulation
 
+pytest_plugins = ("sim_encodings",)
+
 HTTP = {"httpGet": {"path": "/healthz", "port": 8080}}
 READINESS = "fleet.emulator/readiness-probe"
 LIVENESS = "fleet.emulator/liveness-probe"

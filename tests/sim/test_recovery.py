@@ -24,6 +24,8 @@ from simulation import LEASE_DURATION_S, Simulation, seeds
 from fleet.clock import NS_PER_S, Draws
 from fleet.effects import Op
 
+pytest_plugins = ("sim_encodings",)
+
 NODES = 6
 PODS = 24
 TROUBLE_S = 150

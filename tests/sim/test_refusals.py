@@ -5,6 +5,8 @@ from fakes import SimApiServer
 from simulation import Simulation, model_of
 from strategic_merge import Object
 
+pytest_plugins = ("sim_encodings",)
+
 GPU = "nvidia.com/gpu"
 PULL = {"imagePullPolicy": "IfNotPresent"}
 

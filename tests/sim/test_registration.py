@@ -11,6 +11,8 @@ from simulation import Simulation, default_model
 
 from fleet.effects import NodeId
 
+pytest_plugins = ("sim_encodings",)
+
 NODE = "/api/v1/nodes"
 STATUS = "/status?timeout=10s"
 LEASES = "/namespaces/kube-node-lease/leases"

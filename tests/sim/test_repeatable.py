@@ -9,6 +9,8 @@ from pathlib import Path
 from sim_faults import ConnectionsDropped, ConnectionsRefused, VersionsExpired
 from simulation import Simulation
 
+pytest_plugins = ("sim_encodings",)
+
 HERE = Path(__file__).parent
 
 

@@ -4,6 +4,8 @@ import pytest
 from simulation import Simulation, model_of
 from strategic_merge import Object
 
+pytest_plugins = ("sim_encodings",)
+
 
 def resources(cpu: str, memory: str = "64Mi") -> Object:
     return {"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": memory}}

@@ -6,6 +6,8 @@ import pytest
 from simulation import Simulation
 from strategic_merge import Object
 
+pytest_plugins = ("sim_encodings",)
+
 PREFIX = "fleet.emulator/"
 
 

@@ -7,6 +7,8 @@ from simulation import Simulation, model_of, seeds
 from fleet.clock import Draws
 from fleet.host_schedule import OutageKind
 
+pytest_plugins = ("sim_encodings",)
+
 NODES = 4
 TROUBLE_S = 320
 SETTLED_S = 150  # a paused loop goes on within 5 s; a full pass of statuses and a resync follow

@@ -4,6 +4,8 @@ import pytest
 from simulation import Simulation, model_of
 from strategic_merge import Object
 
+pytest_plugins = ("sim_encodings",)
+
 
 def ready(sim: Simulation, node: str = "n-0") -> Object:
     """Return the Ready condition of a node."""

@@ -9,6 +9,8 @@ from fleet.clock import NS_PER_S
 from fleet.static_manifest import parse_manifests
 from fleet.static_objects import FILE, HTTP, StaticPods
 
+pytest_plugins = ("sim_encodings",)
+
 PATH = "/etc/kubernetes/manifests/proxy.yaml"
 MODEL = model_of(kubeletConfiguration={"staticPodPath": "/etc/kubernetes/manifests"})
 

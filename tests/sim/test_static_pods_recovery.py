@@ -9,6 +9,8 @@ from fleet.clock import Draws
 from fleet.static_manifest import parse_manifests
 from fleet.static_objects import FILE, StaticManifest
 
+pytest_plugins = ("sim_encodings",)
+
 NODES = 4
 NAMES = ("agent", "proxy")
 FAULTS = (

@@ -7,6 +7,8 @@ from simulation import Simulation, model_of
 
 from fleet.volume_objects import attachment_name
 
+pytest_plugins = ("sim_encodings",)
+
 DRIVER = "csi.example.com"
 UNIQUE = f"kubernetes.io/csi/{DRIVER}^vol-1"
 ATTACHMENT = attachment_name("vol-1", DRIVER, "n-0")

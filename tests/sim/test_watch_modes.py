@@ -5,6 +5,8 @@ from simulation import Simulation, pod_json
 
 from fleet.effects import NodeId
 
+pytest_plugins = ("sim_encodings",)
+
 NODES = 6
 SHARED = {"nodes": 1, "pods": 1, "services": 1, "csidrivers": 1, "runtimeclasses": 1}
 

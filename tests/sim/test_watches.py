@@ -12,6 +12,8 @@ from sim_faults import (
 )
 from simulation import Simulation
 
+pytest_plugins = ("sim_encodings",)
+
 WATCHES = 5
 
 

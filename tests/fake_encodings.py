@@ -1,0 +1,90 @@
+"""How the fake API server reads and writes: as JSON, and as real kubelets have it, in protobuf.
+
+Its store holds objects as JSON shows them; bodies are made of them with the messages of
+fleet/wire/proto, by other code than the templates and readers that kubelets use for most of them.
+"""
+
+from typing import NamedTuple, Protocol
+
+import orjson
+from strategic_merge import Object
+
+from fleet.wire.codec import JSON, Codec, protobuf
+from fleet.wire.framing import LENGTH_BYTES
+from fleet.wire.kubernetes_messages import message_class, object_from_json, object_to_json
+from fleet.wire.protobuf import MAGIC, contents, envelope_head, enveloped, field
+
+UNREAD = frozenset({"Service", "RuntimeClass"})
+"""Kinds of which kubelets read the metadata only: there is no message of theirs."""
+STATUS = ("kind", "apiVersion", "status", "message", "reason", "code")
+
+
+class Encoding(Protocol):
+    """What a server answers in, and the codec of its clients."""
+
+    @property
+    def codec(self) -> Codec: ...
+    def body(self, obj: Object) -> bytes: ...
+    def read(self, body: bytes) -> Object: ...
+    def event(self, kind: bytes, body: bytes) -> bytes: ...
+    def page(self, head: tuple[str, str], version: str, items: list[bytes]) -> bytes: ...
+
+
+class JsonEncoding(NamedTuple):
+    """One object or event a line."""
+
+    codec: Codec = JSON
+
+    def body(self, obj: Object) -> bytes:
+        return orjson.dumps(obj)
+
+    def read(self, body: bytes) -> Object:
+        found: Object = orjson.loads(body)
+        return found
+
+    def event(self, kind: bytes, body: bytes) -> bytes:
+        return b'{"type":"%b","object":%b}\n' % (kind, body)
+
+    def page(self, head: tuple[str, str], version: str, items: list[bytes]) -> bytes:
+        del head
+        return b'{"metadata":{"resourceVersion":"%b"},"items":[%b]}' % (
+            version.encode(),
+            b",".join(items),
+        )
+
+
+class ProtobufEncoding(NamedTuple):
+    """Messages in their envelope, in a watch each after its length; patches are JSON here, too."""
+
+    codec: Codec
+
+    def body(self, obj: Object) -> bytes:
+        if obj["kind"] in UNREAD:
+            meta = {key: obj["metadata"].get(key, "") for key in ("name", "uid", "resourceVersion")}
+            view = message_class("ObjectView")(metadata=meta)
+            return enveloped(
+                envelope_head(obj["apiVersion"], obj["kind"]), view.SerializeToString()
+            )
+        if obj["kind"] == "Status":
+            obj = {key: obj[key] for key in STATUS if key in obj}
+        return object_from_json(obj)
+
+    def read(self, body: bytes) -> Object:
+        found: Object = object_to_json(body) if body.startswith(MAGIC) else orjson.loads(body)
+        return found
+
+    def event(self, kind: bytes, body: bytes) -> bytes:
+        frame = field(1, kind) + field(2, field(1, body))
+        return len(frame).to_bytes(LENGTH_BYTES, "big") + frame
+
+    def page(self, head: tuple[str, str], version: str, items: list[bytes]) -> bytes:
+        api_version, kind = head
+        meta = field(1, field(2, version.encode()))
+        content = meta + b"".join(field(2, contents(each)) for each in items)
+        return enveloped(envelope_head(api_version, f"{kind}List"), content)
+
+
+ENCODINGS: dict[str, Encoding] = {
+    "json": JsonEncoding(),
+    "protobuf": ProtobufEncoding(protobuf()),
+}

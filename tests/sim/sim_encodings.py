@@ -1,0 +1,30 @@
+"""Every simulation in both encodings: a pytest plug-in that its modules name in `pytest_plugins`.
+
+No conftest.py: mypy takes only one of that name, and the wire tests have it.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_encodings import ENCODINGS
+from simulation import ENCODING
+
+HERE = Path(__file__).parent
+FIXTURE = "encoding"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test of this folder once in each encoding, without a word in it."""
+    if Path(str(metafunc.module.__file__)).parent == HERE:
+        if FIXTURE not in metafunc.fixturenames:
+            metafunc.fixturenames.append(FIXTURE)
+        metafunc.parametrize(FIXTURE, ENCODINGS, indirect=True, scope="function")
+
+
+@pytest.fixture
+def encoding(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Have the simulations of a test speak one encoding."""
+    before = ENCODING.set(request.param)
+    yield request.param
+    ENCODING.reset(before)

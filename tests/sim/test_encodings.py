@@ -1,0 +1,56 @@
+"""Every simulation runs in both encodings, and in protobuf nothing but patches is JSON."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from fake_transport import FakeTransport
+from simulation import Simulation
+
+from fleet.wire.messages import ContentType, Request
+from fleet.wire.protobuf import MAGIC
+
+pytest_plugins = ("sim_encodings",)
+
+HERE = Path(__file__).parent
+PLUGIN = 'pytest_plugins = ("sim_encodings",)'
+
+
+def test_every_module_of_simulations_has_the_plug_in() -> None:
+    modules = sorted(HERE.glob("test_*.py"))
+    assert len(modules) > 25
+    assert not [each.name for each in modules if PLUGIN not in each.read_text().splitlines()]
+
+
+def test_no_simulation_chooses_its_encoding() -> None:
+    """One that did would run twice in the same."""
+    for module in sorted(HERE.glob("test_*.py")):
+        for node in ast.walk(ast.parse(module.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Simulation":
+                assert "encoding" not in {each.arg for each in node.keywords}, module.name
+
+
+def test_kubelets_speak_what_their_server_speaks(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Request] = []
+    send = FakeTransport.send
+
+    def note(self: FakeTransport, pool: int, request: Request, token: object) -> None:
+        sent.append(request)
+        send(self, pool, request, token)
+
+    monkeypatch.setattr(FakeTransport, "send", note)
+    sim = Simulation()
+    sim.create_pod("web")
+    sim.run_for(seconds=30)
+    assert sim.encoding == encoding
+    assert sim.phase("web") == "Running"
+    bodies = [each for each in sent if each.body]
+    assert {each.method for each in bodies} >= {b"POST", b"PUT", b"PATCH"}
+    for each in bodies:
+        is_protobuf = each.body.startswith(MAGIC)
+        is_patch = each.content_type is ContentType.STRATEGIC_MERGE_PATCH
+        assert is_protobuf is (encoding == "protobuf" and not is_patch), each
+    stored = sim.server.objects["pods", "default", "web"]
+    assert stored.body.startswith(MAGIC) is (encoding == "protobuf")
