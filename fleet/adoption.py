@@ -13,8 +13,9 @@ from fleet.cluster import Cluster
 from fleet.config import Settings
 from fleet.daemonsets import EXCLUDE_FROM_BALANCERS, FAKE_TAINT
 from fleet.display import Display
+from fleet.ownership import NODES, PREFIX_LABEL, SHARD_LABEL, FoundNode, adopt
 from fleet.preflight import TargetFacts
-from fleet.runs import NODES, PREFIX_LABEL, SHARD_LABEL, FoundNode, adopt
+from fleet.runs import RunLease
 
 CONFLICTS_MAX = 5
 """Of writing one Node; controllers add and remove taints of their own."""
@@ -24,7 +25,7 @@ async def adopt_nodes(
     cluster: Cluster,
     facts: TargetFacts,
     settings: Settings,
-    run_id: str,
+    lease: RunLease,
     display: Display,
 ) -> int:
     """Make what an earlier process left ours, and remove what this one does not host.
@@ -32,13 +33,13 @@ async def adopt_nodes(
     Return how many slots the adopted ones fill.
     """
     api = cluster.api("adopt")
-    mine, surplus = share_of(facts.existing, settings, run_id)
+    mine, surplus = share_of(facts.existing, settings, lease.run_id)
     if surplus:
         await remove_nodes(api, surplus)
         display.note(f"removed {len(surplus)} nodes of a larger shard before this one")
     if mine:
         display.phase(f"adopting {len(mine)} nodes")
-        adopted = await adopt(api, mine, run_id)
+        adopted = await adopt(api, mine, lease.run_id, lease.uid)
         if facts.is_shared:
             selector = f"{PREFIX_LABEL}={settings.name_prefix}"
             if settings.shard is not None:
@@ -100,8 +101,8 @@ def _taints(node: Json) -> list[Json]:
 
 def share_of(
     existing: Sequence[FoundNode], settings: Settings, run_id: str
-) -> tuple[list[FoundNode], list[str]]:
-    """Divide the nodes that are there: those to adopt, and names of those that nobody hosts now.
+) -> tuple[list[FoundNode], list[FoundNode]]:
+    """Divide the nodes that are there: those to adopt, and those that nobody hosts now.
 
     The latter are of this very run and in this shard, beyond its number of nodes: that was lowered.
     Where a dashboard steers, all are adopted: it may have asked for more than --nodes.
@@ -113,5 +114,5 @@ def share_of(
         if slot is not None and slot < limit:
             mine.append(node)
         elif slot is not None and settings.shard is not None and node.run == run_id:
-            surplus.append(node.name)
+            surplus.append(node)
     return mine, surplus

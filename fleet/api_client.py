@@ -7,6 +7,7 @@ is seconds for a list of 5,000.
 """
 
 import asyncio
+import datetime as dt
 import logging
 import ssl
 import time
@@ -366,3 +367,8 @@ def _backoff_s(attempt: int) -> float:
 def server_now_s(answer: Answer) -> int:
     """Return the server's clock, or ours if it named none."""
     return answer.date_s or int(time.time())
+
+
+def time_s(stamp: str) -> int:
+    """Return an API time as whole seconds since the epoch, 0 for none."""
+    return int(dt.datetime.fromisoformat(stamp).timestamp()) if stamp else 0

@@ -1,26 +1,23 @@
 """Removing what runs left: Nodes and what belongs to them, the pods bound to them, run Leases.
 
+Only owned Nodes go (see ownership.py), each by its uid. A name proves nothing: while we work, a
+machine may have joined under it. So a Lease or CSINode goes only if that very Node is its owner,
+and the pods bound to a name only if the Node is gone and no other has its name.
+
 Order: a node's Lease and CSINode, then the Node, so that whatever an interruption leaves is still
 found by its labels. Pods come last: while their node is there, controllers would replace them. They
 are deleted with grace 0, since no kubelet is left that would confirm their end.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import enum
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from fleet.api_client import Api, each, expect
-from fleet.errors import UsageError
+from fleet.api_client import METADATA_ONLY, Api, each, expect
+from fleet.errors import IncompleteError, SetupError
 from fleet.identity import LEASE_NAMESPACE, STORAGE, Permission, is_allowed
-from fleet.runs import (
-    NODES,
-    RUN_LABEL,
-    RUN_LEASES,
-    SHARD_LABEL,
-    FoundNode,
-    RunInfo,
-    list_runs,
-    nodes_by_label,
-)
+from fleet.ownership import NODES, RUN_LABEL, SHARD_LABEL, FoundNode, find_named, find_nodes
+from fleet.runs import RUN_LEASES, find_leases
 
 NODE_LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases"
 CSI_NODES = "/apis/storage.k8s.io/v1/csinodes"
@@ -36,7 +33,7 @@ PODS = "/api/v1/pods"
 LOOKS_MAX = 3
 """How often a clean-up lists the nodes of its run; the last time there should be none."""
 NODES_ASKED_SINGLY_MAX = 200
-"""Up to so many nodes are asked for their pods one by one; beyond, all pods are listed once."""
+"""Up to so many nodes what belongs to each is asked for singly; beyond, all there is, in pages."""
 
 Progress = Callable[[str, int, int], None]
 
@@ -58,48 +55,24 @@ class Cleaned(NamedTuple):
     leases: int = 0
     csi_nodes: int = 0
     pods: int = 0
+    refused: tuple[FoundNode, ...] = ()
+    """Nodes with the run's label that are not fleet's: they were left alone."""
 
 
-async def select_runs(
-    api: Api, *, run: str = "", all_runs: bool = False, expired: bool = False
-) -> list[RunInfo]:
-    """Return the runs that were asked for. Raises UsageError if a run is not there.
+class Bound(NamedTuple):
+    """What is on a node by its name alone."""
 
-    `expired` means those that no living fleet holds; without any choice nothing is selected.
-    """
-    runs = await list_runs(api)
-    if run:
-        selected = [info for info in runs if info.run == run]
-        if not selected:
-            known = ", ".join(info.run for info in runs) or "none"
-            raise UsageError(f"--run {run}: no such run in this cluster; there are: {known}")
-        return selected
-    if all_runs:
-        return runs
-    return [info for info in runs if not info.is_alive] if expired else []
+    path: str
+    uid: str
+    node: str
 
 
-async def clean(
-    api: Api,
-    *,
-    run: str = "",
-    all_runs: bool = False,
-    expired: bool = False,
-    is_gone_fine: bool = False,
-    progress: Progress = no_progress,
-) -> Cleaned:
-    """Remove the selected runs with all that belongs to them; nothing if none is selected.
+class Deletion(enum.Enum):
+    """What came of deleting an object of one uid."""
 
-    A run that is not there is a UsageError, unless `is_gone_fine`.
-    """
-    if is_gone_fine and run not in {info.run for info in await list_runs(api)}:
-        return Cleaned()
-    selected = await select_runs(api, run=run, all_runs=all_runs, expired=expired)
-    total = Cleaned()
-    for info in selected:
-        removed = await clean_run(api, info.run, progress)
-        total = Cleaned(*(a + b for a, b in zip(total, removed, strict=True)))
-    return total
+    DONE = enum.auto()
+    ABSENT = enum.auto()
+    ANOTHER = enum.auto()  # has the name
 
 
 async def clean_run(
@@ -112,95 +85,153 @@ async def clean_run(
     """Remove one run, or only some shards of it. Can be repeated: what is gone is gone.
 
     It looks again until there is nothing: a busy server may still create a node whose fleet has
-    hung up. The run Leases of shards stay; who holds them releases them.
+    hung up. The run Leases of shards stay; who holds them releases them. Raises IncompleteError,
+    which says what is left, when the server does not answer or refuses.
     """
-    assert run, "an empty run would select nodes that no fleet created"
+    if not run:
+        raise SetupError("a run without an id has no nodes: nothing was deleted")
+    steps: dict[str, tuple[int, int]] = {}
+
+    def note(what: str, done: int, total: int) -> None:
+        steps[what] = (done, total)
+        progress(what, done, total)
+
+    try:
+        return await _clean_run(api, run, note, shards)
+    except SetupError as error:
+        raise IncompleteError(f"{error}; {_left(steps)}") from error
+
+
+async def _clean_run(
+    api: Api, run: str, progress: Progress, shards: Sequence[int] | None
+) -> Cleaned:
     selectors = [f"{RUN_LABEL}={run}"]
     if shards is not None:
         selectors = [f"{selectors[0]},{SHARD_LABEL}={shard:04d}" for shard in shards]
-    leases = csi_nodes = gone = pods = 0
+    total = Cleaned()
+    refused: tuple[FoundNode, ...] = ()
     for _ in range(LOOKS_MAX):
-        nodes = [node for each in selectors for node in await nodes_by_label(api, each)]
-        assert all(node.run == run for node in nodes), "the server ignored the label selector"
+        found = [await find_nodes(api, selector) for selector in selectors]
+        nodes = [node for each in found for node in each.owned]
+        refused = tuple(node for each in found for node in each.refused)
+        if any(node.run != run for node in nodes):
+            raise SetupError(f"the server ignored the label selector {selectors[0]}")
         if not nodes:
             break
-        counts = await _remove_nodes(api, nodes, progress)
-        leases, csi_nodes, gone = leases + counts[0], csi_nodes + counts[1], gone + counts[2]
-        names = {node.name for node in nodes}
-        pods += await _remove_pods(api, names, progress)
+        removed, gone = await _remove(api, nodes, progress)
+        total = added(total, removed)
         for group, resource in OF_NODES:
-            await _remove_of_nodes(api, names, group, resource)
+            await _remove_of_nodes(api, gone, group, resource)
     if shards is None:
         await _remove_run_leases(api, run)
-    return Cleaned(1, gone, leases, csi_nodes, pods)
+    return total._replace(runs=1, refused=refused)
 
 
-async def remove_nodes(api: Api, names: list[str]) -> None:
-    """Remove nodes of a run that goes on, with all that belongs to them."""
+def added(one: Cleaned, other: Cleaned) -> Cleaned:
+    """Return both clean-ups as one."""
+    return Cleaned(
+        one.runs + other.runs,
+        one.nodes + other.nodes,
+        one.leases + other.leases,
+        one.csi_nodes + other.csi_nodes,
+        one.pods + other.pods,
+        one.refused + other.refused,
+    )
 
-    async def remove(name: str) -> None:
-        await _remove_node(api, name)
 
-    await each(names, remove)
-    await _remove_pods(api, set(names), no_progress)
+async def remove_nodes(api: Api, nodes: Sequence[FoundNode]) -> None:
+    """Remove owned nodes of a run that goes on, with all that belongs to them."""
+    await _remove(api, nodes, no_progress)
 
 
-async def _remove_nodes(
-    api: Api, nodes: list[FoundNode], progress: Progress
-) -> tuple[int, int, int]:
-    """Delete nodes with their Leases and CSINodes; return how many of each there were."""
-    leases = csi_nodes = removed = done = 0
+async def remove_named(api: Api, names: Iterable[str], run: str) -> tuple[FoundNode, ...]:
+    """Do the same by name; return the nodes with these names that are not this run's, and stay."""
+    found = await find_named(api, names, run)
+    await remove_nodes(api, found.owned)
+    return found.refused
+
+
+async def _remove(
+    api: Api, nodes: Sequence[FoundNode], progress: Progress
+) -> tuple[Cleaned, set[str]]:
+    """Delete nodes with Leases, CSINodes and pods; return also the names that nobody has now."""
+    of_node = {
+        path: await _owned(api, path, what, nodes)
+        for path, what in ((NODE_LEASES, "leases"), (CSI_NODES, "CSINodes"))
+    }
+    counts = dict.fromkeys((*of_node, NODES), 0)
+    gone: set[str] = set()
+    done = 0
 
     async def remove(node: FoundNode) -> None:
-        nonlocal leases, csi_nodes, removed, done
-        had_lease, had_csi_node, was_there = await _remove_node(api, node.name, node.uid)
-        leases += had_lease
-        csi_nodes += had_csi_node
-        removed += was_there
+        nonlocal done
+        for path, owned in of_node.items():
+            if node.name in owned:
+                found = await _delete(api, f"{path}/{node.name}", owned[node.name])
+                counts[path] += found is Deletion.DONE
+        found = await _delete(api, f"{NODES}/{node.name}", node.uid)
+        counts[NODES] += found is Deletion.DONE
+        if found is not Deletion.ANOTHER:
+            gone.add(node.name)
         done += 1
         progress("nodes", done, len(nodes))
 
     await each(nodes, remove)
-    return leases, csi_nodes, removed
+    pods = await _remove_pods(api, gone, progress)
+    return Cleaned(0, counts[NODES], counts[NODE_LEASES], counts[CSI_NODES], pods), gone
 
 
-async def _remove_node(api: Api, name: str, uid: str = "") -> tuple[bool, bool, bool]:
-    """Delete a node's Lease, its CSINode and itself; return which of them were there."""
-    return (
-        await _delete(api, f"{NODE_LEASES}/{name}"),
-        await _delete(api, f"{CSI_NODES}/{name}"),
-        await _delete(api, f"{NODES}/{name}", uid=uid),
-    )
+async def _owned(api: Api, path: str, what: str, nodes: Sequence[FoundNode]) -> dict[str, str]:
+    """Return the uid of each object that has a node's name and that very node as its owner."""
+    uids = {node.name: node.uid for node in nodes}
+    owned: dict[str, str] = {}
+
+    async def collect(**query: str) -> None:
+        async for page in api.pages(path, what, accept=METADATA_ONLY, **query):
+            for item in page:
+                metadata = item["metadata"]
+                owners = [each["uid"] for each in metadata.get("ownerReferences") or ()]
+                if uids.get(metadata["name"]) in owners:
+                    owned[metadata["name"]] = metadata["uid"]
+
+    async def collect_of(name: str) -> None:
+        await collect(fieldSelector=f"metadata.name={name}")
+
+    if len(nodes) > NODES_ASKED_SINGLY_MAX:
+        await collect()
+    else:
+        await each(uids, collect_of)
+    return owned
 
 
-async def _remove_pods(api: Api, nodes: set[str], progress: Progress) -> int:
+async def _remove_pods(api: Api, nodes: Collection[str], progress: Progress) -> int:
     """Force-delete the pods that are bound to nodes which are gone."""
-    bound = await _bound_pods(api, nodes)
+    bound = await _still_orphaned(api, await _bound_pods(api, nodes))
     removed = done = 0
 
-    async def remove(pod: tuple[str, str]) -> None:
+    async def remove(pod: Bound) -> None:
         nonlocal removed, done
-        path, uid = pod
-        was_there = await _delete(api, path, uid=uid, is_forced=True)
-        removed += was_there
+        found = await _delete(api, pod.path, pod.uid, is_forced=True)
+        removed += found is Deletion.DONE
         done += 1
         progress("pods", done, len(bound))
 
-    await each(bound.items(), remove)
+    await each(bound, remove)
     return removed
 
 
-async def _bound_pods(api: Api, nodes: set[str]) -> dict[str, str]:
-    """Return path and uid of each pod on one of the nodes."""
-    bound: dict[str, str] = {}
+async def _bound_pods(api: Api, nodes: Collection[str]) -> list[Bound]:
+    """Return the pods on the nodes."""
+    bound: dict[str, Bound] = {}
 
     async def collect(**query: str) -> None:
         async for page in api.pages(PODS, "pods", **query):
             for pod in page:
-                if pod["spec"].get("nodeName") in nodes:
-                    metadata = pod["metadata"]
+                node, metadata = pod["spec"].get("nodeName"), pod["metadata"]
+                if node in nodes:
                     name = f"{metadata['namespace']}/pods/{metadata['name']}"
-                    bound[f"/api/v1/namespaces/{name}"] = metadata["uid"]
+                    path = f"/api/v1/namespaces/{name}"
+                    bound[path] = Bound(path, metadata["uid"], node)
 
     async def collect_from(node: str) -> None:
         await collect(fieldSelector=f"spec.nodeName={node}")
@@ -209,71 +240,74 @@ async def _bound_pods(api: Api, nodes: set[str]) -> dict[str, str]:
         await collect()
     else:
         await each(sorted(nodes), collect_from)
-    return bound
+    return list(bound.values())
 
 
-async def _remove_of_nodes(api: Api, nodes: set[str], group: str, resource: str) -> None:
+async def _remove_of_nodes(api: Api, nodes: Collection[str], group: str, resource: str) -> None:
     """Delete the objects of a kind that name a node which is gone, where we may."""
-    if not await is_allowed(api, Permission("delete", group, resource)):
+    if not nodes or not await is_allowed(api, Permission("delete", group, resource)):
         return
     path = f"/apis/{group}/v1/{resource}"
     listed = await api.request("GET", path)
+    bound = []
     for item in (listed.body.get("items") or []) if listed.ok else []:
-        if item["spec"].get("nodeName") in nodes:
-            await _delete(api, f"{path}/{item['metadata']['name']}")
+        node, metadata = item["spec"].get("nodeName"), item["metadata"]
+        if node in nodes:
+            bound.append(Bound(f"{path}/{metadata['name']}", metadata["uid"], node))
+
+    async def remove(found: Bound) -> None:
+        await _delete(api, found.path, found.uid)
+
+    await each(await _still_orphaned(api, bound), remove)
+
+
+async def _still_orphaned(api: Api, bound: Sequence[Bound]) -> list[Bound]:
+    """Leave out what is bound to a name that a node has again.
+
+    Asked after they were listed: what was bound to a free name is not of a node that comes later.
+    """
+    names = {found.node for found in bound}
+    taken: set[str] = set()
+
+    async def collect(**query: str) -> None:
+        async for page in api.pages(NODES, "nodes", accept=METADATA_ONLY, **query):
+            taken.update(item["metadata"]["name"] for item in page)
+
+    async def collect_of(name: str) -> None:
+        await collect(fieldSelector=f"metadata.name={name}")
+
+    if len(names) > NODES_ASKED_SINGLY_MAX:
+        await collect()
+    else:
+        await each(names, collect_of)
+    return [found for found in bound if found.node not in taken]
 
 
 async def _remove_run_leases(api: Api, run: str) -> None:
-    listed = await api.request("GET", RUN_LEASES, query={"labelSelector": f"{RUN_LABEL}={run}"})
-    for lease in expect(listed, "cannot list run leases").get("items") or []:
+    owned, _refused, _now_s = await find_leases(api, run)
+    for lease in owned:
         metadata = lease["metadata"]
-        await _delete(api, f"{RUN_LEASES}/{metadata['name']}", uid=metadata["uid"])
+        await _delete(api, f"{RUN_LEASES}/{metadata['name']}", metadata["uid"])
 
 
-async def _delete(api: Api, path: str, *, uid: str = "", is_forced: bool = False) -> bool:
-    """Delete one object; return whether it was there, and the same one."""
-    options: dict[str, object] = {}
-    if uid:
-        options["preconditions"] = {"uid": uid}
+async def _delete(api: Api, path: str, uid: str, *, is_forced: bool = False) -> Deletion:
+    """Delete the object of this uid, and no other."""
+    assert uid, path
+    options: dict[str, object] = {"preconditions": {"uid": uid}}
     if is_forced:
         options["gracePeriodSeconds"] = 0
-    answer = await api.request("DELETE", path, body=options or None)
-    if answer.code in (404, 409):
-        return False
+    answer = await api.request("DELETE", path, body=options)
+    if answer.code == 404:
+        return Deletion.ABSENT
+    if answer.code == 409:
+        return Deletion.ANOTHER
     expect(answer, f"cannot delete {path}")
-    return True
+    return Deletion.DONE
 
 
-def runs_text(runs: Iterable[RunInfo]) -> str:
-    """Return what `fleet clean` without arguments prints."""
-    rows = [("RUN", "PREFIX", "NODES", "STATE", "AGE", "VERSION")]
-    rows += [
-        (
-            info.run,
-            ",".join(info.prefixes) or "-",
-            f"{info.nodes:,}",
-            "running" if info.is_alive else "left behind",
-            _age(info.age_s),
-            info.version or "-",
-        )
-        for info in runs
-    ]
-    if len(rows) == 1:
-        return "no fleet has left anything in this cluster\n"
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-    lines.append("")
-    lines.append("nothing was deleted: choose with --run ID, --expired (what no running fleet")
-    lines.append("holds) or --all (running ones too)")
-    return "\n".join(lines) + "\n"
-
-
-def _age(seconds: int) -> str:
-    """Return an age as kubectl shows it."""
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
-        if seconds >= 2 * size:
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"
+def _left(steps: dict[str, tuple[int, int]]) -> str:
+    """Say how far a clean-up came, by what was told of each step."""
+    parts = [f"{total - done:,} of {total:,} {what}" for what, (done, total) in steps.items()]
+    if "pods" not in steps:
+        parts.append("their pods" if parts else "everything")
+    return f"left: {', '.join(parts)}; the same command goes on from there"

@@ -223,32 +223,37 @@ def schema() -> None:
 
 @cli.command()
 @cluster_options
-@click.option("--run", "run_id", help="Remove this run.")
-@click.option("--all", "all_runs", is_flag=True, help="Remove every run.")
+@click.option("--run", "run_id", default="", help="Remove this run.")
+@click.option("--all", "all_runs", is_flag=True, help="Remove every run, running ones too.")
 @click.option("--expired", is_flag=True, help="Remove the runs whose fleet is gone.")
+@click.option("--yes", is_flag=True, help="Ask nothing; --all and --expired ask otherwise.")
+@click.option("--dry-run", "is_dry", is_flag=True, help="Show what would go, and remove nothing.")
 @click.option(
     "--statefulset", metavar="NAMESPACE/NAME", help="End the pods of the run first: scale it to 0."
 )
 def clean(
     kubeconfig: Path | None,
     context: str | None,
-    run_id: str | None,
+    run_id: str,
     statefulset: str | None,
     *,
     in_cluster: bool,
     all_runs: bool,
     expired: bool,
-) -> None:
+    yes: bool,
+    is_dry: bool,
+) -> int:
     """List what runs left in a cluster, or remove it; without arguments nothing is deleted."""
-    from fleet.cleanup import clean as remove  # noqa: PLC0415
-    from fleet.cleanup import runs_text  # noqa: PLC0415
+    from fleet import clean_command  # noqa: PLC0415
     from fleet.cluster import Cluster, ClusterSelection  # noqa: PLC0415
     from fleet.controlplane import attach  # noqa: PLC0415
-    from fleet.runs import list_runs  # noqa: PLC0415
+    from fleet.display import ask_on_terminal  # noqa: PLC0415
     from fleet.statefulset import stop_pods  # noqa: PLC0415
 
-    if sum(map(bool, (run_id, all_runs, expired))) > 1:
-        raise UsageError("--run, --all and --expired exclude one another")
+    ask = ask_on_terminal if sys.stdin.isatty() else None
+    is_gone_fine = statefulset is not None
+    choice = clean_command.Choice(run_id, all_runs, expired, is_gone_fine, is_dry, yes)
+    choice.check(can_ask=ask is not None)
     if statefulset and not run_id:
         raise UsageError("--statefulset: name the run of its pods with --run")
     selection = ClusterSelection(kubeconfig=kubeconfig, context=context, in_cluster=in_cluster)
@@ -261,28 +266,20 @@ def clean(
             )
         selection = ClusterSelection(kubeconfig=standing.token_kubeconfig)
 
-    async def run() -> None:
-        if statefulset:
+    async def run() -> int:
+        if statefulset and not is_dry:
             await stop_pods(statefulset, _note)
         async with await Cluster.connect(selection) as cluster:
-            api = cluster.api("cleanup")
-            if not (run_id or all_runs or expired):
-                click.echo(runs_text(await list_runs(api)))
-                return
-            done = await remove(
-                api,
-                run=run_id or "",
-                all_runs=all_runs,
-                expired=expired,
-                is_gone_fine=statefulset is not None,
+            return await clean_command.clean(
+                cluster.api("cleanup"),
+                choice,
+                ask=ask,
+                say=click.echo,
+                note=_note,
                 progress=_progress,
             )
-            click.echo(
-                f"removed {done.runs} runs: {done.nodes} nodes, {done.leases} leases, "
-                f"{done.csi_nodes} CSINodes, {done.pods} pods"
-            )
 
-    _run(run())
+    return _run(run())
 
 
 @cli.command()

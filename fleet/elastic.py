@@ -12,7 +12,7 @@ import logging
 
 from fleet import report
 from fleet.api_client import Api
-from fleet.cleanup import remove_nodes
+from fleet.cleanup import remove_named
 from fleet.emulation import Emulation
 from fleet.errors import FleetError
 from fleet.metrics import FleetCounts
@@ -123,9 +123,13 @@ class ElasticFleet:
     async def _remove(self, names: list[str]) -> None:
         """Remove nodes without a kubelet; what cannot be removed now is a stray later."""
         try:
-            await remove_nodes(self._api, names)
+            refused = await remove_named(self._api, names, self._emulation.run_id)
         except FleetError as error:
             log.warning("%d nodes could not be removed: %s", len(names), error)
+        else:
+            if refused:
+                shown = ", ".join(node.name for node in refused)
+                log.warning("%d nodes are not this run's, and stay: %s", len(refused), shown)
 
 
 def _p99_ms(value_us: int) -> float | None:

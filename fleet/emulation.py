@@ -35,9 +35,10 @@ from fleet.machine import LIGHT_CONNECTIONS
 from fleet.metrics import FleetCounts
 from fleet.node_certificates import NodeCertificates
 from fleet.objects import EventType, NodeView
+from fleet.ownership import OWNER_ANNOTATION, PREFIX_LABEL, RUN_LABEL, SHARD_LABEL, owner_mark
 from fleet.pacing import STARTING_MAX, Pacing, Stage
 from fleet.reactor import Reactor
-from fleet.runs import PREFIX_LABEL, RUN_LABEL, SHARD_LABEL
+from fleet.runs import RunLease
 from fleet.shared_watches import UNREAD_KINDS
 from fleet.static_sources import StaticSource, run_static_sources
 from fleet.wire.calls import Caller, NodeTemplate
@@ -124,7 +125,7 @@ class Emulation:
         cluster: Cluster,
         identity: Identity,
         mix: NodeMix,
-        run_id: str,
+        lease: RunLease,
         *,
         is_shared: bool,
         fake_taint: tuple[str, str, str] | None,
@@ -156,9 +157,11 @@ class Emulation:
         self.reactor.are_shared = self._shares_watches
         self.reactor.shared.own_prefix = settings.node_name(0).removesuffix("00000")
         self.driver = Driver(self.reactor, self._loop)
-        self._own_label = f"{RUN_LABEL}={run_id}"
+        self.run_id = lease.run_id
+        self._own_label = f"{RUN_LABEL}={self.run_id}"
+        self._annotations = {OWNER_ANNOTATION: owner_mark(self.run_id, lease.uid)}
         self._labels = {
-            RUN_LABEL: run_id,
+            RUN_LABEL: self.run_id,
             PREFIX_LABEL: settings.name_prefix,
             **({EXCLUDE_FROM_BALANCERS: ""} if is_shared else {}),
         }
@@ -430,6 +433,7 @@ class Emulation:
                 model,
                 builders=self.reactor.codec.builders,
                 extra_labels=self._labels,
+                extra_annotations=self._annotations,
                 extra_taints=(self._taint,) if self._taint else (),
                 impersonate=self._is_light
                 and self._identity.impersonation is not Impersonation.NONE,

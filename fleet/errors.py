@@ -36,6 +36,12 @@ class SetupError(FleetError):
     exit_code = Exit.SETUP
 
 
+class IncompleteError(FleetError):
+    """What was begun could not be finished; the line says what is left."""
+
+    exit_code = Exit.INVALID
+
+
 class ProtocolError(Exception):
     """HTTP/2 was broken; the transport closes the connection with `code`."""
 

@@ -225,8 +225,11 @@ def own_permissions(features: Features) -> list[Permission]:
         *(Permission(verb, "", "nodes") for verb in ("get", "list", "watch", "patch", "delete")),
         *(Permission(verb, "", "pods") for verb in ("list", "delete")),
         Permission("list", "apps", "daemonsets"),
-        Permission("delete", STORAGE, "csinodes"),
-        Permission("delete", COORDINATION, "leases", namespace=LEASE_NAMESPACE),
+        *(Permission(verb, STORAGE, "csinodes") for verb in ("list", "delete")),
+        *(
+            Permission(verb, COORDINATION, "leases", namespace=LEASE_NAMESPACE)
+            for verb in ("list", "delete")
+        ),
         *leases,
         *(storage_permissions() if features.storage else ()),
     ]

@@ -48,8 +48,8 @@ async def remove_lost_shards(api: Api, home: Api, settings: Settings) -> list[st
     """
     assert settings.statefulset is not None
     cleared = []
-    holders, _now_s = await find_holders(api, settings.run_id)
-    for holder in holders:
+    found = await find_holders(api, settings.run_id)
+    for holder in found.holders:
         digits = holder.prefix.removeprefix(f"{settings.name_prefix}-")
         if holder.is_alive or not digits.isdecimal():
             continue

@@ -31,16 +31,17 @@ from fleet.controlplane import ComponentDeath
 from fleet.daemonsets import FAKE_TAINT, NodeShape
 from fleet.display import Display, LiveFigures, together
 from fleet.emulation import Emulation
-from fleet.errors import FleetError, SetupError
+from fleet.errors import FleetError
 from fleet.figures import Meter
 from fleet.identity import Identity, authorize, features_of
 from fleet.machine import check_memory, raise_descriptors
+from fleet.ownership import RUN_LABEL
 from fleet.preflight import TargetFacts, confirm, inspect, shared_cluster_notice
 from fleet.report import RunDirectory, RunFigures
 from fleet.restart_signal import RestartSignal
 from fleet.run_id import new_run_id
 from fleet.run_outcome import RunOutcome
-from fleet.runs import RUN_LABEL, RunLease
+from fleet.runs import RunLease
 from fleet.siblings import Siblings, keep_live, sibling_arguments
 from fleet.statefulset import check, will_return
 from fleet.target import Target
@@ -224,12 +225,7 @@ class Orchestrator:
             is_tainted=tainted,
         )
         self._display.start()
-        taken = sorted(facts.foreign_names.intersection(self._settings.node_names()))
-        if taken:
-            raise SetupError(
-                f"{len(taken)} nodes that fleet did not create have names that this run would use "
-                f"({taken[0]}, ...): choose another --name-prefix"
-            )
+        facts.check_names(self._settings.node_names())
         return facts
 
     async def _keep_nodes(
@@ -246,7 +242,7 @@ class Orchestrator:
         self._mix.adapt(
             cluster.version.git_version, zone_labels=settings.zone_labels or not facts.is_shared
         )
-        adopted = await adopt_nodes(cluster, facts, settings, self._run_id, self._display)
+        adopted = await adopt_nodes(cluster, facts, settings, lease, self._display)
         taint = None
         if facts.is_shared and not settings.no_taint:
             taint = (FAKE_TAINT.key, FAKE_TAINT.value, FAKE_TAINT.effect)
@@ -255,7 +251,7 @@ class Orchestrator:
             cluster,
             identity,
             self._mix,
-            self._run_id,
+            lease,
             is_shared=facts.is_shared,
             fake_taint=taint,
             bootstrap=bootstrap,

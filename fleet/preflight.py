@@ -6,23 +6,16 @@ more. Nothing in this file writes to the server.
 """
 
 import ipaddress
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from fleet.api_client import METADATA_ONLY, Api, Json
 from fleet.credentials import IN_CLUSTER_CONTEXT
 from fleet.daemonsets import Landing, NodeShape, landings
-from fleet.errors import UsageError
-from fleet.runs import (
-    NODES,
-    RUN_LABEL,
-    FoundNode,
-    RunHolder,
-    check_free,
-    find_nodes,
-    holder_of,
-)
+from fleet.errors import SetupError, UsageError
+from fleet.ownership import NODES, RUN_LABEL, FoundNode, find_nodes, refusal
+from fleet.runs import RunHolder, check_free, holder_of
 
 KUBE_SYSTEM = "/api/v1/namespaces/kube-system"
 DAEMON_SETS = "/apis/apps/v1/daemonsets"
@@ -48,7 +41,9 @@ class TargetFacts:
     server_version: str
     kube_system_uid: str
     foreign_names: frozenset[str]
-    """Nodes that no fleet created."""
+    """Nodes that no fleet created, or that lack one of its marks."""
+    refused: tuple[FoundNode, ...]
+    """Of these, the ones with fleet's label."""
     prefix: str
     existing: tuple[FoundNode, ...]
     """Nodes of earlier runs under the prefix."""
@@ -65,6 +60,18 @@ class TargetFacts:
     def is_shared(self) -> bool:
         """Return whether there is any node that fleet did not create."""
         return bool(self.foreign_names)
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Raise SetupError if a node that is not fleet's has one of these names."""
+        taken = sorted(self.foreign_names.intersection(names))
+        if not taken:
+            return
+        refused = [node for node in self.refused if node.name in set(taken)]
+        why = f"; {refusal(refused)}" if refused else ""
+        raise SetupError(
+            f"{len(taken)} nodes that fleet did not create have names that this run would use "
+            f"({taken[0]}, ...): choose another --name-prefix{why}"
+        )
 
     @property
     def daemon_pods(self) -> int:
@@ -95,7 +102,8 @@ async def inspect(
     holder = await holder_of(api, prefix)
     if holder is not None:
         check_free(prefix, holder)
-    foreign = await _foreign_names(api)
+    found = await find_nodes(api, RUN_LABEL)
+    foreign = await _unlabelled_names(api) | {node.name for node in found.refused}
     daemon_sets: list[Json] = []
     async for page in api.pages(DAEMON_SETS, "daemonsets"):
         daemon_sets += page
@@ -105,15 +113,16 @@ async def inspect(
         server_version=server_version,
         kube_system_uid=system["metadata"]["uid"],
         foreign_names=foreign,
+        refused=found.refused,
         prefix=prefix,
-        existing=tuple(await find_nodes(api, prefix)),
+        existing=tuple(node for node in found.owned if node.prefix == prefix),
         holder=holder,
         landings=tuple(landings(daemon_sets, shapes)),
         pod_cidrs=await _pod_cidrs(api) if foreign else PodCidrs(0, (), ()),
     )
 
 
-async def _foreign_names(api: Api) -> frozenset[str]:
+async def _unlabelled_names(api: Api) -> frozenset[str]:
     names: set[str] = set()
     selector = f"!{RUN_LABEL}"
     async for page in api.pages(NODES, "nodes", accept=METADATA_ONLY, labelSelector=selector):

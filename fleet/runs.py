@@ -1,6 +1,6 @@
-"""Who owns which nodes: the Lease of a running fleet, its labels, and taking over what it left.
+"""Who holds which names: the Lease of a running fleet, and what it says of runs that are over.
 
-Every node carries the id of its run and the prefix that its name begins with. The prefix belongs
+A node's name begins with a prefix, which its labels name (see ownership.py). The prefix belongs
 to one running fleet at a time: it holds the Lease `fleet-run-<prefix>` and renews it. A second
 fleet with the prefix is refused while the holder lives, and takes the nodes over once it does not.
 A shard's prefix includes its number (`<prefix>-<shard:04d>`), so shards never meet.
@@ -15,49 +15,26 @@ last write, against the Date of its answer. The clocks of the machines do not ma
 import asyncio
 import datetime as dt
 import logging
-from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fleet import __version__
-from fleet.api_client import (
-    MERGE_PATCH,
-    METADATA_ONLY,
-    Api,
-    Json,
-    Sleep,
-    each,
-    expect,
-    server_now_s,
-)
+from fleet.api_client import Api, Json, Sleep, expect, server_now_s, time_s
 from fleet.clock import NS_PER_S, Clock, SystemClock
 from fleet.errors import SetupError
 from fleet.identity import RUN_NAMESPACE
+from fleet.ownership import PREFIX_LABEL, RUN_LABEL, FoundNode, find_nodes
 from fleet.run_id import run_started_s
 
 logger = logging.getLogger(__name__)
 
-RUN_LABEL = "fleet.emulator/run"
-PREFIX_LABEL = "fleet.emulator/prefix"
-SHARD_LABEL = "fleet.emulator/shard"
 VERSION_ANNOTATION = "fleet.emulator/version"
 HOLDER_ANNOTATION = "fleet.emulator/holder"
 """Which of several that are of the same run holds the Lease: a pod's UID."""
 
-NODES = "/api/v1/nodes"
 RUN_LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{RUN_NAMESPACE}/leases"
 RENEW_EVERY_S = 10.0
 DURATION_S = 40
 ACQUIRE_ATTEMPTS_MAX = 5
-
-
-class FoundNode(NamedTuple):
-    """A node that some fleet created."""
-
-    name: str
-    uid: str
-    run: str
-    prefix: str
-    created_s: int
 
 
 class RunHolder(NamedTuple):
@@ -92,6 +69,22 @@ class RunInfo(NamedTuple):
     version: str  # of fleet; empty when the Lease is gone
 
 
+class FoundRuns(NamedTuple):
+    """What fleets left, and what only looks so: it is neither changed nor deleted."""
+
+    runs: list[RunInfo]
+    refused: tuple[FoundNode, ...]
+    refused_leases: tuple[str, ...]
+
+
+class FoundHolders(NamedTuple):
+    """Who holds run Leases, alive or not. A Lease that has the label alone is refused by name."""
+
+    holders: list[RunHolder]
+    refused: tuple[str, ...]
+    now_s: int  # the server's clock
+
+
 class RunLease:
     """The claim of one process to the names under a prefix."""
 
@@ -116,11 +109,16 @@ class RunLease:
         self._name = lease_name(prefix)
         self._lease: Json = {}
 
+    @property
+    def uid(self) -> str:
+        """Return the uid of the Lease, which is held."""
+        return str(self._lease["metadata"]["uid"])
+
     async def acquire(self) -> str:
         """Take the prefix; return the id of the dead run that held it last, or "".
 
         Another process of this run that holds it is waited for: it may be dead. Raises SetupError
-        if it is not, or if a living holder is of another run.
+        if it is not, if a living holder is of another run, or if the Lease is not fleet's.
         """
         has_waited = False
         for _ in range(ACQUIRE_ATTEMPTS_MAX):
@@ -130,6 +128,11 @@ class RunLease:
                     return ""
                 continue
             lease = expect(found, f"cannot read the lease {self._name}")
+            if not is_run_lease(lease):
+                raise SetupError(
+                    f"the Lease {RUN_NAMESPACE}/{self._name} is not one that fleet made: choose "
+                    "another --name-prefix"
+                )
             holder = read_holder(lease, server_now_s(found))
             check_free(self.prefix, holder, self.run_id)
             if holder.is_alive and not self._is_ours(holder):
@@ -246,6 +249,15 @@ def lease_name(prefix: str) -> str:
     return f"fleet-run-{prefix}"
 
 
+def is_run_lease(lease: Json) -> bool:
+    """Return whether a Lease is of a run: name, labels and holder say the same, not one alone."""
+    metadata = lease["metadata"]
+    labels = metadata.get("labels") or {}
+    run, prefix = labels.get(RUN_LABEL, ""), labels.get(PREFIX_LABEL, "")
+    is_named = metadata["name"] == lease_name(prefix)
+    return bool(run) and is_named and lease.get("spec", {}).get("holderIdentity") == run
+
+
 def read_holder(lease: Json, now_s: int) -> RunHolder:
     """Read a run's Lease; `now_s` is the server's clock."""
     metadata, spec = lease["metadata"], lease.get("spec", {})
@@ -262,8 +274,8 @@ def read_holder(lease: Json, now_s: int) -> RunHolder:
 def _written_s(lease: Json) -> int:
     """Return when the server last stored the Lease; the holder's own word if it does not say."""
     managed = lease["metadata"].get("managedFields") or []
-    times = [_seconds(entry["time"]) for entry in managed if entry.get("time")]
-    return max(times) if times else _seconds(lease.get("spec", {}).get("renewTime") or "")
+    times = [time_s(entry["time"]) for entry in managed if entry.get("time")]
+    return max(times) if times else time_s(lease.get("spec", {}).get("renewTime") or "")
 
 
 async def holder_of(api: Api, prefix: str) -> RunHolder | None:
@@ -275,84 +287,39 @@ async def holder_of(api: Api, prefix: str) -> RunHolder | None:
     return read_holder(lease, server_now_s(found))
 
 
-async def find_holders(api: Api, run: str = "") -> tuple[list[RunHolder], int]:
-    """Return who holds the Leases of a run, or of all runs, alive or not; and the server's time."""
+async def find_leases(api: Api, run: str = "") -> tuple[list[Json], list[Json], int]:
+    """Return the Leases of a run, or of all; those with the label alone; and the server's time."""
     selector = f"{RUN_LABEL}={run}" if run else RUN_LABEL
     listed = await api.request("GET", RUN_LEASES, query={"labelSelector": selector})
-    now_s = server_now_s(listed)
-    leases = expect(listed, "cannot list run leases").get("items") or []
-    return [read_holder(lease, now_s) for lease in leases], now_s
+    items = expect(listed, "cannot list run leases").get("items") or []
+    owned = [lease for lease in items if is_run_lease(lease)]
+    refused = [lease for lease in items if not is_run_lease(lease)]
+    return owned, refused, server_now_s(listed)
 
 
-async def find_nodes(api: Api, prefix: str) -> list[FoundNode]:
-    """Return the nodes under a prefix, whichever run created them."""
-    return await nodes_by_label(api, f"{PREFIX_LABEL}={prefix}")
+async def find_holders(api: Api, run: str = "") -> FoundHolders:
+    """Return who holds the Leases of a run, or of all runs."""
+    owned, refused, now_s = await find_leases(api, run)
+    names = tuple(lease["metadata"]["name"] for lease in refused)
+    return FoundHolders([read_holder(lease, now_s) for lease in owned], names, now_s)
 
 
-async def nodes_by_label(api: Api, selector: str) -> list[FoundNode]:
-    """Return the nodes that a label selector finds, read as metadata alone."""
-    found: dict[str, FoundNode] = {}
-    pages = api.pages(NODES, "nodes", accept=METADATA_ONLY, labelSelector=selector)
-    async for page in pages:
-        for item in page:
-            metadata = item["metadata"]
-            labels = metadata.get("labels", {})
-            found[metadata["name"]] = FoundNode(
-                metadata["name"],
-                metadata["uid"],
-                labels.get(RUN_LABEL, ""),
-                labels.get(PREFIX_LABEL, ""),
-                _seconds(metadata.get("creationTimestamp", "")),
-            )
-    return list(found.values())
-
-
-async def adopt(
-    api: Api,
-    nodes: Sequence[FoundNode],
-    run_id: str,
-    progress: Callable[[int, int], None] = lambda _done, _total: None,
-) -> list[FoundNode]:
-    """Label nodes as this run's; return those that are, in order. What is gone meanwhile is left.
-
-    `progress` takes how many of how many are done.
-    """
-    adopted: dict[str, FoundNode] = {}
-    done = 0
-
-    async def relabel(node: FoundNode) -> None:
-        nonlocal done
-        if node.run != run_id:
-            # The uid is a precondition: a node created anew under the name is not ours.
-            patch = {"metadata": {"uid": node.uid, "labels": {RUN_LABEL: run_id}}}
-            path = f"{NODES}/{node.name}"
-            answer = await api.request("PATCH", path, body=patch, content_type=MERGE_PATCH)
-            if answer.code not in (404, 409):
-                expect(answer, f"cannot adopt node {node.name}")
-                adopted[node.name] = node._replace(run=run_id)
-        else:
-            adopted[node.name] = node
-        done += 1
-        progress(done, len(nodes))
-
-    await each(nodes, relabel)
-    return [adopted[node.name] for node in nodes if node.name in adopted]
-
-
-async def list_runs(api: Api) -> list[RunInfo]:
+async def list_runs(api: Api) -> FoundRuns:
     """Return every run that has nodes or a Lease, oldest first."""
     holders: dict[str, list[RunHolder]] = {}
-    found, now_s = await find_holders(api)
-    for holder in found:
+    held = await find_holders(api)
+    for holder in held.holders:
         holders.setdefault(holder.run, []).append(holder)
     nodes: dict[str, list[FoundNode]] = {}
-    for node in await nodes_by_label(api, RUN_LABEL):
+    found = await find_nodes(api, RUN_LABEL)
+    for node in found.owned:
         nodes.setdefault(node.run, []).append(node)
     runs = [
-        _run_info(run, holders.get(run, []), nodes.get(run, []), now_s)
+        _run_info(run, holders.get(run, []), nodes.get(run, []), held.now_s)
         for run in dict.fromkeys([*holders, *nodes])
     ]
-    return sorted(runs, key=lambda info: (-info.age_s, info.run))
+    runs.sort(key=lambda info: (-info.age_s, info.run))
+    return FoundRuns(runs, found.refused, held.refused)
 
 
 def _run_info(run: str, holders: list[RunHolder], nodes: list[FoundNode], now_s: int) -> RunInfo:
@@ -368,11 +335,6 @@ def _run_info(run: str, holders: list[RunHolder], nodes: list[FoundNode], now_s:
         age_s=max(0, now_s - started_s),
         version=holders[0].version if holders else "",
     )
-
-
-def _seconds(stamp: str) -> int:
-    """Return an API time as whole seconds since the epoch, 0 for none."""
-    return int(dt.datetime.fromisoformat(stamp).timestamp()) if stamp else 0
 
 
 def _rfc3339_micro(wall_ns: int) -> str:

@@ -95,6 +95,7 @@ class NodeTemplate:
 
     __slots__ = (
         "builders",
+        "extra_annotations",
         "extra_labels",
         "extra_taints",
         "impersonate",
@@ -109,6 +110,7 @@ class NodeTemplate:
         model: NodeModel,
         *,
         extra_labels: dict[str, str],
+        extra_annotations: dict[str, str] | None = None,
         extra_taints: tuple[tuple[str, str, str], ...] = (),
         impersonate: bool = False,
         builders: "dict[Op, Builder] | None" = None,
@@ -116,6 +118,7 @@ class NodeTemplate:
         self.builders = BUILDERS if builders is None else builders  # JSON, or protobuf
         self.model = model
         self.extra_labels = extra_labels
+        self.extra_annotations = extra_annotations or {}
         self.extra_taints = extra_taints
         self.impersonate = impersonate  # name the user in each request: shared connections
         # A kubelet registers before its first look at the runtime's images (they are cached for
@@ -193,7 +196,7 @@ def node_json(
     metadata = {
         "name": facts.name,
         "labels": {**facts.labels, **template.extra_labels},
-        "annotations": facts.annotations,
+        "annotations": {**facts.annotations, **template.extra_annotations},
     }
     addresses = [{"type": kind, "address": address} for kind, address in facts.addresses]
     return b'{"kind":"Node","apiVersion":"v1","metadata":%b,"spec":%b,"status":{%b}}' % (

@@ -13,7 +13,7 @@ from helm_commands import NAMESPACE, RELEASE, RUN, Helm
 from played_node import PlayedNode
 
 from fleet.controlplane import attach
-from fleet.runs import RUN_LABEL
+from fleet.ownership import RUN_LABEL
 
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
 NODES_PER_POD = 5

@@ -10,7 +10,7 @@ from e2e_world import Json, condition, eventually
 from helm_commands import NAMESPACE, RELEASE, RUN
 
 from fleet.config import show_profile
-from fleet.runs import SHARD_LABEL
+from fleet.ownership import SHARD_LABEL
 
 pytest_plugins = ("e2e_fixtures", "chart_fixtures")
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]

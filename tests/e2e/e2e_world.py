@@ -20,7 +20,7 @@ from e2e_api import api_of, audit_log
 
 from fleet.config import show_profile
 from fleet.controlplane import ControlPlaneInfo
-from fleet.runs import PREFIX_LABEL, RUN_LABEL
+from fleet.ownership import PREFIX_LABEL, RUN_LABEL
 
 Json = dict[str, Any]
 
@@ -133,7 +133,9 @@ class World:
                 process.kill()
                 process.wait()
                 self.kubectl("delete", "leases", "-l", RUN_LABEL, check=False)  # it is over
-                self.fleet("clean", "--all")  # or its nodes would fail the tests that follow
+                self.fleet(
+                    "clean", "--all", "--yes"
+                )  # or its nodes would fail the tests that follow
                 raise
             finally:
                 if process.poll() is None:

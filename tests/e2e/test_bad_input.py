@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 from e2e_world import World
 
-from fleet.runs import RUN_LABEL
+from fleet.ownership import RUN_LABEL
 
 SAID_BEFORE = ("[", "using the local control plane", "WARNING fleet.credentials: CERTIFICATES ARE")
 

@@ -17,12 +17,13 @@ import yaml
 from e2e_world import WAIT_MAX_S
 
 from fleet.api_client import MERGE_PATCH, Api
-from fleet.cleanup import CSI_NODES, NODE_LEASES, Cleaned, clean, clean_run
+from fleet.clean_command import Choice, clean
+from fleet.cleanup import CSI_NODES, NODE_LEASES, Cleaned, clean_run
 from fleet.cluster import Cluster, ClusterSelection
 from fleet.config import IdentityMode
 from fleet.controlplane import ControlPlane, ControlPlaneInfo, ControlPlaneOptions
 from fleet.daemonsets import FAKE_TAINT, NodeShape
-from fleet.errors import SetupError, UsageError
+from fleet.errors import Exit, SetupError, UsageError
 from fleet.identity import (
     Features,
     Identity,
@@ -34,17 +35,17 @@ from fleet.identity import (
     probe,
     who_am_i,
 )
-from fleet.preflight import confirm, inspect
-from fleet.runs import (
+from fleet.ownership import (
     NODES,
+    OWNER_ANNOTATION,
     PREFIX_LABEL,
     RUN_LABEL,
-    RUN_LEASES,
-    RunLease,
     adopt,
     find_nodes,
-    list_runs,
+    owner_mark,
 )
+from fleet.preflight import confirm, inspect
+from fleet.runs import RUN_LEASES, RunLease, list_runs
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = pytest.mark.e2e
@@ -84,11 +85,13 @@ async def create(api: Api, path: str, **body: Any) -> dict[str, Any]:
 async def create_node(api: Api, name: str, run_id: str = "", prefix: str = "") -> None:
     """Create a Node with Lease and CSINode, as a kubelet does."""
     labels: dict[str, str] = dict(LABELS)
+    annotations: dict[str, str] = {}
     taints = []
     if run_id:
         labels |= {RUN_LABEL: run_id, PREFIX_LABEL: prefix}
         taints = [{"key": FAKE_TAINT.key, "value": "true", "effect": "NoSchedule"}]
-    metadata = {"name": name, "labels": labels}
+        annotations = {OWNER_ANNOTATION: owner_mark(run_id, "uid")}
+    metadata = {"name": name, "labels": labels, "annotations": annotations}
     node = await create(api, NODES, metadata=metadata, spec={"taints": taints})
     uid = node["metadata"]["uid"]
     owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}
@@ -304,7 +307,7 @@ def test_the_rights_that_are_checked_are_the_rights_that_suffice(
         assert not facts.is_shared
         lease = RunLease(cluster.api("lease"), "own", "r2")
         assert await lease.acquire() == ""
-        assert len(await adopt(cluster.api("adopt"), facts.existing, "r2")) == 1
+        assert len(await adopt(cluster.api("adopt"), facts.existing, "r2", lease.uid)) == 1
         cleaned = await clean_run(cluster.api("cleanup"), "r2")
         assert cleaned == Cleaned(1, 1, 1, 1, 0)
 
@@ -324,7 +327,7 @@ def test_a_prefix_belongs_to_one_living_fleet(run: Run, target: ControlPlaneInfo
             await asyncio.sleep(1.1)
             assert await lease.renew()
             assert lease._lease["metadata"]["managedFields"][0]["time"] > first
-            [info] = [info for info in await list_runs(api) if info.run == "r1"]
+            [info] = [info for info in (await list_runs(api)).runs if info.run == "r1"]
             assert info.is_alive
             await lease.release()
             again = RunLease(api, "one", "r2")
@@ -345,6 +348,8 @@ def test_a_prefix_belongs_to_one_living_fleet(run: Run, target: ControlPlaneInfo
 
 
 def test_clean_up_removes_a_run_and_spares_the_rest(run: Run, target: ControlPlaneInfo) -> None:
+    selector = f"{PREFIX_LABEL}=gone"
+
     async def scenario() -> None:
         async with connected(target.kubeconfig) as cluster:
             api = cluster.api("cleanup")
@@ -353,13 +358,15 @@ def test_clean_up_removes_a_run_and_spares_the_rest(run: Run, target: ControlPla
                 await create_node(api, f"gone-{index}", "gone", "gone")
             for name, node in (("on-gone", "gone-3"), ("on-real", "real-0")):
                 await create_pod(api, name, node)
-            nodes = await find_nodes(api, "gone")
-            assert len(await adopt(api, nodes, "taken")) == 20
+            nodes = (await find_nodes(api, selector)).owned
+            assert len(await adopt(api, nodes, "taken", "uid")) == 20
             with pytest.raises(UsageError, match="no such run"):
-                await clean(api, run="gone")
-            assert await clean(api) == Cleaned()
-            assert await clean(api, expired=True) == Cleaned(1, 20, 20, 20, 1)
-            assert not await find_nodes(api, "gone")
+                await clean(api, Choice(run="gone"))
+            said: list[str] = []
+            assert await clean(api, Choice()) is Exit.OK
+            assert await clean(api, Choice(expired=True, yes=True), say=said.append) is Exit.OK
+            assert said == ["removed 1 runs: 20 nodes, 20 leases, 20 CSINodes, 1 pods"]
+            assert not (await find_nodes(api, selector)).owned
             for path in (f"{NODES}/real-0", f"{NODE_LEASES}/real-0", f"{CSI_NODES}/real-0"):
                 assert (await api.request("GET", path)).ok
             pods = "/api/v1/namespaces/default/pods"
@@ -367,6 +374,40 @@ def test_clean_up_removes_a_run_and_spares_the_rest(run: Run, target: ControlPla
             assert (await api.request("GET", f"{pods}/on-gone")).code == 404
             await api.request("DELETE", f"{pods}/on-real", body={"gracePeriodSeconds": 0})
             await api.request("DELETE", f"{NODES}/real-0")
+
+    run(scenario())
+
+
+def test_a_machine_with_fleet_s_label_loses_nothing(run: Run, target: ControlPlaneInfo) -> None:
+    """One with the label alone, an empty one, and one that a fleet before the annotation made."""
+
+    async def scenario() -> None:
+        async with connected(target.kubeconfig) as cluster:
+            api = cluster.api("cleanup")
+            await create_node(api, "mine-0", "mixed", "mixed")
+            for name, value in (("labelled-0", "mixed"), ("labelled-1", ""), ("older-0", "mixed")):
+                await create_node(api, name)
+                patch: dict[str, Any] = {"metadata": {"labels": {RUN_LABEL: value}}}
+                if name == "older-0":
+                    patch["spec"] = {"providerID": "fleet://a/older-0"}
+                path = f"{NODES}/{name}"
+                answer = await api.request("PATCH", path, body=patch, content_type=MERGE_PATCH)
+                assert answer.ok, answer
+            await create_pod(api, "on-labelled", "labelled-0")
+            noted: list[str] = []
+            everything = Choice(all_runs=True, yes=True)
+            assert await clean(api, everything, note=noted.append) is Exit.INVALID
+            [line] = [line for line in noted if "not touched" in line]
+            assert "labelled-0, labelled-1" in line
+            listed = await api.request("GET", NODES)
+            names = [node["metadata"]["name"] for node in listed.body["items"]]
+            assert names == ["labelled-0", "labelled-1"]
+            for name in names:
+                for path in (NODE_LEASES, CSI_NODES):
+                    assert (await api.request("GET", f"{path}/{name}")).ok
+                await api.request("DELETE", f"{NODES}/{name}")
+            pod = "/api/v1/namespaces/default/pods/on-labelled"
+            assert (await api.request("DELETE", pod, body={"gracePeriodSeconds": 0})).ok
 
     run(scenario())
 

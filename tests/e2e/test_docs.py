@@ -27,7 +27,7 @@ from markdown import Block
 from fleet.config import parse_documents
 from fleet.controlplane.binaries import cache_directory
 from fleet.errors import UsageError
-from fleet.runs import RUN_LABEL
+from fleet.ownership import RUN_LABEL
 
 pytest_plugins = ["e2e_fixtures"]
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -163,7 +163,7 @@ def test_the_commands_of_a_page_work(
                     process.kill()
         left = world.items("nodes", "-l", RUN_LABEL)
         if left:  # the pages that follow are not to blame
-            world.fleet("clean", "--all")
+            world.fleet("clean", "--all", "--yes")
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     checker = doctest.OutputChecker()
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

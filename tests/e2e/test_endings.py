@@ -14,6 +14,7 @@ from e2e_world import FLEET, World, eventually, workload
 from guard import MARK, marked_processes
 
 from fleet.controlplane import COMPONENTS
+from fleet.ownership import OWNER_ANNOTATION, owner_mark
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -149,6 +150,15 @@ def test_a_second_ctrl_c_says_what_is_left(world: World) -> None:
     world.assert_nothing_left("twice")
 
 
+def assert_marked(world: World, prefix: str) -> None:
+    """Each node names its run and the uid of the run's Lease, also once kubelets wrote to it."""
+    lease = world.get("lease", f"fleet-run-{prefix}", "-n", "default")
+    mark = owner_mark(world.run_id(prefix), lease["metadata"]["uid"])
+    metadata = [node["metadata"] for node in world.nodes(prefix).values()]
+    marks = {each["annotations"][OWNER_ANNOTATION] for each in metadata}
+    assert marks == {mark}
+
+
 def test_kept_nodes_stay_until_they_are_cleaned(world: World) -> None:
     """`fleet clean` alone lists and deletes nothing; --run, --expired and --all delete."""
     for prefix in ("keep-a", "keep-b", "keep-c"):
@@ -168,14 +178,25 @@ def test_kept_nodes_stay_until_they_are_cleaned(world: World) -> None:
     assert len(world.nodes("keep-b")) == 2
     with world.spawn("living", 2) as run:
         run.until_ready()
-        assert "removed 2 runs: 4 nodes" in world.fleet("clean", "--expired").stdout
+        assert_marked(world, "living")
+        for refused in (("--expired",), ("--all",)):
+            done = world.fleet("clean", *refused)
+            assert done.returncode == 2
+            assert done.stderr.strip().startswith(f"fleet: {refused[0]} without a terminal needs")
+        dry = world.fleet("clean", "--expired", "--dry-run")
+        assert dry.returncode == 0
+        assert world.run_id("keep-b") in dry.stdout
+        assert world.run_id("living") not in dry.stdout
+        assert len(world.nodes("keep-b")) == 2
+        done = world.fleet("clean", "--expired", "--yes")
+        assert "removed 2 runs: 4 nodes" in done.stdout
         world.assert_nothing_left("keep-b")
         assert len(world.nodes("living")) == 2
         assert world.fleet("clean", "--all", "--expired").returncode == 2
         run.end()
     kept = ("spawn", "--nodes=2", "--name-prefix=keep-d", "--until-ready", "--keep")
     assert world.fleet(*kept).returncode == 0
-    assert "removed 1 runs: 2 nodes" in world.fleet("clean", "--all").stdout
+    assert "removed 1 runs: 2 nodes" in world.fleet("clean", "--all", "--yes").stdout
     world.assert_nothing_left("keep-d")
     absent = world.fleet("clean", "--run", "no-such-run")
     assert absent.returncode == 2

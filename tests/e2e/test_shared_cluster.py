@@ -12,7 +12,7 @@ from e2e_world import FLEET, FOREIGN_NODE, Json, World, condition, eventually, w
 from guard import marked_processes
 
 from fleet.daemonsets import EXCLUDE_FROM_BALANCERS, FAKE_TAINT
-from fleet.runs import RUN_LABEL
+from fleet.ownership import RUN_LABEL
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [
@@ -55,7 +55,7 @@ def test_kubeconfig_in_the_environment_selects_nothing(world: World, named: Path
     nodes = {"default": world.kubectl("get", "nodes", "-o", "name").split()}
     assert nodes == {"default": [f"node/{FOREIGN_NODE}"]}
     # `fleet clean` neither: it has no cluster to look at.
-    clean = world.fleet("clean", "--all", KUBECONFIG=str(named), XDG_STATE_HOME=state)
+    clean = world.fleet("clean", "--all", "--yes", KUBECONFIG=str(named), XDG_STATE_HOME=state)
     assert clean.returncode == 2
     assert "name a cluster with --kubeconfig, --context or --in-cluster" in clean.stderr
 

@@ -12,8 +12,10 @@ from typing import Any, cast
 
 import yaml
 
-from fleet.api_client import JSON, Answer, Api, Channel
+from fleet.api_client import JSON, METADATA_ONLY, Answer, Api, Channel
+from fleet.cleanup import CSI_NODES, NODE_LEASES
 from fleet.identity import ACCESS_REVIEW, SELF_REVIEW, Permission
+from fleet.ownership import NODES, OWNER_ANNOTATION, PREFIX_LABEL, RUN_LABEL
 
 Json = dict[str, Any]
 CONTINUE_VERSION = "v1 "
@@ -59,7 +61,7 @@ class FakeApi(Api):
         accept: str = JSON,
         headers: Iterable[tuple[str, str]] = (),
     ) -> Answer:
-        del content_type, accept
+        del content_type
         await asyncio.sleep(0)  # a real request lets others run
         self.log.append((method, path))
         self.before_request(method, path)
@@ -78,7 +80,10 @@ class FakeApi(Api):
             "PATCH": self._patch,
             "DELETE": self._delete,
         }
-        return handlers[method](path, asked, sent)
+        answer = handlers[method](path, asked, sent)
+        if accept == METADATA_ONLY and answer.ok:
+            answer.body["items"] = [{"metadata": each["metadata"]} for each in answer.body["items"]]
+        return answer
 
     def _answer(self, code: int, body: Json) -> Answer:
         return Answer(code, copy.deepcopy(body), self.date_s)
@@ -112,7 +117,8 @@ class FakeApi(Api):
             if parent != path and not (in_all_namespaces and "/namespaces/" not in path):
                 continue
             item = self.objects[name]
-            if field and item.get("spec", {}).get("nodeName") != field.split("=", 1)[1]:
+            key, _, wanted = field.partition("=")
+            if field and FIELDS[key](item) != wanted:
                 continue
             if _matches(item["metadata"].get("labels", {}), selector):
                 found.append(name)
@@ -175,6 +181,32 @@ class FakeApi(Api):
 LISTS = frozenset(
     {*("nodes", "pods", "leases", "csinodes", "daemonsets"), "resourceslices", "volumeattachments"}
 )
+
+
+FIELDS: dict[str, Callable[[Json], object]] = {
+    "metadata.name": lambda item: item["metadata"]["name"],
+    "spec.nodeName": lambda item: item.get("spec", {}).get("nodeName"),
+}
+
+
+def node_marks(run: str, prefix: str = "", **labels: str) -> Json:
+    """Return the metadata of a Node of a run; a Lease of uid `lease` is what it held."""
+    marks = {
+        "labels": {RUN_LABEL: run, **labels},
+        "annotations": {OWNER_ANNOTATION: f"{run}/lease"},
+    }
+    if prefix:
+        marks["labels"][PREFIX_LABEL] = prefix
+    return marks
+
+
+def add_owned(api: FakeApi, name: str, marks: Json) -> Json:
+    """Create a Node with its Lease and CSINode, as a kubelet does."""
+    node = api.put(f"{NODES}/{name}", metadata=marks)
+    owner = {"kind": "Node", "name": name, "uid": node["metadata"]["uid"]}
+    for path in (NODE_LEASES, CSI_NODES):
+        api.put(f"{path}/{name}", metadata={"ownerReferences": [owner]})
+    return node
 
 
 def _matches(labels: Json, selector: str) -> bool:

@@ -2,11 +2,11 @@
 
 import asyncio
 
-from cluster_fakes import FakeApi
+from cluster_fakes import FakeApi, node_marks
 
 from fleet.adoption import protect
 from fleet.daemonsets import EXCLUDE_FROM_BALANCERS, FAKE_TAINT
-from fleet.runs import NODES, PREFIX_LABEL, FoundNode, find_nodes
+from fleet.ownership import NODES, PREFIX_LABEL, FoundNode, find_nodes
 
 SELECTOR = f"{PREFIX_LABEL}=fleet"
 TAINT = FAKE_TAINT._asdict()
@@ -17,12 +17,11 @@ PATHS = [f"{NODES}/fleet-{slot}" for slot in range(3)]
 def cluster() -> tuple[FakeApi, list[FoundNode]]:
     """Give a node as of a shared cluster, one as of a dedicated one, and one that is not ours."""
     api = FakeApi()
-    labels = {PREFIX_LABEL: "fleet"}
-    guarded = {"labels": {**labels, EXCLUDE_FROM_BALANCERS: ""}}
+    guarded = node_marks("r1", "fleet", **{EXCLUDE_FROM_BALANCERS: ""})
     api.put(PATHS[0], metadata=guarded, spec={"taints": [TAINT]})
-    api.put(PATHS[1], metadata={"labels": dict(labels)}, spec={"taints": [OTHER]})
-    nodes = asyncio.run(find_nodes(api, "fleet"))
-    api.put(PATHS[2], metadata={"labels": dict(labels)}, spec={})
+    api.put(PATHS[1], metadata=node_marks("r1", "fleet"), spec={"taints": [OTHER]})
+    nodes = list(asyncio.run(find_nodes(api, SELECTOR)).owned)
+    api.put(PATHS[2], metadata=node_marks("r1", "fleet"), spec={})
     api.log.clear()
     return api, nodes
 

@@ -2,10 +2,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from cluster_fakes import FakeApi, no_sleep
+from cluster_fakes import FakeApi, no_sleep, node_marks
 
 from fleet.daemonsets import FAKE_TAINT, Landing, NodeShape, Taint, lands_on
 from fleet.errors import SetupError, UsageError
+from fleet.ownership import NODES, PREFIX_LABEL, RUN_LABEL
 from fleet.preflight import (
     PodCidrs,
     TargetFacts,
@@ -14,7 +15,7 @@ from fleet.preflight import (
     shared_cluster_notice,
     summarize_cidrs,
 )
-from fleet.runs import DURATION_S, NODES, PREFIX_LABEL, RUN_LABEL, RunLease
+from fleet.runs import DURATION_S, RunLease
 
 EXISTS: dict[str, Any] = {"operator": "Exists"}
 
@@ -35,8 +36,7 @@ def shared_cluster() -> FakeApi:
     api = empty_cluster()
     for index in range(3):
         api.put(f"{NODES}/real-{index}", spec={"podCIDR": f"10.244.{index}.0/24"})
-    labels = {RUN_LABEL: "r0", PREFIX_LABEL: "fleet"}
-    api.put(f"{NODES}/fleet-0", metadata={"labels": labels})
+    api.put(f"{NODES}/fleet-0", metadata=node_marks("r0", "fleet"))
     daemon_set(api, "cni", tolerations=[EXISTS])
     daemon_set(api, "logs")
     daemon_set(api, "agent", tolerations=[{"key": FAKE_TAINT.key, "operator": "Exists"}])
@@ -96,12 +96,26 @@ def test_the_notice_says_all_that_a_person_must_know() -> None:
 
 def test_a_cluster_of_fleet_nodes_alone_is_not_shared() -> None:
     api = empty_cluster()
-    labels = {RUN_LABEL: "r0", PREFIX_LABEL: "other"}
-    api.put(f"{NODES}/other-0", metadata={"labels": labels})
+    api.put(f"{NODES}/other-0", metadata=node_marks("r0", "other"))
     facts = look(api)
     assert not facts.is_shared
     assert not facts.existing
     confirm(facts, 10, confirmed=None, ask=None)
+
+
+def test_a_node_with_the_label_alone_is_not_fleet_s() -> None:
+    """It makes the cluster shared, is not taken over, and its name is not used."""
+    api = empty_cluster()
+    api.put(f"{NODES}/fleet-00000", metadata=node_marks("r0", "fleet"))
+    labels = {RUN_LABEL: "r0", PREFIX_LABEL: "fleet"}
+    api.put(f"{NODES}/fleet-00001", metadata={"labels": labels}, spec={})
+    facts = look(api)
+    assert facts.is_shared
+    assert facts.foreign_names == {"fleet-00001"}
+    assert [node.name for node in facts.existing] == ["fleet-00000"]
+    with pytest.raises(SetupError, match=r"fleet-00001.*--name-prefix; not touched"):
+        facts.check_names(["fleet-00000", "fleet-00001"])
+    facts.check_names(["fleet-00000", "fleet-00002"])
 
 
 def test_a_living_fleet_with_the_prefix_is_refused_before_anything_else() -> None:

@@ -2,28 +2,17 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from cluster_fakes import FakeApi, no_sleep
+from cluster_fakes import FakeApi, no_sleep, node_marks
 
 from fleet import __version__
 from fleet.api_client import Answer
 from fleet.clock import SimClock
 from fleet.errors import SetupError
-from fleet.runs import (
-    DURATION_S,
-    HOLDER_ANNOTATION,
-    NODES,
-    PREFIX_LABEL,
-    RUN_LABEL,
-    RUN_LEASES,
-    FoundNode,
-    RunLease,
-    adopt,
-    find_nodes,
-    holder_of,
-    list_runs,
-)
+from fleet.ownership import NODES, PREFIX_LABEL, RUN_LABEL, FoundNode, adopt, find_nodes
+from fleet.runs import DURATION_S, HOLDER_ANNOTATION, RUN_LEASES, RunLease, holder_of, list_runs
 
 LEASE = f"{RUN_LEASES}/fleet-run-fleet"
+SELECTOR = f"{PREFIX_LABEL}=fleet"
 
 
 def lease(api: FakeApi, run: str, prefix: str = "fleet") -> RunLease:
@@ -43,7 +32,7 @@ def stamp(api: FakeApi) -> None:
 
 
 def add_node(api: FakeApi, name: str, run: str, prefix: str = "fleet") -> None:
-    api.put(f"{NODES}/{name}", metadata={"labels": {RUN_LABEL: run, PREFIX_LABEL: prefix}})
+    api.put(f"{NODES}/{name}", metadata=node_marks(run, prefix))
 
 
 def test_a_free_prefix_is_taken() -> None:
@@ -80,6 +69,14 @@ def test_a_dead_fleet_s_prefix_is_taken_over() -> None:
     assert before == "r1"
     assert api.objects[LEASE]["spec"]["holderIdentity"] == "r2"
     assert api.objects[LEASE]["spec"]["leaseTransitions"] == 1
+
+
+def test_a_lease_of_another_program_is_not_taken() -> None:
+    api = FakeApi()
+    api.put(LEASE, spec={"holderIdentity": "theirs"})
+    with pytest.raises(SetupError, match="default/fleet-run-fleet is not one that fleet made"):
+        acquire(api, "r1")
+    assert api.objects[LEASE]["spec"] == {"holderIdentity": "theirs"}
 
 
 def test_a_holder_s_wrong_clock_does_not_matter() -> None:
@@ -172,8 +169,10 @@ def test_a_race_for_a_prefix_is_decided_by_the_server(first: str) -> None:
     def other_is_faster(method: str, _path: str) -> None:
         if method == first:
             api.before_request = lambda _method, _path: None
-            spec = {"holderIdentity": "r9", "leaseDurationSeconds": DURATION_S}
-            api.put(LEASE, spec={**spec, "renewTime": "2027-01-15T08:00:39Z"})
+            spec: dict[str, object] = {"holderIdentity": "r9", "leaseDurationSeconds": DURATION_S}
+            labels = {RUN_LABEL: "r9", PREFIX_LABEL: "fleet"}
+            spec["renewTime"] = "2027-01-15T08:00:39Z"
+            api.put(LEASE, metadata={"labels": labels}, spec=spec)
 
     api.before_request = other_is_faster
     with pytest.raises(SetupError, match="in use by run r9"):
@@ -277,7 +276,7 @@ def test_nodes_are_found_by_prefix_over_all_pages() -> None:
         add_node(api, f"fleet-{index:05}", "r1")
     add_node(api, "fleet-0001-00000", "r1", "fleet-0001")
     api.put(f"{NODES}/real")
-    found = asyncio.run(find_nodes(api, "fleet"))
+    found = asyncio.run(find_nodes(api, SELECTOR)).owned
     assert [node.name for node in found] == [f"fleet-{index:05}" for index in range(1_200)]
     assert found[0].run == "r1"
 
@@ -287,20 +286,20 @@ def test_a_list_that_expires_half_way_starts_over() -> None:
     for index in range(1_200):
         add_node(api, f"fleet-{index:05}", "r1")
     api.expire_next_page = True
-    assert len(asyncio.run(find_nodes(api, "fleet"))) == 1_200
+    assert len(asyncio.run(find_nodes(api, SELECTOR)).owned) == 1_200
 
 
 def test_adoption_relabels_what_is_there_and_leaves_what_is_not() -> None:
     api = FakeApi()
     for index in range(4):
         add_node(api, f"fleet-{index}", "r1" if index else "r2")
-    nodes = asyncio.run(find_nodes(api, "fleet"))
+    nodes = asyncio.run(find_nodes(api, SELECTOR)).owned
     del api.objects[f"{NODES}/fleet-2"]
     del api.objects[f"{NODES}/fleet-3"]
     add_node(api, "fleet-3", "someone")  # the name again, another node
     api.log.clear()
     seen: list[tuple[int, int]] = []
-    adopted = asyncio.run(adopt(api, nodes, "r2", lambda *done: seen.append(done)))
+    adopted = asyncio.run(adopt(api, nodes, "r2", "lease", lambda *done: seen.append(done)))
     assert [(node.name, node.run) for node in adopted] == [("fleet-0", "r2"), ("fleet-1", "r2")]
     assert api.objects[f"{NODES}/fleet-1"]["metadata"]["labels"][RUN_LABEL] == "r2"
     assert api.objects[f"{NODES}/fleet-3"]["metadata"]["labels"][RUN_LABEL] == "someone"
@@ -313,7 +312,7 @@ def test_a_refused_adoption_is_told() -> None:
     api.fail_next = [Answer(403, {"message": "not you"})]
     node = FoundNode("fleet-0", "u", "r1", "fleet", 0)
     with pytest.raises(SetupError, match="cannot adopt node fleet-0: not you"):
-        asyncio.run(adopt(api, [node], "r2"))
+        asyncio.run(adopt(api, [node], "r2", "lease"))
 
 
 def test_runs_are_listed_with_age_and_life() -> None:
@@ -323,7 +322,7 @@ def test_runs_are_listed_with_age_and_life() -> None:
     add_node(api, "fleet-0", "20270115-075900-aaaa")
     add_node(api, "old-0", "ancient", "old")
     add_node(api, "old-1", "ancient", "old")
-    runs = asyncio.run(list_runs(api))
+    runs = asyncio.run(list_runs(api)).runs
     assert [(r.run, r.prefixes, r.nodes, r.is_alive, r.version) for r in runs] == [
         ("ancient", ("old",), 2, False, ""),
         ("20270115-075900-aaaa", ("fleet",), 1, True, __version__),

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from cluster_fakes import FakeApi
+from cluster_fakes import FakeApi, node_marks
 
 from fleet import elastic
 from fleet.api_client import Answer
@@ -14,8 +14,8 @@ from fleet.config import Settings
 from fleet.elastic import ElasticFleet
 from fleet.emulation import Emulation, Readiness
 from fleet.metrics import FleetCounts
+from fleet.ownership import NODES, RUN_LABEL
 from fleet.reactor import Reactor
-from fleet.runs import NODES
 from fleet.wire.transport import Transport
 
 
@@ -24,6 +24,7 @@ class Nodes(Emulation):
 
     def __init__(self, api: FakeApi, *, late: str = "") -> None:
         self.settings = Settings(nodes=10)
+        self.run_id = "r1"
         self.readiness = Readiness(10)
         self.slots: list[str] = []
         self.late = late
@@ -49,7 +50,7 @@ class Nodes(Emulation):
         return self.slots.pop()
 
     def register(self, name: str) -> None:
-        self._api.put(f"{NODES}/{name}")
+        self._api.put(f"{NODES}/{name}", metadata=node_marks(self.run_id))
         self.readiness.present.add(name)
 
 
@@ -113,6 +114,30 @@ def test_a_node_that_could_not_be_removed_is_removed_later(api: FakeApi) -> None
         fleet.aim(0)
 
     play(api, Nodes(api), lambda fleet: fleet.aim(2), shrink)
+
+
+def test_a_node_of_another_is_not_removed_though_it_has_a_name_of_ours(
+    api: FakeApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It came to have the name, and the label that the observer selects by, meanwhile."""
+    nodes = Nodes(api)
+
+    def replace(fleet: ElasticFleet) -> None:
+        del api.objects[f"{NODES}/fleet-00001"]
+        api.put(f"{NODES}/fleet-00001", metadata={"labels": {RUN_LABEL: "r1"}}, spec={})
+        fleet.aim(1)
+
+    async def run() -> None:
+        fleet = ElasticFleet(nodes, api)
+        for _ in range(2):
+            nodes.start_next()
+        replace(fleet)
+        await fleet._shrink()
+
+    asyncio.run(run())
+    assert f"{NODES}/fleet-00001" in api.objects
+    assert "1 nodes are not this run's, and stay: fleet-00001" in caplog.text
+    assert not [path for method, path in api.log if method == "DELETE"]
 
 
 @pytest.mark.parametrize(

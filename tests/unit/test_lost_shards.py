@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
-from cluster_fakes import FakeApi
+from cluster_fakes import FakeApi, add_owned, node_marks
 
-from fleet.cleanup import NODE_LEASES
 from fleet.lost_shards import remove_lost_shards
-from fleet.runs import NODES, PREFIX_LABEL, RUN_LABEL, RUN_LEASES, SHARD_LABEL
+from fleet.ownership import NODES, PREFIX_LABEL, RUN_LABEL, SHARD_LABEL
+from fleet.runs import RUN_LEASES
 from fleet.settings import Settings
 
 RUN = "load.fleet"
@@ -36,7 +36,6 @@ def cluster(*shards: tuple[int, str], run: str = RUN) -> FakeApi:
     api = FakeApi()
     for shard, renewed in shards:
         prefix = f"fleet-{shard:04d}"
-        labels = {RUN_LABEL: run, SHARD_LABEL: f"{shard:04d}"}
         lease = {"labels": {RUN_LABEL: run, PREFIX_LABEL: prefix}}
         api.put(
             f"{RUN_LEASES}/fleet-run-{prefix}",
@@ -45,8 +44,8 @@ def cluster(*shards: tuple[int, str], run: str = RUN) -> FakeApi:
         )
         for slot in range(2):
             name = f"{prefix}-{slot:05d}"
-            api.put(f"{NODES}/{name}", metadata={"labels": {**labels, PREFIX_LABEL: "fleet"}})
-            api.put(f"{NODE_LEASES}/{name}")
+            marks = node_marks(run, "fleet", **{SHARD_LABEL: f"{shard:04d}"})
+            add_owned(api, name, marks)
     return api
 
 

@@ -57,7 +57,11 @@ def request(
 ) -> Request:
     taint = ("fleet.emulator/fake", "true", "NoSchedule")
     template = NodeTemplate(
-        of or model(), extra_labels={"run": "r"}, extra_taints=(taint,), impersonate=shared
+        of or model(),
+        extra_labels={"run": "r"},
+        extra_annotations={"owner": "r/uid"},
+        extra_taints=(taint,),
+        impersonate=shared,
     )
     call = ApiCall(NODE, op, key, payload)  # type: ignore[arg-type]
     return build(call, Caller(0, b"n-0", template))
@@ -75,6 +79,7 @@ def test_a_node_registers_as_its_profile_says() -> None:
     assert node["metadata"]["name"] == "n-0"
     assert node["metadata"]["labels"]["kubernetes.io/hostname"] == "n-0"
     assert node["metadata"]["labels"]["run"] == "r"
+    assert node["metadata"]["annotations"]["owner"] == "r/uid"
     assert node["spec"]["taints"][-1] == {
         "key": "fleet.emulator/fake",
         "value": "true",
