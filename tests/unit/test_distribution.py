@@ -82,6 +82,21 @@ def test_what_is_locked_is_what_pyproject_asks_for() -> None:
     assert text.count("--hash=sha256:") > len(locked)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hpack",  # huffman and huffman_constants
+        "kubernetes-asyncio",  # entered without its packages' __init__; KubeConfigLoader._user
+        "locust",  # its wire protocol, its dispatcher, its web UI's routes and form
+    ],
+)
+def test_what_fleet_takes_the_insides_of_has_an_upper_bound(name: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *project["optional-dependencies"]["locust"]]
+    [found] = [each for each in map(Requirement, asked) if each.name == name]
+    assert not found.specifier.contains("1000")
+
+
 def test_the_image_is_installed_by_the_script_alone_and_runs_as_nobody() -> None:
     build, image = dockerfile.stages(ROOT / "charts" / "Dockerfile")
     assert build.all("RUN") == ["dist/install.sh dist /opt/fleet"]
