@@ -27,7 +27,6 @@ from werkzeug.datastructures import ImmutableMultiDict
 from fleet.dashboard_door import (
     EVERYWHERE,
     LOOPBACKS,
-    TOKEN_VARIABLE,
     Door,
     new_token,
     token_from,
@@ -267,27 +266,27 @@ def begin(environment: Environment, runner: Any, web_ui: Any = None, **_: object
     gevent.spawn(fleet.watch_workers)
     gevent.spawn(tell_ports, runner, web_ui, address)
     if web_ui is not None:
-        extend(web_ui, fleet, "/" + options.web_base_path.strip("/"))
+        extend(web_ui, fleet, options.web_base_path.rstrip("/") or "/")
 
 
 def close(web_ui: Any, options: Any) -> str:
     """Put the door before the web UI; return its address, with `{port}` in place of the port."""
-    base = "/" + options.web_base_path.strip("/") if options.web_base_path.strip("/") else ""
     try:
+        base = options.web_base_path.rstrip("/")
         given = token_from(os.environ)
         token = given or new_token()
         hosts = " ".join(options.dashboard_host).split()
         app = web_ui.app
         app.wsgi_app = Door(app.wsgi_app, token, bound=web_ui.host, hosts=hosts, base=base)
+        app.before_request(lambda: take_known_keys(web_ui))
     except Exception as error:  # noqa: BLE001 - Locust would log it, and open without a door
         sys.stderr.write(f"fleet: the dashboard stays closed: {error}\n")
         sys.exit(2 if isinstance(error, UsageError | ValueError) else 3)
-    app.before_request(lambda: take_known_keys(web_ui))
     scheme = "https" if web_ui.tls_cert else "http"
     host = LOOPBACKS[1] if web_ui.host in EVERYWHERE else web_ui.host
     shown = f"[{host}]" if ":" in host else host
     # A token that was given is known to whoever gave it; logs are read by others.
-    key = f" (its token: ${TOKEN_VARIABLE})" if given else f"?token={token}"
+    key = " (open to the token that was given)" if given else f"?token={token}"
     return f"{scheme}://{shown}:{{port}}{base}/{key}"
 
 

@@ -75,6 +75,20 @@ def test_our_own_form_says_how_many_and_never_where(answers: dict[str, Any]) -> 
     assert answers["own form"] == [200, changed]
 
 
+def test_a_web_ui_that_takes_no_door_is_not_opened() -> None:
+    """Locust logs what a listener raises, and goes on."""
+    script = (
+        "import types; from fleet.locustfile import begin\n"
+        "options = types.SimpleNamespace(web_base_path='', dashboard_host=[])\n"
+        "environment = types.SimpleNamespace(parsed_options=options)\n"
+        "begin(environment, None, web_ui=types.SimpleNamespace(host='127.0.0.1'))\n"
+    )
+    done = load(script)
+    assert done.returncode == 3
+    assert "fleet: the dashboard stays closed: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_dashboard_that_cannot_be_closed_is_not_opened() -> None:
     arguments = ("--master", "--master-bind-port=0", "--web-port=0", "--dashboard-host=https://a")
     command = (sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), *arguments)
