@@ -53,13 +53,7 @@ class Driver:
         self._arm()
 
     def _turn(self) -> None:
-        """Turn once. A bug marks the run; the fleet goes on, so that its nodes do not all die."""
-        try:
-            more = self._reactor.turn()
-        except Exception as error:  # noqa: BLE001
-            self._reactor.on_bug(error)
-            more = True
-        if more:
+        if self._reactor.turn():
             self.wake()
 
     def _arm(self) -> None:

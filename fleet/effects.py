@@ -83,7 +83,10 @@ class Timer(enum.IntEnum):
     PLUGINS = 17  # a plugin registers, comes or goes; devices fail or recover
     EVICTION = 20  # the eviction manager's next pass, or memory is used up
     RESIZE = 21  # deferred resizes are tried again
-    CALL_RETRY = 13  # the reactor's own: a 429 or 5xx with Retry-After
+    CALL_RETRY = 13  # the reactor's own, as the next three; of the number of a call, not a node
+    WATCH_RETRY = 22  # of the number of a wait
+    RESTART = 23
+    RELIST = 24  # of nobody
     PROBES = 16  # key: pod uid; an attempt of one of its probes ends
     IMAGES = 15  # key: the list in the node status, or the garbage collection
     RUNTIME_STATE = 14  # the health of the runtime changes, or the sync loop goes on
@@ -254,7 +257,7 @@ class SetTimer(NamedTuple):
 
 
 class StartWatch(NamedTuple):
-    """Open a reflector; namespace and name only for CONFIG_MAP and SECRET."""
+    """Open a reflector; the name is of one object, or of a DRA driver."""
 
     node: NodeId
     kind: WatchKind
@@ -332,7 +335,7 @@ class Reply(NamedTuple):
 
 
 class WatchEvent(NamedTuple):
-    """One event of a reflector. `record` is a Pod, NodeView or ObjectMeta; None if SYNCED."""
+    """One event of a reflector. `record` is a Pod, NodeView, ObjectMeta; None around a snapshot."""
 
     kind: WatchKind
     type: EventType

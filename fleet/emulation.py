@@ -79,12 +79,11 @@ class Readiness:
         self.all_ready = asyncio.Event()
         self._unseen: set[str] = set()  # during a relist: not mentioned so far
 
-    def on_relist_started(self) -> None:
-        """Remember which nodes the new snapshot must mention."""
-        self._unseen = set(self.present)
-
     def on_event(self, event: WatchEvent) -> None:
         """Take one event of the observer's node watch."""
+        if event.type is EventType.RESTARTED:
+            self._unseen = set(self.present)  # the new snapshot must mention them
+            return
         if event.type is EventType.SYNCED:
             self.present -= self._unseen
             self.ready -= self._unseen
@@ -152,10 +151,9 @@ class Emulation:
             codec=protobuf() if settings.wire_encoding is Encoding.PROTOBUF else JSON,
         )
         self.reactor.on_observed = self.readiness.on_event
-        self.reactor.on_observed_anew = self.readiness.on_relist_started
         self._shares_watches = not settings.has_own_watches
-        self.reactor.are_shared = self._shares_watches
-        self.reactor.shared.own_prefix = settings.node_name(0).removesuffix("00000")
+        self.reactor.watches.are_shared = self._shares_watches
+        self.reactor.watches.subscriptions.own_prefix = settings.node_name(0).removesuffix("00000")
         self.driver = Driver(self.reactor, self._loop)
         self.run_id = lease.run_id
         self._own_label = f"{RUN_LABEL}={self.run_id}"
@@ -178,10 +176,9 @@ class Emulation:
         else:
             self.transport = self._anonymous_transport(self.reactor.codec.accept)
             self.certificates = self._node_certificates(bootstrap)
-        self.reactor.wire = self.transport
-        self.reactor.observer = self.observer
+        self.reactor.wires.connect(nodes=self.transport, observer=self.observer)
         self.agent_connections = AgentConnections(
-            identity, self._model_of, self._own_transport, self.reactor.others
+            identity, self._model_of, self._own_transport, self.reactor.wires.others
         )
         self.reactor.run_agents(
             agents_of(mix.models),
@@ -299,11 +296,11 @@ class Emulation:
     def start(self) -> None:
         """Open the observer's watch and begin to turn."""
         self.observer.open_pool(OBSERVER_POOL)
-        self.reactor.watch_shared(WatchKind.NODE, self._own_label)
+        self.reactor.share_watch(WatchKind.NODE, self._own_label)
         if self._shares_watches:
             kinds = (WatchKind.PODS,) if self._is_light else (WatchKind.PODS, *sorted(UNREAD_KINDS))
             for kind in kinds:
-                self.reactor.watch_shared(kind)
+                self.reactor.share_watch(kind)
         if self._is_light:
             for pool in range(LIGHT_CONNECTIONS * len(self._user_agents)):
                 self.transport.open_pool(pool)
@@ -490,9 +487,8 @@ class Emulation:
 
     def silence(self) -> None:
         """Let every kubelet fall silent, so that what is deleted is not reported again."""
-        for entry in self.reactor.entries:
-            if entry.kubelet is not None:
-                self.reactor.silence(entry.kubelet.node)
+        for _, kubelet in self.reactor.roster.living():
+            self.reactor.silence(kubelet.node)
 
     async def close(self) -> None:
         """Stop turning and close every connection."""

@@ -1,29 +1,27 @@
-"""List-watches over a wire: open, count, close, and ask again when it is time to.
+"""List-watches over a wire: opened, counted, closed, and when to ask again.
 
-The kubelets' reflectors and those of node agents are kept going here; who takes what a stream
-brings, and over which connection it comes, stands in the classes below.
+The kubelets' reflectors and those of node agents are kept going by these functions; who takes what
+a stream brings, and where its requests go (its `Lane`), is known to who calls them.
 """
 
 import logging
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
-from fleet.clock import Clock, Draws
-from fleet.effects import Outbox
+from fleet.clock import Draws
 from fleet.errors import RemoteProtocolError
 from fleet.metrics import Requests
 from fleet.wire.messages import Failure, Request, Response, StreamOpened
 from fleet.wire.watch import ListWatch, Next, Phase
 
+NOT_AGAIN = -1
 UNREADABLE_CODE = 500
 """Of the ERROR that client-go makes of an event which it cannot read: NewClientErrorReporter."""
+UNREADABLE = Response(UNREADABLE_CODE, b"", 0, 0, -1)
 REJECTIONS_SHOWN_MAX = 5
 
 log = logging.getLogger(__name__)
-
-R = TypeVar("R", bound=ListWatch)
 
 
 class Wire(Protocol):
@@ -54,14 +52,28 @@ class Wire(Protocol):
         ...
 
 
-class WatchCounts(Protocol):
+class Rejecting(Protocol):
+    """Who counts what nobody can read."""
+
+    rejected: Counter[str]
+
+
+class WatchCounts(Rejecting, Protocol):
     """The counters of whoever owns a list-watch."""
 
     requests: Requests
     watches_open: int
     watch_restarts: int
     watch_events: int
-    rejected: Counter[str]
+
+
+class Lane(NamedTuple):
+    """Where the requests of a list-watch go, and where they are counted."""
+
+    wire: Wire
+    pool: int
+    counts: WatchCounts
+    user: bytes = b""  # that each request names, on a connection of several users
 
 
 class Opening(NamedTuple):
@@ -71,108 +83,92 @@ class Opening(NamedTuple):
     number: int
 
 
-class ListWatches(ABC, Generic[R]):
-    """Keeps list-watches of one kind going."""
+class Step(NamedTuple):
+    """What the owner of a list-watch does next: take a page, ask again after `wait_ns`."""
 
-    def __init__(self, clock: Clock, draws: Draws) -> None:
-        self.clock = clock
-        self._draws = draws
-        self._rejections_shown = 0
+    wait_ns: int = NOT_AGAIN
+    page: bytes | None = None  # of a LIST, to be taken before the next request
 
-    @abstractmethod
-    def _way(self, reflector: R) -> tuple[Wire, int]:
-        """Return the connection that a list-watch uses: its wire and pool."""
 
-    @abstractmethod
-    def _counts_of(self, reflector: R) -> WatchCounts:
-        """Return where a list-watch is counted."""
+_WAIT = Step()
 
-    @abstractmethod
-    def _on_chunk(self, reflector: R, data: bytes, now_ns: int, out: Outbox) -> None:
-        """Take bytes of a stream."""
 
-    @abstractmethod
-    def _on_page(self, reflector: R, body: bytes, now_ns: int, out: Outbox) -> None:
-        """Take one page of a LIST."""
+def open_watch(watch: ListWatch, lane: Lane, draws: Draws, now_ns: int) -> None:
+    """Send the next request of a list-watch."""
+    request = watch.open(draws, now_ns)
+    if lane.user:
+        request = request._replace(user=lane.user)
+    lane.wire.send(lane.pool, request, Opening(watch, watch.opens))
 
-    @abstractmethod
-    def _open_later(self, reflector: R, due_ns: int) -> None:
-        """Call `_open` at an instant."""
 
-    def _request(self, reflector: R) -> Request:
-        return reflector.open(self._draws, self.clock.now_ns())
+def on_message(
+    watch: ListWatch, lane: Lane, message: StreamOpened | Response, draws: Draws, now_ns: int
+) -> Step:
+    """Take all that the transport brings for the newest request, but the bytes of a stream."""
+    counts = lane.counts
+    took_us = (message.arrived_ns - message.sent_ns) // 1000
+    if isinstance(message, StreamOpened):
+        counts.requests.record(("WATCH", watch.resource), 200, took_us)
+        watch.is_open = True
+        counts.watches_open += 1
+        return _WAIT
+    if message.failure is Failure.OVERSIZED:
+        counts.rejected[message.detail] += 1
+    if watch.phase is Phase.LIST:
+        row = ("LIST", watch.resource)
+        counts.requests.record(row, message.code, took_us, len(message.body))
+        if message.code == 200:
+            return Step(0, message.body)
+        return _again(watch, lane, watch.on_list_failed(message, draws, now_ns))
+    if message.code != 200:
+        counts.requests.record(("WATCH", watch.resource), message.code, took_us)
+    return _again(watch, lane, watch.on_end(message, draws, now_ns))
 
-    def _open(self, reflector: R) -> None:
-        request = self._request(reflector)
-        wire, pool = self._way(reflector)
-        wire.send(pool, request, Opening(reflector, reflector.opens))
 
-    def _on_stream(self, reflector: R, message: object, now_ns: int, out: Outbox) -> None:
-        """Take what the transport brought for the newest request of a list-watch."""
-        if type(message) is bytes:
-            try:
-                self._on_chunk(reflector, message, now_ns, out)
-            except RemoteProtocolError as error:
-                self.reject(self._counts_of(reflector), error)
-                self._on_error_event(reflector, UNREADABLE_CODE, now_ns)
-            return
-        counts = self._counts_of(reflector)
-        if isinstance(message, StreamOpened):
-            took_us = (message.arrived_ns - message.sent_ns) // 1000
-            counts.requests.record(("WATCH", reflector.resource), 200, took_us)
-            reflector.is_open = True
-            counts.watches_open += 1
-            return
-        assert isinstance(message, Response), message
-        if message.failure is Failure.OVERSIZED:
-            counts.rejected[message.detail] += 1
-        took_us = (message.arrived_ns - message.sent_ns) // 1000
-        if reflector.phase is Phase.LIST:
-            row = ("LIST", reflector.resource)
-            counts.requests.record(row, message.code, took_us, len(message.body))
-            if message.code == 200:
-                try:
-                    self._on_page(reflector, message.body, now_ns, out)
-                except RemoteProtocolError as error:
-                    self.reject(counts, error)
-                    message = message._replace(code=UNREADABLE_CODE, retry_after_s=-1)
-                else:
-                    self._open(reflector)
-                    return
-            later = reflector.on_list_failed(message, self._draws, now_ns)
-        else:
-            if message.code != 200:
-                counts.requests.record(("WATCH", reflector.resource), message.code, took_us)
-            later = reflector.on_end(message, self._draws, now_ns)
-        self._closed(reflector)
-        self._reopen(reflector, later, now_ns)
+def on_error_event(watch: ListWatch, lane: Lane, code: int, draws: Draws, now_ns: int) -> Step:
+    """End a stream that brought an ERROR event."""
+    lane.wire.cancel(lane.pool, Opening(watch, watch.opens))
+    watch.opens += 1  # the close that follows an ERROR must not end the back-off
+    return _again(watch, lane, watch.on_error_event(code, draws, now_ns))
 
-    def _on_error_event(self, reflector: R, code: int, now_ns: int) -> None:
-        """End a stream that brought an ERROR event, and ask again after the back-off."""
-        wire, pool = self._way(reflector)
-        wire.cancel(pool, Opening(reflector, reflector.opens))
-        reflector.opens += 1  # the close that follows an ERROR must not end the back-off
-        later = reflector.on_error_event(code, self._draws, now_ns)
-        self._closed(reflector)
-        self._reopen(reflector, later, now_ns)
 
-    def reject(self, counts: WatchCounts, error: RemoteProtocolError) -> None:
-        """Count what the server sent and nobody can read; the connection goes on."""
-        counts.rejected[str(error)] += 1
-        if self._rejections_shown < REJECTIONS_SHOWN_MAX:
-            self._rejections_shown += 1
-            log.warning("the server sent %s: %r", error, error.__cause__)
+def on_unreadable(
+    watch: ListWatch, lane: Lane, error: RemoteProtocolError, draws: Draws, now_ns: int
+) -> Step:
+    """Take what cannot be read of a page, or of a stream, for a refusal."""
+    reject(lane.counts, error)
+    if watch.phase is Phase.LIST:
+        return _again(watch, lane, watch.on_list_failed(UNREADABLE, draws, now_ns))
+    return on_error_event(watch, lane, UNREADABLE_CODE, draws, now_ns)
 
-    def _closed(self, reflector: R) -> None:
-        """Count an open watch no longer."""
-        if reflector.is_open:
-            reflector.is_open = False
-            self._counts_of(reflector).watches_open -= 1
 
-    def _reopen(self, reflector: R, later: Next, now_ns: int) -> None:
-        """Ask again, now or after the back-off."""
-        self._counts_of(reflector).watch_restarts += 1
-        if later.delay_ns:
-            self._open_later(reflector, now_ns + later.delay_ns)
-        else:
-            self._open(reflector)
+def reject(counts: Rejecting, error: RemoteProtocolError) -> None:
+    """Count what the server sent and nobody can read; the connection goes on."""
+    counts.rejected[str(error)] += 1
+    if counts.rejected.total() <= REJECTIONS_SHOWN_MAX:
+        log.warning("the server sent %s: %r", error, error.__cause__)
+
+
+def hang_up(watch: ListWatch, lane: Lane) -> None:
+    """End a list-watch for good; nothing more of it is delivered."""
+    lane.wire.cancel(lane.pool, Opening(watch, watch.opens))
+    end(watch, lane.counts)
+
+
+def end(watch: ListWatch, counts: WatchCounts) -> None:
+    """Take note that a list-watch is over, with its connection."""
+    closed(watch, counts)
+    watch.stop()
+
+
+def closed(watch: ListWatch, counts: WatchCounts) -> None:
+    """Count an open watch no longer."""
+    if watch.is_open:
+        watch.is_open = False
+        counts.watches_open -= 1
+
+
+def _again(watch: ListWatch, lane: Lane, later: Next) -> Step:
+    closed(watch, lane.counts)
+    lane.counts.watch_restarts += 1
+    return Step(later.delay_ns)

@@ -386,7 +386,7 @@ class Pod:
 
 
 class EventType(enum.IntEnum):
-    """What a watch reports. SYNCED is the end of the initial events."""
+    """What a watch reports. RESTARTED and SYNCED are around the events of a whole snapshot."""
 
     ADDED = 0
     MODIFIED = 1
@@ -394,6 +394,7 @@ class EventType(enum.IntEnum):
     BOOKMARK = 3
     SYNCED = 4
     ERROR = 5
+    RESTARTED = 6
 
 
 class ObjectRef(NamedTuple):

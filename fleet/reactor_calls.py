@@ -4,27 +4,23 @@ Source: client-go/rest/request.go, with_retry.go.
 Differs: a watch that is asked for again after Retry-After takes no token of its client.
 """
 
-from collections.abc import Set as AbstractSet
+from collections.abc import Container
 from typing import NamedTuple
 
 from fleet.client_limits import ClientLimits
-from fleet.clock import NS_PER_S, Clock, Draws
+from fleet.clock import NS_PER_S, Clock, TimerWheel
 from fleet.effects import ApiCall, NodeId, Op, Reply, Timer
 from fleet.errors import RemoteProtocolError
 from fleet.kubelet.environment import Environment
-from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.list_watches import Opening
-from fleet.reactor_watches import Entry, Watches
+from fleet.list_watches import reject
+from fleet.metrics import FleetCounts
+from fleet.reactor_roster import Entry, Roster, Wires
 from fleet.wire.calls import build
-from fleet.wire.codec import JSON, Codec
 from fleet.wire.messages import Failure, Response
-from fleet.wire.replies import decode_reply, lost_reply
+from fleet.wire.replies import ReplyDecoders, decode_reply, lost_reply
 from fleet.wire.routes import ROUTES
-from fleet.wire.watch import Reflector
 
 CALL_TRIES_MAX = 11  # request.go, maxRetries, and the first: on 429 and 5xx with Retry-After
-OUTLIVING = frozenset((Timer.SHUTDOWN, Timer.CERTIFICATE))
-"""Timers of the machine, and of what is kept in its files."""
 LOST_RETRY_S = 1  # the same, retryAfterResponse: what it makes of a lost connection
 LOST_FAILURES = frozenset((Failure.LOST, Failure.SILENT))
 HEARTBEATS = frozenset(
@@ -49,79 +45,137 @@ class Delayed(NamedTuple):
     deadline_ns: int = 0  # when it is given up, 0 for never
 
 
-class GivenUp(NamedTuple):
-    """A call that is not sent: its time was over, or what it is made of cannot be read."""
+class Unsent(NamedTuple):
+    """A call that could not be sent; its client hears so in the next turn."""
 
     call: ApiCall
 
 
-class Calls(Watches):
-    """The middle of `Reactor`."""
+class Calls:
+    """Sends the calls of the kubelets of one process, as client-go's REST client does."""
 
-    def __init__(self, clock: Clock, draws: Draws, codec: Codec = JSON) -> None:
-        super().__init__(clock, draws, codec)
-        self.inbox: list[tuple[object, object]] = []
-        self._delayed: dict[str, Delayed] = {}
-        self._delayed_seq = 0
-        self._limits = ClientLimits()
-        self._due_lease: dict[NodeId, int] = {}
+    __slots__ = (
+        "_clock",
+        "_counts",
+        "_decoders",
+        "_numbers",
+        "_roster",
+        "_wheel",
+        "_wires",
+        "delayed",
+        "limits",
+    )
 
-    def _call(self, call: ApiCall) -> None:
-        entry = self.entries[call.node]
+    def __init__(
+        self,
+        clock: Clock,
+        wheel: TimerWheel,
+        roster: Roster,
+        wires: Wires,
+        counts: FleetCounts,
+        decoders: ReplyDecoders,
+    ) -> None:
+        self._decoders = decoders
+        self._clock = clock
+        self._wheel = wheel
+        self._roster = roster
+        self._wires = wires
+        self._counts = counts
+        self._numbers = 0
+        self.delayed: dict[int, Delayed] = {}
+        self.limits = ClientLimits()
+
+    def call(self, call: ApiCall) -> Response | None:
+        """Send a call as soon as its client may; return the answer to one that cannot be sent."""
+        entry = self._roster.entries[call.node]
         if entry.kubelet is None:
-            return
-        now_ns = self.clock.now_ns()
+            return None
+        now_ns = self._clock.now_ns()
         if entry.story is not None:
             entry.story.append(f"{now_ns} call {call.op.name} {call.key}")
-        if not self._is_throttled(call, 1, entry.kubelet.env, now_ns):
-            self._send(entry, call, call)
+        if self._is_throttled(call, 1, entry.kubelet.env, now_ns):
+            return None
+        return self._send(entry, call, call)
 
-    def _send(self, entry: Entry, call: ApiCall, token: ApiCall | Delayed) -> None:
-        assert self.wire is not None
-        try:
-            request = build(call, entry.caller)
-        except RemoteProtocolError as error:  # it is made of an earlier answer
-            self.reject(self.counts, error)
-            unsent = Response(0, b"", 0, self.clock.now_ns(), -1, Failure.CANCELLED, str(error))
-            self.inbox.append((GivenUp(call), unsent))
-            return
-        if type(token) is Delayed and token.deadline_ns:
-            left_s = -(-(token.deadline_ns - self.clock.now_ns()) // NS_PER_S)
-            request = request._replace(timeout_ns=left_s * NS_PER_S)  # whole: of few values
-        self.wire.send(entry.pool, request, token)
-
-    def _sends_again(self, token: ApiCall | Delayed, response: Response, now_ns: int) -> bool:
-        """Send a call again later, or give it up, if client-go does so by itself."""
+    def on_response(self, token: ApiCall | Delayed, response: Response, now_ns: int) -> bool:
+        """Count an answer; return whether it is the last one: no other try follows by itself."""
         call, tries = (token, 1) if isinstance(token, ApiCall) else (token.call, token.tries)
+        took_us = (response.arrived_ns - response.sent_ns) // 1000
+        self._counts.requests.record(ROUTES[call.op], response.code, took_us, len(response.body))
+        entry = self._roster.entries[call.node]
+        if entry.kubelet is None:
+            return False
+        if response.failure is Failure.OVERSIZED:
+            self._counts.rejected[response.detail] += 1
+        if call.op is Op.RENEW_LEASE:
+            self._count_renewal(entry, response, is_first=token is call)
         again_s = retry_after_s(call, response, tries)
         if again_s < 0:
-            return False
+            return True
         deadline_ns = 0 if isinstance(token, ApiCall) else token.deadline_ns
         if call.op in HEARTBEATS and not deadline_ns:
-            template = self.entries[call.node].caller.template
-            deadline_ns = (response.sent_ns or now_ns) + template.timeout_ns
+            deadline_ns = (response.sent_ns or now_ns) + entry.caller.template.timeout_ns
         later = Delayed(call, tries + 1, has_token=False, deadline_ns=deadline_ns)
         due_ns = now_ns + again_s * NS_PER_S
         self._send_later(later, min(due_ns, deadline_ns) if deadline_ns else due_ns)
-        return True
+        return False
 
-    def _read(self, call: ApiCall, response: Response) -> Reply:
+    def on_due(self, number: int) -> tuple[ApiCall, Response] | None:
+        """Send what was put off; return the answer to a call that is not sent.
+
+        A second try needs a token too. Source: withRetry.Before.
+        """
+        delayed = self.delayed.pop(number, None)
+        if delayed is None:
+            return None  # of a kubelet that ended meanwhile
+        call, tries, has_token, deadline_ns = delayed
+        entry = self._roster.entries[call.node]
+        if entry.kubelet is None:
+            return None
+        now_ns = self._clock.now_ns()
+        if deadline_ns and now_ns >= deadline_ns:
+            return call, Response(0, b"", 0, now_ns, -1, Failure.TIMEOUT, GIVEN_UP)
+        if not has_token and self._is_throttled(call, tries, entry.kubelet.env, now_ns):
+            return None
+        unsent = self._send(entry, call, delayed)
+        return None if unsent is None else (call, unsent)
+
+    def forget(self, nodes: Container[NodeId]) -> None:
+        """Drop what some nodes still wait to send."""
+        self.limits.drop(nodes)
+        self.delayed = {
+            number: each for number, each in self.delayed.items() if each.call.node not in nodes
+        }
+
+    def read(self, call: ApiCall, response: Response) -> Reply:
         """Return the reply to a call. An answer that cannot be read is none, as client-go has it.
 
         Source: client-go/rest/request.go, Result.Into: the caller gets an error without a status.
         """
         try:
-            return decode_reply(call.op, response, self.codec.replies)
+            return decode_reply(call.op, response, self._decoders)
         except RemoteProtocolError as error:
-            self.reject(self.counts, error)
+            reject(self._counts, error)
             return lost_reply(response, str(error))
 
-    def _count_renewal(self, kubelet: VirtualKubelet, response: Response) -> None:
+    def _send(self, entry: Entry, call: ApiCall, token: ApiCall | Delayed) -> Response | None:
+        try:
+            request = build(call, entry.caller)
+        except RemoteProtocolError as error:  # it is made of an earlier answer
+            reject(self._counts, error)
+            return Response(0, b"", 0, self._clock.now_ns(), -1, Failure.CANCELLED, str(error))
+        if type(token) is Delayed and token.deadline_ns:
+            left_s = -(-(token.deadline_ns - self._clock.now_ns()) // NS_PER_S)
+            request = request._replace(timeout_ns=left_s * NS_PER_S)  # whole: of few values
+        self._wires.nodes.send(entry.pool, request, token)
+        return None
+
+    def _count_renewal(self, entry: Entry, response: Response, *, is_first: bool) -> None:
         """Measure how late the first try was sent, and the interval that the API server sees."""
-        counts = self.counts
-        due_ns = self._due_lease.pop(kubelet.node, None)
-        if due_ns is not None and response.sent_ns:
-            counts.lease_late.record((response.sent_ns - due_ns) // 1000)
+        counts, kubelet = self._counts, entry.kubelet
+        assert kubelet is not None
+        if is_first and response.sent_ns and kubelet.lease.is_first_try:
+            counts.lease_late.record((response.sent_ns - kubelet.lease.due_ns) // 1000)
         if response.code != 200:
             return
         counts.renewals += 1
@@ -136,46 +190,16 @@ class Calls(Watches):
         """Take a token of the call's client; put the call off until there is one."""
         if env.light:
             return False
-        wait_ns = self._limits.wait_ns(call, env.model, now_ns)
+        wait_ns = self.limits.wait_ns(call, env.model, now_ns)
         if wait_ns:
-            self.counts.throttled.record(wait_ns // 1000)
+            self._counts.throttled.record(wait_ns // 1000)
             self._send_later(Delayed(call, tries, has_token=True), now_ns + wait_ns)
         return wait_ns > 0
 
     def _send_later(self, delayed: Delayed, due_ns: int) -> None:
-        self._delayed_seq += 1
-        key = f"call/{self._delayed_seq}"
-        self._delayed[key] = delayed
-        self._wheel.set(due_ns, delayed.call.node, Timer.CALL_RETRY, key)
-
-    def _send_delayed(self, node: NodeId, key: str) -> None:
-        """Send what was put off; a second try needs a token too. Source: withRetry.Before."""
-        delayed = self._delayed.pop(key)
-        call, tries, has_token, deadline_ns = delayed
-        entry = self.entries[node]
-        if entry.kubelet is None:
-            return
-        now_ns = self.clock.now_ns()
-        if deadline_ns and now_ns >= deadline_ns:
-            given_up = Response(0, b"", 0, now_ns, -1, Failure.TIMEOUT, GIVEN_UP)
-            self.inbox.append((GivenUp(call), given_up))
-            return
-        env = entry.kubelet.env
-        if has_token or not self._is_throttled(call, tries, env, now_ns):
-            self._send(entry, call, delayed)
-
-    def _forget(self, nodes: AbstractSet[NodeId]) -> None:
-        """Drop all that is on its way for some nodes: timers, calls, answers, openings."""
-
-        def is_theirs(token: object) -> bool:
-            return _owner(token) in nodes
-
-        self._wheel.forget(nodes, kept=OUTLIVING)
-        self._limits.drop(nodes)
-        self._delayed = {key: each for key, each in self._delayed.items() if not is_theirs(each)}
-        self.inbox[:] = [each for each in self.inbox if not is_theirs(each[0])]
-        assert self.wire is not None
-        self.wire.abandon(is_theirs)
+        self._numbers += 1
+        self.delayed[self._numbers] = delayed
+        self._wheel.set(due_ns, self._numbers, Timer.CALL_RETRY)
 
 
 def retry_after_s(call: ApiCall, response: Response, tries: int) -> int:
@@ -189,14 +213,3 @@ def retry_after_s(call: ApiCall, response: Response, tries: int) -> int:
         return LOST_RETRY_S
     is_told = response.code == 429 or response.code >= 500
     return response.retry_after_s if is_told else -1
-
-
-def _owner(token: object) -> int:
-    """Return the node whose kubelet a request is of, -1 for none."""
-    if type(token) is ApiCall:
-        return token.node
-    if type(token) is Delayed or type(token) is GivenUp:
-        return token.call.node
-    if type(token) is Opening and isinstance(token.reflector, Reflector):
-        return token.reflector.node
-    return -1

@@ -54,11 +54,24 @@ class Subscriptions:
         """Forget a node; return the objects that nobody refers to any more."""
         for nodes in self._nodes.values():
             nodes.pop(node, None)
-        unused = []
-        for key, shared in self.objects.items():
-            if shared.nodes.pop(node, self) is None and not shared.nodes:
-                unused.append(key)
-        return unused
+        return [key for key in self.objects if self.leave(node, key)]
+
+    def leave(self, node: NodeId, key: ObjectKey) -> bool:
+        """Forget that a node refers to an object; return whether nobody does any more."""
+        shared = self.objects.get(key)
+        if shared is None or node not in shared.nodes:
+            return False
+        del shared.nodes[node]
+        return not shared.nodes
+
+    def on_object(self, event: WatchEvent) -> list[NodeId]:
+        """Remember how an object is now; return the nodes that refer to it."""
+        shared = self.objects.get((event.kind, event.namespace, event.name))
+        if shared is None:
+            return []
+        if event.type is not EventType.SYNCED:
+            shared.record = None if event.type is EventType.DELETED else event.record
+        return list(shared.nodes)
 
     def keep(self, event: WatchEvent, name: str) -> None:
         """Keep the newest state of an object for a node that has not subscribed yet."""

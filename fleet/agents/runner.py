@@ -13,10 +13,20 @@ from fleet.agent_behavior import NODE, AgentModel
 from fleet.agents.agent import WATCH, Agent, AgentEffect, Open, Send, Wake
 from fleet.agents.reflector import AgentReflector
 from fleet.clock import Clock, Draws, TimerWheel
-from fleet.effects import Outbox, Timer
-from fleet.list_watches import ListWatches, Wire
+from fleet.effects import Timer
+from fleet.errors import RemoteProtocolError
+from fleet.list_watches import (
+    Lane,
+    Step,
+    Wire,
+    end,
+    on_error_event,
+    on_message,
+    on_unreadable,
+    open_watch,
+)
 from fleet.metrics import Requests
-from fleet.wire.messages import Response
+from fleet.wire.messages import Response, StreamOpened
 
 SEED_SHIFT = 16
 NAMES_BITS = 0xFFFF_FFFF
@@ -67,7 +77,7 @@ class AgentCall(NamedTuple):
     key: str
 
 
-class Agents(ListWatches[AgentReflector]):
+class Agents:
     """Owns the agents of one process; the reactor hands it what is theirs."""
 
     def __init__(
@@ -79,7 +89,8 @@ class Agents(ListWatches[AgentReflector]):
         *,
         impersonates: bool,
     ) -> None:
-        super().__init__(clock, draws)
+        self._clock = clock
+        self._draws = draws
         self.kinds: dict[str, AgentKind] = {}
         self._wheel = wheel
         self._new_wire = new_wire
@@ -98,7 +109,7 @@ class Agents(ListWatches[AgentReflector]):
         """Start the agents of a node, unless they run already."""
         if node in self._on_nodes:
             return
-        now_ns = self.clock.now_ns()
+        now_ns = self._clock.now_ns()
         agents = []
         for model in models:
             kind = self.kinds[model.name]
@@ -120,8 +131,7 @@ class Agents(ListWatches[AgentReflector]):
         for agent in self._on_nodes.pop(node, ()):
             kind = self.kinds[agent.model.name]
             for reflector in agent.reflectors:
-                self._closed(reflector)
-                reflector.stop()
+                end(reflector, kind.counts)
             agent.reflectors = ()
             kind.counts.agents -= 1
             kind.wire.close_pool(node)
@@ -134,8 +144,8 @@ class Agents(ListWatches[AgentReflector]):
             return
         agent = agents[int(place)]
         out: list[AgentEffect] = []
-        now_ns = self.clock.now_ns()
-        agent.on_timer(own, self._draws, now_ns, self.clock.wall_ns(), out)
+        now_ns = self._clock.now_ns()
+        agent.on_timer(own, self._draws, now_ns, self._clock.wall_ns(), out)
         self._execute(agent, out)
 
     def on_reply(self, call: AgentCall, response: Response) -> None:
@@ -146,12 +156,23 @@ class Agents(ListWatches[AgentReflector]):
         counts.requests.record((call.verb, call.resource), response.code, took_us)
         if self._runs(agent):
             out: list[AgentEffect] = []
-            agent.on_reply(call.key, response, self._draws, self.clock.now_ns(), out)
+            agent.on_reply(call.key, response, self._draws, self._clock.now_ns(), out)
             self._execute(agent, out)
 
     def on_stream(self, reflector: AgentReflector, message: object) -> None:
         """Take what came for the newest request of a list-watch."""
-        self._on_stream(reflector, message, self.clock.now_ns(), [])
+        lane, now_ns = self._lane(reflector), self._clock.now_ns()
+        try:
+            if type(message) is bytes:
+                self._on_chunk(reflector, lane, message, now_ns)
+                return
+            assert isinstance(message, (StreamOpened, Response)), message
+            step = on_message(reflector, lane, message, self._draws, now_ns)
+            if step.page is not None and reflector.on_page(step.page):
+                self._synced(reflector)
+        except RemoteProtocolError as error:
+            step = on_unreadable(reflector, lane, error, self._draws, now_ns)
+        self._go_on(reflector, step, now_ns)
 
     def _runs(self, agent: Agent) -> bool:
         return agent in self._on_nodes.get(agent.node, ())
@@ -166,29 +187,30 @@ class Agents(ListWatches[AgentReflector]):
                 case Wake(due_ns, key):
                     self._wheel.set(due_ns, agent.node, Timer.AGENT, f"{place}:{key}")
                 case Open(reflector):
-                    self._open(reflector)
+                    open_watch(reflector, self._lane(reflector), self._draws, self._clock.now_ns())
 
     # ---- list-watches ----
 
-    def _way(self, reflector: AgentReflector) -> tuple[Wire, int]:
-        return self.kinds[reflector.model.name].wire, reflector.node
+    def _lane(self, reflector: AgentReflector) -> Lane:
+        kind = self.kinds[reflector.model.name]
+        return Lane(kind.wire, reflector.node, kind.counts)
 
-    def _counts_of(self, reflector: AgentReflector) -> AgentCounts:
-        return self.kinds[reflector.model.name].counts
-
-    def _on_chunk(self, reflector: AgentReflector, data: bytes, now_ns: int, out: Outbox) -> None:
-        del out
+    def _on_chunk(self, reflector: AgentReflector, lane: Lane, data: bytes, now_ns: int) -> None:
         passed = reflector.on_chunk(data)
-        self._counts_of(reflector).watch_events += passed.events
+        lane.counts.watch_events += passed.events
         if passed.is_synced:
             self._synced(reflector)
         if passed.error >= 0:
-            self._on_error_event(reflector, passed.error, now_ns)
+            step = on_error_event(reflector, lane, passed.error, self._draws, now_ns)
+            self._go_on(reflector, step, now_ns)
 
-    def _on_page(self, reflector: AgentReflector, body: bytes, now_ns: int, out: Outbox) -> None:
-        del now_ns, out
-        if reflector.on_page(body):
-            self._synced(reflector)
+    def _go_on(self, reflector: AgentReflector, step: Step, now_ns: int) -> None:
+        """Ask again, now or when the agent is woken for it."""
+        if step.wait_ns > 0:
+            wake = Wake(now_ns + step.wait_ns, f"{WATCH}{reflector.at}/0")
+            self._execute(self._agent_of(reflector), [wake])
+        elif step.wait_ns == 0:
+            open_watch(reflector, self._lane(reflector), self._draws, now_ns)
 
     def _synced(self, reflector: AgentReflector) -> None:
         agent = self._agent_of(reflector)
@@ -199,7 +221,3 @@ class Agents(ListWatches[AgentReflector]):
     def _agent_of(self, reflector: AgentReflector) -> Agent:
         agents = self._on_nodes[reflector.node]
         return next(each for each in agents if each.model is reflector.model)
-
-    def _open_later(self, reflector: AgentReflector, due_ns: int) -> None:
-        agent = self._agent_of(reflector)
-        self._execute(agent, [Wake(due_ns, f"{WATCH}{reflector.at}/0")])

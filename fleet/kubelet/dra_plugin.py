@@ -126,7 +126,7 @@ class DRAPlugin:
             self._wipe(out)
 
     def _watch(self) -> tuple[WatchKind, str, str]:
-        return WatchKind.RESOURCE_SLICES, self._name, self.driver.driver
+        return WatchKind.RESOURCE_SLICES, "", self.driver.driver
 
     def _sync(self, node_uid: str, out: Outbox) -> None:
         if not self._slices and node_uid:

@@ -219,6 +219,8 @@ class VirtualKubelet:
     def on_watch_event(self, event: WatchEvent, now_ns: int, out: Outbox) -> None:
         """Take one event of a reflector."""
         kind = event.kind
+        if event.type is EventType.RESTARTED and kind is not WatchKind.PODS:
+            return  # all that is known of the others is replaced, or none of it is kept
         if kind is WatchKind.NODE:
             self._on_node_event(event, now_ns, out)
         elif kind is WatchKind.RESOURCE_SLICES:
@@ -228,19 +230,15 @@ class VirtualKubelet:
             on_csi_driver(self.env.csi_drivers, event)
         elif kind is WatchKind.PODS and self._runtime_state and self._runtime_state.holds(event):
             return
+        elif event.type is EventType.RESTARTED:
+            if self.sync_loop is not None:
+                self.sync_loop.on_relist_started()
         elif kind is WatchKind.PODS and self.sync_loop is None:
             if event.type in (EventType.ADDED, EventType.MODIFIED):
                 self.sync_loop = self._new_sync_loop(now_ns)
                 self._to_sync_loop(event, now_ns, out)
         elif kind in (WatchKind.PODS, WatchKind.CONFIG_MAP, WatchKind.SECRET):
             self._to_sync_loop(event, now_ns, out)
-
-    def on_relist_started(self, kind: WatchKind) -> None:
-        """Learn that a reflector begins anew: a whole snapshot follows, up to SYNCED."""
-        if kind is not WatchKind.PODS or (self._runtime_state and self._runtime_state.holds(None)):
-            return
-        if self.sync_loop is not None:
-            self.sync_loop.on_relist_started()
 
     def _new_sync_loop(self, now_ns: int) -> SyncLoop:
         loop = SyncLoop(self.node, self.name, self.host_ip)
@@ -345,10 +343,7 @@ class VirtualKubelet:
         if self.sync_loop is not None:
             self.sync_loop.network_error = state.network_error(now_ns)
         for event in held:
-            if event is None:
-                self.on_relist_started(WatchKind.PODS)
-            else:
-                self.on_watch_event(event, now_ns, out)
+            self.on_watch_event(event, now_ns, out)
         if state.container_gc_fails(now_ns):
             self._event(Reason.CONTAINER_GC_FAILED, UNAVAILABLE, now_ns, out)
         state.arm(now_ns, out)

@@ -50,15 +50,19 @@ class LeaseState(enum.IntEnum):
 
 
 class NodeLease:
-    """Keep one Lease renewed; `renewed_ns` is when a write was last answered, 0 for never."""
+    """Keep one Lease renewed.
+
+    `due_ns` is when it is, or was, to be renewed; `renewed_ns` when a write was last answered, 0
+    for never.
+    """
 
     __slots__ = (
         "_backoff_ns",
         "_base",
-        "_due_ns",
         "_failures",
         "_node",
         "_state",
+        "due_ns",
         "renewed_ns",
     )
 
@@ -66,10 +70,15 @@ class NodeLease:
         self._node = node
         self._state = LeaseState.WAIT
         self._base = b""
-        self._due_ns = 0
+        self.due_ns = 0
         self._failures = 0  # of this tick: five before the Lease was looked for, five after
         self._backoff_ns = 0
         self.renewed_ns = 0
+
+    @property
+    def is_first_try(self) -> bool:
+        """Return whether the renewal under way is the first one since `due_ns`."""
+        return self._state is LeaseState.RENEW and not self._failures
 
     def start(self, out: Outbox) -> None:
         """Look for the Lease; runs from the kubelet's first moment."""
@@ -85,7 +94,7 @@ class NodeLease:
 
     def on_timer(self, env: Environment, now_ns: int, out: Outbox) -> None:
         """Renew, or look for the Lease if none was seen. A stale timer does nothing."""
-        if self._state is not LeaseState.WAIT or now_ns < self._due_ns:
+        if self._state is not LeaseState.WAIT or now_ns < self.due_ns:
             return
         self._failures = 0
         if self._base:
@@ -189,5 +198,5 @@ class NodeLease:
 
     def _wait_until(self, due_ns: int, out: Outbox) -> None:
         self._state = LeaseState.WAIT
-        self._due_ns = due_ns
+        self.due_ns = due_ns
         out.append(SetTimer(self._node, due_ns, Timer.RENEW_LEASE))

@@ -96,7 +96,7 @@ class RuntimeState:
             EVENTED_RELIST_THRESHOLD_NS if model.evented_pleg else RELIST_THRESHOLD_NS
         )
         self.resume_ns = 0  # when the sync loop goes on, 0 while it runs
-        self._held: list[WatchEvent | None] | None = None  # of the pods watch; None: a relist began
+        self._held: list[WatchEvent] | None = None  # of the pods watch
 
     def causes(self, now_ns: int) -> Causes:
         """Return the errors as runtimeErrors and networkErrors list them."""
@@ -152,7 +152,7 @@ class RuntimeState:
         network = self.causes(now_ns).network
         return network[0] if network else ""
 
-    def advance(self, now_ns: int) -> list[WatchEvent | None]:
+    def advance(self, now_ns: int) -> list[WatchEvent]:
         """Let the sync loop rest or go on, as is due; return what it now has to catch up with."""
         if not self.resume_ns:
             if self.causes(now_ns).runtime:
@@ -163,8 +163,8 @@ class RuntimeState:
             return held or []
         return []
 
-    def holds(self, event: WatchEvent | None) -> bool:
-        """Keep what the pods watch says if the sync loop rests; None is the start of a relist."""
+    def holds(self, event: WatchEvent) -> bool:
+        """Keep what the pods watch says if the sync loop rests."""
         if not self.resume_ns:
             return False
         if self._held is None:

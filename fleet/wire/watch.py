@@ -105,13 +105,13 @@ class ListWatch(ABC):
         "_opened_ns",
         "_partial",
         "_token",
-        "due_ns",
         "is_open",
         "kind",
         "node",
         "opens",
         "phase",
         "version",
+        "waits",
     )
 
     def __init__(self, node: int, kind: int) -> None:
@@ -123,7 +123,7 @@ class ListWatch(ABC):
         self._token = ""
         self._list = False  # the server refused a watch-list: LIST first
         self.opens = 0
-        self.due_ns = 0  # when the next request is due, 0 while there is one
+        self.waits = 0  # the number of its wait for the next request, 0 while there is one
         self._opened_ns = 0
         self._events = 0
         self.is_open = False  # the server has accepted the stream
@@ -161,7 +161,7 @@ class ListWatch(ABC):
         """Return the next request; `phase` tells whether it starts a snapshot."""
         assert self.phase is not Phase.STOPPED, self.resource
         self.opens += 1
-        self.due_ns = 0
+        self.waits = 0
         self._opened_ns = now_ns
         self._events = 0
         self.is_open = False
@@ -180,7 +180,7 @@ class ListWatch(ABC):
     def stop(self) -> None:
         """Forget what is open; the owner cancels the stream."""
         self.phase = Phase.STOPPED
-        self.due_ns = 0
+        self.waits = 0
         self._partial = b""
 
     def on_error_event(self, code: int, draws: Draws, now_ns: int) -> Next:
@@ -267,7 +267,10 @@ class ListWatch(ABC):
 
 
 class Reflector(ListWatch):
-    """A kubelet's list-watch. `name` is the object or node it is about, "" for all."""
+    """A kubelet's list-watch. `name` is the object or node it is about, "" for all.
+
+    Source: kubelet-reference 4.1. Without a name PODS asks for every pod that is bound.
+    """
 
     __slots__ = ("name", "namespace")
     kind: WatchKind
@@ -289,7 +292,14 @@ class Reflector(ListWatch):
 
     def target(self) -> tuple[bytes, bytes]:
         """Return path and encoded selector, b"" for none."""
-        return _target(self.kind, self.name.encode(), self.namespace.encode())
+        path, name = _PATHS[self.kind], self.name.encode()
+        if self.kind is WatchKind.SERVICES:
+            return path, b"fieldSelector=spec.clusterIP%21%3DNone"
+        if self.kind is WatchKind.PODS:
+            return path, b"fieldSelector=spec.nodeName%3D" + name if name else _ALL_BOUND
+        if self.namespace:
+            path %= self.namespace.encode()
+        return path, b"fieldSelector=metadata.name%3D" + name if name else b""
 
     def timeouts_s(self) -> tuple[int, int]:
         """Return between which ages the server is to end a watch."""
@@ -331,6 +341,35 @@ class Reflector(ListWatch):
         return found
 
 
+class LabelledReflector(Reflector):
+    """A list-watch of all objects with a label, given as `key=value`."""
+
+    __slots__ = ("_label",)
+
+    def __init__(self, node: int, kind: WatchKind, label: str) -> None:
+        super().__init__(node, kind, "")
+        self._label = label
+
+    def target(self) -> tuple[bytes, bytes]:
+        """Return path and encoded selector."""
+        label = self._label.encode().replace(b"=", b"%3D").replace(b"/", b"%2F")
+        return _PATHS[self.kind], b"labelSelector=" + label
+
+
+class SliceReflector(Reflector):
+    """What a DRA driver watches: its own ResourceSlices of one node."""
+
+    __slots__ = ("_of_node",)
+
+    def __init__(self, node: int, *, driver: str, of_node: str) -> None:
+        super().__init__(node, WatchKind.RESOURCE_SLICES, driver)
+        self._of_node = of_node
+
+    def target(self) -> tuple[bytes, bytes]:
+        """Return path and encoded selector."""
+        return SLICES, slices_selector(self._of_node.encode(), self.name.encode())
+
+
 def _again(response: Response) -> Next | None:
     """Return when client-go sends a request again by itself, None if it does not.
 
@@ -339,27 +378,6 @@ def _again(response: Response) -> Next | None:
     if response.retry_after_s >= 0 and (response.code == 429 or response.code >= 500):
         return Next(response.retry_after_s * NS_PER_S)
     return Next(LOST_RETRY_NS) if response.failure in _ASKED_FOR_AGAIN else None
-
-
-def _target(kind: WatchKind, selector: bytes, namespace: bytes) -> tuple[bytes, bytes]:
-    """Return path and encoded selector (b"" for none) of a reflector.
-
-    Source: kubelet-reference 4.1. An empty name on PODS asks for every pod that is bound, on NODE
-    for every node that carries the label given as namespace.
-    """
-    path = _PATHS[kind]
-    if kind is WatchKind.SERVICES:
-        return path, b"fieldSelector=spec.clusterIP%21%3DNone"
-    if kind is WatchKind.PODS:
-        return path, b"fieldSelector=spec.nodeName%3D" + selector if selector else _ALL_BOUND
-    if kind is WatchKind.NODE and not selector:
-        return path, b"labelSelector=" + namespace.replace(b"=", b"%3D").replace(b"/", b"%2F")
-    if kind is WatchKind.RESOURCE_SLICES:  # the namespace stands for the node
-        return path, slices_selector(namespace, selector)
-    if selector:
-        path = path % namespace if namespace else path
-        return path, b"fieldSelector=metadata.name%3D" + selector
-    return path, b""
 
 
 def _watch_list(path: bytes, selector: bytes, version: bytes, times: bytes) -> bytes:

@@ -26,7 +26,7 @@ from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.machine import raise_descriptors
 from fleet.node_certificates import NodeCertificates
 from fleet.reactor import Reactor
-from fleet.reactor_watches import Entry
+from fleet.reactor_roster import Entry
 from fleet.wire.calls import Caller
 from fleet.wire.transport import Endpoint, Transport
 
@@ -80,7 +80,7 @@ async def bench(nodes: int, at_once: int) -> None:
             approve=None,
         )
         kubelet, caller = cast("VirtualKubelet", object()), cast("Caller", None)
-        reactor.entries = [Entry(kubelet, caller, node) for node in range(nodes)]
+        reactor.roster.entries += [Entry(kubelet, caller, node) for node in range(nodes)]
         lags: list[float] = []
         driver.start()
         watch = asyncio.create_task(measure_lag(lags))

@@ -122,10 +122,10 @@ class Simulation:
         self.transport = FakeTransport(
             self.server, self.clock, self.reactor.inbox, self.draws, self.names
         )
-        self.reactor.wire = self.transport
         self.observer = FakeTransport(
             self.server, self.clock, self.reactor.inbox, Draws(seed + 1), ["observer"]
         )
+        self.reactor.wires.connect(nodes=self.transport)
         self._plan: list[tuple[int, int, Callable[[], None]]] = []
         self._planned = 0
         for namespace in ("default", "other"):
@@ -150,12 +150,12 @@ class Simulation:
             builders=self.reactor.codec.builders,
         )
         if light or not self._own_watches:
-            self.reactor.observer = self.observer
-            self.reactor.watch_shared(WatchKind.NODE, RUN)
+            self.reactor.wires.connect(observer=self.observer)
+            self.reactor.share_watch(WatchKind.NODE, RUN)
         if not self._own_watches:
-            self.reactor.are_shared = True
+            self.reactor.watches.are_shared = True
             for kind in (WatchKind.PODS,) if light else (WatchKind.PODS, *sorted(UNREAD_KINDS)):
-                self.reactor.watch_shared(kind)
+                self.reactor.share_watch(kind)
         for index, name in enumerate(self.names):
             kubelet = VirtualKubelet(NodeId(index), name, model.address(index), self.env)
             caller = Caller(index, name.encode(), template)

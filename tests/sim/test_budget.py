@@ -51,7 +51,7 @@ def test_an_idle_node_fits_its_budget(*, light: bool) -> None:
         forgotten = before - used()
         before = used()
         sim.reactor.entries.clear()
-        sim.reactor.by_name.clear()
+        sim.reactor.roster.by_name.clear()
         del entry
         idle = (before - used() - lease_bytes) // NODES
         young = idle + forgotten // NODES
@@ -99,4 +99,4 @@ def test_what_a_node_waits_for_does_not_pile_up() -> None:
     sim = Simulation(nodes=20, seed=3)
     sim.run_for(seconds=3600)
     assert sim.reactor._wheel.size <= 20 * 3
-    assert sim.reactor._delayed == {}
+    assert sim.reactor.calls.delayed == {}

@@ -160,7 +160,7 @@ def test_nothing_of_the_old_process_reaches_the_new_one() -> None:
     sim.server.throttles["PATCH"] = 30
     sim.run_for(0.3)
     restart(sim, 0, 1, 2)
-    assert not [each for each in sim.reactor._delayed.values() if each.call.node < 3]
+    assert not [each for each in sim.reactor.calls.delayed.values() if each.call.node < 3]
     sim.run_for(90)
     assert all(sim.phase(f"web-{number}") == "Running" for number in range(40))
     assert sim.ready() == 4

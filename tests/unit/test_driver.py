@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
+from fleet.clock import Draws, SimClock
 from fleet.driver import TICK_S, Driver
+from fleet.list_watches import Wire
 from fleet.reactor import Reactor
 
 
@@ -100,26 +102,25 @@ def test_it_is_silent_after_stop() -> None:
     assert len(loop.soon) == 1
 
 
-class BuggyReactor(CountedReactor):
+class BuggyWire:
     def __init__(self) -> None:
-        super().__init__()
-        self.bugs: list[Exception] = []
+        self.flushes = 0
 
-    def turn(self) -> bool:
-        super().turn()
-        if self.turns == 1:
+    def flush(self) -> None:
+        self.flushes += 1
+        if self.flushes == 1:
             raise LookupError
-        return False
 
-    def on_bug(self, error: Exception) -> None:
-        self.bugs.append(error)
+    def sweep(self, now_ns: int) -> None:
+        """Do nothing: it is about flushes."""
 
 
 def test_a_bug_marks_the_run_and_the_fleet_turns_on() -> None:
-    reactor, loop = BuggyReactor(), StillLoop()
+    reactor, loop, wire = Reactor(SimClock(), Draws(1)), StillLoop(), BuggyWire()
+    reactor.wires.connect(nodes=cast("Wire", wire))
     Driver(reactor, cast("asyncio.AbstractEventLoop", loop)).start()
     loop.edges[-1].action()
-    assert [type(bug) for bug in reactor.bugs] == [LookupError]
+    assert reactor.counts.bugs == 1
     loop.soon[-1].action()  # what the interrupted turn left is seen to at once
     loop.edges[-1].action()
-    assert reactor.turns == 3
+    assert (wire.flushes, reactor.counts.bugs) == (3, 1)

@@ -8,6 +8,7 @@ from fleet.clock import NS_PER_MS, NS_PER_S, Draws, SimClock
 from fleet.config import load_mix
 from fleet.effects import (
     ApiCall,
+    LeaseRenewal,
     Milestone,
     NodeId,
     Op,
@@ -25,6 +26,7 @@ from fleet.effects import (
 )
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.kubelet.node_lease import LeaseState
 from fleet.objects import EventType
 from fleet.reactor import REPLIES_MAX, TIMERS_MAX, Reactor
 from fleet.reactor_calls import CALL_TRIES_MAX
@@ -35,6 +37,9 @@ from fleet.wire.watch import Phase
 GET_NODE = ApiCall(NodeId(0), Op.GET_NODE, "k")
 DELETE_POD = ApiCall(NodeId(0), Op.DELETE_POD, "uid", PodTarget("default", "web"))
 MODEL = load_mix().model_of(0)
+
+
+BEGINS = WatchEvent(WatchKind.CONFIG_MAP, EventType.RESTARTED)
 
 
 class NotedWire:
@@ -90,9 +95,6 @@ class NotedKubelet(VirtualKubelet):
         del now_ns
         self._note(event, out)
 
-    def on_relist_started(self, kind: WatchKind) -> None:
-        self.got.append(("relist", kind))
-
     def _note(self, what: object, out: Outbox) -> None:
         self.got.append(what)
         self._give(out)
@@ -110,7 +112,8 @@ class World:
         self.reactor = Reactor(
             self.clock, Draws(1), raise_bugs=raise_bugs, story=frozenset({"n-0"})
         )
-        self.wire = self.reactor.wire = NotedWire()
+        self.wire = NotedWire()
+        self.reactor.wires.connect(nodes=self.wire)
         self.env = Environment(MODEL, Draws(1), light=False)
         self.reactor.add_environment(self.env)
         template = NodeTemplate(MODEL, extra_labels={})
@@ -269,7 +272,7 @@ class Watched:
 
     def events(self) -> Iterator[EventType]:
         for each in self.world.kubelets[0].got:
-            if isinstance(each, WatchEvent):
+            if isinstance(each, WatchEvent) and each != BEGINS:
                 yield each.type
 
 
@@ -284,7 +287,7 @@ CLOSED = Response(200, b"", 0, 0)
 
 def test_a_watch_is_passed_on_and_goes_on() -> None:
     watched = Watched()
-    assert ("relist", WatchKind.CONFIG_MAP) in watched.world.kubelets[0].got
+    assert BEGINS in watched.world.kubelets[0].got
     watched.push(ADDED[:20])
     watched.push(ADDED[20:] + SYNCED)
     assert list(watched.events()) == [EventType.ADDED, EventType.SYNCED]
@@ -332,7 +335,7 @@ def test_the_pages_of_a_list_are_one_snapshot() -> None:
     page = b'{"metadata":{"resourceVersion":"9","continue":"t"},"items":[]}'
     watched.push(Response(200, page, 0, 0))
     assert b"continue=t" in watched.world.wire.sent[-1][1].path
-    assert watched.world.kubelets[0].got.count(("relist", WatchKind.CONFIG_MAP)) == 2
+    assert watched.world.kubelets[0].got.count(BEGINS) == 2
 
 
 def test_a_watch_that_begins_anew_during_the_back_off_of_another_is_asked_for_once() -> None:
@@ -377,8 +380,8 @@ def test_a_watch_that_cannot_be_read_takes_its_own_node_out() -> None:
 
 def test_a_shared_watch_that_cannot_be_read_marks_the_run() -> None:
     world = World(raise_bugs=False)
-    world.reactor.observer = world.wire
-    world.reactor.watch_shared(WatchKind.NODE)
+    world.reactor.wires.connect(observer=world.wire)
+    world.reactor.share_watch(WatchKind.NODE)
     world.reactor.inbox.append((world.wire.sent[-1][2], object()))
     world.reactor.turn()
     assert world.reactor.counts.bugs == 1
@@ -417,8 +420,7 @@ def test_lease_intervals_are_measured_as_the_server_sees_them() -> None:
     world = World()
     lease = world.kubelets[0].lease
     renew = ApiCall(NodeId(0), Op.RENEW_LEASE)
-    world.reactor._wheel.set(0, 0, Timer.RENEW_LEASE)
-    world.reactor.turn()
+    lease._state = LeaseState.RENEW
     lease.renewed_ns = 1
     world.clock.advance_to(41 * NS_PER_S)
     world.answer(renew, 200)
@@ -430,12 +432,15 @@ def test_lease_intervals_are_measured_as_the_server_sees_them() -> None:
 
 def test_a_server_that_refuses_renewals_does_not_make_them_sent_late() -> None:
     world = World()
-    renew = ApiCall(NodeId(0), Op.RENEW_LEASE)
-    world.reactor._wheel.set(0, 0, Timer.RENEW_LEASE)
+    lease = b'{"spec":{"renewTime":"2026-11-21T02:06:48.123456Z"}}'
+    renew = ApiCall(NodeId(0), Op.RENEW_LEASE, "", LeaseRenewal(lease, 0))
+    world.kubelets[0].lease._state = LeaseState.RENEW
     world.after(0.02)
-    world.answer(renew, 429)
-    world.after(20)
-    world.answer(renew, 200)
+    world.answer(renew, 429, retry_after_s=2)
+    world.after(2.5)
+    [*_, (_, _, again)] = world.wire.sent
+    assert again != renew
+    world.answer(again, 200)
     counts = world.reactor.counts
     assert (counts.renewals, counts.lease_late.count) == (1, 1)
     assert counts.lease_late.max_us == 20_000

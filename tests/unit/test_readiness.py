@@ -54,7 +54,7 @@ def test_a_node_that_went_while_nobody_watched_is_gone() -> None:
     readiness = Readiness(2)
     for name in "ab":
         readiness.on_event(event(view(name)))
-    readiness.on_relist_started()
+    readiness.on_event(event(None, EventType.RESTARTED))
     readiness.on_event(event(view("b"), EventType.ADDED))
     assert readiness.present == {"a", "b"}
     readiness.on_event(event(None, EventType.SYNCED))

@@ -23,7 +23,7 @@ def synced(*names: str, light: bool = False) -> tuple[DRAPlugin, Outbox]:
     plugin.register("uid", out, light=light)
     if not light:
         assert isinstance(out[0], StartWatch)
-        assert (out[0].namespace, out[0].name) == ("n", DRIVER.driver)
+        assert (out[0].namespace, out[0].name) == ("", DRIVER.driver)
     for name in names:
         view = ResourceSliceView(name, "1", 1)
         plugin.on_slice(EventType.ADDED, view, "uid", 0, out)

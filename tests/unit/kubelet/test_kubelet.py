@@ -148,7 +148,7 @@ def test_a_node_without_pods_ignores_their_timers(timer: Timer) -> None:
     kubelet, out = make()
     out.clear()
     kubelet.on_timer(timer, "uid", 5, out)
-    kubelet.on_relist_started(WatchKind.PODS)
+    kubelet.on_watch_event(WatchEvent(WatchKind.PODS, EventType.RESTARTED), 5, out)
     kubelet.on_watch_event(WatchEvent(WatchKind.PODS, EventType.SYNCED), 5, out)
     assert out == []
 
