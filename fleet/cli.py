@@ -1,6 +1,7 @@
 """The command line: parse, call, print; no logic. stdout is the result, stderr all the rest."""
 
 import asyncio
+import contextlib
 import importlib.util
 import logging
 import os
@@ -38,14 +39,40 @@ def main() -> None:
         code = _fail(error.format_message(), Exit.USAGE)
     except FleetError as error:
         code = _fail(str(error), error.exit_code)
+    except BrokenPipeError:  # whoever read it has seen enough
+        code = Exit.SETUP
+    except OSError as error:
+        code = _fail(_reason(error), Exit.SETUP)
     except KeyboardInterrupt:
         code = Exit.INTERRUPTED
-    sys.exit(code if isinstance(code, int) else Exit.OK)
+    code = code if isinstance(code, int) else Exit.OK
+    if not _flush(sys.stdout, "output"):
+        code = Exit.SETUP
+    _flush(sys.stderr, "")
+    sys.exit(code)
 
 
 def _fail(message: str, code: Exit) -> int:
-    click.echo(f"fleet: {message}", err=True)
+    with contextlib.suppress(OSError):  # a log on a full disk
+        click.echo(f"fleet: {message}", err=True)
     return code
+
+
+def _reason(error: OSError) -> str:
+    why = error.strerror or str(error) or type(error).__name__
+    return f"{error.filename}: {why}" if error.filename else why
+
+
+def _flush(stream: TextIO, name: str) -> bool:
+    """Write what is left; return whether that was possible. Python would say it at length."""
+    try:
+        stream.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        if name and not isinstance(error, BrokenPipeError):
+            _fail(f"{name}: {_reason(error)}", Exit.SETUP)
+        return False
+    return True
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -91,6 +118,8 @@ def spawn(**given: object) -> int:
             click.echo(outcome.json())
         else:
             click.echo(outcome.text())
+        if outcome.problem:
+            click.echo(f"fleet: the summary is not kept: {outcome.problem}", err=True)
         return outcome.exit_code
 
     return uvloop.run(run())

@@ -5,10 +5,11 @@ as they like: the figures carry their own time, and what comes too soon is not d
 whose text changed are built anew, and a block that did not change at all is not written.
 """
 
+import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TextIO
+from typing import TextIO, cast
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -71,6 +72,30 @@ def together(parts: Sequence[LiveFigures]) -> LiveFigures:
     return total
 
 
+class Unfailing:
+    """A stream whose end is somebody else's: a log on a full disk, or a pipe that was closed.
+
+    What cannot be written is lost; it is no reason to end a run.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write what can be written."""
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush what can be flushed."""
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+
 class Display:
     """The live display of one run."""
 
@@ -81,7 +106,9 @@ class Display:
         stream: TextIO | None = None,
         is_live: bool | None = None,
     ) -> None:
-        self.console = Console(file=stream or sys.stderr, highlight=False, soft_wrap=False)
+        self.console = Console(
+            file=cast("TextIO", Unfailing(stream or sys.stderr)), highlight=False, soft_wrap=False
+        )
         """For log handlers: what is printed here appears above the live block."""
         self._is_live = self._can_draw() if is_live is None else is_live
         self._hints = hints  # e.g. the kubeconfig's path; the last lines of the block

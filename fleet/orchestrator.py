@@ -31,14 +31,15 @@ from fleet.controlplane import ComponentDeath
 from fleet.daemonsets import FAKE_TAINT, NodeShape
 from fleet.display import Display, LiveFigures, together
 from fleet.emulation import Emulation
-from fleet.errors import FleetError
+from fleet.errors import FleetError, SetupError
 from fleet.figures import Meter
 from fleet.identity import Identity, authorize, features_of
 from fleet.machine import check_memory, raise_descriptors
 from fleet.ownership import RUN_LABEL
 from fleet.preflight import TargetFacts, confirm, inspect, shared_cluster_notice
-from fleet.report import RunDirectory, RunFigures
+from fleet.report import RunFigures
 from fleet.restart_signal import RestartSignal
+from fleet.run_directory import RunDirectory
 from fleet.run_id import new_run_id
 from fleet.run_outcome import RunOutcome
 from fleet.runs import RunLease
@@ -119,7 +120,7 @@ class Orchestrator:
                 await Cluster.connect(selection) as cluster,
             ):
                 code = await self._run_on(cluster, directory)
-        except FleetError:
+        except (FleetError, OSError):
             if not self._has_begun:
                 directory.discard()
             raise
@@ -132,13 +133,19 @@ class Orchestrator:
         figures = self._figures
         if self._siblings is not None:
             figures = self._siblings.merged(figures)
-        if settings.run_id:
-            directory.keep_figures(figures)
-        directory.finish(figures)
+        outcome = RunOutcome(figures, directory.path, 0, self._next_steps())
+        outcome.exit_code = figures.exit_code()
+        if code is not None and not figures.invalid_reasons:
+            outcome.exit_code = code
+        try:
+            if settings.run_id:
+                directory.keep_figures(figures)
+            directory.finish(figures)
+        except SetupError as error:  # on a full disk: the terminal has it, and nothing else
+            outcome.give_up_files(str(error))
         if self._failure is not None:
             raise self._failure
-        exit_code = figures.exit_code() if code is None or figures.invalid_reasons else code
-        return RunOutcome(figures, directory.path, int(exit_code), self._next_steps())
+        return outcome
 
     def _on_death(self, death: ComponentDeath) -> None:
         """End the run: a component of its control plane is gone, though nobody stopped it."""
@@ -445,8 +452,10 @@ class Orchestrator:
             live = self._live(meter)
             self._display.update(live)
             if self._settings.run_id:
-                keep_live(directory.path, live)
-            directory.sample(meter.figures())
+                with contextlib.suppress(OSError):  # the time series tells of a full disk
+                    keep_live(directory.path, live)
+            if news := directory.sample(meter.figures()):
+                self._display.note(news)
 
     def _interrupt(self, number: int = signal.SIGINT) -> None:
         """Take Ctrl-C or SIGTERM: in order the first time, at once the second."""

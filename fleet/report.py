@@ -1,33 +1,22 @@
-"""What a run leaves behind: its directory, `summary.json`, `timeseries.jsonl` and words for people.
+"""What a run measured: `summary.json`, a line of `timeseries.jsonl`, and whether to believe it.
 
 The keys of the summary are fixed (design 4). It is built from `RunFigures`, which whoever ran the
 nodes fills in; nothing here asks a server or a clock. A run whose own instrument lagged is invalid,
 and says so on its first line.
 """
 
-import contextlib
-import itertools
-import pickle
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import chain
-from pathlib import Path
-from typing import NamedTuple, TextIO, TypeVar
-
-import orjson
+from typing import NamedTuple, TypeVar
 
 from fleet.agent_figures import ByName, agent_rates, agents_json, merge_agents
 from fleet.connection_figures import ConnectionFigures
-from fleet.errors import Exit, SetupError, UsageError
+from fleet.errors import Exit
 from fleet.metrics import Histogram, merged
 
 SCHEMA_VERSION = 1
-RUNS_DIRECTORY = Path("runs")
-SUMMARY = "summary.json"
-TIMESERIES = "timeseries.jsonl"
-FIGURES = ".figures.pickle"
-"""The figures with their histograms, for the process that started this one."""
 
 TIMER_LAG_LIMIT_MS = 100.0
 """A reactor whose 99th percentile is later than this is no instrument: 1 % of a lease's interval.
@@ -348,7 +337,7 @@ def _max_ms(histogram: Histogram) -> float | None:
     return histogram.max_us / 1000 if histogram.count else None
 
 
-class _Totals:
+class Totals:
     """The counters as they stood at the last line of the time series."""
 
     __slots__ = ("counters", "histograms", "requests", "wall_s")
@@ -392,7 +381,7 @@ class _Totals:
         return rows
 
 
-def _rates(figures: RunFigures, before: _Totals, elapsed_s: float) -> Json:
+def rates(figures: RunFigures, before: Totals, elapsed_s: float) -> Json:
     """Return the summary's figures with counters per second; states stay as they are."""
     lease, pods, events, watch = figures.lease, figures.pods, figures.events, figures.watch
     late = before.since("late", lease.late)
@@ -435,64 +424,3 @@ def _rates(figures: RunFigures, before: _Totals, elapsed_s: float) -> Json:
             "gc_collections": before.rate("gc", figures.process.gc_collections, elapsed_s),
         },
     }
-
-
-def _holds_run(path: Path) -> bool:
-    return (path / SUMMARY).exists() or (path / TIMESERIES).exists()
-
-
-def _free_directory(path: Path) -> Path:
-    """Return the path, or a numbered one beside it: a run with a fixed name is started again."""
-    candidates = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
-    return next(each for each in itertools.chain((path,), candidates) if not _holds_run(each))
-
-
-class RunDirectory:
-    """The files of one run. A line a second goes to the time series; the summary comes last."""
-
-    def __init__(self, run_id: str, path: Path | None = None) -> None:
-        self.path = path if path is not None else _free_directory(RUNS_DIRECTORY / run_id)
-        if _holds_run(self.path):
-            raise UsageError(f"--run-dir {self.path} already holds a run; name another directory")
-        self._made = [each for each in (self.path, *self.path.parents) if not each.exists()]
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            # Line-buffered: whoever follows the file sees whole lines, and a crash loses none.
-            self._file: TextIO = (self.path / TIMESERIES).open("w", buffering=1)
-        except OSError as error:
-            raise SetupError(f"run directory {self.path}: {error.strerror}") from error
-        self._before = _Totals()
-
-    def sample(self, figures: RunFigures) -> None:
-        """Append one line: the counters as rates since the last one."""
-        elapsed_s = figures.wall_s - self._before.wall_s
-        if elapsed_s <= 0:
-            return
-        line = _rates(figures, self._before, elapsed_s)
-        self._before.wall_s = figures.wall_s
-        self._file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE).decode())
-
-    def finish(self, figures: RunFigures) -> Json:
-        """Write the summary, whole or not at all, and return it."""
-        self.close()
-        content = summary(figures)
-        partial = self.path / f".{SUMMARY}.part"
-        partial.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
-        partial.replace(self.path / SUMMARY)
-        return content
-
-    def keep_figures(self, figures: RunFigures) -> None:
-        """Write the figures for the process that sums several up."""
-        (self.path / FIGURES).write_bytes(pickle.dumps(figures))
-
-    def discard(self) -> None:
-        """Remove what a run that was refused has written: nothing was measured."""
-        self.close()
-        (self.path / TIMESERIES).unlink(missing_ok=True)
-        for directory in self._made:
-            with contextlib.suppress(OSError):  # somebody else has put something there
-                directory.rmdir()
-
-    def close(self) -> None:
-        """Close the time series."""
-        self._file.close()

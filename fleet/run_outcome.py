@@ -5,6 +5,7 @@ from pathlib import Path
 
 import orjson
 
+from fleet.errors import Exit
 from fleet.report import RunFigures, summary
 from fleet.summary_text import summary_text
 
@@ -14,9 +15,17 @@ class RunOutcome:
     """How a run ended: what to print and with which code to exit."""
 
     figures: RunFigures
-    run_directory: Path
+    run_directory: Path | None
     exit_code: int
     next_steps: list[str] = field(default_factory=list)
+    problem: str = ""
+    """Why the summary is printed only."""
+
+    def give_up_files(self, problem: str) -> None:
+        """Note that the summary could not be written."""
+        self.problem = problem
+        self.run_directory = None
+        self.exit_code = Exit.SETUP
 
     def json(self) -> str:
         """Return what `summary.json` holds."""

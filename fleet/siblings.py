@@ -28,7 +28,8 @@ from fleet.controlplane import ComponentDeath
 from fleet.controlplane.process import Component
 from fleet.display import LiveFigures
 from fleet.errors import Exit, FleetError, SetupError, UsageError
-from fleet.report import FIGURES, RunFigures, merge
+from fleet.report import RunFigures, merge
+from fleet.run_directory import FIGURES
 from fleet.settings import flag_of
 
 POLL_S = 0.25

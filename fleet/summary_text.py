@@ -5,7 +5,8 @@ from pathlib import Path
 
 from fleet.agent_figures import agent_rows
 from fleet.metrics import Histogram, merged
-from fleet.report import SUMMARY, RequestFigures, RunFigures
+from fleet.report import RequestFigures, RunFigures
+from fleet.run_directory import SUMMARY
 
 TOP_ROWS = 12
 LABEL_COLUMNS = 10

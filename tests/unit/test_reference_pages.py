@@ -15,7 +15,8 @@ from fleet.agent_figures import AgentFigures
 from fleet.errors import Exit
 from fleet.metrics import Requests
 from fleet.prometheus import agent_metrics
-from fleet.report import TIMESERIES, Expectation, RequestFigures, RunDirectory, RunFigures, summary
+from fleet.report import Expectation, RequestFigures, RunFigures, summary
+from fleet.run_directory import TIMESERIES, RunDirectory
 
 OF_TIMESERIES = {
     "requests_total",

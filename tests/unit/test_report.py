@@ -14,12 +14,12 @@ from fleet.report import (
     PodFigures,
     ProcessFigures,
     RequestFigures,
-    RunDirectory,
     RunFigures,
     WatchFigures,
     merge,
     summary,
 )
+from fleet.run_directory import RunDirectory
 from fleet.run_id import new_run_id, run_started_s
 from fleet.summary_text import duration, summary_text
 
