@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import datetime
+from http import HTTPStatus
 
 from e2e_world import Json, World
 
@@ -31,3 +32,29 @@ def shape_of(requests: Iterable[Json]) -> set[str]:
         where = "/".join(filter(None, (about["resource"], about.get("namespace"))))
         found.add(f"{each['verb']} {where} {each['responseStatus']['code']}")
     return found
+
+
+BROUGHT_BY_PODS = {"configmaps", "secrets", "serviceaccounts", "pods", "persistentvolumeclaims"}
+"""What a node may ask for while one of its pods needs it."""
+REFUSALS_MAX = 6
+"""A kubelet that is refused waits 0.5 s, then twice as long each time: 16 s in six times."""
+
+
+def assert_refusals_end(events: Iterable[Json]) -> None:
+    """Check that 403s of one node are those of a node authorizer that lags behind, and pass.
+
+    It learns of a binding by a watch of its own, which may be later than the node's. So what it
+    refuses is brought by a pod, is asked for again, not often, and then granted.
+    """
+    codes: dict[tuple[str, ...], list[int]] = {}
+    once = {each["auditID"]: each for each in events}  # a watch is logged at its end, too
+    for each in sorted(once.values(), key=seconds):
+        about = each["objectRef"]
+        names = (about.get(key, "") for key in ("resource", "subresource", "namespace", "name"))
+        codes.setdefault((each["verb"], *names), []).append(each["responseStatus"]["code"])
+    for asked, answers in codes.items():
+        refusals = answers.count(HTTPStatus.FORBIDDEN)
+        if refusals:
+            assert asked[1] in BROUGHT_BY_PODS, asked
+            assert refusals <= REFUSALS_MAX, (asked, answers)
+            assert answers[-1] != HTTPStatus.FORBIDDEN, (asked, answers)

@@ -61,7 +61,10 @@ class Api:
     def _ask(self, path: str, accept: str = "application/json") -> Json:
         deadline = time.monotonic() + TIMEOUT_S
         while True:
-            code, body = self._ask_once(path, accept)
+            try:
+                code, body = self._ask_once(path, accept)
+            except http.client.IncompleteRead:  # a busy server gives up after a minute
+                code, body = HTTPStatus.GATEWAY_TIMEOUT, b""
             if code not in TRY_AGAIN or time.monotonic() > deadline:
                 break
             time.sleep(1)

@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 from e2e_api import api_of, audit_log
+from lateness import assert_done
 
 from fleet.config import show_profile
 from fleet.controlplane import ControlPlaneInfo
@@ -71,15 +72,15 @@ class Running:
     def wait(self, *, limit_s: float = 2 * WAIT_MAX_S) -> int:
         return self.process.wait(limit_s)
 
-    def end(self) -> str:
-        """End it with Ctrl-C, which must go well; return what it printed."""
+    def end_well_or_late(self) -> str:
+        """End it with Ctrl-C, well or late; return what it printed."""
         self.interrupt()
-        return self.ended_well()
+        return self.ended_well_or_late()
 
-    def ended_well(self) -> str:
-        """Wait until it has ended well; return what it printed."""
+    def ended_well_or_late(self) -> str:
+        """Wait until it has ended, well or late; return what it printed."""
         printed, _ = self.process.communicate(timeout=2 * WAIT_MAX_S)
-        assert self.process.returncode == 0, self.log
+        assert_done(self.process.returncode, printed, self.log)
         return printed
 
     def summary(self) -> Json:

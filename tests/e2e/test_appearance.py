@@ -5,7 +5,9 @@ import re
 from collections import Counter
 
 import pytest
+from audit_requests import assert_refusals_end
 from e2e_world import Json, World, condition, eventually, workload
+from lateness import assert_done
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -59,7 +61,7 @@ def test_kubectl_shows_a_node_like_a_real_one(world: World) -> None:
         described = world.kubectl("describe", "node", "look-00001")
         eventually(lambda: has_csi_node(world, "look-00001"), "the CSINode")
         csi_node = world.get("csinode", "look-00001")
-        run.end()
+        run.end_well_or_late()
     metadata, status = node["metadata"], node["status"]
     for key, value in {
         "kubernetes.io/hostname": "look-00001",
@@ -121,7 +123,7 @@ def test_a_node_that_is_taken_over_shows_its_new_profile(world: World, fidelity:
     profile.write_text(OLD_PROFILE)
     options = ("--nodes=2", f"--name-prefix={prefix}", f"--fidelity={fidelity}")
     done = world.fleet("spawn", *options, f"--profile={profile}", "--keep", "--until-ready")
-    assert done.returncode == 0, done.stderr
+    assert_done(done.returncode, done.stdout, done.stderr)
     old = world.nodes(prefix)[name]
     assert old["status"]["nodeInfo"]["kubeletVersion"] == "v1.35.4"
     written = json.dumps({"status": {"capacity": {extended: "3"}, "allocatable": {extended: "3"}}})
@@ -148,8 +150,8 @@ def test_a_node_that_is_taken_over_shows_its_new_profile(world: World, fidelity:
             assert labels["node.kubernetes.io/instance-type"] == "general-8x32"
             assert labels["mine"] == "kept"
             assert node["metadata"]["uid"] == old["metadata"]["uid"]
-            run.end()
-        other.end()
+            run.end_well_or_late()
+        other.end_well_or_late()
     world.assert_nothing_left(prefix)
 
 
@@ -165,7 +167,7 @@ def test_kubectl_shows_a_pod_like_a_real_one(world: World) -> None:
         described = world.kubectl("describe", "pod", name)
         node = world.nodes("pods")[pod["spec"]["nodeName"]]
         world.kubectl("delete", "deployment", "shown", "--wait=false")
-        run.end()
+        run.end_well_or_late()
     status = pod["status"]
     kinds = {each["type"] for each in status["conditions"]}
     assert kinds == {
@@ -215,7 +217,7 @@ def test_profiles_mix_by_weight(world: World) -> None:
         world.kubectl("rollout", "status", "deployment/train", "--timeout=60s")
         assert {pod["spec"]["nodeName"] for pod in world.pods("train")} == names
         world.kubectl("delete", "deployment", "train", "--wait=false")
-        run.end()
+        run.end_well_or_late()
     world.assert_nothing_left("mix")
 
 
@@ -236,7 +238,7 @@ def test_each_profile_has_its_user_agent(world: World, fidelity: str) -> None:
             name: node["status"]["nodeInfo"]["kubeletVersion"]
             for name, node in world.nodes(prefix).items()
         }
-        run.end()
+        run.end_well_or_late()
     assert sorted(versions.values()) == ["v1.35.4-eks-1"] * 2 + ["v1.36.3"] * 2
     for name, events in requests.items():
         [agent] = {event["userAgent"] for event in events}
@@ -258,15 +260,15 @@ def test_each_node_is_itself_and_none_is_exempt(world: World) -> None:
         eventually(lambda: not world.pods("who"), "the pods are gone")
         requests = by_node(world.audit()[lines:], "who")
         later = world.dispatched()
-        run.end()
+        run.end_well_or_late()
     assert set(requests) == {f"who-{slot:05d}" for slot in range(5)}
     for name, events in requests.items():
         for event in events:
             assert "system:nodes" in event["impersonatedUser"]["groups"]
             assert event["userAgent"].startswith("kubelet/v1.36.3 (linux/amd64) kubernetes/")
-            assert event["responseStatus"]["code"] != 403, event
             if event["objectRef"]["resource"] in ("nodes", "csinodes"):
                 assert event["objectRef"].get("name", name) == name
+        assert_refusals_end(events)
         watched = {event["objectRef"]["resource"] for event in events if event["verb"] == "watch"}
         assert watched >= {"nodes", "pods", "services", "csidrivers", "runtimeclasses"}
     # Nobody but the nodes speaks as kubelet.
@@ -288,7 +290,7 @@ def test_a_shared_identity_is_the_given_user(world: World) -> None:
     lines = len(world.audit())
     with world.spawn("one", 3, "--identity=shared") as run:
         run.until_ready()
-        run.end()
+        run.end_well_or_late()
     kubelets = [
         event for event in world.audit()[lines:] if event["userAgent"].startswith("kubelet/")
     ]
@@ -308,7 +310,7 @@ def test_light_nodes_are_themselves_too(world: World) -> None:
     lines = len(world.audit())
     with world.spawn("few", 5, "--fidelity=light") as run:
         run.until_ready()
-        run.end()
+        run.end_well_or_late()
     requests = by_node(world.audit()[lines:], "few")
     assert len(requests) == 5
     verbs = {event["verb"] for events in requests.values() for event in events}

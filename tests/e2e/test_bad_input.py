@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 from e2e_world import World
+from lateness import assert_done
 
 from fleet.ownership import RUN_LABEL
 
@@ -211,7 +212,7 @@ def test_a_second_fleet_with_the_prefix_is_refused(world: World) -> None:
         assert done.returncode == 3
         assert f"the name prefix mine is in use by run {world.run_id('mine')}" in done.stderr
         assert {node["metadata"]["uid"] for node in world.nodes("mine").values()} == uids
-        run.end()
+        run.end_well_or_late()
     world.assert_nothing_left("mine")
 
 
@@ -264,5 +265,5 @@ def test_too_little_memory_is_told(world: World) -> None:
 
 def test_json_output_is_nothing_but_json(world: World) -> None:
     done = world.fleet("spawn", "--nodes=1", "--name-prefix=pure", "--until-ready", "--output=json")
-    assert done.returncode == 0, done.stderr
+    assert_done(done.returncode, done.stdout, done.stderr)
     assert json.loads(done.stdout)["nodes"]["ready"] == 1

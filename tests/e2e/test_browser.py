@@ -108,5 +108,5 @@ def test_a_run_is_steered_from_the_browser(world: World, tmp_path: Path) -> None
                 await drive(page, dashboard, world, run.directory)
 
         asyncio.run(scenario())
-        run.end()
+        run.end_well_or_late()
     world.assert_nothing_left(PREFIX)

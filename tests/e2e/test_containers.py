@@ -84,7 +84,7 @@ def nodes(world: World) -> Iterator[None]:
         world.apply(*PODS)
         yield
         world.kubectl("delete", "pod", "-l", "app=contained", "--now", "--wait=false")
-        run.end()
+        run.end_well_or_late()
     world.assert_nothing_left("contained")
 
 

@@ -58,7 +58,7 @@ def test_nodes_follow_the_dashboard_and_are_counted(world: World) -> None:
             "/fleet/metrics"
         )
         assert "canvas" in dashboard.get("/fleet")
-        run.end()
+        run.end_well_or_late()
     world.assert_nothing_left(PREFIX)
     written = {path.name for path in run.directory.iterdir()}
     assert {"locust.html", "locust.json", "locust_stats.csv", "summary.json"} <= written
@@ -122,7 +122,7 @@ def test_a_master_that_is_killed_comes_back_and_adopts_the_nodes(world: World) -
         for _ in range(QUIET_LOOKS):  # it was started with --autostart, and would begin again
             assert dashboard.shows("stopped", 0)()
             time.sleep(POLL_S)
-        run.end()
+        run.end_well_or_late()
     world.assert_nothing_left(PREFIX)
 
 
@@ -170,7 +170,7 @@ def test_two_processes_are_two_workers(world: World) -> None:
         assert set(world.nodes(PREFIX)) == expected
         shards = [row["shard"] for row in dashboard.shards()]
         assert shards == ["fleet-0000", "fleet-0001"]
-        run.end()
+        run.end_well_or_late()
     world.assert_nothing_left(PREFIX)
 
 
@@ -187,5 +187,5 @@ def test_a_port_that_is_taken_is_named(world: World) -> None:
 def test_a_master_that_is_not_there_is_missed_and_waited_for(world: World) -> None:
     with world.spawn(PREFIX, 3, "--locust-master=127.0.0.1:1", "--fidelity=light") as run:
         run.until("no Locust master answers at tcp://127.0.0.1:1 (connection refused); 0 nodes")
-        run.end()
+        run.end_well_or_late()
     world.assert_nothing_left(PREFIX)

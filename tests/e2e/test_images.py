@@ -54,7 +54,7 @@ def node(world: World) -> Iterator[str]:
         yield NODE
         world.kubectl("delete", "pods", "-l", "of=images", "--wait=false")
         world.kubectl("delete", "secret", "pull-me", "--ignore-not-found")
-        run.end()
+        run.end_well_or_late()
     world.assert_nothing_left(PREFIX)
 
 

@@ -56,7 +56,7 @@ def fleet(world: World) -> Iterator[Running]:
     with world.spawn("adm", 2, f"--profile={path}") as run:
         run.until_ready()
         yield run
-        run.end()
+        run.end_well_or_late()
     eventually(lambda: not world.items("resourceslices"), "what the nodes published is gone")
     world.assert_nothing_left("adm")
 

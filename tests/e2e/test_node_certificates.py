@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from audit_requests import seconds
+from audit_requests import assert_refusals_end, seconds
 from cryptography import x509
 from e2e_world import Json, World, eventually, workload
+from lateness import assert_done
 
 from fleet.clock import Draws
 from fleet.config import show_profile
@@ -64,25 +65,21 @@ def test_nodes_join_with_certificates_and_run_pods(world: World) -> None:
         eventually(lambda: len(world.ready_pods("own")) == 3, "the pods are Ready")
         world.kubectl("delete", "deployment", "own")
         eventually(lambda: not world.pods("own"), "the pods are gone")
-        run.end()
+        run.end_well_or_late()
     audit = world.audit()[before:]
     sent = of_nodes(audit, "own")
     assert {each["user"]["groups"][0] for each in sent} == {"system:nodes"}
     assert not [each for each in sent if "impersonatedUser" in each]
-    refused = [each for each in sent if each["responseStatus"]["code"] in (401, 403)]
-    # The authorizer learns of a binding by a watch that may lag behind the node's own.
-    assert {each["objectRef"]["resource"] for each in refused} <= {
-        "configmaps",
-        "pods",
-        "serviceaccounts",
-    }
+    assert not [each for each in sent if each["responseStatus"]["code"] == 401]
+    for user in {each["user"]["username"] for each in sent}:
+        assert_refusals_end(each for each in sent if each["user"]["username"] == user)
     assert len(created(audit, "system:bootstrap:")) == 3
     names = [each["metadata"]["name"] for each in world.items("secrets", "-n", "kube-system")]
     assert not [each for each in names if each.startswith("bootstrap-token-")], "it went, too"
     world.assert_nothing_left("own")
 
     with world.spawn("own", 3, "--identity=csr", "--until-ready") as run:
-        run.ended_well()
+        run.ended_well_or_late()
     asked = created(world.audit()[before:], "system:bootstrap:")
     assert len(asked) == 3, "a restart asks for nothing"
     world.kubectl("delete", "configmap", "own")
@@ -114,7 +111,7 @@ def test_certificates_are_approved_by_fleet_renewed_in_time_and_served(
         f"--controller-manager-flag=cluster-signing-duration={LIFE_S}s",
         XDG_STATE_HOME=str(tmp_path / "state"),
     )
-    assert done.returncode in (0, 4), done.stderr  # 4: fleet lagged, on a busy machine
+    assert_done(done.returncode, done.stdout, done.stderr)
     audit = [json.loads(line) for line in audit_log.read_text().splitlines()]
     assert len(created(audit, "system:bootstrap:")) == 2
     own = created(audit, "system:node:fleet-")
@@ -188,7 +185,7 @@ def test_two_processes_bootstrap_with_one_token_and_their_kubelets_restart(
         asked = [each for each in world.audit()[at:] if seconds(each) > began]
         assert not created(asked, "system:"), "the certificates are kept"
         assert not [each for each in asked if each["userAgent"].startswith("kube-proxy/")]
-        run.end()
+        run.end_well_or_late()
     summary = run.summary()
     assert summary["watch"]["open"] == len(wanted) + 2, "and one of each process's own"
     [agent] = summary["agents"].values()
@@ -216,7 +213,7 @@ def test_nodes_join_with_a_bootstrap_kubeconfig(world: World, tmp_path: Path) ->
     options = ("--nodes=2", "--name-prefix=kub", "--identity=csr", "--until-ready")
     given = (f"--bootstrap-kubeconfig={kubeconfig}", f"--cert-dir={certificates}")
     done = world.fleet("spawn", *options, *given)
-    assert done.returncode == 0, done.stderr
+    assert_done(done.returncode, done.stdout, done.stderr)
     asked = created(world.audit()[before:], "system:")
     assert {each["user"]["username"] for each in asked} == {f"system:bootstrap:{number}"}
     assert len(asked) == 2

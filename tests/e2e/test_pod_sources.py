@@ -166,7 +166,7 @@ def test_static_pods_are_mirrored_kept_in_step_and_removed(world: World, tmp_pat
             eventually(lambda: not mirrors(world, "agent"), "the mirrors went with the file")
             assert running(world, "remote", 2)
             check_counted(world, "crashes")
-            run.end()
+            run.end_well_or_late()
     world.assert_nothing_left("stat")
 
 
@@ -229,7 +229,7 @@ def test_outages_of_the_runtime_and_a_late_network(world: World, tmp_path: Path)
         eventually(lambda: message("down-00000") == "kubelet is posting ready status", "healed")
         world.kubectl("delete", "deployment", "waits", "--wait=false")
         eventually(lambda: not world.pods("waits"), "the pod is gone")
-        run.end()
+        run.end_well_or_late()
     world.assert_nothing_left("down")
 
 
@@ -282,6 +282,6 @@ def test_a_node_that_shuts_down_ends_its_pods_and_falls_silent(
         [event] = world.items("events", about)
         assert event["message"] == "Shutdown manager detected shutdown event"
         world.kubectl("delete", "deployment", "ended", "--wait=false")
-        run.end()
+        run.end_well_or_late()
     world.kubectl("delete", "pods", "-l", "app=ended", "--force", "--grace-period=0", check=False)
     world.assert_nothing_left("ends")

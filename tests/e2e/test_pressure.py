@@ -63,7 +63,7 @@ def fleet(world: World, environment: Path) -> Iterator[World]:
         )
         yield world
         world.kubectl("delete", "pod", "--all", "--grace-period=0", "--force", "--wait=false")
-        run.end()
+        run.end_well_or_late()
 
 
 def status(world: World, name: str) -> Json:

@@ -18,7 +18,7 @@ def nodes(world: World) -> Iterator[None]:
     with world.spawn("probed", 2) as run:
         run.until_ready()
         yield
-        run.end()
+        run.end_well_or_late()
     world.assert_nothing_left("probed")
 
 

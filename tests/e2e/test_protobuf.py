@@ -303,7 +303,7 @@ def test_records_of_a_fleet_are_the_same(world: World, client: Client) -> None:
             ]
             assert read[0] == read[1] is not None
         world.kubectl("delete", "deployment/wired")
-        fleet.end()
+        fleet.end_well_or_late()
     for each in WITNESSES:
         world.kubectl("delete", each["kind"], each["metadata"]["name"])
 

@@ -72,7 +72,7 @@ def test_a_share_of_the_kubelets_begins_anew(world: World) -> None:
         eventually(lambda: len(world.ready_pods(PREFIX)) == 12, "new pods run too")
         world.kubectl("delete", "deployment", PREFIX)
         eventually(lambda: not world.pods(PREFIX), "pods end")
-        run.end()
+        run.end_well_or_late()
     world.assert_nothing_left(PREFIX)
 
 
@@ -101,5 +101,5 @@ def test_the_signal_reaches_every_process(world: World) -> None:
         assert containers(world, f"{PREFIX}-p") == before
         world.kubectl("delete", "deployment", f"{PREFIX}-p")
         eventually(lambda: not world.pods(f"{PREFIX}-p"), "pods end")
-        run.end()
+        run.end_well_or_late()
     world.assert_nothing_left(f"{PREFIX}-p")

@@ -75,7 +75,7 @@ def play(world: World, kubeconfig: Path, name: str, *options: str) -> list[Json]
         eventually(lambda: len(world.ready_pods(name)) == 2, "the pods are Ready")
         world.kubectl("delete", "deployment", name)
         eventually(lambda: not world.pods(name), "the pods are gone")
-        run.end()
+        run.end_well_or_late()
     world.assert_nothing_left(name)
     return world.audit()[before:]
 
@@ -234,7 +234,7 @@ def test_nodes_that_a_server_takes_for_others_are_soon_themselves_again(
             }
 
         eventually(lambda: len(renewed()) == 3, "every node renews its Lease again")
-        run.end()
+        run.end_well_or_late()
 
 
 def without(objects: list[Json], role: int, rule: int, resource: str) -> Json:

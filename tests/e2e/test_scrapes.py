@@ -56,7 +56,7 @@ def test_metrics_say_what_the_cluster_has(world: World) -> None:
         here = {name: labels for name, labels in listed if not name.startswith("fleet_agent")}
         assert documented.exposed(scraped(port)) == here
         world.kubectl("delete", "deployment", PREFIX)
-        run.end()
+        run.end_well_or_late()
 
 
 def test_a_metrics_port_that_is_taken_is_named(world: World) -> None:

@@ -67,7 +67,7 @@ def test_scripts_decide_how_jobs_end(world: World) -> None:
         assert phases == ["Failed", "Succeeded"]
         assert world.get("job", "index")["status"]["completedIndexes"] == "0,2"
         world.kubectl("delete", "jobs", "--all", "--wait=false")
-        run.end()
+        run.end_well_or_late()
     world.assert_nothing_left("script")
 
 
@@ -124,5 +124,5 @@ def test_users_and_paths_are_shown_and_checked(world: World) -> None:
         groups = [3000, 2000, 4000]
         assert status["user"] == {"linux": {"uid": 1000, "gid": 3000, "supplementalGroups": groups}}
         world.kubectl("delete", "pods", "-l", "app=users", "--wait=false")
-        run.end()
+        run.end_well_or_late()
     world.assert_nothing_left("users")

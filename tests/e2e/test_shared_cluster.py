@@ -10,6 +10,7 @@ import pytest
 import yaml
 from e2e_world import FLEET, FOREIGN_NODE, Json, World, condition, eventually, workload
 from guard import marked_processes
+from lateness import assert_done
 
 from fleet.daemonsets import EXCLUDE_FROM_BALANCERS, FAKE_TAINT
 from fleet.ownership import RUN_LABEL
@@ -48,7 +49,7 @@ def test_kubeconfig_in_the_environment_selects_nothing(world: World, named: Path
     spawn = ("spawn", "--nodes=2", "--until-ready", f"--kubeconfig-out={out}")
     state = str(named.parent / "state")
     done = world.fleet(*spawn, KUBECONFIG=str(named), XDG_STATE_HOME=state)
-    assert done.returncode == 0, done.stderr
+    assert_done(done.returncode, done.stdout, done.stderr)
     assert "starting a local control plane" in done.stderr
     assert world.info.url not in out.read_text()
     assert_untouched(world)
@@ -148,7 +149,7 @@ def test_a_shared_cluster_must_be_confirmed_by_its_name(world: World, named: Pat
     ):
         assert words in notice, words
     done = world.fleet(*spawn, "--confirm-cluster=prod")
-    assert done.returncode == 0, done.stderr
+    assert_done(done.returncode, done.stdout, done.stderr)
     assert "SHARED cluster" in done.stderr
     world.assert_nothing_left("guest")
     assert FOREIGN_NODE in world.kubectl("get", "nodes", "-o", "name")
@@ -206,7 +207,7 @@ def test_guests_repel_what_does_not_know_them(world: World, named: Path) -> None
             deployments = ("deployment/ignorant", "deployment/wildcard", "deployment/knowing")
             services = ("service/wildcard", "service/knowing")
             world.kubectl("delete", "--wait=false", *deployments, *services)
-        run.end()
+        run.end_well_or_late()
     world.assert_nothing_left("guest")
 
 
@@ -237,7 +238,7 @@ def test_daemon_sets_land_unless_their_owners_exclude_fake_nodes(world: World, n
             assert hosts(world, "elsewhere") == {FOREIGN_NODE}
         finally:
             world.kubectl("delete", "daemonset", "everywhere", "elsewhere", "--wait=false")
-        run.end()
+        run.end_well_or_late()
     world.assert_nothing_left("landed")
 
 
@@ -290,7 +291,7 @@ def test_a_dedicated_cluster_may_drop_the_taint(world: World, named: Path) -> No
             world.kubectl("rollout", "status", "deployment/any", "--timeout=60s")
         finally:
             world.kubectl("delete", "deployment", "any", "--wait=false")
-        run.end()
+        run.end_well_or_late()
     uids = {node["metadata"]["uid"] for node in world.nodes("tame").values()}
     # One that takes them over and is not told so makes guests of them.
     with world.spawn("tame", 2, *confirmed) as run:
@@ -298,7 +299,7 @@ def test_a_dedicated_cluster_may_drop_the_taint(world: World, named: Path) -> No
         for node in world.nodes("tame").values():
             assert node["metadata"]["uid"] in uids
             assert TAINT in node["spec"]["taints"]
-        run.end()
+        run.end_well_or_late()
     world.assert_nothing_left("tame")
 
 
@@ -307,7 +308,7 @@ def test_a_command_gets_the_named_context(world: World, named: Path) -> None:
     confirmed = (*spawn, "--confirm-cluster=prod")
     script = 'grep current-context "$KUBECONFIG"; stat -c %a "$KUBECONFIG"'
     done = world.fleet(*confirmed, "--", "sh", "-c", script)
-    assert done.returncode == 0, done.stderr
+    assert_done(done.returncode, done.stdout, done.stderr)
     assert "current-context: prod" in done.stdout
     assert "600" in done.stdout
     world.assert_nothing_left("ctx")

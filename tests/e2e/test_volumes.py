@@ -93,7 +93,7 @@ def test_volumes_from_missing_objects_to_simulated_storage(world: World) -> None
         check_unbound_claims(world)
         check_refusals(world)
         check_storage(world)
-        run.end()
+        run.end_well_or_late()
     world.assert_nothing_left("vol")
 
 
@@ -116,7 +116,7 @@ def test_light_nodes_run_pods_with_claims_too(world: World) -> None:
         assert world.get("pv", bound)["spec"]["capacity"]["storage"] == "2Gi"
         attached = world.get("volumeattachments")["items"]
         assert [each["spec"]["nodeName"] for each in attached] == ["lightvol-00000"]
-        run.end()
+        run.end_well_or_late()
     world.assert_nothing_left("lightvol")
     eventually(lambda: not world.items("volumeattachments"), "nothing waits for the attacher")
     world.kubectl("delete", "pvc", "disk")

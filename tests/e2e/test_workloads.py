@@ -38,7 +38,7 @@ def test_a_deployment_and_a_job_live_their_whole_life(world: World, fidelity: st
         assert {condition(node, "Ready") for node in world.nodes(f"w-{fidelity}").values()} == {
             "True"
         }
-        run.end()
+        run.end_well_or_late()
     world.assert_nothing_left(f"w-{fidelity}")
 
 
@@ -60,5 +60,5 @@ def test_a_drained_node_gives_its_pods_to_the_others(world: World) -> None:
         assert node["spec"]["unschedulable"]
         assert condition(node, "Ready") == "True"
         world.kubectl("delete", "deployment", "drained", "--wait=false")
-        run.end()
+        run.end_well_or_late()
     world.assert_nothing_left("drain")

@@ -94,7 +94,7 @@ def test_a_proxy_asks_what_kube_proxy_asks(world: World) -> None:
         finally:
             process.kill()
             process.wait()
-        run.end()
+        run.end_well_or_late()
 
 
 def hollow_kubeconfig(world: World, directory: Path) -> Path:

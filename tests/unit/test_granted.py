@@ -1,0 +1,77 @@
+"""What e2e tests grant a busy machine and a lagging authorizer, and that they grant no more."""
+
+import json
+from typing import Any
+
+import pytest
+from audit_requests import REFUSALS_MAX, assert_refusals_end
+from lateness import assert_done, reasons_of
+
+from fleet.metrics import Histogram
+from fleet.report import ProcessFigures, RunFigures, WatchFigures, summary
+from fleet.summary_text import summary_text
+
+
+def asked(*codes: int, resource: str = "configmaps", verb: str = "get") -> list[dict[str, Any]]:
+    about = {"resource": resource, "namespace": "default", "name": "kube-root-ca.crt"}
+    return [
+        {
+            "auditID": f"{verb}-{at}",
+            "requestReceivedTimestamp": f"2026-01-01T00:00:{at:02d}.0Z",
+            "verb": verb,
+            "objectRef": about,
+            "responseStatus": {"code": code},
+        }
+        for at, code in enumerate(codes)
+    ]
+
+
+def test_refusals_that_end_are_granted() -> None:
+    assert_refusals_end(asked(403, 403, 200))
+    assert_refusals_end(reversed(asked(403, 200)))
+    assert_refusals_end(asked(200))
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        asked(403),
+        asked(200, 403),
+        asked(403, 200, resource="nodes"),
+        asked(*(REFUSALS_MAX + 1) * [403], 200),
+        [*asked(403, verb="watch"), *asked(200)],
+    ],
+)
+def test_others_are_not(events: list[dict[str, Any]]) -> None:
+    with pytest.raises(AssertionError):
+        assert_refusals_end(events)
+
+
+def run(lag_us: int, *, closed_slow: int = 0) -> RunFigures:
+    lag = Histogram()
+    lag.record(lag_us)
+    watch = WatchFigures(closed_slow=closed_slow)
+    process = ProcessFigures(timer_lag=lag)
+    return RunFigures(run_id="20261121-033617-ab12", process=process, watch=watch)
+
+
+def printed(figures: RunFigures, form: str) -> str:
+    """Return what a run prints, after what its command did."""
+    if form == "json":
+        return json.dumps(summary(figures), indent=2) + "\n"
+    return f"fleet run by hand\n  - of the command\n{summary_text(figures)}\n"
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_only_lateness_is_granted(form: str) -> None:
+    good, late, deaf = run(1_000), run(150_000), run(150_000, closed_slow=1)
+    assert (len(reasons_of(printed(late, form))), len(reasons_of(printed(deaf, form)))) == (1, 2)
+    assert reasons_of(printed(good, form)) == []
+    assert_done(0, printed(good, form), "")
+    assert_done(4, printed(late, form), "")
+    assert_done(4, printed(late, form), "", expected=7)
+    for code, figures in ((4, good), (4, deaf), (3, late), (0, late), (7, good)):
+        with pytest.raises(AssertionError):
+            assert_done(code, printed(figures, form), "")
+    with pytest.raises(AssertionError):
+        assert_done(4, "", "it printed nothing")
