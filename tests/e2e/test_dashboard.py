@@ -95,7 +95,7 @@ def test_nobody_but_who_has_the_token_steers(world: World) -> None:
         assert after == before
         for process in psutil.Process(run.process.pid).children(recursive=True):
             assert dashboard.token not in " ".join(process.cmdline())
-        run.end()
+        run.end_well_or_late()
     world.assert_nothing_left(PREFIX)
     assert not report.exists()
     for path in run.directory.rglob("*"):  # continuous integration publishes it

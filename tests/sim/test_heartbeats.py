@@ -124,7 +124,7 @@ def test_retry_after_is_honoured() -> None:
     codes = [each.code for each in puts[:5]]
     assert codes == [429, 429, 429, 429, 200]
     gaps = [round((after.t_ns - before.t_ns) / 1e9, 2) for before, after in pairwise(puts[:5])]
-    assert gaps == [1.0, 1.0, 1.0, 1.0] or max(gaps) < 1.02
+    assert 1 <= min(gaps) <= max(gaps) <= 1.04, gaps  # two edges of timers
     assert not sim.calls(verb="GET", path=LEASES, since_s=30)
 
 

@@ -6,6 +6,7 @@ every pod where it should be, every watch open, nothing tried again any more.
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from sim_faults import (
@@ -57,6 +58,7 @@ class Trouble:
         self.pods: dict[str, str] = {}  # name to uid
         self.policies: dict[str, str] = {}
         self.deleted: set[str] = set()
+        self.outages: list[tuple[float, float]] = []
         self.healed_s = 0.0
 
     def share(self) -> float:
@@ -73,6 +75,7 @@ class Trouble:
             fault = FAULTS[int(self.share() * len(FAULTS))](self.share())
             lasts_s = OUTAGE_MAX_S * self.share()
             sim.inject(fault, seconds=lasts_s)
+            self.outages.append((sim.now_s, sim.now_s + lasts_s))
             sim.run_for(seconds=lasts_s + 25 * self.share())
         sim.run_for(seconds=OUTAGE_MAX_S)
         self.healed_s = sim.now_s
@@ -105,6 +108,21 @@ class Trouble:
         assert not self.sim.reactor.counts.rejected
         posts = self.sim.calls(verb="POST", path="/api/v1/nodes", code=201)
         assert len(posts) <= NODES
+        for name in self.sim.names:
+            assert self.longest_unrenewed_s(name) < LEASE_DURATION_S / 2, name
+
+    def longest_unrenewed_s(self, node: str) -> float:
+        """Return how long a server that answers has waited for one renewal at most."""
+        made = self.sim.calls(node, "POST", "/leases", code=201)
+        renewed = self.sim.calls(node, "PUT", "/leases/", code=200)
+        times = [each.t_ns / NS_PER_S for each in (*made, *renewed)]
+        assert len(times) > 5, (node, times)
+        return max(self.answered_s(*gap) for gap in pairwise([*times, self.sim.now_s]))
+
+    def answered_s(self, since_s: float, until_s: float) -> float:
+        """Return how much of a time no fault was on."""
+        faulty = (min(until_s, end) - max(since_s, begin) for begin, end in self.outages)
+        return until_s - since_s - sum(max(0.0, each) for each in faulty)
 
     def check_recovery(self) -> None:
         sim = self.sim
