@@ -284,6 +284,7 @@ def test_a_pod_may_use_the_memory_that_fleet_asks_for(bare_helm: Helm, fidelity:
 
 def test_pods_are_restricted(bare_helm: Helm) -> None:
     """Every pod meets the Pod Security Standard `restricted`, and may write one directory."""
+    seen = set()
     for each in bare_helm.objects(MATRIX["locust"]):
         spec = each if each["kind"] == "Pod" else each.get("spec", {}).get("template", {})
         for one in spec.get("spec", {}).get("containers", ()):
@@ -292,8 +293,10 @@ def test_pods_are_restricted(bare_helm: Helm) -> None:
                 "readOnlyRootFilesystem": True,
                 "capabilities": {"drop": ["ALL"]},
             }
+            seen.add((each["kind"], each["metadata"]["name"]))
             pod = spec["spec"]["securityContext"]
             assert (pod["runAsNonRoot"], pod["runAsUser"]) == (True, 65532)
             assert pod["seccompProfile"] == {"type": "RuntimeDefault"}
             if each["kind"] != "Pod":
                 assert spec["spec"]["enableServiceLinks"] is False
+    assert {kind for kind, _ in seen} >= {"StatefulSet", "Deployment", "Job", "Pod"}, seen

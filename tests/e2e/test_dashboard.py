@@ -93,7 +93,9 @@ def test_nobody_but_who_has_the_token_steers(world: World) -> None:
             time.sleep(POLL_S)
         after = world.uids(PREFIX)
         assert after == before
-        for process in psutil.Process(run.process.pid).children(recursive=True):
+        processes = psutil.Process(run.process.pid).children(recursive=True)
+        assert processes
+        for process in processes:
             assert dashboard.token not in " ".join(process.cmdline())
         run.end_well_or_late()
     world.assert_nothing_left(PREFIX)

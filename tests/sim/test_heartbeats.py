@@ -193,4 +193,5 @@ def test_labels_of_the_run_are_on_every_node() -> None:
     sim = Simulation(nodes=3, seed=15)
     sim.run_for(seconds=5)
     label, _, run = RUN.partition("=")
+    assert sim.ready() == 3
     assert all(each["metadata"]["labels"][label] == run for each in sim.server.all("nodes"))

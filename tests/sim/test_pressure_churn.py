@@ -63,8 +63,12 @@ def create(sim: Simulation, at: int) -> None:
     assert sim.server.create(("pods", "default", f"pod-{at}"), pod) is not None
 
 
-def hold(sim: Simulation) -> None:
-    """Check each node: nobody uses memory that is not there, and the critical are spared."""
+def hold(sim: Simulation) -> int:
+    """Check each node: nobody uses memory that is not there, and the critical are spared.
+
+    Returns how many nodes and critical pods there were to look at.
+    """
+    looked_at = 0
     for entry in sim.reactor.entries:
         assert entry.kubelet is not None
         loop = entry.kubelet.sync_loop
@@ -75,9 +79,12 @@ def hold(sim: Simulation) -> None:
         turn = Turn(entry.kubelet.node, sim.env, EventRecorder.silent(), now_ns, out)
         stats = loop.monitor.stats(loop._workers, loop._syncer, turn)
         assert stats.memory <= stats.memory_capacity, (sim.now_s, stats)
+        looked_at += 1
     for pod in sim.server.all("pods"):
         if pod["spec"].get("priority"):
             assert pod["status"].get("reason") != "Evicted", pod["metadata"]["name"]
+            looked_at += 1
+    return looked_at
 
 
 @pytest.mark.timeout(120)
@@ -91,10 +98,10 @@ def test_pressure_comes_and_goes(seed: int, *, light: bool) -> None:
     for at in range(PODS):
         create(sim, at)
         sim.run_for(seconds=7)
-        hold(sim)
+        assert hold(sim)
     for _ in range(60):
         sim.run_for(seconds=5)
-        hold(sim)
+        assert hold(sim) > NODES
     found = [pod["status"] for pod in sim.server.all("pods")]
     evicted = [s for s in found if s.get("message", "").startswith("The node was low on")]
     assert evicted, "no trouble, no test"

@@ -257,7 +257,9 @@ def test_startup_gates_the_other_probes() -> None:
     assert 10 < came_s < 15  # readiness is tried as soon as the container has started
     assert container(sim)["started"]
     assert container(sim)["restartCount"] == 0
-    assert all(text.startswith("Startup probe failed: ") for text in events(sim, "Unhealthy"))
+    told = events(sim, "Unhealthy")
+    assert told
+    assert all(text.startswith("Startup probe failed: ") for text in told)
 
 
 def test_a_startup_probe_that_never_succeeds_has_the_container_restarted() -> None:

@@ -239,7 +239,8 @@ def test_a_kept_volume_stays() -> None:
     api = cluster()
     volume = add_volume(api, "v", status={"phase": "Released"})
     api.objects[volume]["spec"]["persistentVolumeReclaimPolicy"] = "Retain"
-    play(api, lambda: VOLUMES in api.queues)
+    other = add_volume(api, "w", status={"phase": "Released"})  # seen after it, and as old
+    play(api, lambda: other not in api.objects, lambda: None)
     assert volume in api.objects
 
 
