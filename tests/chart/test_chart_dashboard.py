@@ -1,6 +1,7 @@
 """The dashboard of a release: its token, its names, its path; and what Helm says at the end."""
 
 import base64
+import json
 import re
 from typing import Any
 
@@ -64,9 +65,11 @@ def test_the_token_is_in_a_secret_and_nowhere_else(bare_helm: Helm) -> None:
 def test_an_upgrade_keeps_the_token(helm: Helm, world: World) -> None:
     world.kubectl("create", "namespace", NAMESPACE, check=False)
     kept = "a-token-that-was-there-before"
-    world.kubectl(
-        "create", "secret", "generic", NAME, "-n", NAMESPACE, f"--from-literal=token={kept}"
-    )
+    owner = {"meta.helm.sh/release-name": RELEASE, "meta.helm.sh/release-namespace": NAMESPACE}
+    labels = {"app.kubernetes.io/managed-by": "Helm"}
+    metadata = {"name": NAME, "namespace": NAMESPACE, "labels": labels, "annotations": owner}
+    head = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata}
+    world.kubectl("create", "-f", "-", stdin=json.dumps({**head, "stringData": {"token": kept}}))
     try:
         uid = world.get("namespace", "kube-system")["metadata"]["uid"]
         path = helm.values({"locust": {"enabled": True}, "confirmCluster": uid})
