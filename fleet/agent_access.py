@@ -29,7 +29,6 @@ ROLES = f"/apis/{RBAC}/v1/clusterroles"
 BINDINGS = f"/apis/{RBAC}/v1/clusterrolebindings"
 NAME = "fleet:agent:"
 AUTHORIZATION = "authorization.k8s.io"
-ANY_NODE = "any"
 KNOWN_MAX_S = 10.0
 """How long the authorizer of a local control plane may take to know of new roles."""
 LOOK_AGAIN_S = 0.2
@@ -138,7 +137,7 @@ def _subject(user: str) -> Json:
 
 
 async def prepare_agents(
-    api: Api, identity: Identity, models: Iterable[NodeModel], *, is_local: bool
+    api: Api, identity: Identity, models: Iterable[NodeModel], node: str, *, is_local: bool
 ) -> None:
     """Grant agents their rights on a local control plane, and see that they have them.
 
@@ -151,7 +150,7 @@ async def prepare_agents(
         deadline += KNOWN_MAX_S
     while True:
         try:
-            return await check_agents(api, identity, agents)
+            return await check_agents(api, identity, agents, node)
         except SetupError:
             if time.monotonic() >= deadline:
                 raise
@@ -169,8 +168,10 @@ async def grant(api: Api, agents: Iterable[AgentModel]) -> None:
         expect(answer, f"cannot create the {manifest['kind']} {name}")
 
 
-async def check_agents(api: Api, identity: Identity, agents: Iterable[AgentModel]) -> None:
-    """Ask the server whether we may be the agents, and they may do what they do.
+async def check_agents(
+    api: Api, identity: Identity, agents: Iterable[AgentModel], node: str
+) -> None:
+    """Ask the server whether we may be the agents, of one node, and they may do what they do.
 
     Raises SetupError with what is missing, before anything is created.
     """
@@ -179,7 +180,7 @@ async def check_agents(api: Api, identity: Identity, agents: Iterable[AgentModel
         return
 
     async def check(agent: AgentModel) -> None:
-        user = agent.user.replace(NODE.decode(), ANY_NODE)
+        user = agent.user.replace(NODE.decode(), node)
         headers = impersonation_headers(user)
         answer = await who_am_i(api, headers)
         if not answer.ok:

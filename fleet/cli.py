@@ -318,8 +318,9 @@ def clean(
 @click.option("--simulate-csi", is_flag=True, help=OF_THE_RUN)
 @click.option("--approve-csrs", is_flag=True, help=OF_THE_RUN)
 @click.option("--legacy-impersonation", is_flag=True, help="For servers before 1.36.")
-@click.option("--nodes", type=int, help="With it: only these nodes, by name.")
+@click.option("--nodes", type=int, help="Only for these nodes, by name.")
 @click.option("--name-prefix", help="Of those nodes (default fleet).")
+@click.option("--processes", type=int, help="Of the run: its nodes have the names of shards.")
 @click.option(
     "--service-account",
     default="fleet/fleet",
@@ -337,7 +338,7 @@ def rbac(
 
     settings = Settings.from_options(**given)
     subject = printed.Subject.parse(service_account, user)
-    names = list(settings.node_names()) if given["nodes"] else []
+    names = printed.node_names(settings) if given["nodes"] else []
     found = printed.of_run(name, subject, settings, names, is_legacy=legacy_impersonation)
     click.echo(printed.text(found), nl=False)
 

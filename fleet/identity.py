@@ -11,7 +11,7 @@ Source: apiserver/pkg/endpoints/filters/impersonation/mode.go, arbitraryNodeImpe
 """
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from fleet.api_client import Answer, Api, Json, each, expect
@@ -30,6 +30,11 @@ IMPERSONATE_ON = "impersonate-on:arbitrary-node:"
 SIGNERS = ("kubernetes.io/kube-apiserver-client-kubelet", "kubernetes.io/kubelet-serving")
 SELF_REVIEW = f"/apis/{AUTHENTICATION}/v1/selfsubjectreviews"
 ACCESS_REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+NAMELESS_VERBS = frozenset({"create", "deletecollection", "list", "watch"})
+"""RBAC cannot name what they are about, or fleet asks for all at once."""
+OF_ONE_NODE = frozenset(
+    {("", "nodes"), ("", "users"), (AUTHENTICATION, "nodes"), (STORAGE, "csinodes")}
+)
 LEASE_NAMESPACE = "kube-node-lease"
 RUN_NAMESPACE = "default"
 """Where the leases of running fleets live; in kube-node-lease they would look like nodes'."""
@@ -203,12 +208,49 @@ def features_of(settings: Settings, models: Iterable[NodeModel]) -> Features:
     )
 
 
-async def authorize(api: Api, mode: IdentityMode, node_name: str, features: Features) -> Identity:
-    """Find out who the nodes will be, and that every right is there. Raises SetupError."""
-    await check_permissions(api, own_permissions(features))
-    identity = await probe(api, mode, node_name)
-    await check_permissions(api, node_permissions(identity, features))
+async def authorize(
+    api: Api, mode: IdentityMode, names: tuple[str, ...], features: Features
+) -> Identity:
+    """Find out who the nodes will be, and that every right is there. Raises SetupError.
+
+    Rights may be for nodes by name, so they are asked for by `names`: the first and the last of
+    the run. All of them would be thousands of questions.
+    """
+    await check_permissions(api, narrowed(own_permissions(features), names))
+    identity = await probe(api, mode, names[0])
+    for name in names[1:]:
+        if await probe(api, mode, name) != identity:
+            raise SetupError(
+                f"the server takes {names[0]} and {name} for nodes by different grants"
+            )
+    await check_permissions(api, narrowed(node_permissions(identity, features), names))
     return identity
+
+
+def is_of_one_node(permission: Permission) -> bool:
+    """Whether a right is about an object that has a node's name, and the request says which.
+
+    What may be done as a node needs no names: they are in the right to be it.
+    Source: apiserver/pkg/endpoints/filters/impersonation/mode.go, authorizeUsername: `nodes` with
+    the node's name.
+    """
+    verb, group, resource, _subresource, namespace, name = permission
+    if name or verb in NAMELESS_VERBS or verb.startswith("impersonate-on:"):
+        return False
+    if (group, resource) == (COORDINATION, "leases"):
+        return namespace == LEASE_NAMESPACE
+    return (group, resource) in OF_ONE_NODE
+
+
+def narrowed(permissions: Iterable[Permission], names: Sequence[str]) -> list[Permission]:
+    """Return the rights for these nodes only, as far as rights can name any; without, for all."""
+    return [
+        each._replace(name=f"{NODE_USER}{name}" if each.resource == "users" else name)
+        if name
+        else each
+        for each in permissions
+        for name in (names if names and is_of_one_node(each) else [""])
+    ]
 
 
 def own_permissions(features: Features) -> list[Permission]:
@@ -335,12 +377,10 @@ def node_permissions(identity: Identity, features: Features) -> list[Permission]
     return [*_expand(calls), *own]
 
 
-def impersonation_permissions(
-    impersonation: Impersonation, node_names: Iterable[str] = ()
-) -> list[Permission]:
-    """Return what the probe looks for: the right to be a node, which no review can be asked about.
+def impersonation_permissions(impersonation: Impersonation) -> list[Permission]:
+    """Return what the probe looks for: the right to be a node.
 
-    The old grant is for the nodes that are named, else for any user: RBAC has no prefixes.
+    Without names (see `narrowed`) the old grant is for any user: RBAC has no prefixes.
     """
     if impersonation is Impersonation.USER:
         return [
@@ -348,9 +388,8 @@ def impersonation_permissions(
             Permission(f"{IMPERSONATE_ON}create", AUTHENTICATION, "selfsubjectreviews"),
         ]
     if impersonation is Impersonation.USER_AND_GROUP:
-        users = [NODE_USER + name for name in node_names] or [""]
         return [
-            *(Permission("impersonate", "", "users", name=user) for user in users),
+            Permission("impersonate", "", "users"),
             Permission("impersonate", "", "groups", name=NODES_GROUP),
         ]
     return []

@@ -175,8 +175,9 @@ class Orchestrator:
         self._display.phase("checking the cluster")
         api = cluster.api("preflight")
         features = features_of(settings, self._mix.models)
-        identity = await authorize(api, settings.identity, settings.node_name(0), features)
-        await prepare_agents(api, identity, self._mix.models, is_local=bool(self._target.local))
+        names, is_local = self._whole.end_names, bool(self._target.local)
+        identity = await authorize(api, settings.identity, names, features)
+        await prepare_agents(api, identity, self._mix.models, names[0], is_local=is_local)
         if settings.statefulset is not None:
             await check(settings.statefulset)
         facts = await self._inspect(cluster)

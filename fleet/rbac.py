@@ -27,11 +27,17 @@ from fleet.identity import (
     Permission,
     features_of,
     impersonation_permissions,
+    is_of_one_node,
+    narrowed,
     node_permissions,
     own_permissions,
 )
 
 RBAC = "rbac.authorization.k8s.io"
+NAMES_MAX = 1_000
+"""Nodes that one role names. `kubectl apply` notes a whole object in an annotation of at most
+256 KiB, and there are three lists of names of up to 63 characters in one.
+"""
 Rule = dict[str, list[str]]
 
 
@@ -70,8 +76,6 @@ def of_run(
 
     Raises UsageError for options that do not go together.
     """
-    if node_names and not is_legacy:
-        raise UsageError("--nodes is for --legacy-impersonation: other grants name no nodes")
     mix = load_mix(settings.profiles, simulate_csi=settings.simulate_csi)
     agents = agents_of(mix.models)
     acts = settings.identity is IdentityMode.IMPERSONATE
@@ -79,14 +83,19 @@ def of_run(
         raise UsageError(
             "--legacy-impersonation is for --identity impersonate, and for agents with csr"
         )
+    if is_legacy and acts and not node_names:
+        raise UsageError(
+            "--legacy-impersonation needs --nodes: a grant that names none is the right to be any "
+            "user, such as system:kube-controller-manager"
+        )
     wanted = Impersonation.USER_AND_GROUP if is_legacy else Impersonation.USER
     identity = Identity(settings.identity, wanted if acts else Impersonation.NONE)
     found = manifests(name, subject, identity, features_of(settings, mix.models), node_names)
     if settings.identity is IdentityMode.SHARED:
         needed = [each for agent in agents for each in permissions_of(agent)]
         return found + _granted(f"{name}-agents", subject, needed)
-    granted = _granted(f"{name}-agents", subject, impersonation_of(agents, wanted))
-    return found + granted + agent_manifests(agents)
+    needed = impersonation_of(agents, wanted)
+    return found + _granted(f"{name}-agents", subject, needed, node_names) + agent_manifests(agents)
 
 
 def manifests(
@@ -96,15 +105,17 @@ def manifests(
     features: Features,
     node_names: Sequence[str] = (),
 ) -> list[Json]:
-    """Return the objects to create; `node_names` narrow the old grant of impersonation."""
+    """Return the objects to create, for the nodes that are named, else for all."""
     nodes = [
-        *impersonation_permissions(identity.impersonation, node_names),
+        *impersonation_permissions(identity.impersonation),
         *node_permissions(identity, features),
     ]
     own = own_permissions(features)
     found = [
-        *_granted(name, subject, own),
-        *_granted(f"{name}-nodes", subject, [each for each in nodes if each not in own]),
+        *_granted(name, subject, own, node_names),
+        *_granted(
+            f"{name}-nodes", subject, [each for each in nodes if each not in own], node_names
+        ),
     ]
     if identity.mode is IdentityMode.CSR:
         found += [node_binding(*each) for each in NODE_BINDINGS]
@@ -152,7 +163,27 @@ def node_binding(name: str, role: str, kind: str, subject: str) -> Json:
     return _binding(name, "", "ClusterRole", role, subjects)
 
 
-def _granted(name: str, subject: Subject, permissions: Sequence[Permission]) -> list[Json]:
+def node_names(settings: Settings) -> list[str]:
+    """Return the names of the nodes of all processes of a run with these options."""
+    if settings.processes == 1:
+        return list(settings.node_names())
+    shares = map(settings.share, range(settings.processes))
+    return [name for share in shares for name in share.node_names()]
+
+
+def _granted(
+    name: str, subject: Subject, permissions: Sequence[Permission], names: Sequence[str] = ()
+) -> list[Json]:
+    """Return roles and bindings; those of more nodes than a role names have a number."""
+    found = _roles(name, subject, narrowed(permissions, names[:NAMES_MAX]))
+    of_nodes = [each for each in permissions if is_of_one_node(each)]
+    for at in range(NAMES_MAX, len(names), NAMES_MAX):
+        some = narrowed(of_nodes, names[at : at + NAMES_MAX])
+        found += _roles(f"{name}-{at // NAMES_MAX + 1}", subject, some)
+    return found
+
+
+def _roles(name: str, subject: Subject, permissions: Sequence[Permission]) -> list[Json]:
     """Return a role and its binding for each namespace that the permissions are about."""
     found: list[Json] = []
     for namespace in dict.fromkeys(each.namespace for each in permissions):

@@ -460,6 +460,15 @@ class Settings(BaseModel):
             return f"{self.name_prefix}-{slot:05d}"
         return f"{self.name_prefix}-{self.shard:04d}-{slot:05d}"
 
+    @property
+    def end_names(self) -> tuple[str, ...]:
+        """The names of the first and the last node, of all processes."""
+        shares = [self]
+        if self.processes > 1:
+            shares = [self.share(0), self.share(self.processes - 1)]
+        first, last = shares[0].node_name(0), shares[-1].node_name(shares[-1].nodes - 1)
+        return tuple(dict.fromkeys((first, last)))
+
     def node_index(self, slot: int) -> int:
         """Return the index of a slot in the whole fleet, for `NodeModel.identity`.
 

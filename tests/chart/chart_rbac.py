@@ -1,7 +1,8 @@
 """Writes the chart's RBAC from the table that fleet's preflight checks: `make chart-rbac`.
 
 The file maps what a run may be (`own`, `IDENTITY/FIDELITY`, with `+FEATURE` for what that adds) to
-rules by namespace; `cluster` stands for all of them. `bindings` let bootstrap tokens become nodes.
+rules by namespace; `cluster` stands for all of them, and NODE in `resourceNames` for the names of
+the nodes. `bindings` let bootstrap tokens become nodes.
 """
 
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from fleet.identity import (
     Impersonation,
     Permission,
     impersonation_permissions,
+    narrowed,
     node_permissions,
     own_permissions,
 )
@@ -26,6 +28,7 @@ CHART = Path(__file__).parents[2] / "charts" / "fleet"
 FILE = CHART / "files" / "rbac.yaml"
 HEADER = "# Written by `make chart-rbac` from fleet/identity.py; do not edit.\n"
 CLUSTER = "cluster"
+ANY_NODE = "NODE"  # no name that an object can have
 FEATURES = {
     "staticPods": Features(static_pods=True),
     "dynamicResources": Features(dynamic_resources=True),
@@ -43,6 +46,11 @@ def of_nodes(identity: Identity, features: Features) -> list[Permission]:
     """Return what it takes to be, or to act for, the nodes."""
     granted = impersonation_permissions(identity.impersonation)
     return [*granted, *node_permissions(identity, features)]
+
+
+def named(permissions: list[Permission]) -> list[Rule]:
+    """Return rules for one node, in whose place the chart puts the names of all."""
+    return rules(narrowed(permissions, [ANY_NODE]))
 
 
 def grants() -> Iterator[tuple[str, list[Permission]]]:
@@ -65,7 +73,7 @@ def beyond(base: list[Permission], more: list[Permission]) -> list[Permission]:
 
 def by_namespace(permissions: list[Permission]) -> dict[str, list[Rule]]:
     return {
-        namespace or CLUSTER: rules(each for each in permissions if each.namespace == namespace)
+        namespace or CLUSTER: named([each for each in permissions if each.namespace == namespace])
         for namespace in dict.fromkeys(each.namespace for each in permissions)
     }
 

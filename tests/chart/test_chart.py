@@ -1,5 +1,6 @@
 """What the chart renders: valid to Helm, to the API server, and in step with fleet itself."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from e2e_world import World
 from helm_commands import NAMESPACE, RELEASE, RUN, SOME_UID, Helm
 
 from fleet.config import Fidelity
-from fleet.identity import Features, Permission, own_permissions
+from fleet.identity import Features, Permission, narrowed, own_permissions
 from fleet.machine import BASE_BYTES, NODE_BYTES
+from fleet.settings import SHARD_ROOM
 
 pytest_plugins = ("e2e_fixtures", "chart_fixtures")
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -26,7 +28,7 @@ BEHAVIOR = {
 }
 MATRIX: dict[str, Json] = {
     "default": {},
-    "light": {"fidelity": "light", "identity": "shared", "nodes": 20_000},
+    "light": {"fidelity": "light", "identity": "shared", "nodes": 4_000},
     "processes": {"processesPerPod": 4, "nodes": 4500, "nodesPerPod": 2000, "rate": 100},
     "csr": {
         "identity": "csr",
@@ -66,6 +68,7 @@ MATRIX: dict[str, Json] = {
         "zoneLabels": True,
         "simulateCSI": True,
         "extraArgs": ["--story=fleet-0000-00000"],
+        "identity": {"allowBroadImpersonation": True},
         "rbac": {"staticPods": True, "dynamicResources": True, "legacyImpersonation": "always"},
         "serviceAccount": {"name": "mine", "annotations": {"a": "b"}},
         "podAnnotations": {"a": "b"},
@@ -94,6 +97,9 @@ MATRIX: dict[str, Json] = {
         "serviceAccount": {"create": False},
     },
 }
+OLD: Json = {"rbac": {"legacyImpersonation": "always"}}
+ALLOWED: Json = {"identity": {"allowBroadImpersonation": True}}
+ANY_USER = "rbac.nodeNames: false would be the right to impersonate any user"
 KINDS_ELSEWHERE = {"ServiceMonitor"}  # of an operator that is not there
 KINDS_OF_FAIRNESS = {"FlowSchema", "PriorityLevelConfiguration"}
 """Nodes wait where real ones wait: the chart leaves priority-and-fairness as it is."""
@@ -155,6 +161,11 @@ def test_a_service_monitor_names_each_process(bare_helm: Helm) -> None:
         ({"extraArgs": ["kubectl"]}, "at '/extraArgs/0'"),
         ({"identity": "csr"}, "csr.tokenSecret: nodes need a bootstrap token"),
         ({"nodes": 2, "processesPerPod": 3}, "processesPerPod: 3 processes for the 2 nodes"),
+        ({"identity": "nobody"}, "at '/identity': value must be one of 'impersonate', 'csr'"),
+        ({"identity": {"mode": "nobody"}}, "at '/identity/mode': value must be one of"),
+        ({"nodes": 20_001}, "rbac.nodeNames: rights for 21000 nodes by name are more than"),
+        (OLD, "identity.allowBroadImpersonation: servers before 1.36 "),
+        (OLD | ALLOWED | {"rbac": {"legacyImpersonation": "always", "nodeNames": False}}, ANY_USER),
     ],
 )
 def test_bad_values_are_refused_in_words(bare_helm: Helm, values: Json, words: str) -> None:
@@ -218,6 +229,8 @@ def _split(resource: str) -> tuple[str, str]:
     return name, subresource
 
 
+SMALL: Json = {"nodes": 3, "nodesPerPod": 2}
+NAMES = [f"{RELEASE}-{shard:04d}-{slot:05d}" for shard in range(2) for slot in range(2)]
 OF_PODS = {
     Permission("get", "apps", "statefulsets", "", NAMESPACE, RELEASE),
     Permission("patch", "apps", "statefulsets", "scale", NAMESPACE, RELEASE),
@@ -229,22 +242,52 @@ OF_PODS = {
 def test_the_account_gets_what_a_run_needs_and_no_more(
     bare_helm: Helm, name: str, fidelity: Fidelity
 ) -> None:
-    values: Json = {"fidelity": str(fidelity), "identity": name.removesuffix("-legacy")}
+    mode = name.removesuffix("-legacy")
+    values: Json = {"fidelity": str(fidelity), "identity": {"mode": mode}, **SMALL}
+    values["identity"]["allowBroadImpersonation"] = mode != name
     values["csr"] = {"tokenSecret": "t"}
     server = "--kube-version=" + ("1.35.0" if name.endswith("-legacy") else "1.36.3")
     given = permissions(bare_helm.objects(values, server), RELEASE)
     features = Features(fidelity)
-    needed = {*own_permissions(features), *of_nodes(IDENTITIES[name], features)}
-    assert given == needed | OF_PODS
+    needed = [*own_permissions(features), *of_nodes(IDENTITIES[name], features)]
+    assert given == {*narrowed(needed, NAMES), *OF_PODS}
     assert CLUSTER not in {each.namespace for each in given}
 
 
 def test_features_add_their_rights(bare_helm: Helm) -> None:
     values: Json = {"simulateCSI": True, "rbac": {"staticPods": True, "dynamicResources": True}}
     features = Features(storage=True, static_pods=True, dynamic_resources=True)
+    given = permissions(bare_helm.objects(values | SMALL, "--kube-version=1.36.3"), RELEASE)
+    needed = [*own_permissions(features), *of_nodes(IDENTITIES["impersonate"], features)]
+    assert given == {*narrowed(needed, NAMES), *OF_PODS}
+
+
+def test_rights_without_names_are_for_every_node(bare_helm: Helm) -> None:
+    values = {"rbac": {"nodeNames": False}}
     given = permissions(bare_helm.objects(values, "--kube-version=1.36.3"), RELEASE)
-    nodes = of_nodes(IDENTITIES["impersonate"], features)
-    assert given == {*own_permissions(features), *nodes} | OF_PODS
+    needed = {*own_permissions(Features()), *of_nodes(IDENTITIES["impersonate"], Features())}
+    assert given == needed | OF_PODS
+
+
+@pytest.mark.parametrize(
+    ("values", "shards", "slots"),
+    [
+        ({"nodes": 2_500}, 3, 1_000),
+        ({"nodes": 10, "nodesPerPod": 5, "processesPerPod": 2}, 4, 3),
+        ({"nodes": 10, "nodesPerPod": 5, "maxNodes": 12}, 3, 5),
+        ({"nodes": 10, "nodesPerPod": 5, "locust": {"enabled": True}}, 2, SHARD_ROOM),
+    ],
+)
+def test_every_node_that_may_be_is_named_and_no_object_is_too_large(
+    bare_helm: Helm, values: Json, shards: int, slots: int
+) -> None:
+    """`kubectl apply` notes an object in an annotation, and those have 256 KiB."""
+    prefix = "x" * 52
+    objects = bare_helm.objects(values | {"namePrefix": prefix}, "--kube-version=1.36.3")
+    given = permissions(objects, RELEASE)
+    names = {each.name for each in given if each.verb == "impersonate:arbitrary-node"}
+    assert names == {f"{prefix}-{a:04d}-{b:05d}" for a in range(shards) for b in range(slots)}
+    assert max(len(json.dumps(each)) for each in objects) < 256 << 10
 
 
 def test_no_grant_is_made_for_another_cluster(bare_helm: Helm) -> None:

@@ -24,6 +24,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 Json = dict[str, Any]
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 KINDS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+NAMES = tuple(f"{RELEASE}-0000-{slot:05d}" for slot in (0, 4))
+"""The first and the last of a pod."""
 ALL = [(name, fidelity) for name in IDENTITIES for fidelity in Fidelity]
 
 
@@ -40,7 +42,7 @@ class Granted:
         account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{RELEASE}/token"
         token = self._server.ask("POST", account, {"spec": {"expirationSeconds": 3600}})
         self._kubeconfig = world.user(path, token["status"]["token"])
-        self._mode = IDENTITIES[values["identity"]].mode
+        self._mode = IDENTITIES[str(values["identity"])].mode
         self._features = features
 
     def roles(self) -> Iterator[tuple[str, list[Json]]]:
@@ -63,7 +65,7 @@ class Granted:
                 ClusterSelection(kubeconfig=self._kubeconfig)
             ) as found:
                 api = found.api("preflight")
-                await authorize(api, self._mode, f"{RELEASE}-0000-00000", self._features)
+                await authorize(api, self._mode, NAMES, self._features)
                 await check_permissions(api, OF_PODS)
 
         try:
@@ -152,7 +154,11 @@ def test_a_right_on_an_older_server_is_missed(tmp_path: Path, fidelity: Fidelity
         helm = Helm(tmp_path / "helm", old.info.token_kubeconfig)
         granted = Granted(
             old,
-            {**values, "rbac": {"legacyImpersonation": "always"}},
+            {
+                **values,
+                "identity": {"allowBroadImpersonation": True},
+                "rbac": {"legacyImpersonation": "always"},
+            },
             helm,
             tmp_path / "account",
             Features(fidelity),

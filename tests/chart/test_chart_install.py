@@ -44,7 +44,7 @@ def labelled(release: Release, label: str) -> set[str]:
 
 def test_a_release_lives_and_leaves_nothing(release: Release) -> None:
     world, node = release.world, release.node
-    said = release.install(nodes=2 * NODES_PER_POD)
+    said = release.install(nodes=2 * NODES_PER_POD, maxNodes=4 * NODES_PER_POD)
     assert "10 virtual nodes fleet-*, in 2 pods of up to 5." in said
     assert f"kubectl get nodes -l fleet.emulator/run={RUN}" in said
     release.until_ready(0, 1)

@@ -106,7 +106,11 @@ def test_servers_without_constrained_impersonation(tmp_path: Path) -> None:
             PlayedNode(old.info.token_kubeconfig, tmp_path / "node") as node,
             released(Places(there, old, node, old)) as release,
         ):
-            live_and_leave(release, rbac={"legacyImpersonation": "always"})
+            live_and_leave(
+                release,
+                identity={"allowBroadImpersonation": True},
+                rbac={"legacyImpersonation": "always"},
+            )
 
 
 def test_a_fleet_in_one_cluster_loads_another(

@@ -15,7 +15,7 @@ from fleet.cluster import Cluster, ClusterSelection
 from fleet.config import Fidelity, IdentityMode
 from fleet.controlplane import ControlPlane, ControlPlaneOptions
 from fleet.errors import SetupError
-from fleet.identity import Features, Impersonation, authorize
+from fleet.identity import Features, Impersonation, authorize, impersonation_headers
 
 pytest_plugins = ["e2e_fixtures"]
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -95,7 +95,7 @@ def test_a_service_account_with_the_printed_rights_runs_a_fleet(
 ) -> None:
     name = f"{identity}-{fidelity}"
     chosen: tuple[str, ...] = (f"--identity={identity}", f"--fidelity={fidelity}")
-    kubeconfig = account(world, tmp_path, name, *chosen)
+    kubeconfig = account(world, tmp_path, name, *chosen, "--nodes=2", f"--name-prefix={name}")
     schemas = world.dispatched("flow_schema")
     if identity == "csr":
         chosen += (f"--bootstrap-token={bootstrap_token}", f"--cert-dir={tmp_path / 'certs'}")
@@ -129,6 +129,50 @@ def test_a_service_account_with_the_printed_rights_runs_a_fleet(
     eventually(lambda: gained["exempt"] <= len(masters()) + UNSEEN_MAX, "whose were exempt")
 
 
+@pytest.mark.parametrize("identity", ["impersonate", "csr", "shared"])
+def test_rights_by_name_reach_no_other_node(
+    world: World, tmp_path: Path, foreign_node: str, identity: str
+) -> None:
+    """Neither to be a node that fleet did not create, nor to write or delete what it has."""
+    name = f"narrow-{identity}"
+    chosen = (f"--identity={identity}", "--nodes=2", f"--name-prefix={name}")
+    kubeconfig = account(world, tmp_path, name, *chosen)
+    mode = IdentityMode(identity)
+
+    async def play_foul() -> None:
+        async with await Cluster.connect(ClusterSelection(kubeconfig=kubeconfig)) as cluster:
+            api = cluster.api("preflight")
+            ends = (f"{name}-00000", f"{name}-00001")
+
+            async def is_granted() -> bool:
+                try:
+                    await authorize(api, mode, ends, Features())
+                except SetupError:
+                    return False
+                return True
+
+            deadline = time.monotonic() + WAIT_MAX_S
+            while not await is_granted():  # the authorizer sees roles a moment later
+                assert time.monotonic() < deadline
+            lease = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{foreign_node}"
+            csi_node = f"/apis/storage.k8s.io/v1/csinodes/{foreign_node}"
+            node = f"/api/v1/nodes/{foreign_node}"
+            for path in (node, lease, csi_node):
+                assert (await api.request("DELETE", path)).code == 403, path
+            status, merge = f"{node}/status", "application/merge-patch+json"
+            for path in (node, status):
+                answer = await api.request("PATCH", path, body={}, content_type=merge)
+                assert answer.code == 403, path
+            for groups in ((), ("system:nodes",)):
+                headers = impersonation_headers(f"system:node:{foreign_node}", *groups)
+                assert (await api.request("GET", node, headers=headers)).code == 403
+            with pytest.raises(SetupError, match="no permission"):  # a third one is not granted
+                await authorize(api, mode, (ends[0], f"{name}-00002"), Features())
+
+    asyncio.run(play_foul())
+    assert world.get("node", foreign_node)
+
+
 ACTING = """\
 apiVersion: fleet.emulator/v1alpha1
 kind: NodeAgent
@@ -154,7 +198,8 @@ def test_agents_act_with_the_printed_rights(world: World, tmp_path: Path) -> Non
     """By constrained impersonation, in the mode of each kind of user, and no other way."""
     profile = tmp_path / "acting.yaml"
     profile.write_text(ACTING)
-    kubeconfig = account(world, tmp_path, "acting", f"--profile={profile}")
+    named = ("--nodes=2", "--name-prefix=acting")
+    kubeconfig = account(world, tmp_path, "acting", f"--profile={profile}", *named)
     audit = play(world, kubeconfig, "acting", f"--profile={profile}")
     modes = {"account/v1": "serviceaccount", "user/v1": "user-info", "node/v1": "arbitrary-node"}
     sent = [each for each in audit if each["userAgent"] in modes]
@@ -191,10 +236,10 @@ def test_servers_without_constrained_impersonation_take_the_old_grant(tmp_path: 
             await asyncio.to_thread(play, old, kubeconfig, "old")
             async with await Cluster.connect(ClusterSelection(kubeconfig=kubeconfig)) as cluster:
                 api = cluster.api("preflight")
-                found = await authorize(api, IdentityMode.IMPERSONATE, "old-00000", Features())
+                found = await authorize(api, IdentityMode.IMPERSONATE, ("old-00000",), Features())
                 assert found.impersonation is Impersonation.USER_AND_GROUP
                 with pytest.raises(SetupError, match="no permission to impersonate nodes"):
-                    await authorize(api, IdentityMode.IMPERSONATE, "old-00002", Features())
+                    await authorize(api, IdentityMode.IMPERSONATE, ("old-00002",), Features())
 
     asyncio.run(played())
     audit = [json.loads(line) for line in audit_log.read_text().splitlines()]
@@ -214,7 +259,8 @@ def test_nodes_that_a_server_takes_for_others_are_soon_themselves_again(
     """A user with both grants; somebody uses the old one with the credential of a running fleet."""
     kubeconfig = account(world, tmp_path, "both")
     both = world.fleet(
-        *("rbac", "--name=both-old", "--service-account=default/both", "--legacy-impersonation")
+        *("rbac", "--name=both-old", "--service-account=default/both", "--legacy-impersonation"),
+        *("--nodes=3", "--name-prefix=both"),
     )
     world.kubectl("apply", "-f", "-", stdin=both.stdout)
     with world.spawn("both", 3, f"--kubeconfig={kubeconfig}", world.quick()) as run:
@@ -278,7 +324,7 @@ def test_preflight_names_whatever_right_is_missing(
             async def refusal() -> str:
                 node = f"n-{next(numbers)}"  # the server keeps for a while who may be whom
                 try:
-                    await authorize(api, IdentityMode(identity), node, features)
+                    await authorize(api, IdentityMode(identity), (node,), features)
                 except SetupError as error:
                     return str(error)
                 return ""

@@ -155,3 +155,12 @@ def test_a_restart_share_is_a_percentage_or_a_fraction(text: str, share: float) 
 def test_a_restart_share_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"--restart-share: .* is not a share above 0%"):
         Settings.from_options(restart_share=text)
+
+
+def test_the_first_and_the_last_node_are_of_all_processes() -> None:
+    assert Settings.from_options(nodes=1).end_names == ("fleet-00000",)
+    assert Settings.from_options(nodes=3).end_names == ("fleet-00000", "fleet-00002")
+    assert Settings.from_options(nodes=5, processes=2, shard=1).end_names == (
+        "fleet-0002-00000",
+        "fleet-0003-00001",
+    )

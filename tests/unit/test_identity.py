@@ -14,6 +14,7 @@ from fleet.identity import (
     Impersonation,
     Permission,
     RefusalWatch,
+    authorize,
     check_permissions,
     node_permissions,
     own_permissions,
@@ -26,6 +27,18 @@ from fleet.wire.watch import WATCH_RESOURCES
 
 def run_probe(api: FakeApi, mode: IdentityMode = IdentityMode.IMPERSONATE) -> Identity:
     return asyncio.run(probe(api, mode, "fleet-00000"))
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_rights_are_asked_for_by_the_names_of_the_run(*, last: bool) -> None:
+    """They may be for nodes by name, and for fewer than the run has."""
+    api, names = FakeApi(), ("a-0", "a-9")
+    for verb in ("get", "patch", "delete"):  # what RBAC says to rules with names
+        api.denied.add(Permission(verb, "", "nodes"))
+    asyncio.run(authorize(api, IdentityMode.SHARED, names, Features()))
+    api.denied.add(Permission("delete", "", "nodes", name=names[last]))
+    with pytest.raises(SetupError, match=f"1 missing: delete nodes {names[last]}"):
+        asyncio.run(authorize(api, IdentityMode.SHARED, names, Features()))
 
 
 def test_the_user_alone_is_enough_where_the_server_adds_the_group() -> None:

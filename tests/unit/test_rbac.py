@@ -1,5 +1,7 @@
 """The rules that `fleet rbac` prints are the rights that preflight asks for."""
 
+import json
+
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -63,6 +65,35 @@ def test_what_is_granted_is_what_is_checked(identity: Identity, features: Featur
     assert set(granted(objects)) == set(checked)
 
 
+@pytest.mark.parametrize("identity", IDENTITIES)
+def test_with_names_no_right_is_left_to_touch_another_node(identity: Identity) -> None:
+    names = ["fleet-00000", "fleet-00001"]
+    found = granted(manifests("fleet", Subject("sa", "ns"), identity, Features(), names))
+    writes = {"patch", "delete", "update", "impersonate", "impersonate:arbitrary-node"}
+    mine = {*names, *(f"system:node:{name}" for name in names), "system:nodes"}
+    kinds = {"nodes", "csinodes", "users", "groups"}
+    written = [p for p in found if p.verb in writes and p.resource in kinds]
+    of_leases = [p for p in found if p.resource == "leases" and p.namespace == "kube-node-lease"]
+    written += [p for p in of_leases if p.verb in writes]
+    assert {"nodes", "csinodes", "leases"} <= {p.resource for p in written}
+    assert {p.name for p in written} <= mine
+    # What narrows asks for nothing more: all of it is in what is granted without names.
+    broad = granted(manifests("fleet", Subject("sa", "ns"), identity, Features()))
+    assert {p._replace(name="") for p in found} <= {p._replace(name="") for p in broad}
+
+
+def test_a_role_names_a_thousand_nodes_and_stays_small() -> None:
+    """`kubectl apply` notes an object in an annotation, and those have 256 KiB."""
+    prefix = "x" * 52
+    objects = printed("--nodes=2500", f"--name-prefix={prefix}", "--processes=3")
+    names = {p.name for p in granted(objects) if p.verb == "impersonate:arbitrary-node"}
+    shares = [(0, 834), (1, 833), (2, 833)]
+    assert names == {f"{prefix}-{a:04d}-{b:05d}" for a, of in shares for b in range(of)}
+    assert max(len(json.dumps(each)) for each in objects) < 256 << 10
+    roles = {each["metadata"]["name"] for each in objects if each["kind"] == "ClusterRole"}
+    assert roles == {f"fleet{a}{b}" for a in ("", "-nodes") for b in ("", "-2", "-3")}
+
+
 def test_every_role_is_bound_where_it_is() -> None:
     objects = printed("--service-account=load/generator", "--name=gen")
     roles = {
@@ -106,7 +137,7 @@ def test_the_old_grant_never_gives_away_a_group_but_the_nodes() -> None:
     ("arguments", "said"),
     [
         (["--legacy-impersonation", "--identity=shared"], "--legacy-impersonation is for"),
-        (["--nodes=2"], "--nodes is for --legacy-impersonation"),
+        (["--legacy-impersonation"], "--legacy-impersonation needs --nodes"),
         (["--service-account=fleet"], "'fleet' is not NAMESPACE/NAME"),
         (["--profile=nonsense"], "nonsense"),
     ],
@@ -132,7 +163,7 @@ def test_agents_get_roles_and_fleet_the_right_to_be_them() -> None:
     watches = {"resources": ["endpointslices"], "verbs": [f"{on}list", f"{on}watch"]}
     rules = by_name["ClusterRole", "fleet-agents"]["rules"]
     assert {"apiGroups": ["discovery.k8s.io"], **watches} in rules
-    old = of_run("fleet", Subject("fleet", "fleet"), settings, is_legacy=True)
+    old = of_run("fleet", Subject("fleet", "fleet"), settings, ["n"], is_legacy=True)
     [role] = [
         each for each in old if each["metadata"]["name"] == "fleet-agents" and "rules" in each
     ]

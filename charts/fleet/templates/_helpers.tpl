@@ -82,6 +82,54 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- div (add (int .Values.nodes) $perPod -1) $perPod -}}
 {{- end -}}
 
+{{- define "fleet.identity" -}}
+{{- kindIs "string" .Values.identity | ternary .Values.identity (get (kindIs "map" .Values.identity | ternary .Values.identity dict) "mode") -}}
+{{- end -}}
+
+{{- /* Whether nodes are impersonated by the grant that servers before 1.36 know. */ -}}
+{{- define "fleet.isLegacy" -}}
+{{- $legacy := .Values.rbac.legacyImpersonation -}}
+{{- $isOld := semverCompare "<1.36.0-0" .Capabilities.KubeVersion.Version -}}
+{{- and (eq (include "fleet.identity" .) "impersonate") (or (eq $legacy "always") (and (eq $legacy "auto") $isOld)) -}}
+{{- end -}}
+
+{{- /*
+Shards and slots of each that rights name, as long as there is `rbac.nodeNames`: of the values. A
+dashboard may put up to 2,000 nodes, or what a shard has, on each (fleet/settings.py, SHARD_ROOM).
+*/ -}}
+{{- define "fleet.named" -}}
+{{- $processes := int .Values.processesPerPod -}}
+{{- $perPod := include "fleet.nodesPerPod" . | int -}}
+{{- $pods := max (include "fleet.replicas" . | int) (div (add (int .Values.maxNodes) $perPod -1) $perPod) -}}
+{{- $slots := div (add $perPod $processes -1) $processes -}}
+{{- dict "shards" (mul $pods $processes) "slots" (.Values.locust.enabled | ternary (max $slots 2000) $slots) | toJson -}}
+{{- end -}}
+
+{{- /*
+Names of nodes, for rights. Those of the release as it was stay until the next upgrade, since its
+pods remove the nodes that go.
+*/ -}}
+{{- define "fleet.nodeNames" -}}
+{{- $names := list -}}
+{{- if .Values.rbac.nodeNames -}}
+{{- $new := include "fleet.named" . | fromJson -}}
+{{- $role := lookup "rbac.authorization.k8s.io/v1" "ClusterRole" "" (include "fleet.globalName" .) -}}
+{{- $old := dig "metadata" "annotations" dict $role -}}
+{{- $shards := max (int $new.shards) (int (get $old "fleet.emulator/shards")) -}}
+{{- $slots := max (int $new.slots) (int (get $old "fleet.emulator/slots")) -}}
+{{- if gt (mul $shards $slots) 20000 -}}
+{{- fail (printf "rbac.nodeNames: rights for %d nodes by name are more than an object of Helm's should hold (20,000); rbac.nodeNames=false gives them for any node" (mul $shards $slots)) -}}
+{{- end -}}
+{{- $prefix := include "fleet.namePrefix" . -}}
+{{- range $shard := until (int $shards) -}}
+{{- range $slot := until (int $slots) -}}
+{{- $names = append $names (printf "%s-%04d-%05d" $prefix $shard $slot) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $names -}}
+{{- end -}}
+
 {{- /* Options that name the cluster to load. */ -}}
 {{- define "fleet.targetArgs" -}}
 {{- with .Values.target -}}
@@ -214,8 +262,18 @@ time again to remove what they left.
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- if and (eq .Values.identity "csr") (not .Values.csr.tokenSecret) -}}
+{{- if and (eq (include "fleet.identity" .) "csr") (not .Values.csr.tokenSecret) -}}
 {{- fail "csr.tokenSecret: nodes need a bootstrap token to ask for their certificates" -}}
+{{- end -}}
+{{- $grants := and .Values.rbac.create (not .Values.target.kubeconfigSecret) -}}
+{{- if and $grants (eq (include "fleet.isLegacy" .) "true") -}}
+{{- $allowed := kindIs "map" .Values.identity | ternary (get (kindIs "map" .Values.identity | ternary .Values.identity dict) "allowBroadImpersonation") false -}}
+{{- if not $allowed -}}
+{{- fail (printf "identity.allowBroadImpersonation: servers before 1.36 (this one: %s) know only the grant `impersonate`, which lets the pods do whatever the nodes may that it names; set it to true, or take identity.mode csr" .Capabilities.KubeVersion.Version) -}}
+{{- end -}}
+{{- if not .Values.rbac.nodeNames -}}
+{{- fail "rbac.nodeNames: false would be the right to impersonate any user on a server before 1.36" -}}
+{{- end -}}
 {{- end -}}
 {{- if lt (include "fleet.nodesPerPod" . | int) (int .Values.processesPerPod) -}}
 {{- fail (printf "processesPerPod: %d processes for the %d nodes of a pod" (int .Values.processesPerPod) (include "fleet.nodesPerPod" . | int)) -}}
