@@ -16,6 +16,7 @@ from typing import NamedTuple
 from fleet.api_client import METADATA_ONLY, Api, each, expect
 from fleet.errors import IncompleteError, SetupError
 from fleet.identity import LEASE_NAMESPACE, STORAGE, Permission, is_allowed
+from fleet.load_leftovers import find_load, remove_load
 from fleet.ownership import NODES, RUN_LABEL, SHARD_LABEL, FoundNode, find_named, find_nodes
 from fleet.runs import RUN_LEASES, find_leases
 
@@ -123,6 +124,7 @@ async def _clean_run(
         for group, resource in OF_NODES:
             await _remove_of_nodes(api, gone, group, resource)
     if shards is None:
+        await remove_load(api, await find_load(api, run))
         await _remove_run_leases(api, run)
     return total._replace(runs=1, refused=refused)
 

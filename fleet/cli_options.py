@@ -165,6 +165,11 @@ spawn_options = join(
     ),
     locust("--api-users", type=int, help="How many users of those files."),
     locust(
+        "--load-cluster-role",
+        metavar="NAME",
+        help="Their ClusterRole (default: the least rights for api_users).",
+    ),
+    locust(
         "--locust-master",
         metavar="HOST:PORT",
         help="Have the nodes that this Locust master asks for.",

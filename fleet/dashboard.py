@@ -14,7 +14,8 @@ from fleet.dashboard_door import new_token, token_from
 from fleet.elastic import ElasticFleet
 from fleet.emulation import Emulation
 from fleet.errors import FleetError, SetupError
-from fleet.load_workers import LoadWorker, load_kubeconfig, remove_load
+from fleet.load_access import LoadAccess, with_token
+from fleet.load_workers import LoadWorker
 from fleet.locust_master import DEFAULT_RATE, LOOPBACK, LocustMaster, MasterOptions
 from fleet.locust_worker import LocustLink
 from fleet.siblings import Siblings
@@ -38,10 +39,12 @@ class DashboardRun:
         target: Target,
         adopted: int,
         background: Background,
+        run_id: str,
     ) -> None:
         self._settings = settings
         self._background = background
-        self._api = cluster.api("load")
+        self._run_id = run_id
+        self._access = LoadAccess(cluster.api("load"), run_id, settings.load_cluster_role)
         self._directory = directory
         self._target = target
         self._adopted = adopted
@@ -141,14 +144,20 @@ class DashboardRun:
                 await self._begin_load(self._load_worker, master.ports.master)
 
     async def _start_load(self, port: int) -> None:
-        """Start the API users, on a local control plane under a service account."""
-        kubeconfig = self._target.kubeconfig
-        if not self._settings.load or kubeconfig is None:
+        """Start the API users, under a service account of their own."""
+        settings, kubeconfig = self._settings, self._target.kubeconfig
+        if not settings.load or kubeconfig is None:
             return
-        if not self._settings.names_cluster:
-            content = await load_kubeconfig(self._api, kubeconfig)
-            kubeconfig = self._target.private_file(content)
-        self._load_worker = LoadWorker(self._settings.load, kubeconfig, self._directory)
+        try:
+            token = await self._access.create()
+        except FleetError:
+            await self._remove_access()
+            raise
+        theirs = self._target.private_file(with_token(kubeconfig.read_bytes(), token))
+        namespace = self._access.namespace
+        self._load_worker = LoadWorker(
+            settings.load, theirs, self._directory, self._run_id, namespace
+        )
         await self._begin_load(self._load_worker, port)
 
     async def _begin_load(self, worker: LoadWorker, port: int) -> None:
@@ -163,8 +172,11 @@ class DashboardRun:
     async def _stop_load(self) -> None:
         if self._load_worker is not None:
             await self._end_load()
-            with contextlib.suppress(FleetError):
-                await remove_load(self._api)
+            await self._remove_access()
+
+    async def _remove_access(self) -> None:
+        with contextlib.suppress(FleetError):
+            await self._access.remove()
 
 
 def _where(master: LocustMaster) -> str:

@@ -5,6 +5,7 @@ default does not do. Rows are named as the nodes' are: verb and `resource[/subre
 """
 
 import json
+import os
 import random
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -12,9 +13,12 @@ from typing import Any, ClassVar
 import gevent
 from gevent.pool import Group
 from locust import FastHttpUser
+from locust.exception import StopUser
 
-from fleet.load_credentials import NAMESPACE, Json, LoadCredentials
+from fleet.load_credentials import LOAD_LABEL, NAMESPACE, RUN, Json, LoadCredentials, load_name
+from fleet.run_id import LABEL
 
+ANY = {"operator": "Exists"}
 PAGE = 500
 JSON = "application/json"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
@@ -30,7 +34,8 @@ class KubeUser(FastHttpUser):
     abstract = True
     host = "kube-apiserver"  # what the form shows; each user has its real one
     insecure = False
-    namespace: ClassVar[str] = NAMESPACE
+    of_run: ClassVar[str] = os.environ.get(RUN, "")
+    namespace: ClassVar[str] = os.environ.get(NAMESPACE) or load_name(of_run)
     credentials: ClassVar[LoadCredentials | None] = None
 
     def __init__(self, environment: Any) -> None:
@@ -142,6 +147,26 @@ class KubeUser(FastHttpUser):
         return {"Accept": accept, **said}
 
     def ensure_namespace(self) -> None:
-        """Create the namespace that the load lives in."""
-        body = {"metadata": {"name": self.namespace}}
+        """Create the namespace that the load lives in, unless it was made for us.
+
+        Raises StopUser if it is there and not a load's: what it holds is somebody else's.
+        """
+        if os.environ.get(NAMESPACE):
+            return
+        labels = {LOAD_LABEL: "true", **({LABEL: self.of_run} if self.of_run else {})}
+        body = {"metadata": {"name": self.namespace, "labels": labels}}
         self.ask("POST", "/api/v1/namespaces", "namespaces", body, expected=(409,))
+        found = self.ask("GET", f"/api/v1/namespaces/{self.namespace}", "namespaces")
+        has = (found.get("metadata") or {}).get("labels") or {}
+        if LOAD_LABEL not in has or has.get(LABEL, "") != self.of_run:
+            raise StopUser(f"namespace {self.namespace} is not of this load")
+
+    def on_our_nodes(self) -> Json:
+        """Return what a pod's spec must have to run on nodes of this run, and nowhere else."""
+        ours = {"key": LABEL, "operator": "In", "values": [self.of_run]}
+        term = {"matchExpressions": [ours if self.of_run else {**ANY, "key": LABEL}]}
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+        return {
+            "tolerations": [{"key": "fleet.emulator/fake", "operator": "Exists"}],
+            "affinity": {"nodeAffinity": required},
+        }

@@ -7,6 +7,7 @@ k8s.io/client-go/rest/config.go, InClusterConfig.
 
 import base64
 import datetime as dt
+import hashlib
 import json
 import os
 import ssl
@@ -21,13 +22,29 @@ from fleet.errors import UsageError
 from fleet.kubeconfig_file import current_context, only_context
 
 KUBECONFIG = "FLEET_LOAD_KUBECONFIG"
-NAMESPACE = "fleet-load"
+NAMESPACE = "FLEET_LOAD_NAMESPACE"
+"""Variable with the namespace that was made for the users; without they make one."""
+RUN = "FLEET_LOAD_RUN"
+"""Variable with the run on whose nodes their pods are; without on those of any fleet."""
+LOAD_LABEL = "fleet.emulator/load"
+LOAD = "fleet-load"
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_LEFT_S = 60.0
 """A token is asked for anew so long before it ends, and one from a file that often."""
 PLUGIN_S_MAX = 60.0
+DNS_LABEL_MAX = 63
 
 Json = dict[str, Any]
+
+
+def load_name(run: str) -> str:
+    """Return the name of the namespace of a run's API users, and of what they may do."""
+    if not run:
+        return LOAD
+    name = f"{LOAD}-{run}"
+    if "." in run or len(name) > DNS_LABEL_MAX:
+        name = f"{LOAD}-{hashlib.sha256(run.encode()).hexdigest()[:12]}"
+    return name
 
 
 class LoadCredentials:

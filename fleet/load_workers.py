@@ -1,25 +1,16 @@
-"""Plain Locust workers beside the fleet: API users from locustfiles, under an identity of theirs.
-
-On the local control plane they are a service account: the administrator's requests are exempt from
-priority-and-fairness, and would say nothing of what users see.
-"""
+"""Plain Locust workers beside the fleet: API users from locustfiles."""
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
-
-from fleet.api_client import Api, expect
 from fleet.config import shipped_directory
 from fleet.controlplane.process import Component
 from fleet.dashboard_door import TOKEN_VARIABLE
 from fleet.errors import SetupError, UsageError
-from fleet.load_credentials import KUBECONFIG, NAMESPACE
+from fleet.load_credentials import KUBECONFIG, NAMESPACE, RUN
 from fleet.locust_master import LOOPBACK, locust_with
 
-USER = NAMESPACE
-TOKEN_S = 86_400
 END_S_MAX = 10.0
 
 
@@ -38,52 +29,14 @@ def find_loads(names: Sequence[Path]) -> tuple[Path, ...]:
     return tuple(found)
 
 
-async def load_kubeconfig(api: Api, kubeconfig: Path) -> bytes:
-    """Return a kubeconfig of a service account that may do everything, as a user may."""
-    namespace = {"metadata": {"name": NAMESPACE}}
-    accounts = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
-    bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
-    binding = {
-        "metadata": {"name": USER},
-        "roleRef": {
-            "apiGroup": "rbac.authorization.k8s.io",
-            "kind": "ClusterRole",
-            "name": "cluster-admin",
-        },
-        "subjects": [{"kind": "ServiceAccount", "name": USER, "namespace": NAMESPACE}],
-    }
-    for path, body in (
-        ("/api/v1/namespaces", namespace),
-        (accounts, {"metadata": {"name": USER}}),
-        (bindings, binding),
-    ):
-        answer = await api.request("POST", path, body=body)
-        if answer.code != 409:
-            expect(answer, f"cannot create {path}")
-    asked = {"spec": {"expirationSeconds": TOKEN_S}}
-    answer = await api.request("POST", f"{accounts}/{USER}/token", body=asked)
-    token = expect(answer, "cannot get a token for the load")["status"]["token"]
-    return _with_token(kubeconfig, token)
-
-
-def _with_token(kubeconfig: Path, token: str) -> bytes:
-    document = yaml.safe_load(kubeconfig.read_text(encoding="utf-8"))
-    document["users"] = [{"name": document["users"][0]["name"], "user": {"token": token}}]
-    return yaml.safe_dump(document, encoding="utf-8")
-
-
-async def remove_load(api: Api) -> None:
-    """Delete what the load has left."""
-    await api.request("DELETE", f"/api/v1/namespaces/{NAMESPACE}")
-    await api.request("DELETE", f"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{USER}")
-
-
 class LoadWorker:
     """One plain Locust worker process."""
 
-    def __init__(self, loads: Sequence[Path], kubeconfig: Path, directory: Path) -> None:
+    def __init__(
+        self, loads: Sequence[Path], kubeconfig: Path, directory: Path, run: str, namespace: str
+    ) -> None:
         self._loads = loads
-        self._kubeconfig = kubeconfig
+        self._told = {KUBECONFIG: str(kubeconfig), RUN: run, NAMESPACE: namespace}
         self._log = directory / "locust-users.log"
 
     async def serve(self, port: int) -> None:
@@ -92,7 +45,7 @@ class LoadWorker:
             *locust_with(self._loads),
             *("--worker", "--master-host", LOOPBACK, "--master-port", str(port)),
         ]
-        environment = {**os.environ, KUBECONFIG: str(self._kubeconfig)}
+        environment = {**os.environ, **self._told}
         environment.pop(TOKEN_VARIABLE, None)  # a locustfile of others has no business with it
         process = Component("API users", command, self._log, environment=environment)
         await process.start()

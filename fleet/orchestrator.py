@@ -366,6 +366,7 @@ class Orchestrator:
             self._target,
             adopted,
             self._background,
+            self._run_id,
         )
         self._display.phase("following the dashboard")
         self._tell_use()

@@ -21,8 +21,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from fleet.api_client import MERGE_PATCH, METADATA_ONLY, Api, Json, each, expect, time_s
+from fleet.run_id import LABEL
 
-RUN_LABEL = "fleet.emulator/run"
+RUN_LABEL = LABEL
 PREFIX_LABEL = "fleet.emulator/prefix"
 SHARD_LABEL = "fleet.emulator/shard"
 OWNER_ANNOTATION = "fleet.emulator/owner"

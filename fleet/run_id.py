@@ -4,6 +4,9 @@ import datetime as dt
 
 from fleet.clock import NS_PER_S, Draws
 
+LABEL = "fleet.emulator/run"
+"""What belongs to a run carries its id in this label."""
+
 
 def new_run_id(wall_ns: int, seed: int) -> str:
     """Return an id that sorts by time and is a valid label value: 20261121-033617-ab12."""

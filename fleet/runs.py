@@ -22,6 +22,7 @@ from fleet.api_client import Api, Json, Sleep, expect, server_now_s, time_s
 from fleet.clock import NS_PER_S, Clock, SystemClock
 from fleet.errors import SetupError
 from fleet.identity import RUN_NAMESPACE
+from fleet.load_leftovers import find_load
 from fleet.ownership import PREFIX_LABEL, RUN_LABEL, FoundNode, find_nodes
 from fleet.run_id import run_started_s
 
@@ -314,9 +315,10 @@ async def list_runs(api: Api) -> FoundRuns:
     found = await find_nodes(api, RUN_LABEL)
     for node in found.owned:
         nodes.setdefault(node.run, []).append(node)
+    loads = [each.run for each in await find_load(api)]
     runs = [
         _run_info(run, holders.get(run, []), nodes.get(run, []), held.now_s)
-        for run in dict.fromkeys([*holders, *nodes])
+        for run in dict.fromkeys([*holders, *nodes, *loads])
     ]
     runs.sort(key=lambda info: (-info.age_s, info.run))
     return FoundRuns(runs, found.refused, held.refused)

@@ -263,6 +263,7 @@ class Settings(BaseModel):
     dashboard_hosts: HostNames = Field(default=(), alias="dashboard_host")
     load: tuple[Path, ...] = ()  # locustfiles of API users
     api_users: Annotated[int, Field(ge=0)] = 0
+    load_cluster_role: str = ""  # of the API users; empty: what the shipped load asks
     locust_master: str = ""  # HOST:PORT of a master that runs already
     on_master_quit: Literal["exit", "hold"] = "exit"
     restart_share: Annotated[float, BeforeValidator(_share)] = 1.0  # of the kubelets, at SIGHUP
@@ -358,6 +359,8 @@ class Settings(BaseModel):
             raise ValueError(f"--processes: {self.processes} processes for {self.nodes} nodes")
         if self.dashboard and self.locust_master:
             raise ValueError("--dashboard starts a master of its own: drop --locust-master")
+        if self.load_cluster_role and not self.load:
+            raise ValueError("--load-cluster-role is for the users of a --load")
         if not self.dashboard and (
             self.load or self.api_users or self.dashboard_port or self.dashboard_hosts
         ):

@@ -17,14 +17,12 @@ MERGE = "application/merge-patch+json"
 IMAGE = "registry.k8s.io/pause:3.10"
 
 
-def pod_template(app: str) -> dict:
-    """Return a pod that tolerates fleet's nodes."""
+def pod_template(user: KubeUser, app: str) -> dict:
+    """Return a pod for the nodes of this run: without images, real ones would pull and run it."""
+    containers = [{"name": "c", "image": IMAGE}]
     return {
         "metadata": {"labels": {"app": app}},
-        "spec": {
-            "tolerations": [{"key": "fleet.emulator/fake", "operator": "Exists"}],
-            "containers": [{"name": "c", "image": IMAGE}],
-        },
+        "spec": {**user.on_our_nodes(), "containers": containers},
     }
 
 
@@ -91,7 +89,7 @@ class DeploymentChurn(KubeUser):
     def churn(self) -> None:
         path = f"/apis/apps/v1/namespaces/{self.namespace}/deployments"
         name = f"load-{uuid.uuid4().hex[:8]}"
-        template = pod_template(name)
+        template = pod_template(self, name)
         spec = {"replicas": 5, "selector": {"matchLabels": {"app": name}}, "template": template}
         self.ask("POST", path, "deployments", {"metadata": {"name": name}, "spec": spec})
         for replicas in (10, 2):
@@ -112,7 +110,7 @@ class JobChurn(KubeUser):
 
     @task
     def run_one(self) -> None:
-        template = pod_template("load-job")
+        template = pod_template(self, "load-job")
         template["spec"]["restartPolicy"] = "Never"
         template["spec"]["containers"][0]["command"] = ["sleep", "2"]
         body = {

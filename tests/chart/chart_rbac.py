@@ -2,7 +2,7 @@
 
 The file maps what a run may be (`own`, `IDENTITY/FIDELITY`, with `+FEATURE` for what that adds) to
 rules by namespace; `cluster` stands for all of them, and NODE in `resourceNames` for the names of
-the nodes. `bindings` let bootstrap tokens become nodes.
+the nodes. `users` is for API users. `bindings` let bootstrap tokens become nodes.
 """
 
 from collections.abc import Iterator
@@ -22,6 +22,7 @@ from fleet.identity import (
     node_permissions,
     own_permissions,
 )
+from fleet.load_access import EVERYWHERE, IN_NAMESPACE
 from fleet.rbac import Rule, rules
 
 CHART = Path(__file__).parents[2] / "charts" / "fleet"
@@ -80,6 +81,7 @@ def by_namespace(permissions: list[Permission]) -> dict[str, list[Rule]]:
 
 def text() -> str:
     found: dict[str, object] = {name: by_namespace(each) for name, each in grants()}
+    found["users"] = {CLUSTER: rules(EVERYWHERE), "namespace": rules(IN_NAMESPACE)}
     found["bindings"] = [list(binding) for binding in NODE_BINDINGS]
     shown = yaml.safe_dump(found, sort_keys=False, default_flow_style=None, width=100)
     return HEADER + str(shown)

@@ -13,7 +13,11 @@ from helm_commands import NAMESPACE, RELEASE, RUN, SOME_UID, Helm
 
 from fleet.config import Fidelity
 from fleet.identity import Features, Permission, narrowed, own_permissions
+from fleet.load_access import EVERYWHERE, IN_NAMESPACE
+from fleet.load_credentials import LOAD_LABEL, load_name
 from fleet.machine import BASE_BYTES, NODE_BYTES
+from fleet.ownership import RUN_LABEL
+from fleet.rbac import rules
 from fleet.settings import SHARD_ROOM
 
 pytest_plugins = ("e2e_fixtures", "chart_fixtures")
@@ -288,6 +292,25 @@ def test_every_node_that_may_be_is_named_and_no_object_is_too_large(
     names = {each.name for each in given if each.verb == "impersonate:arbitrary-node"}
     assert names == {f"{prefix}-{a:04d}-{b:05d}" for a in range(shards) for b in range(slots)}
     assert max(len(json.dumps(each)) for each in objects) < 256 << 10
+
+
+def test_api_users_get_what_the_load_asks_in_a_namespace_of_their_own(bare_helm: Helm) -> None:
+    users: Json = {"count": 3}
+    values: Json = {"locust": {"enabled": True, "apiUsers": users}, **SMALL}
+    objects = bare_helm.objects(values)
+    [namespace] = of_kind(objects, "Namespace")
+    assert namespace["metadata"]["name"] == load_name(RUN)
+    assert namespace["metadata"]["labels"].items() >= {LOAD_LABEL: "true", RUN_LABEL: RUN}.items()
+    [role] = of_kind(objects, "ClusterRole", f"{NAMESPACE}-{RELEASE}-users")
+    assert role["rules"] == rules(EVERYWHERE)
+    [role] = of_kind(objects, "Role", f"{RELEASE}-users")
+    assert role["metadata"]["namespace"] == load_name(RUN)
+    assert role["rules"] == rules(IN_NAMESPACE)
+    users["clusterRole"] = "view"
+    objects = bare_helm.objects(values)
+    [binding] = of_kind(objects, "ClusterRoleBinding", f"{NAMESPACE}-{RELEASE}-users")
+    assert binding["roleRef"]["name"] == "view"
+    assert not of_kind(objects, "ClusterRole", f"{NAMESPACE}-{RELEASE}-users")
 
 
 def test_no_grant_is_made_for_another_cluster(bare_helm: Helm) -> None:

@@ -29,6 +29,8 @@ from go_module import module_directory
 from helm_commands import NAMESPACE, RELEASE, RUN, Helm
 from played_node import PlayedNode
 
+from fleet.load_credentials import LOAD_LABEL
+
 pytest_plugins = ("e2e_fixtures", "chart_fixtures")
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -199,8 +201,10 @@ def test_api_users_and_the_dashboard(release: Release) -> None:
 
     eventually(lambda: {"list", "create", "patch"} <= {e["verb"] for e in asked()}, "requests")
     assert not [event for event in asked() if event["responseStatus"]["code"] in (401, 403)]
+    [theirs] = world.items("namespaces", "-l", LOAD_LABEL)
     release.uninstall_and_leave_nothing()
-    world.kubectl("delete", "namespace", "fleet-load", "--wait=false")
+    namespace = theirs["metadata"]["name"]
+    world.kubectl("wait", "--for=delete", f"namespace/{namespace}", "--timeout=180s")
 
 
 def test_a_pod_that_dies_while_it_is_scaled_away_leaves_nothing_either(release: Release) -> None:

@@ -180,6 +180,7 @@ class FakeApi(Api):
 
 LISTS = frozenset(
     {*("nodes", "pods", "leases", "csinodes", "daemonsets"), "resourceslices", "volumeattachments"}
+    | {"namespaces", "clusterroles", "clusterrolebindings"}
 )
 
 

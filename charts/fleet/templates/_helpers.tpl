@@ -73,6 +73,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $id -}}
 {{- end -}}
 
+{{- /* Of API users; fleet/load_credentials.py calls it the same. */ -}}
+{{- define "fleet.loadNamespace" -}}
+{{- printf "fleet-load-%s" (include "fleet.runId" . | sha256sum | trunc 12) -}}
+{{- end -}}
+
 {{- define "fleet.nodesPerPod" -}}
 {{- min (int .Values.nodes) (int .Values.nodesPerPod) -}}
 {{- end -}}
