@@ -15,7 +15,7 @@ from fleet.cluster import Cluster, ClusterSelection
 from fleet.config import Fidelity, IdentityMode
 from fleet.controlplane import ControlPlane, ControlPlaneOptions
 from fleet.errors import SetupError
-from fleet.identity import Features, Impersonation, authorize, impersonation_headers
+from fleet.identity import Features, Impersonation, authorize, impersonation_headers, probe
 
 pytest_plugins = ["e2e_fixtures"]
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -239,7 +239,7 @@ def test_servers_without_constrained_impersonation_take_the_old_grant(tmp_path: 
                 found = await authorize(api, IdentityMode.IMPERSONATE, ("old-00000",), Features())
                 assert found.impersonation is Impersonation.USER_AND_GROUP
                 with pytest.raises(SetupError, match="no permission to impersonate nodes"):
-                    await authorize(api, IdentityMode.IMPERSONATE, ("old-00002",), Features())
+                    await probe(api, IdentityMode.IMPERSONATE, "old-00002")
 
     asyncio.run(played())
     audit = [json.loads(line) for line in audit_log.read_text().splitlines()]
