@@ -45,7 +45,7 @@ e2e: programs chromium  ## the real thing on real control planes, the comparison
 
 programs: setup  ## build what the tests run beside fleet: the control plane, kubemark, Helm
 	$(BIN)/fleet controlplane build
-	$(BIN)/python -c 'import asyncio, fleet.controlplane.build as b; print(asyncio.run(b.build_kubemark()))'
+	$(BIN)/python -c 'import asyncio, fleet.controlplane.build as b; print(asyncio.run(b.build_kubemark(b.to_stderr)))'
 	$(BIN)/python tests/chart/helm_program.py
 
 rights: setup  ## least RBAC in every identity, with every right taken away once, and a storm of 403s

@@ -18,6 +18,7 @@ from fleet.controlplane import (
     ControlPlaneInfo,
     ControlPlaneOptions,
     attach,
+    provide_binaries,
 )
 from fleet.display import Display
 from fleet.errors import UsageError
@@ -96,6 +97,9 @@ class Target:
                 CONTROLLER_MANAGER: settings.controller_manager_flags,
             },
         )
+        self._display.pause()  # a build has a bar of its own
+        await provide_binaries(settings.controlplane_bin, self._display.note)
+        self._display.start()
         plane = ControlPlane(options, progress=self._display.note, on_death=self._on_death)
         async with plane:
             self._take(plane.info)

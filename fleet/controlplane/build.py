@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import signal
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -32,13 +31,29 @@ from fleet.controlplane.binaries import (
     find_binaries,
     linker_flags,
 )
+from fleet.controlplane.build_progress import BuildProgress, to_stderr
 from fleet.controlplane.options import Progress, no_progress
 from fleet.controlplane.process import bound_to_us
 from fleet.errors import SetupError
 
+__all__ = [
+    "E2E_TEST",
+    "GINKGO",
+    "GO_ENVIRONMENT",
+    "GoBuild",
+    "build_binaries",
+    "build_e2e_tests",
+    "build_kubemark",
+    "find_go",
+    "provide_binaries",
+    "to_stderr",
+]
+
 GO_PLACES = ("/usr/local/go/bin/go", "/usr/lib/go/bin/go")
 LOCK_POLL_S = 0.5
 LOG_LINES_SHOWN = 15
+TICK_S = 1.0
+PACKAGE_LINE = re.compile(r"[\w./-]+")
 GO_ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off"}
 """As the released binaries are built: static. The user's own flags could change the result."""
 DISK_BYTES = 4 << 30
@@ -72,8 +87,8 @@ async def build_binaries(progress: Progress = no_progress, *, rebuild: bool = Fa
             shutil.rmtree(target, ignore_errors=True)
         elif (cached := cached_binaries()) is not None:
             return cached
-        go = await _find_go()
-        await _Build(go, target, progress).run()
+        go = await find_go()
+        await GoBuild(go, target, progress).run()
     built = cached_binaries()
     assert built is not None, target
     return dataclasses.replace(built, source=f"built into {target / 'bin'}")
@@ -90,7 +105,7 @@ async def build_e2e_tests(progress: Progress = no_progress) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     async with _lock(target.with_name(target.name + ".lock"), progress):
         if not all(os.access(target / name, os.X_OK) for name in E2E_PACKAGES):
-            await _E2eBuild(await _find_go(), target, progress).run()
+            await _E2eBuild(await find_go(), target, progress).run()
     return target
 
 
@@ -104,24 +119,26 @@ async def build_kubemark(progress: Progress = no_progress) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     async with _lock(target.with_name(target.name + ".lock"), progress):
         if not os.access(target / KUBEMARK, os.X_OK):
-            await _KubemarkBuild(await _find_go(), target, progress).run()
+            await _KubemarkBuild(await find_go(), target, progress).run()
     return target / KUBEMARK
 
 
-class _Build:
+class GoBuild:
     """One build: resolves the packages, compiles them, moves the result into its place."""
 
     what = "the control plane"
+    module = MODULE
 
     def __init__(self, go: str, target: Path, progress: Progress) -> None:
         self._go = go
         self._target = target
         self._log = target.with_name(target.name + ".log")
-        self._progress = progress
-        self._started = time.monotonic()
+        self._note = progress
+        self._shown = BuildProgress(self.what, progress)
         self._last: deque[str] = deque(maxlen=LOG_LINES_SHOWN)
 
     async def run(self) -> None:
+        """Build, and put the result where it belongs. Raises SetupError."""
         work = self._target.with_name(self._target.name + ".partial")
         shutil.rmtree(work, ignore_errors=True)  # of a builder that was killed: we hold the lock
         shutil.rmtree(self._target, ignore_errors=True)
@@ -129,57 +146,60 @@ class _Build:
         try:
             free = shutil.disk_usage(work).free
             if free < DISK_BYTES:
-                self._progress(f"only {free >> 20} MiB of disk are free; the build may need more")
+                self._note(f"only {free >> 20} MiB of disk are free; the build may need more")
             self._log.write_bytes(b"")
-            await self._make(work)
+            with self._shown:
+                await self._make(work)
             work.rename(self._target)
         finally:
             shutil.rmtree(work, ignore_errors=True)
         self._log.unlink(missing_ok=True)
-        self._progress(f"built {self.what} in {self._elapsed()}")
+        self._note(f"built {self.what} in {self._shown.elapsed()}")
 
     async def _make(self, work: Path) -> None:
         """Fill the directory that becomes the build."""
-        packages = await self._count_packages()
-        await self._compile(work / PROGRAM, packages)
+        await self._build(work / PROGRAM, ".")
         (work / "bin").mkdir()
         for name in PROGRAMS:
             (work / "bin" / name).symlink_to(Path("..") / PROGRAM)
 
-    async def _count_packages(self) -> int:
-        """Resolve the module; this downloads what is missing."""
-        packages = modules = 0
+    async def _build(self, output: Path, package: str, *flags: str) -> None:
+        """Build one program. Packages that Go has in its cache are not told of: hence the `~`."""
+        names = await self._resolve(package)
+        program = names[-1] if names else package  # Go lists what a package needs before it
+        shown = self._shown
+        shown.begin("compiling", len(names))
 
         def on_line(line: str) -> None:
-            nonlocal packages, modules
+            if line == program:
+                shown.begin("linking")
+            elif PACKAGE_LINE.fullmatch(line):
+                shown.advance(line)
+
+        flags = flags or ("-ldflags", " ".join(linker_flags()))
+        options = ("-v", "-trimpath", "-buildvcs=false", *flags, "-o", str(output))
+        await self._go_command(on_line, "build", *options, package)
+
+    async def _resolve(self, package: str) -> list[str]:
+        """Return the packages of a program; this downloads what is missing."""
+        names: list[str] = []
+
+        def on_line(line: str) -> None:
             if line.startswith("go: downloading "):
-                modules += 1
-                self._tell(f"downloading module {modules}, {line.split()[2]}")
+                self._shown.begin("downloading modules")
+                self._shown.advance(line.split()[2])
             elif not line.startswith("go: "):
-                packages += 1
+                names.append(line)
 
-        self._tell("looking for its Go modules")
-        await self._go_command(on_line, "list", "-deps", ".")
-        return packages
-
-    async def _compile(self, output: Path, total: int) -> None:
-        """Build the binary. Packages that Go has in its cache are not counted: hence the `~`."""
-        done = 0
-
-        def on_line(line: str) -> None:
-            nonlocal done
-            if re.fullmatch(r"[\w./-]+", line):
-                done += 1
-                self._tell(f"{done} of ~{total} packages")
-
-        flags = ("-v", "-trimpath", "-buildvcs=false", "-ldflags", " ".join(linker_flags()))
-        await self._go_command(on_line, "build", *flags, "-o", str(output), ".")
+        self._shown.begin("looking for its Go modules")
+        await self._go_command(on_line, "list", "-deps", package)
+        return names
 
     async def _go_command(self, on_line: Callable[[str], None], *arguments: str) -> None:
         """Run Go in the module and hand on its lines. Raises SetupError if it fails."""
         process = await asyncio.create_subprocess_exec(
             *bound_to_us((self._go, *arguments)),
-            cwd=MODULE,
+            cwd=self.module,
             env={**os.environ, **GO_ENVIRONMENT},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
@@ -187,6 +207,7 @@ class _Build:
             start_new_session=True,
         )
         assert process.stdout is not None
+        ticking = asyncio.create_task(self._tick())
         try:
             with self._log.open("ab", buffering=0) as log:
                 async for raw in process.stdout:
@@ -200,19 +221,20 @@ class _Build:
                 os.killpg(process.pid, signal.SIGKILL)  # Go's compilers too
             await process.wait()
             raise
+        finally:
+            ticking.cancel()
         if returncode != 0:
             what = f"`go {arguments[0]}` of {self.what} failed; the log is {self._log}:"
             raise SetupError("\n  ".join((what, *self._last)))
 
-    def _tell(self, what: str) -> None:
-        self._progress(f"building {self.what}: {what}, {self._elapsed()}")
+    async def _tick(self) -> None:
+        """Let time pass while Go says nothing."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._shown.tick()
 
-    def _elapsed(self) -> str:
-        minutes, seconds = divmod(int(time.monotonic() - self._started), 60)
-        return f"{minutes}m{seconds:02d}s" if minutes else f"{seconds}s"
 
-
-class _E2eBuild(_Build):
+class _E2eBuild(GoBuild):
     """The build of the Kubernetes project's tests, with the very modules of the control plane.
 
     They need two modules more. A copy of go.mod takes those, at the versions that Kubernetes
@@ -226,25 +248,23 @@ class _E2eBuild(_Build):
         shutil.copyfile(MODULE / "go.mod", modfile)
         shutil.copyfile(MODULE / "go.sum", modfile.with_suffix(".sum"))
         for name, package in E2E_PACKAGES.items():
-            self._tell(name)
+            self._shown.begin(f"compiling and linking {name}")
             command = ("test", "-c", "-vet=off") if name == E2E_TEST else ("build",)
             flags = ("-mod=mod", f"-modfile={modfile}", "-trimpath", "-buildvcs=false")
             output = ("-ldflags", " ".join(linker_flags()), "-o", str(work / name), package)
             await self._go_command(lambda _line: None, *command, *flags, *output)
 
 
-class _KubemarkBuild(_Build):
+class _KubemarkBuild(GoBuild):
     """The build of kubemark, a tool of the control plane's module."""
 
     what = "the hollow kubelet"
 
     async def _make(self, work: Path) -> None:
-        flags = ("-trimpath", "-buildvcs=false", "-ldflags", " ".join(linker_flags()))
-        output = ("-o", str(work / KUBEMARK), KUBEMARK_PACKAGE)
-        await self._go_command(lambda _line: None, "build", *flags, *output)
+        await self._build(work / KUBEMARK, KUBEMARK_PACKAGE)
 
 
-async def _find_go() -> str:
+async def find_go() -> str:
     """Find a Go that can build the module. Raises SetupError that names what else to do."""
     places = (shutil.which("go"), *GO_PLACES)
     go = next((place for place in places if place and os.access(place, os.X_OK)), None)

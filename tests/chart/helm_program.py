@@ -1,18 +1,15 @@
 """Helm, built once with Go from the module in helm/ into the user's cache; as kubemark is."""
 
+import asyncio
 import fcntl
 import hashlib
-import os
-import shutil
-import subprocess
 from pathlib import Path
 
 from fleet.controlplane.binaries import cache_directory
-from fleet.controlplane.build import GO_ENVIRONMENT
+from fleet.controlplane.build import GoBuild, find_go, to_stderr
 
 MODULE = Path(__file__).parent / "helm"
 PACKAGE = "helm.sh/helm/v4/cmd/helm"
-BUILD_S_MAX = 900.0
 
 
 def helm_program() -> Path:
@@ -23,18 +20,22 @@ def helm_program() -> Path:
     with (target.parent / "lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.exists():
-            go = shutil.which("go") or "/usr/local/go/bin/go"
-            partial = target.with_name("helm.partial")
-            flags = ("-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", str(partial))
-            subprocess.run(
-                (go, "build", *flags, PACKAGE),
-                cwd=MODULE,
-                env={**os.environ, **GO_ENVIRONMENT},
-                check=True,
-                timeout=BUILD_S_MAX,
-            )
-            partial.rename(target)
+            asyncio.run(_build(target))
     return target
+
+
+async def _build(target: Path) -> None:
+    built = target.with_name("built")
+    await HelmBuild(await find_go(), built, to_stderr).run()
+    (built / "helm").rename(target)
+
+
+class HelmBuild(GoBuild):
+    what = "Helm"
+    module = MODULE
+
+    async def _make(self, work: Path) -> None:
+        await self._build(work / "helm", PACKAGE, "-ldflags", "-s -w")
 
 
 if __name__ == "__main__":
