@@ -45,11 +45,7 @@ def main() -> None:
         code = _fail(_reason(error), Exit.SETUP)
     except KeyboardInterrupt:
         code = Exit.INTERRUPTED
-    code = code if isinstance(code, int) else Exit.OK
-    if not _flush(sys.stdout, "output"):
-        code = Exit.SETUP
-    _flush(sys.stderr, "")
-    sys.exit(code)
+    sys.exit(code if isinstance(code, int) else Exit.OK)
 
 
 def _fail(message: str, code: Exit) -> int:
@@ -61,18 +57,6 @@ def _fail(message: str, code: Exit) -> int:
 def _reason(error: OSError) -> str:
     why = error.strerror or str(error) or type(error).__name__
     return f"{error.filename}: {why}" if error.filename else why
-
-
-def _flush(stream: TextIO, name: str) -> bool:
-    """Write what is left; return whether that was possible. Python would say it at length."""
-    try:
-        stream.flush()
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        if name and not isinstance(error, BrokenPipeError):
-            _fail(f"{name}: {_reason(error)}", Exit.SETUP)
-        return False
-    return True
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

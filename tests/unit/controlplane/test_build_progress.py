@@ -127,5 +127,6 @@ def test_on_a_terminal_a_build_is_one_bar(build: dict[str, object]) -> None:
     steps = list(dict.fromkeys(match.strip() for match in FRAMES.findall(screen)))
     assert steps[-1] == b"linking", steps
     assert f" of ~{PACKAGES} packages".encode() in screen
+    assert "━".encode() in screen
     assert screen.count(b"\n") < 10, screen  # each frame is drawn over the last one
     assert b"built the control plane in " in screen.splitlines()[-1]
