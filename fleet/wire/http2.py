@@ -284,6 +284,8 @@ class Http2Connection(Outbound):
         if len(payload) % 6:
             raise RemoteProtocolError("SETTINGS of odd size", ErrorCode.FRAME_SIZE_ERROR)
         self._settled = True
+        # First: the peer expects what larger windows let go only after it.
+        self._reply(SETTINGS, ACK, 0, b"")
         for name, value in SETTING.iter_unpack(payload):
             if name == 1:
                 self._resize_table(value)
@@ -296,7 +298,6 @@ class Http2Connection(Outbound):
                 if not FRAME_BYTES_DEFAULT <= value < 1 << 24:
                     raise RemoteProtocolError(f"MAX_FRAME_SIZE {value}")
                 self._frame_bytes_max = value
-        self._reply(SETTINGS, ACK, 0, b"")
 
     def _on_window_update(self, sid: int, payload: bytes) -> None:
         check_size(payload, 4)

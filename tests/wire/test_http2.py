@@ -316,7 +316,7 @@ def test_a_body_waits_for_the_windows() -> None:
     assert [frame[3] for frame in client.written()][1:] == [body[:10]]
     assert stream.sent_ns == 0
     client.feed(settings_frame(window=15))
-    assert [frame[3] for frame in client.written()] == [body[10:15], b""]
+    assert [frame[3] for frame in client.written()] == [b"", body[10:15]]  # the ACK first
     client.feed(widen(1, 50), widen(9, 5))
     assert client.written() == [(frames.DATA, 0, 1, body[15:65])]
     client.connection._send_window = 5
