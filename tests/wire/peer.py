@@ -1,8 +1,9 @@
-"""A small real HTTP/2 server over TLS, to test a client against: own frames, the hpack library.
+"""A real HTTP/2 server over TLS, to test a client against: `h2`, which knows nothing of fleet.
 
-It decodes header blocks with a stateful table, so an index that we got wrong shows at once. A test
-gives a handler; without one, the path says what to answer. As a program it serves until killed and
-prints its port: `peer.py CERTIFICATE KEY`.
+It is strict: a frame, a header block or a window that we got wrong shows at once, as a connection
+that it closes. A test gives a handler; without one, the path says what to answer. What h2 refuses
+to send (breaches, a GOAWAY before which streams end) goes as a frame of `hyperframe`. As a program
+it serves until killed and prints its port: `peer.py CERTIFICATE KEY`.
 """
 
 import asyncio
@@ -17,13 +18,18 @@ from types import TracebackType
 from typing import NamedTuple, Self
 from urllib.parse import parse_qs, urlsplit
 
-import hpack
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from h2 import events
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.exceptions import ProtocolError
+from hyperframe.frame import Frame, GoAwayFrame
 
-from fleet.wire import frames
+FRAME_BYTES = 16384
+"""What fleet takes, and h2 sends at most."""
 
 
 class Certificate(NamedTuple):
@@ -81,16 +87,13 @@ class PeerConnection(asyncio.Protocol):
     def __init__(self, peer: "Peer") -> None:
         self.peer = peer
         self.number = -1
-        self.decoder = hpack.Decoder()
-        self.encoder = hpack.Encoder()
-        self.encoder.header_table_size = 0
-        self.buffer = bytearray()
-        self.started = False
+        self.h2 = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
         self.open: dict[int, tuple[dict[str, str], bytearray]] = {}
-        self.block = bytearray()
+        self.waiting: dict[int, tuple[bytes, bool]] = {}  # bodies that wait for a window
         self.pings = 0
         self.resets: list[tuple[int, int]] = []
         self.goaways: list[int] = []
+        self.breach: ProtocolError | None = None
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -98,74 +101,58 @@ class PeerConnection(asyncio.Protocol):
         self.transport = transport
         self.number = len(self.peer.connections)
         self.peer.connections.append(self)
-        settings = b"".join(
-            name.to_bytes(2, "big") + value.to_bytes(4, "big")
-            for name, value in self.peer.settings.items()
-        )
-        self.send(frames.SETTINGS, 0, 0, settings)
-        if self.peer.settings.get(4, 0) > frames.WINDOW_DEFAULT:
-            self.send(frames.WINDOW_UPDATE, 0, 0, (2**30).to_bytes(4, "big"))
+        self.h2.initiate_connection()
+        self.h2.update_settings(self.peer.settings)  # in force once they are acknowledged
+        if self.peer.settings.get(4, 0) > 65535:
+            self.h2.increment_flow_control_window(2**30)
+        self.flush()
 
-    def send(self, kind: int, flags: int, sid: int, payload: bytes = b"") -> None:
+    def flush(self) -> None:
         if self.transport is not None and not self.transport.is_closing():
-            self.transport.write(frames.frame(kind, flags, sid, payload))
+            self.transport.write(self.h2.data_to_send())
+
+    def raw(self, frame: Frame) -> None:
+        """Send a frame that h2 would not."""
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.write(frame.serialize())
 
     def data_received(self, data: bytes) -> None:
-        self.buffer += data
-        if not self.started:
-            if len(self.buffer) < len(frames.PREFACE):
-                return
-            assert self.buffer.startswith(frames.PREFACE)
-            del self.buffer[: len(frames.PREFACE)]
-            self.started = True
-        while len(self.buffer) >= 9:
-            high, low, kind, flags, sid = frames.HEAD.unpack_from(self.buffer)
-            stop = 9 + (high << 16 | low)
-            if len(self.buffer) < stop:
-                return
-            payload = bytes(self.buffer[9:stop])
-            del self.buffer[:stop]
-            self.on_frame(kind, flags, sid, payload)
+        try:
+            found = self.h2.receive_data(data)
+        except ProtocolError as error:
+            self.breach = error
+            self.flush()
+            self.drop()
+            return
+        for event in found:
+            self.on_event(event)
+        self.flush()
 
-    def on_frame(self, kind: int, flags: int, sid: int, payload: bytes) -> None:
-        if kind in (frames.HEADERS, frames.CONTINUATION):
-            self.block += payload
-            if flags & frames.END_HEADERS:
-                headers = {str(k): str(v) for k, v in self.decoder.decode(bytes(self.block))}
-                self.block.clear()
-                self.open[sid] = (headers, bytearray())
+    def on_event(self, event: events.Event) -> None:
+        match event:
+            case events.RequestReceived(stream_id=int(sid), headers=list(headers)):
+                self.open[sid] = ({str(name): str(value) for name, value in headers}, bytearray())
                 self.peer.opened += 1
-                if int(headers.get("content-length", "0")) == 0:
-                    self.whole(sid)
-        elif kind == frames.DATA and sid in self.open:
-            self.on_data(flags, sid, payload)
-        elif kind == frames.PING:
-            self.pings += 1
-            if not flags & frames.ACK and self.peer.answers_pings:
-                self.send(frames.PING, frames.ACK, 0, payload)
-        elif kind == frames.SETTINGS and flags & frames.ACK:
-            self.decoder.max_allowed_table_size = self.peer.table_bytes
-        elif kind == frames.SETTINGS:
-            self.send(frames.SETTINGS, frames.ACK, 0)
-        elif kind == frames.RST_STREAM:
-            self.resets.append((sid, int.from_bytes(payload, "big")))
-        elif kind == frames.GOAWAY:
-            self.goaways.append(int.from_bytes(payload[4:8], "big"))
-
-    def on_data(self, flags: int, sid: int, payload: bytes) -> None:
-        self.open[sid][1].extend(payload)
-        gain = len(payload).to_bytes(4, "big")
-        if payload:
-            self.send(frames.WINDOW_UPDATE, 0, 0, gain)
-            self.send(frames.WINDOW_UPDATE, 0, sid, gain)
-        if flags & frames.END_STREAM:
-            self.whole(sid)
-
-    def whole(self, sid: int) -> None:
-        headers, body = self.open.pop(sid)
-        request = Received(self.number, sid, headers, bytes(body))
-        self.peer.requests.append(request)
-        self.peer.handler(self, request)
+            case events.DataReceived(stream_id=int(sid), data=bytes(data)):
+                if sid in self.open:
+                    self.open[sid][1].extend(data)
+                self.h2.acknowledge_received_data(event.flow_controlled_length or 0, sid)
+            case events.StreamEnded(stream_id=int(sid)):
+                headers, body = self.open.pop(sid)
+                request = Received(self.number, sid, headers, bytes(body))
+                self.peer.requests.append(request)
+                self.peer.handler(self, request)
+            case events.StreamReset(stream_id=int(sid), error_code=code, remote_reset=True):
+                self.resets.append((sid, int(code or 0)))
+            case events.PingReceived() | events.PingAckReceived():
+                self.pings += 1
+                if not self.peer.answers_pings:
+                    self.h2.clear_outbound_data_buffer()
+            case events.ConnectionTerminated(error_code=code):
+                self.goaways.append(int(code or 0))
+            case events.WindowUpdated():
+                for sid, (body, end) in list(self.waiting.items()):
+                    self.more(sid, body, end=end)
 
     def answer(
         self,
@@ -176,20 +163,31 @@ class PeerConnection(asyncio.Protocol):
         *,
         end: bool = True,
     ) -> None:
-        block = self.encoder.encode([(":status", str(status)), *fields])
-        flags = frames.END_HEADERS | (frames.END_STREAM if end and not body else 0)
-        self.send(frames.HEADERS, flags, sid, block)
-        for at in range(0, len(body), 16384):
-            last = end and at + 16384 >= len(body)
-            piece = body[at : at + 16384]
-            self.send(frames.DATA, frames.END_STREAM if last else 0, sid, piece)
+        self.h2.send_headers(sid, [(":status", str(status)), *fields], end and not body)
+        if body:
+            self.more(sid, body, end=end)
+        self.flush()
+
+    def more(self, sid: int, body: bytes = b"", *, end: bool = False) -> None:
+        """Go on with an answer as far as the windows allow, and later with the rest."""
+        while len(body) > (size := min(self.h2.local_flow_control_window(sid), FRAME_BYTES)):
+            if not size:
+                self.waiting[sid] = (body, end)
+                break
+            self.h2.send_data(sid, body[:size])
+            body = body[size:]
+        else:
+            self.waiting.pop(sid, None)
+            self.h2.send_data(sid, body, end_stream=end)
+        self.flush()
 
     def reset(self, sid: int, code: int) -> None:
-        self.send(frames.RST_STREAM, 0, sid, code.to_bytes(4, "big"))
+        self.h2.reset_stream(sid, code)
+        self.flush()
 
     def go_away(self, last: int, code: int = 0, text: bytes = b"") -> None:
-        payload = last.to_bytes(4, "big") + code.to_bytes(4, "big") + text
-        self.send(frames.GOAWAY, 0, 0, payload)
+        """Say that nothing new is taken; streams that are open go on."""
+        self.raw(GoAwayFrame(0, last_stream_id=last, error_code=code, additional_data=text))
 
     def drop(self) -> None:
         assert self.transport is not None
@@ -226,7 +224,6 @@ class Peer:
     ) -> None:
         self.handler = handler
         self.settings = {3: 100} if settings is None else settings
-        self.table_bytes = self.settings.get(1, 4096)
         self.answers_pings = True
         self.connections: list[PeerConnection] = []
         self.requests: list[Received] = []

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 import uvloop
+from hyperframe.frame import PushPromiseFrame
 from peer import (
     Certificate,
     Handler,
@@ -241,10 +242,10 @@ def test_goaway_drains_watches_and_sends_the_unseen_again(certificate: Certifica
         assert answers["last"].code == 200
         assert [r.connection for r in peer.requests] == [0, 0, 0, 1]
         old = peer.connections[0]
-        peer.call(lambda: old.send(0, 0, 1, b"still here"))
+        peer.call(lambda: old.more(1, b"still here"))
         await harness.until(lambda: ("w1", b"still here") in harness.seen)
-        peer.call(lambda: old.send(0, 1, 1))
-        peer.call(lambda: old.send(0, 1, 3))
+        peer.call(lambda: old.more(1, end=True))
+        peer.call(lambda: old.more(3, end=True))
         answers = await harness.answers(2)
         assert [answers[token].failure for token in ("w1", "w2")] == [Failure.NONE] * 2
         harness.sweep()
@@ -292,7 +293,9 @@ def test_a_breach_closes_only_its_connection(certificate: Certificate) -> None:
             harness.send(WATCH, "two", pool=2)
             await harness.opened(2)
             bad = peer.connections[peer.requests[0].connection]
-            peer.call(lambda: bad.send(5, 4, 1, bytes(4)))
+            peer.call(
+                lambda: bad.raw(PushPromiseFrame(1, promised_stream_id=2, flags=["END_HEADERS"]))
+            )
             answers = await harness.answers(1)
             (answer,) = answers.values()
             assert answer.failure is Failure.LOST
@@ -471,7 +474,7 @@ def test_a_watch_that_ends_early_after_a_lag_was_closed_as_slow(certificate: Cer
             await harness.opened(1)
             [connection] = harness.transport._by_fd.values()
             connection.up_ns = harness.now_ns - age_ns  # a young one's watches end for its server
-            peer.call(lambda: peer.connections[0].send(0, 1, peer.requests[-1].sid))
+            peer.call(lambda: peer.connections[0].more(peer.requests[-1].sid, end=True))
             await harness.answers(1)
             assert harness.stats.closed_slow == closed_slow
             harness.transport._poller.behind_ns = harness.now_ns
