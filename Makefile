@@ -11,7 +11,7 @@ GUARDED := $(BIN)/python tests/guard.py
 INSTALL_CHROMIUM = apt-get install --yes --no-install-recommends chromium
 VERSION = $(shell $(BIN)/python -c 'import fleet; print(fleet.__version__)')
 
-.PHONY: help setup spawn test lint types unit sim programs e2e browser locust silence parity rights chart chart-rbac \
+.PHONY: fuzz help setup spawn test lint types unit sim programs e2e browser locust silence parity rights chart chart-rbac \
 	conformance bench chromium proto format clean dist dist-wheel dist-test controlplane-wheel lock image docs
 
 help:  ## list the targets
@@ -36,7 +36,7 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 unit: setup
-	$(BIN)/pytest --numprocesses 2 tests/unit tests/wire tests/conformance tests/bench tests/parity/test_comparison.py
+	$(BIN)/pytest --numprocesses 2 tests/unit tests/wire tests/fuzz tests/conformance tests/bench tests/parity/test_comparison.py
 sim: setup
 	$(BIN)/pytest --numprocesses 2 tests/sim
 e2e: programs chromium  ## the real thing on real control planes, the comparison with kubemark among it
@@ -62,6 +62,10 @@ chart-rbac: setup  ## write the chart's RBAC from the table that fleet checks
 locust: setup  ## Locust masters that quit, die, come back, and that lose a worker
 	$(BIN)/fleet controlplane build
 	$(BIN)/pytest -m '' tests/e2e/test_locust_master.py tests/e2e/test_dashboard.py
+
+# About half an hour on two cores. `make unit` runs the first 200,000 of them.
+fuzz: setup  ## 10 million broken inputs for the codecs; ARGS='--first 10000000' for others
+	$(BIN)/python tests/fuzz/fuzz.py --inputs 10000000 $(ARGS)
 
 silence: setup  ## a connection that falls silent, with the times that kubelets have
 	$(BIN)/fleet controlplane build

@@ -138,8 +138,8 @@ class PeerConnection(asyncio.Protocol):
                     self.open[sid][1].extend(data)
                 self.h2.acknowledge_received_data(event.flow_controlled_length or 0, sid)
             case events.StreamEnded(stream_id=int(sid)):
-                headers, body = self.open.pop(sid)
-                request = Received(self.number, sid, headers, bytes(body))
+                fields, received = self.open.pop(sid)
+                request = Received(self.number, sid, fields, bytes(received))
                 self.peer.requests.append(request)
                 self.peer.handler(self, request)
             case events.StreamReset(stream_id=int(sid), error_code=code, remote_reset=True):
@@ -151,8 +151,8 @@ class PeerConnection(asyncio.Protocol):
             case events.ConnectionTerminated(error_code=code):
                 self.goaways.append(int(code or 0))
             case events.WindowUpdated():
-                for sid, (body, end) in list(self.waiting.items()):
-                    self.more(sid, body, end=end)
+                for each, (rest, end) in list(self.waiting.items()):
+                    self.more(each, rest, end=end)
 
     def answer(
         self,

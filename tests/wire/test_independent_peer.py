@@ -230,7 +230,7 @@ def test_settings_that_change_between_requests() -> None:
 @pytest.mark.parametrize("size", [5_000, 16_384, 40_000])
 def test_headers_above_a_frame_go_and_come_in_continuations(size: int) -> None:
     pair = Pair(token=b"T" * size, piece_max=999)
-    pair.server.max_header_list_size = pair.server.decoder.max_header_list_size = 10**6
+    pair.server.decoder.max_header_list_size = 10**6
     sid = pair.ask(GET).sid
     pair.ask(post(5), "b")
     pair.pump()
