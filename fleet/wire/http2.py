@@ -186,6 +186,7 @@ class Http2Connection(Outbound):
         if flags & END_HEADERS:
             self._on_block(sid, flags, bytes(payload), now_ns, inbox)
         else:
+            self._check_was_open(sid)
             self._block = (sid, flags, bytearray(payload))
 
     def _on_continuation(
@@ -275,11 +276,14 @@ class Http2Connection(Outbound):
             self._on_settings(flags, payload)
         elif kind == GOAWAY:
             self._on_goaway(payload, now_ns, inbox)
+        elif kind == PRIORITY:
+            check_size(payload, 5)
         elif kind == PUSH_PROMISE:
             raise RemoteProtocolError("PUSH_PROMISE, which we refused")
 
     def _on_settings(self, flags: int, payload: bytes) -> None:
         if flags & ACK:
+            check_size(payload, 0)
             return
         if len(payload) % 6:
             raise RemoteProtocolError("SETTINGS of odd size", ErrorCode.FRAME_SIZE_ERROR)

@@ -130,7 +130,15 @@ def frames(random: Random) -> list[bytes]:
         found.clear()
     for _ in range(random.randrange(1, 9)):
         found += _some(random, random.choice((1, 1, 1, 3, 3, 5, 7, 2, 0)))
-    return [each.serialize() for each in found]
+    return [_padded_wrongly(each, random) for each in found]
+
+
+def _padded_wrongly(frame: Frame, random: Random) -> bytes:
+    """Return a frame; of one with padding a few say another length of it."""
+    data: bytes = frame.serialize()
+    if "PADDED" in frame.flags and random.randrange(8) == 0:
+        data = data[:9] + random.randbytes(1) + data[10:]
+    return data
 
 
 def _settings(random: Random) -> dict[int, int]:

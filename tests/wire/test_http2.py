@@ -508,6 +508,12 @@ BREACHES = {
     "a window of nothing": (widen(0, 0), CODE.PROTOCOL_ERROR),
     "a connection window too large": (widen(0, 2**31 - 1), CODE.FLOW_CONTROL_ERROR),
     "a short ping": (frames.frame(frames.PING, 0, 0, b"1"), CODE.FRAME_SIZE_ERROR),
+    "an ACK with settings": (
+        frames.frame(frames.SETTINGS, frames.ACK, 0, bytes(6)),
+        CODE.FRAME_SIZE_ERROR,
+    ),
+    "a long priority": (frames.frame(frames.PRIORITY, 0, 1, bytes(6)), CODE.FRAME_SIZE_ERROR),
+    "half a block on stream 0": (frames.frame(frames.HEADERS, 0, 0, OK), CODE.PROTOCOL_ERROR),
     "a short goaway": (frames.frame(frames.GOAWAY, 0, 0, bytes(7)), CODE.FRAME_SIZE_ERROR),
     "a bad block": (headers(1, b"\xff\xff\xff\x7f"), CODE.COMPRESSION_ERROR),
 }
