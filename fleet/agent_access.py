@@ -28,6 +28,7 @@ RBAC = "rbac.authorization.k8s.io"
 ROLES = f"/apis/{RBAC}/v1/clusterroles"
 BINDINGS = f"/apis/{RBAC}/v1/clusterrolebindings"
 NAME = "fleet:agent:"
+MANAGED_BY, MANAGER = "app.kubernetes.io/managed-by", "fleet"
 AUTHORIZATION = "authorization.k8s.io"
 KNOWN_MAX_S = 10.0
 """How long the authorizer of a local control plane may take to know of new roles."""
@@ -104,7 +105,7 @@ def manifests(agents: Iterable[AgentModel]) -> list[Json]:
     for agent in agents:
         if agent.user.startswith(NODE_USER):
             continue
-        name = {"name": NAME + agent.name}
+        name = {"name": NAME + agent.name, "labels": {MANAGED_BY: MANAGER}}
         rules = [
             {"apiGroups": [rule.group], "resources": [rule.resource], "verbs": list(rule.verbs)}
             for rule in agent.rules()
@@ -164,7 +165,16 @@ async def grant(api: Api, agents: Iterable[AgentModel]) -> None:
         path = ROLES if manifest["kind"] == "ClusterRole" else BINDINGS
         answer = await api.request("POST", path, body=manifest)
         if answer.code == 409:
-            answer = await api.request("PUT", f"{path}/{name}", body=manifest)
+            there = expect(await api.request("GET", f"{path}/{name}"), f"cannot read {name}")
+            before = there["metadata"]
+            if (before.get("labels") or {}).get(MANAGED_BY) != MANAGER:
+                raise SetupError(
+                    f"the {manifest['kind']} {name} is not one that fleet made: delete or rename "
+                    "it, or the agent"
+                )
+            metadata = {**manifest["metadata"], "resourceVersion": before["resourceVersion"]}
+            body = {**manifest, "metadata": metadata}
+            answer = await api.request("PUT", f"{path}/{name}", body=body)
         expect(answer, f"cannot create the {manifest['kind']} {name}")
 
 

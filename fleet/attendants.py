@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable
 from fleet.background import Background
 from fleet.cluster import Cluster
 from fleet.config import NodeModel, Settings
-from fleet.csi_controller import simulate_csi
 from fleet.emulation import Emulation
 from fleet.lost_shards import clear_lost_shards
 from fleet.runs import RunLease
+from fleet.simulated_storage import simulate_csi
 
 LEASE_TRIES_MAX = 4
 """Within seven seconds: whoever cannot renew a Lease must end before another fleet takes it."""

@@ -152,9 +152,11 @@ async def own_token(api: Api) -> AsyncIterator[str]:
             "usage-bootstrap-authentication": "true",
         },
     }
-    expect(await api.request("POST", SECRETS, body=body), f"cannot create the Secret {name}")
+    answer = await api.request("POST", SECRETS, body=body)
+    made = expect(answer, f"cannot create the Secret {name}")
     try:
         yield f"{number}.{secret}"
     finally:
         with contextlib.suppress(FleetError):
-            await api.request("DELETE", f"{SECRETS}/{name}")
+            options = {"preconditions": {"uid": made["metadata"]["uid"]}}
+            await api.request("DELETE", f"{SECRETS}/{name}", body=options)

@@ -4,6 +4,9 @@
     volume Released --delay--> deleted         being deleted --delay--> finalizer removed
     claim asks for more --delay--> more
 
+Volumes and attachments of other drivers are neither kept nor touched: what all provisioners write
+alike, their finalizer on a PersistentVolume, says nothing about whose it is.
+
 It binds nothing: the PV controller does, by the claimRef. It never touches a kubelet: nodes come to
 know of an attachment through the attach-detach controller, as real ones do.
 Source: kubernetes-csi/external-provisioner, sig-storage-lib-external-provisioner (controller.go,
@@ -12,26 +15,23 @@ Differs: no driver is behind it; it runs beside the nodes, once for all drivers 
 """
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 
-from fleet import __version__
 from fleet.api_client import MERGE_PATCH, Api
 from fleet.api_client import each as for_each
 from fleet.background import Background, give_up
 from fleet.clock import Draws
-from fleet.cluster import Cluster
-from fleet.config import NodeModel, Settings
 from fleet.csi_objects import (
     PROVISIONED_BY,
     PROVISIONER_FINALIZER,
     Json,
     attacher_finalizer,
     claim_event,
+    driver_of,
     finalizers_of,
     is_deleting,
     key_of,
@@ -42,9 +42,6 @@ from fleet.csi_objects import (
 from fleet.errors import SetupError
 from fleet.quantity import parse_quantity
 from fleet.volume_behavior import CSIDriver
-
-USER_AGENT = f"fleet-csi-controller/{__version__}"
-PURPOSE = "csi-controller"
 
 CLAIMS = "/api/v1/persistentvolumeclaims"
 VOLUMES = "/api/v1/persistentvolumes"
@@ -61,7 +58,6 @@ ATTACH_ERROR = "fleet.emulator/attach-error"
 RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 300.0
 RELIST_S = 1.0
-RELEASE_MAX_S = 30.0
 TASKS_MAX = 64
 """Operations under way at a time; as many as a sidecar has workers, for all drivers together."""
 RESOURCE_EXHAUSTED = 8  # of gRPC
@@ -113,15 +109,24 @@ class CSIController:
         for path, store in ((ATTACHMENTS, self._attachments), (VOLUMES, self._volumes)):
 
             async def let_go(obj: Json, path: str = path) -> None:
-                ours = [one for one in finalizers_of(obj) if self._is_ours(one)]
+                ours = self._our_finalizers(obj)
                 if ours:
                     await self._finalize(path, obj, remove=ours)
 
             await for_each(tuple(store.values()), let_go)
 
-    def _is_ours(self, finalizer: str) -> bool:
-        attachers = {attacher_finalizer(name) for name in self._drivers}
-        return finalizer == PROVISIONER_FINALIZER or finalizer in attachers
+    def _is_kept(self, path: str, obj: Json) -> bool:
+        """Return whether an object is any of our business; what decides it never changes."""
+        return path not in (VOLUMES, ATTACHMENTS) or driver_of(obj) in self._drivers
+
+    def _our_finalizers(self, obj: Json) -> list[str]:
+        """Return the finalizers that one of our drivers put on a volume or attachment."""
+        driver = driver_of(obj)
+        assert driver in self._drivers, obj
+        ours = {attacher_finalizer(driver)}
+        if (obj["metadata"].get("annotations") or {}).get(PROVISIONED_BY) == driver:
+            ours.add(PROVISIONER_FINALIZER)
+        return [each for each in finalizers_of(obj) if each in ours]
 
     # ---- what there is ----
 
@@ -140,7 +145,8 @@ class CSIController:
         answer = await self._api.request("GET", path)
         if not answer.ok:
             raise SetupError(answer.message)
-        found = {key_of(obj): trimmed(obj) for obj in answer.body.get("items") or ()}
+        items = [obj for obj in answer.body.get("items") or () if self._is_kept(path, obj)]
+        found = {key_of(obj): trimmed(obj) for obj in items}
         store.clear()
         store.update(found)
         if path == ATTACHMENTS:
@@ -156,7 +162,7 @@ class CSIController:
             if event["type"] == "ERROR":
                 return ""
             version = obj["metadata"]["resourceVersion"]
-            if event["type"] == "BOOKMARK":
+            if event["type"] == "BOOKMARK" or not self._is_kept(path, obj):
                 continue
             key = key_of(obj)
             is_new = key not in store
@@ -298,7 +304,7 @@ class CSIController:
         if claim is None or claim.get("status", {}).get("phase") != "Bound":
             return False
         volume = self._volumes.get(claim["spec"].get("volumeName", ""))
-        if volume is None or (volume["spec"].get("csi") or {}).get("driver") not in self._drivers:
+        if volume is None:
             return False
         wanted = claim["spec"]["resources"]["requests"]["storage"]
         actual = claim["status"].get("capacity", {}).get("storage", "0")
@@ -316,13 +322,15 @@ class CSIController:
         text = f"External resizer is resizing volume {name}"
         await self._event(claim, driver, "Normal", "Resizing", text)
         await self._delay("resize", f"{key}/{size}", driver)
-        body: Json = {"spec": {"capacity": {"storage": size}}}
+        uid = self._volumes[name]["metadata"]["uid"] if name in self._volumes else ""
+        body: Json = {"metadata": {"uid": uid}, "spec": {"capacity": {"storage": size}}}
         path = f"{VOLUMES}/{name}"
         answer = await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
         if not answer.ok:
             return False
         amounts = {"capacity": {"storage": size}, "allocatedResources": {"storage": size}}
-        body = {"status": {**amounts, "allocatedResourceStatuses": None, "conditions": None}}
+        status = {**amounts, "allocatedResourceStatuses": None, "conditions": None}
+        body = {"metadata": {"uid": claim["metadata"]["uid"]}, "status": status}
         namespace, _, claim_name = key.partition("/")
         path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim_name}/status"
         answer = await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
@@ -342,10 +350,9 @@ class CSIController:
             released = volume.get("status", {}).get("phase") == "Released"
             if released and volume["spec"].get("persistentVolumeReclaimPolicy") == "Delete":
                 return True
-        driver = (volume["spec"].get("csi") or {}).get("driver", "")
-        if driver not in self._drivers or not is_deleting(volume):
-            return False
-        return attacher_finalizer(driver) in finalizers_of(volume)
+        return is_deleting(volume) and attacher_finalizer(driver_of(volume)) in finalizers_of(
+            volume
+        )
 
     async def _delete(self, key: str) -> bool:
         """Delete a volume that was released. Source: controller.go, deleteVolumeOperation."""
@@ -354,15 +361,15 @@ class CSIController:
         driver = self._drivers[csi["driver"]]
         if not is_deleting(volume):
             await self._delay("delete", key, driver)
-            await self._api.request("DELETE", f"{VOLUMES}/{key}")
-        ours = [each for each in finalizers_of(volume) if self._is_ours(each)]
-        return await self._finalize(VOLUMES, volume, remove=ours)
+            options = {"preconditions": {"uid": volume["metadata"]["uid"]}}
+            await self._api.request("DELETE", f"{VOLUMES}/{key}", body=options)
+        return await self._finalize(VOLUMES, volume, remove=self._our_finalizers(volume))
 
     # ---- attachments ----
 
     def _wants_attachment(self, key: str) -> bool:
         found = self._attachments.get(key)
-        if found is None or found["spec"]["attacher"] not in self._drivers or is_deleting(found):
+        if found is None or is_deleting(found):
             return False
         return not found.get("status", {}).get("attached", False)
 
@@ -449,6 +456,8 @@ class CSIController:
         if not answer.ok:
             return False
         meta = answer.body["metadata"]
+        if meta["uid"] != obj["metadata"]["uid"]:  # another one has the name by now
+            return remove is not None
         old = finalizers_of(answer.body)
         new = [each for each in old if each not in (remove or ())]
         if add and add not in new:
@@ -476,23 +485,3 @@ class CSIController:
 
 def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
-async def simulate_csi(
-    cluster: Cluster, models: Iterable[NodeModel], settings: Settings, background: Background
-) -> None:
-    """Be the controller of all CSI drivers of a run until cancelled; one shard is, for all.
-
-    At the end our finalizers are taken off: nothing may wait for us on a cluster that stays.
-    """
-    drivers = {driver.name: driver for model in models for driver in model.csi_drivers}
-    if not drivers or settings.shard:
-        return
-    api = cluster.api(PURPOSE, USER_AGENT)
-    controller = CSIController(api, drivers.values(), Draws(settings.seed), background)
-    try:
-        await background.persist(PURPOSE, controller.run)
-    finally:
-        with contextlib.suppress(SetupError, TimeoutError):
-            async with asyncio.timeout(RELEASE_MAX_S):
-                await controller.release()

@@ -102,6 +102,12 @@ def volume_of(attachment: Json) -> str:
     return str(attachment["spec"].get("source", {}).get("persistentVolumeName") or "")
 
 
+def driver_of(obj: Json) -> str:
+    """Return the CSI driver of a PersistentVolume or a VolumeAttachment, "" for none."""
+    spec = obj["spec"]
+    return str(spec.get("attacher") or (spec.get("csi") or {}).get("driver") or "")
+
+
 def finalizers_of(obj: Json) -> list[str]:
     """Return the finalizers of an object."""
     return list(obj["metadata"].get("finalizers") or ())

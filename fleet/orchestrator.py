@@ -44,6 +44,7 @@ from fleet.run_id import new_run_id
 from fleet.run_outcome import RunOutcome
 from fleet.runs import RunLease
 from fleet.siblings import Siblings, keep_live, sibling_arguments
+from fleet.simulated_storage import check_drivers
 from fleet.statefulset import check, will_return
 from fleet.target import Target
 from fleet.user_command import run_command
@@ -234,6 +235,7 @@ class Orchestrator:
         )
         self._display.start()
         facts.check_names(self._settings.node_names())
+        await check_drivers(cluster.api("preflight"), self._mix.models, facts.foreign_names)
         return facts
 
     async def _keep_nodes(

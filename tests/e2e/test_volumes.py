@@ -7,6 +7,7 @@ import yaml
 from e2e_world import Json, World, condition, eventually
 
 from fleet.config import show_profile
+from fleet.csi_objects import PROVISIONER_FINALIZER
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -121,6 +122,56 @@ def test_light_nodes_run_pods_with_claims_too(world: World) -> None:
     eventually(lambda: not world.items("volumeattachments"), "nothing waits for the attacher")
     world.kubectl("delete", "pvc", "disk")
     world.kubectl("delete", "pv", bound)  # nor for the provisioner
+
+
+def test_volumes_of_other_drivers_are_left_alone(world: World) -> None:
+    """One with the finalizer that all external provisioners have, and an attachment of theirs."""
+    provisioner, attacher = PROVISIONER_FINALIZER, "external-attacher/csi-theirs"
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {
+            "name": "theirs",
+            "annotations": {"pv.kubernetes.io/provisioned-by": "csi.theirs"},
+            "finalizers": [provisioner],
+        },
+        "spec": {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Delete",
+            "csi": {"driver": "csi.theirs", "volumeHandle": "vol-1"},
+        },
+    }
+    attachment = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "VolumeAttachment",
+        "metadata": {"name": "theirs", "finalizers": [attacher]},
+        "spec": {
+            "attacher": "csi.theirs",
+            "nodeName": "a-machine",
+            "source": {"persistentVolumeName": "theirs"},
+        },
+    }
+    world.apply(volume, attachment)
+    with world.spawn("foreign", 1, "--fidelity=light", "--simulate-csi") as run:
+        run.until_ready()
+        run.end_well_or_late()
+    try:
+        for kind, finalizer in (("pv", provisioner), ("volumeattachment", attacher)):
+            metadata = world.get(kind, "theirs")["metadata"]
+            assert finalizer in metadata["finalizers"]
+            assert "deletionTimestamp" not in metadata
+        touched = {
+            each["userAgent"]
+            for each in world.audit()
+            if (each.get("objectRef") or {}).get("name") == "theirs"
+            and each["objectRef"]["resource"] in ("persistentvolumes", "volumeattachments")
+        }
+        assert not [agent for agent in touched if agent.startswith("fleet")]
+    finally:
+        for kind in ("volumeattachment", "pv"):
+            world.kubectl("delete", kind, "theirs", "--wait=false")
+            world.kubectl("patch", kind, "theirs", "-p", '{"metadata":{"finalizers":null}}')
 
 
 def check_registration(world: World) -> None:

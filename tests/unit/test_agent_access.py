@@ -1,13 +1,15 @@
 """The roles of agents, and profiles that name them."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
+from cluster_fakes import FakeApi
 
-from fleet.agent_access import agents_of, manifests
+from fleet.agent_access import ROLES, agents_of, grant, manifests
 from fleet.agent_figures import AgentFigures, agents_json, merge_agents
 from fleet.config import NodeMix, load_mix
-from fleet.errors import UsageError
+from fleet.errors import SetupError, UsageError
 from fleet.settings import ProfileChoice
 
 HEAD = "apiVersion: fleet.emulator/v1alpha1\nkind: {}\nmetadata: {{name: {}}}\nspec: {}\n"
@@ -36,6 +38,20 @@ def test_an_unknown_agent_is_told(tmp_path: Path) -> None:
         mix_of(tmp_path, HEAD.format("NodeProfile", "p", "{agents: [{name: kube-prox}]}"))
     with pytest.raises(UsageError, match="agents name one agent twice"):
         mix_of(tmp_path, HEAD.format("NodeProfile", "p", "{agents: [{name: a}, {name: a}]}"))
+
+
+def test_a_role_of_another_s_making_is_not_overwritten(tmp_path: Path) -> None:
+    profile = HEAD.format("NodeProfile", "p", "{agents: [{name: kube-proxy}]}")
+    agents = agents_of(mix_of(tmp_path, profile, OWN).models)
+    api = FakeApi()
+    asyncio.run(grant(api, agents))
+    asyncio.run(grant(api, agents))  # by the run after
+    role = f"{ROLES}/fleet:agent:kube-proxy"
+    del api.objects[role]["metadata"]["labels"]
+    api.objects[role]["rules"] = []
+    with pytest.raises(SetupError, match="ClusterRole fleet:agent:kube-proxy is not one that fle"):
+        asyncio.run(grant(api, agents))
+    assert api.objects[role]["rules"] == []
 
 
 def test_roles_are_what_agents_ask(tmp_path: Path) -> None:

@@ -108,6 +108,21 @@ def test_a_machine_that_joins_under_the_name_keeps_all_that_it_has(found_out_by:
     assert not belongs(api, "a-1")
 
 
+def test_a_name_that_another_had_when_it_was_deleted_keeps_its_pods() -> None:
+    """Even if that machine is off again when its pods would be looked at."""
+    api = cluster()
+
+    def replace(method: str, path: str) -> None:
+        if (method, path) == ("DELETE", f"{NODES}/a-2"):
+            api.put(path, metadata={"uid": "another"})
+        elif method == "GET" and path == PODS:
+            api.objects.pop(f"{NODES}/a-2", None)
+
+    api.before_request = replace
+    assert asyncio.run(clean_run(api, "left")).pods == 2
+    assert "/api/v1/namespaces/ns/pods/on-a-2" in api.objects
+
+
 def test_pods_go_after_their_nodes_and_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     api = cluster()
     bodies: list[Any] = []

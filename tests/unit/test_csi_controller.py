@@ -1,8 +1,10 @@
 """The controller side of simulated storage against a small server that keeps finalizers."""
 
 import asyncio
+import contextlib
 import copy
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,15 +13,24 @@ from cluster_fakes import FakeApi, Json
 from fleet.api_client import Answer
 from fleet.background import Background
 from fleet.clock import Draws
+from fleet.config import load_mix
 from fleet.csi_controller import (
     ATTACHMENTS,
     CLAIMS,
     CLASSES,
+    CSI_NODES,
     VOLUMES,
     CSIController,
 )
-from fleet.csi_objects import attacher_finalizer, persistent_volume
+from fleet.csi_objects import (
+    PROVISIONED_BY,
+    PROVISIONER_FINALIZER,
+    attacher_finalizer,
+    persistent_volume,
+)
 from fleet.distribution import ZERO
+from fleet.errors import SetupError
+from fleet.simulated_storage import check_drivers
 from fleet.volume_behavior import CSIDriver
 
 BACKGROUND = Background(print)
@@ -249,6 +260,96 @@ def test_an_expired_watch_begins_anew() -> None:
     api.expire = True
     uid = add_claim(api, "one")
     play(api, lambda: f"{VOLUMES}/pvc-{uid}" in api.objects)
+
+
+FOREIGN_CSI = {"driver": "csi.theirs", "volumeHandle": "vol-1"}
+
+
+def test_volumes_and_attachments_of_other_drivers_are_neither_kept_nor_touched() -> None:
+    """Every external provisioner has the same finalizer on its volumes."""
+    api = cluster()
+    paths = []
+    for name, spec, provisioner in (
+        ("csi", {"csi": FOREIGN_CSI}, "csi.theirs"),
+        ("nfs", {"nfs": {"server": "s", "path": "/"}}, "nfs.theirs"),
+        ("liar", {"csi": FOREIGN_CSI}, "csi.x"),
+    ):
+        annotations = {PROVISIONED_BY: provisioner}
+        metadata = {"annotations": annotations, "finalizers": [PROVISIONER_FINALIZER]}
+        policy = {"persistentVolumeReclaimPolicy": "Delete"}
+        path = f"{VOLUMES}/{name}"
+        api.put(path, metadata=metadata, spec={**spec, **policy}, status={"phase": "Released"})
+        paths.append(path)
+    leaving = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+    for name, attacher in (("theirs", "csi.theirs"), ("like-ours", "csi-x")):
+        source = {"persistentVolumeName": "csi"}
+        path = f"{ATTACHMENTS}/{name}"
+        finalizers = {"finalizers": [attacher_finalizer(attacher)]}  # of csi-x the same as of csi.x
+        api.put(
+            path,
+            metadata={**leaving, **finalizers},
+            spec={"attacher": attacher, "nodeName": "n", "source": source},
+        )
+        paths.append(path)
+    before = copy.deepcopy({path: api.objects[path] for path in paths})
+    ours = add_volume(api, "v", status={"phase": "Bound"})
+
+    def come_later() -> None:
+        """Let the watch tell of each, too."""
+        for path in paths:
+            api.tell("MODIFIED", path)
+
+    controller = play(
+        api,
+        lambda: VOLUMES in api.queues and ATTACHMENTS in api.queues,
+        come_later,
+        lambda: bool(add_attachment(api, "a", ours)),
+        lambda: bool(api.objects[f"{ATTACHMENTS}/a"].get("status", {}).get("attached")),
+    )
+    asyncio.run(controller.release())
+    assert {path: api.objects[path] for path in paths} == before
+    asked = {path for _method, path in api.log}
+    assert not asked.intersection(paths)
+    assert PROVISIONER_FINALIZER not in controller_finalizers(api, ours)
+
+
+def test_a_volume_that_another_made_under_the_name_keeps_its_finalizer() -> None:
+    api = cluster()
+    volume = add_volume(api, "v", status={"phase": "Bound"})
+    controller = play(api, lambda: VOLUMES in api.queues)
+    api.queues.clear()
+    metadata = {"finalizers": [PROVISIONER_FINALIZER]}
+    api.put(volume, metadata=metadata, spec={"csi": FOREIGN_CSI})
+    asyncio.run(controller.release())
+    assert controller_finalizers(api, volume) == [PROVISIONER_FINALIZER]
+
+
+def test_a_provisioner_s_finalizer_on_a_volume_that_none_of_ours_made_stays() -> None:
+    api = cluster()
+    volume = add_volume(api, "v", status={"phase": "Bound"})
+    del api.objects[volume]["metadata"]["annotations"]
+    controller = play(api, lambda: VOLUMES in api.queues)
+    asyncio.run(controller.release())
+    assert controller_finalizers(api, volume) == [PROVISIONER_FINALIZER]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "driver", "is_refused"),
+    [(("real",), "csi.x", True), (("real",), "csi.theirs", False), (("other",), "csi.x", False)],
+)
+def test_a_driver_that_is_installed_is_not_simulated(
+    nodes: tuple[str, ...], driver: str, *, is_refused: bool
+) -> None:
+    api = FakeApi()
+    api.put(f"{CSI_NODES}/real", spec={"drivers": [{"name": driver}]})
+    models = [replace(load_mix().model_of(0), csi_drivers=(DRIVER,))]
+    expected = (
+        pytest.raises(SetupError, match=r"csi\.x is installed in this cluster \(on node real\)")
+        if is_refused
+        else contextlib.nullcontext()
+    )
+    with expected:
+        asyncio.run(check_drivers(api, models, nodes))
 
 
 def test_release_takes_only_our_finalizers() -> None:
