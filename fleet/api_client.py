@@ -8,6 +8,7 @@ is seconds for a list of 5,000.
 
 import asyncio
 import datetime as dt
+import itertools
 import logging
 import ssl
 import time
@@ -47,6 +48,8 @@ READ_BYTES = 2**18
 CONCURRENCY = 32
 ATTEMPTS_MAX = 6
 BACKOFF_MAX_S = 5.0
+STARTING_S = 30.0
+"""An API server that has just started forbids what it allows, until it has read the roles."""
 # The server did not do it but will if asked again: overload, a leader change, a restart.
 RETRIED_CODES = frozenset({429, 500, 502, 503, 504})
 
@@ -72,9 +75,12 @@ class Answer(NamedTuple):
 class Api:
     """Requests for one purpose to one cluster."""
 
-    def __init__(self, channel: "Channel", purpose: str, user_agent: str = "") -> None:
+    def __init__(
+        self, channel: "Channel", purpose: str, user_agent: str = "", patience_s: float = 0.0
+    ) -> None:
         self._channel = channel
         self.purpose = purpose
+        self._patience_s = patience_s
         self._user_agent = user_agent or f"fleet/{__version__} ({purpose})"
 
     async def request(
@@ -102,7 +108,9 @@ class Api:
             data = orjson.dumps(body)
             all_headers.append(("Content-Type", content_type))
         target = f"{path}?{urlencode(query)}" if query else path
-        return await self._channel.send(self.purpose, method, target, all_headers, data)
+        return await self._channel.send(
+            self.purpose, method, target, all_headers, data, self._patience_s
+        )
 
     async def watch(self, path: str, **query: str | int) -> AsyncIterator[Json]:
         """Yield the events of one watch until the server ends it. Raises SetupError if it cannot.
@@ -148,17 +156,27 @@ class Api:
 class Channel:
     """The connections that all purposes share, their credentials and their counts."""
 
-    def __init__(self, credentials: Credentials, sleep: Sleep = asyncio.sleep) -> None:
+    def __init__(
+        self,
+        credentials: Credentials,
+        sleep: Sleep = asyncio.sleep,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.credentials = credentials
+        self._now_s = now_s
+        self._troubled_s = float("-inf")  # when the server was last found out of order
         self.requests: Counter[str] = Counter()
         self._sleep = sleep
         self.renewal = Renewal(credentials)
         self._session: aiohttp.ClientSession | None = None
         self._certificate: tuple[str, str] | None = None  # of the session
 
-    def api(self, purpose: str, user_agent: str = "") -> Api:
-        """Return the requests of one purpose, under a user agent of their own if one is given."""
-        return Api(self, purpose, user_agent)
+    def api(self, purpose: str, user_agent: str = "", patience_s: float = 0.0) -> Api:
+        """Return the requests of one purpose, under a user agent of their own if one is given.
+
+        With patience each is tried for so long, whatever becomes of the server meanwhile.
+        """
+        return Api(self, purpose, user_agent, patience_s)
 
     async def __aenter__(self) -> Self:
         return self
@@ -179,10 +197,12 @@ class Channel:
         target: str,
         headers: list[tuple[str, str]],
         data: bytes | None,
+        patience_s: float = 0.0,
     ) -> Answer:
         """Send until there is an answer that another attempt would not change."""
         was_renewed = False
-        for attempt in range(1, ATTEMPTS_MAX + 1):
+        tries = Tries(patience_s, self._now_s)
+        for attempt in itertools.count(1):
             self.requests[purpose] += 1
             await self.renewal.renew()
             used = self.credentials.secrets()
@@ -191,10 +211,12 @@ class Channel:
             except RemoteProtocolError as error:
                 raise SetupError(f"{self.credentials.address}: {error}") from error
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                if attempt == ATTEMPTS_MAX or not is_transient(error):
+                self._troubled_s = self._now_s()
+                is_hopeless = not is_transient(error, is_patient=patience_s > 0)
+                if is_hopeless or tries.are_over(attempt):
                     reason = describe_failure(error)
                     raise SetupError(f"{self.credentials.address}: {reason}") from error
-                wait_s = _backoff_s(attempt)
+                wait_s = -1.0
             else:
                 if answer.code == 401:
                     await self.renewal.renew(refused=used)
@@ -202,12 +224,17 @@ class Channel:
                         raise SetupError(refused(self.credentials, answer))
                     was_renewed = True
                     continue
-                if answer.code not in RETRIED_CODES or attempt == ATTEMPTS_MAX:
+                if answer.code in RETRIED_CODES:
+                    self._troubled_s = self._now_s()
+                elif not (answer.code == 403 and patience_s and self._has_just_started()):
                     return answer
-                if wait_s < 0:
-                    wait_s = _backoff_s(attempt)
-            await self._sleep(wait_s)
-        raise SetupError(f"{self.credentials.address}: credentials change but are never accepted")
+                if tries.are_over(attempt):
+                    return answer
+            await self._sleep(tries.wait_s(attempt, wait_s))
+        raise AssertionError("it is counted without end")
+
+    def _has_just_started(self) -> bool:
+        return self._now_s() < self._troubled_s + STARTING_S
 
     async def _send_once(
         self, method: str, target: str, headers: list[tuple[str, str]], data: bytes | None
@@ -270,6 +297,32 @@ class Channel:
         return self._session
 
 
+class Tries:
+    """How often one request is sent: a number of times, or for some time since it first failed."""
+
+    __slots__ = ("_now_s", "_patience_s", "_until_s")
+
+    def __init__(self, patience_s: float, now_s: Callable[[], float]) -> None:
+        self._patience_s = patience_s
+        self._now_s = now_s
+        self._until_s = 0.0
+
+    def are_over(self, attempt: int) -> bool:
+        """Return whether it is given up now that an attempt has failed."""
+        if not self._patience_s:
+            return attempt >= ATTEMPTS_MAX
+        if not self._until_s:
+            self._until_s = self._now_s() + self._patience_s
+        return self._now_s() >= self._until_s
+
+    def wait_s(self, attempt: int, asked_s: float) -> float:
+        """Return how long to wait; `asked_s` is what the server asked for, below 0 for nothing."""
+        found_s = _backoff_s(attempt) if asked_s < 0 else asked_s
+        if not self._patience_s:
+            return min(found_s, BACKOFF_MAX_S)
+        return min(found_s, max(0.0, self._until_s - self._now_s()))
+
+
 def expect(answer: Answer, failure: str) -> Json:
     """Return the body of a good answer. Raises SetupError with the server's own words if not."""
     if not answer.ok:
@@ -293,8 +346,13 @@ async def each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None
         raise errors.exceptions[0] from None
 
 
-def is_transient(error: BaseException) -> bool:
-    """Return whether the same connection may succeed later: not with a bad name or certificate."""
+def is_transient(error: BaseException, *, is_patient: bool = False) -> bool:
+    """Return whether the same connection may succeed later: not with a bad name or certificate.
+
+    To the patient, who was connected before, only a certificate is a reason to give up.
+    """
+    if is_patient:
+        return not isinstance(error, aiohttp.ClientConnectorCertificateError)
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorDNSError):
         return False
     if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError):
@@ -355,9 +413,9 @@ def _answer(response: aiohttp.ClientResponse, raw: bytes) -> Answer:
 
 
 def _retry_after_s(response: aiohttp.ClientResponse) -> float:
-    """Return what the server asks for, capped; -1 if it asks for nothing."""
+    """Return what the server asks for; -1 if that is nothing, or beyond sense."""
     value = response.headers.get("Retry-After", "").encode(errors="replace")
-    return min(float(seconds_of(value)), BACKOFF_MAX_S)
+    return float(seconds_of(value))
 
 
 def _backoff_s(attempt: int) -> float:

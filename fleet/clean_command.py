@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from fleet.api_client import Api
 from fleet.cleanup import Cleaned, Progress, added, clean_run, no_progress
-from fleet.errors import Exit, UsageError
+from fleet.errors import Exit, IncompleteError, UsageError
 from fleet.identity import RUN_NAMESPACE
 from fleet.ownership import refusal
 from fleet.runs import FoundRuns, RunInfo, list_runs
@@ -121,7 +121,10 @@ async def _remove(api: Api, runs: Sequence[RunInfo], choice: Choice, progress: P
             now = [each for each in (await list_runs(api)).runs if each.run == info.run]
             if not now or now[0].is_alive:
                 continue
-        total = added(total, await clean_run(api, info.run, progress))
+        try:
+            total = added(total, await clean_run(api, info.run, progress))
+        except IncompleteError as error:
+            raise IncompleteError(f"{error}; go on with --run {info.run}") from error
     return total
 
 

@@ -36,6 +36,10 @@ LOOKS_MAX = 3
 NODES_ASKED_SINGLY_MAX = 200
 """Up to so many nodes what belongs to each is asked for singly; beyond, all there is, in pages."""
 
+PATIENCE_S = 60.0
+"""How long each request is tried while the API server refuses connections, or answers 5xx or 429:
+so long one may take to come back. What was removed before is not asked for again."""
+
 Progress = Callable[[str, int, int], None]
 
 
@@ -308,8 +312,14 @@ async def _delete(api: Api, path: str, uid: str, *, is_forced: bool = False) -> 
 
 
 def _left(steps: dict[str, tuple[int, int]]) -> str:
-    """Say how far a clean-up came, by what was told of each step."""
+    """Say how far a clean-up came, by what was told of each step.
+
+    Nobody finds pods of nodes that are gone by a mark of ours.
+    Source: pkg/controller/podgc/gc_controller.go, gcOrphaned.
+    """
+    if not steps:
+        return "left: everything"
     parts = [f"{total - done:,} of {total:,} {what}" for what, (done, total) in steps.items()]
     if "pods" not in steps:
-        parts.append("their pods" if parts else "everything")
-    return f"left: {', '.join(parts)}; the same command goes on from there"
+        parts.append("their pods")
+    return f"left: {', '.join(parts)} (the cluster collects pods whose node is gone)"

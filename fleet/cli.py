@@ -258,6 +258,7 @@ def clean(
 ) -> int:
     """List what runs left in a cluster, or remove it; without arguments nothing is deleted."""
     from fleet import clean_command  # noqa: PLC0415
+    from fleet.cleanup import PATIENCE_S  # noqa: PLC0415
     from fleet.cluster import Cluster, ClusterSelection  # noqa: PLC0415
     from fleet.controlplane import attach  # noqa: PLC0415
     from fleet.display import ask_on_terminal  # noqa: PLC0415
@@ -284,7 +285,7 @@ def clean(
             await stop_pods(statefulset, _note)
         async with await Cluster.connect(selection) as cluster:
             return await clean_command.clean(
-                cluster.api("cleanup"),
+                cluster.api("cleanup", patience_s=PATIENCE_S),
                 choice,
                 ask=ask,
                 say=click.echo,

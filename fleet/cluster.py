@@ -75,9 +75,9 @@ class Cluster:
         """Close fleet's own connections."""
         await self._channel.close()
 
-    def api(self, purpose: str, user_agent: str = "") -> Api:
+    def api(self, purpose: str, user_agent: str = "", patience_s: float = 0.0) -> Api:
         """Return fleet's own requests of one purpose: preflight, adopt, cleanup, ..."""
-        return self._channel.api(purpose, user_agent)
+        return self._channel.api(purpose, user_agent, patience_s)
 
     @property
     def requests(self) -> Counter[str]:

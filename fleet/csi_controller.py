@@ -104,8 +104,9 @@ class CSIController:
         finally:
             await give_up(*self._busy.values())
 
-    async def release(self) -> None:
-        """Take our finalizers off, so that nothing waits for us when we are gone."""
+    async def release(self, api: Api) -> None:
+        """Take our finalizers off by `api`, so that nothing waits for us when we are gone."""
+        self._api = api
         for path, store in ((ATTACHMENTS, self._attachments), (VOLUMES, self._volumes)):
 
             async def let_go(obj: Json, path: str = path) -> None:

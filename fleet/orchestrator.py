@@ -23,7 +23,7 @@ from fleet.agent_access import prepare_agents
 from fleet.attendants import attend, failures
 from fleet.background import Background, give_up
 from fleet.bootstrap import Bootstrap, open_bootstrap
-from fleet.cleanup import clean_run, is_tenth
+from fleet.cleanup import PATIENCE_S, clean_run, is_tenth
 from fleet.cluster import Cluster
 from fleet.config import NodeMix, Settings, load_mix
 from fleet.connection_health import connection_health
@@ -35,7 +35,7 @@ from fleet.errors import FleetError, SetupError
 from fleet.figures import Meter
 from fleet.identity import Identity, authorize, features_of
 from fleet.machine import check_memory, raise_descriptors
-from fleet.ownership import RUN_LABEL
+from fleet.ownership import RUN_LABEL, refusal
 from fleet.preflight import TargetFacts, confirm, inspect, shared_cluster_notice
 from fleet.report import RunFigures
 from fleet.restart_signal import RestartSignal
@@ -511,12 +511,15 @@ class Orchestrator:
                 self._display.phase(f"cleaning up: {what} {done}/{total}")
 
         try:
-            api = cluster.api("cleanup")
-            await clean_run(api, self._run_id, show, shards=self._whole.shards)
+            api = cluster.api("cleanup", patience_s=PATIENCE_S)
+            done = await clean_run(api, self._run_id, show, shards=self._whole.shards)
         except FleetError as error:
-            self._display.note(f"the clean-up failed: {error}. {self.left_behind()}")
+            text = f"the clean-up failed: {error}; go on with: {self._clean_command}"
+            self._display.note(text)
             self._invalid("the clean-up failed")
             return False
+        if done.refused:
+            self._display.note(refusal(done.refused))
         return True
 
     def _judge(self, emulation: Emulation, cluster: Cluster) -> None:

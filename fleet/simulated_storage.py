@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from fleet import __version__
 from fleet.api_client import Api
 from fleet.background import Background
+from fleet.cleanup import PATIENCE_S
 from fleet.clock import Draws
 from fleet.cluster import Cluster
 from fleet.config import NodeModel, Settings
@@ -20,7 +21,7 @@ from fleet.volume_behavior import CSIDriver
 
 USER_AGENT = f"fleet-csi-controller/{__version__}"
 PURPOSE = "csi-controller"
-RELEASE_MAX_S = 30.0
+RELEASE_MAX_S = PATIENCE_S + 15.0
 
 
 def drivers_of(models: Iterable[NodeModel]) -> dict[str, CSIDriver]:
@@ -59,10 +60,11 @@ async def simulate_csi(
     if not drivers or settings.shard:
         return
     api = cluster.api(PURPOSE, USER_AGENT)
+    patient = cluster.api(PURPOSE, USER_AGENT, PATIENCE_S)
     controller = CSIController(api, drivers.values(), Draws(settings.seed), background)
     try:
         await background.persist(PURPOSE, controller.run)
     finally:
         with contextlib.suppress(SetupError, TimeoutError):
             async with asyncio.timeout(RELEASE_MAX_S):
-                await controller.release()
+                await controller.release(patient)

@@ -18,7 +18,7 @@ from e2e_world import WAIT_MAX_S
 
 from fleet.api_client import MERGE_PATCH, Api
 from fleet.clean_command import Choice, clean
-from fleet.cleanup import CSI_NODES, NODE_LEASES, Cleaned, clean_run
+from fleet.cleanup import CSI_NODES, NODE_LEASES, PATIENCE_S, Cleaned, clean_run
 from fleet.cluster import Cluster, ClusterSelection
 from fleet.config import IdentityMode
 from fleet.controlplane import ControlPlane, ControlPlaneInfo, ControlPlaneOptions
@@ -376,6 +376,34 @@ def test_clean_up_removes_a_run_and_spares_the_rest(run: Run, target: ControlPla
             await api.request("DELETE", f"{NODES}/real-0")
 
     run(scenario())
+
+
+def test_a_clean_up_outlasts_a_restart_of_the_server(run: Run) -> None:
+    """It is killed and away for seconds: connections break, are refused, then roles are unread."""
+    plane = ControlPlane(ControlPlaneOptions())
+    info = run(plane.start())
+
+    async def scenario() -> None:
+        async with connected(info.kubeconfig) as cluster:
+            for index in range(80):
+                await create_node(cluster.api("t"), f"cut-{index}", "cut", "cut")
+            away: list[asyncio.Task[None]] = []
+
+            def progress(what: str, done: int, _total: int) -> None:
+                if (what, done) == ("nodes", 5):
+                    away.append(asyncio.create_task(plane.restart_apiserver(down_s=5.0)))
+
+            api = cluster.api("cleanup", patience_s=PATIENCE_S)
+            assert not (await clean_run(api, "cut", progress)).refused
+            await away[0]
+            for path in (NODES, NODE_LEASES, CSI_NODES):
+                names = [each["metadata"]["name"] for each in (await api.get(path, path))["items"]]
+                assert not [name for name in names if name.startswith("cut-")]
+
+    try:
+        run(scenario())
+    finally:
+        run(plane.stop())
 
 
 def test_a_machine_with_fleet_s_label_loses_nothing(run: Run, target: ControlPlaneInfo) -> None:

@@ -15,7 +15,7 @@ from fleet.cleanup import (
     clean_run,
     remove_named,
 )
-from fleet.errors import IncompleteError, SetupError
+from fleet.errors import Exit, IncompleteError, SetupError
 from fleet.ownership import NODES, RUN_LABEL, SHARD_LABEL
 from fleet.runs import RUN_LEASES
 
@@ -165,6 +165,30 @@ def test_what_names_a_node_goes_with_it(group: str, resource: str) -> None:
     asyncio.run(clean_run(api, "left"))
     left = [each for each in api.objects if each.startswith(path)]
     assert left == [f"{path}/other", f"{path}/pool"]
+
+
+@pytest.mark.parametrize(
+    ("path", "left"),
+    [
+        (NODES, "left: everything"),
+        (f"{NODES}/a-2", "left: [123] of 3 nodes, their pods|left: everything"),
+        ("/api/v1/namespaces/ns/pods/on-a-2", "left: 0 of 3 nodes, [123] of 3 pods|"),
+    ],
+)
+def test_what_is_left_is_told_when_the_server_is_gone(path: str, left: str) -> None:
+    api = cluster()
+
+    def refuse(_method: str, asked: str) -> None:
+        if asked == path:
+            raise SetupError("127.0.0.1:6443: connection refused")
+
+    api.before_request = refuse
+    with pytest.raises(IncompleteError, match=f"connection refused; ({left})") as found:
+        asyncio.run(clean_run(api, "left"))
+    assert found.value.exit_code is Exit.INVALID
+    api.before_request = lambda _method, _path: None
+    asyncio.run(clean_run(api, "left"))
+    assert not [path for path in belongs(api, "a-") if "/pods/" not in path]
 
 
 def test_a_node_with_the_label_alone_keeps_all_that_it_has() -> None:

@@ -1,6 +1,7 @@
 """TLS and HTTP over loopback, to a server whose certificate is made here."""
 
 import asyncio
+import contextlib
 import datetime as dt
 import ipaddress
 import logging
@@ -60,14 +61,14 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @asynccontextmanager
 async def serving(
-    certificate: Path, handler: Handler, alpn: str = "http/1.1"
+    certificate: Path, handler: Handler, alpn: str = "http/1.1", port: int = 0
 ) -> AsyncIterator[int]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     context.set_alpn_protocols([alpn])
     runner = web.ServerRunner(web.Server(handler))
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
+    site = web.TCPSite(runner, "127.0.0.1", port, ssl_context=context)
     await site.start()
     try:
         yield runner.addresses[0][1]
@@ -212,6 +213,101 @@ def test_an_answer_that_stays_bad_is_returned(tmp_path: Path, certificate: Path)
     answer, channel = ask(tmp_path, certificate, handler)
     assert (answer.code, answer.message) == (503, "try later")
     assert channel.requests["preflight"] == 6
+
+
+class Watch:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.slept: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.slept.append(seconds)
+
+
+async def ask_patiently(path: Path, watch: Watch) -> Answer:
+    credentials = await ClusterSelection(kubeconfig=path).load()
+    async with Channel(credentials, watch.sleep, lambda: watch.now_s) as channel:
+        return await channel.api("cleanup", patience_s=60.0).request("GET", "/x")
+
+
+def test_patience_outlasts_a_server_that_is_gone_for_a_while(
+    tmp_path: Path, certificate: Path
+) -> None:
+    """Refused, in order again but still reading its roles, overloaded, then well."""
+    codes = [503, 403, 429, 200]
+
+    async def handler(_request: web.BaseRequest) -> web.StreamResponse:
+        return web.json_response({}, status=codes.pop(0), headers={"Retry-After": "7"})
+
+    async def scenario() -> tuple[Answer, Watch]:
+        watch = Watch()
+        async with serving(certificate, not_asked) as port:
+            path = kubeconfig_for(tmp_path, port, certificate)
+        again = contextlib.AsyncExitStack()
+
+        async def sleep(seconds: float) -> None:
+            await Watch.sleep(watch, seconds)
+            if len(watch.slept) == 5:
+                await again.enter_async_context(serving(certificate, handler, port=port))
+
+        watch.sleep = sleep  # type: ignore[method-assign]
+        async with again:
+            return await ask_patiently(path, watch), watch
+
+    answer, watch = asyncio.run(scenario())
+    assert answer.code == 200
+    assert watch.slept[5:] == [7.0, 7.0, 7.0]
+
+
+def test_patience_ends_after_its_minute(tmp_path: Path, certificate: Path) -> None:
+    async def scenario(watch: Watch) -> None:
+        async with serving(certificate, not_asked) as port:
+            path = kubeconfig_for(tmp_path, port, certificate)
+        with pytest.raises(SetupError, match=f"127.0.0.1:{port}: connection refused"):
+            await ask_patiently(path, watch)
+
+    watch = Watch()
+    asyncio.run(scenario(watch))
+    assert sum(watch.slept) == pytest.approx(60.0)
+    assert max(watch.slept) == 5.0
+
+
+@pytest.mark.parametrize(
+    ("asked", "slept"), [("30", 30.0), ("86400", 0.3), ("9" * 400, 0.3), ("-1", 0.3)]
+)
+def test_a_retry_after_beyond_sense_is_ignored(
+    tmp_path: Path, certificate: Path, asked: str, slept: float
+) -> None:
+    codes = [503, 200]
+
+    async def handler(_request: web.BaseRequest) -> web.StreamResponse:
+        return web.json_response({}, status=codes.pop(0), headers={"Retry-After": asked})
+
+    async def scenario(watch: Watch) -> None:
+        async with serving(certificate, handler) as port:
+            await ask_patiently(kubeconfig_for(tmp_path, port, certificate), watch)
+
+    watch = Watch()
+    asyncio.run(scenario(watch))
+    assert watch.slept == [pytest.approx(slept)]
+
+
+def test_who_is_forbidden_without_an_outage_waits_for_nothing(
+    tmp_path: Path, certificate: Path
+) -> None:
+    async def handler(_request: web.BaseRequest) -> web.StreamResponse:
+        return web.json_response({"message": "no"}, status=403)
+
+    async def scenario(watch: Watch) -> Answer:
+        async with serving(certificate, handler) as port:
+            return await ask_patiently(kubeconfig_for(tmp_path, port, certificate), watch)
+
+    watch = Watch()
+    assert asyncio.run(scenario(watch)).code == 403
+    assert not watch.slept
 
 
 def test_a_401_says_that_the_credentials_are_refused(tmp_path: Path, certificate: Path) -> None:

@@ -306,7 +306,7 @@ def test_volumes_and_attachments_of_other_drivers_are_neither_kept_nor_touched()
         lambda: bool(add_attachment(api, "a", ours)),
         lambda: bool(api.objects[f"{ATTACHMENTS}/a"].get("status", {}).get("attached")),
     )
-    asyncio.run(controller.release())
+    asyncio.run(controller.release(api))
     assert {path: api.objects[path] for path in paths} == before
     asked = {path for _method, path in api.log}
     assert not asked.intersection(paths)
@@ -320,7 +320,7 @@ def test_a_volume_that_another_made_under_the_name_keeps_its_finalizer() -> None
     api.queues.clear()
     metadata = {"finalizers": [PROVISIONER_FINALIZER]}
     api.put(volume, metadata=metadata, spec={"csi": FOREIGN_CSI})
-    asyncio.run(controller.release())
+    asyncio.run(controller.release(api))
     assert controller_finalizers(api, volume) == [PROVISIONER_FINALIZER]
 
 
@@ -329,7 +329,7 @@ def test_a_provisioner_s_finalizer_on_a_volume_that_none_of_ours_made_stays() ->
     volume = add_volume(api, "v", status={"phase": "Bound"})
     del api.objects[volume]["metadata"]["annotations"]
     controller = play(api, lambda: VOLUMES in api.queues)
-    asyncio.run(controller.release())
+    asyncio.run(controller.release(api))
     assert controller_finalizers(api, volume) == [PROVISIONER_FINALIZER]
 
 
@@ -363,7 +363,7 @@ def test_release_takes_only_our_finalizers() -> None:
         lambda: ATTACHER in controller_finalizers(api, volume),
         lambda: None,
     )
-    asyncio.run(controller.release())
+    asyncio.run(controller.release(api))
     assert controller_finalizers(api, volume) == ["kubernetes.io/pv-protection"]
 
 
