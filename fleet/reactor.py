@@ -338,18 +338,18 @@ class Reactor:
                 self._answer(token.call, message, now_ns, out)
             elif isinstance(token, Errand):
                 self._guard(None, token.on_message, message, now_ns)
-            else:
+            elif type(token) is AgentCall or type(token) is Opening:
                 self._guard(None, self._on_agents, token, message)
+            # What is left is of a connection, under the number of its pool: nobody asked.
         return bool(inbox)
 
-    def _on_agents(self, token: object, message: object) -> None:
+    def _on_agents(self, token: AgentCall | Opening, message: object) -> None:
         """Hand the agents what is theirs."""
         assert self.agents is not None
         if isinstance(token, AgentCall):
             assert isinstance(message, Response), message
             self.agents.on_reply(token, message)
         else:
-            assert isinstance(token, Opening), token
             assert isinstance(token.reflector, AgentReflector), token
             if token.number == token.reflector.opens:
                 self.agents.on_stream(token.reflector, message)

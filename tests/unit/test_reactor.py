@@ -31,6 +31,7 @@ from fleet.objects import EventType
 from fleet.reactor import REPLIES_MAX, TIMERS_MAX, Reactor
 from fleet.reactor_calls import CALL_TRIES_MAX
 from fleet.wire.calls import Caller, NodeTemplate
+from fleet.wire.links import ConnectionDown, ConnectionUp
 from fleet.wire.messages import Failure, Request, Response, StreamOpened
 from fleet.wire.watch import Phase
 
@@ -136,6 +137,14 @@ class World:
     def after(self, seconds: float) -> None:
         self.clock.advance_to(self.clock.now_ns() + int(seconds * NS_PER_S))
         self.reactor.turn()
+
+
+def test_news_of_a_connection_is_nobodys_answer() -> None:
+    """It comes under the number of a pool; nobody waits for it, with or without agents."""
+    world = World()
+    world.reactor.inbox += [(0, ConnectionUp(1)), (0, ConnectionDown(2, Failure.LOST, "gone"))]
+    world.reactor.turn()
+    assert not world.reactor.counts.bugs
 
 
 def test_a_call_becomes_a_request_and_its_answer_a_reply() -> None:
