@@ -5,7 +5,7 @@ import contextlib
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fleet.background import Background, give_up
 from fleet.cluster import Cluster
@@ -19,12 +19,23 @@ from fleet.load_workers import LoadWorker
 from fleet.locust_master import DEFAULT_RATE, LOOPBACK, LocustMaster, MasterOptions
 from fleet.locust_worker import LocustLink
 from fleet.siblings import Siblings
-from fleet.target import Target
 
 RESTART_S = 2.0
 FAREWELL_S_MAX = 2.0
 
 Note = Callable[[str], None]
+
+
+class Kubeconfigs(Protocol):
+    """Where the credentials of a run are; see `Target`."""
+
+    @property
+    def kubeconfig(self) -> Path | None:
+        """Return what reaches the cluster as the user does, None inside of it."""
+
+    def private_file(self, content: bytes) -> Path:
+        """Write a file for its owner only, which ends with the run."""
+        ...
 
 
 class DashboardRun:
@@ -36,7 +47,7 @@ class DashboardRun:
         cluster: Cluster,
         settings: Settings,
         directory: Path,
-        target: Target,
+        kubeconfigs: Kubeconfigs,
         adopted: int,
         background: Background,
         run_id: str,
@@ -46,7 +57,7 @@ class DashboardRun:
         self._run_id = run_id
         self._access = LoadAccess(cluster.api("load"), run_id, settings.load_cluster_role)
         self._directory = directory
-        self._target = target
+        self._kubeconfigs = kubeconfigs
         self._adopted = adopted
         self._load_worker: LoadWorker | None = None
         self._loading: asyncio.Task[None] | None = None
@@ -145,7 +156,7 @@ class DashboardRun:
 
     async def _start_load(self, port: int) -> None:
         """Start the API users, under a service account of their own."""
-        settings, kubeconfig = self._settings, self._target.kubeconfig
+        settings, kubeconfig = self._settings, self._kubeconfigs.kubeconfig
         if not settings.load or kubeconfig is None:
             return
         try:
@@ -153,7 +164,7 @@ class DashboardRun:
         except FleetError:
             await self._remove_access()
             raise
-        theirs = self._target.private_file(with_token(kubeconfig.read_bytes(), token))
+        theirs = self._kubeconfigs.private_file(with_token(kubeconfig.read_bytes(), token))
         namespace = self._access.namespace
         self._load_worker = LoadWorker(
             settings.load, theirs, self._directory, self._run_id, namespace

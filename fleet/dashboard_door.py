@@ -29,6 +29,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from fleet.errors import UsageError
+from fleet.host_names import NAME, host_name
 
 TOKEN_VARIABLE = "FLEET_DASHBOARD_TOKEN"  # noqa: S105 - a name
 TOKEN_FILE_VARIABLE = "FLEET_DASHBOARD_TOKEN_FILE"  # noqa: S105 - a name
@@ -47,8 +48,7 @@ SAID_TO_BROWSERS = (
 )
 
 _TOKEN = re.compile(r"[A-Za-z0-9_.~-]{16,256}")
-_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
-_HOST = re.compile(rf"({_NAME.pattern}|\[[0-9A-Fa-f:.]+\])(:[0-9]{{1,5}})?")
+_HOST = re.compile(rf"({NAME.pattern}|\[[0-9A-Fa-f:.]+\])(:[0-9]{{1,5}})?")
 _Headers = list[tuple[str, str]]
 
 REFUSED = """<!doctype html><html lang="en"><meta charset="utf-8"><title>fleet: refused</title>
@@ -91,17 +91,6 @@ def token_from(environ: Mapping[str, str]) -> str:
     if not _TOKEN.fullmatch(token):
         raise UsageError(f"{source}: a token has 16 to 256 letters, digits, or characters of -._~")
     return token
-
-
-def host_name(text: str) -> str:
-    """Return a name or address as browsers send it. Raises ValueError unless it is one."""
-    bare = text.removeprefix("[").removesuffix("]").lower()
-    try:
-        return str(ipaddress.ip_address(bare))
-    except ValueError:
-        if not _NAME.fullmatch(bare):
-            raise ValueError(f"{text!r} is no name: leave out scheme, port and path") from None
-        return bare
 
 
 class Door:

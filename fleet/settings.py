@@ -3,8 +3,8 @@
 import contextlib
 import enum
 import math
+import platform
 import re
-import socket
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -23,8 +23,8 @@ from pydantic import (
     model_validator,
 )
 
-from fleet.dashboard_door import host_name
 from fleet.errors import UsageError
+from fleet.host_names import host_name
 from fleet.quantity import parse_positive_duration
 from fleet.schema import DnsLabel, explain
 
@@ -185,7 +185,7 @@ def parse_shard(value: object) -> object:
     """Read `hostname` as the number at its end: a StatefulSet's ordinal, a Job's index."""
     if value != "hostname":
         return value
-    name = socket.gethostname()
+    name = platform.node()
     found = re.search(r"-([0-9]+)$", name)
     if found is None:
         raise ValueError(f"the hostname {name!r} does not end with a number")

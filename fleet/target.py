@@ -20,14 +20,14 @@ from fleet.controlplane import (
     attach,
     provide_binaries,
 )
-from fleet.display import Display
-from fleet.errors import UsageError
-from fleet.kubeconfig_file import (
+from fleet.controlplane.kubeconfig_out import (
     check_kubeconfig_out,
-    only_context,
     private_file,
     write_kubeconfig_out,
 )
+from fleet.display import Display
+from fleet.errors import UsageError
+from fleet.kubeconfig_file import only_context
 
 
 class Target:

@@ -41,6 +41,7 @@ from fleet.controlplane.kubeconfig import (
     certificate_kubeconfig,
     token_kubeconfig,
 )
+from fleet.controlplane.kubeconfig_out import check_kubeconfig_out, write_kubeconfig_out
 from fleet.controlplane.options import (
     APISERVER,
     COMPONENTS,
@@ -57,7 +58,6 @@ from fleet.controlplane.options import (
 from fleet.controlplane.ports import LOOPBACK, Ports, choose_ports, read_ports, write_ports
 from fleet.controlplane.process import Component
 from fleet.errors import SetupError
-from fleet.kubeconfig_file import check_kubeconfig_out, write_kubeconfig_out
 
 log = logging.getLogger(__name__)
 

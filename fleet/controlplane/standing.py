@@ -22,6 +22,7 @@ from fleet.controlplane.build import provide_binaries
 from fleet.controlplane.certificates import Pair
 from fleet.controlplane.directory import Layout, is_held
 from fleet.controlplane.flags import check_extra_flags, fixed_ports
+from fleet.controlplane.kubeconfig_out import check_kubeconfig_out, write_kubeconfig_out
 from fleet.controlplane.options import (
     ControlPlaneInfo,
     ControlPlaneOptions,
@@ -29,7 +30,6 @@ from fleet.controlplane.options import (
     no_progress,
 )
 from fleet.errors import SetupError, UsageError
-from fleet.kubeconfig_file import check_kubeconfig_out, write_kubeconfig_out
 
 DOWN_TIMEOUT_S = 20.0
 KILL_TIMEOUT_S = 5.0

@@ -76,9 +76,9 @@ def test_shards_have_room_to_grow_where_a_dashboard_steers_them() -> None:
 
 
 def test_a_shard_may_be_what_the_hostname_ends_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("socket.gethostname", lambda: "fleet-worker-17")
+    monkeypatch.setattr("platform.node", lambda: "fleet-worker-17")
     assert Settings.from_options(shard="hostname").shard == 17
-    monkeypatch.setattr("socket.gethostname", lambda: "laptop")
+    monkeypatch.setattr("platform.node", lambda: "laptop")
     with pytest.raises(UsageError, match=r"--shard: .*'laptop' does not end with a number"):
         Settings.from_options(shard="hostname")
 

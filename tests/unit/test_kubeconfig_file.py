@@ -11,14 +11,14 @@ import pytest
 import yaml
 
 from fleet.config import Settings
-from fleet.display import Display
-from fleet.errors import UsageError
-from fleet.kubeconfig_file import (
+from fleet.controlplane.kubeconfig_out import (
     check_kubeconfig_out,
-    only_context,
     private_file,
     write_kubeconfig_out,
 )
+from fleet.display import Display
+from fleet.errors import UsageError
+from fleet.kubeconfig_file import only_context
 from fleet.target import Target
 
 
