@@ -1,8 +1,8 @@
 """Taking over the nodes that an earlier process under our names has left.
 
-A kubelet that finds its Node leaves the taints as they are. On a cluster that others use too, nodes
-without the taint (of a run with `--no-taint`, or of a time when the cluster was fleet's alone) are
-therefore given it before their kubelets start.
+A kubelet that finds its Node leaves the taints as they are. On a shared cluster, nodes without the
+taint (of a run with `--no-taint`, or of one that was told it is fleet's own) are therefore given it
+before their kubelets start.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """`fleet clean`: what was chosen is shown first, confirmed where no run was named, then removed."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from fleet.api_client import Api
@@ -47,7 +47,7 @@ async def clean(
     api: Api,
     choice: Choice,
     *,
-    ask: Callable[[str], bool] | None = None,
+    ask: Callable[[str], Awaitable[bool]] | None = None,
     say: Callable[[str], None] = lambda _line: None,
     note: Callable[[str], None] = lambda _line: None,
     progress: Progress = no_progress,
@@ -69,7 +69,7 @@ async def clean(
         shown = f"{runs_text(chosen.runs)}These runs go, with their nodes and all pods on these."
         if choice.yes:
             note(shown)
-        elif ask is None or not ask(shown):
+        elif ask is None or not await ask(shown):
             raise UsageError("not confirmed; nothing was deleted")
     done = await _remove(api, chosen.runs, choice, progress)
     say(

@@ -5,6 +5,7 @@ import contextlib
 import importlib.util
 import logging
 import os
+import signal
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
@@ -395,6 +396,8 @@ def _require(module: str, what: str, extra: str) -> None:
 
 
 def _run(work: Coroutine[object, object, T]) -> T:
+    """Do it; SIGTERM ends it as Ctrl-C does, so that what was begun is undone."""
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     return uvloop.run(work)
 
 

@@ -130,8 +130,9 @@ spawn_options = join(
     identity("--approve-csrs", is_flag=True, help="With csr: approve the nodes' requests."),
     cluster_options,
     target("--confirm-cluster", metavar="CONTEXT|UID", help="Load this shared cluster, unasked."),
+    target("--shared/--not-shared", default=None, hidden=True),  # told to the run's processes
     target("--no-taint", is_flag=True, help="Dedicated clusters only: any pod may come."),
-    target("--zone-labels", is_flag=True, help="Set zone labels on a shared cluster too."),
+    target("--zone-labels", is_flag=True, help="Set zone labels on a cluster that was named too."),
     target("--manage", metavar="SELECTOR", hidden=True),
     life("--duration", help="End this long after all nodes are Ready, e.g. 90s, 5m."),
     life("--until-ready", is_flag=True, help="Clean up and exit once all nodes are Ready."),

@@ -5,7 +5,9 @@ as they like: the figures carry their own time, and what comes too soon is not d
 whose text changed are built anew, and a block that did not change at all is not written.
 """
 
+import asyncio
 import contextlib
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -23,6 +25,8 @@ FRAME_S = 0.25
 RISING_LINE_S = 1.0
 CHANGED_LINE_S = 10.0
 STEADY_LINE_S = 30.0
+
+ANSWER_BYTES_MAX = 1024
 
 LABEL_COLUMNS = 15
 BAR_COLUMNS = 30
@@ -356,8 +360,37 @@ def _ms(value: float) -> str:
     return f"{value:,.1f} ms" if value < 100 else f"{value:,.0f} ms"
 
 
-def ask_on_terminal(question: str) -> bool:
-    """Ask a person; anything but yes is no."""
+async def ask_on_terminal(question: str) -> bool:
+    """Ask a person; anything but yes is no. The loop turns meanwhile, so that signals end it."""
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    try:
+        answer = await _line(sys.stdin.fileno())
+    except asyncio.CancelledError:
+        sys.stderr.write("\n")
+        raise
+    return answer.strip().lower() in (b"y", b"yes")
+
+
+async def _line(terminal: int) -> bytes:
+    """Return what is typed up to a newline or the end of the input."""
+    loop = asyncio.get_running_loop()
+    typed: asyncio.Future[bytes] = loop.create_future()
+    read = b""
+
+    def on_readable() -> None:
+        nonlocal read
+        piece = os.read(terminal, ANSWER_BYTES_MAX)
+        read += piece
+        is_over = not piece or b"\n" in read or len(read) > ANSWER_BYTES_MAX
+        if is_over and not typed.done():
+            typed.set_result(read)
+
+    is_blocking = os.get_blocking(terminal)
+    loop.add_reader(terminal, on_readable)
+    try:
+        return await typed
+    finally:
+        loop.remove_reader(terminal)
+        # libuv has made it non-blocking, for the shell that shares it too.
+        os.set_blocking(terminal, is_blocking)

@@ -42,6 +42,12 @@ class IncompleteError(FleetError):
     exit_code = Exit.INVALID
 
 
+class RunInterruptedError(FleetError):
+    """Ctrl-C or SIGTERM ended a run in order before it had nodes."""
+
+    exit_code = Exit.INTERRUPTED
+
+
 class ProtocolError(Exception):
     """HTTP/2 was broken; the transport closes the connection with `code`."""
 

@@ -4,18 +4,17 @@
       -> nodes -> Ready -> COMMAND, --duration or Ctrl-C -> silence -> clean up -> summary
 
 Nothing is created before every check has passed. What was begun is undone in reverse order, also
-on an error. The first Ctrl-C ends the run in order, the second at once.
+on an error. The first Ctrl-C ends the run in order, the second at once. Until the first kubelet
+starts, the first one cancels whatever is being prepared, a question too.
 """
 
 import asyncio
 import contextlib
 import gc
-import logging
 import os
 import platform
-import signal
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 
 from fleet.adoption import adopt_nodes
@@ -28,15 +27,17 @@ from fleet.cluster import Cluster
 from fleet.config import NodeMix, Settings, load_mix
 from fleet.connection_health import connection_health
 from fleet.controlplane import ComponentDeath
-from fleet.daemonsets import FAKE_TAINT, NodeShape
+from fleet.daemonsets import FAKE_TAINT
 from fleet.display import Display, LiveFigures, together
 from fleet.emulation import Emulation
-from fleet.errors import FleetError, SetupError
+from fleet.errors import FleetError, RunInterruptedError, SetupError
 from fleet.figures import Meter
 from fleet.identity import Identity, authorize, features_of
+from fleet.interrupts import Interrupts
 from fleet.machine import check_memory, raise_descriptors
-from fleet.ownership import RUN_LABEL, refusal
-from fleet.preflight import TargetFacts, confirm, inspect, shared_cluster_notice
+from fleet.ownership import refusal
+from fleet.permission import may_load
+from fleet.preflight import Ask, TargetFacts
 from fleet.report import RunFigures
 from fleet.restart_signal import RestartSignal
 from fleet.run_directory import RunDirectory
@@ -54,8 +55,6 @@ READY_STALLED_S = 180.0
 FRAME_S = 1.0
 GC_THRESHOLD = 50_000
 
-log = logging.getLogger(__name__)
-
 
 class Orchestrator:
     """Runs one `fleet spawn`."""
@@ -65,7 +64,7 @@ class Orchestrator:
         settings: Settings,
         *,
         display: Display | None = None,
-        ask: Callable[[str], bool] | None = None,
+        ask: Ask | None = None,
     ) -> None:
         self._whole = settings  # of all processes of the run
         if settings.processes > 1:
@@ -86,22 +85,19 @@ class Orchestrator:
             encoding=settings.wire_encoding,
             watches="per-node" if settings.has_own_watches else "shared",
         )
-        self._stop = asyncio.Event()
-        self._interrupts = 0
-        self._is_terminated = False  # by SIGTERM, as pods are
-        self._task: asyncio.Task[RunOutcome] | None = None
+        self._interrupts = Interrupts()
+        self._stop = self._interrupts.stop
         self._background = Background(self._end_for)
         self._failure: FleetError | None = None
         self._target = Target(settings, self._display, self._on_death)
         self._restart_signal = RestartSignal(
             settings.restart_share, self._stop.set, self._display.note
         )
-        self._has_begun = False
+        self._has_begun = False  # something was created in the cluster
         self._run_directory = Path()
 
     async def run(self) -> RunOutcome:
-        """Play the whole run. Raises FleetError when it cannot begin."""
-        self._task = asyncio.current_task()
+        """Play the whole run. Raises FleetError when it cannot begin, or may not any more."""
         settings = self._settings
         is_local = not settings.names_cluster
         agents = self._mix.agents_per_node
@@ -109,27 +105,17 @@ class Orchestrator:
         check_memory(self._whole.nodes, settings.fidelity, is_local=is_local, agents=agents)
         directory = RunDirectory(self._run_id, settings.run_dir)
         self._run_directory = directory.path
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._interrupt, number)
-        loop.add_signal_handler(signal.SIGHUP, self._restart_signal)
-        loop.set_exception_handler(self._background.on_loop_error)
+        asyncio.get_running_loop().set_exception_handler(self._background.on_loop_error)
         self._display.start()
         try:
-            async with (
-                self._target.open() as selection,
-                await Cluster.connect(selection) as cluster,
-            ):
-                code = await self._run_on(cluster, directory)
+            with self._interrupts.taken(self._restart_signal):
+                code = await self._run_in(directory)
         except (FleetError, OSError):
             if not self._has_begun:
                 directory.discard()
             raise
         finally:
-            await self._background.stop()
             self._display.stop()
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                loop.remove_signal_handler(number)
             directory.close()
         figures = self._figures
         if self._siblings is not None:
@@ -147,6 +133,24 @@ class Orchestrator:
         if self._failure is not None:
             raise self._failure
         return outcome
+
+    async def _run_in(self, directory: RunDirectory) -> int | None:
+        """Run on the cluster that is meant; return the command's exit code, if there was one."""
+        try:
+            async with (
+                self._target.open() as selection,
+                await Cluster.connect(selection) as cluster,
+            ):
+                return await self._run_on(cluster, directory)
+        except asyncio.CancelledError:
+            if not self._interrupts.is_early:
+                raise
+            what = "what was created is removed" if self._has_begun else "nothing was created"
+            is_left = self._figures.invalid_reasons or (self._has_begun and self._settings.keep)
+            told = self.left_behind() if is_left else f"interrupted; {what}"
+            raise RunInterruptedError(told) from None
+        finally:
+            await self._background.stop()
 
     def _on_death(self, death: ComponentDeath) -> None:
         """End the run: a component of its control plane is gone, though nobody stopped it."""
@@ -181,13 +185,18 @@ class Orchestrator:
         await prepare_agents(api, identity, self._mix.models, names[0], is_local=is_local)
         if settings.statefulset is not None:
             await check(settings.statefulset)
-        facts = await self._inspect(cluster)
+        facts = await may_load(cluster, settings, self._mix, self._run_id, self._display, self._ask)
+        await check_drivers(api, self._mix.models, facts.foreign_names)
         prefix = settings.name_prefix
         if settings.shard is not None:
             prefix = f"{prefix}-{settings.shard:04d}"
         holder = settings.holder or f"{platform.node()}-{os.getpid()}"
         lease = RunLease(cluster.api("run"), prefix, self._run_id, holder=holder)
-        await lease.acquire()
+        try:
+            await lease.acquire()
+        except BaseException:
+            await lease.release()  # it may have been written when we were interrupted
+            raise
         self._has_begun = True
         is_clean = keeps = False
         try:
@@ -203,40 +212,6 @@ class Orchestrator:
             if not self._target.is_own and not lease.lost_to and (is_clean or keeps):
                 with contextlib.suppress(FleetError):
                     await lease.release()
-
-    async def _inspect(self, cluster: Cluster) -> TargetFacts:
-        """Look at the cluster and ask whether it may be loaded; adopt what an earlier run left."""
-        settings = self._settings
-        shapes = [
-            NodeShape(
-                count=settings.nodes // len(self._mix.models) or 1,
-                labels={**model.labels, RUN_LABEL: self._run_id},
-            )
-            for model in self._mix.models
-        ]
-        facts = await inspect(
-            cluster.api("preflight"),
-            server=f"https://{cluster.host}:{cluster.port}",
-            context=cluster.context,
-            server_version=cluster.version.git_version,
-            prefix=settings.name_prefix,
-            shapes=shapes,
-        )
-        self._display.pause()
-        tainted = not settings.no_taint
-        if facts.is_shared and (self._ask is None or settings.confirm_cluster):
-            self._display.note(shared_cluster_notice(facts, settings.nodes, is_tainted=tainted))
-        confirm(
-            facts,
-            settings.nodes,
-            confirmed=settings.confirm_cluster or (facts.confirmation if settings.yes else None),
-            ask=self._ask,
-            is_tainted=tainted,
-        )
-        self._display.start()
-        facts.check_names(self._settings.node_names())
-        await check_drivers(cluster.api("preflight"), self._mix.models, facts.foreign_names)
-        return facts
 
     async def _keep_nodes(
         self,
@@ -282,6 +257,7 @@ class Orchestrator:
             note=self._display.note,
         )
         gc.set_threshold(GC_THRESHOLD, 20, 50)
+        self._interrupts.is_preparing = False
         emulation.start()
         self._restart_signal.emulation = emulation
         try:
@@ -461,21 +437,13 @@ class Orchestrator:
             if news := directory.sample(meter.figures()):
                 self._display.note(news)
 
-    def _interrupt(self, number: int = signal.SIGINT) -> None:
-        """Take Ctrl-C or SIGTERM: in order the first time, at once the second."""
-        self._interrupts += 1
-        self._is_terminated = number == signal.SIGTERM
-        self._stop.set()
-        if self._interrupts > 1 and self._task is not None:
-            self._task.cancel()
-
     @property
     def was_interrupted_twice(self) -> bool:
         """Return whether the user would not wait for the end."""
-        return self._interrupts > 1
+        return self._interrupts.is_second
 
     def left_behind(self) -> str:
-        """Say what a run that was interrupted twice has left, and how to remove it."""
+        """Say what a run that was interrupted has left, and how to remove it."""
         if self._target.is_own:
             return "interrupted: the local control plane is gone, with everything in it"
         return (
@@ -501,7 +469,7 @@ class Orchestrator:
         if self._settings.keep:
             return True
         whole = self._whole
-        return self._is_terminated and await will_return(whole.statefulset, whole.shard)
+        return self._interrupts.is_terminated and await will_return(whole.statefulset, whole.shard)
 
     async def _clean_up(self, cluster: Cluster) -> bool:
         self._display.phase("cleaning up")

@@ -1,12 +1,13 @@
 """What is in the target cluster before fleet touches it, and whether it may.
 
-A cluster with a node that fleet did not create is shared: real workloads, real money. There fleet
-says what it would do and goes on only if a person agrees or the command line names the cluster once
-more. Nothing in this file writes to the server.
+A cluster that was named, or that has a node which fleet did not create, is shared: real workloads,
+real money, if not now then later. There fleet says what it would do and goes on only if a person
+agrees or the command line names the cluster once more. A local control plane that nobody named is
+fleet's own. Nothing in this file writes to the server.
 """
 
 import ipaddress
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,6 +23,9 @@ DAEMON_SETS = "/apis/apps/v1/daemonsets"
 SAMPLED_NODES_MAX = 200
 """So many foreign nodes are read whole, for their pod CIDRs; the others are only counted."""
 SHOWN_MAX = 8
+
+Ask = Callable[[str], Awaitable[bool]]
+"""Show a person a text and return the answer."""
 
 
 class PodCidrs(NamedTuple):
@@ -40,6 +44,8 @@ class TargetFacts:
     context: str
     server_version: str
     kube_system_uid: str
+    is_shared: bool
+    """Whether others use it too, or may: decided once, whatever nodes come later."""
     foreign_names: frozenset[str]
     """Nodes that no fleet created, or that lack one of its marks."""
     refused: tuple[FoundNode, ...]
@@ -55,11 +61,6 @@ class TargetFacts:
     def foreign_nodes(self) -> int:
         """Return how many nodes no fleet created."""
         return len(self.foreign_names)
-
-    @property
-    def is_shared(self) -> bool:
-        """Return whether there is any node that fleet did not create."""
-        return bool(self.foreign_names)
 
     def check_names(self, names: Iterable[str]) -> None:
         """Raise SetupError if a node that is not fleet's has one of these names."""
@@ -93,8 +94,9 @@ async def inspect(
     server_version: str,
     prefix: str,
     shapes: Sequence[NodeShape],
+    is_named: bool,
 ) -> TargetFacts:
-    """Look at the target; writes nothing.
+    """Look at the target; writes nothing. `is_named` is off for a local control plane of fleet's.
 
     Raises SetupError if a running fleet holds the prefix, or if the server refuses an answer.
     """
@@ -112,6 +114,7 @@ async def inspect(
         context=context,
         server_version=server_version,
         kube_system_uid=system["metadata"]["uid"],
+        is_shared=is_named or bool(foreign),
         foreign_names=foreign,
         refused=found.refused,
         prefix=prefix,
@@ -167,13 +170,15 @@ def _span(networks: Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network]) -> 
 
 def shared_cluster_notice(facts: TargetFacts, nodes: int, *, is_tainted: bool = True) -> str:
     """Return what a person must read before fleet adds `nodes` nodes to a shared cluster."""
-    theirs = "1 node" if facts.foreign_nodes == 1 else f"{facts.foreign_nodes:,} nodes"
+    has = "it has nodes that fleet did not create"
+    if not facts.foreign_nodes:
+        has = "it was named, and may be others' too"
     lines = [
-        "This is a SHARED cluster: it has nodes that fleet did not create.",
+        f"This is a SHARED cluster: {has}.",
         "",
         f"  context     {facts.context}",
         f"  server      {facts.server} ({facts.server_version})",
-        f"  has         {theirs} of its own",
+        f"  has         {_count(facts.foreign_nodes)} of its own",
         f"  will get    {nodes:,} nodes {facts.prefix}-* that run nothing",
     ]
     if facts.existing:
@@ -192,6 +197,10 @@ def shared_cluster_notice(facts: TargetFacts, nodes: int, *, is_tainted: bool = 
         "- An autoscaler, cloud controller or node monitor may act on nodes it cannot find."
     )
     return "\n".join(lines) + "\n"
+
+
+def _count(nodes: int) -> str:
+    return "1 node" if nodes == 1 else f"{nodes:,} nodes" if nodes else "no node"
 
 
 def _landing_lines(facts: TargetFacts) -> list[str]:
@@ -222,20 +231,19 @@ def _cidr_lines(cidrs: PodCidrs, nodes: int) -> list[str]:
     return lines
 
 
-def confirm(
+async def confirm(
     facts: TargetFacts,
     nodes: int,
     *,
     confirmed: str | None,
-    ask: Callable[[str], bool] | None,
+    ask: Ask | None,
     is_tainted: bool = True,
 ) -> None:
     """Return if fleet may add nodes to this cluster.
 
     `confirmed` is the value of --confirm-cluster: the context's name, or the UID of the namespace
-    kube-system, which no other cluster has. `ask` shows a text and returns the answer, None without
-    a terminal. Raises UsageError otherwise. A wrong name is refused whatever the cluster: it was
-    meant for another one.
+    kube-system, which no other cluster has. `ask` is None without a terminal. Raises UsageError
+    otherwise. A wrong name is refused whatever the cluster: it was meant for another one.
     """
     if confirmed is not None and confirmed not in (facts.confirmation, facts.kube_system_uid):
         raise UsageError(
@@ -247,8 +255,8 @@ def confirm(
     notice = shared_cluster_notice(facts, nodes, is_tainted=is_tainted)
     if ask is None:
         raise UsageError(
-            f"context {facts.context} is a shared cluster ({facts.foreign_nodes:,} nodes that "
+            f"context {facts.context} is a shared cluster ({_count(facts.foreign_nodes)} that "
             f"fleet did not create): confirm with --confirm-cluster {facts.confirmation}"
         )
-    if not ask(notice):
+    if not await ask(notice):
         raise UsageError("not confirmed; nothing was created")

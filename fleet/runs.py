@@ -15,6 +15,7 @@ last write, against the Date of its answer. The clocks of the machines do not ma
 import asyncio
 import datetime as dt
 import logging
+from collections.abc import Coroutine
 from typing import NamedTuple
 
 from fleet import __version__
@@ -119,13 +120,14 @@ class RunLease:
         """Take the prefix; return the id of the dead run that held it last, or "".
 
         Another process of this run that holds it is waited for: it may be dead. Raises SetupError
-        if it is not, if a living holder is of another run, or if the Lease is not fleet's.
+        if it is not, if a living holder is of another run, or if the Lease is not fleet's. If
+        cancelled, release it.
         """
         has_waited = False
         for _ in range(ACQUIRE_ATTEMPTS_MAX):
             found = await self._api.request("GET", f"{RUN_LEASES}/{self._name}")
             if found.code == 404:
-                if await self._store("POST", RUN_LEASES, self._body({})):
+                if await _whole(self._store("POST", RUN_LEASES, self._body({}))):
                     return ""
                 continue
             lease = expect(found, f"cannot read the lease {self._name}")
@@ -147,7 +149,7 @@ class RunLease:
                 logger.warning("waiting up to %d s for %s", holder.rest_s, self._name)
                 await self._sleep(holder.rest_s + 1)
                 continue
-            if await self._store("PUT", f"{RUN_LEASES}/{self._name}", self._body(lease)):
+            if await _whole(self._store("PUT", f"{RUN_LEASES}/{self._name}", self._body(lease))):
                 return holder.run if holder.run != self.run_id else ""
         raise SetupError(f"prefix {self.prefix} is contended: another fleet is starting with it")
 
@@ -232,6 +234,16 @@ class RunLease:
                 + int(bool(before) and not is_ours),
             },
         }
+
+
+async def _whole(writing: Coroutine[object, object, bool]) -> bool:
+    """Write to the end, also when cancelled meanwhile: what was written must be known."""
+    task = asyncio.ensure_future(writing)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 def check_free(prefix: str, holder: RunHolder, run_id: str = "") -> None:

@@ -238,7 +238,7 @@ class Settings(BaseModel):
     context: str = ""
     in_cluster: bool = False
     confirm_cluster: str = ""
-    yes: bool = False
+    shared: bool | None = None  # of a process of a run: as its first one has found the cluster
     kubeconfig_out: Path | None = None
     run_dir: Path | None = None
     output: OutputFormat = OutputFormat.TEXT

@@ -242,7 +242,11 @@ OWN = frozenset(
     {
         *("nodes", "shard", "shard_stride", "nodes_total", "rate"),  # its part of the whole
         *("processes", "run_id", "holder", "run_dir", "keep"),  # of one run, whose end is ours
-        *("kubeconfig", "confirm_cluster", "yes"),  # the cluster that we have found, and asked for
+        *(
+            "kubeconfig",
+            "confirm_cluster",
+            "shared",
+        ),  # the cluster that we have found, and asked for
         *("metrics_port", "locust_master", "on_master_quit"),
     }
 )
@@ -275,7 +279,10 @@ def without_options(environ: Mapping[str, str]) -> dict[str, str]:
 def sibling_arguments(
     settings: Settings, number: int, run_id: str, kubeconfig: Path | None, confirmation: str
 ) -> list[str]:
-    """Return the options of process `number` of a run. `kubeconfig` is a local control plane's."""
+    """Return the options of process `number` of a run. `kubeconfig` is a local control plane's.
+
+    `confirmation` is of a shared cluster, "" for one that is fleet's own.
+    """
     share = settings.share(number)
     arguments = [
         f"--nodes={share.nodes}",
@@ -295,6 +302,7 @@ def sibling_arguments(
         arguments += [f"--locust-master={settings.locust_master}", "--on-master-quit=hold"]
     if confirmation:
         arguments.append(f"--confirm-cluster={confirmation}")
+    arguments.append("--shared" if confirmation else "--not-shared")
     config = kubeconfig or settings.kubeconfig
     if config is not None:
         arguments.append(f"--kubeconfig={config}")

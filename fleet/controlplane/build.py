@@ -273,9 +273,7 @@ async def find_go() -> str:
         raise SetupError(_no_programs(f"and Go {wanted} or newer to build them is missing too"))
     # In the module, so that a Go that can fetch the toolchain it lacks does so.
     process = await asyncio.create_subprocess_exec(
-        go,
-        "env",
-        "GOVERSION",
+        *bound_to_us((go, "env", "GOVERSION")),
         cwd=MODULE,
         env={**os.environ, "GOWORK": "off"},
         stdout=asyncio.subprocess.PIPE,

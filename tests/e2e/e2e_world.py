@@ -29,6 +29,10 @@ FLEET = (str(Path(sys.executable).with_name("fleet")),)
 WAIT_MAX_S = 120.0
 POLL_S = 0.1
 FOREIGN_NODE = "not-fleets"
+CONFIRMED = "--confirm-cluster=fleet"
+"""The context of a local control plane's kubeconfigs: who names one must confirm it."""
+DEDICATED = (CONFIRMED, "--no-taint")
+"""Any pod may come, as to a control plane that nobody named."""
 POLICY = "apiserver_flowcontrol_dispatched_requests_total"
 
 

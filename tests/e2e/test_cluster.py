@@ -303,6 +303,7 @@ def test_the_rights_that_are_checked_are_the_rights_that_suffice(
             server_version=cluster.version.git_version,
             prefix="own",
             shapes=[NodeShape(count=10)],
+            is_named=False,
         )
         assert not facts.is_shared
         lease = RunLease(cluster.api("lease"), "own", "r2")
@@ -502,10 +503,11 @@ def test_daemon_sets_land_where_preflight_says(run: Run, target: ControlPlaneInf
                 server_version="",
                 prefix="ds",
                 shapes=[NodeShape(count=3, labels=LABELS)],
+                is_named=False,
             )
             assert facts.is_shared
             with pytest.raises(UsageError, match="--confirm-cluster fleet"):
-                confirm(facts, 3, confirmed=None, ask=None)
+                await confirm(facts, 3, confirmed=None, ask=None)
             predicted = {landing.name: landing.pods for landing in facts.landings}
             assert predicted == {"wildcard": 3, "by-name": 3, "not-edge": 3}
             await api.request("DELETE", f"{NODES}/real-1")

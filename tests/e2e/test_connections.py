@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from e2e_world import World, eventually
+from e2e_world import CONFIRMED, World, eventually
 from forking_proxy import forking_proxy
 
 from fleet.connection_health import IDLE_VARIABLE, PING_VARIABLE
@@ -54,7 +54,8 @@ def test_a_silent_peer_is_left(
     assert port is not None
     with forking_proxy(port) as proxy:
         kubeconfig = through(world, proxy.port, tmp_path / "kubeconfig")
-        with world.spawn(PREFIX, NODES, world.quick(), f"--kubeconfig={kubeconfig}") as run:
+        named = (f"--kubeconfig={kubeconfig}", CONFIRMED)
+        with world.spawn(PREFIX, NODES, world.quick(), *named) as run:
             run.until_ready()
             assert proxy.freeze() > NODES
             # What was sent before may still arrive; a renewal is stamped when it is sent.

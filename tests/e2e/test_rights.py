@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from e2e_world import WAIT_MAX_S, Json, World, eventually, workload
+from e2e_world import CONFIRMED, DEDICATED, WAIT_MAX_S, Json, World, eventually, workload
 
 from fleet.cluster import Cluster, ClusterSelection
 from fleet.config import Fidelity, IdentityMode
@@ -69,7 +69,7 @@ def play(world: World, kubeconfig: Path, name: str, *options: str) -> list[Json]
     """Have two nodes, a pod on each, and clean up; return the requests of that time."""
     before = len(world.audit())
     volume = {"name": "v", "configMap": {"name": "kube-root-ca.crt"}}
-    with world.spawn(name, 2, f"--kubeconfig={kubeconfig}", *options) as run:
+    with world.spawn(name, 2, f"--kubeconfig={kubeconfig}", *DEDICATED, *options) as run:
         run.until_ready()
         world.apply(workload("Deployment", name, 2, volumes=[volume]))
         eventually(lambda: len(world.ready_pods(name)) == 2, "the pods are Ready")
@@ -263,7 +263,8 @@ def test_nodes_that_a_server_takes_for_others_are_soon_themselves_again(
         *("--nodes=3", "--name-prefix=both"),
     )
     world.kubectl("apply", "-f", "-", stdin=both.stdout)
-    with world.spawn("both", 3, f"--kubeconfig={kubeconfig}", world.quick()) as run:
+    named = (f"--kubeconfig={kubeconfig}", CONFIRMED)
+    with world.spawn("both", 3, *named, world.quick()) as run:
         run.until_ready()
         spoilt = ("--as=system:node:both-00000", "--as-group=system:nodes")
         world.kubectl("get", "node", "both-00000", *spoilt, kubeconfig=kubeconfig)

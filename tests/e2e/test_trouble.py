@@ -8,7 +8,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 import pytest
-from e2e_world import Json, Running, World, condition, eventually, workload
+from e2e_world import DEDICATED, Json, Running, World, condition, eventually, workload
 
 from fleet.controlplane import APISERVER, ControlPlane, ControlPlaneOptions
 
@@ -126,8 +126,8 @@ def test_nothing_is_lost_while_the_api_server_is_away(
 ) -> None:
     """SIGKILL in the middle of a roll-out: the same nodes and pods go on."""
     world, runner, plane = restartable
-    kubeconfig = f"--kubeconfig={world.info.kubeconfig}"
-    with world.spawn("outage", 20, f"--fidelity={fidelity}", kubeconfig) as run:
+    named = (f"--kubeconfig={world.info.kubeconfig}", *DEDICATED)
+    with world.spawn("outage", 20, f"--fidelity={fidelity}", *named) as run:
         run.until_ready()
         world.apply(workload("Deployment", "outage", 40))
         world.kubectl("rollout", "status", "deployment/outage", "--timeout=60s")
@@ -150,8 +150,8 @@ def test_no_request_is_lost_when_the_server_sends_clients_away(
 ) -> None:
     """Answers that are on their way come, what was not seen is sent again, watches go on."""
     world = restartable[0]
-    kubeconfig = f"--kubeconfig={world.info.kubeconfig}"
-    with world.spawn("away", 20, world.quick(), kubeconfig) as run:
+    named = (f"--kubeconfig={world.info.kubeconfig}", *DEDICATED)
+    with world.spawn("away", 20, world.quick(), *named) as run:
         run.until_ready()
         world.apply(workload("Deployment", "away", 40))
         world.kubectl("rollout", "status", "deployment/away", "--timeout=60s")

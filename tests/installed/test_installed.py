@@ -17,7 +17,7 @@ from pathlib import Path
 import dockerfile
 import pytest
 import release
-from e2e_world import World
+from e2e_world import CONFIRMED, World
 from guard import MARK
 
 from fleet.controlplane.binaries import PACKAGE
@@ -121,7 +121,8 @@ def test_the_image_runs_nodes_and_writes_nowhere_else(image: Image, world: World
     venv = image.workdir.parent / "fleet"
     started = time.time()
     said = image.run(
-        "spawn", f"--kubeconfig={kubeconfig}", "--nodes=5", "--name-prefix=image", "--until-ready"
+        *("spawn", f"--kubeconfig={kubeconfig}", CONFIRMED),
+        *("--nodes=5", "--name-prefix=image", "--until-ready"),
     )
     assert "5 nodes are Ready after" in said
     assert list(image.workdir.glob("runs/*/summary.json"))
@@ -134,7 +135,8 @@ def test_the_image_has_the_shipped_load_and_the_dashboard(image: Image, world: W
     shutil.copyfile(world.info.token_kubeconfig, kubeconfig)
     kubeconfig.chmod(0o644)
     load = ("--dashboard", "--load=api_users", "--api-users=1")
-    arguments = (f"--kubeconfig={kubeconfig}", "--nodes=2", "--name-prefix=shown", *load)
+    named = (f"--kubeconfig={kubeconfig}", CONFIRMED)
+    arguments = (*named, "--nodes=2", "--name-prefix=shown", *load)
     is_told = False
     with image.start("spawn", *arguments) as process:
         assert process.stdout is not None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from audit_trace import Window
-from e2e_world import Json, World, condition, eventually
+from e2e_world import DEDICATED, Json, World, condition, eventually
 from header_tap import Ends, HeaderTap, Noted
 from parity_script import FLEET, HOLLOW, NODES, Script, play
 
@@ -138,8 +138,8 @@ def _record(stage: Stage, kubemark: Path) -> Recording:
     admin = Pair(info.admin_certificate, info.admin_key)
     kubeconfig = stage.kubeconfig(FLEET, ADMIN_USER, admin)
     script = Script(world, stage.restart)
-    # Fleet first: beside a node that is there already it would take the cluster for a shared one.
-    with world.spawn("parity", 1, f"--profile={profile}", f"--kubeconfig={kubeconfig}") as run:
+    named = (f"--kubeconfig={kubeconfig}", *DEDICATED, "--zone-labels")
+    with world.spawn("parity", 1, f"--profile={profile}", *named) as run:
         eventually(lambda: world.nodes("parity"), "fleet's node")
         with hollow_node(stage, kubemark):
             eventually(lambda: all(is_ready(world, node) for node in NODES.values()), "Ready")

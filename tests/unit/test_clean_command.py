@@ -20,7 +20,7 @@ def play(api: FakeApi, choice: Choice, answer: bool | None = None) -> tuple[Exit
     said: list[str] = []
     noted: list[str] = []
 
-    def ask(question: str) -> bool:
+    async def ask(question: str) -> bool:
         noted.append(question)
         return bool(answer)
 
@@ -93,7 +93,7 @@ def test_expired_spares_what_a_running_fleet_holds() -> None:
 def test_expired_spares_a_run_that_lives_again_while_it_was_asked_about() -> None:
     api = cluster()
 
-    def revive(question: str) -> bool:
+    async def revive(question: str) -> bool:
         lease = api.objects[f"{RUN_LEASES}/fleet-run-a"]["metadata"]
         lease["managedFields"] = [{"time": "2027-01-15T08:00:40Z"}]
         return "left" in question

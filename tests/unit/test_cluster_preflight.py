@@ -8,6 +8,7 @@ from fleet.daemonsets import FAKE_TAINT, Landing, NodeShape, Taint, lands_on
 from fleet.errors import SetupError, UsageError
 from fleet.ownership import NODES, PREFIX_LABEL, RUN_LABEL
 from fleet.preflight import (
+    Ask,
     PodCidrs,
     TargetFacts,
     confirm,
@@ -44,7 +45,9 @@ def shared_cluster() -> FakeApi:
     return api
 
 
-def look(api: FakeApi, nodes: int = 5_000, context: str = "prod") -> TargetFacts:
+def look(
+    api: FakeApi, nodes: int = 5_000, context: str = "prod", *, is_named: bool = True
+) -> TargetFacts:
     return asyncio.run(
         inspect(
             api,
@@ -53,8 +56,13 @@ def look(api: FakeApi, nodes: int = 5_000, context: str = "prod") -> TargetFacts
             server_version="v1.36.3",
             prefix="fleet",
             shapes=[NodeShape(count=nodes)],
+            is_named=is_named,
         )
     )
+
+
+def asked(facts: TargetFacts, confirmed: str | None, ask: Ask | None = None) -> None:
+    asyncio.run(confirm(facts, 10, confirmed=confirmed, ask=ask))
 
 
 def test_a_shared_cluster_is_described_and_nothing_is_written() -> None:
@@ -94,13 +102,36 @@ def test_the_notice_says_all_that_a_person_must_know() -> None:
     assert "ANY pod" in shared_cluster_notice(look(shared_cluster()), 1, is_tainted=False)
 
 
-def test_a_cluster_of_fleet_nodes_alone_is_not_shared() -> None:
+def fleets_own() -> FakeApi:
+    """Return a cluster in which only fleets have nodes."""
     api = empty_cluster()
     api.put(f"{NODES}/other-0", metadata=node_marks("r0", "other"))
+    return api
+
+
+@pytest.mark.parametrize("api", [empty_cluster(), fleets_own()])
+def test_a_cluster_that_was_named_is_shared_whatever_nodes_it_has(api: FakeApi) -> None:
+    """Real nodes may come later: an autoscaled cluster can be at zero."""
     facts = look(api)
+    assert facts.is_shared
+    assert not facts.foreign_nodes
+    with pytest.raises(UsageError, match=r"no node that .*--confirm-cluster prod"):
+        asked(facts, confirmed=None)
+    asked(facts, confirmed="prod")
+    notice = shared_cluster_notice(facts, 10)
+    assert "SHARED cluster: it was named, and may be others' too" in notice
+    assert "has         no node of its own" in notice
+
+
+def test_a_local_control_plane_is_shared_once_it_has_a_node_of_others() -> None:
+    facts = look(fleets_own(), is_named=False)
     assert not facts.is_shared
     assert not facts.existing
-    confirm(facts, 10, confirmed=None, ask=None)
+    asked(facts, confirmed=None)
+    foreign = look(shared_cluster(), is_named=False)
+    assert foreign.is_shared
+    with pytest.raises(UsageError, match="--confirm-cluster prod"):
+        asked(foreign, confirmed=None)
 
 
 def test_a_node_with_the_label_alone_is_not_fleet_s() -> None:
@@ -136,51 +167,47 @@ def test_a_living_fleet_with_the_prefix_is_refused_before_anything_else() -> Non
 def test_without_a_terminal_a_shared_cluster_must_be_confirmed_by_name() -> None:
     facts = look(shared_cluster())
     with pytest.raises(UsageError, match=r"3 nodes .*--confirm-cluster prod"):
-        confirm(facts, 10, confirmed=None, ask=None)
-    confirm(facts, 10, confirmed="prod", ask=None)
+        asked(facts, confirmed=None)
+    asked(facts, confirmed="prod")
 
 
 @pytest.mark.parametrize("api", [shared_cluster(), empty_cluster()])
 def test_a_confirmation_of_another_cluster_is_refused(api: FakeApi) -> None:
-    def never(_text: str) -> bool:
+    async def never(_text: str) -> bool:
         raise AssertionError("a wrong name is not asked about")
 
     with pytest.raises(UsageError, match="--confirm-cluster staging: this is prod"):
-        confirm(look(api), 10, confirmed="staging", ask=never)
+        asked(look(api), "staging", never)
 
 
 def test_the_uid_of_kube_system_confirms_any_cluster() -> None:
-    confirm(look(shared_cluster()), 10, confirmed="system-uid", ask=None)
+    asked(look(shared_cluster()), "system-uid")
 
 
 def test_in_a_cluster_the_confirmation_is_the_uid_of_kube_system() -> None:
     facts = look(shared_cluster(), context="in-cluster")
     with pytest.raises(UsageError, match="--confirm-cluster system-uid"):
-        confirm(facts, 10, confirmed=None, ask=None)
+        asked(facts, confirmed=None)
     with pytest.raises(UsageError):
-        confirm(facts, 10, confirmed="in-cluster", ask=None)
-    confirm(facts, 10, confirmed="system-uid", ask=None)
+        asked(facts, confirmed="in-cluster")
+    asked(facts, confirmed="system-uid")
 
 
 def test_on_a_terminal_a_person_decides() -> None:
     facts = look(shared_cluster())
-    asked: list[str] = []
+    texts: list[str] = []
 
-    def agree(text: str) -> bool:
-        asked.append(text)
+    async def agree(text: str) -> bool:
+        texts.append(text)
         return True
 
-    def decline(text: str) -> bool:
-        return not agree(text)
+    async def decline(text: str) -> bool:
+        return not await agree(text)
 
-    confirm(facts, 10, confirmed=None, ask=agree)
+    asked(facts, None, agree)
     with pytest.raises(UsageError, match="not confirmed; nothing was created"):
-        confirm(facts, 10, confirmed=None, ask=decline)
-    assert asked == [shared_cluster_notice(facts, 10)] * 2
-
-
-def test_a_fresh_cluster_is_not_asked_about() -> None:
-    confirm(look(empty_cluster()), 10, confirmed=None, ask=None)
+        asked(facts, None, decline)
+    assert texts == [shared_cluster_notice(facts, 10)] * 2
 
 
 @pytest.mark.parametrize(

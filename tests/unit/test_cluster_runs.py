@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from cluster_fakes import FakeApi, no_sleep, node_marks
@@ -48,6 +49,40 @@ def test_a_free_prefix_is_taken() -> None:
         "renewTime": "2026-01-01T00:00:00.000000Z",
         "leaseTransitions": 0,
     }
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+def test_a_claim_that_is_interrupted_while_it_is_written_can_be_released(
+    *, was_there: bool
+) -> None:
+    class SlowApi(FakeApi):
+        async def request(self, method: str, path: str, **asked: Any) -> Answer:
+            answer = await super().request(method, path, **asked)
+            await asyncio.sleep(0)  # on its way back
+            return answer
+
+    api = SlowApi()
+    if was_there:
+        acquire(api, "r1")
+        stamp(api)
+        api.date_s += DURATION_S
+
+    async def interrupted() -> None:
+        taken = lease(api, "r2")
+        claiming = asyncio.ensure_future(taken.acquire())
+
+        def interrupt(method: str, _path: str) -> None:
+            if method in ("POST", "PUT"):
+                claiming.cancel()
+
+        api.before_request = interrupt
+        with pytest.raises(asyncio.CancelledError):
+            await claiming
+        assert LEASE in api.objects  # the server had it already
+        await taken.release()
+
+    asyncio.run(interrupted())
+    assert not api.objects
 
 
 def test_a_second_fleet_with_the_prefix_of_a_living_one_is_refused() -> None:

@@ -1,19 +1,28 @@
 """What an orchestrator says and counts; its whole life is in tests/e2e."""
 
 import asyncio
+import contextlib
+import os
+import pty
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
 from io import StringIO
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from fleet.cleanup import is_tenth
+from fleet.cluster import Cluster
 from fleet.config import Settings
 from fleet.display import Display, ask_on_terminal
 from fleet.effects import WatchEvent, WatchKind
 from fleet.emulation import NOT_READY_TAINT, Readiness
-from fleet.errors import SetupError, UsageError
+from fleet.errors import RunInterruptedError, SetupError, UsageError
 from fleet.objects import EventType, NodeCondition, NodeView
 from fleet.orchestrator import Orchestrator
+from fleet.target import Target
 
 
 def orchestrator(**options: object) -> Orchestrator:
@@ -41,15 +50,6 @@ def test_what_is_left_is_told_with_the_command_that_removes_it(
     assert run._next_steps() == [f"{command}  # removes the nodes that were kept"]
 
 
-def test_only_the_second_interrupt_is_at_once() -> None:
-    run = orchestrator()
-    run._interrupt()
-    assert run._stop.is_set()
-    assert not run.was_interrupted_twice
-    run._interrupt()
-    assert run.was_interrupted_twice
-
-
 def test_a_refused_run_leaves_no_directory(tmp_path: Path) -> None:
     async def refused() -> None:
         path = tmp_path / "runs" / "one"
@@ -72,12 +72,59 @@ def test_a_run_directory_is_used_once(tmp_path: Path) -> None:
         asyncio.run(orchestrator(context="c", run_dir=Path("/dev/null/x")).run())
 
 
-@pytest.mark.parametrize(("answer", "is_yes"), [("y", True), ("YES", True), ("", False)])
+@pytest.fixture
+def keyboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Make a terminal of stdin; return what types on it."""
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs) as terminal:
+        monkeypatch.setattr("sys.stdin", terminal)
+        yield ours
+    os.close(ours)
+
+
+@pytest.mark.parametrize(
+    ("typed", "is_yes"),
+    [(b"y\n", True), (b"YES\n", True), (b"\n", False), (b"no\n", False), (b"\x04", False)],
+)
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_anything_but_yes_is_no(
-    monkeypatch: pytest.MonkeyPatch, answer: str, *, is_yes: bool
+    keyboard: int, run: Callable[..., bool], typed: bytes, *, is_yes: bool
 ) -> None:
-    monkeypatch.setattr("sys.stdin", StringIO(f"{answer}\n"))
-    assert ask_on_terminal("May I?") is is_yes
+    os.write(keyboard, typed)
+    assert run(ask_on_terminal("May I?")) is is_yes
+    assert os.get_blocking(sys.stdin.fileno())  # the shell has the same terminal
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_question_at_once(
+    keyboard: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Nobody answers it; nothing is left, and the code is a documented one."""
+
+    async def prepare(*_arguments: object) -> None:
+        asyncio.get_running_loop().call_soon(os.kill, os.getpid(), number)
+        assert await ask_on_terminal("May I?")
+
+    monkeypatch.setattr(Target, "open", lambda _target: nothing())
+    monkeypatch.setattr(Cluster, "connect", lambda _selection: connected())
+    run = orchestrator(kubeconfig=Path("k"), run_dir=tmp_path / "run")
+    monkeypatch.setattr(run, "_run_on", prepare)
+    with pytest.raises(RunInterruptedError, match="interrupted; nothing was created") as raised:
+        uvloop.run(run.run())
+    assert raised.value.exit_code == 130
+    assert os.get_blocking(sys.stdin.fileno())
+    assert not list(tmp_path.iterdir())
+    assert signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler)
+    os.write(keyboard, b"y\n")  # what is typed later is the shell's
+
+
+@contextlib.asynccontextmanager
+async def nothing() -> AsyncIterator[None]:
+    yield
+
+
+async def connected() -> contextlib.AbstractAsyncContextManager[None]:
+    return nothing()
 
 
 def test_progress_is_told_ten_times() -> None:

@@ -83,8 +83,19 @@ def test_a_process_has_its_own_part() -> None:
     assert (other.nodes, other.shard, other.shard_stride, other.rate) == (3, 1, 4, 5.0)
     assert (other.run_id, other.holder, other.keep, other.processes) == ("run-1", "pod", True, 1)
     assert (other.kubeconfig, other.confirm_cluster) == (Path("local.kubeconfig"), "uid-1")
+    assert other.shared is True
     assert other.metrics_port == 9001
     assert not other.until_ready
+
+
+def test_a_process_takes_the_cluster_for_what_the_first_has_found() -> None:
+    """It is given the kubeconfig of a local control plane, which nobody has named."""
+    settings = Settings.from_options(nodes=4, processes=2)
+    other = told(settings, kubeconfig=Path("local.kubeconfig"))
+    assert other.names_cluster
+    assert other.shared is False
+    assert not other.confirm_cluster
+    assert Settings.from_options().shared is None
 
 
 def test_credentials_are_inherited_and_options_are_not() -> None:

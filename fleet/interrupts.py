@@ -1,0 +1,57 @@
+"""Ctrl-C and SIGTERM: the first ends the run in order, the second at once.
+
+PREPARING --first kubelet--> RUNNING
+    | first: what is under way is cancelled, and what was begun is undone
+                                | first: `stop` is set, and whoever waits for it goes on
+"""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+
+
+class Interrupts:
+    """What the two signals do to the task that plays a run."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        """The run is over: by a signal, or for a reason of its own."""
+        self.is_preparing = True  # no kubelet was started
+        self.is_terminated = False  # by SIGTERM, as pods are
+        self._count = 0
+        self._task: asyncio.Task[object] | None = None
+
+    @property
+    def is_second(self) -> bool:
+        """Return whether the user would not wait for the end."""
+        return self._count > 1
+
+    @property
+    def is_early(self) -> bool:
+        """Return whether one signal came, before there was a kubelet."""
+        return self.is_preparing and self._count == 1
+
+    @contextlib.contextmanager
+    def taken(self, on_hangup: Callable[[], None]) -> Iterator[None]:
+        """Take the signals for the task that runs now."""
+        self._task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.on_signal, number)
+        loop.add_signal_handler(signal.SIGHUP, on_hangup)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                loop.remove_signal_handler(number)
+
+    def on_signal(self, number: int = signal.SIGINT) -> None:
+        """Take one signal."""
+        self._count += 1
+        self.is_terminated = number == signal.SIGTERM
+        self.stop.set()
+        if (self.is_preparing or self.is_second) and self._task is not None:
+            # A handshake that is cut off half-way would be told with a traceback.
+            asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
+            self._task.cancel()

@@ -1,0 +1,53 @@
+"""Whether a run may load its cluster: looked at, told, asked, before anything is created."""
+
+from dataclasses import replace
+
+from fleet.cluster import Cluster
+from fleet.config import NodeMix, Settings
+from fleet.daemonsets import NodeShape
+from fleet.display import Display
+from fleet.ownership import RUN_LABEL
+from fleet.preflight import Ask, TargetFacts, confirm, inspect, shared_cluster_notice
+
+
+async def may_load(
+    cluster: Cluster,
+    settings: Settings,
+    mix: NodeMix,
+    run_id: str,
+    display: Display,
+    ask: Ask | None,
+) -> TargetFacts:
+    """Return what is there if the run may go on. Raises UsageError or SetupError else."""
+    shapes = [
+        NodeShape(
+            count=settings.nodes // len(mix.models) or 1,
+            labels={**model.labels, RUN_LABEL: run_id},
+        )
+        for model in mix.models
+    ]
+    facts = await inspect(
+        cluster.api("preflight"),
+        server=f"https://{cluster.host}:{cluster.port}",
+        context=cluster.context,
+        server_version=cluster.version.git_version,
+        prefix=settings.name_prefix,
+        shapes=shapes,
+        is_named=settings.names_cluster,
+    )
+    if settings.shared is not None:
+        facts = replace(facts, is_shared=settings.shared)
+    display.pause()
+    tainted = not settings.no_taint
+    if facts.is_shared and (ask is None or settings.confirm_cluster):
+        display.note(shared_cluster_notice(facts, settings.nodes, is_tainted=tainted))
+    await confirm(
+        facts,
+        settings.nodes,
+        confirmed=settings.confirm_cluster or None,
+        ask=ask,
+        is_tainted=tainted,
+    )
+    display.start()
+    facts.check_names(settings.node_names())
+    return facts
