@@ -44,7 +44,7 @@ from fleet.reactor_watches import Deliveries, Watches
 from fleet.wire.calls import Caller
 from fleet.wire.codec import JSON, Codec
 from fleet.wire.messages import Response
-from fleet.wire.watch import Reflector
+from fleet.wire.watch import Phase, Reflector
 
 TIMERS_MAX = 2_000  # per turn; the rest is due at the next one
 REPLIES_MAX = 2_000
@@ -351,7 +351,8 @@ class Reactor:
             self.agents.on_reply(token, message)
         else:
             assert isinstance(token.reflector, AgentReflector), token
-            if token.number == token.reflector.opens:
+            is_over = token.reflector.phase is Phase.STOPPED
+            if token.number == token.reflector.opens and not is_over:
                 self.agents.on_stream(token.reflector, message)
 
     def _on_response(

@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterator
 
 import pytest
+import yaml
 
+from fleet.agent_behavior import NodeAgent
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws, SimClock
-from fleet.config import load_mix
+from fleet.config import load_mix, parse_documents
 from fleet.effects import (
     ApiCall,
     LeaseRenewal,
@@ -30,6 +32,7 @@ from fleet.kubelet.node_lease import LeaseState
 from fleet.objects import EventType
 from fleet.reactor import REPLIES_MAX, TIMERS_MAX, Reactor
 from fleet.reactor_calls import CALL_TRIES_MAX
+from fleet.schema import API_VERSION
 from fleet.wire.calls import Caller, NodeTemplate
 from fleet.wire.links import ConnectionDown, ConnectionUp
 from fleet.wire.messages import Failure, Request, Response, StreamOpened
@@ -145,6 +148,33 @@ def test_news_of_a_connection_is_nobodys_answer() -> None:
     world.reactor.inbox += [(0, ConnectionUp(1)), (0, ConnectionDown(2, Failure.LOST, "gone"))]
     world.reactor.turn()
     assert not world.reactor.counts.bugs
+
+
+class AgentsWire(NotedWire):
+    def open_pool(self, pool: int, user: bytes = b"") -> None:
+        """Be there for everybody."""
+
+    def close_pool(self, pool: int) -> None:
+        """Bring what was on its way all the same."""
+
+
+def test_what_comes_late_for_the_agents_of_a_silent_node_is_dropped() -> None:
+    world, wire = World(), AgentsWire()
+    watch = {"resource": "services"}
+    spec = {"userAgent": "a/v1", "serviceAccount": "ns/a", "watches": [watch]}
+    agent = {"apiVersion": API_VERSION, "kind": "NodeAgent", "metadata": {"name": "a"}}
+    [parsed] = parse_documents(yaml.safe_dump({**agent, "spec": spec}), "test")
+    assert isinstance(parsed, NodeAgent)
+    model = parsed.compiled()
+    world.reactor.run_agents([model], lambda _model: wire, impersonates=False)
+    assert world.reactor.agents is not None
+    world.reactor.agents.start(0, "n-0", (model,))
+    world.after(60)
+    [(_, _, token)] = wire.sent
+    world.reactor.silence(NodeId(0))
+    world.reactor.inbox.append((token, ERROR))
+    world.reactor.turn()
+    assert len(wire.sent) == 1
 
 
 def test_a_call_becomes_a_request_and_its_answer_a_reply() -> None:

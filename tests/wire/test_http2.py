@@ -477,7 +477,7 @@ BREACHES = {
         CODE.PROTOCOL_ERROR,
     ),
     "another stream's continuation": (
-        frames.frame(frames.HEADERS, 0, 1, b"") + frames.frame(frames.CONTINUATION, 4, 3, b""),
+        frames.frame(frames.HEADERS, 0, 1, b"") + frames.frame(frames.CONTINUATION, 4, 3, b"\x88"),
         CODE.PROTOCOL_ERROR,
     ),
     "an endless block": (
