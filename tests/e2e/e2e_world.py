@@ -36,11 +36,17 @@ DEDICATED = (CONFIRMED, "--no-taint")
 POLICY = "apiserver_flowcontrol_dispatched_requests_total"
 
 
-def eventually(is_true: Callable[[], object], what: str, *, limit_s: float = WAIT_MAX_S) -> None:
-    """Wait until something holds."""
+def eventually(
+    is_true: Callable[[], object],
+    what: str,
+    *,
+    limit_s: float = WAIT_MAX_S,
+    seen: Callable[[], object] = str,
+) -> None:
+    """Wait until something holds; if it does not, tell what was seen instead."""
     deadline = time.monotonic() + limit_s
     while not is_true():
-        assert time.monotonic() < deadline, f"not within {limit_s:.0f} s: {what}"
+        assert time.monotonic() < deadline, f"not within {limit_s:.0f} s: {what} {seen()}"
         time.sleep(POLL_S)
 
 

@@ -54,16 +54,19 @@ def test_a_share_of_the_kubelets_begins_anew(world: World) -> None:
         began = hang_up(run)
         assert "restarting 2 of 3 kubelets" in run.log
 
-        def restarted() -> dict[str, set[str]]:
+        def missing() -> dict[str, set[str]]:
             since = {
                 node: shape_of([each for each in requests_of(world, node) if seconds(each) > began])
                 for node in nodes
             }
-            return {node: found for node, found in since.items() if "create nodes 409" in found}
+            return {
+                node: START - found for node, found in since.items() if "create nodes 409" in found
+            }
 
         eventually(
-            lambda: [found >= START for found in restarted().values()] == [True, True],
+            lambda: list(missing().values()) == [set(), set()],
             "two nodes asked for all that a kubelet asks for at its start",
+            seen=missing,
         )
         time.sleep(3)
         assert containers(world, PREFIX) == before
