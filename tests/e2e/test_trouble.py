@@ -58,7 +58,7 @@ def heartbeats(world: World, after: int, *codes: int) -> set[str]:
     return {
         event["objectRef"].get("name", "")
         for event in world.audit()[after:]
-        if event["objectRef"].get("resource") == "leases"
+        if event.get("objectRef", {}).get("resource") == "leases"
         and event["userAgent"].startswith("kubelet/")
         and (not codes or event["responseStatus"]["code"] in codes)
     }
