@@ -105,13 +105,12 @@ def share_of(
     """Divide the nodes that are there: those to adopt, and those that nobody hosts now.
 
     The latter are of this very run and in this shard, beyond its number of nodes: that was lowered.
-    Where a dashboard steers, all are adopted: it may have asked for more than --nodes.
+    A dashboard may have asked for more than --nodes: up to --max-nodes they are adopted.
     """
-    limit = settings.room if settings.is_on_dashboard else settings.nodes
     mine, surplus = [], []
     for node in existing:
         slot = settings.slot_of(node.name)
-        if slot is not None and slot < limit:
+        if slot is not None and slot < settings.most:
             mine.append(node)
         elif slot is not None and settings.shard is not None and node.run == run_id:
             surplus.append(node)

@@ -171,6 +171,11 @@ spawn_options = join(
         help="Their ClusterRole (default: the least rights for api_users).",
     ),
     locust(
+        "--max-nodes",
+        type=int,
+        help="The most that a dashboard may ask for (default --nodes).",
+    ),
+    locust(
         "--locust-master",
         metavar="HOST:PORT",
         help="Have the nodes that this Locust master asks for.",

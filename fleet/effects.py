@@ -286,6 +286,7 @@ class Milestone(enum.IntEnum):
     POD_REMOVED = 6
     EVENT_DROPPED = 7
     GONE = 8  # the Node object was deleted from outside
+    FOREIGN = 9  # a Node of this name is there, and is not of this run
 
 
 class Report(NamedTuple):

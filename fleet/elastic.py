@@ -49,7 +49,7 @@ class ElasticFleet:
 
     @property
     def nodes_max(self) -> int:
-        """Return how many nodes there is room for."""
+        """Return how many nodes there may be."""
         return self._emulation.nodes_max
 
     @property

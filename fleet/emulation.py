@@ -35,7 +35,14 @@ from fleet.machine import LIGHT_CONNECTIONS
 from fleet.metrics import FleetCounts
 from fleet.node_certificates import NodeCertificates
 from fleet.objects import EventType, NodeView
-from fleet.ownership import OWNER_ANNOTATION, PREFIX_LABEL, RUN_LABEL, SHARD_LABEL, owner_mark
+from fleet.ownership import (
+    OWNER_ANNOTATION,
+    PREFIX_LABEL,
+    RUN_LABEL,
+    SHARD_LABEL,
+    is_of_run,
+    owner_mark,
+)
 from fleet.pacing import STARTING_MAX, Pacing, Stage
 from fleet.reactor import Reactor
 from fleet.runs import RunLease
@@ -327,10 +334,8 @@ class Emulation:
 
     @property
     def nodes_max(self) -> int:
-        """Return how many nodes may run here: their names and addresses end somewhere."""
-        first = self.settings.node_index(0)
-        addresses = min(model.addresses_max for model in self._mix.models)
-        return min(self.settings.room, addresses - first)
+        """Return how many nodes may run here: what was confirmed and checked, and no more."""
+        return self.settings.most
 
     def room(self) -> int:
         """Return how many nodes may start now beside those that are starting."""
@@ -423,6 +428,7 @@ class Emulation:
                 light=self._is_light,
                 tolerate_key=tolerate,
                 own_watches=not self._shares_watches,
+                is_ours=lambda view: is_of_run(view, self.run_id),
             )
             self.reactor.add_environment(env)
             self._add_static_source(env)

@@ -53,7 +53,7 @@ class Fleet(Protocol):
 
     @property
     def nodes_max(self) -> int:
-        """Return how many nodes there is room for."""
+        """Return how many nodes there may be."""
         ...
 
     def aim(self, nodes: int) -> None:

@@ -148,6 +148,8 @@ class FleetCounts:
     __slots__ = (
         "bugs",
         "events_dropped",
+        "foreign",
+        "foreign_names",
         "gone",
         "lease_interval_ns_max",
         "lease_late",
@@ -197,5 +199,7 @@ class FleetCounts:
         self.watches_open = 0
         self.restarts = 0  # of kubelets
         self.quarantined = 0
+        self.foreign = 0  # nodes that are not this run's, though their names are
+        self.foreign_names: list[str] = []
         self.rejected: Counter[str] = Counter()  # what the server sent and nobody can read
         self.bugs = 0  # exceptions that no single kubelet is to blame for

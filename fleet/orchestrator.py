@@ -37,7 +37,7 @@ from fleet.interrupts import Interrupts
 from fleet.machine import check_memory, raise_descriptors
 from fleet.ownership import refusal
 from fleet.permission import may_load
-from fleet.preflight import Ask, TargetFacts
+from fleet.preflight import SHOWN_MAX, Ask, TargetFacts
 from fleet.report import RunFigures
 from fleet.restart_signal import RestartSignal
 from fleet.run_directory import RunDirectory
@@ -74,7 +74,7 @@ class Orchestrator:
         self._display = display or Display()
         self._ask = ask  # None without a terminal
         self._mix: NodeMix = load_mix(settings.profiles, simulate_csi=settings.simulate_csi)
-        self._mix.check_addresses(settings.node_index(settings.nodes))
+        self._mix.check_addresses(settings.node_index(settings.most))
         self._health = connection_health(os.environ)
         seed = os.getpid() ^ time.monotonic_ns()
         self._run_id = settings.run_id or new_run_id(time.time_ns(), seed)
@@ -101,8 +101,8 @@ class Orchestrator:
         settings = self._settings
         is_local = not settings.names_cluster
         agents = self._mix.agents_per_node
-        raise_descriptors(settings.nodes, settings.fidelity, is_local=is_local, agents=agents)
-        check_memory(self._whole.nodes, settings.fidelity, is_local=is_local, agents=agents)
+        raise_descriptors(settings.most, settings.fidelity, is_local=is_local, agents=agents)
+        check_memory(self._whole.most, settings.fidelity, is_local=is_local, agents=agents)
         directory = RunDirectory(self._run_id, settings.run_dir)
         self._run_directory = directory.path
         asyncio.get_running_loop().set_exception_handler(self._background.on_loop_error)
@@ -185,7 +185,9 @@ class Orchestrator:
         await prepare_agents(api, identity, self._mix.models, names[0], is_local=is_local)
         if settings.statefulset is not None:
             await check(settings.statefulset)
-        facts = await may_load(cluster, settings, self._mix, self._run_id, self._display, self._ask)
+        facts = await may_load(
+            cluster, self._whole, self._mix, self._run_id, self._display, self._ask
+        )
         await check_drivers(api, self._mix.models, facts.foreign_names)
         prefix = settings.name_prefix
         if settings.shard is not None:
@@ -495,6 +497,9 @@ class Orchestrator:
         counts = emulation.counts
         for reason in failures(self._background, cluster):
             self._invalid(reason)
+        if counts.foreign:
+            names = ", ".join(counts.foreign_names[:SHOWN_MAX])
+            self._invalid(f"{counts.foreign} nodes exist that are not this run's: {names}")
         if counts.quarantined:
             self._invalid(f"{counts.quarantined} nodes were quarantined after a bug in fleet")
         if counts.bugs:

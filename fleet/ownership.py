@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from fleet.api_client import MERGE_PATCH, METADATA_ONLY, Api, Json, each, expect, time_s
+from fleet.objects import NodeView
 from fleet.run_id import LABEL
 
 RUN_LABEL = LABEL
@@ -69,6 +70,13 @@ def is_owned(node: Json) -> bool:
         return bool(run) and provider_id.startswith(PROVIDER)
     of_run, _, lease_uid = mark.partition("/")
     return bool(run) and of_run == run and bool(lease_uid)
+
+
+def is_of_run(view: NodeView, run: str) -> bool:
+    """Return whether a Node as a kubelet reads it has both marks of a run."""
+    assert view.details is not None, view
+    metadata = {"labels": view.labels, "annotations": view.details.annotations}
+    return view.labels.get(RUN_LABEL) == run and is_owned({"metadata": metadata})
 
 
 async def find_nodes(api: Api, selector: str) -> FoundNodes:

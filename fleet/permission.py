@@ -1,5 +1,6 @@
 """Whether a run may load its cluster: looked at, told, asked, before anything is created."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from fleet.cluster import Cluster
@@ -18,10 +19,13 @@ async def may_load(
     display: Display,
     ask: Ask | None,
 ) -> TargetFacts:
-    """Return what is there if the run may go on. Raises UsageError or SetupError else."""
+    """Return what is there if the run may go on. Raises UsageError or SetupError else.
+
+    `settings` are those of the whole run, with all its processes.
+    """
     shapes = [
         NodeShape(
-            count=settings.nodes // len(mix.models) or 1,
+            count=settings.most // len(mix.models) or 1,
             labels={**model.labels, RUN_LABEL: run_id},
         )
         for model in mix.models
@@ -40,14 +44,23 @@ async def may_load(
     display.pause()
     tainted = not settings.no_taint
     if facts.is_shared and (ask is None or settings.confirm_cluster):
-        display.note(shared_cluster_notice(facts, settings.nodes, is_tainted=tainted))
+        display.note(shared_cluster_notice(facts, settings.most, is_tainted=tainted))
     await confirm(
         facts,
-        settings.nodes,
+        settings.most,
         confirmed=settings.confirm_cluster or None,
         ask=ask,
         is_tainted=tainted,
     )
     display.start()
-    facts.check_names(settings.node_names())
+    facts.check_names(_names(settings))
     return facts
+
+
+def _names(settings: Settings) -> Iterator[str]:
+    """Yield the names of all nodes that the run may ever have, in all its processes."""
+    if settings.processes == 1:
+        yield from settings.node_names()
+        return
+    for number in range(settings.processes):
+        yield from settings.share(number).node_names()

@@ -179,7 +179,7 @@ def shared_cluster_notice(facts: TargetFacts, nodes: int, *, is_tainted: bool = 
         f"  context     {facts.context}",
         f"  server      {facts.server} ({facts.server_version})",
         f"  has         {_count(facts.foreign_nodes)} of its own",
-        f"  will get    {nodes:,} nodes {facts.prefix}-* that run nothing",
+        f"  will get    at most {nodes:,} nodes {facts.prefix}-* that run nothing",
     ]
     if facts.existing:
         lines.append(f"  takes over  {len(facts.existing):,} of them, left by an earlier run")

@@ -475,6 +475,15 @@ class Reactor:
             self._start_agents(report.node)
         elif milestone is Milestone.POD_RUNNING:
             counts.pod_start.record(report.value_ns // 1000)
+        elif milestone is Milestone.FOREIGN:
+            self._refuse(report.node)
+
+    def _refuse(self, node: NodeId) -> None:
+        """Say by name that a Node is left alone, once: its kubelet falls silent now."""
+        kubelet = self.entries[node].kubelet
+        if kubelet is not None:
+            self.counts.foreign_names.append(kubelet.name)
+            log.error("node %s exists and is not this run's: it is left alone", kubelet.name)
 
     def _start_agents(self, node: NodeId) -> None:
         """Start what runs beside a kubelet, now that its Node is there."""

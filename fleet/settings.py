@@ -216,6 +216,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     nodes: Annotated[int, Field(ge=1, le=NODES_MAX)] = 100
+    max_nodes: Annotated[int, Field(ge=0, le=NODES_MAX)] = 0  # 0: `nodes`; see `most`
     name_prefix: DnsLabel = "fleet"
     profiles: Annotated[tuple[ProfileChoice, ...], BeforeValidator(parse_profiles)] = Field(
         default=DEFAULT_PROFILES, alias="profile"
@@ -272,7 +273,7 @@ class Settings(BaseModel):
     holder: str = ""  # which of them this is; its successor waits for it
     statefulset: Annotated[StatefulSet | None, BeforeValidator(_statefulset)] = None
     nodes_total: Annotated[int, Field(ge=0)] = 0  # of all shards; 0: each has `nodes`
-    shard_stride: Annotated[int, Field(ge=0)] = 0  # indices of a shard; 0: see `room`
+    shard_stride: Annotated[int, Field(ge=0)] = 0  # indices of a shard; 0: see `stride`
     command: tuple[str, ...] = ()  # what stands behind `--`
 
     @classmethod
@@ -300,7 +301,7 @@ class Settings(BaseModel):
         for field, flag in LATER.items():
             if getattr(self, field) != type(self).model_fields[field].default:
                 raise ValueError(f"{flag} comes with a later version")
-        name = self.node_name(self.nodes - 1)
+        name = self.node_name(self.most - 1)
         if len(name) > NODE_NAME_MAX:
             over = len(name) - NODE_NAME_MAX
             raise ValueError(
@@ -353,8 +354,12 @@ class Settings(BaseModel):
             raise ValueError(
                 "the dashboard says when the run ends: drop -- COMMAND, --until-ready, --duration"
             )
-        if self.shard_stride and self.shard_stride < self.nodes // self.processes:
-            raise ValueError(f"--shard-stride: a shard has {self.nodes // self.processes} nodes")
+        if self.max_nodes and not self.is_on_dashboard:
+            raise ValueError("--max-nodes bounds what a dashboard asks for: give --nodes")
+        if self.most < self.nodes:
+            raise ValueError(f"--max-nodes: {self.most} is less than the {self.nodes} of --nodes")
+        if self.shard_stride and self.shard_stride < self.most // self.processes:
+            raise ValueError(f"--shard-stride: a shard has {self.most // self.processes} nodes")
         if self.processes > self.nodes:
             raise ValueError(f"--processes: {self.processes} processes for {self.nodes} nodes")
         if self.dashboard and self.locust_master:
@@ -404,17 +409,21 @@ class Settings(BaseModel):
 
         Source: docs/explain/design.md, scale-out: shard = ordinal x processes + number.
         """
-        least = math.ceil(self.nodes / self.processes)
+        least = math.ceil(self.most / self.processes)
         shard = (self.shard or 0) * self.processes + number
-        nodes = self.nodes // self.processes + (number < self.nodes % self.processes)
         return self.model_copy(
             update={
-                "nodes": nodes,
+                "nodes": self._part(self.nodes, number),
+                "max_nodes": self._part(self.max_nodes, number),
                 "shard": shard,
                 "shard_stride": self.shard_stride or self._stride(least),
                 "rate": self.rate / self.processes,
             }
         )
+
+    def _part(self, count: int, number: int) -> int:
+        """Return what one of the processes has of so many."""
+        return count // self.processes + (number < count % self.processes)
 
     def of_total(self) -> Self:
         """Return the settings of a shard that takes what the shards before it leave of the total.
@@ -424,7 +433,7 @@ class Settings(BaseModel):
         left = self.nodes_total - (self.shard or 0) * self.nodes
         if not 0 < left < self.nodes:
             return self
-        stride = self.shard_stride or self._stride(math.ceil(self.nodes / self.processes))
+        stride = self.shard_stride or self._stride(math.ceil(self.most / self.processes))
         nodes = max(left, self.processes)
         return self.model_copy(update={"nodes": nodes, "shard_stride": stride})
 
@@ -436,11 +445,14 @@ class Settings(BaseModel):
         return range(self.shard * self.processes, (self.shard + 1) * self.processes)
 
     @property
-    def room(self) -> int:
-        """How many nodes this process may have: the indices behind are the next shard's."""
-        if self.shard is None:
-            return NODES_MAX
-        return self.shard_stride or self._stride(self.nodes)
+    def most(self) -> int:
+        """How many nodes there may ever be: what is confirmed, and what there must be room for."""
+        return self.max_nodes or self.nodes
+
+    @property
+    def stride(self) -> int:
+        """How many indices a shard has: those behind are the next one's."""
+        return self.shard_stride or self._stride(self.most)
 
     def _stride(self, nodes: int) -> int:
         return max(nodes, SHARD_ROOM) if self.is_on_dashboard else nodes
@@ -469,15 +481,15 @@ class Settings(BaseModel):
         shares = [self]
         if self.processes > 1:
             shares = [self.share(0), self.share(self.processes - 1)]
-        first, last = shares[0].node_name(0), shares[-1].node_name(shares[-1].nodes - 1)
+        first, last = shares[0].node_name(0), shares[-1].node_name(shares[-1].most - 1)
         return tuple(dict.fromkeys((first, last)))
 
     def node_index(self, slot: int) -> int:
         """Return the index of a slot in the whole fleet, for `NodeModel.identity`.
 
-        Distinct over all shards as long as each of them has the same `room`.
+        Distinct over all shards as long as each of them has the same `stride`.
         """
-        return (self.shard * self.room if self.shard else 0) + slot
+        return (self.shard * self.stride if self.shard else 0) + slot
 
     def slot_of(self, name: str) -> int | None:
         """Return the slot whose name it is; None if no slot of this process has it."""
@@ -486,8 +498,8 @@ class Settings(BaseModel):
         return int(digits) if is_ours else None
 
     def node_names(self) -> Iterator[str]:
-        """Yield the names of all nodes of this process, by slot."""
-        return map(self.node_name, range(self.nodes))
+        """Yield the names of all nodes that this process may have, by slot."""
+        return map(self.node_name, range(self.most))
 
 
 def flag_of(field: str) -> str:

@@ -240,7 +240,14 @@ PASSED_ON = (
 
 OWN = frozenset(
     {
-        *("nodes", "shard", "shard_stride", "nodes_total", "rate"),  # its part of the whole
+        *(
+            "nodes",
+            "max_nodes",
+            "shard",
+            "shard_stride",
+            "nodes_total",
+            "rate",
+        ),  # its part of the whole
         *("processes", "run_id", "holder", "run_dir", "keep"),  # of one run, whose end is ours
         *(
             "kubeconfig",
@@ -294,6 +301,8 @@ def sibling_arguments(
         "--keep",
         *(each for field in PASSED_ON for each in _passed_on(settings, field)),
     ]
+    if share.max_nodes:
+        arguments.append(f"--max-nodes={share.max_nodes}")
     if share.rate:
         arguments.append(f"--rate={share.rate}")
     if settings.metrics_port:

@@ -1,12 +1,13 @@
 """What the kubelets of one profile share: nothing here belongs to a single node."""
 
+from collections.abc import Callable
 from functools import lru_cache
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.config import NodeModel
 from fleet.effects import NodeStatusPatch, WatchEvent
 from fleet.image_store import ImageStore
-from fleet.objects import EventType
+from fleet.objects import EventType, NodeView
 from fleet.runtime import Runtime
 from fleet.static_objects import NO_STATIC_PODS
 from fleet.volume_objects import CSIDriverView
@@ -19,6 +20,7 @@ class Environment:
         "csi_drivers",
         "draws",
         "images",
+        "is_ours",
         "light",
         "model",
         "outdated",
@@ -37,12 +39,14 @@ class Environment:
         light: bool,
         tolerate_key: str = "",
         own_watches: bool | None = None,
+        is_ours: Callable[[NodeView], bool] = lambda _view: True,
     ) -> None:
         self.model = model
         self.draws = draws
         self.images = ImageStore(model)  # what the nodes of the profile have on disk
         self.light = light  # fidelity `light`: no GETs, tokens, events
         self.own_watches = not light if own_watches is None else own_watches
+        self.is_ours = is_ours  # of a Node that exists: whether this run may be its kubelet
         self.tolerate_key = tolerate_key  # a pod that does not tolerate it never becomes Ready
         self.csi_drivers: dict[str, CSIDriverView] = {}  # as the watch of any node shows them
         self.static = NO_STATIC_PODS  # as the profile's file and URL say

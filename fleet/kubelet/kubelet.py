@@ -36,6 +36,7 @@ from fleet.kubelet.node_status import (
     STATUS_KEY,
     NodeInputs,
     NodeStatus,
+    Phase,
     under_pressure,
 )
 from fleet.kubelet.plugin_manager import PluginManager, has_plugins
@@ -69,6 +70,7 @@ class VirtualKubelet:
 
     __slots__ = (
         "_csi",
+        "_held",
         "_node_synced",
         "_recorder",
         "_runtime_state",
@@ -98,10 +100,17 @@ class VirtualKubelet:
         self.plugins: PluginManager | None = None  # only if the profile has any
         self._shutdown: NodeShutdown | None = None  # since the machine is shutting down
         self._node_synced = False
+        self._held: tuple[ApiCall, ...] | None = ()  # until it is known that the Node is ours
         self.is_ready = False
 
     def start(self, now_ns: int, out: Outbox) -> None:
         """Do what a kubelet does in its first moment. Source: kubelet-reference 1.1."""
+        begin = len(out)
+        self._start(now_ns, out)
+        if self._held is not None:
+            self._hold(begin, out)
+
+    def _start(self, now_ns: int, out: Outbox) -> None:
         node = self.node
         self.status.start(self.env, now_ns, out)
         if self.env.model.outages:
@@ -133,12 +142,33 @@ class VirtualKubelet:
         )
         out.append(SetTimer(node, now_ns + POD_SOURCE_NS, Timer.POD_SOURCE))
 
+    def _hold(self, begin: int, out: Outbox) -> None:
+        """Keep writes back until registration has shown that the Node is ours.
+
+        Differs: a kubelet renews the Lease of its name, and reports pods, before it has looked.
+        """
+        assert self._held is not None
+        if self.status.phase is Phase.REGISTERED:
+            held, self._held = self._held, None
+            out[begin:begin] = held
+            return
+        mine = tuple(each for each in out[begin:] if isinstance(each, ApiCall) and _is_held(each))
+        if mine:
+            out[begin:] = [each for each in out[begin:] if each not in mine]
+            self._held += mine
+
     def stop(self) -> None:
         """Fall silent: nothing is renewed or reported any more."""
         self.lease.stop()
 
     def on_timer(self, timer: Timer, key: str, now_ns: int, out: Outbox) -> None:
         """Take a timer that is due."""
+        begin = len(out)
+        self._on_timer(timer, key, now_ns, out)
+        if self._held is not None:
+            self._hold(begin, out)
+
+    def _on_timer(self, timer: Timer, key: str, now_ns: int, out: Outbox) -> None:
         if timer is Timer.RENEW_LEASE:
             self.lease.on_timer(self.env, now_ns, out)
         elif timer in POD_TIMERS:
@@ -190,6 +220,12 @@ class VirtualKubelet:
 
     def on_reply(self, call: ApiCall, reply: Reply, now_ns: int, out: Outbox) -> None:
         """Take the answer to a call."""
+        begin = len(out)
+        self._on_reply(call, reply, now_ns, out)
+        if self._held is not None:
+            self._hold(begin, out)
+
+    def _on_reply(self, call: ApiCall, reply: Reply, now_ns: int, out: Outbox) -> None:
         op = call.op
         if op in LEASE_OPS or call.key == OWNER_KEY:
             self.lease.on_reply(call, reply, self.env, now_ns, out)
@@ -218,6 +254,12 @@ class VirtualKubelet:
 
     def on_watch_event(self, event: WatchEvent, now_ns: int, out: Outbox) -> None:
         """Take one event of a reflector."""
+        begin = len(out)
+        self._on_watch_event(event, now_ns, out)
+        if self._held is not None:
+            self._hold(begin, out)
+
+    def _on_watch_event(self, event: WatchEvent, now_ns: int, out: Outbox) -> None:
         kind = event.kind
         if event.type is EventType.RESTARTED and kind is not WatchKind.PODS:
             return  # all that is known of the others is replaced, or none of it is kept
@@ -488,3 +530,9 @@ class VirtualKubelet:
         """Record an event about the Node; since 1.36 its reference has no uid."""
         about = ObjectRef("Node", "", self.name)
         self._recorder.event(about, reason, message, self.env, now_ns, out)
+
+
+def _is_held(call: ApiCall) -> bool:
+    """Return whether a call changes what has the node's name; events only tell about it."""
+    is_read = call.op.name.startswith(("GET_", "PROBE_"))
+    return not is_read and call.key != REGISTER_KEY and call.op not in EVENT_OPS

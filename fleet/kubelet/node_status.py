@@ -1,8 +1,8 @@
 """Registration and the status of one Node: the setters in upstream order, and when to patch.
 
     STARTING --POST--> REGISTERED            --exists--> GET --differs--> PATCH --> REGISTERED
-       ^ |refused: 100 ms doubling to 7 s, slept before each try
-       +-+
+       ^ |refused: 100 ms doubling to 7 s, slept before each try    |not of this run
+       +-+                                                          +--> FOREIGN, silent for ever
 
 Once registered, a tick every 10 s compares the status with the Node as it was read last; it is
 patched when something but a heartbeat changed, or when the report is due. A tick that would find
@@ -24,6 +24,7 @@ from fleet.effects import (
     NodeStatusPatch,
     Op,
     Outbox,
+    PowerOff,
     Reply,
     ReplyKind,
     Report,
@@ -99,6 +100,7 @@ class Phase(enum.IntEnum):
     GETTING = 2  # the Node exists already
     RECONCILING = 3
     REGISTERED = 4
+    FOREIGN = 5  # somebody else's: the kubelet ends
 
 
 def set_pressure(
@@ -247,6 +249,7 @@ class NodeStatus:
         """Take an answer on the way to a registered Node; return whether it was the last step.
 
         Source: tryRegisterWithAPIServer: a Node that exists, or a refused create, is looked at.
+        Differs: a kubelet takes any Node of its name, fleet's only one that this run owns.
         """
         if self.phase is Phase.CREATING:
             if reply.kind in (ReplyKind.EXISTS, ReplyKind.FORBIDDEN):
@@ -255,6 +258,10 @@ class NodeStatus:
                 return False
         elif self.phase is Phase.GETTING and reply.ok:
             assert isinstance(reply.record, NodeView), reply
+            if not env.is_ours(reply.record):
+                self.phase = Phase.FOREIGN
+                out += [Report(self._node, Milestone.FOREIGN), PowerOff(self._node)]
+                return False
             patch = reconcile(self._node, reply.record, address, env)
             if patch is not None:
                 self.phase = Phase.RECONCILING

@@ -89,7 +89,7 @@ class LocustWorker:
 
     def __init__(self, *, holds: bool, nodes_max: int) -> None:
         self._holds = holds  # keep the nodes when the master quits
-        self._nodes_max = nodes_max  # there is room for no more
+        self._nodes_max = nodes_max  # so many were confirmed
         self._has_connection = False  # as far as the last message tells
         self._is_registered = False
         self._adopting = False
@@ -251,8 +251,8 @@ class LocustWorker:
         self._wanted = wanted
         if wanted > self._nodes_max >= before:
             self._complain(
-                f"{wanted:,} nodes are wanted of one worker that has room for {self._nodes_max:,}: "
-                f"start it with a larger --shard-stride, or more workers"
+                f"{wanted:,} nodes are wanted of one worker that may have {self._nodes_max:,}, as "
+                f"confirmed when it started: start it with a larger --max-nodes, or more workers"
             )
         if self._adopting and self._wanted < self._nodes:
             self.target = self._nodes

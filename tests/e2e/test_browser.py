@@ -97,7 +97,7 @@ async def drive(page: Page, dashboard: Dashboard, world: World, shots: Path) -> 
 
 
 def test_a_run_is_steered_from_the_browser(world: World, tmp_path: Path) -> None:
-    arguments = ("--dashboard", "--rate=20", "--fidelity=light", world.quick())
+    arguments = ("--dashboard", "--max-nodes=16", "--rate=20", "--fidelity=light", world.quick())
     with world.spawn(PREFIX, 4, *arguments) as run:
         run.until("dashboard: http://")
         dashboard = Dashboard(run)

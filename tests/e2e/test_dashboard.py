@@ -21,7 +21,7 @@ QUIET_LOOKS = 30  # 3 s: a master that begins by itself looks once a second
 
 
 def test_nodes_follow_the_dashboard_and_are_counted(world: World) -> None:
-    with world.spawn(PREFIX, 12, *SPAWN) as run:
+    with world.spawn(PREFIX, 12, *SPAWN, "--max-nodes=25") as run:
         run.until("dashboard: http://")
         dashboard = Dashboard(run)
         eventually(dashboard.shows("running", 12), "12 users")
@@ -191,3 +191,36 @@ def test_a_master_that_is_not_there_is_missed_and_waited_for(world: World) -> No
         run.until("no Locust master answers at tcp://127.0.0.1:1 (connection refused); 0 nodes")
         run.end_well_or_late()
     world.assert_nothing_left(PREFIX)
+
+
+def test_what_was_not_confirmed_is_refused_and_foreign_nodes_stay(world: World) -> None:
+    """A machine joins under a name of the growth, and one that went comes back as another's."""
+    grown, reborn = f"{PREFIX}-00003", f"{PREFIX}-00002"
+    with world.spawn(PREFIX, 3, *SPAWN, "--max-nodes=5") as run:
+        run.until("dashboard: http://")
+        dashboard = Dashboard(run)
+        eventually(dashboard.shows("running", 3), "3 users")
+        ours = world.uids(PREFIX)[reborn]
+        world.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": grown}})
+        before = world.get("node", grown)
+        dashboard.swarm(9)
+        run.until("9 nodes are wanted of one worker that may have 5")
+        run.until(f"node {grown} exists and is not this run's: it is left alone")
+        eventually(lambda: len(world.nodes(PREFIX)) == 4, "the others grow")
+        world.kubectl("delete", "node", reborn)
+        world.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": reborn}})
+        dashboard.swarm(1)
+        eventually(lambda: len(world.nodes(PREFIX)) == 1, "one is left")
+        run.interrupt()
+        assert run.wait() == 4
+    assert f"1 nodes exist that are not this run's: {grown}" in run.summary()["invalid_reasons"]
+    try:
+        for name in (grown, reborn):
+            found = world.get("node", name)
+            assert not found["spec"].get("providerID")
+            assert found["metadata"]["uid"] != ours
+            leases = world.items("leases", "-n", "kube-node-lease")
+            assert name == reborn or name not in {each["metadata"]["name"] for each in leases}
+        assert world.get("node", grown)["metadata"]["uid"] == before["metadata"]["uid"]
+    finally:
+        world.kubectl("delete", "node", grown, reborn)

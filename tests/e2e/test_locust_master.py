@@ -82,7 +82,7 @@ def worker(
     world: World, shard: int, port: int, *arguments: str
 ) -> contextlib.AbstractContextManager[Running]:
     options = (f"--shard={shard}", f"--locust-master={LOOPBACK}:{port}", "--fidelity=light")
-    return world.spawn(PREFIX, 2, *options, *arguments)
+    return world.spawn(PREFIX, 2, *options, "--max-nodes=20", *arguments)
 
 
 def counts(world: World) -> list[int]:

@@ -23,6 +23,7 @@ from fleet.config import NodeModel, NodeProfile, load_mix, parse_documents
 from fleet.effects import NodeId, Op, WatchKind
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.objects import NodeView
 from fleet.reactor import Reactor
 from fleet.schema import API_VERSION
 from fleet.shared_watches import UNREAD_KINDS
@@ -107,8 +108,10 @@ class Simulation:
         model: NodeModel | None = None,
         own_watches: bool | None = None,
         encoding: str | None = None,
+        is_ours: Callable[[NodeView], bool] = lambda _view: True,
     ) -> None:
         self.seed = seed
+        self._is_ours = is_ours
         self.model = model or default_model()
         test = os.environ.get("PYTEST_CURRENT_TEST", "").partition(" ")[0].partition("[")[0]
         self.encoding = encoding or ENCODING.get()
@@ -140,7 +143,13 @@ class Simulation:
 
     def _start(self, *, light: bool) -> None:
         model = self.model
-        self.env = Environment(model, self.draws, light=light, own_watches=self._own_watches)
+        self.env = Environment(
+            model,
+            self.draws,
+            light=light,
+            own_watches=self._own_watches,
+            is_ours=self._is_ours,
+        )
         self.reactor.add_environment(self.env)
         label, _, run = RUN.partition("=")
         template = NodeTemplate(

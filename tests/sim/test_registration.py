@@ -1,5 +1,6 @@
 """One node comes up as kubelet-reference 1.1 tells, whatever is there already."""
 
+import copy
 from itertools import pairwise
 
 import orjson
@@ -7,7 +8,7 @@ import pytest
 from fake_transport import Sent
 from fakes import SimApiServer
 from sim_faults import ApiServerAnswers, ConnectionsRefused
-from simulation import Simulation, default_model
+from simulation import Simulation, default_model, pod_json
 
 from fleet.effects import NodeId
 
@@ -140,7 +141,9 @@ def test_a_node_that_exists_is_reconciled(*, light: bool) -> None:
         assert status[member] == expected[member]
     assert status["declaredFeatures"] == expected["declaredFeatures"]
     patches = [each.path.rpartition("/")[2] for each in sim.calls(verb="PATCH", path=NODE)]
-    assert patches == ([] if light else ["status"]) + ["status?timeout=10s"]
+    # Its CSINode is made once the Node is known to be ours: it is Ready with the second report.
+    reports = ["status?timeout=10s"] * (1 if light else 2)
+    assert patches == ([] if light else ["status"]) + reports
     sim.run_for(seconds=100)
     assert len(sim.calls(verb="PATCH", path=NODE)) == len(patches), "nothing is left to change"
     [post] = sim.calls(verb="POST", path=NODE)
@@ -150,6 +153,48 @@ def test_a_node_that_exists_is_reconciled(*, light: bool) -> None:
     assert labels["mine"] == "kept"
     assert sim.condition("n-0") == "True"
     assert len(sim.calls(verb="POST", path=LEASES)) == 1
+
+
+def add_foreign_node(server: SimApiServer) -> None:
+    """Let somebody's machine be there under our name, with all that it has."""
+    add_node(server)
+    uid = str(server.get("nodes", "n-0")["metadata"]["uid"])
+    owner = {"apiVersion": "v1", "kind": "Node", "name": "n-0", "uid": uid}
+    owned = {"metadata": {"name": "n-0", "ownerReferences": [owner]}, "spec": {}}
+    server.create(("leases", "kube-node-lease", "n-0"), owned)
+    server.create(("csinodes", "", "n-0"), owned)
+    server.create(("pods", "default", "theirs"), pod_json("theirs", "n-0"))
+
+
+@pytest.mark.parametrize("light", [False, True])
+def test_a_node_that_is_not_this_run_s_is_left_alone(*, light: bool) -> None:
+    """Nothing of it is written, before the kubelet has looked or after; it falls silent."""
+    sim = Simulation(
+        nodes=2,
+        seed=3,
+        setup=add_foreign_node,
+        light=light,
+        is_ours=lambda view: "mine" not in view.labels,
+    )
+    before = {
+        (kind, name): copy.deepcopy(sim.server.get(kind, name, namespace))
+        for kind, namespace, name in (
+            *(("nodes", "", "n-0"), ("csinodes", "", "n-0")),
+            *(("leases", "kube-node-lease", "n-0"), ("pods", "default", "theirs")),
+        )
+    }
+    sim.run_for(seconds=60)
+    for (kind, name), theirs in before.items():
+        namespace = {"leases": "kube-node-lease", "pods": "default"}.get(kind, "")
+        assert sim.server.get(kind, name, namespace) == theirs
+    written = [each for each in sim.trace if each.verb not in ("GET", "WATCH", "LIST")]
+    of_it = [each for each in written if "n-0" in each.path or "theirs" in each.path]
+    assert not of_it
+    assert sim.reactor.counts.foreign_names == ["n-0"]
+    assert sim.condition("n-1") == "True", "the others go on"
+    silent_since = len([each for each in sim.trace if each.node == "n-0"])
+    sim.run_for(seconds=60)
+    assert len([each for each in sim.trace if each.node == "n-0"]) == silent_since
 
 
 def test_a_restarted_kubelet_finds_nothing_to_change() -> None:

@@ -90,7 +90,7 @@ def test_the_notice_says_all_that_a_person_must_know() -> None:
         "https://api.example:6443",
         "prod",
         "3 nodes of its own",
-        "5,000 nodes fleet-*",
+        "at most 5,000 nodes fleet-*",
         "1 of them, left by an earlier run",
         "2 DaemonSets will land on them, which makes 10,000 more pods",
         "kube-system/cni: 5,000 pods; they will not become Ready",

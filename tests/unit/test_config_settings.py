@@ -65,14 +65,34 @@ def test_names_and_indices_follow_slot_and_shard() -> None:
 
 
 def test_shards_have_room_to_grow_where_a_dashboard_steers_them() -> None:
-    assert Settings.from_options(nodes=3, shard=1).room == 3
+    assert Settings.from_options(nodes=3, shard=1).stride == 3
     worker = Settings.from_options(nodes=3, shard=1, locust_master="here:1")
-    assert (worker.room, worker.node_index(4)) == (SHARD_ROOM, SHARD_ROOM + 4)
+    assert (worker.stride, worker.node_index(4)) == (SHARD_ROOM, SHARD_ROOM + 4)
     wide = Settings.from_options(nodes=9_001, processes=2, dashboard=True)
     assert [wide.share(number).node_index(0) for number in (0, 1)] == [0, 4501]
     given = Settings.from_options(nodes=8, processes=2, dashboard=True, shard_stride=50)
     assert given.share(1).node_index(0) == 50
-    assert given.share(1).share(0).room == 50
+    assert given.share(1).share(0).stride == 50
+
+
+def test_a_dashboard_reaches_what_was_confirmed_and_no_more() -> None:
+    default = Settings.from_options(nodes=10, dashboard=True)
+    assert (default.most, len(list(default.node_names()))) == (10, 10)
+    given = Settings.from_options(nodes=10, max_nodes=25, dashboard=True, processes=2)
+    assert given.most == 25
+    assert [given.share(number).most for number in (0, 1)] == [13, 12]
+    assert [given.share(number).nodes for number in (0, 1)] == [5, 5]
+    for wrong, words in (
+        ({"nodes": 10, "max_nodes": 9, "dashboard": True}, "9 is less than the 10 of --nodes"),
+        ({"nodes": 10, "max_nodes": 20}, "--max-nodes bounds what a dashboard asks for"),
+        ({"max_nodes": 100_001, "dashboard": True}, "--max-nodes: 100001"),
+        (
+            {"max_nodes": 100_000, "dashboard": True, "name_prefix": "a" * 58},
+            "shorten the prefix by 1",
+        ),
+    ):
+        with pytest.raises(UsageError, match=words):
+            Settings.from_options(**wrong)
 
 
 def test_a_shard_may_be_what_the_hostname_ends_with(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,7 +187,7 @@ def test_users_that_it_cannot_run_are_refused_loudly(master: Master) -> None:
     assert master.said() == ["exception", "spawning"]
 
 
-def test_more_nodes_than_there_is_room_for_are_refused_once(master: Master) -> None:
+def test_more_nodes_than_were_confirmed_are_refused_once(master: Master) -> None:
     master = Master(nodes_max=10)
     master.register()
     master.spawn(9)
@@ -196,7 +196,7 @@ def test_more_nodes_than_there_is_room_for_are_refused_once(master: Master) -> N
     [(kind, data), (spawning, _)] = master.worker.out
     assert (kind, spawning) == ("exception", "spawning")
     assert isinstance(data, dict)
-    assert "11 nodes are wanted of one worker that has room for 10" in data["msg"]
+    assert "11 nodes are wanted of one worker that may have 10" in data["msg"]
     assert master.worker.notes[-1] == data["msg"]
     master.said()
     master.spawn(12)
