@@ -26,6 +26,7 @@ WATCH_S = {"300..600": (300, 600), "1800..3600": (1800, 3600)}
 MERGE_KEYS = ("type", "name", "key")
 TIMES = re.compile(r"\.last(Transition|Heartbeat)Time$")
 """A patch has these if their second has changed."""
+TOLD = re.compile(r"^status\.phase$|(?<=\.state\.)\w+")
 CONDITION = re.compile(r"^status\.conditions\[type=\w+\]\.type$")
 ORDER = "status.$setElementOrder/conditions"
 [REGISTRATION_S] = LIMITS["registration_s"]
@@ -64,6 +65,14 @@ class Request:
         query = "&".join(f"{key}={value}" for key, value in self.query)
         name = GENERATED.sub("-X", self.name) if self.resource.startswith("pods") else self.name
         return f"{self.verb} {self.resource} {name}{'?' + query if query else ''} {self.code}"
+
+    @property
+    def shape(self) -> str:
+        """The token, and of a pod's status what it tells: by that two of them are the same."""
+        if self.resource != "pods/status":
+            return self.token
+        told = {match[0] for match in map(TOLD.search, self.body) if match}
+        return " ".join((self.token, *sorted(told)))
 
     @property
     def stream(self) -> str:

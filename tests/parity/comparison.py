@@ -126,7 +126,7 @@ def _compare_stream(hollow: list[Request], fleet: list[Request]) -> list[str]:
 def _aligned(
     hollow: list[Request], fleet: list[Request]
 ) -> Iterator[tuple[str, list[Request], list[Request]]]:
-    one, other = ([each.token for each in requests] for requests in (hollow, fleet))
+    one, other = ([each.shape for each in requests] for requests in (hollow, fleet))
     matcher = SequenceMatcher(None, one, other, autojunk=False)
     for tag, start, end, start2, end2 in matcher.get_opcodes():
         yield tag, hollow[start:end], fleet[start2:end2]

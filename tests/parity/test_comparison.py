@@ -70,6 +70,28 @@ def test_others_and_what_fleet_asks_for_itself_are_left_out() -> None:
     assert trace([others, own], "n1", "ns", ()) == []
 
 
+def test_statuses_are_paired_by_what_they_tell() -> None:
+    """One more of them must not make all that follow look different."""
+
+    def patch(at: int, **status: object) -> Request:
+        body = {"status": status}
+        made = event(f"{at:02d}.000000", "patch", "/p", "pods", "web", requestObject=body)
+        made["objectRef"]["subresource"] = "status"
+        [found] = trace([made], "n1", "ns")
+        return found
+
+    def states(name: str) -> list[Json]:
+        return [{"name": "c", "state": {name: {"reason": "x"}}}]
+
+    waits = patch(0, containerStatuses=states("waiting"))
+    runs = patch(1, phase="Running", podIP="1.2.3.4", containerStatuses=states("running"))
+    ready = patch(2, containerStatuses=states("running"))
+    ends = patch(3, phase="Succeeded", containerStatuses=states("terminated"))
+    hollow, fleet = [waits, runs, ends], [waits, runs, ready, ends]
+    assert compare(hollow, fleet, [waits.at_s]) == ["only fleet: patch pods/status web 200"]
+    assert compare(fleet, hollow, [waits.at_s]) == ["only hollow: patch pods/status web 200"]
+
+
 def test_a_lost_request_a_lost_key_and_a_late_request_are_found() -> None:
     hollow = pod_requests("get", "patch", "get", "delete")
     steps = [hollow[0].at_s]
