@@ -7,7 +7,7 @@ is one connection; chunks of a watch keep their order, and some are cut in two.
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
@@ -19,6 +19,8 @@ from fleet.wire.messages import Failure, Request, Response, StreamOpened
 from fleet.wire.streams import Inbox
 
 BOOKMARK_NS = 60 * NS_PER_S
+Pools = frozenset[int] | None
+"""Whose connections a fault is of; None for all."""
 
 
 class Sent(NamedTuple):
@@ -59,9 +61,11 @@ class FakeTransport:
     ) -> None:
         self.server = server
         self.trace: list[Sent] = []
-        self.is_refusing = False
-        self.is_silent = False
-        self.slow_ns = 0
+        # What goes wrong now: faults of several kinds, and of several nodes, may overlap.
+        self.refusing: list[Pools] = []
+        self.silent: list[Pools] = []
+        self.slow: list[tuple[Pools, int]] = []
+        self.refusals: list[tuple[Pools, Answer]] = []
         self.hung_up: list[int] = []
         self._clock = clock
         self._inbox = inbox
@@ -105,9 +109,9 @@ class FakeTransport:
             if exchange.request.stream:
                 assert exchange.token not in self._numbers, exchange.request.path
                 self._numbers[exchange.token] = self._seq
-            if self.is_refusing:
+            if _is_hit(exchange.pool, self.refusing):
                 self._later(now_ns + NS_PER_MS, self._fail, self._seq, Failure.DIAL)
-            elif self.is_silent:
+            elif _is_hit(exchange.pool, self.silent):
                 late_ns = exchange.request.timeout_ns
                 self._later(now_ns + late_ns, self._fail, self._seq, Failure.TIMEOUT)
             else:
@@ -129,9 +133,9 @@ class FakeTransport:
             _, _, action, arguments = heapq.heappop(self._due)
             action(*arguments)
 
-    def drop(self) -> None:
-        """Lose every connection; requests on their way still reach the server."""
-        for number in list(self._open):
+    def drop(self, pools: Pools = None) -> None:
+        """Lose connections; requests on their way still reach the server."""
+        for number in [n for n, each in self._open.items() if _is_hit(each.pool, [pools])]:
             self._fail(number, Failure.LOST)
 
     # ---- a request's life ----
@@ -141,9 +145,15 @@ class FakeTransport:
         heapq.heappush(self._due, (due_ns, self._seq, action, arguments))
 
     def _latency_ns(self, pool: int) -> int:
-        """Draw 1 to 5 ms, and what a fault adds."""
+        """Draw 1 to 5 ms, and what faults add."""
         share = self._draws.uniform(pool, 0x1A7, self._seq)
-        return int((1 + 4 * share) * NS_PER_MS) + self.slow_ns
+        added_ns = sum(by_ns for pools, by_ns in self.slow if _is_hit(pool, [pools]))
+        return int((1 + 4 * share) * NS_PER_MS) + added_ns
+
+    def _refusal(self, pool: int) -> Answer | None:
+        """Return what a fault has this node's requests answered with."""
+        found = (answer for pools, answer in self.refusals if _is_hit(pool, [pools]))
+        return next(found, None)
 
     def _note(self, exchange: _Exchange, code: int) -> None:
         request = exchange.request
@@ -161,7 +171,9 @@ class FakeTransport:
             if not exchange.done:
                 self._open_watch(number, exchange, path, half_ns)
             return
-        answer = self.server.handle(request.method.decode(), path, request.body)
+        answer = self._refusal(exchange.pool)
+        if answer is None:
+            answer = self.server.handle(request.method.decode(), path, request.body)
         if exchange.done:
             return
         due_ns = self._clock.now_ns() + half_ns
@@ -174,7 +186,7 @@ class FakeTransport:
     def _open_watch(self, number: int, exchange: _Exchange, path: str, half_ns: int) -> None:
         now_ns = self._clock.now_ns()
         exchange.last_ns = now_ns + half_ns
-        refused = self.server.refuse_watch(path)
+        refused = self._refusal(exchange.pool) or self.server.refuse_watch(path)
         if refused is not None:
             self._later(exchange.last_ns, self._answer, number, refused)
             return
@@ -259,3 +271,7 @@ class FakeTransport:
         if exchange.watch is not None:
             self.server.close(exchange.watch)
         return exchange
+
+
+def _is_hit(pool: int, faults: Iterable[Pools]) -> bool:
+    return any(pools is None or pool in pools for pools in faults)

@@ -140,7 +140,6 @@ class SimApiServer:
         self.objects: dict[Key, Stored] = {}
         self.version = 1000
         self.takes_watch_lists = True
-        self.answers: Answer | None = None  # instead of everything
         self.throttles: dict[str, int] = {}  # 429s still to give, by verb
         self.deleted: list[tuple[Key, str]] = []  # with the uid, in order
         self.phases: dict[str, list[str]] = {}  # of each pod, by uid
@@ -245,9 +244,9 @@ class SimApiServer:
     def handle(self, method: str, path: str, body: bytes) -> Answer:
         """Answer one request that is no watch."""
         refused = self._refuse(method)
-        return self._encoded(self._handle(method, path, body) if refused is None else refused)
+        return self.encoded(self._handle(method, path, body) if refused is None else refused)
 
-    def _encoded(self, answer: Answer) -> Answer:
+    def encoded(self, answer: Answer) -> Answer:
         """Return a refusal as this server writes it; other bodies are already so."""
         if answer.code < 400:
             return answer
@@ -273,10 +272,10 @@ class SimApiServer:
         raise AssertionError(method)
 
     def _refuse(self, verb: str) -> Answer | None:
-        if self.answers is None and self.throttles.get(verb, 0):
-            self.throttles[verb] -= 1
-            return TOO_MANY
-        return self.answers
+        if not self.throttles.get(verb, 0):
+            return None
+        self.throttles[verb] -= 1
+        return TOO_MANY
 
     def _get(self, key: Key, query: str) -> Answer:
         if not key[2]:
@@ -372,9 +371,9 @@ class SimApiServer:
     def refuse_watch(self, path: str) -> Answer | None:
         """Return why a watch cannot be opened now."""
         if "sendInitialEvents" in path and not self.takes_watch_lists:
-            return self._encoded(refusal(422, "Invalid", "sendInitialEvents is forbidden"))
+            return self.encoded(refusal(422, "Invalid", "sendInitialEvents is forbidden"))
         refused = self._refuse("WATCH")
-        return None if refused is None else self._encoded(refused)
+        return None if refused is None else self.encoded(refused)
 
     def watch(self, path: str, push: Callable[[bytes], None], end: Callable[[], None]) -> Watch:
         """Open a watch; what it missed is pushed at once."""
@@ -389,7 +388,7 @@ class SimApiServer:
                 push(self.encoding.event(b"ADDED", stored.body))
             self.bookmark(watch, is_end=True)
         elif version < self._oldest.get(target.resource, 0):
-            gone = self._encoded(refusal(410, "Expired", "too old resource version"))
+            gone = self.encoded(refusal(410, "Expired", "too old resource version"))
             push(self.encoding.event(b"ERROR", gone.body))
             end()
             return watch

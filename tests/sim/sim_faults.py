@@ -1,12 +1,13 @@
 """What can go wrong between kubelets and the API server: `inject` and `heal`, as in a real run.
 
-A fault that is an instant (a lost connection, a compaction) heals by doing nothing.
+A fault that is an instant (a lost connection, a compaction) heals by doing nothing. What a
+connection suffers can be that of some nodes only; faults may overlap, and each heals by itself.
 """
 
 from typing import NamedTuple, Protocol
 
-from fake_transport import FakeTransport
-from fakes import Answer, status_body
+from fake_transport import FakeTransport, Pools
+from fakes import Answer, refusal
 
 from fleet.clock import NS_PER_S
 
@@ -21,31 +22,39 @@ class ApiServerAnswers(NamedTuple):
 
     code: int
     retry_after_s: int = -1
+    pools: Pools = None
+
+    def _of(self, transport: FakeTransport) -> tuple[Pools, Answer]:
+        answer = refusal(self.code, "ServiceUnavailable")._replace(retry_after_s=self.retry_after_s)
+        return self.pools, transport.server.encoded(answer)
 
     def inject(self, transport: FakeTransport) -> None:
-        body = status_body(self.code, "ServiceUnavailable")
-        transport.server.answers = Answer(self.code, body, self.retry_after_s)
+        transport.refusals.append(self._of(transport))
 
     def heal(self, transport: FakeTransport) -> None:
-        transport.server.answers = None
+        transport.refusals.remove(self._of(transport))
 
 
 class ConnectionsRefused(NamedTuple):
     """The API server is down: what is open is lost, nothing new connects."""
 
+    pools: Pools = None
+
     def inject(self, transport: FakeTransport) -> None:
-        transport.is_refusing = True
-        transport.drop()
+        transport.refusing.append(self.pools)
+        transport.drop(self.pools)
 
     def heal(self, transport: FakeTransport) -> None:
-        transport.is_refusing = False
+        transport.refusing.remove(self.pools)
 
 
 class ConnectionsDropped(NamedTuple):
     """Every connection breaks once; what was on its way to the server still gets there."""
 
+    pools: Pools = None
+
     def inject(self, transport: FakeTransport) -> None:
-        transport.drop()
+        transport.drop(self.pools)
 
     def heal(self, transport: FakeTransport) -> None:
         del transport
@@ -54,23 +63,26 @@ class ConnectionsDropped(NamedTuple):
 class RequestsVanish(NamedTuple):
     """Nothing is answered, and nothing fails before its time-out."""
 
+    pools: Pools = None
+
     def inject(self, transport: FakeTransport) -> None:
-        transport.is_silent = True
+        transport.silent.append(self.pools)
 
     def heal(self, transport: FakeTransport) -> None:
-        transport.is_silent = False
+        transport.silent.remove(self.pools)
 
 
 class AnswersSlow(NamedTuple):
     """Every request takes longer by so many seconds."""
 
     by_s: float
+    pools: Pools = None
 
     def inject(self, transport: FakeTransport) -> None:
-        transport.slow_ns = int(self.by_s * NS_PER_S)
+        transport.slow.append((self.pools, int(self.by_s * NS_PER_S)))
 
     def heal(self, transport: FakeTransport) -> None:
-        transport.slow_ns = 0
+        transport.slow.remove((self.pools, int(self.by_s * NS_PER_S)))
 
 
 class VersionsExpired(NamedTuple):

@@ -7,7 +7,7 @@ its seed, and the command that replays it, in its captured output.
 import functools
 import heapq
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from itertools import pairwise
 
@@ -37,6 +37,7 @@ GRACE_S = 50  # node-monitor-grace-period
 RUN = "fleet.emulator/run=sim"
 SEED = "FLEET_SIM_SEED"
 SEEDS = "FLEET_SIM_SEEDS"
+FIRST_SEED = "FLEET_SIM_FIRST_SEED"
 ENCODING: ContextVar[str] = ContextVar("encoding", default="json")
 """Of simulations that do not name theirs; the tests run in each, see sim_encodings.py."""
 
@@ -55,10 +56,11 @@ def model_of(**spec: object) -> NodeModel:
 
 
 def seeds(count: int) -> list[int]:
-    """Return the seeds to try: one if the environment names it, more if it asks for more."""
+    """Return the seeds to try: one if the environment names it, more or others if it asks."""
     if SEED in os.environ:
         return [int(os.environ[SEED])]
-    return list(range(1, int(os.environ.get(SEEDS, count)) + 1))
+    first = int(os.environ.get(FIRST_SEED, "1"))
+    return list(range(first, first + int(os.environ.get(SEEDS, count))))
 
 
 def pod_json(name: str, node: str = "", **spec: object) -> Object:
@@ -115,7 +117,7 @@ class Simulation:
         self.model = model or default_model()
         test = os.environ.get("PYTEST_CURRENT_TEST", "").partition(" ")[0].partition("[")[0]
         self.encoding = encoding or ENCODING.get()
-        print(f"seed {seed}, {self.encoding}; replay it: {SEED}={seed} pytest {test}")
+        print(f"seed {seed}, {self.encoding}; replay it: {SEED}={seed} .venv/bin/pytest {test}")
         self.clock = SimClock()
         self.server = SimApiServer(self.clock, ENCODINGS[self.encoding])
         codec = self.server.encoding.codec
@@ -277,13 +279,16 @@ class Simulation:
             and each.t_ns >= since_s * NS_PER_S
         ]
 
-    def longest_gap_s(self, op: Op, since_s: float = 0) -> float:
-        """Return the longest time that any node went without a success of one call."""
+    def longest_gap_s(
+        self, op: Op, since_s: float = 0, nodes: Sequence[str] | None = None
+    ) -> float:
+        """Return the longest time that a node (one of some) went without a success of a call."""
         verb, resource = ROUTES[op]
         since_ns, end_ns = int(since_s * NS_PER_S), self.clock.now_ns()
-        seen: dict[str, list[int]] = {name: [] for name in self.names}
+        names = self.names if nodes is None else nodes
+        seen: dict[str, list[int]] = {name: [] for name in names}
         for each in self.calls(verb=verb, path=f"/{resource}", since_s=since_s):
-            if 200 <= each.code < 300:
+            if 200 <= each.code < 300 and each.node in seen:
                 seen[each.node].append(each.t_ns)
         longest = 0
         for times in seen.values():

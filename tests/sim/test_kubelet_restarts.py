@@ -133,10 +133,10 @@ def test_a_pod_that_went_meanwhile_leaves_nothing_behind() -> None:
     for name in ("web", "other"):
         sim.create_pod(name)
     sim.run_for(10)
-    sim.transport.slow_ns = 10**9
+    sim.transport.slow.append((None, 10**9))
     restart(sim, 0)
     sim.server.delete_pod("web", grace_s=0)
-    sim.transport.slow_ns = 0
+    sim.transport.slow.clear()
     sim.run_for(10)
     assert len(_running(sim)) == 1
 

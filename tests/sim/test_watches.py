@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from fakes import status_body
+from fakes import refusal
 from sim_faults import (
     ApiServerAnswers,
     ConnectionsDropped,
@@ -137,7 +137,8 @@ def test_an_error_event_ends_a_stream_once() -> None:
     """The server closes the stream right after an ERROR: one relist, not two."""
     sim = Simulation(seed=11)
     sim.run_for(seconds=60)
-    error = b'{"type":"ERROR","object":%b}\n' % status_body(500, "InternalError")
+    refused = sim.server.encoded(refusal(500, "InternalError"))
+    error = sim.server.encoding.event(b"ERROR", refused.body)
     for watches in list(sim.server._watches.values()):
         for watch in list(watches):
             watch.push(error)
