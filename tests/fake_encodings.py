@@ -4,19 +4,60 @@ Its store holds objects as JSON shows them; bodies are made of them with the mes
 fleet/wire/proto, by other code than the templates and readers that kubelets use for most of them.
 """
 
+from functools import cache
 from typing import NamedTuple, Protocol
 
 import orjson
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from strategic_merge import Object
 
 from fleet.wire.codec import JSON, Codec, protobuf
 from fleet.wire.framing import LENGTH_BYTES
-from fleet.wire.kubernetes_messages import message_class, object_from_json, object_to_json
+from fleet.wire.kubernetes_messages import (
+    INLINE,
+    from_json,
+    message_class,
+    object_from_json,
+    object_to_json,
+)
 from fleet.wire.protobuf import MAGIC, contents, envelope_head, enveloped, field
 
 UNREAD = frozenset({"Service", "RuntimeClass"})
 """Kinds of which kubelets read the metadata only: there is no message of theirs."""
-STATUS = ("kind", "apiVersion", "status", "message", "reason", "code")
+NAMES = {"ResourceClaim": "AllocatedClaim"}
+"""Messages that are called otherwise than their kind."""
+
+
+def known(obj: Object, kind: Descriptor) -> Object:
+    """Return what a message can hold of an object: readers skip the rest, and so it is not sent."""
+    fields = fields_of(kind)
+    found: Object = {}
+    for key, value in obj.items():
+        field_of = fields.get(key)
+        if field_of is None:
+            continue
+        inner = field_of.message_type
+        if inner is None or inner.GetOptions().map_entry:
+            found[key] = value
+        elif isinstance(value, dict):
+            found[key] = known(value, inner)
+        elif isinstance(value, list):
+            found[key] = [known(each, inner) if isinstance(each, dict) else each for each in value]
+        else:
+            found[key] = value
+    return found
+
+
+@cache
+def fields_of(kind: Descriptor) -> dict[str, FieldDescriptor]:
+    """Return the fields of a message, inline ones among them, by their names in JSON."""
+    found: dict[str, FieldDescriptor] = {}
+    for each in kind.fields:
+        if each.name.startswith(INLINE) and each.message_type is not None:
+            found |= fields_of(each.message_type)
+        else:
+            found[each.name] = each
+    return found
 
 
 class Encoding(Protocol):
@@ -59,15 +100,13 @@ class ProtobufEncoding(NamedTuple):
     codec: Codec
 
     def body(self, obj: Object) -> bytes:
-        if obj["kind"] in UNREAD:
-            meta = {key: obj["metadata"].get(key, "") for key in ("name", "uid", "resourceVersion")}
-            view = message_class("ObjectView")(metadata=meta)
-            return enveloped(
-                envelope_head(obj["apiVersion"], obj["kind"]), view.SerializeToString()
-            )
-        if obj["kind"] == "Status":
-            obj = {key: obj[key] for key in STATUS if key in obj}
-        return object_from_json(obj)
+        kind = obj["kind"]
+        if kind in UNREAD:  # any message that begins with metadata
+            message = from_json({"metadata": obj["metadata"]}, message_class("ConfigMap")())
+            return enveloped(envelope_head(obj["apiVersion"], kind), message.SerializeToString())
+        message = message_class(NAMES.get(kind, kind))
+        head = {"kind": kind, "apiVersion": obj["apiVersion"]}
+        return object_from_json({**head, **known(obj, message.DESCRIPTOR)})
 
     def read(self, body: bytes) -> Object:
         found: Object = object_to_json(body) if body.startswith(MAGIC) else orjson.loads(body)

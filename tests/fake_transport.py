@@ -212,7 +212,9 @@ class FakeTransport:
             return
         now_ns = self._clock.now_ns()
         exchange.last_ns = max(exchange.last_ns, now_ns + self._latency_ns(exchange.pool) // 2)
-        cut = self._draws.bits(exchange.pool, 0xC07, self._seq) % (8 * len(data))
+        # By share, so that the story is the same in each encoding.
+        share = 8 * self._draws.uniform(exchange.pool, 0xC07, self._seq)
+        cut = 1 + int(share * (len(data) - 1)) if share < 1 else 0
         for part in (data[:cut], data[cut:]) if 0 < cut < len(data) else (data,):
             self._later(exchange.last_ns, self._chunk, number, part)
 

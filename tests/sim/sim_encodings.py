@@ -17,14 +17,12 @@ FIXTURE = "encoding"
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each test of this folder once in each encoding, without a word in it."""
     if Path(str(metafunc.module.__file__)).parent == HERE:
-        if FIXTURE not in metafunc.fixturenames:
-            metafunc.fixturenames.append(FIXTURE)
         metafunc.parametrize(FIXTURE, ENCODINGS, indirect=True, scope="function")
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def encoding(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Have the simulations of a test speak one encoding."""
-    before = ENCODING.set(request.param)
-    yield request.param
+    """Have the simulations of a test speak one encoding; tests of other folders have no choice."""
+    before = ENCODING.set(getattr(request, "param", ENCODING.get()))
+    yield ENCODING.get()
     ENCODING.reset(before)

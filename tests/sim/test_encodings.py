@@ -1,12 +1,15 @@
 """Every simulation runs in both encodings, and in protobuf nothing but patches is JSON."""
 
 import ast
+from functools import partial
 from pathlib import Path
 
 import pytest
-from fake_transport import FakeTransport
-from simulation import Simulation
+from fake_transport import FakeTransport, Sent
+from sim_faults import ConnectionsRefused, Throttled
+from simulation import ENCODING, Simulation
 
+from fleet.effects import NodeId
 from fleet.wire.messages import ContentType, Request
 from fleet.wire.protobuf import MAGIC
 
@@ -21,6 +24,33 @@ def test_every_module_of_simulations_has_the_plug_in() -> None:
     assert len(modules) > 25
     simulate = {name: text for name, text in modules.items() if "Simulation(" in text}
     assert not [name for name, text in simulate.items() if PLUGIN not in text.splitlines()]
+
+
+def test_a_test_that_says_nothing_of_encodings_runs_in_each(request: pytest.FixtureRequest) -> None:
+    assert Simulation().encoding == request.node.callspec.params["encoding"]
+
+
+def test_the_story_is_the_same_in_each_encoding() -> None:
+    """Request by request: whatever one codec reads otherwise than the other parts the two."""
+
+    def create(sim: Simulation, index: int) -> None:
+        sim.create_pod(f"p-{index}", f"n-{index % 4}")
+
+    def story(name: str) -> list[Sent]:
+        before = ENCODING.set(name)
+        sim = Simulation(nodes=4, seed=9)
+        ENCODING.reset(before)
+        for index in range(12):
+            sim.after(3 * index, partial(create, sim, index))
+        sim.run_for(seconds=30)
+        sim.inject(ConnectionsRefused(frozenset({1, 2})), seconds=12)
+        sim.inject(Throttled("PATCH", 5), seconds=8)
+        sim.run_for(seconds=30)
+        sim.reactor.restart([NodeId(3)])
+        sim.run_for(seconds=60)
+        return sim.trace
+
+    assert story("json") == story("protobuf")
 
 
 def test_no_simulation_chooses_its_encoding() -> None:

@@ -95,8 +95,9 @@ def test_the_requests_of_one_registration() -> None:
         resource = line.path.partition("?")[0].removeprefix(NODE[:8]).split("/")
         kind = next(each for each in reversed(resource) if each not in {"n-0", "status"})
         counts[line.verb, kind] = counts.get((line.verb, kind), 0) + 1
+    # One less if the informer has the Node before the first look at it.
+    assert counts.pop(("GET", "nodes")) in {6, 7}
     assert counts == {
-        ("GET", "nodes"): 7,
         ("POST", "nodes"): 1,
         ("PATCH", "nodes"): 2,
         ("GET", "csinodes"): 2,

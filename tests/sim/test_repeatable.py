@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from sim_faults import ConnectionsDropped, ConnectionsRefused, VersionsExpired
-from simulation import Simulation
+from simulation import ENCODING, Simulation
 
 pytest_plugins = ("sim_encodings",)
 
@@ -42,7 +42,10 @@ def test_the_same_seed_gives_the_same_trace() -> None:
 
 
 def test_processes_with_other_hash_seeds_agree() -> None:
-    code = "from test_repeatable import digest; print(digest(5), digest(5, light=True))"
+    code = (
+        "from simulation import ENCODING; from test_repeatable import digest;"
+        f"ENCODING.set({ENCODING.get()!r}); print(digest(5), digest(5, light=True))"
+    )
     found = [
         subprocess.run(
             [sys.executable, "-c", code],
