@@ -124,9 +124,9 @@ lock: setup  ## resolve charts/requirements.txt, what the image installs, anew
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra locust --generate-hashes --no-annotate \
 		--custom-compile-command 'make lock' --output-file charts/requirements.txt pyproject.toml
 
-proto: setup  ## compile fleet/wire/proto/*.proto, after a change to them
-	$(BIN)/python -m grpc_tools.protoc --proto_path fleet/wire/proto \
-		--descriptor_set_out fleet/wire/proto/kubernetes.binpb pod_spec.proto objects.proto views.proto
+proto: setup  ## compile fleet/wire/api/proto/*.proto, after a change to them
+	$(BIN)/python -m grpc_tools.protoc --proto_path fleet/wire/api/proto \
+		--descriptor_set_out fleet/wire/api/proto/kubernetes.binpb pod_spec.proto objects.proto views.proto
 
 format: setup  ## format and fix what can be fixed
 	$(BIN)/ruff format .

@@ -76,16 +76,16 @@ def spawn(**given: object) -> int:
     Without --kubeconfig, --context or --in-cluster the nodes join a local control plane.
     $FLEET_NODES stands for --nodes, and so do all options but --run-dir and --controlplane-bin.
     """
-    from fleet.config import Settings  # noqa: PLC0415 - `fleet --help` must not load pydantic
-    from fleet.display import ask_on_terminal  # noqa: PLC0415
-    from fleet.orchestrator import Orchestrator  # noqa: PLC0415
+    from fleet.profile.settings import Settings  # noqa: PLC0415 - `fleet --help` must not load pydantic
+    from fleet.report.display import ask_on_terminal  # noqa: PLC0415
+    from fleet.run.run import Orchestrator  # noqa: PLC0415
 
     settings = Settings.from_options(**given)
     if settings.dashboard:
         _require("locust", "--dashboard", "locust")
     if settings.is_on_dashboard:
         _require("zmq", "--locust-master", "worker")
-        from fleet.load_workers import find_loads  # noqa: PLC0415
+        from fleet.dashboard.load_workers import find_loads  # noqa: PLC0415
 
         settings = settings.model_copy(update={"load": find_loads(settings.load)})
 
@@ -200,7 +200,7 @@ def profiles() -> None:
 @profiles.command("list")
 def profiles_list() -> None:
     """List the profiles that ship with fleet."""
-    from fleet.config import list_profiles  # noqa: PLC0415
+    from fleet.profile.loader import list_profiles  # noqa: PLC0415
 
     listed = list_profiles()
     columns = max(len(profile.name) for profile in listed)
@@ -212,7 +212,7 @@ def profiles_list() -> None:
 @click.argument("name")
 def show(name: str) -> None:
     """Print a profile; a start for one of your own."""
-    from fleet.config import show_profile  # noqa: PLC0415
+    from fleet.profile.loader import show_profile  # noqa: PLC0415
 
     click.echo(show_profile(name), nl=False)
 
@@ -222,7 +222,7 @@ def show(name: str) -> None:
 @click.option("--name", help="Of the new profile.")
 def profiles_import(file: TextIO, name: str | None) -> None:
     """Make a profile of a Node: kubectl get node N -o yaml | fleet profiles import."""
-    from fleet.config import import_profile  # noqa: PLC0415
+    from fleet.profile.loader import import_profile  # noqa: PLC0415
 
     click.echo(import_profile(file.read(), name=name or ""), nl=False)
 
@@ -230,7 +230,7 @@ def profiles_import(file: TextIO, name: str | None) -> None:
 @profiles.command()
 def schema() -> None:
     """Print the JSON schema of profile files, for editors."""
-    from fleet.config import json_schema  # noqa: PLC0415
+    from fleet.profile.loader import json_schema  # noqa: PLC0415
 
     click.echo(orjson.dumps(json_schema(), option=orjson.OPT_INDENT_2))
 
@@ -258,12 +258,12 @@ def clean(
     is_dry: bool,
 ) -> int:
     """List what runs left in a cluster, or remove it; without arguments nothing is deleted."""
-    from fleet import clean_command  # noqa: PLC0415
-    from fleet.cleanup import PATIENCE_S  # noqa: PLC0415
-    from fleet.cluster import Cluster, ClusterSelection  # noqa: PLC0415
+    from fleet.cluster.cleanup import PATIENCE_S  # noqa: PLC0415
+    from fleet.cluster.cluster import Cluster, ClusterSelection  # noqa: PLC0415
+    from fleet.cluster.statefulset import stop_pods  # noqa: PLC0415
     from fleet.controlplane import attach  # noqa: PLC0415
-    from fleet.display import ask_on_terminal  # noqa: PLC0415
-    from fleet.statefulset import stop_pods  # noqa: PLC0415
+    from fleet.report.display import ask_on_terminal  # noqa: PLC0415
+    from fleet.run import clean_command  # noqa: PLC0415
 
     ask = ask_on_terminal if sys.stdin.isatty() else None
     is_gone_fine = statefulset is not None
@@ -319,8 +319,8 @@ def rbac(
     service_account: str, user: str, name: str, *, legacy_impersonation: bool, **given: object
 ) -> None:
     """Print the least RBAC for runs with these options: fleet rbac | kubectl apply -f -."""
-    from fleet import rbac as printed  # noqa: PLC0415
-    from fleet.config import Settings  # noqa: PLC0415
+    from fleet.cluster import rbac as printed  # noqa: PLC0415
+    from fleet.profile.settings import Settings  # noqa: PLC0415
 
     settings = Settings.from_options(**given)
     subject = printed.Subject.parse(service_account, user)
@@ -353,7 +353,7 @@ def master(load: tuple[Path, ...], arguments: tuple[str, ...]) -> None:
     ARGUMENTS are Locust's own, and so are its variables ($LOCUST_WEB_HOST ...): `locust --help`.
     """
     _require("locust", "fleet locust master", "locust")
-    from fleet.locust_command import master_of_its_own  # noqa: PLC0415
+    from fleet.dashboard.locust_command import master_of_its_own  # noqa: PLC0415
 
     command = master_of_its_own(load, arguments, os.environ)
     os.execv(command[0], command)  # noqa: S606 - no shell is wanted
@@ -365,7 +365,7 @@ def master(load: tuple[Path, ...], arguments: tuple[str, ...]) -> None:
 def users(load: tuple[Path, ...], arguments: tuple[str, ...]) -> None:
     """Become a Locust worker of API users; ARGUMENTS are Locust's own, such as --master-host."""
     _require("locust", "fleet locust users", "locust")
-    from fleet.locust_command import users_of_their_own  # noqa: PLC0415
+    from fleet.dashboard.locust_command import users_of_their_own  # noqa: PLC0415
 
     command = users_of_their_own(load, arguments, os.environ)
     os.execv(command[0], command)  # noqa: S606 - no shell is wanted
@@ -406,7 +406,7 @@ def _note(line: str) -> None:
 
 
 def _progress(what: str, done: int, total: int) -> None:
-    from fleet.cleanup import is_tenth  # noqa: PLC0415
+    from fleet.cluster.cleanup import is_tenth  # noqa: PLC0415
 
     if is_tenth(done, total):
         click.echo(f"{what}: {done} of {total}", err=True)

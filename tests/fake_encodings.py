@@ -11,16 +11,16 @@ import orjson
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from strategic_merge import Object
 
-from fleet.wire.codec import JSON, Codec, protobuf
-from fleet.wire.framing import LENGTH_BYTES
-from fleet.wire.kubernetes_messages import (
+from fleet.wire.api.codec import JSON, Codec, protobuf
+from fleet.wire.api.framing import LENGTH_BYTES
+from fleet.wire.api.kubernetes_messages import (
     INLINE,
     from_json,
     message_class,
     object_from_json,
     object_to_json,
 )
-from fleet.wire.protobuf import MAGIC, contents, envelope_head, enveloped, field
+from fleet.wire.api.protobuf import MAGIC, contents, envelope_head, enveloped, field
 
 UNREAD = frozenset({"Service", "RuntimeClass"})
 """Kinds of which kubelets read the metadata only: there is no message of theirs."""

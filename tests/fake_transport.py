@@ -15,8 +15,8 @@ from urllib.parse import parse_qs
 from fakes import Answer, SimApiServer, Watch
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws, SimClock
-from fleet.wire.messages import Failure, Request, Response, StreamOpened
-from fleet.wire.streams import Inbox
+from fleet.wire.http2.messages import Failure, Request, Response, StreamOpened
+from fleet.wire.http2.streams import Inbox
 
 BOOKMARK_NS = 60 * NS_PER_S
 Pools = frozenset[int] | None

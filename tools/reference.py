@@ -12,7 +12,7 @@ import click
 
 from fleet.cli import cli
 from fleet.cli_options import GroupedCommand, grouped
-from fleet.config import json_schema
+from fleet.profile.loader import json_schema
 from fleet.quantity import NS_PER_S
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"

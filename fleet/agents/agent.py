@@ -9,18 +9,18 @@ often it has failed, so that an agent keeps nothing of it.
 
 from typing import NamedTuple
 
-from fleet.agent_behavior import (
+from fleet.agents.node_patches import Condition, create_event, patch_conditions, read
+from fleet.agents.reflector import AgentReflector
+from fleet.clock import NS_PER_S, Draws
+from fleet.profile.agent_behavior import (
     WATCHES_MAX,
     AgentCondition,
     AgentEvent,
     AgentModel,
     AgentProblem,
 )
-from fleet.agents.calls import Condition, create_event, patch_conditions, read
-from fleet.agents.reflector import AgentReflector
-from fleet.clock import NS_PER_S, Draws
-from fleet.distribution import ZERO
-from fleet.wire.messages import Request, Response
+from fleet.profile.distribution import ZERO
+from fleet.wire.http2.messages import Request, Response
 
 START, READ, CONDITIONS, EVENT, TURNED, WATCH = "s", "r", "c", "e", "t", "w"
 COMPONENT = "node-problem-detector"

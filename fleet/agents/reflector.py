@@ -5,11 +5,11 @@ Source: client-go/tools/cache/reflector.go, as of `wire/watch.py`.
 
 import sys
 
-from fleet.agent_behavior import NODE, AgentModel, AgentWatch
 from fleet.clock import Draws
-from fleet.wire.messages import Request
-from fleet.wire.scan import NOTHING, Passed, scan_chunk, scan_list
-from fleet.wire.watch import ListWatch, Phase
+from fleet.profile.agent_behavior import NODE, AgentModel, AgentWatch
+from fleet.wire.api.scan import NOTHING, Passed, scan_chunk, scan_list
+from fleet.wire.api.watch import ListWatch, Phase
+from fleet.wire.http2.messages import Request
 
 
 class AgentReflector(ListWatch):

@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from fleet.agent_behavior import NODE, AgentModel
 from fleet.agents.agent import WATCH, Agent, AgentEffect, Open, Send, Wake
 from fleet.agents.reflector import AgentReflector
 from fleet.clock import Clock, Draws, TimerWheel
-from fleet.effects import Timer
 from fleet.errors import RemoteProtocolError
-from fleet.list_watches import (
+from fleet.metrics import Requests
+from fleet.objects.effects import Timer
+from fleet.profile.agent_behavior import NODE, AgentModel
+from fleet.wire.api.list_watches import (
     Lane,
     Step,
     Wire,
@@ -25,8 +26,7 @@ from fleet.list_watches import (
     on_unreadable,
     open_watch,
 )
-from fleet.metrics import Requests
-from fleet.wire.messages import Response, StreamOpened
+from fleet.wire.http2.messages import Response, StreamOpened
 
 SEED_SHIFT = 16
 NAMES_BITS = 0xFFFF_FFFF

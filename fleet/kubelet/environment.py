@@ -4,13 +4,13 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from fleet.clock import NS_PER_S, Draws
-from fleet.config import NodeModel
-from fleet.effects import NodeStatusPatch, WatchEvent
-from fleet.image_store import ImageStore
-from fleet.objects import EventType, NodeView
-from fleet.runtime import Runtime
-from fleet.static_objects import NO_STATIC_PODS
-from fleet.volume_objects import CSIDriverView
+from fleet.objects.effects import NodeStatusPatch, WatchEvent
+from fleet.objects.pods import EventType, NodeView
+from fleet.objects.static_pods import NO_STATIC_PODS
+from fleet.objects.volumes import CSIDriverView
+from fleet.profile.node_model import NodeModel
+from fleet.runtime.image_store import ImageStore
+from fleet.runtime.runtime import Runtime
 
 
 class Environment:

@@ -12,7 +12,8 @@ from collections import deque
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
-from fleet.effects import (
+from fleet.kubelet.environment import Environment
+from fleet.objects.effects import (
     COMBINED,
     ApiCall,
     EventObject,
@@ -26,8 +27,7 @@ from fleet.effects import (
     SetTimer,
     Timer,
 )
-from fleet.kubelet.environment import Environment
-from fleet.objects import ObjectRef
+from fleet.objects.pods import ObjectRef
 
 GROUP_MESSAGES_MAX = 10  # different messages of one kind before they are combined
 GROUP_INTERVAL_NS = 600 * NS_PER_S

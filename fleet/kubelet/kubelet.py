@@ -6,7 +6,44 @@ Source: pkg/kubelet/kubelet.go, NewMainKubelet, Run, syncLoopIteration.
 """
 
 from fleet.clock import NS_PER_S
-from fleet.effects import (
+from fleet.kubelet.containers.image_gc import on_gc_timer
+from fleet.kubelet.containers.image_list import (
+    LIST_KEYS,
+    changed_images,
+    on_images_reported,
+    on_list_timer,
+)
+from fleet.kubelet.devices.plugin_manager import PluginManager, has_plugins
+from fleet.kubelet.environment import Environment, on_csi_driver
+from fleet.kubelet.events import EventRecorder, Reason
+from fleet.kubelet.input_owners import (
+    BASE_WATCHES,
+    CSI_OPS,
+    DRIVER_OPS,
+    EVENT_OPS,
+    LEASE_OPS,
+    POD_OPS,
+    POD_TIMERS,
+)
+from fleet.kubelet.node.csi_node import NODE_KEY, CSINode
+from fleet.kubelet.node.csi_registration import CSIRegistration
+from fleet.kubelet.node.node_lease import OWNER_KEY, NodeLease
+from fleet.kubelet.node.node_shutdown import DETECTED, ERROR, NodeShutdown, arm_shutdown
+from fleet.kubelet.node.node_status import (
+    REGISTER_KEY,
+    STATUS_KEY,
+    NodeInputs,
+    NodeStatus,
+    Phase,
+    under_pressure,
+)
+from fleet.kubelet.node.runtime_state import HEALTHY, UNAVAILABLE, RuntimeState
+from fleet.kubelet.pods.pod_admission import ADMIT_KEY
+from fleet.kubelet.pods.static_pods import arm_look
+from fleet.kubelet.pressure.resource_monitor import is_always_needed
+from fleet.kubelet.sync_loop import SyncLoop
+from fleet.kubelet.turn import Turn
+from fleet.objects.effects import (
     ApiCall,
     Milestone,
     NodeId,
@@ -23,39 +60,7 @@ from fleet.effects import (
     WatchEvent,
     WatchKind,
 )
-from fleet.kubelet.csi_node import NODE_KEY, CSINode
-from fleet.kubelet.csi_registration import CSIRegistration
-from fleet.kubelet.environment import Environment, on_csi_driver
-from fleet.kubelet.events import EventRecorder, Reason
-from fleet.kubelet.image_gc import on_gc_timer
-from fleet.kubelet.image_list import LIST_KEYS, changed_images, on_images_reported, on_list_timer
-from fleet.kubelet.node_lease import OWNER_KEY, NodeLease
-from fleet.kubelet.node_shutdown import DETECTED, ERROR, NodeShutdown, arm_shutdown
-from fleet.kubelet.node_status import (
-    REGISTER_KEY,
-    STATUS_KEY,
-    NodeInputs,
-    NodeStatus,
-    Phase,
-    under_pressure,
-)
-from fleet.kubelet.plugin_manager import PluginManager, has_plugins
-from fleet.kubelet.pod_admission import ADMIT_KEY
-from fleet.kubelet.resource_monitor import is_always_needed
-from fleet.kubelet.routes import (
-    BASE_WATCHES,
-    CSI_OPS,
-    DRIVER_OPS,
-    EVENT_OPS,
-    LEASE_OPS,
-    POD_OPS,
-    POD_TIMERS,
-)
-from fleet.kubelet.runtime_state import HEALTHY, UNAVAILABLE, RuntimeState
-from fleet.kubelet.static_pods import arm_look
-from fleet.kubelet.sync_loop import SyncLoop
-from fleet.kubelet.turn import Turn
-from fleet.objects import EventType, NodeView, ObjectRef, PodUid
+from fleet.objects.pods import EventType, NodeView, ObjectRef, PodUid
 
 POD_SOURCE_NS = 1 * NS_PER_S  # pkg/kubelet/config/apiserver.go, WaitForAPIServerSyncPeriod
 SLICES_FIRST_NS = 1 * NS_PER_S

@@ -9,7 +9,27 @@ Differs: housekeeping does not tick; a worker whose pod is gone is dropped when 
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from fleet.effects import (
+from fleet.kubelet.containers.image_gc import arm_image_gc
+from fleet.kubelet.devices.dra import registered_drivers
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.events import EventRecorder
+from fleet.kubelet.input_owners import LOOP_TIMERS, MIRROR_OPS, VOLUME_OPS
+from fleet.kubelet.node.node_shutdown import NodeShutdown
+from fleet.kubelet.pods.pod_admission import PodAdmission
+from fleet.kubelet.pods.pod_config import PodConfig, PodOp, PodUpdate
+from fleet.kubelet.pods.pod_manager import PodManager
+from fleet.kubelet.pods.pod_sync import PodSyncer
+from fleet.kubelet.pods.pod_workers import PodWorker, WorkerState
+from fleet.kubelet.pods.static_pods import StaticPodSync, is_over
+from fleet.kubelet.pressure.resource_monitor import (
+    ResourceMonitor,
+    declares_usage,
+    follow_usage,
+    images_in_use,
+    images_need_monitor,
+)
+from fleet.kubelet.turn import Turn
+from fleet.objects.effects import (
     ApiCall,
     Milestone,
     NodeId,
@@ -22,30 +42,10 @@ from fleet.effects import (
     WatchEvent,
     WatchKind,
 )
-from fleet.kubelet.dra import registered_drivers
-from fleet.kubelet.environment import Environment
-from fleet.kubelet.events import EventRecorder
-from fleet.kubelet.image_gc import arm_image_gc
-from fleet.kubelet.node_shutdown import NodeShutdown
-from fleet.kubelet.pod_admission import PodAdmission
-from fleet.kubelet.pod_config import PodConfig, PodOp, PodUpdate
-from fleet.kubelet.pod_manager import PodManager
-from fleet.kubelet.pod_sync import PodSyncer
-from fleet.kubelet.pod_workers import PodWorker, WorkerState
-from fleet.kubelet.resource_monitor import (
-    ResourceMonitor,
-    declares_usage,
-    follow_usage,
-    images_in_use,
-    images_need_monitor,
-)
-from fleet.kubelet.routes import LOOP_TIMERS, MIRROR_OPS, VOLUME_OPS
-from fleet.kubelet.static_pods import StaticPodSync, is_over
-from fleet.kubelet.turn import Turn
-from fleet.objects import EventType, NodeView, Pod, PodStatus, PodUid
-from fleet.pod_addresses import fallback_cidr
-from fleet.runtime import Runtime
-from fleet.static_objects import StaticPod
+from fleet.objects.pods import EventType, NodeView, Pod, PodStatus, PodUid
+from fleet.objects.static_pods import StaticPod
+from fleet.runtime.pod_addresses import fallback_cidr
+from fleet.runtime.runtime import Runtime
 
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 RUNTIME_TIMERS = frozenset((Timer.POD_SYNC, Timer.RUNTIME))

@@ -2,13 +2,13 @@
 
 from typing import NamedTuple
 
-from fleet.effects import NodeId, Outbox, SetTimer, Timer
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import AnyReason, EventRecorder
-from fleet.kubelet.pod_events import pod_ref
-from fleet.kubelet.pod_workers import PodWorker
-from fleet.objects import ContainerSpec, Pod
-from fleet.pod_behavior import PodBehavior
+from fleet.kubelet.pods.pod_events import pod_ref
+from fleet.kubelet.pods.pod_workers import PodWorker
+from fleet.objects.effects import NodeId, Outbox, SetTimer, Timer
+from fleet.objects.pods import ContainerSpec, Pod
+from fleet.profile.pod_behavior import PodBehavior
 
 
 class Turn(NamedTuple):

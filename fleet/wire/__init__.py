@@ -1,1 +1,4 @@
-"""The wire engine: HTTP/2, byte templates, decoders, watches."""
+"""From records to bytes and back: HTTP/2, sockets, and the operations of the API.
+
+Nothing here knows a kubelet; see the three packages.
+"""

@@ -11,7 +11,7 @@ from functools import partial
 
 from locust import between, constant, task
 
-from fleet.kube_user import TABLE, KubeUser
+from fleet.dashboard.kube_user import TABLE, KubeUser
 
 MERGE = "application/merge-patch+json"
 IMAGE = "registry.k8s.io/pause:3.10"

@@ -14,21 +14,22 @@ import psutil
 import uvloop
 
 from fleet.background import Background
-from fleet.bootstrap import open_bootstrap
-from fleet.certificate_store import CertificateContext
 from fleet.clock import TICK_NS, Draws, SystemClock
-from fleet.cluster import Cluster, ClusterSelection
-from fleet.config import IdentityMode, Settings, load_mix
+from fleet.cluster.cluster import Cluster, ClusterSelection
 from fleet.controlplane import ControlPlane
-from fleet.driver import Driver
-from fleet.effects import NodeId
+from fleet.host.certificate_store import CertificateContext
+from fleet.host.machine import raise_descriptors
+from fleet.host.node_bootstrap import open_bootstrap
+from fleet.host.node_certificates import NodeCertificates
+from fleet.host.reactor_loop import Driver
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.machine import raise_descriptors
-from fleet.node_certificates import NodeCertificates
-from fleet.reactor import Reactor
-from fleet.reactor_roster import Entry
-from fleet.wire.calls import Caller
-from fleet.wire.transport import Endpoint, Transport
+from fleet.objects.effects import NodeId
+from fleet.profile.loader import load_mix
+from fleet.profile.settings import IdentityMode, Settings
+from fleet.reactor.reactor import Reactor
+from fleet.reactor.roster import Entry
+from fleet.wire.api.calls import Caller
+from fleet.wire.sockets.transport import Endpoint, Transport
 
 
 async def bench(nodes: int, at_once: int) -> None:

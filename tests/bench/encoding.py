@@ -11,13 +11,13 @@ from pathlib import Path
 
 import orjson
 
-from fleet.config import load_mix
-from fleet.effects import ApiCall, LeaseRenewal, NodeId, Op
-from fleet.wire import codec
-from fleet.wire.calls import Caller, NodeTemplate, build
-from fleet.wire.decode_json import decode_pod as decode_json_pod
-from fleet.wire.decode_protobuf_pod import decode_pod as decode_protobuf_pod
-from fleet.wire.kubernetes_messages import object_from_json
+from fleet.objects.effects import ApiCall, LeaseRenewal, NodeId, Op
+from fleet.profile.loader import load_mix
+from fleet.wire.api import codec
+from fleet.wire.api.calls import Caller, NodeTemplate, build
+from fleet.wire.api.decode_json import decode_pod as decode_json_pod
+from fleet.wire.api.decode_protobuf_pod import decode_pod as decode_protobuf_pod
+from fleet.wire.api.kubernetes_messages import object_from_json
 
 PODS = Path(__file__).parent / "pods"
 RUNS = 100

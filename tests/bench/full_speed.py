@@ -5,7 +5,7 @@ import uuid
 
 from locust import constant, task
 
-from fleet.kube_user import KubeUser
+from fleet.dashboard.kube_user import KubeUser
 
 
 class NodeGetter(KubeUser):

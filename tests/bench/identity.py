@@ -20,7 +20,7 @@ import orjson
 import psutil
 import yaml
 
-from fleet.config import show_profile
+from fleet.profile.loader import show_profile
 
 from .accounting import apiserver_of, cpu_s, fleet_tree, rss_mb
 

@@ -24,10 +24,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "wire"))
 
 from peer import make_certificate
 
-from fleet.wire.connection import client_context
-from fleet.wire.messages import ContentType, Request, Response
-from fleet.wire.streams import Inbox
-from fleet.wire.transport import Endpoint, Transport
+from fleet.wire.http2.messages import ContentType, Request, Response
+from fleet.wire.http2.streams import Inbox
+from fleet.wire.sockets.connection import client_context
+from fleet.wire.sockets.transport import Endpoint, Transport
 
 BODY = b'{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"node"}}' * 5
 PUT = Request(b"PUT", b"/leases/fleet-00000?timeout=10s", BODY, ContentType.JSON, timeout_ns=10**10)

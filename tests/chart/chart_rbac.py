@@ -10,9 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from fleet.config import Fidelity, IdentityMode
-from fleet.controlplane import NODE_BINDINGS
-from fleet.identity import (
+from fleet.cluster.identity import (
     Features,
     Identity,
     Impersonation,
@@ -22,12 +20,14 @@ from fleet.identity import (
     node_permissions,
     own_permissions,
 )
-from fleet.load_access import EVERYWHERE, IN_NAMESPACE
-from fleet.rbac import Rule, rules
+from fleet.cluster.rbac import Rule, rules
+from fleet.controlplane import NODE_BINDINGS
+from fleet.dashboard.load_access import EVERYWHERE, IN_NAMESPACE
+from fleet.profile.settings import Fidelity, IdentityMode
 
 CHART = Path(__file__).parents[2] / "charts" / "fleet"
 FILE = CHART / "files" / "rbac.yaml"
-HEADER = "# Written by `make chart-rbac` from fleet/identity.py; do not edit.\n"
+HEADER = "# Written by `make chart-rbac` from fleet/cluster/identity.py; do not edit.\n"
 CLUSTER = "cluster"
 ANY_NODE = "NODE"  # no name that an object can have
 FEATURES = {

@@ -12,8 +12,8 @@ from e2e_world import FLEET, WAIT_MAX_S, Json, World, condition, eventually
 from helm_commands import NAMESPACE, RELEASE, RUN, Helm
 from played_node import PlayedNode
 
+from fleet.cluster.ownership import RUN_LABEL
 from fleet.controlplane import attach
-from fleet.ownership import RUN_LABEL
 
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
 NODES_PER_POD = 5

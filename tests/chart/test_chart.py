@@ -11,14 +11,13 @@ from chart_rbac import CLUSTER, FILE, IDENTITIES, grants, of_nodes, text
 from e2e_world import World
 from helm_commands import NAMESPACE, RELEASE, RUN, SOME_UID, Helm
 
-from fleet.config import Fidelity
-from fleet.identity import Features, Permission, narrowed, own_permissions
-from fleet.load_access import EVERYWHERE, IN_NAMESPACE
-from fleet.load_credentials import LOAD_LABEL, load_name
-from fleet.machine import BASE_BYTES, NODE_BYTES
-from fleet.ownership import RUN_LABEL
-from fleet.rbac import rules
-from fleet.settings import SHARD_ROOM
+from fleet.cluster.identity import Features, Permission, narrowed, own_permissions
+from fleet.cluster.ownership import RUN_LABEL
+from fleet.cluster.rbac import rules
+from fleet.cluster.run_id import LOAD_LABEL, load_name
+from fleet.dashboard.load_access import EVERYWHERE, IN_NAMESPACE
+from fleet.host.machine import BASE_BYTES, NODE_BYTES
+from fleet.profile.settings import SHARD_ROOM, Fidelity
 
 pytest_plugins = ("e2e_fixtures", "chart_fixtures")
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

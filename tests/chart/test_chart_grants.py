@@ -13,10 +13,10 @@ from helm_commands import NAMESPACE, RELEASE, Helm
 from played_node import Server
 from test_chart import OF_PODS
 
-from fleet.cluster import Cluster, ClusterSelection
-from fleet.config import Fidelity
+from fleet.cluster.cluster import Cluster, ClusterSelection
+from fleet.cluster.identity import Features, authorize, check_permissions
 from fleet.errors import SetupError
-from fleet.identity import Features, authorize, check_permissions
+from fleet.profile.settings import Fidelity
 
 pytest_plugins = ("e2e_fixtures", "chart_fixtures")
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]

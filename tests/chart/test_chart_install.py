@@ -9,8 +9,8 @@ from chart_release import NODES_PER_POD, Release
 from e2e_world import Json, condition, eventually
 from helm_commands import NAMESPACE, RELEASE, RUN
 
-from fleet.config import show_profile
-from fleet.ownership import SHARD_LABEL
+from fleet.cluster.ownership import SHARD_LABEL
+from fleet.profile.loader import show_profile
 
 pytest_plugins = ("e2e_fixtures", "chart_fixtures")
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]

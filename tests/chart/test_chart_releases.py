@@ -29,7 +29,7 @@ from go_module import module_directory
 from helm_commands import NAMESPACE, RELEASE, RUN, Helm
 from played_node import PlayedNode
 
-from fleet.load_credentials import LOAD_LABEL
+from fleet.cluster.run_id import LOAD_LABEL
 
 pytest_plugins = ("e2e_fixtures", "chart_fixtures")
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]

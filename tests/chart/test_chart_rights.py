@@ -11,7 +11,7 @@ from e2e_world import World
 from helm_commands import RELEASE, Helm
 from test_chart import permissions
 
-from fleet.config import Fidelity
+from fleet.profile.settings import Fidelity
 
 pytest_plugins = ("e2e_fixtures", "chart_fixtures")
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

@@ -19,9 +19,9 @@ import yaml
 from e2e_api import api_of, audit_log
 from lateness import assert_done
 
-from fleet.config import show_profile
+from fleet.cluster.ownership import PREFIX_LABEL, RUN_LABEL
 from fleet.controlplane import ControlPlaneInfo
-from fleet.ownership import PREFIX_LABEL, RUN_LABEL
+from fleet.profile.loader import show_profile
 
 Json = dict[str, Any]
 

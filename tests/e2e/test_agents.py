@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from e2e_world import World, condition, eventually
 
-from fleet.agent_behavior import SERVICE_ACCOUNT_USER
+from fleet.profile.agent_behavior import SERVICE_ACCOUNT_USER
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

@@ -8,9 +8,9 @@ import pytest
 from e2e_world import Json, World, eventually
 from locust_dashboard import Dashboard
 
-from fleet.cluster import Cluster, ClusterSelection
-from fleet.load_access import EVERYWHERE, IN_NAMESPACE
-from fleet.load_credentials import LOAD_LABEL
+from fleet.cluster.cluster import Cluster, ClusterSelection
+from fleet.cluster.run_id import LOAD_LABEL
+from fleet.dashboard.load_access import EVERYWHERE, IN_NAMESPACE
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

@@ -21,9 +21,13 @@ from cryptography.x509.oid import NameOID
 from e2e_world import World
 from lateness import assert_done
 
-from fleet.ownership import RUN_LABEL
+from fleet.cluster.ownership import RUN_LABEL
 
-SAID_BEFORE = ("[", "using the local control plane", "WARNING fleet.credentials: CERTIFICATES ARE")
+SAID_BEFORE = (
+    "[",
+    "using the local control plane",
+    "WARNING fleet.cluster.credentials: CERTIFICATES ARE",
+)
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -249,8 +253,8 @@ def test_too_few_file_descriptors_are_told_by_number(world: World) -> None:
 
 def test_too_little_memory_is_told(world: World) -> None:
     short = (
-        "import fleet.machine\n"
-        "fleet.machine.available_bytes = lambda: 150 << 20\n"
+        "import fleet.host.machine\n"
+        "fleet.host.machine.available_bytes = lambda: 150 << 20\n"
         "from fleet.cli import main; main()"
     )
     command = (sys.executable, "-c", short, "spawn", "--nodes=5000", "--until-ready")

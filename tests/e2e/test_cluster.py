@@ -16,15 +16,11 @@ import pytest
 import yaml
 from e2e_world import WAIT_MAX_S
 
-from fleet.api_client import MERGE_PATCH, Api
-from fleet.clean_command import Choice, clean
-from fleet.cleanup import CSI_NODES, NODE_LEASES, PATIENCE_S, Cleaned, clean_run
-from fleet.cluster import Cluster, ClusterSelection
-from fleet.config import IdentityMode
-from fleet.controlplane import ControlPlane, ControlPlaneInfo, ControlPlaneOptions
-from fleet.daemonsets import FAKE_TAINT, NodeShape
-from fleet.errors import Exit, SetupError, UsageError
-from fleet.identity import (
+from fleet.cluster.api_client import MERGE_PATCH, Api
+from fleet.cluster.cleanup import CSI_NODES, NODE_LEASES, PATIENCE_S, Cleaned, clean_run
+from fleet.cluster.cluster import Cluster, ClusterSelection
+from fleet.cluster.daemonsets import FAKE_TAINT, NodeShape
+from fleet.cluster.identity import (
     Features,
     Identity,
     Impersonation,
@@ -35,7 +31,7 @@ from fleet.identity import (
     probe,
     who_am_i,
 )
-from fleet.ownership import (
+from fleet.cluster.ownership import (
     NODES,
     OWNER_ANNOTATION,
     PREFIX_LABEL,
@@ -44,8 +40,12 @@ from fleet.ownership import (
     find_nodes,
     owner_mark,
 )
-from fleet.preflight import confirm, inspect
-from fleet.runs import RUN_LEASES, RunLease, list_runs
+from fleet.cluster.preflight import confirm, inspect
+from fleet.cluster.runs import RUN_LEASES, RunLease, list_runs
+from fleet.controlplane import ControlPlane, ControlPlaneInfo, ControlPlaneOptions
+from fleet.errors import Exit, SetupError, UsageError
+from fleet.profile.settings import IdentityMode
+from fleet.run.clean_command import Choice, clean
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = pytest.mark.e2e

@@ -24,10 +24,10 @@ from e2e_world import FLEET, World
 from guard import MARK, marked_processes
 from markdown import Block
 
-from fleet.config import parse_documents
+from fleet.cluster.ownership import RUN_LABEL
 from fleet.controlplane.binaries import cache_directory
 from fleet.errors import UsageError
-from fleet.ownership import RUN_LABEL
+from fleet.profile.loader import parse_documents
 
 pytest_plugins = ["e2e_fixtures"]
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

@@ -14,8 +14,8 @@ from e2e_world import FLEET, World, eventually, workload
 from guard import MARK, marked_processes
 from lateness import assert_done, reasons_of
 
+from fleet.cluster.ownership import OWNER_ANNOTATION, owner_mark
 from fleet.controlplane import COMPONENTS
-from fleet.ownership import OWNER_ANNOTATION, owner_mark
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

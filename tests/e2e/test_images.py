@@ -7,7 +7,7 @@ import pytest
 import yaml
 from e2e_world import Json, World, eventually
 
-from fleet.config import show_profile
+from fleet.profile.loader import show_profile
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

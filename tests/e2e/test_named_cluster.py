@@ -26,8 +26,8 @@ from e2e_world import (
 )
 from guard import MARK, marked_processes
 
-from fleet.daemonsets import EXCLUDE_FROM_BALANCERS, FAKE_TAINT
-from fleet.ownership import RUN_LABEL
+from fleet.cluster.daemonsets import EXCLUDE_FROM_BALANCERS, FAKE_TAINT
+from fleet.cluster.ownership import RUN_LABEL
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

@@ -16,7 +16,7 @@ from e2e_world import Json, World, eventually, workload
 from lateness import assert_done
 
 from fleet.clock import Draws
-from fleet.config import show_profile
+from fleet.profile.loader import show_profile
 
 pytest_plugins = ["e2e_fixtures"]
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

@@ -7,7 +7,7 @@ import pytest
 from e2e_world import World, eventually
 from siblings import assert_killed_and_adopted
 
-from fleet.ownership import SHARD_LABEL
+from fleet.cluster.ownership import SHARD_LABEL
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

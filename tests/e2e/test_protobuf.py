@@ -14,9 +14,7 @@ import yaml
 from e2e_world import World, eventually, workload
 
 from fleet.clock import SimClock
-from fleet.config import load_mix
-from fleet.device_behavior import DraDriverSpec
-from fleet.effects import (
+from fleet.objects.effects import (
     ApiCall,
     CSINodeObject,
     EventObject,
@@ -34,14 +32,16 @@ from fleet.effects import (
     TokenRequest,
     WatchKind,
 )
-from fleet.objects import EventType, LeaseView, NodeCondition, ObjectRef, Pod, Token
+from fleet.objects.pods import EventType, LeaseView, NodeCondition, ObjectRef, Pod, Token
+from fleet.objects.volumes import CSINodeUpdate
+from fleet.profile.device_behavior import DraDriverSpec
+from fleet.profile.loader import load_mix
 from fleet.quantity import parse_quantity
-from fleet.volume_objects import CSINodeUpdate
-from fleet.wire import codec
-from fleet.wire.calls import Caller, NodeTemplate, build
-from fleet.wire.codec import JSON, Codec
-from fleet.wire.messages import ContentType, Request, Response
-from fleet.wire.replies import decode_reply
+from fleet.wire.api import codec
+from fleet.wire.api.calls import Caller, NodeTemplate, build
+from fleet.wire.api.codec import JSON, Codec
+from fleet.wire.api.replies import decode_reply
+from fleet.wire.http2.messages import ContentType, Request, Response
 
 pytest_plugins = ["e2e_fixtures"]
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

@@ -11,11 +11,11 @@ import pytest
 import yaml
 from e2e_world import CONFIRMED, DEDICATED, WAIT_MAX_S, Json, World, eventually, workload
 
-from fleet.cluster import Cluster, ClusterSelection
-from fleet.config import Fidelity, IdentityMode
+from fleet.cluster.cluster import Cluster, ClusterSelection
+from fleet.cluster.identity import Features, Impersonation, authorize, impersonation_headers, probe
 from fleet.controlplane import ControlPlane, ControlPlaneOptions
 from fleet.errors import SetupError
-from fleet.identity import Features, Impersonation, authorize, impersonation_headers, probe
+from fleet.profile.settings import Fidelity, IdentityMode
 
 pytest_plugins = ["e2e_fixtures"]
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

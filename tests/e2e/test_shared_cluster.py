@@ -12,8 +12,8 @@ from e2e_world import FLEET, FOREIGN_NODE, Json, World, condition, eventually, w
 from guard import marked_processes
 from lateness import assert_done
 
-from fleet.daemonsets import EXCLUDE_FROM_BALANCERS, FAKE_TAINT
-from fleet.ownership import RUN_LABEL
+from fleet.cluster.daemonsets import EXCLUDE_FROM_BALANCERS, FAKE_TAINT
+from fleet.cluster.ownership import RUN_LABEL
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [

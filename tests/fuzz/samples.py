@@ -20,9 +20,9 @@ from hyperframe.frame import (
 )
 from random_objects import random_object
 
-from fleet.effects import WatchKind
-from fleet.wire.kubernetes_messages import message_class, object_from_json
-from fleet.wire.protobuf import field
+from fleet.objects.effects import WatchKind
+from fleet.wire.api.kubernetes_messages import message_class, object_from_json
+from fleet.wire.api.protobuf import field
 
 OBJECTS = 12  # of each kind
 KINDS = {

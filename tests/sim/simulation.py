@@ -19,16 +19,18 @@ from sim_faults import Fault
 from strategic_merge import Object
 
 from fleet.clock import NS_PER_S, Draws, SimClock
-from fleet.config import NodeModel, NodeProfile, load_mix, parse_documents
-from fleet.effects import NodeId, Op, WatchKind
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.objects import NodeView
-from fleet.reactor import Reactor
-from fleet.schema import API_VERSION
-from fleet.shared_watches import UNREAD_KINDS
-from fleet.wire.calls import Caller, NodeTemplate
-from fleet.wire.routes import ROUTES
+from fleet.objects.effects import NodeId, Op, WatchKind
+from fleet.objects.pods import NodeView
+from fleet.profile.loader import load_mix, parse_documents
+from fleet.profile.node_model import NodeModel
+from fleet.profile.node_profile import NodeProfile
+from fleet.profile.schema import API_VERSION
+from fleet.reactor.reactor import Reactor
+from fleet.reactor.shared_watches import UNREAD_KINDS
+from fleet.wire.api.calls import Caller, NodeTemplate
+from fleet.wire.api.routes import ROUTES
 
 LEASE_DURATION_S = 40
 TURNS_MAX = 1_000

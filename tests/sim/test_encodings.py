@@ -9,9 +9,9 @@ from fake_transport import FakeTransport, Sent
 from sim_faults import ConnectionsRefused, Throttled
 from simulation import ENCODING, Simulation
 
-from fleet.effects import NodeId
-from fleet.wire.messages import ContentType, Request
-from fleet.wire.protobuf import MAGIC
+from fleet.objects.effects import NodeId
+from fleet.wire.api.protobuf import MAGIC
+from fleet.wire.http2.messages import ContentType, Request
 
 pytest_plugins = ("sim_encodings",)
 

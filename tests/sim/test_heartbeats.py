@@ -12,7 +12,7 @@ from sim_faults import (
 )
 from simulation import LEASE_DURATION_S, RUN, Simulation
 
-from fleet.effects import Op
+from fleet.objects.effects import Op
 
 pytest_plugins = ("sim_encodings",)
 

@@ -7,9 +7,9 @@ from fakes import SimApiServer
 from simulation import Simulation, default_model
 from strategic_merge import Object
 
-from fleet.distribution import constant
-from fleet.image_behavior import ImagePulls
-from fleet.node_model import NodeModel
+from fleet.profile.distribution import constant
+from fleet.profile.image_behavior import ImagePulls
+from fleet.profile.node_model import NodeModel
 
 pytest_plugins = ("sim_encodings",)
 

@@ -4,7 +4,7 @@ import pytest
 from simulation import Simulation
 from strategic_merge import Object
 
-from fleet.effects import NodeId
+from fleet.objects.effects import NodeId
 
 pytest_plugins = ("sim_encodings",)
 

@@ -3,7 +3,7 @@
 from sim_faults import ConnectionsRefused, VersionsExpired
 from simulation import Simulation
 
-from fleet.effects import Op
+from fleet.objects.effects import Op
 
 pytest_plugins = ("sim_encodings",)
 

@@ -3,7 +3,7 @@
 from simulation import Simulation, model_of
 from strategic_merge import Object
 
-from fleet.config import NodeModel
+from fleet.profile.node_model import NodeModel
 
 pytest_plugins = ("sim_encodings",)
 

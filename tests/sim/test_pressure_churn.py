@@ -6,10 +6,10 @@ import pytest
 from simulation import Simulation, model_of, pod_json, seeds
 
 from fleet.clock import Draws
-from fleet.effects import Outbox
 from fleet.kubelet.events import EventRecorder
-from fleet.kubelet.resource_monitor import is_always_needed
+from fleet.kubelet.pressure.resource_monitor import is_always_needed
 from fleet.kubelet.turn import Turn
+from fleet.objects.effects import Outbox
 
 pytest_plugins = ("sim_encodings",)
 

@@ -26,8 +26,8 @@ from simulation import LEASE_DURATION_S, Simulation, seeds
 from strategic_merge import Object
 
 from fleet.clock import NS_PER_S, Draws
-from fleet.effects import NodeId, Op
-from fleet.wire.calls import CALL_TIMEOUT_NS
+from fleet.objects.effects import NodeId, Op
+from fleet.wire.api.calls import CALL_TIMEOUT_NS
 
 pytest_plugins = ("sim_encodings",)
 

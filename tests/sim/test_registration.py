@@ -10,7 +10,7 @@ from fakes import SimApiServer
 from sim_faults import ApiServerAnswers, ConnectionsRefused
 from simulation import Simulation, default_model, pod_json
 
-from fleet.effects import NodeId
+from fleet.objects.effects import NodeId
 
 pytest_plugins = ("sim_encodings",)
 

@@ -5,7 +5,7 @@ from sim_faults import ConnectionsDropped, VersionsExpired
 from simulation import Simulation, model_of, seeds
 
 from fleet.clock import Draws
-from fleet.host_schedule import OutageKind
+from fleet.profile.host_schedule import OutageKind
 
 pytest_plugins = ("sim_encodings",)
 

@@ -6,8 +6,8 @@ from simulation import Simulation, model_of
 from strategic_merge import Object
 
 from fleet.clock import NS_PER_S
-from fleet.static_manifest import parse_manifests
-from fleet.static_objects import FILE, HTTP, StaticPods
+from fleet.host.static_manifest import parse_manifests
+from fleet.objects.static_pods import FILE, HTTP, StaticPods
 
 pytest_plugins = ("sim_encodings",)
 

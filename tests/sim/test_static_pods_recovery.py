@@ -6,8 +6,8 @@ from sim_faults import ApiServerAnswers, ConnectionsDropped, ConnectionsRefused
 from simulation import Simulation, model_of, seeds
 
 from fleet.clock import Draws
-from fleet.static_manifest import parse_manifests
-from fleet.static_objects import FILE, StaticManifest
+from fleet.host.static_manifest import parse_manifests
+from fleet.objects.static_pods import FILE, StaticManifest
 
 pytest_plugins = ("sim_encodings",)
 

@@ -5,7 +5,7 @@ from fakes import SimApiServer
 from sim_faults import ApiServerAnswers
 from simulation import Simulation, model_of
 
-from fleet.volume_objects import attachment_name
+from fleet.objects.volumes import attachment_name
 
 pytest_plugins = ("sim_encodings",)
 

@@ -8,8 +8,8 @@ from audit_requests import REFUSALS_MAX, assert_refusals_end
 from lateness import assert_done, reasons_of
 
 from fleet.metrics import Histogram
-from fleet.report import ProcessFigures, RunFigures, WatchFigures, summary
-from fleet.summary_text import summary_text
+from fleet.report.report import ProcessFigures, RunFigures, WatchFigures, summary
+from fleet.report.summary_text import summary_text
 
 
 def asked(*codes: int, resource: str = "configmaps", verb: str = "get") -> list[dict[str, Any]]:

@@ -11,12 +11,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from fleet.agent_figures import AgentFigures
 from fleet.errors import Exit
 from fleet.metrics import Requests
-from fleet.prometheus import agent_metrics
-from fleet.report import Expectation, RequestFigures, RunFigures, summary
-from fleet.run_directory import TIMESERIES, RunDirectory
+from fleet.report.agent_figures import AgentFigures
+from fleet.report.report import Expectation, RequestFigures, RunFigures, summary
+from fleet.report.run_directory import TIMESERIES, RunDirectory
+from fleet.run.prometheus import agent_metrics
 
 OF_TIMESERIES = {
     "requests_total",

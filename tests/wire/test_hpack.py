@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.errors import RemoteProtocolError
-from fleet.wire import hpack
-from fleet.wire.messages import ContentType
+from fleet.wire.http2 import hpack
+from fleet.wire.http2.messages import ContentType
 
 AGENT = b"kubelet/v1.36.3 (linux/amd64) kubernetes/0123456"
 ACCEPT = b"application/vnd.kubernetes.protobuf,application/json"

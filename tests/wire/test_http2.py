@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.errors import LocalProtocolError, RemoteProtocolError
-from fleet.wire import frames, hpack
-from fleet.wire.http2 import Http2Connection
-from fleet.wire.messages import ContentType, Failure, Request, Response, StreamOpened
-from fleet.wire.streams import Inbox, Stream
+from fleet.wire.http2 import frames, hpack
+from fleet.wire.http2.messages import ContentType, Failure, Request, Response, StreamOpened
+from fleet.wire.http2.protocol import Http2Connection
+from fleet.wire.http2.streams import Inbox, Stream
 
 GET = Request(b"GET", b"/version")
 PUT = Request(b"PUT", b"/leases/a", b"{}", ContentType.JSON)
@@ -437,7 +437,7 @@ def test_a_watch_that_ends_before_its_time_is_counted() -> None:
 
 
 def test_an_answer_without_bound_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleet.wire.http2.BODY_BYTES_MAX", 10)
+    monkeypatch.setattr("fleet.wire.http2.protocol.BODY_BYTES_MAX", 10)
     client = Client()
     client.send()
     client.written()

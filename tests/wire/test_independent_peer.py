@@ -11,11 +11,11 @@ from hyperframe.frame import ExtensionFrame, GoAwayFrame, PriorityFrame
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.wire import hpack
-from fleet.wire.frames import ErrorCode
-from fleet.wire.http2 import Http2Connection
-from fleet.wire.messages import ContentType, Failure, Request, Response, StreamOpened
-from fleet.wire.streams import Inbox, Stream
+from fleet.wire.http2 import hpack
+from fleet.wire.http2.frames import ErrorCode
+from fleet.wire.http2.messages import ContentType, Failure, Request, Response, StreamOpened
+from fleet.wire.http2.protocol import Http2Connection
+from fleet.wire.http2.streams import Inbox, Stream
 
 TOKEN = b"Bearer " + b"t" * 900
 USER = b"system:node:a"

@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
-from fleet.wire import poller
-from fleet.wire.poller import READ, Poller
+from fleet.wire.sockets import poller
+from fleet.wire.sockets.poller import READ, Poller
 
 MS = 1_000_000
 

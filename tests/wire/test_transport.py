@@ -23,13 +23,13 @@ from peer import (
     make_certificate,
 )
 
-from fleet.connection_health import ConnectionHealth
-from fleet.wire.connection import Address, Connection, State, client_context
-from fleet.wire.frames import ErrorCode
-from fleet.wire.messages import ContentType, Failure, Request, Response, StreamOpened
-from fleet.wire.resolver import LOOK_UPS_NS_MIN, TTL_NS, LookUp
-from fleet.wire.streams import Inbox
-from fleet.wire.transport import (
+from fleet.wire.http2.frames import ErrorCode
+from fleet.wire.http2.messages import ContentType, Failure, Request, Response, StreamOpened
+from fleet.wire.http2.streams import Inbox
+from fleet.wire.sockets.connection import Address, Connection, State, client_context
+from fleet.wire.sockets.connection_health import ConnectionHealth
+from fleet.wire.sockets.resolver import LOOK_UPS_NS_MIN, TTL_NS, LookUp
+from fleet.wire.sockets.transport import (
     ConnectionDown,
     ConnectionUp,
     DialBackoff,
@@ -529,7 +529,7 @@ def test_an_answer_that_breaks_off_is_not_a_lost_request(certificate: Certificat
 def test_too_many_waiting_requests_are_turned_away(
     certificate: Certificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleet.wire.pool.WAITING_MAX", 3)
+    monkeypatch.setattr("fleet.wire.sockets.pool.WAITING_MAX", 3)
 
     async def test(_peer: Peer, harness: Harness) -> None:
         for number in range(5):

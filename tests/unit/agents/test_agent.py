@@ -7,16 +7,16 @@ from itertools import pairwise
 import pytest
 import yaml
 
-from fleet.agent_behavior import AgentModel, NodeAgent
 from fleet.agents.agent import Agent, AgentEffect, Open, Send, Wake
 from fleet.agents.reflector import AgentReflector
 from fleet.clock import NS_PER_S, Draws
-from fleet.config import load_mix, parse_documents
 from fleet.errors import UsageError
-from fleet.schema import API_VERSION
-from fleet.settings import ProfileChoice
-from fleet.wire.messages import Response
-from fleet.wire.watch import Phase
+from fleet.profile.agent_behavior import AgentModel, NodeAgent
+from fleet.profile.loader import load_mix, parse_documents
+from fleet.profile.schema import API_VERSION
+from fleet.profile.settings import ProfileChoice
+from fleet.wire.api.watch import Phase
+from fleet.wire.http2.messages import Response
 
 DRAWS = Draws(1)
 WALL_NS = 1_800_000_000 * NS_PER_S

@@ -1,9 +1,18 @@
 from node_world import LOST, NODE, NOT_FOUND, OK, REFUSED, START_S, environment
 
 from fleet.clock import NS_PER_S, SimClock
-from fleet.effects import ApiCall, EventObject, Milestone, Op, Outbox, Report, SetTimer, Timer
 from fleet.kubelet.events import QUEUE_MAX, TRIES_MAX, EventRecorder, Reason
-from fleet.objects import ObjectRef
+from fleet.objects.effects import (
+    ApiCall,
+    EventObject,
+    Milestone,
+    Op,
+    Outbox,
+    Report,
+    SetTimer,
+    Timer,
+)
+from fleet.objects.pods import ObjectRef
 
 ENV = environment()
 NODE_REF = ObjectRef("Node", "", "n")

@@ -4,7 +4,10 @@ import pytest
 from node_world import NODE, NOT_FOUND, OK, REFUSED, START_S, environment, model, node_reply, view
 
 from fleet.clock import NS_PER_MS, NS_PER_S
-from fleet.effects import (
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.kubelet import CSI_MISSING, VirtualKubelet
+from fleet.kubelet.node.node_status import REGISTER_KEY, compute_conditions
+from fleet.objects.effects import (
     ApiCall,
     CSINodeObject,
     Milestone,
@@ -18,10 +21,7 @@ from fleet.effects import (
     WatchEvent,
     WatchKind,
 )
-from fleet.kubelet.environment import Environment
-from fleet.kubelet.kubelet import CSI_MISSING, VirtualKubelet
-from fleet.kubelet.node_status import REGISTER_KEY, compute_conditions
-from fleet.objects import EventType
+from fleet.objects.pods import EventType
 
 SLICES = ApiCall(NODE, Op.DELETE_RESOURCE_SLICES)
 

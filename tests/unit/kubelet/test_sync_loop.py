@@ -17,7 +17,7 @@ from pod_world import (
 )
 
 from fleet.clock import NS_PER_S
-from fleet.effects import (
+from fleet.objects.effects import (
     Milestone,
     Op,
     PodStatusPatch,
@@ -28,7 +28,7 @@ from fleet.effects import (
     WatchEvent,
     WatchKind,
 )
-from fleet.objects import (
+from fleet.objects.pods import (
     EnvSource,
     EventType,
     ObjectMeta,

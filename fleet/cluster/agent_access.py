@@ -1,0 +1,214 @@
+"""What node agents may do: their roles on a local control plane, their rights on any other.
+
+An agent acts as a user of its own, most often a ServiceAccount, which fleet impersonates by its
+name: the server adds the groups. The account itself need not be there.
+Source: apiserver/pkg/endpoints/filters/impersonation/mode.go, serviceAccountImpersonationMode.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable
+
+from fleet.cluster.api_client import Api, Json, each, expect
+from fleet.cluster.identity import (
+    AUTHENTICATION,
+    Identity,
+    Impersonation,
+    Permission,
+    check_permissions,
+    impersonation_headers,
+    is_allowed,
+    who_am_i,
+)
+from fleet.errors import SetupError
+from fleet.profile.agent_behavior import NODE, NODE_USER, SERVICE_ACCOUNT_USER, AgentModel
+from fleet.profile.node_model import NodeModel
+from fleet.profile.settings import IdentityMode
+
+RBAC = "rbac.authorization.k8s.io"
+ROLES = f"/apis/{RBAC}/v1/clusterroles"
+BINDINGS = f"/apis/{RBAC}/v1/clusterrolebindings"
+NAME = "fleet:agent:"
+MANAGED_BY, MANAGER = "app.kubernetes.io/managed-by", "fleet"
+AUTHORIZATION = "authorization.k8s.io"
+KNOWN_MAX_S = 10.0
+"""How long the authorizer of a local control plane may take to know of new roles."""
+LOOK_AGAIN_S = 0.2
+
+
+def agents_of(models: Iterable[NodeModel]) -> tuple[AgentModel, ...]:
+    """Return the agents of all profiles of a run, each once."""
+    return tuple({agent.name: agent for model in models for agent in model.agents}.values())
+
+
+def permissions_of(agent: AgentModel) -> list[Permission]:
+    """Return what an agent's user must be allowed."""
+    found = []
+    for rule in agent.rules():
+        resource, _, subresource = rule.resource.partition("/")
+        found += [
+            Permission(verb, rule.group, resource, subresource, rule.namespace)
+            for verb in rule.verbs
+        ]
+    return found
+
+
+def impersonation_of(
+    agents: Iterable[AgentModel], impersonation: Impersonation
+) -> list[Permission]:
+    """Return what fleet's user needs to be the agents; by the old grant nodes are agents too."""
+    found = []
+    for agent in agents:
+        if impersonation is not Impersonation.USER_AND_GROUP:
+            found += constrained(agent)
+        elif not agent.user.startswith(NODE_USER):
+            found.append(_old_grant(agent))
+    return list(dict.fromkeys(found))
+
+
+def constrained(agent: AgentModel) -> list[Permission]:
+    """Return the rights to be an agent and, verb by verb, to do as it what it does.
+
+    The last are what `check_agents` asks. Source: mode.go, newConstrainedImpersonationMode.
+    """
+    reviews = [Permission("create", AUTHENTICATION, "selfsubjectreviews")]
+    if agent.user.startswith(NODE_USER):
+        mode, who = "arbitrary-node", Permission("", AUTHENTICATION, "nodes")
+    else:
+        reviews.append(Permission("create", AUTHORIZATION, "selfsubjectaccessreviews"))
+        mode, who = "user-info", Permission("", AUTHENTICATION, "users", name=agent.user)
+        if agent.user.startswith(SERVICE_ACCOUNT_USER):
+            mode, who = "serviceaccount", _old_grant(agent)._replace(group=AUTHENTICATION)
+    return [
+        who._replace(verb=f"impersonate:{mode}"),
+        *(
+            each._replace(verb=f"impersonate-on:{mode}:{each.verb}")
+            for each in (*permissions_of(agent), *reviews)
+        ),
+    ]
+
+
+def _old_grant(agent: AgentModel) -> Permission:
+    """Return the right to be an agent, whatever it does."""
+    if agent.user.startswith(SERVICE_ACCOUNT_USER):
+        namespace, name = _service_account(agent.user)
+        return Permission("impersonate", "", "serviceaccounts", namespace=namespace, name=name)
+    return Permission("impersonate", "", "users", name=agent.user)
+
+
+def manifests(agents: Iterable[AgentModel]) -> list[Json]:
+    """Return a ClusterRole and its binding for each agent but those that act as their node.
+
+    A right in one namespace is granted in all: the roles are for clusters that are fleet's own,
+    and a start for others.
+    """
+    found: list[Json] = []
+    for agent in agents:
+        if agent.user.startswith(NODE_USER):
+            continue
+        name = {"name": NAME + agent.name, "labels": {MANAGED_BY: MANAGER}}
+        rules = [
+            {"apiGroups": [rule.group], "resources": [rule.resource], "verbs": list(rule.verbs)}
+            for rule in agent.rules()
+        ]
+        role = {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": name}
+        found.append({**role, "rules": rules})
+        found.append(
+            {
+                "apiVersion": f"{RBAC}/v1",
+                "kind": "ClusterRoleBinding",
+                "metadata": name,
+                "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": name["name"]},
+                "subjects": [_subject(agent.user)],
+            }
+        )
+    return found
+
+
+def _service_account(user: str) -> tuple[str, str]:
+    """Return namespace and name of the account that a user is."""
+    namespace, _, name = user.removeprefix(SERVICE_ACCOUNT_USER).partition(":")
+    return namespace, name
+
+
+def _subject(user: str) -> Json:
+    if user.startswith(SERVICE_ACCOUNT_USER):
+        namespace, name = _service_account(user)
+        return {"kind": "ServiceAccount", "namespace": namespace, "name": name}
+    return {"kind": "User", "apiGroup": RBAC, "name": user}
+
+
+async def prepare_agents(
+    api: Api, identity: Identity, models: Iterable[NodeModel], node: str, *, is_local: bool
+) -> None:
+    """Grant agents their rights on a local control plane, and see that they have them.
+
+    The server's authorizer reads roles by a watch: it knows new ones a moment later.
+    """
+    agents = agents_of(models)
+    deadline = time.monotonic()
+    if is_local:
+        await grant(api, agents)
+        deadline += KNOWN_MAX_S
+    while True:
+        try:
+            return await check_agents(api, identity, agents, node)
+        except SetupError:
+            if time.monotonic() >= deadline:
+                raise
+        await asyncio.sleep(LOOK_AGAIN_S)
+
+
+async def grant(api: Api, agents: Iterable[AgentModel]) -> None:
+    """Create or renew the roles of agents. Raises SetupError if that does not work."""
+    for manifest in manifests(agents):
+        name = manifest["metadata"]["name"]
+        path = ROLES if manifest["kind"] == "ClusterRole" else BINDINGS
+        answer = await api.request("POST", path, body=manifest)
+        if answer.code == 409:
+            there = expect(await api.request("GET", f"{path}/{name}"), f"cannot read {name}")
+            before = there["metadata"]
+            if (before.get("labels") or {}).get(MANAGED_BY) != MANAGER:
+                raise SetupError(
+                    f"the {manifest['kind']} {name} is not one that fleet made: delete or rename "
+                    "it, or the agent"
+                )
+            metadata = {**manifest["metadata"], "resourceVersion": before["resourceVersion"]}
+            body = {**manifest, "metadata": metadata}
+            answer = await api.request("PUT", f"{path}/{name}", body=body)
+        expect(answer, f"cannot create the {manifest['kind']} {name}")
+
+
+async def check_agents(
+    api: Api, identity: Identity, agents: Iterable[AgentModel], node: str
+) -> None:
+    """Ask the server whether we may be the agents, of one node, and they may do what they do.
+
+    Raises SetupError with what is missing, before anything is created.
+    """
+    if identity.mode is IdentityMode.SHARED:
+        await check_permissions(api, [each for agent in agents for each in permissions_of(agent)])
+        return
+
+    async def check(agent: AgentModel) -> None:
+        user = agent.user.replace(NODE.decode(), node)
+        headers = impersonation_headers(user)
+        answer = await who_am_i(api, headers)
+        if not answer.ok:
+            raise SetupError(
+                f"agent {agent.name}: no permission to impersonate {user}: {answer.message}; "
+                "see docs/how-to/agents.md"
+            )
+        is_node = agent.user.startswith(NODE_USER)
+        try:
+            if is_node:  # the node authorizer knows what it may
+                has_old = identity.impersonation is Impersonation.USER_AND_GROUP
+            else:
+                await check_permissions(api, permissions_of(agent), headers)
+                has_old = await is_allowed(api, _old_grant(agent))
+            if not has_old:
+                await check_permissions(api, constrained(agent)[1:])
+        except SetupError as error:
+            raise SetupError(f"agent {agent.name} as {user}: {error}") from error
+
+    await each(list(agents), check)

@@ -1,0 +1,432 @@
+"""What fleet itself asks of an API server: few requests, raw JSON, retried, counted apart.
+
+Everything here is off the hot path. A request goes out under `fleet/<version> (<purpose>)`, so that
+preflight, adoption and clean-up can be told from the kubelets' traffic in audit logs and metrics.
+Answers are raw dictionaries: the typed models of kubernetes-asyncio cost about 1 ms per node, which
+is seconds for a list of 5,000.
+"""
+
+import asyncio
+import datetime as dt
+import itertools
+import logging
+import ssl
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any, NamedTuple, Self, TypeVar
+from urllib.parse import urlencode
+
+import aiohttp
+import orjson
+
+from fleet import __version__
+from fleet.cluster.credentials import Credentials
+from fleet.cluster.renewal import Renewal
+from fleet.errors import RemoteProtocolError, SetupError
+from fleet.wire.api.framing import Partial, split_lines
+from fleet.wire.http2.frames import BODY_BYTES_MAX, OVERSIZED
+from fleet.wire.http2.hpack import seconds_of
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+Sleep = Callable[[float], Awaitable[None]]
+T = TypeVar("T")
+
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+PAGE_ITEMS = 500
+REQUEST_TIMEOUT_S = 60.0
+CONNECT_TIMEOUT_S = 10.0
+CONNECTIONS_MAX = 32
+NAMES_S_MAX = 10  # then a name is looked up anew; aiohttp tries all addresses, in turn
+READ_BYTES = 2**18
+CONCURRENCY = 32
+ATTEMPTS_MAX = 6
+BACKOFF_MAX_S = 5.0
+STARTING_S = 30.0
+"""An API server that has just started forbids what it allows, until it has read the roles."""
+# The server did not do it but will if asked again: overload, a leader change, a restart.
+RETRIED_CODES = frozenset({429, 500, 502, 503, 504})
+
+
+class Answer(NamedTuple):
+    """What the server said. `date_s` is its clock, 0 when it named none."""
+
+    code: int
+    body: Json
+    date_s: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Return whether the server did what was asked."""
+        return 200 <= self.code < 300
+
+    @property
+    def message(self) -> str:
+        """Return the server's own words, in one line."""
+        return " ".join(str(self.body.get("message") or f"HTTP {self.code}").split())
+
+
+class Api:
+    """Requests for one purpose to one cluster."""
+
+    def __init__(
+        self, channel: "Channel", purpose: str, user_agent: str = "", patience_s: float = 0.0
+    ) -> None:
+        self._channel = channel
+        self.purpose = purpose
+        self._patience_s = patience_s
+        self._user_agent = user_agent or f"fleet/{__version__} ({purpose})"
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str | int] | None = None,
+        body: object = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+        headers: Iterable[tuple[str, str]] = (),
+    ) -> Answer:
+        """Send one request, again while the server is overloaded, and return its answer.
+
+        Raises SetupError when there is no answer at all, and when the credentials are refused.
+        """
+        all_headers = [
+            ("User-Agent", self._user_agent),
+            ("Accept", accept),
+            *headers,
+        ]
+        data = None
+        if body is not None:
+            data = orjson.dumps(body)
+            all_headers.append(("Content-Type", content_type))
+        target = f"{path}?{urlencode(query)}" if query else path
+        return await self._channel.send(
+            self.purpose, method, target, all_headers, data, self._patience_s
+        )
+
+    async def watch(self, path: str, **query: str | int) -> AsyncIterator[Json]:
+        """Yield the events of one watch until the server ends it. Raises SetupError if it cannot.
+
+        An ERROR event is yielded like the others.
+        """
+        headers = [("User-Agent", self._user_agent), ("Accept", JSON)]
+        target = f"{path}?{urlencode({'watch': 'true', **query})}"
+        async for line in self._channel.lines(self.purpose, target, headers):
+            try:
+                event = orjson.loads(line)
+            except orjson.JSONDecodeError as error:
+                raise SetupError(f"{path}: a watch event that is no JSON") from error
+            if not isinstance(event, dict) or not isinstance(event.get("object"), dict):
+                raise SetupError(f"{path}: a watch event without an object")
+            yield event
+
+    async def get(self, path: str, what: str, **query: str | int) -> Json:
+        """Return one object that must be there. Raises SetupError naming `what` otherwise."""
+        answer = await self.request("GET", path, query=query)
+        return expect(answer, f"cannot read {what}")
+
+    async def pages(
+        self, path: str, what: str, *, accept: str = JSON, **query: str | int
+    ) -> AsyncIterator[list[Json]]:
+        """Yield the items of a list page by page. A 410 starts over, so an item may come twice."""
+        token = ""
+        while True:
+            page: dict[str, str | int] = {**query, "limit": query.get("limit", PAGE_ITEMS)}
+            if token:
+                page["continue"] = token
+            answer = await self.request("GET", path, query=page, accept=accept)
+            if answer.code == 410 and token:
+                token = ""
+                continue
+            listed = expect(answer, f"cannot list {what}")
+            yield listed.get("items") or []
+            token = listed.get("metadata", {}).get("continue") or ""
+            if not token:
+                return
+
+
+class Channel:
+    """The connections that all purposes share, their credentials and their counts."""
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        sleep: Sleep = asyncio.sleep,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.credentials = credentials
+        self._now_s = now_s
+        self._troubled_s = float("-inf")  # when the server was last found out of order
+        self.requests: Counter[str] = Counter()
+        self._sleep = sleep
+        self.renewal = Renewal(credentials)
+        self._session: aiohttp.ClientSession | None = None
+        self._certificate: tuple[str, str] | None = None  # of the session
+
+    def api(self, purpose: str, user_agent: str = "", patience_s: float = 0.0) -> Api:
+        """Return the requests of one purpose, under a user agent of their own if one is given.
+
+        With patience each is tried for so long, whatever becomes of the server meanwhile.
+        """
+        return Api(self, purpose, user_agent, patience_s)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def send(
+        self,
+        purpose: str,
+        method: str,
+        target: str,
+        headers: list[tuple[str, str]],
+        data: bytes | None,
+        patience_s: float = 0.0,
+    ) -> Answer:
+        """Send until there is an answer that another attempt would not change."""
+        was_renewed = False
+        tries = Tries(patience_s, self._now_s)
+        for attempt in itertools.count(1):
+            self.requests[purpose] += 1
+            await self.renewal.renew()
+            used = self.credentials.secrets()
+            try:
+                answer, wait_s = await self._send_once(method, target, headers, data)
+            except RemoteProtocolError as error:
+                raise SetupError(f"{self.credentials.address}: {error}") from error
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                self._troubled_s = self._now_s()
+                is_hopeless = not is_transient(error, is_patient=patience_s > 0)
+                if is_hopeless or tries.are_over(attempt):
+                    reason = describe_failure(error)
+                    raise SetupError(f"{self.credentials.address}: {reason}") from error
+                wait_s = -1.0
+            else:
+                if answer.code == 401:
+                    await self.renewal.renew(refused=used)
+                    if was_renewed or self.credentials.secrets() == used:
+                        raise SetupError(refused(self.credentials, answer))
+                    was_renewed = True
+                    continue
+                if answer.code in RETRIED_CODES:
+                    self._troubled_s = self._now_s()
+                elif not (answer.code == 403 and patience_s and self._has_just_started()):
+                    return answer
+                if tries.are_over(attempt):
+                    return answer
+            await self._sleep(tries.wait_s(attempt, wait_s))
+        raise AssertionError("it is counted without end")
+
+    def _has_just_started(self) -> bool:
+        return self._now_s() < self._troubled_s + STARTING_S
+
+    async def _send_once(
+        self, method: str, target: str, headers: list[tuple[str, str]], data: bytes | None
+    ) -> tuple[Answer, float]:
+        if self._certificate != self.credentials.client_certificate:
+            await self.close()  # a new client certificate needs new connections
+        authorization = self.credentials.authorization()
+        if authorization:
+            headers = [*headers, ("Authorization", authorization.decode())]
+        async with self._open().request(
+            method,
+            self.credentials.server + target,
+            data=data,
+            headers=headers,
+            server_hostname=self.credentials.server_name,
+            allow_redirects=False,
+        ) as response:
+            raw = await _read(response)
+            return _answer(response, raw), _retry_after_s(response)
+
+    async def lines(
+        self, purpose: str, target: str, headers: list[tuple[str, str]]
+    ) -> AsyncIterator[bytes]:
+        """Yield the lines of an answer that goes on. Raises SetupError when it breaks off."""
+        self.requests[purpose] += 1
+        authorization = self.credentials.authorization()
+        if authorization:
+            headers = [*headers, ("Authorization", authorization.decode())]
+        try:
+            async with self._open().get(
+                self.credentials.server + target,
+                headers=headers,
+                server_hostname=self.credentials.server_name,
+                timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S),
+            ) as response:
+                if response.status != 200:
+                    raise SetupError(_answer(response, await _read(response)).message)
+                rest: Partial = b""
+                async for chunk in response.content.iter_any():
+                    lines, rest = split_lines(rest, chunk)
+                    for line in lines:
+                        yield line
+        except (aiohttp.ClientError, OSError, TimeoutError, RemoteProtocolError) as error:
+            raise SetupError(f"{self.credentials.address}: {describe_failure(error)}") from error
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            context = self.credentials.ssl_context(("http/1.1",))
+            self._certificate = self.credentials.client_certificate
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    ssl=context, limit=CONNECTIONS_MAX, ttl_dns_cache=NAMES_S_MAX
+                ),
+                timeout=aiohttp.ClientTimeout(
+                    total=REQUEST_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S
+                ),
+                # The wire engine connects directly; so does everything else, to the same server.
+                trust_env=False,
+            )
+        return self._session
+
+
+class Tries:
+    """How often one request is sent: a number of times, or for some time since it first failed."""
+
+    __slots__ = ("_now_s", "_patience_s", "_until_s")
+
+    def __init__(self, patience_s: float, now_s: Callable[[], float]) -> None:
+        self._patience_s = patience_s
+        self._now_s = now_s
+        self._until_s = 0.0
+
+    def are_over(self, attempt: int) -> bool:
+        """Return whether it is given up now that an attempt has failed."""
+        if not self._patience_s:
+            return attempt >= ATTEMPTS_MAX
+        if not self._until_s:
+            self._until_s = self._now_s() + self._patience_s
+        return self._now_s() >= self._until_s
+
+    def wait_s(self, attempt: int, asked_s: float) -> float:
+        """Return how long to wait; `asked_s` is what the server asked for, below 0 for nothing."""
+        found_s = _backoff_s(attempt) if asked_s < 0 else asked_s
+        if not self._patience_s:
+            return min(found_s, BACKOFF_MAX_S)
+        return min(found_s, max(0.0, self._until_s - self._now_s()))
+
+
+def expect(answer: Answer, failure: str) -> Json:
+    """Return the body of a good answer. Raises SetupError with the server's own words if not."""
+    if not answer.ok:
+        raise SetupError(f"{failure}: {answer.message}")
+    return answer.body
+
+
+async def each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
+    """Do `work` for every item, at most `CONCURRENCY` at a time; the first failure ends it all."""
+    queue = iter(items)
+
+    async def worker() -> None:
+        for item in queue:
+            await work(item)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(CONCURRENCY):
+                group.create_task(worker())
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+def is_transient(error: BaseException, *, is_patient: bool = False) -> bool:
+    """Return whether the same connection may succeed later: not with a bad name or certificate.
+
+    To the patient, who was connected before, only a certificate is a reason to give up.
+    """
+    if is_patient:
+        return not isinstance(error, aiohttp.ClientConnectorCertificateError)
+    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorDNSError):
+        return False
+    if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError):
+        return False
+    return not isinstance(error, aiohttp.ClientConnectorError | ConnectionRefusedError)
+
+
+def describe_failure(error: BaseException) -> str:
+    """Say in one line why there was no answer."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        error = error.certificate_error
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        error = error.os_error
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate verify failed: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed: {(error.reason or str(error)).replace('_', ' ').lower()}"
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def refused(credentials: Credentials, answer: Answer) -> str:
+    """Say in one line that the server does not accept who we are."""
+    return (
+        f"{credentials.address}: 401, the credentials of context {credentials.context} are "
+        f"refused: expired, revoked or of another cluster ({answer.message})"
+    )
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    """Return the body of an answer. Raises RemoteProtocolError for one that is too large."""
+    body = bytearray()
+    async for chunk in response.content.iter_chunked(READ_BYTES):
+        body += chunk
+        if len(body) > BODY_BYTES_MAX:
+            raise RemoteProtocolError(OVERSIZED)
+    return bytes(body)
+
+
+def _answer(response: aiohttp.ClientResponse, raw: bytes) -> Answer:
+    try:
+        body = orjson.loads(raw) if raw else {}
+    except orjson.JSONDecodeError:
+        body = {"message": raw[:200].decode(errors="replace")}
+    if not isinstance(body, dict):
+        body = {"message": str(body)[:200]}
+    date = response.headers.get("Date", "")
+    try:
+        date_s = int(parsedate_to_datetime(date).timestamp()) if date else 0
+    except ValueError:
+        date_s = 0
+    return Answer(response.status, body, date_s)
+
+
+def _retry_after_s(response: aiohttp.ClientResponse) -> float:
+    """Return what the server asks for; -1 if that is nothing, or beyond sense."""
+    value = response.headers.get("Retry-After", "").encode(errors="replace")
+    return float(seconds_of(value))
+
+
+def _backoff_s(attempt: int) -> float:
+    return min(0.1 * 3.0**attempt, BACKOFF_MAX_S)
+
+
+def server_now_s(answer: Answer) -> int:
+    """Return the server's clock, or ours if it named none."""
+    return answer.date_s or int(time.time())
+
+
+def time_s(stamp: str) -> int:
+    """Return an API time as whole seconds since the epoch, 0 for none."""
+    return int(dt.datetime.fromisoformat(stamp).timestamp()) if stamp else 0

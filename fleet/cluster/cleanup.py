@@ -1,0 +1,325 @@
+"""Removing what runs left: Nodes and what belongs to them, the pods bound to them, run Leases.
+
+Only owned Nodes go (see ownership.py), each by its uid. A name proves nothing: while we work, a
+machine may have joined under it. So a Lease or CSINode goes only if that very Node is its owner,
+and the pods bound to a name only if the Node is gone and no other has its name.
+
+Order: a node's Lease and CSINode, then the Node, so that whatever an interruption leaves is still
+found by its labels. Pods come last: while their node is there, controllers would replace them. They
+are deleted with grace 0, since no kubelet is left that would confirm their end.
+"""
+
+import enum
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple
+
+from fleet.cluster.api_client import METADATA_ONLY, Api, each, expect
+from fleet.cluster.identity import LEASE_NAMESPACE, STORAGE, Permission, is_allowed
+from fleet.cluster.load_leftovers import find_load, remove_load
+from fleet.cluster.ownership import NODES, RUN_LABEL, SHARD_LABEL, FoundNode, find_named, find_nodes
+from fleet.cluster.runs import RUN_LEASES, find_leases
+from fleet.errors import IncompleteError, SetupError
+
+NODE_LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases"
+CSI_NODES = "/apis/storage.k8s.io/v1/csinodes"
+OF_NODES = (("resource.k8s.io", "resourceslices"), (STORAGE, "volumeattachments"))
+"""What a Node leaves to controllers, group and resource.
+
+The garbage collector deletes the slices later. For a volume that a kubelet said to be in use the
+attach-detach controller waits six minutes.
+Source: pkg/controller/volume/attachdetach/reconciler/reconciler.go, reconcile.
+"""
+PODS = "/api/v1/pods"
+
+LOOKS_MAX = 3
+"""How often a clean-up lists the nodes of its run; the last time there should be none."""
+NODES_ASKED_SINGLY_MAX = 200
+"""Up to so many nodes what belongs to each is asked for singly; beyond, all there is, in pages."""
+
+PATIENCE_S = 60.0
+"""How long each request is tried while the API server refuses connections, or answers 5xx or 429:
+so long one may take to come back. What was removed before is not asked for again."""
+
+Progress = Callable[[str, int, int], None]
+
+
+def is_tenth(done: int, total: int) -> bool:
+    """Return whether a tenth of the work was completed just now: worth a line in a log."""
+    return done * 10 // total > (done - 1) * 10 // total
+
+
+def no_progress(_what: str, _done: int, _total: int) -> None:
+    """Show nothing."""
+
+
+class Cleaned(NamedTuple):
+    """What was removed. Objects that were gone already do not count."""
+
+    runs: int = 0
+    nodes: int = 0
+    leases: int = 0
+    csi_nodes: int = 0
+    pods: int = 0
+    refused: tuple[FoundNode, ...] = ()
+    """Nodes with the run's label that are not fleet's: they were left alone."""
+
+
+class Bound(NamedTuple):
+    """What is on a node by its name alone."""
+
+    path: str
+    uid: str
+    node: str
+
+
+class Deletion(enum.Enum):
+    """What came of deleting an object of one uid."""
+
+    DONE = enum.auto()
+    ABSENT = enum.auto()
+    ANOTHER = enum.auto()  # has the name
+
+
+async def clean_run(
+    api: Api,
+    run: str,
+    progress: Progress = no_progress,
+    *,
+    shards: Sequence[int] | None = None,
+) -> Cleaned:
+    """Remove one run, or only some shards of it. Can be repeated: what is gone is gone.
+
+    It looks again until there is nothing: a busy server may still create a node whose fleet has
+    hung up. The run Leases of shards stay; who holds them releases them. Raises IncompleteError,
+    which says what is left, when the server does not answer or refuses.
+    """
+    if not run:
+        raise SetupError("a run without an id has no nodes: nothing was deleted")
+    steps: dict[str, tuple[int, int]] = {}
+
+    def note(what: str, done: int, total: int) -> None:
+        steps[what] = (done, total)
+        progress(what, done, total)
+
+    try:
+        return await _clean_run(api, run, note, shards)
+    except SetupError as error:
+        raise IncompleteError(f"{error}; {_left(steps)}") from error
+
+
+async def _clean_run(
+    api: Api, run: str, progress: Progress, shards: Sequence[int] | None
+) -> Cleaned:
+    selectors = [f"{RUN_LABEL}={run}"]
+    if shards is not None:
+        selectors = [f"{selectors[0]},{SHARD_LABEL}={shard:04d}" for shard in shards]
+    total = Cleaned()
+    refused: tuple[FoundNode, ...] = ()
+    for _ in range(LOOKS_MAX):
+        found = [await find_nodes(api, selector) for selector in selectors]
+        nodes = [node for each in found for node in each.owned]
+        refused = tuple(node for each in found for node in each.refused)
+        if any(node.run != run for node in nodes):
+            raise SetupError(f"the server ignored the label selector {selectors[0]}")
+        if not nodes:
+            break
+        removed, gone = await _remove(api, nodes, progress)
+        total = added(total, removed)
+        for group, resource in OF_NODES:
+            await _remove_of_nodes(api, gone, group, resource)
+    if shards is None:
+        await remove_load(api, await find_load(api, run))
+        await _remove_run_leases(api, run)
+    return total._replace(runs=1, refused=refused)
+
+
+def added(one: Cleaned, other: Cleaned) -> Cleaned:
+    """Return both clean-ups as one."""
+    return Cleaned(
+        one.runs + other.runs,
+        one.nodes + other.nodes,
+        one.leases + other.leases,
+        one.csi_nodes + other.csi_nodes,
+        one.pods + other.pods,
+        one.refused + other.refused,
+    )
+
+
+async def remove_nodes(api: Api, nodes: Sequence[FoundNode]) -> None:
+    """Remove owned nodes of a run that goes on, with all that belongs to them."""
+    await _remove(api, nodes, no_progress)
+
+
+async def remove_named(api: Api, names: Iterable[str], run: str) -> tuple[FoundNode, ...]:
+    """Do the same by name; return the nodes with these names that are not this run's, and stay."""
+    found = await find_named(api, names, run)
+    await remove_nodes(api, found.owned)
+    return found.refused
+
+
+async def _remove(
+    api: Api, nodes: Sequence[FoundNode], progress: Progress
+) -> tuple[Cleaned, set[str]]:
+    """Delete nodes with Leases, CSINodes and pods; return also the names that nobody has now."""
+    of_node = {
+        path: await _owned(api, path, what, nodes)
+        for path, what in ((NODE_LEASES, "leases"), (CSI_NODES, "CSINodes"))
+    }
+    counts = dict.fromkeys((*of_node, NODES), 0)
+    gone: set[str] = set()
+    done = 0
+
+    async def remove(node: FoundNode) -> None:
+        nonlocal done
+        for path, owned in of_node.items():
+            if node.name in owned:
+                found = await _delete(api, f"{path}/{node.name}", owned[node.name])
+                counts[path] += found is Deletion.DONE
+        found = await _delete(api, f"{NODES}/{node.name}", node.uid)
+        counts[NODES] += found is Deletion.DONE
+        if found is not Deletion.ANOTHER:
+            gone.add(node.name)
+        done += 1
+        progress("nodes", done, len(nodes))
+
+    await each(nodes, remove)
+    pods = await _remove_pods(api, gone, progress)
+    return Cleaned(0, counts[NODES], counts[NODE_LEASES], counts[CSI_NODES], pods), gone
+
+
+async def _owned(api: Api, path: str, what: str, nodes: Sequence[FoundNode]) -> dict[str, str]:
+    """Return the uid of each object that has a node's name and that very node as its owner."""
+    uids = {node.name: node.uid for node in nodes}
+    owned: dict[str, str] = {}
+
+    async def collect(**query: str) -> None:
+        async for page in api.pages(path, what, accept=METADATA_ONLY, **query):
+            for item in page:
+                metadata = item["metadata"]
+                owners = [each["uid"] for each in metadata.get("ownerReferences") or ()]
+                if uids.get(metadata["name"]) in owners:
+                    owned[metadata["name"]] = metadata["uid"]
+
+    async def collect_of(name: str) -> None:
+        await collect(fieldSelector=f"metadata.name={name}")
+
+    if len(nodes) > NODES_ASKED_SINGLY_MAX:
+        await collect()
+    else:
+        await each(uids, collect_of)
+    return owned
+
+
+async def _remove_pods(api: Api, nodes: Collection[str], progress: Progress) -> int:
+    """Force-delete the pods that are bound to nodes which are gone."""
+    bound = await _still_orphaned(api, await _bound_pods(api, nodes))
+    removed = done = 0
+
+    async def remove(pod: Bound) -> None:
+        nonlocal removed, done
+        found = await _delete(api, pod.path, pod.uid, is_forced=True)
+        removed += found is Deletion.DONE
+        done += 1
+        progress("pods", done, len(bound))
+
+    await each(bound, remove)
+    return removed
+
+
+async def _bound_pods(api: Api, nodes: Collection[str]) -> list[Bound]:
+    """Return the pods on the nodes."""
+    bound: dict[str, Bound] = {}
+
+    async def collect(**query: str) -> None:
+        async for page in api.pages(PODS, "pods", **query):
+            for pod in page:
+                node, metadata = pod["spec"].get("nodeName"), pod["metadata"]
+                if node in nodes:
+                    name = f"{metadata['namespace']}/pods/{metadata['name']}"
+                    path = f"/api/v1/namespaces/{name}"
+                    bound[path] = Bound(path, metadata["uid"], node)
+
+    async def collect_from(node: str) -> None:
+        await collect(fieldSelector=f"spec.nodeName={node}")
+
+    if len(nodes) > NODES_ASKED_SINGLY_MAX:
+        await collect()
+    else:
+        await each(sorted(nodes), collect_from)
+    return list(bound.values())
+
+
+async def _remove_of_nodes(api: Api, nodes: Collection[str], group: str, resource: str) -> None:
+    """Delete the objects of a kind that name a node which is gone, where we may."""
+    if not nodes or not await is_allowed(api, Permission("delete", group, resource)):
+        return
+    path = f"/apis/{group}/v1/{resource}"
+    listed = await api.request("GET", path)
+    bound = []
+    for item in (listed.body.get("items") or []) if listed.ok else []:
+        node, metadata = item["spec"].get("nodeName"), item["metadata"]
+        if node in nodes:
+            bound.append(Bound(f"{path}/{metadata['name']}", metadata["uid"], node))
+
+    async def remove(found: Bound) -> None:
+        await _delete(api, found.path, found.uid)
+
+    await each(await _still_orphaned(api, bound), remove)
+
+
+async def _still_orphaned(api: Api, bound: Sequence[Bound]) -> list[Bound]:
+    """Leave out what is bound to a name that a node has again.
+
+    Asked after they were listed: what was bound to a free name is not of a node that comes later.
+    """
+    names = {found.node for found in bound}
+    taken: set[str] = set()
+
+    async def collect(**query: str) -> None:
+        async for page in api.pages(NODES, "nodes", accept=METADATA_ONLY, **query):
+            taken.update(item["metadata"]["name"] for item in page)
+
+    async def collect_of(name: str) -> None:
+        await collect(fieldSelector=f"metadata.name={name}")
+
+    if len(names) > NODES_ASKED_SINGLY_MAX:
+        await collect()
+    else:
+        await each(names, collect_of)
+    return [found for found in bound if found.node not in taken]
+
+
+async def _remove_run_leases(api: Api, run: str) -> None:
+    owned, _refused, _now_s = await find_leases(api, run)
+    for lease in owned:
+        metadata = lease["metadata"]
+        await _delete(api, f"{RUN_LEASES}/{metadata['name']}", metadata["uid"])
+
+
+async def _delete(api: Api, path: str, uid: str, *, is_forced: bool = False) -> Deletion:
+    """Delete the object of this uid, and no other."""
+    assert uid, path
+    options: dict[str, object] = {"preconditions": {"uid": uid}}
+    if is_forced:
+        options["gracePeriodSeconds"] = 0
+    answer = await api.request("DELETE", path, body=options)
+    if answer.code == 404:
+        return Deletion.ABSENT
+    if answer.code == 409:
+        return Deletion.ANOTHER
+    expect(answer, f"cannot delete {path}")
+    return Deletion.DONE
+
+
+def _left(steps: dict[str, tuple[int, int]]) -> str:
+    """Say how far a clean-up came, by what was told of each step.
+
+    Nobody finds pods of nodes that are gone by a mark of ours.
+    Source: pkg/controller/podgc/gc_controller.go, gcOrphaned.
+    """
+    if not steps:
+        return "left: everything"
+    parts = [f"{total - done:,} of {total:,} {what}" for what, (done, total) in steps.items()]
+    if "pods" not in steps:
+        parts.append("their pods")
+    return f"left: {', '.join(parts)} (the cluster collects pods whose node is gone)"

@@ -1,0 +1,185 @@
+"""The target cluster: who was named, what it speaks, and fleet's own requests to it.
+
+Never on a per-node path: the wire engine takes `ssl_context`, `authorization` and the address from
+here and speaks for the nodes itself.
+"""
+
+import asyncio
+import re
+import socket
+import ssl
+from collections import Counter
+from typing import NamedTuple, Self
+
+from fleet.cluster.api_client import (
+    CONNECT_TIMEOUT_S,
+    Api,
+    Channel,
+    describe_failure,
+    expect,
+)
+from fleet.cluster.credentials import ClusterSelection, Credentials
+from fleet.errors import SetupError
+
+__all__ = ["Cluster", "ClusterSelection", "ServerVersion"]
+
+OLDEST_MINOR = 34
+"""The oldest minor of Kubernetes 1 that fleet is built for (design 3.11)."""
+
+
+class ServerVersion(NamedTuple):
+    """What `/version` says."""
+
+    major: int
+    minor: int
+    git_version: str
+
+    @property
+    def is_supported(self) -> bool:
+        """Return whether fleet is built and tested for it."""
+        return (self.major, self.minor) >= (1, OLDEST_MINOR)
+
+
+class Cluster:
+    """A cluster that was named, reached and found to speak HTTP/2."""
+
+    def __init__(self, credentials: Credentials, channel: Channel, version: ServerVersion) -> None:
+        self.credentials = credentials
+        self.version = version
+        self._channel = channel
+
+    @classmethod
+    async def connect(cls, selection: ClusterSelection) -> Self:
+        """Load the credentials, reach the server and ask its version.
+
+        Raises UsageError on a bad selection; SetupError, in one line, when the server cannot be
+        reached, speaks no HTTP/2 or refuses the credentials.
+        """
+        credentials = await selection.load()
+        await check_http2(credentials)
+        channel = Channel(credentials)
+        try:
+            version = await read_version(channel.api("preflight"), credentials)
+        except BaseException:
+            await channel.close()
+            raise
+        return cls(credentials, channel, version)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close fleet's own connections."""
+        await self._channel.close()
+
+    def api(self, purpose: str, user_agent: str = "", patience_s: float = 0.0) -> Api:
+        """Return fleet's own requests of one purpose: preflight, adopt, cleanup, ..."""
+        return self._channel.api(purpose, user_agent, patience_s)
+
+    @property
+    def requests(self) -> Counter[str]:
+        """Return how many requests fleet made for itself, by purpose."""
+        return self._channel.requests
+
+    @property
+    def context(self) -> str:
+        """Return the name by which the user knows the cluster."""
+        return self.credentials.context
+
+    @property
+    def host(self) -> str:
+        """Return where to connect: a name or an address without brackets."""
+        return self.credentials.host
+
+    @property
+    def port(self) -> int:
+        """Return the port to connect to."""
+        return self.credentials.port
+
+    @property
+    def server_name(self) -> str:
+        """Return the name that TLS asks for and verifies."""
+        return self.credentials.server_name
+
+    def ssl_context(self, *, with_client_certificate: bool = True) -> ssl.SSLContext:
+        """Return a new context for the wire engine: this cluster's CA, ALPN `h2`, verified."""
+        return self.credentials.ssl_context(with_client_certificate=with_client_certificate)
+
+    def authorization(self) -> bytes | None:
+        """Return the Authorization header's value; None with a client certificate alone."""
+        return self.credentials.authorization()
+
+    async def refresh(self) -> None:
+        """Renew credentials that are about to expire. Raises SetupError once they have."""
+        await self._channel.renewal.renew()
+
+    @property
+    def lacked_credentials(self) -> bool:
+        """Return whether requests failed because no plugin or file gave new credentials."""
+        return self._channel.renewal.has_failed
+
+
+async def check_http2(credentials: Credentials) -> None:
+    """Make one TLS connection. Raises SetupError if it fails or the server chooses no `h2`."""
+    try:
+        writer = await _connect(credentials)
+    except OSError as error:
+        raise SetupError(
+            f"context {credentials.context}: no connection to {credentials.address}: "
+            f"{describe_failure(error)}{_hint(error)}"
+        ) from error
+    protocol = writer.get_extra_info("ssl_object").selected_alpn_protocol()
+    writer.transport.abort()
+    if protocol != "h2":
+        raise SetupError(
+            f"context {credentials.context}: {credentials.address} does not speak HTTP/2 (ALPN "
+            f"chose {protocol or 'nothing'}); fleet needs it, as kubelets do: connect to the API "
+            "server itself, not to a proxy before it"
+        )
+
+
+async def _connect(credentials: Credentials) -> asyncio.StreamWriter:
+    """Connect to the first address of the server that answers, each in its part of the time.
+
+    Raises OSError, of the last address.
+    """
+    context = credentials.ssl_context()
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(CONNECT_TIMEOUT_S):
+        found = await loop.getaddrinfo(credentials.host, credentials.port, type=socket.SOCK_STREAM)
+    for rest, (_, _, _, _, (address, *_)) in zip(range(len(found) - 1, -1, -1), found, strict=True):
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S / len(found)):
+                _reader, writer = await asyncio.open_connection(
+                    str(address),
+                    credentials.port,
+                    ssl=context,
+                    server_hostname=credentials.server_name,
+                )
+        except OSError:
+            if not rest:
+                raise
+        else:
+            return writer
+    raise AssertionError("a name without addresses is an error of getaddrinfo")
+
+
+async def read_version(api: Api, credentials: Credentials) -> ServerVersion:
+    """Ask who the server is. Raises SetupError if it does not say."""
+    body = expect(await api.request("GET", "/version"), f"{credentials.address}: no /version")
+    # Managed clusters answer "36+".
+    major, minor = (re.match(r"\d+", str(body.get(key, ""))) for key in ("major", "minor"))
+    if major is None or minor is None:
+        raise SetupError(f"{credentials.address}: /version is not a Kubernetes API server's")
+    return ServerVersion(int(major[0]), int(minor[0]), str(body.get("gitVersion", "")))
+
+
+def _hint(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return " (is this kubeconfig of another cluster, or its certificate-authority outdated?)"
+    if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
+        return " (does the port speak plain HTTP?)"
+    return ""

@@ -1,0 +1,353 @@
+"""Which cluster was named, how to reach it and as whom: kubeconfigs, contexts, in-cluster config.
+
+`kubernetes-asyncio` reads kubeconfigs and runs exec plugins and token refreshes, so that whatever
+works with kubectl works here. What the wire engine needs is kept as plain facts, and what it
+cannot honour (proxies, path prefixes, plain HTTP) is refused before anything is sent.
+"""
+
+import logging
+import os
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import aiohttp
+import yaml
+
+from fleet.cluster.kubeconfig_library import (
+    Configuration,
+    KubeConfigLoader,
+    KubeConfigMerger,
+    kubeconfigs,
+)
+from fleet.errors import SetupError, UsageError
+
+logger = logging.getLogger(__name__)
+
+IN_CLUSTER_CONTEXT = "in-cluster"
+DEFAULT_PORTS = {"https": 443}
+
+# What kubernetes-asyncio raises on kubeconfigs that are YAML but not kubeconfigs.
+MALFORMED = (
+    kubeconfigs.ConfigException,
+    yaml.YAMLError,
+    AssertionError,
+    AttributeError,
+    KeyError,
+    TypeError,
+    ValueError,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSelection:
+    """What the user named. Nothing else selects a cluster: not `$KUBECONFIG`, not the default."""
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+    in_cluster: bool = False
+
+    def __post_init__(self) -> None:
+        if self.in_cluster and (self.kubeconfig is not None or self.context is not None):
+            raise UsageError("--in-cluster excludes --kubeconfig and --context")
+
+    @property
+    def is_named(self) -> bool:
+        """Return whether a cluster was named at all."""
+        return self.in_cluster or self.kubeconfig is not None or self.context is not None
+
+    async def load(self, environ: Mapping[str, str] = os.environ) -> "Credentials":
+        """Read the credentials; runs an exec plugin but asks no API server.
+
+        Raises UsageError on what the command line or the kubeconfig has wrong, SetupError when a
+        plugin fails or the cluster can only be reached in a way that fleet has not.
+        """
+        assert self.is_named, "only a cluster that was named is loaded"
+        if self.in_cluster:
+            return _load_in_cluster()
+        paths = self.paths(environ)
+        shown = ":".join(str(path) for path in paths)
+        merger = _read(paths)
+        loader = _select(merger, self.context, shown)
+        credentials = Credentials(_context_name(loader), shown, Configuration(), loader)
+        await credentials.refresh(force=True)
+        return credentials
+
+    def paths(self, environ: Mapping[str, str] = os.environ) -> list[Path]:
+        """Return the kubeconfigs that count, in their order. Raises UsageError."""
+        if self.kubeconfig is not None:
+            if not self.kubeconfig.is_file():
+                raise UsageError(f"--kubeconfig {self.kubeconfig}: no such file")
+            return [self.kubeconfig]
+        listed = environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+        paths = [Path(name).expanduser() for name in listed.split(os.pathsep) if name]
+        found = [path for path in paths if path.is_file()]
+        if not found:
+            raise UsageError(f"--context {self.context}: no kubeconfig at {listed}")
+        return found
+
+
+class Credentials:
+    """One cluster's address and the right to speak to it; refreshed for as long as a run lasts."""
+
+    __slots__ = ("_configuration", "_loader", "context", "host", "is_verified", "port", "source")
+
+    def __init__(
+        self,
+        context: str,
+        source: str,
+        configuration: Configuration,
+        loader: KubeConfigLoader | None,
+    ) -> None:
+        self.context = context
+        self.source = source  # where it was read, for messages
+        self._configuration = configuration
+        self._loader = loader  # None in a cluster
+        self.is_verified = True
+        self.host = ""
+        self.port = 0
+
+    @property
+    def server(self) -> str:
+        """Return the API server's URL, without a path."""
+        return str(self._configuration.host)
+
+    @property
+    def address(self) -> str:
+        """Return `host:port`, for messages."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def server_name(self) -> str:
+        """Return the name that the server's certificate must hold."""
+        return self._configuration.tls_server_name or self.host
+
+    @property
+    def client_certificate(self) -> tuple[str, str] | None:
+        """Return the paths of certificate and key, if the user has them."""
+        certificate, key = self._configuration.cert_file, self._configuration.key_file
+        return (certificate, key or certificate) if certificate else None
+
+    def ssl_context(
+        self, alpn: tuple[str, ...] = ("h2",), *, with_client_certificate: bool = True
+    ) -> ssl.SSLContext:
+        """Build a bare context with this cluster's CA alone: 25 KB, where the default takes 826.
+
+        Any certificate of the kubeconfig's bundle is an anchor, as it is to Go. Without a CA the
+        system's own are loaded. `with_client_certificate` is off for nodes that have their own.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.set_alpn_protocols(list(alpn))
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        try:
+            if not self.is_verified:
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
+            elif self._configuration.ssl_ca_cert:
+                context.load_verify_locations(cafile=self._configuration.ssl_ca_cert)
+            else:
+                context.load_default_certs()
+            if with_client_certificate and self.client_certificate:
+                context.load_cert_chain(*self.client_certificate)
+        except (OSError, ssl.SSLError) as error:
+            raise UsageError(f"{self.source}: unusable certificate: {error}") from error
+        return context
+
+    def authorization(self) -> bytes | None:
+        """Return the value of the Authorization header; None with a client certificate alone."""
+        value = self._configuration.api_key.get("BearerToken")
+        if not value:
+            return None
+        # Token files end in a newline, which no header may hold.
+        return str(value).strip().encode()
+
+    @property
+    def expires_s(self) -> float | None:
+        """Return when a plugin's credentials run out, in seconds since the epoch, if known."""
+        expiry = getattr(self._loader, "exec_plugin_expiry", None)
+        return None if expiry is None else float(expiry.timestamp())
+
+    async def refresh(self, *, force: bool = False) -> bool:
+        """Renew what is about to expire; return whether it changed. Cheap when nothing is due.
+
+        `force` is for a 401: it also re-runs a plugin that named no expiry. Raises FleetError when
+        that fails; what was there stays.
+        """
+        before = self.secrets()
+        if self._loader is None:
+            self._refresh_in_cluster(force=force)
+        else:
+            await self._refresh_kubeconfig(self._loader, force=force)
+        self._locate()
+        return self.secrets() != before
+
+    def secrets(self) -> tuple[object, ...]:
+        """Return what changes when credentials are renewed."""
+        return (self.authorization(), self.client_certificate)
+
+    def _refresh_in_cluster(self, *, force: bool) -> None:
+        try:
+            if force:
+                kubeconfigs.load_incluster_config(self._configuration)  # type: ignore[no-untyped-call]
+            # The hook that load_incluster_config leaves re-reads the token once a minute.
+            hook = self._configuration.refresh_api_key_hook
+            cast("Callable[[Configuration], None]", hook)(self._configuration)
+        except (OSError, kubeconfigs.ConfigException) as error:
+            raise SetupError(f"the service account's token cannot be read: {error}") from error
+
+    async def _refresh_kubeconfig(self, loader: KubeConfigLoader, *, force: bool) -> None:
+        user = loader._user  # noqa: SLF001 - the loader tells nobody what kind of user it is
+        expiry = getattr(loader, "exec_plugin_expiry", None)
+        if user is not None and "exec" in user:
+            has_run = self.authorization() or self.client_certificate
+            if has_run and not force and expiry is None:
+                return
+            if force and expiry is not None:
+                del loader.exec_plugin_expiry
+        try:
+            await loader.load_and_set(self._configuration)
+        except (OSError, aiohttp.ClientError, *MALFORMED) as error:
+            if expiry is not None:  # of what we still have
+                loader.exec_plugin_expiry = expiry
+            if isinstance(error, OSError | aiohttp.ClientError):
+                raise SetupError(f"{self.source}: {_credentials_failure(user, error)}") from error
+            failure = SetupError if user is not None and "exec" in user else UsageError
+            raise failure(f"{self.source}: {_credentials_failure(user, error)}") from error
+
+    def _locate(self) -> None:
+        """Take the server's address apart; refuse what the wire engine cannot speak."""
+        configuration = self._configuration
+        url = urlsplit(self.server)
+        try:
+            port = url.port
+        except ValueError as error:
+            raise UsageError(f"{self.source}: server {self.server}: {error}") from error
+        if url.scheme not in DEFAULT_PORTS or not url.hostname:
+            raise SetupError(
+                f"context {self.context}: server {self.server} is not https; "
+                "fleet speaks HTTP/2 over TLS only"
+            )
+        if url.path.strip("/"):
+            raise SetupError(
+                f"context {self.context}: server {self.server} has a path; fleet needs the API "
+                "server itself (with Rancher: the context of the authorized cluster endpoint)"
+            )
+        if configuration.proxy:
+            raise SetupError(
+                f"context {self.context}: proxy-url {configuration.proxy} is not supported; "
+                "fleet connects to the API server directly"
+            )
+        self.host = url.hostname
+        self.port = port or DEFAULT_PORTS[url.scheme]
+        if self.is_verified and not configuration.verify_ssl:
+            logger.warning(
+                "CERTIFICATES ARE NOT VERIFIED: context %s sets insecure-skip-tls-verify; "
+                "anybody between here and %s can read its credentials",
+                self.context,
+                self.address,
+            )
+        self.is_verified = bool(configuration.verify_ssl)
+
+
+def _load_in_cluster() -> Credentials:
+    configuration = Configuration()
+    try:
+        kubeconfigs.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+    except (OSError, kubeconfigs.ConfigException) as error:
+        raise UsageError(f"--in-cluster: not in a pod with a service account: {error}") from error
+    credentials = Credentials(IN_CLUSTER_CONTEXT, "in-cluster config", configuration, None)
+    credentials._locate()  # noqa: SLF001 - its own constructor function
+    return credentials
+
+
+def _read(paths: list[Path]) -> KubeConfigMerger:
+    """Read and merge kubeconfigs as kubectl does."""
+    for path in paths:
+        try:
+            document = yaml.safe_load(path.read_bytes())
+        except OSError as error:
+            raise UsageError(f"kubeconfig {path}: {error.strerror}") from error
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise UsageError(f"kubeconfig {path}: not YAML: {_one_line(error)}") from error
+        if not isinstance(document, dict) or not isinstance(document.get("clusters"), list):
+            raise UsageError(f"kubeconfig {path}: not a kubeconfig, it has no list of clusters")
+    try:
+        return KubeConfigMerger(os.pathsep.join(str(path) for path in paths))
+    except (OSError, *MALFORMED) as error:
+        shown = ":".join(str(path) for path in paths)
+        raise UsageError(f"kubeconfig {shown}: malformed: {_one_line(error)}") from error
+
+
+def _select(merger: KubeConfigMerger, context: str | None, shown: str) -> KubeConfigLoader:
+    """Choose a context and check what the loader would stumble over later."""
+    assert merger.config is not None, shown
+    document: dict[str, Any] = merger.config.value
+    contexts = {entry["name"]: entry["context"] for entry in _entries(document, "contexts", shown)}
+    name = context if context is not None else document.get("current-context")
+    if not name:
+        raise UsageError(
+            f"kubeconfig {shown} has no current context: name one of them with --context: "
+            + ", ".join(sorted(contexts))
+        )
+    if name not in contexts:
+        known = ", ".join(sorted(contexts)) or "none"
+        raise UsageError(f"context {name} is not in kubeconfig {shown}; it has: {known}")
+    _check_user(document, contexts[name], f"kubeconfig {shown}: context {name}")
+    try:
+        return KubeConfigLoader(
+            config_dict=merger.config,
+            active_context=name,
+            config_base_path=None,
+            # A rotated OIDC refresh token that is not kept logs the user out of kubectl.
+            config_persister=lambda _config: merger.save_changes(),
+        )
+    except MALFORMED as error:
+        raise UsageError(f"kubeconfig {shown}: {_one_line(error)}") from error
+
+
+def _entries(document: Mapping[str, Any], kind: str, shown: str) -> list[Any]:
+    """Return contexts or users, each with a name and a mapping under its kind."""
+    inner = kind.removesuffix("s")
+    entries = [getattr(entry, "value", entry) for entry in document.get(kind) or []]
+    for entry in entries:
+        if not isinstance(entry, dict) or not isinstance(entry.get(inner) or {}, dict):
+            raise UsageError(f"kubeconfig {shown}: malformed entry in {kind}")
+        if not isinstance(entry.get("name"), str) or inner not in entry:
+            raise UsageError(f"kubeconfig {shown}: an entry in {kind} lacks name or {inner}")
+    return entries
+
+
+def _check_user(document: Mapping[str, Any], context: Mapping[str, Any], where: str) -> None:
+    users = {entry["name"]: entry["user"] or {} for entry in _entries(document, "users", where)}
+    name = (context or {}).get("user")
+    if not name:
+        raise UsageError(f"{where} names no user")
+    if name not in users:
+        raise UsageError(f"{where} names user {name}, which is not there")
+    impersonated = [key for key in users[name] if key == "as" or key.startswith("as-")]
+    if impersonated:
+        # The loader ignores it; going on would act with more rights than the file gives.
+        raise UsageError(
+            f"{where}: user {name} impersonates another ({', '.join(impersonated)}), which fleet "
+            "cannot combine with impersonating nodes"
+        )
+
+
+def _context_name(loader: KubeConfigLoader) -> str:
+    current = loader.current_context
+    assert current is not None, "set_active_context fails rather than leave it empty"
+    return str(current["name"])
+
+
+def _credentials_failure(user: Any, error: Exception) -> str:
+    if user is not None and "exec" in user:
+        return f"credential plugin {user['exec'].safe_get('command')} failed: {_one_line(error)}"
+    return _one_line(error)
+
+
+def _one_line(error: BaseException) -> str:
+    """Return the whole of an error in one line."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,442 @@
+"""Who each node is: impersonated, by its own certificate, or the given user; and what it may do.
+
+    impersonate   one credential; `Impersonate-User: system:node:N` on each node's connection
+    csr           each node's own client certificate; no header
+    shared        the given user for all; no header
+
+Since 1.36 a server adds the group `system:nodes` itself to whoever may impersonate in the mode
+`arbitrary-node`, as long as only the user name is asked for. Naming the group forces the broad old
+grant (any user, any group), so it is sent only where the probe finds it needed.
+Source: apiserver/pkg/endpoints/filters/impersonation/mode.go, arbitraryNodeImpersonationMode.
+"""
+
+import enum
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from fleet.cluster.api_client import Answer, Api, Json, each, expect
+from fleet.errors import SetupError
+from fleet.metrics import Requests
+from fleet.profile.node_model import NodeModel
+from fleet.profile.settings import Fidelity, IdentityMode, Settings
+
+REFUSALS_MIN = 10  # fewer are no storm
+NODES_GROUP = "system:nodes"
+NODE_USER = "system:node:"
+AUTHENTICATION = "authentication.k8s.io"
+CERTIFICATES = "certificates.k8s.io"
+COORDINATION = "coordination.k8s.io"
+STORAGE = "storage.k8s.io"
+IMPERSONATE_ON = "impersonate-on:arbitrary-node:"
+SIGNERS = ("kubernetes.io/kube-apiserver-client-kubelet", "kubernetes.io/kubelet-serving")
+SELF_REVIEW = f"/apis/{AUTHENTICATION}/v1/selfsubjectreviews"
+ACCESS_REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+NAMELESS_VERBS = frozenset({"create", "deletecollection", "list", "watch"})
+"""RBAC cannot name what they are about, or fleet asks for all at once."""
+OF_ONE_NODE = frozenset(
+    {("", "nodes"), ("", "users"), (AUTHENTICATION, "nodes"), (STORAGE, "csinodes")}
+)
+LEASE_NAMESPACE = "kube-node-lease"
+RUN_NAMESPACE = "default"
+"""Where the leases of running fleets live; in kube-node-lease they would look like nodes'."""
+
+
+class Impersonation(enum.Enum):
+    """Which headers make a node of the credential."""
+
+    NONE = enum.auto()
+    USER = enum.auto()  # constrained impersonation, mode arbitrary-node
+    USER_AND_GROUP = enum.auto()  # the old grant
+
+
+class IdentityHeaders(NamedTuple):
+    """The constant headers of one node's connection; empty for none."""
+
+    user: bytes = b""
+    groups: tuple[bytes, ...] = ()
+
+
+class Identity(NamedTuple):
+    """How the nodes of a run show who they are."""
+
+    mode: IdentityMode
+    impersonation: Impersonation = Impersonation.NONE
+
+    def headers_for(self, node_name: str) -> IdentityHeaders:
+        """Return what the node's connection sends with every request."""
+        if self.impersonation is Impersonation.NONE:
+            return IdentityHeaders()
+        user = f"{NODE_USER}{node_name}".encode()
+        if self.impersonation is Impersonation.USER:
+            return IdentityHeaders(user)
+        return IdentityHeaders(user, (NODES_GROUP.encode(),))
+
+
+class Permission(NamedTuple):
+    """One right to check. `verbs` of one resource stand together to be read together."""
+
+    verb: str
+    group: str
+    resource: str
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+
+    def __str__(self) -> str:
+        """Say it the way RBAC rules do: `verb resource.group`."""
+        resource = f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+        shown = f"{self.verb} {resource}{'.' if self.group else ''}{self.group}"
+        if self.name:
+            shown += f" {self.name}"
+        return f"{shown} (namespace {self.namespace})" if self.namespace else shown
+
+
+async def probe(api: Api, mode: IdentityMode, node_name: str) -> Identity:
+    """Find out which headers make a node of us, by asking the server who it takes us for.
+
+    Raises SetupError if this user may not impersonate nodes at all. The user name alone is tried
+    first, and only then the group. A server remembers per user name which mode succeeded last and
+    tries that one first, so to a user with both grants one request with the group, from whatever
+    client (`kubectl --as system:node:a --as-group system:nodes`), makes it take the old grant for
+    names without a group too, which then lack `system:nodes` and are forbidden everything. So a
+    storm of 403s in a run with `USER` is a reason to probe again: see `RefusalWatch`.
+    """
+    if mode is not IdentityMode.IMPERSONATE:
+        return Identity(mode)
+    user = NODE_USER + node_name
+    alone = await who_am_i(api, impersonation_headers(user))
+    if NODES_GROUP in _groups(alone):
+        return Identity(mode, Impersonation.USER)
+    both = await who_am_i(api, impersonation_headers(user, NODES_GROUP))
+    if NODES_GROUP in _groups(both):
+        return Identity(mode, Impersonation.USER_AND_GROUP)
+    raise SetupError(
+        f"no permission to impersonate nodes: {_refusal(both if alone.ok else alone)}; grant "
+        f"impersonate:arbitrary-node on nodes.{AUTHENTICATION} and impersonate-on:arbitrary-node:"
+        f"VERB on what kubelets use (1.36 and newer), or impersonate on users {NODE_USER}* and "
+        f"groups {NODES_GROUP}; or choose --identity shared"
+    )
+
+
+class RefusalWatch:
+    """Tells from the answers to nodes whether the server has come to take them for others."""
+
+    __slots__ = ("_requests", "_seen")
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+        self._seen = (0, 0)
+
+    def is_storm(self) -> bool:
+        """Return whether most answers since the last call were 403s."""
+        total = refused = 0
+        for codes in self._requests.rows.values():
+            total += sum(each.count for each in codes.values())
+            refused += codes[403].count if 403 in codes else 0
+        before, self._seen = self._seen, (total, refused)
+        news = refused - before[1]
+        return news >= REFUSALS_MIN and 2 * news > total - before[0]
+
+
+async def check_permissions(
+    api: Api, needed: Iterable[Permission], headers: Iterable[tuple[str, str]] = ()
+) -> None:
+    """Ask the server about every right, many at a time; `headers` may name who is meant.
+
+    Raises SetupError with all that are missing, before anything is created.
+    """
+    wanted = list(dict.fromkeys(needed))
+    denied: set[Permission] = set()
+
+    async def ask(permission: Permission) -> None:
+        if not await is_allowed(api, permission, headers):
+            denied.add(permission)
+
+    await each(wanted, ask)
+    if denied:
+        missing = _grouped([permission for permission in wanted if permission in denied])
+        raise SetupError(f"no permission (RBAC), {len(denied)} missing: {'; '.join(missing)}")
+
+
+async def is_allowed(
+    api: Api, permission: Permission, headers: Iterable[tuple[str, str]] = ()
+) -> bool:
+    """Return whether fleet's user has one right."""
+    attributes: Json = {
+        "verb": permission.verb,
+        "group": permission.group,
+        "resource": permission.resource,
+        "subresource": permission.subresource,
+        "namespace": permission.namespace,
+        "name": permission.name,
+    }
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": {key: value for key, value in attributes.items() if value}},
+    }
+    answer = await api.request("POST", ACCESS_REVIEW, body=review, headers=headers)
+    status = expect(answer, "cannot check permissions (SelfSubjectAccessReview)").get("status", {})
+    return bool(status.get("allowed"))
+
+
+class Features(NamedTuple):
+    """What a run does that takes rights of its own."""
+
+    fidelity: Fidelity = Fidelity.KUBELET
+    storage: bool = False  # be the controllers of simulated CSI drivers
+    static_pods: bool = False
+    dynamic_resources: bool = False
+    approve_csrs: bool = False
+    own_watches: bool | None = None  # each node opens its own; None: in kubelet
+
+    @property
+    def has_own_watches(self) -> bool:
+        """Whether each node opens watches of its own."""
+        return self.fidelity is Fidelity.KUBELET if self.own_watches is None else self.own_watches
+
+
+def features_of(settings: Settings, models: Iterable[NodeModel]) -> Features:
+    """Return what a run with these options and node models does."""
+    models = tuple(models)
+    return Features(
+        settings.fidelity,
+        storage=any(model.csi_drivers for model in models),
+        static_pods=any(model.static_pod_path or model.static_pod_url for model in models),
+        dynamic_resources=any(model.dra_drivers for model in models),
+        approve_csrs=settings.approve_csrs,
+        own_watches=settings.has_own_watches,
+    )
+
+
+async def authorize(
+    api: Api, mode: IdentityMode, names: tuple[str, ...], features: Features
+) -> Identity:
+    """Find out who the nodes will be, and that every right is there. Raises SetupError.
+
+    Rights may be for nodes by name, so they are asked for by `names`: the first and the last of
+    the run. All of them would be thousands of questions.
+    """
+    await check_permissions(api, narrowed(own_permissions(features), names))
+    identity = await probe(api, mode, names[0])
+    for name in names[1:]:
+        if await probe(api, mode, name) != identity:
+            raise SetupError(
+                f"the server takes {names[0]} and {name} for nodes by different grants"
+            )
+    await check_permissions(api, narrowed(node_permissions(identity, features), names))
+    return identity
+
+
+def is_of_one_node(permission: Permission) -> bool:
+    """Whether a right is about an object that has a node's name, and the request says which.
+
+    What may be done as a node needs no names: they are in the right to be it.
+    Source: apiserver/pkg/endpoints/filters/impersonation/mode.go, authorizeUsername: `nodes` with
+    the node's name.
+    """
+    verb, group, resource, _subresource, namespace, name = permission
+    if name or verb in NAMELESS_VERBS or verb.startswith("impersonate-on:"):
+        return False
+    if (group, resource) == (COORDINATION, "leases"):
+        return namespace == LEASE_NAMESPACE
+    return (group, resource) in OF_ONE_NODE
+
+
+def narrowed(permissions: Iterable[Permission], names: Sequence[str]) -> list[Permission]:
+    """Return the rights for these nodes only, as far as rights can name any; without, for all."""
+    return [
+        each._replace(name=f"{NODE_USER}{name}" if each.resource == "users" else name)
+        if name
+        else each
+        for each in permissions
+        for name in (names if names and is_of_one_node(each) else [""])
+    ]
+
+
+def own_permissions(features: Features) -> list[Permission]:
+    """Return what fleet itself needs: preflight, watching readiness, adoption, clean-up.
+
+    With storage also what it takes to be the controller side of simulated CSI drivers.
+    """
+    leases = [
+        Permission(verb, COORDINATION, "leases", namespace=RUN_NAMESPACE)
+        for verb in ("get", "list", "create", "update", "delete")
+    ]
+    return [
+        Permission("get", "", "namespaces", name="kube-system"),
+        *(Permission(verb, "", "nodes") for verb in ("get", "list", "watch", "patch", "delete")),
+        *(Permission(verb, "", "pods") for verb in ("list", "delete")),
+        Permission("list", "apps", "daemonsets"),
+        *(Permission(verb, STORAGE, "csinodes") for verb in ("list", "delete")),
+        *(
+            Permission(verb, COORDINATION, "leases", namespace=LEASE_NAMESPACE)
+            for verb in ("list", "delete")
+        ),
+        *leases,
+        *(storage_permissions() if features.storage else ()),
+    ]
+
+
+def storage_permissions() -> list[Permission]:
+    """Return what `csi_controller.py` asks of the server."""
+    watched = ("get", "list", "watch")
+    writes = ("create", "patch", "delete")
+    return [
+        *(Permission(verb, "", "persistentvolumeclaims") for verb in watched),
+        Permission("patch", "", "persistentvolumeclaims", "status"),
+        *(Permission(verb, "", "persistentvolumes") for verb in (*watched, *writes)),
+        *(Permission(verb, STORAGE, "volumeattachments") for verb in (*watched, "patch", "delete")),
+        Permission("patch", STORAGE, "volumeattachments", "status"),
+        *(Permission(verb, STORAGE, "storageclasses") for verb in ("list", "watch")),
+        Permission("list", STORAGE, "csinodes"),
+        Permission("create", "", "events"),
+    ]
+
+
+Calls = tuple[tuple[str, str, str, str, str], ...]
+"""Group, resource, subresource, namespace ("" for all) and verbs."""
+
+KUBELET_CALLS: Calls = (
+    ("", "nodes", "", "", "get create"),
+    ("", "nodes", "status", "", "patch"),
+    (COORDINATION, "leases", "", LEASE_NAMESPACE, "get create update"),
+    ("", "pods", "status", "", "patch"),
+    ("", "pods", "", "", "delete"),
+)
+"""What nodes do in both fidelities. Source: plugin/pkg/auth/authorizer/rbac/bootstrappolicy."""
+
+KUBELET_ONLY_CALLS: Calls = (
+    ("", "pods", "", "", "get"),
+    (STORAGE, "csinodes", "", "", "get create delete update"),
+    (STORAGE, "volumeattachments", "", "", "get"),
+    ("resource.k8s.io", "resourceslices", "", "", "deletecollection"),
+    ("resource.k8s.io", "resourceclaims", "", "", "get"),
+    ("", "persistentvolumeclaims", "", "", "get"),
+    ("", "persistentvolumes", "", "", "get"),
+    ("", "serviceaccounts", "token", "", "create"),
+    ("", "events", "", "", "create patch"),
+)
+"""What only real kubelets do on top of that."""
+
+STATIC_POD_CALLS: Calls = (("", "pods", "", "", "create"),)
+DYNAMIC_RESOURCE_CALLS: Calls = (
+    ("resource.k8s.io", "resourceslices", "", "", "create deletecollection list watch"),
+)
+
+WATCH_CALLS: Calls = (
+    ("", "nodes", "", "", "list watch"),
+    ("", "pods", "", "", "list watch"),
+    ("", "services", "", "", "list watch"),
+    ("node.k8s.io", "runtimeclasses", "", "", "list watch"),
+    (STORAGE, "csidrivers", "", "", "list watch"),
+)
+"""The watches of every node with its own. Those of all pods, which nodes without their own share,
+no node identity may open: they are fleet's own.
+"""
+OBJECT_WATCHES: Calls = (
+    ("", "configmaps", "", "", "list watch"),
+    ("", "secrets", "", "", "list watch"),
+)
+"""Of pods' volumes and environments, in fidelity `kubelet`."""
+
+
+def watch_calls(features: Features) -> Calls:
+    """Return the watches that serve the kubelets, whoever opens them."""
+    if features.fidelity is Fidelity.KUBELET:
+        return (*WATCH_CALLS, *OBJECT_WATCHES)
+    return WATCH_CALLS if features.has_own_watches else (("", "pods", "", "", "list watch"),)
+
+
+def node_calls(features: Features) -> Calls:
+    """Return everything that the nodes of a run ask of the server."""
+    return (
+        *KUBELET_CALLS,
+        *(watch_calls(features) if features.has_own_watches else ()),
+        *(KUBELET_ONLY_CALLS if features.fidelity is Fidelity.KUBELET else ()),
+        *(STATIC_POD_CALLS if features.static_pods else ()),
+        *(DYNAMIC_RESOURCE_CALLS if features.dynamic_resources else ()),
+    )
+
+
+def node_permissions(identity: Identity, features: Features) -> list[Permission]:
+    """Return what fleet's user needs so that its nodes can do what kubelets do.
+
+    Impersonated nodes have their rights from the server's Node authorizer, so fleet's user needs
+    only the right to be them. The probe has shown the old grant, which is for everything at once;
+    the new one is given verb by verb, and RBAC has no wildcard within a verb:
+    `impersonate-on:arbitrary-node:*` matches nothing.
+    """
+    own = [] if features.has_own_watches else _expand(watch_calls(features))
+    calls = node_calls(features)
+    if identity.impersonation is Impersonation.USER:
+        return [*(p._replace(verb=IMPERSONATE_ON + p.verb) for p in _expand(calls)), *own]
+    if identity.impersonation is Impersonation.USER_AND_GROUP:
+        return own
+    if identity.mode is IdentityMode.CSR:
+        return [*(_approval_permissions() if features.approve_csrs else ()), *own]
+    return [*_expand(calls), *own]
+
+
+def impersonation_permissions(impersonation: Impersonation) -> list[Permission]:
+    """Return what the probe looks for: the right to be a node.
+
+    Without names (see `narrowed`) the old grant is for any user: RBAC has no prefixes.
+    """
+    if impersonation is Impersonation.USER:
+        return [
+            Permission("impersonate:arbitrary-node", AUTHENTICATION, "nodes"),
+            Permission(f"{IMPERSONATE_ON}create", AUTHENTICATION, "selfsubjectreviews"),
+        ]
+    if impersonation is Impersonation.USER_AND_GROUP:
+        return [
+            Permission("impersonate", "", "users"),
+            Permission("impersonate", "", "groups", name=NODES_GROUP),
+        ]
+    return []
+
+
+def _approval_permissions() -> list[Permission]:
+    """Return what it takes to approve the nodes' own certificate requests."""
+    return [
+        Permission("update", CERTIFICATES, "certificatesigningrequests", "approval"),
+        *(Permission("approve", CERTIFICATES, "signers", name=signer) for signer in SIGNERS),
+    ]
+
+
+def _expand(calls: Calls) -> list[Permission]:
+    return [
+        Permission(verb, group, resource, subresource, namespace)
+        for group, resource, subresource, namespace, verbs in calls
+        for verb in verbs.split()
+    ]
+
+
+def _grouped(permissions: list[Permission]) -> list[str]:
+    """Join the verbs of one resource: "list,watch nodes"."""
+    verbs: dict[Permission, list[str]] = {}
+    for permission in permissions:
+        verbs.setdefault(permission._replace(verb=""), []).append(permission.verb)
+    return [str(what._replace(verb=",".join(listed))) for what, listed in verbs.items()]
+
+
+def impersonation_headers(user: str, *groups: str) -> list[tuple[str, str]]:
+    """Return the headers of a request that is made as somebody else."""
+    return [("Impersonate-User", user), *(("Impersonate-Group", group) for group in groups)]
+
+
+async def who_am_i(api: Api, headers: Iterable[tuple[str, str]]) -> Answer:
+    """Ask the server whom it takes us for."""
+    review = {"apiVersion": f"{AUTHENTICATION}/v1", "kind": "SelfSubjectReview"}
+    return await api.request("POST", SELF_REVIEW, body=review, headers=headers)
+
+
+def _groups(answer: Answer) -> list[str]:
+    if not answer.ok:
+        return []
+    info: Json = answer.body.get("status", {}).get("userInfo", {})
+    return list(info.get("groups") or ())
+
+
+def _refusal(answer: Answer) -> str:
+    return answer.message if not answer.ok else f"the server leaves out the group {NODES_GROUP}"

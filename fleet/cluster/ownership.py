@@ -1,0 +1,186 @@
+"""Which Nodes are fleet's: two marks on each, never a label alone.
+
+    label       fleet.emulator/run: the id of the run
+    annotation  fleet.emulator/owner: the same id, and the uid of the Lease that it held then
+    providerID  fleet://..., where there is no such annotation
+
+A label is what people set on many nodes at once, and what a Node pasted from a cluster with fleet
+nodes brings along. So a Node with the label alone is refused: it is neither adopted nor changed nor
+deleted, and whoever asked is told its name.
+
+Every Node gets the annotation when it is created, whatever providerID its profile gives it, and a
+run that takes it over writes label and annotation in one request. A list of metadata alone, a tenth
+of the bytes, therefore decides; a Node is read whole only if it has the label without the
+annotation, as those of a fleet before there was one.
+
+The uid is told for people and audits. It is not compared: a run that keeps its nodes gives its
+Lease up, and one that somebody deletes is made anew under another uid.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from fleet.cluster.api_client import MERGE_PATCH, METADATA_ONLY, Api, Json, each, expect, time_s
+from fleet.cluster.run_id import LABEL
+from fleet.objects.pods import NodeView
+
+RUN_LABEL = LABEL
+PREFIX_LABEL = "fleet.emulator/prefix"
+SHARD_LABEL = "fleet.emulator/shard"
+OWNER_ANNOTATION = "fleet.emulator/owner"
+PROVIDER = "fleet://"
+
+NODES = "/api/v1/nodes"
+REFUSED_SHOWN_MAX = 20
+
+
+class FoundNode(NamedTuple):
+    """A Node with fleet's label."""
+
+    name: str
+    uid: str
+    run: str
+    prefix: str
+    created_s: int
+    mark: str = ""  # the annotation
+
+
+class FoundNodes(NamedTuple):
+    """What a search brought: only what is `owned` may be changed or deleted."""
+
+    owned: tuple[FoundNode, ...] = ()
+    refused: tuple[FoundNode, ...] = ()
+
+
+def owner_mark(run: str, lease_uid: str) -> str:
+    """Return the annotation of the Nodes of a run."""
+    return f"{run}/{lease_uid}"
+
+
+def is_owned(node: Json) -> bool:
+    """Return whether a Node has both marks; one that was read without its spec has no providerID.
+
+    An annotation that names another run than the label does is no mark, whatever the providerID.
+    """
+    metadata = node["metadata"]
+    run = (metadata.get("labels") or {}).get(RUN_LABEL, "")
+    mark = (metadata.get("annotations") or {}).get(OWNER_ANNOTATION)
+    if mark is None:
+        provider_id = (node.get("spec") or {}).get("providerID") or ""
+        return bool(run) and provider_id.startswith(PROVIDER)
+    of_run, _, lease_uid = mark.partition("/")
+    return bool(run) and of_run == run and bool(lease_uid)
+
+
+def is_of_run(view: NodeView, run: str) -> bool:
+    """Return whether a Node as a kubelet reads it has both marks of a run."""
+    assert view.details is not None, view
+    metadata = {"labels": view.labels, "annotations": view.details.annotations}
+    return view.labels.get(RUN_LABEL) == run and is_owned({"metadata": metadata})
+
+
+async def find_nodes(api: Api, selector: str) -> FoundNodes:
+    """Return the Nodes that a label selector finds, over all pages."""
+    found: dict[str, Json] = {}
+    async for page in api.pages(NODES, "nodes", accept=METADATA_ONLY, labelSelector=selector):
+        found.update((item["metadata"]["name"], item) for item in page)
+    unmarked = [name for name, item in found.items() if not is_owned(item) and _may_be_older(item)]
+    whole = await _read(api, unmarked)
+    return _divided(whole.get(name, item) for name, item in found.items())
+
+
+async def find_named(api: Api, names: Iterable[str], run: str) -> FoundNodes:
+    """Return the Nodes with these names, those of other runs and of nobody among the refused."""
+    found = _divided((await _read(api, names)).values())
+    others = tuple(node for node in found.owned if node.run != run)
+    owned = tuple(node for node in found.owned if node.run == run)
+    return FoundNodes(owned, (*found.refused, *others))
+
+
+async def adopt(
+    api: Api,
+    nodes: Sequence[FoundNode],
+    run_id: str,
+    lease_uid: str,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> list[FoundNode]:
+    """Mark owned nodes as this run's; return those that are, in order. What is gone is left.
+
+    Both marks change in one request: whatever interrupts it, they are of one run. `progress` takes
+    how many of how many are done.
+    """
+    adopted: dict[str, FoundNode] = {}
+    mark = owner_mark(run_id, lease_uid)
+    done = 0
+
+    async def take(node: FoundNode) -> None:
+        nonlocal done
+        if (node.run, node.mark) != (run_id, mark):
+            # The uid is a precondition: a node created anew under the name is not ours.
+            marks = {"labels": {RUN_LABEL: run_id}, "annotations": {OWNER_ANNOTATION: mark}}
+            patch = {"metadata": {"uid": node.uid, **marks}}
+            path = f"{NODES}/{node.name}"
+            answer = await api.request("PATCH", path, body=patch, content_type=MERGE_PATCH)
+            if answer.code not in (404, 409):
+                expect(answer, f"cannot adopt node {node.name}")
+                adopted[node.name] = node._replace(run=run_id, mark=mark)
+        else:
+            adopted[node.name] = node
+        done += 1
+        progress(done, len(nodes))
+
+    await each(nodes, take)
+    return [adopted[node.name] for node in nodes if node.name in adopted]
+
+
+def refusal(nodes: Sequence[FoundNode]) -> str:
+    """Say which nodes are left alone, why, and what their owner can do, in one line."""
+    names = ", ".join(node.name for node in nodes[:REFUSED_SHOWN_MAX])
+    if len(nodes) > REFUSED_SHOWN_MAX:
+        names += f" and {len(nodes) - REFUSED_SHOWN_MAX:,} more"
+    return (
+        f"not touched, for they have the label {RUN_LABEL} but not fleet's second mark "
+        f"({OWNER_ANNOTATION}, or providerID {PROVIDER}): {names}. If they are not fleet's: "
+        f"kubectl label node NAME {RUN_LABEL}-; if an older fleet left them: kubectl delete node "
+        "NAME"
+    )
+
+
+def _may_be_older(item: Json) -> bool:
+    """Return whether only the providerID can tell: there is a run, and no annotation."""
+    metadata = item["metadata"]
+    has_run = bool((metadata.get("labels") or {}).get(RUN_LABEL))
+    return has_run and OWNER_ANNOTATION not in (metadata.get("annotations") or {})
+
+
+async def _read(api: Api, names: Iterable[str]) -> dict[str, Json]:
+    """Read Nodes whole; those that are not there are left out."""
+    found: dict[str, Json] = {}
+
+    async def read(name: str) -> None:
+        answer = await api.request("GET", f"{NODES}/{name}")
+        if answer.code != 404:
+            found[name] = expect(answer, f"cannot read node {name}")
+
+    await each(names, read)
+    return found
+
+
+def _divided(items: Iterable[Json]) -> FoundNodes:
+    owned: list[FoundNode] = []
+    refused: list[FoundNode] = []
+    for item in items:
+        (owned if is_owned(item) else refused).append(_found(item["metadata"]))
+    return FoundNodes(tuple(owned), tuple(refused))
+
+
+def _found(metadata: Json) -> FoundNode:
+    labels = metadata.get("labels") or {}
+    return FoundNode(
+        metadata["name"],
+        metadata["uid"],
+        labels.get(RUN_LABEL, ""),
+        labels.get(PREFIX_LABEL, ""),
+        time_s(metadata.get("creationTimestamp", "")),
+        (metadata.get("annotations") or {}).get(OWNER_ANNOTATION, ""),
+    )

@@ -1,0 +1,262 @@
+"""What is in the target cluster before fleet touches it, and whether it may.
+
+A cluster that was named, or that has a node which fleet did not create, is shared: real workloads,
+real money, if not now then later. There fleet says what it would do and goes on only if a person
+agrees or the command line names the cluster once more. A local control plane that nobody named is
+fleet's own. Nothing in this file writes to the server.
+"""
+
+import ipaddress
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from fleet.cluster.api_client import METADATA_ONLY, Api, Json
+from fleet.cluster.credentials import IN_CLUSTER_CONTEXT
+from fleet.cluster.daemonsets import Landing, NodeShape, landings
+from fleet.cluster.ownership import NODES, RUN_LABEL, FoundNode, find_nodes, refusal
+from fleet.cluster.runs import RunHolder, check_free, holder_of
+from fleet.errors import SetupError, UsageError
+
+KUBE_SYSTEM = "/api/v1/namespaces/kube-system"
+DAEMON_SETS = "/apis/apps/v1/daemonsets"
+SAMPLED_NODES_MAX = 200
+"""So many foreign nodes are read whole, for their pod CIDRs; the others are only counted."""
+SHOWN_MAX = 8
+
+Ask = Callable[[str], Awaitable[bool]]
+"""Show a person a text and return the answer."""
+
+
+class PodCidrs(NamedTuple):
+    """The pod ranges of the nodes that are there. Fleet's nodes draw from the same pool."""
+
+    nodes: int  # how many of the nodes that were looked at have one
+    prefix_lengths: tuple[int, ...]  # of one node's range, per address family
+    spans: tuple[str, ...]  # the least network that holds them all, per address family
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetFacts:
+    """The target cluster as it was found."""
+
+    server: str
+    context: str
+    server_version: str
+    kube_system_uid: str
+    is_shared: bool
+    """Whether others use it too, or may: decided once, whatever nodes come later."""
+    foreign_names: frozenset[str]
+    """Nodes that no fleet created, or that lack one of its marks."""
+    refused: tuple[FoundNode, ...]
+    """Of these, the ones with fleet's label."""
+    prefix: str
+    existing: tuple[FoundNode, ...]
+    """Nodes of earlier runs under the prefix."""
+    holder: RunHolder | None
+    landings: tuple[Landing, ...]
+    pod_cidrs: PodCidrs
+
+    @property
+    def foreign_nodes(self) -> int:
+        """Return how many nodes no fleet created."""
+        return len(self.foreign_names)
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Raise SetupError if a node that is not fleet's has one of these names."""
+        taken = sorted(self.foreign_names.intersection(names))
+        if not taken:
+            return
+        refused = [node for node in self.refused if node.name in set(taken)]
+        why = f"; {refusal(refused)}" if refused else ""
+        raise SetupError(
+            f"{len(taken)} nodes that fleet did not create have names that this run would use "
+            f"({taken[0]}, ...): choose another --name-prefix{why}"
+        )
+
+    @property
+    def daemon_pods(self) -> int:
+        """Return how many pods the DaemonSets will put on fleet nodes."""
+        return sum(landing.pods for landing in self.landings)
+
+    @property
+    def confirmation(self) -> str:
+        """Return what `--confirm-cluster` must name."""
+        in_cluster = self.context == IN_CLUSTER_CONTEXT
+        return self.kube_system_uid if in_cluster else self.context
+
+
+async def inspect(
+    api: Api,
+    *,
+    server: str,
+    context: str,
+    server_version: str,
+    prefix: str,
+    shapes: Sequence[NodeShape],
+    is_named: bool,
+) -> TargetFacts:
+    """Look at the target; writes nothing. `is_named` is off for a local control plane of fleet's.
+
+    Raises SetupError if a running fleet holds the prefix, or if the server refuses an answer.
+    """
+    system = await api.get(KUBE_SYSTEM, "namespace kube-system")
+    holder = await holder_of(api, prefix)
+    if holder is not None:
+        check_free(prefix, holder)
+    found = await find_nodes(api, RUN_LABEL)
+    foreign = await _unlabelled_names(api) | {node.name for node in found.refused}
+    daemon_sets: list[Json] = []
+    async for page in api.pages(DAEMON_SETS, "daemonsets"):
+        daemon_sets += page
+    return TargetFacts(
+        server=server,
+        context=context,
+        server_version=server_version,
+        kube_system_uid=system["metadata"]["uid"],
+        is_shared=is_named or bool(foreign),
+        foreign_names=foreign,
+        refused=found.refused,
+        prefix=prefix,
+        existing=tuple(node for node in found.owned if node.prefix == prefix),
+        holder=holder,
+        landings=tuple(landings(daemon_sets, shapes)),
+        pod_cidrs=await _pod_cidrs(api) if foreign else PodCidrs(0, (), ()),
+    )
+
+
+async def _unlabelled_names(api: Api) -> frozenset[str]:
+    names: set[str] = set()
+    selector = f"!{RUN_LABEL}"
+    async for page in api.pages(NODES, "nodes", accept=METADATA_ONLY, labelSelector=selector):
+        names.update(item["metadata"]["name"] for item in page)
+    return frozenset(names)
+
+
+async def _pod_cidrs(api: Api) -> PodCidrs:
+    """Read the ranges of the first foreign nodes: they tell mask and pool."""
+    selector, limit = f"!{RUN_LABEL}", SAMPLED_NODES_MAX
+    async for page in api.pages(NODES, "nodes", labelSelector=selector, limit=limit):
+        specs = [item.get("spec", {}) for item in page]
+        return summarize_cidrs(
+            [spec.get("podCIDRs") or [spec["podCIDR"]] for spec in specs if spec.get("podCIDR")]
+        )
+    return PodCidrs(0, (), ())
+
+
+def summarize_cidrs(ranges: Sequence[Sequence[str]]) -> PodCidrs:
+    """Find mask and least common network of the nodes' ranges, for each address family."""
+    by_version: dict[int, list[ipaddress.IPv4Network | ipaddress.IPv6Network]] = {}
+    for node_ranges in ranges:
+        for cidr in node_ranges:
+            network = ipaddress.ip_network(cidr, strict=False)
+            by_version.setdefault(network.version, []).append(network)
+    return PodCidrs(
+        nodes=len(ranges),
+        prefix_lengths=tuple(networks[0].prefixlen for networks in by_version.values()),
+        spans=tuple(_span(networks) for networks in by_version.values()),
+    )
+
+
+def _span(networks: Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network]) -> str:
+    low = min(int(network.network_address) for network in networks)
+    high = max(int(network.broadcast_address) for network in networks)
+    bits = networks[0].max_prefixlen
+    length = bits - (low ^ high).bit_length()
+    base = low >> (bits - length) << (bits - length)
+    address = ipaddress.IPv4Address if bits == 32 else ipaddress.IPv6Address
+    return f"{address(base)}/{length}"
+
+
+def shared_cluster_notice(facts: TargetFacts, nodes: int, *, is_tainted: bool = True) -> str:
+    """Return what a person must read before fleet adds `nodes` nodes to a shared cluster."""
+    has = "it has nodes that fleet did not create"
+    if not facts.foreign_nodes:
+        has = "it was named, and may be others' too"
+    lines = [
+        f"This is a SHARED cluster: {has}.",
+        "",
+        f"  context     {facts.context}",
+        f"  server      {facts.server} ({facts.server_version})",
+        f"  has         {_count(facts.foreign_nodes)} of its own",
+        f"  will get    at most {nodes:,} nodes {facts.prefix}-* that run nothing",
+    ]
+    if facts.existing:
+        lines.append(f"  takes over  {len(facts.existing):,} of them, left by an earlier run")
+    lines += ["", *_landing_lines(facts)]
+    lines += _cidr_lines(facts.pod_cidrs, nodes)
+    if is_tainted:
+        lines.append(
+            "- Only pods that tolerate the taint fleet.emulator/fake are scheduled to them."
+        )
+    else:
+        lines.append(
+            "- --no-taint: ANY pod of this cluster may be scheduled to a node that is fake."
+        )
+    lines.append(
+        "- An autoscaler, cloud controller or node monitor may act on nodes it cannot find."
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _count(nodes: int) -> str:
+    return "1 node" if nodes == 1 else f"{nodes:,} nodes" if nodes else "no node"
+
+
+def _landing_lines(facts: TargetFacts) -> list[str]:
+    if not facts.landings:
+        return ["- No DaemonSet will put pods on them."]
+    count = "1 DaemonSet" if len(facts.landings) == 1 else f"{len(facts.landings)} DaemonSets"
+    lines = [f"- {count} will land on them, which makes {facts.daemon_pods:,} more pods:"]
+    for landing in facts.landings[:SHOWN_MAX]:
+        never = "" if landing.knows_fleet else "; they will not become Ready"
+        lines.append(f"    {landing.namespace}/{landing.name}: {landing.pods:,} pods{never}")
+    if len(facts.landings) > SHOWN_MAX:
+        lines.append(f"    and {len(facts.landings) - SHOWN_MAX} more")
+    return lines
+
+
+def _cidr_lines(cidrs: PodCidrs, nodes: int) -> list[str]:
+    """Say what the fleet takes from the cluster's pod addresses, if it hands them out by node."""
+    if not cidrs.nodes:
+        return ["- Nodes have no podCIDR here: no pod address range is at risk."]
+    lines = []
+    for length, span in zip(cidrs.prefix_lengths, cidrs.spans, strict=True):
+        needed = (nodes - 1).bit_length()
+        pool = f"a /{length - needed}" if needed <= length else "more than there is"
+        lines.append(
+            f"- Pod CIDRs at risk: each node takes a /{length}, {nodes:,} of them {pool}; those "
+            f"in use lie in {span}. When the pool is used up, real nodes get none."
+        )
+    return lines
+
+
+async def confirm(
+    facts: TargetFacts,
+    nodes: int,
+    *,
+    confirmed: str | None,
+    ask: Ask | None,
+    is_tainted: bool = True,
+) -> None:
+    """Return if fleet may add nodes to this cluster.
+
+    `confirmed` is the value of --confirm-cluster: the context's name, or the UID of the namespace
+    kube-system, which no other cluster has. `ask` is None without a terminal. Raises UsageError
+    otherwise. A wrong name is refused whatever the cluster: it was meant for another one.
+    """
+    if confirmed is not None and confirmed not in (facts.confirmation, facts.kube_system_uid):
+        raise UsageError(
+            f"--confirm-cluster {confirmed}: this is {facts.confirmation} ({facts.server}); "
+            "nothing was created"
+        )
+    if not facts.is_shared or confirmed is not None:
+        return
+    notice = shared_cluster_notice(facts, nodes, is_tainted=is_tainted)
+    if ask is None:
+        raise UsageError(
+            f"context {facts.context} is a shared cluster ({_count(facts.foreign_nodes)} that "
+            f"fleet did not create): confirm with --confirm-cluster {facts.confirmation}"
+        )
+    if not await ask(notice):
+        raise UsageError("not confirmed; nothing was created")

@@ -1,0 +1,356 @@
+"""Who holds which names: the Lease of a running fleet, and what it says of runs that are over.
+
+A node's name begins with a prefix, which its labels name (see ownership.py). The prefix belongs
+to one running fleet at a time: it holds the Lease `fleet-run-<prefix>` and renews it. A second
+fleet with the prefix is refused while the holder lives, and takes the nodes over once it does not.
+A shard's prefix includes its number (`<prefix>-<shard:04d>`), so shards never meet.
+
+The pods of a StatefulSet are of one run, and one pod may follow another in a shard. The Lease names
+the pod too: its successor waits while it lives, and one that was given up falls silent.
+
+Whether a holder lives is judged by the API server's clock alone: the time that it noted for the
+last write, against the Date of its answer. The clocks of the machines do not matter.
+"""
+
+import asyncio
+import datetime as dt
+import logging
+from collections.abc import Coroutine
+from typing import NamedTuple
+
+from fleet import __version__
+from fleet.clock import NS_PER_S, Clock, SystemClock
+from fleet.cluster.api_client import Api, Json, Sleep, expect, server_now_s, time_s
+from fleet.cluster.identity import RUN_NAMESPACE
+from fleet.cluster.load_leftovers import find_load
+from fleet.cluster.ownership import PREFIX_LABEL, RUN_LABEL, FoundNode, find_nodes
+from fleet.cluster.run_id import run_started_s
+from fleet.errors import SetupError
+
+logger = logging.getLogger(__name__)
+
+VERSION_ANNOTATION = "fleet.emulator/version"
+HOLDER_ANNOTATION = "fleet.emulator/holder"
+"""Which of several that are of the same run holds the Lease: a pod's UID."""
+
+RUN_LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{RUN_NAMESPACE}/leases"
+RENEW_EVERY_S = 10.0
+DURATION_S = 40
+ACQUIRE_ATTEMPTS_MAX = 5
+
+
+class RunHolder(NamedTuple):
+    """What the Lease of a run says, by the server's clock."""
+
+    run: str
+    prefix: str
+    version: str
+    renewed_ago_s: int
+    duration_s: int
+    holder: str = ""
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether the run is going on."""
+        return bool(self.run) and self.renewed_ago_s < self.duration_s
+
+    @property
+    def rest_s(self) -> int:
+        """Return for how long it still lives without another renewal."""
+        return max(0, self.duration_s - self.renewed_ago_s)
+
+
+class RunInfo(NamedTuple):
+    """One line of `fleet clean`."""
+
+    run: str
+    prefixes: tuple[str, ...]
+    nodes: int
+    is_alive: bool
+    age_s: int
+    version: str  # of fleet; empty when the Lease is gone
+
+
+class FoundRuns(NamedTuple):
+    """What fleets left, and what only looks so: it is neither changed nor deleted."""
+
+    runs: list[RunInfo]
+    refused: tuple[FoundNode, ...]
+    refused_leases: tuple[str, ...]
+
+
+class FoundHolders(NamedTuple):
+    """Who holds run Leases, alive or not. A Lease that has the label alone is refused by name."""
+
+    holders: list[RunHolder]
+    refused: tuple[str, ...]
+    now_s: int  # the server's clock
+
+
+class RunLease:
+    """The claim of one process to the names under a prefix."""
+
+    def __init__(
+        self,
+        api: Api,
+        prefix: str,
+        run_id: str,
+        *,
+        holder: str = "",
+        clock: Clock | None = None,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self.prefix = prefix
+        self.run_id = run_id
+        self.holder = holder
+        self.lost_to = ""
+        """The run that took the prefix over, should that happen; this one must then end."""
+        self._api = api
+        self._clock = clock if clock is not None else SystemClock()
+        self._sleep = sleep
+        self._name = lease_name(prefix)
+        self._lease: Json = {}
+
+    @property
+    def uid(self) -> str:
+        """Return the uid of the Lease, which is held."""
+        return str(self._lease["metadata"]["uid"])
+
+    async def acquire(self) -> str:
+        """Take the prefix; return the id of the dead run that held it last, or "".
+
+        Another process of this run that holds it is waited for: it may be dead. Raises SetupError
+        if it is not, if a living holder is of another run, or if the Lease is not fleet's. If
+        cancelled, release it.
+        """
+        has_waited = False
+        for _ in range(ACQUIRE_ATTEMPTS_MAX):
+            found = await self._api.request("GET", f"{RUN_LEASES}/{self._name}")
+            if found.code == 404:
+                if await _whole(self._store("POST", RUN_LEASES, self._body({}))):
+                    return ""
+                continue
+            lease = expect(found, f"cannot read the lease {self._name}")
+            if not is_run_lease(lease):
+                raise SetupError(
+                    f"the Lease {RUN_NAMESPACE}/{self._name} is not one that fleet made: choose "
+                    "another --name-prefix"
+                )
+            holder = read_holder(lease, server_now_s(found))
+            check_free(self.prefix, holder, self.run_id)
+            if holder.is_alive and not self._is_ours(holder):
+                if has_waited:
+                    raise SetupError(
+                        f"shard {self.prefix} of run {holder.run} is another process's "
+                        f"({holder.holder or 'without --holder'}), which lives: end it, or choose "
+                        f"another --shard"
+                    )
+                has_waited = True
+                logger.warning("waiting up to %d s for %s", holder.rest_s, self._name)
+                await self._sleep(holder.rest_s + 1)
+                continue
+            if await _whole(self._store("PUT", f"{RUN_LEASES}/{self._name}", self._body(lease))):
+                return holder.run if holder.run != self.run_id else ""
+        raise SetupError(f"prefix {self.prefix} is contended: another fleet is starting with it")
+
+    async def renew(self) -> bool:
+        """Renew once; return whether the server has it. False with `lost_to` set ends the run."""
+        assert self._lease, "only what was acquired is renewed"
+        path = f"{RUN_LEASES}/{self._name}"
+        if await self._store("PUT", path, self._body(self._lease)):
+            return True
+        found = await self._api.request("GET", path)
+        if found.code == 404:  # somebody deleted it; the nodes are still ours
+            return await self._store("POST", RUN_LEASES, self._body({}))
+        if not found.ok:
+            return False
+        holder = read_holder(found.body, server_now_s(found))
+        if self._is_ours(holder):
+            self._lease = found.body
+            return await self._store("PUT", path, self._body(found.body))
+        self.lost_to = holder.run or "nobody"
+        return False
+
+    async def keep(self) -> None:
+        """Renew until cancelled; return only if another run took the prefix over.
+
+        An unreachable server is no reason to end: no other fleet can take over then either, and
+        outages are what fleets are for.
+        """
+        while not self.lost_to:
+            await self._sleep(RENEW_EVERY_S)
+            try:
+                if not await self.renew() and not self.lost_to:
+                    logger.warning("the lease %s could not be renewed", self._name)
+            except SetupError as error:
+                logger.warning("the lease %s could not be renewed: %s", self._name, error)
+        logger.error("run %s took the prefix %s over", self.lost_to, self.prefix)
+
+    async def release(self) -> None:
+        """Give the prefix up, so that the next fleet need not wait; leave another's Lease alone."""
+        if not self._lease or self.lost_to:
+            return
+        metadata, self._lease = self._lease["metadata"], {}
+        options = {"preconditions": {"uid": metadata["uid"]}}
+        await self._api.request("DELETE", f"{RUN_LEASES}/{self._name}", body=options)
+
+    def _is_ours(self, holder: RunHolder) -> bool:
+        return (holder.run, holder.holder) == (self.run_id, self.holder)
+
+    async def _store(self, method: str, path: str, body: Json) -> bool:
+        """Write the Lease; return whether nobody else had written it meanwhile."""
+        stored = await self._api.request(method, path, body=body)
+        if stored.code in (404, 409):
+            return False
+        self._lease = expect(stored, f"cannot write the lease {self._name}")
+        return True
+
+    def _body(self, before: Json) -> Json:
+        """Return the Lease to write: ours, on top of the version that was read."""
+        now = _rfc3339_micro(self._clock.wall_ns())
+        spec = before.get("spec", {})
+        is_ours = spec.get("holderIdentity") == self.run_id
+        metadata: Json = {
+            "name": self._name,
+            "namespace": RUN_NAMESPACE,
+            "labels": {RUN_LABEL: self.run_id, PREFIX_LABEL: self.prefix},
+            "annotations": {
+                VERSION_ANNOTATION: __version__,
+                **({HOLDER_ANNOTATION: self.holder} if self.holder else {}),
+            },
+        }
+        if before:
+            metadata["resourceVersion"] = before["metadata"]["resourceVersion"]
+        return {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": metadata,
+            "spec": {
+                "holderIdentity": self.run_id,
+                "leaseDurationSeconds": DURATION_S,
+                "acquireTime": spec.get("acquireTime", now) if is_ours else now,
+                "renewTime": now,
+                "leaseTransitions": int(spec.get("leaseTransitions") or 0)
+                + int(bool(before) and not is_ours),
+            },
+        }
+
+
+async def _whole(writing: Coroutine[object, object, bool]) -> bool:
+    """Write to the end, also when cancelled meanwhile: what was written must be known."""
+    task = asyncio.ensure_future(writing)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+def check_free(prefix: str, holder: RunHolder, run_id: str = "") -> None:
+    """Raise SetupError if another run than `run_id` holds the prefix and lives."""
+    if not holder.is_alive or holder.run == run_id:
+        return
+    raise SetupError(
+        f"the name prefix {prefix} is in use by run {holder.run} (alive {holder.renewed_ago_s} s "
+        f"ago): choose another --name-prefix, or end that run; if it crashed, its nodes can be "
+        f"taken over in {holder.rest_s} s"
+    )
+
+
+def lease_name(prefix: str) -> str:
+    """Return the name of the Lease that guards a prefix."""
+    return f"fleet-run-{prefix}"
+
+
+def is_run_lease(lease: Json) -> bool:
+    """Return whether a Lease is of a run: name, labels and holder say the same, not one alone."""
+    metadata = lease["metadata"]
+    labels = metadata.get("labels") or {}
+    run, prefix = labels.get(RUN_LABEL, ""), labels.get(PREFIX_LABEL, "")
+    is_named = metadata["name"] == lease_name(prefix)
+    return bool(run) and is_named and lease.get("spec", {}).get("holderIdentity") == run
+
+
+def read_holder(lease: Json, now_s: int) -> RunHolder:
+    """Read a run's Lease; `now_s` is the server's clock."""
+    metadata, spec = lease["metadata"], lease.get("spec", {})
+    return RunHolder(
+        run=spec.get("holderIdentity") or "",
+        prefix=metadata.get("labels", {}).get(PREFIX_LABEL, ""),
+        version=metadata.get("annotations", {}).get(VERSION_ANNOTATION, ""),
+        renewed_ago_s=max(0, now_s - _written_s(lease)),
+        duration_s=int(spec.get("leaseDurationSeconds") or DURATION_S),
+        holder=metadata.get("annotations", {}).get(HOLDER_ANNOTATION, ""),
+    )
+
+
+def _written_s(lease: Json) -> int:
+    """Return when the server last stored the Lease; the holder's own word if it does not say."""
+    managed = lease["metadata"].get("managedFields") or []
+    times = [time_s(entry["time"]) for entry in managed if entry.get("time")]
+    return max(times) if times else time_s(lease.get("spec", {}).get("renewTime") or "")
+
+
+async def holder_of(api: Api, prefix: str) -> RunHolder | None:
+    """Return who holds a prefix, alive or not; None if nobody does."""
+    found = await api.request("GET", f"{RUN_LEASES}/{lease_name(prefix)}")
+    if found.code == 404:
+        return None
+    lease = expect(found, f"cannot read the lease {lease_name(prefix)}")
+    return read_holder(lease, server_now_s(found))
+
+
+async def find_leases(api: Api, run: str = "") -> tuple[list[Json], list[Json], int]:
+    """Return the Leases of a run, or of all; those with the label alone; and the server's time."""
+    selector = f"{RUN_LABEL}={run}" if run else RUN_LABEL
+    listed = await api.request("GET", RUN_LEASES, query={"labelSelector": selector})
+    items = expect(listed, "cannot list run leases").get("items") or []
+    owned = [lease for lease in items if is_run_lease(lease)]
+    refused = [lease for lease in items if not is_run_lease(lease)]
+    return owned, refused, server_now_s(listed)
+
+
+async def find_holders(api: Api, run: str = "") -> FoundHolders:
+    """Return who holds the Leases of a run, or of all runs."""
+    owned, refused, now_s = await find_leases(api, run)
+    names = tuple(lease["metadata"]["name"] for lease in refused)
+    return FoundHolders([read_holder(lease, now_s) for lease in owned], names, now_s)
+
+
+async def list_runs(api: Api) -> FoundRuns:
+    """Return every run that has nodes or a Lease, oldest first."""
+    holders: dict[str, list[RunHolder]] = {}
+    held = await find_holders(api)
+    for holder in held.holders:
+        holders.setdefault(holder.run, []).append(holder)
+    nodes: dict[str, list[FoundNode]] = {}
+    found = await find_nodes(api, RUN_LABEL)
+    for node in found.owned:
+        nodes.setdefault(node.run, []).append(node)
+    loads = [each.run for each in await find_load(api)]
+    runs = [
+        _run_info(run, holders.get(run, []), nodes.get(run, []), held.now_s)
+        for run in dict.fromkeys([*holders, *nodes, *loads])
+    ]
+    runs.sort(key=lambda info: (-info.age_s, info.run))
+    return FoundRuns(runs, found.refused, held.refused)
+
+
+def _run_info(run: str, holders: list[RunHolder], nodes: list[FoundNode], now_s: int) -> RunInfo:
+    started_s = run_started_s(run)
+    if started_s is None:
+        started_s = min((node.created_s for node in nodes), default=now_s)
+    prefixes = {node.prefix for node in nodes} | {holder.prefix for holder in holders}
+    return RunInfo(
+        run=run,
+        prefixes=tuple(sorted(prefixes - {""})),
+        nodes=len(nodes),
+        is_alive=any(holder.is_alive for holder in holders),
+        age_s=max(0, now_s - started_s),
+        version=holders[0].version if holders else "",
+    )
+
+
+def _rfc3339_micro(wall_ns: int) -> str:
+    stamp = dt.datetime.fromtimestamp(wall_ns // NS_PER_S, dt.UTC)
+    return f"{stamp:%Y-%m-%dT%H:%M:%S}.{wall_ns % NS_PER_S // 1000:06}Z"

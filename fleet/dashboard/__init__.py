@@ -1,0 +1,5 @@
+"""Nodes as a Locust dashboard wants them, and API users beside them.
+
+Here: Locust's worker protocol, the children that run Locust, a number of nodes that changes.
+Not here: anything that a run without a dashboard needs; only the locustfiles import Locust.
+"""

@@ -1,0 +1,136 @@
+"""A number of nodes that changes: what a dashboard asks for, reached a step at a time.
+
+Slots stay dense: growth takes the lowest free one, shrinking the highest, so that a name says how
+large the fleet is. A node that goes falls silent first; then its objects are deleted, as the owner
+of a machine that is gone would do it. What exists without a kubelet goes too: a node whose creation
+was still on its way when it fell silent, or one that could not be removed at once.
+"""
+
+import asyncio
+import contextlib
+import logging
+
+from fleet.cluster.api_client import Api
+from fleet.cluster.cleanup import remove_named
+from fleet.errors import FleetError
+from fleet.host.node_host import Emulation
+from fleet.metrics import FleetCounts
+from fleet.report import report
+
+STEP_S = 0.05
+SPREAD_S = 0.9
+"""A master steps once a second; its step is spread over this much of it."""
+REMOVED_AT_ONCE_MAX = 200
+RESUME_S_MAX = 10.0
+STRAYS_S = 1.0
+"""After so long without a change we look for nodes that nobody hosts."""
+
+log = logging.getLogger(__name__)
+
+
+class ElasticFleet:
+    """Keeps `aim` and the nodes of an emulation equal. `run` does the work until cancelled."""
+
+    def __init__(self, emulation: Emulation, api: Api) -> None:
+        self._emulation = emulation
+        self._api = api
+        emulation.wanted = 0
+        self._changed = asyncio.Event()
+
+    @property
+    def counts(self) -> FleetCounts:
+        """Return what the kubelets did so far."""
+        return self._emulation.counts
+
+    @property
+    def existing(self) -> int:
+        """Return how many nodes exist, as another client sees it."""
+        return len(self._emulation.readiness.present)
+
+    @property
+    def nodes_max(self) -> int:
+        """Return how many nodes there may be."""
+        return self._emulation.nodes_max
+
+    @property
+    def aimed(self) -> int:
+        """Return how many nodes were asked for last."""
+        return self._emulation.wanted
+
+    def aim(self, nodes: int) -> None:
+        """Have so many nodes from now on; the newest number counts."""
+        assert nodes <= self.nodes_max, (nodes, self.nodes_max)
+        self._emulation.wanted = nodes
+        self._changed.set()
+
+    async def resume(self, nodes: int) -> None:
+        """Run the kubelets of nodes that exist already, before any master asks for them.
+
+        A master that has just come up is told how many there are, so they are waited for.
+        """
+        self.aim(min(nodes, self.nodes_max))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RESUME_S_MAX):
+                while self.existing < nodes:  # noqa: ASYNC110 - the observer tells nobody
+                    await asyncio.sleep(STEP_S)
+
+    async def run(self) -> None:
+        """Start and remove nodes as asked."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), STRAYS_S)
+            self._changed.clear()
+            missing = self.aimed - self._emulation.size
+            if missing > 0:
+                await self._grow(missing)
+            elif missing < 0:
+                await self._shrink()
+            elif self.existing > self._emulation.size:
+                await self._remove(self._emulation.strays())
+
+    def figures(self) -> dict[str, object]:
+        """Return what the Fleet tab shows of this process."""
+        counts, readiness = self.counts, self._emulation.readiness
+        lag_ms = _p99_ms(counts.timer_lag.percentile_us(0.99))
+        is_slow = (lag_ms or 0) > report.TIMER_LAG_LIMIT_MS
+        is_slow = is_slow or self._emulation.transport.stats.closed_slow > 0
+        return {
+            "target": self.aimed,
+            "registered": self.existing,
+            "ready": len(readiness.ready),
+            "notReady": self.existing - len(readiness.ready),
+            "podsRunning": counts.pods_running - counts.pods_removed,
+            "leaseLateP99": _p99_ms(counts.lease_late.percentile_us(0.99)),
+            "podStartP99": _p99_ms(counts.pod_start.percentile_us(0.99)),
+            "timerLagP99": lag_ms,
+            "watches": counts.watches_open,
+            "valid": not (counts.bugs or counts.quarantined or is_slow),
+        }
+
+    async def _grow(self, missing: int) -> None:
+        per_step = max(1, round(missing * STEP_S / SPREAD_S))
+        while self._emulation.size < self.aimed:
+            room = self._emulation.room()
+            for _ in range(min(per_step, room, self.aimed - self._emulation.size)):
+                self._emulation.start_next()
+            await asyncio.sleep(STEP_S)
+
+    async def _shrink(self) -> None:
+        while self._emulation.size > self.aimed:
+            count = min(REMOVED_AT_ONCE_MAX, self._emulation.size - self.aimed)
+            await self._remove([self._emulation.stop_last() for _ in range(count)])
+
+    async def _remove(self, names: list[str]) -> None:
+        """Remove nodes without a kubelet; what cannot be removed now is a stray later."""
+        try:
+            refused = await remove_named(self._api, names, self._emulation.run_id)
+        except FleetError as error:
+            log.warning("%d nodes could not be removed: %s", len(names), error)
+        else:
+            if refused:
+                shown = ", ".join(node.name for node in refused)
+                log.warning("%d nodes are not this run's, and stay: %s", len(refused), shown)
+
+
+def _p99_ms(value_us: int) -> float | None:
+    return round(value_us / 1000, 1) if value_us else None

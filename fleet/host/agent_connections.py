@@ -1,0 +1,81 @@
+"""The connections of node agents: a transport for each kind, with its user agent and encoding."""
+
+from collections.abc import Callable
+
+from fleet.agents.runner import Agents
+from fleet.cluster.identity import Identity
+from fleet.profile.agent_behavior import NODE_USER, AgentModel, Encoding
+from fleet.profile.node_model import NodeModel
+from fleet.report.agent_figures import AgentFigures
+from fleet.wire.api.list_watches import Wire
+from fleet.wire.sockets.transport import Transport, UserAgent
+
+ACCEPT = {
+    Encoding.JSON: b"application/json",
+    Encoding.PROTOBUF: b"application/vnd.kubernetes.protobuf,application/json",
+}
+
+NewTransport = Callable[[UserAgent, bytes, bytes], Transport]
+"""Make a transport of user agent, Accept header and the group that is named beside the user."""
+
+
+class AgentConnections:
+    """Makes transports as kinds of agents come up, and keeps them to the end of the run."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        model_of: Callable[[int], NodeModel],
+        new_transport: NewTransport,
+        wires: list[Wire],
+    ) -> None:
+        self._identity = identity
+        self._model_of = model_of  # by the number of a node
+        self._new_transport = new_transport
+        self._wires = wires  # of the reactor, to be flushed
+        self._transports: dict[str, Transport] = {}
+
+    def figures(self, agents: Agents) -> dict[str, AgentFigures]:
+        """Return what the agents of each name did so far."""
+        found = {}
+        for name, kind in agents.kinds.items():
+            counts, stats = kind.counts, self._transports[name].stats
+            found[name] = AgentFigures(
+                running=counts.agents,
+                requests=counts.requests,
+                watches_open=counts.watches_open,
+                watch_restarts=counts.watch_restarts,
+                watch_events=counts.watch_events,
+                received_bytes=stats.bytes_in,
+                sent_bytes=stats.bytes_out,
+            )
+        return found
+
+    def closed_slow(self) -> int:
+        """Return how many watches ended because we read too slowly."""
+        return sum(each.stats.closed_slow for each in self._transports.values())
+
+    def set_authorization(self, value: bytes) -> None:
+        """Let new requests carry a rotated token."""
+        for transport in self._transports.values():
+            transport.set_authorization(value)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        for transport in self._transports.values():
+            await transport.close()
+
+    def new(self, model: AgentModel) -> Transport:
+        """Make the transport of one kind of agent."""
+        groups: tuple[bytes, ...] = ()
+        if model.user.startswith(NODE_USER):
+            groups = self._identity.headers_for("any").groups
+
+        def user_agent(node: int) -> bytes:
+            return self._model_of(node).filled(model.user_agent)
+
+        group = groups[0] if groups else b""
+        transport = self._new_transport(user_agent, ACCEPT[model.encoding], group)
+        self._transports[model.name] = transport
+        self._wires.append(transport)
+        return transport

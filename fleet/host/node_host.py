@@ -1,0 +1,508 @@
+"""The nodes of one process: kubelets, reactor, connections, and what another client sees of them.
+
+bring_up: a slot -> a pool -> a kubelet -> its first requests
+observer: one more connection, fleet's own, whose watch decides what counts as Ready
+"""
+
+import asyncio
+import contextlib
+import logging
+import ssl
+import time
+from collections import Counter
+from collections.abc import Iterable
+
+from fleet import __version__
+from fleet.clock import NS_PER_S, Draws, SystemClock
+from fleet.cluster.agent_access import agents_of
+from fleet.cluster.cluster import Cluster
+from fleet.cluster.daemonsets import EXCLUDE_FROM_BALANCERS
+from fleet.cluster.identity import Identity, Impersonation, RefusalWatch, probe
+from fleet.cluster.ownership import (
+    OWNER_ANNOTATION,
+    PREFIX_LABEL,
+    RUN_LABEL,
+    SHARD_LABEL,
+    is_of_run,
+    owner_mark,
+)
+from fleet.cluster.runs import RunLease
+from fleet.errors import FleetError, SetupError
+from fleet.host.agent_connections import AgentConnections
+from fleet.host.certificate_store import CertificateContext
+from fleet.host.machine import LIGHT_CONNECTIONS
+from fleet.host.node_bootstrap import Bootstrap
+from fleet.host.node_certificates import NodeCertificates
+from fleet.host.pacing import STARTING_MAX, Pacing, Stage
+from fleet.host.reactor_loop import Driver
+from fleet.host.static_sources import StaticSource, run_static_sources
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.kubelet.node.node_status import Phase as NodePhase
+from fleet.metrics import FleetCounts
+from fleet.objects.certificates import CertificateKind
+from fleet.objects.effects import NodeId, WatchEvent, WatchKind
+from fleet.objects.pods import EventType, NodeView
+from fleet.profile.loader import NodeMix
+from fleet.profile.node_model import NodeModel
+from fleet.profile.settings import Encoding, Fidelity, IdentityMode, Settings
+from fleet.reactor.reactor import Reactor
+from fleet.reactor.shared_watches import UNREAD_KINDS
+from fleet.report.agent_figures import AgentFigures
+from fleet.wire.api.calls import Caller, NodeTemplate
+from fleet.wire.api.codec import JSON, protobuf
+from fleet.wire.sockets.connection_health import ConnectionHealth
+from fleet.wire.sockets.transport import Endpoint, Transport, UserAgent
+
+NOT_READY_TAINT = "node.kubernetes.io/not-ready"
+OBSERVER_POOL = 0
+LOOK_S = 5.0  # for refusals, and whether credentials run out
+RENEWED = "the client certificate was renewed"
+STEP_S = 0.02
+_STREAM_CHOSEN = 0xC405E
+NOT_READY_NS_MAX = 60 * NS_PER_S
+"""A node that has registered and does not become Ready is not waited for: its profile may be so."""
+
+log = logging.getLogger(__name__)
+
+
+class Readiness:
+    """Which nodes another client's watch shows Ready, without the not-ready taint."""
+
+    __slots__ = (
+        "_unseen",
+        "all_ready",
+        "ever_not_ready",
+        "present",
+        "ready",
+        "ready_at_ns",
+        "wanted",
+    )
+
+    def __init__(self, wanted: int) -> None:
+        self.wanted = wanted
+        self.present: set[str] = set()
+        self.ready: set[str] = set()
+        self.ever_not_ready: set[str] = set()  # Ready once, then not
+        self.ready_at_ns = 0
+        self.all_ready = asyncio.Event()
+        self._unseen: set[str] = set()  # during a relist: not mentioned so far
+
+    def on_event(self, event: WatchEvent) -> None:
+        """Take one event of the observer's node watch."""
+        if event.type is EventType.RESTARTED:
+            self._unseen = set(self.present)  # the new snapshot must mention them
+            return
+        if event.type is EventType.SYNCED:
+            self.present -= self._unseen
+            self.ready -= self._unseen
+            self._unseen = set()
+            return
+        view = event.record
+        if not isinstance(view, NodeView):
+            return
+        self._unseen.discard(view.name)
+        if event.type is EventType.DELETED:
+            self.present.discard(view.name)
+            self.ready.discard(view.name)
+            return
+        self.present.add(view.name)
+        if is_ready(view):
+            self.ready.add(view.name)
+            if len(self.ready) >= self.wanted and not self.all_ready.is_set():
+                self.ready_at_ns = time.monotonic_ns()
+                self.all_ready.set()
+        elif view.name in self.ready:
+            self.ready.discard(view.name)
+            self.ever_not_ready.add(view.name)
+
+
+def is_ready(view: NodeView) -> bool:
+    """Return whether the scheduler may use the node as a Ready one."""
+    if any(key == NOT_READY_TAINT for key, _, _ in view.taints):
+        return False
+    return any(each.type == "Ready" and each.status == "True" for each in view.conditions)
+
+
+class Emulation:
+    """All virtual nodes of this process. Make it, `bring_up`, and `stop` or `close` it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        cluster: Cluster,
+        identity: Identity,
+        mix: NodeMix,
+        lease: RunLease,
+        *,
+        is_shared: bool,
+        fake_taint: tuple[str, str, str] | None,
+        bootstrap: Bootstrap | None = None,
+        health: ConnectionHealth = ConnectionHealth(),  # noqa: B008 - immutable
+        raise_bugs: bool = False,
+    ) -> None:
+        self.settings = settings
+        self.wanted = settings.nodes  # for now; a dashboard changes its mind
+        self.readiness = Readiness(settings.nodes)
+        self.started_ns = 0
+        self._cluster = cluster
+        self._identity = identity
+        self._health = health
+        self._mix = mix
+        self._is_light = settings.fidelity is Fidelity.LIGHT
+        self._loop = asyncio.get_running_loop()
+        self._draws = Draws(settings.seed)
+        self.reactor = Reactor(
+            SystemClock(),
+            self._draws,
+            raise_bugs=raise_bugs,
+            story=frozenset(settings.story),
+            codec=protobuf() if settings.wire_encoding is Encoding.PROTOBUF else JSON,
+        )
+        self.reactor.on_observed = self.readiness.on_event
+        self._shares_watches = not settings.has_own_watches
+        self.reactor.watches.are_shared = self._shares_watches
+        self.reactor.watches.subscriptions.own_prefix = settings.node_name(0).removesuffix("00000")
+        self.driver = Driver(self.reactor, self._loop)
+        self.run_id = lease.run_id
+        self._own_label = f"{RUN_LABEL}={self.run_id}"
+        self._annotations = {OWNER_ANNOTATION: owner_mark(self.run_id, lease.uid)}
+        self._labels = {
+            RUN_LABEL: self.run_id,
+            PREFIX_LABEL: settings.name_prefix,
+            **({EXCLUDE_FROM_BALANCERS: ""} if is_shared else {}),
+        }
+        if settings.shard is not None:
+            self._labels[SHARD_LABEL] = f"{settings.shard:04d}"
+            self._own_label += f",{SHARD_LABEL}={settings.shard:04d}"
+        self._taint = fake_taint
+        agents = dict.fromkeys(model.filled(model.user_agent) for model in mix.models)
+        self._user_agents = tuple(agents)  # a profile's is one object for all of its nodes
+        self.observer = self._transport(f"fleet/{__version__} (observer)".encode())
+        self.certificates: NodeCertificates | None = None  # if nodes have their own
+        if bootstrap is None:
+            self.transport = self._transport(self._user_agent_of)
+        else:
+            self.transport = self._anonymous_transport(self.reactor.codec.accept)
+            self.certificates = self._node_certificates(bootstrap)
+        self.reactor.wires.connect(nodes=self.transport, observer=self.observer)
+        self.agent_connections = AgentConnections(
+            identity, self._model_of, self._own_transport, self.reactor.wires.others
+        )
+        self.reactor.run_agents(
+            agents_of(mix.models),
+            self.agent_connections.new,
+            impersonates=identity.mode is not IdentityMode.SHARED,
+        )
+        self._static_sources: list[StaticSource] = []
+        self._authorization = cluster.authorization()
+        self._running: list[NodeId] = []  # by slot
+        self._pacing = Pacing()
+        self._kinds: dict[int, tuple[Environment, NodeTemplate]] = {}
+
+    @property
+    def counts(self) -> FleetCounts:
+        """Return what the kubelets did so far."""
+        return self.reactor.counts
+
+    def agents(self) -> dict[str, AgentFigures]:
+        """Return what runs beside the kubelets, by name."""
+        agents = self.reactor.agents
+        return self.agent_connections.figures(agents) if agents is not None else {}
+
+    def rejected(self) -> Counter[str]:
+        """Return what the server sent to kubelets and agents and nobody can read."""
+        agents = self.reactor.agents
+        kinds = agents.kinds.values() if agents is not None else ()
+        return sum((each.counts.rejected for each in kinds), Counter(self.counts.rejected))
+
+    def _model_of(self, node: int) -> NodeModel:
+        return self.reactor.entries[node].caller.template.model
+
+    def _agent_number(self, model: NodeModel) -> int:
+        return self._user_agents.index(model.filled(model.user_agent))
+
+    def _user_agent_of(self, pool: int) -> bytes:
+        """Return what the kubelets of a pool call themselves; it manages the fields they set."""
+        if self._is_light:
+            return self._user_agents[pool // LIGHT_CONNECTIONS]
+        return self._user_agents[self._agent_number(self._model_of(pool))]
+
+    def _transport(self, user_agent: UserAgent) -> Transport:
+        """Make a transport with fleet's own credentials, to act as nodes or as fleet itself."""
+        group = next(iter(self._identity.headers_for("any").groups), b"")
+        return self._own_transport(user_agent, self.reactor.codec.accept, group)
+
+    def _own_transport(self, user_agent: UserAgent, accept: bytes, group: bytes) -> Transport:
+        """Make a transport with fleet's own credentials."""
+        cluster = self._cluster
+        return self._transport_to(
+            Endpoint(cluster.host, cluster.port, cluster.server_name),
+            cluster.ssl_context(),
+            cluster.authorization(),
+            user_agent,
+            group,
+            accept,
+        )
+
+    def _anonymous_transport(self, accept: bytes, pools_per_node: int = 1) -> Transport:
+        """Make a transport whose pools bring credentials of their own."""
+        cluster = self._cluster
+        context = cluster.ssl_context(with_client_certificate=False)
+        endpoint = Endpoint(cluster.host, cluster.port, cluster.server_name)
+
+        def user_agent(pool: int) -> bytes:
+            return self._user_agent_of(pool // pools_per_node)
+
+        return self._transport_to(endpoint, context, None, user_agent, accept=accept)
+
+    def _transport_to(
+        self,
+        endpoint: Endpoint,
+        context: ssl.SSLContext,
+        authorization: bytes | None,
+        user_agent: UserAgent,
+        group: bytes = b"",
+        accept: bytes = JSON.accept,
+    ) -> Transport:
+        return Transport(
+            endpoint,
+            context,
+            user_agent=user_agent,
+            authorization=authorization,
+            accept=accept,
+            now_ns=self.reactor.clock.now_ns,
+            inbox=self.reactor.inbox,
+            on_ready=self.driver.wake,
+            loop=self._loop,
+            impersonate_group=group,
+            health=self._health,
+        )
+
+    def _node_certificates(self, bootstrap: Bootstrap) -> NodeCertificates:
+        return NodeCertificates(
+            self.reactor,
+            self._draws,
+            bootstrap.store,
+            self._cluster.ssl_context(with_client_certificate=False),
+            bootstrap=self._transport_to(
+                bootstrap.endpoint,
+                bootstrap.context,
+                bootstrap.authorization,
+                lambda pool: self._user_agent_of(pool // len(CertificateKind)),
+            ),
+            renewal=self._anonymous_transport(JSON.accept, len(CertificateKind)),
+            on_ready=self._begin_node,
+            on_renewed=lambda node: self.transport.drop_connections(node, RENEWED),
+            approve=bootstrap.approver.approve if bootstrap.approver else None,
+        )
+
+    def _begin_node(self, node: NodeId, context: CertificateContext) -> None:
+        """Start the kubelet of a node that has a certificate."""
+        self.transport.open_pool(node, ssl_context=context)
+        self.reactor.start(node)
+
+    def start(self) -> None:
+        """Open the observer's watch and begin to turn."""
+        self.observer.open_pool(OBSERVER_POOL)
+        self.reactor.share_watch(WatchKind.NODE, self._own_label)
+        if self._shares_watches:
+            kinds = (WatchKind.PODS,) if self._is_light else (WatchKind.PODS, *sorted(UNREAD_KINDS))
+            for kind in kinds:
+                self.reactor.share_watch(kind)
+        if self._is_light:
+            for pool in range(LIGHT_CONNECTIONS * len(self._user_agents)):
+                self.transport.open_pool(pool)
+        self.started_ns = time.monotonic_ns()
+        self.driver.start()
+
+    async def bring_up(self) -> None:
+        """Start every kubelet, at the rate asked for if there is one; not all are Ready then."""
+        rate = self.settings.rate
+        started_s = self._loop.time()
+        while self.size < self.settings.nodes:
+            if rate:
+                due = int((self._loop.time() - started_s) * rate) + 1 - self.size
+            else:
+                due = self.room()
+            for _ in range(min(due, self.settings.nodes - self.size)):
+                self.start_next()
+            await asyncio.sleep(STEP_S)
+
+    @property
+    def size(self) -> int:
+        """Return how many nodes run here."""
+        return len(self._running)
+
+    @property
+    def nodes_max(self) -> int:
+        """Return how many nodes may run here: what was confirmed and checked, and no more."""
+        return self.settings.most
+
+    def room(self) -> int:
+        """Return how many nodes may start now beside those that are starting."""
+        limit = STARTING_MAX[self.settings.fidelity]
+        return self._pacing.room(limit, self._stage, self._loop.time())
+
+    def held_by(self) -> str:
+        """Return what keeps nodes from starting just now, "" for nothing."""
+        return self._pacing.held_by(self._loop.time())
+
+    def _stage(self, node: NodeId) -> Stage:
+        """Return how far a node has come; one that is gone or broken is not waited for."""
+        kubelet = self.reactor.entries[node].kubelet
+        if kubelet is None:
+            return Stage.SETTLED
+        if self._is_light:
+            return Stage.SETTLED if kubelet.lease.renewed_ns else Stage.STARTING
+        if kubelet.is_ready:
+            return Stage.SETTLED if kubelet.name in self.readiness.ready else Stage.SAID
+        age_ns = self.reactor.clock.now_ns() - kubelet.status.started_ns
+        is_late = age_ns > NOT_READY_NS_MAX and kubelet.status.phase is NodePhase.REGISTERED
+        return Stage.SETTLED if is_late else Stage.STARTING
+
+    def start_next(self) -> None:
+        """Start the kubelet of the lowest free slot."""
+        settings = self.settings
+        slot = len(self._running)
+        node = NodeId(len(self.reactor.entries))  # never used again: late answers find nobody
+        index, name = settings.node_index(slot), settings.node_name(slot)
+        model = self._mix.model_of(index)
+        env, template = self._kind(model)
+        pool: int = node
+        if self._is_light:
+            pool = node % LIGHT_CONNECTIONS + LIGHT_CONNECTIONS * self._agent_number(model)
+        kubelet = VirtualKubelet(node, name, model.address(index), env)
+        self._running.append(node)
+        self._pacing.add(node)
+        caller = Caller(index, name.encode(), template)
+        if self.certificates is not None:
+            self.reactor.register(kubelet, caller, pool)
+            self.certificates.add(node, name, model.identity(index, name).addresses, model)
+            return
+        if not self._is_light:
+            self.transport.open_pool(pool, user=self._identity.headers_for(name).user)
+        self.reactor.add(kubelet, caller, pool)
+
+    def stop_last(self) -> str:
+        """Let the kubelet of the highest slot fall silent; return the name of its node."""
+        node = self._running.pop()
+        self._pacing.remove(node)
+        self.reactor.silence(node)
+        has_begun = self.certificates is None or self.certificates.forget(node)
+        if has_begun and not self._is_light:
+            self.transport.close_pool(node)
+        return self.settings.node_name(len(self._running))
+
+    def strays(self) -> list[str]:
+        """Return the names of nodes that exist in our slots though no kubelet hosts them."""
+        slot_of = self.settings.slot_of
+        return sorted(
+            name
+            for name in self.readiness.present
+            if (slot := slot_of(name)) is not None and slot >= self.size
+        )
+
+    def restart(self, nodes: Iterable[NodeId]) -> int:
+        """Restart kubelets as if their processes had been killed; return how many did."""
+        if self.certificates is not None:
+            nodes = filter(self.certificates.has_begun, nodes)
+        return self.reactor.restart(nodes)
+
+    def chosen(self, share: float) -> list[NodeId]:
+        """Choose a share of the nodes that run by chance, at least one if there is any."""
+        count = max(1, round(share * len(self._running)))
+        now_ns = self.reactor.clock.now_ns()
+
+        def draw(node: NodeId) -> float:
+            return self._draws.uniform(node, _STREAM_CHOSEN, now_ns)
+
+        return sorted(self._running, key=draw)[:count]
+
+    def _kind(self, model: NodeModel) -> tuple[Environment, NodeTemplate]:
+        """Return what the nodes of one model share, made at its first node."""
+        found = self._kinds.get(id(model))
+        if found is None:
+            tolerate = self._taint[0] if self._taint else ""
+            env = Environment(
+                model,
+                self._draws,
+                light=self._is_light,
+                tolerate_key=tolerate,
+                own_watches=not self._shares_watches,
+                is_ours=lambda view: is_of_run(view, self.run_id),
+            )
+            self.reactor.add_environment(env)
+            self._add_static_source(env)
+            template = NodeTemplate(
+                model,
+                builders=self.reactor.codec.builders,
+                extra_labels=self._labels,
+                extra_annotations=self._annotations,
+                extra_taints=(self._taint,) if self._taint else (),
+                impersonate=self._is_light
+                and self._identity.impersonation is not Impersonation.NONE,
+            )
+            found = self._kinds[id(model)] = (env, template)
+        return found
+
+    def _add_static_source(self, env: Environment) -> None:
+        """Read the static pods of a profile before its first node starts."""
+        if env.model.static_pod_path or env.model.static_pod_url:
+            source = StaticSource(env, self.reactor.static_pods_changed)
+            source.read_file()
+            self._static_sources.append(source)
+
+    async def read_static_sources(self) -> None:
+        """Follow the static pods of all profiles, until cancelled."""
+        await run_static_sources(self._static_sources)
+
+    async def refresh_credentials(self) -> None:
+        """Renew what expires, and see that the server knows the nodes still, until cancelled."""
+        refusals = RefusalWatch(self.counts.requests)
+        while True:
+            await asyncio.sleep(LOOK_S)
+            with contextlib.suppress(SetupError):  # it has been told, and is tried again
+                await self._cluster.refresh()
+            self._pass_authorization_on()
+            if refusals.is_storm() and self._identity.impersonation is Impersonation.USER:
+                await self._probe_again()
+
+    def _pass_authorization_on(self) -> None:
+        """Give the nodes what is valid now, whoever has renewed it."""
+        authorization = self._cluster.authorization()
+        if authorization is None or authorization == self._authorization:
+            return
+        self._authorization = authorization
+        self.observer.set_authorization(authorization)
+        if self.certificates is None:
+            self.transport.set_authorization(authorization)
+        self.agent_connections.set_authorization(authorization)
+
+    async def _probe_again(self) -> None:
+        """Name the nodes' group too, if the server wants it since the run began."""
+        api, name = self._cluster.api("identity"), self.settings.node_name(0)
+        try:
+            found = await probe(api, self._identity.mode, name)
+        except FleetError as error:
+            log.warning("nodes are refused: %s", error)
+            return
+        if found != self._identity:
+            log.warning("the server takes nodes for others; from now on their group is named too")
+            self._identity = found
+            group = next(iter(found.headers_for(name).groups), b"")
+            self.transport.set_authorization(self._cluster.authorization(), group)
+
+    def silence(self) -> None:
+        """Let every kubelet fall silent, so that what is deleted is not reported again."""
+        for _, kubelet in self.reactor.roster.living():
+            self.reactor.silence(kubelet.node)
+
+    async def close(self) -> None:
+        """Stop turning and close every connection."""
+        self.driver.stop()
+        await self.transport.close()
+        if self.certificates is not None:
+            await self.certificates.close()
+        await self.observer.close()
+        await self.agent_connections.close()

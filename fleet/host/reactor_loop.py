@@ -1,0 +1,63 @@
+"""Turns a reactor on the asyncio loop: at 20 ms edges, and whenever the inbox fills.
+
+Nothing else in the process runs per node: one timer handle, one `call_soon` per batch.
+"""
+
+import asyncio
+
+from fleet.clock import TICK_NS
+from fleet.reactor.reactor import Reactor
+
+TICK_S = TICK_NS / 1e9
+
+
+class Driver:
+    """Binds one reactor to the running loop until `stop`."""
+
+    __slots__ = ("_edge", "_is_running", "_loop", "_reactor", "_soon", "_started_s", "_ticks")
+
+    def __init__(self, reactor: Reactor, loop: asyncio.AbstractEventLoop) -> None:
+        self._reactor = reactor
+        self._loop = loop
+        self._edge: asyncio.TimerHandle | None = None
+        self._soon: asyncio.Handle | None = None
+        self._started_s = 0.0
+        self._ticks = 0
+        self._is_running = False
+
+    def start(self) -> None:
+        """Begin to turn."""
+        self._is_running = True
+        self._started_s = self._loop.time()
+        self._arm()
+
+    def stop(self) -> None:
+        """Turn no more."""
+        self._is_running = False
+        for handle in (self._edge, self._soon):
+            if handle is not None:
+                handle.cancel()
+        self._edge = self._soon = None
+
+    def wake(self) -> None:
+        """Turn soon: the inbox has something. Called by the transport, once a batch."""
+        if self._soon is None and self._is_running:
+            self._soon = self._loop.call_soon(self._on_ready)
+
+    def _on_ready(self) -> None:
+        self._soon = None
+        self._turn()
+
+    def _on_edge(self) -> None:
+        self._turn()
+        self._arm()
+
+    def _turn(self) -> None:
+        if self._reactor.turn():
+            self.wake()
+
+    def _arm(self) -> None:
+        """Aim at the next edge of the grid, so that a slow turn does not move all later ones."""
+        now_s = self._loop.time()
+        self._ticks = max(self._ticks + 1, int((now_s - self._started_s) / TICK_S) + 1)
+        self._edge = self._loop.call_at(self._started_s + self._ticks * TICK_S, self._on_edge)

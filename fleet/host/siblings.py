@@ -1,0 +1,329 @@
+"""The other processes of one run: a shard each, started, followed, restarted and summed up.
+
+This process is the first shard and has the run's cluster, display and clean-up; its siblings are
+`fleet spawn --shard N --run-id RUN --keep` on the same cluster. They die with it.
+
+    started --> up --dies--> started again, later each time; it adopts its nodes, being of the run
+    started --usage or set-up error--> the run ends with that line: the next start would fail, too
+
+Of one that was up before, a set-up error may be an API server that is away: it has some tries more.
+"""
+
+import asyncio
+import contextlib
+import functools
+import os
+import pickle
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+
+import orjson
+
+from fleet.background import BACKOFF_FIRST_S, BACKOFF_MAX_S, STEADY_S, Background, give_up
+from fleet.controlplane import ComponentDeath
+from fleet.controlplane.process import Component
+from fleet.errors import Exit, FleetError, SetupError, UsageError
+from fleet.profile.settings import Settings, flag_of
+from fleet.report.display import LiveFigures
+from fleet.report.report import RunFigures, merge
+from fleet.report.run_directory import FIGURES
+
+POLL_S = 0.25
+SETUP_TRIES_MAX = 5  # of a process that was up before: within a minute
+END_S_MAX = 150.0
+SAYS = "fleet: "
+"""How the last line of a process begins that could not run."""
+LIVE = ".live.json"
+"""How a process stands, for the one that shows the whole run."""
+
+Note = Callable[[str], None]
+
+
+def keep_live(directory: Path, live: LiveFigures) -> None:
+    """Write how this process stands, whole or not at all."""
+    partial = directory / f"{LIVE}.part"
+    partial.write_bytes(orjson.dumps(live))
+    partial.replace(directory / LIVE)
+
+
+class Sibling:
+    """One other process."""
+
+    def __init__(self, arguments: Sequence[str], directory: Path) -> None:
+        self.directory = directory
+        self.live: LiveFigures | None = None
+        self._arguments = tuple(arguments)
+        self._attempt = 0
+        self._process: Component | None = None
+
+    @property
+    def run_directory(self) -> Path:
+        """Where the present process writes."""
+        return self.directory / f"{self._attempt}"
+
+    async def start(self) -> None:
+        """Start the process, or another one in its place."""
+        self._attempt += 1
+        self.directory.mkdir(parents=True, exist_ok=True)
+        command = (sys.executable, "-m", "fleet.cli", "spawn", *self._arguments)
+        run_directory = f"--run-dir={self.run_directory}"
+        log = self.directory / "log"
+        self._process = Component(
+            self.directory.name,
+            [*command, run_directory],
+            log,
+            environment=without_options(os.environ),
+        )
+        await self._process.start()
+
+    async def wait(self) -> ComponentDeath:
+        """Wait for its end and tell how it came."""
+        assert self._process is not None
+        return await self._process.wait()
+
+    def look(self) -> None:
+        """Read how it stands; a process that has just been started has not said so yet."""
+        self.live = None
+        with contextlib.suppress(OSError, ValueError):
+            self.live = LiveFigures(**orjson.loads((self.run_directory / LIVE).read_bytes()))
+
+    async def stop(self) -> None:
+        """Let it end in order."""
+        if self._process is not None:
+            await self._process.stop(END_S_MAX, politely=signal.SIGINT)
+
+    def restart_kubelets(self) -> None:
+        """Pass SIGHUP on, to a process that is far enough not to die of it."""
+        self.look()
+        if self._process is not None and self.live is not None:
+            self._process.signal(signal.SIGHUP)
+
+    def figures(self) -> list[RunFigures]:
+        """Return what its processes measured; one that was killed has left nothing."""
+        found = []
+        for path in sorted(self.directory.glob(f"*/{FIGURES}")):
+            figures = pickle.loads(path.read_bytes())  # noqa: S301 - our own process wrote it
+            assert isinstance(figures, RunFigures), path
+            found.append(figures)
+        return found
+
+
+class Siblings:
+    """All other processes of a run."""
+
+    def __init__(
+        self,
+        commands: Sequence[Sequence[str]],
+        directory: Path,
+        note: Note,
+        end: Callable[[FleetError], None],
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._note = note
+        self._end = end  # told why the run cannot go on
+        self._sleep = sleep
+        self._now_s = now_s
+        self._siblings = [
+            Sibling(command, directory / f"process-{number:04d}")
+            for number, command in enumerate(commands, start=1)
+        ]
+        self._work: list[asyncio.Task[None]] = []
+        self.restarts = 0
+
+    async def start(self, background: Background) -> None:
+        """Start all of them, and keep them going."""
+        for sibling in self._siblings:
+            await sibling.start()
+            name = sibling.directory.name
+            self._work.append(background.need(name, functools.partial(self._keep, sibling)))
+
+    async def wait_ready(self, nodes: int, stalled_s: float | None = None) -> None:
+        """Wait until so many of their nodes are Ready, or no more became so for `stalled_s`."""
+        seen, since_s = -1, self._now_s()
+        while (ready := self.ready()) < nodes:
+            if ready > seen:
+                seen, since_s = ready, self._now_s()
+            elif stalled_s is not None and self._now_s() - since_s > stalled_s:
+                return
+            await self._sleep(POLL_S)
+
+    def ready(self) -> int:
+        """Return how many of their nodes are Ready."""
+        return sum(each.nodes_ready for each in self.live())
+
+    def live(self) -> list[LiveFigures]:
+        """Return how those that have begun stand."""
+        for sibling in self._siblings:
+            sibling.look()
+        return [each.live for each in self._siblings if each.live is not None]
+
+    async def stop(self) -> None:
+        """End all of them, at the same time."""
+        await give_up(*self._work)
+        await asyncio.gather(*(sibling.stop() for sibling in self._siblings))
+
+    def restart_kubelets(self) -> None:
+        """Tell those that have nodes to restart a share of their kubelets."""
+        for sibling in self._siblings:
+            sibling.restart_kubelets()
+
+    def merged(self, own: RunFigures) -> RunFigures:
+        """Return our figures with theirs."""
+        others = [figures for sibling in self._siblings for figures in sibling.figures()]
+        if self.restarts:
+            reason = f"{self.restarts} times a process of the fleet died and was started again"
+            own.invalid_reasons = [*own.invalid_reasons, reason]
+        return merge([own, *others])
+
+    async def _keep(self, sibling: Sibling) -> None:
+        name, tries, was_up = sibling.directory.name, 0, False
+        while True:
+            begun_s = self._now_s()
+            death = await sibling.wait()
+            sibling.look()
+            is_up = sibling.live is not None
+            was_up = was_up or is_up
+            if is_up and self._now_s() - begun_s > STEADY_S:
+                tries = 0
+            tries += 1
+            error = refusal(death)
+            if isinstance(error, UsageError) or (
+                error is not None and (not was_up or tries > SETUP_TRIES_MAX)
+            ):
+                self._end(error)
+                return
+            self.restarts += 1
+            why = f": {error}" if error is not None else ""
+            wait_s = min(BACKOFF_FIRST_S * 2.0 ** (tries - 1), BACKOFF_MAX_S)
+            again = f"starting it again in {wait_s:.0f} s"
+            self._note(f"{name} ended with {death.returncode}; {again}{why}")
+            await self._sleep(wait_s)
+            await sibling.start()
+
+
+def refusal(death: ComponentDeath) -> FleetError | None:
+    """Return why a process would not run, in its own line; None if it died of something else."""
+    if death.returncode not in (Exit.USAGE, Exit.SETUP):
+        return None
+    kind = UsageError if death.returncode == Exit.USAGE else SetupError
+    said = [line for line in death.last_lines if line.startswith(SAYS)]
+    line = said[-1].removeprefix(SAYS) if said else f"no reason given, see {death.log}"
+    return kind(f"{death.component}: {line}")
+
+
+PASSED_ON = (
+    "name_prefix",
+    "profiles",
+    "fidelity",
+    "encoding",
+    "watches",
+    "identity",
+    "bootstrap_kubeconfig",
+    "approve_csrs",
+    "in_cluster",
+    "context",
+    "no_taint",
+    "zone_labels",
+    "simulate_csi",
+    "seed",
+    "story",
+    "restart_share",
+    "metrics_host",
+)
+"""Fields of Settings that every process of a run has the same."""
+
+OWN = frozenset(
+    {
+        *(
+            "nodes",
+            "max_nodes",
+            "shard",
+            "shard_stride",
+            "nodes_total",
+            "rate",
+        ),  # its part of the whole
+        *("processes", "run_id", "holder", "run_dir", "keep"),  # of one run, whose end is ours
+        *(
+            "kubeconfig",
+            "confirm_cluster",
+            "shared",
+        ),  # the cluster that we have found, and asked for
+        *("metrics_port", "locust_master", "on_master_quit"),
+    }
+)
+"""Those of which each process is told something else; see `sibling_arguments`."""
+
+INHERITED = frozenset({"bootstrap_token", "cert_dir"})
+"""Those that go by the environment, as set by `open_bootstrap`: a token is nobody's to read."""
+
+FIRST_ONLY = frozenset(
+    {
+        *("duration_ns", "until_ready", "command", "statefulset", "manage"),
+        *("output", "kubeconfig_out", "dashboard", "dashboard_port", "dashboard_hosts"),
+        *("load", "api_users", "load_cluster_role"),
+        *("controlplane_bin", "fsync", "audit_log", "etcd_flags", "apiserver_flags"),
+        *("scheduler_flags", "controller_manager_flags"),
+    }
+)
+"""Those that only the first process needs: it has the end, the output and the control plane."""
+
+
+def without_options(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without options of `fleet spawn`, but for those that are INHERITED."""
+    fields = Settings.model_fields.items()
+    options = {
+        f"FLEET_{(field.alias or name).upper()}" for name, field in fields if name not in INHERITED
+    }
+    return {name: value for name, value in environ.items() if name not in options}
+
+
+def sibling_arguments(
+    settings: Settings, number: int, run_id: str, kubeconfig: Path | None, confirmation: str
+) -> list[str]:
+    """Return the options of process `number` of a run. `kubeconfig` is a local control plane's.
+
+    `confirmation` is of a shared cluster, "" for one that is fleet's own.
+    """
+    share = settings.share(number)
+    arguments = [
+        f"--nodes={share.nodes}",
+        f"--shard={share.shard}",
+        f"--shard-stride={share.shard_stride}",
+        f"--run-id={run_id}",
+        f"--holder={settings.holder or run_id}",
+        "--processes=1",
+        "--keep",
+        *(each for field in PASSED_ON for each in _passed_on(settings, field)),
+    ]
+    if share.max_nodes:
+        arguments.append(f"--max-nodes={share.max_nodes}")
+    if share.rate:
+        arguments.append(f"--rate={share.rate}")
+    if settings.metrics_port:
+        arguments.append(f"--metrics-port={settings.metrics_port + number}")
+    if settings.locust_master:
+        arguments += [f"--locust-master={settings.locust_master}", "--on-master-quit=hold"]
+    if confirmation:
+        arguments.append(f"--confirm-cluster={confirmation}")
+    arguments.append("--shared" if confirmation else "--not-shared")
+    config = kubeconfig or settings.kubeconfig
+    if config is not None:
+        arguments.append(f"--kubeconfig={config}")
+    return arguments
+
+
+def _passed_on(settings: Settings, field: str) -> list[str]:
+    """Return the options that give a process the value of a field, none for the default."""
+    value, flag = getattr(settings, field), flag_of(field)
+    if value == Settings.model_fields[field].default:
+        return []
+    if value is True:
+        return [flag]
+    if field == "profiles":
+        return [f"{flag}={choice.source}={choice.weight}" for choice in value]
+    return [f"{flag}={each}" for each in (value if isinstance(value, tuple) else (value,))]

@@ -1,0 +1,211 @@
+"""Image garbage collection: what is deleted when the disk that holds the images fills up.
+
+Every five minutes the kubelet looks at the disk; above the high threshold it deletes unused images,
+the longest unused first, until the low one is reached. A look that would find nothing is not armed.
+Source: pkg/kubelet/images/image_gc_manager.go, GarbageCollect, freeSpace, freeOldImages;
+pkg/kubelet/kubelet.go, StartGarbageCollection.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from fleet.clock import NS_PER_S
+from fleet.kubelet.containers.image_list import arm_image_list
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.events import Reason
+from fleet.kubelet.pressure.stats_provider import system_usage
+from fleet.objects.effects import NodeId, Outbox, SetTimer, Timer
+from fleet.runtime.image_store import ImageStore
+
+GC_PERIOD_NS = 300 * NS_PER_S
+GC_KEY = "gc"
+_STREAM_GC = 0x1A9E
+_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+class Collected(NamedTuple):
+    """What one look at the disk did."""
+
+    freed_bytes: int = 0
+    events: tuple[tuple[Reason, str], ...] = ()
+    error: str = ""
+
+
+def arm_image_gc(
+    node: NodeId, env: Environment, now_ns: int, out: Outbox, *, is_watched: bool = False
+) -> None:
+    """Have the images collected at the kubelet's next look, if there may be a reason to.
+
+    `is_watched`: what pods write may fill the disk too. Else looks begin with half of the high
+    threshold, so that what is not counted does not matter.
+    """
+    policy = env.model.image_gc
+    if policy.high_percent == 100 and not policy.age_max_ns:
+        return
+    percent = _usage_percent(*image_disk(env, node))
+    if not (policy.age_max_ns or is_watched) and percent < policy.high_percent // 2:
+        return
+    entry = env.images.entry(node)
+    if entry.gc_due_ns <= now_ns:
+        entry.gc_due_ns = _next_look_ns(node, env, now_ns)
+        out.append(SetTimer(node, entry.gc_due_ns, Timer.IMAGES, GC_KEY))
+
+
+def image_disk(env: Environment, node: NodeId, used: int | None = None) -> tuple[int, int]:
+    """Return capacity and available bytes of the file system that holds a node's images.
+
+    `used` is all that was measured there; None: the images, and the most that the machine takes.
+    """
+    capacity = env.model.image_disk_bytes
+    if used is None:
+        used = env.images.used_bytes(node) + system_usage(env.model).ephemeral.ceiling()
+    return capacity, max(capacity - used, 0)
+
+
+def garbage_collect(
+    node: NodeId, env: Environment, in_use: Iterable[str], now_ns: int, used: int | None = None
+) -> Collected:
+    """Look at the disk once; `in_use` are the full names of the images that containers have.
+
+    `used` is as of `image_disk`. The error is an event only if the look before failed too.
+    """
+    entry = env.images.entry(node)
+    entry.gc_due_ns = 0
+    done = _collect(node, env, tuple(in_use), now_ns, used)
+    look = now_ns // GC_PERIOD_NS + 1
+    if done.error:
+        if entry.gc_failed == look - 1:
+            done = done._replace(events=(*done.events, (Reason.IMAGE_GC_FAILED, done.error)))
+        entry.gc_failed = look
+    return done
+
+
+def on_gc_timer(
+    node: NodeId,
+    env: Environment,
+    in_use: Iterable[str],
+    used: int | None,
+    now_ns: int,
+    out: Outbox,
+) -> tuple[tuple[Reason, str], ...]:
+    """Look at the disk if it is time, and plan the next look; return the events of the Node."""
+    entry = env.images.node(node)
+    if entry is None or not entry.gc_due_ns or now_ns < entry.gc_due_ns:
+        return ()
+    done = garbage_collect(node, env, in_use, now_ns, used)
+    if done.freed_bytes:
+        arm_image_list(node, env, now_ns, out)
+    arm_image_gc(node, env, now_ns, out, is_watched=used is not None)
+    return done.events
+
+
+def delete_unused_images(node: NodeId, env: Environment, in_use: Iterable[str], now_ns: int) -> int:
+    """Delete every image that nothing uses, as eviction asks; return the bytes it freed.
+
+    Source: DeleteUnusedImages.
+    """
+    policy = env.model.image_gc
+    order = _eviction_order(node, env, tuple(in_use), now_ns)
+    return _free_space(env.images, node, order, 1 << 62, now_ns, policy.age_min_ns)
+
+
+def _collect(
+    node: NodeId, env: Environment, in_use: tuple[str, ...], now_ns: int, used: int | None
+) -> Collected:
+    policy = env.model.image_gc
+    order = _eviction_order(node, env, in_use, now_ns)
+    freed = 0
+    if policy.age_max_ns and now_ns > policy.age_max_ns:
+        old = [each for each in order if now_ns - each.used_ns > policy.age_max_ns]
+        order = [each for each in order if each not in old]
+        for each in old:
+            freed += env.images.image(each.number).size_bytes
+            env.images.remove(node, each.number)
+    capacity, available = image_disk(env, node, None if used is None else used - freed)
+    if not capacity:
+        text = "invalid capacity 0 on image filesystem"
+        return Collected(freed, ((Reason.INVALID_DISK_CAPACITY, text),), text)
+    percent = _usage_percent(capacity, available)
+    if percent < policy.high_percent:
+        return Collected(freed)
+    wanted = capacity * (100 - policy.low_percent) // 100 - available
+    got = _free_space(env.images, node, order, wanted, now_ns, policy.age_min_ns)
+    if got >= wanted:
+        return Collected(freed + got)
+    text = (
+        f"Insufficient free disk space on the node's image filesystem ({percent}% of "
+        f"{format_size(capacity)} used). Failed to free sufficient space by deleting unused "
+        f"images (freed {got} bytes). Investigate disk usage, as it could be used by active "
+        "images, logs, volumes, or other data."
+    )
+    return Collected(freed + got, ((Reason.FREE_DISK_SPACE_FAILED, text),), text)
+
+
+class _Candidate(NamedTuple):
+    """An image that may be deleted; they sort as upstream's byLastUsedAndDetected."""
+
+    used_ns: int
+    seen_ns: int
+    number: int
+
+
+def _eviction_order(
+    node: NodeId, env: Environment, in_use: tuple[str, ...], now_ns: int
+) -> list[_Candidate]:
+    """Return the unused images, those first that were used last the longest ago.
+
+    The kubelet notices an image, and its use, only when it looks. Source: imagesInEvictionOrder.
+    """
+    entry = env.images.node(node)
+    used = env.images.numbers_of(node, in_use)
+    found = []
+    for number in env.images.numbers(node):
+        if number in used or env.images.image(number).pinned:
+            continue
+        seen_ns = used_ns = 0
+        if entry is not None:
+            pulled_ns = entry.seen_ns.get(number, 0)
+            seen_ns = min(_next_look_ns(node, env, pulled_ns), now_ns) if pulled_ns else 0
+            gone_ns = entry.used_ns.get(number, 0)
+            last_ns = _next_look_ns(node, env, gone_ns) - GC_PERIOD_NS
+            used_ns = last_ns if gone_ns and last_ns >= pulled_ns else 0
+        found.append(_Candidate(used_ns, seen_ns, number))
+    return sorted(found)
+
+
+def _free_space(
+    store: ImageStore,
+    node: NodeId,
+    order: list[_Candidate],
+    wanted: int,
+    now_ns: int,
+    age_min_ns: int,
+) -> int:
+    """Delete images until enough is free; return how much was freed. Source: freeSpace."""
+    freed = 0
+    for each in order:
+        if now_ns - each.seen_ns < age_min_ns:
+            continue  # it may be about to be used
+        freed += store.image(each.number).size_bytes
+        store.remove(node, each.number)
+        if freed >= wanted:
+            break
+    return freed
+
+
+def _usage_percent(capacity: int, available: int) -> int:
+    return 100 - available * 100 // capacity if capacity else 100
+
+
+def _next_look_ns(node: NodeId, env: Environment, now_ns: int) -> int:
+    """Return the first look after an instant."""
+    phase_ns = int(env.draws.uniform(node, _STREAM_GC, 0) * GC_PERIOD_NS)
+    return now_ns + GC_PERIOD_NS - (now_ns - phase_ns) % GC_PERIOD_NS
+
+
+def format_size(size_bytes: int) -> str:
+    """Print a size as image_gc_manager.go does, formatSize."""
+    for unit, name in _UNITS:
+        if size_bytes >= unit:
+            return f"{size_bytes / unit:.1f} {name}"
+    return f"{size_bytes} B"

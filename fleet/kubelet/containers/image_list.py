@@ -1,0 +1,73 @@
+"""The list of images in the status of a Node: a cache of what the runtime has, read every 30 s.
+
+    a pull, or a deletion --> the next refresh --> the next status tick that finds it different
+
+Source: pkg/kubelet/images/image_gc_manager.go, Start, imageCache; nodestatus/setters.go, Images.
+Differs: what a profile preloads is in the first status patch, with an empty cache it would be in
+the next one; after a restart of fleet only the images of the pods that are left are known.
+"""
+
+from fleet.clock import NS_PER_S
+from fleet.kubelet.environment import Environment
+from fleet.objects.effects import NodeId, Outbox, SetTimer, Timer
+
+LIST_PERIOD_NS = 30 * NS_PER_S
+LIST_KEY = "list"
+PHASE_KEY = "phase"
+ASKED = -1
+LIST_KEYS = (LIST_KEY, PHASE_KEY)
+
+
+def changed_images(node: NodeId, env: Environment) -> bytes:
+    """Return the `images` of a Node's status if they differ from what was reported, else b"".
+
+    Source: pkg/kubelet/nodestatus/setters.go, Images.
+    """
+    entry = env.images.node(node)
+    if entry is None or entry.listed == entry.reported:
+        return b""
+    listed = env.images.status_json(entry.listed)
+    return b"" if listed == env.images.status_json(entry.reported) else listed
+
+
+def on_images_reported(node: NodeId, env: Environment, status_json: bytes) -> None:
+    """Note that the server took the images of a Node's status, if they are still those."""
+    entry = env.images.node(node)
+    if entry is not None and env.images.status_json(entry.listed) in status_json:
+        entry.reported = entry.listed
+
+
+def arm_image_list(node: NodeId, env: Environment, now_ns: int, out: Outbox) -> None:
+    """Have the list behind the node status refreshed when it is time: every 30 s since the start.
+
+    Source: images/image_gc_manager.go, Start.
+    """
+    entry = env.images.node(node)
+    assert entry is not None, node
+    if not entry.list_due_ns:
+        entry.list_due_ns = ASKED
+        out.append(SetTimer(node, now_ns, Timer.IMAGES, PHASE_KEY))  # the kubelet knows its start
+    elif entry.list_due_ns != ASKED and entry.list_due_ns <= now_ns:
+        _arm(node, env, entry.list_due_ns, now_ns, out)
+
+
+def _arm(node: NodeId, env: Environment, phase_ns: int, now_ns: int, out: Outbox) -> None:
+    entry = env.images.node(node)
+    assert entry is not None, node
+    entry.list_due_ns = now_ns + LIST_PERIOD_NS - (now_ns - phase_ns) % LIST_PERIOD_NS
+    out.append(SetTimer(node, entry.list_due_ns, Timer.IMAGES, LIST_KEY))
+
+
+def on_list_timer(
+    node: NodeId, env: Environment, key: str, started_ns: int, now_ns: int, out: Outbox
+) -> bool:
+    """Refresh the list; return whether the timer was one that counts."""
+    entry = env.images.node(node)
+    if key == PHASE_KEY:
+        if entry is not None and entry.list_due_ns == ASKED:
+            _arm(node, env, started_ns, now_ns, out)
+        return False
+    if entry is None or entry.list_due_ns <= 0 or now_ns < entry.list_due_ns:
+        return False
+    entry.listed = entry.present
+    return True

@@ -1,0 +1,385 @@
+"""ImageManager: makes sure that a container's image is there before the container is created.
+
+    ensure --present--> ready
+           --absent--> PULLING until `due_ns` --finish--> ready, or failed: 10 s back-off, doubling
+
+How long a pull takes is known when it begins, and so is when its turn comes: pulls of one node are
+served one after another, or so many at a time. Nothing is queued but the ends of those before it.
+Source: pkg/kubelet/images/image_manager.go, EnsureImageExists, pullImage; puller.go; helpers.go.
+Differs: a pull that is cancelled ends at once, and frees its turn only if nobody waits behind it;
+contents of pull secrets are not read: one that exists opens every private image.
+"""
+
+import heapq
+import zlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from fleet.clock import NS_PER_MS, NS_PER_S
+from fleet.kubelet.containers.image_gc import arm_image_gc
+from fleet.kubelet.containers.image_list import arm_image_list
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.events import Reason
+from fleet.kubelet.pods.pod_events import texts_of
+from fleet.objects.effects import NodeId, Outbox
+from fleet.objects.pods import ContainerSpec, Pod, PodUid, VolumeSpec, WaitingState
+from fleet.profile.image_behavior import (
+    TIMEOUT_NS,
+    ImageBehavior,
+    PullError,
+    default_size,
+    pull_error_text,
+)
+from fleet.profile.image_reference import ImageReference, parse_image
+from fleet.quantity import format_duration
+from fleet.runtime.runtime import Sandbox
+
+BACKOFF_FIRST_NS = 10 * NS_PER_S
+BACKOFF_MAX_NS = 300 * NS_PER_S
+BACKOFF_FORGET_NS = 2 * BACKOFF_MAX_NS
+QPS_EXCEEDED = "pull QPS exceeded"
+CANCELED = "rpc error: code = Canceled desc = context canceled"
+ERR_IMAGE_PULL = "ErrImagePull"
+_CRI_ERRORS = {
+    "RegistryUnavailable": "the registry is unavailable",
+    "SignatureValidationFailed": "the signature validation failed",
+}
+_STREAM_ERROR = 0x1A6E
+_STREAM_TIME = 0x1A7E
+
+
+class Ensured(NamedTuple):
+    """How far an image is: there, being pulled until `due_ns`, or not to be had for `failure`.
+
+    `events` are about the container, in order.
+    """
+
+    events: tuple[tuple[Reason, str], ...] = ()
+    due_ns: int = 0
+    failure: WaitingState | None = None
+
+
+class Wanted(NamedTuple):
+    """The image that a container, or an image volume, of a pod needs."""
+
+    uid: PodUid
+    image: str  # as the pod has it
+    policy: str  # Always, IfNotPresent, Never
+    behavior: ImageBehavior
+    has_secret: bool  # one of the pod's image pull secrets exists
+
+
+class _Pull(NamedTuple):
+    """A pull under way, or waiting for its turn."""
+
+    image: str
+    name: str
+    size_bytes: int
+    asked_ns: int
+    began_ns: int
+    done_ns: int
+    error: str
+
+
+class _BackOff(NamedTuple):
+    """How long an image that failed must wait, since when, and what the failure was."""
+
+    delay_ns: int
+    since_ns: int
+    error: str
+
+
+class _Volumes:
+    """The image volumes of a pod during one sync: those to look at, and what failed."""
+
+    __slots__ = ("failed", "left")
+
+    def __init__(self, left: tuple[VolumeSpec, ...]) -> None:
+        self.left = left
+        self.failed: dict[str, WaitingState] = {}
+
+
+READY = Ensured()
+
+
+class ImageManager:
+    """The pulls of one node. Empty until something is pulled."""
+
+    __slots__ = ("_back_off", "_limiter", "_node", "_pulls", "_turns", "_volumes")
+
+    def __init__(self, node: NodeId) -> None:
+        self._node = node
+        self._pulls: dict[PodUid, _Pull] | None = None  # a pod pulls one image at a time
+        self._turns: list[int] = []  # when each of the pullers is free again; a heap
+        self._limiter: tuple[float, int] = (-1.0, 0)  # tokens at an instant; -1: never used
+        self._back_off: dict[tuple[PodUid, str], _BackOff] | None = None
+        self._volumes: dict[PodUid, _Volumes] | None = None  # of pods that have image volumes
+
+    def ensure(self, wanted: Wanted, env: Environment, now_ns: int, out: Outbox) -> Ensured:
+        """Look whether an image is there, and begin to pull it if it has to be.
+
+        In fidelity light a pull takes no time and leaves no trace.
+        """
+        reference = parse_image(wanted.image)
+        if reference.error:
+            return _invalid_name(wanted.image, reference.error)
+        behavior = env.model.image_pulls.found(wanted.behavior, reference.full_name)
+        wanted, policy = wanted._replace(behavior=behavior), wanted.policy
+        if env.light and behavior.error is None and policy != "Never":
+            return READY
+        settled = self._without_pull(wanted, reference, env, now_ns)
+        if settled is not None:
+            return settled
+        pull = self._begin(wanted, reference, env, now_ns)
+        if self._pulls is None:
+            self._pulls = {}
+        assert wanted.uid not in self._pulls, wanted
+        self._pulls[wanted.uid] = pull
+        if env.light:
+            return self.finish(wanted.uid, env, now_ns, out)
+        return Ensured(((Reason.PULLING, f'Pulling image "{wanted.image}"'),), pull.done_ns)
+
+    def finish(self, uid: PodUid, env: Environment, now_ns: int, out: Outbox) -> Ensured:
+        """Take the end of the pull of a pod."""
+        assert self._pulls is not None, uid
+        pull = self._pulls.pop(uid)
+        if not self._pulls:
+            self._pulls = None
+        if pull.error:
+            return self._fail(uid, pull, pull.error, now_ns)
+        env.images.add(self._node, pull.name, pull.size_bytes, now_ns)
+        if not env.light:
+            arm_image_list(self._node, env, now_ns, out)
+            arm_image_gc(self._node, env, now_ns, out)
+        took = format_duration(_whole_ms(now_ns - pull.began_ns))
+        waited = format_duration(_whole_ms(now_ns - pull.asked_ns))
+        text = (
+            f'Successfully pulled image "{pull.image}" in {took} ({waited} including waiting). '
+            f"Image size: {pull.size_bytes} bytes."
+        )
+        return Ensured(((Reason.PULLED, text),))
+
+    def cancel(self, uid: PodUid, now_ns: int) -> Ensured:
+        """Give the pull of a pod up, whose sync is to end. Source: the context of SyncPod."""
+        pull = self._pulls.pop(uid, None) if self._pulls is not None else None
+        if pull is None:
+            return READY
+        if pull.done_ns in self._turns:
+            self._turns[self._turns.index(pull.done_ns)] = max(now_ns, pull.began_ns)
+            heapq.heapify(self._turns)
+        return self._fail(uid, pull, CANCELED, now_ns)
+
+    def begin_volumes(self, pod: Pod) -> None:
+        """Begin a sync: the images of a pod's volumes come before its containers."""
+        volumes = tuple(each for each in pod.volumes if each.image)
+        if volumes:
+            if self._volumes is None:
+                self._volumes = {}
+            self._volumes[pod.uid] = _Volumes(volumes)
+
+    def volume(self, uid: PodUid) -> VolumeSpec | None:
+        """Return the volume whose image is to be looked at, None when all were."""
+        found = self._volumes.get(uid) if self._volumes is not None else None
+        return found.left[0] if found is not None and found.left else None
+
+    def on_volume(self, uid: PodUid, failure: WaitingState | None) -> None:
+        """Note how it is with the image of that volume, and go on to the next one."""
+        assert self._volumes is not None, uid
+        found = self._volumes[uid]
+        if failure is not None:
+            found.failed[found.left[0].name] = failure
+        found.left = found.left[1:]
+
+    def volume_failure(self, uid: PodUid, spec: ContainerSpec) -> WaitingState | None:
+        """Return why a container lacks a volume; of several the last one counts.
+
+        Source: kuberuntime_manager.go, toKubeContainerImageVolumes.
+        """
+        found = self._volumes.get(uid) if self._volumes is not None else None
+        failure = None
+        for name, reason in found.failed.items() if found is not None else ():
+            if f'"name":"{name}"'.encode() in spec.volume_mounts_json:
+                failure = reason
+        return failure
+
+    def forget(self, uid: PodUid) -> None:
+        """Drop what is kept of a pod."""
+        if self._volumes is not None:
+            self._volumes.pop(uid, None)
+            self._volumes = self._volumes or None
+        if self._back_off is not None:
+            kept = {key: entry for key, entry in self._back_off.items() if key[0] != uid}
+            self._back_off = kept or None
+
+    def _is_usable(self, wanted: Wanted, reference: ImageReference, env: Environment) -> bool:
+        """Tell whether a node has an image, and the pod may use it.
+
+        A private image that was pulled with the secret of another pod has to be pulled again.
+        Source: images/pullmanager/image_pull_manager.go, MustAttemptImagePull.
+        """
+        found = env.images.find(self._node, reference.full_name)
+        if found is None:
+            return False
+        is_private = wanted.behavior.error is PullError.UNAUTHORIZED and not wanted.has_secret
+        checks = texts_of(env.model.kubelet_version).checks_credentials
+        return not (is_private and checks and not env.images.is_preloaded(found))
+
+    def _without_pull(
+        self, wanted: Wanted, reference: ImageReference, env: Environment, now_ns: int
+    ) -> Ensured | None:
+        """Return how an image is that is not to be pulled now, None when it is."""
+        if wanted.policy != "Always" and self._is_usable(wanted, reference, env):
+            text = texts_of(env.model.kubelet_version).pulled % wanted.image
+            return Ensured(((Reason.PULLED, text),))
+        if wanted.policy == "Never":
+            text = f'Container image "{wanted.image}" is not present with pull policy of Never'
+            return _failed("ErrImageNeverPull", text, (Reason.ERR_IMAGE_NEVER_PULL, text))
+        return self._waiting(wanted, now_ns)
+
+    def _waiting(self, wanted: Wanted, now_ns: int) -> Ensured | None:
+        """Return that an image is in back-off, if it is."""
+        key = (wanted.uid, wanted.image)
+        entry = self._back_off.get(key) if self._back_off is not None else None
+        if entry is None or now_ns - entry.since_ns >= entry.delay_ns:
+            return None
+        text = f'Back-off pulling image "{wanted.image}"'
+        return _failed(
+            "ImagePullBackOff", f"{text}: {entry.error}", (Reason.BACK_OFF_PULL_IMAGE, text)
+        )
+
+    def _begin(
+        self, wanted: Wanted, reference: ImageReference, env: Environment, now_ns: int
+    ) -> _Pull:
+        """Plan a pull: when its turn comes, how long it takes, how it ends."""
+        model, behavior, name = env.model, wanted.behavior, reference.full_name
+        stream = zlib.crc32(name.encode(), zlib.crc32(wanted.uid.encode()))
+        found = env.images.find(self._node, name)
+        size = found.size_bytes if found else behavior.size_bytes or default_size(name)
+        began_ns = now_ns if env.light else self._turn(env, now_ns)
+        error = ""
+        cause = behavior.error
+        if cause is PullError.UNAUTHORIZED and wanted.has_secret:
+            cause = None
+        if cause is not None:
+            u = env.draws.uniform(self._node, _STREAM_ERROR << 32 | stream, now_ns)
+            error = pull_error_text(cause, reference) if u < behavior.error_rate else ""
+        if not env.light and not self._may_pull(env, began_ns):
+            error, duration_ns = QPS_EXCEEDED, 0
+        elif env.light:
+            duration_ns = 0
+        elif error and cause is PullError.TIMEOUT:
+            duration_ns = TIMEOUT_NS
+        else:
+            u = env.draws.uniform(self._node, _STREAM_TIME << 32 | stream, now_ns)
+            other_ns = self._other_done_ns(name)
+            is_there = bool(error) or found is not None or other_ns
+            duration_ns = model.image_pulls.duration_ns(behavior, 0 if is_there else size, u)
+            if not error:
+                duration_ns = max(duration_ns, other_ns - began_ns)
+        done_ns = began_ns + duration_ns
+        if not env.light and (model.serialize_image_pulls or model.parallel_image_pulls_max):
+            heapq.heappush(self._turns, done_ns)
+        return _Pull(wanted.image, name, size, now_ns, began_ns, done_ns, error)
+
+    def _turn(self, env: Environment, now_ns: int) -> int:
+        """Return when the next pull begins, and take that turn. Source: puller.go."""
+        model = env.model
+        limit = 1 if model.serialize_image_pulls else model.parallel_image_pulls_max
+        while self._turns and self._turns[0] <= now_ns:
+            heapq.heappop(self._turns)
+        if not limit or len(self._turns) < limit:
+            return now_ns
+        return heapq.heappop(self._turns)
+
+    def _other_done_ns(self, name: str) -> int:
+        """Return when another pod's pull of the same image ends, 0 when there is none."""
+        pulls = self._pulls.values() if self._pulls is not None else ()
+        return max(
+            (each.done_ns for each in pulls if each.name == name and not each.error), default=0
+        )
+
+    def _may_pull(self, env: Environment, now_ns: int) -> bool:
+        """Take a token of the kubelet's limit. Source: helpers.go, throttleImagePulling."""
+        model = env.model
+        if not model.image_pulls.is_declared or not model.image_pull_qps:
+            return True
+        tokens, since_ns = self._limiter
+        if tokens < 0:
+            tokens = model.image_pull_burst
+        else:
+            tokens += (now_ns - since_ns) / NS_PER_S * model.image_pull_qps
+        tokens = min(tokens, model.image_pull_burst)
+        may = tokens >= 1
+        self._limiter = (tokens - may, now_ns)
+        return may
+
+    def _fail(self, uid: PodUid, pull: _Pull, error: str, now_ns: int) -> Ensured:
+        """Count a failure towards the back-off. Source: evalCRIPullErr; flowcontrol/backoff.go."""
+        reason, text = ERR_IMAGE_PULL, error
+        for name, cause in _CRI_ERRORS.items():
+            if error.startswith(name):
+                reason = name
+                rest = error.removeprefix(name)
+                text = f"image pull failed for {pull.image} because {cause}{rest}"
+        if self._back_off is None:
+            self._back_off = {}
+        key = (uid, pull.image)
+        old = self._back_off.get(key)
+        delay_ns = BACKOFF_FIRST_NS
+        if old is not None and now_ns - old.since_ns <= BACKOFF_FORGET_NS:
+            delay_ns = min(old.delay_ns * 2, BACKOFF_MAX_NS)
+        self._back_off[key] = _BackOff(delay_ns, now_ns, f"{reason}: {text}")
+        return _failed(
+            reason, text, (Reason.FAILED, f'Failed to pull image "{pull.image}": {error}')
+        )
+
+
+def adopt_images(
+    node: NodeId, pod: Pod, sandbox: Sandbox, env: Environment, now_ns: int, out: Outbox
+) -> None:
+    """Find the images of containers that a kubelet before us started."""
+    if env.light:
+        return
+    behavior = env.model.behavior_for(pod.labels, pod.namespace, pod.annotations)
+    for container in sandbox.containers:
+        spec = pod.find(container.name)
+        name = parse_image(spec.image).full_name if spec is not None else ""
+        if name and env.images.find(node, name) is None:
+            size = behavior.container(container.name).image.size_bytes or default_size(name)
+            env.images.add(node, name, size, now_ns)
+            arm_image_list(node, env, now_ns, out)
+
+
+def images_of(pod: Pod, sandbox: Sandbox) -> Iterator[str]:
+    """Yield the full names of the images that the containers of a pod use, also as volumes."""
+    for container in sandbox.containers:
+        spec = pod.find(container.name)
+        if spec is not None:
+            yield parse_image(spec.image).full_name
+    for volume in pod.volumes if sandbox.containers else ():
+        if volume.image:
+            yield parse_image(volume.image).full_name
+
+
+def release_images(node: NodeId, pod: Pod, env: Environment, now_ns: int) -> None:
+    """Note that a pod is gone, which used these images until now."""
+    specs = (*pod.init_containers, *pod.containers, *pod.ephemeral_containers)
+    images = [spec.image for spec in specs] + [each.image for each in pod.volumes if each.image]
+    names = tuple(parse_image(image).full_name for image in images)
+    env.images.release(node, names, now_ns)
+
+
+def _invalid_name(image: str, error: str) -> Ensured:
+    error = f'couldn\'t parse image name "{image}": {error}'
+    text = f'Failed to apply default image tag "{image}": {error}'
+    return _failed("InvalidImageName", text, (Reason.FAILED_TO_INSPECT_IMAGE, text))
+
+
+def _failed(reason: str, message: str, event: tuple[Reason, str]) -> Ensured:
+    """Source: kuberuntime_container.go, startContainer, which records the second event."""
+    events = (event, (Reason.FAILED, f"Error: {reason}"))
+    return Ensured(events, 0, WaitingState(reason, message))
+
+
+def _whole_ms(value_ns: int) -> int:
+    return value_ns // NS_PER_MS * NS_PER_MS

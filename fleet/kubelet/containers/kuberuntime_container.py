@@ -1,0 +1,153 @@
+"""The edges of a container's life: its hooks, and the pace at which containers are stopped.
+
+    Killing -> preStop -> wait for one's turn -> SIGTERM -> SIGKILL at the end of the grace period
+
+All of it is computed when the kill begins; only a preStop hook that fails has to be reported at
+its time. Whole seconds are taken off the grace period, as upstream counts them.
+Source: kuberuntime_container.go, killContainer, executePreStopHook, killContainersWithSyncResult;
+kuberuntime_termination_order.go; pkg/kubelet/lifecycle/handlers.go, Run.
+Differs: what a hook does is declared, or follows from its command; nothing is called.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from fleet.clock import NS_PER_MS, NS_PER_S
+from fleet.kubelet.pods.pod_actions import ContainerKill, KillReason, is_sidecar
+from fleet.objects.lifecycle import Hook
+from fleet.objects.pods import ContainerSpec, Pod
+from fleet.profile.lifecycle_behavior import HookBehavior
+from fleet.profile.pod_behavior import PodBehavior
+from fleet.runtime.command import run_of_command
+from fleet.runtime.runtime import Container, RunState, Runtime
+
+GRACE_MIN_S = 2
+"""minimumGracePeriodInSeconds: what SIGTERM always gets."""
+HOOK_NS = 10 * NS_PER_MS
+"""What an exec or a request takes of which nothing is known."""
+_STREAM_POST_START = 0x9057
+_STREAM_PRE_STOP = 0x94E5
+
+
+class HookRun(NamedTuple):
+    """How a hook went."""
+
+    takes_ns: int
+    error: str  # "" when it succeeded
+    dies: bool = False  # it fails when its container ends before it does
+
+
+class Stops(NamedTuple):
+    """The end of some containers."""
+
+    end_ns: int
+    failed_hooks: tuple[tuple[int, str], ...] = ()  # when, and of which container
+
+
+def kill_grace_s(pod: Pod, kill: ContainerKill) -> int:
+    """Return the grace period of one container that is killed while its pod goes on.
+
+    Source: setTerminationGracePeriod.
+    """
+    if kill.reason is KillReason.RESTART_ALL:
+        return 0
+    if pod.deletion_grace_s is not None:
+        return pod.deletion_grace_s
+    spec = pod.find(kill.name)
+    probe = None
+    if spec is not None and kill.reason is KillReason.STARTUP_PROBE:
+        probe = spec.startup_probe
+    elif spec is not None and kill.reason is KillReason.LIVENESS_PROBE:
+        probe = spec.liveness_probe
+    if probe is not None and probe.termination_grace_s is not None:
+        return probe.termination_grace_s
+    return pod.termination_grace_s
+
+
+def post_start(
+    runtime: Runtime, pod: Pod, spec: ContainerSpec, container: Container, behavior: PodBehavior
+) -> HookRun:
+    """Return how the postStart hook of a container goes."""
+    hook = spec.life.post_start
+    assert hook is not None, spec.name
+    declared = behavior.container(spec.name).life.post_start
+    u = runtime.uniform(_STREAM_POST_START, pod.uid, spec.name, container.attempt)
+    return _run_hook(hook, declared, pod, spec, u)
+
+
+def stop_containers(
+    runtime: Runtime,
+    pod: Pod,
+    containers: Iterable[Container],
+    behavior: PodBehavior,
+    grace_s: int,
+    now_ns: int,
+    wall_offset_ns: int,
+) -> Stops:
+    """Stop containers of a pod: sidecars wait for the others, and end last started first."""
+    order = [spec.name for spec in reversed(pod.init_containers) if is_sidecar(spec)]
+    running = [each for each in containers if each.state is RunState.RUNNING]
+    running.sort(key=lambda each: order.index(each.name) if each.name in order else -1)
+    end_ns = now_ns
+    turn_ns = now_ns  # when the next sidecar may be stopped
+    failed: list[tuple[int, str]] = []
+    for each in running:
+        hook = _pre_stop(runtime, pod, each, behavior, grace_s)
+        at_ns = now_ns + min(hook.takes_ns, grace_s * NS_PER_S)
+        left_s = grace_s - (at_ns - now_ns) // NS_PER_S
+        if each.name in order and left_s > 0 and turn_ns > at_ns:
+            waited_ns = min(turn_ns - at_ns, left_s * NS_PER_S)
+            at_ns += waited_ns
+            left_s -= waited_ns // NS_PER_S
+        grace_ns = max(left_s, GRACE_MIN_S) * NS_PER_S
+        stopped_ns = runtime.stop_container(pod, each, behavior, at_ns, grace_ns, wall_offset_ns)
+        end_ns = max(end_ns, stopped_ns)
+        if hook.error or (hook.dies and at_ns < now_ns + hook.takes_ns):
+            failed.append((min(now_ns + hook.takes_ns, stopped_ns), each.name))
+        spec = pod.find(each.name)
+        if spec is None or spec in pod.containers or is_sidecar(spec):
+            turn_ns = max(turn_ns, stopped_ns)
+    return Stops(end_ns, tuple(sorted(failed)))
+
+
+def _pre_stop(
+    runtime: Runtime, pod: Pod, container: Container, behavior: PodBehavior, grace_s: int
+) -> HookRun:
+    spec = pod.find(container.name)
+    if spec is None or spec.life.pre_stop is None or grace_s <= 0:
+        return HookRun(0, "")
+    declared = behavior.container(spec.name).life.pre_stop
+    u = runtime.uniform(_STREAM_PRE_STOP, pod.uid, spec.name, container.attempt)
+    return _run_hook(spec.life.pre_stop, declared, pod, spec, u)
+
+
+def _run_hook(
+    hook: Hook, declared: HookBehavior, pod: Pod, spec: ContainerSpec, u: float
+) -> HookRun:
+    """Return how long a hook takes and what its failure says. Source: handlers.go, Run."""
+    takes_ns = HOOK_NS
+    code = 1 if declared.fails else 0
+    if hook.kind == "sleep":
+        takes_ns = hook.seconds * NS_PER_S
+    elif hook.kind == "exec":
+        run = run_of_command(hook.command, ())
+        if run.run_ns is not None:
+            takes_ns = run.run_ns or HOOK_NS
+            code = code or run.exit_code
+    if declared.duration is not None:
+        takes_ns = declared.duration.sample(u)
+    dies = hook.kind != "sleep"
+    if not code:
+        return HookRun(takes_ns, "", dies)
+    who = f'for Container "{spec.name}" in Pod "{pod.full_name}({pod.uid})" failed - error:'
+    words = " ".join(hook.command)
+    if hook.kind == "exec":
+        what = f"command '{words}' exited with {code}: "
+        error = f'Exec lifecycle hook ([{words}]) {who} {what}, message: ""'
+    elif hook.kind == "sleep":
+        what = "container terminated before sleep hook finished"
+        error = f"Sleep lifecycle hook ({hook.seconds}) {who} {what}"
+    else:
+        what = f'Get "http://{hook.path}": context deadline exceeded'
+        error = f"HTTP lifecycle hook ({hook.path}) {who} {what}"
+    return HookRun(takes_ns, error, dies)

@@ -1,0 +1,490 @@
+"""The runtime's half of a pod sync: sandbox, containers to kill, containers to start, back-off.
+
+    sync_pod -> SANDBOX -> [on_sandbox_ready] -> plan -> KILL -> per container: PULL, START,
+                                                                             POST_START -> DONE
+
+One step at a time: what takes time leaves its stage in the worker and one timer in the wheel, and
+`on_due` goes on. A container that cannot be started leaves its reason in the reason cache, and an
+error that has the sync tried again.
+Source: pkg/kubelet/kuberuntime/kuberuntime_manager.go, SyncPod, computePodActions, doBackOff,
+KillPod; kuberuntime_container.go, startContainer, killContainer.
+"""
+
+import enum
+from typing import Protocol
+
+from fleet.clock import NS_PER_S
+from fleet.kubelet.containers.image_manager import Ensured, ImageManager, Wanted
+from fleet.kubelet.containers.kuberuntime_container import (
+    GRACE_MIN_S,
+    kill_grace_s,
+    post_start,
+    stop_containers,
+)
+from fleet.kubelet.events import Reason
+from fleet.kubelet.pods.allocation_manager import AllocationManager
+from fleet.kubelet.pods.pod_actions import (
+    ContainerKill,
+    KillReason,
+    ProbeResults,
+    compute_pod_actions,
+    containers_to_reset,
+    is_sidecar,
+)
+from fleet.kubelet.pods.pod_events import back_off_texts, texts_of
+from fleet.kubelet.pods.pod_status import PENDING_HOLD_NS
+from fleet.kubelet.pods.pod_workers import NO_KILLS, Kills, PodWorker, Stage, effective_grace_s
+from fleet.kubelet.turn import Turn
+from fleet.objects.effects import NodeId, Outbox
+from fleet.objects.pods import ContainerSpec, Pod, PodUid, WaitingState
+from fleet.profile.lifecycle_behavior import CONFIG_ERROR, RUN_ERROR, StartFailure
+from fleet.runtime.runtime import BackOff, Container, RunState, Runtime, Sandbox
+from fleet.runtime.surroundings import config_error
+
+POST_START_ERROR = "PostStartHookError"
+
+
+NO_PULL_SECRETS = (
+    "Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed."
+)
+
+
+class Objects(Protocol):
+    """Where the ConfigMaps and Secrets of pods are looked up: the volume manager."""
+
+    def missing(self, pod: Pod, spec: ContainerSpec, now_ns: int, out: Outbox) -> str:
+        """Say what the environment of a container lacks, "" for nothing."""
+        ...
+
+    def has_secret(self, pod: Pod, name: str) -> bool:
+        """Return whether a Secret that a pod refers to can be read."""
+        ...
+
+
+class Progress(enum.IntEnum):
+    """How far a step came."""
+
+    WAIT = 0  # a timer of the worker is set
+    SANDBOX_READY = 1  # the caller reports it, then calls `plan`
+    DONE = 2  # this SyncPod has done what it could
+
+
+class KubeRuntimeManager:
+    """Starts and kills the containers of one node's pods.
+
+    `objects` is asked for what the environment of a container, and a pull, need.
+    """
+
+    __slots__ = ("_back_off", "_objects", "allocations", "images", "probes", "runtime")
+
+    def __init__(self, node: NodeId, runtime: Runtime, objects: Objects) -> None:
+        self._back_off = BackOff()
+        self._objects = objects
+        self.images = ImageManager(node)
+        self.probes: ProbeResults | None = None
+        self.allocations: AllocationManager | None = None  # since the first resize
+        self.runtime = runtime
+
+    def sync_pod(self, worker: PodWorker, turn: Turn, *, restart_all: bool = False) -> Progress:
+        """Create the sandbox unless it is there, then plan the containers.
+
+        `restart_all`: a rule said RestartAllContainers; this sync removes them, the next one
+        starts them.
+        """
+        pod = worker.pod
+        sandbox = self.runtime.sandbox(pod.uid)
+        if sandbox is not None and sandbox.ready and restart_all:
+            kills = containers_to_reset(pod, sandbox)
+            return self._kill_next(worker, Kills(kills, resets=True), turn)
+        if sandbox is not None and sandbox.ready:
+            return self.plan(worker, turn)
+        behavior = turn.behavior(pod)
+        delay_ns = self.runtime.sandbox_delay_ns(pod, behavior)
+        if turn.env.light:  # one timer for sandbox and containers
+            for spec in pod.init_containers[:1] or pod.containers:
+                delay_ns += self.runtime.start_delay_ns(pod, spec, behavior)
+        worker.stage = Stage.SANDBOX
+        turn.wait(worker, turn.now_ns + delay_ns)
+        if turn.env.light and worker.due_ns > worker.seen_ns + PENDING_HOLD_NS:
+            turn.enqueue(worker, worker.seen_ns + PENDING_HOLD_NS)
+        return Progress.WAIT
+
+    def on_due(self, worker: PodWorker, turn: Turn) -> Progress:
+        """Go on with what the runtime has done by now."""
+        stage = worker.stage
+        if stage is Stage.SANDBOX:
+            return self._on_sandbox_due(worker, turn)
+        if stage is Stage.PULL:
+            done = self.images.finish(worker.pod.uid, turn.env, turn.now_ns, turn.out)
+            if self.images.volume(worker.pod.uid) is not None:
+                self._take_volume(worker, done, turn)
+            elif self._take_image(worker, done, turn) and self._create_first(worker, turn):
+                return Progress.WAIT
+            return self._next(worker, turn)
+        if stage is Stage.START:
+            waits = self._start_first(worker, turn)
+            return Progress.WAIT if waits else self._next(worker, turn)
+        if stage is Stage.POST_START:
+            return self._on_post_start(worker, turn)
+        return self._on_stop_due(worker, turn)
+
+    def _on_stop_due(self, worker: PodWorker, turn: Turn) -> Progress:
+        """Go on once what is killed has ended: one container, or the whole pod."""
+        assert worker.stage in {Stage.KILL, Stage.STOP}, worker.stage
+        if not self.is_stopped(worker, turn):
+            return Progress.WAIT
+        worker.had_actions = True
+        if worker.stage is Stage.STOP:
+            return Progress.DONE
+        return self._kill_next(worker, worker.kills, turn)
+
+    def _on_sandbox_due(self, worker: PodWorker, turn: Turn) -> Progress:
+        pod = worker.pod
+        if self.runtime.create_sandbox(pod) is None:
+            error = self.runtime.address_error(pod.uid, turn.now_ns)
+            message = f"Failed to create pod sandbox: {error}"
+            turn.event(pod, Reason.FAILED_CREATE_POD_SANDBOX, message)
+            worker.fail()
+            return Progress.DONE
+        worker.had_actions = True
+        return Progress.SANDBOX_READY
+
+    def plan(self, worker: PodWorker, turn: Turn) -> Progress:
+        """Choose what to kill and what to start now, and begin with it."""
+        pod = worker.pod
+        sandbox = self.runtime.sandbox(pod.uid)
+        assert sandbox is not None, pod.uid
+        actions = compute_pod_actions(pod, sandbox, self.probes)
+        if actions.kill_pod:
+            worker.stage = Stage.STOP
+            self.kill_pod(worker, sandbox, turn)
+            return Progress.WAIT
+        missing = self._missing_secrets(pod, turn)
+        if missing:
+            turn.event(pod, Reason.FAILED_PULL_SECRET, NO_PULL_SECRETS % ", ".join(missing))
+        worker.plan = actions.start
+        kill = actions.kill
+        if self.allocations is not None:
+            killed = {each.name for each in kill}
+            resized = self._resize(worker, sandbox, self.allocations, turn)
+            again = tuple(each for each in resized if each.name not in killed)
+            kill = (*kill, *again)
+            specs = (pod.find(each.name) for each in again)
+            worker.plan = (*worker.plan, *(spec for spec in specs if spec is not None))
+        if worker.plan:
+            self.images.begin_volumes(pod)
+        return self._kill_next(worker, Kills(kill), turn)
+
+    def _resize(
+        self, worker: PodWorker, sandbox: Sandbox, allocations: AllocationManager, turn: Turn
+    ) -> tuple[ContainerKill, ...]:
+        """Give containers that run their new resources; return those that must start anew.
+
+        Source: doPodResizeAction. The next sync sees that it is done.
+        """
+        pod = worker.pod
+        resize = allocations.actions(pod, sandbox)
+        for name in resize.update:
+            error = turn.behavior(pod).container(name).life.resize_error
+            if error:
+                allocations.fail(pod, error, turn)
+                worker.fail()
+            else:
+                allocations.actuate(pod.uid, name)
+                worker.had_actions = True
+                worker.pending = True
+        return resize.kill
+
+    def _kill_next(self, worker: PodWorker, kills: Kills, turn: Turn) -> Progress:
+        """Kill the next container that shall not run, else go on with those to start."""
+        worker.kills = kills if kills != NO_KILLS else NO_KILLS
+        if worker.kills is NO_KILLS:
+            return self._next(worker, turn)
+        pod = worker.pod
+        sandbox = self.runtime.sandbox(pod.uid)
+        assert sandbox is not None, pod.uid
+        for at, kill in enumerate(kills.left):
+            container = sandbox.find(kill.name)
+            if container is None or container.state is not RunState.RUNNING:
+                continue
+            done = (*kills.done, kill.name)
+            worker.kills = kills._replace(left=kills.left[at + 1 :], done=done)
+            worker.stage = Stage.KILL
+            turn.event(pod, Reason.KILLING, kill.message, pod.find(kill.name))
+            grace_s = kill_grace_s(pod, kill)
+            self._stop(worker, (container,), grace_s, turn)
+            return Progress.WAIT
+        if kills.resets:
+            worker.had_actions = True
+            worker.pending = True
+            self.runtime.remove_containers(pod.uid)
+            return Progress.DONE
+        return self._next(worker, turn)
+
+    def _next(self, worker: PodWorker, turn: Turn) -> Progress:
+        """Begin with the next container of the plan that may be started now."""
+        if self._pulls_volume(worker, turn):
+            return Progress.WAIT
+        while worker.plan:
+            spec = worker.plan[0]
+            if self._is_in_back_off(worker, spec, turn):
+                self._skip_first(worker)
+                continue
+            ensured = self._ensure_image(worker, spec, turn)
+            if not self._take_image(worker, ensured, turn):
+                continue
+            if ensured.due_ns:
+                worker.stage = Stage.PULL
+                turn.wait(worker, ensured.due_ns)
+                return Progress.WAIT
+            if self._create_first(worker, turn):
+                return Progress.WAIT
+        return Progress.DONE
+
+    def _create_first(self, worker: PodWorker, turn: Turn) -> bool:
+        """Begin to create the first container of the plan; tell whether that takes time."""
+        if turn.env.light and worker.had_actions:  # the wait for the sandbox covered it
+            return self._start_first(worker, turn)
+        pod = worker.pod
+        worker.stage = Stage.START
+        delay_ns = self.runtime.start_delay_ns(pod, worker.plan[0], turn.behavior(pod))
+        turn.wait(worker, turn.now_ns + delay_ns)
+        return True
+
+    def _skip_first(self, worker: PodWorker) -> None:
+        """Leave out a container; without a regular init container nothing after it may start."""
+        spec, *rest = worker.plan
+        stops = spec in worker.pod.init_containers and not is_sidecar(spec)
+        worker.plan = () if stops else tuple(rest)
+
+    def _is_in_back_off(self, worker: PodWorker, spec: ContainerSpec, turn: Turn) -> bool:
+        """Tell whether a container must wait before it starts again. Source: doBackOff."""
+        pod = worker.pod
+        sandbox = self.runtime.sandbox(pod.uid)
+        old = sandbox.find(spec.name) if sandbox is not None else None
+        if old is None:
+            return False
+        exit_ns = old.exit_ns
+        if spec.name in worker.kills.done:
+            if old.last is None:  # as of before the kill: nothing of this name had exited
+                return False
+            exit_ns = old.last.finished_s * NS_PER_S - turn.env.wall_offset_ns
+        key = f"{spec.name}/{spec.image}/{spec.resources_json.decode()}"
+        wait_ns = self._back_off.wait_ns(pod.uid, key, exit_ns, turn.now_ns)
+        if not wait_ns:
+            max_ns = turn.env.model.crash_loop_backoff_max_ns
+            self._back_off.next(pod.uid, key, exit_ns, turn.now_ns, max_ns)
+            return False
+        event, waiting = back_off_texts(pod, spec, wait_ns)
+        turn.event(pod, Reason.BACK_OFF, event, spec)
+        worker.note_reason(spec.name, WaitingState("CrashLoopBackOff", waiting))
+        worker.fail(exit_ns + wait_ns)
+        return True
+
+    def _missing_secrets(self, pod: Pod, turn: Turn) -> list[str]:
+        """Return the pull secrets that cannot be read; `light` does not look.
+
+        Source: kubelet_pods.go, getPullSecretsForPod.
+        """
+        if not pod.pull_secrets or turn.env.light:
+            return []
+        return [name for name in pod.pull_secrets if not self._objects.has_secret(pod, name)]
+
+    def _ensure_image(self, worker: PodWorker, spec: ContainerSpec, turn: Turn) -> Ensured:
+        """Make sure that the image is there, or begin to pull it."""
+        failure = self.images.volume_failure(worker.pod.uid, spec)
+        if failure is not None:
+            return Ensured(((Reason.FAILED, f"Error: {failure.reason}"),), 0, failure)
+        return self._ensure(worker.pod, spec.name, spec.image, spec.pull_policy, turn)
+
+    def _ensure(self, pod: Pod, name: str, image: str, policy: str, turn: Turn) -> Ensured:
+        behavior = turn.behavior(pod).container(name).image
+        has_secret = len(pod.pull_secrets) > len(self._missing_secrets(pod, turn))
+        wanted = Wanted(pod.uid, image, policy, behavior, has_secret)
+        return self.images.ensure(wanted, turn.env, turn.now_ns, turn.out)
+
+    def _pulls_volume(self, worker: PodWorker, turn: Turn) -> bool:
+        """Look at the images of volumes; tell whether one is being pulled.
+
+        Source: getImageVolumes. Differs: only before containers are started.
+        """
+        pod = worker.pod
+        while (volume := self.images.volume(pod.uid)) is not None:
+            ensured = self._ensure(pod, volume.name, volume.image, volume.pull_policy, turn)
+            if ensured.due_ns:
+                turn.event(pod, *ensured.events[0])
+                worker.stage = Stage.PULL
+                turn.wait(worker, ensured.due_ns)
+                return True
+            self._take_volume(worker, ensured, turn)
+        return False
+
+    def _take_volume(self, worker: PodWorker, ensured: Ensured, turn: Turn) -> None:
+        """Report about the image of a volume; a failure is one of the containers that mount it."""
+        for reason, message in ensured.events[:1]:
+            turn.event(worker.pod, reason, message)
+        self.images.on_volume(worker.pod.uid, ensured.failure)
+
+    def _take_image(self, worker: PodWorker, ensured: Ensured, turn: Turn) -> bool:
+        """Report about the image of the first container of the plan; skip it for want of one."""
+        spec = worker.plan[0]
+        for reason, message in ensured.events:
+            turn.event(worker.pod, reason, message, spec)
+        if ensured.failure is None:
+            return True
+        worker.note_reason(spec.name, ensured.failure)
+        worker.fail()
+        self._skip_first(worker)
+        return False
+
+    def cancel(self, worker: PodWorker, turn: Turn) -> None:
+        """Give up a pull: the pod is to end. Source: the context of SyncPod is cancelled."""
+        ended = self.images.cancel(worker.pod.uid, turn.now_ns)
+        if self.images.volume(worker.pod.uid) is not None:
+            self._take_volume(worker, ended, turn)
+        else:
+            self._take_image(worker, ended, turn)
+        worker.plan = ()
+
+    def _start_first(self, worker: PodWorker, turn: Turn) -> bool:
+        """Start the first container of the plan; tell whether its postStart hook is waited for.
+
+        Source: kuberuntime_container.go, startContainer.
+        """
+        pod = worker.pod
+        spec = worker.plan[0]
+        behavior = turn.behavior(pod)
+        error = "" if turn.env.light else self._objects.missing(pod, spec, turn.now_ns, turn.out)
+        sandbox = self.runtime.sandbox(pod.uid)
+        error = error or config_error(pod, spec, sandbox.ip if sandbox is not None else "")
+        if error:
+            self._fail_first(worker, StartFailure(CONFIG_ERROR, error), turn)
+            return False
+        failure = behavior.container(spec.name).life.failure(self.runtime.attempt(pod, spec))
+        if failure is not None:
+            self._fail_first(worker, failure, turn)
+            return False
+        worker.plan = worker.plan[1:]
+        container = self.runtime.start_container(pod, spec, behavior, turn.now_ns, turn.wall_s)
+        worker.had_actions = True
+        if self.allocations is not None:
+            self.allocations.actuate(pod.uid, spec.name)
+        texts = texts_of(turn.env.model.kubelet_version)
+        turn.event(pod, Reason.CREATED, texts.created.replace("%s", spec.name), spec)
+        turn.event(pod, Reason.STARTED, texts.started.replace("%s", spec.name), spec)
+        if spec.life.post_start is None:
+            worker.forget_reason(spec.name)
+            return False
+        hook = post_start(self.runtime, pod, spec, container, behavior)
+        worker.stage = Stage.POST_START
+        turn.wait(worker, turn.now_ns + hook.takes_ns)
+        return True
+
+    def _fail_first(self, worker: PodWorker, failure: StartFailure, turn: Turn) -> None:
+        """Report why the first container of the plan could not be created or started."""
+        pod = worker.pod
+        spec = worker.plan[0]
+        if failure.reason == RUN_ERROR:
+            texts = texts_of(turn.env.model.kubelet_version)
+            turn.event(pod, Reason.CREATED, texts.created.replace("%s", spec.name), spec)
+            message = failure.message
+            self.runtime.fail_container(pod, spec, message, turn.now_ns, turn.wall_s)
+            worker.had_actions = True
+        turn.event(pod, Reason.FAILED, f"Error: {failure.message}", spec)
+        worker.note_reason(spec.name, WaitingState(failure.reason, failure.message))
+        worker.fail()
+        self._skip_first(worker)
+
+    def _on_post_start(self, worker: PodWorker, turn: Turn) -> Progress:
+        """Go on after the hook of the container that was started last."""
+        pod = worker.pod
+        sandbox = self.runtime.sandbox(pod.uid)
+        assert sandbox is not None, pod.uid
+        self.runtime.advance(pod.uid, turn.now_ns, turn.env.wall_offset_ns)
+        container = sandbox.containers[-1]
+        spec = pod.find(container.name)
+        if spec is None or spec.life.post_start is None:  # the pod has another spec by now
+            return self._next(worker, turn)
+        hook = post_start(self.runtime, pod, spec, container, turn.behavior(pod))
+        error = hook.error
+        if not error and hook.dies and container.state is RunState.EXITED:
+            error = f'lifecycle hook for Container "{spec.name}" failed: it is not running'
+        if not error:
+            worker.forget_reason(spec.name)
+            return self._next(worker, turn)
+        turn.event(pod, Reason.FAILED_POST_START_HOOK, "PostStartHook failed", spec)
+        worker.note_reason(spec.name, WaitingState(POST_START_ERROR, error))
+        worker.fail()
+        if spec in pod.init_containers and not is_sidecar(spec):
+            worker.plan = ()
+        kill = ContainerKill(spec.name, "FailedPostStartHook", KillReason.POST_START_HOOK)
+        return self._kill_next(worker, Kills((kill,)), turn)
+
+    def kill_pod(self, worker: PodWorker, sandbox: Sandbox, turn: Turn) -> None:
+        """Stop every container that runs; the caller has set the stage.
+
+        Source: killPodWithSyncResult, killContainersWithSyncResult.
+        """
+        pod = worker.pod
+        for each in sandbox.containers:
+            if each.state is RunState.RUNNING:
+                message = f"Stopping container {each.name}"
+                turn.event(pod, Reason.KILLING, message, pod.find(each.name))
+        grace_s = worker.grace_s or effective_grace_s(0, pod)
+        self._stop(worker, sandbox.containers, grace_s, turn)
+
+    def _stop(
+        self, worker: PodWorker, containers: tuple[Container, ...], grace_s: int, turn: Turn
+    ) -> None:
+        pod = worker.pod
+        offset_ns = turn.env.wall_offset_ns
+        behavior = turn.behavior(pod)
+        stops = stop_containers(
+            self.runtime, pod, containers, behavior, grace_s, turn.now_ns, offset_ns
+        )
+        worker.kills = worker.kills._replace(failed_hooks=stops.failed_hooks)
+        self._wait_for_stop(worker, stops.end_ns, turn)
+
+    def _wait_for_stop(self, worker: PodWorker, end_ns: int, turn: Turn) -> None:
+        """Wait for the end of what is stopped, or for a hook that has failed by then."""
+        first_ns = min((at_ns for at_ns, _ in worker.kills.failed_hooks), default=end_ns)
+        turn.wait(worker, min(end_ns, first_ns))
+
+    def is_stopped(self, worker: PodWorker, turn: Turn) -> bool:
+        """Report hooks that failed; tell whether all that was stopped has ended, else wait."""
+        pod = worker.pod
+        hooks = worker.kills.failed_hooks
+        for at_ns, name in hooks:
+            if at_ns <= turn.now_ns:
+                spec = pod.find(name)
+                turn.event(pod, Reason.FAILED_PRE_STOP_HOOK, "PreStopHook failed", spec)
+        if hooks:
+            later = tuple(each for each in hooks if each[0] > turn.now_ns)
+            worker.kills = worker.kills._replace(failed_hooks=later)
+        sandbox = self.runtime.sandbox(pod.uid)
+        assert sandbox is not None, pod.uid
+        self.runtime.advance(pod.uid, turn.now_ns, turn.env.wall_offset_ns)
+        stopping = sandbox.containers
+        if worker.stage is Stage.KILL:
+            stopping = tuple(each for each in stopping if each.name == worker.kills.done[-1])
+        end_ns = max(
+            (each.exit_ns for each in stopping if each.state is RunState.RUNNING), default=0
+        )
+        if end_ns:
+            self._wait_for_stop(worker, end_ns, turn)
+        return not end_ns
+
+    def shorten(self, worker: PodWorker, turn: Turn) -> None:
+        """Kill a pod earlier that is being stopped: its grace period was shortened.
+
+        Differs: a kubelet only does so once the running kill has ended.
+        """
+        grace_ns = max(worker.grace_s, GRACE_MIN_S) * NS_PER_S
+        end_ns = self.runtime.kill(worker.pod.uid, turn.now_ns + grace_ns)
+        self._wait_for_stop(worker, end_ns, turn)
+
+    def forget(self, uid: PodUid) -> None:
+        """Drop what is kept of a pod."""
+        self.runtime.remove(uid)
+        self._back_off.forget(uid)
+        self.images.forget(uid)

@@ -1,0 +1,369 @@
+"""ProbeManager: a worker per probe of a container, and the results that syncs act on.
+
+    add_pod -> tick -> attempt -> counters -> result -> ProbeUpdate
+                 ^ each period since the worker began, or since a readiness probe was triggered
+
+One timer per pod waits for the earliest tick that matters to any of its workers: a container whose
+probes keep succeeding costs nothing.
+Source: pkg/kubelet/prober/prober_manager.go, manager; worker.go, doProbe.
+Differs: a container that stopped is not marked as failed, since its status says so itself; where a
+triggered attempt and the status that called for it race upstream, the status comes first. In
+`light` a readiness probe that is answered at once is run before the status is generated, so that
+one patch says it all.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from fleet.kubelet.containers.probe_worker import (
+    NEVER,
+    ProbeResult,
+    ProbeWorker,
+    View,
+    was_started_before,
+)
+from fleet.kubelet.containers.prober import behavior_of, probe_event
+from fleet.kubelet.pods.pod_actions import KillReason, is_sidecar
+from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
+from fleet.kubelet.pods.status_generate import (
+    NOT_PROBED,
+    Probed,
+    with_container_ready,
+    with_container_started,
+)
+from fleet.kubelet.turn import Turn
+from fleet.objects.effects import NodeId, SetTimer, Timer
+from fleet.objects.pods import (
+    ContainerSpec,
+    ContainerStatus,
+    Pod,
+    PodStatus,
+    PodUid,
+    ProbeSpec,
+    RunningState,
+)
+from fleet.profile.probe_behavior import ProbeKind
+from fleet.runtime.runtime import Container, RunState, Sandbox
+
+
+class ProbeUpdate(NamedTuple):
+    """A result that changed. Source: results.Update."""
+
+    kind: ProbeKind
+    container: str
+    result: ProbeResult
+
+
+class _Probes:
+    """The workers of one pod, startup probes first."""
+
+    __slots__ = ("annotations", "armed_ns", "workers")
+
+    def __init__(self, workers: tuple[ProbeWorker, ...]) -> None:
+        self.workers = workers
+        self.armed_ns = NEVER
+        self.annotations: tuple[tuple[str, str], ...] | None = None  # that the workers follow
+
+    def find(self, kind: ProbeKind, name: str) -> ProbeWorker | None:
+        for worker in self.workers:
+            if worker.kind is kind and worker.spec.name == name:
+                return worker
+        return None
+
+
+class ProbeManager:
+    """The probes of one node's pods; a pod without any leaves nothing here."""
+
+    __slots__ = ("_node", "_pods", "start_ns")
+
+    def __init__(self, node: NodeId) -> None:
+        self._node = node
+        self.start_ns = -NEVER  # when the kubelet began
+        self._pods: dict[PodUid, _Probes] = {}
+
+    def add_pod(self, pod: Pod, status: PodStatus, turn: Turn) -> None:
+        """Make a worker for every probe of a pod, once; follow its annotations.
+
+        Source: AddPod.
+        """
+        probes = self._pods.get(pod.uid)
+        if probes is None:
+            workers = tuple(
+                ProbeWorker(kind, spec, probe)
+                for kind in ProbeKind
+                for spec in _probed_containers(pod)
+                if (probe := _probe_of(spec, kind)) is not None
+            )
+            if not workers:
+                return
+            probes = self._pods[pod.uid] = _Probes(workers)
+            for worker in workers:
+                worker.begin(pod.uid, self.start_ns, turn)
+        if probes.annotations != pod.annotations:
+            probes.annotations = pod.annotations
+            behavior = turn.behavior(pod)
+            for worker in probes.workers:
+                declared = behavior.container(worker.spec.name).probes[worker.kind]
+                found = behavior_of(worker.spec, worker.probe, declared)
+                worker.follow(pod.uid, found, turn)
+            self._plan(pod, probes, status, turn)
+
+    def stop_liveness_and_startup(self, pod: Pod) -> None:
+        """Stop what could kill a container that is being stopped anyway.
+
+        Source: StopLivenessAndStartup; the probes of sidecars go on, as upstream.
+        """
+        probes = self._pods.get(pod.uid)
+        if probes is not None:
+            regular = {spec.name for spec in pod.containers}
+            probes.workers = tuple(
+                worker
+                for worker in probes.workers
+                if worker.kind is ProbeKind.READINESS or worker.spec.name not in regular
+            )
+
+    def remove_pod(self, uid: PodUid) -> None:
+        """Stop all probes of a pod, and forget their results."""
+        self._pods.pop(uid, None)
+
+    def failed_probe(self, uid: PodUid, container: Container) -> KillReason | None:
+        """Return which probe wants a running container killed. Source: computePodActions."""
+        probes = self._pods.get(uid)
+        if probes is not None:
+            for kind, reason in (
+                (ProbeKind.LIVENESS, KillReason.LIVENESS_PROBE),
+                (ProbeKind.STARTUP, KillReason.STARTUP_PROBE),
+            ):
+                if _result(probes.find(kind, container.name), container) is ProbeResult.FAILURE:
+                    return reason
+        return None
+
+    def is_started(self, uid: PodUid, spec: ContainerSpec, container: Container) -> bool:
+        """Return whether a sidecar has started: its startup probe, if any, has succeeded.
+
+        Source: computeInitContainerActions.
+        """
+        if spec.startup_probe is None:
+            return True
+        probes = self._pods.get(uid)
+        worker = probes.find(ProbeKind.STARTUP, spec.name) if probes is not None else None
+        return _result(worker, container) is ProbeResult.SUCCESS
+
+    def is_resynced(self, uid: PodUid) -> bool:
+        """Return whether the next resync of a pod would find something to do.
+
+        That is so while a container has started and is not ready: its probe is triggered then.
+        """
+        probes = self._pods.get(uid)
+        return probes is not None and any(
+            worker.kind is ProbeKind.READINESS
+            and worker.is_live
+            and not worker.is_new
+            and worker.result is not ProbeResult.SUCCESS
+            for worker in probes.workers
+        )
+
+    def update_pod_status(
+        self, pod: Pod, sandbox: Sandbox | None, old: PodStatus, turn: Turn
+    ) -> Mapping[str, Probed]:
+        """Return what probes say of the containers that have some, for the next status.
+
+        A container that has started and is not known to be ready has its readiness probe run at
+        once. Source: UpdatePodStatus, isContainerStarted, setReadyStateOnKubeletRestart.
+        """
+        specs = [spec for spec in _probed_containers(pod) if _has_probe(spec)]
+        if not specs:
+            return NOT_PROBED
+        probes = self._pods.get(pod.uid)
+        found = {}
+        for spec in specs:
+            container = sandbox.find(spec.name) if sandbox is not None else None
+            if container is None or container.state is not RunState.RUNNING:
+                found[spec.name] = Probed(started=False, ready=False)
+            else:
+                before = _status_of(old, spec.name)
+                started = _is_started(probes, container, before)
+                ready = started and self._is_ready(pod, spec, container, probes, turn)
+                found[spec.name] = Probed(started, ready)
+        return found
+
+    def on_status(self, pod: Pod, status: PodStatus, turn: Turn) -> None:
+        """Look at a status that was just set: containers may have come, gone, or started."""
+        probes = self._pods.get(pod.uid)
+        if probes is not None:
+            self._plan(pod, probes, status, turn)
+
+    def on_timer(self, pod: Pod, status: PodStatus, turn: Turn) -> list[ProbeUpdate]:
+        """Run the attempts that end now; return the results that changed."""
+        probes = self._pods.get(pod.uid)
+        updates: list[ProbeUpdate] = []
+        if probes is None or turn.now_ns < probes.armed_ns:
+            return updates
+        probes.armed_ns = NEVER
+        for worker in probes.workers:
+            if worker.due_ns <= turn.now_ns:
+                view = _view_of(status, worker.spec.name)
+                updates += self._end_attempt(worker, pod, view, status.pod_ip, turn)
+        self._plan(pod, probes, status, turn)
+        return updates
+
+    def _is_ready(
+        self,
+        pod: Pod,
+        spec: ContainerSpec,
+        container: Container,
+        probes: _Probes | None,
+        turn: Turn,
+    ) -> bool:
+        """Tell whether a container that has started is ready."""
+        worker = probes.find(ProbeKind.READINESS, spec.name) if probes is not None else None
+        if _result(worker, container) is ProbeResult.SUCCESS:
+            return True
+        if worker is not None:
+            worker.triggered = True
+            if turn.env.light and self._probe_at_once(worker, pod, container, turn):
+                return True
+        ready = worker is None
+        if was_started_before(container.started_s, self.start_ns, turn):
+            ready = ready or _result(worker, container) is None
+            if spec.readiness_probe is not None and not _was_ready(pod):
+                ready = False
+        return ready
+
+    def _probe_at_once(
+        self, worker: ProbeWorker, pod: Pod, container: Container, turn: Turn
+    ) -> bool:
+        """`light`: run a readiness probe that is answered at once; return whether it passed."""
+        now_ns = turn.now_ns
+        if now_ns < worker.anchor_ns or worker.is_under_way(now_ns):
+            return False
+        view = View(container.id, container.started_s, started=True)
+        if worker.container_id != view.container_id:
+            worker.attach(view)
+        if worker.attempt(pod.uid, now_ns, turn).took_ns:
+            return False
+        worker.skip_to(pod.uid, now_ns - 1, turn)
+        worker.anchor_ns = worker.tick_ns = now_ns
+        worker.triggered = False
+        self._end_attempt(worker, pod, view, "", turn)
+        return worker.result is ProbeResult.SUCCESS
+
+    def _plan(self, pod: Pod, probes: _Probes, status: PodStatus, turn: Turn) -> None:
+        """Find the next tick of each worker that matters, and set the timer for the earliest."""
+        due_ns = NEVER
+        for worker in probes.workers:
+            worker.plan(pod.uid, _view_of(status, worker.spec.name), turn)
+            due_ns = min(due_ns, worker.due_ns)
+        if due_ns != probes.armed_ns:
+            probes.armed_ns = due_ns
+            if due_ns != NEVER:
+                turn.out.append(SetTimer(self._node, due_ns, Timer.PROBES, pod.uid))
+
+    def _end_attempt(
+        self, worker: ProbeWorker, pod: Pod, view: View | None, pod_ip: str, turn: Turn
+    ) -> list[ProbeUpdate]:
+        """End the planned attempt: its event, its counters, its result. Source: doProbe."""
+        tick_ns = worker.tick_ns
+        worker.skip_to(pod.uid, tick_ns - 1, turn)
+        worker.seen_ns = max(turn.now_ns, tick_ns)
+        worker.due_ns = NEVER
+        worker.forced = False
+        updates: list[ProbeUpdate] = []
+        if view is None or view.container_id != worker.container_id:
+            return updates
+        if worker.is_new:
+            worker.begin_container(view, self.start_ns, turn)
+            if worker.result is not None and worker.kind is not ProbeKind.LIVENESS:
+                updates.append(_update(worker, worker.result))
+        is_unwanted = view.started is (worker.kind is ProbeKind.STARTUP)
+        if is_unwanted or worker.is_delayed(tick_ns, turn):
+            return updates
+        attempt = worker.attempt(pod.uid, tick_ns, turn)
+        event = probe_event(worker.kind, worker.probe, attempt, pod_ip)
+        if event is not None:
+            turn.event(pod, *event, pod.find(worker.spec.name) or worker.spec)
+        if worker.take(attempt) and worker.result is not None:
+            updates.append(_update(worker, worker.result))
+        return updates
+
+
+def apply_updates(
+    pod: Pod, status: PodStatus, updates: list[ProbeUpdate]
+) -> tuple[PodStatus, bool]:
+    """Return the status with what probes found, and whether the pod is to be synced.
+
+    Source: kubelet.go, syncLoopIteration. Differs: a sync after a container became ready would
+    find nothing to do, and is left out.
+    """
+    needs_sync = False
+    for kind, name, result in updates:
+        good = result is ProbeResult.SUCCESS
+        if kind is ProbeKind.STARTUP:
+            status = with_container_started(status, name, started=good)
+        elif kind is ProbeKind.READINESS:
+            status = with_container_ready(pod, status, name, ready=good)
+        needs_sync = not good or kind is ProbeKind.STARTUP
+    return status, needs_sync
+
+
+def _update(worker: ProbeWorker, result: ProbeResult) -> ProbeUpdate:
+    return ProbeUpdate(worker.kind, worker.spec.name, result)
+
+
+def _result(worker: ProbeWorker | None, container: Container) -> ProbeResult | None:
+    """Return the result of a container. Source: results.Manager.Get."""
+    if worker is None or worker.container_id != container.id:
+        return None
+    return worker.result
+
+
+def _is_started(
+    probes: _Probes | None, container: Container, before: ContainerStatus | None
+) -> bool:
+    """Source: isContainerStarted; what the last status said is kept until a tick says more."""
+    worker = probes.find(ProbeKind.STARTUP, container.name) if probes is not None else None
+    result = _result(worker, container)
+    if result is not None:
+        return result is ProbeResult.SUCCESS
+    if before is not None and before.started:
+        return True
+    return worker is None
+
+
+def _was_ready(pod: Pod) -> bool:
+    return any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
+
+
+def _probe_of(spec: ContainerSpec, kind: ProbeKind) -> ProbeSpec | None:
+    return (spec.startup_probe, spec.readiness_probe, spec.liveness_probe)[kind]
+
+
+def _has_probe(spec: ContainerSpec) -> bool:
+    return bool(spec.readiness_probe or spec.liveness_probe or spec.startup_probe)
+
+
+def _probed_containers(pod: Pod) -> tuple[ContainerSpec, ...]:
+    """Return the containers that may have probes: the regular ones and the sidecars."""
+    if not pod.init_containers:
+        return pod.containers
+    return (*pod.containers, *(spec for spec in pod.init_containers if is_sidecar(spec)))
+
+
+def _status_of(status: PodStatus, name: str) -> ContainerStatus | None:
+    for statuses in (status.containers, status.init_containers):
+        for each in statuses:
+            if each.name == name:
+                return each
+    return None
+
+
+def _view_of(status: PodStatus, name: str) -> View | None:
+    """Return what a worker reads of a container: None unless it runs, in a pod that goes on."""
+    found = _status_of(status, name)
+    if (
+        found is None
+        or not isinstance(found.state, RunningState)
+        or status.phase in TERMINAL_PHASES
+    ):
+        return None
+    return View(found.container_id, found.state.started_s, found.started)

@@ -1,0 +1,307 @@
+"""One probe of one container: its ticks, its counters, and the next tick that anybody would notice.
+
+A worker has no task and no ticker. It knows the instants of its ticks and can ask the behaviour of
+the pod how each attempt will end, so `look` goes ahead to the first one that leaves an event or
+changes the result; those before it are only counted.
+
+A worker is attached to one container: a new container id begins with no result, and its first tick
+sets the initial one: unknown, not ready, alive.
+Source: pkg/kubelet/prober/worker.go, worker, run, doProbe; results/results_manager.go, Result.
+Differs: a tick that falls into a running attempt is lost, where Go's ticker keeps one. The age of a
+container, by which its behaviour goes, counts from the second in which it started, as shown.
+"""
+
+import zlib
+from enum import IntEnum
+from typing import NamedTuple
+
+from fleet.clock import NS_PER_S
+from fleet.kubelet.containers.prober import run_probe
+from fleet.kubelet.pods.pod_actions import is_sidecar
+from fleet.kubelet.turn import Turn
+from fleet.objects.pods import ContainerSpec, PodUid, ProbeSpec
+from fleet.profile.distribution import Shape
+from fleet.profile.probe_behavior import (
+    ALWAYS_GOOD,
+    FOREVER,
+    ProbeAnswer,
+    ProbeAttempt,
+    ProbeBehavior,
+    ProbeKind,
+)
+
+NEVER = FOREVER
+LOOK_AHEAD_MAX = 256
+"""So many ticks are looked at in one go; where none of them matters, the look goes on later."""
+RESTART_GRACE_S = 10
+_STREAM_FIRST = 0x9B0E
+_STREAM_FAILURE = 0x9B1E
+_STREAM_LATENCY = 0x9B2E
+
+
+class ProbeResult(IntEnum):
+    """Source: pkg/kubelet/prober/results/results_manager.go, Result."""
+
+    UNKNOWN = -1
+    SUCCESS = 0
+    FAILURE = 1
+
+
+INITIAL = (ProbeResult.UNKNOWN, ProbeResult.FAILURE, ProbeResult.SUCCESS)
+"""By `ProbeKind`."""
+
+
+class View(NamedTuple):
+    """What a worker reads of the status of a running container."""
+
+    container_id: str
+    started_s: int
+    started: bool
+
+
+class Look(NamedTuple):
+    """The next tick that matters: when it is, when its attempt ends, the counters before it."""
+
+    tick_ns: int
+    due_ns: int
+    last: ProbeResult
+    run: int
+
+
+class ProbeWorker:
+    """The state of one probe."""
+
+    __slots__ = (
+        "anchor_ns",
+        "behavior",
+        "container_id",
+        "due_ns",
+        "forced",
+        "is_live",
+        "is_new",
+        "kind",
+        "last",
+        "on_hold",
+        "probe",
+        "result",
+        "run",
+        "seen_ns",
+        "spec",
+        "started_s",
+        "tick_ns",
+        "triggered",
+    )
+
+    def __init__(self, kind: ProbeKind, spec: ContainerSpec, probe: ProbeSpec) -> None:
+        self.kind = kind
+        self.spec = spec
+        self.probe = probe
+        self.behavior: ProbeBehavior = ALWAYS_GOOD
+        self.anchor_ns = 0  # a tick; the others are whole periods after it
+        self.seen_ns = 0  # ticks up to here are done
+        self.tick_ns = 0  # the one that is planned
+        self.due_ns = NEVER  # when its attempt ends
+        self.container_id = ""
+        self.started_s = 0  # of the container
+        self.result: ProbeResult | None = None  # of this container, None before the first tick
+        self.last: ProbeResult = ProbeResult.UNKNOWN
+        self.run = 0  # how many times in a row `last` came
+        self.on_hold = False  # until there is a new container
+        self.is_new = False  # no tick has seen this container yet
+        self.is_live = False  # its ticks probe
+        self.forced = False  # the next tick matters whatever it finds
+        self.triggered = False  # an attempt is wanted at once
+
+    def begin(self, uid: PodUid, start_ns: int, turn: Turn) -> None:
+        """Begin to tick: at once, but soon after the kubelet's start at a random instant.
+
+        `start_ns` is the kubelet's. Source: worker.go, run.
+        """
+        period_ns = self.probe.period_s * NS_PER_S
+        self.anchor_ns = turn.now_ns
+        self.seen_ns = turn.now_ns - 1
+        if turn.now_ns - start_ns < period_ns:
+            share = self._uniform(_STREAM_FIRST, uid, turn.now_ns, turn)
+            self.anchor_ns += int(period_ns * share)
+
+    def attach(self, view: View) -> None:
+        """Begin with a container."""
+        self.container_id = view.container_id
+        self.started_s = view.started_s
+        self.result = None
+        self.on_hold = False
+        self.is_new = True
+
+    def begin_container(self, view: View, start_ns: int, turn: Turn) -> None:
+        """Set the initial result of a container, unless a kubelet before us started it.
+
+        A sidecar that had started then keeps that.
+        """
+        self.is_new = False
+        if not was_started_before(view.started_s, start_ns, turn):
+            self.result = INITIAL[self.kind]
+        elif self.kind is ProbeKind.STARTUP and is_sidecar(self.spec) and view.started:
+            self.result = ProbeResult.SUCCESS
+
+    def can_probe(self, view: View | None) -> bool:
+        """Return whether ticks have anything to do."""
+        if view is None:
+            return False
+        is_new = view.container_id != self.container_id or self.is_new
+        if self.kind is ProbeKind.STARTUP:
+            return is_new or not (view.started or self.on_hold)
+        return view.started and (is_new or not self.on_hold)
+
+    def is_under_way(self, now_ns: int) -> bool:
+        """Return whether the planned attempt has begun and is not done with."""
+        return self.tick_ns <= now_ns and self.due_ns != NEVER
+
+    def is_delayed(self, tick_ns: int, turn: Turn) -> bool:
+        """Return whether a tick comes before the initial delay is over; whole seconds count."""
+        return turn.env.wall_s(tick_ns) - self.started_s < self.probe.initial_delay_s
+
+    def plan(self, uid: PodUid, view: View | None, turn: Turn) -> None:
+        """Find the next tick that matters, from what the status now says of the container."""
+        now_ns = turn.now_ns
+        is_same = view is not None and view.container_id == self.container_id
+        if is_same:
+            is_planned = self.is_live and self.due_ns != NEVER and not self.triggered
+            if self.is_under_way(now_ns) or (is_planned and self.can_probe(view)):
+                return
+            self.skip_to(uid, now_ns - 1, turn)
+        self.seen_ns = max(self.seen_ns, now_ns - 1)
+        self.is_live = self.can_probe(view)
+        if view is None or not self.is_live:
+            self.due_ns = NEVER
+            self.forced = False
+            return
+        if not is_same:
+            self.attach(view)
+        if self.triggered and now_ns >= self.anchor_ns:
+            self.triggered = False
+            self.forced = True
+            self.anchor_ns = now_ns
+            self.seen_ns = now_ns - 1
+        found = self.look(uid, NEVER, turn)
+        self.tick_ns, self.due_ns = found.tick_ns, found.due_ns
+
+    def follow(self, uid: PodUid, behavior: ProbeBehavior, turn: Turn) -> None:
+        """Find what another behaviour says from now on; `plan` is to be called."""
+        if behavior != self.behavior:
+            self.skip_to(uid, turn.now_ns, turn)
+            self.behavior = behavior
+            if not self.is_under_way(turn.now_ns):
+                self.due_ns = NEVER
+
+    def skip_to(self, uid: PodUid, limit_ns: int, turn: Turn) -> None:
+        """Count the ticks up to an instant, none of which matters."""
+        if self.is_live and self.seen_ns < limit_ns and not self.forced:
+            found = self.look(uid, limit_ns, turn)
+            self.last, self.run = found.last, found.run
+            self.seen_ns = limit_ns
+
+    def look(self, uid: PodUid, limit_ns: int, turn: Turn) -> Look:
+        """Return the first tick after the last one that matters, or that is beyond the limit."""
+        last, run = self.last, self.run
+        tick_ns = self._next_tick_ns(self.seen_ns + 1)
+        if self.forced or (self.is_new and self.kind is not ProbeKind.LIVENESS):
+            took_ns = 0
+            if not self.is_delayed(tick_ns, turn):
+                took_ns = self.attempt(uid, tick_ns, turn).took_ns
+            return Look(tick_ns, tick_ns + took_ns, last, run)
+        started_ns = self.started_s * NS_PER_S - turn.env.wall_offset_ns
+        delay_ns = self.probe.initial_delay_s * NS_PER_S
+        tick_ns = max(tick_ns, self._next_tick_ns(started_ns + delay_ns))
+        result = self.result
+        if result is None and self.kind is ProbeKind.LIVENESS:
+            result = ProbeResult.SUCCESS
+        for _ in range(LOOK_AHEAD_MAX):
+            if tick_ns > limit_ns:
+                return Look(tick_ns, NEVER, last, run)
+            steady, end_ns = self._steady_result(tick_ns - started_ns, light=turn.env.light)
+            if steady is not None and steady is result:
+                # The same goes on until the phase ends: skip to the first tick after it.
+                last, run = steady, self._threshold(steady)
+                if end_ns == FOREVER:
+                    return Look(NEVER, NEVER, last, run)
+                tick_ns = self._next_tick_ns(started_ns + end_ns)
+                continue
+            attempt = self.attempt(uid, tick_ns, turn)
+            due_ns = tick_ns + attempt.took_ns
+            if attempt.answer is not ProbeAnswer.SUCCESS and not turn.env.light:
+                return Look(tick_ns, due_ns, last, run)  # an event
+            found = counted(attempt)
+            if found is not None:
+                after = run + 1 if last is found else 1
+                if after >= self._threshold(found) and found is not result:
+                    return Look(tick_ns, due_ns, last, run)
+                last, run = found, after
+            tick_ns = self._next_tick_ns(max(tick_ns + 1, due_ns))
+        return Look(tick_ns, tick_ns, last, run)
+
+    def attempt(self, uid: PodUid, tick_ns: int, turn: Turn) -> ProbeAttempt:
+        """Return how the attempt of one tick ends."""
+        age_ns = tick_ns + turn.env.wall_offset_ns - self.started_s * NS_PER_S
+        failure = self._uniform(_STREAM_FAILURE, uid, tick_ns, turn)
+        latency = self._uniform(_STREAM_LATENCY, uid, tick_ns, turn)
+        return run_probe(self.probe, self.behavior, age_ns, failure, latency)
+
+    def take(self, attempt: ProbeAttempt) -> bool:
+        """Count an attempt that has ended; return whether the result changed."""
+        found = counted(attempt)
+        if found is None:
+            return False
+        self.run = self.run + 1 if self.last is found else 1
+        self.last = found
+        if self.run < self._threshold(found):
+            return False
+        changed = found is not self.result
+        self.result = found
+        # What a startup probe decides holds for this container, and so does its death sentence.
+        if self.kind is ProbeKind.STARTUP or (
+            self.kind is ProbeKind.LIVENESS and found is ProbeResult.FAILURE
+        ):
+            self.on_hold = True
+            self.run = 0
+        return changed
+
+    def _next_tick_ns(self, at_ns: int) -> int:
+        """Return the first tick at or after an instant."""
+        if at_ns <= self.anchor_ns:
+            return self.anchor_ns
+        return at_ns + (self.anchor_ns - at_ns) % (self.probe.period_s * NS_PER_S)
+
+    def _threshold(self, result: ProbeResult) -> int:
+        """Return how many of a result in a row decide."""
+        if result is ProbeResult.FAILURE:
+            return self.probe.failure_threshold
+        return self.probe.success_threshold
+
+    def _steady_result(self, age_ns: int, *, light: bool) -> tuple[ProbeResult | None, int]:
+        """Return what every attempt of this phase finds, if unseen, and when the phase ends."""
+        phase, end_ns = self.behavior.at(age_ns)
+        if phase.failure_rate or phase.latency.shape is not Shape.CONSTANT:
+            return None, end_ns
+        attempt = run_probe(self.probe, self.behavior, age_ns, 0.0, 0.0)
+        if attempt.answer is ProbeAnswer.SUCCESS or light:
+            return counted(attempt), end_ns
+        return None, end_ns
+
+    def _uniform(self, stream: int, uid: PodUid, tick_ns: int, turn: Turn) -> float:
+        key = zlib.crc32(self.spec.name.encode(), zlib.crc32(uid.encode())) + self.kind
+        return turn.env.draws.uniform(turn.node, stream << 33 | key, tick_ns)
+
+
+def counted(attempt: ProbeAttempt) -> ProbeResult | None:
+    """Return the result that an attempt counts as; an error counts as none."""
+    if attempt.answer is ProbeAnswer.ERROR:
+        return None
+    return ProbeResult.SUCCESS if attempt.answer.is_good else ProbeResult.FAILURE
+
+
+def was_started_before(started_s: int, start_ns: int, turn: Turn) -> bool:
+    """Return whether a kubelet before us started a container; `start_ns` is when we began.
+
+    Source: prober_manager.go, kubeletRestartGracePeriod.
+    """
+    return started_s < turn.env.wall_s(start_ns) - RESTART_GRACE_S

@@ -1,0 +1,109 @@
+"""One probe and what comes out of it, in the words of the real probers.
+
+Source: pkg/kubelet/prober/prober.go, probe, runProbeWithRetries; pkg/probe/exec, http, tcp, grpc;
+k8s.io/cri-client remote_runtime.go, execSyncV1; Go's net and net/http for the texts of errors.
+Differs: nothing is connected to: the behaviour of the pod says how an attempt ends.
+"""
+
+from fleet.clock import NS_PER_S
+from fleet.kubelet.events import Reason
+from fleet.objects.pods import ContainerSpec, ProbeSpec
+from fleet.profile.probe_behavior import (
+    ALWAYS_GOOD,
+    ProbeAnswer,
+    ProbeAttempt,
+    ProbeBehavior,
+    ProbeKind,
+    attempt,
+)
+from fleet.runtime.probe_script import behavior_of_script
+
+KIND_TEXTS = ("Startup", "Readiness", "Liveness")
+STATUS_CODE = 503
+EXEC_ERROR = "rpc error: code = Unknown desc = failed to exec in container: container not running"
+_NOT_SERVING = 'service unhealthy (responded with "NOT_SERVING")'
+_CLIENT_TIMEOUT = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
+
+
+def behavior_of(spec: ContainerSpec, probe: ProbeSpec, declared: ProbeBehavior) -> ProbeBehavior:
+    """Return what a probe finds: as declared, else as the command of an exec probe says."""
+    if declared is ALWAYS_GOOD and probe.handler == "exec":
+        return behavior_of_script(probe.command, spec.command + spec.args)
+    return declared
+
+
+def run_probe(
+    probe: ProbeSpec, behavior: ProbeBehavior, age_ns: int, failure: float, latency: float
+) -> ProbeAttempt:
+    """Return how one attempt ends at an age of the container; the two draws are of [0, 1)."""
+    phase = behavior.at(age_ns)[0]
+    if probe.error:
+        return ProbeAttempt(ProbeAnswer.ERROR, 0, phase)
+    timeout_ns = probe.timeout_s * NS_PER_S
+    found = attempt(phase, timeout_ns, failure, latency)
+    if found.answer is ProbeAnswer.REFUSED and probe.handler == "grpc":
+        return found._replace(took_ns=timeout_ns)  # its client dials until the time is over
+    return found
+
+
+def probe_event(
+    kind: ProbeKind, probe: ProbeSpec, found: ProbeAttempt, pod_ip: str
+) -> tuple[Reason, str] | None:
+    """Return the reason and message of the event that an attempt leaves, None for a success."""
+    text = KIND_TEXTS[kind]
+    answer = found.answer
+    if answer is ProbeAnswer.SUCCESS or (
+        answer is ProbeAnswer.WARNING and probe.handler != "httpGet"
+    ):
+        return None
+    if answer is ProbeAnswer.WARNING:
+        output = f"Probe terminated redirects, Response body: {found.phase.output}"
+        return Reason.PROBE_WARNING, f"{text} probe warning: {output}"
+    if answer is ProbeAnswer.ERROR:
+        error = probe.error or found.phase.output or EXEC_ERROR
+        return Reason.UNHEALTHY, f"{text} probe errored and resulted in unknown state: {error}"
+    return Reason.UNHEALTHY, f"{text} probe failed: {_output(probe, found, pod_ip)}"
+
+
+def _output(probe: ProbeSpec, found: ProbeAttempt, pod_ip: str) -> str:
+    """Return what a handler says of a failed attempt."""
+    timed_out = found.answer is ProbeAnswer.TIMEOUT
+    within = _go_seconds(probe.timeout_s)
+    if probe.handler == "exec":
+        command = " ".join(probe.command)
+        timeout = f'command timed out: "{command}" timed out after {within}'
+        return timeout if timed_out else found.phase.output
+    address = _join_host_port(probe.host or pod_ip, probe.port)
+    if probe.handler == "grpc":
+        return _grpc_output(found, address, within)
+    refused = f"dial tcp {address}: connect: connection refused"
+    if probe.handler == "tcpSocket":
+        return f"dial tcp {address}: i/o timeout" if timed_out else refused
+    if found.answer is ProbeAnswer.FAILURE:
+        return f"HTTP probe failed with statuscode: {found.phase.status_code or STATUS_CODE}"
+    path = probe.path if probe.path.startswith("/") else f"/{probe.path}"
+    error = _CLIENT_TIMEOUT if timed_out else refused
+    return f'Get "{probe.scheme}://{address}{path}": {error}'
+
+
+def _grpc_output(found: ProbeAttempt, address: str, within: str) -> str:
+    if found.answer is ProbeAnswer.TIMEOUT:
+        return f"timeout: health rpc did not complete within {within}"
+    if found.answer is ProbeAnswer.FAILURE:
+        return _NOT_SERVING
+    error = "context deadline exceeded"
+    return f'timeout: failed to connect service "{address}" within {within}: {error}'
+
+
+def _join_host_port(host: str, port: int) -> str:
+    """Source: Go's net.JoinHostPort."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _go_seconds(seconds: int) -> str:
+    """Return a duration of whole seconds as Go prints it."""
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes}m{rest}s"
+    return f"{minutes}m{rest}s" if minutes else f"{rest}s"

@@ -1,0 +1,356 @@
+"""DeviceManager: capacity, allocatable and assignment of the devices that plugins offer.
+
+    not registered --registration delay--> registered --outage--> gone --5 min--> removed
+                                               ^------------------------------------+ back
+
+What is healthy and which plugin is there follows from the profile's schedule, from an annotation of
+the Node, and from the time; only what pods have been given is kept.
+Source: pkg/kubelet/cm/devicemanager/manager.go, GetCapacity, Allocate, devicesToAllocate,
+genericDeviceUpdateCallback, UpdateAllocatedResourcesStatus; endpoint.go, stopGracePeriodExpired.
+Differs: plugins have no preferred allocation: the first free devices are given out, those of the
+topology manager's NUMA nodes first. No checkpoint: a pod that runs when its kubelet starts has what
+its status shows.
+"""
+
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple
+
+import orjson
+
+from fleet.clock import NS_PER_S, Draws
+from fleet.kubelet.devices.node_resources import reports_health
+from fleet.kubelet.devices.topology_manager import ALIGNING_POLICIES, Hint, Supply, best_hint
+from fleet.kubelet.devices.topology_manager import MESSAGE as TOPOLOGY_ERROR
+from fleet.objects.admission import DeviceRequest
+from fleet.objects.pods import ContainerStatus, Pod, PodStatus, PodUid
+from fleet.profile.device_behavior import (
+    UNHEALTHY_ANNOTATION,
+    DeviceModel,
+    fate,
+    outage_begin_ns,
+    unhealthy_in,
+)
+from fleet.profile.node_model import NodeModel
+
+STOP_GRACE_NS = 300 * NS_PER_S
+"""Source: pkg/kubelet/cm/devicemanager/types.go, endpointStopGracePeriod."""
+UNREGISTERED = (-1, -1)
+"""Capacity and allocatable of a resource whose plugin has not come yet."""
+EVERYWHERE = Hint(-1, is_preferred=True)
+_REGISTER_STREAM = 0xDE71CE
+_FAILURE_STREAM = 0xDE71FA
+
+
+class Grant(NamedTuple):
+    """What one container was given of one resource."""
+
+    container: str
+    resource: str
+    devices: tuple[int, ...]
+    reusable: bool = False  # by the containers after it: it is an init container that ends
+
+
+class DeviceManager:
+    """The extended resources of one node, as its device plugins report them."""
+
+    __slots__ = (
+        "_devices",
+        "_draws",
+        "_grants",
+        "_name",
+        "_node",
+        "_note",
+        "_policy",
+        "_registered_ns",
+        "_start_ns",
+        "_told",
+    )
+
+    def __init__(self, node: int, name: str, model: NodeModel, draws: Draws, now_ns: int) -> None:
+        self._node = node
+        self._name = name
+        self._draws = draws
+        self._start_ns = now_ns
+        self._devices = model.devices
+        self._registered_ns = tuple(
+            now_ns + each.registration_delay.sample(draws.uniform(node, _REGISTER_STREAM, index))
+            for index, each in enumerate(model.devices)
+        )
+        self._policy = str(model.kubelet_configuration.get("topologyManagerPolicy") or "none")
+        self._note = ""  # the annotation of the Node
+        self._grants: dict[PodUid, tuple[Grant, ...]] = {}
+        self._told: tuple[frozenset[int], ...] = ()  # the unhealthy ones when pods were last told
+
+    # ---- capacity ----
+
+    def resources(self, now_ns: int) -> tuple[tuple[str, int, int], ...]:
+        """Return capacity and allocatable of each resource. Source: GetCapacity."""
+        return tuple(
+            (device.resource, *self._amounts(device, registered_ns, now_ns))
+            for device, registered_ns in zip(self._devices, self._registered_ns, strict=True)
+        )
+
+    def _amounts(self, device: DeviceModel, registered_ns: int, now_ns: int) -> tuple[int, int]:
+        if now_ns < registered_ns:
+            return UNREGISTERED
+        gone_ns = outage_begin_ns(device.outages, self._start_ns, now_ns)
+        if gone_ns < 0:
+            return device.total, device.total - len(self._unhealthy(device, now_ns))
+        return (device.total, 0) if now_ns - gone_ns < STOP_GRACE_NS else (0, 0)
+
+    def next_change_ns(self, now_ns: int) -> int:
+        """Return when anything differs next by itself, 0 for never."""
+        return min((due_ns for due_ns in self._changes(now_ns) if due_ns > now_ns), default=0)
+
+    def _changes(self, now_ns: int) -> Iterator[int]:
+        yield from self._registered_ns
+        for device in self._devices:
+            yield from (change_ns for _, change_ns in self._fates(device, now_ns))
+            yield from (self._start_ns + change.at_ns for change in device.health)
+            for outage in device.outages:
+                begin_ns = self._start_ns + outage.at_ns
+                yield from (begin_ns, begin_ns + STOP_GRACE_NS)
+                if outage.duration_ns:
+                    yield begin_ns + outage.duration_ns
+
+    def on_annotations(self, annotations: tuple[tuple[str, str], ...]) -> bool:
+        """Take the annotations of the Node; return whether others are unhealthy now."""
+        note = dict(annotations).get(UNHEALTHY_ANNOTATION, "")
+        changed = note != self._note
+        self._note = note
+        return changed
+
+    def take_affected(self, now_ns: int) -> list[PodUid]:
+        """Return the pods of whose devices the health changed since this was asked last."""
+        unhealthy = tuple(self._unhealthy(device, now_ns) for device in self._devices)
+        before = self._told or tuple(frozenset[int]() for _ in unhealthy)
+        self._told = unhealthy
+        changed = {
+            device.resource: old ^ new
+            for device, old, new in zip(self._devices, before, unhealthy, strict=True)
+        }
+        return [
+            uid
+            for uid, grants in self._grants.items()
+            if any(not changed[each.resource].isdisjoint(each.devices) for each in grants)
+        ]
+
+    def _unhealthy(self, device: DeviceModel, now_ns: int) -> frozenset[int]:
+        bad: set[int] = set()
+        for change in device.health:
+            if now_ns < self._start_ns + change.at_ns:
+                break
+            which = change.devices or range(device.total)
+            bad = bad.difference(which) if change.is_healthy else bad.union(which)
+        bad = bad.union(at for at, (failed, _) in enumerate(self._fates(device, now_ns)) if failed)
+        for text in unhealthy_in(self._note, device.resource):
+            index = int(text) if text.isdecimal() else device.index_of(self._name, text)
+            if 0 <= index < device.total:
+                bad.add(index)
+        return frozenset(bad)
+
+    def _fates(self, device: DeviceModel, now_ns: int) -> Iterator[tuple[bool, int]]:
+        """Yield of each device whether it failed by chance, and when that changes."""
+        if device.failures is not None:
+            stream = _FAILURE_STREAM + zlib.crc32(device.resource.encode())
+            for index in range(device.total):
+                draw = partial(self._draw, stream, index)
+                yield fate(device.failures, draw, self._start_ns, now_ns)
+
+    def _draw(self, stream: int, index: int, number: int) -> float:
+        return self._draws.uniform(self._node, stream, index << 32 | number)
+
+    def _healthy(self, resource: str, now_ns: int) -> set[int] | None:
+        """Return what can be given out, None while no plugin stands behind the resource."""
+        device = self._device(resource)
+        registered_ns = self._registered_ns[self._devices.index(device)]
+        capacity, _ = self._amounts(device, registered_ns, now_ns)
+        if capacity <= 0:
+            return None
+        if outage_begin_ns(device.outages, self._start_ns, now_ns) >= 0:
+            return set()
+        return set(range(device.total)) - self._unhealthy(device, now_ns)
+
+    # ---- pods ----
+
+    def allocate(self, pod: Pod, now_ns: int) -> str:
+        """Give a pod its devices; return why that cannot be, "" when it could.
+
+        Source: Allocate, allocateContainerResources, devicesToAllocate.
+        """
+        reusable: dict[str, set[int]] = {}
+        for container, requests in groupby(pod.admission.devices, attrgetter("container")):
+            wanted = [each for each in requests if self._is_offered(each.resource, now_ns)]
+            given = {
+                each.resource: self._given(pod.uid, container, each.resource) for each in wanted
+            }
+            is_new = any(each is None for each in given.values())
+            hint = self._hint(wanted, reusable, now_ns) if is_new else EVERYWHERE
+            if hint is None:
+                return TOPOLOGY_ERROR
+            for request in wanted:
+                reuse = reusable.setdefault(request.resource, set())
+                had = given[request.resource]
+                error, chosen = self._choose(request, had, reuse, hint, now_ns)
+                if error:
+                    return error
+                reuse.update(chosen) if request.reusable else reuse.difference_update(chosen)
+                if chosen and had is None:
+                    grant = Grant(container, request.resource, chosen, request.reusable)
+                    self._grants[pod.uid] = (*self._grants.get(pod.uid, ()), grant)
+        return ""
+
+    def _is_offered(self, resource: str, now_ns: int) -> bool:
+        """Return whether a plugin stands behind a resource. Source: isDevicePluginResource."""
+        if all(device.resource != resource for device in self._devices):
+            return False
+        return self._healthy(resource, now_ns) is not None or resource in self.allocated()
+
+    def _hint(
+        self, requests: list[DeviceRequest], reusable: dict[str, set[int]], now_ns: int
+    ) -> Hint | None:
+        """Return the NUMA nodes of a container's devices, None if the topology manager refuses."""
+        nodes = max((device.numa_nodes for device in self._devices), default=0)
+        if self._policy not in ALIGNING_POLICIES or not nodes:
+            return EVERYWHERE
+        supplies = []
+        for request in requests:
+            device = self._device(request.resource)
+            free = (self._healthy(request.resource, now_ns) or set()) - self._in_use(
+                device.resource
+            )
+            free |= reusable.get(request.resource, set())
+            if device.numa_nodes:
+                all_of = Counter(map(device.numa_node, range(device.total)))
+                free_of = Counter(map(device.numa_node, free))
+                supplies.append(
+                    Supply(
+                        request.amount,
+                        tuple(all_of[node] for node in range(nodes)),
+                        tuple(free_of[node] for node in range(nodes)),
+                    )
+                )
+        return best_hint(supplies, self._policy) if supplies else EVERYWHERE
+
+    def _device(self, resource: str) -> DeviceModel:
+        return next(each for each in self._devices if each.resource == resource)
+
+    def _choose(
+        self,
+        request: DeviceRequest,
+        given: tuple[int, ...] | None,
+        reuse: set[int],
+        hint: Hint,
+        now_ns: int,
+    ) -> tuple[str, tuple[int, ...]]:
+        """Return an error, or the devices of one container. Source: devicesToAllocate."""
+        resource = request.resource
+        device = self._device(resource)
+        healthy = self._healthy(resource, now_ns)
+        if healthy is None:
+            return f"cannot allocate unregistered device {resource}", ()
+        if not healthy:
+            text = "no healthy devices present; cannot allocate unhealthy devices"
+            return f"{text} {resource}", ()
+        if given is not None:
+            if healthy.issuperset(given):
+                return "", given
+            text = "previously allocated devices are no longer healthy"
+            return f"{text}; cannot allocate unhealthy devices {resource}", ()
+        chosen = sorted(reuse)[: request.amount]
+        needed = request.amount - len(chosen)
+
+        def rank(index: int) -> tuple[bool, int]:
+            return not hint.nodes >> device.numa_node(index) & 1, index
+
+        free = sorted(healthy - self._in_use(resource), key=rank)
+        if len(free) < needed:
+            text = f"requested number of devices unavailable for {resource}"
+            return f"{text}. Requested: {needed}, Available: {len(free)}", ()
+        return "", (*chosen, *free[:needed])
+
+    def _given(self, uid: PodUid, container: str, resource: str) -> tuple[int, ...] | None:
+        for grant in self._grants.get(uid, ()):
+            if (grant.container, grant.resource) == (container, resource):
+                return grant.devices
+        return None
+
+    def _in_use(self, resource: str) -> set[int]:
+        return {
+            index
+            for grants in self._grants.values()
+            for grant in grants
+            if grant.resource == resource
+            for index in grant.devices
+        }
+
+    def allocated(self) -> Mapping[str, int]:
+        """Return how many devices of each resource pods have."""
+        resources = {grant.resource for grants in self._grants.values() for grant in grants}
+        return {resource: len(self._in_use(resource)) for resource in sorted(resources)}
+
+    def adopt(self, pod: Pod) -> None:
+        """Take note of the devices of a pod that ran before this kubelet did: its status has them.
+
+        Source: readCheckpoint.
+        """
+        grants = [
+            Grant(status.name, resource, indices)
+            for status in pod.status.containers
+            for resource, indices in self._devices_in(status)
+        ]
+        if grants:
+            self._grants[pod.uid] = tuple(grants)
+
+    def _devices_in(self, status: ContainerStatus) -> Iterator[tuple[str, tuple[int, ...]]]:
+        for each in orjson.loads(status.devices_json or b"[]"):
+            for device in self._devices:
+                if device.resource == each["name"]:
+                    ids = (item["resourceID"] for item in each.get("resources", ()))
+                    found = (device.index_of(self._name, device_id) for device_id in ids)
+                    yield device.resource, tuple(index for index in found if index >= 0)
+
+    def keep(self, uids: set[PodUid]) -> None:
+        """Take back what pods had that are no more. Source: UpdateAllocatedDevices."""
+        for uid in [uid for uid in self._grants if uid not in uids]:
+            del self._grants[uid]
+
+    def free(self, uid: PodUid) -> None:
+        """Take back what a pod had."""
+        self._grants.pop(uid, None)
+
+    def with_health(self, pod: Pod, status: PodStatus, model: NodeModel, now_ns: int) -> PodStatus:
+        """Return a status that names the devices of each container and their health.
+
+        Source: UpdateAllocatedResourcesStatus, for regular containers; since 1.36 by default.
+        """
+        grants = self._grants.get(pod.uid)
+        if grants is None or not reports_health(model):
+            return status
+        containers = tuple(
+            each._replace(devices_json=self._render(each.name, grants, now_ns))
+            for each in status.containers
+        )
+        return status._replace(containers=containers)
+
+    def _render(self, container: str, grants: tuple[Grant, ...], now_ns: int) -> bytes:
+        shown = []
+        for grant in grants:
+            if grant.container != container:
+                continue
+            device = self._device(grant.resource)
+            unhealthy = self._unhealthy(device, now_ns)
+            resources = [
+                {
+                    "health": "Unhealthy" if index in unhealthy else "Healthy",
+                    "resourceID": device.device_id(self._name, index),
+                }
+                for index in grant.devices
+            ]
+            shown.append({"name": grant.resource, "resources": resources})
+        return orjson.dumps(shown, option=orjson.OPT_SORT_KEYS) if shown else b""

@@ -1,0 +1,170 @@
+"""DRAManager: the ResourceClaims of pods, read and checked before their sandboxes are made.
+
+    prepare --GET of each claim--> checked --all drivers are there--> prepared
+                                      |refused: event, and the next resync tries again
+
+Source: pkg/kubelet/cm/dra/manager.go, PrepareResources, UpdateAllocatedResourcesStatus;
+dynamic-resource-allocation/resourceclaim/resourceclaim.go, Name, IsForPod, IsReservedForPod.
+Differs: the drivers' own calls always succeed, unless the profile says how they fail; no driver
+has a health service, so devices of claims are of unknown health; PodGroups do not exist.
+"""
+
+from typing import NamedTuple
+
+import orjson
+
+from fleet.clock import Draws
+from fleet.kubelet.devices.node_resources import reports_health
+from fleet.kubelet.environment import Environment
+from fleet.objects.admission import PodClaim, ResourceClaimView
+from fleet.objects.effects import ApiCall, NodeId, Op, Outbox, PodTarget, Reply
+from fleet.objects.pods import ContainerStatus, Pod, PodStatus, PodUid
+from fleet.profile.device_behavior import DraDriver, outage_begin_ns
+from fleet.profile.node_model import NodeModel
+
+FAILED = "FailedPrepareDynamicResources"
+FAILED_TEXT = "Failed to prepare dynamic resources: prepare dynamic resources: %s"
+_REGISTER_STREAM = 0xD2A9E6
+
+
+class Prepared(NamedTuple):
+    """How far the preparation of a pod has come."""
+
+    is_done: bool = False
+    error: str = ""
+
+
+WAITS = Prepared()
+
+
+class _Pod:
+    """The claims of one pod: what was read so far, and what is still to be read."""
+
+    __slots__ = ("found", "left")
+
+    def __init__(self, left: tuple[PodClaim, ...]) -> None:
+        self.left = left
+        self.found: dict[str, ResourceClaimView] = {}  # by the name within the pod
+
+
+class DRAManager:
+    """The claims of one node's pods; made with the first of them."""
+
+    __slots__ = ("_node", "_pods")
+
+    def __init__(self, node: NodeId) -> None:
+        self._node = node
+        self._pods: dict[PodUid, _Pod] = {}
+
+    def prepare(self, pod: Pod, out: Outbox) -> Prepared:
+        """Begin to read the claims of a pod, one after another."""
+        claims = tuple(each for each in pod.admission.claims if not each.is_needless)
+        self._pods[pod.uid] = _Pod(claims)
+        return self._next(pod, self._pods[pod.uid], out)
+
+    def on_reply(
+        self, pod: Pod, reply: Reply, registered: tuple[DraDriver, ...], out: Outbox
+    ) -> Prepared:
+        """Take a claim; `registered` are the drivers that are there now."""
+        entry = self._pods.get(pod.uid)
+        if entry is None or not entry.left:
+            return WAITS
+        wanted = entry.left[0]
+        if not reply.ok:
+            return Prepared(
+                is_done=True, error=f"fetch ResourceClaim {wanted.claim}: {reply.message}"
+            )
+        view = reply.record
+        assert isinstance(view, ResourceClaimView), reply
+        error = _refused(pod, wanted, view, registered)
+        if error:
+            return Prepared(is_done=True, error=error)
+        entry.found[wanted.name] = view
+        entry.left = entry.left[1:]
+        return self._next(pod, entry, out)
+
+    def forget(self, uid: PodUid) -> None:
+        """Let the claims of a pod go. Source: UnprepareResources."""
+        self._pods.pop(uid, None)
+
+    def _next(self, pod: Pod, entry: _Pod, out: Outbox) -> Prepared:
+        if not entry.left:
+            return Prepared(is_done=True)
+        claim = entry.left[0].claim
+        if not claim:
+            text = f'pod "{pod.namespace}/{pod.name}": ResourceClaim not created yet'
+            return Prepared(is_done=True, error=text)
+        target = PodTarget(pod.namespace, claim)
+        out.append(ApiCall(self._node, Op.GET_RESOURCE_CLAIM, pod.uid, target))
+        return WAITS
+
+    def with_health(self, pod: Pod, status: PodStatus, model: NodeModel) -> PodStatus:
+        """Return a status that names the devices of each container's claims."""
+        entry = self._pods.get(pod.uid)
+        if entry is None or not pod.admission.container_claims or not reports_health(model):
+            return status
+        containers = tuple(_with_claims(pod, each, entry.found) for each in status.containers)
+        return status._replace(containers=containers)
+
+
+def _refused(
+    pod: Pod, wanted: PodClaim, view: ResourceClaimView, registered: tuple[DraDriver, ...]
+) -> str:
+    """Return why a claim cannot be prepared, "" when it can."""
+    if wanted.generated and view.owner_uid != pod.uid:
+        return (
+            f"ResourceClaim {pod.namespace}/{view.name} was not created for Pod "
+            f"{pod.namespace}/{pod.name} (Pod is not owner)"
+        )
+    if pod.uid not in view.reserved_for:
+        text = f"is not allowed to use ResourceClaim {view.name} ({view.uid})"
+        return f"pod {pod.name} ({pod.uid}) {text}"
+    if view.devices is None:
+        return f"ResourceClaim {view.name}: not allocated"
+    drivers = {each.driver: each for each in registered}
+    for device in view.devices:
+        if device.driver not in drivers:
+            return f"DRA driver {device.driver} is not registered"
+        error = drivers[device.driver].prepare_error
+        if error:
+            return f"NodePrepareResources failed for ResourceClaim {view.name}: {error}"
+    return ""
+
+
+def _with_claims(
+    pod: Pod, status: ContainerStatus, found: dict[str, ResourceClaimView]
+) -> ContainerStatus:
+    shown = orjson.loads(status.devices_json or b"[]")
+    for claim in pod.admission.container_claims:
+        if claim.container != status.name or claim.claim not in found:
+            continue
+        base = claim.request.partition("/")[0]
+        devices = [
+            {"health": "Unknown", "resourceID": f"{each.driver}/{each.pool}/{each.device}"}
+            for each in found[claim.claim].devices or ()
+            if not base or each.request.partition("/")[0] == base
+        ]
+        suffix = f"/{claim.request}" if claim.request else ""
+        if devices:
+            shown.append({"name": f"claim:{claim.claim}{suffix}", "resources": devices})
+    if not shown:
+        return status
+    return status._replace(devices_json=orjson.dumps(shown, option=orjson.OPT_SORT_KEYS))
+
+
+def registration_ns(driver: DraDriver, index: int, node: int, draws: Draws, start_ns: int) -> int:
+    """Return when the plugin of a driver registers; `index` is its place in the profile."""
+    share = draws.uniform(node, _REGISTER_STREAM, index)
+    return start_ns + driver.registration_delay.sample(share)
+
+
+def registered_drivers(
+    env: Environment, node: NodeId, start_ns: int, now_ns: int
+) -> tuple[DraDriver, ...]:
+    """Return the drivers whose plugins are there. Source: dra_plugin_manager.go, GetPlugin."""
+    return tuple(
+        driver
+        for index, driver in enumerate(env.model.dra_drivers)
+        if now_ns >= registration_ns(driver, index, node, env.draws, start_ns)
+        and outage_begin_ns(driver.outages, start_ns, now_ns) < 0
+    )

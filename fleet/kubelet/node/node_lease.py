@@ -1,0 +1,202 @@
+"""The node's Lease: created once, then renewed from what the last call returned.
+
+    WAIT --due--> RENEW --ok, or five failures after a GET--> WAIT
+      |no lease yet  |five failures        RENEW --409--> GET --> RENEW, counted as a try
+      v              v
+     GET --404--> OWNER --uid--> CREATE --ok--> WAIT, after a 409 RENEW
+      |ok: RENEW    |404: WAIT, the next tick tries again
+
+Errors of GET and CREATE wait 200 ms doubling to 7 s and start over with GET.
+Source: component-helpers/apimachinery/lease/controller.go; pkg/kubelet/util/nodelease.go.
+Differs: idle connections are not closed on repeated failures; the transport's pings find dead ones.
+"""
+
+import enum
+
+from fleet.clock import NS_PER_MS, NS_PER_S
+from fleet.kubelet.environment import Environment
+from fleet.objects.effects import (
+    ApiCall,
+    LeaseObject,
+    LeaseRenewal,
+    NodeId,
+    Op,
+    Outbox,
+    Reply,
+    ReplyKind,
+    SetTimer,
+    Timer,
+)
+from fleet.objects.pods import LeaseView, NodeView
+
+RENEW_FRACTION = 4  # the interval is a quarter of the duration
+JITTER = 0.04
+RETRIES_MAX = 5
+BACKOFF_FIRST_NS = 200 * NS_PER_MS
+BACKOFF_MAX_NS = 7 * NS_PER_S
+OWNER_KEY = "lease"
+_JITTER_STREAM = 0x1EA5E
+
+
+class LeaseState(enum.IntEnum):
+    """What the controller waits for."""
+
+    WAIT = 0
+    GET = 1
+    OWNER = 2
+    CREATE = 3
+    RENEW = 4
+    STOPPED = 5
+
+
+class NodeLease:
+    """Keep one Lease renewed.
+
+    `due_ns` is when it is, or was, to be renewed; `renewed_ns` when a write was last answered, 0
+    for never.
+    """
+
+    __slots__ = (
+        "_backoff_ns",
+        "_base",
+        "_failures",
+        "_node",
+        "_state",
+        "due_ns",
+        "renewed_ns",
+    )
+
+    def __init__(self, node: NodeId) -> None:
+        self._node = node
+        self._state = LeaseState.WAIT
+        self._base = b""
+        self.due_ns = 0
+        self._failures = 0  # of this tick: five before the Lease was looked for, five after
+        self._backoff_ns = 0
+        self.renewed_ns = 0
+
+    @property
+    def is_first_try(self) -> bool:
+        """Return whether the renewal under way is the first one since `due_ns`."""
+        return self._state is LeaseState.RENEW and not self._failures
+
+    def start(self, out: Outbox) -> None:
+        """Look for the Lease; runs from the kubelet's first moment."""
+        self._ensure(out)
+
+    def start_light(self, node_uid: str, env: Environment, now_ns: int, out: Outbox) -> None:
+        """Create the Lease without looking first. Differs: a kubelet GETs it, in fidelity light."""
+        self._create(node_uid, env, now_ns, out)
+
+    def stop(self) -> None:
+        """Renew no more; the kubelet never deletes its lease."""
+        self._state = LeaseState.STOPPED
+
+    def on_timer(self, env: Environment, now_ns: int, out: Outbox) -> None:
+        """Renew, or look for the Lease if none was seen. A stale timer does nothing."""
+        if self._state is not LeaseState.WAIT or now_ns < self.due_ns:
+            return
+        self._failures = 0
+        if self._base:
+            self._renew(env, now_ns, out)
+        else:
+            self._ensure(out)
+
+    def on_reply(
+        self, call: ApiCall, reply: Reply, env: Environment, now_ns: int, out: Outbox
+    ) -> None:
+        """Take the answer to one of our four calls."""
+        if self._state is LeaseState.STOPPED:
+            return
+        if call.op is Op.RENEW_LEASE:
+            self._on_renewed(reply, env, now_ns, out)
+        elif call.op is Op.GET_LEASE:
+            self._on_got(reply, env, now_ns, out)
+        elif call.op is Op.CREATE_LEASE:
+            self._on_created(reply, env, now_ns, out)
+        else:
+            assert call.op is Op.GET_NODE_HEARTBEAT, call
+            if reply.ok:
+                assert isinstance(reply.record, NodeView), reply
+                self._create(reply.record.uid, env, now_ns, out)
+            else:  # without an owner no Lease is made this time
+                self._wait(env, now_ns, out)
+
+    def _on_renewed(self, reply: Reply, env: Environment, now_ns: int, out: Outbox) -> None:
+        """Source: sync, retryUpdateLease: twice five tries; a conflict needs a newer base first."""
+        if reply.ok:
+            self._accept(reply)
+            self._wait(env, now_ns, out)
+            return
+        self._failures += 1
+        if self._failures == 2 * RETRIES_MAX:
+            self._wait(env, now_ns, out)
+        elif self._failures == RETRIES_MAX or reply.kind is ReplyKind.CONFLICT:
+            self._ensure(out)
+        else:
+            self._renew(env, now_ns, out)
+
+    def _on_got(self, reply: Reply, env: Environment, now_ns: int, out: Outbox) -> None:
+        if reply.ok:
+            self._take_base(reply)
+            self._backoff_ns = 0
+            self._failures = self._failures or RETRIES_MAX
+            self._renew(env, now_ns, out)
+        elif reply.kind is ReplyKind.NOT_FOUND:
+            self._base = b""
+            self._state = LeaseState.OWNER
+            out.append(ApiCall(self._node, Op.GET_NODE_HEARTBEAT, OWNER_KEY))
+        else:
+            self._back_off(now_ns, out)
+
+    def _on_created(self, reply: Reply, env: Environment, now_ns: int, out: Outbox) -> None:
+        if reply.ok:
+            self._accept(reply)
+            self._backoff_ns = 0
+            if self._failures % RETRIES_MAX:  # retryUpdateLease goes on with what it made
+                self._renew(env, now_ns, out)
+            else:
+                self._wait(env, now_ns, out)
+        elif env.light and reply.kind is ReplyKind.EXISTS:
+            self._ensure(out)
+        else:
+            self._back_off(now_ns, out)
+
+    def _accept(self, reply: Reply) -> None:
+        self._take_base(reply)
+        self.renewed_ns = reply.arrived_ns
+
+    def _take_base(self, reply: Reply) -> None:
+        assert isinstance(reply.record, LeaseView), reply
+        self._base = reply.record.body
+
+    def _renew(self, env: Environment, now_ns: int, out: Outbox) -> None:
+        self._state = LeaseState.RENEW
+        payload = LeaseRenewal(self._base, env.wall_ns(now_ns))
+        out.append(ApiCall(self._node, Op.RENEW_LEASE, "", payload))
+
+    def _ensure(self, out: Outbox) -> None:
+        self._state = LeaseState.GET
+        out.append(ApiCall(self._node, Op.GET_LEASE))
+
+    def _create(self, node_uid: str, env: Environment, now_ns: int, out: Outbox) -> None:
+        self._state = LeaseState.CREATE
+        payload = LeaseObject(node_uid, env.model.lease_duration_s, env.wall_ns(now_ns))
+        out.append(ApiCall(self._node, Op.CREATE_LEASE, "", payload))
+
+    def _back_off(self, now_ns: int, out: Outbox) -> None:
+        """Source: backoffEnsureLease."""
+        self._backoff_ns = min(self._backoff_ns * 2 or BACKOFF_FIRST_NS, BACKOFF_MAX_NS)
+        self._base = b""
+        self._wait_until(now_ns + self._backoff_ns, out)
+
+    def _wait(self, env: Environment, now_ns: int, out: Outbox) -> None:
+        """Source: wait.JitterUntil, sliding: the interval begins when the call ended."""
+        interval_ns = env.model.lease_duration_s * NS_PER_S // RENEW_FRACTION
+        jitter = JITTER * env.draws.uniform(self._node, _JITTER_STREAM, now_ns)
+        self._wait_until(now_ns + int(interval_ns * (1 + jitter)), out)
+
+    def _wait_until(self, due_ns: int, out: Outbox) -> None:
+        self._state = LeaseState.WAIT
+        self.due_ns = due_ns
+        out.append(SetTimer(self._node, due_ns, Timer.RENEW_LEASE))

@@ -1,0 +1,188 @@
+"""What a kubelet that starts finds otherwise on its Node, which exists already.
+
+    GET --> the patch of registration: default labels, an annotation, extended resources, huge pages
+        --> the first status patch: capacity, allocatable, nodeInfo, addresses, ports, features
+
+Taints, other labels and what others wrote stay as they are.
+Source: pkg/kubelet/kubelet_node_status.go, tryRegisterWithAPIServer, updateNode;
+pkg/kubelet/nodestatus/setters.go; component-helpers/node/util/status.go.
+Differs: beside conditions and extended resources the status is looked at when a kubelet starts, and
+not again; there is no checkpoint of the device manager, so extended resources begin with 0 at each
+start; in light everything goes in one patch.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import orjson
+
+from fleet.kubelet.environment import Environment
+from fleet.objects.admission import is_extended
+from fleet.objects.effects import NodeId, NodeStatusPatch
+from fleet.objects.pods import NodeDetails, NodeView
+from fleet.profile.node_model import NodeFacts, NodeModel
+from fleet.quantity import parse_quantity
+
+ATTACH_ANNOTATION = "volumes.kubernetes.io/controller-managed-attach-detach"
+DEFAULT_LABELS = (
+    "kubernetes.io/hostname",
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+    "node.kubernetes.io/instance-type",
+    "beta.kubernetes.io/instance-type",
+    "kubernetes.io/os",
+    "kubernetes.io/arch",
+    "beta.kubernetes.io/os",
+    "beta.kubernetes.io/arch",
+)
+"""Source: updateDefaultLabels."""
+HUGE_PAGES = "hugepages-"
+WHOLE = ("daemonEndpoints", "runtimeHandlers", "features", "declaredFeatures")
+"""Members of the status that are sent as a whole."""
+AMOUNTS = ("capacity", "allocatable")
+
+
+class Differences(NamedTuple):
+    """What a Node lacks. `status` are members as a strategic merge patch has them."""
+
+    labels: tuple[tuple[str, str], ...]
+    annotations: tuple[tuple[str, str], ...]
+    status: dict[str, object]
+
+    def patch(self) -> NodeStatusPatch | None:
+        """Return the patch that makes it good; None if it lacks nothing."""
+        if not any(self):
+            return None
+        members = orjson.dumps(self.status)[1:-1]
+        return NodeStatusPatch((), self.labels, self.annotations, members)
+
+
+def reconcile(
+    node: NodeId, view: NodeView, address: str, env: Environment
+) -> NodeStatusPatch | None:
+    """Return what registration patches, None for nothing; keep the rest in `env.outdated`.
+
+    `address` is the node's own.
+    """
+    model = env.model
+    facts = model.identity(model.index_of(address), view.name)
+    assert view.details is not None, view
+    first = _registration(view, view.details, facts, model)
+    rest = Differences((), (), _setters(view.details, facts, model, first.status))
+    if env.light:
+        rest = first._replace(status=_joined(rest.status, first.status))
+        first = Differences((), (), {})
+    env.outdated.pop(node, None)
+    later = rest.patch()
+    if later is not None:
+        env.outdated[node] = later
+    return first.patch()
+
+
+def both(patch: NodeStatusPatch, outdated: NodeStatusPatch) -> NodeStatusPatch:
+    """Return a status patch that makes good what `reconcile` kept, too."""
+    status = _joined(_members(patch), _members(outdated))
+    return patch._replace(
+        labels=outdated.labels,
+        annotations=outdated.annotations,
+        status_json=orjson.dumps(status)[1:-1],
+    )
+
+
+def _members(patch: NodeStatusPatch) -> dict[str, object]:
+    found: dict[str, object] = orjson.loads(b"{%b}" % patch.status_json)
+    return found
+
+
+def _registration(
+    view: NodeView, details: NodeDetails, facts: NodeFacts, model: NodeModel
+) -> Differences:
+    """Source: tryRegisterWithAPIServer and the four functions that it calls."""
+    labels = tuple(
+        (label, facts.labels[label])
+        for label in DEFAULT_LABELS
+        if facts.labels.get(label) and facts.labels[label] != view.labels.get(label)
+    )
+    attach = facts.annotations[ATTACH_ANNOTATION]
+    is_attached = details.annotations.get(ATTACH_ANNOTATION) == attach
+    status: dict[str, object] = {}
+    offered = {device.resource for device in model.devices}  # their plugins say how much
+    extended = {
+        name
+        for name in _strings(details, "capacity")
+        if is_extended(name) and name not in model.capacity and name not in offered
+    }
+    for member, ours in _amounts(model):
+        shown = _strings(details, member)
+        changed: dict[str, str | None] = {
+            name: amount
+            for name, amount in ours.items()
+            if (not shown or name.startswith(HUGE_PAGES)) and _differs(shown.get(name), amount)
+        }
+        for name in shown:
+            if name not in ours and name.startswith(HUGE_PAGES):
+                changed[name] = None
+        changed |= dict.fromkeys((each for each in extended if shown.get(each) != "0"), "0")
+        if changed:
+            status[member] = changed
+    return Differences(labels, () if is_attached else ((ATTACH_ANNOTATION, attach),), status)
+
+
+def _setters(
+    details: NodeDetails, facts: NodeFacts, model: NodeModel, patched: Mapping[str, object]
+) -> dict[str, object]:
+    """Return what setNodeStatus changes once registration has `patched` the status."""
+    status: dict[str, object] = {}
+    for member, ours in _amounts(model):
+        shown, before = _strings(details, member), patched.get(member)
+        done = before if isinstance(before, dict) else {}
+        changed = {
+            name: amount
+            for name, amount in ours.items()
+            if name not in done and _differs(shown.get(name), amount)
+        }
+        if changed:
+            status[member] = changed
+    shown = _strings(details, "nodeInfo")
+    info = {key: value for key, value in facts.node_info.items() if shown.get(key, "") != value}
+    if info:
+        status["nodeInfo"] = info
+    ours_whole = model.status_json()
+    for member in WHOLE:
+        if details.status.get(member) != ours_whole.get(member):
+            status[member] = ours_whole.get(member)
+    addresses = [{"address": address, "type": kind} for kind, address in facts.addresses]
+    if details.status.get("addresses") != addresses:
+        # The API merges them by type, so that a list with two InternalIPs could not be changed.
+        replace = [{"$patch": "replace"}] if details.status.get("addresses") else []
+        status["addresses"] = [*addresses, *replace]
+    return status
+
+
+def _amounts(model: NodeModel) -> tuple[tuple[str, dict[str, str]], ...]:
+    return tuple(zip(AMOUNTS, (model.capacity, model.allocatable), strict=True))
+
+
+def _strings(details: NodeDetails, member: str) -> dict[str, str]:
+    """Return a member of the status that is a map of strings."""
+    found = details.status.get(member)
+    shown = found if isinstance(found, dict) else {}
+    return {str(key): str(value) for key, value in shown.items() if not isinstance(value, dict)}
+
+
+def _differs(shown: str | None, ours: str) -> bool:
+    return shown != ours and (
+        shown is None or parse_quantity(shown).nano != parse_quantity(ours).nano
+    )
+
+
+def _joined(one: Mapping[str, object], other: Mapping[str, object]) -> dict[str, object]:
+    """Join members of a status; of maps that both have, the entries, those of `other` last."""
+    joined = {**one, **other}
+    for member in AMOUNTS:
+        mine, theirs = one.get(member), other.get(member)
+        if isinstance(mine, dict) and isinstance(theirs, dict):
+            joined[member] = {**mine, **theirs}
+    return joined

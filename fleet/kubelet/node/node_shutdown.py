@@ -1,0 +1,135 @@
+"""NodeShutdown: the graceful end of a machine, by groups of priority.
+
+    told -> [event, Ready=False] -> group 1 -> group 2 ... -> lock released -> power off
+                                    |all its pods have ended, or its time is over
+
+It is made when the machine is told to shut down; without grace periods in the configuration a
+kubelet has no part in it, and the power is off at once. The Lease is renewed until then.
+Source: pkg/kubelet/nodeshutdown/nodeshutdown_manager.go, killPods, groupByPriority;
+nodeshutdown_manager_linux.go, start, processShutdownEvent; kubelet_pods.go, killPodNow.
+Differs: what systemd does after the inhibitor's lock is released is one delay.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+
+from fleet.clock import NS_PER_S
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.pods.pod_workers import PodKill, PodWorker, WorkerState
+from fleet.objects.effects import NodeId, Outbox, SetTimer, Timer
+from fleet.objects.pods import PodCondition, PodUid
+from fleet.profile.host_schedule import POWER_OFF_DELAY
+
+ERROR = "node is shutting down"
+REASON = "Terminated"
+MESSAGE = "Pod was terminated in response to imminent node shutdown."
+DETECTED = "Shutdown manager detected shutdown event"
+
+_STREAM_SHARE = 0x5D0
+_STREAM_AFTER = 0x5D1
+_STREAM_OFF = 0x5D2
+
+Workers = Mapping[PodUid, PodWorker]
+Groups = tuple[tuple[int, int], ...]
+"""Priority and seconds, lowest priority first."""
+
+
+class NodeShutdown:
+    """One shutdown of one node, from its beginning to the last pod."""
+
+    __slots__ = (
+        "_deadline_ns",
+        "_groups",
+        "_members",
+        "_node",
+        "_off_after_ns",
+        "_off_ns",
+        "_pods",
+    )
+
+    def __init__(self, node: NodeId, env: Environment, workers: Iterable[PodWorker]) -> None:
+        groups = env.model.shutdown_grace_by_priority
+        assert groups, "without grace periods no kubelet takes part in a shutdown"
+        schedule = env.model.shutdown
+        delay = POWER_OFF_DELAY if schedule is None else schedule.power_off_delay
+        self._node = node
+        self._groups: Groups = groups
+        self._off_after_ns = delay.sample(env.draws.uniform(node, _STREAM_OFF, 0))
+        self._off_ns = 0  # when the power is off, once every group was dealt with
+        self._deadline_ns = 0
+        self._members: tuple[PodUid, ...] = ()  # of the group that is being ended
+        self._pods: list[list[PodUid]] = [[] for _ in groups]
+        for worker in workers:
+            if worker.state < WorkerState.TERMINATED:
+                self._pods[group_of(groups, worker.pod.priority)].append(worker.pod.uid)
+
+    def is_off(self, now_ns: int) -> bool:
+        """Return whether the machine is off."""
+        return bool(self._off_ns) and now_ns >= self._off_ns
+
+    def is_due(self, workers: Workers, now_ns: int) -> bool:
+        """Return whether it is the turn of the next group: this one has ended, or had its time."""
+        if self._off_ns:
+            return False
+        return now_ns >= self._deadline_ns or all(
+            _has_ended(workers.get(uid)) for uid in self._members
+        )
+
+    def next_group(
+        self, workers: Workers, now_ns: int, out: Outbox
+    ) -> list[tuple[PodWorker, PodKill]]:
+        """Begin with the next group that has pods; return whom to kill.
+
+        After the last one the inhibitor's lock is released: the machine will be off.
+        """
+        while self._groups:
+            (_, seconds), *groups = self._groups
+            members, *pods = self._pods
+            self._groups, self._pods = tuple(groups), pods
+            if members:
+                self._members = tuple(members)
+                self._deadline_ns = now_ns + seconds * NS_PER_S
+                out.append(SetTimer(self._node, self._deadline_ns, Timer.SHUTDOWN))
+                return [
+                    (worker, _kill(worker, seconds))
+                    for uid in members
+                    if (worker := workers.get(uid)) is not None
+                ]
+        self._off_ns = now_ns + self._off_after_ns
+        out.append(SetTimer(self._node, self._off_ns, Timer.SHUTDOWN))
+        return []
+
+
+def arm_shutdown(node: NodeId, env: Environment, now_ns: int, out: Outbox) -> None:
+    """Set the timer of a shutdown that the profile declares, if it picks this node."""
+    schedule = env.model.shutdown
+    if schedule is None or env.draws.uniform(node, _STREAM_SHARE, 0) >= schedule.share:
+        return
+    after_ns = schedule.after.sample(env.draws.uniform(node, _STREAM_AFTER, 0))
+    out.append(SetTimer(node, now_ns + after_ns, Timer.SHUTDOWN))
+
+
+def group_of(groups: Groups, priority: int) -> int:
+    """Return which group a priority belongs to: the highest that is not above it."""
+    index = bisect_left(groups, (priority,))
+    if index == len(groups):
+        return index - 1
+    return index - 1 if index and groups[index][0] > priority else index
+
+
+def _kill(worker: PodWorker, seconds: int) -> PodKill:
+    pod = worker.pod
+    condition = PodCondition(
+        "DisruptionTarget",
+        "True",
+        "TerminationByKubelet",
+        MESSAGE,
+        observed_generation=pod.generation,
+    )
+    grace_s = min(seconds, pod.termination_grace_s)
+    return PodKill(REASON, MESSAGE, grace_s, condition)
+
+
+def _has_ended(worker: PodWorker | None) -> bool:
+    """Return whether a pod's containers and volumes are gone."""
+    return worker is None or worker.state is WorkerState.FINISHED

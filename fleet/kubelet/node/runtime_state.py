@@ -1,0 +1,317 @@
+"""RuntimeState: what a kubelet knows of its runtime's health, and when that changes.
+
+Nothing ticks. The runtime's outages are known from the profile; which status check (every 5 s) and
+which relist (every 1 s) last went well follows from them and the phase. The one timer that is set
+is for the next instant at which an answer changes. Only nodes whose profile declares outages have
+one of these.
+
+    runtime answers no more -> 30 s after the last good check "container runtime is down"
+    relist hangs            -> 3 min after the last one "PLEG is not healthy: ..."
+    answers NetworkReady=false or RuntimeReady=false -> at the next check
+
+While there are runtime errors the sync loop is not run: what the pods watch says is held back, and
+so are the timers of pods; it goes on within 5 s after the errors are over.
+Source: pkg/kubelet/runtime.go, runtimeErrors; kubelet.go, updateRuntimeUp, syncLoop;
+pkg/kubelet/pleg/generic.go, Healthy; evented.go.
+Differs: pod workers that are at work when the errors begin wait as well.
+"""
+
+from typing import NamedTuple
+
+from fleet.clock import NS_PER_S, Draws
+from fleet.objects.effects import NodeId, Outbox, SetTimer, Timer, WatchEvent
+from fleet.profile.host_schedule import Outage, OutageKind
+from fleet.profile.node_model import NodeModel
+from fleet.runtime.runtime import NEVER
+
+CHECK_NS = 5 * NS_PER_S
+RUNTIME_THRESHOLD_NS = 30 * NS_PER_S
+CONTAINER_GC_NS = 60 * NS_PER_S
+RELIST_NS = 1 * NS_PER_S
+RELIST_THRESHOLD_NS = 180 * NS_PER_S
+EVENTED_RELIST_NS = 300 * NS_PER_S
+EVENTED_RELIST_THRESHOLD_NS = 600 * NS_PER_S
+SKIP_MAX_NS = 5 * NS_PER_S
+UNAVAILABLE = (
+    'rpc error: code = Unavailable desc = connection error: desc = "transport: Error while '
+    'dialing: dial unix /run/containerd/containerd.sock: connect: connection refused"'
+)
+NOT_CHECKED = "container runtime status check may not have completed yet"
+DOWN = "container runtime is down"
+NETWORK_UNKNOWN = "network state unknown"
+_STREAM_SHARE = 0x54A2E
+_STREAM_FROM = 0xF203
+_STREAM_FOR = 0xF02
+_STREAM_SKIP = 0x5C1B
+_UNANSWERED = frozenset((OutageKind.RUNTIME_DOWN,))
+_NO_SYNC = frozenset((OutageKind.RUNTIME_DOWN, OutageKind.RUNTIME_NOT_READY))
+_NO_RELIST = frozenset((OutageKind.RUNTIME_DOWN, OutageKind.PLEG_STALL))
+
+
+class Window(NamedTuple):
+    """One occurrence of an outage, monotonic."""
+
+    start_ns: int
+    end_ns: int
+    outage: Outage
+
+
+class Causes(NamedTuple):
+    """Why a node is not ready, as far as its runtime goes."""
+
+    runtime: tuple[str, ...]  # while there is one the sync loop rests
+    network: tuple[str, ...]
+
+
+HEALTHY = Causes((), ())
+
+
+class RuntimeState:
+    """The health of one node's runtime as its kubelet sees it."""
+
+    __slots__ = (
+        "_cleaned_ns",
+        "_draws",
+        "_held",
+        "_node",
+        "_outages",
+        "_relist_ns",
+        "_started_ns",
+        "_threshold_ns",
+        "resume_ns",
+    )
+
+    def __init__(self, node: NodeId, model: NodeModel, draws: Draws, now_ns: int) -> None:
+        self._node = node
+        self._draws = draws
+        self._started_ns = now_ns
+        self._cleaned_ns = now_ns  # the last round of the container garbage collection
+        self._outages = tuple(
+            outage
+            for index, outage in enumerate(model.outages)
+            if draws.uniform(node, _STREAM_SHARE, index) < outage.share
+        )
+        self._relist_ns = EVENTED_RELIST_NS if model.evented_pleg else RELIST_NS
+        self._threshold_ns = (
+            EVENTED_RELIST_THRESHOLD_NS if model.evented_pleg else RELIST_THRESHOLD_NS
+        )
+        self.resume_ns = 0  # when the sync loop goes on, 0 while it runs
+        self._held: list[WatchEvent] | None = None  # of the pods watch
+
+    def causes(self, now_ns: int) -> Causes:
+        """Return the errors as runtimeErrors and networkErrors list them."""
+        windows = self._windows(now_ns)
+        if not windows:
+            return HEALTHY
+        check_ns = self._tick(now_ns, CHECK_NS)
+        runtime = []
+        synced_ns = _last_good(windows, _NO_SYNC, check_ns, self._started_ns, CHECK_NS)
+        if synced_ns < 0:
+            runtime.append(NOT_CHECKED)
+        elif now_ns - synced_ns >= RUNTIME_THRESHOLD_NS:
+            runtime.append(DOWN)
+        runtime += self._pleg_error(windows, now_ns)
+        answered_ns = _last_good(windows, _UNANSWERED, check_ns, self._started_ns, CHECK_NS)
+        if answered_ns < 0:
+            return Causes(tuple(runtime), (NETWORK_UNKNOWN,))
+        not_ready = _active(windows, OutageKind.RUNTIME_NOT_READY, answered_ns)
+        if not_ready is not None:
+            runtime.append(f"container runtime not ready: {_condition('RuntimeReady', not_ready)}")
+        no_network = _active(windows, OutageKind.NETWORK_NOT_READY, answered_ns)
+        if no_network is None:
+            return Causes(tuple(runtime), ())
+        text = f"container runtime network not ready: {_condition('NetworkReady', no_network)}"
+        return Causes(tuple(runtime), (text,))
+
+    def next_change_ns(self, now_ns: int) -> int:
+        """Return an instant by which `causes` must be looked at again, 0 if there is none."""
+        windows = self._windows(now_ns)
+        due = []
+        for window in windows:
+            kinds = {window.outage.kind}
+            for edge_ns in (window.start_ns, window.end_ns):
+                due += [self._tick_after(edge_ns, CHECK_NS), self._tick_after(edge_ns, RELIST_NS)]
+            if window.outage.kind is OutageKind.RUNTIME_DOWN and now_ns < window.end_ns:
+                due.append(self._tick(now_ns, CONTAINER_GC_NS) + CONTAINER_GC_NS)
+            if kinds & _NO_SYNC:
+                last_ns = self._tick(window.start_ns - 1, CHECK_NS)
+                due.append(last_ns + RUNTIME_THRESHOLD_NS)
+            if kinds & _NO_RELIST:
+                last_ns = self._tick(window.start_ns - 1, self._relist_ns)
+                due.append(last_ns + self._threshold_ns + 1)
+        due += [
+            start_ns
+            for index, outage in enumerate(self._outages)
+            if (start_ns := self._next_start(outage, index, now_ns))
+        ]
+        due.append(self.resume_ns)
+        return min((each for each in due if each > now_ns), default=0)
+
+    def network_error(self, now_ns: int) -> str:
+        """Return why pods without hostNetwork cannot be synced, "" if they can."""
+        network = self.causes(now_ns).network
+        return network[0] if network else ""
+
+    def advance(self, now_ns: int) -> list[WatchEvent]:
+        """Let the sync loop rest or go on, as is due; return what it now has to catch up with."""
+        if not self.resume_ns:
+            if self.causes(now_ns).runtime:
+                self.resume_ns = self._resumes_ns(now_ns)
+        elif now_ns >= self.resume_ns:
+            held, self._held = self._held, None
+            self.resume_ns = 0
+            return held or []
+        return []
+
+    def holds(self, event: WatchEvent) -> bool:
+        """Keep what the pods watch says if the sync loop rests."""
+        if not self.resume_ns:
+            return False
+        if self._held is None:
+            self._held = []
+        self._held.append(event)
+        return True
+
+    def _resumes_ns(self, now_ns: int) -> int:
+        """Return the first look of the paused sync loop after the errors are over."""
+        at_ns = now_ns
+        while self.causes(at_ns).runtime:
+            at_ns = self.next_change_ns(at_ns)
+            if not at_ns:
+                return NEVER
+        share = self._draws.uniform(self._node, _STREAM_SKIP, at_ns)
+        return at_ns + int(share * SKIP_MAX_NS)
+
+    def container_gc_fails(self, now_ns: int) -> bool:
+        """Return whether a round of the container garbage collection was due and failed.
+
+        Source: kubelet.go, StartGarbageCollection.
+        """
+        tick_ns = self._tick(now_ns, CONTAINER_GC_NS)
+        if tick_ns <= self._cleaned_ns:
+            return False
+        self._cleaned_ns = tick_ns
+        windows = self._windows(now_ns)
+        return _active(windows, OutageKind.RUNTIME_DOWN, tick_ns) is not None
+
+    def arm(self, now_ns: int, out: Outbox) -> None:
+        """Set the timer of the next change, if there will be one."""
+        due_ns = self.next_change_ns(now_ns)
+        if due_ns:
+            out.append(SetTimer(self._node, due_ns, Timer.RUNTIME_STATE))
+
+    def puts_off(self, timer: Timer, key: str, now_ns: int, out: Outbox) -> bool:
+        """Put a pod's timer off while the sync loop rests, or while the runtime does not answer."""
+        if timer not in (Timer.POD_SYNC, Timer.RUNTIME):
+            return False
+        due_ns = self.resume_ns
+        if timer is Timer.RUNTIME:
+            due_ns = max(due_ns, self._answers_ns(now_ns))
+        if due_ns <= now_ns:
+            return False
+        out.append(SetTimer(self._node, due_ns, timer, key))
+        return True
+
+    def _answers_ns(self, now_ns: int) -> int:
+        """Return when the runtime answers relists: now, or at the end of its outage."""
+        return max(
+            (
+                window.end_ns
+                for window in self._windows(now_ns)
+                if window.outage.kind in _NO_RELIST and window.start_ns <= now_ns < window.end_ns
+            ),
+            default=now_ns,
+        )
+
+    def _pleg_error(self, windows: tuple[Window, ...], now_ns: int) -> list[str]:
+        """Source: generic.go, Healthy."""
+        relist_ns = self._tick(now_ns, self._relist_ns)
+        last_ns = _last_good(windows, _NO_RELIST, relist_ns, self._started_ns, self._relist_ns)
+        if last_ns < 0:
+            return ["PLEG is not healthy: pleg has yet to be successful"]
+        elapsed_ns = now_ns - last_ns
+        if elapsed_ns <= self._threshold_ns:
+            return []
+        ago, threshold = go_duration(elapsed_ns), go_duration(self._threshold_ns)
+        text = f"pleg was last seen active {ago} ago; threshold is {threshold}"
+        return [f"PLEG is not healthy: {text}"]
+
+    def _tick(self, at_ns: int, period_ns: int) -> int:
+        """Return the last tick at or before an instant."""
+        return at_ns - (at_ns - self._started_ns) % period_ns
+
+    def _tick_after(self, at_ns: int, period_ns: int) -> int:
+        return self._tick(at_ns + period_ns - 1, period_ns)
+
+    def _windows(self, now_ns: int) -> tuple[Window, ...]:
+        """Return the occurrences that began by now and may still matter: the last two of each."""
+        found = []
+        for index, outage in enumerate(self._outages):
+            first_ns = self._first(outage, index)
+            if now_ns < first_ns:
+                continue
+            latest = (now_ns - first_ns) // outage.every_ns if outage.every_ns else 0
+            found += [self._window(outage, index, n) for n in range(max(0, latest - 1), latest + 1)]
+        return tuple(found)
+
+    def _window(self, outage: Outage, index: int, occurrence: int) -> Window:
+        start_ns = self._first(outage, index) + occurrence * outage.every_ns
+        u = self._draws.uniform(self._node, _STREAM_FOR << 8 | index, occurrence)
+        return Window(start_ns, start_ns + outage.duration.sample(u), outage)
+
+    def _first(self, outage: Outage, index: int) -> int:
+        u = self._draws.uniform(self._node, _STREAM_FROM << 8 | index, 0)
+        return self._started_ns + outage.start.sample(u)
+
+    def _next_start(self, outage: Outage, index: int, now_ns: int) -> int:
+        """Return when an outage begins next, 0 for never."""
+        first_ns = self._first(outage, index)
+        if now_ns < first_ns:
+            return first_ns
+        if not outage.every_ns:
+            return 0
+        return first_ns + ((now_ns - first_ns) // outage.every_ns + 1) * outage.every_ns
+
+
+def _last_good(
+    windows: tuple[Window, ...],
+    kinds: frozenset[OutageKind],
+    tick_ns: int,
+    started_ns: int,
+    period_ns: int,
+) -> int:
+    """Return the last tick at or before `tick_ns` that no outage covers, -1 if there is none."""
+    again = True
+    while again:
+        again = False
+        for window in windows:
+            if window.outage.kind in kinds and window.start_ns <= tick_ns < window.end_ns:
+                before_ns = window.start_ns - 1
+                tick_ns = before_ns - (before_ns - started_ns) % period_ns
+                again = True
+        if tick_ns < started_ns:
+            return -1
+    return tick_ns
+
+
+def _active(windows: tuple[Window, ...], kind: OutageKind, at_ns: int) -> Outage | None:
+    for window in windows:
+        if window.outage.kind is kind and window.start_ns <= at_ns < window.end_ns:
+            return window.outage
+    return None
+
+
+def _condition(kind: str, outage: Outage) -> str:
+    """Source: pkg/kubelet/container/runtime.go, RuntimeCondition.String."""
+    return f"{kind}=false reason:{outage.reason} message:{outage.message}"
+
+
+def go_duration(ns: int) -> str:
+    """Write a duration of at least a second as Go does: 3m1.25s, 1h0m0s."""
+    minutes, rest = divmod(ns, 60 * NS_PER_S)
+    hours, minutes = divmod(minutes, 60)
+    seconds, fraction = divmod(rest, NS_PER_S)
+    text = f"{seconds}" + (f".{fraction:09d}".rstrip("0") if fraction else "")
+    if hours:
+        return f"{hours}h{minutes}m{text}s"
+    return f"{minutes}m{text}s" if minutes else f"{text}s"

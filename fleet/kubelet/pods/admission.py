@@ -1,0 +1,332 @@
+"""Admission: whether this node takes a pod that was bound to it, by the handlers of a kubelet.
+
+    eviction -> sysctl -> devices -> predicates -> AppArmor -> pod features -> declared features
+    -> node shutdown; the first refusal wins. A critical pod that is short of resources alone
+    is taken, and others make room for it.
+
+Pure: what the managers of pressure, devices and shutdown say is handed in.
+Source: pkg/kubelet/lifecycle/predicate.go, handlers.go; pkg/kubelet/sysctl/allowlist.go;
+pkg/scheduler/eventhandlers.go, AdmissionCheck; noderesources/fit.go, fitsRequest.
+Differs: no CPU and no memory manager, so their refusals do not exist; scalar resources are looked
+at in alphabetical order, not in Go's random one.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from fleet.kubelet.devices import topology_manager
+from fleet.kubelet.pods.pod_workers import Rejection
+from fleet.kubelet.pods.preemption import is_critical_pod
+from fleet.objects.admission import (
+    AdmissionSpec,
+    HostPort,
+    NodeRequirement,
+    NodeState,
+    is_extended,
+)
+from fleet.objects.pods import Pod, Toleration
+from fleet.profile.node_model import NodeModel, parse_version
+from fleet.quantity import parse_quantity
+
+HOSTNAME_LABEL = "kubernetes.io/hostname"
+OS_LABEL = "kubernetes.io/os"
+ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 - the API's word for it
+NODE_AFFINITY_FAILED = "node(s) didn't match Pod's node affinity/selector"
+PORTS_FAILED = "node(s) didn't have free ports for the requested pod ports"
+TAINTS_FAILED = "node(s) had taints that the pod didn't tolerate"
+NODE_SHUTDOWN = Rejection("NodeShutdown", "Pod was rejected as the node is shutting down.")
+SAFE_SYSCTLS = (
+    "kernel.shm_rmid_forced",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.ping_group_range",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
+)
+"""Source: pkg/kubelet/sysctl/safe_sysctls.go; simulated kernels are new enough for all."""
+_IPC_SYSCTLS = ("kernel.sem", "kernel.shm", "kernel.msg", "fs.mqueue.")
+_FIRST_RESOURCES = ("pods", "cpu", "memory", "ephemeral-storage")
+
+
+class Shortage(NamedTuple):
+    """A resource that the node lacks. Source: predicate.go, InsufficientResourceError."""
+
+    resource: str
+    requested: int  # cpu in thousandths
+    used: int
+    capacity: int
+
+    @property
+    def missing(self) -> int:
+        """Return how much others would have to give up."""
+        return self.requested - (self.capacity - self.used)
+
+    def rejection(self) -> Rejection:
+        """Return the refusal that names it."""
+        return Rejection(
+            f"OutOf{self.resource}",
+            f"Node didn't have enough resource: {self.resource}, requested: {self.requested}, "
+            f"used: {self.used}, capacity: {self.capacity}",
+        )
+
+
+class AdmissionInputs(NamedTuple):
+    """What the node says: its object, its profile, and what its managers have found."""
+
+    name: str
+    model: NodeModel
+    state: NodeState
+    pressure: str = ""  # why the eviction manager refuses the pod
+    is_shutting_down: bool = False
+    is_static: bool = False  # the pod is: taints do not count
+
+
+class Devices(NamedTuple):
+    """What the device manager did for the pod."""
+
+    error: str = ""
+    allocated: Mapping[str, int] | None = None  # by resource, of all pods; None: the pod has none
+
+
+class Verdict(NamedTuple):
+    """The outcome: taken, refused, or taken once others made room.
+
+    `asks_node`: only the Node's labels speak against it, and they may be out of date.
+    """
+
+    rejection: Rejection | None = None
+    shortages: tuple[Shortage, ...] = ()
+    asks_node: bool = False
+
+
+def admit(
+    pod: Pod,
+    others: Iterable[Pod],
+    inputs: AdmissionInputs,
+    allocate: Callable[[Pod], Devices],
+) -> Verdict:
+    """Return whether a pod may run beside `others`, the other active pods of the node.
+
+    Source: allocation_manager.go, canAdmitPod; kubelet.go, NewMainKubelet, for the order.
+    """
+    spec = pod.admission
+    if inputs.pressure:
+        return Verdict(Rejection("Evicted", inputs.pressure))
+    message = _forbidden_sysctl(pod, spec, inputs.model) if spec.sysctls else ""
+    if message:
+        return Verdict(Rejection("SysctlForbidden", f"forbidden sysctl: {message}"))
+    devices = allocate(pod) if spec.devices else Devices()
+    if devices.error == topology_manager.MESSAGE:
+        return Verdict(Rejection(topology_manager.REASON, devices.error))
+    if devices.error:
+        message = f"Allocate failed due to {devices.error}, which is unexpected"
+        return Verdict(Rejection("UnexpectedAdmissionError", message))
+    verdict = _predicates(pod, others, inputs, devices)
+    if verdict.rejection is not None:
+        return verdict
+    return Verdict(_last_handlers(pod, inputs), verdict.shortages)
+
+
+def _last_handlers(pod: Pod, inputs: AdmissionInputs) -> Rejection | None:
+    """Source: lifecycle/handlers.go; nodeshutdown_manager_linux.go, Admit."""
+    spec, model = pod.admission, inputs.model
+    if spec.app_armor and not model.app_armor and pod.status.phase == "Pending":
+        message = "Cannot enforce AppArmor: AppArmor is not enabled on the host"
+        return Rejection("AppArmor", message)
+    version = parse_version(model.kubelet_version)[:2]
+    if spec.pod_level and (version < (1, 34) or "PodLevelResources" in model.features_disabled):
+        message = "PodLevelResources feature gate is disabled"
+        return Rejection("PodLevelResourcesNotSupported", message)
+    if spec.features and version >= (1, 36):
+        missing = [each for each in spec.features if each not in model.declared_features]
+        if missing and "NodeDeclaredFeatures" not in model.features_disabled:
+            message = f"Pod requires node features that are not available: {', '.join(missing)}"
+            return Rejection("PodFeatureUnsupported", message)
+    return NODE_SHUTDOWN if inputs.is_shutting_down else None
+
+
+def _predicates(
+    pod: Pod, others: Iterable[Pod], inputs: AdmissionInputs, devices: Devices
+) -> Verdict:
+    """Source: predicateAdmitHandler.Admit; preemption.go, HandleAdmissionFailure."""
+    spec, model = pod.admission, inputs.model
+    if dict(pod.labels).get(OS_LABEL, model.os) != model.os:
+        message = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"
+        return Verdict(Rejection("PodOSSelectorNodeLabelDoesNotMatch", message))
+    if spec.os and spec.os != model.os:
+        message = "Failed to admit pod as the OS field doesn't match node OS"
+        return Verdict(Rejection("PodOSNotSupported", message))
+    if spec.strict_groups and not model.supplemental_groups_policy:
+        message = "SupplementalGroupsPolicy=Strict is not supported in this node"
+        return Verdict(Rejection("SupplementalGroupsPolicyNotSupported", message))
+    others = list(others)
+    shortages = find_shortages(spec, others, inputs, devices.allocated or {})
+    failed = list(_failed_predicates(pod, others, inputs))
+    if shortages and not is_critical_pod(pod):
+        return Verdict(shortages[0].rejection())
+    if not failed:
+        return Verdict(None, tuple(shortages))
+    only_affinity = not shortages and [name for name, _ in failed] == ["NodeAffinity"]
+    name, text = failed[0]
+    return Verdict(Rejection(name, f"Predicate {name} failed: {text}"), (), asks_node=only_affinity)
+
+
+def find_shortages(
+    spec: AdmissionSpec, others: list[Pod], inputs: AdmissionInputs, allocated: Mapping[str, int]
+) -> list[Shortage]:
+    """Return what the pod asks for and the node has not left, in upstream's order.
+
+    An extended resource that the Node does not have at all is not looked at: it is the cluster's.
+    Source: noderesources/fit.go, fitsRequest; predicate.go, removeMissingExtendedResources;
+    devicemanager/manager.go, sanitizeNodeAllocatable.
+    """
+    found = []
+    capacity = inputs.model.pods_max
+    if len(others) + 1 > capacity:
+        found.append(Shortage("pods", 1, len(others), capacity))
+    if not spec.requests:
+        return found
+    allocatable = _allocatable(inputs.model, inputs.state)
+    used: dict[str, int] = {}
+    asked = [other.admission for other in others]
+    shared = {id(each): each.requests for each in asked}  # pods of one template have one record
+    for key, count in Counter(map(id, asked)).items():
+        for name, amount in shared[key]:
+            used[name] = used.get(name, 0) + amount * count
+    for name, amount in spec.requests:
+        has = allocatable.get(name)
+        if not amount or (has is None and is_extended(name)):
+            continue
+        has = max(has or 0, allocated.get(name, 0))
+        if amount > has - used.get(name, 0):
+            found.append(Shortage(name, amount, used.get(name, 0), has))
+    return sorted(found, key=_resource_order)
+
+
+def _resource_order(shortage: Shortage) -> tuple[int, str]:
+    name = shortage.resource
+    first = _FIRST_RESOURCES
+    return (first.index(name) if name in first else len(first), name)
+
+
+@lru_cache(maxsize=64)
+def _model_allocatable(model: NodeModel) -> dict[str, int]:
+    amounts = ((name, parse_quantity(text)) for name, text in model.allocatable.items())
+    return {name: each.milli if name == "cpu" else each.value for name, each in amounts}
+
+
+def _allocatable(model: NodeModel, state: NodeState) -> dict[str, int]:
+    """Return the Node's allocatable; of extended resources its object knows the newest."""
+    allocatable = _model_allocatable(model)
+    if not state.extended:
+        return allocatable
+    return allocatable | {name: has for name, _, has in state.extended if has >= 0}
+
+
+def _failed_predicates(
+    pod: Pod, others: list[Pod], inputs: AdmissionInputs
+) -> Iterable[tuple[str, str]]:
+    """Yield name and text of what is not about resources. Source: AdmissionCheck, generalFilter."""
+    spec = pod.admission
+    if not matches_node(spec, inputs.name, inputs.state.labels):
+        yield "NodeAffinity", NODE_AFFINITY_FAILED
+    if spec.ports and _has_port_conflict(spec.ports, others):
+        yield "NodePorts", PORTS_FAILED
+    if inputs.state.taints and not inputs.is_static:
+        for key, value, effect in inputs.state.taints:
+            if not any(_tolerates(each, key, value, effect) for each in pod.tolerations):
+                yield "TaintToleration", TAINTS_FAILED
+                return
+
+
+def matches_node(spec: AdmissionSpec, name: str, labels: tuple[tuple[str, str], ...]) -> bool:
+    """Return whether node selector and required node affinity match.
+
+    Source: component-helpers/scheduling/corev1/nodeaffinity, GetRequiredNodeAffinity, Match.
+    """
+    if not spec.node_selector and spec.node_affinity is None:
+        return True
+    found = {HOSTNAME_LABEL: name, **dict(labels)}
+    if any(found.get(key) != value for key, value in spec.node_selector):
+        return False
+    if spec.node_affinity is None:
+        return True
+    return any(
+        bool(term) and all(_requirement_matches(each, name, found) for each in term)
+        for term in spec.node_affinity
+    )
+
+
+def _requirement_matches(wanted: NodeRequirement, name: str, labels: dict[str, str]) -> bool:
+    """Source: apimachinery/pkg/labels/selector.go, Requirement.Matches."""
+    value = labels.get(wanted.key)
+    if wanted.is_field:
+        value = name if wanted.key == "metadata.name" else None
+    operator = wanted.operator
+    if operator in {"In", "NotIn"}:
+        return (value in wanted.values) == (operator == "In")
+    if operator in {"Exists", "DoesNotExist"}:
+        return (value is not None) == (operator == "Exists")
+    try:
+        has, limit = int(value or ""), int(wanted.values[0])
+    except ValueError:
+        return False
+    return has > limit if operator == "Gt" else has < limit
+
+
+def _has_port_conflict(ports: tuple[HostPort, ...], others: list[Pod]) -> bool:
+    """Source: kube-scheduler/framework, HostPortInfo.CheckConflict."""
+    return any(
+        (mine.protocol, mine.port) == (taken.protocol, taken.port)
+        and (ALL_ADDRESSES in {mine.ip, taken.ip} or mine.ip == taken.ip)
+        for other in others
+        for taken in other.admission.ports
+        for mine in ports
+    )
+
+
+def _tolerates(toleration: Toleration, key: str, value: str, effect: str) -> bool:
+    """Source: core/v1/toleration.go, ToleratesTaint."""
+    if toleration.effect not in {"", effect} or toleration.key not in {"", key}:
+        return False
+    return toleration.operator == "Exists" or toleration.value == value
+
+
+def _forbidden_sysctl(pod: Pod, spec: AdmissionSpec, model: NodeModel) -> str:
+    """Return why a sysctl may not be set, "" when all may. Source: validateSysctl."""
+    for name in map(_normalized, spec.sysctls):
+        if not _is_allowed(name, model):
+            return f'"{name}" not allowlisted'
+        is_ipc = name.startswith(_IPC_SYSCTLS)
+        if is_ipc and spec.host_ipc:
+            return f'"{name}" not allowed with host IPC enabled'
+        if name.startswith("net.") and pod.host_network:
+            return f'"{name}" not allowed with host Net enabled'
+    return ""
+
+
+def _is_allowed(name: str, model: NodeModel) -> bool:
+    if name in SAFE_SYSCTLS:
+        return True
+    patterns = model.kubelet_configuration.get("allowedUnsafeSysctls") or ()
+    assert isinstance(patterns, (list, tuple)), patterns
+    return any(
+        name.startswith(_normalized(each[:-1])) if each.endswith("*") else name == _normalized(each)
+        for each in map(str, patterns)
+    )
+
+
+def _normalized(name: str) -> str:
+    """Source: component-helpers/node/util/sysctl/sysctl.go, NormalizeName."""
+    at = min((name.find(each) for each in "./" if each in name), default=-1)
+    if at < 0 or name[at] == ".":
+        return name
+    return name.translate(str.maketrans("./", "/."))

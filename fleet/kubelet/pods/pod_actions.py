@@ -1,0 +1,248 @@
+"""What a sync has to do with the containers of a pod: which to kill, which to start now.
+
+Init containers run one after another; a sidecar among them only has to be started. Regular
+containers follow together. What ended starts again as restart rules and policies say.
+Source: kuberuntime_manager.go, computePodActions, getContainersToReset; kuberuntime_container.go,
+computeInitContainerActions; pkg/kubelet/container/helpers.go, ShouldContainerBeRestarted,
+ShouldAllContainersRestart; pkg/api/v1/pod/util.go, ContainerShouldRestart.
+Differs: no container is ever in an unknown state.
+"""
+
+import enum
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from fleet.objects.lifecycle import RESTART, RESTART_ALL, matching_action
+from fleet.objects.pods import ContainerSpec, Pod, PodStatus, PodUid, TerminatedState
+from fleet.runtime.runtime import Container, RunState, Sandbox
+
+ALL_RESTARTING = "AllContainersRestarting"
+
+
+class KillReason(enum.IntEnum):
+    """Why one container is killed. Source: kuberuntime_manager.go, containerKillReason."""
+
+    UNKNOWN = 0
+    STARTUP_PROBE = 1
+    LIVENESS_PROBE = 2
+    POST_START_HOOK = 3
+    RESTART_ALL = 4
+
+
+class ContainerKill(NamedTuple):
+    """One container to kill. Source: containerToKillInfo."""
+
+    name: str
+    message: str  # of the event Killing
+    reason: KillReason
+
+
+class PodActions(NamedTuple):
+    """What a sync has to do with a pod whose sandbox is ready. Source: podActions."""
+
+    start: tuple[ContainerSpec, ...] = ()  # ephemeral, init, then regular ones
+    kill: tuple[ContainerKill, ...] = ()
+    kill_pod: bool = False  # stop what still runs: nothing else ever will
+
+
+class ProbeResults(Protocol):
+    """What compute_pod_actions asks the probe manager about a container that runs."""
+
+    def failed_probe(self, uid: PodUid, container: Container) -> KillReason | None:
+        """Return which probe wants the container killed."""
+
+    def is_started(self, uid: PodUid, spec: ContainerSpec, container: Container) -> bool:
+        """Return whether the startup probe, if there is one, has succeeded."""
+
+
+_PROBES = {KillReason.STARTUP_PROBE: "startup", KillReason.LIVENESS_PROBE: "liveness"}
+
+
+def compute_pod_actions(
+    pod: Pod, sandbox: Sandbox, probes: ProbeResults | None = None
+) -> PodActions:
+    """Return what to kill and what to start now. A sync that began before a deletion ends."""
+    start = [spec for spec in pod.ephemeral_containers if sandbox.find(spec.name) is None]
+    kill: list[ContainerKill] = []
+    if pod.init_containers:
+        inits = _InitActions(pod, sandbox, probes)
+        if inits.kill_pod:
+            return PodActions(tuple(start), kill_pod=True)
+        kill += inits.kill
+        if not inits.initialized:
+            return PodActions((*start, *inits.start), tuple(kill))
+    kept = 0
+    wanted = []
+    for spec in pod.containers:
+        container = sandbox.find(spec.name)
+        if container is None or container.state is not RunState.RUNNING:
+            if is_wanted(spec, pod, container):
+                wanted.append(spec)
+            continue
+        failed = probes.failed_probe(pod.uid, container) if probes is not None else None
+        if failed is None:
+            kept += 1
+            continue
+        restart = restarts_when_killed(spec, pod)
+        message = f"Container {spec.name} failed {_PROBES[failed]} probe"
+        if restart:
+            message += ", will be restarted"
+            wanted.append(spec)
+        kill.append(ContainerKill(spec.name, message, failed))
+    if not kept and not wanted:
+        return PodActions(tuple(start), kill_pod=sandbox.is_running())
+    if pod.init_containers:
+        start += inits.start
+    return PodActions((*start, *wanted), tuple(kill))
+
+
+class _InitActions:
+    """Source: computeInitContainerActions. The last one that ever started decides."""
+
+    __slots__ = ("initialized", "kill", "kill_pod", "start")
+
+    def __init__(self, pod: Pod, sandbox: Sandbox, probes: ProbeResults | None) -> None:
+        specs = pod.init_containers
+        self.start: list[ContainerSpec] = []
+        self.kill: list[ContainerKill] = []
+        self.kill_pod = False
+        self.initialized = any(_runs(sandbox.find(spec.name)) for spec in pod.containers)
+        before = self.initialized  # the one that is looked at was initialized before
+        for at in range(len(specs) - 1, -1, -1):
+            spec = specs[at]
+            container = sandbox.find(spec.name)
+            if container is None:
+                if before and is_sidecar(spec):
+                    self.start.append(spec)
+                continue
+            if before and not is_sidecar(spec):
+                continue
+            if container.state is RunState.RUNNING:
+                if is_sidecar(spec):
+                    self._on_sidecar(pod, at, container, probes, first=not before)
+            elif is_sidecar(spec):
+                self.start.append(spec)
+            elif container.state is RunState.EXITED and not container.exit_code:
+                self._go_on(pod, at)
+            elif is_wanted(spec, pod, container):
+                self.start.append(spec)
+            else:
+                self.kill_pod = True
+                return
+            before = True
+        if not before:
+            self.start.append(specs[0])
+        self.start.reverse()
+
+    def _go_on(self, pod: Pod, at: int) -> None:
+        """Start the next one: this one is initialized for the first time."""
+        if at == len(pod.init_containers) - 1:
+            self.initialized = True
+        else:
+            self.start.append(pod.init_containers[at + 1])
+
+    def _on_sidecar(
+        self,
+        pod: Pod,
+        at: int,
+        container: Container,
+        probes: ProbeResults | None,
+        *,
+        first: bool,
+    ) -> None:
+        spec = pod.init_containers[at]
+        failed = probes.failed_probe(pod.uid, container) if probes is not None else None
+        if probes is None or probes.is_started(pod.uid, spec, container):
+            if first:
+                self._go_on(pod, at)
+            elif at == len(pod.init_containers) - 1:
+                self.initialized = True
+        if failed is not None:
+            message = f"Init container {spec.name} failed {_PROBES[failed]} probe"
+            self.kill.append(ContainerKill(spec.name, message, failed))
+            self.start.append(spec)
+
+
+def is_sidecar(spec: ContainerSpec) -> bool:
+    """Return whether an init container keeps running beside the others."""
+    return spec.restart_policy == "Always"
+
+
+def should_restart(spec: ContainerSpec, pod: Pod, exit_code: int) -> bool:
+    """Return whether a container that ended shall run again. Source: ContainerShouldRestart."""
+    if spec.restart_policy:
+        rules = spec.life.restart_rules
+        if rules and matching_action(rules, exit_code) in {RESTART, RESTART_ALL}:
+            return True
+    policy = spec.restart_policy or pod.restart_policy
+    if policy == "Never":
+        return False
+    return policy == "Always" or exit_code != 0
+
+
+def restarts_when_killed(spec: ContainerSpec, pod: Pod) -> bool:
+    """Return whether a container runs again after a probe had it killed; rules do not count."""
+    return (spec.restart_policy or pod.restart_policy) != "Never"
+
+
+def is_wanted(spec: ContainerSpec, pod: Pod, container: Container | None) -> bool:
+    """Return whether a container should be started. Source: ShouldContainerBeRestarted."""
+    if container is None:
+        return True
+    if container.state is not RunState.EXITED:
+        return container.state is not RunState.RUNNING
+    return should_restart(spec, pod, container.exit_code)
+
+
+def containers_to_reset(pod: Pod, sandbox: Sandbox) -> tuple[ContainerKill, ...]:
+    """Return what runs, to be killed before all containers are removed."""
+    names = [spec.name for spec in (*pod.containers, *pod.init_containers)]
+    return tuple(
+        ContainerKill(name, "killing", KillReason.RESTART_ALL)
+        for name in names
+        if _runs(sandbox.find(name))
+    )
+
+
+def could_restart_all(pod: Pod) -> bool:
+    """Return whether a rule may restart the whole pod. Source: AllContainersCouldRestart."""
+    for specs in (pod.init_containers, pod.containers):
+        for spec in specs:
+            rules = spec.life.restart_rules
+            if rules and any(rule.action == RESTART_ALL for rule in rules):
+                return True
+    return False
+
+
+def should_restart_all(pod: Pod, sandbox: Sandbox | None, old: PodStatus) -> bool:
+    """Return whether a container ended in a way that restarts them all.
+
+    Source: ShouldAllContainersRestart.
+    """
+    if any(each.type == ALL_RESTARTING and each.status == "True" for each in old.conditions):
+        return True
+    return any(
+        matching_action(spec.life.restart_rules, code) == RESTART_ALL
+        for spec, code in _exits(pod, sandbox, old)
+    )
+
+
+def _exits(
+    pod: Pod, sandbox: Sandbox | None, old: PodStatus
+) -> Iterator[tuple[ContainerSpec, int]]:
+    """Yield the containers with rules that ended, and how, as runtime and status know them."""
+    shown = {each.name: each.state for each in (*old.init_containers, *old.containers)}
+    for spec in (*pod.init_containers, *pod.containers):
+        if not spec.life.restart_rules:
+            continue
+        container = sandbox.find(spec.name) if sandbox is not None else None
+        if container is None or container.state is not RunState.EXITED:
+            continue
+        yield spec, container.exit_code
+        state = shown.get(spec.name)
+        if isinstance(state, TerminatedState):
+            yield spec, state.exit_code
+
+
+def _runs(container: Container | None) -> bool:
+    return container is not None and container.state is not RunState.EXITED

@@ -1,0 +1,261 @@
+"""PodAdmission: what happens to a pod that is new on a node, until it is admitted or refused.
+
+    new --handlers--> admitted | refused
+         |only its node affinity fails: the Node is read anew, once--> admitted | refused
+         |critical, and the node is full: others are killed, it waits for them--> admitted
+
+It exists while the node has pods. `state` is the Node as the informer shows it; the eviction and
+the shutdown manager set `pressures` and `is_shutting_down`.
+Source: pkg/kubelet/kubelet.go, HandlePodAdditions; allocation/allocation_manager.go, AddPod;
+preemption/preemption.go, evictPodsToFreeRequests.
+Differs: a kubelet's whole sync loop waits for the Node and for the pods it kills, here only the
+pod does; a pod that runs already when its kubelet starts is not looked at again.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from fleet.kubelet.events import OpenReason
+from fleet.kubelet.pods.admission import AdmissionInputs, Devices, Verdict, admit, find_shortages
+from fleet.kubelet.pods.allocation_manager import Refusal
+from fleet.kubelet.pods.first_sync import first_sync_ns
+from fleet.kubelet.pods.pod_workers import PodKill, PodWorker, Rejection, WorkerState
+from fleet.kubelet.pods.preemption import (
+    CONDITION_MESSAGE,
+    MESSAGE,
+    REASON,
+    Need,
+    pods_to_preempt,
+)
+from fleet.kubelet.pressure.eviction_manager import admits_under_pressure
+from fleet.kubelet.turn import Turn
+from fleet.objects.admission import NO_STATE
+from fleet.objects.effects import ApiCall, Op, Reply
+from fleet.objects.pods import NodeView, Pod, PodCondition, PodStatus, PodUid
+from fleet.objects.static_pods import StaticPod
+from fleet.profile.node_model import NodeModel
+
+ADMIT_KEY = "admit/"
+"""Before the uid of a pod: the key of the GET of its Node."""
+_NODE = frozenset((PodUid(""),))
+"""What a pod waits for that waits for its Node."""
+
+Workers = Mapping[PodUid, PodWorker]
+
+
+class Syncer(Protocol):
+    """What is asked of the pod syncer."""
+
+    def sync(self, worker: PodWorker, turn: Turn) -> None:
+        """Sync an admitted pod."""
+        ...
+
+    def reject(self, worker: PodWorker, rejection: Rejection, turn: Turn) -> None:
+        """Report that a pod is refused."""
+        ...
+
+    def kill_pod(self, worker: PodWorker, killed: PodKill, turn: Turn) -> None:
+        """End a pod with its own grace period."""
+        ...
+
+
+class DeviceHealth(Protocol):
+    """What statuses ask of the device manager."""
+
+    def with_health(self, pod: Pod, status: PodStatus, model: NodeModel, now_ns: int) -> PodStatus:
+        """Return a status that shows the devices of the containers."""
+        ...
+
+
+class DeviceAllocator(DeviceHealth, Protocol):
+    """What is asked of the device manager."""
+
+    def allocate(self, pod: Pod, now_ns: int) -> str:
+        """Give a pod its devices; return why that cannot be."""
+        ...
+
+    def allocated(self) -> Mapping[str, int]:
+        """Return how many devices of each resource are taken."""
+        ...
+
+    def adopt(self, pod: Pod) -> None:
+        """Take note of the devices of a pod that runs already."""
+        ...
+
+    def keep(self, uids: set[PodUid]) -> None:
+        """Take back what all other pods had."""
+        ...
+
+    def free(self, uid: PodUid) -> None:
+        """Take back what a pod had."""
+        ...
+
+
+class PodAdmission:
+    """The admission of one node's pods."""
+
+    __slots__ = ("_held", "devices", "is_shutting_down", "name", "pressures", "state")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.state = NO_STATE
+        self.pressures: tuple[str, ...] = ()  # conditions of the node, in upstream's order
+        self.is_shutting_down = False
+        self.devices: DeviceAllocator | None = None  # only if the profile has devices
+        self._held: dict[PodUid, frozenset[PodUid]] | None = None  # what a pod waits for
+
+    @property
+    def is_holding(self) -> bool:
+        """Return whether any pod waits to be admitted."""
+        return self._held is not None
+
+    def on_addition(self, worker: PodWorker, workers: Workers, syncer: Syncer, turn: Turn) -> None:
+        """Admit or refuse a pod that is new on this node."""
+        assert worker.state is WorkerState.SYNC, worker.state
+        if worker.seen_ns < 0:  # adopted: a kubelet before us admitted it
+            if self.devices is not None:
+                self.devices.adopt(worker.pod)
+            syncer.sync(worker, turn)
+            return
+        verdict = self._admit(worker, workers, turn)
+        if verdict.asks_node and not turn.env.light:
+            self._hold(worker, _NODE)
+            key = f"{ADMIT_KEY}{worker.pod.uid}"
+            turn.out.append(ApiCall(turn.node, Op.GET_NODE, key))
+            return
+        self._decide(worker, verdict, workers, syncer, turn)
+
+    def on_node(
+        self, call: ApiCall, reply: Reply, workers: Workers, syncer: Syncer, turn: Turn
+    ) -> None:
+        """Look again at the pod that only its node affinity kept out. Source: generalFilter."""
+        worker = workers.get(PodUid(call.key.removeprefix(ADMIT_KEY)))
+        if worker is None or not self._release(worker.pod.uid):
+            return
+        if reply.ok:
+            assert isinstance(reply.record, NodeView), reply
+            self.state = reply.record.state
+        self._decide(worker, self._admit(worker, workers, turn), workers, syncer, turn)
+
+    def holds(self, worker: PodWorker) -> bool:
+        """Return whether a pod still waits to be admitted; one that is to end waits no more."""
+        if self._held is None or worker.pod.uid not in self._held:
+            return False
+        if worker.state is WorkerState.SYNC:
+            return True
+        self._release(worker.pod.uid)
+        return False
+
+    def release_ready(self, workers: Workers, syncer: Syncer, turn: Turn) -> None:
+        """Start the critical pods for which others have made room by now."""
+        for uid, waits_for in tuple((self._held or {}).items()):
+            if waits_for is _NODE:
+                continue
+            worker = workers.get(uid)
+            victims = (workers.get(each) for each in waits_for)
+            if any(each is not None and is_active(each) for each in victims):
+                continue
+            self._release(uid)
+            if worker is not None:
+                syncer.sync(worker, turn)
+
+    def forget(self, uid: PodUid) -> None:
+        """Let go of what a pod had that is gone."""
+        self._release(uid)
+        if self.devices is not None:
+            self.devices.free(uid)
+
+    def _admit(self, worker: PodWorker, workers: Workers, turn: Turn) -> Verdict:
+        pod = worker.pod
+        others = _others(worker, workers)
+        inputs = AdmissionInputs(
+            name=self.name,
+            model=turn.env.model,
+            state=self.state,
+            pressure=admits_under_pressure(pod, self.pressures) if self.pressures else "",
+            is_shutting_down=self.is_shutting_down,
+            is_static=isinstance(pod, StaticPod),
+        )
+        return admit(pod, others, inputs, lambda pod: self._allocate(pod, others, turn))
+
+    def check_resize(
+        self, worker: PodWorker, pod: Pod, workers: Workers, turn: Turn
+    ) -> Refusal | None:
+        """Return why a pod cannot have the resources of its new version. Source: canAdmitPod."""
+        if pod.qos_class == "Guaranteed":
+            for manager, policy in turn.env.model.static_policies:
+                text = f'alongside {manager} Manager policy "{policy}"'
+                return Refusal(f"Resize is infeasible for Guaranteed Pods {text}", is_final=True)
+        others = _others(worker, workers)
+        inputs = AdmissionInputs(self.name, turn.env.model, self.state)
+        shortages = find_shortages(pod.admission, others, inputs, {})
+        return Refusal(shortages[0].rejection().message) if shortages else None
+
+    def _allocate(self, pod: Pod, others: list[Pod], turn: Turn) -> Devices:
+        if self.devices is None:
+            return Devices()
+        self.devices.keep({pod.uid, *(other.uid for other in others)})
+        error = self.devices.allocate(pod, turn.now_ns)
+        return Devices(error, self.devices.allocated())
+
+    def _decide(
+        self, worker: PodWorker, verdict: Verdict, workers: Workers, syncer: Syncer, turn: Turn
+    ) -> None:
+        rejection = verdict.rejection
+        if rejection is None and verdict.shortages:
+            rejection = self._preempt(worker, verdict, workers, syncer, turn)
+        if rejection is not None:
+            self.forget(worker.pod.uid)
+            syncer.reject(worker, rejection, turn)
+        elif not self.holds(worker):
+            if turn.env.light:
+                syncer.sync(worker, turn)
+            else:
+                turn.enqueue(worker, first_sync_ns(worker.pod.uid, turn))
+
+    def _preempt(
+        self, worker: PodWorker, verdict: Verdict, workers: Workers, syncer: Syncer, turn: Turn
+    ) -> Rejection | None:
+        """Kill what must go for a critical pod; it starts when they are gone."""
+        others = _others(worker, workers)
+        needs = [Need(each.resource, each.missing) for each in verdict.shortages]
+        found = pods_to_preempt(worker.pod, others, needs)
+        if found.error:
+            text = "Unexpected error while attempting to recover from admission failure"
+            return Rejection("UnexpectedAdmissionError", f"{text}: {found.error}")
+        self._hold(worker, frozenset(pod.uid for pod in found.pods))
+        for pod in found.pods:
+            turn.event(pod, OpenReason(REASON), MESSAGE)
+            condition = PodCondition(
+                "DisruptionTarget",
+                "True",
+                "TerminationByKubelet",
+                CONDITION_MESSAGE,
+                turn.wall_s,
+                pod.generation,
+            )
+            kill = PodKill(REASON, MESSAGE, condition=condition)
+            syncer.kill_pod(workers[pod.uid], kill, turn)
+        return None
+
+    def _hold(self, worker: PodWorker, waits_for: frozenset[PodUid]) -> None:
+        if self._held is None:
+            self._held = {}
+        self._held[worker.pod.uid] = waits_for
+
+    def _release(self, uid: PodUid) -> bool:
+        if self._held is None or self._held.pop(uid, None) is None:
+            return False
+        self._held = self._held or None
+        return True
+
+
+def _others(worker: PodWorker, workers: Workers) -> list[Pod]:
+    """Return the other pods that count; a full node asks this for each pod that comes."""
+    over = WorkerState.TERMINATED
+    return [each.pod for each in workers.values() if each.state < over and each is not worker]
+
+
+def is_active(worker: PodWorker) -> bool:
+    """Return whether a pod still counts on its node. Source: kubelet_pods.go, isPodInactive."""
+    return worker.state < WorkerState.TERMINATED

@@ -1,0 +1,128 @@
+"""PodConfig: turn what the API source says about pods into ADD, UPDATE, DELETE, REMOVE, RECONCILE.
+
+The pods watch is the only source. A pod is known by its UID; spec, labels, annotations and the
+two deletion fields decide between an UPDATE (or DELETE) and a RECONCILE, by their fingerprint.
+Source: pkg/kubelet/config/config.go, podStorage.merge, checkAndUpdatePod.
+Differs: upstream merges a full snapshot after every event; here each event is its own merge, and
+a relist ends with the REMOVEs of what it did not mention. Names cannot collide within the API.
+"""
+
+import enum
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from fleet.objects.pods import EventType, Pod, PodUid
+
+
+class PodOp(enum.IntEnum):
+    """Source: pkg/kubelet/types/pod_update.go, PodOperation."""
+
+    ADD = 0
+    UPDATE = 1
+    DELETE = 2  # a graceful deletion has begun
+    REMOVE = 3  # the object is gone
+    RECONCILE = 4  # only the status differs
+
+
+class PodUpdate(NamedTuple):
+    """One change of the desired pods."""
+
+    op: PodOp
+    pod: Pod
+
+
+class PodConfig:
+    """The pods that the API server wants on one node, by UID, in the order of their arrival."""
+
+    __slots__ = ("_pods", "_unseen")
+
+    def __init__(self) -> None:
+        self._pods: dict[PodUid, Pod] = {}
+        self._unseen: dict[PodUid, Pod] | None = None  # during a relist: not mentioned so far
+
+    def get(self, uid: PodUid) -> Pod | None:
+        """Return the newest version of a pod."""
+        return self._pods.get(uid)
+
+    def __iter__(self) -> Iterator[Pod]:
+        return iter(self._pods.values())
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+    def on_relist_started(self) -> None:
+        """Remember which pods the new snapshot must mention to survive it."""
+        self._unseen = dict(self._pods)
+
+    def on_event(self, event: EventType, pod: Pod | None) -> Iterable[PodUpdate]:
+        """Merge one event of the watch; `pod` is None only at the end of the initial events."""
+        if event is EventType.SYNCED:
+            return self._end_relist()
+        if pod is None:
+            return ()
+        if event is EventType.DELETED:
+            return self._remove(pod.uid)
+        if self._unseen is not None:
+            self._unseen.pop(pod.uid, None)
+        known = self._pods.get(pod.uid)
+        return self._add(pod) if known is None else self._change(known, pod)
+
+    def _change(self, known: Pod, pod: Pod) -> Iterable[PodUpdate]:
+        """Replace a pod by its new version. Source: checkAndUpdatePod."""
+        self._pods[pod.uid] = pod
+        pod.resource_version = known.resource_version  # events name the version first seen
+        differs = differs_semantically(known, pod)
+        if known.fingerprint == pod.fingerprint:
+            _share_spec(known, pod)
+        if differs:
+            return (PodUpdate(PodOp.DELETE if pod.deleting else PodOp.UPDATE, pod),)
+        if known.status != pod.status or known.admission != pod.admission:
+            return (PodUpdate(PodOp.RECONCILE, pod),)
+        pod.status = known.status  # one copy of equal values
+        return ()
+
+    def _add(self, pod: Pod) -> Iterable[PodUpdate]:
+        """Add a pod; during a relist, after removing the one whose name it has taken."""
+        updates: list[PodUpdate] = []
+        for old in (self._unseen or {}).values():
+            if old.name == pod.name and old.namespace == pod.namespace:
+                updates += self._remove(old.uid)
+                break
+        self._pods[pod.uid] = pod
+        updates.append(PodUpdate(PodOp.ADD, pod))
+        return updates
+
+    def _remove(self, uid: PodUid) -> Iterable[PodUpdate]:
+        if self._unseen is not None:
+            self._unseen.pop(uid, None)
+        gone = self._pods.pop(uid, None)
+        return () if gone is None else (PodUpdate(PodOp.REMOVE, gone),)
+
+    def _end_relist(self) -> Iterable[PodUpdate]:
+        gone = self._unseen or {}
+        self._unseen = None
+        for uid in gone:
+            del self._pods[uid]
+        return [PodUpdate(PodOp.REMOVE, pod) for pod in gone.values()]
+
+
+def _share_spec(known: Pod, pod: Pod) -> None:
+    """Keep one copy of equal values: a pod changes its status often and its spec never."""
+    pod.uid = known.uid
+    pod.name = known.name
+    pod.token_suffix = known.token_suffix
+    pod.containers = known.containers
+    pod.init_containers = known.init_containers
+    pod.ephemeral_containers = known.ephemeral_containers
+    pod.volumes = known.volumes
+    if pod.admission == known.admission:  # else its claims were named
+        pod.admission = known.admission
+
+
+def differs_semantically(known: Pod, new: Pod) -> bool:
+    """Tell an UPDATE from a RECONCILE. Source: config.go, podsDifferSemantically."""
+    return (
+        known.fingerprint != new.fingerprint
+        or known.deletion_s != new.deletion_s
+        or known.deletion_grace_s != new.deletion_grace_s
+    )

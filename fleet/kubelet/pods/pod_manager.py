@@ -1,0 +1,242 @@
+"""PodManager: the static pods of one node, and their mirror pods in the API.
+
+    manifest -> static pod -> mirror POSTed -> its status is the static pod's
+                                |deleted, or of another hash: DELETE with uid, POST again
+    manifest gone -> pod ends -> housekeeping -> mirror DELETEd
+
+It exists while the node has static pods or mirrors. Both are known by their full name; a changed
+manifest makes another static pod of the same name, which waits until the old one has ended.
+Source: pkg/kubelet/pod/pod_manager.go, mirror_client.go; kubelet.go, tryReconcileMirrorPods,
+fastStaticPodsRegistration; kubelet_pods.go, HandlePodCleanups; pod_workers.go, allowStaticPodStart.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from fleet.clock import NS_PER_S, Draws
+from fleet.objects.effects import (
+    ApiCall,
+    MirrorPodObject,
+    MirrorTarget,
+    NodeId,
+    Op,
+    Outbox,
+    Reply,
+    SetTimer,
+    Timer,
+)
+from fleet.objects.pods import Pod, PodUid
+from fleet.objects.static_pods import StaticPod, StaticPods
+
+MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
+HOUSEKEEPING_NS = 2 * NS_PER_S
+RESYNC_NS = 60 * NS_PER_S
+MIRROR_KEY = "mirror/"
+"""Before the full name of a pod: the key of calls and timers about its mirror."""
+_STREAM_HOUSEKEEPING = 0x40CE
+_STREAM_RESYNC = 0x40CF
+
+
+class _Entry:
+    """One full name: the static pod that is wanted, and the mirror as the watch shows it."""
+
+    __slots__ = ("busy", "mirror", "posted", "retry_ns", "static", "waiting")
+
+    def __init__(self) -> None:
+        self.static: StaticPod | None = None
+        self.waiting = False  # until the pod that had the name before has ended
+        self.mirror: Pod | None = None
+        self.busy = False  # a call about the mirror is in flight
+        self.posted = False  # the POST was answered, the watch does not show it yet
+        self.retry_ns = 0
+
+
+class PodManager:
+    """Static pods and mirrors of one node, by full name."""
+
+    __slots__ = ("_due_ns", "_entries", "_node", "_node_name", "_phase_ns", "node_uid")
+
+    def __init__(self, node: NodeId, node_name: str, draws: Draws) -> None:
+        self._node = node
+        self._node_name = node_name
+        self._entries: dict[str, _Entry] = {}
+        self._due_ns = 0  # of housekeeping, 0 when there is nothing to clean up
+        share = draws.uniform(node, _STREAM_HOUSEKEEPING, 0)
+        self._phase_ns = int(share * HOUSEKEEPING_NS)
+        self.node_uid = ""  # of the Node as the informer shows it, "" while it shows none
+
+    def is_empty(self) -> bool:
+        """Return whether there is neither a static pod nor a mirror."""
+        return not self._entries
+
+    def __iter__(self) -> Iterator[StaticPod]:
+        return (each.static for each in self._entries.values() if each.static is not None)
+
+    def take(
+        self, wanted: StaticPods, wall_ns: int
+    ) -> tuple[list[StaticPod], list[StaticPod], list[StaticPod]]:
+        """Take what the sources say; return the pods that are gone, new, and named twice."""
+        known = {each.uid: each for each in self}
+        pods: dict[PodUid, StaticPod] = {}
+        twice = []
+        for source in (wanted.file or (), wanted.http or ()):
+            names = set()
+            for manifest in source:
+                pod = manifest.pod_of(self._node_name, wall_ns)
+                if pod.full_name in names:
+                    twice.append(pod)
+                    continue
+                names.add(pod.full_name)
+                pods[pod.uid] = known.get(pod.uid, pod)
+        gone = [pod for uid, pod in known.items() if uid not in pods]
+        added = [pod for uid, pod in pods.items() if uid not in known]
+        for pod in gone:
+            self._entries[pod.full_name].static = None
+        return gone, added, twice
+
+    def add(self, pod: StaticPod, *, may_start: bool) -> bool:
+        """Keep a new static pod; return whether it starts now, or waits for its namesake."""
+        entry = self._entries.setdefault(pod.full_name, _Entry())
+        entry.static = pod
+        entry.waiting = not may_start
+        return may_start
+
+    def released(self, pod: Pod) -> StaticPod | None:
+        """Return the static pod that waited for the end of this one, which is now over."""
+        entry = self._entries.get(pod.full_name)
+        if entry is None or not entry.waiting:
+            return None
+        entry.waiting = False
+        return entry.static
+
+    def static_of(self, mirror: Pod) -> StaticPod | None:
+        """Return the static pod that a mirror is of."""
+        entry = self._entries.get(mirror.full_name)
+        return entry.static if entry is not None else None
+
+    def mirror_of(self, pod: Pod) -> Pod | None:
+        """Return the mirror of a static pod as the watch shows it."""
+        entry = self._entries.get(pod.full_name)
+        if entry is None or entry.mirror is None or not is_mirror_of(entry.mirror, pod):
+            return None
+        return entry.mirror
+
+    def on_mirror(self, mirror: Pod, now_ns: int, out: Outbox, *, gone: bool) -> None:
+        """Take the mirror as the watch shows it."""
+        entry = self._entries.setdefault(mirror.full_name, _Entry())
+        if gone:
+            if entry.mirror is not None and entry.mirror.uid != mirror.uid:
+                return
+            entry.mirror = None
+            entry.posted = False
+        else:
+            entry.mirror = mirror
+            entry.posted = False
+        if entry.static is not None:
+            self._reconcile(mirror.full_name, entry, out)
+        elif entry.mirror is not None:
+            self.arm(now_ns, out)
+        elif not entry.busy:
+            del self._entries[mirror.full_name]
+
+    def reconcile(self, pods: Iterable[StaticPod], out: Outbox) -> None:
+        """Make sure that each has its mirror. Source: tryReconcileMirrorPods."""
+        for pod in pods:
+            entry = self._entries.get(pod.full_name)
+            if entry is not None and entry.static is pod and not entry.waiting:
+                self._reconcile(pod.full_name, entry, out)
+
+    def on_reply(self, call: ApiCall, reply: Reply, draws: Draws, now_ns: int, out: Outbox) -> None:
+        """Take the answer to a POST or DELETE of a mirror."""
+        name = call.key.removeprefix(MIRROR_KEY)
+        entry = self._entries.get(name)
+        if entry is None:
+            return
+        entry.busy = False
+        target = call.payload
+        if call.op is Op.CREATE_MIRROR_POD:
+            entry.posted = reply.ok and entry.mirror is None
+        elif reply.ok and entry.mirror is not None:
+            assert isinstance(target, MirrorTarget), call
+            if target.uid in {"", entry.mirror.uid}:
+                entry.mirror = None
+        if entry.static is None:
+            self._forget_or_arm(name, entry, now_ns, out)
+        elif not reply.ok:
+            share = draws.uniform(self._node, _STREAM_RESYNC, now_ns)
+            entry.retry_ns = now_ns + int(RESYNC_NS * (1 + share / 2))
+            out.append(SetTimer(self._node, entry.retry_ns, Timer.STATIC_PODS, name))
+        else:
+            self._reconcile(name, entry, out)
+
+    def on_retry(self, name: str, now_ns: int, out: Outbox) -> None:
+        """Try again what failed, as the next sync of the pod would."""
+        entry = self._entries.get(name)
+        if entry is not None and entry.retry_ns and now_ns >= entry.retry_ns:
+            entry.retry_ns = 0
+            self._reconcile(name, entry, out)
+
+    def arm(self, now_ns: int, out: Outbox) -> None:
+        """Set the timer of the next housekeeping, unless it is set."""
+        if not self._due_ns:
+            self._due_ns = now_ns + HOUSEKEEPING_NS - (now_ns - self._phase_ns) % HOUSEKEEPING_NS
+            out.append(SetTimer(self._node, self._due_ns, Timer.HOUSEKEEPING))
+
+    def is_due(self, now_ns: int) -> bool:
+        """Return whether housekeeping is due; it is armed anew by who still has work for it."""
+        if not self._due_ns or now_ns < self._due_ns:
+            return False
+        self._due_ns = 0
+        return True
+
+    def clean_up(self, busy_names: set[str], now_ns: int, out: Outbox) -> None:
+        """Delete the mirrors without a static pod; those whose pod still ends are let be."""
+        for name, entry in list(self._entries.items()):
+            if entry.static is not None or entry.busy:
+                continue
+            if entry.mirror is None:
+                if name not in busy_names:
+                    del self._entries[name]
+                continue
+            if name in busy_names:
+                self.arm(now_ns, out)
+            else:
+                self._delete(name, entry, "", out)
+
+    def _forget_or_arm(self, name: str, entry: _Entry, now_ns: int, out: Outbox) -> None:
+        if entry.mirror is None:
+            del self._entries[name]
+        else:
+            self.arm(now_ns, out)
+
+    def _reconcile(self, name: str, entry: _Entry, out: Outbox) -> None:
+        static, mirror = entry.static, entry.mirror
+        if static is None or entry.busy or entry.waiting:
+            return
+        if mirror is None:
+            if self.node_uid and not entry.posted:
+                self._create(name, entry, static, out)
+        elif mirror.deleting or not is_mirror_of(mirror, static):
+            self._delete(name, entry, mirror.uid, out)
+
+    def _create(self, name: str, entry: _Entry, static: StaticPod, out: Outbox) -> None:
+        entry.busy = True
+        payload = MirrorPodObject(
+            static.manifest.json,
+            static.name,
+            static.uid,
+            static.manifest.source,
+            static.seen_ns,
+            self.node_uid,
+        )
+        out.append(ApiCall(self._node, Op.CREATE_MIRROR_POD, MIRROR_KEY + name, payload))
+
+    def _delete(self, name: str, entry: _Entry, uid: str, out: Outbox) -> None:
+        assert entry.mirror is not None, name
+        entry.busy = True
+        target = MirrorTarget(entry.mirror.namespace, entry.mirror.name, uid)
+        out.append(ApiCall(self._node, Op.DELETE_MIRROR_POD, MIRROR_KEY + name, target))
+
+
+def is_mirror_of(mirror: Pod, pod: Pod) -> bool:
+    """Tell whether a mirror is of this static pod, not of one that had its name before."""
+    return dict(mirror.annotations).get(MIRROR_ANNOTATION) == pod.uid

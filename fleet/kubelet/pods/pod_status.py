@@ -1,0 +1,108 @@
+"""The status of a pod as its worker reports it: what all managers know of it, put together.
+
+Source: pkg/kubelet/kubelet_pods.go, generateAPIPodStatus; status_manager.go, SetPodStatus.
+"""
+
+from collections.abc import Mapping
+
+from fleet.clock import NS_PER_S
+from fleet.kubelet.containers.probe_manager import ProbeManager
+from fleet.kubelet.devices.dra import DRAManager
+from fleet.kubelet.events import Reason
+from fleet.kubelet.pods import active_deadline
+from fleet.kubelet.pods.active_deadline import is_past_deadline
+from fleet.kubelet.pods.allocation_manager import AllocationManager
+from fleet.kubelet.pods.pod_actions import could_restart_all, should_restart_all
+from fleet.kubelet.pods.pod_admission import DeviceHealth
+from fleet.kubelet.pods.pod_events import texts_of
+from fleet.kubelet.pods.pod_workers import PodWorker, WorkerState
+from fleet.kubelet.pods.status_generate import (
+    NOT_RESIZED,
+    PodInputs,
+    generate_pod_status,
+    untolerated_key,
+)
+from fleet.kubelet.pods.status_manager import StatusManager
+from fleet.kubelet.turn import Turn
+from fleet.objects.pods import Pod, PodStatus, WaitingState
+from fleet.runtime.runtime import Runtime
+
+PENDING_HOLD_NS = 1 * NS_PER_S
+"""`light`: a pod that starts within this time is reported once, as Running."""
+_NO_REASONS: Mapping[str, WaitingState] = {}
+
+
+class StatusGenerator:
+    """Generates the statuses of one node's pods, and hands them to the status manager."""
+
+    __slots__ = ("_host_ip", "allocations", "devices", "dra", "probes", "runtime", "statuses")
+
+    def __init__(
+        self, host_ip: str, statuses: StatusManager, runtime: Runtime, probes: ProbeManager
+    ) -> None:
+        self._host_ip = host_ip
+        self.statuses = statuses
+        self.runtime = runtime
+        self.probes = probes
+        self.devices: DeviceHealth | None = None  # only if the node has devices
+        self.allocations: AllocationManager | None = None  # since the first resize
+        self.dra: DRAManager | None = None  # since the first pod with claims
+
+    def last_status(self, pod: Pod) -> PodStatus:
+        """Return the status generated last, else the API's."""
+        return self.statuses.status(pod.uid) or pod.status
+
+    def generate(self, worker: PodWorker, turn: Turn, *, is_terminal: bool = False) -> PodStatus:
+        """Return the status of a pod now; `is_terminal`: nothing runs any more, or will."""
+        pod = worker.pod
+        env = turn.env
+        sandbox = self.runtime.sandbox(pod.uid)
+        if sandbox is not None and (env.light or worker.state is not WorkerState.SYNC):
+            # A SyncPod knows what the last relist saw, and nothing newer.
+            self.runtime.advance(pod.uid, turn.now_ns, env.wall_offset_ns)
+        old = self.last_status(pod)
+        past = is_past_deadline(pod, old, turn.now_ns, env.wall_offset_ns)
+        if past:
+            turn.event(pod, Reason.DEADLINE_EXCEEDED, active_deadline.MESSAGE)
+        resizes = self.allocations
+        inputs = PodInputs(
+            old=old,
+            resize=() if resizes is None or is_terminal else resizes.conditions(pod.uid),
+            actuated=NOT_RESIZED if resizes is None else resizes.actuated(pod.uid),
+            restarting=could_restart_all(pod) and should_restart_all(pod, sandbox, old),
+            past_deadline=past,
+            host_ip=self._host_ip,
+            reasons=worker.reasons or _NO_REASONS,
+            is_terminal=is_terminal,
+            killed_phase="" if worker.killed is None else worker.killed.phase,
+            untolerated=untolerated_key(pod, env.tolerate_key),
+            probed=self.probes.update_pod_status(pod, sandbox, old, turn),
+            pod_resources=texts_of(env.model.kubelet_version).pod_resources,
+            image_id=env.images.image_id,
+        )
+        status = generate_pod_status(pod, sandbox, inputs)
+        if self.devices is not None:
+            status = self.devices.with_health(pod, status, env.model, turn.now_ns)
+        if self.dra is not None:
+            status = self.dra.with_health(pod, status, env.model)
+        return status if worker.killed is None else worker.killed.applied(status)
+
+    def set_unless_starting(self, worker: PodWorker, status: PodStatus, turn: Turn) -> None:
+        """`light`: hold a Pending status back while the pod may still start within the second."""
+        held_until_ns = worker.seen_ns + PENDING_HOLD_NS
+        if status.phase != "Pending" or turn.now_ns >= held_until_ns:
+            self.set_status(worker, status, turn)
+        elif worker.pod.init_containers:
+            turn.enqueue(worker, held_until_ns)
+
+    def set_status(
+        self, worker: PodWorker, status: PodStatus, turn: Turn, *, finished: bool = False
+    ) -> None:
+        """Hand a status to the status manager; `finished`: the object may go."""
+        env = turn.env
+        if not status.start_time_s:  # a pod starts when it is first seen
+            started_ns = worker.seen_ns if worker.seen_ns >= 0 else turn.now_ns
+            status = status._replace(start_time_s=env.wall_s(started_ns))
+        wall_s = env.wall_s(turn.now_ns)
+        self.statuses.set_pod_status(worker.pod, status, wall_s, finished=finished, known=env.light)
+        self.probes.on_status(worker.pod, status, turn)

@@ -1,0 +1,483 @@
+"""What the worker of a pod does: SyncPod, SyncTerminatingPod, SyncTerminatedPod.
+
+    sync_pod: status -> watches -> volumes -> kuberuntime_manager.sync_pod -> relist
+    sync_terminating_pod: status -> stop containers -> status
+    sync_terminated_pod: status -> volumes are unmounted -> last status
+
+A sync that has to wait leaves its stage in the worker and one timer in the wheel. A healthy pod
+that runs has neither; a container that will end has one, at the relist that will see it.
+Source: pkg/kubelet/kubelet.go, SyncPod, SyncTerminatingPod, SyncTerminatedPod, OnPodSandboxReady,
+rejectPod.
+Differs: in `light` there are no volumes and no first status, and the relist is not waited for.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+
+from fleet.clock import NS_PER_S, Draws
+from fleet.kubelet.containers.image_manager import adopt_images, release_images
+from fleet.kubelet.containers.kuberuntime_manager import KubeRuntimeManager, Progress
+from fleet.kubelet.containers.probe_manager import ProbeManager, apply_updates
+from fleet.kubelet.devices.dra import FAILED as PREPARE_FAILED
+from fleet.kubelet.devices.dra import FAILED_TEXT as PREPARE_TEXT
+from fleet.kubelet.devices.dra import DRAManager, Prepared
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.events import OpenReason, Reason
+from fleet.kubelet.pods.active_deadline import deadline_ns, is_past_deadline
+from fleet.kubelet.pods.allocation_manager import AllocationManager, has_other_resources
+from fleet.kubelet.pods.pleg import Pleg
+from fleet.kubelet.pods.pod_actions import ALL_RESTARTING, could_restart_all
+from fleet.kubelet.pods.pod_admission import PodAdmission, Workers
+from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
+from fleet.kubelet.pods.pod_status import StatusGenerator
+from fleet.kubelet.pods.pod_workers import (
+    FAILED,
+    RUNTIME_STAGES,
+    PodKill,
+    PodWorker,
+    Rejection,
+    Stage,
+    WorkerState,
+    requeue_ns,
+)
+from fleet.kubelet.pods.status_generate import (
+    terminate_pod_status,
+    untolerated_key,
+    with_sandbox_ready,
+)
+from fleet.kubelet.pods.status_manager import StatusManager
+from fleet.kubelet.turn import Turn
+from fleet.kubelet.volumes.volume_manager import (
+    LOOP_NS,
+    MOUNT_POLL_NS,
+    MountResult,
+    VolumeManager,
+    mount_seen_ns,
+)
+from fleet.objects.effects import Milestone, NodeId, Report, SetTimer, Timer
+from fleet.objects.pods import Pod, PodStatus, PodUid
+from fleet.profile.probe_behavior import ProbeKind
+from fleet.runtime.runtime import NEVER, Runtime
+
+TRANSIENT_NS = 1 * NS_PER_S
+"""backOffOnTransientErrorPeriod: how soon a pod is tried again whose network is not ready."""
+_STREAM_REQUEUE = 0x5E90
+
+
+class PodSyncer(StatusGenerator):
+    """Runs the syncs of one node's pods."""
+
+    __slots__ = ("_node", "kuberuntime", "network_error", "pleg", "volumes")
+
+    def __init__(self, node: NodeId, host_ip: str, runtime: Runtime, draws: Draws) -> None:
+        self._node = node
+        self.pleg = Pleg(node, draws)
+        self.volumes = VolumeManager(node, draws)
+        self.kuberuntime = KubeRuntimeManager(node, runtime, self.volumes)
+        probes = self.kuberuntime.probes = ProbeManager(node)
+        super().__init__(host_ip, StatusManager(node, draws), runtime, probes)
+        self.network_error = ""  # why only pods with hostNetwork can be synced
+
+    def adopt(self, worker: PodWorker, turn: Turn) -> None:
+        """Take over what a kubelet before us left running.
+
+        A pod that had ended only has its cleanup left. Source: UpdatePod, first sync of a pod.
+        """
+        pod = worker.pod
+        env = turn.env
+        if self.runtime.adopt(pod, turn.behavior(pod), turn.now_ns, env.wall_offset_ns):
+            sandbox = self.runtime.sandbox(pod.uid)
+            assert sandbox is not None, pod.uid
+            self.pleg.relist(pod.uid, sandbox)
+            adopt_images(self._node, pod, sandbox, env, turn.now_ns, turn.out)
+            worker.seen_ns = -1
+        sandbox = self.runtime.sandbox(pod.uid)
+        if pod.status.phase in TERMINAL_PHASES and (sandbox is None or not sandbox.is_running()):
+            worker.state = WorkerState.TERMINATED
+            worker.seen_ns = -1
+
+    def drop_orphans(self, workers: Mapping[PodUid, PodWorker]) -> None:
+        """End what runs of pods that went while no kubelet looked. Source: HandlePodCleanups."""
+        for uid in [uid for uid, _ in self.runtime if uid not in workers]:
+            self.runtime.remove(uid)
+
+    def reject(self, worker: PodWorker, rejection: Rejection, turn: Turn) -> None:
+        """Report that a pod may not run, and leave it at that. Source: rejectPod."""
+        pod = worker.pod
+        turn.event(pod, OpenReason(rejection.reason), rejection.message)
+        status = PodStatus(
+            phase="Failed",
+            reason=rejection.reason,
+            message=f"Pod was rejected: {rejection.message}",
+            qos_class=pod.qos_class,
+            observed_generation=pod.generation,
+        )
+        worker.reject()
+        self.set_status(worker, status, turn, finished=True)
+        turn.out.append(Report(self._node, Milestone.POD_FAILED))
+
+    def kill_pod(self, worker: PodWorker, killed: PodKill, turn: Turn) -> None:
+        """End a pod for a manager's reason, which its status will say. Source: killPodNow."""
+        if worker.kill(killed):
+            self.interrupt(worker, turn)
+
+    def sync(self, worker: PodWorker, turn: Turn) -> None:
+        """Run the next sync of a pod, at once if none runs and the pod cache is fresh enough.
+
+        Source: podWorkerLoop, podCache.GetNewerThan: a sync waits for a relist after the last one.
+        """
+        if worker.stage is not Stage.IDLE:
+            worker.pending = True
+            return
+        if worker.state is WorkerState.FINISHED:
+            return
+        now_ns = turn.now_ns
+        waits = not worker.fresh and not turn.env.light
+        if waits and self.pleg.last_cached_ns(now_ns) <= worker.last_sync_ns:
+            turn.enqueue(worker, self.pleg.next_cached_ns(now_ns + 1))
+            return
+        worker.sync_ns = 0
+        worker.pending = False
+        if worker.state is WorkerState.SYNC:
+            self._sync_pod(worker, turn)
+        elif worker.state is WorkerState.TERMINATING:
+            self._sync_terminating_pod(worker, turn)
+        else:
+            self._sync_terminated_pod(worker, turn)
+
+    def may_run(self, worker: PodWorker, env: Environment) -> bool:
+        """Tell whether containers of a pod might still run. Source: CouldHaveRunningContainers."""
+        if worker.state >= WorkerState.TERMINATED:
+            return False
+        if not env.light:
+            return True
+        sandbox = self.runtime.sandbox(worker.pod.uid)
+        return sandbox is not None and sandbox.is_running()
+
+    def interrupt(self, worker: PodWorker, turn: Turn) -> None:
+        """Sync a pod whose end was asked for, or whose grace period became shorter."""
+        self.volumes.abort(worker.pod.uid)
+        if worker.stage in (Stage.MOUNT, Stage.MOUNTED):
+            worker.end_sync(turn.now_ns, relisted=False)
+        elif worker.stage is Stage.PULL:
+            self.kuberuntime.cancel(worker, turn)
+            worker.end_sync(turn.now_ns, relisted=False)
+        elif worker.stage is Stage.STOP:
+            self.kuberuntime.shorten(worker, turn)
+            return
+        self.sync(worker, turn)
+
+    def on_sync_timer(self, worker: PodWorker, turn: Turn) -> None:
+        """Take a call of the work queue."""
+        is_due = worker.sync_ns != 0 and turn.now_ns >= worker.sync_ns
+        if not is_due and not self._is_past_deadline(worker, turn):
+            return
+        worker.sync_ns = 0
+        if turn.env.light and worker.stage in RUNTIME_STAGES:
+            self.set_status(worker, self.generate(worker, turn), turn)
+        else:
+            self.sync(worker, turn)
+
+    def _is_past_deadline(self, worker: PodWorker, turn: Turn) -> bool:
+        pod = worker.pod
+        status = self.last_status(pod)
+        past = is_past_deadline(pod, status, turn.now_ns, turn.env.wall_offset_ns)
+        return past and worker.state is WorkerState.SYNC
+
+    def _arm_deadline(self, worker: PodWorker, turn: Turn) -> None:
+        """Have the sync tick look at a pod once it was active for too long."""
+        pod = worker.pod
+        status = self.last_status(pod)
+        due_ns = deadline_ns(pod, status, turn.env.wall_offset_ns)
+        if due_ns > turn.now_ns:
+            tick_ns = self.pleg.next_relist_ns(due_ns)
+            turn.out.append(SetTimer(self._node, tick_ns, Timer.POD_SYNC, pod.uid))
+
+    def on_runtime_timer(self, worker: PodWorker, turn: Turn) -> None:
+        """Go on with what the runtime has done by now."""
+        if not worker.due_ns or turn.now_ns < worker.due_ns:
+            return
+        worker.due_ns = 0
+        stage = worker.stage
+        if stage in RUNTIME_STAGES or (stage is Stage.STOP and worker.state is WorkerState.SYNC):
+            self._go_on(worker, self.kuberuntime.on_due(worker, turn), turn)
+        elif stage is Stage.MOUNTED:
+            worker.volumes_ready = True
+            self._sync_runtime(worker, turn)
+        elif stage is Stage.STOP:
+            if self.kuberuntime.is_stopped(worker, turn):
+                self._on_stopped(worker, turn)
+        elif stage is Stage.UNMOUNT:
+            self._finish(worker, turn)
+        elif worker.state is WorkerState.SYNC:
+            self._relist(worker, turn)
+
+    def on_volumes(self, worker: PodWorker, turn: Turn) -> None:
+        """Go on with the volumes of a pod, whether its sync waits for them or not."""
+        result, events = self.volumes.attempt(worker.pod, turn.env, turn.now_ns, turn.out)
+        if result is MountResult.REJECTED:
+            reason, message = events.pop()
+            worker.end_sync(turn.now_ns, relisted=False)
+            worker.registered = False
+            self.volumes.unregister_pod(worker.pod, turn.out)
+            self.reject(worker, Rejection(reason.text, message), turn)
+        for reason, message in events:
+            turn.event(worker.pod, reason, message)
+        if worker.stage is not Stage.MOUNT:
+            return
+        if result is MountResult.GIVEN_UP:
+            worker.end_sync(turn.now_ns, relisted=False)
+            self._requeue(worker, 0, turn)
+        elif result is MountResult.MOUNTED:
+            worker.stage = Stage.MOUNTED
+            turn.wait(worker, mount_seen_ns(worker.last_sync_ns, turn.now_ns))
+
+    def on_probes(self, worker: PodWorker, turn: Turn) -> None:
+        """Take what the probes of a pod found."""
+        pod = worker.pod
+        status = self.statuses.status(pod.uid)
+        if status is None:
+            return
+        updates = self.probes.on_timer(pod, status, turn)
+        if untolerated_key(pod, turn.env.tolerate_key):  # it never becomes ready
+            updates = [each for each in updates if each.kind is not ProbeKind.READINESS]
+        if updates:
+            status, needs_sync = apply_updates(pod, status, updates)
+            self.set_status(worker, status, turn)
+            if needs_sync and worker.state is WorkerState.SYNC:
+                self.sync(worker, turn)
+
+    def take_version(
+        self, worker: PodWorker, pod: Pod, workers: Workers, admission: PodAdmission, turn: Turn
+    ) -> Pod:
+        """Return a new version of a pod with the resources that it is given."""
+        if self.allocations is None:
+            if not has_other_resources(worker.pod, pod):
+                return pod
+            self.allocations = self.kuberuntime.allocations = AllocationManager(self._node)
+        check = partial(admission.check_resize, workers=workers, turn=turn)
+        return self.allocations.take(worker, pod, check, turn)
+
+    def retry_resizes(self, workers: Workers, admission: PodAdmission, turn: Turn) -> None:
+        """Try deferred resizes again. Source: allocation_manager.go, RetryPendingResizes."""
+        if self.allocations is not None and self.allocations.has_deferred():
+            check = partial(admission.check_resize, workers=workers, turn=turn)
+            for worker in self.allocations.retry(workers, check, turn):
+                self.sync(worker, turn)
+
+    def _sync_pod(self, worker: PodWorker, turn: Turn) -> None:
+        pod = worker.pod
+        light = turn.env.light
+        if self.allocations is not None:
+            self.allocations.look(pod, self.runtime.sandbox(pod.uid), turn)
+        status = self.generate(worker, turn)
+        if status.phase in TERMINAL_PHASES:
+            if not light:
+                self.set_status(worker, status, turn)
+            worker.complete_sync()
+            worker.end_sync(turn.now_ns, relisted=False)
+            self.sync(worker, turn)
+            return
+        if light:
+            self.set_unless_starting(worker, status, turn)
+        else:
+            self.set_status(worker, status, turn)
+        if pod.active_deadline_s:
+            self._arm_deadline(worker, turn)
+        if self.network_error and not pod.host_network:
+            message = f"network is not ready: {self.network_error}"
+            turn.event(pod, Reason.NETWORK_NOT_READY, message)
+            worker.end_sync(turn.now_ns, relisted=False)
+            self._requeue(worker, turn.now_ns + TRANSIENT_NS, turn)
+            return
+        if light:
+            self._sync_runtime(worker, turn)
+            return
+        if not worker.registered:
+            worker.registered = True
+            self.volumes.register_pod(pod, turn.now_ns, turn.out)
+        if pod.volumes and not worker.volumes_ready:
+            worker.stage = Stage.MOUNT
+            worker.last_sync_ns = turn.now_ns  # since when the volumes are waited for
+            self.volumes.begin(pod, turn.now_ns, turn.out)
+        else:
+            self._sync_runtime(worker, turn)
+
+    def _sync_runtime(self, worker: PodWorker, turn: Turn) -> None:
+        """Begin with the runtime's half of SyncPod: everything before it is there."""
+        status = self.last_status(worker.pod)
+        self.probes.add_pod(worker.pod, status, turn)
+        restart_all = could_restart_all(worker.pod) and any(
+            each.type == ALL_RESTARTING and each.status == "True" for each in status.conditions
+        )
+        sandbox = self.runtime.sandbox(worker.pod.uid)
+        has_sandbox = sandbox is not None and sandbox.ready
+        if worker.pod.admission.claims and not has_sandbox and not turn.env.light:
+            if self.dra is None:
+                self.dra = DRAManager(self._node)
+            worker.stage = Stage.PREPARE
+            self.on_prepared(worker, self.dra.prepare(worker.pod, turn.out), turn)
+            return
+        progress = self.kuberuntime.sync_pod(worker, turn, restart_all=restart_all)
+        self._go_on(worker, progress, turn)
+
+    def on_prepared(self, worker: PodWorker, prepared: Prepared, turn: Turn) -> None:
+        """Go on with a pod whose claims are ready, or leave it to its next resync."""
+        if worker.stage is not Stage.PREPARE or not prepared.is_done:
+            return
+        if prepared.error:
+            turn.event(worker.pod, OpenReason(PREPARE_FAILED), PREPARE_TEXT % prepared.error)
+            worker.fail(turn.now_ns + turn.env.model.sync_frequency_ns)
+            self._complete(worker, turn)
+        else:
+            self._go_on(worker, self.kuberuntime.sync_pod(worker, turn), turn)
+
+    def _go_on(self, worker: PodWorker, progress: Progress, turn: Turn) -> None:
+        """Take how far the runtime came."""
+        if progress is Progress.SANDBOX_READY:
+            self._on_sandbox_ready(worker, turn)
+            progress = self.kuberuntime.plan(worker, turn)
+        if progress is Progress.DONE:
+            self._complete(worker, turn)
+
+    def _on_sandbox_ready(self, worker: PodWorker, turn: Turn) -> None:
+        """Report it before images are pulled. Source: kubelet.go, OnPodSandboxReady."""
+        pod = worker.pod
+        status = self.statuses.status(pod.uid)
+        if not turn.env.light and status is not None:
+            self.set_status(worker, with_sandbox_ready(status, pod.generation), turn)
+
+    def _complete(self, worker: PodWorker, turn: Turn) -> None:
+        """End a SyncPod. One that did something, without an error, asks for a relist at once."""
+        if worker.retry_ns:
+            self._requeue(worker, worker.retry_ns, turn)
+        if worker.retry_ns and worker.had_actions and not turn.env.light:
+            # The relist sees at least the new sandbox: the failure is reported a sync later.
+            turn.enqueue(worker, self.pleg.seen_ns(turn.now_ns + 1))
+        elif turn.env.light and worker.retry_ns:
+            self.set_status(worker, self.generate(worker, turn), turn)
+        elif self._hides_back_off(worker):
+            turn.enqueue(worker, self.pleg.next_relist_ns(turn.now_ns + 1))
+        relisted = worker.had_actions and not worker.retry_ns
+        worker.end_sync(turn.now_ns, relisted=relisted)
+        sandbox = self.runtime.sandbox(worker.pod.uid)
+        events = relisted and sandbox is not None and self.pleg.relist(worker.pod.uid, sandbox)
+        if events or worker.pending:
+            self.sync(worker, turn)
+        if worker.stage is Stage.IDLE and worker.state is WorkerState.SYNC:
+            self._watch_runtime(worker, turn)
+            if not turn.env.light and self.probes.is_resynced(worker.pod.uid):
+                self._requeue(worker, turn.now_ns + turn.env.model.sync_frequency_ns, turn)
+
+    def _hides_back_off(self, worker: PodWorker) -> bool:
+        """Tell whether the status does not show yet that a container is in back-off.
+
+        Source: reason_cache.go: what a sync puts there is shown by the next one.
+        """
+        status = self.statuses.status(worker.pod.uid)
+        if status is None or worker.retry_ns == FAILED or not worker.reasons:
+            return False
+        shown = (*status.containers, *status.init_containers)
+        return any(worker.reasons.get(each.name, each.state) != each.state for each in shown)
+
+    def _watch_runtime(self, worker: PodWorker, turn: Turn) -> None:
+        """Arm the relist that will see the next change, if there will be one."""
+        sandbox = self.runtime.sandbox(worker.pod.uid)
+        if sandbox is None or worker.due_ns:
+            return
+        change_ns = sandbox.next_exit_ns()
+        if self.pleg.is_stale(worker.pod.uid, sandbox):
+            change_ns = turn.now_ns
+        if change_ns != NEVER:
+            turn.wait(worker, self.pleg.seen_ns(max(change_ns, turn.now_ns + 1)))
+
+    def on_runtime_changed(self, worker: PodWorker, turn: Turn) -> None:
+        """Have the next relist see a change that was not planned, such as an OOM kill."""
+        if worker.stage is Stage.IDLE and worker.state is WorkerState.SYNC:
+            worker.due_ns = 0
+            self._watch_runtime(worker, turn)
+
+    def _relist(self, worker: PodWorker, turn: Turn) -> None:
+        """Look at the runtime as the periodic relist does; sync the pod if something changed."""
+        uid = worker.pod.uid
+        sandbox = self.runtime.sandbox(uid)
+        if sandbox is None:
+            return
+        self.runtime.advance(uid, turn.now_ns, turn.env.wall_offset_ns)
+        if self.pleg.relist(uid, sandbox):
+            worker.fresh = True
+            self.sync(worker, turn)
+        if worker.stage is Stage.IDLE and worker.state is WorkerState.SYNC:
+            self._watch_runtime(worker, turn)
+
+    def _sync_terminating_pod(self, worker: PodWorker, turn: Turn) -> None:
+        pod = worker.pod
+        if not turn.env.light:
+            self.set_status(worker, self.generate(worker, turn), turn)
+        self.probes.stop_liveness_and_startup(pod)
+        sandbox = self.runtime.sandbox(pod.uid)
+        if sandbox is None or not sandbox.is_running():
+            self._on_stopped(worker, turn)
+            return
+        worker.stage = Stage.STOP
+        self.kuberuntime.kill_pod(worker, sandbox, turn)
+
+    def _on_stopped(self, worker: PodWorker, turn: Turn) -> None:
+        """Report how the containers ended; the pod is now terminated."""
+        pod = worker.pod
+        env = turn.env
+        self.probes.remove_pod(pod.uid)
+        sandbox = self.runtime.sandbox(pod.uid)
+        if sandbox is not None:
+            self.runtime.advance(pod.uid, turn.now_ns, env.wall_offset_ns)
+            assert not sandbox.is_running(), pod.uid
+            self.runtime.stop_sandbox(pod.uid)
+        if not env.light or not (pod.deleting or worker.removed):
+            status = self.generate(worker, turn, is_terminal=True)
+            self.set_status(worker, status, turn)
+        worker.complete_terminating()
+        worker.end_sync(turn.now_ns, relisted=False)
+        share = env.draws.uniform(self._node, _STREAM_REQUEUE, turn.now_ns)
+        worker.due_ns = turn.now_ns + LOOP_NS + int(LOOP_NS * share)  # volumes are unmounted then
+        self.sync(worker, turn)
+
+    def _sync_terminated_pod(self, worker: PodWorker, turn: Turn) -> None:
+        mounted = worker.volumes_ready and turn.now_ns < worker.due_ns
+        if turn.env.light:
+            self._finish(worker, turn)
+            return
+        self.set_status(worker, self.generate(worker, turn, is_terminal=True), turn)
+        if mounted:
+            worker.stage = Stage.UNMOUNT
+            turn.wait(worker, turn.now_ns + MOUNT_POLL_NS)
+        else:
+            self._finish(worker, turn)
+
+    def _finish(self, worker: PodWorker, turn: Turn) -> None:
+        """Let everything of the pod go but its status. Source: SyncTerminatedPod, TerminatePod."""
+        pod = worker.pod
+        if worker.registered:
+            worker.registered = False
+            self.volumes.unregister_pod(pod, turn.out)
+        status = self.last_status(pod)
+        if not (turn.env.light and pod.deleting):
+            status = terminate_pod_status(pod, status, worker.told or pod.status)
+        self.set_status(worker, status, turn, finished=True)
+        worker.end_sync(turn.now_ns, relisted=False)
+        worker.complete_terminated()
+        if status.phase == "Failed" and not pod.deleting and not worker.removed:
+            turn.out.append(Report(self._node, Milestone.POD_FAILED))
+        release_images(self._node, pod, turn.env, turn.now_ns)
+        self.kuberuntime.forget(pod.uid)
+        self.pleg.forget(pod.uid)
+        if self.allocations is not None:
+            self.allocations.forget(pod.uid)
+        if self.dra is not None:
+            self.dra.forget(pod.uid)
+
+    def _requeue(self, worker: PodWorker, retry_ns: int, turn: Turn) -> None:
+        """Try a sync that failed again later, when the work queue is looked at: each second."""
+        share = turn.env.draws.uniform(self._node, _STREAM_REQUEUE, turn.now_ns)
+        due_ns = self.pleg.next_relist_ns(requeue_ns(turn.now_ns, retry_ns, share))
+        if not worker.sync_ns or due_ns < worker.sync_ns:
+            turn.enqueue(worker, due_ns)

@@ -1,0 +1,260 @@
+"""Pod workers: one machine per pod, from first sync to cleanup.
+
+    SYNC --deleted, removed, or ended--> TERMINATING --containers stopped--> TERMINATED --> finished
+
+State only moves forward. Within a state one sync runs at a time; `stage` says what it waits for,
+and what happens meanwhile is `pending` until it is done. Only a wait for volumes can be cut short.
+Source: pkg/kubelet/pod_workers.go, UpdatePod, podWorkerLoop, completeWork.
+Differs: a static pod does not exist here.
+"""
+
+import enum
+from typing import NamedTuple
+
+from fleet.clock import NS_PER_S
+from fleet.kubelet.pods.pod_actions import ContainerKill
+from fleet.objects.pods import ContainerSpec, Pod, PodCondition, PodStatus, WaitingState
+
+BACKOFF_PERIOD_NS = 10 * NS_PER_S
+RESYNC_NS = 60 * NS_PER_S
+GRACE_MIN_S = 1
+FAILED = 1 << 62
+"""A sync failed without a back-off whose end is known."""
+
+
+class WorkerState(enum.IntEnum):
+    """What a pod is on its way to."""
+
+    SYNC = 0  # the pod should be running
+    TERMINATING = 1  # its containers are being stopped
+    TERMINATED = 2  # nothing runs any more
+    FINISHED = 3  # nothing is left to do but to forget it
+
+
+class Stage(enum.IntEnum):
+    """What the sync that is running waits for."""
+
+    IDLE = 0
+    MOUNT = 1  # the volume manager
+    MOUNTED = 2  # the next look at the volumes
+    SANDBOX = 3  # the runtime, creating the sandbox
+    START = 4  # the runtime, starting the first container of `plan`
+    STOP = 5  # the runtime, stopping containers
+    UNMOUNT = 6  # the volume manager, on the way out
+    PULL = 7  # the image manager, for the first container of `plan`
+    KILL = 8  # the runtime, stopping one container
+    POST_START = 9  # the hook of the container that was started last
+    PREPARE = 10  # the ResourceClaims of the pod, before its sandbox is made
+
+
+RUNTIME_STAGES = frozenset((Stage.SANDBOX, Stage.PULL, Stage.START, Stage.KILL, Stage.POST_START))
+
+
+class Kills(NamedTuple):
+    """The containers that the running sync kills, one after another."""
+
+    left: tuple[ContainerKill, ...] = ()
+    done: tuple[str, ...] = ()
+    failed_hooks: tuple[tuple[int, str], ...] = ()  # preStop hooks: when, of whom
+    resets: bool = False  # then all containers are removed
+
+
+NO_KILLS = Kills()
+
+
+class Rejection(NamedTuple):
+    """Why a pod is not admitted. Source: pkg/kubelet/lifecycle/interfaces.go, PodAdmitResult."""
+
+    reason: str
+    message: str
+
+
+class PodKill(NamedTuple):
+    """A request of a manager to end a pod (eviction, preemption, shutdown, deadline).
+
+    Source: pod_workers.go, KillPodOptions; its PodStatusFunc is what `applied` does.
+    """
+
+    reason: str
+    message: str
+    grace_s: int | None = None  # None: the pod's own
+    condition: PodCondition | None = None  # DisruptionTarget
+    phase: str = "Failed"
+
+    def applied(self, status: PodStatus) -> PodStatus:
+        """Return a status that says why the pod was ended."""
+        conditions = status.conditions
+        if self.condition is not None:
+            others = (each for each in conditions if each.type != self.condition.type)
+            conditions = (self.condition, *others)
+        return status._replace(
+            phase=self.phase, reason=self.reason, message=self.message, conditions=conditions
+        )
+
+
+class PodWorker:
+    """The worker of one pod."""
+
+    __slots__ = (
+        "due_ns",
+        "fresh",
+        "grace_s",
+        "had_actions",
+        "killed",
+        "kills",
+        "last_sync_ns",
+        "pending",
+        "plan",
+        "pod",
+        "reasons",
+        "registered",
+        "removed",
+        "retry_ns",
+        "seen_ns",
+        "stage",
+        "state",
+        "sync_ns",
+        "told",
+        "volumes_ready",
+    )
+
+    def __init__(self, pod: Pod, now_ns: int) -> None:
+        self.pod = pod
+        self.told: PodStatus | None = None  # by the API server, with the deletion
+        self.state = WorkerState.SYNC
+        self.stage = Stage.IDLE
+        self.pending = False  # something happened during this sync
+        self.removed = False  # the object is gone
+        self.registered = False  # its ConfigMaps and Secrets are watched
+        self.volumes_ready = False
+        self.had_actions = False  # this sync started something
+        self.fresh = True  # the pod cache is newer than the last sync
+        self.grace_s = 0  # of the termination, 0 before there is one
+        self.killed: PodKill | None = None  # why a manager ended it
+        self.retry_ns = 0  # of the running sync: 0 no error, FAILED, or the end of a back-off
+        self.seen_ns = now_ns  # when the pod was first seen; -1 once its start is reported
+        self.last_sync_ns = 0
+        self.sync_ns = 0  # when the work queue calls for a sync, 0 for never
+        self.due_ns = 0  # when `stage` is over, else when the runtime is to be looked at
+        self.kills = NO_KILLS
+        self.plan: tuple[ContainerSpec, ...] = ()  # the containers that this sync still starts
+        self.reasons: dict[str, WaitingState] | None = None  # the reason cache
+
+    @property
+    def is_terminating(self) -> bool:
+        """Return whether the pod's end was asked for. Source: IsPodTerminationRequested."""
+        return self.state is not WorkerState.SYNC
+
+    def on_pod(self, pod: Pod) -> bool:
+        """Take the newest version; return whether the running sync must be looked at again.
+
+        That is so when the pod begins to end, and when its grace period became shorter.
+        """
+        assert pod.uid == self.pod.uid, (pod.uid, self.pod.uid)
+        if pod.deleting and not self.pod.deleting:
+            self.told = pod.status  # a RECONCILE brings no newer one to upstream's worker
+        self.pod = pod
+        if self.state is WorkerState.SYNC:
+            if not pod.deleting and pod.status.phase not in {"Succeeded", "Failed"}:
+                return False
+            self.state = WorkerState.TERMINATING
+            self.grace_s = effective_grace_s(0, pod)
+            return True
+        if self.state is WorkerState.TERMINATING:
+            return self._shorten()
+        return False
+
+    def kill(self, killed: PodKill | None = None) -> bool:
+        """Begin to end the pod; return whether the running sync must be looked at again.
+
+        Without a `PodKill` the object is gone. The grace period can only become shorter.
+        """
+        override_s = None if killed is None else killed.grace_s
+        if self.state is WorkerState.TERMINATING and override_s is not None:
+            return self._shorten(override_s)
+        if self.state is not WorkerState.SYNC:
+            return False
+        self.killed = killed
+        self.state = WorkerState.TERMINATING
+        self.grace_s = effective_grace_s(0, self.pod, override_s)
+        return True
+
+    def reject(self) -> None:
+        """End a pod that was not admitted: it never runs."""
+        assert self.state is WorkerState.SYNC, self.state
+        assert self.stage is Stage.IDLE, self.stage
+        self.state = WorkerState.FINISHED
+
+    def fail(self, retry_ns: int = 0) -> None:
+        """Note that the running sync failed; `retry_ns` is the end of a back-off, if it is one."""
+        retry_ns = retry_ns or FAILED
+        self.retry_ns = min(self.retry_ns or FAILED, retry_ns)
+
+    def forget_reason(self, name: str) -> None:
+        """Drop a reason: the container has started."""
+        if self.reasons is not None:
+            self.reasons.pop(name, None)
+
+    def note_reason(self, name: str, reason: WaitingState) -> None:
+        """Put into the reason cache why a container could not be started."""
+        self.reasons = {**(self.reasons or {}), name: reason}
+
+    def complete_sync(self) -> None:
+        """Go on to the end, now that all containers ended by themselves."""
+        assert self.state is WorkerState.SYNC, self.state
+        self.state = WorkerState.TERMINATING
+        self.grace_s = effective_grace_s(0, self.pod)
+
+    def complete_terminating(self) -> None:
+        """Note that nothing runs any more."""
+        assert self.state is WorkerState.TERMINATING, self.state
+        self.state = WorkerState.TERMINATED
+
+    def complete_terminated(self) -> None:
+        """Note that nothing is left to do."""
+        assert self.state is WorkerState.TERMINATED, self.state
+        self.state = WorkerState.FINISHED
+        self.plan = ()
+        self.reasons = None
+
+    def end_sync(self, now_ns: int, *, relisted: bool) -> None:
+        """End the running sync; `relisted`: a relist on demand made the pod cache newer."""
+        self.stage = Stage.IDLE
+        self.due_ns = 0
+        self.last_sync_ns = now_ns
+        self.fresh = relisted
+        self.had_actions = False
+        self.retry_ns = 0
+        self.kills = NO_KILLS
+
+    def _shorten(self, override_s: int | None = None) -> bool:
+        grace_s = effective_grace_s(self.grace_s, self.pod, override_s)
+        shortened = grace_s < self.grace_s
+        self.grace_s = grace_s
+        return shortened
+
+
+def effective_grace_s(grace_s: int, pod: Pod, override_s: int | None = None) -> int:
+    """Return the grace period: it may only shrink, and is at least a second.
+
+    Source: calculateEffectiveGracePeriod.
+    """
+    asked_s = pod.deletion_grace_s
+    if asked_s is not None and (not grace_s or asked_s < grace_s):
+        grace_s = asked_s
+    if override_s is not None and (not grace_s or override_s < grace_s):
+        grace_s = override_s
+    if not grace_s and asked_s is None and override_s is None:
+        grace_s = pod.termination_grace_s
+    return max(grace_s, GRACE_MIN_S)
+
+
+def requeue_ns(now_ns: int, retry_ns: int, share: float) -> int:
+    """Return when a sync that failed is tried again; `retry_ns` is as of `PodWorker.fail`.
+
+    Source: completeWork; wait.Jitter with a factor of 0.5.
+    """
+    delay_ns = BACKOFF_PERIOD_NS
+    if retry_ns not in {0, FAILED}:
+        delay_ns = min(max(retry_ns - now_ns, 0), RESYNC_NS)
+    return now_ns + int(delay_ns * (1 + share / 2))

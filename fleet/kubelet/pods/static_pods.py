@@ -1,0 +1,179 @@
+"""StaticPodSync: static pods and mirrors between the sources, the pod workers and the API.
+
+    sources -> PodManager.take -> ADD or REMOVE to the workers
+    pods watch -> mirror -> PodManager -> POST or DELETE; the static pod's status goes to it
+    worker done -> housekeeping -> namesake starts, orphaned mirror goes
+
+Until every source was read once nothing is removed or cleaned up: SourcesReady.
+Source: pkg/kubelet/kubelet.go, HandlePodAdditions, HandlePodRemoves, deletePod;
+pkg/kubelet/config/sources.go; config.go, filterInvalidPods; kubelet_pods.go, HandlePodCleanups.
+"""
+
+from collections.abc import Callable
+
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.events import Reason
+from fleet.kubelet.pods.pod_config import PodOp, PodUpdate
+from fleet.kubelet.pods.pod_manager import PodManager, is_mirror_of
+from fleet.kubelet.pods.pod_sync import PodSyncer
+from fleet.kubelet.pods.pod_workers import PodWorker, WorkerState
+from fleet.kubelet.pods.status_manager import StatusManager
+from fleet.kubelet.turn import Turn
+from fleet.objects.effects import ApiCall, NodeId, Outbox, Reply, SetTimer, Timer
+from fleet.objects.pods import Pod, PodUid
+from fleet.objects.static_pods import StaticPod, with_uid
+
+_STREAM_LOOK = 0x57A71C
+_NO_MIRROR = PodUid("")
+
+Workers = dict[PodUid, PodWorker]
+Update = Callable[[PodUpdate], None]
+
+
+class StaticPodSync:
+    """The static side of one node's pods."""
+
+    __slots__ = ("_api_listed", "_held", "is_ready", "manager")
+
+    def __init__(self, manager: PodManager) -> None:
+        self.manager = manager
+        self.is_ready = True  # every source was read once; not so when the kubelet starts
+        self._api_listed = False
+        self._held: tuple[PodUid, ...] = ()  # removed before all sources were ready
+
+    def is_idle(self) -> bool:
+        """Return whether there is nothing static on this node, and will not be unasked."""
+        return self.is_ready and self.manager.is_empty() and not self._held
+
+    def on_synced(self, env: Environment) -> None:
+        """Learn that the pods watch has listed all pods."""
+        self._api_listed = True
+        self._look_ready(env)
+
+    def _look_ready(self, env: Environment) -> None:
+        """Source: SeenAllSources. A source that was read once stays ready."""
+        model, static = env.model, env.static
+        self.is_ready = self.is_ready or (
+            self._api_listed
+            and (static.file is not None or not model.static_pod_path)
+            and (static.http is not None or not model.static_pod_url)
+        )
+
+    def take(self, update: Update, workers: Workers, turn: Turn) -> None:
+        """Take what file and URL say now."""
+        env, manager = turn.env, self.manager
+        self._look_ready(env)
+        gone, added, twice = manager.take(env.static, env.wall_ns(turn.now_ns))
+        for pod in twice:
+            turn.event(pod, Reason.FAILED_VALIDATION, _duplicate(pod))
+        for pod in gone:
+            if pod.uid in workers:
+                update(PodUpdate(PodOp.REMOVE, pod))
+        for pod in added:
+            is_free = all(each.pod.full_name != pod.full_name for each in workers.values())
+            if manager.add(pod, may_start=is_free):
+                update(PodUpdate(PodOp.ADD, pod))
+        manager.reconcile(added, turn.out)
+        if gone:
+            manager.arm(turn.now_ns, turn.out)
+
+    def on_mirror(self, update: PodUpdate, syncer: PodSyncer, turn: Turn) -> None:
+        """Take a mirror pod as the watch shows it."""
+        mirror, is_gone = update.pod, update.op is PodOp.REMOVE
+        statuses = syncer.statuses
+        self.manager.on_mirror(mirror, turn.now_ns, turn.out, gone=is_gone)
+        static = self.manager.static_of(mirror)
+        if static is None or not is_mirror_of(mirror, static):
+            return
+        if is_gone:
+            statuses.set_mirror(static.uid, _NO_MIRROR)  # a GET on its way may show the next
+        elif statuses.mirrors.get(static.uid) != mirror.uid:
+            statuses.set_mirror(static.uid, mirror.uid)
+            statuses.send_again(static.uid, turn.now_ns, turn.out)
+        else:
+            statuses.on_pod(with_uid(mirror, static.uid), turn.now_ns, turn.out)
+
+    def on_node_uid(self, uid: str, out: Outbox) -> None:
+        """Learn the uid of the Node, or that it is gone. Source: fastStaticPodsRegistration."""
+        if uid != self.manager.node_uid:
+            self.manager.node_uid = uid
+            self.manager.reconcile(list(self.manager), out)
+
+    def on_reply(self, call: ApiCall, reply: Reply, turn: Turn) -> None:
+        """Take the answer to a call about a mirror."""
+        self.manager.on_reply(call, reply, turn.env.draws, turn.now_ns, turn.out)
+
+    def api_pod(self, worker: PodWorker, statuses: StatusManager) -> Pod | None:
+        """Return what the API shows of a static pod: its mirror, under the static pod's uid.
+
+        A pod that came back under its old uid may find its mirror still there.
+        """
+        mirror = self.manager.mirror_of(worker.pod)
+        if mirror is None:
+            return None
+        statuses.set_mirror(worker.pod.uid, mirror.uid)
+        return with_uid(mirror, worker.pod.uid)
+
+    def holds_removal(self, worker: PodWorker, turn: Turn) -> bool:
+        """Keep a removed pod running while not all sources are ready. Source: deletePod."""
+        if self.is_ready:
+            return False
+        self._held = (*self._held, worker.pod.uid)
+        self.manager.arm(turn.now_ns, turn.out)
+        return True
+
+    def clean_up(self, update: Update, workers: Workers, syncer: PodSyncer, turn: Turn) -> None:
+        """Do the housekeeping that is due. Source: HandlePodCleanups."""
+        now_ns, out = turn.now_ns, turn.out
+        if not self.manager.is_due(now_ns):
+            return
+        if not self.is_ready:
+            self.manager.arm(now_ns, out)
+            return
+        held, self._held = self._held, ()
+        for uid in held:
+            if uid in workers:
+                update(PodUpdate(PodOp.REMOVE, workers[uid].pod))
+        for uid, worker in list(workers.items()):
+            if is_over(worker):
+                del workers[uid]
+                syncer.statuses.forget(uid)
+                syncer.statuses.mirrors.pop(uid, None)
+                successor = self.manager.released(worker.pod)
+                if successor is not None:
+                    update(PodUpdate(PodOp.ADD, successor))
+                    self.manager.reconcile([successor], out)
+        names = {
+            worker.pod.full_name
+            for worker in workers.values()
+            if isinstance(worker.pod, StaticPod) and worker.removed
+        }
+        self.manager.clean_up(names, now_ns, out)
+
+
+def arm_look(node: NodeId, env: Environment, now_ns: int, out: Outbox) -> None:
+    """Set the timer of a node's next look at what changed: each has a phase of its own."""
+    model = env.model
+    period_ns = model.file_check_ns if model.static_pod_path else model.http_check_ns
+    phase_ns = int(period_ns * env.draws.uniform(node, _STREAM_LOOK, 0))
+    due_ns = now_ns + (phase_ns - now_ns) % period_ns if period_ns else now_ns
+    out.append(SetTimer(node, due_ns, Timer.STATIC_PODS))
+
+
+def is_over(worker: PodWorker) -> bool:
+    """Return whether nothing is left of a static pod that is no longer wanted."""
+    return (
+        isinstance(worker.pod, StaticPod)
+        and worker.removed
+        and worker.state is WorkerState.FINISHED
+    )
+
+
+def _duplicate(pod: StaticPod) -> str:
+    """Source: config.go, filterInvalidPods; util/format/pod.go, Pod."""
+    shown = f"{pod.name}_{pod.namespace}({pod.uid})"
+    source = pod.manifest.source
+    name = pod.name
+    return (
+        f'Error validating pod {shown} from {source} due to duplicate pod name "{name}", ignoring'
+    )

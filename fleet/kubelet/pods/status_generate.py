@@ -1,0 +1,443 @@
+"""The status of a pod, generated from its spec and what the runtime has.
+
+Pure: transition times and the start time are the status manager's.
+Source: pkg/kubelet/kubelet_pods.go, generateAPIPodStatus, getPhase, convertToAPIContainerStatuses;
+pkg/kubelet/status/generate.go; pkg/kubelet/prober/prober_manager.go, UpdatePodStatus.
+Differs: a pod that does not tolerate the emulator never becomes ready.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from operator import attrgetter
+from typing import NamedTuple
+
+from fleet.kubelet.pods import active_deadline
+from fleet.kubelet.pods.pod_actions import (
+    ALL_RESTARTING,
+    could_restart_all,
+    is_sidecar,
+    should_restart,
+)
+from fleet.kubelet.pods.pod_phase import RESTARTING_ALL, TERMINAL_PHASES, pod_phase
+from fleet.objects.pods import (
+    ContainerSpec,
+    ContainerStatus,
+    Pod,
+    PodCondition,
+    PodStatus,
+    RunningState,
+    TerminatedState,
+    WaitingState,
+)
+from fleet.runtime.runtime import KILLED_EXIT_CODE, RunState, Sandbox, image_id, image_name
+from fleet.runtime.security_context import user_json
+
+OWNED_CONDITIONS = frozenset(
+    (
+        "PodScheduled",
+        "Ready",
+        "Initialized",
+        "ContainersReady",
+        "PodResizeInProgress",
+        "PodResizePending",
+        "PodReadyToStartContainers",
+        ALL_RESTARTING,
+    )
+)
+CREATING = WaitingState("ContainerCreating")
+INITIALIZING = WaitingState("PodInitializing")
+SANDBOX_READY = "PodReadyToStartContainers"
+REMOVED_MESSAGE = "The container is removed because RestartAllContainers in place"
+NOT_TOLERATED = "EmulatedNodeNotTolerated"
+NOT_TOLERATED_MESSAGE = "the node is emulated and the pod does not tolerate the taint %s by name"
+_FINAL_REASONS = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}
+
+
+class Probed(NamedTuple):
+    """What probes say of a container that has some."""
+
+    started: bool
+    ready: bool
+
+
+NOT_PROBED: Mapping[str, Probed] = {}
+
+
+NOT_RESIZED: Mapping[str, ContainerSpec] = {}
+
+
+class PodInputs(NamedTuple):
+    """What a status is generated from, the pod and its sandbox apart."""
+
+    old: PodStatus  # the one generated last, else the API's
+    host_ip: str
+    reasons: Mapping[str, WaitingState]  # why containers could not be started
+    restarting: bool = False  # a rule said RestartAllContainers
+    past_deadline: bool = False
+    killed_phase: str = ""  # a manager's: however its containers ended
+    resize: tuple[PodCondition, ...] = ()  # conditions of a resize
+    actuated: Mapping[str, ContainerSpec] = NOT_RESIZED  # what containers have, if not as asked
+    is_terminal: bool = False  # nothing runs any more, and nothing will
+    untolerated: str = ""  # the taint key for want of which the pod is never ready
+    probed: Mapping[str, Probed] = NOT_PROBED  # by container
+    pod_resources: bool = True  # since 1.36 the status shows the resources of the whole pod
+    image_id: Callable[[str], str] = image_id
+
+
+def generate_pod_status(pod: Pod, sandbox: Sandbox | None, inputs: PodInputs) -> PodStatus:
+    """Return the status of a pod as a kubelet would report it now."""
+    old = inputs.old
+    waiting = INITIALIZING if pod.init_containers else CREATING
+    containers = tuple(
+        _container_status(spec, pod, sandbox, inputs, waiting, old.containers)
+        for spec in pod.containers
+    )
+    if len(containers) > 1:
+        containers = tuple(sorted(containers, key=attrgetter("name")))
+    inits = tuple(
+        _container_status(spec, pod, sandbox, inputs, waiting, old.init_containers, init=True)
+        for spec in pod.init_containers
+    )
+    ephemeral = tuple(
+        _container_status(spec, pod, sandbox, inputs, waiting, old.ephemeral_containers)
+        for spec in pod.ephemeral_containers
+    )
+    has_run = sandbox is not None and any(sandbox.find(spec.name) for spec in pod.containers)
+    phase = pod_phase(pod, containers, inits, is_terminal=inputs.is_terminal, has_run=has_run)
+    api_phase = pod.status.phase
+    if api_phase in TERMINAL_PHASES:
+        phase = api_phase  # pods do not leave a terminal phase
+    elif phase not in TERMINAL_PHASES and old.phase in TERMINAL_PHASES:
+        phase = old.phase
+    reason = message = ""
+    if inputs.killed_phase and inputs.is_terminal and api_phase not in TERMINAL_PHASES:
+        phase = inputs.killed_phase
+    if phase == old.phase:
+        reason = old.reason or pod.status.reason
+        message = old.message or pod.status.message
+    if inputs.past_deadline:
+        if api_phase not in TERMINAL_PHASES:
+            phase = "Failed"
+        reason, message = active_deadline.REASON, active_deadline.MESSAGE
+    pod_ip = sandbox.ip if sandbox is not None else old.pod_ip
+    return PodStatus(
+        phase=phase,
+        reason=reason,
+        message=message,
+        conditions=_conditions(pod, sandbox, inputs, phase, containers, inits),
+        host_ip=inputs.host_ip,
+        pod_ip=inputs.host_ip if pod.host_network and not pod_ip else pod_ip,
+        start_time_s=old.start_time_s,
+        qos_class=pod.qos_class,
+        observed_generation=pod.generation,
+        init_containers=inits,
+        containers=containers,
+        ephemeral_containers=ephemeral,
+        allocated_json=pod.allocated_json if inputs.pod_resources else b"",
+        resources_json=pod.resources_json if inputs.pod_resources else b"",
+    )
+
+
+@lru_cache(maxsize=4096)
+def shared_condition(
+    name: str,
+    status: str,
+    reason: str,
+    message: str,
+    transition_s: int,
+    observed_generation: int,
+) -> PodCondition:
+    """Return a condition; pods of one generation that flip in one second share it."""
+    return PodCondition(name, status, reason, message, transition_s, observed_generation)
+
+
+@lru_cache(maxsize=4096)
+def _running_since(started_s: int) -> RunningState:
+    return RunningState(started_s)
+
+
+def _container_status(
+    spec: ContainerSpec,
+    pod: Pod,
+    sandbox: Sandbox | None,
+    inputs: PodInputs,
+    waiting: WaitingState,
+    before: tuple[ContainerStatus, ...],
+    *,
+    init: bool = False,
+) -> ContainerStatus:
+    old = next((each for each in before if each.name == spec.name), None)
+    container = sandbox.find(spec.name) if sandbox is not None else None
+    if container is None:
+        if inputs.restarting and old is not None and not isinstance(old.state, WaitingState):
+            return old._replace(
+                state=WaitingState(RESTARTING_ALL, REMOVED_MESSAGE),
+                last_state=TerminatedState(
+                    KILLED_EXIT_CODE, RESTARTING_ALL, REMOVED_MESSAGE, 0, 0, ""
+                ),
+                ready=False,
+                started=False,
+                restart_count=old.restart_count + 1,
+                image=spec.image,
+                image_id="",
+                container_id="",
+                allocated_json=b"",
+                resources_json=b"",
+            )
+        if old is not None and isinstance(old.state, TerminatedState):
+            return old
+        return ContainerStatus(
+            name=spec.name,
+            state=inputs.reasons.get(spec.name, waiting),
+            last_state=old.last_state if old is not None else None,
+            ready=False,
+            started=False,
+            restart_count=old.restart_count if old is not None else 0,
+            image=spec.image,
+            image_id="",
+            container_id="",
+            volume_mounts_json=spec.volume_mounts_json,
+        )
+    running = container.state is RunState.RUNNING
+    started = ready = running
+    if spec.name in inputs.probed:
+        started, ready = inputs.probed[spec.name]
+    ready = ready and not inputs.untolerated and (not init or is_sidecar(spec))
+    state: WaitingState | RunningState | TerminatedState
+    last = container.last
+    if last is None and old is not None and old.container_id != container.id:
+        last = old.state if isinstance(old.state, TerminatedState) else old.last_state
+    elif last is None and old is not None:
+        last = old.last_state
+    if running:
+        state = _running_since(container.started_s)
+    else:
+        state = container.terminated()
+        ready = init and not is_sidecar(spec) and container.exit_code == 0
+        stays = init and not is_sidecar(spec) and container.exit_code == 0
+        reason = inputs.reasons.get(spec.name)
+        wanted = not stays and not pod.deleting
+        if reason is not None and wanted and should_restart(spec, pod, container.exit_code):
+            last = state
+            state = reason
+    return ContainerStatus(
+        name=spec.name,
+        state=state,
+        last_state=last,
+        ready=ready,
+        started=started,
+        restart_count=container.attempt,
+        image=image_name(spec.image),
+        image_id=inputs.image_id(spec.image),
+        container_id=container.id,
+        allocated_json=spec.requests_json,
+        resources_json=inputs.actuated.get(spec.name, spec).resources_json,
+        volume_mounts_json=spec.volume_mounts_json,
+        user_json=user_json(spec.user),
+    )
+
+
+def _conditions(
+    pod: Pod,
+    sandbox: Sandbox | None,
+    inputs: PodInputs,
+    phase: str,
+    containers: tuple[ContainerStatus, ...],
+    inits: tuple[ContainerStatus, ...],
+) -> tuple[PodCondition, ...]:
+    foreign = [each for each in pod.status.conditions if each.type not in OWNED_CONDITIONS]
+    containers_ready = _containers_ready(phase, _unready(pod, containers, inits))
+    ready = _ready(pod, foreign, containers_ready)
+    if inputs.untolerated and phase not in TERMINAL_PHASES:
+        ready = ("False", NOT_TOLERATED, NOT_TOLERATED_MESSAGE % inputs.untolerated)
+    sandbox_ready = "True" if sandbox is not None and sandbox.ready else "False"
+    generation = pod.generation
+    return (
+        *foreign,
+        *inputs.resize,
+        shared_condition(SANDBOX_READY, sandbox_ready, "", "", 0, generation),
+        shared_condition("Initialized", *_initialized(pod, inputs, phase, inits), 0, generation),
+        shared_condition("Ready", *ready, 0, generation),
+        shared_condition("ContainersReady", *containers_ready, 0, generation),
+        shared_condition("PodScheduled", "True", "", "", 0, generation),
+        *_all_restarting(pod, sandbox, inputs, phase),
+    )
+
+
+def _all_restarting(
+    pod: Pod, sandbox: Sandbox | None, inputs: PodInputs, phase: str
+) -> tuple[PodCondition, ...]:
+    """Source: GenerateAllContainersRestartingCondition; it has no observedGeneration."""
+    if not could_restart_all(pod):
+        return ()
+    if phase in TERMINAL_PHASES:
+        return (shared_condition(ALL_RESTARTING, "False", _FINAL_REASONS[phase], "", 0, 0),)
+    if not inputs.restarting or sandbox is None or not sandbox.containers:
+        return (shared_condition(ALL_RESTARTING, "False", "", "", 0, 0),)
+    reason = "RestartAllContainersStarted"
+    message = "container exited with restart policy rule"
+    return (shared_condition(ALL_RESTARTING, "True", reason, message, 0, 0),)
+
+
+def _unready(
+    pod: Pod, containers: tuple[ContainerStatus, ...], inits: tuple[ContainerStatus, ...]
+) -> list[str]:
+    """Return the containers that keep a pod from being ready."""
+    return [
+        spec.name
+        for spec, status in zip(pod.init_containers, inits, strict=True)
+        if is_sidecar(spec) and not status.ready
+    ] + [each.name for each in containers if not each.ready]
+
+
+def _containers_ready(phase: str, unready: list[str]) -> tuple[str, str, str]:
+    """Source: GenerateContainersReadyCondition."""
+    if phase in TERMINAL_PHASES:
+        return "False", _FINAL_REASONS[phase], ""
+    if unready:
+        names = " ".join(unready)
+        return "False", "ContainersNotReady", f"containers with unready status: [{names}]"
+    return "True", "", ""
+
+
+def _ready(
+    pod: Pod, conditions: list[PodCondition], containers_ready: tuple[str, str, str]
+) -> tuple[str, str, str]:
+    """Source: GeneratePodReadyCondition."""
+    if containers_ready[0] != "True" or not pod.readiness_gates:
+        return containers_ready
+    messages = []
+    for gate in pod.readiness_gates:
+        value = next((each.status for each in conditions if each.type == gate), None)
+        if value is None:
+            messages.append(
+                f'corresponding condition of pod readiness gate "{gate}" does not exist.'
+            )
+        elif value != "True":
+            messages.append(f'the status of pod readiness gate "{gate}" is not "True", but {value}')
+    if messages:
+        return "False", "ReadinessGatesNotReady", ", ".join(messages)
+    return containers_ready
+
+
+def _initialized(
+    pod: Pod, inputs: PodInputs, phase: str, inits: tuple[ContainerStatus, ...]
+) -> tuple[str, str, str]:
+    """Source: GeneratePodInitializedCondition."""
+    if phase == "Succeeded":
+        return "True", "PodCompleted", ""
+    incomplete = [
+        spec.name
+        for spec, status in zip(pod.init_containers, inits, strict=True)
+        if not (status.started if is_sidecar(spec) else status.ready)
+    ]
+    if not incomplete:
+        return "True", "", ""
+    if any(each.type == "Initialized" and each.status == "True" for each in inputs.old.conditions):
+        return "True", "", ""
+    names = " ".join(incomplete)
+    return "False", "ContainersNotInitialized", f"containers with incomplete status: [{names}]"
+
+
+def untolerated_key(pod: Pod, key: str) -> str:
+    """Return the key that the pod had to tolerate by name and does not, "" when all is well."""
+    if not key or any(each.key == key for each in pod.tolerations):
+        return ""
+    return key
+
+
+def with_sandbox_ready(status: PodStatus, generation: int) -> PodStatus:
+    """Return a status in which only the sandbox became ready. Source: OnPodSandboxReady."""
+    conditions = tuple(
+        shared_condition(SANDBOX_READY, "True", "", "", 0, generation)
+        if each.type == SANDBOX_READY
+        else each
+        for each in status.conditions
+    )
+    return status._replace(conditions=conditions)
+
+
+def with_container_started(status: PodStatus, name: str, *, started: bool) -> PodStatus:
+    """Return a status in which one container started, or not. Source: SetContainerStartup."""
+    return _with_container(status, name, "started", value=started)
+
+
+def with_container_ready(pod: Pod, status: PodStatus, name: str, *, ready: bool) -> PodStatus:
+    """Return a status in which one container became ready, or ceased to be.
+
+    Source: status_manager.go, SetContainerReadiness.
+    """
+    status = _with_container(status, name, "ready", value=ready)
+    unready = _unready(pod, status.containers, status.init_containers)
+    containers_ready = _containers_ready(status.phase, unready)
+    foreign = [each for each in status.conditions if each.type not in OWNED_CONDITIONS]
+    new = {"Ready": _ready(pod, foreign, containers_ready), "ContainersReady": containers_ready}
+    conditions = tuple(
+        shared_condition(each.type, *new[each.type], 0, pod.generation)
+        if each.type in new
+        else each
+        for each in status.conditions
+    )
+    return status._replace(conditions=conditions)
+
+
+def _with_container(status: PodStatus, name: str, field: str, *, value: bool) -> PodStatus:
+    def changed(statuses: tuple[ContainerStatus, ...]) -> tuple[ContainerStatus, ...]:
+        return tuple(
+            each._replace(**{field: value})  # type: ignore[arg-type]
+            if each.name == name and isinstance(each.state, RunningState)
+            else each
+            for each in statuses
+        )
+
+    return status._replace(
+        containers=changed(status.containers), init_containers=changed(status.init_containers)
+    )
+
+
+def terminate_pod_status(pod: Pod, status: PodStatus, told: PodStatus) -> PodStatus:
+    """Return the last status of a pod: whatever never ended is counted as failed.
+
+    Whether it was initialized is judged by what the API server told of it last (`told`).
+
+    Source: status_manager.go, TerminatePod, hasPodInitialized, initializedContainers.
+    """
+    containers = status.containers
+    if not pod.init_containers or _was_initialized(told):
+        containers = tuple(_ended(each) for each in containers)
+    inits = status.init_containers
+    begun = len(inits)
+    while begun > 1 and not _was_started(inits[begun - 1]):
+        begun -= 1
+    return status._replace(
+        phase=status.phase if status.phase in TERMINAL_PHASES else "Failed",
+        containers=containers,
+        init_containers=(*map(_ended, inits[:begun]), *inits[begun:]),
+    )
+
+
+def _was_started(status: ContainerStatus) -> bool:
+    return not isinstance(status.state, WaitingState) or status.last_state is not None
+
+
+def _was_initialized(status: PodStatus) -> bool:
+    if any(_was_started(each) for each in status.containers):
+        return True
+    last = status.init_containers[-1:]
+    return any(
+        isinstance(each.state, TerminatedState) and not each.state.exit_code for each in last
+    )
+
+
+def _ended(status: ContainerStatus) -> ContainerStatus:
+    if isinstance(status.state, TerminatedState):
+        return status
+    state = TerminatedState(
+        KILLED_EXIT_CODE,
+        "ContainerStatusUnknown",
+        "The container could not be located when the pod was terminated",
+        0,
+        0,
+        "",
+    )
+    return status._replace(state=state)

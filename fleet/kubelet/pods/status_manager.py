@@ -1,0 +1,414 @@
+"""StatusManager: versioned pod statuses, sent one at a time.
+
+    set_pod_status -> queued -> GET -> PATCH -> [DELETE] -> next        (light: PATCH or DELETE)
+
+One request of one pod is in flight per node; a pod that is queued twice is sent once, with its
+newest status. What failed is tried again with the next status of any pod, or at the next tick of
+10 s; that tick also overwrites what others changed in our fields. The tick is armed only when it
+has something to do.
+Source: pkg/kubelet/status/status_manager.go, updateStatusInternal, syncBatch, syncPod,
+mergePodStatus, canBeDeleted.
+Differs: the client's limit of 50 requests a second is not applied here. In `light` the patch is
+computed from what the watch and our own last patch said.
+"""
+
+from fleet.clock import NS_PER_S, Draws
+from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
+from fleet.kubelet.pods.status_generate import OWNED_CONDITIONS, shared_condition
+from fleet.objects.effects import (
+    ApiCall,
+    NodeId,
+    Op,
+    Outbox,
+    PodStatusPatch,
+    PodTarget,
+    Reply,
+    ReplyKind,
+    SetTimer,
+    Timer,
+)
+from fleet.objects.pods import Pod, PodCondition, PodStatus, PodUid, PodView
+
+SYNC_PERIOD_NS = 10 * NS_PER_S
+SHARED_CONDITION = "DisruptionTarget"
+_STREAM_PHASE = 0x57A705
+_FINAL_REASONS = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}
+
+
+_NO_MIRRORS: dict[PodUid, PodUid] = {}
+
+
+class _Entry:
+    """The newest status of one pod, and how far the server knows it."""
+
+    __slots__ = (
+        "api",
+        "finished",
+        "name",
+        "namespace",
+        "sent",
+        "status",
+        "token_suffix",
+        "version",
+    )
+
+    def __init__(self, pod: Pod, status: PodStatus) -> None:
+        self.namespace = pod.namespace
+        self.name = pod.name
+        self.token_suffix = pod.token_suffix
+        self.status = status
+        self.version = 0
+        self.sent = 0  # the version that the server has
+        self.finished = False  # the pod worker is done: the object may go
+        self.api: PodStatus | None = None  # our last patch, until the watch shows a newer one
+
+
+class StatusManager:
+    """The statuses of one node's pods."""
+
+    __slots__ = (
+        "_busy",
+        "_deleting",
+        "_due_ns",
+        "_entries",
+        "_failed",
+        "_finished",
+        "_light",
+        "_node",
+        "_phase_ns",
+        "_queue",
+        "_sending",
+        "_suspects",
+        "_version",
+        "mirrors",
+    )
+
+    def __init__(self, node: NodeId, draws: Draws) -> None:
+        self._node = node
+        self._phase_ns = int(draws.uniform(node, _STREAM_PHASE, 0) * SYNC_PERIOD_NS)
+        self._due_ns = 0  # of the full pass, 0 when none is armed
+        self._entries: dict[PodUid, _Entry] = {}
+        self._queue: dict[PodUid, None] = {}
+        self._failed: dict[PodUid, None] = {}
+        self._suspects: dict[PodUid, None] = {}  # to be compared or deleted at the full pass
+        self._busy: PodUid | None = None  # the pod whose request is in flight
+        self._version = 0  # what is in flight, as of its GET
+        self._light = False
+        self._sending = PodStatus()
+        self._finished = False
+        self._deleting = False
+        self.mirrors: dict[PodUid, PodUid] = _NO_MIRRORS  # uid of a static pod: of its mirror
+
+    def status(self, uid: PodUid) -> PodStatus | None:
+        """Return the newest status of a pod."""
+        entry = self._entries.get(uid)
+        return entry.status if entry is not None else None
+
+    def set_pod_status(
+        self,
+        pod: Pod,
+        status: PodStatus,
+        wall_s: int,
+        *,
+        finished: bool = False,
+        known: bool = False,
+    ) -> bool:
+        """Take a status; queue it unless it says what was said. Return whether it is new.
+
+        `known` (light): the server has it if the watch shows it.
+        """
+        entry = self._entries.get(pod.uid)
+        old = entry.status if entry is not None else pod.status
+        status = _stamp(status, old, wall_s)
+        forced = finished or pod.deleting
+        if entry is None:
+            entry = self._entries[pod.uid] = _Entry(pod, status)
+            if known and not forced and is_equal_by_kubelet(pod.status, status):
+                return False
+        elif not forced and is_equal_by_kubelet(entry.status, status):
+            return False
+        entry.status = status
+        entry.version += 1
+        entry.finished = entry.finished or finished
+        self._queue[pod.uid] = None
+        self._queue.update(self._failed)
+        self._failed.clear()
+        return True
+
+    def next(self) -> PodUid | None:
+        """Return the pod whose status is to be sent now."""
+        while self._busy is None and self._queue:
+            uid = next(iter(self._queue))
+            del self._queue[uid]
+            if uid in self._entries:
+                return uid
+        return None
+
+    def send(
+        self, uid: PodUid, pod: Pod | None, *, light: bool, may_run: bool, out: Outbox
+    ) -> None:
+        """Begin to send the newest status of a pod; `pod` is None once its object is gone."""
+        entry = self._entries[uid]
+        self._version = entry.version
+        self._sending = entry.status
+        self._finished = entry.finished
+        self._light = light
+        if not light:
+            self._busy = uid
+            out.append(ApiCall(self._node, Op.GET_POD, uid, PodTarget(entry.namespace, entry.name)))
+        elif pod is None:
+            entry.sent = entry.version
+        elif entry.finished and pod.deleting:
+            self._delete(uid, entry, out)
+        else:
+            old = entry.api or pod.status
+            self._deleting = pod.deleting
+            self._patch(uid, entry, old, pod.status.phase, may_run=may_run, out=out)
+
+    def on_reply(
+        self, call: ApiCall, reply: Reply, now_ns: int, *, may_run: bool, out: Outbox
+    ) -> PodStatus | None:
+        """Go one step on with the pod in flight; return the status that the server just took."""
+        uid = PodUid(call.key)
+        if uid != self._busy:
+            return None
+        self._busy = None
+        entry = self._entries.get(uid)
+        if entry is None or reply.kind is ReplyKind.NOT_FOUND:
+            self._forget_deleted(uid, call)
+        elif not reply.ok:
+            self._failed[uid] = None
+            self._arm(now_ns, out)
+        elif call.op is Op.DELETE_POD:
+            self._forget_deleted(uid, call)
+        elif call.op is Op.PATCH_POD_STATUS:
+            patch = call.payload
+            assert isinstance(patch, PodStatusPatch), call
+            if self._light:
+                entry.api = entry.status if patch.new == entry.status else patch.new
+            self._patched(uid, entry, patch.new.phase, out)
+            return patch.new
+        else:
+            self._on_got(uid, entry, reply, may_run=may_run, out=out)
+        return None
+
+    def on_pod(self, pod: Pod, now_ns: int, out: Outbox) -> None:
+        """Look at a new version of a pod: the server may not show what we say.
+
+        Source: needsUpdate, needsReconcile.
+        """
+        entry = self._entries.get(pod.uid)
+        if entry is None:
+            return
+        if entry.status == pod.status:
+            pod.status = entry.status  # one copy of equal values
+        if entry.sent != entry.version:
+            if pod.uid != self._busy or not pod.deleting:
+                return
+        else:
+            entry.api = None
+            if not self._needs_sync(pod, entry):
+                return
+        self._suspects[pod.uid] = None  # what is in flight may not know that it is being deleted
+        self._arm(now_ns, out)
+
+    def suspects(self, now_ns: int) -> list[PodUid]:
+        """Return the pods that the due full pass looks at; empty when it is not due."""
+        if not self._due_ns or now_ns < self._due_ns:
+            return []
+        self._due_ns = 0
+        self._queue.update(self._failed)
+        self._failed.clear()
+        found = list(self._suspects)
+        self._suspects.clear()
+        return found
+
+    def reconcile(self, pod: Pod) -> None:
+        """Send the status of a suspect again if the server still does not show it."""
+        entry = self._entries.get(pod.uid)
+        if entry is not None and self._needs_sync(pod, entry):
+            self._queue[pod.uid] = None
+
+    def set_mirror(self, uid: PodUid, mirror: PodUid) -> None:
+        """Note under which uid the API knows a static pod."""
+        if self.mirrors is _NO_MIRRORS:
+            self.mirrors = {}
+        self.mirrors[uid] = mirror
+
+    def send_again(self, uid: PodUid, now_ns: int, out: Outbox) -> None:
+        """Send the status of a static pod to its new mirror, with the next one or the full pass."""
+        entry = self._entries.get(uid)
+        if entry is not None:
+            entry.sent = 0
+            entry.api = None
+            self._failed[uid] = None
+            self._arm(now_ns, out)
+
+    def forget(self, uid: PodUid) -> None:
+        """Drop a pod that is no longer known. Source: RemoveOrphanedStatuses."""
+        self._entries.pop(uid, None)
+        self._queue.pop(uid, None)
+        self._failed.pop(uid, None)
+        self._suspects.pop(uid, None)
+
+    def _needs_sync(self, pod: Pod, entry: _Entry) -> bool:
+        is_last = entry.finished and pod.deleting and pod.status.phase in TERMINAL_PHASES
+        if is_last and pod.uid not in self.mirrors:
+            return True
+        return not is_equal_by_kubelet(pod.status, entry.status)
+
+    def _forget_deleted(self, uid: PodUid, call: ApiCall) -> None:
+        if call.op is Op.DELETE_POD:
+            self._entries.pop(uid, None)
+
+    def _on_got(
+        self, uid: PodUid, entry: _Entry, reply: Reply, *, may_run: bool, out: Outbox
+    ) -> None:
+        view = reply.record
+        assert isinstance(view, (Pod, PodView)), reply
+        if view.uid != self.mirrors.get(uid, uid):
+            if uid not in self.mirrors:  # a new mirror is sent to when the watch shows it
+                del self._entries[uid]  # recreated under the same name
+            return
+        self._deleting = view.deleting
+        self._patch(uid, entry, view.status, view.status.phase, may_run=may_run, out=out)
+
+    def _patch(
+        self,
+        uid: PodUid,
+        entry: _Entry,
+        old: PodStatus,
+        old_phase: str,
+        *,
+        may_run: bool,
+        out: Outbox,
+    ) -> None:
+        """Send the merged status, or go on when the server has it already."""
+        new = merge_pod_status(old, self._sending, may_run=may_run)
+        if new == old:
+            self._patched(uid, entry, old_phase, out)
+            return
+        self._busy = uid
+        payload = PodStatusPatch(
+            entry.namespace, entry.name, self.mirrors.get(uid, uid), old, new, entry.token_suffix
+        )
+        out.append(ApiCall(self._node, Op.PATCH_POD_STATUS, uid, payload))
+
+    def _patched(self, uid: PodUid, entry: _Entry, phase: str, out: Outbox) -> None:
+        """Note what the server has, and delete the object if that was the last of it."""
+        entry.sent = self._version
+        is_last = self._deleting and self._finished and phase in TERMINAL_PHASES
+        if is_last and uid not in self.mirrors:
+            self._delete(uid, entry, out)
+
+    def _delete(self, uid: PodUid, entry: _Entry, out: Outbox) -> None:
+        self._busy = uid
+        target = PodTarget(entry.namespace, entry.name)
+        out.append(ApiCall(self._node, Op.DELETE_POD, uid, target))
+
+    def _arm(self, now_ns: int, out: Outbox) -> None:
+        """Arm the next full pass, unless it is armed."""
+        if not self._due_ns:
+            self._due_ns = now_ns + (self._phase_ns - now_ns) % SYNC_PERIOD_NS
+            if self._due_ns == now_ns:
+                self._due_ns += SYNC_PERIOD_NS
+            out.append(SetTimer(self._node, self._due_ns, Timer.STATUS_SYNC))
+
+
+def _stamp(status: PodStatus, old: PodStatus, wall_s: int) -> PodStatus:
+    """Set what must not move between updates: transition times, start time, generation.
+
+    Source: updateStatusInternal, updateLastTransitionTime.
+    """
+    before = {each.type: each for each in old.conditions}
+    stamped = []
+    for each in status.conditions:
+        ours = each.type in OWNED_CONDITIONS
+        if not ours and (each.type != SHARED_CONDITION or each.transition_s):
+            stamped.append(each)
+            continue
+        known = before.get(each.type)
+        since_s = known.transition_s if known and known.status == each.status else wall_s
+        stamped.append(
+            shared_condition(
+                each.type,
+                each.status,
+                each.reason,
+                each.message,
+                since_s,
+                each.observed_generation,
+            )
+        )
+    return status._replace(
+        conditions=share_conditions(tuple(stamped)),
+        start_time_s=old.start_time_s or status.start_time_s or wall_s,
+        observed_generation=max(status.observed_generation, old.observed_generation),
+    )
+
+
+_SHARED_MAX = 4096
+_shared: dict[tuple[PodCondition, ...], tuple[PodCondition, ...]] = {}
+
+
+def share_conditions(conditions: tuple[PodCondition, ...]) -> tuple[PodCondition, ...]:
+    """Return the one tuple of these conditions: pods that start together share it."""
+    if len(_shared) > _SHARED_MAX:
+        _shared.clear()
+    return _shared.setdefault(conditions, conditions)
+
+
+def is_equal_by_kubelet(old: PodStatus, new: PodStatus) -> bool:
+    """Compare what kubelets own; not times and generations of conditions.
+
+    Source: isPodStatusByKubeletEqual.
+    """
+    if old is new:
+        return True
+    if old.conditions != new.conditions:
+        if _owned(old) != _owned(new):
+            return False
+        old = old._replace(conditions=new.conditions)
+    return old == new
+
+
+def _owned(status: PodStatus) -> dict[str, tuple[str, str, str]]:
+    return {
+        each.type: (each.status, each.reason, each.message)
+        for each in status.conditions
+        if each.type in OWNED_CONDITIONS or each.type == SHARED_CONDITION
+    }
+
+
+def merge_pod_status(old: PodStatus, new: PodStatus, *, may_run: bool) -> PodStatus:
+    """Merge what others own into our status; hold a terminal phase back while containers may run.
+
+    DisruptionTarget is ours too once the pod becomes terminal, and goes out with the phase.
+    Source: mergePodStatus. Differs: its transition is when the end was asked for.
+    """
+    ends = not may_run and new.phase in TERMINAL_PHASES and old.phase not in TERMINAL_PHASES
+    shared = tuple(each for each in new.conditions if ends and each.type == SHARED_CONDITION)
+    foreign = tuple(
+        each
+        for each in old.conditions
+        if each.type not in OWNED_CONDITIONS and not (shared and each.type == SHARED_CONDITION)
+    )
+    foreign = (*foreign, *shared)
+    owned = tuple(each for each in new.conditions if each.type in OWNED_CONDITIONS)
+    phase, reason, message = new.phase, new.reason, new.message
+    if may_run and phase in TERMINAL_PHASES and old.phase not in TERMINAL_PHASES:
+        phase, reason, message = old.phase, old.reason, old.message
+    if phase in TERMINAL_PHASES:
+        owned = tuple(_not_ready(each, phase) for each in owned)
+    return new._replace(
+        phase=phase,
+        reason=reason,
+        message=message,
+        conditions=share_conditions((*foreign, *owned) if foreign else owned),
+    )
+
+
+def _not_ready(condition: PodCondition, phase: str) -> PodCondition:
+    """Make sure that no pod is Ready in a terminal phase (kubernetes issue 108594)."""
+    if condition.type in {"Ready", "ContainersReady"} and condition.status == "True":
+        return condition._replace(status="False", reason=_FINAL_REASONS[phase], message="")
+    return condition

@@ -1,0 +1,126 @@
+"""OOMWatcher: when the kernel runs out of memory, whom it kills, and what the kubelet says of it.
+
+A container over its own limit ends by itself (see `runtime.container_usage`) and is no event: only
+its status shows OOMKilled. When all of the node is full the kernel picks a victim, and the kubelet
+records SystemOOM about the Node. When only the cgroup of a pod, or of all pods, is full it picks a
+container of those, without an event.
+Source: pkg/kubelet/oom/oom_watcher_linux.go; pkg/kubelet/qos/policy.go, GetContainerOOMScoreAdjust;
+Linux, mm/oom_kill.c, oom_badness; cAdvisor, utils/oomparser.
+Differs: a container is one process, and its pid is made up.
+"""
+
+import zlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fleet.kubelet.pressure.stats_provider import NodeStats, NodeTerms, PodTerms, node_capacity
+from fleet.objects.pods import ContainerSpec, Pod
+from fleet.profile.node_model import NodeModel
+from fleet.profile.usage import NEVER, next_crossing, sum_at
+from fleet.runtime.container_usage import resources_of
+
+GUARANTEED_ADJUST = -997
+BEST_EFFORT_ADJUST = 1000
+NODE_CRITICAL_PRIORITY = 2_000_001_000
+PROCESS_NAME_MAX = 15
+"""Linux, TASK_COMM_LEN less its zero byte."""
+PID_FIRST = 1000
+PID_SPAN = 1 << 20
+MESSAGE = "System OOM encountered, victim process: %s, pid: %d"
+
+
+class Victim(NamedTuple):
+    """A container that the kernel kills."""
+
+    pod: Pod
+    container: str
+    process: str
+
+
+def next_oom_ns(model: NodeModel, terms: NodeTerms, pods: Sequence[PodTerms], now_ns: int) -> int:
+    """Return when the memory of the node, of its pods together, or of a pod is used up."""
+    if not terms.pods_memory:
+        return NEVER  # nobody is there to be killed
+    capacity = node_capacity(model).memory
+    found = min(
+        next_crossing(terms.memory, 0, capacity, now_ns),
+        next_crossing(terms.pods_memory, 0, model.pods_memory_bytes, now_ns),
+    )
+    for each in pods:
+        limit = pod_memory_limit(each.pod)
+        if limit:
+            found = min(found, next_crossing(tuple(each.memory()), 0, limit, now_ns))
+    return found
+
+
+def pod_memory_limit(pod: Pod) -> int:
+    """Return the limit of the pod as a whole, 0 if it has none but those of its containers.
+
+    Source: pkg/kubelet/cm/helpers_linux.go, ResourceConfigForPod.
+    """
+    if not pod.admission.pod_level:
+        return 0
+    limit = resources_of(pod.resources_json).limits.memory
+    own = sum(resources_of(each.resources_json).limits.memory for each in pod.containers)
+    return limit if limit != own else 0
+
+
+def is_over_limit(terms: PodTerms, now_ns: int) -> bool:
+    """Return whether the containers of a pod use more than the pod may."""
+    limit = pod_memory_limit(terms.pod)
+    return bool(limit) and sum_at(tuple(terms.memory()), 0, now_ns) > limit
+
+
+def is_system_oom(stats: NodeStats) -> bool:
+    """Return whether the whole node is out of memory."""
+    return stats.memory > stats.memory_capacity
+
+
+def is_oom(stats: NodeStats) -> bool:
+    """Return whether the kernel has to kill somebody."""
+    return is_system_oom(stats) or stats.pods_memory > stats.pods_memory_limit
+
+
+def choose_victim(pods: Sequence[PodTerms], capacity: int, now_ns: int) -> Victim | None:
+    """Return the container with the highest badness: what it uses, plus its adjustment."""
+    worst: Victim | None = None
+    worst_points = 0
+    for terms in pods:
+        for name, usage, start_ns in terms.running:
+            spec = terms.pod.find(name)
+            if spec is None:
+                continue
+            adjust = oom_score_adjust(terms.pod, spec, capacity)
+            points = usage.memory.at(now_ns - start_ns) + adjust * capacity // 1000
+            if worst is None or points > worst_points:
+                worst = Victim(terms.pod, name, process_name(spec))
+                worst_points = points
+    return worst
+
+
+def oom_score_adjust(pod: Pod, spec: ContainerSpec, capacity: int) -> int:
+    """Return oom_score_adj of a container. Source: GetContainerOOMScoreAdjust."""
+    if pod.priority >= NODE_CRITICAL_PRIORITY or pod.qos_class == "Guaranteed":
+        return GUARANTEED_ADJUST
+    if pod.qos_class == "BestEffort":
+        return BEST_EFFORT_ADJUST
+    request = resources_of(spec.resources_json).requests.memory
+    if spec in pod.init_containers:  # a sidecar is worth no less than what it serves
+        regular = [resources_of(each.resources_json).requests.memory for each in pod.containers]
+        request = max(request, min(regular))
+    adjust = BEST_EFFORT_ADJUST - 1000 * request // capacity
+    return min(max(adjust, 1000 + GUARANTEED_ADJUST), BEST_EFFORT_ADJUST - 1)
+
+
+def process_name(spec: ContainerSpec) -> str:
+    """Return the name that the kernel would print: of the command, else of the image."""
+    program = spec.command[0] if spec.command else spec.image.partition("@")[0]
+    name = program.rpartition("/")[2]
+    if not spec.command:
+        name = name.partition(":")[0]
+    return name[:PROCESS_NAME_MAX]
+
+
+def system_oom_message(process: str, container_id: str) -> str:
+    """Return the text of the event SystemOOM."""
+    return MESSAGE % (process, PID_FIRST + zlib.crc32(container_id.encode()) % PID_SPAN)

@@ -1,0 +1,342 @@
+"""ResourceMonitor: the eviction manager and the OOM watcher of a node, over its pods.
+
+Made when usage may cross a threshold: the profile declares what a node uses, a pod's behaviour
+declares what it uses, or the defaults could reach a threshold. One timer is set, for the next
+instant at which either has something to do. Dropped when nothing is left to watch.
+Source: pkg/kubelet/kubelet.go, initializeRuntimeDependentModules; pkg/kubelet/kubelet_pods.go,
+filterOutInactivePods; pkg/kubelet/pod_workers.go, killPodNow.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from fleet.clock import NS_PER_S
+from fleet.kubelet.containers.image_gc import delete_unused_images
+from fleet.kubelet.containers.image_list import arm_image_list
+from fleet.kubelet.containers.image_manager import images_of
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.events import Reason
+from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
+from fleet.kubelet.pods.pod_sync import PodSyncer
+from fleet.kubelet.pods.pod_workers import PodKill, PodWorker, WorkerState
+from fleet.kubelet.pressure.eviction_manager import EVICTED, Eviction, EvictionManager, Reclaim
+from fleet.kubelet.pressure.eviction_signals import (
+    is_met,
+    observations_of,
+    threshold_amount,
+    thresholds_of,
+)
+from fleet.kubelet.pressure.oom_watcher import (
+    choose_victim,
+    is_oom,
+    is_over_limit,
+    is_system_oom,
+    next_oom_ns,
+    system_oom_message,
+)
+from fleet.kubelet.pressure.stats_provider import (
+    NodeStats,
+    NodeTerms,
+    PodTerms,
+    node_capacity,
+    node_stats,
+    node_terms,
+    pod_terms,
+    system_usage,
+)
+from fleet.kubelet.turn import Turn
+from fleet.objects.effects import NodeId, SetTimer, Timer
+from fleet.objects.pods import ObjectRef, Pod, PodCondition, PodUid
+from fleet.profile.node_model import NodeModel
+from fleet.profile.pod_behavior import PodBehavior
+from fleet.profile.usage import UNDECLARED
+from fleet.profile.volume_behavior import EMPTY_DIR_ANNOTATION
+from fleet.quantity import parse_quantity
+from fleet.runtime.container_usage import OOM_REASON, oom_kill_ns
+from fleet.runtime.runtime import NEVER, RunState
+
+DISK_SIGNALS = frozenset(("nodefs.available", "imagefs.available"))
+POD_MEMORY_MAX = 16 << 20
+POD_DISK_MAX = 1 << 20
+POD_INODES_MAX = 100
+POD_PIDS_MAX = 10
+"""More than a pod uses of which nothing is declared, and that requests nothing."""
+THRESHOLD_MET = "Attempting to reclaim %s"
+DISRUPTION_TARGET = "DisruptionTarget"
+TERMINATION_BY_KUBELET = "TerminationByKubelet"
+
+Workers = Mapping[PodUid, PodWorker]
+
+
+@lru_cache(maxsize=256)
+def is_always_needed(model: NodeModel) -> bool:
+    """Return whether nodes of a profile may come under pressure though no pod declares its usage.
+
+    That is so if the profile says what they use, or if full of default pods they would.
+    """
+    if model.usage != UNDECLARED:
+        return True
+    capacity = node_capacity(model)
+    system = system_usage(model)
+    pods = model.pods_max
+    disk = parse_quantity(model.allocatable["ephemeral-storage"]).value // 2 + pods * POD_DISK_MAX
+    memory = parse_quantity(model.allocatable["memory"]).value // 2 + pods * POD_MEMORY_MAX
+    full = NodeStats(
+        memory_capacity=capacity.memory,
+        memory=system.memory.ceiling() + memory,
+        pods_memory_limit=model.pods_memory_bytes,
+        pods_memory=memory,
+        disk_capacity=capacity.disk,
+        disk=system.ephemeral.ceiling() + disk,
+        inodes_capacity=capacity.inodes,
+        inodes=system.inodes.ceiling() + pods * POD_INODES_MAX,
+        pids_max=model.pids_max,
+        pids=system.pids.ceiling() + pods * POD_PIDS_MAX,
+    )
+    observations = observations_of(full)
+    return any(is_met(each, observations) for each in thresholds_of(model))
+
+
+@lru_cache(maxsize=256)
+def _images_free_bytes(model: NodeModel) -> int:
+    """Return how large the images of a node may be before the disk may come under pressure."""
+    capacity = node_capacity(model).disk
+    disk = parse_quantity(model.allocatable["ephemeral-storage"]).value // 2
+    disk += model.pods_max * POD_DISK_MAX + system_usage(model).ephemeral.ceiling()
+    amounts = [
+        threshold_amount(each, capacity)
+        for each in thresholds_of(model)
+        if each.signal in DISK_SIGNALS
+    ]
+    return capacity - disk - max(amounts) if amounts else capacity
+
+
+def images_need_monitor(env: Environment, node: NodeId) -> bool:
+    """Return whether a node came under watch by the images that it pulled."""
+    return env.images.used_bytes(node) > _images_free_bytes(env.model)
+
+
+def declares_usage(pod: Pod, behavior: PodBehavior) -> bool:
+    """Return whether anything says what the containers or volumes of a pod use."""
+    if any(each.usage != UNDECLARED for each in behavior.containers):
+        return True
+    if any(each.usage is not None for each in behavior.volumes):
+        return True
+    return any(key == EMPTY_DIR_ANNOTATION for key, _ in pod.annotations)
+
+
+def follow_usage(worker: PodWorker, behavior: PodBehavior, syncer: PodSyncer, turn: Turn) -> None:
+    """Compute anew when the containers of a pod come above their limits.
+
+    Differs: one that is spared runs on for ever, though its command might have ended it later.
+    """
+    pod = worker.pod
+    sandbox = syncer.runtime.sandbox(pod.uid)
+    if sandbox is None or worker.state is not WorkerState.SYNC:
+        return
+    for container in sandbox.containers:
+        spec = pod.find(container.name)
+        if spec is None or container.state is not RunState.RUNNING:
+            continue
+        if container.exit_ns <= turn.now_ns:
+            continue  # it has ended, and the next relist will see it
+        if container.reason == OOM_REASON:
+            container.exit_ns, container.exit_code, container.reason = NEVER, 0, ""
+        memory = behavior.container(spec.name).usage.memory
+        start_ns = container.started_s * NS_PER_S - turn.env.wall_offset_ns
+        oom_ns = oom_kill_ns(spec.resources_json, memory, start_ns, turn.now_ns)
+        if oom_ns < container.exit_ns:
+            container.oom_kill(oom_ns)
+    syncer.on_runtime_changed(worker, turn)
+
+
+class ResourceMonitor:
+    """Watches what is used of one node."""
+
+    __slots__ = (
+        "_due_ns",
+        "_is_always_needed",
+        "_name",
+        "_node",
+        "_oom_ns",
+        "_pass_ns",
+        "_shape",
+        "_started_ns",
+        "evictions",
+    )
+
+    def __init__(self, node: NodeId, name: str, started_ns: int, model: NodeModel) -> None:
+        self._node = node
+        self._name = name
+        self._started_ns = started_ns
+        self._due_ns = 0  # the timer that counts
+        self._pass_ns = NEVER
+        self._oom_ns = NEVER
+        self._shape = 0  # of the pods that the timer was set for
+        self._is_always_needed = is_always_needed(model)
+        self.evictions = EvictionManager(started_ns)
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether a node without pods needs no monitor any more."""
+        return self.evictions.is_quiet and not self._is_always_needed
+
+    @property
+    def pressures(self) -> tuple[str, ...]:
+        """Return the conditions that the node is under."""
+        return self.evictions.conditions
+
+    def on_change(self, workers: Workers, syncer: PodSyncer, turn: Turn) -> None:
+        """Look at the pods again: one was started, or ended, or went."""
+        if self.evictions.evicted and all(
+            _is_finished(workers.get(PodUid(uid))) for uid in self.evictions.evicted
+        ):
+            self.evictions.on_cleaned_up(turn.now_ns)
+            self._shape = 0
+        shape = self._shape_of(syncer, turn)
+        if shape != self._shape:
+            self._plan(workers, syncer, turn)
+
+    def on_usage_changed(self, workers: Workers, syncer: PodSyncer, turn: Turn) -> None:
+        """Look at the pods again, though the same containers run."""
+        self._shape = 0
+        self.on_change(workers, syncer, turn)
+
+    def _shape_of(self, syncer: PodSyncer, turn: Turn) -> int:
+        """Return what a plan depends on, the curves apart: the containers and the images."""
+        states = [
+            (container.id, container.state)
+            for _, sandbox in syncer.runtime
+            for container in sandbox.containers
+        ]
+        return hash((turn.env.images.used_bytes(self._node), *states))
+
+    def on_timer(self, workers: Workers, syncer: PodSyncer, turn: Turn) -> None:
+        """Do what is due."""
+        if not self._due_ns or turn.now_ns < self._due_ns:
+            return
+        self._due_ns = 0
+        if turn.now_ns >= self._oom_ns:
+            self._kill_for_memory(workers, syncer, turn)
+        if turn.now_ns >= self._pass_ns:
+            self._synchronize(workers, syncer, turn)
+        self._plan(workers, syncer, turn)
+
+    def stats(self, workers: Workers, syncer: PodSyncer, turn: Turn) -> NodeStats:
+        """Measure the node."""
+        return self._stats(_terms(workers, syncer, turn), turn)
+
+    def _stats(self, pods: Mapping[PodUid, PodTerms], turn: Turn) -> NodeStats:
+        model = turn.env.model
+        terms = self._node_terms(tuple(pods.values()), turn)
+        return node_stats(model, terms, turn.now_ns)
+
+    def _node_terms(self, pods: tuple[PodTerms, ...], turn: Turn) -> NodeTerms:
+        image_bytes = turn.env.images.used_bytes(self._node)
+        return node_terms(turn.env.model, pods, self._started_ns, image_bytes)
+
+    def _plan(self, workers: Workers, syncer: PodSyncer, turn: Turn) -> None:
+        """Set the timer of the next instant that matters."""
+        model = turn.env.model
+        self._shape = self._shape_of(syncer, turn)
+        pods = _terms(workers, syncer, turn)
+        found = tuple(pods.values())
+        terms = self._node_terms(found, turn)
+        self._pass_ns = self.evictions.next_pass_ns(model, terms, found, turn.now_ns)
+        self._oom_ns = next_oom_ns(model, terms, found, turn.now_ns)
+        due_ns = min(self._pass_ns, self._oom_ns)
+        if due_ns not in {NEVER, self._due_ns}:
+            self._due_ns = due_ns
+            turn.out.append(SetTimer(self._node, due_ns, Timer.EVICTION))
+
+    def _synchronize(self, workers: Workers, syncer: PodSyncer, turn: Turn) -> None:
+        pods = _terms(workers, syncer, turn)
+        active = [
+            pods.get(uid) or worker.pod
+            for uid, worker in workers.items()
+            if worker.state is WorkerState.SYNC and worker.pod.status.phase not in TERMINAL_PHASES
+        ]
+        reclaim = Reclaim(
+            lambda: self._stats(pods, turn),
+            lambda: _delete_unused_images(self._node, syncer, turn, workers),
+        )
+        found = self.evictions.synchronize(turn.env.model, active, reclaim, turn.now_ns)
+        if found.starved:
+            self._node_event(Reason.EVICTION_THRESHOLD_MET, THRESHOLD_MET % found.starved, turn)
+        for eviction in found.evictions:
+            _evict(workers[eviction.pod.uid], eviction, syncer, turn)
+
+    def _kill_for_memory(self, workers: Workers, syncer: PodSyncer, turn: Turn) -> None:
+        """Kill one container after another until there is memory. Source: out_of_memory."""
+        capacity = node_capacity(turn.env.model).memory
+        while True:
+            pods = _terms(workers, syncer, turn)
+            stats = self._stats(pods, turn)
+            over = [each for each in pods.values() if is_over_limit(each, turn.now_ns)][:1]
+            victim = choose_victim(over or tuple(pods.values()), capacity, turn.now_ns)
+            if victim is None or not (over or is_oom(stats)):
+                return
+            worker = workers[victim.pod.uid]
+            sandbox = syncer.runtime.sandbox(victim.pod.uid)
+            container = sandbox.find(victim.container) if sandbox is not None else None
+            assert container is not None, victim
+            container.oom_kill(turn.now_ns)
+            syncer.on_runtime_changed(worker, turn)
+            if not over and is_system_oom(stats):
+                message = system_oom_message(victim.process, container.id)
+                self._node_event(Reason.SYSTEM_OOM, message, turn)
+
+    def _node_event(self, reason: Reason, message: str, turn: Turn) -> None:
+        about = ObjectRef("Node", "", self._name)
+        turn.recorder.event(about, reason, message, turn.env, turn.now_ns, turn.out)
+
+
+def _terms(workers: Workers, syncer: PodSyncer, turn: Turn) -> dict[PodUid, PodTerms]:
+    """Return the curves of the pods that have containers."""
+    found = {}
+    for uid, sandbox in syncer.runtime:
+        worker = workers.get(uid)
+        if worker is not None:
+            behavior = turn.behavior(worker.pod)
+            terms = pod_terms(worker.pod, sandbox, behavior, turn.now_ns, turn.env.wall_offset_ns)
+            if terms is not None:
+                found[uid] = terms
+    return found
+
+
+def _delete_unused_images(node: NodeId, syncer: PodSyncer, turn: Turn, workers: Workers) -> None:
+    """Free what no container needs. Dead containers hold nothing here but their status."""
+    if delete_unused_images(node, turn.env, images_in_use(workers, syncer), turn.now_ns):
+        arm_image_list(node, turn.env, turn.now_ns, turn.out)
+
+
+def images_in_use(workers: Workers, syncer: PodSyncer) -> set[str]:
+    """Return the full names of the images that the containers of a node have."""
+    return {
+        name
+        for uid, sandbox in syncer.runtime
+        if (worker := workers.get(uid)) is not None
+        for name in images_of(worker.pod, sandbox)
+    }
+
+
+def _is_finished(worker: PodWorker | None) -> bool:
+    return worker is None or worker.state is WorkerState.FINISHED
+
+
+def _evict(worker: PodWorker, eviction: Eviction, syncer: PodSyncer, turn: Turn) -> None:
+    """Kill a pod and have its status say why. Source: eviction_manager.go, evictPod."""
+    pod: Pod = worker.pod
+    message = eviction.message
+    turn.event(pod, Reason.EVICTED, message, annotations=eviction.annotations)
+    condition = None
+    if eviction.disrupts:
+        condition = PodCondition(
+            DISRUPTION_TARGET,
+            "True",
+            TERMINATION_BY_KUBELET,
+            message,
+            turn.wall_s,
+            pod.generation,
+        )
+    syncer.kill_pod(worker, PodKill(EVICTED, message, eviction.grace_s, condition), turn)

@@ -1,0 +1,495 @@
+"""ClaimVolumes: from the claim of a pod to a volume that is attached and mounted.
+
+    CLAIM --GET PVC--> VOLUME --GET PV--> REPORT --volumesInUse--> ATTACH --volumesAttached--+
+      ^ |refused, not bound            |not attachable                                       |
+      | v                              +--------------------> SIZE --GET PVC--> VERIFY <-----+
+      FAILED until the pod's next sync                                             |GET Node
+                     MOUNTED <--delay-- PUBLISH <--GET-- STAGED <--GET-- WAIT <----+
+
+The left half is the desired, the right half the actual state of world. What a node has attached or
+wants attached is in use, and its status says so before the controller may attach.
+Source: pkg/kubelet/volumemanager/populator/desired_state_of_world_populator.go;
+pkg/volume/util/operationexecutor/operation_generator.go, GenerateMountVolumeFunc,
+GenerateVerifyControllerAttachedVolumeFunc; pkg/volume/csi/csi_attacher.go, csi_mounter.go.
+Differs: there is no node-side resizing.
+"""
+
+import enum
+
+from fleet.clock import NS_PER_MS, NS_PER_S
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.volumes.volume_texts import driver_missing, failed
+from fleet.objects.effects import ApiCall, NodeId, Op, Outbox, Reply
+from fleet.objects.pods import NodeView, Pod, PodUid, VolumeSpec
+from fleet.objects.volumes import (
+    AttachmentView,
+    ClaimTarget,
+    ClaimView,
+    VolumeView,
+    attachment_name,
+)
+from fleet.profile.volume_behavior import volume_behavior
+
+RECONCILE_NS = 100 * NS_PER_MS
+RESYNC_NS = 60 * NS_PER_S
+QUIET = "-"
+"""An operation failed without an event: it is tried again after its back-off."""
+AT_ONCE = -1
+CLAIM_KINDS = frozenset(("persistentVolumeClaim", "ephemeral"))
+_STREAM_MOUNT = 0x70103
+_STREAM_RESYNC = 0x70104
+
+
+class Step(enum.IntEnum):
+    """What the volume of a claim waits for."""
+
+    CLAIM = 0
+    VOLUME = 1
+    FAILED = 2  # the next sync of the pod
+    REPORT = 3  # its name in the node's volumesInUse
+    ATTACH = 4  # its name in the node's volumesAttached
+    SIZE = 5  # the claim again, for its size
+    VERIFY = 6  # the Node, by GET
+    MOUNT = 7  # the reconciler
+    WAIT = 8  # the VolumeAttachment, by GET
+    STAGED = 9  # again: MountDevice wants its metadata
+    PUBLISH = 10  # and SetUp
+    SET_UP = 11  # the driver, to be asked
+    DELAY = 12  # the driver
+    MOUNTED = 13
+    LIMIT = 14  # of no step: a sync that gives up asks whether the node is full
+    REFRESH = 15  # of a step that goes on: claim and volume are read at each sync of the pod
+
+
+class ClaimVolume:
+    """One volume of one pod that stands behind a claim."""
+
+    __slots__ = (
+        "claim",
+        "claim_uid",
+        "due_ns",
+        "error",
+        "is_asked",
+        "is_exhausted",
+        "step",
+        "view",
+        "volume",
+    )
+
+    def __init__(self, pod: Pod, volume: VolumeSpec) -> None:
+        self.volume = volume
+        self.claim = volume.claim or f"{pod.name}-{volume.name}"
+        self.claim_uid = ""
+        self.step = Step.CLAIM
+        self.is_asked = False  # whether that is so, by a sync that gives up
+        self.is_exhausted = False  # its driver says that the node takes no more volumes
+        self.view: VolumeView | None = None
+        self.error = ""  # of an answer, for the next attempt; or why the populator failed
+        self.due_ns = 0  # the next attempt, 0 while something else is awaited
+
+    @property
+    def name(self) -> str:
+        """Return what operations call the volume: its PersistentVolume, once that is known."""
+        return self.view.name if self.view is not None else self.volume.name
+
+
+class ClaimVolumes:
+    """The claims of the pods of one node."""
+
+    __slots__ = ("_devices", "_node", "_pods", "_resyncs", "attached", "labels", "reported")
+
+    def __init__(self, node: NodeId) -> None:
+        self._node = node
+        self._pods: dict[PodUid, tuple[ClaimVolume, ...]] = {}
+        self._devices: dict[str, list[PodUid]] = {}  # attachable volumes, and whose they are
+        self._resyncs: dict[PodUid, int] = {}
+        self.attached: tuple[str, ...] = ()  # as the informer shows the Node
+        self.reported: tuple[str, ...] = ()  # volumesInUse as the server has them
+        self.labels: dict[str, str] | None = None  # of the Node, once the informer showed it
+
+    def in_use(self) -> tuple[str, ...]:
+        """Return the attachable volumes that are wanted or attached.
+
+        Source: volume_manager.go, GetVolumesInUse.
+        """
+        return tuple(sorted(self._devices))
+
+    def is_idle(self) -> bool:
+        """Return whether no pod has a claim and nothing is left to report."""
+        return not self._pods and not self._devices and not self.reported
+
+    def add(self, pod: Pod, volume: VolumeSpec) -> ClaimVolume:
+        """Take one more volume of a pod."""
+        found = ClaimVolume(pod, volume)
+        found.due_ns = AT_ONCE
+        self._pods[pod.uid] = (*self._pods.get(pod.uid, ()), found)
+        return found
+
+    def release(self, uid: PodUid) -> None:
+        """Unmount the volumes of a pod that is gone; those of no other pod are detached."""
+        self._resyncs.pop(uid, None)
+        for each in self._pods.pop(uid, ()):
+            if each.view is not None and uid in self._devices.get(each.view.unique_name, ()):
+                pods = self._devices[each.view.unique_name]
+                pods.remove(uid)
+                if not pods:
+                    del self._devices[each.view.unique_name]
+
+    def reprocess(self, pod: Pod, out: Outbox) -> None:
+        """Read claims and volumes again for a new sync of the pod. Source: ReprocessPod."""
+        for each in self._pods.get(pod.uid, ()):
+            if each.step is Step.FAILED:
+                each.step = Step.CLAIM
+                each.error = ""
+                each.due_ns = AT_ONCE
+            elif each.step > Step.FAILED:
+                self._get(pod, each, Op.GET_CLAIM, each.claim, out, Step.REFRESH)
+
+    # ---- what happened ----
+
+    def on_reported(self, names: tuple[str, ...]) -> list[PodUid]:
+        """Note what the server shows as in use; return the pods that may go on.
+
+        Source: kubelet_node_status.go, markVolumesFromNode.
+        """
+        self.reported = names
+        return self._advance(Step.REPORT, Step.ATTACH, names) + self.on_attached(self.attached)
+
+    def on_attached(self, names: tuple[str, ...]) -> list[PodUid]:
+        """Note what the controller has attached; return the pods that may go on."""
+        self.attached = names
+        return self._advance(Step.ATTACH, Step.SIZE, names)
+
+    def _advance(self, at: Step, to: Step, names: tuple[str, ...]) -> list[PodUid]:
+        found = []
+        for uid, volumes in self._pods.items():
+            for each in volumes:
+                if each.step is at and each.view is not None and each.view.unique_name in names:
+                    each.step = to
+                    each.due_ns = AT_ONCE if to is Step.SIZE else 0
+                    found.append(uid)
+        return found
+
+    def on_reply(
+        self, pod: Pod, target: ClaimTarget, reply: Reply, env: Environment, out: Outbox
+    ) -> bool:
+        """Take an answer; return whether the volume may go on."""
+        each = self._find(pod.uid, target.volume)
+        if each is None:
+            return False
+        if target.step == Step.REFRESH:
+            if reply.ok and isinstance(reply.record, ClaimView):
+                self._get(pod, each, Op.GET_VOLUME, reply.record.volume_name, out, Step.REFRESH)
+            return False
+        if target.step == Step.LIMIT:
+            found = reply.record
+            each.is_exhausted = isinstance(found, AttachmentView) and found.is_exhausted
+            each.is_asked = False
+            return each.is_exhausted or not self.is_asking(pod.uid)
+        if each.step != target.step:
+            return False
+        each.due_ns = AT_ONCE
+        if each.step is Step.CLAIM:
+            self._on_claim(pod, each, reply, out)
+        elif each.step is Step.VOLUME:
+            self._on_volume(pod, each, reply, env)
+        elif not reply.ok:
+            each.error = QUIET
+            if each.step > Step.MOUNT:
+                each.error = _read_error(each, target.name, reply.message)
+        elif each.step is Step.SIZE:
+            each.step = Step.VERIFY if self._is_attachable(each) else Step.MOUNT
+        elif each.step is Step.VERIFY:
+            self._on_node(each, reply)
+        else:
+            self._on_attachment(each, target, reply)
+        return True
+
+    def _find(self, uid: PodUid, volume: str) -> ClaimVolume | None:
+        for each in self._pods.get(uid, ()):
+            if each.volume.name == volume:
+                return each
+        return None
+
+    def _on_claim(self, pod: Pod, each: ClaimVolume, reply: Reply, out: Outbox) -> None:
+        """Source: getPVCExtractPV, VolumeIsForPod."""
+        claim = reply.record
+        error = ""
+        if not reply.ok or not isinstance(claim, ClaimView):
+            error = f"failed to fetch PVC from API server: {reply.message}"
+        elif claim.deleting and not claim.protected:
+            error = "PVC is being deleted"
+        elif claim.phase != "Bound":
+            error = "PVC is not bound"
+        elif not claim.volume_name:
+            error = "PVC has empty pvc.Spec.VolumeName"
+        elif each.volume.kind == "ephemeral" and claim.owner_uid != pod.uid:
+            where = f"{pod.namespace}/{each.claim}"
+            own = f"{pod.namespace}/{pod.name}"
+            self._fail(each, f"PVC {where} was not created for pod {own} (pod is not owner)")
+        else:
+            each.claim_uid = claim.uid
+            each.step = Step.VOLUME
+            each.due_ns = 0
+            self._get(pod, each, Op.GET_VOLUME, claim.volume_name, out)
+        if error:
+            self._fail(each, f"error processing PVC {pod.namespace}/{each.claim}: {error}")
+
+    def _on_volume(self, pod: Pod, each: ClaimVolume, reply: Reply, env: Environment) -> None:
+        """Source: getPVSpec, createVolumeSpec, AddPodToVolume."""
+        view = reply.record
+        error = ""
+        if not reply.ok or not isinstance(view, VolumeView):
+            error = f"failed to fetch PV from API server: {reply.message}"
+        elif view.claim_uid is None:
+            error = (
+                f"found PV object {view.name} but it has a nil pv.Spec.ClaimRef "
+                "indicating it is not yet bound to the claim"
+            )
+        elif view.claim_uid != each.claim_uid:
+            error = (
+                f"found PV object {view.name} but its pv.Spec.ClaimRef.UID {view.claim_uid} "
+                f"does not point to claim.UID {each.claim_uid}"
+            )
+        if error:
+            self._fail(each, f"error processing PVC {pod.namespace}/{each.claim}: {error}")
+            return
+        assert isinstance(view, VolumeView), view
+        wanted, field = ("Block", "volumeDevices") if each.volume.block else ("", "volumeMounts")
+        if (wanted or "Filesystem") != view.mode:
+            self._fail(
+                each,
+                f"volume {each.volume.name} has volumeMode {view.mode}, "
+                f"but is specified in {field}",
+            )
+            return
+        each.view = view
+        driver = env.csi_drivers.get(view.driver)
+        if not view.driver or (driver is not None and not driver.attach_required):
+            each.step = Step.SIZE
+            return
+        self._devices.setdefault(view.unique_name, []).append(pod.uid)
+        each.step = Step.REPORT
+        each.due_ns = 0
+        if view.unique_name in self.reported:
+            self.on_reported(self.reported)
+
+    def _on_node(self, each: ClaimVolume, reply: Reply) -> None:
+        node, view = reply.record, each.view
+        assert isinstance(node, NodeView), reply
+        assert view is not None, each.claim
+        if view.unique_name in node.volumes_attached:
+            self.labels = node.labels
+            each.step = Step.MOUNT
+        else:
+            each.step = Step.SIZE
+            each.error = QUIET
+
+    def _on_attachment(self, each: ClaimVolume, target: ClaimTarget, reply: Reply) -> None:
+        """Source: csi_attacher.go, WaitForAttach, verifyAttachmentStatus; getPublishContext."""
+        found, view = reply.record, each.view
+        assert isinstance(found, AttachmentView), reply
+        assert view is not None, each.claim
+        if each.step is not Step.WAIT:
+            each.step = Step.PUBLISH if each.step is Step.STAGED else Step.SET_UP
+            return
+        error = ""
+        if found.deleting:
+            error = "volume attachment is being deleted"
+        elif not found.attached:
+            error = found.error or (
+                f"volume {view.handle} is not attached for volume attachment {target.name}"
+            )
+        if error:
+            each.error = failed(each.name, each.volume, "WaitForAttach", error)
+        else:
+            each.step = Step.STAGED
+
+    def _fail(self, each: ClaimVolume, error: str) -> None:
+        each.step = Step.FAILED
+        each.error = error
+        each.due_ns = 0
+
+    # ---- what is done ----
+
+    def attempt(
+        self,
+        pod: Pod,
+        each: ClaimVolume,
+        env: Environment,
+        now_ns: int,
+        node_name: str,
+        out: Outbox,
+    ) -> str | None:
+        """Go on; return None while something is awaited, "" once mounted, else the error."""
+        each.due_ns = 0
+        if each.error and each.step is not Step.FAILED:
+            error, each.error = each.error, ""
+            if each.step > Step.MOUNT:
+                each.step = Step.MOUNT
+            return error
+        if each.step in (Step.CLAIM, Step.SIZE):
+            self._get(pod, each, Op.GET_CLAIM, each.claim, out)
+        elif each.step is Step.VERIFY:
+            self._get(pod, each, Op.GET_NODE_ATTACHED, "", out)
+        elif each.step is Step.MOUNT:
+            return self._mount(pod, each, env, now_ns, node_name, out)
+        elif each.step in (Step.WAIT, Step.STAGED, Step.PUBLISH):
+            return self._read_attachment(pod, each, env, node_name, out)
+        elif each.step in (Step.SET_UP, Step.DELAY):
+            return self._set_up(pod, each, env, now_ns)
+        return None
+
+    def _mount(
+        self,
+        pod: Pod,
+        each: ClaimVolume,
+        env: Environment,
+        now_ns: int,
+        node_name: str,
+        out: Outbox,
+    ) -> str | None:
+        """Begin to mount. Source: GenerateMountVolumeFunc."""
+        view = each.view
+        assert view is not None, each.claim
+        if self.labels is not None and not view.fits(self.labels):
+            return failed(
+                each.name, each.volume, "NodeAffinity check", "no matching NodeSelectorTerms"
+            )
+        if view.access_modes == ("ReadWriteOncePod",) and self._is_mounted_elsewhere(pod, view):
+            error = (
+                "volume uses the ReadWriteOncePod access mode and is already in use by another pod"
+            )
+            return failed(each.name, each.volume, "SetUp", error)
+        if self._is_attachable(each):
+            each.step = Step.WAIT
+            return self._read_attachment(pod, each, env, node_name, out)
+        if view.driver and view.driver not in env.model.csi_driver_names:
+            return driver_missing(each.name, each.volume, view.driver)
+        each.step = Step.SET_UP
+        return self._set_up(pod, each, env, now_ns)
+
+    def _read_attachment(
+        self, pod: Pod, each: ClaimVolume, env: Environment, node_name: str, out: Outbox
+    ) -> str | None:
+        view = each.view
+        assert view is not None, each.claim
+        if each.step is Step.STAGED and view.driver not in env.model.csi_driver_names:
+            each.step = Step.MOUNT
+            return driver_missing(each.name, each.volume, view.driver)
+        if each.step is Step.STAGED and self._is_mounted_elsewhere(pod, view):
+            each.step = Step.PUBLISH  # the device is mounted already
+        name = attachment_name(view.handle, view.driver, node_name)
+        self._get(pod, each, Op.GET_ATTACHMENT, name, out)
+        return None
+
+    def _set_up(self, pod: Pod, each: ClaimVolume, env: Environment, now_ns: int) -> str | None:
+        """Let the driver stage and publish: first its delay, then its result."""
+        behavior = volume_behavior(
+            env.model.behavior_for(pod.labels, pod.namespace, pod.annotations).volumes,
+            each.volume.name,
+            pod.annotations,
+        )
+        if each.step is Step.SET_UP:
+            each.step = Step.DELAY
+            share = env.draws.uniform(self._node, _STREAM_MOUNT, now_ns)
+            each.due_ns = now_ns + max(behavior.mount_delay.sample(share), 1)
+            return None
+        if behavior.error:
+            each.step = Step.MOUNT
+            return failed(
+                each.name,
+                each.volume,
+                "SetUp",
+                f"rpc error: code = Internal desc = {behavior.error}",
+            )
+        each.step = Step.MOUNTED
+        return ""
+
+    def _is_attachable(self, each: ClaimVolume) -> bool:
+        return each.view is not None and each.view.unique_name in self._devices
+
+    def _is_mounted_elsewhere(self, pod: Pod, view: VolumeView) -> bool:
+        for uid in self._devices.get(view.unique_name, ()):
+            for each in self._pods.get(uid, ()):
+                if uid != pod.uid and each.view is not None and each.step is Step.MOUNTED:
+                    return True
+        return False
+
+    def _get(
+        self,
+        pod: Pod,
+        each: ClaimVolume,
+        op: Op,
+        name: str,
+        out: Outbox,
+        step: Step | None = None,
+    ) -> None:
+        at = each.step if step is None else step
+        target = ClaimTarget(pod.namespace, name, each.volume.name, int(at))
+        out.append(ApiCall(self._node, op, pod.uid, target))
+
+    def ask_limits(self, pod: Pod, env: Environment, node_name: str, out: Outbox) -> bool:
+        """Ask why volumes are not attached, if their drivers may say that a node is full.
+
+        Source: csi_plugin.go, VerifyExhaustedResource.
+        """
+        for each in self._pods.get(pod.uid, ()):
+            view = each.view
+            if view is None or each.step not in (Step.REPORT, Step.ATTACH):
+                continue
+            driver = env.csi_drivers.get(view.driver)
+            if driver is not None and driver.updates_allocatable:
+                name = attachment_name(view.handle, view.driver, node_name)
+                self._get(pod, each, Op.GET_ATTACHMENT, name, out, Step.LIMIT)
+                each.is_asked = True
+        return self.is_asking(pod.uid)
+
+    def is_asking(self, uid: PodUid) -> bool:
+        """Return whether such an answer is awaited."""
+        return any(each.is_asked for each in self._pods.get(uid, ()))
+
+    def is_full(self, uid: PodUid) -> bool:
+        """Return whether a driver said that the node takes no more volumes."""
+        return any(each.is_exhausted for each in self._pods.get(uid, ()))
+
+    # ---- what messages and timers ask ----
+
+    def names_of(self, uid: PodUid, *, desired: bool) -> list[str]:
+        """Return volumes that the populator has not taken, or that are desired but not attached."""
+        return [
+            each.volume.name
+            for each in self._pods.get(uid, ())
+            if (each.step in (Step.REPORT, Step.ATTACH) if desired else each.step <= Step.FAILED)
+        ]
+
+    def failures(self, uid: PodUid) -> list[str]:
+        """Return why claims of a pod could not be processed. Source: PopPodErrors."""
+        return sorted({each.error for each in self._pods.get(uid, ()) if each.step is Step.FAILED})
+
+    def has(self, uid: PodUid) -> bool:
+        """Return whether a pod has claims."""
+        return uid in self._pods
+
+    def plan_resync(self, uid: PodUid, env: Environment, now_ns: int) -> int:
+        """Return when the claims of a running pod are read again. Source: completeWork."""
+        share = env.draws.uniform(self._node, _STREAM_RESYNC, now_ns)
+        due_ns = self._resyncs[uid] = now_ns + int(RESYNC_NS * (1 + share / 2))
+        return due_ns
+
+    def is_resync_due(self, uid: PodUid, now_ns: int) -> bool:
+        """Return whether it is time to read them again."""
+        return 0 < self._resyncs.get(uid, 0) <= now_ns
+
+
+def _read_error(each: ClaimVolume, name: str, message: str) -> str:
+    """Say which step of a mount could not read the VolumeAttachment."""
+    view = each.view
+    assert view is not None, each.claim
+    if each.step is Step.WAIT:
+        error = f"volume {view.handle} has GET error for volume attachment {name}: {message}"
+        return failed(each.name, each.volume, "WaitForAttach", error)
+    if each.step is Step.STAGED:
+        return failed(each.name, each.volume, "MountDevice", message)
+    error = f"kubernetes.io/csi: mounter.SetUpAt failed to fetch publishContext: {message}"
+    return failed(each.name, each.volume, "SetUp", error)

@@ -1,0 +1,473 @@
+"""VolumeManager: what must be there before the containers of a pod may start.
+
+    begin --the loops' tick--> each volume is set up by itself --all--> MOUNTED
+                                 |failed                     |2 min 3 s, or a claim that is no good
+                                 v                           v
+                               FailedMount,                  GIVEN_UP: the pod's sync fails
+                               0.5 s doubling to 122 s
+
+A local volume needs its tokens, ConfigMaps and Secrets; how a claim gets there is in
+`claim_volumes.py`. Tokens are renewed at 80 % of their life, at a pod's resync.
+Source: pkg/kubelet/volumemanager/volume_manager.go, reconciler/reconciler.go;
+pkg/kubelet/token/token_manager.go.
+Differs: only what the API sees is emulated. A wait that times out leaves no event, as in 1.36.
+"""
+
+import enum
+
+from fleet.clock import NS_PER_MS, NS_PER_S, Draws
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.events import Reason
+from fleet.kubelet.volumes.claim_volumes import (
+    AT_ONCE,
+    CLAIM_KINDS,
+    QUIET,
+    ClaimVolume,
+    ClaimVolumes,
+)
+from fleet.kubelet.volumes.volume_texts import (
+    LIMIT_EXCEEDED,
+    VolumeEvent,
+    inline_problem,
+    mapped_events,
+)
+from fleet.kubelet.volumes.watched_objects import ObjectManager, sources_of
+from fleet.objects.effects import (
+    ApiCall,
+    NodeId,
+    Op,
+    Outbox,
+    Reply,
+    SetTimer,
+    Timer,
+    TokenRequest,
+    WatchEvent,
+    WatchKind,
+)
+from fleet.objects.pods import (
+    TOKEN_VOLUME,
+    TOKEN_VOLUME_START,
+    ContainerSpec,
+    EventType,
+    Pod,
+    PodUid,
+    Token,
+    VolumeSpec,
+)
+from fleet.objects.volumes import ClaimTarget
+
+LOOP_NS = 100 * NS_PER_MS  # populator and reconciler
+MOUNT_POLL_NS = 300 * NS_PER_MS
+MOUNT_TIMEOUT_NS = 123 * NS_PER_S
+SYNC_WAIT_NS = 1 * NS_PER_S
+RETRY_FIRST_NS = 500 * NS_PER_MS
+RETRY_MAX_NS = 122 * NS_PER_S
+TOKEN_JITTER_S = 10
+RESYNC_NS = 75 * NS_PER_S  # the mean interval at which a pod looks at its tokens
+_STREAM_LOOP = 0x70101
+_STREAM_TOKEN = 0x70102
+_STREAM_REMOUNT = 0x70105
+
+
+class MountResult(enum.Enum):
+    """How an attempt to mount the volumes of a pod went."""
+
+    WAITING = 0
+    MOUNTED = 1
+    FAILED = 2  # an operation did; it is tried again
+    GIVEN_UP = 3  # the pod's sync fails
+    REJECTED = 4  # the node takes no more volumes: the last event says so, and ends the pod
+
+
+class _Volume:
+    """A volume that is not mounted yet."""
+
+    __slots__ = ("claim", "due_ns", "error", "patience_ns", "spec", "tokens", "tries")
+
+    def __init__(self, spec: VolumeSpec, claim: ClaimVolume | None) -> None:
+        self.spec = spec
+        self.claim = claim
+        self.due_ns = AT_ONCE  # of the next attempt, 0 while an answer is awaited
+        self.tokens = -1 if spec.tokens else 0  # awaited ones; -1 when they are to be asked for
+        self.error = ""  # why a token was refused
+        self.patience_ns = 0  # until when an unsynced cache is waited for
+        self.tries = 0
+
+
+class _Mount:
+    """The volumes of one pod while they are being mounted."""
+
+    __slots__ = ("began_ns", "due_ns", "is_remount", "limits_asked", "seen_ns", "volumes", "waited")
+
+    def __init__(self, volumes: list[_Volume], *, is_remount: bool = False) -> None:
+        self.volumes = volumes
+        self.is_remount = is_remount  # the pod runs already
+        self.began_ns = 0
+        self.waited = False  # by a sync of the pod
+        self.due_ns = 0
+        self.limits_asked = False  # whether the node is full, before that sync gives up
+        self.seen_ns = 0  # when that sync sees a claim that is no good
+
+
+class VolumeManager:
+    """Volumes, and the objects behind them, of the pods of one node."""
+
+    __slots__ = ("_draws", "_mounts", "_node", "_refresh", "claims", "node_name", "objects")
+
+    def __init__(self, node: NodeId, draws: Draws, node_name: str = "") -> None:
+        self._node = node
+        self._draws = draws
+        self._mounts: dict[PodUid, _Mount] = {}
+        self._refresh: dict[PodUid, int] = {}  # when a pod's tokens are renewed
+        self.node_name = node_name
+        self.objects = ObjectManager(node, draws)
+        self.claims: ClaimVolumes | None = None  # made for the first pod that has one
+
+    def register_pod(self, pod: Pod, now_ns: int, out: Outbox) -> None:
+        """Watch what a pod refers to."""
+        self.objects.register_pod(pod, out, now_ns)
+
+    def update_pod(self, old: Pod, new: Pod, now_ns: int, out: Outbox) -> None:
+        """Follow a change of what a pod refers to: an ephemeral container may add some."""
+        if old.ephemeral_containers != new.ephemeral_containers:
+            self.objects.register_pod(new, out, now_ns)
+            self.objects.unregister_pod(old, out)
+
+    def unregister_pod(self, pod: Pod, out: Outbox) -> None:
+        """Stop the watches that no other pod needs, unmount and forget the pod's volumes."""
+        self.objects.unregister_pod(pod, out)
+        self.abort(pod.uid)
+        self._refresh.pop(pod.uid, None)
+        if self.claims is not None:
+            self.claims.release(pod.uid)
+
+    def on_object_event(self, event: WatchEvent) -> list[PodUid]:
+        """Note what a watch says; return the pods that may go on."""
+        if not self.objects.on_event(event):
+            return []
+        found = []
+        for uid, mount in self._mounts.items():
+            for volume in mount.volumes:
+                if volume.patience_ns:
+                    volume.due_ns = AT_ONCE
+                    found.append(uid)
+        return list(dict.fromkeys(found))
+
+    def begin(self, pod: Pod, now_ns: int, out: Outbox) -> None:
+        """Begin to wait for the volumes: the loops each need up to one turn of 100 ms.
+
+        A sync that waits again finds what went on meanwhile; its claims are read again.
+        """
+        share = self._draws.uniform(self._node, _STREAM_LOOP, now_ns)
+        due_ns = now_ns + LOOP_NS + int(LOOP_NS * share)
+        mount = self._mounts.get(pod.uid)
+        if mount is None:
+            volumes = [self._volume(pod, each) for each in pod.volumes if each.mounted]
+            mount = self._mounts[pod.uid] = _Mount(volumes)
+        elif self.claims is not None:
+            self.claims.reprocess(pod, out)
+        mount.began_ns = now_ns
+        mount.seen_ns = 0
+        mount.limits_asked = False
+        mount.waited = True
+        self._wait(pod.uid, mount, due_ns, out)
+
+    def remount(self, pod: Pod, event: WatchEvent, now_ns: int, out: Outbox) -> None:
+        """Look at a deleted object again at the resync of a pod that runs. Source: ReprocessPod."""
+        key = (event.kind, event.namespace, event.name)
+        if event.type is not EventType.DELETED or pod.uid in self._mounts:
+            return
+        volumes = [
+            self._volume(pod, each)
+            for each in pod.volumes
+            if each.mounted and any(key == found for found, _ in sources_of(each, pod.namespace))
+        ]
+        if volumes:
+            for each in volumes:
+                each.tokens = 0
+            mount = self._mounts[pod.uid] = _Mount(volumes, is_remount=True)
+            share = self._draws.uniform(self._node, _STREAM_REMOUNT, now_ns)
+            for each in volumes:
+                each.due_ns = now_ns + int(share * RESYNC_NS)
+            self._arm(pod.uid, mount, out)
+
+    def _volume(self, pod: Pod, spec: VolumeSpec) -> _Volume:
+        if spec.kind not in CLAIM_KINDS:
+            return _Volume(spec, None)
+        if self.claims is None:
+            self.claims = ClaimVolumes(self._node)
+        return _Volume(spec, self.claims.add(pod, spec))
+
+    def abort(self, uid: PodUid) -> None:
+        """Give the mounting up: the pod is to end."""
+        self._mounts.pop(uid, None)
+
+    def is_due(self, uid: PodUid, now_ns: int) -> bool:
+        """Return whether an attempt to mount is due, or was woken."""
+        mount = self._mounts.get(uid)
+        return mount is not None and bool(mount.due_ns) and now_ns >= mount.due_ns
+
+    def attempt(
+        self, pod: Pod, env: Environment, now_ns: int, out: Outbox
+    ) -> tuple[MountResult, list[VolumeEvent]]:
+        """Go on with every volume; return how it went and the events about the pod."""
+        mount = self._mounts.get(pod.uid)
+        if mount is None:
+            return MountResult.WAITING, []
+        events = self._attempt_all(pod, mount, env, now_ns, out)
+        if not mount.volumes and (mount.waited or mount.is_remount):
+            self._complete(pod, env, now_ns, out)
+            return MountResult.MOUNTED, events
+        if self.claims is not None and self.claims.is_full(pod.uid):
+            text = self._state_text(pod, mount, "context deadline exceeded")
+            text = f"Node has reached its volume attachment limit, rejecting pod. {text}"
+            return MountResult.REJECTED, [*events, (LIMIT_EXCEEDED, text)]
+        given_up = self._give_up(pod, mount, now_ns)
+        if given_up == [] and self._asks_limits(pod, mount, env, out):
+            return MountResult.WAITING, events
+        if given_up is not None:
+            mount.waited = False
+        self._arm(pod.uid, mount, out)
+        if given_up is not None:
+            events += [(Reason.FAILED_MOUNT, each) for each in given_up]
+            return MountResult.GIVEN_UP, events
+        return (MountResult.FAILED if events else MountResult.WAITING), events
+
+    def _attempt_all(
+        self, pod: Pod, mount: _Mount, env: Environment, now_ns: int, out: Outbox
+    ) -> list[VolumeEvent]:
+        events: list[VolumeEvent] = []
+        for volume in tuple(mount.volumes):
+            task = volume.claim or volume
+            if not task.due_ns or now_ns < task.due_ns:
+                continue
+            error = self._attempt_one(pod, volume, env, now_ns, out)
+            if error:
+                task.due_ns = now_ns + min(RETRY_FIRST_NS << min(volume.tries, 8), RETRY_MAX_NS)
+                volume.tries += 1
+            elif error is not None:
+                mount.volumes.remove(volume)
+                if volume.claim is not None and volume.spec.block:
+                    events += mapped_events(pod.uid, volume.claim.name)
+            if error and error != QUIET:
+                is_block = volume.claim is not None and volume.spec.block
+                reason = Reason.FAILED_MAP_VOLUME if is_block else Reason.FAILED_MOUNT
+                events.append((reason, error))
+        return events
+
+    def _asks_limits(self, pod: Pod, mount: _Mount, env: Environment, out: Outbox) -> bool:
+        """Ask once, before a sync gives up, whether the node is full; return whether it waits."""
+        if self.claims is None:
+            return False
+        if not mount.limits_asked:
+            mount.limits_asked = True
+            return self.claims.ask_limits(pod, env, self.node_name, out)
+        return self.claims.is_asking(pod.uid)
+
+    def _attempt_one(
+        self, pod: Pod, volume: _Volume, env: Environment, now_ns: int, out: Outbox
+    ) -> str | None:
+        if volume.claim is not None:
+            assert self.claims is not None, pod.uid
+            return self.claims.attempt(pod, volume.claim, env, now_ns, self.node_name, out)
+        return self._set_up(pod, volume, env, now_ns, out)
+
+    def _set_up(
+        self, pod: Pod, volume: _Volume, env: Environment, now_ns: int, out: Outbox
+    ) -> str | None:
+        """Set a local volume up; return None while it waits, "" once done, else the error."""
+        volume.due_ns = 0
+        spec = volume.spec
+        if volume.tokens < 0:
+            volume.error = ""
+            volume.tokens = self._request_tokens(pod, spec, out)
+        if volume.tokens:
+            return None
+        errors = [volume.error] if volume.error else []
+        is_unsynced = False
+        for key, source in sources_of(spec, pod.namespace):
+            error, lags = self.objects.problem(key, source)
+            is_unsynced = is_unsynced or lags
+            if error:
+                errors.append(error)
+        if spec.driver:
+            errors += inline_problem(spec.driver, env)
+        if not errors:
+            return ""
+        if is_unsynced and not volume.patience_ns:
+            volume.patience_ns = now_ns + SYNC_WAIT_NS
+        if is_unsynced and now_ns < volume.patience_ns:
+            volume.due_ns = volume.patience_ns
+            return None
+        volume.patience_ns = 0
+        if volume.error:
+            volume.tokens = -1
+        text = errors[0] if len(errors) == 1 else f"[{', '.join(dict.fromkeys(errors))}]"
+        return f'MountVolume.SetUp failed for volume "{_volume_name(spec, pod)}" : {text}'
+
+    def _complete(self, pod: Pod, env: Environment, now_ns: int, out: Outbox) -> None:
+        del self._mounts[pod.uid]
+        self.objects.stop_immutable(pod, out)
+        if self.claims is not None and self.claims.has(pod.uid):
+            due_ns = self.claims.plan_resync(pod.uid, env, now_ns)
+            out.append(SetTimer(self._node, due_ns, Timer.VOLUMES, pod.uid))
+
+    def _give_up(self, pod: Pod, mount: _Mount, now_ns: int) -> list[str] | None:
+        """Return the event of a sync that fails: none of a time-out; None while it waits.
+
+        Source: kubelet.go, SyncPod; WaitForAttachAndMount, verifyVolumesMountedFunc.
+        """
+        if not mount.waited:
+            return None
+        failures = self.claims.failures(pod.uid) if self.claims is not None else []
+        if failures and not mount.seen_ns:
+            mount.seen_ns = mount_seen_ns(mount.began_ns, now_ns)
+        if failures and now_ns >= mount.seen_ns:
+            text = self._state_text(pod, mount, "; ".join(failures))
+            return [f"Unable to attach or mount volumes: {text}"]
+        return [] if now_ns >= mount.began_ns + MOUNT_TIMEOUT_NS else None
+
+    def _state_text(self, pod: Pod, mount: _Mount, error: str) -> str:
+        """Say which volumes are missing. Source: WaitForAttachAndMount."""
+        assert self.claims is not None, pod.uid
+        unmounted = " ".join(sorted(_volume_name(each.spec, pod) for each in mount.volumes))
+        unattached = " ".join(sorted(self.claims.names_of(pod.uid, desired=True)))
+        unprocessed = " ".join(sorted(self.claims.names_of(pod.uid, desired=False)))
+        return (
+            f"unmounted volumes=[{unmounted}], unattached volumes=[{unattached}], "
+            f"failed to process volumes=[{unprocessed}]: {error}"
+        )
+
+    def _arm(self, uid: PodUid, mount: _Mount, out: Outbox) -> None:
+        """Set one timer, for what is due next."""
+        dues = [(each.claim or each).due_ns for each in mount.volumes]
+        wanted = [due_ns for due_ns in dues if due_ns]
+        if mount.waited and any(each.claim or each.tries for each in mount.volumes):
+            wanted.append(mount.began_ns + MOUNT_TIMEOUT_NS)
+            if mount.seen_ns:
+                wanted.append(mount.seen_ns)
+        if wanted:
+            self._wait(uid, mount, min(wanted), out)
+        else:
+            mount.due_ns = 0
+
+    def _wait(self, uid: PodUid, mount: _Mount, due_ns: int, out: Outbox) -> None:
+        if mount.due_ns != due_ns:
+            mount.due_ns = due_ns
+            out.append(SetTimer(self._node, due_ns, Timer.VOLUMES, uid))
+
+    # ---- answers ----
+
+    def on_token(
+        self, pod: Pod, request: TokenRequest, reply: Reply, now_ns: int, wall_ns: int, out: Outbox
+    ) -> bool:
+        """Take the answer to a token request; return whether a volume waited for it."""
+        if reply.ok:
+            self._plan_refresh(pod, request, reply, now_ns, wall_ns, out)
+        mount = self._mounts.get(pod.uid)
+        for volume in mount.volumes if mount is not None else ():
+            if volume.tokens > 0 and volume.spec.name == (request.volume or volume.spec.name):
+                if not reply.ok:
+                    volume.error = f"failed to fetch token: {reply.message}"
+                volume.tokens -= 1
+                volume.due_ns = 0 if volume.tokens else AT_ONCE
+                return not volume.tokens
+        return False
+
+    def on_claim_reply(
+        self, pod: Pod, call: ApiCall, reply: Reply, env: Environment, out: Outbox
+    ) -> bool:
+        """Take the answer to a GET for the volume of a claim; return whether it may go on."""
+        assert isinstance(call.payload, ClaimTarget), call
+        if self.claims is None:
+            return False
+        return self.claims.on_reply(pod, call.payload, reply, env, out)
+
+    def on_node(
+        self, attached: tuple[str, ...], in_use: tuple[str, ...], labels: dict[str, str]
+    ) -> list[PodUid]:
+        """Take what the informer shows of the Node; return the pods that may go on.
+
+        Volumes that a kubelet before us left in use are reported as gone unless a pod has them.
+        """
+        if self.claims is None:
+            if not in_use:
+                return []
+            self.claims = ClaimVolumes(self._node)
+            self.claims.reported = in_use
+        self.claims.labels = labels
+        return self.claims.on_attached(attached)
+
+    # ---- while a pod runs ----
+
+    def on_timer(self, pod: Pod, env: Environment, now_ns: int, out: Outbox) -> None:
+        """Ask for new tokens, and look at the claims again, if it is time."""
+        due_ns = self._refresh.get(pod.uid, 0)
+        if due_ns and now_ns >= due_ns:
+            del self._refresh[pod.uid]
+            for spec in pod.volumes:
+                self._request_tokens(pod, spec, out)
+        self.objects.on_timer(now_ns, out)
+        claims = self.claims
+        if claims is not None and claims.is_resync_due(pod.uid, now_ns):
+            claims.reprocess(pod, out)
+            due_ns = claims.plan_resync(pod.uid, env, now_ns)
+            out.append(SetTimer(self._node, due_ns, Timer.VOLUMES, pod.uid))
+
+    def has_secret(self, pod: Pod, name: str) -> bool:
+        """Return whether a Secret that a pod refers to can be read. Source: GetSecret."""
+        return self.objects.exists(WatchKind.SECRET, pod.namespace, name)
+
+    def missing(self, pod: Pod, spec: ContainerSpec, now_ns: int, out: Outbox) -> str:
+        """Return why the environment of a container cannot be built, "" when it can."""
+        return self.objects.missing(pod, spec.env_sources, now_ns, out)
+
+    def _request_tokens(self, pod: Pod, spec: VolumeSpec, out: Outbox) -> int:
+        for token in spec.tokens:
+            request = TokenRequest(
+                pod.namespace,
+                pod.service_account or "default",
+                token.audience,
+                token.expiration_s,
+                pod.name,
+                pod.uid,
+                spec.name,
+            )
+            out.append(ApiCall(self._node, Op.CREATE_TOKEN, pod.uid, request))
+        return len(spec.tokens)
+
+    def _plan_refresh(
+        self,
+        pod: Pod,
+        request: TokenRequest,
+        reply: Reply,
+        now_ns: int,
+        wall_ns: int,
+        out: Outbox,
+    ) -> None:
+        """Renew with less than 20 % of the life left, at a resync. Source: requiresRefresh."""
+        left_ns = request.expiration_s * NS_PER_S
+        if isinstance(reply.record, Token) and reply.record.expires_s:
+            left_ns = reply.record.expires_s * NS_PER_S - wall_ns
+        share = self._draws.uniform(self._node, _STREAM_TOKEN, now_ns)
+        due_ns = now_ns + max(left_ns * 4 // 5 - int(share * TOKEN_JITTER_S * NS_PER_S), NS_PER_S)
+        due_ns += int(share * RESYNC_NS)
+        known_ns = self._refresh.get(pod.uid, 0)
+        if not known_ns or due_ns < known_ns:
+            self._refresh[pod.uid] = due_ns
+            out.append(SetTimer(self._node, due_ns, Timer.VOLUMES, pod.uid))
+
+
+def _volume_name(volume: VolumeSpec, pod: Pod) -> str:
+    """Return the name of a volume as the API has it."""
+    if pod.token_suffix and volume.name == TOKEN_VOLUME.decode():
+        return TOKEN_VOLUME_START.decode() + pod.token_suffix
+    return volume.name
+
+
+def mount_seen_ns(began_ns: int, now_ns: int) -> int:
+    """Return when a sync that waits since `began_ns` sees what was mounted now.
+
+    Source: volume_manager.go, WaitForAttachAndMount: it looks at once, then every 300 ms.
+    """
+    return began_ns - (began_ns - now_ns) // MOUNT_POLL_NS * MOUNT_POLL_NS

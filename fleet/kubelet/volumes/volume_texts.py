@@ -1,0 +1,67 @@
+"""What a kubelet says of volumes: the words of its operations and of its CSI plug-in."""
+
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.events import AnyReason, OpenReason, Reason
+from fleet.objects.pods import PodUid, VolumeSpec
+
+VolumeEvent = tuple[AnyReason, str]
+LIMIT_EXCEEDED = OpenReason("VolumeAttachmentLimitExceeded")
+DRIVER_MISSING = "driver name %s not found in the list of registered CSI drivers"
+_BLOCK_NAMES = {"MountDevice": "SetUpDevice", "SetUp": "MapPodDevice"}
+
+
+def failed(name: str, volume: VolumeSpec, what: str, error: str) -> str:
+    """Word the failure of one operation; those of block volumes have names of their own.
+
+    Source: operation_executor.go, VolumeToMount.GenerateError.
+    """
+    operation = "MountVolume"
+    if volume.block:
+        operation, what = "MapVolume", _BLOCK_NAMES.get(what, what)
+    return f'{operation}.{what} failed for volume "{name}" : {error}'
+
+
+def mapped_events(uid: PodUid, name: str) -> list[VolumeEvent]:
+    """Return the events of a raw block volume that is there; a mount leaves none.
+
+    Source: operation_generator.go, GenerateMapVolumeFunc; csi_block.go, GetGlobalMapPath.
+    """
+    paths = (
+        ("globalMapPath", f"plugins/kubernetes.io/csi/volumeDevices/{name}/dev"),
+        ("volumeMapPath", f"pods/{uid}/volumeDevices/kubernetes.io~csi"),
+    )
+    text = f'MapVolume.MapPodDevice succeeded for volume "{name}" '
+    reason = Reason.SUCCESSFUL_MOUNT_VOLUME
+    return [(reason, f'{text}{field} "/var/lib/kubelet/{path}"') for field, path in paths]
+
+
+def driver_missing(name: str, volume: VolumeSpec, driver: str) -> str:
+    """Say that a volume's driver is not on the node.
+
+    Source: csi_attacher.go, MountDevice; csi_block.go, SetUpDevice; newCsiDriverClient.
+    """
+    call = "attacher.MountDevice failed to create newCsiDriverClient"
+    if volume.block:
+        call = "blockMapper.SetUpDevice failed to get CSI client"
+    return failed(
+        name, volume, "MountDevice", f"kubernetes.io/csi: {call}: {DRIVER_MISSING % driver}"
+    )
+
+
+def inline_problem(driver: str, env: Environment) -> list[str]:
+    """Return why a driver takes no inline volume of a pod.
+
+    Source: csi_mounter.go, SetUpAt, supportsVolumeLifecycleMode.
+    """
+    if driver not in env.model.csi_driver_names:
+        missing = DRIVER_MISSING % driver
+        return [f"kubernetes.io/csi: mounter.SetUpAt failed to get CSI client: {missing}"]
+    found = env.csi_drivers.get(driver)
+    if found is not None and "Ephemeral" in found.modes:
+        return []
+    why = "no CSIDriver object"
+    if found is not None:
+        why = "only supports [" + " ".join(f'"{mode}"' for mode in found.modes) + "]"
+    call = "mounter.SetupAt failed to check volume lifecycle mode"
+    error = f'volume mode "Ephemeral" not supported by driver {driver} ({why})'
+    return [f"kubernetes.io/csi: {call}: {error}"]

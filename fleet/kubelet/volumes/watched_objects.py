@@ -1,0 +1,243 @@
+"""ObjectManager: the ConfigMaps and Secrets that the pods of a node refer to, one watch for each.
+
+The pods that refer to an object share its watch; it ends with the last of them. Of an object only
+its keys are kept. An immutable one is watched until it was read once. What only environments need
+is read when a container starts: once a minute watches are stopped that nobody read for 5 minutes,
+and the next read starts them again. Volumes and pull secrets are read at each sync of their pod.
+Source: pkg/kubelet/util/manager/watch_based_manager.go; configmap/configmap_manager.go;
+secret/secret_manager.go.
+Differs: a read that starts a watch again takes what was known, and does not wait for it.
+"""
+
+from collections.abc import Iterator
+
+from fleet.clock import NS_PER_S, Draws
+from fleet.objects.effects import (
+    NodeId,
+    Outbox,
+    SetTimer,
+    StartWatch,
+    StopWatch,
+    Timer,
+    WatchEvent,
+    WatchKind,
+)
+from fleet.objects.pods import EnvSource, EventType, ObjectSource, Pod, PodUid, VolumeSpec
+from fleet.objects.volumes import ObjectData
+
+RECYCLE_NS = 60 * NS_PER_S
+IDLE_NS = 5 * 60 * NS_PER_S
+_STREAM_RECYCLE = 0x0B1EC7
+NOT_SYNCED = "failed to sync %s cache: timed out waiting for the condition"
+NAMES = {WatchKind.CONFIG_MAP: "configmap", WatchKind.SECRET: "secret"}
+_KEY_MISSING = {
+    WatchKind.CONFIG_MAP: "configmap references non-existent config key: %s",
+    WatchKind.SECRET: "references non-existent secret key: %s",
+}
+
+ObjectKey = tuple[WatchKind, str, str]
+"""Kind, namespace, name."""
+
+
+class _Object:
+    """A ConfigMap or Secret as its watch shows it."""
+
+    __slots__ = (
+        "exists",
+        "immutable",
+        "keys",
+        "read_ns",
+        "readers",
+        "refs",
+        "seen",
+        "stopped",
+        "synced",
+    )
+
+    def __init__(self) -> None:
+        self.refs = 0
+        self.readers = 0  # pods that read it at each of their syncs
+        self.read_ns = 0  # when a container last needed it, 0 for never
+        self.synced = False
+        self.exists = False
+        self.seen = False  # since the watch was started
+        self.keys: tuple[str, ...] = ()
+        self.immutable = False
+        self.stopped = False  # the watch: immutable and read, or idle
+
+
+class ObjectManager:
+    """The objects that the pods of one node refer to."""
+
+    __slots__ = ("_draws", "_idle_ns", "_node", "_objects")
+
+    def __init__(self, node: NodeId, draws: Draws) -> None:
+        self._node = node
+        self._draws = draws
+        self._objects: dict[ObjectKey, _Object] = {}
+        self._idle_ns = 0  # when idle watches are looked for next, 0 for never
+
+    def register_pod(self, pod: Pod, out: Outbox, now_ns: int) -> None:
+        """Watch what a pod refers to. Source: secret and configmap Manager.RegisterPod."""
+        often = read_often(pod)
+        for key in references(pod):
+            found = self._objects.get(key)
+            if found is None:
+                found = self._objects[key] = _Object()
+                out.append(StartWatch(self._node, *key))
+            found.refs += 1
+            if key in often:
+                found.readers += 1
+            else:
+                self._plan_recycling(pod.uid, now_ns, out)
+
+    def unregister_pod(self, pod: Pod, out: Outbox) -> None:
+        """Stop the watches that no other pod needs."""
+        often = read_often(pod)
+        for key in references(pod):
+            found = self._objects[key]
+            found.refs -= 1
+            found.readers -= key in often
+            if not found.refs:
+                del self._objects[key]
+                if not found.stopped:
+                    out.append(StopWatch(self._node, *key))
+
+    def on_timer(self, now_ns: int, out: Outbox) -> None:
+        """Stop idle watches if it is time. Source: startRecycleIdleWatch, stopIfIdle."""
+        if not self._idle_ns or now_ns < self._idle_ns:
+            return
+        self._idle_ns = 0
+        for key, found in self._objects.items():
+            if found.readers or found.stopped:
+                continue
+            if found.read_ns and now_ns <= found.read_ns + IDLE_NS:
+                due_ns = self._tick_after(found.read_ns + IDLE_NS)
+                self._idle_ns = min(self._idle_ns or due_ns, due_ns)
+            else:
+                found.stopped = True
+                out.append(StopWatch(self._node, *key))
+
+    def _plan_recycling(self, uid: PodUid, wanted_ns: int, out: Outbox) -> None:
+        due_ns = self._tick_after(wanted_ns)
+        if not self._idle_ns or due_ns < self._idle_ns:
+            self._idle_ns = due_ns
+        out.append(SetTimer(self._node, due_ns, Timer.VOLUMES, uid))
+
+    def _tick_after(self, wanted_ns: int) -> int:
+        """Return the first full minute of the kubelet after an instant."""
+        phase_ns = int(RECYCLE_NS * self._draws.uniform(self._node, _STREAM_RECYCLE, 0))
+        return wanted_ns + RECYCLE_NS - (wanted_ns - phase_ns) % RECYCLE_NS
+
+    def stop_immutable(self, pod: Pod, out: Outbox) -> None:
+        """Stop to watch what was read and will never change."""
+        for key in references(pod):
+            found = self._objects.get(key)
+            if found is not None and found.immutable and found.exists and not found.stopped:
+                found.stopped = True
+                out.append(StopWatch(self._node, *key))
+
+    def on_event(self, event: WatchEvent) -> bool:
+        """Note what a watch says; return whether the object can be read by now."""
+        found = self._objects.get((event.kind, event.namespace, event.name))
+        if found is None or found.stopped:
+            return False
+        if event.type is EventType.SYNCED:
+            found.synced = True
+            found.exists = found.exists and found.seen
+        elif event.type in (EventType.ADDED, EventType.MODIFIED):
+            found.exists = found.seen = True
+            if isinstance(event.record, ObjectData):
+                found.keys = event.record.keys
+                found.immutable = event.record.immutable
+        elif event.type is EventType.DELETED:
+            found.exists = False
+        return found.synced
+
+    def problem(self, key: ObjectKey, source: ObjectSource) -> tuple[str, bool]:
+        """Return why a volume cannot show an object, "" if it can, and whether the cache lags.
+
+        Source: configmap.go and secret.go, SetUpAt, MakePayload.
+        """
+        kind, _, name = key
+        found = self._objects[key]
+        if not found.synced:
+            return NOT_SYNCED % NAMES[kind], True
+        if source.optional:
+            return "", False
+        if not found.exists:
+            return f'{NAMES[kind]} "{name}" not found', False
+        for each in source.keys:
+            if each not in found.keys:
+                return _KEY_MISSING[kind] % each, False
+        return "", False
+
+    def missing(self, pod: Pod, sources: tuple[EnvSource, ...], now_ns: int, out: Outbox) -> str:
+        """Return why the environment of a container cannot be built, "" when it can.
+
+        Source: kubelet_pods.go, makeEnvironmentVariables.
+        """
+        for source in sources:
+            kind = WatchKind.SECRET if source.kind == "Secret" else WatchKind.CONFIG_MAP
+            found = self._read((kind, pod.namespace, source.name), pod.uid, now_ns, out)
+            if not found.synced:
+                return NOT_SYNCED % NAMES[kind]
+            if source.optional:
+                continue
+            if not found.exists:
+                return f'{NAMES[kind]} "{source.name}" not found'
+            if source.key and source.key not in found.keys:
+                where = f"{source.kind} {pod.namespace}/{source.name}"
+                return f"couldn't find key {source.key} in {where}"
+        return ""
+
+    def _read(self, key: ObjectKey, uid: PodUid, now_ns: int, out: Outbox) -> _Object:
+        """Note that a container needs an object. Source: objectCache.Get."""
+        found = self._objects[key]
+        found.read_ns = now_ns
+        if found.stopped and not found.immutable:
+            found.stopped = found.seen = False
+            out.append(StartWatch(self._node, *key))
+        if not found.readers:
+            self._plan_recycling(uid, now_ns + IDLE_NS, out)
+        return found
+
+    def exists(self, kind: WatchKind, namespace: str, name: str) -> bool:
+        """Return whether an object that a pod refers to is there."""
+        found = self._objects.get((kind, namespace, name))
+        return found is not None and found.exists
+
+
+def references(pod: Pod) -> Iterator[ObjectKey]:
+    """Yield each object that a pod refers to, once: secrets first, as upstream registers them."""
+    seen: dict[ObjectKey, None] = {}
+    for name in pod.pull_secrets:
+        seen[WatchKind.SECRET, pod.namespace, name] = None
+    specs = (*pod.init_containers, *pod.containers, *pod.ephemeral_containers)
+    for kind, wanted in ((WatchKind.SECRET, "Secret"), (WatchKind.CONFIG_MAP, "ConfigMap")):
+        for spec in specs:
+            for source in spec.env_sources:
+                if source.kind == wanted:
+                    seen[kind, pod.namespace, source.name] = None
+        for volume in pod.volumes:
+            for key, _ in sources_of(volume, pod.namespace):
+                if key[0] is kind:
+                    seen[key] = None
+    return iter(seen)
+
+
+def read_often(pod: Pod) -> frozenset[ObjectKey]:
+    """Return what a pod reads at each sync: its pull secrets, and what its volumes show."""
+    found = {(WatchKind.SECRET, pod.namespace, name) for name in pod.pull_secrets}
+    for volume in pod.volumes:
+        if volume.mounted:
+            found.update(key for key, _ in sources_of(volume, pod.namespace))
+    return frozenset(found)
+
+
+def sources_of(volume: VolumeSpec, namespace: str) -> Iterator[tuple[ObjectKey, ObjectSource]]:
+    """Yield what a volume shows."""
+    for source in volume.secrets:
+        yield (WatchKind.SECRET, namespace, source.name), source
+    for source in volume.config_maps:
+        yield (WatchKind.CONFIG_MAP, namespace, source.name), source

@@ -1,0 +1,159 @@
+"""How long something takes: distributions that are sampled with a number drawn elsewhere."""
+
+import enum
+import math
+from statistics import NormalDist
+from typing import Annotated, NamedTuple
+
+from pydantic import BeforeValidator, model_validator
+
+from fleet.profile.schema import DurationNs, Spec
+from fleet.quantity import parse_positive_duration
+
+_NORMAL = NormalDist()
+_Z99 = _NORMAL.inv_cdf(0.99)
+_U_MIN = 2.0**-53
+_NO_MAX = 2**63 - 1
+
+
+class Shape(enum.Enum):
+    """The distributions that a document can name."""
+
+    CONSTANT = "Constant"
+    UNIFORM = "Uniform"
+    NORMAL = "Normal"
+    LOG_NORMAL = "LogNormal"
+    EXPONENTIAL = "Exponential"
+
+
+_NEEDS: dict[Shape, tuple[frozenset[str], ...]] = {
+    Shape.CONSTANT: (frozenset({"value"}),),
+    Shape.UNIFORM: (frozenset({"min", "max"}),),
+    Shape.NORMAL: (frozenset({"mean", "stddev"}), frozenset({"mean", "p99"})),
+    Shape.LOG_NORMAL: (frozenset({"median", "p99"}),),
+    Shape.EXPONENTIAL: (frozenset({"mean"}), frozenset({"median"}), frozenset({"p99"})),
+}
+
+
+class Distribution(NamedTuple):
+    """A compiled distribution. `a` and `b` are in nanoseconds, or in their logarithm."""
+
+    shape: Shape
+    a: float
+    b: float = 0.0
+    min_ns: int = 0
+    max_ns: int = _NO_MAX
+
+    def sample(self, u: float) -> int:
+        """Return the nanoseconds at quantile `u` of [0, 1): the inverse of the distribution."""
+        shape = self.shape
+        if shape is Shape.CONSTANT:
+            return int(self.a)
+        if shape is Shape.UNIFORM:
+            value = self.a + (self.b - self.a) * u
+        elif shape is Shape.EXPONENTIAL:
+            value = -self.a * math.log1p(-u)
+        else:
+            value = self.a + self.b * _NORMAL.inv_cdf(max(u, _U_MIN))
+            if shape is Shape.LOG_NORMAL:
+                value = math.exp(value)
+        return min(max(round(value), self.min_ns), self.max_ns)
+
+
+def constant(value_ns: int) -> Distribution:
+    """Return the distribution that always takes the same time."""
+    return Distribution(Shape.CONSTANT, value_ns)
+
+
+ZERO = constant(0)
+
+
+class DistributionSpec(Spec):
+    """A distribution as it is written: `{distribution: LogNormal, median: 2s, p99: 9s}`."""
+
+    distribution: Shape
+    value: DurationNs | None = None
+    mean: DurationNs | None = None
+    median: DurationNs | None = None
+    stddev: DurationNs | None = None
+    p99: DurationNs | None = None
+    min: DurationNs | None = None
+    max: DurationNs | None = None
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> "DistributionSpec":
+        given = self.model_fields_set - {"distribution"}
+        choices = _NEEDS[self.distribution]
+        bounds = frozenset() if self.distribution is Shape.CONSTANT else {"min", "max"}
+        if not any(need <= given <= need | bounds for need in choices):
+            needs = " or ".join(" and ".join(sorted(need)) for need in choices)
+            raise ValueError(f"{self.distribution.value} takes {needs}")
+        low, high = self.min or 0, self.max if self.max is not None else _NO_MAX
+        if low > high:
+            raise ValueError("min is above max")
+        middle = self.median or self.mean or 0
+        if self.p99 is not None and self.p99 < middle:
+            raise ValueError("p99 is below the median or mean")
+        if self.distribution is Shape.LOG_NORMAL and not middle:
+            raise ValueError("the median of a LogNormal is above 0s")
+        return self
+
+    def compiled(self) -> Distribution:
+        """Return what is sampled."""
+        low = self.min or 0
+        high = self.max if self.max is not None else _NO_MAX
+        a, b = _PARAMETERS[self.distribution](self)
+        return Distribution(self.distribution, a, b, low, high)
+
+
+def _constant(spec: DistributionSpec) -> tuple[float, float]:
+    return float(spec.value or 0), 0.0
+
+
+def _uniform(spec: DistributionSpec) -> tuple[float, float]:
+    return float(spec.min or 0), float(spec.max or 0)
+
+
+def _normal(spec: DistributionSpec) -> tuple[float, float]:
+    mean = float(spec.mean or 0)
+    if spec.stddev is not None:
+        return mean, float(spec.stddev)
+    return mean, ((spec.p99 or 0) - mean) / _Z99
+
+
+def _log_normal(spec: DistributionSpec) -> tuple[float, float]:
+    middle = math.log(spec.median or 1)
+    return middle, (math.log(spec.p99 or 1) - middle) / _Z99
+
+
+def _exponential(spec: DistributionSpec) -> tuple[float, float]:
+    if spec.mean is not None:
+        return float(spec.mean), 0.0
+    if spec.median is not None:
+        return spec.median / math.log(2), 0.0
+    return (spec.p99 or 0) / math.log(100), 0.0
+
+
+_PARAMETERS = {
+    Shape.CONSTANT: _constant,
+    Shape.UNIFORM: _uniform,
+    Shape.NORMAL: _normal,
+    Shape.LOG_NORMAL: _log_normal,
+    Shape.EXPONENTIAL: _exponential,
+}
+
+
+def _from_plain(value: object) -> object:
+    """Read a plain duration as a constant."""
+    if isinstance(value, str):
+        parse_positive_duration(value)
+        return {"distribution": Shape.CONSTANT, "value": value}
+    if isinstance(value, int | float):
+        parse_positive_duration(value)
+    return value
+
+
+DistributionField = Annotated[
+    DistributionSpec, BeforeValidator(_from_plain, json_schema_input_type=DistributionSpec | str)
+]
+"""`2s`, or a distribution."""

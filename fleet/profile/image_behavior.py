@@ -1,0 +1,197 @@
+"""How the images of pods are pulled: sizes, times, failures; what a registry's answers look like.
+
+Two documents decide: a NodeProfile has the speed of its registry (`imagePulls`), a PodBehavior or
+a pod's annotations have what is special about one image. An image of which nobody says how large
+it is has a size that follows from its name.
+"""
+
+import enum
+import zlib
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Annotated, NamedTuple
+
+from pydantic import Field
+
+from fleet.profile.distribution import Distribution, DistributionField, constant
+from fleet.profile.image_reference import DEFAULT_DOMAIN, ImageReference
+from fleet.profile.schema import QuantityField, Spec
+from fleet.quantity import NS_PER_S, parse_positive_duration, parse_quantity
+
+IMAGE_SIZE_ANNOTATION = "fleet.emulator/image-size"
+PULL_TIME_ANNOTATION = "fleet.emulator/pull-time"
+PULL_ERROR_ANNOTATION = "fleet.emulator/pull-error"
+IMAGE_ANNOTATIONS = (IMAGE_SIZE_ANNOTATION, PULL_TIME_ANNOTATION, PULL_ERROR_ANNOTATION)
+
+SIZE_MIN = 5_000_000
+SIZE_RATIO = 100
+"""Images of unknown size have 5 MB to 500 MB, evenly on a logarithmic scale."""
+LATENCY = constant(5_000_000)
+"""Until the manifest is read, where a profile declares nothing: a registry next door."""
+BANDWIDTH = 20_000_000_000
+"""Bytes per second, where a profile declares nothing: so that pods start as if images were there.
+"""
+TIMEOUT_NS = 30 * NS_PER_S
+"""containerd's time-out of a dial."""
+
+
+class PullError(enum.Enum):
+    """What goes wrong with a pull."""
+
+    NOT_FOUND = "NotFound"  # the repository has no such tag
+    UNAUTHORIZED = "Unauthorized"  # the image is private: only pods with a pull secret get it
+    RATE_LIMITED = "RateLimited"
+    TIMEOUT = "Timeout"  # the registry cannot be reached
+    REGISTRY_UNAVAILABLE = "RegistryUnavailable"
+    SIGNATURE_INVALID = "SignatureValidationFailed"
+    NO_MATCHING_PLATFORM = "NoMatchingPlatform"
+
+
+class ImageBehaviorSpec(Spec):
+    """What is special about the images of some containers."""
+
+    size: QuantityField | None = None
+    pull_time: DistributionField | None = None
+    pull_error: PullError | None = None
+    pull_error_rate: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+    def compiled(self) -> "ImageBehavior":
+        """Return what the runtime reads."""
+        return ImageBehavior(
+            size_bytes=0 if self.size is None else self.size.value,
+            pull_time=None if self.pull_time is None else self.pull_time.compiled(),
+            error=self.pull_error,
+            error_rate=self.pull_error_rate,
+        )
+
+
+class ImageBehavior(NamedTuple):
+    """The compiled form. A size of 0: as the name says; no pull time: size through bandwidth."""
+
+    size_bytes: int = 0
+    pull_time: Distribution | None = None
+    error: PullError | None = None
+    error_rate: float = 1.0
+
+    def annotated(self, notes: Mapping[str, str]) -> "ImageBehavior":
+        """Return this with the annotations of a pod applied; what cannot be read is ignored."""
+        changed = self
+        try:
+            if IMAGE_SIZE_ANNOTATION in notes:
+                size = parse_quantity(notes[IMAGE_SIZE_ANNOTATION])
+                changed = changed._replace(size_bytes=max(size.value, 0))
+        except ValueError:
+            pass
+        try:
+            if PULL_TIME_ANNOTATION in notes:
+                time = constant(parse_positive_duration(notes[PULL_TIME_ANNOTATION]))
+                changed = changed._replace(pull_time=time)
+        except ValueError:
+            pass
+        for error in PullError:
+            if notes.get(PULL_ERROR_ANNOTATION) == error.value:
+                changed = changed._replace(error=error, error_rate=1.0)
+        return changed
+
+
+DEFAULT_IMAGE = ImageBehavior()
+
+
+class ImagePullsSpec(Spec):
+    """The registry and the network of a kind of node.
+
+    `not_found` are patterns of whole names, such as `docker.io/library/*:404`.
+    """
+
+    bandwidth: QuantityField | None = None
+    latency: DistributionField | None = None
+    not_found: tuple[str, ...] = ()
+
+    def compiled(self) -> "ImagePulls":
+        """Return what the runtime reads."""
+        bandwidth = BANDWIDTH if self.bandwidth is None else self.bandwidth.value
+        return ImagePulls(
+            bandwidth=max(bandwidth, 1),
+            latency=LATENCY if self.latency is None else self.latency.compiled(),
+            is_declared=self.bandwidth is not None or self.latency is not None,
+            not_found=self.not_found,
+        )
+
+
+class ImagePulls(NamedTuple):
+    """The compiled form. Where nothing is declared the kubelet's limit of pulls has no effect.
+
+    Its 5 per second are meant for pulls that take their time; with pulls of some milliseconds a
+    node would fail at what a real one never tries.
+    """
+
+    bandwidth: int = BANDWIDTH  # bytes per second
+    latency: Distribution = LATENCY
+    is_declared: bool = False
+    not_found: tuple[str, ...] = ()  # images that no registry has; * and ? as in a shell
+
+    def found(self, image: ImageBehavior, full_name: str) -> ImageBehavior:
+        """Return what is special about an image, now that the registry was asked for it."""
+        if image.error is None and any(fnmatchcase(full_name, each) for each in self.not_found):
+            return image._replace(error=PullError.NOT_FOUND, error_rate=1.0)
+        return image
+
+    def duration_ns(self, image: ImageBehavior, size_bytes: int, u: float) -> int:
+        """Return how long it takes to pull so many bytes; 0 bytes: only to ask the registry."""
+        if image.error is PullError.TIMEOUT:
+            return TIMEOUT_NS
+        if image.pull_time is not None and size_bytes:
+            return image.pull_time.sample(u)
+        return self.latency.sample(u) + size_bytes * NS_PER_S // self.bandwidth
+
+
+DEFAULT_PULLS = ImagePulls()
+
+
+def default_size(full_name: str) -> int:
+    """Return the size in bytes of an image of which only the name is known."""
+    share = zlib.crc32(full_name.encode()) / 2**32
+    return int(SIZE_MIN * SIZE_RATIO**share)
+
+
+def pull_error_text(error: PullError, reference: ImageReference) -> str:
+    """Return what the CRI answers when a pull fails, as the kubelet prints it.
+
+    Source: containerd's texts; k8s.io/cri-client/pkg/remote_image.go, pullImageV1, which strips
+    the code of unknown errors.
+    """
+    name = reference.full_name
+    host = reference.domain
+    if host == DEFAULT_DOMAIN:
+        host = f"registry-1.{DEFAULT_DOMAIN}"
+    url = f"https://{host}/v2/{reference.path}/manifests/{reference.digest or reference.tag}"
+    failed = f'failed to pull and unpack image "{name}": '
+    unresolved = f'{failed}failed to resolve reference "{name}": '
+    return {
+        PullError.NOT_FOUND: (f"rpc error: code = NotFound desc = {unresolved}{name}: not found"),
+        PullError.UNAUTHORIZED: (
+            f"{unresolved}pull access denied, repository does not exist or may require "
+            "authorization: server message: insufficient_scope: authorization failed"
+        ),
+        PullError.RATE_LIMITED: (
+            f"{failed}failed to copy: httpReadSeeker: failed open: unexpected status code {url}: "
+            "429 Too Many Requests - Server message: toomanyrequests: You have reached your "
+            "unauthenticated pull rate limit. https://www.docker.com/increase-rate-limit"
+        ),
+        PullError.TIMEOUT: (
+            f"rpc error: code = DeadlineExceeded desc = {unresolved}failed to do request: "
+            f'Head "{url}": dial tcp 203.0.113.7:443: i/o timeout'
+        ),
+        PullError.REGISTRY_UNAVAILABLE: (
+            f"RegistryUnavailable: {failed}unexpected status from HEAD request to {url}: "
+            "503 Service Unavailable"
+        ),
+        PullError.SIGNATURE_INVALID: (
+            "SignatureValidationFailed: Source image rejected: A signature was required, but no "
+            "signature exists"
+        ),
+        PullError.NO_MATCHING_PLATFORM: (
+            f"rpc error: code = NotFound desc = {failed}no match for platform in manifest: "
+            "not found"
+        ),
+    }[error]

@@ -1,0 +1,382 @@
+"""KubeletConfiguration: the keys that fleet acts on are typed, the others are kept as written.
+
+Defaults are upstream's. Source: pkg/kubelet/apis/config/v1beta1/defaults.go.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from fleet.profile.node_model import EvictionThreshold, Taint
+from fleet.profile.schema import DurationNs, QuantityField, Spec, unknown_key
+from fleet.quantity import (
+    NS_PER_S,
+    Quantity,
+    QuantityFormat,
+    parse_quantity,
+    share_of,
+    whole_quantity,
+)
+
+MINUTE_NS = 60 * NS_PER_S
+STATUS_REPORT_NS = 5 * MINUTE_NS
+SYSTEM_CRITICAL_PRIORITY = 2_000_000_000
+BURST_DEFAULT = 100
+"""Of kubeAPIBurst and eventBurst, also when they are 0; a QPS of 0 is kept."""
+EVICTION_SIGNALS = (
+    "memory.available",
+    "nodefs.available",
+    "nodefs.inodesFree",
+    "imagefs.available",
+    "imagefs.inodesFree",
+    "containerfs.available",
+    "containerfs.inodesFree",
+    "allocatableMemory.available",
+    "pid.available",
+)
+EVICTION_HARD_DEFAULT = {
+    "memory.available": "100Mi",
+    "nodefs.available": "10%",
+    "nodefs.inodesFree": "5%",
+    "imagefs.available": "15%",
+    "imagefs.inodesFree": "5%",
+}
+
+KEPT_KEYS = frozenset(
+    [
+        "address",
+        "allowedUnsafeSysctls",
+        "authentication",
+        "authorization",
+        "cgroupDriver",
+        "cgroupRoot",
+        "cgroupsPerQOS",
+        "clusterDNS",
+        "clusterDomain",
+        "configMapAndSecretChangeDetectionStrategy",
+        "containerLogMaxFiles",
+        "containerLogMaxSize",
+        "containerLogMaxWorkers",
+        "containerLogMonitorInterval",
+        "containerRuntimeEndpoint",
+        "contentType",
+        "cpuCFSQuota",
+        "cpuCFSQuotaPeriod",
+        "cpuManagerPolicyOptions",
+        "cpuManagerReconcilePeriod",
+        "enableContentionProfiling",
+        "enableControllerAttachDetach",
+        "enableDebugFlagsHandler",
+        "enableDebuggingHandlers",
+        "enableProfilingHandler",
+        "enableServer",
+        "enableSystemLogHandler",
+        "enableSystemLogQuery",
+        "enforceNodeAllocatable",
+        "failCgroupV1",
+        "failSwapOn",
+        "hairpinMode",
+        "healthzBindAddress",
+        "healthzPort",
+        "imagePullCredentialsVerificationPolicy",
+        "imageServiceEndpoint",
+        "iptablesDropBit",
+        "iptablesMasqueradeBit",
+        "kernelMemcgNotification",
+        "kubeReservedCgroup",
+        "kubeletCgroups",
+        "localStorageCapacityIsolation",
+        "logging",
+        "makeIPTablesUtilChains",
+        "maxOpenFiles",
+        "memorySwap",
+        "memoryThrottlingFactor",
+        "oomScoreAdj",
+        "podCIDR",
+        "podLogsDir",
+        "podPidsLimit",
+        "preloadedImagesVerificationAllowlist",
+        "protectKernelDefaults",
+        "qosReserved",
+        "readOnlyPort",
+        "registerNode",
+        "reservedMemory",
+        "reservedSystemCPUs",
+        "resolvConf",
+        "runOnce",
+        "seccompDefault",
+        "showHiddenMetricsForVersion",
+        "singleProcessOOMKill",
+        "streamingConnectionIdleTimeout",
+        "systemCgroups",
+        "systemReservedCgroup",
+        "tlsCertFile",
+        "tlsCipherSuites",
+        "tlsCurvePreferences",
+        "tlsMinVersion",
+        "tlsPrivateKeyFile",
+        "topologyManagerPolicy",
+        "topologyManagerPolicyOptions",
+        "topologyManagerScope",
+        "tracing",
+        "userNamespaces",
+        "volumePluginDir",
+        "volumeStatsAggPeriod",
+    ]
+)
+"""The other keys of upstream's KubeletConfiguration: accepted, kept, without effect yet."""
+
+Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
+
+
+class TaintSpec(Spec):
+    """Source: core/v1 Taint."""
+
+    key: str
+    value: str = ""
+    effect: Effect
+    time_added: object = None
+
+    def compiled(self) -> Taint:
+        """Return what a NodeModel keeps."""
+        return self.key, self.value, self.effect
+
+
+class CrashLoopBackOff(Spec):
+    """Source: KubeletConfiguration crashLoopBackOff."""
+
+    max_container_restart_period: DurationNs = 300 * NS_PER_S
+
+
+class ShutdownGracePeriodByPodPriority(Spec):
+    """Source: KubeletConfiguration shutdownGracePeriodByPodPriority."""
+
+    priority: int
+    shutdown_grace_period_seconds: Annotated[int, Field(ge=0)]
+
+
+def _threshold(text: object) -> str:
+    """Check one eviction threshold: a quantity or a percentage."""
+    shown = str(text)
+    if shown.endswith("%"):
+        try:
+            percent = float(shown[:-1])
+        except ValueError:
+            percent = -1.0
+        if not 0 <= percent <= 100:
+            raise ValueError(f"{shown!r} is not a percentage from 0% to 100%")
+    else:
+        parse_quantity(text)
+    return shown
+
+
+def _signals(value: object) -> object:
+    """Refuse thresholds of signals that do not exist."""
+    for signal in value if isinstance(value, dict) else ():
+        if signal not in EVICTION_SIGNALS:
+            raise ValueError(unknown_key(str(signal), list(EVICTION_SIGNALS)))
+    return value
+
+
+Thresholds = Annotated[
+    dict[str, Annotated[str, BeforeValidator(_threshold)]], BeforeValidator(_signals)
+]
+Limit = Annotated[int, Field(ge=0)]
+
+
+class KubeletConfiguration(Spec):
+    """The kubelet's configuration file, as far as fleet reads it."""
+
+    model_config = Spec.model_config | {"extra": "allow"}
+
+    api_version: Literal["kubelet.config.k8s.io/v1beta1"] = "kubelet.config.k8s.io/v1beta1"
+    kind: Literal["KubeletConfiguration"] = "KubeletConfiguration"
+    node_status_update_frequency: DurationNs = 10 * NS_PER_S
+    node_status_report_frequency: DurationNs | None = None  # see status_report_ns
+    node_lease_duration_seconds: Annotated[int, Field(ge=1)] = 40
+    node_status_max_images: Annotated[int, Field(ge=-1)] = 50
+    sync_frequency: DurationNs = MINUTE_NS
+    runtime_request_timeout: DurationNs = 2 * MINUTE_NS
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    rotate_certificates: bool = True  # upstream's default is false; kubeadm sets true
+    server_tls_bootstrap: Annotated[bool, Field(alias="serverTLSBootstrap")] = False
+    max_pods: Annotated[int, Field(ge=1)] | None = None
+    pods_per_core: Limit = 0
+    serialize_image_pulls: bool = True
+    cpu_manager_policy: Literal["none", "static"] = "none"
+    memory_manager_policy: Literal["None", "Static"] = "None"
+    max_parallel_image_pulls: Annotated[int, Field(ge=1)] | None = None
+    registry_pull_qps: Annotated[Limit, Field(alias="registryPullQPS")] = 5
+    registry_burst: Limit = 10
+    image_gc_high_threshold_percent: Annotated[
+        int, Field(ge=0, le=100, alias="imageGCHighThresholdPercent")
+    ] = 85
+    image_gc_low_threshold_percent: Annotated[
+        int, Field(ge=0, le=100, alias="imageGCLowThresholdPercent")
+    ] = 80
+    image_minimum_gc_age: Annotated[DurationNs, Field(alias="imageMinimumGCAge")] = 2 * MINUTE_NS
+    image_maximum_gc_age: Annotated[DurationNs, Field(alias="imageMaximumGCAge")] = 0
+    kube_api_qps: Annotated[Limit, Field(alias="kubeAPIQPS")] = 50
+    kube_api_burst: Annotated[Limit, Field(alias="kubeAPIBurst")] = BURST_DEFAULT
+    event_record_qps: Annotated[Limit, Field(alias="eventRecordQPS")] = 50
+    event_burst: Limit = BURST_DEFAULT
+    kube_reserved: dict[str, QuantityField] = Field(default_factory=dict)
+    system_reserved: dict[str, QuantityField] = Field(default_factory=dict)
+    eviction_hard: Thresholds | None = None
+    eviction_soft: Thresholds = Field(default_factory=dict)
+    eviction_soft_grace_period: dict[str, DurationNs] = Field(default_factory=dict)
+    eviction_pressure_transition_period: DurationNs = 5 * MINUTE_NS
+    eviction_max_pod_grace_period: Limit = 0
+    eviction_minimum_reclaim: Thresholds = Field(default_factory=dict)
+    merge_default_eviction_settings: bool = False
+    register_with_taints: tuple[TaintSpec, ...] = ()
+    feature_gates: dict[str, bool] = Field(default_factory=dict)
+    shutdown_grace_period: DurationNs = 0
+    shutdown_grace_period_critical_pods: DurationNs = 0
+    shutdown_grace_period_by_pod_priority: tuple[ShutdownGracePeriodByPodPriority, ...] = ()
+    static_pod_path: str = ""
+    static_pod_url: Annotated[str, Field(alias="staticPodURL")] = ""
+    static_pod_url_header: Annotated[
+        dict[str, tuple[str, ...]], Field(alias="staticPodURLHeader")
+    ] = Field(default_factory=dict)
+    file_check_frequency: DurationNs = 20 * NS_PER_S
+    http_check_frequency: DurationNs = 20 * NS_PER_S
+    crash_loop_back_off: CrashLoopBackOff = CrashLoopBackOff()
+    provider_id: Annotated[str, Field(alias="providerID")] = ""
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> "KubeletConfiguration":
+        known = [field.alias or name for name, field in type(self).model_fields.items()]
+        for key in self.model_extra or {}:
+            if key not in KEPT_KEYS:
+                raise ValueError(unknown_key(key, [*known, *KEPT_KEYS]))
+        for signal in self.eviction_soft:
+            if signal not in self.eviction_soft_grace_period:
+                raise ValueError(f"evictionSoftGracePeriod lacks {signal!r}")
+        if not self.node_status_update_frequency:
+            raise ValueError("nodeStatusUpdateFrequency must be above 0s")
+        if self.max_parallel_image_pulls not in {None, 1} and self.serialize_image_pulls:
+            raise ValueError("maxParallelImagePulls above 1 needs serializeImagePulls: false")
+        if self.image_gc_low_threshold_percent >= self.image_gc_high_threshold_percent:
+            raise ValueError("imageGCLowThresholdPercent must be below imageGCHighThresholdPercent")
+        self._check_shutdown()
+        return self
+
+    def _check_shutdown(self) -> None:
+        """Source: pkg/kubelet/apis/config/validation/validation.go."""
+        whole, critical = self.shutdown_grace_period, self.shutdown_grace_period_critical_pods
+        if critical > whole:
+            raise ValueError("shutdownGracePeriod must be >= shutdownGracePeriodCriticalPods")
+        for name, period in (("", whole), ("CriticalPods", critical)):
+            if 0 < period < NS_PER_S:
+                raise ValueError(f"shutdownGracePeriod{name} must be either zero or >= 1s")
+        if self.shutdown_grace_period_by_pod_priority and (whole or critical):
+            raise ValueError(
+                "shutdownGracePeriodByPodPriority and shutdownGracePeriod exclude each other"
+            )
+
+    @property
+    def shutdown_grace_by_priority(self) -> tuple[tuple[int, int], ...]:
+        """Return priority and seconds of each group, lowest first. Source: migrateConfig."""
+        given = self.shutdown_grace_period_by_pod_priority
+        if given:
+            return tuple(
+                sorted((each.priority, each.shutdown_grace_period_seconds) for each in given)
+            )
+        if not self.shutdown_grace_period:
+            return ()
+        critical = self.shutdown_grace_period_critical_pods
+        ordinary = self.shutdown_grace_period - critical
+        return (0, ordinary // NS_PER_S), (SYSTEM_CRITICAL_PRIORITY, critical // NS_PER_S)
+
+    @property
+    def status_report_ns(self) -> int:
+        """Return the report period: as set, else the update period if that is set, else 5 min."""
+        if self.node_status_report_frequency:
+            return self.node_status_report_frequency
+        if "node_status_update_frequency" in self.model_fields_set:
+            return self.node_status_update_frequency
+        return STATUS_REPORT_NS
+
+    @property
+    def features_disabled(self) -> frozenset[str]:
+        """Return the feature gates that are off."""
+        return frozenset(gate for gate, is_on in self.feature_gates.items() if not is_on)
+
+    def static_policies(self) -> tuple[tuple[str, str], ...]:
+        """Return the managers that pin Guaranteed pods, each with the name of its policy."""
+        policies = (("CPU", self.cpu_manager_policy), ("Memory", self.memory_manager_policy))
+        return tuple(each for each in policies if each[1] in {"static", "Static"})
+
+    def hard_thresholds(self) -> tuple[EvictionThreshold, ...]:
+        """Return evictionHard. Source: a set one replaces the defaults, unless they are merged."""
+        given = self.eviction_hard
+        if given is None:
+            given = EVICTION_HARD_DEFAULT
+        elif self.merge_default_eviction_settings:
+            given = EVICTION_HARD_DEFAULT | given
+        return self._compiled(given)
+
+    def soft_thresholds(self) -> tuple[EvictionThreshold, ...]:
+        """Return evictionSoft with its grace periods."""
+        return self._compiled(self.eviction_soft, self.eviction_soft_grace_period)
+
+    def pods_memory(self, capacity: Quantity) -> int:
+        """Return the memory limit of the cgroup of all pods.
+
+        Source: pkg/kubelet/cm/node_container_manager_linux.go, getNodeAllocatableAbsolute.
+        """
+        kept = (self.kube_reserved.get("memory"), self.system_reserved.get("memory"))
+        return max(capacity.value - sum(each.value for each in kept if each), 0)
+
+    def _compiled(
+        self, given: dict[str, str], graces: dict[str, int] | None = None
+    ) -> tuple[EvictionThreshold, ...]:
+        """Source: pkg/kubelet/eviction/helpers.go, ParseThresholdConfig: 0% and 100% are off."""
+        graces = graces or {}
+        return tuple(
+            EvictionThreshold(
+                signal,
+                *_amount(text),
+                graces.get(signal, 0),
+                *_amount(self.eviction_minimum_reclaim.get(signal, "0")),
+            )
+            for signal, text in sorted(given.items())
+            if text not in {"0%", "100%"}
+        )
+
+    def reserved(self, capacity: dict[str, Quantity]) -> dict[str, Quantity]:
+        """Return what is kept from pods: kubeReserved, systemReserved and hard eviction.
+
+        Source: pkg/kubelet/cm/node_container_manager_linux.go, GetNodeAllocatableReservation.
+        """
+        total: dict[str, Quantity] = {}
+        for part in (self.kube_reserved, self.system_reserved, self._eviction_reserved(capacity)):
+            for resource, amount in part.items():
+                before = total.get(resource)
+                nano = amount.nano + (before.nano if before else 0)
+                total[resource] = Quantity(nano, before.format if before else amount.format)
+        return total
+
+    def _eviction_reserved(self, capacity: dict[str, Quantity]) -> dict[str, Quantity]:
+        """Return the memory and storage under which pods are evicted.
+
+        Source: pkg/kubelet/cm/node_container_manager.go, hardEvictionReservation.
+        """
+        resources = {"memory.available": "memory", "nodefs.available": "ephemeral-storage"}
+        reserved = {}
+        for threshold in self.hard_thresholds():
+            resource = resources.get(threshold.signal)
+            if resource in capacity:
+                amount = threshold.quantity
+                if threshold.percent:
+                    amount = whole_quantity(share_of(capacity[resource].value, threshold.percent))
+                reserved[resource] = amount
+        return reserved
+
+
+def _amount(text: str) -> tuple[Quantity, float]:
+    """Return a quantity, or a percentage."""
+    if text.endswith("%"):
+        return Quantity(0, QuantityFormat.BINARY_SI), float(text[:-1])
+    return parse_quantity(text), 0.0

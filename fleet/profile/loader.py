@@ -1,0 +1,372 @@
+"""Find, read, show and import the documents that users write; build the nodes of a fleet.
+
+A source is the name of a shipped document or a file. What is wrong with one becomes a `UsageError`
+of one line that names file, path and allowed values.
+"""
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from fleet.errors import UsageError
+from fleet.profile.agent_behavior import AGENTS_MAX, AgentModel, NodeAgent
+from fleet.profile.node_model import NodeModel
+from fleet.profile.node_profile import (
+    PASTED_ANNOTATIONS,
+    SERVER_TAINT_PREFIXES,
+    NodeProfile,
+)
+from fleet.profile.pod_behavior import PodBehavior, PodBehaviorManifest
+from fleet.profile.schema import API_VERSION, explain
+from fleet.profile.settings import DEFAULT_PROFILES, ProfileChoice
+from fleet.profile.volume_behavior import DEFAULT_DRIVER, CSIDriver
+
+DOCUMENT_BYTES_MAX = 4 * 1024 * 1024
+"""A profile is a page; what is longer is the wrong file."""
+
+Document = NodeProfile | PodBehaviorManifest | NodeAgent
+KINDS: dict[str, type[NodeProfile] | type[PodBehaviorManifest] | type[NodeAgent]] = {
+    "NodeProfile": NodeProfile,
+    "PodBehavior": PodBehaviorManifest,
+    "NodeAgent": NodeAgent,
+}
+DIRECTORIES = {"workloads": "PodBehavior", "agents": "NodeAgent", "nodes": "NodeProfile"}
+"""Where the shipped documents of each kind are."""
+_IMPORTED_STATUS = ("capacity", "allocatable", "nodeInfo", "images", "runtimeHandlers", "features")
+_IMPORTED_INFO = (
+    "kernelVersion",
+    "osImage",
+    "containerRuntimeVersion",
+    "operatingSystem",
+    "architecture",
+)
+_ONE_NODES_LABELS = ("kubernetes.io/hostname", "fleet.emulator/")
+
+
+class ProfileSummary(NamedTuple):
+    """One line of `fleet profiles list`."""
+
+    name: str
+    kind: str
+    description: str
+    path: Path
+
+
+class NodeMix:
+    """The models of a fleet, and which node gets which: by index alone, evenly spread.
+
+    The mix repeats after a period, so a fleet that grows moves no node. Within a period the j-th
+    node of a profile with weight w stands at (2j+1)/2w, which keeps every stretch near its share.
+    """
+
+    __slots__ = ("_pattern", "models")
+
+    def __init__(self, models: Iterable[NodeModel], weights: Iterable[int]) -> None:
+        weights = tuple(weights)
+        period = sum(weights)
+        places = sorted(
+            ((2 * rank + 1) / (2 * weight), at)
+            for at, weight in enumerate(weights)
+            for rank in range(weight)
+        )
+        self._pattern = tuple(at for _, at in places)
+        assert len(self._pattern) == period, weights
+        self.models = tuple(
+            replace(model, ordinals=self._ranks(at), ordinals_per_period=weights[at])
+            for at, model in enumerate(models)
+        )
+
+    def _ranks(self, wanted: int) -> tuple[int, ...]:
+        """Count, for every place of the period, the nodes of one profile before it."""
+        seen = 0
+        ranks = []
+        for at in self._pattern:
+            ranks.append(seen)
+            seen += at == wanted
+        return tuple(ranks)
+
+    def model_of(self, index: int) -> NodeModel:
+        """Return the model of the node with an index."""
+        return self.models[self._pattern[index % len(self._pattern)]]
+
+    def adapt(self, server_version: str, *, zone_labels: bool) -> None:
+        """Fit every model to the cluster that was found; before any node is made."""
+        self.models = tuple(
+            model.adapted(server_version, zone_labels=zone_labels) for model in self.models
+        )
+
+    @property
+    def agents_per_node(self) -> float:
+        """How many agents a node has on average."""
+        counts = [sum(agent.share for agent in model.agents) for model in self.models]
+        return sum(counts[at] for at in self._pattern) / len(self._pattern)
+
+    def check_addresses(self, indices_max: int) -> None:
+        """Raise UsageError unless every address pool has room for indices below a limit."""
+        for model in self.models:
+            if indices_max > model.addresses_max:
+                raise UsageError(
+                    f"profile {model.name}: spec.addressPool: {model.address_pool} has room for "
+                    f"{model.addresses_max} nodes, {indices_max} are asked for"
+                )
+
+
+def load_mix(
+    choices: tuple[ProfileChoice, ...] = DEFAULT_PROFILES, *, simulate_csi: bool = False
+) -> NodeMix:
+    """Load what `--profile` named: node profiles by weight, pod behaviours and node agents.
+
+    A source that holds no NodeProfile adds its documents to all nodes; without any the nodes are
+    those of `default`. With `simulate_csi` a profile that declares no CSI driver has one.
+    """
+    profiles: list[tuple[NodeProfile, tuple[PodBehavior, ...], list[NodeAgent], int]] = []
+    for_all: list[PodBehavior] = []
+    agents_for_all: list[NodeAgent] = []
+    for choice in choices:
+        found = load_source(choice.source)
+        behaviors = [each.compiled() for each in found if isinstance(each, PodBehaviorManifest)]
+        agents = [each for each in found if isinstance(each, NodeAgent)]
+        nodes = [each for each in found if isinstance(each, NodeProfile)]
+        if len(nodes) > 1:
+            names = ", ".join(node.metadata.name for node in nodes)
+            raise UsageError(f"{choice.source}: holds {len(nodes)} NodeProfiles ({names}), not one")
+        if nodes:
+            profiles.append((nodes[0], tuple(behaviors), agents, choice.weight))
+        else:
+            for_all += behaviors
+            agents_for_all += agents
+    if not profiles:
+        only = load_source(DEFAULT_PROFILES[0].source)[0]
+        assert isinstance(only, NodeProfile), only
+        profiles.append((only, (), [], 1))
+    models = [
+        profile.compiled((*own, *for_all), _agents_of(profile, agents, agents_for_all))
+        for profile, own, agents, _ in profiles
+    ]
+    if simulate_csi:
+        drivers = (CSIDriver(DEFAULT_DRIVER),)
+        models = [
+            each if each.csi_drivers else replace(each, csi_drivers=drivers) for each in models
+        ]
+    return NodeMix(
+        models,
+        [weight for _, _, _, weight in profiles],
+    )
+
+
+def _agents_of(
+    profile: NodeProfile, own: list[NodeAgent], for_all: list[NodeAgent]
+) -> tuple[AgentModel, ...]:
+    """Return the agents of a profile: those that it names, of its file, and of all nodes."""
+    known = {each.metadata.name: each for each in (*for_all, *own)}
+    shares: dict[str, float | None] = {}
+    for at, choice in enumerate(profile.spec.agents):
+        where = f"profile {profile.metadata.name}: spec.agents[{at}].name"
+        if choice.name not in known:
+            known[choice.name] = _shipped_agent(choice.name, where)
+        shares[choice.name] = choice.share
+    if len(known) > AGENTS_MAX:
+        raise UsageError(f"profile {profile.metadata.name}: over {AGENTS_MAX} agents on a node")
+    return tuple(agent.compiled(shares.get(name)) for name, agent in sorted(known.items()))
+
+
+def _shipped_agent(name: str, where: str) -> NodeAgent:
+    shipped = {each.name: each for each in list_profiles() if each.kind == NodeAgent.__name__}
+    if name not in shipped:
+        close = difflib.get_close_matches(name, shipped, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        known = ", ".join(sorted(shipped))
+        raise UsageError(
+            f"{where}: no agent {name!r}{hint}; known are {known}, and NodeAgents of the same file"
+        )
+    (agent,) = load_file(shipped[name].path)
+    assert isinstance(agent, NodeAgent), name
+    return agent
+
+
+def load_source(source: str) -> tuple[Document, ...]:
+    """Read a shipped document by name, or a file. A path or an ending in .yaml means a file."""
+    path = Path(source)
+    return load_file(path if _is_path(source) else _shipped_path(source))
+
+
+def load_file(path: Path) -> tuple[Document, ...]:
+    """Read all documents of a file."""
+    return parse_documents(_read(path), str(path))
+
+
+def parse_documents(text: str, origin: str) -> tuple[Document, ...]:
+    """Check the documents of a YAML text; `origin` stands in errors."""
+    documents = tuple(_check(value, origin) for value in _yaml_documents(text, origin))
+    if not documents:
+        raise UsageError(f"{origin}: holds no document; expected kind {' or '.join(KINDS)}")
+    return documents
+
+
+def list_profiles() -> tuple[ProfileSummary, ...]:
+    """List what is shipped; the first comment line of a file describes it."""
+    found = []
+    for name, path in sorted(_shipped().items()):
+        text = _read(path)
+        first = text.partition("\n")[0]
+        kind = DIRECTORIES[path.parent.name]
+        found.append(ProfileSummary(name, kind, first.lstrip("# ").rstrip("."), path))
+    return tuple(found)
+
+
+def show_profile(source: str) -> str:
+    """Return the text of a shipped profile or of a file, once it is known to be valid."""
+    load_source(source)
+    path = Path(source)
+    return _read(path if _is_path(source) else _shipped_path(source))
+
+
+def import_profile(node_yaml: str, name: str = "", origin: str = "node") -> str:
+    """Make a NodeProfile of a real Node (`kubectl get node X -o yaml`).
+
+    Keeps what makes the kind of machine, drops what makes that one machine.
+    """
+    values = list(_yaml_documents(node_yaml, origin))
+    if len(values) != 1 or not isinstance(values[0], dict) or values[0].get("kind") != "Node":
+        raise UsageError(f"{origin}: expected one Node as `kubectl get node NAME -o yaml` prints")
+    node = values[0]
+    metadata, spec, status = (_part(node, key) for key in ("metadata", "spec", "status"))
+    labels = _without(_part(metadata, "labels"), _ONE_NODES_LABELS)
+    template: dict[str, object] = {
+        "metadata": {
+            "labels": labels,
+            "annotations": _without(_part(metadata, "annotations"), tuple(PASTED_ANNOTATIONS)),
+        },
+        "spec": {"providerID": "fleet://{{name}}", "taints": _own_taints(spec.get("taints"))},
+        "status": {key: status[key] for key in _IMPORTED_STATUS if status.get(key)},
+    }
+    info = _part(status, "nodeInfo")
+    imported = template["status"]
+    assert isinstance(imported, dict), imported
+    if info:
+        imported["nodeInfo"] = {key: info[key] for key in _IMPORTED_INFO if key in info}
+    profile: dict[str, object] = {"template": template}
+    if info.get("kubeletVersion"):
+        profile["kubeletVersion"] = info["kubeletVersion"]
+    document = {
+        "apiVersion": API_VERSION,
+        "kind": "NodeProfile",
+        "metadata": {"name": name or _profile_name(labels, str(metadata.get("name", "")))},
+        "spec": profile,
+    }
+    text: str = yaml.safe_dump(document, sort_keys=False, width=1000)
+    parse_documents(text, origin)
+    return text
+
+
+def json_schema() -> dict[str, object]:
+    """Return the JSON schema of every document, for editors."""
+    schema = TypeAdapter(Document).json_schema(by_alias=True)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "fleet documents",
+    } | schema
+
+
+def shipped_directory() -> Path:
+    """Return where the shipped documents are: in the wheel, or beside the package in a checkout."""
+    package = Path(__file__).parent.parent
+    installed = package / "profiles"
+    return installed if installed.is_dir() else package.parent / "profiles"
+
+
+def _is_path(source: str) -> bool:
+    return "/" in source or source.endswith((".yaml", ".yml"))
+
+
+def _shipped() -> dict[str, Path]:
+    """Return the shipped documents by name."""
+    root = shipped_directory()
+    return {path.stem: path for part in DIRECTORIES for path in (root / part).glob("*.yaml")}
+
+
+def _shipped_path(name: str) -> Path:
+    """Return the file of a shipped document."""
+    shipped = _shipped()
+    if name not in shipped:
+        close = difflib.get_close_matches(name, shipped, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        known = ", ".join(sorted(shipped))
+        raise UsageError(f"no profile {name!r}{hint}; known are {known}, or a file ending in .yaml")
+    return shipped[name]
+
+
+def _read(path: Path) -> str:
+    try:
+        if path.stat().st_size > DOCUMENT_BYTES_MAX:
+            raise UsageError(f"{path}: over {DOCUMENT_BYTES_MAX} bytes; is it a profile?")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: is not UTF-8 text") from error
+
+
+def _yaml_documents(text: str, origin: str) -> Iterator[dict[str, object]]:
+    """Yield the mappings of a YAML text, empty documents left out."""
+    try:
+        for value in yaml.safe_load_all(text):
+            if value is None:
+                continue
+            if not isinstance(value, dict):
+                raise UsageError(f"{origin}: a document is a mapping, not {type(value).__name__}")
+            yield value
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        raise UsageError(f"{origin}{where}: is not YAML: {problem}") from error
+
+
+def _check(value: Mapping[str, object], origin: str) -> Document:
+    """Check one document against the model of its kind."""
+    version = value.get("apiVersion")
+    if version != API_VERSION:
+        raise UsageError(f"{origin}: apiVersion: {version!r} is not {API_VERSION!r}")
+    kind = value.get("kind")
+    model = KINDS.get(kind) if isinstance(kind, str) else None
+    if model is None:
+        allowed = " or ".join(map(repr, KINDS))
+        raise UsageError(f"{origin}: kind: {kind!r} is not {allowed}")
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise UsageError(f"{origin}: {explain(error, model)}") from error
+
+
+def _part(value: Mapping[str, object], key: str) -> dict[str, object]:
+    """Return a member that is a mapping; an absent one is empty."""
+    part = value.get(key)
+    return part if isinstance(part, dict) else {}
+
+
+def _without(values: dict[str, object], prefixes: tuple[str, ...]) -> dict[str, object]:
+    return {key: value for key, value in values.items() if not str(key).startswith(prefixes)}
+
+
+def _own_taints(taints: object) -> list[object]:
+    """Keep the taints that someone chose, not those that a controller set."""
+    return [
+        taint
+        for taint in (taints if isinstance(taints, list) else [])
+        if not (
+            isinstance(taint, dict) and str(taint.get("key", "")).startswith(SERVER_TAINT_PREFIXES)
+        )
+    ]
+
+
+def _profile_name(labels: dict[str, object], node: str) -> str:
+    """Name a profile after its instance type, else after the node."""
+    kind = str(labels.get("node.kubernetes.io/instance-type", "")) or node or "imported"
+    name = "".join(char if char.isascii() and char.isalnum() else "-" for char in kind.lower())
+    return name.strip("-")[:63].strip("-") or "imported"

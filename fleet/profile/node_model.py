@@ -1,0 +1,344 @@
+"""`NodeModel`: all that the nodes of one profile share, compiled once; and what differs by node.
+
+What differs is a function of a node's index and name alone, so that a restarted process makes the
+same node again: labels of the topology, the address, the providerID and the machine's identifiers.
+"""
+
+import hashlib
+import ipaddress
+import re
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from fleet.profile.agent_behavior import USER_AGENT_PLACEHOLDERS, AgentModel
+from fleet.profile.device_behavior import DeviceModel, DraDriver
+from fleet.profile.host_schedule import Outage, ShutdownSchedule
+from fleet.profile.image_behavior import DEFAULT_PULLS, ImagePulls
+from fleet.profile.pod_behavior import Labels, PodBehavior, select_behavior
+from fleet.profile.schema import PLACEHOLDER
+from fleet.profile.usage import Usage
+from fleet.profile.volume_behavior import CSIDriver
+from fleet.quantity import NS_PER_S, Quantity
+
+ZONE_LABEL = "topology.kubernetes.io/zone"
+REGION_LABEL = "topology.kubernetes.io/region"
+HOSTNAME_LABEL = "kubernetes.io/hostname"
+ZONE_LABELS = frozenset(
+    {
+        ZONE_LABEL,
+        REGION_LABEL,
+        "failure-domain.beta.kubernetes.io/zone",
+        "failure-domain.beta.kubernetes.io/region",
+    }
+)
+"""What a cloud controller and the scheduler act on: not set on a shared cluster unless asked."""
+
+Taint = tuple[str, str, str]
+"""Key, value, effect."""
+
+AddressPool = ipaddress.IPv4Network | ipaddress.IPv6Network
+DEFAULT_ADDRESS_POOL = ipaddress.ip_network("198.18.0.0/15")
+"""RFC 2544, for benchmarks: never routed, so a fake address can reach nobody."""
+
+USER_AGENT = "kubelet/{{version}} ({{os}}/{{arch}}) kubernetes/f1ee700"
+"""Source: client-go/rest/config.go, DefaultKubernetesUserAgent.
+
+In place of the commit stands one that nobody has: as long, and logs tell fleet's nodes by it.
+"""
+
+_VERSION = re.compile(r"v?([0-9]+)\.([0-9]+)(?:\.([0-9]+))?(.*)")
+PLACEHOLDERS = ("name", "index", "zone", "region")
+
+_FEATURES_SINCE = {
+    "ExtendWebSocketsToKubelet": (1, 36),
+    "InPlacePodLevelResourcesVerticalScaling": (1, 36),
+    "InPlacePodVerticalScalingInitContainers": (1, 36),
+    "RestartAllContainersOnContainerExits": (1, 36),
+}
+"""Source: status.declaredFeatures of a recorded 1.36.3 kubelet with default feature gates."""
+
+
+class NodeImage(NamedTuple):
+    """One entry of `status.images`."""
+
+    names: tuple[str, ...]
+    size_bytes: int
+
+
+class ImageGCPolicy(NamedTuple):
+    """Source: pkg/kubelet/images/image_gc_manager.go, ImageGCPolicy."""
+
+    high_percent: int = 85  # 100 with no age_max_ns: off
+    low_percent: int = 80
+    age_min_ns: int = 120 * NS_PER_S
+    age_max_ns: int = 0  # 0: no limit
+
+
+IMAGE_GC_DEFAULT = ImageGCPolicy()
+
+
+class RuntimeHandler(NamedTuple):
+    """One entry of `status.runtimeHandlers`."""
+
+    name: str
+    recursive_read_only_mounts: bool
+    user_namespaces: bool
+
+
+NO_QUANTITY = Quantity(0)
+
+
+class EvictionThreshold(NamedTuple):
+    """One signal of evictionHard or evictionSoft; `percent` is 0 when `quantity` decides."""
+
+    signal: str
+    quantity: Quantity
+    percent: float
+    grace_ns: int = 0
+    reclaim: Quantity = NO_QUANTITY  # evictionMinimumReclaim, on top once it was met
+    reclaim_percent: float = 0.0
+
+
+class NodeFacts(NamedTuple):
+    """What of a Node depends on its index and name, merged with what its profile says."""
+
+    name: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    addresses: tuple[tuple[str, str], ...]  # type, address
+    provider_id: str
+    node_info: dict[str, str]
+    zone: str
+    region: str
+    internal_ip: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeModel:
+    """All that the nodes of one profile share. Compared by identity; change it with `adapted`."""
+
+    name: str
+    kubelet_version: str
+    labels: dict[str, str]  # of the template and the defaults, without those that need a name
+    annotations: dict[str, str]
+    taints: tuple[Taint, ...]
+    capacity: dict[str, str]  # canonical quantities, sorted by resource
+    allocatable: dict[str, str]
+    node_info: dict[str, str]  # without machineID, systemUUID, bootID
+    os: str
+    arch: str
+    kubelet_port: int
+    pods_max: int
+    provider_id: str  # with placeholders; "" for none
+    images: tuple[NodeImage, ...]  # as a kubelet reports them: largest first, limited
+    runtime_handlers: tuple[RuntimeHandler, ...]
+    declared_features: tuple[str, ...]
+    supplemental_groups_policy: bool
+    features_disabled: frozenset[str]
+    topology_spread: tuple[tuple[str, tuple[str, ...]], ...]  # label key, values
+    zone_labels: bool  # False keeps ZONE_LABELS off the nodes
+    address_pool: AddressPool
+    agents: tuple[AgentModel, ...]
+    behaviors: tuple[PodBehavior, ...]
+    status_update_ns: int
+    status_report_ns: int
+    lease_duration_s: int
+    sync_frequency_ns: int
+    runtime_request_timeout_ns: int
+    serialize_image_pulls: bool
+    parallel_image_pulls_max: int  # 0: no limit; counts only when pulls are not serial
+    image_pull_qps: int
+    image_pull_burst: int
+    api_qps: int  # of the main client; 0: client-go's default, see client_limits.py
+    api_burst: int
+    event_qps: int
+    event_burst: int
+    crash_loop_backoff_max_ns: int
+    eviction_hard: tuple[EvictionThreshold, ...]
+    eviction_soft: tuple[EvictionThreshold, ...]
+    eviction_pressure_transition_ns: int
+    eviction_pod_grace_max_s: int
+    pods_memory_bytes: int  # the limit of the cgroup of all pods
+    pids_max: int
+    usage: Usage  # outside of pods, since the start of the kubelet
+    kubelet_configuration: dict[str, object]  # every key as written, for later readers
+    app_armor: bool = True  # the kernel of the nodes has it
+    devices: tuple[DeviceModel, ...] = ()  # what device plugins offer
+    dra_drivers: tuple[DraDriver, ...] = ()
+    ordinals: tuple[int, ...] = (0,)  # see loader.NodeMix: rank within a period, by index
+    ordinals_per_period: int = 1
+    images_preloaded: tuple[NodeImage, ...] = ()  # on every node from its start, with all names
+    images_reported_max: int = 50  # -1: no limit
+    image_pulls: ImagePulls = DEFAULT_PULLS
+    image_gc: ImageGCPolicy = IMAGE_GC_DEFAULT
+    image_disk_bytes: int = 0  # the file system that holds the images
+    outages: tuple[Outage, ...] = ()
+    shutdown: ShutdownSchedule | None = None
+    shutdown_grace_by_priority: tuple[tuple[int, int], ...] = ()  # priority, seconds
+    static_pod_path: str = ""
+    static_pod_url: str = ""
+    static_pod_url_header: tuple[tuple[str, str], ...] = ()
+    file_check_ns: int = 20 * NS_PER_S
+    http_check_ns: int = 20 * NS_PER_S
+    evented_pleg: bool = False
+    static_policies: tuple[tuple[str, str], ...] = ()  # of the CPU and the Memory Manager
+    csi_drivers: tuple[CSIDriver, ...] = ()  # whose node plug-in runs on the nodes
+    rotate_certificates: bool = True  # with --identity csr
+    server_tls_bootstrap: bool = False  # the same: a serving certificate too
+    user_agent: str = USER_AGENT  # with placeholders
+
+    @property
+    def csi_driver_names(self) -> tuple[str, ...]:
+        """Return the CSI drivers that a kubelet of this profile knows."""
+        return tuple(each.name for each in self.csi_drivers)
+
+    def ordinal(self, index: int) -> int:
+        """Count the nodes of this profile before `index`, so that topology spreads per profile."""
+        period, at = divmod(index, len(self.ordinals))
+        return period * self.ordinals_per_period + self.ordinals[at]
+
+    def topology(self, index: int) -> dict[str, str]:
+        """Return the topology labels of a node: every combination of values equally often."""
+        rest = self.ordinal(index)
+        values: dict[str, str] = {}
+        for key, choices in self.topology_spread:
+            rest, at = divmod(rest, len(choices))
+            values[key] = choices[at]
+        return values
+
+    def address(self, index: int) -> str:
+        """Return the InternalIP: the pool without its first and last address, by index."""
+        assert index < self.addresses_max, (index, self.addresses_max)
+        return str(self.address_pool[index + 1])
+
+    def index_of(self, address: str) -> int:
+        """Return the index of the node that has an InternalIP."""
+        first = int(self.address_pool.network_address)
+        return int(ipaddress.ip_address(address)) - first - 1
+
+    @property
+    def addresses_max(self) -> int:
+        """Return how many nodes the address pool has room for."""
+        return self.address_pool.num_addresses - 2
+
+    def identity(self, index: int, name: str) -> NodeFacts:
+        """Return what differs from node to node, the same after a restart."""
+        topology = self.topology(index)
+        zone = topology.get(ZONE_LABEL) or self.labels.get(ZONE_LABEL, "")
+        region = topology.get(REGION_LABEL) or self.labels.get(REGION_LABEL, "")
+        labels = self.labels | {HOSTNAME_LABEL: name} | topology
+        if not self.zone_labels:
+            labels = {key: value for key, value in labels.items() if key not in ZONE_LABELS}
+        ip = self.address(index)
+        known = {"name": name, "index": str(index), "zone": zone, "region": region}
+        machine_id, system_uuid, boot_id = machine_identifiers(name)
+        node_info = {"machineID": machine_id, "systemUUID": system_uuid, "bootID": boot_id}
+        return NodeFacts(
+            name=name,
+            labels=dict(sorted(labels.items())),
+            annotations=self.annotations,
+            addresses=(("InternalIP", ip), ("Hostname", name)),
+            provider_id=PLACEHOLDER.sub(lambda found: known[found[1]], self.provider_id),
+            node_info=node_info | self.node_info,
+            zone=zone,
+            region=region,
+            internal_ip=ip,
+        )
+
+    def status_json(self) -> dict[str, object]:
+        """Return the members of `.status` that all nodes share, as JSON shows them.
+
+        Source: pkg/kubelet/nodestatus/setters.go; conditions, addresses and nodeInfo are a node's.
+        """
+        status: dict[str, object] = {
+            "capacity": self.capacity,
+            "allocatable": self.allocatable,
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": self.kubelet_port}},
+        }
+        if self.images:
+            status["images"] = [
+                {"names": list(image.names), "sizeBytes": image.size_bytes} for image in self.images
+            ]
+        if self.runtime_handlers:
+            status["runtimeHandlers"] = [
+                _handler_json(handler) for handler in self.runtime_handlers
+            ]
+        if self.supplemental_groups_policy:
+            status["features"] = {"supplementalGroupsPolicy": True}
+        if self.declared_features:
+            status["declaredFeatures"] = list(self.declared_features)
+        return status
+
+    def behavior_for(self, labels: Labels, namespace: str, annotations: Labels) -> PodBehavior:
+        """Return how a pod behaves: the first match wins, annotations override."""
+        return select_behavior(self.behaviors, labels, namespace, annotations)
+
+    def filled(self, user_agent: str) -> bytes:
+        """Return a user agent of this profile's nodes. A version goes without its suffix.
+
+        Source: client-go/rest/config.go, adjustVersion.
+        """
+        version = self.kubelet_version.partition("-")[0]
+        known = dict(zip(USER_AGENT_PLACEHOLDERS, (version, self.os, self.arch), strict=True))
+        return PLACEHOLDER.sub(lambda found: known[found[1]], user_agent).encode()
+
+    def adapted(self, server_version: str, *, zone_labels: bool) -> "NodeModel":
+        """Return this model for one cluster: not above its version, zone labels or not."""
+        version = cap_version(self.kubelet_version, server_version)
+        return replace(
+            self,
+            kubelet_version=version,
+            node_info=self.node_info | {"kubeletVersion": version},
+            declared_features=declared_features(version, self.features_disabled),
+            zone_labels=zone_labels,
+        )
+
+
+def parse_version(text: str) -> tuple[int, int, int]:
+    """Return major, minor, patch of `v1.36.3`, with or without a vendor's suffix."""
+    found = _VERSION.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is not a version such as v1.36.3")
+    return int(found[1]), int(found[2]), int(found[3] or 0)
+
+
+def cap_version(kubelet: str, server: str) -> str:
+    """Return the kubelet's version, or the server's when that is lower."""
+    return kubelet if parse_version(kubelet) <= parse_version(server) else server
+
+
+def declared_features(version: str, disabled: frozenset[str]) -> tuple[str, ...]:
+    """Return what a kubelet of a version lists in `status.declaredFeatures`, sorted."""
+    if "NodeDeclaredFeatures" in disabled:
+        return ()
+    at = parse_version(version)[:2]
+    return tuple(
+        sorted(
+            feature
+            for feature, since in _FEATURES_SINCE.items()
+            if at >= since and feature not in disabled
+        )
+    )
+
+
+def _handler_json(handler: RuntimeHandler) -> dict[str, object]:
+    features = {
+        "recursiveReadOnlyMounts": handler.recursive_read_only_mounts,
+        "userNamespaces": handler.user_namespaces,
+    }
+    return {"name": handler.name, "features": features}
+
+
+def machine_identifiers(name: str) -> tuple[str, str, str]:
+    """Return machineID, systemUUID and bootID: formatted as systemd, SMBIOS and Linux do.
+
+    Derived from the name: a bootID that changed would make every restart a reboot.
+    """
+    digest = hashlib.sha512(name.encode()).hexdigest()
+    return digest[:32], _as_uuid(digest[32:64]), _as_uuid(digest[64:96])
+
+
+def _as_uuid(digits: str) -> str:
+    """Shape 32 hexadecimal digits as a version 4 UUID."""
+    variant = "89ab"[int(digits[16], 16) & 3]
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:32]}"

@@ -1,0 +1,471 @@
+"""NodeProfile: what a user writes about a kind of node, and how it becomes a `NodeModel`.
+
+Values stand in this order, the first that speaks wins: the spec, the template, fleet's defaults.
+What a server or a controller sets on a Node is ignored in the template, so that a real Node can be
+pasted. Source: pkg/kubelet/kubelet_node_status.go, initialNode.
+"""
+
+import ipaddress
+import re
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+
+from fleet import KUBERNETES_VERSION
+from fleet.profile.agent_behavior import (
+    AGENTS_MAX,
+    USER_AGENT_PLACEHOLDERS,
+    AgentChoice,
+    AgentModel,
+)
+from fleet.profile.device_behavior import DeviceSpec, DraDriverSpec
+from fleet.profile.host_schedule import RuntimeSpec, ShutdownSpec
+from fleet.profile.image_behavior import ImagePullsSpec
+from fleet.profile.kubelet_configuration import BURST_DEFAULT, KubeletConfiguration, TaintSpec
+from fleet.profile.node_model import (
+    DEFAULT_ADDRESS_POOL,
+    HOSTNAME_LABEL,
+    PLACEHOLDERS,
+    USER_AGENT,
+    AddressPool,
+    ImageGCPolicy,
+    NodeImage,
+    NodeModel,
+    RuntimeHandler,
+    Taint,
+    declared_features,
+    parse_version,
+)
+from fleet.profile.pod_behavior import PodBehavior
+from fleet.profile.schema import PLACEHOLDER, Metadata, QuantityField, Spec, check_placeholders
+from fleet.profile.usage import UsageSpec
+from fleet.profile.volume_behavior import CSIDriverSpec
+from fleet.quantity import Quantity, parse_quantity, whole_quantity
+
+KUBELET_PORT = 10250
+PODS_MAX = 110
+NAMES_PER_IMAGE_MAX = 5
+IMAGE_BYTES_MAX = 2**53
+THREAD_BYTES = 16 << 10
+PIDS_LIMIT = 4 << 20
+
+CAPACITY_DEFAULT = {"cpu": "8", "memory": "32Gi", "ephemeral-storage": "100Gi"}
+HUGE_PAGES_DEFAULT = {"hugepages-1Gi": "0", "hugepages-2Mi": "0"}
+QUANTITIES = {
+    name: parse_quantity(text) for name, text in (CAPACITY_DEFAULT | HUGE_PAGES_DEFAULT).items()
+}
+"""The defaults, parsed once."""
+NODE_INFO_DEFAULT = {
+    "kernelVersion": "6.8.0-90-generic",
+    "osImage": "Ubuntu 24.04.3 LTS",
+    "containerRuntimeVersion": "containerd://2.1.5",
+}
+NODE_ANNOTATIONS = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
+SERVER_TAINT_PREFIXES = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
+"""Taints that controllers put on a Node: a pasted one must not make every node unschedulable."""
+PASTED_ANNOTATIONS = frozenset(
+    {
+        "alpha.kubernetes.io/provided-node-ip",
+        "csi.volume.kubernetes.io/nodeid",
+        "kubectl.kubernetes.io/last-applied-configuration",
+        "node.alpha.kubernetes.io/ttl",
+        "volumes.kubernetes.io/controller-managed-attach-detach",
+    }
+)
+"""Annotations of a real Node that belong to that one node, or that the kubelet sets itself."""
+
+
+def _version(text: object) -> object:
+    """Check a version, and give it the leading `v` that a kubelet reports."""
+    if not isinstance(text, str):
+        raise ValueError(f"{text!r} is not a version such as v1.36.3")  # noqa: TRY004
+    parse_version(text)
+    return text if text.startswith("v") else f"v{text}"
+
+
+def _pool(text: object) -> object:
+    """Read the CIDR that addresses come from."""
+    if isinstance(text, AddressPool):
+        return text
+    try:
+        pool = ipaddress.ip_network(str(text))
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not a CIDR such as 198.18.0.0/15") from error
+    if pool.num_addresses < 4:
+        raise ValueError(f"{text!r} has no room for nodes")
+    return pool
+
+
+def _provider_id(text: object) -> object:
+    """Refuse a placeholder that nobody fills."""
+    check_placeholders(str(text), PLACEHOLDERS)
+    return text
+
+
+def _user_agent(text: object) -> object:
+    """Refuse a user agent that no header can carry, or that nobody fills."""
+    check_placeholders(str(text), USER_AGENT_PLACEHOLDERS)
+    if not re.fullmatch(r"[!-~]([ -~]{0,254}[!-~])?", str(text)):
+        raise ValueError(f"{text!r} is not 1 to 256 letters, digits and signs of ASCII")
+    return text
+
+
+class _Template(Spec):
+    """A part of a pasted Node: what is not read is ignored."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True
+    )
+
+
+class TemplateMetadata(_Template):
+    """Labels and annotations of a Node."""
+
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+
+
+class TemplateTaint(TaintSpec):
+    """A taint of a Node, with whatever else stands there."""
+
+    model_config = _Template.model_config
+
+
+class TemplateSpec(_Template):
+    """The spec of a Node."""
+
+    provider_id: Annotated[str, BeforeValidator(_provider_id), Field(alias="providerID")] = ""
+    taints: tuple[TemplateTaint, ...] = ()
+
+
+class TemplateImage(_Template):
+    """An image of a Node."""
+
+    names: tuple[str, ...] | None = ()
+    size_bytes: Annotated[int, Field(ge=0, le=IMAGE_BYTES_MAX)] = 0
+
+
+class TemplateHandlerFeatures(_Template):
+    """What a runtime handler can do."""
+
+    recursive_read_only_mounts: bool = False
+    user_namespaces: bool = False
+
+
+class TemplateHandler(_Template):
+    """A runtime handler of a Node."""
+
+    name: str = ""
+    features: TemplateHandlerFeatures = TemplateHandlerFeatures()
+
+
+class TemplateFeatures(_Template):
+    """What the container runtime can do."""
+
+    supplemental_groups_policy: bool = False
+
+
+class TemplateEndpoint(_Template):
+    """The kubelet's port."""
+
+    port: Annotated[int, Field(ge=0, le=65535, alias="Port")] = 0
+
+
+class TemplateEndpoints(_Template):
+    """The ports of a Node's daemons."""
+
+    kubelet_endpoint: TemplateEndpoint = TemplateEndpoint()
+
+
+class TemplateStatus(_Template):
+    """The status of a Node."""
+
+    capacity: dict[str, QuantityField] = Field(default_factory=dict)
+    allocatable: dict[str, QuantityField] = Field(default_factory=dict)
+    node_info: dict[str, object] = Field(default_factory=dict)
+    images: tuple[TemplateImage, ...] = ()
+    runtime_handlers: tuple[TemplateHandler, ...] | None = None
+    features: TemplateFeatures | None = None
+    daemon_endpoints: TemplateEndpoints = TemplateEndpoints()
+
+
+class NodeTemplate(_Template):
+    """A core/v1 Node, as `kubectl get node -o yaml` prints it."""
+
+    metadata: TemplateMetadata = TemplateMetadata()
+    spec: TemplateSpec = TemplateSpec()
+    status: TemplateStatus = TemplateStatus()
+
+
+class TopologySpread(Spec):
+    """A label whose values the nodes take in turn."""
+
+    topology_key: Annotated[str, Field(min_length=1)]
+    values: Annotated[tuple[str, ...], Field(min_length=1)]
+
+
+class NodeProfileSpec(Spec):
+    """The spec of a NodeProfile."""
+
+    template: NodeTemplate = NodeTemplate()
+    topology_spread: tuple[TopologySpread, ...] = ()
+    kubelet_version: Annotated[str, BeforeValidator(_version)] | None = None
+    kubelet_configuration: KubeletConfiguration = KubeletConfiguration()
+    user_agent: Annotated[str, BeforeValidator(_user_agent)] = USER_AGENT
+    address_pool: Annotated[
+        AddressPool,
+        BeforeValidator(_pool, json_schema_input_type=str),
+    ] = DEFAULT_ADDRESS_POOL
+    agents: Annotated[tuple[AgentChoice, ...], Field(max_length=AGENTS_MAX)] = ()
+    image_pulls: ImagePullsSpec = ImagePullsSpec()
+    usage: UsageSpec = UsageSpec()  # what runs on a node outside of its pods
+    pids_max: Annotated[int, Field(ge=1)] | None = None
+    app_armor: bool = True
+    devices: tuple[DeviceSpec, ...] = ()
+    dynamic_resources: tuple[DraDriverSpec, ...] = ()
+    runtime: RuntimeSpec = RuntimeSpec()
+    shutdown: ShutdownSpec | None = None
+    csi_drivers: tuple[CSIDriverSpec, ...] = ()
+
+    @model_validator(mode="after")
+    def _template_version_is_one(self) -> "NodeProfileSpec":
+        keys = [spread.topology_key for spread in self.topology_spread]
+        if len(set(keys)) < len(keys):
+            raise ValueError("topologySpread names a topologyKey twice")
+        resources = [device.resource for device in self.devices]
+        drivers = [each.driver for each in self.dynamic_resources]
+        names = [each.name for each in self.agents]
+        if len(set(names)) < len(names):
+            raise ValueError("agents name one agent twice")
+        if len(set(resources)) < len(resources) or len(set(drivers)) < len(drivers):
+            raise ValueError("devices or dynamicResources name one resource or driver twice")
+        version = self.template.status.node_info.get("kubeletVersion")
+        if version and self.kubelet_version is None:
+            _version(version)
+        return self
+
+
+class NodeProfile(Spec):
+    """A NodeProfile document: a kind of node."""
+
+    api_version: Literal["fleet.emulator/v1alpha1"]
+    kind: Literal["NodeProfile"]
+    metadata: Metadata
+    spec: NodeProfileSpec = NodeProfileSpec()
+
+    def compiled(
+        self, behaviors: tuple[PodBehavior, ...] = (), agents: tuple[AgentModel, ...] = ()
+    ) -> NodeModel:
+        """Return what all nodes of this profile share."""
+        spec = self.spec
+        configuration = spec.kubelet_configuration
+        status = spec.template.status
+        info = _node_info(spec)
+        capacity, allocatable = _resources(spec)
+        off = configuration.features_disabled
+        handlers, policy = _runtime_features(spec, info)
+        parallel = configuration.max_parallel_image_pulls
+        backoff = configuration.crash_loop_back_off
+        return NodeModel(
+            name=self.metadata.name,
+            kubelet_version=info["kubeletVersion"],
+            labels=_labels(spec, info),
+            annotations=_annotations(spec),
+            taints=_taints(spec),
+            capacity={name: str(amount) for name, amount in sorted(capacity.items())},
+            allocatable={name: str(amount) for name, amount in sorted(allocatable.items())},
+            node_info=info,
+            os=info["operatingSystem"],
+            arch=info["architecture"],
+            kubelet_port=configuration.port
+            or status.daemon_endpoints.kubelet_endpoint.port
+            or KUBELET_PORT,
+            pods_max=capacity["pods"].value,
+            provider_id=_provider_template(spec),
+            images=_images(status.images, configuration.node_status_max_images),
+            runtime_handlers=handlers,
+            declared_features=declared_features(info["kubeletVersion"], off),
+            supplemental_groups_policy=policy,
+            features_disabled=off,
+            topology_spread=tuple(
+                (each.topology_key, each.values) for each in spec.topology_spread
+            ),
+            zone_labels=True,
+            address_pool=spec.address_pool,
+            agents=agents,
+            behaviors=behaviors,
+            status_update_ns=configuration.node_status_update_frequency,
+            status_report_ns=configuration.status_report_ns,
+            lease_duration_s=configuration.node_lease_duration_seconds,
+            sync_frequency_ns=configuration.sync_frequency,
+            runtime_request_timeout_ns=configuration.runtime_request_timeout,
+            serialize_image_pulls=configuration.serialize_image_pulls,
+            parallel_image_pulls_max=parallel or 0,
+            image_pull_qps=configuration.registry_pull_qps,
+            image_pull_burst=configuration.registry_burst,
+            api_qps=configuration.kube_api_qps,
+            api_burst=configuration.kube_api_burst or BURST_DEFAULT,
+            event_qps=configuration.event_record_qps,
+            event_burst=configuration.event_burst or BURST_DEFAULT,
+            crash_loop_backoff_max_ns=backoff.max_container_restart_period,
+            eviction_hard=configuration.hard_thresholds(),
+            eviction_soft=configuration.soft_thresholds(),
+            eviction_pressure_transition_ns=configuration.eviction_pressure_transition_period,
+            eviction_pod_grace_max_s=configuration.eviction_max_pod_grace_period,
+            pods_memory_bytes=configuration.pods_memory(capacity["memory"]),
+            pids_max=spec.pids_max or _pids_max(capacity["memory"]),
+            usage=spec.usage.compiled(),
+            kubelet_configuration=configuration.model_dump(by_alias=True, exclude_unset=True),
+            images_preloaded=tuple(
+                NodeImage(image.names or (), image.size_bytes) for image in status.images
+            ),
+            images_reported_max=configuration.node_status_max_images,
+            image_pulls=spec.image_pulls.compiled(),
+            image_gc=ImageGCPolicy(
+                configuration.image_gc_high_threshold_percent,
+                configuration.image_gc_low_threshold_percent,
+                configuration.image_minimum_gc_age,
+                configuration.image_maximum_gc_age,
+            ),
+            image_disk_bytes=capacity["ephemeral-storage"].value,
+            app_armor=spec.app_armor,
+            devices=tuple(each.compiled() for each in spec.devices),
+            dra_drivers=tuple(each.compiled() for each in spec.dynamic_resources),
+            outages=spec.runtime.compiled(),
+            shutdown=spec.shutdown.compiled() if spec.shutdown else None,
+            shutdown_grace_by_priority=configuration.shutdown_grace_by_priority,
+            static_pod_path=configuration.static_pod_path,
+            static_pod_url=configuration.static_pod_url,
+            static_pod_url_header=tuple(
+                (name, value)
+                for name, values in configuration.static_pod_url_header.items()
+                for value in values
+            ),
+            file_check_ns=configuration.file_check_frequency,
+            http_check_ns=configuration.http_check_frequency,
+            csi_drivers=tuple(each.compiled() for each in spec.csi_drivers),
+            evented_pleg=configuration.feature_gates.get("EventedPLEG", False),
+            static_policies=configuration.static_policies(),
+            rotate_certificates=configuration.rotate_certificates,
+            server_tls_bootstrap=configuration.server_tls_bootstrap,
+            user_agent=spec.user_agent,
+        )
+
+
+def _node_info(spec: NodeProfileSpec) -> dict[str, str]:
+    """Return nodeInfo without the machine's identifiers, in upstream's order."""
+    given = {key: str(value) for key, value in spec.template.status.node_info.items() if value}
+    version = spec.kubelet_version or given.get("kubeletVersion") or KUBERNETES_VERSION
+    info = {key: given.get(key) or default for key, default in NODE_INFO_DEFAULT.items()}
+    labels = spec.template.metadata.labels
+    return info | {
+        "kubeletVersion": str(_version(version)),
+        "kubeProxyVersion": "",  # upstream locks it empty
+        "operatingSystem": given.get("operatingSystem") or labels.get("kubernetes.io/os", "linux"),
+        "architecture": given.get("architecture") or labels.get("kubernetes.io/arch", "amd64"),
+    }
+
+
+def _labels(spec: NodeProfileSpec, info: dict[str, str]) -> dict[str, str]:
+    """Return the template's labels over the kubelet's own; the hostname is a node's."""
+    system = {"arch": info["architecture"], "os": info["operatingSystem"]}
+    own = {
+        f"{prefix}kubernetes.io/{key}": system[key] for prefix in ("beta.", "") for key in system
+    }
+    labels = own | spec.template.metadata.labels
+    labels.pop(HOSTNAME_LABEL, None)
+    return dict(sorted(labels.items()))
+
+
+def _annotations(spec: NodeProfileSpec) -> dict[str, str]:
+    given = spec.template.metadata.annotations
+    kept = {key: value for key, value in given.items() if key not in PASTED_ANNOTATIONS}
+    return NODE_ANNOTATIONS | kept
+
+
+def _taints(spec: NodeProfileSpec) -> tuple[Taint, ...]:
+    """Return registerWithTaints and the template's taints, each key and effect once."""
+    taints: dict[tuple[str, str], Taint] = {}
+    for taint in spec.template.spec.taints:
+        if not taint.key.startswith(SERVER_TAINT_PREFIXES):
+            taints[taint.key, taint.effect] = taint.compiled()
+    for own in spec.kubelet_configuration.register_with_taints:
+        taints[own.key, own.effect] = own.compiled()
+    return tuple(taints.values())
+
+
+def _provider_template(spec: NodeProfileSpec) -> str:
+    """Return the providerID, unless it lacks a placeholder: then it is one real machine's.
+
+    A fake node under the ID of a real instance would invite its autoscaler to act on that one.
+    """
+    given = spec.kubelet_configuration.provider_id or spec.template.spec.provider_id
+    return given if {"name", "index"} & set(PLACEHOLDER.findall(given)) else ""
+
+
+def _resources(spec: NodeProfileSpec) -> tuple[dict[str, Quantity], dict[str, Quantity]]:
+    """Return capacity and allocatable. Source: pkg/kubelet/nodestatus/setters.go, MachineInfo."""
+    configuration = spec.kubelet_configuration
+    given = spec.template.status
+    offered = {device.resource for device in spec.devices}  # by plugins, once they register
+    stated = {name: amount for name, amount in given.capacity.items() if name not in offered}
+    capacity = _default_capacity(stated) | stated
+    pods = configuration.max_pods or given.capacity.get("pods", whole_quantity(PODS_MAX)).value
+    if configuration.pods_per_core:
+        pods = min(pods, configuration.pods_per_core * (capacity["cpu"].milli // 1000))
+    capacity["pods"] = whole_quantity(pods)
+    reserved = configuration.reserved(capacity)
+    allocatable = {
+        name: amount.minus(reserved[name]) if name in reserved else amount
+        for name, amount in capacity.items()
+    }
+    for name, amount in capacity.items():
+        if name.startswith("hugepages-"):
+            allocatable["memory"] = allocatable["memory"].minus(amount)
+    hidden = {"pods", *offered}
+    stated = {name: each for name, each in given.allocatable.items() if name not in hidden}
+    return capacity, allocatable | stated
+
+
+def _pids_max(memory: Quantity) -> int:
+    """Return how many processes a machine takes. Source: Linux, set_max_threads, PID_MAX_LIMIT."""
+    return min(memory.value // (8 * THREAD_BYTES), PIDS_LIMIT)
+
+
+def _default_capacity(given: dict[str, Quantity]) -> dict[str, Quantity]:
+    """Return what a machine has that its profile does not mention."""
+    defaults = {name: QUANTITIES[name] for name in CAPACITY_DEFAULT}
+    if not any(name.startswith("hugepages-") for name in given):
+        defaults |= {name: QUANTITIES[name] for name in HUGE_PAGES_DEFAULT}
+    return defaults
+
+
+def _images(images: tuple[TemplateImage, ...], limit: int) -> tuple[NodeImage, ...]:
+    """Return images as a kubelet reports them: largest first, limited; -1 is no limit."""
+    ordered = sorted(images, key=lambda image: -image.size_bytes)
+    return tuple(
+        NodeImage((image.names or ())[:NAMES_PER_IMAGE_MAX], image.size_bytes)
+        for image in (ordered if limit < 0 else ordered[:limit])
+    )
+
+
+def _runtime_features(
+    spec: NodeProfileSpec, info: dict[str, str]
+) -> tuple[tuple[RuntimeHandler, ...], bool]:
+    """Return runtime handlers and supplementalGroupsPolicy: as given, else as containerd 2 does."""
+    status = spec.template.status
+    name, _, version = info["containerRuntimeVersion"].partition("://")
+    modern = name == "containerd" and not version.startswith("1.")
+    handlers = status.runtime_handlers
+    if handlers is None:
+        compiled = [RuntimeHandler(each, modern, modern) for each in ("", "runc")]
+    else:
+        compiled = [
+            RuntimeHandler(
+                each.name, each.features.recursive_read_only_mounts, each.features.user_namespaces
+            )
+            for each in handlers
+        ]
+    policy = status.features.supplemental_groups_policy if status.features else modern
+    return tuple(sorted(compiled)), policy

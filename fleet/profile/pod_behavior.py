@@ -1,0 +1,359 @@
+"""How the containers of a pod behave: when they have started, how long they run, how they end.
+
+`PodBehaviorManifest` is what a user writes, `PodBehavior` what the simulated runtime reads. Three
+sources decide, the first that speaks wins: annotations of the pod, the first document that selects
+it, the container's own command. A container of which nobody says how it ends runs for ever.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field, model_validator
+
+from fleet.profile.distribution import ZERO, Distribution, DistributionField, constant
+from fleet.profile.image_behavior import (
+    DEFAULT_IMAGE,
+    IMAGE_ANNOTATIONS,
+    ImageBehavior,
+    ImageBehaviorSpec,
+)
+from fleet.profile.lifecycle_behavior import (
+    LIFECYCLE_ANNOTATIONS,
+    USUAL_LIFE,
+    LifecycleBehavior,
+    LifecycleSpec,
+    lifecycle_with_annotations,
+)
+from fleet.profile.probe_behavior import (
+    ALL_GOOD,
+    PROBE_ANNOTATIONS,
+    Probes,
+    ProbesSpec,
+    probes_with_annotations,
+)
+from fleet.profile.schema import Metadata, Spec
+from fleet.profile.usage import (
+    UNDECLARED,
+    USAGE_ANNOTATIONS,
+    Usage,
+    UsageSpec,
+    usage_with_annotations,
+)
+from fleet.profile.volume_behavior import VolumeBehavior, VolumeBehaviorSpec, compile_volumes
+from fleet.quantity import parse_positive_duration
+
+SANDBOX_DELAY = constant(100_000_000)
+"""To create the sandbox and its network: what containerd with a CNI plugin takes at best."""
+START_DELAY = constant(50_000_000)
+"""To create and start one container whose image is present."""
+
+START_DELAY_ANNOTATION = "fleet.emulator/start-delay"
+RUN_TIME_ANNOTATION = "fleet.emulator/run-time"
+EXIT_CODE_ANNOTATION = "fleet.emulator/exit-code"
+EXIT_REASON_ANNOTATION = "fleet.emulator/exit-reason"
+PREFIX = "fleet.emulator/"
+_OPTIONS = frozenset(
+    key.removeprefix(PREFIX)
+    for key in (
+        START_DELAY_ANNOTATION,
+        RUN_TIME_ANNOTATION,
+        EXIT_CODE_ANNOTATION,
+        EXIT_REASON_ANNOTATION,
+        *USAGE_ANNOTATIONS,
+        *IMAGE_ANNOTATIONS,
+        *PROBE_ANNOTATIONS,
+        *LIFECYCLE_ANNOTATIONS,
+    )
+)
+EXIT_CODE_MAX = 255
+OOM_REASON = "OOMKilled"
+OOM_EXIT_CODE = 137
+
+Labels = Mapping[str, str] | tuple[tuple[str, str], ...]
+"""Labels or annotations, as a mapping or as the pairs that pod records keep."""
+
+
+class LabelRequirement(Spec):
+    """Source: meta/v1 LabelSelectorRequirement."""
+
+    key: str
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    values: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _has_values_when_needed(self) -> "LabelRequirement":
+        if (self.operator in {"In", "NotIn"}) != bool(self.values):
+            raise ValueError(f"operator {self.operator} and values {list(self.values)} do not fit")
+        return self
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Tell whether labels satisfy this. Source: labels.Requirement.Matches."""
+        value = labels.get(self.key)
+        if self.operator == "In":
+            return value in self.values
+        if self.operator == "NotIn":
+            return value not in self.values
+        return (value is not None) == (self.operator == "Exists")
+
+
+class PodSelector(Spec):
+    """A label selector, and optionally the namespace; an empty one selects every pod."""
+
+    match_labels: dict[str, str] = Field(default_factory=dict)
+    match_expressions: tuple[LabelRequirement, ...] = ()
+    namespace: str = ""
+
+    def matches(self, labels: Mapping[str, str], namespace: str) -> bool:
+        """Tell whether a pod is selected."""
+        if self.namespace and self.namespace != namespace:
+            return False
+        if any(labels.get(key) != value for key, value in self.match_labels.items()):
+            return False
+        return all(wanted.matches(labels) for wanted in self.match_expressions)
+
+
+class OutcomeSpec(Spec):
+    """One way in which a container can end."""
+
+    weight: Annotated[float, Field(gt=0)] = 1.0
+    after: DistributionField
+    exit_code: Annotated[int, Field(ge=0, le=EXIT_CODE_MAX)] = 0
+    reason: str = ""
+
+
+class ContainerBehaviorSpec(Spec):
+    """What the containers of one name do; `*` and `?` match as in a shell."""
+
+    name: str = "*"
+    start_delay: DistributionField | None = None
+    outcomes: tuple[OutcomeSpec, ...] = ()
+    usage: UsageSpec = UsageSpec()
+    image: ImageBehaviorSpec | None = None
+    probes: ProbesSpec = ProbesSpec()
+    lifecycle: LifecycleSpec = LifecycleSpec()
+
+
+class PodBehaviorSpec(Spec):
+    """The spec of a PodBehavior."""
+
+    pod_selector: PodSelector = PodSelector()
+    sandbox_delay: DistributionField | None = None
+    containers: tuple[ContainerBehaviorSpec, ...] = ()
+    volumes: tuple[VolumeBehaviorSpec, ...] = ()
+
+
+class PodBehaviorManifest(Spec):
+    """A PodBehavior document: how the pods that it selects behave."""
+
+    api_version: Literal["fleet.emulator/v1alpha1"]
+    kind: Literal["PodBehavior"]
+    metadata: Metadata
+    spec: PodBehaviorSpec = PodBehaviorSpec()
+
+    def compiled(self) -> "PodBehavior":
+        """Return what the runtime reads."""
+        spec = self.spec
+        sandbox = spec.sandbox_delay
+        return PodBehavior(
+            name=self.metadata.name,
+            selector=spec.pod_selector,
+            sandbox_delay=SANDBOX_DELAY if sandbox is None else sandbox.compiled(),
+            containers=tuple(_compile_container(container) for container in spec.containers),
+            volumes=compile_volumes(spec.volumes),
+        )
+
+
+class Outcome(NamedTuple):
+    """How a container ends, and after which time from its start."""
+
+    after: Distribution
+    exit_code: int = 0
+    reason: str = ""
+
+    @property
+    def reason_shown(self) -> str:
+        """Return the reason of the terminated state. Source: kuberuntime_container.go."""
+        return self.reason or ("Error" if self.exit_code else "Completed")
+
+
+class ContainerBehavior(NamedTuple):
+    """What one container does. No outcomes: ask its command, else it runs for ever."""
+
+    pattern: str = "*"
+    start_delay: Distribution = START_DELAY
+    outcomes: tuple[Outcome, ...] = ()
+    shares: tuple[float, ...] = ()  # cumulative, the last is 1.0
+    usage: Usage = UNDECLARED
+    image: ImageBehavior = DEFAULT_IMAGE
+    probes: Probes = ALL_GOOD
+    life: LifecycleBehavior = USUAL_LIFE
+    exit_codes: tuple[int, ...] = ()  # of the first run, the second, ...; the last one repeats
+
+    def outcome(self, u: float, attempt: int = 0) -> Outcome | None:
+        """Pick one of the declared outcomes by a number of [0, 1); None when none is declared."""
+        if not self.outcomes:
+            return None
+        chosen = self.outcomes[-1]
+        for outcome, share in zip(self.outcomes, self.shares, strict=True):
+            if u < share:
+                chosen = outcome
+                break
+        if self.exit_codes:
+            code = self.exit_codes[min(attempt, len(self.exit_codes) - 1)]
+            return _with_code(chosen, code)
+        return chosen
+
+
+DEFAULT_CONTAINER = ContainerBehavior()
+
+
+class PodBehavior(NamedTuple):
+    """The compiled form of one PodBehavior, or of what a pod's annotations say."""
+
+    name: str
+    selector: PodSelector
+    sandbox_delay: Distribution = SANDBOX_DELAY
+    containers: tuple[ContainerBehavior, ...] = ()
+    volumes: tuple[VolumeBehavior, ...] = ()
+
+    def container(self, name: str) -> ContainerBehavior:
+        """Return what a container does: the first entry whose pattern fits."""
+        for container in self.containers:
+            if container.pattern in {"*", name} or fnmatchcase(name, container.pattern):
+                return container
+        return DEFAULT_CONTAINER
+
+
+DEFAULT_BEHAVIOR = PodBehavior("default", PodSelector())
+
+
+def select_behavior(
+    behaviors: tuple[PodBehavior, ...], labels: Labels, namespace: str, annotations: Labels
+) -> PodBehavior:
+    """Return the first behaviour that selects a pod, with the pod's annotations applied."""
+    chosen = DEFAULT_BEHAVIOR
+    if behaviors:
+        pairs = dict(labels)
+        for behavior in behaviors:
+            if behavior.selector.matches(pairs, namespace):
+                chosen = behavior
+                break
+    if not annotations:
+        return chosen
+    notes = dict(annotations)
+    if not any(key.partition(".")[0] in _OPTIONS for key in _without_prefix(notes)):
+        return chosen
+    if not isinstance(annotations, tuple):
+        return _overridden(chosen, notes)
+    known = _annotated_behaviors.get(annotations)
+    if known is None or known[0] is not chosen:
+        if len(_annotated_behaviors) >= ANNOTATED_MAX:
+            _annotated_behaviors.clear()
+        known = _annotated_behaviors[annotations] = chosen, _overridden(chosen, notes)
+    return known[1]
+
+
+ANNOTATED_MAX = 1024
+_annotated_behaviors: dict[Labels, tuple[PodBehavior, PodBehavior]] = {}
+"""What annotations made of which behaviour: it is asked for at each step of a pod."""
+
+
+def _without_prefix(notes: Mapping[str, str]) -> Iterator[str]:
+    return (key.removeprefix(PREFIX) for key in notes if key.startswith(PREFIX))
+
+
+def _overridden(behavior: PodBehavior, notes: Mapping[str, str]) -> PodBehavior:
+    """Apply the annotations of a pod: `option` to all its containers, `option.name` to one.
+
+    A value that cannot be read is ignored: a kubelet has no one to refuse an annotation to.
+    """
+    names = sorted({key.partition(".")[2] for key in _without_prefix(notes)} - {""})
+    containers = []
+    for name in names:
+        suffix = f".{name}"
+        own = {key.removesuffix(suffix): notes[key] for key in notes if key.endswith(suffix)}
+        container = behavior.container(name)._replace(pattern=name)
+        containers.append(_annotated(container, {**notes, **own}))
+    every = (*behavior.containers, DEFAULT_CONTAINER)
+    containers += [_annotated(container, notes) for container in every]
+    return behavior._replace(containers=tuple(containers))
+
+
+def _annotated(container: ContainerBehavior, notes: Mapping[str, str]) -> ContainerBehavior:
+    delay_ns = _duration(notes.get(START_DELAY_ANNOTATION))
+    run_time_ns = _duration(notes.get(RUN_TIME_ANNOTATION))
+    codes = _exit_codes(notes.get(EXIT_CODE_ANNOTATION))
+    reason = notes.get(EXIT_REASON_ANNOTATION, "")
+    if reason == OOM_REASON and not codes:
+        codes = (OOM_EXIT_CODE,)
+    if delay_ns is not None:
+        container = container._replace(start_delay=constant(delay_ns))
+    if run_time_ns is not None or codes or reason:
+        after = None if run_time_ns is None else constant(run_time_ns)
+        container = _with_outcome(container, after, codes, reason)
+    return container._replace(
+        image=container.image.annotated(notes),
+        usage=usage_with_annotations(container.usage, notes),
+        probes=probes_with_annotations(container.probes, notes),
+        life=lifecycle_with_annotations(container.life, notes),
+    )
+
+
+def _with_outcome(
+    container: ContainerBehavior, after: Distribution | None, codes: tuple[int, ...], reason: str
+) -> ContainerBehavior:
+    """Replace the run time, the exit code, the reason or all of them of every outcome."""
+    outcomes = container.outcomes or (Outcome(ZERO),)
+    shares = container.shares or (1.0,)
+    changed = []
+    for outcome in outcomes:
+        new = outcome if after is None else outcome._replace(after=after)
+        if codes:
+            new = _with_code(new, codes[0])
+        changed.append(new._replace(reason=reason) if reason else new)
+    several = codes if len(codes) > 1 else ()
+    return container._replace(outcomes=tuple(changed), shares=shares, exit_codes=several)
+
+
+def _with_code(outcome: Outcome, code: int) -> Outcome:
+    """Return an outcome with another exit code; a reason does not outlive the code it is for."""
+    return outcome if code == outcome.exit_code else Outcome(outcome.after, code)
+
+
+def _duration(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return parse_positive_duration(text)
+    except ValueError:
+        return None
+
+
+def _exit_codes(text: str | None) -> tuple[int, ...]:
+    """Read one code, or those of the first, the second, ... run, separated by commas."""
+    parts = [part.strip() for part in (text or "").split(",")]
+    if not all(part.isascii() and part.isdigit() and len(part) <= 3 for part in parts):
+        return ()
+    codes = tuple(map(int, parts))
+    return codes if max(codes) <= EXIT_CODE_MAX else ()
+
+
+def _compile_container(spec: ContainerBehaviorSpec) -> ContainerBehavior:
+    delay = spec.start_delay
+    weights = [outcome.weight for outcome in spec.outcomes]
+    total = sum(weights)
+    return ContainerBehavior(
+        pattern=spec.name,
+        start_delay=START_DELAY if delay is None else delay.compiled(),
+        outcomes=tuple(
+            Outcome(outcome.after.compiled(), outcome.exit_code, outcome.reason)
+            for outcome in spec.outcomes
+        ),
+        shares=tuple(share / total for share in itertools.accumulate(weights)),
+        usage=spec.usage.compiled(),
+        life=spec.lifecycle.compiled(),
+        image=DEFAULT_IMAGE if spec.image is None else spec.image.compiled(),
+        probes=spec.probes.compiled(),
+    )

@@ -1,0 +1,508 @@
+"""`Settings`: the options of `fleet spawn`, typed, checked once and never changed."""
+
+import contextlib
+import enum
+import math
+import platform
+import re
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from fleet.errors import UsageError
+from fleet.profile.host_names import host_name
+from fleet.profile.schema import DnsLabel, explain
+from fleet.quantity import parse_positive_duration
+
+NODES_MAX = 100_000
+"""Slots have five digits."""
+SHARDS_MAX = 10_000
+"""Shards have four digits."""
+NODE_NAME_MAX = 63
+"""A node's name is the value of its hostname label."""
+SHARD_ROOM = 2_000
+"""Indices of a shard whose number of nodes a dashboard decides, if --shard-stride says nothing."""
+PROFILE_PERIOD_MAX = 10_000
+"""The nodes after which a weighted mix repeats; finer weights are refused."""
+
+LOCAL_ONLY = {
+    "controlplane_bin": "--controlplane-bin",
+    "fsync": "--fsync",
+    "audit_log": "--audit-log",
+    "etcd_flags": "--etcd-flag",
+    "apiserver_flags": "--apiserver-flag",
+    "scheduler_flags": "--scheduler-flag",
+    "controller_manager_flags": "--controller-manager-flag",
+}
+"""What only the local control plane has."""
+
+CSR_ONLY = ("cert_dir", "bootstrap_token", "bootstrap_kubeconfig", "approve_csrs")
+
+HostNames = Annotated[tuple[str, ...], AfterValidator(lambda given: tuple(map(host_name, given)))]
+
+LATER = {
+    "manage": "--manage",
+}
+"""Options of the interface that nothing answers yet: better refused than ignored."""
+
+
+class Fidelity(enum.StrEnum):
+    """How much of a real kubelet's traffic there is."""
+
+    KUBELET = "kubelet"
+    LIGHT = "light"
+
+
+class Encoding(enum.StrEnum):
+    """How objects travel."""
+
+    PROTOBUF = "protobuf"
+    JSON = "json"
+
+
+class IdentityMode(enum.StrEnum):
+    """Who the nodes are to the API server."""
+
+    IMPERSONATE = "impersonate"
+    CSR = "csr"
+    SHARED = "shared"
+
+
+class WatchMode(enum.StrEnum):
+    """Whose the watches are that serve the kubelets."""
+
+    PER_NODE = "per-node"
+    SHARED = "shared"
+
+
+class OutputFormat(enum.StrEnum):
+    """How the summary is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class ProfileChoice(NamedTuple):
+    """One `--profile`: a shipped name or a file, and how many of the nodes it gets."""
+
+    source: str
+    weight: int = 1
+
+
+class StatefulSet(NamedTuple):
+    """The owner of the pods that a fleet runs in."""
+
+    namespace: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read NAMESPACE/NAME. Raises ValueError."""
+        namespace, slash, name = text.partition("/")
+        if not (slash and namespace and name and "/" not in name):
+            raise ValueError(f"{text!r} is not NAMESPACE/NAME")
+        return cls(namespace, name)
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def path(self) -> str:
+        """Return where the API has it."""
+        return f"/apis/apps/v1/namespaces/{self.namespace}/statefulsets/{self.name}"
+
+
+DEFAULT_PROFILES = (ProfileChoice("default"),)
+_WEIGHTED = re.compile(r"(.+?)=([^=/]*)")
+_BOOTSTRAP_TOKEN = re.compile(r"[a-z0-9]{6}\.[a-z0-9]{16}")
+_COMPONENT_FLAG = re.compile(r"(?:--)?([a-zA-Z0-9][-a-zA-Z0-9.]*)(?:=(.*))?", re.DOTALL)
+
+
+def parse_profiles(values: object) -> tuple[ProfileChoice, ...]:
+    """Read `NAME|FILE[=WEIGHT]`s; the weights become the smallest whole numbers."""
+    assert isinstance(values, tuple | list), values
+    sources: list[str] = []
+    weights: list[Fraction] = []
+    for value in values:
+        if isinstance(value, ProfileChoice):
+            source, weight = value.source, Fraction(value.weight)
+        else:
+            found = _WEIGHTED.fullmatch(value)
+            source, weight = (found[1], _weight(value, found[2])) if found else (value, Fraction(1))
+        if not source or source in sources:
+            raise ValueError(f"{value!r} names a profile twice" if source else "is empty")
+        sources.append(source)
+        weights.append(weight)
+    if not sources:
+        return DEFAULT_PROFILES
+    scale = math.lcm(*(weight.denominator for weight in weights))
+    whole = [int(weight * scale) for weight in weights]
+    divisor = math.gcd(*whole)
+    whole = [weight // divisor for weight in whole]
+    if sum(whole) > PROFILE_PERIOD_MAX:
+        raise ValueError(f"the weights need {sum(whole)} nodes; use coarser ones")
+    return tuple(map(ProfileChoice, sources, whole))
+
+
+def _weight(value: str, text: str) -> Fraction:
+    """Read a weight such as 3 or 0.5."""
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) or not float(text):
+        raise ValueError(f"{value!r}: the weight {text!r} is not a number above 0")
+    return Fraction(text)
+
+
+def _component_flags(values: object) -> tuple[str, ...]:
+    """Read `node-eviction-rate=1`, with or without dashes, as `--node-eviction-rate=1`."""
+    assert isinstance(values, tuple | list), values
+    flags = []
+    for value in values:
+        found = _COMPONENT_FLAG.fullmatch(value)
+        if found is None:
+            raise ValueError(f"{value!r} is not a flag such as v=2")
+        flags.append(f"--{found[1]}" if found[2] is None else f"--{found[1]}={found[2]}")
+    return tuple(flags)
+
+
+def _statefulset(value: object) -> object:
+    return StatefulSet.parse(value) if isinstance(value, str) else value
+
+
+def parse_shard(value: object) -> object:
+    """Read `hostname` as the number at its end: a StatefulSet's ordinal, a Job's index."""
+    if value != "hostname":
+        return value
+    name = platform.node()
+    found = re.search(r"-([0-9]+)$", name)
+    if found is None:
+        raise ValueError(f"the hostname {name!r} does not end with a number")
+    return int(found[1])
+
+
+RunId = Annotated[str, StringConstraints(pattern=r"^([a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?)?$")]
+
+
+def _share(value: object) -> float:
+    """Read a share of the nodes: `25%` or `0.25`."""
+    text = str(value)
+    share = -1.0
+    with contextlib.suppress(ValueError):
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    if not 0 < share <= 1:
+        raise ValueError(f"{text!r} is not a share above 0% and up to 100%, such as 25% or 0.25")
+    return share
+
+
+ComponentFlags = Annotated[tuple[str, ...], BeforeValidator(_component_flags)]
+DurationOption = Annotated[int, BeforeValidator(parse_positive_duration)]
+
+
+class Settings(BaseModel):
+    """The options of `fleet spawn`. A field with an alias is named by its flag when it is read."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    nodes: Annotated[int, Field(ge=1, le=NODES_MAX)] = 100
+    max_nodes: Annotated[int, Field(ge=0, le=NODES_MAX)] = 0  # 0: `nodes`; see `most`
+    name_prefix: DnsLabel = "fleet"
+    profiles: Annotated[tuple[ProfileChoice, ...], BeforeValidator(parse_profiles)] = Field(
+        default=DEFAULT_PROFILES, alias="profile"
+    )
+    fidelity: Fidelity = Fidelity.KUBELET
+    encoding: Encoding | None = None  # None: what the fidelity has, see `wire_encoding`
+    identity: IdentityMode = IdentityMode.IMPERSONATE
+    watches: WatchMode | None = None  # None: per node in kubelet, shared in light
+    cert_dir: Path | None = None  # of identity csr, as the next three
+    bootstrap_token: SecretStr = SecretStr("")
+    bootstrap_kubeconfig: Path | None = None
+    approve_csrs: bool = False
+    shard: Annotated[
+        Annotated[int, Field(ge=0, lt=SHARDS_MAX)] | None, BeforeValidator(parse_shard)
+    ] = None  # None: one process alone
+    rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # nodes a second; 0: no limit
+    duration_ns: DurationOption | None = Field(default=None, alias="duration")  # None: until Ctrl-C
+    until_ready: bool = False
+    kubeconfig: Path | None = None
+    context: str = ""
+    in_cluster: bool = False
+    confirm_cluster: str = ""
+    shared: bool | None = None  # of a process of a run: as its first one has found the cluster
+    kubeconfig_out: Path | None = None
+    run_dir: Path | None = None
+    output: OutputFormat = OutputFormat.TEXT
+    keep: bool = False
+    seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
+    no_taint: bool = False
+    simulate_csi: bool = False  # a CSI driver on every node whose profile declares none
+    zone_labels: bool = False  # on a shared cluster too
+    story: tuple[str, ...] = ()  # names of nodes that keep their inputs and effects
+    controlplane_bin: Path | None = None
+    fsync: bool = False
+    audit_log: Path | None = None
+    etcd_flags: ComponentFlags = Field(default=(), alias="etcd_flag")
+    apiserver_flags: ComponentFlags = Field(default=(), alias="apiserver_flag")
+    scheduler_flags: ComponentFlags = Field(default=(), alias="scheduler_flag")
+    controller_manager_flags: ComponentFlags = Field(default=(), alias="controller_manager_flag")
+    manage: str = ""
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0  # 0: none
+    metrics_host: str = "127.0.0.1"
+    dashboard: bool = False
+    dashboard_port: Annotated[int, Field(ge=0, le=65535)] = 0  # 0: a free one
+    dashboard_hosts: HostNames = Field(default=(), alias="dashboard_host")
+    load: tuple[Path, ...] = ()  # locustfiles of API users
+    api_users: Annotated[int, Field(ge=0)] = 0
+    load_cluster_role: str = ""  # of the API users; empty: what the shipped load asks
+    locust_master: str = ""  # HOST:PORT of a master that runs already
+    on_master_quit: Literal["exit", "hold"] = "exit"
+    restart_share: Annotated[float, BeforeValidator(_share)] = 1.0  # of the kubelets, at SIGHUP
+    processes: Annotated[int, Field(ge=1, le=64)] = 1
+    run_id: RunId = ""  # shared by the processes and pods of one fleet; empty: a new one
+    holder: str = ""  # which of them this is; its successor waits for it
+    statefulset: Annotated[StatefulSet | None, BeforeValidator(_statefulset)] = None
+    nodes_total: Annotated[int, Field(ge=0)] = 0  # of all shards; 0: each has `nodes`
+    shard_stride: Annotated[int, Field(ge=0)] = 0  # indices of a shard; 0: see `stride`
+    command: tuple[str, ...] = ()  # what stands behind `--`
+
+    @classmethod
+    def from_options(cls, **options: object) -> Self:
+        """Read options as click names them; None and () are absent. UsageError names the flag."""
+        given = {key: value for key, value in options.items() if value is not None and value != ()}
+        try:
+            return cls.model_validate(given).of_total()
+        except ValidationError as error:
+            field = str(error.errors()[0]["loc"][0]) if error.errors()[0]["loc"] else ""
+            text = explain(error, cls)
+            if field:
+                text = f"{flag_of(field)}: {text.removeprefix(field).lstrip(': ')}"
+            raise UsageError(text) from error
+
+    @field_validator("bootstrap_token")
+    @classmethod
+    def _is_bootstrap_token(cls, value: SecretStr) -> SecretStr:
+        if value and not _BOOTSTRAP_TOKEN.fullmatch(value.get_secret_value()):
+            raise ValueError("it is not ID.SECRET, such as `kubeadm token create` prints")
+        return value
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        for field, flag in LATER.items():
+            if getattr(self, field) != type(self).model_fields[field].default:
+                raise ValueError(f"{flag} comes with a later version")
+        name = self.node_name(self.most - 1)
+        if len(name) > NODE_NAME_MAX:
+            over = len(name) - NODE_NAME_MAX
+            raise ValueError(
+                f"--name-prefix: {name!r} is over {NODE_NAME_MAX} characters; "
+                f"shorten the prefix by {over}"
+            )
+        if self.shard is None and (self.statefulset or self.nodes_total):
+            raise ValueError("--statefulset and --nodes-total need a --shard")
+        if self.statefulset and not self.run_id:
+            raise ValueError("--statefulset: its pods are of one run, name it with --run-id")
+        if self.in_cluster and (self.kubeconfig or self.context):
+            raise ValueError("--in-cluster excludes --kubeconfig and --context")
+        if self.command and (self.until_ready or self.duration_ns is not None):
+            raise ValueError("a command ends the run itself: drop --until-ready and --duration")
+        self._check_dashboard()
+        self._check_certificates()
+        if "metrics_host" in self.model_fields_set and not self.metrics_port:
+            raise ValueError("--metrics-host needs --metrics-port")
+        if self.duration_ns == 0:
+            raise ValueError("--duration: 0s leaves no time; --until-ready ends at Ready")
+        if self.names_cluster:
+            for flag in self.local_only:
+                raise ValueError(f"{flag} is for the local control plane, not for a cluster")
+        return self
+
+    def _check_certificates(self) -> None:
+        if self.identity is not IdentityMode.CSR:
+            for field in CSR_ONLY:
+                if getattr(self, field):
+                    raise ValueError(f"{flag_of(field)} is for --identity csr")
+            return
+        if self.fidelity is Fidelity.LIGHT:
+            raise ValueError(
+                "--identity csr needs --fidelity kubelet: the connections of light are shared"
+            )
+        if self.bootstrap_token and self.bootstrap_kubeconfig:
+            raise ValueError("--bootstrap-token excludes --bootstrap-kubeconfig")
+        if self.bootstrap_kubeconfig and not self.bootstrap_kubeconfig.is_file():
+            raise ValueError(f"--bootstrap-kubeconfig {self.bootstrap_kubeconfig}: no such file")
+        if self.names_cluster and not (self.bootstrap_token or self.bootstrap_kubeconfig):
+            raise ValueError(
+                "--identity csr needs --bootstrap-token or --bootstrap-kubeconfig on a cluster "
+                "that is not fleet's own"
+            )
+
+    def _check_dashboard(self) -> None:
+        if self.is_on_dashboard and (
+            self.command or self.until_ready or self.duration_ns is not None
+        ):
+            raise ValueError(
+                "the dashboard says when the run ends: drop -- COMMAND, --until-ready, --duration"
+            )
+        if self.max_nodes and not self.is_on_dashboard:
+            raise ValueError("--max-nodes bounds what a dashboard asks for: give --nodes")
+        if self.most < self.nodes:
+            raise ValueError(f"--max-nodes: {self.most} is less than the {self.nodes} of --nodes")
+        if self.shard_stride and self.shard_stride < self.most // self.processes:
+            raise ValueError(f"--shard-stride: a shard has {self.most // self.processes} nodes")
+        if self.processes > self.nodes:
+            raise ValueError(f"--processes: {self.processes} processes for {self.nodes} nodes")
+        if self.dashboard and self.locust_master:
+            raise ValueError("--dashboard starts a master of its own: drop --locust-master")
+        if self.load_cluster_role and not self.load:
+            raise ValueError("--load-cluster-role is for the users of a --load")
+        if not self.dashboard and (
+            self.load or self.api_users or self.dashboard_port or self.dashboard_hosts
+        ):
+            raise ValueError(
+                "--load, --api-users, --dashboard-port and --dashboard-host need --dashboard"
+            )
+
+    @field_validator("locust_master")
+    @classmethod
+    def _is_address(cls, value: str) -> str:
+        host, _, port = value.rpartition(":")
+        is_host = host and not re.search(r"[/\s]", host)  # a URL is none
+        if value and not (is_host and port.isdigit() and 0 < int(port) <= 65535):
+            raise ValueError(f"{value!r} is not HOST:PORT")
+        return value
+
+    @property
+    def has_own_watches(self) -> bool:
+        """Whether each node opens watches of its own."""
+        default = WatchMode.SHARED if self.fidelity is Fidelity.LIGHT else WatchMode.PER_NODE
+        return (self.watches or default) is WatchMode.PER_NODE
+
+    @property
+    def local_only(self) -> list[str]:
+        """The flags that were given and say how a local control plane is started."""
+        return [flag for field, flag in LOCAL_ONLY.items() if getattr(self, field)]
+
+    @property
+    def is_on_dashboard(self) -> bool:
+        """Whether a Locust master decides how many nodes there are."""
+        return self.dashboard or bool(self.locust_master)
+
+    @property
+    def locust_address(self) -> tuple[str, int]:
+        """Host and port of the master that runs already."""
+        host, _, port = self.locust_master.rpartition(":")
+        return host, int(port or 0)
+
+    def share(self, number: int) -> Self:
+        """Return the settings of one of `processes` processes: its shard and its nodes.
+
+        Source: docs/explain/design.md, scale-out: shard = ordinal x processes + number.
+        """
+        least = math.ceil(self.most / self.processes)
+        shard = (self.shard or 0) * self.processes + number
+        return self.model_copy(
+            update={
+                "nodes": self._part(self.nodes, number),
+                "max_nodes": self._part(self.max_nodes, number),
+                "shard": shard,
+                "shard_stride": self.shard_stride or self._stride(least),
+                "rate": self.rate / self.processes,
+            }
+        )
+
+    def _part(self, count: int, number: int) -> int:
+        """Return what one of the processes has of so many."""
+        return count // self.processes + (number < count % self.processes)
+
+    def of_total(self) -> Self:
+        """Return the settings of a shard that takes what the shards before it leave of the total.
+
+        One that was added beyond the total, by scaling its StatefulSet, has as many as the others.
+        """
+        left = self.nodes_total - (self.shard or 0) * self.nodes
+        if not 0 < left < self.nodes:
+            return self
+        stride = self.shard_stride or self._stride(math.ceil(self.most / self.processes))
+        nodes = max(left, self.processes)
+        return self.model_copy(update={"nodes": nodes, "shard_stride": stride})
+
+    @property
+    def shards(self) -> range | None:
+        """Return the shards of all processes of this run's part; None for a run of its own."""
+        if self.shard is None:
+            return None
+        return range(self.shard * self.processes, (self.shard + 1) * self.processes)
+
+    @property
+    def most(self) -> int:
+        """How many nodes there may ever be: what is confirmed, and what there must be room for."""
+        return self.max_nodes or self.nodes
+
+    @property
+    def stride(self) -> int:
+        """How many indices a shard has: those behind are the next one's."""
+        return self.shard_stride or self._stride(self.most)
+
+    def _stride(self, nodes: int) -> int:
+        return max(nodes, SHARD_ROOM) if self.is_on_dashboard else nodes
+
+    @property
+    def wire_encoding(self) -> Encoding:
+        """How objects travel: in fidelity kubelet as with real kubelets, in light the cheap way."""
+        if self.encoding is not None:
+            return self.encoding
+        return Encoding.PROTOBUF if self.fidelity is Fidelity.KUBELET else Encoding.JSON
+
+    @property
+    def names_cluster(self) -> bool:
+        """Whether the user named a cluster; without, the control plane is a local one."""
+        return bool(self.kubeconfig or self.context or self.in_cluster)
+
+    def node_name(self, slot: int) -> str:
+        """Return the name of a slot of this process."""
+        if self.shard is None:
+            return f"{self.name_prefix}-{slot:05d}"
+        return f"{self.name_prefix}-{self.shard:04d}-{slot:05d}"
+
+    @property
+    def end_names(self) -> tuple[str, ...]:
+        """The names of the first and the last node, of all processes."""
+        shares = [self]
+        if self.processes > 1:
+            shares = [self.share(0), self.share(self.processes - 1)]
+        first, last = shares[0].node_name(0), shares[-1].node_name(shares[-1].most - 1)
+        return tuple(dict.fromkeys((first, last)))
+
+    def node_index(self, slot: int) -> int:
+        """Return the index of a slot in the whole fleet, for `NodeModel.identity`.
+
+        Distinct over all shards as long as each of them has the same `stride`.
+        """
+        return (self.shard * self.stride if self.shard else 0) + slot
+
+    def slot_of(self, name: str) -> int | None:
+        """Return the slot whose name it is; None if no slot of this process has it."""
+        digits = name.rpartition("-")[2]
+        is_ours = digits.isdecimal() and self.node_name(int(digits)) == name
+        return int(digits) if is_ours else None
+
+    def node_names(self) -> Iterator[str]:
+        """Yield the names of all nodes that this process may have, by slot."""
+        return map(self.node_name, range(self.most))
+
+
+def flag_of(field: str) -> str:
+    """Return the command-line flag of a field or option."""
+    by_name = Settings.model_fields.get(field)
+    return "--" + ((by_name.alias if by_name else None) or field).replace("_", "-")

@@ -1,0 +1,215 @@
+"""The calls of the fleet: sent, put off for a client-side limit, sent again when told to.
+
+Source: client-go/rest/request.go, with_retry.go.
+Differs: a watch that is asked for again after Retry-After takes no token of its client.
+"""
+
+from collections.abc import Container
+from typing import NamedTuple
+
+from fleet.clock import NS_PER_S, Clock, TimerWheel
+from fleet.errors import RemoteProtocolError
+from fleet.kubelet.environment import Environment
+from fleet.metrics import FleetCounts
+from fleet.objects.effects import ApiCall, NodeId, Op, Reply, Timer
+from fleet.reactor.client_limits import ClientLimits
+from fleet.reactor.roster import Entry, Roster, Wires
+from fleet.wire.api.calls import build
+from fleet.wire.api.list_watches import reject
+from fleet.wire.api.replies import ReplyDecoders, decode_reply, lost_reply
+from fleet.wire.api.routes import ROUTES
+from fleet.wire.http2.messages import Failure, Response
+
+CALL_TRIES_MAX = 11  # request.go, maxRetries, and the first: on 429 and 5xx with Retry-After
+LOST_RETRY_S = 1  # the same, retryAfterResponse: what it makes of a lost connection
+LOST_FAILURES = frozenset((Failure.LOST, Failure.SILENT))
+HEARTBEATS = frozenset(
+    (
+        Op.GET_NODE_HEARTBEAT,
+        Op.PATCH_NODE_STATUS_HEARTBEAT,
+        Op.GET_LEASE,
+        Op.CREATE_LEASE,
+        Op.RENEW_LEASE,
+    )
+)
+"""Calls of the client with a time-out, which is for all tries of a call and the waits between."""
+GIVEN_UP = "context deadline exceeded"
+
+
+class Delayed(NamedTuple):
+    """A call that waits: for its client's limit, or because the server asked us to come later."""
+
+    call: ApiCall
+    tries: int  # this one included
+    has_token: bool  # its client lets it go once it is due
+    deadline_ns: int = 0  # when it is given up, 0 for never
+
+
+class Unsent(NamedTuple):
+    """A call that could not be sent; its client hears so in the next turn."""
+
+    call: ApiCall
+
+
+class Calls:
+    """Sends the calls of the kubelets of one process, as client-go's REST client does."""
+
+    __slots__ = (
+        "_clock",
+        "_counts",
+        "_decoders",
+        "_numbers",
+        "_roster",
+        "_wheel",
+        "_wires",
+        "delayed",
+        "limits",
+    )
+
+    def __init__(
+        self,
+        clock: Clock,
+        wheel: TimerWheel,
+        roster: Roster,
+        wires: Wires,
+        counts: FleetCounts,
+        decoders: ReplyDecoders,
+    ) -> None:
+        self._decoders = decoders
+        self._clock = clock
+        self._wheel = wheel
+        self._roster = roster
+        self._wires = wires
+        self._counts = counts
+        self._numbers = 0
+        self.delayed: dict[int, Delayed] = {}
+        self.limits = ClientLimits()
+
+    def call(self, call: ApiCall) -> Response | None:
+        """Send a call as soon as its client may; return the answer to one that cannot be sent."""
+        entry = self._roster.entries[call.node]
+        if entry.kubelet is None:
+            return None
+        now_ns = self._clock.now_ns()
+        if entry.story is not None:
+            entry.story.append(f"{now_ns} call {call.op.name} {call.key}")
+        if self._is_throttled(call, 1, entry.kubelet.env, now_ns):
+            return None
+        return self._send(entry, call, call)
+
+    def on_response(self, token: ApiCall | Delayed, response: Response, now_ns: int) -> bool:
+        """Count an answer; return whether it is the last one: no other try follows by itself."""
+        call, tries = (token, 1) if isinstance(token, ApiCall) else (token.call, token.tries)
+        took_us = (response.arrived_ns - response.sent_ns) // 1000
+        self._counts.requests.record(ROUTES[call.op], response.code, took_us, len(response.body))
+        entry = self._roster.entries[call.node]
+        if entry.kubelet is None:
+            return False
+        if response.failure is Failure.OVERSIZED:
+            self._counts.rejected[response.detail] += 1
+        if call.op is Op.RENEW_LEASE:
+            self._count_renewal(entry, response, is_first=token is call)
+        again_s = retry_after_s(call, response, tries)
+        if again_s < 0:
+            return True
+        deadline_ns = 0 if isinstance(token, ApiCall) else token.deadline_ns
+        if call.op in HEARTBEATS and not deadline_ns:
+            deadline_ns = (response.sent_ns or now_ns) + entry.caller.template.timeout_ns
+        later = Delayed(call, tries + 1, has_token=False, deadline_ns=deadline_ns)
+        due_ns = now_ns + again_s * NS_PER_S
+        self._send_later(later, min(due_ns, deadline_ns) if deadline_ns else due_ns)
+        return False
+
+    def on_due(self, number: int) -> tuple[ApiCall, Response] | None:
+        """Send what was put off; return the answer to a call that is not sent.
+
+        A second try needs a token too. Source: withRetry.Before.
+        """
+        delayed = self.delayed.pop(number, None)
+        if delayed is None:
+            return None  # of a kubelet that ended meanwhile
+        call, tries, has_token, deadline_ns = delayed
+        entry = self._roster.entries[call.node]
+        if entry.kubelet is None:
+            return None
+        now_ns = self._clock.now_ns()
+        if deadline_ns and now_ns >= deadline_ns:
+            return call, Response(0, b"", 0, now_ns, -1, Failure.TIMEOUT, GIVEN_UP)
+        if not has_token and self._is_throttled(call, tries, entry.kubelet.env, now_ns):
+            return None
+        unsent = self._send(entry, call, delayed)
+        return None if unsent is None else (call, unsent)
+
+    def forget(self, nodes: Container[NodeId]) -> None:
+        """Drop what some nodes still wait to send."""
+        self.limits.drop(nodes)
+        self.delayed = {
+            number: each for number, each in self.delayed.items() if each.call.node not in nodes
+        }
+
+    def read(self, call: ApiCall, response: Response) -> Reply:
+        """Return the reply to a call. An answer that cannot be read is none, as client-go has it.
+
+        Source: client-go/rest/request.go, Result.Into: the caller gets an error without a status.
+        """
+        try:
+            return decode_reply(call.op, response, self._decoders)
+        except RemoteProtocolError as error:
+            reject(self._counts, error)
+            return lost_reply(response, str(error))
+
+    def _send(self, entry: Entry, call: ApiCall, token: ApiCall | Delayed) -> Response | None:
+        try:
+            request = build(call, entry.caller)
+        except RemoteProtocolError as error:  # it is made of an earlier answer
+            reject(self._counts, error)
+            return Response(0, b"", 0, self._clock.now_ns(), -1, Failure.CANCELLED, str(error))
+        if type(token) is Delayed and token.deadline_ns:
+            left_s = -(-(token.deadline_ns - self._clock.now_ns()) // NS_PER_S)
+            request = request._replace(timeout_ns=left_s * NS_PER_S)  # whole: of few values
+        self._wires.nodes.send(entry.pool, request, token)
+        return None
+
+    def _count_renewal(self, entry: Entry, response: Response, *, is_first: bool) -> None:
+        """Measure how late the first try was sent, and the interval that the API server sees."""
+        counts, kubelet = self._counts, entry.kubelet
+        assert kubelet is not None
+        if is_first and response.sent_ns and kubelet.lease.is_first_try:
+            counts.lease_late.record((response.sent_ns - kubelet.lease.due_ns) // 1000)
+        if response.code != 200:
+            return
+        counts.renewals += 1
+        if before_ns := kubelet.lease.renewed_ns:
+            interval_ns = response.arrived_ns - before_ns
+            if interval_ns > counts.lease_interval_ns_max:
+                counts.lease_interval_ns_max = interval_ns
+            if interval_ns > kubelet.env.model.lease_duration_s * NS_PER_S:
+                counts.leases_missed += 1
+
+    def _is_throttled(self, call: ApiCall, tries: int, env: Environment, now_ns: int) -> bool:
+        """Take a token of the call's client; put the call off until there is one."""
+        if env.light:
+            return False
+        wait_ns = self.limits.wait_ns(call, env.model, now_ns)
+        if wait_ns:
+            self._counts.throttled.record(wait_ns // 1000)
+            self._send_later(Delayed(call, tries, has_token=True), now_ns + wait_ns)
+        return wait_ns > 0
+
+    def _send_later(self, delayed: Delayed, due_ns: int) -> None:
+        self._numbers += 1
+        self.delayed[self._numbers] = delayed
+        self._wheel.set(due_ns, self._numbers, Timer.CALL_RETRY)
+
+
+def retry_after_s(call: ApiCall, response: Response, tries: int) -> int:
+    """Return after how many seconds client-go sends a request again by itself, -1 for never.
+
+    Source: withRetry.IsNextRetry; Request.request: a GET whose connection is lost.
+    """
+    if tries >= CALL_TRIES_MAX:
+        return -1
+    if response.failure in LOST_FAILURES and ROUTES[call.op][0] == "GET":
+        return LOST_RETRY_S
+    is_told = response.code == 429 or response.code >= 500
+    return response.retry_after_s if is_told else -1

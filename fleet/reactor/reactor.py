@@ -1,0 +1,507 @@
+"""The reactor: time and bytes become inputs of kubelets, their effects bytes and timers.
+
+    turn: due timers -> replies and watch events -> effects -> one flush
+
+A turn runs at a 20 ms edge, or when the transport has filled the inbox. An exception inside one
+kubelet quarantines that kubelet and marks the run; in tests it is raised again. The reactor records
+how late each timer was: the instrument reports its own error.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
+from typing import TypeVar, assert_never
+
+from fleet.agents.reflector import AgentReflector
+from fleet.agents.runner import AgentCall, Agents, AgentWire
+from fleet.clock import NS_PER_S, Clock, Draws, TimerWheel
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.kubelet.node.node_status import Phase as NodePhase
+from fleet.kubelet.restart import can_restart, restarted
+from fleet.metrics import FleetCounts
+from fleet.objects.effects import (
+    ApiCall,
+    Effect,
+    Milestone,
+    NodeId,
+    Outbox,
+    PowerOff,
+    Report,
+    SetTimer,
+    StartWatch,
+    StopWatch,
+    Timer,
+    WatchEvent,
+    WatchKind,
+)
+from fleet.profile.agent_behavior import AgentModel
+from fleet.reactor.calls import Calls, Delayed, Unsent
+from fleet.reactor.roster import NOBODY, STORY_MAX, Entry, Roster, Wires
+from fleet.reactor.watches import Deliveries, Watches
+from fleet.wire.api.calls import Caller
+from fleet.wire.api.codec import JSON, Codec
+from fleet.wire.api.list_watches import Opening
+from fleet.wire.api.watch import Phase, Reflector
+from fleet.wire.http2.messages import Response
+
+TIMERS_MAX = 2_000  # per turn; the rest is due at the next one
+REPLIES_MAX = 2_000
+BUGS_SHOWN_MAX = 5
+RESTART_NS_MAX = 1 * NS_PER_S
+"""A process is back within a second: each at its own moment, else all would tick in step."""
+OUTLIVING = frozenset((Timer.SHUTDOWN, Timer.CERTIFICATE, Timer.CALL_RETRY, Timer.WATCH_RETRY))
+"""Timers of the machine, of what is kept in its files, and of what has a number of its own."""
+_STREAM_RESTART = 0x4E57A47
+
+_OWN_TIMERS = frozenset(
+    (
+        Timer.CALL_RETRY,
+        Timer.WATCH_RETRY,
+        Timer.RESTART,
+        Timer.RELIST,
+        Timer.AGENT,
+        Timer.CERTIFICATE,
+    )
+)
+_COUNTERS = {milestone: milestone.name.lower() for milestone in Milestone} | {
+    Milestone.POD_ADDED: "pods_added",
+    Milestone.POD_RUNNING: "pods_running",
+    Milestone.POD_FAILED: "pods_failed",
+    Milestone.POD_REMOVED: "pods_removed",
+    Milestone.EVENT_DROPPED: "events_dropped",
+}
+"""The counters of `FleetCounts`."""
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+class Errand:
+    """A request that no kubelet made: the token takes the answer itself."""
+
+    __slots__ = ()
+
+    def on_message(self, message: object, now_ns: int) -> None:
+        """Take what the transport brought."""
+        raise NotImplementedError
+
+
+class Reactor:
+    """Owns the kubelets, their timers and the inbox of one process."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        draws: Draws,
+        *,
+        raise_bugs: bool = False,
+        story: frozenset[str] = frozenset(),
+        codec: Codec = JSON,
+    ) -> None:
+        self.clock = clock
+        self.codec = codec
+        self.counts = FleetCounts()
+        self.inbox: list[tuple[object, object]] = []
+        self.roster = Roster()
+        self.entries = self.roster.entries  # looked up for each input
+        self.wires = Wires()
+        self.agents: Agents | None = None
+        self.on_observed: Callable[[WatchEvent], None] | None = None  # what decides who is Ready
+        self.on_certificate_timer: Callable[[NodeId, str, int], None] | None = None
+        self._draws = draws
+        self._wheel = TimerWheel()
+        self._environments: list[Environment] = []
+        self._raise_bugs = raise_bugs
+        self._story = story
+        self._swept_ns = 0
+        self._restarting: dict[NodeId, VirtualKubelet] = {}  # that are about to start
+        shared = (self._wheel, self.roster, self.wires, self.counts)
+        self.calls = Calls(clock, *shared, codec.replies)
+        self.watches = Watches(clock, draws, *shared, codec)
+
+    def set_timer(self, node: NodeId, due_ns: int, timer: Timer, key: str = "") -> None:
+        """Set a timer from outside of a kubelet."""
+        self._wheel.set(due_ns, node, timer, key)
+
+    # ---- the fleet ----
+
+    def add_environment(self, env: Environment) -> None:
+        """Keep the wall clock of an environment."""
+        self._environments.append(env)
+        env.csi_drivers = self.watches.csi_drivers
+        env.wall_offset_ns = self.clock.wall_ns() - self.clock.now_ns()
+
+    def run_agents(
+        self,
+        models: Iterable[AgentModel],
+        new_wire: Callable[[AgentModel], AgentWire],
+        *,
+        impersonates: bool,
+    ) -> None:
+        """Run agents beside the kubelets that are added from now on, if there are any."""
+        agents = Agents(self.clock, self._draws, self._wheel, new_wire, impersonates=impersonates)
+        for model in models:
+            agents.add_kind(model)
+            self.agents = agents
+
+    def add(self, kubelet: VirtualKubelet, caller: Caller, pool: int) -> None:
+        """Take a kubelet over and start it; its first requests leave with the next flush."""
+        self.register(kubelet, caller, pool)
+        self.start(kubelet.node)
+
+    def register(self, kubelet: VirtualKubelet, caller: Caller, pool: int) -> None:
+        """Take a kubelet over that starts later."""
+        entry = Entry(kubelet, caller, pool)
+        if kubelet.name in self._story:
+            entry.story = deque(maxlen=STORY_MAX)
+        self.roster.add(entry)
+
+    def start(self, node: NodeId) -> None:
+        """Start a kubelet that is registered, unless it was silenced meanwhile."""
+        kubelet = self.entries[node].kubelet
+        if kubelet is not None:
+            out: Outbox = []
+            kubelet.start(self.clock.now_ns(), out)
+            self._deliver(self.watches.kept_for(kubelet), self.clock.now_ns(), out)
+            self._execute(out)
+
+    def silence(self, node: NodeId) -> None:
+        """Stop a kubelet: nothing more is sent for it, nothing taken. The Node stays."""
+        entry = self.entries[node]
+        self._restarting.pop(node, None)
+        if entry.kubelet is not None:
+            entry.kubelet.stop()
+        entry.kubelet = None
+        self.watches.end_all(node)
+        if self.agents is not None:
+            self.agents.stop(node)
+
+    def share_watch(self, kind: WatchKind, label: str = "") -> None:
+        """Open a watch for the whole fleet on the observer's connection."""
+        self._deliver_now(self.watches.share(kind, label))
+
+    def restart(self, nodes: Iterable[NodeId]) -> int:
+        """End kubelets as if their processes were killed; return how many begin anew.
+
+        Each is back within `RESTART_NS_MAX`, on new connections; nothing that it asked for or
+        waited for reaches the new one. Nodes that are silent or shut down are left alone.
+        """
+        now_ns = self.clock.now_ns()
+        restarting = self._restarting
+        for node in nodes:
+            kubelet = self.entries[node].kubelet
+            if kubelet is not None and can_restart(kubelet):
+                self._uncount(kubelet)
+                restarting[node] = restarted(kubelet)
+        ended = {node for node in restarting if self.entries[node].kubelet is not None}
+        self._forget(ended)
+        for node in sorted(ended):
+            self._end(node)
+            share = self._draws.uniform(node, _STREAM_RESTART, now_ns)
+            due_ns = now_ns + int(share * RESTART_NS_MAX)
+            self._wheel.set(due_ns, node, Timer.RESTART)
+        if self.watches.expect_relist():  # what there is comes once more, when all are back
+            self._wheel.set(now_ns + RESTART_NS_MAX, NOBODY, Timer.RELIST)
+        return len(ended)
+
+    def _uncount(self, kubelet: VirtualKubelet) -> None:
+        """Take back what the next kubelet of a node will count once more."""
+        self.counts.registered -= kubelet.status.phase is NodePhase.REGISTERED
+        if kubelet.sync_loop is not None:
+            self.counts.pods_added -= sum(1 for _ in kubelet.sync_loop.pods())
+
+    def _forget(self, nodes: AbstractSet[NodeId]) -> None:
+        """Drop all that is on its way for some nodes: timers, calls, answers, openings."""
+
+        def is_theirs(token: object) -> bool:
+            return _owner(token) in nodes
+
+        self._wheel.forget(nodes, kept=OUTLIVING)
+        self.calls.forget(nodes)
+        self.inbox[:] = [each for each in self.inbox if not is_theirs(each[0])]
+        self.wires.nodes.abandon(is_theirs)
+
+    def _end(self, node: NodeId) -> None:
+        """Close what a kubelet had open; until the next one starts there is none."""
+        entry = self.entries[node]
+        self.watches.end_all(node)
+        assert entry.kubelet is not None
+        if not entry.kubelet.env.light:
+            self.wires.nodes.hang_up(entry.pool)
+        entry.kubelet = None
+
+    def _start_again(self, node: NodeId, now_ns: int, out: Outbox) -> None:
+        kubelet = self._restarting.pop(node, None)
+        if kubelet is None:
+            return  # its node was removed meanwhile
+        self.entries[node].kubelet = kubelet
+        self.counts.restarts += 1
+        kubelet.start(now_ns, out)
+
+    def static_pods_changed(self, env: Environment) -> None:
+        """Tell the nodes of a profile that its static pods changed."""
+        out: Outbox = []
+        for _, kubelet in self.roster.living():
+            if kubelet.env is env:
+                kubelet.on_static_pods_changed(self.clock.now_ns(), out)
+        self._execute(out)
+
+    # ---- one turn ----
+
+    def turn(self) -> bool:
+        """Handle what is due, then write once per connection. Returns whether more is waiting."""
+        more = self._guard(None, self._turn, self.clock.now_ns())
+        return more is not False  # what an interrupted turn left is seen to at once
+
+    def _turn(self, now_ns: int) -> bool:
+        out: Outbox = []
+        more = self._expire(now_ns, out)
+        more = self._drain(now_ns, out) or more
+        self._execute(out)
+        if now_ns - self._swept_ns >= NS_PER_S:
+            self._sweep(now_ns)
+        for wire in self.wires:
+            wire.flush()
+        return more
+
+    def next_timer_ns(self) -> int | None:
+        """Return when the next timer is due, None when none is set."""
+        return self._wheel.next_ns()
+
+    def _sweep(self, now_ns: int) -> None:
+        self._swept_ns = now_ns
+        self.calls.limits.forget(now_ns)
+        offset_ns = self.clock.wall_ns() - now_ns
+        for env in self._environments:
+            env.wall_offset_ns = offset_ns
+        for wire in self.wires:
+            wire.sweep(now_ns)
+
+    def _expire(self, now_ns: int, out: Outbox) -> bool:
+        """Take the timers that are due, leases first within one turn."""
+        expired = self._wheel.expire(now_ns, TIMERS_MAX)
+        record_lag = self.counts.timer_lag.record
+        if len(expired) == TIMERS_MAX:
+            expired.sort(key=_leases_first)
+        for due_ns, _, owner, timer, key in expired:
+            record_lag((now_ns - due_ns) // 1000)
+            if timer in _OWN_TIMERS:
+                self._guard(None, self._on_own_timer, owner, Timer(timer), key, now_ns, out)
+                continue
+            entry = self.entries[owner]
+            if entry.kubelet is None:
+                continue
+            if entry.story is not None:
+                entry.story.append(f"{now_ns} timer {Timer(timer).name} {key}")
+            self._guard(entry, entry.kubelet.on_timer, Timer(timer), key, now_ns, out)
+        return len(expired) == TIMERS_MAX
+
+    def _on_own_timer(self, owner: int, timer: Timer, key: str, now_ns: int, out: Outbox) -> None:
+        """Take a timer that is no kubelet's; `owner` is a node, or a number of the part's own."""
+        if timer is Timer.CALL_RETRY:
+            unsent = self.calls.on_due(owner)
+            if unsent is not None:
+                self._answer(*unsent, now_ns, out)
+        elif timer is Timer.WATCH_RETRY:
+            self._deliver(self.watches.on_due(owner), now_ns, out)
+        elif timer is Timer.RESTART:
+            self._start_again(NodeId(owner), now_ns, out)
+        elif timer is Timer.RELIST:
+            self._deliver(self.watches.relist(), now_ns, out)
+        elif timer is Timer.AGENT:
+            if self.agents is not None:
+                self.agents.on_timer(owner, key)
+        elif NodeId(owner) in self._restarting:
+            self._wheel.set(now_ns + RESTART_NS_MAX, owner, timer, key)
+        elif self.on_certificate_timer is not None:
+            self.on_certificate_timer(NodeId(owner), key, now_ns)
+
+    def _drain(self, now_ns: int, out: Outbox) -> bool:
+        """Hand what the transport brought to its owners."""
+        inbox = self.inbox
+        batch = inbox[:REPLIES_MAX]
+        del inbox[:REPLIES_MAX]
+        for token, message in batch:
+            if type(token) is ApiCall or type(token) is Delayed:
+                assert isinstance(message, Response), message
+                self._on_response(token, message, now_ns, out)
+            elif type(token) is Opening and isinstance(token.reflector, Reflector):
+                node = token.reflector.node
+                entry = self.entries[node] if node != NOBODY else None
+                found = self._guard(entry, self.watches.on_message, token, message, now_ns)
+                if found:
+                    self._deliver(found, now_ns, out)
+            elif type(token) is Unsent:
+                assert isinstance(message, Response), message
+                self._answer(token.call, message, now_ns, out)
+            elif isinstance(token, Errand):
+                self._guard(None, token.on_message, message, now_ns)
+            elif type(token) is AgentCall or type(token) is Opening:
+                self._guard(None, self._on_agents, token, message)
+            # What is left is of a connection, under the number of its pool: nobody asked.
+        return bool(inbox)
+
+    def _on_agents(self, token: AgentCall | Opening, message: object) -> None:
+        """Hand the agents what is theirs."""
+        assert self.agents is not None
+        if isinstance(token, AgentCall):
+            assert isinstance(message, Response), message
+            self.agents.on_reply(token, message)
+        else:
+            assert isinstance(token.reflector, AgentReflector), token
+            is_over = token.reflector.phase is Phase.STOPPED
+            if token.number == token.reflector.opens and not is_over:
+                self.agents.on_stream(token.reflector, message)
+
+    def _on_response(
+        self, token: ApiCall | Delayed, response: Response, now_ns: int, out: Outbox
+    ) -> None:
+        if self.calls.on_response(token, response, now_ns):
+            call = token if isinstance(token, ApiCall) else token.call
+            self._answer(call, response, now_ns, out)
+
+    def _answer(self, call: ApiCall, response: Response, now_ns: int, out: Outbox) -> None:
+        """Hand a kubelet the answer to a call, or that there is none."""
+        entry = self.entries[call.node]
+        if entry.kubelet is None:
+            return
+        if entry.story is not None:
+            entry.story.append(f"{now_ns} reply {call.op.name} {call.key} {response.code}")
+        self._guard(entry, self._reply, entry.kubelet, call, response, now_ns, out)
+
+    def _reply(
+        self, kubelet: VirtualKubelet, call: ApiCall, response: Response, now_ns: int, out: Outbox
+    ) -> None:
+        kubelet.on_reply(call, self.calls.read(call, response), now_ns, out)
+
+    def _deliver(self, found: Deliveries, now_ns: int, out: Outbox) -> None:
+        """Hand events to the kubelets, and to the observer what is nobody's."""
+        for node, event in found:
+            if node == NOBODY:
+                if self.on_observed is not None:
+                    self._guard(None, self.on_observed, event)
+                continue
+            entry = self.entries[node]
+            if entry.kubelet is None:
+                continue
+            if entry.story is not None:
+                entry.story.append(f"{now_ns} watch {event.kind.name} {event.type.name}")
+            self._guard(entry, entry.kubelet.on_watch_event, event, now_ns, out)
+
+    def _deliver_now(self, found: Deliveries) -> None:
+        """Hand events over outside of a turn's own steps, and do what follows at once."""
+        if found:
+            out: Outbox = []
+            self._deliver(found, self.clock.now_ns(), out)
+            self._execute(out)
+
+    # ---- bugs ----
+
+    def _guard(self, entry: Entry | None, act: Callable[..., T], *inputs: object) -> T | None:
+        """Let one input act; a bug there costs one kubelet, or marks the run, and nothing else."""
+        try:
+            return act(*inputs)
+        except Exception as error:  # noqa: BLE001 - the one place: see the module's docstring
+            if entry is None:
+                self.on_bug(error)
+            else:
+                self._quarantine(entry, error)
+            return None
+
+    def on_bug(self, error: Exception) -> None:
+        """Mark the run for a bug that no single kubelet is to blame for, and go on."""
+        if self._raise_bugs:
+            raise error
+        self.counts.bugs += 1
+        if self.counts.bugs <= BUGS_SHOWN_MAX:
+            log.error("a bug in fleet: %r", error, exc_info=error)
+
+    def _quarantine(self, entry: Entry, error: Exception) -> None:
+        """Take one kubelet out of the run; its story is kept and the run will fail."""
+        if self._raise_bugs:
+            raise error
+        if entry.kubelet is None:
+            return  # it is out already
+        self.counts.quarantined += 1
+        name = entry.kubelet.name
+        log.error("node %s is quarantined after a bug in fleet: %r", name, error, exc_info=error)
+        if entry.story is not None:
+            log.error("story of %s:\n%s", name, "\n".join(entry.story))
+        self.silence(entry.kubelet.node)
+
+    # ---- effects ----
+
+    def _execute(self, out: Outbox) -> None:
+        """Do what the kubelets asked for, in order; nothing else leaves a kubelet."""
+        call, schedule = self.calls.call, self._wheel.set
+        for effect in out:
+            if isinstance(effect, ApiCall):
+                unsent = call(effect)
+                if unsent is not None:
+                    self.inbox.append((Unsent(effect), unsent))
+            elif isinstance(effect, SetTimer):
+                schedule(effect.due_ns, effect.node, effect.timer, effect.key)
+            else:
+                self._execute_rare(effect)
+
+    def _execute_rare(self, effect: Effect) -> None:
+        match effect:
+            case StartWatch():
+                self._deliver_now(self.watches.start(effect))
+            case StopWatch():
+                self.watches.stop(effect)
+            case Report():
+                self._count(effect)
+            case PowerOff(node):
+                self._power_off(node)
+            case ApiCall() | SetTimer():
+                raise AssertionError(effect)  # handled by the caller
+            case _:
+                assert_never(effect)
+
+    def _power_off(self, node: NodeId) -> None:
+        """Let a machine fall silent: its watches end, and nothing more is sent."""
+        self.watches.end_all(node, hangs_up=True)
+        self.silence(node)
+
+    def _count(self, report: Report) -> None:
+        counts, milestone = self.counts, report.milestone
+        counter = _COUNTERS[milestone]
+        setattr(counts, counter, getattr(counts, counter) + 1)
+        if milestone is Milestone.REGISTERED:
+            counts.node_start.record(report.value_ns // 1000)
+            self._start_agents(report.node)
+        elif milestone is Milestone.POD_RUNNING:
+            counts.pod_start.record(report.value_ns // 1000)
+        elif milestone is Milestone.FOREIGN:
+            self._refuse(report.node)
+
+    def _refuse(self, node: NodeId) -> None:
+        """Say by name that a Node is left alone, once: its kubelet falls silent now."""
+        kubelet = self.entries[node].kubelet
+        if kubelet is not None:
+            self.counts.foreign_names.append(kubelet.name)
+            log.error("node %s exists and is not this run's: it is left alone", kubelet.name)
+
+    def _start_agents(self, node: NodeId) -> None:
+        """Start what runs beside a kubelet, now that its Node is there."""
+        kubelet = self.entries[node].kubelet
+        if self.agents is not None and kubelet is not None:
+            self.agents.start(node, kubelet.name, kubelet.env.model.agents)
+
+
+def _leases_first(entry: tuple[int, int, int, int, str]) -> tuple[bool, int, int]:
+    return entry[3] != Timer.RENEW_LEASE, entry[0], entry[1]
+
+
+def _owner(token: object) -> int:
+    """Return the node whose kubelet a request is of, -1 for none."""
+    if type(token) is ApiCall:
+        return token.node
+    if type(token) is Delayed or type(token) is Unsent:
+        return token.call.node
+    if type(token) is Opening and isinstance(token.reflector, Reflector):
+        return token.reflector.node
+    return NOBODY

@@ -1,0 +1,82 @@
+"""Who is in the fleet: each kubelet with its connection and watches, by number and by name."""
+
+from collections import deque
+from collections.abc import Iterator
+
+from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.objects.effects import NodeId
+from fleet.wire.api.calls import Caller
+from fleet.wire.api.list_watches import Wire
+from fleet.wire.api.watch import Reflector
+
+NOBODY = NodeId(-1)
+"""The owner of watches and timers that belong to no single kubelet."""
+STORY_MAX = 1_000
+
+
+class Entry:
+    """What the reactor keeps of one kubelet."""
+
+    __slots__ = ("caller", "kubelet", "pool", "reflectors", "story")
+
+    def __init__(self, kubelet: VirtualKubelet, caller: Caller, pool: int) -> None:
+        self.kubelet: VirtualKubelet | None = kubelet  # None once quarantined or removed
+        self.caller = caller
+        self.pool = pool
+        self.reflectors: tuple[Reflector, ...] = ()
+        self.story: deque[str] | None = None
+
+
+class Roster:
+    """The entries of one process by node, and the nodes by name. Numbers are never used again."""
+
+    __slots__ = ("by_name", "entries")
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.by_name: dict[str, NodeId] = {}
+
+    def add(self, entry: Entry) -> None:
+        """Add a kubelet under the next number, which must be its own."""
+        kubelet = entry.kubelet
+        assert kubelet is not None
+        assert kubelet.node == len(self.entries), (kubelet.node, len(self.entries))
+        self.entries.append(entry)
+        self.by_name[kubelet.name] = kubelet.node
+
+    def living(self) -> Iterator[tuple[Entry, VirtualKubelet]]:
+        """Return the kubelets that run."""
+        for entry in self.entries:
+            if entry.kubelet is not None:
+                yield entry, entry.kubelet
+
+
+class Wires:
+    """The connections of a process. They are set before the first kubelet starts."""
+
+    __slots__ = ("_nodes", "_observer", "others")
+
+    def __init__(self) -> None:
+        self._nodes: Wire | None = None
+        self._observer: Wire | None = None
+        self.others: list[Wire] = []  # that are no kubelet's own
+
+    def connect(self, *, nodes: Wire | None = None, observer: Wire | None = None) -> None:
+        """Set what the kubelets use, and fleet's own: Ready counts, shared watches."""
+        self._nodes = nodes or self._nodes
+        self._observer = observer or self._observer
+
+    @property
+    def nodes(self) -> Wire:
+        """Return the kubelets' own connections."""
+        assert self._nodes is not None, "no wire yet"
+        return self._nodes
+
+    @property
+    def observer(self) -> Wire:
+        """Return fleet's own connection."""
+        assert self._observer is not None, "no observer yet"
+        return self._observer
+
+    def __iter__(self) -> Iterator[Wire]:
+        return (each for each in (self._nodes, self._observer, *self.others) if each is not None)

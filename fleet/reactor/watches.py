@@ -1,0 +1,332 @@
+"""The watches of the fleet: reflectors, their streams, and to whom goes what they bring.
+
+A node's own reflectors serve its kubelet. Shared ones, on fleet's own connection, serve whom an
+object names: NODE events decide what counts as Ready, PODS reach the kubelets in `light`. Nothing
+is handed to a kubelet here: each input returns the events that follow from it, by node.
+"""
+
+from collections.abc import Iterator
+
+from fleet.clock import Clock, Draws, TimerWheel
+from fleet.errors import RemoteProtocolError
+from fleet.kubelet.environment import on_csi_driver
+from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.metrics import FleetCounts
+from fleet.objects.effects import NodeId, StartWatch, StopWatch, Timer, WatchEvent, WatchKind
+from fleet.objects.pods import EventType
+from fleet.objects.volumes import CSIDriverView
+from fleet.reactor.roster import NOBODY, Entry, Roster, Wires
+from fleet.reactor.shared_watches import (
+    OBJECT_KINDS,
+    SHARED_KINDS,
+    UNREAD_KINDS,
+    ObjectKey,
+    SharedObject,
+    Subscriptions,
+    node_name,
+)
+from fleet.wire.api.codec import Codec
+from fleet.wire.api.list_watches import (
+    Lane,
+    Opening,
+    Step,
+    end,
+    hang_up,
+    on_error_event,
+    on_message,
+    on_unreadable,
+    open_watch,
+)
+from fleet.wire.api.watch import LabelledReflector, Phase, Reflector, SliceReflector
+from fleet.wire.http2.messages import Response, StreamOpened
+
+Deliveries = list[tuple[NodeId, WatchEvent]]
+"""Events by the node whose kubelet takes them; NOBODY's are the observer's."""
+
+
+class Watches:
+    """Keeps the reflectors of one process going."""
+
+    __slots__ = (
+        "_clock",
+        "_codec",
+        "_counts",
+        "_draws",
+        "_numbers",
+        "_relisting",
+        "_roster",
+        "_shared",
+        "_waiting",
+        "_wheel",
+        "_wires",
+        "are_shared",
+        "csi_drivers",
+        "subscriptions",
+    )
+
+    def __init__(
+        self,
+        clock: Clock,
+        draws: Draws,
+        wheel: TimerWheel,
+        roster: Roster,
+        wires: Wires,
+        counts: FleetCounts,
+        codec: Codec,
+    ) -> None:
+        self._clock = clock
+        self._draws = draws
+        self._wheel = wheel
+        self._roster = roster
+        self._wires = wires
+        self._counts = counts
+        self._codec = codec
+        self._shared: list[Reflector] = []
+        self._relisting: set[WatchKind] = set()  # of which everything comes once more
+        self._waiting: dict[int, Reflector] = {}  # for their back-off, by number
+        self._numbers = 0
+        self.are_shared = False  # nodes without watches of their own take part in the process's
+        self.subscriptions = Subscriptions()
+        self.csi_drivers: dict[str, CSIDriverView] = {}  # as any watch shows them
+
+    # ---- what is asked for ----
+
+    def start(self, want: StartWatch) -> Deliveries:
+        """Open a watch of a kubelet, or give it its part of the process's."""
+        node, kind, namespace, name = want
+        entry = self._roster.entries[node]
+        kubelet = entry.kubelet
+        if kubelet is None:
+            return []
+        if kind in SHARED_KINDS and not kubelet.env.own_watches:
+            return self._subscribe(want, kubelet)
+        if kind is WatchKind.RESOURCE_SLICES:
+            reflector: Reflector = SliceReflector(node, driver=name, of_node=kubelet.name)
+        elif kind in (WatchKind.NODE, WatchKind.PODS):
+            reflector = Reflector(node, kind, kubelet.name)
+        else:
+            reflector = Reflector(node, kind, name, namespace)
+        entry.reflectors = (*entry.reflectors, reflector)
+        return self._open(reflector)
+
+    def stop(self, want: StopWatch) -> None:
+        """End a watch of a kubelet, and a shared one that nobody else refers to."""
+        node, kind, namespace, name = want
+        key = (kind, namespace, name)
+        if self.subscriptions.leave(node, key):
+            self._close_object(key)
+        entry = self._roster.entries[node]
+        for reflector in entry.reflectors:
+            if (reflector.kind, reflector.namespace, reflector.name) == key:
+                entry.reflectors = tuple(each for each in entry.reflectors if each is not reflector)
+                hang_up(reflector, self._lane(reflector))
+                return
+
+    def end_all(self, node: NodeId, *, hangs_up: bool = False) -> None:
+        """End all watches of a node; its connection is closed by others, unless `hangs_up`."""
+        for key in self.subscriptions.remove(node):
+            self._close_object(key)
+        entry = self._roster.entries[node]
+        for reflector in entry.reflectors:
+            if hangs_up:
+                hang_up(reflector, self._lane(reflector))
+            else:
+                end(reflector, self._counts)
+        entry.reflectors = ()
+
+    def share(self, kind: WatchKind, label: str = "") -> Deliveries:
+        """Open a watch for the whole fleet on the observer's connection.
+
+        NODE events go to the observer, and to the kubelets that have no watch of their own; PODS
+        to the kubelet that their node name tells.
+        """
+        reflector = LabelledReflector(NOBODY, kind, label) if label else Reflector(NOBODY, kind, "")
+        self._shared.append(reflector)
+        return self._open(reflector)
+
+    def expect_relist(self) -> bool:
+        """Let nothing count as synced until `relist`; return whether there is what to wait for."""
+        self._relisting = {each.kind for each in self._shared}
+        return bool(self._relisting)
+
+    def relist(self) -> Deliveries:
+        """Begin the shared watches anew, for kubelets that have seen nothing yet."""
+        self.expect_relist()
+        found: Deliveries = []
+        for reflector in self._shared:
+            hang_up(reflector, self._lane(reflector))
+            reflector.phase = Phase.IDLE
+            found += self._open(reflector)
+        return found
+
+    def kept_for(self, kubelet: VirtualKubelet) -> Deliveries:
+        """Return what came for a node in `light` before its kubelet."""
+        if not kubelet.env.light or kubelet.env.own_watches:
+            return []
+        return [
+            (kubelet.node, event)
+            for kind in (WatchKind.NODE, WatchKind.PODS)
+            for event in self.subscriptions.claim(kind, kubelet.name)
+        ]
+
+    # ---- what happened ----
+
+    def on_message(self, opening: Opening, message: object, now_ns: int) -> Deliveries:
+        """Take what the transport brought for a request of a reflector."""
+        reflector = opening.reflector
+        assert isinstance(reflector, Reflector), opening
+        if opening.number != reflector.opens or reflector.phase is Phase.STOPPED:
+            return []
+        found: Deliveries = []
+        codec, step = self._codec, Step()
+        try:
+            if type(message) is bytes:
+                events = reflector.on_chunk(message, codec.decode_watch_event, codec.split)
+                return self._deliver(reflector, events, now_ns)
+            assert isinstance(message, (StreamOpened, Response)), message
+            step = on_message(reflector, self._lane(reflector), message, self._draws, now_ns)
+            if step.page is not None:
+                events = reflector.on_page(step.page, codec.decode_list)
+                found = self._deliver(reflector, events, now_ns)
+        except RemoteProtocolError as error:
+            step = on_unreadable(reflector, self._lane(reflector), error, self._draws, now_ns)
+        return found + self._go_on(reflector, step, now_ns)
+
+    def on_due(self, number: int) -> Deliveries:
+        """Open what had to wait, unless it was stopped, or begun anew, meanwhile."""
+        reflector = self._waiting.pop(number, None)
+        if reflector is None or reflector.waits != number:
+            return []
+        return self._open(reflector)
+
+    # ---- streams ----
+
+    def _lane(self, reflector: Reflector) -> Lane:
+        """Return the connection that a reflector uses; a shared one is told the user."""
+        if reflector.node == NOBODY:
+            return Lane(self._wires.observer, 0, self._counts)
+        entry = self._roster.entries[reflector.node]
+        caller = entry.caller
+        user = caller.user if caller.template.impersonate else b""
+        return Lane(self._wires.nodes, entry.pool, self._counts, user)
+
+    def _open(self, reflector: Reflector) -> Deliveries:
+        """Send the next request; whoever reads a snapshot learns that one begins."""
+        open_watch(reflector, self._lane(reflector), self._draws, self._clock.now_ns())
+        if not reflector.begins:
+            return []
+        begins = WatchEvent(reflector.kind, EventType.RESTARTED)
+        if reflector.node != NOBODY or reflector.kind is WatchKind.NODE:
+            return [(NodeId(reflector.node), begins)]
+        return [
+            (kubelet.node, begins)
+            for _, kubelet in self._roster.living()
+            if not kubelet.env.own_watches
+        ]
+
+    def _go_on(self, reflector: Reflector, step: Step, now_ns: int) -> Deliveries:
+        """Ask again, now or after the back-off."""
+        if step.wait_ns == 0:
+            return self._open(reflector)
+        if step.wait_ns > 0:
+            self._numbers += 1
+            self._waiting[self._numbers] = reflector
+            reflector.waits = self._numbers
+            self._wheel.set(now_ns + step.wait_ns, self._numbers, Timer.WATCH_RETRY)
+        return []
+
+    def _close_object(self, key: ObjectKey) -> None:
+        reflector = self.subscriptions.objects.pop(key).reflector
+        hang_up(reflector, self._lane(reflector))
+
+    # ---- who takes it ----
+
+    def _deliver(
+        self, reflector: Reflector, events: list[tuple[EventType, object]], now_ns: int
+    ) -> Deliveries:
+        """Return for whom events are; an ERROR ends the stream."""
+        self._counts.watch_events += len(events)
+        found: Deliveries = []
+        kind, node = reflector.kind, NodeId(reflector.node)
+        for event_type, record in events:
+            if event_type is EventType.BOOKMARK:
+                continue
+            if event_type is EventType.ERROR:
+                code = record if isinstance(record, int) else 0
+                step = on_error_event(reflector, self._lane(reflector), code, self._draws, now_ns)
+                return found + self._go_on(reflector, step, now_ns)
+            event = WatchEvent(kind, event_type, record, reflector.namespace, reflector.name)
+            if node == NOBODY:
+                found += self._shared_event(event)
+            else:
+                found.append((node, event))
+        return found
+
+    def _shared_event(self, event: WatchEvent) -> Deliveries:
+        """Route an event of a shared watch by the node that it names, or by who refers to it."""
+        kind = event.kind
+        if kind in OBJECT_KINDS:
+            nodes = self.subscriptions.on_object(event)
+            return [(node, event) for node in nodes]
+        if kind is WatchKind.CSI_DRIVERS:
+            on_csi_driver(self.csi_drivers, event)
+            return []
+        if kind in UNREAD_KINDS:
+            return []
+        if event.type is EventType.SYNCED:
+            self._relisting.discard(kind)
+            entries: Iterator[Entry] = iter(self._roster.entries)
+        else:
+            entries = self._named_by(event)
+        takers = (self._taker(entry, kind) for entry in entries)
+        found = [(node, event) for node in takers if node is not None]
+        return [*found, (NOBODY, event)] if kind is WatchKind.NODE else found
+
+    def _named_by(self, event: WatchEvent) -> Iterator[Entry]:
+        """Return the entry of the node that an object names; keep what nobody can take yet."""
+        name = node_name(event.record)
+        node = self._roster.by_name.get(name)
+        entry = self._roster.entries[node] if node is not None else None
+        if entry is not None and self._taker(entry, event.kind) is not None:
+            yield entry
+        elif self.are_shared and (entry is None or entry.kubelet is not None):
+            self.subscriptions.keep(event, name)
+
+    def _taker(self, entry: Entry, kind: WatchKind) -> NodeId | None:
+        """Return the node of an entry if it gets its nodes or pods from a shared watch by now."""
+        kubelet = entry.kubelet
+        if kubelet is None or kubelet.env.own_watches:
+            return None
+        if kubelet.env.light or self.subscriptions.has(kind, kubelet.node):
+            return kubelet.node
+        return None
+
+    def _subscribe(self, want: StartWatch, kubelet: VirtualKubelet) -> Deliveries:
+        """Give a kubelet its part of a shared watch: what there is, and from now on what comes."""
+        node, kind, namespace, name = want
+        if kind in UNREAD_KINDS:
+            return []
+        found: Deliveries = []
+        if kind in OBJECT_KINDS:
+            reflector, found = self._subscribe_object(want)
+        else:
+            reflector = next(each for each in self._shared if each.kind is kind)
+            self.subscriptions.add(kind, node)
+            found = [(node, event) for event in self.subscriptions.claim(kind, kubelet.name)]
+        if reflector.phase is Phase.STREAM and kind not in self._relisting:
+            found.append((node, WatchEvent(kind, EventType.SYNCED, None, namespace, name)))
+        return found
+
+    def _subscribe_object(self, want: StartWatch) -> tuple[Reflector, Deliveries]:
+        node, kind, namespace, name = want
+        key = (kind, namespace, name)
+        shared = self.subscriptions.objects.get(key)
+        if shared is None:
+            reflector = Reflector(NOBODY, kind, name, namespace)
+            shared = self.subscriptions.objects[key] = SharedObject(reflector)
+            self._open(reflector)
+        shared.nodes[node] = None
+        if shared.record is None:
+            return shared.reflector, []
+        event = WatchEvent(kind, EventType.ADDED, shared.record, namespace, name)
+        return shared.reflector, [(node, event)]

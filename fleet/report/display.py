@@ -1,0 +1,396 @@
+"""What a run shows while it lasts: a live block on a terminal, plain lines anywhere else.
+
+All of it goes to stderr; stdout is for the result. Whoever runs the nodes calls `update` as often
+as they like: the figures carry their own time, and what comes too soon is not drawn. Only lines
+whose text changed are built anew, and a block that did not change at all is not written.
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TextIO, cast
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.text import Text
+
+from fleet.report.summary_text import size
+
+FRAME_S = 0.25
+"""The least time between two frames: four a second."""
+RISING_LINE_S = 1.0
+CHANGED_LINE_S = 10.0
+STEADY_LINE_S = 30.0
+
+ANSWER_BYTES_MAX = 1024
+
+LABEL_COLUMNS = 15
+BAR_COLUMNS = 30
+DELAYS = ("request_p99_ms", "lease_late_p99_ms")
+STATE_STYLES = {"Running": "green", "Failed": "red", "Pending": "yellow"}
+
+
+@dataclass(slots=True, kw_only=True)
+class LiveFigures:
+    """How the run stands. None is for what is not known."""
+
+    elapsed_s: float = 0.0
+    nodes_requested: int = 0
+    nodes_registered: int = 0
+    nodes_ready: int = 0
+    held_by: str = ""
+    """What keeps nodes from starting just now."""
+    pods: Mapping[str, int] = field(default_factory=dict)
+    """Pods by state, in the order to show them: Running, Pending, ..."""
+    requests_per_s: float = 0.0
+    request_p99_ms: float | None = None
+    lease_late_p99_ms: float | None = None
+    api_errors: int = 0
+    watches: int = 0
+    agents: int = 0
+    """What runs beside the kubelets: with the next two."""
+    agent_watches: int = 0
+    agent_bytes_per_s: float = 0.0
+    fleet_cpu: float | None = None
+    """In cores, as the next one."""
+    controlplane_cpu: float | None = None
+    rss_bytes: int = 0
+
+
+def together(parts: Sequence[LiveFigures]) -> LiveFigures:
+    """Return how the processes of one run stand: sums, of delays the worst."""
+    total = replace(parts[0])
+    for name in (each.name for each in fields(total)):
+        known = [value for part in parts if (value := getattr(part, name)) is not None]
+        if name == "pods":
+            states = dict.fromkeys(state for pods in known for state in pods)
+            total.pods = {state: sum(pods.get(state, 0) for pods in known) for state in states}
+        elif name in DELAYS:
+            setattr(total, name, max(known, default=None))
+        elif name not in ("elapsed_s", "held_by"):
+            setattr(total, name, sum(known) if known else None)
+    return total
+
+
+class Unfailing:
+    """A stream whose end is somebody else's: a log on a full disk, or a pipe that was closed.
+
+    What cannot be written is lost; it is no reason to end a run.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write what can be written."""
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush what can be flushed."""
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+
+class Display:
+    """The live display of one run."""
+
+    def __init__(
+        self,
+        *,
+        hints: tuple[str, ...] = (),
+        stream: TextIO | None = None,
+        is_live: bool | None = None,
+    ) -> None:
+        self.console = Console(
+            file=cast("TextIO", Unfailing(stream or sys.stderr)), highlight=False, soft_wrap=False
+        )
+        """For log handlers: what is printed here appears above the live block."""
+        self._is_live = self._can_draw() if is_live is None else is_live
+        self._hints = hints  # e.g. the kubeconfig's path; the last lines of the block
+        self._phase = "starting"
+        self._figures = LiveFigures()
+        self._live: Live | None = None
+        self._lines: dict[str, tuple[str, Text]] = {}
+        self._drawn: tuple[str, ...] = ()
+        self._next_frame_s = 0.0
+        self._printed: tuple[object, ...] = ()
+        self._printed_s = float("-inf")
+
+    def start(self) -> None:
+        """Begin to draw; may follow a `stop`, after something else had the terminal."""
+        if not self._is_live:
+            self.hint(*self._hints)
+        elif self._live is None:
+            self._live = Live(
+                console=self.console,
+                auto_refresh=False,  # a thread of its own would draw what did not change
+                redirect_stdout=False,
+                redirect_stderr=False,
+                vertical_overflow="crop",
+            )
+            self._drawn = ()
+            self._live.start()
+            self._draw()
+
+    def phase(self, name: str) -> None:
+        """Say what the run is doing now; shown at once."""
+        if name == self._phase:
+            return
+        self._phase = name
+        if self._live is not None:
+            self._draw()
+        elif not self._is_live:
+            self._print_line()
+
+    def hint(self, *hints: str) -> None:
+        """Replace the last lines of the block: where the kubeconfig is, how to end the run."""
+        self._hints = hints
+        if not self._is_live:
+            for line in hints:
+                self.note(line)
+
+    def update(self, figures: LiveFigures) -> None:
+        """Take new figures, and show them if it is time."""
+        for name in DELAYS:  # of a moment without any: or lines would come and go
+            if getattr(figures, name) is None:
+                setattr(figures, name, getattr(self._figures, name))
+        self._figures = figures
+        if self._live is not None:
+            if figures.elapsed_s >= self._next_frame_s:
+                self._next_frame_s = figures.elapsed_s + FRAME_S
+                self._draw()
+        elif not self._is_live and figures.elapsed_s >= self._line_due_s(figures):
+            self._print_line()
+
+    def note(self, line: str) -> None:
+        """Print one line for good, above the block; whole, as it may be a command to copy."""
+        self.console.print(Text(line), soft_wrap=True)
+
+    def stop(self) -> None:
+        """Leave the last frame on the terminal."""
+        live, self._live = self._live, None
+        if live is not None:
+            live.update(self._block(), refresh=True)
+            live.stop()
+
+    def pause(self) -> None:
+        """Take the block off the terminal, which something else needs; `start` draws it again."""
+        if self._live is not None:
+            self._live.transient = True
+        self.stop()
+
+    def _can_draw(self) -> bool:
+        return self.console.is_terminal and not self.console.is_dumb_terminal
+
+    # The live block.
+
+    def _draw(self) -> None:
+        assert self._live is not None, "only a started display draws"
+        block = self._block()
+        drawn = tuple(line.plain for line in block.renderables if isinstance(line, Text))
+        if drawn != self._drawn:
+            self._drawn = drawn
+            self._live.update(block, refresh=True)
+
+    def _block(self) -> Group:
+        return Group(*[self._line(label, text) for label, text in self._rows()])
+
+    def _rows(self) -> list[tuple[str, str]]:
+        """Return the lines as markup by label; empty ones are left out."""
+        now = self._figures
+        rows = [
+            ("", f"[bold cyan]fleet[/]  {escape(self._phase)}  [dim]{clock(now.elapsed_s)}[/]"),
+            ("nodes", self._nodes(now)),
+            ("held back by", now.held_by),
+            ("pods", _pods(now.pods)),
+            ("requests", _requests(now)),
+            ("leases", _leases(now)),
+            ("agents", _agents(now)),
+            ("fleet", _process(now)),
+            ("control plane", _cores(now.controlplane_cpu)),
+        ]
+        shown = [row for row in rows if row[1]]
+        return shown + [
+            (f"hint {i}", f"[dim]{escape(hint)}[/]") for i, hint in enumerate(self._hints)
+        ]
+
+    def _line(self, label: str, markup: str) -> Text:
+        """Return the line, built anew only if its markup changed."""
+        cached = self._lines.get(label)
+        if cached is not None and cached[0] == markup:
+            return cached[1]
+        is_row = label and not label.startswith("hint ")
+        prefix = f"  [dim]{label:<{LABEL_COLUMNS}}[/]" if is_row else ""
+        line = Text.from_markup(prefix + markup)
+        line.no_wrap, line.overflow = True, "ellipsis"
+        self._lines[label] = (markup, line)
+        return line
+
+    def _nodes(self, now: LiveFigures) -> str:
+        if not now.nodes_requested:
+            return ""
+        words = f"[bold]{now.nodes_ready:,}[/] of {now.nodes_requested:,} Ready"
+        if now.nodes_ready < now.nodes_requested:
+            words += f", {now.nodes_registered:,} registered"
+        return f"{self._bar(now)}  {words}"
+
+    def _bar(self, now: LiveFigures) -> str:
+        """Draw what is Ready in green, what is registered in yellow."""
+        is_unicode = (self.console.encoding or "").lower().startswith("utf")
+        full, empty = ("━", "╌") if is_unicode else ("#", "-")
+        columns = min(BAR_COLUMNS, max(0, self.console.width - 60))
+        ready = columns * min(now.nodes_ready, now.nodes_requested) // now.nodes_requested
+        registered = columns * min(now.nodes_registered, now.nodes_requested) // now.nodes_requested
+        registered = max(registered, ready)
+        return (
+            f"[green]{full * ready}[/][yellow]{full * (registered - ready)}[/]"
+            f"[dim]{empty * (columns - registered)}[/]"
+        )
+
+    # Plain lines.
+
+    def _line_due_s(self, now: LiveFigures) -> float:
+        """Return when the next line is due: at once when the last node becomes Ready."""
+        state = self._state(now)
+        if state == self._printed:
+            return self._printed_s + STEADY_LINE_S
+        if now.nodes_ready < now.nodes_requested:
+            return self._printed_s + RISING_LINE_S
+        if state[:3] != self._printed[:3]:
+            return self._printed_s
+        return self._printed_s + CHANGED_LINE_S
+
+    def _state(self, now: LiveFigures) -> tuple[object, ...]:
+        """Return what makes a line worth printing: not the rates, which always change."""
+        nodes = (now.nodes_requested, now.nodes_registered, now.nodes_ready)
+        return (*nodes, now.api_errors, *now.pods.items())
+
+    def _print_line(self) -> None:
+        now = self._figures
+        self._printed, self._printed_s = self._state(now), now.elapsed_s
+        rows = [
+            _plain_nodes(now),
+            f"held back by {now.held_by}" if now.held_by else "",
+            _pods(now.pods),
+            _requests(now),
+            _leases(now, "leases "),
+            _agents(now, "agents "),
+            _process(now, "fleet "),
+            _cores(now.controlplane_cpu, "control plane "),
+        ]
+        words = "; ".join(Text.from_markup(row).plain for row in rows if row)
+        line = f"[{clock(now.elapsed_s):>5}] {self._phase}" + (f": {words}" if words else "")
+        # Logs are cut by whoever reads them, not by a width that nobody set.
+        self.console.print(Text(line), soft_wrap=True)
+
+
+def clock(seconds: float) -> str:
+    """Return an elapsed time as 0:42 or 1:02:03."""
+    whole = int(seconds)
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02}"
+    return f"{whole // 3600}:{whole % 3600 // 60:02}:{whole % 60:02}"
+
+
+def _plain_nodes(now: LiveFigures) -> str:
+    if not now.nodes_requested:
+        return ""
+    words = f"{now.nodes_ready:,}/{now.nodes_requested:,} Ready"
+    if now.nodes_ready < now.nodes_requested:
+        words += f", {now.nodes_registered:,} registered"
+    return words
+
+
+def _pods(pods: Mapping[str, int]) -> str:
+    return ", ".join(
+        f"[{STATE_STYLES.get(state, 'default')}]{count:,} {state}[/]"
+        for state, count in pods.items()
+        if count
+    )
+
+
+def _requests(now: LiveFigures) -> str:
+    if not (now.nodes_registered or now.requests_per_s or now.api_errors):
+        return ""
+    words = f"{now.requests_per_s:,.0f}/s"
+    if now.request_p99_ms is not None:
+        words += f", p99 {_ms(now.request_p99_ms)}"
+    errors = "error" if now.api_errors == 1 else "errors"
+    style = "red" if now.api_errors else "dim"
+    return f"{words}, [{style}]{now.api_errors:,} {errors}[/]"
+
+
+def _leases(now: LiveFigures, label: str = "") -> str:
+    if now.lease_late_p99_ms is None:
+        return ""
+    return f"{label}sent p99 {_ms(now.lease_late_p99_ms)} late"
+
+
+def _agents(now: LiveFigures, label: str = "") -> str:
+    if not now.agents:
+        return ""
+    rate = f"{now.agent_bytes_per_s / 1e6:,.1f} MB/s received"
+    return f"{label}{now.agents:,} running, {now.agent_watches:,} watches, {rate}"
+
+
+def _process(now: LiveFigures, label: str = "") -> str:
+    words = [_cores(now.fleet_cpu)]
+    words.append(size(now.rss_bytes) if now.rss_bytes else "")
+    words.append(f"{now.watches:,} watches" if now.watches else "")
+    shown = ", ".join(word for word in words if word)
+    return f"{label}{shown}" if shown else ""
+
+
+def _cores(cores: float | None, label: str = "") -> str:
+    if cores is None:
+        return ""
+    return f"{label}{cores:.1%} of a core" if cores < 1 else f"{label}{cores:.2f} cores"
+
+
+def _ms(value: float) -> str:
+    return f"{value:,.1f} ms" if value < 100 else f"{value:,.0f} ms"
+
+
+async def ask_on_terminal(question: str) -> bool:
+    """Ask a person; anything but yes is no. The loop turns meanwhile, so that signals end it."""
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    try:
+        answer = await _line(sys.stdin.fileno())
+    except asyncio.CancelledError:
+        sys.stderr.write("\n")
+        raise
+    return answer.strip().lower() in (b"y", b"yes")
+
+
+async def _line(terminal: int) -> bytes:
+    """Return what is typed up to a newline or the end of the input."""
+    loop = asyncio.get_running_loop()
+    typed: asyncio.Future[bytes] = loop.create_future()
+    read = b""
+
+    def on_readable() -> None:
+        nonlocal read
+        piece = os.read(terminal, ANSWER_BYTES_MAX)
+        read += piece
+        is_over = not piece or b"\n" in read or len(read) > ANSWER_BYTES_MAX
+        if is_over and not typed.done():
+            typed.set_result(read)
+
+    is_blocking = os.get_blocking(terminal)
+    loop.add_reader(terminal, on_readable)
+    try:
+        return await typed
+    finally:
+        loop.remove_reader(terminal)
+        # libuv has made it non-blocking, for the shell that shares it too.
+        os.set_blocking(terminal, is_blocking)

@@ -1,0 +1,125 @@
+"""The files of one run: a line a second for the time series, and the summary at the end.
+
+    WRITES --the disk is full--> PAUSED --there is room again--> WRITES
+
+A line is written whole or not at all. The first that did not fit is kept; the next one after it
+covers the whole pause, so no count is lost.
+"""
+
+import contextlib
+import itertools
+import pickle
+from itertools import chain
+from pathlib import Path
+
+import orjson
+
+from fleet.errors import SetupError, UsageError
+from fleet.report.report import Json, RunFigures, Totals, rates, summary
+
+RUNS_DIRECTORY = Path("runs")
+SUMMARY = "summary.json"
+TIMESERIES = "timeseries.jsonl"
+FIGURES = ".figures.pickle"
+"""The figures with their histograms, for the process that started this one."""
+
+
+def _holds_run(path: Path) -> bool:
+    return (path / SUMMARY).exists() or (path / TIMESERIES).exists()
+
+
+def _free_directory(path: Path) -> Path:
+    """Return the path, or a numbered one beside it: a run with a fixed name is started again."""
+    candidates = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return next(each for each in chain((path,), candidates) if not _holds_run(each))
+
+
+class RunDirectory:
+    """See the top of this file."""
+
+    def __init__(self, run_id: str, path: Path | None = None) -> None:
+        self.path = path if path is not None else _free_directory(RUNS_DIRECTORY / run_id)
+        if _holds_run(self.path):
+            raise UsageError(f"--run-dir {self.path} already holds a run; name another directory")
+        self._made = [each for each in (self.path, *self.path.parents) if not each.exists()]
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            # Without a buffer: whoever follows the file sees whole lines, and a crash loses none.
+            self._file = (self.path / TIMESERIES).open("wb", buffering=0)
+        except OSError as error:
+            self._remove()
+            raise SetupError(f"run directory {self.path}: {error.strerror}") from error
+        self._before = Totals()
+        self._unwritten = b""  # the line that did not fit
+        self._bytes = 0  # of whole lines
+
+    def sample(self, figures: RunFigures) -> str:
+        """Append one line: the counters as rates since the last one. Return what is worth telling.
+
+        That is the beginning and the end of a pause, "" otherwise.
+        """
+        was_paused = bool(self._unwritten)
+        if was_paused and (problem := self._append()):
+            return ""
+        elapsed_s = figures.wall_s - self._before.wall_s
+        if elapsed_s > 0:
+            line = rates(figures, self._before, elapsed_s)
+            self._before.wall_s = figures.wall_s
+            self._unwritten = orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
+            if problem := self._append():
+                path = self.path / TIMESERIES
+                return "" if was_paused else f"the time series pauses: {path}: {problem}"
+        return "the time series goes on" if was_paused else ""
+
+    def _append(self) -> str:
+        """Write the line that is due, whole; return why that was not possible."""
+        try:
+            size = self._file.write(self._unwritten)
+            if size == len(self._unwritten):
+                self._bytes += size
+                self._unwritten = b""
+                return ""
+            problem = "only a part of a line fitted"
+        except OSError as error:
+            problem = error.strerror or str(error)
+        with contextlib.suppress(OSError):
+            self._file.truncate(self._bytes)
+            self._file.seek(self._bytes)
+        return problem
+
+    def finish(self, figures: RunFigures) -> Json:
+        """Write the summary, whole or not at all, and return it. Raises SetupError."""
+        self.close()
+        content = summary(figures)
+        self._write(SUMMARY, orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
+        return content
+
+    def keep_figures(self, figures: RunFigures) -> None:
+        """Write the figures for the process that sums several up. Raises SetupError."""
+        self._write(FIGURES, pickle.dumps(figures))
+
+    def _write(self, name: str, content: bytes) -> None:
+        partial = self.path / f".{name}.part"
+        try:
+            partial.write_bytes(content)
+            partial.replace(self.path / name)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+            raise SetupError(f"{self.path / name}: {error.strerror or error}") from error
+
+    def discard(self) -> None:
+        """Remove what a run that was refused has written: nothing was measured."""
+        self.close()
+        (self.path / TIMESERIES).unlink(missing_ok=True)
+        self._remove()
+
+    def _remove(self) -> None:
+        """Remove the directories that we made."""
+        for directory in self._made:
+            with contextlib.suppress(OSError):  # somebody else has put something there
+                directory.rmdir()
+
+    def close(self) -> None:
+        """Close the time series."""
+        self._file.close()

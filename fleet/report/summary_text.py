@@ -1,0 +1,229 @@
+"""The summary in words and tables: whether it is valid first, then what happened, what is next."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fleet.metrics import Histogram, merged
+from fleet.report.agent_figures import agent_rows
+from fleet.report.report import RequestFigures, RunFigures
+from fleet.report.run_directory import SUMMARY
+
+TOP_ROWS = 12
+LABEL_COLUMNS = 10
+
+
+def summary_text(
+    figures: RunFigures, run_directory: Path | None = None, next_steps: Sequence[str] = ()
+) -> str:
+    """Return the summary for people. `next_steps` are commands or advice, one a line."""
+    blocks = [_verdict(figures), _facts(figures)]
+    if figures.requests:
+        blocks.append(_requests(figures.requests))
+    closing = _closing(figures, run_directory, next_steps)
+    if closing:
+        blocks.append(closing)
+    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+
+
+def _verdict(figures: RunFigures) -> list[str]:
+    """Say first what the rest is worth."""
+    invalid = figures.all_invalid_reasons()
+    words = {
+        "pass": "passed" if figures.expectations else "done",
+        "fail": "FAILED: an expectation was not met",
+        "invalid": "INVALID: do not use these figures",
+        "incomplete": "INCOMPLETE",
+    }
+    lines = [f"fleet run {figures.run_id}: {words[figures.verdict()]}"]
+    lines += [f"  - {reason}" for reason in [*figures.incomplete_reasons, *invalid]]
+    for expectation in figures.expectations:
+        mark = "met" if expectation.is_met else "NOT MET"
+        detail = f" ({expectation.detail})" if expectation.detail else ""
+        lines.append(f"  {mark}: {expectation.name}{detail}")
+    return lines
+
+
+def _facts(figures: RunFigures) -> list[str]:
+    rows = [
+        ("nodes", _node_words(figures)),
+        ("leases", _lease_words(figures)),
+        ("pods", _pod_words(figures)),
+        ("requests", _request_words(figures)),
+        ("events", _event_words(figures)),
+        ("watches", _watch_words(figures)),
+        ("rejected", _rejected_words(figures)),
+        *agent_rows(figures.agents),
+        ("fleet", _process_words(figures)),
+        ("server", _server_words(figures)),
+    ]
+    columns = max(LABEL_COLUMNS, *(len(label) + 1 for label, words in rows if words))
+    return [f"  {label:<{columns}}{words}" for label, words in rows if words]
+
+
+def _node_words(figures: RunFigures) -> str:
+    nodes = figures.nodes
+    words = f"{nodes.ready:,} of {nodes.requested:,} Ready"
+    if nodes.time_to_ready_s is not None:
+        is_so = nodes.ready >= nodes.requested  # or those of a dashboard went before the end
+        words += ", all of them after " if is_so else " at the end, all of them once, after "
+        words += duration(nodes.time_to_ready_s)
+        if nodes.time_to_ready_s > 0:
+            words += f" ({nodes.requested / nodes.time_to_ready_s:,.0f}/s)"
+    elif nodes.registered < nodes.requested:
+        words += f", {nodes.registered:,} registered"
+    if nodes.ever_not_ready:
+        words += f"; {nodes.ever_not_ready:,} WENT NotReady on the way"
+    return words
+
+
+def _lease_words(figures: RunFigures) -> str:
+    lease = figures.lease
+    if not lease.renewals:
+        return ""
+    words = f"{lease.renewals:,} renewals, sent {_spread(lease.late)} late"
+    if lease.interval_max_s:
+        words += f", longest interval {lease.interval_max_s:.1f} s"
+    return words + (f"; {lease.missed:,} MISSED" if lease.missed else ", none missed")
+
+
+def _pod_words(figures: RunFigures) -> str:
+    pods = figures.pods
+    if not (pods.started or pods.deleted or pods.failed):
+        return ""
+    words = f"{pods.started:,} started, {pods.deleted:,} deleted"
+    if pods.start.count:
+        words += f", Running after {_spread(pods.start)}"
+    return words + (f"; {pods.failed:,} FAILED" if pods.failed else "")
+
+
+def _request_words(figures: RunFigures) -> str:
+    count = figures.request_count()
+    if not count:
+        return ""
+    words = f"{count:,}"
+    if figures.wall_s > 0:
+        words += f" in {duration(figures.wall_s)} ({count / figures.wall_s:,.0f}/s on average)"
+    failed = sum(r.count for r in figures.requests if not 200 <= r.code < 300)
+    return f"{words}, {failed:,} not answered with 2xx"
+
+
+def _event_words(figures: RunFigures) -> str:
+    events = figures.events
+    if not (events.sent or events.dropped):
+        return ""
+    return f"{events.sent:,} sent, {events.dropped:,} dropped as kubelets drop spam"
+
+
+def _watch_words(figures: RunFigures) -> str:
+    watch = figures.watch
+    if not (watch.open or watch.restarts or watch.events):
+        return ""
+    return f"{watch.open:,} open, {watch.events:,} events, {watch.restarts:,} restarts"
+
+
+def _rejected_words(figures: RunFigures) -> str:
+    """Say what of the server's was not taken, and how often."""
+    return ", ".join(f"{count:,} times {what}" for what, count in sorted(figures.rejected.items()))
+
+
+def _process_words(figures: RunFigures) -> str:
+    process, count = figures.process, figures.request_count()
+    words = [f"{process.cpu_s:.1f} s CPU"]
+    if figures.wall_s > 0:
+        words[0] += f" ({process.cpu_s / figures.wall_s:.1%} of a core)"
+    if count:
+        words.append(f"{process.cpu_s * 1e6 / count:,.0f} us a request")
+    if process.rss_bytes:
+        words.append(f"{size(process.rss_bytes)} memory")
+    if process.timer_lag.count:
+        words.append(f"timers {_spread(process.timer_lag)} late")
+    return ", ".join(words)
+
+
+def _server_words(figures: RunFigures) -> str:
+    words = [figures.server_version or "unknown version"]
+    words.append(f"fidelity {figures.fidelity}")
+    words.append(f"identity {figures.identity}")
+    words.append(figures.encoding)
+    if (figures.watches == "shared") is (figures.fidelity == "kubelet"):
+        words.append(f"watches {figures.watches}")
+    if figures.etcd_fsync is False:
+        words.append("etcd fsync OFF (writes are faster than on a real disk; --fsync turns it on)")
+    elif figures.etcd_fsync:
+        words.append("etcd fsync on")
+    return ", ".join(words)
+
+
+def _requests(requests: Sequence[RequestFigures]) -> list[str]:
+    """Tabulate the most frequent kinds of request; all failures are shown."""
+    ordered = sorted(requests, key=lambda r: (-r.count, r.resource, r.verb, r.code))
+    failures = [r for r in ordered[TOP_ROWS:] if not 200 <= r.code < 300]
+    shown = ordered[:TOP_ROWS] + failures[:TOP_ROWS]
+    rows = [("verb", "resource", "code", "count", "p50 ms", "p99 ms")]
+    rows += [
+        (
+            request.verb,
+            request.resource,
+            str(request.code) if request.code else "none",
+            f"{request.count:,}",
+            _ms(request.latency, 0.5),
+            _ms(request.latency, 0.99),
+        )
+        for request in shown
+    ]
+    rest = [request for request in ordered if request not in shown]
+    if rest:
+        latency = merged(request.latency for request in rest)
+        count = f"{sum(request.count for request in rest):,}"
+        kinds = f"{len(rest)} more kinds"
+        rows.append(("other", kinds, "2xx", count, _ms(latency, 0.5), _ms(latency, 0.99)))
+    return _aligned(rows, left=2)
+
+
+def _aligned(rows: Sequence[Sequence[str]], left: int) -> list[str]:
+    """Align columns: the first `left` to the left, the others to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  "
+        + "  ".join(
+            cell.ljust(width) if column < left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _closing(
+    figures: RunFigures, run_directory: Path | None, next_steps: Sequence[str]
+) -> list[str]:
+    lines = [f"  {run_directory / SUMMARY}"] if run_directory is not None else []
+    if next_steps:
+        lines.append("Try next:" if figures.verdict() in {"pass", "fail"} else "What to do:")
+        lines += [f"  {step}" for step in next_steps]
+    return lines
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as people say it: 4.2 s, 3 min 5 s, 2 h 10 min."""
+    if seconds < 99.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def size(count: int) -> str:
+    """Return bytes in MB or GB."""
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+
+
+def _ms(histogram: Histogram, fraction: float) -> str:
+    if not histogram.count:
+        return "-"
+    value_ms = histogram.percentile_us(fraction) / 1000
+    return f"{value_ms:,.1f}" if value_ms < 100 else f"{value_ms:,.0f}"
+
+
+def _spread(histogram: Histogram) -> str:
+    return f"p50 {_ms(histogram, 0.5)} ms, p99 {_ms(histogram, 0.99)} ms"

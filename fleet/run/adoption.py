@@ -1,0 +1,117 @@
+"""Taking over the nodes that an earlier process under our names has left.
+
+A kubelet that finds its Node leaves the taints as they are. On a shared cluster, nodes without the
+taint (of a run with `--no-taint`, or of one that was told it is fleet's own) are therefore given it
+before their kubelets start.
+"""
+
+from collections.abc import Sequence
+
+from fleet.cluster.api_client import MERGE_PATCH, Api, Json, each, expect
+from fleet.cluster.cleanup import remove_nodes
+from fleet.cluster.cluster import Cluster
+from fleet.cluster.daemonsets import EXCLUDE_FROM_BALANCERS, FAKE_TAINT
+from fleet.cluster.ownership import NODES, PREFIX_LABEL, SHARD_LABEL, FoundNode, adopt
+from fleet.cluster.preflight import TargetFacts
+from fleet.cluster.runs import RunLease
+from fleet.profile.settings import Settings
+from fleet.report.display import Display
+
+CONFLICTS_MAX = 5
+"""Of writing one Node; controllers add and remove taints of their own."""
+
+
+async def adopt_nodes(
+    cluster: Cluster,
+    facts: TargetFacts,
+    settings: Settings,
+    lease: RunLease,
+    display: Display,
+) -> int:
+    """Make what an earlier process left ours, and remove what this one does not host.
+
+    Return how many slots the adopted ones fill.
+    """
+    api = cluster.api("adopt")
+    mine, surplus = share_of(facts.existing, settings, lease.run_id)
+    if surplus:
+        await remove_nodes(api, surplus)
+        display.note(f"removed {len(surplus)} nodes of a larger shard before this one")
+    if mine:
+        display.phase(f"adopting {len(mine)} nodes")
+        adopted = await adopt(api, mine, lease.run_id, lease.uid)
+        if facts.is_shared:
+            selector = f"{PREFIX_LABEL}={settings.name_prefix}"
+            if settings.shard is not None:
+                selector += f",{SHARD_LABEL}={settings.shard:04d}"
+            await protect(api, selector, adopted, with_taint=not settings.no_taint)
+        display.note(f"adopted {len(mine)} nodes that an earlier run left")
+    return max((settings.slot_of(node.name) or 0 for node in mine), default=-1) + 1
+
+
+async def protect(api: Api, selector: str, nodes: Sequence[FoundNode], *, with_taint: bool) -> int:
+    """Keep load balancers, and with the taint pods, off nodes; return how many lacked that."""
+    uids = {node.uid for node in nodes}
+    bare: list[Json] = []
+    async for page in api.pages(NODES, "nodes", labelSelector=selector):
+        bare += [
+            node
+            for node in page
+            if node["metadata"]["uid"] in uids and _lacks(node, with_taint=with_taint)
+        ]
+
+    async def mend(node: Json) -> None:
+        await _protect_one(api, node, with_taint=with_taint)
+
+    await each(bare, mend)
+    return len(bare)
+
+
+async def _protect_one(api: Api, node: Json, *, with_taint: bool) -> None:
+    path = f"{NODES}/{node['metadata']['name']}"
+    for _ in range(CONFLICTS_MAX):
+        metadata = {key: node["metadata"][key] for key in ("uid", "resourceVersion")}
+        patch: Json = {"metadata": {**metadata, "labels": {EXCLUDE_FROM_BALANCERS: ""}}}
+        if with_taint and not _is_tainted(node):
+            patch["spec"] = {"taints": [*_taints(node), FAKE_TAINT._asdict()]}
+        answer = await api.request("PATCH", path, body=patch, content_type=MERGE_PATCH)
+        if answer.code != 409:
+            break
+        found = await api.request("GET", path)
+        if found.code == 404 or found.body["metadata"]["uid"] != metadata["uid"]:
+            return  # it is gone, or is another one by now
+        node = found.body
+    if answer.code != 404:
+        expect(answer, f"cannot taint node {node['metadata']['name']}")
+
+
+def _lacks(node: Json, *, with_taint: bool) -> bool:
+    is_excluded = EXCLUDE_FROM_BALANCERS in node["metadata"].get("labels", {})
+    return not is_excluded or (with_taint and not _is_tainted(node))
+
+
+def _is_tainted(node: Json) -> bool:
+    return any(taint["key"] == FAKE_TAINT.key for taint in _taints(node))
+
+
+def _taints(node: Json) -> list[Json]:
+    found: list[Json] = node.get("spec", {}).get("taints") or []
+    return found
+
+
+def share_of(
+    existing: Sequence[FoundNode], settings: Settings, run_id: str
+) -> tuple[list[FoundNode], list[FoundNode]]:
+    """Divide the nodes that are there: those to adopt, and those that nobody hosts now.
+
+    The latter are of this very run and in this shard, beyond its number of nodes: that was lowered.
+    A dashboard may have asked for more than --nodes: up to --max-nodes they are adopted.
+    """
+    mine, surplus = [], []
+    for node in existing:
+        slot = settings.slot_of(node.name)
+        if slot is not None and slot < settings.most:
+            mine.append(node)
+        elif slot is not None and settings.shard is not None and node.run == run_id:
+            surplus.append(node)
+    return mine, surplus

@@ -1,0 +1,49 @@
+"""What goes on beside the nodes of a run; see `Background` for what becomes of a failure."""
+
+from collections.abc import Callable, Iterable
+
+from fleet.background import Background
+from fleet.cluster.cluster import Cluster
+from fleet.cluster.runs import RunLease
+from fleet.host.node_host import Emulation
+from fleet.profile.node_model import NodeModel
+from fleet.profile.settings import Settings
+from fleet.run.lost_shards import clear_lost_shards
+from fleet.storage.simulated_storage import simulate_csi
+
+LEASE_TRIES_MAX = 4
+"""Within seven seconds: whoever cannot renew a Lease must end before another fleet takes it."""
+
+
+def attend(
+    background: Background,
+    emulation: Emulation,
+    cluster: Cluster,
+    lease: RunLease,
+    models: Iterable[NodeModel],
+    settings: Settings,
+    *,
+    stop: Callable[[], None],
+    note: Callable[[str], None],
+) -> None:
+    """Begin all of it. `settings` are those of the whole run; `stop` ends it in order."""
+
+    async def keep_lease() -> None:
+        """Hold the names; without them the run must end and delete nothing."""
+        await lease.keep()
+        stop()
+
+    own, keep = emulation.settings, background.keep
+    keep("the renewal of credentials", emulation.refresh_credentials)
+    keep("the Lease of the run", keep_lease, tries_max=LEASE_TRIES_MAX)
+    keep("static pods", emulation.read_static_sources)
+    keep("simulated CSI", lambda: simulate_csi(cluster, models, own, background))
+    keep("the search for lost shards", lambda: clear_lost_shards(cluster, settings, note))
+
+
+def failures(background: Background, cluster: Cluster) -> list[str]:
+    """Say what has failed beside the nodes in a way that makes the run invalid."""
+    reasons = background.reasons()
+    if cluster.lacked_credentials:
+        reasons.append("for some time no valid credentials were to be had, see the log")
+    return reasons

@@ -1,0 +1,160 @@
+"""`fleet clean`: what was chosen is shown first, confirmed where no run was named, then removed."""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from fleet.cluster.api_client import Api
+from fleet.cluster.cleanup import Cleaned, Progress, added, clean_run, no_progress
+from fleet.cluster.identity import RUN_NAMESPACE
+from fleet.cluster.ownership import refusal
+from fleet.cluster.runs import FoundRuns, RunInfo, list_runs
+from fleet.errors import Exit, IncompleteError, UsageError
+
+CHOOSE = (
+    "nothing was deleted: choose with --run ID, --expired (what no running fleet holds) or --all\n"
+    "(running ones too); --dry-run shows what would go\n"
+)
+DRY = "nothing was deleted: these would go without --dry-run\n"
+
+
+class Choice(NamedTuple):
+    """What the command line asks for. At most one of the first three."""
+
+    run: str = ""
+    all_runs: bool = False
+    expired: bool = False
+    is_gone_fine: bool = False  # a run that is not there is no error
+    is_dry: bool = False
+    yes: bool = False
+
+    @property
+    def is_any(self) -> bool:
+        """Return whether anything is to be removed."""
+        return bool(self.run) or self.all_runs or self.expired
+
+    def check(self, *, can_ask: bool) -> None:
+        """Raise UsageError if the options exclude one another, or nobody could confirm them."""
+        if sum((bool(self.run), self.all_runs, self.expired)) > 1:
+            raise UsageError("--run, --all and --expired exclude one another")
+        if not self.run and self.is_any and not (self.yes or self.is_dry or can_ask):
+            flag = "--all" if self.all_runs else "--expired"
+            raise UsageError(
+                f"{flag} without a terminal needs --yes, or --dry-run to see what it would remove"
+            )
+
+
+async def clean(
+    api: Api,
+    choice: Choice,
+    *,
+    ask: Callable[[str], Awaitable[bool]] | None = None,
+    say: Callable[[str], None] = lambda _line: None,
+    note: Callable[[str], None] = lambda _line: None,
+    progress: Progress = no_progress,
+) -> Exit:
+    """Remove what was chosen; return INVALID if something with fleet's label had to stay.
+
+    `say` prints the result, `note` what stands beside it; `ask` is None without a terminal. Raises
+    UsageError if it is not confirmed, IncompleteError if the server does not let us finish.
+    """
+    choice.check(can_ask=ask is not None)
+    found = await list_runs(api)
+    chosen = select(found, choice) if choice.is_any else found
+    for line in refusals(chosen):
+        note(line)
+    if not choice.is_any or choice.is_dry:
+        say(runs_text(chosen.runs) + (DRY if choice.is_dry else CHOOSE))
+        return Exit.OK
+    if chosen.runs and not choice.run:
+        shown = f"{runs_text(chosen.runs)}These runs go, with their nodes and all pods on these."
+        if choice.yes:
+            note(shown)
+        elif ask is None or not await ask(shown):
+            raise UsageError("not confirmed; nothing was deleted")
+    done = await _remove(api, chosen.runs, choice, progress)
+    say(
+        f"removed {done.runs} runs: {done.nodes} nodes, {done.leases} leases, "
+        f"{done.csi_nodes} CSINodes, {done.pods} pods"
+    )
+    return Exit.INVALID if refusals(chosen) or done.refused else Exit.OK
+
+
+def select(found: FoundRuns, choice: Choice) -> FoundRuns:
+    """Return the runs that were chosen, and what is refused among them. Raises UsageError.
+
+    `expired` are those that no living fleet holds.
+    """
+    if choice.run:
+        refused = tuple(node for node in found.refused if node.run == choice.run)
+        runs = [info for info in found.runs if info.run == choice.run]
+        if not runs and not refused and not choice.is_gone_fine:
+            known = ", ".join(info.run for info in found.runs) or "none"
+            raise UsageError(f"--run {choice.run}: no such run in this cluster; there are: {known}")
+        return FoundRuns(runs, refused, ())
+    if choice.all_runs:
+        return found
+    assert choice.expired, choice
+    alive = {info.run for info in found.runs if info.is_alive}
+    return FoundRuns(
+        [info for info in found.runs if not info.is_alive],
+        tuple(node for node in found.refused if node.run not in alive),
+        found.refused_leases,
+    )
+
+
+def refusals(found: FoundRuns) -> list[str]:
+    """Say what has fleet's label and is left alone, a line for each kind."""
+    lines = [refusal(found.refused)] if found.refused else []
+    if found.refused_leases:
+        lines.append(
+            f"not touched, for their names, labels and holders do not fit: Leases "
+            f"{', '.join(found.refused_leases)} in namespace {RUN_NAMESPACE}"
+        )
+    return lines
+
+
+async def _remove(api: Api, runs: Sequence[RunInfo], choice: Choice, progress: Progress) -> Cleaned:
+    """Remove runs as they were shown; one that lives again meanwhile is no expired one."""
+    total = Cleaned()
+    for info in runs:
+        if choice.expired:
+            now = [each for each in (await list_runs(api)).runs if each.run == info.run]
+            if not now or now[0].is_alive:
+                continue
+        try:
+            total = added(total, await clean_run(api, info.run, progress))
+        except IncompleteError as error:
+            raise IncompleteError(f"{error}; go on with --run {info.run}") from error
+    return total
+
+
+def runs_text(runs: Iterable[RunInfo]) -> str:
+    """Return runs as a table."""
+    rows = [("RUN", "PREFIX", "NODES", "STATE", "AGE", "VERSION")]
+    rows += [
+        (
+            info.run,
+            ",".join(info.prefixes) or "-",
+            f"{info.nodes:,}",
+            "running" if info.is_alive else "left behind",
+            _age(info.age_s),
+            info.version or "-",
+        )
+        for info in runs
+    ]
+    if len(rows) == 1:
+        return "no fleet has left anything in this cluster\n"
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _age(seconds: int) -> str:
+    """Return an age as kubectl shows it."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= 2 * size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"

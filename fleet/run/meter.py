@@ -1,0 +1,221 @@
+"""What a run measured, from its counters: for the summary, the time series, the display."""
+
+import gc
+import resource
+import time
+from collections.abc import Mapping
+
+import psutil
+
+from fleet.host.machine import rss_bytes
+from fleet.host.node_host import Emulation
+from fleet.metrics import FleetCounts, Histogram, is_failure, merged
+from fleet.report.connection_figures import ConnectionFigures
+from fleet.report.display import LiveFigures
+from fleet.report.report import (
+    EventFigures,
+    LeaseFigures,
+    NodeFigures,
+    PodFigures,
+    ProcessFigures,
+    RequestFigures,
+    RunFigures,
+    WatchFigures,
+)
+
+
+class Meter:
+    """Gathers the figures of one run. CPU is counted from its making."""
+
+    __slots__ = (
+        "_cpu_before_s",
+        "_emulation",
+        "_last",
+        "_processes",
+        "_run",
+        "_started_ns",
+    )
+
+    def __init__(self, run: RunFigures, emulation: Emulation, pids: Mapping[str, int]) -> None:
+        self._run = run
+        self._emulation = emulation
+        self._processes = [psutil.Process(pid) for pid in pids.values()]
+        self._started_ns = time.monotonic_ns()
+        self._cpu_before_s = _cpu_s()
+        self._last = _Sample(self)
+
+    def controlplane_cpu_s(self) -> float:
+        """Return the CPU seconds of the local control plane, 0 when there is none."""
+        total = 0.0
+        for process in self._processes:
+            try:
+                times = process.cpu_times()
+            except psutil.Error:  # it was restarted, or is gone
+                continue
+            total += times.user + times.system
+        return total
+
+    def figures(self) -> RunFigures:
+        """Bring the run's figures up to date and return them."""
+        run, emulation = self._run, self._emulation
+        counts, readiness = emulation.counts, emulation.readiness
+        stats = emulation.transport.stats
+        time_to_ready_s = None
+        if readiness.ready_at_ns:
+            time_to_ready_s = (readiness.ready_at_ns - emulation.started_ns) / 1e9
+        run.nodes = NodeFigures(
+            requested=emulation.settings.nodes,
+            registered=counts.registered,
+            ready=len(readiness.ready),
+            time_to_ready_s=time_to_ready_s,
+            ever_not_ready=len(readiness.ever_not_ready),
+        )
+        run.lease = LeaseFigures(
+            renewals=counts.renewals,
+            interval_max_s=counts.lease_interval_ns_max / 1e9,
+            late=counts.lease_late,
+            missed=counts.leases_missed,
+        )
+        run.pods = PodFigures(
+            started=counts.pods_running,
+            deleted=counts.pods_removed,
+            start=counts.pod_start,
+            failed=counts.pods_failed,
+        )
+        run.requests = request_figures(counts)
+        run.events = EventFigures(
+            sent=_answered(counts, ("POST", "events")) + _answered(counts, ("PATCH", "events")),
+            dropped=counts.events_dropped,
+        )
+        run.watch = WatchFigures(
+            open=counts.watches_open,
+            restarts=counts.watch_restarts,
+            events=counts.watch_events,
+            closed_slow=stats.closed_slow + emulation.agent_connections.closed_slow(),
+        )
+        run.connections = ConnectionFigures(
+            open=stats.connections,
+            dials=stats.dials,
+            dial_failures=stats.dial_failures,
+            goaways=stats.goaways,
+            pings_lost=stats.pings_lost,
+            retries=stats.retries,
+            breaches=stats.breaches,
+        )
+        run.agents = emulation.agents()
+        run.rejected = emulation.rejected()
+        run.process = ProcessFigures(
+            cpu_s=_cpu_s() - self._cpu_before_s,
+            rss_bytes=rss_bytes(),
+            timer_lag=counts.timer_lag,
+            gc_collections=sum(each["collections"] for each in gc.get_stats()),
+        )
+        run.wall_s = (time.monotonic_ns() - self._started_ns) / 1e9
+        return run
+
+    def live(self) -> LiveFigures:
+        """Return how the run stands, with rates since the last call."""
+        emulation, before = self._emulation, self._last
+        counts = emulation.counts
+        self._last = now = _Sample(self)
+        span_s = max(now.at_ns - before.at_ns, 1) / 1e9
+        recent = _latency(counts).since(before.latency)
+        late = counts.lease_late.since(before.late)
+        return LiveFigures(
+            elapsed_s=(now.at_ns - self._started_ns) / 1e9,
+            nodes_requested=emulation.wanted,
+            nodes_registered=counts.registered,
+            nodes_ready=len(emulation.readiness.ready),
+            held_by=emulation.held_by(),
+            pods=_pods(counts),
+            requests_per_s=(now.requests - before.requests) / span_s,
+            request_p99_ms=recent.percentile_us(0.99) / 1e3 if recent.count else None,
+            lease_late_p99_ms=late.percentile_us(0.99) / 1e3 if late.count else None,
+            api_errors=_errors(counts),
+            watches=counts.watches_open,
+            agents=sum(each.running for each in now.agents.values()),
+            agent_watches=sum(each.watches_open for each in now.agents.values()),
+            agent_bytes_per_s=(now.agent_bytes - before.agent_bytes) / span_s,
+            fleet_cpu=(now.cpu_s - before.cpu_s) / span_s,
+            controlplane_cpu=(now.controlplane_cpu_s - before.controlplane_cpu_s) / span_s
+            if self._processes
+            else None,
+            rss_bytes=rss_bytes(),
+        )
+
+
+class _Sample:
+    """The counters that rates are computed from."""
+
+    __slots__ = (
+        "agent_bytes",
+        "agents",
+        "at_ns",
+        "controlplane_cpu_s",
+        "cpu_s",
+        "late",
+        "latency",
+        "requests",
+    )
+
+    def __init__(self, meter: Meter) -> None:
+        counts = meter._emulation.counts  # noqa: SLF001 - one class in two halves
+        self.at_ns = time.monotonic_ns()
+        self.requests = counts.requests.total
+        self.agents = meter._emulation.agents()  # noqa: SLF001
+        self.agent_bytes = sum(each.received_bytes for each in self.agents.values())
+        self.latency = _latency(counts).snapshot()
+        self.late = counts.lease_late.snapshot()
+        self.cpu_s = _cpu_s()
+        self.controlplane_cpu_s = meter.controlplane_cpu_s()
+
+
+def request_figures(counts: FleetCounts) -> list[RequestFigures]:
+    """Return one row per verb, resource and code."""
+    return [
+        RequestFigures(verb, resource_, code, histogram.count, histogram)
+        for (verb, resource_), codes in sorted(counts.requests.rows.items())
+        for code, histogram in sorted(codes.items())
+    ]
+
+
+def _latency(counts: FleetCounts) -> Histogram:
+    """Return the latencies of all requests but watches, which wait for nothing but their start."""
+    return merged(
+        histogram
+        for (verb, _), codes in counts.requests.rows.items()
+        if verb != "WATCH"
+        for histogram in codes.values()
+    )
+
+
+def _pods(counts: FleetCounts) -> dict[str, int]:
+    present = counts.pods_added - counts.pods_removed
+    if not counts.pods_added:
+        return {}
+    return {
+        "on nodes": present,
+        "started": counts.pods_running,
+        "removed": counts.pods_removed,
+        **({"Failed": counts.pods_failed} if counts.pods_failed else {}),
+    }
+
+
+def _errors(counts: FleetCounts) -> int:
+    """Count what a healthy API server does not answer."""
+    return sum(
+        histogram.count
+        for (_, resource), codes in counts.requests.rows.items()
+        for code, histogram in codes.items()
+        if is_failure(resource, code)
+    )
+
+
+def _answered(counts: FleetCounts, row: tuple[str, str]) -> int:
+    codes = counts.requests.rows.get(row, {})
+    return sum(histogram.count for code, histogram in codes.items() if 200 <= code < 300)
+
+
+def _cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime

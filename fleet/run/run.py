@@ -1,0 +1,521 @@
+"""The life of one run: check, prepare, bring up, keep, drain, clean up, judge.
+
+    machine -> control plane or named cluster -> permissions -> safety -> run Lease
+      -> nodes -> Ready -> COMMAND, --duration or Ctrl-C -> silence -> clean up -> summary
+
+Nothing is created before every check has passed. What was begun is undone in reverse order, also
+on an error. The first Ctrl-C ends the run in order, the second at once. Until the first kubelet
+starts, the first one cancels whatever is being prepared, a question too.
+"""
+
+import asyncio
+import contextlib
+import gc
+import os
+import platform
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+
+from fleet.background import Background, give_up
+from fleet.cluster.agent_access import prepare_agents
+from fleet.cluster.cleanup import PATIENCE_S, clean_run, is_tenth
+from fleet.cluster.cluster import Cluster
+from fleet.cluster.daemonsets import FAKE_TAINT
+from fleet.cluster.identity import Identity, authorize, features_of
+from fleet.cluster.ownership import refusal
+from fleet.cluster.preflight import SHOWN_MAX, Ask, TargetFacts
+from fleet.cluster.run_id import new_run_id
+from fleet.cluster.runs import RunLease
+from fleet.cluster.statefulset import check, will_return
+from fleet.controlplane import ComponentDeath
+from fleet.errors import FleetError, RunInterruptedError, SetupError
+from fleet.host.machine import check_memory, raise_descriptors
+from fleet.host.node_bootstrap import Bootstrap, open_bootstrap
+from fleet.host.node_host import Emulation
+from fleet.host.siblings import Siblings, keep_live, sibling_arguments
+from fleet.profile.loader import NodeMix, load_mix
+from fleet.profile.settings import Settings
+from fleet.report.display import Display, LiveFigures, together
+from fleet.report.report import RunFigures
+from fleet.report.run_directory import RunDirectory
+from fleet.run.adoption import adopt_nodes
+from fleet.run.attendants import attend, failures
+from fleet.run.interrupts import Interrupts
+from fleet.run.meter import Meter
+from fleet.run.outcome import RunOutcome
+from fleet.run.permission import may_load
+from fleet.run.restart_signal import RestartSignal
+from fleet.run.target import Target
+from fleet.run.user_command import run_command
+from fleet.storage.simulated_storage import check_drivers
+from fleet.wire.sockets.connection_health import connection_health
+
+READY_STALLED_S = 180.0
+"""Without one more Ready node for this long, a run that waits for all of them is given up."""
+FRAME_S = 1.0
+GC_THRESHOLD = 50_000
+
+
+class Orchestrator:
+    """Runs one `fleet spawn`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        display: Display | None = None,
+        ask: Ask | None = None,
+    ) -> None:
+        self._whole = settings  # of all processes of the run
+        if settings.processes > 1:
+            settings = settings.share(0)
+        self._settings = settings
+        self._siblings: Siblings | None = None
+        self._display = display or Display()
+        self._ask = ask  # None without a terminal
+        self._mix: NodeMix = load_mix(settings.profiles, simulate_csi=settings.simulate_csi)
+        self._mix.check_addresses(settings.node_index(settings.most))
+        self._health = connection_health(os.environ)
+        seed = os.getpid() ^ time.monotonic_ns()
+        self._run_id = settings.run_id or new_run_id(time.time_ns(), seed)
+        self._figures = RunFigures(
+            run_id=self._run_id,
+            fidelity=settings.fidelity,
+            identity=settings.identity,
+            encoding=settings.wire_encoding,
+            watches="per-node" if settings.has_own_watches else "shared",
+        )
+        self._interrupts = Interrupts()
+        self._stop = self._interrupts.stop
+        self._background = Background(self._end_for)
+        self._failure: FleetError | None = None
+        self._target = Target(settings, self._display, self._on_death)
+        self._restart_signal = RestartSignal(
+            settings.restart_share, self._stop.set, self._display.note
+        )
+        self._has_begun = False  # something was created in the cluster
+        self._run_directory = Path()
+
+    async def run(self) -> RunOutcome:
+        """Play the whole run. Raises FleetError when it cannot begin, or may not any more."""
+        settings = self._settings
+        is_local = not settings.names_cluster
+        agents = self._mix.agents_per_node
+        raise_descriptors(settings.most, settings.fidelity, is_local=is_local, agents=agents)
+        check_memory(self._whole.most, settings.fidelity, is_local=is_local, agents=agents)
+        directory = RunDirectory(self._run_id, settings.run_dir)
+        self._run_directory = directory.path
+        asyncio.get_running_loop().set_exception_handler(self._background.on_loop_error)
+        self._display.start()
+        try:
+            with self._interrupts.taken(self._restart_signal):
+                code = await self._run_in(directory)
+        except (FleetError, OSError):
+            if not self._has_begun:
+                directory.discard()
+            raise
+        finally:
+            self._display.stop()
+            directory.close()
+        figures = self._figures
+        if self._siblings is not None:
+            figures = self._siblings.merged(figures)
+        outcome = RunOutcome(figures, directory.path, 0, self._next_steps())
+        outcome.exit_code = figures.exit_code()
+        if code is not None and not figures.invalid_reasons:
+            outcome.exit_code = code
+        try:
+            if settings.run_id:
+                directory.keep_figures(figures)
+            directory.finish(figures)
+        except SetupError as error:  # on a full disk: the terminal has it, and nothing else
+            outcome.give_up_files(str(error))
+        if self._failure is not None:
+            raise self._failure
+        return outcome
+
+    async def _run_in(self, directory: RunDirectory) -> int | None:
+        """Run on the cluster that is meant; return the command's exit code, if there was one."""
+        try:
+            async with (
+                self._target.open() as selection,
+                await Cluster.connect(selection) as cluster,
+            ):
+                return await self._run_on(cluster, directory)
+        except asyncio.CancelledError:
+            if not self._interrupts.is_early:
+                raise
+            what = "what was created is removed" if self._has_begun else "nothing was created"
+            is_left = self._figures.invalid_reasons or (self._has_begun and self._settings.keep)
+            told = self.left_behind() if is_left else f"interrupted; {what}"
+            raise RunInterruptedError(told) from None
+        finally:
+            await self._background.stop()
+
+    def _on_death(self, death: ComponentDeath) -> None:
+        """End the run: a component of its control plane is gone, though nobody stopped it."""
+        self._display.note(str(death))
+        self._invalid(f"{death.component} ended while the run was on")
+        self._stop.set()
+
+    def _give_up(self, error: FleetError) -> None:
+        """End the run in order, and then the program with this error."""
+        self._failure = error
+        self._figures.incomplete_reasons = [str(error)]
+        self._stop.set()
+
+    def _end_for(self, reason: str) -> None:
+        """End the run: something beside it failed that it cannot go on without."""
+        self._display.note(f"the run ends: {reason}")
+        self._invalid(reason)
+        self._stop.set()
+
+    # ---- the run ----
+
+    async def _run_on(self, cluster: Cluster, directory: RunDirectory) -> int | None:
+        """Run on a cluster that was reached; return the command's exit code, if there was one."""
+        settings = self._settings
+        self._figures.server_version = cluster.version.git_version
+        self._figures.etcd_fsync = self._target.etcd_fsync
+        self._display.phase("checking the cluster")
+        api = cluster.api("preflight")
+        features = features_of(settings, self._mix.models)
+        names, is_local = self._whole.end_names, bool(self._target.local)
+        identity = await authorize(api, settings.identity, names, features)
+        await prepare_agents(api, identity, self._mix.models, names[0], is_local=is_local)
+        if settings.statefulset is not None:
+            await check(settings.statefulset)
+        facts = await may_load(
+            cluster, self._whole, self._mix, self._run_id, self._display, self._ask
+        )
+        await check_drivers(api, self._mix.models, facts.foreign_names)
+        prefix = settings.name_prefix
+        if settings.shard is not None:
+            prefix = f"{prefix}-{settings.shard:04d}"
+        holder = settings.holder or f"{platform.node()}-{os.getpid()}"
+        lease = RunLease(cluster.api("run"), prefix, self._run_id, holder=holder)
+        try:
+            await lease.acquire()
+        except BaseException:
+            await lease.release()  # it may have been written when we were interrupted
+            raise
+        self._has_begun = True
+        is_clean = keeps = False
+        try:
+            self._target.write_kubeconfig(cluster.context)
+            uid, local = facts.kube_system_uid, self._target.local
+            async with open_bootstrap(settings, cluster, uid, local, self._background) as found:
+                return await self._keep_nodes(cluster, identity, facts, lease, directory, found)
+        finally:
+            if lease.lost_to:
+                self._invalid(f"run {lease.lost_to} took the nodes over")
+            elif not self._target.is_own and not (keeps := await self._keeps_nodes()):
+                is_clean = await self._clean_up(cluster)
+            if not self._target.is_own and not lease.lost_to and (is_clean or keeps):
+                with contextlib.suppress(FleetError):
+                    await lease.release()
+
+    async def _keep_nodes(
+        self,
+        cluster: Cluster,
+        identity: Identity,
+        facts: TargetFacts,
+        lease: RunLease,
+        directory: RunDirectory,
+        bootstrap: Bootstrap | None,
+    ) -> int | None:
+        """Bring the nodes up, do what the run is for, and let them fall silent."""
+        settings = self._settings
+        self._mix.adapt(
+            cluster.version.git_version, zone_labels=settings.zone_labels or not facts.is_shared
+        )
+        adopted = await adopt_nodes(cluster, facts, settings, lease, self._display)
+        taint = None
+        if facts.is_shared and not settings.no_taint:
+            taint = (FAKE_TAINT.key, FAKE_TAINT.value, FAKE_TAINT.effect)
+        emulation = Emulation(
+            settings,
+            cluster,
+            identity,
+            self._mix,
+            lease,
+            is_shared=facts.is_shared,
+            fake_taint=taint,
+            bootstrap=bootstrap,
+            health=self._health,
+        )
+        meter = Meter(
+            self._figures, emulation, self._target.local.pids if self._target.local else {}
+        )
+        self._background.keep("the time series", lambda: self._sample(meter, directory))
+        attend(
+            self._background,
+            emulation,
+            cluster,
+            lease,
+            self._mix.models,
+            self._whole,
+            stop=self._stop.set,
+            note=self._display.note,
+        )
+        gc.set_threshold(GC_THRESHOLD, 20, 50)
+        self._interrupts.is_preparing = False
+        emulation.start()
+        self._restart_signal.emulation = emulation
+        try:
+            if settings.metrics_port:
+                from fleet.run.prometheus import metrics_server  # noqa: PLC0415 - 3 MB
+
+                server = metrics_server(emulation, settings)
+                await server.start()
+                self._background.keep("the metrics server", server.serve)
+            if settings.is_on_dashboard:
+                await self._serve_dashboard(emulation, cluster, facts, lease, adopted)
+                return None
+            await self._start_siblings(self._whole, facts)
+            return await self._ready_then_work(emulation, meter)
+        finally:
+            self._display.update(self._live(meter))
+            self._display.phase("draining")
+            self._restart_signal.emulation = None
+            if self._siblings is not None:
+                await self._siblings.stop()
+            meter.figures()
+            emulation.silence()
+            await self._background.stop()
+            self._judge(emulation, cluster)
+            await emulation.close()
+            gc.unfreeze()
+
+    async def _ready_then_work(self, emulation: Emulation, meter: Meter) -> int | None:
+        settings = self._settings
+        self._display.phase(f"bringing {self._whole.nodes:,} nodes up")
+        self._tell_use()
+        await self._until_stopped(emulation.bring_up())
+        await self._until_stopped(self._wait_ready(emulation))
+        if self._stop.is_set():
+            return None
+        gc.collect()
+        gc.freeze()
+        readiness = emulation.readiness
+        if not readiness.all_ready.is_set():
+            self._figures.incomplete_reasons = [
+                f"only {len(readiness.ready)} of {settings.nodes} nodes became Ready"
+            ]
+            return None
+        if self._siblings is not None:
+            rest = self._whole.nodes - settings.nodes
+            limit_s = READY_STALLED_S if settings.until_ready or settings.command else None
+            await self._until_stopped(self._siblings.wait_ready(rest, limit_s))
+            if self._stop.is_set():
+                return None
+            if (ready := self._siblings.ready()) < rest:
+                self._figures.incomplete_reasons = [
+                    f"only {settings.nodes + ready} of {self._whole.nodes} nodes became Ready"
+                ]
+                return None
+            readiness.ready_at_ns = time.monotonic_ns()
+        took_s = (readiness.ready_at_ns - emulation.started_ns) / 1e9
+        self._display.note(f"all {self._whole.nodes} nodes are Ready after {took_s:.1f} s")
+        self._display.update(self._live(meter))
+        self._display.phase("running")
+        if settings.command:
+            return await self._command()
+        if not settings.until_ready:
+            limit_s = None if settings.duration_ns is None else settings.duration_ns / 1e9
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), limit_s)
+        return None
+
+    async def _serve_dashboard(
+        self,
+        emulation: Emulation,
+        cluster: Cluster,
+        facts: TargetFacts,
+        lease: RunLease,
+        adopted: int,
+    ) -> None:
+        """Have as many nodes as the dashboard wants, until it or Ctrl-C ends the run."""
+        from fleet.dashboard.dashboard import DashboardRun  # noqa: PLC0415 - an extra, and 0.1 s
+
+        run = DashboardRun(
+            emulation,
+            cluster,
+            self._whole,
+            self._run_directory,
+            self._target,
+            adopted,
+            self._background,
+            self._run_id,
+        )
+        self._display.phase("following the dashboard")
+        self._tell_use()
+        address = await run.start(self._display.note)
+        await self._start_siblings(
+            self._whole.model_copy(update={"locust_master": address, "dashboard": False}), facts
+        )
+
+        async def leaves_nodes() -> bool:
+            return self._target.is_own or bool(lease.lost_to) or await self._keeps_nodes()
+
+        await run.run(self._stop, self._display.note, self._siblings, leaves_nodes)
+
+    async def _start_siblings(self, settings: Settings, facts: TargetFacts) -> None:
+        """Start the other processes of the run, if it has any."""
+        if settings.processes == 1:
+            return
+        kubeconfig = self._target.local.token_kubeconfig if self._target.local else None
+        confirmation = facts.confirmation if facts.is_shared else ""
+        commands = [
+            sibling_arguments(settings, number, self._run_id, kubeconfig, confirmation)
+            for number in range(1, settings.processes)
+        ]
+        self._siblings = Siblings(commands, self._run_directory, self._display.note, self._give_up)
+        self._restart_signal.siblings = self._siblings
+        await self._siblings.start(self._background)
+
+    def _tell_use(self) -> None:
+        """Say how to reach a control plane of ours, and how to end."""
+        if self._target.local is not None:
+            self._display.note(f"export KUBECONFIG={self._target.kubeconfig}")
+        self._display.hint("Ctrl-C ends the run")
+
+    def _live(self, meter: Meter) -> LiveFigures:
+        """Return how the run stands, all of its processes."""
+        live = meter.live()
+        if self._siblings is not None:
+            live = together([live, *self._siblings.live()])
+            if not self._settings.is_on_dashboard:  # though some have not begun
+                live.nodes_requested = self._whole.nodes
+        return live
+
+    async def _wait_ready(self, emulation: Emulation) -> None:
+        """Wait for the last Ready node; give up when none was added for long and we may end."""
+        readiness, seen = emulation.readiness, 0
+        settings = self._settings
+        while not readiness.all_ready.is_set():
+            try:
+                await asyncio.wait_for(readiness.all_ready.wait(), READY_STALLED_S)
+            except TimeoutError:
+                if len(readiness.ready) <= seen and (settings.until_ready or settings.command):
+                    return
+                seen = len(readiness.ready)
+
+    async def _until_stopped(self, work: Coroutine[object, object, None]) -> None:
+        """Do something, unless the run is told to stop first."""
+        task = asyncio.ensure_future(work)
+        stopped = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                task.result()
+        finally:
+            await give_up(task, stopped)
+
+    async def _command(self) -> int:
+        """Run the user's command once; return its exit code, 128 + N if a signal N ended it."""
+        self._display.stop()
+        environment = {**os.environ, "FLEET_RUN_DIR": str(self._run_directory.absolute())}
+        if self._target.kubeconfig is not None:
+            environment["KUBECONFIG"] = str(self._target.kubeconfig)
+        if self._target.local is not None and self._target.local.kubectl:
+            tools = str(Path(self._target.local.kubectl[0]).parent)
+            environment["PATH"] = f"{environment.get('PATH', os.defpath)}{os.pathsep}{tools}"
+        code = await run_command(self._settings.command, environment, self._stop)
+        self._display.start()
+        return code
+
+    # ---- beside the run ----
+
+    async def _sample(self, meter: Meter, directory: RunDirectory) -> None:
+        """Draw the display and write one line of the time series, once a second."""
+        while True:
+            await asyncio.sleep(FRAME_S)
+            live = self._live(meter)
+            self._display.update(live)
+            if self._settings.run_id:
+                with contextlib.suppress(OSError):  # the time series tells of a full disk
+                    keep_live(directory.path, live)
+            if news := directory.sample(meter.figures()):
+                self._display.note(news)
+
+    @property
+    def was_interrupted_twice(self) -> bool:
+        """Return whether the user would not wait for the end."""
+        return self._interrupts.is_second
+
+    def left_behind(self) -> str:
+        """Say what a run that was interrupted has left, and how to remove it."""
+        if self._target.is_own:
+            return "interrupted: the local control plane is gone, with everything in it"
+        return (
+            f"interrupted: nodes, leases and pods of run {self._run_id} may be left; remove them "
+            f"with: {self._clean_command}"
+        )
+
+    @property
+    def _clean_command(self) -> str:
+        where = ""
+        if self._settings.kubeconfig is not None:
+            where += f" --kubeconfig {self._settings.kubeconfig}"
+        if self._settings.context:
+            where += f" --context {self._settings.context}"
+        if self._settings.in_cluster:
+            where += " --in-cluster"
+        return f"fleet clean{where} --run {self._run_id}"
+
+    # ---- the end ----
+
+    async def _keeps_nodes(self) -> bool:
+        """Return whether the nodes are for whoever comes after us."""
+        if self._settings.keep:
+            return True
+        whole = self._whole
+        return self._interrupts.is_terminated and await will_return(whole.statefulset, whole.shard)
+
+    async def _clean_up(self, cluster: Cluster) -> bool:
+        self._display.phase("cleaning up")
+
+        def show(what: str, done: int, total: int) -> None:
+            if is_tenth(done, total):
+                self._display.phase(f"cleaning up: {what} {done}/{total}")
+
+        try:
+            api = cluster.api("cleanup", patience_s=PATIENCE_S)
+            done = await clean_run(api, self._run_id, show, shards=self._whole.shards)
+        except FleetError as error:
+            text = f"the clean-up failed: {error}; go on with: {self._clean_command}"
+            self._display.note(text)
+            self._invalid("the clean-up failed")
+            return False
+        if done.refused:
+            self._display.note(refusal(done.refused))
+        return True
+
+    def _judge(self, emulation: Emulation, cluster: Cluster) -> None:
+        """Write down what makes the run worth less than it seems."""
+        counts = emulation.counts
+        for reason in failures(self._background, cluster):
+            self._invalid(reason)
+        if counts.foreign:
+            names = ", ".join(counts.foreign_names[:SHOWN_MAX])
+            self._invalid(f"{counts.foreign} nodes exist that are not this run's: {names}")
+        if counts.quarantined:
+            self._invalid(f"{counts.quarantined} nodes were quarantined after a bug in fleet")
+        if counts.bugs:
+            self._invalid(f"{counts.bugs} times a bug in fleet interrupted it, see the log")
+
+    def _invalid(self, reason: str) -> None:
+        self._figures.invalid_reasons = [*self._figures.invalid_reasons, reason]
+
+    def _next_steps(self) -> list[str]:
+        settings = self._settings
+        if settings.keep and not self._target.is_own:
+            return [f"{self._clean_command}  # removes the nodes that were kept"]
+        if self._target.is_own and not settings.command:
+            return [
+                "fleet controlplane up  # a control plane that outlives the run",
+                "fleet spawn --nodes 1000 -- kubectl get nodes  # any test suite, on fleet nodes",
+            ]
+        return []

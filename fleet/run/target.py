@@ -1,0 +1,145 @@
+"""The cluster of a run: the one that was named, else a local control plane, ours if none stands."""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import yaml
+
+from fleet.cluster.cluster import ClusterSelection
+from fleet.cluster.kubeconfig_file import only_context
+from fleet.controlplane import (
+    APISERVER,
+    CONTROLLER_MANAGER,
+    ETCD,
+    SCHEDULER,
+    ComponentDeath,
+    ControlPlane,
+    ControlPlaneInfo,
+    ControlPlaneOptions,
+    attach,
+    provide_binaries,
+)
+from fleet.controlplane.kubeconfig_out import (
+    check_kubeconfig_out,
+    private_file,
+    write_kubeconfig_out,
+)
+from fleet.errors import UsageError
+from fleet.profile.settings import Settings
+from fleet.report.display import Display
+
+
+class Target:
+    """Opened once. `local` and `kubeconfig` are known while it is open."""
+
+    def __init__(
+        self, settings: Settings, display: Display, on_death: Callable[[ComponentDeath], None]
+    ) -> None:
+        self._settings = settings
+        self._display = display
+        self._on_death = on_death
+        self.local: ControlPlaneInfo | None = None
+        self.is_own = False  # it ends with the run, with everything in it
+        self.kubeconfig: Path | None = None  # for kubectl and the command
+        self._files = contextlib.ExitStack()  # what must not outlive the run
+
+    @property
+    def etcd_fsync(self) -> bool | None:
+        """Whether etcd waits for the disk; None where we do not know."""
+        return self.local.etcd_fsync if self.local is not None else None
+
+    @contextlib.asynccontextmanager
+    async def open(self) -> AsyncIterator[ClusterSelection]:
+        """Yield what to connect to; a control plane of our own lives as long.
+
+        Raises UsageError, before anything is created, for what cannot be.
+        """
+        settings = self._settings
+        if settings.kubeconfig_out is not None:
+            if settings.in_cluster:
+                raise UsageError("--kubeconfig-out: --in-cluster has no kubeconfig to write")
+            check_kubeconfig_out(settings.kubeconfig_out, self._inputs())
+        with self._files:
+            async with self._opened() as selection:
+                yield selection
+
+    @contextlib.asynccontextmanager
+    async def _opened(self) -> AsyncIterator[ClusterSelection]:
+        settings = self._settings
+        if settings.names_cluster:
+            yield self._named()
+            return
+        standing = attach()
+        if standing is not None:
+            self._display.note(f"using the local control plane in {standing.directory}")
+            for flag in settings.local_only:
+                raise UsageError(
+                    f"{flag}: the control plane in {standing.directory} runs already; end it with "
+                    "`fleet controlplane down`, or start it with that flag"
+                )
+            self._take(standing)
+            if settings.kubeconfig_out is not None:
+                write_kubeconfig_out(settings.kubeconfig_out, standing.kubeconfig.read_bytes())
+            yield ClusterSelection(kubeconfig=standing.token_kubeconfig)
+            return
+        self.is_own = True
+        self._display.phase("starting a local control plane")
+        options = ControlPlaneOptions(
+            binaries=settings.controlplane_bin,
+            kubeconfig_out=settings.kubeconfig_out,
+            audit_log=settings.audit_log,
+            fsync=settings.fsync,
+            extra_flags={
+                ETCD: settings.etcd_flags,
+                APISERVER: settings.apiserver_flags,
+                SCHEDULER: settings.scheduler_flags,
+                CONTROLLER_MANAGER: settings.controller_manager_flags,
+            },
+        )
+        self._display.pause()  # a build has a bar of its own
+        await provide_binaries(settings.controlplane_bin, self._display.note)
+        self._display.start()
+        plane = ControlPlane(options, progress=self._display.note, on_death=self._on_death)
+        async with plane:
+            self._take(plane.info)
+            yield ClusterSelection(kubeconfig=plane.info.token_kubeconfig)
+            self._display.phase("stopping the local control plane")
+
+    def write_kubeconfig(self, context: str) -> None:
+        """Provide the kubeconfig of a named context, for the command and `--kubeconfig-out`."""
+        settings = self._settings
+        if self.local is not None or settings.in_cluster:
+            return
+        content = yaml.safe_dump(only_context(self._named().paths(), context)).encode()
+        if settings.kubeconfig_out is not None:
+            write_kubeconfig_out(settings.kubeconfig_out, content, self._inputs())
+        if settings.command or settings.load:
+            self.kubeconfig = self.private_file(content)
+
+    def private_file(self, content: bytes) -> Path:
+        """Write a credential that others read, as long as the run lasts.
+
+        Not into the run's directory: those are kept, and CI uploads them.
+        """
+        return self._files.enter_context(private_file(content))
+
+    def _inputs(self) -> list[Path]:
+        """Return the kubeconfigs that the run reads."""
+        settings = self._settings
+        named = self._named().paths() if settings.kubeconfig or settings.context else []
+        return [*named, *filter(None, [settings.bootstrap_kubeconfig])]
+
+    def _named(self) -> ClusterSelection:
+        settings = self._settings
+        return ClusterSelection(
+            kubeconfig=settings.kubeconfig,
+            context=settings.context or None,
+            in_cluster=settings.in_cluster,
+        )
+
+    def _take(self, info: ControlPlaneInfo) -> None:
+        self.local = info
+        self.kubeconfig = info.kubeconfig
+        for warning in info.warnings:
+            self._display.note(f"warning: {warning}")

@@ -1,0 +1,222 @@
+"""The images of simulated nodes: what a container runtime has on disk.
+
+The nodes of a profile share all that is known of images; a node is one integer with a bit for each
+image that it has. A node that never pulled anything has no entry: it has what its profile preloads.
+Source: the CRI's image service, as pkg/kubelet/kuberuntime/kuberuntime_image.go sees it.
+Differs: images share no layers; one that is pulled again is the same one.
+"""
+
+import hashlib
+from typing import NamedTuple
+
+import orjson
+
+from fleet.profile.image_reference import digest_name, parse_image
+from fleet.profile.node_model import NodeModel
+
+NAMES_MAX = 5
+"""Source: pkg/kubelet/nodestatus/setters.go, MaxNamesPerImageInNodeStatus."""
+PINNED = "registry.k8s.io/pause"
+"""containerd pins the image of its sandboxes."""
+LISTS_MAX = 256
+IDS_MAX = 4096
+
+
+class Image(NamedTuple):
+    """One image: all its names, digests first, in full."""
+
+    id: str  # sha256:...
+    names: tuple[str, ...]
+    size_bytes: int
+    pinned: bool = False
+
+
+class NodeImages:
+    """The images of one node, once they are not its profile's any more.
+
+    Three sets, a bit for each image: what is there, what the cache behind the node status saw
+    last, and what was reported. Times are instants of the node's clock.
+    """
+
+    __slots__ = (
+        "bytes",
+        "gc_due_ns",
+        "gc_failed",
+        "list_due_ns",
+        "listed",
+        "present",
+        "reported",
+        "seen_ns",
+        "used_ns",
+    )
+
+    def __init__(self, present: int, size_bytes: int) -> None:
+        self.present = present
+        self.bytes = size_bytes
+        self.listed = present
+        self.reported = present
+        self.list_due_ns = 0  # the refresh of the cache: 0 never, -1 asked for
+        self.gc_due_ns = 0  # the timer that counts
+        self.gc_failed = 0  # number of the last collection that failed; the first, at start, does
+        self.seen_ns: dict[int, int] = {}  # since when a pulled image is there
+        self.used_ns: dict[int, int] = {}  # when an image was last given up by a pod
+
+
+class ImageStore:
+    """What the nodes of one profile have; made once, with the images that it preloads."""
+
+    __slots__ = (
+        "_by_name",
+        "_ids",
+        "_images",
+        "_lists",
+        "_max",
+        "_nodes",
+        "_preloaded",
+        "_preloaded_bytes",
+    )
+
+    def __init__(self, model: NodeModel) -> None:
+        self._images: list[Image] = []
+        self._by_name: dict[str, int] = {}  # the images that ever had a name, as bits
+        self._nodes: dict[int, NodeImages] = {}
+        self._lists: dict[int, bytes] = {}
+        self._ids: dict[str, str] = {}
+        self._max = model.images_reported_max
+        for each in model.images_preloaded:
+            names = tuple(_full_name(name) for name in each.names)
+            self._number(names, each.size_bytes)
+        self._preloaded = (1 << len(self._images)) - 1
+        self._preloaded_bytes = sum(each.size_bytes for each in self._images)
+
+    def node(self, node: int) -> NodeImages | None:
+        """Return what differs from the profile, None while nothing does."""
+        return self._nodes.get(node)
+
+    def entry(self, node: int) -> NodeImages:
+        """Return what a node has, made when it differs from its profile for the first time."""
+        found = self._nodes.get(node)
+        if found is None:
+            found = self._nodes[node] = NodeImages(self._preloaded, self._preloaded_bytes)
+        return found
+
+    def find(self, node: int, name: str) -> Image | None:
+        """Return the image that a node has under a full name."""
+        found = self._by_name.get(name, 0) & self._present(node)
+        return self._images[found.bit_length() - 1] if found else None
+
+    def is_preloaded(self, image: Image) -> bool:
+        """Return whether every node has an image from its start: no kubelet pulled it."""
+        return any(self._by_name[name] & self._preloaded for name in image.names)
+
+    def image_id(self, image: str) -> str:
+        """Return the reference by digest that a container of an image shows as its imageID."""
+        found = self._ids.get(image)
+        if found is None:
+            if len(self._ids) >= IDS_MAX:
+                self._ids.clear()
+            name = _full_name(image)
+            bits = self._by_name.get(name, 0) & self._preloaded
+            names = self._images[bits.bit_length() - 1].names if bits else ()
+            found = next((each for each in names if "@" in each), "") or digest_name(name)
+            self._ids[image] = found
+        return found
+
+    def used_bytes(self, node: int) -> int:
+        """Return how much of a node's disk its images take."""
+        found = self._nodes.get(node)
+        return self._preloaded_bytes if found is None else found.bytes
+
+    def add(self, node: int, name: str, size_bytes: int, now_ns: int) -> NodeImages:
+        """Put an image on a node under its full name."""
+        number = self._number(_names(name), size_bytes)
+        found = self.entry(node)
+        if not found.present >> number & 1:
+            found.present |= 1 << number
+            found.bytes += size_bytes
+            found.seen_ns[number] = now_ns
+        return found
+
+    def remove(self, node: int, number: int) -> None:
+        """Delete one image of a node by its number."""
+        found = self.entry(node)
+        assert found.present >> number & 1, number
+        found.present &= ~(1 << number)
+        found.bytes -= self._images[number].size_bytes
+        found.seen_ns.pop(number, None)
+        found.used_ns.pop(number, None)
+
+    def release(self, node: int, names: tuple[str, ...], now_ns: int) -> None:
+        """Note that a pod gave up the images of these full names."""
+        found = self._nodes.get(node)
+        if found is not None:
+            for name in names:
+                bits = self._by_name.get(name, 0) & found.present
+                if bits:
+                    found.used_ns[bits.bit_length() - 1] = now_ns
+
+    def numbers(self, node: int) -> list[int]:
+        """Return the numbers of the images that a node has."""
+        present = self._present(node)
+        return [number for number in range(present.bit_length()) if present >> number & 1]
+
+    def numbers_of(self, node: int, names: tuple[str, ...]) -> set[int]:
+        """Return the numbers of those images of a node that have one of these full names."""
+        present = self._present(node)
+        found = (self._by_name.get(name, 0) & present for name in names)
+        return {bits.bit_length() - 1 for bits in found if bits}
+
+    def image(self, number: int) -> Image:
+        """Return an image by its number."""
+        return self._images[number]
+
+    def status_json(self, images: int | None = None) -> bytes:
+        """Return a set of images as a member of the status of a Node; None: what is preloaded.
+
+        Source: nodestatus/setters.go, Images; images/image_gc_manager.go, imageCache.set.
+        """
+        chosen = self._preloaded if images is None else images
+        found = self._lists.get(chosen)
+        if found is None:
+            if len(self._lists) >= LISTS_MAX:
+                self._lists.clear()
+            listed = [each for at, each in enumerate(self._images) if chosen >> at & 1]
+            listed.sort(key=lambda image: (image.size_bytes, image.id), reverse=True)
+            if self._max >= 0:
+                del listed[self._max :]
+            entries = [
+                {"names": image.names[:NAMES_MAX], "sizeBytes": image.size_bytes}
+                for image in listed
+            ]
+            found = self._lists[chosen] = b'"images":%b' % orjson.dumps(entries or None)
+        return found
+
+    def _present(self, node: int) -> int:
+        found = self._nodes.get(node)
+        return self._preloaded if found is None else found.present
+
+    def _number(self, names: tuple[str, ...], size_bytes: int) -> int:
+        """Return the number of an image; another size under the same names is another image."""
+        bits = self._by_name.get(names[-1], 0) if names else 0
+        while bits:
+            number = bits.bit_length() - 1
+            if self._images[number].size_bytes == size_bytes:
+                return number
+            bits &= ~(1 << number)
+        number = len(self._images)
+        image_id = "sha256:" + hashlib.sha256(f"{names}{size_bytes}".encode()).hexdigest()
+        pinned = any(name.startswith(PINNED) for name in names)
+        self._images.append(Image(image_id, names, size_bytes, pinned))
+        for name in names:
+            self._by_name[name] = self._by_name.get(name, 0) | 1 << number
+        return number
+
+
+def _names(full_name: str) -> tuple[str, ...]:
+    by_digest = digest_name(full_name)
+    return (by_digest,) if by_digest == full_name else (by_digest, full_name)
+
+
+def _full_name(name: str) -> str:
+    found = parse_image(name)
+    return name if found.error else found.full_name

@@ -1,0 +1,91 @@
+"""What an exec probe finds when nothing is declared: its command, run on the container's own files.
+
+The script of the container says which files there are and when: `touch /tmp/healthy; sleep 30;
+rm -f /tmp/healthy; sleep 600`. The command of the probe is run once for each state of theirs. A
+file of which the script says nothing is unknown, and so is a command that needs it or that is not
+understood: it succeeds.
+Differs: files in volumes are taken to be the container's own.
+"""
+
+import posixpath
+from functools import lru_cache
+
+from fleet.profile.distribution import constant
+from fleet.profile.probe_behavior import ALWAYS_GOOD, ProbeAnswer, ProbeBehavior, ProbePhase
+from fleet.runtime.shell.shell import FileChange, Surroundings, run_words
+from fleet.runtime.shell.syntax import UnknownScriptError
+
+PHASES_MAX = 64
+"""A script that changes its files more often is followed so far."""
+_DIRECTORIES = frozenset(("/", "/tmp", "/var/tmp", "/run", "/var/run"))  # noqa: S108 - not ours
+
+
+class _Files:
+    """Some files; of others nothing is known."""
+
+    __slots__ = ("_texts",)
+
+    def __init__(self, texts: dict[str, str | None]) -> None:
+        self._texts = texts
+
+    def read(self, path: str) -> str | None:
+        """Return a file's text, None if there is none. Raises UnknownScriptError."""
+        path = posixpath.normpath(path)
+        if path in self._texts:
+            return self._texts[path]
+        if path in _DIRECTORIES:
+            return "/"
+        raise UnknownScriptError(path)
+
+    def write(self, path: str, text: str | None) -> None:
+        """Make or replace a file; None removes it."""
+        self._texts[posixpath.normpath(path)] = text
+
+
+class _NewFiles(_Files):
+    """The files of a container that starts: what its script did not make is not there."""
+
+    def read(self, path: str) -> str | None:
+        """Return a file's text, None if there is none."""
+        try:
+            return super().read(path)
+        except UnknownScriptError:
+            return None
+
+
+@lru_cache(maxsize=1024)
+def behavior_of_script(probe: tuple[str, ...], container: tuple[str, ...]) -> ProbeBehavior:
+    """Return what an exec probe finds over the life of a container with this command line."""
+    run = run_words(container, Surroundings({}, _NewFiles({}), 0.0))
+    files: dict[str, str | None] = {posixpath.normpath(each.path): None for each in run.changes}
+    phases: list[ProbePhase] = []
+    for after_ns, changes in _by_time(run.changes):
+        files |= {posixpath.normpath(each.path): each.text for each in changes}
+        phase = _phase(probe, after_ns, files)
+        if not phases or phase._replace(after_ns=phases[-1].after_ns) != phases[-1]:
+            phases.append(phase)
+        if len(phases) == PHASES_MAX:
+            break
+    return ALWAYS_GOOD if phases == [ProbePhase()] else ProbeBehavior(tuple(phases))
+
+
+def _by_time(changes: tuple[FileChange, ...]) -> list[tuple[int, list[FileChange]]]:
+    """Return the changes of each instant, the start first."""
+    found: dict[int, list[FileChange]] = {0: []}
+    for each in changes:
+        found.setdefault(each.after_ns, []).append(each)
+    return list(found.items())
+
+
+def _phase(probe: tuple[str, ...], after_ns: int, files: dict[str, str | None]) -> ProbePhase:
+    """Run the command of a probe on some files."""
+    run = run_words(probe, Surroundings({}, _Files(dict(files)), 0.0))
+    if run.run_ns is None:
+        return ProbePhase(after_ns)
+    latency = constant(run.run_ns)
+    if not run.exit_code:
+        return ProbePhase(after_ns, latency=latency)
+    output = run.text("")
+    if not output and probe[0].rpartition("/")[2] == "cat":  # in the words of busybox
+        output = f"cat: can't open '{probe[-1]}': No such file or directory\n"
+    return ProbePhase(after_ns, ProbeAnswer.FAILURE, latency=latency, output=output)

@@ -1,0 +1,499 @@
+"""The simulated container runtime of one node: sandboxes, containers, pod addresses.
+
+A container that exits by itself knows when it will; nothing ticks. `advance` moves a pod to an
+instant, and what would be seen there is what a CRI would answer. Times of the API (`_s`) are wall
+seconds, stamped when they happen; decisions use monotonic nanoseconds.
+
+    CREATED -> RUNNING --exit_ns passes--> EXITED        sandbox: ready --last kill--> not ready
+
+Source: pkg/kubelet/kuberuntime/kuberuntime_manager.go, kuberuntime_container.go;
+k8s.io/client-go/util/flowcontrol/backoff.go.
+Differs: the last two containers of a name are kept, as the kubelet's garbage collector does.
+"""
+
+import enum
+import hashlib
+import zlib
+from collections.abc import Iterator
+from functools import lru_cache
+
+from fleet.clock import NS_PER_MS, NS_PER_S, Draws
+from fleet.objects.pods import (
+    ContainerSpec,
+    ContainerStatus,
+    Pod,
+    PodUid,
+    RunningState,
+    TerminatedState,
+)
+from fleet.profile.image_reference import digest_name, parse_image
+from fleet.profile.pod_behavior import PodBehavior
+from fleet.runtime.command import outcome_of_command, run_of_command
+from fleet.runtime.container_usage import OOM_EXIT_CODE, OOM_REASON, oom_kill_ns
+from fleet.runtime.pod_addresses import AddressPool
+from fleet.runtime.script import NodeFiles
+from fleet.runtime.shell.shell import Surroundings
+from fleet.runtime.surroundings import surroundings
+
+NEVER = 1 << 62
+BACKOFF_FIRST_NS = 10 * NS_PER_S
+BACKOFF_FORGET_NS = 600 * NS_PER_S
+STOP_MIN_NS = 20 * NS_PER_MS
+"""A container that heeds SIGTERM is gone within 20 to 50 ms."""
+STOP_SPREAD_NS = 30 * NS_PER_MS
+KILLED_EXIT_CODE = 137
+START_EXIT_CODE = 128
+START_ERROR = "StartError"
+MESSAGE_MAX = 4096
+MESSAGE_LOG_MAX = 2048
+MESSAGE_LINES_MAX = 80
+ID_PREFIX = "containerd://"
+_STREAM_RANDOM = 0x9A4D
+_STREAM_OUTCOME = 0x0C0E
+_STREAM_AFTER = 0xAF7E
+_STREAM_START = 0x57A7
+_STREAM_STOP = 0x5709
+_STREAM_SANDBOX = 0x5A4D
+
+
+class RunState(enum.IntEnum):
+    """Source: pkg/kubelet/container/runtime.go, State."""
+
+    CREATED = 0
+    RUNNING = 1
+    EXITED = 2
+
+
+class Container:
+    """One container of a pod; a restart makes a new one."""
+
+    __slots__ = (
+        "attempt",
+        "exit_code",
+        "exit_ns",
+        "finished_s",
+        "id",
+        "last",
+        "message",
+        "name",
+        "reason",
+        "started_s",
+        "state",
+    )
+
+    def __init__(self, name: str, attempt: int, container_id: str) -> None:
+        self.name = name
+        self.attempt = attempt
+        self.id = container_id
+        self.state = RunState.CREATED
+        self.started_s = 0
+        self.exit_ns = NEVER  # when it ends; once exited, when it did
+        self.exit_code = 0
+        self.reason = ""
+        self.message = ""  # its last words
+        self.finished_s = 0
+        self.last: TerminatedState | None = None  # the container before this one
+
+    def oom_kill(self, at_ns: int) -> None:
+        """Let the kernel kill it at an instant, for want of memory."""
+        self.exit_ns = at_ns
+        self.exit_code = OOM_EXIT_CODE
+        self.reason = OOM_REASON
+
+    def terminated(self) -> TerminatedState:
+        """Return the state that the API shows of an exited container."""
+        assert self.state is RunState.EXITED, self.name
+        return TerminatedState(
+            self.exit_code, self.reason, self.message, self.started_s, self.finished_s, self.id
+        )
+
+
+class Sandbox:
+    """A pod in the runtime. `containers` has the latest of each name, oldest first."""
+
+    __slots__ = ("attempts", "containers", "ip", "ready")
+
+    def __init__(self, ip: str) -> None:
+        self.ip = ip
+        self.ready = True
+        self.attempts: dict[str, int] | None = None  # of containers that were removed
+        self.containers: tuple[Container, ...] = ()
+
+    def find(self, name: str) -> Container | None:
+        """Return the latest container of a name."""
+        for container in self.containers:
+            if container.name == name:
+                return container
+        return None
+
+    def is_running(self) -> bool:
+        """Return whether any container runs."""
+        return any(each.state is RunState.RUNNING for each in self.containers)
+
+    def last_exit_ns(self) -> int:
+        """Return when the last running container ends, 0 when none runs."""
+        return max(
+            (each.exit_ns for each in self.containers if each.state is RunState.RUNNING),
+            default=0,
+        )
+
+    def next_exit_ns(self) -> int:
+        """Return when the next running container ends, NEVER when none does."""
+        return min(
+            (each.exit_ns for each in self.containers if each.state is RunState.RUNNING),
+            default=NEVER,
+        )
+
+
+class Runtime:
+    """All sandboxes of one node."""
+
+    __slots__ = ("_draws", "_files", "_host_ip", "_node", "_pool", "_sandboxes")
+
+    def __init__(self, node: int, host_ip: str, pod_cidr: str, draws: Draws) -> None:
+        self._node = node
+        self._host_ip = host_ip
+        self._draws = draws
+        self._sandboxes: dict[PodUid, Sandbox] = {}
+        self._pool = AddressPool(pod_cidr)
+        self._files: NodeFiles | None = None  # made when a script needs it
+
+    def use_cidr(self, pod_cidr: str) -> None:
+        """Give addresses out of another range from now on."""
+        if pod_cidr != self._pool.cidr:
+            self._pool = AddressPool(pod_cidr)
+            for sandbox in self._sandboxes.values():
+                if sandbox.ready:
+                    self._pool.claim(sandbox.ip)
+
+    def sandbox(self, uid: PodUid) -> Sandbox | None:
+        """Return the sandbox of a pod."""
+        return self._sandboxes.get(uid)
+
+    def __iter__(self) -> Iterator[tuple[PodUid, Sandbox]]:
+        return iter(self._sandboxes.items())
+
+    def sandbox_delay_ns(self, pod: Pod, behavior: PodBehavior) -> int:
+        """Return how long creating the sandbox of a pod takes."""
+        u = self.uniform(_STREAM_SANDBOX, pod.uid, "", 0)
+        return behavior.sandbox_delay.sample(u)
+
+    def start_delay_ns(self, pod: Pod, spec: ContainerSpec, behavior: PodBehavior) -> int:
+        """Return how long creating and starting the next container takes."""
+        attempt = self._next_attempt(pod.uid, spec.name)
+        u = self.uniform(_STREAM_START, pod.uid, spec.name, attempt)
+        return behavior.container(spec.name).start_delay.sample(u)
+
+    def attempt(self, pod: Pod, spec: ContainerSpec) -> int:
+        """Return the number of the next container of a name, from 0."""
+        return self._next_attempt(pod.uid, spec.name)
+
+    def create_sandbox(self, pod: Pod) -> Sandbox | None:
+        """Create the sandbox of a pod, or another one; None when no address is free."""
+        old = self._sandboxes.pop(pod.uid, None)
+        if pod.host_network:
+            sandbox = Sandbox(self._host_ip)
+        else:
+            ip = self._pool.take()
+            if not ip:
+                return None
+            sandbox = Sandbox(ip)
+        if old is not None:
+            sandbox.containers = old.containers
+        self._sandboxes[pod.uid] = sandbox
+        return sandbox
+
+    def address_error(self, uid: PodUid, now_ns: int) -> str:
+        """Return how containerd and the ptp plugin say that no address is free.
+
+        Each try is about another sandbox, so no two of them are the same event.
+        """
+        sandbox = hashlib.sha256(f"{uid}/{now_ns}".encode()).hexdigest()
+        return (
+            f'rpc error: code = Unknown desc = failed to setup network for sandbox "{sandbox}": '
+            'plugin type="ptp" failed (add): failed to allocate for range 0: '
+            f"no IP addresses available in range set: {self._pool.range}"
+        )
+
+    def start_container(
+        self, pod: Pod, spec: ContainerSpec, behavior: PodBehavior, now_ns: int, wall_s: int
+    ) -> Container:
+        """Create and start a container; it runs until its behaviour ends it."""
+        container = self._create_container(pod, spec)
+        container.state = RunState.RUNNING
+        container.started_s = wall_s
+        self._plan_exit(pod, spec, container, behavior, now_ns)
+        return container
+
+    def fail_container(
+        self, pod: Pod, spec: ContainerSpec, message: str, now_ns: int, wall_s: int
+    ) -> Container:
+        """Create a container that cannot be started, as containerd shows one: it has exited."""
+        container = self._create_container(pod, spec)
+        container.state = RunState.EXITED
+        container.exit_ns = now_ns
+        container.finished_s = wall_s
+        container.exit_code = START_EXIT_CODE
+        container.reason = START_ERROR
+        container.message = message
+        return container
+
+    def _create_container(self, pod: Pod, spec: ContainerSpec) -> Container:
+        sandbox = self._sandboxes[pod.uid]
+        attempt = self._next_attempt(pod.uid, spec.name)
+        container = Container(spec.name, attempt, _container_id(pod.uid, spec.name, attempt))
+        before = sandbox.find(spec.name)
+        if before is not None:
+            container.last = before.terminated()
+        sandbox.containers = (
+            *(each for each in sandbox.containers if each is not before),
+            container,
+        )
+        return container
+
+    def remove_containers(self, uid: PodUid) -> None:
+        """Remove what a pod has run, but not the count: the logs are kept."""
+        sandbox = self._sandboxes[uid]
+        removed = {each.name: each.attempt for each in sandbox.containers}
+        sandbox.attempts = {**(sandbox.attempts or {}), **removed}
+        sandbox.containers = ()
+
+    def advance(self, uid: PodUid, now_ns: int, wall_offset_ns: int) -> None:
+        """Let the containers of a pod end whose time has come."""
+        for container in self._sandboxes[uid].containers:
+            if container.state is RunState.RUNNING and container.exit_ns <= now_ns:
+                container.state = RunState.EXITED
+                container.finished_s = (container.exit_ns + wall_offset_ns) // NS_PER_S
+
+    def stop_container(
+        self,
+        pod: Pod,
+        container: Container,
+        behavior: PodBehavior,
+        at_ns: int,
+        grace_ns: int,
+        wall_offset_ns: int,
+    ) -> int:
+        """Send SIGTERM at an instant, and SIGKILL a grace period later; return when it ends.
+
+        What ends earlier by itself is left alone, and a second call can only end it earlier.
+        """
+        life = behavior.container(container.name).life
+        stop = life.stop
+        before_ns = container.exit_ns
+        if not stop.ignored:
+            u = self.uniform(_STREAM_STOP, pod.uid, container.name, container.attempt)
+            takes_ns = STOP_MIN_NS + int(STOP_SPREAD_NS * u)
+            if stop.delay is not None:
+                takes_ns = stop.delay.sample(u)
+            if at_ns + takes_ns < container.exit_ns:
+                container.exit_ns = at_ns + takes_ns
+                container.exit_code = stop.exit_code
+                container.reason = "Error" if stop.exit_code else "Completed"
+        if at_ns + grace_ns < container.exit_ns:
+            container.exit_ns = at_ns + grace_ns
+            container.exit_code = KILLED_EXIT_CODE
+            container.reason = "Error"
+        spec = pod.find(container.name)
+        if container.exit_ns != before_ns and spec is not None:
+            ran_ns = container.exit_ns + wall_offset_ns - container.started_s * NS_PER_S
+            container.message = last_words(spec, life.message, container.exit_code, ran_ns)
+        return container.exit_ns
+
+    def kill(self, uid: PodUid, kill_ns: int) -> int:
+        """Bring SIGKILL nearer for all that runs; return when the last container ends."""
+        sandbox = self._sandboxes[uid]
+        for container in sandbox.containers:
+            if container.state is RunState.RUNNING and kill_ns < container.exit_ns:
+                container.exit_ns = kill_ns
+                container.exit_code = KILLED_EXIT_CODE
+                container.reason = "Error"
+                container.message = ""
+        return sandbox.last_exit_ns()
+
+    def stop_sandbox(self, uid: PodUid) -> None:
+        """Stop the sandbox; its address is free again."""
+        sandbox = self._sandboxes[uid]
+        if sandbox.ready:
+            sandbox.ready = False
+            self._pool.free(sandbox.ip)
+
+    def remove(self, uid: PodUid) -> None:
+        """Forget a pod."""
+        if self._files is not None:
+            self._files.forget(uid)
+        sandbox = self._sandboxes.pop(uid, None)
+        if sandbox is not None and sandbox.ready:
+            self._pool.free(sandbox.ip)
+
+    def adopt(self, pod: Pod, behavior: PodBehavior, now_ns: int, wall_offset_ns: int) -> bool:
+        """Find the containers of a pod that a kubelet before us started; False if there are none.
+
+        Differs: a real runtime outlives the kubelet, and so does ours when one kubelet restarts;
+        after a restart of fleet it is rebuilt from the statuses.
+        """
+        survivor = self._sandboxes.get(pod.uid)
+        if survivor is not None:
+            return bool(survivor.containers)
+        status = pod.status
+        known = (*status.init_containers, *status.containers, *status.ephemeral_containers)
+        found = [each for each in known if each.container_id]
+        if not found:
+            return False
+        self._pool.claim(status.pod_ip)
+        sandbox = self._sandboxes[pod.uid] = Sandbox(status.pod_ip)
+        specs = {
+            spec.name: spec
+            for spec in (*pod.init_containers, *pod.containers, *pod.ephemeral_containers)
+        }
+        containers = []
+        for each in found:
+            container = _adopted(each, wall_offset_ns)
+            containers.append(container)
+            if container.state is RunState.RUNNING and each.name in specs:
+                started_ns = container.started_s * NS_PER_S - wall_offset_ns
+                self._plan_exit(pod, specs[each.name], container, behavior, started_ns)
+                container.exit_ns = max(container.exit_ns, now_ns)
+        sandbox.containers = tuple(containers)
+        if not sandbox.is_running() and status.phase in {"Succeeded", "Failed"}:
+            self.stop_sandbox(pod.uid)
+        return True
+
+    def _around(self, pod: Pod, spec: ContainerSpec, container: Container) -> Surroundings | None:
+        """Return what the command of a container may look at, None if it does not."""
+        if spec.script is None:
+            return None
+        if self._files is None:
+            self._files = NodeFiles()
+        u = self.uniform(_STREAM_RANDOM, pod.uid, spec.name, container.attempt)
+        pod_ip = self._sandboxes[pod.uid].ip
+        return surroundings(self._files, pod, spec, pod_ip, self._host_ip, u)
+
+    def _plan_exit(
+        self,
+        pod: Pod,
+        spec: ContainerSpec,
+        container: Container,
+        behavior: PodBehavior,
+        started_ns: int,
+    ) -> None:
+        u = self.uniform(_STREAM_OUTCOME, pod.uid, spec.name, container.attempt)
+        around = self._around(pod, spec, container)
+        command = spec.script.entry_point if spec.script is not None else ()
+        command = command or spec.command
+        chosen = behavior.container(spec.name)
+        outcome = chosen.outcome(u, container.attempt)
+        if outcome is None:
+            outcome = outcome_of_command(command, spec.args, around)
+        if outcome is not None:
+            u = self.uniform(_STREAM_AFTER, pod.uid, spec.name, container.attempt)
+            container.exit_ns = started_ns + outcome.after.sample(u)
+            container.exit_code = outcome.exit_code
+            container.reason = outcome.reason_shown
+        oom_ns = oom_kill_ns(spec.resources_json, chosen.usage.memory, started_ns, started_ns)
+        if oom_ns < container.exit_ns:
+            container.oom_kill(oom_ns)
+        if container.exit_ns != NEVER:
+            ran_ns = container.exit_ns - started_ns
+            container.message = last_words(spec, chosen.life.message, container.exit_code, ran_ns)
+
+    def _next_attempt(self, uid: PodUid, name: str) -> int:
+        sandbox = self._sandboxes.get(uid)
+        if sandbox is None:
+            return 0
+        before = sandbox.find(name)
+        if before is None:
+            return (sandbox.attempts or {}).get(name, -1) + 1
+        return before.attempt + 1
+
+    def uniform(self, stream: int, uid: PodUid, name: str, attempt: int) -> float:
+        """Draw for one container: the same after a restart of fleet."""
+        key = zlib.crc32(name.encode(), zlib.crc32(uid.encode()))
+        return self._draws.uniform(self._node, stream << 32 | key, attempt)
+
+
+class BackOff:
+    """How long a failing container must wait: 10 s, doubling to 300 s or what is configured.
+
+    An entry is (delay, time of the last bump); one that saw no exit for 600 s starts anew.
+    Source: flowcontrol/backoff.go, Next, IsInBackOffSince; kuberuntime_manager.go, doBackOff.
+    """
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: dict[tuple[PodUid, str], tuple[int, int]] = {}
+
+    def wait_ns(self, uid: PodUid, name: str, finished_ns: int, now_ns: int) -> int:
+        """Return the whole delay that is still being waited for, 0 when it may start now."""
+        delay_ns, bumped_ns = self._entries.get((uid, name), (0, 0))
+        if finished_ns - bumped_ns > BACKOFF_FORGET_NS:
+            return 0
+        return delay_ns if now_ns - finished_ns < delay_ns else 0
+
+    def next(self, uid: PodUid, name: str, finished_ns: int, now_ns: int, max_ns: int) -> None:
+        """Count one more start after an exit; `max_ns` is maxContainerRestartPeriod."""
+        entry = self._entries.get((uid, name))
+        if entry is None or finished_ns - entry[1] > BACKOFF_FORGET_NS:
+            delay_ns = min(BACKOFF_FIRST_NS, max_ns)
+        else:
+            delay_ns = min(entry[0] * 2, max_ns)
+        self._entries[uid, name] = (delay_ns, now_ns)
+
+    def forget(self, uid: PodUid) -> None:
+        """Drop the entries of a pod."""
+        for key in [key for key in self._entries if key[0] == uid]:
+            del self._entries[key]
+
+
+def _adopted(status: ContainerStatus, wall_offset_ns: int) -> Container:
+    """Rebuild a container from its status."""
+    container = Container(status.name, status.restart_count, status.container_id)
+    container.last = status.last_state
+    state = status.state
+    if not isinstance(state, (RunningState, TerminatedState)):
+        state = status.last_state or TerminatedState(0, "", "", 0, 0, status.container_id)
+        container.last = None
+    container.started_s = state.started_s
+    if isinstance(state, RunningState):
+        container.state = RunState.RUNNING
+        return container
+    container.state = RunState.EXITED
+    container.exit_code = state.exit_code
+    container.reason = state.reason
+    container.finished_s = state.finished_s
+    container.exit_ns = state.finished_s * NS_PER_S - wall_offset_ns
+    return container
+
+
+def last_words(spec: ContainerSpec, declared: str, exit_code: int, ran_ns: int) -> str:
+    """Return the termination message of a container that ran for a while.
+
+    Source: kuberuntime_container.go, getTerminationMessage, readLastStringFromContainerLogs.
+    """
+    life = spec.life
+    run = run_of_command(spec.command, spec.args)
+    message = declared or run.text(life.message_path, ran_ns)
+    if not message and life.message_from_logs and exit_code:
+        lines = run.text("", ran_ns).splitlines(keepends=True)[-MESSAGE_LINES_MAX:]
+        return "".join(lines)[-MESSAGE_LOG_MAX:]
+    return message[-MESSAGE_MAX:]
+
+
+def _container_id(uid: PodUid, name: str, attempt: int) -> str:
+    """Return an id as containerd's: 64 hex digits, the same for the same start."""
+    digest = hashlib.blake2b(f"{uid}/{name}/{attempt}".encode(), digest_size=32)
+    return ID_PREFIX + digest.hexdigest()
+
+
+@lru_cache(maxsize=4096)
+def image_name(image: str) -> str:
+    """Return how containerd spells an image: registry, library and tag written out."""
+    found = parse_image(image)
+    return image if found.error else found.full_name
+
+
+@lru_cache(maxsize=4096)
+def image_id(image: str) -> str:
+    """Return the digest reference of an image, the same on every node."""
+    return digest_name(image_name(image))

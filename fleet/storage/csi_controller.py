@@ -1,0 +1,488 @@
+"""The controller side of simulated CSI drivers: external provisioner, attacher and resizer.
+
+    claim --delay--> PersistentVolume          VolumeAttachment --delay--> status.attached
+    volume Released --delay--> deleted         being deleted --delay--> finalizer removed
+    claim asks for more --delay--> more
+
+Volumes and attachments of other drivers are neither kept nor touched: what all provisioners write
+alike, their finalizer on a PersistentVolume, says nothing about whose it is.
+
+It binds nothing: the PV controller does, by the claimRef. It never touches a kubelet: nodes come to
+know of an attachment through the attach-detach controller, as real ones do.
+Source: kubernetes-csi/external-provisioner, sig-storage-lib-external-provisioner (controller.go,
+shouldProvision, shouldDelete); kubernetes-csi/external-attacher (csi_handler.go).
+Differs: no driver is behind it; it runs beside the nodes, once for all drivers of a run.
+"""
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable
+
+from fleet.background import Background, give_up
+from fleet.clock import Draws
+from fleet.cluster.api_client import MERGE_PATCH, Api
+from fleet.cluster.api_client import each as for_each
+from fleet.errors import SetupError
+from fleet.profile.volume_behavior import CSIDriver
+from fleet.quantity import parse_quantity
+from fleet.storage.csi_objects import (
+    PROVISIONED_BY,
+    PROVISIONER_FINALIZER,
+    Json,
+    attacher_finalizer,
+    claim_event,
+    driver_of,
+    finalizers_of,
+    is_deleting,
+    key_of,
+    persistent_volume,
+    trimmed,
+    volume_of,
+)
+
+CLAIMS = "/api/v1/persistentvolumeclaims"
+VOLUMES = "/api/v1/persistentvolumes"
+ATTACHMENTS = "/apis/storage.k8s.io/v1/volumeattachments"
+CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
+CSI_NODES = "/apis/storage.k8s.io/v1/csinodes"
+
+PROVISIONER_NOTE = "volume.kubernetes.io/storage-provisioner"
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+PROVISION_ERROR = "fleet.emulator/provision-error"
+ATTACH_ERROR = "fleet.emulator/attach-error"
+"""Annotations of a claim: what its storage refuses, for as long as they are there."""
+
+RETRY_FIRST_S = 1.0
+RETRY_MAX_S = 300.0
+RELIST_S = 1.0
+TASKS_MAX = 64
+"""Operations under way at a time; as many as a sidecar has workers, for all drivers together."""
+RESOURCE_EXHAUSTED = 8  # of gRPC
+_STREAM = 0xC51C
+
+Wanted = Callable[[str], bool]
+Operation = Callable[[str], Coroutine[None, None, bool]]
+"""On the object of a key; returns whether it is done."""
+
+log = logging.getLogger(__name__)
+
+
+class CSIController:
+    """Provisions, attaches, detaches and deletes the volumes of some drivers."""
+
+    def __init__(
+        self, api: Api, drivers: Iterable[CSIDriver], draws: Draws, background: Background
+    ) -> None:
+        self._api = api
+        self._background = background
+        self._drivers = {driver.name: driver for driver in drivers}
+        self._draws = draws
+        self._claims: dict[str, Json] = {}
+        self._volumes: dict[str, Json] = {}
+        self._attachments: dict[str, Json] = {}
+        self._classes: dict[str, Json] = {}
+        self._attached: Counter[str] = Counter()  # attachments by volume
+        self._busy: dict[str, asyncio.Task[None]] = {}
+        self._slots = asyncio.Semaphore(TASKS_MAX)
+        self._numbers = 0
+
+    async def run(self) -> None:
+        """Work until cancelled; what was begun is then given up."""
+        informers = (
+            (CLASSES, self._classes),
+            (ATTACHMENTS, self._attachments),
+            (VOLUMES, self._volumes),
+            (CLAIMS, self._claims),
+        )
+        try:
+            async with asyncio.TaskGroup() as group:
+                for path, store in informers:
+                    group.create_task(self._follow(path, store))
+        finally:
+            await give_up(*self._busy.values())
+
+    async def release(self, api: Api) -> None:
+        """Take our finalizers off by `api`, so that nothing waits for us when we are gone."""
+        self._api = api
+        for path, store in ((ATTACHMENTS, self._attachments), (VOLUMES, self._volumes)):
+
+            async def let_go(obj: Json, path: str = path) -> None:
+                ours = self._our_finalizers(obj)
+                if ours:
+                    await self._finalize(path, obj, remove=ours)
+
+            await for_each(tuple(store.values()), let_go)
+
+    def _is_kept(self, path: str, obj: Json) -> bool:
+        """Return whether an object is any of our business; what decides it never changes."""
+        return path not in (VOLUMES, ATTACHMENTS) or driver_of(obj) in self._drivers
+
+    def _our_finalizers(self, obj: Json) -> list[str]:
+        """Return the finalizers that one of our drivers put on a volume or attachment."""
+        driver = driver_of(obj)
+        assert driver in self._drivers, obj
+        ours = {attacher_finalizer(driver)}
+        if (obj["metadata"].get("annotations") or {}).get(PROVISIONED_BY) == driver:
+            ours.add(PROVISIONER_FINALIZER)
+        return [each for each in finalizers_of(obj) if each in ours]
+
+    # ---- what there is ----
+
+    async def _follow(self, path: str, store: dict[str, Json]) -> None:
+        """Keep a copy of one resource: list, watch, and again whatever happens."""
+        while True:
+            try:
+                version = await self._list(path, store)
+                while version:
+                    version = await self._watch(path, store, version)
+            except SetupError as error:
+                log.debug("%s: %s", path, error)
+            await asyncio.sleep(RELIST_S)
+
+    async def _list(self, path: str, store: dict[str, Json]) -> str:
+        answer = await self._api.request("GET", path)
+        if not answer.ok:
+            raise SetupError(answer.message)
+        items = [obj for obj in answer.body.get("items") or () if self._is_kept(path, obj)]
+        found = {key_of(obj): trimmed(obj) for obj in items}
+        store.clear()
+        store.update(found)
+        if path == ATTACHMENTS:
+            self._attached = Counter(map(volume_of, found.values()))
+        self._look_at_all()
+        return str(answer.body["metadata"]["resourceVersion"])
+
+    async def _watch(self, path: str, store: dict[str, Json], version: str) -> str:
+        """Follow one watch to its end; return the version to go on with, "" to list again."""
+        query = {"resourceVersion": version, "allowWatchBookmarks": "true"}
+        async for event in self._api.watch(path, **query):
+            obj = event["object"]
+            if event["type"] == "ERROR":
+                return ""
+            version = obj["metadata"]["resourceVersion"]
+            if event["type"] == "BOOKMARK" or not self._is_kept(path, obj):
+                continue
+            key = key_of(obj)
+            is_new = key not in store
+            if event["type"] == "DELETED":
+                store.pop(key, None)
+            else:
+                store[key] = trimmed(obj)
+            if path == ATTACHMENTS:
+                self._count(obj, (key in store) - (not is_new))
+            self._look_at(path, key)
+        return version
+
+    def _look_at_all(self) -> None:
+        for path, store in (
+            (CLAIMS, self._claims),
+            (VOLUMES, self._volumes),
+            (ATTACHMENTS, self._attachments),
+        ):
+            for key in tuple(store):
+                self._look_at(path, key)
+
+    def _look_at(self, path: str, key: str) -> None:
+        """Begin what an object needs, unless that is under way."""
+        if path == CLASSES:
+            self._look_at_all()
+        elif path == CLAIMS:
+            self._begin("provision", key, self._wants_provision, self._provision)
+            self._begin("resize", key, self._wants_resize, self._resize)
+        elif path == VOLUMES:
+            self._begin("delete", key, self._wants_deletion, self._delete)
+        else:
+            self._begin("attach", key, self._wants_attachment, self._attach)
+            self._begin("detach", key, self._wants_detachment, self._detach)
+
+    def _count(self, attachment: Json, change: int) -> None:
+        """Count the attachments of a volume; one without any may be deleted."""
+        volume = volume_of(attachment)
+        self._attached[volume] += change
+        if not self._attached[volume]:
+            del self._attached[volume]
+            self._look_at(VOLUMES, volume)
+
+    def _begin(self, verb: str, key: str, wanted: Wanted, work: Operation) -> None:
+        name = f"{verb}/{key}"
+        if name not in self._busy and wanted(key):
+            self._busy[name] = asyncio.create_task(self._persist(name, key, wanted, work))
+
+    async def _persist(self, name: str, key: str, wanted: Wanted, work: Operation) -> None:
+        """Work on one object; a bug that it brings out is tried again, and harms no other."""
+        try:
+            await self._background.persist(name, lambda: self._work(name, key, wanted, work))
+        finally:
+            self._busy.pop(name, None)
+
+    async def _work(self, name: str, key: str, wanted: Wanted, work: Operation) -> None:
+        """Do one thing until it is done, or not wanted any more; failures back off."""
+        tries = 0
+        while wanted(key):
+            try:
+                async with self._slots:
+                    done = not wanted(key) or await work(key)
+            except SetupError as error:
+                log.debug("%s: %s", name, error)
+                done = False
+            if done:
+                return
+            await asyncio.sleep(min(RETRY_FIRST_S * 2**tries, RETRY_MAX_S))
+            tries += 1
+
+    async def _delay(self, kind: str, key: str, driver: CSIDriver) -> None:
+        distribution = driver.attach_delay if kind == "attach" else driver.provision_delay
+        at = int.from_bytes(hashlib.sha256(f"{kind}/{key}".encode()).digest()[:6], "big")
+        await asyncio.sleep(distribution.sample(self._draws.uniform(0, _STREAM, at)) / 1e9)
+
+    # ---- volumes ----
+
+    def _driver_of_claim(self, claim: Json) -> CSIDriver | None:
+        notes = claim["metadata"].get("annotations") or {}
+        return self._drivers.get(notes.get(PROVISIONER_NOTE, ""))
+
+    def _wants_provision(self, key: str) -> bool:
+        """Source: controller.go, shouldProvision."""
+        claim = self._claims.get(key)
+        if claim is None or claim["spec"].get("volumeName") or is_deleting(claim):
+            return False
+        if claim.get("status", {}).get("phase") != "Pending" or not self._driver_of_claim(claim):
+            return False
+        storage_class = self._classes.get(claim["spec"].get("storageClassName") or "")
+        if storage_class is None or f"pvc-{claim['metadata']['uid']}" in self._volumes:
+            return False
+        late = storage_class.get("volumeBindingMode") == "WaitForFirstConsumer"
+        return not late or SELECTED_NODE in (claim["metadata"].get("annotations") or {})
+
+    async def _provision(self, key: str) -> bool:
+        """Make the volume of a claim. Source: controller.go, provisionClaimOperation."""
+        claim = self._claims[key]
+        driver = self._driver_of_claim(claim)
+        assert driver is not None, key
+        storage_class = self._classes[claim["spec"]["storageClassName"]]
+        about = f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
+        text = f'External provisioner is provisioning volume for claim "{about}"'
+        await self._event(claim, driver, "Normal", "Provisioning", text)
+        await self._delay("provision", key, driver)
+        notes = claim["metadata"].get("annotations") or {}
+        if PROVISION_ERROR in notes:
+            class_name = storage_class["metadata"]["name"]
+            text = f'failed to provision volume with StorageClass "{class_name}": rpc error: '
+            text += f"code = Internal desc = {notes[PROVISION_ERROR]}"
+            await self._event(claim, driver, "Warning", "ProvisioningFailed", text)
+            return False
+        topology = await self._topology(driver, notes.get(SELECTED_NODE, ""))
+        volume = persistent_volume(claim, storage_class, driver.name, topology)
+        answer = await self._api.request("POST", VOLUMES, body=volume)
+        if not answer.ok and answer.code != 409:
+            log.debug("no volume for %s: %s", about, answer.message)
+            return False
+        if answer.ok:
+            self._volumes.setdefault(volume["metadata"]["name"], answer.body)
+        text = f"Successfully provisioned volume {volume['metadata']['name']}"
+        await self._event(claim, driver, "Normal", "ProvisioningSucceeded", text)
+        return True
+
+    async def _topology(self, driver: CSIDriver, node: str) -> dict[str, str]:
+        """Return where a volume is reachable from: the segment of the node that was chosen."""
+        if not driver.topology_keys:
+            return {}
+        if not node:  # Immediate: any node that has the driver
+            answer = await self._api.request("GET", CSI_NODES)
+            for each in answer.body.get("items") or ():
+                if any(found["name"] == driver.name for found in each["spec"].get("drivers") or ()):
+                    node = each["metadata"]["name"]
+                    break
+        answer = await self._api.request("GET", f"/api/v1/nodes/{node}")
+        labels = answer.body.get("metadata", {}).get("labels") or {}
+        return {key: labels[key] for key in driver.topology_keys if key in labels}
+
+    def _wants_resize(self, key: str) -> bool:
+        claim = self._claims.get(key)
+        if claim is None or claim.get("status", {}).get("phase") != "Bound":
+            return False
+        volume = self._volumes.get(claim["spec"].get("volumeName", ""))
+        if volume is None:
+            return False
+        wanted = claim["spec"]["resources"]["requests"]["storage"]
+        actual = claim["status"].get("capacity", {}).get("storage", "0")
+        return parse_quantity(wanted).nano > parse_quantity(actual).nano
+
+    async def _resize(self, key: str) -> bool:
+        """Grow a volume; the driver needs nothing of the node for it.
+
+        Source: external-resizer/pkg/controller/controller.go, resizePVC, markPVCResizeFinished.
+        """
+        claim = self._claims[key]
+        name = claim["spec"]["volumeName"]
+        driver = self._drivers[self._volumes[name]["spec"]["csi"]["driver"]]
+        size = claim["spec"]["resources"]["requests"]["storage"]
+        text = f"External resizer is resizing volume {name}"
+        await self._event(claim, driver, "Normal", "Resizing", text)
+        await self._delay("resize", f"{key}/{size}", driver)
+        uid = self._volumes[name]["metadata"]["uid"] if name in self._volumes else ""
+        body: Json = {"metadata": {"uid": uid}, "spec": {"capacity": {"storage": size}}}
+        path = f"{VOLUMES}/{name}"
+        answer = await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+        if not answer.ok:
+            return False
+        amounts = {"capacity": {"storage": size}, "allocatedResources": {"storage": size}}
+        status = {**amounts, "allocatedResourceStatuses": None, "conditions": None}
+        body = {"metadata": {"uid": claim["metadata"]["uid"]}, "status": status}
+        namespace, _, claim_name = key.partition("/")
+        path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim_name}/status"
+        answer = await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+        if answer.ok:
+            self._claims[key] = trimmed(answer.body)
+            text = "Resize volume succeeded"
+            await self._event(claim, driver, "Normal", "VolumeResizeSuccessful", text)
+        return answer.ok
+
+    def _wants_deletion(self, key: str) -> bool:
+        """Source: controller.go, shouldDelete; csi_handler.go, SyncNewOrUpdatedPersistentVolume."""
+        volume = self._volumes.get(key)
+        if volume is None or key in self._attached:
+            return False
+        notes = volume["metadata"].get("annotations") or {}
+        if notes.get(PROVISIONED_BY) in self._drivers:
+            released = volume.get("status", {}).get("phase") == "Released"
+            if released and volume["spec"].get("persistentVolumeReclaimPolicy") == "Delete":
+                return True
+        return is_deleting(volume) and attacher_finalizer(driver_of(volume)) in finalizers_of(
+            volume
+        )
+
+    async def _delete(self, key: str) -> bool:
+        """Delete a volume that was released. Source: controller.go, deleteVolumeOperation."""
+        volume = self._volumes[key]
+        csi = volume["spec"]["csi"]
+        driver = self._drivers[csi["driver"]]
+        if not is_deleting(volume):
+            await self._delay("delete", key, driver)
+            options = {"preconditions": {"uid": volume["metadata"]["uid"]}}
+            await self._api.request("DELETE", f"{VOLUMES}/{key}", body=options)
+        return await self._finalize(VOLUMES, volume, remove=self._our_finalizers(volume))
+
+    # ---- attachments ----
+
+    def _wants_attachment(self, key: str) -> bool:
+        found = self._attachments.get(key)
+        if found is None or is_deleting(found):
+            return False
+        return not found.get("status", {}).get("attached", False)
+
+    async def _attach(self, key: str) -> bool:
+        """Attach a volume. Source: csi_handler.go, csiAttach, markAsAttached."""
+        found = self._attachments[key]
+        driver = self._drivers[found["spec"]["attacher"]]
+        finalizer = attacher_finalizer(driver.name)
+        notes = {"csi.alpha.kubernetes.io/node-id": found["spec"]["nodeName"]}
+        volume = self._volumes.get(volume_of(found))
+        if volume is not None:
+            await self._finalize(VOLUMES, volume, add=finalizer)
+        if not await self._finalize(ATTACHMENTS, found, add=finalizer, notes=notes):
+            return False
+        await self._delay("attach", key, driver)
+        error = self._attach_error(volume, found, driver)
+        status: Json = {"attached": True, "attachError": error}
+        if error:
+            status = {"attached": False, "attachError": {"time": _now(), **error}}
+        path = f"{ATTACHMENTS}/{key}/status"
+        answer = await self._api.request(
+            "PATCH", path, body={"status": status}, content_type=MERGE_PATCH
+        )
+        if answer.ok and key in self._attachments:
+            self._attachments[key] = answer.body
+        return answer.ok and not error
+
+    def _attach_error(
+        self, volume: Json | None, attachment: Json, driver: CSIDriver
+    ) -> Json | None:
+        """Return what a driver says that cannot attach: the claim's annotation, or a full node."""
+        ref = (volume or {}).get("spec", {}).get("claimRef") or {}
+        claim = self._claims.get(f"{ref.get('namespace')}/{ref.get('name')}") or {"metadata": {}}
+        declared = (claim["metadata"].get("annotations") or {}).get(ATTACH_ERROR)
+        if declared:
+            return {"message": f"rpc error: code = Internal desc = {declared}"}
+        if not driver.allocatable_count:
+            return None
+        node = attachment["spec"]["nodeName"]
+        taken = sum(
+            each["spec"]["attacher"] == driver.name
+            and each["spec"]["nodeName"] == node
+            and bool(each.get("status", {}).get("attached"))
+            for each in self._attachments.values()
+        )
+        if taken < driver.allocatable_count:
+            return None
+        text = f"rpc error: code = ResourceExhausted desc = {node} has {taken} volumes attached"
+        return {"message": text, "errorCode": RESOURCE_EXHAUSTED}
+
+    def _wants_detachment(self, key: str) -> bool:
+        found = self._attachments.get(key)
+        if found is None or not is_deleting(found):
+            return False
+        return attacher_finalizer(found["spec"]["attacher"]) in finalizers_of(found)
+
+    async def _detach(self, key: str) -> bool:
+        """Detach a volume. Source: csi_handler.go, csiDetach, markAsDetached."""
+        found = self._attachments[key]
+        driver = self._drivers[found["spec"]["attacher"]]
+        await self._delay("attach", f"{key}/detach", driver)
+        path = f"{ATTACHMENTS}/{key}/status"
+        body = {"status": {"attached": False, "attachError": None, "detachError": None}}
+        await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+        finalizer = attacher_finalizer(driver.name)
+        return await self._finalize(ATTACHMENTS, found, remove=[finalizer])
+
+    # ---- requests ----
+
+    async def _finalize(
+        self,
+        path: str,
+        obj: Json,
+        *,
+        add: str = "",
+        remove: list[str] | None = None,
+        notes: dict[str, str] | None = None,
+    ) -> bool:
+        """Change the finalizers of an object as it is now; return whether they are as wanted."""
+        name = obj["metadata"]["name"]
+        answer = await self._api.request("GET", f"{path}/{name}")
+        if answer.code == 404:
+            return remove is not None
+        if not answer.ok:
+            return False
+        meta = answer.body["metadata"]
+        if meta["uid"] != obj["metadata"]["uid"]:  # another one has the name by now
+            return remove is not None
+        old = finalizers_of(answer.body)
+        new = [each for each in old if each not in (remove or ())]
+        if add and add not in new:
+            new.append(add)
+        if new == old:
+            return True
+        change: Json = {"resourceVersion": meta["resourceVersion"], "finalizers": new or None}
+        if notes:
+            change["annotations"] = notes
+        answer = await self._api.request(
+            "PATCH", f"{path}/{name}", body={"metadata": change}, content_type=MERGE_PATCH
+        )
+        return answer.ok or answer.code == 404
+
+    async def _event(
+        self, claim: Json, driver: CSIDriver, kind: str, reason: str, message: str
+    ) -> None:
+        self._numbers += 1
+        name = f"{claim['metadata']['name']}.{time.time_ns():x}{self._numbers:x}"
+        component = f"{driver.name}_fleet-csi-controller"
+        event = claim_event(claim, name, component, _now(), (kind, reason, message))
+        path = f"/api/v1/namespaces/{claim['metadata']['namespace']}/events"
+        await self._api.request("POST", path, body=event)
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,0 +1,71 @@
+"""The storage of a run: its drivers must not be in the cluster already; their controllers.
+
+A driver is known by its name alone. Where a machine of the cluster runs one of the same name, its
+volumes would be taken for simulated ones: such a run does not begin.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Collection, Iterable
+
+from fleet import __version__
+from fleet.background import Background
+from fleet.clock import Draws
+from fleet.cluster.api_client import Api
+from fleet.cluster.cleanup import PATIENCE_S
+from fleet.cluster.cluster import Cluster
+from fleet.errors import SetupError
+from fleet.profile.node_model import NodeModel
+from fleet.profile.settings import Settings
+from fleet.profile.volume_behavior import CSIDriver
+from fleet.storage.csi_controller import CSI_NODES, CSIController
+
+USER_AGENT = f"fleet-csi-controller/{__version__}"
+PURPOSE = "csi-controller"
+RELEASE_MAX_S = PATIENCE_S + 15.0
+
+
+def drivers_of(models: Iterable[NodeModel]) -> dict[str, CSIDriver]:
+    """Return the CSI drivers of a run by name."""
+    return {driver.name: driver for model in models for driver in model.csi_drivers}
+
+
+async def check_drivers(
+    api: Api, models: Iterable[NodeModel], foreign_nodes: Collection[str]
+) -> None:
+    """Raise SetupError if a node that fleet did not create has a driver of the run."""
+    drivers = drivers_of(models)
+    if not drivers or not foreign_nodes:
+        return
+    async for page in api.pages(CSI_NODES, "CSINodes"):
+        for item in page:
+            name = item["metadata"]["name"]
+            theirs = {each["name"] for each in item["spec"].get("drivers") or ()}
+            shared = sorted(theirs.intersection(drivers))
+            if name in foreign_nodes and shared:
+                raise SetupError(
+                    f"CSI driver {shared[0]} is installed in this cluster (on node {name}): fleet "
+                    "would act on its volumes; give the simulated driver of the profile another "
+                    "name"
+                )
+
+
+async def simulate_csi(
+    cluster: Cluster, models: Iterable[NodeModel], settings: Settings, background: Background
+) -> None:
+    """Be the controller of all CSI drivers of a run until cancelled; one shard is, for all.
+
+    At the end our finalizers are taken off: nothing may wait for us on a cluster that stays.
+    """
+    drivers = drivers_of(models)
+    if not drivers or settings.shard:
+        return
+    api = cluster.api(PURPOSE, USER_AGENT)
+    patient = cluster.api(PURPOSE, USER_AGENT, PATIENCE_S)
+    controller = CSIController(api, drivers.values(), Draws(settings.seed), background)
+    try:
+        await background.persist(PURPOSE, controller.run)
+    finally:
+        with contextlib.suppress(SetupError, TimeoutError):
+            async with asyncio.timeout(RELEASE_MAX_S):
+                await controller.release(patient)

@@ -1,0 +1,268 @@
+"""API objects from protobuf: the records that `decode_json.py` makes, and the events of a watch.
+
+What comes often (pods, Nodes, versions) is read field by field; the rest is turned into JSON's form
+and decoded as that is, so that each object has one reader.
+Source: apimachinery/pkg/runtime/serializer/protobuf; apis/meta/v1/watch.go, WatchEvent.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from sys import intern
+from typing import Any, TypeVar
+
+from google.protobuf.message import DecodeError
+
+from fleet.errors import RemoteProtocolError
+from fleet.objects.admission import NodeState, ResourceSliceView
+from fleet.objects.effects import Op, WatchKind
+from fleet.objects.pods import (
+    CSINodeView,
+    EventType,
+    LeaseView,
+    NodeCondition,
+    NodeView,
+    PodView,
+    Token,
+)
+from fleet.objects.volumes import CSIDriverView, ObjectData
+from fleet.wire.api import decode_json, decode_volumes, dynamic_resources
+from fleet.wire.api.decode_admission import HOSTNAME_LABEL, OWN_ANNOTATIONS, extended_resources
+from fleet.wire.api.decode_pod import share
+from fleet.wire.api.decode_protobuf_pod import decode_pod, decode_pod_view, pairs
+from fleet.wire.api.decode_volumes import object_data
+from fleet.wire.api.kubernetes_messages import Json, message_class, object_to_json, to_json
+from fleet.wire.api.protobuf import MAGIC, contents
+from fleet.wire.http2.messages import MALFORMED as MALFORMED_BYTES
+
+MALFORMED: tuple[type[Exception], ...] = (*MALFORMED_BYTES, DecodeError)
+CACHED_MAX = 2048
+T = TypeVar("T")
+INITIAL_EVENTS_END = b"k8s.io/initial-events-end"
+_TYPES = {
+    "ADDED": EventType.ADDED,
+    "MODIFIED": EventType.MODIFIED,
+    "DELETED": EventType.DELETED,
+    "BOOKMARK": EventType.BOOKMARK,
+    "ERROR": EventType.ERROR,
+}
+_UNREAD = frozenset({WatchKind.SERVICES, WatchKind.RUNTIME_CLASSES})
+_EVENT = message_class("WatchEvent")
+_LIST = message_class("List")
+_ANY = message_class("ObjectView")
+_NODE = message_class("NodeView")
+_STATUS = message_class("Status")
+
+
+def decode_watch_event(frame: bytes, kind: WatchKind) -> tuple[EventType, str, object]:
+    """Return type, version and record of one event of a watch; see `decode_json.py`.
+
+    Raises RemoteProtocolError for what is no event.
+    """
+    try:
+        return _decode_watch_event(frame, kind)
+    except MALFORMED as error:
+        raise RemoteProtocolError(decode_json.UNREADABLE_EVENT) from error
+
+
+def _decode_watch_event(frame: bytes, kind: WatchKind) -> tuple[EventType, str, object]:
+    message = _EVENT.FromString(frame)
+    event = _TYPES[message.type]
+    raw = contents(message.object.raw)
+    if event is EventType.BOOKMARK:
+        if INITIAL_EVENTS_END in raw:
+            event = EventType.SYNCED
+        return event, _version(raw), None
+    if event is EventType.ERROR:
+        return event, "", _STATUS.FromString(raw).code
+    if kind in _UNREAD:
+        return event, _version(raw), None
+    record = _RECORDS[kind](raw)
+    return event, record.resource_version, record
+
+
+def decode_list(body: bytes, kind: WatchKind) -> tuple[str, str, list[object]]:
+    """Return version, continue token and records of one page of a LIST.
+
+    Raises RemoteProtocolError for what is no LIST.
+    """
+    try:
+        return _decode_list(body, kind)
+    except MALFORMED as error:
+        raise RemoteProtocolError(decode_json.UNREADABLE_LIST) from error
+
+
+def _decode_list(body: bytes, kind: WatchKind) -> tuple[str, str, list[object]]:
+    message = _LIST.FromString(contents(body))
+    records: list[object] = []
+    if kind not in _UNREAD:
+        decode = _RECORDS[kind]
+        records = [decode(each) for each in message.items]
+    return message.metadata.resourceVersion, getattr(message.metadata, "continue"), records
+
+
+def decode_status(body: bytes) -> tuple[str, str]:
+    """Return reason and message of a refusal; what is no protobuf is JSON or plain text."""
+    if not body.startswith(MAGIC):
+        return decode_json.decode_status(body)
+    message = _STATUS.FromString(contents(body))
+    return message.reason, message.message
+
+
+def _version(raw: bytes) -> str:
+    version: str = _ANY.FromString(raw).metadata.resourceVersion
+    return version
+
+
+def decode_node(raw: bytes) -> NodeView:
+    """Return what is read of a Node; `raw` is without its envelope."""
+    message = _NODE.FromString(raw)
+    meta, spec, status = message.metadata, message.spec, message.status
+    labels = pairs_of(meta.labels)
+    cidrs = tuple(spec.podCIDRs) or ((spec.podCIDR,) if spec.podCIDR else ())
+    taints = tuple(map(_taint, spec.taints))
+    capacity, allocatable = tuple(status.capacity), tuple(status.allocatable)
+    return NodeView(
+        name=meta.name,
+        uid=meta.uid,
+        resource_version=meta.resourceVersion,
+        deleting=bool(meta.deletionTimestamp),
+        pod_cidrs=cidrs,
+        labels=dict(labels),
+        taints=taints,
+        conditions=tuple(map(_node_condition, status.conditions)),
+        boot_id=status.nodeInfo.bootID,
+        volumes_attached=tuple(each.name for each in status.volumesAttached),
+        volumes_in_use=tuple(status.volumesInUse),
+        state=share(
+            NodeState(
+                unschedulable=spec.unschedulable,
+                labels=tuple(
+                    each for each in labels if each[0] != HOSTNAME_LABEL or each[1] != meta.name
+                ),
+                taints=tuple(each for each in taints if each[2] == "NoExecute"),
+                extended=_extended(capacity, allocatable),
+                annotations=tuple(
+                    each
+                    for each in pairs_of(meta.annotations)
+                    if each[0].startswith(OWN_ANNOTATIONS)
+                ),
+            )
+        ),
+    )
+
+
+def pairs_of(entries: Any) -> tuple[tuple[str, str], ...]:
+    """Return labels or annotations of a message."""
+    found = tuple(entries)
+    return pairs(found) if found else ()
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def _taint(raw: bytes) -> tuple[str, str, str]:
+    message = message_class("Taint").FromString(raw)
+    return intern(message.key), intern(message.value), intern(message.effect)
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def _node_condition(raw: bytes) -> NodeCondition:
+    message = message_class("NodeCondition").FromString(raw)
+    return NodeCondition(
+        intern(message.type),
+        intern(message.status),
+        intern(message.reason),
+        intern(message.message),
+        message.lastHeartbeatTime.seconds,
+        message.lastTransitionTime.seconds,
+    )
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def _extended(
+    capacity: tuple[bytes, ...], allocatable: tuple[bytes, ...]
+) -> tuple[tuple[str, int, int], ...]:
+    """Return the extended resources of a Node; most nodes of a profile have the same."""
+    return extended_resources(_amounts(capacity), _amounts(allocatable))
+
+
+def _amounts(entries: tuple[bytes, ...]) -> dict[str, str]:
+    found = (message_class("Amount").FromString(each) for each in entries)
+    return {each.key: each.value.string for each in found}
+
+
+def decode_object_data(kind: str) -> Callable[[bytes], ObjectData]:
+    """Return the reader of a ConfigMap or Secret: its keys, in the order of Go's maps."""
+    message_type = message_class(kind)
+
+    def decode(raw: bytes) -> ObjectData:
+        message = message_type.FromString(raw)
+        binary = message.binaryData if kind == "ConfigMap" else ()
+        return object_data(
+            message.metadata.name,
+            message.metadata.resourceVersion,
+            (*sorted(message.data), *sorted(binary)),
+            immutable=message.immutable,
+        )
+
+    return decode
+
+
+@lru_cache(maxsize=256)
+def _decode_csi_driver(raw: bytes) -> CSIDriverView:
+    return decode_volumes.decode_csi_driver(to_json(message_class("CSIDriver").FromString(raw)))
+
+
+def _decode_resource_slice(raw: bytes) -> ResourceSliceView:
+    message = message_class("ResourceSlice").FromString(raw)
+    return dynamic_resources.decode_resource_slice(to_json(message))
+
+
+def _decode_csinode(body: bytes) -> CSINodeView:
+    return decode_json.csinode_view(object_to_json(body), body)
+
+
+def _decode_token(body: bytes) -> Token:
+    """Return until when a token is good, without a look at the token."""
+    message = message_class("TokenRequest").FromString(contents(body))
+    return Token(message.status.expirationTimestamp.seconds)
+
+
+_RECORDS: dict[WatchKind, Callable[[bytes], Any]] = {
+    WatchKind.NODE: decode_node,
+    WatchKind.PODS: decode_pod,
+    WatchKind.CSI_DRIVERS: _decode_csi_driver,
+    WatchKind.RESOURCE_SLICES: _decode_resource_slice,
+    WatchKind.CONFIG_MAP: decode_object_data("ConfigMap"),
+    WatchKind.SECRET: decode_object_data("Secret"),
+}
+
+
+def _reply_node(body: bytes) -> NodeView:
+    return decode_node(contents(body))
+
+
+def _reply_pod(body: bytes) -> PodView:
+    return decode_pod_view(contents(body))
+
+
+def _by_json(decode: Callable[[Json], T]) -> Callable[[bytes], T]:
+    """Return a decoder of answers that come seldom."""
+    return lambda body: decode(object_to_json(body))
+
+
+DECODERS: dict[Op, Callable[[bytes], object]] = {
+    Op.GET_NODE: _reply_node,
+    Op.GET_NODE_EXISTING: _by_json(decode_json.decode_existing_node),
+    Op.GET_NODE_HEARTBEAT: _reply_node,
+    Op.CREATE_NODE: _reply_node,
+    Op.GET_NODE_ATTACHED: _reply_node,
+    Op.GET_CSINODE: _decode_csinode,
+    Op.GET_LEASE: LeaseView,
+    Op.CREATE_LEASE: LeaseView,
+    Op.RENEW_LEASE: LeaseView,
+    Op.GET_POD: _reply_pod,
+    Op.CREATE_TOKEN: _decode_token,
+    Op.GET_RESOURCE_CLAIM: _by_json(dynamic_resources.decode_resource_claim),
+    Op.GET_CLAIM: _by_json(decode_volumes.decode_claim),
+    Op.GET_VOLUME: _by_json(decode_volumes.decode_persistent_volume),
+    Op.GET_ATTACHMENT: _by_json(decode_volumes.decode_attachment),
+}

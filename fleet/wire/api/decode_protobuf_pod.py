@@ -1,0 +1,279 @@
+"""Pods from protobuf: the records that `decode_pod.py` makes of JSON.
+
+What repeats over a fleet (the spec of a template, labels, conditions, containers but for their ids
+and times) is not parsed but looked up by its bytes; at its first sight it is turned into JSON's
+form and decoded as that is. So both encodings share one decoder of each part, and a pod of a known
+template costs one parse of the few fields that differ, and the record.
+"""
+
+from functools import lru_cache
+from sys import intern
+
+from fleet.objects.pods import (
+    TOKEN_VOLUME,
+    TOKEN_VOLUME_START,
+    ContainerState,
+    ContainerStatus,
+    Pod,
+    PodCondition,
+    PodStatus,
+    PodView,
+    TerminatedState,
+)
+from fleet.wire.api.decode_admission import with_claim_names
+from fleet.wire.api.decode_pod import (
+    EMPTY_STATUS,
+    KEPT_ANNOTATIONS,
+    MIRROR_ANNOTATION,
+    SPECS_MAX,
+    PodSpec,
+    condition,
+    container_state,
+    decode_spec,
+    digest,
+    make_pod,
+    render,
+    share,
+    terminated,
+)
+from fleet.wire.api.kubernetes_messages import message_class, to_json
+from fleet.wire.api.protobuf import BYTES, skip
+
+CACHED_MAX = 2048
+BOUND_BYTES_MAX = 128
+"""A status without containers is shorter."""
+ONE_BYTE_MAX = 127
+NAME, STATE = 1 << 3 | BYTES, 2 << 3 | BYTES  # fields of a container's status, as their tags
+NO_LAST_STATE = bytes((3 << 3 | BYTES, 0))
+CONTAINER_ID = bytes((8 << 3 | BYTES, 77)) + b"containerd://"
+Pairs = tuple[tuple[str, str], ...]
+_POD_VIEW = message_class("PodView")
+_STATUS_VIEW = message_class("StatusView")
+_CONTAINER_STATUS_VIEW = message_class("ContainerStatusView")
+_POD_SPEC = message_class("PodSpec")
+_PAIR = message_class("Pair")
+_TIME = message_class("Time")
+_specs: dict[bytes, PodSpec] = {}
+
+
+def decode_pod(raw: bytes) -> Pod:
+    """Return the record of a Pod; `raw` is without its envelope."""
+    message = _POD_VIEW.FromString(raw)
+    meta, spec_view = message.metadata, message.spec
+    node_name = intern(spec_view.nodeName)
+    spec_view.ClearField("nodeName")
+    spec_bytes, token = _without_token_name(spec_view.SerializeToString())
+    status = message.status.replace(token, TOKEN_VOLUME) if token else message.status
+    spec = _spec_of(spec_bytes)
+    labels, kept, is_mirror, digested = _notes(tuple(meta.labels[:]), tuple(meta.annotations[:]))
+    admission = spec.admission
+    if admission.claims:
+        claims = _STATUS_VIEW.FromString(status).resourceClaimStatuses
+        names = [to_json(each) for each in claims]
+        admission = with_claim_names(admission, {"resourceClaimStatuses": names})
+    return make_pod(
+        spec,
+        intern(meta.namespace),
+        meta.name,
+        meta.uid,
+        node_name,
+        meta.resourceVersion,
+        meta.generation,
+        seconds(meta.creationTimestamp),
+        seconds(meta.deletionTimestamp),
+        meta.deletionGracePeriodSeconds if meta.HasField("deletionGracePeriodSeconds") else None,
+        labels,
+        kept,
+        digested ^ spec.digest,
+        is_mirror,
+        token[len(TOKEN_VOLUME_START) :].decode(),
+        admission,
+        _status(status),
+    )
+
+
+def decode_pod_view(raw: bytes) -> PodView:
+    """Return what the status manager reads of a Pod."""
+    message = _POD_VIEW.FromString(raw)
+    meta, status = message.metadata, message.status
+    token = _without_token_name(message.spec.SerializeToString())[1]
+    if token:
+        status = status.replace(token, TOKEN_VOLUME)
+    return PodView(meta.uid, meta.resourceVersion, bool(meta.deletionTimestamp), _status(status))
+
+
+def _without_token_name(spec: bytes) -> tuple[bytes, bytes]:
+    """Give the token volume the same name in all pods; see `decode_pod.py`."""
+    at = spec.find(TOKEN_VOLUME_START)
+    if at < 0 or spec[at - 1] != len(TOKEN_VOLUME):
+        return spec, b""
+    name = spec[at : at + len(TOKEN_VOLUME)]
+    return spec.replace(name, TOKEN_VOLUME), name
+
+
+def _spec_of(raw: bytes) -> PodSpec:
+    """Return the spec, decoded once per template."""
+    spec = _specs.get(raw)
+    if spec is None:
+        if len(_specs) >= SPECS_MAX:
+            _specs.clear()
+        spec = _specs[raw] = decode_spec(to_json(_POD_SPEC.FromString(raw)), digest(raw))
+    return spec
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def pairs(entries: tuple[bytes, ...]) -> Pairs:
+    """Return labels or annotations; Go sorts them by key."""
+    return share(tuple(map(_pair, entries)))
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def _notes(labels: tuple[bytes, ...], notes: tuple[bytes, ...]) -> tuple[Pairs, Pairs, bool, int]:
+    """Return labels, the annotations that a record keeps, whether it is a mirror, and a digest."""
+    found = tuple(map(_pair, notes))
+    kept = share(tuple(each for each in found if each[0].startswith(KEPT_ANNOTATIONS)))
+    is_mirror = any(key == MIRROR_ANNOTATION for key, _ in found)
+    return pairs(labels), kept, is_mirror, digest(b"".join((*labels, b"|", *notes)))
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def _pair(entry: bytes) -> tuple[str, str]:
+    message = _PAIR.FromString(entry)
+    return intern(message.key), intern(message.value)
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def seconds(raw: bytes) -> int:
+    """Return an API time; 0 for an absent one."""
+    return int(_TIME.FromString(raw).seconds)
+
+
+def _status(raw: bytes) -> PodStatus:
+    """Return a status. What only the scheduler wrote is the same for the pods of one second."""
+    return _bound_status(raw) if len(raw) < BOUND_BYTES_MAX else _read_status(raw)
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def _bound_status(raw: bytes) -> PodStatus:
+    return _read_status(raw)
+
+
+def _read_status(raw: bytes) -> PodStatus:
+    message = _STATUS_VIEW.FromString(raw)
+    if not message.phase and not message.ListFields():
+        return EMPTY_STATUS
+    inits, ephemeral = message.initContainerStatuses, message.ephemeralContainerStatuses
+    allocated = tuple(message.allocatedResources)
+    return PodStatus(
+        intern(message.phase),
+        intern(message.reason),
+        message.message,
+        _conditions(tuple(message.conditions[:])),
+        intern(message.hostIP),
+        message.podIP,
+        seconds(message.startTime),
+        intern(message.qosClass),
+        message.observedGeneration,
+        tuple(map(_container_status, inits)) if inits else (),
+        tuple(map(_container_status, message.containerStatuses[:])),
+        tuple(map(_container_status, ephemeral)) if ephemeral else (),
+        _amounts(allocated) if allocated else b"",
+        _shown("ResourceRequirements", message.resources) if message.HasField("resources") else b"",
+    )
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def _conditions(entries: tuple[bytes, ...]) -> tuple[PodCondition, ...]:
+    return share(tuple(map(_condition, entries)))
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def _condition(raw: bytes) -> PodCondition:
+    return condition(to_json(message_class("PodCondition").FromString(raw)))
+
+
+def _container_status(raw: bytes) -> ContainerStatus:
+    """Return the status of a container, looked up without its state and id if it runs so far well.
+
+    Go writes name, state, lastState, ..., containerID, ...; what does not look so is read whole.
+    """
+    at = raw.find(CONTAINER_ID)
+    begin = 2 + raw[1] if at > 0 else 0
+    if begin + 1 >= at or raw[begin] != STATE or raw[begin + 1] > ONE_BYTE_MAX:
+        return _read_container_status(raw)
+    end = begin + 2 + raw[begin + 1]
+    if end > at or not raw.startswith(NO_LAST_STATE, end):
+        return _read_container_status(raw)
+    id_end = at + 2 + raw[at + 1]
+    alike = _alike(raw[:begin], raw[end:at], raw[id_end:])
+    if alike is None:
+        return _read_container_status(raw)
+    state = _state(raw[begin + 2 : end])
+    container_id = raw[at + 2 : id_end].decode()
+    return ContainerStatus._make((alike[0], state, *alike[2:8], container_id, *alike[9:]))
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def _alike(head: bytes, middle: bytes, tail: bytes) -> ContainerStatus | None:
+    """Return a status but for state and id, which were cut out; None if the cuts are not seams."""
+    if head[0] != NAME or _end_of(head) != len(head) or _end_of(middle) != len(middle):
+        return None
+    return _read_container_status(head + middle + tail)
+
+
+def _end_of(fields: bytes) -> int:
+    at = 0
+    while at < len(fields):
+        at = skip(fields, at)
+    return at
+
+
+def _read_container_status(raw: bytes) -> ContainerStatus:
+    message = _CONTAINER_STATUS_VIEW.FromString(raw)
+    last = message.lastState
+    allocated, mounts = tuple(message.allocatedResources), tuple(message.volumeMounts)
+    devices = tuple(message.allocatedResourcesStatus)
+    return ContainerStatus(
+        intern(message.name),
+        _state(message.state),
+        _last_state(last) if last else None,
+        message.ready,
+        message.started,
+        message.restartCount,
+        intern(message.image),
+        intern(message.imageID),
+        message.containerID,
+        _amounts(allocated) if allocated else b"",
+        _shown("ResourceRequirements", message.resources) if message.HasField("resources") else b"",
+        _listed("VolumeMountStatus", mounts) if mounts else b"",
+        _shown("ContainerUser", message.user) if message.HasField("user") else b"",
+        _listed("ResourceStatus", devices) if devices else b"",
+    )
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def _state(raw: bytes) -> ContainerState:
+    return container_state(to_json(message_class("ContainerState").FromString(raw)))
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def _last_state(raw: bytes) -> TerminatedState | None:
+    found = to_json(message_class("ContainerState").FromString(raw)).get("terminated")
+    return terminated(found) if found else None
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def _amounts(entries: tuple[bytes, ...]) -> bytes:
+    found = (message_class("Amount").FromString(each) for each in entries)
+    return share(render({each.key: each.value.string for each in found}))
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def _shown(kind: str, raw: bytes) -> bytes:
+    return share(render(to_json(message_class(kind).FromString(raw))))
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def _listed(kind: str, entries: tuple[bytes, ...]) -> bytes:
+    found = message_class(kind)
+    return share(render([to_json(found.FromString(each)) for each in entries]))

@@ -1,0 +1,23 @@
+"""The users of containers, from JSON."""
+
+from typing import Any
+
+from fleet.objects.container_user import IMAGE_USER, UserSpec
+
+
+def container_user(container: dict[str, Any], pod: dict[str, Any]) -> UserSpec:
+    """Return what a container's and its pod's security contexts come to.
+
+    Source: pkg/kubelet/kuberuntime/security_context.go, determineEffectiveSecurityContext.
+    """
+    own = container.get("securityContext") or {}
+    if not own and not pod:
+        return IMAGE_USER
+    both = {**pod, **own}
+    fs_group = pod.get("fsGroup")
+    return UserSpec(
+        uid=both.get("runAsUser"),
+        gid=both.get("runAsGroup"),
+        groups=(*(() if fs_group is None else (fs_group,)), *pod.get("supplementalGroups", ())),
+        non_root=both.get("runAsNonRoot", False),
+    )

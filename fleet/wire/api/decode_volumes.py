@@ -1,0 +1,190 @@
+"""Volumes of a pod, and the objects behind them, from JSON."""
+
+import sys
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import orjson
+
+from fleet.objects.pods import ObjectSource, TokenSource, VolumeSpec
+from fleet.objects.volumes import (
+    PVC_PROTECTION,
+    AttachmentView,
+    ClaimView,
+    CSIDriverView,
+    NodeSelectorTerm,
+    ObjectData,
+    VolumeView,
+)
+
+DEFAULT_TOKEN_S = 3600
+RESOURCE_EXHAUSTED = 8  # of gRPC
+_intern = sys.intern
+_keys: dict[tuple[str, ...], tuple[str, ...]] = {}
+KEYS_MAX = 1024
+
+
+def decode_volumes(spec: dict[str, Any]) -> tuple[VolumeSpec, ...]:
+    """Return the volumes of a pod's spec, and whether a container uses each.
+
+    Source: pkg/volume/util/util.go, GetPodVolumeNames.
+    """
+    mounts: set[str] = set()
+    devices: set[str] = set()
+    for container in _containers(spec):
+        mounts.update(each["name"] for each in container.get("volumeMounts") or ())
+        devices.update(each["name"] for each in container.get("volumeDevices") or ())
+    return tuple(
+        _volume(each, mounted=each["name"] in mounts | devices, block=each["name"] in devices)
+        for each in spec.get("volumes") or ()
+    )
+
+
+def _containers(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for field in ("initContainers", "containers", "ephemeralContainers"):
+        yield from spec.get(field) or ()
+
+
+def _volume(obj: dict[str, Any], *, mounted: bool, block: bool) -> VolumeSpec:
+    kind = next((key for key in obj if key != "name"), "emptyDir")
+    source = obj.get(kind) or {}
+    config_maps: list[ObjectSource] = []
+    secrets: list[ObjectSource] = []
+    tokens: list[TokenSource] = []
+    if kind == "configMap":
+        config_maps.append(_source(source, "name"))
+    elif kind == "secret":
+        secrets.append(_source(source, "secretName"))
+    elif kind == "projected":
+        for each in source.get("sources") or ():
+            if "configMap" in each:
+                config_maps.append(_source(each["configMap"], "name"))
+            elif "secret" in each:
+                secrets.append(_source(each["secret"], "name"))
+            elif "serviceAccountToken" in each:
+                ref = each["serviceAccountToken"]
+                seconds = ref.get("expirationSeconds", DEFAULT_TOKEN_S)
+                tokens.append(TokenSource(ref.get("audience", ""), seconds, ref.get("path", "")))
+    return VolumeSpec(
+        obj["name"],
+        _intern(kind),
+        tuple(config_maps),
+        tuple(secrets),
+        tuple(tokens),
+        claim=source.get("claimName", "") if kind == "persistentVolumeClaim" else "",
+        driver=source.get("driver", "") if kind == "csi" else "",
+        mounted=mounted,
+        block=block,
+        host_path=source.get("path", "") if kind == "hostPath" else "",
+        size_limit=_intern(source.get("sizeLimit") or "") if kind == "emptyDir" else "",
+        in_memory=kind == "emptyDir" and source.get("medium") == "Memory",
+        image=source.get("reference", "") if kind == "image" else "",
+        pull_policy=source.get("pullPolicy", "") if kind == "image" else "",
+    )
+
+
+def _object(body: bytes | dict[str, Any]) -> dict[str, Any]:
+    obj: dict[str, Any] = body if isinstance(body, dict) else orjson.loads(body)
+    return obj
+
+
+def _source(ref: dict[str, Any], field: str) -> ObjectSource:
+    keys = tuple(_intern(each["key"]) for each in ref.get("items") or ())
+    return ObjectSource(ref.get(field, ""), ref.get("optional", False), keys)
+
+
+def decode_object_data(body: bytes | dict[str, Any]) -> ObjectData:
+    """Return the keys of a ConfigMap or Secret; equal sets of keys are one tuple."""
+    obj = _object(body)
+    meta = obj["metadata"]
+    keys = (*(obj.get("data") or ()), *(obj.get("binaryData") or ()))
+    immutable = obj.get("immutable") or False
+    return object_data(meta["name"], meta.get("resourceVersion", ""), keys, immutable=immutable)
+
+
+def object_data(name: str, version: str, keys: tuple[str, ...], *, immutable: bool) -> ObjectData:
+    """Return the record of a ConfigMap or Secret."""
+    if len(_keys) > KEYS_MAX:
+        _keys.clear()
+    return ObjectData(name, version, _keys.setdefault(keys, keys), immutable)
+
+
+def decode_csi_driver(body: bytes | dict[str, Any]) -> CSIDriverView:
+    """Return what kubelets read of a CSIDriver; the same bytes come to every node."""
+    return _csi_driver_of(body) if isinstance(body, bytes) else _csi_driver(body)
+
+
+@lru_cache(maxsize=256)
+def _csi_driver_of(body: bytes) -> CSIDriverView:
+    return _csi_driver(orjson.loads(body))
+
+
+def _csi_driver(obj: dict[str, Any]) -> CSIDriverView:
+    meta = obj["metadata"]
+    spec = obj.get("spec", {})
+    return CSIDriverView(
+        meta["name"],
+        meta.get("resourceVersion", ""),
+        spec.get("attachRequired", True),
+        tuple(spec.get("volumeLifecycleModes") or ("Persistent",)),
+        updates_allocatable=bool(spec.get("nodeAllocatableUpdatePeriodSeconds")),
+    )
+
+
+def decode_claim(body: bytes | dict[str, Any]) -> ClaimView:
+    """Return what is read of a PersistentVolumeClaim."""
+    obj = _object(body)
+    meta = obj["metadata"]
+    owners = [each["uid"] for each in meta.get("ownerReferences") or () if each.get("controller")]
+    return ClaimView(
+        meta["uid"],
+        obj.get("status", {}).get("phase", ""),
+        obj.get("spec", {}).get("volumeName", ""),
+        deleting="deletionTimestamp" in meta,
+        protected=PVC_PROTECTION in (meta.get("finalizers") or ()),
+        owner_uid=owners[0] if owners else "",
+    )
+
+
+def decode_persistent_volume(body: bytes | dict[str, Any]) -> VolumeView:
+    """Return what is read of a PersistentVolume."""
+    obj = _object(body)
+    spec = obj.get("spec", {})
+    csi = spec.get("csi") or {}
+    ref = spec.get("claimRef")
+    required = (spec.get("nodeAffinity") or {}).get("required")
+    return VolumeView(
+        obj["metadata"]["name"],
+        ref.get("uid", "") if ref else None,
+        mode=spec.get("volumeMode", "Filesystem"),
+        driver=csi.get("driver", ""),
+        handle=csi.get("volumeHandle", ""),
+        access_modes=tuple(spec.get("accessModes") or ()),
+        affinity=_terms(required) if required else None,
+    )
+
+
+def _terms(required: dict[str, Any]) -> tuple[NodeSelectorTerm, ...]:
+    return tuple(
+        NodeSelectorTerm(
+            tuple(
+                (each["key"], each["operator"], tuple(each.get("values") or ()))
+                for each in term.get("matchExpressions") or ()
+            )
+        )
+        for term in required.get("nodeSelectorTerms") or ()
+    )
+
+
+def decode_attachment(body: bytes | dict[str, Any]) -> AttachmentView:
+    """Return what is read of a VolumeAttachment."""
+    obj = _object(body)
+    status = obj.get("status", {})
+    error = status.get("attachError") or {}
+    return AttachmentView(
+        status.get("attached", False),
+        deleting="deletionTimestamp" in obj["metadata"],
+        error=error.get("message", ""),
+        is_exhausted=error.get("errorCode") == RESOURCE_EXHAUSTED,
+    )

@@ -1,0 +1,71 @@
+"""What a kubelet writes of its Node, rendered: conditions, and patches of the status."""
+
+import orjson
+
+from fleet.objects.effects import NodeStatusPatch
+from fleet.objects.pods import NodeCondition
+from fleet.wire.api.times import rfc3339
+
+CONDITION = (
+    b'{"type":"%b","status":"%b","lastHeartbeatTime":"%b","lastTransitionTime":"%b",'
+    b'"reason":"%b","message":%b}'
+)
+
+
+def condition_json(condition: NodeCondition) -> bytes:
+    """Render a condition of a new Node."""
+    return CONDITION % (
+        condition.type.encode(),
+        condition.status.encode(),
+        rfc3339(condition.heartbeat_s),
+        rfc3339(condition.transition_s),
+        condition.reason.encode(),
+        orjson.dumps(condition.message),
+    )
+
+
+def node_status_patch(patch: NodeStatusPatch) -> bytes:
+    """Render a two-way strategic-merge patch of a Node; `{}` when nothing differs.
+
+    Source: component-helpers/node/util/status.go, PatchNodeStatus.
+    """
+    members = []
+    metadata = []
+    if patch.annotations:
+        metadata.append(b'"annotations":' + orjson.dumps(dict(patch.annotations)))
+    if patch.labels:
+        metadata.append(b'"labels":' + orjson.dumps(dict(patch.labels)))
+    if metadata:
+        members.append(b'"metadata":{%b}' % b",".join(metadata))
+    status = []
+    changed = [
+        _condition_patch(old, new) for old, new in patch.conditions if old is None or old != new
+    ]
+    if changed:
+        order = b",".join(b'{"type":"%b"}' % new.type.encode() for _, new in patch.conditions)
+        status.append(b'"$setElementOrder/conditions":[%b]' % order)
+        status.append(b'"conditions":[%b]' % b",".join(changed))
+    if patch.status_json:
+        status.append(patch.status_json)
+    if patch.volumes_in_use is not None:
+        status.append(b'"volumesInUse":' + orjson.dumps(patch.volumes_in_use or None))
+    if status:
+        members.append(b'"status":{%b}' % b",".join(status))
+    return b"{%b}" % b",".join(members)
+
+
+def _condition_patch(old: NodeCondition | None, new: NodeCondition) -> bytes:
+    """Render the fields that differ, and the merge key; keys sorted as Go sorts a map."""
+    fields = []
+    if old is None or old.heartbeat_s != new.heartbeat_s:
+        fields.append(b'"lastHeartbeatTime":"%b"' % rfc3339(new.heartbeat_s))
+    if old is None or old.transition_s != new.transition_s:
+        fields.append(b'"lastTransitionTime":"%b"' % rfc3339(new.transition_s))
+    if old is None or old.message != new.message:
+        fields.append(b'"message":' + orjson.dumps(new.message))
+    if old is None or old.reason != new.reason:
+        fields.append(b'"reason":"%b"' % new.reason.encode())
+    if old is None or old.status != new.status:
+        fields.append(b'"status":"%b"' % new.status.encode())
+    fields.append(b'"type":"%b"' % new.type.encode())
+    return b"{%b}" % b",".join(fields)

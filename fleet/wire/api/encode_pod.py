@@ -1,0 +1,212 @@
+"""The status patch of a pod: two-way strategic merge, from fragments.
+
+Conditions merge by type and carry only what differs, container
+statuses are replaced whole, hostIPs and podIPs merge by ip; a field that became empty is null.
+Source: pkg/util/pod/pod.go, PatchPodStatus; apimachinery/pkg/util/strategicpatch/patch.go.
+"""
+
+from functools import lru_cache
+
+import orjson
+
+from fleet.objects.effects import PodStatusPatch
+from fleet.objects.pods import (
+    TOKEN_VOLUME,
+    TOKEN_VOLUME_START,
+    ContainerState,
+    ContainerStatus,
+    PodCondition,
+    PodStatus,
+    RunningState,
+    TerminatedState,
+    WaitingState,
+)
+from fleet.wire.api.times import rfc3339
+
+FRAGMENTS_MAX = 4096
+BODY = b'{"metadata":{"uid":"%b"},"status":{%b}}'
+_NO_TIME = b"null"
+_EPOCH = b'"1970-01-01T00:00:00Z"'
+START_ERROR = "StartError"
+"""A runtime gives a container that it could not start the first of all times."""
+
+
+def pod_status_patch(patch: PodStatusPatch) -> bytes:
+    """Render the body of a PATCH of one pod's status; the uid is its precondition."""
+    body = BODY % (patch.uid.encode(), _members(patch.old, patch.new))
+    if patch.token_suffix:
+        body = body.replace(TOKEN_VOLUME, TOKEN_VOLUME_START + patch.token_suffix.encode())
+    return body
+
+
+def is_empty_patch(old: PodStatus, new: PodStatus) -> bool:
+    """Tell whether a patch from old to new would change nothing."""
+    return old == new or not _members(old, new)
+
+
+def _members(old: PodStatus, new: PodStatus) -> bytes:
+    parts: list[bytes] = []
+    if old.conditions != new.conditions:
+        _conditions(parts, old.conditions, new.conditions)
+    for field, before, after in (
+        (b"containerStatuses", old.containers, new.containers),
+        (b"ephemeralContainerStatuses", old.ephemeral_containers, new.ephemeral_containers),
+        (b"initContainerStatuses", old.init_containers, new.init_containers),
+    ):
+        if before != after:
+            parts.append(b'"%b":%b' % (field, _container_statuses(after)))
+    for name, names, address, now in (
+        (b"hostIP", b"hostIPs", old.host_ip, new.host_ip),
+        (b"podIP", b"podIPs", old.pod_ip, new.pod_ip),
+    ):
+        if address != now:
+            parts.append(b'"%b":%b' % (name, b'"%b"' % now.encode() if now else b"null"))
+            parts.append(_addresses(names, address, now))
+    for field, text, value in (
+        (b"message", old.message, new.message),
+        (b"phase", old.phase, new.phase),
+        (b"qosClass", old.qos_class, new.qos_class),
+        (b"reason", old.reason, new.reason),
+    ):
+        if text != value:
+            parts.append(b'"%b":%b' % (field, orjson.dumps(value) if value else b"null"))
+    for field, shown, json in (
+        (b"allocatedResources", old.allocated_json, new.allocated_json),
+        (b"resources", old.resources_json, new.resources_json),
+    ):
+        if shown != json:
+            parts.append(b'"%b":%b' % (field, json or b"null"))
+    if old.observed_generation != new.observed_generation:
+        parts.append(b'"observedGeneration":%d' % new.observed_generation)
+    if old.start_time_s != new.start_time_s:
+        parts.append(b'"startTime":"%b"' % rfc3339(new.start_time_s))
+    return b",".join(parts)
+
+
+def _conditions(
+    parts: list[bytes], old: tuple[PodCondition, ...], new: tuple[PodCondition, ...]
+) -> None:
+    """Append the conditions that differ, in the order that the whole list shall have."""
+    before = {condition.type: condition for condition in old}
+    changed = [
+        _condition(before.pop(condition.type, None), condition)
+        for condition in new
+        if before.get(condition.type) != condition or not _keep(before, condition.type)
+    ]
+    changed += [b'{"$patch":"delete","type":"%b"}' % gone.encode() for gone in before]
+    if old:
+        parts.append(_element_order(tuple(condition.type for condition in new)))
+    if changed:
+        parts.append(b'"conditions":[%b]' % b",".join(changed))
+
+
+def _keep(before: dict[str, PodCondition], name: str) -> bool:
+    """Note that a condition stays as it was."""
+    del before[name]
+    return True
+
+
+@lru_cache(maxsize=64)
+def _element_order(types: tuple[str, ...]) -> bytes:
+    listed = b",".join(b'{"type":"%b"}' % name.encode() for name in types)
+    return b'"$setElementOrder/conditions":[%b]' % listed
+
+
+@lru_cache(maxsize=FRAGMENTS_MAX)
+def _condition(old: PodCondition | None, new: PodCondition) -> bytes:
+    """Render a new condition whole, else the fields that differ and the merge key."""
+    fields: list[bytes] = []
+    if old is None:
+        fields.append(b'"lastProbeTime":null')
+    if old is None or old.transition_s != new.transition_s:
+        fields.append(b'"lastTransitionTime":"%b"' % rfc3339(new.transition_s))
+    if new.message != (old.message if old else ""):
+        fields.append(b'"message":' + (orjson.dumps(new.message) if new.message else b"null"))
+    if new.observed_generation != (old.observed_generation if old else 0):
+        fields.append(b'"observedGeneration":%d' % new.observed_generation)
+    if new.reason != (old.reason if old else ""):
+        fields.append(b'"reason":' + (orjson.dumps(new.reason) if new.reason else b"null"))
+    if old is None or old.status != new.status:
+        fields.append(b'"status":"%b"' % new.status.encode())
+    fields.append(b'"type":"%b"' % new.type.encode())
+    return b"{%b}" % b",".join(fields)
+
+
+def _addresses(field: bytes, old: str, new: str) -> bytes:
+    """Render a list of one address that merges by ip."""
+    if not new:
+        return b'"%b":null' % field
+    added = b'{"ip":"%b"}' % new.encode()
+    if not old:
+        return b'"%b":[%b]' % (field, added)
+    gone = b'{"$patch":"delete","ip":"%b"}' % old.encode()
+    return b'"$setElementOrder/%b":[%b],"%b":[%b,%b]' % (field, added, field, added, gone)
+
+
+def _container_statuses(statuses: tuple[ContainerStatus, ...]) -> bytes:
+    if not statuses:
+        return b"null"
+    return b"[%b]" % b",".join(map(_container_status, statuses))
+
+
+def _container_status(status: ContainerStatus) -> bytes:
+    head = b""
+    if status.allocated_json:
+        head = b'"allocatedResources":%b,' % status.allocated_json
+    if status.devices_json:
+        head += b'"allocatedResourcesStatus":%b,' % status.devices_json
+    if status.container_id:
+        head += b'"containerID":"%b",' % status.container_id.encode()
+    resources = b""
+    if status.resources_json:
+        resources = b'"resources":%b,' % status.resources_json
+    tail = b""
+    if status.volume_mounts_json:
+        tail = b',"volumeMounts":' + status.volume_mounts_json
+    last = status.last_state
+    return (
+        b'{%b"image":"%b","imageID":"%b","lastState":%b,"name":"%b","ready":%b,%b'
+        b'"restartCount":%d,"started":%b,"state":%b%b%b}'
+    ) % (
+        head,
+        status.image.encode(),
+        status.image_id.encode(),
+        _state(last) if last else b"{}",
+        status.name.encode(),
+        b"true" if status.ready else b"false",
+        resources,
+        status.restart_count,
+        b"true" if status.started else b"false",
+        _state(status.state),
+        b',"user":' + status.user_json if status.user_json else b"",
+        tail,
+    )
+
+
+def _state(state: ContainerState) -> bytes:
+    if isinstance(state, RunningState):
+        return b'{"running":{"startedAt":"%b"}}' % rfc3339(state.started_s)
+    if isinstance(state, WaitingState):
+        fields = []
+        if state.message:
+            fields.append(b'"message":' + orjson.dumps(state.message))
+        if state.reason:
+            fields.append(b'"reason":"%b"' % state.reason.encode())
+        return b'{"waiting":{%b}}' % b",".join(fields)
+    return b'{"terminated":%b}' % _terminated(state)
+
+
+def _terminated(state: TerminatedState) -> bytes:
+    never = _EPOCH if state.reason == START_ERROR else _NO_TIME
+    started = b'"%b"' % rfc3339(state.started_s) if state.started_s else never
+    finished = b'"%b"' % rfc3339(state.finished_s) if state.finished_s else _NO_TIME
+    fields = []
+    if state.container_id:
+        fields.append(b'"containerID":"%b"' % state.container_id.encode())
+    fields.append(b'"exitCode":%d,"finishedAt":%b' % (state.exit_code, finished))
+    if state.message:
+        fields.append(b'"message":' + orjson.dumps(state.message))
+    if state.reason:
+        fields.append(b'"reason":"%b"' % state.reason.encode())
+    fields.append(b'"startedAt":' + started)
+    return b"{%b}" % b",".join(fields)

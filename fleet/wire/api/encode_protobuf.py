@@ -1,0 +1,327 @@
+"""What kubelets send, in protobuf: the same requests as in `calls.py`, with other bodies.
+
+What is sent often is put together from byte templates, with the zero fields that Go writes, too;
+the rest is built as JSON and turned into its message. Patches stay JSON, as a kubelet's do.
+Source: k8s.io/api/*/generated.proto for the numbers of fields; generated.pb.go for their order.
+Differs: Node, mirror pod, ResourceSlice and the CSINode of an update leave zero fields out. A
+mirror pod with a field that proto/*.proto do not have goes as JSON.
+"""
+
+from functools import lru_cache
+
+import orjson
+
+from fleet.errors import RemoteProtocolError
+from fleet.objects.effects import (
+    ApiCall,
+    CSINodeObject,
+    EventObject,
+    LeaseObject,
+    LeaseRenewal,
+    MirrorTarget,
+    Op,
+    PodTarget,
+    TokenRequest,
+)
+from fleet.objects.pods import ObjectRef
+from fleet.objects.volumes import CSINodeUpdate
+from fleet.wire.api.calls import (
+    BUILDERS,
+    CALL_TIMEOUT_NS,
+    DELETE,
+    MIGRATED_PLUGINS,
+    POST,
+    PUT,
+    Builder,
+    Caller,
+)
+from fleet.wire.api.kubernetes_messages import UnknownFieldError, object_from_json, object_to_json
+from fleet.wire.api.paths import (
+    CSI_NODES,
+    LEASES,
+    event_namespace,
+    events_path,
+    lease_path,
+    pod_path,
+    token_path,
+)
+from fleet.wire.api.protobuf import (
+    TAIL,
+    envelope_head,
+    enveloped,
+    field,
+    number_field,
+    read_varint,
+    skip,
+    varint,
+)
+from fleet.wire.http2.messages import ContentType, Request
+
+NS_PER_S = 1_000_000_000
+LEASE = envelope_head("coordination.k8s.io/v1", "Lease")
+CSI_NODE = envelope_head("storage.k8s.io/v1", "CSINode")
+EVENT = envelope_head("v1", "Event")
+TOKEN_REQUEST = envelope_head("authentication.k8s.io/v1", "TokenRequest")
+DELETE_OPTIONS = envelope_head("v1", "DeleteOptions")
+_MIGRATED = field(
+    12, field(1, b"storage.alpha.kubernetes.io/migrated-plugins") + field(2, MIGRATED_PLUGINS)
+)
+_NO_META = b"\x0a\x10\x0a\x00\x12\x00\x1a\x00\x22\x00\x2a\x00\x32\x00\x38\x00\x42\x00"
+_NO_TOKEN = b"\x1a\x04\x0a\x00\x12\x00"  # status: no token, no time
+NO_LEASE = "a Lease that cannot be read"
+SPEC_TAG = 0x12
+RENEW_TIME_TAG = 0x22
+RENEW_LEAD = 3  # that tag, the length, the tag of the seconds
+PROTOBUF = ContentType.PROTOBUF
+
+
+def _meta(
+    name: bytes, namespace: bytes = b"", annotations: bytes = b"", owners: bytes = b""
+) -> bytes:
+    """Return the metadata of an object that is to be created."""
+    return field(
+        1,
+        b"".join(
+            (
+                field(1, name),
+                b"\x12\x00",  # generateName
+                field(3, namespace),
+                b"\x22\x00\x2a\x00\x32\x00\x38\x00\x42\x00",  # selfLink to creationTimestamp
+                annotations,
+                owners,
+            )
+        ),
+    )
+
+
+def _owned_by(node: bytes, uid: str) -> bytes:
+    """Return the reference to the Node that owns an object."""
+    owner = field(1, b"Node") + field(3, node) + field(4, uid.encode()) + field(5, b"v1")
+    return field(13, owner)
+
+
+@lru_cache(maxsize=64)
+def _seconds(seconds: int) -> bytes:
+    """Return the first half of a time; the nodes of a fleet share seconds."""
+    return b"\x08%b\x10" % varint(seconds)
+
+
+def _time(number: int, seconds: int) -> bytes:
+    return field(number, _seconds(seconds) + b"\x00")
+
+
+def _micro_time(wall_ns: int) -> bytes:
+    """Return a field renewTime."""
+    seconds, rest = divmod(wall_ns, NS_PER_S)
+    time = _seconds(seconds) + varint(rest // 1000 * 1000)
+    return b"\x22%c%b" % (len(time), time)
+
+
+def _create_lease(call: ApiCall, caller: Caller) -> Request:
+    payload = call.payload
+    assert isinstance(payload, LeaseObject), payload
+    name = caller.name
+    meta = _meta(name, b"kube-node-lease", owners=_owned_by(name, payload.node_uid))
+    spec = b"".join(
+        (
+            field(1, name),
+            number_field(2, payload.duration_s),
+            _micro_time(payload.renew_ns),
+        )
+    )
+    body = enveloped(LEASE, meta + field(2, spec))
+    template = caller.template
+    path = b"%b?timeout=%b" % (LEASES, template.timeout)
+    return Request(POST, path, body, PROTOBUF, timeout_ns=template.timeout_ns)
+
+
+def _renew_lease(call: ApiCall, caller: Caller) -> Request:
+    """Build the renewal of one node's Lease: a PUT of the last seen object, without a GET.
+
+    Source: component-helpers/apimachinery/lease/controller.go, retryUpdateLease.
+    """
+    payload = call.payload
+    assert isinstance(payload, LeaseRenewal), payload
+    body = renewed(payload.base, payload.renew_ns)
+    template = caller.template
+    path = lease_path(caller.name, template.timeout)
+    return Request(PUT, path, body, PROTOBUF, b"", False, template.timeout_ns)  # noqa: FBT003
+
+
+def renewed(base: bytes, renew_ns: int) -> bytes:
+    """Return an enveloped Lease with another renewTime, and all else as it was.
+
+    Go writes the fields of a message by their numbers: metadata, then spec, and there the renewTime
+    last unless the Lease has been coordinated. If it stays as long as it was, no length changes.
+    Raises RemoteProtocolError for what is no Lease: answers to renewals are read only here.
+    """
+    if not base.startswith(LEASE):
+        raise RemoteProtocolError(NO_LEASE)
+    time = _micro_time(renew_ns)
+    at = len(base) - len(time) - len(TAIL)
+    if base[at : at + RENEW_LEAD] == time[:RENEW_LEAD] and base.endswith(TAIL):
+        return base[:at] + time + TAIL
+    try:
+        return _with_renew_time(base, time)
+    except IndexError as error:
+        raise RemoteProtocolError(NO_LEASE) from error
+
+
+def _with_renew_time(base: bytes, time: bytes) -> bytes:
+    """Put a renewTime wherever it belongs."""
+    _, meta_at = read_varint(base, len(LEASE))
+    size, at = read_varint(base, meta_at + 1)
+    spec_at = at + size
+    if base[spec_at] != SPEC_TAG:
+        raise RemoteProtocolError(NO_LEASE)
+    size, at = read_varint(base, spec_at + 1)
+    end = at + size
+    begin = at
+    while at < end and base[at] != RENEW_TIME_TAG:
+        at = skip(base, at)
+    after = skip(base, at) if at < end else at
+    spec = b"%b%b%b" % (base[begin:at], time, base[after:end])
+    return enveloped(LEASE, base[meta_at:spec_at] + field(2, spec))
+
+
+def _create_csinode(call: ApiCall, caller: Caller) -> Request:
+    payload = call.payload
+    assert isinstance(payload, CSINodeObject), payload
+    owner = _owned_by(caller.name, payload.node_uid)
+    spec = b"\x12\x00"
+    body = enveloped(CSI_NODE, _meta(caller.name, annotations=_MIGRATED, owners=owner) + spec)
+    return Request(POST, CSI_NODES, body, PROTOBUF, timeout_ns=CALL_TIMEOUT_NS)
+
+
+def _update_csinode(call: ApiCall, caller: Caller) -> Request:
+    update = call.payload
+    assert isinstance(update, CSINodeUpdate), update
+    base = orjson.dumps(object_to_json(update.base))
+    as_json = call._replace(payload=update._replace(base=base))
+    return _from_json(BUILDERS[call.op](as_json, caller))
+
+
+def _create_token(call: ApiCall, caller: Caller) -> Request:
+    del caller
+    payload = call.payload
+    assert isinstance(payload, TokenRequest), payload
+    pod = b"".join(
+        (
+            field(1, b"Pod"),
+            field(2, b"v1"),
+            field(3, payload.pod_name.encode()),
+            field(4, payload.pod_uid.encode()),
+        )
+    )
+    spec = b"".join(
+        (
+            field(1, payload.audience.encode()) if payload.audience else b"",
+            field(3, pod),
+            number_field(4, payload.expiration_s),
+        )
+    )
+    body = enveloped(TOKEN_REQUEST, _NO_META + field(2, spec) + _NO_TOKEN)
+    return Request(POST, token_path(payload), body, PROTOBUF, timeout_ns=CALL_TIMEOUT_NS)
+
+
+def _delete_pod(call: ApiCall, caller: Caller) -> Request:
+    del caller
+    payload = call.payload
+    assert isinstance(payload, PodTarget), payload
+    return _delete(payload.namespace, payload.name, call.key)
+
+
+def _delete_mirror_pod(call: ApiCall, caller: Caller) -> Request:
+    del caller
+    target = call.payload
+    assert isinstance(target, MirrorTarget), target
+    return _delete(target.namespace, target.name, target.uid)
+
+
+def _delete(namespace: str, name: str, uid: str) -> Request:
+    path, body = pod_path(namespace, name), delete_options(uid)
+    return Request(DELETE, path, body, PROTOBUF, timeout_ns=CALL_TIMEOUT_NS)
+
+
+def delete_options(uid: str) -> bytes:
+    """Return the options of a DELETE without grace; the uid is a precondition if there is one."""
+    uid_field = field(2, field(1, uid.encode())) if uid else b""
+    return enveloped(DELETE_OPTIONS, number_field(1, 0) + uid_field)
+
+
+def _create_event(call: ApiCall, caller: Caller) -> Request:
+    event = call.payload
+    assert isinstance(event, EventObject), event
+    notes = b"".join(
+        field(12, field(1, key.encode()) + field(2, value.encode()))
+        for key, value in sorted(event.annotations)
+    )
+    body = b"".join(
+        (
+            _meta(event.name.encode(), event_namespace(event), notes),
+            _involved_object(event.about),
+            field(3, event.reason.encode()),
+            field(4, event.message.encode()),
+            field(5, b"\x0a\x07kubelet" + field(2, caller.name)),
+            _time(6, event.first_s),
+            _time(7, event.last_s),
+            number_field(8, event.times),
+            b"\x4a\x07Warning" if event.warning else b"\x4a\x06Normal",
+            b"\x52\x00\x62\x00",  # eventTime, action
+            field(14, event.reporter),
+            field(15, caller.name if event.reporter else b""),
+        )
+    )
+    path = events_path(event)
+    return Request(POST, path, enveloped(EVENT, body), PROTOBUF, timeout_ns=CALL_TIMEOUT_NS)
+
+
+def _involved_object(about: ObjectRef) -> bytes:
+    return field(
+        2,
+        b"".join(
+            (
+                field(1, about.kind.encode()),
+                field(2, about.namespace.encode()),
+                field(3, about.name.encode()),
+                field(4, about.uid.encode()),
+                b"\x2a\x02v1",
+                field(6, about.resource_version.encode()),
+                field(7, about.field_path.encode()),
+            )
+        ),
+    )
+
+
+def _from_json(request: Request) -> Request:
+    """Return a request with its body as protobuf, if all of it can be said so."""
+    try:
+        body = object_from_json(orjson.loads(request.body))
+    except UnknownFieldError:
+        return request
+    return request._replace(body=body, content_type=PROTOBUF)
+
+
+def _translated(call: ApiCall, caller: Caller) -> Request:
+    """Build what is seldom sent by way of JSON."""
+    return _from_json(BUILDERS[call.op](call, caller))
+
+
+PROTOBUF_BUILDERS: dict[Op, Builder] = {
+    **BUILDERS,
+    Op.CREATE_NODE: _translated,
+    Op.CREATE_LEASE: _create_lease,
+    Op.RENEW_LEASE: _renew_lease,
+    Op.CREATE_CSINODE: _create_csinode,
+    Op.UPDATE_CSINODE: _update_csinode,
+    Op.DELETE_CSINODE: _translated,
+    Op.CREATE_TOKEN: _create_token,
+    Op.DELETE_POD: _delete_pod,
+    Op.CREATE_MIRROR_POD: _translated,
+    Op.DELETE_MIRROR_POD: _delete_mirror_pod,
+    Op.CREATE_EVENT: _create_event,
+    Op.CREATE_RESOURCE_SLICE: _translated,
+    Op.DELETE_RESOURCE_SLICES: _translated,
+    Op.DELETE_DRIVER_SLICES: _translated,
+}
+"""Patches stay JSON, and a GET has no body."""

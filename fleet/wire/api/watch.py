@@ -1,0 +1,418 @@
+"""List and watch as a machine: one `ListWatch` per resource and client, of kubelets `Reflector`s.
+
+    LIST_STREAM --bookmark "initial events end"--> STREAM --closed--> RESUME -> STREAM ...
+         |refused                                    |410, error, closed within 1 s
+         v                                           v
+        LIST --last page--> RESUME               back-off, then LIST_STREAM again
+
+A closed watch goes on from the last version; an expired one starts anew after a back-off of 0.8 s
+doubling to 30 s. The initial events are passed on as they come, between `restarted` and SYNCED,
+where upstream gathers them first: nothing here needs the whole at once.
+Source: client-go/tools/cache/reflector.go, ListAndWatchWithContext, watchList, watch.
+"""
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple
+
+from fleet.clock import NS_PER_MS, NS_PER_S, Draws
+from fleet.objects.effects import WatchKind
+from fleet.objects.pods import EventType
+from fleet.wire.api.dynamic_resources import SLICES, slices_selector
+from fleet.wire.api.framing import Partial, Split, split_lines
+from fleet.wire.api.times import go_duration
+from fleet.wire.http2.messages import Failure, Request, Response
+
+BACKOFF_FIRST_NS = 800 * NS_PER_MS
+BACKOFF_MAX_NS = 30 * NS_PER_S
+DOUBLINGS_MAX = 20
+BACKOFF_RESET_NS = 120 * NS_PER_S
+LOST_RETRY_NS = 1 * NS_PER_S  # client-go/rest/with_retry.go, retryAfterResponse
+_ASKED_FOR_AGAIN = frozenset((Failure.LOST, Failure.UNREACHABLE))
+"""Before a stream is open. Source: rest.Request.Watch: a probable EOF, or a time-out."""
+_BREAKS = frozenset((Failure.RESET, Failure.SILENT))
+"""Ends of an open stream that its reader takes for errors. Source: StreamWatcher.receive."""
+SHORT_WATCH_NS = 1 * NS_PER_S
+OPEN_TIMEOUT_NS = 70 * NS_PER_S  # the API server answers a watch-list once its cache is fresh
+_STREAM_TIMEOUT = 0x7A7C4
+_STREAM_BACKOFF = 0xBAC0FF
+
+WATCH_RESOURCES: dict[WatchKind, str] = {
+    WatchKind.NODE: "nodes",
+    WatchKind.SERVICES: "services",
+    WatchKind.PODS: "pods",
+    WatchKind.RUNTIME_CLASSES: "runtimeclasses",
+    WatchKind.CSI_DRIVERS: "csidrivers",
+    WatchKind.CONFIG_MAP: "configmaps",
+    WatchKind.SECRET: "secrets",
+    WatchKind.RESOURCE_SLICES: "resourceslices",
+}
+_PATHS: dict[WatchKind, bytes] = {
+    WatchKind.NODE: b"/api/v1/nodes",
+    WatchKind.SERVICES: b"/api/v1/services",
+    WatchKind.PODS: b"/api/v1/pods",
+    WatchKind.RUNTIME_CLASSES: b"/apis/node.k8s.io/v1/runtimeclasses",
+    WatchKind.CSI_DRIVERS: b"/apis/storage.k8s.io/v1/csidrivers",
+    WatchKind.CONFIG_MAP: b"/api/v1/namespaces/%b/configmaps",
+    WatchKind.SECRET: b"/api/v1/namespaces/%b/secrets",
+    WatchKind.RESOURCE_SLICES: SLICES,
+}
+_ALL_BOUND = b"fieldSelector=spec.nodeName%21%3D"
+_TIMEOUTS_S: dict[WatchKind, tuple[int, int]] = {
+    WatchKind.CONFIG_MAP: (1800, 3600),  # pkg/kubelet/util/manager/watch_based_manager.go
+    WatchKind.SECRET: (1800, 3600),
+}
+_TIMEOUT_S = (300, 600)
+
+Decode = Callable[[bytes, WatchKind], tuple[EventType, str, object]]
+"""Turn one event into its type, the object's version and its record."""
+
+
+DecodeList = Callable[[bytes, WatchKind], tuple[str, str, list[object]]]
+"""Turn one page of a LIST into its version, the next page's token and its records."""
+
+
+class Phase(enum.IntEnum):
+    """Where a reflector stands."""
+
+    IDLE = 0
+    LIST_STREAM = 1
+    LIST = 2
+    STREAM = 3
+    BACK_OFF = 4
+    STOPPED = 5
+
+
+class Next(NamedTuple):
+    """What to do after a request ended: ask again after `delay_ns`."""
+
+    delay_ns: int
+    expired: bool = False
+
+
+class ListWatch(ABC):
+    """Keeps one list-watch going; what it is about stands in the classes below.
+
+    `kind` tells the requests of one client apart in seeded draws.
+    """
+
+    __slots__ = (
+        "_backoff_ns",
+        "_backoffs",
+        "_events",
+        "_list",
+        "_opened_ns",
+        "_partial",
+        "_token",
+        "is_open",
+        "kind",
+        "node",
+        "opens",
+        "phase",
+        "version",
+        "waits",
+    )
+
+    def __init__(self, node: int, kind: int) -> None:
+        self.node = node
+        self.kind = kind
+        self.phase = Phase.IDLE
+        self.version = ""
+        self._partial: Partial = b""
+        self._token = ""
+        self._list = False  # the server refused a watch-list: LIST first
+        self.opens = 0
+        self.waits = 0  # the number of its wait for the next request, 0 while there is one
+        self._opened_ns = 0
+        self._events = 0
+        self.is_open = False  # the server has accepted the stream
+        self._backoffs = 0
+        self._backoff_ns = 0
+
+    @property
+    def begins(self) -> bool:
+        """Whether the newest request is the first one of a snapshot."""
+        return self.phase is Phase.LIST_STREAM or (self.phase is Phase.LIST and not self._token)
+
+    @property
+    @abstractmethod
+    def resource(self) -> str:
+        """What it is about, as the API server's metrics name it."""
+
+    @property
+    @abstractmethod
+    def is_generic(self) -> bool:
+        """Whether the client asks by a generic list-watch, not by that of its type."""
+
+    @abstractmethod
+    def target(self) -> tuple[bytes, bytes]:
+        """Return path and encoded selector, b"" for none."""
+
+    @abstractmethod
+    def timeouts_s(self) -> tuple[int, int]:
+        """Return between which ages the server is to end a watch."""
+
+    def backoff_ns(self) -> tuple[int, int]:
+        """Return the first and the longest back-off."""
+        return BACKOFF_FIRST_NS, BACKOFF_MAX_NS
+
+    def open(self, draws: Draws, now_ns: int) -> Request:
+        """Return the next request; `phase` tells whether it starts a snapshot."""
+        assert self.phase is not Phase.STOPPED, self.resource
+        self.opens += 1
+        self.waits = 0
+        self._opened_ns = now_ns
+        self._events = 0
+        self.is_open = False
+        self._partial = b""
+        path, selector = self.target()
+        version = self.version.encode()
+        if self.phase is Phase.STREAM:
+            return self._request(_watch_from, path, selector, version, draws)
+        if self._list:
+            self.phase = Phase.LIST
+            page = _list_page(path, selector, version or b"0", self._token.encode())
+            return Request(b"GET", page, timeout_ns=OPEN_TIMEOUT_NS)
+        self.phase = Phase.LIST_STREAM
+        return self._request(_watch_list, path, selector, version, draws)
+
+    def stop(self) -> None:
+        """Forget what is open; the owner cancels the stream."""
+        self.phase = Phase.STOPPED
+        self.waits = 0
+        self._partial = b""
+
+    def on_error_event(self, code: int, draws: Draws, now_ns: int) -> Next:
+        """Decide after an ERROR event in the stream."""
+        if code == 429:
+            return self._back_off(draws, now_ns)
+        if self.phase is Phase.LIST_STREAM:
+            return self._refused(code, draws, now_ns)
+        self.phase = Phase.IDLE
+        return self._back_off(draws, now_ns, expired=code == 410)
+
+    def on_end(self, response: Response, draws: Draws, now_ns: int) -> Next:
+        """Decide after the stream ended or the request was refused."""
+        self._partial = b""
+        if self.is_open:
+            return self._on_closed(response.failure, draws, now_ns)
+        if (again := _again(response)) is not None:
+            return again
+        if response.code == 429 or response.failure is Failure.DIAL:
+            return self._back_off(draws, now_ns)
+        return self._refused(response.code, draws, now_ns)
+
+    def _on_closed(self, failure: Failure, draws: Draws, now_ns: int) -> Next:
+        """Decide after an open stream ended; one that ends at once has told nothing."""
+        if failure in _BREAKS:
+            return self.on_error_event(500, draws, now_ns)
+        if now_ns - self._opened_ns >= SHORT_WATCH_NS or self._events:
+            return Next(0)
+        if self.phase is Phase.LIST_STREAM:
+            return self._refused(0, draws, now_ns)
+        self.phase = Phase.IDLE
+        return self._back_off(draws, now_ns)
+
+    def on_list_failed(self, response: Response, draws: Draws, now_ns: int) -> Next:
+        """Decide after a LIST was refused: ask again as told, or for a watch-list, later."""
+        if (again := _again(response)) is not None:
+            return again
+        self._token = ""
+        self._list = False
+        self.phase = Phase.IDLE
+        if response.code == 410:
+            self.version = ""
+        return self._back_off(draws, now_ns)
+
+    def _refused(self, code: int, draws: Draws, now_ns: int) -> Next:
+        """Give up this way of asking: without a version, by LIST, or from the start."""
+        if self.phase is Phase.LIST_STREAM:
+            if code in (410, 504) and self.version:
+                self.version = ""
+            else:
+                self._list = True
+            return Next(0, expired=code == 410)
+        self.phase = Phase.IDLE
+        return self._back_off(draws, now_ns, expired=code == 410)
+
+    def _back_off(self, draws: Draws, now_ns: int, *, expired: bool = False) -> Next:
+        """Source: wait.Backoff with factor 2 and jitter 1.0, DelayWithReset after 2 quiet min."""
+        if now_ns - self._backoff_ns > BACKOFF_RESET_NS:
+            self._backoffs = 0
+        first_ns, max_ns = self.backoff_ns()
+        base = min(first_ns << self._backoffs, max_ns)
+        self._backoffs = min(self._backoffs + 1, DOUBLINGS_MAX)
+        jitter = draws.uniform(self.node, _STREAM_BACKOFF + self.kind, self.opens)
+        delay_ns = int(base * (1 + jitter))
+        self._backoff_ns = now_ns + delay_ns
+        return Next(delay_ns, expired)
+
+    def _request(
+        self,
+        render: Callable[[bytes, bytes, bytes, bytes], bytes],
+        path: bytes,
+        selector: bytes,
+        version: bytes,
+        draws: Draws,
+    ) -> Request:
+        low, high = self.timeouts_s()
+        share = draws.uniform(self.node, _STREAM_TIMEOUT + self.kind, self.opens)
+        timeout_s = int(low + share * (high - low))
+        times = b"&timeoutSeconds=%d" % timeout_s
+        if not self.is_generic:
+            times = b"&timeout=" + go_duration(timeout_s) + times
+        url = render(path, selector, version, times)
+        return Request(b"GET", url, stream=True, timeout_ns=OPEN_TIMEOUT_NS)
+
+
+class Reflector(ListWatch):
+    """A kubelet's list-watch. `name` is the object or node it is about, "" for all.
+
+    Source: kubelet-reference 4.1. Without a name PODS asks for every pod that is bound.
+    """
+
+    __slots__ = ("name", "namespace")
+    kind: WatchKind
+
+    def __init__(self, node: int, kind: WatchKind, name: str, namespace: str = "") -> None:
+        super().__init__(node, kind)
+        self.name = name
+        self.namespace = namespace
+
+    @property
+    def resource(self) -> str:
+        """Return what it is about, as the API server's metrics name it."""
+        return WATCH_RESOURCES[self.kind]
+
+    @property
+    def is_generic(self) -> bool:
+        """Whether the client asks by a generic list-watch, not by that of its type."""
+        return self.kind is WatchKind.PODS
+
+    def target(self) -> tuple[bytes, bytes]:
+        """Return path and encoded selector, b"" for none."""
+        path, name = _PATHS[self.kind], self.name.encode()
+        if self.kind is WatchKind.SERVICES:
+            return path, b"fieldSelector=spec.clusterIP%21%3DNone"
+        if self.kind is WatchKind.PODS:
+            return path, b"fieldSelector=spec.nodeName%3D" + name if name else _ALL_BOUND
+        if self.namespace:
+            path %= self.namespace.encode()
+        return path, b"fieldSelector=metadata.name%3D" + name if name else b""
+
+    def timeouts_s(self) -> tuple[int, int]:
+        """Return between which ages the server is to end a watch."""
+        return _TIMEOUTS_S.get(self.kind, _TIMEOUT_S)
+
+    def on_chunk(
+        self, data: bytes, decode: Decode, split: Split = split_lines
+    ) -> list[tuple[EventType, object]]:
+        """Take bytes of the stream; return the whole events in them.
+
+        An ERROR event carries the Status's code as its record, and ends the stream for the owner.
+        """
+        events, self._partial = split(self._partial, data)
+        found: list[tuple[EventType, object]] = []
+        for event in events:
+            kind, version, record = decode(event, self.kind)
+            self._events += 1
+            if kind is EventType.ERROR:
+                found.append((kind, record))
+                break
+            if self.phase is Phase.STREAM or kind is not EventType.ADDED:
+                self.version = version
+            if kind is EventType.SYNCED:
+                self.phase = Phase.STREAM
+                self._list = False
+                self._events = 0
+            found.append((kind, record))
+        return found
+
+    def on_page(self, body: bytes, decode: DecodeList) -> list[tuple[EventType, object]]:
+        """Take one page of a LIST; SYNCED follows the last."""
+        version, self._token, records = decode(body, self.kind)
+        found: list[tuple[EventType, object]] = [(EventType.ADDED, each) for each in records]
+        if not self._token:
+            self.version = version
+            self.phase = Phase.STREAM
+            self._list = False
+            found.append((EventType.SYNCED, None))
+        return found
+
+
+class LabelledReflector(Reflector):
+    """A list-watch of all objects with a label, given as `key=value`."""
+
+    __slots__ = ("_label",)
+
+    def __init__(self, node: int, kind: WatchKind, label: str) -> None:
+        super().__init__(node, kind, "")
+        self._label = label
+
+    def target(self) -> tuple[bytes, bytes]:
+        """Return path and encoded selector."""
+        label = self._label.encode().replace(b"=", b"%3D").replace(b"/", b"%2F")
+        return _PATHS[self.kind], b"labelSelector=" + label
+
+
+class SliceReflector(Reflector):
+    """What a DRA driver watches: its own ResourceSlices of one node."""
+
+    __slots__ = ("_of_node",)
+
+    def __init__(self, node: int, *, driver: str, of_node: str) -> None:
+        super().__init__(node, WatchKind.RESOURCE_SLICES, driver)
+        self._of_node = of_node
+
+    def target(self) -> tuple[bytes, bytes]:
+        """Return path and encoded selector."""
+        return SLICES, slices_selector(self._of_node.encode(), self.name.encode())
+
+
+def _again(response: Response) -> Next | None:
+    """Return when client-go sends a request again by itself, None if it does not.
+
+    Source: client-go/rest/with_retry.go, IsNextRetry.
+    """
+    if response.retry_after_s >= 0 and (response.code == 429 or response.code >= 500):
+        return Next(response.retry_after_s * NS_PER_S)
+    return Next(LOST_RETRY_NS) if response.failure in _ASKED_FOR_AGAIN else None
+
+
+def _watch_list(path: bytes, selector: bytes, version: bytes, times: bytes) -> bytes:
+    """Return the path of a watch that begins with the present state. Source: watchList."""
+    return b"%b?allowWatchBookmarks=true%b%b&resourceVersionMatch=NotOlderThan%b%b&watch=true" % (
+        path,
+        b"&" + selector if selector else b"",
+        b"&resourceVersion=" + version if version else b"",
+        b"&sendInitialEvents=true",
+        times,
+    )
+
+
+def _watch_from(path: bytes, selector: bytes, version: bytes, times: bytes) -> bytes:
+    """Return the path of a watch that goes on from a version. Source: reflector.go, watch."""
+    return b"%b?allowWatchBookmarks=true%b&resourceVersion=%b%b&watch=true" % (
+        path,
+        b"&" + selector if selector else b"",
+        version,
+        times,
+    )
+
+
+def _list_page(path: bytes, selector: bytes, version: bytes, token: bytes) -> bytes:
+    """Return the path of one page of a LIST.
+
+    Source: reflector.go, list: pages of 500 only on the first list, which asks for version 0.
+    """
+    query = []
+    if token:
+        query.append(b"continue=" + token)
+    if selector:
+        query.append(selector)
+    if token or version == b"0":
+        query.append(b"limit=500")
+    if not token:
+        query.append(b"resourceVersion=" + version)
+    return path + b"?" + b"&".join(query)

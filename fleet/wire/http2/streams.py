@@ -1,0 +1,81 @@
+"""One request's life on the wire, and what flow control holds back of its body."""
+
+from typing import TYPE_CHECKING
+
+from fleet.wire.http2.messages import Failure, Request, Response
+
+if TYPE_CHECKING:
+    from fleet.wire.http2.outbound import Outbound
+
+Inbox = list[tuple[object, object]]
+
+
+class Stream:
+    """One request from `send` to its answer."""
+
+    __slots__ = (
+        "body",
+        "code",
+        "deadline_ns",
+        "done",
+        "owner",
+        "received",
+        "request",
+        "retried",
+        "retry_after_s",
+        "sent_ns",
+        "sid",
+        "token",
+        "watch",
+    )
+
+    def __init__(self, token: object, request: Request) -> None:
+        self.token = token
+        self.request: Request | None = request  # until the headers came; then never needed again
+        self.watch = request.stream
+        self.owner: Outbound | None = None
+        self.sid = 0
+        self.code = 0
+        self.retry_after_s = -1
+        self.body: bytes | bytearray = b""
+        self.received = 0  # bytes of the stream's window that the peer has used
+        self.sent_ns = 0
+        self.deadline_ns = 0  # of the request; of an open watch, when the server is to end it
+        self.retried = False
+        self.done = False
+
+    @property
+    def is_answered(self) -> bool:
+        """Tell whether the head of an answer came whose body is taken whole.
+
+        Of such a one client-go does not send the request again: it reads bodies after its tries.
+        """
+        return self.code != 0 and not (self.watch and self.code == 200)
+
+    def fail(self, failure: Failure, detail: str, now_ns: int, inbox: Inbox) -> None:
+        """End the stream with the answer that there is none."""
+        assert not self.done, self.token
+        self.done = True
+        self.owner = None
+        self.body = b""
+        inbox.append((self.token, Response(0, b"", self.sent_ns, now_ns, -1, failure, detail)))
+
+
+class Upload:
+    """What the windows have kept of a request's body."""
+
+    __slots__ = ("body", "stream", "window")
+
+    def __init__(self, stream: Stream, body: bytes, window: int) -> None:
+        self.stream = stream
+        self.body = memoryview(body)
+        self.window = window
+
+
+def watch_s(path: bytes) -> int:
+    """Return the timeoutSeconds that a watch asked for, 0 if it did not."""
+    at = path.find(b"timeoutSeconds=")
+    if at < 0:
+        return 0
+    digits = path[at + 15 : at + 25].split(b"&", 1)[0]
+    return int(digits) if digits.isdigit() else 0

@@ -1,0 +1,228 @@
+"""A TLS connection that never blocks and owns no task, no buffer and no closure.
+
+    CONNECTING --writable--> HANDSHAKE --done, ALPN h2--> UP --> CLOSED
+
+`ssl.SSLSocket` on the descriptor, not a memory BIO: OpenSSL then keeps no copy of what it read
+(the `ssl` module sets SSL_MODE_RELEASE_BUFFERS), so a large answer leaves nothing behind.
+A write that OpenSSL could not finish is repeated with the same bytes first: they stay in `out`,
+which only grows at its end (SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER, also set by the module).
+Sessions are never resumed, as a kubelet's Go client does not resume them.
+"""
+
+import enum
+import errno
+import os
+import socket
+import ssl
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from fleet.wire.http2.hpack import HeaderPlan
+from fleet.wire.http2.messages import Failure
+from fleet.wire.http2.protocol import Http2Connection
+from fleet.wire.sockets.poller import READ, WRITE
+
+if TYPE_CHECKING:
+    from fleet.wire.sockets.pool import Pool
+
+HANDSHAKE_NS_MAX = 10_000_000_000  # Source: client-go/transport/cache.go, TLSHandshakeTimeout
+NO_H2 = "the server does not offer HTTP/2 (no ALPN protocol h2)"
+
+
+class Address(NamedTuple):
+    """One result of the look-up."""
+
+    family: int
+    sockaddr: tuple[object, ...]
+
+
+class State(enum.Enum):
+    """Where a connection stands."""
+
+    CONNECTING = 0
+    HANDSHAKE = 1
+    UP = 2
+    CLOSED = 3
+
+
+class TlsContext(Protocol):
+    """What makes a TLS connection of a socket: an `ssl.SSLContext`, or what stands for one."""
+
+    def wrap_socket(
+        self, sock: socket.socket, *, do_handshake_on_connect: bool, server_hostname: str
+    ) -> ssl.SSLSocket:
+        """Begin TLS without a handshake. Raises OSError."""
+        ...
+
+
+class DialError(Exception):
+    """The connection cannot be made; the text is for people."""
+
+
+def client_context(
+    ca_file: str | None = None, ca_data: str | bytes | None = None, *, verify: bool = True
+) -> ssl.SSLContext:
+    """Make a context that trusts the given authority only: 25 KB, where a default one is 826."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if not verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    elif ca_file is None and ca_data is None:
+        context.load_default_certs()
+    else:
+        context.load_verify_locations(cafile=ca_file, cadata=ca_data)
+    prepare_context(context)
+    return context
+
+
+def prepare_context(context: ssl.SSLContext) -> None:
+    """Set what every connection of ours needs: ALPN h2, TLS 1.2 or newer, no compression."""
+    context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)
+    context.options |= ssl.OP_NO_COMPRESSION
+    context.set_alpn_protocols(["h2"])
+
+
+class Connection(Http2Connection):
+    """One socket under one HTTP/2 state."""
+
+    __slots__ = (
+        "dirty",
+        "fd",
+        "leaving",
+        "limit_ns",
+        "mask",
+        "ping_ns",
+        "places",
+        "pool",
+        "read_ns",
+        "sock",
+        "state",
+        "stuck",
+        "up_ns",
+    )
+
+    def __init__(self, plan: HeaderPlan, pool: "Pool", streams_max: int) -> None:
+        super().__init__(plan, pool.user, streams_max)
+        self.pool = pool
+        self.state = State.CONNECTING
+        self.sock: socket.socket | ssl.SSLSocket | None = None
+        self.fd = -1
+        self.mask = 0
+        self.places: tuple[Address, ...] = ()  # that it has still to try, the present one first
+        self.limit_ns = 0  # of the state, until UP
+        self.read_ns = 0
+        self.ping_ns = 0  # when an unanswered ping was sent
+        self.dirty = False  # waits in the transport's list for the flush
+        self.leaving = False  # its GOAWAY is counted
+        self.stuck = False  # a write waits for the socket
+        self.up_ns = 0  # since when it is UP
+
+    def begin(self, limit_ns: int) -> None:
+        """Start to connect to the first of its places. Raises OSError."""
+        address = self.places[0]
+        sock = socket.socket(address.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self.sock = sock
+        self.fd = sock.fileno()
+        self.state = State.CONNECTING
+        self.limit_ns = limit_ns
+        self.mask = WRITE
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        error = sock.connect_ex(address.sockaddr)
+        if error not in (0, errno.EINPROGRESS):
+            raise OSError(error, os.strerror(error))
+
+    def advance(self, context: TlsContext, server_name: str, now_ns: int) -> None:
+        """Take the next step towards UP; `mask` says what it waits for.
+
+        Raises OSError (also of TLS) and DialError.
+        """
+        if self.state is State.CONNECTING:
+            assert self.sock is not None
+            error = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if error:
+                raise OSError(error, os.strerror(error))
+            self.sock = context.wrap_socket(
+                self.sock, do_handshake_on_connect=False, server_hostname=server_name
+            )
+            self.state = State.HANDSHAKE
+            self.limit_ns = now_ns + HANDSHAKE_NS_MAX
+        assert isinstance(self.sock, ssl.SSLSocket)
+        try:
+            self.sock.do_handshake()
+        except ssl.SSLWantReadError:
+            self.mask = READ
+        except ssl.SSLWantWriteError:
+            self.mask = WRITE
+        else:
+            if self.sock.selected_alpn_protocol() != "h2":
+                raise DialError(NO_H2)
+            self.state = State.UP
+            self.mask = READ
+            self.read_ns = self.up_ns = now_ns
+
+    def read_into(self, buffer: memoryview) -> int:
+        """Read at most one TLS record; return -1 when there is none, 0 at the end.
+
+        The buffer is larger than a record, so OpenSSL keeps nothing that epoll would not know of.
+        Raises OSError.
+        """
+        assert isinstance(self.sock, ssl.SSLSocket)
+        try:
+            return self.sock.recv_into(buffer)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return -1
+
+    def write_out(self) -> int:
+        """Write `out`; return how many bytes left. `stuck` tells that some did not.
+
+        Raises OSError.
+        """
+        assert isinstance(self.sock, ssl.SSLSocket)
+        out = self.out
+        try:
+            size = self.sock.send(out)
+        except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            self.stuck = True
+            return 0
+        if size == len(out):
+            out.clear()
+            self.stuck = False
+        else:
+            del out[:size]
+            self.stuck = True
+        return size
+
+    def close(self) -> None:
+        """Close the descriptor; what waits in `out` is lost."""
+        self.state = State.CLOSED
+        if self.sock is not None:
+            self.sock.close()
+            self.sock = None
+
+
+def dial_failure(error: OSError | DialError) -> Failure:
+    """Return what kind of failure a dial has met; client-go tells them apart.
+
+    Source: apimachinery/pkg/util/net: IsConnectionRefused, IsConnectionReset, IsProbableEOF,
+    IsTimeout.
+    """
+    if isinstance(error, ConnectionRefusedError):
+        return Failure.DIAL
+    if isinstance(error, TimeoutError):
+        return Failure.UNREACHABLE
+    if isinstance(error, (ConnectionResetError, ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+        return Failure.LOST
+    return Failure.UNUSABLE
+
+
+def explain(error: OSError | DialError) -> str:
+    """Say in one line for people why a connection failed."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"TLS: the server's certificate is not trusted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        reason = (error.reason or str(error)).lower().replace("_", " ")
+        if "no application protocol" in reason:
+            return NO_H2
+        return "TLS: " + reason.removeprefix("[ssl] ").partition(" ( ssl.c")[0]
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror[0].lower() + error.strerror[1:]
+    return str(error)

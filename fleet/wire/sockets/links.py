@@ -1,0 +1,386 @@
+"""The sockets of a transport: dialing, reading, writing, and what becomes of requests at their end.
+
+    dial -> look-up (if none is fresh) -> connect -> handshake -> up -> what waited is sent
+    ready -> read, decode, inbox; then one flush and one `on_ready` for the whole batch
+
+A dial tries the host's addresses in turn. Of a lost connection only requests that never reached
+the socket are sent again; the others are answered with LOST.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from fleet.errors import RemoteProtocolError
+from fleet.wire.http2.frames import STREAMS_DEFAULT, ErrorCode
+from fleet.wire.http2.hpack import HeaderPlan
+from fleet.wire.http2.messages import Failure
+from fleet.wire.http2.streams import Inbox, Stream
+from fleet.wire.sockets.connection import Connection, DialError, State, dial_failure, explain
+from fleet.wire.sockets.poller import READ, WRITE, Poller
+from fleet.wire.sockets.pool import CONNECTIONS_MAX, Pool
+from fleet.wire.sockets.resolver import Endpoint, LookUp, Resolver
+
+READ_BUFFER_BYTES = 65536  # one for the process; more than a TLS record, see Connection.read_into
+READS_PER_EVENT_MAX = 16  # then the next connection has its turn
+READ_AGAIN_BYTES = 4096  # a record this large is likely to be followed by another
+BEHIND_NS = 5_000_000_000  # a watch that ends this soon after a lag of ours was closed as slow
+
+
+class DialBackoff(NamedTuple):
+    """Waits between failed dials of one pool, doubling. Without it each request dials."""
+
+    initial_ns: int
+    max_ns: int
+
+
+class ConnectionUp(NamedTuple):
+    """A pool's connection is ready."""
+
+    at_ns: int
+
+
+class ConnectionDown(NamedTuple):
+    """A pool's connection is gone, or a dial failed."""
+
+    at_ns: int
+    failure: Failure
+    detail: str
+
+
+@dataclass(slots=True)
+class TransportStats:
+    """What the transport did: plain counters. `streams` and `waiting` are taken at each sweep."""
+
+    connections: int = 0  # open now
+    dials: int = 0
+    dial_failures: int = 0
+    goaways: int = 0
+    resets: int = 0  # streams that the server reset
+    retries: int = 0  # requests sent once more, unseen by the server
+    requests: int = 0
+    timeouts: int = 0
+    pings_lost: int = 0
+    breaches: int = 0  # connections that we closed because the server broke HTTP/2
+    closed_early: int = 0  # watches that the server ended before their timeoutSeconds
+    closed_slow: int = 0  # of those: just after our reading had lagged
+    bytes_in: int = 0
+    bytes_out: int = 0
+    streams: int = 0
+    streams_high: int = 0
+    waiting: int = 0
+    waiting_high: int = 0
+
+
+class Links:
+    """The lower half of `Transport`."""
+
+    __slots__ = (
+        "_backoff",
+        "_buffer",
+        "_by_fd",
+        "_delayed",
+        "_dirty",
+        "_endpoint",
+        "_inbox",
+        "_now_ns",
+        "_on_ready",
+        "_plan_of",
+        "_poller",
+        "_pools",
+        "_resolver",
+        "_streams_hint",
+        "stats",
+    )
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        plan_of: Callable[[int], HeaderPlan],
+        now_ns: Callable[[], int],
+        inbox: Inbox,
+        on_ready: Callable[[], None],
+        loop: asyncio.AbstractEventLoop,
+        backoff: DialBackoff | None,
+        look_up: LookUp | None = None,
+    ) -> None:
+        self._endpoint = endpoint
+        self._plan_of = plan_of  # by the number of a pool
+        self._now_ns = now_ns
+        self._inbox = inbox
+        self._on_ready = on_ready
+        self._backoff = backoff
+        self._pools: dict[int, Pool] = {}
+        self._by_fd: dict[int, Connection] = {}
+        self._dirty: list[Connection] = []
+        self._delayed: list[Pool] = []
+        self._streams_hint = STREAMS_DEFAULT
+        self._buffer = memoryview(bytearray(READ_BUFFER_BYTES))
+        self._resolver = Resolver(endpoint, loop, now_ns, self._resolved, look_up)
+        self._poller = Poller(loop, now_ns, self._on_event, self._on_drained)
+        self.stats = TransportStats()
+
+    def flush(self) -> None:
+        """Write once per connection that has something to say."""
+        if not self._dirty:
+            return
+        dirty, self._dirty = self._dirty, []
+        self._poller.rest()
+        for connection in dirty:
+            connection.dirty = False
+            if connection.state is State.UP and not connection.stuck:
+                self._write(connection)
+
+    def _mark(self, connection: Connection) -> None:
+        """Remember that a connection has something to write."""
+        if not connection.dirty:
+            connection.dirty = True
+            self._dirty.append(connection)
+
+    # ---- dialing ----
+
+    def _wait(self, pool: Pool, stream: Stream) -> None:
+        if pool.wait(stream):
+            self._pump(pool)
+        else:
+            stream.fail(Failure.DIAL, "too many requests wait", self._now_ns(), self._inbox)
+        self._notify()
+
+    def _pump(self, pool: Pool) -> None:
+        """Open streams for what waits; dial if the room is not enough."""
+        while pool.waiting:
+            connection = pool.with_room()
+            if connection is None:
+                self._dial(pool)
+                return
+            stream = pool.next_waiting()
+            if stream is None:
+                return
+            connection.open_stream(stream)
+            self._mark(connection)
+
+    def _dial(self, pool: Pool) -> None:
+        if pool.dialing is not None or len(pool.connections) >= CONNECTIONS_MAX:
+            return
+        now_ns = self._now_ns()
+        if now_ns < pool.retry_ns:
+            if pool not in self._delayed:
+                self._delayed.append(pool)
+            return
+        connection = Connection(self._plan_of(pool.number), pool, self._streams_hint)
+        pool.dialing = connection
+        self.stats.dials += 1
+        if self._resolver.is_fresh():
+            connection.places = self._resolver.places()
+            self._begin(connection, now_ns)
+        else:
+            self._resolver.ask()
+
+    def _resolved(self, error: str) -> None:
+        """Dial whoever waits for the look-up."""
+        now_ns = self._now_ns()
+        for pool in list(self._pools.values()):
+            connection = pool.dialing
+            if connection is None or connection.fd >= 0:
+                continue
+            if error:
+                self._dial_failed(connection, error, Failure.UNUSABLE)
+            else:
+                connection.places = self._resolver.places()
+                self._begin(connection, now_ns)
+        self._notify()
+
+    def _begin(self, connection: Connection, now_ns: int) -> None:
+        try:
+            connection.begin(now_ns + self._resolver.connect_ns())
+            self._poller.register(connection.fd, connection.mask)
+        except OSError as error:
+            self._next_address(connection, error)
+        else:
+            self._by_fd[connection.fd] = connection
+
+    def _next_address(self, connection: Connection, error: OSError | DialError) -> None:
+        """Try the host's next address; after the last one the dial has failed."""
+        self._discard(connection)
+        failed, *others = connection.places
+        self._resolver.failed(failed, is_last=not others)
+        connection.places = tuple(others)
+        if others:
+            self._begin(connection, self._now_ns())
+        else:
+            self._dial_failed(connection, explain(error), dial_failure(error))
+
+    def _dial_failed(self, connection: Connection, detail: str, failure: Failure) -> None:
+        pool = connection.pool
+        pool.dialing = None
+        pool.failures += 1
+        self.stats.dial_failures += 1
+        now_ns = self._now_ns()
+        if self._backoff is not None:
+            wait_ns = self._backoff.initial_ns << min(pool.failures - 1, 30)
+            pool.retry_ns = now_ns + min(wait_ns, self._backoff.max_ns)
+        detail = f"{self._endpoint.host}:{self._endpoint.port}: {detail}"
+        self._inbox.append((pool.number, ConnectionDown(now_ns, failure, detail)))
+        self._fail_waiting(pool, failure, detail)
+
+    def _advance(self, connection: Connection) -> None:
+        mask, now_ns = connection.mask, self._now_ns()
+        server_name = self._endpoint.server_name or self._endpoint.host
+        try:
+            connection.advance(connection.pool.context, server_name, now_ns)
+        except (OSError, DialError) as error:
+            self._next_address(connection, error)
+            return
+        if connection.mask != mask:
+            self._poller.modify(connection.fd, connection.mask)
+        if connection.state is not State.UP:
+            return
+        pool = connection.pool
+        self._resolver.worked(connection.places[0])
+        connection.places = ()
+        pool.dialing = None
+        pool.failures = 0
+        pool.connections = (*pool.connections, connection)
+        self.stats.connections += 1
+        self._inbox.append((pool.number, ConnectionUp(now_ns)))
+        self._pump(pool)
+        self._mark(connection)
+
+    # ---- reading and writing ----
+
+    def _on_event(self, fd: int, mask: int) -> None:
+        connection = self._by_fd.get(fd)
+        if connection is None:
+            return
+        if connection.state is not State.UP:
+            self._advance(connection)
+            return
+        if mask & WRITE:
+            self._write(connection)
+        if mask & ~WRITE and connection.state is State.UP:
+            self._read(connection)
+
+    def _on_drained(self) -> None:
+        if self._dirty:
+            self.flush()
+        self._notify()
+
+    def _notify(self) -> None:
+        if self._inbox:
+            self._on_ready()
+
+    def _read(self, connection: Connection) -> None:
+        buffer, inbox, stats = self._buffer, self._inbox, self.stats
+        now_ns = connection.read_ns = self._now_ns()
+        try:
+            for _ in range(READS_PER_EVENT_MAX):
+                size = connection.read_into(buffer)
+                if size <= 0:
+                    if size == 0:
+                        self._lose(connection, "the server closed the connection")
+                        return
+                    connection.midway = False
+                    break
+                stats.bytes_in += size
+                connection.receive(buffer[:size], now_ns, inbox)
+                if size < READ_AGAIN_BYTES and not connection.midway:  # epoll tells of more
+                    break
+        except OSError as error:
+            self._lose(connection, explain(error))
+            return
+        except RemoteProtocolError as error:
+            stats.breaches += 1
+            self._part(connection, error.code)
+            self._lose(connection, f"HTTP/2: {error}")
+            return
+        if connection.attention:
+            self._attend(connection, now_ns)
+        if connection.pool.waiting:
+            self._pump(connection.pool)
+        if connection.out and connection.state is State.UP:
+            self._mark(connection)
+
+    def _write(self, connection: Connection) -> None:
+        now_ns = self._now_ns()  # before: on a busy machine the server may answer meanwhile
+        try:
+            self.stats.bytes_out += connection.write_out()
+        except OSError as error:
+            self._lose(connection, explain(error))
+            return
+        if not connection.stuck:
+            connection.on_written(now_ns)
+        mask = READ | WRITE if connection.stuck else READ
+        if mask != connection.mask:
+            connection.mask = mask
+            self._poller.modify(connection.fd, mask)
+
+    def _attend(self, connection: Connection, now_ns: int) -> None:
+        """See to what is rare: a GOAWAY, refused streams, a changed limit."""
+        connection.attention = False
+        self._streams_hint = connection.streams_max or STREAMS_DEFAULT
+        if connection.ended_early:
+            self.stats.closed_early += connection.ended_early
+            behind_ns = self._poller.behind_ns
+            # A server that has just started ends watches too, and greeting it makes us lag.
+            is_young = now_ns - connection.up_ns < BEHIND_NS
+            if behind_ns and now_ns - behind_ns < BEHIND_NS and not is_young:
+                self.stats.closed_slow += connection.ended_early
+            connection.ended_early = 0
+        self.stats.resets += connection.resets
+        connection.resets = 0
+        refused, connection.refused = connection.refused, None
+        for stream in refused or ():
+            self.stats.retries += 1
+            self._wait(connection.pool, stream)
+        if connection.is_spent():
+            if not connection.leaving:
+                connection.leaving = True
+                self.stats.goaways += 1
+            if not connection.streams:
+                self._part(connection, ErrorCode.NO_ERROR)
+                self._lose(connection, connection.goaway_detail)
+
+    # ---- ends ----
+
+    def _lose(self, connection: Connection, detail: str, failure: Failure = Failure.LOST) -> None:
+        """Answer for everything on a connection that is gone; dial again if requests wait."""
+        if connection.state is State.CLOSED:
+            return
+        now_ns = self._now_ns()
+        untouched = not connection.stuck
+        self._discard(connection)
+        self.stats.connections -= 1
+        pool = connection.pool
+        pool.connections = tuple(other for other in pool.connections if other is not connection)
+        self._inbox.append((pool.number, ConnectionDown(now_ns, failure, detail)))
+        for stream in list(connection.streams.values()):
+            stream.owner = None
+            if untouched and stream.sent_ns == 0 and not stream.retried and stream.request:
+                stream.retried = True
+                self.stats.retries += 1
+                self._wait(pool, stream)
+            else:
+                why = Failure.RESET if stream.is_answered else failure
+                stream.fail(why, detail, now_ns, self._inbox)
+        connection.streams.clear()
+        if pool.waiting:
+            self._pump(pool)
+
+    def _part(self, connection: Connection, code: int) -> None:
+        """Say GOAWAY, as far as the socket takes it at once."""
+        if connection.state is State.UP and not connection.stuck:
+            connection.say_goodbye(code)
+            with contextlib.suppress(OSError):
+                self.stats.bytes_out += connection.write_out()
+
+    def _discard(self, connection: Connection) -> None:
+        """Close the descriptor; epoll forgets it with that."""
+        self._by_fd.pop(connection.fd, None)
+        connection.close()
+
+    def _fail_waiting(self, pool: Pool, failure: Failure, detail: str) -> None:
+        now_ns = self._now_ns()
+        while (stream := pool.next_waiting()) is not None:
+            stream.fail(failure, detail, now_ns, self._inbox)

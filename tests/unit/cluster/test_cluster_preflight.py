@@ -1,0 +1,312 @@
+import asyncio
+from typing import Any
+
+import pytest
+from cluster_fakes import FakeApi, no_sleep, node_marks
+
+from fleet.cluster.daemonsets import FAKE_TAINT, Landing, NodeShape, Taint, lands_on
+from fleet.cluster.ownership import NODES, PREFIX_LABEL, RUN_LABEL
+from fleet.cluster.preflight import (
+    Ask,
+    PodCidrs,
+    TargetFacts,
+    confirm,
+    inspect,
+    shared_cluster_notice,
+    summarize_cidrs,
+)
+from fleet.cluster.runs import DURATION_S, RunLease
+from fleet.errors import SetupError, UsageError
+
+EXISTS: dict[str, Any] = {"operator": "Exists"}
+
+
+def daemon_set(api: FakeApi, name: str, **template: Any) -> None:
+    path = f"/apis/apps/v1/namespaces/kube-system/daemonsets/{name}"
+    spec = {"template": {"spec": template}}
+    api.put(path, metadata={"namespace": "kube-system"}, spec=spec)
+
+
+def empty_cluster() -> FakeApi:
+    api = FakeApi()
+    api.put("/api/v1/namespaces/kube-system", metadata={"uid": "system-uid"})
+    return api
+
+
+def shared_cluster() -> FakeApi:
+    api = empty_cluster()
+    for index in range(3):
+        api.put(f"{NODES}/real-{index}", spec={"podCIDR": f"10.244.{index}.0/24"})
+    api.put(f"{NODES}/fleet-0", metadata=node_marks("r0", "fleet"))
+    daemon_set(api, "cni", tolerations=[EXISTS])
+    daemon_set(api, "logs")
+    daemon_set(api, "agent", tolerations=[{"key": FAKE_TAINT.key, "operator": "Exists"}])
+    daemon_set(api, "windows", tolerations=[EXISTS], nodeSelector={"kubernetes.io/os": "windows"})
+    return api
+
+
+def look(
+    api: FakeApi, nodes: int = 5_000, context: str = "prod", *, is_named: bool = True
+) -> TargetFacts:
+    return asyncio.run(
+        inspect(
+            api,
+            server="https://api.example:6443",
+            context=context,
+            server_version="v1.36.3",
+            prefix="fleet",
+            shapes=[NodeShape(count=nodes)],
+            is_named=is_named,
+        )
+    )
+
+
+def asked(facts: TargetFacts, confirmed: str | None, ask: Ask | None = None) -> None:
+    asyncio.run(confirm(facts, 10, confirmed=confirmed, ask=ask))
+
+
+def test_a_shared_cluster_is_described_and_nothing_is_written() -> None:
+    api = shared_cluster()
+    before = dict(api.objects)
+    facts = look(api)
+    assert facts.kube_system_uid == "system-uid"
+    assert facts.foreign_nodes == 3
+    assert facts.is_shared
+    assert [node.name for node in facts.existing] == ["fleet-0"]
+    assert facts.landings == (
+        Landing("kube-system", "agent", 5_000, knows_fleet=True),
+        Landing("kube-system", "cni", 5_000, knows_fleet=False),
+    )
+    assert facts.daemon_pods == 10_000
+    assert facts.pod_cidrs == PodCidrs(3, (24,), ("10.244.0.0/22",))
+    assert api.objects == before
+    assert {method for method, _path in api.log} == {"GET"}
+
+
+def test_the_notice_says_all_that_a_person_must_know() -> None:
+    notice = shared_cluster_notice(look(shared_cluster()), 5_000)
+    for said in (
+        "SHARED cluster",
+        "https://api.example:6443",
+        "prod",
+        "3 nodes of its own",
+        "at most 5,000 nodes fleet-*",
+        "1 of them, left by an earlier run",
+        "2 DaemonSets will land on them, which makes 10,000 more pods",
+        "kube-system/cni: 5,000 pods; they will not become Ready",
+        "each node takes a /24, 5,000 of them a /11; those in use lie in 10.244.0.0/22",
+        "tolerate the taint",
+    ):
+        assert said in notice
+    assert "kube-system/agent: 5,000 pods\n" in notice
+    assert "ANY pod" in shared_cluster_notice(look(shared_cluster()), 1, is_tainted=False)
+
+
+def fleets_own() -> FakeApi:
+    """Return a cluster in which only fleets have nodes."""
+    api = empty_cluster()
+    api.put(f"{NODES}/other-0", metadata=node_marks("r0", "other"))
+    return api
+
+
+@pytest.mark.parametrize("api", [empty_cluster(), fleets_own()])
+def test_a_cluster_that_was_named_is_shared_whatever_nodes_it_has(api: FakeApi) -> None:
+    """Real nodes may come later: an autoscaled cluster can be at zero."""
+    facts = look(api)
+    assert facts.is_shared
+    assert not facts.foreign_nodes
+    with pytest.raises(UsageError, match=r"no node that .*--confirm-cluster prod"):
+        asked(facts, confirmed=None)
+    asked(facts, confirmed="prod")
+    notice = shared_cluster_notice(facts, 10)
+    assert "SHARED cluster: it was named, and may be others' too" in notice
+    assert "has         no node of its own" in notice
+
+
+def test_a_local_control_plane_is_shared_once_it_has_a_node_of_others() -> None:
+    facts = look(fleets_own(), is_named=False)
+    assert not facts.is_shared
+    assert not facts.existing
+    asked(facts, confirmed=None)
+    foreign = look(shared_cluster(), is_named=False)
+    assert foreign.is_shared
+    with pytest.raises(UsageError, match="--confirm-cluster prod"):
+        asked(foreign, confirmed=None)
+
+
+def test_a_node_with_the_label_alone_is_not_fleet_s() -> None:
+    """It makes the cluster shared, is not taken over, and its name is not used."""
+    api = empty_cluster()
+    api.put(f"{NODES}/fleet-00000", metadata=node_marks("r0", "fleet"))
+    labels = {RUN_LABEL: "r0", PREFIX_LABEL: "fleet"}
+    api.put(f"{NODES}/fleet-00001", metadata={"labels": labels}, spec={})
+    facts = look(api)
+    assert facts.is_shared
+    assert facts.foreign_names == {"fleet-00001"}
+    assert [node.name for node in facts.existing] == ["fleet-00000"]
+    with pytest.raises(SetupError, match=r"fleet-00001.*--name-prefix; not touched"):
+        facts.check_names(["fleet-00000", "fleet-00001"])
+    facts.check_names(["fleet-00000", "fleet-00002"])
+
+
+def test_a_living_fleet_with_the_prefix_is_refused_before_anything_else() -> None:
+    api = shared_cluster()
+    asyncio.run(RunLease(api, "fleet", "r1", sleep=no_sleep).acquire())
+    lease = next(path for path in api.objects if "fleet-run-" in path)
+    time = "2027-01-15T08:00:00Z"
+    api.objects[lease]["metadata"]["managedFields"] = [{"time": time}]
+    api.date_s = 1_800_000_000
+    with pytest.raises(SetupError, match="in use by run r1"):
+        look(api)
+    api.date_s += DURATION_S
+    facts = look(api)
+    assert facts.holder is not None
+    assert not facts.holder.is_alive
+
+
+def test_without_a_terminal_a_shared_cluster_must_be_confirmed_by_name() -> None:
+    facts = look(shared_cluster())
+    with pytest.raises(UsageError, match=r"3 nodes .*--confirm-cluster prod"):
+        asked(facts, confirmed=None)
+    asked(facts, confirmed="prod")
+
+
+@pytest.mark.parametrize("api", [shared_cluster(), empty_cluster()])
+def test_a_confirmation_of_another_cluster_is_refused(api: FakeApi) -> None:
+    async def never(_text: str) -> bool:
+        raise AssertionError("a wrong name is not asked about")
+
+    with pytest.raises(UsageError, match="--confirm-cluster staging: this is prod"):
+        asked(look(api), "staging", never)
+
+
+def test_the_uid_of_kube_system_confirms_any_cluster() -> None:
+    asked(look(shared_cluster()), "system-uid")
+
+
+def test_in_a_cluster_the_confirmation_is_the_uid_of_kube_system() -> None:
+    facts = look(shared_cluster(), context="in-cluster")
+    with pytest.raises(UsageError, match="--confirm-cluster system-uid"):
+        asked(facts, confirmed=None)
+    with pytest.raises(UsageError):
+        asked(facts, confirmed="in-cluster")
+    asked(facts, confirmed="system-uid")
+
+
+def test_on_a_terminal_a_person_decides() -> None:
+    facts = look(shared_cluster())
+    texts: list[str] = []
+
+    async def agree(text: str) -> bool:
+        texts.append(text)
+        return True
+
+    async def decline(text: str) -> bool:
+        return not await agree(text)
+
+    asked(facts, None, agree)
+    with pytest.raises(UsageError, match="not confirmed; nothing was created"):
+        asked(facts, None, decline)
+    assert texts == [shared_cluster_notice(facts, 10)] * 2
+
+
+@pytest.mark.parametrize(
+    ("ranges", "expected"),
+    [
+        ([], PodCidrs(0, (), ())),
+        ([["10.0.0.0/24"]], PodCidrs(1, (24,), ("10.0.0.0/24",))),
+        (
+            [["10.0.0.0/24", "fd00::/64"], ["10.0.255.0/24", "fd00:0:0:1::/64"]],
+            PodCidrs(2, (24, 64), ("10.0.0.0/16", "fd00::/63")),
+        ),
+    ],
+)
+def test_pod_ranges(ranges: list[list[str]], expected: PodCidrs) -> None:
+    assert summarize_cidrs(ranges) == expected
+
+
+LINUX = NodeShape(count=1, labels={"os": "linux", "cores": "32"})
+
+
+def affinity(*terms: dict[str, Any]) -> dict[str, Any]:
+    required = {"nodeSelectorTerms": list(terms)}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+
+def requires(key: str, operator: str, *values: str) -> dict[str, Any]:
+    requirement = {"key": key, "operator": operator, "values": list(values)}
+    return {"affinity": affinity({"matchExpressions": [requirement]}), "tolerations": [EXISTS]}
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ({}, False),
+        ({"tolerations": [EXISTS]}, True),
+        ({"tolerations": [{**EXISTS, "effect": "NoSchedule"}]}, True),
+        ({"tolerations": [{**EXISTS, "effect": "NoExecute"}]}, False),
+        ({"tolerations": [{**EXISTS, "key": "other"}]}, False),
+        ({"tolerations": [{"key": FAKE_TAINT.key, "value": "true"}]}, True),
+        ({"tolerations": [{"key": FAKE_TAINT.key, "value": "false"}]}, False),
+        ({"tolerations": [EXISTS], "nodeSelector": {"os": "linux"}}, True),
+        ({"tolerations": [EXISTS], "nodeSelector": {"os": "linux", "zone": "a"}}, False),
+        ({"tolerations": [EXISTS], "nodeName": "real-0"}, False),
+        (requires("os", "In", "linux", "windows"), True),
+        (requires("os", "In", "windows"), False),
+        (requires("os", "NotIn", "windows"), True),
+        (requires("os", "NotIn", "linux"), False),
+        (requires("zone", "NotIn", "a"), True),
+        (requires("os", "Exists"), True),
+        (requires("zone", "Exists"), False),
+        (requires("zone", "DoesNotExist"), True),
+        (requires("os", "DoesNotExist"), False),
+        (requires("cores", "Gt", "16"), True),
+        (requires("cores", "Lt", "16"), False),
+        (requires("os", "Gt", "16"), False),
+        (requires("cores", "Gt"), False),
+        (requires("os", "Like", "lin"), False),
+        ({"tolerations": [EXISTS], "affinity": affinity({})}, False),
+        ({"tolerations": [EXISTS], "affinity": {"podAffinity": {}}}, True),
+        (
+            {
+                "tolerations": [EXISTS],
+                "affinity": affinity({"matchFields": [{"operator": "In", "values": ["real-0"]}]}),
+            },
+            False,
+        ),
+        (
+            {
+                "tolerations": [EXISTS],
+                "affinity": affinity(
+                    {"matchExpressions": [{"key": "zone", "operator": "Exists"}]},
+                    {"matchExpressions": [{"key": "os", "operator": "Exists"}]},
+                ),
+            },
+            True,
+        ),
+    ],
+)
+def test_where_daemon_sets_land(template: dict[str, Any], expected: bool) -> None:  # noqa: FBT001
+    assert lands_on(template, LINUX) is expected
+
+
+@pytest.mark.parametrize(
+    ("taint", "template", "expected"),
+    [
+        (Taint("a", "", "PreferNoSchedule"), {}, True),
+        (Taint("a", "", "NoExecute"), {}, False),
+        (Taint("node.kubernetes.io/not-ready", "", "NoExecute"), {}, True),
+        (Taint("node.kubernetes.io/network-unavailable", "", "NoSchedule"), {}, False),
+        (
+            Taint("node.kubernetes.io/network-unavailable", "", "NoSchedule"),
+            {"hostNetwork": True},
+            True,
+        ),
+    ],
+)
+def test_taints_that_every_daemon_pod_tolerates(
+    taint: Taint,
+    template: dict[str, Any],
+    expected: bool,  # noqa: FBT001
+) -> None:
+    assert lands_on(template, NodeShape(count=1, taints=[taint])) is expected

@@ -1,0 +1,191 @@
+"""Credentials that are renewed while a run lasts, with plugins that are real programs."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from cluster_fakes import write_kubeconfig
+
+from fleet.cluster import renewal
+from fleet.cluster.credentials import ClusterSelection, Credentials
+from fleet.cluster.renewal import LOOK_EVERY_S, Renewal
+from fleet.errors import SetupError
+from fleet.host.node_host import Emulation
+
+EXPIRES_S = 1_577_836_800.0  # 2020-01-01
+EXPIRES = "2020-01-01T00:00:00Z"
+LATER = "2199-01-01T00:00:00Z"
+
+
+class World:
+    """A plugin that works at first, then fails so often, then works again."""
+
+    def __init__(self, directory: Path, *, fails: int, expires: str = EXPIRES) -> None:
+        self.runs = directory / "runs"
+        self.path = directory / "plugin"
+        form = (
+            '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":'
+            '{"token":"%s"%s}}\\n'
+        )
+        expiry = f',"expirationTimestamp":"{expires}"' if expires else ""
+        self.path.write_text(
+            f"""#!/bin/sh
+echo run >> {self.runs}
+n=$(wc -l < {self.runs})
+if [ "$n" -gt 1 ] && [ "$n" -le {1 + fails} ]; then echo throttled >&2; exit 3; fi
+if [ "$n" -eq 1 ]; then printf '{form % ("first", expiry)}'
+else printf '{form % ("second", f',"expirationTimestamp":"{LATER}"')}'; fi
+"""
+        )
+        self.path.chmod(0o755)
+        version = "client.authentication.k8s.io/v1"
+        user: dict[str, Any] = {"exec": {"command": str(self.path), "apiVersion": version}}
+        user["exec"] |= {"args": None, "env": None}
+        self.kubeconfig = write_kubeconfig(
+            directory / "k", {"server": "https://api.example:6443"}, user
+        )
+        self.now_s = 1000.0
+        self.wall_s = EXPIRES_S - 200
+
+    async def load(self) -> tuple[Renewal, Credentials]:
+        credentials = await ClusterSelection(kubeconfig=self.kubeconfig).load()
+        made = Renewal(credentials, now_s=lambda: self.now_s, wall_s=lambda: self.wall_s)
+        return made, credentials
+
+    def pass_s(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.wall_s += seconds
+
+    @property
+    def asked(self) -> int:
+        return len(self.runs.read_text().split())
+
+
+def test_a_throttled_plugin_is_asked_again_while_its_token_lasts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(tmp_path, fails=3)
+
+    async def play() -> None:
+        renewal, credentials = await world.load()
+        asked = []
+        for _ in range(20):
+            await renewal.renew()  # never raises: the token is good
+            asked.append(world.asked)
+            world.pass_s(1)
+        assert asked == [2, 2, 3, 3, 3, 3, *[4] * 8, *[5] * 6]  # after 2, 4 and 8 s
+        assert credentials.authorization() == b"Bearer second"
+        assert not renewal.has_failed
+
+    asyncio.run(play())
+    assert "throttled" in caplog.text
+    assert "tried again in 8 s, the present ones last 194 s more" in caplog.text
+    assert "renewed, after 3 failures" in caplog.text
+
+
+def test_requests_fail_with_the_reason_only_once_the_token_has_run_out(tmp_path: Path) -> None:
+    world = World(tmp_path, fails=2)
+
+    async def play() -> None:
+        renewal, credentials = await world.load()
+        await renewal.renew()
+        world.pass_s(200)
+        said = r"context test have run out and cannot be renewed: .*plugin failed: .*throttled"
+        for _ in range(5):  # requests do not hurry the plugin
+            with pytest.raises(SetupError, match=said):
+                await renewal.renew()
+        assert world.asked == 3
+        world.pass_s(4)
+        await renewal.renew()
+        assert (world.asked, credentials.authorization()) == (4, b"Bearer second")
+        assert renewal.has_failed
+
+    asyncio.run(play())
+
+
+def test_a_refused_token_is_renewed_once_for_all_who_used_it(tmp_path: Path) -> None:
+    world = World(tmp_path, fails=0, expires="")
+
+    async def play() -> None:
+        renewal, credentials = await world.load()
+        used = credentials.secrets()
+        await asyncio.gather(*(renewal.renew(refused=used) for _ in range(32)))
+        await renewal.renew(refused=used)
+        assert (world.asked, credentials.authorization()) == (2, b"Bearer second")
+
+    asyncio.run(play())
+
+
+def test_a_refused_token_whose_plugin_fails_is_told_and_its_end_is_not_forgotten(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, fails=1, expires=LATER)
+
+    async def play() -> None:
+        renewal, credentials = await world.load()
+        with pytest.raises(SetupError, match=r"are refused and cannot be renewed: .*throttled"):
+            await renewal.renew(refused=credentials.secrets())
+        assert credentials.expires_s is not None  # or nobody would renew them any more
+        await renewal.renew()  # the next request is the server's to judge
+        assert world.asked == 2
+
+    asyncio.run(play())
+
+
+def test_a_plugin_that_hangs_stops_nobody_whose_token_is_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renewal, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(renewal, "PLUGIN_S_MAX", 0.0)
+    world = World(tmp_path, fails=0)
+
+    async def play() -> None:
+        made, credentials = await world.load()
+        answer = asyncio.Event()
+
+        async def hang(*, force: bool) -> bool:
+            del force
+            await answer.wait()
+            return False
+
+        monkeypatch.setattr(Credentials, "refresh", lambda _self, *, force: hang(force=force))
+        await made.renew()
+        assert credentials.authorization() == b"Bearer first"
+        world.pass_s(LOOK_EVERY_S * 10)
+        with pytest.raises(SetupError, match="no answer within 0 s"):
+            await made.renew()
+        answer.set()
+
+    asyncio.run(play())
+
+
+def test_nodes_get_what_fleets_own_requests_have_renewed(tmp_path: Path) -> None:
+    world = World(tmp_path, fails=0)
+    told: list[tuple[str, bytes]] = []
+
+    def taker(name: str) -> SimpleNamespace:
+        return SimpleNamespace(set_authorization=lambda value: told.append((name, value)))
+
+    async def play() -> None:
+        renewal, credentials = await world.load()
+        fleet = cast(
+            "Emulation",
+            SimpleNamespace(
+                _cluster=credentials,
+                _authorization=credentials.authorization(),
+                observer=taker("observer"),
+                transport=taker("nodes"),
+                agent_connections=taker("agents"),
+                certificates=None,
+            ),
+        )
+        Emulation._pass_authorization_on(fleet)
+        assert told == []
+        await renewal.renew()  # by the Lease of the run, say
+        Emulation._pass_authorization_on(fleet)
+        Emulation._pass_authorization_on(fleet)
+
+    asyncio.run(play())
+    assert told == [(name, b"Bearer second") for name in ("observer", "nodes", "agents")]

@@ -1,0 +1,88 @@
+"""Why a Locust master may not have answered, and what one says that nobody can read."""
+
+import asyncio
+import socket
+
+import msgpack
+import pytest
+import zmq
+import zmq.asyncio
+
+from fleet.background import Background
+from fleet.dashboard import locust_worker
+from fleet.dashboard.locust_worker import LocustLink, obstacle
+from fleet.metrics import FleetCounts
+
+LOOPBACK = "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("listens", "told"),
+    [
+        (False, "connection refused"),
+        (True, "what listens there hangs, or is not the port for workers"),  # a web server
+    ],
+)
+def test_no_master_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+    listens: bool,  # noqa: FBT001
+    told: str,
+) -> None:
+    monkeypatch.setattr(locust_worker, "PROBE_S_MAX", 0.2)
+    with socket.socket() as there:
+        there.bind((LOOPBACK, 0))
+        if listens:
+            there.listen()
+        assert asyncio.run(obstacle(LOOPBACK, there.getsockname()[1])) == told
+
+
+def test_a_master_is_there_and_says_nothing() -> None:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        port = router.bind_to_random_port(f"tcp://{LOOPBACK}")
+        found = asyncio.run(obstacle(LOOPBACK, port))
+    assert found == "it is reached, but says nothing that a Locust master says"
+
+
+class NoNodes:
+    """A fleet that has none and is told how many to have."""
+
+    counts = FleetCounts()
+    existing = 0
+    nodes_max = 10
+
+    def __init__(self) -> None:
+        self.aimed: list[int] = []
+
+    def aim(self, nodes: int) -> None:
+        self.aimed.append(nodes)
+
+    def figures(self) -> dict[str, object]:
+        return {}
+
+
+def test_a_message_that_no_worker_expects_does_not_make_it_deaf() -> None:
+    async def wait(_seconds: float) -> None:
+        await asyncio.sleep(0)
+
+    background, fleet = Background(print, sleep=wait), NoNodes()
+
+    async def play() -> None:
+        with zmq.asyncio.Context() as context, context.socket(zmq.ROUTER) as router:
+            port = router.bind_to_random_port(f"tcp://{LOOPBACK}")
+            link = LocustLink(
+                fleet,
+                host=LOOPBACK,
+                port=port,
+                shard=0,
+                holds=False,
+                note=print,
+                background=background,
+            )
+            serving = asyncio.create_task(link.run())
+            who, _ = await router.recv_multipart()
+            for kind, data in (("spawn", "no mapping"), ("quit", None)):
+                await router.send_multipart([who, msgpack.packb((kind, data, None))])
+            await asyncio.wait_for(serving, 10)
+
+    asyncio.run(play())
+    assert background.bugs == {"a message of the Locust master": 1}

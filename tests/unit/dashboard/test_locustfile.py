@@ -1,0 +1,100 @@
+"""The locustfile that a Locust master loads. Importing it patches a process: not this one."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.dashboard.locust_master import LOCUSTFILE
+
+
+def load(script: str) -> subprocess.CompletedProcess[str]:
+    """Run a script in a process of its own."""
+    return subprocess.run(
+        (sys.executable, "-c", script), capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("version", ["2.46.9", "3.0.0", "3.1.0.dev5"])
+def test_a_release_that_it_was_not_made_for_is_refused_in_one_line(version: str) -> None:
+    done = load(
+        f"import locust; locust.__version__ = {version!r}; import fleet.dashboard.locustfile"
+    )
+    assert done.returncode == 3
+    assert done.stderr == (
+        f"fleet: its locustfile needs Locust 2.47 or a later 2.x, this is {version}: "
+        f"pip install 'fleet-emulator[locust]'\n"
+    )
+
+
+def test_a_later_one_is_taken() -> None:
+    done = load("import locust; locust.__version__ = '2.99.1'; import fleet.dashboard.locustfile")
+    assert done.returncode == 0, done.stderr
+
+
+def test_names_of_rows_may_be_anything_in_the_metrics() -> None:
+    script = "from fleet.dashboard.locustfile import escaped; print(escaped('/q?a=\"1\"\\\\n'))"
+    assert load(script).stdout == '/q?a=\\"1\\"\\\\n\n'
+
+
+@pytest.fixture(scope="module", params=["", "/load/fleet"])
+def answers(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Ask every route that the web UI has, and post the form in every wrong way."""
+    script = Path(__file__).with_name("locust_routes.py")
+    command = (sys.executable, str(script), request.param)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_every_route_is_behind_the_door(answers: dict[str, Any]) -> None:
+    routes = {route.split()[1].removeprefix("/load/fleet") for route in answers["routes"]}
+    assert {"/swarm", "/stop", "/logs", "/stats/report", "/fleet", "/fleet/metrics"} <= routes
+    assert set(answers["routes"].values()) == {403}
+    assert answers["page"] == [200, True]
+
+
+@pytest.mark.parametrize("what", ["no token", "foreign origin", "foreign host", "foreign site"])
+def test_a_form_of_others_changes_nothing(answers: dict[str, Any], what: str) -> None:
+    assert answers[what] == [403, []]
+
+
+@pytest.mark.parametrize(
+    "key", ["html_file", "csv_prefix", "logfile", "expect_workers", "dashboard_host", "no_such"]
+)
+def test_a_form_with_a_key_that_the_page_has_not_changes_nothing(
+    answers: dict[str, Any], key: str
+) -> None:
+    assert answers[key] == [400, []]
+    assert answers["user"] == 400
+
+
+def test_our_own_form_says_how_many_and_never_where(answers: dict[str, Any]) -> None:
+    changed = ["fleet_nodes", "num_users", "run_time", "spawn_rate", "started 3"]
+    assert answers["own form"] == [200, changed]
+
+
+def test_a_web_ui_that_takes_no_door_is_not_opened() -> None:
+    """Locust logs what a listener raises, and goes on."""
+    script = (
+        "import types; from fleet.dashboard.locustfile import begin\n"
+        "options = types.SimpleNamespace(web_base_path='', dashboard_host=[])\n"
+        "environment = types.SimpleNamespace(parsed_options=options)\n"
+        "begin(environment, None, web_ui=types.SimpleNamespace(host='127.0.0.1'))\n"
+    )
+    done = load(script)
+    assert done.returncode == 3
+    assert "fleet: the dashboard stays closed: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_dashboard_that_cannot_be_closed_is_not_opened() -> None:
+    arguments = ("--master", "--master-bind-port=0", "--web-port=0", "--dashboard-host=https://a")
+    command = (sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), *arguments)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "fleet: the dashboard stays closed: 'https://a' is no name" in done.stderr
+    assert '"fleet"' not in done.stdout

@@ -1,0 +1,192 @@
+"""Manifests and where they come from: what is read, defaulted, refused, and noticed."""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fleet.clock import Draws
+from fleet.host.static_manifest import ManifestError, parse_manifests
+from fleet.host.static_sources import StaticSource
+from fleet.kubelet.environment import Environment
+from fleet.objects.effects import ApiCall, MirrorPodObject, MirrorTarget, NodeId, Op
+from fleet.objects.static_pods import FILE, FNV_OFFSET, HTTP, fnv128a
+from fleet.profile.loader import parse_documents
+from fleet.profile.node_model import NodeModel
+from fleet.profile.node_profile import NodeProfile
+from fleet.wire.api.mirror_pods import create_mirror_pod, delete_mirror_pod
+
+PATH = "/m/a.yaml"
+
+
+class Node:
+    name = b"Node-1"
+
+
+def pod(name: str = "a", **spec: Any) -> dict[str, Any]:
+    container = {"name": "c", "image": "proxy:1"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {"containers": [container], **spec},
+    }
+
+
+def text(*pods: dict[str, Any]) -> bytes:
+    return b"---\n".join(yaml.safe_dump(each).encode() for each in pods)
+
+
+def environment(**configuration: object) -> Environment:
+    document = {
+        "apiVersion": "fleet.emulator/v1alpha1",
+        "kind": "NodeProfile",
+        "metadata": {"name": "p"},
+        "spec": {"kubeletConfiguration": configuration},
+    }
+    (found,) = parse_documents(yaml.safe_dump(document), "p.yaml")
+    assert isinstance(found, NodeProfile)
+    model: NodeModel = found.compiled()
+    return Environment(model, Draws(1), light=False)
+
+
+def names(env: Environment) -> list[str]:
+    """Return the names of the pods that the directory holds."""
+    return [each.template.name for each in env.static.pods()]
+
+
+def test_fnv_is_the_one_that_everybody_knows() -> None:
+    assert fnv128a(b"") == FNV_OFFSET
+    assert f"{fnv128a(b'foobar'):032x}" == "343e1662793c64bf6f0d3597ba446f18"
+    assert fnv128a(b"bar", fnv128a(b"foo")) == fnv128a(b"foobar")
+
+
+def test_a_manifest_gets_the_defaults_that_kubelets_read() -> None:
+    limits = {"resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}
+    [found] = parse_manifests(
+        text(pod(containers=[{"name": "c", "image": "proxy", **limits}])), FILE, PATH
+    )
+    template = found.template
+    assert (template.namespace, template.restart_policy) == ("default", "Always")
+    assert template.termination_grace_s == 30
+    assert template.containers[0].pull_policy == "Always"  # no tag
+    assert template.qos_class == "Guaranteed"
+    assert [each.effect for each in template.tolerations] == ["NoExecute"]
+    [remote] = parse_manifests(text(pod()), HTTP, "http://x")
+    assert remote.template.tolerations == ()
+
+
+def test_the_uid_depends_on_node_path_and_content() -> None:
+    [one] = parse_manifests(text(pod()), FILE, PATH)
+    [moved] = parse_manifests(text(pod()), FILE, "/m/b.yaml")
+    [changed] = parse_manifests(text(pod(priority=1)), FILE, PATH)
+    uids = {each.pod_of(node, 0).uid for each in (one, moved, changed) for node in ("n-1", "n-2")}
+    assert len(uids) == 6
+    assert one.pod_of("N-1", 0).name == "a-n-1"
+    [remote] = parse_manifests(text(pod()), HTTP, "http://x")
+    assert remote.pod_of("n-1", 0).uid == remote.pod_of("n-2", 0).uid
+    fixed = pod()
+    fixed["metadata"] = {"name": "a", "uid": "my-own"}
+    [own] = parse_manifests(text(fixed), FILE, PATH)
+    assert own.pod_of("n-1", 0).uid == "my-own"
+
+
+@pytest.mark.parametrize(
+    ("spec", "resource"),
+    [
+        ({"serviceAccountName": "sa"}, "serviceaccounts"),
+        ({"imagePullSecrets": [{"name": "s"}]}, "secrets"),
+        ({"resourceClaims": [{"name": "r"}]}, "resourceclaims"),
+        ({"volumes": [{"name": "v", "configMap": {"name": "c"}}]}, "configmaps (via configmap"),
+        ({"volumes": [{"name": "v", "persistentVolumeClaim": {}}]}, "persistentvolumeclaims"),
+        (
+            {"volumes": [{"name": "v", "projected": {"sources": [{"secret": {"name": "s"}}]}}]},
+            "secrets (via projected volumes)",
+        ),
+        (
+            {
+                "containers": [
+                    {"name": "c", "image": "i", "envFrom": [{"configMapRef": {"name": "m"}}]}
+                ]
+            },
+            "configmaps",
+        ),
+    ],
+)
+def test_what_refers_to_api_objects_is_refused(spec: dict[str, Any], resource: str) -> None:
+    with pytest.raises(ManifestError, match="static pods may not reference") as caught:
+        parse_manifests(text(pod(**spec)), FILE, PATH)
+    assert resource in str(caught.value)
+
+
+def test_a_url_may_hold_a_list_a_file_may_not() -> None:
+    both: dict[str, Any] = {"apiVersion": "v1", "kind": "PodList", "items": [pod("a"), pod("b")]}
+    found = parse_manifests(text(both), HTTP, "http://x")
+    assert [each.template.name for each in found] == ["a", "b"]
+    for data in (text(both), b"kind: ConfigMap", b"- a", b"{", b"kind: Pod"):
+        with pytest.raises(ManifestError):
+            parse_manifests(data, FILE, PATH)
+
+
+def test_a_directory_is_read_again_when_it_changed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = environment(staticPodPath=str(tmp_path / "manifests"))
+    changes: list[Environment] = []
+    source = StaticSource(env, changes.append)
+    source.read_file()
+    assert env.static.file == ()  # it was read: it does not exist
+    directory = tmp_path / "manifests"
+    directory.mkdir()
+    (directory / "a.yaml").write_bytes(text(pod("a")))
+    (directory / ".hidden.yaml").write_bytes(text(pod("hidden")))
+    (directory / "inner").mkdir()
+    (directory / "broken.yaml").write_text("kind: Pod")
+    with caplog.at_level(logging.WARNING):
+        source.read_file()
+        source.read_file()
+    assert names(env) == ["a"]
+    assert len(changes) == 2
+    [record] = caplog.records
+    assert record.getMessage() == (
+        f"could not process manifest file {directory / 'broken.yaml'}: "
+        "invalid pod: name is needed for the pod"
+    )
+    (directory / "a.yaml").unlink()
+    source.read_file()
+    assert env.static.file == ()
+    assert len(changes) == 3
+
+
+def test_a_url_that_does_not_answer_is_not_ready() -> None:
+    env = environment(staticPodURL="http://127.0.0.1:9/pods")
+    changes: list[Environment] = []
+    asyncio.run(StaticSource(env, changes.append).read_url(100.0))
+    assert env.static.http is None
+    assert changes == []
+
+
+def test_the_requests_about_a_mirror() -> None:
+    [manifest] = parse_manifests(text(pod(priorityClassName="system-node-critical")), FILE, PATH)
+    static = manifest.pod_of("Node-1", 1_767_225_600_120_000_000)
+    payload = MirrorPodObject(
+        manifest.json, static.name, static.uid, FILE, static.seen_ns, "node-uid"
+    )
+    request = create_mirror_pod(ApiCall(NodeId(0), Op.CREATE_MIRROR_POD, "", payload), Node())
+    assert request.path == b"/api/v1/namespaces/default/pods"
+    body = yaml.safe_load(request.body)
+    assert body["metadata"]["name"] == "a-node-1"
+    assert body["metadata"]["annotations"]["kubernetes.io/config.seen"] == (
+        "2026-01-01T00:00:00.12Z"
+    )
+    assert body["spec"]["nodeName"] == "Node-1"
+    assert "blockOwnerDeletion" not in body["metadata"]["ownerReferences"][0]
+    for uid, conditions in (("", None), ("u", {"uid": "u"})):
+        target = MirrorTarget("default", "a-node-1", uid)
+        call = ApiCall(NodeId(0), Op.DELETE_MIRROR_POD, "", target)
+        options = yaml.safe_load(delete_mirror_pod(call, Node()).body)
+        assert options["gracePeriodSeconds"] == 0
+        assert options.get("preconditions") == conditions

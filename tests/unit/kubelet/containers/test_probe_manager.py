@@ -1,0 +1,396 @@
+"""The probe manager, alone and within the sync loop of one node."""
+
+from itertools import pairwise
+from typing import NamedTuple
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pod_world import NODE, UID, World, container, make_pod
+
+from fleet.clock import NS_PER_S, Draws, SimClock
+from fleet.kubelet.containers.probe_manager import ProbeManager, apply_updates
+from fleet.kubelet.containers.probe_worker import NEVER, ProbeResult
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.events import EventRecorder
+from fleet.kubelet.pods.pod_actions import KillReason
+from fleet.kubelet.turn import Turn
+from fleet.objects.effects import Outbox, SetTimer, Timer
+from fleet.objects.pods import (
+    ContainerSpec,
+    ContainerStatus,
+    Pod,
+    PodCondition,
+    PodStatus,
+    ProbeSpec,
+    RunningState,
+)
+from fleet.profile.loader import load_mix
+from fleet.profile.probe_behavior import PROBE_ANNOTATIONS, ProbeKind
+from fleet.runtime.runtime import Container, RunState
+
+MODEL = load_mix().model_of(0)
+START_S = 1_000
+HTTP = ProbeSpec("httpGet", "http", port=80, path="/")
+FIELDS = ("startup_probe", "readiness_probe", "liveness_probe")
+
+
+class Seen(NamedTuple):
+    """What a world sees of one probe: Unhealthy events and results, each with its second."""
+
+    events: list[float]
+    results: list[tuple[float, ProbeResult]]
+
+
+class Bench:
+    """A manager with one pod whose container runs, and nothing around it."""
+
+    def __init__(self, kind: ProbeKind, probe: ProbeSpec, timeline: str, *, light: bool) -> None:
+        self.env = Environment(MODEL, Draws(3), light=light)
+        self.env.wall_offset_ns = SimClock.EPOCH_NS
+        self.recorder = EventRecorder(NODE)
+        self.manager = ProbeManager(NODE)
+        self.now_ns = START_S * NS_PER_S
+        spec = container("c", **{FIELDS[kind]: probe})
+        notes = ((PROBE_ANNOTATIONS[kind], timeline),)
+        self.pod = make_pod(spec, annotations=notes)
+        self.status = running_status(self.env.wall_s(self.now_ns), started=bool(kind))
+        self.timers = 0
+        self._armed_ns = NEVER
+        self.seen = Seen([], [])
+
+    def turn(self) -> Turn:
+        self.out: Outbox = []
+        return Turn(NODE, self.env, self.recorder, self.now_ns, self.out)
+
+    def begin(self) -> None:
+        self.manager.add_pod(self.pod, self.status, self.turn())
+        self._take()
+
+    def run(self, seconds: int) -> Seen:
+        end_ns = self.now_ns + seconds * NS_PER_S
+        while self._armed_ns <= end_ns:
+            self.now_ns = max(self.now_ns, self._armed_ns)
+            self._armed_ns = NEVER
+            before = len(self.recorder._seen), sum(self.recorder._seen.values()) & 0xFFFFF
+            updates = self.manager.on_timer(self.pod, self.status, self.turn())
+            after = len(self.recorder._seen), sum(self.recorder._seen.values()) & 0xFFFFF
+            self._take()
+            at_s = self.now_ns / NS_PER_S - START_S
+            if after != before:
+                self.seen.events.append(at_s)
+            self.seen.results.extend((at_s, update.result) for update in updates)
+            if updates:
+                self.status, _ = apply_updates(self.pod, self.status, updates)
+                self.manager.on_status(self.pod, self.status, self.turn())
+                self._take()
+        self.now_ns = end_ns
+        return self.seen
+
+    def _take(self) -> None:
+        for effect in self.out:
+            if isinstance(effect, SetTimer):
+                assert effect.timer is Timer.PROBES
+                self.timers += 1
+                self._armed_ns = effect.due_ns
+
+
+def running_status(started_s: int, *, started: bool) -> PodStatus:
+    found = ContainerStatus(
+        name="c",
+        state=RunningState(started_s),
+        last_state=None,
+        ready=False,
+        started=started,
+        restart_count=0,
+        image="",
+        image_id="",
+        container_id="containerd://1",
+    )
+    conditions = (PodCondition("Ready", "False"), PodCondition("ContainersReady", "False"))
+    return PodStatus("Running", conditions=conditions, pod_ip="10.0.0.9", containers=(found,))
+
+
+def expected(kind: ProbeKind, probe: ProbeSpec, good: list[bool], seconds: int) -> Seen:
+    """Tick second by second as a real worker does. `good`: what it finds, by second."""
+    seen = Seen([], [])
+    initial = (ProbeResult.UNKNOWN, ProbeResult.FAILURE, ProbeResult.SUCCESS)[kind]
+    result: ProbeResult | None = None
+    last: ProbeResult | None = None
+    run = 0
+    for second in range(0, seconds + 1, probe.period_s):
+        if result is None:
+            result = initial
+            if kind is not ProbeKind.LIVENESS:
+                seen.results.append((second, result))
+        if second < probe.initial_delay_s:
+            continue
+        found = ProbeResult.SUCCESS if good[second] else ProbeResult.FAILURE
+        if found is ProbeResult.FAILURE:
+            seen.events.append(second)
+        run = run + 1 if found is last else 1
+        last = found
+        failed = found is ProbeResult.FAILURE
+        if run < (probe.failure_threshold if failed else probe.success_threshold):
+            continue
+        if found is not result:
+            seen.results.append((second, found))
+        result = found
+        if kind is ProbeKind.STARTUP or (kind is ProbeKind.LIVENESS and failed):
+            break
+    return seen
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(ProbeKind),
+    st.integers(1, 7),
+    st.integers(0, 12),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.lists(st.integers(1, 25), max_size=5),
+    st.booleans(),
+    st.booleans(),
+)
+def test_looking_ahead_finds_what_ticking_finds(
+    kind: ProbeKind,
+    period_s: int,
+    delay_s: int,
+    successes: int,
+    failures: int,
+    lengths: list[int],
+    is_good: bool,  # noqa: FBT001
+    light: bool,  # noqa: FBT001
+) -> None:
+    probe = HTTP._replace(
+        period_s=period_s,
+        initial_delay_s=delay_s,
+        success_threshold=successes if kind is ProbeKind.READINESS else 1,
+        failure_threshold=failures,
+    )
+    phases, good, at_s = [], [], 0
+    for length in (*lengths, 100):
+        phases.append(f"{{after: {at_s}s, result: {'Success' if is_good else 'Failure'}}}")
+        good += [is_good] * length
+        at_s += length
+        is_good = not is_good
+    bench = Bench(kind, probe, f"[{', '.join(phases)}]", light=light)
+    bench.begin()
+    found = bench.run(90)
+    wanted = expected(kind, probe, good, 90)
+    assert found.results == wanted.results
+    assert found.events == ([] if light else wanted.events)
+
+
+def test_a_steady_probe_needs_no_timer() -> None:
+    for kind in ProbeKind:
+        bench = Bench(kind, HTTP, "Success", light=False)
+        bench.begin()
+        bench.run(1)
+        timers = bench.timers
+        bench.run(100_000)
+        assert bench.timers == timers
+    bench = Bench(ProbeKind.READINESS, HTTP, "Failure", light=True)
+    bench.begin()
+    bench.run(100_000)
+    assert bench.timers == 1
+
+
+def test_rare_failures_cost_a_timer_each() -> None:
+    timeline = "[{result: Success, failureRate: 0.01}]"
+    bench = Bench(ProbeKind.READINESS, HTTP, timeline, light=False)
+    bench.begin()
+    seen = bench.run(200_000)  # 20,000 ticks
+    assert 150 < len(seen.events) < 250
+    assert bench.timers < len(seen.events) + 20_000 / 200
+    assert [result for _, result in seen.results] == [ProbeResult.FAILURE, ProbeResult.SUCCESS]
+
+
+def test_what_wants_a_container_killed() -> None:
+    for kind, reason in (
+        (ProbeKind.LIVENESS, KillReason.LIVENESS_PROBE),
+        (ProbeKind.STARTUP, KillReason.STARTUP_PROBE),
+        (ProbeKind.READINESS, None),
+    ):
+        bench = Bench(kind, HTTP, "Failure", light=False)
+        this = Container("c", 0, "containerd://1")
+        bench.begin()
+        bench.run(15)
+        assert bench.manager.failed_probe(UID, this) is None
+        bench.run(10)
+        assert bench.manager.failed_probe(UID, this) is reason
+        assert bench.manager.failed_probe(UID, Container("c", 1, "containerd://2")) is None
+
+
+def test_a_new_container_begins_anew() -> None:
+    bench = Bench(ProbeKind.LIVENESS, HTTP, "Failure", light=False)
+    bench.begin()
+    bench.run(60)
+    assert bench.seen.events == [0, 10, 20]  # on hold since
+    [old] = bench.status.containers
+    new = old._replace(
+        container_id="containerd://2", state=RunningState(bench.env.wall_s(bench.now_ns))
+    )
+    bench.status = bench.status._replace(containers=(new,))
+    bench.manager.on_status(bench.pod, bench.status, bench.turn())
+    bench._take()
+    bench.run(60)
+    assert bench.seen.events == [0, 10, 20, 60, 70, 80]
+
+
+# ---- within a node ----
+
+
+def probed(**probes: ProbeSpec) -> ContainerSpec:
+    return container("c", **{f"{kind}_probe": probe for kind, probe in probes.items()})
+
+
+def later(*, light: bool = False, tolerate_key: str = "") -> World:
+    """Return the world of a kubelet that began an hour ago."""
+    world = World(light=light, tolerate_key=tolerate_key)
+    world.now_ns = 3600 * NS_PER_S
+    return world
+
+
+def adopted(world: World, spec: ContainerSpec, *, ready: bool, ago_s: int) -> Pod:
+    """Return a pod that a kubelet before this one started."""
+    now_s = world.env.wall_s(world.now_ns)
+    status = running_status(now_s - ago_s, started=True)
+    [shown] = status.containers
+    told = "True" if ready else "False"
+    conditions = tuple(each._replace(status=told) for each in status.conditions)
+    status = status._replace(containers=(shown._replace(ready=ready),), conditions=conditions)
+    return make_pod(spec, status=status)
+
+
+def test_a_pod_that_was_ready_stays_so_over_a_restart_of_the_kubelet() -> None:
+    for ready in (True, False):
+        world = World()
+        world.now_ns = 3600 * NS_PER_S
+        world.loop.started_ns = world.now_ns
+        world.create(adopted(world, probed(readiness=HTTP), ready=ready, ago_s=600))
+        world.run(0.5)
+        assert world.container().ready is ready
+        world.run(11)  # the first tick comes within a period
+        assert world.container().ready
+        assert {status.containers[0].ready for status in world.statuses} <= {ready, True}
+
+
+def test_soon_after_the_kubelet_began_the_first_tick_is_put_off() -> None:
+    times = []
+    for index in range(20):
+        world = World()
+        world.now_ns = 100 * NS_PER_S
+        world.loop.started_ns = world.now_ns
+        world.create(make_pod(probed(readiness=HTTP), uid=f"u{index}"))
+        while (
+            not world.pods[f"u{index}"].status.containers or not world.container(f"u{index}").ready
+        ):
+            world.run(0.2)
+            assert world.now_ns < 115 * NS_PER_S
+        times.append(world.now_ns / NS_PER_S - 100)
+    assert max(times) > 6
+    assert min(times) < 4
+    assert len({round(each) for each in times}) > 4
+
+
+def test_a_sidecar_holds_the_others_back_until_it_has_started() -> None:
+    world = later()
+    side = container("side", restart_policy="Always", startup_probe=HTTP._replace(period_s=2))
+    pod = make_pod(
+        container("c"),
+        init_containers=(side,),
+        annotations=((PROBE_ANNOTATIONS[0], "Success after 5s"),),
+    )
+    world.create(pod)
+    world.run(4)
+    status = world.pods[UID].status
+    assert not status.init_containers[0].started
+    assert world.condition("Initialized").status == "False"
+    world.run(5)
+    status = world.pods[UID].status
+    assert status.init_containers[0].started
+    assert status.init_containers[0].ready
+    assert isinstance(status.containers[0].state, RunningState)
+    assert world.condition("Ready").status == "True"
+
+
+def test_a_pod_that_is_not_ready_is_tried_again_by_its_resync() -> None:
+    world = later()
+    slow = HTTP._replace(period_s=600)
+    notes = ((PROBE_ANNOTATIONS[1], "Success after 20s"),)
+    world.create(make_pod(probed(readiness=slow), annotations=notes))
+    world.run(50)
+    assert not world.container().ready
+    world.run(60)  # 60 to 90 s after its last sync
+    assert world.container().ready
+
+
+def test_a_restarted_container_keeps_its_started_until_the_next_startup_tick() -> None:
+    """As upstream since 1.35: the last status is believed until the startup probe ran."""
+    world = later()
+    probes = {
+        "startup": HTTP._replace(period_s=5),
+        "liveness": HTTP._replace(period_s=1, failure_threshold=1),
+    }
+    notes = ((PROBE_ANNOTATIONS[2], "Failure after 12s"),)
+    world.create(make_pod(probed(**probes), annotations=notes, termination_grace_s=0))
+    world.run(12)
+    assert world.container().started
+    seen = []
+    for _ in range(200):
+        world.run(0.1)
+        if world.container().restart_count == 1:
+            seen.append(world.container().started)
+    changes = [seen[0], *(b for a, b in pairwise(seen) if a is not b)]
+    assert changes == [True, False, True]
+
+
+def test_a_pod_that_does_not_tolerate_the_emulator_is_never_ready() -> None:
+    world = later(tolerate_key="fleet.emulator/fake")
+    world.create(make_pod(probed(readiness=HTTP)))
+    world.run(30)
+    assert world.container().started
+    assert not world.container().ready
+    assert world.condition("Ready").reason == "EmulatedNodeNotTolerated"
+
+
+def test_a_pod_that_was_ended_is_not_probed_any_more() -> None:
+    bench = Bench(ProbeKind.READINESS, HTTP, "Failure", light=False)
+    bench.begin()
+    bench.run(15)
+    bench.status = bench.status._replace(phase="Failed")
+    bench.manager.on_status(bench.pod, bench.status, bench.turn())
+    bench._take()
+    assert bench.run(60).events == [0, 10]
+
+
+def test_nothing_is_left_of_a_deleted_pod() -> None:
+    for light in (False, True):
+        world = later(light=light)
+        notes = ((PROBE_ANNOTATIONS[1], "Failure"),)
+        spec = probed(readiness=HTTP, liveness=HTTP, startup=HTTP)
+        world.create(make_pod(spec, annotations=notes))
+        world.run(30)
+        syncer = world.loop._syncer
+        assert syncer is not None
+        assert list(syncer.probes._pods) == [UID]
+        world.delete()
+        world.run(60)
+        assert not syncer.probes._pods
+        assert not world.pods
+
+
+def test_the_container_of_a_result_runs() -> None:
+    """A result says nothing of a container that ended, or of another one."""
+    world = later()
+    world.create(make_pod(probed(readiness=HTTP), restart_policy="Never"))
+    world.run(10)
+    syncer = world.loop._syncer
+    assert syncer is not None
+    sandbox = syncer.runtime.sandbox(UID)
+    assert sandbox is not None
+    sandbox.containers[0].state = RunState.EXITED
+    turn = Turn(NODE, world.env, world.recorder, world.now_ns, [])
+    old = world.pods[UID].status
+    found = syncer.probes.update_pod_status(world.pods[UID], sandbox, old, turn)
+    assert found == {"c": (False, False)}

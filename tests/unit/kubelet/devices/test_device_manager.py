@@ -1,0 +1,234 @@
+"""What device plugins offer over time, what pods are given of it, and what is said about it."""
+
+import dataclasses
+from itertools import pairwise
+from typing import Any
+
+import orjson
+import pytest
+from admission_world import container, look, make_pod
+
+from fleet.clock import NS_PER_S, Draws
+from fleet.kubelet.devices.device_manager import DeviceManager
+from fleet.kubelet.devices.node_resources import differing_resources
+from fleet.kubelet.devices.topology_manager import MESSAGE as TOPOLOGY_ERROR
+from fleet.kubelet.pods.admission import Devices
+from fleet.objects.admission import NodeState
+from fleet.objects.pods import ContainerStatus, Pod, PodStatus, RunningState
+from fleet.profile.device_behavior import UNHEALTHY_ANNOTATION
+from fleet.profile.loader import load_mix
+from fleet.profile.node_model import NodeModel
+from fleet.profile.node_profile import NodeProfile
+
+GPU = "nvidia.com/gpu"
+S = NS_PER_S
+
+
+def model(**device: Any) -> NodeModel:
+    """Return a node's model with one device plugin."""
+    spec = {"resource": GPU, "count": 4, "registrationDelay": "2s", **device}
+    profile = {
+        "apiVersion": "fleet.emulator/v1alpha1",
+        "kind": "NodeProfile",
+        "metadata": {"name": "gpu"},
+        "spec": {"devices": [spec], "template": {"status": {"capacity": {GPU: "4"}}}},
+    }
+    return NodeProfile.model_validate(profile).compiled()
+
+
+def manager(**device: Any) -> DeviceManager:
+    return DeviceManager(0, "n", model(**device), Draws(1), 0)
+
+
+def wants(name: str, *counts: int, inits: tuple[int, ...] = (), sidecar: bool = False) -> Pod:
+    def each(label: str, count: int) -> dict[str, Any]:
+        amounts = {GPU: str(count)}
+        return container(label, resources={"requests": amounts, "limits": amounts})
+
+    first = [each(f"i{at}", count) for at, count in enumerate(inits)]
+    if sidecar:
+        first[0]["restartPolicy"] = "Always"
+    main = [each(f"c{at}", count) for at, count in enumerate(counts)]
+    spec: dict[str, Any] = {"initContainers": first} if first else {}
+    return make_pod(name, *main, **spec)
+
+
+def at(found: DeviceManager, seconds: float) -> tuple[int, int]:
+    [(resource, capacity, allocatable)] = found.resources(int(seconds * S))
+    assert resource == GPU
+    return capacity, allocatable
+
+
+def test_capacity_comes_with_the_plugin_and_goes_five_minutes_after_it() -> None:
+    found = manager(pluginOutages=[{"after": "10m", "duration": "10m"}])
+    assert "nvidia.com/gpu" not in model().capacity  # the Node registers without it
+    assert at(found, 1) == (-1, -1)
+    assert at(found, 2) == (4, 4)
+    assert at(found, 600) == (4, 0)
+    assert at(found, 899) == (4, 0)
+    assert at(found, 900) == (0, 0)
+    assert at(found, 1200) == (4, 4)
+    changes = []
+    now_ns = 0
+    while now_ns := found.next_change_ns(now_ns):
+        changes.append(now_ns // S)
+    assert changes == [2, 600, 900, 1200]
+
+
+def test_capacity_counts_all_and_allocatable_the_healthy_ones() -> None:
+    health = [
+        {"after": "20s", "devices": [1, 2], "state": "Unhealthy"},
+        {"after": "30s", "devices": [2], "state": "Healthy"},
+        {"after": "40s", "state": "Unhealthy"},
+    ]
+    found = manager(health=health)
+    assert [at(found, seconds) for seconds in (19, 20, 30, 40)] == [(4, 4), (4, 2), (4, 3), (4, 0)]
+
+
+def test_devices_fail_by_chance_and_are_repaired() -> None:
+    """Each by itself, the same ones after a restart, and never unannounced."""
+    failures = {"interval": {"distribution": "Exponential", "mean": "100s"}, "repair": "20s"}
+    found = manager(count=50, failures=failures)
+    changes = [2 * S]
+    while changes[-1] < 1000 * S:
+        changes.append(found.next_change_ns(changes[-1]))
+    free = [found.resources(now_ns)[0][2] for now_ns in changes]
+    assert all(abs(a - b) == 1 for a, b in pairwise(free))
+    late = [50 - each for each, at_ns in zip(free, changes, strict=True) if at_ns > 200 * S]
+    assert 4 < sum(late) / len(late) < 13  # 50 x 20 s of 120 s
+    again = manager(count=50, failures=failures)
+    assert [again.resources(now_ns)[0][2] for now_ns in changes] == free
+    assert [again.resources(now_ns - 1)[0][2] for now_ns in changes[1:]] == free[:-1]
+
+
+def test_an_annotation_of_the_node_makes_devices_fail() -> None:
+    found = manager(ids=["a", "b", "c", "d"], count=None)
+    assert found.on_annotations(((UNHEALTHY_ANNOTATION, f"x/y=0;{GPU}=0, d"),))
+    assert at(found, 5) == (4, 2)
+    assert not found.on_annotations(((UNHEALTHY_ANNOTATION, f"x/y=0;{GPU}=0, d"),))
+    assert found.on_annotations(())
+    assert at(found, 5) == (4, 4)
+
+
+def test_devices_are_given_out_once_and_come_back() -> None:
+    found = manager()
+    assert found.allocate(wants("a", 1, 1), 5 * S) == ""
+    assert found.allocated() == {GPU: 2}
+    assert found.allocate(wants("b", 3), 5 * S) == (
+        f"requested number of devices unavailable for {GPU}. Requested: 3, Available: 2"
+    )
+    assert found.allocate(wants("b", 2), 5 * S) == ""
+    found.free(wants("a").uid)
+    assert found.allocate(wants("c", 2), 5 * S) == ""
+    assert found.allocated() == {GPU: 4}
+    found.keep({wants("c").uid})
+    assert found.allocated() == {GPU: 2}
+
+
+def test_asking_again_gives_the_same() -> None:
+    found = manager(health=[{"after": "20s", "devices": [0]}])
+    assert found.allocate(wants("a", 4), 5 * S) == ""
+    assert found.allocate(wants("a", 4), 5 * S) == ""
+    assert found.allocate(wants("a", 4), 20 * S) == (
+        "previously allocated devices are no longer healthy; "
+        f"cannot allocate unhealthy devices {GPU}"
+    )
+
+
+@pytest.mark.parametrize(("sidecar", "error"), [(False, False), (True, True)])
+def test_what_an_init_container_had_the_next_ones_may_have(*, sidecar: bool, error: bool) -> None:
+    found = manager()
+    text = f"requested number of devices unavailable for {GPU}. Requested: 2, Available: 1"
+    got = found.allocate(wants("a", 2, inits=(3,), sidecar=sidecar), 5 * S)
+    assert got == (text if error else "")
+
+
+def test_what_cannot_be_given_out_is_told_apart() -> None:
+    found = manager(pluginOutages=[{"after": "1m"}])
+    assert found.allocate(wants("a", 1), S) == ""  # not a device plugin's resource as yet
+    assert found.allocated() == {}
+    assert found.allocate(wants("a", 1), 30 * S) == ""
+    assert found.allocate(wants("b", 1), 70 * S) == (
+        f"no healthy devices present; cannot allocate unhealthy devices {GPU}"
+    )
+    assert found.allocate(wants("b", 1), 400 * S) == f"cannot allocate unregistered device {GPU}"
+
+
+def shown(*names: str) -> PodStatus:
+    return PodStatus(
+        containers=tuple(
+            ContainerStatus(each, RunningState(0), None, True, True, 0, "", "", "")  # noqa: FBT003
+            for each in names
+        )
+    )
+
+
+def test_statuses_name_devices_and_their_health() -> None:
+    found = manager(idPrefix="GPU-", health=[{"after": "20s", "devices": [1]}])
+    pod = wants("a", 2)
+    assert found.allocate(pod, 5 * S) == ""
+    assert found.take_affected(5 * S) == []
+    status = found.with_health(pod, shown("c0", "other"), model(), 25 * S)
+    assert status.containers[1].devices_json == b""
+    [told] = orjson.loads(status.containers[0].devices_json)
+    assert told["name"] == GPU
+    assert [each["health"] for each in told["resources"]] == ["Healthy", "Unhealthy"]
+    ids = {each["resourceID"] for each in told["resources"]}
+    assert len(ids) == 2
+    assert all(each.startswith("GPU-") and len(each) == 40 for each in ids)
+    assert found.take_affected(25 * S) == [pod.uid]
+    assert found.take_affected(26 * S) == []
+    again = manager(idPrefix="GPU-")
+    pod.status = status
+    again.adopt(pod)
+    assert again.allocated() == {GPU: 2}
+    old = dataclasses.replace(load_mix().model_of(0), kubelet_version="v1.35.0")
+    assert found.with_health(pod, shown("c0"), old, 25 * S) == shown("c0")
+
+
+def test_the_node_is_patched_only_where_it_differs() -> None:
+    def patch(shown: tuple[tuple[str, int, int], ...], *wanted: tuple[str, int, int]) -> bytes:
+        return differing_resources(NodeState(extended=shown), wanted, {"own.io/x": "3"})
+
+    assert patch((), (GPU, -1, -1)) == b""
+    assert patch((), (GPU, 4, 3)) == b'"allocatable":{"%b":"3"},"capacity":{"%b":"4"}' % (
+        (GPU.encode(),) * 2
+    )
+    assert patch(((GPU, 4, 4),), (GPU, 4, 3)) == b'"allocatable":{"nvidia.com/gpu":"3"}'
+    assert patch(((GPU, 4, 3),), (GPU, 4, 3)) == b""
+    assert b'"capacity":{"nvidia.com/gpu":"0"}' in patch(((GPU, 4, 4),), (GPU, -1, -1))
+    assert patch((("own.io/x", 3, 2),)) == b""
+    assert patch((("foreign.io/x", 5, -1),)) == b'"allocatable":{"foreign.io/x":"5"}'
+    assert patch((("foreign.io/x", -1, 5),)) == b'"allocatable":{"foreign.io/x":null}'
+
+
+def aligned(policy: str, *counts: int, total: int = 8) -> list[str]:
+    """Ask for devices of two NUMA nodes, pod after pod; return what went wrong each time."""
+    spec = {"resource": GPU, "count": total, "registrationDelay": "0s", "numaNodes": 2}
+    profile = {
+        "apiVersion": "fleet.emulator/v1alpha1",
+        "kind": "NodeProfile",
+        "metadata": {"name": "gpu"},
+        "spec": {"devices": [spec], "kubeletConfiguration": {"topologyManagerPolicy": policy}},
+    }
+    made = NodeProfile.model_validate(profile).compiled()
+    found = DeviceManager(0, "n", made, Draws(1), 0)
+    return [found.allocate(wants(str(index), count), S) for index, count in enumerate(counts)]
+
+
+def test_the_topology_manager_keeps_devices_together() -> None:
+    """Source: pkg/kubelet/cm/topologymanager/policy_restricted.go, policy_single_numa_node.go."""
+    assert aligned("none", 3, 3, 2) == ["", "", ""]
+    assert aligned("best-effort", 3, 3, 2) == ["", "", ""]
+    assert aligned("restricted", 3, 3, 2) == ["", "", TOPOLOGY_ERROR]
+    assert aligned("single-numa-node", 3, 3, 2) == ["", "", TOPOLOGY_ERROR]
+    assert aligned("restricted", 6) == [""]  # no single node has as many
+    assert aligned("single-numa-node", 6) == [TOPOLOGY_ERROR]
+    assert aligned("single-numa-node", 3, 1, 4) == ["", "", ""]
+    assert aligned("restricted", 9) == [TOPOLOGY_ERROR]
+    assert "Requested: 9, Available: 8" in aligned("best-effort", 9)[0]
+
+
+def test_a_refusal_of_the_topology_manager_has_a_reason_of_its_own() -> None:
+    found = look(wants("a", 1), allocate=lambda _: Devices(TOPOLOGY_ERROR))
+    assert found.rejection == ("TopologyAffinityError", TOPOLOGY_ERROR)

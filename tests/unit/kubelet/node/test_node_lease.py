@@ -1,0 +1,200 @@
+from node_world import CONFLICT, EXISTS, LOST, NODE, NOT_FOUND, REFUSED, environment, node_reply
+
+from fleet.clock import NS_PER_MS, NS_PER_S, SimClock
+from fleet.kubelet.node.node_lease import OWNER_KEY, NodeLease
+from fleet.objects.effects import (
+    ApiCall,
+    LeaseObject,
+    LeaseRenewal,
+    Op,
+    Outbox,
+    Reply,
+    ReplyKind,
+    SetTimer,
+    Timer,
+)
+from fleet.objects.pods import LeaseView
+
+BASE = b'{"renewTime":"x"}'
+ENV = environment()
+GET = ApiCall(NODE, Op.GET_LEASE)
+OWNER = ApiCall(NODE, Op.GET_NODE_HEARTBEAT, OWNER_KEY)
+
+
+def lease_reply(arrived_ns: int, body: bytes = BASE) -> Reply:
+    return Reply(ReplyKind.OK, LeaseView(body), 200, "", 0, arrived_ns)
+
+
+def renewal(now_ns: int, base: bytes = BASE) -> ApiCall:
+    return ApiCall(NODE, Op.RENEW_LEASE, "", LeaseRenewal(base, SimClock.EPOCH_NS + now_ns))
+
+
+def creation(now_ns: int) -> ApiCall:
+    lease = LeaseObject("uid-1", 40, SimClock.EPOCH_NS + now_ns)
+    return ApiCall(NODE, Op.CREATE_LEASE, "", lease)
+
+
+class World:
+    """A lease, what it asks for, and the due time of its last timer."""
+
+    def __init__(self) -> None:
+        self.lease = NodeLease(NODE)
+        self.now_ns = 0
+        self.due_ns = 0
+
+    def reply(self, call: ApiCall, reply: Reply) -> Outbox:
+        return self._taken(lambda out: self.lease.on_reply(call, reply, ENV, self.now_ns, out))
+
+    def fire(self) -> Outbox:
+        self.now_ns = self.due_ns
+        return self._taken(lambda out: self.lease.on_timer(ENV, self.now_ns, out))
+
+    def _taken(self, act: object) -> Outbox:
+        out: Outbox = []
+        act(out)  # type: ignore[operator]
+        for each in out:
+            if isinstance(each, SetTimer):
+                self.due_ns = each.due_ns
+        return out
+
+    def created(self) -> "World":
+        self.reply(GET, NOT_FOUND)
+        self.reply(OWNER, node_reply())
+        self.reply(creation(0), lease_reply(self.now_ns))
+        return self
+
+
+def test_it_starts_with_a_look() -> None:
+    out: Outbox = []
+    NodeLease(NODE).start(out)
+    assert out == [GET]
+
+
+def test_a_new_lease_is_owned_by_its_node() -> None:
+    world = World()
+    assert world.reply(GET, NOT_FOUND) == [OWNER]
+    assert world.reply(OWNER, node_reply()) == [creation(0)]
+    [timer] = world.reply(creation(0), lease_reply(5))
+    assert isinstance(timer, SetTimer)
+    assert timer.timer is Timer.RENEW_LEASE
+    assert 10 * NS_PER_S <= timer.due_ns <= 10.4 * NS_PER_S
+    assert world.lease.renewed_ns == 5
+
+
+def test_without_a_node_no_lease_is_made_until_the_next_tick() -> None:
+    world = World()
+    world.reply(GET, NOT_FOUND)
+    [timer] = world.reply(OWNER, NOT_FOUND)
+    assert isinstance(timer, SetTimer)
+    assert timer.due_ns >= 10 * NS_PER_S
+    assert world.fire() == [GET]
+
+
+def test_a_renewal_sends_back_what_came() -> None:
+    world = World().created()
+    assert world.fire() == [renewal(world.now_ns)]
+    world.reply(renewal(0), lease_reply(9, b"newer"))
+    assert world.fire() == [renewal(world.now_ns, b"newer")]
+
+
+def test_five_failures_lead_to_a_look_and_back() -> None:
+    world = World().created()
+    world.fire()
+    for _ in range(4):
+        assert world.reply(renewal(0), LOST) == [renewal(world.now_ns)]
+    assert world.reply(renewal(0), REFUSED) == [GET]
+    assert world.reply(GET, lease_reply(7)) == [renewal(world.now_ns)]
+    assert world.lease.renewed_ns == 0  # a GET renews nothing
+
+
+def test_a_server_that_takes_no_writes_is_asked_again_at_the_next_tick() -> None:
+    """As of an etcd that is full: GETs are answered, and no PUT is."""
+    world = World().created()
+    world.fire()
+    for _ in range(4):
+        assert world.reply(renewal(0), REFUSED) == [renewal(world.now_ns)]
+    assert world.reply(renewal(0), REFUSED) == [GET]
+    assert world.reply(GET, lease_reply(7)) == [renewal(world.now_ns)]
+    for _ in range(4):
+        assert world.reply(renewal(0), REFUSED) == [renewal(world.now_ns)]
+    [timer] = world.reply(renewal(0), REFUSED)
+    assert isinstance(timer, SetTimer)
+    assert timer.due_ns - world.now_ns >= 10 * NS_PER_S
+    assert world.fire() == [renewal(world.now_ns)]
+
+
+def test_a_conflict_takes_a_new_base_and_counts() -> None:
+    world = World().created()
+    world.fire()
+    for _ in range(5):
+        assert world.reply(renewal(0), CONFLICT) == [GET]
+        assert world.reply(GET, lease_reply(7, b"theirs")) == [renewal(world.now_ns, b"theirs")]
+
+
+def test_a_lease_made_after_a_conflict_is_renewed_at_once() -> None:
+    world = World().created()
+    world.fire()
+    assert world.reply(renewal(0), CONFLICT) == [GET]
+    assert world.reply(GET, NOT_FOUND) == [OWNER]
+    [create] = world.reply(OWNER, node_reply())
+    assert isinstance(create, ApiCall)
+    assert world.reply(create, lease_reply(9, b"new")) == [renewal(world.now_ns, b"new")]
+
+
+def test_looks_back_off_to_seven_seconds() -> None:
+    world = World().created()
+    world.fire()
+    for _ in range(5):
+        world.reply(renewal(0), LOST)
+    delays = []
+    for _ in range(8):
+        [timer] = world.reply(GET, LOST)
+        assert isinstance(timer, SetTimer)
+        delays.append((timer.due_ns - world.now_ns) // NS_PER_MS)
+        assert world.fire() == [GET]
+    assert delays == [200, 400, 800, 1600, 3200, 6400, 7000, 7000]
+    world.reply(GET, lease_reply(world.now_ns))
+    world.reply(renewal(0), lease_reply(world.now_ns))
+    world.fire()
+    for _ in range(5):
+        world.reply(renewal(0), LOST)
+    [timer] = world.reply(GET, LOST)
+    assert isinstance(timer, SetTimer)
+    assert timer.due_ns - world.now_ns == 200 * NS_PER_MS
+
+
+def test_a_deleted_lease_is_made_again() -> None:
+    world = World().created()
+    world.fire()
+    for _ in range(4):
+        world.reply(renewal(0), NOT_FOUND)
+    assert world.reply(renewal(0), NOT_FOUND) == [GET]
+    assert world.reply(GET, NOT_FOUND) == [OWNER]
+    assert world.reply(OWNER, node_reply()) == [creation(world.now_ns)]
+
+
+def test_a_stale_timer_does_nothing() -> None:
+    world = World().created()
+    out: Outbox = []
+    world.lease.on_timer(ENV, world.due_ns - 1, out)
+    world.fire()
+    world.lease.on_timer(ENV, world.due_ns, out)
+    assert out == []
+
+
+def test_a_stopped_lease_is_silent() -> None:
+    world = World().created()
+    world.lease.stop()
+    assert world.fire() == []
+    assert world.reply(renewal(0), lease_reply(1)) == []
+
+
+def test_light_creates_without_a_look() -> None:
+    env = environment(light=True)
+    lease = NodeLease(NODE)
+    effects: Outbox = []
+    lease.start_light("uid-1", env, 0, effects)
+    assert effects == [creation(0)]
+    effects.clear()
+    lease.on_reply(creation(0), EXISTS, env, 0, effects)
+    assert effects == [GET]

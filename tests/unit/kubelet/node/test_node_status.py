@@ -1,0 +1,299 @@
+import pytest
+from node_world import (
+    ADDRESS,
+    EXISTS,
+    LOST,
+    NODE,
+    OK,
+    REFUSED,
+    START_S,
+    environment,
+    existing,
+    node_reply,
+    view,
+)
+
+from fleet.clock import NS_PER_MS, NS_PER_S
+from fleet.kubelet.events import Reason
+from fleet.kubelet.node.node_status import (
+    REGISTER_KEY,
+    STATUS_KEY,
+    NodeInputs,
+    NodeStatus,
+    compute_conditions,
+    has_changed,
+    set_pressure,
+    set_ready,
+)
+from fleet.objects.admission import NodeState
+from fleet.objects.effects import (
+    ApiCall,
+    Milestone,
+    NodeObject,
+    NodeStatusPatch,
+    Op,
+    Outbox,
+    Reply,
+    ReplyKind,
+    Report,
+    SetTimer,
+    Timer,
+)
+from fleet.objects.pods import NodeCondition
+
+ENV = environment()
+READY = NodeInputs()
+FRESH = [
+    Reason.NODE_HAS_SUFFICIENT_MEMORY,
+    Reason.NODE_HAS_NO_DISK_PRESSURE,
+    Reason.NODE_HAS_SUFFICIENT_PID,
+]
+GET = ApiCall(NODE, Op.GET_NODE_HEARTBEAT, STATUS_KEY)
+CREATE = ApiCall(NODE, Op.CREATE_NODE, REGISTER_KEY)
+PATCH = ApiCall(NODE, Op.PATCH_NODE_STATUS_HEARTBEAT, STATUS_KEY)
+
+
+def conditions(now_s: int = START_S, inputs: NodeInputs = READY) -> tuple[NodeCondition, ...]:
+    return compute_conditions((), inputs, now_s)[0]
+
+
+def registered(now_ns: int = NS_PER_S) -> NodeStatus:
+    """Return the status of a node that is Ready and has reported once, at `now_ns`."""
+    status = NodeStatus(NODE)
+    effects: Outbox = []
+    status.start(ENV, 0, effects)
+    status.on_register_timer(READY, ENV, 100 * NS_PER_MS, effects)
+    assert status.on_register_reply(node_reply(), ADDRESS, ENV, now_ns, effects)
+    status.on_node(view(conditions()))
+    status.sync(READY, ENV, now_ns, effects)
+    status.on_status_reply(PATCH, OK, READY, ENV, now_ns, effects)
+    return status
+
+
+def test_a_pressure_flips_once() -> None:
+    fresh, event = set_pressure(None, 0, under_pressure=False, now_s=5)
+    assert fresh == NodeCondition(
+        "MemoryPressure",
+        "False",
+        "KubeletHasSufficientMemory",
+        "kubelet has sufficient memory available",
+        5,
+        5,
+    )
+    assert event is Reason.NODE_HAS_SUFFICIENT_MEMORY
+    same, event = set_pressure(fresh, 0, under_pressure=False, now_s=9)
+    assert (same, event) == (fresh._replace(heartbeat_s=9), None)
+    bad, event = set_pressure(same, 0, under_pressure=True, now_s=12)
+    assert (bad.status, bad.transition_s, event) == (
+        "True",
+        12,
+        Reason.NODE_HAS_INSUFFICIENT_MEMORY,
+    )
+
+
+def test_ready_tells_why_not() -> None:
+    one, event = set_ready(None, ("no CNI",), 5)
+    assert (one.status, one.reason, one.message, event) == (
+        "False",
+        "KubeletNotReady",
+        "no CNI",
+        None,
+    )
+    two, _ = set_ready(one, ("no CNI", "no CSI"), 9)
+    assert (two.message, two.transition_s) == ("[no CNI, no CSI]", 5)
+    ready, event = set_ready(two, (), 12)
+    assert (ready.status, ready.transition_s, event) == ("True", 12, Reason.NODE_READY)
+    assert set_ready(ready, ("x",), 13)[1] is Reason.NODE_NOT_READY
+
+
+def test_conditions_come_in_upstream_order() -> None:
+    network = NodeCondition("NetworkUnavailable", "False", "RouteCreated", "", 1, 1)
+    found, events = compute_conditions((network,), READY, 5)
+    assert [each.type for each in found] == [
+        "NetworkUnavailable",
+        "MemoryPressure",
+        "DiskPressure",
+        "PIDPressure",
+        "Ready",
+    ]
+    assert found[0] == network
+    assert events == FRESH
+
+
+def test_heartbeats_are_no_change() -> None:
+    before = conditions(5)
+    assert not has_changed(before, tuple(each._replace(heartbeat_s=9) for each in before))
+    assert has_changed(before, (before[0]._replace(status="Unknown"), *before[1:]))
+    assert has_changed(before, before[1:])
+
+
+def test_registration_sleeps_first_and_doubles_to_seven_seconds() -> None:
+    status, out = NodeStatus(NODE), list[SetTimer]()
+    effects: Outbox = []
+    now_ns = 0
+    status.start(ENV, 0, effects)
+    for _ in range(9):
+        [timer] = effects
+        assert isinstance(timer, SetTimer)
+        out.append(timer)
+        effects.clear()
+        now_ns = timer.due_ns
+        assert status.on_register_timer(READY, ENV, now_ns, effects) == FRESH
+        assert effects == [CREATE._replace(payload=NodeObject(conditions(ENV.wall_s(now_ns))))]
+        effects.clear()
+        assert not status.on_register_reply(REFUSED, ADDRESS, ENV, now_ns, effects)
+    delays = [b.due_ns - a.due_ns for a, b in zip(out, out[1:], strict=False)]  # noqa: RUF007
+    assert out[0].due_ns == 100 * NS_PER_MS
+    assert [each // NS_PER_MS for each in delays] == [200, 400, 800, 1600, 3200, 6400, 7000, 7000]
+
+
+@pytest.mark.parametrize("kind", [ReplyKind.EXISTS, ReplyKind.FORBIDDEN])
+def test_a_refused_create_looks_at_the_node(kind: ReplyKind) -> None:
+    status = NodeStatus(NODE)
+    effects: Outbox = []
+    status.start(ENV, 0, effects)
+    status.on_register_timer(READY, ENV, 100 * NS_PER_MS, effects)
+    effects.clear()
+    assert not status.on_register_reply(EXISTS._replace(kind=kind), ADDRESS, ENV, 0, effects)
+    assert effects == [ApiCall(NODE, Op.GET_NODE_EXISTING, REGISTER_KEY)]
+    effects.clear()
+    stale = existing()._replace(labels={**existing().labels, "kubernetes.io/os": "plan9"})
+    assert not status.on_register_reply(node_reply(stale), ADDRESS, ENV, 0, effects)
+    patch = NodeStatusPatch(labels=(("kubernetes.io/os", "linux"),))
+    assert effects == [ApiCall(NODE, Op.PATCH_NODE_STATUS, REGISTER_KEY, patch)]
+    effects.clear()
+    assert status.on_register_reply(OK, ADDRESS, ENV, 7, effects)
+    assert effects == [Report(NODE, Milestone.REGISTERED, 7)]
+
+
+def test_the_first_tick_reads_the_node_that_the_informer_lacks() -> None:
+    status = NodeStatus(NODE)
+    effects: Outbox = []
+    status.start(ENV, 0, effects)
+    status.on_register_timer(READY, ENV, 100 * NS_PER_MS, effects)
+    status.on_register_reply(node_reply(), ADDRESS, ENV, NS_PER_S, effects)
+    effects.clear()
+    assert status.sync(READY, ENV, NS_PER_S, effects) == []
+    assert effects == [GET]
+    effects.clear()
+    read = node_reply(view(conditions(ENV.wall_s(NS_PER_S))))
+    assert status.on_status_reply(GET, read, READY, ENV, NS_PER_S, effects) == []
+    assert [each.op for each in effects if isinstance(each, ApiCall)] == [
+        Op.PATCH_NODE_STATUS_HEARTBEAT
+    ]
+    assert status.uid == ""  # a GET is not the informer
+
+
+def test_five_tries_then_the_next_tick() -> None:
+    status = registered()
+    effects: Outbox = []
+    status.on_node(view(tuple(each._replace(status="Unknown") for each in conditions())))
+    status.sync(READY, ENV, 20 * NS_PER_S, effects)
+    for _ in range(4):
+        effects.clear()
+        status.on_status_reply(PATCH, LOST, READY, ENV, 20 * NS_PER_S, effects)
+        assert effects == [GET]
+    effects.clear()
+    status.on_status_reply(GET, LOST, READY, ENV, 20 * NS_PER_S, effects)
+    [timer] = effects
+    assert isinstance(timer, SetTimer)
+    assert timer.timer is Timer.NODE_STATUS
+    assert 10 * NS_PER_S <= timer.due_ns - 20 * NS_PER_S <= 10.4 * NS_PER_S
+
+
+def test_the_next_report_is_due_after_half_to_one_and_a_half_periods() -> None:
+    status = registered()
+    effects: Outbox = []
+    status._due_ns = 0
+    status.arm(READY, ENV, NS_PER_S, effects)
+    timer = effects[-1]
+    assert isinstance(timer, SetTimer)
+    assert 150 * NS_PER_S <= timer.due_ns <= 462 * NS_PER_S
+
+
+def test_a_change_is_reported_at_the_next_tick() -> None:
+    status = registered()
+    effects: Outbox = []
+    unknown = tuple(each._replace(status="Unknown") for each in conditions())
+    status.on_node(view(unknown))
+    status.arm(READY, ENV, 3 * NS_PER_S, effects)
+    timer = effects[-1]
+    assert isinstance(timer, SetTimer)
+    assert 11 * NS_PER_S <= timer.due_ns <= 11.5 * NS_PER_S
+    effects.clear()
+    events = status.on_status_timer(READY, ENV, timer.due_ns, effects)
+    assert events == [*FRESH, Reason.NODE_READY]
+    [patch] = effects
+    assert isinstance(patch, ApiCall)
+    assert isinstance(patch.payload, NodeStatusPatch)
+    assert [(old.status, new.status) for old, new in patch.payload.conditions if old] == [
+        ("Unknown", "False"),
+        ("Unknown", "False"),
+        ("Unknown", "False"),
+        ("Unknown", "True"),
+    ]
+
+
+def test_a_report_that_expired_keeps_a_period_without_delay() -> None:
+    status = registered()
+    effects: Outbox = []
+    now_ns = 600 * NS_PER_S
+    assert status.sync(READY, ENV, now_ns, effects) == []
+    status.on_status_reply(PATCH, OK, READY, ENV, now_ns, effects)
+    timer = effects[-1]
+    assert isinstance(timer, SetTimer)
+    assert 300 * NS_PER_S <= timer.due_ns - now_ns <= 311 * NS_PER_S
+
+
+def test_ready_is_told_on_the_next_tenth_of_a_second() -> None:
+    status = NodeStatus(NODE)
+    effects: Outbox = []
+    status.start(ENV, 0, effects)
+    status.on_register_timer(READY, ENV, 100 * NS_PER_MS, effects)
+    status.on_register_reply(node_reply(), ADDRESS, ENV, 150 * NS_PER_MS, effects)
+    not_ready = NodeInputs(not_ready=("CSINode is not yet initialized",))
+    status.on_node(view(conditions(START_S, not_ready)))
+    effects.clear()
+    status.arm(READY, ENV, 310 * NS_PER_MS, effects)
+    assert SetTimer(NODE, 400 * NS_PER_MS, Timer.FAST_STATUS) in effects
+    effects.clear()
+    assert status.on_fast_timer(READY, ENV, 399 * NS_PER_MS, effects) == []
+    assert status.on_fast_timer(READY, ENV, 400 * NS_PER_MS, effects) == [Reason.NODE_READY]
+    assert [each.op for each in effects if isinstance(each, ApiCall)] == [
+        Op.PATCH_NODE_STATUS_HEARTBEAT
+    ]
+    assert not status.is_fast
+
+
+def test_the_fast_loop_gives_up_after_two_minutes() -> None:
+    status = registered()
+    status.is_fast = True
+    effects: Outbox = []
+    status.arm(READY, ENV, 121 * NS_PER_S, effects)
+    assert not status.is_fast
+    timers = [each.timer for each in effects if isinstance(each, SetTimer)]
+    assert Timer.FAST_STATUS not in timers
+
+
+def test_a_cordon_is_an_event_at_the_next_tick() -> None:
+    status = registered()
+    effects: Outbox = []
+    status.on_node(view(conditions(), state=NodeState(unschedulable=True)))
+    assert status.sync(READY, ENV, 20 * NS_PER_S, effects) == [Reason.NODE_NOT_SCHEDULABLE]
+
+
+def test_in_light_the_post_counts_as_the_first_report() -> None:
+    env = environment(light=True)
+    status = NodeStatus(NODE)
+    effects: Outbox = []
+    status.start(env, NS_PER_S, effects)
+    assert effects == [SetTimer(NODE, NS_PER_S, Timer.REGISTER)]
+    status.on_register_timer(READY, env, NS_PER_S, effects)
+    created = Reply(ReplyKind.OK, view(conditions()), 201)
+    assert status.on_register_reply(created, ADDRESS, env, NS_PER_S, effects)
+    status.on_node(view(conditions(), pod_cidrs=("10.0.0.0/24",)))
+    effects.clear()
+    status.report_created(READY, env, NS_PER_S, effects)
+    [timer] = effects
+    assert isinstance(timer, SetTimer)
+    assert timer.due_ns >= 150 * NS_PER_S

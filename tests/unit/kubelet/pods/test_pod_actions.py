@@ -1,0 +1,169 @@
+import pytest
+from pod_world import UID, container, make_pod
+
+from fleet.clock import Draws
+from fleet.kubelet.pods.pod_actions import KillReason, compute_pod_actions, should_restart
+from fleet.objects.lifecycle import ContainerLifecycle, RestartRule
+from fleet.objects.pods import ContainerSpec, Pod, PodUid
+from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR
+from fleet.runtime.runtime import Container, RunState, Runtime, Sandbox
+
+OK = ("true",)
+BAD = ("false",)
+RUNS = ()
+
+
+def side(name: str, *command: str) -> ContainerSpec:
+    return container(name, *command, restart_policy="Always")
+
+
+def after(pod: Pod, **runs: tuple[str, ...]) -> Sandbox:
+    """Return a sandbox in which the named containers ran these commands."""
+    runtime = Runtime(0, "192.0.2.1", "10.0.0.0/24", Draws(1))
+    sandbox = runtime.create_sandbox(pod)
+    assert sandbox is not None
+    for name, command in runs.items():
+        runtime.start_container(pod, container(name, *command), DEFAULT_BEHAVIOR, 0, 0)
+    runtime.advance(UID, 10, 0)
+    return sandbox
+
+
+def names(pod: Pod, **runs: tuple[str, ...]) -> list[str]:
+    return [spec.name for spec in compute_pod_actions(pod, after(pod, **runs)).start]
+
+
+@pytest.mark.parametrize(
+    ("policy", "code", "again"),
+    [
+        ("Always", 0, True),
+        ("Always", 1, True),
+        ("OnFailure", 0, False),
+        ("OnFailure", 1, True),
+        ("Never", 0, False),
+        ("Never", 1, False),
+    ],
+)
+def test_restart_policy(policy: str, code: int, *, again: bool) -> None:
+    assert should_restart(container(), make_pod(restart_policy=policy), code) is again
+    own = container(restart_policy=policy)
+    other = "Never" if again else "Always"
+    assert should_restart(own, make_pod(restart_policy=other), code) is again
+
+
+def test_regular_containers_start_together() -> None:
+    pod = make_pod(container("a"), container("b"))
+    assert names(pod) == ["a", "b"]
+    assert names(pod, a=RUNS) == ["b"]
+    assert names(pod, a=RUNS, b=RUNS) == []
+    assert names(pod, a=BAD, b=RUNS) == ["a"]
+
+
+def test_init_containers_go_one_by_one() -> None:
+    pod = make_pod(init_containers=(container("i"), container("j")))
+    assert names(pod) == ["i"]
+    assert names(pod, i=RUNS) == []
+    assert names(pod, i=OK) == ["j"]
+    assert names(pod, i=OK, j=OK) == ["c"]
+    assert names(pod, i=OK, j=OK, c=OK) == ["c"]
+
+
+def test_a_failed_init_container_starts_again_unless_never() -> None:
+    inits = (container("i"), container("j"))
+    assert names(make_pod(init_containers=inits), i=BAD) == ["i"]
+    assert names(make_pod(init_containers=inits, restart_policy="Never"), i=BAD) == []
+
+
+def test_a_sidecar_lets_the_next_one_start_once_it_runs() -> None:
+    pod = make_pod(init_containers=(side("s"), container("i")))
+    assert names(pod) == ["s"]
+    assert names(pod, s=RUNS) == ["i"]
+    assert names(pod, s=BAD) == ["s"]
+    assert names(pod, s=BAD, i=RUNS) == ["s"]
+    assert names(pod, s=RUNS, i=OK) == ["c"]
+    assert names(pod, s=OK, i=OK, c=RUNS) == ["s"]
+    last = make_pod(init_containers=(container("i"), side("s")))
+    assert names(last, i=OK) == ["s"]
+    assert names(last, i=OK, s=RUNS) == ["c"]
+
+
+def test_ephemeral_containers_start_once_even_during_init() -> None:
+    pod = make_pod(init_containers=(container("i"),), ephemeral_containers=(container("e"),))
+    assert names(pod, i=RUNS) == ["e"]
+    assert names(pod, i=RUNS, e=OK) == []
+
+
+def test_only_sidecars_are_left() -> None:
+    pod = make_pod(init_containers=(side("s"),), restart_policy="Never")
+    assert compute_pod_actions(pod, after(pod, s=RUNS, c=OK)).kill_pod
+    assert not compute_pod_actions(pod, after(pod, s=RUNS, c=RUNS)).kill_pod
+    assert not compute_pod_actions(pod, after(pod, s=RUNS)).kill_pod
+    assert not compute_pod_actions(pod, after(pod, s=OK, c=OK)).kill_pod
+
+
+def rule(action: str, operator: str, *values: int) -> ContainerLifecycle:
+    return ContainerLifecycle(restart_rules=(RestartRule(action, operator, values),))
+
+
+@pytest.mark.parametrize(
+    ("operator", "code", "again"),
+    [("In", 42, True), ("In", 1, False), ("NotIn", 42, False), ("NotIn", 1, True)],
+)
+def test_a_restart_rule_goes_before_the_policy(operator: str, code: int, *, again: bool) -> None:
+    spec = container(restart_policy="Never", life=rule("Restart", operator, 42))
+    assert should_restart(spec, make_pod(restart_policy="Never"), code) is again
+
+
+def test_rules_need_a_policy_of_the_container() -> None:
+    spec = container(life=rule("Restart", "In", 42))
+    assert not should_restart(spec, make_pod(restart_policy="Never"), 42)
+
+
+class Failing:
+    """A probe manager of which one probe of each container fails."""
+
+    def __init__(self, reason: KillReason | None, *, started: bool = True) -> None:
+        self.reason = reason
+        self.started = started
+
+    def failed_probe(self, uid: PodUid, container: Container) -> KillReason | None:
+        assert uid == UID
+        assert container.state is RunState.RUNNING
+        return self.reason
+
+    def is_started(self, uid: PodUid, spec: ContainerSpec, container: Container) -> bool:
+        assert uid == UID
+        assert container.name == spec.name
+        return self.started
+
+
+def test_a_failed_probe_kills_and_restarts() -> None:
+    pod = make_pod()
+    actions = compute_pod_actions(pod, after(pod, c=RUNS), Failing(KillReason.LIVENESS_PROBE))
+    message = "Container c failed liveness probe, will be restarted"
+    assert actions.kill == (("c", message, KillReason.LIVENESS_PROBE),)
+    assert actions.start == pod.containers
+    assert not actions.kill_pod
+
+
+def test_a_failed_probe_ends_a_pod_that_never_restarts() -> None:
+    pod = make_pod(restart_policy="Never")
+    probes = Failing(KillReason.STARTUP_PROBE)
+    assert compute_pod_actions(pod, after(pod, c=RUNS), probes).kill_pod
+    two = make_pod(container("c"), container("d", restart_policy="Always"), restart_policy="Never")
+    actions = compute_pod_actions(two, after(two, c=RUNS, d=RUNS), probes)
+    assert [each.message for each in actions.kill] == [
+        "Container c failed startup probe",
+        "Container d failed startup probe, will be restarted",
+    ]
+    assert [spec.name for spec in actions.start] == ["d"]
+
+
+def test_a_sidecar_that_is_not_started_holds_the_others_back() -> None:
+    pod = make_pod(init_containers=(side("s"), container("i")))
+    sandbox = after(pod, s=RUNS)
+    assert compute_pod_actions(pod, sandbox, Failing(None, started=False)).start == ()
+    assert compute_pod_actions(pod, sandbox, Failing(None)).start == (pod.init_containers[1],)
+    failed = Failing(KillReason.STARTUP_PROBE, started=False)
+    actions = compute_pod_actions(pod, sandbox, failed)
+    assert [each.message for each in actions.kill] == ["Init container s failed startup probe"]
+    assert actions.start == (pod.init_containers[0],)

@@ -1,0 +1,107 @@
+from pod_world import SCHEDULED, container, make_pod, replaced
+
+from fleet.kubelet.pods.pod_config import PodConfig, PodOp, PodUpdate
+from fleet.objects.pods import EventType, Pod
+
+
+def ops(updates: object) -> list[tuple[PodOp, str]]:
+    assert isinstance(updates, (list, tuple))
+    return [(each.op, each.pod.uid) for each in updates]
+
+
+def started(*pods: Pod) -> PodConfig:
+    config = PodConfig()
+    for pod in pods:
+        config.on_event(EventType.ADDED, pod)
+    return config
+
+
+def test_an_unknown_pod_is_an_add() -> None:
+    pod = make_pod(uid="u")
+    config = PodConfig()
+    assert config.on_event(EventType.ADDED, pod) == [PodUpdate(PodOp.ADD, pod)]
+    assert config.get(pod.uid) is pod
+    assert len(config) == 1
+
+
+def test_a_modified_pod_that_was_never_seen_is_an_add_too() -> None:
+    assert ops(PodConfig().on_event(EventType.MODIFIED, make_pod(uid="u"))) == [(PodOp.ADD, "u")]
+
+
+def test_a_status_alone_is_a_reconcile() -> None:
+    pod = make_pod(uid="u", fingerprint=1)
+    config = started(pod)
+    new = replaced(pod, status=SCHEDULED._replace(phase="Running"), resource_version="8")
+    assert ops(config.on_event(EventType.MODIFIED, new)) == [(PodOp.RECONCILE, "u")]
+
+
+def test_an_unchanged_pod_is_nothing_and_shares_its_parts() -> None:
+    pod = make_pod(uid="u", fingerprint=1)
+    config = started(pod)
+    same = make_pod(uid="u", fingerprint=1, status=SCHEDULED._replace())
+    assert ops(config.on_event(EventType.ADDED, same)) == []
+    assert same.status is pod.status
+    assert same.containers is pod.containers
+
+
+def test_spec_labels_and_annotations_are_an_update() -> None:
+    pod = make_pod(uid="u", fingerprint=1)
+    config = started(pod)
+    new = make_pod(container("other"), uid="u", fingerprint=2)
+    assert ops(config.on_event(EventType.MODIFIED, new)) == [(PodOp.UPDATE, "u")]
+    assert new.containers[0].name == "other"
+
+
+def test_a_deletion_timestamp_is_a_delete_and_a_shorter_grace_another() -> None:
+    pod = make_pod(uid="u")
+    config = started(pod)
+    going = replaced(pod, deletion_s=100, deletion_grace_s=30)
+    assert ops(config.on_event(EventType.MODIFIED, going)) == [(PodOp.DELETE, "u")]
+    sooner = replaced(going, deletion_grace_s=5)
+    assert ops(config.on_event(EventType.MODIFIED, sooner)) == [(PodOp.DELETE, "u")]
+
+
+def test_an_object_that_is_gone_is_a_remove_once() -> None:
+    pod = make_pod(uid="u")
+    config = started(pod)
+    assert ops(config.on_event(EventType.DELETED, pod)) == [(PodOp.REMOVE, "u")]
+    assert ops(config.on_event(EventType.DELETED, pod)) == []
+    assert list(config) == []
+
+
+def test_events_keep_the_version_first_seen() -> None:
+    pod = make_pod(uid="u", fingerprint=1)
+    config = started(pod)
+    new = make_pod(uid="u", fingerprint=2)
+    new.resource_version = "900"
+    config.on_event(EventType.MODIFIED, new)
+    assert new.resource_version == "7"
+
+
+def test_a_relist_removes_what_it_does_not_mention() -> None:
+    one, two = make_pod(uid="1", name="one"), make_pod(uid="2", name="two")
+    config = started(one, two)
+    config.on_relist_started()
+    assert ops(config.on_event(EventType.ADDED, replaced(two))) == []
+    assert ops(config.on_event(EventType.SYNCED, None)) == [(PodOp.REMOVE, "1")]
+    assert ops(config.on_event(EventType.SYNCED, None)) == []
+
+
+def test_a_relist_removes_a_pod_before_it_adds_its_namesake() -> None:
+    config = started(make_pod(uid="1", name="same"))
+    config.on_relist_started()
+    added = config.on_event(EventType.ADDED, make_pod(uid="2", name="same"))
+    assert ops(added) == [(PodOp.REMOVE, "1"), (PodOp.ADD, "2")]
+    assert ops(config.on_event(EventType.SYNCED, None)) == []
+
+
+def test_a_deletion_during_a_relist_is_said_once() -> None:
+    pod = make_pod(uid="1")
+    config = started(pod)
+    config.on_relist_started()
+    assert ops(config.on_event(EventType.DELETED, pod)) == [(PodOp.REMOVE, "1")]
+    assert ops(config.on_event(EventType.SYNCED, None)) == []
+
+
+def test_a_bookmark_is_nothing() -> None:
+    assert ops(PodConfig().on_event(EventType.BOOKMARK, None)) == []

@@ -1,0 +1,263 @@
+import pytest
+from pod_world import HOST_IP, SCHEDULED, container, make_pod, replaced
+
+from fleet.clock import Draws
+from fleet.kubelet.pods.status_generate import (
+    PodInputs,
+    generate_pod_status,
+    terminate_pod_status,
+    untolerated_key,
+)
+from fleet.objects.pods import (
+    ContainerSpec,
+    Pod,
+    PodCondition,
+    PodStatus,
+    RunningState,
+    TerminatedState,
+    Toleration,
+    WaitingState,
+)
+from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR
+from fleet.runtime.runtime import Runtime, Sandbox
+
+OK, BAD, RUNS = ("true",), ("false",), ()
+CRASH = WaitingState("CrashLoopBackOff", "back-off 10s")
+
+
+def side(name: str) -> ContainerSpec:
+    return container(name, restart_policy="Always")
+
+
+def after(pod: Pod, **runs: tuple[str, ...]) -> Sandbox:
+    runtime = Runtime(0, HOST_IP, "10.0.0.0/24", Draws(1))
+    sandbox = runtime.create_sandbox(pod)
+    assert sandbox is not None
+    for name, command in runs.items():
+        runtime.start_container(pod, container(name, *command), DEFAULT_BEHAVIOR, 0, 100)
+    runtime.advance(pod.uid, 10, 0)
+    return sandbox
+
+
+def generate(pod: Pod, sandbox: Sandbox | None = None, **fields: object) -> PodStatus:
+    inputs = PodInputs(old=pod.status, host_ip=HOST_IP, reasons={})
+    return generate_pod_status(pod, sandbox, inputs._replace(**fields))  # type: ignore[arg-type]
+
+
+def conditions(status: PodStatus) -> dict[str, tuple[str, str, str]]:
+    return {each.type: (each.status, each.reason, each.message) for each in status.conditions}
+
+
+def test_the_first_status_of_a_pod() -> None:
+    pod = make_pod(container("b"), container("a"), generation=4)
+    status = generate(pod)
+    unready = ("False", "ContainersNotReady", "containers with unready status: [a b]")
+    assert conditions(status) == {
+        "PodReadyToStartContainers": ("False", "", ""),
+        "Initialized": ("True", "", ""),
+        "Ready": unready,
+        "ContainersReady": unready,
+        "PodScheduled": ("True", "", ""),
+    }
+    assert next(iter(conditions(status))) == "PodReadyToStartContainers"
+    assert [each.name for each in status.containers] == ["a", "b"]
+    first = status.containers[0]
+    assert first.state == WaitingState("ContainerCreating")
+    assert (first.image, first.image_id, first.container_id) == ("nginx:1", "", "")
+    assert (first.resources_json, first.user_json) == (b"", b"")
+    assert (status.phase, status.host_ip, status.pod_ip) == ("Pending", HOST_IP, "")
+    assert (status.observed_generation, status.qos_class) == (4, "BestEffort")
+    assert (status.allocated_json, status.resources_json) == (b"", b"{}")
+
+
+def test_a_running_pod() -> None:
+    pod = make_pod(
+        container(requests_json=b'{"cpu":"1"}', resources_json=b'{"requests":{"cpu":"1"}}'),
+        allocated_json=b'{"cpu":"1"}',
+    )
+    status = generate(pod, after(pod, c=RUNS))
+    assert status.phase == "Running"
+    assert {each[0] for each in conditions(status).values()} == {"True"}
+    (shown,) = status.containers
+    assert shown.state == RunningState(100)
+    assert (shown.ready, shown.started) == (True, True)
+    assert shown.user_json == b'{"linux":{"gid":0,"supplementalGroups":[0],"uid":0}}'
+    assert shown.image == "docker.io/library/nginx:1"
+    assert shown.image_id.startswith("docker.io/library/nginx@sha256:")
+    assert (shown.allocated_json, shown.resources_json) == (
+        b'{"cpu":"1"}',
+        b'{"requests":{"cpu":"1"}}',
+    )
+    assert status.pod_ip == "10.0.0.2"
+    assert status.allocated_json == b'{"cpu":"1"}'
+    assert generate(pod, after(pod, c=RUNS), pod_resources=False).resources_json == b""
+
+
+@pytest.mark.parametrize(
+    ("policy", "runs", "final", "phase"),
+    [
+        ("Always", {"a": OK, "b": OK}, False, "Running"),
+        ("Always", {"a": OK, "b": OK}, True, "Succeeded"),
+        ("Always", {"a": BAD, "b": OK}, True, "Failed"),
+        ("Always", {"a": RUNS}, False, "Pending"),
+        ("Never", {"a": OK, "b": OK}, False, "Succeeded"),
+        ("Never", {"a": OK, "b": BAD}, False, "Failed"),
+        ("Never", {"a": BAD, "b": RUNS}, False, "Running"),
+        ("OnFailure", {"a": OK, "b": BAD}, False, "Running"),
+        ("OnFailure", {"a": OK, "b": OK}, False, "Succeeded"),
+        ("Always", {}, True, "Pending"),
+    ],
+)
+def test_phase(policy: str, runs: dict[str, tuple[str, ...]], *, final: bool, phase: str) -> None:
+    pod = make_pod(container("a"), container("b"), restart_policy=policy)
+    assert generate(pod, after(pod, **runs), is_terminal=final).phase == phase
+
+
+@pytest.mark.parametrize(
+    ("policy", "runs", "phase"),
+    [
+        ("Always", {}, "Pending"),
+        ("Always", {"i": RUNS}, "Pending"),
+        ("Always", {"i": OK}, "Pending"),
+        ("Always", {"i": BAD}, "Pending"),
+        ("Never", {"i": BAD}, "Failed"),
+        ("Always", {"i": OK, "s": RUNS}, "Pending"),
+        ("Always", {"i": OK, "s": RUNS, "c": RUNS}, "Running"),
+        ("Always", {"i": OK, "c": RUNS}, "Pending"),
+        ("Never", {"i": OK, "s": OK, "c": OK}, "Succeeded"),
+        ("Never", {"i": OK, "s": RUNS, "c": OK}, "Running"),
+    ],
+)
+def test_phase_with_init_containers(
+    policy: str, runs: dict[str, tuple[str, ...]], phase: str
+) -> None:
+    pod = make_pod(init_containers=(container("i"), side("s")), restart_policy=policy)
+    assert generate(pod, after(pod, **runs)).phase == phase
+
+
+def test_a_pod_does_not_leave_a_terminal_phase() -> None:
+    pod = make_pod(status=SCHEDULED._replace(phase="Failed", reason="Evicted", message="m"))
+    status = generate(pod, after(pod, c=RUNS))
+    assert (status.phase, status.reason, status.message) == ("Failed", "Evicted", "m")
+    fresh = make_pod()
+    ended = SCHEDULED._replace(phase="Succeeded")
+    assert generate(fresh, after(fresh, c=RUNS), old=ended).phase == "Succeeded"
+
+
+def test_conditions_of_a_pod_that_ended() -> None:
+    pod = make_pod(restart_policy="Never")
+    assert conditions(generate(pod, after(pod, c=OK))) == {
+        "PodReadyToStartContainers": ("True", "", ""),
+        "Initialized": ("True", "PodCompleted", ""),
+        "Ready": ("False", "PodCompleted", ""),
+        "ContainersReady": ("False", "PodCompleted", ""),
+        "PodScheduled": ("True", "", ""),
+    }
+    failed = conditions(generate(pod, after(pod, c=BAD)))
+    assert failed["Ready"] == ("False", "PodFailed", "")
+    assert failed["Initialized"] == ("True", "", "")
+
+
+def test_initialized_stays_once_it_was() -> None:
+    pod = make_pod(init_containers=(container("i"), side("s")))
+    assert conditions(generate(pod, after(pod, i=OK)))["Initialized"] == (
+        "False",
+        "ContainersNotInitialized",
+        "containers with incomplete status: [s]",
+    )
+    old = PodStatus(conditions=(PodCondition("Initialized", "True"),))
+    assert conditions(generate(pod, after(pod, i=OK), old=old))["Initialized"][0] == "True"
+
+
+def test_sidecars_count_in_ready() -> None:
+    pod = make_pod(init_containers=(side("s"),))
+    ready = conditions(generate(pod, after(pod, s=BAD, c=RUNS)))["Ready"]
+    assert ready[2] == "containers with unready status: [s]"
+
+
+@pytest.mark.parametrize(
+    ("gate", "message"),
+    [
+        (None, 'corresponding condition of pod readiness gate "lb" does not exist.'),
+        ("False", 'the status of pod readiness gate "lb" is not "True", but False'),
+        ("True", ""),
+    ],
+)
+def test_readiness_gates(gate: str | None, message: str) -> None:
+    told = () if gate is None else (PodCondition("lb", gate),)
+    pod = make_pod(readiness_gates=("lb",), status=SCHEDULED._replace(conditions=told))
+    status = generate(pod, after(pod, c=RUNS))
+    ready = conditions(status)["Ready"]
+    assert ready[2] == message
+    assert (ready[1] == "ReadinessGatesNotReady") is bool(message)
+    assert conditions(status)["ContainersReady"][0] == "True"
+
+
+def test_foreign_conditions_come_first() -> None:
+    foreign = PodCondition("lb", "False", "r", "m", 5)
+    pod = make_pod(status=SCHEDULED._replace(conditions=(*SCHEDULED.conditions, foreign)))
+    assert generate(pod).conditions[0] == foreign
+
+
+def test_a_crash_loop_shows_why_it_waits() -> None:
+    pod = make_pod()
+    (shown,) = generate(pod, after(pod, c=BAD), reasons={"c": CRASH}).containers
+    assert shown.state == CRASH
+    assert shown.last_state is not None
+    assert shown.last_state.exit_code == 1
+    going = replaced(pod, deletion_s=1)
+    (shown,) = generate(going, after(pod, c=BAD), reasons={"c": CRASH}).containers
+    assert isinstance(shown.state, TerminatedState)
+
+
+def test_a_container_that_ended_is_remembered_without_its_sandbox() -> None:
+    pod = make_pod(restart_policy="Never")
+    ended = generate(pod, after(pod, c=OK))
+    assert generate(pod, None, old=ended).containers == ended.containers
+
+
+def test_an_untolerated_pod_is_never_ready() -> None:
+    pod = make_pod()
+    status = generate(pod, after(pod, c=RUNS), untolerated="fleet.emulator/fake")
+    assert not status.containers[0].ready
+    assert status.containers[0].started
+    told = conditions(status)
+    assert told["Ready"][:2] == ("False", "EmulatedNodeNotTolerated")
+    assert told["ContainersReady"][1] == "ContainersNotReady"
+
+
+@pytest.mark.parametrize(
+    ("key", "tolerations", "missing"),
+    [
+        ("", (), ""),
+        ("k", (), "k"),
+        ("k", (Toleration("", "Exists", "", ""),), "k"),
+        ("k", (Toleration("k", "Exists", "", ""),), ""),
+    ],
+)
+def test_only_a_named_key_counts(
+    key: str, tolerations: tuple[Toleration, ...], missing: str
+) -> None:
+    assert untolerated_key(make_pod(tolerations=tolerations), key) == missing
+
+
+def test_a_pod_that_never_ran_ends_as_failed() -> None:
+    pod = make_pod()
+    last = terminate_pod_status(pod, generate(pod), pod.status)
+    assert last.phase == "Failed"
+    (shown,) = last.containers
+    assert isinstance(shown.state, TerminatedState)
+    assert (shown.state.exit_code, shown.state.reason) == (137, "ContainerStatusUnknown")
+
+
+def test_containers_that_initialization_never_reached_stay_as_they_are() -> None:
+    pod = make_pod(init_containers=(container("i"), container("j")))
+    last = terminate_pod_status(pod, generate(pod, after(pod, i=RUNS)), pod.status)
+    assert isinstance(last.init_containers[0].state, TerminatedState)
+    assert isinstance(last.init_containers[1].state, WaitingState)
+    assert isinstance(last.containers[0].state, WaitingState)
+    done = generate(pod, after(pod, i=OK, j=OK))
+    for told, state in ((done, TerminatedState), (pod.status, WaitingState)):
+        assert isinstance(terminate_pod_status(pod, done, told).containers[0].state, state)
+    ended = generate(pod, after(pod, i=OK, j=OK, c=OK), is_terminal=True)
+    assert terminate_pod_status(pod, ended, pod.status) == ended

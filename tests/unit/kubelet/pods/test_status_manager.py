@@ -1,0 +1,360 @@
+from pod_world import NODE, SCHEDULED, UID, make_pod, replaced
+
+from fleet.clock import NS_PER_S, Draws
+from fleet.kubelet.pods.status_manager import (
+    StatusManager,
+    is_equal_by_kubelet,
+    merge_pod_status,
+)
+from fleet.objects.effects import (
+    ApiCall,
+    Op,
+    Outbox,
+    PodStatusPatch,
+    PodTarget,
+    Reply,
+    ReplyKind,
+    SetTimer,
+)
+from fleet.objects.pods import Pod, PodCondition, PodStatus, PodView
+
+TARGET = PodTarget("default", "web")
+GET = ApiCall(NODE, Op.GET_POD, UID, TARGET)
+DELETE = ApiCall(NODE, Op.DELETE_POD, UID, TARGET)
+OK = Reply(ReplyKind.OK)
+READY = PodCondition("Ready", "True", "", "", 5, 1)
+LB = PodCondition("lb", "True", "", "", 5, 0)
+
+
+def status(phase: str = "Running", *conditions: PodCondition) -> PodStatus:
+    return SCHEDULED._replace(phase=phase, conditions=conditions, start_time_s=9)
+
+
+def send(manager: StatusManager, pod: Pod | None, **how: bool) -> Outbox:
+    """Send what is due; return the effects."""
+    out: Outbox = []
+    while (uid := manager.next()) is not None:
+        manager.send(
+            uid, pod, light=how.get("light", False), may_run=how.get("may_run", False), out=out
+        )
+    return out
+
+
+def got(manager: StatusManager, pod: Pod, *, may_run: bool = False, now_ns: int = 0) -> Outbox:
+    out: Outbox = []
+    view = PodView(pod.uid, "1", pod.deleting, pod.status)
+    manager.on_reply(GET, Reply(ReplyKind.OK, view), now_ns, may_run=may_run, out=out)
+    return out
+
+
+def answer(
+    manager: StatusManager, call: ApiCall, reply: Reply = OK, now_ns: int = 0
+) -> tuple[PodStatus | None, Outbox]:
+    out: Outbox = []
+    return manager.on_reply(call, reply, now_ns, may_run=False, out=out), out
+
+
+def patch(old: PodStatus, new: PodStatus) -> ApiCall:
+    payload = PodStatusPatch("default", "web", UID, old, new)
+    return ApiCall(NODE, Op.PATCH_POD_STATUS, UID, payload)
+
+
+def make() -> tuple[StatusManager, Pod]:
+    return StatusManager(NODE, Draws(1)), make_pod()
+
+
+def test_a_status_is_read_then_patched() -> None:
+    manager, pod = make()
+    assert manager.set_pod_status(pod, status(), 10)
+    assert send(manager, pod) == [GET]
+    (call,) = got(manager, pod)
+    assert call == patch(pod.status, status())
+    assert isinstance(call, ApiCall)
+    assert answer(manager, call) == (status(), [])
+    assert send(manager, pod) == []
+
+
+def test_the_same_status_is_not_sent_again() -> None:
+    manager, pod = make()
+    manager.set_pod_status(pod, status("Running", READY), 10)
+    later = status("Running", READY._replace(observed_generation=9))
+    assert not manager.set_pod_status(pod, later, 11)
+
+
+def test_a_deleted_pod_is_sent_again_whatever_it_says() -> None:
+    manager, pod = make()
+    manager.set_pod_status(pod, status(), 10)
+    going = replaced(pod, deletion_s=1)
+    assert manager.set_pod_status(going, status(), 11)
+
+
+def test_statuses_that_follow_each_other_are_sent_as_one() -> None:
+    manager, pod = make()
+    manager.set_pod_status(pod, status("Pending"), 10)
+    assert send(manager, pod) == [GET]
+    manager.set_pod_status(pod, status("Running"), 11)
+    manager.set_pod_status(pod, status("Succeeded"), 12)
+    # What is in flight stays as it was when it was read.
+    (call,) = got(manager, pod)
+    assert isinstance(call, ApiCall)
+    assert isinstance(call.payload, PodStatusPatch)
+    assert call.payload.new.phase == "Pending"
+    assert send(manager, pod) == []
+    answer(manager, call)
+    assert send(manager, pod) == [GET]
+    (call,) = got(manager, pod)
+    assert isinstance(call, ApiCall)
+    assert isinstance(call.payload, PodStatusPatch)
+    assert call.payload.new.phase == "Succeeded"
+    answer(manager, call)
+    assert send(manager, pod) == []
+
+
+def test_one_request_is_in_flight_per_node() -> None:
+    manager, pod = make()
+    other = make_pod(uid="other", name="other")
+    manager.set_pod_status(pod, status(), 10)
+    manager.set_pod_status(other, status(), 10)
+    assert send(manager, pod) == [GET]
+    (call,) = got(manager, pod)
+    assert isinstance(call, ApiCall)
+    answer(manager, call)
+    assert [each.key for each in send(manager, other) if isinstance(each, ApiCall)] == ["other"]
+
+
+def test_what_the_server_has_is_not_patched() -> None:
+    manager, pod = make()
+    pod.status = status("Running", READY)
+    manager.set_pod_status(pod, status("Running", READY), 10)
+    assert send(manager, pod) == [GET]
+    assert got(manager, pod) == []
+
+
+def test_a_pod_that_is_gone_is_dropped() -> None:
+    manager, pod = make()
+    manager.set_pod_status(pod, status(), 10)
+    send(manager, pod)
+    assert answer(manager, GET, Reply(ReplyKind.NOT_FOUND, None, 404)) == (None, [])
+    assert send(manager, pod) == []
+
+
+def test_a_namesake_is_left_alone() -> None:
+    manager, pod = make()
+    manager.set_pod_status(pod, status(), 10)
+    send(manager, pod)
+    view = PodView("another", "1", deleting=False, status=pod.status)
+    assert answer(manager, GET, Reply(ReplyKind.OK, view)) == (None, [])
+    assert manager.status(UID) is None
+
+
+def test_a_failure_waits_for_the_full_pass_or_the_next_status() -> None:
+    manager, pod = make()
+    manager.set_pod_status(pod, status(), 10)
+    send(manager, pod)
+    _, out = answer(manager, GET, Reply(ReplyKind.LOST), NS_PER_S)
+    (timer,) = out
+    assert isinstance(timer, SetTimer)
+    assert NS_PER_S < timer.due_ns <= 11 * NS_PER_S
+    assert send(manager, pod) == []
+    assert manager.suspects(timer.due_ns - 1) == []
+    assert send(manager, pod) == []
+    manager.suspects(timer.due_ns)
+    assert send(manager, pod) == [GET]
+    answer(manager, GET, Reply(ReplyKind.LOST), timer.due_ns)
+    manager.set_pod_status(make_pod(uid="other", name="other"), status(), 11)
+    first = manager.next()
+    assert first == "other"
+    assert manager.next() == UID
+
+
+def test_the_final_delete_follows_the_last_patch() -> None:
+    manager, pod = make()
+    going = replaced(pod, deletion_s=1)
+    manager.set_pod_status(going, status("Failed"), 10, finished=True)
+    send(manager, going)
+    (call,) = got(manager, going)
+    assert isinstance(call, ApiCall)
+    assert call.op is Op.PATCH_POD_STATUS
+    assert answer(manager, call)[1] == [DELETE]
+    answer(manager, DELETE)
+    assert manager.status(UID) is None
+
+
+def test_the_final_delete_needs_no_patch() -> None:
+    manager, pod = make()
+    going = replaced(pod, deletion_s=1, status=status("Failed"))
+    manager.set_pod_status(going, status("Failed"), 10, finished=True)
+    send(manager, going)
+    assert got(manager, going) == [DELETE]
+    assert answer(manager, DELETE, Reply(ReplyKind.NOT_FOUND)) == (None, [])
+    assert manager.status(UID) is None
+
+
+def test_no_delete_before_the_worker_is_done_or_the_phase_terminal() -> None:
+    manager, pod = make()
+    going = replaced(pod, deletion_s=1, status=status("Failed"))
+    manager.set_pod_status(going, status("Failed"), 10)
+    send(manager, going)
+    assert got(manager, going) == []
+    manager.set_pod_status(replaced(going, status=status()), status(), 10, finished=True)
+    send(manager, going)
+    assert got(manager, replaced(going, status=status())) != [DELETE]
+
+
+def test_a_delete_that_failed_is_tried_again() -> None:
+    manager, pod = make()
+    going = replaced(pod, deletion_s=1, status=status("Failed"))
+    manager.set_pod_status(going, status("Failed"), 10, finished=True)
+    send(manager, going)
+    got(manager, going)
+    _, out = answer(manager, DELETE, Reply(ReplyKind.REFUSED, None, 500))
+    assert len(out) == 1
+    manager.suspects(10 * NS_PER_S)
+    assert send(manager, going) == [GET]
+
+
+def test_a_terminal_phase_is_held_back_while_containers_may_run() -> None:
+    manager, pod = make()
+    pod.status = status("Running", READY)
+    manager.set_pod_status(pod, status("Failed", READY._replace(status="False")), 10)
+    send(manager, pod)
+    (call,) = got(manager, pod, may_run=True)
+    assert isinstance(call, ApiCall)
+    assert isinstance(call.payload, PodStatusPatch)
+    assert call.payload.new.phase == "Running"
+
+
+def test_light_patches_at_once_from_what_the_watch_said() -> None:
+    manager, pod = make()
+    manager.set_pod_status(pod, status(), 10)
+    out = send(manager, pod, light=True)
+    assert out == [patch(pod.status, status())]
+    assert isinstance(out[0], ApiCall)
+    answer(manager, out[0])
+    # The watch has not shown it yet: the next patch builds on our own.
+    manager.set_pod_status(pod, status("Succeeded"), 11)
+    assert send(manager, pod, light=True) == [patch(status(), status("Succeeded"))]
+
+
+def test_light_deletes_without_a_patch_and_forgets_what_is_gone() -> None:
+    manager, pod = make()
+    going = replaced(pod, deletion_s=1)
+    manager.set_pod_status(going, status(), 10, finished=True)
+    assert send(manager, going, light=True) == [DELETE]
+    other = make_pod(uid="other")
+    manager.set_pod_status(other, status(), 10)
+    assert send(manager, None, light=True) == []
+    manager.forget(other.uid)
+    assert manager.status(other.uid) is None
+
+
+def test_light_says_nothing_of_what_the_server_knows() -> None:
+    manager, pod = make()
+    pod.status = status("Running", READY)
+    assert not manager.set_pod_status(pod, status("Running", READY), 10, known=True)
+    assert send(manager, pod, light=True) == []
+
+
+def test_a_foreign_edit_is_looked_at_again_at_the_full_pass() -> None:
+    manager, pod = make()
+    manager.set_pod_status(pod, status("Running", READY), 10)
+    send(manager, pod)
+    (call,) = got(manager, pod)
+    assert isinstance(call, ApiCall)
+    answer(manager, call)
+    good = manager.status(UID)
+    assert good is not None
+    shown = replaced(pod, status=good._replace())
+    out: Outbox = []
+    manager.on_pod(shown, 0, out)
+    assert out == []
+    assert shown.status is good
+    edited = replaced(pod, status=good._replace(phase="Pending"))
+    manager.on_pod(edited, 0, out)
+    manager.on_pod(edited, 0, out)
+    (timer,) = out
+    assert isinstance(timer, SetTimer)
+    assert manager.suspects(timer.due_ns) == [UID]
+    manager.reconcile(shown)
+    assert send(manager, shown) == []
+    manager.reconcile(edited)
+    assert send(manager, edited) == [GET]
+
+
+def test_nothing_is_looked_at_while_a_newer_status_waits() -> None:
+    manager, pod = make()
+    manager.set_pod_status(pod, status(), 10)
+    out: Outbox = []
+    manager.on_pod(pod, 0, out)
+    manager.on_pod(make_pod(uid="unknown"), 0, out)
+    assert out == []
+
+
+def test_transition_times_move_only_with_the_status() -> None:
+    manager, pod = make()
+    manager.set_pod_status(pod, status("Running", READY._replace(transition_s=0)), 10)
+    first = manager.status(UID)
+    assert first is not None
+    assert first.conditions[0].transition_s == 10
+    told = READY._replace(reason="x", transition_s=0)
+    manager.set_pod_status(pod, status("Running", told), 20)
+    manager.set_pod_status(pod, status("Running", told._replace(status="False")), 30)
+    last = manager.status(UID)
+    assert last is not None
+    assert last.conditions[0].transition_s == 30
+
+
+def test_start_time_and_generation_never_go_back() -> None:
+    manager, pod = make()
+    manager.set_pod_status(pod, status()._replace(start_time_s=0, observed_generation=3), 10)
+    manager.set_pod_status(pod, status("Failed")._replace(start_time_s=99), 11)
+    last = manager.status(UID)
+    assert last is not None
+    assert (last.start_time_s, last.observed_generation) == (10, 3)
+
+
+def test_equality_is_about_what_kubelets_own() -> None:
+    base = status("Running", READY)
+    assert is_equal_by_kubelet(base, base)
+    assert is_equal_by_kubelet(base, status("Running", READY._replace(transition_s=99)))
+    assert is_equal_by_kubelet(base, status("Running", LB, READY))
+    assert not is_equal_by_kubelet(base, status("Running", READY._replace(reason="x")))
+    assert not is_equal_by_kubelet(base, status("Running"))
+    assert not is_equal_by_kubelet(base, status("Failed", READY))
+    target = PodCondition("DisruptionTarget", "True")
+    assert not is_equal_by_kubelet(base, status("Running", target, READY))
+
+
+def test_merging_keeps_what_others_own_and_no_terminal_pod_ready() -> None:
+    old = status("Running", LB, READY)
+    new = status("Succeeded", READY, PodCondition("ContainersReady", "True"))
+    merged = merge_pod_status(old, new, may_run=False)
+    assert merged.conditions == (
+        LB,
+        READY._replace(status="False", reason="PodCompleted"),
+        PodCondition("ContainersReady", "False", "PodCompleted"),
+    )
+    held = merge_pod_status(old, new._replace(reason="r"), may_run=True)
+    assert (held.phase, held.reason) == ("Running", "")
+    assert held.conditions[1].status == "True"
+
+
+def test_a_disruption_target_goes_out_with_the_terminal_phase() -> None:
+    target = PodCondition("DisruptionTarget", "True", "TerminationByKubelet", "", 7, 1)
+    old, new = status("Running", LB), status("Failed", target)
+    assert merge_pod_status(old, new, may_run=True).conditions == (LB,)
+    assert merge_pod_status(old, new, may_run=False).conditions == (LB, target)
+    foreign = target._replace(reason="EvictionByEvictionAPI")
+    merged = merge_pod_status(status("Running", foreign), new, may_run=False)
+    assert merged.conditions == (target,)
+    assert merge_pod_status(status("Failed", foreign), new, may_run=False).conditions == (foreign,)
+
+
+def test_late_replies_of_nobody_are_ignored() -> None:
+    manager, pod = make()
+    assert answer(manager, GET) == (None, [])
+    manager.set_pod_status(pod, status(), 10)
+    send(manager, pod)
+    manager.forget(UID)
+    assert got(manager, pod) == []
+    assert send(manager, pod) == []

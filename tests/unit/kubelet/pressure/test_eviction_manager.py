@@ -1,0 +1,352 @@
+"""Thresholds, grace periods, holds, ranking and words of evictions, one pass after another."""
+
+from collections.abc import Sequence
+
+import pytest
+import yaml
+
+from fleet.clock import NS_PER_S
+from fleet.kubelet.pressure.eviction_manager import (
+    EvictionManager,
+    Pass,
+    Reclaim,
+    admits_under_pressure,
+)
+from fleet.kubelet.pressure.eviction_signals import observations_of, rank, thresholds_of
+from fleet.kubelet.pressure.oom_watcher import choose_victim, oom_score_adjust, system_oom_message
+from fleet.kubelet.pressure.stats_provider import NodeStats, PodTerms, node_terms, pod_stats
+from fleet.objects.pods import ContainerSpec, Pod, PodUid, Toleration
+from fleet.profile.loader import parse_documents
+from fleet.profile.node_model import NodeModel
+from fleet.profile.node_profile import NodeProfile
+from fleet.profile.schema import API_VERSION
+from fleet.profile.usage import NEVER, Curve, constant_curve
+from fleet.runtime.container_usage import ContainerUsage
+
+MI = 1 << 20
+GI = 1 << 30
+ZERO = constant_curve(0)
+
+
+def model_of(**spec: object) -> NodeModel:
+    document = {"apiVersion": API_VERSION, "kind": "NodeProfile", "metadata": {"name": "unit"}}
+    (found,) = parse_documents(yaml.safe_dump({**document, "spec": spec}), "unit")
+    assert isinstance(found, NodeProfile)
+    return found.compiled()
+
+
+def configured(**configuration: object) -> NodeModel:
+    return model_of(kubeletConfiguration=configuration)
+
+
+def resources(**requests: str) -> bytes:
+    listed = ",".join(f'"{name}":"{amount}"' for name, amount in requests.items())
+    return b'{"requests":{%b}}' % listed.encode() if requests else b"{}"
+
+
+def pod(name: str, *, priority: int = 0, qos: str = "BestEffort", **requests: str) -> Pod:
+    asked = resources(**requests)
+    spec = ContainerSpec(
+        name="c",
+        image="registry.k8s.io/pause:3.10",
+        pull_policy="",
+        command=(),
+        args=(),
+        restart_policy="",
+        requests_json=b"",
+        resources_json=asked,
+        volume_mounts_json=b"",
+        env_sources=(),
+    )
+    return Pod(
+        namespace="default",
+        name=name,
+        uid=PodUid(name),
+        containers=(spec,),
+        resources_json=asked,
+        priority=priority,
+        qos_class=qos,
+    )
+
+
+def using(owner: Pod, memory: int = 0, disk: int = 0, pids: int = 0) -> PodTerms:
+    curves = (constant_curve(memory), ZERO, constant_curve(disk), ZERO, constant_curve(pids))
+    return PodTerms(owner, (("c", ContainerUsage(*curves), 0),), ())
+
+
+class Node:
+    """A node whose usage a test sets, and its eviction manager."""
+
+    def __init__(self, model: NodeModel) -> None:
+        self.model = model
+        self.manager = EvictionManager(0)
+        self.free = 32 * GI
+        self.free_disk = 100 * GI
+        self.freed = 0  # by the next reclaim
+        self.pids = 10
+
+    def stats(self) -> NodeStats:
+        return NodeStats(
+            memory_capacity=32 * GI,
+            memory=32 * GI - self.free,
+            pods_memory_limit=32 * GI,
+            pods_memory=0,
+            disk_capacity=100 * GI,
+            disk=100 * GI - self.free_disk,
+            inodes_capacity=1_000_000,
+            inodes=1000,
+            pids_max=10_000,
+            pids=self.pids,
+        )
+
+    def reclaim(self) -> None:
+        self.free_disk += self.freed
+
+    def run(self, at_s: int, *pods: PodTerms | Pod) -> Pass:
+        host = Reclaim(self.stats, self.reclaim)
+        return self.manager.synchronize(self.model, pods, host, at_s * NS_PER_S)
+
+
+def names(ranked: Sequence[tuple[Pod, object]]) -> list[str]:
+    return [each[0].name for each in ranked]
+
+
+def test_memory_is_ranked_by_excess_then_priority_then_usage_above_the_request() -> None:
+    found = [
+        using(pod("within", memory="2Gi"), memory=1 * GI),
+        using(pod("most", memory="1Gi"), memory=4 * GI),
+        using(pod("some", memory="1Gi"), memory=2 * GI),
+        using(pod("high", priority=10), memory=8 * GI),
+        using(pod("within-low", priority=-1, memory="2Gi"), memory=1 * GI),
+    ]
+    ranked = rank([(each.pod, pod_stats(each, 0)) for each in found], "memory")
+    assert names(ranked) == ["most", "some", "high", "within-low", "within"]
+
+
+def test_pids_are_ranked_by_priority_then_processes_and_disk_by_usage() -> None:
+    one = using(pod("one"), disk=GI, pids=5)
+    two = using(pod("two"), disk=2 * GI, pids=9)
+    low = using(pod("low", priority=-5), disk=MI, pids=1)
+    stats = [(each.pod, pod_stats(each, 0)) for each in (one, two, low)]
+    assert names(rank(stats, "pids")) == ["low", "two", "one"]
+    assert names(rank(stats, "ephemeral-storage")) == ["low", "two", "one"]
+    assert names(rank([*stats, (pod("new"), None)], "memory"))[0] == "new"
+
+
+def test_a_hard_threshold_evicts_one_pod_at_once_and_says_why() -> None:
+    node = Node(configured())
+    node.free = 90 * MI
+    found = node.run(10, using(pod("small"), memory=GI), using(pod("large"), memory=3 * GI))
+    assert found.starved == "memory"
+    (eviction,) = found.evictions
+    assert eviction.pod.name == "large"
+    assert eviction.grace_s == 1
+    assert eviction.disrupts
+    assert eviction.message == (
+        "The node was low on resource: memory. Threshold quantity: 100Mi, available: 90Mi. "
+        "Container c was using 3Gi, request is 0, has larger consumption of memory. "
+    )
+    assert eviction.annotations == (
+        ("offending_containers", "c"),
+        ("offending_containers_usage", "3Gi"),
+        ("starved_resource", "memory"),
+    )
+    assert node.manager.conditions == ("MemoryPressure",)
+
+
+def test_a_container_within_its_request_is_not_blamed() -> None:
+    node = Node(configured(evictionHard={"memory.available": "10%"}))
+    node.free = GI
+    found = node.run(10, using(pod("within", qos="Burstable", memory="2Gi"), memory=GI))
+    assert found.evictions[0].message == (
+        "The node was low on resource: memory. Threshold quantity: 3435973888, available: 1Gi. "
+    )
+
+
+def test_critical_pods_are_spared() -> None:
+    node = Node(configured())
+    node.free = 0
+    critical = pod("dns", priority=2_000_000_000)
+    assert node.run(10, using(critical, memory=4 * GI)).evictions == ()
+    (eviction,) = node.run(20, using(critical, memory=4 * GI), using(pod("p"))).evictions
+    assert eviction.pod.name == "p"
+
+
+def test_a_soft_threshold_waits_for_its_grace_period_and_gives_the_pod_time() -> None:
+    node = Node(
+        configured(
+            evictionSoft={"memory.available": "1Gi"},
+            evictionSoftGracePeriod={"memory.available": "25s"},
+            evictionMaxPodGracePeriod=20,
+        )
+    )
+    node.free = 500 * MI
+    for at_s in (10, 20, 30):
+        assert node.run(at_s, using(pod("p"), memory=GI)) == Pass("", ())
+        assert node.manager.conditions == ("MemoryPressure",)
+    node.free = 2 * GI
+    assert node.run(40, using(pod("p"), memory=GI)) == Pass("", ())
+    node.free = 500 * MI  # the grace period begins anew
+    assert node.run(50, using(pod("p"), memory=GI)).evictions == ()
+    assert node.run(70, using(pod("p"), memory=GI)).evictions == ()
+    (eviction,) = node.run(80, using(pod("p"), memory=GI)).evictions
+    assert eviction.grace_s == 20
+
+
+def test_a_condition_stays_for_the_transition_period() -> None:
+    node = Node(configured(evictionPressureTransitionPeriod="2m"))
+    node.free = 0
+    node.run(10)
+    node.free = GI
+    for at_s in (20, 129):
+        node.run(at_s)
+        assert node.manager.conditions == ("MemoryPressure",)
+        assert not node.manager.is_quiet
+    node.run(130)
+    assert node.manager.conditions == ()
+    assert node.manager.is_quiet
+
+
+def test_the_minimum_reclaim_keeps_a_threshold_met() -> None:
+    node = Node(configured(evictionMinimumReclaim={"memory.available": "1Gi"}))
+    node.free = 1100 * MI
+    assert node.run(10, using(pod("p"))).starved == ""
+    node.free = 50 * MI
+    assert node.run(20, using(pod("p"))).starved == "memory"
+    node.free = 1100 * MI  # above 100Mi, but not by 1Gi
+    assert node.run(30, using(pod("p"))).starved == "memory"
+    node.free = 1200 * MI
+    assert node.run(40, using(pod("p"))).starved == ""
+
+
+def test_images_are_deleted_before_pods_are_evicted() -> None:
+    node = Node(configured())
+    node.free_disk = 5 * GI
+    node.freed = 20 * GI
+    assert node.run(10, using(pod("p"), disk=GI)) == Pass("ephemeral-storage", ())
+    assert node.manager.conditions == ("DiskPressure",)
+    node.free_disk = 5 * GI
+    node.freed = GI
+    found = node.run(20, using(pod("p"), disk=GI))
+    assert found.evictions[0].message == (
+        "The node was low on resource: ephemeral-storage. Threshold quantity: 16106128000, "
+        "available: 5Gi. Container c was using 1Gi, request is 0, has larger consumption of "
+        "ephemeral-storage. "
+    )
+
+
+def test_pids_have_their_own_condition() -> None:
+    node = Node(configured(evictionHard={"pid.available": "1000"}))
+    node.pids = 9500
+    found = node.run(10, using(pod("p"), pids=100))
+    assert node.manager.conditions == ("PIDPressure",)
+    assert found.evictions[0].message == (
+        "The node was low on resource: pids. Threshold quantity: 1k, available: 500. "
+    )
+
+
+def test_a_pod_over_its_limit_of_the_disk_is_evicted_without_pressure() -> None:
+    node = Node(configured())
+    owner = pod("p")
+    owner.resources_json = b'{"limits":{"ephemeral-storage":"1Gi"}}'
+    found = node.run(10, using(owner, disk=2 * GI))
+    (eviction,) = found.evictions
+    assert found.starved == ""
+    assert not eviction.disrupts
+    assert eviction.message == (
+        "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. "
+    )
+    assert node.manager.conditions == ()
+
+
+@pytest.mark.parametrize(
+    ("conditions", "qos", "priority", "toleration", "words"),
+    [
+        ((), "BestEffort", 0, (), ""),
+        (("MemoryPressure",), "BestEffort", 0, (), "The node had condition: [MemoryPressure]. "),
+        (("MemoryPressure",), "Burstable", 0, (), ""),
+        (("MemoryPressure",), "BestEffort", 2_000_000_000, (), ""),
+        (
+            ("MemoryPressure",),
+            "BestEffort",
+            0,
+            (Toleration("node.kubernetes.io/memory-pressure", "Exists", "", "NoSchedule"),),
+            "",
+        ),
+        (
+            ("MemoryPressure", "DiskPressure"),
+            "Guaranteed",
+            0,
+            (),
+            "The node had condition: [MemoryPressure DiskPressure]. ",
+        ),
+    ],
+)
+def test_what_a_node_under_pressure_admits(
+    conditions: tuple[str, ...],
+    qos: str,
+    priority: int,
+    toleration: tuple[Toleration, ...],
+    words: str,
+) -> None:
+    wanted = pod("p", priority=priority, qos=qos)
+    wanted.tolerations = toleration
+    assert admits_under_pressure(wanted, conditions) == words
+
+
+def test_the_pass_that_finds_something_is_computed() -> None:
+    model = configured()
+    manager = EvictionManager(0)
+    ramp = Curve(((0, 0), (100 * NS_PER_S, 64 * GI)))
+    usage = ContainerUsage(ramp, ZERO, ZERO, ZERO, ZERO)
+    pods = (PodTerms(pod("p"), (("c", usage, 0),), ()),)
+    terms = node_terms(model, pods, 0, 0)
+    due_ns = manager.next_pass_ns(model, terms, pods, 1)
+    assert due_ns == 50 * NS_PER_S  # 31.9 GiB are reached in 49.8 s, less what the system uses
+    calm = node_terms(model, (), 0, 0)
+    assert manager.next_pass_ns(model, calm, (), 1) == NEVER
+
+
+def test_the_cleanup_of_an_evicted_pod_is_waited_for() -> None:
+    node = Node(configured())
+    node.free = 0
+    node.run(10, using(pod("p"), memory=GI))
+    terms = node_terms(node.model, (), 0, 0)
+    assert node.manager.evicted == ("p",)
+    until_ns = node.manager.next_pass_ns(node.model, terms, (), 11 * NS_PER_S)
+    assert until_ns == 50 * NS_PER_S  # 10 s to kill it, 30 s to clean up
+    node.manager.on_cleaned_up(12 * NS_PER_S + 1)
+    assert node.manager.next_pass_ns(node.model, terms, (), 12 * NS_PER_S + 1) == 13 * NS_PER_S
+
+
+def test_pods_have_a_memory_threshold_of_their_own() -> None:
+    reserved = configured(kubeReserved={"memory": "2Gi"})
+    assert reserved.pods_memory_bytes == 30 * GI
+    signals = [each.signal for each in thresholds_of(reserved)]
+    assert signals[:2] == ["memory.available", "allocatableMemory.available"]
+    off = configured(enforceNodeAllocatable=["none"])
+    assert "allocatableMemory.available" not in [each.signal for each in thresholds_of(off)]
+    stats = Node(reserved).stats()._replace(pods_memory_limit=30 * GI, pods_memory=29 * GI)
+    assert observations_of(stats)["allocatableMemory.available"] == (GI, 30 * GI)
+
+
+def test_the_kernel_kills_best_effort_containers_first() -> None:
+    guaranteed = using(pod("guaranteed", qos="Guaranteed", memory="16Gi"), memory=16 * GI)
+    burstable = using(pod("burstable", qos="Burstable", memory="8Gi"), memory=8 * GI)
+    best_effort = using(pod("best-effort"), memory=GI)
+    found = choose_victim([guaranteed, burstable, best_effort], 32 * GI, 0)
+    assert found is not None
+    assert (found.pod.name, found.container, found.process) == ("best-effort", "c", "pause")
+    assert oom_score_adjust(burstable.pod, burstable.pod.containers[0], 32 * GI) == 750
+    tiny = pod("tiny", qos="Burstable", memory="1Mi")
+    assert oom_score_adjust(tiny, tiny.containers[0], 32 * GI) == 999
+    found = choose_victim([guaranteed, burstable], 32 * GI, 0)
+    assert found is not None
+    assert found.pod.name == "burstable"
+    assert choose_victim([], 32 * GI, 0) is None
+
+
+def test_the_words_of_a_system_oom() -> None:
+    message = system_oom_message("nginx", "containerd://abc")
+    assert message.startswith("System OOM encountered, victim process: nginx, pid: ")
+    assert int(message.rpartition(" ")[2]) >= 1000

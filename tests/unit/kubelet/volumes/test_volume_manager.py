@@ -1,0 +1,257 @@
+import pytest
+from pod_world import NODE, TOKEN_VOLUME, UID, World, container, make_pod, replaced
+
+from fleet.clock import NS_PER_MS, NS_PER_S, Draws
+from fleet.kubelet.events import Reason
+from fleet.kubelet.volumes.volume_manager import MountResult, VolumeManager, mount_seen_ns
+from fleet.kubelet.volumes.watched_objects import references
+from fleet.objects.effects import (
+    ApiCall,
+    Op,
+    Outbox,
+    Reply,
+    ReplyKind,
+    SetTimer,
+    StartWatch,
+    StopWatch,
+    Timer,
+    TokenRequest,
+    WatchEvent,
+    WatchKind,
+)
+from fleet.objects.pods import (
+    EnvSource,
+    EventType,
+    ObjectSource,
+    Pod,
+    Token,
+    VolumeSpec,
+)
+from fleet.objects.volumes import ObjectData
+
+CM, SECRET = WatchKind.CONFIG_MAP, WatchKind.SECRET
+FAILED = 'MountVolume.SetUp failed for volume "%s" : %s'
+ROOT_CA = "kube-root-ca.crt"
+ENV = World().env
+REQUEST = TokenRequest("default", "default", "", 3607, "web", UID, "kube-api-access-9zkmg")
+PLAIN = make_pod(volumes=(VolumeSpec("cfg", "configMap", (ObjectSource("cfg"),), (), ()),))
+
+
+def manager(pod: Pod) -> VolumeManager:
+    volumes = VolumeManager(NODE, Draws(3))
+    out: Outbox = []
+    volumes.register_pod(pod, 0, out)
+    volumes.begin(pod, 0, out)
+    return volumes
+
+
+def tell(volumes: VolumeManager, event: EventType, name: str = "cfg") -> list[str]:
+    record = ObjectData(name, "1") if event is not EventType.SYNCED else None
+    return list(volumes.on_object_event(WatchEvent(CM, event, record, "default", name)))
+
+
+def attempt(volumes: VolumeManager, pod: Pod, now_ns: int) -> tuple[MountResult, list[str], Outbox]:
+    out: Outbox = []
+    result, events = volumes.attempt(pod, ENV, now_ns, out)
+    assert {reason for reason, _ in events} <= {Reason.FAILED_MOUNT}
+    return result, [text for _, text in events], out
+
+
+def test_secrets_are_watched_before_config_maps_and_each_once() -> None:
+    sources = (
+        EnvSource("ConfigMap", "env", optional=True),
+        EnvSource("Secret", "s", optional=False),
+    )
+    pod = make_pod(container(env_sources=sources), container("d", env_sources=sources))
+    pod.pull_secrets = ("registry",)
+    assert list(references(pod)) == [
+        (SECRET, "default", "registry"),
+        (SECRET, "default", "s"),
+        (CM, "default", "env"),
+        (CM, "default", ROOT_CA),
+    ]
+
+
+def test_pods_share_a_watch_until_the_last_is_gone() -> None:
+    volumes = VolumeManager(NODE, Draws(3))
+    one, two = make_pod(uid="1"), make_pod(uid="2")
+    out: Outbox = []
+    volumes.register_pod(one, 0, out)
+    volumes.register_pod(two, 0, out)
+    assert out == [StartWatch(NODE, CM, "default", ROOT_CA)]
+    out.clear()
+    volumes.unregister_pod(one, out)
+    assert out == []
+    volumes.unregister_pod(two, out)
+    assert out == [StopWatch(NODE, CM, "default", ROOT_CA)]
+
+
+def test_an_ephemeral_container_may_add_a_reference() -> None:
+    volumes = manager(PLAIN)
+    source = EnvSource("Secret", "s", optional=False)
+    new = replaced(PLAIN, ephemeral_containers=(container("e", env_sources=(source,)),))
+    out: Outbox = []
+    volumes.update_pod(PLAIN, new, 0, out)
+    volumes.update_pod(new, new, 0, out)
+    assert [each for each in out if not isinstance(each, SetTimer)] == [
+        StartWatch(NODE, SECRET, "default", "s")
+    ]
+
+
+def test_the_first_attempt_comes_with_the_loops() -> None:
+    volumes = VolumeManager(NODE, Draws(3))
+    out: Outbox = []
+    volumes.begin(PLAIN, 0, out)
+    (timer,) = out
+    assert isinstance(timer, SetTimer)
+    assert timer[2:] == (Timer.VOLUMES, UID)
+    assert 100 * NS_PER_MS <= timer.due_ns < 200 * NS_PER_MS
+    assert not volumes.is_due(UID, timer.due_ns - 1)
+    assert volumes.is_due(UID, timer.due_ns)
+    volumes.abort(UID)
+    assert not volumes.is_due(UID, timer.due_ns)
+
+
+def test_tokens_come_first_then_the_objects() -> None:
+    pod = make_pod()
+    volumes = manager(pod)
+    tell(volumes, EventType.ADDED, ROOT_CA)
+    tell(volumes, EventType.SYNCED, ROOT_CA)
+    result, _, out = attempt(volumes, pod, 0)
+    assert result is MountResult.WAITING
+    assert out == [ApiCall(NODE, Op.CREATE_TOKEN, UID, REQUEST)]
+    out.clear()
+    reply = Reply(ReplyKind.OK, Token(4607))
+    assert volumes.on_token(pod, REQUEST, reply, 0, 1000 * NS_PER_S, out)
+    (refresh,) = out
+    assert isinstance(refresh, SetTimer)
+    # 80 % of 3607 s, up to 10 s sooner, and up to a resync later.
+    assert 2875 < refresh.due_ns / NS_PER_S < 2961
+    assert attempt(volumes, pod, 0)[0] is MountResult.MOUNTED
+    out.clear()
+    volumes.on_timer(pod, ENV, refresh.due_ns - 1, out)
+    assert out == []
+    volumes.on_timer(pod, ENV, refresh.due_ns, out)
+    assert out == [ApiCall(NODE, Op.CREATE_TOKEN, UID, REQUEST)]
+    volumes.on_timer(pod, ENV, refresh.due_ns + 1, out)
+    assert len(out) == 1
+
+
+def test_two_tokens_are_both_awaited() -> None:
+    (source,) = TOKEN_VOLUME.tokens
+    two = (source, source._replace(audience="vault"))
+    pod = make_pod(volumes=(VolumeSpec("v", "projected", (), (), two),))
+    volumes = manager(pod)
+    out: Outbox = []
+    volumes.attempt(pod, ENV, 0, out)
+    assert len(out) == 2
+    request = REQUEST._replace(volume="v")
+    assert not volumes.on_token(pod, request, Reply(ReplyKind.OK), 0, 0, out)
+    assert volumes.on_token(pod, request, Reply(ReplyKind.OK), 0, 0, out)
+    assert not volumes.on_token(pod, request, Reply(ReplyKind.OK), 0, 0, out)
+
+
+def test_a_refused_token_fails_the_mount_and_is_asked_for_again() -> None:
+    pod = make_pod(
+        token_suffix="9zkmg", volumes=(TOKEN_VOLUME._replace(name="kube-api-access-00000"),)
+    )
+    volumes = manager(pod)
+    tell(volumes, EventType.ADDED, ROOT_CA)
+    tell(volumes, EventType.SYNCED, ROOT_CA)
+    attempt(volumes, pod, 0)
+    request = REQUEST._replace(volume="kube-api-access-00000")
+    volumes.on_token(pod, request, Reply(ReplyKind.REFUSED, None, 403, "no"), 0, 0, [])
+    result, messages, out = attempt(volumes, pod, 0)
+    assert result is MountResult.FAILED
+    assert messages == [
+        'MountVolume.SetUp failed for volume "kube-api-access-9zkmg" : failed to fetch token: no'
+    ]
+    assert out == [SetTimer(NODE, NS_PER_S // 2, Timer.VOLUMES, UID)]
+    _, _, out = attempt(volumes, pod, NS_PER_S)
+    assert out[0] == ApiCall(NODE, Op.CREATE_TOKEN, UID, request)
+
+
+def test_a_missing_object_is_looked_for_with_back_off() -> None:
+    volumes = manager(PLAIN)
+    tell(volumes, EventType.SYNCED)
+    now_ns = 0
+    given_up: list[float] = []
+    tries: list[float] = []
+    while len(tries) < 11:
+        result, messages, out = attempt(volumes, PLAIN, now_ns)
+        if messages:
+            assert messages == [FAILED % ("cfg", 'configmap "cfg" not found')]
+            tries.append(now_ns / NS_PER_S)
+        if result is MountResult.GIVEN_UP:
+            given_up.append(now_ns / NS_PER_S)
+        (timer,) = out
+        assert isinstance(timer, SetTimer)
+        now_ns = timer.due_ns
+    assert tries == [0, 0.5, 1.5, 3.5, 7.5, 15.5, 31.5, 63.5, 127.5, 249.5, 371.5]
+    assert given_up == [123]  # the sync that waits; the operation goes on
+    assert tell(volumes, EventType.ADDED) == []
+    assert attempt(volumes, PLAIN, now_ns)[0] is MountResult.WAITING  # nobody waits now
+    volumes.begin(PLAIN, now_ns, [])
+    assert attempt(volumes, PLAIN, now_ns)[0] is MountResult.MOUNTED
+
+
+def test_a_cache_that_lags_is_waited_for_a_second() -> None:
+    volumes = manager(PLAIN)
+    result, messages, out = attempt(volumes, PLAIN, 5)
+    assert (result, messages) == (MountResult.WAITING, [])
+    assert out == [SetTimer(NODE, NS_PER_S + 5, Timer.VOLUMES, UID)]
+    assert tell(volumes, EventType.ADDED) == []
+    assert tell(volumes, EventType.SYNCED) == [UID]
+    assert attempt(volumes, PLAIN, 9)[0] is MountResult.MOUNTED
+
+
+def test_a_cache_that_never_syncs_fails_the_mount() -> None:
+    volumes = manager(PLAIN)
+    attempt(volumes, PLAIN, 0)
+    result, messages, _ = attempt(volumes, PLAIN, NS_PER_S)
+    assert result is MountResult.FAILED
+    assert messages == [
+        FAILED % ("cfg", "failed to sync configmap cache: timed out waiting for the condition")
+    ]
+
+
+def test_optional_objects_may_be_missing() -> None:
+    pod = make_pod(
+        volumes=(VolumeSpec("cfg", "configMap", (ObjectSource("cfg", optional=True),), (), ()),)
+    )
+    volumes = manager(pod)
+    tell(volumes, EventType.SYNCED)
+    assert attempt(volumes, pod, 0)[0] is MountResult.MOUNTED
+
+
+def test_several_errors_of_one_volume_are_joined() -> None:
+    volume = VolumeSpec("v", "projected", (ObjectSource("a"), ObjectSource("b")), (), ())
+    pod = make_pod(volumes=(volume,))
+    volumes = manager(pod)
+    for name in ("a", "b"):
+        tell(volumes, EventType.SYNCED, name)
+    assert attempt(volumes, pod, 0)[1] == [
+        FAILED % ("v", '[configmap "a" not found, configmap "b" not found]')
+    ]
+
+
+@pytest.mark.parametrize("optional", [True, False])
+def test_the_environment_of_a_container(optional: bool) -> None:  # noqa: FBT001
+    spec = container(env_sources=(EnvSource("ConfigMap", "cfg", optional),))
+    volumes = manager(PLAIN)
+    tell(volumes, EventType.SYNCED)
+    wanted = "" if optional else 'configmap "cfg" not found'
+    assert volumes.missing(PLAIN, spec, 0, []) == wanted
+    tell(volumes, EventType.ADDED)
+    assert volumes.missing(PLAIN, spec, 0, []) == ""
+
+
+def test_events_of_objects_that_nobody_refers_to_are_ignored() -> None:
+    assert tell(manager(PLAIN), EventType.ADDED, "other") == []
+
+
+def test_a_sync_looks_at_its_volumes_every_300_ms() -> None:
+    began_ns = 7
+    assert mount_seen_ns(began_ns, began_ns) == began_ns
+    assert mount_seen_ns(began_ns, began_ns + 1) == began_ns + 300 * NS_PER_MS
+    assert mount_seen_ns(began_ns, began_ns + 300 * NS_PER_MS) == began_ns + 300 * NS_PER_MS

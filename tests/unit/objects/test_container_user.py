@@ -1,0 +1,52 @@
+"""Security contexts: what a container's status shows of them, and what is refused."""
+
+import pytest
+
+from fleet.objects.container_user import IMAGE_USER, UserSpec
+from fleet.runtime.security_context import non_root_error, user_json
+from fleet.wire.api.decode_user import container_user
+
+POD = "web_default(123)"
+
+
+@pytest.mark.parametrize(
+    ("user", "shown"),
+    [
+        (IMAGE_USER, (0, [0], 0)),
+        (UserSpec(1000), (0, [0], 1000)),
+        (UserSpec(1000, 3000, (2000, 4000, 3000)), (3000, [3000, 2000, 4000], 1000)),
+        (UserSpec(non_root=True), (65532, [65532], 65532)),
+    ],
+)
+def test_the_status_shows_the_user(user: UserSpec, shown: tuple[int, list[int], int]) -> None:
+    gid, groups, uid = shown
+    listed = ",".join(map(str, groups))
+    text = f'{{"linux":{{"gid":{gid},"supplementalGroups":[{listed}],"uid":{uid}}}}}'
+    assert user_json(user).decode() == text
+
+
+def test_a_containers_own_context_goes_before_its_pods() -> None:
+    pod = {"runAsUser": 1, "runAsGroup": 2, "fsGroup": 5, "supplementalGroups": [6]}
+    own = {"securityContext": {"runAsUser": 0, "runAsNonRoot": True}}
+    assert container_user(own, pod) == UserSpec(0, 2, (5, 6), non_root=True)
+    assert container_user({}, {}) is IMAGE_USER
+    assert container_user({"securityContext": {"privileged": True}}, {}) == IMAGE_USER
+
+
+@pytest.mark.parametrize(
+    ("user", "image", "text"),
+    [
+        (UserSpec(0), "busybox", ""),
+        (UserSpec(1000, non_root=True), "busybox", ""),
+        (UserSpec(non_root=True), "registry.example/app:1", ""),
+        (UserSpec(0, non_root=True), "app", "container's runAsUser breaks non-root policy"),
+        (
+            UserSpec(non_root=True),
+            "registry.k8s.io/e2e-test-images/busybox:1.37",
+            "container has runAsNonRoot and image will run as root",
+        ),
+    ],
+)
+def test_root_is_refused_where_it_must_not_be(user: UserSpec, image: str, text: str) -> None:
+    where = ' (pod: "web_default(123)", container: c)'
+    assert non_root_error(user, image, "c", POD) == (text + where if text else "")

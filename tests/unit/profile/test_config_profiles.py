@@ -1,0 +1,515 @@
+"""Node profiles: what is accepted, what is compiled, what is refused and how."""
+
+import dataclasses
+from collections import Counter
+from pathlib import Path
+
+import orjson
+import pytest
+import yaml
+
+from fleet.errors import UsageError
+from fleet.profile.loader import (
+    NodeMix,
+    import_profile,
+    json_schema,
+    list_profiles,
+    load_file,
+    load_mix,
+    load_source,
+    parse_documents,
+    show_profile,
+)
+from fleet.profile.node_model import NodeModel, cap_version
+from fleet.profile.node_profile import NodeProfile
+from fleet.profile.settings import ProfileChoice
+
+HEAD = {"apiVersion": "fleet.emulator/v1alpha1", "kind": "NodeProfile", "metadata": {"name": "p"}}
+REAL_NODE = """
+apiVersion: v1
+kind: Node
+metadata:
+  name: ip-10-0-0-1
+  uid: 5b4f2b8e
+  resourceVersion: "1"
+  creationTimestamp: "2026-01-01T00:00:00Z"
+  managedFields: [{manager: kubelet}]
+  labels:
+    kubernetes.io/arch: arm64
+    kubernetes.io/hostname: ip-10-0-0-1
+    node.kubernetes.io/instance-type: m7g.2xlarge
+  annotations: {node.alpha.kubernetes.io/ttl: "0", example.com/keep: me}
+spec:
+  podCIDR: 10.1.0.0/24
+  providerID: aws:///eu-west-1a/i-0123
+  unschedulable: true
+  taints:
+  - {key: node.kubernetes.io/unreachable, effect: NoExecute, timeAdded: "2026-01-01T00:00:00Z"}
+  - {key: team, value: ml, effect: NoSchedule}
+status:
+  addresses: [{type: InternalIP, address: 10.0.0.1}]
+  capacity: {cpu: "8", memory: 32499188Ki, ephemeral-storage: 20959212Ki, pods: "58"}
+  allocatable: {cpu: 7910m, memory: 31482868Ki, pods: "58"}
+  conditions: [{type: Ready, status: "True"}]
+  daemonEndpoints: {kubeletEndpoint: {Port: 10255}}
+  images:
+  - {names: ["small:1"], sizeBytes: 5}
+  - {names: ["a@sha256:0", "a:1", "a:2", "a:3", "a:4", "a:5"], sizeBytes: 9}
+  nodeInfo:
+    machineID: ec2d
+    kubeletVersion: v1.35.4-eks-1
+    kernelVersion: 6.1.1
+    osImage: Amazon Linux 2023
+    containerRuntimeVersion: containerd://1.7.2
+    operatingSystem: linux
+    architecture: arm64
+"""
+
+
+def profile(**spec: object) -> NodeModel:
+    (found,) = parse_documents(yaml.safe_dump({**HEAD, "spec": spec}), "profiles/x.yaml")
+    assert isinstance(found, NodeProfile)
+    return found.compiled()
+
+
+def refusal(**spec: object) -> str:
+    with pytest.raises(UsageError) as caught:
+        profile(**spec)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message.removeprefix("profiles/x.yaml: ")
+
+
+def capacity(**values: str) -> dict[str, object]:
+    return {"status": {"capacity": {key.replace("_", "-"): each for key, each in values.items()}}}
+
+
+def test_a_pasted_node_keeps_the_kind_of_machine_and_drops_the_machine() -> None:
+    model = profile(template=yaml.safe_load(REAL_NODE))
+    assert model.kubelet_version == "v1.35.4-eks-1"
+    assert model.declared_features == ()
+    assert model.taints == (("team", "ml", "NoSchedule"),)
+    assert model.provider_id == ""
+    assert model.annotations == {
+        "volumes.kubernetes.io/controller-managed-attach-detach": "true",
+        "example.com/keep": "me",
+    }
+    assert model.labels["beta.kubernetes.io/arch"] == "arm64"
+    assert "kubernetes.io/hostname" not in model.labels
+    assert model.allocatable["cpu"] == "7910m"
+    assert model.pods_max == 58
+    assert model.kubelet_port == 10255
+    assert [image.names[-1] for image in model.images] == ["a:4", "small:1"]
+    assert "machineID" not in model.node_info
+    assert (model.os, model.arch) == ("linux", "arm64")
+    assert not any(handler.user_namespaces for handler in model.runtime_handlers)
+    assert model.supplemental_groups_policy is False
+
+
+def test_an_imported_node_makes_a_valid_profile() -> None:
+    text = import_profile(REAL_NODE)
+    (found,) = parse_documents(text, "imported")
+    assert isinstance(found, NodeProfile)
+    model = found.compiled()
+    pasted = profile(template=yaml.safe_load(REAL_NODE))
+    assert model.name == "m7g-2xlarge"
+    assert model.provider_id == "fleet://{{name}}"
+    assert (model.capacity, model.allocatable) == (pasted.capacity, pasted.allocatable)
+    assert (model.labels, model.taints) == (pasted.labels, pasted.taints)
+    for gone in ("5b4f2b8e", "i-0123", "ip-10-0-0-1", "unreachable", "10.0.0.1", "ec2d"):
+        assert gone not in text
+    assert import_profile(REAL_NODE, "mine").count("name: mine") == 1
+    assert "name: imported" in import_profile("{kind: Node, metadata: {name: '..'}}")
+
+
+@pytest.mark.parametrize("text", ["kind: Pod", "", "[]", "a: ["])
+def test_only_a_node_can_be_imported(text: str) -> None:
+    with pytest.raises(UsageError, match="node"):
+        import_profile(text)
+
+
+def test_allocatable_is_what_a_real_node_shows() -> None:
+    """20959212Ki of disk with 1Gi reserved leave 18242267924 bytes: read off a real EKS node."""
+    model = profile(
+        template=capacity(cpu="2", memory="4Gi", ephemeral_storage="20959212Ki"),
+        kubeletConfiguration={"kubeReserved": {"cpu": "70m", "ephemeral-storage": "1Gi"}},
+    )
+    assert model.allocatable == {
+        "cpu": "1930m",
+        "ephemeral-storage": "18242267924",
+        "hugepages-1Gi": "0",
+        "hugepages-2Mi": "0",
+        "memory": "3996Mi",
+        "pods": "110",
+    }
+
+
+def test_huge_pages_and_both_reservations_come_off_the_memory() -> None:
+    model = profile(
+        template=capacity(memory="8Gi", **{"hugepages-2Mi": "1Gi"}),
+        kubeletConfiguration={
+            "kubeReserved": {"memory": "1Gi"},
+            "systemReserved": {"memory": "512Mi"},
+            "evictionHard": {"memory.available": "512Mi"},
+        },
+    )
+    assert model.allocatable["memory"] == "5Gi"
+    assert "hugepages-1Gi" not in model.capacity
+    assert model.allocatable["ephemeral-storage"] == "100Gi"
+
+
+def test_reserving_more_than_there_is_leaves_nothing() -> None:
+    model = profile(kubeletConfiguration={"kubeReserved": {"memory": "1Ti"}})
+    assert model.allocatable["memory"] == "0"
+
+
+def test_pods_come_from_the_configuration_then_the_template_then_upstream() -> None:
+    template = capacity(cpu="4", pods="250")
+    assert profile().pods_max == 110
+    assert profile(template=template).capacity["pods"] == "250"
+    assert profile(template=template, kubeletConfiguration={"maxPods": 30}).pods_max == 30
+    assert profile(template=template, kubeletConfiguration={"podsPerCore": 10}).pods_max == 40
+
+
+@pytest.mark.parametrize(
+    ("written", "update_s", "report_s"),
+    [
+        ({}, 10, 300),
+        ({"nodeStatusUpdateFrequency": "20s"}, 20, 20),
+        ({"nodeStatusReportFrequency": "1m"}, 10, 60),
+        ({"nodeStatusUpdateFrequency": "20s", "nodeStatusReportFrequency": "5m"}, 20, 300),
+    ],
+)
+def test_the_report_period_follows_the_update_period_when_only_that_is_set(
+    written: dict[str, str], update_s: int, report_s: int
+) -> None:
+    model = profile(kubeletConfiguration=written)
+    assert model.status_update_ns == update_s * 1_000_000_000
+    assert model.status_report_ns == report_s * 1_000_000_000
+
+
+def test_thresholds_are_compiled_and_merged_only_when_asked() -> None:
+    hard = {"memory.available": "1Gi"}
+    soft = {"evictionSoft": {"nodefs.available": "20%"}}
+    graces = {"evictionSoftGracePeriod": {"nodefs.available": "2m"}}
+    model = profile(kubeletConfiguration={"evictionHard": hard, **soft, **graces})
+    assert [each.signal for each in model.eviction_hard] == ["memory.available"]
+    assert model.eviction_hard[0].quantity.value == 1 << 30
+    assert model.eviction_soft[0].percent == 20.0
+    assert model.eviction_soft[0].grace_ns == 120_000_000_000
+    merging = {"evictionHard": hard, "mergeDefaultEvictionSettings": True}
+    assert len(profile(kubeletConfiguration=merging).eviction_hard) == 5
+    assert "evictionSoftGracePeriod lacks" in refusal(kubeletConfiguration=soft)
+
+
+def test_other_keys_of_a_kubelet_configuration_are_kept() -> None:
+    model = profile(kubeletConfiguration={"cgroupDriver": "systemd", "maxPods": 5})
+    assert model.kubelet_configuration == {"cgroupDriver": "systemd", "maxPods": 5}
+
+
+def test_taints_of_template_and_configuration_stand_once() -> None:
+    taint = {"key": "gpu", "effect": "NoSchedule"}
+    model = profile(
+        template={"spec": {"taints": [taint | {"value": "old"}]}},
+        kubeletConfiguration={"registerWithTaints": [taint | {"value": "new"}]},
+    )
+    assert model.taints == (("gpu", "new", "NoSchedule"),)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            {"kubeletConfiguration": {"nodeStatusUpdateFrequency": "10x"}},
+            (
+                "spec.kubeletConfiguration.nodeStatusUpdateFrequency: "
+                "'10x' is not a duration such as 10s or 5m"
+            ),
+        ),
+        (
+            {"kubeletConfiguration": {"maxpods": 1}},
+            "spec.kubeletConfiguration: unknown key 'maxpods'; did you mean 'maxPods'?",
+        ),
+        (
+            {"kubeletConfiguration": {"evictionHard": {"memory.avail": "1"}}},
+            (
+                "spec.kubeletConfiguration.evictionHard: unknown key 'memory.avail'; "
+                "did you mean 'memory.available'?"
+            ),
+        ),
+        (
+            {"kubeletConfiguration": {"evictionHard": {"memory.available": "110%"}}},
+            (
+                "spec.kubeletConfiguration.evictionHard.memory.available: "
+                "'110%' is not a percentage from 0% to 100%"
+            ),
+        ),
+        (
+            {"kubeletConfiguration": {"evictionHard": {"memory.available": "x%"}}},
+            (
+                "spec.kubeletConfiguration.evictionHard.memory.available: "
+                "'x%' is not a percentage from 0% to 100%"
+            ),
+        ),
+        (
+            {"kubeletConfiguration": {"maxParallelImagePulls": 5}},
+            (
+                "spec.kubeletConfiguration: "
+                "maxParallelImagePulls above 1 needs serializeImagePulls: false"
+            ),
+        ),
+        (
+            {"kubeletConfiguration": {"nodeStatusUpdateFrequency": "0s"}},
+            "spec.kubeletConfiguration: nodeStatusUpdateFrequency must be above 0s",
+        ),
+        (
+            capacity(cpu="8x"),
+            "spec: unknown key 'status'; known keys: addressPool, agents, ",
+        ),
+        (
+            {"template": capacity(cpu="8x")},
+            "spec.template.status.capacity.cpu: '8x' is not a quantity such as 500m, 8",
+        ),
+        (
+            {"template": {"spec": {"providerID": "x://{{nam}}"}}},
+            "spec.template.spec.providerID: '{{nam}}' is not one of name, index, zone, region",
+        ),
+        ({"kubeletVersion": "1"}, "spec.kubeletVersion: '1' is not a version such as v1.36.3"),
+        ({"kubeletVersion": 1.36}, "spec.kubeletVersion: 1.36 is not a version such as v1.36.3"),
+        ({"addressPool": "10.0.0.1/8"}, "spec.addressPool: '10.0.0.1/8' is not a CIDR"),
+        ({"addressPool": "10.0.0.0/31"}, "spec.addressPool: '10.0.0.0/31' has no room for nodes"),
+        ({"topologySpread": [{"topologyKey": "a"}]}, "spec.topologySpread[0].values: is required"),
+        (
+            {"topologySpread": [{"topologyKey": "a", "values": ["b"], "value": "c"}]},
+            "spec.topologySpread[0]: unknown key 'value'; did you mean 'values'?",
+        ),
+        ({"agents": "x" * 99}, f"spec.agents: '{'x' * 56}...: input should be a valid tuple"),
+        (
+            {"kubeletConfiguration": {"crashLoopBackOff": {"zzz": "1s"}}},
+            "spec.kubeletConfiguration.crashLoopBackOff: unknown key 'zzz'; known keys: maxC",
+        ),
+        ({"template": {"metadata": {"labels": {1: "a"}}}}, "spec.template.metadata.labels[1]: 1: "),
+        ({"kubeletConfiguration": {"maxPods": "x"}}, "spec.kubeletConfiguration.maxPods: 'x': "),
+        (
+            {"topologySpread": [{"topologyKey": "a", "values": ["b"]}] * 2},
+            "spec: topologySpread names a topologyKey twice",
+        ),
+        (
+            {"agents": [{"name": "x", "share": 2}]},
+            "spec.agents[0].share: 2: input should be less than or equal to 1",
+        ),
+    ],
+)
+def test_a_mistake_is_told_with_file_path_and_what_is_allowed(
+    spec: dict[str, object], message: str
+) -> None:
+    assert refusal(**spec).startswith(message)
+
+
+def test_an_unknown_key_within_an_optional_part_lists_the_known_ones() -> None:
+    text = yaml.safe_dump(HEAD | {"kind": "PodBehavior"})
+    delay = "{distribution: Constant, value: 2s, zzz: 1}"
+    with pytest.raises(
+        UsageError, match=r"startDelay: unknown key 'zzz'; known keys: distribution,"
+    ):
+        parse_documents(f"{text}spec: {{containers: [{{startDelay: {delay}}}]}}", "f")
+
+
+def test_several_mistakes_are_counted() -> None:
+    assert refusal(kubeletVersion="x", addressPool="y").endswith("(and 1 more)")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("apiVersion: v1", "f: apiVersion: 'v1' is not 'fleet.emulator/v1alpha1'"),
+        (yaml.safe_dump(HEAD | {"kind": "Pod"}), "f: kind: 'Pod' is not 'NodeProfile' or "),
+        (yaml.safe_dump(HEAD | {"kind": []}), "f: kind: [] is not 'NodeProfile' or "),
+        (yaml.safe_dump(HEAD | {"metadata": {}}), "f: metadata.name: is required"),
+        (yaml.safe_dump(HEAD | {"metadata": {"name": "A"}}), "f: metadata.name: 'A' is not a DNS"),
+        ("- 1", "f: a document is a mapping, not list"),
+        ("a: [", "f:1:5: is not YAML: "),
+        ("---\n---\n", "f: holds no document"),
+    ],
+)
+def test_what_is_no_document_is_refused(text: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_documents(text, "f")
+    assert str(caught.value).startswith(message)
+
+
+def test_shipped_profiles_are_listed_shown_and_valid() -> None:
+    found = {each.name: each.kind for each in list_profiles()}
+    assert {name for name, kind in found.items() if kind == "NodeProfile"} == {
+        "default",
+        "large",
+        "gpu",
+        "arm64",
+    }
+    for name in found:
+        assert load_source(name)[0].metadata.name == name
+        assert f"name: {name}" in show_profile(name)
+    assert all(each.description for each in list_profiles())
+
+
+def test_shipped_nodes_look_like_the_machines_they_are() -> None:
+    models = {name: load_mix((ProfileChoice(name),)).models[0] for name in ("gpu", "arm64")}
+    assert [(each.resource, each.total) for each in models["gpu"].devices] == [
+        ("nvidia.com/gpu", 8)
+    ]
+    assert "nvidia.com/gpu" not in models["gpu"].capacity  # before the device plugin registered
+    assert models["gpu"].taints == (("nvidia.com/gpu", "present", "NoSchedule"),)
+    assert models["arm64"].arch == "arm64"
+    for model in models.values():
+        assert model.kubelet_version == "v1.36.3"
+        assert model.images
+
+
+def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"did you mean 'gpu'\?\); known are arm64, cni, .*"):
+        load_source("gpuu")
+    with pytest.raises(UsageError, match="No such file"):
+        load_source("./absent.yaml")
+    binary = tmp_path / "x.yaml"
+    binary.write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(UsageError, match="is not UTF-8 text"):
+        load_file(binary)
+    binary.write_bytes(b"#" * 5_000_000)
+    with pytest.raises(UsageError, match="is it a profile"):
+        load_source(str(binary))
+
+
+def test_a_file_holds_one_profile_and_its_behaviours(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    behavior = HEAD | {"kind": "PodBehavior", "metadata": {"name": "b"}}
+    path.write_text(yaml.safe_dump_all([HEAD, behavior]))
+    choices = (ProfileChoice(str(path)), ProfileChoice("gpu"), ProfileChoice("slow-start"))
+    models = load_mix(choices).models
+    names = [[behavior.name for behavior in model.behaviors] for model in models]
+    assert names == [["b", "slow-start"], ["slow-start"]]
+    assert models[0].behavior_for({}, "d", {}).name == "b"
+    only = load_mix((ProfileChoice("slow-start"),)).models
+    assert [model.name for model in only] == ["default"]
+    path.write_text(yaml.safe_dump_all([HEAD, HEAD]))
+    with pytest.raises(UsageError, match=r"holds 2 NodeProfiles \(p, p\), not one"):
+        load_mix((ProfileChoice(str(path)),))
+
+
+def mix(*weights: int, **spec: object) -> NodeMix:
+    return NodeMix([profile(**spec) for _ in weights], weights)
+
+
+@pytest.mark.parametrize("weights", [(1,), (1, 1), (3, 1), (7, 2, 1), (99, 1)])
+def test_a_mix_gives_every_profile_its_share_of_every_stretch(weights: tuple[int, ...]) -> None:
+    made = mix(*weights)
+    places = {id(model): at for at, model in enumerate(made.models)}
+    counts: Counter[int] = Counter()
+    for index in range(3 * sum(weights)):
+        at = places[id(made.model_of(index))]
+        assert made.models[at].ordinal(index) == counts[at]
+        counts[at] += 1
+        for each, weight in enumerate(weights):
+            assert abs(counts[each] - weight * (index + 1) / sum(weights)) < len(weights)
+    assert [counts[at] for at in range(len(weights))] == [3 * weight for weight in weights]
+
+
+def test_topology_spreads_over_the_nodes_of_each_profile() -> None:
+    """Two profiles in turn and two zones must not put a profile into one zone."""
+    spread = [
+        {"topologyKey": "topology.kubernetes.io/zone", "values": ["a", "b"]},
+        {"topologyKey": "rack", "values": ["1", "2", "3"]},
+    ]
+    made = mix(1, 1, topologySpread=spread)
+    for model in made.models:
+        mine = [index for index in range(24) if made.model_of(index) is model]
+        assert Counter(tuple(model.topology(index).values()) for index in mine) == {
+            (zone, rack): 2 for zone in "ab" for rack in "123"
+        }
+
+
+def test_identity_is_a_function_of_index_and_name() -> None:
+    model = load_mix().models[0]
+    facts = model.identity(4, "fleet-00004")
+    assert facts == model.identity(4, "fleet-00004")
+    assert facts.addresses == (("InternalIP", "198.18.0.5"), ("Hostname", "fleet-00004"))
+    assert (facts.zone, facts.region) == ("zone-b", "fleet-1")
+    assert facts.provider_id == "fleet://zone-b/fleet-00004"
+    assert facts.labels["kubernetes.io/hostname"] == "fleet-00004"
+    assert facts.labels["topology.kubernetes.io/zone"] == "zone-b"
+    other = model.identity(5, "fleet-00005")
+    for key, length in (("machineID", 32), ("systemUUID", 36), ("bootID", 36)):
+        assert len(facts.node_info[key]) == length
+        assert facts.node_info[key] != other.node_info[key]
+    assert len({model.address(index) for index in range(100_000)}) == 100_000
+
+
+def test_a_shared_cluster_gets_no_zone_labels_and_no_newer_kubelet() -> None:
+    made = load_mix()
+    made.adapt("v1.34.2+k3s1", zone_labels=False)
+    model = made.models[0]
+    facts = model.identity(0, "fleet-00000")
+    assert not [key for key in facts.labels if key.startswith("topology.kubernetes.io/")]
+    assert facts.provider_id == "fleet://zone-a/fleet-00000"
+    assert facts.node_info["kubeletVersion"] == "v1.34.2+k3s1"
+    assert model.declared_features == ()
+
+
+@pytest.mark.parametrize(
+    ("kubelet", "server", "expected"),
+    [
+        ("v1.36.3", "v1.36.3", "v1.36.3"),
+        ("v1.35.9", "v1.36.0", "v1.35.9"),
+        ("v1.36.3", "v1.36.2", "v1.36.2"),
+        ("v1.36.3", "v1.9.0", "v1.9.0"),
+        ("v1.35", "v1.35.4-eks-1", "v1.35"),
+    ],
+)
+def test_a_kubelet_is_never_newer_than_its_server(kubelet: str, server: str, expected: str) -> None:
+    assert cap_version(kubelet, server) == expected
+
+
+def test_features_are_declared_by_version_and_gate() -> None:
+    assert len(profile().declared_features) == 4
+    assert profile(kubeletVersion="1.35.4").kubelet_version == "v1.35.4"
+    assert profile(kubeletVersion="v1.35.4").declared_features == ()
+    off = {"featureGates": {"NodeDeclaredFeatures": False}}
+    assert profile(kubeletConfiguration=off).declared_features == ()
+    one = {"featureGates": {"ExtendWebSocketsToKubelet": False, "Other": True}}
+    assert len(profile(kubeletConfiguration=one).declared_features) == 3
+
+
+def test_the_shared_status_is_what_a_kubelet_sends() -> None:
+    handlers = [{"name": "z"}, {"name": "", "features": {"userNamespaces": True}}]
+    images = [{"names": [f"i:{at}"], "sizeBytes": at} for at in range(60)]
+    status = {"runtimeHandlers": handlers, "features": {}, "images": images}
+    model = profile(template={"status": status})
+    sent = orjson.loads(orjson.dumps(model.status_json()))
+    assert sent["daemonEndpoints"] == {"kubeletEndpoint": {"Port": 10250}}
+    assert [handler["name"] for handler in sent["runtimeHandlers"]] == ["", "z"]
+    assert "features" not in sent
+    assert len(sent["images"]) == 50
+    assert sent["images"][0] == {"names": ["i:59"], "sizeBytes": 59}
+    unlimited = {"nodeStatusMaxImages": -1}
+    assert len(profile(template={"status": status}, kubeletConfiguration=unlimited).images) == 60
+    old = profile(kubeletVersion="v1.35.0", template={"status": {"runtimeHandlers": []}})
+    assert set(old.status_json()) == {"capacity", "allocatable", "daemonEndpoints", "features"}
+
+
+def test_a_pool_that_is_too_small_is_told_before_anything_starts() -> None:
+    made = mix(1, addressPool="10.0.0.0/29")
+    made.check_addresses(6)
+    with pytest.raises(UsageError, match=r"10.0.0.0/29 has room for 6 nodes, 7 are asked for"):
+        made.check_addresses(7)
+
+
+def test_a_model_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        profile().name = "x"  # type: ignore[misc]
+
+
+def test_the_schema_knows_both_kinds_by_the_names_that_users_write() -> None:
+    schema = json_schema()
+    text = orjson.dumps(schema).decode()
+    for name in ("NodeProfile", "PodBehavior", "topologySpread", "nodeStatusUpdateFrequency"):
+        assert f'"{name}"' in text
+    assert "kubelet_version" not in text

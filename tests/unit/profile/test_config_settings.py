@@ -1,0 +1,192 @@
+"""The options of `fleet spawn`."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from fleet.errors import UsageError
+from fleet.profile.settings import (
+    SHARD_ROOM,
+    Fidelity,
+    IdentityMode,
+    OutputFormat,
+    ProfileChoice,
+    Settings,
+)
+
+TOKEN = "a1b2c3.0123456789abcdef"
+
+
+def test_defaults_are_those_of_the_interface() -> None:
+    settings = Settings.from_options()
+    assert settings.nodes == 100
+    assert settings.name_prefix == "fleet"
+    assert settings.profiles == (ProfileChoice("default"),)
+    assert settings.fidelity is Fidelity.KUBELET
+    assert settings.identity is IdentityMode.IMPERSONATE
+    assert settings.output is OutputFormat.TEXT
+    assert settings.duration_ns is None
+    assert not settings.names_cluster
+
+
+def test_options_are_read_as_click_hands_them_over() -> None:
+    settings = Settings.from_options(
+        nodes=5,
+        profile=("gpu=1", "dir=x/mine.yaml=0.5", "default=2.5"),
+        duration="1m30s",
+        context="kind-x",
+        run_dir="runs/1",
+        story=("fleet-00001",),
+        audit_log=None,
+        command=(),
+    )
+    assert settings.profiles == (
+        ProfileChoice("gpu", 2),
+        ProfileChoice("dir=x/mine.yaml", 1),
+        ProfileChoice("default", 5),
+    )
+    assert settings.duration_ns == 90_000_000_000
+    assert settings.run_dir == Path("runs/1")
+    assert settings.names_cluster
+
+
+def test_component_flags_get_their_dashes() -> None:
+    settings = Settings.from_options(apiserver_flag=("v=2", "--profiling"), etcd_flag=("a=b=c",))
+    assert settings.apiserver_flags == ("--v=2", "--profiling")
+    assert settings.etcd_flags == ("--a=b=c",)
+
+
+def test_names_and_indices_follow_slot_and_shard() -> None:
+    alone = Settings.from_options(nodes=3)
+    assert list(alone.node_names()) == ["fleet-00000", "fleet-00001", "fleet-00002"]
+    assert alone.node_index(2) == 2
+    shard = Settings.from_options(nodes=3, shard=12, name_prefix="x")
+    assert shard.node_name(2) == "x-0012-00002"
+    assert shard.node_index(2) == 38
+    assert Settings.from_options(nodes=100_000).node_name(99_999) == "fleet-99999"
+    assert shard.slot_of("x-0012-00002") == 2
+    for foreign in ("x-0011-00002", "x-0012-2", "x-0012-", "x-00002"):
+        assert shard.slot_of(foreign) is None
+
+
+def test_shards_have_room_to_grow_where_a_dashboard_steers_them() -> None:
+    assert Settings.from_options(nodes=3, shard=1).stride == 3
+    worker = Settings.from_options(nodes=3, shard=1, locust_master="here:1")
+    assert (worker.stride, worker.node_index(4)) == (SHARD_ROOM, SHARD_ROOM + 4)
+    wide = Settings.from_options(nodes=9_001, processes=2, dashboard=True)
+    assert [wide.share(number).node_index(0) for number in (0, 1)] == [0, 4501]
+    given = Settings.from_options(nodes=8, processes=2, dashboard=True, shard_stride=50)
+    assert given.share(1).node_index(0) == 50
+    assert given.share(1).share(0).stride == 50
+
+
+def test_a_dashboard_reaches_what_was_confirmed_and_no_more() -> None:
+    default = Settings.from_options(nodes=10, dashboard=True)
+    assert (default.most, len(list(default.node_names()))) == (10, 10)
+    given = Settings.from_options(nodes=10, max_nodes=25, dashboard=True, processes=2)
+    assert given.most == 25
+    assert [given.share(number).most for number in (0, 1)] == [13, 12]
+    assert [given.share(number).nodes for number in (0, 1)] == [5, 5]
+    for wrong, words in (
+        ({"nodes": 10, "max_nodes": 9, "dashboard": True}, "9 is less than the 10 of --nodes"),
+        ({"nodes": 10, "max_nodes": 20}, "--max-nodes bounds what a dashboard asks for"),
+        ({"max_nodes": 100_001, "dashboard": True}, "--max-nodes: 100001"),
+        (
+            {"max_nodes": 100_000, "dashboard": True, "name_prefix": "a" * 58},
+            "shorten the prefix by 1",
+        ),
+    ):
+        with pytest.raises(UsageError, match=words):
+            Settings.from_options(**wrong)
+
+
+def test_a_shard_may_be_what_the_hostname_ends_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.node", lambda: "fleet-worker-17")
+    assert Settings.from_options(shard="hostname").shard == 17
+    monkeypatch.setattr("platform.node", lambda: "laptop")
+    with pytest.raises(UsageError, match=r"--shard: .*'laptop' does not end with a number"):
+        Settings.from_options(shard="hostname")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"nodes": 0}, "--nodes: 0: input should be greater than or equal to 1"),
+        ({"nodes": 100_001}, "--nodes: 100001: input should be less than or equal to 100000"),
+        ({"name_prefix": "A"}, "--name-prefix: 'A' is not a DNS label"),
+        ({"name_prefix": "a" * 58}, "--name-prefix: "),
+        ({"name_prefix": "a" * 53, "shard": 0}, "--name-prefix: "),
+        ({"identity": "csr", "fidelity": "light"}, "--identity csr needs --fidelity kubelet"),
+        (
+            {"identity": "csr", "context": "c"},
+            "--identity csr needs --bootstrap-token or --bootstrap-kubeconfig",
+        ),
+        (
+            {"identity": "csr", "bootstrap_token": "a1b2c3.secret"},
+            "--bootstrap-token: it is not ID.SECRET",
+        ),
+        (
+            {"identity": "csr", "bootstrap_token": TOKEN, "bootstrap_kubeconfig": Path("b")},
+            "--bootstrap-token excludes --bootstrap-kubeconfig",
+        ),
+        ({"cert_dir": Path("d")}, "--cert-dir is for --identity csr"),
+        ({"bootstrap_token": TOKEN}, "--bootstrap-token is for --identity csr"),
+        ({"identity": "shared", "approve_csrs": True}, "--approve-csrs is for --identity csr"),
+        ({"identity": "me"}, "--identity: 'me' is not one of 'impersonate', 'csr' or 'shared'"),
+        ({"fidelity": "x"}, "--fidelity: 'x' is not one of 'kubelet' or 'light'"),
+        ({"duration": "10x"}, "--duration: '10x' is not a duration such as 10s or 5m"),
+        ({"rate": -1}, "--rate: -1: "),
+        ({"rate": float("inf")}, "--rate: inf: "),
+        ({"shard": 10_000}, "--shard: 10000: "),
+        ({"shard": "x"}, "--shard: 'x': "),
+        ({"nodes": 9, "shard": 0, "shard_stride": 8}, "--shard-stride: a shard has 9 nodes"),
+        ({"profile": ("a=0",)}, "--profile: 'a=0': the weight '0' is not a number above 0"),
+        ({"profile": ("a=x",)}, "--profile: 'a=x': the weight 'x' is not a number above 0"),
+        ({"profile": ("a", "a=2")}, "--profile: 'a=2' names a profile twice"),
+        ({"profile": ("",)}, "--profile: is empty"),
+        ({"profile": ("a=0.00001", "b")}, "--profile: the weights need 100001 nodes"),
+        ({"apiserver_flag": ("--",)}, "--apiserver-flag: '--' is not a flag such as v=2"),
+        ({"manage": "a=b"}, "--manage comes with a later version"),
+        ({"in_cluster": True, "context": "x"}, "--in-cluster excludes"),
+        ({"command": ("true",), "until_ready": True}, "a command ends the run itself"),
+        ({"context": "x", "fsync": True}, "--fsync is for the local control plane"),
+        ({"context": "x", "scheduler_flag": ("v=1",)}, "--scheduler-flag is for the local"),
+        ({"nods": 1}, "--nods: unknown key 'nods'; did you mean 'nodes'?"),
+    ],
+)
+def test_a_wrong_option_is_named_by_its_flag(options: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Settings.from_options(**options)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_do_not_change() -> None:
+    with pytest.raises(ValidationError):
+        Settings().nodes = 5
+
+
+def test_given_choices_are_reduced_too() -> None:
+    settings = Settings.from_options(profiles=(ProfileChoice("a", 4), ProfileChoice("b", 2)))
+    assert settings.profiles == (ProfileChoice("a", 2), ProfileChoice("b", 1))
+
+
+@pytest.mark.parametrize(("text", "share"), [("25%", 0.25), ("0.25", 0.25), ("100%", 1.0)])
+def test_a_restart_share_is_a_percentage_or_a_fraction(text: str, share: float) -> None:
+    assert Settings.from_options(restart_share=text).restart_share == share
+
+
+@pytest.mark.parametrize("text", ["0%", "101%", "2", "-1%", "all", "nan", "%"])
+def test_a_restart_share_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--restart-share: .* is not a share above 0%"):
+        Settings.from_options(restart_share=text)
+
+
+def test_the_first_and_the_last_node_are_of_all_processes() -> None:
+    assert Settings.from_options(nodes=1).end_names == ("fleet-00000",)
+    assert Settings.from_options(nodes=3).end_names == ("fleet-00000", "fleet-00002")
+    assert Settings.from_options(nodes=5, processes=2, shard=1).end_names == (
+        "fleet-0002-00000",
+        "fleet-0003-00001",
+    )

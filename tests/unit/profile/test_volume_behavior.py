@@ -1,0 +1,64 @@
+import pytest
+
+from fleet.clock import NS_PER_S
+from fleet.errors import UsageError
+from fleet.profile.distribution import constant
+from fleet.profile.loader import load_mix, parse_documents
+from fleet.profile.node_profile import NodeProfile
+from fleet.profile.pod_behavior import PodBehaviorManifest
+from fleet.profile.volume_behavior import (
+    DEFAULT_DRIVER,
+    MOUNT_DELAY,
+    CSIDriver,
+    VolumeBehavior,
+    volume_behavior,
+)
+
+HEAD = "apiVersion: fleet.emulator/v1alpha1\nmetadata: {name: x}\n"
+
+
+def profile(drivers: str) -> NodeProfile:
+    text = f"{HEAD}kind: NodeProfile\nspec: {{csiDrivers: [{drivers}]}}"
+    [found] = parse_documents(text, "test")
+    assert isinstance(found, NodeProfile)
+    return found
+
+
+def test_drivers_of_a_profile() -> None:
+    model = profile(
+        "{name: a.example.com, allocatableCount: 3, topologyKeys: [z, b], attachDelay: 2s}"
+    ).compiled()
+    assert model.csi_drivers == (
+        CSIDriver("a.example.com", 3, ("b", "z"), attach_delay=constant(2 * NS_PER_S)),
+    )
+    assert model.csi_driver_names == ("a.example.com",)
+
+
+@pytest.mark.parametrize("drivers", ["{name: 'no spaces'}", "{}", "{name: a, allocatable: 3}"])
+def test_a_bad_driver_is_refused(drivers: str) -> None:
+    with pytest.raises(UsageError, match=r"test: .*csiDrivers\[0\]"):
+        profile(drivers)
+
+
+def test_simulate_csi_gives_every_node_a_driver() -> None:
+    assert load_mix().model_of(0).csi_drivers == ()
+    assert load_mix(simulate_csi=True).model_of(0).csi_drivers == (CSIDriver(DEFAULT_DRIVER),)
+
+
+def test_the_first_entry_that_fits_a_volume_decides_and_annotations_override() -> None:
+    text = (
+        f"{HEAD}kind: PodBehavior\nspec:\n  volumes:\n"
+        "  - {name: 'data-?', mountDelay: 3s}\n  - {mountError: broken}\n"
+    )
+    [found] = parse_documents(text, "test")
+    assert isinstance(found, PodBehaviorManifest)
+    declared = found.compiled().volumes
+    slow = VolumeBehavior("data-?", constant(3 * NS_PER_S))
+    broken = VolumeBehavior("*", MOUNT_DELAY, "broken")
+    assert volume_behavior(declared, "data-1", ()) == slow
+    assert volume_behavior(declared, "logs", ()) == broken
+    assert volume_behavior((), "logs", ()) == VolumeBehavior()
+    notes = (("fleet.emulator/mount-delay", "5s"), ("fleet.emulator/mount-error", ""))
+    assert volume_behavior(declared, "logs", notes) == VolumeBehavior("*", constant(5 * NS_PER_S))
+    bad = (("fleet.emulator/mount-delay", "soon"),)
+    assert volume_behavior(declared, "logs", bad) == broken

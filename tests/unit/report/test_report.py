@@ -1,0 +1,331 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from fleet.clock import SimClock
+from fleet.cluster.run_id import new_run_id, run_started_s
+from fleet.errors import Exit, SetupError, UsageError
+from fleet.metrics import Histogram
+from fleet.report.report import (
+    EventFigures,
+    Expectation,
+    LeaseFigures,
+    NodeFigures,
+    PodFigures,
+    ProcessFigures,
+    RequestFigures,
+    RunFigures,
+    WatchFigures,
+    merge,
+    summary,
+)
+from fleet.report.run_directory import RunDirectory
+from fleet.report.summary_text import duration, summary_text
+
+FIXED_KEYS = [
+    "schema_version",
+    "run_id",
+    "verdict",
+    "valid",
+    "invalid_reasons",
+    "expectations",
+    "server_version",
+    "etcd_fsync",
+    "fidelity",
+    "identity",
+    "encoding",
+    "watches",
+    "nodes",
+    "lease",
+    "pods",
+    "requests",
+    "events",
+    "watch",
+    "connections",
+    "rejected",
+    "agents",
+    "process",
+    "wall_s",
+]
+FIXED_INNER_KEYS = {
+    "nodes": "requested registered ready time_to_ready_s ever_not_ready",
+    "lease": "renewals interval_max_s late_ms missed",
+    "pods": "started deleted start_ms failed",
+    "events": "sent dropped",
+    "watch": "open restarts events closed_slow",
+    "connections": "open dials dial_failures goaways pings_lost retries breaches",
+    "process": "cpu_s rss_bytes rss_bytes_per_node cpu_us_per_request timer_lag_ms gc_collections",
+}
+
+
+def histogram(*samples_us: int) -> Histogram:
+    made = Histogram()
+    for sample_us in samples_us:
+        made.record(sample_us)
+    return made
+
+
+def figures() -> RunFigures:
+    return RunFigures(
+        run_id="20261121-033617-ab12",
+        server_version="v1.36.3",
+        etcd_fsync=False,
+        nodes=NodeFigures(requested=10, registered=10, ready=10, time_to_ready_s=2.0),
+        lease=LeaseFigures(renewals=30, interval_max_s=10.4, late=histogram(100, 200, 9_000)),
+        pods=PodFigures(started=4, deleted=1, start=histogram(400_000)),
+        requests=[
+            RequestFigures("PUT", "leases", 200, 30, histogram(2_000, 3_000)),
+            RequestFigures("POST", "nodes", 201, 10, histogram(5_000)),
+            RequestFigures("GET", "nodes", 429, 2, histogram(1_000)),
+        ],
+        events=EventFigures(sent=60, dropped=1),
+        watch=WatchFigures(open=50, events=120),
+        process=ProcessFigures(cpu_s=0.42, rss_bytes=60_000_000, timer_lag=histogram(15_000)),
+        wall_s=20.0,
+    )
+
+
+def test_the_summary_has_exactly_the_fixed_keys() -> None:
+    content = summary(figures())
+    assert list(content) == FIXED_KEYS
+    for key, inner in FIXED_INNER_KEYS.items():
+        part = content[key]
+        assert isinstance(part, dict)
+        assert list(part) == inner.split()
+    assert content["lease"] == {
+        "renewals": 30,
+        "interval_max_s": 10.4,
+        "late_ms": {"p50": 0.3, "p99": 9.0, "max": 9.0},
+        "missed": 0,
+    }
+    requests = content["requests"]
+    assert isinstance(requests, list)
+    assert requests[0] == {
+        "verb": "PUT",
+        "resource": "leases",
+        "code": 200,
+        "count": 30,
+        "ms": {"p50": 2.1, "p99": 3.0},
+    }
+    assert content["process"] == {
+        "cpu_s": 0.42,
+        "rss_bytes": 60_000_000,
+        "rss_bytes_per_node": 6_000_000,
+        "cpu_us_per_request": 10_000.0,
+        "timer_lag_ms": {"p50": 15.0, "p99": 15.0},
+        "gc_collections": 0,
+    }
+
+
+def test_what_was_not_measured_is_null_not_zero() -> None:
+    content = summary(RunFigures(run_id="a"))
+    assert content["pods"] == {
+        "started": 0,
+        "deleted": 0,
+        "start_ms": {"p50": None, "p99": None},
+        "failed": 0,
+    }
+    assert content["etcd_fsync"] is None
+    assert json.dumps(content)
+
+
+def test_a_good_run_passes() -> None:
+    assert figures().verdict() == "pass"
+    assert figures().exit_code() is Exit.OK
+    assert summary(figures())["valid"] is True
+
+
+def test_an_expectation_that_was_not_met_fails() -> None:
+    run = figures()
+    run.expectations = [Expectation("ready in 1 s", is_met=False, detail="took 2 s")]
+    assert run.verdict() == "fail"
+    assert run.exit_code() is Exit.EXPECTATION_FAILED
+    assert summary(run)["valid"] is True
+    assert "NOT MET: ready in 1 s (took 2 s)" in summary_text(run)
+
+
+@pytest.mark.parametrize("trouble", ["lag", "closed", "reported"])
+def test_a_run_whose_instrument_lagged_is_invalid_and_says_so_first(trouble: str) -> None:
+    run = figures()
+    run.expectations = [Expectation("x", is_met=False)]
+    if trouble == "lag":
+        run.process.timer_lag = histogram(150_000)
+    elif trouble == "closed":
+        run.watch.closed_slow = 3
+    else:
+        run.invalid_reasons = ["one node was quarantined"]
+    content = summary(run)
+    assert (content["verdict"], content["valid"]) == ("invalid", False)
+    assert content["invalid_reasons"] == run.all_invalid_reasons()
+    assert len(run.all_invalid_reasons()) == 1
+    assert run.exit_code() is Exit.INVALID
+    first, second = summary_text(run).splitlines()[:2]
+    assert first.endswith("INVALID: do not use these figures")
+    assert second == f"  - {run.all_invalid_reasons()[0]}"
+
+
+def test_an_interrupted_run_is_incomplete() -> None:
+    run = figures()
+    run.incomplete_reasons = ["interrupted before all nodes were Ready"]
+    content = summary(run)
+    assert (content["verdict"], content["valid"]) == ("incomplete", False)
+    assert content["invalid_reasons"] == ["interrupted before all nodes were Ready"]
+    assert run.exit_code() is Exit.INVALID
+
+
+def test_run_ids_sort_by_time_and_tell_it() -> None:
+    wall_ns = SimClock.EPOCH_NS
+    first, later = new_run_id(wall_ns, 7), new_run_id(wall_ns + 10**9, 7)
+    assert first.startswith("20260101-000000-")
+    assert first < later
+    assert first != new_run_id(wall_ns, 8)
+    assert run_started_s(first) == wall_ns // 10**9
+    assert run_started_s("something-else") is None
+
+
+def test_the_run_directory_holds_a_line_a_second_and_the_summary(tmp_path: Path) -> None:
+    directory = RunDirectory("r", tmp_path / "deep" / "run")
+    run = figures()
+    run.wall_s = 10.0
+    directory.sample(run)
+    directory.sample(run)  # no time has passed: no line
+    run.wall_s = 12.0
+    run.lease.renewals += 10
+    run.lease.late.record(50_000)
+    run.requests = [*run.requests[:1], RequestFigures("GET", "nodes", 429, 6, histogram(1, 1))]
+    directory.sample(run)
+    directory.finish(run)
+    lines = [
+        json.loads(line) for line in (directory.path / "timeseries.jsonl").read_text().splitlines()
+    ]
+    assert [line["wall_s"] for line in lines] == [10.0, 12.0]
+    assert lines[0]["lease"]["renewals"] == 3.0
+    assert lines[1]["lease"]["renewals"] == 5.0
+    assert lines[1]["lease"]["late_ms"]["p50"] == 50.0
+    assert lines[1]["pods"]["started"] == 0
+    assert lines[1]["nodes"]["ready"] == 10
+    assert [(row["verb"], row["count"]) for row in lines[1]["requests"]] == [("GET", 2.0)]
+    assert json.loads((directory.path / "summary.json").read_text()) == summary(run)
+
+
+def test_each_second_s_percentiles_are_of_that_second(tmp_path: Path) -> None:
+    directory = RunDirectory("r", tmp_path / "run")
+    latency = histogram(*[900_000] * 100)
+    run = RunFigures(run_id="r", wall_s=1.0)
+    run.requests = [RequestFigures("PUT", "leases", 200, 100, latency)]
+    directory.sample(run)
+    latency.record(1_000)
+    run.requests = [RequestFigures("PUT", "leases", 200, 101, latency)]
+    run.wall_s = 2.0
+    directory.sample(run)
+    directory.close()
+    line = json.loads((directory.path / "timeseries.jsonl").read_text().splitlines()[1])
+    assert line["requests"][0]["ms"]["p99"] == 1.1
+
+
+def test_an_earlier_run_is_never_overwritten(tmp_path: Path) -> None:
+    RunDirectory("r", tmp_path).finish(figures())
+    with pytest.raises(UsageError, match="already holds a run"):
+        RunDirectory("r", tmp_path)
+
+
+def test_a_run_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SetupError, match="run directory"):
+        RunDirectory("r", tmp_path / "file" / "run")
+
+
+def test_by_default_runs_lie_under_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    directory = RunDirectory("r")
+    directory.close()
+    assert directory.path == Path("runs/r")
+
+
+def test_the_text_says_what_happened() -> None:
+    text = summary_text(figures(), Path("runs/r"), ["fleet spawn --nodes 20"])
+    assert text.splitlines()[0] == "fleet run 20261121-033617-ab12: done"
+    assert "10 of 10 Ready, all of them after 2.0 s (5/s)" in text
+    assert "none missed" in text
+    assert "etcd fsync OFF" in text
+    assert "42 in 20.0 s (2/s on average), 2 not answered with 2xx" in text
+    assert "PUT   leases     200     30" in text
+    assert text.endswith("  runs/r/summary.json\nTry next:\n  fleet spawn --nodes 20\n")
+
+
+def test_nodes_that_went_before_the_end_are_not_said_to_be_there() -> None:
+    found = figures()
+    found.nodes.ready = 0  # a dashboard has stopped them
+    assert "0 of 10 Ready at the end, all of them once, after 2.0 s" in summary_text(found)
+
+
+def test_failures_are_tabulated_however_rare() -> None:
+    run = figures()
+    run.requests = [RequestFigures("GET", f"r{i}", 200, 100, histogram(1)) for i in range(20)]
+    run.requests = [*run.requests, RequestFigures("GET", "x", 0, 1, Histogram())]
+    lines = summary_text(run).splitlines()
+    assert any("none" in line and "GET    x" in line for line in lines)
+    assert any("8 more kinds" in line and "800" in line for line in lines)
+
+
+def test_a_remote_server_says_nothing_about_fsync() -> None:
+    run = figures()
+    run.etcd_fsync = None
+    assert "fsync" not in summary_text(run)
+    run.etcd_fsync = True
+    assert "etcd fsync on" in summary_text(run)
+
+
+def test_trouble_stands_out() -> None:
+    run = figures()
+    run.nodes = NodeFigures(requested=10, registered=8, ready=7, ever_not_ready=2)
+    run.lease.missed = 3
+    run.pods.failed = 1
+    text = summary_text(run)
+    assert "7 of 10 Ready, 8 registered; 2 WENT NotReady" in text
+    assert "3 MISSED" in text
+    assert "1 FAILED" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(4.24, "4.2 s"), (185, "3 min 5 s"), (7_800, "2 h 10 min")]
+)
+def test_durations(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
+
+
+def test_the_figures_of_several_processes_are_added_up() -> None:
+    first, second = (
+        RunFigures(
+            run_id="r",
+            nodes=NodeFigures(requested=3, registered=2, time_to_ready_s=ready_s),
+            lease=LeaseFigures(renewals=5, interval_max_s=interval_s, late=Histogram()),
+            requests=(RequestFigures("GET", "nodes", 200, 1, Histogram()),),
+            invalid_reasons=("too slow",),
+        )
+        for ready_s, interval_s in ((4.0, 11.5), (None, 10.5))
+    )
+    first.lease.late.record(10)
+    second.lease.late.record(30)
+
+    total = merge([first, second])
+
+    assert total.nodes == NodeFigures(requested=6, registered=4, time_to_ready_s=4.0)
+    assert (total.lease.renewals, total.lease.interval_max_s) == (10, 11.5)
+    assert (total.lease.late.count, total.lease.late.max_us) == (2, 30)
+    assert [(row.verb, row.resource, row.code) for row in total.requests] == [("GET", "nodes", 200)]
+    assert total.invalid_reasons == ["too slow"]
+    assert first.lease.renewals == 5
+
+
+def test_a_run_with_a_fixed_name_never_writes_over_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    paths = []
+    for _ in range(3):  # a container that is started again finds what it left
+        directory = RunDirectory("r")
+        directory.close()
+        paths.append(directory.path)
+    assert paths == [Path("runs/r"), Path("runs/r-2"), Path("runs/r-3")]

@@ -1,0 +1,74 @@
+"""What Ctrl-C and SIGTERM do before the first kubelet, and after it."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from fleet.run.interrupts import Interrupts
+
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+
+
+def send(number: int) -> None:
+    """Send ourselves a signal once the task that plays the run waits."""
+    asyncio.get_running_loop().call_soon(os.kill, os.getpid(), number)
+
+
+@SIGNALS
+def test_the_first_cancels_a_preparation_which_is_undone(number: int) -> None:
+    async def prepared() -> list[str]:
+        interrupts, undone = Interrupts(), []
+        with interrupts.taken(lambda: None):
+            send(number)
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                await asyncio.sleep(0)  # undoing may take its time
+                undone.append("undone")
+        assert interrupts.is_early
+        assert interrupts.is_terminated is (number == signal.SIGTERM)
+        return undone
+
+    assert asyncio.run(prepared()) == ["undone"]
+
+
+@SIGNALS
+def test_the_second_cancels_what_undoes(number: int) -> None:
+    async def undoing() -> Interrupts:
+        interrupts = Interrupts()
+
+        async def prepare() -> None:
+            send(number)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                send(number)
+                await asyncio.Event().wait()
+
+        with interrupts.taken(lambda: None), pytest.raises(asyncio.CancelledError):
+            await prepare()
+        return interrupts
+
+    interrupts = asyncio.run(undoing())
+    assert interrupts.is_second
+    assert not interrupts.is_early
+
+
+@SIGNALS
+def test_once_there_are_kubelets_the_first_ends_in_order(number: int) -> None:
+    async def running() -> None:
+        interrupts = Interrupts()
+        interrupts.is_preparing = False
+        with interrupts.taken(lambda: None):
+            send(number)
+            await interrupts.stop.wait()
+            assert not interrupts.is_second
+            assert not interrupts.is_early
+            send(number)
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            assert interrupts.is_second
+
+    asyncio.run(running())

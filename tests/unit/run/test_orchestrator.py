@@ -1,0 +1,159 @@
+"""What an orchestrator says and counts; its whole life is in tests/e2e."""
+
+import asyncio
+import contextlib
+import os
+import pty
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from fleet.cluster.cleanup import is_tenth
+from fleet.cluster.cluster import Cluster
+from fleet.errors import RunInterruptedError, SetupError, UsageError
+from fleet.host.node_host import NOT_READY_TAINT, Readiness
+from fleet.objects.effects import WatchEvent, WatchKind
+from fleet.objects.pods import EventType, NodeCondition, NodeView
+from fleet.profile.settings import Settings
+from fleet.report.display import Display, ask_on_terminal
+from fleet.run.run import Orchestrator
+from fleet.run.target import Target
+
+
+def orchestrator(**options: object) -> Orchestrator:
+    display = Display(stream=StringIO(), is_live=False)
+    return Orchestrator(Settings.from_options(**options), display=display)
+
+
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        ({"kubeconfig": Path("/k")}, " --kubeconfig /k"),
+        ({"kubeconfig": Path("/k"), "context": "c"}, " --kubeconfig /k --context c"),
+        ({"in_cluster": True}, " --in-cluster"),
+        ({}, ""),
+    ],
+)
+def test_what_is_left_is_told_with_the_command_that_removes_it(
+    options: dict[str, object], where: str
+) -> None:
+    run = orchestrator(**options, keep=True)
+    left = run.left_behind()
+    command = f"fleet clean{where} --run {run._run_id}"
+    assert left.endswith(command)
+    assert "\n" not in left
+    assert run._next_steps() == [f"{command}  # removes the nodes that were kept"]
+
+
+def test_a_refused_run_leaves_no_directory(tmp_path: Path) -> None:
+    async def refused() -> None:
+        path = tmp_path / "runs" / "one"
+        await orchestrator(kubeconfig=tmp_path / "none", run_dir=path).run()
+
+    with pytest.raises(UsageError, match="no such file"):
+        asyncio.run(refused())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_directory_is_used_once(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").touch()
+
+    async def again() -> None:
+        await orchestrator(kubeconfig=tmp_path / "none", run_dir=tmp_path).run()
+
+    with pytest.raises(UsageError, match="already holds a run"):
+        asyncio.run(again())
+    with pytest.raises(SetupError):
+        asyncio.run(orchestrator(context="c", run_dir=Path("/dev/null/x")).run())
+
+
+@pytest.fixture
+def keyboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Make a terminal of stdin; return what types on it."""
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs) as terminal:
+        monkeypatch.setattr("sys.stdin", terminal)
+        yield ours
+    os.close(ours)
+
+
+@pytest.mark.parametrize(
+    ("typed", "is_yes"),
+    [(b"y\n", True), (b"YES\n", True), (b"\n", False), (b"no\n", False), (b"\x04", False)],
+)
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_anything_but_yes_is_no(
+    keyboard: int, run: Callable[..., bool], typed: bytes, *, is_yes: bool
+) -> None:
+    os.write(keyboard, typed)
+    assert run(ask_on_terminal("May I?")) is is_yes
+    assert os.get_blocking(sys.stdin.fileno())  # the shell has the same terminal
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_question_at_once(
+    keyboard: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Nobody answers it; nothing is left, and the code is a documented one."""
+
+    async def prepare(*_arguments: object) -> None:
+        asyncio.get_running_loop().call_soon(os.kill, os.getpid(), number)
+        assert await ask_on_terminal("May I?")
+
+    monkeypatch.setattr(Target, "open", lambda _target: nothing())
+    monkeypatch.setattr(Cluster, "connect", lambda _selection: connected())
+    run = orchestrator(kubeconfig=Path("k"), run_dir=tmp_path / "run")
+    monkeypatch.setattr(run, "_run_on", prepare)
+    with pytest.raises(RunInterruptedError, match="interrupted; nothing was created") as raised:
+        uvloop.run(run.run())
+    assert raised.value.exit_code == 130
+    assert os.get_blocking(sys.stdin.fileno())
+    assert not list(tmp_path.iterdir())
+    assert signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler)
+    os.write(keyboard, b"y\n")  # what is typed later is the shell's
+
+
+@contextlib.asynccontextmanager
+async def nothing() -> AsyncIterator[None]:
+    yield
+
+
+async def connected() -> contextlib.AbstractAsyncContextManager[None]:
+    return nothing()
+
+
+def test_progress_is_told_ten_times() -> None:
+    assert [done for done in range(1, 11) if is_tenth(done, 10)] == list(range(1, 11))
+    assert len([done for done in range(1, 5001) if is_tenth(done, 5000)]) == 10
+    assert [done for done in range(1, 4) if is_tenth(done, 3)] == [1, 2, 3]
+    assert is_tenth(5000, 5000)
+
+
+def test_ready_is_what_the_watch_shows_without_the_taint() -> None:
+    readiness = Readiness(2)
+
+    def see(name: str, status: str, *taints: str, kind: EventType = EventType.MODIFIED) -> None:
+        marks = tuple((key, "", "NoSchedule") for key in taints)
+        ready = NodeCondition("Ready", status, "", "", 0, 0)
+        view = NodeView(name, "", "", False, (), {}, marks, (ready,), "", ())  # noqa: FBT003
+        readiness.on_event(WatchEvent(WatchKind.NODE, kind, view, "", ""))
+
+    see("a", "True", NOT_READY_TAINT)
+    see("b", "False")
+    assert not readiness.ready
+    see("a", "True", "other")
+    assert readiness.ready == {"a"}
+    assert not readiness.all_ready.is_set()
+    see("b", "True")
+    assert readiness.all_ready.is_set()
+    assert readiness.ready_at_ns
+    see("a", "Unknown")
+    assert (readiness.ready, readiness.ever_not_ready) == ({"b"}, {"a"})
+    see("b", "True", kind=EventType.DELETED)
+    assert not readiness.ready
+    assert readiness.ever_not_ready == {"a"}  # a deletion is no failure of the node

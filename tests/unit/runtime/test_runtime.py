@@ -1,0 +1,339 @@
+import pytest
+
+from fleet.clock import NS_PER_MS, NS_PER_S, Draws
+from fleet.objects.lifecycle import ContainerLifecycle
+from fleet.objects.pods import (
+    ContainerSpec,
+    ContainerStatus,
+    Pod,
+    PodStatus,
+    PodUid,
+    RunningState,
+    TerminatedState,
+)
+from fleet.profile.distribution import constant
+from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR, select_behavior
+from fleet.runtime.pod_addresses import AddressPool
+from fleet.runtime.runtime import (
+    NEVER,
+    BackOff,
+    RunState,
+    Runtime,
+    image_id,
+    image_name,
+    last_words,
+)
+
+UID = PodUid("u")
+OFFSET_NS = 1000 * NS_PER_S
+MAX_NS = 300 * NS_PER_S
+
+
+def spec(name: str = "c", *command: str) -> ContainerSpec:
+    return ContainerSpec(
+        name=name,
+        image="nginx:1",
+        pull_policy="Always",
+        command=command,
+        args=(),
+        restart_policy="",
+        requests_json=b"",
+        resources_json=b"{}",
+        volume_mounts_json=b"",
+        env_sources=(),
+    )
+
+
+def pod(*containers: ContainerSpec, status: PodStatus | None = None, host: bool = False) -> Pod:
+    return Pod(
+        namespace="default",
+        name="web",
+        uid=UID,
+        containers=containers,
+        host_network=host,
+        status=status or PodStatus(),
+    )
+
+
+def runtime(cidr: str = "10.1.2.0/24") -> Runtime:
+    return Runtime(3, "192.0.2.1", cidr, Draws(5))
+
+
+def started(*containers: ContainerSpec) -> Runtime:
+    it = runtime()
+    assert it.create_sandbox(pod()) is not None
+    for each in containers:
+        it.start_container(pod(), each, DEFAULT_BEHAVIOR, 0, 1000)
+    return it
+
+
+def test_addresses_rotate_and_come_back() -> None:
+    pool = AddressPool("10.1.2.0/29")  # .2 to .6: five of them
+    first = [pool.take() for _ in range(5)]
+    assert first == [f"10.1.2.{last}" for last in range(2, 7)]
+    assert pool.take() == ""
+    pool.free("10.1.2.3")
+    pool.free("10.1.2.5")
+    assert [pool.take(), pool.take()] == ["10.1.2.3", "10.1.2.5"]
+
+
+def test_a_freed_address_is_not_the_next_one() -> None:
+    pool = AddressPool("10.1.2.0/24")
+    pool.free(pool.take())
+    assert pool.take() == "10.1.2.3"
+
+
+def test_foreign_addresses_are_ignored() -> None:
+    pool = AddressPool("10.1.2.0/24")
+    for ip in ("10.9.9.9", "192.0.2.1", "", "fd00::1"):
+        pool.claim(ip)
+        pool.free(ip)
+    pool.claim("10.1.2.2")
+    assert pool.take() == "10.1.2.3"
+
+
+def test_a_node_gets_another_range() -> None:
+    it = runtime()
+    it.use_cidr("10.9.0.0/24")
+    it.use_cidr("10.9.0.0/24")
+    sandbox = it.create_sandbox(pod())
+    assert sandbox is not None
+    assert sandbox.ip == "10.9.0.2"
+
+
+def test_no_address_no_sandbox() -> None:
+    it = runtime("10.1.2.0/30")
+    assert it.create_sandbox(pod()) is not None
+    other = pod()
+    other.uid = PodUid("other")
+    assert it.create_sandbox(other) is None
+
+
+def test_host_network_pods_have_the_address_of_the_host() -> None:
+    it = runtime()
+    sandbox = it.create_sandbox(pod(host=True))
+    assert sandbox is not None
+    assert sandbox.ip == "192.0.2.1"
+    it.stop_sandbox(UID)
+    it.stop_sandbox(UID)
+    assert not sandbox.ready
+
+
+def test_a_container_of_which_nobody_says_how_it_ends_runs_for_ever() -> None:
+    it = started(spec())
+    sandbox = it.sandbox(UID)
+    assert sandbox is not None
+    assert sandbox.next_exit_ns() == NEVER
+    it.advance(UID, 10**18, 0)
+    assert sandbox.is_running()
+    assert [uid for uid, _ in it] == [UID]
+
+
+def test_a_command_ends_when_it_says() -> None:
+    it = started(spec("c", "sleep", "5"))
+    sandbox = it.sandbox(UID)
+    assert sandbox is not None
+    assert sandbox.next_exit_ns() == 5 * NS_PER_S
+    it.advance(UID, 5 * NS_PER_S - 1, OFFSET_NS)
+    assert sandbox.is_running()
+    it.advance(UID, 9 * NS_PER_S, OFFSET_NS)
+    (container,) = sandbox.containers
+    assert container.terminated() == TerminatedState(0, "Completed", "", 1000, 1005, container.id)
+
+
+def test_a_restart_remembers_the_container_before() -> None:
+    it = started(spec("c", "false"))
+    it.advance(UID, 1, OFFSET_NS)
+    sandbox = it.sandbox(UID)
+    assert sandbox is not None
+    (old,) = sandbox.containers
+    new = it.start_container(pod(), spec("c", "false"), DEFAULT_BEHAVIOR, 9, 1009)
+    assert sandbox.containers == (new,)
+    assert (new.attempt, new.last) == (1, old.terminated())
+    assert new.id != old.id
+    assert new.id.startswith("containerd://")
+    assert len(new.id) == len("containerd://") + 64
+
+
+def stop(it: Runtime, at_ns: int = 0, grace_ns: int = 30 * NS_PER_S, **notes: str) -> int:
+    """Stop the first container; notes are annotations under fleet.emulator/."""
+    sandbox = it.sandbox(UID)
+    assert sandbox is not None
+    given = tuple((f"fleet.emulator/{key.replace('_', '-')}", notes[key]) for key in notes)
+    behavior = select_behavior((), (), "default", given)
+    pair = pod(spec("a"), spec("b"))
+    return it.stop_container(pair, sandbox.containers[0], behavior, at_ns, grace_ns, OFFSET_NS)
+
+
+def first(it: Runtime) -> tuple[int, str]:
+    sandbox = it.sandbox(UID)
+    assert sandbox is not None
+    return sandbox.containers[0].exit_code, sandbox.containers[0].reason
+
+
+def test_a_container_stops_promptly_when_asked() -> None:
+    it = started(spec("a"), spec("b"))
+    end_ns = stop(it, NS_PER_S)
+    assert 20 * NS_PER_MS <= end_ns - NS_PER_S <= 50 * NS_PER_MS
+    assert first(it) == (0, "Completed")
+
+
+def test_a_container_stops_as_it_is_told() -> None:
+    it = started(spec("a"), spec("b"))
+    assert stop(it, stop_time="3s", stop_exit_code="143") == 3 * NS_PER_S
+    assert first(it) == (143, "Error")
+    it = started(spec("a"), spec("b"))
+    assert stop(it, stop_time="never") == 30 * NS_PER_S
+    assert first(it) == (137, "Error")
+
+
+def test_a_shorter_grace_period_kills() -> None:
+    it = started(spec("a"))
+    stop(it)
+    assert it.kill(UID, 5 * NS_PER_MS) == 5 * NS_PER_MS
+    assert first(it) == (137, "Error")
+
+
+def test_a_container_that_ends_by_itself_first_keeps_its_code() -> None:
+    it = started(spec("a", "sh", "-c", "sleep 0.01; exit 3"))
+    assert stop(it) == 10 * NS_PER_MS
+    assert first(it) == (3, "Error")
+
+
+def test_a_container_that_fails_to_start_has_exited() -> None:
+    it = runtime()
+    it.create_sandbox(pod(spec()))
+    container = it.fail_container(pod(spec()), spec(), "no such file", NS_PER_S, 1001)
+    ended = container.terminated()
+    assert (ended.exit_code, ended.reason, ended.message) == (128, "StartError", "no such file")
+    assert (ended.started_s, ended.finished_s) == (0, 1001)
+
+
+def test_removed_containers_are_still_counted() -> None:
+    it = started(spec("a"))
+    it.remove_containers(UID)
+    assert it.attempt(pod(), spec("a")) == 1
+    assert it.attempt(pod(), spec("b")) == 0
+
+
+def test_last_words() -> None:
+    says = spec("a", "sh", "-c", "echo log; sleep 1; echo bye > /dev/termination-log; exit 1")
+    assert last_words(says, "", 1, NS_PER_S) == "bye\n"
+    assert last_words(says, "declared", 1, NS_PER_S) == "declared"
+    assert last_words(says, "", 1, 0) == ""
+    falls_back = says._replace(life=ContainerLifecycle(message_from_logs=True))
+    assert last_words(falls_back, "", 1, 0) == "log\n"
+    assert last_words(falls_back, "", 0, 0) == ""
+
+
+def test_delays_are_drawn_once_per_start() -> None:
+    it = runtime()
+    delays = {it.start_delay_ns(pod(), spec(), DEFAULT_BEHAVIOR) for _ in range(3)}
+    assert len(delays) == 1
+    notes = (("fleet.emulator/start-delay", "7s"),)
+    slow = select_behavior((), (), "default", notes)
+    assert it.start_delay_ns(pod(), spec(), slow) == 7 * NS_PER_S
+    sandboxed = DEFAULT_BEHAVIOR._replace(sandbox_delay=constant(9))
+    assert it.sandbox_delay_ns(pod(), sandboxed) == 9
+
+
+def test_adoption_rebuilds_what_the_status_shows() -> None:
+    before = started(spec("c", "sleep", "100"), spec("d", "false"), spec("e"))
+    before.advance(UID, NS_PER_S, OFFSET_NS)
+    from_status = PodStatus(phase="Running", pod_ip="10.1.2.2")
+    sandbox = before.sandbox(UID)
+    assert sandbox is not None
+    statuses = tuple(
+        ContainerStatus(
+            each.name,
+            RunningState(each.started_s) if each.state is RunState.RUNNING else each.terminated(),
+            None,
+            ready=True,
+            started=True,
+            restart_count=4,
+            image="",
+            image_id="",
+            container_id=each.id,
+        )
+        for each in sandbox.containers
+    )
+    specs = (spec("c", "sleep", "100"), spec("d", "false"), spec("e"))
+    found = pod(*specs, status=from_status._replace(containers=statuses))
+    after = runtime()
+    later_ns = 20 * NS_PER_S
+    assert after.adopt(found, DEFAULT_BEHAVIOR, later_ns, OFFSET_NS)
+    again = after.sandbox(UID)
+    assert again is not None
+    ids = {each.name: each.id for each in sandbox.containers}
+    assert {each.name: each.id for each in again.containers} == ids
+    assert {each.attempt for each in again.containers} == {4}
+    running = again.find("c")
+    assert running is not None
+    assert running.exit_ns == 100 * NS_PER_S
+    ended = again.find("d")
+    assert ended is not None
+    assert ended.terminated().exit_code == 1
+    assert after.create_sandbox(_other()).ip == "10.1.2.3"  # type: ignore[union-attr]
+    assert not after.adopt(_other(), DEFAULT_BEHAVIOR, later_ns, OFFSET_NS)
+
+
+def _other() -> Pod:
+    other = pod()
+    other.uid = PodUid("other")
+    return other
+
+
+def test_back_off_doubles_to_five_minutes() -> None:
+    back_off = BackOff()
+    now_ns = 0
+    delays = []
+    for _ in range(9):
+        exited_ns = now_ns
+        wait_ns = back_off.wait_ns(UID, "c", exited_ns, exited_ns)
+        delays.append(wait_ns // NS_PER_S)
+        now_ns = exited_ns + wait_ns
+        assert back_off.wait_ns(UID, "c", exited_ns, now_ns) == 0
+        back_off.next(UID, "c", exited_ns, now_ns, MAX_NS)
+    assert delays == [0, 10, 20, 40, 80, 160, 300, 300, 300]
+
+
+def test_back_off_has_the_limit_of_the_kubelet_configuration() -> None:
+    back_off = BackOff()
+    for _ in range(5):
+        back_off.next(UID, "c", 0, 0, 4 * NS_PER_S)
+    assert back_off.wait_ns(UID, "c", 0, 0) == 4 * NS_PER_S
+
+
+def test_back_off_starts_anew_after_ten_quiet_minutes() -> None:
+    back_off = BackOff()
+    for _ in range(4):
+        back_off.next(UID, "c", 0, 0, MAX_NS)
+    assert back_off.wait_ns(UID, "c", 601 * NS_PER_S, 601 * NS_PER_S) == 0
+    back_off.next(UID, "c", 601 * NS_PER_S, 601 * NS_PER_S, MAX_NS)
+    assert back_off.wait_ns(UID, "c", 601 * NS_PER_S, 601 * NS_PER_S) == 10 * NS_PER_S
+    back_off.forget(UID)
+    assert back_off.wait_ns(UID, "c", 601 * NS_PER_S, 601 * NS_PER_S) == 0
+
+
+@pytest.mark.parametrize(
+    ("image", "name"),
+    [
+        ("nginx", "docker.io/library/nginx:latest"),
+        ("nginx:1", "docker.io/library/nginx:1"),
+        ("me/app:2", "docker.io/me/app:2"),
+        ("localhost/app", "localhost/app:latest"),
+        ("host:5000/app", "host:5000/app:latest"),
+        ("registry.k8s.io/pause:3.10", "registry.k8s.io/pause:3.10"),
+        ("quay.io/a/b@sha256:00", "quay.io/a/b@sha256:00"),
+    ],
+)
+def test_image_names_are_spelled_out(image: str, name: str) -> None:
+    assert image_name(image) == name
+
+
+def test_an_image_id_is_a_digest() -> None:
+    assert image_id("quay.io/a/b@sha256:00") == "quay.io/a/b@sha256:00"
+    head, _, digest = image_id("host:5000/app:2").partition("@sha256:")
+    assert head == "host:5000/app"
+    assert len(digest) == 64
+    assert image_id("nginx") == image_id("docker.io/library/nginx:latest")

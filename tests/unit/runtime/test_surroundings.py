@@ -1,0 +1,74 @@
+"""Containers whose commands look at their pod and leave files in its volumes."""
+
+from fleet.clock import NS_PER_S, Draws
+from fleet.objects.pods import ContainerSpec, Pod, PodUid, VolumeSpec
+from fleet.objects.scripts import MountSpec, ScriptSpec
+from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR
+from fleet.runtime.runtime import NEVER, Runtime
+
+ONCE = "[ -f /data/$NAME ] && exit 0; touch /data/$NAME; sleep 2; exit 4"
+SCRIPT = ScriptSpec((("NAME", "", "metadata.labels['name']"),), (MountSpec("/data", "d", ""),))
+
+
+def pod(uid: str, volume: VolumeSpec) -> Pod:
+    container = ContainerSpec(
+        name="c",
+        image="busybox",
+        pull_policy="Always",
+        command=("sh", "-c", ONCE),
+        args=(),
+        restart_policy="",
+        requests_json=b"",
+        resources_json=b"{}",
+        volume_mounts_json=b"",
+        env_sources=(),
+        script=SCRIPT,
+    )
+    return Pod(
+        namespace="n",
+        name=uid,
+        uid=PodUid(uid),
+        labels=(("name", "x"),),
+        containers=(container,),
+        volumes=(volume,),
+    )
+
+
+def codes(runtime: Runtime, of: Pod, runs: int) -> list[int]:
+    """Let the container of a pod run again and again, and return how it ended."""
+    runtime.create_sandbox(of)
+    found = []
+    for attempt in range(runs):
+        now_ns = attempt * 100 * NS_PER_S
+        container = runtime.start_container(of, of.containers[0], DEFAULT_BEHAVIOR, now_ns, 0)
+        assert container.exit_ns != NEVER
+        assert container.exit_ns - now_ns == (2 * NS_PER_S if container.exit_code else 0)
+        found.append(container.exit_code)
+        runtime.advance(of.uid, container.exit_ns, 0)
+    runtime.remove(of.uid)
+    return found
+
+
+def test_a_file_in_an_empty_dir_counts_the_runs_of_a_pod() -> None:
+    runtime = Runtime(1, "192.0.2.1", "10.0.0.0/24", Draws(1))
+    volume = VolumeSpec("d", "emptyDir")
+    assert codes(runtime, pod("a", volume), 3) == [4, 0, 0]
+    assert codes(runtime, pod("b", volume), 2) == [4, 0]
+
+
+def test_a_file_on_the_host_or_a_claim_counts_the_pods_of_a_node() -> None:
+    runtime = Runtime(1, "192.0.2.1", "10.0.0.0/24", Draws(1))
+    for volume in (
+        VolumeSpec("d", "hostPath", host_path="/tmp/x"),
+        VolumeSpec("d", "persistentVolumeClaim", claim="data"),
+    ):
+        assert codes(runtime, pod("a", volume), 1) == [4]
+        assert codes(runtime, pod("b", volume), 1) == [0]
+
+
+def test_what_a_secret_holds_lets_a_script_run_for_ever() -> None:
+    runtime = Runtime(1, "192.0.2.1", "10.0.0.0/24", Draws(1))
+    one = pod("a", VolumeSpec("d", "secret"))
+    runtime.create_sandbox(one)
+    container = runtime.start_container(one, one.containers[0], DEFAULT_BEHAVIOR, 0, 0)
+    assert container.exit_ns == NEVER

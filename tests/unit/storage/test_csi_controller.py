@@ -1,0 +1,420 @@
+"""The controller side of simulated storage against a small server that keeps finalizers."""
+
+import asyncio
+import contextlib
+import copy
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from cluster_fakes import FakeApi, Json
+
+from fleet.background import Background
+from fleet.clock import Draws
+from fleet.cluster.api_client import Answer
+from fleet.errors import SetupError
+from fleet.profile.distribution import ZERO
+from fleet.profile.loader import load_mix
+from fleet.profile.volume_behavior import CSIDriver
+from fleet.storage.csi_controller import (
+    ATTACHMENTS,
+    CLAIMS,
+    CLASSES,
+    CSI_NODES,
+    VOLUMES,
+    CSIController,
+)
+from fleet.storage.csi_objects import (
+    PROVISIONED_BY,
+    PROVISIONER_FINALIZER,
+    attacher_finalizer,
+    persistent_volume,
+)
+from fleet.storage.simulated_storage import check_drivers
+
+BACKGROUND = Background(print)
+DRIVER = CSIDriver("csi.x", provision_delay=ZERO, attach_delay=ZERO)
+ATTACHER = "external-attacher/csi-x"
+FAST: Json = {"metadata": {"name": "fast"}, "provisioner": "csi.x", "reclaimPolicy": "Delete"}
+IN_DEFAULT = "/api/v1/namespaces/default/persistentvolumeclaims/"
+KINDS = {CLAIMS: IN_DEFAULT, VOLUMES: f"{VOLUMES}/", ATTACHMENTS: f"{ATTACHMENTS}/"}
+KINDS[CLASSES] = f"{CLASSES}/"
+
+
+class StorageApi(FakeApi):
+    """Watches, and objects that go only with their last finalizer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queues: dict[str, asyncio.Queue[Json]] = {}
+        self.expire = False
+
+    def tell(self, kind: str, path: str) -> None:
+        for resource, start in KINDS.items():
+            if path.startswith(start) and resource in self.queues:
+                obj = copy.deepcopy(self.objects[path])
+                self.queues[resource].put_nowait({"type": kind, "object": obj})
+
+    async def watch(self, path: str, **query: str | int) -> AsyncIterator[Json]:
+        assert query["resourceVersion"]
+        queue = self.queues.setdefault(path, asyncio.Queue())
+        if self.expire:
+            self.expire = False
+            yield {"type": "ERROR", "object": {"code": 410}}
+            return
+        while True:
+            yield await queue.get()
+
+    def _get(self, path: str, asked: Json, sent: Json) -> Answer:
+        if path in KINDS:
+            items = [obj for name, obj in self.objects.items() if name.startswith(KINDS[path])]
+            body = {"metadata": {"resourceVersion": "1"}, "items": items}
+            return self._answer(200, body)
+        return super()._get(path, asked, sent)
+
+    def put(self, path: str, **body: Any) -> Json:
+        obj = super().put(path, **body)
+        self.tell("ADDED", path)
+        return obj
+
+    def _patch(self, path: str, asked: Json, sent: Json) -> Answer:
+        path = path.removesuffix("/status")
+        sent.get("metadata", {}).pop("resourceVersion", None)
+        answer = super()._patch(path, asked, sent)
+        if answer.ok:
+            meta = self.objects[path]["metadata"]
+            gone = "deletionTimestamp" in meta and not meta.get("finalizers")
+            self.tell("DELETED" if gone else "MODIFIED", path)
+            if gone:
+                del self.objects[path]
+        return answer
+
+    def _delete(self, path: str, asked: Json, sent: Json) -> Answer:
+        del asked, sent
+        obj = self.objects[path]
+        if not obj["metadata"].get("finalizers"):
+            self.tell("DELETED", path)
+            del self.objects[path]
+        else:
+            obj["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+            self.tell("MODIFIED", path)
+        return self._answer(200, obj)
+
+    def delete(self, path: str) -> None:
+        self._delete(path, {}, {})
+
+    def reasons(self) -> list[str]:
+        return [obj["reason"] for path, obj in self.objects.items() if "/events/" in path]
+
+
+def add_claim(api: StorageApi, name: str, **notes: str) -> str:
+    metadata = {
+        "namespace": "default",
+        "annotations": {"volume.kubernetes.io/storage-provisioner": "csi.x", **notes},
+    }
+    spec = {"storageClassName": "fast", "resources": {"requests": {"storage": "1Gi"}}}
+    path = IN_DEFAULT + name
+    return str(
+        api.put(path, metadata=metadata, spec=spec, status={"phase": "Pending"})["metadata"]["uid"]
+    )
+
+
+def add_volume(api: StorageApi, name: str, **more: Any) -> str:
+    claim = {
+        "metadata": {"namespace": "default", "name": "c", "uid": name, "resourceVersion": "1"},
+        "spec": {"resources": {"requests": {"storage": "1Gi"}}},
+    }
+    volume = persistent_volume(claim, FAST, "csi.x", {})
+    path = f"{VOLUMES}/pvc-{name}"
+    metadata = {key: volume["metadata"][key] for key in ("annotations", "finalizers")}
+    api.put(path, metadata=metadata, spec=volume["spec"], **more)
+    return path
+
+
+def add_attachment(api: StorageApi, name: str, volume: str) -> str:
+    source = {"persistentVolumeName": volume.rpartition("/")[2]}
+    path = f"{ATTACHMENTS}/{name}"
+    api.put(path, spec={"attacher": "csi.x", "nodeName": "n", "source": source})
+    return path
+
+
+def play(
+    api: StorageApi, *steps: Callable[[], object], driver: CSIDriver = DRIVER
+) -> CSIController:
+    """Run the controller; each step is given until it holds, an action holds at once."""
+    api.queues.clear()
+    controller = CSIController(api, [driver], Draws(1), BACKGROUND)
+
+    async def run() -> None:
+        task = asyncio.create_task(controller.run())
+        for step in steps:
+            for _ in range(2_000):
+                if step() is not False:
+                    break
+                await asyncio.sleep(0)
+            else:
+                raise AssertionError(f"never: {step}")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(run())
+    return controller
+
+
+def cluster() -> StorageApi:
+    api = StorageApi()
+    api.put(f"{CLASSES}/fast", **{k: v for k, v in FAST.items() if k != "metadata"})
+    return api
+
+
+def test_a_volume_is_made_for_a_claim_and_once_only() -> None:
+    api = cluster()
+    uid = add_claim(api, "one")
+    made = f"{VOLUMES}/pvc-{uid}"
+    play(api, lambda: "ProvisioningSucceeded" in api.reasons())
+    assert api.objects[made]["spec"]["claimRef"]["uid"] == uid
+    play(api, lambda: ("GET", CLAIMS) in api.log)  # a controller that starts later
+    assert api.reasons() == ["Provisioning", "ProvisioningSucceeded"]
+
+
+def test_a_claim_waits_for_its_first_consumer() -> None:
+    api = StorageApi()
+    api.put(f"{CLASSES}/fast", provisioner="csi.x", volumeBindingMode="WaitForFirstConsumer")
+    uid = add_claim(api, "one")
+    made = f"{VOLUMES}/pvc-{uid}"
+
+    def choose() -> None:
+        assert made not in api.objects
+        note = {"volume.kubernetes.io/selected-node": "n"}
+        api._patch(IN_DEFAULT + "one", {}, {"metadata": {"annotations": note}})
+
+    play(
+        api,
+        lambda: VOLUMES in api.queues and CLAIMS in api.queues,
+        choose,
+        lambda: made in api.objects,
+    )
+
+
+def test_claims_of_others_are_left_alone() -> None:
+    api = cluster()
+    metadata = {"namespace": "default", "annotations": {}}
+    spec = {"storageClassName": "fast", "resources": {"requests": {"storage": "1Gi"}}}
+    api.put(IN_DEFAULT + "other", metadata=metadata, spec=spec, status={"phase": "Pending"})
+    play(api, lambda: CLAIMS in api.queues)
+    assert not [path for path in api.objects if path.startswith(VOLUMES)]
+
+
+def test_attach_then_detach_with_finalizers() -> None:
+    api = cluster()
+    volume = add_volume(api, "v", status={"phase": "Bound"})
+    attachment = add_attachment(api, "a", volume)
+
+    def is_attached() -> bool:
+        return bool(api.objects[attachment].get("status", {}).get("attached"))
+
+    play(api, is_attached)
+    assert ATTACHER in api.objects[attachment]["metadata"]["finalizers"]
+    assert ATTACHER in api.objects[volume]["metadata"]["finalizers"]
+    play(
+        api,
+        lambda: ATTACHMENTS in api.queues,
+        lambda: api.delete(attachment),
+        lambda: attachment not in api.objects,
+    )
+
+
+def test_a_released_volume_goes_once_nothing_is_attached() -> None:
+    api = cluster()
+    volume = add_volume(api, "v", status={"phase": "Bound"})
+    attachment = add_attachment(api, "a", volume)
+
+    def release() -> None:
+        api._patch(volume, {}, {"status": {"phase": "Released"}})
+
+    def still_there() -> None:
+        assert "deletionTimestamp" not in api.objects[volume]["metadata"]
+
+    play(
+        api,
+        lambda: bool(api.objects[attachment].get("status", {}).get("attached")),
+        release,
+        still_there,
+        lambda: api.delete(attachment),
+        lambda: volume not in api.objects,
+    )
+
+
+def test_a_kept_volume_stays() -> None:
+    api = cluster()
+    volume = add_volume(api, "v", status={"phase": "Released"})
+    api.objects[volume]["spec"]["persistentVolumeReclaimPolicy"] = "Retain"
+    other = add_volume(api, "w", status={"phase": "Released"})  # seen after it, and as old
+    play(api, lambda: other not in api.objects, lambda: None)
+    assert volume in api.objects
+
+
+def test_an_expired_watch_begins_anew() -> None:
+    api = cluster()
+    api.expire = True
+    uid = add_claim(api, "one")
+    play(api, lambda: f"{VOLUMES}/pvc-{uid}" in api.objects)
+
+
+FOREIGN_CSI = {"driver": "csi.theirs", "volumeHandle": "vol-1"}
+
+
+def test_volumes_and_attachments_of_other_drivers_are_neither_kept_nor_touched() -> None:
+    """Every external provisioner has the same finalizer on its volumes."""
+    api = cluster()
+    paths = []
+    for name, spec, provisioner in (
+        ("csi", {"csi": FOREIGN_CSI}, "csi.theirs"),
+        ("nfs", {"nfs": {"server": "s", "path": "/"}}, "nfs.theirs"),
+        ("liar", {"csi": FOREIGN_CSI}, "csi.x"),
+    ):
+        annotations = {PROVISIONED_BY: provisioner}
+        metadata = {"annotations": annotations, "finalizers": [PROVISIONER_FINALIZER]}
+        policy = {"persistentVolumeReclaimPolicy": "Delete"}
+        path = f"{VOLUMES}/{name}"
+        api.put(path, metadata=metadata, spec={**spec, **policy}, status={"phase": "Released"})
+        paths.append(path)
+    leaving = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+    for name, attacher in (("theirs", "csi.theirs"), ("like-ours", "csi-x")):
+        source = {"persistentVolumeName": "csi"}
+        path = f"{ATTACHMENTS}/{name}"
+        finalizers = {"finalizers": [attacher_finalizer(attacher)]}  # of csi-x the same as of csi.x
+        api.put(
+            path,
+            metadata={**leaving, **finalizers},
+            spec={"attacher": attacher, "nodeName": "n", "source": source},
+        )
+        paths.append(path)
+    before = copy.deepcopy({path: api.objects[path] for path in paths})
+    ours = add_volume(api, "v", status={"phase": "Bound"})
+
+    def come_later() -> None:
+        """Let the watch tell of each, too."""
+        for path in paths:
+            api.tell("MODIFIED", path)
+
+    controller = play(
+        api,
+        lambda: VOLUMES in api.queues and ATTACHMENTS in api.queues,
+        come_later,
+        lambda: bool(add_attachment(api, "a", ours)),
+        lambda: bool(api.objects[f"{ATTACHMENTS}/a"].get("status", {}).get("attached")),
+    )
+    asyncio.run(controller.release(api))
+    assert {path: api.objects[path] for path in paths} == before
+    asked = {path for _method, path in api.log}
+    assert not asked.intersection(paths)
+    assert PROVISIONER_FINALIZER not in controller_finalizers(api, ours)
+
+
+def test_a_volume_that_another_made_under_the_name_keeps_its_finalizer() -> None:
+    api = cluster()
+    volume = add_volume(api, "v", status={"phase": "Bound"})
+    controller = play(api, lambda: VOLUMES in api.queues)
+    api.queues.clear()
+    metadata = {"finalizers": [PROVISIONER_FINALIZER]}
+    api.put(volume, metadata=metadata, spec={"csi": FOREIGN_CSI})
+    asyncio.run(controller.release(api))
+    assert controller_finalizers(api, volume) == [PROVISIONER_FINALIZER]
+
+
+def test_a_provisioner_s_finalizer_on_a_volume_that_none_of_ours_made_stays() -> None:
+    api = cluster()
+    volume = add_volume(api, "v", status={"phase": "Bound"})
+    del api.objects[volume]["metadata"]["annotations"]
+    controller = play(api, lambda: VOLUMES in api.queues)
+    asyncio.run(controller.release(api))
+    assert controller_finalizers(api, volume) == [PROVISIONER_FINALIZER]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "driver", "is_refused"),
+    [(("real",), "csi.x", True), (("real",), "csi.theirs", False), (("other",), "csi.x", False)],
+)
+def test_a_driver_that_is_installed_is_not_simulated(
+    nodes: tuple[str, ...], driver: str, *, is_refused: bool
+) -> None:
+    api = FakeApi()
+    api.put(f"{CSI_NODES}/real", spec={"drivers": [{"name": driver}]})
+    models = [replace(load_mix().model_of(0), csi_drivers=(DRIVER,))]
+    expected = (
+        pytest.raises(SetupError, match=r"csi\.x is installed in this cluster \(on node real\)")
+        if is_refused
+        else contextlib.nullcontext()
+    )
+    with expected:
+        asyncio.run(check_drivers(api, models, nodes))
+
+
+def test_release_takes_only_our_finalizers() -> None:
+    api = cluster()
+    volume = add_volume(api, "v", status={"phase": "Bound"})
+    api.objects[volume]["metadata"]["finalizers"].append("kubernetes.io/pv-protection")
+    attachment = add_attachment(api, "a", volume)
+    controller = play(
+        api,
+        lambda: bool(api.objects[attachment].get("status", {}).get("attached")),
+        lambda: ATTACHER in controller_finalizers(api, volume),
+        lambda: None,
+    )
+    asyncio.run(controller.release(api))
+    assert controller_finalizers(api, volume) == ["kubernetes.io/pv-protection"]
+
+
+def controller_finalizers(api: StorageApi, path: str) -> list[str]:
+    return list(api.objects[path]["metadata"].get("finalizers") or ())
+
+
+def test_finalizers_are_named_after_the_driver() -> None:
+    assert attacher_finalizer("ebs.csi.aws.com") == "external-attacher/ebs-csi-aws-com"
+
+
+def test_a_node_takes_no_more_volumes_than_its_driver_allows() -> None:
+    api = cluster()
+    one, two = (add_volume(api, name, status={"phase": "Bound"}) for name in ("v", "w"))
+    first = add_attachment(api, "a", one)
+
+    def status(path: str) -> Json:
+        found: Json = api.objects[path].get("status", {})
+        return found
+
+    second = f"{ATTACHMENTS}/b"
+    play(
+        api,
+        lambda: bool(status(first).get("attached")),
+        lambda: bool(add_attachment(api, "b", two)),
+        lambda: "attachError" in status(second),
+        driver=DRIVER._replace(allocatable_count=1),
+    )
+    assert status(second)["attachError"]["errorCode"] == 8
+    assert status(second)["attachError"]["message"] == (
+        "rpc error: code = ResourceExhausted desc = n has 1 volumes attached"
+    )
+    assert not status(second)["attached"]
+
+
+def test_a_claim_that_brings_a_bug_out_is_tried_again_and_harms_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    api = cluster()
+    odd, good = add_claim(api, "odd"), add_claim(api, "good")
+    waits: list[float] = []
+
+    async def wait(seconds: float) -> None:
+        waits.append(seconds)
+        api.objects[f"{IN_DEFAULT}odd"]["spec"] = api.objects[f"{IN_DEFAULT}good"]["spec"]
+        api.tell("MODIFIED", f"{IN_DEFAULT}odd")
+        await asyncio.sleep(0)
+
+    background = Background(print, sleep=wait)
+    monkeypatch.setattr("test_csi_controller.BACKGROUND", background)
+    del api.objects[f"{IN_DEFAULT}odd"]["spec"]["resources"]
+    play(api, *(lambda uid=uid: f"{VOLUMES}/pvc-{uid}" in api.objects for uid in (good, odd)))
+    assert waits == [1.0]
+    assert background.bugs == {"provision/default/odd": 1}

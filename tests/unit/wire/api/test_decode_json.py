@@ -1,0 +1,448 @@
+"""Records from JSON: what is read, what is shared, and what is not even parsed."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from fleet.objects.effects import WatchKind
+from fleet.objects.pods import (
+    ContainerStatus,
+    CSINodeView,
+    EnvSource,
+    EventType,
+    LeaseView,
+    NodeCondition,
+    ObjectMeta,
+    ObjectSource,
+    Pod,
+    RunningState,
+    TerminatedState,
+    Token,
+    TokenSource,
+    Toleration,
+    VolumeSpec,
+    WaitingState,
+)
+from fleet.wire.api.decode_json import (
+    decode_csinode,
+    decode_lease,
+    decode_list,
+    decode_meta,
+    decode_node,
+    decode_pod,
+    decode_pod_view,
+    decode_status,
+    decode_token,
+    decode_watch_event,
+)
+
+AT = "2026-11-21T02:07:37Z"
+AT_S = 1795226857
+TOKEN = "kube-api-access-b5d55"
+
+
+def pod_object(name: str = "web", token: str = TOKEN, node: str = "fleet-00000") -> dict[str, Any]:
+    """Return a Pod in the field order of Go."""
+    mount = "/var/run/secrets/kubernetes.io/serviceaccount"
+    return {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": f"uid-{name}",
+            "resourceVersion": "42",
+            "generation": 2,
+            "creationTimestamp": AT,
+            "deletionTimestamp": AT,
+            "deletionGracePeriodSeconds": 5,
+            "labels": {"app": "web"},
+            "annotations": {
+                "fleet.emulator/run-time": "5s",
+                "tricky": '},"spec":{"a":1},"status":{',
+            },
+            "managedFields": [{"manager": "kubelet", "fieldsV1": {"f:spec": {"f:x": {}}}}],
+        },
+        "spec": {
+            "volumes": [
+                {
+                    "name": token,
+                    "projected": {
+                        "sources": [
+                            {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+                            {"configMap": {"name": "kube-root-ca.crt"}},
+                            {"secret": {"name": "s", "optional": True}},
+                            {"downwardAPI": {"items": []}},
+                        ]
+                    },
+                },
+                {"name": "cm", "configMap": {"name": "cfg"}},
+                {"name": "se", "secret": {"secretName": "sec", "optional": True}},
+                {"name": "tmp", "emptyDir": {}},
+            ],
+            "initContainers": [
+                {"name": "side", "image": "side:1", "restartPolicy": "Always"},
+            ],
+            "containers": [
+                {
+                    "name": "c",
+                    "image": "nginx:1",
+                    "command": ["sleep"],
+                    "args": ["1", "a,,b"],
+                    "envFrom": [{"configMapRef": {"name": "all"}}],
+                    "env": [
+                        {"name": "A", "value": "1"},
+                        {
+                            "name": "B",
+                            "valueFrom": {
+                                "secretKeyRef": {"name": "one", "key": "k", "optional": True}
+                            },
+                        },
+                    ],
+                    "resources": {
+                        "limits": {"memory": "2Gi", "cpu": "1"},
+                        "requests": {"memory": "1Gi", "cpu": "500m"},
+                    },
+                    "volumeMounts": [
+                        {"name": token, "readOnly": True, "mountPath": mount},
+                        {"name": "tmp", "mountPath": "/tmp"},
+                    ],
+                    "readinessProbe": {"httpGet": {"path": "/", "port": 80}},
+                    "imagePullPolicy": "IfNotPresent",
+                }
+            ],
+            "restartPolicy": "Always",
+            "terminationGracePeriodSeconds": 7,
+            "serviceAccountName": "default",
+            "nodeName": node,
+            "hostNetwork": True,
+            "imagePullSecrets": [{"name": "registry"}],
+            "tolerations": [{"key": "fleet.emulator/fake", "operator": "Exists"}],
+            "priority": 9,
+            "readinessGates": [{"conditionType": "lb"}],
+        },
+        "status": {
+            "phase": "Running",
+            "conditions": [
+                {
+                    "type": "Ready",
+                    "observedGeneration": 1,
+                    "status": "True",
+                    "lastProbeTime": None,
+                    "lastTransitionTime": AT,
+                }
+            ],
+            "hostIP": "192.0.2.2",
+            "hostIPs": [{"ip": "192.0.2.2"}],
+            "podIP": "10.0.0.2",
+            "podIPs": [{"ip": "10.0.0.2"}],
+            "startTime": AT,
+            "containerStatuses": [
+                {
+                    "name": "c",
+                    "state": {"running": {"startedAt": AT}},
+                    "lastState": {
+                        "terminated": {
+                            "exitCode": 1,
+                            "reason": "Error",
+                            "startedAt": AT,
+                            "finishedAt": AT,
+                            "containerID": "containerd://0",
+                        }
+                    },
+                    "ready": True,
+                    "started": True,
+                    "restartCount": 1,
+                    "image": "nginx:1",
+                    "imageID": "sha",
+                    "containerID": "containerd://1",
+                    "allocatedResources": {"memory": "1Gi", "cpu": "500m"},
+                    "volumeMounts": [
+                        {
+                            "name": token,
+                            "mountPath": mount,
+                            "readOnly": True,
+                            "recursiveReadOnly": "Disabled",
+                        },
+                        {"name": "tmp", "mountPath": "/tmp"},
+                    ],
+                    "user": {"linux": {"uid": 0, "gid": 0, "supplementalGroups": [0]}},
+                }
+            ],
+            "qosClass": "Burstable",
+            "observedGeneration": 1,
+        },
+    }
+
+
+def dumped(**fields: str) -> bytes:
+    return orjson.dumps(pod_object(**fields))
+
+
+def test_metadata_of_a_pod() -> None:
+    pod = decode_pod(dumped())
+    assert (pod.namespace, pod.name, pod.uid) == ("default", "web", "uid-web")
+    assert (pod.resource_version, pod.generation, pod.node_name) == ("42", 2, "fleet-00000")
+    assert (pod.created_s, pod.deletion_s, pod.deletion_grace_s) == (AT_S, AT_S, 5)
+    assert pod.deleting
+    assert pod.labels == (("app", "web"),)
+    assert pod.annotations == (("fleet.emulator/run-time", "5s"),)
+    assert pod.token_suffix == "b5d55"
+    assert not pod.is_mirror
+
+
+def test_spec_of_a_pod() -> None:
+    pod = decode_pod(dumped())
+    (spec,) = pod.containers
+    assert (spec.name, spec.image, spec.command, spec.args) == (
+        "c",
+        "nginx:1",
+        ("sleep",),
+        ("1", "a,,b"),
+    )
+    assert spec.env_sources == (
+        EnvSource("ConfigMap", "all", optional=False),
+        EnvSource("Secret", "one", optional=True, key="k"),
+    )
+    assert spec.requests_json == b'{"cpu":"500m","memory":"1Gi"}'
+    assert spec.readiness_probe is not None
+    assert spec.startup_probe is None
+    assert pod.init_containers[0].restart_policy == "Always"
+    assert pod.volumes[0] == VolumeSpec(
+        "kube-api-access-00000",
+        "projected",
+        (ObjectSource("kube-root-ca.crt"),),
+        (ObjectSource("s", optional=True),),
+        (TokenSource("", 3607, "token"),),
+    )
+    assert [each.kind for each in pod.volumes[1:]] == ["configMap", "secret", "emptyDir"]
+    assert pod.volumes[2].secrets == (ObjectSource("sec", optional=True),)
+    assert pod.tolerations == (Toleration("fleet.emulator/fake", "Exists", "", ""),)
+    assert (pod.termination_grace_s, pod.host_network, pod.priority) == (7, True, 9)
+    assert (pod.readiness_gates, pod.pull_secrets) == (("lb",), ("registry",))
+    assert pod.qos_class == "Burstable"
+
+
+def test_what_a_spec_asks_for_and_a_server_shows_are_equal_bytes() -> None:
+    pod = decode_pod(dumped())
+    shown = pod.status.containers[0]
+    assert shown.volume_mounts_json == pod.containers[0].volume_mounts_json
+    assert shown.allocated_json == pod.containers[0].requests_json
+
+
+def test_status_of_a_pod() -> None:
+    status = decode_pod(dumped()).status
+    assert (status.phase, status.pod_ip, status.host_ip) == ("Running", "10.0.0.2", "192.0.2.2")
+    assert (status.start_time_s, status.qos_class) == (AT_S, "Burstable")
+    (container,) = status.containers
+    assert isinstance(container, ContainerStatus)
+    assert container.state == RunningState(AT_S)
+    assert container.last_state == TerminatedState(1, "Error", "", AT_S, AT_S, "containerd://0")
+    assert container.user_json == b'{"linux":{"gid":0,"supplementalGroups":[0],"uid":0}}'
+    assert status.conditions[0].observed_generation == 1
+
+
+def test_a_view_is_the_status_of_the_whole() -> None:
+    view = decode_pod_view(dumped())
+    whole = decode_pod(dumped())
+    assert (view.uid, view.resource_version, view.deleting) == ("uid-web", "42", True)
+    assert view.status == whole.status
+
+
+def test_an_unusual_field_order_is_parsed_whole() -> None:
+    shuffled = dict(reversed(list(pod_object().items())))
+    assert decode_pod(orjson.dumps(shuffled)).status == decode_pod(dumped()).status
+    assert decode_pod_view(orjson.dumps(shuffled)) == decode_pod_view(dumped())
+    del shuffled["status"]
+    assert decode_pod(shuffled).status.phase == "Pending"
+
+
+def test_pods_of_one_template_share_their_spec() -> None:
+    one = decode_pod(dumped(name="one", token="kube-api-access-aaaaa", node="n1"))
+    two = decode_pod(dumped(name="two", token="kube-api-access-bbbbb", node="n2"))
+    assert one.containers is two.containers
+    assert one.volumes is two.volumes
+    assert (one.token_suffix, two.token_suffix) == ("aaaaa", "bbbbb")
+    assert (one.node_name, two.node_name) == ("n1", "n2")
+    assert one.fingerprint == two.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "changes"),
+    [
+        (("metadata", "labels"), {"app": "new"}, True),
+        (("metadata", "annotations"), {"a": "b"}, True),
+        (("metadata", "resourceVersion"), "43", False),
+        (("metadata", "managedFields"), [], False),
+        (("spec", "priority"), 10, True),
+        (("status", "phase"), "Failed", False),
+    ],
+)
+def test_the_fingerprint_is_of_spec_labels_and_annotations(
+    path: tuple[str, str], value: object, *, changes: bool
+) -> None:
+    obj = pod_object()
+    obj[path[0]][path[1]] = value
+    assert (decode_pod(obj).fingerprint != decode_pod(dumped()).fingerprint) is changes
+
+
+def test_a_pod_as_the_scheduler_leaves_it() -> None:
+    obj = pod_object()
+    del obj["metadata"]["deletionTimestamp"]
+    del obj["metadata"]["deletionGracePeriodSeconds"]
+    obj["status"] = {"phase": "Pending", "qosClass": "BestEffort"}
+    pod = decode_pod(obj)
+    assert not pod.deleting
+    assert pod.deletion_grace_s is None
+    assert pod.status.conditions == ()
+
+
+def test_states_that_are_missing_or_waiting() -> None:
+    obj = pod_object()
+    (status,) = obj["status"]["containerStatuses"]
+    status["state"] = {"waiting": {"reason": "CrashLoopBackOff", "message": "m"}}
+    assert decode_pod(obj).status.containers[0].state == WaitingState("CrashLoopBackOff", "m")
+    status["state"] = {}
+    assert decode_pod(obj).status.containers[0].state == WaitingState("")
+
+
+@pytest.mark.parametrize(
+    ("requests", "limits", "qos"),
+    [
+        ({}, {}, "BestEffort"),
+        ({"cpu": "1"}, {}, "Burstable"),
+        ({"cpu": "1", "memory": "1Gi"}, {"cpu": "1", "memory": "1Gi"}, "Guaranteed"),
+        ({"cpu": "1", "memory": "1Gi"}, {"cpu": "2", "memory": "1Gi"}, "Burstable"),
+    ],
+)
+def test_qos_class(requests: dict[str, str], limits: dict[str, str], qos: str) -> None:
+    obj = pod_object()
+    obj["spec"]["initContainers"] = []
+    obj["spec"]["containers"][0]["resources"] = {"requests": requests, "limits": limits}
+    assert decode_pod(obj).qos_class == qos
+
+
+def test_resources_of_the_whole_pod() -> None:
+    obj = pod_object()
+    obj["spec"]["containers"].append(
+        {"name": "d", "resources": {"requests": {"cpu": "250m", "memory": "512Mi"}}}
+    )
+    obj["spec"]["initContainers"] = [
+        {"name": "side", "restartPolicy": "Always", "resources": {"requests": {"cpu": "100m"}}},
+        {"name": "init", "resources": {"requests": {"cpu": "4", "memory": "64Mi"}}},
+    ]
+    obj["spec"]["overhead"] = {"cpu": "10m"}
+    pod = decode_pod(obj)
+    # init needs 4 CPU beside the sidecar's 100m; the containers need less.
+    assert orjson.loads(pod.allocated_json) == {"cpu": "4110m", "memory": "1536Mi"}
+    assert orjson.loads(pod.resources_json) == {
+        "limits": {"cpu": "1", "memory": "2Gi"},
+        "requests": {"cpu": "4110m", "memory": "1536Mi"},
+    }
+
+
+def test_resources_of_the_pod_itself_win() -> None:
+    obj = pod_object()
+    obj["spec"]["resources"] = {"requests": {"cpu": "3"}}
+    assert orjson.loads(decode_pod(obj).allocated_json) == {"cpu": "3", "memory": "1Gi"}
+
+
+def event(kind: str, obj: object) -> bytes:
+    return b'{"type":"%b","object":%b}\n' % (kind.encode(), orjson.dumps(obj))
+
+
+def test_watch_events_of_pods() -> None:
+    kind, version, record = decode_watch_event(event("MODIFIED", pod_object()), WatchKind.PODS)
+    assert (kind, version) == (EventType.MODIFIED, "42")
+    assert isinstance(record, Pod)
+    line = event("DELETED", pod_object()).rstrip()
+    assert decode_watch_event(line, WatchKind.PODS)[0] is EventType.DELETED
+
+
+@pytest.mark.parametrize("kind", [WatchKind.SERVICES, WatchKind.RUNTIME_CLASSES])
+def test_what_nobody_reads_is_only_scanned(kind: WatchKind) -> None:
+    line = b'{"type":"ADDED","object":{"metadata":{"resourceVersion":"9","x":not json'
+    assert decode_watch_event(line, kind) == (EventType.ADDED, "9", None)
+    assert decode_watch_event(b'{"type":"ADDED","object":{}}', kind) == (EventType.ADDED, "", None)
+
+
+def test_bookmarks_and_the_end_of_the_initial_events() -> None:
+    meta: dict[str, Any] = {"resourceVersion": "12", "creationTimestamp": None}
+    line = event("BOOKMARK", {"kind": "Pod", "metadata": meta, "spec": {"containers": None}})
+    assert decode_watch_event(line, WatchKind.PODS) == (EventType.BOOKMARK, "12", None)
+    meta["annotations"] = {"k8s.io/initial-events-end": "true"}
+    line = event("BOOKMARK", {"kind": "Pod", "metadata": meta})
+    assert decode_watch_event(line, WatchKind.PODS) == (EventType.SYNCED, "12", None)
+
+
+def test_an_error_carries_its_code() -> None:
+    line = event("ERROR", {"kind": "Status", "code": 410, "reason": "Expired"})
+    assert decode_watch_event(line, WatchKind.PODS) == (EventType.ERROR, "", 410)
+
+
+def test_lists() -> None:
+    meta = {"resourceVersion": "77", "continue": "more"}
+    body = orjson.dumps({"metadata": meta, "items": [pod_object()]})
+    version, token, records = decode_list(body, WatchKind.PODS)
+    assert (version, token, len(records)) == ("77", "more", 1)
+    assert isinstance(records[0], Pod)
+    body = orjson.dumps({"metadata": {"resourceVersion": "1"}, "items": [{"anything": 1}]})
+    assert decode_list(body, WatchKind.SERVICES) == ("1", "", [])
+    body = orjson.dumps({"metadata": {"resourceVersion": "1"}, "items": None})
+    assert decode_list(body, WatchKind.PODS) == ("1", "", [])
+
+
+def test_nodes() -> None:
+    obj = {
+        "metadata": {"name": "n", "uid": "u", "resourceVersion": "3", "labels": {"a": "b"}},
+        "spec": {
+            "podCIDR": "10.244.1.0/24",
+            "podCIDRs": ["10.244.1.0/24"],
+            "unschedulable": True,
+            "taints": [{"key": "k", "effect": "NoSchedule"}],
+        },
+        "status": {
+            "conditions": [
+                {
+                    "type": "Ready",
+                    "status": "True",
+                    "lastHeartbeatTime": AT,
+                    "lastTransitionTime": AT,
+                    "reason": "KubeletReady",
+                    "message": "m",
+                }
+            ],
+            "nodeInfo": {"bootID": "boot"},
+            "volumesAttached": [{"name": "v", "devicePath": ""}],
+        },
+    }
+    node = decode_node(orjson.dumps(obj))
+    assert (node.name, node.uid, node.resource_version) == ("n", "u", "3")
+    assert (node.state.unschedulable, node.deleting) == (True, False)
+    assert node.pod_cidrs == ("10.244.1.0/24",)
+    assert node.taints == (("k", "", "NoSchedule"),)
+    assert node.conditions == (NodeCondition("Ready", "True", "KubeletReady", "m", AT_S, AT_S),)
+    assert (node.boot_id, node.volumes_attached) == ("boot", ("v",))
+    bare = decode_node({"metadata": obj["metadata"], "spec": {"podCIDR": "10.0.0.0/24"}})
+    assert bare.pod_cidrs == ("10.0.0.0/24",)
+
+
+def test_small_records() -> None:
+    meta = {"name": "n", "uid": "u", "resourceVersion": "3"}
+    body = orjson.dumps({"metadata": meta, "spec": {"holderIdentity": "n"}})
+    assert isinstance(decode_lease(body), LeaseView)
+    assert decode_meta(body) == ObjectMeta("n", "3")
+    owners = [{"kind": "Node", "uid": "node-uid"}]
+    csinode = orjson.dumps({"metadata": {**meta, "ownerReferences": owners}})
+    assert decode_csinode(csinode) == (CSINodeView("3", "node-uid", csinode))
+    assert decode_csinode(body) == CSINodeView("3", "", body)
+    token = {"status": {"token": "secret", "expirationTimestamp": AT}}
+    assert decode_token(orjson.dumps(token)) == Token(AT_S)
+
+
+def test_refusals() -> None:
+    body = orjson.dumps({"kind": "Status", "reason": "Conflict", "message": "m", "code": 409})
+    assert decode_status(body) == ("Conflict", "m")
+    assert decode_status(b"upstream connect error\n") == ("", "upstream connect error")
+    assert decode_status(b"[]") == ("", "")

@@ -1,0 +1,206 @@
+"""Both encodings become the same records, whatever an object has."""
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_objects import random_object
+from test_decode_json import pod_object
+
+from fleet.objects.effects import Op, WatchKind
+from fleet.objects.pods import EventType, LeaseView, Pod
+from fleet.wire.api import codec, decode_json
+from fleet.wire.api.decode_protobuf import (
+    decode_list,
+    decode_node,
+    decode_status,
+    decode_watch_event,
+)
+from fleet.wire.api.decode_protobuf_pod import decode_pod, decode_pod_view
+from fleet.wire.api.kubernetes_messages import message_class, object_from_json, object_to_json
+from fleet.wire.api.protobuf import contents, envelope_head, enveloped, field
+from fleet.wire.api.replies import decode_reply
+from fleet.wire.http2.messages import Response
+
+PROTOBUF = codec.protobuf()
+SEEDS = st.integers(0, 2**32)
+thorough = settings(max_examples=100, deadline=None)
+
+
+def raw(obj: dict[str, Any]) -> bytes:
+    return contents(object_from_json(obj))
+
+
+def as_dict(pod: Pod) -> dict[str, object]:
+    """Return all of a pod but its fingerprint, which is of the bytes."""
+    return {name: getattr(pod, name) for name in Pod.__slots__ if name != "fingerprint"}
+
+
+def frame(kind: str, obj: dict[str, Any]) -> bytes:
+    event = message_class("WatchEvent")(type=kind)
+    event.object.raw = object_from_json(obj)
+    data: bytes = event.SerializeToString()
+    return data
+
+
+def test_a_pod_of_every_part() -> None:
+    obj = pod_object()
+    assert as_dict(decode_pod(raw(obj))) == as_dict(decode_json.decode_pod(orjson.dumps(obj)))
+    assert decode_pod_view(raw(obj)) == decode_json.decode_pod_view(orjson.dumps(obj))
+
+
+@thorough
+@given(SEEDS)
+def test_pods(seed: int) -> None:
+    obj = random_object("Pod", "v1", seed)
+    body = orjson.dumps(obj)
+    assert as_dict(decode_pod(raw(obj))) == as_dict(decode_json.decode_pod(body))
+    assert decode_pod_view(raw(obj)) == decode_json.decode_pod_view(body)
+
+
+@thorough
+@given(SEEDS)
+def test_nodes(seed: int) -> None:
+    obj = random_object("Node", "v1", seed)
+    assert decode_node(raw(obj)) == decode_json.decode_node(obj)
+
+
+def test_pods_of_a_template_share_their_spec() -> None:
+    first = decode_pod(raw(pod_object("a", "kube-api-access-aaaaa", "n-1")))
+    second = decode_pod(raw(pod_object("b", "kube-api-access-bbbbb", "n-2")))
+    assert first.containers is second.containers
+    assert (first.node_name, second.node_name) == ("n-1", "n-2")
+    assert (first.token_suffix, second.token_suffix) == ("aaaaa", "bbbbb")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda obj: obj["metadata"]["labels"].update(a="b"),
+        lambda obj: obj["metadata"]["annotations"].update(a="b"),
+        lambda obj: obj["spec"].update(activeDeadlineSeconds=5),
+    ],
+)
+def test_the_fingerprint_tells_an_update(change: Callable[[dict[str, Any]], None]) -> None:
+    obj = pod_object()
+    before = decode_pod(raw(obj)).fingerprint
+    obj["status"]["phase"] = "Failed"
+    assert decode_pod(raw(obj)).fingerprint == before
+    change(obj)
+    assert decode_pod(raw(obj)).fingerprint != before
+
+
+ANSWERS = [
+    (Op.GET_CSINODE, "CSINode", "storage.k8s.io/v1"),
+    (Op.CREATE_TOKEN, "TokenRequest", "authentication.k8s.io/v1"),
+    (Op.GET_CLAIM, "PersistentVolumeClaim", "v1"),
+    (Op.GET_VOLUME, "PersistentVolume", "v1"),
+    (Op.GET_ATTACHMENT, "VolumeAttachment", "storage.k8s.io/v1"),
+    (Op.GET_RESOURCE_CLAIM, "ResourceClaim", "resource.k8s.io/v1"),
+    (Op.GET_NODE, "Node", "v1"),
+    (Op.GET_NODE_EXISTING, "Node", "v1"),
+    (Op.GET_POD, "Pod", "v1"),
+]
+
+
+@pytest.mark.parametrize(("op", "kind", "api_version"), ANSWERS)
+@settings(parent=thorough, max_examples=20)
+@given(seed=SEEDS)
+def test_answers(op: Op, kind: str, api_version: str, seed: int) -> None:
+    obj = random_object(kind, api_version, seed)
+    body = object_from_json(obj)
+    read = decode_reply(op, Response(200, body, 0, 0), PROTOBUF.replies)
+    record: Any = decode_reply(op, Response(200, orjson.dumps(obj), 0, 0)).record
+    if op is Op.GET_CSINODE:  # keeps the bytes for its PUT
+        record = record._replace(body=body)
+    assert read.record == record
+    assert read.ok
+
+
+WATCHED = [
+    (WatchKind.NODE, "Node", "v1"),
+    (WatchKind.PODS, "Pod", "v1"),
+    (WatchKind.CSI_DRIVERS, "CSIDriver", "storage.k8s.io/v1"),
+    (WatchKind.CONFIG_MAP, "ConfigMap", "v1"),
+    (WatchKind.SECRET, "Secret", "v1"),
+    (WatchKind.RESOURCE_SLICES, "ResourceSlice", "resource.k8s.io/v1"),
+    (WatchKind.SERVICES, "PersistentVolume", "v1"),  # of any kind: only the version is read
+    (WatchKind.RUNTIME_CLASSES, "PersistentVolume", "v1"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "api_version"), WATCHED)
+@settings(parent=thorough, max_examples=20)
+@given(seed=SEEDS)
+def test_watched_objects(kind: WatchKind, name: str, api_version: str, seed: int) -> None:
+    obj = random_object(name, api_version, seed)
+    line = orjson.dumps({"type": "ADDED", "object": obj})
+    event, version, record = decode_watch_event(frame("ADDED", obj), kind)
+    expected = decode_json.decode_watch_event(line, kind)
+    assert (event, version) == expected[:2]
+    if isinstance(record, Pod):
+        assert isinstance(expected[2], Pod)
+        assert as_dict(record) == as_dict(expected[2])
+    else:
+        assert record == expected[2]
+
+    page = message_class("List")()
+    page.metadata.resourceVersion = "77"
+    setattr(page.metadata, "continue", "more")
+    page.items.append(raw(obj))
+    body = enveloped(envelope_head("v1", "PodList"), page.SerializeToString())
+    found = decode_list(body, kind)
+    meta = {"resourceVersion": "77", "continue": "more"}
+    listed = decode_json.decode_list(orjson.dumps({"metadata": meta, "items": [obj]}), kind)
+    assert found[:2] == listed[:2]
+    assert len(found[2]) == len(listed[2])
+
+
+def test_of_a_runtime_class_only_the_version_is_read() -> None:
+    meta = message_class("ObjectView")()
+    meta.metadata.resourceVersion = "9"
+    event = message_class("WatchEvent")(type="ADDED")
+    handler = field(2, b"runc")  # no message, unlike the second field of others
+    head = envelope_head("node.k8s.io/v1", "RuntimeClass")
+    event.object.raw = enveloped(head, meta.SerializeToString() + handler)
+    found = decode_watch_event(event.SerializeToString(), WatchKind.RUNTIME_CLASSES)
+    assert found == (EventType.ADDED, "9", None)
+
+
+@pytest.mark.parametrize("kind", WatchKind)
+def test_bookmarks_and_errors(kind: WatchKind) -> None:
+    meta: dict[str, Any] = {"resourceVersion": "12"}
+    bookmark = {"kind": "Pod", "apiVersion": "v1", "metadata": meta}
+    assert decode_watch_event(frame("BOOKMARK", bookmark), kind) == (EventType.BOOKMARK, "12", None)
+    meta["annotations"] = {"k8s.io/initial-events-end": "true"}
+    assert decode_watch_event(frame("BOOKMARK", bookmark), kind) == (EventType.SYNCED, "12", None)
+    status = {"kind": "Status", "apiVersion": "v1", "code": 410, "reason": "Expired"}
+    assert decode_watch_event(frame("ERROR", status), kind) == (EventType.ERROR, "", 410)
+
+
+def test_refusals_come_as_protobuf_json_or_text() -> None:
+    status = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "code": 409,
+        "reason": "Conflict",
+        "message": "m",
+    }
+    for body in (object_from_json(status), orjson.dumps(status)):
+        assert decode_status(body) == ("Conflict", "m")
+    assert decode_status(b"Too many requests, please try again later.\n")[1].startswith("Too many")
+
+
+def test_a_lease_stays_as_it_came() -> None:
+    answer = decode_reply(Op.RENEW_LEASE, Response(200, b"k8s\x00...", 0, 0), PROTOBUF.replies)
+    assert answer.record == LeaseView(b"k8s\x00...")
+
+
+@thorough
+@given(st.sampled_from(ANSWERS), SEEDS)
+def test_nothing_is_lost_on_the_way_there_and_back(row: tuple[Op, str, str], seed: int) -> None:
+    obj = random_object(row[1], row[2], seed)
+    assert object_to_json(object_from_json(obj)) == obj

@@ -1,0 +1,241 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.clock import NS_PER_S, Draws
+from fleet.objects.effects import WatchKind
+from fleet.objects.pods import EventType
+from fleet.objects.volumes import ObjectData
+from fleet.wire.api.decode_json import decode_list, decode_watch_event
+from fleet.wire.api.watch import Next, Phase, Reflector
+from fleet.wire.http2.messages import Failure, Response
+
+DRAWS = Draws(3)
+META = b'{"metadata":{"name":"%b","resourceVersion":"%d"}}'
+END = b'"annotations":{"k8s.io/initial-events-end":"true"}'
+EVENTS = (
+    b'{"type":"ADDED","object":' + META % (b"a", 5) + b"}",
+    b'{"type":"ADDED","object":' + META % (b"b", 4) + b"}",
+    b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"7",%b}}}' % END,
+    b'{"type":"MODIFIED","object":' + META % (b"a", 8) + b"}",
+    b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9"}}}',
+    b'{"type":"DELETED","object":' + META % (b"b", 10) + b"}",
+)
+STREAM = b"".join(each + b"\n" for each in EVENTS)
+FOUND = [
+    (EventType.ADDED, ObjectData("a", "5")),
+    (EventType.ADDED, ObjectData("b", "4")),
+    (EventType.SYNCED, None),
+    (EventType.MODIFIED, ObjectData("a", "8")),
+    (EventType.BOOKMARK, None),
+    (EventType.DELETED, ObjectData("b", "10")),
+]
+
+
+def opened(kind: WatchKind = WatchKind.CONFIG_MAP) -> Reflector:
+    reflector = Reflector(1, kind, "x", "ns")
+    reflector.open(DRAWS, 0)
+    reflector.is_open = True
+    return reflector
+
+
+def synced() -> Reflector:
+    reflector = opened()
+    reflector.on_chunk(STREAM, decode_watch_event)
+    return reflector
+
+
+def response(code: int = 200, **fields: object) -> Response:
+    return Response(code, b"", 0, 0)._replace(**fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("cut", range(len(STREAM) + 1))
+def test_a_chunk_may_end_anywhere(cut: int) -> None:
+    reflector = opened()
+    found = reflector.on_chunk(STREAM[:cut], decode_watch_event)
+    found += reflector.on_chunk(STREAM[cut:], decode_watch_event)
+    assert found == FOUND
+    assert (reflector.version, reflector.phase) == ("10", Phase.STREAM)
+
+
+@given(st.lists(st.integers(0, len(STREAM)), max_size=8))
+def test_chunks_may_be_many(cuts: list[int]) -> None:
+    reflector = opened()
+    edges = [0, *sorted(cuts), len(STREAM)]
+    found = []
+    for start, end in zip(edges, edges[1:], strict=False):  # noqa: RUF007 - as in slices
+        found += reflector.on_chunk(STREAM[start:end], decode_watch_event)
+    assert found == FOUND
+
+
+def test_initial_events_do_not_move_the_version() -> None:
+    reflector = opened()
+    reflector.on_chunk(EVENTS[0] + b"\n", decode_watch_event)
+    assert reflector.version == ""
+    assert reflector.phase is Phase.LIST_STREAM
+
+
+def test_the_first_request_asks_for_the_present_state() -> None:
+    reflector = Reflector(1, WatchKind.NODE, "n-1")
+    request = reflector.open(DRAWS, 0)
+    path = request.path.decode()
+    seconds = path.partition("timeoutSeconds=")[2].partition("&")[0]
+    minutes, rest = divmod(int(seconds), 60)
+    assert path == (
+        "/api/v1/nodes?allowWatchBookmarks=true&fieldSelector=metadata.name%3Dn-1"
+        "&resourceVersionMatch=NotOlderThan&sendInitialEvents=true"
+        f"&timeout={minutes}m{rest}s&timeoutSeconds={seconds}&watch=true"
+    )
+    assert request.stream
+    assert 300 <= int(seconds) <= 600
+
+
+def test_a_watch_that_ended_goes_on_from_its_version() -> None:
+    reflector = synced()
+    assert reflector.on_end(response(), DRAWS, 400 * NS_PER_S) == Next(0)
+    path = reflector.open(DRAWS, 400 * NS_PER_S).path.decode()
+    assert "&resourceVersion=10&" in path
+    assert "sendInitialEvents" not in path
+
+
+def test_a_lost_idle_watch_goes_on_too() -> None:
+    reflector = synced()
+    reflector.on_end(response(), DRAWS, 400 * NS_PER_S)
+    reflector.open(DRAWS, 400 * NS_PER_S)
+    reflector.is_open = True
+    lost = response(0, failure=Failure.LOST)
+    assert reflector.on_end(lost, DRAWS, 500 * NS_PER_S) == Next(0)
+    assert reflector.phase is Phase.STREAM
+
+
+def test_a_watch_that_ends_at_once_is_an_error() -> None:
+    reflector = synced()
+    reflector.on_end(response(), DRAWS, 400 * NS_PER_S)
+    reflector.open(DRAWS, 400 * NS_PER_S)
+    reflector.is_open = True
+    later = reflector.on_end(response(), DRAWS, 400 * NS_PER_S + NS_PER_S // 2)
+    assert 0.8 * NS_PER_S <= later.delay_ns <= 1.6 * NS_PER_S
+    assert reflector.phase is Phase.IDLE
+
+
+def test_a_watch_list_that_ends_at_once_becomes_a_list() -> None:
+    reflector = opened()
+    assert reflector.on_end(response(), DRAWS, NS_PER_S // 2) == Next(0)
+    assert not reflector.open(DRAWS, NS_PER_S // 2).stream
+
+
+@pytest.mark.parametrize("failure", [Failure.RESET, Failure.SILENT])
+def test_a_stream_that_breaks_is_an_error(failure: Failure) -> None:
+    """As client-go reads it: no end of file, and so an ERROR event. A lost connection is one."""
+    reflector = synced()
+    later = reflector.on_end(response(0, failure=failure), DRAWS, 400 * NS_PER_S)
+    assert 0.8 * NS_PER_S <= later.delay_ns <= 1.6 * NS_PER_S
+    path = reflector.open(DRAWS, 402 * NS_PER_S).path.decode()
+    assert "resourceVersion=10&" in path
+    assert "sendInitialEvents=true" in path
+
+
+def test_an_expired_version_is_asked_for_once_more_then_given_up() -> None:
+    reflector = synced()
+    later = reflector.on_error_event(410, DRAWS, 400 * NS_PER_S)
+    assert later.expired
+    assert later.delay_ns >= 0.8 * NS_PER_S
+    path = reflector.open(DRAWS, 402 * NS_PER_S).path.decode()
+    assert "resourceVersion=10&" in path
+    assert "sendInitialEvents=true" in path
+    assert reflector.on_end(response(410), DRAWS, 402 * NS_PER_S) == Next(0, expired=True)
+    assert "resourceVersion=" not in reflector.open(DRAWS, 402 * NS_PER_S).path.decode()
+
+
+def test_back_off_doubles_to_half_a_minute_and_is_forgotten() -> None:
+    reflector = Reflector(1, WatchKind.PODS, "n-1")
+    now_ns, delays = 0, []
+    for _ in range(8):
+        reflector.open(DRAWS, now_ns)
+        delay_ns = reflector.on_end(response(0, failure=Failure.DIAL), DRAWS, now_ns).delay_ns
+        delays.append(delay_ns / NS_PER_S)
+        now_ns += delay_ns
+    for delay, base in zip(delays, (0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30), strict=True):
+        assert base <= delay <= 2 * base
+    now_ns += 121 * NS_PER_S
+    reflector.open(DRAWS, now_ns)
+    again = reflector.on_end(response(0, failure=Failure.DIAL), DRAWS, now_ns).delay_ns
+    assert again <= 1.6 * NS_PER_S
+
+
+def test_a_refused_watch_list_becomes_a_list() -> None:
+    reflector = Reflector(1, WatchKind.PODS, "n-1")
+    reflector.open(DRAWS, 0)
+    assert reflector.on_end(response(422), DRAWS, 0) == Next(0)
+    request = reflector.open(DRAWS, 0)
+    assert not request.stream
+    assert request.path == (
+        b"/api/v1/pods?fieldSelector=spec.nodeName%3Dn-1&limit=500&resourceVersion=0"
+    )
+
+
+def test_a_list_has_pages() -> None:
+    reflector = Reflector(1, WatchKind.SECRET, "x", "ns")
+    reflector.open(DRAWS, 0)
+    reflector.on_end(response(422), DRAWS, 0)
+    reflector.open(DRAWS, 0)
+    page = b'{"metadata":{"resourceVersion":"9","continue":"%b"},"items":[%b]}'
+    first = reflector.on_page(page % (b"t", META % (b"a", 1)), decode_list)
+    assert first == [(EventType.ADDED, ObjectData("a", "1"))]
+    assert b"continue=t" in reflector.open(DRAWS, 0).path
+    last = reflector.on_page(page % (b"", META % (b"b", 2)), decode_list)
+    assert last == [(EventType.ADDED, ObjectData("b", "2")), (EventType.SYNCED, None)]
+    assert (reflector.version, reflector.phase) == ("9", Phase.STREAM)
+
+
+@pytest.mark.parametrize("code", [429, 503])
+def test_retry_after_is_waited_for(code: int) -> None:
+    reflector = Reflector(1, WatchKind.PODS, "n-1")
+    reflector.open(DRAWS, 0)
+    told = response(code, retry_after_s=3)
+    assert reflector.on_end(told, DRAWS, 0) == Next(3 * NS_PER_S)
+    assert reflector.phase is Phase.LIST_STREAM
+    reflector.on_end(response(422), DRAWS, 0)
+    reflector.open(DRAWS, 0)
+    assert reflector.on_list_failed(told, DRAWS, 0) == Next(3 * NS_PER_S)
+    assert not reflector.open(DRAWS, 0).stream
+
+
+def test_a_connection_that_cannot_be_made_ends_a_list_too() -> None:
+    """Source: reflector.go: only a refused connection is worth asking for the same again."""
+    reflector = synced()
+    reflector.on_end(response(), DRAWS, 400 * NS_PER_S)
+    reflector.open(DRAWS, 400 * NS_PER_S)
+    unusable = response(0, failure=Failure.UNUSABLE)
+    assert reflector.on_end(unusable, DRAWS, 400 * NS_PER_S).delay_ns >= 0.8 * NS_PER_S
+    assert reflector.open(DRAWS, 402 * NS_PER_S).stream
+    assert reflector.phase is Phase.LIST_STREAM
+    assert reflector.on_end(unusable, DRAWS, 402 * NS_PER_S) == Next(0)
+    assert not reflector.open(DRAWS, 402 * NS_PER_S).stream
+    assert reflector.on_list_failed(unusable, DRAWS, 402 * NS_PER_S).delay_ns >= 1.6 * NS_PER_S
+
+
+def test_an_error_ends_what_is_read() -> None:
+    reflector = opened()
+    error = b'{"type":"ERROR","object":{"code":410}}\n'
+    found = reflector.on_chunk(error + STREAM, decode_watch_event)
+    assert found == [(EventType.ERROR, 410)]
+
+
+def test_nothing_opens_after_stop() -> None:
+    reflector = opened()
+    reflector.stop()
+    with pytest.raises(AssertionError):
+        reflector.open(DRAWS, 0)
+
+
+@pytest.mark.parametrize("failure", [Failure.LOST, Failure.UNREACHABLE])
+def test_a_watch_whose_connection_is_lost_before_it_opens_is_asked_for_a_second_later(
+    failure: Failure,
+) -> None:
+    """As client-go does by itself: the reflector does not fall back to a LIST for that."""
+    reflector = Reflector(0, WatchKind.PODS, "n-0")
+    reflector.open(DRAWS, 0)
+    lost = Response(0, b"", 5, 5, -1, failure, "reset")
+    assert reflector.on_end(lost, DRAWS, 10) == Next(NS_PER_S)
+    assert reflector.phase is Phase.LIST_STREAM
