@@ -78,7 +78,7 @@ def spawn(**given: object) -> int:
     """
     from fleet.profile.settings import Settings  # noqa: PLC0415 - `fleet --help` must not load pydantic
     from fleet.report.display import ask_on_terminal  # noqa: PLC0415
-    from fleet.run.run import Orchestrator  # noqa: PLC0415
+    from fleet.run.run import Run  # noqa: PLC0415
 
     settings = Settings.from_options(**given)
     if settings.dashboard:
@@ -91,13 +91,13 @@ def spawn(**given: object) -> int:
 
     async def run() -> int:
         ask = ask_on_terminal if sys.stdin.isatty() else None
-        orchestrator = Orchestrator(settings, ask=ask)
+        run = Run(settings, ask=ask)
         try:
-            outcome = await orchestrator.run()
+            outcome = await run.run()
         except asyncio.CancelledError:
-            if not orchestrator.was_interrupted_twice:
+            if not run.was_interrupted_twice:
                 raise
-            click.echo(f"fleet: {orchestrator.left_behind()}", err=True)
+            click.echo(f"fleet: {run.left_behind()}", err=True)
             return Exit.INTERRUPTED
         if settings.output == "json":
             click.echo(outcome.json())

@@ -10,7 +10,8 @@ import re
 import struct
 from typing import NamedTuple
 
-NS_PER_S = 1_000_000_000
+from fleet.clock import NS_PER_S
+
 NANO = 1_000_000_000
 """The smallest part of a quantity that apimachinery keeps, and so our unit."""
 

@@ -10,7 +10,7 @@ from fleet.objects.effects import NodeId, Reply, ReplyKind
 from fleet.objects.pods import NodeCondition, NodeView
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
-from fleet.wire.api.calls import NodeTemplate, node_json
+from fleet.wire.api.calls import RenderedProfile, node_json
 from fleet.wire.api.decode_json import decode_existing_node
 
 NODE = NodeId(3)
@@ -59,6 +59,6 @@ def node_reply(node: NodeView | None = None) -> Reply:
 def existing() -> NodeView:
     """Return the first node of the default profile as a kubelet finds it after a restart."""
     facts = model().identity(model().index_of(ADDRESS), "n")
-    node = orjson.loads(node_json(NodeTemplate(model(), extra_labels={}), facts, ()))
+    node = orjson.loads(node_json(RenderedProfile(model(), extra_labels={}), facts, ()))
     node["metadata"] |= {"uid": "uid-1", "resourceVersion": "5"}
     return decode_existing_node(node)

@@ -12,8 +12,8 @@ import click
 
 from fleet.cli import cli
 from fleet.cli_options import GroupedCommand, grouped
+from fleet.clock import NS_PER_S
 from fleet.profile.loader import json_schema
-from fleet.quantity import NS_PER_S
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 WIDTH = 120

@@ -8,7 +8,7 @@ import sys
 from fleet.clock import Draws
 from fleet.profile.agent_behavior import NODE, AgentModel, AgentWatch
 from fleet.wire.api.scan import NOTHING, Passed, scan_chunk, scan_list
-from fleet.wire.api.watch import ListWatch, Phase
+from fleet.wire.api.watch import ListWatch, WatchPhase
 from fleet.wire.http2.messages import Request
 
 
@@ -64,7 +64,7 @@ class AgentReflector(ListWatch):
         self._events += passed.events
         if passed.is_synced:
             self._synced()
-        if passed.version and self.phase is Phase.STREAM:
+        if passed.version and self.phase is WatchPhase.STREAM:
             self.version = sys.intern(passed.version)  # of thousands of nodes the same
         return passed
 
@@ -78,6 +78,6 @@ class AgentReflector(ListWatch):
         return True
 
     def _synced(self) -> None:
-        self.phase = Phase.STREAM
+        self.phase = WatchPhase.STREAM
         self._list = False
         self._events = 0

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 Json = dict[str, Any]
 
 FAKE_KEY = "fleet.emulator/fake"
-HOSTNAME_LABEL = "kubernetes.io/hostname"
 
 EFFECTS_THAT_REPEL = frozenset({"NoSchedule", "NoExecute"})
 # What the controller adds to every pod. Source: daemon/util, AddOrUpdateDaemonPodTolerations.

@@ -16,7 +16,7 @@ from fleet.dashboard.load_workers import LoadWorker
 from fleet.dashboard.locust_master import DEFAULT_RATE, LOOPBACK, LocustMaster, MasterOptions
 from fleet.dashboard.locust_worker import LocustLink
 from fleet.errors import FleetError, SetupError
-from fleet.host.node_host import Emulation
+from fleet.host.node_host import NodeHost
 from fleet.host.siblings import Siblings
 from fleet.profile.settings import Settings
 
@@ -43,7 +43,7 @@ class DashboardRun:
 
     def __init__(
         self,
-        emulation: Emulation,
+        node_host: NodeHost,
         cluster: Cluster,
         settings: Settings,
         directory: Path,
@@ -61,7 +61,7 @@ class DashboardRun:
         self._adopted = adopted
         self._load_worker: LoadWorker | None = None
         self._loading: asyncio.Task[None] | None = None
-        self.fleet = ElasticFleet(emulation, cluster.api("scale"))
+        self.fleet = ElasticFleet(node_host, cluster.api("scale"))
         self._master: LocustMaster | None = None
         if settings.dashboard:
             options = MasterOptions(

@@ -13,7 +13,7 @@ import logging
 from fleet.cluster.api_client import Api
 from fleet.cluster.cleanup import remove_named
 from fleet.errors import FleetError
-from fleet.host.node_host import Emulation
+from fleet.host.node_host import NodeHost
 from fleet.metrics import FleetCounts
 from fleet.report import report
 
@@ -29,38 +29,38 @@ log = logging.getLogger(__name__)
 
 
 class ElasticFleet:
-    """Keeps `aim` and the nodes of an emulation equal. `run` does the work until cancelled."""
+    """Keeps `aim` and the nodes of an node_host equal. `run` does the work until cancelled."""
 
-    def __init__(self, emulation: Emulation, api: Api) -> None:
-        self._emulation = emulation
+    def __init__(self, node_host: NodeHost, api: Api) -> None:
+        self._node_host = node_host
         self._api = api
-        emulation.wanted = 0
+        node_host.wanted = 0
         self._changed = asyncio.Event()
 
     @property
     def counts(self) -> FleetCounts:
         """Return what the kubelets did so far."""
-        return self._emulation.counts
+        return self._node_host.counts
 
     @property
     def existing(self) -> int:
         """Return how many nodes exist, as another client sees it."""
-        return len(self._emulation.readiness.present)
+        return len(self._node_host.readiness.present)
 
     @property
     def nodes_max(self) -> int:
         """Return how many nodes there may be."""
-        return self._emulation.nodes_max
+        return self._node_host.nodes_max
 
     @property
     def aimed(self) -> int:
         """Return how many nodes were asked for last."""
-        return self._emulation.wanted
+        return self._node_host.wanted
 
     def aim(self, nodes: int) -> None:
         """Have so many nodes from now on; the newest number counts."""
         assert nodes <= self.nodes_max, (nodes, self.nodes_max)
-        self._emulation.wanted = nodes
+        self._node_host.wanted = nodes
         self._changed.set()
 
     async def resume(self, nodes: int) -> None:
@@ -80,20 +80,20 @@ class ElasticFleet:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), STRAYS_S)
             self._changed.clear()
-            missing = self.aimed - self._emulation.size
+            missing = self.aimed - self._node_host.size
             if missing > 0:
                 await self._grow(missing)
             elif missing < 0:
                 await self._shrink()
-            elif self.existing > self._emulation.size:
-                await self._remove(self._emulation.strays())
+            elif self.existing > self._node_host.size:
+                await self._remove(self._node_host.strays())
 
     def figures(self) -> dict[str, object]:
         """Return what the Fleet tab shows of this process."""
-        counts, readiness = self.counts, self._emulation.readiness
+        counts, readiness = self.counts, self._node_host.readiness
         lag_ms = _p99_ms(counts.timer_lag.percentile_us(0.99))
         is_slow = (lag_ms or 0) > report.TIMER_LAG_LIMIT_MS
-        is_slow = is_slow or self._emulation.transport.stats.closed_slow > 0
+        is_slow = is_slow or self._node_host.transport.stats.closed_slow > 0
         return {
             "target": self.aimed,
             "registered": self.existing,
@@ -109,21 +109,21 @@ class ElasticFleet:
 
     async def _grow(self, missing: int) -> None:
         per_step = max(1, round(missing * STEP_S / SPREAD_S))
-        while self._emulation.size < self.aimed:
-            room = self._emulation.room()
-            for _ in range(min(per_step, room, self.aimed - self._emulation.size)):
-                self._emulation.start_next()
+        while self._node_host.size < self.aimed:
+            room = self._node_host.room()
+            for _ in range(min(per_step, room, self.aimed - self._node_host.size)):
+                self._node_host.start_next()
             await asyncio.sleep(STEP_S)
 
     async def _shrink(self) -> None:
-        while self._emulation.size > self.aimed:
-            count = min(REMOVED_AT_ONCE_MAX, self._emulation.size - self.aimed)
-            await self._remove([self._emulation.stop_last() for _ in range(count)])
+        while self._node_host.size > self.aimed:
+            count = min(REMOVED_AT_ONCE_MAX, self._node_host.size - self.aimed)
+            await self._remove([self._node_host.stop_last() for _ in range(count)])
 
     async def _remove(self, names: list[str]) -> None:
         """Remove nodes without a kubelet; what cannot be removed now is a stray later."""
         try:
-            refused = await remove_named(self._api, names, self._emulation.run_id)
+            refused = await remove_named(self._api, names, self._node_host.run_id)
         except FleetError as error:
             log.warning("%d nodes could not be removed: %s", len(names), error)
         else:

@@ -38,7 +38,7 @@ class Message(NamedTuple):
     data: object = None
 
 
-class State(enum.Enum):
+class WorkerState(enum.Enum):
     """What the master shows of a worker; the values are Locust's."""
 
     READY = "ready"
@@ -110,7 +110,7 @@ class LocustWorker:
         self.notes: list[str] = []  # for people
         self.out: list[Message] = []
         self.reopen = False
-        self.state = State.READY
+        self.state = WorkerState.READY
         self.target: int | None = None
 
     @property
@@ -151,7 +151,7 @@ class LocustWorker:
                 self._say_stopped()
         elif self.target is not None and not self._answered_spawn and nodes == self.target:
             self._answered_spawn = True
-            self.state = State.RUNNING
+            self.state = WorkerState.RUNNING
             self.out.append(Message("spawning_complete", self._counts()))
 
     def on_tick(self, load: Load) -> None:
@@ -196,7 +196,7 @@ class LocustWorker:
         """
         if not (self._is_registered and self._has_connection and self._unanswered <= 1):
             return False
-        return self.state is State.SPAWNING or self._ticks % REPORT_TICKS == 0
+        return self.state is WorkerState.SPAWNING or self._ticks % REPORT_TICKS == 0
 
     def report(self, statistics: Json, fleet: Json) -> Message:
         """Return the message that carries statistics, counts and figures of the fleet."""
@@ -243,7 +243,7 @@ class LocustWorker:
                 f"the master with `fleet locust master`, API users with `fleet locust users`"
             )
         self._refused = foreign
-        if self.state is State.READY and not self._adopting:
+        if self.state is WorkerState.READY and not self._adopting:
             self.fresh = True
         options = data.get("parsed_options") or {}
         self._reset_at_complete = bool(options.get("reset_stats"))
@@ -259,7 +259,7 @@ class LocustWorker:
         else:
             self._adopting = False
             self.target = min(self._wanted, self._nodes_max)
-        self.state = State.SPAWNING
+        self.state = WorkerState.SPAWNING
         self._answered_spawn = False
         self.out.append(Message("spawning"))
         self.on_count(self._nodes)
@@ -297,7 +297,7 @@ class LocustWorker:
     def _say_stopped(self) -> None:
         """Report that no node is left; the last statistics go before."""
         then, self._after_stop = self._after_stop, ""
-        self.state = State.READY
+        self.state = WorkerState.READY
         self.out.append(Message("report"))
         self.out.append(Message(then))
         if then == "quit":

@@ -4,15 +4,15 @@ from collections.abc import Callable
 
 from fleet.agents.runner import Agents
 from fleet.cluster.identity import Identity
-from fleet.profile.agent_behavior import NODE_USER, AgentModel, Encoding
+from fleet.profile.agent_behavior import NODE_USER, AgentEncoding, AgentModel
 from fleet.profile.node_model import NodeModel
 from fleet.report.agent_figures import AgentFigures
 from fleet.wire.api.list_watches import Wire
 from fleet.wire.sockets.transport import Transport, UserAgent
 
 ACCEPT = {
-    Encoding.JSON: b"application/json",
-    Encoding.PROTOBUF: b"application/vnd.kubernetes.protobuf,application/json",
+    AgentEncoding.JSON: b"application/json",
+    AgentEncoding.PROTOBUF: b"application/vnd.kubernetes.protobuf,application/json",
 }
 
 NewTransport = Callable[[UserAgent, bytes, bytes], Transport]

@@ -33,12 +33,12 @@ from fleet.host.certificate_store import CertificateContext
 from fleet.host.machine import LIGHT_CONNECTIONS
 from fleet.host.node_bootstrap import Bootstrap
 from fleet.host.node_certificates import NodeCertificates
-from fleet.host.pacing import STARTING_MAX, Pacing, Stage
-from fleet.host.reactor_loop import Driver
+from fleet.host.pacing import STARTING_MAX, Pacing, StartStage
+from fleet.host.reactor_loop import ReactorLoop
 from fleet.host.static_sources import StaticSource, run_static_sources
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.kubelet.node.node_status import Phase as NodePhase
+from fleet.kubelet.node.node_status import RegistrationPhase
 from fleet.metrics import FleetCounts
 from fleet.objects.certificates import CertificateKind
 from fleet.objects.effects import NodeId, WatchEvent, WatchKind
@@ -49,7 +49,7 @@ from fleet.profile.settings import Encoding, Fidelity, IdentityMode, Settings
 from fleet.reactor.reactor import Reactor
 from fleet.reactor.shared_watches import UNREAD_KINDS
 from fleet.report.agent_figures import AgentFigures
-from fleet.wire.api.calls import Caller, NodeTemplate
+from fleet.wire.api.calls import Caller, RenderedProfile
 from fleet.wire.api.codec import JSON, protobuf
 from fleet.wire.sockets.connection_health import ConnectionHealth
 from fleet.wire.sockets.transport import Endpoint, Transport, UserAgent
@@ -124,7 +124,7 @@ def is_ready(view: NodeView) -> bool:
     return any(each.type == "Ready" and each.status == "True" for each in view.conditions)
 
 
-class Emulation:
+class NodeHost:
     """All virtual nodes of this process. Make it, `bring_up`, and `stop` or `close` it."""
 
     def __init__(
@@ -163,7 +163,7 @@ class Emulation:
         self._shares_watches = not settings.has_own_watches
         self.reactor.watches.are_shared = self._shares_watches
         self.reactor.watches.subscriptions.own_prefix = settings.node_name(0).removesuffix("00000")
-        self.driver = Driver(self.reactor, self._loop)
+        self.reactor_loop = ReactorLoop(self.reactor, self._loop)
         self.run_id = lease.run_id
         self._own_label = f"{RUN_LABEL}={self.run_id}"
         self._annotations = {OWNER_ANNOTATION: owner_mark(self.run_id, lease.uid)}
@@ -198,7 +198,7 @@ class Emulation:
         self._authorization = cluster.authorization()
         self._running: list[NodeId] = []  # by slot
         self._pacing = Pacing()
-        self._kinds: dict[int, tuple[Environment, NodeTemplate]] = {}
+        self._kinds: dict[int, tuple[Environment, RenderedProfile]] = {}
 
     @property
     def counts(self) -> FleetCounts:
@@ -273,7 +273,7 @@ class Emulation:
             accept=accept,
             now_ns=self.reactor.clock.now_ns,
             inbox=self.reactor.inbox,
-            on_ready=self.driver.wake,
+            on_ready=self.reactor_loop.wake,
             loop=self._loop,
             impersonate_group=group,
             health=self._health,
@@ -314,7 +314,7 @@ class Emulation:
             for pool in range(LIGHT_CONNECTIONS * len(self._user_agents)):
                 self.transport.open_pool(pool)
         self.started_ns = time.monotonic_ns()
-        self.driver.start()
+        self.reactor_loop.start()
 
     async def bring_up(self) -> None:
         """Start every kubelet, at the rate asked for if there is one; not all are Ready then."""
@@ -348,18 +348,18 @@ class Emulation:
         """Return what keeps nodes from starting just now, "" for nothing."""
         return self._pacing.held_by(self._loop.time())
 
-    def _stage(self, node: NodeId) -> Stage:
+    def _stage(self, node: NodeId) -> StartStage:
         """Return how far a node has come; one that is gone or broken is not waited for."""
         kubelet = self.reactor.entries[node].kubelet
         if kubelet is None:
-            return Stage.SETTLED
+            return StartStage.SETTLED
         if self._is_light:
-            return Stage.SETTLED if kubelet.lease.renewed_ns else Stage.STARTING
+            return StartStage.SETTLED if kubelet.lease.renewed_ns else StartStage.STARTING
         if kubelet.is_ready:
-            return Stage.SETTLED if kubelet.name in self.readiness.ready else Stage.SAID
+            return StartStage.SETTLED if kubelet.name in self.readiness.ready else StartStage.SAID
         age_ns = self.reactor.clock.now_ns() - kubelet.status.started_ns
-        is_late = age_ns > NOT_READY_NS_MAX and kubelet.status.phase is NodePhase.REGISTERED
-        return Stage.SETTLED if is_late else Stage.STARTING
+        is_late = age_ns > NOT_READY_NS_MAX and kubelet.status.phase is RegistrationPhase.REGISTERED
+        return StartStage.SETTLED if is_late else StartStage.STARTING
 
     def start_next(self) -> None:
         """Start the kubelet of the lowest free slot."""
@@ -419,7 +419,7 @@ class Emulation:
 
         return sorted(self._running, key=draw)[:count]
 
-    def _kind(self, model: NodeModel) -> tuple[Environment, NodeTemplate]:
+    def _kind(self, model: NodeModel) -> tuple[Environment, RenderedProfile]:
         """Return what the nodes of one model share, made at its first node."""
         found = self._kinds.get(id(model))
         if found is None:
@@ -434,7 +434,7 @@ class Emulation:
             )
             self.reactor.add_environment(env)
             self._add_static_source(env)
-            template = NodeTemplate(
+            template = RenderedProfile(
                 model,
                 builders=self.reactor.codec.builders,
                 extra_labels=self._labels,
@@ -500,7 +500,7 @@ class Emulation:
 
     async def close(self) -> None:
         """Stop turning and close every connection."""
-        self.driver.stop()
+        self.reactor_loop.stop()
         await self.transport.close()
         if self.certificates is not None:
             await self.certificates.close()

@@ -32,7 +32,7 @@ SHOWN_S = 2.0
 log = logging.getLogger(__name__)
 
 
-class Stage(enum.IntEnum):
+class StartStage(enum.IntEnum):
     """How far a node has come."""
 
     STARTING = 0
@@ -63,13 +63,15 @@ class Pacing:
         self._starting.pop(node, None)
         self._said.pop(node, None)
 
-    def room(self, starting_max: int, stage_of: Callable[[NodeId], Stage], now_s: float) -> int:
+    def room(
+        self, starting_max: int, stage_of: Callable[[NodeId], StartStage], now_s: float
+    ) -> int:
         """Return how many nodes may start now."""
         for node in list(self._starting):
             stage = stage_of(node)
-            if stage is not Stage.STARTING:
+            if stage is not StartStage.STARTING:
                 del self._starting[node]
-            if stage is Stage.SAID:
+            if stage is StartStage.SAID:
                 self._said[node] = None
         self._look(stage_of, now_s)
         starting, said = len(self._starting), len(self._said)
@@ -91,12 +93,12 @@ class Pacing:
     def _hold(self, by: str, now_s: float) -> None:
         self._held_by, self._held_s = by, now_s
 
-    def _look(self, stage_of: Callable[[NodeId], Stage], now_s: float) -> None:
+    def _look(self, stage_of: Callable[[NodeId], StartStage], now_s: float) -> None:
         """See which of the nodes that say Ready others see so, and whether any is."""
         if len(self._said) > LOOKED_AT_ALWAYS and now_s < self._look_s:
             return
         self._look_s = now_s + LOOK_S
-        seen = [node for node in self._said if stage_of(node) is Stage.SETTLED]
+        seen = [node for node in self._said if stage_of(node) is StartStage.SETTLED]
         for node in seen:
             del self._said[node]
         crowd = len(self._starting) + len(self._said)

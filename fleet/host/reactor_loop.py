@@ -11,7 +11,7 @@ from fleet.reactor.reactor import Reactor
 TICK_S = TICK_NS / 1e9
 
 
-class Driver:
+class ReactorLoop:
     """Binds one reactor to the running loop until `stop`."""
 
     __slots__ = ("_edge", "_is_running", "_loop", "_reactor", "_soon", "_started_s", "_ticks")

@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
+from fleet.clock import NS_PER_S
 from fleet.host.static_manifest import MANIFEST_BYTES_MAX, ManifestError, parse_manifests
 from fleet.kubelet.environment import Environment
 from fleet.objects.static_pods import FILE, HTTP, StaticManifest
@@ -22,7 +23,6 @@ from fleet.profile.node_model import NodeModel
 LOOK_S = 1.0
 """How often the process looks; a node acts on it at its own period."""
 HTTP_TIMEOUT_S = 10.0
-NS_PER_S = 1_000_000_000
 
 log = logging.getLogger(__name__)
 

@@ -34,7 +34,7 @@ from fleet.kubelet.node.node_status import (
     STATUS_KEY,
     NodeInputs,
     NodeStatus,
-    Phase,
+    RegistrationPhase,
     under_pressure,
 )
 from fleet.kubelet.node.runtime_state import HEALTHY, UNAVAILABLE, RuntimeState
@@ -153,7 +153,7 @@ class VirtualKubelet:
         Differs: a kubelet renews the Lease of its name, and reports pods, before it has looked.
         """
         assert self._held is not None
-        if self.status.phase is Phase.REGISTERED:
+        if self.status.phase is RegistrationPhase.REGISTERED:
             held, self._held = self._held, None
             out[begin:begin] = held
             return

@@ -44,10 +44,10 @@ from fleet.objects.effects import (
 )
 from fleet.objects.pods import EventType, NodeView, Pod, PodStatus, PodUid
 from fleet.objects.static_pods import StaticPod
+from fleet.objects.well_known import HOSTNAME_LABEL
 from fleet.runtime.pod_addresses import fallback_cidr
 from fleet.runtime.runtime import Runtime
 
-HOSTNAME_LABEL = "kubernetes.io/hostname"
 RUNTIME_TIMERS = frozenset((Timer.POD_SYNC, Timer.RUNTIME))
 """What containers start and end at."""
 STARTED_PHASES = frozenset(("Running", "Succeeded"))

@@ -275,7 +275,7 @@ class StopWatch(NamedTuple):
 
 
 class Milestone(enum.IntEnum):
-    """What a kubelet tells the orchestrator, for counts and latencies only."""
+    """What a kubelet tells the run, for counts and latencies only."""
 
     REGISTERED = 0
     READY = 1

@@ -38,7 +38,7 @@ _NAMESPACED = re.compile(r"([a-z0-9][-a-z0-9]{0,62})/([a-z0-9][-.a-z0-9]{0,252})
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
-class Encoding(enum.StrEnum):
+class AgentEncoding(enum.StrEnum):
     """What an agent asks the server to answer in."""
 
     JSON = "json"
@@ -127,7 +127,7 @@ class AgentModel(NamedTuple):
     name: str
     user: str  # may have {{node}}
     user_agent: str  # may have placeholders
-    encoding: Encoding
+    encoding: AgentEncoding
     share: float
     start_delay: Distribution
     backoff_ns: tuple[int, int]
@@ -347,7 +347,7 @@ class NodeAgentSpec(Spec):
     user_agent: Annotated[Text, BeforeValidator(_with_placeholders)]
     service_account: str = ""  # NAMESPACE/NAME
     user: NodeText = ""
-    encoding: Encoding = Encoding.JSON
+    encoding: AgentEncoding = AgentEncoding.JSON
     share: Share = 1.0
     start_delay: DistributionField | None = None
     back_off: BackOffSpec = BackOffSpec()

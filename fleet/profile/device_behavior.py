@@ -11,9 +11,10 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, StringConstraints, model_validator
 
+from fleet.clock import NS_PER_S
 from fleet.profile.distribution import Distribution, DistributionField, constant
 from fleet.profile.schema import DurationNs, QuantityField, Spec
-from fleet.quantity import NS_PER_S, Quantity
+from fleet.quantity import Quantity
 
 DEVICES_MAX = 1024
 NUMA_NODES_MAX = 8

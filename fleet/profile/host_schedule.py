@@ -9,9 +9,9 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field, model_validator
 
+from fleet.clock import NS_PER_S
 from fleet.profile.distribution import ZERO, Distribution, DistributionField, constant
 from fleet.profile.schema import DurationNs, Spec
-from fleet.quantity import NS_PER_S
 
 POWER_OFF_DELAY = constant(2 * NS_PER_S)
 """From the end of the inhibitor's lock until the kubelet is stopped too."""

@@ -13,10 +13,11 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
+from fleet.clock import NS_PER_S
 from fleet.profile.distribution import Distribution, DistributionField, constant
 from fleet.profile.image_reference import DEFAULT_DOMAIN, ImageReference
 from fleet.profile.schema import QuantityField, Spec
-from fleet.quantity import NS_PER_S, parse_positive_duration, parse_quantity
+from fleet.quantity import parse_positive_duration, parse_quantity
 
 IMAGE_SIZE_ANNOTATION = "fleet.emulator/image-size"
 PULL_TIME_ANNOTATION = "fleet.emulator/pull-time"

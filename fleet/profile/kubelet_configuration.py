@@ -7,16 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from fleet.clock import NS_PER_S
 from fleet.profile.node_model import EvictionThreshold, Taint
 from fleet.profile.schema import DurationNs, QuantityField, Spec, unknown_key
-from fleet.quantity import (
-    NS_PER_S,
-    Quantity,
-    QuantityFormat,
-    parse_quantity,
-    share_of,
-    whole_quantity,
-)
+from fleet.quantity import Quantity, QuantityFormat, parse_quantity, share_of, whole_quantity
 
 MINUTE_NS = 60 * NS_PER_S
 STATUS_REPORT_NS = 5 * MINUTE_NS

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from fleet.clock import NS_PER_S
+from fleet.objects.well_known import HOSTNAME_LABEL, REGION_LABEL, ZONE_LABEL
 from fleet.profile.agent_behavior import USER_AGENT_PLACEHOLDERS, AgentModel
 from fleet.profile.device_behavior import DeviceModel, DraDriver
 from fleet.profile.host_schedule import Outage, ShutdownSchedule
@@ -18,11 +20,8 @@ from fleet.profile.pod_behavior import Labels, PodBehavior, select_behavior
 from fleet.profile.schema import PLACEHOLDER
 from fleet.profile.usage import Usage
 from fleet.profile.volume_behavior import CSIDriver
-from fleet.quantity import NS_PER_S, Quantity
+from fleet.quantity import Quantity
 
-ZONE_LABEL = "topology.kubernetes.io/zone"
-REGION_LABEL = "topology.kubernetes.io/region"
-HOSTNAME_LABEL = "kubernetes.io/hostname"
 ZONE_LABELS = frozenset(
     {
         ZONE_LABEL,

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from fleet import KUBERNETES_VERSION
+from fleet.objects.well_known import HOSTNAME_LABEL
 from fleet.profile.agent_behavior import (
     AGENTS_MAX,
     USER_AGENT_PLACEHOLDERS,
@@ -25,7 +26,6 @@ from fleet.profile.image_behavior import ImagePullsSpec
 from fleet.profile.kubelet_configuration import BURST_DEFAULT, KubeletConfiguration, TaintSpec
 from fleet.profile.node_model import (
     DEFAULT_ADDRESS_POOL,
-    HOSTNAME_LABEL,
     PLACEHOLDERS,
     USER_AGENT,
     AddressPool,

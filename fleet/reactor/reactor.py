@@ -18,7 +18,7 @@ from fleet.agents.runner import AgentCall, Agents, AgentWire
 from fleet.clock import NS_PER_S, Clock, Draws, TimerWheel
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.kubelet.node.node_status import Phase as NodePhase
+from fleet.kubelet.node.node_status import RegistrationPhase
 from fleet.kubelet.restart import can_restart, restarted
 from fleet.metrics import FleetCounts
 from fleet.objects.effects import (
@@ -43,7 +43,7 @@ from fleet.reactor.watches import Deliveries, Watches
 from fleet.wire.api.calls import Caller
 from fleet.wire.api.codec import JSON, Codec
 from fleet.wire.api.list_watches import Opening
-from fleet.wire.api.watch import Phase, Reflector
+from fleet.wire.api.watch import Reflector, WatchPhase
 from fleet.wire.http2.messages import Response
 
 TIMERS_MAX = 2_000  # per turn; the rest is due at the next one
@@ -208,7 +208,7 @@ class Reactor:
 
     def _uncount(self, kubelet: VirtualKubelet) -> None:
         """Take back what the next kubelet of a node will count once more."""
-        self.counts.registered -= kubelet.status.phase is NodePhase.REGISTERED
+        self.counts.registered -= kubelet.status.phase is RegistrationPhase.REGISTERED
         if kubelet.sync_loop is not None:
             self.counts.pods_added -= sum(1 for _ in kubelet.sync_loop.pods())
 
@@ -351,7 +351,7 @@ class Reactor:
             self.agents.on_reply(token, message)
         else:
             assert isinstance(token.reflector, AgentReflector), token
-            is_over = token.reflector.phase is Phase.STOPPED
+            is_over = token.reflector.phase is WatchPhase.STOPPED
             if token.number == token.reflector.opens and not is_over:
                 self.agents.on_stream(token.reflector, message)
 

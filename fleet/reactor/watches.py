@@ -37,7 +37,7 @@ from fleet.wire.api.list_watches import (
     on_unreadable,
     open_watch,
 )
-from fleet.wire.api.watch import LabelledReflector, Phase, Reflector, SliceReflector
+from fleet.wire.api.watch import LabelledReflector, Reflector, SliceReflector, WatchPhase
 from fleet.wire.http2.messages import Response, StreamOpened
 
 Deliveries = list[tuple[NodeId, WatchEvent]]
@@ -155,7 +155,7 @@ class Watches:
         found: Deliveries = []
         for reflector in self._shared:
             hang_up(reflector, self._lane(reflector))
-            reflector.phase = Phase.IDLE
+            reflector.phase = WatchPhase.IDLE
             found += self._open(reflector)
         return found
 
@@ -175,7 +175,7 @@ class Watches:
         """Take what the transport brought for a request of a reflector."""
         reflector = opening.reflector
         assert isinstance(reflector, Reflector), opening
-        if opening.number != reflector.opens or reflector.phase is Phase.STOPPED:
+        if opening.number != reflector.opens or reflector.phase is WatchPhase.STOPPED:
             return []
         found: Deliveries = []
         codec, step = self._codec, Step()
@@ -313,7 +313,7 @@ class Watches:
             reflector = next(each for each in self._shared if each.kind is kind)
             self.subscriptions.add(kind, node)
             found = [(node, event) for event in self.subscriptions.claim(kind, kubelet.name)]
-        if reflector.phase is Phase.STREAM and kind not in self._relisting:
+        if reflector.phase is WatchPhase.STREAM and kind not in self._relisting:
             found.append((node, WatchEvent(kind, EventType.SYNCED, None, namespace, name)))
         return found
 

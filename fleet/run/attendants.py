@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from fleet.background import Background
 from fleet.cluster.cluster import Cluster
 from fleet.cluster.runs import RunLease
-from fleet.host.node_host import Emulation
+from fleet.host.node_host import NodeHost
 from fleet.profile.node_model import NodeModel
 from fleet.profile.settings import Settings
 from fleet.run.lost_shards import clear_lost_shards
@@ -17,7 +17,7 @@ LEASE_TRIES_MAX = 4
 
 def attend(
     background: Background,
-    emulation: Emulation,
+    node_host: NodeHost,
     cluster: Cluster,
     lease: RunLease,
     models: Iterable[NodeModel],
@@ -33,10 +33,10 @@ def attend(
         await lease.keep()
         stop()
 
-    own, keep = emulation.settings, background.keep
-    keep("the renewal of credentials", emulation.refresh_credentials)
+    own, keep = node_host.settings, background.keep
+    keep("the renewal of credentials", node_host.refresh_credentials)
     keep("the Lease of the run", keep_lease, tries_max=LEASE_TRIES_MAX)
-    keep("static pods", emulation.read_static_sources)
+    keep("static pods", node_host.read_static_sources)
     keep("simulated CSI", lambda: simulate_csi(cluster, models, own, background))
     keep("the search for lost shards", lambda: clear_lost_shards(cluster, settings, note))
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import psutil
 
 from fleet.host.machine import rss_bytes
-from fleet.host.node_host import Emulation
+from fleet.host.node_host import NodeHost
 from fleet.metrics import FleetCounts, Histogram, is_failure, merged
 from fleet.report.connection_figures import ConnectionFigures
 from fleet.report.display import LiveFigures
@@ -29,16 +29,16 @@ class Meter:
 
     __slots__ = (
         "_cpu_before_s",
-        "_emulation",
         "_last",
+        "_node_host",
         "_processes",
         "_run",
         "_started_ns",
     )
 
-    def __init__(self, run: RunFigures, emulation: Emulation, pids: Mapping[str, int]) -> None:
+    def __init__(self, run: RunFigures, node_host: NodeHost, pids: Mapping[str, int]) -> None:
         self._run = run
-        self._emulation = emulation
+        self._node_host = node_host
         self._processes = [psutil.Process(pid) for pid in pids.values()]
         self._started_ns = time.monotonic_ns()
         self._cpu_before_s = _cpu_s()
@@ -57,14 +57,14 @@ class Meter:
 
     def figures(self) -> RunFigures:
         """Bring the run's figures up to date and return them."""
-        run, emulation = self._run, self._emulation
-        counts, readiness = emulation.counts, emulation.readiness
-        stats = emulation.transport.stats
+        run, node_host = self._run, self._node_host
+        counts, readiness = node_host.counts, node_host.readiness
+        stats = node_host.transport.stats
         time_to_ready_s = None
         if readiness.ready_at_ns:
-            time_to_ready_s = (readiness.ready_at_ns - emulation.started_ns) / 1e9
+            time_to_ready_s = (readiness.ready_at_ns - node_host.started_ns) / 1e9
         run.nodes = NodeFigures(
-            requested=emulation.settings.nodes,
+            requested=node_host.settings.nodes,
             registered=counts.registered,
             ready=len(readiness.ready),
             time_to_ready_s=time_to_ready_s,
@@ -91,7 +91,7 @@ class Meter:
             open=counts.watches_open,
             restarts=counts.watch_restarts,
             events=counts.watch_events,
-            closed_slow=stats.closed_slow + emulation.agent_connections.closed_slow(),
+            closed_slow=stats.closed_slow + node_host.agent_connections.closed_slow(),
         )
         run.connections = ConnectionFigures(
             open=stats.connections,
@@ -102,8 +102,8 @@ class Meter:
             retries=stats.retries,
             breaches=stats.breaches,
         )
-        run.agents = emulation.agents()
-        run.rejected = emulation.rejected()
+        run.agents = node_host.agents()
+        run.rejected = node_host.rejected()
         run.process = ProcessFigures(
             cpu_s=_cpu_s() - self._cpu_before_s,
             rss_bytes=rss_bytes(),
@@ -115,18 +115,18 @@ class Meter:
 
     def live(self) -> LiveFigures:
         """Return how the run stands, with rates since the last call."""
-        emulation, before = self._emulation, self._last
-        counts = emulation.counts
+        node_host, before = self._node_host, self._last
+        counts = node_host.counts
         self._last = now = _Sample(self)
         span_s = max(now.at_ns - before.at_ns, 1) / 1e9
         recent = _latency(counts).since(before.latency)
         late = counts.lease_late.since(before.late)
         return LiveFigures(
             elapsed_s=(now.at_ns - self._started_ns) / 1e9,
-            nodes_requested=emulation.wanted,
+            nodes_requested=node_host.wanted,
             nodes_registered=counts.registered,
-            nodes_ready=len(emulation.readiness.ready),
-            held_by=emulation.held_by(),
+            nodes_ready=len(node_host.readiness.ready),
+            held_by=node_host.held_by(),
             pods=_pods(counts),
             requests_per_s=(now.requests - before.requests) / span_s,
             request_p99_ms=recent.percentile_us(0.99) / 1e3 if recent.count else None,
@@ -159,10 +159,10 @@ class _Sample:
     )
 
     def __init__(self, meter: Meter) -> None:
-        counts = meter._emulation.counts  # noqa: SLF001 - one class in two halves
+        counts = meter._node_host.counts  # noqa: SLF001 - one class in two halves
         self.at_ns = time.monotonic_ns()
         self.requests = counts.requests.total
-        self.agents = meter._emulation.agents()  # noqa: SLF001
+        self.agents = meter._node_host.agents()  # noqa: SLF001
         self.agent_bytes = sum(each.received_bytes for each in self.agents.values())
         self.latency = _latency(counts).snapshot()
         self.late = counts.lease_late.snapshot()

@@ -18,7 +18,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from fleet.errors import SetupError
-from fleet.host.node_host import Emulation
+from fleet.host.node_host import NodeHost
 from fleet.metrics import FleetCounts, Histogram, merged
 from fleet.profile.settings import Settings
 from fleet.report.agent_figures import ByName
@@ -28,28 +28,28 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class FleetCollector(Collector):
-    """Reads the counters of one emulation at each scrape."""
+    """Reads the counters of one node_host at each scrape."""
 
-    def __init__(self, emulation: Emulation) -> None:
-        self._emulation = emulation
+    def __init__(self, node_host: NodeHost) -> None:
+        self._node_host = node_host
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric of fleet."""
-        emulation = self._emulation
-        counts, readiness = emulation.counts, emulation.readiness
+        node_host = self._node_host
+        counts, readiness = node_host.counts, node_host.readiness
         ready = len(readiness.ready)
         nodes = GaugeMetricFamily("fleet_nodes", "Nodes by condition.", labels=["condition"])
         nodes.add_metric(["Ready"], ready)
         nodes.add_metric(["NotReady"], len(readiness.present) - ready)
         yield nodes
-        yield GaugeMetricFamily("fleet_kubelets", "Kubelets that run here.", value=emulation.size)
+        yield GaugeMetricFamily("fleet_kubelets", "Kubelets that run here.", value=node_host.size)
         yield self._pods()
         yield from _counters(counts)
         yield GaugeMetricFamily("fleet_watches", "Open watches.", value=counts.watches_open)
         is_valid = not (counts.bugs or counts.quarantined)
         yield GaugeMetricFamily("fleet_valid", "Whether fleet met no bug.", value=is_valid)
         yield from _requests(counts)
-        yield from agent_metrics(emulation.agents())
+        yield from agent_metrics(node_host.agents())
         for name, text, histogram in (
             ("lease_lateness", "How late renewals were sent.", counts.lease_late),
             ("timer_lag", "How late timers fired: the instrument's own error.", counts.timer_lag),
@@ -63,7 +63,7 @@ class FleetCollector(Collector):
 
     def _pods(self) -> GaugeMetricFamily:
         phases: dict[str, int] = {}
-        for entry in self._emulation.reactor.entries:
+        for entry in self._node_host.reactor.entries:
             loop = entry.kubelet.sync_loop if entry.kubelet is not None else None
             for phase, count in loop.phases().items() if loop is not None else ():
                 phases[phase] = phases.get(phase, 0) + count
@@ -205,14 +205,14 @@ class MetricsServer:
         return web.Response(text="ok\n")
 
 
-def metrics_server(emulation: Emulation, settings: Settings) -> MetricsServer:
+def metrics_server(node_host: NodeHost, settings: Settings) -> MetricsServer:
     """Return what answers scrapes and probes.
 
     Ready means that all nodes once were, or that a dashboard says how many there are.
     """
     return MetricsServer(
-        [FleetCollector(emulation)],
+        [FleetCollector(node_host)],
         settings.metrics_host,
         settings.metrics_port,
-        is_ready=lambda: settings.is_on_dashboard or emulation.readiness.all_ready.is_set(),
+        is_ready=lambda: settings.is_on_dashboard or node_host.readiness.all_ready.is_set(),
     )

@@ -7,12 +7,12 @@ import os
 import sys
 from collections.abc import Callable
 
-from fleet.host.node_host import Emulation
+from fleet.host.node_host import NodeHost
 from fleet.host.siblings import Siblings
 
 
 class RestartSignal:
-    """What SIGHUP does. `emulation` and `siblings` are set while there are any."""
+    """What SIGHUP does. `node_host` and `siblings` are set while there are any."""
 
     def __init__(
         self, share: float, end_run: Callable[[], None], note: Callable[[str], None]
@@ -21,7 +21,7 @@ class RestartSignal:
         self._end_run = end_run
         self._note = note
         self._had_terminal = _has_terminal()
-        self.emulation: Emulation | None = None
+        self.node_host: NodeHost | None = None
         self.siblings: Siblings | None = None
 
     def __call__(self) -> None:
@@ -29,13 +29,13 @@ class RestartSignal:
         if self._had_terminal and not _has_terminal():
             self._end_run()
             return
-        if self.emulation is None:
+        if self.node_host is None:
             self._note("SIGHUP: no kubelet runs that could restart")
             return
-        restarted = self.emulation.restart(self.emulation.chosen(self._share))
+        restarted = self.node_host.restart(self.node_host.chosen(self._share))
         if self.siblings is not None:
             self.siblings.restart_kubelets()
-        self._note(f"SIGHUP: restarting {restarted} of {self.emulation.size} kubelets")
+        self._note(f"SIGHUP: restarting {restarted} of {self.node_host.size} kubelets")
 
 
 def _has_terminal() -> bool:

@@ -32,7 +32,7 @@ from fleet.controlplane import ComponentDeath
 from fleet.errors import FleetError, RunInterruptedError, SetupError
 from fleet.host.machine import check_memory, raise_descriptors
 from fleet.host.node_bootstrap import Bootstrap, open_bootstrap
-from fleet.host.node_host import Emulation
+from fleet.host.node_host import NodeHost
 from fleet.host.siblings import Siblings, keep_live, sibling_arguments
 from fleet.profile.loader import NodeMix, load_mix
 from fleet.profile.settings import Settings
@@ -57,7 +57,7 @@ FRAME_S = 1.0
 GC_THRESHOLD = 50_000
 
 
-class Orchestrator:
+class Run:
     """Runs one `fleet spawn`."""
 
     def __init__(
@@ -234,7 +234,7 @@ class Orchestrator:
         taint = None
         if facts.is_shared and not settings.no_taint:
             taint = (FAKE_TAINT.key, FAKE_TAINT.value, FAKE_TAINT.effect)
-        emulation = Emulation(
+        node_host = NodeHost(
             settings,
             cluster,
             identity,
@@ -246,12 +246,12 @@ class Orchestrator:
             health=self._health,
         )
         meter = Meter(
-            self._figures, emulation, self._target.local.pids if self._target.local else {}
+            self._figures, node_host, self._target.local.pids if self._target.local else {}
         )
         self._background.keep("the time series", lambda: self._sample(meter, directory))
         attend(
             self._background,
-            emulation,
+            node_host,
             cluster,
             lease,
             self._mix.models,
@@ -261,44 +261,44 @@ class Orchestrator:
         )
         gc.set_threshold(GC_THRESHOLD, 20, 50)
         self._interrupts.is_preparing = False
-        emulation.start()
-        self._restart_signal.emulation = emulation
+        node_host.start()
+        self._restart_signal.node_host = node_host
         try:
             if settings.metrics_port:
                 from fleet.run.prometheus import metrics_server  # noqa: PLC0415 - 3 MB
 
-                server = metrics_server(emulation, settings)
+                server = metrics_server(node_host, settings)
                 await server.start()
                 self._background.keep("the metrics server", server.serve)
             if settings.is_on_dashboard:
-                await self._serve_dashboard(emulation, cluster, facts, lease, adopted)
+                await self._serve_dashboard(node_host, cluster, facts, lease, adopted)
                 return None
             await self._start_siblings(self._whole, facts)
-            return await self._ready_then_work(emulation, meter)
+            return await self._ready_then_work(node_host, meter)
         finally:
             self._display.update(self._live(meter))
             self._display.phase("draining")
-            self._restart_signal.emulation = None
+            self._restart_signal.node_host = None
             if self._siblings is not None:
                 await self._siblings.stop()
             meter.figures()
-            emulation.silence()
+            node_host.silence()
             await self._background.stop()
-            self._judge(emulation, cluster)
-            await emulation.close()
+            self._judge(node_host, cluster)
+            await node_host.close()
             gc.unfreeze()
 
-    async def _ready_then_work(self, emulation: Emulation, meter: Meter) -> int | None:
+    async def _ready_then_work(self, node_host: NodeHost, meter: Meter) -> int | None:
         settings = self._settings
         self._display.phase(f"bringing {self._whole.nodes:,} nodes up")
         self._tell_use()
-        await self._until_stopped(emulation.bring_up())
-        await self._until_stopped(self._wait_ready(emulation))
+        await self._until_stopped(node_host.bring_up())
+        await self._until_stopped(self._wait_ready(node_host))
         if self._stop.is_set():
             return None
         gc.collect()
         gc.freeze()
-        readiness = emulation.readiness
+        readiness = node_host.readiness
         if not readiness.all_ready.is_set():
             self._figures.incomplete_reasons = [
                 f"only {len(readiness.ready)} of {settings.nodes} nodes became Ready"
@@ -316,7 +316,7 @@ class Orchestrator:
                 ]
                 return None
             readiness.ready_at_ns = time.monotonic_ns()
-        took_s = (readiness.ready_at_ns - emulation.started_ns) / 1e9
+        took_s = (readiness.ready_at_ns - node_host.started_ns) / 1e9
         self._display.note(f"all {self._whole.nodes} nodes are Ready after {took_s:.1f} s")
         self._display.update(self._live(meter))
         self._display.phase("running")
@@ -330,7 +330,7 @@ class Orchestrator:
 
     async def _serve_dashboard(
         self,
-        emulation: Emulation,
+        node_host: NodeHost,
         cluster: Cluster,
         facts: TargetFacts,
         lease: RunLease,
@@ -340,7 +340,7 @@ class Orchestrator:
         from fleet.dashboard.dashboard import DashboardRun  # noqa: PLC0415 - an extra, and 0.1 s
 
         run = DashboardRun(
-            emulation,
+            node_host,
             cluster,
             self._whole,
             self._run_directory,
@@ -390,9 +390,9 @@ class Orchestrator:
                 live.nodes_requested = self._whole.nodes
         return live
 
-    async def _wait_ready(self, emulation: Emulation) -> None:
+    async def _wait_ready(self, node_host: NodeHost) -> None:
         """Wait for the last Ready node; give up when none was added for long and we may end."""
-        readiness, seen = emulation.readiness, 0
+        readiness, seen = node_host.readiness, 0
         settings = self._settings
         while not readiness.all_ready.is_set():
             try:
@@ -493,9 +493,9 @@ class Orchestrator:
             self._display.note(refusal(done.refused))
         return True
 
-    def _judge(self, emulation: Emulation, cluster: Cluster) -> None:
+    def _judge(self, node_host: NodeHost, cluster: Cluster) -> None:
         """Write down what makes the run worth less than it seems."""
-        counts = emulation.counts
+        counts = node_host.counts
         for reason in failures(self._background, cluster):
             self._invalid(reason)
         if counts.foreign:

@@ -21,7 +21,7 @@ from fleet.host.certificate_store import CertificateContext
 from fleet.host.machine import raise_descriptors
 from fleet.host.node_bootstrap import open_bootstrap
 from fleet.host.node_certificates import NodeCertificates
-from fleet.host.reactor_loop import Driver
+from fleet.host.reactor_loop import ReactorLoop
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.objects.effects import NodeId
 from fleet.profile.loader import load_mix
@@ -39,7 +39,7 @@ async def bench(nodes: int, at_once: int) -> None:
     model = load_mix().model_of(0)
     raise_descriptors(nodes, settings.fidelity, is_local=True)
     reactor = Reactor(SystemClock(), Draws(1))
-    driver = Driver(reactor, loop)
+    driver = ReactorLoop(reactor, loop)
     done = asyncio.Event()
     background = Background(print)
     issued: list[float] = []

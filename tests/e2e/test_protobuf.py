@@ -38,7 +38,7 @@ from fleet.profile.device_behavior import DraDriverSpec
 from fleet.profile.loader import load_mix
 from fleet.quantity import parse_quantity
 from fleet.wire.api import codec
-from fleet.wire.api.calls import Caller, NodeTemplate, build
+from fleet.wire.api.calls import Caller, RenderedProfile, build
 from fleet.wire.api.codec import JSON, Codec
 from fleet.wire.api.replies import decode_reply
 from fleet.wire.http2.messages import ContentType, Request, Response
@@ -136,7 +136,7 @@ def request(sent_in: Codec, op: Op, payload: Payload = None, key: str = "") -> R
         capacity={"memory": parse_quantity("80Gi")},
     )
     model = dataclasses.replace(load_mix().model_of(0), dra_drivers=(driver.compiled(),))
-    template = NodeTemplate(model, extra_labels={"wire": "yes"}, builders=sent_in.builders)
+    template = RenderedProfile(model, extra_labels={"wire": "yes"}, builders=sent_in.builders)
     return build(ApiCall(NodeId(0), op, key, payload), Caller(0, NODE.encode(), template))
 
 

@@ -29,7 +29,7 @@ from fleet.profile.node_profile import NodeProfile
 from fleet.profile.schema import API_VERSION
 from fleet.reactor.reactor import Reactor
 from fleet.reactor.shared_watches import UNREAD_KINDS
-from fleet.wire.api.calls import Caller, NodeTemplate
+from fleet.wire.api.calls import Caller, RenderedProfile
 from fleet.wire.api.routes import ROUTES
 
 LEASE_DURATION_S = 40
@@ -156,7 +156,7 @@ class Simulation:
         )
         self.reactor.add_environment(self.env)
         label, _, run = RUN.partition("=")
-        template = NodeTemplate(
+        template = RenderedProfile(
             model,
             extra_labels={label: run},
             impersonate=light,

@@ -26,7 +26,7 @@ from peer import (
 from fleet.wire.http2.frames import ErrorCode
 from fleet.wire.http2.messages import ContentType, Failure, Request, Response, StreamOpened
 from fleet.wire.http2.streams import Inbox
-from fleet.wire.sockets.connection import Address, Connection, State, client_context
+from fleet.wire.sockets.connection import Address, Connection, ConnectionState, client_context
 from fleet.wire.sockets.connection_health import ConnectionHealth
 from fleet.wire.sockets.resolver import LOOK_UPS_NS_MIN, TTL_NS, LookUp
 from fleet.wire.sockets.transport import (
@@ -693,7 +693,7 @@ def test_a_silent_address_costs_its_part_of_the_time_once(certificate: Certifica
                 await spin(lambda: bool(harness.transport._by_fd))
                 silent.accept()[0].detach()
                 [connection] = harness.transport._by_fd.values()
-                await spin(lambda: connection.state is State.HANDSHAKE)
+                await spin(lambda: connection.state is ConnectionState.HANDSHAKE)
                 assert connection.limit_ns - harness.now_ns == 10 * S  # of the handshake
                 harness.sweep(11)
                 assert (await harness.answers(1))["a"].code == 200
@@ -714,7 +714,7 @@ def test_a_silent_server_fails_the_handshake(certificate: Certificate) -> None:
             harness.send()
             listener.accept()[0].detach()
             connection = next(iter(harness.transport._by_fd.values()))
-            await spin(lambda: connection.state is State.HANDSHAKE)
+            await spin(lambda: connection.state is ConnectionState.HANDSHAKE)
             harness.sweep(9)
             assert harness.responses() == []
             harness.sweep(2)
@@ -737,7 +737,7 @@ def test_a_server_that_hangs_up_in_the_handshake_is_like_a_lost_connection(
             harness.transport.open_pool(1)
             harness.send()
             connection = next(iter(harness.transport._by_fd.values()))
-            await spin(lambda: connection.state is State.HANDSHAKE)
+            await spin(lambda: connection.state is ConnectionState.HANDSHAKE)
             listener.accept()[0].close()
             answers = await harness.answers(1)
             assert answers["a"].failure is Failure.LOST

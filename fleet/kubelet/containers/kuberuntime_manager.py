@@ -33,7 +33,7 @@ from fleet.kubelet.pods.pod_actions import (
 )
 from fleet.kubelet.pods.pod_events import back_off_texts, texts_of
 from fleet.kubelet.pods.pod_status import PENDING_HOLD_NS
-from fleet.kubelet.pods.pod_workers import NO_KILLS, Kills, PodWorker, Stage, effective_grace_s
+from fleet.kubelet.pods.pod_workers import NO_KILLS, Kills, PodWorker, SyncStage, effective_grace_s
 from fleet.kubelet.turn import Turn
 from fleet.objects.effects import NodeId, Outbox
 from fleet.objects.pods import ContainerSpec, Pod, PodUid, WaitingState
@@ -103,7 +103,7 @@ class KubeRuntimeManager:
         if turn.env.light:  # one timer for sandbox and containers
             for spec in pod.init_containers[:1] or pod.containers:
                 delay_ns += self.runtime.start_delay_ns(pod, spec, behavior)
-        worker.stage = Stage.SANDBOX
+        worker.stage = SyncStage.SANDBOX
         turn.wait(worker, turn.now_ns + delay_ns)
         if turn.env.light and worker.due_ns > worker.seen_ns + PENDING_HOLD_NS:
             turn.enqueue(worker, worker.seen_ns + PENDING_HOLD_NS)
@@ -112,29 +112,29 @@ class KubeRuntimeManager:
     def on_due(self, worker: PodWorker, turn: Turn) -> Progress:
         """Go on with what the runtime has done by now."""
         stage = worker.stage
-        if stage is Stage.SANDBOX:
+        if stage is SyncStage.SANDBOX:
             return self._on_sandbox_due(worker, turn)
-        if stage is Stage.PULL:
+        if stage is SyncStage.PULL:
             done = self.images.finish(worker.pod.uid, turn.env, turn.now_ns, turn.out)
             if self.images.volume(worker.pod.uid) is not None:
                 self._take_volume(worker, done, turn)
             elif self._take_image(worker, done, turn) and self._create_first(worker, turn):
                 return Progress.WAIT
             return self._next(worker, turn)
-        if stage is Stage.START:
+        if stage is SyncStage.START:
             waits = self._start_first(worker, turn)
             return Progress.WAIT if waits else self._next(worker, turn)
-        if stage is Stage.POST_START:
+        if stage is SyncStage.POST_START:
             return self._on_post_start(worker, turn)
         return self._on_stop_due(worker, turn)
 
     def _on_stop_due(self, worker: PodWorker, turn: Turn) -> Progress:
         """Go on once what is killed has ended: one container, or the whole pod."""
-        assert worker.stage in {Stage.KILL, Stage.STOP}, worker.stage
+        assert worker.stage in {SyncStage.KILL, SyncStage.STOP}, worker.stage
         if not self.is_stopped(worker, turn):
             return Progress.WAIT
         worker.had_actions = True
-        if worker.stage is Stage.STOP:
+        if worker.stage is SyncStage.STOP:
             return Progress.DONE
         return self._kill_next(worker, worker.kills, turn)
 
@@ -156,7 +156,7 @@ class KubeRuntimeManager:
         assert sandbox is not None, pod.uid
         actions = compute_pod_actions(pod, sandbox, self.probes)
         if actions.kill_pod:
-            worker.stage = Stage.STOP
+            worker.stage = SyncStage.STOP
             self.kill_pod(worker, sandbox, turn)
             return Progress.WAIT
         missing = self._missing_secrets(pod, turn)
@@ -209,7 +209,7 @@ class KubeRuntimeManager:
                 continue
             done = (*kills.done, kill.name)
             worker.kills = kills._replace(left=kills.left[at + 1 :], done=done)
-            worker.stage = Stage.KILL
+            worker.stage = SyncStage.KILL
             turn.event(pod, Reason.KILLING, kill.message, pod.find(kill.name))
             grace_s = kill_grace_s(pod, kill)
             self._stop(worker, (container,), grace_s, turn)
@@ -234,7 +234,7 @@ class KubeRuntimeManager:
             if not self._take_image(worker, ensured, turn):
                 continue
             if ensured.due_ns:
-                worker.stage = Stage.PULL
+                worker.stage = SyncStage.PULL
                 turn.wait(worker, ensured.due_ns)
                 return Progress.WAIT
             if self._create_first(worker, turn):
@@ -246,7 +246,7 @@ class KubeRuntimeManager:
         if turn.env.light and worker.had_actions:  # the wait for the sandbox covered it
             return self._start_first(worker, turn)
         pod = worker.pod
-        worker.stage = Stage.START
+        worker.stage = SyncStage.START
         delay_ns = self.runtime.start_delay_ns(pod, worker.plan[0], turn.behavior(pod))
         turn.wait(worker, turn.now_ns + delay_ns)
         return True
@@ -313,7 +313,7 @@ class KubeRuntimeManager:
             ensured = self._ensure(pod, volume.name, volume.image, volume.pull_policy, turn)
             if ensured.due_ns:
                 turn.event(pod, *ensured.events[0])
-                worker.stage = Stage.PULL
+                worker.stage = SyncStage.PULL
                 turn.wait(worker, ensured.due_ns)
                 return True
             self._take_volume(worker, ensured, turn)
@@ -376,7 +376,7 @@ class KubeRuntimeManager:
             worker.forget_reason(spec.name)
             return False
         hook = post_start(self.runtime, pod, spec, container, behavior)
-        worker.stage = Stage.POST_START
+        worker.stage = SyncStage.POST_START
         turn.wait(worker, turn.now_ns + hook.takes_ns)
         return True
 
@@ -465,7 +465,7 @@ class KubeRuntimeManager:
         assert sandbox is not None, pod.uid
         self.runtime.advance(pod.uid, turn.now_ns, turn.env.wall_offset_ns)
         stopping = sandbox.containers
-        if worker.stage is Stage.KILL:
+        if worker.stage is SyncStage.KILL:
             stopping = tuple(each for each in stopping if each.name == worker.kills.done[-1])
         end_ns = max(
             (each.exit_ns for each in stopping if each.state is RunState.RUNNING), default=0

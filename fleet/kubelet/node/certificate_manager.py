@@ -29,7 +29,7 @@ ROTATE_FROM, ROTATE_SPREAD = 0.7, 0.2
 _STREAM = 0xCE27
 
 
-class State(enum.Enum):
+class CertificateState(enum.Enum):
     """Where a manager stands."""
 
     HOLDING = 0  # a certificate that is good until the deadline
@@ -91,7 +91,7 @@ class CertificateManager:
         self.node = node
         self._rotates = rotates
         self.kind = kind
-        self.state = State.BACKING_OFF
+        self.state = CertificateState.BACKING_OFF
         self._attempts = 0  # in all, for the draws
         self._failures = 0  # since the last certificate
         self._due_ns = 0
@@ -110,28 +110,31 @@ class CertificateManager:
 
     def on_timer(self, draws: Draws, now_ns: int, out: Actions) -> None:
         """Take a timer that is due."""
-        if self.state in (State.LISTING, State.WATCHING) and now_ns >= self._limit_ns:
+        if (
+            self.state in (CertificateState.LISTING, CertificateState.WATCHING)
+            and now_ns >= self._limit_ns
+        ):
             self._fail(draws, now_ns, out)
         elif now_ns < self._due_ns:
             return
-        elif self.state in (State.HOLDING, State.BACKING_OFF):
+        elif self.state in (CertificateState.HOLDING, CertificateState.BACKING_OFF):
             self._request(out)
-        elif self.state is State.LISTING:
+        elif self.state is CertificateState.LISTING:
             self._wake(now_ns + LIST_AGAIN_NS, out)  # should no answer come
             out.append(ListRequest(self._name))
-        elif self.state is State.WATCHING:
+        elif self.state is CertificateState.WATCHING:
             self._watch(now_ns, out)
 
     def on_created(
         self, view: SigningRequestView | None, draws: Draws, now_ns: int, out: Actions
     ) -> None:
         """Take the answer to the request; None if it was refused or lost."""
-        if self.state is not State.REQUESTING:
+        if self.state is not CertificateState.REQUESTING:
             return
         if view is None:
             self._fail(draws, now_ns, out)
             return
-        self.state = State.LISTING
+        self.state = CertificateState.LISTING
         self._name, self._uid = view.name, view.uid
         self._limit_ns = now_ns + WAIT_NS_MAX
         self._due_ns = self._limit_ns
@@ -140,10 +143,10 @@ class CertificateManager:
 
     def on_listed(self, *, ok: bool, now_ns: int, out: Actions) -> None:
         """Take the answer to the LIST; only whether it can be read matters."""
-        if self.state is not State.LISTING:
+        if self.state is not CertificateState.LISTING:
             return
         if ok:
-            self.state = State.WATCHING
+            self.state = CertificateState.WATCHING
             self._watch(now_ns, out)
         else:
             self._wake(now_ns + LIST_AGAIN_NS, out)
@@ -152,7 +155,7 @@ class CertificateManager:
         self, view: SigningRequestView | None, draws: Draws, now_ns: int, out: Actions
     ) -> None:
         """Take the request as the watch shows it; None if it was deleted."""
-        if self.state is not State.WATCHING:
+        if self.state is not CertificateState.WATCHING:
             return
         if view is None or view.uid != self._uid or view.refusal:
             self._fail(draws, now_ns, out)
@@ -162,7 +165,7 @@ class CertificateManager:
 
     def on_watch_ended(self, now_ns: int, out: Actions) -> None:
         """Open the watch again, after a second."""
-        if self.state is State.WATCHING:
+        if self.state is CertificateState.WATCHING:
             self._wake(now_ns + LIST_AGAIN_NS, out)
 
     def on_stored(
@@ -176,7 +179,7 @@ class CertificateManager:
 
     def _hold(self, held: Validity, draws: Draws, now_ns: int, wall_ns: int, out: Actions) -> None:
         """Wait until 70 to 90 % of the certificate's life are over."""
-        self.state = State.HOLDING
+        self.state = CertificateState.HOLDING
         self._name = self._uid = ""
         if not self._rotates:
             return
@@ -187,7 +190,7 @@ class CertificateManager:
         self._wake(now_ns + max(rotate_ns - wall_ns, NS_PER_S), out)
 
     def _request(self, out: Actions) -> None:
-        self.state = State.REQUESTING
+        self.state = CertificateState.REQUESTING
         self._attempts += 1
         self._due_ns = 0
         out.append(NewRequest())
@@ -199,7 +202,7 @@ class CertificateManager:
 
     def _fail(self, draws: Draws, now_ns: int, out: Actions) -> None:
         """Wait before the next attempt. Source: wait.Backoff, then PollInfinite."""
-        self.state = State.BACKING_OFF
+        self.state = CertificateState.BACKING_OFF
         self._failures += 1
         delay_ns = RETRY_NS
         if self._failures < BACKOFF_STEPS:

@@ -92,7 +92,7 @@ def under_pressure(inputs: NodeInputs, conditions: tuple[str, ...]) -> NodeInput
     )
 
 
-class Phase(enum.IntEnum):
+class RegistrationPhase(enum.IntEnum):
     """How far registration has come."""
 
     STARTING = 0
@@ -201,7 +201,7 @@ class NodeStatus:
 
     def __init__(self, node: NodeId) -> None:
         self._node = node
-        self.phase = Phase.STARTING
+        self.phase = RegistrationPhase.STARTING
         self.uid = ""
         self.conditions: tuple[NodeCondition, ...] = ()
         self.pod_cidr = ""  # as the informer shows it
@@ -224,7 +224,7 @@ class NodeStatus:
         self._register_at(now_ns if env.light else now_ns + self._step_ns, out)
 
     def _register_at(self, due_ns: int, out: Outbox) -> None:
-        self.phase = Phase.STARTING
+        self.phase = RegistrationPhase.STARTING
         self._due_ns = due_ns
         out.append(SetTimer(self._node, due_ns, Timer.REGISTER))
 
@@ -235,10 +235,10 @@ class NodeStatus:
 
         Source: registerWithAPIServer, initialNode.
         """
-        if self.phase is not Phase.STARTING or now_ns < self._due_ns:
+        if self.phase is not RegistrationPhase.STARTING or now_ns < self._due_ns:
             return []
         self._step_ns = min(self._step_ns * 2, REGISTER_MAX_NS)
-        self.phase = Phase.CREATING
+        self.phase = RegistrationPhase.CREATING
         conditions, events = compute_conditions((), inputs, env.wall_s(now_ns))
         out.append(ApiCall(self._node, Op.CREATE_NODE, REGISTER_KEY, NodeObject(conditions)))
         return events
@@ -251,26 +251,26 @@ class NodeStatus:
         Source: tryRegisterWithAPIServer: a Node that exists, or a refused create, is looked at.
         Differs: a kubelet takes any Node of its name, fleet's only one that this run owns.
         """
-        if self.phase is Phase.CREATING:
+        if self.phase is RegistrationPhase.CREATING:
             if reply.kind in (ReplyKind.EXISTS, ReplyKind.FORBIDDEN):
-                self.phase = Phase.GETTING
+                self.phase = RegistrationPhase.GETTING
                 out.append(ApiCall(self._node, Op.GET_NODE_EXISTING, REGISTER_KEY))
                 return False
-        elif self.phase is Phase.GETTING and reply.ok:
+        elif self.phase is RegistrationPhase.GETTING and reply.ok:
             assert isinstance(reply.record, NodeView), reply
             if not env.is_ours(reply.record):
-                self.phase = Phase.FOREIGN
+                self.phase = RegistrationPhase.FOREIGN
                 out += [Report(self._node, Milestone.FOREIGN), PowerOff(self._node)]
                 return False
             patch = reconcile(self._node, reply.record, address, env)
             if patch is not None:
-                self.phase = Phase.RECONCILING
+                self.phase = RegistrationPhase.RECONCILING
                 out.append(ApiCall(self._node, Op.PATCH_NODE_STATUS, REGISTER_KEY, patch))
                 return False
         if not reply.ok:
             self._register_at(now_ns + self._step_ns, out)
             return False
-        self.phase = Phase.REGISTERED
+        self.phase = RegistrationPhase.REGISTERED
         self._ticked_ns = now_ns
         out.append(Report(self._node, Milestone.REGISTERED, now_ns - self.started_ns))
         return True
@@ -300,7 +300,7 @@ class NodeStatus:
 
     def arm(self, inputs: NodeInputs, env: Environment, now_ns: int, out: Outbox) -> None:
         """Set the timer of the next tick that would find something; called on every change."""
-        if self.phase is not Phase.REGISTERED or self._tries >= 0:
+        if self.phase is not RegistrationPhase.REGISTERED or self._tries >= 0:
             return
         if self.is_fast and self.uid and not inputs.not_ready:
             self._arm_fast(now_ns, out)
@@ -317,7 +317,11 @@ class NodeStatus:
         self, inputs: NodeInputs, env: Environment, now_ns: int, out: Outbox
     ) -> list[Reason]:
         """Run one tick: the first try takes the Node from the informer, without a GET."""
-        if self.phase is not Phase.REGISTERED or self._tries >= 0 or now_ns < self._due_ns:
+        if (
+            self.phase is not RegistrationPhase.REGISTERED
+            or self._tries >= 0
+            or now_ns < self._due_ns
+        ):
             return []
         return self.sync(inputs, env, now_ns, out)
 
@@ -334,7 +338,7 @@ class NodeStatus:
         self, inputs: NodeInputs, env: Environment, now_ns: int, out: Outbox
     ) -> list[Reason]:
         """Report now; what a tick that is under way does not say, the next one will."""
-        if self.phase is not Phase.REGISTERED or self._tries >= 0:
+        if self.phase is not RegistrationPhase.REGISTERED or self._tries >= 0:
             return []
         return self.sync(inputs, env, now_ns, out)
 

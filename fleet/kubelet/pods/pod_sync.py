@@ -36,7 +36,7 @@ from fleet.kubelet.pods.pod_workers import (
     PodKill,
     PodWorker,
     Rejection,
-    Stage,
+    SyncStage,
     WorkerState,
     requeue_ns,
 )
@@ -126,7 +126,7 @@ class PodSyncer(StatusGenerator):
 
         Source: podWorkerLoop, podCache.GetNewerThan: a sync waits for a relist after the last one.
         """
-        if worker.stage is not Stage.IDLE:
+        if worker.stage is not SyncStage.IDLE:
             worker.pending = True
             return
         if worker.state is WorkerState.FINISHED:
@@ -157,12 +157,12 @@ class PodSyncer(StatusGenerator):
     def interrupt(self, worker: PodWorker, turn: Turn) -> None:
         """Sync a pod whose end was asked for, or whose grace period became shorter."""
         self.volumes.abort(worker.pod.uid)
-        if worker.stage in (Stage.MOUNT, Stage.MOUNTED):
+        if worker.stage in (SyncStage.MOUNT, SyncStage.MOUNTED):
             worker.end_sync(turn.now_ns, relisted=False)
-        elif worker.stage is Stage.PULL:
+        elif worker.stage is SyncStage.PULL:
             self.kuberuntime.cancel(worker, turn)
             worker.end_sync(turn.now_ns, relisted=False)
-        elif worker.stage is Stage.STOP:
+        elif worker.stage is SyncStage.STOP:
             self.kuberuntime.shorten(worker, turn)
             return
         self.sync(worker, turn)
@@ -199,15 +199,17 @@ class PodSyncer(StatusGenerator):
             return
         worker.due_ns = 0
         stage = worker.stage
-        if stage in RUNTIME_STAGES or (stage is Stage.STOP and worker.state is WorkerState.SYNC):
+        if stage in RUNTIME_STAGES or (
+            stage is SyncStage.STOP and worker.state is WorkerState.SYNC
+        ):
             self._go_on(worker, self.kuberuntime.on_due(worker, turn), turn)
-        elif stage is Stage.MOUNTED:
+        elif stage is SyncStage.MOUNTED:
             worker.volumes_ready = True
             self._sync_runtime(worker, turn)
-        elif stage is Stage.STOP:
+        elif stage is SyncStage.STOP:
             if self.kuberuntime.is_stopped(worker, turn):
                 self._on_stopped(worker, turn)
-        elif stage is Stage.UNMOUNT:
+        elif stage is SyncStage.UNMOUNT:
             self._finish(worker, turn)
         elif worker.state is WorkerState.SYNC:
             self._relist(worker, turn)
@@ -223,13 +225,13 @@ class PodSyncer(StatusGenerator):
             self.reject(worker, Rejection(reason.text, message), turn)
         for reason, message in events:
             turn.event(worker.pod, reason, message)
-        if worker.stage is not Stage.MOUNT:
+        if worker.stage is not SyncStage.MOUNT:
             return
         if result is MountResult.GIVEN_UP:
             worker.end_sync(turn.now_ns, relisted=False)
             self._requeue(worker, 0, turn)
         elif result is MountResult.MOUNTED:
-            worker.stage = Stage.MOUNTED
+            worker.stage = SyncStage.MOUNTED
             turn.wait(worker, mount_seen_ns(worker.last_sync_ns, turn.now_ns))
 
     def on_probes(self, worker: PodWorker, turn: Turn) -> None:
@@ -297,7 +299,7 @@ class PodSyncer(StatusGenerator):
             worker.registered = True
             self.volumes.register_pod(pod, turn.now_ns, turn.out)
         if pod.volumes and not worker.volumes_ready:
-            worker.stage = Stage.MOUNT
+            worker.stage = SyncStage.MOUNT
             worker.last_sync_ns = turn.now_ns  # since when the volumes are waited for
             self.volumes.begin(pod, turn.now_ns, turn.out)
         else:
@@ -315,7 +317,7 @@ class PodSyncer(StatusGenerator):
         if worker.pod.admission.claims and not has_sandbox and not turn.env.light:
             if self.dra is None:
                 self.dra = DRAManager(self._node)
-            worker.stage = Stage.PREPARE
+            worker.stage = SyncStage.PREPARE
             self.on_prepared(worker, self.dra.prepare(worker.pod, turn.out), turn)
             return
         progress = self.kuberuntime.sync_pod(worker, turn, restart_all=restart_all)
@@ -323,7 +325,7 @@ class PodSyncer(StatusGenerator):
 
     def on_prepared(self, worker: PodWorker, prepared: Prepared, turn: Turn) -> None:
         """Go on with a pod whose claims are ready, or leave it to its next resync."""
-        if worker.stage is not Stage.PREPARE or not prepared.is_done:
+        if worker.stage is not SyncStage.PREPARE or not prepared.is_done:
             return
         if prepared.error:
             turn.event(worker.pod, OpenReason(PREPARE_FAILED), PREPARE_TEXT % prepared.error)
@@ -364,7 +366,7 @@ class PodSyncer(StatusGenerator):
         events = relisted and sandbox is not None and self.pleg.relist(worker.pod.uid, sandbox)
         if events or worker.pending:
             self.sync(worker, turn)
-        if worker.stage is Stage.IDLE and worker.state is WorkerState.SYNC:
+        if worker.stage is SyncStage.IDLE and worker.state is WorkerState.SYNC:
             self._watch_runtime(worker, turn)
             if not turn.env.light and self.probes.is_resynced(worker.pod.uid):
                 self._requeue(worker, turn.now_ns + turn.env.model.sync_frequency_ns, turn)
@@ -393,7 +395,7 @@ class PodSyncer(StatusGenerator):
 
     def on_runtime_changed(self, worker: PodWorker, turn: Turn) -> None:
         """Have the next relist see a change that was not planned, such as an OOM kill."""
-        if worker.stage is Stage.IDLE and worker.state is WorkerState.SYNC:
+        if worker.stage is SyncStage.IDLE and worker.state is WorkerState.SYNC:
             worker.due_ns = 0
             self._watch_runtime(worker, turn)
 
@@ -407,7 +409,7 @@ class PodSyncer(StatusGenerator):
         if self.pleg.relist(uid, sandbox):
             worker.fresh = True
             self.sync(worker, turn)
-        if worker.stage is Stage.IDLE and worker.state is WorkerState.SYNC:
+        if worker.stage is SyncStage.IDLE and worker.state is WorkerState.SYNC:
             self._watch_runtime(worker, turn)
 
     def _sync_terminating_pod(self, worker: PodWorker, turn: Turn) -> None:
@@ -419,7 +421,7 @@ class PodSyncer(StatusGenerator):
         if sandbox is None or not sandbox.is_running():
             self._on_stopped(worker, turn)
             return
-        worker.stage = Stage.STOP
+        worker.stage = SyncStage.STOP
         self.kuberuntime.kill_pod(worker, sandbox, turn)
 
     def _on_stopped(self, worker: PodWorker, turn: Turn) -> None:
@@ -448,7 +450,7 @@ class PodSyncer(StatusGenerator):
             return
         self.set_status(worker, self.generate(worker, turn, is_terminal=True), turn)
         if mounted:
-            worker.stage = Stage.UNMOUNT
+            worker.stage = SyncStage.UNMOUNT
             turn.wait(worker, turn.now_ns + MOUNT_POLL_NS)
         else:
             self._finish(worker, turn)

@@ -31,7 +31,7 @@ class WorkerState(enum.IntEnum):
     FINISHED = 3  # nothing is left to do but to forget it
 
 
-class Stage(enum.IntEnum):
+class SyncStage(enum.IntEnum):
     """What the sync that is running waits for."""
 
     IDLE = 0
@@ -47,7 +47,9 @@ class Stage(enum.IntEnum):
     PREPARE = 10  # the ResourceClaims of the pod, before its sandbox is made
 
 
-RUNTIME_STAGES = frozenset((Stage.SANDBOX, Stage.PULL, Stage.START, Stage.KILL, Stage.POST_START))
+RUNTIME_STAGES = frozenset(
+    (SyncStage.SANDBOX, SyncStage.PULL, SyncStage.START, SyncStage.KILL, SyncStage.POST_START)
+)
 
 
 class Kills(NamedTuple):
@@ -122,7 +124,7 @@ class PodWorker:
         self.pod = pod
         self.told: PodStatus | None = None  # by the API server, with the deletion
         self.state = WorkerState.SYNC
-        self.stage = Stage.IDLE
+        self.stage = SyncStage.IDLE
         self.pending = False  # something happened during this sync
         self.removed = False  # the object is gone
         self.registered = False  # its ConfigMaps and Secrets are watched
@@ -182,7 +184,7 @@ class PodWorker:
     def reject(self) -> None:
         """End a pod that was not admitted: it never runs."""
         assert self.state is WorkerState.SYNC, self.state
-        assert self.stage is Stage.IDLE, self.stage
+        assert self.stage is SyncStage.IDLE, self.stage
         self.state = WorkerState.FINISHED
 
     def fail(self, retry_ns: int = 0) -> None:
@@ -219,7 +221,7 @@ class PodWorker:
 
     def end_sync(self, now_ns: int, *, relisted: bool) -> None:
         """End the running sync; `relisted`: a relist on demand made the pod cache newer."""
-        self.stage = Stage.IDLE
+        self.stage = SyncStage.IDLE
         self.due_ns = 0
         self.last_sync_ns = now_ns
         self.fresh = relisted

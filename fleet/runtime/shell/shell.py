@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar, NamedTuple, Protocol
 
-from fleet.quantity import NS_PER_S
+from fleet.clock import NS_PER_S
 from fleet.runtime.shell.programs import run_program
 from fleet.runtime.shell.syntax import (
     AndOr,

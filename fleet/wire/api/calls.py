@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import orjson
 
+from fleet.clock import NS_PER_S
 from fleet.objects.effects import (
     ApiCall,
     CSINodeObject,
@@ -48,7 +49,6 @@ from fleet.wire.api.paths import (
 from fleet.wire.api.times import RENEW_TIME, go_duration, rfc3339, rfc3339_micro
 from fleet.wire.http2.messages import ContentType, Request
 
-NS_PER_S = 1_000_000_000
 CALL_TIMEOUT_NS = 90 * NS_PER_S  # the API server itself gives up after 60 s
 GET, POST, PUT, PATCH, DELETE = b"GET", b"POST", b"PUT", b"PATCH", b"DELETE"
 MIGRATED_PLUGINS = b",".join(
@@ -95,7 +95,7 @@ DELETE_POD_BODY = (
 EMPTY_DELETE_BODY = b'{"kind":"DeleteOptions","apiVersion":"v1"}'
 
 
-class NodeTemplate:
+class RenderedProfile:
     """What the nodes of one profile share on the wire, rendered once."""
 
     __slots__ = (
@@ -140,7 +140,7 @@ class Caller:
 
     __slots__ = ("index", "name", "template")
 
-    def __init__(self, index: int, name: bytes, template: NodeTemplate) -> None:
+    def __init__(self, index: int, name: bytes, template: RenderedProfile) -> None:
         self.index = index
         self.name = name
         self.template = template
@@ -183,7 +183,7 @@ def _create_node(call: ApiCall, caller: Caller) -> Request:
 
 
 def node_json(
-    template: NodeTemplate, facts: NodeFacts, conditions: tuple[NodeCondition, ...]
+    template: RenderedProfile, facts: NodeFacts, conditions: tuple[NodeCondition, ...]
 ) -> bytes:
     """Render the Node that registers. Source: kubelet_node_status.go, initialNode."""
     model = template.model

@@ -22,10 +22,10 @@ from fleet.objects.admission import (
     PodClaim,
     is_extended,
 )
+from fleet.objects.well_known import HOSTNAME_LABEL
 from fleet.quantity import parse_quantity
 
 OWN_ANNOTATIONS = "fleet.emulator/"
-HOSTNAME_LABEL = "kubernetes.io/hostname"
 ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 - the API's word for it
 _intern = sys.intern
 

@@ -25,8 +25,9 @@ from fleet.objects.pods import (
     Token,
 )
 from fleet.objects.volumes import CSIDriverView, ObjectData
+from fleet.objects.well_known import HOSTNAME_LABEL
 from fleet.wire.api import decode_json, decode_volumes, dynamic_resources
-from fleet.wire.api.decode_admission import HOSTNAME_LABEL, OWN_ANNOTATIONS, extended_resources
+from fleet.wire.api.decode_admission import OWN_ANNOTATIONS, extended_resources
 from fleet.wire.api.decode_pod import share
 from fleet.wire.api.decode_protobuf_pod import decode_pod, decode_pod_view, pairs
 from fleet.wire.api.decode_volumes import object_data

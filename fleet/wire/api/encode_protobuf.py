@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import orjson
 
+from fleet.clock import NS_PER_S
 from fleet.errors import RemoteProtocolError
 from fleet.objects.effects import (
     ApiCall,
@@ -57,7 +58,6 @@ from fleet.wire.api.protobuf import (
 )
 from fleet.wire.http2.messages import ContentType, Request
 
-NS_PER_S = 1_000_000_000
 LEASE = envelope_head("coordination.k8s.io/v1", "Lease")
 CSI_NODE = envelope_head("storage.k8s.io/v1", "CSINode")
 EVENT = envelope_head("v1", "Event")

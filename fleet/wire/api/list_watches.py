@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from fleet.clock import Draws
 from fleet.errors import RemoteProtocolError
 from fleet.metrics import Requests
-from fleet.wire.api.watch import ListWatch, Next, Phase
+from fleet.wire.api.watch import ListWatch, Next, WatchPhase
 from fleet.wire.http2.messages import Failure, Request, Response, StreamOpened
 
 NOT_AGAIN = -1
@@ -114,7 +114,7 @@ def on_message(
         return _WAIT
     if message.failure is Failure.OVERSIZED:
         counts.rejected[message.detail] += 1
-    if watch.phase is Phase.LIST:
+    if watch.phase is WatchPhase.LIST:
         row = ("LIST", watch.resource)
         counts.requests.record(row, message.code, took_us, len(message.body))
         if message.code == 200:
@@ -137,7 +137,7 @@ def on_unreadable(
 ) -> Step:
     """Take what cannot be read of a page, or of a stream, for a refusal."""
     reject(lane.counts, error)
-    if watch.phase is Phase.LIST:
+    if watch.phase is WatchPhase.LIST:
         return _again(watch, lane, watch.on_list_failed(UNREADABLE, draws, now_ns))
     return on_error_event(watch, lane, UNREADABLE_CODE, draws, now_ns)
 

@@ -8,11 +8,11 @@ from typing import Protocol
 
 import orjson
 
+from fleet.clock import NS_PER_S
 from fleet.objects.effects import ApiCall, MirrorPodObject, MirrorTarget
 from fleet.wire.api.times import rfc3339
 from fleet.wire.http2.messages import ContentType, Request
 
-NS_PER_S = 1_000_000_000
 CALL_TIMEOUT_NS = 90 * NS_PER_S
 
 

@@ -5,7 +5,8 @@ Sans-IO: no `datetime`. The civil calendar follows days-from-epoch arithmetic in
 
 from functools import lru_cache
 
-NS_PER_S = 1_000_000_000
+from fleet.clock import NS_PER_S
+
 RENEW_TIME = b'"renewTime":"'
 """What stands before a MicroTime in the JSON of a Lease."""
 

@@ -73,7 +73,7 @@ DecodeList = Callable[[bytes, WatchKind], tuple[str, str, list[object]]]
 """Turn one page of a LIST into its version, the next page's token and its records."""
 
 
-class Phase(enum.IntEnum):
+class WatchPhase(enum.IntEnum):
     """Where a reflector stands."""
 
     IDLE = 0
@@ -117,7 +117,7 @@ class ListWatch(ABC):
     def __init__(self, node: int, kind: int) -> None:
         self.node = node
         self.kind = kind
-        self.phase = Phase.IDLE
+        self.phase = WatchPhase.IDLE
         self.version = ""
         self._partial: Partial = b""
         self._token = ""
@@ -133,7 +133,9 @@ class ListWatch(ABC):
     @property
     def begins(self) -> bool:
         """Whether the newest request is the first one of a snapshot."""
-        return self.phase is Phase.LIST_STREAM or (self.phase is Phase.LIST and not self._token)
+        return self.phase is WatchPhase.LIST_STREAM or (
+            self.phase is WatchPhase.LIST and not self._token
+        )
 
     @property
     @abstractmethod
@@ -159,7 +161,7 @@ class ListWatch(ABC):
 
     def open(self, draws: Draws, now_ns: int) -> Request:
         """Return the next request; `phase` tells whether it starts a snapshot."""
-        assert self.phase is not Phase.STOPPED, self.resource
+        assert self.phase is not WatchPhase.STOPPED, self.resource
         self.opens += 1
         self.waits = 0
         self._opened_ns = now_ns
@@ -168,18 +170,18 @@ class ListWatch(ABC):
         self._partial = b""
         path, selector = self.target()
         version = self.version.encode()
-        if self.phase is Phase.STREAM:
+        if self.phase is WatchPhase.STREAM:
             return self._request(_watch_from, path, selector, version, draws)
         if self._list:
-            self.phase = Phase.LIST
+            self.phase = WatchPhase.LIST
             page = _list_page(path, selector, version or b"0", self._token.encode())
             return Request(b"GET", page, timeout_ns=OPEN_TIMEOUT_NS)
-        self.phase = Phase.LIST_STREAM
+        self.phase = WatchPhase.LIST_STREAM
         return self._request(_watch_list, path, selector, version, draws)
 
     def stop(self) -> None:
         """Forget what is open; the owner cancels the stream."""
-        self.phase = Phase.STOPPED
+        self.phase = WatchPhase.STOPPED
         self.waits = 0
         self._partial = b""
 
@@ -187,9 +189,9 @@ class ListWatch(ABC):
         """Decide after an ERROR event in the stream."""
         if code == 429:
             return self._back_off(draws, now_ns)
-        if self.phase is Phase.LIST_STREAM:
+        if self.phase is WatchPhase.LIST_STREAM:
             return self._refused(code, draws, now_ns)
-        self.phase = Phase.IDLE
+        self.phase = WatchPhase.IDLE
         return self._back_off(draws, now_ns, expired=code == 410)
 
     def on_end(self, response: Response, draws: Draws, now_ns: int) -> Next:
@@ -209,9 +211,9 @@ class ListWatch(ABC):
             return self.on_error_event(500, draws, now_ns)
         if now_ns - self._opened_ns >= SHORT_WATCH_NS or self._events:
             return Next(0)
-        if self.phase is Phase.LIST_STREAM:
+        if self.phase is WatchPhase.LIST_STREAM:
             return self._refused(0, draws, now_ns)
-        self.phase = Phase.IDLE
+        self.phase = WatchPhase.IDLE
         return self._back_off(draws, now_ns)
 
     def on_list_failed(self, response: Response, draws: Draws, now_ns: int) -> Next:
@@ -220,20 +222,20 @@ class ListWatch(ABC):
             return again
         self._token = ""
         self._list = False
-        self.phase = Phase.IDLE
+        self.phase = WatchPhase.IDLE
         if response.code == 410:
             self.version = ""
         return self._back_off(draws, now_ns)
 
     def _refused(self, code: int, draws: Draws, now_ns: int) -> Next:
         """Give up this way of asking: without a version, by LIST, or from the start."""
-        if self.phase is Phase.LIST_STREAM:
+        if self.phase is WatchPhase.LIST_STREAM:
             if code in (410, 504) and self.version:
                 self.version = ""
             else:
                 self._list = True
             return Next(0, expired=code == 410)
-        self.phase = Phase.IDLE
+        self.phase = WatchPhase.IDLE
         return self._back_off(draws, now_ns, expired=code == 410)
 
     def _back_off(self, draws: Draws, now_ns: int, *, expired: bool = False) -> Next:
@@ -320,10 +322,10 @@ class Reflector(ListWatch):
             if kind is EventType.ERROR:
                 found.append((kind, record))
                 break
-            if self.phase is Phase.STREAM or kind is not EventType.ADDED:
+            if self.phase is WatchPhase.STREAM or kind is not EventType.ADDED:
                 self.version = version
             if kind is EventType.SYNCED:
-                self.phase = Phase.STREAM
+                self.phase = WatchPhase.STREAM
                 self._list = False
                 self._events = 0
             found.append((kind, record))
@@ -335,7 +337,7 @@ class Reflector(ListWatch):
         found: list[tuple[EventType, object]] = [(EventType.ADDED, each) for each in records]
         if not self._token:
             self.version = version
-            self.phase = Phase.STREAM
+            self.phase = WatchPhase.STREAM
             self._list = False
             found.append((EventType.SYNCED, None))
         return found

@@ -35,7 +35,7 @@ class Address(NamedTuple):
     sockaddr: tuple[object, ...]
 
 
-class State(enum.Enum):
+class ConnectionState(enum.Enum):
     """Where a connection stands."""
 
     CONNECTING = 0
@@ -103,7 +103,7 @@ class Connection(Http2Connection):
     def __init__(self, plan: HeaderPlan, pool: "Pool", streams_max: int) -> None:
         super().__init__(plan, pool.user, streams_max)
         self.pool = pool
-        self.state = State.CONNECTING
+        self.state = ConnectionState.CONNECTING
         self.sock: socket.socket | ssl.SSLSocket | None = None
         self.fd = -1
         self.mask = 0
@@ -122,7 +122,7 @@ class Connection(Http2Connection):
         sock = socket.socket(address.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self.sock = sock
         self.fd = sock.fileno()
-        self.state = State.CONNECTING
+        self.state = ConnectionState.CONNECTING
         self.limit_ns = limit_ns
         self.mask = WRITE
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -135,7 +135,7 @@ class Connection(Http2Connection):
 
         Raises OSError (also of TLS) and DialError.
         """
-        if self.state is State.CONNECTING:
+        if self.state is ConnectionState.CONNECTING:
             assert self.sock is not None
             error = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if error:
@@ -143,7 +143,7 @@ class Connection(Http2Connection):
             self.sock = context.wrap_socket(
                 self.sock, do_handshake_on_connect=False, server_hostname=server_name
             )
-            self.state = State.HANDSHAKE
+            self.state = ConnectionState.HANDSHAKE
             self.limit_ns = now_ns + HANDSHAKE_NS_MAX
         assert isinstance(self.sock, ssl.SSLSocket)
         try:
@@ -155,7 +155,7 @@ class Connection(Http2Connection):
         else:
             if self.sock.selected_alpn_protocol() != "h2":
                 raise DialError(NO_H2)
-            self.state = State.UP
+            self.state = ConnectionState.UP
             self.mask = READ
             self.read_ns = self.up_ns = now_ns
 
@@ -193,7 +193,7 @@ class Connection(Http2Connection):
 
     def close(self) -> None:
         """Close the descriptor; what waits in `out` is lost."""
-        self.state = State.CLOSED
+        self.state = ConnectionState.CLOSED
         if self.sock is not None:
             self.sock.close()
             self.sock = None

@@ -18,7 +18,13 @@ from fleet.wire.http2.frames import STREAMS_DEFAULT, ErrorCode
 from fleet.wire.http2.hpack import HeaderPlan
 from fleet.wire.http2.messages import Failure
 from fleet.wire.http2.streams import Inbox, Stream
-from fleet.wire.sockets.connection import Connection, DialError, State, dial_failure, explain
+from fleet.wire.sockets.connection import (
+    Connection,
+    ConnectionState,
+    DialError,
+    dial_failure,
+    explain,
+)
 from fleet.wire.sockets.poller import READ, WRITE, Poller
 from fleet.wire.sockets.pool import CONNECTIONS_MAX, Pool
 from fleet.wire.sockets.resolver import Endpoint, LookUp, Resolver
@@ -130,7 +136,7 @@ class Links:
         self._poller.rest()
         for connection in dirty:
             connection.dirty = False
-            if connection.state is State.UP and not connection.stuck:
+            if connection.state is ConnectionState.UP and not connection.stuck:
                 self._write(connection)
 
     def _mark(self, connection: Connection) -> None:
@@ -235,7 +241,7 @@ class Links:
             return
         if connection.mask != mask:
             self._poller.modify(connection.fd, connection.mask)
-        if connection.state is not State.UP:
+        if connection.state is not ConnectionState.UP:
             return
         pool = connection.pool
         self._resolver.worked(connection.places[0])
@@ -254,12 +260,12 @@ class Links:
         connection = self._by_fd.get(fd)
         if connection is None:
             return
-        if connection.state is not State.UP:
+        if connection.state is not ConnectionState.UP:
             self._advance(connection)
             return
         if mask & WRITE:
             self._write(connection)
-        if mask & ~WRITE and connection.state is State.UP:
+        if mask & ~WRITE and connection.state is ConnectionState.UP:
             self._read(connection)
 
     def _on_drained(self) -> None:
@@ -299,7 +305,7 @@ class Links:
             self._attend(connection, now_ns)
         if connection.pool.waiting:
             self._pump(connection.pool)
-        if connection.out and connection.state is State.UP:
+        if connection.out and connection.state is ConnectionState.UP:
             self._mark(connection)
 
     def _write(self, connection: Connection) -> None:
@@ -346,7 +352,7 @@ class Links:
 
     def _lose(self, connection: Connection, detail: str, failure: Failure = Failure.LOST) -> None:
         """Answer for everything on a connection that is gone; dial again if requests wait."""
-        if connection.state is State.CLOSED:
+        if connection.state is ConnectionState.CLOSED:
             return
         now_ns = self._now_ns()
         untouched = not connection.stuck
@@ -370,7 +376,7 @@ class Links:
 
     def _part(self, connection: Connection, code: int) -> None:
         """Say GOAWAY, as far as the socket takes it at once."""
-        if connection.state is State.UP and not connection.stuck:
+        if connection.state is ConnectionState.UP and not connection.stuck:
             connection.say_goodbye(code)
             with contextlib.suppress(OSError):
                 self.stats.bytes_out += connection.write_out()

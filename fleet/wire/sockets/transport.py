@@ -20,7 +20,7 @@ from fleet.wire.http2.frames import ErrorCode
 from fleet.wire.http2.hpack import HeaderPlan
 from fleet.wire.http2.messages import Failure, Request
 from fleet.wire.http2.streams import Inbox, Stream
-from fleet.wire.sockets.connection import Connection, State, TlsContext, prepare_context
+from fleet.wire.sockets.connection import Connection, ConnectionState, TlsContext, prepare_context
 from fleet.wire.sockets.connection_health import ConnectionHealth
 from fleet.wire.sockets.links import (
     ConnectionDown,
@@ -191,12 +191,14 @@ class Transport(Links):
         streams = 0
         idle_ns = now_ns - self._idle_ns
         for connection in list(self._by_fd.values()):
-            if connection.state is State.UP:
+            if connection.state is ConnectionState.UP:
                 streams += len(connection.streams)
                 if connection.read_ns < idle_ns or connection.ping_ns or connection.attention:
                     self._check_alive(connection, now_ns)
             elif now_ns > connection.limit_ns:
-                what = "connect" if connection.state is State.CONNECTING else "TLS handshake"
+                what = (
+                    "connect" if connection.state is ConnectionState.CONNECTING else "TLS handshake"
+                )
                 self._next_address(connection, TimeoutError(f"{what} timed out"))
         delayed, self._delayed = self._delayed, []
         for pool in delayed:
@@ -232,7 +234,7 @@ class Transport(Links):
         """Ping what was silent for long; close what did not answer, or has drained."""
         if connection.attention:  # a request given up may have been the last one
             self._attend(connection, now_ns)
-            if connection.state is not State.UP:
+            if connection.state is not ConnectionState.UP:
                 return
         if connection.read_ns > connection.ping_ns:
             connection.ping_ns = 0

@@ -15,7 +15,7 @@ from fleet.profile.agent_behavior import AgentModel, NodeAgent
 from fleet.profile.loader import load_mix, parse_documents
 from fleet.profile.schema import API_VERSION
 from fleet.profile.settings import ProfileChoice
-from fleet.wire.api.watch import Phase
+from fleet.wire.api.watch import WatchPhase
 from fleet.wire.http2.messages import Response
 
 DRAWS = Draws(1)
@@ -183,7 +183,7 @@ def test_a_watch_goes_on_from_the_version_that_went_by() -> None:
     assert reflector.on_chunk(event % (b"ADDED", 5, b"")).events == 1
     assert reflector.version == ""
     assert reflector.on_chunk(event % (b"BOOKMARK", 7, b"," + end)).is_synced
-    assert (reflector.version, reflector.phase) == ("7", Phase.STREAM)
+    assert (reflector.version, reflector.phase) == ("7", WatchPhase.STREAM)
     reflector.on_chunk(event % (b"MODIFIED", 9, b""))
     assert b"&resourceVersion=9&" in reflector.open(DRAWS, 0).path
 

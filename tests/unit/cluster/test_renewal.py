@@ -12,7 +12,7 @@ from fleet.cluster import renewal
 from fleet.cluster.credentials import ClusterSelection, Credentials
 from fleet.cluster.renewal import LOOK_EVERY_S, Renewal
 from fleet.errors import SetupError
-from fleet.host.node_host import Emulation
+from fleet.host.node_host import NodeHost
 
 EXPIRES_S = 1_577_836_800.0  # 2020-01-01
 EXPIRES = "2020-01-01T00:00:00Z"
@@ -171,7 +171,7 @@ def test_nodes_get_what_fleets_own_requests_have_renewed(tmp_path: Path) -> None
     async def play() -> None:
         renewal, credentials = await world.load()
         fleet = cast(
-            "Emulation",
+            "NodeHost",
             SimpleNamespace(
                 _cluster=credentials,
                 _authorization=credentials.authorization(),
@@ -181,11 +181,11 @@ def test_nodes_get_what_fleets_own_requests_have_renewed(tmp_path: Path) -> None
                 certificates=None,
             ),
         )
-        Emulation._pass_authorization_on(fleet)
+        NodeHost._pass_authorization_on(fleet)
         assert told == []
         await renewal.renew()  # by the Lease of the run, say
-        Emulation._pass_authorization_on(fleet)
-        Emulation._pass_authorization_on(fleet)
+        NodeHost._pass_authorization_on(fleet)
+        NodeHost._pass_authorization_on(fleet)
 
     asyncio.run(play())
     assert told == [(name, b"Bearer second") for name in ("observer", "nodes", "agents")]

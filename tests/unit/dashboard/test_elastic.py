@@ -12,14 +12,14 @@ from fleet.cluster.api_client import Answer
 from fleet.cluster.ownership import NODES, RUN_LABEL
 from fleet.dashboard import elastic
 from fleet.dashboard.elastic import ElasticFleet
-from fleet.host.node_host import Emulation, Readiness
+from fleet.host.node_host import NodeHost, Readiness
 from fleet.metrics import FleetCounts
 from fleet.profile.settings import Settings
 from fleet.reactor.reactor import Reactor
 from fleet.wire.sockets.transport import Transport
 
 
-class Nodes(Emulation):
+class Nodes(NodeHost):
     """The nodes of a process whose kubelets do nothing but register, one of them late."""
 
     def __init__(self, api: FakeApi, *, late: str = "") -> None:

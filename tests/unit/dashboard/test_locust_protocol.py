@@ -14,7 +14,7 @@ from fleet.dashboard.locust_protocol import (
     USER_CLASS,
     Load,
     LocustWorker,
-    State,
+    WorkerState,
 )
 
 LOAD = Load(12.5, 1000)
@@ -151,7 +151,7 @@ def test_a_shard_that_was_replaced_gives_its_nodes_up_when_it_returns() -> None:
 
 def test_the_newest_absolute_target_counts(master: Master) -> None:
     master.spawn(20)
-    assert (master.worker.target, master.worker.state) == (20, State.SPAWNING)
+    assert (master.worker.target, master.worker.state) == (20, WorkerState.SPAWNING)
     master.spawn(40)
     master.clock -= 2
     master.spawn(30)  # older than the last
@@ -159,7 +159,7 @@ def test_the_newest_absolute_target_counts(master: Master) -> None:
     assert master.said() == ["spawning", "spawning"]
     assert master.reach(39) == []
     assert master.reach(40) == ["spawning_complete"]
-    assert master.worker.state is State.RUNNING
+    assert master.worker.state is WorkerState.RUNNING
     assert master.reach(41) == []
 
 
@@ -211,7 +211,7 @@ def test_stop_takes_all_nodes_away_and_registers_again(master: Master) -> None:
     assert master.worker.target == 0
     assert master.reach(2) == []
     assert master.reach(0) == ["report", "client_stopped"]
-    assert master.worker.state is State.READY
+    assert master.worker.state is WorkerState.READY
     assert master.worker.target is None
     assert master.tick() == ["client_ready"]
 

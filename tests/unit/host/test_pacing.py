@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleet.host.pacing import LOOK_S, PATIENCE_S, STARTING_MAX, UNSETTLED_MAX, Pacing, Stage
+from fleet.host.pacing import LOOK_S, PATIENCE_S, STARTING_MAX, UNSETTLED_MAX, Pacing, StartStage
 from fleet.objects.effects import NodeId
 from fleet.profile.settings import Fidelity
 
@@ -14,7 +14,7 @@ class BringUp:
 
     def __init__(self) -> None:
         self.pacing = Pacing()
-        self.stages: dict[NodeId, Stage] = {}
+        self.stages: dict[NodeId, StartStage] = {}
         self.now_s = 100.0
 
     def room(self) -> int:
@@ -25,11 +25,11 @@ class BringUp:
         room = self.room()
         for _ in range(room):
             node = NodeId(len(self.stages))
-            self.stages[node] = Stage.STARTING
+            self.stages[node] = StartStage.STARTING
             self.pacing.add(node)
         return room
 
-    def all_reach(self, stage: Stage) -> None:
+    def all_reach(self, stage: StartStage) -> None:
         self.stages = dict.fromkeys(self.stages, stage)
 
     @property
@@ -48,7 +48,7 @@ def test_a_number_starts_at_one_time(bring_up: BringUp) -> None:
     assert bring_up.start() == 0
     assert bring_up.held_by == f"the API server: {STARTING} nodes are starting"
     for node in range(3):
-        bring_up.stages[NodeId(node)] = Stage.SETTLED
+        bring_up.stages[NodeId(node)] = StartStage.SETTLED
     assert bring_up.start() == 3
     bring_up.now_s += 5
     assert bring_up.held_by == ""
@@ -56,11 +56,11 @@ def test_a_number_starts_at_one_time(bring_up: BringUp) -> None:
 
 def test_nodes_that_others_do_not_see_ready_hold_the_next_ones_back(bring_up: BringUp) -> None:
     while bring_up.start():
-        bring_up.all_reach(Stage.SAID)
+        bring_up.all_reach(StartStage.SAID)
     assert len(bring_up.stages) == UNSETTLED_MAX
     kept = f"the controllers: {UNSETTLED_MAX} Ready nodes keep the not-ready taint"
     assert bring_up.held_by == kept
-    bring_up.stages[NodeId(7)] = Stage.SETTLED
+    bring_up.stages[NodeId(7)] = StartStage.SETTLED
     assert bring_up.start() == 1
 
 
@@ -68,16 +68,16 @@ def test_where_nobody_takes_the_taint_away_nobody_is_waited_for(
     bring_up: BringUp, caplog: pytest.LogCaptureFixture
 ) -> None:
     while bring_up.start():
-        bring_up.all_reach(Stage.SAID)
+        bring_up.all_reach(StartStage.SAID)
     bring_up.now_s += PATIENCE_S - 0.1
     assert bring_up.start() == 0
     bring_up.now_s += 0.2
     for _ in range(20):
         assert bring_up.start() == STARTING
-        bring_up.all_reach(Stage.SAID)
+        bring_up.all_reach(StartStage.SAID)
         bring_up.now_s += LOOK_S
     assert len(caplog.records) == 1
-    bring_up.all_reach(Stage.SETTLED)  # somebody does it after all
+    bring_up.all_reach(StartStage.SETTLED)  # somebody does it after all
     bring_up.now_s += LOOK_S
     assert bring_up.start() == STARTING
     assert not bring_up.pacing.is_blind
@@ -85,10 +85,10 @@ def test_where_nobody_takes_the_taint_away_nobody_is_waited_for(
 
 def test_one_more_node_that_is_seen_is_progress(bring_up: BringUp) -> None:
     while bring_up.start():
-        bring_up.all_reach(Stage.SAID)
+        bring_up.all_reach(StartStage.SAID)
     for node in range(5):
         bring_up.now_s += PATIENCE_S - 0.1
-        bring_up.stages[NodeId(node)] = Stage.SETTLED
+        bring_up.stages[NodeId(node)] = StartStage.SETTLED
         assert bring_up.room() == node + 1
         assert not bring_up.pacing.is_blind
 

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fleet.clock import NS_PER_S
 from fleet.errors import UsageError
 from fleet.profile.host_schedule import NETWORK_MESSAGE, NETWORK_REASON, OutageKind
 from fleet.profile.loader import parse_documents
 from fleet.profile.node_model import NodeModel
 from fleet.profile.node_profile import NodeProfile
-from fleet.quantity import NS_PER_S
 
 HEAD = {"apiVersion": "fleet.emulator/v1alpha1", "kind": "NodeProfile", "metadata": {"name": "p"}}
 DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "profiles.md"

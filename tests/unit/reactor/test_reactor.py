@@ -33,8 +33,8 @@ from fleet.profile.loader import load_mix, parse_documents
 from fleet.profile.schema import API_VERSION
 from fleet.reactor.calls import CALL_TRIES_MAX
 from fleet.reactor.reactor import REPLIES_MAX, TIMERS_MAX, Reactor
-from fleet.wire.api.calls import Caller, NodeTemplate
-from fleet.wire.api.watch import Phase
+from fleet.wire.api.calls import Caller, RenderedProfile
+from fleet.wire.api.watch import WatchPhase
 from fleet.wire.http2.messages import Failure, Request, Response, StreamOpened
 from fleet.wire.sockets.links import ConnectionDown, ConnectionUp
 
@@ -120,7 +120,7 @@ class World:
         self.reactor.wires.connect(nodes=self.wire)
         self.env = Environment(MODEL, Draws(1), light=False)
         self.reactor.add_environment(self.env)
-        template = NodeTemplate(MODEL, extra_labels={})
+        template = RenderedProfile(MODEL, extra_labels={})
         self.kubelets = [NotedKubelet(node, self.env) for node in range(nodes)]
         for kubelet in self.kubelets:
             self.reactor.add(kubelet, Caller(kubelet.node, b"n", template), kubelet.node)
@@ -353,7 +353,7 @@ def test_a_stopped_watch_is_cancelled_and_heard_no_more() -> None:
     watched = Watched()
     [reflector] = watched.world.reactor.entries[0].reflectors
     watched.world.asks(StopWatch(NodeId(0), WatchKind.CONFIG_MAP, "ns", "x"))
-    assert reflector.phase is Phase.STOPPED
+    assert reflector.phase is WatchPhase.STOPPED
     assert watched.world.wire.cancelled == [watched.token]
     watched.push(ADDED)
     assert list(watched.events()) == []
@@ -395,7 +395,7 @@ def test_a_bug_in_one_kubelet_harms_no_other() -> None:
     world.asks(None)
     assert world.reactor.counts.quarantined == 1
     assert world.reactor.entries[0].kubelet is None
-    assert reflector.phase is Phase.STOPPED
+    assert reflector.phase is WatchPhase.STOPPED
     before = len(world.wire.sent)
     world.answer(GET_NODE, 200)
     world.asks(ApiCall(NodeId(1), Op.GET_LEASE), node=1)

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 import pytest
 
 from fleet.clock import Draws
-from fleet.host.node_host import Emulation
+from fleet.host.node_host import NodeHost
 from fleet.run import restart_signal
 from fleet.run.restart_signal import RestartSignal
 
 
 class Noted:
-    """Stands for an emulation and its siblings."""
+    """Stands for an node_host and its siblings."""
 
     size = 8
 
@@ -37,7 +37,7 @@ def made(share: float, notes: list[str]) -> RestartSignal:
 def test_a_share_restarts_here_and_in_the_other_processes() -> None:
     notes: list[str] = []
     taken, fleet = made(0.25, notes), Noted()
-    taken.emulation = fleet  # type: ignore[assignment]
+    taken.node_host = fleet  # type: ignore[assignment]
     taken.siblings = fleet  # type: ignore[assignment]
     taken()
     assert fleet.restarted == [[0, 1]]
@@ -57,7 +57,7 @@ def test_the_signal_of_a_terminal_that_is_closed_ends_the_run(
     notes: list[str] = []
     monkeypatch.setattr(restart_signal, "_has_terminal", lambda: True)
     taken, fleet = made(1.0, notes), Noted()
-    taken.emulation = fleet  # type: ignore[assignment]
+    taken.node_host = fleet  # type: ignore[assignment]
     taken()
     assert len(fleet.restarted) == 1
     monkeypatch.setattr(restart_signal, "_has_terminal", lambda: False)
@@ -77,7 +77,7 @@ def test_the_choice_is_a_share_by_chance_that_differs_each_time() -> None:
 def _pick(share: float, now_ns: int) -> set[int]:
 
     clock = SimpleNamespace(now_ns=lambda: now_ns)
-    emulation = SimpleNamespace(
+    node_host = SimpleNamespace(
         _running=list(range(1000)), _draws=Draws(1), reactor=SimpleNamespace(clock=clock)
     )
-    return set(Emulation.chosen(emulation, share))  # type: ignore[arg-type]
+    return set(NodeHost.chosen(node_host, share))  # type: ignore[arg-type]

@@ -7,9 +7,9 @@ from fleet.kubelet.node.certificate_manager import (
     WAIT_NS_MAX,
     Actions,
     CertificateManager,
+    CertificateState,
     ListRequest,
     NewRequest,
-    State,
     UseCertificate,
     WakeAt,
     WatchRequest,
@@ -80,7 +80,7 @@ def test_a_node_without_a_certificate_asks_lists_and_watches() -> None:
     issued = SigningRequestView("csr-1", "u1", PEM, is_approved=True)
     assert node.seen(issued) == [UseCertificate(PEM)]
     node.stored(FRESH)
-    assert node.manager.state is State.HOLDING
+    assert node.manager.state is CertificateState.HOLDING
 
 
 def test_a_certificate_alone_is_no_approval() -> None:
@@ -160,7 +160,7 @@ def test_nobody_waits_longer_than_a_quarter_of_an_hour() -> None:
     node.until_watching()
     node.now_ns += WAIT_NS_MAX
     node.manager.on_timer(DRAWS, node.now_ns, node.out)
-    assert node.manager.state is State.BACKING_OFF
+    assert node.manager.state is CertificateState.BACKING_OFF
 
 
 def test_a_watch_that_ends_is_opened_again_after_a_second() -> None:
@@ -187,4 +187,4 @@ def test_a_certificate_that_cannot_be_kept_counts_as_a_failure() -> None:
     node.seen(SigningRequestView("csr-1", "u1", PEM, is_approved=True))
     (wake,) = node.stored(None)
     assert isinstance(wake, WakeAt)
-    assert node.manager.state is State.BACKING_OFF
+    assert node.manager.state is CertificateState.BACKING_OFF

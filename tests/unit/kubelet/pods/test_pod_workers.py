@@ -4,7 +4,7 @@ from pod_world import SCHEDULED, make_pod, replaced
 from fleet.clock import NS_PER_S
 from fleet.kubelet.pods.pod_workers import (
     PodWorker,
-    Stage,
+    SyncStage,
     WorkerState,
     effective_grace_s,
     requeue_ns,
@@ -83,10 +83,10 @@ def test_states_only_move_forward() -> None:
 
 def test_the_end_of_a_sync_says_how_fresh_the_cache_is() -> None:
     worker = PodWorker(make_pod(), 0)
-    worker.stage = Stage.START
+    worker.stage = SyncStage.START
     worker.had_actions = True
     worker.end_sync(9, relisted=True)
-    assert (worker.stage, worker.last_sync_ns, worker.fresh) == (Stage.IDLE, 9, True)
+    assert (worker.stage, worker.last_sync_ns, worker.fresh) == (SyncStage.IDLE, 9, True)
     assert not worker.had_actions
 
 

@@ -29,7 +29,7 @@ from fleet.profile.node_model import NodeModel
 from fleet.wire.api.calls import (
     MIGRATED_PLUGINS,
     Caller,
-    NodeTemplate,
+    RenderedProfile,
     build,
 )
 from fleet.wire.api.encode_node import node_status_patch
@@ -57,7 +57,7 @@ def request(
     of: NodeModel | None = None,
 ) -> Request:
     taint = ("fleet.emulator/fake", "true", "NoSchedule")
-    template = NodeTemplate(
+    template = RenderedProfile(
         of or model(),
         extra_labels={"run": "r"},
         extra_annotations={"owner": "r/uid"},

@@ -15,7 +15,7 @@ from fleet.objects.volumes import (
     attachment_name,
 )
 from fleet.profile.loader import load_mix
-from fleet.wire.api.calls import Caller, NodeTemplate, build
+from fleet.wire.api.calls import Caller, RenderedProfile, build
 from fleet.wire.api.decode_volumes import (
     decode_attachment,
     decode_claim,
@@ -153,7 +153,7 @@ def test_volumes_in_use_are_replaced_as_a_whole() -> None:
 
 
 def test_calls_for_volumes() -> None:
-    template = NodeTemplate(load_mix().model_of(0), extra_labels={})
+    template = RenderedProfile(load_mix().model_of(0), extra_labels={})
     caller = Caller(0, b"node", template)
 
     def path(op: Op) -> bytes:

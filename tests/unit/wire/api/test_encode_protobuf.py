@@ -30,7 +30,7 @@ from fleet.objects.effects import (
 )
 from fleet.objects.pods import ObjectRef
 from fleet.objects.volumes import CSINodeUpdate
-from fleet.wire.api.calls import BUILDERS, Caller, NodeTemplate, build
+from fleet.wire.api.calls import BUILDERS, Caller, RenderedProfile, build
 from fleet.wire.api.encode_protobuf import PROTOBUF_BUILDERS, renewed
 from fleet.wire.api.kubernetes_messages import object_from_json, object_to_json
 from fleet.wire.http2.messages import ContentType, Request
@@ -86,7 +86,7 @@ def request(
     op: Op, payload: Payload = None, key: str = "", *, json: bool = False, name: bytes = b"n-0"
 ) -> Request:
     builders = BUILDERS if json else PROTOBUF_BUILDERS
-    template = NodeTemplate(model(), extra_labels={"run": "r"}, builders=builders)
+    template = RenderedProfile(model(), extra_labels={"run": "r"}, builders=builders)
     return build(ApiCall(NodeId(0), op, key, payload), Caller(0, name, template))
 
 

@@ -23,7 +23,7 @@ from fleet.wire.api.protobuf import (
     skip,
     varint,
 )
-from fleet.wire.api.watch import Phase, Reflector
+from fleet.wire.api.watch import Reflector, WatchPhase
 
 PROTOBUF = codec.protobuf()
 
@@ -64,7 +64,7 @@ def test_a_protobuf_chunk_may_end_anywhere(cut: int) -> None:
         (EventType.MODIFIED, ObjectData("a" * 300, "8")),
         (EventType.BOOKMARK, None),
     ]
-    assert (reflector.version, reflector.phase) == ("9", Phase.STREAM)
+    assert (reflector.version, reflector.phase) == ("9", WatchPhase.STREAM)
 
 
 @given(st.lists(st.binary(max_size=300), max_size=5), st.lists(st.integers(0, 1000), max_size=8))

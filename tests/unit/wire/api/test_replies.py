@@ -6,7 +6,7 @@ from fleet.objects.effects import ApiCall, LeaseRenewal, NodeId, Op, Reply, Repl
 from fleet.objects.pods import LeaseView
 from fleet.profile.loader import load_mix
 from fleet.wire.api import codec, replies
-from fleet.wire.api.calls import Caller, NodeTemplate, build
+from fleet.wire.api.calls import Caller, RenderedProfile, build
 from fleet.wire.api.replies import decode_reply
 from fleet.wire.http2.messages import Failure, Response
 
@@ -72,7 +72,7 @@ def test_a_lease_without_renew_time_gets_one() -> None:
     body = b'{"kind":"Lease","metadata":{"name":"n","resourceVersion":"5"}}'
     lease = decode_reply(Op.GET_LEASE, response(200, body)).record
     assert isinstance(lease, LeaseView)
-    caller = Caller(0, b"n", NodeTemplate(load_mix().model_of(0), extra_labels={}))
+    caller = Caller(0, b"n", RenderedProfile(load_mix().model_of(0), extra_labels={}))
     call = ApiCall(NodeId(0), Op.RENEW_LEASE, "", LeaseRenewal(lease.body, 1_700_000_000 * 10**9))
     sent = orjson.loads(build(call, caller).body)
     assert sent["spec"] == {"renewTime": "2023-11-14T22:13:20.000000Z"}

@@ -7,7 +7,7 @@ from fleet.objects.effects import WatchKind
 from fleet.objects.pods import EventType
 from fleet.objects.volumes import ObjectData
 from fleet.wire.api.decode_json import decode_list, decode_watch_event
-from fleet.wire.api.watch import Next, Phase, Reflector
+from fleet.wire.api.watch import Next, Reflector, WatchPhase
 from fleet.wire.http2.messages import Failure, Response
 
 DRAWS = Draws(3)
@@ -55,7 +55,7 @@ def test_a_chunk_may_end_anywhere(cut: int) -> None:
     found = reflector.on_chunk(STREAM[:cut], decode_watch_event)
     found += reflector.on_chunk(STREAM[cut:], decode_watch_event)
     assert found == FOUND
-    assert (reflector.version, reflector.phase) == ("10", Phase.STREAM)
+    assert (reflector.version, reflector.phase) == ("10", WatchPhase.STREAM)
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=8))
@@ -72,7 +72,7 @@ def test_initial_events_do_not_move_the_version() -> None:
     reflector = opened()
     reflector.on_chunk(EVENTS[0] + b"\n", decode_watch_event)
     assert reflector.version == ""
-    assert reflector.phase is Phase.LIST_STREAM
+    assert reflector.phase is WatchPhase.LIST_STREAM
 
 
 def test_the_first_request_asks_for_the_present_state() -> None:
@@ -105,7 +105,7 @@ def test_a_lost_idle_watch_goes_on_too() -> None:
     reflector.is_open = True
     lost = response(0, failure=Failure.LOST)
     assert reflector.on_end(lost, DRAWS, 500 * NS_PER_S) == Next(0)
-    assert reflector.phase is Phase.STREAM
+    assert reflector.phase is WatchPhase.STREAM
 
 
 def test_a_watch_that_ends_at_once_is_an_error() -> None:
@@ -115,7 +115,7 @@ def test_a_watch_that_ends_at_once_is_an_error() -> None:
     reflector.is_open = True
     later = reflector.on_end(response(), DRAWS, 400 * NS_PER_S + NS_PER_S // 2)
     assert 0.8 * NS_PER_S <= later.delay_ns <= 1.6 * NS_PER_S
-    assert reflector.phase is Phase.IDLE
+    assert reflector.phase is WatchPhase.IDLE
 
 
 def test_a_watch_list_that_ends_at_once_becomes_a_list() -> None:
@@ -185,7 +185,7 @@ def test_a_list_has_pages() -> None:
     assert b"continue=t" in reflector.open(DRAWS, 0).path
     last = reflector.on_page(page % (b"", META % (b"b", 2)), decode_list)
     assert last == [(EventType.ADDED, ObjectData("b", "2")), (EventType.SYNCED, None)]
-    assert (reflector.version, reflector.phase) == ("9", Phase.STREAM)
+    assert (reflector.version, reflector.phase) == ("9", WatchPhase.STREAM)
 
 
 @pytest.mark.parametrize("code", [429, 503])
@@ -194,7 +194,7 @@ def test_retry_after_is_waited_for(code: int) -> None:
     reflector.open(DRAWS, 0)
     told = response(code, retry_after_s=3)
     assert reflector.on_end(told, DRAWS, 0) == Next(3 * NS_PER_S)
-    assert reflector.phase is Phase.LIST_STREAM
+    assert reflector.phase is WatchPhase.LIST_STREAM
     reflector.on_end(response(422), DRAWS, 0)
     reflector.open(DRAWS, 0)
     assert reflector.on_list_failed(told, DRAWS, 0) == Next(3 * NS_PER_S)
@@ -209,7 +209,7 @@ def test_a_connection_that_cannot_be_made_ends_a_list_too() -> None:
     unusable = response(0, failure=Failure.UNUSABLE)
     assert reflector.on_end(unusable, DRAWS, 400 * NS_PER_S).delay_ns >= 0.8 * NS_PER_S
     assert reflector.open(DRAWS, 402 * NS_PER_S).stream
-    assert reflector.phase is Phase.LIST_STREAM
+    assert reflector.phase is WatchPhase.LIST_STREAM
     assert reflector.on_end(unusable, DRAWS, 402 * NS_PER_S) == Next(0)
     assert not reflector.open(DRAWS, 402 * NS_PER_S).stream
     assert reflector.on_list_failed(unusable, DRAWS, 402 * NS_PER_S).delay_ns >= 1.6 * NS_PER_S
@@ -238,4 +238,4 @@ def test_a_watch_whose_connection_is_lost_before_it_opens_is_asked_for_a_second_
     reflector.open(DRAWS, 0)
     lost = Response(0, b"", 5, 5, -1, failure, "reset")
     assert reflector.on_end(lost, DRAWS, 10) == Next(NS_PER_S)
-    assert reflector.phase is Phase.LIST_STREAM
+    assert reflector.phase is WatchPhase.LIST_STREAM

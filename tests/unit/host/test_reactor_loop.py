@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import cast
 
 from fleet.clock import Draws, SimClock
-from fleet.host.reactor_loop import TICK_S, Driver
+from fleet.host.reactor_loop import TICK_S, ReactorLoop
 from fleet.reactor.reactor import Reactor
 from fleet.wire.api.list_watches import Wire
 
@@ -49,9 +49,9 @@ class CountedReactor(Reactor):
         return self.more >= 0
 
 
-def make() -> tuple[Driver, CountedReactor, StillLoop]:
+def make() -> tuple[ReactorLoop, CountedReactor, StillLoop]:
     reactor, loop = CountedReactor(), StillLoop()
-    driver = Driver(reactor, cast("asyncio.AbstractEventLoop", loop))
+    driver = ReactorLoop(reactor, cast("asyncio.AbstractEventLoop", loop))
     driver.start()
     return driver, reactor, loop
 
@@ -118,7 +118,7 @@ class BuggyWire:
 def test_a_bug_marks_the_run_and_the_fleet_turns_on() -> None:
     reactor, loop, wire = Reactor(SimClock(), Draws(1)), StillLoop(), BuggyWire()
     reactor.wires.connect(nodes=cast("Wire", wire))
-    Driver(reactor, cast("asyncio.AbstractEventLoop", loop)).start()
+    ReactorLoop(reactor, cast("asyncio.AbstractEventLoop", loop)).start()
     loop.edges[-1].action()
     assert reactor.counts.bugs == 1
     loop.soon[-1].action()  # what the interrupted turn left is seen to at once

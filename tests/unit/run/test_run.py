@@ -1,4 +1,4 @@
-"""What an orchestrator says and counts; its whole life is in tests/e2e."""
+"""What a run says and counts; its whole life is in tests/e2e."""
 
 import asyncio
 import contextlib
@@ -21,13 +21,13 @@ from fleet.objects.effects import WatchEvent, WatchKind
 from fleet.objects.pods import EventType, NodeCondition, NodeView
 from fleet.profile.settings import Settings
 from fleet.report.display import Display, ask_on_terminal
-from fleet.run.run import Orchestrator
+from fleet.run.run import Run
 from fleet.run.target import Target
 
 
-def orchestrator(**options: object) -> Orchestrator:
+def make_run(**options: object) -> Run:
     display = Display(stream=StringIO(), is_live=False)
-    return Orchestrator(Settings.from_options(**options), display=display)
+    return Run(Settings.from_options(**options), display=display)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def orchestrator(**options: object) -> Orchestrator:
 def test_what_is_left_is_told_with_the_command_that_removes_it(
     options: dict[str, object], where: str
 ) -> None:
-    run = orchestrator(**options, keep=True)
+    run = make_run(**options, keep=True)
     left = run.left_behind()
     command = f"fleet clean{where} --run {run._run_id}"
     assert left.endswith(command)
@@ -53,7 +53,7 @@ def test_what_is_left_is_told_with_the_command_that_removes_it(
 def test_a_refused_run_leaves_no_directory(tmp_path: Path) -> None:
     async def refused() -> None:
         path = tmp_path / "runs" / "one"
-        await orchestrator(kubeconfig=tmp_path / "none", run_dir=path).run()
+        await make_run(kubeconfig=tmp_path / "none", run_dir=path).run()
 
     with pytest.raises(UsageError, match="no such file"):
         asyncio.run(refused())
@@ -64,12 +64,12 @@ def test_a_run_directory_is_used_once(tmp_path: Path) -> None:
     (tmp_path / "summary.json").touch()
 
     async def again() -> None:
-        await orchestrator(kubeconfig=tmp_path / "none", run_dir=tmp_path).run()
+        await make_run(kubeconfig=tmp_path / "none", run_dir=tmp_path).run()
 
     with pytest.raises(UsageError, match="already holds a run"):
         asyncio.run(again())
     with pytest.raises(SetupError):
-        asyncio.run(orchestrator(context="c", run_dir=Path("/dev/null/x")).run())
+        asyncio.run(make_run(context="c", run_dir=Path("/dev/null/x")).run())
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_a_signal_ends_a_question_at_once(
 
     monkeypatch.setattr(Target, "open", lambda _target: nothing())
     monkeypatch.setattr(Cluster, "connect", lambda _selection: connected())
-    run = orchestrator(kubeconfig=Path("k"), run_dir=tmp_path / "run")
+    run = make_run(kubeconfig=Path("k"), run_dir=tmp_path / "run")
     monkeypatch.setattr(run, "_run_on", prepare)
     with pytest.raises(RunInterruptedError, match="interrupted; nothing was created") as raised:
         uvloop.run(run.run())
