@@ -49,27 +49,23 @@ class Impersonation(enum.Enum):
     USER_AND_GROUP = enum.auto()  # the old grant
 
 
-class IdentityHeaders(NamedTuple):
-    """The constant headers of one node's connection; empty for none."""
-
-    user: bytes = b""
-    groups: tuple[bytes, ...] = ()
-
-
 class Identity(NamedTuple):
     """How the nodes of a run show who they are."""
 
     mode: IdentityMode
     impersonation: Impersonation = Impersonation.NONE
 
-    def headers_for(self, node_name: str) -> IdentityHeaders:
-        """Return what the node's connection sends with every request."""
+    def user_of(self, node_name: str) -> bytes:
+        """Return the user that the node's connection names with every request, b"" for none."""
         if self.impersonation is Impersonation.NONE:
-            return IdentityHeaders()
-        user = f"{NODE_USER}{node_name}".encode()
-        if self.impersonation is Impersonation.USER:
-            return IdentityHeaders(user)
-        return IdentityHeaders(user, (NODES_GROUP.encode(),))
+            return b""
+        return f"{NODE_USER}{node_name}".encode()
+
+    @property
+    def group(self) -> bytes:
+        """Return the group that is named beside the user, b"" for none."""
+        is_named = self.impersonation is Impersonation.USER_AND_GROUP
+        return NODES_GROUP.encode() if is_named else b""
 
 
 class Permission(NamedTuple):

@@ -67,14 +67,11 @@ class AgentConnections:
 
     def new(self, model: AgentModel) -> Transport:
         """Make the transport of one kind of agent."""
-        groups: tuple[bytes, ...] = ()
-        if model.user.startswith(NODE_USER):
-            groups = self._identity.headers_for("any").groups
 
         def user_agent(node: int) -> bytes:
             return self._model_of(node).filled(model.user_agent)
 
-        group = groups[0] if groups else b""
+        group = self._identity.group if model.user.startswith(NODE_USER) else b""
         transport = self._new_transport(user_agent, ACCEPT[model.encoding], group)
         self._transports[model.name] = transport
         self._wires.append(transport)

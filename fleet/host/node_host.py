@@ -7,7 +7,6 @@ observer: one more connection, fleet's own, whose watch decides what counts as R
 import asyncio
 import contextlib
 import logging
-import ssl
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -35,14 +34,15 @@ from fleet.host.node_bootstrap import Bootstrap
 from fleet.host.node_certificates import NodeCertificates
 from fleet.host.pacing import STARTING_MAX, Pacing, StartStage
 from fleet.host.reactor_loop import ReactorLoop
+from fleet.host.readiness import Readiness
 from fleet.host.static_sources import StaticSource, run_static_sources
+from fleet.host.transports import Transports
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.node.node_status import RegistrationPhase
 from fleet.metrics import FleetCounts
 from fleet.objects.certificates import CertificateKind
-from fleet.objects.effects import NodeId, WatchEvent, WatchKind
-from fleet.objects.pods import EventType, NodeView
+from fleet.objects.effects import NodeId, WatchKind
 from fleet.profile.loader import NodeMix
 from fleet.profile.node_model import NodeModel
 from fleet.profile.settings import Encoding, Fidelity, IdentityMode, Settings
@@ -52,9 +52,7 @@ from fleet.report.agent_figures import AgentFigures
 from fleet.wire.api.calls import Caller, RenderedProfile
 from fleet.wire.api.codec import JSON, protobuf
 from fleet.wire.sockets.connection_health import ConnectionHealth
-from fleet.wire.sockets.transport import Endpoint, Transport, UserAgent
 
-NOT_READY_TAINT = "node.kubernetes.io/not-ready"
 OBSERVER_POOL = 0
 LOOK_S = 5.0  # for refusals, and whether credentials run out
 RENEWED = "the client certificate was renewed"
@@ -64,64 +62,6 @@ NOT_READY_NS_MAX = 60 * NS_PER_S
 """A node that has registered and does not become Ready is not waited for: its profile may be so."""
 
 log = logging.getLogger(__name__)
-
-
-class Readiness:
-    """Which nodes another client's watch shows Ready, without the not-ready taint."""
-
-    __slots__ = (
-        "_unseen",
-        "all_ready",
-        "ever_not_ready",
-        "present",
-        "ready",
-        "ready_at_ns",
-        "wanted",
-    )
-
-    def __init__(self, wanted: int) -> None:
-        self.wanted = wanted
-        self.present: set[str] = set()
-        self.ready: set[str] = set()
-        self.ever_not_ready: set[str] = set()  # Ready once, then not
-        self.ready_at_ns = 0
-        self.all_ready = asyncio.Event()
-        self._unseen: set[str] = set()  # during a relist: not mentioned so far
-
-    def on_event(self, event: WatchEvent) -> None:
-        """Take one event of the observer's node watch."""
-        if event.type is EventType.RESTARTED:
-            self._unseen = set(self.present)  # the new snapshot must mention them
-            return
-        if event.type is EventType.SYNCED:
-            self.present -= self._unseen
-            self.ready -= self._unseen
-            self._unseen = set()
-            return
-        view = event.record
-        if not isinstance(view, NodeView):
-            return
-        self._unseen.discard(view.name)
-        if event.type is EventType.DELETED:
-            self.present.discard(view.name)
-            self.ready.discard(view.name)
-            return
-        self.present.add(view.name)
-        if is_ready(view):
-            self.ready.add(view.name)
-            if len(self.ready) >= self.wanted and not self.all_ready.is_set():
-                self.ready_at_ns = time.monotonic_ns()
-                self.all_ready.set()
-        elif view.name in self.ready:
-            self.ready.discard(view.name)
-            self.ever_not_ready.add(view.name)
-
-
-def is_ready(view: NodeView) -> bool:
-    """Return whether the scheduler may use the node as a Ready one."""
-    if any(key == NOT_READY_TAINT for key, _, _ in view.taints):
-        return False
-    return any(each.type == "Ready" and each.status == "True" for each in view.conditions)
 
 
 class NodeHost:
@@ -147,7 +87,6 @@ class NodeHost:
         self.started_ns = 0
         self._cluster = cluster
         self._identity = identity
-        self._health = health
         self._mix = mix
         self._is_light = settings.fidelity is Fidelity.LIGHT
         self._loop = asyncio.get_running_loop()
@@ -164,6 +103,7 @@ class NodeHost:
         self.reactor.watches.are_shared = self._shares_watches
         self.reactor.watches.subscriptions.own_prefix = settings.node_name(0).removesuffix("00000")
         self.reactor_loop = ReactorLoop(self.reactor, self._loop)
+        self._transports = Transports(cluster, self.reactor, self.reactor_loop, health)
         self.run_id = lease.run_id
         self._own_label = f"{RUN_LABEL}={self.run_id}"
         self._annotations = {OWNER_ANNOTATION: owner_mark(self.run_id, lease.uid)}
@@ -178,16 +118,18 @@ class NodeHost:
         self._taint = fake_taint
         agents = dict.fromkeys(model.filled(model.user_agent) for model in mix.models)
         self._user_agents = tuple(agents)  # a profile's is one object for all of its nodes
-        self.observer = self._transport(f"fleet/{__version__} (observer)".encode())
+        accept, group = self.reactor.codec.accept, identity.group
+        user_agent = f"fleet/{__version__} (observer)".encode()
+        self.observer = self._transports.own(user_agent, accept, group)
         self.certificates: NodeCertificates | None = None  # if nodes have their own
         if bootstrap is None:
-            self.transport = self._transport(self._user_agent_of)
+            self.transport = self._transports.own(self._user_agent_of, accept, group)
         else:
-            self.transport = self._anonymous_transport(self.reactor.codec.accept)
+            self.transport = self._transports.anonymous(self._user_agent_of, accept)
             self.certificates = self._node_certificates(bootstrap)
         self.reactor.wires.connect(nodes=self.transport, observer=self.observer)
         self.agent_connections = AgentConnections(
-            identity, self._model_of, self._own_transport, self.reactor.wires.others
+            identity, self._model_of, self._transports.own, self.reactor.wires.others
         )
         self.reactor.run_agents(
             agents_of(mix.models),
@@ -228,70 +170,19 @@ class NodeHost:
             return self._user_agents[pool // LIGHT_CONNECTIONS]
         return self._user_agents[self._agent_number(self._model_of(pool))]
 
-    def _transport(self, user_agent: UserAgent) -> Transport:
-        """Make a transport with fleet's own credentials, to act as nodes or as fleet itself."""
-        group = next(iter(self._identity.headers_for("any").groups), b"")
-        return self._own_transport(user_agent, self.reactor.codec.accept, group)
-
-    def _own_transport(self, user_agent: UserAgent, accept: bytes, group: bytes) -> Transport:
-        """Make a transport with fleet's own credentials."""
-        cluster = self._cluster
-        return self._transport_to(
-            Endpoint(cluster.host, cluster.port, cluster.server_name),
-            cluster.ssl_context(),
-            cluster.authorization(),
-            user_agent,
-            group,
-            accept,
-        )
-
-    def _anonymous_transport(self, accept: bytes, pools_per_node: int = 1) -> Transport:
-        """Make a transport whose pools bring credentials of their own."""
-        cluster = self._cluster
-        context = cluster.ssl_context(with_client_certificate=False)
-        endpoint = Endpoint(cluster.host, cluster.port, cluster.server_name)
-
-        def user_agent(pool: int) -> bytes:
-            return self._user_agent_of(pool // pools_per_node)
-
-        return self._transport_to(endpoint, context, None, user_agent, accept=accept)
-
-    def _transport_to(
-        self,
-        endpoint: Endpoint,
-        context: ssl.SSLContext,
-        authorization: bytes | None,
-        user_agent: UserAgent,
-        group: bytes = b"",
-        accept: bytes = JSON.accept,
-    ) -> Transport:
-        return Transport(
-            endpoint,
-            context,
-            user_agent=user_agent,
-            authorization=authorization,
-            accept=accept,
-            now_ns=self.reactor.clock.now_ns,
-            inbox=self.reactor.inbox,
-            on_ready=self.reactor_loop.wake,
-            loop=self._loop,
-            impersonate_group=group,
-            health=self._health,
-        )
-
     def _node_certificates(self, bootstrap: Bootstrap) -> NodeCertificates:
+        def user_agent(pool: int) -> bytes:
+            return self._user_agent_of(pool // len(CertificateKind))
+
         return NodeCertificates(
             self.reactor,
             self._draws,
             bootstrap.store,
             self._cluster.ssl_context(with_client_certificate=False),
-            bootstrap=self._transport_to(
-                bootstrap.endpoint,
-                bootstrap.context,
-                bootstrap.authorization,
-                lambda pool: self._user_agent_of(pool // len(CertificateKind)),
+            bootstrap=self._transports.to(
+                bootstrap.endpoint, bootstrap.context, bootstrap.authorization, user_agent
             ),
-            renewal=self._anonymous_transport(JSON.accept, len(CertificateKind)),
+            renewal=self._transports.anonymous(user_agent, JSON.accept),
             on_ready=self._begin_node,
             on_renewed=lambda node: self.transport.drop_connections(node, RENEWED),
             approve=bootstrap.approver.approve if bootstrap.approver else None,
@@ -381,7 +272,7 @@ class NodeHost:
             self.certificates.add(node, name, model.identity(index, name).addresses, model)
             return
         if not self._is_light:
-            self.transport.open_pool(pool, user=self._identity.headers_for(name).user)
+            self.transport.open_pool(pool, user=self._identity.user_of(name))
         self.reactor.add(kubelet, caller, pool)
 
     def stop_last(self) -> str:
@@ -490,8 +381,7 @@ class NodeHost:
         if found != self._identity:
             log.warning("the server takes nodes for others; from now on their group is named too")
             self._identity = found
-            group = next(iter(found.headers_for(name).groups), b"")
-            self.transport.set_authorization(self._cluster.authorization(), group)
+            self.transport.set_authorization(self._cluster.authorization(), found.group)
 
     def silence(self) -> None:
         """Let every kubelet fall silent, so that what is deleted is not reported again."""

@@ -15,19 +15,18 @@ import os
 import platform
 import time
 from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
 
 from fleet.background import Background, give_up
 from fleet.cluster.agent_access import prepare_agents
-from fleet.cluster.cleanup import PATIENCE_S, clean_run, is_tenth
 from fleet.cluster.cluster import Cluster
 from fleet.cluster.daemonsets import FAKE_TAINT
 from fleet.cluster.identity import Identity, authorize, features_of
-from fleet.cluster.ownership import refusal
-from fleet.cluster.preflight import SHOWN_MAX, Ask, TargetFacts
+from fleet.cluster.preflight import Ask, TargetFacts
 from fleet.cluster.run_id import new_run_id
 from fleet.cluster.runs import RunLease
-from fleet.cluster.statefulset import check, will_return
+from fleet.cluster.statefulset import check
 from fleet.controlplane import ComponentDeath
 from fleet.errors import FleetError, RunInterruptedError, SetupError
 from fleet.host.machine import check_memory, raise_descriptors
@@ -41,6 +40,7 @@ from fleet.report.report import RunFigures
 from fleet.report.run_directory import RunDirectory
 from fleet.run.adoption import adopt_nodes
 from fleet.run.attendants import attend, failures
+from fleet.run.ending import Ending
 from fleet.run.interrupts import Interrupts
 from fleet.run.meter import Meter
 from fleet.run.outcome import RunOutcome
@@ -94,6 +94,9 @@ class Run:
         self._restart_signal = RestartSignal(
             settings.restart_share, self._stop.set, self._display.note
         )
+        self._ending = Ending(
+            self._whole, self._run_id, self._target, self._interrupts, self._figures, self._display
+        )
         self._has_begun = False  # something was created in the cluster
         self._run_directory = Path()
 
@@ -121,7 +124,7 @@ class Run:
         figures = self._figures
         if self._siblings is not None:
             figures = self._siblings.merged(figures)
-        outcome = RunOutcome(figures, directory.path, 0, self._next_steps())
+        outcome = RunOutcome(figures, directory.path, 0, self._ending.next_steps())
         outcome.exit_code = figures.exit_code()
         if code is not None and not figures.invalid_reasons:
             outcome.exit_code = code
@@ -148,7 +151,7 @@ class Run:
                 raise
             what = "what was created is removed" if self._has_begun else "nothing was created"
             is_left = self._figures.invalid_reasons or (self._has_begun and self._settings.keep)
-            told = self.left_behind() if is_left else f"interrupted; {what}"
+            told = self._ending.left_behind() if is_left else f"interrupted; {what}"
             raise RunInterruptedError(told) from None
         finally:
             await self._background.stop()
@@ -156,7 +159,7 @@ class Run:
     def _on_death(self, death: ComponentDeath) -> None:
         """End the run: a component of its control plane is gone, though nobody stopped it."""
         self._display.note(str(death))
-        self._invalid(f"{death.component} ended while the run was on")
+        self._ending.invalidate(f"{death.component} ended while the run was on")
         self._stop.set()
 
     def _give_up(self, error: FleetError) -> None:
@@ -168,7 +171,7 @@ class Run:
     def _end_for(self, reason: str) -> None:
         """End the run: something beside it failed that it cannot go on without."""
         self._display.note(f"the run ends: {reason}")
-        self._invalid(reason)
+        self._ending.invalidate(reason)
         self._stop.set()
 
     # ---- the run ----
@@ -201,20 +204,13 @@ class Run:
             await lease.release()  # it may have been written when we were interrupted
             raise
         self._has_begun = True
-        is_clean = keeps = False
         try:
             self._target.write_kubeconfig(cluster.context)
             uid, local = facts.kube_system_uid, self._target.local
             async with open_bootstrap(settings, cluster, uid, local, self._background) as found:
                 return await self._keep_nodes(cluster, identity, facts, lease, directory, found)
         finally:
-            if lease.lost_to:
-                self._invalid(f"run {lease.lost_to} took the nodes over")
-            elif not self._target.is_own and not (keeps := await self._keeps_nodes()):
-                is_clean = await self._clean_up(cluster)
-            if not self._target.is_own and not lease.lost_to and (is_clean or keeps):
-                with contextlib.suppress(FleetError):
-                    await lease.release()
+            await self._ending.settle(cluster, lease)
 
     async def _keep_nodes(
         self,
@@ -284,7 +280,7 @@ class Run:
             meter.figures()
             node_host.silence()
             await self._background.stop()
-            self._judge(node_host, cluster)
+            self._ending.judge(node_host, failures(self._background, cluster))
             await node_host.close()
             gc.unfreeze()
 
@@ -356,9 +352,7 @@ class Run:
             self._whole.model_copy(update={"locust_master": address, "dashboard": False}), facts
         )
 
-        async def leaves_nodes() -> bool:
-            return self._target.is_own or bool(lease.lost_to) or await self._keeps_nodes()
-
+        leaves_nodes = partial(self._ending.leaves_nodes, lease)
         await run.run(self._stop, self._display.note, self._siblings, leaves_nodes)
 
     async def _start_siblings(self, settings: Settings, facts: TargetFacts) -> None:
@@ -447,75 +441,4 @@ class Run:
 
     def left_behind(self) -> str:
         """Say what a run that was interrupted has left, and how to remove it."""
-        if self._target.is_own:
-            return "interrupted: the local control plane is gone, with everything in it"
-        return (
-            f"interrupted: nodes, leases and pods of run {self._run_id} may be left; remove them "
-            f"with: {self._clean_command}"
-        )
-
-    @property
-    def _clean_command(self) -> str:
-        where = ""
-        if self._settings.kubeconfig is not None:
-            where += f" --kubeconfig {self._settings.kubeconfig}"
-        if self._settings.context:
-            where += f" --context {self._settings.context}"
-        if self._settings.in_cluster:
-            where += " --in-cluster"
-        return f"fleet clean{where} --run {self._run_id}"
-
-    # ---- the end ----
-
-    async def _keeps_nodes(self) -> bool:
-        """Return whether the nodes are for whoever comes after us."""
-        if self._settings.keep:
-            return True
-        whole = self._whole
-        return self._interrupts.is_terminated and await will_return(whole.statefulset, whole.shard)
-
-    async def _clean_up(self, cluster: Cluster) -> bool:
-        self._display.phase("cleaning up")
-
-        def show(what: str, done: int, total: int) -> None:
-            if is_tenth(done, total):
-                self._display.phase(f"cleaning up: {what} {done}/{total}")
-
-        try:
-            api = cluster.api("cleanup", patience_s=PATIENCE_S)
-            done = await clean_run(api, self._run_id, show, shards=self._whole.shards)
-        except FleetError as error:
-            text = f"the clean-up failed: {error}; go on with: {self._clean_command}"
-            self._display.note(text)
-            self._invalid("the clean-up failed")
-            return False
-        if done.refused:
-            self._display.note(refusal(done.refused))
-        return True
-
-    def _judge(self, node_host: NodeHost, cluster: Cluster) -> None:
-        """Write down what makes the run worth less than it seems."""
-        counts = node_host.counts
-        for reason in failures(self._background, cluster):
-            self._invalid(reason)
-        if counts.foreign:
-            names = ", ".join(counts.foreign_names[:SHOWN_MAX])
-            self._invalid(f"{counts.foreign} nodes exist that are not this run's: {names}")
-        if counts.quarantined:
-            self._invalid(f"{counts.quarantined} nodes were quarantined after a bug in fleet")
-        if counts.bugs:
-            self._invalid(f"{counts.bugs} times a bug in fleet interrupted it, see the log")
-
-    def _invalid(self, reason: str) -> None:
-        self._figures.invalid_reasons = [*self._figures.invalid_reasons, reason]
-
-    def _next_steps(self) -> list[str]:
-        settings = self._settings
-        if settings.keep and not self._target.is_own:
-            return [f"{self._clean_command}  # removes the nodes that were kept"]
-        if self._target.is_own and not settings.command:
-            return [
-                "fleet controlplane up  # a control plane that outlives the run",
-                "fleet spawn --nodes 1000 -- kubectl get nodes  # any test suite, on fleet nodes",
-            ]
-        return []
+        return self._ending.left_behind()

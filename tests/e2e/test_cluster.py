@@ -211,7 +211,7 @@ def test_the_user_name_alone_makes_a_node_with_constrained_rights(
                 assert identity.impersonation is Impersonation.USER
                 with pytest.raises(SetupError, match=r"2 missing: .*secrets$"):
                     await check_permissions(api, node_permissions(identity, Features()))
-                user = identity.headers_for("one").user.decode()
+                user = identity.user_of("one").decode()
                 headers = [("Impersonate-User", user)]
                 body = {"metadata": {"name": "one"}}
                 made = await api.request("POST", NODES, body=body, headers=headers)

@@ -8,7 +8,6 @@ from fleet.cluster.identity import (
     SIGNERS,
     Features,
     Identity,
-    IdentityHeaders,
     Impersonation,
     Permission,
     RefusalWatch,
@@ -45,7 +44,7 @@ def test_the_user_alone_is_enough_where_the_server_adds_the_group() -> None:
     api = FakeApi()
     identity = run_probe(api)
     assert identity.impersonation is Impersonation.USER
-    assert identity.headers_for("a-1") == IdentityHeaders(b"system:node:a-1", ())
+    assert (identity.user_of("a-1"), identity.group) == (b"system:node:a-1", b"")
     assert len(api.log) == 1, "asking for the group too makes the server prefer the old grant"
 
 
@@ -54,7 +53,7 @@ def test_the_group_is_sent_only_to_servers_that_need_it() -> None:
     api.groups_of_user_alone = ("system:authenticated",)
     identity = run_probe(api)
     assert identity.impersonation is Impersonation.USER_AND_GROUP
-    assert identity.headers_for("a-1") == IdentityHeaders(b"system:node:a-1", (b"system:nodes",))
+    assert (identity.user_of("a-1"), identity.group) == (b"system:node:a-1", b"system:nodes")
 
 
 def test_the_group_is_tried_when_the_user_alone_is_forbidden() -> None:
@@ -82,7 +81,8 @@ def test_a_server_that_never_gives_the_group_is_refused() -> None:
 @pytest.mark.parametrize("mode", [IdentityMode.SHARED, IdentityMode.CSR])
 def test_other_identities_send_no_headers_and_ask_nothing(mode: IdentityMode) -> None:
     api = FakeApi()
-    assert run_probe(api, mode).headers_for("a-1") == IdentityHeaders()
+    identity = run_probe(api, mode)
+    assert (identity.user_of("a-1"), identity.group) == (b"", b"")
     assert not api.log
 
 

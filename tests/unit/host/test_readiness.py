@@ -1,4 +1,4 @@
-from fleet.host.node_host import NOT_READY_TAINT, Readiness, is_ready
+from fleet.host.readiness import NOT_READY_TAINT, Readiness, is_ready
 from fleet.metrics import FleetCounts
 from fleet.objects.effects import WatchEvent, WatchKind
 from fleet.objects.pods import EventType, NodeCondition, NodeView

@@ -16,7 +16,7 @@ import uvloop
 from fleet.cluster.cleanup import is_tenth
 from fleet.cluster.cluster import Cluster
 from fleet.errors import RunInterruptedError, SetupError, UsageError
-from fleet.host.node_host import NOT_READY_TAINT, Readiness
+from fleet.host.readiness import NOT_READY_TAINT, Readiness
 from fleet.objects.effects import WatchEvent, WatchKind
 from fleet.objects.pods import EventType, NodeCondition, NodeView
 from fleet.profile.settings import Settings
@@ -47,7 +47,7 @@ def test_what_is_left_is_told_with_the_command_that_removes_it(
     command = f"fleet clean{where} --run {run._run_id}"
     assert left.endswith(command)
     assert "\n" not in left
-    assert run._next_steps() == [f"{command}  # removes the nodes that were kept"]
+    assert run._ending.next_steps() == [f"{command}  # removes the nodes that were kept"]
 
 
 def test_a_refused_run_leaves_no_directory(tmp_path: Path) -> None:

@@ -1,0 +1,67 @@
+"""Which nodes are Ready as another client sees them; it decides what counts, not the kubelets."""
+
+import asyncio
+import time
+
+from fleet.objects.effects import WatchEvent
+from fleet.objects.pods import EventType, NodeView
+
+NOT_READY_TAINT = "node.kubernetes.io/not-ready"
+
+
+class Readiness:
+    """Which nodes another client's watch shows Ready, without the not-ready taint."""
+
+    __slots__ = (
+        "_unseen",
+        "all_ready",
+        "ever_not_ready",
+        "present",
+        "ready",
+        "ready_at_ns",
+        "wanted",
+    )
+
+    def __init__(self, wanted: int) -> None:
+        self.wanted = wanted
+        self.present: set[str] = set()
+        self.ready: set[str] = set()
+        self.ever_not_ready: set[str] = set()  # Ready once, then not
+        self.ready_at_ns = 0
+        self.all_ready = asyncio.Event()
+        self._unseen: set[str] = set()  # during a relist: not mentioned so far
+
+    def on_event(self, event: WatchEvent) -> None:
+        """Take one event of the observer's node watch."""
+        if event.type is EventType.RESTARTED:
+            self._unseen = set(self.present)  # the new snapshot must mention them
+            return
+        if event.type is EventType.SYNCED:
+            self.present -= self._unseen
+            self.ready -= self._unseen
+            self._unseen = set()
+            return
+        view = event.record
+        if not isinstance(view, NodeView):
+            return
+        self._unseen.discard(view.name)
+        if event.type is EventType.DELETED:
+            self.present.discard(view.name)
+            self.ready.discard(view.name)
+            return
+        self.present.add(view.name)
+        if is_ready(view):
+            self.ready.add(view.name)
+            if len(self.ready) >= self.wanted and not self.all_ready.is_set():
+                self.ready_at_ns = time.monotonic_ns()
+                self.all_ready.set()
+        elif view.name in self.ready:
+            self.ready.discard(view.name)
+            self.ever_not_ready.add(view.name)
+
+
+def is_ready(view: NodeView) -> bool:
+    """Return whether the scheduler may use the node as a Ready one."""
+    if any(key == NOT_READY_TAINT for key, _, _ in view.taints):
+        return False
+    return any(each.type == "Ready" and each.status == "True" for each in view.conditions)

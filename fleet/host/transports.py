@@ -1,0 +1,62 @@
+"""How the transports of one process are made: all lead to one server, on one loop."""
+
+import asyncio
+import ssl
+
+from fleet.cluster.cluster import Cluster
+from fleet.host.reactor_loop import ReactorLoop
+from fleet.reactor.reactor import Reactor
+from fleet.wire.api.codec import JSON
+from fleet.wire.sockets.connection_health import ConnectionHealth
+from fleet.wire.sockets.transport import Endpoint, Transport, UserAgent
+
+
+class Transports:
+    """Makes transports whose answers go to the inbox of the reactor."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        reactor: Reactor,
+        reactor_loop: ReactorLoop,
+        health: ConnectionHealth,
+    ) -> None:
+        self._cluster = cluster
+        self._reactor = reactor
+        self._reactor_loop = reactor_loop
+        self._health = health
+        self._endpoint = Endpoint(cluster.host, cluster.port, cluster.server_name)
+
+    def own(self, user_agent: UserAgent, accept: bytes, group: bytes) -> Transport:
+        """Make one with fleet's own credentials, to act as nodes or as fleet itself."""
+        context, authorization = self._cluster.ssl_context(), self._cluster.authorization()
+        return self.to(self._endpoint, context, authorization, user_agent, group, accept)
+
+    def anonymous(self, user_agent: UserAgent, accept: bytes) -> Transport:
+        """Make one whose pools bring credentials of their own."""
+        context = self._cluster.ssl_context(with_client_certificate=False)
+        return self.to(self._endpoint, context, None, user_agent, accept=accept)
+
+    def to(
+        self,
+        endpoint: Endpoint,
+        context: ssl.SSLContext,
+        authorization: bytes | None,
+        user_agent: UserAgent,
+        group: bytes = b"",
+        accept: bytes = JSON.accept,
+    ) -> Transport:
+        """Make one to an endpoint that need not be the cluster's, as with a bootstrap token."""
+        return Transport(
+            endpoint,
+            context,
+            user_agent=user_agent,
+            authorization=authorization,
+            accept=accept,
+            now_ns=self._reactor.clock.now_ns,
+            inbox=self._reactor.inbox,
+            on_ready=self._reactor_loop.wake,
+            loop=asyncio.get_running_loop(),
+            impersonate_group=group,
+            health=self._health,
+        )

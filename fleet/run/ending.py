@@ -1,0 +1,127 @@
+"""How a run ends: its nodes removed or left to others, its figures judged, what to do next told."""
+
+import contextlib
+
+from fleet.cluster.cleanup import PATIENCE_S, clean_run, is_tenth
+from fleet.cluster.cluster import Cluster
+from fleet.cluster.ownership import refusal
+from fleet.cluster.preflight import SHOWN_MAX
+from fleet.cluster.runs import RunLease
+from fleet.cluster.statefulset import will_return
+from fleet.errors import FleetError
+from fleet.host.node_host import NodeHost
+from fleet.profile.settings import Settings
+from fleet.report.display import Display
+from fleet.report.report import RunFigures
+from fleet.run.interrupts import Interrupts
+from fleet.run.target import Target
+
+
+class Ending:
+    """The end of one run. `settings` are those of all of its processes."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        run_id: str,
+        target: Target,
+        interrupts: Interrupts,
+        figures: RunFigures,
+        display: Display,
+    ) -> None:
+        self._settings = settings
+        self._run_id = run_id
+        self._target = target
+        self._interrupts = interrupts
+        self._figures = figures
+        self._display = display
+
+    def invalidate(self, reason: str) -> None:
+        """Write down that the figures are not to be trusted, and why."""
+        self._figures.invalid_reasons = [*self._figures.invalid_reasons, reason]
+
+    async def settle(self, cluster: Cluster, lease: RunLease) -> None:
+        """Remove the nodes or leave them to whoever comes after us, then give up their names.
+
+        Names are kept while nodes are left that nobody answers for.
+        """
+        if lease.lost_to:
+            self.invalidate(f"run {lease.lost_to} took the nodes over")
+        elif not self._target.is_own and (await self._keeps_nodes() or await self._clean(cluster)):
+            with contextlib.suppress(FleetError):
+                await lease.release()
+
+    async def leaves_nodes(self, lease: RunLease) -> bool:
+        """Return whether the nodes need not be removed by us."""
+        return self._target.is_own or bool(lease.lost_to) or await self._keeps_nodes()
+
+    async def _keeps_nodes(self) -> bool:
+        """Return whether the nodes are for whoever comes after us."""
+        settings = self._settings
+        if settings.keep:
+            return True
+        is_moved = self._interrupts.is_terminated
+        return is_moved and await will_return(settings.statefulset, settings.shard)
+
+    async def _clean(self, cluster: Cluster) -> bool:
+        self._display.phase("cleaning up")
+
+        def show(what: str, done: int, total: int) -> None:
+            if is_tenth(done, total):
+                self._display.phase(f"cleaning up: {what} {done}/{total}")
+
+        try:
+            api = cluster.api("cleanup", patience_s=PATIENCE_S)
+            done = await clean_run(api, self._run_id, show, shards=self._settings.shards)
+        except FleetError as error:
+            text = f"the clean-up failed: {error}; go on with: {self._clean_command}"
+            self._display.note(text)
+            self.invalidate("the clean-up failed")
+            return False
+        if done.refused:
+            self._display.note(refusal(done.refused))
+        return True
+
+    def judge(self, node_host: NodeHost, failures: list[str]) -> None:
+        """Write down what makes the run worth less than it seems."""
+        counts, invalidate = node_host.counts, self.invalidate
+        for reason in failures:
+            invalidate(reason)
+        if counts.foreign:
+            names = ", ".join(counts.foreign_names[:SHOWN_MAX])
+            invalidate(f"{counts.foreign} nodes exist that are not this run's: {names}")
+        if counts.quarantined:
+            invalidate(f"{counts.quarantined} nodes were quarantined after a bug in fleet")
+        if counts.bugs:
+            invalidate(f"{counts.bugs} times a bug in fleet interrupted it, see the log")
+
+    def left_behind(self) -> str:
+        """Say what a run that was interrupted has left, and how to remove it."""
+        if self._target.is_own:
+            return "interrupted: the local control plane is gone, with everything in it"
+        return (
+            f"interrupted: nodes, leases and pods of run {self._run_id} may be left; remove them "
+            f"with: {self._clean_command}"
+        )
+
+    def next_steps(self) -> list[str]:
+        """Return the commands that a user may want now."""
+        if self._settings.keep and not self._target.is_own:
+            return [f"{self._clean_command}  # removes the nodes that were kept"]
+        if self._target.is_own and not self._settings.command:
+            return [
+                "fleet controlplane up  # a control plane that outlives the run",
+                "fleet spawn --nodes 1000 -- kubectl get nodes  # any test suite, on fleet nodes",
+            ]
+        return []
+
+    @property
+    def _clean_command(self) -> str:
+        where = ""
+        if self._settings.kubeconfig is not None:
+            where += f" --kubeconfig {self._settings.kubeconfig}"
+        if self._settings.context:
+            where += f" --context {self._settings.context}"
+        if self._settings.in_cluster:
+            where += " --in-cluster"
+        return f"fleet clean{where} --run {self._run_id}"
