@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from e2e_world import World, eventually
+from e2e_world import World
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -68,13 +68,12 @@ def test_a_plugin_that_fails_three_times_is_asked_a_fourth_time(
 def test_a_run_whose_credentials_ran_out_says_so_and_cleans_up_with_new_ones(
     world: World, tmp_path: Path
 ) -> None:
-    throttled = tmp_path / "throttled"
-    plugin = Plugin(world, tmp_path, expires_s=20, fails=f"[ -e {throttled} ]")
+    over = tmp_path / "over"
+    fails = f'[ "$n" -gt 1 ] && [ ! -e {over} ]'
+    plugin = Plugin(world, tmp_path, expires_s=20, fails=fails)
     with world.spawn(PREFIX, 3, world.quick(), *plugin.options) as run:
-        eventually(plugin.runs.exists, "the first token")
-        throttled.touch()
         run.until("have run out and cannot be renewed: ")
-        throttled.unlink()
+        over.touch()
         run.until("credentials: renewed, after")
         run.interrupt()
         printed, _ = run.process.communicate(timeout=120)
