@@ -118,7 +118,7 @@ def test_an_image_may_be_named_by_its_digest(bare_helm: Helm) -> None:
     values["locust"] = {"enabled": True, "apiUsers": {"count": 1}}
     rendered = bare_helm.template(values)
     images = set(re.findall(r"image: (.*)", rendered)) - {PAUSE}
-    assert images == {f"r.test/fleet{DIGEST}"}
+    assert images == {f"r.test/fleet@{DIGEST}"}
     values["image"]["digest"] = "sha256:abc"
     assert "at '/image/digest'" in bare_helm.template(values, check=False)
 
