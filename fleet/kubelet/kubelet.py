@@ -13,6 +13,7 @@ from fleet.kubelet.containers.image_list import (
     on_images_reported,
     on_list_timer,
 )
+from fleet.kubelet.devices.dra_plugin import wipe_again
 from fleet.kubelet.devices.plugin_manager import PluginManager, has_plugins
 from fleet.kubelet.environment import Environment, on_csi_driver
 from fleet.kubelet.events import EventRecorder, Reason
@@ -27,6 +28,7 @@ from fleet.kubelet.input_owners import (
 )
 from fleet.kubelet.node.csi_node import NODE_KEY, CSINode
 from fleet.kubelet.node.csi_registration import CSIRegistration
+from fleet.kubelet.node.held_writes import HeldWrites
 from fleet.kubelet.node.node_lease import OWNER_KEY, NodeLease
 from fleet.kubelet.node.node_shutdown import DETECTED, ERROR, NodeShutdown, arm_shutdown
 from fleet.kubelet.node.node_status import (
@@ -52,7 +54,6 @@ from fleet.objects.effects import (
     Outbox,
     PowerOff,
     Reply,
-    ReplyKind,
     Report,
     SetTimer,
     StartWatch,
@@ -63,8 +64,6 @@ from fleet.objects.effects import (
 from fleet.objects.pods import EventType, NodeView, ObjectRef, PodUid
 
 POD_SOURCE_NS = 1 * NS_PER_S  # pkg/kubelet/config/apiserver.go, WaitForAPIServerSyncPeriod
-SLICES_FIRST_NS = 1 * NS_PER_S
-SLICES_MAX_NS = 300 * NS_PER_S
 READY = NodeInputs()
 STORAGE_ERROR = "CSINode is not yet initialized"
 CSI_MISSING = NodeInputs(not_ready=(STORAGE_ERROR,))
@@ -105,7 +104,7 @@ class VirtualKubelet:
         self.plugins: PluginManager | None = None  # only if the profile has any
         self._shutdown: NodeShutdown | None = None  # since the machine is shutting down
         self._node_synced = False
-        self._held: tuple[ApiCall, ...] | None = ()  # until it is known that the Node is ours
+        self._held: HeldWrites | None = HeldWrites()  # until it is known that the Node is ours
         self.is_ready = False
 
     def start(self, now_ns: int, out: Outbox) -> None:
@@ -148,19 +147,12 @@ class VirtualKubelet:
         out.append(SetTimer(node, now_ns + POD_SOURCE_NS, Timer.POD_SOURCE))
 
     def _hold(self, begin: int, out: Outbox) -> None:
-        """Keep writes back until registration has shown that the Node is ours.
-
-        Differs: a kubelet renews the Lease of its name, and reports pods, before it has looked.
-        """
         assert self._held is not None
         if self.status.phase is RegistrationPhase.REGISTERED:
-            held, self._held = self._held, None
-            out[begin:begin] = held
-            return
-        mine = tuple(each for each in out[begin:] if isinstance(each, ApiCall) and _is_held(each))
-        if mine:
-            out[begin:] = [each for each in out[begin:] if each not in mine]
-            self._held += mine
+            self._held.release(begin, out)
+            self._held = None
+        else:
+            self._held.hold(begin, out)
 
     def stop(self) -> None:
         """Fall silent: nothing is renewed or reported any more."""
@@ -250,7 +242,7 @@ class VirtualKubelet:
             if self.plugins is not None:
                 self.plugins.on_reply(call, reply, now_ns, out)
         elif op is Op.DELETE_RESOURCE_SLICES:
-            self._on_slices_reply(call, reply, now_ns, out)
+            wipe_again(call, reply, now_ns, out)
         elif call.key == REGISTER_KEY:
             self._on_register_reply(reply, now_ns, out)
         else:
@@ -461,13 +453,6 @@ class VirtualKubelet:
                 self._csi.start(now_ns, out)
             self.status.arm(self._inputs(now_ns), self.env, now_ns, out)
 
-    def _on_slices_reply(self, call: ApiCall, reply: Reply, now_ns: int, out: Outbox) -> None:
-        """Wipe again after a failure. Source: dra_plugin_manager.go, wipeResourceSlices."""
-        if reply.ok or reply.kind is ReplyKind.NOT_FOUND:
-            return
-        delay_ns = min(int(call.key) * 2, SLICES_MAX_NS) if call.key else SLICES_FIRST_NS
-        out.append(SetTimer(self.node, now_ns + delay_ns, Timer.RESOURCE_SLICES, str(delay_ns)))
-
     def _on_pod_source(self, now_ns: int, out: Outbox) -> None:
         """Watch pods once the node informer has synced. Source: config/apiserver.go."""
         if self._node_synced:
@@ -535,9 +520,3 @@ class VirtualKubelet:
         """Record an event about the Node; since 1.36 its reference has no uid."""
         about = ObjectRef("Node", "", self.name)
         self._recorder.event(about, reason, message, self.env, now_ns, out)
-
-
-def _is_held(call: ApiCall) -> bool:
-    """Return whether a call changes what has the node's name; events only tell about it."""
-    is_read = call.op.name.startswith(("GET_", "PROBE_"))
-    return not is_read and call.key != REGISTER_KEY and call.op not in EVENT_OPS

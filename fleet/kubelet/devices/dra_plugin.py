@@ -19,9 +19,13 @@ from fleet.objects.effects import (
     NodeId,
     Op,
     Outbox,
+    Reply,
+    ReplyKind,
     ResourceSlices,
+    SetTimer,
     StartWatch,
     StopWatch,
+    Timer,
     WatchKind,
 )
 from fleet.objects.pods import EventType
@@ -32,6 +36,8 @@ SYNC_DELAY_NS = 30 * NS_PER_S
 WIPE_DELAY_NS = 30 * NS_PER_S
 """Source: pkg/kubelet/cm/container_manager_linux.go, the wiping delay of the plugin manager."""
 RETRY_NS = 1 * NS_PER_S
+SLICES_FIRST_NS = 1 * NS_PER_S
+SLICES_MAX_NS = 300 * NS_PER_S
 
 
 class PluginState(enum.IntEnum):
@@ -140,3 +146,14 @@ class DRAPlugin:
     def _wipe(self, out: Outbox) -> None:
         payload = ResourceSlices(self.driver.driver)
         out.append(ApiCall(self._node, Op.DELETE_DRIVER_SLICES, self.driver.driver, payload))
+
+
+def wipe_again(call: ApiCall, reply: Reply, now_ns: int, out: Outbox) -> None:
+    """Wipe all slices of a node again after a failure, of which the key says how long it waited.
+
+    Source: dra_plugin_manager.go, wipeResourceSlices.
+    """
+    if reply.ok or reply.kind is ReplyKind.NOT_FOUND:
+        return
+    delay_ns = min(int(call.key) * 2, SLICES_MAX_NS) if call.key else SLICES_FIRST_NS
+    out.append(SetTimer(call.node, now_ns + delay_ns, Timer.RESOURCE_SLICES, str(delay_ns)))

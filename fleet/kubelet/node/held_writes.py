@@ -1,0 +1,34 @@
+"""What a kubelet does not write before registration has shown that the Node of its name is its own.
+
+Differs: a kubelet renews the Lease of its name, and reports pods, before it has looked.
+"""
+
+from fleet.kubelet.input_owners import EVENT_OPS
+from fleet.kubelet.node.node_status import REGISTER_KEY
+from fleet.objects.effects import ApiCall, Outbox
+
+
+class HeldWrites:
+    """The writes of one kubelet, from its start until the Node is known to be its own."""
+
+    __slots__ = ("_calls",)
+
+    def __init__(self) -> None:
+        self._calls: list[ApiCall] = []
+
+    def hold(self, begin: int, out: Outbox) -> None:
+        """Take the writes out of the effects from `begin` on."""
+        mine = [each for each in out[begin:] if isinstance(each, ApiCall) and _is_held(each)]
+        if mine:
+            out[begin:] = [each for each in out[begin:] if each not in mine]
+            self._calls += mine
+
+    def release(self, begin: int, out: Outbox) -> None:
+        """Let go of all that was held, before the effects from `begin` on."""
+        out[begin:begin] = self._calls
+
+
+def _is_held(call: ApiCall) -> bool:
+    """Return whether a call changes what has the node's name; events only tell about it."""
+    is_read = call.op.name.startswith(("GET_", "PROBE_"))
+    return not is_read and call.key != REGISTER_KEY and call.op not in EVENT_OPS
