@@ -7,6 +7,7 @@ from fleet.clock import NS_PER_MS, NS_PER_S, Draws, SimClock, TimerWheel
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import EventRecorder
 from fleet.kubelet.sync_loop import SyncLoop
+from fleet.kubelet.turn import Turn
 from fleet.objects.effects import (
     ApiCall,
     EventObject,
@@ -145,9 +146,12 @@ class World:
         pod = self.pods[uid] = replaced(self.pods[uid], **fields)
         self.deliver(WatchEvent(WatchKind.PODS, EventType.MODIFIED, copy.copy(pod)))
 
+    def turn(self, out: Outbox) -> Turn:
+        return Turn(NODE, self.env, self.recorder, self.now_ns, out)
+
     def deliver(self, event: WatchEvent) -> None:
         out: Outbox = []
-        self.loop.on_watch_event(event, self.env, self.recorder, self.now_ns, out)
+        self.loop.on_watch_event(event, self.turn(out))
         self.execute(out)
 
     def run(self, seconds: float) -> None:
@@ -217,7 +221,7 @@ class World:
             if timer == Timer.EVENT_SEND:
                 self.recorder.on_timer(self.now_ns, out)
             else:
-                self.loop.on_timer(Timer(timer), key, self.env, self.recorder, self.now_ns, out)
+                self.loop.on_timer(Timer(timer), key, self.turn(out))
             self.execute(out)
 
     def _answer(self, effect: object) -> None:
@@ -231,7 +235,7 @@ class World:
         if effect.op in (Op.CREATE_EVENT, Op.PATCH_EVENT):
             self.recorder.on_reply(effect, reply, self.env, self.now_ns, out)
         else:
-            self.loop.on_reply(effect, reply, self.env, self.recorder, self.now_ns, out)
+            self.loop.on_reply(effect, reply, self.turn(out))
         self.execute(out)
 
     def _answer_watch(self, effect: StartWatch) -> None:

@@ -173,8 +173,9 @@ class VirtualKubelet:
             if state is not None and state.puts_off(timer, key, now_ns, out):
                 return
             if self.sync_loop is not None:
-                self.sync_loop.on_timer(timer, key, self.env, self._recorder, now_ns, out)
-                self._after_pods(now_ns, out)
+                turn = self._turn(now_ns, out)
+                self.sync_loop.on_timer(timer, key, turn)
+                self._after_pods(turn)
         elif timer is Timer.IMAGES:
             self._on_images_timer(key, now_ns, out)
         else:
@@ -228,14 +229,16 @@ class VirtualKubelet:
             self.lease.on_reply(call, reply, self.env, now_ns, out)
         elif op in POD_OPS:
             if self.sync_loop is not None:
-                self.sync_loop.on_reply(call, reply, self.env, self._recorder, now_ns, out)
-                self._after_pods(now_ns, out)
+                turn = self._turn(now_ns, out)
+                self.sync_loop.on_reply(call, reply, turn)
+                self._after_pods(turn)
         elif op in EVENT_OPS:
             self._recorder.on_reply(call, reply, self.env, now_ns, out)
         elif call.key.startswith(ADMIT_KEY):
             if self.sync_loop is not None:
-                self.sync_loop.on_node_reply(call, reply, self._turn(now_ns, out))
-                self._after_pods(now_ns, out)
+                turn = self._turn(now_ns, out)
+                self.sync_loop.on_node_reply(call, reply, turn)
+                self._after_pods(turn)
         elif op in CSI_OPS or call.key == NODE_KEY:
             self._on_csi_reply(call, reply, now_ns, out)
         elif op in DRIVER_OPS:
@@ -308,18 +311,20 @@ class VirtualKubelet:
 
     def _to_sync_loop(self, event: WatchEvent, now_ns: int, out: Outbox) -> None:
         if self.sync_loop is not None:
-            self.sync_loop.on_watch_event(event, self.env, self._recorder, now_ns, out)
-            self._after_pods(now_ns, out)
+            turn = self._turn(now_ns, out)
+            self.sync_loop.on_watch_event(event, turn)
+            self._after_pods(turn)
 
-    def _after_pods(self, now_ns: int, out: Outbox) -> None:
+    def _after_pods(self, turn: Turn) -> None:
         """Report volumes that are in use now or no more; drop a pod side without pods."""
-        if self.sync_loop is None:
+        loop = self.sync_loop
+        if loop is None:
             return
-        if self.sync_loop.volumes_to_report() is not None or self.sync_loop.monitor is not None:
-            self.status.arm(self._inputs(now_ns), self.env, now_ns, out)
+        if loop.volumes_to_report() is not None or loop.monitor is not None:
+            self.status.arm(self._inputs(turn.now_ns), self.env, turn.now_ns, turn.out)
         if self._shutdown is not None:
-            self.sync_loop.end_pods(self._shutdown, self._turn(now_ns, out))
-        if self.sync_loop.is_idle():
+            loop.end_pods(self._shutdown, turn)
+        if loop.is_idle():
             self.sync_loop = None
 
     def _inputs(self, now_ns: int) -> NodeInputs:
@@ -363,7 +368,7 @@ class VirtualKubelet:
         self._event(Reason.SHUTDOWN, DETECTED, now_ns, out)
         events = self.status.sync_now(self._inputs(now_ns), self.env, now_ns, out)
         self._status_events(events, now_ns, out)
-        self._after_pods(now_ns, out)
+        self._after_pods(self._turn(now_ns, out))
 
     def _on_shutdown_timer(self, now_ns: int, out: Outbox) -> None:
         if self._shutdown is None:
@@ -371,7 +376,7 @@ class VirtualKubelet:
         elif self._shutdown.is_off(now_ns):
             out.append(PowerOff(self.node))
         else:
-            self._after_pods(now_ns, out)
+            self._after_pods(self._turn(now_ns, out))
 
     def _on_runtime_state(self, now_ns: int, out: Outbox) -> None:
         """Look at the runtime's health: the status, the sync loop, and when it changes next."""
@@ -429,7 +434,7 @@ class VirtualKubelet:
                 self.status.arm(self._inputs(now_ns), env, now_ns, out)
             return
         in_use = loop.images_in_use() if loop is not None else ()
-        used = loop.disk_bytes(env, now_ns) if loop is not None else None
+        used = loop.disk_bytes(self._turn(now_ns, out)) if loop is not None else None
         for reason, message in on_gc_timer(node, env, in_use, used, now_ns, out):
             self._event(reason, message, now_ns, out)
 
@@ -500,7 +505,7 @@ class VirtualKubelet:
         if self.sync_loop is None and view.volumes_in_use and not self.env.light:
             self.sync_loop = self._new_sync_loop(now_ns)
         if self.sync_loop is not None and not self.env.light:
-            self.sync_loop.on_node(view, self.env, self._recorder, now_ns, out)
+            self.sync_loop.on_node(view, self._turn(now_ns, out))
 
     def _report_ready(self, now_ns: int, out: Outbox) -> None:
         """Tell when the server's own view of Ready flips."""

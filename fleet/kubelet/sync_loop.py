@@ -12,7 +12,6 @@ from functools import partial
 from fleet.kubelet.containers.image_gc import arm_image_gc
 from fleet.kubelet.devices.dra import registered_drivers
 from fleet.kubelet.environment import Environment
-from fleet.kubelet.events import EventRecorder
 from fleet.kubelet.input_owners import LOOP_TIMERS, MIRROR_OPS, VOLUME_OPS
 from fleet.kubelet.node.node_shutdown import NodeShutdown
 from fleet.kubelet.pods.pod_admission import PodAdmission
@@ -87,53 +86,36 @@ class SyncLoop:
         self.monitor: ResourceMonitor | None = None  # only if usage may cross a threshold
         self.started_ns = 0  # when the kubelet was started
 
-    def on_watch_event(
-        self,
-        event: WatchEvent,
-        env: Environment,
-        recorder: EventRecorder,
-        now_ns: int,
-        out: Outbox,
-    ) -> None:
+    def on_watch_event(self, event: WatchEvent, turn: Turn) -> None:
         """Take an event of the pods watch, or of a ConfigMap's or Secret's."""
-        turn = Turn(self._node, env, recorder, now_ns, out)
-        syncer = self._syncer_for(env)
+        syncer = self._syncer_for(turn.env)
         if event.kind is WatchKind.PODS:
             pod = event.record
             assert pod is None or isinstance(pod, Pod), event
             for update in self._config.on_event(event.type, pod):
                 if update.pod.is_mirror:
-                    self._statics(env).on_mirror(update, syncer, turn)
+                    self._statics(turn.env).on_mirror(update, syncer, turn)
                 else:
                     self._on_update(update, syncer, turn)
             if event.type is EventType.SYNCED:
                 syncer.drop_orphans(self._workers)
                 if self.statics is not None:
-                    self.statics.on_synced(env)
+                    self.statics.on_synced(turn.env)
         else:
             self._on_volumes(syncer.volumes.on_object_event(event), syncer, turn)
             if event.type is EventType.DELETED:
                 for worker in self._workers.values():
                     if worker.volumes_ready and worker.state is WorkerState.SYNC:
-                        syncer.volumes.remount(worker.pod, event, now_ns, out)
+                        syncer.volumes.remount(worker.pod, event, turn.now_ns, turn.out)
         self._send_statuses(syncer, turn)
 
     def on_relist_started(self) -> None:
         """Learn that a whole snapshot of the pods follows, up to SYNCED."""
         self._config.on_relist_started()
 
-    def on_timer(
-        self,
-        timer: Timer,
-        key: str,
-        env: Environment,
-        recorder: EventRecorder,
-        now_ns: int,
-        out: Outbox,
-    ) -> None:
+    def on_timer(self, timer: Timer, key: str, turn: Turn) -> None:
         """Take a timer that is due; one that nobody waits for any more is ignored."""
-        turn = Turn(self._node, env, recorder, now_ns, out)
-        syncer = self._syncer_for(env)
+        syncer = self._syncer_for(turn.env)
         if timer in LOOP_TIMERS:
             self._on_loop_timer(timer, syncer, turn)
         else:
@@ -147,12 +129,12 @@ class SyncLoop:
             elif timer is Timer.PROBES:
                 syncer.on_probes(worker, turn)
             elif timer is Timer.VOLUMES:
-                if syncer.volumes.is_due(worker.pod.uid, now_ns):
+                if syncer.volumes.is_due(worker.pod.uid, turn.now_ns):
                     syncer.on_volumes(worker, turn)
-                syncer.volumes.on_timer(worker.pod, env, now_ns, out)
+                syncer.volumes.on_timer(worker.pod, turn.env, turn.now_ns, turn.out)
             self._drop_if_done(worker, syncer, turn)
             if timer in RUNTIME_TIMERS and (
-                self.monitor is not None or images_need_monitor(env, self._node)
+                self.monitor is not None or images_need_monitor(turn.env, self._node)
             ):
                 self._watch_usage(syncer, turn)
         self._send_statuses(syncer, turn)
@@ -173,18 +155,9 @@ class SyncLoop:
                 if pod is not None:
                     syncer.statuses.reconcile(pod)
 
-    def on_reply(
-        self,
-        call: ApiCall,
-        reply: Reply,
-        env: Environment,
-        recorder: EventRecorder,
-        now_ns: int,
-        out: Outbox,
-    ) -> None:
+    def on_reply(self, call: ApiCall, reply: Reply, turn: Turn) -> None:
         """Take the answer to a call about a pod: its status, its deletion, a token of it."""
-        turn = Turn(self._node, env, recorder, now_ns, out)
-        syncer = self._syncer_for(env)
+        syncer = self._syncer_for(turn.env)
         worker = self._workers.get(PodUid(call.key))
         if call.op is Op.CREATE_TOKEN:
             if worker is not None and worker.state is WorkerState.SYNC:
@@ -194,19 +167,21 @@ class SyncLoop:
                 self.statics.on_reply(call, reply, turn)
         elif call.op is Op.GET_RESOURCE_CLAIM:
             if worker is not None and syncer.dra is not None:
-                drivers = registered_drivers(env, self._node, self.started_ns, now_ns)
-                prepared = syncer.dra.on_reply(worker.pod, reply, drivers, out)
+                drivers = registered_drivers(turn.env, self._node, self.started_ns, turn.now_ns)
+                prepared = syncer.dra.on_reply(worker.pod, reply, drivers, turn.out)
                 syncer.on_prepared(worker, prepared, turn)
         elif call.op in VOLUME_OPS:
             if worker is not None and worker.state is WorkerState.SYNC:
                 self._tell_labels(syncer)
-                if syncer.volumes.on_claim_reply(worker.pod, call, reply, env, out):
+                if syncer.volumes.on_claim_reply(worker.pod, call, reply, turn.env, turn.out):
                     syncer.on_volumes(worker, turn)
         else:
-            may_run = worker is not None and syncer.may_run(worker, env)
-            status = syncer.statuses.on_reply(call, reply, now_ns, may_run=may_run, out=out)
+            may_run = worker is not None and syncer.may_run(worker, turn.env)
+            status = syncer.statuses.on_reply(
+                call, reply, turn.now_ns, may_run=may_run, out=turn.out
+            )
             if status is not None and worker is not None:
-                self._report_started(worker, status, reply.arrived_ns or now_ns, out)
+                self._report_started(worker, status, reply.arrived_ns or turn.now_ns, turn.out)
         self._send_statuses(syncer, turn)
 
     def on_node_reply(self, call: ApiCall, reply: Reply, turn: Turn) -> None:
@@ -215,18 +190,11 @@ class SyncLoop:
         self.admission.on_node(call, reply, self._workers, syncer, turn)
         self._send_statuses(syncer, turn)
 
-    def on_node(
-        self,
-        view: NodeView,
-        env: Environment,
-        recorder: EventRecorder,
-        now_ns: int,
-        out: Outbox,
-    ) -> None:
+    def on_node(self, view: NodeView, turn: Turn) -> None:
         """Take the Node as the informer shows it: what is attached."""
-        syncer = self._syncer_for(env)
+        syncer = self._syncer_for(turn.env)
         found = syncer.volumes.on_node(view.volumes_attached, view.volumes_in_use, view.labels)
-        self._on_volumes(found, syncer, Turn(self._node, env, recorder, now_ns, out))
+        self._on_volumes(found, syncer, turn)
 
     def on_volumes_reported(self, names: tuple[str, ...], turn: Turn) -> None:
         """Learn that the Node shows these volumes in use."""
@@ -300,11 +268,10 @@ class SyncLoop:
         """Return the full names of the images that the containers of this node have."""
         return images_in_use(self._workers, self._syncer) if self._syncer is not None else set()
 
-    def disk_bytes(self, env: Environment, now_ns: int) -> int | None:
+    def disk_bytes(self, turn: Turn) -> int | None:
         """Return how much of its disk the node uses; None: pods do not count."""
         if self._syncer is None or self.monitor is None:
             return None
-        turn = Turn(self._node, env, EventRecorder.silent(), now_ns, [])
         return self.monitor.stats(self._workers, self._syncer, turn).disk
 
     @property

@@ -1,4 +1,8 @@
-"""What every step of one input needs, and the three things that a step asks of the outside."""
+"""What every step of one input needs, and the three things that a step asks of the outside.
+
+The kubelet makes one `Turn` for an input that concerns pods; whatever knows pods takes it, last.
+What knows only the Node takes `env, now_ns, out`: a renewal of a Lease makes no `Turn`.
+"""
 
 from typing import NamedTuple
 
