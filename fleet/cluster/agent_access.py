@@ -21,13 +21,11 @@ from fleet.cluster.identity import (
     who_am_i,
 )
 from fleet.errors import SetupError
-from fleet.profile.agent_behavior import NODE, NODE_USER, SERVICE_ACCOUNT_USER, AgentModel
+from fleet.objects.well_known import BINDINGS, NODE_USER, RBAC, ROLES
+from fleet.profile.agent_behavior import NODE, SERVICE_ACCOUNT_USER, AgentModel
 from fleet.profile.node_model import NodeModel
 from fleet.profile.settings import IdentityMode
 
-RBAC = "rbac.authorization.k8s.io"
-ROLES = f"/apis/{RBAC}/v1/clusterroles"
-BINDINGS = f"/apis/{RBAC}/v1/clusterrolebindings"
 NAME = "fleet:agent:"
 MANAGED_BY, MANAGER = "app.kubernetes.io/managed-by", "fleet"
 AUTHORIZATION = "authorization.k8s.io"

@@ -17,12 +17,11 @@ from typing import NamedTuple
 from fleet.cluster.api_client import Answer, Api, Json, each, expect
 from fleet.errors import SetupError
 from fleet.metrics import Requests
+from fleet.objects.well_known import NODE_USER, NODES_GROUP
 from fleet.profile.node_model import NodeModel
 from fleet.profile.settings import Fidelity, IdentityMode, Settings
 
 REFUSALS_MIN = 10  # fewer are no storm
-NODES_GROUP = "system:nodes"
-NODE_USER = "system:node:"
 AUTHENTICATION = "authentication.k8s.io"
 CERTIFICATES = "certificates.k8s.io"
 COORDINATION = "coordination.k8s.io"

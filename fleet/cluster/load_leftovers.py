@@ -9,10 +9,8 @@ from typing import NamedTuple
 from fleet.cluster.api_client import Api
 from fleet.cluster.identity import Permission, is_allowed
 from fleet.cluster.run_id import LABEL, LOAD_LABEL, load_name
+from fleet.objects.well_known import BINDINGS, RBAC, ROLES
 
-RBAC = "rbac.authorization.k8s.io"
-ROLES = f"/apis/{RBAC}/v1/clusterroles"
-BINDINGS = f"/apis/{RBAC}/v1/clusterrolebindings"
 NAMESPACES = "/api/v1/namespaces"
 KINDS = (
     (BINDINGS, Permission("delete", RBAC, "clusterrolebindings")),

@@ -31,10 +31,10 @@ from fleet.cluster.identity import (
 )
 from fleet.controlplane import NODE_BINDINGS
 from fleet.errors import UsageError
+from fleet.objects.well_known import RBAC
 from fleet.profile.loader import load_mix
 from fleet.profile.settings import IdentityMode, Settings
 
-RBAC = "rbac.authorization.k8s.io"
 NAMES_MAX = 1_000
 """Nodes that one role names. `kubectl apply` notes a whole object in an annotation of at most
 256 KiB, and there are three lists of names of up to 63 characters in one.

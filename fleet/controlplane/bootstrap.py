@@ -14,19 +14,18 @@ import aiohttp
 
 from fleet.controlplane.certificates import KUBELET_CLIENT_USER, Pair
 from fleet.errors import SetupError
+from fleet.objects.well_known import BINDINGS, NODES_GROUP, RBAC
 
 REQUEST_TIMEOUT_S = 5.0
 CREATED = (200, 201, 409)
 
-BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 SIGNING = "system:certificates.k8s.io:certificatesigningrequests"
-RBAC = "rbac.authorization.k8s.io"
 
 # Binding, role, kind of subject, subject.
 NODE_BINDINGS = (
     ("fleet:kubelet-bootstrap", "system:node-bootstrapper", "Group", "system:bootstrappers"),
     ("fleet:node-autoapprove-bootstrap", f"{SIGNING}:nodeclient", "Group", "system:bootstrappers"),
-    ("fleet:node-autoapprove-rotation", f"{SIGNING}:selfnodeclient", "Group", "system:nodes"),
+    ("fleet:node-autoapprove-rotation", f"{SIGNING}:selfnodeclient", "Group", NODES_GROUP),
 )
 """What lets bootstrap tokens become nodes, and nodes renew their certificates."""
 

@@ -9,11 +9,12 @@ from typing import Any, Protocol
 
 from fleet.background import Background, give_up
 from fleet.cluster.cluster import Cluster
+from fleet.controlplane.ports import LOOPBACK
 from fleet.dashboard.door import new_token, token_from
 from fleet.dashboard.elastic import ElasticFleet
 from fleet.dashboard.load_access import LoadAccess, with_token
 from fleet.dashboard.load_workers import LoadWorker
-from fleet.dashboard.locust_master import DEFAULT_RATE, LOOPBACK, LocustMaster, MasterOptions
+from fleet.dashboard.locust_master import DEFAULT_RATE, LocustMaster, MasterOptions
 from fleet.dashboard.locust_worker import LocustLink
 from fleet.errors import FleetError, SetupError
 from fleet.host.node_host import NodeHost

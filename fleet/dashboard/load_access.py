@@ -10,10 +10,11 @@ import yaml
 
 from fleet.cluster.api_client import Api, Json, expect
 from fleet.cluster.identity import Permission
-from fleet.cluster.load_leftovers import BINDINGS, NAMESPACES, ROLES, Leftover, remove_load
-from fleet.cluster.rbac import RBAC, rules
+from fleet.cluster.load_leftovers import NAMESPACES, Leftover, remove_load
+from fleet.cluster.rbac import rules
 from fleet.cluster.run_id import LABEL, LOAD_LABEL, load_name
 from fleet.errors import SetupError
+from fleet.objects.well_known import BINDINGS, RBAC, ROLES
 
 EVERYWHERE = (
     *(Permission(verb, "", "pods") for verb in ("list", "watch")),

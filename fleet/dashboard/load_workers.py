@@ -4,10 +4,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from fleet.controlplane.ports import LOOPBACK
 from fleet.controlplane.process import Component
 from fleet.dashboard.door import TOKEN_VARIABLE
 from fleet.dashboard.load_credentials import KUBECONFIG, NAMESPACE, RUN
-from fleet.dashboard.locust_master import LOOPBACK, locust_with
+from fleet.dashboard.locust_master import locust_with
 from fleet.errors import SetupError, UsageError
 from fleet.profile.loader import shipped_directory
 

@@ -8,10 +8,11 @@ import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fleet.controlplane.ports import LOOPBACK
 from fleet.dashboard.door import token_from
 from fleet.dashboard.load_credentials import LoadCredentials
 from fleet.dashboard.load_workers import find_loads
-from fleet.dashboard.locust_master import LOOPBACK, check_port, locust_with
+from fleet.dashboard.locust_master import check_port, locust_with
 from fleet.errors import UsageError
 
 HOSTS = ("--master-bind-host", "--web-host")

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from fleet.controlplane.ports import LOOPBACK
 from fleet.controlplane.process import Component
 from fleet.dashboard.door import TOKEN_VARIABLE
 from fleet.errors import SetupError
 
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
-LOOPBACK = "127.0.0.1"
 START_S_MAX = 60.0
 INTERRUPTS_MAX = 4
 END_S_MAX = 5.0

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 from fleet.agents.runner import Agents
 from fleet.cluster.identity import Identity
-from fleet.profile.agent_behavior import NODE_USER, AgentEncoding, AgentModel
+from fleet.objects.well_known import NODE_USER
+from fleet.profile.agent_behavior import AgentEncoding, AgentModel
 from fleet.profile.node_model import NodeModel
 from fleet.report.agent_figures import AgentFigures
 from fleet.wire.api.list_watches import Wire

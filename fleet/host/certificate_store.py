@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from fleet.cluster.identity import NODE_USER, NODES_GROUP
 from fleet.errors import SetupError
 from fleet.objects.certificates import CertificateKind, Validity
+from fleet.objects.well_known import NODE_USER, NODES_GROUP
 
 FILES = {
     CertificateKind.CLIENT: "kubelet-client-current.pem",

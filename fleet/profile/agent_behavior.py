@@ -11,6 +11,7 @@ from urllib.parse import quote_plus
 from pydantic import BeforeValidator, Field, model_validator
 
 from fleet.clock import NS_PER_MS, NS_PER_S
+from fleet.objects.well_known import NODE_USER
 from fleet.profile.distribution import ZERO, Distribution, DistributionField
 from fleet.profile.schema import (
     PLACEHOLDER,
@@ -22,7 +23,6 @@ from fleet.profile.schema import (
 )
 
 NODE = b"{{node}}"
-NODE_USER = "system:node:"
 SERVICE_ACCOUNT_USER = "system:serviceaccount:"
 HEARTBEAT_NS = 300 * NS_PER_S
 AGENTS_MAX = 16

@@ -12,6 +12,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
+from fleet.objects.well_known import OWN_PREFIX
 from fleet.profile.distribution import ZERO, Distribution, DistributionField, constant
 from fleet.profile.image_behavior import (
     DEFAULT_IMAGE,
@@ -53,9 +54,8 @@ START_DELAY_ANNOTATION = "fleet.emulator/start-delay"
 RUN_TIME_ANNOTATION = "fleet.emulator/run-time"
 EXIT_CODE_ANNOTATION = "fleet.emulator/exit-code"
 EXIT_REASON_ANNOTATION = "fleet.emulator/exit-reason"
-PREFIX = "fleet.emulator/"
 _OPTIONS = frozenset(
-    key.removeprefix(PREFIX)
+    key.removeprefix(OWN_PREFIX)
     for key in (
         START_DELAY_ANNOTATION,
         RUN_TIME_ANNOTATION,
@@ -261,7 +261,7 @@ _annotated_behaviors: dict[Labels, tuple[PodBehavior, PodBehavior]] = {}
 
 
 def _without_prefix(notes: Mapping[str, str]) -> Iterator[str]:
-    return (key.removeprefix(PREFIX) for key in notes if key.startswith(PREFIX))
+    return (key.removeprefix(OWN_PREFIX) for key in notes if key.startswith(OWN_PREFIX))
 
 
 def _overridden(behavior: PodBehavior, notes: Mapping[str, str]) -> PodBehavior:

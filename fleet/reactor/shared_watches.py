@@ -10,6 +10,7 @@ Events for a node that has not subscribed yet are kept until it does: nodes that
 kubelet starts have pods already.
 """
 
+from fleet.kubelet.volumes.watched_objects import ObjectKey
 from fleet.objects.effects import NodeId, WatchEvent, WatchKind
 from fleet.objects.pods import EventType, NodeView, Pod
 from fleet.wire.api.watch import Reflector
@@ -18,8 +19,6 @@ UNREAD_KINDS = frozenset((WatchKind.SERVICES, WatchKind.RUNTIME_CLASSES, WatchKi
 OBJECT_KINDS = frozenset((WatchKind.CONFIG_MAP, WatchKind.SECRET))
 SHARED_KINDS = UNREAD_KINDS | OBJECT_KINDS | {WatchKind.NODE, WatchKind.PODS}
 """All but the watches of simulated DRA drivers, which are no kubelet's."""
-
-ObjectKey = tuple[WatchKind, str, str]
 
 
 class SharedObject:

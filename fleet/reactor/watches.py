@@ -11,6 +11,7 @@ from fleet.clock import Clock, Draws, TimerWheel
 from fleet.errors import RemoteProtocolError
 from fleet.kubelet.environment import on_csi_driver
 from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.kubelet.volumes.watched_objects import ObjectKey
 from fleet.metrics import FleetCounts
 from fleet.objects.effects import NodeId, StartWatch, StopWatch, Timer, WatchEvent, WatchKind
 from fleet.objects.pods import EventType
@@ -20,7 +21,6 @@ from fleet.reactor.shared_watches import (
     OBJECT_KINDS,
     SHARED_KINDS,
     UNREAD_KINDS,
-    ObjectKey,
     SharedObject,
     Subscriptions,
     node_name,

@@ -19,8 +19,6 @@ EPHEMERAL_DEFAULT = 32 << 10
 INODES_DEFAULT = 8
 PIDS_DEFAULT = 1
 """Of a container that requests nothing: about a pause container's."""
-OOM_EXIT_CODE = 137
-OOM_REASON = "OOMKilled"
 _NOTHING = Quantity(0)
 
 

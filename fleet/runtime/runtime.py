@@ -26,10 +26,11 @@ from fleet.objects.pods import (
     RunningState,
     TerminatedState,
 )
+from fleet.objects.well_known import START_ERROR
 from fleet.profile.image_reference import digest_name, parse_image
-from fleet.profile.pod_behavior import PodBehavior
+from fleet.profile.pod_behavior import OOM_EXIT_CODE, OOM_REASON, PodBehavior
 from fleet.runtime.command import outcome_of_command, run_of_command
-from fleet.runtime.container_usage import OOM_EXIT_CODE, OOM_REASON, oom_kill_ns
+from fleet.runtime.container_usage import oom_kill_ns
 from fleet.runtime.pod_addresses import AddressPool
 from fleet.runtime.script import NodeFiles
 from fleet.runtime.shell.shell import Surroundings
@@ -43,7 +44,6 @@ STOP_MIN_NS = 20 * NS_PER_MS
 STOP_SPREAD_NS = 30 * NS_PER_MS
 KILLED_EXIT_CODE = 137
 START_EXIT_CODE = 128
-START_ERROR = "StartError"
 MESSAGE_MAX = 4096
 MESSAGE_LOG_MAX = 2048
 MESSAGE_LINES_MAX = 80

@@ -25,6 +25,7 @@ from fleet.background import Background, give_up
 from fleet.clock import Draws
 from fleet.cluster.api_client import MERGE_PATCH, Api
 from fleet.cluster.api_client import each as for_each
+from fleet.cluster.cleanup import CSI_NODES
 from fleet.errors import SetupError
 from fleet.profile.volume_behavior import CSIDriver
 from fleet.quantity import parse_quantity
@@ -42,12 +43,12 @@ from fleet.storage.csi_objects import (
     trimmed,
     volume_of,
 )
+from fleet.wire.api.decode_volumes import RESOURCE_EXHAUSTED
 
 CLAIMS = "/api/v1/persistentvolumeclaims"
 VOLUMES = "/api/v1/persistentvolumes"
 ATTACHMENTS = "/apis/storage.k8s.io/v1/volumeattachments"
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
-CSI_NODES = "/apis/storage.k8s.io/v1/csinodes"
 
 PROVISIONER_NOTE = "volume.kubernetes.io/storage-provisioner"
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
@@ -60,7 +61,6 @@ RETRY_MAX_S = 300.0
 RELIST_S = 1.0
 TASKS_MAX = 64
 """Operations under way at a time; as many as a sidecar has workers, for all drivers together."""
-RESOURCE_EXHAUSTED = 8  # of gRPC
 _STREAM = 0xC51C
 
 Wanted = Callable[[str], bool]

@@ -12,13 +12,13 @@ from fleet import __version__
 from fleet.background import Background
 from fleet.clock import Draws
 from fleet.cluster.api_client import Api
-from fleet.cluster.cleanup import PATIENCE_S
+from fleet.cluster.cleanup import CSI_NODES, PATIENCE_S
 from fleet.cluster.cluster import Cluster
 from fleet.errors import SetupError
 from fleet.profile.node_model import NodeModel
 from fleet.profile.settings import Settings
 from fleet.profile.volume_behavior import CSIDriver
-from fleet.storage.csi_controller import CSI_NODES, CSIController
+from fleet.storage.csi_controller import CSIController
 
 USER_AGENT = f"fleet-csi-controller/{__version__}"
 PURPOSE = "csi-controller"

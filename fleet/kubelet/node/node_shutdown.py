@@ -18,6 +18,7 @@ from fleet.kubelet.environment import Environment
 from fleet.kubelet.pods.pod_workers import PodKill, PodWorker, WorkerState
 from fleet.objects.effects import NodeId, Outbox, SetTimer, Timer
 from fleet.objects.pods import PodCondition, PodUid
+from fleet.objects.well_known import DISRUPTION_TARGET
 from fleet.profile.host_schedule import POWER_OFF_DELAY
 
 ERROR = "node is shutting down"
@@ -120,7 +121,7 @@ def group_of(groups: Groups, priority: int) -> int:
 def _kill(worker: PodWorker, seconds: int) -> PodKill:
     pod = worker.pod
     condition = PodCondition(
-        "DisruptionTarget",
+        DISRUPTION_TARGET,
         "True",
         "TerminationByKubelet",
         MESSAGE,

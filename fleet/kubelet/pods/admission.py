@@ -27,11 +27,10 @@ from fleet.objects.admission import (
     is_extended,
 )
 from fleet.objects.pods import Pod, Toleration
-from fleet.objects.well_known import HOSTNAME_LABEL, OS_LABEL
+from fleet.objects.well_known import ALL_ADDRESSES, HOSTNAME_LABEL, OS_LABEL
 from fleet.profile.node_model import NodeModel, parse_version
 from fleet.quantity import parse_quantity
 
-ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 - the API's word for it
 NODE_AFFINITY_FAILED = "node(s) didn't match Pod's node affinity/selector"
 PORTS_FAILED = "node(s) didn't have free ports for the requested pod ports"
 TAINTS_FAILED = "node(s) had taints that the pod didn't tolerate"

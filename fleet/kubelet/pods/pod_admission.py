@@ -33,6 +33,7 @@ from fleet.objects.admission import NO_STATE
 from fleet.objects.effects import ApiCall, Op, Reply
 from fleet.objects.pods import NodeView, Pod, PodCondition, PodStatus, PodUid
 from fleet.objects.static_pods import StaticPod
+from fleet.objects.well_known import DISRUPTION_TARGET
 from fleet.profile.node_model import NodeModel
 
 ADMIT_KEY = "admit/"
@@ -227,7 +228,7 @@ class PodAdmission:
         for pod in found.pods:
             turn.event(pod, OpenReason(REASON), MESSAGE)
             condition = PodCondition(
-                "DisruptionTarget",
+                DISRUPTION_TARGET,
                 "True",
                 "TerminationByKubelet",
                 CONDITION_MESSAGE,

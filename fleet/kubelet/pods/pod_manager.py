@@ -26,8 +26,8 @@ from fleet.objects.effects import (
 )
 from fleet.objects.pods import Pod, PodUid
 from fleet.objects.static_pods import StaticPod, StaticPods
+from fleet.objects.well_known import MIRROR_ANNOTATION
 
-MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 HOUSEKEEPING_NS = 2 * NS_PER_S
 RESYNC_NS = 60 * NS_PER_S
 MIRROR_KEY = "mirror/"

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from fleet.objects.pods import Pod
 from fleet.objects.static_pods import StaticPod
+from fleet.profile.kubelet_configuration import SYSTEM_CRITICAL_PRIORITY
 
-SYSTEM_CRITICAL_PRIORITY = 2_000_000_000
 REASON = "Preempting"
 MESSAGE = "Preempted in order to admit critical pod"
 CONDITION_MESSAGE = "Pod was preempted by Kubelet to accommodate a critical pod."

@@ -50,7 +50,7 @@ SANDBOX_READY = "PodReadyToStartContainers"
 REMOVED_MESSAGE = "The container is removed because RestartAllContainers in place"
 NOT_TOLERATED = "EmulatedNodeNotTolerated"
 NOT_TOLERATED_MESSAGE = "the node is emulated and the pod does not tolerate the taint %s by name"
-_FINAL_REASONS = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}
+FINAL_REASONS = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}
 
 
 class Probed(NamedTuple):
@@ -271,7 +271,7 @@ def _all_restarting(
     if not could_restart_all(pod):
         return ()
     if phase in TERMINAL_PHASES:
-        return (shared_condition(ALL_RESTARTING, "False", _FINAL_REASONS[phase], "", 0, 0),)
+        return (shared_condition(ALL_RESTARTING, "False", FINAL_REASONS[phase], "", 0, 0),)
     if not inputs.restarting or sandbox is None or not sandbox.containers:
         return (shared_condition(ALL_RESTARTING, "False", "", "", 0, 0),)
     reason = "RestartAllContainersStarted"
@@ -293,7 +293,7 @@ def _unready(
 def _containers_ready(phase: str, unready: list[str]) -> tuple[str, str, str]:
     """Source: GenerateContainersReadyCondition."""
     if phase in TERMINAL_PHASES:
-        return "False", _FINAL_REASONS[phase], ""
+        return "False", FINAL_REASONS[phase], ""
     if unready:
         names = " ".join(unready)
         return "False", "ContainersNotReady", f"containers with unready status: [{names}]"

@@ -14,7 +14,7 @@ computed from what the watch and our own last patch said.
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
-from fleet.kubelet.pods.status_generate import OWNED_CONDITIONS, shared_condition
+from fleet.kubelet.pods.status_generate import FINAL_REASONS, OWNED_CONDITIONS, shared_condition
 from fleet.objects.effects import (
     ApiCall,
     NodeId,
@@ -28,11 +28,10 @@ from fleet.objects.effects import (
     Timer,
 )
 from fleet.objects.pods import Pod, PodCondition, PodStatus, PodUid, PodView
+from fleet.objects.well_known import DISRUPTION_TARGET
 
 SYNC_PERIOD_NS = 10 * NS_PER_S
-SHARED_CONDITION = "DisruptionTarget"
 _STREAM_PHASE = 0x57A705
-_FINAL_REASONS = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}
 
 
 _NO_MIRRORS: dict[PodUid, PodUid] = {}
@@ -324,7 +323,7 @@ def _stamp(status: PodStatus, old: PodStatus, wall_s: int) -> PodStatus:
     stamped = []
     for each in status.conditions:
         ours = each.type in OWNED_CONDITIONS
-        if not ours and (each.type != SHARED_CONDITION or each.transition_s):
+        if not ours and (each.type != DISRUPTION_TARGET or each.transition_s):
             stamped.append(each)
             continue
         known = before.get(each.type)
@@ -375,7 +374,7 @@ def _owned(status: PodStatus) -> dict[str, tuple[str, str, str]]:
     return {
         each.type: (each.status, each.reason, each.message)
         for each in status.conditions
-        if each.type in OWNED_CONDITIONS or each.type == SHARED_CONDITION
+        if each.type in OWNED_CONDITIONS or each.type == DISRUPTION_TARGET
     }
 
 
@@ -386,11 +385,11 @@ def merge_pod_status(old: PodStatus, new: PodStatus, *, may_run: bool) -> PodSta
     Source: mergePodStatus. Differs: its transition is when the end was asked for.
     """
     ends = not may_run and new.phase in TERMINAL_PHASES and old.phase not in TERMINAL_PHASES
-    shared = tuple(each for each in new.conditions if ends and each.type == SHARED_CONDITION)
+    shared = tuple(each for each in new.conditions if ends and each.type == DISRUPTION_TARGET)
     foreign = tuple(
         each
         for each in old.conditions
-        if each.type not in OWNED_CONDITIONS and not (shared and each.type == SHARED_CONDITION)
+        if each.type not in OWNED_CONDITIONS and not (shared and each.type == DISRUPTION_TARGET)
     )
     foreign = (*foreign, *shared)
     owned = tuple(each for each in new.conditions if each.type in OWNED_CONDITIONS)
@@ -410,5 +409,5 @@ def merge_pod_status(old: PodStatus, new: PodStatus, *, may_run: bool) -> PodSta
 def _not_ready(condition: PodCondition, phase: str) -> PodCondition:
     """Make sure that no pod is Ready in a terminal phase (kubernetes issue 108594)."""
     if condition.type in {"Ready", "ContainersReady"} and condition.status == "True":
-        return condition._replace(status="False", reason=_FINAL_REASONS[phase], message="")
+        return condition._replace(status="False", reason=FINAL_REASONS[phase], message="")
     return condition

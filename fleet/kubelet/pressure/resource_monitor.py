@@ -47,12 +47,13 @@ from fleet.kubelet.pressure.stats_provider import (
 from fleet.kubelet.turn import Turn
 from fleet.objects.effects import NodeId, SetTimer, Timer
 from fleet.objects.pods import ObjectRef, Pod, PodCondition, PodUid
+from fleet.objects.well_known import DISRUPTION_TARGET
 from fleet.profile.node_model import NodeModel
-from fleet.profile.pod_behavior import PodBehavior
+from fleet.profile.pod_behavior import OOM_REASON, PodBehavior
 from fleet.profile.usage import UNDECLARED
 from fleet.profile.volume_behavior import EMPTY_DIR_ANNOTATION
 from fleet.quantity import parse_quantity
-from fleet.runtime.container_usage import OOM_REASON, oom_kill_ns
+from fleet.runtime.container_usage import oom_kill_ns
 from fleet.runtime.runtime import NEVER, RunState
 
 DISK_SIGNALS = frozenset(("nodefs.available", "imagefs.available"))
@@ -62,7 +63,6 @@ POD_INODES_MAX = 100
 POD_PIDS_MAX = 10
 """More than a pod uses of which nothing is declared, and that requests nothing."""
 THRESHOLD_MET = "Attempting to reclaim %s"
-DISRUPTION_TARGET = "DisruptionTarget"
 TERMINATION_BY_KUBELET = "TerminationByKubelet"
 
 Workers = Mapping[PodUid, PodWorker]

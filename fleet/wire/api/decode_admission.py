@@ -22,11 +22,9 @@ from fleet.objects.admission import (
     PodClaim,
     is_extended,
 )
-from fleet.objects.well_known import HOSTNAME_LABEL
+from fleet.objects.well_known import ALL_ADDRESSES, HOSTNAME_LABEL, OWN_PREFIX
 from fleet.quantity import parse_quantity
 
-OWN_ANNOTATIONS = "fleet.emulator/"
-ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 - the API's word for it
 _intern = sys.intern
 
 
@@ -90,7 +88,7 @@ def node_state(obj: dict[str, Any]) -> NodeState:
         annotations=tuple(
             (key, value)
             for key, value in (meta.get("annotations") or {}).items()
-            if key.startswith(OWN_ANNOTATIONS)
+            if key.startswith(OWN_PREFIX)
         ),
     )
 

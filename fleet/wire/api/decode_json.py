@@ -60,7 +60,7 @@ _TYPES = {
     ord("B"): EventType.BOOKMARK,
     ord("E"): EventType.ERROR,
 }
-_UNREAD = frozenset({WatchKind.SERVICES, WatchKind.RUNTIME_CLASSES})
+UNREAD = frozenset({WatchKind.SERVICES, WatchKind.RUNTIME_CLASSES})
 
 
 def decode_watch_event(line: bytes, kind: WatchKind) -> tuple[EventType, str, object]:
@@ -85,7 +85,7 @@ def _decode_watch_event(line: bytes, kind: WatchKind) -> tuple[EventType, str, o
         return event, _version(line), None
     if event is EventType.ERROR:
         return event, "", orjson.loads(line)["object"].get("code", 0)
-    if kind in _UNREAD:
+    if kind in UNREAD:
         return event, _version(line), None
     start = line.index(OBJECT) + len(OBJECT)
     record = _RECORDS[kind](line[start : line.rindex(b"}")])
@@ -108,7 +108,7 @@ def _decode_list(body: bytes, kind: WatchKind) -> tuple[str, str, list[object]]:
     meta = obj["metadata"]
     items = obj.get("items") or ()
     records: list[object] = []
-    if kind not in _UNREAD:
+    if kind not in UNREAD:
         decode = _RECORDS[kind]
         records = [decode(each) for each in items]
     version, token = meta.get("resourceVersion", ""), meta.get("continue", "")

@@ -32,6 +32,7 @@ from fleet.objects.pods import (
     VolumeSpec,
     WaitingState,
 )
+from fleet.objects.well_known import MIRROR_ANNOTATION, OWN_PREFIX
 from fleet.wire.api.decode_admission import admission_spec, with_claim_names
 from fleet.wire.api.decode_lifecycle import container_lifecycle
 from fleet.wire.api.decode_probe import decode_probe
@@ -41,9 +42,7 @@ from fleet.wire.api.decode_volumes import decode_volumes
 from fleet.wire.api.pod_resources import Demand, pod_resources, qos_class
 from fleet.wire.api.times import parse_rfc3339
 
-OWN_ANNOTATIONS = "fleet.emulator/"
-MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
-KEPT_ANNOTATIONS = (OWN_ANNOTATIONS, MIRROR_ANNOTATION)
+KEPT_ANNOTATIONS = (OWN_PREFIX, MIRROR_ANNOTATION)
 SHARED_MAX = 8192
 SPECS_MAX = 512
 SPEC = b'},"spec":{'

@@ -25,9 +25,10 @@ from fleet.objects.pods import (
     Token,
 )
 from fleet.objects.volumes import CSIDriverView, ObjectData
-from fleet.objects.well_known import HOSTNAME_LABEL
+from fleet.objects.well_known import HOSTNAME_LABEL, OWN_PREFIX
 from fleet.wire.api import decode_json, decode_volumes, dynamic_resources
-from fleet.wire.api.decode_admission import OWN_ANNOTATIONS, extended_resources
+from fleet.wire.api.decode_admission import extended_resources
+from fleet.wire.api.decode_json import UNREAD
 from fleet.wire.api.decode_pod import share
 from fleet.wire.api.decode_protobuf_pod import decode_pod, decode_pod_view, pairs
 from fleet.wire.api.decode_volumes import object_data
@@ -46,7 +47,6 @@ _TYPES = {
     "BOOKMARK": EventType.BOOKMARK,
     "ERROR": EventType.ERROR,
 }
-_UNREAD = frozenset({WatchKind.SERVICES, WatchKind.RUNTIME_CLASSES})
 _EVENT = message_class("WatchEvent")
 _LIST = message_class("List")
 _ANY = message_class("ObjectView")
@@ -75,7 +75,7 @@ def _decode_watch_event(frame: bytes, kind: WatchKind) -> tuple[EventType, str, 
         return event, _version(raw), None
     if event is EventType.ERROR:
         return event, "", _STATUS.FromString(raw).code
-    if kind in _UNREAD:
+    if kind in UNREAD:
         return event, _version(raw), None
     record = _RECORDS[kind](raw)
     return event, record.resource_version, record
@@ -95,7 +95,7 @@ def decode_list(body: bytes, kind: WatchKind) -> tuple[str, str, list[object]]:
 def _decode_list(body: bytes, kind: WatchKind) -> tuple[str, str, list[object]]:
     message = _LIST.FromString(contents(body))
     records: list[object] = []
-    if kind not in _UNREAD:
+    if kind not in UNREAD:
         decode = _RECORDS[kind]
         records = [decode(each) for each in message.items]
     return message.metadata.resourceVersion, getattr(message.metadata, "continue"), records
@@ -143,9 +143,7 @@ def decode_node(raw: bytes) -> NodeView:
                 taints=tuple(each for each in taints if each[2] == "NoExecute"),
                 extended=_extended(capacity, allocatable),
                 annotations=tuple(
-                    each
-                    for each in pairs_of(meta.annotations)
-                    if each[0].startswith(OWN_ANNOTATIONS)
+                    each for each in pairs_of(meta.annotations) if each[0].startswith(OWN_PREFIX)
                 ),
             )
         ),

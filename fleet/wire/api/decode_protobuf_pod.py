@@ -20,11 +20,11 @@ from fleet.objects.pods import (
     PodView,
     TerminatedState,
 )
+from fleet.objects.well_known import MIRROR_ANNOTATION
 from fleet.wire.api.decode_admission import with_claim_names
 from fleet.wire.api.decode_pod import (
     EMPTY_STATUS,
     KEPT_ANNOTATIONS,
-    MIRROR_ANNOTATION,
     SPECS_MAX,
     PodSpec,
     condition,

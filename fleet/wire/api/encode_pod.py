@@ -21,14 +21,13 @@ from fleet.objects.pods import (
     TerminatedState,
     WaitingState,
 )
+from fleet.objects.well_known import START_ERROR
 from fleet.wire.api.times import rfc3339
 
 FRAGMENTS_MAX = 4096
 BODY = b'{"metadata":{"uid":"%b"},"status":{%b}}'
 _NO_TIME = b"null"
 _EPOCH = b'"1970-01-01T00:00:00Z"'
-START_ERROR = "StartError"
-"""A runtime gives a container that it could not start the first of all times."""
 
 
 def pod_status_patch(patch: PodStatusPatch) -> bytes:
@@ -197,6 +196,7 @@ def _state(state: ContainerState) -> bytes:
 
 
 def _terminated(state: TerminatedState) -> bytes:
+    # A runtime gives a container that it could not start the first of all times.
     never = _EPOCH if state.reason == START_ERROR else _NO_TIME
     started = b'"%b"' % rfc3339(state.started_s) if state.started_s else never
     finished = b'"%b"' % rfc3339(state.finished_s) if state.finished_s else _NO_TIME

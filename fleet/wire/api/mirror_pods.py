@@ -10,6 +10,7 @@ import orjson
 
 from fleet.clock import NS_PER_S
 from fleet.objects.effects import ApiCall, MirrorPodObject, MirrorTarget
+from fleet.objects.well_known import MIRROR_ANNOTATION
 from fleet.wire.api.times import rfc3339
 from fleet.wire.http2.messages import ContentType, Request
 
@@ -35,7 +36,7 @@ def create_mirror_pod(call: ApiCall, caller: Named) -> Request:
     annotations = {
         **(meta.get("annotations") or {}),
         "kubernetes.io/config.hash": mirror.uid,
-        "kubernetes.io/config.mirror": mirror.uid,
+        MIRROR_ANNOTATION: mirror.uid,
         "kubernetes.io/config.seen": _nanoseconds(mirror.seen_ns),
         "kubernetes.io/config.source": mirror.source,
     }

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from cluster_fakes import FakeApi
 
-from fleet.cluster.agent_access import ROLES, agents_of, grant, manifests
+from fleet.cluster.agent_access import agents_of, grant, manifests
 from fleet.errors import SetupError, UsageError
+from fleet.objects.well_known import ROLES
 from fleet.profile.loader import NodeMix, load_mix
 from fleet.profile.settings import ProfileChoice
 from fleet.report.agent_figures import AgentFigures, agents_json, merge_agents

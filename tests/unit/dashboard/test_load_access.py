@@ -9,12 +9,13 @@ from cluster_fakes import FakeApi
 from fleet.cluster.api_client import Answer, Json
 from fleet.cluster.cleanup import clean_run
 from fleet.cluster.identity import Permission
-from fleet.cluster.load_leftovers import BINDINGS, NAMESPACES, ROLES
+from fleet.cluster.load_leftovers import NAMESPACES
 from fleet.cluster.ownership import NODES, RUN_LABEL
 from fleet.cluster.run_id import LOAD_LABEL, load_name
 from fleet.cluster.runs import list_runs
 from fleet.dashboard.load_access import EVERYWHERE, LoadAccess, with_token
 from fleet.errors import SetupError
+from fleet.objects.well_known import BINDINGS, ROLES
 from fleet.run.clean_command import Choice, clean
 
 RUN = "20260101-000000-abcd"

@@ -13,6 +13,7 @@ from cluster_fakes import FakeApi, Json
 from fleet.background import Background
 from fleet.clock import Draws
 from fleet.cluster.api_client import Answer
+from fleet.cluster.cleanup import CSI_NODES
 from fleet.errors import SetupError
 from fleet.profile.distribution import ZERO
 from fleet.profile.loader import load_mix
@@ -21,7 +22,6 @@ from fleet.storage.csi_controller import (
     ATTACHMENTS,
     CLAIMS,
     CLASSES,
-    CSI_NODES,
     VOLUMES,
     CSIController,
 )
