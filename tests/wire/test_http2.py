@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from fleet.errors import LocalProtocolError, RemoteProtocolError
 from fleet.wire.http2 import frames, hpack
+from fleet.wire.http2.http2_codec import Http2Codec
 from fleet.wire.http2.messages import ContentType, Failure, Request, Response, StreamOpened
-from fleet.wire.http2.protocol import Http2Connection
 from fleet.wire.http2.streams import Inbox, Stream
 
 GET = Request(b"GET", b"/version")
@@ -52,34 +52,44 @@ def widen(sid: int, gain: int) -> bytes:
 class Client:
     """A connection, its inbox, and what it wrote, taken apart."""
 
-    def __init__(self, *, settled: bool = True, token: bytes = b"Bearer t") -> None:
+    def __init__(
+        self,
+        *,
+        settled: bool = True,
+        token: bytes = b"Bearer t",
+        user: bytes = b"system:node:a",
+    ) -> None:
         plan = hpack.HeaderPlan(b"host:6443", token, b"agent", b"accept")
-        self.connection = Http2Connection(plan, b"system:node:a")
+        self.http2 = Http2Codec(plan, user)
         self.inbox: Inbox = []
         self.decoder = library.Decoder()
-        assert bytes(self.connection.out).startswith(frames.PREFACE)
-        del self.connection.out[: len(frames.PREFACE)]
+        out = self.http2.outbound.out
+        assert bytes(out).startswith(frames.PREFACE)
+        del out[: len(frames.PREFACE)]
         if settled:
             self.feed(settings_frame())
             self.written()
 
     def send(self, request: Request = GET, token: object = "a") -> Stream:
         stream = Stream(token, request)
-        self.connection.open_stream(stream)
+        self.http2.open_stream(stream)
         return stream
 
     def feed(self, *chunks: bytes, now_ns: int = 2) -> None:
         for chunk in chunks:
-            self.connection.receive(memoryview(chunk), now_ns, self.inbox)
+            self.inbox += self.http2.receive(memoryview(chunk), now_ns)
+            if self.http2.news is not None and self.http2.news.breach is not None:
+                raise self.http2.news.breach
 
     def taken(self) -> Inbox:
         entries, self.inbox = self.inbox, []
         return entries
 
     def written(self) -> list[Frame]:
-        out = bytes(self.connection.out)
-        self.connection.out.clear()
-        self.connection.on_written(1)
+        outbound = self.http2.outbound
+        out = bytes(outbound.out)
+        outbound.out.clear()
+        outbound.on_written(1)
         found, at = [], 0
         while at < len(out):
             high, low, kind, flags, sid = frames.HEAD.unpack_from(out, at)
@@ -133,8 +143,7 @@ def test_requests_carry_what_a_kubelet_sends() -> None:
 
 
 def test_a_user_of_one_request_is_a_literal() -> None:
-    client = Client()
-    client.connection.user = b""
+    client = Client(user=b"")
     for user in (b"system:node:b", b"system:node:c"):
         client.send(GET._replace(user=user))
         ((_, _, _, block),) = client.written()
@@ -145,7 +154,7 @@ def test_a_rotated_token_replaces_the_old_one() -> None:
     client = Client()
     client.send()
     client.fields(client.written()[0][3])
-    client.connection.use_plan(hpack.HeaderPlan(b"h", b"Bearer new", b"agent", b"accept"))
+    client.http2.outbound.use_plan(hpack.HeaderPlan(b"h", b"Bearer new", b"agent", b"accept"))
     for _ in range(2):
         client.send()
         assert client.fields(client.written()[0][3])["authorization"] == "Bearer new"
@@ -162,7 +171,7 @@ def test_the_peers_table_size_is_honoured() -> None:
         client.send()
         assert client.fields(client.written()[0][3])["authorization"] == "Bearer t"
     client.feed(settings_frame(table=65536))
-    assert client.connection._table_bytes == 4096
+    assert client.http2.outbound._table_bytes == 4096
 
 
 def test_a_first_block_above_the_frame_size_is_continued() -> None:
@@ -218,9 +227,9 @@ def play(cuts: list[int]) -> None:
     places = [0, *sorted(cuts), len(TRANSCRIPT)]
     client.feed(*(TRANSCRIPT[a:b] for a, b in itertools.pairwise(places)))
     assert client.taken() == ANSWERS
-    assert client.connection.streams == {}
-    assert client.connection._rest is None
-    assert client.connection.streams_max == 250
+    assert client.http2.streams == {}
+    assert client.http2._rest is None
+    assert client.http2.streams_max == 250
     assert client.written() == [
         (frames.SETTINGS, frames.ACK, 0, b""),
         (frames.PING, frames.ACK, 0, b"12345678"),
@@ -287,7 +296,7 @@ def test_a_watch_past_a_megabyte_keeps_nothing_and_never_waits() -> None:
         total += len(entry)
     assert total == 200 * 16384
     assert stream.body == b""
-    assert client.connection._rest is None
+    assert client.http2._rest is None
     assert client.written() == []  # both windows are far from half
 
 
@@ -296,7 +305,7 @@ def test_windows_are_refilled_at_half() -> None:
     stream = client.send(WATCH)
     client.written()
     client.feed(headers(1))
-    client.connection._received = 2**29 - 10
+    client.http2._received = 2**29 - 10
     stream.received = 2**30 - 15
     client.feed(data(1, b"x" * 20))
     assert client.written() == [
@@ -319,13 +328,13 @@ def test_a_body_waits_for_the_windows() -> None:
     assert [frame[3] for frame in client.written()] == [b"", body[10:15]]  # the ACK first
     client.feed(widen(1, 50), widen(9, 5))
     assert client.written() == [(frames.DATA, 0, 1, body[15:65])]
-    client.connection._send_window = 5
+    client.http2.outbound._send_window = 5
     client.feed(widen(1, 100))
     assert client.written() == [(frames.DATA, 0, 1, body[65:70])]
     client.feed(widen(0, 1000))
     assert client.written() == [(frames.DATA, END_STREAM, 1, body[70:])]
     assert stream.sent_ns == 1
-    assert client.connection._uploads is None
+    assert client.http2.outbound._uploads is None
 
 
 def test_a_large_body_is_split_into_frames() -> None:
@@ -345,19 +354,19 @@ def test_an_early_answer_stops_the_upload() -> None:
     client.feed(headers(1, b"\x08\x03413", end=True))
     assert client.taken() == [("a", Response(413, b"", 2, 2))]
     assert client.written() == [(frames.RST_STREAM, 0, 1, (8).to_bytes(4, "big"))]
-    assert client.connection._uploads is None
+    assert client.http2.outbound._uploads is None
 
 
 def test_the_101st_stream_does_not_fit() -> None:
     client = Client()
     for number in range(100):
-        assert client.connection.has_room()
+        assert client.http2.has_room()
         client.send(WATCH, number)
-    assert not client.connection.has_room()
+    assert not client.http2.has_room()
     with pytest.raises(LocalProtocolError):
         client.send()
     client.feed(headers(1, end=True))
-    assert client.connection.has_room()
+    assert client.http2.has_room()
 
 
 def test_goaway_with_open_watches() -> None:
@@ -371,20 +380,17 @@ def test_goaway_with_open_watches() -> None:
     client.feed(headers(1), headers(3))
     client.taken()
     client.feed(goaway(2**31 - 1), goaway(5, 0, b"bye"))
-    connection = client.connection
-    assert connection.attention
-    assert not connection.has_room()
-    assert connection.refused == [put]  # the owner sends it once more
-    assert (put.retried, put.owner) == (True, None)
+    http2 = client.http2
+    assert not http2.has_room()
+    assert http2.take_news().refused == [put]  # the owner sends it once more
+    assert (put.retried, put.sid) == (True, 0)
     assert client.taken() == [("again", failed(Failure.LOST, "server sent GOAWAY: NO_ERROR bye"))]
-    connection.attention = False
     client.feed(data(1, b"still open"), headers(5, end=True), data(3, b"", end=True))
     assert len(client.taken()) == 4
-    assert not connection.attention or connection.ended_early
-    connection.attention = False
+    assert http2.take_news().ended_early
     client.feed(data(1, b"", end=True))
-    assert connection.attention  # drained
-    assert connection.streams == {}
+    assert http2.news is not None  # drained
+    assert http2.streams == {}
 
 
 def test_a_refused_stream_is_handed_back_once() -> None:
@@ -392,9 +398,9 @@ def test_a_refused_stream_is_handed_back_once() -> None:
     stream = client.send()
     client.written()
     client.feed(reset(1, frames.ErrorCode.REFUSED_STREAM))
-    assert client.connection.refused == [stream]
+    assert client.http2.take_news().refused == [stream]
     assert client.taken() == []
-    client.connection.open_stream(stream)
+    client.http2.open_stream(stream)
     client.written()
     client.feed(reset(3, frames.ErrorCode.REFUSED_STREAM))
     detail = "server reset the stream: REFUSED_STREAM"
@@ -411,14 +417,14 @@ def test_a_reset_watch_and_an_unknown_code() -> None:
         ("a", failed(Failure.RESET, "server reset the stream: INTERNAL_ERROR")),
         ("b", failed(Failure.RESET, "server reset the stream: error 99")),
     ]
-    assert client.connection.resets == 2
+    assert client.http2.take_news().resets == 2
 
 
 def test_a_cancelled_stream_is_silent() -> None:
     client = Client()
     stream = client.send()
     client.written()
-    client.connection.cancel(stream)
+    client.http2.cancel(stream)
     assert client.written() == [(frames.RST_STREAM, 0, 1, (8).to_bytes(4, "big"))]
     client.feed(headers(1), data(1, b"late", end=True), reset(1, 8))
     assert client.taken() == []
@@ -429,15 +435,15 @@ def test_a_watch_that_ends_before_its_time_is_counted() -> None:
     client.send(WATCH)
     client.send(WATCH, "b")
     client.feed(headers(1), headers(3), now_ns=0)
+    client.http2.take_news()
     client.feed(data(1, b"", end=True), now_ns=399 * S)
-    assert client.connection.ended_early == 0
+    assert client.http2.news is None
     client.feed(data(3, b"", end=True), now_ns=300 * S)
-    assert client.connection.ended_early == 1
-    assert client.connection.attention
+    assert client.http2.take_news().ended_early == 1
 
 
 def test_an_answer_without_bound_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleet.wire.http2.protocol.BODY_BYTES_MAX", 10)
+    monkeypatch.setattr("fleet.wire.http2.http2_codec.BODY_BYTES_MAX", 10)
     client = Client()
     client.send()
     client.written()
@@ -455,9 +461,9 @@ def test_a_peer_that_asks_and_does_not_read() -> None:
 
 def test_a_ping_and_a_goodbye() -> None:
     client = Client()
-    client.connection.ping()
+    client.http2.outbound.ping()
     client.feed(frames.frame(frames.PING, frames.ACK, 0, b"fleetfle"))
-    client.connection.say_goodbye(1)
+    client.http2.outbound.say_goodbye(1)
     assert client.written() == [
         (frames.PING, 0, 0, b"fleetfle"),
         (frames.GOAWAY, 0, 0, bytes(7) + b"\x01"),
@@ -537,7 +543,19 @@ def test_a_server_of_another_protocol() -> None:
 
 def test_stream_numbers_run_out() -> None:
     client = Client()
-    client.connection._next_id = 2**31 - 1
+    client.http2._next_id = 2**31 - 1
     client.send()
-    assert client.connection.is_spent()
-    assert not client.connection.has_room()
+    assert client.http2.is_spent()
+    assert not client.http2.has_room()
+
+
+def test_what_came_whole_before_a_breach_is_delivered() -> None:
+    client = Client()
+    client.send()
+    refused = client.send(GET, "b")
+    client.written()
+    bytes_read = headers(1) + data(1, b"whole", end=True) + reset(3, CODE.REFUSED_STREAM)
+    with pytest.raises(RemoteProtocolError):
+        client.feed(bytes_read + widen(0, 0))
+    assert client.taken() == [("a", answer(200, b"whole"))]
+    assert client.http2.take_news().refused == [refused]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from fleet.wire.http2 import hpack
 from fleet.wire.http2.frames import ErrorCode
+from fleet.wire.http2.http2_codec import Http2Codec
 from fleet.wire.http2.messages import ContentType, Failure, Request, Response, StreamOpened
-from fleet.wire.http2.protocol import Http2Connection
 from fleet.wire.http2.streams import Inbox, Stream
 
 TOKEN = b"Bearer " + b"t" * 900
@@ -42,7 +42,7 @@ class Pair:
         self.piece_max = piece_max
         self.token = token
         plan = hpack.HeaderPlan(b"host:6443", token, b"agent", b"accept")
-        self.client = Http2Connection(plan, USER)
+        self.client = Http2Codec(plan, USER)
         self.inbox: Inbox = []
         self.server = H2Connection(H2Configuration(client_side=False, header_encoding=None))
         self.server.initiate_connection()
@@ -64,16 +64,17 @@ class Pair:
     def pump(self) -> None:
         """Carry bytes both ways until nobody has anything to say."""
         while True:
-            sent = bytes(self.client.out)
-            self.client.out.clear()
-            self.client.on_written(1)
+            outbound = self.client.outbound
+            sent = bytes(outbound.out)
+            outbound.out.clear()
+            outbound.on_written(1)
             for piece in self._pieces(sent):
                 for event in self.server.receive_data(piece):
                     self._on_event(event)
             back = self.server.data_to_send() + self.raw
             self.raw = b""
             for piece in self._pieces(back):
-                self.client.receive(memoryview(piece), 2, self.inbox)
+                self.inbox += self.client.receive(memoryview(piece), 2)
             if not sent and not back:
                 return
 
@@ -248,13 +249,13 @@ def test_a_goaway_hands_back_what_was_not_seen() -> None:
     pair.server.send_headers(1, [(":status", "200")])
     pair.raw += GoAwayFrame(0, last_stream_id=3, additional_data=b"bye").serialize()
     pair.pump()
-    assert pair.client.refused == [streams[2]]
+    assert pair.client.take_news().refused == [streams[2]]
     assert not pair.client.has_room()
     pair.server.send_data(1, b"body", end_stream=True)
     pair.server.send_headers(3, [(":status", "404")], end_stream=True)
     pair.pump()
     assert {number: each.code for number, each in pair.answers().items()} == {0: 200, 1: 404}
-    assert pair.client.goaway_detail == "server sent GOAWAY: NO_ERROR bye"
+    assert pair.client.goaway == "server sent GOAWAY: NO_ERROR bye"
 
 
 def test_resets_of_both_sides() -> None:
@@ -263,10 +264,11 @@ def test_resets_of_both_sides() -> None:
     pair.pump()
     pair.server.reset_stream(refused.sid, ErrorCode.REFUSED_STREAM)
     pair.server.reset_stream(reset.sid, ErrorCode.INTERNAL_ERROR)
+    sid = given_up.sid
     pair.client.cancel(given_up)
-    pair.server.send_headers(given_up.sid, [(":status", "200")])  # it crosses our reset
+    pair.server.send_headers(sid, [(":status", "200")])  # it crosses our reset
     pair.pump()
-    assert pair.client.refused == [refused]
+    assert pair.client.take_news().refused == [refused]
     assert pair.resets == [ErrorCode.CANCEL]
     assert {name: each.failure for name, each in pair.answers().items()} == {"reset": Failure.RESET}
 
@@ -286,7 +288,7 @@ def test_a_watch_beyond_every_window() -> None:
 
 def test_pings_of_both_sides() -> None:
     pair = Pair()
-    pair.client.ping()
+    pair.client.outbound.ping()
     pair.pump()
     assert pair.pings == 1
     pair.server.ping(b"87654321")

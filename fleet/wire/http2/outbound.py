@@ -1,9 +1,10 @@
-"""The half of an HTTP/2 connection that writes: requests, their bodies, control frames.
+"""What an HTTP/2 connection writes: requests, their bodies as the windows let them, control frames.
 
-Bytes gather in `out`; the owner writes them with one system call and reports it by `on_written`.
+Bytes gather in `out`; who holds the socket writes them with one system call and then says so by
+`on_written`. Which streams are open is the codec's business: here a stream is its number.
 """
 
-from fleet.errors import LocalProtocolError, RemoteProtocolError
+from fleet.errors import RemoteProtocolError
 from fleet.wire.http2 import hpack
 from fleet.wire.http2.frames import (
     ACK,
@@ -19,21 +20,19 @@ from fleet.wire.http2.frames import (
     OUT_BYTES_MAX,
     PING,
     RST_STREAM,
-    STREAM_ID_MAX,
     WINDOW_DEFAULT,
     WINDOW_MAX,
     ErrorCode,
     frame,
 )
+from fleet.wire.http2.messages import Request
 from fleet.wire.http2.streams import Stream, Upload
 
 
 class Outbound:
-    """What one connection has sent and may still send."""
+    """What one connection has said, and what its peer lets it say."""
 
     __slots__ = (
-        "_frame_bytes_max",
-        "_next_id",
         "_plan",
         "_send_window",
         "_stream_window",
@@ -41,56 +40,32 @@ class Outbound:
         "_table_used",
         "_tail",
         "_uploads",
-        "attention",
+        "_user",
+        "frame_bytes_max",
         "fresh",
-        "goaway_last",
         "out",
-        "streams",
-        "streams_max",
-        "user",
     )
 
-    def __init__(self, plan: hpack.HeaderPlan, user: bytes, streams_max: int) -> None:
-        self.user = user
+    def __init__(self, plan: hpack.HeaderPlan, user: bytes) -> None:
         self.out = bytearray(OPENING)
-        self.streams: dict[int, Stream] = {}
-        self.streams_max = streams_max
-        self.fresh: list[Stream] = []  # whose bytes are in `out`
-        self.attention = False
-        self.goaway_last = -1
+        self.fresh: list[Stream] | tuple[()] = ()  # whose bytes are in `out`
+        self.frame_bytes_max = FRAME_BYTES_DEFAULT
         self._plan = plan
+        self._user = user
         self._tail = b""  # the repeated fields by their indices; empty until the peer has them
         self._table_bytes = hpack.TABLE_BYTES_DEFAULT
         self._table_used = False
-        self._next_id = 1
         self._send_window = WINDOW_DEFAULT
         self._stream_window = WINDOW_DEFAULT
-        self._frame_bytes_max = FRAME_BYTES_DEFAULT
         self._uploads: dict[int, Upload] | None = None
 
-    def has_room(self) -> bool:
-        """Tell whether `open_stream` may be called."""
-        return (
-            len(self.streams) < self.streams_max
-            and self.goaway_last < 0
-            and self._next_id <= STREAM_ID_MAX
-        )
-
-    def is_spent(self) -> bool:
-        """Tell whether no further stream will ever be opened here."""
-        return self.goaway_last >= 0 or self._next_id > STREAM_ID_MAX
-
-    def open_stream(self, stream: Stream) -> None:
+    def write_request(self, stream: Stream, request: Request) -> None:
         """Append the frames of a request to `out`."""
-        request = stream.request
-        if request is None or not self.has_room():
-            raise LocalProtocolError(f"no room for a stream: {stream.token!r}")
-        sid = self._next_id
-        self._next_id = sid + 2
-        stream.sid = sid
-        stream.owner = self
-        self.streams[sid] = stream
-        self.fresh.append(stream)
+        sid = stream.sid
+        if self.fresh:
+            self.fresh.append(stream)
+        else:
+            self.fresh = [stream]
         method, path, body, content_type, user, _, _ = request
         lead = b""
         tail = self._tail
@@ -127,14 +102,14 @@ class Outbound:
         if body:
             if self._uploads is None:
                 self._uploads = {}
-            self._uploads[sid] = Upload(stream, body, self._stream_window)
+            self._uploads[sid] = Upload(body, self._stream_window)
             self._upload()
 
     def _fill_table(self) -> tuple[bytes, bytes]:
         """Return what the block begins with, and the repeated fields for the peer to index."""
         lead = hpack.clear_table(self._table_bytes) if self._table_used else b""
         self._table_used = True
-        first, self._tail = self._plan.encode(self.user, self._table_bytes)
+        first, self._tail = self._plan.encode(self._user, self._table_bytes)
         return lead, first
 
     def use_plan(self, plan: hpack.HeaderPlan) -> None:
@@ -155,9 +130,7 @@ class Outbound:
         assert self._uploads is not None
         for sid, upload in list(self._uploads.items()):
             while len(upload.body) > 0:
-                size = min(
-                    len(upload.body), upload.window, self._send_window, self._frame_bytes_max
-                )
+                size = min(len(upload.body), upload.window, self._send_window, self.frame_bytes_max)
                 if size <= 0:
                     break
                 upload.window -= size
@@ -177,37 +150,43 @@ class Outbound:
         if uploads is None:
             for stream in self.fresh:
                 stream.sent_ns = now_ns
-            self.fresh.clear()
+            self.fresh = ()  # an idle connection keeps no empty list: 56 bytes
             return
         for stream in self.fresh:
             if stream.sid not in uploads:
                 stream.sent_ns = now_ns
         self.fresh = [stream for stream in self.fresh if stream.sid in uploads]
 
-    def cancel(self, stream: Stream) -> None:
-        """Reset a stream; the caller answers for it."""
-        assert stream.owner is self, stream.token
-        self.reset_stream(stream.sid, ErrorCode.CANCEL)
-        self._forget(stream)
+    def is_uploading(self, sid: int) -> bool:
+        """Tell whether a part of a stream's body still waits for the windows."""
+        return self._uploads is not None and sid in self._uploads
 
-    def reset_stream(self, sid: int, code: int) -> None:
-        """Append a RST_STREAM."""
-        self._reply(RST_STREAM, 0, sid, code.to_bytes(4, "big"))
+    def drop_upload(self, sid: int) -> None:
+        """Forget what waits of the body of a stream that has ended."""
+        if self._uploads is not None:
+            self._uploads.pop(sid, None)
+            self._uploads = self._uploads or None
+
+    def cancel(self, sid: int) -> None:
+        """Append a RST_STREAM: we want no more of a stream."""
+        self.write(RST_STREAM, 0, sid, ErrorCode.CANCEL.to_bytes(4, "big"))
 
     def ping(self) -> None:
         """Ask for a sign of life."""
-        self._reply(PING, 0, 0, b"fleetfle")
+        self.write(PING, 0, 0, b"fleetfle")
 
     def say_goodbye(self, code: int) -> None:
         """Append a GOAWAY: we are about to close."""
         self.out += frame(GOAWAY, 0, 0, bytes(4) + code.to_bytes(4, "big"))
 
-    def _reply(self, kind: int, flags: int, sid: int, payload: bytes) -> None:
+    def write(self, kind: int, flags: int, sid: int, payload: bytes) -> None:
+        """Append a control frame. Raises RemoteProtocolError if the peer reads no answers."""
+        # Only what the peer asks for is without bound: ACKs of its pings and settings.
         if len(self.out) > OUT_BYTES_MAX and flags & ACK:
             raise RemoteProtocolError("peer asks and does not read", ErrorCode.ENHANCE_YOUR_CALM)
         self.out += frame(kind, flags, sid, payload)
 
-    def _resize_table(self, size: int) -> None:
+    def resize_table(self, size: int) -> None:
         """Honour the peer's HEADER_TABLE_SIZE; of a larger one we need no more than 4096."""
         size = min(size, hpack.TABLE_BYTES_DEFAULT)
         if size != self._table_bytes:
@@ -215,7 +194,8 @@ class Outbound:
             self._tail = b""
             self._table_used = True  # the next block must tell the size
 
-    def _resize_windows(self, size: int) -> None:
+    def resize_windows(self, size: int) -> None:
+        """Honour the peer's INITIAL_WINDOW_SIZE, which moves the windows of open streams too."""
         if size > WINDOW_MAX:
             raise RemoteProtocolError(f"INITIAL_WINDOW_SIZE {size}", ErrorCode.FLOW_CONTROL_ERROR)
         change = size - self._stream_window
@@ -225,16 +205,8 @@ class Outbound:
                 upload.window += change
             self._upload()
 
-    def _forget(self, stream: Stream) -> None:
-        del self.streams[stream.sid]
-        stream.owner = None
-        if self._uploads is not None:
-            self._uploads.pop(stream.sid, None)
-            self._uploads = self._uploads or None
-        if self.goaway_last >= 0 and not self.streams:
-            self.attention = True  # drained
-
-    def _widen(self, sid: int, gain: int) -> None:
+    def widen(self, sid: int, gain: int) -> None:
+        """Send what the peer has given room for, on a stream or, with 0, on the connection."""
         if sid == 0:
             self._send_window += gain
             if self._send_window > WINDOW_MAX:

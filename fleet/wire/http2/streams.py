@@ -1,13 +1,10 @@
 """One request's life on the wire, and what flow control holds back of its body."""
 
-from typing import TYPE_CHECKING
-
 from fleet.wire.http2.messages import Failure, Request, Response
 
-if TYPE_CHECKING:
-    from fleet.wire.http2.outbound import Outbound
-
-Inbox = list[tuple[object, object]]
+Message = tuple[object, object]
+"""The token of a request, and what came for it."""
+Inbox = list[Message]
 
 
 class Stream:
@@ -18,7 +15,7 @@ class Stream:
         "code",
         "deadline_ns",
         "done",
-        "owner",
+        "fd",
         "received",
         "request",
         "retried",
@@ -33,8 +30,8 @@ class Stream:
         self.token = token
         self.request: Request | None = request  # until the headers came; then never needed again
         self.watch = request.stream
-        self.owner: Outbound | None = None
-        self.sid = 0
+        self.fd = -1  # of the connection that carries it, once one has
+        self.sid = 0  # while it is open there; our numbers are odd
         self.code = 0
         self.retry_after_s = -1
         self.body: bytes | bytearray = b""
@@ -52,22 +49,21 @@ class Stream:
         """
         return self.code != 0 and not (self.watch and self.code == 200)
 
-    def fail(self, failure: Failure, detail: str, now_ns: int, inbox: Inbox) -> None:
-        """End the stream with the answer that there is none."""
+    def fail(self, failure: Failure, detail: str, now_ns: int) -> Message:
+        """End the stream; return the answer that there is none."""
         assert not self.done, self.token
         self.done = True
-        self.owner = None
+        self.sid = 0
         self.body = b""
-        inbox.append((self.token, Response(0, b"", self.sent_ns, now_ns, -1, failure, detail)))
+        return self.token, Response(0, b"", self.sent_ns, now_ns, -1, failure, detail)
 
 
 class Upload:
     """What the windows have kept of a request's body."""
 
-    __slots__ = ("body", "stream", "window")
+    __slots__ = ("body", "window")
 
-    def __init__(self, stream: Stream, body: bytes, window: int) -> None:
-        self.stream = stream
+    def __init__(self, body: bytes, window: int) -> None:
         self.body = memoryview(body)
         self.window = window
 

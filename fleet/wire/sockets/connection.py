@@ -14,15 +14,11 @@ import errno
 import os
 import socket
 import ssl
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from fleet.wire.http2.hpack import HeaderPlan
+from fleet.wire.http2.http2_codec import Http2Codec
 from fleet.wire.http2.messages import Failure
-from fleet.wire.http2.protocol import Http2Connection
 from fleet.wire.sockets.poller import READ, WRITE
-
-if TYPE_CHECKING:
-    from fleet.wire.sockets.pool import Pool
 
 HANDSHAKE_NS_MAX = 10_000_000_000  # Source: client-go/transport/cache.go, TLSHandshakeTimeout
 NO_H2 = "the server does not offer HTTP/2 (no ALPN protocol h2)"
@@ -81,12 +77,13 @@ def prepare_context(context: ssl.SSLContext) -> None:
     context.set_alpn_protocols(["h2"])
 
 
-class Connection(Http2Connection):
-    """One socket under one HTTP/2 state."""
+class Connection:
+    """One socket and the HTTP/2 state above it. Of its pool it knows the number."""
 
     __slots__ = (
         "dirty",
         "fd",
+        "http2",
         "leaving",
         "limit_ns",
         "mask",
@@ -100,9 +97,9 @@ class Connection(Http2Connection):
         "up_ns",
     )
 
-    def __init__(self, plan: HeaderPlan, pool: "Pool", streams_max: int) -> None:
-        super().__init__(plan, pool.user, streams_max)
+    def __init__(self, pool: int, http2: Http2Codec) -> None:
         self.pool = pool
+        self.http2 = http2
         self.state = ConnectionState.CONNECTING
         self.sock: socket.socket | ssl.SSLSocket | None = None
         self.fd = -1
@@ -157,6 +154,7 @@ class Connection(Http2Connection):
                 raise DialError(NO_H2)
             self.state = ConnectionState.UP
             self.mask = READ
+            self.limit_ns = 0
             self.read_ns = self.up_ns = now_ns
 
     def read_into(self, buffer: memoryview) -> int:
@@ -177,7 +175,7 @@ class Connection(Http2Connection):
         Raises OSError.
         """
         assert isinstance(self.sock, ssl.SSLSocket)
-        out = self.out
+        out = self.http2.outbound.out
         try:
             size = self.sock.send(out)
         except (ssl.SSLWantWriteError, ssl.SSLWantReadError):

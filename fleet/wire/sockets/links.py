@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fleet.errors import RemoteProtocolError
 from fleet.wire.http2.frames import STREAMS_DEFAULT, ErrorCode
 from fleet.wire.http2.hpack import HeaderPlan
+from fleet.wire.http2.http2_codec import Http2Codec
 from fleet.wire.http2.messages import Failure
 from fleet.wire.http2.streams import Inbox, Stream
 from fleet.wire.sockets.connection import (
@@ -151,7 +151,8 @@ class Links:
         if pool.wait(stream):
             self._pump(pool)
         else:
-            stream.fail(Failure.DIAL, "too many requests wait", self._now_ns(), self._inbox)
+            failed = stream.fail(Failure.DIAL, "too many requests wait", self._now_ns())
+            self._inbox.append(failed)
         self._notify()
 
     def _pump(self, pool: Pool) -> None:
@@ -164,8 +165,12 @@ class Links:
             stream = pool.next_waiting()
             if stream is None:
                 return
-            connection.open_stream(stream)
-            self._mark(connection)
+            self._open(connection, stream)
+
+    def _open(self, connection: Connection, stream: Stream) -> None:
+        connection.http2.open_stream(stream)
+        stream.fd = connection.fd
+        self._mark(connection)
 
     def _dial(self, pool: Pool) -> None:
         if pool.dialing is not None or len(pool.connections) >= CONNECTIONS_MAX:
@@ -175,7 +180,8 @@ class Links:
             if pool not in self._delayed:
                 self._delayed.append(pool)
             return
-        connection = Connection(self._plan_of(pool.number), pool, self._streams_hint)
+        http2 = Http2Codec(self._plan_of(pool.number), pool.user, self._streams_hint)
+        connection = Connection(pool.number, http2)
         pool.dialing = connection
         self.stats.dials += 1
         if self._resolver.is_fresh():
@@ -219,7 +225,7 @@ class Links:
             self._dial_failed(connection, explain(error), dial_failure(error))
 
     def _dial_failed(self, connection: Connection, detail: str, failure: Failure) -> None:
-        pool = connection.pool
+        pool = self._pools[connection.pool]
         pool.dialing = None
         pool.failures += 1
         self.stats.dial_failures += 1
@@ -234,8 +240,9 @@ class Links:
     def _advance(self, connection: Connection) -> None:
         mask, now_ns = connection.mask, self._now_ns()
         server_name = self._endpoint.server_name or self._endpoint.host
+        pool = self._pools[connection.pool]
         try:
-            connection.advance(connection.pool.context, server_name, now_ns)
+            connection.advance(pool.context, server_name, now_ns)
         except (OSError, DialError) as error:
             self._next_address(connection, error)
             return
@@ -243,7 +250,6 @@ class Links:
             self._poller.modify(connection.fd, connection.mask)
         if connection.state is not ConnectionState.UP:
             return
-        pool = connection.pool
         self._resolver.worked(connection.places[0])
         connection.places = ()
         pool.dialing = None
@@ -278,34 +284,33 @@ class Links:
             self._on_ready()
 
     def _read(self, connection: Connection) -> None:
-        buffer, inbox, stats = self._buffer, self._inbox, self.stats
+        buffer, inbox, stats, http2 = self._buffer, self._inbox, self.stats, connection.http2
+        pool = self._pools[connection.pool]
         now_ns = connection.read_ns = self._now_ns()
+        end = ""
         try:
             for _ in range(READS_PER_EVENT_MAX):
                 size = connection.read_into(buffer)
                 if size <= 0:
-                    if size == 0:
-                        self._lose(connection, "the server closed the connection")
-                        return
-                    connection.midway = False
+                    http2.midway = False
+                    end = "" if size else "the server closed the connection"
                     break
                 stats.bytes_in += size
-                connection.receive(buffer[:size], now_ns, inbox)
-                if size < READ_AGAIN_BYTES and not connection.midway:  # epoll tells of more
+                inbox += http2.receive(buffer[:size], now_ns)
+                if http2.news is not None:  # epoll tells of more
+                    break
+                if size < READ_AGAIN_BYTES and not http2.midway:
                     break
         except OSError as error:
-            self._lose(connection, explain(error))
+            end = explain(error)
+        if end:
+            self._lose(connection, end)
             return
-        except RemoteProtocolError as error:
-            stats.breaches += 1
-            self._part(connection, error.code)
-            self._lose(connection, f"HTTP/2: {error}")
-            return
-        if connection.attention:
+        if http2.news is not None:
             self._attend(connection, now_ns)
-        if connection.pool.waiting:
-            self._pump(connection.pool)
-        if connection.out and connection.state is ConnectionState.UP:
+        if pool.waiting:
+            self._pump(pool)
+        if http2.outbound.out and connection.state is ConnectionState.UP:
             self._mark(connection)
 
     def _write(self, connection: Connection) -> None:
@@ -316,37 +321,39 @@ class Links:
             self._lose(connection, explain(error))
             return
         if not connection.stuck:
-            connection.on_written(now_ns)
+            connection.http2.outbound.on_written(now_ns)
         mask = READ | WRITE if connection.stuck else READ
         if mask != connection.mask:
             connection.mask = mask
             self._poller.modify(connection.fd, mask)
 
     def _attend(self, connection: Connection, now_ns: int) -> None:
-        """See to what is rare: a GOAWAY, refused streams, a changed limit."""
-        connection.attention = False
-        self._streams_hint = connection.streams_max or STREAMS_DEFAULT
-        if connection.ended_early:
-            self.stats.closed_early += connection.ended_early
+        """See to what is rare: a breach, a GOAWAY, refused streams, a changed limit."""
+        http2, stats = connection.http2, self.stats
+        news = http2.take_news()
+        self._streams_hint = http2.streams_max or STREAMS_DEFAULT
+        if news.ended_early:
+            stats.closed_early += news.ended_early
             behind_ns = self._poller.behind_ns
             # A server that has just started ends watches too, and greeting it makes us lag.
             is_young = now_ns - connection.up_ns < BEHIND_NS
             if behind_ns and now_ns - behind_ns < BEHIND_NS and not is_young:
-                self.stats.closed_slow += connection.ended_early
-            connection.ended_early = 0
-        self.stats.resets += connection.resets
-        connection.resets = 0
-        refused, connection.refused = connection.refused, None
-        for stream in refused or ():
-            self.stats.retries += 1
-            self._wait(connection.pool, stream)
-        if connection.is_spent():
+                stats.closed_slow += news.ended_early
+        stats.resets += news.resets
+        if news.breach is not None:
+            stats.breaches += 1
+            self._part(connection, news.breach.code)
+            self._lose(connection, f"HTTP/2: {news.breach}")
+        for stream in news.refused:
+            stats.retries += 1
+            self._wait(self._pools[connection.pool], stream)
+        if http2.is_spent():
             if not connection.leaving:
                 connection.leaving = True
-                self.stats.goaways += 1
-            if not connection.streams:
+                stats.goaways += 1
+            if not http2.streams:
                 self._part(connection, ErrorCode.NO_ERROR)
-                self._lose(connection, connection.goaway_detail)
+                self._lose(connection, http2.goaway)
 
     # ---- ends ----
 
@@ -358,26 +365,26 @@ class Links:
         untouched = not connection.stuck
         self._discard(connection)
         self.stats.connections -= 1
-        pool = connection.pool
+        pool = self._pools[connection.pool]
         pool.connections = tuple(other for other in pool.connections if other is not connection)
         self._inbox.append((pool.number, ConnectionDown(now_ns, failure, detail)))
-        for stream in list(connection.streams.values()):
-            stream.owner = None
+        for stream in list(connection.http2.streams.values()):
+            stream.sid = 0
             if untouched and stream.sent_ns == 0 and not stream.retried and stream.request:
                 stream.retried = True
                 self.stats.retries += 1
                 self._wait(pool, stream)
             else:
                 why = Failure.RESET if stream.is_answered else failure
-                stream.fail(why, detail, now_ns, self._inbox)
-        connection.streams.clear()
+                self._inbox.append(stream.fail(why, detail, now_ns))
+        connection.http2.streams.clear()
         if pool.waiting:
             self._pump(pool)
 
     def _part(self, connection: Connection, code: int) -> None:
         """Say GOAWAY, as far as the socket takes it at once."""
         if connection.state is ConnectionState.UP and not connection.stuck:
-            connection.say_goodbye(code)
+            connection.http2.outbound.say_goodbye(code)
             with contextlib.suppress(OSError):
                 self.stats.bytes_out += connection.write_out()
 
@@ -389,4 +396,4 @@ class Links:
     def _fail_waiting(self, pool: Pool, failure: Failure, detail: str) -> None:
         now_ns = self._now_ns()
         while (stream := pool.next_waiting()) is not None:
-            stream.fail(failure, detail, now_ns, self._inbox)
+            self._inbox.append(stream.fail(failure, detail, now_ns))

@@ -36,7 +36,7 @@ class Pool:
     def with_room(self) -> Connection | None:
         """Return a connection that takes one more stream."""
         for connection in self.connections:
-            if connection.has_room():
+            if connection.http2.has_room():
                 return connection
         return None
 
@@ -68,5 +68,7 @@ class Pool:
 
     def requests(self) -> list[Stream]:
         """Return what is open and what waits."""
-        found = [each for connection in self.connections for each in connection.streams.values()]
-        return [*found, *self.waiting]
+        found = [*self.waiting]
+        for connection in self.connections:
+            found += connection.http2.streams.values()
+        return found

@@ -137,8 +137,9 @@ class Transport(Links):
             self._part(connection, ErrorCode.NO_ERROR)
             self._discard(connection)
             self.stats.connections -= 1
-            for stream in connection.streams.values():
-                stream.fail(Failure.CANCELLED, "the pool was closed", now_ns, self._inbox)
+            for stream in connection.http2.streams.values():
+                failed = stream.fail(Failure.CANCELLED, "the pool was closed", now_ns)
+                self._inbox.append(failed)
         self._fail_waiting(entry, Failure.CANCELLED, "the pool was closed")
         self._notify()
 
@@ -157,10 +158,7 @@ class Transport(Links):
         if connection is None:
             self._wait(entry, stream)
             return
-        connection.open_stream(stream)
-        if not connection.dirty:
-            connection.dirty = True
-            self._dirty.append(connection)
+        self._open(connection, stream)
 
     def cancel(self, pool: int, token: object) -> None:
         """Give a request up. Nothing of it is delivered any more."""
@@ -192,8 +190,9 @@ class Transport(Links):
         idle_ns = now_ns - self._idle_ns
         for connection in list(self._by_fd.values()):
             if connection.state is ConnectionState.UP:
-                streams += len(connection.streams)
-                if connection.read_ns < idle_ns or connection.ping_ns or connection.attention:
+                http2 = connection.http2
+                streams += len(http2.streams)
+                if connection.read_ns < idle_ns or connection.ping_ns or http2.news is not None:
                     self._check_alive(connection, now_ns)
             elif now_ns > connection.limit_ns:
                 what = (
@@ -219,7 +218,7 @@ class Transport(Links):
         self._authorization = value
         self._plans.clear()
         for connection in self._by_fd.values():
-            connection.use_plan(self._make_plan(connection.pool.number))
+            connection.http2.outbound.use_plan(self._make_plan(connection.pool))
 
     async def close(self) -> None:
         """Close everything; what waits is answered with CANCELLED."""
@@ -232,7 +231,7 @@ class Transport(Links):
 
     def _check_alive(self, connection: Connection, now_ns: int) -> None:
         """Ping what was silent for long; close what did not answer, or has drained."""
-        if connection.attention:  # a request given up may have been the last one
+        if connection.http2.news is not None:  # a request given up may have been the last one
             self._attend(connection, now_ns)
             if connection.state is not ConnectionState.UP:
                 return
@@ -243,7 +242,7 @@ class Transport(Links):
                 self.stats.pings_lost += 1
                 self._lose(connection, "the server did not answer a ping", Failure.SILENT)
         elif now_ns - connection.read_ns > self._idle_ns:
-            connection.ping()
+            connection.http2.outbound.ping()
             connection.ping_ns = now_ns
             self._mark(connection)
 
@@ -258,14 +257,14 @@ class Transport(Links):
                         break
                     self._abandon(stream)
                     self.stats.timeouts += 1
-                    stream.fail(Failure.TIMEOUT, "no answer in time", now_ns, self._inbox)
+                    failed = stream.fail(Failure.TIMEOUT, "no answer in time", now_ns)
+                    self._inbox.append(failed)
                 fifo.popleft()
 
     def _abandon(self, stream: Stream) -> None:
         """Take a stream off its connection; its bytes are told to the server at the next flush."""
-        owner = stream.owner
-        if owner is None:
+        if stream.sid == 0:
             return  # it waits: whoever takes it from the queue sees that it is done
-        assert isinstance(owner, Connection)
-        owner.cancel(stream)
-        self._mark(owner)
+        connection = self._by_fd[stream.fd]
+        connection.http2.cancel(stream)
+        self._mark(connection)
