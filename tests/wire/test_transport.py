@@ -270,6 +270,25 @@ def test_a_draining_connection_closes_when_its_last_watch_is_given_up(
     with_peer(certificate, test)
 
 
+def test_a_goaway_and_the_end_in_one_read(certificate: Certificate) -> None:
+    def handler(connection: PeerConnection, request: Received) -> None:
+        if connection.number == 0:
+            connection.go_away(0, text=b"x" * 5000)  # so long that a second read follows at once
+            assert connection.transport is not None
+            connection.transport.close()
+        else:
+            by_path(connection, request)
+
+    async def test(peer: Peer, harness: Harness) -> None:
+        harness.send()
+        answers = await harness.answers(1)
+        assert answers["a"].code == 200  # it was not processed, so it was sent once more
+        assert (harness.stats.goaways, harness.stats.retries) == (1, 1)
+        assert len(peer.connections) == 2
+
+    with_peer(certificate, test, handler)
+
+
 def test_a_lost_connection_answers_for_everything(certificate: Certificate) -> None:
     async def test(peer: Peer, harness: Harness) -> None:
         harness.send(WATCH, "w")
