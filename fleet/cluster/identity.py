@@ -197,7 +197,7 @@ def features_of(settings: Settings, models: Iterable[NodeModel]) -> Features:
     return Features(
         settings.fidelity,
         storage=any(model.csi_drivers for model in models),
-        static_pods=any(model.static_pod_path or model.static_pod_url for model in models),
+        static_pods=any(model.kubelet.has_static_pods for model in models),
         dynamic_resources=any(model.dra_drivers for model in models),
         approve_csrs=settings.approve_csrs,
         own_watches=settings.has_own_watches,

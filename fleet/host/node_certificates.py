@@ -181,11 +181,11 @@ class NodeCertificates:
 
         Its server's certificate, where the profile asks for one, is for these (type, address)es.
         """
-        rotates = model.rotate_certificates
+        rotates = model.kubelet.rotate_certificates
         manager = CertificateManager(node, CertificateKind.CLIENT, rotates=rotates)
         client = NodeCertificate(self, manager, name, self._context_of(name))
         self._nodes[node] = [client]
-        if model.server_tls_bootstrap:
+        if model.kubelet.server_tls_bootstrap:
             manager = CertificateManager(node, CertificateKind.SERVING)
             self._nodes[node].append(
                 NodeCertificate(self, manager, name, client.context, addresses)

@@ -41,10 +41,10 @@ class StaticSource:
     def read_file(self) -> None:
         """Look at the directory or file. One that does not exist has no pods."""
         model = self._env.model
-        if not model.static_pod_path:
+        if not model.kubelet.static_pod_path:
             return
         found: dict[Path, tuple[bytes, StaticManifest | None]] = {}
-        for path in _manifest_paths(Path(model.static_pod_path)):
+        for path in _manifest_paths(Path(model.kubelet.static_pod_path)):
             try:
                 data = _read(path)
             except OSError as error:
@@ -61,13 +61,13 @@ class StaticSource:
     async def read_url(self, now_s: float) -> None:
         """Ask the URL, if it is time to; what cannot be read changes nothing."""
         model = self._env.model
-        if not model.static_pod_url or now_s < self._url_due_s:
+        if not model.kubelet.static_pod_url or now_s < self._url_due_s:
             return
-        self._url_due_s = now_s + model.http_check_ns / NS_PER_S
+        self._url_due_s = now_s + model.kubelet.http_check_frequency_ns / NS_PER_S
         try:
             data = await asyncio.to_thread(_fetch, model)
         except (OSError, ValueError) as error:
-            self._complain(f"failed to read pods from URL {model.static_pod_url}: {error}")
+            self._complain(f"failed to read pods from URL {model.kubelet.static_pod_url}: {error}")
             return
         if data and data == self._url_data:
             return
@@ -75,7 +75,7 @@ class StaticSource:
         if data:
             self._url_data = data
             try:
-                manifests = parse_manifests(data, HTTP, model.static_pod_url)
+                manifests = parse_manifests(data, HTTP, model.kubelet.static_pod_url)
             except ManifestError as error:
                 self._complain(f"failed to read pods from URL: {error}")
                 return
@@ -125,8 +125,12 @@ def _read(path: Path) -> bytes:
 
 
 def _fetch(model: NodeModel) -> bytes:
+    kubelet = model.kubelet
     request = urllib.request.Request(  # noqa: S310 - the user named the URL
-        model.static_pod_url, headers=dict(model.static_pod_url_header)
+        kubelet.static_pod_url,
+        headers={
+            name: values[-1] for name, values in kubelet.static_pod_url_header.items() if values
+        },
     )
     with urllib.request.urlopen(request, timeout=HTTP_TIMEOUT_S) as answer:  # noqa: S310
         data: bytes = answer.read(MANIFEST_BYTES_MAX + 1)

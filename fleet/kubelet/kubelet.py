@@ -121,7 +121,7 @@ class VirtualKubelet:
             self._runtime_state = RuntimeState(node, self.env.model, self.env.draws, now_ns)
             self._on_runtime_state(now_ns, out)
         arm_shutdown(node, self.env, now_ns, out)
-        if self.env.model.static_pod_path or self.env.model.static_pod_url:
+        if self.env.model.kubelet.has_static_pods:
             self._on_static_pods("", now_ns, out, is_first=True)
         if has_plugins(self.env.model):
             self.plugins = PluginManager(node, self.name, self.env, now_ns)
@@ -358,7 +358,7 @@ class VirtualKubelet:
         """
         if self._shutdown is not None:
             return
-        if not self.env.model.shutdown_grace_by_priority:
+        if not self.env.model.kubelet.shutdown_grace_by_priority:
             out.append(PowerOff(self.node))
             return
         if self.sync_loop is None:

@@ -299,7 +299,7 @@ class SyncLoop:
             runtime = env.runtimes.pop(self._node, None)
             runtime = runtime or Runtime(self._node, self._host_ip, cidr, env.draws)
             self._syncer = PodSyncer(self._node, self._host_ip, runtime, env.draws)
-            self._syncer.pleg.is_evented = env.model.evented_pleg
+            self._syncer.pleg.is_evented = env.model.kubelet.is_pleg_evented
             self._syncer.probes.start_ns = self.started_ns
             self._syncer.volumes.node_name = self.name
         else:

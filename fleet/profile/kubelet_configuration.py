@@ -1,14 +1,16 @@
-"""KubeletConfiguration: the keys that fleet acts on are typed, the others are kept as written.
+"""KubeletConfiguration: the keys that fleet acts on are typed, the others have no effect.
+
+Every node of a profile refers to the one that was read; no model copies what a key says.
 
 Defaults are upstream's. Source: pkg/kubelet/apis/config/v1beta1/defaults.go.
 """
 
-from typing import Annotated, Literal
+from functools import cached_property
+from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from fleet.clock import NS_PER_S
-from fleet.profile.node_model import EvictionThreshold, Taint
 from fleet.profile.schema import DurationNs, QuantityField, Spec, unknown_key
 from fleet.quantity import Quantity, QuantityFormat, parse_quantity, share_of, whole_quantity
 
@@ -39,7 +41,6 @@ EVICTION_HARD_DEFAULT = {
 KEPT_KEYS = frozenset(
     [
         "address",
-        "allowedUnsafeSysctls",
         "authentication",
         "authorization",
         "cgroupDriver",
@@ -66,7 +67,6 @@ KEPT_KEYS = frozenset(
         "enableServer",
         "enableSystemLogHandler",
         "enableSystemLogQuery",
-        "enforceNodeAllocatable",
         "failCgroupV1",
         "failSwapOn",
         "hairpinMode",
@@ -98,6 +98,7 @@ KEPT_KEYS = frozenset(
         "reservedSystemCPUs",
         "resolvConf",
         "runOnce",
+        "runtimeRequestTimeout",
         "seccompDefault",
         "showHiddenMetricsForVersion",
         "singleProcessOOMKill",
@@ -109,7 +110,6 @@ KEPT_KEYS = frozenset(
         "tlsCurvePreferences",
         "tlsMinVersion",
         "tlsPrivateKeyFile",
-        "topologyManagerPolicy",
         "topologyManagerPolicyOptions",
         "topologyManagerScope",
         "tracing",
@@ -118,9 +118,31 @@ KEPT_KEYS = frozenset(
         "volumeStatsAggPeriod",
     ]
 )
-"""The other keys of upstream's KubeletConfiguration: accepted, kept, without effect yet."""
+"""The other keys of upstream's KubeletConfiguration: accepted, without effect."""
 
 Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
+Enforced = Literal[
+    "pods",
+    "system-reserved",
+    "system-reserved-compressible",
+    "kube-reserved",
+    "kube-reserved-compressible",
+    "none",
+]
+
+Taint = tuple[str, str, str]
+"""Key, value, effect."""
+
+
+class EvictionThreshold(NamedTuple):
+    """One signal of evictionHard or evictionSoft; `percent` is 0 when `quantity` decides."""
+
+    signal: str
+    quantity: Quantity
+    percent: float
+    grace_ns: int = 0
+    reclaim: Quantity = Quantity(0)  # evictionMinimumReclaim, on top once it was met
+    reclaim_percent: float = 0.0
 
 
 class TaintSpec(Spec):
@@ -139,7 +161,7 @@ class TaintSpec(Spec):
 class CrashLoopBackOff(Spec):
     """Source: KubeletConfiguration crashLoopBackOff."""
 
-    max_container_restart_period: DurationNs = 300 * NS_PER_S
+    max_container_restart_period_ns: DurationNs = 300 * NS_PER_S
 
 
 class ShutdownGracePeriodByPodPriority(Spec):
@@ -176,6 +198,7 @@ Thresholds = Annotated[
     dict[str, Annotated[str, BeforeValidator(_threshold)]], BeforeValidator(_signals)
 ]
 Limit = Annotated[int, Field(ge=0)]
+Burst = Annotated[Limit, AfterValidator(lambda given: given or BURST_DEFAULT)]
 
 
 class KubeletConfiguration(Spec):
@@ -185,12 +208,11 @@ class KubeletConfiguration(Spec):
 
     api_version: Literal["kubelet.config.k8s.io/v1beta1"] = "kubelet.config.k8s.io/v1beta1"
     kind: Literal["KubeletConfiguration"] = "KubeletConfiguration"
-    node_status_update_frequency: DurationNs = 10 * NS_PER_S
-    node_status_report_frequency: DurationNs | None = None  # see status_report_ns
+    node_status_update_frequency_ns: DurationNs = 10 * NS_PER_S
+    node_status_report_frequency_ns: DurationNs | None = None  # see status_report_ns
     node_lease_duration_seconds: Annotated[int, Field(ge=1)] = 40
     node_status_max_images: Annotated[int, Field(ge=-1)] = 50
-    sync_frequency: DurationNs = MINUTE_NS
-    runtime_request_timeout: DurationNs = 2 * MINUTE_NS
+    sync_frequency_ns: DurationNs = MINUTE_NS
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     rotate_certificates: bool = True  # upstream's default is false; kubeadm sets true
     server_tls_bootstrap: Annotated[bool, Field(alias="serverTLSBootstrap")] = False
@@ -199,6 +221,10 @@ class KubeletConfiguration(Spec):
     serialize_image_pulls: bool = True
     cpu_manager_policy: Literal["none", "static"] = "none"
     memory_manager_policy: Literal["None", "Static"] = "None"
+    topology_manager_policy: Literal["none", "best-effort", "restricted", "single-numa-node"] = (
+        "none"
+    )
+    allowed_unsafe_sysctls: tuple[str, ...] = ()  # names, and prefixes that end with *
     max_parallel_image_pulls: Annotated[int, Field(ge=1)] | None = None
     registry_pull_qps: Annotated[Limit, Field(alias="registryPullQPS")] = 5
     registry_burst: Limit = 10
@@ -208,33 +234,34 @@ class KubeletConfiguration(Spec):
     image_gc_low_threshold_percent: Annotated[
         int, Field(ge=0, le=100, alias="imageGCLowThresholdPercent")
     ] = 80
-    image_minimum_gc_age: Annotated[DurationNs, Field(alias="imageMinimumGCAge")] = 2 * MINUTE_NS
-    image_maximum_gc_age: Annotated[DurationNs, Field(alias="imageMaximumGCAge")] = 0
+    image_minimum_gc_age_ns: Annotated[DurationNs, Field(alias="imageMinimumGCAge")] = 2 * MINUTE_NS
+    image_maximum_gc_age_ns: Annotated[DurationNs, Field(alias="imageMaximumGCAge")] = 0
     kube_api_qps: Annotated[Limit, Field(alias="kubeAPIQPS")] = 50
-    kube_api_burst: Annotated[Limit, Field(alias="kubeAPIBurst")] = BURST_DEFAULT
+    kube_api_burst: Annotated[Burst, Field(alias="kubeAPIBurst")] = BURST_DEFAULT
     event_record_qps: Annotated[Limit, Field(alias="eventRecordQPS")] = 50
-    event_burst: Limit = BURST_DEFAULT
+    event_burst: Burst = BURST_DEFAULT
     kube_reserved: dict[str, QuantityField] = Field(default_factory=dict)
     system_reserved: dict[str, QuantityField] = Field(default_factory=dict)
     eviction_hard: Thresholds | None = None
     eviction_soft: Thresholds = Field(default_factory=dict)
     eviction_soft_grace_period: dict[str, DurationNs] = Field(default_factory=dict)
-    eviction_pressure_transition_period: DurationNs = 5 * MINUTE_NS
-    eviction_max_pod_grace_period: Limit = 0
+    eviction_pressure_transition_period_ns: DurationNs = 5 * MINUTE_NS
+    eviction_max_pod_grace_period_s: Limit = 0
     eviction_minimum_reclaim: Thresholds = Field(default_factory=dict)
     merge_default_eviction_settings: bool = False
+    enforce_node_allocatable: tuple[Enforced, ...] = ("pods",)
     register_with_taints: tuple[TaintSpec, ...] = ()
     feature_gates: dict[str, bool] = Field(default_factory=dict)
-    shutdown_grace_period: DurationNs = 0
-    shutdown_grace_period_critical_pods: DurationNs = 0
+    shutdown_grace_period_ns: DurationNs = 0
+    shutdown_grace_period_critical_pods_ns: DurationNs = 0
     shutdown_grace_period_by_pod_priority: tuple[ShutdownGracePeriodByPodPriority, ...] = ()
     static_pod_path: str = ""
     static_pod_url: Annotated[str, Field(alias="staticPodURL")] = ""
     static_pod_url_header: Annotated[
         dict[str, tuple[str, ...]], Field(alias="staticPodURLHeader")
     ] = Field(default_factory=dict)
-    file_check_frequency: DurationNs = 20 * NS_PER_S
-    http_check_frequency: DurationNs = 20 * NS_PER_S
+    file_check_frequency_ns: DurationNs = 20 * NS_PER_S
+    http_check_frequency_ns: DurationNs = 20 * NS_PER_S
     crash_loop_back_off: CrashLoopBackOff = CrashLoopBackOff()
     provider_id: Annotated[str, Field(alias="providerID")] = ""
 
@@ -247,18 +274,28 @@ class KubeletConfiguration(Spec):
         for signal in self.eviction_soft:
             if signal not in self.eviction_soft_grace_period:
                 raise ValueError(f"evictionSoftGracePeriod lacks {signal!r}")
-        if not self.node_status_update_frequency:
+        if not self.node_status_update_frequency_ns:
             raise ValueError("nodeStatusUpdateFrequency must be above 0s")
         if self.max_parallel_image_pulls not in {None, 1} and self.serialize_image_pulls:
             raise ValueError("maxParallelImagePulls above 1 needs serializeImagePulls: false")
         if self.image_gc_low_threshold_percent >= self.image_gc_high_threshold_percent:
             raise ValueError("imageGCLowThresholdPercent must be below imageGCHighThresholdPercent")
         self._check_shutdown()
+        self._check_enforcement()
         return self
+
+    def _check_enforcement(self) -> None:
+        """Source: pkg/kubelet/apis/config/validation/validation.go."""
+        given = self.enforce_node_allocatable
+        if len(set(given)) < len(given) or ("none" in given and len(given) > 1):
+            raise ValueError("enforceNodeAllocatable names one twice, or none beside others")
+        for what, key in (("system", "systemReservedCgroup"), ("kube", "kubeReservedCgroup")):
+            if any(each.startswith(what) for each in given) and key not in self.without_effect:
+                raise ValueError(f"enforceNodeAllocatable: {what}-reserved needs {key}")
 
     def _check_shutdown(self) -> None:
         """Source: pkg/kubelet/apis/config/validation/validation.go."""
-        whole, critical = self.shutdown_grace_period, self.shutdown_grace_period_critical_pods
+        whole, critical = self.shutdown_grace_period_ns, self.shutdown_grace_period_critical_pods_ns
         if critical > whole:
             raise ValueError("shutdownGracePeriod must be >= shutdownGracePeriodCriticalPods")
         for name, period in (("", whole), ("CriticalPods", critical)):
@@ -270,6 +307,11 @@ class KubeletConfiguration(Spec):
             )
 
     @property
+    def without_effect(self) -> tuple[str, ...]:
+        """Return the keys that were written and decide nothing, sorted."""
+        return tuple(sorted(self.model_extra or ()))
+
+    @cached_property
     def shutdown_grace_by_priority(self) -> tuple[tuple[int, int], ...]:
         """Return priority and seconds of each group, lowest first. Source: migrateConfig."""
         given = self.shutdown_grace_period_by_pod_priority
@@ -277,31 +319,43 @@ class KubeletConfiguration(Spec):
             return tuple(
                 sorted((each.priority, each.shutdown_grace_period_seconds) for each in given)
             )
-        if not self.shutdown_grace_period:
+        if not self.shutdown_grace_period_ns:
             return ()
-        critical = self.shutdown_grace_period_critical_pods
-        ordinary = self.shutdown_grace_period - critical
+        critical = self.shutdown_grace_period_critical_pods_ns
+        ordinary = self.shutdown_grace_period_ns - critical
         return (0, ordinary // NS_PER_S), (SYSTEM_CRITICAL_PRIORITY, critical // NS_PER_S)
 
-    @property
+    @cached_property
     def status_report_ns(self) -> int:
         """Return the report period: as set, else the update period if that is set, else 5 min."""
-        if self.node_status_report_frequency:
-            return self.node_status_report_frequency
-        if "node_status_update_frequency" in self.model_fields_set:
-            return self.node_status_update_frequency
+        if self.node_status_report_frequency_ns:
+            return self.node_status_report_frequency_ns
+        if "node_status_update_frequency_ns" in self.model_fields_set:
+            return self.node_status_update_frequency_ns
         return STATUS_REPORT_NS
 
-    @property
+    @cached_property
     def features_disabled(self) -> frozenset[str]:
         """Return the feature gates that are off."""
         return frozenset(gate for gate, is_on in self.feature_gates.items() if not is_on)
 
+    @property
+    def has_static_pods(self) -> bool:
+        """Whether a file or a URL is read for pods."""
+        return bool(self.static_pod_path or self.static_pod_url)
+
+    @property
+    def is_pleg_evented(self) -> bool:
+        """Whether the kubelet listens to its runtime."""
+        return self.feature_gates.get("EventedPLEG", False)
+
+    @cached_property
     def static_policies(self) -> tuple[tuple[str, str], ...]:
         """Return the managers that pin Guaranteed pods, each with the name of its policy."""
         policies = (("CPU", self.cpu_manager_policy), ("Memory", self.memory_manager_policy))
         return tuple(each for each in policies if each[1] in {"static", "Static"})
 
+    @cached_property
     def hard_thresholds(self) -> tuple[EvictionThreshold, ...]:
         """Return evictionHard. Source: a set one replaces the defaults, unless they are merged."""
         given = self.eviction_hard
@@ -311,6 +365,7 @@ class KubeletConfiguration(Spec):
             given = EVICTION_HARD_DEFAULT | given
         return self._compiled(given)
 
+    @cached_property
     def soft_thresholds(self) -> tuple[EvictionThreshold, ...]:
         """Return evictionSoft with its grace periods."""
         return self._compiled(self.eviction_soft, self.eviction_soft_grace_period)
@@ -359,7 +414,7 @@ class KubeletConfiguration(Spec):
         """
         resources = {"memory.available": "memory", "nodefs.available": "ephemeral-storage"}
         reserved = {}
-        for threshold in self.hard_thresholds():
+        for threshold in self.hard_thresholds:
             resource = resources.get(threshold.signal)
             if resource in capacity:
                 amount = threshold.quantity

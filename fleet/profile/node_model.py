@@ -10,17 +10,16 @@ import re
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from fleet.clock import NS_PER_S
 from fleet.objects.well_known import HOSTNAME_LABEL, REGION_LABEL, ZONE_LABEL
 from fleet.profile.agent_behavior import USER_AGENT_PLACEHOLDERS, AgentModel
 from fleet.profile.device_behavior import DeviceModel, DraDriver
 from fleet.profile.host_schedule import Outage, ShutdownSchedule
 from fleet.profile.image_behavior import DEFAULT_PULLS, ImagePulls
+from fleet.profile.kubelet_configuration import KubeletConfiguration, Taint
 from fleet.profile.pod_behavior import Labels, PodBehavior, select_behavior
 from fleet.profile.schema import PLACEHOLDER
 from fleet.profile.usage import Usage
 from fleet.profile.volume_behavior import CSIDriver
-from fleet.quantity import Quantity
 
 ZONE_LABELS = frozenset(
     {
@@ -31,9 +30,6 @@ ZONE_LABELS = frozenset(
     }
 )
 """What a cloud controller and the scheduler act on: not set on a shared cluster unless asked."""
-
-Taint = tuple[str, str, str]
-"""Key, value, effect."""
 
 AddressPool = ipaddress.IPv4Network | ipaddress.IPv6Network
 DEFAULT_ADDRESS_POOL = ipaddress.ip_network("198.18.0.0/15")
@@ -64,38 +60,12 @@ class NodeImage(NamedTuple):
     size_bytes: int
 
 
-class ImageGCPolicy(NamedTuple):
-    """Source: pkg/kubelet/images/image_gc_manager.go, ImageGCPolicy."""
-
-    high_percent: int = 85  # 100 with no age_max_ns: off
-    low_percent: int = 80
-    age_min_ns: int = 120 * NS_PER_S
-    age_max_ns: int = 0  # 0: no limit
-
-
-IMAGE_GC_DEFAULT = ImageGCPolicy()
-
-
 class RuntimeHandler(NamedTuple):
     """One entry of `status.runtimeHandlers`."""
 
     name: str
     recursive_read_only_mounts: bool
     user_namespaces: bool
-
-
-NO_QUANTITY = Quantity(0)
-
-
-class EvictionThreshold(NamedTuple):
-    """One signal of evictionHard or evictionSoft; `percent` is 0 when `quantity` decides."""
-
-    signal: str
-    quantity: Quantity
-    percent: float
-    grace_ns: int = 0
-    reclaim: Quantity = NO_QUANTITY  # evictionMinimumReclaim, on top once it was met
-    reclaim_percent: float = 0.0
 
 
 class NodeFacts(NamedTuple):
@@ -133,57 +103,26 @@ class NodeModel:
     runtime_handlers: tuple[RuntimeHandler, ...]
     declared_features: tuple[str, ...]
     supplemental_groups_policy: bool
-    features_disabled: frozenset[str]
     topology_spread: tuple[tuple[str, tuple[str, ...]], ...]  # label key, values
     zone_labels: bool  # False keeps ZONE_LABELS off the nodes
     address_pool: AddressPool
     agents: tuple[AgentModel, ...]
     behaviors: tuple[PodBehavior, ...]
-    status_update_ns: int
-    status_report_ns: int
-    lease_duration_s: int
-    sync_frequency_ns: int
-    runtime_request_timeout_ns: int
-    serialize_image_pulls: bool
-    parallel_image_pulls_max: int  # 0: no limit; counts only when pulls are not serial
-    image_pull_qps: int
-    image_pull_burst: int
-    api_qps: int  # of the main client; 0: client-go's default, see client_limits.py
-    api_burst: int
-    event_qps: int
-    event_burst: int
-    crash_loop_backoff_max_ns: int
-    eviction_hard: tuple[EvictionThreshold, ...]
-    eviction_soft: tuple[EvictionThreshold, ...]
-    eviction_pressure_transition_ns: int
-    eviction_pod_grace_max_s: int
+    kubelet: KubeletConfiguration  # as it was read
     pods_memory_bytes: int  # the limit of the cgroup of all pods
     pids_max: int
     usage: Usage  # outside of pods, since the start of the kubelet
-    kubelet_configuration: dict[str, object]  # every key as written, for later readers
     app_armor: bool = True  # the kernel of the nodes has it
     devices: tuple[DeviceModel, ...] = ()  # what device plugins offer
     dra_drivers: tuple[DraDriver, ...] = ()
     ordinals: tuple[int, ...] = (0,)  # see loader.NodeMix: rank within a period, by index
     ordinals_per_period: int = 1
     images_preloaded: tuple[NodeImage, ...] = ()  # on every node from its start, with all names
-    images_reported_max: int = 50  # -1: no limit
     image_pulls: ImagePulls = DEFAULT_PULLS
-    image_gc: ImageGCPolicy = IMAGE_GC_DEFAULT
     image_disk_bytes: int = 0  # the file system that holds the images
     outages: tuple[Outage, ...] = ()
     shutdown: ShutdownSchedule | None = None
-    shutdown_grace_by_priority: tuple[tuple[int, int], ...] = ()  # priority, seconds
-    static_pod_path: str = ""
-    static_pod_url: str = ""
-    static_pod_url_header: tuple[tuple[str, str], ...] = ()
-    file_check_ns: int = 20 * NS_PER_S
-    http_check_ns: int = 20 * NS_PER_S
-    evented_pleg: bool = False
-    static_policies: tuple[tuple[str, str], ...] = ()  # of the CPU and the Memory Manager
     csi_drivers: tuple[CSIDriver, ...] = ()  # whose node plug-in runs on the nodes
-    rotate_certificates: bool = True  # with --identity csr
-    server_tls_bootstrap: bool = False  # the same: a serving certificate too
     user_agent: str = USER_AGENT  # with placeholders
 
     @property
@@ -288,7 +227,7 @@ class NodeModel:
             self,
             kubelet_version=version,
             node_info=self.node_info | {"kubeletVersion": version},
-            declared_features=declared_features(version, self.features_disabled),
+            declared_features=declared_features(version, self.kubelet.features_disabled),
             zone_labels=zone_labels,
         )
 

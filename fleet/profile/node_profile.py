@@ -23,17 +23,15 @@ from fleet.profile.agent_behavior import (
 from fleet.profile.device_behavior import DeviceSpec, DraDriverSpec
 from fleet.profile.host_schedule import RuntimeSpec, ShutdownSpec
 from fleet.profile.image_behavior import ImagePullsSpec
-from fleet.profile.kubelet_configuration import BURST_DEFAULT, KubeletConfiguration, TaintSpec
+from fleet.profile.kubelet_configuration import KubeletConfiguration, Taint, TaintSpec
 from fleet.profile.node_model import (
     DEFAULT_ADDRESS_POOL,
     PLACEHOLDERS,
     USER_AGENT,
     AddressPool,
-    ImageGCPolicy,
     NodeImage,
     NodeModel,
     RuntimeHandler,
-    Taint,
     declared_features,
     parse_version,
 )
@@ -263,10 +261,7 @@ class NodeProfile(Spec):
         status = spec.template.status
         info = _node_info(spec)
         capacity, allocatable = _resources(spec)
-        off = configuration.features_disabled
         handlers, policy = _runtime_features(spec, info)
-        parallel = configuration.max_parallel_image_pulls
-        backoff = configuration.crash_loop_back_off
         return NodeModel(
             name=self.metadata.name,
             kubelet_version=info["kubeletVersion"],
@@ -285,9 +280,10 @@ class NodeProfile(Spec):
             provider_id=_provider_template(spec),
             images=_images(status.images, configuration.node_status_max_images),
             runtime_handlers=handlers,
-            declared_features=declared_features(info["kubeletVersion"], off),
+            declared_features=declared_features(
+                info["kubeletVersion"], configuration.features_disabled
+            ),
             supplemental_groups_policy=policy,
-            features_disabled=off,
             topology_spread=tuple(
                 (each.topology_key, each.values) for each in spec.topology_spread
             ),
@@ -295,60 +291,21 @@ class NodeProfile(Spec):
             address_pool=spec.address_pool,
             agents=agents,
             behaviors=behaviors,
-            status_update_ns=configuration.node_status_update_frequency,
-            status_report_ns=configuration.status_report_ns,
-            lease_duration_s=configuration.node_lease_duration_seconds,
-            sync_frequency_ns=configuration.sync_frequency,
-            runtime_request_timeout_ns=configuration.runtime_request_timeout,
-            serialize_image_pulls=configuration.serialize_image_pulls,
-            parallel_image_pulls_max=parallel or 0,
-            image_pull_qps=configuration.registry_pull_qps,
-            image_pull_burst=configuration.registry_burst,
-            api_qps=configuration.kube_api_qps,
-            api_burst=configuration.kube_api_burst or BURST_DEFAULT,
-            event_qps=configuration.event_record_qps,
-            event_burst=configuration.event_burst or BURST_DEFAULT,
-            crash_loop_backoff_max_ns=backoff.max_container_restart_period,
-            eviction_hard=configuration.hard_thresholds(),
-            eviction_soft=configuration.soft_thresholds(),
-            eviction_pressure_transition_ns=configuration.eviction_pressure_transition_period,
-            eviction_pod_grace_max_s=configuration.eviction_max_pod_grace_period,
+            kubelet=configuration,
             pods_memory_bytes=configuration.pods_memory(capacity["memory"]),
             pids_max=spec.pids_max or _pids_max(capacity["memory"]),
             usage=spec.usage.compiled(),
-            kubelet_configuration=configuration.model_dump(by_alias=True, exclude_unset=True),
             images_preloaded=tuple(
                 NodeImage(image.names or (), image.size_bytes) for image in status.images
             ),
-            images_reported_max=configuration.node_status_max_images,
             image_pulls=spec.image_pulls.compiled(),
-            image_gc=ImageGCPolicy(
-                configuration.image_gc_high_threshold_percent,
-                configuration.image_gc_low_threshold_percent,
-                configuration.image_minimum_gc_age,
-                configuration.image_maximum_gc_age,
-            ),
             image_disk_bytes=capacity["ephemeral-storage"].value,
             app_armor=spec.app_armor,
             devices=tuple(each.compiled() for each in spec.devices),
             dra_drivers=tuple(each.compiled() for each in spec.dynamic_resources),
             outages=spec.runtime.compiled(),
             shutdown=spec.shutdown.compiled() if spec.shutdown else None,
-            shutdown_grace_by_priority=configuration.shutdown_grace_by_priority,
-            static_pod_path=configuration.static_pod_path,
-            static_pod_url=configuration.static_pod_url,
-            static_pod_url_header=tuple(
-                (name, value)
-                for name, values in configuration.static_pod_url_header.items()
-                for value in values
-            ),
-            file_check_ns=configuration.file_check_frequency,
-            http_check_ns=configuration.http_check_frequency,
             csi_drivers=tuple(each.compiled() for each in spec.csi_drivers),
-            evented_pleg=configuration.feature_gates.get("EventedPLEG", False),
-            static_policies=configuration.static_policies(),
-            rotate_certificates=configuration.rotate_certificates,
-            server_tls_bootstrap=configuration.server_tls_bootstrap,
             user_agent=spec.user_agent,
         )
 

@@ -53,11 +53,16 @@ def check_placeholders(text: str, known: tuple[str, ...]) -> None:
             raise ValueError(f"'{{{{{name}}}}}' is not one of {', '.join(known)}")
 
 
+def key_of(field: str) -> str:
+    """Return the key of a field: camelCase, without the unit that ends a field's name."""
+    return to_camel(re.sub(r"_n?s$", "", field))
+
+
 class Spec(BaseModel):
     """A part of a document: camelCase keys, none unknown, none changed once read."""
 
     model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True
+        alias_generator=key_of, populate_by_name=True, extra="forbid", frozen=True
     )
 
 
@@ -117,6 +122,8 @@ def _message(kind: str, context: dict[str, object], text: str, value: object) ->
     shown = repr(value)
     if len(shown) > 60:
         shown = f"{shown[:57]}..."
+    if kind == "tuple_type":
+        return f"{shown} is not a list"
     return f"{shown}: {text[:1].lower()}{text[1:]}"
 
 

@@ -183,7 +183,7 @@ class Calls:
             interval_ns = response.arrived_ns - before_ns
             if interval_ns > counts.lease_interval_ns_max:
                 counts.lease_interval_ns_max = interval_ns
-            if interval_ns > kubelet.env.model.lease_duration_s * NS_PER_S:
+            if interval_ns > kubelet.env.model.kubelet.node_lease_duration_seconds * NS_PER_S:
                 counts.leases_missed += 1
 
     def _is_throttled(self, call: ApiCall, tries: int, env: Environment, now_ns: int) -> bool:

@@ -75,9 +75,9 @@ class ClientLimits:
         if client is Client.UNLIMITED:
             return 0
         if client is Client.EVENTS:
-            qps, burst = model.event_qps, model.event_burst
+            qps, burst = model.kubelet.event_record_qps, model.kubelet.event_burst
         else:
-            qps, burst = model.api_qps, model.api_burst
+            qps, burst = model.kubelet.kube_api_qps, model.kubelet.kube_api_burst
             if qps:
                 client = Client.CORE
         interval_ns = NS_PER_S // (qps or QPS_DEFAULT)

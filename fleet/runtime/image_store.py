@@ -82,7 +82,7 @@ class ImageStore:
         self._nodes: dict[int, NodeImages] = {}
         self._lists: dict[int, bytes] = {}
         self._ids: dict[str, str] = {}
-        self._max = model.images_reported_max
+        self._max = model.kubelet.node_status_max_images
         for each in model.images_preloaded:
             names = tuple(_full_name(name) for name in each.names)
             self._number(names, each.size_bytes)

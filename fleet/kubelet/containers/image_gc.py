@@ -39,11 +39,14 @@ def arm_image_gc(
     `is_watched`: what pods write may fill the disk too. Else looks begin with half of the high
     threshold, so that what is not counted does not matter.
     """
-    policy = env.model.image_gc
-    if policy.high_percent == 100 and not policy.age_max_ns:
+    policy = env.model.kubelet
+    if policy.image_gc_high_threshold_percent == 100 and not policy.image_maximum_gc_age_ns:
         return
     percent = _usage_percent(*image_disk(env, node))
-    if not (policy.age_max_ns or is_watched) and percent < policy.high_percent // 2:
+    if (
+        not (policy.image_maximum_gc_age_ns or is_watched)
+        and percent < policy.image_gc_high_threshold_percent // 2
+    ):
         return
     entry = env.images.entry(node)
     if entry.gc_due_ns <= now_ns:
@@ -104,19 +107,19 @@ def delete_unused_images(node: NodeId, env: Environment, in_use: Iterable[str], 
 
     Source: DeleteUnusedImages.
     """
-    policy = env.model.image_gc
+    policy = env.model.kubelet
     order = _eviction_order(node, env, tuple(in_use), now_ns)
-    return _free_space(env.images, node, order, 1 << 62, now_ns, policy.age_min_ns)
+    return _free_space(env.images, node, order, 1 << 62, now_ns, policy.image_minimum_gc_age_ns)
 
 
 def _collect(
     node: NodeId, env: Environment, in_use: tuple[str, ...], now_ns: int, used: int | None
 ) -> Collected:
-    policy = env.model.image_gc
+    policy = env.model.kubelet
     order = _eviction_order(node, env, in_use, now_ns)
     freed = 0
-    if policy.age_max_ns and now_ns > policy.age_max_ns:
-        old = [each for each in order if now_ns - each.used_ns > policy.age_max_ns]
+    if policy.image_maximum_gc_age_ns and now_ns > policy.image_maximum_gc_age_ns:
+        old = [each for each in order if now_ns - each.used_ns > policy.image_maximum_gc_age_ns]
         order = [each for each in order if each not in old]
         for each in old:
             freed += env.images.image(each.number).size_bytes
@@ -126,10 +129,10 @@ def _collect(
         text = "invalid capacity 0 on image filesystem"
         return Collected(freed, ((Reason.INVALID_DISK_CAPACITY, text),), text)
     percent = _usage_percent(capacity, available)
-    if percent < policy.high_percent:
+    if percent < policy.image_gc_high_threshold_percent:
         return Collected(freed)
-    wanted = capacity * (100 - policy.low_percent) // 100 - available
-    got = _free_space(env.images, node, order, wanted, now_ns, policy.age_min_ns)
+    wanted = capacity * (100 - policy.image_gc_low_threshold_percent) // 100 - available
+    got = _free_space(env.images, node, order, wanted, now_ns, policy.image_minimum_gc_age_ns)
     if got >= wanted:
         return Collected(freed + got)
     text = (

@@ -277,14 +277,15 @@ class ImageManager:
             if not error:
                 duration_ns = max(duration_ns, other_ns - began_ns)
         done_ns = began_ns + duration_ns
-        if not env.light and (model.serialize_image_pulls or model.parallel_image_pulls_max):
+        kubelet = model.kubelet
+        if not env.light and (kubelet.serialize_image_pulls or kubelet.max_parallel_image_pulls):
             heapq.heappush(self._turns, done_ns)
         return _Pull(wanted.image, name, size, now_ns, began_ns, done_ns, error)
 
     def _turn(self, env: Environment, now_ns: int) -> int:
         """Return when the next pull begins, and take that turn. Source: puller.go."""
-        model = env.model
-        limit = 1 if model.serialize_image_pulls else model.parallel_image_pulls_max
+        kubelet = env.model.kubelet
+        limit = 1 if kubelet.serialize_image_pulls else kubelet.max_parallel_image_pulls
         while self._turns and self._turns[0] <= now_ns:
             heapq.heappop(self._turns)
         if not limit or len(self._turns) < limit:
@@ -301,14 +302,14 @@ class ImageManager:
     def _may_pull(self, env: Environment, now_ns: int) -> bool:
         """Take a token of the kubelet's limit. Source: helpers.go, throttleImagePulling."""
         model = env.model
-        if not model.image_pulls.is_declared or not model.image_pull_qps:
+        if not model.image_pulls.is_declared or not model.kubelet.registry_pull_qps:
             return True
         tokens, since_ns = self._limiter
         if tokens < 0:
-            tokens = model.image_pull_burst
+            tokens = model.kubelet.registry_burst
         else:
-            tokens += (now_ns - since_ns) / NS_PER_S * model.image_pull_qps
-        tokens = min(tokens, model.image_pull_burst)
+            tokens += (now_ns - since_ns) / NS_PER_S * model.kubelet.registry_pull_qps
+        tokens = min(tokens, model.kubelet.registry_burst)
         may = tokens >= 1
         self._limiter = (tokens - may, now_ns)
         return may

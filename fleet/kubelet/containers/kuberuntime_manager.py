@@ -272,7 +272,7 @@ class KubeRuntimeManager:
         key = f"{spec.name}/{spec.image}/{spec.resources_json.decode()}"
         wait_ns = self._back_off.wait_ns(pod.uid, key, exit_ns, turn.now_ns)
         if not wait_ns:
-            max_ns = turn.env.model.crash_loop_backoff_max_ns
+            max_ns = turn.env.model.kubelet.crash_loop_back_off.max_container_restart_period_ns
             self._back_off.next(pod.uid, key, exit_ns, turn.now_ns, max_ns)
             return False
         event, waiting = back_off_texts(pod, spec, wait_ns)

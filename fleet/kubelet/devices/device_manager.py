@@ -81,7 +81,7 @@ class DeviceManager:
             now_ns + each.registration_delay.sample(draws.uniform(node, _REGISTER_STREAM, index))
             for index, each in enumerate(model.devices)
         )
-        self._policy = str(model.kubelet_configuration.get("topologyManagerPolicy") or "none")
+        self._policy = model.kubelet.topology_manager_policy
         self._note = ""  # the annotation of the Node
         self._grants: dict[PodUid, tuple[Grant, ...]] = {}
         self._told: tuple[frozenset[int], ...] = ()  # the unhealthy ones when pods were last told

@@ -49,4 +49,4 @@ def differing_resources(state: NodeState, wanted: Wanted, stated: Mapping[str, s
 def reports_health(model: NodeModel) -> bool:
     """Return whether container statuses name devices: gate ResourceHealthStatus."""
     version = parse_version(model.kubelet_version)[:2]
-    return version >= (1, 36) and "ResourceHealthStatus" not in model.features_disabled
+    return version >= (1, 36) and "ResourceHealthStatus" not in model.kubelet.features_disabled

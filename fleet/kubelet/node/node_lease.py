@@ -181,7 +181,9 @@ class NodeLease:
 
     def _create(self, node_uid: str, env: Environment, now_ns: int, out: Outbox) -> None:
         self._state = LeaseState.CREATE
-        payload = LeaseObject(node_uid, env.model.lease_duration_s, env.wall_ns(now_ns))
+        payload = LeaseObject(
+            node_uid, env.model.kubelet.node_lease_duration_seconds, env.wall_ns(now_ns)
+        )
         out.append(ApiCall(self._node, Op.CREATE_LEASE, "", payload))
 
     def _back_off(self, now_ns: int, out: Outbox) -> None:
@@ -192,7 +194,7 @@ class NodeLease:
 
     def _wait(self, env: Environment, now_ns: int, out: Outbox) -> None:
         """Source: wait.JitterUntil, sliding: the interval begins when the call ended."""
-        interval_ns = env.model.lease_duration_s * NS_PER_S // RENEW_FRACTION
+        interval_ns = env.model.kubelet.node_lease_duration_seconds * NS_PER_S // RENEW_FRACTION
         jitter = JITTER * env.draws.uniform(self._node, _JITTER_STREAM, now_ns)
         self._wait_until(now_ns + int(interval_ns * (1 + jitter)), out)
 

@@ -49,7 +49,7 @@ class NodeShutdown:
     )
 
     def __init__(self, node: NodeId, env: Environment, workers: Iterable[PodWorker]) -> None:
-        groups = env.model.shutdown_grace_by_priority
+        groups = env.model.kubelet.shutdown_grace_by_priority
         assert groups, "without grace periods no kubelet takes part in a shutdown"
         schedule = env.model.shutdown
         delay = POWER_OFF_DELAY if schedule is None else schedule.power_off_delay

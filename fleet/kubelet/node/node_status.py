@@ -427,12 +427,12 @@ class NodeStatus:
         self._delay_ns = 0
         if changed or not self._reported_ns:
             share = env.draws.uniform(self._node, _DELAY_STREAM, now_ns) - 0.5
-            self._delay_ns = int(env.model.status_report_ns * share)
+            self._delay_ns = int(env.model.kubelet.status_report_ns * share)
 
     def _report_due_ns(self, env: Environment) -> int:
         if not self._reported_ns:
             return 0
-        return self._reported_ns + env.model.status_report_ns + self._delay_ns
+        return self._reported_ns + env.model.kubelet.status_report_ns + self._delay_ns
 
     def _try_again(self, env: Environment, now_ns: int, out: Outbox) -> None:
         """Go on with a quorum read, or leave it to the next tick after five tries."""
@@ -482,7 +482,7 @@ class NodeStatus:
 
         Many ticks ahead the sum of the jitters is drawn at once, about its mean.
         """
-        period_ns = env.model.status_update_ns
+        period_ns = env.model.kubelet.node_status_update_frequency_ns
         share = env.draws.uniform(self._node, _TICK_STREAM, self._ticked_ns)
         mean_ns = int(period_ns * (1 + JITTER / 2))
         ticks = max(1, -(-(wanted_ns - self._ticked_ns) // mean_ns))

@@ -91,10 +91,9 @@ class RuntimeState:
             for index, outage in enumerate(model.outages)
             if draws.uniform(node, _STREAM_SHARE, index) < outage.share
         )
-        self._relist_ns = EVENTED_RELIST_NS if model.evented_pleg else RELIST_NS
-        self._threshold_ns = (
-            EVENTED_RELIST_THRESHOLD_NS if model.evented_pleg else RELIST_THRESHOLD_NS
-        )
+        is_evented = model.kubelet.is_pleg_evented
+        self._relist_ns = EVENTED_RELIST_NS if is_evented else RELIST_NS
+        self._threshold_ns = EVENTED_RELIST_THRESHOLD_NS if is_evented else RELIST_THRESHOLD_NS
         self.resume_ns = 0  # when the sync loop goes on, 0 while it runs
         self._held: list[WatchEvent] | None = None  # of the pods watch
 

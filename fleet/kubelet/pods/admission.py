@@ -140,12 +140,14 @@ def _last_handlers(pod: Pod, inputs: AdmissionInputs) -> Rejection | None:
         message = "Cannot enforce AppArmor: AppArmor is not enabled on the host"
         return Rejection("AppArmor", message)
     version = parse_version(model.kubelet_version)[:2]
-    if spec.pod_level and (version < (1, 34) or "PodLevelResources" in model.features_disabled):
+    if spec.pod_level and (
+        version < (1, 34) or "PodLevelResources" in model.kubelet.features_disabled
+    ):
         message = "PodLevelResources feature gate is disabled"
         return Rejection("PodLevelResourcesNotSupported", message)
     if spec.features and version >= (1, 36):
         missing = [each for each in spec.features if each not in model.declared_features]
-        if missing and "NodeDeclaredFeatures" not in model.features_disabled:
+        if missing and "NodeDeclaredFeatures" not in model.kubelet.features_disabled:
             message = f"Pod requires node features that are not available: {', '.join(missing)}"
             return Rejection("PodFeatureUnsupported", message)
     return NODE_SHUTDOWN if inputs.is_shutting_down else None
@@ -314,11 +316,9 @@ def _forbidden_sysctl(pod: Pod, spec: AdmissionSpec, model: NodeModel) -> str:
 def _is_allowed(name: str, model: NodeModel) -> bool:
     if name in SAFE_SYSCTLS:
         return True
-    patterns = model.kubelet_configuration.get("allowedUnsafeSysctls") or ()
-    assert isinstance(patterns, (list, tuple)), patterns
     return any(
         name.startswith(_normalized(each[:-1])) if each.endswith("*") else name == _normalized(each)
-        for each in map(str, patterns)
+        for each in model.kubelet.allowed_unsafe_sysctls
     )
 
 

@@ -184,7 +184,7 @@ class PodAdmission:
     ) -> Refusal | None:
         """Return why a pod cannot have the resources of its new version. Source: canAdmitPod."""
         if pod.qos_class == "Guaranteed":
-            for manager, policy in turn.env.model.static_policies:
+            for manager, policy in turn.env.model.kubelet.static_policies:
                 text = f'alongside {manager} Manager policy "{policy}"'
                 return Refusal(f"Resize is infeasible for Guaranteed Pods {text}", is_final=True)
         others = _others(worker, workers)

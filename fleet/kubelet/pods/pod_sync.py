@@ -329,7 +329,7 @@ class PodSyncer(StatusGenerator):
             return
         if prepared.error:
             turn.event(worker.pod, OpenReason(PREPARE_FAILED), PREPARE_TEXT % prepared.error)
-            worker.fail(turn.now_ns + turn.env.model.sync_frequency_ns)
+            worker.fail(turn.now_ns + turn.env.model.kubelet.sync_frequency_ns)
             self._complete(worker, turn)
         else:
             self._go_on(worker, self.kuberuntime.sync_pod(worker, turn), turn)
@@ -369,7 +369,7 @@ class PodSyncer(StatusGenerator):
         if worker.stage is SyncStage.IDLE and worker.state is WorkerState.SYNC:
             self._watch_runtime(worker, turn)
             if not turn.env.light and self.probes.is_resynced(worker.pod.uid):
-                self._requeue(worker, turn.now_ns + turn.env.model.sync_frequency_ns, turn)
+                self._requeue(worker, turn.now_ns + turn.env.model.kubelet.sync_frequency_ns, turn)
 
     def _hides_back_off(self, worker: PodWorker) -> bool:
         """Tell whether the status does not show yet that a container is in back-off.

@@ -55,8 +55,8 @@ class StaticPodSync:
         model, static = env.model, env.static
         self.is_ready = self.is_ready or (
             self._api_listed
-            and (static.file is not None or not model.static_pod_path)
-            and (static.http is not None or not model.static_pod_url)
+            and (static.file is not None or not model.kubelet.static_pod_path)
+            and (static.http is not None or not model.kubelet.static_pod_url)
         )
 
     def take(self, update: Update, workers: Workers, turn: Turn) -> None:
@@ -154,7 +154,12 @@ class StaticPodSync:
 def arm_look(node: NodeId, env: Environment, now_ns: int, out: Outbox) -> None:
     """Set the timer of a node's next look at what changed: each has a phase of its own."""
     model = env.model
-    period_ns = model.file_check_ns if model.static_pod_path else model.http_check_ns
+    kubelet = model.kubelet
+    period_ns = (
+        kubelet.file_check_frequency_ns
+        if kubelet.static_pod_path
+        else kubelet.http_check_frequency_ns
+    )
     phase_ns = int(period_ns * env.draws.uniform(node, _STREAM_LOOK, 0))
     due_ns = now_ns + (phase_ns - now_ns) % period_ns if period_ns else now_ns
     out.append(SetTimer(node, due_ns, Timer.STATIC_PODS))

@@ -37,7 +37,8 @@ from fleet.kubelet.pressure.stats_provider import (
     pod_stats,
 )
 from fleet.objects.pods import Pod, Toleration
-from fleet.profile.node_model import EvictionThreshold, NodeModel
+from fleet.profile.kubelet_configuration import EvictionThreshold
+from fleet.profile.node_model import NodeModel
 from fleet.profile.usage import NEVER, next_crossing
 from fleet.runtime.container_usage import resources_of
 
@@ -140,7 +141,9 @@ class EvictionManager:
             message, notes = eviction_message(starved, pod, stats, thresholds, observations)
             grace_s = IMMEDIATE_GRACE_S
             if first.grace_ns:
-                grace_s = min(model.eviction_pod_grace_max_s, pod.termination_grace_s)
+                grace_s = min(
+                    model.kubelet.eviction_max_pod_grace_period_s, pod.termination_grace_s
+                )
             eviction = Eviction(pod, message, notes, grace_s, disrupts=True)
             return self._evicting(Pass(starved, (eviction,)), now_ns)
         return Pass(starved, ())
@@ -159,7 +162,7 @@ class EvictionManager:
         self._first_met_ns = {each: self._first_met_ns.get(each, now_ns) for each in met}
         for each in met:
             self._seen_ns[SIGNALS[each.signal].condition] = now_ns
-        hold_ns = model.eviction_pressure_transition_ns
+        hold_ns = model.kubelet.eviction_pressure_transition_period_ns
         self._seen_ns = {
             name: seen_ns for name, seen_ns in self._seen_ns.items() if now_ns - seen_ns < hold_ns
         }
@@ -196,7 +199,7 @@ class EvictionManager:
             return max(self._cleanup_until_ns, now_ns)
         if self._first_met_ns:
             return self._next_tick(now_ns + 1)
-        hold_ns = model.eviction_pressure_transition_ns
+        hold_ns = model.kubelet.eviction_pressure_transition_period_ns
         change_ns = min((seen + hold_ns for seen in self._seen_ns.values()), default=NEVER)
         change_ns = min(change_ns, _next_met_ns(model, terms, now_ns))
         for each in pods:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from fleet.kubelet.pressure.stats_provider import NodeStats, PodStats
 from fleet.objects.pods import Pod
-from fleet.profile.node_model import EvictionThreshold, NodeModel
+from fleet.profile.kubelet_configuration import EvictionThreshold
+from fleet.profile.node_model import NodeModel
 from fleet.quantity import Quantity, QuantityFormat, parse_quantity, share_of, whole_quantity
 from fleet.runtime.container_usage import amount_text, resources_of
 
@@ -71,12 +72,11 @@ def thresholds_of(model: NodeModel) -> tuple[EvictionThreshold, ...]:
 
     Source: ParseThresholdConfig, addAllocatableThresholds, byEvictionPriority.
     """
-    found = [*model.eviction_hard, *model.eviction_soft]
-    enforced = model.kubelet_configuration.get("enforceNodeAllocatable", ["pods"])
-    if isinstance(enforced, list) and "pods" in enforced:
+    found = [*model.kubelet.hard_thresholds, *model.kubelet.soft_thresholds]
+    if "pods" in model.kubelet.enforce_node_allocatable:
         found += [
             each._replace(signal=ALLOCATABLE_MEMORY)
-            for each in model.eviction_hard
+            for each in model.kubelet.hard_thresholds
             if each.signal == MEMORY_AVAILABLE
         ]
     known = [each for each in found if each.signal in SIGNALS]

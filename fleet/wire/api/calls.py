@@ -131,7 +131,8 @@ class RenderedProfile:
         status = {key: part for key, part in model.status_json().items() if key != "images"}
         self.status = orjson.dumps(status)[1:-1]
         # Of the heartbeat client. Source: cmd/kubelet/app/server.go, run: heartbeatClientConfig.
-        self.timeout_ns = min(model.status_update_ns, model.lease_duration_s * NS_PER_S)
+        lease_ns = model.kubelet.node_lease_duration_seconds * NS_PER_S
+        self.timeout_ns = min(model.kubelet.node_status_update_frequency_ns, lease_ns)
         self.timeout = go_duration(self.timeout_ns // NS_PER_S)
 
 

@@ -184,8 +184,8 @@ def test_the_report_period_follows_the_update_period_when_only_that_is_set(
     written: dict[str, str], update_s: int, report_s: int
 ) -> None:
     model = profile(kubeletConfiguration=written)
-    assert model.status_update_ns == update_s * 1_000_000_000
-    assert model.status_report_ns == report_s * 1_000_000_000
+    assert model.kubelet.node_status_update_frequency_ns == update_s * 1_000_000_000
+    assert model.kubelet.status_report_ns == report_s * 1_000_000_000
 
 
 def test_thresholds_are_compiled_and_merged_only_when_asked() -> None:
@@ -193,18 +193,52 @@ def test_thresholds_are_compiled_and_merged_only_when_asked() -> None:
     soft = {"evictionSoft": {"nodefs.available": "20%"}}
     graces = {"evictionSoftGracePeriod": {"nodefs.available": "2m"}}
     model = profile(kubeletConfiguration={"evictionHard": hard, **soft, **graces})
-    assert [each.signal for each in model.eviction_hard] == ["memory.available"]
-    assert model.eviction_hard[0].quantity.value == 1 << 30
-    assert model.eviction_soft[0].percent == 20.0
-    assert model.eviction_soft[0].grace_ns == 120_000_000_000
+    assert [each.signal for each in model.kubelet.hard_thresholds] == ["memory.available"]
+    assert model.kubelet.hard_thresholds[0].quantity.value == 1 << 30
+    assert model.kubelet.soft_thresholds[0].percent == 20.0
+    assert model.kubelet.soft_thresholds[0].grace_ns == 120_000_000_000
     merging = {"evictionHard": hard, "mergeDefaultEvictionSettings": True}
-    assert len(profile(kubeletConfiguration=merging).eviction_hard) == 5
+    assert len(profile(kubeletConfiguration=merging).kubelet.hard_thresholds) == 5
     assert "evictionSoftGracePeriod lacks" in refusal(kubeletConfiguration=soft)
 
 
-def test_other_keys_of_a_kubelet_configuration_are_kept() -> None:
-    model = profile(kubeletConfiguration={"cgroupDriver": "systemd", "maxPods": 5})
-    assert model.kubelet_configuration == {"cgroupDriver": "systemd", "maxPods": 5}
+def test_keys_of_a_kubelet_configuration_that_decide_nothing_are_told() -> None:
+    written = {"runtimeRequestTimeout": "2m", "cgroupDriver": "systemd", "maxPods": 5}
+    model = profile(kubeletConfiguration=written)
+    assert model.kubelet.without_effect == ("cgroupDriver", "runtimeRequestTimeout")
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ({"enforceNodeAllocatable": "pods"}, ".enforceNodeAllocatable: 'pods' is not a list"),
+        (
+            {"enforceNodeAllocatable": ["pods", "none"]},
+            ": enforceNodeAllocatable names one twice, or none beside others",
+        ),
+        (
+            {"enforceNodeAllocatable": ["pods", "kube-reserved"]},
+            ": enforceNodeAllocatable: kube-reserved needs kubeReservedCgroup",
+        ),
+        (
+            {"topologyManagerPolicy": "single"},
+            (
+                ".topologyManagerPolicy: 'single' is not one of "
+                "'none', 'best-effort', 'restricted' or 'single-numa-node'"
+            ),
+        ),
+        ({"allowedUnsafeSysctls": "net.*"}, ".allowedUnsafeSysctls: 'net.*' is not a list"),
+    ],
+)
+def test_what_a_kubelet_refuses_to_start_with(written: dict[str, object], message: str) -> None:
+    assert refusal(kubeletConfiguration=written) == f"spec.kubeletConfiguration{message}"
+
+
+def test_a_cgroup_may_be_enforced_that_is_named() -> None:
+    reserved = {"enforceNodeAllocatable": ["pods", "kube-reserved"], "kubeReservedCgroup": "/kube"}
+    kubelet = profile(kubeletConfiguration=reserved).kubelet
+    assert kubelet.enforce_node_allocatable == ("pods", "kube-reserved")
+    assert kubelet.without_effect == ("kubeReservedCgroup",)
 
 
 def test_taints_of_template_and_configuration_stand_once() -> None:
@@ -283,7 +317,7 @@ def test_taints_of_template_and_configuration_stand_once() -> None:
             {"topologySpread": [{"topologyKey": "a", "values": ["b"], "value": "c"}]},
             "spec.topologySpread[0]: unknown key 'value'; did you mean 'values'?",
         ),
-        ({"agents": "x" * 99}, f"spec.agents: '{'x' * 56}...: input should be a valid tuple"),
+        ({"agents": "x" * 99}, f"spec.agents: '{'x' * 56}... is not a list"),
         (
             {"kubeletConfiguration": {"crashLoopBackOff": {"zzz": "1s"}}},
             "spec.kubeletConfiguration.crashLoopBackOff: unknown key 'zzz'; known keys: maxC",

@@ -44,7 +44,7 @@ def test_outages_are_compiled_with_what_the_runtime_answers() -> None:
 
 def test_grace_periods_become_groups_lowest_priority_first() -> None:
     grace = {"shutdownGracePeriod": "30s", "shutdownGracePeriodCriticalPods": "10s"}
-    assert compiled(kubeletConfiguration=grace).shutdown_grace_by_priority == (
+    assert compiled(kubeletConfiguration=grace).kubelet.shutdown_grace_by_priority == (
         (0, 20),
         (2_000_000_000, 10),
     )
@@ -53,8 +53,8 @@ def test_grace_periods_become_groups_lowest_priority_first() -> None:
         {"priority": 0, "shutdownGracePeriodSeconds": 60},
     ]
     model = compiled(kubeletConfiguration={"shutdownGracePeriodByPodPriority": by_priority})
-    assert model.shutdown_grace_by_priority == ((0, 60), (100, 5))
-    assert compiled().shutdown_grace_by_priority == ()
+    assert model.kubelet.shutdown_grace_by_priority == ((0, 60), (100, 5))
+    assert compiled().kubelet.shutdown_grace_by_priority == ()
 
 
 @pytest.mark.parametrize(
@@ -96,6 +96,6 @@ def test_the_examples_of_the_documentation_are_accepted() -> None:
         for heading in ("**Static pods.**", "**runtime** says", "**shutdown** tells")
     ]
     models = [compiled(**yaml.safe_load(each)["spec"]) for each in examples]
-    assert models[0].static_pod_path == "./manifests"
+    assert models[0].kubelet.static_pod_path == "./manifests"
     assert len(models[1].outages) == 3
     assert models[2].shutdown is not None

@@ -17,6 +17,7 @@ from fleet.profile.image_behavior import (
     pull_error_text,
 )
 from fleet.profile.image_reference import digest_name, parse_image
+from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeImage, NodeModel
 from fleet.profile.pod_behavior import select_behavior
@@ -33,9 +34,8 @@ def model() -> NodeModel:
 
 
 def store(*preloaded: NodeImage, reported_max: int = 50) -> ImageStore:
-    return ImageStore(
-        replace(model(), images_preloaded=preloaded, images_reported_max=reported_max)
-    )
+    kubelet = KubeletConfiguration(node_status_max_images=reported_max)
+    return ImageStore(replace(model(), images_preloaded=preloaded, kubelet=kubelet))
 
 
 def listed(images: ImageStore, node: int | None = None) -> list[dict[str, object]]:

@@ -15,8 +15,9 @@ from fleet.kubelet.containers.image_gc import (
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
 from fleet.objects.effects import NodeId, Outbox, SetTimer, Timer
+from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.loader import load_mix
-from fleet.profile.node_model import ImageGCPolicy, NodeImage, NodeModel
+from fleet.profile.node_model import NodeImage, NodeModel
 
 NODE = NodeId(2)
 GB = 10**9
@@ -36,7 +37,7 @@ class Disk:
             model(),
             images_preloaded=(PAUSE,),
             image_disk_bytes=100 * GB,
-            image_gc=ImageGCPolicy(**policy),
+            kubelet=KubeletConfiguration().model_copy(update=policy),
         )
         self.env = Environment(changed, Draws(3), light=False)
         self.other = int(other * GB)
@@ -144,7 +145,7 @@ def test_no_disk_at_all_is_told() -> None:
 
 
 def test_images_may_have_a_greatest_age() -> None:
-    disk = Disk(age_max_ns=3600 * NS_PER_S)
+    disk = Disk(image_maximum_gc_age_ns=3600 * NS_PER_S)
     disk.add("a:1", 1)
     disk.add("b:1", 1)
     disk.after(3000)
@@ -183,7 +184,7 @@ def test_a_look_is_armed_only_where_it_may_find_something() -> None:
     assert disk.left() == ["b:1"]
     kinds = {each.key for each in disk.out[1:] if isinstance(each, SetTimer)}
     assert kinds == {"phase", GC_KEY}  # the kubelet then tells when the list is refreshed
-    off = Disk(high_percent=100)
+    off = Disk(image_gc_high_threshold_percent=100)
     off.add("a:1", 99)
     arm_image_gc(NODE, off.env, off.now_ns, off.out, is_watched=True)
     assert off.out == []

@@ -12,6 +12,7 @@ from fleet.objects.effects import NodeId, Outbox, SetTimer, Timer
 from fleet.objects.pods import PodUid, WaitingState
 from fleet.profile.distribution import constant
 from fleet.profile.image_behavior import DEFAULT_IMAGE, ImageBehavior, ImagePulls, PullError
+from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeImage, NodeModel
 from fleet.runtime.image_store import Image
@@ -25,6 +26,9 @@ MISSING = SECOND._replace(error=PullError.NOT_FOUND)
 @functools.cache
 def model() -> NodeModel:
     return load_mix().model_of(0)
+
+
+PARALLEL = KubeletConfiguration(serialize_image_pulls=False)
 
 
 class Node:
@@ -220,13 +224,13 @@ def test_pulls_are_served_one_after_another() -> None:
 
 @pytest.mark.parametrize(("limit", "seconds"), [(0, [1, 1, 1, 1]), (2, [1, 1, 2, 2])])
 def test_pulls_run_side_by_side_if_configured(limit: int, seconds: list[int]) -> None:
-    node = Node(serialize_image_pulls=False, parallel_image_pulls_max=limit)
+    node = Node(kubelet=PARALLEL.model_copy(update={"max_parallel_image_pulls": limit}))
     ends = [node.ensure(f"i:{at}", uid=f"u{at}").due_ns for at in range(4)]
     assert ends == [node.now_ns + each * NS_PER_S for each in seconds]
 
 
 def test_two_pods_that_pull_the_same_image_load_it_once() -> None:
-    node = Node(serialize_image_pulls=False, parallel_image_pulls_max=0)
+    node = Node(kubelet=PARALLEL)
     first = node.ensure(uid="a").due_ns
     node.after(0.4)
     assert node.ensure(uid="b").due_ns == first
@@ -254,13 +258,13 @@ def test_a_cancelled_pull_ends_at_once_and_frees_its_turn() -> None:
 
 def test_declared_registries_are_asked_five_times_a_second_at_most() -> None:
     fast = ImagePulls(1 << 40, constant(0), is_declared=True)
-    node = Node(image_pulls=fast, serialize_image_pulls=False)
+    node = Node(image_pulls=fast, kubelet=PARALLEL)
     failures = [node.pull(f"i:{at}", DEFAULT_IMAGE, uid=f"u{at}").failure for at in range(12)]
     assert failures[:10] == [None] * 10
     assert failures[10] == WaitingState("ErrImagePull", "pull QPS exceeded")
     node.after(0.2)
     assert node.pull("i:99", DEFAULT_IMAGE, uid="v").failure is None
-    undeclared = Node(serialize_image_pulls=False)
+    undeclared = Node(kubelet=PARALLEL)
     for at in range(30):
         assert undeclared.pull(f"i:{at}", DEFAULT_IMAGE, uid=f"u{at}").failure is None
 

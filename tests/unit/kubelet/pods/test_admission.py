@@ -11,6 +11,7 @@ from fleet.kubelet.pods.admission import AdmissionInputs, Devices, Shortage, Ver
 from fleet.kubelet.pods.preemption import Need, pods_to_preempt
 from fleet.objects.admission import PLAIN, NodeState
 from fleet.objects.pods import Pod
+from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.node_model import NodeModel
 from fleet.wire.api.decode_json import decode_node
 
@@ -255,7 +256,7 @@ def security(**fields: object) -> dict[str, Any]:
         ),
         (
             {"resources": {"requests": {"cpu": "1"}}},
-            {"features_disabled": frozenset({"PodLevelResources"})},
+            {"kubelet": KubeletConfiguration(feature_gates={"PodLevelResources": False})},
             "PodLevelResourcesNotSupported",
             "PodLevelResources feature gate is disabled",
         ),
@@ -278,8 +279,8 @@ def test_safe_and_allowed_sysctls_pass() -> None:
     safe = make_pod(**security(sysctls=[{"name": "net.ipv4.tcp_syncookies", "value": "1"}]))
     assert look(safe) == Verdict()
     unsafe = make_pod(**security(sysctls=[{"name": "kernel.msgmax", "value": "1"}]))
-    for patterns in (["kernel.msg*"], ["kernel.msgmax"]):
-        model = changed(kubelet_configuration={"allowedUnsafeSysctls": patterns})
+    for patterns in (("kernel.msg*",), ("kernel.msgmax",)):
+        model = changed(kubelet=KubeletConfiguration(allowed_unsafe_sysctls=patterns))
         assert look(unsafe, inputs=node(model)) == Verdict()
 
 

@@ -24,6 +24,7 @@ from fleet.objects.effects import (
     TokenRequest,
 )
 from fleet.objects.pods import NodeCondition, ObjectRef
+from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
 from fleet.wire.api.calls import (
@@ -247,7 +248,8 @@ def test_calls_without_a_payload(op: Op, line: bytes) -> None:
 
 
 def test_the_heartbeat_client_gives_up_within_a_status_period_and_the_lease() -> None:
-    slow = dataclasses.replace(model(), status_update_ns=60 * 1_000_000_000)
+    minute = KubeletConfiguration.model_validate({"nodeStatusUpdateFrequency": "60s"})
+    slow = dataclasses.replace(model(), kubelet=minute)
     read = request(Op.GET_NODE_HEARTBEAT, of=slow)
     assert read.path.endswith(b"?timeout=40s")
     assert read.timeout_ns == 40 * 1_000_000_000
