@@ -211,10 +211,12 @@ def profiles_list() -> None:
 @profiles.command()
 @click.argument("name")
 def show(name: str) -> None:
-    """Print a profile; a start for one of your own."""
-    from fleet.profile.loader import show_profile  # noqa: PLC0415
+    """Print a profile, a start for one of your own; on stderr its keys without effect."""
+    from fleet.profile.loader import show_profile, warnings_of  # noqa: PLC0415
 
     click.echo(show_profile(name), nl=False)
+    for line in warnings_of(name):
+        click.echo(line, err=True)  # stdout stays the profile
 
 
 @profiles.command("import")

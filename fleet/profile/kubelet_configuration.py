@@ -38,7 +38,7 @@ EVICTION_HARD_DEFAULT = {
     "imagefs.inodesFree": "5%",
 }
 
-KEPT_KEYS = frozenset(
+KEYS_WITHOUT_EFFECT = frozenset(
     [
         "address",
         "authentication",
@@ -269,8 +269,8 @@ class KubeletConfiguration(Spec):
     def _is_consistent(self) -> "KubeletConfiguration":
         known = [field.alias or name for name, field in type(self).model_fields.items()]
         for key in self.model_extra or {}:
-            if key not in KEPT_KEYS:
-                raise ValueError(unknown_key(key, [*known, *KEPT_KEYS]))
+            if key not in KEYS_WITHOUT_EFFECT:
+                raise ValueError(unknown_key(key, [*known, *KEYS_WITHOUT_EFFECT]))
         for signal in self.eviction_soft:
             if signal not in self.eviction_soft_grace_period:
                 raise ValueError(f"evictionSoftGracePeriod lacks {signal!r}")

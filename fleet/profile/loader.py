@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fleet.errors import UsageError
 from fleet.profile.agent_behavior import AGENTS_MAX, AgentModel, NodeAgent
+from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.node_model import NodeModel
 from fleet.profile.node_profile import (
     PASTED_ANNOTATIONS,
@@ -99,6 +100,11 @@ class NodeMix:
         self.models = tuple(
             model.adapted(server_version, zone_labels=zone_labels) for model in self.models
         )
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the profiles say that decides nothing, one line each."""
+        return [text for each in self.models if (text := _warning(each.name, each.kubelet))]
 
     @property
     def agents_per_node(self) -> float:
@@ -224,6 +230,18 @@ def show_profile(source: str) -> str:
     load_source(source)
     path = Path(source)
     return _read(path if _is_path(source) else _shipped_path(source))
+
+
+def warnings_of(source: str) -> list[str]:
+    """Return what the node profiles of a source say that decides nothing, one line each."""
+    profiles = [each for each in load_source(source) if isinstance(each, NodeProfile)]
+    told = [_warning(each.metadata.name, each.spec.kubelet_configuration) for each in profiles]
+    return [text for text in told if text]
+
+
+def _warning(name: str, kubelet: KubeletConfiguration) -> str:
+    keys = ", ".join(kubelet.without_effect)
+    return f"warning: profile {name}: kubeletConfiguration: without effect: {keys}" if keys else ""
 
 
 def import_profile(node_yaml: str, name: str = "", origin: str = "node") -> str:

@@ -111,6 +111,9 @@ class Run:
         self._run_directory = directory.path
         asyncio.get_running_loop().set_exception_handler(self._background.on_loop_error)
         self._display.start()
+        if settings.shared is None:  # the first process of a run says it for all
+            for line in self._mix.warnings:
+                self._display.note(line)
         try:
             with self._interrupts.taken(self._restart_signal):
                 code = await self._run_in(directory)

@@ -10,6 +10,8 @@ import pytest
 
 from fleet.cli import main, spawn
 from fleet.errors import Exit
+from fleet.profile.loader import load_mix
+from fleet.profile.settings import ProfileChoice
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -128,6 +130,22 @@ def test_profiles_are_listed_shown_and_described(
     assert 'nvidia.com/gpu: "8"' in capsys.readouterr().out
     assert call(monkeypatch, "profiles", "schema") == Exit.OK
     assert json.loads(capsys.readouterr().out)
+
+
+def test_keys_without_effect_are_told_beside_the_profile(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "profile.yaml"
+    path.write_text(
+        "apiVersion: fleet.emulator/v1alpha1\nkind: NodeProfile\nmetadata: {name: odd}\n"
+        "spec: {kubeletConfiguration: {oomScoreAdj: -999, maxPods: 9, cgroupDriver: systemd}}\n"
+    )
+    assert call(monkeypatch, "profiles", "show", str(path)) == Exit.OK
+    told = "warning: profile odd: kubeletConfiguration: without effect: cgroupDriver, oomScoreAdj"
+    shown = capsys.readouterr()
+    assert shown.out == path.read_text()
+    assert shown.err == f"{told}\n"
+    assert load_mix((ProfileChoice(str(path)), ProfileChoice("default"))).warnings == [told]
 
 
 def test_help_and_version_need_no_library(

@@ -60,6 +60,26 @@ def test_a_refused_run_leaves_no_directory(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_keys_of_a_profile_without_effect_are_told_once_by_the_first_process(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "profile.yaml"
+    path.write_text(
+        "apiVersion: fleet.emulator/v1alpha1\nkind: NodeProfile\nmetadata: {name: odd}\n"
+        "spec: {kubeletConfiguration: {cgroupDriver: systemd}}\n"
+    )
+    told = "warning: profile odd: kubeletConfiguration: without effect: cgroupDriver"
+    for shared, count in ((None, 1), (False, 0)):
+        shown = StringIO()
+        settings = Settings.from_options(
+            profile=(str(path),), kubeconfig=tmp_path / "none", shared=shared
+        )
+        run = Run(settings, display=Display(stream=shown, is_live=False))
+        with pytest.raises(UsageError, match="no such file"):
+            asyncio.run(run.run())
+        assert shown.getvalue().count(told) == count
+
+
 def test_a_run_directory_is_used_once(tmp_path: Path) -> None:
     (tmp_path / "summary.json").touch()
 
