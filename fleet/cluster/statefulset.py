@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from fleet.cluster.api_client import MERGE_PATCH, Api, Channel, Json, Sleep, expect
 from fleet.cluster.credentials import ClusterSelection
 from fleet.errors import FleetError, SetupError, UsageError
-from fleet.profile.settings import StatefulSet
+from fleet.profile.option_types import StatefulSet
 
 GONE_CODES = frozenset({403, 404})
 """Answers about a StatefulSet that is deleted: the right to read it goes with its release."""

@@ -22,9 +22,9 @@ from fleet.profile.node_profile import (
     SERVER_TAINT_PREFIXES,
     NodeProfile,
 )
+from fleet.profile.option_types import DEFAULT_PROFILES, ProfileChoice
 from fleet.profile.pod_behavior import PodBehavior, PodBehaviorManifest
 from fleet.profile.schema import API_VERSION, explain
-from fleet.profile.settings import DEFAULT_PROFILES, ProfileChoice
 from fleet.profile.volume_behavior import DEFAULT_DRIVER, CSIDriver
 
 DOCUMENT_BYTES_MAX = 4 * 1024 * 1024

@@ -1,43 +1,35 @@
 """`Settings`: the options of `fleet spawn`, typed, checked once and never changed."""
 
-import contextlib
 import enum
 import math
-import platform
-import re
 from collections.abc import Iterator
-from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SecretStr,
-    StringConstraints,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
 from fleet.errors import UsageError
-from fleet.profile.host_names import host_name
+from fleet.profile.option_types import (
+    DEFAULT_PROFILES,
+    Address,
+    BootstrapToken,
+    ComponentFlags,
+    DurationOption,
+    HostNames,
+    Profiles,
+    RunId,
+    Shard,
+    Share,
+    StatefulSetOption,
+)
 from fleet.profile.schema import DnsLabel, explain
-from fleet.quantity import parse_positive_duration
 
 NODES_MAX = 100_000
 """Slots have five digits."""
-SHARDS_MAX = 10_000
-"""Shards have four digits."""
 NODE_NAME_MAX = 63
 """A node's name is the value of its hostname label."""
 SHARD_ROOM = 2_000
 """Indices of a shard whose number of nodes a dashboard decides, if --shard-stride says nothing."""
-PROFILE_PERIOD_MAX = 10_000
-"""The nodes after which a weighted mix repeats; finer weights are refused."""
 
 LOCAL_ONLY = {
     "controlplane_bin": "--controlplane-bin",
@@ -51,8 +43,6 @@ LOCAL_ONLY = {
 """What only the local control plane has."""
 
 CSR_ONLY = ("cert_dir", "bootstrap_token", "bootstrap_kubeconfig", "approve_csrs")
-
-HostNames = Annotated[tuple[str, ...], AfterValidator(lambda given: tuple(map(host_name, given)))]
 
 LATER = {
     "manage": "--manage",
@@ -96,120 +86,6 @@ class OutputFormat(enum.StrEnum):
     JSON = "json"
 
 
-class ProfileChoice(NamedTuple):
-    """One `--profile`: a shipped name or a file, and how many of the nodes it gets."""
-
-    source: str
-    weight: int = 1
-
-
-class StatefulSet(NamedTuple):
-    """The owner of the pods that a fleet runs in."""
-
-    namespace: str
-    name: str
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read NAMESPACE/NAME. Raises ValueError."""
-        namespace, slash, name = text.partition("/")
-        if not (slash and namespace and name and "/" not in name):
-            raise ValueError(f"{text!r} is not NAMESPACE/NAME")
-        return cls(namespace, name)
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
-
-    @property
-    def path(self) -> str:
-        """Return where the API has it."""
-        return f"/apis/apps/v1/namespaces/{self.namespace}/statefulsets/{self.name}"
-
-
-DEFAULT_PROFILES = (ProfileChoice("default"),)
-_WEIGHTED = re.compile(r"(.+?)=([^=/]*)")
-_BOOTSTRAP_TOKEN = re.compile(r"[a-z0-9]{6}\.[a-z0-9]{16}")
-_COMPONENT_FLAG = re.compile(r"(?:--)?([a-zA-Z0-9][-a-zA-Z0-9.]*)(?:=(.*))?", re.DOTALL)
-
-
-def parse_profiles(values: object) -> tuple[ProfileChoice, ...]:
-    """Read `NAME|FILE[=WEIGHT]`s; the weights become the smallest whole numbers."""
-    assert isinstance(values, tuple | list), values
-    sources: list[str] = []
-    weights: list[Fraction] = []
-    for value in values:
-        if isinstance(value, ProfileChoice):
-            source, weight = value.source, Fraction(value.weight)
-        else:
-            found = _WEIGHTED.fullmatch(value)
-            source, weight = (found[1], _weight(value, found[2])) if found else (value, Fraction(1))
-        if not source or source in sources:
-            raise ValueError(f"{value!r} names a profile twice" if source else "is empty")
-        sources.append(source)
-        weights.append(weight)
-    if not sources:
-        return DEFAULT_PROFILES
-    scale = math.lcm(*(weight.denominator for weight in weights))
-    whole = [int(weight * scale) for weight in weights]
-    divisor = math.gcd(*whole)
-    whole = [weight // divisor for weight in whole]
-    if sum(whole) > PROFILE_PERIOD_MAX:
-        raise ValueError(f"the weights need {sum(whole)} nodes; use coarser ones")
-    return tuple(map(ProfileChoice, sources, whole))
-
-
-def _weight(value: str, text: str) -> Fraction:
-    """Read a weight such as 3 or 0.5."""
-    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) or not float(text):
-        raise ValueError(f"{value!r}: the weight {text!r} is not a number above 0")
-    return Fraction(text)
-
-
-def _component_flags(values: object) -> tuple[str, ...]:
-    """Read `node-eviction-rate=1`, with or without dashes, as `--node-eviction-rate=1`."""
-    assert isinstance(values, tuple | list), values
-    flags = []
-    for value in values:
-        found = _COMPONENT_FLAG.fullmatch(value)
-        if found is None:
-            raise ValueError(f"{value!r} is not a flag such as v=2")
-        flags.append(f"--{found[1]}" if found[2] is None else f"--{found[1]}={found[2]}")
-    return tuple(flags)
-
-
-def _statefulset(value: object) -> object:
-    return StatefulSet.parse(value) if isinstance(value, str) else value
-
-
-def parse_shard(value: object) -> object:
-    """Read `hostname` as the number at its end: a StatefulSet's ordinal, a Job's index."""
-    if value != "hostname":
-        return value
-    name = platform.node()
-    found = re.search(r"-([0-9]+)$", name)
-    if found is None:
-        raise ValueError(f"the hostname {name!r} does not end with a number")
-    return int(found[1])
-
-
-RunId = Annotated[str, StringConstraints(pattern=r"^([a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?)?$")]
-
-
-def _share(value: object) -> float:
-    """Read a share of the nodes: `25%` or `0.25`."""
-    text = str(value)
-    share = -1.0
-    with contextlib.suppress(ValueError):
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    if not 0 < share <= 1:
-        raise ValueError(f"{text!r} is not a share above 0% and up to 100%, such as 25% or 0.25")
-    return share
-
-
-ComponentFlags = Annotated[tuple[str, ...], BeforeValidator(_component_flags)]
-DurationOption = Annotated[int, BeforeValidator(parse_positive_duration)]
-
-
 class Settings(BaseModel):
     """The options of `fleet spawn`. A field with an alias is named by its flag when it is read."""
 
@@ -218,20 +94,16 @@ class Settings(BaseModel):
     nodes: Annotated[int, Field(ge=1, le=NODES_MAX)] = 100
     max_nodes: Annotated[int, Field(ge=0, le=NODES_MAX)] = 0  # 0: `nodes`; see `most`
     name_prefix: DnsLabel = "fleet"
-    profiles: Annotated[tuple[ProfileChoice, ...], BeforeValidator(parse_profiles)] = Field(
-        default=DEFAULT_PROFILES, alias="profile"
-    )
+    profiles: Profiles = Field(default=DEFAULT_PROFILES, alias="profile")
     fidelity: Fidelity = Fidelity.KUBELET
     encoding: Encoding | None = None  # None: what the fidelity has, see `wire_encoding`
     identity: IdentityMode = IdentityMode.IMPERSONATE
     watches: WatchMode | None = None  # None: per node in kubelet, shared in light
     cert_dir: Path | None = None  # of identity csr, as the next three
-    bootstrap_token: SecretStr = SecretStr("")
+    bootstrap_token: BootstrapToken = SecretStr("")
     bootstrap_kubeconfig: Path | None = None
     approve_csrs: bool = False
-    shard: Annotated[
-        Annotated[int, Field(ge=0, lt=SHARDS_MAX)] | None, BeforeValidator(parse_shard)
-    ] = None  # None: one process alone
+    shard: Shard = None  # None: one process alone
     rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # nodes a second; 0: no limit
     duration_ns: DurationOption | None = Field(default=None, alias="duration")  # None: until Ctrl-C
     until_ready: bool = False
@@ -265,13 +137,13 @@ class Settings(BaseModel):
     load: tuple[Path, ...] = ()  # locustfiles of API users
     api_users: Annotated[int, Field(ge=0)] = 0
     load_cluster_role: str = ""  # of the API users; empty: what the shipped load asks
-    locust_master: str = ""  # HOST:PORT of a master that runs already
+    locust_master: Address = ""  # HOST:PORT of a master that runs already
     on_master_quit: Literal["exit", "hold"] = "exit"
-    restart_share: Annotated[float, BeforeValidator(_share)] = 1.0  # of the kubelets, at SIGHUP
+    restart_share: Share = 1.0  # of the kubelets, at SIGHUP
     processes: Annotated[int, Field(ge=1, le=64)] = 1
     run_id: RunId = ""  # shared by the processes and pods of one fleet; empty: a new one
     holder: str = ""  # which of them this is; its successor waits for it
-    statefulset: Annotated[StatefulSet | None, BeforeValidator(_statefulset)] = None
+    statefulset: StatefulSetOption = None
     nodes_total: Annotated[int, Field(ge=0)] = 0  # of all shards; 0: each has `nodes`
     shard_stride: Annotated[int, Field(ge=0)] = 0  # indices of a shard; 0: see `stride`
     command: tuple[str, ...] = ()  # what stands behind `--`
@@ -288,13 +160,6 @@ class Settings(BaseModel):
             if field:
                 text = f"{flag_of(field)}: {text.removeprefix(field).lstrip(': ')}"
             raise UsageError(text) from error
-
-    @field_validator("bootstrap_token")
-    @classmethod
-    def _is_bootstrap_token(cls, value: SecretStr) -> SecretStr:
-        if value and not _BOOTSTRAP_TOKEN.fullmatch(value.get_secret_value()):
-            raise ValueError("it is not ID.SECRET, such as `kubeadm token create` prints")
-        return value
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -372,15 +237,6 @@ class Settings(BaseModel):
             raise ValueError(
                 "--load, --api-users, --dashboard-port and --dashboard-host need --dashboard"
             )
-
-    @field_validator("locust_master")
-    @classmethod
-    def _is_address(cls, value: str) -> str:
-        host, _, port = value.rpartition(":")
-        is_host = host and not re.search(r"[/\s]", host)  # a URL is none
-        if value and not (is_host and port.isdigit() and 0 < int(port) <= 65535):
-            raise ValueError(f"{value!r} is not HOST:PORT")
-        return value
 
     @property
     def has_own_watches(self) -> bool:

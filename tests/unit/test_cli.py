@@ -11,7 +11,7 @@ import pytest
 from fleet.cli import main, spawn
 from fleet.errors import Exit
 from fleet.profile.loader import load_mix
-from fleet.profile.settings import ProfileChoice
+from fleet.profile.option_types import ProfileChoice
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

@@ -13,8 +13,8 @@ from fleet.clock import NS_PER_S, Draws
 from fleet.errors import UsageError
 from fleet.profile.agent_behavior import AgentModel, NodeAgent
 from fleet.profile.loader import load_mix, parse_documents
+from fleet.profile.option_types import ProfileChoice
 from fleet.profile.schema import API_VERSION
-from fleet.profile.settings import ProfileChoice
 from fleet.wire.api.watch import WatchPhase
 from fleet.wire.http2.messages import Response
 

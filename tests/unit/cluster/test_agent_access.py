@@ -10,7 +10,7 @@ from fleet.cluster.agent_access import agents_of, grant, manifests
 from fleet.errors import SetupError, UsageError
 from fleet.objects.well_known import ROLES
 from fleet.profile.loader import NodeMix, load_mix
-from fleet.profile.settings import ProfileChoice
+from fleet.profile.option_types import ProfileChoice
 from fleet.report.agent_figures import AgentFigures, agents_json, merge_agents
 
 HEAD = "apiVersion: fleet.emulator/v1alpha1\nkind: {}\nmetadata: {{name: {}}}\nspec: {}\n"

@@ -10,7 +10,8 @@ from fleet.cluster.api_client import Answer
 from fleet.cluster.ownership import FoundNode
 from fleet.cluster.statefulset import is_in_range, is_wanted, stop
 from fleet.errors import SetupError, UsageError
-from fleet.profile.settings import Settings, StatefulSet
+from fleet.profile.option_types import StatefulSet
+from fleet.profile.settings import Settings
 from fleet.run.adoption import share_of
 
 OWNER = StatefulSet("load", "fleet")

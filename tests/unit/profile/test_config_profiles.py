@@ -22,7 +22,7 @@ from fleet.profile.loader import (
 )
 from fleet.profile.node_model import NodeModel, cap_version
 from fleet.profile.node_profile import NodeProfile
-from fleet.profile.settings import ProfileChoice
+from fleet.profile.option_types import ProfileChoice
 
 HEAD = {"apiVersion": "fleet.emulator/v1alpha1", "kind": "NodeProfile", "metadata": {"name": "p"}}
 REAL_NODE = """

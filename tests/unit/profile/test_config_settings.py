@@ -6,14 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from fleet.errors import UsageError
-from fleet.profile.settings import (
-    SHARD_ROOM,
-    Fidelity,
-    IdentityMode,
-    OutputFormat,
-    ProfileChoice,
-    Settings,
-)
+from fleet.profile.option_types import ProfileChoice
+from fleet.profile.settings import SHARD_ROOM, Fidelity, IdentityMode, OutputFormat, Settings
 
 TOKEN = "a1b2c3.0123456789abcdef"
 

@@ -25,9 +25,9 @@ from fleet.objects.pods import ContainerSpec, Pod, PodUid
 from fleet.profile.loader import load_mix, parse_documents
 from fleet.profile.node_model import NodeModel
 from fleet.profile.node_profile import NodeProfile
+from fleet.profile.option_types import ProfileChoice
 from fleet.profile.pod_behavior import PodBehaviorManifest, select_behavior
 from fleet.profile.schema import API_VERSION
-from fleet.profile.settings import ProfileChoice
 from fleet.runtime.runtime import Runtime
 from fleet.wire.api.decode_volumes import decode_volumes
 

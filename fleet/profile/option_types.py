@@ -1,0 +1,153 @@
+"""The types of options: how each is read from what stands on the command line.
+
+What an option is for, and which go together, is said in `settings`.
+"""
+
+import contextlib
+import math
+import platform
+import re
+from fractions import Fraction
+from typing import Annotated, NamedTuple, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, StringConstraints
+
+from fleet.profile.host_names import host_name
+from fleet.quantity import parse_positive_duration
+
+SHARDS_MAX = 10_000
+"""Shards have four digits."""
+PROFILE_PERIOD_MAX = 10_000
+"""The nodes after which a weighted mix repeats; finer weights are refused."""
+
+
+class ProfileChoice(NamedTuple):
+    """One `--profile`: a shipped name or a file, and how many of the nodes it gets."""
+
+    source: str
+    weight: int = 1
+
+
+class StatefulSet(NamedTuple):
+    """The owner of the pods that a fleet runs in."""
+
+    namespace: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read NAMESPACE/NAME. Raises ValueError."""
+        namespace, slash, name = text.partition("/")
+        if not (slash and namespace and name and "/" not in name):
+            raise ValueError(f"{text!r} is not NAMESPACE/NAME")
+        return cls(namespace, name)
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def path(self) -> str:
+        """Return where the API has it."""
+        return f"/apis/apps/v1/namespaces/{self.namespace}/statefulsets/{self.name}"
+
+
+DEFAULT_PROFILES = (ProfileChoice("default"),)
+_WEIGHTED = re.compile(r"(.+?)=([^=/]*)")
+_BOOTSTRAP_TOKEN = re.compile(r"[a-z0-9]{6}\.[a-z0-9]{16}")
+_COMPONENT_FLAG = re.compile(r"(?:--)?([a-zA-Z0-9][-a-zA-Z0-9.]*)(?:=(.*))?", re.DOTALL)
+
+
+def _profiles(values: object) -> tuple[ProfileChoice, ...]:
+    """Read `NAME|FILE[=WEIGHT]`s; the weights become the smallest whole numbers."""
+    assert isinstance(values, tuple | list), values
+    sources: list[str] = []
+    weights: list[Fraction] = []
+    for value in values:
+        if isinstance(value, ProfileChoice):
+            source, weight = value.source, Fraction(value.weight)
+        else:
+            found = _WEIGHTED.fullmatch(value)
+            source, weight = (found[1], _weight(value, found[2])) if found else (value, Fraction(1))
+        if not source or source in sources:
+            raise ValueError(f"{value!r} names a profile twice" if source else "is empty")
+        sources.append(source)
+        weights.append(weight)
+    if not sources:
+        return DEFAULT_PROFILES
+    scale = math.lcm(*(weight.denominator for weight in weights))
+    whole = [int(weight * scale) for weight in weights]
+    divisor = math.gcd(*whole)
+    whole = [weight // divisor for weight in whole]
+    if sum(whole) > PROFILE_PERIOD_MAX:
+        raise ValueError(f"the weights need {sum(whole)} nodes; use coarser ones")
+    return tuple(map(ProfileChoice, sources, whole))
+
+
+def _weight(value: str, text: str) -> Fraction:
+    """Read a weight such as 3 or 0.5."""
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) or not float(text):
+        raise ValueError(f"{value!r}: the weight {text!r} is not a number above 0")
+    return Fraction(text)
+
+
+def _component_flags(values: object) -> tuple[str, ...]:
+    """Read `node-eviction-rate=1`, with or without dashes, as `--node-eviction-rate=1`."""
+    assert isinstance(values, tuple | list), values
+    flags = []
+    for value in values:
+        found = _COMPONENT_FLAG.fullmatch(value)
+        if found is None:
+            raise ValueError(f"{value!r} is not a flag such as v=2")
+        flags.append(f"--{found[1]}" if found[2] is None else f"--{found[1]}={found[2]}")
+    return tuple(flags)
+
+
+def _shard(value: object) -> object:
+    """Read `hostname` as the number at its end: a StatefulSet's ordinal, a Job's index."""
+    if value != "hostname":
+        return value
+    name = platform.node()
+    found = re.search(r"-([0-9]+)$", name)
+    if found is None:
+        raise ValueError(f"the hostname {name!r} does not end with a number")
+    return int(found[1])
+
+
+def _share(value: object) -> float:
+    """Read a share of the nodes: `25%` or `0.25`."""
+    text = str(value)
+    share = -1.0
+    with contextlib.suppress(ValueError):
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    if not 0 < share <= 1:
+        raise ValueError(f"{text!r} is not a share above 0% and up to 100%, such as 25% or 0.25")
+    return share
+
+
+def _bootstrap_token(value: SecretStr) -> SecretStr:
+    if value and not _BOOTSTRAP_TOKEN.fullmatch(value.get_secret_value()):
+        raise ValueError("it is not ID.SECRET, such as `kubeadm token create` prints")
+    return value
+
+
+def _address(value: str) -> str:
+    host, _, port = value.rpartition(":")
+    is_host = host and not re.search(r"[/\s]", host)  # a URL is none
+    if value and not (is_host and port.isdigit() and 0 < int(port) <= 65535):
+        raise ValueError(f"{value!r} is not HOST:PORT")
+    return value
+
+
+Address = Annotated[str, AfterValidator(_address)]
+BootstrapToken = Annotated[SecretStr, AfterValidator(_bootstrap_token)]
+ComponentFlags = Annotated[tuple[str, ...], BeforeValidator(_component_flags)]
+DurationOption = Annotated[int, BeforeValidator(parse_positive_duration)]
+HostNames = Annotated[tuple[str, ...], AfterValidator(lambda given: tuple(map(host_name, given)))]
+Profiles = Annotated[tuple[ProfileChoice, ...], BeforeValidator(_profiles)]
+RunId = Annotated[str, StringConstraints(pattern=r"^([a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?)?$")]
+Shard = Annotated[Annotated[int, Field(ge=0, lt=SHARDS_MAX)] | None, BeforeValidator(_shard)]
+Share = Annotated[float, BeforeValidator(_share)]
+StatefulSetOption = Annotated[
+    StatefulSet | None,
+    BeforeValidator(lambda given: StatefulSet.parse(given) if isinstance(given, str) else given),
+]
