@@ -23,9 +23,6 @@ from fleet.errors import SetupError
 
 __all__ = ["Cluster", "ClusterSelection", "ServerVersion"]
 
-OLDEST_MINOR = 34
-"""The oldest minor of Kubernetes 1 that fleet is built for (design 3.11)."""
-
 
 class ServerVersion(NamedTuple):
     """What `/version` says."""
@@ -33,11 +30,6 @@ class ServerVersion(NamedTuple):
     major: int
     minor: int
     git_version: str
-
-    @property
-    def is_supported(self) -> bool:
-        """Return whether fleet is built and tested for it."""
-        return (self.major, self.minor) >= (1, OLDEST_MINOR)
 
 
 class Cluster:

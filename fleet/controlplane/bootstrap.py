@@ -7,7 +7,6 @@ Differs: the API server's kubelet client gets the one role that it needs, not an
 
 import ssl
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import aiohttp
@@ -52,12 +51,7 @@ class Probe:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         await self._session.close()
 
     async def is_ok(self, url: str) -> bool:

@@ -113,11 +113,6 @@ class LocustWorker:
         self.state = WorkerState.READY
         self.target: int | None = None
 
-    @property
-    def is_registered(self) -> bool:
-        """Return whether the master knows us."""
-        return self._is_registered
-
     def on_message(self, kind: str, data: Any) -> None:
         """Take one message of the master; an unknown kind is some plugin's, and not for us."""
         if self._quiet_ticks >= QUIET_TICKS and self._is_registered:

@@ -64,7 +64,6 @@ class Reason(enum.Enum):
     EVICTION_THRESHOLD_MET = ("EvictionThresholdMet", True)
     SYSTEM_OOM = ("SystemOOM", True)
     EVICTED = ("Evicted", True)
-    REBOOTED = ("Rebooted", True)
     SHUTDOWN = ("Shutdown", False)
     PULLING = ("Pulling", False)
     PULLED = ("Pulled", False)
@@ -87,10 +86,7 @@ class Reason(enum.Enum):
     FAILED_MOUNT = ("FailedMount", True)
     FAILED_MAP_VOLUME = ("FailedMapVolume", True)
     SUCCESSFUL_MOUNT_VOLUME = ("SuccessfulMountVolume", False)
-    FAILED_SYNC = ("FailedSync", True)
     FAILED_VALIDATION = ("FailedValidation", True)
-    FAILED_KILL_POD = ("FailedKillPod", True)
-    EXCEEDED_GRACE_PERIOD = ("ExceededGracePeriod", True)
     DEADLINE_EXCEEDED = ("DeadlineExceeded", False)
     RESIZE_STARTED = ("ResizeStarted", False)
     RESIZE_COMPLETED = ("ResizeCompleted", False)
@@ -98,7 +94,6 @@ class Reason(enum.Enum):
     RESIZE_INFEASIBLE = ("ResizeInfeasible", True)
     RESIZE_ERROR = ("ResizeError", True)
     NETWORK_NOT_READY = ("NetworkNotReady", True)
-    SANDBOX_CHANGED = ("SandboxChanged", False)
     FAILED_CREATE_POD_SANDBOX = ("FailedCreatePodSandBox", True)
 
     def __init__(self, text: str, warning: bool) -> None:  # noqa: FBT001 - an enum's value

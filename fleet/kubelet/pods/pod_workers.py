@@ -142,11 +142,6 @@ class PodWorker:
         self.plan: tuple[ContainerSpec, ...] = ()  # the containers that this sync still starts
         self.reasons: dict[str, WaitingState] | None = None  # the reason cache
 
-    @property
-    def is_terminating(self) -> bool:
-        """Return whether the pod's end was asked for. Source: IsPodTerminationRequested."""
-        return self.state is not WorkerState.SYNC
-
     def on_pod(self, pod: Pod) -> bool:
         """Take the newest version; return whether the running sync must be looked at again.
 

@@ -38,11 +38,6 @@ def pod_status_patch(patch: PodStatusPatch) -> bytes:
     return body
 
 
-def is_empty_patch(old: PodStatus, new: PodStatus) -> bool:
-    """Tell whether a patch from old to new would change nothing."""
-    return old == new or not _members(old, new)
-
-
 def _members(old: PodStatus, new: PodStatus) -> bytes:
     parts: list[bytes] = []
     if old.conditions != new.conditions:

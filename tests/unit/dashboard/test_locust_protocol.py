@@ -66,7 +66,7 @@ def test_it_registers_as_a_foreign_worker_and_beats() -> None:
     assert master.worker.out == [("client_ready", FOREIGN_WORKER)]
     master.said()
     master.worker.on_message("ack", {"index": 7})
-    assert master.worker.is_registered
+    assert master.worker._is_registered
     assert master.said() == ["report"]  # with its nodes, before any are dealt out
     assert master.worker.index == 7
     master.worker.on_tick(LOAD)
@@ -90,7 +90,7 @@ def test_what_could_not_be_sent_is_no_silence_of_the_master(master: Master) -> N
     for _ in range(SILENCE_MAX * 3):
         assert master.tick() == ["heartbeat"]
         master.worker.on_unsent("heartbeat")
-    assert master.worker.is_registered
+    assert master.worker._is_registered
 
 
 def test_a_request_that_found_no_connection_is_repeated_at_once() -> None:

@@ -20,7 +20,6 @@ def test_an_update_does_not_end_a_pod() -> None:
     worker = PodWorker(make_pod(), 0)
     assert not worker.on_pod(make_pod(fingerprint=2))
     assert worker.state is WorkerState.SYNC
-    assert not worker.is_terminating
 
 
 def test_a_later_kill_only_shortens_the_grace_period() -> None:
