@@ -3,6 +3,8 @@
 import copy
 import heapq
 
+import yaml
+
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws, SimClock, TimerWheel
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import EventRecorder
@@ -42,13 +44,24 @@ from fleet.objects.pods import (
     TokenSource,
     VolumeSpec,
 )
-from fleet.profile.loader import NodeMix, load_mix
+from fleet.profile.loader import NodeMix, load_mix, parse_documents
+from fleet.profile.node_model import NodeModel
+from fleet.profile.node_profile import NodeProfile
+from fleet.profile.schema import API_VERSION
 
 NODE = NodeId(0)
 HOST_IP = "192.0.2.2"
 LATENCY_NS = 2 * NS_PER_MS
 UID = PodUid("04c9b91f-aca5-4ecd-ab8c-6056fcc32e70")
 _mix: list[NodeMix] = []
+
+
+def model_of(**spec: object) -> NodeModel:
+    """Return the model of a profile whose spec is given as it would be written."""
+    document = {"apiVersion": API_VERSION, "kind": "NodeProfile", "metadata": {"name": "test"}}
+    (found,) = parse_documents(yaml.safe_dump({**document, "spec": spec}), "test")
+    assert isinstance(found, NodeProfile)
+    return found.compiled()
 
 
 def container(name: str = "c", *command: str, **fields: object) -> ContainerSpec:

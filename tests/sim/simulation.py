@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from itertools import pairwise
 
-import yaml
 from fake_encodings import ENCODINGS
 from fake_transport import FakeTransport, Sent
 from fakes import SimApiServer
@@ -23,10 +22,8 @@ from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.objects.effects import NodeId, Op, WatchKind
 from fleet.objects.pods import NodeView
-from fleet.profile.loader import load_mix, parse_documents
+from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
-from fleet.profile.node_profile import NodeProfile
-from fleet.profile.schema import API_VERSION
 from fleet.reactor.reactor import Reactor
 from fleet.reactor.shared_watches import UNREAD_KINDS
 from fleet.wire.api.calls import Caller, RenderedProfile
@@ -47,14 +44,6 @@ ENCODING: ContextVar[str] = ContextVar("encoding", default="json")
 @functools.cache
 def default_model() -> NodeModel:
     return load_mix().model_of(0)
-
-
-def model_of(**spec: object) -> NodeModel:
-    """Return the model of a profile whose spec is given as it would be written."""
-    document = {"apiVersion": API_VERSION, "kind": "NodeProfile", "metadata": {"name": "sim"}}
-    (found,) = parse_documents(yaml.safe_dump({**document, "spec": spec}), "sim")
-    assert isinstance(found, NodeProfile)
-    return found.compiled()
 
 
 def seeds(count: int) -> list[int]:

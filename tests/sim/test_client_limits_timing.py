@@ -5,7 +5,8 @@ from collections.abc import Iterable
 
 from fake_transport import Sent
 from fakes import TOO_MANY
-from simulation import Simulation, model_of
+from pod_world import model_of
+from simulation import Simulation
 
 from fleet.clock import NS_PER_MS, NS_PER_S
 

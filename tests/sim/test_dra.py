@@ -1,7 +1,8 @@
 """Dynamic resources in virtual time: slices of drivers that come and go, claims of pods."""
 
 import pytest
-from simulation import Simulation, model_of
+from pod_world import model_of
+from simulation import Simulation
 from strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)

@@ -1,6 +1,7 @@
 """Evented PLEG: what ends is seen at once, not at the next relist."""
 
-from simulation import Simulation, model_of
+from pod_world import model_of
+from simulation import Simulation
 
 pytest_plugins = ("sim_encodings",)
 

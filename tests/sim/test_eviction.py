@@ -1,6 +1,7 @@
 """Pressure, evictions and OOM kills in virtual time: usage is declared, the rest follows."""
 
-from simulation import Simulation, model_of, pod_json
+from pod_world import model_of
+from simulation import Simulation, pod_json
 from strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)

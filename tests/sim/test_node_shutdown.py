@@ -1,6 +1,7 @@
 """A machine that is told to shut down: groups by priority, statuses, silence, Unknown."""
 
-from simulation import Simulation, model_of
+from pod_world import model_of
+from simulation import Simulation
 from strategic_merge import Object
 
 from fleet.profile.node_model import NodeModel

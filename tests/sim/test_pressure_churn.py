@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from simulation import Simulation, model_of, pod_json, seeds
+from pod_world import model_of
+from simulation import Simulation, pod_json, seeds
 
 from fleet.clock import Draws
 from fleet.kubelet.events import EventRecorder

@@ -2,7 +2,8 @@
 
 import pytest
 from fakes import SimApiServer
-from simulation import Simulation, model_of
+from pod_world import model_of
+from simulation import Simulation
 from strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)

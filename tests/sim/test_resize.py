@@ -1,7 +1,8 @@
 """In-place resizes in virtual time: conditions, events, what containers have, and retries."""
 
 import pytest
-from simulation import Simulation, model_of
+from pod_world import model_of
+from simulation import Simulation
 from strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)

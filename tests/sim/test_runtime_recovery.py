@@ -1,8 +1,9 @@
 """Pods that come and go while runtimes are out of order: afterwards all is as it should be."""
 
 import pytest
+from pod_world import model_of
 from sim_faults import ConnectionsDropped, VersionsExpired
-from simulation import Simulation, model_of, seeds
+from simulation import Simulation, seeds
 
 from fleet.clock import Draws
 from fleet.profile.host_schedule import OutageKind

@@ -1,7 +1,8 @@
 """Outages of the simulated runtime: what the Node says, when, and what pods do meanwhile."""
 
 import pytest
-from simulation import Simulation, model_of
+from pod_world import model_of
+from simulation import Simulation
 from strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)

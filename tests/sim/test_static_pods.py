@@ -1,8 +1,9 @@
 """Static pods and their mirrors: made, kept in step, made again, ended."""
 
 import yaml
+from pod_world import model_of
 from sim_faults import ApiServerAnswers
-from simulation import Simulation, model_of
+from simulation import Simulation
 from strategic_merge import Object
 
 from fleet.clock import NS_PER_S

@@ -2,8 +2,9 @@
 
 import pytest
 import yaml
+from pod_world import model_of
 from sim_faults import ApiServerAnswers, ConnectionsDropped, ConnectionsRefused
-from simulation import Simulation, model_of, seeds
+from simulation import Simulation, seeds
 
 from fleet.clock import Draws
 from fleet.host.static_manifest import parse_manifests

@@ -2,8 +2,9 @@
 
 import pytest
 from fakes import SimApiServer
+from pod_world import model_of
 from sim_faults import ApiServerAnswers
-from simulation import Simulation, model_of
+from simulation import Simulation
 
 from fleet.objects.volumes import attachment_name
 

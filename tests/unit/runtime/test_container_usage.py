@@ -1,5 +1,7 @@
 """What containers use, and when the kernel kills one over its limit."""
 
+from pod_world import container
+
 from fleet.clock import NS_PER_S, Draws
 from fleet.objects.pods import ContainerSpec, Pod, PodUid
 from fleet.profile.pod_behavior import select_behavior
@@ -14,18 +16,7 @@ RAMP = Curve(((0, 0), (10 * NS_PER_S, 200 * MI)))
 
 
 def spec(resources_json: bytes = ASKS) -> ContainerSpec:
-    return ContainerSpec(
-        name="c",
-        image="nginx:1",
-        pull_policy="Always",
-        command=(),
-        args=(),
-        restart_policy="",
-        requests_json=b"",
-        resources_json=resources_json,
-        volume_mounts_json=b"",
-        env_sources=(),
-    )
+    return container(resources_json=resources_json)
 
 
 def test_amounts_are_read_from_the_rendered_resources() -> None:

@@ -1,4 +1,5 @@
 import pytest
+from pod_world import container as spec
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.objects.lifecycle import ContainerLifecycle
@@ -27,21 +28,6 @@ from fleet.runtime.runtime import (
 UID = PodUid("u")
 OFFSET_NS = 1000 * NS_PER_S
 MAX_NS = 300 * NS_PER_S
-
-
-def spec(name: str = "c", *command: str) -> ContainerSpec:
-    return ContainerSpec(
-        name=name,
-        image="nginx:1",
-        pull_policy="Always",
-        command=command,
-        args=(),
-        restart_policy="",
-        requests_json=b"",
-        resources_json=b"{}",
-        volume_mounts_json=b"",
-        env_sources=(),
-    )
 
 
 def pod(*containers: ContainerSpec, status: PodStatus | None = None, host: bool = False) -> Pod:

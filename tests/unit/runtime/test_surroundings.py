@@ -1,7 +1,9 @@
 """Containers whose commands look at their pod and leave files in its volumes."""
 
+from pod_world import container
+
 from fleet.clock import NS_PER_S, Draws
-from fleet.objects.pods import ContainerSpec, Pod, PodUid, VolumeSpec
+from fleet.objects.pods import Pod, PodUid, VolumeSpec
 from fleet.objects.scripts import MountSpec, ScriptSpec
 from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR
 from fleet.runtime.runtime import NEVER, Runtime
@@ -11,25 +13,13 @@ SCRIPT = ScriptSpec((("NAME", "", "metadata.labels['name']"),), (MountSpec("/dat
 
 
 def pod(uid: str, volume: VolumeSpec) -> Pod:
-    container = ContainerSpec(
-        name="c",
-        image="busybox",
-        pull_policy="Always",
-        command=("sh", "-c", ONCE),
-        args=(),
-        restart_policy="",
-        requests_json=b"",
-        resources_json=b"{}",
-        volume_mounts_json=b"",
-        env_sources=(),
-        script=SCRIPT,
-    )
+    spec = container("c", "sh", "-c", ONCE, script=SCRIPT)
     return Pod(
         namespace="n",
         name=uid,
         uid=PodUid(uid),
         labels=(("name", "x"),),
-        containers=(container,),
+        containers=(spec,),
         volumes=(volume,),
     )
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-import yaml
+from pod_world import container, model_of
 
 from fleet.clock import NS_PER_S
 from fleet.kubelet.pressure.eviction_manager import (
@@ -15,24 +15,14 @@ from fleet.kubelet.pressure.eviction_manager import (
 from fleet.kubelet.pressure.eviction_signals import observations_of, rank, thresholds_of
 from fleet.kubelet.pressure.oom_watcher import choose_victim, oom_score_adjust, system_oom_message
 from fleet.kubelet.pressure.stats_provider import NodeStats, PodTerms, node_terms, pod_stats
-from fleet.objects.pods import ContainerSpec, Pod, PodUid, Toleration
-from fleet.profile.loader import parse_documents
+from fleet.objects.pods import Pod, PodUid, Toleration
 from fleet.profile.node_model import NodeModel
-from fleet.profile.node_profile import NodeProfile
-from fleet.profile.schema import API_VERSION
 from fleet.profile.usage import NEVER, Curve, constant_curve
 from fleet.runtime.container_usage import ContainerUsage
 
 MI = 1 << 20
 GI = 1 << 30
 ZERO = constant_curve(0)
-
-
-def model_of(**spec: object) -> NodeModel:
-    document = {"apiVersion": API_VERSION, "kind": "NodeProfile", "metadata": {"name": "unit"}}
-    (found,) = parse_documents(yaml.safe_dump({**document, "spec": spec}), "unit")
-    assert isinstance(found, NodeProfile)
-    return found.compiled()
 
 
 def configured(**configuration: object) -> NodeModel:
@@ -46,23 +36,11 @@ def resources(**requests: str) -> bytes:
 
 def pod(name: str, *, priority: int = 0, qos: str = "BestEffort", **requests: str) -> Pod:
     asked = resources(**requests)
-    spec = ContainerSpec(
-        name="c",
-        image="registry.k8s.io/pause:3.10",
-        pull_policy="",
-        command=(),
-        args=(),
-        restart_policy="",
-        requests_json=b"",
-        resources_json=asked,
-        volume_mounts_json=b"",
-        env_sources=(),
-    )
     return Pod(
         namespace="default",
         name=name,
         uid=PodUid(name),
-        containers=(spec,),
+        containers=(container(image="registry.k8s.io/pause:3.10", resources_json=asked),),
         resources_json=asked,
         priority=priority,
         qos_class=qos,

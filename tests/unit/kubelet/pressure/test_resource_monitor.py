@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pod_world import container, model_of
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.kubelet.environment import Environment
@@ -23,7 +24,6 @@ from fleet.kubelet.pressure.stats_provider import (
 from fleet.objects.effects import NodeId
 from fleet.objects.pods import ContainerSpec, Pod, PodUid
 from fleet.profile.loader import load_mix, parse_documents
-from fleet.profile.node_model import NodeModel
 from fleet.profile.node_profile import NodeProfile
 from fleet.profile.option_types import ProfileChoice
 from fleet.profile.pod_behavior import PodBehaviorManifest, select_behavior
@@ -37,26 +37,8 @@ UID = PodUid("u")
 DOCUMENT = Path(__file__).parents[4] / "docs" / "reference" / "profiles.md"
 
 
-def model_of(**spec: object) -> NodeModel:
-    document = {"apiVersion": API_VERSION, "kind": "NodeProfile", "metadata": {"name": "unit"}}
-    (found,) = parse_documents(yaml.safe_dump({**document, "spec": spec}), "unit")
-    assert isinstance(found, NodeProfile)
-    return found.compiled()
-
-
 def spec(name: str) -> ContainerSpec:
-    return ContainerSpec(
-        name=name,
-        image="nginx:1",
-        pull_policy="Always",
-        command=(),
-        args=(),
-        restart_policy="",
-        requests_json=b"",
-        resources_json=b'{"requests":{"cpu":"1","memory":"100Mi"}}',
-        volume_mounts_json=b"",
-        env_sources=(),
-    )
+    return container(name, resources_json=b'{"requests":{"cpu":"1","memory":"100Mi"}}')
 
 
 def pod(*notes: tuple[str, str], volumes: object = ()) -> Pod:
