@@ -6,6 +6,7 @@ histogram of any load has at most about 600 keys, and percentiles are within 5 %
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 EXPECTED_CODES = frozenset({404, 409, 410})
 """Answers of a healthy server that are no errors: what is looked for before it is created."""
@@ -141,65 +142,45 @@ class Requests:
         """Return how many answers were counted."""
         return sum(each.count for codes in self.rows.values() for each in codes.values())
 
+    @staticmethod
+    def merged(parts: Iterable["Requests"]) -> "Requests":
+        """Return one of all samples."""
+        total = Requests()
+        for row, codes in ((row, codes) for part in parts for row, codes in part.rows.items()):
+            mine = total.rows.setdefault(row, {})
+            for code, histogram in codes.items():
+                mine.setdefault(code, Histogram()).merge(histogram)
+        return total
 
+
+@dataclass(slots=True, eq=False)
 class FleetCounts:
-    """What the kubelets of the process did, for the display and the summary."""
+    """What the kubelets of the process did. `report.figures` names what is told of it."""
 
-    __slots__ = (
-        "bugs",
-        "events_dropped",
-        "foreign",
-        "foreign_names",
-        "gone",
-        "lease_interval_ns_max",
-        "lease_late",
-        "leases_missed",
-        "node_start",
-        "not_ready",
-        "pod_start",
-        "pods_added",
-        "pods_failed",
-        "pods_removed",
-        "pods_running",
-        "quarantined",
-        "ready",
-        "registered",
-        "rejected",
-        "renewals",
-        "requests",
-        "restarts",
-        "throttled",
-        "timer_lag",
-        "watch_events",
-        "watch_restarts",
-        "watches_open",
-    )
-
-    def __init__(self) -> None:
-        self.requests = Requests()
-        self.registered = 0
-        self.ready = 0  # times that a node became so in the server's view
-        self.not_ready = 0
-        self.gone = 0
-        self.renewals = 0
-        self.lease_interval_ns_max = 0
-        self.leases_missed = 0  # renewals that came later than the Lease's duration
-        self.lease_late = Histogram()  # from due to the flush that sent the renewal
-        self.throttled = Histogram()  # how long calls waited for a client-side limit
-        self.timer_lag = Histogram()
-        self.node_start = Histogram()
-        self.pod_start = Histogram()
-        self.pods_added = 0
-        self.pods_running = 0  # reached Running, in all
-        self.pods_failed = 0
-        self.pods_removed = 0
-        self.events_dropped = 0
-        self.watch_events = 0
-        self.watch_restarts = 0
-        self.watches_open = 0
-        self.restarts = 0  # of kubelets
-        self.quarantined = 0
-        self.foreign = 0  # nodes that are not this run's, though their names are
-        self.foreign_names: list[str] = []
-        self.rejected: Counter[str] = Counter()  # what the server sent and nobody can read
-        self.bugs = 0  # exceptions that no single kubelet is to blame for
+    requests: Requests = field(default_factory=Requests)
+    registered: int = 0
+    ready: int = 0  # times that a node became so in the server's view
+    not_ready: int = 0
+    gone: int = 0
+    renewals: int = 0
+    lease_interval_ns_max: int = 0
+    leases_missed: int = 0  # renewals that came later than the Lease's duration
+    lease_late: Histogram = field(default_factory=Histogram)  # from due to the flush that sent it
+    throttled: Histogram = field(default_factory=Histogram)  # waits for a client-side limit
+    timer_lag: Histogram = field(default_factory=Histogram)
+    node_start: Histogram = field(default_factory=Histogram)
+    pod_start: Histogram = field(default_factory=Histogram)
+    pods_added: int = 0
+    pods_running: int = 0  # reached Running, in all
+    pods_failed: int = 0
+    pods_removed: int = 0
+    events_dropped: int = 0
+    watch_events: int = 0
+    watch_restarts: int = 0
+    watches_open: int = 0
+    restarts: int = 0  # of kubelets
+    quarantined: int = 0
+    foreign: int = 0  # nodes that are not this run's, though their names are
+    foreign_names: list[str] = field(default_factory=list)
+    rejected: Counter[str] = field(default_factory=Counter)  # what nobody can read
+    bugs: int = 0  # exceptions that no single kubelet is to blame for

@@ -1,19 +1,29 @@
 """Write the pages of docs/reference that the code already says: `make docs`.
 
-cli.md comes from click, configuration.md from the pydantic models. A unit test makes them again and
-compares.
+cli.md comes from click, configuration.md from the pydantic models, the tables of summary.md and
+metrics.md from what `fleet.report` declares. A unit test makes them again and compares.
 """
 
+import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, get_args, get_origin, get_type_hints
 
 import click
 
 from fleet.cli import cli
 from fleet.cli_options import GroupedCommand, grouped
 from fleet.clock import NS_PER_S
+from fleet.metrics import Histogram, Requests
 from fleet.profile.loader import json_schema
+from fleet.report.figure import Figure, Kind, figures_of
+from fleet.report.figures import RequestFigures, metrics
+from fleet.report.report import Judgement, RunFigures
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 WIDTH = 120
@@ -22,7 +32,12 @@ Json = dict[str, object]
 
 def pages() -> dict[Path, str]:
     """Return the generated pages by their path."""
-    made = {"cli.md": cli_page(), "configuration.md": configuration_page()}
+    made = {
+        "cli.md": cli_page(),
+        "configuration.md": configuration_page(),
+        "summary.md": _with_table("summary.md", "| key | |", summary_rows()),
+        "metrics.md": _with_table("metrics.md", "| metric | |", map(_metric, metrics())),
+    }
     return {REFERENCE / name: text for name, text in made.items()}
 
 
@@ -128,6 +143,52 @@ def _type(each: Json, definitions: dict[str, Json]) -> str:
     inside = each.get("items", each.get("additionalProperties"))
     kind = {"array": "list", "object": "map"}.get(str(each.get("type")), each.get("type", "any"))
     return f"{kind} of {_type(inside, definitions)}" if isinstance(inside, dict) else str(kind)
+
+
+def _with_table(page: str, header: str, rows: Iterable[tuple[str, str]]) -> str:
+    """Return a page with its first table of this header made anew."""
+    before, _, rest = (REFERENCE / page).read_text().partition(f"{header}\n")
+    lines = [header, "|---|---|", *(f"| {cell} | {words} |" for cell, words in rows)]
+    table, rest = "\n".join(lines), rest.partition("\n\n")[2]
+    return f"{before}{table}\n\n{rest}".rstrip() + "\n"
+
+
+def summary_rows() -> Iterator[tuple[str, str]]:
+    """Yield the keys of summary.json with what they mean."""
+    yield from _keys(Judgement)
+    yield from _keys(RunFigures)
+
+
+def _keys(record: type["DataclassInstance"], prefix: str = "") -> Iterator[tuple[str, str]]:
+    hints = get_type_hints(record)
+    for name, figure in figures_of(record).items():
+        hint, key = hints[name], prefix + (figure.key or name)
+        if hint is Requests:
+            hint = Sequence[RequestFigures]
+        inside = [
+            each
+            for each in (hint, *get_args(hint))
+            if isinstance(each, type) and is_dataclass(each)
+        ]
+        if get_origin(hint) is Sequence:
+            key += "[]"
+        elif get_origin(hint) is Mapping and inside:
+            key += ".NAME"
+        for each in inside:
+            yield from _keys(each, f"{key}.")
+        if not inside:
+            shares = ("p50", "p99", "max")[: 2 + figure.has_max]
+            keys = [f"{key}.p50", *(f".{each}" for each in shares[1:])]
+            cell = ", ".join(f"`{each}`" for each in (keys if hint is Histogram else [key]))
+            unit = {"ms": "milliseconds", "s": "seconds"}.get(re.split(r"[._]", key)[-1], "")
+            colon = ":" * (bool(unit) and not figure.words.startswith(("from ", "of ")))
+            yield cell, f"{unit}{colon} {figure.words}".strip()
+
+
+def _metric(figure: Figure) -> tuple[str, str]:
+    name = f"fleet_{figure.metric}" + ("_total" if figure.kind is Kind.COUNTER else "")
+    labels = f"{{{','.join(figure.labels)}}}" if figure.labels else ""
+    return f"`{name}{labels}`", figure.words
 
 
 def main() -> None:

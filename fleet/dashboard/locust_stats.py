@@ -12,6 +12,7 @@ import http
 from typing import Any
 
 from fleet.metrics import FleetCounts, Histogram, is_failure
+from fleet.report.figures import of_counts
 
 Json = dict[str, Any]
 
@@ -78,11 +79,7 @@ class LocustStats:
 
     def _sources(self) -> list[tuple[tuple[str, str], dict[int, Histogram]]]:
         counts = self._counts
-        own = [
-            (("NODE", "register"), {200: counts.node_start}),
-            (("POD", "startup"), {200: counts.pod_start}),
-            (("LEASE", "lateness"), {200: counts.lease_late}),
-        ]
+        own = [(row, {200: getattr(counts, counter)}) for row, counter in _OWN_ROWS.items()]
         return [*counts.requests.rows.items(), *own]
 
     def _error(
@@ -108,7 +105,8 @@ SUMS = (
     "total_response_time",
     "total_content_length",
 )
-_NODE_ROWS = frozenset({"NODE", "POD", "LEASE"})
+_OWN_ROWS = {figure.locust: figure.counter for figure in of_counts() if figure.locust}
+_NODE_ROWS = frozenset(method for method, _ in _OWN_ROWS)
 
 
 def describe(code: int) -> str:

@@ -7,7 +7,8 @@ from fleet.cluster.identity import Identity
 from fleet.objects.well_known import NODE_USER
 from fleet.profile.agent_behavior import AgentEncoding, AgentModel
 from fleet.profile.node_model import NodeModel
-from fleet.report.agent_figures import AgentFigures
+from fleet.report.figure import filled
+from fleet.report.figures import AgentFigures
 from fleet.wire.api.list_watches import Wire
 from fleet.wire.sockets.transport import Transport, UserAgent
 
@@ -41,15 +42,8 @@ class AgentConnections:
         found = {}
         for name, kind in agents.kinds.items():
             counts, stats = kind.counts, self._transports[name].stats
-            found[name] = AgentFigures(
-                running=counts.agents,
-                requests=counts.requests,
-                watches_open=counts.watches_open,
-                watch_restarts=counts.watch_restarts,
-                watch_events=counts.watch_events,
-                received_bytes=stats.bytes_in,
-                sent_bytes=stats.bytes_out,
-            )
+            figures = found[name] = filled(AgentFigures, counts)
+            figures.received_bytes, figures.sent_bytes = stats.bytes_in, stats.bytes_out
         return found
 
     def closed_slow(self) -> int:

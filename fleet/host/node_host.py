@@ -48,7 +48,7 @@ from fleet.profile.node_model import NodeModel
 from fleet.profile.settings import Encoding, Fidelity, IdentityMode, Settings
 from fleet.reactor.reactor import Reactor
 from fleet.reactor.shared_watches import UNREAD_KINDS
-from fleet.report.agent_figures import AgentFigures
+from fleet.report.figures import AgentFigures
 from fleet.wire.api.calls import Caller, RenderedProfile
 from fleet.wire.api.codec import JSON, protobuf
 from fleet.wire.sockets.connection_health import ConnectionHealth

@@ -9,8 +9,8 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TextIO, cast
 
 from rich.console import Console, Group
@@ -18,6 +18,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
+from fleet.report.figure import Kind, figure
 from fleet.report.summary_text import size
 
 FRAME_S = 0.25
@@ -36,9 +37,9 @@ STATE_STYLES = {"Running": "green", "Failed": "red", "Pending": "yellow"}
 
 @dataclass(slots=True, kw_only=True)
 class LiveFigures:
-    """How the run stands. None is for what is not known."""
+    """How the run stands. None is for what is not known; of processes all is `combined`."""
 
-    elapsed_s: float = 0.0
+    elapsed_s: float = figure(0.0, kind=Kind.FACT)
     nodes_requested: int = 0
     nodes_registered: int = 0
     nodes_ready: int = 0
@@ -47,8 +48,8 @@ class LiveFigures:
     pods: Mapping[str, int] = field(default_factory=dict)
     """Pods by state, in the order to show them: Running, Pending, ..."""
     requests_per_s: float = 0.0
-    request_p99_ms: float | None = None
-    lease_late_p99_ms: float | None = None
+    request_p99_ms: float | None = figure(None, kind=Kind.MOMENT)
+    lease_late_p99_ms: float | None = figure(None, kind=Kind.MOMENT)
     api_errors: int = 0
     watches: int = 0
     agents: int = 0
@@ -59,21 +60,6 @@ class LiveFigures:
     """In cores, as the next one."""
     controlplane_cpu: float | None = None
     rss_bytes: int = 0
-
-
-def together(parts: Sequence[LiveFigures]) -> LiveFigures:
-    """Return how the processes of one run stand: sums, of delays the worst."""
-    total = replace(parts[0])
-    for name in (each.name for each in fields(total)):
-        known = [value for part in parts if (value := getattr(part, name)) is not None]
-        if name == "pods":
-            states = dict.fromkeys(state for pods in known for state in pods)
-            total.pods = {state: sum(pods.get(state, 0) for pods in known) for state in states}
-        elif name in DELAYS:
-            setattr(total, name, max(known, default=None))
-        elif name not in ("elapsed_s", "held_by"):
-            setattr(total, name, sum(known) if known else None)
-    return total
 
 
 class Unfailing:

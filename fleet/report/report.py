@@ -5,16 +5,30 @@ nodes fills in; nothing here asks a server or a clock. A run whose own instrumen
 and says so on its first line.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, cast
 
 from fleet.errors import Exit
-from fleet.metrics import Histogram, merged
-from fleet.report.agent_figures import ByName, agent_rates, agents_json, merge_agents
-from fleet.report.connection_figures import ConnectionFigures
+from fleet.metrics import Histogram, Requests
+from fleet.report.figure import Json, Kind, combined, figure, figures_of, is_record, made
+from fleet.report.figures import (
+    AgentFigures,
+    ByName,
+    ConnectionFigures,
+    EventFigures,
+    LeaseFigures,
+    NodeFigures,
+    PodFigures,
+    ProcessFigures,
+    RequestFigures,
+    WatchFigures,
+    request_figures,
+)
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 SCHEMA_VERSION = 1
 
@@ -24,100 +38,31 @@ TIMER_LAG_LIMIT_MS = 100.0
 An unloaded one turns every 20 ms, which is the least lag there is.
 """
 
-Json = dict[str, object]
-
-
-@dataclass(slots=True, kw_only=True)
-class NodeFigures:
-    """Nodes of the run. `ready` is what another client's watch has seen."""
-
-    requested: int = 0
-    registered: int = 0
-    ready: int = 0
-    time_to_ready_s: float | None = None
-    ever_not_ready: int = 0
-
-
-@dataclass(slots=True, kw_only=True)
-class LeaseFigures:
-    """Heartbeats. `late` is how long after its due time a renewal was sent."""
-
-    renewals: int = 0
-    interval_max_s: float = 0.0
-    late: Histogram = field(default_factory=Histogram)
-    missed: int = 0
-
-
-@dataclass(slots=True, kw_only=True)
-class PodFigures:
-    """Pods. `start` is from first seen to the server's answer to the Running status."""
-
-    started: int = 0
-    deleted: int = 0
-    start: Histogram = field(default_factory=Histogram)
-    failed: int = 0
-
 
 @dataclass(frozen=True, slots=True)
-class RequestFigures:
-    """All requests of one kind. `code` is 0 for those that got no answer."""
-
-    verb: str
-    resource: str
-    code: int
-    count: int
-    latency: Histogram
-
-
-@dataclass(slots=True, kw_only=True)
-class EventFigures:
-    """Events that kubelets recorded."""
-
-    sent: int = 0
-    dropped: int = 0
-
-
-@dataclass(slots=True, kw_only=True)
-class WatchFigures:
-    """Watches of all nodes. `closed_slow` were ended by the server because we read too slowly."""
-
-    open: int = 0
-    restarts: int = 0
-    events: int = 0
-    closed_slow: int = 0
-
-
-@dataclass(slots=True, kw_only=True)
-class ProcessFigures:
-    """Fleet itself."""
-
-    cpu_s: float = 0.0
-    rss_bytes: int = 0
-    timer_lag: Histogram = field(default_factory=Histogram)
-    gc_collections: int = 0
-
-
-MOMENTS = frozenset({"time_to_ready_s", "interval_max_s"})
-"""Figures that are no counters."""
-
-Figures = TypeVar(
-    "Figures",
-    NodeFigures,
-    LeaseFigures,
-    PodFigures,
-    EventFigures,
-    WatchFigures,
-    ConnectionFigures,
-    ProcessFigures,
-)
-
-
-class Expectation(NamedTuple):
+class Expectation:
     """One thing that the run was to show."""
 
-    name: str
-    is_met: bool
-    detail: str = ""
+    name: str = figure("", "what the run was to show (scenarios will; until then nothing)")
+    is_met: bool = figure(default=False, words="whether it did", key="met")
+    detail: str = figure("", "what it showed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What a run is worth."""
+
+    schema_version: int = figure(SCHEMA_VERSION, f"{SCHEMA_VERSION}")
+    run_id: str = figure("", "the run, as in the label `fleet.emulator/run` of its nodes")
+    verdict: str = figure(
+        "", "`pass`, `fail`, `invalid` or `incomplete` ([what they mean](../explain/verdict.md))"
+    )
+    valid: bool = figure(default=False, words="whether the figures can be used")
+    invalid_reasons: Sequence[str] = figure((), "why not, in words")
+    expectations: Sequence[Expectation] = figure(())
+
+
+AS_MADE = "as the run was made"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -125,31 +70,37 @@ class RunFigures:
     """Everything that a run measured; the counters only grow."""
 
     run_id: str
-    server_version: str = ""
-    etcd_fsync: bool | None = None
-    """None on a cluster that fleet did not start."""
-    fidelity: str = "kubelet"
-    identity: str = "impersonate"
-    encoding: str = "json"
-    watches: str = "per-node"
-    nodes: NodeFigures = field(default_factory=NodeFigures)
-    lease: LeaseFigures = field(default_factory=LeaseFigures)
-    pods: PodFigures = field(default_factory=PodFigures)
-    requests: Sequence[RequestFigures] = ()
-    events: EventFigures = field(default_factory=EventFigures)
-    watch: WatchFigures = field(default_factory=WatchFigures)
-    connections: ConnectionFigures = field(default_factory=ConnectionFigures)
-    process: ProcessFigures = field(default_factory=ProcessFigures)
-    rejected: Mapping[str, int] = field(default_factory=dict)
-    """What the server sent and nobody can read, agents included, by what it was."""
-    agents: ByName = field(default_factory=dict)
+    server_version: str = figure("", "of the API server")
+    etcd_fsync: bool | None = figure(
+        None,
+        "whether the local etcd waits for the disk; `null` on a cluster that fleet did not start",
+        kind=Kind.FACT,
+    )
+    fidelity: str = figure("kubelet", AS_MADE)
+    identity: str = figure("impersonate", AS_MADE)
+    encoding: str = figure("json", AS_MADE)
+    watches: str = figure("per-node", AS_MADE)
+    nodes: NodeFigures = made(NodeFigures)
+    lease: LeaseFigures = made(LeaseFigures)
+    pods: PodFigures = made(PodFigures)
+    requests: Sequence[RequestFigures] = figure((), kind=Kind.FACT)  # `merge` adds them up
+    events: EventFigures = made(EventFigures)
+    watch: WatchFigures = made(WatchFigures)
+    connections: ConnectionFigures = made(ConnectionFigures, in_series=False)
+    rejected: Mapping[str, int] = made(
+        dict[str, int],
+        "what the server sent and fleet gave up, agents included, by what it was: how often. "
+        "See [what is not taken](#what-is-not-taken)",
+    )
+    agents: ByName = made(dict[str, AgentFigures])
     """What ran beside the kubelets, which the other figures do not count."""
+    process: ProcessFigures = made(ProcessFigures)
+    wall_s: float = figure(0.0, "from the start of the run to its end", kind=Kind.FACT)
     expectations: Sequence[Expectation] = ()
     invalid_reasons: Sequence[str] = ()
     """Why the figures cannot be trusted, beyond what they show by themselves."""
     incomplete_reasons: Sequence[str] = ()
     """Why the run did not get to its end."""
-    wall_s: float = 0.0
 
     def verdict(self) -> str:
         """Return `pass`, `fail`, `invalid` or `incomplete`: the gravest that applies."""
@@ -173,7 +124,7 @@ class RunFigures:
     def all_invalid_reasons(self) -> list[str]:
         """Return what was reported, and what the instrument says of itself."""
         reasons = list(self.invalid_reasons)
-        lag_ms = _ms(self.process.timer_lag, 0.99)
+        lag_ms = ms(self.process.timer_lag, 0.99)
         if lag_ms is not None and lag_ms > TIMER_LAG_LIMIT_MS:
             reasons.append(
                 f"fleet itself lagged: timers fired {lag_ms:.0f} ms late (p99), more than "
@@ -192,149 +143,66 @@ class RunFigures:
 
 def merge(runs: Sequence[RunFigures]) -> RunFigures:
     """Return the figures of several processes of one run as one; the first one's name it."""
-    first = runs[0]
-    requests: dict[tuple[str, str, int], Histogram] = {}
-    for run in runs:
-        for each in run.requests:
-            key = (each.verb, each.resource, each.code)
-            requests.setdefault(key, Histogram()).merge(each.latency)
-    return replace(
-        first,
-        nodes=_sum([run.nodes for run in runs]),
-        lease=_sum([run.lease for run in runs]),
-        pods=_sum([run.pods for run in runs]),
-        requests=[
-            RequestFigures(verb, resource, code, latency.count, latency)
-            for (verb, resource, code), latency in requests.items()
-        ],
-        events=_sum([run.events for run in runs]),
-        watch=_sum([run.watch for run in runs]),
-        connections=_sum([run.connections for run in runs]),
-        rejected=sum((Counter(run.rejected) for run in runs), Counter()),
-        agents=merge_agents(run.agents for run in runs),
-        process=_sum([run.process for run in runs]),
-        invalid_reasons=_distinct(run.invalid_reasons for run in runs),
-        incomplete_reasons=_distinct(run.incomplete_reasons for run in runs),
-    )
-
-
-def _sum(parts: Sequence[Figures]) -> Figures:
-    """Add figures up: counters, histograms; of the times of single moments the latest."""
-    total = replace(parts[0])
-    for name in (each.name for each in fields(total)):
-        values = [getattr(part, name) for part in parts]
-        if isinstance(values[0], Histogram):
-            setattr(total, name, merged(values))
-        elif name in MOMENTS:
-            setattr(total, name, max((v for v in values if v is not None), default=None))
-        else:
-            setattr(total, name, sum(values))
-    return total
-
-
-def _distinct(reasons: Iterable[Sequence[str]]) -> list[str]:
-    return list(dict.fromkeys(chain.from_iterable(reasons)))
+    requests: dict[tuple[str, str, int], list[RequestFigures]] = {}
+    for each in chain.from_iterable(run.requests for run in runs):
+        requests.setdefault((each.verb, each.resource, each.code), []).append(each)
+    return replace(combined(runs), requests=[combined(rows) for rows in requests.values()])
 
 
 def summary(figures: RunFigures) -> Json:
     """Return what `summary.json` holds: the keys are fixed."""
     reasons = [*figures.incomplete_reasons, *figures.all_invalid_reasons()]
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "run_id": figures.run_id,
-        "verdict": figures.verdict(),
-        "valid": not reasons,
-        "invalid_reasons": reasons,
-        "expectations": [
-            {"name": e.name, "met": e.is_met, "detail": e.detail} for e in figures.expectations
-        ],
-        "server_version": figures.server_version,
-        "etcd_fsync": figures.etcd_fsync,
-        "fidelity": figures.fidelity,
-        "identity": figures.identity,
-        "encoding": figures.encoding,
-        "watches": figures.watches,
-        "nodes": _nodes(figures.nodes),
-        "lease": {
-            "renewals": figures.lease.renewals,
-            "interval_max_s": round(figures.lease.interval_max_s, 3),
-            "late_ms": _percentiles(figures.lease.late) | {"max": _max_ms(figures.lease.late)},
-            "missed": figures.lease.missed,
-        },
-        "pods": {
-            "started": figures.pods.started,
-            "deleted": figures.pods.deleted,
-            "start_ms": _percentiles(figures.pods.start),
-            "failed": figures.pods.failed,
-        },
-        "requests": [_request(request) for request in _sorted(figures.requests)],
-        "events": {"sent": figures.events.sent, "dropped": figures.events.dropped},
-        "watch": _watch(figures.watch),
-        "connections": asdict(figures.connections),
-        "rejected": dict(figures.rejected),
-        "agents": agents_json(figures.agents),
-        "process": _process(figures),
-        "wall_s": round(figures.wall_s, 3),
-    }
-
-
-def _nodes(nodes: NodeFigures) -> Json:
-    time_to_ready_s = nodes.time_to_ready_s
-    return {
-        "requested": nodes.requested,
-        "registered": nodes.registered,
-        "ready": nodes.ready,
-        "time_to_ready_s": None if time_to_ready_s is None else round(time_to_ready_s, 3),
-        "ever_not_ready": nodes.ever_not_ready,
-    }
-
-
-def _watch(watch: WatchFigures) -> Json:
-    return {
-        "open": watch.open,
-        "restarts": watch.restarts,
-        "events": watch.events,
-        "closed_slow": watch.closed_slow,
-    }
-
-
-def _process(figures: RunFigures) -> Json:
     process, nodes, requests = figures.process, figures.nodes, figures.request_count()
-    return {
-        "cpu_s": round(process.cpu_s, 3),
-        "rss_bytes": process.rss_bytes,
-        "rss_bytes_per_node": process.rss_bytes // nodes.registered if nodes.registered else None,
-        "cpu_us_per_request": round(process.cpu_s * 1e6 / requests, 1) if requests else None,
-        "timer_lag_ms": _percentiles(process.timer_lag),
-        "gc_collections": process.gc_collections,
-    }
+    judgement = Judgement(
+        run_id=figures.run_id,
+        verdict=figures.verdict(),
+        valid=not reasons,
+        invalid_reasons=reasons,
+        expectations=figures.expectations,
+    )
+    whole = replace(
+        figures,
+        requests=sorted(figures.requests, key=lambda r: (-r.count, r.resource, r.verb, r.code)),
+        agents=dict(sorted(figures.agents.items())),
+        process=replace(
+            process,
+            rss_bytes_per_node=process.rss_bytes // nodes.registered if nodes.registered else None,
+            cpu_us_per_request=round(process.cpu_s * 1e6 / requests, 1) if requests else None,
+        ),
+    )
+    return as_json(judgement) | as_json(whole)
 
 
-def _request(request: RequestFigures) -> Json:
-    return {
-        "verb": request.verb,
-        "resource": request.resource,
-        "code": request.code,
-        "count": request.count,
-        "ms": _percentiles(request.latency),
-    }
+def as_json(record: "DataclassInstance") -> Json:
+    """Return a record as it stands in the summary."""
+    made: Json = {}
+    for name, mark in figures_of(type(record)).items():
+        group, _, key = (mark.key or name).rpartition(".")
+        inside = cast("Json", made.setdefault(group, {})) if group else made
+        inside[key] = shown(getattr(record, name), has_max=mark.has_max)
+    return made
 
 
-def _sorted(requests: Sequence[RequestFigures]) -> list[RequestFigures]:
-    return sorted(requests, key=lambda r: (-r.count, r.resource, r.verb, r.code))
+def shown(value: object, *, has_max: bool = False) -> object:
+    """Return a value as it stands in the summary."""
+    match value:
+        case float():
+            return round(value, 3)
+        case Histogram():
+            shares = {"p50": ms(value, 0.5), "p99": ms(value, 0.99)}
+            return shares | ({"max": ms(value, 1)} if has_max else {})
+        case Requests():
+            return shown(request_figures(value))
+        case Mapping():
+            return {key: shown(inside) for key, inside in value.items()}
+        case list() | tuple():
+            return [shown(inside) for inside in value]
+    return as_json(value) if is_record(value) else value
 
 
-def _percentiles(histogram: Histogram) -> Json:
-    return {"p50": _ms(histogram, 0.5), "p99": _ms(histogram, 0.99)}
-
-
-def _ms(histogram: Histogram, fraction: float) -> float | None:
+def ms(histogram: Histogram, fraction: float) -> float | None:
     """Return a percentile in milliseconds; None without samples, which is not 0."""
     return histogram.percentile_us(fraction) / 1000 if histogram.count else None
-
-
-def _max_ms(histogram: Histogram) -> float | None:
-    return histogram.max_us / 1000 if histogram.count else None
 
 
 class Totals:
@@ -360,6 +228,20 @@ class Totals:
         self.histograms[name] = histogram.snapshot()
         return gained
 
+    def part(self, part: str, record: "DataclassInstance", elapsed_s: float) -> Json:
+        """Return a record as one line of the time series has it."""
+        line: Json = {}
+        for field_name, mark in figures_of(type(record)).items():
+            value, key = getattr(record, field_name), mark.key or field_name
+            if mark.kind is Kind.HISTOGRAM:
+                gained = self.since(f"{part}.{key}", value)
+                line[key] = shown(gained, has_max=mark.has_max)
+            elif mark.kind is Kind.COUNTER:
+                line[key] = self.rate(f"{part}.{key}", value, elapsed_s)
+            elif mark.kind is Kind.STATE and mark.in_series:
+                line[key] = value
+        return line
+
     def requests_since(self, figures: RunFigures, elapsed_s: float) -> list[Json]:
         """Return a row for each kind of request that was made in between."""
         rows: list[Json] = []
@@ -374,7 +256,7 @@ class Totals:
                     "resource": request.resource,
                     "code": request.code,
                     "count": round((request.count - count) / elapsed_s, 3),
-                    "ms": _percentiles(request.latency.since(buckets)),
+                    "ms": shown(request.latency.since(buckets)),
                 }
             )
             self.requests[key] = (request.count, request.latency.snapshot())
@@ -383,44 +265,30 @@ class Totals:
 
 def rates(figures: RunFigures, before: Totals, elapsed_s: float) -> Json:
     """Return the summary's figures with counters per second; states stay as they are."""
-    lease, pods, events, watch = figures.lease, figures.pods, figures.events, figures.watch
-    late = before.since("late", lease.late)
-    nodes = figures.nodes
+    line: Json = {"wall_s": round(figures.wall_s, 3)}
+    for name, mark in figures_of(RunFigures).items():
+        part = getattr(figures, name)
+        if name == "requests":
+            count = figures.request_count()
+            line["requests_total"] = before.rate("requests", count, elapsed_s)
+            line[name] = before.requests_since(figures, elapsed_s)
+        elif name == "agents":
+            line[name] = agent_rates(figures.agents, before, elapsed_s)
+        elif is_record(part) and mark.in_series:
+            line[name] = before.part(name, part, elapsed_s)
+    return line
+
+
+def agent_rates(agents: ByName, before: Totals, elapsed_s: float) -> Json:
+    """Return events, requests and bytes of each name per second."""
     return {
-        "wall_s": round(figures.wall_s, 3),
-        "nodes": {
-            "registered": nodes.registered,
-            "ready": nodes.ready,
-            "ever_not_ready": nodes.ever_not_ready,
-        },
-        "lease": {
-            "renewals": before.rate("renewals", lease.renewals, elapsed_s),
-            "late_ms": _percentiles(late) | {"max": _max_ms(late)},
-            "missed": before.rate("missed", lease.missed, elapsed_s),
-        },
-        "pods": {
-            "started": before.rate("started", pods.started, elapsed_s),
-            "deleted": before.rate("deleted", pods.deleted, elapsed_s),
-            "start_ms": _percentiles(before.since("start", pods.start)),
-            "failed": before.rate("failed", pods.failed, elapsed_s),
-        },
-        "requests_total": before.rate("requests", figures.request_count(), elapsed_s),
-        "requests": before.requests_since(figures, elapsed_s),
-        "events": {
-            "sent": before.rate("sent", events.sent, elapsed_s),
-            "dropped": before.rate("dropped", events.dropped, elapsed_s),
-        },
-        "watch": {
-            "open": watch.open,
-            "restarts": before.rate("restarts", watch.restarts, elapsed_s),
-            "events": before.rate("events", watch.events, elapsed_s),
-            "closed_slow": before.rate("closed_slow", watch.closed_slow, elapsed_s),
-        },
-        "agents": agent_rates(figures.agents, before.rate, elapsed_s),
-        "process": {
-            "cpu_s": before.rate("cpu", figures.process.cpu_s, elapsed_s),
-            "rss_bytes": figures.process.rss_bytes,
-            "timer_lag_ms": _percentiles(before.since("lag", figures.process.timer_lag)),
-            "gc_collections": before.rate("gc", figures.process.gc_collections, elapsed_s),
-        },
+        name: {
+            key: before.rate(f"agents {name} {key}", value, elapsed_s)
+            for key, value in (
+                ("requests", each.requests.total),
+                ("events", each.watch_events),
+                ("received_bytes", each.received_bytes),
+            )
+        }
+        for name, each in sorted(agents.items())
     }

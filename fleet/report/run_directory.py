@@ -15,7 +15,8 @@ from pathlib import Path
 import orjson
 
 from fleet.errors import SetupError, UsageError
-from fleet.report.report import Json, RunFigures, Totals, rates, summary
+from fleet.report.figure import Json
+from fleet.report.report import RunFigures, Totals, rates, summary
 
 RUNS_DIRECTORY = Path("runs")
 SUMMARY = "summary.json"

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fleet.metrics import Histogram, merged
-from fleet.report.agent_figures import agent_rows
-from fleet.report.report import RequestFigures, RunFigures
+from fleet.report.figures import AgentFigures, RequestFigures
+from fleet.report.report import RunFigures
 from fleet.report.run_directory import SUMMARY
 
 TOP_ROWS = 12
@@ -52,7 +52,7 @@ def _facts(figures: RunFigures) -> list[str]:
         ("events", _event_words(figures)),
         ("watches", _watch_words(figures)),
         ("rejected", _rejected_words(figures)),
-        *agent_rows(figures.agents),
+        *((name, _agent_words(each)) for name, each in sorted(figures.agents.items())),
         ("fleet", _process_words(figures)),
         ("server", _server_words(figures)),
     ]
@@ -124,6 +124,14 @@ def _watch_words(figures: RunFigures) -> str:
 def _rejected_words(figures: RunFigures) -> str:
     """Say what of the server's was not taken, and how often."""
     return ", ".join(f"{count:,} times {what}" for what, count in sorted(figures.rejected.items()))
+
+
+def _agent_words(figures: AgentFigures) -> str:
+    return (
+        f"{figures.running:,} running, {figures.watches_open:,} watches open, "
+        f"{figures.watch_events:,} events, {figures.requests.total:,} requests, "
+        f"{figures.received_bytes / 1e6:,.1f} MB received"
+    )
 
 
 def _process_words(figures: RunFigures) -> str:

@@ -10,18 +10,19 @@ import psutil
 from fleet.host.machine import rss_bytes
 from fleet.host.node_host import NodeHost
 from fleet.metrics import FleetCounts, Histogram, is_failure, merged
-from fleet.report.connection_figures import ConnectionFigures
 from fleet.report.display import LiveFigures
-from fleet.report.report import (
+from fleet.report.figure import filled
+from fleet.report.figures import (
+    ConnectionFigures,
     EventFigures,
     LeaseFigures,
     NodeFigures,
     PodFigures,
     ProcessFigures,
-    RequestFigures,
-    RunFigures,
     WatchFigures,
+    request_figures,
 )
+from fleet.report.report import RunFigures
 
 
 class Meter:
@@ -60,56 +61,26 @@ class Meter:
         run, node_host = self._run, self._node_host
         counts, readiness = node_host.counts, node_host.readiness
         stats = node_host.transport.stats
-        time_to_ready_s = None
+        run.nodes = filled(NodeFigures, counts)
+        run.nodes.requested = node_host.settings.nodes
+        run.nodes.ready = len(readiness.ready)
         if readiness.ready_at_ns:
-            time_to_ready_s = (readiness.ready_at_ns - node_host.started_ns) / 1e9
-        run.nodes = NodeFigures(
-            requested=node_host.settings.nodes,
-            registered=counts.registered,
-            ready=len(readiness.ready),
-            time_to_ready_s=time_to_ready_s,
-            ever_not_ready=len(readiness.ever_not_ready),
-        )
-        run.lease = LeaseFigures(
-            renewals=counts.renewals,
-            interval_max_s=counts.lease_interval_ns_max / 1e9,
-            late=counts.lease_late,
-            missed=counts.leases_missed,
-        )
-        run.pods = PodFigures(
-            started=counts.pods_running,
-            deleted=counts.pods_removed,
-            start=counts.pod_start,
-            failed=counts.pods_failed,
-        )
-        run.requests = request_figures(counts)
-        run.events = EventFigures(
-            sent=_answered(counts, ("POST", "events")) + _answered(counts, ("PATCH", "events")),
-            dropped=counts.events_dropped,
-        )
-        run.watch = WatchFigures(
-            open=counts.watches_open,
-            restarts=counts.watch_restarts,
-            events=counts.watch_events,
-            closed_slow=stats.closed_slow + node_host.agent_connections.closed_slow(),
-        )
-        run.connections = ConnectionFigures(
-            open=stats.connections,
-            dials=stats.dials,
-            dial_failures=stats.dial_failures,
-            goaways=stats.goaways,
-            pings_lost=stats.pings_lost,
-            retries=stats.retries,
-            breaches=stats.breaches,
-        )
+            run.nodes.time_to_ready_s = (readiness.ready_at_ns - node_host.started_ns) / 1e9
+        run.nodes.ever_not_ready = len(readiness.ever_not_ready)
+        run.lease = filled(LeaseFigures, counts)
+        run.pods = filled(PodFigures, counts)
+        run.requests = request_figures(counts.requests)
+        run.events = filled(EventFigures, counts)
+        run.events.sent = sum(_answered(counts, (verb, "events")) for verb in ("POST", "PATCH"))
+        run.watch = filled(WatchFigures, counts)
+        run.watch.closed_slow = stats.closed_slow + node_host.agent_connections.closed_slow()
+        run.connections = filled(ConnectionFigures, stats)
         run.agents = node_host.agents()
         run.rejected = node_host.rejected()
-        run.process = ProcessFigures(
-            cpu_s=_cpu_s() - self._cpu_before_s,
-            rss_bytes=rss_bytes(),
-            timer_lag=counts.timer_lag,
-            gc_collections=sum(each["collections"] for each in gc.get_stats()),
-        )
+        run.process = filled(ProcessFigures, counts)
+        run.process.cpu_s = _cpu_s() - self._cpu_before_s
+        run.process.rss_bytes = rss_bytes()
+        run.process.gc_collections = sum(each["collections"] for each in gc.get_stats())
         run.wall_s = (time.monotonic_ns() - self._started_ns) / 1e9
         return run
 
@@ -168,15 +139,6 @@ class _Sample:
         self.late = counts.lease_late.snapshot()
         self.cpu_s = _cpu_s()
         self.controlplane_cpu_s = meter.controlplane_cpu_s()
-
-
-def request_figures(counts: FleetCounts) -> list[RequestFigures]:
-    """Return one row per verb, resource and code."""
-    return [
-        RequestFigures(verb, resource_, code, histogram.count, histogram)
-        for (verb, resource_), codes in sorted(counts.requests.rows.items())
-        for code, histogram in sorted(codes.items())
-    ]
 
 
 def _latency(counts: FleetCounts) -> Histogram:

@@ -5,7 +5,7 @@ twice. The number of series is bounded: verbs, resources and codes, never nodes 
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -19,12 +19,25 @@ from prometheus_client.registry import Collector
 
 from fleet.errors import SetupError
 from fleet.host.node_host import NodeHost
-from fleet.metrics import FleetCounts, Histogram, merged
+from fleet.metrics import Histogram, Requests, merged
 from fleet.profile.settings import Settings
-from fleet.report.agent_figures import ByName
+from fleet.report.figure import Figure, Kind, figures_of
+from fleet.report.figures import (
+    ANSWERS,
+    KUBELETS,
+    LATENCIES,
+    NODES,
+    PODS,
+    VALID,
+    AgentFigures,
+    ByName,
+    of_counts,
+)
 
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+Samples = Sequence[tuple[Sequence[str], float | Histogram]]
+"""Values by the values of the labels."""
 
 
 class FleetCollector(Collector):
@@ -38,93 +51,68 @@ class FleetCollector(Collector):
         node_host = self._node_host
         counts, readiness = node_host.counts, node_host.readiness
         ready = len(readiness.ready)
-        nodes = GaugeMetricFamily("fleet_nodes", "Nodes by condition.", labels=["condition"])
-        nodes.add_metric(["Ready"], ready)
-        nodes.add_metric(["NotReady"], len(readiness.present) - ready)
-        yield nodes
-        yield GaugeMetricFamily("fleet_kubelets", "Kubelets that run here.", value=node_host.size)
-        yield self._pods()
-        yield from _counters(counts)
-        yield GaugeMetricFamily("fleet_watches", "Open watches.", value=counts.watches_open)
-        is_valid = not (counts.bugs or counts.quarantined)
-        yield GaugeMetricFamily("fleet_valid", "Whether fleet met no bug.", value=is_valid)
-        yield from _requests(counts)
+        absent = len(readiness.present) - ready
+        yield _metric(NODES, [(["Ready"], ready), (["NotReady"], absent)])
+        yield _metric(KUBELETS, [([], node_host.size)])
+        yield _metric(PODS, [([phase], count) for phase, count in self._phases().items()])
+        yield _metric(VALID, [([], not (counts.bugs or counts.quarantined))])
+        yield _metric(ANSWERS, _answers(counts.requests))
+        rows = counts.requests.rows.items()
+        yield _metric(LATENCIES, [(row, merged(codes.values())) for row, codes in rows])
+        for figure in of_counts():
+            if figure.metric:
+                yield _metric(figure, [([], getattr(counts, figure.counter))])
         yield from agent_metrics(node_host.agents())
-        for name, text, histogram in (
-            ("lease_lateness", "How late renewals were sent.", counts.lease_late),
-            ("timer_lag", "How late timers fired: the instrument's own error.", counts.timer_lag),
-            ("throttling", "How long requests waited for a client-side limit.", counts.throttled),
-            ("pod_start", "From a pod first seen to Running at the server.", counts.pod_start),
-            ("node_registration", "From a kubelet's start to its Node.", counts.node_start),
-        ):
-            family = HistogramMetricFamily(f"fleet_{name}_seconds", text)
-            family.add_metric([], *prometheus_histogram(histogram))
-            yield family
 
-    def _pods(self) -> GaugeMetricFamily:
-        phases: dict[str, int] = {}
+    def _phases(self) -> dict[str, int]:
+        phases = dict.fromkeys(("Pending", "Running", "Succeeded", "Failed"), 0)
         for entry in self._node_host.reactor.entries:
             loop = entry.kubelet.sync_loop if entry.kubelet is not None else None
             for phase, count in loop.phases().items() if loop is not None else ():
-                phases[phase] = phases.get(phase, 0) + count
-        family = GaugeMetricFamily("fleet_pods", "Pods on nodes by phase.", labels=["phase"])
-        for phase in ("Pending", "Running", "Succeeded", "Failed"):
-            family.add_metric([phase], phases.get(phase, 0))
-        return family
-
-
-def _counters(counts: FleetCounts) -> Iterator[CounterMetricFamily]:
-    for name, text, value in (
-        ("lease_renewals", "Renewals of Leases.", counts.renewals),
-        ("leases_missed", "Renewals later than the Lease's duration.", counts.leases_missed),
-        ("pods_started", "Pods that reached Running.", counts.pods_running),
-        ("pods_removed", "Pods that are gone.", counts.pods_removed),
-        ("pods_failed", "Pods that failed.", counts.pods_failed),
-        ("events_dropped", "Events that the spam filter held back.", counts.events_dropped),
-        ("watch_events", "Events of watches.", counts.watch_events),
-        ("kubelet_restarts", "Kubelets that were restarted.", counts.restarts),
-        ("watch_restarts", "Watches opened again.", counts.watch_restarts),
-    ):
-        yield CounterMetricFamily(f"fleet_{name}", text, value=value)
+                if phase in phases:
+                    phases[phase] += count
+        return phases
 
 
 def agent_metrics(agents: ByName) -> Iterator[Metric]:
     """Yield what ran beside the kubelets; the names are those of the profiles."""
-    if not agents:
-        return
-    running = GaugeMetricFamily("fleet_agents", "Node agents that run here.", labels=["agent"])
-    watches = GaugeMetricFamily("fleet_agent_watches", "Their open watches.", labels=["agent"])
-    events = CounterMetricFamily("fleet_agent_watch_events", "Their events.", labels=["agent"])
-    received = CounterMetricFamily(
-        "fleet_agent_received_bytes", "Bytes that they received.", labels=["agent"]
-    )
-    answers = CounterMetricFamily(
-        "fleet_agent_requests", "Their answers.", labels=["agent", "verb", "resource", "code"]
-    )
-    for name, each in agents.items():
-        running.add_metric([name], each.running)
-        watches.add_metric([name], each.watches_open)
-        events.add_metric([name], each.watch_events)
-        received.add_metric([name], each.received_bytes)
-        for (verb, resource), codes in each.requests.rows.items():
-            for code, histogram in codes.items():
-                answers.add_metric([name, verb, resource, str(code)], histogram.count)
-    yield from (running, watches, events, received, answers)
+    for field, figure in figures_of(AgentFigures).items():
+        if agents and figure.metric:
+            values = [(name, getattr(each, field)) for name, each in agents.items()]
+            yield _metric(figure, [row for name, each in values for row in _rows(name, each)])
 
 
-def _requests(counts: FleetCounts) -> Iterator[Metric]:
-    total = CounterMetricFamily(
-        "fleet_requests", "Answers; code 0 is none.", labels=["verb", "resource", "code"]
+def _rows(agent: str, value: int | Requests) -> Samples:
+    if isinstance(value, Requests):
+        return [((agent, *labels), count) for labels, count in _answers(value)]
+    return [([agent], value)]
+
+
+def _answers(requests: Requests) -> Samples:
+    return [
+        ((*row, str(code)), histogram.count)
+        for row, codes in requests.rows.items()
+        for code, histogram in codes.items()
+    ]
+
+
+def _metric(figure: Figure, samples: Samples) -> Metric:
+    """Return what a figure is in a scrape, with the values by label."""
+    name, text = f"fleet_{figure.metric}", f"{figure.words[:1].upper()}{figure.words[1:]}."
+    if figure.kind is Kind.HISTOGRAM:
+        times = HistogramMetricFamily(name, text, labels=figure.labels)
+        for labels, value in samples:
+            assert isinstance(value, Histogram), figure
+            times.add_metric(labels, *prometheus_histogram(value))
+        return times
+    is_counter = figure.kind is Kind.COUNTER
+    made = (CounterMetricFamily if is_counter else GaugeMetricFamily)(
+        name, text, labels=figure.labels
     )
-    latency = HistogramMetricFamily(
-        "fleet_request_duration_seconds", "Latency of answers.", labels=["verb", "resource"]
-    )
-    for (verb, resource), codes in counts.requests.rows.items():
-        for code, histogram in codes.items():
-            total.add_metric([verb, resource, str(code)], histogram.count)
-        latency.add_metric([verb, resource], *prometheus_histogram(merged(codes.values())))
-    yield total
-    yield latency
+    for labels, value in samples:
+        assert not isinstance(value, Histogram), figure
+        made.add_metric(labels, value)
+    return made
 
 
 def prometheus_histogram(histogram: Histogram) -> tuple[list[tuple[str, float]], float]:

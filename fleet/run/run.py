@@ -35,7 +35,8 @@ from fleet.host.node_host import NodeHost
 from fleet.host.siblings import Siblings, keep_live, sibling_arguments
 from fleet.profile.loader import NodeMix, load_mix
 from fleet.profile.settings import Settings
-from fleet.report.display import Display, LiveFigures, together
+from fleet.report.display import Display, LiveFigures
+from fleet.report.figure import combined
 from fleet.report.report import RunFigures
 from fleet.report.run_directory import RunDirectory
 from fleet.run.adoption import adopt_nodes
@@ -382,7 +383,7 @@ class Run:
         """Return how the run stands, all of its processes."""
         live = meter.live()
         if self._siblings is not None:
-            live = together([live, *self._siblings.live()])
+            live = combined([live, *self._siblings.live()])
             if not self._settings.is_on_dashboard:  # though some have not begun
                 live.nodes_requested = self._whole.nodes
         return live

@@ -8,7 +8,8 @@ from audit_requests import REFUSALS_MAX, assert_refusals_end
 from lateness import assert_done, reasons_of
 
 from fleet.metrics import Histogram
-from fleet.report.report import ProcessFigures, RunFigures, WatchFigures, summary
+from fleet.report.figures import ProcessFigures, WatchFigures
+from fleet.report.report import RunFigures, summary
 from fleet.report.summary_text import summary_text
 
 

@@ -13,8 +13,8 @@ from prometheus_client.registry import Collector
 
 from fleet.errors import Exit
 from fleet.metrics import Requests
-from fleet.report.agent_figures import AgentFigures
-from fleet.report.report import Expectation, RequestFigures, RunFigures, summary
+from fleet.report.figures import AgentFigures, RequestFigures
+from fleet.report.report import Expectation, RunFigures, summary
 from fleet.report.run_directory import TIMESERIES, RunDirectory
 from fleet.run.prometheus import agent_metrics
 

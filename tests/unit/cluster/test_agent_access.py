@@ -11,7 +11,6 @@ from fleet.errors import SetupError, UsageError
 from fleet.objects.well_known import ROLES
 from fleet.profile.loader import NodeMix, load_mix
 from fleet.profile.option_types import ProfileChoice
-from fleet.report.agent_figures import AgentFigures, agents_json, merge_agents
 
 HEAD = "apiVersion: fleet.emulator/v1alpha1\nkind: {}\nmetadata: {{name: {}}}\nspec: {}\n"
 OWN = HEAD.format("NodeAgent", "own", "{userAgent: o, user: 'system:node:{{node}}', reads: %s}")
@@ -69,28 +68,4 @@ def test_roles_are_what_agents_ask(tmp_path: Path) -> None:
         ("discovery.k8s.io", "endpointslices"),
         ("networking.k8s.io", "servicecidrs"),
         ("events.k8s.io", "events"),
-    }
-
-
-def test_figures_of_processes_add_up() -> None:
-    runs = []
-    for count in (1, 2):
-        figures = AgentFigures(running=count, received_bytes=10 * count)
-        for _ in range(count):
-            figures.requests.record(("GET", "nodes"), 200, 1500)
-        runs.append({"a": figures})
-    total = agents_json(merge_agents(runs))
-    assert total["a"] == {
-        "running": 3,
-        "requests": [
-            {
-                "verb": "GET",
-                "resource": "nodes",
-                "code": 200,
-                "count": 3,
-                "ms": {"p50": 1.5, "p99": 1.5},
-            }
-        ],
-        "watch": {"open": 0, "restarts": 0, "events": 0},
-        "bytes": {"received": 30, "sent": 0},
     }

@@ -2,7 +2,8 @@ from fleet.host.readiness import NOT_READY_TAINT, Readiness, is_ready
 from fleet.metrics import FleetCounts
 from fleet.objects.effects import WatchEvent, WatchKind
 from fleet.objects.pods import EventType, NodeCondition, NodeView
-from fleet.run.meter import _answered, _errors, _latency, _pods, request_figures
+from fleet.report.figures import request_figures
+from fleet.run.meter import _answered, _errors, _latency, _pods
 
 READY = NodeCondition("Ready", "True", "", "", 0, 0)
 
@@ -80,7 +81,7 @@ def test_figures_leave_out_watches_and_expected_refusals() -> None:
     assert _errors(counts) == 2  # no answer, and the 429
     assert _latency(counts).count == 5
     assert _answered(counts, ("POST", "events")) == 1
-    assert [(each.verb, each.code, each.count) for each in request_figures(counts)] == [
+    assert [(each.verb, each.code, each.count) for each in request_figures(counts.requests)] == [
         ("GET", 0, 1),
         ("GET", 200, 1),
         ("GET", 404, 1),

@@ -3,7 +3,8 @@ import re
 
 import pytest
 
-from fleet.report.display import Display, LiveFigures, clock, together
+from fleet.report.display import Display, LiveFigures, clock
+from fleet.report.figure import combined
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\r")
 
@@ -198,13 +199,13 @@ def test_processes_are_shown_together() -> None:
     other = rising(3.0, request_p99_ms=20.0, fleet_cpu=0.5)
     other.pods = {"on nodes": 5, "Failed": 1}
     other.lease_late_p99_ms = None
-    total = together([one, other])
+    total = combined([one, other])
     assert (total.elapsed_s, total.nodes_requested, total.nodes_ready) == (5.0, 20, 6)
     assert (total.requests_per_s, total.api_errors) == (4_334.0, 1)
     assert (total.request_p99_ms, total.lease_late_p99_ms) == (20.0, 1.8)
     assert (total.fleet_cpu, total.controlplane_cpu) == (0.75, 0.5)
     assert total.pods == {"on nodes": 9, "Failed": 1}
-    assert together([rising(1.0)]) == rising(1.0)
+    assert combined([rising(1.0)]) == rising(1.0)
 
 
 def test_lines_do_not_come_and_go(terminal: Terminal) -> None:

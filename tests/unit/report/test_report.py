@@ -7,19 +7,16 @@ from fleet.clock import SimClock
 from fleet.cluster.run_id import new_run_id, run_started_s
 from fleet.errors import Exit, SetupError, UsageError
 from fleet.metrics import Histogram
-from fleet.report.report import (
+from fleet.report.figures import (
     EventFigures,
-    Expectation,
     LeaseFigures,
     NodeFigures,
     PodFigures,
     ProcessFigures,
     RequestFigures,
-    RunFigures,
     WatchFigures,
-    merge,
-    summary,
 )
+from fleet.report.report import Expectation, RunFigures, merge, summary
 from fleet.report.run_directory import RunDirectory
 from fleet.report.summary_text import duration, summary_text
 

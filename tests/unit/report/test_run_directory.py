@@ -12,7 +12,8 @@ from full_disk import FullDisk, file_size_limit, small_file_system
 
 from fleet.errors import SetupError
 from fleet.report.display import Display
-from fleet.report.report import LeaseFigures, RunFigures
+from fleet.report.figures import LeaseFigures
+from fleet.report.report import RunFigures
 from fleet.report.run_directory import SUMMARY, TIMESERIES, RunDirectory
 
 FLEET = (sys.executable, "-m", "fleet.cli")

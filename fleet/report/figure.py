@@ -1,0 +1,138 @@
+"""How a figure is declared, and what follows from that: sums of processes, and JSON.
+
+A record is a dataclass whose fields are made by `figure` or `made`. `figures.py` has them all.
+"""
+
+import enum
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING, TypedDict, TypeGuard, TypeVar, Unpack, cast
+
+from fleet.metrics import Histogram, Requests, merged
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Json = dict[str, object]
+Record = TypeVar("Record", bound="DataclassInstance")
+T = TypeVar("T")
+FIGURE = "figure"
+
+
+class Kind(enum.Enum):
+    """How a figure is added up, and what the time series has of it."""
+
+    COUNTER = enum.auto()  # only grows: processes add up, the time series has its growth a second
+    STATE = enum.auto()  # processes add up, the time series has it as it stands
+    HISTOGRAM = enum.auto()  # processes add up, the time series has what came in that second
+    MOMENT = enum.auto()  # the latest or longest of all processes
+    FACT = enum.auto()  # what the first process says, as it does of all that is text
+    DERIVED = enum.auto()  # made of others when the summary is
+
+
+class Marks(TypedDict, total=False):
+    """What is said of a figure by name. A figure that says nothing is a counter in the series."""
+
+    kind: Kind
+    key: str  # in summary.json within its record, if not the field's name; `a.b` is b within a
+    labels: tuple[str, ...]  # in Prometheus
+    locust: tuple[str, str]  # type and name of its row on the dashboard
+    has_max: bool
+    in_series: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure. Units end the key: `_s`, `_ms`, `_bytes`; a metric has seconds and bytes."""
+
+    words: str = ""
+    counter: str = ""
+    """The attribute of `FleetCounts`, or of what else counts the record, that it is read from."""
+    metric: str = ""
+    """The name in Prometheus, without `fleet_` and a counter's `_total`."""
+    kind: Kind = Kind.COUNTER
+    key: str = ""
+    labels: tuple[str, ...] = ()
+    locust: tuple[str, str] | None = None
+    has_max: bool = False
+    in_series: bool = True
+
+
+def figure(
+    default: T, words: str = "", counter: str = "", metric: str = "", **marks: Unpack[Marks]
+) -> T:
+    """Make a field of a record."""
+    return field(default=default, metadata={FIGURE: Figure(words, counter, metric, **marks)})
+
+
+def made(
+    factory: Callable[[], T],
+    words: str = "",
+    counter: str = "",
+    metric: str = "",
+    **marks: Unpack[Marks],
+) -> T:
+    """Make a field whose default is made anew for each record, such as a record within it."""
+    mark = Figure(words, counter, metric, **marks)
+    return field(default_factory=factory, metadata={FIGURE: mark})
+
+
+@functools.cache
+def figures_of(record: type["DataclassInstance"]) -> Mapping[str, Figure]:
+    """Return the figures of a record by the names of its fields."""
+    marks = {each.name: each.metadata.get(FIGURE) for each in fields(record)}
+    return {name: mark for name, mark in marks.items() if isinstance(mark, Figure)}
+
+
+def filled(record: type[Record], counts: object) -> Record:
+    """Return a record with what was counted so far; the histograms are those that go on."""
+    made = record()
+    for name, mark in figures_of(record).items():
+        if mark.counter:
+            value = getattr(counts, mark.counter)
+            setattr(made, name, value / 1e9 if "_ns_" in mark.counter else value)
+    return made
+
+
+def combined(parts: Sequence[Record]) -> Record:
+    """Return what several processes measured as one; no part is changed."""
+    total, figures = replace(parts[0]), figures_of(type(parts[0]))
+    for name in (each.name for each in fields(total)):
+        kind = figures.get(name, Figure(kind=Kind.STATE)).kind
+        if kind is not Kind.FACT:
+            setattr(total, name, _combined([getattr(part, name) for part in parts], kind))
+    return total
+
+
+def _combined(values: Sequence[object], kind: Kind = Kind.STATE) -> object:
+    known = [value for value in values if value is not None]
+    total: object = None
+    match known[:1]:
+        case [Histogram()]:
+            total = merged(cast("list[Histogram]", known))
+        case [Requests()]:
+            total = Requests.merged(cast("list[Requests]", known))
+        case [int() | float()]:
+            numbers = cast("list[float]", known)
+            total = max(numbers) if kind is Kind.MOMENT else sum(numbers)
+        case [Mapping()]:
+            maps = cast("list[Mapping[str, object]]", known)
+            names = dict.fromkeys(chain.from_iterable(maps))
+            total = {
+                name: _combined([each[name] for each in maps if name in each]) for name in names
+            }
+        case [list() | tuple()]:
+            total = list(dict.fromkeys(chain.from_iterable(cast("list[list[object]]", known))))
+        case [str()]:
+            total = known[0]
+        case [record]:
+            assert is_record(record), record
+            total = combined(cast("list[DataclassInstance]", known))
+    return total
+
+
+def is_record(value: object) -> TypeGuard["DataclassInstance"]:
+    """Return whether a value is a record of figures."""
+    return is_dataclass(value) and not isinstance(value, type)

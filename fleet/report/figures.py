@@ -1,0 +1,274 @@
+"""What a run measures: each figure is declared once, and all that is made of it follows from that.
+
+A figure is a field of a record below. It says in which words the reference pages and Prometheus
+explain it, who counts it, its metric, and by its kind how the processes of a run add up and what
+the time series has of it. Its key in summary.json is the field's name unless it says another.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+
+from fleet.metrics import Histogram, Requests
+from fleet.report.figure import Figure, Kind, figure, figures_of, made
+
+AGENT = ("agent",)
+REQUEST = ("verb", "resource", "code")
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeFigures:
+    """Nodes of the run."""
+
+    requested: int = figure(0, "as `--nodes` asked", kind=Kind.STATE, in_series=False)
+    registered: int = figure(0, "Nodes that the server took", "registered", kind=Kind.STATE)
+    ready: int = figure(
+        0,
+        "nodes that another client's watch saw Ready without the not-ready taint, at the end",
+        kind=Kind.STATE,
+    )
+    time_to_ready_s: float | None = figure(
+        None, "from the first kubelet's start until all were", kind=Kind.MOMENT
+    )
+    ever_not_ready: int = figure(0, "nodes that were Ready and then not", kind=Kind.STATE)
+
+
+@dataclass(slots=True, kw_only=True)
+class LeaseFigures:
+    """Heartbeats."""
+
+    renewals: int = figure(
+        0, "renewals of Leases that the server took", "renewals", "lease_renewals"
+    )
+    interval_max_s: float = figure(
+        0.0,
+        "the longest between two renewals of one node",
+        "lease_interval_ns_max",
+        kind=Kind.MOMENT,
+    )
+    late: Histogram = made(
+        Histogram,
+        "how long after its due time a renewal was sent",
+        "lease_late",
+        "lease_lateness_seconds",
+        kind=Kind.HISTOGRAM,
+        key="late_ms",
+        locust=("LEASE", "lateness"),
+        has_max=True,
+    )
+    missed: int = figure(
+        0, "renewals that came later than the Lease's duration", "leases_missed", "leases_missed"
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class PodFigures:
+    """Pods."""
+
+    started: int = figure(0, "pods that the server knows Running", "pods_running", "pods_started")
+    deleted: int = figure(0, "pods that are gone", "pods_removed", "pods_removed")
+    start: Histogram = made(
+        Histogram,
+        "from a pod first seen to the server's answer to its Running status",
+        "pod_start",
+        "pod_start_seconds",
+        kind=Kind.HISTOGRAM,
+        key="start_ms",
+        locust=("POD", "startup"),
+    )
+    failed: int = figure(0, "pods that ended in phase Failed", "pods_failed", "pods_failed")
+
+
+@dataclass(slots=True)
+class RequestFigures:
+    """All requests of one kind."""
+
+    verb: str = figure("", "of each kind of request and answer; a row for each", kind=Kind.FACT)
+    resource: str = figure("", "of what", kind=Kind.FACT)
+    code: int = figure(0, "of the answer; 0 is none (lost, timed out)", kind=Kind.FACT)
+    count: int = figure(0, "how many; a watch counts once")
+    latency: Histogram = made(
+        Histogram,
+        "from the flush that sent the request to the read of the answer; "
+        "of a watch to its first byte",
+        kind=Kind.HISTOGRAM,
+        key="ms",
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class EventFigures:
+    """Events that kubelets recorded."""
+
+    sent: int = figure(0, "Events that the server took")
+    dropped: int = figure(
+        0, "Events that the spam filter held back", "events_dropped", "events_dropped"
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class WatchFigures:
+    """Watches of all nodes."""
+
+    open: int = figure(0, "open watches of all nodes", "watches_open", "watches", kind=Kind.STATE)
+    restarts: int = figure(
+        0, "watches of all nodes that were opened again", "watch_restarts", "watch_restarts"
+    )
+    events: int = figure(
+        0, "events that the watches of all nodes brought", "watch_events", "watch_events"
+    )
+    closed_slow: int = figure(0, "watches that the server closed because fleet read too slowly")
+
+
+@dataclass(slots=True, kw_only=True)
+class ConnectionFigures:
+    """The connections of all nodes; counted by the transport."""
+
+    open: int = figure(
+        0, "TCP connections of the nodes open at the end", "connections", kind=Kind.STATE
+    )
+    dials: int = figure(0, "connections that were begun", "dials")
+    dial_failures: int = figure(0, "dials that failed", "dial_failures")
+    goaways: int = figure(0, "connections that the server asked to leave (GOAWAY)", "goaways")
+    pings_lost: int = figure(
+        0, "connections that were given up because they answered no ping", "pings_lost"
+    )
+    retries: int = figure(
+        0, "requests that were sent once more because the server had not seen them", "retries"
+    )
+    breaches: int = figure(
+        0, "connections that fleet closed because the server broke HTTP/2", "breaches"
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class AgentFigures:
+    """What the agents of one name did on all nodes; counted by their kind."""
+
+    running: int = figure(
+        0, "node agents that run", "agents", "agents", kind=Kind.STATE, labels=AGENT
+    )
+    requests: Requests = made(
+        Requests,
+        "answers to node agents; code 0 is none",
+        "requests",
+        "agent_requests",
+        labels=AGENT + REQUEST,
+    )
+    watches_open: int = figure(
+        0,
+        "open watches of node agents",
+        "watches_open",
+        "agent_watches",
+        kind=Kind.STATE,
+        key="watch.open",
+        labels=AGENT,
+    )
+    watch_restarts: int = figure(
+        0, "watches of node agents that were opened again", "watch_restarts", key="watch.restarts"
+    )
+    watch_events: int = figure(
+        0,
+        "events that the watches of node agents brought",
+        "watch_events",
+        "agent_watch_events",
+        key="watch.events",
+        labels=AGENT,
+    )
+    received_bytes: int = figure(
+        0,
+        "bytes that node agents received",
+        metric="agent_received_bytes",
+        key="bytes.received",
+        labels=AGENT,
+    )
+    sent_bytes: int = figure(0, "bytes that node agents sent", key="bytes.sent")
+
+
+ByName = Mapping[str, AgentFigures]
+
+
+@dataclass(slots=True, kw_only=True)
+class ProcessFigures:
+    """Fleet itself."""
+
+    cpu_s: float = figure(0.0, "of CPU of fleet, all its processes")
+    rss_bytes: int = figure(0, "bytes of memory of fleet at the end", kind=Kind.STATE)
+    rss_bytes_per_node: int | None = figure(
+        None, "the same by registered node, the process itself included", kind=Kind.DERIVED
+    )
+    cpu_us_per_request: float | None = figure(
+        None, "microseconds of CPU by request", kind=Kind.DERIVED
+    )
+    timer_lag: Histogram = made(
+        Histogram,
+        "how late timers fired, the instrument's own error; 20 ms is the least there is",
+        "timer_lag",
+        "timer_lag_seconds",
+        kind=Kind.HISTOGRAM,
+        key="timer_lag_ms",
+    )
+    gc_collections: int = figure(0, "collections of Python's garbage")
+
+
+NODES = Figure(
+    "nodes that another client's watch shows Ready without the not-ready taint, and the others",
+    metric="nodes",
+    kind=Kind.STATE,
+    labels=("condition",),
+)
+KUBELETS = Figure("kubelets that run in this process", metric="kubelets", kind=Kind.STATE)
+PODS = Figure(
+    "pods on the nodes of this process", metric="pods", kind=Kind.STATE, labels=("phase",)
+)
+VALID = Figure(
+    "0 after a bug in fleet: the figures are worth nothing then", metric="valid", kind=Kind.STATE
+)
+ANSWERS = Figure("answers; code 0 is none (lost, timed out)", metric="requests", labels=REQUEST)
+LATENCIES = Figure(
+    "latency of answers, from the flush that sent the request to the read of the answer",
+    metric="request_duration_seconds",
+    kind=Kind.HISTOGRAM,
+    labels=REQUEST[:2],
+)
+METRICS = (
+    *(NODES, KUBELETS, PODS, VALID, ANSWERS, LATENCIES),
+    Figure(
+        "how long requests waited for a client-side limit (50 a second and node); "
+        "those that did not wait are not in it",
+        "throttled",
+        "throttling_seconds",
+        kind=Kind.HISTOGRAM,
+    ),
+    Figure(
+        "from a kubelet's start to its Node",
+        "node_start",
+        "node_registration_seconds",
+        kind=Kind.HISTOGRAM,
+        locust=("NODE", "register"),
+    ),
+    Figure("kubelets that were restarted by SIGHUP", "restarts", "kubelet_restarts"),
+)
+"""Figures that only a scrape has, or that have labels there."""
+
+
+def of_counts() -> Iterator[Figure]:
+    """Yield what is read from `FleetCounts`."""
+    parts = (NodeFigures, LeaseFigures, PodFigures, EventFigures, WatchFigures, ProcessFigures)
+    listed = chain(METRICS, *(figures_of(part).values() for part in parts))
+    return (each for each in listed if each.counter)
+
+
+def metrics() -> list[Figure]:
+    """Return every figure that Prometheus gets."""
+    found = dict.fromkeys((*METRICS, *of_counts(), *figures_of(AgentFigures).values()))
+    return [each for each in found if each.metric]
+
+
+def request_figures(requests: Requests) -> list[RequestFigures]:
+    """Return one row per verb, resource and code."""
+    return [
+        RequestFigures(verb, resource, code, histogram.count, histogram)
+        for (verb, resource), codes in sorted(requests.rows.items())
+        for code, histogram in sorted(codes.items())
+    ]
