@@ -292,11 +292,11 @@ class Http2Codec:
 
     def _finish(self, stream: Stream, now_ns: int, found: Inbox) -> None:
         """Deliver the answer of a stream that the peer has ended."""
-        if self.outbound.is_uploading(stream.sid):
-            self.outbound.cancel(stream.sid)  # the peer does not want the rest of the body
         if stream.watch and stream.code == 200 and now_ns < stream.deadline_ns - 1_000_000_000:
             self._noted().ended_early += 1
-        self._forget(stream)
+        sid = stream.sid
+        if self._forget(stream):
+            self.outbound.cancel(sid)  # the peer does not want the rest of the body
         self.midway = False
         stream.done = True
         body = stream.body
@@ -308,12 +308,13 @@ class Http2Codec:
             )
         )
 
-    def _forget(self, stream: Stream) -> None:
-        del self.streams[stream.sid]
-        self.outbound.drop_upload(stream.sid)
-        stream.sid = 0
+    def _forget(self, stream: Stream) -> bool:
+        """Take a stream off the table; return whether a part of its body was still to be sent."""
+        sid, stream.sid = stream.sid, 0
+        del self.streams[sid]
         if self.goaway and not self.streams:
             self._noted()  # drained
+        return self.outbound.drop_upload(sid)
 
     def _check_was_open(self, sid: int) -> None:
         """Accept frames of a stream that we gave up; there is no other without a record."""

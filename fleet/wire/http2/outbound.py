@@ -157,15 +157,13 @@ class Outbound:
                 stream.sent_ns = now_ns
         self.fresh = [stream for stream in self.fresh if stream.sid in uploads]
 
-    def is_uploading(self, sid: int) -> bool:
-        """Tell whether a part of a stream's body still waits for the windows."""
-        return self._uploads is not None and sid in self._uploads
-
-    def drop_upload(self, sid: int) -> None:
-        """Forget what waits of the body of a stream that has ended."""
-        if self._uploads is not None:
-            self._uploads.pop(sid, None)
-            self._uploads = self._uploads or None
+    def drop_upload(self, sid: int) -> bool:
+        """Forget the body of a stream that has ended; return whether some of it still waited."""
+        if self._uploads is None:
+            return False
+        was_waiting = self._uploads.pop(sid, None) is not None
+        self._uploads = self._uploads or None
+        return was_waiting
 
     def cancel(self, sid: int) -> None:
         """Append a RST_STREAM: we want no more of a stream."""

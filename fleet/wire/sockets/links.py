@@ -1,4 +1,4 @@
-"""The sockets of a transport: dialing, reading, writing, and what becomes of requests at their end.
+"""The links of a transport: dialing, reading, writing, and what becomes of requests at their end.
 
     dial -> look-up (if none is fresh) -> connect -> handshake -> up -> what waited is sent
     ready -> read, decode, inbox; then one flush and one `on_ready` for the whole batch
@@ -10,11 +10,9 @@ the socket are sent again; the others are answered with LOST.
 import asyncio
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from fleet.wire.http2.frames import STREAMS_DEFAULT, ErrorCode
-from fleet.wire.http2.hpack import HeaderPlan
 from fleet.wire.http2.http2_codec import Http2Codec
 from fleet.wire.http2.messages import Failure
 from fleet.wire.http2.streams import Inbox, Stream
@@ -25,13 +23,17 @@ from fleet.wire.sockets.connection import (
     dial_failure,
     explain,
 )
+from fleet.wire.sockets.connection_health import ConnectionHealth
+from fleet.wire.sockets.header_plans import HeaderPlans
 from fleet.wire.sockets.poller import READ, WRITE, Poller
 from fleet.wire.sockets.pool import CONNECTIONS_MAX, Pool
 from fleet.wire.sockets.resolver import Endpoint, LookUp, Resolver
+from fleet.wire.sockets.transport_reports import ConnectionDown, ConnectionUp, TransportStats
 
 READ_BUFFER_BYTES = 65536  # one for the process; more than a TLS record, see Connection.read_into
 READS_PER_EVENT_MAX = 16  # then the next connection has its turn
 READ_AGAIN_BYTES = 4096  # a record this large is likely to be followed by another
+NEVER_NS = 1 << 62
 BEHIND_NS = 5_000_000_000  # a watch that ends this soon after a lag of ours was closed as slow
 
 
@@ -42,46 +44,8 @@ class DialBackoff(NamedTuple):
     max_ns: int
 
 
-class ConnectionUp(NamedTuple):
-    """A pool's connection is ready."""
-
-    at_ns: int
-
-
-class ConnectionDown(NamedTuple):
-    """A pool's connection is gone, or a dial failed."""
-
-    at_ns: int
-    failure: Failure
-    detail: str
-
-
-@dataclass(slots=True)
-class TransportStats:
-    """What the transport did: plain counters. `streams` and `waiting` are taken at each sweep."""
-
-    connections: int = 0  # open now
-    dials: int = 0
-    dial_failures: int = 0
-    goaways: int = 0
-    resets: int = 0  # streams that the server reset
-    retries: int = 0  # requests sent once more, unseen by the server
-    requests: int = 0
-    timeouts: int = 0
-    pings_lost: int = 0
-    breaches: int = 0  # connections that we closed because the server broke HTTP/2
-    closed_early: int = 0  # watches that the server ended before their timeoutSeconds
-    closed_slow: int = 0  # of those: just after our reading had lagged
-    bytes_in: int = 0
-    bytes_out: int = 0
-    streams: int = 0
-    streams_high: int = 0
-    waiting: int = 0
-    waiting_high: int = 0
-
-
 class Links:
-    """The lower half of `Transport`."""
+    """See the top of this file. Held by `Transport`; what came goes to the inbox."""
 
     __slots__ = (
         "_backoff",
@@ -90,35 +54,40 @@ class Links:
         "_delayed",
         "_dirty",
         "_endpoint",
+        "_idle_ns",
         "_inbox",
         "_now_ns",
         "_on_ready",
-        "_plan_of",
+        "_ping_ns",
+        "_plans",
         "_poller",
-        "_pools",
         "_resolver",
         "_streams_hint",
+        "pools",
         "stats",
     )
 
     def __init__(
         self,
         endpoint: Endpoint,
-        plan_of: Callable[[int], HeaderPlan],
+        plans: HeaderPlans,
         now_ns: Callable[[], int],
         inbox: Inbox,
         on_ready: Callable[[], None],
         loop: asyncio.AbstractEventLoop,
         backoff: DialBackoff | None,
-        look_up: LookUp | None = None,
+        health: ConnectionHealth,
+        look_up: LookUp | None,
     ) -> None:
         self._endpoint = endpoint
-        self._plan_of = plan_of  # by the number of a pool
+        self._plans = plans
+        self._idle_ns = health.idle_ns or NEVER_NS
+        self._ping_ns = health.ping_ns
         self._now_ns = now_ns
         self._inbox = inbox
         self._on_ready = on_ready
         self._backoff = backoff
-        self._pools: dict[int, Pool] = {}
+        self.pools: dict[int, Pool] = {}
         self._by_fd: dict[int, Connection] = {}
         self._dirty: list[Connection] = []
         self._delayed: list[Pool] = []
@@ -139,6 +108,91 @@ class Links:
             if connection.state is ConnectionState.UP and not connection.stuck:
                 self._write(connection)
 
+    def connect(self, pool: int) -> None:
+        """Dial now, if the pool has no connection."""
+        entry = self.pools[pool]
+        if entry.with_room() is None:
+            self._dial(entry)
+            self.notify()
+
+    def drop(self, pool: int, detail: str) -> None:
+        """Close an identity's connections under what is on them; new ones are dialed as needed.
+
+        Source: client-go/util/connrotation/connrotation.go, CloseAll.
+        """
+        for connection in self.pools[pool].connections:
+            self._lose(connection, detail)
+        self.notify()
+
+    def close_pool(self, pool: int) -> None:
+        """Remove an identity; what it still waits for is answered with CANCELLED."""
+        entry = self.pools.pop(pool)
+        now_ns = self._now_ns()
+        if entry.dialing is not None:
+            self._discard(entry.dialing)
+            entry.dialing = None
+        connections, entry.connections = entry.connections, ()
+        for connection in connections:
+            self._part(connection, ErrorCode.NO_ERROR)
+            self._discard(connection)
+            self.stats.connections -= 1
+            for stream in connection.http2.streams.values():
+                failed = stream.fail(Failure.CANCELLED, "the pool was closed", now_ns)
+                self._inbox.append(failed)
+        self._fail_waiting(entry, Failure.CANCELLED, "the pool was closed")
+        self.notify()
+
+    def abandon(self, stream: Stream) -> None:
+        """Take a stream off its connection; its bytes are told to the server at the next flush."""
+        if stream.sid == 0:
+            return  # it waits: whoever takes it from the queue sees that it is done
+        connection = self._by_fd[stream.fd]
+        connection.http2.cancel(stream)
+        self._mark(connection)
+
+    def sweep(self, now_ns: int) -> None:
+        """Ping, give up dials and begin those that are due; take the gauges."""
+        streams = 0
+        idle_ns = now_ns - self._idle_ns
+        for connection in list(self._by_fd.values()):
+            if connection.state is ConnectionState.UP:
+                http2 = connection.http2
+                streams += len(http2.streams)
+                if connection.read_ns < idle_ns or connection.ping_ns or http2.news is not None:
+                    self._check_alive(connection, now_ns)
+            elif now_ns > connection.limit_ns:
+                what = (
+                    "connect" if connection.state is ConnectionState.CONNECTING else "TLS handshake"
+                )
+                self._next_address(connection, TimeoutError(f"{what} timed out"))
+        delayed, self._delayed = self._delayed, []
+        for pool in delayed:
+            if pool.waiting and self.pools.get(pool.number) is pool:
+                self._dial(pool)
+        stats = self.stats
+        stats.streams = streams
+        stats.waiting = waiting = sum(len(pool.waiting) for pool in self.pools.values())
+        stats.streams_high = max(stats.streams_high, streams)
+        stats.waiting_high = max(stats.waiting_high, waiting)
+
+    def read_all(self) -> None:
+        """Take what has come by now."""
+        self._poller.drain()
+
+    def use_plans(self) -> None:
+        """Have open connections repeat what the plans say now."""
+        for connection in self._by_fd.values():
+            connection.http2.outbound.use_plan(self._plans.of(connection.pool))
+
+    async def close(self) -> None:
+        """Close everything; what waits is answered with CANCELLED."""
+        for pool in list(self.pools):
+            self.close_pool(pool)
+        for connection in list(self._by_fd.values()):
+            self._discard(connection)
+        self._poller.close()
+        await self._resolver.close()
+
     def _mark(self, connection: Connection) -> None:
         """Remember that a connection has something to write."""
         if not connection.dirty:
@@ -147,13 +201,14 @@ class Links:
 
     # ---- dialing ----
 
-    def _wait(self, pool: Pool, stream: Stream) -> None:
+    def wait(self, pool: Pool, stream: Stream) -> None:
+        """Queue a request until a connection has room; dial for it."""
         if pool.wait(stream):
             self._pump(pool)
         else:
             failed = stream.fail(Failure.DIAL, "too many requests wait", self._now_ns())
             self._inbox.append(failed)
-        self._notify()
+        self.notify()
 
     def _pump(self, pool: Pool) -> None:
         """Open streams for what waits; dial if the room is not enough."""
@@ -165,9 +220,10 @@ class Links:
             stream = pool.next_waiting()
             if stream is None:
                 return
-            self._open(connection, stream)
+            self.open(connection, stream)
 
-    def _open(self, connection: Connection, stream: Stream) -> None:
+    def open(self, connection: Connection, stream: Stream) -> None:
+        """Put a request on a connection that has room."""
         connection.http2.open_stream(stream)
         stream.fd = connection.fd
         self._mark(connection)
@@ -180,7 +236,7 @@ class Links:
             if pool not in self._delayed:
                 self._delayed.append(pool)
             return
-        http2 = Http2Codec(self._plan_of(pool.number), pool.user, self._streams_hint)
+        http2 = Http2Codec(self._plans.of(pool.number), pool.user, self._streams_hint)
         connection = Connection(pool.number, http2)
         pool.dialing = connection
         self.stats.dials += 1
@@ -193,7 +249,7 @@ class Links:
     def _resolved(self, error: str) -> None:
         """Dial whoever waits for the look-up."""
         now_ns = self._now_ns()
-        for pool in list(self._pools.values()):
+        for pool in list(self.pools.values()):
             connection = pool.dialing
             if connection is None or connection.fd >= 0:
                 continue
@@ -202,7 +258,7 @@ class Links:
             else:
                 connection.places = self._resolver.places()
                 self._begin(connection, now_ns)
-        self._notify()
+        self.notify()
 
     def _begin(self, connection: Connection, now_ns: int) -> None:
         try:
@@ -225,7 +281,7 @@ class Links:
             self._dial_failed(connection, explain(error), dial_failure(error))
 
     def _dial_failed(self, connection: Connection, detail: str, failure: Failure) -> None:
-        pool = self._pools[connection.pool]
+        pool = self.pools[connection.pool]
         pool.dialing = None
         pool.failures += 1
         self.stats.dial_failures += 1
@@ -240,7 +296,7 @@ class Links:
     def _advance(self, connection: Connection) -> None:
         mask, now_ns = connection.mask, self._now_ns()
         server_name = self._endpoint.server_name or self._endpoint.host
-        pool = self._pools[connection.pool]
+        pool = self.pools[connection.pool]
         try:
             connection.advance(pool.context, server_name, now_ns)
         except (OSError, DialError) as error:
@@ -277,15 +333,16 @@ class Links:
     def _on_drained(self) -> None:
         if self._dirty:
             self.flush()
-        self._notify()
+        self.notify()
 
-    def _notify(self) -> None:
+    def notify(self) -> None:
+        """Tell that something is in the inbox."""
         if self._inbox:
             self._on_ready()
 
     def _read(self, connection: Connection) -> None:
         buffer, inbox, stats, http2 = self._buffer, self._inbox, self.stats, connection.http2
-        pool = self._pools[connection.pool]
+        pool = self.pools[connection.pool]
         now_ns = connection.read_ns = self._now_ns()
         end = ""
         try:
@@ -346,7 +403,7 @@ class Links:
             self._lose(connection, f"HTTP/2: {news.breach}")
         for stream in news.refused:
             stats.retries += 1
-            self._wait(self._pools[connection.pool], stream)
+            self.wait(self.pools[connection.pool], stream)
         if http2.is_spent():
             if not connection.leaving:
                 connection.leaving = True
@@ -354,6 +411,23 @@ class Links:
             if not http2.streams:
                 self._part(connection, ErrorCode.NO_ERROR)
                 self._lose(connection, http2.goaway)
+
+    def _check_alive(self, connection: Connection, now_ns: int) -> None:
+        """Ping what was silent for long; close what did not answer, or has drained."""
+        if connection.http2.news is not None:  # a request given up may have been the last one
+            self._attend(connection, now_ns)
+            if connection.state is not ConnectionState.UP:
+                return
+        if connection.read_ns > connection.ping_ns:
+            connection.ping_ns = 0
+        if connection.ping_ns:
+            if now_ns - connection.ping_ns > self._ping_ns:
+                self.stats.pings_lost += 1
+                self._lose(connection, "the server did not answer a ping", Failure.SILENT)
+        elif now_ns - connection.read_ns > self._idle_ns:
+            connection.http2.outbound.ping()
+            connection.ping_ns = now_ns
+            self._mark(connection)
 
     # ---- ends ----
 
@@ -365,7 +439,7 @@ class Links:
         untouched = not connection.stuck
         self._discard(connection)
         self.stats.connections -= 1
-        pool = self._pools[connection.pool]
+        pool = self.pools[connection.pool]
         pool.connections = tuple(other for other in pool.connections if other is not connection)
         self._inbox.append((pool.number, ConnectionDown(now_ns, failure, detail)))
         for stream in list(connection.http2.streams.values()):
@@ -373,7 +447,7 @@ class Links:
             if untouched and stream.sent_ns == 0 and not stream.retried and stream.request:
                 stream.retried = True
                 self.stats.retries += 1
-                self._wait(pool, stream)
+                self.wait(pool, stream)
             else:
                 why = Failure.RESET if stream.is_answered else failure
                 self._inbox.append(stream.fail(why, detail, now_ns))

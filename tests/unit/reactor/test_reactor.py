@@ -36,7 +36,7 @@ from fleet.reactor.reactor import REPLIES_MAX, TIMERS_MAX, Reactor
 from fleet.wire.api.calls import Caller, RenderedProfile
 from fleet.wire.api.watch import WatchPhase
 from fleet.wire.http2.messages import Failure, Request, Response, StreamOpened
-from fleet.wire.sockets.links import ConnectionDown, ConnectionUp
+from fleet.wire.sockets.transport_reports import ConnectionDown, ConnectionUp
 
 GET_NODE = ApiCall(NodeId(0), Op.GET_NODE, "k")
 DELETE_POD = ApiCall(NodeId(0), Op.DELETE_POD, "uid", PodTarget("default", "web"))

@@ -1,0 +1,44 @@
+"""What a transport tells of its connections: into the inbox, and as counters."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from fleet.wire.http2.messages import Failure
+
+
+class ConnectionUp(NamedTuple):
+    """A pool's connection is ready."""
+
+    at_ns: int
+
+
+class ConnectionDown(NamedTuple):
+    """A pool's connection is gone, or a dial failed."""
+
+    at_ns: int
+    failure: Failure
+    detail: str
+
+
+@dataclass(slots=True)
+class TransportStats:
+    """What the transport did: plain counters. `streams` and `waiting` are taken at each sweep."""
+
+    connections: int = 0  # open now
+    dials: int = 0
+    dial_failures: int = 0
+    goaways: int = 0
+    resets: int = 0  # streams that the server reset
+    retries: int = 0  # requests sent once more, unseen by the server
+    requests: int = 0
+    timeouts: int = 0
+    pings_lost: int = 0
+    breaches: int = 0  # connections that we closed because the server broke HTTP/2
+    closed_early: int = 0  # watches that the server ended before their timeoutSeconds
+    closed_slow: int = 0  # of those: just after our reading had lagged
+    bytes_in: int = 0
+    bytes_out: int = 0
+    streams: int = 0
+    streams_high: int = 0
+    waiting: int = 0
+    waiting_high: int = 0
