@@ -10,8 +10,9 @@ from fleet.objects.effects import NodeId, Reply, ReplyKind
 from fleet.objects.pods import NodeCondition, NodeView
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
-from fleet.wire.api.calls import RenderedProfile, node_json
+from fleet.wire.api.callers import RenderedProfile
 from fleet.wire.api.decode_json import decode_existing_node
+from fleet.wire.api.encode_node import node_json
 
 NODE = NodeId(3)
 LOST = Reply(ReplyKind.LOST)

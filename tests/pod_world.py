@@ -48,6 +48,7 @@ from fleet.profile.loader import NodeMix, load_mix, parse_documents
 from fleet.profile.node_model import NodeModel
 from fleet.profile.node_profile import NodeProfile
 from fleet.profile.schema import API_VERSION
+from fleet.wire.api.operations import OPERATIONS
 
 NODE = NodeId(0)
 HOST_IP = "192.0.2.2"
@@ -248,7 +249,7 @@ class World:
         if effect.op in (Op.CREATE_EVENT, Op.PATCH_EVENT):
             self.recorder.on_reply(effect, reply, self.env, self.now_ns, out)
         else:
-            self.loop.on_reply(effect, reply, self.turn(out))
+            self.loop.on_reply(OPERATIONS[effect.op].owner, effect, reply, self.turn(out))
         self.execute(out)
 
     def _answer_watch(self, effect: StartWatch) -> None:

@@ -49,7 +49,7 @@ from fleet.profile.settings import Encoding, Fidelity, IdentityMode, Settings
 from fleet.reactor.reactor import Reactor
 from fleet.reactor.shared_watches import UNREAD_KINDS
 from fleet.report.figures import AgentFigures
-from fleet.wire.api.calls import Caller, RenderedProfile
+from fleet.wire.api.callers import Caller, RenderedProfile
 from fleet.wire.api.codec import JSON, protobuf
 from fleet.wire.sockets.connection_health import ConnectionHealth
 
@@ -327,7 +327,6 @@ class NodeHost:
             self._add_static_source(env)
             template = RenderedProfile(
                 model,
-                builders=self.reactor.codec.builders,
                 extra_labels=self._labels,
                 extra_annotations=self._annotations,
                 extra_taints=(self._taint,) if self._taint else (),

@@ -1,6 +1,6 @@
-"""Which part of a kubelet a timer or the answer to a call belongs to."""
+"""Which part of a kubelet a timer belongs to, and what all of them watch."""
 
-from fleet.objects.effects import Op, Timer, WatchKind
+from fleet.objects.effects import Timer, WatchKind
 
 BASE_WATCHES = (
     WatchKind.NODE,
@@ -10,23 +10,6 @@ BASE_WATCHES = (
 )
 """What a kubelet watches from its start; its pods follow."""
 
-VOLUME_OPS = frozenset((Op.GET_CLAIM, Op.GET_VOLUME, Op.GET_ATTACHMENT, Op.GET_NODE_ATTACHED))
-MIRROR_OPS = frozenset((Op.CREATE_MIRROR_POD, Op.DELETE_MIRROR_POD))
-CSI_OPS = frozenset(
-    (Op.PROBE_CSINODE, Op.GET_CSINODE, Op.CREATE_CSINODE, Op.DELETE_CSINODE, Op.UPDATE_CSINODE)
-)
-LEASE_OPS = frozenset((Op.GET_LEASE, Op.CREATE_LEASE, Op.RENEW_LEASE))
-POD_OPS = frozenset(
-    (
-        Op.GET_POD,
-        Op.PATCH_POD_STATUS,
-        Op.DELETE_POD,
-        *MIRROR_OPS,
-        Op.CREATE_TOKEN,
-        Op.GET_RESOURCE_CLAIM,
-        *VOLUME_OPS,
-    )
-)
 POD_TIMERS = frozenset(
     (
         Timer.POD_SYNC,
@@ -39,7 +22,5 @@ POD_TIMERS = frozenset(
         Timer.RESIZE,
     )
 )
-DRIVER_OPS = frozenset((Op.CREATE_RESOURCE_SLICE, Op.DELETE_DRIVER_SLICES))
-EVENT_OPS = frozenset((Op.CREATE_EVENT, Op.PATCH_EVENT))
 LOOP_TIMERS = frozenset((Timer.EVICTION, Timer.HOUSEKEEPING, Timer.RESIZE, Timer.STATUS_SYNC))
 """About no single pod."""

@@ -17,30 +17,19 @@ from fleet.kubelet.devices.dra_plugin import wipe_again
 from fleet.kubelet.devices.plugin_manager import PluginManager, has_plugins
 from fleet.kubelet.environment import Environment, on_csi_driver
 from fleet.kubelet.events import EventRecorder, Reason
-from fleet.kubelet.input_owners import (
-    BASE_WATCHES,
-    CSI_OPS,
-    DRIVER_OPS,
-    EVENT_OPS,
-    LEASE_OPS,
-    POD_OPS,
-    POD_TIMERS,
-)
-from fleet.kubelet.node.csi_node import NODE_KEY, CSINode
+from fleet.kubelet.input_owners import BASE_WATCHES, POD_TIMERS
+from fleet.kubelet.node.csi_node import CSINode
 from fleet.kubelet.node.csi_registration import CSIRegistration
 from fleet.kubelet.node.held_writes import HeldWrites
-from fleet.kubelet.node.node_lease import OWNER_KEY, NodeLease
+from fleet.kubelet.node.node_lease import NodeLease
 from fleet.kubelet.node.node_shutdown import DETECTED, ERROR, NodeShutdown, arm_shutdown
 from fleet.kubelet.node.node_status import (
-    REGISTER_KEY,
-    STATUS_KEY,
     NodeInputs,
     NodeStatus,
     RegistrationPhase,
     under_pressure,
 )
 from fleet.kubelet.node.runtime_state import HEALTHY, UNAVAILABLE, RuntimeState
-from fleet.kubelet.pods.pod_admission import ADMIT_KEY
 from fleet.kubelet.pods.static_pods import arm_look
 from fleet.kubelet.pressure.resource_monitor import is_always_needed
 from fleet.kubelet.sync_loop import SyncLoop
@@ -52,6 +41,7 @@ from fleet.objects.effects import (
     NodeStatusPatch,
     Op,
     Outbox,
+    Owner,
     PowerOff,
     Reply,
     Report,
@@ -216,41 +206,37 @@ class VirtualKubelet:
             pods = self.plugins.on_timer(self.status.uid, now_ns, out)
             self._on_plugins(pods, now_ns, out)
 
-    def on_reply(self, call: ApiCall, reply: Reply, now_ns: int, out: Outbox) -> None:
-        """Take the answer to a call."""
+    def on_reply(self, owner: Owner, call: ApiCall, reply: Reply, now_ns: int, out: Outbox) -> None:
+        """Take the answer to a call; the table of operations says whose it is."""
         begin = len(out)
-        self._on_reply(call, reply, now_ns, out)
+        self._on_reply(owner, call, reply, now_ns, out)
         if self._held is not None:
             self._hold(begin, out)
 
-    def _on_reply(self, call: ApiCall, reply: Reply, now_ns: int, out: Outbox) -> None:
-        op = call.op
-        if op in LEASE_OPS or call.key == OWNER_KEY:
-            self.lease.on_reply(call, reply, self.env, now_ns, out)
-        elif op in POD_OPS:
-            if self.sync_loop is not None:
-                turn = self._turn(now_ns, out)
-                self.sync_loop.on_reply(call, reply, turn)
-                self._after_pods(turn)
-        elif op in EVENT_OPS:
-            self._recorder.on_reply(call, reply, self.env, now_ns, out)
-        elif call.key.startswith(ADMIT_KEY):
-            if self.sync_loop is not None:
-                turn = self._turn(now_ns, out)
-                self.sync_loop.on_node_reply(call, reply, turn)
-                self._after_pods(turn)
-        elif op in CSI_OPS or call.key == NODE_KEY:
-            self._on_csi_reply(call, reply, now_ns, out)
-        elif op in DRIVER_OPS:
-            if self.plugins is not None:
-                self.plugins.on_reply(call, reply, now_ns, out)
-        elif op is Op.DELETE_RESOURCE_SLICES:
-            wipe_again(call, reply, now_ns, out)
-        elif call.key == REGISTER_KEY:
-            self._on_register_reply(reply, now_ns, out)
-        else:
-            assert call.key == STATUS_KEY, call
-            self._on_status_reply(call, reply, now_ns, out)
+    def _on_reply(
+        self, owner: Owner, call: ApiCall, reply: Reply, now_ns: int, out: Outbox
+    ) -> None:
+        match owner:
+            case Owner.LEASE:
+                self.lease.on_reply(call, reply, self.env, now_ns, out)
+            case Owner.EVENTS:
+                self._recorder.on_reply(call, reply, self.env, now_ns, out)
+            case Owner.NODE_STATUS:
+                self._on_status_reply(call, reply, now_ns, out)
+            case Owner.REGISTRATION:
+                self._on_register_reply(reply, now_ns, out)
+            case Owner.CSI_NODE:
+                self._on_csi_reply(call, reply, now_ns, out)
+            case Owner.RESOURCE_SLICES:
+                wipe_again(call, reply, now_ns, out)
+            case Owner.PLUGINS:
+                if self.plugins is not None:
+                    self.plugins.on_reply(call, reply, now_ns, out)
+            case _:
+                if self.sync_loop is not None:
+                    turn = self._turn(now_ns, out)
+                    self.sync_loop.on_reply(owner, call, reply, turn)
+                    self._after_pods(turn)
 
     def on_watch_event(self, event: WatchEvent, now_ns: int, out: Outbox) -> None:
         """Take one event of a reflector."""

@@ -12,7 +12,7 @@ from functools import partial
 from fleet.kubelet.containers.image_gc import arm_image_gc
 from fleet.kubelet.devices.dra import registered_drivers
 from fleet.kubelet.environment import Environment
-from fleet.kubelet.input_owners import LOOP_TIMERS, MIRROR_OPS, VOLUME_OPS
+from fleet.kubelet.input_owners import LOOP_TIMERS
 from fleet.kubelet.node.node_shutdown import NodeShutdown
 from fleet.kubelet.pods.pod_admission import PodAdmission
 from fleet.kubelet.pods.pod_config import PodConfig, PodOp, PodUpdate
@@ -32,8 +32,8 @@ from fleet.objects.effects import (
     ApiCall,
     Milestone,
     NodeId,
-    Op,
     Outbox,
+    Owner,
     Reply,
     Report,
     Timer,
@@ -155,40 +155,42 @@ class SyncLoop:
                 if pod is not None:
                     syncer.statuses.reconcile(pod)
 
-    def on_reply(self, call: ApiCall, reply: Reply, turn: Turn) -> None:
-        """Take the answer to a call about a pod: its status, its deletion, a token of it."""
-        syncer = self._syncer_for(turn.env)
+    def on_reply(self, owner: Owner, call: ApiCall, reply: Reply, turn: Turn) -> None:
+        """Take the answer to a call about a pod."""
+        env, syncer = turn.env, self._syncer_for(turn.env)
         worker = self._workers.get(PodUid(call.key))
-        if call.op is Op.CREATE_TOKEN:
-            if worker is not None and worker.state is WorkerState.SYNC:
-                self._on_token(worker, call, reply, syncer, turn)
-        elif call.op in MIRROR_OPS:
-            if self.statics is not None:
-                self.statics.on_reply(call, reply, turn)
-        elif call.op is Op.GET_RESOURCE_CLAIM:
-            if worker is not None and syncer.dra is not None:
-                drivers = registered_drivers(turn.env, self._node, self.started_ns, turn.now_ns)
-                prepared = syncer.dra.on_reply(worker.pod, reply, drivers, turn.out)
-                syncer.on_prepared(worker, prepared, turn)
-        elif call.op in VOLUME_OPS:
-            if worker is not None and worker.state is WorkerState.SYNC:
-                self._tell_labels(syncer)
-                if syncer.volumes.on_claim_reply(worker.pod, call, reply, turn.env, turn.out):
-                    syncer.on_volumes(worker, turn)
-        else:
-            may_run = worker is not None and syncer.may_run(worker, turn.env)
-            status = syncer.statuses.on_reply(
-                call, reply, turn.now_ns, may_run=may_run, out=turn.out
-            )
-            if status is not None and worker is not None:
-                self._report_started(worker, status, reply.arrived_ns or turn.now_ns, turn.out)
+        can_start = worker if worker is not None and worker.state is WorkerState.SYNC else None
+        match owner:
+            case Owner.POD_STATUS:
+                self._on_status_reply(call, reply, syncer, turn)
+            case Owner.ADMISSION:
+                self.admission.on_node(call, reply, self._workers, syncer, turn)
+            case Owner.MIRROR_PODS:
+                if self.statics is not None:
+                    self.statics.on_reply(call, reply, turn)
+            case Owner.TOKENS:
+                if can_start is not None:
+                    self._on_token(can_start, call, reply, syncer, turn)
+            case Owner.VOLUMES:
+                if can_start is not None:
+                    self._tell_labels(syncer)
+                    if syncer.volumes.on_claim_reply(can_start.pod, call, reply, env, turn.out):
+                        syncer.on_volumes(can_start, turn)
+            case _:
+                assert owner is Owner.DRA, owner
+                if worker is not None and syncer.dra is not None:
+                    drivers = registered_drivers(env, self._node, self.started_ns, turn.now_ns)
+                    prepared = syncer.dra.on_reply(worker.pod, reply, drivers, turn.out)
+                    syncer.on_prepared(worker, prepared, turn)
         self._send_statuses(syncer, turn)
 
-    def on_node_reply(self, call: ApiCall, reply: Reply, turn: Turn) -> None:
-        """Take the Node that was read for the admission of a pod."""
-        syncer = self._syncer_for(turn.env)
-        self.admission.on_node(call, reply, self._workers, syncer, turn)
-        self._send_statuses(syncer, turn)
+    def _on_status_reply(self, call: ApiCall, reply: Reply, syncer: PodSyncer, turn: Turn) -> None:
+        worker = self._workers.get(PodUid(call.key))
+        may_run = worker is not None and syncer.may_run(worker, turn.env)
+        now_ns, out = turn.now_ns, turn.out
+        status = syncer.statuses.on_reply(call, reply, now_ns, may_run=may_run, out=out)
+        if status is not None and worker is not None:
+            self._report_started(worker, status, reply.arrived_ns or now_ns, out)
 
     def on_node(self, view: NodeView, turn: Turn) -> None:
         """Take the Node as the informer shows it: what is attached."""

@@ -1,7 +1,7 @@
 """The closed set of effects that a kubelet may ask for, and the replies that it gets.
 
 A kubelet appends effects to an `Outbox`; the reactor executes them. `ApiCall` names an `Op`, which
-`wire/calls.py` maps to bytes; its payload is a record of this file or of `objects.py`.
+`wire/api/operations.py` maps to bytes; its payload is a record of this file or of `objects.py`.
 """
 
 import enum
@@ -16,13 +16,16 @@ NodeId = NewType("NodeId", int)
 
 @enum.unique
 class Op(enum.IntEnum):
-    """Every API call that a kubelet makes, watches apart."""
+    """Every API call that a kubelet makes, watches apart; each use of an object is one."""
 
-    GET_NODE = 0  # main client
-    GET_NODE_HEARTBEAT = 1  # the same, by the heartbeat client: ?timeout=10s
+    GET_NODE_CSI = 0
+    GET_NODE_HEARTBEAT = 1  # the node status: by the heartbeat client, ?timeout=10s
+    GET_NODE_LEASE = 20  # the same, for the owner of the Lease
     GET_NODE_EXISTING = 19  # what registration compares with the Node that it would create
+    GET_NODE_ADMISSION = 21  # of a pod that only its node affinity keeps out
     CREATE_NODE = 2
-    PATCH_NODE_STATUS = 3  # main client: registration, also of CSI drivers
+    PATCH_NODE_STATUS = 3  # main client: registration
+    PATCH_NODE_CSI = 22  # the same, of CSI drivers
     PATCH_NODE_STATUS_HEARTBEAT = 18
     GET_CSINODE = 4
     PROBE_CSINODE = 5  # the connectivity check at start: resourceVersion=0
@@ -48,6 +51,38 @@ class Op(enum.IntEnum):
     GET_ATTACHMENT = 42
     GET_NODE_ATTACHED = 43  # the main client's GET before a volume counts as attached
     UPDATE_CSINODE = 44
+
+
+class Owner(enum.IntEnum):
+    """Which part of a kubelet makes a call, and takes its answer."""
+
+    LEASE = 0
+    NODE_STATUS = 1
+    REGISTRATION = 2
+    CSI_NODE = 3
+    EVENTS = 4
+    RESOURCE_SLICES = 5  # those that a kubelet before us left
+    PLUGINS = 6
+    ADMISSION = 7  # of a pod, as all that follow
+    POD_STATUS = 8
+    MIRROR_PODS = 9
+    TOKENS = 10
+    DRA = 11
+    VOLUMES = 12
+
+
+class Client(enum.IntEnum):
+    """Which client of a kubelet sends a call, and so which limit it goes by.
+
+    The groups of the main client share one, unless kubeAPIQPS is 0: then each has its own.
+    """
+
+    CORE = 0
+    STORAGE = 1
+    RESOURCE = 2
+    EVENTS = 3
+    HEARTBEAT = 4  # no limit, but a time-out for all tries of a call and the waits between
+    DRIVER = 5  # a DRA driver's own, another process: no limit
 
 
 class WatchKind(enum.IntEnum):

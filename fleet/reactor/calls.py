@@ -11,28 +11,18 @@ from fleet.clock import NS_PER_S, Clock, TimerWheel
 from fleet.errors import RemoteProtocolError
 from fleet.kubelet.environment import Environment
 from fleet.metrics import FleetCounts
-from fleet.objects.effects import ApiCall, NodeId, Op, Reply, Timer
+from fleet.objects.effects import ApiCall, Client, NodeId, Op, Reply, Timer
 from fleet.reactor.client_limits import ClientLimits
 from fleet.reactor.roster import Entry, Roster, Wires
-from fleet.wire.api.calls import build
+from fleet.wire.api.codec import Codec
 from fleet.wire.api.list_watches import reject
-from fleet.wire.api.replies import ReplyDecoders, decode_reply, lost_reply
-from fleet.wire.api.routes import ROUTES
+from fleet.wire.api.operations import OPERATIONS, build
+from fleet.wire.api.replies import decode_reply, lost_reply
 from fleet.wire.http2.messages import Failure, Response
 
 CALL_TRIES_MAX = 11  # request.go, maxRetries, and the first: on 429 and 5xx with Retry-After
 LOST_RETRY_S = 1  # the same, retryAfterResponse: what it makes of a lost connection
 LOST_FAILURES = frozenset((Failure.LOST, Failure.SILENT))
-HEARTBEATS = frozenset(
-    (
-        Op.GET_NODE_HEARTBEAT,
-        Op.PATCH_NODE_STATUS_HEARTBEAT,
-        Op.GET_LEASE,
-        Op.CREATE_LEASE,
-        Op.RENEW_LEASE,
-    )
-)
-"""Calls of the client with a time-out, which is for all tries of a call and the waits between."""
 GIVEN_UP = "context deadline exceeded"
 
 
@@ -56,8 +46,8 @@ class Calls:
 
     __slots__ = (
         "_clock",
+        "_codec",
         "_counts",
-        "_decoders",
         "_numbers",
         "_roster",
         "_wheel",
@@ -73,9 +63,9 @@ class Calls:
         roster: Roster,
         wires: Wires,
         counts: FleetCounts,
-        decoders: ReplyDecoders,
+        codec: Codec,
     ) -> None:
-        self._decoders = decoders
+        self._codec = codec
         self._clock = clock
         self._wheel = wheel
         self._roster = roster
@@ -101,7 +91,9 @@ class Calls:
         """Count an answer; return whether it is the last one: no other try follows by itself."""
         call, tries = (token, 1) if isinstance(token, ApiCall) else (token.call, token.tries)
         took_us = (response.arrived_ns - response.sent_ns) // 1000
-        self._counts.requests.record(ROUTES[call.op], response.code, took_us, len(response.body))
+        row = OPERATIONS[call.op]
+        route = row.verb, row.resource
+        self._counts.requests.record(route, response.code, took_us, len(response.body))
         entry = self._roster.entries[call.node]
         if entry.kubelet is None:
             return False
@@ -113,7 +105,7 @@ class Calls:
         if again_s < 0:
             return True
         deadline_ns = 0 if isinstance(token, ApiCall) else token.deadline_ns
-        if call.op in HEARTBEATS and not deadline_ns:
+        if row.client is Client.HEARTBEAT and not deadline_ns:
             deadline_ns = (response.sent_ns or now_ns) + entry.caller.template.timeout_ns
         later = Delayed(call, tries + 1, has_token=False, deadline_ns=deadline_ns)
         due_ns = now_ns + again_s * NS_PER_S
@@ -153,14 +145,14 @@ class Calls:
         Source: client-go/rest/request.go, Result.Into: the caller gets an error without a status.
         """
         try:
-            return decode_reply(call.op, response, self._decoders)
+            return decode_reply(call.op, response, self._codec)
         except RemoteProtocolError as error:
             reject(self._counts, error)
             return lost_reply(response, str(error))
 
     def _send(self, entry: Entry, call: ApiCall, token: ApiCall | Delayed) -> Response | None:
         try:
-            request = build(call, entry.caller)
+            request = build(call, entry.caller, self._codec.operations)
         except RemoteProtocolError as error:  # it is made of an earlier answer
             reject(self._counts, error)
             return Response(0, b"", 0, self._clock.now_ns(), -1, Failure.CANCELLED, str(error))
@@ -209,7 +201,7 @@ def retry_after_s(call: ApiCall, response: Response, tries: int) -> int:
     """
     if tries >= CALL_TRIES_MAX:
         return -1
-    if response.failure in LOST_FAILURES and ROUTES[call.op][0] == "GET":
+    if response.failure in LOST_FAILURES and OPERATIONS[call.op].verb == "GET":
         return LOST_RETRY_S
     is_told = response.code == 429 or response.code >= 500
     return response.retry_after_s if is_told else -1

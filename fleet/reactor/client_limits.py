@@ -11,54 +11,16 @@ Source: cmd/kubelet/app/server.go, run; client-go/rest/request.go, tryThrottle; 
 config.go, RESTClientForConfigAndClient; golang.org/x/time/rate, Limiter.reserveN.
 """
 
-import enum
 from collections.abc import Container
 
 from fleet.clock import NS_PER_S
-from fleet.objects.effects import ApiCall, Op
+from fleet.objects.effects import ApiCall, Client
 from fleet.profile.node_model import NodeModel
+from fleet.wire.api.operations import OPERATIONS
 
 QPS_DEFAULT = 5  # client-go/rest/config.go, DefaultQPS: what a configured 0 means
 BURST_DEFAULT = 10  # DefaultBurst
-
-
-class Client(enum.IntEnum):
-    """Which limiter a call goes by.
-
-    The groups of the main client share one, unless kubeAPIQPS is 0: then each has its own.
-    """
-
-    CORE = 0
-    STORAGE = 1
-    RESOURCE = 2
-    EVENTS = 3
-    UNLIMITED = 4
-
-
-_CLIENTS: dict[Op, Client] = {
-    Op.GET_NODE_HEARTBEAT: Client.UNLIMITED,
-    Op.PATCH_NODE_STATUS_HEARTBEAT: Client.UNLIMITED,
-    Op.GET_LEASE: Client.UNLIMITED,
-    Op.CREATE_LEASE: Client.UNLIMITED,
-    Op.RENEW_LEASE: Client.UNLIMITED,
-    Op.CREATE_RESOURCE_SLICE: Client.UNLIMITED,  # the DRA driver's own client, another process
-    Op.CREATE_EVENT: Client.EVENTS,
-    Op.PATCH_EVENT: Client.EVENTS,
-    Op.GET_CSINODE: Client.STORAGE,
-    Op.PROBE_CSINODE: Client.STORAGE,
-    Op.CREATE_CSINODE: Client.STORAGE,
-    Op.DELETE_CSINODE: Client.STORAGE,
-    Op.UPDATE_CSINODE: Client.STORAGE,
-    Op.GET_ATTACHMENT: Client.STORAGE,
-    Op.GET_RESOURCE_CLAIM: Client.RESOURCE,
-    Op.DELETE_RESOURCE_SLICES: Client.RESOURCE,
-    Op.DELETE_DRIVER_SLICES: Client.RESOURCE,
-}
-
-
-def client_of(call: ApiCall) -> Client:
-    """Return the client that sends a call."""
-    return _CLIENTS.get(call.op, Client.CORE)
+UNLIMITED = frozenset((Client.HEARTBEAT, Client.DRIVER))
 
 
 class ClientLimits:
@@ -71,8 +33,8 @@ class ClientLimits:
 
     def wait_ns(self, call: ApiCall, model: NodeModel, now_ns: int) -> int:
         """Take a token for a call; return how long it has to wait for it, 0 for not at all."""
-        client = client_of(call)
-        if client is Client.UNLIMITED:
+        client = OPERATIONS[call.op].client
+        if client in UNLIMITED:
             return 0
         if client is Client.EVENTS:
             qps, burst = model.kubelet.event_record_qps, model.kubelet.event_burst

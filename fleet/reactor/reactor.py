@@ -40,9 +40,10 @@ from fleet.profile.agent_behavior import AgentModel
 from fleet.reactor.calls import Calls, Delayed, Unsent
 from fleet.reactor.roster import NOBODY, STORY_MAX, Entry, Roster, Wires
 from fleet.reactor.watches import Deliveries, Watches
-from fleet.wire.api.calls import Caller
+from fleet.wire.api.callers import Caller
 from fleet.wire.api.codec import JSON, Codec
 from fleet.wire.api.list_watches import Opening
+from fleet.wire.api.operations import OPERATIONS
 from fleet.wire.api.watch import Reflector, WatchPhase
 from fleet.wire.http2.messages import Response
 
@@ -118,7 +119,7 @@ class Reactor:
         self._swept_ns = 0
         self._restarting: dict[NodeId, VirtualKubelet] = {}  # that are about to start
         shared = (self._wheel, self.roster, self.wires, self.counts)
-        self.calls = Calls(clock, *shared, codec.replies)
+        self.calls = Calls(clock, *shared, codec)
         self.watches = Watches(clock, draws, *shared, codec)
 
     def set_timer(self, node: NodeId, due_ns: int, timer: Timer, key: str = "") -> None:
@@ -374,7 +375,8 @@ class Reactor:
     def _reply(
         self, kubelet: VirtualKubelet, call: ApiCall, response: Response, now_ns: int, out: Outbox
     ) -> None:
-        kubelet.on_reply(call, self.calls.read(call, response), now_ns, out)
+        owner = OPERATIONS[call.op].owner
+        kubelet.on_reply(owner, call, self.calls.read(call, response), now_ns, out)
 
     def _deliver(self, found: Deliveries, now_ns: int, out: Outbox) -> None:
         """Hand events to the kubelets, and to the observer what is nobody's."""

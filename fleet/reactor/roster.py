@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.objects.effects import NodeId
-from fleet.wire.api.calls import Caller
+from fleet.wire.api.callers import Caller
 from fleet.wire.api.list_watches import Wire
 from fleet.wire.api.watch import Reflector
 

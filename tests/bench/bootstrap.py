@@ -28,7 +28,7 @@ from fleet.profile.loader import load_mix
 from fleet.profile.settings import IdentityMode, Settings
 from fleet.reactor.reactor import Reactor
 from fleet.reactor.roster import Entry
-from fleet.wire.api.calls import Caller
+from fleet.wire.api.callers import Caller
 from fleet.wire.sockets.transport import Endpoint, Transport
 
 

@@ -14,10 +14,11 @@ import orjson
 from fleet.objects.effects import ApiCall, LeaseRenewal, NodeId, Op
 from fleet.profile.loader import load_mix
 from fleet.wire.api import codec
-from fleet.wire.api.calls import Caller, RenderedProfile, build
+from fleet.wire.api.callers import Caller, RenderedProfile
 from fleet.wire.api.decode_json import decode_pod as decode_json_pod
 from fleet.wire.api.decode_protobuf_pod import decode_pod as decode_protobuf_pod
 from fleet.wire.api.kubernetes_messages import object_from_json
+from fleet.wire.api.operations import build
 
 PODS = Path(__file__).parent / "pods"
 RUNS = 100
@@ -38,11 +39,11 @@ def best_us(call: Callable[[], object]) -> float:
 
 def renewal_us(chosen: codec.Codec, base: bytes) -> float:
     """Return what the body of a renewal costs, at times of either length."""
-    template = RenderedProfile(load_mix().model_of(0), extra_labels={}, builders=chosen.builders)
+    template = RenderedProfile(load_mix().model_of(0), extra_labels={})
     caller = Caller(0, b"n-0", template)
     times = [1_800_000_000 * SECOND_NS + each * 7_919_000 for each in range(100)]
     calls = [ApiCall(NodeId(0), Op.RENEW_LEASE, "", LeaseRenewal(base, each)) for each in times]
-    return best_us(lambda: [build(each, caller) for each in calls]) / len(calls)
+    return best_us(lambda: [build(each, caller, chosen.operations) for each in calls]) / len(calls)
 
 
 def main() -> None:

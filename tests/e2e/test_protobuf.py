@@ -38,8 +38,9 @@ from fleet.profile.device_behavior import DraDriverSpec
 from fleet.profile.loader import load_mix
 from fleet.quantity import parse_quantity
 from fleet.wire.api import codec
-from fleet.wire.api.calls import Caller, RenderedProfile, build
+from fleet.wire.api.callers import Caller, RenderedProfile
 from fleet.wire.api.codec import JSON, Codec
+from fleet.wire.api.operations import build
 from fleet.wire.api.replies import decode_reply
 from fleet.wire.http2.messages import ContentType, Request, Response
 
@@ -136,8 +137,9 @@ def request(sent_in: Codec, op: Op, payload: Payload = None, key: str = "") -> R
         capacity={"memory": parse_quantity("80Gi")},
     )
     model = dataclasses.replace(load_mix().model_of(0), dra_drivers=(driver.compiled(),))
-    template = RenderedProfile(model, extra_labels={"wire": "yes"}, builders=sent_in.builders)
-    return build(ApiCall(NodeId(0), op, key, payload), Caller(0, NODE.encode(), template))
+    template = RenderedProfile(model, extra_labels={"wire": "yes"})
+    call = ApiCall(NodeId(0), op, key, payload)
+    return build(call, Caller(0, NODE.encode(), template), sent_in.operations)
 
 
 def plain(value: Any) -> Any:
@@ -210,7 +212,7 @@ def test_a_lease_is_renewed_in_protobuf(world: World, client: Client, uid: str) 
     created = request(PROTOBUF, Op.CREATE_LEASE, LeaseObject(uid, 40, AT_NS))
     answer = client.send(created, PROTOBUF)
     for later_ns in (1_000, 300_000_000, 999_999_000, 0):
-        lease = decode_reply(Op.RENEW_LEASE, answer, PROTOBUF.replies).record
+        lease = decode_reply(Op.RENEW_LEASE, answer, PROTOBUF).record
         assert isinstance(lease, LeaseView)
         renewal = LeaseRenewal(lease.body, SimClock.EPOCH_NS + later_ns)
         answer = client.send(request(PROTOBUF, Op.RENEW_LEASE, renewal), PROTOBUF)
@@ -222,7 +224,7 @@ def test_a_lease_is_renewed_in_protobuf(world: World, client: Client, uid: str) 
             "renewTime": f"2026-01-01T00:00:00.{later_ns // 1000:06d}Z",
         }
     stale = client.send(request(PROTOBUF, Op.RENEW_LEASE, renewal), PROTOBUF)
-    refused = decode_reply(Op.RENEW_LEASE, stale, PROTOBUF.replies)
+    refused = decode_reply(Op.RENEW_LEASE, stale, PROTOBUF)
     assert (refused.kind, refused.code) == (ReplyKind.CONFLICT, 409)
     assert "the object has been modified" in refused.message
 
@@ -254,11 +256,11 @@ def test_tokens_and_refusals(world: World, client: Client) -> None:
     expiries = []
     for coding in (JSON, PROTOBUF):
         answer = client.send(request(coding, Op.CREATE_TOKEN, token), coding)
-        reply = decode_reply(Op.CREATE_TOKEN, answer, coding.replies)
+        reply = decode_reply(Op.CREATE_TOKEN, answer, coding)
         assert isinstance(reply.record, Token), answer.body
         expiries.append(reply.record.expires_s)
         refused = client.send(request(coding, Op.DELETE_POD, PodTarget("default", "no")), coding)
-        assert decode_reply(Op.DELETE_POD, refused, coding.replies) == Reply(
+        assert decode_reply(Op.DELETE_POD, refused, coding) == Reply(
             ReplyKind.NOT_FOUND, None, 404, 'pods "no" not found'
         )
     assert 0 <= expiries[1] - expiries[0] <= 5
@@ -295,11 +297,10 @@ def test_records_of_a_fleet_are_the_same(world: World, client: Client) -> None:
             compare_lists(client, kind, path)
             compare_watches(client, kind, path)
         pod = world.pods("wired")[0]["metadata"]["name"]
-        for op, target in ((Op.GET_NODE, None), (Op.GET_POD, PodTarget("default", pod))):
+        for op, target in ((Op.GET_NODE_CSI, None), (Op.GET_POD, PodTarget("default", pod))):
             sent = request(JSON, op, target)
             read = [
-                decode_reply(op, client.send(sent, each), each.replies).record
-                for each in (JSON, PROTOBUF)
+                decode_reply(op, client.send(sent, each), each).record for each in (JSON, PROTOBUF)
             ]
             assert read[0] == read[1] is not None
         world.kubectl("delete", "deployment/wired")

@@ -32,6 +32,7 @@ from fleet.wire.api import codec
 from fleet.wire.api.encode_protobuf import renewed
 from fleet.wire.api.framing import EVENT_BYTES_MAX, Partial, Split, split_frames, split_lines
 from fleet.wire.api.kubernetes_messages import message_class
+from fleet.wire.api.operations import OPERATIONS
 from fleet.wire.api.protobuf import TAIL, contents
 from fleet.wire.api.replies import decode_reply
 from fleet.wire.api.scan import HEAD_MAX, NOTHING, scan_chunk, scan_list
@@ -57,7 +58,7 @@ _LISTS = {
     "protobuf": {kind: protobuf_lists(kind) for kind in KINDS},
 }
 _BODIES = dict(zip(CODECS, bodies(), strict=True))
-_OPS = tuple(CODECS["json"].replies.objects)
+_OPS = tuple(op for op, row in OPERATIONS.items() if row.read is not None)
 _LEASES = [each for each in _BODIES["protobuf"] if b"Lease" in each[:40]]
 
 
@@ -235,9 +236,7 @@ def make_reply(random: Random) -> tuple[bytes, ...]:
 def judge_reply(pieces: tuple[bytes, ...]) -> None:
     name, op, code, body = pieces
     try:
-        reply = decode_reply(
-            Op(int(op)), Response(int(code), body, 1, 2), CODECS[name.decode()].replies
-        )
+        reply = decode_reply(Op(int(op)), Response(int(code), body, 1, 2), CODECS[name.decode()])
     except RemoteProtocolError:
         return
     check(reply.code == int(code), "another code")

@@ -26,8 +26,8 @@ from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
 from fleet.reactor.reactor import Reactor
 from fleet.reactor.shared_watches import UNREAD_KINDS
-from fleet.wire.api.calls import Caller, RenderedProfile
-from fleet.wire.api.routes import ROUTES
+from fleet.wire.api.callers import Caller, RenderedProfile
+from fleet.wire.api.operations import OPERATIONS
 
 LEASE_DURATION_S = 40
 TURNS_MAX = 1_000
@@ -149,7 +149,6 @@ class Simulation:
             model,
             extra_labels={label: run},
             impersonate=light,
-            builders=self.reactor.codec.builders,
         )
         if light or not self._own_watches:
             self.reactor.wires.connect(observer=self.observer)
@@ -274,11 +273,11 @@ class Simulation:
         self, op: Op, since_s: float = 0, nodes: Sequence[str] | None = None
     ) -> float:
         """Return the longest time that a node (one of some) went without a success of a call."""
-        verb, resource = ROUTES[op]
+        row = OPERATIONS[op]
         since_ns, end_ns = int(since_s * NS_PER_S), self.clock.now_ns()
         names = self.names if nodes is None else nodes
         seen: dict[str, list[int]] = {name: [] for name in names}
-        for each in self.calls(verb=verb, path=f"/{resource}", since_s=since_s):
+        for each in self.calls(verb=row.verb, path=f"/{row.resource}", since_s=since_s):
             if 200 <= each.code < 300 and each.node in seen:
                 seen[each.node].append(each.t_ns)
         longest = 0

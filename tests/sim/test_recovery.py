@@ -27,7 +27,7 @@ from strategic_merge import Object
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.objects.effects import NodeId, Op
-from fleet.wire.api.calls import CALL_TIMEOUT_NS
+from fleet.wire.api.callers import CALL_TIMEOUT_NS
 
 pytest_plugins = ("sim_encodings",)
 

@@ -35,7 +35,6 @@ ROUNDS_MAX = 6
 ROUND_FIRST_NS = 30 * NS_PER_MS
 ROUND_FACTOR = 8
 JITTER = 0.1
-NODE_KEY = "csi"
 _JITTER_STREAM = 0xC51
 
 
@@ -93,7 +92,7 @@ class CSINode:
                 self._try(out)
             else:
                 self._wait(now_ns + PROBE_NS, out)
-        elif call.op is Op.GET_NODE:
+        elif call.op is Op.GET_NODE_CSI:
             self._on_node(reply, env, now_ns, out)
         elif call.op is Op.GET_CSINODE:
             self._on_got(reply, env, now_ns, out)
@@ -128,7 +127,7 @@ class CSINode:
 
     def _try(self, out: Outbox) -> None:
         self.state = CSINodeState.NODE
-        out.append(ApiCall(self._node, Op.GET_NODE, NODE_KEY))
+        out.append(ApiCall(self._node, Op.GET_NODE_CSI))
 
     def _back_off(self, env: Environment, now_ns: int, out: Outbox) -> None:
         """Wait as the two nested wait.ExponentialBackoff do."""

@@ -16,7 +16,6 @@ import orjson
 
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.kubelet.environment import Environment
-from fleet.kubelet.node.csi_node import NODE_KEY
 from fleet.objects.effects import (
     ApiCall,
     NodeId,
@@ -77,7 +76,7 @@ class CSIRegistration:
         """Try again once the back-off is over."""
         if self._state is RegistrationState.WAIT and now_ns >= self._due_ns:
             self._state = RegistrationState.NODE
-            out.append(ApiCall(self._node, Op.GET_NODE, NODE_KEY))
+            out.append(ApiCall(self._node, Op.GET_NODE_CSI))
 
     def on_reply(
         self, call: ApiCall, reply: Reply, env: Environment, now_ns: int, out: Outbox
@@ -86,7 +85,7 @@ class CSIRegistration:
         driver = env.model.csi_drivers[self._index]
         if not reply.ok:
             self._back_off(now_ns, out)
-        elif call.op is Op.GET_NODE and isinstance(reply.record, NodeView):
+        elif call.op is Op.GET_NODE_CSI and isinstance(reply.record, NodeView):
             labels = reply.record.labels
             self._topology = tuple(
                 (key, labels.get(key, self._name)) for key in driver.topology_keys
@@ -96,8 +95,8 @@ class CSIRegistration:
             names = sorted(each.name for each in env.model.csi_drivers[: self._index + 1])
             ids = orjson.dumps(dict.fromkeys(names, self._name)).decode()
             patch = NodeStatusPatch(labels=missing, annotations=((NODE_ID_ANNOTATION, ids),))
-            out.append(ApiCall(self._node, Op.PATCH_NODE_STATUS, NODE_KEY, patch))
-        elif call.op is Op.PATCH_NODE_STATUS:
+            out.append(ApiCall(self._node, Op.PATCH_NODE_CSI, "", patch))
+        elif call.op is Op.PATCH_NODE_CSI:
             self._state = RegistrationState.CSINODE
             out.append(ApiCall(self._node, Op.GET_CSINODE))
         elif call.op is Op.GET_CSINODE and isinstance(reply.record, CSINodeView):
@@ -120,7 +119,7 @@ class CSIRegistration:
             self._state = RegistrationState.DONE
         else:
             self._state = RegistrationState.NODE
-            out.append(ApiCall(self._node, Op.GET_NODE, NODE_KEY))
+            out.append(ApiCall(self._node, Op.GET_NODE_CSI))
 
     def _back_off(self, now_ns: int, out: Outbox) -> None:
         """Wait as wait.ExponentialBackoff does; after four tries the plug-in manager does."""

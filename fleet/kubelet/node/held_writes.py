@@ -3,9 +3,10 @@
 Differs: a kubelet renews the Lease of its name, and reports pods, before it has looked.
 """
 
-from fleet.kubelet.input_owners import EVENT_OPS
-from fleet.kubelet.node.node_status import REGISTER_KEY
-from fleet.objects.effects import ApiCall, Outbox
+from fleet.objects.effects import ApiCall, Op, Outbox
+
+NEVER_HELD = frozenset((Op.CREATE_NODE, Op.PATCH_NODE_STATUS, Op.CREATE_EVENT, Op.PATCH_EVENT))
+"""Registration itself, and events, which only tell about what has the node's name."""
 
 
 class HeldWrites:
@@ -29,6 +30,5 @@ class HeldWrites:
 
 
 def _is_held(call: ApiCall) -> bool:
-    """Return whether a call changes what has the node's name; events only tell about it."""
-    is_read = call.op.name.startswith(("GET_", "PROBE_"))
-    return not is_read and call.key != REGISTER_KEY and call.op not in EVENT_OPS
+    """Return whether a call changes what has the node's name."""
+    return not call.op.name.startswith(("GET_", "PROBE_")) and call.op not in NEVER_HELD

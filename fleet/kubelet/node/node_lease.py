@@ -34,7 +34,6 @@ JITTER = 0.04
 RETRIES_MAX = 5
 BACKOFF_FIRST_NS = 200 * NS_PER_MS
 BACKOFF_MAX_NS = 7 * NS_PER_S
-OWNER_KEY = "lease"
 _JITTER_STREAM = 0x1EA5E
 
 
@@ -115,7 +114,7 @@ class NodeLease:
         elif call.op is Op.CREATE_LEASE:
             self._on_created(reply, env, now_ns, out)
         else:
-            assert call.op is Op.GET_NODE_HEARTBEAT, call
+            assert call.op is Op.GET_NODE_LEASE, call
             if reply.ok:
                 assert isinstance(reply.record, NodeView), reply
                 self._create(reply.record.uid, env, now_ns, out)
@@ -145,7 +144,7 @@ class NodeLease:
         elif reply.kind is ReplyKind.NOT_FOUND:
             self._base = b""
             self._state = LeaseState.OWNER
-            out.append(ApiCall(self._node, Op.GET_NODE_HEARTBEAT, OWNER_KEY))
+            out.append(ApiCall(self._node, Op.GET_NODE_LEASE))
         else:
             self._back_off(now_ns, out)
 

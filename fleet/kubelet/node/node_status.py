@@ -43,8 +43,6 @@ FAST_NS = 100 * NS_PER_MS
 FAST_LIMIT_NS = 120 * NS_PER_S
 JITTER = 0.04
 RETRIES_MAX = 5
-REGISTER_KEY = "register"
-STATUS_KEY = "status"
 _TICK_STREAM = 0x5747
 _DELAY_STREAM = 0xDE1A
 
@@ -240,7 +238,7 @@ class NodeStatus:
         self._step_ns = min(self._step_ns * 2, REGISTER_MAX_NS)
         self.phase = RegistrationPhase.CREATING
         conditions, events = compute_conditions((), inputs, env.wall_s(now_ns))
-        out.append(ApiCall(self._node, Op.CREATE_NODE, REGISTER_KEY, NodeObject(conditions)))
+        out.append(ApiCall(self._node, Op.CREATE_NODE, "", NodeObject(conditions)))
         return events
 
     def on_register_reply(
@@ -254,7 +252,7 @@ class NodeStatus:
         if self.phase is RegistrationPhase.CREATING:
             if reply.kind in (ReplyKind.EXISTS, ReplyKind.FORBIDDEN):
                 self.phase = RegistrationPhase.GETTING
-                out.append(ApiCall(self._node, Op.GET_NODE_EXISTING, REGISTER_KEY))
+                out.append(ApiCall(self._node, Op.GET_NODE_EXISTING))
                 return False
         elif self.phase is RegistrationPhase.GETTING and reply.ok:
             assert isinstance(reply.record, NodeView), reply
@@ -265,7 +263,7 @@ class NodeStatus:
             patch = reconcile(self._node, reply.record, address, env)
             if patch is not None:
                 self.phase = RegistrationPhase.RECONCILING
-                out.append(ApiCall(self._node, Op.PATCH_NODE_STATUS, REGISTER_KEY, patch))
+                out.append(ApiCall(self._node, Op.PATCH_NODE_STATUS, "", patch))
                 return False
         if not reply.ok:
             self._register_at(now_ns + self._step_ns, out)
@@ -419,7 +417,7 @@ class NodeStatus:
         )
         if self._node in env.outdated:
             patch = both(patch, env.outdated[self._node])
-        out.append(ApiCall(self._node, Op.PATCH_NODE_STATUS_HEARTBEAT, STATUS_KEY, patch))
+        out.append(ApiCall(self._node, Op.PATCH_NODE_STATUS_HEARTBEAT, "", patch))
         return events
 
     def _draw_delay(self, now_ns: int, env: Environment, *, changed: bool) -> None:
@@ -438,7 +436,7 @@ class NodeStatus:
         """Go on with a quorum read, or leave it to the next tick after five tries."""
         self._tries += 1
         if self._tries < RETRIES_MAX:
-            out.append(ApiCall(self._node, Op.GET_NODE_HEARTBEAT, STATUS_KEY))
+            out.append(ApiCall(self._node, Op.GET_NODE_HEARTBEAT))
             return
         self._tries = -1
         self._ticked_ns = now_ns

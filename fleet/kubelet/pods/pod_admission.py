@@ -36,7 +36,6 @@ from fleet.objects.static_pods import StaticPod
 from fleet.objects.well_known import DISRUPTION_TARGET
 from fleet.profile.node_model import NodeModel
 
-ADMIT_KEY = "admit/"
 """Before the uid of a pod: the key of the GET of its Node."""
 _NODE = frozenset((PodUid(""),))
 """What a pod waits for that waits for its Node."""
@@ -121,8 +120,7 @@ class PodAdmission:
         verdict = self._admit(worker, workers, turn)
         if verdict.asks_node and not turn.env.light:
             self._hold(worker, _NODE)
-            key = f"{ADMIT_KEY}{worker.pod.uid}"
-            turn.out.append(ApiCall(turn.node, Op.GET_NODE, key))
+            turn.out.append(ApiCall(turn.node, Op.GET_NODE_ADMISSION, worker.pod.uid))
             return
         self._decide(worker, verdict, workers, syncer, turn)
 
@@ -130,7 +128,7 @@ class PodAdmission:
         self, call: ApiCall, reply: Reply, workers: Workers, syncer: Syncer, turn: Turn
     ) -> None:
         """Look again at the pod that only its node affinity kept out. Source: generalFilter."""
-        worker = workers.get(PodUid(call.key.removeprefix(ADMIT_KEY)))
+        worker = workers.get(PodUid(call.key))
         if worker is None or not self._release(worker.pod.uid):
             return
         if reply.ok:

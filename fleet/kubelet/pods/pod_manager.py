@@ -30,7 +30,6 @@ from fleet.objects.well_known import MIRROR_ANNOTATION
 
 HOUSEKEEPING_NS = 2 * NS_PER_S
 RESYNC_NS = 60 * NS_PER_S
-MIRROR_KEY = "mirror/"
 """Before the full name of a pod: the key of calls and timers about its mirror."""
 _STREAM_HOUSEKEEPING = 0x40CE
 _STREAM_RESYNC = 0x40CF
@@ -147,7 +146,7 @@ class PodManager:
 
     def on_reply(self, call: ApiCall, reply: Reply, draws: Draws, now_ns: int, out: Outbox) -> None:
         """Take the answer to a POST or DELETE of a mirror."""
-        name = call.key.removeprefix(MIRROR_KEY)
+        name = call.key
         entry = self._entries.get(name)
         if entry is None:
             return
@@ -228,13 +227,13 @@ class PodManager:
             static.seen_ns,
             self.node_uid,
         )
-        out.append(ApiCall(self._node, Op.CREATE_MIRROR_POD, MIRROR_KEY + name, payload))
+        out.append(ApiCall(self._node, Op.CREATE_MIRROR_POD, name, payload))
 
     def _delete(self, name: str, entry: _Entry, uid: str, out: Outbox) -> None:
         assert entry.mirror is not None, name
         entry.busy = True
         target = MirrorTarget(entry.mirror.namespace, entry.mirror.name, uid)
-        out.append(ApiCall(self._node, Op.DELETE_MIRROR_POD, MIRROR_KEY + name, target))
+        out.append(ApiCall(self._node, Op.DELETE_MIRROR_POD, name, target))
 
 
 def is_mirror_of(mirror: Pod, pod: Pod) -> bool:

@@ -3,22 +3,24 @@
 Source: cmd/kubelet/app/server.go, setContentTypeForClient, for what is accepted.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from fleet.objects.effects import Op
-from fleet.wire.api import decode_json, replies
-from fleet.wire.api.calls import BUILDERS, Builder
+from fleet.wire.api import decode_json
 from fleet.wire.api.framing import Split, split_frames, split_lines
-from fleet.wire.api.replies import ReplyDecoders
+from fleet.wire.api.operations import OPERATIONS, Operation
 from fleet.wire.api.watch import Decode, DecodeList
+from fleet.wire.http2.messages import MALFORMED
 
 
 class Codec(NamedTuple):
     """One encoding. Answers that are no success may come as plain text in either."""
 
     accept: bytes  # the header of every request
-    builders: dict[Op, Builder]
-    replies: ReplyDecoders
+    operations: dict[Op, Operation]
+    decode_status: Callable[[bytes], tuple[str, str]]  # reason and message of a refusal
+    malformed: tuple[type[Exception], ...]  # what readers raise of a broken body
     split: Split  # of a watch's stream
     decode_watch_event: Decode
     decode_list: DecodeList
@@ -26,8 +28,9 @@ class Codec(NamedTuple):
 
 JSON = Codec(
     accept=b"application/json",
-    builders=BUILDERS,
-    replies=replies.JSON,
+    operations=OPERATIONS,
+    decode_status=decode_json.decode_status,
+    malformed=MALFORMED,
     split=split_lines,
     decode_watch_event=decode_json.decode_watch_event,
     decode_list=decode_json.decode_list,
@@ -40,10 +43,14 @@ def protobuf() -> Codec:
 
     return Codec(
         accept=b"application/vnd.kubernetes.protobuf,application/json",
-        builders=encode_protobuf.PROTOBUF_BUILDERS,
-        replies=ReplyDecoders(
-            decode_protobuf.DECODERS, decode_protobuf.decode_status, decode_protobuf.MALFORMED
-        ),
+        operations={
+            op: row._replace(
+                build=encode_protobuf.builder_of(op, row), read=decode_protobuf.reader_of(row)
+            )
+            for op, row in OPERATIONS.items()
+        },
+        decode_status=decode_protobuf.decode_status,
+        malformed=decode_protobuf.MALFORMED,
         split=split_frames,
         decode_watch_event=decode_protobuf.decode_watch_event,
         decode_list=decode_protobuf.decode_list,

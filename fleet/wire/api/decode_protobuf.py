@@ -8,13 +8,13 @@ Source: apimachinery/pkg/runtime/serializer/protobuf; apis/meta/v1/watch.go, Wat
 from collections.abc import Callable
 from functools import lru_cache
 from sys import intern
-from typing import Any, TypeVar
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from fleet.errors import RemoteProtocolError
 from fleet.objects.admission import NodeState, ResourceSliceView
-from fleet.objects.effects import Op, WatchKind
+from fleet.objects.effects import WatchKind
 from fleet.objects.pods import (
     CSINodeView,
     EventType,
@@ -32,13 +32,13 @@ from fleet.wire.api.decode_json import UNREAD
 from fleet.wire.api.decode_pod import share
 from fleet.wire.api.decode_protobuf_pod import decode_pod, decode_pod_view, pairs
 from fleet.wire.api.decode_volumes import object_data
-from fleet.wire.api.kubernetes_messages import Json, message_class, object_to_json, to_json
+from fleet.wire.api.kubernetes_messages import message_class, object_to_json, to_json
+from fleet.wire.api.operations import Operation, Reader
 from fleet.wire.api.protobuf import MAGIC, contents
 from fleet.wire.http2.messages import MALFORMED as MALFORMED_BYTES
 
 MALFORMED: tuple[type[Exception], ...] = (*MALFORMED_BYTES, DecodeError)
 CACHED_MAX = 2048
-T = TypeVar("T")
 INITIAL_EVENTS_END = b"k8s.io/initial-events-end"
 _TYPES = {
     "ADDED": EventType.ADDED,
@@ -243,25 +243,19 @@ def _reply_pod(body: bytes) -> PodView:
     return decode_pod_view(contents(body))
 
 
-def _by_json(decode: Callable[[Json], T]) -> Callable[[bytes], T]:
-    """Return a decoder of answers that come seldom."""
-    return lambda body: decode(object_to_json(body))
-
-
-DECODERS: dict[Op, Callable[[bytes], object]] = {
-    Op.GET_NODE: _reply_node,
-    Op.GET_NODE_EXISTING: _by_json(decode_json.decode_existing_node),
-    Op.GET_NODE_HEARTBEAT: _reply_node,
-    Op.CREATE_NODE: _reply_node,
-    Op.GET_NODE_ATTACHED: _reply_node,
-    Op.GET_CSINODE: _decode_csinode,
-    Op.GET_LEASE: LeaseView,
-    Op.CREATE_LEASE: LeaseView,
-    Op.RENEW_LEASE: LeaseView,
-    Op.GET_POD: _reply_pod,
-    Op.CREATE_TOKEN: _decode_token,
-    Op.GET_RESOURCE_CLAIM: _by_json(dynamic_resources.decode_resource_claim),
-    Op.GET_CLAIM: _by_json(decode_volumes.decode_claim),
-    Op.GET_VOLUME: _by_json(decode_volumes.decode_persistent_volume),
-    Op.GET_ATTACHMENT: _by_json(decode_volumes.decode_attachment),
+_READERS: dict[Reader, Reader] = {
+    decode_json.decode_node: _reply_node,
+    decode_json.decode_csinode: _decode_csinode,
+    decode_json.decode_lease: LeaseView,
+    decode_json.decode_pod_view: _reply_pod,
+    decode_json.decode_token: _decode_token,
 }
+"""By what reads the same in JSON: those that come often, or want the bytes."""
+
+
+def reader_of(row: Operation) -> Reader | None:
+    """Return what reads the answer to a call; what comes seldom is read as JSON is."""
+    read = row.read
+    if read is None:
+        return None
+    return _READERS.get(read) or (lambda body: read(object_to_json(body)))

@@ -1,9 +1,11 @@
-"""What a kubelet writes of its Node, rendered: conditions, and patches of the status."""
+"""What a kubelet writes of its Node, rendered: all of it, and patches of the status."""
 
 import orjson
 
 from fleet.objects.effects import NodeStatusPatch
 from fleet.objects.pods import NodeCondition
+from fleet.profile.node_model import NodeFacts
+from fleet.wire.api.callers import RenderedProfile
 from fleet.wire.api.times import rfc3339
 
 CONDITION = (
@@ -69,3 +71,39 @@ def _condition_patch(old: NodeCondition | None, new: NodeCondition) -> bytes:
         fields.append(b'"status":"%b"' % new.status.encode())
     fields.append(b'"type":"%b"' % new.type.encode())
     return b"{%b}" % b",".join(fields)
+
+
+def node_json(
+    template: RenderedProfile, facts: NodeFacts, conditions: tuple[NodeCondition, ...]
+) -> bytes:
+    """Render the Node that registers. Source: kubelet_node_status.go, initialNode."""
+    model = template.model
+    taints = (*model.taints, *template.extra_taints)
+    spec: dict[str, object] = {}
+    if facts.provider_id:
+        spec["providerID"] = facts.provider_id
+    if taints:
+        spec["taints"] = [
+            {"key": key, "value": value, "effect": effect}
+            if value
+            else {"key": key, "effect": effect}
+            for key, value, effect in taints
+        ]
+    metadata = {
+        "name": facts.name,
+        "labels": {**facts.labels, **template.extra_labels},
+        "annotations": {**facts.annotations, **template.extra_annotations},
+    }
+    addresses = [{"type": kind, "address": address} for kind, address in facts.addresses]
+    return b'{"kind":"Node","apiVersion":"v1","metadata":%b,"spec":%b,"status":{%b}}' % (
+        orjson.dumps(metadata),
+        orjson.dumps(spec),
+        b",".join(
+            (
+                template.status,
+                b'"conditions":[%b]' % b",".join(map(condition_json, conditions)),
+                b'"addresses":' + orjson.dumps(addresses),
+                b'"nodeInfo":' + orjson.dumps(facts.node_info),
+            )
+        ),
+    )

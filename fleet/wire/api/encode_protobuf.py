@@ -1,4 +1,4 @@
-"""What kubelets send, in protobuf: the same requests as in `calls.py`, with other bodies.
+"""What kubelets send, in protobuf: the same requests as in `operations.py`, with other bodies.
 
 What is sent often is put together from byte templates, with the zero fields that Go writes, too;
 the rest is built as JSON and turned into its message. Patches stay JSON, as a kubelet's do.
@@ -26,17 +26,17 @@ from fleet.objects.effects import (
 )
 from fleet.objects.pods import ObjectRef
 from fleet.objects.volumes import CSINodeUpdate
-from fleet.wire.api.calls import (
-    BUILDERS,
-    CALL_TIMEOUT_NS,
+from fleet.wire.api.callers import CALL_TIMEOUT_NS, Caller
+from fleet.wire.api.kubernetes_messages import UnknownFieldError, object_from_json, object_to_json
+from fleet.wire.api.operations import (
     DELETE,
     MIGRATED_PLUGINS,
+    OPERATIONS,
     POST,
     PUT,
     Builder,
-    Caller,
+    Operation,
 )
-from fleet.wire.api.kubernetes_messages import UnknownFieldError, object_from_json, object_to_json
 from fleet.wire.api.paths import (
     CSI_NODES,
     LEASES,
@@ -198,7 +198,7 @@ def _update_csinode(call: ApiCall, caller: Caller) -> Request:
     assert isinstance(update, CSINodeUpdate), update
     base = orjson.dumps(object_to_json(update.base))
     as_json = call._replace(payload=update._replace(base=base))
-    return _from_json(BUILDERS[call.op](as_json, caller))
+    return _from_json(OPERATIONS[call.op].build(as_json, caller))
 
 
 def _create_token(call: ApiCall, caller: Caller) -> Request:
@@ -304,24 +304,24 @@ def _from_json(request: Request) -> Request:
 
 def _translated(call: ApiCall, caller: Caller) -> Request:
     """Build what is seldom sent by way of JSON."""
-    return _from_json(BUILDERS[call.op](call, caller))
+    return _from_json(OPERATIONS[call.op].build(call, caller))
 
 
-PROTOBUF_BUILDERS: dict[Op, Builder] = {
-    **BUILDERS,
-    Op.CREATE_NODE: _translated,
+_BUILDERS: dict[Op, Builder] = {
     Op.CREATE_LEASE: _create_lease,
     Op.RENEW_LEASE: _renew_lease,
     Op.CREATE_CSINODE: _create_csinode,
     Op.UPDATE_CSINODE: _update_csinode,
-    Op.DELETE_CSINODE: _translated,
     Op.CREATE_TOKEN: _create_token,
     Op.DELETE_POD: _delete_pod,
-    Op.CREATE_MIRROR_POD: _translated,
     Op.DELETE_MIRROR_POD: _delete_mirror_pod,
     Op.CREATE_EVENT: _create_event,
-    Op.CREATE_RESOURCE_SLICE: _translated,
-    Op.DELETE_RESOURCE_SLICES: _translated,
-    Op.DELETE_DRIVER_SLICES: _translated,
 }
-"""Patches stay JSON, and a GET has no body."""
+"""What is sent often, or is made of an answer."""
+
+
+def builder_of(op: Op, row: Operation) -> Builder:
+    """Return what builds a call: patches stay JSON, and a GET has no body."""
+    if row.verb in {"GET", "PATCH"}:
+        return row.build
+    return _BUILDERS.get(op, _translated)

@@ -4,29 +4,17 @@ Source: pkg/kubelet/pod/mirror_client.go, CreateMirrorPod, DeleteMirrorPod;
 pkg/kubelet/types/pod_update.go for the annotations.
 """
 
-from typing import Protocol
-
 import orjson
 
 from fleet.clock import NS_PER_S
 from fleet.objects.effects import ApiCall, MirrorPodObject, MirrorTarget
 from fleet.objects.well_known import MIRROR_ANNOTATION
+from fleet.wire.api.callers import CALL_TIMEOUT_NS, Caller
 from fleet.wire.api.times import rfc3339
 from fleet.wire.http2.messages import ContentType, Request
 
-CALL_TIMEOUT_NS = 90 * NS_PER_S
 
-
-class Named(Protocol):
-    """A node as the wire knows it."""
-
-    @property
-    def name(self) -> bytes:
-        """Return the name of the Node."""
-        ...
-
-
-def create_mirror_pod(call: ApiCall, caller: Named) -> Request:
+def create_mirror_pod(call: ApiCall, caller: Caller) -> Request:
     """Build the POST of a mirror pod; NodeRestriction looks at its owner and its node."""
     mirror = call.payload
     assert isinstance(mirror, MirrorPodObject), mirror
@@ -64,7 +52,7 @@ def create_mirror_pod(call: ApiCall, caller: Named) -> Request:
     return Request(b"POST", path, orjson.dumps(body), ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
 
 
-def delete_mirror_pod(call: ApiCall, caller: Named) -> Request:
+def delete_mirror_pod(call: ApiCall, caller: Caller) -> Request:
     """Build a DELETE without grace, with the uid as precondition if it is known."""
     del caller
     target = call.payload

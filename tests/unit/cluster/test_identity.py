@@ -20,7 +20,7 @@ from fleet.cluster.identity import (
 from fleet.errors import SetupError
 from fleet.metrics import Requests
 from fleet.profile.settings import Fidelity, IdentityMode
-from fleet.wire.api.routes import ROUTES
+from fleet.wire.api.operations import OPERATIONS
 from fleet.wire.api.watch import WATCH_RESOURCES
 
 
@@ -148,7 +148,9 @@ def test_the_table_has_every_call_and_watch_of_a_kubelet() -> None:
     needed = node_permissions(Identity(IdentityMode.SHARED), everything)
     granted = {(p.verb, f"{p.resource}/{p.subresource}".rstrip("/")) for p in needed}
     verbs = {"POST": "create", "PUT": "update"}
-    calls = {(verbs.get(verb, verb.lower()), resource) for verb, resource in ROUTES.values()}
+    calls = {
+        (verbs.get(each.verb, each.verb.lower()), each.resource) for each in OPERATIONS.values()
+    }
     watches = {
         (verb, resource) for resource in WATCH_RESOURCES.values() for verb in ("list", "watch")
     }

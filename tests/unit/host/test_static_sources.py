@@ -14,16 +14,16 @@ from fleet.host.static_sources import StaticSource
 from fleet.kubelet.environment import Environment
 from fleet.objects.effects import ApiCall, MirrorPodObject, MirrorTarget, NodeId, Op
 from fleet.objects.static_pods import FILE, FNV_OFFSET, HTTP, fnv128a
-from fleet.profile.loader import parse_documents
+from fleet.profile.loader import load_mix, parse_documents
 from fleet.profile.node_model import NodeModel
 from fleet.profile.node_profile import NodeProfile
+from fleet.wire.api.callers import Caller, RenderedProfile
 from fleet.wire.api.mirror_pods import create_mirror_pod, delete_mirror_pod
 
 PATH = "/m/a.yaml"
 
 
-class Node:
-    name = b"Node-1"
+NODE = Caller(0, b"Node-1", RenderedProfile(load_mix().model_of(0), extra_labels={}))
 
 
 def pod(name: str = "a", **spec: Any) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def test_the_requests_about_a_mirror() -> None:
     payload = MirrorPodObject(
         manifest.json, static.name, static.uid, FILE, static.seen_ns, "node-uid"
     )
-    request = create_mirror_pod(ApiCall(NodeId(0), Op.CREATE_MIRROR_POD, "", payload), Node())
+    request = create_mirror_pod(ApiCall(NodeId(0), Op.CREATE_MIRROR_POD, "", payload), NODE)
     assert request.path == b"/api/v1/namespaces/default/pods"
     body = yaml.safe_load(request.body)
     assert body["metadata"]["name"] == "a-node-1"
@@ -187,6 +187,6 @@ def test_the_requests_about_a_mirror() -> None:
     for uid, conditions in (("", None), ("u", {"uid": "u"})):
         target = MirrorTarget("default", "a-node-1", uid)
         call = ApiCall(NodeId(0), Op.DELETE_MIRROR_POD, "", target)
-        options = yaml.safe_load(delete_mirror_pod(call, Node()).body)
+        options = yaml.safe_load(delete_mirror_pod(call, NODE).body)
         assert options["gracePeriodSeconds"] == 0
         assert options.get("preconditions") == conditions

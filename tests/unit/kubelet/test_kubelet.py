@@ -6,7 +6,7 @@ from node_world import NODE, NOT_FOUND, OK, REFUSED, START_S, environment, model
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import CSI_MISSING, VirtualKubelet
-from fleet.kubelet.node.node_status import REGISTER_KEY, compute_conditions
+from fleet.kubelet.node.node_status import compute_conditions
 from fleet.objects.effects import (
     ApiCall,
     CSINodeObject,
@@ -14,6 +14,7 @@ from fleet.objects.effects import (
     NodeObject,
     Op,
     Outbox,
+    Reply,
     Report,
     SetTimer,
     StartWatch,
@@ -22,6 +23,7 @@ from fleet.objects.effects import (
     WatchKind,
 )
 from fleet.objects.pods import EventType
+from fleet.wire.api.operations import OPERATIONS
 
 SLICES = ApiCall(NODE, Op.DELETE_RESOURCE_SLICES)
 
@@ -31,6 +33,10 @@ def make(env: Environment | None = None) -> tuple[VirtualKubelet, Outbox]:
     out: Outbox = []
     kubelet.start(0, out)
     return kubelet, out
+
+
+def answer(kubelet: VirtualKubelet, call: ApiCall, reply: Reply, now_ns: int, out: Outbox) -> None:
+    kubelet.on_reply(OPERATIONS[call.op].owner, call, reply, now_ns, out)
 
 
 def node_event(type_: EventType = EventType.ADDED, status: str = "True") -> WatchEvent:
@@ -78,7 +84,6 @@ def test_registration_tells_why_the_node_is_not_ready() -> None:
     kubelet.on_timer(Timer.REGISTER, "", 100 * NS_PER_MS, out)
     [create] = [each for each in out if isinstance(each, ApiCall) and each.op is Op.CREATE_NODE]
     assert isinstance(create.payload, NodeObject)
-    assert create.key == REGISTER_KEY
     ready = create.payload.conditions[-1]
     assert (ready.status, ready.message) == ("False", "CSINode is not yet initialized")
 
@@ -95,7 +100,7 @@ def test_slices_are_wiped_when_the_node_is_seen_and_until_it_worked() -> None:
     out.clear()
     call, delays = SLICES, []
     for _ in range(10):
-        kubelet.on_reply(call, REFUSED, 0, out)
+        answer(kubelet, call, REFUSED, 0, out)
         timer = out.pop()
         assert isinstance(timer, SetTimer)
         delays.append(timer.due_ns // NS_PER_S)
@@ -105,7 +110,7 @@ def test_slices_are_wiped_when_the_node_is_seen_and_until_it_worked() -> None:
         call = again
     assert delays == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300]
     for reply in (OK, NOT_FOUND):
-        kubelet.on_reply(call, reply, 0, out)
+        answer(kubelet, call, reply, 0, out)
     assert out == []
 
 
@@ -131,15 +136,13 @@ def test_a_deleted_node_is_told_and_not_made_again() -> None:
 def test_a_csinode_that_exists_makes_the_node_ready() -> None:
     kubelet, out = make()
     kubelet.on_timer(Timer.REGISTER, "", 100 * NS_PER_MS, out)
-    kubelet.on_reply(
-        ApiCall(NODE, Op.CREATE_NODE, REGISTER_KEY), node_reply(), 110 * NS_PER_MS, out
-    )
-    kubelet.on_reply(ApiCall(NODE, Op.PROBE_CSINODE), NOT_FOUND, 110 * NS_PER_MS, out)
-    kubelet.on_reply(ApiCall(NODE, Op.GET_NODE, "csi"), node_reply(), 110 * NS_PER_MS, out)
-    kubelet.on_reply(ApiCall(NODE, Op.GET_CSINODE), NOT_FOUND, 110 * NS_PER_MS, out)
+    answer(kubelet, ApiCall(NODE, Op.CREATE_NODE), node_reply(), 110 * NS_PER_MS, out)
+    answer(kubelet, ApiCall(NODE, Op.PROBE_CSINODE), NOT_FOUND, 110 * NS_PER_MS, out)
+    answer(kubelet, ApiCall(NODE, Op.GET_NODE_CSI), node_reply(), 110 * NS_PER_MS, out)
+    answer(kubelet, ApiCall(NODE, Op.GET_CSINODE), NOT_FOUND, 110 * NS_PER_MS, out)
     assert out[-1] == ApiCall(NODE, Op.CREATE_CSINODE, "", CSINodeObject("uid-1"))
     assert kubelet._inputs(NS_PER_S) == CSI_MISSING
-    kubelet.on_reply(ApiCall(NODE, Op.CREATE_CSINODE), OK, 120 * NS_PER_MS, out)
+    answer(kubelet, ApiCall(NODE, Op.CREATE_CSINODE), OK, 120 * NS_PER_MS, out)
     assert kubelet._inputs(NS_PER_S).not_ready == ()
     assert kubelet._csi is None
 
@@ -159,3 +162,11 @@ def test_an_environment_keeps_the_wall_clock() -> None:
     assert env.wall_s(3 * NS_PER_S + 5) == START_S + 3
     assert env.wall_ns(5) == env.wall_offset_ns + 5
     assert env.model is model()
+
+
+@pytest.mark.parametrize("op", Op)
+def test_every_call_is_answered_to_its_owner(op: Op) -> None:
+    kubelet, out = make()
+    kubelet.sync_loop = kubelet._new_sync_loop(0)
+    kubelet.status._tries = 0
+    answer(kubelet, ApiCall(NODE, op), REFUSED, 0, out)

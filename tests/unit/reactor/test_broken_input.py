@@ -18,7 +18,6 @@ from fleet.objects.effects import (
 )
 from fleet.objects.pods import EventType
 from fleet.wire.api import codec
-from fleet.wire.api.calls import Caller, RenderedProfile
 from fleet.wire.api.framing import EVENT_BYTES_MAX, TOO_LONG
 from fleet.wire.http2.frames import OVERSIZED
 from fleet.wire.http2.messages import Failure, Response
@@ -90,12 +89,7 @@ def test_an_answer_that_cannot_be_read_is_none() -> None:
 
 @pytest.mark.parametrize("base", [b"", b"k8s\x00", b"{}", b"\xff" * 99])
 def test_a_lease_that_cannot_be_renewed_ends_no_reactor(base: bytes) -> None:
-    world = World()
-    world.reactor.codec = codec.protobuf()
-    entry = world.reactor.entries[0]
-    builders = world.reactor.codec.builders
-    template = RenderedProfile(world.env.model, extra_labels={}, builders=builders)
-    entry.caller = Caller(0, b"n", template)
+    world = World(codec=codec.protobuf())
     world.asks(ApiCall(NodeId(0), Op.RENEW_LEASE, "", LeaseRenewal(base, NS_PER_S)))
     world.reactor.turn()
     assert world.kubelets[0].got[-1] == Reply(

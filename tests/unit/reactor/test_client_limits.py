@@ -5,7 +5,6 @@ import json
 import pytest
 
 from fleet.clock import NS_PER_MS, NS_PER_S
-from fleet.kubelet.node.node_status import REGISTER_KEY, STATUS_KEY
 from fleet.objects.effects import ApiCall, NodeId, Op
 from fleet.profile.loader import load_mix, parse_documents
 from fleet.profile.node_model import NodeModel
@@ -65,7 +64,7 @@ def test_the_groups_of_the_main_client_share_a_limiter_and_events_have_their_own
     [
         ApiCall(NODE, Op.RENEW_LEASE),
         ApiCall(NODE, Op.GET_NODE_HEARTBEAT),
-        ApiCall(NODE, Op.PATCH_NODE_STATUS_HEARTBEAT, STATUS_KEY),
+        ApiCall(NODE, Op.PATCH_NODE_STATUS_HEARTBEAT),
         ApiCall(NODE, Op.CREATE_RESOURCE_SLICE),
     ],
 )
@@ -76,7 +75,7 @@ def test_heartbeats_and_other_processes_are_not_limited(call: ApiCall) -> None:
 
 
 def test_the_patch_of_a_registration_is_the_main_clients() -> None:
-    patch = ApiCall(NODE, Op.PATCH_NODE_STATUS, REGISTER_KEY)
+    patch = ApiCall(NODE, Op.PATCH_NODE_STATUS)
     assert waits_ms(ClientLimits(), patch, 101, DEFAULT)[-1] == 20
 
 

@@ -16,6 +16,7 @@ from fleet.objects.effects import (
     NodeId,
     Op,
     Outbox,
+    Owner,
     PodTarget,
     Reply,
     ReplyKind,
@@ -33,12 +34,13 @@ from fleet.profile.loader import load_mix, parse_documents
 from fleet.profile.schema import API_VERSION
 from fleet.reactor.calls import CALL_TRIES_MAX
 from fleet.reactor.reactor import REPLIES_MAX, TIMERS_MAX, Reactor
-from fleet.wire.api.calls import Caller, RenderedProfile
+from fleet.wire.api.callers import Caller, RenderedProfile
+from fleet.wire.api.codec import JSON, Codec
 from fleet.wire.api.watch import WatchPhase
 from fleet.wire.http2.messages import Failure, Request, Response, StreamOpened
 from fleet.wire.sockets.transport_reports import ConnectionDown, ConnectionUp
 
-GET_NODE = ApiCall(NodeId(0), Op.GET_NODE, "k")
+GET_NODE = ApiCall(NodeId(0), Op.GET_NODE_CSI, "k")
 DELETE_POD = ApiCall(NodeId(0), Op.DELETE_POD, "uid", PodTarget("default", "web"))
 MODEL = load_mix().model_of(0)
 
@@ -91,8 +93,8 @@ class NotedKubelet(VirtualKubelet):
     def on_timer(self, timer: Timer, key: str, now_ns: int, out: Outbox) -> None:
         self._note((timer, key, now_ns), out)
 
-    def on_reply(self, call: ApiCall, reply: Reply, now_ns: int, out: Outbox) -> None:
-        del call, now_ns
+    def on_reply(self, owner: Owner, call: ApiCall, reply: Reply, now_ns: int, out: Outbox) -> None:
+        del owner, call, now_ns
         self._note(reply, out)
 
     def on_watch_event(self, event: WatchEvent, now_ns: int, out: Outbox) -> None:
@@ -111,10 +113,10 @@ class NotedKubelet(VirtualKubelet):
 
 
 class World:
-    def __init__(self, nodes: int = 1, *, raise_bugs: bool = True) -> None:
+    def __init__(self, nodes: int = 1, *, raise_bugs: bool = True, codec: Codec = JSON) -> None:
         self.clock = SimClock()
         self.reactor = Reactor(
-            self.clock, Draws(1), raise_bugs=raise_bugs, story=frozenset({"n-0"})
+            self.clock, Draws(1), raise_bugs=raise_bugs, story=frozenset({"n-0"}), codec=codec
         )
         self.wire = NotedWire()
         self.reactor.wires.connect(nodes=self.wire)
@@ -449,8 +451,8 @@ def test_a_story_is_kept_of_the_nodes_asked_for() -> None:
     assert story is not None
     assert list(story) == [
         "0 timer HOUSEKEEPING ask",
-        "0 call GET_NODE k",
-        "0 reply GET_NODE k 404",
+        "0 call GET_NODE_CSI k",
+        "0 reply GET_NODE_CSI k 404",
     ]
     assert world.reactor.entries[1].story is None
 

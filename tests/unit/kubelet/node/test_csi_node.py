@@ -1,7 +1,7 @@
 from node_world import EXISTS, LOST, NODE, NOT_FOUND, OK, REFUSED, environment, node_reply
 
 from fleet.clock import NS_PER_MS, NS_PER_S
-from fleet.kubelet.node.csi_node import NODE_KEY, CSINode, CSINodeState
+from fleet.kubelet.node.csi_node import CSINode, CSINodeState
 from fleet.objects.effects import (
     ApiCall,
     CSINodeObject,
@@ -16,7 +16,7 @@ from fleet.objects.pods import CSINodeView
 
 ENV = environment()
 PROBE = ApiCall(NODE, Op.PROBE_CSINODE)
-GET_NODE = ApiCall(NODE, Op.GET_NODE, NODE_KEY)
+GET_NODE = ApiCall(NODE, Op.GET_NODE_CSI)
 GET = ApiCall(NODE, Op.GET_CSINODE)
 CREATE = ApiCall(NODE, Op.CREATE_CSINODE, "", CSINodeObject("uid-1"))
 DELETE = ApiCall(NODE, Op.DELETE_CSINODE)

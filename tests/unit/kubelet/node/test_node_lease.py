@@ -1,7 +1,7 @@
 from node_world import CONFLICT, EXISTS, LOST, NODE, NOT_FOUND, REFUSED, environment, node_reply
 
 from fleet.clock import NS_PER_MS, NS_PER_S, SimClock
-from fleet.kubelet.node.node_lease import OWNER_KEY, NodeLease
+from fleet.kubelet.node.node_lease import NodeLease
 from fleet.objects.effects import (
     ApiCall,
     LeaseObject,
@@ -18,7 +18,7 @@ from fleet.objects.pods import LeaseView
 BASE = b'{"renewTime":"x"}'
 ENV = environment()
 GET = ApiCall(NODE, Op.GET_LEASE)
-OWNER = ApiCall(NODE, Op.GET_NODE_HEARTBEAT, OWNER_KEY)
+OWNER = ApiCall(NODE, Op.GET_NODE_LEASE)
 
 
 def lease_reply(arrived_ns: int, body: bytes = BASE) -> Reply:

@@ -16,8 +16,6 @@ from node_world import (
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.kubelet.events import Reason
 from fleet.kubelet.node.node_status import (
-    REGISTER_KEY,
-    STATUS_KEY,
     NodeInputs,
     NodeStatus,
     compute_conditions,
@@ -48,9 +46,9 @@ FRESH = [
     Reason.NODE_HAS_NO_DISK_PRESSURE,
     Reason.NODE_HAS_SUFFICIENT_PID,
 ]
-GET = ApiCall(NODE, Op.GET_NODE_HEARTBEAT, STATUS_KEY)
-CREATE = ApiCall(NODE, Op.CREATE_NODE, REGISTER_KEY)
-PATCH = ApiCall(NODE, Op.PATCH_NODE_STATUS_HEARTBEAT, STATUS_KEY)
+GET = ApiCall(NODE, Op.GET_NODE_HEARTBEAT)
+CREATE = ApiCall(NODE, Op.CREATE_NODE)
+PATCH = ApiCall(NODE, Op.PATCH_NODE_STATUS_HEARTBEAT)
 
 
 def conditions(now_s: int = START_S, inputs: NodeInputs = READY) -> tuple[NodeCondition, ...]:
@@ -155,12 +153,12 @@ def test_a_refused_create_looks_at_the_node(kind: ReplyKind) -> None:
     status.on_register_timer(READY, ENV, 100 * NS_PER_MS, effects)
     effects.clear()
     assert not status.on_register_reply(EXISTS._replace(kind=kind), ADDRESS, ENV, 0, effects)
-    assert effects == [ApiCall(NODE, Op.GET_NODE_EXISTING, REGISTER_KEY)]
+    assert effects == [ApiCall(NODE, Op.GET_NODE_EXISTING)]
     effects.clear()
     stale = existing()._replace(labels={**existing().labels, "kubernetes.io/os": "plan9"})
     assert not status.on_register_reply(node_reply(stale), ADDRESS, ENV, 0, effects)
     patch = NodeStatusPatch(labels=(("kubernetes.io/os", "linux"),))
-    assert effects == [ApiCall(NODE, Op.PATCH_NODE_STATUS, REGISTER_KEY, patch)]
+    assert effects == [ApiCall(NODE, Op.PATCH_NODE_STATUS, "", patch)]
     effects.clear()
     assert status.on_register_reply(OK, ADDRESS, ENV, 7, effects)
     assert effects == [Report(NODE, Milestone.REGISTERED, 7)]

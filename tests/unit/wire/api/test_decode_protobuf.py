@@ -21,6 +21,7 @@ from fleet.wire.api.decode_protobuf import (
 )
 from fleet.wire.api.decode_protobuf_pod import decode_pod, decode_pod_view
 from fleet.wire.api.kubernetes_messages import message_class, object_from_json, object_to_json
+from fleet.wire.api.operations import OPERATIONS
 from fleet.wire.api.protobuf import contents, envelope_head, enveloped, field
 from fleet.wire.api.replies import decode_reply
 from fleet.wire.http2.messages import Response
@@ -100,7 +101,7 @@ ANSWERS = [
     (Op.GET_VOLUME, "PersistentVolume", "v1"),
     (Op.GET_ATTACHMENT, "VolumeAttachment", "storage.k8s.io/v1"),
     (Op.GET_RESOURCE_CLAIM, "ResourceClaim", "resource.k8s.io/v1"),
-    (Op.GET_NODE, "Node", "v1"),
+    (Op.GET_NODE_CSI, "Node", "v1"),
     (Op.GET_NODE_EXISTING, "Node", "v1"),
     (Op.GET_POD, "Pod", "v1"),
 ]
@@ -112,12 +113,17 @@ ANSWERS = [
 def test_answers(op: Op, kind: str, api_version: str, seed: int) -> None:
     obj = random_object(kind, api_version, seed)
     body = object_from_json(obj)
-    read = decode_reply(op, Response(200, body, 0, 0), PROTOBUF.replies)
+    read = decode_reply(op, Response(200, body, 0, 0), PROTOBUF)
     record: Any = decode_reply(op, Response(200, orjson.dumps(obj), 0, 0)).record
     if op is Op.GET_CSINODE:  # keeps the bytes for its PUT
         record = record._replace(body=body)
     assert read.record == record
     assert read.ok
+
+
+def test_every_way_to_read_an_answer_is_tried() -> None:
+    tried = {OPERATIONS[op].read for op, _, _ in ANSWERS}
+    assert {row.read for row in OPERATIONS.values()} - tried == {None, decode_json.decode_lease}
 
 
 WATCHED = [
@@ -195,7 +201,7 @@ def test_refusals_come_as_protobuf_json_or_text() -> None:
 
 
 def test_a_lease_stays_as_it_came() -> None:
-    answer = decode_reply(Op.RENEW_LEASE, Response(200, b"k8s\x00...", 0, 0), PROTOBUF.replies)
+    answer = decode_reply(Op.RENEW_LEASE, Response(200, b"k8s\x00...", 0, 0), PROTOBUF)
     assert answer.record == LeaseView(b"k8s\x00...")
 
 

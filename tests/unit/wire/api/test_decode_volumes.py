@@ -15,7 +15,7 @@ from fleet.objects.volumes import (
     attachment_name,
 )
 from fleet.profile.loader import load_mix
-from fleet.wire.api.calls import Caller, RenderedProfile, build
+from fleet.wire.api.callers import Caller, RenderedProfile
 from fleet.wire.api.decode_volumes import (
     decode_attachment,
     decode_claim,
@@ -25,6 +25,7 @@ from fleet.wire.api.decode_volumes import (
     decode_volumes,
 )
 from fleet.wire.api.encode_node import node_status_patch
+from fleet.wire.api.operations import build
 
 META = {"name": "n", "uid": "u", "resourceVersion": "3"}
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from random_objects import random_object
-from test_calls import READY, model
+from test_operations import READY, model
 
 from fleet.objects.effects import (
     ApiCall,
@@ -30,9 +30,11 @@ from fleet.objects.effects import (
 )
 from fleet.objects.pods import ObjectRef
 from fleet.objects.volumes import CSINodeUpdate
-from fleet.wire.api.calls import BUILDERS, Caller, RenderedProfile, build
-from fleet.wire.api.encode_protobuf import PROTOBUF_BUILDERS, renewed
+from fleet.wire.api import codec
+from fleet.wire.api.callers import Caller, RenderedProfile
+from fleet.wire.api.encode_protobuf import renewed
 from fleet.wire.api.kubernetes_messages import object_from_json, object_to_json
+from fleet.wire.api.operations import OPERATIONS, build
 from fleet.wire.http2.messages import ContentType, Request
 
 LEASE = (
@@ -67,6 +69,7 @@ DEFAULT_TOKEN = (
     b'"\x03u-1 \x97\x1c\x1a\x04\n\x00\x12\x00\x1a\x00"\x00'
 )
 DELETE_POD = b'k8s\x00\n\x13\n\x02v1\x12\rDeleteOptions\x12\t\x08\x00\x12\x05\n\x03u-1\x1a\x00"\x00'
+PROTOBUF = codec.protobuf()
 AT_NS = 1795226857123456789
 AT_S = AT_NS // 1_000_000_000
 WEB = ObjectRef("Pod", "default", "web", "u-1", "42", "spec.containers{c}")
@@ -85,9 +88,9 @@ STARTED = EventObject(
 def request(
     op: Op, payload: Payload = None, key: str = "", *, json: bool = False, name: bytes = b"n-0"
 ) -> Request:
-    builders = BUILDERS if json else PROTOBUF_BUILDERS
-    template = RenderedProfile(model(), extra_labels={"run": "r"}, builders=builders)
-    return build(ApiCall(NodeId(0), op, key, payload), Caller(0, name, template))
+    operations = OPERATIONS if json else PROTOBUF.operations
+    template = RenderedProfile(model(), extra_labels={"run": "r"})
+    return build(ApiCall(NodeId(0), op, key, payload), Caller(0, name, template), operations)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +165,7 @@ def without_nothing(value: Any) -> Any:
 
 @pytest.mark.parametrize("op", set(Op) - set(PAYLOADS) - {Op.RENEW_LEASE, Op.UPDATE_CSINODE})
 def test_patches_and_reads_are_what_they_were(op: Op) -> None:
-    assert op is Op.CREATE_RESOURCE_SLICE or PROTOBUF_BUILDERS[op] is BUILDERS[op]
+    assert op is Op.CREATE_RESOURCE_SLICE or PROTOBUF.operations[op].build is OPERATIONS[op].build
 
 
 def test_a_mirror_pod_with_a_field_that_fleet_does_not_know_goes_as_json() -> None:

@@ -5,8 +5,9 @@ from fleet.errors import RemoteProtocolError
 from fleet.objects.effects import ApiCall, LeaseRenewal, NodeId, Op, Reply, ReplyKind
 from fleet.objects.pods import LeaseView
 from fleet.profile.loader import load_mix
-from fleet.wire.api import codec, replies
-from fleet.wire.api.calls import Caller, RenderedProfile, build
+from fleet.wire.api import codec
+from fleet.wire.api.callers import Caller, RenderedProfile
+from fleet.wire.api.operations import build
 from fleet.wire.api.replies import decode_reply
 from fleet.wire.http2.messages import Failure, Response
 
@@ -46,25 +47,23 @@ def test_an_answer_is_decoded_only_where_someone_reads_it() -> None:
 
 def test_no_answer_is_lost() -> None:
     lost = Response(0, b"", 5, 9, -1, Failure.TIMEOUT, "no answer in time")
-    assert decode_reply(Op.GET_NODE, lost) == Reply(
+    assert decode_reply(Op.GET_NODE_CSI, lost) == Reply(
         ReplyKind.LOST, None, 0, "no answer in time", 5, 9
     )
 
 
 def test_a_body_that_is_no_status_is_its_own_message() -> None:
-    assert decode_reply(Op.GET_NODE, response(502, b" Bad Gateway\n")).message == "Bad Gateway"
+    assert decode_reply(Op.GET_NODE_CSI, response(502, b" Bad Gateway\n")).message == "Bad Gateway"
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b"no JSON", b'{"metadata":7}', b"\xff"])
-@pytest.mark.parametrize("decoders", [replies.JSON, codec.protobuf().replies], ids=["json", "pb"])
-@pytest.mark.parametrize("op", [Op.GET_NODE, Op.GET_POD, Op.GET_CSINODE, Op.CREATE_TOKEN])
-def test_what_cannot_be_read_is_the_peers_fault(
-    op: Op, decoders: replies.ReplyDecoders, body: bytes
-) -> None:
-    if (op, decoders) == (Op.CREATE_TOKEN, replies.JSON) and b"}" in body:
+@pytest.mark.parametrize("each", [codec.JSON, codec.protobuf()], ids=["json", "pb"])
+@pytest.mark.parametrize("op", [Op.GET_NODE_CSI, Op.GET_POD, Op.GET_CSINODE, Op.CREATE_TOKEN])
+def test_what_cannot_be_read_is_the_peers_fault(op: Op, each: codec.Codec, body: bytes) -> None:
+    if op is Op.CREATE_TOKEN and each is codec.JSON and b"}" in body:
         return  # a token that says nothing of its end
     with pytest.raises(RemoteProtocolError):
-        decode_reply(op, response(200, body), decoders)
+        decode_reply(op, response(200, body), each)
 
 
 def test_a_lease_without_renew_time_gets_one() -> None:

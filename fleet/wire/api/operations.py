@@ -1,17 +1,18 @@
-"""Byte templates: every API call that the kubelets make, with its body in JSON.
+"""Every API call that the kubelets make: one row of `OPERATIONS`, with how it is built in JSON.
 
 A template is built at import and filled with `%`; what a whole profile shares of its Node objects
-is rendered once. See encode_protobuf.py for the other bodies, and paths.py.
+is rendered once. What protobuf says otherwise is in encode_protobuf.py and decode_protobuf.py.
 Source: what a kubelet 1.36.3 sends, kubelet-reference 1-6.
 """
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import orjson
 
-from fleet.clock import NS_PER_S
 from fleet.objects.effects import (
     ApiCall,
+    Client,
     CSINodeObject,
     EventObject,
     LeaseObject,
@@ -19,21 +20,32 @@ from fleet.objects.effects import (
     NodeObject,
     NodeStatusPatch,
     Op,
+    Owner,
     PodStatusPatch,
     PodTarget,
     ResourceSlices,
     TokenRequest,
 )
-from fleet.objects.pods import NodeCondition, ObjectRef
+from fleet.objects.pods import ObjectRef
 from fleet.objects.volumes import ClaimTarget, CSINodeUpdate
-from fleet.profile.node_model import NodeFacts, NodeModel
+from fleet.wire.api.callers import CALL_TIMEOUT_NS, Caller
+from fleet.wire.api.decode_json import (
+    decode_csinode,
+    decode_existing_node,
+    decode_lease,
+    decode_node,
+    decode_pod_view,
+    decode_token,
+)
+from fleet.wire.api.decode_volumes import decode_attachment, decode_claim, decode_persistent_volume
 from fleet.wire.api.dynamic_resources import (
     SLICES,
     claim_path,
+    decode_resource_claim,
     resource_slice_json,
     slices_selector,
 )
-from fleet.wire.api.encode_node import condition_json, node_status_patch
+from fleet.wire.api.encode_node import node_json, node_status_patch
 from fleet.wire.api.encode_pod import pod_status_patch
 from fleet.wire.api.mirror_pods import create_mirror_pod, delete_mirror_pod
 from fleet.wire.api.paths import (
@@ -46,10 +58,9 @@ from fleet.wire.api.paths import (
     pod_path,
     token_path,
 )
-from fleet.wire.api.times import RENEW_TIME, go_duration, rfc3339, rfc3339_micro
+from fleet.wire.api.times import RENEW_TIME, rfc3339, rfc3339_micro
 from fleet.wire.http2.messages import ContentType, Request
 
-CALL_TIMEOUT_NS = 90 * NS_PER_S  # the API server itself gives up after 60 s
 GET, POST, PUT, PATCH, DELETE = b"GET", b"POST", b"PUT", b"PATCH", b"DELETE"
 MIGRATED_PLUGINS = b",".join(
     b"kubernetes.io/" + plugin
@@ -95,72 +106,19 @@ DELETE_POD_BODY = (
 EMPTY_DELETE_BODY = b'{"kind":"DeleteOptions","apiVersion":"v1"}'
 
 
-class RenderedProfile:
-    """What the nodes of one profile share on the wire, rendered once."""
-
-    __slots__ = (
-        "builders",
-        "extra_annotations",
-        "extra_labels",
-        "extra_taints",
-        "impersonate",
-        "model",
-        "status",
-        "timeout",
-        "timeout_ns",
-    )
-
-    def __init__(
-        self,
-        model: NodeModel,
-        *,
-        extra_labels: dict[str, str],
-        extra_annotations: dict[str, str] | None = None,
-        extra_taints: tuple[tuple[str, str, str], ...] = (),
-        impersonate: bool = False,
-        builders: "dict[Op, Builder] | None" = None,
-    ) -> None:
-        self.builders = BUILDERS if builders is None else builders  # JSON, or protobuf
-        self.model = model
-        self.extra_labels = extra_labels
-        self.extra_annotations = extra_annotations or {}
-        self.extra_taints = extra_taints
-        self.impersonate = impersonate  # name the user in each request: shared connections
-        # A kubelet registers before its first look at the runtime's images (they are cached for
-        # 30 s); the image manager reports them later.
-        status = {key: part for key, part in model.status_json().items() if key != "images"}
-        self.status = orjson.dumps(status)[1:-1]
-        # Of the heartbeat client. Source: cmd/kubelet/app/server.go, run: heartbeatClientConfig.
-        lease_ns = model.kubelet.node_lease_duration_seconds * NS_PER_S
-        self.timeout_ns = min(model.kubelet.node_status_update_frequency_ns, lease_ns)
-        self.timeout = go_duration(self.timeout_ns // NS_PER_S)
-
-
-class Caller:
-    """One node as the wire knows it."""
-
-    __slots__ = ("index", "name", "template")
-
-    def __init__(self, index: int, name: bytes, template: RenderedProfile) -> None:
-        self.index = index
-        self.name = name
-        self.template = template
-
-    @property
-    def user(self) -> bytes:
-        """The user that the node is to the API server."""
-        return b"system:node:" + self.name
-
-
 Builder = Callable[[ApiCall, Caller], Request]
+Reader = Callable[[Any], object]
 
 
-def build(call: ApiCall, caller: Caller) -> Request:
-    """Return the request of one call; its user is set on shared connections."""
-    request = caller.template.builders[call.op](call, caller)
-    if caller.template.impersonate:
-        return request._replace(user=caller.user)
-    return request
+class Operation(NamedTuple):
+    """One row: what there is to know of an API call, but why a manager makes it."""
+
+    owner: Owner
+    client: Client
+    verb: str  # as the API server's own metrics name it, as is the next
+    resource: str  # resource[/subresource]
+    build: Builder
+    read: Reader | None = None  # None: nobody reads the answer
 
 
 def _get_node(call: ApiCall, caller: Caller) -> Request:
@@ -183,42 +141,6 @@ def _create_node(call: ApiCall, caller: Caller) -> Request:
     return Request(POST, NODES, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
 
 
-def node_json(
-    template: RenderedProfile, facts: NodeFacts, conditions: tuple[NodeCondition, ...]
-) -> bytes:
-    """Render the Node that registers. Source: kubelet_node_status.go, initialNode."""
-    model = template.model
-    taints = (*model.taints, *template.extra_taints)
-    spec: dict[str, object] = {}
-    if facts.provider_id:
-        spec["providerID"] = facts.provider_id
-    if taints:
-        spec["taints"] = [
-            {"key": key, "value": value, "effect": effect}
-            if value
-            else {"key": key, "effect": effect}
-            for key, value, effect in taints
-        ]
-    metadata = {
-        "name": facts.name,
-        "labels": {**facts.labels, **template.extra_labels},
-        "annotations": {**facts.annotations, **template.extra_annotations},
-    }
-    addresses = [{"type": kind, "address": address} for kind, address in facts.addresses]
-    return b'{"kind":"Node","apiVersion":"v1","metadata":%b,"spec":%b,"status":{%b}}' % (
-        orjson.dumps(metadata),
-        orjson.dumps(spec),
-        b",".join(
-            (
-                template.status,
-                b'"conditions":[%b]' % b",".join(map(condition_json, conditions)),
-                b'"addresses":' + orjson.dumps(addresses),
-                b'"nodeInfo":' + orjson.dumps(facts.node_info),
-            )
-        ),
-    )
-
-
 def _patch_node_status(call: ApiCall, caller: Caller) -> Request:
     payload = call.payload
     assert isinstance(payload, NodeStatusPatch), payload
@@ -236,9 +158,13 @@ def _patch_node_status_heartbeat(call: ApiCall, caller: Caller) -> Request:
 
 
 def _get_csinode(call: ApiCall, caller: Caller) -> Request:
-    suffix = b"?resourceVersion=0" if call.op is Op.PROBE_CSINODE else b""
-    path = b"%b/%b%b" % (CSI_NODES, caller.name, suffix)
-    return Request(GET, path, timeout_ns=CALL_TIMEOUT_NS)
+    del call
+    return Request(GET, b"%b/%b" % (CSI_NODES, caller.name), timeout_ns=CALL_TIMEOUT_NS)
+
+
+def _probe_csinode(call: ApiCall, caller: Caller) -> Request:
+    request = _get_csinode(call, caller)
+    return request._replace(path=request.path + b"?resourceVersion=0")
 
 
 def _create_csinode(call: ApiCall, caller: Caller) -> Request:
@@ -387,7 +313,7 @@ def _patch_event(call: ApiCall, caller: Caller) -> Request:
     return Request(PATCH, path, body, ContentType.STRATEGIC_MERGE_PATCH, timeout_ns=CALL_TIMEOUT_NS)
 
 
-def _delete_resource_slices(call: ApiCall, caller: Caller) -> Request:
+def _delete_slices(call: ApiCall, caller: Caller) -> Request:
     driver = call.payload.driver.encode() if isinstance(call.payload, ResourceSlices) else b""
     path = SLICES + b"?" + slices_selector(caller.name, driver)
     return Request(DELETE, path, EMPTY_DELETE_BODY, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
@@ -401,14 +327,15 @@ def _create_resource_slice(call: ApiCall, caller: Caller) -> Request:
     return Request(POST, SLICES, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
 
 
-def _get_resource_claim(call: ApiCall, caller: Caller) -> Request:
+def _get_claim(call: ApiCall, caller: Caller) -> Request:
     del caller
     target = call.payload
     assert isinstance(target, PodTarget), target
     return Request(GET, claim_path(target), timeout_ns=CALL_TIMEOUT_NS)
 
 
-def _get_for_volume(call: ApiCall, caller: Caller) -> Request:
+def _get_target(call: ApiCall, caller: Caller) -> Request:
+    del caller
     target = call.payload
     assert isinstance(target, ClaimTarget), target
     name = target.name.encode()
@@ -417,10 +344,8 @@ def _get_for_volume(call: ApiCall, caller: Caller) -> Request:
         path = b"/api/v1/namespaces/%b/persistentvolumeclaims/%b" % (namespace, name)
     elif call.op is Op.GET_VOLUME:
         path = b"/api/v1/persistentvolumes/%b" % name
-    elif call.op is Op.GET_ATTACHMENT:
-        path = b"/apis/storage.k8s.io/v1/volumeattachments/%b" % name
     else:
-        path = b"%b/%b" % (NODES, caller.name)
+        path = b"/apis/storage.k8s.io/v1/volumeattachments/%b" % name
     return Request(GET, path, timeout_ns=CALL_TIMEOUT_NS)
 
 
@@ -439,36 +364,105 @@ def _update_csinode(call: ApiCall, caller: Caller) -> Request:
     return Request(PUT, path, orjson.dumps(body), ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
 
 
-BUILDERS: dict[Op, Builder] = {
-    Op.GET_NODE: _get_node,
-    Op.GET_NODE_EXISTING: _get_node,
-    Op.GET_NODE_HEARTBEAT: _get_node_heartbeat,
-    Op.CREATE_NODE: _create_node,
-    Op.PATCH_NODE_STATUS: _patch_node_status,
-    Op.PATCH_NODE_STATUS_HEARTBEAT: _patch_node_status_heartbeat,
-    Op.GET_CSINODE: _get_csinode,
-    Op.PROBE_CSINODE: _get_csinode,
-    Op.CREATE_CSINODE: _create_csinode,
-    Op.DELETE_CSINODE: _delete_csinode,
-    Op.GET_LEASE: _get_lease,
-    Op.CREATE_LEASE: _create_lease,
-    Op.RENEW_LEASE: _renew_lease,
-    Op.GET_POD: _get_pod,
-    Op.PATCH_POD_STATUS: _patch_pod_status,
-    Op.DELETE_POD: _delete_pod,
-    Op.CREATE_MIRROR_POD: create_mirror_pod,
-    Op.DELETE_MIRROR_POD: delete_mirror_pod,
-    Op.CREATE_TOKEN: _create_token,
-    Op.CREATE_EVENT: _create_event,
-    Op.PATCH_EVENT: _patch_event,
-    Op.DELETE_RESOURCE_SLICES: _delete_resource_slices,
-    Op.GET_RESOURCE_CLAIM: _get_resource_claim,
-    Op.CREATE_RESOURCE_SLICE: _create_resource_slice,
-    Op.DELETE_DRIVER_SLICES: _delete_resource_slices,
-    Op.GET_CLAIM: _get_for_volume,
-    Op.GET_VOLUME: _get_for_volume,
-    Op.GET_ATTACHMENT: _get_for_volume,
-    Op.GET_NODE_ATTACHED: _get_for_volume,
-    Op.UPDATE_CSINODE: _update_csinode,
+OPERATIONS = {
+    Op.GET_NODE_HEARTBEAT: Operation(
+        Owner.NODE_STATUS, Client.HEARTBEAT, "GET", "nodes", _get_node_heartbeat, decode_node
+    ),
+    Op.PATCH_NODE_STATUS_HEARTBEAT: Operation(
+        Owner.NODE_STATUS, Client.HEARTBEAT, "PATCH", "nodes/status", _patch_node_status_heartbeat
+    ),
+    Op.GET_LEASE: Operation(
+        Owner.LEASE, Client.HEARTBEAT, "GET", "leases", _get_lease, decode_lease
+    ),
+    Op.GET_NODE_LEASE: Operation(
+        Owner.LEASE, Client.HEARTBEAT, "GET", "nodes", _get_node_heartbeat, decode_node
+    ),
+    Op.CREATE_LEASE: Operation(
+        Owner.LEASE, Client.HEARTBEAT, "POST", "leases", _create_lease, decode_lease
+    ),
+    Op.RENEW_LEASE: Operation(
+        Owner.LEASE, Client.HEARTBEAT, "PUT", "leases", _renew_lease, decode_lease
+    ),
+    Op.CREATE_NODE: Operation(
+        Owner.REGISTRATION, Client.CORE, "POST", "nodes", _create_node, decode_node
+    ),
+    Op.GET_NODE_EXISTING: Operation(
+        Owner.REGISTRATION, Client.CORE, "GET", "nodes", _get_node, decode_existing_node
+    ),
+    Op.PATCH_NODE_STATUS: Operation(
+        Owner.REGISTRATION, Client.CORE, "PATCH", "nodes/status", _patch_node_status
+    ),
+    Op.PROBE_CSINODE: Operation(Owner.CSI_NODE, Client.STORAGE, "GET", "csinodes", _probe_csinode),
+    Op.GET_NODE_CSI: Operation(Owner.CSI_NODE, Client.CORE, "GET", "nodes", _get_node, decode_node),
+    Op.GET_CSINODE: Operation(
+        Owner.CSI_NODE, Client.STORAGE, "GET", "csinodes", _get_csinode, decode_csinode
+    ),
+    Op.CREATE_CSINODE: Operation(
+        Owner.CSI_NODE, Client.STORAGE, "POST", "csinodes", _create_csinode
+    ),
+    Op.DELETE_CSINODE: Operation(
+        Owner.CSI_NODE, Client.STORAGE, "DELETE", "csinodes", _delete_csinode
+    ),
+    Op.PATCH_NODE_CSI: Operation(
+        Owner.CSI_NODE, Client.CORE, "PATCH", "nodes/status", _patch_node_status
+    ),
+    Op.UPDATE_CSINODE: Operation(
+        Owner.CSI_NODE, Client.STORAGE, "PUT", "csinodes", _update_csinode
+    ),
+    Op.CREATE_EVENT: Operation(Owner.EVENTS, Client.EVENTS, "POST", "events", _create_event),
+    Op.PATCH_EVENT: Operation(Owner.EVENTS, Client.EVENTS, "PATCH", "events", _patch_event),
+    Op.DELETE_RESOURCE_SLICES: Operation(
+        Owner.RESOURCE_SLICES, Client.RESOURCE, "DELETECOLLECTION", "resourceslices", _delete_slices
+    ),
+    Op.DELETE_DRIVER_SLICES: Operation(
+        Owner.PLUGINS, Client.RESOURCE, "DELETECOLLECTION", "resourceslices", _delete_slices
+    ),
+    Op.CREATE_RESOURCE_SLICE: Operation(
+        Owner.PLUGINS, Client.DRIVER, "POST", "resourceslices", _create_resource_slice
+    ),
+    Op.GET_NODE_ADMISSION: Operation(
+        Owner.ADMISSION, Client.CORE, "GET", "nodes", _get_node, decode_node
+    ),
+    Op.GET_POD: Operation(Owner.POD_STATUS, Client.CORE, "GET", "pods", _get_pod, decode_pod_view),
+    Op.PATCH_POD_STATUS: Operation(
+        Owner.POD_STATUS, Client.CORE, "PATCH", "pods/status", _patch_pod_status
+    ),
+    Op.DELETE_POD: Operation(Owner.POD_STATUS, Client.CORE, "DELETE", "pods", _delete_pod),
+    Op.CREATE_MIRROR_POD: Operation(
+        Owner.MIRROR_PODS, Client.CORE, "POST", "pods", create_mirror_pod
+    ),
+    Op.DELETE_MIRROR_POD: Operation(
+        Owner.MIRROR_PODS, Client.CORE, "DELETE", "pods", delete_mirror_pod
+    ),
+    Op.CREATE_TOKEN: Operation(
+        Owner.TOKENS, Client.CORE, "POST", "serviceaccounts/token", _create_token, decode_token
+    ),
+    Op.GET_RESOURCE_CLAIM: Operation(
+        Owner.DRA, Client.RESOURCE, "GET", "resourceclaims", _get_claim, decode_resource_claim
+    ),
+    Op.GET_CLAIM: Operation(
+        Owner.VOLUMES, Client.CORE, "GET", "persistentvolumeclaims", _get_target, decode_claim
+    ),
+    Op.GET_VOLUME: Operation(
+        Owner.VOLUMES,
+        Client.CORE,
+        "GET",
+        "persistentvolumes",
+        _get_target,
+        decode_persistent_volume,
+    ),
+    Op.GET_ATTACHMENT: Operation(
+        Owner.VOLUMES, Client.STORAGE, "GET", "volumeattachments", _get_target, decode_attachment
+    ),
+    Op.GET_NODE_ATTACHED: Operation(
+        Owner.VOLUMES, Client.CORE, "GET", "nodes", _get_node, decode_node
+    ),
 }
-assert set(BUILDERS) == set(Op), set(Op) ^ set(BUILDERS)
+
+
+def build(call: ApiCall, caller: Caller, operations: dict[Op, Operation] = OPERATIONS) -> Request:
+    """Return the request of one call; its user is set on shared connections."""
+    request = operations[call.op].build(call, caller)
+    if caller.template.impersonate:
+        return request._replace(user=caller.user)
+    return request

@@ -20,6 +20,7 @@ from fleet.objects.effects import (
     NodeObject,
     NodeStatusPatch,
     Op,
+    Owner,
     PodTarget,
     TokenRequest,
 )
@@ -27,14 +28,10 @@ from fleet.objects.pods import NodeCondition, ObjectRef
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
-from fleet.wire.api.calls import (
-    MIGRATED_PLUGINS,
-    Caller,
-    RenderedProfile,
-    build,
-)
+from fleet.wire.api import codec
+from fleet.wire.api.callers import Caller, RenderedProfile
 from fleet.wire.api.encode_node import node_status_patch
-from fleet.wire.api.routes import ROUTES
+from fleet.wire.api.operations import MIGRATED_PLUGINS, OPERATIONS, build
 from fleet.wire.http2.messages import ContentType, Request
 
 NODE = NodeId(0)
@@ -229,7 +226,7 @@ def test_a_pod_is_deleted_by_uid_at_once() -> None:
 @pytest.mark.parametrize(
     ("op", "line"),
     [
-        (Op.GET_NODE, b"GET /api/v1/nodes/n-0"),
+        (Op.GET_NODE_CSI, b"GET /api/v1/nodes/n-0"),
         (Op.GET_NODE_EXISTING, b"GET /api/v1/nodes/n-0"),
         (Op.GET_NODE_HEARTBEAT, b"GET /api/v1/nodes/n-0?timeout=10s"),
         (Op.PROBE_CSINODE, b"GET /apis/storage.k8s.io/v1/csinodes/n-0?resourceVersion=0"),
@@ -267,9 +264,10 @@ def test_a_csinode_has_no_drivers_yet() -> None:
 
 
 def test_only_shared_connections_name_the_user() -> None:
-    assert request(Op.GET_NODE).user == b""
-    assert request(Op.GET_NODE, shared=True).user == b"system:node:n-0"
+    assert request(Op.GET_NODE_CSI).user == b""
+    assert request(Op.GET_NODE_CSI, shared=True).user == b"system:node:n-0"
 
 
-def test_every_call_has_a_row_in_the_figures() -> None:
-    assert set(ROUTES) == set(Op)
+def test_every_call_has_a_row_and_every_owner_a_call() -> None:
+    assert set(OPERATIONS) == set(codec.protobuf().operations) == set(Op)
+    assert {row.owner for row in OPERATIONS.values()} == set(Owner)

@@ -1,0 +1,63 @@
+"""Who calls: a node as the wire knows it, and what the nodes of one profile share there."""
+
+import orjson
+
+from fleet.clock import NS_PER_S
+from fleet.profile.node_model import NodeModel
+from fleet.wire.api.times import go_duration
+
+CALL_TIMEOUT_NS = 90 * NS_PER_S  # the API server itself gives up after 60 s
+
+
+class RenderedProfile:
+    """What the nodes of one profile share on the wire, rendered once."""
+
+    __slots__ = (
+        "extra_annotations",
+        "extra_labels",
+        "extra_taints",
+        "impersonate",
+        "model",
+        "status",
+        "timeout",
+        "timeout_ns",
+    )
+
+    def __init__(
+        self,
+        model: NodeModel,
+        *,
+        extra_labels: dict[str, str],
+        extra_annotations: dict[str, str] | None = None,
+        extra_taints: tuple[tuple[str, str, str], ...] = (),
+        impersonate: bool = False,
+    ) -> None:
+        self.model = model
+        self.extra_labels = extra_labels
+        self.extra_annotations = extra_annotations or {}
+        self.extra_taints = extra_taints
+        self.impersonate = impersonate  # name the user in each request: shared connections
+        # A kubelet registers before its first look at the runtime's images (they are cached for
+        # 30 s); the image manager reports them later.
+        status = {key: part for key, part in model.status_json().items() if key != "images"}
+        self.status = orjson.dumps(status)[1:-1]
+        # Of the heartbeat client. Source: cmd/kubelet/app/server.go, run: heartbeatClientConfig.
+        lease_ns = model.kubelet.node_lease_duration_seconds * NS_PER_S
+        self.timeout_ns = min(model.kubelet.node_status_update_frequency_ns, lease_ns)
+        self.timeout = go_duration(self.timeout_ns // NS_PER_S)
+
+
+class Caller:
+    """One node as the wire knows it."""
+
+    __slots__ = ("index", "name", "template")
+
+    def __init__(self, index: int, name: bytes, template: RenderedProfile) -> None:
+        self.index = index
+        self.name = name
+        self.template = template
+
+    @property
+    def user(self) -> bytes:
+        """The user that the node is to the API server."""
+        return b"system:node:" + self.name
