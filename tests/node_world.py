@@ -6,6 +6,7 @@ import orjson
 
 from fleet.clock import Draws, SimClock
 from fleet.kubelet.environment import Environment
+from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.objects.effects import NodeId, Reply, ReplyKind
 from fleet.objects.pods import NodeCondition, NodeView
 from fleet.profile.loader import load_mix
@@ -35,6 +36,10 @@ def environment(*, light: bool = False) -> Environment:
     env = Environment(model(), Draws(7), light=light)
     env.wall_offset_ns = SimClock.EPOCH_NS
     return env
+
+
+def facts() -> NodeFacts:
+    return NodeFacts(NODE, "n", ADDRESS)
 
 
 def view(conditions: tuple[NodeCondition, ...] = (), **fields: object) -> NodeView:

@@ -8,6 +8,7 @@ import yaml
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws, SimClock, TimerWheel
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import EventRecorder
+from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.sync_loop import SyncLoop
 from fleet.kubelet.turn import Turn
 from fleet.objects.effects import (
@@ -116,14 +117,17 @@ def replaced(pod: Pod, **fields: object) -> Pod:
 
 
 class World:
-    def __init__(self, *, light: bool = False, tolerate_key: str = "") -> None:
+    def __init__(
+        self, *, light: bool = False, tolerate_key: str = "", pod_cidr: str = "10.244.3.0/24"
+    ) -> None:
         if not _mix:
             _mix.append(load_mix())
         model = _mix[0].model_of(0)
         self.env = Environment(model, Draws(7), light=light, tolerate_key=tolerate_key)
         self.env.wall_offset_ns = SimClock.EPOCH_NS
-        self.loop = SyncLoop(NODE, "n", HOST_IP)
-        self.loop.pod_cidr = "10.244.3.0/24"
+        self.facts = NodeFacts(NODE, "n", HOST_IP)
+        self.facts.pod_cidr = pod_cidr
+        self.loop = SyncLoop(self.facts, self.env)
         self.recorder = EventRecorder(NODE)
         self.now_ns = 0
         self.wheel = TimerWheel()

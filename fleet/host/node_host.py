@@ -248,7 +248,7 @@ class NodeHost:
             return StartStage.SETTLED if kubelet.lease.renewed_ns else StartStage.STARTING
         if kubelet.is_ready:
             return StartStage.SETTLED if kubelet.name in self.readiness.ready else StartStage.SAID
-        age_ns = self.reactor.clock.now_ns() - kubelet.status.started_ns
+        age_ns = self.reactor.clock.now_ns() - kubelet.facts.started_ns
         is_late = age_ns > NOT_READY_NS_MAX and kubelet.status.phase is RegistrationPhase.REGISTERED
         return StartStage.SETTLED if is_late else StartStage.STARTING
 

@@ -21,6 +21,7 @@ from fleet.kubelet.input_owners import BASE_WATCHES, POD_TIMERS
 from fleet.kubelet.node.csi_node import CSINode
 from fleet.kubelet.node.csi_registration import CSIRegistration
 from fleet.kubelet.node.held_writes import HeldWrites
+from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.node.node_lease import NodeLease
 from fleet.kubelet.node.node_shutdown import DETECTED, ERROR, NodeShutdown, arm_shutdown
 from fleet.kubelet.node.node_status import (
@@ -70,22 +71,16 @@ class VirtualKubelet:
         "_runtime_state",
         "_shutdown",
         "env",
-        "host_ip",
         "is_ready",
         "lease",
-        "name",
-        "node",
         "plugins",
         "status",
         "sync_loop",
     )
 
     def __init__(self, node: NodeId, name: str, host_ip: str, env: Environment) -> None:
-        self.node = node
-        self.name = name
-        self.host_ip = host_ip
         self.env = env
-        self.status = NodeStatus(node)
+        self.status = NodeStatus(NodeFacts(node, name, host_ip))
         self.lease = NodeLease(node)
         self.sync_loop: SyncLoop | None = None
         self._csi: CSINode | CSIRegistration | None = None if env.light else CSINode(node)
@@ -96,6 +91,21 @@ class VirtualKubelet:
         self._node_synced = False
         self._held: HeldWrites | None = HeldWrites()  # until it is known that the Node is ours
         self.is_ready = False
+
+    @property
+    def facts(self) -> NodeFacts:
+        """What is known of the node; held by its status, as nothing else lives as long."""
+        return self.status.facts
+
+    @property
+    def node(self) -> NodeId:
+        """Return the number of the node."""
+        return self.status.facts.node
+
+    @property
+    def name(self) -> str:
+        """Return the name of the Node."""
+        return self.status.facts.name
 
     def start(self, now_ns: int, out: Outbox) -> None:
         """Do what a kubelet does in its first moment. Source: kubelet-reference 1.1."""
@@ -117,8 +127,7 @@ class VirtualKubelet:
             self.plugins = PluginManager(node, self.name, self.env, now_ns)
             self.plugins.start(now_ns, out)
         if is_always_needed(self.env.model):
-            self.sync_loop = self._new_sync_loop(now_ns)
-            self.sync_loop.watch_usage(self._turn(now_ns, out))
+            self._pod_side(now_ns).watch_usage(self._turn(now_ns, out))
         if not isinstance(self._csi, CSINode):
             if self.env.own_watches:
                 out += [StartWatch(node, kind) for kind in BASE_WATCHES]
@@ -203,7 +212,7 @@ class VirtualKubelet:
         elif timer is Timer.STATIC_PODS:
             self._on_static_pods(key, now_ns, out)
         elif timer is Timer.PLUGINS and self.plugins is not None:
-            pods = self.plugins.on_timer(self.status.uid, now_ns, out)
+            pods = self.plugins.on_timer(self.facts.uid, now_ns, out)
             self._on_plugins(pods, now_ns, out)
 
     def on_reply(self, owner: Owner, call: ApiCall, reply: Reply, now_ns: int, out: Outbox) -> None:
@@ -253,7 +262,7 @@ class VirtualKubelet:
             self._on_node_event(event, now_ns, out)
         elif kind is WatchKind.RESOURCE_SLICES:
             if self.plugins is not None:
-                self.plugins.on_slice(event, self.status.uid, now_ns, out)
+                self.plugins.on_slice(event, self.facts.uid, now_ns, out)
         elif kind is WatchKind.CSI_DRIVERS:
             on_csi_driver(self.env.csi_drivers, event)
         elif kind is WatchKind.PODS and self._runtime_state and self._runtime_state.holds(event):
@@ -263,23 +272,19 @@ class VirtualKubelet:
                 self.sync_loop.on_relist_started()
         elif kind is WatchKind.PODS and self.sync_loop is None:
             if event.type in (EventType.ADDED, EventType.MODIFIED):
-                self.sync_loop = self._new_sync_loop(now_ns)
+                self._pod_side(now_ns)
                 self._to_sync_loop(event, now_ns, out)
         elif kind in (WatchKind.PODS, WatchKind.CONFIG_MAP, WatchKind.SECRET):
             self._to_sync_loop(event, now_ns, out)
 
-    def _new_sync_loop(self, now_ns: int) -> SyncLoop:
-        loop = SyncLoop(self.node, self.name, self.host_ip)
-        loop.pod_cidr = self.status.pod_cidr
-        loop.started_ns = self.status.started_ns
-        loop.admission.state = self.status.state
-        if self.plugins is not None:
-            loop.admission.devices = self.plugins.devices
-        if self._runtime_state is not None:
-            loop.network_error = self._runtime_state.network_error(now_ns)
-        loop.admission.is_shutting_down = self._shutdown is not None
-        loop.node_uid = self.status.uid
-        return loop
+    def _pod_side(self, now_ns: int) -> SyncLoop:
+        """Return the pod side, made on first use."""
+        if self.sync_loop is None:
+            if self._runtime_state is not None:
+                self.facts.network_error = self._runtime_state.network_error(now_ns)
+            devices = self.plugins.devices if self.plugins is not None else None
+            self.sync_loop = SyncLoop(self.facts, self.env, devices)
+        return self.sync_loop
 
     def on_static_pods_changed(self, now_ns: int, out: Outbox) -> None:
         """Learn that the profile's static pods changed: seen at the next look of this node."""
@@ -288,9 +293,8 @@ class VirtualKubelet:
     def _on_static_pods(
         self, key: str, now_ns: int, out: Outbox, *, is_first: bool = False
     ) -> None:
-        if self.sync_loop is None:
-            self.sync_loop = self._new_sync_loop(now_ns)
-        self.sync_loop.on_static_pods(key, self._turn(now_ns, out), is_first=is_first)
+        turn = self._turn(now_ns, out)
+        self._pod_side(now_ns).on_static_pods(key, turn, is_first=is_first)
 
     def _turn(self, now_ns: int, out: Outbox) -> Turn:
         return Turn(self.node, self.env, self._recorder, now_ns, out)
@@ -347,10 +351,8 @@ class VirtualKubelet:
         if not self.env.model.kubelet.shutdown_grace_by_priority:
             out.append(PowerOff(self.node))
             return
-        if self.sync_loop is None:
-            self.sync_loop = self._new_sync_loop(now_ns)
-        self._shutdown = NodeShutdown(self.node, self.env, self.sync_loop.workers())
-        self.sync_loop.admission.is_shutting_down = True
+        self._shutdown = NodeShutdown(self.node, self.env, self._pod_side(now_ns).workers())
+        self.facts.is_shutting_down = True
         self._event(Reason.SHUTDOWN, DETECTED, now_ns, out)
         events = self.status.sync_now(self._inputs(now_ns), self.env, now_ns, out)
         self._status_events(events, now_ns, out)
@@ -370,8 +372,7 @@ class VirtualKubelet:
         assert state is not None
         self.status.arm(self._inputs(now_ns), self.env, now_ns, out)
         held = state.advance(now_ns)
-        if self.sync_loop is not None:
-            self.sync_loop.network_error = state.network_error(now_ns)
+        self.facts.network_error = state.network_error(now_ns)
         for event in held:
             self.on_watch_event(event, now_ns, out)
         if state.container_gc_fails(now_ns):
@@ -391,7 +392,7 @@ class VirtualKubelet:
 
     def _on_register_reply(self, reply: Reply, now_ns: int, out: Outbox) -> None:
         record = reply.record
-        if not self.status.on_register_reply(reply, self.host_ip, self.env, now_ns, out):
+        if not self.status.on_register_reply(reply, self.env, now_ns, out):
             return
         if self.env.light:
             assert isinstance(record, NodeView), reply
@@ -416,7 +417,7 @@ class VirtualKubelet:
         """Refresh the list of images in the status, or look whether the disk is full."""
         node, env, loop = self.node, self.env, self.sync_loop
         if key in LIST_KEYS:
-            if on_list_timer(node, env, key, self.status.started_ns, now_ns, out):
+            if on_list_timer(node, env, key, self.facts.started_ns, now_ns, out):
                 self.status.arm(self._inputs(now_ns), env, now_ns, out)
             return
         in_use = loop.images_in_use() if loop is not None else ()
@@ -452,17 +453,18 @@ class VirtualKubelet:
             out.append(SetTimer(self.node, now_ns + POD_SOURCE_NS, Timer.POD_SOURCE))
 
     def _on_node_event(self, event: WatchEvent, now_ns: int, out: Outbox) -> None:
-        status = self.status
+        status, facts = self.status, self.facts
         if event.type is EventType.SYNCED:
             self._node_synced = True
             return
         view = event.record
         assert isinstance(view, NodeView), event
+        owner_uid = facts.owner_uid
         if event.type is EventType.DELETED:
             status.on_node(None)
             out.append(Report(self.node, Milestone.GONE))
         else:
-            if not status.uid and self._csi is not None:
+            if not facts.uid and self._csi is not None:
                 out.append(ApiCall(self.node, Op.DELETE_RESOURCE_SLICES))
             status.on_node(view)
             self._report_ready(now_ns, out)
@@ -473,10 +475,7 @@ class VirtualKubelet:
                 self._on_plugins(pods, now_ns, out)
         status.arm(self._inputs(now_ns), self.env, now_ns, out)
         if self.sync_loop is not None:
-            self.sync_loop.admission.state = status.state
-            if status.pod_cidr:
-                self.sync_loop.pod_cidr = status.pod_cidr
-            self.sync_loop.on_node_uid("" if view.deleting else status.uid, out)
+            self.sync_loop.on_facts(out, has_new_owner=facts.owner_uid != owner_uid)
 
     def _on_plugins(self, pods: list[PodUid] | None, now_ns: int, out: Outbox) -> None:
         """Report what plugins offer now, and let pods tell that their devices changed."""
@@ -488,10 +487,8 @@ class VirtualKubelet:
 
     def _show_volumes(self, view: NodeView, now_ns: int, out: Outbox) -> None:
         """Tell the volume manager what is attached, and what a kubelet before us left in use."""
-        if self.sync_loop is None and view.volumes_in_use and not self.env.light:
-            self.sync_loop = self._new_sync_loop(now_ns)
-        if self.sync_loop is not None and not self.env.light:
-            self.sync_loop.on_node(view, self._turn(now_ns, out))
+        if not self.env.light and (self.sync_loop is not None or view.volumes_in_use):
+            self._pod_side(now_ns).on_node(view, self._turn(now_ns, out))
 
     def _report_ready(self, now_ns: int, out: Outbox) -> None:
         """Tell when the server's own view of Ready flips."""

@@ -13,8 +13,9 @@ from fleet.kubelet.containers.image_gc import arm_image_gc
 from fleet.kubelet.devices.dra import registered_drivers
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.input_owners import LOOP_TIMERS
+from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.node.node_shutdown import NodeShutdown
-from fleet.kubelet.pods.pod_admission import PodAdmission
+from fleet.kubelet.pods.pod_admission import DeviceAllocator, PodAdmission
 from fleet.kubelet.pods.pod_config import PodConfig, PodOp, PodUpdate
 from fleet.kubelet.pods.pod_manager import PodManager
 from fleet.kubelet.pods.pod_sync import PodSyncer
@@ -31,7 +32,6 @@ from fleet.kubelet.turn import Turn
 from fleet.objects.effects import (
     ApiCall,
     Milestone,
-    NodeId,
     Outbox,
     Owner,
     Reply,
@@ -43,8 +43,6 @@ from fleet.objects.effects import (
 )
 from fleet.objects.pods import EventType, NodeView, Pod, PodStatus, PodUid
 from fleet.objects.static_pods import StaticPod
-from fleet.objects.well_known import HOSTNAME_LABEL
-from fleet.runtime.pod_addresses import fallback_cidr
 from fleet.runtime.runtime import Runtime
 
 RUNTIME_TIMERS = frozenset((Timer.POD_SYNC, Timer.RUNTIME))
@@ -57,38 +55,28 @@ class SyncLoop:
 
     __slots__ = (
         "_config",
-        "_host_ip",
-        "_node",
+        "_facts",
         "_syncer",
         "_workers",
         "admission",
         "monitor",
-        "name",
-        "network_error",
-        "node_uid",
-        "pod_cidr",
-        "started_ns",
         "statics",
     )
 
-    def __init__(self, node: NodeId, name: str, host_ip: str) -> None:
-        self.name = name
-        self.pod_cidr = ""  # the Node's, once it has one
-        self.network_error = ""  # why only pods with hostNetwork can be synced
-        self.node_uid = ""  # as the informer shows the Node
+    def __init__(
+        self, facts: NodeFacts, env: Environment, devices: DeviceAllocator | None = None
+    ) -> None:
+        self._facts = facts
         self.statics: StaticPodSync | None = None  # only with static pods or mirrors
-        self._node = node
-        self._host_ip = host_ip
         self._config = PodConfig()
         self._workers: dict[PodUid, PodWorker] = {}
-        self.admission = PodAdmission(name)
-        self._syncer: PodSyncer | None = None
+        self.admission = PodAdmission(facts, devices)
+        self._syncer = PodSyncer(facts, env, devices)
         self.monitor: ResourceMonitor | None = None  # only if usage may cross a threshold
-        self.started_ns = 0  # when the kubelet was started
 
     def on_watch_event(self, event: WatchEvent, turn: Turn) -> None:
         """Take an event of the pods watch, or of a ConfigMap's or Secret's."""
-        syncer = self._syncer_for(turn.env)
+        syncer = self._syncer
         if event.kind is WatchKind.PODS:
             pod = event.record
             assert pod is None or isinstance(pod, Pod), event
@@ -115,7 +103,7 @@ class SyncLoop:
 
     def on_timer(self, timer: Timer, key: str, turn: Turn) -> None:
         """Take a timer that is due; one that nobody waits for any more is ignored."""
-        syncer = self._syncer_for(turn.env)
+        syncer = self._syncer
         if timer in LOOP_TIMERS:
             self._on_loop_timer(timer, syncer, turn)
         else:
@@ -134,7 +122,7 @@ class SyncLoop:
                 syncer.volumes.on_timer(worker.pod, turn.env, turn.now_ns, turn.out)
             self._drop_if_done(worker, syncer, turn)
             if timer in RUNTIME_TIMERS and (
-                self.monitor is not None or images_need_monitor(turn.env, self._node)
+                self.monitor is not None or images_need_monitor(turn.env, self._facts.node)
             ):
                 self._watch_usage(syncer, turn)
         self._send_statuses(syncer, turn)
@@ -157,7 +145,7 @@ class SyncLoop:
 
     def on_reply(self, owner: Owner, call: ApiCall, reply: Reply, turn: Turn) -> None:
         """Take the answer to a call about a pod."""
-        env, syncer = turn.env, self._syncer_for(turn.env)
+        env, syncer = turn.env, self._syncer
         worker = self._workers.get(PodUid(call.key))
         can_start = worker if worker is not None and worker.state is WorkerState.SYNC else None
         match owner:
@@ -172,14 +160,16 @@ class SyncLoop:
                 if can_start is not None:
                     self._on_token(can_start, call, reply, syncer, turn)
             case Owner.VOLUMES:
-                if can_start is not None:
-                    self._tell_labels(syncer)
-                    if syncer.volumes.on_claim_reply(can_start.pod, call, reply, env, turn.out):
-                        syncer.on_volumes(can_start, turn)
+                if can_start is not None and syncer.volumes.on_claim_reply(
+                    can_start.pod, call, reply, env, turn.out
+                ):
+                    syncer.on_volumes(can_start, turn)
             case _:
                 assert owner is Owner.DRA, owner
                 if worker is not None and syncer.dra is not None:
-                    drivers = registered_drivers(env, self._node, self.started_ns, turn.now_ns)
+                    drivers = registered_drivers(
+                        env, self._facts.node, self._facts.started_ns, turn.now_ns
+                    )
                     prepared = syncer.dra.on_reply(worker.pod, reply, drivers, turn.out)
                     syncer.on_prepared(worker, prepared, turn)
         self._send_statuses(syncer, turn)
@@ -194,20 +184,20 @@ class SyncLoop:
 
     def on_node(self, view: NodeView, turn: Turn) -> None:
         """Take the Node as the informer shows it: what is attached."""
-        syncer = self._syncer_for(turn.env)
-        found = syncer.volumes.on_node(view.volumes_attached, view.volumes_in_use, view.labels)
+        syncer = self._syncer
+        found = syncer.volumes.on_node(view.volumes_attached, view.volumes_in_use)
         self._on_volumes(found, syncer, turn)
 
     def on_volumes_reported(self, names: tuple[str, ...], turn: Turn) -> None:
         """Learn that the Node shows these volumes in use."""
-        syncer = self._syncer_for(turn.env)
+        syncer = self._syncer
         if syncer.volumes.claims is not None:
             found = syncer.volumes.claims.on_reported(names)
             self._on_volumes(found, syncer, turn)
 
     def volumes_to_report(self) -> tuple[str, ...] | None:
         """Return the volumes in use, None when the Node shows them already."""
-        claims = self._syncer.volumes.claims if self._syncer is not None else None
+        claims = self._syncer.volumes.claims
         if claims is None:
             return None
         in_use = claims.in_use()
@@ -215,22 +205,24 @@ class SyncLoop:
 
     def sync_pods(self, uids: Iterable[PodUid], turn: Turn) -> None:
         """Sync pods because of what a manager of containers has found. Source: HandlePodSyncs."""
-        syncer = self._syncer_for(turn.env)
+        syncer = self._syncer
         for uid in uids:
             worker = self._workers.get(uid)
             if worker is not None and not self.admission.holds(worker):
                 syncer.sync(worker, turn)
         self._send_statuses(syncer, turn)
 
-    def on_node_uid(self, uid: str, out: Outbox) -> None:
-        """Learn the uid of the Node, "" while there is none: the owner of mirror pods."""
-        self.node_uid = uid
-        if self.statics is not None:
-            self.statics.on_node_uid(uid, out)
+    def on_facts(self, out: Outbox, *, has_new_owner: bool) -> None:
+        """Learn that the informer showed the Node, and whether mirror pods have another owner."""
+        self.admission.on_facts()
+        if self._facts.pod_cidr:
+            self.runtime.use_cidr(self._facts.pod_cidr)
+        if has_new_owner and self.statics is not None:
+            self.statics.on_new_owner(out)
 
     def on_static_pods(self, key: str, turn: Turn, *, is_first: bool) -> None:
         """Look at the static pods of the profile; with a full name, try its mirror again."""
-        syncer = self._syncer_for(turn.env)
+        syncer = self._syncer
         statics = self._statics(turn.env)
         if key:
             statics.manager.on_retry(key, turn.now_ns, turn.out)
@@ -247,7 +239,7 @@ class SyncLoop:
 
     def end_pods(self, shutdown: NodeShutdown, turn: Turn) -> None:
         """Kill the pods whose turn it is in a shutdown."""
-        syncer = self._syncer_for(turn.env)
+        syncer = self._syncer
         while shutdown.is_due(self._workers, turn.now_ns):
             for worker, killed in shutdown.next_group(self._workers, turn.now_ns, turn.out):
                 syncer.kill_pod(worker, killed, turn)
@@ -257,29 +249,29 @@ class SyncLoop:
         """Return whether no pod is left, and no volume that the Node shows in use."""
         if self._workers or len(self._config):
             return False
-        if self.runtime is not None and next(iter(self.runtime), None) is not None:
+        if next(iter(self.runtime), None) is not None:
             return False  # a kubelet before us started something that we have not seen yet
         if self.statics is not None and not self.statics.is_idle():
             return False
         if self.monitor is not None and not self.monitor.is_idle:
             return False
-        claims = self._syncer.volumes.claims if self._syncer is not None else None
+        claims = self._syncer.volumes.claims
         return claims is None or claims.is_idle()
 
     def images_in_use(self) -> set[str]:
         """Return the full names of the images that the containers of this node have."""
-        return images_in_use(self._workers, self._syncer) if self._syncer is not None else set()
+        return images_in_use(self._workers, self._syncer)
 
     def disk_bytes(self, turn: Turn) -> int | None:
         """Return how much of its disk the node uses; None: pods do not count."""
-        if self._syncer is None or self.monitor is None:
+        if self.monitor is None:
             return None
         return self.monitor.stats(self._workers, self._syncer, turn).disk
 
     @property
-    def runtime(self) -> Runtime | None:
-        """The container runtime of the machine, None while nothing was asked of it."""
-        return self._syncer.runtime if self._syncer is not None else None
+    def runtime(self) -> Runtime:
+        """The container runtime of the machine."""
+        return self._syncer.runtime
 
     def pods(self) -> Iterator[Pod]:
         """Yield the pods of this node."""
@@ -289,33 +281,14 @@ class SyncLoop:
         """Count the pods by phase, as last generated."""
         counts: dict[str, int] = {}
         for pod in self._config:
-            status = self._syncer.statuses.status(pod.uid) if self._syncer is not None else None
-            phase = (status or pod.status).phase
+            phase = self._syncer.last_status(pod).phase
             counts[phase] = counts.get(phase, 0) + 1
         return counts
-
-    def _syncer_for(self, env: Environment) -> PodSyncer:
-        """Return the syncer, made on first use; pods get addresses of the range that is known."""
-        cidr = self.pod_cidr or fallback_cidr(self._node)
-        if self._syncer is None:
-            runtime = env.runtimes.pop(self._node, None)
-            runtime = runtime or Runtime(self._node, self._host_ip, cidr, env.draws)
-            self._syncer = PodSyncer(self._node, self._host_ip, runtime, env.draws)
-            self._syncer.pleg.is_evented = env.model.kubelet.is_pleg_evented
-            self._syncer.probes.start_ns = self.started_ns
-            self._syncer.volumes.node_name = self.name
-        else:
-            self._syncer.runtime.use_cidr(cidr)
-        self._syncer.network_error = self.network_error
-        self._syncer.devices = self.admission.devices
-        return self._syncer
 
     def _statics(self, env: Environment) -> StaticPodSync:
         """Return the side of static pods and mirrors, made on first use."""
         if self.statics is None:
-            manager = PodManager(self._node, self.name, env.draws)
-            manager.node_uid = self.node_uid
-            self.statics = StaticPodSync(manager)
+            self.statics = StaticPodSync(PodManager(self._facts, env.draws))
         return self.statics
 
     def _api_pod(self, uid: PodUid, syncer: PodSyncer) -> Pod | None:
@@ -330,7 +303,7 @@ class SyncLoop:
         pod = update.pod
         if update.op is PodOp.ADD:
             worker = self._workers[pod.uid] = PodWorker(pod, turn.now_ns)
-            turn.out.append(Report(self._node, Milestone.POD_ADDED))
+            turn.out.append(Report(self._facts.node, Milestone.POD_ADDED))
             syncer.adopt(worker, turn)
             if self.monitor is not None or declares_usage(pod, turn.behavior(pod)):
                 self._watch_usage(syncer, turn)
@@ -345,7 +318,7 @@ class SyncLoop:
                 if self.statics is not None and self.statics.holds_removal(worker, turn):
                     return
                 worker.removed = True
-                turn.out.append(Report(self._node, Milestone.POD_REMOVED))
+                turn.out.append(Report(self._facts.node, Milestone.POD_REMOVED))
                 if worker.kill():
                     syncer.interrupt(worker, turn)
             else:
@@ -375,7 +348,7 @@ class SyncLoop:
 
     def watch_usage(self, turn: Turn) -> None:
         """Watch a node that may come under pressure without any pod."""
-        self._watch_usage(self._syncer_for(turn.env), turn)
+        self._watch_usage(self._syncer, turn)
 
     @property
     def pressures(self) -> tuple[str, ...]:
@@ -392,9 +365,9 @@ class SyncLoop:
     def _watch_usage(self, syncer: PodSyncer, turn: Turn) -> ResourceMonitor:
         if self.monitor is None:
             model = turn.env.model
-            self.monitor = ResourceMonitor(self._node, self.name, self.started_ns, model)
+            self.monitor = ResourceMonitor(self._facts, model)
             if not turn.env.light:
-                arm_image_gc(self._node, turn.env, turn.now_ns, turn.out, is_watched=True)
+                arm_image_gc(self._facts.node, turn.env, turn.now_ns, turn.out, is_watched=True)
         self.monitor.on_change(self._workers, syncer, turn)
         return self.monitor
 
@@ -402,13 +375,6 @@ class SyncLoop:
         if self.monitor is not None:
             self.monitor.on_timer(self._workers, syncer, turn)
             self.admission.pressures = self.monitor.pressures
-
-    def _tell_labels(self, syncer: PodSyncer) -> None:
-        """Let the claims know the labels of the node, before the informer shows it again."""
-        claims = syncer.volumes.claims
-        if claims is not None and claims.labels is None:
-            labels = {HOSTNAME_LABEL: self.name}
-            claims.labels = {**labels, **dict(self.admission.state.labels)}
 
     def _on_volumes(self, uids: list[PodUid], syncer: PodSyncer, turn: Turn) -> None:
         for uid in uids:
@@ -431,7 +397,7 @@ class SyncLoop:
     ) -> None:
         """Tell how long it took until the server knew that the pod runs."""
         if worker.seen_ns >= 0 and status.phase in STARTED_PHASES:
-            out.append(Report(self._node, Milestone.POD_RUNNING, now_ns - worker.seen_ns))
+            out.append(Report(self._facts.node, Milestone.POD_RUNNING, now_ns - worker.seen_ns))
             worker.seen_ns = -1
 
     def _send_statuses(self, syncer: PodSyncer, turn: Turn) -> None:

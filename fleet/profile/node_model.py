@@ -68,7 +68,7 @@ class RuntimeHandler(NamedTuple):
     user_namespaces: bool
 
 
-class NodeFacts(NamedTuple):
+class NodeIdentity(NamedTuple):
     """What of a Node depends on its index and name, merged with what its profile says."""
 
     name: str
@@ -159,7 +159,7 @@ class NodeModel:
         """Return how many nodes the address pool has room for."""
         return self.address_pool.num_addresses - 2
 
-    def identity(self, index: int, name: str) -> NodeFacts:
+    def identity(self, index: int, name: str) -> NodeIdentity:
         """Return what differs from node to node, the same after a restart."""
         topology = self.topology(index)
         zone = topology.get(ZONE_LABEL) or self.labels.get(ZONE_LABEL, "")
@@ -171,7 +171,7 @@ class NodeModel:
         known = {"name": name, "index": str(index), "zone": zone, "region": region}
         machine_id, system_uuid, boot_id = machine_identifiers(name)
         node_info = {"machineID": machine_id, "systemUUID": system_uuid, "bootID": boot_id}
-        return NodeFacts(
+        return NodeIdentity(
             name=name,
             labels=dict(sorted(labels.items())),
             annotations=self.annotations,

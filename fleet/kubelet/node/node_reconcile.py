@@ -20,7 +20,7 @@ from fleet.kubelet.environment import Environment
 from fleet.objects.admission import is_extended
 from fleet.objects.effects import NodeId, NodeStatusPatch
 from fleet.objects.pods import NodeDetails, NodeView
-from fleet.profile.node_model import NodeFacts, NodeModel
+from fleet.profile.node_model import NodeIdentity, NodeModel
 from fleet.quantity import parse_quantity
 
 ATTACH_ANNOTATION = "volumes.kubernetes.io/controller-managed-attach-detach"
@@ -97,7 +97,7 @@ def _members(patch: NodeStatusPatch) -> dict[str, object]:
 
 
 def _registration(
-    view: NodeView, details: NodeDetails, facts: NodeFacts, model: NodeModel
+    view: NodeView, details: NodeDetails, facts: NodeIdentity, model: NodeModel
 ) -> Differences:
     """Source: tryRegisterWithAPIServer and the four functions that it calls."""
     labels = tuple(
@@ -131,7 +131,7 @@ def _registration(
 
 
 def _setters(
-    details: NodeDetails, facts: NodeFacts, model: NodeModel, patched: Mapping[str, object]
+    details: NodeDetails, facts: NodeIdentity, model: NodeModel, patched: Mapping[str, object]
 ) -> dict[str, object]:
     """Return what setNodeStatus changes once registration has `patched` the status."""
     status: dict[str, object] = {}

@@ -18,12 +18,11 @@ from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.kubelet.devices.node_resources import Wanted, differing_resources
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
+from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.node.node_reconcile import both, reconcile
-from fleet.objects.admission import NO_STATE
 from fleet.objects.effects import (
     ApiCall,
     Milestone,
-    NodeId,
     NodeObject,
     NodeStatusPatch,
     Op,
@@ -41,6 +40,7 @@ REGISTER_FIRST_NS = 100 * NS_PER_MS
 REGISTER_MAX_NS = 7 * NS_PER_S
 FAST_NS = 100 * NS_PER_MS
 FAST_LIMIT_NS = 120 * NS_PER_S
+_SLOW = -1
 JITTER = 0.04
 RETRIES_MAX = 5
 _TICK_STREAM = 0x5747
@@ -182,49 +182,42 @@ class NodeStatus:
         "_delay_ns",
         "_due_ns",
         "_fast_due_ns",
-        "_node",
         "_reported_ns",
         "_schedulable",
-        "_step_ns",
         "_ticked_ns",
         "_tries",
         "conditions",
-        "is_fast",
+        "facts",
         "phase",
-        "pod_cidr",
-        "started_ns",
-        "state",
-        "uid",
     )
 
-    def __init__(self, node: NodeId) -> None:
-        self._node = node
+    def __init__(self, facts: NodeFacts) -> None:
+        self.facts = facts
         self.phase = RegistrationPhase.STARTING
-        self.uid = ""
         self.conditions: tuple[NodeCondition, ...] = ()
-        self.pod_cidr = ""  # as the informer shows it
         self._cidr_applied = ""
-        self.state = NO_STATE  # as the informer shows it
         self._schedulable = True  # as the last computation left it
-        self._step_ns = REGISTER_FIRST_NS
-        self.started_ns = 0
-        self.is_fast = True  # until Ready was reported once
         self._due_ns = 0  # the REGISTER or NODE_STATUS timer that counts
-        self._fast_due_ns = 0
+        self._fast_due_ns = 0  # _SLOW once Ready was reported
         self._ticked_ns = 0  # the end of the last tick: the phase of the next ones
         self._tries = -1  # of the tick under way, -1 when there is none
         self._reported_ns = 0
-        self._delay_ns = 0
+        self._delay_ns = REGISTER_FIRST_NS  # of the next try to register, then of the next report
+
+    @property
+    def is_fast(self) -> bool:
+        """Return whether Ready was not reported yet: changes are looked for each 100 ms."""
+        return self._fast_due_ns != _SLOW
 
     def start(self, env: Environment, now_ns: int, out: Outbox) -> None:
         """Begin to register; the loop sleeps before each try, the first one too."""
-        self.started_ns = now_ns
-        self._register_at(now_ns if env.light else now_ns + self._step_ns, out)
+        self.facts.started_ns = now_ns
+        self._register_at(now_ns if env.light else now_ns + self._delay_ns, out)
 
     def _register_at(self, due_ns: int, out: Outbox) -> None:
         self.phase = RegistrationPhase.STARTING
         self._due_ns = due_ns
-        out.append(SetTimer(self._node, due_ns, Timer.REGISTER))
+        out.append(SetTimer(self.facts.node, due_ns, Timer.REGISTER))
 
     def on_register_timer(
         self, inputs: NodeInputs, env: Environment, now_ns: int, out: Outbox
@@ -235,15 +228,13 @@ class NodeStatus:
         """
         if self.phase is not RegistrationPhase.STARTING or now_ns < self._due_ns:
             return []
-        self._step_ns = min(self._step_ns * 2, REGISTER_MAX_NS)
+        self._delay_ns = min(self._delay_ns * 2, REGISTER_MAX_NS)
         self.phase = RegistrationPhase.CREATING
         conditions, events = compute_conditions((), inputs, env.wall_s(now_ns))
-        out.append(ApiCall(self._node, Op.CREATE_NODE, "", NodeObject(conditions)))
+        out.append(ApiCall(self.facts.node, Op.CREATE_NODE, "", NodeObject(conditions)))
         return events
 
-    def on_register_reply(
-        self, reply: Reply, address: str, env: Environment, now_ns: int, out: Outbox
-    ) -> bool:
+    def on_register_reply(self, reply: Reply, env: Environment, now_ns: int, out: Outbox) -> bool:
         """Take an answer on the way to a registered Node; return whether it was the last step.
 
         Source: tryRegisterWithAPIServer: a Node that exists, or a refused create, is looked at.
@@ -252,43 +243,47 @@ class NodeStatus:
         if self.phase is RegistrationPhase.CREATING:
             if reply.kind in (ReplyKind.EXISTS, ReplyKind.FORBIDDEN):
                 self.phase = RegistrationPhase.GETTING
-                out.append(ApiCall(self._node, Op.GET_NODE_EXISTING))
+                out.append(ApiCall(self.facts.node, Op.GET_NODE_EXISTING))
                 return False
         elif self.phase is RegistrationPhase.GETTING and reply.ok:
             assert isinstance(reply.record, NodeView), reply
             if not env.is_ours(reply.record):
                 self.phase = RegistrationPhase.FOREIGN
-                out += [Report(self._node, Milestone.FOREIGN), PowerOff(self._node)]
+                out += [Report(self.facts.node, Milestone.FOREIGN), PowerOff(self.facts.node)]
                 return False
-            patch = reconcile(self._node, reply.record, address, env)
+            patch = reconcile(self.facts.node, reply.record, self.facts.host_ip, env)
             if patch is not None:
                 self.phase = RegistrationPhase.RECONCILING
-                out.append(ApiCall(self._node, Op.PATCH_NODE_STATUS, "", patch))
+                out.append(ApiCall(self.facts.node, Op.PATCH_NODE_STATUS, "", patch))
                 return False
         if not reply.ok:
-            self._register_at(now_ns + self._step_ns, out)
+            self._register_at(now_ns + self._delay_ns, out)
             return False
         self.phase = RegistrationPhase.REGISTERED
+        self._delay_ns = 0
         self._ticked_ns = now_ns
-        out.append(Report(self._node, Milestone.REGISTERED, now_ns - self.started_ns))
+        out.append(Report(self.facts.node, Milestone.REGISTERED, now_ns - self.facts.started_ns))
         return True
 
     def on_node(self, view: NodeView | None) -> None:
         """Take the Node as the informer shows it, None once it was deleted."""
         if view is None:
-            self.uid = ""
+            self.facts.uid = ""
+            self.facts.is_deleting = False
             self.conditions = ()
             return
-        self.uid = view.uid
+        facts = self.facts
+        facts.uid = view.uid
+        facts.is_deleting = view.deleting
+        facts.state = view.state
         self.conditions = view.conditions
-        self.state = view.state
-        self.pod_cidr = view.pod_cidrs[0] if view.pod_cidrs else ""
+        facts.pod_cidr = view.pod_cidrs[0] if view.pod_cidrs else ""
 
     def report_created(
         self, inputs: NodeInputs, env: Environment, now_ns: int, out: Outbox
     ) -> None:
         """Count the POST as the first report. Differs: only in fidelity light."""
-        self.is_fast = False
+        self._fast_due_ns = _SLOW
         if self._finds_change(inputs, env, now_ns):  # it existed already
             self.sync(inputs, env, now_ns, out)
             return
@@ -300,16 +295,17 @@ class NodeStatus:
         """Set the timer of the next tick that would find something; called on every change."""
         if self.phase is not RegistrationPhase.REGISTERED or self._tries >= 0:
             return
-        if self.is_fast and self.uid and not inputs.not_ready:
+        if self.is_fast and self.facts.uid and not inputs.not_ready:
             self._arm_fast(now_ns, out)
         wanted_ns = now_ns
-        is_cordoned_anew = self.state.unschedulable is self._schedulable  # an event, no patch
-        if self.uid and not is_cordoned_anew and not self._finds_change(inputs, env, now_ns):
+        # An event, no patch.
+        is_cordoned_anew = self.facts.state.unschedulable is self._schedulable
+        if self.facts.uid and not is_cordoned_anew and not self._finds_change(inputs, env, now_ns):
             wanted_ns = max(now_ns, self._report_due_ns(env))
         due_ns = self._next_tick(wanted_ns, env)
         if self._due_ns <= self._ticked_ns or due_ns < self._due_ns:
             self._due_ns = due_ns
-            out.append(SetTimer(self._node, due_ns, Timer.NODE_STATUS))
+            out.append(SetTimer(self.facts.node, due_ns, Timer.NODE_STATUS))
 
     def on_status_timer(
         self, inputs: NodeInputs, env: Environment, now_ns: int, out: Outbox
@@ -327,7 +323,7 @@ class NodeStatus:
         """Compute and report now; return the events. Source: syncNodeStatus."""
         assert self._tries < 0, self._tries
         self._tries = 0
-        if not self.uid:
+        if not self.facts.uid:
             self._try_again(env, now_ns, out)
             return []
         return self._try(inputs, env, now_ns, out)
@@ -347,9 +343,9 @@ class NodeStatus:
         if not self.is_fast or now_ns < self._fast_due_ns or not self._fast_due_ns:
             return []
         self._fast_due_ns = 0
-        if self._tries >= 0 or inputs.not_ready or not self.uid:
+        if self._tries >= 0 or inputs.not_ready or not self.facts.uid:
             return []  # armed again when the tick is over, or when the node is ready
-        self.is_fast = False
+        self._fast_due_ns = _SLOW
         if any(c.type == "Ready" and c.status == "True" for c in self.conditions):
             return []
         self._tries = 0
@@ -373,7 +369,7 @@ class NodeStatus:
             assert isinstance(reply.record, NodeView), reply
             return self._try_on(reply.record, inputs, env, now_ns, out)
         self._reported_ns = now_ns
-        env.outdated.pop(self._node, None)
+        env.outdated.pop(self.facts.node, None)
         self._finish(inputs, env, now_ns, out)
         return []
 
@@ -381,10 +377,12 @@ class NodeStatus:
         self, view: NodeView, inputs: NodeInputs, env: Environment, now_ns: int, out: Outbox
     ) -> list[Reason]:
         """Try with the Node as a GET showed it; the informer's view stays, as in the lister."""
-        shown = self.uid, self.conditions, self.state, self.pod_cidr
+        facts, conditions = self.facts, self.conditions
+        shown = facts.uid, facts.is_deleting, facts.state, facts.pod_cidr
         self.on_node(view)
         events = self._try(inputs, env, now_ns, out)
-        self.uid, self.conditions, self.state, self.pod_cidr = shown
+        facts.uid, facts.is_deleting, facts.state, facts.pod_cidr = shown
+        self.conditions = conditions
         return events
 
     def _try(self, inputs: NodeInputs, env: Environment, now_ns: int, out: Outbox) -> list[Reason]:
@@ -404,9 +402,9 @@ class NodeStatus:
         conditions, events = compute_conditions(self.conditions, inputs, now_s)
         old = {condition.type: condition for condition in self.conditions}
         pairs = tuple((old.get(condition.type), condition) for condition in conditions)
-        self._cidr_applied = self.pod_cidr
+        self._cidr_applied = self.facts.pod_cidr
         self._draw_delay(now_ns, env, changed=changed)
-        resources = differing_resources(self.state, inputs.extended, env.model.capacity)
+        resources = differing_resources(self.facts.state, inputs.extended, env.model.capacity)
         images = inputs.images_json
         if not images and not self._reported_ns and env.model.images_preloaded and not env.light:
             images = env.images.status_json()  # the list was empty when the Node was created
@@ -415,16 +413,16 @@ class NodeStatus:
             status_json=b",".join(part for part in (images, resources) if part),
             volumes_in_use=inputs.volumes_in_use,
         )
-        if self._node in env.outdated:
-            patch = both(patch, env.outdated[self._node])
-        out.append(ApiCall(self._node, Op.PATCH_NODE_STATUS_HEARTBEAT, "", patch))
+        if self.facts.node in env.outdated:
+            patch = both(patch, env.outdated[self.facts.node])
+        out.append(ApiCall(self.facts.node, Op.PATCH_NODE_STATUS_HEARTBEAT, "", patch))
         return events
 
     def _draw_delay(self, now_ns: int, env: Environment, *, changed: bool) -> None:
         """Move the next report after a change, and the first one. Source: calculateDelay."""
         self._delay_ns = 0
         if changed or not self._reported_ns:
-            share = env.draws.uniform(self._node, _DELAY_STREAM, now_ns) - 0.5
+            share = env.draws.uniform(self.facts.node, _DELAY_STREAM, now_ns) - 0.5
             self._delay_ns = int(env.model.kubelet.status_report_ns * share)
 
     def _report_due_ns(self, env: Environment) -> int:
@@ -436,12 +434,12 @@ class NodeStatus:
         """Go on with a quorum read, or leave it to the next tick after five tries."""
         self._tries += 1
         if self._tries < RETRIES_MAX:
-            out.append(ApiCall(self._node, Op.GET_NODE_HEARTBEAT))
+            out.append(ApiCall(self.facts.node, Op.GET_NODE_HEARTBEAT))
             return
         self._tries = -1
         self._ticked_ns = now_ns
         self._due_ns = self._next_tick(now_ns + 1, env)
-        out.append(SetTimer(self._node, self._due_ns, Timer.NODE_STATUS))
+        out.append(SetTimer(self.facts.node, self._due_ns, Timer.NODE_STATUS))
 
     def _finish(self, inputs: NodeInputs, env: Environment, now_ns: int, out: Outbox) -> None:
         self._tries = -1
@@ -452,28 +450,28 @@ class NodeStatus:
         """Tell whether a patch would hold more than heartbeats. In light a CIDR is no reason."""
         conditions, _ = compute_conditions(self.conditions, inputs, env.wall_s(now_ns))
         return (
-            (self.pod_cidr != self._cidr_applied and not env.light)
+            (self.facts.pod_cidr != self._cidr_applied and not env.light)
             or inputs.volumes_in_use is not None
-            or bool(differing_resources(self.state, inputs.extended, env.model.capacity))
+            or bool(differing_resources(self.facts.state, inputs.extended, env.model.capacity))
             or bool(inputs.images_json)
-            or self._node in env.outdated
+            or self.facts.node in env.outdated
             or has_changed(self.conditions, conditions)
         )
 
     def _schedulable_events(self) -> list[Reason]:
         """Source: recordNodeSchedulableEvent."""
-        if self.state.unschedulable is not self._schedulable:
+        if self.facts.state.unschedulable is not self._schedulable:
             return []
-        self._schedulable = not self.state.unschedulable
+        self._schedulable = not self.facts.state.unschedulable
         return [Reason.NODE_SCHEDULABLE if self._schedulable else Reason.NODE_NOT_SCHEDULABLE]
 
     def _arm_fast(self, now_ns: int, out: Outbox) -> None:
-        if now_ns - self.started_ns >= FAST_LIMIT_NS:
-            self.is_fast = False
+        if now_ns - self.facts.started_ns >= FAST_LIMIT_NS:
+            self._fast_due_ns = _SLOW
         elif self._fast_due_ns <= now_ns:
-            past_ns = (now_ns - self.started_ns) % FAST_NS
+            past_ns = (now_ns - self.facts.started_ns) % FAST_NS
             self._fast_due_ns = now_ns + FAST_NS - past_ns
-            out.append(SetTimer(self._node, self._fast_due_ns, Timer.FAST_STATUS))
+            out.append(SetTimer(self.facts.node, self._fast_due_ns, Timer.FAST_STATUS))
 
     def _next_tick(self, wanted_ns: int, env: Environment) -> int:
         """Return the first tick at or after an instant; each is 10 s x U[1, 1.04] after the last.
@@ -481,7 +479,7 @@ class NodeStatus:
         Many ticks ahead the sum of the jitters is drawn at once, about its mean.
         """
         period_ns = env.model.kubelet.node_status_update_frequency_ns
-        share = env.draws.uniform(self._node, _TICK_STREAM, self._ticked_ns)
+        share = env.draws.uniform(self.facts.node, _TICK_STREAM, self._ticked_ns)
         mean_ns = int(period_ns * (1 + JITTER / 2))
         ticks = max(1, -(-(wanted_ns - self._ticked_ns) // mean_ns))
         due_ns = self._ticked_ns + ticks * mean_ns + int((share - 0.5) * JITTER * period_ns)

@@ -39,10 +39,10 @@ class Pleg:
 
     __slots__ = ("_phase_ns", "_records", "is_evented")
 
-    def __init__(self, node: int, draws: Draws) -> None:
+    def __init__(self, node: int, draws: Draws, *, is_evented: bool = False) -> None:
         self._phase_ns = int(draws.uniform(node, _STREAM_PHASE, 0) * RELIST_NS)
         self._records: dict[PodUid, tuple[int, ...]] = {}
-        self.is_evented = False  # the runtime streams its events: a relist is not waited for
+        self.is_evented = is_evented  # the runtime streams its events: a relist is not waited for
 
     def seen_ns(self, change_ns: int) -> int:
         """Return when a change is seen: at the next relist, or at once. Source: evented.go."""

@@ -4,8 +4,7 @@
          |only its node affinity fails: the Node is read anew, once--> admitted | refused
          |critical, and the node is full: others are killed, it waits for them--> admitted
 
-It exists while the node has pods. `state` is the Node as the informer shows it; the eviction and
-the shutdown manager set `pressures` and `is_shutting_down`.
+It exists while the node has pods. The eviction manager sets `pressures`.
 Source: pkg/kubelet/kubelet.go, HandlePodAdditions; allocation/allocation_manager.go, AddPod;
 preemption/preemption.go, evictPodsToFreeRequests.
 Differs: a kubelet's whole sync loop waits for the Node and for the pods it kills, here only the
@@ -16,6 +15,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from fleet.kubelet.events import OpenReason
+from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.pods.admission import AdmissionInputs, Devices, Verdict, admit, find_shortages
 from fleet.kubelet.pods.allocation_manager import Refusal
 from fleet.kubelet.pods.first_sync import first_sync_ns
@@ -29,7 +29,7 @@ from fleet.kubelet.pods.preemption import (
 )
 from fleet.kubelet.pressure.eviction_manager import admits_under_pressure
 from fleet.kubelet.turn import Turn
-from fleet.objects.admission import NO_STATE
+from fleet.objects.admission import NodeState
 from fleet.objects.effects import ApiCall, Op, Reply
 from fleet.objects.pods import NodeView, Pod, PodCondition, PodStatus, PodUid
 from fleet.objects.static_pods import StaticPod
@@ -94,14 +94,13 @@ class DeviceAllocator(DeviceHealth, Protocol):
 class PodAdmission:
     """The admission of one node's pods."""
 
-    __slots__ = ("_held", "devices", "is_shutting_down", "name", "pressures", "state")
+    __slots__ = ("_devices", "_facts", "_held", "_state", "pressures")
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.state = NO_STATE
+    def __init__(self, facts: NodeFacts, devices: DeviceAllocator | None) -> None:
+        self._facts = facts
+        self._devices = devices  # only if the profile has any
+        self._state: NodeState | None = None  # of a Node read since the informer showed it
         self.pressures: tuple[str, ...] = ()  # conditions of the node, in upstream's order
-        self.is_shutting_down = False
-        self.devices: DeviceAllocator | None = None  # only if the profile has devices
         self._held: dict[PodUid, frozenset[PodUid]] | None = None  # what a pod waits for
 
     @property
@@ -113,8 +112,8 @@ class PodAdmission:
         """Admit or refuse a pod that is new on this node."""
         assert worker.state is WorkerState.SYNC, worker.state
         if worker.seen_ns < 0:  # adopted: a kubelet before us admitted it
-            if self.devices is not None:
-                self.devices.adopt(worker.pod)
+            if self._devices is not None:
+                self._devices.adopt(worker.pod)
             syncer.sync(worker, turn)
             return
         verdict = self._admit(worker, workers, turn)
@@ -133,8 +132,15 @@ class PodAdmission:
             return
         if reply.ok:
             assert isinstance(reply.record, NodeView), reply
-            self.state = reply.record.state
+            self._state = reply.record.state
         self._decide(worker, self._admit(worker, workers, turn), workers, syncer, turn)
+
+    def on_facts(self) -> None:
+        """Learn that the informer showed the Node: what was read before counts no more."""
+        self._state = None
+
+    def _shown_state(self) -> NodeState:
+        return self._facts.state if self._state is None else self._state
 
     def holds(self, worker: PodWorker) -> bool:
         """Return whether a pod still waits to be admitted; one that is to end waits no more."""
@@ -161,18 +167,18 @@ class PodAdmission:
     def forget(self, uid: PodUid) -> None:
         """Let go of what a pod had that is gone."""
         self._release(uid)
-        if self.devices is not None:
-            self.devices.free(uid)
+        if self._devices is not None:
+            self._devices.free(uid)
 
     def _admit(self, worker: PodWorker, workers: Workers, turn: Turn) -> Verdict:
         pod = worker.pod
         others = _others(worker, workers)
         inputs = AdmissionInputs(
-            name=self.name,
+            name=self._facts.name,
             model=turn.env.model,
-            state=self.state,
+            state=self._shown_state(),
             pressure=admits_under_pressure(pod, self.pressures) if self.pressures else "",
-            is_shutting_down=self.is_shutting_down,
+            is_shutting_down=self._facts.is_shutting_down,
             is_static=isinstance(pod, StaticPod),
         )
         return admit(pod, others, inputs, lambda pod: self._allocate(pod, others, turn))
@@ -186,16 +192,16 @@ class PodAdmission:
                 text = f'alongside {manager} Manager policy "{policy}"'
                 return Refusal(f"Resize is infeasible for Guaranteed Pods {text}", is_final=True)
         others = _others(worker, workers)
-        inputs = AdmissionInputs(self.name, turn.env.model, self.state)
+        inputs = AdmissionInputs(self._facts.name, turn.env.model, self._shown_state())
         shortages = find_shortages(pod.admission, others, inputs, {})
         return Refusal(shortages[0].rejection().message) if shortages else None
 
     def _allocate(self, pod: Pod, others: list[Pod], turn: Turn) -> Devices:
-        if self.devices is None:
+        if self._devices is None:
             return Devices()
-        self.devices.keep({pod.uid, *(other.uid for other in others)})
-        error = self.devices.allocate(pod, turn.now_ns)
-        return Devices(error, self.devices.allocated())
+        self._devices.keep({pod.uid, *(other.uid for other in others)})
+        error = self._devices.allocate(pod, turn.now_ns)
+        return Devices(error, self._devices.allocated())
 
     def _decide(
         self, worker: PodWorker, verdict: Verdict, workers: Workers, syncer: Syncer, turn: Turn

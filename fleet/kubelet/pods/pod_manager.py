@@ -13,11 +13,11 @@ fastStaticPodsRegistration; kubelet_pods.go, HandlePodCleanups; pod_workers.go, 
 from collections.abc import Iterable, Iterator
 
 from fleet.clock import NS_PER_S, Draws
+from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.objects.effects import (
     ApiCall,
     MirrorPodObject,
     MirrorTarget,
-    NodeId,
     Op,
     Outbox,
     Reply,
@@ -52,16 +52,14 @@ class _Entry:
 class PodManager:
     """Static pods and mirrors of one node, by full name."""
 
-    __slots__ = ("_due_ns", "_entries", "_node", "_node_name", "_phase_ns", "node_uid")
+    __slots__ = ("_due_ns", "_entries", "_facts", "_phase_ns")
 
-    def __init__(self, node: NodeId, node_name: str, draws: Draws) -> None:
-        self._node = node
-        self._node_name = node_name
+    def __init__(self, facts: NodeFacts, draws: Draws) -> None:
+        self._facts = facts
         self._entries: dict[str, _Entry] = {}
         self._due_ns = 0  # of housekeeping, 0 when there is nothing to clean up
-        share = draws.uniform(node, _STREAM_HOUSEKEEPING, 0)
+        share = draws.uniform(facts.node, _STREAM_HOUSEKEEPING, 0)
         self._phase_ns = int(share * HOUSEKEEPING_NS)
-        self.node_uid = ""  # of the Node as the informer shows it, "" while it shows none
 
     def is_empty(self) -> bool:
         """Return whether there is neither a static pod nor a mirror."""
@@ -80,7 +78,7 @@ class PodManager:
         for source in (wanted.file or (), wanted.http or ()):
             names = set()
             for manifest in source:
-                pod = manifest.pod_of(self._node_name, wall_ns)
+                pod = manifest.pod_of(self._facts.name, wall_ns)
                 if pod.full_name in names:
                     twice.append(pod)
                     continue
@@ -161,9 +159,9 @@ class PodManager:
         if entry.static is None:
             self._forget_or_arm(name, entry, now_ns, out)
         elif not reply.ok:
-            share = draws.uniform(self._node, _STREAM_RESYNC, now_ns)
+            share = draws.uniform(self._facts.node, _STREAM_RESYNC, now_ns)
             entry.retry_ns = now_ns + int(RESYNC_NS * (1 + share / 2))
-            out.append(SetTimer(self._node, entry.retry_ns, Timer.STATIC_PODS, name))
+            out.append(SetTimer(self._facts.node, entry.retry_ns, Timer.STATIC_PODS, name))
         else:
             self._reconcile(name, entry, out)
 
@@ -178,7 +176,7 @@ class PodManager:
         """Set the timer of the next housekeeping, unless it is set."""
         if not self._due_ns:
             self._due_ns = now_ns + HOUSEKEEPING_NS - (now_ns - self._phase_ns) % HOUSEKEEPING_NS
-            out.append(SetTimer(self._node, self._due_ns, Timer.HOUSEKEEPING))
+            out.append(SetTimer(self._facts.node, self._due_ns, Timer.HOUSEKEEPING))
 
     def is_due(self, now_ns: int) -> bool:
         """Return whether housekeeping is due; it is armed anew by who still has work for it."""
@@ -212,7 +210,7 @@ class PodManager:
         if static is None or entry.busy or entry.waiting:
             return
         if mirror is None:
-            if self.node_uid and not entry.posted:
+            if self._facts.owner_uid and not entry.posted:
                 self._create(name, entry, static, out)
         elif mirror.deleting or not is_mirror_of(mirror, static):
             self._delete(name, entry, mirror.uid, out)
@@ -225,15 +223,15 @@ class PodManager:
             static.uid,
             static.manifest.source,
             static.seen_ns,
-            self.node_uid,
+            self._facts.owner_uid,
         )
-        out.append(ApiCall(self._node, Op.CREATE_MIRROR_POD, name, payload))
+        out.append(ApiCall(self._facts.node, Op.CREATE_MIRROR_POD, name, payload))
 
     def _delete(self, name: str, entry: _Entry, uid: str, out: Outbox) -> None:
         assert entry.mirror is not None, name
         entry.busy = True
         target = MirrorTarget(entry.mirror.namespace, entry.mirror.name, uid)
-        out.append(ApiCall(self._node, Op.DELETE_MIRROR_POD, name, target))
+        out.append(ApiCall(self._facts.node, Op.DELETE_MIRROR_POD, name, target))
 
 
 def is_mirror_of(mirror: Pod, pod: Pod) -> bool:

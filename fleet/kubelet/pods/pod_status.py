@@ -9,6 +9,7 @@ from fleet.clock import NS_PER_S
 from fleet.kubelet.containers.probe_manager import ProbeManager
 from fleet.kubelet.devices.dra import DRAManager
 from fleet.kubelet.events import Reason
+from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.pods import active_deadline
 from fleet.kubelet.pods.active_deadline import is_past_deadline
 from fleet.kubelet.pods.allocation_manager import AllocationManager
@@ -35,16 +36,21 @@ _NO_REASONS: Mapping[str, WaitingState] = {}
 class StatusGenerator:
     """Generates the statuses of one node's pods, and hands them to the status manager."""
 
-    __slots__ = ("_host_ip", "allocations", "devices", "dra", "probes", "runtime", "statuses")
+    __slots__ = ("_devices", "_facts", "allocations", "dra", "probes", "runtime", "statuses")
 
     def __init__(
-        self, host_ip: str, statuses: StatusManager, runtime: Runtime, probes: ProbeManager
+        self,
+        facts: NodeFacts,
+        statuses: StatusManager,
+        runtime: Runtime,
+        probes: ProbeManager,
+        devices: DeviceHealth | None,
     ) -> None:
-        self._host_ip = host_ip
+        self._facts = facts
         self.statuses = statuses
         self.runtime = runtime
         self.probes = probes
-        self.devices: DeviceHealth | None = None  # only if the node has devices
+        self._devices = devices  # only if the node has any
         self.allocations: AllocationManager | None = None  # since the first resize
         self.dra: DRAManager | None = None  # since the first pod with claims
 
@@ -71,7 +77,7 @@ class StatusGenerator:
             actuated=NOT_RESIZED if resizes is None else resizes.actuated(pod.uid),
             restarting=could_restart_all(pod) and should_restart_all(pod, sandbox, old),
             past_deadline=past,
-            host_ip=self._host_ip,
+            host_ip=self._facts.host_ip,
             reasons=worker.reasons or _NO_REASONS,
             is_terminal=is_terminal,
             killed_phase="" if worker.killed is None else worker.killed.phase,
@@ -81,8 +87,8 @@ class StatusGenerator:
             image_id=env.images.image_id,
         )
         status = generate_pod_status(pod, sandbox, inputs)
-        if self.devices is not None:
-            status = self.devices.with_health(pod, status, env.model, turn.now_ns)
+        if self._devices is not None:
+            status = self._devices.with_health(pod, status, env.model, turn.now_ns)
         if self.dra is not None:
             status = self.dra.with_health(pod, status, env.model)
         return status if worker.killed is None else worker.killed.applied(status)

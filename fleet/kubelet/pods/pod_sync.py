@@ -14,7 +14,7 @@ Differs: in `light` there are no volumes and no first status, and the relist is 
 from collections.abc import Mapping
 from functools import partial
 
-from fleet.clock import NS_PER_S, Draws
+from fleet.clock import NS_PER_S
 from fleet.kubelet.containers.image_manager import adopt_images, release_images
 from fleet.kubelet.containers.kuberuntime_manager import KubeRuntimeManager, Progress
 from fleet.kubelet.containers.probe_manager import ProbeManager, apply_updates
@@ -23,11 +23,12 @@ from fleet.kubelet.devices.dra import FAILED_TEXT as PREPARE_TEXT
 from fleet.kubelet.devices.dra import DRAManager, Prepared
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import OpenReason, Reason
+from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.pods.active_deadline import deadline_ns, is_past_deadline
 from fleet.kubelet.pods.allocation_manager import AllocationManager, has_other_resources
 from fleet.kubelet.pods.pleg import Pleg
 from fleet.kubelet.pods.pod_actions import ALL_RESTARTING, could_restart_all
-from fleet.kubelet.pods.pod_admission import PodAdmission, Workers
+from fleet.kubelet.pods.pod_admission import DeviceHealth, PodAdmission, Workers
 from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
 from fleet.kubelet.pods.pod_status import StatusGenerator
 from fleet.kubelet.pods.pod_workers import (
@@ -54,9 +55,10 @@ from fleet.kubelet.volumes.volume_manager import (
     VolumeManager,
     mount_seen_ns,
 )
-from fleet.objects.effects import Milestone, NodeId, Report, SetTimer, Timer
+from fleet.objects.effects import Milestone, Report, SetTimer, Timer
 from fleet.objects.pods import Pod, PodStatus, PodUid
 from fleet.profile.probe_behavior import ProbeKind
+from fleet.runtime.pod_addresses import fallback_cidr
 from fleet.runtime.runtime import NEVER, Runtime
 
 TRANSIENT_NS = 1 * NS_PER_S
@@ -67,16 +69,19 @@ _STREAM_REQUEUE = 0x5E90
 class PodSyncer(StatusGenerator):
     """Runs the syncs of one node's pods."""
 
-    __slots__ = ("_node", "kuberuntime", "network_error", "pleg", "volumes")
+    __slots__ = ("_node", "kuberuntime", "pleg", "volumes")
 
-    def __init__(self, node: NodeId, host_ip: str, runtime: Runtime, draws: Draws) -> None:
-        self._node = node
-        self.pleg = Pleg(node, draws)
-        self.volumes = VolumeManager(node, draws)
+    def __init__(
+        self, facts: NodeFacts, env: Environment, devices: DeviceHealth | None = None
+    ) -> None:
+        node = self._node = facts.node
+        draws = env.draws
+        self.pleg = Pleg(node, draws, is_evented=env.model.kubelet.is_pleg_evented)
+        self.volumes = VolumeManager(facts, draws)
+        runtime = _runtime_of(facts, env)
         self.kuberuntime = KubeRuntimeManager(node, runtime, self.volumes)
-        probes = self.kuberuntime.probes = ProbeManager(node)
-        super().__init__(host_ip, StatusManager(node, draws), runtime, probes)
-        self.network_error = ""  # why only pods with hostNetwork can be synced
+        probes = self.kuberuntime.probes = ProbeManager(facts)
+        super().__init__(facts, StatusManager(node, draws), runtime, probes, devices)
 
     def adopt(self, worker: PodWorker, turn: Turn) -> None:
         """Take over what a kubelet before us left running.
@@ -286,8 +291,8 @@ class PodSyncer(StatusGenerator):
             self.set_status(worker, status, turn)
         if pod.active_deadline_s:
             self._arm_deadline(worker, turn)
-        if self.network_error and not pod.host_network:
-            message = f"network is not ready: {self.network_error}"
+        if self._facts.network_error and not pod.host_network:
+            message = f"network is not ready: {self._facts.network_error}"
             turn.event(pod, Reason.NETWORK_NOT_READY, message)
             worker.end_sync(turn.now_ns, relisted=False)
             self._requeue(worker, turn.now_ns + TRANSIENT_NS, turn)
@@ -483,3 +488,13 @@ class PodSyncer(StatusGenerator):
         due_ns = self.pleg.next_relist_ns(requeue_ns(turn.now_ns, retry_ns, share))
         if not worker.sync_ns or due_ns < worker.sync_ns:
             turn.enqueue(worker, due_ns)
+
+
+def _runtime_of(facts: NodeFacts, env: Environment) -> Runtime:
+    """Return the runtime of a machine: the one that a kubelet before us has left, or a new one."""
+    cidr = facts.pod_cidr or fallback_cidr(facts.node)
+    runtime = env.runtimes.pop(facts.node, None)
+    if runtime is None:
+        return Runtime(facts.node, facts.host_ip, cidr, env.draws)
+    runtime.use_cidr(cidr)
+    return runtime

@@ -93,11 +93,9 @@ class StaticPodSync:
         else:
             statuses.on_pod(with_uid(mirror, static.uid), turn.now_ns, turn.out)
 
-    def on_node_uid(self, uid: str, out: Outbox) -> None:
-        """Learn the uid of the Node, or that it is gone. Source: fastStaticPodsRegistration."""
-        if uid != self.manager.node_uid:
-            self.manager.node_uid = uid
-            self.manager.reconcile(list(self.manager), out)
+    def on_new_owner(self, out: Outbox) -> None:
+        """Learn that there is a Node, another or none. Source: fastStaticPodsRegistration."""
+        self.manager.reconcile(list(self.manager), out)
 
     def on_reply(self, call: ApiCall, reply: Reply, turn: Turn) -> None:
         """Take the answer to a call about a mirror."""

@@ -16,6 +16,7 @@ from fleet.kubelet.containers.image_list import arm_image_list
 from fleet.kubelet.containers.image_manager import images_of
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
+from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
 from fleet.kubelet.pods.pod_sync import PodSyncer
 from fleet.kubelet.pods.pod_workers import PodKill, PodWorker, WorkerState
@@ -155,26 +156,22 @@ class ResourceMonitor:
 
     __slots__ = (
         "_due_ns",
+        "_facts",
         "_is_always_needed",
-        "_name",
-        "_node",
         "_oom_ns",
         "_pass_ns",
         "_shape",
-        "_started_ns",
         "evictions",
     )
 
-    def __init__(self, node: NodeId, name: str, started_ns: int, model: NodeModel) -> None:
-        self._node = node
-        self._name = name
-        self._started_ns = started_ns
+    def __init__(self, facts: NodeFacts, model: NodeModel) -> None:
+        self._facts = facts
         self._due_ns = 0  # the timer that counts
         self._pass_ns = NEVER
         self._oom_ns = NEVER
         self._shape = 0  # of the pods that the timer was set for
         self._is_always_needed = is_always_needed(model)
-        self.evictions = EvictionManager(started_ns)
+        self.evictions = EvictionManager(facts.started_ns)
 
     @property
     def is_idle(self) -> bool:
@@ -209,7 +206,7 @@ class ResourceMonitor:
             for _, sandbox in syncer.runtime
             for container in sandbox.containers
         ]
-        return hash((turn.env.images.used_bytes(self._node), *states))
+        return hash((turn.env.images.used_bytes(self._facts.node), *states))
 
     def on_timer(self, workers: Workers, syncer: PodSyncer, turn: Turn) -> None:
         """Do what is due."""
@@ -232,8 +229,8 @@ class ResourceMonitor:
         return node_stats(model, terms, turn.now_ns)
 
     def _node_terms(self, pods: tuple[PodTerms, ...], turn: Turn) -> NodeTerms:
-        image_bytes = turn.env.images.used_bytes(self._node)
-        return node_terms(turn.env.model, pods, self._started_ns, image_bytes)
+        image_bytes = turn.env.images.used_bytes(self._facts.node)
+        return node_terms(turn.env.model, pods, self._facts.started_ns, image_bytes)
 
     def _plan(self, workers: Workers, syncer: PodSyncer, turn: Turn) -> None:
         """Set the timer of the next instant that matters."""
@@ -247,7 +244,7 @@ class ResourceMonitor:
         due_ns = min(self._pass_ns, self._oom_ns)
         if due_ns not in {NEVER, self._due_ns}:
             self._due_ns = due_ns
-            turn.out.append(SetTimer(self._node, due_ns, Timer.EVICTION))
+            turn.out.append(SetTimer(self._facts.node, due_ns, Timer.EVICTION))
 
     def _synchronize(self, workers: Workers, syncer: PodSyncer, turn: Turn) -> None:
         pods = _terms(workers, syncer, turn)
@@ -258,7 +255,7 @@ class ResourceMonitor:
         ]
         reclaim = Reclaim(
             lambda: self._stats(pods, turn),
-            lambda: _delete_unused_images(self._node, syncer, turn, workers),
+            lambda: _delete_unused_images(self._facts.node, syncer, turn, workers),
         )
         found = self.evictions.synchronize(turn.env.model, active, reclaim, turn.now_ns)
         if found.starved:
@@ -287,7 +284,7 @@ class ResourceMonitor:
                 self._node_event(Reason.SYSTEM_OOM, message, turn)
 
     def _node_event(self, reason: Reason, message: str, turn: Turn) -> None:
-        about = ObjectRef("Node", "", self._name)
+        about = ObjectRef("Node", "", self._facts.name)
         turn.recorder.event(about, reason, message, turn.env, turn.now_ns, turn.out)
 
 

@@ -18,8 +18,9 @@ import enum
 
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.kubelet.environment import Environment
+from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.volumes.volume_texts import driver_missing, failed
-from fleet.objects.effects import ApiCall, NodeId, Op, Outbox, Reply
+from fleet.objects.effects import ApiCall, Op, Outbox, Reply
 from fleet.objects.pods import NodeView, Pod, PodUid, VolumeSpec
 from fleet.objects.volumes import (
     AttachmentView,
@@ -96,16 +97,16 @@ class ClaimVolume:
 class ClaimVolumes:
     """The claims of the pods of one node."""
 
-    __slots__ = ("_devices", "_node", "_pods", "_resyncs", "attached", "labels", "reported")
+    __slots__ = ("_devices", "_facts", "_labels", "_pods", "_resyncs", "attached", "reported")
 
-    def __init__(self, node: NodeId) -> None:
-        self._node = node
+    def __init__(self, facts: NodeFacts) -> None:
+        self._facts = facts
         self._pods: dict[PodUid, tuple[ClaimVolume, ...]] = {}
         self._devices: dict[str, list[PodUid]] = {}  # attachable volumes, and whose they are
         self._resyncs: dict[PodUid, int] = {}
         self.attached: tuple[str, ...] = ()  # as the informer shows the Node
         self.reported: tuple[str, ...] = ()  # volumesInUse as the server has them
-        self.labels: dict[str, str] | None = None  # of the Node, once the informer showed it
+        self._labels: dict[str, str] | None = None  # of a Node read since the informer showed it
 
     def in_use(self) -> tuple[str, ...]:
         """Return the attachable volumes that are wanted or attached.
@@ -154,6 +155,11 @@ class ClaimVolumes:
         """
         self.reported = names
         return self._advance(Step.REPORT, Step.ATTACH, names) + self.on_attached(self.attached)
+
+    def on_node(self, attached: tuple[str, ...]) -> list[PodUid]:
+        """Learn that the informer showed the Node; return the pods that may go on."""
+        self._labels = None
+        return self.on_attached(attached)
 
     def on_attached(self, names: tuple[str, ...]) -> list[PodUid]:
         """Note what the controller has attached; return the pods that may go on."""
@@ -279,7 +285,7 @@ class ClaimVolumes:
         assert isinstance(node, NodeView), reply
         assert view is not None, each.claim
         if view.unique_name in node.volumes_attached:
-            self.labels = node.labels
+            self._labels = node.labels
             each.step = Step.MOUNT
         else:
             each.step = Step.SIZE
@@ -318,7 +324,6 @@ class ClaimVolumes:
         each: ClaimVolume,
         env: Environment,
         now_ns: int,
-        node_name: str,
         out: Outbox,
     ) -> str | None:
         """Go on; return None while something is awaited, "" once mounted, else the error."""
@@ -333,9 +338,9 @@ class ClaimVolumes:
         elif each.step is Step.VERIFY:
             self._get(pod, each, Op.GET_NODE_ATTACHED, "", out)
         elif each.step is Step.MOUNT:
-            return self._mount(pod, each, env, now_ns, node_name, out)
+            return self._mount(pod, each, env, now_ns, out)
         elif each.step in (Step.WAIT, Step.STAGED, Step.PUBLISH):
-            return self._read_attachment(pod, each, env, node_name, out)
+            return self._read_attachment(pod, each, env, out)
         elif each.step in (Step.SET_UP, Step.DELAY):
             return self._set_up(pod, each, env, now_ns)
         return None
@@ -346,13 +351,12 @@ class ClaimVolumes:
         each: ClaimVolume,
         env: Environment,
         now_ns: int,
-        node_name: str,
         out: Outbox,
     ) -> str | None:
         """Begin to mount. Source: GenerateMountVolumeFunc."""
         view = each.view
         assert view is not None, each.claim
-        if self.labels is not None and not view.fits(self.labels):
+        if not view.fits(self._facts.labels if self._labels is None else self._labels):
             return failed(
                 each.name, each.volume, "NodeAffinity check", "no matching NodeSelectorTerms"
             )
@@ -363,14 +367,14 @@ class ClaimVolumes:
             return failed(each.name, each.volume, "SetUp", error)
         if self._is_attachable(each):
             each.step = Step.WAIT
-            return self._read_attachment(pod, each, env, node_name, out)
+            return self._read_attachment(pod, each, env, out)
         if view.driver and view.driver not in env.model.csi_driver_names:
             return driver_missing(each.name, each.volume, view.driver)
         each.step = Step.SET_UP
         return self._set_up(pod, each, env, now_ns)
 
     def _read_attachment(
-        self, pod: Pod, each: ClaimVolume, env: Environment, node_name: str, out: Outbox
+        self, pod: Pod, each: ClaimVolume, env: Environment, out: Outbox
     ) -> str | None:
         view = each.view
         assert view is not None, each.claim
@@ -379,7 +383,7 @@ class ClaimVolumes:
             return driver_missing(each.name, each.volume, view.driver)
         if each.step is Step.STAGED and self._is_mounted_elsewhere(pod, view):
             each.step = Step.PUBLISH  # the device is mounted already
-        name = attachment_name(view.handle, view.driver, node_name)
+        name = attachment_name(view.handle, view.driver, self._facts.name)
         self._get(pod, each, Op.GET_ATTACHMENT, name, out)
         return None
 
@@ -392,7 +396,7 @@ class ClaimVolumes:
         )
         if each.step is Step.SET_UP:
             each.step = Step.DELAY
-            share = env.draws.uniform(self._node, _STREAM_MOUNT, now_ns)
+            share = env.draws.uniform(self._facts.node, _STREAM_MOUNT, now_ns)
             each.due_ns = now_ns + max(behavior.mount_delay.sample(share), 1)
             return None
         if behavior.error:
@@ -427,9 +431,9 @@ class ClaimVolumes:
     ) -> None:
         at = each.step if step is None else step
         target = ClaimTarget(pod.namespace, name, each.volume.name, int(at))
-        out.append(ApiCall(self._node, op, pod.uid, target))
+        out.append(ApiCall(self._facts.node, op, pod.uid, target))
 
-    def ask_limits(self, pod: Pod, env: Environment, node_name: str, out: Outbox) -> bool:
+    def ask_limits(self, pod: Pod, env: Environment, out: Outbox) -> bool:
         """Ask why volumes are not attached, if their drivers may say that a node is full.
 
         Source: csi_plugin.go, VerifyExhaustedResource.
@@ -440,7 +444,7 @@ class ClaimVolumes:
                 continue
             driver = env.csi_drivers.get(view.driver)
             if driver is not None and driver.updates_allocatable:
-                name = attachment_name(view.handle, view.driver, node_name)
+                name = attachment_name(view.handle, view.driver, self._facts.name)
                 self._get(pod, each, Op.GET_ATTACHMENT, name, out, Step.LIMIT)
                 each.is_asked = True
         return self.is_asking(pod.uid)
@@ -473,7 +477,7 @@ class ClaimVolumes:
 
     def plan_resync(self, uid: PodUid, env: Environment, now_ns: int) -> int:
         """Return when the claims of a running pod are read again. Source: completeWork."""
-        share = env.draws.uniform(self._node, _STREAM_RESYNC, now_ns)
+        share = env.draws.uniform(self._facts.node, _STREAM_RESYNC, now_ns)
         due_ns = self._resyncs[uid] = now_ns + int(RESYNC_NS * (1 + share / 2))
         return due_ns
 

@@ -18,6 +18,7 @@ import enum
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
+from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.volumes.claim_volumes import (
     AT_ONCE,
     CLAIM_KINDS,
@@ -34,7 +35,6 @@ from fleet.kubelet.volumes.volume_texts import (
 from fleet.kubelet.volumes.watched_objects import ObjectManager, sources_of
 from fleet.objects.effects import (
     ApiCall,
-    NodeId,
     Op,
     Outbox,
     Reply,
@@ -112,15 +112,14 @@ class _Mount:
 class VolumeManager:
     """Volumes, and the objects behind them, of the pods of one node."""
 
-    __slots__ = ("_draws", "_mounts", "_node", "_refresh", "claims", "node_name", "objects")
+    __slots__ = ("_draws", "_facts", "_mounts", "_refresh", "claims", "objects")
 
-    def __init__(self, node: NodeId, draws: Draws, node_name: str = "") -> None:
-        self._node = node
+    def __init__(self, facts: NodeFacts, draws: Draws) -> None:
+        self._facts = facts
         self._draws = draws
         self._mounts: dict[PodUid, _Mount] = {}
         self._refresh: dict[PodUid, int] = {}  # when a pod's tokens are renewed
-        self.node_name = node_name
-        self.objects = ObjectManager(node, draws)
+        self.objects = ObjectManager(facts.node, draws)
         self.claims: ClaimVolumes | None = None  # made for the first pod that has one
 
     def register_pod(self, pod: Pod, now_ns: int, out: Outbox) -> None:
@@ -158,7 +157,7 @@ class VolumeManager:
 
         A sync that waits again finds what went on meanwhile; its claims are read again.
         """
-        share = self._draws.uniform(self._node, _STREAM_LOOP, now_ns)
+        share = self._draws.uniform(self._facts.node, _STREAM_LOOP, now_ns)
         due_ns = now_ns + LOOP_NS + int(LOOP_NS * share)
         mount = self._mounts.get(pod.uid)
         if mount is None:
@@ -186,7 +185,7 @@ class VolumeManager:
             for each in volumes:
                 each.tokens = 0
             mount = self._mounts[pod.uid] = _Mount(volumes, is_remount=True)
-            share = self._draws.uniform(self._node, _STREAM_REMOUNT, now_ns)
+            share = self._draws.uniform(self._facts.node, _STREAM_REMOUNT, now_ns)
             for each in volumes:
                 each.due_ns = now_ns + int(share * RESYNC_NS)
             self._arm(pod.uid, mount, out)
@@ -195,7 +194,7 @@ class VolumeManager:
         if spec.kind not in CLAIM_KINDS:
             return _Volume(spec, None)
         if self.claims is None:
-            self.claims = ClaimVolumes(self._node)
+            self.claims = ClaimVolumes(self._facts)
         return _Volume(spec, self.claims.add(pod, spec))
 
     def abort(self, uid: PodUid) -> None:
@@ -261,7 +260,7 @@ class VolumeManager:
             return False
         if not mount.limits_asked:
             mount.limits_asked = True
-            return self.claims.ask_limits(pod, env, self.node_name, out)
+            return self.claims.ask_limits(pod, env, out)
         return self.claims.is_asking(pod.uid)
 
     def _attempt_one(
@@ -269,7 +268,7 @@ class VolumeManager:
     ) -> str | None:
         if volume.claim is not None:
             assert self.claims is not None, pod.uid
-            return self.claims.attempt(pod, volume.claim, env, now_ns, self.node_name, out)
+            return self.claims.attempt(pod, volume.claim, env, now_ns, out)
         return self._set_up(pod, volume, env, now_ns, out)
 
     def _set_up(
@@ -310,7 +309,7 @@ class VolumeManager:
         self.objects.stop_immutable(pod, out)
         if self.claims is not None and self.claims.has(pod.uid):
             due_ns = self.claims.plan_resync(pod.uid, env, now_ns)
-            out.append(SetTimer(self._node, due_ns, Timer.VOLUMES, pod.uid))
+            out.append(SetTimer(self._facts.node, due_ns, Timer.VOLUMES, pod.uid))
 
     def _give_up(self, pod: Pod, mount: _Mount, now_ns: int) -> list[str] | None:
         """Return the event of a sync that fails: none of a time-out; None while it waits.
@@ -354,7 +353,7 @@ class VolumeManager:
     def _wait(self, uid: PodUid, mount: _Mount, due_ns: int, out: Outbox) -> None:
         if mount.due_ns != due_ns:
             mount.due_ns = due_ns
-            out.append(SetTimer(self._node, due_ns, Timer.VOLUMES, uid))
+            out.append(SetTimer(self._facts.node, due_ns, Timer.VOLUMES, uid))
 
     # ---- answers ----
 
@@ -383,9 +382,7 @@ class VolumeManager:
             return False
         return self.claims.on_reply(pod, call.payload, reply, env, out)
 
-    def on_node(
-        self, attached: tuple[str, ...], in_use: tuple[str, ...], labels: dict[str, str]
-    ) -> list[PodUid]:
+    def on_node(self, attached: tuple[str, ...], in_use: tuple[str, ...]) -> list[PodUid]:
         """Take what the informer shows of the Node; return the pods that may go on.
 
         Volumes that a kubelet before us left in use are reported as gone unless a pod has them.
@@ -393,10 +390,9 @@ class VolumeManager:
         if self.claims is None:
             if not in_use:
                 return []
-            self.claims = ClaimVolumes(self._node)
+            self.claims = ClaimVolumes(self._facts)
             self.claims.reported = in_use
-        self.claims.labels = labels
-        return self.claims.on_attached(attached)
+        return self.claims.on_node(attached)
 
     # ---- while a pod runs ----
 
@@ -412,7 +408,7 @@ class VolumeManager:
         if claims is not None and claims.is_resync_due(pod.uid, now_ns):
             claims.reprocess(pod, out)
             due_ns = claims.plan_resync(pod.uid, env, now_ns)
-            out.append(SetTimer(self._node, due_ns, Timer.VOLUMES, pod.uid))
+            out.append(SetTimer(self._facts.node, due_ns, Timer.VOLUMES, pod.uid))
 
     def has_secret(self, pod: Pod, name: str) -> bool:
         """Return whether a Secret that a pod refers to can be read. Source: GetSecret."""
@@ -433,7 +429,7 @@ class VolumeManager:
                 pod.uid,
                 spec.name,
             )
-            out.append(ApiCall(self._node, Op.CREATE_TOKEN, pod.uid, request))
+            out.append(ApiCall(self._facts.node, Op.CREATE_TOKEN, pod.uid, request))
         return len(spec.tokens)
 
     def _plan_refresh(
@@ -449,13 +445,13 @@ class VolumeManager:
         left_ns = request.expiration_s * NS_PER_S
         if isinstance(reply.record, Token) and reply.record.expires_s:
             left_ns = reply.record.expires_s * NS_PER_S - wall_ns
-        share = self._draws.uniform(self._node, _STREAM_TOKEN, now_ns)
+        share = self._draws.uniform(self._facts.node, _STREAM_TOKEN, now_ns)
         due_ns = now_ns + max(left_ns * 4 // 5 - int(share * TOKEN_JITTER_S * NS_PER_S), NS_PER_S)
         due_ns += int(share * RESYNC_NS)
         known_ns = self._refresh.get(pod.uid, 0)
         if not known_ns or due_ns < known_ns:
             self._refresh[pod.uid] = due_ns
-            out.append(SetTimer(self._node, due_ns, Timer.VOLUMES, pod.uid))
+            out.append(SetTimer(self._facts.node, due_ns, Timer.VOLUMES, pod.uid))
 
 
 def _volume_name(volume: VolumeSpec, pod: Pod) -> str:

@@ -4,7 +4,7 @@ import orjson
 
 from fleet.objects.effects import NodeStatusPatch
 from fleet.objects.pods import NodeCondition
-from fleet.profile.node_model import NodeFacts
+from fleet.profile.node_model import NodeIdentity
 from fleet.wire.api.callers import RenderedProfile
 from fleet.wire.api.times import rfc3339
 
@@ -74,7 +74,7 @@ def _condition_patch(old: NodeCondition | None, new: NodeCondition) -> bytes:
 
 
 def node_json(
-    template: RenderedProfile, facts: NodeFacts, conditions: tuple[NodeCondition, ...]
+    template: RenderedProfile, facts: NodeIdentity, conditions: tuple[NodeCondition, ...]
 ) -> bytes:
     """Render the Node that registers. Source: kubelet_node_status.go, initialNode."""
     model = template.model

@@ -130,7 +130,7 @@ def test_a_deleted_node_is_told_and_not_made_again() -> None:
     out.clear()
     kubelet.on_watch_event(node_event(EventType.DELETED), 6, out)
     assert out == [Report(NODE, Milestone.GONE)]
-    assert kubelet.status.uid == ""
+    assert kubelet.facts.uid == ""
 
 
 def test_a_csinode_that_exists_makes_the_node_ready() -> None:
@@ -167,6 +167,6 @@ def test_an_environment_keeps_the_wall_clock() -> None:
 @pytest.mark.parametrize("op", Op)
 def test_every_call_is_answered_to_its_owner(op: Op) -> None:
     kubelet, out = make()
-    kubelet.sync_loop = kubelet._new_sync_loop(0)
+    kubelet._pod_side(0)
     kubelet.status._tries = 0
     answer(kubelet, ApiCall(NODE, op), REFUSED, 0, out)

@@ -12,6 +12,7 @@ from fleet.kubelet.containers.probe_manager import ProbeManager, apply_updates
 from fleet.kubelet.containers.probe_worker import NEVER, ProbeResult
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import EventRecorder
+from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.pods.pod_actions import KillReason
 from fleet.kubelet.turn import Turn
 from fleet.objects.effects import Outbox, SetTimer, Timer
@@ -48,7 +49,9 @@ class Bench:
         self.env = Environment(MODEL, Draws(3), light=light)
         self.env.wall_offset_ns = SimClock.EPOCH_NS
         self.recorder = EventRecorder(NODE)
-        self.manager = ProbeManager(NODE)
+        facts = NodeFacts(NODE, "n", "192.0.2.1")
+        facts.started_ns = -NEVER  # long before
+        self.manager = ProbeManager(facts)
         self.now_ns = START_S * NS_PER_S
         spec = container("c", **{FIELDS[kind]: probe})
         notes = ((PROBE_ANNOTATIONS[kind], timeline),)
@@ -266,7 +269,7 @@ def test_a_pod_that_was_ready_stays_so_over_a_restart_of_the_kubelet() -> None:
     for ready in (True, False):
         world = World()
         world.now_ns = 3600 * NS_PER_S
-        world.loop.started_ns = world.now_ns
+        world.facts.started_ns = world.now_ns
         world.create(adopted(world, probed(readiness=HTTP), ready=ready, ago_s=600))
         world.run(0.5)
         assert world.container().ready is ready
@@ -280,7 +283,7 @@ def test_soon_after_the_kubelet_began_the_first_tick_is_put_off() -> None:
     for index in range(20):
         world = World()
         world.now_ns = 100 * NS_PER_S
-        world.loop.started_ns = world.now_ns
+        world.facts.started_ns = world.now_ns
         world.create(make_pod(probed(readiness=HTTP), uid=f"u{index}"))
         while (
             not world.pods[f"u{index}"].status.containers or not world.container(f"u{index}").ready

@@ -4,7 +4,17 @@ import dataclasses
 
 import orjson
 import pytest
-from node_world import ADDRESS, EXISTS, NODE, START_S, environment, existing, model, node_reply
+from node_world import (
+    ADDRESS,
+    EXISTS,
+    NODE,
+    START_S,
+    environment,
+    existing,
+    facts,
+    model,
+    node_reply,
+)
 
 from fleet.kubelet.node.node_reconcile import ATTACH_ANNOTATION, both, reconcile
 from fleet.kubelet.node.node_status import NodeInputs, NodeStatus, compute_conditions
@@ -150,14 +160,14 @@ def test_the_first_status_patch_joins_what_else_changed() -> None:
 
 
 def test_what_was_kept_goes_with_the_first_patch_that_is_taken() -> None:
-    env, status, effects = environment(light=True), NodeStatus(NODE), list[object]()
+    env, status, effects = environment(light=True), NodeStatus(facts()), list[object]()
     out: Outbox = []
     status.start(env, 0, out)
     status.on_register_timer(NodeInputs(), env, 0, out)
-    status.on_register_reply(EXISTS, ADDRESS, env, 0, out)
+    status.on_register_reply(EXISTS, env, 0, out)
     conditions, _ = compute_conditions((), NodeInputs(), START_S)
     node = changed(capacity={**model().capacity, "cpu": "4"})._replace(conditions=conditions)
-    assert status.on_register_reply(node_reply(node), ADDRESS, env, 0, out)
+    assert status.on_register_reply(node_reply(node), env, 0, out)
     status.on_node(node)
     for reply in (EXISTS, node_reply()):  # the first one is refused
         out.clear()

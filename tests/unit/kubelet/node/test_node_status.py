@@ -1,6 +1,5 @@
 import pytest
 from node_world import (
-    ADDRESS,
     EXISTS,
     LOST,
     NODE,
@@ -9,6 +8,7 @@ from node_world import (
     START_S,
     environment,
     existing,
+    facts,
     node_reply,
     view,
 )
@@ -57,11 +57,11 @@ def conditions(now_s: int = START_S, inputs: NodeInputs = READY) -> tuple[NodeCo
 
 def registered(now_ns: int = NS_PER_S) -> NodeStatus:
     """Return the status of a node that is Ready and has reported once, at `now_ns`."""
-    status = NodeStatus(NODE)
+    status = NodeStatus(facts())
     effects: Outbox = []
     status.start(ENV, 0, effects)
     status.on_register_timer(READY, ENV, 100 * NS_PER_MS, effects)
-    assert status.on_register_reply(node_reply(), ADDRESS, ENV, now_ns, effects)
+    assert status.on_register_reply(node_reply(), ENV, now_ns, effects)
     status.on_node(view(conditions()))
     status.sync(READY, ENV, now_ns, effects)
     status.on_status_reply(PATCH, OK, READY, ENV, now_ns, effects)
@@ -126,7 +126,7 @@ def test_heartbeats_are_no_change() -> None:
 
 
 def test_registration_sleeps_first_and_doubles_to_seven_seconds() -> None:
-    status, out = NodeStatus(NODE), list[SetTimer]()
+    status, out = NodeStatus(facts()), list[SetTimer]()
     effects: Outbox = []
     now_ns = 0
     status.start(ENV, 0, effects)
@@ -139,7 +139,7 @@ def test_registration_sleeps_first_and_doubles_to_seven_seconds() -> None:
         assert status.on_register_timer(READY, ENV, now_ns, effects) == FRESH
         assert effects == [CREATE._replace(payload=NodeObject(conditions(ENV.wall_s(now_ns))))]
         effects.clear()
-        assert not status.on_register_reply(REFUSED, ADDRESS, ENV, now_ns, effects)
+        assert not status.on_register_reply(REFUSED, ENV, now_ns, effects)
     delays = [b.due_ns - a.due_ns for a, b in zip(out, out[1:], strict=False)]  # noqa: RUF007
     assert out[0].due_ns == 100 * NS_PER_MS
     assert [each // NS_PER_MS for each in delays] == [200, 400, 800, 1600, 3200, 6400, 7000, 7000]
@@ -147,29 +147,29 @@ def test_registration_sleeps_first_and_doubles_to_seven_seconds() -> None:
 
 @pytest.mark.parametrize("kind", [ReplyKind.EXISTS, ReplyKind.FORBIDDEN])
 def test_a_refused_create_looks_at_the_node(kind: ReplyKind) -> None:
-    status = NodeStatus(NODE)
+    status = NodeStatus(facts())
     effects: Outbox = []
     status.start(ENV, 0, effects)
     status.on_register_timer(READY, ENV, 100 * NS_PER_MS, effects)
     effects.clear()
-    assert not status.on_register_reply(EXISTS._replace(kind=kind), ADDRESS, ENV, 0, effects)
+    assert not status.on_register_reply(EXISTS._replace(kind=kind), ENV, 0, effects)
     assert effects == [ApiCall(NODE, Op.GET_NODE_EXISTING)]
     effects.clear()
     stale = existing()._replace(labels={**existing().labels, "kubernetes.io/os": "plan9"})
-    assert not status.on_register_reply(node_reply(stale), ADDRESS, ENV, 0, effects)
+    assert not status.on_register_reply(node_reply(stale), ENV, 0, effects)
     patch = NodeStatusPatch(labels=(("kubernetes.io/os", "linux"),))
     assert effects == [ApiCall(NODE, Op.PATCH_NODE_STATUS, "", patch)]
     effects.clear()
-    assert status.on_register_reply(OK, ADDRESS, ENV, 7, effects)
+    assert status.on_register_reply(OK, ENV, 7, effects)
     assert effects == [Report(NODE, Milestone.REGISTERED, 7)]
 
 
 def test_the_first_tick_reads_the_node_that_the_informer_lacks() -> None:
-    status = NodeStatus(NODE)
+    status = NodeStatus(facts())
     effects: Outbox = []
     status.start(ENV, 0, effects)
     status.on_register_timer(READY, ENV, 100 * NS_PER_MS, effects)
-    status.on_register_reply(node_reply(), ADDRESS, ENV, NS_PER_S, effects)
+    status.on_register_reply(node_reply(), ENV, NS_PER_S, effects)
     effects.clear()
     assert status.sync(READY, ENV, NS_PER_S, effects) == []
     assert effects == [GET]
@@ -179,7 +179,7 @@ def test_the_first_tick_reads_the_node_that_the_informer_lacks() -> None:
     assert [each.op for each in effects if isinstance(each, ApiCall)] == [
         Op.PATCH_NODE_STATUS_HEARTBEAT
     ]
-    assert status.uid == ""  # a GET is not the informer
+    assert status.facts.uid == ""  # a GET is not the informer
 
 
 def test_five_tries_then_the_next_tick() -> None:
@@ -244,11 +244,11 @@ def test_a_report_that_expired_keeps_a_period_without_delay() -> None:
 
 
 def test_ready_is_told_on_the_next_tenth_of_a_second() -> None:
-    status = NodeStatus(NODE)
+    status = NodeStatus(facts())
     effects: Outbox = []
     status.start(ENV, 0, effects)
     status.on_register_timer(READY, ENV, 100 * NS_PER_MS, effects)
-    status.on_register_reply(node_reply(), ADDRESS, ENV, 150 * NS_PER_MS, effects)
+    status.on_register_reply(node_reply(), ENV, 150 * NS_PER_MS, effects)
     not_ready = NodeInputs(not_ready=("CSINode is not yet initialized",))
     status.on_node(view(conditions(START_S, not_ready)))
     effects.clear()
@@ -265,7 +265,7 @@ def test_ready_is_told_on_the_next_tenth_of_a_second() -> None:
 
 def test_the_fast_loop_gives_up_after_two_minutes() -> None:
     status = registered()
-    status.is_fast = True
+    status._fast_due_ns = 0
     effects: Outbox = []
     status.arm(READY, ENV, 121 * NS_PER_S, effects)
     assert not status.is_fast
@@ -282,16 +282,25 @@ def test_a_cordon_is_an_event_at_the_next_tick() -> None:
 
 def test_in_light_the_post_counts_as_the_first_report() -> None:
     env = environment(light=True)
-    status = NodeStatus(NODE)
+    status = NodeStatus(facts())
     effects: Outbox = []
     status.start(env, NS_PER_S, effects)
     assert effects == [SetTimer(NODE, NS_PER_S, Timer.REGISTER)]
     status.on_register_timer(READY, env, NS_PER_S, effects)
     created = Reply(ReplyKind.OK, view(conditions()), 201)
-    assert status.on_register_reply(created, ADDRESS, env, NS_PER_S, effects)
+    assert status.on_register_reply(created, env, NS_PER_S, effects)
     status.on_node(view(conditions(), pod_cidrs=("10.0.0.0/24",)))
     effects.clear()
     status.report_created(READY, env, NS_PER_S, effects)
     [timer] = effects
     assert isinstance(timer, SetTimer)
     assert timer.due_ns >= 150 * NS_PER_S
+
+
+def test_a_node_that_is_being_deleted_owns_no_mirror_pods() -> None:
+    status = registered()
+    assert status.facts.owner_uid == status.facts.uid != ""
+    status.on_node(view(conditions(), deleting=True))
+    assert (status.facts.owner_uid, bool(status.facts.uid)) == ("", True)
+    status.on_node(None)
+    assert (status.facts.owner_uid, status.facts.uid) == ("", "")

@@ -49,9 +49,8 @@ def body(index: int) -> bytes:
 
 @pytest.mark.parametrize("light", [True, False])
 def test_a_running_pod_fits_its_budget(light: bool) -> None:  # noqa: FBT001
-    world = World(light=light)
+    world = World(light=light, pod_cidr="10.244.0.0/16")
     world.env.model = replace(world.env.model, pods_max=PODS)
-    world.loop.pod_cidr = "10.244.0.0/16"
     bodies = [body(index) for index in range(PODS)]
     gc.collect()
     tracemalloc.start()

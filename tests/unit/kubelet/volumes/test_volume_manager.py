@@ -3,6 +3,7 @@ from pod_world import NODE, TOKEN_VOLUME, UID, World, container, make_pod, repla
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.kubelet.events import Reason
+from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.volumes.volume_manager import MountResult, VolumeManager, mount_seen_ns
 from fleet.kubelet.volumes.watched_objects import references
 from fleet.objects.effects import (
@@ -38,7 +39,7 @@ PLAIN = make_pod(volumes=(VolumeSpec("cfg", "configMap", (ObjectSource("cfg"),),
 
 
 def manager(pod: Pod) -> VolumeManager:
-    volumes = VolumeManager(NODE, Draws(3))
+    volumes = VolumeManager(NodeFacts(NODE, "n", "192.0.2.1"), Draws(3))
     out: Outbox = []
     volumes.register_pod(pod, 0, out)
     volumes.begin(pod, 0, out)
@@ -73,7 +74,7 @@ def test_secrets_are_watched_before_config_maps_and_each_once() -> None:
 
 
 def test_pods_share_a_watch_until_the_last_is_gone() -> None:
-    volumes = VolumeManager(NODE, Draws(3))
+    volumes = VolumeManager(NodeFacts(NODE, "n", "192.0.2.1"), Draws(3))
     one, two = make_pod(uid="1"), make_pod(uid="2")
     out: Outbox = []
     volumes.register_pod(one, 0, out)
@@ -99,7 +100,7 @@ def test_an_ephemeral_container_may_add_a_reference() -> None:
 
 
 def test_the_first_attempt_comes_with_the_loops() -> None:
-    volumes = VolumeManager(NODE, Draws(3))
+    volumes = VolumeManager(NodeFacts(NODE, "n", "192.0.2.1"), Draws(3))
     out: Outbox = []
     volumes.begin(PLAIN, 0, out)
     (timer,) = out

@@ -1,0 +1,49 @@
+"""NodeFacts: what the parts of one kubelet know of its node, once.
+
+Each fact is set by the one part that is named beside it. All others ask here; none keeps a copy.
+"""
+
+from fleet.objects.admission import NO_STATE
+from fleet.objects.effects import NodeId
+from fleet.objects.well_known import HOSTNAME_LABEL
+
+
+class NodeFacts:
+    """One node, as its own kubelet sees it."""
+
+    __slots__ = (
+        "host_ip",
+        "is_deleting",
+        "is_shutting_down",
+        "name",
+        "network_error",
+        "node",
+        "pod_cidr",
+        "started_ns",
+        "state",
+        "uid",
+    )
+
+    def __init__(self, node: NodeId, name: str, host_ip: str) -> None:
+        self.node = node
+        self.name = name
+        self.host_ip = host_ip
+        # Set by NodeStatus: as the informer shows the Node.
+        self.started_ns = 0  # when the kubelet began
+        self.uid = ""  # "" while there is no Node
+        self.is_deleting = False
+        self.state = NO_STATE
+        self.pod_cidr = ""
+        # Set by the kubelet, of its runtime's state and its shutdown.
+        self.network_error = ""  # why only pods with hostNetwork can be synced
+        self.is_shutting_down = False
+
+    @property
+    def owner_uid(self) -> str:
+        """Return the uid of the Node that owns mirror pods, "" while there is none to own them."""
+        return "" if self.is_deleting else self.uid
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Return the labels of the Node."""
+        return {HOSTNAME_LABEL: self.name, **dict(self.state.labels)}
