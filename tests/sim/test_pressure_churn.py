@@ -73,12 +73,12 @@ def hold(sim: Simulation) -> int:
     for entry in sim.reactor.entries:
         assert entry.kubelet is not None
         loop = entry.kubelet.sync_loop
-        if loop is None or loop.monitor is None or loop._syncer is None:
+        if loop is None or loop.monitor is None:
             continue
         out: Outbox = []
         now_ns = sim.clock.now_ns()
         turn = Turn(entry.kubelet.node, sim.env, EventRecorder.silent(), now_ns, out)
-        stats = loop.monitor.stats(loop._workers, loop._syncer, turn)
+        stats = loop.monitor.stats(turn)
         assert stats.memory <= stats.memory_capacity, (sim.now_s, stats)
         looked_at += 1
     for pod in sim.server.all("pods"):

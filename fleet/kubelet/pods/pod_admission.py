@@ -94,10 +94,14 @@ class DeviceAllocator(DeviceHealth, Protocol):
 class PodAdmission:
     """The admission of one node's pods."""
 
-    __slots__ = ("_devices", "_facts", "_held", "_state", "pressures")
+    __slots__ = ("_devices", "_facts", "_held", "_state", "_syncer", "_workers", "pressures")
 
-    def __init__(self, facts: NodeFacts, devices: DeviceAllocator | None) -> None:
+    def __init__(
+        self, facts: NodeFacts, workers: Workers, syncer: Syncer, devices: DeviceAllocator | None
+    ) -> None:
         self._facts = facts
+        self._workers = workers
+        self._syncer = syncer
         self._devices = devices  # only if the profile has any
         self._state: NodeState | None = None  # of a Node read since the informer showed it
         self.pressures: tuple[str, ...] = ()  # conditions of the node, in upstream's order
@@ -108,32 +112,30 @@ class PodAdmission:
         """Return whether any pod waits to be admitted."""
         return self._held is not None
 
-    def on_addition(self, worker: PodWorker, workers: Workers, syncer: Syncer, turn: Turn) -> None:
+    def on_addition(self, worker: PodWorker, turn: Turn) -> None:
         """Admit or refuse a pod that is new on this node."""
         assert worker.state is WorkerState.SYNC, worker.state
         if worker.seen_ns < 0:  # adopted: a kubelet before us admitted it
             if self._devices is not None:
                 self._devices.adopt(worker.pod)
-            syncer.sync(worker, turn)
+            self._syncer.sync(worker, turn)
             return
-        verdict = self._admit(worker, workers, turn)
+        verdict = self._admit(worker, turn)
         if verdict.asks_node and not turn.env.light:
             self._hold(worker, _NODE)
             turn.out.append(ApiCall(turn.node, Op.GET_NODE_ADMISSION, worker.pod.uid))
             return
-        self._decide(worker, verdict, workers, syncer, turn)
+        self._decide(worker, verdict, turn)
 
-    def on_node(
-        self, call: ApiCall, reply: Reply, workers: Workers, syncer: Syncer, turn: Turn
-    ) -> None:
+    def on_node(self, call: ApiCall, reply: Reply, turn: Turn) -> None:
         """Look again at the pod that only its node affinity kept out. Source: generalFilter."""
-        worker = workers.get(PodUid(call.key))
+        worker = self._workers.get(PodUid(call.key))
         if worker is None or not self._release(worker.pod.uid):
             return
         if reply.ok:
             assert isinstance(reply.record, NodeView), reply
             self._state = reply.record.state
-        self._decide(worker, self._admit(worker, workers, turn), workers, syncer, turn)
+        self._decide(worker, self._admit(worker, turn), turn)
 
     def on_facts(self) -> None:
         """Learn that the informer showed the Node: what was read before counts no more."""
@@ -151,18 +153,18 @@ class PodAdmission:
         self._release(worker.pod.uid)
         return False
 
-    def release_ready(self, workers: Workers, syncer: Syncer, turn: Turn) -> None:
+    def release_ready(self, turn: Turn) -> None:
         """Start the critical pods for which others have made room by now."""
         for uid, waits_for in tuple((self._held or {}).items()):
             if waits_for is _NODE:
                 continue
-            worker = workers.get(uid)
-            victims = (workers.get(each) for each in waits_for)
+            worker = self._workers.get(uid)
+            victims = (self._workers.get(each) for each in waits_for)
             if any(each is not None and is_active(each) for each in victims):
                 continue
             self._release(uid)
             if worker is not None:
-                syncer.sync(worker, turn)
+                self._syncer.sync(worker, turn)
 
     def forget(self, uid: PodUid) -> None:
         """Let go of what a pod had that is gone."""
@@ -170,9 +172,9 @@ class PodAdmission:
         if self._devices is not None:
             self._devices.free(uid)
 
-    def _admit(self, worker: PodWorker, workers: Workers, turn: Turn) -> Verdict:
+    def _admit(self, worker: PodWorker, turn: Turn) -> Verdict:
         pod = worker.pod
-        others = _others(worker, workers)
+        others = _others(worker, self._workers)
         inputs = AdmissionInputs(
             name=self._facts.name,
             model=turn.env.model,
@@ -183,15 +185,13 @@ class PodAdmission:
         )
         return admit(pod, others, inputs, lambda pod: self._allocate(pod, others, turn))
 
-    def check_resize(
-        self, worker: PodWorker, pod: Pod, workers: Workers, turn: Turn
-    ) -> Refusal | None:
+    def check_resize(self, worker: PodWorker, pod: Pod, turn: Turn) -> Refusal | None:
         """Return why a pod cannot have the resources of its new version. Source: canAdmitPod."""
         if pod.qos_class == "Guaranteed":
             for manager, policy in turn.env.model.kubelet.static_policies:
                 text = f'alongside {manager} Manager policy "{policy}"'
                 return Refusal(f"Resize is infeasible for Guaranteed Pods {text}", is_final=True)
-        others = _others(worker, workers)
+        others = _others(worker, self._workers)
         inputs = AdmissionInputs(self._facts.name, turn.env.model, self._shown_state())
         shortages = find_shortages(pod.admission, others, inputs, {})
         return Refusal(shortages[0].rejection().message) if shortages else None
@@ -203,26 +203,22 @@ class PodAdmission:
         error = self._devices.allocate(pod, turn.now_ns)
         return Devices(error, self._devices.allocated())
 
-    def _decide(
-        self, worker: PodWorker, verdict: Verdict, workers: Workers, syncer: Syncer, turn: Turn
-    ) -> None:
+    def _decide(self, worker: PodWorker, verdict: Verdict, turn: Turn) -> None:
         rejection = verdict.rejection
         if rejection is None and verdict.shortages:
-            rejection = self._preempt(worker, verdict, workers, syncer, turn)
+            rejection = self._preempt(worker, verdict, turn)
         if rejection is not None:
             self.forget(worker.pod.uid)
-            syncer.reject(worker, rejection, turn)
+            self._syncer.reject(worker, rejection, turn)
         elif not self.holds(worker):
             if turn.env.light:
-                syncer.sync(worker, turn)
+                self._syncer.sync(worker, turn)
             else:
                 turn.enqueue(worker, first_sync_ns(worker.pod.uid, turn))
 
-    def _preempt(
-        self, worker: PodWorker, verdict: Verdict, workers: Workers, syncer: Syncer, turn: Turn
-    ) -> Rejection | None:
+    def _preempt(self, worker: PodWorker, verdict: Verdict, turn: Turn) -> Rejection | None:
         """Kill what must go for a critical pod; it starts when they are gone."""
-        others = _others(worker, workers)
+        others = _others(worker, self._workers)
         needs = [Need(each.resource, each.missing) for each in verdict.shortages]
         found = pods_to_preempt(worker.pod, others, needs)
         if found.error:
@@ -240,7 +236,7 @@ class PodAdmission:
                 pod.generation,
             )
             kill = PodKill(REASON, MESSAGE, condition=condition)
-            syncer.kill_pod(workers[pod.uid], kill, turn)
+            self._syncer.kill_pod(self._workers[pod.uid], kill, turn)
         return None
 
     def _hold(self, worker: PodWorker, waits_for: frozenset[PodUid]) -> None:

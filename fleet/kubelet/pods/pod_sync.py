@@ -254,21 +254,19 @@ class PodSyncer(StatusGenerator):
             if needs_sync and worker.state is WorkerState.SYNC:
                 self.sync(worker, turn)
 
-    def take_version(
-        self, worker: PodWorker, pod: Pod, workers: Workers, admission: PodAdmission, turn: Turn
-    ) -> Pod:
+    def take_version(self, worker: PodWorker, pod: Pod, admission: PodAdmission, turn: Turn) -> Pod:
         """Return a new version of a pod with the resources that it is given."""
         if self.allocations is None:
             if not has_other_resources(worker.pod, pod):
                 return pod
             self.allocations = self.kuberuntime.allocations = AllocationManager(self._node)
-        check = partial(admission.check_resize, workers=workers, turn=turn)
+        check = partial(admission.check_resize, turn=turn)
         return self.allocations.take(worker, pod, check, turn)
 
     def retry_resizes(self, workers: Workers, admission: PodAdmission, turn: Turn) -> None:
         """Try deferred resizes again. Source: allocation_manager.go, RetryPendingResizes."""
         if self.allocations is not None and self.allocations.has_deferred():
-            check = partial(admission.check_resize, workers=workers, turn=turn)
+            check = partial(admission.check_resize, turn=turn)
             for worker in self.allocations.retry(workers, check, turn):
                 self.sync(worker, turn)
 

@@ -17,7 +17,6 @@ from fleet.kubelet.pods.pod_config import PodOp, PodUpdate
 from fleet.kubelet.pods.pod_manager import PodManager, is_mirror_of
 from fleet.kubelet.pods.pod_sync import PodSyncer
 from fleet.kubelet.pods.pod_workers import PodWorker, WorkerState
-from fleet.kubelet.pods.status_manager import StatusManager
 from fleet.kubelet.turn import Turn
 from fleet.objects.effects import ApiCall, NodeId, Outbox, Reply, SetTimer, Timer
 from fleet.objects.pods import Pod, PodUid
@@ -33,10 +32,12 @@ Update = Callable[[PodUpdate], None]
 class StaticPodSync:
     """The static side of one node's pods."""
 
-    __slots__ = ("_api_listed", "_held", "is_ready", "manager")
+    __slots__ = ("_api_listed", "_held", "_syncer", "_workers", "is_ready", "manager")
 
-    def __init__(self, manager: PodManager) -> None:
+    def __init__(self, manager: PodManager, workers: Workers, syncer: PodSyncer) -> None:
         self.manager = manager
+        self._workers = workers
+        self._syncer = syncer
         self.is_ready = True  # every source was read once; not so when the kubelet starts
         self._api_listed = False
         self._held: tuple[PodUid, ...] = ()  # removed before all sources were ready
@@ -59,7 +60,7 @@ class StaticPodSync:
             and (static.http is not None or not model.kubelet.static_pod_url)
         )
 
-    def take(self, update: Update, workers: Workers, turn: Turn) -> None:
+    def take(self, update: Update, turn: Turn) -> None:
         """Take what file and URL say now."""
         env, manager = turn.env, self.manager
         self._look_ready(env)
@@ -67,20 +68,20 @@ class StaticPodSync:
         for pod in twice:
             turn.event(pod, Reason.FAILED_VALIDATION, _duplicate(pod))
         for pod in gone:
-            if pod.uid in workers:
+            if pod.uid in self._workers:
                 update(PodUpdate(PodOp.REMOVE, pod))
         for pod in added:
-            is_free = all(each.pod.full_name != pod.full_name for each in workers.values())
+            is_free = all(each.pod.full_name != pod.full_name for each in self._workers.values())
             if manager.add(pod, may_start=is_free):
                 update(PodUpdate(PodOp.ADD, pod))
         manager.reconcile(added, turn.out)
         if gone:
             manager.arm(turn.now_ns, turn.out)
 
-    def on_mirror(self, update: PodUpdate, syncer: PodSyncer, turn: Turn) -> None:
+    def on_mirror(self, update: PodUpdate, turn: Turn) -> None:
         """Take a mirror pod as the watch shows it."""
         mirror, is_gone = update.pod, update.op is PodOp.REMOVE
-        statuses = syncer.statuses
+        statuses = self._syncer.statuses
         self.manager.on_mirror(mirror, turn.now_ns, turn.out, gone=is_gone)
         static = self.manager.static_of(mirror)
         if static is None or not is_mirror_of(mirror, static):
@@ -101,7 +102,7 @@ class StaticPodSync:
         """Take the answer to a call about a mirror."""
         self.manager.on_reply(call, reply, turn.env.draws, turn.now_ns, turn.out)
 
-    def api_pod(self, worker: PodWorker, statuses: StatusManager) -> Pod | None:
+    def api_pod(self, worker: PodWorker) -> Pod | None:
         """Return what the API shows of a static pod: its mirror, under the static pod's uid.
 
         A pod that came back under its old uid may find its mirror still there.
@@ -109,7 +110,7 @@ class StaticPodSync:
         mirror = self.manager.mirror_of(worker.pod)
         if mirror is None:
             return None
-        statuses.set_mirror(worker.pod.uid, mirror.uid)
+        self._syncer.statuses.set_mirror(worker.pod.uid, mirror.uid)
         return with_uid(mirror, worker.pod.uid)
 
     def holds_removal(self, worker: PodWorker, turn: Turn) -> bool:
@@ -120,7 +121,7 @@ class StaticPodSync:
         self.manager.arm(turn.now_ns, turn.out)
         return True
 
-    def clean_up(self, update: Update, workers: Workers, syncer: PodSyncer, turn: Turn) -> None:
+    def clean_up(self, update: Update, turn: Turn) -> None:
         """Do the housekeeping that is due. Source: HandlePodCleanups."""
         now_ns, out = turn.now_ns, turn.out
         if not self.manager.is_due(now_ns):
@@ -130,20 +131,20 @@ class StaticPodSync:
             return
         held, self._held = self._held, ()
         for uid in held:
-            if uid in workers:
-                update(PodUpdate(PodOp.REMOVE, workers[uid].pod))
-        for uid, worker in list(workers.items()):
+            if uid in self._workers:
+                update(PodUpdate(PodOp.REMOVE, self._workers[uid].pod))
+        for uid, worker in list(self._workers.items()):
             if is_over(worker):
-                del workers[uid]
-                syncer.statuses.forget(uid)
-                syncer.statuses.mirrors.pop(uid, None)
+                del self._workers[uid]
+                self._syncer.statuses.forget(uid)
+                self._syncer.statuses.mirrors.pop(uid, None)
                 successor = self.manager.released(worker.pod)
                 if successor is not None:
                     update(PodUpdate(PodOp.ADD, successor))
                     self.manager.reconcile([successor], out)
         names = {
             worker.pod.full_name
-            for worker in workers.values()
+            for worker in self._workers.values()
             if isinstance(worker.pod, StaticPod) and worker.removed
         }
         self.manager.clean_up(names, now_ns, out)

@@ -161,11 +161,17 @@ class ResourceMonitor:
         "_oom_ns",
         "_pass_ns",
         "_shape",
+        "_syncer",
+        "_workers",
         "evictions",
     )
 
-    def __init__(self, facts: NodeFacts, model: NodeModel) -> None:
+    def __init__(
+        self, facts: NodeFacts, model: NodeModel, workers: Workers, syncer: PodSyncer
+    ) -> None:
         self._facts = facts
+        self._workers = workers
+        self._syncer = syncer
         self._due_ns = 0  # the timer that counts
         self._pass_ns = NEVER
         self._oom_ns = NEVER
@@ -183,45 +189,45 @@ class ResourceMonitor:
         """Return the conditions that the node is under."""
         return self.evictions.conditions
 
-    def on_change(self, workers: Workers, syncer: PodSyncer, turn: Turn) -> None:
+    def on_change(self, turn: Turn) -> None:
         """Look at the pods again: one was started, or ended, or went."""
         if self.evictions.evicted and all(
-            _is_finished(workers.get(PodUid(uid))) for uid in self.evictions.evicted
+            _is_finished(self._workers.get(PodUid(uid))) for uid in self.evictions.evicted
         ):
             self.evictions.on_cleaned_up(turn.now_ns)
             self._shape = 0
-        shape = self._shape_of(syncer, turn)
+        shape = self._shape_of(turn)
         if shape != self._shape:
-            self._plan(workers, syncer, turn)
+            self._plan(turn)
 
-    def on_usage_changed(self, workers: Workers, syncer: PodSyncer, turn: Turn) -> None:
+    def on_usage_changed(self, turn: Turn) -> None:
         """Look at the pods again, though the same containers run."""
         self._shape = 0
-        self.on_change(workers, syncer, turn)
+        self.on_change(turn)
 
-    def _shape_of(self, syncer: PodSyncer, turn: Turn) -> int:
+    def _shape_of(self, turn: Turn) -> int:
         """Return what a plan depends on, the curves apart: the containers and the images."""
         states = [
             (container.id, container.state)
-            for _, sandbox in syncer.runtime
+            for _, sandbox in self._syncer.runtime
             for container in sandbox.containers
         ]
         return hash((turn.env.images.used_bytes(self._facts.node), *states))
 
-    def on_timer(self, workers: Workers, syncer: PodSyncer, turn: Turn) -> None:
+    def on_timer(self, turn: Turn) -> None:
         """Do what is due."""
         if not self._due_ns or turn.now_ns < self._due_ns:
             return
         self._due_ns = 0
         if turn.now_ns >= self._oom_ns:
-            self._kill_for_memory(workers, syncer, turn)
+            self._kill_for_memory(turn)
         if turn.now_ns >= self._pass_ns:
-            self._synchronize(workers, syncer, turn)
-        self._plan(workers, syncer, turn)
+            self._synchronize(turn)
+        self._plan(turn)
 
-    def stats(self, workers: Workers, syncer: PodSyncer, turn: Turn) -> NodeStats:
+    def stats(self, turn: Turn) -> NodeStats:
         """Measure the node."""
-        return self._stats(_terms(workers, syncer, turn), turn)
+        return self._stats(_terms(self._workers, self._syncer, turn), turn)
 
     def _stats(self, pods: Mapping[PodUid, PodTerms], turn: Turn) -> NodeStats:
         model = turn.env.model
@@ -232,11 +238,11 @@ class ResourceMonitor:
         image_bytes = turn.env.images.used_bytes(self._facts.node)
         return node_terms(turn.env.model, pods, self._facts.started_ns, image_bytes)
 
-    def _plan(self, workers: Workers, syncer: PodSyncer, turn: Turn) -> None:
+    def _plan(self, turn: Turn) -> None:
         """Set the timer of the next instant that matters."""
         model = turn.env.model
-        self._shape = self._shape_of(syncer, turn)
-        pods = _terms(workers, syncer, turn)
+        self._shape = self._shape_of(turn)
+        pods = _terms(self._workers, self._syncer, turn)
         found = tuple(pods.values())
         terms = self._node_terms(found, turn)
         self._pass_ns = self.evictions.next_pass_ns(model, terms, found, turn.now_ns)
@@ -246,39 +252,39 @@ class ResourceMonitor:
             self._due_ns = due_ns
             turn.out.append(SetTimer(self._facts.node, due_ns, Timer.EVICTION))
 
-    def _synchronize(self, workers: Workers, syncer: PodSyncer, turn: Turn) -> None:
-        pods = _terms(workers, syncer, turn)
+    def _synchronize(self, turn: Turn) -> None:
+        pods = _terms(self._workers, self._syncer, turn)
         active = [
             pods.get(uid) or worker.pod
-            for uid, worker in workers.items()
+            for uid, worker in self._workers.items()
             if worker.state is WorkerState.SYNC and worker.pod.status.phase not in TERMINAL_PHASES
         ]
         reclaim = Reclaim(
             lambda: self._stats(pods, turn),
-            lambda: _delete_unused_images(self._facts.node, syncer, turn, workers),
+            lambda: _delete_unused_images(self._facts.node, self._syncer, turn, self._workers),
         )
         found = self.evictions.synchronize(turn.env.model, active, reclaim, turn.now_ns)
         if found.starved:
             self._node_event(Reason.EVICTION_THRESHOLD_MET, THRESHOLD_MET % found.starved, turn)
         for eviction in found.evictions:
-            _evict(workers[eviction.pod.uid], eviction, syncer, turn)
+            _evict(self._workers[eviction.pod.uid], eviction, self._syncer, turn)
 
-    def _kill_for_memory(self, workers: Workers, syncer: PodSyncer, turn: Turn) -> None:
+    def _kill_for_memory(self, turn: Turn) -> None:
         """Kill one container after another until there is memory. Source: out_of_memory."""
         capacity = node_capacity(turn.env.model).memory
         while True:
-            pods = _terms(workers, syncer, turn)
+            pods = _terms(self._workers, self._syncer, turn)
             stats = self._stats(pods, turn)
             over = [each for each in pods.values() if is_over_limit(each, turn.now_ns)][:1]
             victim = choose_victim(over or tuple(pods.values()), capacity, turn.now_ns)
             if victim is None or not (over or is_oom(stats)):
                 return
-            worker = workers[victim.pod.uid]
-            sandbox = syncer.runtime.sandbox(victim.pod.uid)
+            worker = self._workers[victim.pod.uid]
+            sandbox = self._syncer.runtime.sandbox(victim.pod.uid)
             container = sandbox.find(victim.container) if sandbox is not None else None
             assert container is not None, victim
             container.oom_kill(turn.now_ns)
-            syncer.on_runtime_changed(worker, turn)
+            self._syncer.on_runtime_changed(worker, turn)
             if not over and is_system_oom(stats):
                 message = system_oom_message(victim.process, container.id)
                 self._node_event(Reason.SYSTEM_OOM, message, turn)

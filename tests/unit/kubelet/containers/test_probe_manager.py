@@ -375,7 +375,6 @@ def test_nothing_is_left_of_a_deleted_pod() -> None:
         world.create(make_pod(spec, annotations=notes))
         world.run(30)
         syncer = world.loop._syncer
-        assert syncer is not None
         assert list(syncer.probes._pods) == [UID]
         world.delete()
         world.run(60)
@@ -389,7 +388,6 @@ def test_the_container_of_a_result_runs() -> None:
     world.create(make_pod(probed(readiness=HTTP), restart_policy="Never"))
     world.run(10)
     syncer = world.loop._syncer
-    assert syncer is not None
     sandbox = syncer.runtime.sandbox(UID)
     assert sandbox is not None
     sandbox.containers[0].state = RunState.EXITED
