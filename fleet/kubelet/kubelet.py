@@ -69,6 +69,7 @@ class VirtualKubelet:
         "_node_synced",
         "_recorder",
         "_runtime_state",
+        "_saw_node",
         "_shutdown",
         "env",
         "is_ready",
@@ -89,6 +90,7 @@ class VirtualKubelet:
         self.plugins: PluginManager | None = None  # only if the profile has any
         self._shutdown: NodeShutdown | None = None  # since the machine is shutting down
         self._node_synced = False
+        self._saw_node = env.light  # which wipes no slices
         self._held: HeldWrites | None = HeldWrites()  # until it is known that the Node is ours
         self.is_ready = False
 
@@ -464,7 +466,8 @@ class VirtualKubelet:
             status.on_node(None)
             out.append(Report(self.node, Milestone.GONE))
         else:
-            if not facts.uid and self._csi is not None:
+            if not self._saw_node:  # once a process: what drivers of an earlier one left
+                self._saw_node = True
                 out.append(ApiCall(self.node, Op.DELETE_RESOURCE_SLICES))
             status.on_node(view)
             self._report_ready(now_ns, out)

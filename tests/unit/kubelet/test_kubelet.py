@@ -170,3 +170,18 @@ def test_every_call_is_answered_to_its_owner(op: Op) -> None:
     kubelet._pod_side(0)
     kubelet.status._tries = 0
     answer(kubelet, ApiCall(NODE, op), REFUSED, 0, out)
+
+
+def test_slices_of_an_earlier_process_are_wiped_however_late_the_informer_is() -> None:
+    """A restarted kubelet may know its CSINode before the first event of its Node comes."""
+    kubelet, out = make()
+    kubelet.on_timer(Timer.REGISTER, "", 100 * NS_PER_MS, out)
+    answer(kubelet, ApiCall(NODE, Op.CREATE_NODE), node_reply(), 110 * NS_PER_MS, out)
+    kubelet._csi = None
+    out.clear()
+    for _ in range(2):
+        event = WatchEvent(WatchKind.NODE, EventType.ADDED, node_reply().record)
+        kubelet.on_watch_event(event, NS_PER_S, out)
+    assert [each.op for each in out if isinstance(each, ApiCall)].count(
+        Op.DELETE_RESOURCE_SLICES
+    ) == 1
