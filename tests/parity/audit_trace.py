@@ -5,6 +5,7 @@ kubelet: a GET of a pod that another GET follows (its status had not changed; ho
 a matter of milliseconds), and how many renewals there were, but not how far apart.
 """
 
+import dataclasses
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ TOLD = re.compile(r"^status\.phase$|(?<=\.state\.)\w+")
 CONDITION = re.compile(r"^status\.conditions\[type=\w+\]\.type$")
 ORDER = "status.$setElementOrder/conditions"
 [REGISTRATION_S] = LIMITS["registration_s"]
+REPORT = "patch nodes/status"
 COMPARED = ("content-type", "accept", "accept-encoding")
 NOTHING: Mapping[str, Noted] = {}
 GENERATED = re.compile(r"(-[a-z0-9]{8,10})?-[a-z0-9]{5}$")
@@ -114,7 +116,34 @@ def trace(
         if not (request.is_namespaced and any(a <= request.at_s <= b for a, b in void)):
             requests.append(request)
     requests.sort(key=lambda each: each.at_s)
-    return [each for each in requests if not _is_early_read(each, requests[0].at_s)]
+    return _with_one_first_report(
+        [each for each in requests if not _is_early_read(each, requests[0].at_s)]
+    )
+
+
+def _with_one_first_report(requests: list[Request]) -> list[Request]:
+    """Make one of the reports of a Node's status at its registration.
+
+    The second of its creation may be over or not when the next is due, and the reasons why it is
+    not Ready end one after the other (the runtime was not asked yet, the CSINode is not there yet),
+    with a report between them or not.
+    Source: pkg/kubelet/kubelet.go, fastStatusUpdateOnce; pkg/kubelet/nodestatus/setters.go.
+    """
+    early = [
+        each
+        for each in requests
+        if each.token.startswith(REPORT) and each.at_s < requests[0].at_s + REGISTRATION_S
+    ]
+    told = frozenset[str]().union(*(each.body for each in early))
+    return (
+        [
+            dataclasses.replace(each, body=told) if each is early[-1] else each
+            for each in requests
+            if each not in early[:-1]
+        ]
+        if early
+        else requests
+    )
 
 
 def _is_early_read(request: Request, start_s: float) -> bool:

@@ -70,6 +70,24 @@ def test_others_and_what_fleet_asks_for_itself_are_left_out() -> None:
     assert trace([others, own], "n1", "ns", ()) == []
 
 
+def report(at: float, **ready: str) -> Json:
+    body = {"status": {"conditions": [{"type": "Ready", **ready}]}}
+    made = event(f"{at:09.6f}", "patch", "/n", "nodes", "n1", requestObject=body)
+    made["objectRef"]["subresource"] = "status"
+    return made
+
+
+def test_why_a_new_node_is_not_ready_yet_is_told_at_once_or_bit_by_bit() -> None:
+    reason, ready = report(0, message="no CSINode"), report(0.2, status="True", message="ready")
+    later = report(LIMITS["registration_s"][0] + 1, message="other")
+    ends = [ready, later]
+    bit_by_bit, at_once = (trace(some, "n1", "ns") for some in ([reason, *ends], ends))
+    assert compare(bit_by_bit, at_once, [at_once[0].at_s]) == []
+    assert len(at_once) == len(ends), "a later report stands for itself"
+    never = trace([reason, later], "n1", "ns")
+    assert compare(bit_by_bit, never, [never[0].at_s]), "the condition itself must be told"
+
+
 def test_statuses_are_paired_by_what_they_tell() -> None:
     """One more of them must not make all that follow look different."""
 
