@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from audit_trace import Window, parse, trace
 from comparison import REPLAYS_OF_SCENE_MAX, compare, uneven
-from differences import PAGE, read_listed, unlisted
+from differences import PAGE
 from e2e_world import WAIT_MAX_S, Json, World, condition, eventually
+from listed_differences import read_listed, unlisted
 
 HOLLOW, FLEET = "hollow-00000", "parity-00000"
 NODES = {"parity-hollow": HOLLOW, "parity-fleet": FLEET}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from audit_trace import Json, Request, parse, trace
 from comparison import compare, fold, too_often, uneven
-from differences import LIMITS, PAGE, Listed, judge, read_listed, unlisted
+from differences import LIMITS, PAGE
 from header_tap import (
     CONTINUATION,
     END_HEADERS,
@@ -19,6 +19,7 @@ from header_tap import (
     Headers,
 )
 from hpack import Encoder
+from listed_differences import Listed, judge, read_listed, unlisted
 
 WATCH = "/api/v1/pods?timeout=7m3s&timeoutSeconds=423&watch=true"
 

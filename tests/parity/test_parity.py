@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from audit_trace import Request, trace
 from comparison import GET, compare, costs, too_often, uneven
-from differences import judge
+from listed_differences import judge
 from parity_script import LISTED, NODES, OUTAGE
 from recording import Recording, record
 

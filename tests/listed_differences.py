@@ -1,0 +1,72 @@
+"""What a differences.md says: which lines a comparison may have, and the limits of chance."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_LIMIT = re.compile(r"`(\w+) = ([\d., ]+)`")
+_CHOICE = re.compile(r"\(([^()]*\|[^()]*)\)(?!\?)")
+"""Alternatives in a regular expression, none of which has groups of its own."""
+OR = "\0"
+"""In place of the bar that is no border of a cell."""
+
+
+def cells_of(path: Path) -> list[list[str]]:
+    """Return the rows of the page's tables whose first cell is code."""
+    rows = [line for line in path.read_text().splitlines() if line.startswith("| `")]
+    cells = [row.replace("\\|", OR).split("|")[1:-1] for row in rows]
+    return [[cell.strip().replace(OR, "|") for cell in row] for row in cells]
+
+
+def read_limits(path: Path) -> dict[str, tuple[float, ...]]:
+    """Read what is left to chance, and how much of it: the rows `name = value`."""
+    found = (_LIMIT.fullmatch(row[0]) for row in cells_of(path))
+    return {
+        match[1]: tuple(float(value) for value in match[2].split(",")) for match in found if match
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One row of differences.md."""
+
+    match: str
+    """A regular expression for whole lines."""
+    reason: str
+    source: str
+
+
+def read_listed(path: Path) -> list[Listed]:
+    """Read which lines may be there: the other rows of the tables whose first cell is code."""
+    rows = [row for row in cells_of(path) if not _LIMIT.fullmatch(row[0])]
+    return [Listed(match.strip("`"), reason, source) for match, reason, source in rows]
+
+
+def judge(lines: Sequence[str], listed: Sequence[Listed]) -> list[str]:
+    """Return what is wrong: a difference that is not listed, or an entry that nothing needs.
+
+    Of a row's alternatives each must be needed, or the row would allow what nobody has seen.
+    """
+    unused = [
+        narrow
+        for each in listed
+        for narrow in alternatives(each.match)
+        if not any(re.fullmatch(narrow, line) for line in lines)
+    ]
+    found = unlisted(lines, listed)
+    return [f"not listed: {line}" for line in found] + [f"unused: {each}" for each in unused]
+
+
+def alternatives(pattern: str) -> list[str]:
+    """Return a regular expression once for each alternative of each of its groups."""
+    found = [
+        f"{pattern[: match.start()]}({choice}){pattern[match.end() :]}"
+        for match in _CHOICE.finditer(pattern)
+        for choice in match[1].split("|")
+    ]
+    return found or [pattern]
+
+
+def unlisted(lines: Sequence[str], listed: Sequence[Listed]) -> list[str]:
+    return [line for line in lines if not any(re.fullmatch(each.match, line) for each in listed)]
