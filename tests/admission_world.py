@@ -37,7 +37,7 @@ def make_pod(
     body = {"containers": list(containers) or [container()], "nodeName": "n", **spec}
     pod = decode_pod(orjson.dumps({"metadata": meta, "spec": body, "status": status}))
     if qos:
-        pod.qos_class = qos
+        pod.spec = pod.spec._replace(qos_class=qos)
     return pod
 
 

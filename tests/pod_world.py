@@ -38,6 +38,7 @@ from fleet.objects.pods import (
     ObjectSource,
     Pod,
     PodCondition,
+    PodSpec,
     PodStatus,
     PodUid,
     PodView,
@@ -99,20 +100,19 @@ SCHEDULED = PodStatus(
 def make_pod(
     *containers: ContainerSpec, uid: str = UID, name: str = "web", **fields: object
 ) -> Pod:
-    return Pod(
-        namespace="default",
-        name=name,
-        uid=PodUid(uid),
-        resource_version="7",
-        containers=containers or (container(),),
-        **{"volumes": (TOKEN_VOLUME,), "status": SCHEDULED, **fields},  # type: ignore[arg-type]
-    )
+    spec = PodSpec(containers=containers or (container(),), volumes=(TOKEN_VOLUME,))
+    pod = Pod("default", name, PodUid(uid), resource_version="7", spec=spec, status=SCHEDULED)
+    return replaced(pod, **fields)
 
 
 def replaced(pod: Pod, **fields: object) -> Pod:
+    """Return a copy with other fields, of the metadata or of the spec."""
     new = copy.copy(pod)
     for name, value in fields.items():
-        setattr(new, name, value)
+        if name in PodSpec._fields:
+            new.spec = new.spec._replace(**{name: value})  # type: ignore[arg-type]
+        else:
+            setattr(new, name, value)
     return new
 
 

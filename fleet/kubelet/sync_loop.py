@@ -328,14 +328,14 @@ class SyncLoop:
             self._syncer.volumes.update_pod(old, pod, turn.now_ns, turn.out)
         self._syncer.statuses.on_pod(update.pod, turn.now_ns, turn.out)
         is_ending = worker.on_pod(pod)
-        if pod.annotations != old.annotations or pod.containers is not old.containers:
+        if pod.annotations != old.annotations or pod.spec.containers is not old.spec.containers:
             self._follow_usage(worker, turn)
         if is_ending:
             self._syncer.interrupt(worker, turn)
         elif self.admission.holds(worker):
             return
         elif update.op is PodOp.UPDATE or (
-            pod.readiness_gates and pod.status.conditions != old.status.conditions
+            pod.spec.readiness_gates and pod.status.conditions != old.status.conditions
         ):
             self._syncer.sync(worker, turn)
 

@@ -12,6 +12,7 @@ from fleet.objects.admission import NO_STATE, PLAIN, AdmissionSpec, NodeState
 from fleet.objects.container_user import IMAGE_USER, UserSpec
 from fleet.objects.lifecycle import PLAIN_LIFE, ContainerLifecycle
 from fleet.objects.scripts import ScriptSpec
+from fleet.objects.well_known import MIRROR_ANNOTATION
 
 PodUid = NewType("PodUid", str)
 
@@ -260,42 +261,53 @@ class PodView(NamedTuple):
     status: PodStatus
 
 
+class PodSpec(NamedTuple):
+    """What a kubelet keeps of a pod's spec; the pods of one template share it."""
+
+    containers: tuple[ContainerSpec, ...] = ()
+    init_containers: tuple[ContainerSpec, ...] = ()
+    ephemeral_containers: tuple[ContainerSpec, ...] = ()
+    volumes: tuple[VolumeSpec, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+    restart_policy: str = "Always"
+    termination_grace_s: int = 30
+    active_deadline_s: int = 0  # 0 for none
+    service_account: str = ""
+    host_network: bool = False
+    priority: int = 0
+    readiness_gates: tuple[str, ...] = ()
+    pull_secrets: tuple[str, ...] = ()
+    qos_class: str = "BestEffort"  # computed from the resources of the containers
+    allocated_json: bytes = b""  # requests of the whole pod, b"" when there are none
+    resources_json: bytes = b"{}"  # requests and limits of the whole pod
+    admission: AdmissionSpec = PLAIN  # what decides whether a node takes it
+    digest: int = 0  # of the bytes that it came from
+
+    @property
+    def all_containers(self) -> tuple[ContainerSpec, ...]:
+        """Return the containers of all kinds."""
+        return (*self.init_containers, *self.containers, *self.ephemeral_containers)
+
+
 class Pod:
-    """What a kubelet keeps of one of its Pods. Never changed: a new version replaces it."""
+    """One version of a Pod: its metadata, its spec, its status. A new version replaces it."""
 
     __slots__ = (
-        "active_deadline_s",
-        "admission",
-        "allocated_json",
         "annotations",
-        "containers",
         "created_s",
         "deletion_grace_s",
         "deletion_s",
-        "ephemeral_containers",
         "fingerprint",
         "generation",
-        "host_network",
-        "init_containers",
-        "is_mirror",
         "labels",
         "name",
         "namespace",
         "node_name",
-        "priority",
-        "pull_secrets",
-        "qos_class",
-        "readiness_gates",
         "resource_version",
-        "resources_json",
-        "restart_policy",
-        "service_account",
+        "spec",
         "status",
-        "termination_grace_s",
         "token_suffix",
-        "tolerations",
         "uid",
-        "volumes",
     )
 
     def __init__(
@@ -312,26 +324,9 @@ class Pod:
         labels: tuple[tuple[str, str], ...] = (),
         annotations: tuple[tuple[str, str], ...] = (),
         fingerprint: int = 0,
-        is_mirror: bool = False,  # noqa: FBT001, FBT002 - decoders pass all by position
         token_suffix: str = "",
-        containers: tuple[ContainerSpec, ...] = (),
-        init_containers: tuple[ContainerSpec, ...] = (),
-        ephemeral_containers: tuple[ContainerSpec, ...] = (),
-        volumes: tuple[VolumeSpec, ...] = (),
-        tolerations: tuple[Toleration, ...] = (),
-        restart_policy: str = "Always",
-        termination_grace_s: int = 30,
-        active_deadline_s: int = 0,
-        service_account: str = "",
-        host_network: bool = False,  # noqa: FBT001, FBT002
-        priority: int = 0,
-        readiness_gates: tuple[str, ...] = (),
-        pull_secrets: tuple[str, ...] = (),
-        qos_class: str = "BestEffort",
-        allocated_json: bytes = b"",
-        resources_json: bytes = b"{}",
-        admission: AdmissionSpec = PLAIN,
-        status: PodStatus = PodStatus(),  # noqa: B008 - immutable
+        spec: PodSpec = PodSpec(),  # noqa: B008 - immutable
+        status: PodStatus = PodStatus(),  # noqa: B008
     ) -> None:
         self.namespace = namespace
         self.name = name
@@ -343,36 +338,25 @@ class Pod:
         self.deletion_s = deletion_s  # metadata.deletionTimestamp, 0 when not being deleted
         self.deletion_grace_s = deletion_grace_s
         self.labels = labels
-        self.annotations = annotations  # only those under fleet.emulator/
+        self.annotations = annotations  # only fleet's own, and what makes a mirror pod
         self.fingerprint = fingerprint  # of spec, labels, annotations: what an UPDATE looks at
-        self.is_mirror = is_mirror
         self.token_suffix = token_suffix  # of kube-api-access-xxxxx, "" without such a volume
-        self.containers = containers
-        self.init_containers = init_containers
-        self.ephemeral_containers = ephemeral_containers
-        self.volumes = volumes
-        self.tolerations = tolerations
-        self.restart_policy = restart_policy
-        self.termination_grace_s = termination_grace_s
-        self.active_deadline_s = active_deadline_s  # 0 for none
-        self.service_account = service_account
-        self.host_network = host_network
-        self.priority = priority
-        self.readiness_gates = readiness_gates
-        self.pull_secrets = pull_secrets
-        self.qos_class = qos_class  # computed from the resources of the containers
-        self.allocated_json = allocated_json  # requests of the whole pod, b"" when there are none
-        self.resources_json = resources_json  # requests and limits of the whole pod
-        self.admission = admission  # what decides whether a node takes it
+        self.spec = spec
         self.status = status
 
     def find(self, name: str) -> ContainerSpec | None:
         """Return the container of a name, of whatever kind."""
-        for specs in (self.containers, self.init_containers, self.ephemeral_containers):
-            for spec in specs:
-                if spec.name == name:
-                    return spec
+        spec = self.spec
+        for specs in (spec.containers, spec.init_containers, spec.ephemeral_containers):
+            for each in specs:
+                if each.name == name:
+                    return each
         return None
+
+    @property
+    def is_mirror(self) -> bool:
+        """Return whether it only shows a static pod. Source: pkg/kubelet/types, IsMirrorPod."""
+        return any(key == MIRROR_ANNOTATION for key, _ in self.annotations)
 
     @property
     def full_name(self) -> str:

@@ -6,6 +6,7 @@ Source: pkg/kubelet/config/common.go, applyDefaults, generatePodName.
 Differs: the uid is hashed from the manifest's JSON, not from how Go prints the object.
 """
 
+import copy
 from typing import NamedTuple
 
 from fleet.objects.pods import Pod, PodUid
@@ -72,11 +73,9 @@ NO_STATIC_PODS = StaticPods()
 
 def with_uid(pod: Pod, uid: PodUid) -> Pod:
     """Return a mirror pod under the uid of its static pod, by which the node knows both."""
-    copy = Pod.__new__(Pod)
-    for slot in Pod.__slots__:
-        setattr(copy, slot, getattr(pod, slot))
-    copy.uid = uid
-    return copy
+    new = copy.copy(pod)
+    new.uid = uid
+    return new
 
 
 def fnv128a(data: bytes, digest: int = FNV_OFFSET) -> int:

@@ -191,7 +191,7 @@ class Runtime:
     def create_sandbox(self, pod: Pod) -> Sandbox | None:
         """Create the sandbox of a pod, or another one; None when no address is free."""
         old = self._sandboxes.pop(pod.uid, None)
-        if pod.host_network:
+        if pod.spec.host_network:
             sandbox = Sandbox(self._host_ip)
         else:
             ip = self._pool.take()
@@ -342,10 +342,7 @@ class Runtime:
             return False
         self._pool.claim(status.pod_ip)
         sandbox = self._sandboxes[pod.uid] = Sandbox(status.pod_ip)
-        specs = {
-            spec.name: spec
-            for spec in (*pod.init_containers, *pod.containers, *pod.ephemeral_containers)
-        }
+        specs = {spec.name: spec for spec in pod.spec.all_containers}
         containers = []
         for each in found:
             container = _adopted(each, wall_offset_ns)

@@ -24,7 +24,7 @@ def surroundings(
     """Return what a container finds around it; `draw` of [0, 1) seeds its random numbers."""
     script = spec.script
     assert script is not None, spec.name
-    places = {each.name: place for each in pod.volumes if (place := _place(pod, each))}
+    places = {each.name: place for each in pod.spec.volumes if (place := _place(pod, each))}
     variables = _variables(script, pod, pod_ip, host_ip)
     mounts = [
         each._replace(inner=expand(each.expression, variables)) if each.expression else each
@@ -53,7 +53,7 @@ def _variables(script: ScriptSpec, pod: Pod, pod_ip: str, host_ip: str) -> dict[
         "metadata.namespace": pod.namespace,
         "metadata.uid": pod.uid,
         "spec.nodeName": pod.node_name,
-        "spec.serviceAccountName": pod.service_account,
+        "spec.serviceAccountName": pod.spec.service_account,
         "status.podIP": pod_ip,
         "status.podIPs": pod_ip,
         "status.hostIP": host_ip,

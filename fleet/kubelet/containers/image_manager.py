@@ -171,7 +171,7 @@ class ImageManager:
 
     def begin_volumes(self, pod: Pod) -> None:
         """Begin a sync: the images of a pod's volumes come before its containers."""
-        volumes = tuple(each for each in pod.volumes if each.image)
+        volumes = tuple(each for each in pod.spec.volumes if each.image)
         if volumes:
             if self._volumes is None:
                 self._volumes = {}
@@ -357,15 +357,16 @@ def images_of(pod: Pod, sandbox: Sandbox) -> Iterator[str]:
         spec = pod.find(container.name)
         if spec is not None:
             yield parse_image(spec.image).full_name
-    for volume in pod.volumes if sandbox.containers else ():
+    for volume in pod.spec.volumes if sandbox.containers else ():
         if volume.image:
             yield parse_image(volume.image).full_name
 
 
 def release_images(node: NodeId, pod: Pod, env: Environment, now_ns: int) -> None:
     """Note that a pod is gone, which used these images until now."""
-    specs = (*pod.init_containers, *pod.containers, *pod.ephemeral_containers)
-    images = [spec.image for spec in specs] + [each.image for each in pod.volumes if each.image]
+    spec = pod.spec
+    images = [each.image for each in spec.all_containers]
+    images += [each.image for each in spec.volumes if each.image]
     names = tuple(parse_image(image).full_name for image in images)
     env.images.release(node, names, now_ns)
 

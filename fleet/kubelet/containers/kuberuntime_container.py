@@ -61,7 +61,7 @@ def kill_grace_s(pod: Pod, kill: ContainerKill) -> int:
         probe = spec.liveness_probe
     if probe is not None and probe.termination_grace_s is not None:
         return probe.termination_grace_s
-    return pod.termination_grace_s
+    return pod.spec.termination_grace_s
 
 
 def post_start(
@@ -85,7 +85,7 @@ def stop_containers(
     wall_offset_ns: int,
 ) -> Stops:
     """Stop containers of a pod: sidecars wait for the others, and end last started first."""
-    order = [spec.name for spec in reversed(pod.init_containers) if is_sidecar(spec)]
+    order = [spec.name for spec in reversed(pod.spec.init_containers) if is_sidecar(spec)]
     running = [each for each in containers if each.state is RunState.RUNNING]
     running.sort(key=lambda each: order.index(each.name) if each.name in order else -1)
     end_ns = now_ns
@@ -105,7 +105,7 @@ def stop_containers(
         if hook.error or (hook.dies and at_ns < now_ns + hook.takes_ns):
             failed.append((min(now_ns + hook.takes_ns, stopped_ns), each.name))
         spec = pod.find(each.name)
-        if spec is None or spec in pod.containers or is_sidecar(spec):
+        if spec is None or spec in pod.spec.containers or is_sidecar(spec):
             turn_ns = max(turn_ns, stopped_ns)
     return Stops(end_ns, tuple(sorted(failed)))
 

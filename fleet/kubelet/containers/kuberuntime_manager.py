@@ -101,7 +101,7 @@ class KubeRuntimeManager:
         behavior = turn.behavior(pod)
         delay_ns = self.runtime.sandbox_delay_ns(pod, behavior)
         if turn.env.light:  # one timer for sandbox and containers
-            for spec in pod.init_containers[:1] or pod.containers:
+            for spec in pod.spec.init_containers[:1] or pod.spec.containers:
                 delay_ns += self.runtime.start_delay_ns(pod, spec, behavior)
         worker.stage = SyncStage.SANDBOX
         turn.wait(worker, turn.now_ns + delay_ns)
@@ -254,7 +254,7 @@ class KubeRuntimeManager:
     def _skip_first(self, worker: PodWorker) -> None:
         """Leave out a container; without a regular init container nothing after it may start."""
         spec, *rest = worker.plan
-        stops = spec in worker.pod.init_containers and not is_sidecar(spec)
+        stops = spec in worker.pod.spec.init_containers and not is_sidecar(spec)
         worker.plan = () if stops else tuple(rest)
 
     def _is_in_back_off(self, worker: PodWorker, spec: ContainerSpec, turn: Turn) -> bool:
@@ -286,9 +286,9 @@ class KubeRuntimeManager:
 
         Source: kubelet_pods.go, getPullSecretsForPod.
         """
-        if not pod.pull_secrets or turn.env.light:
+        if not pod.spec.pull_secrets or turn.env.light:
             return []
-        return [name for name in pod.pull_secrets if not self._objects.has_secret(pod, name)]
+        return [name for name in pod.spec.pull_secrets if not self._objects.has_secret(pod, name)]
 
     def _ensure_image(self, worker: PodWorker, spec: ContainerSpec, turn: Turn) -> Ensured:
         """Make sure that the image is there, or begin to pull it."""
@@ -299,7 +299,7 @@ class KubeRuntimeManager:
 
     def _ensure(self, pod: Pod, name: str, image: str, policy: str, turn: Turn) -> Ensured:
         behavior = turn.behavior(pod).container(name).image
-        has_secret = len(pod.pull_secrets) > len(self._missing_secrets(pod, turn))
+        has_secret = len(pod.spec.pull_secrets) > len(self._missing_secrets(pod, turn))
         wanted = Wanted(pod.uid, image, policy, behavior, has_secret)
         return self.images.ensure(wanted, turn.env, turn.now_ns, turn.out)
 
@@ -415,7 +415,7 @@ class KubeRuntimeManager:
         turn.event(pod, Reason.FAILED_POST_START_HOOK, "PostStartHook failed", spec)
         worker.note_reason(spec.name, WaitingState(POST_START_ERROR, error))
         worker.fail()
-        if spec in pod.init_containers and not is_sidecar(spec):
+        if spec in pod.spec.init_containers and not is_sidecar(spec):
             worker.plan = ()
         kill = ContainerKill(spec.name, "FailedPostStartHook", KillReason.POST_START_HOOK)
         return self._kill_next(worker, Kills((kill,)), turn)

@@ -115,7 +115,7 @@ class ProbeManager:
         """
         probes = self._pods.get(pod.uid)
         if probes is not None:
-            regular = {spec.name for spec in pod.containers}
+            regular = {spec.name for spec in pod.spec.containers}
             probes.workers = tuple(
                 worker
                 for worker in probes.workers
@@ -344,9 +344,9 @@ def _has_probe(spec: ContainerSpec) -> bool:
 
 def _probed_containers(pod: Pod) -> tuple[ContainerSpec, ...]:
     """Return the containers that may have probes: the regular ones and the sidecars."""
-    if not pod.init_containers:
-        return pod.containers
-    return (*pod.containers, *(spec for spec in pod.init_containers if is_sidecar(spec)))
+    if not pod.spec.init_containers:
+        return pod.spec.containers
+    return (*pod.spec.containers, *(spec for spec in pod.spec.init_containers if is_sidecar(spec)))
 
 
 def _status_of(status: PodStatus, name: str) -> ContainerStatus | None:

@@ -184,7 +184,7 @@ class DeviceManager:
         Source: Allocate, allocateContainerResources, devicesToAllocate.
         """
         reusable: dict[str, set[int]] = {}
-        for container, requests in groupby(pod.admission.devices, attrgetter("container")):
+        for container, requests in groupby(pod.spec.admission.devices, attrgetter("container")):
             wanted = [each for each in requests if self._is_offered(each.resource, now_ns)]
             given = {
                 each.resource: self._given(pod.uid, container, each.resource) for each in wanted

@@ -58,7 +58,7 @@ class DRAManager:
 
     def prepare(self, pod: Pod, out: Outbox) -> Prepared:
         """Begin to read the claims of a pod, one after another."""
-        claims = tuple(each for each in pod.admission.claims if not each.is_needless)
+        claims = tuple(each for each in pod.spec.admission.claims if not each.is_needless)
         self._pods[pod.uid] = _Pod(claims)
         return self._next(pod, self._pods[pod.uid], out)
 
@@ -101,7 +101,7 @@ class DRAManager:
     def with_health(self, pod: Pod, status: PodStatus, model: NodeModel) -> PodStatus:
         """Return a status that names the devices of each container's claims."""
         entry = self._pods.get(pod.uid)
-        if entry is None or not pod.admission.container_claims or not reports_health(model):
+        if entry is None or not pod.spec.admission.container_claims or not reports_health(model):
             return status
         containers = tuple(_with_claims(pod, each, entry.found) for each in status.containers)
         return status._replace(containers=containers)
@@ -135,7 +135,7 @@ def _with_claims(
     pod: Pod, status: ContainerStatus, found: dict[str, ResourceClaimView]
 ) -> ContainerStatus:
     shown = orjson.loads(status.devices_json or b"[]")
-    for claim in pod.admission.container_claims:
+    for claim in pod.spec.admission.container_claims:
         if claim.container != status.name or claim.claim not in found:
             continue
         base = claim.request.partition("/")[0]

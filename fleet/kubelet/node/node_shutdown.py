@@ -62,7 +62,7 @@ class NodeShutdown:
         self._pods: list[list[PodUid]] = [[] for _ in groups]
         for worker in workers:
             if worker.state < WorkerState.TERMINATED:
-                self._pods[group_of(groups, worker.pod.priority)].append(worker.pod.uid)
+                self._pods[group_of(groups, worker.pod.spec.priority)].append(worker.pod.uid)
 
     def is_off(self, now_ns: int) -> bool:
         """Return whether the machine is off."""
@@ -127,7 +127,7 @@ def _kill(worker: PodWorker, seconds: int) -> PodKill:
         MESSAGE,
         observed_generation=pod.generation,
     )
-    grace_s = min(seconds, pod.termination_grace_s)
+    grace_s = min(seconds, pod.spec.termination_grace_s)
     return PodKill(REASON, MESSAGE, grace_s, condition)
 
 

@@ -13,9 +13,9 @@ MESSAGE = "Pod was active on the node longer than the specified deadline"
 
 def deadline_ns(pod: Pod, status: PodStatus, wall_offset_ns: int) -> int:
     """Return when a pod has been active for too long, 0 for never or not known yet."""
-    if not pod.active_deadline_s or not status.start_time_s:
+    if not pod.spec.active_deadline_s or not status.start_time_s:
         return 0
-    return (status.start_time_s + pod.active_deadline_s) * NS_PER_S - wall_offset_ns
+    return (status.start_time_s + pod.spec.active_deadline_s) * NS_PER_S - wall_offset_ns
 
 
 def is_past_deadline(pod: Pod, status: PodStatus, now_ns: int, wall_offset_ns: int) -> bool:

@@ -115,7 +115,7 @@ def admit(
 
     Source: allocation_manager.go, canAdmitPod; kubelet.go, NewMainKubelet, for the order.
     """
-    spec = pod.admission
+    spec = pod.spec.admission
     if inputs.pressure:
         return Verdict(Rejection("Evicted", inputs.pressure))
     message = _forbidden_sysctl(pod, spec, inputs.model) if spec.sysctls else ""
@@ -135,7 +135,7 @@ def admit(
 
 def _last_handlers(pod: Pod, inputs: AdmissionInputs) -> Rejection | None:
     """Source: lifecycle/handlers.go; nodeshutdown_manager_linux.go, Admit."""
-    spec, model = pod.admission, inputs.model
+    spec, model = pod.spec.admission, inputs.model
     if spec.app_armor and not model.app_armor and pod.status.phase == "Pending":
         message = "Cannot enforce AppArmor: AppArmor is not enabled on the host"
         return Rejection("AppArmor", message)
@@ -157,7 +157,7 @@ def _predicates(
     pod: Pod, others: Iterable[Pod], inputs: AdmissionInputs, devices: Devices
 ) -> Verdict:
     """Source: predicateAdmitHandler.Admit; preemption.go, HandleAdmissionFailure."""
-    spec, model = pod.admission, inputs.model
+    spec, model = pod.spec.admission, inputs.model
     if dict(pod.labels).get(OS_LABEL, model.os) != model.os:
         message = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"
         return Verdict(Rejection("PodOSSelectorNodeLabelDoesNotMatch", message))
@@ -196,7 +196,7 @@ def find_shortages(
         return found
     allocatable = _allocatable(inputs.model, inputs.state)
     used: dict[str, int] = {}
-    asked = [other.admission for other in others]
+    asked = [other.spec.admission for other in others]
     shared = {id(each): each.requests for each in asked}  # pods of one template have one record
     for key, count in Counter(map(id, asked)).items():
         for name, amount in shared[key]:
@@ -235,14 +235,14 @@ def _failed_predicates(
     pod: Pod, others: list[Pod], inputs: AdmissionInputs
 ) -> Iterable[tuple[str, str]]:
     """Yield name and text of what is not about resources. Source: AdmissionCheck, generalFilter."""
-    spec = pod.admission
+    spec = pod.spec.admission
     if not matches_node(spec, inputs.name, inputs.state.labels):
         yield "NodeAffinity", NODE_AFFINITY_FAILED
     if spec.ports and _has_port_conflict(spec.ports, others):
         yield "NodePorts", PORTS_FAILED
     if inputs.state.taints and not inputs.is_static:
         for key, value, effect in inputs.state.taints:
-            if not any(_tolerates(each, key, value, effect) for each in pod.tolerations):
+            if not any(_tolerates(each, key, value, effect) for each in pod.spec.tolerations):
                 yield "TaintToleration", TAINTS_FAILED
                 return
 
@@ -288,7 +288,7 @@ def _has_port_conflict(ports: tuple[HostPort, ...], others: list[Pod]) -> bool:
         (mine.protocol, mine.port) == (taken.protocol, taken.port)
         and (ALL_ADDRESSES in {mine.ip, taken.ip} or mine.ip == taken.ip)
         for other in others
-        for taken in other.admission.ports
+        for taken in other.spec.admission.ports
         for mine in ports
     )
 
@@ -308,7 +308,7 @@ def _forbidden_sysctl(pod: Pod, spec: AdmissionSpec, model: NodeModel) -> str:
         is_ipc = name.startswith(_IPC_SYSCTLS)
         if is_ipc and spec.host_ipc:
             return f'"{name}" not allowed with host IPC enabled'
-        if name.startswith("net.") and pod.host_network:
+        if name.startswith("net.") and pod.spec.host_network:
             return f'"{name}" not allowed with host Net enabled'
     return ""
 

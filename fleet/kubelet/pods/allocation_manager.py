@@ -105,7 +105,7 @@ class AllocationManager:
         self._desired.pop(pod.uid, None)
         self._progress[pod.uid] = _Resize(pod.generation)
         has = self._actuated.setdefault(pod.uid, {})
-        for spec in (*worker.pod.init_containers, *worker.pod.containers):
+        for spec in (*worker.pod.spec.init_containers, *worker.pod.spec.containers):
             has.setdefault(spec.name, spec)
         text = _summary(pod, pod.generation)
         turn.event(pod, Reason.RESIZE_STARTED, f"Pod resize started: {text}")
@@ -122,7 +122,7 @@ class AllocationManager:
             self._due_ns = 0
         changed = []
         found = [workers[uid] for uid in self._pending if uid in workers]
-        found.sort(key=lambda worker: -worker.pod.priority)
+        found.sort(key=lambda worker: -worker.pod.spec.priority)
         for worker in found:
             uid = worker.pod.uid
             before = self._pending[uid]
@@ -143,7 +143,7 @@ class AllocationManager:
         if has is None:
             return NO_ACTIONS
         kill, update = [], []
-        for spec in (*pod.init_containers, *pod.containers):
+        for spec in (*pod.spec.init_containers, *pod.spec.containers):
             old = has.get(spec.name)
             container = sandbox.find(spec.name)
             if old is None or container is None or container.state is not RunState.RUNNING:
@@ -206,23 +206,27 @@ class AllocationManager:
 
 def has_other_resources(old: Pod, new: Pod) -> bool:
     """Return whether containers ask for other resources than they did."""
-    if old.containers is new.containers and old.init_containers is new.init_containers:
+    before, after = old.spec, new.spec
+    if before is after:
         return False
-    before = {spec.name: spec.resources_json for spec in (*old.init_containers, *old.containers)}
+    had = {each.name: each.resources_json for each in (*before.init_containers, *before.containers)}
     return any(
-        before.get(spec.name, spec.resources_json) != spec.resources_json
-        for spec in (*new.init_containers, *new.containers)
+        had.get(each.name, each.resources_json) != each.resources_json
+        for each in (*after.init_containers, *after.containers)
     )
 
 
 def with_resources(pod: Pod, allocated: Pod) -> Pod:
     """Return a pod with the resources of another version. Source: UpdatePodFromAllocation."""
+    spec, had = pod.spec, allocated.spec
     new = copy.copy(pod)
-    new.containers = _with_resources(pod.containers, allocated.containers)
-    new.init_containers = _with_resources(pod.init_containers, allocated.init_containers)
-    new.allocated_json = allocated.allocated_json
-    new.resources_json = allocated.resources_json
-    new.admission = pod.admission._replace(requests=allocated.admission.requests)
+    new.spec = spec._replace(
+        containers=_with_resources(spec.containers, had.containers),
+        init_containers=_with_resources(spec.init_containers, had.init_containers),
+        allocated_json=had.allocated_json,
+        resources_json=had.resources_json,
+        admission=spec.admission._replace(requests=had.admission.requests),
+    )
     return new
 
 
@@ -259,7 +263,8 @@ def _changed(old: ContainerSpec, new: ContainerSpec) -> tuple[str, ...]:
 def _summary(pod: Pod, generation: int, error: str = "") -> str:
     """Return what the events say. Source: makeResourceSummaryFromSpec."""
     summary: dict[str, object] = {}
-    for field, specs in (("initContainers", pod.init_containers), ("containers", pod.containers)):
+    kinds = (("initContainers", pod.spec.init_containers), ("containers", pod.spec.containers))
+    for field, specs in kinds:
         if specs:
             summary[field] = [
                 {"name": spec.name, "resources": orjson.loads(spec.resources_json)}

@@ -62,9 +62,9 @@ def compute_pod_actions(
     pod: Pod, sandbox: Sandbox, probes: ProbeResults | None = None
 ) -> PodActions:
     """Return what to kill and what to start now. A sync that began before a deletion ends."""
-    start = [spec for spec in pod.ephemeral_containers if sandbox.find(spec.name) is None]
+    start = [spec for spec in pod.spec.ephemeral_containers if sandbox.find(spec.name) is None]
     kill: list[ContainerKill] = []
-    if pod.init_containers:
+    if pod.spec.init_containers:
         inits = _InitActions(pod, sandbox, probes)
         if inits.kill_pod:
             return PodActions(tuple(start), kill_pod=True)
@@ -73,7 +73,7 @@ def compute_pod_actions(
             return PodActions((*start, *inits.start), tuple(kill))
     kept = 0
     wanted = []
-    for spec in pod.containers:
+    for spec in pod.spec.containers:
         container = sandbox.find(spec.name)
         if container is None or container.state is not RunState.RUNNING:
             if is_wanted(spec, pod, container):
@@ -91,7 +91,7 @@ def compute_pod_actions(
         kill.append(ContainerKill(spec.name, message, failed))
     if not kept and not wanted:
         return PodActions(tuple(start), kill_pod=sandbox.is_running())
-    if pod.init_containers:
+    if pod.spec.init_containers:
         start += inits.start
     return PodActions((*start, *wanted), tuple(kill))
 
@@ -102,11 +102,11 @@ class _InitActions:
     __slots__ = ("initialized", "kill", "kill_pod", "start")
 
     def __init__(self, pod: Pod, sandbox: Sandbox, probes: ProbeResults | None) -> None:
-        specs = pod.init_containers
+        specs = pod.spec.init_containers
         self.start: list[ContainerSpec] = []
         self.kill: list[ContainerKill] = []
         self.kill_pod = False
-        self.initialized = any(_runs(sandbox.find(spec.name)) for spec in pod.containers)
+        self.initialized = any(_runs(sandbox.find(spec.name)) for spec in pod.spec.containers)
         before = self.initialized  # the one that is looked at was initialized before
         for at in range(len(specs) - 1, -1, -1):
             spec = specs[at]
@@ -136,10 +136,10 @@ class _InitActions:
 
     def _go_on(self, pod: Pod, at: int) -> None:
         """Start the next one: this one is initialized for the first time."""
-        if at == len(pod.init_containers) - 1:
+        if at == len(pod.spec.init_containers) - 1:
             self.initialized = True
         else:
-            self.start.append(pod.init_containers[at + 1])
+            self.start.append(pod.spec.init_containers[at + 1])
 
     def _on_sidecar(
         self,
@@ -150,12 +150,12 @@ class _InitActions:
         *,
         first: bool,
     ) -> None:
-        spec = pod.init_containers[at]
+        spec = pod.spec.init_containers[at]
         failed = probes.failed_probe(pod.uid, container) if probes is not None else None
         if probes is None or probes.is_started(pod.uid, spec, container):
             if first:
                 self._go_on(pod, at)
-            elif at == len(pod.init_containers) - 1:
+            elif at == len(pod.spec.init_containers) - 1:
                 self.initialized = True
         if failed is not None:
             message = f"Init container {spec.name} failed {_PROBES[failed]} probe"
@@ -174,7 +174,7 @@ def should_restart(spec: ContainerSpec, pod: Pod, exit_code: int) -> bool:
         rules = spec.life.restart_rules
         if rules and matching_action(rules, exit_code) in {RESTART, RESTART_ALL}:
             return True
-    policy = spec.restart_policy or pod.restart_policy
+    policy = spec.restart_policy or pod.spec.restart_policy
     if policy == "Never":
         return False
     return policy == "Always" or exit_code != 0
@@ -182,7 +182,7 @@ def should_restart(spec: ContainerSpec, pod: Pod, exit_code: int) -> bool:
 
 def restarts_when_killed(spec: ContainerSpec, pod: Pod) -> bool:
     """Return whether a container runs again after a probe had it killed; rules do not count."""
-    return (spec.restart_policy or pod.restart_policy) != "Never"
+    return (spec.restart_policy or pod.spec.restart_policy) != "Never"
 
 
 def is_wanted(spec: ContainerSpec, pod: Pod, container: Container | None) -> bool:
@@ -196,7 +196,7 @@ def is_wanted(spec: ContainerSpec, pod: Pod, container: Container | None) -> boo
 
 def containers_to_reset(pod: Pod, sandbox: Sandbox) -> tuple[ContainerKill, ...]:
     """Return what runs, to be killed before all containers are removed."""
-    names = [spec.name for spec in (*pod.containers, *pod.init_containers)]
+    names = [spec.name for spec in (*pod.spec.containers, *pod.spec.init_containers)]
     return tuple(
         ContainerKill(name, "killing", KillReason.RESTART_ALL)
         for name in names
@@ -206,7 +206,7 @@ def containers_to_reset(pod: Pod, sandbox: Sandbox) -> tuple[ContainerKill, ...]
 
 def could_restart_all(pod: Pod) -> bool:
     """Return whether a rule may restart the whole pod. Source: AllContainersCouldRestart."""
-    for specs in (pod.init_containers, pod.containers):
+    for specs in (pod.spec.init_containers, pod.spec.containers):
         for spec in specs:
             rules = spec.life.restart_rules
             if rules and any(rule.action == RESTART_ALL for rule in rules):
@@ -232,7 +232,7 @@ def _exits(
 ) -> Iterator[tuple[ContainerSpec, int]]:
     """Yield the containers with rules that ended, and how, as runtime and status know them."""
     shown = {each.name: each.state for each in (*old.init_containers, *old.containers)}
-    for spec in (*pod.init_containers, *pod.containers):
+    for spec in (*pod.spec.init_containers, *pod.spec.containers):
         if not spec.life.restart_rules:
             continue
         container = sandbox.find(spec.name) if sandbox is not None else None

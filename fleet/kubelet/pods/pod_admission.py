@@ -187,13 +187,13 @@ class PodAdmission:
 
     def check_resize(self, worker: PodWorker, pod: Pod, turn: Turn) -> Refusal | None:
         """Return why a pod cannot have the resources of its new version. Source: canAdmitPod."""
-        if pod.qos_class == "Guaranteed":
+        if pod.spec.qos_class == "Guaranteed":
             for manager, policy in turn.env.model.kubelet.static_policies:
                 text = f'alongside {manager} Manager policy "{policy}"'
                 return Refusal(f"Resize is infeasible for Guaranteed Pods {text}", is_final=True)
         others = _others(worker, self._workers)
         inputs = AdmissionInputs(self._facts.name, turn.env.model, self._shown_state())
-        shortages = find_shortages(pod.admission, others, inputs, {})
+        shortages = find_shortages(pod.spec.admission, others, inputs, {})
         return Refusal(shortages[0].rejection().message) if shortages else None
 
     def _allocate(self, pod: Pod, others: list[Pod], turn: Turn) -> Devices:

@@ -76,7 +76,7 @@ class PodConfig:
             _share_spec(known, pod)
         if differs:
             return (PodUpdate(PodOp.DELETE if pod.deleting else PodOp.UPDATE, pod),)
-        if known.status != pod.status or known.admission != pod.admission:
+        if known.status != pod.status or known.spec.admission != pod.spec.admission:
             return (PodUpdate(PodOp.RECONCILE, pod),)
         pod.status = known.status  # one copy of equal values
         return ()
@@ -111,12 +111,8 @@ def _share_spec(known: Pod, pod: Pod) -> None:
     pod.uid = known.uid
     pod.name = known.name
     pod.token_suffix = known.token_suffix
-    pod.containers = known.containers
-    pod.init_containers = known.init_containers
-    pod.ephemeral_containers = known.ephemeral_containers
-    pod.volumes = known.volumes
-    if pod.admission == known.admission:  # else its claims were named
-        pod.admission = known.admission
+    if pod.spec == known.spec:  # else its claims were named
+        pod.spec = known.spec
 
 
 def differs_semantically(known: Pod, new: Pod) -> bool:

@@ -51,9 +51,9 @@ def pod_ref(pod: Pod, spec: ContainerSpec | None) -> ObjectRef:
 def field_path(pod: Pod, spec: ContainerSpec) -> str:
     """Return where a container stands in its pod."""
     field = "containers"
-    if spec in pod.init_containers:
+    if spec in pod.spec.init_containers:
         field = "initContainers"
-    elif spec in pod.ephemeral_containers:
+    elif spec in pod.spec.ephemeral_containers:
         field = "ephemeralContainers"
     return f"spec.{field}{{{spec.name}}}"
 

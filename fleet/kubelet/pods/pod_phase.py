@@ -65,7 +65,7 @@ def pod_phase(
 
 def _count_inits(pod: Pod, inits: Iterable[ContainerStatus]) -> _Inits:
     pending = failed = unstarted = waiting = running = 0
-    for spec, status in zip(pod.init_containers, inits, strict=True):
+    for spec, status in zip(pod.spec.init_containers, inits, strict=True):
         state = status.state
         ended = status.last_state if isinstance(state, WaitingState) else state
         if is_sidecar(spec):
@@ -82,7 +82,7 @@ def _count_inits(pod: Pod, inits: Iterable[ContainerStatus]) -> _Inits:
 
 
 def _count(pod: Pod, containers: Iterable[ContainerStatus]) -> _Counts:
-    specs = {spec.name: spec for spec in pod.containers}
+    specs = {spec.name: spec for spec in pod.spec.containers}
     running = waiting = stopped = final = succeeded = 0
     for status in containers:
         state = status.state

@@ -98,7 +98,7 @@ class StatusGenerator:
         held_until_ns = worker.seen_ns + PENDING_HOLD_NS
         if status.phase != "Pending" or turn.now_ns >= held_until_ns:
             self.set_status(worker, status, turn)
-        elif worker.pod.init_containers:
+        elif worker.pod.spec.init_containers:
             turn.enqueue(worker, held_until_ns)
 
     def set_status(

@@ -114,7 +114,7 @@ class PodSyncer(StatusGenerator):
             phase="Failed",
             reason=rejection.reason,
             message=f"Pod was rejected: {rejection.message}",
-            qos_class=pod.qos_class,
+            qos_class=pod.spec.qos_class,
             observed_generation=pod.generation,
         )
         worker.reject()
@@ -287,9 +287,9 @@ class PodSyncer(StatusGenerator):
             self.set_unless_starting(worker, status, turn)
         else:
             self.set_status(worker, status, turn)
-        if pod.active_deadline_s:
+        if pod.spec.active_deadline_s:
             self._arm_deadline(worker, turn)
-        if self._facts.network_error and not pod.host_network:
+        if self._facts.network_error and not pod.spec.host_network:
             message = f"network is not ready: {self._facts.network_error}"
             turn.event(pod, Reason.NETWORK_NOT_READY, message)
             worker.end_sync(turn.now_ns, relisted=False)
@@ -301,7 +301,7 @@ class PodSyncer(StatusGenerator):
         if not worker.registered:
             worker.registered = True
             self.volumes.register_pod(pod, turn.now_ns, turn.out)
-        if pod.volumes and not worker.volumes_ready:
+        if pod.spec.volumes and not worker.volumes_ready:
             worker.stage = SyncStage.MOUNT
             worker.last_sync_ns = turn.now_ns  # since when the volumes are waited for
             self.volumes.begin(pod, turn.now_ns, turn.out)
@@ -317,7 +317,7 @@ class PodSyncer(StatusGenerator):
         )
         sandbox = self.runtime.sandbox(worker.pod.uid)
         has_sandbox = sandbox is not None and sandbox.ready
-        if worker.pod.admission.claims and not has_sandbox and not turn.env.light:
+        if worker.pod.spec.admission.claims and not has_sandbox and not turn.env.light:
             if self.dra is None:
                 self.dra = DRAManager(self._node)
             worker.stage = SyncStage.PREPARE

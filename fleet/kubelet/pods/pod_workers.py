@@ -242,7 +242,7 @@ def effective_grace_s(grace_s: int, pod: Pod, override_s: int | None = None) -> 
     if override_s is not None and (not grace_s or override_s < grace_s):
         grace_s = override_s
     if not grace_s and asked_s is None and override_s is None:
-        grace_s = pod.termination_grace_s
+        grace_s = pod.spec.termination_grace_s
     return max(grace_s, GRACE_MIN_S)
 
 

@@ -34,7 +34,7 @@ def is_critical_pod(pod: Pod) -> bool:
     """Return whether a pod is critical to the node. Source: IsCriticalPod."""
     if isinstance(pod, StaticPod) or pod.is_mirror:
         return True
-    return pod.priority >= SYSTEM_CRITICAL_PRIORITY
+    return pod.spec.priority >= SYSTEM_CRITICAL_PRIORITY
 
 
 def pods_to_preempt(pod: Pod, others: list[Pod], needs: list[Need]) -> Preemption:
@@ -42,7 +42,7 @@ def pods_to_preempt(pod: Pod, others: list[Pod], needs: list[Need]) -> Preemptio
     ranks: dict[str, list[Pod]] = {"BestEffort": [], "Burstable": [], "Guaranteed": []}
     for other in others:
         if _is_preemptable(pod, other):
-            ranks[other.qos_class or "BestEffort"].append(other)
+            ranks[other.spec.qos_class or "BestEffort"].append(other)
     best_effort, burstable, guaranteed = ranks.values()
     lacking = _subtract(needs, [*best_effort, *burstable, *guaranteed])
     if lacking:
@@ -57,11 +57,11 @@ def _is_preemptable(pod: Pod, other: Pod) -> bool:
     """Source: Preemptable."""
     if is_critical_pod(pod) and not is_critical_pod(other):
         return True
-    return pod.priority > other.priority
+    return pod.spec.priority > other.spec.priority
 
 
 def _request(pod: Pod, resource: str) -> int:
-    return 1 if resource == "pods" else dict(pod.admission.requests).get(resource, 0)
+    return 1 if resource == "pods" else dict(pod.spec.admission.requests).get(resource, 0)
 
 
 def _subtract(needs: list[Need], pods: list[Pod]) -> list[Need]:

@@ -87,22 +87,22 @@ class PodInputs(NamedTuple):
 def generate_pod_status(pod: Pod, sandbox: Sandbox | None, inputs: PodInputs) -> PodStatus:
     """Return the status of a pod as a kubelet would report it now."""
     old = inputs.old
-    waiting = INITIALIZING if pod.init_containers else CREATING
+    waiting = INITIALIZING if pod.spec.init_containers else CREATING
     containers = tuple(
         _container_status(spec, pod, sandbox, inputs, waiting, old.containers)
-        for spec in pod.containers
+        for spec in pod.spec.containers
     )
     if len(containers) > 1:
         containers = tuple(sorted(containers, key=attrgetter("name")))
     inits = tuple(
         _container_status(spec, pod, sandbox, inputs, waiting, old.init_containers, init=True)
-        for spec in pod.init_containers
+        for spec in pod.spec.init_containers
     )
     ephemeral = tuple(
         _container_status(spec, pod, sandbox, inputs, waiting, old.ephemeral_containers)
-        for spec in pod.ephemeral_containers
+        for spec in pod.spec.ephemeral_containers
     )
-    has_run = sandbox is not None and any(sandbox.find(spec.name) for spec in pod.containers)
+    has_run = sandbox is not None and any(sandbox.find(spec.name) for spec in pod.spec.containers)
     phase = pod_phase(pod, containers, inits, is_terminal=inputs.is_terminal, has_run=has_run)
     api_phase = pod.status.phase
     if api_phase in TERMINAL_PHASES:
@@ -126,15 +126,15 @@ def generate_pod_status(pod: Pod, sandbox: Sandbox | None, inputs: PodInputs) ->
         message=message,
         conditions=_conditions(pod, sandbox, inputs, phase, containers, inits),
         host_ip=inputs.host_ip,
-        pod_ip=inputs.host_ip if pod.host_network and not pod_ip else pod_ip,
+        pod_ip=inputs.host_ip if pod.spec.host_network and not pod_ip else pod_ip,
         start_time_s=old.start_time_s,
-        qos_class=pod.qos_class,
+        qos_class=pod.spec.qos_class,
         observed_generation=pod.generation,
         init_containers=inits,
         containers=containers,
         ephemeral_containers=ephemeral,
-        allocated_json=pod.allocated_json if inputs.pod_resources else b"",
-        resources_json=pod.resources_json if inputs.pod_resources else b"",
+        allocated_json=pod.spec.allocated_json if inputs.pod_resources else b"",
+        resources_json=pod.spec.resources_json if inputs.pod_resources else b"",
     )
 
 
@@ -285,7 +285,7 @@ def _unready(
     """Return the containers that keep a pod from being ready."""
     return [
         spec.name
-        for spec, status in zip(pod.init_containers, inits, strict=True)
+        for spec, status in zip(pod.spec.init_containers, inits, strict=True)
         if is_sidecar(spec) and not status.ready
     ] + [each.name for each in containers if not each.ready]
 
@@ -304,10 +304,10 @@ def _ready(
     pod: Pod, conditions: list[PodCondition], containers_ready: tuple[str, str, str]
 ) -> tuple[str, str, str]:
     """Source: GeneratePodReadyCondition."""
-    if containers_ready[0] != "True" or not pod.readiness_gates:
+    if containers_ready[0] != "True" or not pod.spec.readiness_gates:
         return containers_ready
     messages = []
-    for gate in pod.readiness_gates:
+    for gate in pod.spec.readiness_gates:
         value = next((each.status for each in conditions if each.type == gate), None)
         if value is None:
             messages.append(
@@ -328,7 +328,7 @@ def _initialized(
         return "True", "PodCompleted", ""
     incomplete = [
         spec.name
-        for spec, status in zip(pod.init_containers, inits, strict=True)
+        for spec, status in zip(pod.spec.init_containers, inits, strict=True)
         if not (status.started if is_sidecar(spec) else status.ready)
     ]
     if not incomplete:
@@ -341,7 +341,7 @@ def _initialized(
 
 def untolerated_key(pod: Pod, key: str) -> str:
     """Return the key that the pod had to tolerate by name and does not, "" when all is well."""
-    if not key or any(each.key == key for each in pod.tolerations):
+    if not key or any(each.key == key for each in pod.spec.tolerations):
         return ""
     return key
 
@@ -403,7 +403,7 @@ def terminate_pod_status(pod: Pod, status: PodStatus, told: PodStatus) -> PodSta
     Source: status_manager.go, TerminatePod, hasPodInitialized, initializedContainers.
     """
     containers = status.containers
-    if not pod.init_containers or _was_initialized(told):
+    if not pod.spec.init_containers or _was_initialized(told):
         containers = tuple(_ended(each) for each in containers)
     inits = status.init_containers
     begun = len(inits)

@@ -142,7 +142,7 @@ class EvictionManager:
             grace_s = IMMEDIATE_GRACE_S
             if first.grace_ns:
                 grace_s = min(
-                    model.kubelet.eviction_max_pod_grace_period_s, pod.termination_grace_s
+                    model.kubelet.eviction_max_pod_grace_period_s, pod.spec.termination_grace_s
                 )
             eviction = Eviction(pod, message, notes, grace_s, disrupts=True)
             return self._evicting(Pass(starved, (eviction,)), now_ns)
@@ -273,11 +273,11 @@ def _first_limits(model: NodeModel) -> dict[str, int]:
 def _over_limit_ns(terms: PodTerms, now_ns: int) -> int:
     """Return the first instant at which a pod uses more of the disk than it may."""
     found = NEVER
-    limit = resources_of(terms.pod.resources_json).limits.ephemeral
+    limit = resources_of(terms.pod.spec.resources_json).limits.ephemeral
     if limit:
         found = next_crossing(tuple(terms.ephemeral()), 0, limit, now_ns)
     for name, curve, start_ns in terms.volumes:
-        volume = next(each for each in terms.pod.volumes if each.name == name)
+        volume = next(each for each in terms.pod.spec.volumes if each.name == name)
         limit = size_limit(volume.size_limit)
         if limit:
             found = min(found, next_crossing([(curve, start_ns)], 0, limit, now_ns))
@@ -299,7 +299,8 @@ def admits_under_pressure(pod: Pod, conditions: tuple[str, ...]) -> str:
     if not conditions or is_critical_pod(pod):
         return ""
     if conditions == ("MemoryPressure",) and (
-        pod.qos_class != "BestEffort" or any(map(_tolerates_memory_pressure, pod.tolerations))
+        pod.spec.qos_class != "BestEffort"
+        or any(map(_tolerates_memory_pressure, pod.spec.tolerations))
     ):
         return ""
     return _NODE_CONDITION % " ".join(conditions)

@@ -154,7 +154,8 @@ def rank(pods: Sequence[Ranked], resource: str) -> list[Ranked]:
 
 
 def _by_priority(one: Ranked, other: Ranked) -> int:
-    return (one[0].priority > other[0].priority) - (one[0].priority < other[0].priority)
+    mine, others = one[0].spec.priority, other[0].spec.priority
+    return (mine > others) - (mine < others)
 
 
 def _by(one: Ranked, other: Ranked, key: _Key) -> int:
@@ -175,11 +176,11 @@ def _over(pod: Pod, stats: PodStats, resource: str) -> int:
 _MEASURES: dict[str, tuple[_Key, _Key]] = {
     "memory": (
         lambda _, stats: stats.memory,
-        lambda pod, _: resources_of(pod.resources_json).requests.memory,
+        lambda pod, _: resources_of(pod.spec.resources_json).requests.memory,
     ),
     EPHEMERAL: (
         lambda _, stats: stats.ephemeral,
-        lambda pod, _: resources_of(pod.resources_json).requests.ephemeral,
+        lambda pod, _: resources_of(pod.spec.resources_json).requests.ephemeral,
     ),
     "inodes": (lambda _, stats: stats.inodes, lambda *_: 0),
 }
@@ -243,13 +244,13 @@ def local_storage_message(pod: Pod, stats: PodStats) -> str:
     containerEphemeralStorageLimitEviction.
     """
     used = dict(stats.volumes)
-    for volume in pod.volumes:
+    for volume in pod.spec.volumes:
         limit = size_limit(volume.size_limit)
         if limit and used.get(volume.name, 0) > limit:
             return EMPTY_DIR_LIMIT % (volume.name, volume.size_limit)
-    limit = resources_of(pod.resources_json).limits.ephemeral
+    limit = resources_of(pod.spec.resources_json).limits.ephemeral
     if limit and stats.ephemeral > limit:
-        return POD_DISK_LIMIT % amount_text(pod.resources_json, "limits", EPHEMERAL)
+        return POD_DISK_LIMIT % amount_text(pod.spec.resources_json, "limits", EPHEMERAL)
     for each in stats.containers:
         spec = pod.find(each.name)
         if spec is None:

@@ -58,10 +58,11 @@ def pod_memory_limit(pod: Pod) -> int:
 
     Source: pkg/kubelet/cm/helpers_linux.go, ResourceConfigForPod.
     """
-    if not pod.admission.pod_level:
+    if not pod.spec.admission.pod_level:
         return 0
-    limit = resources_of(pod.resources_json).limits.memory
-    own = sum(resources_of(each.resources_json).limits.memory for each in pod.containers)
+    limit = resources_of(pod.spec.resources_json).limits.memory
+    containers = pod.spec.containers
+    own = sum(resources_of(each.resources_json).limits.memory for each in containers)
     return limit if limit != own else 0
 
 
@@ -100,14 +101,14 @@ def choose_victim(pods: Sequence[PodTerms], capacity: int, now_ns: int) -> Victi
 
 def oom_score_adjust(pod: Pod, spec: ContainerSpec, capacity: int) -> int:
     """Return oom_score_adj of a container. Source: GetContainerOOMScoreAdjust."""
-    if pod.priority >= NODE_CRITICAL_PRIORITY or pod.qos_class == "Guaranteed":
+    if pod.spec.priority >= NODE_CRITICAL_PRIORITY or pod.spec.qos_class == "Guaranteed":
         return GUARANTEED_ADJUST
-    if pod.qos_class == "BestEffort":
+    if pod.spec.qos_class == "BestEffort":
         return BEST_EFFORT_ADJUST
     request = resources_of(spec.resources_json).requests.memory
-    if spec in pod.init_containers:  # a sidecar is worth no less than what it serves
-        regular = [resources_of(each.resources_json).requests.memory for each in pod.containers]
-        request = max(request, min(regular))
+    if spec in pod.spec.init_containers:  # a sidecar is worth no less than what it serves
+        regular = (resources_of(each.resources_json).requests for each in pod.spec.containers)
+        request = max(request, min(each.memory for each in regular))
     adjust = BEST_EFFORT_ADJUST - 1000 * request // capacity
     return min(max(adjust, 1000 + GUARANTEED_ADJUST), BEST_EFFORT_ADJUST - 1)
 

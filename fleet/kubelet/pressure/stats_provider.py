@@ -164,7 +164,7 @@ def _volume_terms(
     pod: Pod, behavior: PodBehavior, start_ns: int
 ) -> tuple[tuple[str, Curve, int], ...]:
     found = []
-    for volume in pod.volumes:
+    for volume in pod.spec.volumes:
         if volume.kind == "emptyDir" and not volume.in_memory:
             curve = volume_behavior(behavior.volumes, volume.name, pod.annotations).usage
             if curve is not None:

@@ -128,7 +128,7 @@ class VolumeManager:
 
     def update_pod(self, old: Pod, new: Pod, now_ns: int, out: Outbox) -> None:
         """Follow a change of what a pod refers to: an ephemeral container may add some."""
-        if old.ephemeral_containers != new.ephemeral_containers:
+        if old.spec.ephemeral_containers != new.spec.ephemeral_containers:
             self.objects.register_pod(new, out, now_ns)
             self.objects.unregister_pod(old, out)
 
@@ -161,7 +161,7 @@ class VolumeManager:
         due_ns = now_ns + LOOP_NS + int(LOOP_NS * share)
         mount = self._mounts.get(pod.uid)
         if mount is None:
-            volumes = [self._volume(pod, each) for each in pod.volumes if each.mounted]
+            volumes = [self._volume(pod, each) for each in pod.spec.volumes if each.mounted]
             mount = self._mounts[pod.uid] = _Mount(volumes)
         elif self.claims is not None:
             self.claims.reprocess(pod, out)
@@ -178,7 +178,7 @@ class VolumeManager:
             return
         volumes = [
             self._volume(pod, each)
-            for each in pod.volumes
+            for each in pod.spec.volumes
             if each.mounted and any(key == found for found, _ in sources_of(each, pod.namespace))
         ]
         if volumes:
@@ -401,7 +401,7 @@ class VolumeManager:
         due_ns = self._refresh.get(pod.uid, 0)
         if due_ns and now_ns >= due_ns:
             del self._refresh[pod.uid]
-            for spec in pod.volumes:
+            for spec in pod.spec.volumes:
                 self._request_tokens(pod, spec, out)
         self.objects.on_timer(now_ns, out)
         claims = self.claims
@@ -422,7 +422,7 @@ class VolumeManager:
         for token in spec.tokens:
             request = TokenRequest(
                 pod.namespace,
-                pod.service_account or "default",
+                pod.spec.service_account or "default",
                 token.audience,
                 token.expiration_s,
                 pod.name,

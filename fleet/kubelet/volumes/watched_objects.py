@@ -211,15 +211,14 @@ class ObjectManager:
 def references(pod: Pod) -> Iterator[ObjectKey]:
     """Yield each object that a pod refers to, once: secrets first, as upstream registers them."""
     seen: dict[ObjectKey, None] = {}
-    for name in pod.pull_secrets:
+    for name in pod.spec.pull_secrets:
         seen[WatchKind.SECRET, pod.namespace, name] = None
-    specs = (*pod.init_containers, *pod.containers, *pod.ephemeral_containers)
     for kind, wanted in ((WatchKind.SECRET, "Secret"), (WatchKind.CONFIG_MAP, "ConfigMap")):
-        for spec in specs:
+        for spec in pod.spec.all_containers:
             for source in spec.env_sources:
                 if source.kind == wanted:
                     seen[kind, pod.namespace, source.name] = None
-        for volume in pod.volumes:
+        for volume in pod.spec.volumes:
             for key, _ in sources_of(volume, pod.namespace):
                 if key[0] is kind:
                     seen[key] = None
@@ -228,8 +227,8 @@ def references(pod: Pod) -> Iterator[ObjectKey]:
 
 def read_often(pod: Pod) -> frozenset[ObjectKey]:
     """Return what a pod reads at each sync: its pull secrets, and what its volumes show."""
-    found = {(WatchKind.SECRET, pod.namespace, name) for name in pod.pull_secrets}
-    for volume in pod.volumes:
+    found = {(WatchKind.SECRET, pod.namespace, name) for name in pod.spec.pull_secrets}
+    for volume in pod.spec.volumes:
         if volume.mounted:
             found.update(key for key, _ in sources_of(volume, pod.namespace))
     return frozenset(found)

@@ -9,11 +9,10 @@ import sys
 import zlib
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import orjson
 
-from fleet.objects.admission import AdmissionSpec
 from fleet.objects.pods import (
     TOKEN_VOLUME,
     TOKEN_VOLUME_START,
@@ -23,13 +22,13 @@ from fleet.objects.pods import (
     EnvSource,
     Pod,
     PodCondition,
+    PodSpec,
     PodStatus,
     PodUid,
     PodView,
     RunningState,
     TerminatedState,
     Toleration,
-    VolumeSpec,
     WaitingState,
 )
 from fleet.objects.well_known import MIRROR_ANNOTATION, OWN_PREFIX
@@ -56,29 +55,6 @@ _shared: dict[object, object] = {}
 _intern = sys.intern
 
 
-class PodSpec(NamedTuple):
-    """What a pod's spec says; pods of one template share it."""
-
-    containers: tuple[ContainerSpec, ...]
-    init_containers: tuple[ContainerSpec, ...]
-    ephemeral_containers: tuple[ContainerSpec, ...]
-    volumes: tuple[VolumeSpec, ...]
-    tolerations: tuple[Toleration, ...]
-    restart_policy: str
-    termination_grace_s: int
-    active_deadline_s: int
-    service_account: str
-    host_network: bool
-    priority: int
-    readiness_gates: tuple[str, ...]
-    pull_secrets: tuple[str, ...]
-    qos_class: str
-    allocated_json: bytes
-    resources_json: bytes
-    admission: AdmissionSpec
-    digest: int
-
-
 _specs: dict[bytes, PodSpec] = {}
 
 
@@ -94,14 +70,13 @@ def decode_pod(body: bytes | dict[str, Any]) -> Pod:
     annotations = meta.get("annotations")
     notes = pairs(annotations) if annotations else ()
     status = orjson.loads(status_json) if status_json else {}
-    admission = spec.admission
-    if admission.claims:
-        admission = with_claim_names(admission, status)
-    return make_pod(
-        spec,
+    if spec.admission.claims:
+        spec = with_claims(spec, status)
+    # By position: by name this call alone costs a microsecond more.
+    return Pod(
         _intern(meta["namespace"]),
         meta["name"],
-        meta["uid"],
+        PodUid(meta["uid"]),
         node_name,
         meta.get("resourceVersion", ""),
         meta.get("generation", 0),
@@ -110,54 +85,16 @@ def decode_pod(body: bytes | dict[str, Any]) -> Pod:
         meta.get("deletionGracePeriodSeconds"),
         labels,
         share(tuple(each for each in notes if each[0].startswith(KEPT_ANNOTATIONS))),
-        digest(orjson.dumps((spec.digest, labels, notes))),
-        bool(annotations) and MIRROR_ANNOTATION in annotations,
+        share(digest(orjson.dumps((spec.digest, labels, notes)))),
         suffix,
-        admission,
+        spec,
         _status(status) if status else EMPTY_STATUS,
     )
 
 
-def make_pod(
-    spec: PodSpec,
-    namespace: str,
-    name: str,
-    uid: str,
-    node_name: str,
-    resource_version: str,
-    generation: int,
-    created_s: int,
-    deletion_s: int,
-    deletion_grace_s: int | None,
-    labels: tuple[tuple[str, str], ...],
-    annotations: tuple[tuple[str, str], ...],
-    fingerprint: int,
-    is_mirror: bool,  # noqa: FBT001 - named arguments cost more than the rest of the call
-    token_suffix: str,
-    admission: AdmissionSpec,
-    status: PodStatus,
-) -> Pod:
-    """Return the record of a Pod whose parts were decoded."""
-    # By position, in which both records agree: by name this call alone costs a microsecond more.
-    return Pod(
-        namespace,
-        name,
-        PodUid(uid),
-        node_name,
-        resource_version,
-        generation,
-        created_s,
-        deletion_s,
-        deletion_grace_s,
-        labels,
-        annotations,
-        fingerprint,
-        is_mirror,
-        token_suffix,
-        *spec[:16],  # to resources_json
-        admission,
-        status,
-    )
+def with_claims(spec: PodSpec, status: dict[str, Any]) -> PodSpec:
+    """Return the spec of a pod whose status names the claims that were made for it."""
+    return spec._replace(admission=with_claim_names(spec.admission, status))
 
 
 def decode_pod_view(body: bytes) -> PodView:

@@ -16,25 +16,24 @@ from fleet.objects.pods import (
     ContainerStatus,
     Pod,
     PodCondition,
+    PodSpec,
     PodStatus,
+    PodUid,
     PodView,
     TerminatedState,
 )
-from fleet.objects.well_known import MIRROR_ANNOTATION
-from fleet.wire.api.decode_admission import with_claim_names
 from fleet.wire.api.decode_pod import (
     EMPTY_STATUS,
     KEPT_ANNOTATIONS,
     SPECS_MAX,
-    PodSpec,
     condition,
     container_state,
     decode_spec,
     digest,
-    make_pod,
     render,
     share,
     terminated,
+    with_claims,
 )
 from fleet.wire.api.kubernetes_messages import message_class, to_json
 from fleet.wire.api.protobuf import BYTES, skip
@@ -65,17 +64,14 @@ def decode_pod(raw: bytes) -> Pod:
     spec_bytes, token = _without_token_name(spec_view.SerializeToString())
     status = message.status.replace(token, TOKEN_VOLUME) if token else message.status
     spec = _spec_of(spec_bytes)
-    labels, kept, is_mirror, digested = _notes(tuple(meta.labels[:]), tuple(meta.annotations[:]))
-    admission = spec.admission
-    if admission.claims:
+    labels, kept, digested = _notes(tuple(meta.labels[:]), tuple(meta.annotations[:]))
+    if spec.admission.claims:
         claims = _STATUS_VIEW.FromString(status).resourceClaimStatuses
-        names = [to_json(each) for each in claims]
-        admission = with_claim_names(admission, {"resourceClaimStatuses": names})
-    return make_pod(
-        spec,
+        spec = with_claims(spec, {"resourceClaimStatuses": [to_json(each) for each in claims]})
+    return Pod(
         intern(meta.namespace),
         meta.name,
-        meta.uid,
+        PodUid(meta.uid),
         node_name,
         meta.resourceVersion,
         meta.generation,
@@ -84,10 +80,9 @@ def decode_pod(raw: bytes) -> Pod:
         meta.deletionGracePeriodSeconds if meta.HasField("deletionGracePeriodSeconds") else None,
         labels,
         kept,
-        digested ^ spec.digest,
-        is_mirror,
+        share(digested ^ spec.digest),
         token[len(TOKEN_VOLUME_START) :].decode(),
-        admission,
+        spec,
         _status(status),
     )
 
@@ -128,12 +123,11 @@ def pairs(entries: tuple[bytes, ...]) -> Pairs:
 
 
 @lru_cache(maxsize=CACHED_MAX)
-def _notes(labels: tuple[bytes, ...], notes: tuple[bytes, ...]) -> tuple[Pairs, Pairs, bool, int]:
-    """Return labels, the annotations that a record keeps, whether it is a mirror, and a digest."""
+def _notes(labels: tuple[bytes, ...], notes: tuple[bytes, ...]) -> tuple[Pairs, Pairs, int]:
+    """Return labels, the annotations that a record keeps, and a digest."""
     found = tuple(map(_pair, notes))
     kept = share(tuple(each for each in found if each[0].startswith(KEPT_ANNOTATIONS)))
-    is_mirror = any(key == MIRROR_ANNOTATION for key, _ in found)
-    return pairs(labels), kept, is_mirror, digest(b"".join((*labels, b"|", *notes)))
+    return pairs(labels), kept, digest(b"".join((*labels, b"|", *notes)))
 
 
 @lru_cache(maxsize=CACHED_MAX)

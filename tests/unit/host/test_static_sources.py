@@ -70,13 +70,13 @@ def test_a_manifest_gets_the_defaults_that_kubelets_read() -> None:
         text(pod(containers=[{"name": "c", "image": "proxy", **limits}])), FILE, PATH
     )
     template = found.template
-    assert (template.namespace, template.restart_policy) == ("default", "Always")
-    assert template.termination_grace_s == 30
-    assert template.containers[0].pull_policy == "Always"  # no tag
-    assert template.qos_class == "Guaranteed"
-    assert [each.effect for each in template.tolerations] == ["NoExecute"]
+    assert (template.namespace, template.spec.restart_policy) == ("default", "Always")
+    assert template.spec.termination_grace_s == 30
+    assert template.spec.containers[0].pull_policy == "Always"  # no tag
+    assert template.spec.qos_class == "Guaranteed"
+    assert [each.effect for each in template.spec.tolerations] == ["NoExecute"]
     [remote] = parse_manifests(text(pod()), HTTP, "http://x")
-    assert remote.template.tolerations == ()
+    assert remote.template.spec.tolerations == ()
 
 
 def test_the_uid_depends_on_node_path_and_content() -> None:

@@ -3,7 +3,7 @@
 from pod_world import container
 
 from fleet.clock import NS_PER_S, Draws
-from fleet.objects.pods import ContainerSpec, Pod, PodUid
+from fleet.objects.pods import ContainerSpec, Pod, PodSpec, PodUid
 from fleet.profile.pod_behavior import select_behavior
 from fleet.profile.usage import UNDECLARED, Curve, Usage, constant_curve
 from fleet.runtime.container_usage import Amounts, container_usage, oom_kill_ns, resources_of
@@ -48,13 +48,13 @@ def test_the_runtime_reports_oom_killed() -> None:
         namespace="default",
         name="web",
         uid=UID,
-        containers=(spec(),),
+        spec=PodSpec(containers=(spec(),)),
         annotations=(("fleet.emulator/memory-usage", "101Mi"),),
     )
     behavior = select_behavior((), (), "default", pod.annotations)
     runtime = Runtime(3, "192.0.2.1", "10.1.2.0/24", Draws(5))
     assert runtime.create_sandbox(pod) is not None
-    container = runtime.start_container(pod, pod.containers[0], behavior, 5, 1)
+    container = runtime.start_container(pod, pod.spec.containers[0], behavior, 5, 1)
     assert container.exit_ns == 5
     runtime.advance(UID, 5, 0)
     assert container.state is RunState.EXITED
@@ -67,9 +67,10 @@ def test_a_container_that_ends_before_it_is_too_large_just_ends() -> None:
         ("fleet.emulator/memory-usage", '{"curve":"Ramp","from":"0","to":"1Gi","duration":"10s"}'),
         ("fleet.emulator/run-time", "500ms"),
     )
-    pod = Pod(namespace="d", name="web", uid=UID, containers=(spec(),), annotations=notes)
+    asked = PodSpec(containers=(spec(),))
+    pod = Pod(namespace="d", name="web", uid=UID, spec=asked, annotations=notes)
     runtime = Runtime(3, "192.0.2.1", "10.1.2.0/24", Draws(5))
     assert runtime.create_sandbox(pod) is not None
     behavior = select_behavior((), (), "d", notes)
-    container = runtime.start_container(pod, pod.containers[0], behavior, 0, 1)
+    container = runtime.start_container(pod, pod.spec.containers[0], behavior, 0, 1)
     assert (container.reason, container.exit_ns) == ("Completed", NS_PER_S // 2)

@@ -7,6 +7,7 @@ from fleet.objects.pods import (
     ContainerSpec,
     ContainerStatus,
     Pod,
+    PodSpec,
     PodStatus,
     PodUid,
     RunningState,
@@ -35,8 +36,7 @@ def pod(*containers: ContainerSpec, status: PodStatus | None = None, host: bool 
         namespace="default",
         name="web",
         uid=UID,
-        containers=containers,
-        host_network=host,
+        spec=PodSpec(containers=containers, host_network=host),
         status=status or PodStatus(),
     )
 

@@ -3,7 +3,7 @@
 from pod_world import container
 
 from fleet.clock import NS_PER_S, Draws
-from fleet.objects.pods import Pod, PodUid, VolumeSpec
+from fleet.objects.pods import Pod, PodSpec, PodUid, VolumeSpec
 from fleet.objects.scripts import MountSpec, ScriptSpec
 from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR
 from fleet.runtime.runtime import NEVER, Runtime
@@ -19,8 +19,7 @@ def pod(uid: str, volume: VolumeSpec) -> Pod:
         name=uid,
         uid=PodUid(uid),
         labels=(("name", "x"),),
-        containers=(spec,),
-        volumes=(volume,),
+        spec=PodSpec(containers=(spec,), volumes=(volume,)),
     )
 
 
@@ -30,7 +29,7 @@ def codes(runtime: Runtime, of: Pod, runs: int) -> list[int]:
     found = []
     for attempt in range(runs):
         now_ns = attempt * 100 * NS_PER_S
-        container = runtime.start_container(of, of.containers[0], DEFAULT_BEHAVIOR, now_ns, 0)
+        container = runtime.start_container(of, of.spec.containers[0], DEFAULT_BEHAVIOR, now_ns, 0)
         assert container.exit_ns != NEVER
         assert container.exit_ns - now_ns == (2 * NS_PER_S if container.exit_code else 0)
         found.append(container.exit_code)
@@ -60,5 +59,5 @@ def test_what_a_secret_holds_lets_a_script_run_for_ever() -> None:
     runtime = Runtime(1, "192.0.2.1", "10.0.0.0/24", Draws(1))
     one = pod("a", VolumeSpec("d", "secret"))
     runtime.create_sandbox(one)
-    container = runtime.start_container(one, one.containers[0], DEFAULT_BEHAVIOR, 0, 0)
+    container = runtime.start_container(one, one.spec.containers[0], DEFAULT_BEHAVIOR, 0, 0)
     assert container.exit_ns == NEVER

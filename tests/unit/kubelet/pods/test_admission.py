@@ -35,7 +35,7 @@ def refusal(pod: Pod, *others: Pod, inputs: AdmissionInputs | None = None) -> tu
 
 def test_a_plain_pod_keeps_nothing_and_is_taken() -> None:
     pod = make_pod()
-    assert pod.admission == PLAIN
+    assert pod.spec.admission == PLAIN
     assert look(pod) == Verdict()
 
 
@@ -77,9 +77,9 @@ def test_init_containers_sidecars_overhead_and_pod_resources_count() -> None:
     big = container("i", resources=asks(cpu="6"))
     main = container(resources=asks(cpu="2"))
     pod = make_pod("p", main, initContainers=[sidecar, big], overhead={"cpu": "500m"})
-    assert dict(pod.admission.requests) == {"cpu": 7500}
+    assert dict(pod.spec.admission.requests) == {"cpu": 7500}
     whole = make_pod("q", main, resources=asks(cpu="4"))
-    assert dict(whole.admission.requests) == {"cpu": 4000}
+    assert dict(whole.spec.admission.requests) == {"cpu": 4000}
     assert refusal(whole, pod)[0] == "OutOfcpu"
 
 
@@ -347,7 +347,7 @@ def test_claims_get_their_names_from_the_status() -> None:
         ]
     }
     claims = [{"name": "new", "resourceClaimName": "p-new-x"}, {"name": "none"}]
-    found = make_pod(claims=claims, **spec).admission.claims
+    found = make_pod(claims=claims, **spec).spec.admission.claims
     assert [(each.name, each.claim, each.generated, each.is_needless) for each in found] == [
         ("own", "shared", False, False),
         ("new", "p-new-x", True, False),

@@ -141,7 +141,7 @@ def test_a_failed_probe_kills_and_restarts() -> None:
     actions = compute_pod_actions(pod, after(pod, c=RUNS), Failing(KillReason.LIVENESS_PROBE))
     message = "Container c failed liveness probe, will be restarted"
     assert actions.kill == (("c", message, KillReason.LIVENESS_PROBE),)
-    assert actions.start == pod.containers
+    assert actions.start == pod.spec.containers
     assert not actions.kill_pod
 
 
@@ -162,8 +162,8 @@ def test_a_sidecar_that_is_not_started_holds_the_others_back() -> None:
     pod = make_pod(init_containers=(side("s"), container("i")))
     sandbox = after(pod, s=RUNS)
     assert compute_pod_actions(pod, sandbox, Failing(None, started=False)).start == ()
-    assert compute_pod_actions(pod, sandbox, Failing(None)).start == (pod.init_containers[1],)
+    assert compute_pod_actions(pod, sandbox, Failing(None)).start == (pod.spec.init_containers[1],)
     failed = Failing(KillReason.STARTUP_PROBE, started=False)
     actions = compute_pod_actions(pod, sandbox, failed)
     assert [each.message for each in actions.kill] == ["Init container s failed startup probe"]
-    assert actions.start == (pod.init_containers[0],)
+    assert actions.start == (pod.spec.init_containers[0],)

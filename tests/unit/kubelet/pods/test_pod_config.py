@@ -41,7 +41,7 @@ def test_an_unchanged_pod_is_nothing_and_shares_its_parts() -> None:
     same = make_pod(uid="u", fingerprint=1, status=SCHEDULED._replace())
     assert ops(config.on_event(EventType.ADDED, same)) == []
     assert same.status is pod.status
-    assert same.containers is pod.containers
+    assert same.spec.containers is pod.spec.containers
 
 
 def test_spec_labels_and_annotations_are_an_update() -> None:
@@ -49,7 +49,7 @@ def test_spec_labels_and_annotations_are_an_update() -> None:
     config = started(pod)
     new = make_pod(container("other"), uid="u", fingerprint=2)
     assert ops(config.on_event(EventType.MODIFIED, new)) == [(PodOp.UPDATE, "u")]
-    assert new.containers[0].name == "other"
+    assert new.spec.containers[0].name == "other"
 
 
 def test_a_deletion_timestamp_is_a_delete_and_a_shorter_grace_another() -> None:

@@ -15,7 +15,7 @@ from fleet.kubelet.pressure.eviction_manager import (
 from fleet.kubelet.pressure.eviction_signals import observations_of, rank, thresholds_of
 from fleet.kubelet.pressure.oom_watcher import choose_victim, oom_score_adjust, system_oom_message
 from fleet.kubelet.pressure.stats_provider import NodeStats, PodTerms, node_terms, pod_stats
-from fleet.objects.pods import Pod, PodUid, Toleration
+from fleet.objects.pods import Pod, PodSpec, PodUid, Toleration
 from fleet.profile.node_model import NodeModel
 from fleet.profile.usage import NEVER, Curve, constant_curve
 from fleet.runtime.container_usage import ContainerUsage
@@ -40,10 +40,12 @@ def pod(name: str, *, priority: int = 0, qos: str = "BestEffort", **requests: st
         namespace="default",
         name=name,
         uid=PodUid(name),
-        containers=(container(image="registry.k8s.io/pause:3.10", resources_json=asked),),
-        resources_json=asked,
-        priority=priority,
-        qos_class=qos,
+        spec=PodSpec(
+            containers=(container(image="registry.k8s.io/pause:3.10", resources_json=asked),),
+            resources_json=asked,
+            priority=priority,
+            qos_class=qos,
+        ),
     )
 
 
@@ -226,7 +228,8 @@ def test_pids_have_their_own_condition() -> None:
 def test_a_pod_over_its_limit_of_the_disk_is_evicted_without_pressure() -> None:
     node = Node(configured())
     owner = pod("p")
-    owner.resources_json = b'{"limits":{"ephemeral-storage":"1Gi"}}'
+    limits = b'{"limits":{"ephemeral-storage":"1Gi"}}'
+    owner.spec = owner.spec._replace(resources_json=limits)
     found = node.run(10, using(owner, disk=2 * GI))
     (eviction,) = found.evictions
     assert found.starved == ""
@@ -268,7 +271,7 @@ def test_what_a_node_under_pressure_admits(
     words: str,
 ) -> None:
     wanted = pod("p", priority=priority, qos=qos)
-    wanted.tolerations = toleration
+    wanted.spec = wanted.spec._replace(tolerations=toleration)
     assert admits_under_pressure(wanted, conditions) == words
 
 
@@ -315,9 +318,9 @@ def test_the_kernel_kills_best_effort_containers_first() -> None:
     found = choose_victim([guaranteed, burstable, best_effort], 32 * GI, 0)
     assert found is not None
     assert (found.pod.name, found.container, found.process) == ("best-effort", "c", "pause")
-    assert oom_score_adjust(burstable.pod, burstable.pod.containers[0], 32 * GI) == 750
+    assert oom_score_adjust(burstable.pod, burstable.pod.spec.containers[0], 32 * GI) == 750
     tiny = pod("tiny", qos="Burstable", memory="1Mi")
-    assert oom_score_adjust(tiny, tiny.containers[0], 32 * GI) == 999
+    assert oom_score_adjust(tiny, tiny.spec.containers[0], 32 * GI) == 999
     found = choose_victim([guaranteed, burstable], 32 * GI, 0)
     assert found is not None
     assert found.pod.name == "burstable"

@@ -22,7 +22,7 @@ from fleet.kubelet.pressure.stats_provider import (
     pod_terms,
 )
 from fleet.objects.effects import NodeId
-from fleet.objects.pods import ContainerSpec, Pod, PodUid
+from fleet.objects.pods import ContainerSpec, Pod, PodSpec, PodUid
 from fleet.profile.loader import load_mix, parse_documents
 from fleet.profile.node_profile import NodeProfile
 from fleet.profile.option_types import ProfileChoice
@@ -46,9 +46,10 @@ def pod(*notes: tuple[str, str], volumes: object = ()) -> Pod:
         namespace="default",
         name="web",
         uid=UID,
-        containers=(spec("a"), spec("b")),
         annotations=notes,
-        volumes=decode_volumes({"volumes": volumes}),
+        spec=PodSpec(
+            containers=(spec("a"), spec("b")), volumes=decode_volumes({"volumes": volumes})
+        ),
     )
 
 
@@ -106,13 +107,13 @@ def test_what_is_measured_of_a_pod_and_its_node() -> None:
         {"name": "config", "configMap": {"name": "c"}},
     ]
     used = pod(*notes, volumes=volumes)
-    assert [each.size_limit for each in used.volumes] == ["5Gi", "1Gi", ""]
+    assert [each.size_limit for each in used.spec.volumes] == ["5Gi", "1Gi", ""]
     behavior = select_behavior((), (), "default", used.annotations)
     runtime = Runtime(0, "192.0.2.1", "10.1.2.0/24", Draws(1))
     sandbox = runtime.create_sandbox(used)
     assert sandbox is not None
     assert pod_terms(used, sandbox, behavior, 0, 0) is None
-    for each in used.containers:
+    for each in used.spec.containers:
         runtime.start_container(used, each, behavior, NS_PER_S, 1)
     terms = pod_terms(used, sandbox, behavior, 2 * NS_PER_S, 0)
     assert terms is not None
@@ -143,7 +144,7 @@ def test_what_a_container_wrote_stays_when_it_ends() -> None:
     runtime = Runtime(0, "192.0.2.1", "10.1.2.0/24", Draws(1))
     sandbox = runtime.create_sandbox(ended)
     assert sandbox is not None
-    runtime.start_container(ended, ended.containers[0], behavior, NS_PER_S, 1)
+    runtime.start_container(ended, ended.spec.containers[0], behavior, NS_PER_S, 1)
     for advanced in (False, True):
         if advanced:
             runtime.advance(UID, 7 * NS_PER_S, 0)

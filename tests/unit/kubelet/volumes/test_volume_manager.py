@@ -63,8 +63,11 @@ def test_secrets_are_watched_before_config_maps_and_each_once() -> None:
         EnvSource("ConfigMap", "env", optional=True),
         EnvSource("Secret", "s", optional=False),
     )
-    pod = make_pod(container(env_sources=sources), container("d", env_sources=sources))
-    pod.pull_secrets = ("registry",)
+    pod = make_pod(
+        container(env_sources=sources),
+        container("d", env_sources=sources),
+        pull_secrets=("registry",),
+    )
     assert list(references(pod)) == [
         (SECRET, "default", "registry"),
         (SECRET, "default", "s"),

@@ -194,7 +194,7 @@ def test_metadata_of_a_pod() -> None:
 
 def test_spec_of_a_pod() -> None:
     pod = decode_pod(dumped())
-    (spec,) = pod.containers
+    (spec,) = pod.spec.containers
     assert (spec.name, spec.image, spec.command, spec.args) == (
         "c",
         "nginx:1",
@@ -208,27 +208,27 @@ def test_spec_of_a_pod() -> None:
     assert spec.requests_json == b'{"cpu":"500m","memory":"1Gi"}'
     assert spec.readiness_probe is not None
     assert spec.startup_probe is None
-    assert pod.init_containers[0].restart_policy == "Always"
-    assert pod.volumes[0] == VolumeSpec(
+    assert pod.spec.init_containers[0].restart_policy == "Always"
+    assert pod.spec.volumes[0] == VolumeSpec(
         "kube-api-access-00000",
         "projected",
         (ObjectSource("kube-root-ca.crt"),),
         (ObjectSource("s", optional=True),),
         (TokenSource("", 3607, "token"),),
     )
-    assert [each.kind for each in pod.volumes[1:]] == ["configMap", "secret", "emptyDir"]
-    assert pod.volumes[2].secrets == (ObjectSource("sec", optional=True),)
-    assert pod.tolerations == (Toleration("fleet.emulator/fake", "Exists", "", ""),)
-    assert (pod.termination_grace_s, pod.host_network, pod.priority) == (7, True, 9)
-    assert (pod.readiness_gates, pod.pull_secrets) == (("lb",), ("registry",))
-    assert pod.qos_class == "Burstable"
+    assert [each.kind for each in pod.spec.volumes[1:]] == ["configMap", "secret", "emptyDir"]
+    assert pod.spec.volumes[2].secrets == (ObjectSource("sec", optional=True),)
+    assert pod.spec.tolerations == (Toleration("fleet.emulator/fake", "Exists", "", ""),)
+    assert (pod.spec.termination_grace_s, pod.spec.host_network, pod.spec.priority) == (7, True, 9)
+    assert (pod.spec.readiness_gates, pod.spec.pull_secrets) == (("lb",), ("registry",))
+    assert pod.spec.qos_class == "Burstable"
 
 
 def test_what_a_spec_asks_for_and_a_server_shows_are_equal_bytes() -> None:
     pod = decode_pod(dumped())
     shown = pod.status.containers[0]
-    assert shown.volume_mounts_json == pod.containers[0].volume_mounts_json
-    assert shown.allocated_json == pod.containers[0].requests_json
+    assert shown.volume_mounts_json == pod.spec.containers[0].volume_mounts_json
+    assert shown.allocated_json == pod.spec.containers[0].requests_json
 
 
 def test_status_of_a_pod() -> None:
@@ -261,8 +261,8 @@ def test_an_unusual_field_order_is_parsed_whole() -> None:
 def test_pods_of_one_template_share_their_spec() -> None:
     one = decode_pod(dumped(name="one", token="kube-api-access-aaaaa", node="n1"))
     two = decode_pod(dumped(name="two", token="kube-api-access-bbbbb", node="n2"))
-    assert one.containers is two.containers
-    assert one.volumes is two.volumes
+    assert one.spec.containers is two.spec.containers
+    assert one.spec.volumes is two.spec.volumes
     assert (one.token_suffix, two.token_suffix) == ("aaaaa", "bbbbb")
     assert (one.node_name, two.node_name) == ("n1", "n2")
     assert one.fingerprint == two.fingerprint
@@ -320,7 +320,7 @@ def test_qos_class(requests: dict[str, str], limits: dict[str, str], qos: str) -
     obj = pod_object()
     obj["spec"]["initContainers"] = []
     obj["spec"]["containers"][0]["resources"] = {"requests": requests, "limits": limits}
-    assert decode_pod(obj).qos_class == qos
+    assert decode_pod(obj).spec.qos_class == qos
 
 
 def test_resources_of_the_whole_pod() -> None:
@@ -335,8 +335,8 @@ def test_resources_of_the_whole_pod() -> None:
     obj["spec"]["overhead"] = {"cpu": "10m"}
     pod = decode_pod(obj)
     # init needs 4 CPU beside the sidecar's 100m; the containers need less.
-    assert orjson.loads(pod.allocated_json) == {"cpu": "4110m", "memory": "1536Mi"}
-    assert orjson.loads(pod.resources_json) == {
+    assert orjson.loads(pod.spec.allocated_json) == {"cpu": "4110m", "memory": "1536Mi"}
+    assert orjson.loads(pod.spec.resources_json) == {
         "limits": {"cpu": "1", "memory": "2Gi"},
         "requests": {"cpu": "4110m", "memory": "1536Mi"},
     }
@@ -345,7 +345,7 @@ def test_resources_of_the_whole_pod() -> None:
 def test_resources_of_the_pod_itself_win() -> None:
     obj = pod_object()
     obj["spec"]["resources"] = {"requests": {"cpu": "3"}}
-    assert orjson.loads(decode_pod(obj).allocated_json) == {"cpu": "3", "memory": "1Gi"}
+    assert orjson.loads(decode_pod(obj).spec.allocated_json) == {"cpu": "3", "memory": "1Gi"}
 
 
 def event(kind: str, obj: object) -> bytes:

@@ -34,7 +34,7 @@ def test_another_pod_of_the_template_differs_in_its_own_parts_only() -> None:
     assert second.status.containers[1] == first.status.containers[1]
     changed = second.status.containers[0]._replace(container_id=ids[0].decode())
     assert changed == first.status.containers[0]
-    assert second.containers is first.containers
+    assert second.spec.containers is first.spec.containers
 
 
 @pytest.mark.parametrize(
