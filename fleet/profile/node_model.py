@@ -79,7 +79,6 @@ class NodeIdentity(NamedTuple):
     node_info: dict[str, str]
     zone: str
     region: str
-    internal_ip: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,7 +179,6 @@ class NodeModel:
             node_info=node_info | self.node_info,
             zone=zone,
             region=region,
-            internal_ip=ip,
         )
 
     def status_json(self) -> dict[str, object]:

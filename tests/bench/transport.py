@@ -11,6 +11,7 @@ Without --server the test peer runs as a child. Any HTTP/2 server that answers e
 import argparse
 import asyncio
 import gc
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -26,7 +27,6 @@ from peer import make_certificate
 
 from fleet.wire.http2.messages import ContentType, Request, Response
 from fleet.wire.http2.streams import Inbox
-from fleet.wire.sockets.connection import client_context
 from fleet.wire.sockets.transport import Endpoint, Transport
 
 BODY = b'{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"node"}}' * 5
@@ -45,7 +45,7 @@ class Bench:
         self.latencies: list[int] = []
         self.transport = Transport(
             endpoint,
-            client_context(ca),
+            ssl.create_default_context(cafile=ca),
             user_agent=b"kubelet/v1.36.3 (linux/amd64) kubernetes/0123456",
             authorization=b"Bearer " + b"t" * 1000,
             accept=b"application/vnd.kubernetes.protobuf,application/json",

@@ -54,22 +54,6 @@ class DialError(Exception):
     """The connection cannot be made; the text is for people."""
 
 
-def client_context(
-    ca_file: str | None = None, ca_data: str | bytes | None = None, *, verify: bool = True
-) -> ssl.SSLContext:
-    """Make a context that trusts the given authority only: 25 KB, where a default one is 826."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    if not verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    elif ca_file is None and ca_data is None:
-        context.load_default_certs()
-    else:
-        context.load_verify_locations(cafile=ca_file, cadata=ca_data)
-    prepare_context(context)
-    return context
-
-
 def prepare_context(context: ssl.SSLContext) -> None:
     """Set what every connection of ours needs: ALPN h2, TLS 1.2 or newer, no compression."""
     context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)

@@ -390,7 +390,6 @@ class Links:
         news = http2.take_news()
         self._streams_hint = http2.streams_max or STREAMS_DEFAULT
         if news.ended_early:
-            stats.closed_early += news.ended_early
             behind_ns = self._poller.behind_ns
             # A server that has just started ends watches too, and greeting it makes us lag.
             is_young = now_ns - connection.up_ns < BEHIND_NS

@@ -164,7 +164,6 @@ class Transport:
                     if stream.deadline_ns > now_ns:
                         break
                     self._links.abandon(stream)
-                    self.stats.timeouts += 1
                     failed = stream.fail(Failure.TIMEOUT, "no answer in time", now_ns)
                     self._inbox.append(failed)
                 fifo.popleft()

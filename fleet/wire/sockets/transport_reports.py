@@ -31,11 +31,9 @@ class TransportStats:
     resets: int = 0  # streams that the server reset
     retries: int = 0  # requests sent once more, unseen by the server
     requests: int = 0
-    timeouts: int = 0
     pings_lost: int = 0
     breaches: int = 0  # connections that we closed because the server broke HTTP/2
-    closed_early: int = 0  # watches that the server ended before their timeoutSeconds
-    closed_slow: int = 0  # of those: just after our reading had lagged
+    closed_slow: int = 0  # watches that the server ended early, just after our reading had lagged
     bytes_in: int = 0
     bytes_out: int = 0
     streams: int = 0
