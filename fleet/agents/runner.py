@@ -167,11 +167,11 @@ class Agents:
                 self._on_chunk(reflector, lane, message, now_ns)
                 return
             assert isinstance(message, (StreamOpened, Response)), message
-            step = on_message(reflector, lane, message, self._draws, now_ns)
+            step = on_message(reflector, lane, message, now_ns)
             if step.page is not None and reflector.on_page(step.page):
                 self._synced(reflector)
         except RemoteProtocolError as error:
-            step = on_unreadable(reflector, lane, error, self._draws, now_ns)
+            step = on_unreadable(reflector, lane, error, now_ns)
         self._go_on(reflector, step, now_ns)
 
     def _runs(self, agent: Agent) -> bool:
@@ -187,13 +187,13 @@ class Agents:
                 case Wake(due_ns, key):
                     self._wheel.set(due_ns, agent.node, Timer.AGENT, f"{place}:{key}")
                 case Open(reflector):
-                    open_watch(reflector, self._lane(reflector), self._draws, self._clock.now_ns())
+                    open_watch(reflector, self._lane(reflector), self._clock.now_ns())
 
     # ---- list-watches ----
 
     def _lane(self, reflector: AgentReflector) -> Lane:
         kind = self.kinds[reflector.model.name]
-        return Lane(kind.wire, reflector.node, kind.counts)
+        return Lane(kind.wire, reflector.node, kind.counts, self._draws)
 
     def _on_chunk(self, reflector: AgentReflector, lane: Lane, data: bytes, now_ns: int) -> None:
         passed = reflector.on_chunk(data)
@@ -201,7 +201,7 @@ class Agents:
         if passed.is_synced:
             self._synced(reflector)
         if passed.error >= 0:
-            step = on_error_event(reflector, lane, passed.error, self._draws, now_ns)
+            step = on_error_event(reflector, lane, passed.error, now_ns)
             self._go_on(reflector, step, now_ns)
 
     def _go_on(self, reflector: AgentReflector, step: Step, now_ns: int) -> None:
@@ -210,7 +210,7 @@ class Agents:
             wake = Wake(now_ns + step.wait_ns, f"{WATCH}{reflector.at}/0")
             self._execute(self._agent_of(reflector), [wake])
         elif step.wait_ns == 0:
-            open_watch(reflector, self._lane(reflector), self._draws, now_ns)
+            open_watch(reflector, self._lane(reflector), now_ns)
 
     def _synced(self, reflector: AgentReflector) -> None:
         agent = self._agent_of(reflector)

@@ -7,14 +7,12 @@ Differs: a watch that is asked for again after Retry-After takes no token of its
 from collections.abc import Container
 from typing import NamedTuple
 
-from fleet.clock import NS_PER_S, Clock, TimerWheel
+from fleet.clock import NS_PER_S
 from fleet.errors import RemoteProtocolError
 from fleet.kubelet.environment import Environment
-from fleet.metrics import FleetCounts
 from fleet.objects.effects import ApiCall, Client, NodeId, Op, Reply, Timer
 from fleet.reactor.client_limits import ClientLimits
-from fleet.reactor.roster import Entry, Roster, Wires
-from fleet.wire.api.codec import Codec
+from fleet.reactor.roster import Entry, Process
 from fleet.wire.api.list_watches import reject
 from fleet.wire.api.operations import OPERATIONS, build
 from fleet.wire.api.replies import decode_reply, lost_reply
@@ -44,43 +42,20 @@ class Unsent(NamedTuple):
 class Calls:
     """Sends the calls of the kubelets of one process, as client-go's REST client does."""
 
-    __slots__ = (
-        "_clock",
-        "_codec",
-        "_counts",
-        "_numbers",
-        "_roster",
-        "_wheel",
-        "_wires",
-        "delayed",
-        "limits",
-    )
+    __slots__ = ("_numbers", "_process", "delayed", "limits")
 
-    def __init__(
-        self,
-        clock: Clock,
-        wheel: TimerWheel,
-        roster: Roster,
-        wires: Wires,
-        counts: FleetCounts,
-        codec: Codec,
-    ) -> None:
-        self._codec = codec
-        self._clock = clock
-        self._wheel = wheel
-        self._roster = roster
-        self._wires = wires
-        self._counts = counts
+    def __init__(self, process: Process) -> None:
+        self._process = process
         self._numbers = 0
         self.delayed: dict[int, Delayed] = {}
         self.limits = ClientLimits()
 
     def call(self, call: ApiCall) -> Response | None:
         """Send a call as soon as its client may; return the answer to one that cannot be sent."""
-        entry = self._roster.entries[call.node]
+        entry = self._process.roster.entries[call.node]
         if entry.kubelet is None:
             return None
-        now_ns = self._clock.now_ns()
+        now_ns = self._process.clock.now_ns()
         if entry.story is not None:
             entry.story.append(f"{now_ns} call {call.op.name} {call.key}")
         if self._is_throttled(call, 1, entry.kubelet.env, now_ns):
@@ -93,12 +68,13 @@ class Calls:
         took_us = (response.arrived_ns - response.sent_ns) // 1000
         row = OPERATIONS[call.op]
         route = row.verb, row.resource
-        self._counts.requests.record(route, response.code, took_us, len(response.body))
-        entry = self._roster.entries[call.node]
+        counts = self._process.counts
+        counts.requests.record(route, response.code, took_us, len(response.body))
+        entry = self._process.roster.entries[call.node]
         if entry.kubelet is None:
             return False
         if response.failure is Failure.OVERSIZED:
-            self._counts.rejected[response.detail] += 1
+            counts.rejected[response.detail] += 1
         if call.op is Op.RENEW_LEASE:
             self._count_renewal(entry, response, is_first=token is call)
         again_s = retry_after_s(call, response, tries)
@@ -121,10 +97,10 @@ class Calls:
         if delayed is None:
             return None  # of a kubelet that ended meanwhile
         call, tries, has_token, deadline_ns = delayed
-        entry = self._roster.entries[call.node]
+        entry = self._process.roster.entries[call.node]
         if entry.kubelet is None:
             return None
-        now_ns = self._clock.now_ns()
+        now_ns = self._process.clock.now_ns()
         if deadline_ns and now_ns >= deadline_ns:
             return call, Response(0, b"", 0, now_ns, -1, Failure.TIMEOUT, GIVEN_UP)
         if not has_token and self._is_throttled(call, tries, entry.kubelet.env, now_ns):
@@ -145,26 +121,27 @@ class Calls:
         Source: client-go/rest/request.go, Result.Into: the caller gets an error without a status.
         """
         try:
-            return decode_reply(call.op, response, self._codec)
+            return decode_reply(call.op, response, self._process.codec)
         except RemoteProtocolError as error:
-            reject(self._counts, error)
+            reject(self._process.counts, error)
             return lost_reply(response, str(error))
 
     def _send(self, entry: Entry, call: ApiCall, token: ApiCall | Delayed) -> Response | None:
+        process = self._process
         try:
-            request = build(call, entry.caller, self._codec.operations)
+            request = build(call, entry.caller, process.codec.operations)
         except RemoteProtocolError as error:  # it is made of an earlier answer
-            reject(self._counts, error)
-            return Response(0, b"", 0, self._clock.now_ns(), -1, Failure.CANCELLED, str(error))
+            reject(process.counts, error)
+            return Response(0, b"", 0, process.clock.now_ns(), -1, Failure.CANCELLED, str(error))
         if type(token) is Delayed and token.deadline_ns:
-            left_s = -(-(token.deadline_ns - self._clock.now_ns()) // NS_PER_S)
+            left_s = -(-(token.deadline_ns - process.clock.now_ns()) // NS_PER_S)
             request = request._replace(timeout_ns=left_s * NS_PER_S)  # whole: of few values
-        self._wires.nodes.send(entry.pool, request, token)
+        process.wires.nodes.send(entry.pool, request, token)
         return None
 
     def _count_renewal(self, entry: Entry, response: Response, *, is_first: bool) -> None:
         """Measure how late the first try was sent, and the interval that the API server sees."""
-        counts, kubelet = self._counts, entry.kubelet
+        counts, kubelet = self._process.counts, entry.kubelet
         assert kubelet is not None
         if is_first and response.sent_ns and kubelet.lease.is_first_try:
             counts.lease_late.record((response.sent_ns - kubelet.lease.due_ns) // 1000)
@@ -184,14 +161,14 @@ class Calls:
             return False
         wait_ns = self.limits.wait_ns(call, env.model, now_ns)
         if wait_ns:
-            self._counts.throttled.record(wait_ns // 1000)
+            self._process.counts.throttled.record(wait_ns // 1000)
             self._send_later(Delayed(call, tries, has_token=True), now_ns + wait_ns)
         return wait_ns > 0
 
     def _send_later(self, delayed: Delayed, due_ns: int) -> None:
         self._numbers += 1
         self.delayed[self._numbers] = delayed
-        self._wheel.set(due_ns, self._numbers, Timer.CALL_RETRY)
+        self._process.wheel.set(due_ns, self._numbers, Timer.CALL_RETRY)
 
 
 def retry_after_s(call: ApiCall, response: Response, tries: int) -> int:

@@ -15,12 +15,9 @@ from typing import TypeVar, assert_never
 
 from fleet.agents.reflector import AgentReflector
 from fleet.agents.runner import AgentCall, Agents, AgentWire
-from fleet.clock import NS_PER_S, Clock, Draws, TimerWheel
+from fleet.clock import NS_PER_S, Clock, Draws
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.kubelet.node.node_status import RegistrationPhase
-from fleet.kubelet.restart import can_restart, restarted
-from fleet.metrics import FleetCounts
 from fleet.objects.effects import (
     ApiCall,
     Effect,
@@ -38,7 +35,9 @@ from fleet.objects.effects import (
 )
 from fleet.profile.agent_behavior import AgentModel
 from fleet.reactor.calls import Calls, Delayed, Unsent
-from fleet.reactor.roster import NOBODY, STORY_MAX, Entry, Roster, Wires
+from fleet.reactor.milestones import count
+from fleet.reactor.restarts import RESTART_NS_MAX, Restarts
+from fleet.reactor.roster import NOBODY, STORY_MAX, Entry, Process
 from fleet.reactor.watches import Deliveries, Watches
 from fleet.wire.api.callers import Caller
 from fleet.wire.api.codec import JSON, Codec
@@ -50,12 +49,8 @@ from fleet.wire.http2.messages import Response
 TIMERS_MAX = 2_000  # per turn; the rest is due at the next one
 REPLIES_MAX = 2_000
 BUGS_SHOWN_MAX = 5
-RESTART_NS_MAX = 1 * NS_PER_S
-"""A process is back within a second: each at its own moment, else all would tick in step."""
 OUTLIVING = frozenset((Timer.SHUTDOWN, Timer.CERTIFICATE, Timer.CALL_RETRY, Timer.WATCH_RETRY))
 """Timers of the machine, of what is kept in its files, and of what has a number of its own."""
-_STREAM_RESTART = 0x4E57A47
-
 _OWN_TIMERS = frozenset(
     (
         Timer.CALL_RETRY,
@@ -66,14 +61,6 @@ _OWN_TIMERS = frozenset(
         Timer.CERTIFICATE,
     )
 )
-_COUNTERS = {milestone: milestone.name.lower() for milestone in Milestone} | {
-    Milestone.POD_ADDED: "pods_added",
-    Milestone.POD_RUNNING: "pods_running",
-    Milestone.POD_FAILED: "pods_failed",
-    Milestone.POD_REMOVED: "pods_removed",
-    Milestone.EVENT_DROPPED: "events_dropped",
-}
-"""The counters of `FleetCounts`."""
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
@@ -101,26 +88,26 @@ class Reactor:
         story: frozenset[str] = frozenset(),
         codec: Codec = JSON,
     ) -> None:
+        process = Process(clock, draws, codec)
         self.clock = clock
         self.codec = codec
-        self.counts = FleetCounts()
+        self.counts = process.counts
+        self.roster = process.roster
+        self.entries = process.roster.entries  # looked up for each input
+        self.wires = process.wires
         self.inbox: list[tuple[object, object]] = []
-        self.roster = Roster()
-        self.entries = self.roster.entries  # looked up for each input
-        self.wires = Wires()
+        self.calls = Calls(process)
+        self.watches = Watches(process)
         self.agents: Agents | None = None
         self.on_observed: Callable[[WatchEvent], None] | None = None  # what decides who is Ready
         self.on_certificate_timer: Callable[[NodeId, str, int], None] | None = None
         self._draws = draws
-        self._wheel = TimerWheel()
+        self._wheel = process.wheel
+        self._restarts = Restarts(process)
         self._environments: list[Environment] = []
         self._raise_bugs = raise_bugs
         self._story = story
         self._swept_ns = 0
-        self._restarting: dict[NodeId, VirtualKubelet] = {}  # that are about to start
-        shared = (self._wheel, self.roster, self.wires, self.counts)
-        self.calls = Calls(clock, *shared, codec)
-        self.watches = Watches(clock, draws, *shared, codec)
 
     def set_timer(self, node: NodeId, due_ns: int, timer: Timer, key: str = "") -> None:
         """Set a timer from outside of a kubelet."""
@@ -171,7 +158,7 @@ class Reactor:
     def silence(self, node: NodeId) -> None:
         """Stop a kubelet: nothing more is sent for it, nothing taken. The Node stays."""
         entry = self.entries[node]
-        self._restarting.pop(node, None)
+        self._restarts.cancel(node)
         if entry.kubelet is not None:
             entry.kubelet.stop()
         entry.kubelet = None
@@ -190,28 +177,14 @@ class Reactor:
         waited for reaches the new one. Nodes that are silent or shut down are left alone.
         """
         now_ns = self.clock.now_ns()
-        restarting = self._restarting
-        for node in nodes:
-            kubelet = self.entries[node].kubelet
-            if kubelet is not None and can_restart(kubelet):
-                self._uncount(kubelet)
-                restarting[node] = restarted(kubelet)
-        ended = {node for node in restarting if self.entries[node].kubelet is not None}
+        ended = self._restarts.begin(nodes)
         self._forget(ended)
         for node in sorted(ended):
-            self._end(node)
-            share = self._draws.uniform(node, _STREAM_RESTART, now_ns)
-            due_ns = now_ns + int(share * RESTART_NS_MAX)
-            self._wheel.set(due_ns, node, Timer.RESTART)
+            self.watches.end_all(node)
+            self._restarts.end(node, now_ns)
         if self.watches.expect_relist():  # what there is comes once more, when all are back
             self._wheel.set(now_ns + RESTART_NS_MAX, NOBODY, Timer.RELIST)
         return len(ended)
-
-    def _uncount(self, kubelet: VirtualKubelet) -> None:
-        """Take back what the next kubelet of a node will count once more."""
-        self.counts.registered -= kubelet.status.phase is RegistrationPhase.REGISTERED
-        if kubelet.sync_loop is not None:
-            self.counts.pods_added -= sum(1 for _ in kubelet.sync_loop.pods())
 
     def _forget(self, nodes: AbstractSet[NodeId]) -> None:
         """Drop all that is on its way for some nodes: timers, calls, answers, openings."""
@@ -223,23 +196,6 @@ class Reactor:
         self.calls.forget(nodes)
         self.inbox[:] = [each for each in self.inbox if not is_theirs(each[0])]
         self.wires.nodes.abandon(is_theirs)
-
-    def _end(self, node: NodeId) -> None:
-        """Close what a kubelet had open; until the next one starts there is none."""
-        entry = self.entries[node]
-        self.watches.end_all(node)
-        assert entry.kubelet is not None
-        if not entry.kubelet.env.light:
-            self.wires.nodes.hang_up(entry.pool)
-        entry.kubelet = None
-
-    def _start_again(self, node: NodeId, now_ns: int, out: Outbox) -> None:
-        kubelet = self._restarting.pop(node, None)
-        if kubelet is None:
-            return  # its node was removed meanwhile
-        self.entries[node].kubelet = kubelet
-        self.counts.restarts += 1
-        kubelet.start(now_ns, out)
 
     def static_pods_changed(self, env: Environment) -> None:
         """Tell the nodes of a profile that its static pods changed."""
@@ -308,13 +264,13 @@ class Reactor:
         elif timer is Timer.WATCH_RETRY:
             self._deliver(self.watches.on_due(owner), now_ns, out)
         elif timer is Timer.RESTART:
-            self._start_again(NodeId(owner), now_ns, out)
+            self._restarts.on_due(NodeId(owner), now_ns, out)
         elif timer is Timer.RELIST:
             self._deliver(self.watches.relist(), now_ns, out)
         elif timer is Timer.AGENT:
             if self.agents is not None:
                 self.agents.on_timer(owner, key)
-        elif NodeId(owner) in self._restarting:
+        elif self._restarts.is_waiting(NodeId(owner)):
             self._wheel.set(now_ns + RESTART_NS_MAX, owner, timer, key)
         elif self.on_certificate_timer is not None:
             self.on_certificate_timer(NodeId(owner), key, now_ns)
@@ -455,7 +411,7 @@ class Reactor:
             case StopWatch():
                 self.watches.stop(effect)
             case Report():
-                self._count(effect)
+                self._on_report(effect)
             case PowerOff(node):
                 self._power_off(node)
             case ApiCall() | SetTimer():
@@ -468,30 +424,17 @@ class Reactor:
         self.watches.end_all(node, hangs_up=True)
         self.silence(node)
 
-    def _count(self, report: Report) -> None:
-        counts, milestone = self.counts, report.milestone
-        counter = _COUNTERS[milestone]
-        setattr(counts, counter, getattr(counts, counter) + 1)
-        if milestone is Milestone.REGISTERED:
-            counts.node_start.record(report.value_ns // 1000)
-            self._start_agents(report.node)
-        elif milestone is Milestone.POD_RUNNING:
-            counts.pod_start.record(report.value_ns // 1000)
-        elif milestone is Milestone.FOREIGN:
-            self._refuse(report.node)
-
-    def _refuse(self, node: NodeId) -> None:
-        """Say by name that a Node is left alone, once: its kubelet falls silent now."""
-        kubelet = self.entries[node].kubelet
-        if kubelet is not None:
+    def _on_report(self, report: Report) -> None:
+        """Count what a kubelet has come to, and do what follows from it here."""
+        count(self.counts, report)
+        kubelet = self.entries[report.node].kubelet
+        if kubelet is None:
+            return
+        if report.milestone is Milestone.REGISTERED and self.agents is not None:
+            self.agents.start(report.node, kubelet.name, kubelet.env.model.agents)
+        elif report.milestone is Milestone.FOREIGN:  # its kubelet falls silent: it is told once
             self.counts.foreign_names.append(kubelet.name)
             log.error("node %s exists and is not this run's: it is left alone", kubelet.name)
-
-    def _start_agents(self, node: NodeId) -> None:
-        """Start what runs beside a kubelet, now that its Node is there."""
-        kubelet = self.entries[node].kubelet
-        if self.agents is not None and kubelet is not None:
-            self.agents.start(node, kubelet.name, kubelet.env.model.agents)
 
 
 def _leases_first(entry: tuple[int, int, int, int, str]) -> tuple[bool, int, int]:

@@ -1,11 +1,14 @@
-"""Who is in the fleet: each kubelet with its connection and watches, by number and by name."""
+"""What the parts of the reactor share: who is in the fleet, its wires, time and counters."""
 
 from collections import deque
 from collections.abc import Iterator
 
+from fleet.clock import Clock, Draws, TimerWheel
 from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.metrics import FleetCounts
 from fleet.objects.effects import NodeId
 from fleet.wire.api.callers import Caller
+from fleet.wire.api.codec import Codec
 from fleet.wire.api.list_watches import Wire
 from fleet.wire.api.watch import Reflector
 
@@ -80,3 +83,18 @@ class Wires:
 
     def __iter__(self) -> Iterator[Wire]:
         return (each for each in (self._nodes, self._observer, *self.others) if each is not None)
+
+
+class Process:
+    """What there is once in a process; each part of the reactor holds it."""
+
+    __slots__ = ("clock", "codec", "counts", "draws", "roster", "wheel", "wires")
+
+    def __init__(self, clock: Clock, draws: Draws, codec: Codec) -> None:
+        self.clock = clock
+        self.draws = draws
+        self.codec = codec
+        self.wheel = TimerWheel()
+        self.roster = Roster()
+        self.wires = Wires()
+        self.counts = FleetCounts()

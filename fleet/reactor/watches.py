@@ -7,16 +7,14 @@ is handed to a kubelet here: each input returns the events that follow from it, 
 
 from collections.abc import Iterator
 
-from fleet.clock import Clock, Draws, TimerWheel
 from fleet.errors import RemoteProtocolError
 from fleet.kubelet.environment import on_csi_driver
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.volumes.watched_objects import ObjectKey
-from fleet.metrics import FleetCounts
 from fleet.objects.effects import NodeId, StartWatch, StopWatch, Timer, WatchEvent, WatchKind
 from fleet.objects.pods import EventType
 from fleet.objects.volumes import CSIDriverView
-from fleet.reactor.roster import NOBODY, Entry, Roster, Wires
+from fleet.reactor.roster import NOBODY, Entry, Process
 from fleet.reactor.shared_watches import (
     OBJECT_KINDS,
     SHARED_KINDS,
@@ -25,7 +23,6 @@ from fleet.reactor.shared_watches import (
     Subscriptions,
     node_name,
 )
-from fleet.wire.api.codec import Codec
 from fleet.wire.api.list_watches import (
     Lane,
     Opening,
@@ -48,39 +45,18 @@ class Watches:
     """Keeps the reflectors of one process going."""
 
     __slots__ = (
-        "_clock",
-        "_codec",
-        "_counts",
-        "_draws",
         "_numbers",
+        "_process",
         "_relisting",
-        "_roster",
         "_shared",
         "_waiting",
-        "_wheel",
-        "_wires",
         "are_shared",
         "csi_drivers",
         "subscriptions",
     )
 
-    def __init__(
-        self,
-        clock: Clock,
-        draws: Draws,
-        wheel: TimerWheel,
-        roster: Roster,
-        wires: Wires,
-        counts: FleetCounts,
-        codec: Codec,
-    ) -> None:
-        self._clock = clock
-        self._draws = draws
-        self._wheel = wheel
-        self._roster = roster
-        self._wires = wires
-        self._counts = counts
-        self._codec = codec
+    def __init__(self, process: Process) -> None:
+        self._process = process
         self._shared: list[Reflector] = []
         self._relisting: set[WatchKind] = set()  # of which everything comes once more
         self._waiting: dict[int, Reflector] = {}  # for their back-off, by number
@@ -94,7 +70,7 @@ class Watches:
     def start(self, want: StartWatch) -> Deliveries:
         """Open a watch of a kubelet, or give it its part of the process's."""
         node, kind, namespace, name = want
-        entry = self._roster.entries[node]
+        entry = self._process.roster.entries[node]
         kubelet = entry.kubelet
         if kubelet is None:
             return []
@@ -115,7 +91,7 @@ class Watches:
         key = (kind, namespace, name)
         if self.subscriptions.leave(node, key):
             self._close_object(key)
-        entry = self._roster.entries[node]
+        entry = self._process.roster.entries[node]
         for reflector in entry.reflectors:
             if (reflector.kind, reflector.namespace, reflector.name) == key:
                 entry.reflectors = tuple(each for each in entry.reflectors if each is not reflector)
@@ -126,12 +102,12 @@ class Watches:
         """End all watches of a node; its connection is closed by others, unless `hangs_up`."""
         for key in self.subscriptions.remove(node):
             self._close_object(key)
-        entry = self._roster.entries[node]
+        entry = self._process.roster.entries[node]
         for reflector in entry.reflectors:
             if hangs_up:
                 hang_up(reflector, self._lane(reflector))
             else:
-                end(reflector, self._counts)
+                end(reflector, self._process.counts)
         entry.reflectors = ()
 
     def share(self, kind: WatchKind, label: str = "") -> Deliveries:
@@ -178,18 +154,18 @@ class Watches:
         if opening.number != reflector.opens or reflector.phase is WatchPhase.STOPPED:
             return []
         found: Deliveries = []
-        codec, step = self._codec, Step()
+        codec, step = self._process.codec, Step()
         try:
             if type(message) is bytes:
                 events = reflector.on_chunk(message, codec.decode_watch_event, codec.split)
                 return self._deliver(reflector, events, now_ns)
             assert isinstance(message, (StreamOpened, Response)), message
-            step = on_message(reflector, self._lane(reflector), message, self._draws, now_ns)
+            step = on_message(reflector, self._lane(reflector), message, now_ns)
             if step.page is not None:
                 events = reflector.on_page(step.page, codec.decode_list)
                 found = self._deliver(reflector, events, now_ns)
         except RemoteProtocolError as error:
-            step = on_unreadable(reflector, self._lane(reflector), error, self._draws, now_ns)
+            step = on_unreadable(reflector, self._lane(reflector), error, now_ns)
         return found + self._go_on(reflector, step, now_ns)
 
     def on_due(self, number: int) -> Deliveries:
@@ -203,16 +179,17 @@ class Watches:
 
     def _lane(self, reflector: Reflector) -> Lane:
         """Return the connection that a reflector uses; a shared one is told the user."""
+        process = self._process
         if reflector.node == NOBODY:
-            return Lane(self._wires.observer, 0, self._counts)
-        entry = self._roster.entries[reflector.node]
+            return Lane(process.wires.observer, 0, process.counts, process.draws)
+        entry = process.roster.entries[reflector.node]
         caller = entry.caller
         user = caller.user if caller.template.impersonate else b""
-        return Lane(self._wires.nodes, entry.pool, self._counts, user)
+        return Lane(process.wires.nodes, entry.pool, process.counts, process.draws, user)
 
     def _open(self, reflector: Reflector) -> Deliveries:
         """Send the next request; whoever reads a snapshot learns that one begins."""
-        open_watch(reflector, self._lane(reflector), self._draws, self._clock.now_ns())
+        open_watch(reflector, self._lane(reflector), self._process.clock.now_ns())
         if not reflector.begins:
             return []
         begins = WatchEvent(reflector.kind, EventType.RESTARTED)
@@ -220,7 +197,7 @@ class Watches:
             return [(NodeId(reflector.node), begins)]
         return [
             (kubelet.node, begins)
-            for _, kubelet in self._roster.living()
+            for _, kubelet in self._process.roster.living()
             if not kubelet.env.own_watches
         ]
 
@@ -232,7 +209,7 @@ class Watches:
             self._numbers += 1
             self._waiting[self._numbers] = reflector
             reflector.waits = self._numbers
-            self._wheel.set(now_ns + step.wait_ns, self._numbers, Timer.WATCH_RETRY)
+            self._process.wheel.set(now_ns + step.wait_ns, self._numbers, Timer.WATCH_RETRY)
         return []
 
     def _close_object(self, key: ObjectKey) -> None:
@@ -245,7 +222,7 @@ class Watches:
         self, reflector: Reflector, events: list[tuple[EventType, object]], now_ns: int
     ) -> Deliveries:
         """Return for whom events are; an ERROR ends the stream."""
-        self._counts.watch_events += len(events)
+        self._process.counts.watch_events += len(events)
         found: Deliveries = []
         kind, node = reflector.kind, NodeId(reflector.node)
         for event_type, record in events:
@@ -253,7 +230,7 @@ class Watches:
                 continue
             if event_type is EventType.ERROR:
                 code = record if isinstance(record, int) else 0
-                step = on_error_event(reflector, self._lane(reflector), code, self._draws, now_ns)
+                step = on_error_event(reflector, self._lane(reflector), code, now_ns)
                 return found + self._go_on(reflector, step, now_ns)
             event = WatchEvent(kind, event_type, record, reflector.namespace, reflector.name)
             if node == NOBODY:
@@ -275,7 +252,7 @@ class Watches:
             return []
         if event.type is EventType.SYNCED:
             self._relisting.discard(kind)
-            entries: Iterator[Entry] = iter(self._roster.entries)
+            entries: Iterator[Entry] = iter(self._process.roster.entries)
         else:
             entries = self._named_by(event)
         takers = (self._taker(entry, kind) for entry in entries)
@@ -285,8 +262,8 @@ class Watches:
     def _named_by(self, event: WatchEvent) -> Iterator[Entry]:
         """Return the entry of the node that an object names; keep what nobody can take yet."""
         name = node_name(event.record)
-        node = self._roster.by_name.get(name)
-        entry = self._roster.entries[node] if node is not None else None
+        node = self._process.roster.by_name.get(name)
+        entry = self._process.roster.entries[node] if node is not None else None
         if entry is not None and self._taker(entry, event.kind) is not None:
             yield entry
         elif self.are_shared and (entry is None or entry.kubelet is not None):

@@ -68,11 +68,12 @@ class WatchCounts(Rejecting, Protocol):
 
 
 class Lane(NamedTuple):
-    """Where the requests of a list-watch go, and where they are counted."""
+    """Where the requests of a list-watch go, where they are counted, and its chance."""
 
     wire: Wire
     pool: int
     counts: WatchCounts
+    draws: Draws
     user: bytes = b""  # that each request names, on a connection of several users
 
 
@@ -93,17 +94,15 @@ class Step(NamedTuple):
 _WAIT = Step()
 
 
-def open_watch(watch: ListWatch, lane: Lane, draws: Draws, now_ns: int) -> None:
+def open_watch(watch: ListWatch, lane: Lane, now_ns: int) -> None:
     """Send the next request of a list-watch."""
-    request = watch.open(draws, now_ns)
+    request = watch.open(lane.draws, now_ns)
     if lane.user:
         request = request._replace(user=lane.user)
     lane.wire.send(lane.pool, request, Opening(watch, watch.opens))
 
 
-def on_message(
-    watch: ListWatch, lane: Lane, message: StreamOpened | Response, draws: Draws, now_ns: int
-) -> Step:
+def on_message(watch: ListWatch, lane: Lane, message: StreamOpened | Response, now_ns: int) -> Step:
     """Take all that the transport brings for the newest request, but the bytes of a stream."""
     counts = lane.counts
     took_us = (message.arrived_ns - message.sent_ns) // 1000
@@ -119,27 +118,25 @@ def on_message(
         counts.requests.record(row, message.code, took_us, len(message.body))
         if message.code == 200:
             return Step(0, message.body)
-        return _again(watch, lane, watch.on_list_failed(message, draws, now_ns))
+        return _again(watch, lane, watch.on_list_failed(message, lane.draws, now_ns))
     if message.code != 200:
         counts.requests.record(("WATCH", watch.resource), message.code, took_us)
-    return _again(watch, lane, watch.on_end(message, draws, now_ns))
+    return _again(watch, lane, watch.on_end(message, lane.draws, now_ns))
 
 
-def on_error_event(watch: ListWatch, lane: Lane, code: int, draws: Draws, now_ns: int) -> Step:
+def on_error_event(watch: ListWatch, lane: Lane, code: int, now_ns: int) -> Step:
     """End a stream that brought an ERROR event."""
     lane.wire.cancel(lane.pool, Opening(watch, watch.opens))
     watch.opens += 1  # the close that follows an ERROR must not end the back-off
-    return _again(watch, lane, watch.on_error_event(code, draws, now_ns))
+    return _again(watch, lane, watch.on_error_event(code, lane.draws, now_ns))
 
 
-def on_unreadable(
-    watch: ListWatch, lane: Lane, error: RemoteProtocolError, draws: Draws, now_ns: int
-) -> Step:
+def on_unreadable(watch: ListWatch, lane: Lane, error: RemoteProtocolError, now_ns: int) -> Step:
     """Take what cannot be read of a page, or of a stream, for a refusal."""
     reject(lane.counts, error)
     if watch.phase is WatchPhase.LIST:
-        return _again(watch, lane, watch.on_list_failed(UNREADABLE, draws, now_ns))
-    return on_error_event(watch, lane, UNREADABLE_CODE, draws, now_ns)
+        return _again(watch, lane, watch.on_list_failed(UNREADABLE, lane.draws, now_ns))
+    return on_error_event(watch, lane, UNREADABLE_CODE, now_ns)
 
 
 def reject(counts: Rejecting, error: RemoteProtocolError) -> None:
