@@ -55,7 +55,8 @@ class AgentReflector(ListWatch):
     def open(self, draws: Draws, now_ns: int) -> Request:
         """Return the next request; clients without watch-lists always begin with a LIST."""
         self._rest = NOTHING
-        self._list = self._list or self.watch.lists
+        if self.phase is WatchPhase.IDLE and self.watch.lists:
+            self.phase = WatchPhase.LIST
         return super().open(draws, now_ns)
 
     def on_chunk(self, data: bytes) -> Passed:
@@ -70,14 +71,5 @@ class AgentReflector(ListWatch):
 
     def on_page(self, body: bytes) -> bool:
         """Take one page of a LIST; return whether it was the last."""
-        version, self._token = scan_list(body)
-        if self._token:
-            return False
-        self.version = sys.intern(version)
-        self._synced()
-        return True
-
-    def _synced(self) -> None:
-        self.phase = WatchPhase.STREAM
-        self._list = False
-        self._events = 0
+        version, token = scan_list(body)
+        return self._on_page(sys.intern(version), token)

@@ -23,6 +23,7 @@ from fleet.reactor.shared_watches import (
     Subscriptions,
     node_name,
 )
+from fleet.wire.api.dynamic_resources import slices_selector
 from fleet.wire.api.list_watches import (
     Lane,
     Opening,
@@ -34,7 +35,7 @@ from fleet.wire.api.list_watches import (
     on_unreadable,
     open_watch,
 )
-from fleet.wire.api.watch import LabelledReflector, Reflector, SliceReflector, WatchPhase
+from fleet.wire.api.watch import Reflector, WatchPhase, label_selector
 from fleet.wire.http2.messages import Response, StreamOpened
 
 Deliveries = list[tuple[NodeId, WatchEvent]]
@@ -77,7 +78,8 @@ class Watches:
         if kind in SHARED_KINDS and not kubelet.env.own_watches:
             return self._subscribe(want, kubelet)
         if kind is WatchKind.RESOURCE_SLICES:
-            reflector: Reflector = SliceReflector(node, driver=name, of_node=kubelet.name)
+            selector = slices_selector(kubelet.name.encode(), name.encode())
+            reflector = Reflector(node, kind, name, selector=selector)
         elif kind in (WatchKind.NODE, WatchKind.PODS):
             reflector = Reflector(node, kind, kubelet.name)
         else:
@@ -116,7 +118,8 @@ class Watches:
         NODE events go to the observer, and to the kubelets that have no watch of their own; PODS
         to the kubelet that their node name tells.
         """
-        reflector = LabelledReflector(NOBODY, kind, label) if label else Reflector(NOBODY, kind, "")
+        selector = label_selector(label) if label else b""
+        reflector = Reflector(NOBODY, kind, "", selector=selector)
         self._shared.append(reflector)
         return self._open(reflector)
 

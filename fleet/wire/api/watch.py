@@ -19,7 +19,7 @@ from typing import NamedTuple
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.objects.effects import WatchKind
 from fleet.objects.pods import EventType
-from fleet.wire.api.dynamic_resources import SLICES, slices_selector
+from fleet.wire.api.dynamic_resources import SLICES
 from fleet.wire.api.framing import Partial, Split, split_lines
 from fleet.wire.api.times import go_duration
 from fleet.wire.http2.messages import Failure, Request, Response
@@ -101,7 +101,6 @@ class ListWatch(ABC):
         "_backoff_ns",
         "_backoffs",
         "_events",
-        "_list",
         "_opened_ns",
         "_partial",
         "_token",
@@ -121,7 +120,6 @@ class ListWatch(ABC):
         self.version = ""
         self._partial: Partial = b""
         self._token = ""
-        self._list = False  # the server refused a watch-list: LIST first
         self.opens = 0
         self.waits = 0  # the number of its wait for the next request, 0 while there is one
         self._opened_ns = 0
@@ -172,8 +170,7 @@ class ListWatch(ABC):
         version = self.version.encode()
         if self.phase is WatchPhase.STREAM:
             return self._request(_watch_from, path, selector, version, draws)
-        if self._list:
-            self.phase = WatchPhase.LIST
+        if self.phase is WatchPhase.LIST:
             page = _list_page(path, selector, version or b"0", self._token.encode())
             return Request(b"GET", page, timeout_ns=OPEN_TIMEOUT_NS)
         self.phase = WatchPhase.LIST_STREAM
@@ -221,7 +218,6 @@ class ListWatch(ABC):
         if (again := _again(response)) is not None:
             return again
         self._token = ""
-        self._list = False
         self.phase = WatchPhase.IDLE
         if response.code == 410:
             self.version = ""
@@ -233,7 +229,7 @@ class ListWatch(ABC):
             if code in (410, 504) and self.version:
                 self.version = ""
             else:
-                self._list = True
+                self.phase = WatchPhase.LIST
             return Next(0, expired=code == 410)
         self.phase = WatchPhase.IDLE
         return self._back_off(draws, now_ns, expired=code == 410)
@@ -249,6 +245,30 @@ class ListWatch(ABC):
         delay_ns = int(base * (1 + jitter))
         self._backoff_ns = now_ns + delay_ns
         return Next(delay_ns, expired)
+
+    def _on_event(self, event: EventType, version: str) -> None:
+        """Note one event of the stream: initial ones are of no version to go on from."""
+        self._events += 1
+        if event is EventType.ERROR:
+            return
+        if self.phase is WatchPhase.STREAM or event is not EventType.ADDED:
+            self.version = version
+        if event is EventType.SYNCED:
+            self._synced()
+
+    def _on_page(self, version: str, token: str) -> bool:
+        """Note one page of a LIST; return whether it was the last."""
+        self._token = token
+        if token:
+            return False
+        self.version = version
+        self._synced()
+        return True
+
+    def _synced(self) -> None:
+        """All that there is has come; what changes follows."""
+        self.phase = WatchPhase.STREAM
+        self._events = 0
 
     def _request(
         self,
@@ -271,16 +291,20 @@ class ListWatch(ABC):
 class Reflector(ListWatch):
     """A kubelet's list-watch. `name` is the object or node it is about, "" for all.
 
-    Source: kubelet-reference 4.1. Without a name PODS asks for every pod that is bound.
+    Source: kubelet-reference 4.1. Without a name PODS asks for every pod that is bound. An encoded
+    `selector` takes the place of the one that kind and name make.
     """
 
-    __slots__ = ("name", "namespace")
+    __slots__ = ("_selector", "name", "namespace")
     kind: WatchKind
 
-    def __init__(self, node: int, kind: WatchKind, name: str, namespace: str = "") -> None:
+    def __init__(
+        self, node: int, kind: WatchKind, name: str, namespace: str = "", selector: bytes = b""
+    ) -> None:
         super().__init__(node, kind)
         self.name = name
         self.namespace = namespace
+        self._selector = selector
 
     @property
     def resource(self) -> str:
@@ -295,6 +319,8 @@ class Reflector(ListWatch):
     def target(self) -> tuple[bytes, bytes]:
         """Return path and encoded selector, b"" for none."""
         path, name = _PATHS[self.kind], self.name.encode()
+        if self._selector:
+            return path, self._selector
         if self.kind is WatchKind.SERVICES:
             return path, b"fieldSelector=spec.clusterIP%21%3DNone"
         if self.kind is WatchKind.PODS:
@@ -318,58 +344,24 @@ class Reflector(ListWatch):
         found: list[tuple[EventType, object]] = []
         for event in events:
             kind, version, record = decode(event, self.kind)
-            self._events += 1
-            if kind is EventType.ERROR:
-                found.append((kind, record))
-                break
-            if self.phase is WatchPhase.STREAM or kind is not EventType.ADDED:
-                self.version = version
-            if kind is EventType.SYNCED:
-                self.phase = WatchPhase.STREAM
-                self._list = False
-                self._events = 0
             found.append((kind, record))
+            self._on_event(kind, version)
+            if kind is EventType.ERROR:
+                break
         return found
 
     def on_page(self, body: bytes, decode: DecodeList) -> list[tuple[EventType, object]]:
         """Take one page of a LIST; SYNCED follows the last."""
-        version, self._token, records = decode(body, self.kind)
+        version, token, records = decode(body, self.kind)
         found: list[tuple[EventType, object]] = [(EventType.ADDED, each) for each in records]
-        if not self._token:
-            self.version = version
-            self.phase = WatchPhase.STREAM
-            self._list = False
+        if self._on_page(version, token):
             found.append((EventType.SYNCED, None))
         return found
 
 
-class LabelledReflector(Reflector):
-    """A list-watch of all objects with a label, given as `key=value`."""
-
-    __slots__ = ("_label",)
-
-    def __init__(self, node: int, kind: WatchKind, label: str) -> None:
-        super().__init__(node, kind, "")
-        self._label = label
-
-    def target(self) -> tuple[bytes, bytes]:
-        """Return path and encoded selector."""
-        label = self._label.encode().replace(b"=", b"%3D").replace(b"/", b"%2F")
-        return _PATHS[self.kind], b"labelSelector=" + label
-
-
-class SliceReflector(Reflector):
-    """What a DRA driver watches: its own ResourceSlices of one node."""
-
-    __slots__ = ("_of_node",)
-
-    def __init__(self, node: int, *, driver: str, of_node: str) -> None:
-        super().__init__(node, WatchKind.RESOURCE_SLICES, driver)
-        self._of_node = of_node
-
-    def target(self) -> tuple[bytes, bytes]:
-        """Return path and encoded selector."""
-        return SLICES, slices_selector(self._of_node.encode(), self.name.encode())
+def label_selector(label: str) -> bytes:
+    """Return the encoded selector of all objects with a label, given as `key=value`."""
+    return b"labelSelector=" + label.encode().replace(b"=", b"%3D").replace(b"/", b"%2F")
 
 
 def _again(response: Response) -> Next | None:
