@@ -73,6 +73,7 @@ class Container:
         "exit_ns",
         "finished_s",
         "id",
+        "image",
         "last",
         "message",
         "name",
@@ -81,8 +82,9 @@ class Container:
         "state",
     )
 
-    def __init__(self, name: str, attempt: int, container_id: str) -> None:
+    def __init__(self, name: str, attempt: int, container_id: str, image: str = "") -> None:
         self.name = name
+        self.image = image  # as the spec had it when this one was created
         self.attempt = attempt
         self.id = container_id
         self.state = RunState.CREATED
@@ -241,7 +243,8 @@ class Runtime:
     def _create_container(self, pod: Pod, spec: ContainerSpec) -> Container:
         sandbox = self._sandboxes[pod.uid]
         attempt = self._next_attempt(pod.uid, spec.name)
-        container = Container(spec.name, attempt, _container_id(pod.uid, spec.name, attempt))
+        container_id = _container_id(pod.uid, spec.name, attempt)
+        container = Container(spec.name, attempt, container_id, spec.image)
         before = sandbox.find(spec.name)
         if before is not None:
             container.last = before.terminated()
@@ -345,7 +348,7 @@ class Runtime:
         specs = {spec.name: spec for spec in pod.spec.all_containers}
         containers = []
         for each in found:
-            container = _adopted(each, wall_offset_ns)
+            container = _adopted(each, specs.get(each.name), wall_offset_ns)
             containers.append(container)
             if container.state is RunState.RUNNING and each.name in specs:
                 started_ns = container.started_s * NS_PER_S - wall_offset_ns
@@ -443,9 +446,12 @@ class BackOff:
             del self._entries[key]
 
 
-def _adopted(status: ContainerStatus, wall_offset_ns: int) -> Container:
-    """Rebuild a container from its status."""
-    container = Container(status.name, status.restart_count, status.container_id)
+def _adopted(status: ContainerStatus, spec: ContainerSpec | None, wall_offset_ns: int) -> Container:
+    """Rebuild a container from its status, which has the runtime's name of its image."""
+    image = status.image
+    if spec is not None and image_name(spec.image) == image:
+        image = spec.image
+    container = Container(status.name, status.restart_count, status.container_id, image)
     container.last = status.last_state
     state = status.state
     if not isinstance(state, (RunningState, TerminatedState)):

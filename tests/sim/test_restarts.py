@@ -462,3 +462,23 @@ def test_light_restarts_and_kills_too() -> None:
     sim.create_pod("late", activeDeadlineSeconds=5)
     sim.run_for(12)
     assert sim.server.get("pods", "late", "default")["status"]["reason"] == "DeadlineExceeded"
+
+
+def test_a_changed_image_restarts_its_container_alone() -> None:
+    sim = started()
+    create(sim, container(), container("d"))
+    sim.run_for(seconds=30)
+    pod = sim.server.get("pods", "web", "default")
+    before = state(sim)
+    containers = [container(image="agnhost:3"), container("d")]
+    sim.server.update(
+        "pods", "web", {**pod, "spec": {**pod["spec"], "containers": containers}}, "default"
+    )
+    sim.run_for(seconds=30)
+    after = state(sim)
+    assert after["restartCount"] == 1
+    assert after["image"] == "docker.io/library/agnhost:3"
+    assert after["imageID"] != before["imageID"]
+    assert after["lastState"]["terminated"]["containerID"] == before["containerID"]
+    assert state(sim, "d")["restartCount"] == 0
+    assert events(sim, "Killing") == [("Container c definition changed, will be restarted", 1)]

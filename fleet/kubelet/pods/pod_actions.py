@@ -80,11 +80,15 @@ def compute_pod_actions(
                 wanted.append(spec)
             continue
         failed = probes.failed_probe(pod.uid, container) if probes is not None else None
-        if failed is None:
+        if is_changed(spec, container):  # whatever its restart policy says
+            failed, restart = KillReason.UNKNOWN, True
+            message = f"Container {spec.name} definition changed"
+        elif failed is not None:
+            restart = restarts_when_killed(spec, pod)
+            message = f"Container {spec.name} failed {_PROBES[failed]} probe"
+        else:
             kept += 1
             continue
-        restart = restarts_when_killed(spec, pod)
-        message = f"Container {spec.name} failed {_PROBES[failed]} probe"
         if restart:
             message += ", will be restarted"
             wanted.append(spec)
@@ -152,15 +156,30 @@ class _InitActions:
     ) -> None:
         spec = pod.spec.init_containers[at]
         failed = probes.failed_probe(pod.uid, container) if probes is not None else None
-        if probes is None or probes.is_started(pod.uid, spec, container):
+        is_started = probes is None or probes.is_started(pod.uid, spec, container)
+        if is_started:
             if first:
                 self._go_on(pod, at)
             elif at == len(pod.spec.init_containers) - 1:
                 self.initialized = True
-        if failed is not None:
+        if is_started and is_changed(spec, container):
+            failed = KillReason.UNKNOWN
+            message = f"Init container {spec.name} definition changed"
+        elif failed is not None:
             message = f"Init container {spec.name} failed {_PROBES[failed]} probe"
-            self.kill.append(ContainerKill(spec.name, message, failed))
-            self.start.append(spec)
+        else:
+            return
+        self.kill.append(ContainerKill(spec.name, message, failed))
+        self.start.append(spec)
+
+
+def is_changed(spec: ContainerSpec, container: Container) -> bool:
+    """Return whether a container was created for another image than its spec has by now.
+
+    Source: kuberuntime_manager.go, containerChanged; pkg/kubelet/container/helpers.go,
+    HashContainer, which hashes name and image.
+    """
+    return container.image != spec.image
 
 
 def is_sidecar(spec: ContainerSpec) -> bool:

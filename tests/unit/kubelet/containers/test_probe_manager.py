@@ -105,7 +105,7 @@ def running_status(started_s: int, *, started: bool) -> PodStatus:
         ready=False,
         started=started,
         restart_count=0,
-        image="",
+        image="docker.io/library/nginx:1",
         image_id="",
         container_id="containerd://1",
     )

@@ -100,6 +100,26 @@ def test_only_sidecars_are_left() -> None:
     assert not compute_pod_actions(pod, after(pod, s=OK, c=OK)).kill_pod
 
 
+def test_a_container_whose_image_changed_is_restarted_whatever_its_policy() -> None:
+    other = container("c", image="nginx:2")
+    for policy in ("Always", "Never"):
+        pod = make_pod(other, container("d"), restart_policy=policy)
+        actions = compute_pod_actions(pod, after(pod, c=RUNS, d=RUNS))
+        [kill] = actions.kill
+        assert kill.message == "Container c definition changed, will be restarted"
+        assert [spec.image for spec in actions.start] == ["nginx:2"]
+
+
+def test_a_sidecar_whose_image_changed_is_restarted_but_no_init_container() -> None:
+    changed = side("s")._replace(image="nginx:2"), container("i", image="nginx:2")
+    pod = make_pod(init_containers=changed)
+    for runs in ({"c": RUNS}, {}):
+        actions = compute_pod_actions(pod, after(pod, s=RUNS, i=OK, **runs))
+        [kill] = actions.kill
+        assert kill.message == "Init container s definition changed"
+        assert "s" in [spec.name for spec in actions.start]
+
+
 def rule(action: str, operator: str, *values: int) -> ContainerLifecycle:
     return ContainerLifecycle(restart_rules=(RestartRule(action, operator, values),))
 
