@@ -5,6 +5,7 @@ import socket
 
 import pytest
 from e2e_world import World, eventually
+from free_ports import free_port
 from siblings import assert_killed_and_adopted
 
 from fleet.cluster.ownership import SHARD_LABEL
@@ -57,9 +58,10 @@ def test_a_process_that_is_killed_comes_back_and_adopts_its_nodes(world: World) 
 
 
 def test_a_process_that_cannot_start_ends_the_run_with_its_line(world: World) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:  # the second process's metrics port
-        port = taken.getsockname()[1]
-        options = ("--processes=2", f"--metrics-port={port - 1}", "--fidelity=light")
+    first = free_port(in_a_row=2)
+    port = first + 1  # the second process's
+    with socket.create_server(("127.0.0.1", port)):
+        options = ("--processes=2", f"--metrics-port={first}", "--fidelity=light")
         with world.spawn(PREFIX, 4, world.quick(), *options) as run:
             assert run.wait() == 3, run.log
     last = run.log.splitlines()[-1].lower()

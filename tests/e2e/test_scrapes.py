@@ -6,18 +6,13 @@ import urllib.request
 import documented
 import pytest
 from e2e_world import World, eventually, workload
+from free_ports import free_port
 from prometheus_client.parser import text_string_to_metric_families
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PREFIX = "metrics"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def scraped(port: int) -> str:

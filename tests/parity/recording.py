@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import json
 import os
-import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from audit_trace import Window
 from e2e_world import DEDICATED, Json, World, condition, eventually
+from free_ports import free_port
 from header_tap import Ends, HeaderTap, Noted
 from parity_script import FLEET, HOLLOW, NODES, Script, play
 
@@ -180,12 +180,6 @@ def hollow_node(stage: Stage, kubemark: Path) -> Iterator[None]:
     finally:
         process.kill()
         process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def save(recording: Recording, path: Path) -> None:
