@@ -11,8 +11,8 @@ GUARDED := $(BIN)/python tests/guard.py
 INSTALL_CHROMIUM = apt-get install --yes --no-install-recommends chromium
 VERSION = $(shell $(BIN)/python -c 'import fleet; print(fleet.__version__)')
 
-.PHONY: fuzz help setup spawn test lint types unit sim programs e2e browser locust silence parity rights chart chart-rbac \
-	conformance bench chromium proto format clean dist dist-wheel dist-test controlplane-wheel lock image docs
+.PHONY: fuzz help setup spawn test lint types unit sim programs e2e browser locust silence parity oracle rights chart chart-rbac \
+	conformance bench chromium proto proto-cri format clean dist dist-wheel dist-test controlplane-wheel lock image docs
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -36,7 +36,8 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 unit: setup
-	$(BIN)/pytest --numprocesses 2 tests/unit tests/wire tests/fuzz tests/conformance tests/bench tests/parity/test_comparison.py
+	$(BIN)/pytest --numprocesses 2 tests/unit tests/wire tests/fuzz tests/conformance tests/bench tests/parity/test_comparison.py \
+		tests/oracle/test_cri.py
 sim: setup
 	$(BIN)/pytest --numprocesses 2 tests/sim
 .PHONY: sim-long
@@ -49,12 +50,16 @@ sim-long: setup  ## SIM_SEEDS (200) other seeds each day for every simulation th
 		tests/sim/test_static_pods_recovery.py tests/sim/test_pressure_churn.py
 e2e: programs chromium  ## the real thing on real control planes, the comparison with kubemark among it
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not slow' -rs \
-		tests/e2e tests/chart tests/parity
+		tests/e2e tests/chart tests/parity tests/oracle/test_real_kubelet.py
 
-programs: setup  ## build what the tests run beside fleet: the control plane, kubemark, Helm
-	$(BIN)/fleet controlplane build
+programs: setup kubelet  ## build what the tests run beside fleet: the control plane, kubelets, Helm
 	$(BIN)/python -c 'import asyncio, fleet.controlplane.build as b; print(asyncio.run(b.build_kubemark(b.to_stderr)))'
 	$(BIN)/python tests/chart/helm_program.py
+
+.PHONY: kubelet
+kubelet: setup
+	$(BIN)/fleet controlplane build
+	$(BIN)/python -c 'import asyncio, fleet.controlplane.build as b; print(asyncio.run(b.build_kubelet(b.to_stderr)))'
 
 rights: setup  ## least RBAC in every identity, with every right taken away once, and a storm of 403s
 	$(BIN)/fleet controlplane build
@@ -92,6 +97,9 @@ browser: setup chromium  ## steer a run from a real browser; installs Debian's C
 parity: programs  ## the requests of a node against those of Kubernetes' own kubelet code
 	$(BIN)/pytest tests/parity
 
+oracle: kubelet  ## a node beside a real kubelet that lives in the same simulated world; needs root
+	$(BIN)/pytest -rs tests/oracle
+
 conformance: setup  ## the Kubernetes project's own tests of its workload controllers
 	$(BIN)/fleet controlplane build
 	$(GUARDED) $(BIN)/python tests/conformance/conformance.py $(ARGS)
@@ -127,6 +135,11 @@ lock: setup  ## resolve charts/requirements.txt, what the image installs, anew
 proto: setup  ## compile fleet/wire/api/proto/*.proto, after a change to them
 	$(BIN)/python -m grpc_tools.protoc --proto_path fleet/wire/api/proto \
 		--descriptor_set_out fleet/wire/api/proto/kubernetes.binpb pod_spec.proto objects.proto views.proto
+
+CRI_API = $(shell cd fleet/controlplane/go && go list -m -f '{{.Dir}}' k8s.io/cri-api)
+proto-cri: setup  ## compile CRI's own proto for tests/oracle, after a change of Kubernetes' version
+	$(BIN)/python -m grpc_tools.protoc --proto_path $(CRI_API)/pkg/apis/runtime/v1 \
+		--descriptor_set_out tests/oracle/cri/runtime_v1.binpb api.proto
 
 format: setup  ## format and fix what can be fixed
 	$(BIN)/ruff format .

@@ -43,6 +43,7 @@ __all__ = [
     "GoBuild",
     "build_binaries",
     "build_e2e_tests",
+    "build_kubelet",
     "build_kubemark",
     "find_go",
     "provide_binaries",
@@ -63,6 +64,8 @@ E2E_TEST = "e2e.test"
 GINKGO = "ginkgo"
 KUBEMARK = "kubemark"
 KUBEMARK_PACKAGE = "k8s.io/kubernetes/cmd/kubemark"
+KUBELET = "kubelet"
+KUBELET_PACKAGE = "k8s.io/kubernetes/cmd/kubelet"
 E2E_PACKAGES = {E2E_TEST: "k8s.io/kubernetes/test/e2e", GINKGO: "github.com/onsi/ginkgo/v2/ginkgo"}
 
 
@@ -114,13 +117,26 @@ async def build_kubemark(progress: Progress = no_progress) -> Path:
 
     Returns the program. Only `make parity` needs it. Raises SetupError as build_binaries does.
     """
+    return await _one_program(_KubemarkBuild, KUBEMARK, progress)
+
+
+async def build_kubelet(progress: Progress = no_progress) -> Path:
+    """Build the kubelet that nodes of a cluster run, unless it is there.
+
+    Returns the program. Only `make oracle` needs it. Raises SetupError as build_binaries does.
+    """
+    return await _one_program(_KubeletBuild, KUBELET, progress)
+
+
+async def _one_program(build: "type[GoBuild]", name: str, progress: Progress) -> Path:
+    """Build a program beside the control plane's, with their modules, unless it is there."""
     built = cache_directory()
-    target = built.with_name(f"{built.name}-{KUBEMARK}")
+    target = built.with_name(f"{built.name}-{name}")
     target.parent.mkdir(parents=True, exist_ok=True)
     async with _lock(target.with_name(target.name + ".lock"), progress):
-        if not os.access(target / KUBEMARK, os.X_OK):
-            await _KubemarkBuild(await find_go(), target, progress).run()
-    return target / KUBEMARK
+        if not os.access(target / name, os.X_OK):
+            await build(await find_go(), target, progress).run()
+    return target / name
 
 
 class GoBuild:
@@ -262,6 +278,15 @@ class _KubemarkBuild(GoBuild):
 
     async def _make(self, work: Path) -> None:
         await self._build(work / KUBEMARK, KUBEMARK_PACKAGE)
+
+
+class _KubeletBuild(GoBuild):
+    """The build of the kubelet itself: the control plane's module has all that it needs."""
+
+    what = "the kubelet"
+
+    async def _make(self, work: Path) -> None:
+        await self._build(work / KUBELET, KUBELET_PACKAGE)
 
 
 async def find_go() -> str:

@@ -69,8 +69,12 @@ class Recording:
 class Stage:
     """A control plane whose API server can be restarted, and a proxy before it for each node."""
 
-    def __init__(self, root: Path, runner: asyncio.Runner) -> None:
+    def __init__(
+        self, root: Path, runner: asyncio.Runner, *, other: str = HOLLOW, own: str = FLEET
+    ) -> None:
         self.root = root
+        self.other = other
+        self.own = own
         policy, audit_log = root / "policy.yaml", root / "audit.jsonl"
         policy.write_text(POLICY)
         flags = {APISERVER: (f"audit-policy-file={policy}",)}
@@ -79,10 +83,10 @@ class Stage:
         info = runner.run(self._plane.start())
         self.world = World(root, info, audit_log)
         self.authority = Pair(*(Layout(info.directory).pki / f"ca.{end}" for end in ("crt", "key")))
-        self.hollow = self._pair(f"system:node:{HOLLOW}", ("system:nodes",))
+        self.others_pair = self._pair(f"system:node:{other}", ("system:nodes",))
         self.taps = {
-            HOLLOW: self._tap(HOLLOW, self.hollow),
-            FLEET: self._tap(FLEET, Pair(info.admin_certificate, info.admin_key)),
+            other: self._tap(other, self.others_pair),
+            own: self._tap(own, Pair(info.admin_certificate, info.admin_key)),
         }
 
     def close(self) -> None:
@@ -97,6 +101,16 @@ class Stage:
         self._runner.run(self._plane.restart_apiserver(down_s=DOWN_S))
         for tap in self.taps.values():
             tap.resume()
+
+    def others_kubeconfig(self) -> Path:
+        """Write a kubeconfig of the kubelet that fleet's node is compared with."""
+        return self.kubeconfig(self.other, f"system:node:{self.other}", self.others_pair)
+
+    def own_kubeconfig(self) -> Path:
+        """Write a kubeconfig of fleet, who impersonates its node."""
+        info = self.world.info
+        admin = Pair(info.admin_certificate, info.admin_key)
+        return self.kubeconfig(self.own, ADMIN_USER, admin)
 
     def kubeconfig(self, node: str, user: str, pair: Pair) -> Path:
         """Write a kubeconfig that leads through the proxy of a node."""
@@ -134,9 +148,7 @@ def _record(stage: Stage, kubemark: Path) -> Recording:
     profile.write_text(PROFILE)
     for namespace in NODES:
         world.kubectl("create", "namespace", namespace)
-    info = world.info
-    admin = Pair(info.admin_certificate, info.admin_key)
-    kubeconfig = stage.kubeconfig(FLEET, ADMIN_USER, admin)
+    kubeconfig = stage.own_kubeconfig()
     script = Script(world, stage.restart)
     named = (f"--kubeconfig={kubeconfig}", *DEDICATED, "--zone-labels")
     with world.spawn("parity", 1, f"--profile={profile}", *named) as run:
@@ -161,7 +173,7 @@ def hollow_node(stage: Stage, kubemark: Path) -> Iterator[None]:
     """Run one hollow node with a certificate of its own."""
     directory = stage.root / "hollow"
     directory.mkdir()
-    kubeconfig = stage.kubeconfig(HOLLOW, f"system:node:{HOLLOW}", stage.hollow)
+    kubeconfig = stage.others_kubeconfig()
     command = (str(kubemark), "--morph=kubelet", f"--name={HOLLOW}", f"--kubeconfig={kubeconfig}")
     ports = (f"--kubelet-port={free_port()}", f"--kubelet-read-only-port={free_port()}")
     limits = ("--kube-api-qps=50", "--kube-api-burst=100")  # a kubelet's; kubemark has 10 and 20

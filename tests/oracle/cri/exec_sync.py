@@ -1,0 +1,137 @@
+"""What a command finds that is run in a container: that of a probe, of a hook, or any other.
+
+The behaviour of the pod decides, as it does for the virtual kubelet; where it says nothing, the
+command does on the container's own files.
+"""
+
+import asyncio
+from typing import NamedTuple
+
+import grpc
+
+from cri.applications import EXEC, HOOKS, Asked
+from cri.errors import CriError, unknown
+from cri.machine import Machine
+from cri.pods import Pods
+from cri.records import CriContainer
+from fleet.clock import NS_PER_MS, NS_PER_S
+from fleet.profile.lifecycle_behavior import HookBehavior
+from fleet.profile.probe_behavior import (
+    ALWAYS_GOOD,
+    FOREVER,
+    ProbeAnswer,
+    ProbeAttempt,
+    ProbeBehavior,
+    ProbeKind,
+    attempt,
+)
+from fleet.runtime.command import run_of_command
+from fleet.runtime.probe_script import behavior_of_script
+from fleet.runtime.runtime import RunState
+
+HOOK_NS = 10 * NS_PER_MS
+KILLED_EXIT_CODE = 137
+NOT_RUNNING = "failed to exec in container: container not running"
+_STREAM_FAILURE = 0x9B2E
+_STREAM_LATENCY = 0x9B3E
+_STREAM_HOOK = 0x9B4E
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    exit_code: int
+    output: bytes = b""
+
+
+async def exec_sync(
+    machine: Machine, pods: Pods, found: CriContainer, command: tuple[str, ...], timeout_s: int
+) -> Done:
+    """Run a command in a container. Raises CriError if it cannot be, or when its time is over."""
+    if found.state is not RunState.RUNNING:
+        raise unknown(NOT_RUNNING)
+    takes_ns, done = _plan(machine, found, command)
+    limit_ns = timeout_s * NS_PER_S if timeout_s else FOREVER
+    ended = asyncio.ensure_future(pods.ended(found))
+    try:
+        await asyncio.wait((ended,), timeout=min(takes_ns, limit_ns) / NS_PER_S)
+        if ended.done():
+            return Done(KILLED_EXIT_CODE)
+    finally:
+        ended.cancel()
+    if takes_ns >= limit_ns:
+        text = (
+            f"failed to exec in container: timeout {timeout_s}s exceeded: context deadline exceeded"
+        )
+        raise CriError(grpc.StatusCode.DEADLINE_EXCEEDED, text)
+    if isinstance(done, CriError):
+        raise done
+    return done
+
+
+def _plan(
+    machine: Machine, found: CriContainer, command: tuple[str, ...]
+) -> tuple[int, Done | CriError]:
+    """Return how long a command takes, and how it ends."""
+    asked = found.application.asked if found.application is not None else ()
+    known = [each for each in asked if each.handler == EXEC and each.command == command]
+    hooks = [each.kind for each in known if each.kind in HOOKS]
+    if hooks:
+        return _run_hook(machine, found, command, str(hooks[0]))
+    behavior = probe_behavior(found, known)
+    if behavior is ALWAYS_GOOD:
+        behavior = behavior_of_script(command, found.spec.command + found.spec.args)
+    tried = try_probe(machine, found, behavior)
+    output = tried.phase.output
+    if tried.answer is ProbeAnswer.ERROR:
+        return 0, unknown(output or NOT_RUNNING)
+    if tried.answer is ProbeAnswer.TIMEOUT:
+        return FOREVER, Done(KILLED_EXIT_CODE)
+    return tried.took_ns, Done(0 if tried.answer.is_good else 1, output.encode())
+
+
+def probe_behavior(found: CriContainer, asked: list[Asked]) -> ProbeBehavior:
+    """Return what a request finds; of several probes that it may be of, one that is declared."""
+    declared = found.declared.probes
+    kinds = [each.kind for each in asked if isinstance(each.kind, ProbeKind)]
+    return next(
+        (declared[kind] for kind in kinds if declared[kind] is not ALWAYS_GOOD), ALWAYS_GOOD
+    )
+
+
+def age_ns(machine: Machine, found: CriContainer) -> int:
+    """Return the age by which a behaviour goes: from the second in which the container started."""
+    started_s = found.started_wall_ns // NS_PER_S
+    return machine.wall_ns(machine.now_ns()) - started_s * NS_PER_S
+
+
+def try_probe(machine: Machine, found: CriContainer, behavior: ProbeBehavior) -> ProbeAttempt:
+    """Return how one attempt ends now; whoever asks has his own patience."""
+    now_ns = machine.now_ns()
+    phase, _ = behavior.at(age_ns(machine, found))
+    failure, latency = (
+        machine.draws.uniform(machine.node, stream, now_ns)
+        for stream in (_STREAM_FAILURE, _STREAM_LATENCY)
+    )
+    return attempt(phase, FOREVER, failure, latency)
+
+
+def _run_hook(
+    machine: Machine, found: CriContainer, command: tuple[str, ...], name: str
+) -> tuple[int, Done]:
+    """Return how the command of a hook goes: as declared, else as it says itself."""
+    declared = hook_behavior(found, name)
+    run = run_of_command(command, ())
+    takes_ns, code = HOOK_NS, 0
+    if run.run_ns is not None:
+        takes_ns, code = run.run_ns or HOOK_NS, run.exit_code
+    if declared.duration is not None:
+        u = machine.draws.uniform(machine.node, _STREAM_HOOK, machine.now_ns())
+        takes_ns = declared.duration.sample(u)
+    return takes_ns, Done(code or int(declared.fails))
+
+
+def hook_behavior(found: CriContainer, name: str) -> HookBehavior:
+    """Return what is declared of a hook."""
+    life = found.declared.life
+    return life.post_start if name == HOOKS[0] else life.pre_stop

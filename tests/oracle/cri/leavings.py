@@ -1,0 +1,37 @@
+"""What a container leaves when it ends: its last words, and its log.
+
+Source: containerd's log format (stamp, stream, tag, line); the kubelet reads both files.
+"""
+
+import contextlib
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cri.records import CriContainer
+from fleet.clock import NS_PER_S
+from fleet.runtime.command import run_of_command
+
+MESSAGE_PATH_ANNOTATION = "io.kubernetes.container.terminationMessagePath"
+
+
+def write_leavings(found: CriContainer, log_directory: str) -> None:
+    """Write what an exited container wrote while it ran."""
+    container = found.container
+    assert container is not None, found.id
+    run = run_of_command(found.spec.command, found.spec.args)
+    ran_ns = max(found.finished_wall_ns - found.started_wall_ns, 0)
+    message_path = found.config.annotations.get(MESSAGE_PATH_ANNOTATION, "")
+    words = found.declared.life.message or run.text(message_path, ran_ns)
+    place = next(
+        (each.host_path for each in found.config.mounts if each.container_path == message_path), ""
+    )
+    with contextlib.suppress(OSError):  # the pod's directory may be gone
+        if words and place:
+            Path(place).write_text(words)
+        if log_directory and found.config.log_path:
+            output = run.text("", ran_ns).splitlines()
+            log = Path(log_directory, found.config.log_path)
+            log.parent.mkdir(parents=True, exist_ok=True)
+            stamp = datetime.fromtimestamp(found.finished_wall_ns / NS_PER_S, UTC)
+            head = f"{stamp:%Y-%m-%dT%H:%M:%S.%f}000Z stdout F "
+            log.write_text("".join(f"{head}{line}\n" for line in output))

@@ -1,0 +1,268 @@
+"""One real kubelet, with fleet's simulated runtime behind its CRI socket.
+
+    holder: a mount namespace, private directories in the place of the machine's
+      kubelet --unix socket--> python -m cri, outside of the namespace
+
+A kubelet writes below /var/lib/kubelet and /var/log/pods, and sets kernel parameters: it finds
+copies of its own there, which end with the holder. The holder outlives a kubelet that is killed, as
+the mounts of a machine do. Who starts this marks it (see guard.py): nothing of it outlives a test.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+from free_ports import free_port
+
+Json = dict[str, Any]
+
+SYSCTLS = (
+    "vm/overcommit_memory",
+    "vm/panic_on_oom",
+    "kernel/panic",
+    "kernel/panic_on_oops",
+    "kernel/keys/root_maxkeys",
+    "kernel/keys/root_maxbytes",
+)
+"""Source: container_manager_linux.go, setupKernelTunables."""
+HIDDEN = ("/var/lib", "/var/log")
+SERVES_S = 30.0
+ENDS_S = 20.0
+POLL_S = 0.05
+CONFIGURATION: Json = {
+    "kind": "KubeletConfiguration",
+    "apiVersion": "kubelet.config.k8s.io/v1beta1",
+    "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+    "authorization": {"mode": "AlwaysAllow"},
+    "cgroupsPerQOS": False,
+    "enforceNodeAllocatable": [],
+    "failSwapOn": False,
+    "failCgroupV1": False,
+    "localStorageCapacityIsolation": False,
+    "address": "127.0.0.1",
+    "healthzPort": 0,
+    "resolvConf": "",
+    "clusterDNS": ["10.96.0.10"],
+    "clusterDomain": "cluster.local",
+    "makeIPTablesUtilChains": False,
+    "cgroupDriver": "cgroupfs",
+}
+"""What a kubelet needs to run beside everything else of a machine, without cgroups of its own."""
+
+
+def why_not() -> str:
+    """Return why no real kubelet can run here, "" if one can."""
+    if os.geteuid() != 0:
+        return "a real kubelet needs root"
+    for program in ("unshare", "nsenter", "mount"):
+        if shutil.which(program) is None:
+            return f"a real kubelet is confined with {program}, which is missing"
+    tried = subprocess.run(
+        ("unshare", "--mount", "--propagation", "private", "true"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return "" if tried.returncode == 0 else f"no mount namespace: {tried.stderr.strip()}"
+
+
+@dataclass(slots=True)
+class RealKubelet:
+    """A kubelet of one node, its runtime, and the directories of both."""
+
+    program: Path
+    name: str
+    directory: Path
+    kubeconfig: Path
+    profile: Path
+    """What the runtime does: images, behaviours, pulls."""
+    seed: int = 0
+    pod_cidr: str = "127.77.0.0/24"
+    options: Mapping[str, object] = field(default_factory=dict)
+    """More keys of its KubeletConfiguration."""
+    flags: tuple[str, ...] = ()
+    port: int = 0
+    read_only_port: int = 0
+    _holder: subprocess.Popen[bytes] | None = None
+    _runtime: subprocess.Popen[bytes] | None = None
+    _kubelet: subprocess.Popen[bytes] | None = None
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / "cri.sock"
+
+    @property
+    def log(self) -> str:
+        """What the kubelet has to say."""
+        return (self.directory / "kubelet.log").read_text(errors="replace")
+
+    @property
+    def runtime_log(self) -> str:
+        return (self.directory / "cri.log").read_text(errors="replace")
+
+    @property
+    def manifests(self) -> Path:
+        """Where it looks for static pods."""
+        return self.directory / "manifests"
+
+    def start(self) -> None:
+        """Start the runtime and the kubelet. Raises AssertionError if one of them ends."""
+        self.directory.mkdir()
+        self.manifests.mkdir()
+        self.port = free_port(2)
+        self.read_only_port = self.port + 1
+        self._write_configuration()
+        self._hold()
+        self.start_runtime()
+        self.start_kubelet()
+
+    def stop(self) -> None:
+        """End everything."""
+        for process in (self._kubelet, self._runtime, self._holder):
+            if process is not None:
+                _end(process, signal.SIGKILL)
+
+    # ---- the parts ----
+
+    def start_runtime(self) -> None:
+        command = (sys.executable, "-m", "cri", f"--socket={self.socket}")
+        own = (f"--profile={self.profile}", f"--seed={self.seed}", f"--pod-cidr={self.pod_cidr}")
+        kubelet = f"--kubelet=http://127.0.0.1:{self.read_only_port}"
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+        self._runtime = self._start("cri.log", (*command, *own, kubelet), environment)
+        self._until(self.socket.exists, self._runtime, "cri.log")
+
+    def stop_runtime(self) -> None:
+        """Kill the runtime: what it ran is forgotten, which no containerd does."""
+        assert self._runtime is not None
+        _end(self._runtime, signal.SIGKILL)
+        self.socket.unlink(missing_ok=True)
+
+    def start_kubelet(self) -> None:
+        """Start the kubelet, the first time or again."""
+        assert self._holder is not None
+        into = ("nsenter", f"--mount=/proc/{self._holder.pid}/ns/mnt", "--")
+        own = (
+            f"--config={self.directory / 'kubelet.yaml'}",
+            f"--kubeconfig={self.kubeconfig}",
+            f"--hostname-override={self.name}",
+            f"--root-dir={self.directory / 'root'}",
+            f"--cert-dir={self.directory / 'pki'}",
+            "--v=2",
+        )
+        environment = os.environ | {"TMPDIR": str(self.directory)}
+        self._kubelet = self._start(
+            "kubelet.log", (*into, str(self.program), *own, *self.flags), environment
+        )
+        self._until(lambda: _listens(self.read_only_port), self._kubelet, "kubelet.log")
+
+    def kill_kubelet(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """End the kubelet; its pods run on."""
+        assert self._kubelet is not None
+        _end(self._kubelet, number)
+
+    def assert_runs(self) -> None:
+        for process, log in ((self._kubelet, "kubelet.log"), (self._runtime, "cri.log")):
+            assert process is not None
+            assert process.poll() is None, (self.directory / log).read_text()[-2000:]
+
+    def _start(
+        self, log: str, command: tuple[str, ...], environment: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
+        with (self.directory / log).open("ab") as file:
+            return subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file
+            )
+
+    def _until(
+        self, is_true: Callable[[], bool], process: subprocess.Popen[bytes], log: str
+    ) -> None:
+        deadline = time.monotonic() + SERVES_S
+        while not is_true():
+            said = (self.directory / log).read_text(errors="replace")[-2000:]
+            assert process.poll() is None, f"{log} ends: {said}"
+            assert time.monotonic() < deadline, f"nobody serves: {said}"
+            time.sleep(POLL_S)
+
+    def _hold(self) -> None:
+        """Make the mount namespace, and wait until all is in its place."""
+        lines = ["set -eu", "mount --make-rprivate /"]
+        for place in HIDDEN:
+            own = self.directory / place.strip("/").replace("/", "-")
+            own.mkdir()
+            lines.append(f"mount --bind {own} {place}")
+        sysctls = self.directory / "sysctl"
+        sysctls.mkdir()
+        for name in SYSCTLS:
+            parameter = Path("/proc/sys", name)
+            if parameter.exists():
+                own = sysctls / name.replace("/", ".")
+                own.write_text(parameter.read_text())
+                lines.append(f"mount --bind {own} {parameter}")
+        done = self.directory / "held"
+        lines += [f"touch {done}", "exec sleep infinity"]
+        command = ("unshare", "--mount", "--propagation", "private", "sh", "-c", "\n".join(lines))
+        self._holder = self._start("holder.log", command, os.environ)
+        self._until(done.exists, self._holder, "holder.log")
+
+    def _write_configuration(self) -> None:
+        endpoint = f"unix://{self.socket}"
+        configuration = CONFIGURATION | {
+            "containerRuntimeEndpoint": endpoint,
+            "imageServiceEndpoint": endpoint,
+            "port": self.port,
+            "readOnlyPort": self.read_only_port,
+            "podLogsDir": str(self.directory / "pod-logs"),
+            "staticPodPath": str(self.manifests),
+            "volumePluginDir": str(self.directory / "volume-plugins"),
+            **self.options,
+        }
+        (self.directory / "kubelet.yaml").write_text(yaml.safe_dump(configuration))
+
+    def pods(self) -> list[Json]:
+        """Return its pods as it shows them itself."""
+        url = f"http://127.0.0.1:{self.read_only_port}/pods"
+        with urllib.request.urlopen(url, timeout=SERVES_S) as answer:
+            pods: list[Json] = json.load(answer)["items"] or []
+        return pods
+
+
+@contextlib.contextmanager
+def running(kubelet: RealKubelet) -> Iterator[RealKubelet]:
+    """Run a kubelet; whatever happens, it is gone afterwards."""
+    try:
+        kubelet.start()
+        yield kubelet
+        kubelet.assert_runs()
+    finally:
+        kubelet.stop()
+
+
+def _end(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """End a process; nsenter becomes the kubelet, and nothing else has children."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.send_signal(number)
+    try:
+        process.wait(ENDS_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -1,0 +1,509 @@
+"""fleet's runtime over CRI, asked by a gRPC client: no kubelet, but its real time."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from cri.applications import from_pods
+from cri.machine import Machine
+from cri.messages import message_class, path, request_class, response_class, service, value
+from cri.server import CriServer
+
+from fleet.clock import Draws
+from fleet.profile.loader import load_mix
+from fleet.profile.option_types import ProfileChoice
+
+Json = dict[str, Any]
+IMAGE = "registry.k8s.io/pause:3.10.1"
+MACHINE = Machine(load_mix((ProfileChoice("default"),)).models[0], Draws(1))
+UID = "0d1b2c3d-0000-4000-8000-000000000001"
+EXITED, RUNNING, CREATED = (
+    value(f"CONTAINER_{state}") for state in ("EXITED", "RUNNING", "CREATED")
+)
+
+
+class Client:
+    """Calls a method by its name; the messages are plain keywords."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._calls = {}
+        for name in ("RuntimeService", "ImageService"):
+            for method in service(name).methods:
+                if not method.server_streaming:
+                    self._calls[method.name] = (
+                        request_class(method),
+                        channel.unary_unary(
+                            path(method),
+                            request_serializer=request_class(method).SerializeToString,
+                            response_deserializer=response_class(method).FromString,
+                        ),
+                    )
+
+    async def call(self, name: str, **fields: Any) -> Any:
+        request, call = self._calls[name]
+        return await call(request(**fields))
+
+    async def error(self, name: str, **fields: Any) -> tuple[grpc.StatusCode, str]:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await self.call(name, **fields)
+        return caught.value.code(), caught.value.details() or ""
+
+    async def sandbox(self, annotations: dict[str, str] | None = None) -> tuple[str, Json]:
+        config = {
+            "metadata": {"name": "p", "namespace": "default", "uid": UID},
+            "annotations": annotations or {},
+        }
+        made = await self.call("RunPodSandbox", config=config)
+        return made.pod_sandbox_id, config
+
+    async def container(self, sandbox: str, config: Json, **fields: Any) -> str:
+        container = {"metadata": {"name": "c"}, "image": {"image": IMAGE}, **fields}
+        made = await self.call(
+            "CreateContainer", pod_sandbox_id=sandbox, config=container, sandbox_config=config
+        )
+        return str(made.container_id)
+
+    async def started(self, annotations: dict[str, str] | None = None, /, **fields: Any) -> str:
+        sandbox, config = await self.sandbox(annotations)
+        container = await self.container(sandbox, config, **fields)
+        await self.call("StartContainer", container_id=container)
+        return container
+
+    async def status(self, container: str) -> Any:
+        return (await self.call("ContainerStatus", container_id=container)).status
+
+    async def until_exited(self, container: str) -> Any:
+        while (status := await self.status(container)).state != EXITED:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        return status
+
+
+def play(tmp_path: Path, story: Callable[[Client], Awaitable[None]], *pods: Json) -> None:
+    async def run() -> None:
+        server = CriServer(MACHINE, tmp_path / "cri.sock", from_pods(*pods))
+        await server.start()
+        try:
+            async with grpc.aio.insecure_channel(server.address) as channel:
+                await story(Client(channel))
+        finally:
+            await server.stop()
+
+    asyncio.run(run())
+
+
+def pod(annotations: dict[str, str] | None = None, **container: Any) -> Json:
+    return {
+        "metadata": {
+            "name": "p",
+            "namespace": "default",
+            "uid": UID,
+            "annotations": annotations or {},
+        },
+        "spec": {"containers": [{"name": "c", "image": IMAGE, **container}]},
+    }
+
+
+def test_the_runtime_is_ready_and_says_what_the_profile_does(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        version = await client.call("Version")
+        assert (version.runtime_name, version.runtime_version) == ("containerd", "2.1.5")
+        status = await client.call("Status")
+        assert {each.type: each.status for each in status.status.conditions} == {
+            "RuntimeReady": True,
+            "NetworkReady": True,
+        }
+        config = await client.call("RuntimeConfig")
+        assert config.linux.cgroup_driver == value("CGROUPFS")
+        assert (await client.error("Exec"))[0] is grpc.StatusCode.UNIMPLEMENTED
+
+    play(tmp_path, story)
+
+
+def test_a_container_lives_from_its_creation_to_its_removal(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        sandbox, config = await client.sandbox()
+        found = (await client.call("PodSandboxStatus", pod_sandbox_id=sandbox)).status
+        assert found.state == value("SANDBOX_READY")
+        assert found.network.ip.startswith("127.77.0.")
+        container = await client.container(sandbox, config)
+        assert (await client.status(container)).state == CREATED
+        await client.call("StartContainer", container_id=container)
+        running = await client.status(container)
+        assert (running.state, running.image.image) == (RUNNING, IMAGE)
+        assert abs(running.started_at / 1e9 - time.time()) < 5
+        await client.call("StopContainer", container_id=container, timeout=30)
+        ended = await client.status(container)
+        assert (ended.state, ended.exit_code, ended.reason) == (EXITED, 0, "Completed")
+        assert ended.started_at <= ended.finished_at
+        await client.call("StopPodSandbox", pod_sandbox_id=sandbox)
+        found = (await client.call("PodSandboxStatus", pod_sandbox_id=sandbox)).status
+        assert (found.state, found.network.ip) == (value("SANDBOX_NOTREADY"), "")
+        await client.call("RemovePodSandbox", pod_sandbox_id=sandbox)
+        assert not (await client.call("ListContainers")).containers
+        assert not (await client.call("ListPodSandbox")).items
+        code, text = await client.error("ContainerStatus", container_id=container)
+        assert (code, container in text) == (grpc.StatusCode.NOT_FOUND, True)
+        await client.call("StopContainer", container_id=container, timeout=1)  # no error
+
+    play(tmp_path, story)
+
+
+def test_a_container_ends_as_declared(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        notes = {"fleet.emulator/run-time": "200ms", "fleet.emulator/exit-code": "7"}
+        begun = time.monotonic()
+        ended = await client.until_exited(await client.started(notes))
+        assert (ended.exit_code, ended.reason) == (7, "Error")
+        assert time.monotonic() - begun >= 0.2
+
+    play(tmp_path, story)
+
+
+def test_a_container_ends_as_its_command_does(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        log = {"command": ["sh", "-c", "echo hello; exit 4"], "log_path": "c/0.log"}
+        sandbox, config = await client.sandbox()
+        config["log_directory"] = str(tmp_path)
+        await client.call("RemovePodSandbox", pod_sandbox_id=sandbox)
+        made = await client.call("RunPodSandbox", config=config)
+        container = await client.container(made.pod_sandbox_id, config, **log)
+        await client.call("StartContainer", container_id=container)
+        assert (await client.until_exited(container)).exit_code == 4
+        [line] = (tmp_path / "c/0.log").read_text().splitlines()
+        assert line.split(" ", 1)[1] == "stdout F hello"
+
+    play(tmp_path, story)
+
+
+def test_last_words_are_where_the_kubelet_looks_for_them(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        words = tmp_path / "words"
+        words.touch()
+        path_of = "io.kubernetes.container.terminationMessagePath"
+        container = await client.started(
+            {"fleet.emulator/run-time": "10ms", "fleet.emulator/termination-message": "so be it"},
+            mounts=[{"container_path": "/dev/termination-log", "host_path": str(words)}],
+            annotations={path_of: "/dev/termination-log"},
+        )
+        await client.until_exited(container)
+        assert words.read_text() == "so be it"
+
+    play(tmp_path, story)
+
+
+@pytest.mark.parametrize(("grace_s", "least_s"), [(1, 0.9), (0, 0.0)])
+def test_who_ignores_sigterm_is_killed_after_the_grace(
+    tmp_path: Path, grace_s: int, least_s: float
+) -> None:
+    async def story(client: Client) -> None:
+        container = await client.started({"fleet.emulator/stop-time": "never"})
+        begun = time.monotonic()
+        await client.call("StopContainer", container_id=container, timeout=grace_s)
+        assert time.monotonic() - begun >= least_s
+        ended = await client.status(container)
+        assert (ended.exit_code, ended.reason) == (137, "Error")
+
+    play(tmp_path, story)
+
+
+@pytest.mark.parametrize(
+    ("reason", "fails"),
+    [("CreateContainerError", "CreateContainer"), ("RunContainerError", "StartContainer")],
+)
+def test_a_container_cannot_be_started(tmp_path: Path, reason: str, fails: str) -> None:
+    async def story(client: Client) -> None:
+        sandbox, config = await client.sandbox({"fleet.emulator/start-failure": f"{reason}: no"})
+        if fails == "CreateContainer":
+            container = {"metadata": {"name": "c"}, "image": {"image": IMAGE}}
+            said = await client.error(fails, pod_sandbox_id=sandbox, config=container)
+            assert said == (grpc.StatusCode.UNKNOWN, "no")
+            return
+        container_id = await client.container(sandbox, config)
+        said = await client.error(fails, container_id=container_id)
+        assert said == (grpc.StatusCode.UNKNOWN, "no")
+        status = await client.status(container_id)
+        assert (status.state, status.exit_code, status.reason) == (EXITED, 128, "StartError")
+
+    play(tmp_path, story)
+
+
+EXEC = {"exec": {"command": ["check"]}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("Success", 0),
+        ("Failure", 1),
+        ("Timeout", grpc.StatusCode.DEADLINE_EXCEEDED),
+        ("Error", grpc.StatusCode.UNKNOWN),
+    ],
+)
+def test_an_exec_probe_finds_what_is_declared(
+    tmp_path: Path, answer: str, expected: int | grpc.StatusCode
+) -> None:
+    notes = {"fleet.emulator/readiness-probe": answer}
+
+    async def story(client: Client) -> None:
+        request = {"container_id": await client.started(notes), "cmd": ["check"], "timeout": 1}
+        if isinstance(expected, int):
+            assert (await client.call("ExecSync", **request)).exit_code == expected
+        else:
+            assert (await client.error("ExecSync", **request))[0] is expected
+
+    play(tmp_path, story, pod(notes, readinessProbe=EXEC))
+
+
+def test_an_exec_that_nothing_is_declared_of_sees_the_containers_files(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        script = "touch /tmp/ok; sleep 1; rm /tmp/ok; sleep 60"
+        container = await client.started(command=["sh", "-c", script])
+        request = {"container_id": container, "cmd": ["cat", "/tmp/ok"], "timeout": 1}
+        assert (await client.call("ExecSync", **request)).exit_code == 0
+        await asyncio.sleep(1.1)
+        answer = await client.call("ExecSync", **request)
+        assert answer.exit_code == 1
+        assert b"No such file" in answer.stdout
+
+    play(tmp_path, story)
+
+
+def test_nothing_is_run_in_a_container_that_has_ended(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        container = await client.started({"fleet.emulator/run-time": "300ms"})
+        hanging = client.error("ExecSync", container_id=container, cmd=["x"], timeout=1)
+        await client.until_exited(container)
+        assert await hanging == (
+            grpc.StatusCode.UNKNOWN,
+            "failed to exec in container: container not running",
+        )
+
+    play(tmp_path, story)
+
+
+async def get(ip: str, port: int, wanted: str = "/") -> bytes:
+    """Return the first line of an answer, b"" for silence. Raises OSError."""
+    reader, writer = await asyncio.open_connection(ip, port)
+    writer.write(f"GET {wanted} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    try:
+        return await asyncio.wait_for(reader.readline(), 0.5)
+    except TimeoutError:
+        return b""
+    finally:
+        writer.transport.abort()
+
+
+async def address(client: Client) -> str:
+    [listed] = (await client.call("ListPodSandbox")).items
+    found = await client.call("PodSandboxStatus", pod_sandbox_id=listed.id)
+    return str(found.status.network.ip)
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        ("Success", b"HTTP/1.1 200"),
+        ("Failure", b"HTTP/1.1 503"),
+        ("{phases: [{result: Failure, statusCode: 418}]}", b"HTTP/1.1 418"),
+        ("Warning", b"HTTP/1.1 302"),
+        ("Timeout", b""),
+        ("Refused", None),
+    ],
+)
+def test_a_port_answers_as_declared(tmp_path: Path, answer: str, line: bytes | None) -> None:
+    notes = {"fleet.emulator/liveness-probe": answer}
+
+    async def story(client: Client) -> None:
+        await client.started(notes)
+        await asyncio.sleep(0.05)
+        ip = await address(client)
+        if line is None:
+            with pytest.raises(ConnectionRefusedError):
+                await get(ip, 18080, "/healthz")
+        else:
+            said = await get(ip, 18080, "/healthz")
+            assert said.startswith(line) if line else not said
+
+    probe = {"httpGet": {"path": "/healthz", "port": 18080}}
+    play(tmp_path, story, pod(notes, livenessProbe=probe))
+
+
+def test_a_port_is_open_while_its_container_runs_and_listens(tmp_path: Path) -> None:
+    notes = {
+        "fleet.emulator/readiness-probe": "Refused, Success after 1s",
+        "fleet.emulator/run-time": "2500ms",
+    }
+
+    async def story(client: Client) -> None:
+        container = await client.started(notes)
+        ip = await address(client)
+        started_s = (await client.status(container)).started_at // 10**9
+        while time.time() < started_s + 0.8:
+            with pytest.raises(ConnectionRefusedError):
+                await get(ip, 18081)
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(max(started_s + 1.2 - time.time(), 0))
+        assert (await get(ip, 18081)).startswith(b"HTTP/1.1 200")
+        await client.until_exited(container)
+        await asyncio.sleep(0.05)
+        with pytest.raises(ConnectionRefusedError):
+            await get(ip, 18081)
+
+    probe = {"tcpSocket": {"port": "web"}}
+    ports = [{"name": "web", "containerPort": 18081}]
+    play(tmp_path, story, pod(notes, readinessProbe=probe, ports=ports))
+
+
+@pytest.mark.parametrize(("answer", "status"), [("Success", 1), ("Failure", 2)])
+def test_the_health_protocol_of_grpc(tmp_path: Path, answer: str, status: int) -> None:
+    notes = {"fleet.emulator/readiness-probe": answer}
+
+    async def story(client: Client) -> None:
+        await client.started(notes)
+        await asyncio.sleep(0.1)
+        async with grpc.aio.insecure_channel(f"{await address(client)}:18082") as channel:
+            check = channel.unary_unary("/grpc.health.v1.Health/Check")
+            assert await check(b"") == bytes((8, status))
+
+    play(tmp_path, story, pod(notes, readinessProbe={"grpc": {"port": 18082}}))
+
+
+def test_images_are_listed_pulled_and_removed(tmp_path: Path) -> None:
+    name = "docker.io/library/nginx:1"
+
+    async def story(client: Client) -> None:
+        listed = (await client.call("ListImages")).images
+        assert {IMAGE} < {tag for each in listed for tag in each.repo_tags}
+        before = (await client.call("ImageFsInfo")).image_filesystems[0].used_bytes.value
+        assert not (await client.call("ImageStatus", image={"image": "nginx:1"})).HasField("image")
+        _, config = await client.sandbox({"fleet.emulator/image-size": "50M"})
+        pulled = await client.call("PullImage", image={"image": "nginx:1"}, sandbox_config=config)
+        found = (await client.call("ImageStatus", image={"image": "nginx:1"})).image
+        assert (found.id, found.size, list(found.repo_tags)) == (
+            pulled.image_ref,
+            50_000_000,
+            [name],
+        )
+        used = (await client.call("ImageFsInfo")).image_filesystems[0].used_bytes.value
+        assert used == before + 50_000_000
+        await client.call("RemoveImage", image={"image": found.id})
+        assert not (await client.call("ImageStatus", image={"image": "nginx:1"})).HasField("image")
+
+    play(tmp_path, story)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        ("NotFound", grpc.StatusCode.NOT_FOUND, "failed to pull and unpack image"),
+        ("Unauthorized", grpc.StatusCode.UNKNOWN, "failed to pull and unpack image"),
+        ("RegistryUnavailable", grpc.StatusCode.UNKNOWN, "RegistryUnavailable: failed"),
+    ],
+)
+def test_a_pull_fails_as_declared(
+    tmp_path: Path, error: str, code: grpc.StatusCode, words: str
+) -> None:
+    async def story(client: Client) -> None:
+        _, config = await client.sandbox({"fleet.emulator/pull-error": error})
+        request = {"image": {"image": "private/app:1"}, "sandbox_config": config}
+        said = await client.error("PullImage", **request)
+        assert (said[0], said[1].startswith(words)) == (code, True)
+        if error == "Unauthorized":
+            await client.call("PullImage", auth={"username": "me"}, **request)
+
+    play(tmp_path, story)
+
+
+def test_a_pull_takes_its_time(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        _, config = await client.sandbox({"fleet.emulator/pull-time": "400ms"})
+        begun = time.monotonic()
+        request = {"image": {"image": "app:1"}, "sandbox_config": config}
+        await asyncio.gather(*(client.call("PullImage", **request) for _ in range(2)))
+        assert 0.4 <= time.monotonic() - begun < 0.8
+
+    play(tmp_path, story)
+
+
+def test_stats_are_those_of_the_behaviour(tmp_path: Path) -> None:
+    notes = {"fleet.emulator/memory-usage": "64Mi", "fleet.emulator/cpu-usage": "250m"}
+
+    async def story(client: Client) -> None:
+        container = await client.started(notes)
+        stats = (await client.call("ContainerStats", container_id=container)).stats
+        assert stats.memory.working_set_bytes.value == 64 << 20
+        assert stats.cpu.usage_nano_cores.value == 250_000_000
+        [listed] = (await client.call("ListContainerStats")).stats
+        assert listed.attributes.id == container
+        [sandbox] = (await client.call("ListPodSandboxStats")).stats
+        assert sandbox.linux.memory.working_set_bytes.value == 64 << 20
+
+    play(tmp_path, story)
+
+
+def test_resources_are_updated(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        linux = {"resources": {"cpu_shares": 102, "memory_limit_in_bytes": 1 << 20}}
+        container = await client.started(linux=linux)
+        resources = {"cpu_shares": 204}
+        await client.call("UpdateContainerResources", container_id=container, linux=resources)
+        found = (await client.status(container)).resources.linux
+        assert (found.cpu_shares, found.memory_limit_in_bytes) == (204, 1 << 20)
+
+    play(tmp_path, story)
+
+
+def test_no_address_is_free(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        for number in range(253):
+            config = {"metadata": {"name": "p", "namespace": "d", "uid": f"uid-{number}"}}
+            made = client.call("RunPodSandbox", config=config)
+            if number == 0:
+                await made
+                pending = []
+            else:
+                pending.append(made)
+        await asyncio.gather(*pending)
+        code, text = await client.error(
+            "RunPodSandbox", config={"metadata": {"name": "p", "uid": "last"}}
+        )
+        assert code is grpc.StatusCode.UNKNOWN
+        assert "no IP addresses available" in text
+
+    play(tmp_path, story)
+
+
+def test_events_are_told_to_who_listens(tmp_path: Path) -> None:
+    async def story() -> None:
+        server = CriServer(MACHINE, tmp_path / "cri.sock", from_pods())
+        await server.start()
+        async with grpc.aio.insecure_channel(server.address) as channel:
+            [method] = [
+                each
+                for each in service("RuntimeService").methods
+                if each.name == "GetContainerEvents"
+            ]
+            watch = channel.unary_stream(
+                path(method),
+                request_serializer=request_class(method).SerializeToString,
+                response_deserializer=response_class(method).FromString,
+            )(message_class("GetEventsRequest")())
+            await asyncio.sleep(0.2)
+            container = await Client(channel).started({"fleet.emulator/run-time": "50ms"})
+            kinds = []
+            async for event in watch:
+                if event.container_id == container:
+                    kinds.append(event.container_event_type)
+                if len(kinds) == 3:
+                    break
+            watch.cancel()
+            assert kinds == [
+                value(f"CONTAINER_{name}_EVENT") for name in ("CREATED", "STARTED", "STOPPED")
+            ]
+        await server.stop()
+
+    asyncio.run(story())
