@@ -15,7 +15,7 @@ from fake_encodings import ENCODINGS, Encoding
 from strategic_merge import Object, merge
 
 from fleet.clock import NS_PER_S, SimClock
-from fleet.wire.api.times import rfc3339
+from fleet.objects.times import rfc3339
 
 Key = tuple[str, str, str]
 """Resource, namespace, name."""

@@ -3,8 +3,8 @@
 import orjson
 
 from fleet.clock import NS_PER_S
+from fleet.objects.times import go_duration
 from fleet.profile.node_model import NodeModel
-from fleet.wire.api.times import go_duration
 
 CALL_TIMEOUT_NS = 90 * NS_PER_S  # the API server itself gives up after 60 s
 

@@ -24,11 +24,11 @@ from fleet.objects.pods import (
     ObjectMeta,
     Token,
 )
+from fleet.objects.times import RENEW_TIME, parse_rfc3339, rfc3339_micro
 from fleet.wire.api.decode_admission import node_state
 from fleet.wire.api.decode_pod import decode_pod, decode_pod_view, share
 from fleet.wire.api.decode_volumes import decode_csi_driver, decode_object_data
 from fleet.wire.api.dynamic_resources import decode_resource_slice
-from fleet.wire.api.times import RENEW_TIME, parse_rfc3339, rfc3339_micro
 from fleet.wire.http2.messages import MALFORMED
 
 __all__ = [

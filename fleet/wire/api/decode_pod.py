@@ -31,6 +31,7 @@ from fleet.objects.pods import (
     Toleration,
     WaitingState,
 )
+from fleet.objects.times import parse_rfc3339
 from fleet.objects.well_known import MIRROR_ANNOTATION, OWN_PREFIX
 from fleet.wire.api.decode_admission import admission_spec, with_claim_names
 from fleet.wire.api.decode_lifecycle import container_lifecycle
@@ -39,7 +40,6 @@ from fleet.wire.api.decode_script import container_script
 from fleet.wire.api.decode_user import container_user
 from fleet.wire.api.decode_volumes import decode_volumes
 from fleet.wire.api.pod_resources import Demand, pod_resources, qos_class
-from fleet.wire.api.times import parse_rfc3339
 
 KEPT_ANNOTATIONS = (OWN_PREFIX, MIRROR_ANNOTATION)
 SHARED_MAX = 8192

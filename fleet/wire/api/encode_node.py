@@ -4,9 +4,9 @@ import orjson
 
 from fleet.objects.effects import NodeStatusPatch
 from fleet.objects.pods import NodeCondition
+from fleet.objects.times import rfc3339
 from fleet.profile.node_model import NodeIdentity
 from fleet.wire.api.callers import RenderedProfile
-from fleet.wire.api.times import rfc3339
 
 CONDITION = (
     b'{"type":"%b","status":"%b","lastHeartbeatTime":"%b","lastTransitionTime":"%b",'

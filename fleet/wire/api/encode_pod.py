@@ -21,8 +21,8 @@ from fleet.objects.pods import (
     TerminatedState,
     WaitingState,
 )
+from fleet.objects.times import rfc3339
 from fleet.objects.well_known import START_ERROR
-from fleet.wire.api.times import rfc3339
 
 FRAGMENTS_MAX = 4096
 BODY = b'{"metadata":{"uid":"%b"},"status":{%b}}'

@@ -8,9 +8,9 @@ import orjson
 
 from fleet.clock import NS_PER_S
 from fleet.objects.effects import ApiCall, MirrorPodObject, MirrorTarget
+from fleet.objects.times import rfc3339
 from fleet.objects.well_known import MIRROR_ANNOTATION
 from fleet.wire.api.callers import CALL_TIMEOUT_NS, Caller
-from fleet.wire.api.times import rfc3339
 from fleet.wire.http2.messages import ContentType, Request
 
 

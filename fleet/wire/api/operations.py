@@ -27,6 +27,7 @@ from fleet.objects.effects import (
     TokenRequest,
 )
 from fleet.objects.pods import ObjectRef
+from fleet.objects.times import RENEW_TIME, rfc3339, rfc3339_micro
 from fleet.objects.volumes import ClaimTarget, CSINodeUpdate
 from fleet.wire.api.callers import CALL_TIMEOUT_NS, Caller
 from fleet.wire.api.decode_json import (
@@ -58,7 +59,6 @@ from fleet.wire.api.paths import (
     pod_path,
     token_path,
 )
-from fleet.wire.api.times import RENEW_TIME, rfc3339, rfc3339_micro
 from fleet.wire.http2.messages import ContentType, Request
 
 GET, POST, PUT, PATCH, DELETE = b"GET", b"POST", b"PUT", b"PATCH", b"DELETE"

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from fleet.objects.certificates import CertificateKind, SigningRequestView
-from fleet.wire.api.times import go_duration
+from fleet.objects.times import go_duration
 from fleet.wire.http2.messages import ContentType, Request
 
 PATH = b"/apis/certificates.k8s.io/v1/certificatesigningrequests"

@@ -19,9 +19,9 @@ from typing import NamedTuple
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.objects.effects import WatchKind
 from fleet.objects.pods import EventType
+from fleet.objects.times import go_duration
 from fleet.wire.api.dynamic_resources import SLICES
 from fleet.wire.api.framing import Partial, Split, split_lines
-from fleet.wire.api.times import go_duration
 from fleet.wire.http2.messages import Failure, Request, Response
 
 BACKOFF_FIRST_NS = 800 * NS_PER_MS

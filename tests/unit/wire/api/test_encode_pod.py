@@ -15,8 +15,8 @@ from fleet.objects.pods import (
     TerminatedState,
     WaitingState,
 )
+from fleet.objects.times import parse_rfc3339
 from fleet.wire.api.encode_pod import pod_status_patch
-from fleet.wire.api.times import parse_rfc3339
 
 UID = "c84cf446-785b-43ca-8c39-7c23f2472da7"
 START_S = parse_rfc3339("2026-11-21T02:07:37Z")

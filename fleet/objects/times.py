@@ -1,6 +1,6 @@
 """API timestamps and Go durations as bytes, and back.
 
-Sans-IO: no `datetime`. The civil calendar follows days-from-epoch arithmetic in 400-year eras.
+No `datetime`: The civil calendar follows days-from-epoch arithmetic in 400-year eras.
 """
 
 from functools import lru_cache
@@ -37,6 +37,12 @@ def rfc3339_micro(wall_ns: int) -> bytes:
     """Return `2026-11-21T02:06:48.123456Z`, a MicroTime."""
     seconds, rest = divmod(wall_ns, NS_PER_S)
     return b"%b.%06dZ" % (rfc3339(seconds)[:-1], rest // 1000)
+
+
+def rfc3339_nano(wall_ns: int) -> bytes:
+    """Return `2026-11-21T02:06:48.123456789Z`: RFC3339NanoFixed, as in a container's log."""
+    seconds, rest = divmod(wall_ns, NS_PER_S)
+    return b"%b.%09dZ" % (rfc3339(seconds)[:-1], rest)
 
 
 @lru_cache(maxsize=PARSED_MAX)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.wire.api.times import go_duration, parse_rfc3339, rfc3339, rfc3339_micro
+from fleet.objects.times import go_duration, parse_rfc3339, rfc3339, rfc3339_micro
 
 SECONDS = st.integers(0, 253_402_300_799)  # the end of year 9999
 
