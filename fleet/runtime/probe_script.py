@@ -12,7 +12,8 @@ from functools import lru_cache
 
 from fleet.profile.distribution import constant
 from fleet.profile.probe_behavior import ALWAYS_GOOD, ProbeAnswer, ProbeBehavior, ProbePhase
-from fleet.runtime.shell.shell import FileChange, Surroundings, run_words
+from fleet.runtime.shell.process import run_words
+from fleet.runtime.shell.surroundings import FileChange, Surroundings
 from fleet.runtime.shell.syntax import UnknownScriptError
 
 PHASES_MAX = 64
@@ -27,6 +28,13 @@ class _Files:
 
     def __init__(self, texts: dict[str, str | None]) -> None:
         self._texts = texts
+
+    def at(self, after_ns: int) -> None:
+        """Let time pass; the files are those of one instant."""
+
+    def names(self, path: str) -> list[str]:
+        """Say that what is in a directory is unknown."""
+        raise UnknownScriptError(path)
 
     def read(self, path: str) -> str | None:
         """Return a file's text, None if there is none. Raises UnknownScriptError."""
@@ -85,7 +93,4 @@ def _phase(probe: tuple[str, ...], after_ns: int, files: dict[str, str | None]) 
     latency = constant(run.run_ns)
     if not run.exit_code:
         return ProbePhase(after_ns, latency=latency)
-    output = run.text("")
-    if not output and probe[0].rpartition("/")[2] == "cat":  # in the words of busybox
-        output = f"cat: can't open '{probe[-1]}': No such file or directory\n"
-    return ProbePhase(after_ns, ProbeAnswer.FAILURE, latency=latency, output=output)
+    return ProbePhase(after_ns, ProbeAnswer.FAILURE, latency=latency, output=run.text(""))

@@ -29,11 +29,11 @@ from fleet.objects.pods import (
 from fleet.objects.well_known import START_ERROR
 from fleet.profile.image_reference import digest_name, parse_image
 from fleet.profile.pod_behavior import OOM_EXIT_CODE, OOM_REASON, PodBehavior
-from fleet.runtime.command import outcome_of_command, run_of_command
+from fleet.runtime.command import command_of, outcome_of, run_around, run_of_command
 from fleet.runtime.container_usage import oom_kill_ns
+from fleet.runtime.files import ContainerFiles, NodeFiles, layer_of
 from fleet.runtime.pod_addresses import AddressPool
-from fleet.runtime.script import NodeFiles
-from fleet.runtime.shell.shell import Surroundings
+from fleet.runtime.shell.surroundings import CommandRun, Surroundings
 from fleet.runtime.surroundings import surroundings
 
 NEVER = 1 << 62
@@ -299,8 +299,12 @@ class Runtime:
             container.reason = "Error"
         spec = pod.find(container.name)
         if container.exit_ns != before_ns and spec is not None:
-            ran_ns = container.exit_ns + wall_offset_ns - container.started_s * NS_PER_S
-            container.message = last_words(spec, life.message, container.exit_code, ran_ns)
+            start_ns = container.started_s * NS_PER_S - wall_offset_ns
+            run = self._run_again(pod, spec, container, start_ns)
+            ran_ns = container.exit_ns - start_ns
+            container.message = last_words(spec, run, life.message, container.exit_code, ran_ns)
+            if self._files is not None:
+                self._files.undo(layer_of(pod.uid, spec.name), container.exit_ns)
         return container.exit_ns
 
     def kill(self, uid: PodUid, kill_ns: int) -> int:
@@ -359,15 +363,30 @@ class Runtime:
             self.stop_sandbox(pod.uid)
         return True
 
-    def _around(self, pod: Pod, spec: ContainerSpec, container: Container) -> Surroundings | None:
+    def around(
+        self, pod: Pod, spec: ContainerSpec, attempt: int, start_ns: int, started_s: int
+    ) -> Surroundings | None:
         """Return what the command of a container may look at, None if it does not."""
         if spec.script is None:
             return None
         if self._files is None:
             self._files = NodeFiles()
-        u = self.uniform(_STREAM_RANDOM, pod.uid, spec.name, container.attempt)
-        pod_ip = self._sandboxes[pod.uid].ip
-        return surroundings(self._files, pod, spec, pod_ip, self._host_ip, u)
+        u = self.uniform(_STREAM_RANDOM, pod.uid, spec.name, attempt)
+        sandbox = self._sandboxes.get(pod.uid)
+        addresses = "" if sandbox is None else sandbox.ip, self._host_ip
+        wall_ns = started_s * NS_PER_S
+        return surroundings(self._files, pod, spec, addresses, u, start_ns, wall_ns)
+
+    def _run_again(
+        self, pod: Pod, spec: ContainerSpec, container: Container, start_ns: int
+    ) -> CommandRun:
+        """Return what a container's command does, without that anything is written once more."""
+        around = self.around(pod, spec, container.attempt, start_ns, container.started_s)
+        if around is None:
+            return run_of_command(spec.command, spec.args)
+        assert isinstance(around.files, ContainerFiles), around
+        around.files.as_replay()
+        return run_around(command_of(spec), around)
 
     def _plan_exit(
         self,
@@ -377,14 +396,14 @@ class Runtime:
         behavior: PodBehavior,
         started_ns: int,
     ) -> None:
-        u = self.uniform(_STREAM_OUTCOME, pod.uid, spec.name, container.attempt)
-        around = self._around(pod, spec, container)
-        command = spec.script.entry_point if spec.script is not None else ()
-        command = command or spec.command
+        if self._files is not None:
+            self._files.forget_layer(layer_of(pod.uid, spec.name))
         chosen = behavior.container(spec.name)
-        outcome = chosen.outcome(u, container.attempt)
-        if outcome is None:
-            outcome = outcome_of_command(command, spec.args, around)
+        u = self.uniform(_STREAM_OUTCOME, pod.uid, spec.name, container.attempt)
+        around = self.around(pod, spec, container.attempt, started_ns, container.started_s)
+        words = command_of(spec)
+        run = run_of_command(words, ()) if around is None else run_around(words, around)
+        outcome = chosen.outcome(u, container.attempt) or outcome_of(run)
         if outcome is not None:
             u = self.uniform(_STREAM_AFTER, pod.uid, spec.name, container.attempt)
             container.exit_ns = started_ns + outcome.after.sample(u)
@@ -395,7 +414,10 @@ class Runtime:
             container.oom_kill(oom_ns)
         if container.exit_ns != NEVER:
             ran_ns = container.exit_ns - started_ns
-            container.message = last_words(spec, chosen.life.message, container.exit_code, ran_ns)
+            message = chosen.life.message
+            container.message = last_words(spec, run, message, container.exit_code, ran_ns)
+            if self._files is not None:
+                self._files.undo(layer_of(pod.uid, spec.name), container.exit_ns)
 
     def _next_attempt(self, uid: PodUid, name: str) -> int:
         sandbox = self._sandboxes.get(uid)
@@ -469,13 +491,14 @@ def _adopted(status: ContainerStatus, spec: ContainerSpec | None, wall_offset_ns
     return container
 
 
-def last_words(spec: ContainerSpec, declared: str, exit_code: int, ran_ns: int) -> str:
+def last_words(
+    spec: ContainerSpec, run: CommandRun, declared: str, exit_code: int, ran_ns: int
+) -> str:
     """Return the termination message of a container that ran for a while.
 
     Source: kuberuntime_container.go, getTerminationMessage, readLastStringFromContainerLogs.
     """
     life = spec.life
-    run = run_of_command(spec.command, spec.args)
     message = declared or run.text(life.message_path, ran_ns)
     if not message and life.message_from_logs and exit_code:
         lines = run.text("", ran_ns).splitlines(keepends=True)[-MESSAGE_LINES_MAX:]

@@ -5,23 +5,31 @@ Source: pkg/kubelet/kubelet_pods.go, makeEnvironmentVariables, podFieldSelectorR
 
 from fleet.objects.pods import ContainerSpec, Pod, VolumeSpec
 from fleet.objects.scripts import ScriptSpec
+from fleet.runtime.files import HOST, NodeFiles, VolumePlace, layer_of
 from fleet.runtime.script import (
-    HOST,
-    NodeFiles,
-    VolumePlace,
     expand,
     sub_path_error,
     subscripted,
     variables_of,
 )
 from fleet.runtime.security_context import non_root_error
-from fleet.runtime.shell.shell import Surroundings
+from fleet.runtime.shell.surroundings import Surroundings
 
 
 def surroundings(
-    files: NodeFiles, pod: Pod, spec: ContainerSpec, pod_ip: str, host_ip: str, draw: float
+    files: NodeFiles,
+    pod: Pod,
+    spec: ContainerSpec,
+    addresses: tuple[str, str],
+    draw: float,
+    start_ns: int,
+    start_wall_ns: int,
 ) -> Surroundings:
-    """Return what a container finds around it; `draw` of [0, 1) seeds its random numbers."""
+    """Return what a container finds around it that started at an instant.
+
+    `addresses` are those of the pod and of the node; `draw` of [0, 1) seeds its random numbers.
+    """
+    pod_ip, host_ip = addresses
     script = spec.script
     assert script is not None, spec.name
     places = {each.name: place for each in pod.spec.volumes if (place := _place(pod, each))}
@@ -30,7 +38,8 @@ def surroundings(
         each._replace(inner=expand(each.expression, variables)) if each.expression else each
         for each in script.mounts
     ]
-    return Surroundings(variables, files.view(mounts, places), draw)
+    view = files.view(mounts, places, layer_of(pod.uid, spec.name), start_ns)
+    return Surroundings(variables, view, draw, start_wall_ns)
 
 
 def config_error(pod: Pod, spec: ContainerSpec, pod_ip: str) -> str:

@@ -15,7 +15,7 @@ def container_script(obj: dict[str, Any]) -> ScriptSpec | None:
     has_expressions = any("subPathExpr" in each for each in mounts)
     if not words or words[0].rpartition("/")[2] not in PROGRAMS:
         words = []
-    has_variables = has_expressions or any("$" in word for word in words)
+    has_variables = has_expressions or any("$" in word or "date" in word for word in words)
     has_files = has_expressions or any("/" in word for word in words[1:])
     if not has_variables and not has_files and not own:
         return None

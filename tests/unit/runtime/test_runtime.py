@@ -15,6 +15,7 @@ from fleet.objects.pods import (
 )
 from fleet.profile.distribution import constant
 from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR, select_behavior
+from fleet.runtime.command import run_of_command
 from fleet.runtime.pod_addresses import AddressPool
 from fleet.runtime.runtime import (
     NEVER,
@@ -204,12 +205,13 @@ def test_removed_containers_are_still_counted() -> None:
 
 def test_last_words() -> None:
     says = spec("a", "sh", "-c", "echo log; sleep 1; echo bye > /dev/termination-log; exit 1")
-    assert last_words(says, "", 1, NS_PER_S) == "bye\n"
-    assert last_words(says, "declared", 1, NS_PER_S) == "declared"
-    assert last_words(says, "", 1, 0) == ""
+    run = run_of_command(says.command, ())
+    assert last_words(says, run, "", 1, NS_PER_S) == "bye\n"
+    assert last_words(says, run, "declared", 1, NS_PER_S) == "declared"
+    assert last_words(says, run, "", 1, 0) == ""
     falls_back = says._replace(life=ContainerLifecycle(message_from_logs=True))
-    assert last_words(falls_back, "", 1, 0) == "log\n"
-    assert last_words(falls_back, "", 0, 0) == ""
+    assert last_words(falls_back, run, "", 1, 0) == "log\n"
+    assert last_words(falls_back, run, "", 0, 0) == ""
 
 
 def test_delays_are_drawn_once_per_start() -> None:

@@ -4,72 +4,12 @@ import pytest
 
 from fleet.objects.scripts import UNREAD, MountSpec, ScriptSpec
 from fleet.runtime.script import (
-    FILES_MAX,
-    HOST,
-    NodeFiles,
-    VolumePlace,
     expand,
     sub_path_error,
     subscripted,
     variables_of,
 )
-from fleet.runtime.shell.syntax import UnknownScriptError
 from fleet.wire.api.decode_script import container_script
-
-DATA = (MountSpec("/data", "data", ""),)
-
-
-def test_an_empty_dir_outlives_a_container_but_not_its_pod() -> None:
-    files = NodeFiles()
-    mine = {"data": VolumePlace(("pod-1", "data"))}
-    files.view(DATA, mine).write("/data/foo", "x")
-    assert files.view(DATA, mine).read("/data/foo") == "x"
-    assert files.view(DATA, {"data": VolumePlace(("pod-2", "data"))}).read("/data/foo") is None
-    files.forget("pod-1")
-    assert files.view(DATA, mine).read("/data/foo") is None
-    assert files.view(DATA, mine).read("/data") == "/"
-
-
-def test_a_directory_of_the_host_is_shared_by_pods_that_see_it_elsewhere() -> None:
-    files = NodeFiles()
-    files.view(DATA, {"data": VolumePlace(HOST, "/var/lib/job")}).write("/data/a/../foo", "x")
-    whole = files.view((MountSpec("/host", "root", ""),), {"root": VolumePlace(HOST, "/var/lib")})
-    assert whole.read("/host/job/foo") == "x"
-    assert whole.read("/host/job") == "/"
-    part = (MountSpec("/d", "root", "job"),)
-    files.view(part, {"root": VolumePlace(HOST, "/var/lib")}).write("/d/foo", None)
-    assert whole.read("/host/job/foo") is None
-    files.forget("pod-1")
-
-
-def test_the_deepest_mount_has_the_file() -> None:
-    mounts = (*DATA, MountSpec("/data/inner/", "inner", ""))
-    places = {"data": VolumePlace(("p", "data")), "inner": VolumePlace(("p", "inner"))}
-    files = NodeFiles()
-    files.view(mounts, places).write("/data/inner/x", "deep")
-    assert files.view(DATA, places).read("/data/inner/x") is None
-
-
-def test_what_an_image_or_a_secret_holds_is_unknown() -> None:
-    view = NodeFiles().view(DATA, {})
-    for path in ("/data/token", "/etc/passwd"):
-        with pytest.raises(UnknownScriptError):
-            view.read(path)
-    assert view.read("/tmp/x") is None
-    view.write("/tmp/x", "")
-    view.write("/opt/y", "1")
-    assert (view.read("/tmp/x"), view.read("/opt/y")) == ("", "1")
-    with pytest.raises(UnknownScriptError):
-        view.write("/data/token", "x")
-
-
-def test_files_have_a_limit() -> None:
-    view = NodeFiles().view((), {})
-    for at in range(FILES_MAX):
-        view.write(f"/tmp/{at}", "")
-    view.write("/tmp/0", "again")
-    with pytest.raises(UnknownScriptError, match="too many files"):
-        view.write("/tmp/more", "")
 
 
 def test_variables_come_from_values_and_fields_and_refer_to_earlier_ones() -> None:

@@ -1,0 +1,123 @@
+"""A command that runs: it is moved to an instant, and says what it printed up to there.
+
+A script is left between its commands and between the rounds of its loops, so that one which never
+ends is followed for as long as somebody asks.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from fleet.runtime.shell.shell import STEPS_MAX, Shell
+from fleet.runtime.shell.signals import Exit, InputNeeded
+from fleet.runtime.shell.surroundings import (
+    FOR_EVER,
+    NOWHERE,
+    CommandRun,
+    FileChange,
+    Surroundings,
+    Written,
+)
+from fleet.runtime.shell.syntax import UnknownScriptError, parse_script
+
+SHELLS = frozenset(("sh", "bash", "ash", "dash"))
+_SCRIPT_OPTIONS = frozenset(("-c", "-ec", "-ce", "-exc", "-xec", "-xc"))
+WORDS_MAX = 64
+"""A longer command line is not understood rather than read."""
+IDLE_ROUNDS_MAX = 1000
+"""A loop of so many rounds in which no time passes is taken for one that never ends."""
+
+
+def is_shell(words: Sequence[str]) -> bool:
+    """Return whether a command line starts a shell without any script."""
+    return bool(words) and _name(words[0]) in SHELLS and not has_script(words)
+
+
+def has_script(words: Sequence[str]) -> bool:
+    """Return whether a command line is a script for a shell."""
+    return len(words) > 2 and _name(words[0]) in SHELLS and words[1] in _SCRIPT_OPTIONS
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+class Process:
+    """One command. `end_ns` is when it ended, since its start; None while it runs."""
+
+    __slots__ = ("_idle", "_steps", "changes", "end_ns", "is_lost", "shell", "written")
+
+    def __init__(self, words: Sequence[str], around: Surroundings = NOWHERE) -> None:
+        self.end_ns: int | None = None
+        self.is_lost = False  # it does something that is not understood, or nothing for ever
+        self._idle = 0
+        is_script = has_script(words)
+        self.shell = Shell(
+            around,
+            stops_at_error=is_script and "e" in words[1],
+            name=_name(words[0]) if is_script else "sh",
+        )
+        self.written: list[Written] = self.shell.written
+        self.changes: list[FileChange] = self.shell.changes
+        self._steps = self._script(words) if is_script else self._alone(words)
+        if not words or len(words) > WORDS_MAX or is_shell(words):
+            self.is_lost = True
+
+    @property
+    def exit_code(self) -> int:
+        """Return the code of the last command."""
+        return self.shell.status
+
+    def _script(self, words: Sequence[str]) -> Iterator[None]:
+        return self.shell.steps(parse_script(words[2]))
+
+    def _alone(self, words: Sequence[str]) -> Iterator[None]:
+        self.shell.run_alone(words[0], list(words[1:]))
+        yield
+
+    def advance(self, until_ns: int, rounds: int) -> bool:
+        """Run up to an instant, at most so many rounds; return whether that instant was reached.
+
+        Raises InputNeeded.
+        """
+        for _ in range(rounds):
+            if self.end_ns is not None or self.is_lost or self.shell.clock_ns > until_ns:
+                return True
+            self._round()
+        return False
+
+    def run(self) -> CommandRun:
+        """Run to the end; from the first command that is not understood it runs for ever.
+
+        Raises InputNeeded.
+        """
+        while self.end_ns is None and not self.is_lost:
+            self._round(keeps_steps=True)
+        shell = self.shell
+        return CommandRun(self.end_ns, shell.status, tuple(self.written), tuple(self.changes))
+
+    def _round(self, *, keeps_steps: bool = False) -> None:
+        before_ns = self.shell.clock_ns
+        if not keeps_steps:
+            self.shell.forget_steps()
+        try:
+            next(self._steps)
+        except (StopIteration, Exit):
+            self.end_ns = self.shell.clock_ns
+        except UnknownScriptError:
+            self.shell.status = 0
+            self.is_lost = True
+        self._idle = self._idle + 1 if self.shell.clock_ns == before_ns else 0
+        if self._idle > IDLE_ROUNDS_MAX:
+            self.is_lost = True
+
+
+def run_words(words: Sequence[str], around: Surroundings = NOWHERE) -> CommandRun:
+    """Run a program, or a script through `sh -c`, to its end or for ever."""
+    if not words:
+        return FOR_EVER
+    try:
+        return Process(words, around).run()
+    except InputNeeded:
+        return FOR_EVER
+
+
+__all__ = ["STEPS_MAX", "Process", "has_script", "is_shell", "run_words"]

@@ -1,0 +1,32 @@
+"""What leaves the middle of a script: its end, and that it waits for somebody to type."""
+
+from collections.abc import Sequence
+
+_READERS = frozenset(("cat", "wc", "head", "tail", "grep", "cut", "awk", "tr", "sort", "md5sum"))
+
+
+class Exit(Exception):  # noqa: N818 - it is no error
+    """The script runs `exit`; the status is the shell's."""
+
+
+class InputNeeded(Exception):  # noqa: N818 - it is no error
+    """A program reads stdin, and nothing is there yet."""
+
+
+def needs_input(name: str, args: Sequence[str]) -> bool:
+    """Return whether a program is given no file to read: then it reads stdin."""
+    if name == "tar":
+        return bool(args) and "x" in args[0] and "-" in args
+    return name in _READERS and _files(name, args) == 0
+
+
+def _files(name: str, args: Sequence[str]) -> int:
+    """Count the files among the arguments of a program."""
+    plain = [arg for arg in args if not arg.startswith("-")]
+    if name in {"grep", "awk", "tr"}:
+        return len(plain) - 1 if name != "tr" else 0
+    if name in {"head", "tail"} and "-n" in args:
+        return len(plain) - 1
+    if name == "cut":
+        return len(plain) - sum(arg in {"-d", "-f"} for arg in args)
+    return len(plain)

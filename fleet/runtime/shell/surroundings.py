@@ -1,0 +1,77 @@
+"""What a script finds around it, and what it leaves: files, variables, output."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+DIRECTORY = "/"
+"""The text of a directory."""
+
+
+class Files(Protocol):
+    """The file system that a script sees; every path is absolute."""
+
+    def at(self, after_ns: int) -> None:
+        """Let time pass: so long after the start of the script it reads and writes now."""
+
+    def read(self, path: str) -> str | None:
+        """Return a file's text, None if there is none. Raises UnknownScriptError if unknown."""
+
+    def write(self, path: str, text: str | None) -> None:
+        """Make or replace a file; None removes it."""
+
+    def names(self, path: str) -> Sequence[str]:
+        """Return what is in a directory, sorted. Raises UnknownScriptError if unknown."""
+
+
+class Surroundings(NamedTuple):
+    """What a command finds around it.
+
+    In a container whose image nobody knows, a variable or file that is not here is unknown, and so
+    is any other program. With `is_whole` it does not exist: somebody who looks wants an answer.
+    """
+
+    variables: Mapping[str, str]
+    files: Files | None
+    draw: float  # of [0, 1), for $RANDOM
+    start_ns: int = 0  # of the wall clock, for `date`; 0 if it is unknown
+    is_whole: bool = False
+    input: bytes | None = None  # all of stdin; None if there is none
+    user: tuple[int, int] = (0, 0)  # uid and gid
+
+
+class Written(NamedTuple):
+    """A piece of output: when, where to ("" for the log), what, and whether to stderr."""
+
+    after_ns: int
+    path: str
+    text: str
+    is_error: bool = False
+
+
+class FileChange(NamedTuple):
+    """A file that a script made, replaced or removed (None), and when."""
+
+    after_ns: int
+    path: str
+    text: str | None
+
+
+class CommandRun(NamedTuple):
+    """What a command does. `run_ns` is None when it runs until it is stopped."""
+
+    run_ns: int | None
+    exit_code: int = 0
+    written: tuple[Written, ...] = ()
+    changes: tuple[FileChange, ...] = ()
+
+    def text(self, path: str, until_ns: int | None = None) -> str:
+        """Return what was written to a path, "" for the log, within a time from the start."""
+        return "".join(
+            each.text
+            for each in self.written
+            if each.path == path and (until_ns is None or each.after_ns <= until_ns)
+        )
+
+
+NOWHERE = Surroundings({}, files=None, draw=0.0)
+FOR_EVER = CommandRun(None)
