@@ -270,6 +270,10 @@ class SyncLoop:
         """Yield the pods of this node."""
         return iter(self._config)
 
+    def last_status(self, pod: Pod) -> PodStatus:
+        """Return the status of a pod that was generated last, else the API's."""
+        return self._syncer.last_status(pod)
+
     def phases(self) -> dict[str, int]:
         """Count the pods by phase, as last generated."""
         counts: dict[str, int] = {}

@@ -50,9 +50,7 @@ KEYS_WITHOUT_EFFECT = frozenset(
         "clusterDomain",
         "configMapAndSecretChangeDetectionStrategy",
         "containerLogMaxFiles",
-        "containerLogMaxSize",
         "containerLogMaxWorkers",
-        "containerLogMonitorInterval",
         "containerRuntimeEndpoint",
         "contentType",
         "cpuCFSQuota",
@@ -262,6 +260,8 @@ class KubeletConfiguration(Spec):
     ] = Field(default_factory=dict)
     file_check_frequency_ns: DurationNs = 20 * NS_PER_S
     http_check_frequency_ns: DurationNs = 20 * NS_PER_S
+    container_log_max_size: QuantityField = parse_quantity("10Mi")
+    container_log_monitor_interval_ns: DurationNs = 10 * NS_PER_S
     crash_loop_back_off: CrashLoopBackOff = CrashLoopBackOff()
     provider_id: Annotated[str, Field(alias="providerID")] = ""
 

@@ -27,6 +27,12 @@ from fleet.profile.lifecycle_behavior import (
     LifecycleSpec,
     lifecycle_with_annotations,
 )
+from fleet.profile.log_behavior import (
+    LOGS_ANNOTATION,
+    LogBehavior,
+    LogSpec,
+    logs_with_annotations,
+)
 from fleet.profile.probe_behavior import (
     ALL_GOOD,
     PROBE_ANNOTATIONS,
@@ -61,6 +67,7 @@ _OPTIONS = frozenset(
         RUN_TIME_ANNOTATION,
         EXIT_CODE_ANNOTATION,
         EXIT_REASON_ANNOTATION,
+        LOGS_ANNOTATION,
         *USAGE_ANNOTATIONS,
         *IMAGE_ANNOTATIONS,
         *PROBE_ANNOTATIONS,
@@ -133,6 +140,7 @@ class ContainerBehaviorSpec(Spec):
     image: ImageBehaviorSpec | None = None
     probes: ProbesSpec = ProbesSpec()
     lifecycle: LifecycleSpec = LifecycleSpec()
+    logs: LogSpec | None = None
 
 
 class PodBehaviorSpec(Spec):
@@ -190,6 +198,7 @@ class ContainerBehavior(NamedTuple):
     probes: Probes = ALL_GOOD
     life: LifecycleBehavior = USUAL_LIFE
     exit_codes: tuple[int, ...] = ()  # of the first run, the second, ...; the last one repeats
+    logs: LogBehavior | None = None  # None: what its script prints
 
     def outcome(self, u: float, attempt: int = 0) -> Outcome | None:
         """Pick one of the declared outcomes by a number of [0, 1); None when none is declared."""
@@ -298,6 +307,7 @@ def _annotated(container: ContainerBehavior, notes: Mapping[str, str]) -> Contai
         usage=usage_with_annotations(container.usage, notes),
         probes=probes_with_annotations(container.probes, notes),
         life=lifecycle_with_annotations(container.life, notes),
+        logs=logs_with_annotations(container.logs, notes),
     )
 
 
@@ -356,4 +366,5 @@ def _compile_container(spec: ContainerBehaviorSpec) -> ContainerBehavior:
         life=spec.lifecycle.compiled(),
         image=DEFAULT_IMAGE if spec.image is None else spec.image.compiled(),
         probes=spec.probes.compiled(),
+        logs=None if spec.logs is None else spec.logs.compiled(),
     )

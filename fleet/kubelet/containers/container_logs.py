@@ -1,0 +1,108 @@
+"""What a kubelet answers when the log of a container is asked for.
+
+Source: pkg/kubelet/kubelet_pods.go, GetKubeletContainerLogs, validateContainerLogStatus.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from fleet.clock import NS_PER_S
+from fleet.kubelet.environment import Environment
+from fleet.objects.pods import (
+    ContainerStatus,
+    Pod,
+    PodStatus,
+    RunningState,
+    TerminatedState,
+    WaitingState,
+)
+from fleet.objects.streams import LogOptions, Refusal
+from fleet.runtime.container_log import LogReader, Rotation
+from fleet.runtime.container_process import log_lines
+from fleet.runtime.runtime import Container, RunState, Runtime
+
+BAD_REQUEST = 400
+_PULL_FAILURES = {
+    "ErrImagePull": "image can't be pulled",
+    "ImagePullBackOff": "trying and failing to pull image",
+}
+
+
+def read_log(
+    pod: Pod,
+    status: PodStatus,
+    name: str,
+    options: LogOptions,
+    runtime: Runtime,
+    env: Environment,
+) -> LogReader | Refusal:
+    """Return a reader of the log of a container, or why there is none."""
+    container_id = _container_id(pod.name, status, name, previous=options.previous)
+    if isinstance(container_id, Refusal):
+        return container_id
+    spec = pod.find(name)
+    sandbox = runtime.sandbox(pod.uid)
+    container = None if sandbox is None else sandbox.find(name)
+    if spec is None or container is None:
+        return _refusal(f'container "{name}" in pod "{pod.name}" is not available')
+    attempt, started_s = container.attempt, container.started_s
+    ended: Callable[[int], int | None] = partial(_ended_ns, runtime, pod, container)
+    if container.id != container_id and container.last is not None:
+        attempt, started_s = attempt - 1, container.last.started_s
+        end_ns = container.last.finished_s * NS_PER_S - env.wall_offset_ns
+        ended = partial(_at, end_ns)
+    behavior = env.model.behavior_for(pod.labels, pod.namespace, pod.annotations)
+    offset_ns = env.wall_offset_ns
+    lines = log_lines(runtime, pod, spec, behavior, attempt, started_s, offset_ns)
+    kubelet = env.model.kubelet
+    rotation = Rotation(
+        kubelet.container_log_max_size.value, kubelet.container_log_monitor_interval_ns
+    )
+    return LogReader(lines, started_s * NS_PER_S - offset_ns, offset_ns, ended, options, rotation)
+
+
+def _at(end_ns: int, _now_ns: int) -> int:
+    return end_ns
+
+
+def _ended_ns(runtime: Runtime, pod: Pod, container: Container, now_ns: int) -> int | None:
+    """Return when a container ended, None while it runs."""
+    if container.state is RunState.EXITED or container.exit_ns <= now_ns:
+        return container.exit_ns
+    sandbox = runtime.sandbox(pod.uid)
+    if sandbox is None or container not in sandbox.containers:
+        return now_ns  # it went with its pod
+    return None
+
+
+def _container_id(pod_name: str, status: PodStatus, name: str, *, previous: bool) -> str | Refusal:
+    """Return the container whose log is meant. Source: validateContainerLogStatus."""
+    found = _find(status, name)
+    where = f'container "{name}" in pod "{pod_name}"'
+    if found is None:
+        return _refusal(f"{where} is not available")
+    last = found.last_state.container_id if found.last_state is not None else ""
+    if previous:
+        return last or _refusal(f"previous terminated {where} not found")
+    state = found.state
+    if isinstance(state, RunningState):
+        return found.container_id
+    if isinstance(state, TerminatedState):
+        return state.container_id or last or _refusal(f"{where} is terminated")
+    if found.last_state is not None:
+        return last or _refusal(f"{where} is terminated")
+    assert isinstance(state, WaitingState), state
+    why = _PULL_FAILURES.get(state.reason, state.reason)
+    return _refusal(f"{where} is waiting to start: {why}")
+
+
+def _find(status: PodStatus, name: str) -> ContainerStatus | None:
+    for statuses in (status.containers, status.init_containers, status.ephemeral_containers):
+        for each in statuses:
+            if each.name == name:
+                return each
+    return None
+
+
+def _refusal(text: str) -> Refusal:
+    return Refusal(BAD_REQUEST, text)

@@ -1,0 +1,29 @@
+"""What the kubelet's own server asks of it: logs, commands in containers, ports, stats.
+
+Every function is called in the reactor's thread, is bounded, and keeps nothing: what it returns is
+all there is of a session, and ends when it is dropped.
+Source: pkg/kubelet/server/server.go, HostInterface.
+"""
+
+from fleet.kubelet.containers.container_logs import read_log
+from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.objects.pods import Pod
+from fleet.objects.streams import LogOptions, Refusal
+from fleet.runtime.container_log import LogReader
+
+NOT_FOUND = 404
+
+
+def container_logs(
+    kubelet: VirtualKubelet, pod: Pod, container: str, options: LogOptions, _now_ns: int
+) -> LogReader | Refusal:
+    """Return a reader of a container's log. Source: GetKubeletContainerLogs."""
+    loop = kubelet.sync_loop
+    if loop is None:
+        return _no_pod(pod)
+    status = loop.last_status(pod)
+    return read_log(pod, status, container, options, loop.runtime, kubelet.env)
+
+
+def _no_pod(pod: Pod) -> Refusal:
+    return Refusal(NOT_FOUND, f'pod "{pod.name}" does not exist')

@@ -1,0 +1,369 @@
+"""The log of a container: computed when it is read, line by line, never kept.
+
+A line is a function of its number: the behaviour says how often there is one and what it looks
+like, else the container's own script is run again and says what it prints. The file is rotated as
+a kubelet does it: at a look of the log manager after it became too large; readers see the newest.
+Source: k8s.io/cri-client/pkg/logs/logs.go, ReadLogs, logWriter; pkg/kubelet/logs,
+containerLogManager; containerd's internal/cri/io/logger.go for lines without an end.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+import orjson
+
+from fleet.clock import NS_PER_S, mix
+from fleet.objects.streams import LogChunk, LogOptions
+from fleet.objects.times import rfc3339_micro, rfc3339_nano
+from fleet.profile.log_behavior import LogBehavior
+from fleet.runtime.shell.process import Process
+from fleet.runtime.shell.surroundings import Written
+
+NEVER = 1 << 62
+HEAD_BYTES = len(b"2026-11-21T02:06:48.123456789Z stdout F ")
+"""What stands before each line in the file."""
+ROUNDS_MAX = 100
+"""How far a script is followed in one call: about 2 ms."""
+LINES_MAX = 500
+"""How many lines one call looks at."""
+LEVELS = ("INFO", "INFO", "INFO", "INFO", "INFO", "INFO", "DEBUG", "DEBUG", "WARN", "ERROR")
+"""How often each is drawn."""
+POLL_NS = NS_PER_S
+"""logForceCheckPeriod: how soon a reader that follows looks whether the container ended."""
+FILLER = "abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+class LogLine(NamedTuple):
+    """One line, without its end."""
+
+    after_ns: int  # since the start of the container
+    is_error: bool  # written to stderr
+    text: bytes
+
+
+class Rotation(NamedTuple):
+    """When the log manager looks at a file, and how large it may be."""
+
+    max_bytes: int = 10 << 20
+    period_ns: int = 10 * NS_PER_S
+
+
+class Lines(Protocol):
+    """The lines of a container, read from the first one on."""
+
+    def next(self, until_ns: int) -> LogLine | None:
+        """Return the next line if it was written by then, and go on behind it."""
+
+    def wake_ns(self, until_ns: int) -> int:
+        """Return when there may be another line; `until_ns`: ask again at once."""
+
+    def seek(self, until_ns: int, since_ns: int, tail: int | None, rotation: Rotation) -> bool:
+        """Go to the first line wanted of those up to an instant; False: call again, it is far."""
+
+
+class DeclaredLines:
+    """Lines as a behaviour declares them."""
+
+    __slots__ = ("_at", "_behavior", "_seed", "_start_wall_ns", "_values")
+
+    def __init__(
+        self, behavior: LogBehavior, start_wall_ns: int, seed: int, values: Mapping[str, str]
+    ) -> None:
+        self._behavior = behavior
+        self._start_wall_ns = start_wall_ns
+        self._seed = seed
+        self._values = values  # of the placeholders that are the same for all lines
+        self._at = 0
+
+    def _after_ns(self, index: int) -> int:
+        return index * self._behavior.interval_ns
+
+    def _count(self, until_ns: int) -> int:
+        """Return how many lines there are at an instant."""
+        if until_ns < 0:
+            return 0
+        count = until_ns // self._behavior.interval_ns + 1
+        return min(count, self._behavior.lines_max or count)
+
+    def next(self, until_ns: int) -> LogLine | None:
+        """Return the next line if it was written by then, and go on behind it."""
+        if self._at >= self._count(until_ns):
+            return None
+        self._at += 1
+        return self.line(self._at - 1)
+
+    def wake_ns(self, until_ns: int) -> int:
+        """Return when there is another line."""
+        ended = self._behavior.lines_max and self._at >= self._behavior.lines_max
+        return NEVER if ended else max(self._after_ns(self._at), until_ns)
+
+    def seek(self, until_ns: int, since_ns: int, tail: int | None, rotation: Rotation) -> bool:
+        """Go to the first line wanted of those up to an instant."""
+        first = self._first_kept(until_ns, rotation)
+        if since_ns > 0:
+            first = max(first, -(-since_ns // self._behavior.interval_ns))
+        if tail is not None:
+            first = max(first, self._count(until_ns) - tail)
+        self._at = first
+        return True
+
+    def _first_kept(self, until_ns: int, rotation: Rotation) -> int:
+        """Return the first line of the newest file. All lines count as long as the first one."""
+        line_bytes = len(self.line(0).text) + HEAD_BYTES + 1
+        lines = rotation.max_bytes // line_bytes + 1
+        fills_ns = lines * self._behavior.interval_ns
+        looks_ns = -(-fills_ns // rotation.period_ns) * rotation.period_ns
+        return self._count(until_ns - until_ns % looks_ns - 1)
+
+    def line(self, index: int) -> LogLine:
+        """Return a line by its number, from 0."""
+        behavior = self._behavior
+        after_ns = self._after_ns(index)
+        drawn = mix(self._seed, index)
+        wall_ns = self._start_wall_ns + after_ns
+        level = LEVELS[drawn % len(LEVELS)]
+        values = {
+            **self._values,
+            "index": str(index),
+            "time": rfc3339_micro(wall_ns).decode(),
+            "level": level,
+            "random": str(drawn >> 16 & 0xFFFF),
+        }
+        text = behavior.text(values)
+        if behavior.is_json:
+            shown = {"time": values["time"], "level": level.lower(), "msg": text}
+            missing = behavior.size - len(orjson.dumps(shown)) - len(',"pad":""')
+            line = orjson.dumps({**shown, "pad": _filler(missing)} if missing > 0 else shown)
+        else:
+            missing = behavior.size - len(text.encode()) - 1
+            line = (f"{text} {_filler(missing)}" if missing > 0 else text).encode()
+        is_error = (drawn >> 32 & 0xFFFF) < behavior.stderr_share * 0x10000
+        return LogLine(after_ns, is_error, line)
+
+
+def _filler(size: int) -> str:
+    return (FILLER * (size // len(FILLER) + 1))[:size]
+
+
+class ScriptLines:
+    """Lines that the container's own command prints; it is run again from its start."""
+
+    __slots__ = ("_buffer", "_make", "_open", "_process", "_seeker", "_taken")
+
+    def __init__(self, make: Callable[[], Process]) -> None:
+        self._make = make
+        self._process = make()
+        self._taken = 0
+        self._buffer: deque[LogLine] = deque()
+        self._open: dict[bool, str] = {}  # what has no end yet, by whether it is of stderr
+        self._seeker: _Seeker | None = None
+
+    def next(self, until_ns: int) -> LogLine | None:
+        """Return the next line if it was written by then, and go on behind it."""
+        if not self._buffer:
+            self._follow(until_ns)
+        if self._buffer and self._buffer[0].after_ns <= until_ns:
+            return self._buffer.popleft()
+        return None
+
+    def _follow(self, until_ns: int) -> bool:
+        """Run on for a while; return whether the instant was reached."""
+        process = self._process
+        reached = process.advance(until_ns, ROUNDS_MAX)
+        for each in process.written:
+            if not each.path:
+                self._split(each)
+        process.written.clear()
+        process.changes.clear()
+        if process.end_ns is not None and process.end_ns <= until_ns:
+            for is_error, text in self._open.items():
+                self._buffer.append(LogLine(process.end_ns, is_error, _encoded(text)))
+            self._open = {}
+        return reached
+
+    def _split(self, written: Written) -> None:
+        *lines, rest = (self._open.get(written.is_error, "") + written.text).split("\n")
+        for line in lines:
+            self._buffer.append(LogLine(written.after_ns, written.is_error, _encoded(line)))
+        if rest or written.is_error in self._open:
+            self._open[written.is_error] = rest
+            if not rest:
+                del self._open[written.is_error]
+
+    def wake_ns(self, until_ns: int) -> int:
+        """Return when there may be another line."""
+        if self._buffer:
+            return self._buffer[0].after_ns
+        process = self._process
+        if process.end_ns is not None:
+            return process.end_ns if self._open else NEVER
+        if process.is_lost:
+            return NEVER
+        return max(process.shell.clock_ns, until_ns)
+
+    def seek(self, until_ns: int, _since_ns: int, tail: int | None, rotation: Rotation) -> bool:
+        """Go to the first line wanted of those up to an instant; False: call again, it is far."""
+        if self._seeker is None:
+            self._seeker = _Seeker(rotation)
+        seeker = self._seeker
+        for _ in range(LINES_MAX):
+            if seeker.first < 0 and not seeker.look(self.next(until_ns)):
+                if self._buffer or not self._is_at(until_ns):
+                    return False
+                kept = seeker.kept_from(until_ns)
+                seeker.first = kept if tail is None else max(kept, seeker.count - tail)
+                self._restart()
+                seeker.count = 0
+            elif seeker.first >= 0:
+                if seeker.count >= seeker.first:
+                    return True
+                if self.next(until_ns) is None:
+                    return False
+                seeker.count += 1
+        return False
+
+    def _is_at(self, until_ns: int) -> bool:
+        process = self._process
+        over = process.end_ns is not None or process.is_lost
+        return over or process.shell.clock_ns > until_ns
+
+    def _restart(self) -> None:
+        self._process = self._make()
+        self._buffer.clear()
+        self._open = {}
+
+
+class _Seeker:
+    """Counts the lines of a script up to now, to know with which one a reader begins."""
+
+    __slots__ = ("_before", "_bytes", "_rotates_ns", "_rotation", "count", "first")
+
+    def __init__(self, rotation: Rotation) -> None:
+        self._rotation = rotation
+        self._bytes = 0
+        self._rotates_ns = NEVER
+        self._before = 0  # lines of older files
+        self.count = 0
+        self.first = -1  # the line to begin with, once it is known
+
+    def look(self, line: LogLine | None) -> bool:
+        """Count a line; False if there is none."""
+        if line is None:
+            return False
+        if line.after_ns >= self._rotates_ns:
+            self._before, self._bytes, self._rotates_ns = self.count, 0, NEVER
+        self.count += 1
+        self._bytes += len(line.text) + HEAD_BYTES + 1
+        if self._bytes > self._rotation.max_bytes and self._rotates_ns == NEVER:
+            period_ns = self._rotation.period_ns
+            self._rotates_ns = (line.after_ns // period_ns + 1) * period_ns
+        return True
+
+    def kept_from(self, until_ns: int) -> int:
+        """Return the first line of the newest file."""
+        return self.count if until_ns >= self._rotates_ns else self._before
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+class LogReader:
+    """One reader of a log. Nothing of it is kept elsewhere: who drops the reader has ended it."""
+
+    __slots__ = (
+        "_ended_ns",
+        "_is_sought",
+        "_left",
+        "_lines",
+        "_options",
+        "_rest",
+        "_rotation",
+        "_start_ns",
+        "_wall_offset_ns",
+    )
+
+    def __init__(
+        self,
+        lines: Lines,
+        start_ns: int,
+        wall_offset_ns: int,
+        ended_ns: Callable[[int], int | None],
+        options: LogOptions,
+        rotation: Rotation = Rotation(),  # noqa: B008 - immutable
+    ) -> None:
+        self._lines = lines
+        self._start_ns = start_ns  # of the container
+        self._wall_offset_ns = wall_offset_ns
+        self._ended_ns = ended_ns  # of the container at an instant, None while it runs
+        self._options = options
+        self._rotation = rotation
+        self._left = options.limit_bytes
+        self._rest = b""
+        self._is_sought = False
+
+    def read(self, limit: int, now_ns: int) -> LogChunk:
+        """Return at most so many bytes of what there is at an instant."""
+        ended_ns = self._ended_ns(now_ns)
+        until_ns = (now_ns if ended_ns is None else min(ended_ns, now_ns)) - self._start_ns
+        if not self._is_sought and not self._seek(until_ns):
+            return LogChunk(b"", None, is_over=False)
+        found = [self._rest]
+        size = len(self._rest)
+        self._rest = b""
+        looked = 0
+        line = None
+        while size < limit and looked < LINES_MAX and self._left != 0:
+            line = self._lines.next(until_ns)
+            if line is None:
+                break
+            looked += 1
+            text = self._shown(line)
+            if text:
+                found.append(text)
+                size += len(text)
+        data = b"".join(found)
+        if len(data) > limit:
+            data, self._rest = data[:limit], data[limit:]
+        return self._chunk(data, until_ns, ended_ns, is_behind=line is not None)
+
+    def _seek(self, until_ns: int) -> bool:
+        options = self._options
+        tail = options.tail_lines
+        since_ns = 0
+        if options.since_ns:
+            since_ns = options.since_ns - self._wall_offset_ns - self._start_ns
+        self._is_sought = self._lines.seek(until_ns, since_ns, tail, self._rotation)
+        return self._is_sought
+
+    def _shown(self, line: LogLine) -> bytes:
+        """Return a line as the reader wants it, b"" if it does not."""
+        options = self._options
+        wall_ns = line.after_ns + self._start_ns + self._wall_offset_ns
+        if wall_ns < options.since_ns or options.stream == (
+            "Stdout" if line.is_error else "Stderr"
+        ):
+            return b""
+        text = line.text + b"\n"
+        if options.timestamps:
+            text = b"%b %b" % (rfc3339_nano(wall_ns), text)
+        if self._left is not None:
+            text = text[: self._left]
+            self._left -= len(text)
+        return text
+
+    def _chunk(
+        self, data: bytes, until_ns: int, ended_ns: int | None, *, is_behind: bool
+    ) -> LogChunk:
+        if self._rest:
+            return LogChunk(data, None, is_over=False)
+        if self._left == 0:
+            return LogChunk(data, None, is_over=True)
+        wake_ns = self._lines.wake_ns(until_ns)
+        if is_behind or wake_ns <= until_ns:
+            return LogChunk(data, None, is_over=False)
+        if not self._options.follow or ended_ns is not None:
+            return LogChunk(data, None, is_over=True)
+        due_ns = min(wake_ns, until_ns + POLL_NS)
+        return LogChunk(data, self._start_ns + due_ns, is_over=False)

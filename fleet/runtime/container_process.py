@@ -1,0 +1,47 @@
+"""The process of a container, run again for somebody who looks: its log."""
+
+from fleet.clock import NS_PER_S
+from fleet.objects.pods import ContainerSpec, Pod
+from fleet.profile.pod_behavior import PodBehavior
+from fleet.runtime.command import command_of, process_of
+from fleet.runtime.container_log import DeclaredLines, Lines, ScriptLines
+from fleet.runtime.files import ContainerFiles
+from fleet.runtime.runtime import Runtime
+from fleet.runtime.shell.process import Process
+from fleet.runtime.shell.surroundings import Surroundings
+
+_STREAM_LOG = 0x106
+
+
+def log_lines(
+    runtime: Runtime,
+    pod: Pod,
+    spec: ContainerSpec,
+    behavior: PodBehavior,
+    attempt: int,
+    started_s: int,
+    wall_offset_ns: int,
+) -> Lines:
+    """Return the lines of one run of a container that started at a second of the wall clock."""
+    declared = behavior.container(spec.name).logs
+    start_wall_ns = started_s * NS_PER_S
+    if declared is not None:
+        values = {
+            "pod": pod.name,
+            "namespace": pod.namespace,
+            "container": spec.name,
+            "node": pod.node_name,
+        }
+        seed = int(runtime.uniform(_STREAM_LOG, pod.uid, spec.name, attempt) * 2**53)
+        return DeclaredLines(declared, start_wall_ns, seed, values)
+
+    def process() -> Process:
+        start_ns = start_wall_ns - wall_offset_ns
+        around = runtime.around(pod, spec, attempt, start_ns, started_s)
+        if around is None:
+            around = Surroundings({}, None, 0.0, start_wall_ns)
+        elif isinstance(around.files, ContainerFiles):
+            around.files.as_replay()
+        return process_of(command_of(spec), around)
+
+    return ScriptLines(process)

@@ -1,0 +1,63 @@
+"""Whose log is read, and why there is none, as the kubelet says it."""
+
+from types import SimpleNamespace
+from typing import cast
+
+from pod_world import World, container, make_pod
+
+from fleet.kubelet.host_interface import container_logs
+from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.objects.streams import LogOptions, Refusal
+from fleet.runtime.container_log import LogReader
+
+LOGS = (("fleet.emulator/logs", "{linesPerSecond: 1, template: 'line {{index}} of {{pod}}'}"),)
+
+
+def kubelet(world: World) -> VirtualKubelet:
+    return cast("VirtualKubelet", SimpleNamespace(sync_loop=world.loop, env=world.env))
+
+
+def ask(world: World, options: LogOptions | None = None, name: str = "c") -> str | Refusal:
+    pod = next(iter(world.loop.pods()))
+    given = options or LogOptions()
+    reader = container_logs(kubelet(world), pod, name, given, world.now_ns)
+    if isinstance(reader, Refusal):
+        return reader
+    assert isinstance(reader, LogReader)
+    return reader.read(1 << 20, world.now_ns).data.decode()
+
+
+def test_a_container_that_runs_has_a_log() -> None:
+    world = World()
+    world.create(make_pod(annotations=LOGS))
+    world.run(10)
+    found = ask(world, LogOptions(tail_lines=1))
+    assert isinstance(found, str)
+    assert found.endswith(" of web\n")
+    assert ask(world, name="x") == Refusal(400, 'container "x" in pod "web" is not available')
+    text = 'previous terminated container "c" in pod "web" not found'
+    assert ask(world, LogOptions(previous=True)) == Refusal(400, text)
+
+
+def test_a_container_that_waits_has_none() -> None:
+    world = World()
+    world.create(make_pod())
+    world.run(0.2)
+    text = 'container "c" in pod "web" is waiting to start: ContainerCreating'
+    assert ask(world) == Refusal(400, text)
+
+
+def test_a_restart_leaves_the_log_before_it() -> None:
+    world = World()
+    world.create(make_pod(container("c", "sh", "-c", "echo hello; sleep 5; exit 1")))
+    world.run(30)
+    assert world.container().restart_count > 0
+    assert ask(world) == "hello\n"
+    assert ask(world, LogOptions(previous=True)) == "hello\n"
+
+
+def test_a_pod_that_nobody_runs_is_not_found() -> None:
+    nobody = cast("VirtualKubelet", SimpleNamespace(sync_loop=None, env=None))
+    refused = container_logs(nobody, make_pod(), "c", LogOptions(), 0)
+    assert isinstance(refused, Refusal)
+    assert refused.code == 404

@@ -1,0 +1,171 @@
+"""The log of a container: every line is a function of its number, and nothing is kept."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.clock import NS_PER_S
+from fleet.objects.streams import LogOptions
+from fleet.profile.log_behavior import LogBehavior, LogSpec
+from fleet.runtime.container_log import DeclaredLines, Lines, LogReader, Rotation, ScriptLines
+from fleet.runtime.shell.process import Process
+from fleet.runtime.shell.surroundings import Surroundings
+
+WALL_NS = 1_800_000_000 * NS_PER_S
+VALUES = {"pod": "p", "namespace": "ns", "container": "c", "node": "n"}
+FAR = 1 << 40
+S = NS_PER_S
+
+
+def declared(**fields: object) -> DeclaredLines:
+    behavior = LogSpec.model_validate({"template": "line {{index}}", **fields}).compiled()
+    return DeclaredLines(behavior, WALL_NS, 7, VALUES)
+
+
+def script(text: str) -> ScriptLines:
+    around = Surroundings({}, None, 0.5, WALL_NS)
+    return ScriptLines(lambda: Process(("sh", "-c", text), around))
+
+
+def whole(
+    lines: Lines,
+    at_s: float,
+    options: LogOptions | None = None,
+    *,
+    ended_s: float | None = None,
+    limit: int = FAR,
+    rotation: Rotation | None = None,
+) -> str:
+    """Read all there is at an instant of a container that started at 0."""
+    ended_ns = None if ended_s is None else int(ended_s * S)
+    given = options or LogOptions()
+    reader = LogReader(lines, 0, WALL_NS, lambda _now: ended_ns, given, rotation or Rotation())
+    found = b""
+    for _ in range(100_000):
+        chunk = reader.read(limit, int(at_s * S))
+        assert len(chunk.data) <= limit
+        found += chunk.data
+        if chunk.is_over or chunk.wake_ns is not None:
+            return found.decode()
+    raise AssertionError("it does not end")
+
+
+def test_lines_come_at_the_declared_rate() -> None:
+    assert whole(declared(linesPerSecond=2), 1.4) == "line 0\nline 1\nline 2\n"
+    assert whole(declared(linesPerSecond=2, maxLines=2), 9) == "line 0\nline 1\n"
+    assert whole(declared(), 9, ended_s=1.5) == "line 0\nline 1\n"
+
+
+def test_a_tail_and_a_since_begin_at_the_right_line() -> None:
+    assert whole(declared(), 1e6, LogOptions(tail_lines=2)) == "line 999999\nline 1000000\n"
+    assert whole(declared(), 9, LogOptions(tail_lines=0)) == ""
+    since = LogOptions(since_ns=WALL_NS + 8 * S - 1)
+    assert whole(declared(), 9, since) == "line 8\nline 9\n"
+    assert whole(declared(), 9, LogOptions(since_ns=WALL_NS - 5 * S, tail_lines=1)) == "line 9\n"
+
+
+def test_timestamps_are_those_of_the_file() -> None:
+    text = whole(declared(linesPerSecond=4), 0.3, LogOptions(timestamps=True))
+    assert text == (
+        "2027-01-15T08:00:00.000000000Z line 0\n2027-01-15T08:00:00.250000000Z line 1\n"
+    )
+
+
+@pytest.mark.parametrize("size", [60, 200])
+def test_lines_are_filled_up_to_their_size(size: int) -> None:
+    (line,) = whole(declared(size=size), 0).splitlines()
+    assert len(line) == size
+    (line,) = whole(declared(size=str(size * 3), format="Json"), 0).splitlines()
+    assert len(line) == size * 3
+    shown = json.loads(line)
+    assert shown["msg"] == "line 0"
+    assert shown["time"] == "2027-01-15T08:00:00.000000Z"
+
+
+def test_placeholders_are_filled_the_same_in_every_reading() -> None:
+    template = "{{time}} {{level}} {{random}} {{pod}}/{{container}} on {{node}} in {{namespace}}"
+    first, second = whole(declared(template=template), 50), whole(declared(template=template), 50)
+    assert first == second
+    assert len({line.split()[2] for line in first.splitlines()}) > 40
+    assert first.splitlines()[0].endswith("p/c on n in ns")
+
+
+def test_a_share_goes_to_stderr() -> None:
+    def count(stream: str) -> int:
+        return whole(declared(stderrShare=0.3), 999, LogOptions(stream=stream)).count("\n")
+
+    assert count("Stdout") + count("Stderr") == count("All") == 1000
+    assert 250 < count("Stderr") < 350
+
+
+def test_a_limit_cuts_the_last_line() -> None:
+    assert whole(declared(), 9, LogOptions(limit_bytes=10)) == "line 0\nlin"
+    assert whole(declared(), 9, LogOptions(limit_bytes=0)) == ""
+    assert whole(script("echo one; echo two"), 9, LogOptions(limit_bytes=5), ended_s=0) == "one\nt"
+
+
+@given(st.integers(1, 50), st.sampled_from([LogOptions(), LogOptions(tail_lines=7)]))
+def test_small_chunks_add_up(limit: int, options: LogOptions) -> None:
+    assert whole(declared(), 30, options, limit=limit) == whole(declared(), 30, options)
+
+
+def test_only_the_newest_file_is_read() -> None:
+    rotation = Rotation(max_bytes=1000, period_ns=10 * S)
+    # 47 bytes a line in the file: it is too large after 22 s, and rotated at 30 s, 60 s, ...
+    assert whole(declared(), 29, rotation=rotation).startswith("line 0\n")
+    assert whole(declared(), 31, rotation=rotation) == "line 30\nline 31\n"
+    assert whole(declared(), 59, rotation=rotation).startswith("line 30\n")
+    loop = "while true; do echo 123456; sleep 1; done"
+    assert whole(script(loop), 29, rotation=rotation).count("\n") == 30
+    assert whole(script(loop), 31, rotation=rotation).count("\n") == 2
+    assert whole(script(loop), 31, LogOptions(tail_lines=9), rotation=rotation).count("\n") == 2
+
+
+def test_a_script_says_what_it_prints_when_it_does() -> None:
+    text = "echo start; sleep 3; echo -n no end; echo oops >&2; sleep 2; echo ' here'"
+    assert whole(script(text), 2) == "start\n"
+    assert whole(script(text), 4) == "start\noops\n"
+    assert whole(script(text), 5) == "start\noops\nno end here\n"
+    assert whole(script(text), 9, LogOptions(stream="Stderr"), ended_s=5) == "oops\n"
+    assert whole(script("echo a; printf b"), 9, ended_s=0) == "a\nb\n"
+
+
+def test_a_loop_is_followed_as_long_as_somebody_reads() -> None:
+    loop = "i=0; while true; do echo round $i; i=$((i+1)); sleep 1; done"
+    assert whole(script(loop), 5000, LogOptions(tail_lines=1)) == "round 5000\n"
+    assert whole(script(loop), 3000).count("\n") == 3001
+    dated = "while true; do date +%T; sleep 60; done"
+    assert whole(script(dated), 121) == "08:00:00\n08:01:00\n08:02:00\n"
+
+
+def test_a_reader_that_follows_is_woken_for_the_next_line_and_the_end() -> None:
+    ended: list[int | None] = [None]
+    follow = LogOptions(follow=True)
+    lines = declared(linesPerSecond=10)
+    reader = LogReader(lines, 5 * S, WALL_NS, lambda _now: ended[0], follow)
+    first = reader.read(FAR, 5 * S)
+    assert (first.data, first.wake_ns, first.is_over) == (b"line 0\n", 5 * S + S // 10, False)
+    assert reader.read(FAR, 5 * S + S // 5).data == b"line 1\nline 2\n"
+    ended[0] = 5 * S + S // 4
+    last = reader.read(FAR, 9 * S)
+    assert (last.data, last.is_over) == (b"", True)
+
+
+def test_a_silent_container_is_looked_at_once_a_second() -> None:
+    lines = script("sleep 1000000")
+    reader = LogReader(lines, 0, WALL_NS, lambda _now: None, LogOptions(follow=True))
+    chunk = reader.read(FAR, 7 * S)
+    assert (chunk.data, chunk.wake_ns, chunk.is_over) == (b"", 8 * S, False)
+
+
+def test_one_call_does_not_follow_a_script_for_long() -> None:
+    lines = script("while true; do echo x; sleep 1; done")
+    reader = LogReader(lines, 0, WALL_NS, lambda _now: None, LogOptions(tail_lines=1))
+    chunk = reader.read(FAR, 1_000_000 * S)
+    assert (chunk.data, chunk.wake_ns, chunk.is_over) == (b"", None, False)
+
+
+def test_the_interval_of_a_behavior_is_in_nanoseconds() -> None:
+    assert LogSpec().compiled() == LogBehavior(NS_PER_S)
