@@ -11,6 +11,7 @@ the mounts of a machine do. Who starts this marks it (see guard.py): nothing of 
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -79,6 +80,11 @@ def why_not() -> str:
     return "" if tried.returncode == 0 else f"no mount namespace: {tried.stderr.strip()}"
 
 
+def _free_network() -> str:
+    """Name addresses that another run on this machine hardly has."""
+    return f"127.{random.randrange(64, 128)}.{random.randrange(256)}.0/24"
+
+
 @dataclass(slots=True)
 class RealKubelet:
     """A kubelet of one node, its runtime, and the directories of both."""
@@ -90,7 +96,8 @@ class RealKubelet:
     profile: Path
     """What the runtime does: images, behaviours, pulls."""
     seed: int = 0
-    pod_cidr: str = "127.77.0.0/24"
+    pod_cidr: str = field(default_factory=_free_network)
+    """Of the loopback interface."""
     options: Mapping[str, object] = field(default_factory=dict)
     """More keys of its KubeletConfiguration."""
     flags: tuple[str, ...] = ()

@@ -1,6 +1,7 @@
 """fleet's runtime over CRI, asked by a gRPC client: no kubelet, but its real time."""
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -19,7 +20,11 @@ from fleet.profile.option_types import ProfileChoice
 
 Json = dict[str, Any]
 IMAGE = "registry.k8s.io/pause:3.10.1"
-MACHINE = Machine(load_mix((ProfileChoice("default"),)).models[0], Draws(1))
+NETWORK = f"127.{100 + os.getpid() % 100}.7"
+"""Not that of another process of pytest."""
+MACHINE = Machine(
+    load_mix((ProfileChoice("default"),)).models[0], Draws(1), pod_cidr=f"{NETWORK}.0/24"
+)
 UID = "0d1b2c3d-0000-4000-8000-000000000001"
 EXITED, RUNNING, CREATED = (
     value(f"CONTAINER_{state}") for state in ("EXITED", "RUNNING", "CREATED")
@@ -128,7 +133,7 @@ def test_a_container_lives_from_its_creation_to_its_removal(tmp_path: Path) -> N
         sandbox, config = await client.sandbox()
         found = (await client.call("PodSandboxStatus", pod_sandbox_id=sandbox)).status
         assert found.state == value("SANDBOX_READY")
-        assert found.network.ip.startswith("127.77.0.")
+        assert found.network.ip.startswith(NETWORK)
         container = await client.container(sandbox, config)
         assert (await client.status(container)).state == CREATED
         await client.call("StartContainer", container_id=container)
@@ -175,6 +180,7 @@ def test_a_container_ends_as_its_command_does(tmp_path: Path) -> None:
         assert (await client.until_exited(container)).exit_code == 4
         [line] = (tmp_path / "c/0.log").read_text().splitlines()
         assert line.split(" ", 1)[1] == "stdout F hello"
+        assert (await client.status(container)).log_path == str(tmp_path / "c/0.log")
 
     play(tmp_path, story)
 
@@ -394,6 +400,22 @@ def test_images_are_listed_pulled_and_removed(tmp_path: Path) -> None:
         assert not (await client.call("ImageStatus", image={"image": "nginx:1"})).HasField("image")
 
     play(tmp_path, story)
+
+
+def test_an_image_has_a_user_that_is_not_root_for_who_asks_for_one(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        request = {"image": {"image": IMAGE}}
+        assert (await client.call("ImageStatus", **request)).image.uid.value == 0
+        sandbox, config = await client.sandbox()
+        uid = (await client.call("ImageStatus", **request)).image.uid.value
+        assert uid == 65532
+        context = {"security_context": {"run_as_user": {"value": uid}}}
+        container = await client.container(sandbox, config, linux=context)
+        user = (await client.status(container)).user.linux
+        assert (user.uid, user.gid, list(user.supplemental_groups)) == (65532, 65532, [65532])
+        assert (await client.call("ImageStatus", **request)).image.uid.value == 0
+
+    play(tmp_path, story, pod(securityContext={"runAsNonRoot": True}))
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_a_pod_starts_and_ends_with_the_same_events(both: BothNodes) -> None:
     real, own = (statuses(both, "plain")[node] for node in (REAL, OWN))
     for key in ("image", "imageID", "user", "ready", "started", "restartCount"):
         assert real["containerStatuses"][0][key] == own["containerStatuses"][0][key], key
-    assert real["podIP"].startswith("127.77.0.")
+    assert real["podIP"].startswith("127.")
     both.kubectl("delete", "pod", "plain")
     events = [*STEPS_OF_A_POD, "Killing"]
     expected = {REAL: events, OWN: events}

@@ -21,7 +21,7 @@ class ImageService:
     async def list_images(self, request: Message) -> Message:
         wanted = request.filter.image.image
         found = [self._images.find(wanted)] if wanted else self._images.all()
-        listed = [image_message(each) for each in found if each is not None]
+        listed = [self._message(each) for each in found if each is not None]
         return message_class("ListImagesResponse")(images=listed)
 
     async def image_status(self, request: Message) -> Message:
@@ -29,7 +29,7 @@ class ImageService:
         found = self._images.find(request.image.image)
         answer = message_class("ImageStatusResponse")()
         if found is not None:
-            answer.image.CopyFrom(image_message(found))
+            answer.image.CopyFrom(self._message(found))
         return answer
 
     async def pull_image(self, request: Message) -> Message:
@@ -53,16 +53,13 @@ class ImageService:
             usage.inodes_used.value = IMAGE_INODES * len(self._images.all())
         return answer
 
-
-def image_message(image: Image) -> Message:
-    """Return an image as CRI shows it. Differs: the user of an image is taken to be root."""
-    shown = message_class("Image")(
-        id=image.id,
-        repo_tags=[each for each in image.names if "@" not in each],
-        repo_digests=[each for each in image.names if "@" in each],
-        size=image.size_bytes,
-        pinned=image.pinned,
-    )
-    shown.uid.value = 0
-    shown.spec.image = ""
-    return shown
+    def _message(self, image: Image) -> Message:
+        shown = message_class("Image")(
+            id=image.id,
+            repo_tags=[each for each in image.names if "@" not in each],
+            repo_digests=[each for each in image.names if "@" in each],
+            size=image.size_bytes,
+            pinned=image.pinned,
+        )
+        shown.uid.value = self._images.user(image)
+        return shown

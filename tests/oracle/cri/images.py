@@ -11,6 +11,7 @@ from cri.errors import not_found, printed
 from cri.machine import Machine
 from cri.records import Message
 from fleet.clock import NS_PER_S
+from fleet.objects.pods import Pod
 from fleet.profile.image_behavior import (
     ImageBehavior,
     PullError,
@@ -19,6 +20,8 @@ from fleet.profile.image_behavior import (
 )
 from fleet.profile.image_reference import parse_image
 from fleet.runtime.image_store import Image, ImageStore
+from fleet.runtime.known_images import is_shell_image
+from fleet.runtime.security_context import UNKNOWN_UID
 
 _STREAM_ERROR = 0x1A6E
 _STREAM_TIME = 0x1A7E
@@ -32,6 +35,7 @@ class Images:
         self._look_up = look_up
         self._store = ImageStore(machine.model)
         self._pulls: dict[str, asyncio.Event] = {}
+        self._expected: dict[tuple[str, str], str] = {}
 
     def find(self, name: str) -> Image | None:
         """Return the image of a reference or an ID."""
@@ -56,6 +60,25 @@ class Images:
         for number in self._store.numbers(self._machine.node):
             if found is not None and self._store.image(number).id == found.id:
                 self._store.remove(self._machine.node, number)
+
+    def expect(self, pod: Pod) -> None:
+        """Take note of a pod that is going to have containers. See `user`."""
+        for each in pod.spec.all_containers:
+            if each.user.non_root and each.user.uid is None:
+                self._expected[pod.uid, each.name] = each.image
+
+    def taken(self, pod: Pod, name: str) -> None:
+        """Take note that a container is created."""
+        self._expected.pop((pod.uid, name), None)
+
+    def user(self, image: Image) -> int:
+        """Return the user that an image names.
+
+        It is not known; fleet takes it to be root's if nobody minds. So it is here, as long as
+        no container that must not be root's is about to be created from the image.
+        """
+        found = (self.find(name) for name in self._expected.values() if not is_shell_image(name))
+        return UNKNOWN_UID if any(each is not None and each.id == image.id for each in found) else 0
 
     async def pull(self, name: str, sandbox: Message, *, has_secret: bool) -> Image:
         """Pull an image for a pod. Raises CriError as the behaviour of the pod says."""

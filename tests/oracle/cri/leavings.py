@@ -14,7 +14,7 @@ from fleet.runtime.command import run_of_command
 MESSAGE_PATH_ANNOTATION = "io.kubernetes.container.terminationMessagePath"
 
 
-def write_leavings(found: CriContainer, log_directory: str) -> None:
+def write_leavings(found: CriContainer) -> None:
     """Write what an exited container wrote while it ran."""
     container = found.container
     assert container is not None, found.id
@@ -28,9 +28,9 @@ def write_leavings(found: CriContainer, log_directory: str) -> None:
     with contextlib.suppress(OSError):  # the pod's directory may be gone
         if words and place:
             Path(place).write_text(words)
-        if log_directory and found.config.log_path:
+        if found.log_path:
             output = run.text("", ran_ns).splitlines()
-            log = Path(log_directory, found.config.log_path)
+            log = Path(found.log_path)
             log.parent.mkdir(parents=True, exist_ok=True)
             stamp = datetime.fromtimestamp(found.finished_wall_ns / NS_PER_S, UTC)
             head = f"{stamp:%Y-%m-%dT%H:%M:%S.%f}000Z stdout F "

@@ -11,6 +11,7 @@ Source: containerd's CRI plug-in, internal/cri/server.
 import asyncio
 import hashlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from cri.applications import Application, Lookup, application
 from cri.errors import CriError, not_found, printed, unknown
@@ -24,7 +25,6 @@ from fleet.objects.pods import ContainerSpec, Pod, PodSpec, PodUid
 from fleet.profile.lifecycle_behavior import CREATE_ERROR, RUN_ERROR
 from fleet.profile.pod_behavior import PodBehavior
 from fleet.runtime.runtime import NEVER, RunState, Runtime
-from fleet.runtime.security_context import UNKNOWN_UID
 from fleet.wire.api.decode_pod import decode_pod
 
 CREATED, STARTED, STOPPED, DELETED = range(4)
@@ -60,6 +60,7 @@ class Pods:
     async def run_sandbox(self, config: Message, handler: str) -> PodSandbox:
         """Create and start a sandbox. Raises CriError when no address is free."""
         pod = await self._pod(config)
+        self._images.expect(pod)
         delay_ns = self._runtime.sandbox_delay_ns(pod, self._behavior(pod))
         await asyncio.sleep(delay_ns / NS_PER_S)
         now_ns = self._machine.now_ns()
@@ -122,6 +123,7 @@ class Pods:
         spec = _spec(config, found)
         behavior = self._behavior(pod)
         image = self._images.find(config.image.image)
+        self._images.taken(pod, spec.name)
         if image is None:
             raise not_found(f'failed to resolve image "{config.image.image}": not found')
         delay_ns = self._runtime.start_delay_ns(pod, spec, behavior)
@@ -145,6 +147,7 @@ class Pods:
             image_name=next((each for each in image.names if "@" not in each), image.names[0]),
             created_wall_ns=self._machine.wall_ns(now_ns),
             resources=config.linux.resources,
+            log_path=_log_path(sandbox.config.log_directory, config.log_path),
         )
         self.containers[made.id] = made
         self._tell(made.id, sandbox, CREATED)
@@ -255,7 +258,7 @@ class Pods:
         assert container is not None, each.id
         each.is_settled = True
         each.finished_wall_ns = self._machine.wall_ns(container.exit_ns)
-        write_leavings(each, self.sandboxes[each.sandbox_id].config.log_directory)
+        write_leavings(each)
         self._stopped(each)
         self._tell(each.id, self.sandboxes[each.sandbox_id], STOPPED)
 
@@ -325,6 +328,10 @@ def _record(found: dict[str, object]) -> Pod:
     return decode_pod({"metadata": found["metadata"], "spec": found["spec"]})
 
 
+def _log_path(directory: str, name: str) -> str:
+    return str(Path(directory, name)) if directory and name else ""
+
+
 def _spec(config: Message, found: Application | None) -> ContainerSpec:
     """Return a container as its pod has it, with the image and command that CRI asks for."""
     image = config.image.user_specified_image or config.image.image
@@ -343,10 +350,11 @@ def user_of(found: CriContainer) -> tuple[int, int, tuple[int, ...]]:
     Source: containerd's toCRIContainerUser.
     """
     context = found.config.linux.security_context
-    uid = context.run_as_user.value if context.HasField("run_as_user") else None
-    if uid is None:
-        uid = UNKNOWN_UID if found.spec.user.non_root else 0
-    gid = context.run_as_group.value if context.HasField("run_as_group") else 0
+    uid = context.run_as_user.value if context.HasField("run_as_user") else 0
+    is_images = found.spec.user.uid is None
+    gid = uid if is_images else 0  # as the image's /etc/passwd has it; of any other user nothing
+    if context.HasField("run_as_group"):
+        gid = context.run_as_group.value
     return uid, gid, tuple(dict.fromkeys((gid, *context.supplemental_groups)))
 
 

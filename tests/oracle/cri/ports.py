@@ -9,6 +9,7 @@ Source: pkg/probe/http, tcp, grpc.
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from cri.records import CriContainer, PodSandbox
 from fleet.clock import NS_PER_S
 from fleet.profile.probe_behavior import FOREVER, ProbeAnswer, ProbeAttempt, ProbeKind
 
+logger = logging.getLogger(__name__)
 ELSEWHERE = "http://elsewhere.invalid/"
 STATUS_CODE = 503
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
@@ -90,6 +92,8 @@ class Ports:
                     close = None
                 wait_s = (until_ns - age_ns(self._machine, found)) / NS_PER_S
                 await asyncio.sleep(max(min(wait_s, SILENCE_S), 0.001))
+        except OSError:
+            logger.exception("%s:%d of %s cannot be listened on", door.ip, door.port, found.name)
         finally:
             if close is not None:
                 await close()

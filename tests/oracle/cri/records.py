@@ -49,6 +49,8 @@ class CriContainer:
     image_name: str
     created_wall_ns: int
     resources: Message
+    log_path: str = ""
+    """In full; "" if nobody wants its log."""
     container: Container | None = None
     """fleet's record of it, once it was started."""
     started_wall_ns: int = 0

@@ -271,7 +271,7 @@ def container_status(found: CriContainer) -> Message:
         labels=found.config.labels,
         annotations=found.config.annotations,
         mounts=found.config.mounts,
-        log_path=found.config.log_path,
+        log_path=found.log_path,
     )
     status.image.image = found.image_name
     status.resources.linux.CopyFrom(found.resources)
