@@ -1,6 +1,7 @@
 """What e2e tests grant a busy machine and a lagging authorizer, and that they grant no more."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -48,12 +49,13 @@ def test_others_are_not(events: list[dict[str, Any]]) -> None:
         assert_refusals_end(events)
 
 
-def run(lag_us: int, *, closed_slow: int = 0) -> RunFigures:
+def run(lag_us: int, *, closed_slow: int = 0, other: Sequence[str] = ()) -> RunFigures:
     lag = Histogram()
     lag.record(lag_us)
     watch = WatchFigures(closed_slow=closed_slow)
     process = ProcessFigures(timer_lag=lag)
-    return RunFigures(run_id="20261121-033617-ab12", process=process, watch=watch)
+    run_id = "20261121-033617-ab12"
+    return RunFigures(run_id=run_id, process=process, watch=watch, invalid_reasons=other)
 
 
 def printed(figures: RunFigures, form: str) -> str:
@@ -65,13 +67,16 @@ def printed(figures: RunFigures, form: str) -> str:
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_only_lateness_is_granted(form: str) -> None:
-    good, late, deaf = run(1_000), run(150_000), run(150_000, closed_slow=1)
-    assert (len(reasons_of(printed(late, form))), len(reasons_of(printed(deaf, form)))) == (1, 2)
+    good, late = run(1_000), run(150_000)
+    deaf, broken = run(150_000, closed_slow=1), run(150_000, other=["a bug in fleet"])
+    found = [len(reasons_of(printed(each, form))) for each in (late, deaf, broken)]
+    assert found == [1, 2, 2]
     assert reasons_of(printed(good, form)) == []
     assert_done(0, printed(good, form), "")
     assert_done(4, printed(late, form), "")
+    assert_done(4, printed(deaf, form), "")
     assert_done(4, printed(late, form), "", expected=7)
-    for code, figures in ((4, good), (4, deaf), (3, late), (0, late), (7, good)):
+    for code, figures in ((4, good), (4, broken), (3, late), (0, late), (7, good)):
         with pytest.raises(AssertionError):
             assert_done(code, printed(figures, form), "")
     with pytest.raises(AssertionError):
