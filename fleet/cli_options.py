@@ -144,6 +144,7 @@ spawn_options = join(
         help="Where summary and time series go (default runs/<id>).",
         allow_from_autoenv=False,  # $FLEET_RUN_DIR tells COMMAND where that of its run is
     ),
+    life("--slo", type=PATH, help="What the run is held to (default: SIG Scalability's SLOs)."),
     life("--output", type=click.Choice(["text", "json"]), help="How the summary is printed."),
     life("--metrics-port", type=int, help="Serve Prometheus metrics here."),
     life("--metrics-host", help="Where it listens (default 127.0.0.1)."),

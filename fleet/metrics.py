@@ -170,6 +170,7 @@ class FleetCounts:
     timer_lag: Histogram = field(default_factory=Histogram)
     node_start: Histogram = field(default_factory=Histogram)
     pod_start: Histogram = field(default_factory=Histogram)
+    pod_start_sli: Histogram = field(default_factory=Histogram)  # without what is simulated
     pods_added: int = 0
     pods_running: int = 0  # reached Running, in all
     pods_failed: int = 0

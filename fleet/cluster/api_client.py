@@ -7,13 +7,14 @@ is seconds for a list of 5,000.
 """
 
 import asyncio
+import contextlib
 import datetime as dt
 import itertools
 import logging
 import ssl
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlencode
@@ -127,6 +128,21 @@ class Api:
             if not isinstance(event, dict) or not isinstance(event.get("object"), dict):
                 raise SetupError(f"{path}: a watch event without an object")
             yield event
+
+    async def text(self, path: str) -> AsyncGenerator[bytes]:
+        """Yield a text that no API object is, such as `/metrics`, in the pieces that come.
+
+        It is asked for once and not compressed, which would cost the server more than it saves
+        a network. Raises SetupError with the server's own words if it is not to be had.
+        """
+        headers = [
+            ("User-Agent", self._user_agent),
+            ("Accept", "text/plain"),
+            ("Accept-Encoding", "identity"),
+        ]
+        async with contextlib.aclosing(self._channel.chunks(self.purpose, path, headers)) as chunks:
+            async for chunk in chunks:
+                yield chunk
 
     async def get(self, path: str, what: str, **query: str | int) -> Json:
         """Return one object that must be there. Raises SetupError naming `what` otherwise."""
@@ -259,6 +275,21 @@ class Channel:
         self, purpose: str, target: str, headers: list[tuple[str, str]]
     ) -> AsyncIterator[bytes]:
         """Yield the lines of an answer that goes on. Raises SetupError when it breaks off."""
+        rest: Partial = b""
+        async with contextlib.aclosing(self.chunks(purpose, target, headers)) as chunks:
+            async for chunk in chunks:
+                try:
+                    lines, rest = split_lines(rest, chunk)
+                except RemoteProtocolError as error:
+                    reason = describe_failure(error)
+                    raise SetupError(f"{self.credentials.address}: {reason}") from error
+                for line in lines:
+                    yield line
+
+    async def chunks(
+        self, purpose: str, target: str, headers: list[tuple[str, str]]
+    ) -> AsyncGenerator[bytes]:
+        """Yield what comes of an answer. Raises SetupError when it breaks off."""
         self.requests[purpose] += 1
         authorization = self.credentials.authorization()
         if authorization:
@@ -272,11 +303,8 @@ class Channel:
             ) as response:
                 if response.status != 200:
                     raise SetupError(_answer(response, await _read(response)).message)
-                rest: Partial = b""
                 async for chunk in response.content.iter_any():
-                    lines, rest = split_lines(rest, chunk)
-                    for line in lines:
-                        yield line
+                    yield chunk
         except (aiohttp.ClientError, OSError, TimeoutError, RemoteProtocolError) as error:
             raise SetupError(f"{self.credentials.address}: {describe_failure(error)}") from error
 

@@ -392,8 +392,9 @@ class SyncLoop:
     ) -> None:
         """Tell how long it took until the server knew that the pod runs."""
         if worker.seen_ns >= 0 and status.phase in STARTED_PHASES:
-            out.append(Report(self._facts.node, Milestone.POD_RUNNING, now_ns - worker.seen_ns))
-            worker.seen_ns = -1
+            took_ns, simulated_ns = now_ns - worker.seen_ns, worker.simulated_ns
+            out.append(Report(self._facts.node, Milestone.POD_RUNNING, took_ns, simulated_ns))
+            worker.seen_ns, worker.simulated_ns = -1, 0
 
     def _send_statuses(self, turn: Turn) -> None:
         """Send the statuses that are due, until one request is in flight."""

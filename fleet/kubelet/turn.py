@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import AnyReason, EventRecorder
 from fleet.kubelet.pods.pod_events import pod_ref
-from fleet.kubelet.pods.pod_workers import PodWorker
+from fleet.kubelet.pods.pod_workers import RUNTIME_STAGES, PodWorker
 from fleet.objects.effects import NodeId, Outbox, SetTimer, Timer
 from fleet.objects.pods import ContainerSpec, Pod
 from fleet.profile.pod_behavior import PodBehavior
@@ -49,8 +49,13 @@ class Turn(NamedTuple):
             )
 
     def wait(self, worker: PodWorker, due_ns: int) -> None:
-        """Wait for the runtime: the stage of the worker is over at `due_ns`."""
+        """Wait for the runtime: the stage of the worker is over at `due_ns`.
+
+        What the simulated machine takes is no result: a pod's start is told with and without it.
+        """
         worker.due_ns = due_ns
+        if worker.seen_ns >= 0 and worker.stage in RUNTIME_STAGES:
+            worker.simulated_ns += max(0, due_ns - self.now_ns)
         self.out.append(SetTimer(self.node, due_ns, Timer.RUNTIME, worker.pod.uid))
 
     def enqueue(self, worker: PodWorker, due_ns: int) -> None:

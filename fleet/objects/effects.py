@@ -330,6 +330,8 @@ class Report(NamedTuple):
     node: NodeId
     milestone: Milestone
     value_ns: int = 0
+    simulated_ns: int = 0
+    """How much of it the simulated machine took."""
 
 
 class PowerOff(NamedTuple):

@@ -115,6 +115,7 @@ class Settings(BaseModel):
     kubeconfig_out: Path | None = None
     run_dir: Path | None = None
     output: OutputFormat = OutputFormat.TEXT
+    slo: Path | None = None  # None: what SIG Scalability asks
     keep: bool = False
     seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
     no_taint: bool = False

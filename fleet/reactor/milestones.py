@@ -23,6 +23,7 @@ def count(counts: FleetCounts, report: Report) -> None:
         counts.node_start.record(report.value_ns // 1000)
     elif report.milestone is Milestone.POD_RUNNING:
         counts.pod_start.record(report.value_ns // 1000)
+        counts.pod_start_sli.record((report.value_ns - report.simulated_ns) // 1000)
 
 
 def uncount(counts: FleetCounts, kubelet: VirtualKubelet) -> None:

@@ -67,6 +67,12 @@ class PodFigures:
 
     started: int = figure(0, "pods that the server knows Running", "pods_running", "pods_started")
     deleted: int = figure(0, "pods that are gone", "pods_removed", "pods_removed")
+    started_per_s_max: float = figure(
+        0.0,
+        "the most pods that became Running in a second, over five of them",
+        kind=Kind.STATE,
+        in_series=False,
+    )
     start: Histogram = made(
         Histogram,
         "from a pod first seen to the server's answer to its Running status",
@@ -75,6 +81,14 @@ class PodFigures:
         kind=Kind.HISTOGRAM,
         key="start_ms",
         locust=("POD", "startup"),
+    )
+    start_sli: Histogram = made(
+        Histogram,
+        "the same without what the simulated machine takes: sandbox, pulls, starts, hooks",
+        "pod_start_sli",
+        "pod_start_sli_seconds",
+        kind=Kind.HISTOGRAM,
+        key="start_sli_ms",
     )
     failed: int = figure(0, "pods that ended in phase Failed", "pods_failed", "pods_failed")
 

@@ -39,13 +39,63 @@ An unloaded one turns every 20 ms, which is the least lag there is.
 """
 
 
+STANDSTILL_LIMIT_MS = 3_000.0
+"""Fleet that stood still so long was stopped or starved; in a long run no percentile shows it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Expectation:
     """One thing that the run was to show."""
 
-    name: str = figure("", "what the run was to show (scenarios will; until then nothing)")
+    name: str = figure("", "what the run was held to: an indicator and its limit")
     is_met: bool = figure(default=False, words="whether it did", key="met")
     detail: str = figure("", "what it showed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceLevel:
+    """One indicator as it was measured; a row of the report's first table."""
+
+    sli: str = figure("", "which indicator ([all of them](slo.md))")
+    phase: str = figure("", "`steady` or `run`: which part of the run it is of")
+    percentile: float = figure(99.0, "of the samples; 100 for single figures")
+    measured: float | None = figure(None, "seconds, or a count")
+    samples: int = figure(0, "how many it was taken from")
+    worst: str = figure("", "the slowest kind of request")
+    client: float | None = figure(
+        None, "seconds: the same as the nodes saw it, network and queues of the server included"
+    )
+    limit: float | None = figure(None, "seconds, or a count: the most there may be; `null`: none")
+    source: str = figure("", "who set the limit: `SIG Scalability`, `fleet` or a file")
+    judged: bool = figure(default=False, words="whether it counts for the verdict")
+    met: bool | None = figure(None, "whether it was within its limit; `null`: not known")
+    note: str = figure("", "why it is not judged, or not known")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A part of the run, or a fault; plots mark it on their axis."""
+
+    name: str = figure("", "`bring-up`, `steady`, ..., or the name of a fault")
+    kind: str = figure("phase", "`phase` or `fault`")
+    from_s: float = figure(0.0, "after the start")
+    until_s: float | None = figure(None, "after the start; `null`: it did not end")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlPlaneFigures:
+    """What was asked of the control plane's metrics, and at what cost."""
+
+    samples: int = figure(0, "answers of all components")
+    lost: int = figure(0, "how often one did not answer")
+    bytes: int = figure(0, "what one answer of the API server has, the last one")
+    took_ms: float | None = figure(None, "that the API server took for it")
+    problem: str = figure("", "why there is none")
+    asked_by_fleet: Mapping[str, int] = made(
+        dict[str, int],
+        "requests that fleet made for itself and not for a node, by purpose "
+        "(user agent `fleet/VERSION (PURPOSE)`); they are in no other figure",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +146,9 @@ class RunFigures:
     """What ran beside the kubelets, which the other figures do not count."""
     process: ProcessFigures = made(ProcessFigures)
     wall_s: float = figure(0.0, "from the start of the run to its end", kind=Kind.FACT)
+    slis: Sequence[ServiceLevel] = figure((), kind=Kind.FACT)
+    phases: Sequence[Phase] = figure((), kind=Kind.FACT)
+    controlplane: ControlPlaneFigures = made(ControlPlaneFigures, kind=Kind.FACT, in_series=False)
     expectations: Sequence[Expectation] = ()
     invalid_reasons: Sequence[str] = ()
     """Why the figures cannot be trusted, beyond what they show by themselves."""
@@ -129,6 +182,12 @@ class RunFigures:
             reasons.append(
                 f"fleet itself lagged: timers fired {lag_ms:.0f} ms late (p99), more than "
                 f"{TIMER_LAG_LIMIT_MS:.0f} ms"
+            )
+        longest_ms = self.process.timer_lag.max_us / 1000
+        if longest_ms > STANDSTILL_LIMIT_MS:
+            reasons.append(
+                f"fleet itself lagged: timers fired up to {longest_ms / 1000:.1f} s late, it stood "
+                "still meanwhile; give it a core of its own, or fewer nodes a process (--processes)"
             )
         if self.watch.closed_slow:
             reasons.append(

@@ -21,6 +21,7 @@ from fleet.report.report import RunFigures, Totals, rates, summary
 RUNS_DIRECTORY = Path("runs")
 SUMMARY = "summary.json"
 TIMESERIES = "timeseries.jsonl"
+CONTROLPLANE = "controlplane.jsonl"
 FIGURES = ".figures.pickle"
 """The figures with their histograms, for the process that started this one."""
 
@@ -35,6 +36,34 @@ def _free_directory(path: Path) -> Path:
     return next(each for each in chain((path,), candidates) if not _holds_run(each))
 
 
+class LineFile:
+    """A file of lines, each there whole or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        # Without a buffer: whoever follows the file sees whole lines, and a crash loses none.
+        self._file = path.open("wb", buffering=0)
+        self._bytes = 0  # of whole lines
+
+    def append(self, line: bytes) -> str:
+        """Write a line, whole; return why that was not possible, "" if it was."""
+        try:
+            size = self._file.write(line)
+            if size == len(line):
+                self._bytes += size
+                return ""
+            problem = "only a part of a line fitted"
+        except OSError as error:
+            problem = error.strerror or str(error)
+        with contextlib.suppress(OSError):
+            self._file.truncate(self._bytes)
+            self._file.seek(self._bytes)
+        return problem
+
+    def close(self) -> None:
+        """Close it."""
+        self._file.close()
+
+
 class RunDirectory:
     """See the top of this file."""
 
@@ -45,14 +74,13 @@ class RunDirectory:
         self._made = [each for each in (self.path, *self.path.parents) if not each.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            # Without a buffer: whoever follows the file sees whole lines, and a crash loses none.
-            self._file = (self.path / TIMESERIES).open("wb", buffering=0)
+            self._file = LineFile(self.path / TIMESERIES)
         except OSError as error:
             self._remove()
             raise SetupError(f"run directory {self.path}: {error.strerror}") from error
         self._before = Totals()
         self._unwritten = b""  # the line that did not fit
-        self._bytes = 0  # of whole lines
+        self._controlplane: LineFile | None = None
 
     def sample(self, figures: RunFigures) -> str:
         """Append one line: the counters as rates since the last one. Return what is worth telling.
@@ -74,19 +102,18 @@ class RunDirectory:
 
     def _append(self) -> str:
         """Write the line that is due, whole; return why that was not possible."""
-        try:
-            size = self._file.write(self._unwritten)
-            if size == len(self._unwritten):
-                self._bytes += size
-                self._unwritten = b""
-                return ""
-            problem = "only a part of a line fitted"
-        except OSError as error:
-            problem = error.strerror or str(error)
-        with contextlib.suppress(OSError):
-            self._file.truncate(self._bytes)
-            self._file.seek(self._bytes)
+        problem = self._file.append(self._unwritten)
+        if not problem:
+            self._unwritten = b""
         return problem
+
+    def keep_control_plane(self, line: bytes) -> bool:
+        """Append a line of what the control plane told; return whether there was room for it."""
+        try:
+            self._controlplane = self._controlplane or LineFile(self.path / CONTROLPLANE)
+        except OSError:
+            return False
+        return not self._controlplane.append(line)
 
     def finish(self, figures: RunFigures) -> Json:
         """Write the summary, whole or not at all, and return it. Raises SetupError."""
@@ -112,7 +139,8 @@ class RunDirectory:
     def discard(self) -> None:
         """Remove what a run that was refused has written: nothing was measured."""
         self.close()
-        (self.path / TIMESERIES).unlink(missing_ok=True)
+        for name in (TIMESERIES, CONTROLPLANE):
+            (self.path / name).unlink(missing_ok=True)
         self._remove()
 
     def _remove(self) -> None:
@@ -124,3 +152,5 @@ class RunDirectory:
     def close(self) -> None:
         """Close the time series."""
         self._file.close()
+        if self._controlplane is not None:
+            self._controlplane.close()

@@ -24,11 +24,14 @@ from fleet.report.figures import (
 )
 from fleet.report.report import RunFigures
 
+BURST_S = 5.0
+
 
 class Meter:
     """Gathers the figures of one run. CPU is counted from its making."""
 
     __slots__ = (
+        "_burst",
         "_cpu_before_s",
         "_last",
         "_node_host",
@@ -44,6 +47,11 @@ class Meter:
         self._started_ns = time.monotonic_ns()
         self._cpu_before_s = _cpu_s()
         self._last = _Sample(self)
+        self._burst = _Burst()
+
+    def elapsed_s(self) -> float:
+        """Return the seconds since the run's figures began."""
+        return (time.monotonic_ns() - self._started_ns) / 1e9
 
     def controlplane_cpu_s(self) -> float:
         """Return the CPU seconds of the local control plane, 0 when there is none."""
@@ -69,6 +77,7 @@ class Meter:
         run.nodes.ever_not_ready = len(readiness.ever_not_ready)
         run.lease = filled(LeaseFigures, counts)
         run.pods = filled(PodFigures, counts)
+        run.pods.started_per_s_max = self._burst.of(counts.pods_running, self.elapsed_s())
         run.requests = request_figures(counts.requests)
         run.events = filled(EventFigures, counts)
         run.events.sent = sum(_answered(counts, (verb, "events")) for verb in ("POST", "PATCH"))
@@ -81,7 +90,7 @@ class Meter:
         run.process.cpu_s = _cpu_s() - self._cpu_before_s
         run.process.rss_bytes = rss_bytes()
         run.process.gc_collections = sum(each["collections"] for each in gc.get_stats())
-        run.wall_s = (time.monotonic_ns() - self._started_ns) / 1e9
+        run.wall_s = self.elapsed_s()
         return run
 
     def live(self) -> LiveFigures:
@@ -113,6 +122,25 @@ class Meter:
             else None,
             rss_bytes=rss_bytes(),
         )
+
+
+class _Burst:
+    """The steepest growth of a counter over at least `BURST_S`."""
+
+    __slots__ = ("_at_s", "_most", "_value")
+
+    def __init__(self) -> None:
+        self._at_s = 0.0
+        self._value = 0
+        self._most = 0.0
+
+    def of(self, value: int, now_s: float) -> float:
+        """Take the counter as it stands; return its most growth a second so far."""
+        span_s = now_s - self._at_s
+        if span_s >= BURST_S:
+            self._most = max(self._most, (value - self._value) / span_s)
+            self._at_s, self._value = now_s, value
+        return self._most
 
 
 class _Sample:

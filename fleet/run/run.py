@@ -39,11 +39,13 @@ from fleet.report.display import Display, LiveFigures
 from fleet.report.figure import combined
 from fleet.report.report import RunFigures
 from fleet.report.run_directory import RunDirectory
+from fleet.report.slo_file import load_objectives
 from fleet.run.adoption import adopt_nodes
 from fleet.run.attendants import attend, failures
 from fleet.run.ending import Ending
 from fleet.run.interrupts import Interrupts
 from fleet.run.meter import Meter
+from fleet.run.observation import Observation
 from fleet.run.outcome import RunOutcome
 from fleet.run.permission import may_load
 from fleet.run.restart_signal import RestartSignal
@@ -98,6 +100,7 @@ class Run:
         self._ending = Ending(
             self._whole, self._run_id, self._target, self._interrupts, self._figures, self._display
         )
+        self._observation = Observation(load_objectives(settings.slo))
         self._has_begun = False  # something was created in the cluster
         self._run_directory = Path()
 
@@ -128,6 +131,7 @@ class Run:
         figures = self._figures
         if self._siblings is not None:
             figures = self._siblings.merged(figures)
+        self._observation.judge(figures)
         outcome = RunOutcome(figures, directory.path, 0, self._ending.next_steps())
         outcome.exit_code = figures.exit_code()
         if code is not None and not figures.invalid_reasons:
@@ -249,6 +253,9 @@ class Run:
             self._figures, node_host, self._target.local.pids if self._target.local else {}
         )
         self._background.keep("the time series", lambda: self._sample(meter, directory))
+        self._observation.begin(
+            cluster, self._target.local, settings, node_host, meter, directory, self._background
+        )
         attend(
             self._background,
             node_host,
@@ -281,6 +288,8 @@ class Run:
             self._restart_signal.node_host = None
             if self._siblings is not None:
                 await self._siblings.stop()
+            last_look = self._observation.over
+            await self._background.persist("the last look at the run", last_look, tries_max=1)
             meter.figures()
             node_host.silence()
             await self._background.stop()
@@ -319,6 +328,7 @@ class Run:
         took_s = (readiness.ready_at_ns - node_host.started_ns) / 1e9
         self._display.note(f"all {self._whole.nodes} nodes are Ready after {took_s:.1f} s")
         self._display.update(self._live(meter))
+        await self._until_stopped(self._observation.steady())
         self._display.phase("running")
         if settings.command:
             return await self._command()

@@ -52,6 +52,21 @@ def test_a_pod_starts_within_a_second_or_two() -> None:
         assert 0.3 < sim.reactor.counts.pod_start.percentile_us(1) / 1e6 < 2.5
 
 
+def test_what_the_machine_takes_is_told_apart_from_the_start_of_a_pod() -> None:
+    sim = started()
+    sim.create_pod("quick")
+    sim.run_for(seconds=30)
+    quick = sim.reactor.counts.pod_start_sli.max_us
+    pulled = {"fleet.emulator/start-delay": "20s"}
+    sim.create_pod("slow", annotations=pulled)
+    sim.run_for(seconds=60)
+    counts = sim.reactor.counts
+    assert counts.pod_start.max_us > 20_000_000
+    # The relist of the PLEG and the rounds to the server stay: they are the kubelet's.
+    assert 0 < counts.pod_start_sli.max_us < quick + 2_500_000
+    assert counts.pod_start.count == counts.pod_start_sli.count == 2
+
+
 def test_the_requests_of_a_pods_start() -> None:
     sim = started()
     sim.create_pod("web")

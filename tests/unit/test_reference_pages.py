@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from fleet.errors import Exit
 from fleet.metrics import Requests
 from fleet.report.figures import AgentFigures, RequestFigures
-from fleet.report.report import Expectation, RunFigures, summary
+from fleet.report.report import Expectation, Phase, RunFigures, ServiceLevel, summary
 from fleet.report.run_directory import TIMESERIES, RunDirectory
 from fleet.run.prometheus import agent_metrics
 
@@ -41,6 +41,8 @@ def full() -> RunFigures:
         wall_s=1.0,
         requests=[RequestFigures("GET", "pods", 200, 1, latency)],
         expectations=[Expectation("a", is_met=True)],
+        slis=[ServiceLevel(sli="a")],
+        phases=[Phase(name="a")],
         invalid_reasons=["a"],
         agents={"kube-proxy": AgentFigures(requests=requests())},
     )

@@ -113,6 +113,7 @@ class PodWorker:
         "removed",
         "retry_ns",
         "seen_ns",
+        "simulated_ns",
         "stage",
         "state",
         "sync_ns",
@@ -135,6 +136,7 @@ class PodWorker:
         self.killed: PodKill | None = None  # why a manager ended it
         self.retry_ns = 0  # of the running sync: 0 no error, FAILED, or the end of a back-off
         self.seen_ns = now_ns  # when the pod was first seen; -1 once its start is reported
+        self.simulated_ns = 0  # of its start so far: what the runtime takes; 0 once it is reported
         self.last_sync_ns = 0
         self.sync_ns = 0  # when the work queue calls for a sync, 0 for never
         self.due_ns = 0  # when `stage` is over, else when the runtime is to be looked at

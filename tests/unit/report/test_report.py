@@ -44,11 +44,14 @@ FIXED_KEYS = [
     "agents",
     "process",
     "wall_s",
+    "slis",
+    "phases",
+    "controlplane",
 ]
 FIXED_INNER_KEYS = {
     "nodes": "requested registered ready time_to_ready_s ever_not_ready",
     "lease": "renewals interval_max_s late_ms missed",
-    "pods": "started deleted start_ms failed",
+    "pods": "started deleted started_per_s_max start_ms start_sli_ms failed",
     "events": "sent dropped",
     "watch": "open restarts events closed_slow",
     "connections": "open dials dial_failures goaways pings_lost retries breaches",
@@ -120,7 +123,9 @@ def test_what_was_not_measured_is_null_not_zero() -> None:
     assert content["pods"] == {
         "started": 0,
         "deleted": 0,
+        "started_per_s_max": 0.0,
         "start_ms": {"p50": None, "p99": None},
+        "start_sli_ms": {"p50": None, "p99": None},
         "failed": 0,
     }
     assert content["etcd_fsync"] is None

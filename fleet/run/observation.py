@@ -1,0 +1,149 @@
+"""What is seen of a run beside its nodes: the control plane's metrics, phases, and the judgement.
+
+    begin --all nodes are Ready--> steady --drain--> over
+
+Only the first process of a run looks at the control plane: the others would ask the same again.
+"""
+
+import asyncio
+import contextlib
+
+from fleet.background import Background
+from fleet.cluster.cluster import Cluster
+from fleet.controlplane import SCHEDULER, ControlPlaneInfo
+from fleet.host.node_host import NodeHost
+from fleet.metrics import Histogram
+from fleet.profile.settings import Settings
+from fleet.report.control_plane import Component, ControlPlaneSampler, Sample
+from fleet.report.report import ControlPlaneFigures, Phase, RunFigures
+from fleet.report.run_directory import RunDirectory
+from fleet.report.service_levels import Evidence, expectations, measure
+from fleet.report.slo_file import Objective
+from fleet.run.meter import Meter
+
+LAST_SAMPLE_S = 5.0
+"""The end of a run waits no longer for an API server that answers late."""
+
+Snapshots = dict[tuple[str, str], dict[int, dict[int, int]]]
+
+
+class Observation:
+    """See the top of this file. `objectives` are what the run is held to."""
+
+    def __init__(self, objectives: tuple[Objective, ...]) -> None:
+        self._objectives = objectives
+        self._sampler: ControlPlaneSampler | None = None
+        self._cluster: Cluster | None = None
+        self._meter: Meter | None = None
+        self._node_host: NodeHost | None = None
+        self._steady_s: float | None = None
+        self._over_s: float | None = None
+        self._steady: dict[str, Sample] = {}  # what each component told last before that part
+        self._before: Snapshots = {}
+        self._client: list[tuple[str, str, Histogram]] = []
+
+    def begin(
+        self,
+        cluster: Cluster,
+        local: ControlPlaneInfo | None,
+        settings: Settings,
+        node_host: NodeHost,
+        meter: Meter,
+        directory: RunDirectory,
+        background: Background,
+    ) -> None:
+        """Look on from now on."""
+        self._cluster, self._meter, self._node_host = cluster, meter, node_host
+        if settings.shared is None and settings.shard in {None, 0}:
+            self._sampler = ControlPlaneSampler(
+                cluster, local, meter.elapsed_s, directory.keep_control_plane
+            )
+            background.keep("the look at the control plane", self._sampler.run)
+
+    async def steady(self) -> None:
+        """Note that all nodes are Ready: from here on the run is what it is for."""
+        if self._meter is None or self._node_host is None:
+            return
+        await self._sample()
+        self._steady_s = self._meter.elapsed_s()
+        if self._sampler is not None:
+            listed = self._sampler.components
+            self._steady = {each.name: each.last for each in listed if each.last is not None}
+        rows = self._node_host.counts.requests.rows
+        self._before = {
+            row: {code: each.snapshot() for code, each in codes.items()}
+            for row, codes in rows.items()
+        }
+
+    async def over(self) -> None:
+        """Note that the run is over, before its nodes fall silent."""
+        if self._meter is None or self._node_host is None:
+            return
+        self._over_s = self._meter.elapsed_s()
+        await self._sample()
+        if self._sampler is not None:
+            await self._sampler.close()
+        if self._steady_s is None:
+            return
+        for row, codes in self._node_host.counts.requests.rows.items():
+            before = self._before.get(row, {})
+            for code, histogram in codes.items():
+                self._client.append((*row, histogram.since(before.get(code, {}))))
+
+    async def _sample(self) -> None:
+        if self._sampler is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._sampler.sample(), LAST_SAMPLE_S)
+
+    def judge(self, figures: RunFigures) -> None:
+        """Write into the figures, of all processes, what was seen and how the run did."""
+        figures.phases = self._phases()
+        figures.controlplane = self._cost()
+        figures.slis = measure(figures, self._evidence(), self._objectives)
+        figures.expectations = expectations(figures.slis)
+
+    def _phases(self) -> list[Phase]:
+        if self._over_s is None:
+            return []
+        found = [Phase(name="bring-up", until_s=self._steady_s or self._over_s)]
+        if self._steady_s is not None:
+            found.append(Phase(name="steady", from_s=self._steady_s, until_s=self._over_s))
+        return found
+
+    def _cost(self) -> ControlPlaneFigures:
+        asked = dict(sorted(self._cluster.requests.items())) if self._cluster is not None else {}
+        if self._sampler is None:
+            return ControlPlaneFigures(asked_by_fleet=asked)
+        listed, apiserver = self._sampler.components, self._sampler.apiserver
+        last = apiserver.last
+        return ControlPlaneFigures(
+            samples=sum(each.samples for each in listed),
+            lost=sum(each.lost for each in listed),
+            bytes=last.size if last is not None else 0,
+            took_ms=last.took_ms if last is not None else None,
+            problem=apiserver.problem if last is None else "",
+            asked_by_fleet=asked,
+        )
+
+    def _evidence(self) -> Evidence:
+        if self._sampler is None:
+            return Evidence(client=self._client, problem="another process looks at it")
+        evidence = Evidence(client=self._client)
+        if self._steady_s is not None and self._over_s is not None:
+            evidence.steady_s = self._over_s - self._steady_s
+        for each in self._sampler.components:
+            if each is self._sampler.apiserver:
+                self._take_requests(each, evidence)
+            elif each.name == SCHEDULER and each.first and each.last:
+                evidence.scheduler = each.last.told.since(each.first.told)
+        return evidence
+
+    def _take_requests(self, apiserver: Component, evidence: Evidence) -> None:
+        first, last = apiserver.first, apiserver.last
+        if first is None or last is None:
+            evidence.problem = f"no metrics of the API server: {apiserver.problem}"
+            return
+        evidence.whole = last.told.since(first.told)
+        steady = self._steady.get(apiserver.name)
+        if self._steady_s is not None and steady is not None and steady is not last:
+            evidence.steady = last.told.since(steady.told)
