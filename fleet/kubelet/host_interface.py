@@ -7,6 +7,9 @@ Source: pkg/kubelet/server/server.go, HostInterface.
 
 from fleet.kubelet.containers.container_logs import read_log
 from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.kubelet.stats import resource_metrics as resources
+from fleet.kubelet.stats import summary
+from fleet.kubelet.stats.node_usage import node_usage
 from fleet.objects.pods import Pod
 from fleet.objects.streams import LogOptions, Refusal
 from fleet.runtime.container_log import LogReader
@@ -23,6 +26,18 @@ def container_logs(
         return _no_pod(pod)
     status = loop.last_status(pod)
     return read_log(pod, status, container, options, loop.runtime, kubelet.env)
+
+
+def stats_summary(kubelet: VirtualKubelet, *, only_cpu_and_memory: bool, now_ns: int) -> bytes:
+    """Return the JSON of /stats/summary."""
+    return summary.stats_summary(
+        node_usage(kubelet, now_ns), only_cpu_and_memory=only_cpu_and_memory
+    )
+
+
+def resource_metrics(kubelet: VirtualKubelet, now_ns: int) -> bytes:
+    """Return the text of /metrics/resource."""
+    return resources.resource_metrics(node_usage(kubelet, now_ns))
 
 
 def _no_pod(pod: Pod) -> Refusal:

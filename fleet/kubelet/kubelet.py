@@ -316,7 +316,12 @@ class VirtualKubelet:
             self.status.arm(self._inputs(turn.now_ns), self.env, turn.now_ns, turn.out)
         if self._shutdown is not None:
             loop.end_pods(self._shutdown, turn)
-        if loop.is_idle():
+        self._drop_idle_pod_side()
+
+    def _drop_idle_pod_side(self) -> None:
+        """Forget a pod side without pods, but what they used up: counters never fall."""
+        if self.sync_loop is not None and self.sync_loop.is_idle():
+            self.facts.spent = self.facts.spent.plus(self.sync_loop.runtime.spent)
             self.sync_loop = None
 
     def _inputs(self, now_ns: int) -> NodeInputs:
@@ -430,8 +435,7 @@ class VirtualKubelet:
     def _on_volumes_reported(self, names: tuple[str, ...], now_ns: int, out: Outbox) -> None:
         if self.sync_loop is not None:
             self.sync_loop.on_volumes_reported(names, self._turn(now_ns, out))
-            if self.sync_loop.is_idle():
-                self.sync_loop = None
+            self._drop_idle_pod_side()
 
     def _on_csi_reply(self, call: ApiCall, reply: Reply, now_ns: int, out: Outbox) -> None:
         if self._csi is None:

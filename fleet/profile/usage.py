@@ -6,14 +6,17 @@ where a sum of curves crosses a limit is computed piece by piece.
 """
 
 import enum
+import itertools
 import json
+import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Annotated, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
+from fleet.clock import NS_PER_S, mix
 from fleet.profile.schema import DurationNs, QuantityField, Spec
 from fleet.quantity import NANO, Quantity, parse_quantity
 
@@ -23,6 +26,10 @@ PIECES_MIN = 4
 """How many linear pieces, of all curves together, and how many stretches at least one search looks
 at; then it says where to look on."""
 POINTS_MAX = 1000
+DAY_NS = 24 * 3600 * NS_PER_S
+DIURNAL_STEPS = 48
+NOISE_NS = 10 * NS_PER_S
+NOISE_STEPS = 64
 
 
 class CurveShape(enum.Enum):
@@ -32,6 +39,9 @@ class CurveShape(enum.Enum):
     RAMP = "Ramp"
     STEP = "Step"
     SAWTOOTH = "Sawtooth"
+    DIURNAL = "Diurnal"
+    SPIKE = "Spike"
+    NOISE = "Noise"
     POINTS = "Points"
 
 
@@ -69,9 +79,42 @@ class Curve(NamedTuple):
             return NEVER, points[-1][1]
         return self.period_ns - past_ns, points[-1][1]
 
+    def area(self, t_ns: int) -> int:
+        """Return the integral from the start on, in amounts times nanoseconds; 0 before it."""
+        if t_ns <= 0:
+            return 0
+        if len(self.points) == 1:
+            return self.points[0][1] * t_ns
+        if not self.period_ns:
+            return self._area_within(t_ns)
+        rounds, rest_ns = divmod(t_ns, self.period_ns)
+        whole = rounds * self._area_within(self.period_ns) if rounds else 0
+        return whole + self._area_within(rest_ns)
+
+    def _area_within(self, t_ns: int) -> int:
+        """Return the integral within one period."""
+        sums = _areas(self)
+        points = self.points
+        after = bisect_right(points, t_ns, key=_instant)
+        if not after:
+            return points[0][1] * t_ns
+        at_ns, amount = points[after - 1]
+        last = amount if after == len(points) else _between(points[after - 1], points[after], t_ns)
+        return sums[after - 1] + (amount + last) * (t_ns - at_ns) // 2
+
     def ceiling(self) -> int:
         """Return the largest amount that it ever takes."""
         return max(amount for _, amount in self.points)
+
+
+@lru_cache(maxsize=1024)
+def _areas(curve: Curve) -> tuple[int, ...]:
+    """Return the integral up to each point of a curve."""
+    points = curve.points
+    sums = [points[0][0] * points[0][1]]
+    for before, after in itertools.pairwise(points):
+        sums.append(sums[-1] + (before[1] + after[1]) * (after[0] - before[0]) // 2)
+    return tuple(sums)
 
 
 def _instant(point: tuple[int, int]) -> int:
@@ -147,6 +190,7 @@ class CurveSpec(Spec):
     duration: DurationNs | None = None
     after: DurationNs | None = None
     period: DurationNs | None = None
+    seed: int | None = None
     points: Annotated[tuple["CurvePoint", ...], Field(max_length=POINTS_MAX)] = ()
 
     @model_validator(mode="after")
@@ -163,6 +207,11 @@ class CurveSpec(Spec):
             raise ValueError("points must not be empty")
         if self.period == 0:
             raise ValueError("period must be above 0s")
+        if self.curve is CurveShape.NOISE and _units(self.from_, NANO) > _units(self.to, NANO):
+            raise ValueError("from must not be above to")
+        spike_ns = (self.after or 0) + (self.duration or 0)
+        if self.curve is CurveShape.SPIKE and self.period and spike_ns > self.period:
+            raise ValueError("the spike ends behind the period")
         instants = [point.at for point in self.points]
         if instants != sorted(instants):
             raise ValueError("points must be in the order of their times")
@@ -179,16 +228,63 @@ class CurveSpec(Spec):
             points = tuple((point.at, _units(point.value, scale)) for point in self.points)
             return Curve(points, self.period or 0)
         first, last = _units(self.from_, scale), _units(self.to, scale)
-        if shape is CurveShape.STEP:
-            at_ns = self.after or 0
-            return Curve(((0, first), (at_ns, first), (at_ns, last)))
-        if shape is CurveShape.SAWTOOTH:
-            period_ns = self.period or 1
-            return Curve(((0, first), (period_ns, last)), period_ns)
-        begin_ns = self.after or 0
-        end_ns = begin_ns + (self.duration or 0)
-        head = ((0, first),) if begin_ns else ()
-        return Curve((*head, (begin_ns, first), (end_ns, last)))
+        return _SHAPES[shape](self, first, last)
+
+
+def _ramp(spec: CurveSpec, first: int, last: int) -> Curve:
+    begin_ns = spec.after or 0
+    end_ns = begin_ns + (spec.duration or 0)
+    head = ((0, first),) if begin_ns else ()
+    return Curve((*head, (begin_ns, first), (end_ns, last)))
+
+
+def _step(spec: CurveSpec, first: int, last: int) -> Curve:
+    at_ns = spec.after or 0
+    return Curve(((0, first), (at_ns, first), (at_ns, last)))
+
+
+def _sawtooth(spec: CurveSpec, first: int, last: int) -> Curve:
+    period_ns = spec.period or 1
+    return Curve(((0, first), (period_ns, last)), period_ns)
+
+
+def _diurnal(spec: CurveSpec, low: int, high: int) -> Curve:
+    """Return a day: lowest `after` from the start on, highest half a period later."""
+    period_ns = spec.period or DAY_NS
+    shift = (spec.after or 0) % period_ns / period_ns
+    points = []
+    for step in range(DIURNAL_STEPS + 1):
+        turn = step / DIURNAL_STEPS - shift
+        share = (1 - math.cos(2 * math.pi * turn)) / 2
+        points.append((period_ns * step // DIURNAL_STEPS, low + round((high - low) * share)))
+    return Curve(tuple(points), period_ns)
+
+
+def _spike(spec: CurveSpec, base: int, peak: int) -> Curve:
+    """Return a base with a peak `after` from the start on, which may repeat."""
+    begin_ns = spec.after or 0
+    end_ns = begin_ns + (spec.duration or 0)
+    head = ((0, base),) if begin_ns else ()
+    tail = ((begin_ns, base), (begin_ns, peak), (end_ns, peak), (end_ns, base))
+    return Curve((*head, *tail), spec.period or 0)
+
+
+def _noise(spec: CurveSpec, low: int, high: int) -> Curve:
+    """Return amounts drawn anew each period, with lines between them; they repeat after all."""
+    step_ns = spec.period or NOISE_NS
+    drawn = [low + mix(spec.seed or 0, at) % (high - low + 1) for at in range(NOISE_STEPS)]
+    points = tuple((at * step_ns, amount) for at, amount in enumerate([*drawn, drawn[0]]))
+    return Curve(points, NOISE_STEPS * step_ns)
+
+
+_SHAPES: dict[CurveShape, Callable[[CurveSpec, int, int], Curve]] = {
+    CurveShape.RAMP: _ramp,
+    CurveShape.STEP: _step,
+    CurveShape.SAWTOOTH: _sawtooth,
+    CurveShape.DIURNAL: _diurnal,
+    CurveShape.SPIKE: _spike,
+    CurveShape.NOISE: _noise,
+}
 
 
 def _listed(names: set[str] | frozenset[str]) -> str:
@@ -213,6 +309,9 @@ _NEEDS: dict[CurveShape, tuple[frozenset[str], frozenset[str]]] = {
     CurveShape.RAMP: (frozenset({"from", "to", "duration"}), frozenset({"after"})),
     CurveShape.STEP: (frozenset({"from", "to", "after"}), frozenset()),
     CurveShape.SAWTOOTH: (frozenset({"from", "to", "period"}), frozenset()),
+    CurveShape.DIURNAL: (frozenset({"from", "to"}), frozenset({"after", "period"})),
+    CurveShape.SPIKE: (frozenset({"from", "to", "duration"}), frozenset({"after", "period"})),
+    CurveShape.NOISE: (frozenset({"from", "to"}), frozenset({"period", "seed"})),
     CurveShape.POINTS: (frozenset({"points"}), frozenset({"period"})),
 }
 CurveSpec.model_rebuild()
@@ -237,6 +336,9 @@ class UsageSpec(Spec):
     ephemeral_storage: CurveField | None = None
     inodes: CurveField | None = None
     pids: CurveField | None = None
+    swap: CurveField | None = None
+    network_receive: CurveField | None = None  # bytes a second
+    network_transmit: CurveField | None = None
 
     def compiled(self) -> "Usage":
         """Return the curves; cpu in milli-units."""
@@ -246,17 +348,23 @@ class UsageSpec(Spec):
             ephemeral=self.ephemeral_storage.compiled() if self.ephemeral_storage else None,
             inodes=self.inodes.compiled() if self.inodes else None,
             pids=self.pids.compiled() if self.pids else None,
+            swap=self.swap.compiled() if self.swap else None,
+            receive=self.network_receive.compiled() if self.network_receive else None,
+            transmit=self.network_transmit.compiled() if self.network_transmit else None,
         )
 
 
 class Usage(NamedTuple):
-    """Compiled curves in bytes, milli-cpus, inodes and processes; None: the default."""
+    """Compiled curves in bytes (a second), milli-cpus, inodes and processes; None: the default."""
 
     memory: Curve | None = None
     cpu_milli: Curve | None = None
     ephemeral: Curve | None = None
     inodes: Curve | None = None
     pids: Curve | None = None
+    swap: Curve | None = None
+    receive: Curve | None = None
+    transmit: Curve | None = None
 
 
 UNDECLARED = Usage()
@@ -266,6 +374,9 @@ USAGE_ANNOTATIONS = {
     "fleet.emulator/ephemeral-storage-usage": ("ephemeral", 1),
     "fleet.emulator/inodes-usage": ("inodes", 1),
     "fleet.emulator/pids-usage": ("pids", 1),
+    "fleet.emulator/swap-usage": ("swap", 1),
+    "fleet.emulator/network-receive": ("receive", 1),
+    "fleet.emulator/network-transmit": ("transmit", 1),
 }
 """Annotations of a pod, each for all its containers: an amount, or a curve as JSON."""
 

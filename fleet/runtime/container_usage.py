@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import orjson
 
+from fleet.clock import NS_PER_S
 from fleet.profile.usage import NEVER, Curve, Usage, constant_curve, next_crossing
 from fleet.quantity import Quantity, parse_quantity
 
@@ -19,6 +20,8 @@ EPHEMERAL_DEFAULT = 32 << 10
 INODES_DEFAULT = 8
 PIDS_DEFAULT = 1
 """Of a container that requests nothing: about a pause container's."""
+NOTHING = constant_curve(0)
+MILLI = 1000
 _NOTHING = Quantity(0)
 
 
@@ -69,6 +72,9 @@ class ContainerUsage(NamedTuple):
     ephemeral: Curve
     inodes: Curve
     pids: Curve
+    swap: Curve = NOTHING
+    receive: Curve = NOTHING  # bytes a second
+    transmit: Curve = NOTHING
 
 
 @lru_cache(maxsize=4096)
@@ -84,6 +90,35 @@ def container_usage(resources_json: bytes, declared: Usage) -> ContainerUsage:
         declared.ephemeral or constant_curve(asked.ephemeral // 2 or EPHEMERAL_DEFAULT),
         declared.inodes or constant_curve(INODES_DEFAULT),
         declared.pids or constant_curve(PIDS_DEFAULT),
+        declared.swap or NOTHING,
+        declared.receive or NOTHING,
+        declared.transmit or NOTHING,
+    )
+
+
+class Spent(NamedTuple):
+    """What was used up: cpu in core-nanoseconds, network in bytes."""
+
+    cpu_ns: int = 0
+    received: int = 0
+    sent: int = 0
+
+    def plus(self, other: "Spent") -> "Spent":
+        """Return both together."""
+        return Spent(
+            self.cpu_ns + other.cpu_ns, self.received + other.received, self.sent + other.sent
+        )
+
+
+NOTHING_SPENT = Spent()
+
+
+def spent(usage: ContainerUsage, age_ns: int) -> Spent:
+    """Return what a container has used up at an age."""
+    return Spent(
+        usage.cpu_milli.area(age_ns) // MILLI,
+        usage.receive.area(age_ns) // NS_PER_S,
+        usage.transmit.area(age_ns) // NS_PER_S,
     )
 
 

@@ -30,15 +30,20 @@ from fleet.objects.well_known import START_ERROR
 from fleet.profile.image_reference import digest_name, parse_image
 from fleet.profile.pod_behavior import OOM_EXIT_CODE, OOM_REASON, PodBehavior
 from fleet.runtime.command import command_of, outcome_of, run_around, run_of_command
-from fleet.runtime.container_usage import oom_kill_ns
+from fleet.runtime.container_usage import (
+    NOTHING_SPENT,
+    ContainerUsage,
+    Spent,
+    container_usage,
+    oom_kill_ns,
+    spent,
+)
 from fleet.runtime.files import ContainerFiles, NodeFiles, layer_of
 from fleet.runtime.pod_addresses import AddressPool
 from fleet.runtime.shell.surroundings import CommandRun, Surroundings
 from fleet.runtime.surroundings import surroundings
 
 NEVER = 1 << 62
-BACKOFF_FIRST_NS = 10 * NS_PER_S
-BACKOFF_FORGET_NS = 600 * NS_PER_S
 STOP_MIN_NS = 20 * NS_PER_MS
 """A container that heeds SIGTERM is gone within 20 to 50 ms."""
 STOP_SPREAD_NS = 30 * NS_PER_MS
@@ -78,8 +83,10 @@ class Container:
         "message",
         "name",
         "reason",
+        "spent",
         "started_s",
         "state",
+        "usage",
     )
 
     def __init__(self, name: str, attempt: int, container_id: str, image: str = "") -> None:
@@ -95,6 +102,14 @@ class Container:
         self.message = ""  # its last words
         self.finished_s = 0
         self.last: TerminatedState | None = None  # the container before this one
+        self.usage: ContainerUsage | None = None  # its curves while it runs
+        self.spent = NOTHING_SPENT  # by those of this name before it; by it, too, once it ended
+
+    def spent_at(self, now_ns: int, start_ns: int) -> Spent:
+        """Return what the containers of this name have used up at an instant."""
+        if self.usage is None:
+            return self.spent
+        return self.spent.plus(spent(self.usage, min(now_ns, self.exit_ns) - start_ns))
 
     def oom_kill(self, at_ns: int) -> None:
         """Let the kernel kill it at an instant, for want of memory."""
@@ -150,7 +165,7 @@ class Sandbox:
 class Runtime:
     """All sandboxes of one node."""
 
-    __slots__ = ("_draws", "_files", "_host_ip", "_node", "_pool", "_sandboxes")
+    __slots__ = ("_draws", "_files", "_host_ip", "_node", "_pool", "_sandboxes", "spent")
 
     def __init__(self, node: int, host_ip: str, pod_cidr: str, draws: Draws) -> None:
         self._node = node
@@ -159,6 +174,7 @@ class Runtime:
         self._sandboxes: dict[PodUid, Sandbox] = {}
         self._pool = AddressPool(pod_cidr)
         self._files: NodeFiles | None = None  # made when a script needs it
+        self.spent = NOTHING_SPENT  # by containers that were removed
 
     def use_cidr(self, pod_cidr: str) -> None:
         """Give addresses out of another range from now on."""
@@ -224,6 +240,7 @@ class Runtime:
         container = self._create_container(pod, spec)
         container.state = RunState.RUNNING
         container.started_s = wall_s
+        container.usage = _usage(spec, behavior)
         self._plan_exit(pod, spec, container, behavior, now_ns)
         return container
 
@@ -248,6 +265,7 @@ class Runtime:
         before = sandbox.find(spec.name)
         if before is not None:
             container.last = before.terminated()
+            container.spent = before.spent
         sandbox.containers = (
             *(each for each in sandbox.containers if each is not before),
             container,
@@ -258,6 +276,7 @@ class Runtime:
         """Remove what a pod has run, but not the count: the logs are kept."""
         sandbox = self._sandboxes[uid]
         removed = {each.name: each.attempt for each in sandbox.containers}
+        self._count_spent(sandbox)
         sandbox.attempts = {**(sandbox.attempts or {}), **removed}
         sandbox.containers = ()
 
@@ -267,6 +286,9 @@ class Runtime:
             if container.state is RunState.RUNNING and container.exit_ns <= now_ns:
                 container.state = RunState.EXITED
                 container.finished_s = (container.exit_ns + wall_offset_ns) // NS_PER_S
+                start_ns = container.started_s * NS_PER_S - wall_offset_ns
+                container.spent = container.spent_at(container.exit_ns, start_ns)
+                container.usage = None
 
     def stop_container(
         self,
@@ -330,8 +352,15 @@ class Runtime:
         if self._files is not None:
             self._files.forget(uid)
         sandbox = self._sandboxes.pop(uid, None)
-        if sandbox is not None and sandbox.ready:
-            self._pool.free(sandbox.ip)
+        if sandbox is not None:
+            self._count_spent(sandbox)
+            if sandbox.ready:
+                self._pool.free(sandbox.ip)
+
+    def _count_spent(self, sandbox: Sandbox) -> None:
+        """Keep what ended containers used up that are forgotten: a node's counters never fall."""
+        for container in sandbox.containers:
+            self.spent = self.spent.plus(container.spent)
 
     def adopt(self, pod: Pod, behavior: PodBehavior, now_ns: int, wall_offset_ns: int) -> bool:
         """Find the containers of a pod that a kubelet before us started; False if there are none.
@@ -354,6 +383,8 @@ class Runtime:
         for each in found:
             container = _adopted(each, specs.get(each.name), wall_offset_ns)
             containers.append(container)
+            if each.name in specs:
+                container.usage = _usage(specs[each.name], behavior)
             if container.state is RunState.RUNNING and each.name in specs:
                 started_ns = container.started_s * NS_PER_S - wall_offset_ns
                 self._plan_exit(pod, specs[each.name], container, behavior, started_ns)
@@ -434,40 +465,6 @@ class Runtime:
         return self._draws.uniform(self._node, stream << 32 | key, attempt)
 
 
-class BackOff:
-    """How long a failing container must wait: 10 s, doubling to 300 s or what is configured.
-
-    An entry is (delay, time of the last bump); one that saw no exit for 600 s starts anew.
-    Source: flowcontrol/backoff.go, Next, IsInBackOffSince; kuberuntime_manager.go, doBackOff.
-    """
-
-    __slots__ = ("_entries",)
-
-    def __init__(self) -> None:
-        self._entries: dict[tuple[PodUid, str], tuple[int, int]] = {}
-
-    def wait_ns(self, uid: PodUid, name: str, finished_ns: int, now_ns: int) -> int:
-        """Return the whole delay that is still being waited for, 0 when it may start now."""
-        delay_ns, bumped_ns = self._entries.get((uid, name), (0, 0))
-        if finished_ns - bumped_ns > BACKOFF_FORGET_NS:
-            return 0
-        return delay_ns if now_ns - finished_ns < delay_ns else 0
-
-    def next(self, uid: PodUid, name: str, finished_ns: int, now_ns: int, max_ns: int) -> None:
-        """Count one more start after an exit; `max_ns` is maxContainerRestartPeriod."""
-        entry = self._entries.get((uid, name))
-        if entry is None or finished_ns - entry[1] > BACKOFF_FORGET_NS:
-            delay_ns = min(BACKOFF_FIRST_NS, max_ns)
-        else:
-            delay_ns = min(entry[0] * 2, max_ns)
-        self._entries[uid, name] = (delay_ns, now_ns)
-
-    def forget(self, uid: PodUid) -> None:
-        """Drop the entries of a pod."""
-        for key in [key for key in self._entries if key[0] == uid]:
-            del self._entries[key]
-
-
 def _adopted(status: ContainerStatus, spec: ContainerSpec | None, wall_offset_ns: int) -> Container:
     """Rebuild a container from its status, which has the runtime's name of its image."""
     image = status.image
@@ -489,6 +486,10 @@ def _adopted(status: ContainerStatus, spec: ContainerSpec | None, wall_offset_ns
     container.finished_s = state.finished_s
     container.exit_ns = state.finished_s * NS_PER_S - wall_offset_ns
     return container
+
+
+def _usage(spec: ContainerSpec, behavior: PodBehavior) -> ContainerUsage:
+    return container_usage(spec.resources_json, behavior.container(spec.name).usage)
 
 
 def last_words(

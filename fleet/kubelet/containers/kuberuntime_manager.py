@@ -38,7 +38,8 @@ from fleet.kubelet.turn import Turn
 from fleet.objects.effects import NodeId, Outbox
 from fleet.objects.pods import ContainerSpec, Pod, PodUid, WaitingState
 from fleet.profile.lifecycle_behavior import CONFIG_ERROR, RUN_ERROR, StartFailure
-from fleet.runtime.runtime import BackOff, Container, RunState, Runtime, Sandbox
+from fleet.runtime.back_off import BackOff
+from fleet.runtime.runtime import Container, RunState, Runtime, Sandbox
 from fleet.runtime.surroundings import config_error
 
 POST_START_ERROR = "PostStartHookError"

@@ -6,6 +6,7 @@ Each fact is set by the one part that is named beside it. All others ask here; n
 from fleet.objects.admission import NO_STATE
 from fleet.objects.effects import NodeId
 from fleet.objects.well_known import HOSTNAME_LABEL
+from fleet.runtime.container_usage import NOTHING_SPENT
 
 
 class NodeFacts:
@@ -19,6 +20,7 @@ class NodeFacts:
         "network_error",
         "node",
         "pod_cidr",
+        "spent",
         "started_ns",
         "state",
         "uid",
@@ -37,6 +39,7 @@ class NodeFacts:
         # Set by the kubelet, of its runtime's state and its shutdown.
         self.network_error = ""  # why only pods with hostNetwork can be synced
         self.is_shutting_down = False
+        self.spent = NOTHING_SPENT  # by pods of pod sides that were dropped
 
     @property
     def owner_uid(self) -> str:

@@ -31,6 +31,7 @@ SYSTEM_DISK_SHARE = 20
 SYSTEM_DISK_MAX = 4 << 30
 SYSTEM_INODES = 100_000
 SYSTEM_PIDS = 200
+SYSTEM_NETWORK = 2 << 10
 """What a node runs beside its pods where its profile does not say: a part of it, up to a maximum.
 """
 
@@ -131,6 +132,9 @@ def system_usage(model: NodeModel) -> ContainerUsage:
         declared.ephemeral or constant_curve(disk),
         declared.inodes or constant_curve(inodes),
         declared.pids or constant_curve(pids),
+        declared.swap or constant_curve(0),
+        declared.receive or constant_curve(SYSTEM_NETWORK),
+        declared.transmit or constant_curve(SYSTEM_NETWORK),
     )
 
 

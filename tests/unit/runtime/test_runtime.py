@@ -15,11 +15,11 @@ from fleet.objects.pods import (
 )
 from fleet.profile.distribution import constant
 from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR, select_behavior
+from fleet.runtime.back_off import BackOff
 from fleet.runtime.command import run_of_command
 from fleet.runtime.pod_addresses import AddressPool
 from fleet.runtime.runtime import (
     NEVER,
-    BackOff,
     RunState,
     Runtime,
     image_id,

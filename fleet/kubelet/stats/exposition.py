@@ -1,0 +1,86 @@
+"""Prometheus' text format, as Go's client library writes it.
+
+Source: github.com/prometheus/common/expfmt/text_create.go; component-base/metrics/desc.go for the
+level of stability before each help text.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+_EXPONENT_MIN = -4
+_EXPONENT_MAX = 6
+_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
+
+
+class Family(NamedTuple):
+    """One metric: name, help, type; the labels of its series in the order of their names."""
+
+    name: str
+    help: str
+    type: str = "gauge"
+    labels: tuple[str, ...] = ()
+
+    def head(self) -> str:
+        """Return the two lines before its series."""
+        return f"# HELP {self.name} {self.help}\n# TYPE {self.name} {self.type}\n"
+
+
+Row = tuple[tuple[str, ...], float]
+"""The values of the labels, and the sample."""
+
+
+def text_of(family: Family, rows: Iterable[Row], stamp: str = "") -> str:
+    """Return a metric with its series, sorted by labels; `stamp` is what follows each value."""
+    sorted_rows = sorted(rows)
+    if not sorted_rows:
+        return ""
+    lines = [family.head()]
+    for values, sample in sorted_rows:
+        shown = labels_of(family.labels, values)
+        lines.append(f"{family.name}{shown} {go_float(sample)}{stamp}\n")
+    return "".join(lines)
+
+
+def labels_of(names: Sequence[str], values: Sequence[str]) -> str:
+    """Return the labels of a series in braces, "" without any."""
+    if not names:
+        return ""
+    shown = (f'{name}="{escaped(value)}"' for name, value in zip(names, values, strict=True))
+    return "{" + ",".join(shown) + "}"
+
+
+def escaped(value: str) -> str:
+    """Return the value of a label as it stands between quotes."""
+    return value.translate(_ESCAPES)
+
+
+def go_float(value: float) -> str:
+    """Return a number as Go's strconv.FormatFloat(value, 'g', -1, 64) writes it."""
+    if isinstance(value, int) and -999_999 <= value <= 999_999:
+        return str(value)
+    text = repr(float(value))
+    if text in {"inf", "-inf", "nan"}:
+        return {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}[text]
+    sign = "-" if text.startswith("-") else ""
+    mantissa, _, power = text.lstrip("-").partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    if fraction == "0":
+        fraction = ""
+    digits = whole + fraction
+    stripped = digits.lstrip("0")
+    exponent = len(whole) + int(power or 0) - 1 - (len(digits) - len(stripped))
+    stripped = stripped.rstrip("0")
+    if not stripped:
+        return f"{sign}0"
+    if _EXPONENT_MIN <= exponent < _EXPONENT_MAX:
+        return sign + _plain(stripped, exponent)
+    tail = f".{stripped[1:]}" if len(stripped) > 1 else ""
+    return f"{sign}{stripped[0]}{tail}e{'-' if exponent < 0 else '+'}{abs(exponent):02d}"
+
+
+def _plain(digits: str, exponent: int) -> str:
+    if exponent < 0:
+        return "0." + "0" * (-exponent - 1) + digits
+    if len(digits) <= exponent + 1:
+        return digits + "0" * (exponent + 1 - len(digits))
+    return f"{digits[: exponent + 1]}.{digits[exponent + 1 :]}"

@@ -1,0 +1,31 @@
+"""A kubelet with pods as the texts of its server see it."""
+
+from types import SimpleNamespace
+from typing import cast
+
+from pod_world import World, container, make_pod
+
+from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.objects.pods import Pod
+
+LIMITS = b'{"limits":{"memory":"64Mi"},"requests":{"cpu":"100m","memory":"32Mi"}}'
+
+
+def kubelet_of(world: World) -> VirtualKubelet:
+    """Return what of a kubelet is read."""
+    return cast(
+        "VirtualKubelet",
+        SimpleNamespace(env=world.env, facts=world.facts, sync_loop=world.loop),
+    )
+
+
+def pod(name: str = "web", uid: str = "u-1", **fields: object) -> Pod:
+    return make_pod(container("c", resources_json=LIMITS), uid=uid, name=name, **fields)
+
+
+def world_with(*pods: Pod, seconds: float = 100.5) -> World:
+    world = World()
+    for each in pods:
+        world.create(each)
+    world.run(seconds)
+    return world
