@@ -26,6 +26,7 @@ from typing import Any
 
 import psutil
 import yaml
+from cgroups import make_root, remove_root
 from free_ports import free_port
 
 Json = dict[str, Any]
@@ -48,11 +49,8 @@ CONFIGURATION: Json = {
     "apiVersion": "kubelet.config.k8s.io/v1beta1",
     "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
     "authorization": {"mode": "AlwaysAllow"},
-    "cgroupsPerQOS": False,
-    "enforceNodeAllocatable": [],
     "failSwapOn": False,
     "failCgroupV1": False,
-    "localStorageCapacityIsolation": False,
     "address": "127.0.0.1",
     "healthzPort": 0,
     "resolvConf": "",
@@ -61,7 +59,9 @@ CONFIGURATION: Json = {
     "makeIPTablesUtilChains": False,
     "cgroupDriver": "cgroupfs",
 }
-"""What a kubelet needs to run beside everything else of a machine, without cgroups of its own."""
+"""What a kubelet needs to run beside everything else of a machine."""
+WITHOUT_CGROUPS: Json = {"cgroupsPerQOS": False, "enforceNodeAllocatable": []}
+"""Where a machine gives it none. Resizing a pod in place then ends this kubelet with a panic."""
 
 
 def why_not() -> str:
@@ -103,6 +103,8 @@ class RealKubelet:
     flags: tuple[str, ...] = ()
     port: int = 0
     read_only_port: int = 0
+    cgroup_root: str = ""
+    """"" without cgroups."""
     _holder: subprocess.Popen[bytes] | None = None
     _runtime: subprocess.Popen[bytes] | None = None
     _kubelet: subprocess.Popen[bytes] | None = None
@@ -125,12 +127,17 @@ class RealKubelet:
         """Where it looks for static pods."""
         return self.directory / "manifests"
 
+    @property
+    def _read_only(self) -> str:
+        return f"http://127.0.0.1:{self.read_only_port}"
+
     def start(self) -> None:
         """Start the runtime and the kubelet. Raises AssertionError if one of them ends."""
         self.directory.mkdir()
         self.manifests.mkdir()
         self.port = free_port(2)
         self.read_only_port = self.port + 1
+        self.cgroup_root = make_root()
         self._write_configuration()
         self._hold()
         self.start_runtime()
@@ -141,15 +148,17 @@ class RealKubelet:
         for process in (self._kubelet, self._runtime, self._holder):
             if process is not None:
                 _end(process, signal.SIGKILL)
+        if self.cgroup_root:
+            remove_root(self.cgroup_root)
 
     # ---- the parts ----
 
     def start_runtime(self) -> None:
         command = (sys.executable, "-m", "cri", f"--socket={self.socket}")
         own = (f"--profile={self.profile}", f"--seed={self.seed}", f"--pod-cidr={self.pod_cidr}")
-        kubelet = f"--kubelet=http://127.0.0.1:{self.read_only_port}"
+        network = (f"--host-ip={machine_address()}", f"--kubelet={self._read_only}")
         environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
-        self._runtime = self._start("cri.log", (*command, *own, kubelet), environment)
+        self._runtime = self._start("cri.log", (*command, *own, *network), environment)
         self._until(self.socket.exists, self._runtime, "cri.log")
 
     def stop_runtime(self) -> None:
@@ -166,6 +175,7 @@ class RealKubelet:
             f"--config={self.directory / 'kubelet.yaml'}",
             f"--kubeconfig={self.kubeconfig}",
             f"--hostname-override={self.name}",
+            f"--node-ip={machine_address()}",
             f"--root-dir={self.directory / 'root'}",
             f"--cert-dir={self.directory / 'pki'}",
             "--v=2",
@@ -227,7 +237,9 @@ class RealKubelet:
 
     def _write_configuration(self) -> None:
         endpoint = f"unix://{self.socket}"
+        cgroups = {"cgroupRoot": self.cgroup_root} if self.cgroup_root else WITHOUT_CGROUPS
         configuration = CONFIGURATION | {
+            **cgroups,
             "containerRuntimeEndpoint": endpoint,
             "imageServiceEndpoint": endpoint,
             "port": self.port,
@@ -241,8 +253,7 @@ class RealKubelet:
 
     def pods(self) -> list[Json]:
         """Return its pods as it shows them itself."""
-        url = f"http://127.0.0.1:{self.read_only_port}/pods"
-        with urllib.request.urlopen(url, timeout=SERVES_S) as answer:
+        with urllib.request.urlopen(f"{self._read_only}/pods", timeout=SERVES_S) as answer:
             pods: list[Json] = json.load(answer)["items"] or []
         return pods
 
@@ -267,6 +278,13 @@ def _end(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def machine_address() -> str:
+    """Return the address by which this machine would be known: a kubelet takes no loopback one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("198.51.100.1", 9))  # nothing is sent
+        return str(probe.getsockname()[0])
 
 
 def _listens(port: int) -> bool:

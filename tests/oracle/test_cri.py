@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import ssl
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -291,9 +292,11 @@ def test_nothing_is_run_in_a_container_that_has_ended(tmp_path: Path) -> None:
     play(tmp_path, story)
 
 
-async def get(ip: str, port: int, wanted: str = "/") -> bytes:
+async def get(
+    ip: str, port: int, wanted: str = "/", context: ssl.SSLContext | None = None
+) -> bytes:
     """Return the first line of an answer, b"" for silence. Raises OSError."""
-    reader, writer = await asyncio.open_connection(ip, port)
+    reader, writer = await asyncio.open_connection(ip, port, ssl=context)
     writer.write(f"GET {wanted} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
     try:
         return await asyncio.wait_for(reader.readline(), 0.5)
@@ -362,6 +365,32 @@ def test_a_port_is_open_while_its_container_runs_and_listens(tmp_path: Path) -> 
     probe = {"tcpSocket": {"port": "web"}}
     ports = [{"name": "web", "containerPort": 18081}]
     play(tmp_path, story, pod(notes, readinessProbe=probe, ports=ports))
+
+
+def test_a_port_serves_tls_if_its_probe_asks_for_it(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        await client.started()
+        await asyncio.sleep(0.1)
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        said = await get(await address(client), 18083, "/", context)
+        assert said.startswith(b"HTTP/1.1 200")
+
+    probe = {"httpGet": {"port": 18083, "scheme": "HTTPS"}}
+    play(tmp_path, story, pod(readinessProbe=probe))
+
+
+def test_a_tcp_probe_that_times_out_is_not_let_in(tmp_path: Path) -> None:
+    notes = {"fleet.emulator/readiness-probe": "Timeout"}
+
+    async def story(client: Client) -> None:
+        await client.started(notes)
+        await asyncio.sleep(0.1)
+        opening = asyncio.open_connection(await address(client), 18084)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(opening, 0.5)
+
+    play(tmp_path, story, pod(notes, readinessProbe={"tcpSocket": {"port": 18084}}))
 
 
 @pytest.mark.parametrize(("answer", "status"), [("Success", 1), ("Failure", 2)])

@@ -39,6 +39,7 @@ class Asked(NamedTuple):
     path: str = ""
     host: str = ""
     service: str = ""
+    is_tls: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,7 @@ def _handler(kind: ProbeKind | str, found: Json, container: Json) -> Iterator[As
             "/" + what.get("path", "").removeprefix("/") if handler == HTTP else "",
             what.get("host", ""),
             what.get("service", ""),
+            what.get("scheme") == "HTTPS",
         )
 
 

@@ -14,6 +14,14 @@ from fleet.runtime.command import run_of_command
 MESSAGE_PATH_ANNOTATION = "io.kubernetes.container.terminationMessagePath"
 
 
+def begin_log(found: CriContainer) -> None:
+    """Make the log of a container that starts: a kubelet looks after its size."""
+    if found.log_path:
+        with contextlib.suppress(OSError):  # the pod's directory may be gone
+            Path(found.log_path).parent.mkdir(parents=True, exist_ok=True)
+            Path(found.log_path).touch()
+
+
 def write_leavings(found: CriContainer) -> None:
     """Write what an exited container wrote while it ran."""
     container = found.container
@@ -31,7 +39,6 @@ def write_leavings(found: CriContainer) -> None:
         if found.log_path:
             output = run.text("", ran_ns).splitlines()
             log = Path(found.log_path)
-            log.parent.mkdir(parents=True, exist_ok=True)
             stamp = datetime.fromtimestamp(found.finished_wall_ns / NS_PER_S, UTC)
             head = f"{stamp:%Y-%m-%dT%H:%M:%S.%f}000Z stdout F "
             log.write_text("".join(f"{head}{line}\n" for line in output))

@@ -16,7 +16,7 @@ from pathlib import Path
 from cri.applications import Application, Lookup, application
 from cri.errors import CriError, not_found, printed, unknown
 from cri.images import Images
-from cri.leavings import write_leavings
+from cri.leavings import begin_log, write_leavings
 from cri.machine import Machine
 from cri.messages import message_class
 from cri.records import CriContainer, Message, PodSandbox
@@ -176,6 +176,7 @@ class Pods:
         made.container = self._runtime.start_container(
             made.pod, made.spec, made.behavior, now_ns, wall_s
         )
+        begin_log(made)
         self._tell(container_id, sandbox, STARTED)
         for each in self.on_started:
             each(made, sandbox)

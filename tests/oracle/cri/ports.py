@@ -1,15 +1,18 @@
 """The ports of containers: what listens on the address of their pod, and what it answers.
 
-    container starts -> a door for each port, open while its behaviour says that anybody listens
+    container starts -> a door for each port: CLOSED, OPEN or SILENT, as its behaviour says
 
 A probe that is refused finds a port on which nobody listens; one that times out is let in and never
-answered. A door that several probes share knows them apart by their paths alone.
+answered, but one of TCP knocks at a port whose queue is full. A door that several share knows them
+apart by their paths alone.
 Source: pkg/probe/http, tcp, grpc.
 """
 
 import asyncio
 import contextlib
+import enum
 import logging
+import socket
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
@@ -20,6 +23,7 @@ from cri.exec_sync import age_ns, hook_behavior, probe_behavior, try_probe
 from cri.machine import Machine
 from cri.pods import Pods
 from cri.records import CriContainer, PodSandbox
+from cri.tls import server_context
 from fleet.clock import NS_PER_S
 from fleet.profile.probe_behavior import FOREVER, ProbeAnswer, ProbeAttempt, ProbeKind
 
@@ -31,9 +35,19 @@ SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 """HealthCheckResponse: its one field, the status."""
 SILENCE_S = 600.0
 END_S = 0.2
+QUEUE = 2
+"""A listener with a backlog of 0 has room for one: tcp(7)."""
 HEAD_MAX = 1 << 16
 GRPC_OPTIONS = (("grpc.so_reuseport", 0),)
 Close = Callable[[], Awaitable[None]]
+
+
+class State(enum.Enum):
+    """How a door is."""
+
+    CLOSED = 0  # nobody listens
+    OPEN = 1
+    SILENT = 2  # a connection is neither taken nor refused
 
 
 class Door(NamedTuple):
@@ -81,32 +95,43 @@ class Ports:
 
     async def _attend(self, found: CriContainer, door: Door) -> None:
         """Open and close a door as the behaviours of those who ask there change."""
-        close: Close | None = None
+        state = State.CLOSED
+        close: Close = _nothing
         try:
             while True:
-                is_open, until_ns = self._is_open(found, door)
-                if is_open and close is None:
-                    close = await self._open(found, door)
-                elif not is_open and close is not None:
+                wanted, until_ns = self._state(found, door)
+                if wanted is not state:
                     await close()
-                    close = None
+                    close = await self._enter(wanted, found, door)
+                    state = wanted
                 wait_s = (until_ns - age_ns(self._machine, found)) / NS_PER_S
                 await asyncio.sleep(max(min(wait_s, SILENCE_S), 0.001))
         except OSError:
             logger.exception("%s:%d of %s cannot be listened on", door.ip, door.port, found.name)
         finally:
-            if close is not None:
-                await close()
+            await close()
 
-    def _is_open(self, found: CriContainer, door: Door) -> tuple[bool, int]:
-        """Tell whether anybody listens, and until which age of the container that holds."""
+    def _state(self, found: CriContainer, door: Door) -> tuple[State, int]:
+        """Return how a door is to be, and until which age of the container."""
         kinds = {each.kind for each in door.asked if isinstance(each.kind, ProbeKind)}
         if not kinds:
-            return True, FOREVER
+            return State.OPEN, FOREVER
         age = age_ns(self._machine, found)
         phases = [found.declared.probes[kind].at(age) for kind in kinds]
-        is_open = any(phase.answer is not ProbeAnswer.REFUSED for phase, _ in phases)
-        return is_open, min(end_ns for _, end_ns in phases)
+        answers = {phase.answer for phase, _ in phases}
+        state = State.OPEN
+        if answers == {ProbeAnswer.REFUSED}:
+            state = State.CLOSED
+        elif answers == {ProbeAnswer.TIMEOUT} and any(each.handler == TCP for each in door.asked):
+            state = State.SILENT
+        return state, min(end_ns for _, end_ns in phases)
+
+    async def _enter(self, state: State, found: CriContainer, door: Door) -> Close:
+        if state is State.CLOSED:
+            return _nothing
+        if state is State.SILENT:
+            return _fall_silent(door)
+        return await self._open(found, door)
 
     async def _open(self, found: CriContainer, door: Door) -> Close:
         if any(each.handler == GRPC for each in door.asked):
@@ -123,7 +148,8 @@ class Ports:
             writers.discard(writer)
             writer.transport.abort()
 
-        server = await asyncio.start_server(serve, door.ip, door.port, limit=HEAD_MAX)
+        tls = server_context() if any(each.is_tls for each in door.asked) else None
+        server = await asyncio.start_server(serve, door.ip, door.port, limit=HEAD_MAX, ssl=tls)
 
         async def close() -> None:
             server.close()
@@ -198,6 +224,27 @@ class Ports:
             await server.stop(END_S)
 
         return close
+
+
+async def _nothing() -> None:
+    """Close what is not open."""
+
+
+def _fall_silent(door: Door) -> Close:
+    """Listen with a queue that is full: the kernel drops whoever knocks."""
+    listener = socket.create_server((door.ip, door.port), backlog=0)
+    waiting = [listener]
+    for _ in range(QUEUE):
+        client = socket.socket()
+        client.settimeout(0)
+        client.connect_ex((door.ip, door.port))
+        waiting.append(client)
+
+    async def close() -> None:
+        for each in waiting:
+            each.close()
+
+    return close
 
 
 def response(code: int, body: str = "", headers: str = "") -> bytes:
