@@ -15,6 +15,7 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlencode
@@ -25,16 +26,17 @@ import orjson
 from fleet import __version__
 from fleet.cluster.credentials import Credentials
 from fleet.cluster.renewal import Renewal
-from fleet.errors import RemoteProtocolError, SetupError
-from fleet.wire.api.framing import Partial, split_lines
+from fleet.errors import FleetError, RemoteProtocolError, SetupError
 from fleet.wire.http2.frames import BODY_BYTES_MAX, OVERSIZED
 from fleet.wire.http2.hpack import seconds_of
+from fleet.wire.http2.messages import Failure, Request, Response, StreamOpened
 
 logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 Sleep = Callable[[float], Awaitable[None]]
 T = TypeVar("T")
+RequestContext = AbstractAsyncContextManager[aiohttp.ClientResponse]
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -44,6 +46,11 @@ PAGE_ITEMS = 500
 REQUEST_TIMEOUT_S = 60.0
 CONNECT_TIMEOUT_S = 10.0
 CONNECTIONS_MAX = 32
+SILENT_S = 180.0
+"""A watch that brings nothing for so long is dead: its server sends a bookmark each minute.
+
+Source: apiserver/pkg/storage/cacher/cacher.go, defaultBookmarkFrequency.
+"""
 NAMES_S_MAX = 10  # then a name is looked up anew; aiohttp tries all addresses, in turn
 READ_BYTES = 2**18
 CONCURRENCY = 32
@@ -53,6 +60,7 @@ STARTING_S = 30.0
 """An API server that has just started forbids what it allows, until it has read the roles."""
 # The server did not do it but will if asked again: overload, a leader change, a restart.
 RETRIED_CODES = frozenset({429, 500, 502, 503, 504})
+_STREAM_LIMITS = aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=SILENT_S)
 
 
 class Answer(NamedTuple):
@@ -113,21 +121,10 @@ class Api:
             self.purpose, method, target, all_headers, data, self._patience_s
         )
 
-    async def watch(self, path: str, **query: str | int) -> AsyncIterator[Json]:
-        """Yield the events of one watch until the server ends it. Raises SetupError if it cannot.
-
-        An ERROR event is yielded like the others.
-        """
+    def stream(self, request: Request) -> AsyncGenerator[StreamOpened | bytes | Response]:
+        """Send a request of a list-watch, once; bring all that comes of it, at last a Response."""
         headers = [("User-Agent", self._user_agent), ("Accept", JSON)]
-        target = f"{path}?{urlencode({'watch': 'true', **query})}"
-        async for line in self._channel.lines(self.purpose, target, headers):
-            try:
-                event = orjson.loads(line)
-            except orjson.JSONDecodeError as error:
-                raise SetupError(f"{path}: a watch event that is no JSON") from error
-            if not isinstance(event, dict) or not isinstance(event.get("object"), dict):
-                raise SetupError(f"{path}: a watch event without an object")
-            yield event
+        return self._channel.stream(self.purpose, request, headers)
 
     async def text(self, path: str) -> AsyncGenerator[bytes]:
         """Yield a text that no API object is, such as `/metrics`, in the pieces that come.
@@ -255,52 +252,70 @@ class Channel:
     async def _send_once(
         self, method: str, target: str, headers: list[tuple[str, str]], data: bytes | None
     ) -> tuple[Answer, float]:
+        async with await self._ask(method, target, headers, data=data) as response:
+            raw = await _read(response)
+            return _answer(response, raw), _retry_after_s(response)
+
+    async def stream(
+        self, purpose: str, request: Request, headers: list[tuple[str, str]]
+    ) -> AsyncGenerator[StreamOpened | bytes | Response]:
+        """Send once, and bring what a transport of nodes brings. Nothing is raised."""
+        self.requests[purpose] += 1
+        is_open = False
+        target = request.path.decode()
+        try:
+            await self.renewal.renew()
+            limits = _STREAM_LIMITS if request.stream else None
+            async with await self._ask("GET", target, headers, limits=limits) as response:
+                if response.status == 200 and request.stream:
+                    is_open = True
+                    yield StreamOpened(0, 0)
+                    async for chunk in response.content.iter_any():
+                        yield chunk
+                    end = Response(200, b"", 0, 0)
+                else:
+                    body, again_s = await _read(response), int(_retry_after_s(response))
+                    end = Response(response.status, body, 0, 0, again_s)
+        except (FleetError, RemoteProtocolError) as error:  # no credentials, or too large
+            end = Response(0, b"", 0, 0, -1, Failure.CANCELLED, str(error))
+        except (aiohttp.ClientError, OSError) as error:
+            failure = _failure_of(error, is_open=is_open)
+            end = Response(0, b"", 0, 0, -1, failure, describe_failure(error))
+        yield end
+
+    async def _ask(
+        self,
+        method: str,
+        target: str,
+        headers: list[tuple[str, str]],
+        *,
+        data: bytes | None = None,
+        limits: aiohttp.ClientTimeout | None = None,
+    ) -> RequestContext:
+        """Begin one request under the present credentials."""
         if self._certificate != self.credentials.client_certificate:
             await self.close()  # a new client certificate needs new connections
         authorization = self.credentials.authorization()
         if authorization:
             headers = [*headers, ("Authorization", authorization.decode())]
-        async with self._open().request(
+        session = self._open()
+        return session.request(
             method,
             self.credentials.server + target,
             data=data,
             headers=headers,
             server_hostname=self.credentials.server_name,
             allow_redirects=False,
-        ) as response:
-            raw = await _read(response)
-            return _answer(response, raw), _retry_after_s(response)
-
-    async def lines(
-        self, purpose: str, target: str, headers: list[tuple[str, str]]
-    ) -> AsyncIterator[bytes]:
-        """Yield the lines of an answer that goes on. Raises SetupError when it breaks off."""
-        rest: Partial = b""
-        async with contextlib.aclosing(self.chunks(purpose, target, headers)) as chunks:
-            async for chunk in chunks:
-                try:
-                    lines, rest = split_lines(rest, chunk)
-                except RemoteProtocolError as error:
-                    reason = describe_failure(error)
-                    raise SetupError(f"{self.credentials.address}: {reason}") from error
-                for line in lines:
-                    yield line
+            timeout=limits or session.timeout,
+        )
 
     async def chunks(
         self, purpose: str, target: str, headers: list[tuple[str, str]]
     ) -> AsyncGenerator[bytes]:
         """Yield what comes of an answer. Raises SetupError when it breaks off."""
         self.requests[purpose] += 1
-        authorization = self.credentials.authorization()
-        if authorization:
-            headers = [*headers, ("Authorization", authorization.decode())]
         try:
-            async with self._open().get(
-                self.credentials.server + target,
-                headers=headers,
-                server_hostname=self.credentials.server_name,
-                timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S),
-            ) as response:
+            async with await self._ask("GET", target, headers, limits=_STREAM_LIMITS) as response:
                 if response.status != 200:
                     raise SetupError(_answer(response, await _read(response)).message)
                 async for chunk in response.content.iter_any():
@@ -405,6 +420,13 @@ def describe_failure(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def _failure_of(error: Exception, *, is_open: bool) -> Failure:
+    """Return what a failure is to a list-watch: it asks again soon, or backs off."""
+    if isinstance(error, TimeoutError):
+        return Failure.SILENT if is_open else Failure.UNREACHABLE
+    return Failure.LOST if is_transient(error) else Failure.DIAL
 
 
 def refused(credentials: Credentials, answer: Answer) -> str:

@@ -26,6 +26,7 @@ from fleet.clock import Draws
 from fleet.cluster.api_client import MERGE_PATCH, Api
 from fleet.cluster.api_client import each as for_each
 from fleet.cluster.cleanup import CSI_NODES
+from fleet.cluster.informer import Informer, ObjectWatch, trimmed
 from fleet.errors import SetupError
 from fleet.profile.volume_behavior import CSIDriver
 from fleet.quantity import parse_quantity
@@ -38,9 +39,7 @@ from fleet.storage.csi_objects import (
     driver_of,
     finalizers_of,
     is_deleting,
-    key_of,
     persistent_volume,
-    trimmed,
     volume_of,
 )
 from fleet.wire.api.decode_volumes import RESOURCE_EXHAUSTED
@@ -58,7 +57,6 @@ ATTACH_ERROR = "fleet.emulator/attach-error"
 
 RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 300.0
-RELIST_S = 1.0
 TASKS_MAX = 64
 """Operations under way at a time; as many as a sidecar has workers, for all drivers together."""
 _STREAM = 0xC51C
@@ -80,10 +78,12 @@ class CSIController:
         self._background = background
         self._drivers = {driver.name: driver for driver in drivers}
         self._draws = draws
-        self._claims: dict[str, Json] = {}
-        self._volumes: dict[str, Json] = {}
-        self._attachments: dict[str, Json] = {}
-        self._classes: dict[str, Json] = {}
+        self._informers = [
+            self._informer(number, path)
+            for number, path in enumerate((CLASSES, ATTACHMENTS, VOLUMES, CLAIMS))
+        ]
+        stores = (informer.objects for informer in self._informers)
+        self._classes, self._attachments, self._volumes, self._claims = stores
         self._attached: Counter[str] = Counter()  # attachments by volume
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(TASKS_MAX)
@@ -91,16 +91,10 @@ class CSIController:
 
     async def run(self) -> None:
         """Work until cancelled; what was begun is then given up."""
-        informers = (
-            (CLASSES, self._classes),
-            (ATTACHMENTS, self._attachments),
-            (VOLUMES, self._volumes),
-            (CLAIMS, self._claims),
-        )
         try:
             async with asyncio.TaskGroup() as group:
-                for path, store in informers:
-                    group.create_task(self._follow(path, store))
+                for informer in self._informers:
+                    group.create_task(informer.run())
         finally:
             await give_up(*self._busy.values())
 
@@ -131,50 +125,20 @@ class CSIController:
 
     # ---- what there is ----
 
-    async def _follow(self, path: str, store: dict[str, Json]) -> None:
-        """Keep a copy of one resource: list, watch, and again whatever happens."""
-        while True:
-            try:
-                version = await self._list(path, store)
-                while version:
-                    version = await self._watch(path, store, version)
-            except SetupError as error:
-                log.debug("%s: %s", path, error)
-            await asyncio.sleep(RELIST_S)
+    def _informer(self, number: int, path: str) -> Informer:
+        return Informer(
+            self._api,
+            ObjectWatch(number, path),
+            self._draws,
+            keeps=lambda obj: self._is_kept(path, obj),
+            on_change=lambda key, before, now: self._on_change(path, key, before, now),
+            on_synced=self._look_at_all,
+        )
 
-    async def _list(self, path: str, store: dict[str, Json]) -> str:
-        answer = await self._api.request("GET", path)
-        if not answer.ok:
-            raise SetupError(answer.message)
-        items = [obj for obj in answer.body.get("items") or () if self._is_kept(path, obj)]
-        found = {key_of(obj): trimmed(obj) for obj in items}
-        store.clear()
-        store.update(found)
-        if path == ATTACHMENTS:
-            self._attached = Counter(map(volume_of, found.values()))
-        self._look_at_all()
-        return str(answer.body["metadata"]["resourceVersion"])
-
-    async def _watch(self, path: str, store: dict[str, Json], version: str) -> str:
-        """Follow one watch to its end; return the version to go on with, "" to list again."""
-        query = {"resourceVersion": version, "allowWatchBookmarks": "true"}
-        async for event in self._api.watch(path, **query):
-            obj = event["object"]
-            if event["type"] == "ERROR":
-                return ""
-            version = obj["metadata"]["resourceVersion"]
-            if event["type"] == "BOOKMARK" or not self._is_kept(path, obj):
-                continue
-            key = key_of(obj)
-            is_new = key not in store
-            if event["type"] == "DELETED":
-                store.pop(key, None)
-            else:
-                store[key] = trimmed(obj)
-            if path == ATTACHMENTS:
-                self._count(obj, (key in store) - (not is_new))
-            self._look_at(path, key)
-        return version
+    def _on_change(self, path: str, key: str, before: Json | None, now: Json | None) -> None:
+        if path == ATTACHMENTS and (before is None) != (now is None):
+            self._count(volume_of(before or now or {}), -1 if now is None else 1)
+        self._look_at(path, key)
 
     def _look_at_all(self) -> None:
         for path, store in (
@@ -186,7 +150,12 @@ class CSIController:
                 self._look_at(path, key)
 
     def _look_at(self, path: str, key: str) -> None:
-        """Begin what an object needs, unless that is under way."""
+        """Begin what an object needs, unless that is under way.
+
+        Nothing is done before all is known. Source: controller.go, Run: WaitForCacheSync.
+        """
+        if not all(informer.is_synced for informer in self._informers):
+            return
         if path == CLASSES:
             self._look_at_all()
         elif path == CLAIMS:
@@ -198,9 +167,8 @@ class CSIController:
             self._begin("attach", key, self._wants_attachment, self._attach)
             self._begin("detach", key, self._wants_detachment, self._detach)
 
-    def _count(self, attachment: Json, change: int) -> None:
+    def _count(self, volume: str, change: int) -> None:
         """Count the attachments of a volume; one without any may be deleted."""
-        volume = volume_of(attachment)
         self._attached[volume] += change
         if not self._attached[volume]:
             del self._attached[volume]

@@ -85,18 +85,6 @@ def claim_event(
     }
 
 
-def key_of(obj: Json) -> str:
-    """Return namespace/name, or the name of what has no namespace."""
-    meta = obj["metadata"]
-    return f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else str(meta["name"])
-
-
-def trimmed(obj: Json) -> Json:
-    """Return an object without what is the largest part of it."""
-    obj["metadata"].pop("managedFields", None)
-    return obj
-
-
 def volume_of(attachment: Json) -> str:
     """Return the PersistentVolume that is attached, "" for an inline one."""
     return str(attachment["spec"].get("source", {}).get("persistentVolumeName") or "")

@@ -149,9 +149,9 @@ class ListWatch(ABC):
     def target(self) -> tuple[bytes, bytes]:
         """Return path and encoded selector, b"" for none."""
 
-    @abstractmethod
     def timeouts_s(self) -> tuple[int, int]:
         """Return between which ages the server is to end a watch."""
+        return _TIMEOUT_S
 
     def backoff_ns(self) -> tuple[int, int]:
         """Return the first and the longest back-off."""

@@ -14,10 +14,8 @@ from fleet.cluster import api_client
 from fleet.cluster.api_client import BACKOFF_MAX_S, Answer, Channel
 from fleet.cluster.cluster import ClusterSelection
 from fleet.errors import SetupError
-from fleet.wire.api.framing import EVENT_BYTES_MAX
 
 Outcome = tuple[Answer, list[float]]
-LINE = b'{"type":"ADDED","object":{}}\n'
 
 
 def ask(tmp_path: Path, certificate: Path, handler: Handler) -> Outcome:
@@ -33,24 +31,6 @@ def ask(tmp_path: Path, certificate: Path, handler: Handler) -> Outcome:
             credentials = await ClusterSelection(kubeconfig=path).load()
             async with Channel(credentials, sleep) as channel:
                 return await channel.api("preflight").request("GET", "/x"), waits
-
-    return asyncio.run(scenario())
-
-
-def watch(tmp_path: Path, certificate: Path, *chunks: bytes) -> list[dict[str, object]]:
-    async def handler(request: web.BaseRequest) -> web.StreamResponse:
-        response = web.StreamResponse()
-        await response.prepare(request)
-        for chunk in chunks:
-            await response.write(chunk)
-        return response
-
-    async def scenario() -> list[dict[str, object]]:
-        async with serving(certificate, handler) as port:
-            path = kubeconfig_for(tmp_path, port, certificate)
-            credentials = await ClusterSelection(kubeconfig=path).load()
-            async with Channel(credentials) as channel:
-                return [each async for each in channel.api("csi").watch("/x")]
 
     return asyncio.run(scenario())
 
@@ -76,19 +56,6 @@ def test_an_answer_stops_at_the_limit(
     large = answering(pack(b" " * (2**20 + 1)), **headers)
     with pytest.raises(SetupError, match=r"127.0.0.1:\d+: an answer above"):
         ask(tmp_path, certificate, large)
-
-
-def test_a_watch_event_without_end_stops_at_16_mib(tmp_path: Path, certificate: Path) -> None:
-    large = b'{"type":"ADDED","object":{"a":"%b"}}\n' % (b"x" * (EVENT_BYTES_MAX - 99))
-    assert len(watch(tmp_path, certificate, LINE, large, LINE[:9], LINE[9:])) == 3
-    with pytest.raises(SetupError, match="a watch event above 16 MiB"):
-        watch(tmp_path, certificate, LINE, b"x" * (EVENT_BYTES_MAX + 99))
-
-
-@pytest.mark.parametrize("line", [b"nonsense\n", b"[]\n", b'{"type":"ADDED"}\n', b"\n"])
-def test_what_is_no_event_ends_the_watch(tmp_path: Path, certificate: Path, line: bytes) -> None:
-    with pytest.raises(SetupError, match="/x: a watch event"):
-        watch(tmp_path, certificate, LINE, line)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import copy
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 from cluster_fakes import FakeApi, Json
 
@@ -32,7 +34,9 @@ from fleet.storage.csi_objects import (
     persistent_volume,
 )
 from fleet.storage.simulated_storage import check_drivers
+from fleet.wire.http2.messages import Request, Response, StreamOpened
 
+Message = StreamOpened | bytes | Response
 BACKGROUND = Background(print)
 DRIVER = CSIDriver("csi.x", provision_delay=ZERO, attach_delay=ZERO)
 ATTACHER = "external-attacher/csi-x"
@@ -48,30 +52,42 @@ class StorageApi(FakeApi):
     def __init__(self) -> None:
         super().__init__()
         self.queues: dict[str, asyncio.Queue[Json]] = {}
-        self.expire = False
+        self.told: Counter[str] = Counter()
+        self.taken: Counter[str] = Counter()  # by the controller, of what was told
+        self.volumes_come = asyncio.Event()
+        self.volumes_come.set()
 
     def tell(self, kind: str, path: str) -> None:
         for resource, start in KINDS.items():
             if path.startswith(start) and resource in self.queues:
                 obj = copy.deepcopy(self.objects[path])
-                self.queues[resource].put_nowait({"type": kind, "object": obj})
+                self.put_event(resource, kind, obj)
 
-    async def watch(self, path: str, **query: str | int) -> AsyncIterator[Json]:
-        assert query["resourceVersion"]
-        queue = self.queues.setdefault(path, asyncio.Queue())
-        if self.expire:
-            self.expire = False
-            yield {"type": "ERROR", "object": {"code": 410}}
-            return
+    def put_event(self, resource: str, kind: str, obj: Json) -> None:
+        self.queues[resource].put_nowait({"type": kind, "object": obj})
+        self.told[resource] += 1
+
+    async def stream(self, request: Request) -> AsyncGenerator[Message, None]:
+        """A watch-list that never ends: what there is, a bookmark, and what changes."""
+        path, _, query = request.path.decode().partition("?")
+        assert "sendInitialEvents=true" in query
+        self.queues[path] = asyncio.Queue()
+        for name in list(self.objects):
+            if name.startswith(KINDS[path]):
+                self.tell("ADDED", name)
+        notes = {"k8s.io/initial-events-end": "true"}
+        end = {"metadata": {"resourceVersion": "1", "annotations": notes}}
+        self.put_event(path, "BOOKMARK", end)
+        yield StreamOpened(0, 0)
         while True:
-            yield await queue.get()
+            event = await self.queues[path].get()
+            if path == VOLUMES:
+                await self.volumes_come.wait()
+            yield orjson.dumps(event) + b"\n"
+            self.taken[path] += 1  # it comes back for the next one
 
-    def _get(self, path: str, asked: Json, sent: Json) -> Answer:
-        if path in KINDS:
-            items = [obj for name, obj in self.objects.items() if name.startswith(KINDS[path])]
-            body = {"metadata": {"resourceVersion": "1"}, "items": items}
-            return self._answer(200, body)
-        return super()._get(path, asked, sent)
+    def is_all_taken(self) -> bool:
+        return len(self.queues) == len(KINDS) and self.taken == self.told
 
     def put(self, path: str, **body: Any) -> Json:
         obj = super().put(path, **body)
@@ -143,7 +159,8 @@ def play(
     api: StorageApi, *steps: Callable[[], object], driver: CSIDriver = DRIVER
 ) -> CSIController:
     """Run the controller; each step is given until it holds, an action holds at once."""
-    api.queues.clear()
+    for books in (api.queues, api.told, api.taken):
+        books.clear()
     controller = CSIController(api, [driver], Draws(1), BACKGROUND)
 
     async def run() -> None:
@@ -174,7 +191,7 @@ def test_a_volume_is_made_for_a_claim_and_once_only() -> None:
     made = f"{VOLUMES}/pvc-{uid}"
     play(api, lambda: "ProvisioningSucceeded" in api.reasons())
     assert api.objects[made]["spec"]["claimRef"]["uid"] == uid
-    play(api, lambda: ("GET", CLAIMS) in api.log)  # a controller that starts later
+    play(api, api.is_all_taken)  # a controller that starts later
     assert api.reasons() == ["Provisioning", "ProvisioningSucceeded"]
 
 
@@ -191,7 +208,7 @@ def test_a_claim_waits_for_its_first_consumer() -> None:
 
     play(
         api,
-        lambda: VOLUMES in api.queues and CLAIMS in api.queues,
+        api.is_all_taken,
         choose,
         lambda: made in api.objects,
     )
@@ -202,7 +219,7 @@ def test_claims_of_others_are_left_alone() -> None:
     metadata = {"namespace": "default", "annotations": {}}
     spec = {"storageClassName": "fast", "resources": {"requests": {"storage": "1Gi"}}}
     api.put(IN_DEFAULT + "other", metadata=metadata, spec=spec, status={"phase": "Pending"})
-    play(api, lambda: CLAIMS in api.queues)
+    play(api, api.is_all_taken)
     assert not [path for path in api.objects if path.startswith(VOLUMES)]
 
 
@@ -219,7 +236,7 @@ def test_attach_then_detach_with_finalizers() -> None:
     assert ATTACHER in api.objects[volume]["metadata"]["finalizers"]
     play(
         api,
-        lambda: ATTACHMENTS in api.queues,
+        api.is_all_taken,
         lambda: api.delete(attachment),
         lambda: attachment not in api.objects,
     )
@@ -255,11 +272,19 @@ def test_a_kept_volume_stays() -> None:
     assert volume in api.objects
 
 
-def test_an_expired_watch_begins_anew() -> None:
+def test_nothing_is_done_before_all_is_known() -> None:
+    """Else the volume that a claim has would be made, and told of, once more."""
     api = cluster()
-    api.expire = True
     uid = add_claim(api, "one")
-    play(api, lambda: f"{VOLUMES}/pvc-{uid}" in api.objects)
+    add_volume(api, uid, status={"phase": "Bound"})
+    api.volumes_come.clear()
+
+    def volumes_come() -> None:
+        assert not api.log
+        api.volumes_come.set()
+
+    play(api, lambda: api.taken[CLAIMS] == api.taken[CLASSES] == 2, volumes_come, api.is_all_taken)
+    assert not api.log
 
 
 FOREIGN_CSI = {"driver": "csi.theirs", "volumeHandle": "vol-1"}
@@ -301,7 +326,7 @@ def test_volumes_and_attachments_of_other_drivers_are_neither_kept_nor_touched()
 
     controller = play(
         api,
-        lambda: VOLUMES in api.queues and ATTACHMENTS in api.queues,
+        api.is_all_taken,
         come_later,
         lambda: bool(add_attachment(api, "a", ours)),
         lambda: bool(api.objects[f"{ATTACHMENTS}/a"].get("status", {}).get("attached")),
@@ -316,7 +341,7 @@ def test_volumes_and_attachments_of_other_drivers_are_neither_kept_nor_touched()
 def test_a_volume_that_another_made_under_the_name_keeps_its_finalizer() -> None:
     api = cluster()
     volume = add_volume(api, "v", status={"phase": "Bound"})
-    controller = play(api, lambda: VOLUMES in api.queues)
+    controller = play(api, api.is_all_taken)
     api.queues.clear()
     metadata = {"finalizers": [PROVISIONER_FINALIZER]}
     api.put(volume, metadata=metadata, spec={"csi": FOREIGN_CSI})
@@ -328,7 +353,7 @@ def test_a_provisioner_s_finalizer_on_a_volume_that_none_of_ours_made_stays() ->
     api = cluster()
     volume = add_volume(api, "v", status={"phase": "Bound"})
     del api.objects[volume]["metadata"]["annotations"]
-    controller = play(api, lambda: VOLUMES in api.queues)
+    controller = play(api, api.is_all_taken)
     asyncio.run(controller.release(api))
     assert controller_finalizers(api, volume) == [PROVISIONER_FINALIZER]
 

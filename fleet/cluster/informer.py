@@ -1,0 +1,220 @@
+"""Copies of what a cluster has, for what works beside the nodes: a list-watch for each resource.
+
+The machine is the kubelets' own (`wire.api.watch`: watch-lists, pages, versions, back-off); here it
+runs over the connections of fleet's own requests, and its objects stay plain JSON.
+Source: client-go/tools/cache/reflector.go; delta_fifo.go, Replace: what a new list has no more is
+deleted.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+
+import orjson
+
+from fleet.clock import NS_PER_S, Draws
+from fleet.cluster.api_client import Api, Json
+from fleet.errors import RemoteProtocolError
+from fleet.objects.pods import EventType
+from fleet.wire.api.decode_json import UNREADABLE_EVENT, UNREADABLE_LIST, checked_text
+from fleet.wire.api.framing import split_lines
+from fleet.wire.api.list_watches import UNREADABLE, UNREADABLE_CODE
+from fleet.wire.api.watch import ListWatch, Next, WatchPhase
+from fleet.wire.http2.messages import MALFORMED, Response, StreamOpened
+
+OWNER = -1
+"""In seeded draws: no node's."""
+INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+
+log = logging.getLogger(__name__)
+
+
+class ObjectWatch(ListWatch):
+    """A list-watch of all objects of one resource. `number` tells those of one client apart."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, number: int, path: str) -> None:
+        super().__init__(OWNER, number)
+        self.path = path
+
+    @property
+    def resource(self) -> str:
+        """What it is about, as the API server's metrics name it."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def is_generic(self) -> bool:
+        """Whether the client asks by a generic list-watch: sidecars have typed ones."""
+        return False
+
+    def target(self) -> tuple[bytes, bytes]:
+        """Return path and encoded selector, b"" for none."""
+        return self.path.encode(), b""
+
+    def on_chunk(self, data: bytes) -> list[tuple[EventType, Json]]:
+        """Take bytes of the stream; return the whole events in them, an ERROR as the last."""
+        lines, self._partial = split_lines(self._partial, data)
+        found = []
+        for line in lines:
+            event, version, obj = decode_event(line)
+            found.append((event, obj))
+            self._on_event(event, version)
+            if event is EventType.ERROR:
+                break
+        return found
+
+    def on_page(self, body: bytes) -> list[tuple[EventType, Json]]:
+        """Take one page of a LIST; SYNCED follows the last."""
+        version, token, items = decode_page(body)
+        found = [(EventType.ADDED, each) for each in items]
+        if self._on_page(version, token):
+            found.append((EventType.SYNCED, {}))
+        return found
+
+
+class Informer:
+    """Keeps `objects` as the cluster has them, by namespace and name, while `run` runs.
+
+    Of each that comes, changes or goes `on_change` is told: its key, and how it was and is, None
+    for not there. `on_synced` follows when all that there is has come, at first and after a gap.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        watch: ObjectWatch,
+        draws: Draws,
+        *,
+        keeps: Callable[[Json], bool],
+        on_change: Callable[[str, Json | None, Json | None], None],
+        on_synced: Callable[[], None],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.objects: dict[str, Json] = {}
+        self.is_synced = False  # it was, once
+        self._api = api
+        self._watch = watch
+        self._draws = draws
+        self._keeps = keeps
+        self._on_change = on_change
+        self._on_synced = on_synced
+        self._sleep = sleep
+        self._unseen: dict[str, None] = {}  # what a list that has begun has not shown yet
+
+    async def run(self) -> None:
+        """List and watch, and again whatever happens, until cancelled."""
+        while True:
+            later = await self._ask()
+            await self._sleep(later.delay_ns / NS_PER_S)
+
+    async def _ask(self) -> Next:
+        """Send one request and take all that comes; return when to ask again."""
+        watch = self._watch
+        request = watch.open(self._draws, time.monotonic_ns())
+        if watch.begins:
+            self._unseen = dict.fromkeys(self.objects)
+        async with aclosing(self._api.stream(request)) as messages:
+            async for message in messages:
+                later = self._on_message(message, time.monotonic_ns())
+                if later is not None:
+                    return later
+        raise AssertionError(request)
+
+    def _on_message(self, message: StreamOpened | bytes | Response, now_ns: int) -> Next | None:
+        """Take what came; return when to ask again if that was all, or the rest is not wanted."""
+        watch, draws = self._watch, self._draws
+        try:
+            if isinstance(message, StreamOpened):
+                watch.is_open = True
+            elif isinstance(message, bytes):
+                for event, obj in watch.on_chunk(message):
+                    if event is EventType.ERROR:
+                        log.debug("%s: %s", watch.path, obj.get("message"))
+                        return watch.on_error_event(obj.get("code", 0), draws, now_ns)
+                    self._take(event, obj)
+            else:
+                return self._on_response(message, now_ns)
+        except RemoteProtocolError as error:
+            log.warning("%s: the server sent %s", watch.path, error)
+            if watch.phase is WatchPhase.LIST:
+                return watch.on_list_failed(UNREADABLE, draws, now_ns)
+            return watch.on_error_event(UNREADABLE_CODE, draws, now_ns)
+        return None
+
+    def _on_response(self, response: Response, now_ns: int) -> Next:
+        watch = self._watch
+        if response.code != 200:
+            log.debug("%s: %d %s", watch.path, response.code, response.detail or response.body)
+        if watch.phase is not WatchPhase.LIST:
+            return watch.on_end(response, self._draws, now_ns)
+        if response.code != 200:
+            return watch.on_list_failed(response, self._draws, now_ns)
+        for event, obj in watch.on_page(response.body):
+            self._take(event, obj)
+        return Next(0)
+
+    def _take(self, event: EventType, obj: Json) -> None:
+        if event is EventType.SYNCED:
+            for key in self._unseen:
+                self._change(key, None)
+            self._unseen = {}
+            self.is_synced = True
+            self._on_synced()
+        elif event is not EventType.BOOKMARK and self._keeps(obj):
+            key = key_of(obj)
+            self._unseen.pop(key, None)
+            self._change(key, None if event is EventType.DELETED else trimmed(obj))
+
+    def _change(self, key: str, now: Json | None) -> None:
+        before = self.objects.pop(key, None)
+        if now is not None:
+            self.objects[key] = now
+        self._on_change(key, before, now)
+
+
+def decode_event(line: bytes) -> tuple[EventType, str, Json]:
+    """Return type, version and object of one event of a watch, of an ERROR its Status.
+
+    A bookmark that ends the initial events is SYNCED. Raises RemoteProtocolError for no event.
+    """
+    try:
+        read = orjson.loads(line)
+        event, obj = EventType[read["type"]], read["object"]
+        if event is EventType.ERROR:
+            return event, "", dict(obj)
+        meta = obj["metadata"]
+        notes = meta.get("annotations") or {}
+        if event is EventType.BOOKMARK and notes.get(INITIAL_EVENTS_END) == "true":
+            event = EventType.SYNCED
+        return event, checked_text(meta["resourceVersion"]), obj
+    except MALFORMED as error:
+        raise RemoteProtocolError(UNREADABLE_EVENT) from error
+
+
+def decode_page(body: bytes) -> tuple[str, str, list[Json]]:
+    """Return version, token of the next page and objects of one page of a LIST.
+
+    Raises RemoteProtocolError for what is no LIST.
+    """
+    try:
+        read = orjson.loads(body)
+        meta = read["metadata"]
+        version, token = checked_text(meta["resourceVersion"]), meta.get("continue", "")
+        return version, checked_text(token), list(read.get("items") or ())
+    except MALFORMED as error:
+        raise RemoteProtocolError(UNREADABLE_LIST) from error
+
+
+def key_of(obj: Json) -> str:
+    """Return namespace/name, or the name of what has no namespace."""
+    meta = obj["metadata"]
+    return f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else str(meta["name"])
+
+
+def trimmed(obj: Json) -> Json:
+    """Return an object without what is the largest part of it."""
+    obj["metadata"].pop("managedFields", None)
+    return obj
