@@ -109,6 +109,16 @@ spawn_options = join(
     nodes("--rate", type=float, help="Nodes started per second (default: no limit)."),
     nodes("--simulate-csi", is_flag=True, help="Be the CSI driver csi.fleet.emulator."),
     nodes("--seed", type=int, help="Of everything random."),
+    nodes(
+        "--serve",
+        type=click.Choice(["auto", "loopback", "ports", "off"]),
+        help="Where kubelets answer logs, exec, scrapes (default: 127.x on a local control plane).",
+    ),
+    nodes(
+        "--serve-at",
+        metavar="ADDRESS:PORT",
+        help="With ports: of the first node; the next ones have the next ports.",
+    ),
     identity(
         "--identity",
         type=click.Choice(["impersonate", "csr", "shared"]),

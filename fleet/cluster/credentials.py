@@ -131,6 +131,12 @@ class Credentials:
         certificate, key = self._configuration.cert_file, self._configuration.key_file
         return (certificate, key or certificate) if certificate else None
 
+    @property
+    def ca_file(self) -> str | None:
+        """The file with the authorities of the cluster; None for those of this machine."""
+        found: str | None = self._configuration.ssl_ca_cert
+        return found or None
+
     def ssl_context(
         self, alpn: tuple[str, ...] = ("h2",), *, with_client_certificate: bool = True
     ) -> ssl.SSLContext:

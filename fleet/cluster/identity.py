@@ -19,7 +19,7 @@ from fleet.errors import SetupError
 from fleet.metrics import Requests
 from fleet.objects.well_known import NODE_USER, NODES_GROUP
 from fleet.profile.node_model import NodeModel
-from fleet.profile.settings import Fidelity, IdentityMode, Settings
+from fleet.profile.settings import Fidelity, IdentityMode, ServeMode, Settings
 
 REFUSALS_MIN = 10  # fewer are no storm
 AUTHENTICATION = "authentication.k8s.io"
@@ -184,6 +184,7 @@ class Features(NamedTuple):
     dynamic_resources: bool = False
     approve_csrs: bool = False
     own_watches: bool | None = None  # each node opens its own; None: in kubelet
+    serves: bool = False  # the kubelets' servers ask who may
 
     @property
     def has_own_watches(self) -> bool:
@@ -201,6 +202,7 @@ def features_of(settings: Settings, models: Iterable[NodeModel]) -> Features:
         dynamic_resources=any(model.dra_drivers for model in models),
         approve_csrs=settings.approve_csrs,
         own_watches=settings.has_own_watches,
+        serves=settings.serve in {ServeMode.LOOPBACK, ServeMode.PORTS},
     )
 
 
@@ -319,6 +321,12 @@ DYNAMIC_RESOURCE_CALLS: Calls = (
     ("resource.k8s.io", "resourceslices", "", "", "create deletecollection list watch"),
 )
 
+REVIEW_CALLS: Calls = (
+    (AUTHENTICATION, "tokenreviews", "", "", "create"),
+    ("authorization.k8s.io", "subjectaccessreviews", "", "", "create"),
+)
+"""Of whoever asks a kubelet's server."""
+
 WATCH_CALLS: Calls = (
     ("", "nodes", "", "", "list watch"),
     ("", "pods", "", "", "list watch"),
@@ -351,6 +359,7 @@ def node_calls(features: Features) -> Calls:
         *(KUBELET_ONLY_CALLS if features.fidelity is Fidelity.KUBELET else ()),
         *(STATIC_POD_CALLS if features.static_pods else ()),
         *(DYNAMIC_RESOURCE_CALLS if features.dynamic_resources else ()),
+        *(REVIEW_CALLS if features.serves else ()),
     )
 
 

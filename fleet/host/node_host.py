@@ -225,6 +225,22 @@ class NodeHost:
         """Return how many nodes run here."""
         return len(self._running)
 
+    def node_at(self, index: int) -> tuple[NodeId, str] | None:
+        """Return number and name of the node with an index in the whole fleet, if it runs here.
+
+        From any thread.
+        """
+        slot = index - self.settings.node_index(0)
+        if not 0 <= slot < len(self._running):
+            return None
+        try:
+            node = self._running[slot]
+        except IndexError:  # removed meanwhile
+            return None
+        if self.reactor.entries[node].kubelet is None:
+            return None
+        return node, self.settings.node_name(slot)
+
     @property
     def nodes_max(self) -> int:
         """Return how many nodes may run here: what was confirmed and checked, and no more."""

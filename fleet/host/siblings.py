@@ -26,7 +26,7 @@ from fleet.background import BACKOFF_FIRST_S, BACKOFF_MAX_S, STEADY_S, Backgroun
 from fleet.controlplane import ComponentDeath
 from fleet.controlplane.process import Component
 from fleet.errors import Exit, FleetError, SetupError, UsageError
-from fleet.profile.settings import Settings, flag_of
+from fleet.profile.settings import ServeMode, Settings, flag_of
 from fleet.report.display import LiveFigures
 from fleet.report.report import RunFigures, merge
 from fleet.report.run_directory import FIGURES
@@ -246,10 +246,12 @@ OWN = frozenset(
             "shard_stride",
             "nodes_total",
             "rate",
+            "serve_at",
         ),  # its part of the whole
         *("processes", "run_id", "holder", "run_dir", "keep"),  # of one run, whose end is ours
         *(
             "kubeconfig",
+            "serve",
             "confirm_cluster",
             "shared",
         ),  # the cluster that we have found, and asked for
@@ -304,6 +306,14 @@ def sibling_arguments(
         arguments.append(f"--max-nodes={share.max_nodes}")
     if share.rate:
         arguments.append(f"--rate={share.rate}")
+    serve = settings.serve
+    if serve is ServeMode.AUTO and kubeconfig is not None:
+        serve = ServeMode.LOOPBACK  # to the process it is a cluster that was named
+    arguments.append(f"--serve={serve}")
+    if settings.serve_at:
+        address, port = settings.serve_address
+        before = sum(settings.share(each).most for each in range(number))
+        arguments.append(f"--serve-at={address}:{port + before}")
     if settings.metrics_port:
         arguments.append(f"--metrics-port={settings.metrics_port + number}")
     if settings.locust_master:

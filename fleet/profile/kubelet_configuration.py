@@ -41,8 +41,6 @@ EVICTION_HARD_DEFAULT = {
 KEYS_WITHOUT_EFFECT = frozenset(
     [
         "address",
-        "authentication",
-        "authorization",
         "cgroupDriver",
         "cgroupRoot",
         "cgroupsPerQOS",
@@ -59,17 +57,9 @@ KEYS_WITHOUT_EFFECT = frozenset(
         "cpuManagerReconcilePeriod",
         "enableContentionProfiling",
         "enableControllerAttachDetach",
-        "enableDebugFlagsHandler",
-        "enableDebuggingHandlers",
-        "enableProfilingHandler",
-        "enableServer",
-        "enableSystemLogHandler",
-        "enableSystemLogQuery",
         "failCgroupV1",
         "failSwapOn",
         "hairpinMode",
-        "healthzBindAddress",
-        "healthzPort",
         "imagePullCredentialsVerificationPolicy",
         "imageServiceEndpoint",
         "iptablesDropBit",
@@ -90,7 +80,6 @@ KEYS_WITHOUT_EFFECT = frozenset(
         "preloadedImagesVerificationAllowlist",
         "protectKernelDefaults",
         "qosReserved",
-        "readOnlyPort",
         "registerNode",
         "reservedMemory",
         "reservedSystemCPUs",
@@ -100,14 +89,11 @@ KEYS_WITHOUT_EFFECT = frozenset(
         "seccompDefault",
         "showHiddenMetricsForVersion",
         "singleProcessOOMKill",
-        "streamingConnectionIdleTimeout",
         "systemCgroups",
         "systemReservedCgroup",
-        "tlsCertFile",
         "tlsCipherSuites",
         "tlsCurvePreferences",
         "tlsMinVersion",
-        "tlsPrivateKeyFile",
         "topologyManagerPolicyOptions",
         "topologyManagerScope",
         "tracing",
@@ -162,6 +148,51 @@ class CrashLoopBackOff(Spec):
     max_container_restart_period_ns: DurationNs = 300 * NS_PER_S
 
 
+class AnonymousAuthentication(Spec):
+    """Source: KubeletAnonymousAuthentication."""
+
+    enabled: bool = False
+
+
+class WebhookAuthentication(Spec):
+    """Source: KubeletWebhookAuthentication."""
+
+    enabled: bool = True
+    cache_ttl_ns: Annotated[DurationNs, Field(alias="cacheTTL")] = 2 * MINUTE_NS
+
+
+class X509Authentication(Spec):
+    """Source: KubeletX509Authentication."""
+
+    client_ca_file: Annotated[str, Field(alias="clientCAFile")] = ""
+
+
+class Authentication(Spec):
+    """Who may ask the server of a kubelet. Source: KubeletAuthentication."""
+
+    anonymous: AnonymousAuthentication = AnonymousAuthentication()
+    webhook: WebhookAuthentication = WebhookAuthentication()
+    x509: X509Authentication = X509Authentication()
+
+
+class WebhookAuthorization(Spec):
+    """Source: KubeletWebhookAuthorization."""
+
+    cache_authorized_ttl_ns: Annotated[DurationNs, Field(alias="cacheAuthorizedTTL")] = (
+        5 * MINUTE_NS
+    )
+    cache_unauthorized_ttl_ns: Annotated[DurationNs, Field(alias="cacheUnauthorizedTTL")] = (
+        30 * NS_PER_S
+    )
+
+
+class Authorization(Spec):
+    """What it answers them. Source: KubeletAuthorization."""
+
+    mode: Literal["AlwaysAllow", "Webhook"] = "Webhook"
+    webhook: WebhookAuthorization = WebhookAuthorization()
+
+
 class ShutdownGracePeriodByPodPriority(Spec):
     """Source: KubeletConfiguration shutdownGracePeriodByPodPriority."""
 
@@ -212,6 +243,20 @@ class KubeletConfiguration(Spec):
     node_status_max_images: Annotated[int, Field(ge=-1)] = 50
     sync_frequency_ns: DurationNs = MINUTE_NS
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    enable_server: bool = True
+    enable_debugging_handlers: bool = True
+    enable_system_log_handler: bool = True
+    enable_system_log_query: bool = False
+    enable_profiling_handler: bool = True
+    enable_debug_flags_handler: bool = True
+    read_only_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    healthz_port: Annotated[int, Field(ge=0, le=65535)] = 10248
+    healthz_bind_address: str = "127.0.0.1"
+    tls_cert_file: str = ""
+    tls_private_key_file: str = ""
+    streaming_connection_idle_timeout_ns: DurationNs = 4 * 60 * MINUTE_NS
+    authentication: Authentication = Authentication()
+    authorization: Authorization = Authorization()
     rotate_certificates: bool = True  # upstream's default is false; kubeadm sets true
     server_tls_bootstrap: Annotated[bool, Field(alias="serverTLSBootstrap")] = False
     max_pods: Annotated[int, Field(ge=1)] | None = None

@@ -5,7 +5,7 @@ of one line that names file, path and allowed values.
 """
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +25,7 @@ from fleet.profile.node_profile import (
 from fleet.profile.option_types import DEFAULT_PROFILES, ProfileChoice
 from fleet.profile.pod_behavior import PodBehavior, PodBehaviorManifest
 from fleet.profile.schema import API_VERSION, explain
+from fleet.profile.serving import Serving
 from fleet.profile.volume_behavior import DEFAULT_DRIVER, CSIDriver
 
 DOCUMENT_BYTES_MAX = 4 * 1024 * 1024
@@ -95,10 +96,21 @@ class NodeMix:
         """Return the model of the node with an index."""
         return self.models[self._pattern[index % len(self._pattern)]]
 
-    def adapt(self, server_version: str, *, zone_labels: bool) -> None:
+    def adapt(
+        self,
+        server_version: str,
+        *,
+        zone_labels: bool,
+        serving: Callable[[NodeModel], Serving] | None = None,
+    ) -> None:
         """Fit every model to the cluster that was found; before any node is made."""
         self.models = tuple(
-            model.adapted(server_version, zone_labels=zone_labels) for model in self.models
+            model.adapted(
+                server_version,
+                zone_labels=zone_labels,
+                serving=serving(model) if serving is not None else None,
+            )
+            for model in self.models
         )
 
     @property

@@ -18,6 +18,7 @@ from fleet.profile.image_behavior import DEFAULT_PULLS, ImagePulls
 from fleet.profile.kubelet_configuration import KubeletConfiguration, Taint
 from fleet.profile.pod_behavior import Labels, PodBehavior, select_behavior
 from fleet.profile.schema import PLACEHOLDER
+from fleet.profile.serving import NOWHERE, SERVER_FEATURES, Serving
 from fleet.profile.usage import Usage
 from fleet.profile.volume_behavior import CSIDriver
 
@@ -79,6 +80,7 @@ class NodeIdentity(NamedTuple):
     node_info: dict[str, str]
     zone: str
     region: str
+    kubelet_port: int  # 0 for none
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,6 +125,7 @@ class NodeModel:
     shutdown: ShutdownSchedule | None = None
     csi_drivers: tuple[CSIDriver, ...] = ()  # whose node plug-in runs on the nodes
     user_agent: str = USER_AGENT  # with placeholders
+    serving: Serving | None = None  # None until a run says where: as the profile does
 
     @property
     def csi_driver_names(self) -> tuple[str, ...]:
@@ -166,7 +169,10 @@ class NodeModel:
         labels = self.labels | {HOSTNAME_LABEL: name} | topology
         if not self.zone_labels:
             labels = {key: value for key, value in labels.items() if key not in ZONE_LABELS}
-        ip = self.address(index)
+        ip, port = self.address(index), self.kubelet_port
+        if self.serving is not None:
+            port = self.serving.port_of(index)
+            ip = self.serving.address_of(index) if port else ip
         known = {"name": name, "index": str(index), "zone": zone, "region": region}
         machine_id, system_uuid, boot_id = machine_identifiers(name)
         node_info = {"machineID": machine_id, "systemUUID": system_uuid, "bootID": boot_id}
@@ -179,17 +185,18 @@ class NodeModel:
             node_info=node_info | self.node_info,
             zone=zone,
             region=region,
+            kubelet_port=port,
         )
 
     def status_json(self) -> dict[str, object]:
         """Return the members of `.status` that all nodes share, as JSON shows them.
 
-        Source: pkg/kubelet/nodestatus/setters.go; conditions, addresses and nodeInfo are a node's.
+        Source: pkg/kubelet/nodestatus/setters.go; conditions, addresses, ports and nodeInfo are
+        a node's.
         """
         status: dict[str, object] = {
             "capacity": self.capacity,
             "allocatable": self.allocatable,
-            "daemonEndpoints": {"kubeletEndpoint": {"Port": self.kubelet_port}},
         }
         if self.images:
             status["images"] = [
@@ -218,15 +225,24 @@ class NodeModel:
         known = dict(zip(USER_AGENT_PLACEHOLDERS, (version, self.os, self.arch), strict=True))
         return PLACEHOLDER.sub(lambda found: known[found[1]], user_agent).encode()
 
-    def adapted(self, server_version: str, *, zone_labels: bool) -> "NodeModel":
-        """Return this model for one cluster: not above its version, zone labels or not."""
+    def adapted(
+        self, server_version: str, *, zone_labels: bool, serving: Serving | None = None
+    ) -> "NodeModel":
+        """Return this model for one cluster: not above its version, zone labels or not.
+
+        What needs a server is declared only if there is one.
+        """
         version = cap_version(self.kubelet_version, server_version)
+        features = declared_features(version, self.kubelet.features_disabled)
+        if serving == NOWHERE:
+            features = tuple(each for each in features if each not in SERVER_FEATURES)
         return replace(
             self,
             kubelet_version=version,
             node_info=self.node_info | {"kubeletVersion": version},
-            declared_features=declared_features(version, self.kubelet.features_disabled),
+            declared_features=features,
             zone_labels=zone_labels,
+            serving=serving,
         )
 
 
@@ -255,6 +271,11 @@ def declared_features(version: str, disabled: frozenset[str]) -> tuple[str, ...]
             if at >= since and feature not in disabled
         )
     )
+
+
+def daemon_endpoints(port: int) -> dict[str, object]:
+    """Return `status.daemonEndpoints` of a kubelet that listens at a port."""
+    return {"kubeletEndpoint": {"Port": port}}
 
 
 def _handler_json(handler: RuntimeHandler) -> dict[str, object]:

@@ -1,6 +1,7 @@
 """`Settings`: the options of `fleet spawn`, typed, checked once and never changed."""
 
 import enum
+import ipaddress
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from fleet.profile.option_types import (
     StatefulSetOption,
 )
 from fleet.profile.schema import DnsLabel, explain
+from fleet.profile.serving import PORT_MAX
 
 NODES_MAX = 100_000
 """Slots have five digits."""
@@ -86,6 +88,15 @@ class OutputFormat(enum.StrEnum):
     JSON = "json"
 
 
+class ServeMode(enum.StrEnum):
+    """Where the servers of the kubelets are."""
+
+    AUTO = "auto"  # loopback on a local control plane, else off
+    LOOPBACK = "loopback"
+    PORTS = "ports"
+    OFF = "off"
+
+
 class Settings(BaseModel):
     """The options of `fleet spawn`. A field with an alias is named by its flag when it is read."""
 
@@ -121,6 +132,8 @@ class Settings(BaseModel):
     no_taint: bool = False
     simulate_csi: bool = False  # a CSI driver on every node whose profile declares none
     zone_labels: bool = False  # on a shared cluster too
+    serve: ServeMode = ServeMode.AUTO
+    serve_at: Address = ""  # of mode ports: ADDRESS:PORT of the first node
     story: tuple[str, ...] = ()  # names of nodes that keep their inputs and effects
     controlplane_bin: Path | None = None
     fsync: bool = False
@@ -184,6 +197,7 @@ class Settings(BaseModel):
             raise ValueError("a command ends the run itself: drop --until-ready and --duration")
         self._check_dashboard()
         self._check_certificates()
+        self._check_serving()
         if "metrics_host" in self.model_fields_set and not self.metrics_port:
             raise ValueError("--metrics-host needs --metrics-port")
         if self.duration_ns == 0:
@@ -192,6 +206,18 @@ class Settings(BaseModel):
             for flag in self.local_only:
                 raise ValueError(f"{flag} is for the local control plane, not for a cluster")
         return self
+
+    def _check_serving(self) -> None:
+        if (self.serve is ServeMode.PORTS) is not bool(self.serve_at):
+            raise ValueError("--serve-at ADDRESS:PORT goes with --serve ports")
+        if self.serve_at:
+            address, port = self.serve_address
+            try:
+                ipaddress.ip_address(address)
+            except ValueError:
+                raise ValueError(f"--serve-at: {address!r} is not an IP address") from None
+            if port + self.most - 1 > PORT_MAX:
+                raise ValueError(f"--serve-at: {self.most} ports from {port} on are too many")
 
     def _check_certificates(self) -> None:
         if self.identity is not IdentityMode.CSR:
@@ -244,6 +270,12 @@ class Settings(BaseModel):
         """Whether each node opens watches of its own."""
         default = WatchMode.SHARED if self.fidelity is Fidelity.LIGHT else WatchMode.PER_NODE
         return (self.watches or default) is WatchMode.PER_NODE
+
+    @property
+    def serve_address(self) -> tuple[str, int]:
+        """Address of the servers of all kubelets, and the port of the first."""
+        address, _, port = self.serve_at.rpartition(":")
+        return address.strip("[]"), int(port or 0)
 
     @property
     def local_only(self) -> list[str]:

@@ -113,6 +113,10 @@ class Reactor:
         """Set a timer from outside of a kubelet."""
         self._wheel.set(due_ns, node, timer, key)
 
+    def perform(self, out: Outbox) -> None:
+        """Do what a kubelet asked for outside of a turn, because of a request to its server."""
+        self._execute(out)
+
     # ---- the fleet ----
 
     def add_environment(self, env: Environment) -> None:

@@ -51,6 +51,7 @@ from fleet.run.permission import may_load
 from fleet.run.restart_signal import RestartSignal
 from fleet.run.target import Target
 from fleet.run.user_command import run_command
+from fleet.server.kubelet_servers import KubeletServers
 from fleet.storage.simulated_storage import check_drivers
 from fleet.wire.sockets.connection_health import connection_health
 
@@ -231,8 +232,12 @@ class Run:
     ) -> int | None:
         """Bring the nodes up, do what the run is for, and let them fall silent."""
         settings = self._settings
+        servers = KubeletServers(settings, is_local=self._target.local is not None)
+        servers.open(self._mix.models)
         self._mix.adapt(
-            cluster.version.git_version, zone_labels=settings.zone_labels or not facts.is_shared
+            cluster.version.git_version,
+            zone_labels=settings.zone_labels or not facts.is_shared,
+            serving=servers.serving,
         )
         adopted = await adopt_nodes(cluster, facts, settings, lease, self._display)
         taint = None
@@ -271,6 +276,7 @@ class Run:
         node_host.start()
         self._restart_signal.node_host = node_host
         try:
+            servers.start(node_host, cluster)
             if settings.metrics_port:
                 from fleet.run.prometheus import metrics_server  # noqa: PLC0415 - 3 MB
 
@@ -291,6 +297,7 @@ class Run:
             last_look = self._observation.over
             await self._background.persist("the last look at the run", last_look, tries_max=1)
             meter.figures()
+            servers.stop()
             node_host.silence()
             await self._background.stop()
             self._ending.judge(node_host, failures(self._background, cluster))

@@ -20,7 +20,7 @@ from fleet.kubelet.environment import Environment
 from fleet.objects.admission import is_extended
 from fleet.objects.effects import NodeId, NodeStatusPatch
 from fleet.objects.pods import NodeDetails, NodeView
-from fleet.profile.node_model import NodeIdentity, NodeModel
+from fleet.profile.node_model import NodeIdentity, NodeModel, daemon_endpoints
 from fleet.quantity import parse_quantity
 
 ATTACH_ANNOTATION = "volumes.kubernetes.io/controller-managed-attach-detach"
@@ -149,7 +149,7 @@ def _setters(
     info = {key: value for key, value in facts.node_info.items() if shown.get(key, "") != value}
     if info:
         status["nodeInfo"] = info
-    ours_whole = model.status_json()
+    ours_whole = {**model.status_json(), "daemonEndpoints": daemon_endpoints(facts.kubelet_port)}
     for member in WHOLE:
         if details.status.get(member) != ours_whole.get(member):
             status[member] = ours_whole.get(member)

@@ -5,7 +5,7 @@ import orjson
 from fleet.objects.effects import NodeStatusPatch
 from fleet.objects.pods import NodeCondition
 from fleet.objects.times import rfc3339
-from fleet.profile.node_model import NodeIdentity
+from fleet.profile.node_model import NodeIdentity, daemon_endpoints
 from fleet.wire.api.callers import RenderedProfile
 
 CONDITION = (
@@ -103,6 +103,7 @@ def node_json(
                 template.status,
                 b'"conditions":[%b]' % b",".join(map(condition_json, conditions)),
                 b'"addresses":' + orjson.dumps(addresses),
+                b'"daemonEndpoints":' + orjson.dumps(daemon_endpoints(facts.kubelet_port)),
                 b'"nodeInfo":' + orjson.dumps(facts.node_info),
             )
         ),

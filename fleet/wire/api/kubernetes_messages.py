@@ -105,6 +105,7 @@ _SHOWN: dict[str, Callable[[Any], Any]] = {
     "MicroTime": _micro_time_shown,
     "IntOrString": lambda message: message.strVal if message.type else message.intVal,
     "FieldsV1": lambda message: orjson.loads(message.Raw),
+    "ExtraValue": lambda message: list(message.items),
 }
 
 
@@ -195,12 +196,17 @@ def _take_fields(message: Any, value: Any) -> None:
     message.Raw = orjson.dumps(value)
 
 
+def _take_extra(message: Any, value: Any) -> None:
+    message.items.extend(value)
+
+
 _TAKEN: dict[str, Callable[[Any, Any], None]] = {
     "Quantity": _take_quantity,
     "Time": _take_time,
     "MicroTime": _take_time,
     "IntOrString": _take_int_or_string,
     "FieldsV1": _take_fields,
+    "ExtraValue": _take_extra,
 }
 
 

@@ -518,7 +518,7 @@ def test_the_shared_status_is_what_a_kubelet_sends() -> None:
     status = {"runtimeHandlers": handlers, "features": {}, "images": images}
     model = profile(template={"status": status})
     sent = orjson.loads(orjson.dumps(model.status_json()))
-    assert sent["daemonEndpoints"] == {"kubeletEndpoint": {"Port": 10250}}
+    assert model.identity(0, "n").kubelet_port == 10250
     assert [handler["name"] for handler in sent["runtimeHandlers"]] == ["", "z"]
     assert "features" not in sent
     assert len(sent["images"]) == 50
@@ -526,7 +526,7 @@ def test_the_shared_status_is_what_a_kubelet_sends() -> None:
     unlimited = {"nodeStatusMaxImages": -1}
     assert len(profile(template={"status": status}, kubeletConfiguration=unlimited).images) == 60
     old = profile(kubeletVersion="v1.35.0", template={"status": {"runtimeHandlers": []}})
-    assert set(old.status_json()) == {"capacity", "allocatable", "daemonEndpoints", "features"}
+    assert set(old.status_json()) == {"capacity", "allocatable", "features"}
 
 
 def test_a_pool_that_is_too_small_is_told_before_anything_starts() -> None:

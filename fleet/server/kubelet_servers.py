@@ -1,0 +1,253 @@
+"""The servers of all kubelets of a process: their sockets, their thread, and how a request goes.
+
+    open (sockets, before any Node says where) -> start (thread, loop) -> stop
+
+They run on a loop of their own beside the reactor's: TLS, HTTP and streaming never stand in its
+way, and what is asked of a kubelet costs a turn at most `questions.BUDGET_S`.
+Source: pkg/kubelet/server/server.go, ListenAndServeKubeletServer; pkg/kubelet/kubelet.go,
+ListenAndServe.
+"""
+
+import asyncio
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import cast
+
+import uvloop
+from aiohttp import web
+
+from fleet.cluster.cluster import Cluster
+from fleet.errors import SetupError
+from fleet.host.node_host import NodeHost
+from fleet.kubelet import host_interface
+from fleet.objects.effects import NodeId
+from fleet.profile.node_model import DEFAULT_ADDRESS_POOL, NodeModel
+from fleet.profile.serving import NOWHERE, Serving
+from fleet.profile.settings import ServeMode, Settings
+from fleet.server.access import AccessControl
+from fleet.server.endpoints import Answers, Asked, Endpoints
+from fleet.server.host import Host
+from fleet.server.http import NodeHttp, NodeProtocol, text
+from fleet.server.listener import Listener, open_address, open_loopback
+from fleet.server.questions import BugError, NodeGoneError, Questions
+from fleet.server.routes import Answer, route
+from fleet.server.serving_tls import ServingContext
+from fleet.server.streaming import Streaming
+
+STOP_S = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class KubeletServers:
+    """Made and stopped in the reactor's thread."""
+
+    def __init__(self, settings: Settings, *, is_local: bool) -> None:
+        self._settings = settings
+        mode = settings.serve
+        if mode is ServeMode.AUTO:
+            mode = ServeMode.LOOPBACK if is_local else ServeMode.OFF
+        self.mode = mode
+        self._sockets: list[socket.socket] = []
+        self._ports: dict[int, int] = {}  # by the port that a profile wants, the one that it got
+        self._of_all = Serving(*settings.serve_address, first=settings.node_index(0))
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._node_host: NodeHost | None = None
+
+    # ---- where ----
+
+    def open(self, models: Iterable[NodeModel]) -> None:
+        """Listen for the nodes of these profiles, so that their Nodes can say where.
+
+        Raises SetupError.
+        """
+        if self.mode is ServeMode.LOOPBACK:
+            for port in dict.fromkeys(each.kubelet_port for each in filter(self._serves, models)):
+                found = open_loopback(port)
+                if found is None:
+                    raise SetupError(
+                        "the kubelets' servers: the right to bind to `lo` alone is missing "
+                        "(CAP_NET_RAW): run as root, or with --serve off"
+                    )
+                self._sockets.append(found)
+                self._ports[port] = found.getsockname()[1]
+        elif self.mode is ServeMode.PORTS:
+            address, first = self._settings.serve_address
+            for port in range(first, first + self._settings.most):
+                self._sockets.append(open_address(address, port))
+
+    def serving(self, model: NodeModel) -> Serving:
+        """Return where the nodes of a profile answer."""
+        if not self._serves(model):
+            return NOWHERE
+        if self.mode is ServeMode.PORTS:
+            return self._of_all
+        return Serving(port=self._ports[model.kubelet_port])
+
+    def _serves(self, model: NodeModel) -> bool:
+        """Return whether the nodes of a profile have a server: their address must be ours."""
+        if self.mode is ServeMode.OFF or not model.kubelet.enable_server:
+            return False
+        return self.mode is ServeMode.PORTS or model.address_pool == DEFAULT_ADDRESS_POOL
+
+    # ---- the thread ----
+
+    def start(self, node_host: NodeHost, cluster: Cluster) -> None:
+        """Begin to answer. Raises SetupError."""
+        if not self._sockets:
+            return
+        self._node_host = node_host
+        questions = Questions(node_host.reactor, asyncio.get_running_loop())
+        context = ServingContext.make(cluster.credentials.ca_file, self._chain_of)
+        began = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run,
+            args=(questions, context, cast("Host", host_interface), began.set),
+            name="kubelet-servers",
+            daemon=True,
+        )
+        self._thread.start()
+        began.wait()
+
+    def stop(self) -> None:
+        """Close every connection and end the thread."""
+        loop, stopping = self._loop, self._stopping
+        if self._thread is not None and loop is not None and stopping is not None:
+            loop.call_soon_threadsafe(stopping.set)
+            self._thread.join(STOP_S)
+            self._thread = None
+        for each in self._sockets:
+            each.close()
+        self._sockets.clear()
+
+    def _run(
+        self,
+        questions: Questions,
+        context: ServingContext,
+        host: Host,
+        on_begun: Callable[[], object],
+    ) -> None:
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(self._serve(questions, context, host, on_begun))
+        except Exception:
+            log.exception("the kubelets' servers ended")
+        finally:
+            on_begun()
+            context.close()
+
+    async def _serve(
+        self,
+        questions: Questions,
+        context: ServingContext,
+        host: Host,
+        on_begun: Callable[[], object],
+    ) -> None:
+        loop = self._loop = questions.servers = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        node_host = self._node_host
+        assert node_host is not None
+        access = AccessControl(node_host.reactor, questions)
+        answers = {**Endpoints(questions, host).answers, **Streaming(questions, host).answers}
+        handler = Handler(self.named, node_host, questions, access, answers)
+        http = NodeHttp(handler.handle)
+        listener = Listener(loop, self.named, http, context, lambda: len(http.connections))
+        for each in self._sockets:
+            listener.add(each)
+        sweeping = loop.create_task(access.sweep())
+        on_begun()
+        try:
+            await self._stopping.wait()
+        finally:
+            sweeping.cancel()
+            listener.close()
+            await http.shutdown(0.1)
+
+    # ---- who ----
+
+    def named(self, address: str, port: int) -> tuple[NodeId, str] | None:
+        """Return the node that answers there, None if none does."""
+        assert self._node_host is not None
+        index = self._of_all.index_of(address, port)
+        return self._node_host.node_at(index)
+
+    def _chain_of(self, _node_name: str) -> Path | None:
+        return None
+
+
+class Handler:
+    """How a request goes, up to its endpoint."""
+
+    def __init__(
+        self,
+        named: Callable[[str, int], tuple[NodeId, str] | None],
+        node_host: NodeHost,
+        questions: Questions,
+        access: AccessControl,
+        answers: Answers,
+    ) -> None:
+        self._named = named
+        self._entries = node_host.reactor.entries
+        self._questions = questions
+        self._access = access
+        self._answers = answers
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request."""
+        protocol = request.protocol
+        assert isinstance(protocol, NodeProtocol)
+        node = self._node_of(protocol)
+        if node is None:
+            return _hung_up(request)
+        try:
+            return await self._serve(request, protocol, node)
+        except NodeGoneError:
+            return _hung_up(request)
+        except BugError as error:
+            return text(500, f"Internal Error: {error}")
+
+    async def _serve(
+        self, request: web.BaseRequest, protocol: NodeProtocol, node: NodeId
+    ) -> web.StreamResponse:
+        configuration = self._entries[node].caller.template.model.kubelet
+        accept = request.headers.get("Accept", "")
+        found = route(request.method, request.path, accept, configuration)
+        if isinstance(found, Answer) and found.is_public:
+            return _routed(found)
+        refused = await self._access.refusal(request, protocol, configuration)
+        if refused is not None:
+            return refused
+        if isinstance(found, Answer):
+            return _routed(found)
+        asked = Asked(request, node, protocol.node_name, configuration, found.parameters)
+        answer = self._answers.get(found.endpoint)
+        return await answer(asked) if answer is not None else text(501, "not emulated")
+
+    def _node_of(self, protocol: NodeProtocol) -> NodeId | None:
+        """Return the node that a connection is to, None if it does not run any more."""
+        if protocol.node is None:
+            sockname = protocol.sockname
+            assert isinstance(sockname, tuple), sockname
+            found = self._named(sockname[0], sockname[1])
+            if found is None:
+                return None
+            protocol.node, protocol.node_name = found
+        return protocol.node if self._questions.is_alive(protocol.node) else None
+
+
+def _routed(answer: Answer) -> web.Response:
+    response = text(answer.code, answer.text)
+    response.headers.update(answer.headers)
+    return response
+
+
+def _hung_up(request: web.BaseRequest) -> web.Response:
+    """Reset a connection: there is no machine at its other end any more."""
+    if isinstance(request.transport, asyncio.WriteTransport):
+        request.transport.abort()
+    return web.Response(status=503)

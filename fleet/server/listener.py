@@ -1,0 +1,177 @@
+"""Sockets of the kubelets' servers: one for all nodes where the address tells the node.
+
+    0.0.0.0 on `lo` alone -> accept -> address and port of this end -> node -> TLS -> HTTP
+
+Without the right to bind to a device each node has a socket of its own, on its own address.
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Protocol
+
+from fleet.errors import SetupError
+from fleet.objects.effects import NodeId
+from fleet.server.serving_tls import CURRENT_NODE
+
+BACKLOG = 4096
+ACCEPTS_MAX = 64
+"""Connections taken per turn of the loop: a flood of them does not starve those that there are."""
+CONNECTIONS_MAX = 20_000
+HANDSHAKES_MAX = 256
+"""TLS handshakes at once; one costs 2 ms of a core, and what waits costs only its socket."""
+HANDSHAKE_S = 10.0
+LOOPBACK_DEVICE = b"lo"
+NO_ROOM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+
+log = logging.getLogger(__name__)
+
+
+class Named(Protocol):
+    """Tells which node an address is of."""
+
+    def __call__(self, address: str, port: int) -> tuple[NodeId, str] | None:
+        """Return number and name of the node, None if there is none that answers."""
+
+
+def open_loopback(port: int, *, is_exact: bool = False) -> socket.socket | None:
+    """Listen on all of 127.0.0.0/8 and on no other device; None if that is not allowed.
+
+    On a free port if this one is taken, unless it is to be exact. Raises SetupError.
+    """
+    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, LOOPBACK_DEVICE)
+    except OSError:
+        found.close()
+        return None
+    return _listen(found, "0.0.0.0", port, is_exact=is_exact)  # noqa: S104 - of `lo` alone
+
+
+def open_address(address: str, port: int, *, is_exact: bool = True) -> socket.socket:
+    """Listen on one address. Raises SetupError."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return _listen(socket.socket(family, socket.SOCK_STREAM), address, port, is_exact=is_exact)
+
+
+def _listen(found: socket.socket, address: str, port: int, *, is_exact: bool) -> socket.socket:
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    found.setblocking(False)  # noqa: FBT003 - of the standard library
+    try:
+        try:
+            found.bind((address, port))
+        except OSError as error:
+            if is_exact or error.errno != errno.EADDRINUSE:
+                raise
+            found.bind((address, 0))
+        found.listen(BACKLOG)
+    except OSError as error:
+        found.close()
+        raise SetupError(
+            f"the kubelets' servers: {address} port {port}: {error.strerror}; see --serve"
+        ) from error
+    return found
+
+
+class Listener:
+    """Accepts for many nodes on the servers' loop. Made there, and closed there."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        named: Named,
+        protocol: Callable[[], asyncio.Protocol],
+        context: ssl.SSLContext | None,
+        connections: Callable[[], int],
+    ) -> None:
+        self._loop = loop
+        self._named = named
+        self._protocol = protocol
+        self._context = context
+        self._sockets: list[socket.socket] = []
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._waiting: list[tuple[socket.socket, str]] = []
+        self._connections = connections  # how many there are
+        self.refused = 0
+
+    def add(self, listening: socket.socket) -> None:
+        """Accept on a socket from now on."""
+        self._sockets.append(listening)
+        self._loop.add_reader(listening.fileno(), self._on_ready, listening)
+
+    def close(self) -> None:
+        """Accept no more."""
+        for each in self._sockets:
+            self._loop.remove_reader(each.fileno())
+            each.close()
+        self._sockets.clear()
+        for task in self._handshakes:
+            task.cancel()
+        for taken, _ in self._waiting:
+            taken.close()
+
+    def _on_ready(self, listening: socket.socket) -> None:
+        for _ in range(ACCEPTS_MAX):
+            try:
+                taken, _peer = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+                log.warning("the kubelets' servers take no more connections: %s", error.strerror)
+                self._loop.remove_reader(listening.fileno())
+                self._loop.call_later(1.0, self._again, listening)
+                return
+            self._take(taken)
+
+    def _again(self, listening: socket.socket) -> None:
+        if listening in self._sockets:
+            self._loop.add_reader(listening.fileno(), self._on_ready, listening)
+
+    def _take(self, taken: socket.socket) -> None:
+        taken.setblocking(False)  # noqa: FBT003
+        try:
+            address, port = taken.getsockname()[:2]
+            found = self._named(address, port)
+        except OSError:
+            found = None  # reset already
+        if found is None or self._connections() + len(self._waiting) >= CONNECTIONS_MAX:
+            self.refused += 1
+            _reset(taken)
+            return
+        if len(self._handshakes) >= HANDSHAKES_MAX:
+            self._waiting.append((taken, found[1]))
+        else:
+            self._begin(taken, found[1])
+
+    def _begin(self, taken: socket.socket, node_name: str) -> None:
+        task = self._loop.create_task(self._connect(taken, node_name))
+        self._handshakes.add(task)
+        task.add_done_callback(self._on_connected)
+
+    def _on_connected(self, task: "asyncio.Task[None]") -> None:
+        self._handshakes.discard(task)
+        if self._waiting and not task.cancelled():
+            self._begin(*self._waiting.pop(0))
+
+    async def _connect(self, taken: socket.socket, node_name: str) -> None:
+        CURRENT_NODE.set(node_name)
+        with contextlib.suppress(OSError, ssl.SSLError):
+            await self._loop.connect_accepted_socket(
+                self._protocol,
+                taken,
+                ssl=self._context,
+                ssl_handshake_timeout=HANDSHAKE_S if self._context is not None else None,
+            )
+
+
+def _reset(taken: socket.socket) -> None:
+    """Close a connection as if nobody listened."""
+    with contextlib.suppress(OSError):
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    taken.close()

@@ -1,0 +1,145 @@
+"""/pods and /runningpods: the pods of a kubelet as a v1.PodList.
+
+Source: pkg/kubelet/server/server.go, encodePods; pkg/kubelet/kubelet_pods.go, GetPods,
+GetRunningPods; pkg/kubelet/container/runtime.go, ToAPIPod.
+Differs: of a spec only what a kubelet acts on is there; annotations but fleet's own are not kept.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import orjson
+
+from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.objects.effects import PodStatusPatch
+from fleet.objects.pods import (
+    TOKEN_VOLUME,
+    TOKEN_VOLUME_START,
+    ContainerSpec,
+    Pod,
+    PodStatus,
+    RunningState,
+)
+from fleet.objects.times import rfc3339
+from fleet.wire.api.encode_pod import pod_status_patch
+
+NO_STATUS = PodStatus(phase="")
+
+
+def find_pod(kubelet: VirtualKubelet, namespace: str, name: str) -> Pod | None:
+    """Return the pod of a name. Source: GetPodByName."""
+    for pod in pods_of(kubelet):
+        if pod.name == name and pod.namespace == namespace:
+            return pod
+    return None
+
+
+def pods_of(kubelet: VirtualKubelet) -> Iterator[Pod]:
+    """Yield the pods of a kubelet; of a static pod its mirror, if there is one."""
+    loop = kubelet.sync_loop
+    return loop.pods() if loop is not None else iter(())
+
+
+def all_pods(kubelet: VirtualKubelet, _now_ns: int) -> bytes:
+    """Return what /pods shows."""
+    return _listed(_shown(pod) for pod in pods_of(kubelet))
+
+
+def running_pods(kubelet: VirtualKubelet, _now_ns: int) -> bytes:
+    """Return what /runningpods shows: only what the runtime knows of a pod."""
+    return _listed(_shown_running(pod) for pod in pods_of(kubelet) if _runs(pod))
+
+
+def _listed(items: Iterable[bytes]) -> bytes:
+    listed = list(items)
+    shown = b"[%b]" % b",".join(listed) if listed else b"null"
+    return b'{"kind":"PodList","apiVersion":"v1","metadata":{},"items":%b}\n' % shown
+
+
+def _runs(pod: Pod) -> bool:
+    return any(
+        isinstance(each.state, RunningState)
+        for each in (*pod.status.init_containers, *pod.status.containers)
+    )
+
+
+def _shown_running(pod: Pod) -> bytes:
+    names = {
+        each.name
+        for each in (*pod.status.init_containers, *pod.status.containers)
+        if isinstance(each.state, RunningState)
+    }
+    containers = [
+        {"name": each.name, "image": each.image, "resources": {}}
+        for each in (*pod.spec.containers, *pod.spec.init_containers)
+        if each.name in names
+    ]
+    return orjson.dumps(
+        {
+            "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid},
+            "spec": {"containers": containers},
+            "status": {},
+        }
+    )
+
+
+def _shown(pod: Pod) -> bytes:
+    metadata: dict[str, object] = {
+        "name": pod.name,
+        "namespace": pod.namespace,
+        "uid": pod.uid,
+        "resourceVersion": pod.resource_version,
+        "generation": pod.generation,
+        "creationTimestamp": rfc3339(pod.created_s).decode(),
+    }
+    if pod.deletion_s:
+        metadata["deletionTimestamp"] = rfc3339(pod.deletion_s).decode()
+        metadata["deletionGracePeriodSeconds"] = pod.deletion_grace_s
+    if pod.labels:
+        metadata["labels"] = dict(pod.labels)
+    if pod.annotations:
+        metadata["annotations"] = dict(pod.annotations)
+    spec: dict[str, object] = {
+        "containers": [_container(each) for each in pod.spec.containers],
+        "restartPolicy": pod.spec.restart_policy,
+        "terminationGracePeriodSeconds": pod.spec.termination_grace_s,
+        "nodeName": pod.node_name,
+        "priority": pod.spec.priority,
+    }
+    if pod.spec.init_containers:
+        spec["initContainers"] = [_container(each) for each in pod.spec.init_containers]
+    if pod.spec.ephemeral_containers:
+        spec["ephemeralContainers"] = [_container(each) for each in pod.spec.ephemeral_containers]
+    if pod.spec.service_account:
+        spec["serviceAccountName"] = pod.spec.service_account
+    if pod.spec.host_network:
+        spec["hostNetwork"] = True
+    if pod.spec.active_deadline_s:
+        spec["activeDeadlineSeconds"] = pod.spec.active_deadline_s
+    if pod.spec.volumes:
+        spec["volumes"] = [{"name": each.name, each.kind: {}} for each in pod.spec.volumes]
+    patch = pod_status_patch(
+        PodStatusPatch(pod.namespace, pod.name, pod.uid, NO_STATUS, pod.status)
+    )
+    shown = b'{"metadata":%b,"spec":%b,%b' % (
+        orjson.dumps(metadata),
+        orjson.dumps(spec),
+        patch[patch.index(b'"status":') :],
+    )
+    if pod.token_suffix:
+        shown = shown.replace(TOKEN_VOLUME, TOKEN_VOLUME_START + pod.token_suffix.encode())
+    return shown
+
+
+def _container(spec: ContainerSpec) -> dict[str, object]:
+    shown: dict[str, object] = {"name": spec.name, "image": spec.image}
+    if spec.command:
+        shown["command"] = spec.command
+    if spec.args:
+        shown["args"] = spec.args
+    shown["resources"] = orjson.Fragment(spec.resources_json)
+    if spec.volume_mounts_json:
+        shown["volumeMounts"] = orjson.Fragment(spec.volume_mounts_json)
+    if spec.restart_policy:
+        shown["restartPolicy"] = spec.restart_policy
+    shown["imagePullPolicy"] = spec.pull_policy
+    return shown

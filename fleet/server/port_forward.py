@@ -1,0 +1,322 @@
+"""Port forwarding: pairs of streams, data and error, for each connection to a port of a pod.
+
+    streams of SPDY with headers port, streamType, requestID, or channels 2n and 2n+1 of a WebSocket
+
+Source: cri-streaming/pkg/streaming/portforward/{httpstream,websocket}.go.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+
+from aiohttp import WSMsgType, web
+
+from fleet.errors import RemoteProtocolError
+from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.objects.effects import NodeId
+from fleet.objects.pods import Pod
+from fleet.objects.streams import PortOutput, Refusal
+from fleet.server.byte_streams import ByteStream
+from fleet.server.host import Host, PortSession
+from fleet.server.questions import BugError, NodeGoneError, Questions
+from fleet.server.spdy import Data, Ended, GoneAway, Opened, Reset, SpdyServer
+
+PROTOCOL = "portforward.k8s.io"
+TUNNEL = f"SPDY/3.1+{PROTOCOL}"
+CREATION_S = 30.0
+CHUNK_BYTES = 32 << 10
+PORT_MAX = 65535
+STUCK_S = 0.02
+INPUT_BYTES_MAX = 256 << 10
+"""What may wait for one port before the client is held up, with all that it forwards."""
+CONNECTIONS_MAX = 500
+"""At once through one client."""
+
+
+class Forwarder:
+    """Connects to the ports of one pod."""
+
+    def __init__(self, questions: Questions, host: Host, node: NodeId, pod: Pod) -> None:
+        self._questions = questions
+        self._host = host
+        self._node = node
+        self.pod = pod
+
+    async def open(self, port: int) -> PortSession | Refusal:
+        """Connect to a port. Raises NodeGoneError."""
+
+        def act(kubelet: VirtualKubelet, now_ns: int) -> PortSession | Refusal:
+            return self._host.port_of(kubelet, self.pod, port, now_ns)
+
+        return await self._questions.ask(self._node, act)
+
+    def error_text(self, port: int, refusal: Refusal) -> str:
+        """Source: httpstream.go, portForward."""
+        pod = self.pod
+        return f"error forwarding port {port} to pod {pod.uid}, uid : {refusal.text}"
+
+    async def write(self, session: PortSession, data: bytes) -> None:
+        """Hand all of it to the port."""
+        at = 0
+
+        def act(_kubelet: VirtualKubelet, now_ns: int) -> int:
+            return session.write(data[at : at + CHUNK_BYTES], now_ns)
+
+        while at < len(data):
+            taken = await self._questions.ask(self._node, act)
+            at += taken
+            if not taken:
+                await asyncio.sleep(STUCK_S)
+
+    async def end(self, session: PortSession) -> None:
+        """Tell the port that nothing more comes."""
+        await self._questions.ask(self._node, lambda _kubelet, now_ns: session.end(now_ns))
+
+    async def advance(self, session: PortSession) -> PortOutput:
+        """Return what the port says."""
+        return await self._questions.ask(
+            self._node, lambda _kubelet, now_ns: session.advance(CHUNK_BYTES, now_ns)
+        )
+
+
+class PortConnection:
+    """One connection to a port: what comes for it, and the task that answers."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.data: int | None = None  # numbers of the streams of SPDY
+        self.error: int | None = None
+        self.began_s = time.monotonic()
+        self.input = bytearray()
+        self.has_ended = False
+        self.news = asyncio.Event()
+        self.room = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+
+    def take(self, data: bytes) -> None:
+        """Take what the client sent."""
+        self.input += data
+        self.news.set()
+        if len(self.input) > INPUT_BYTES_MAX:
+            self.room.clear()
+
+    def end(self) -> None:
+        """Learn that it sends no more."""
+        self.has_ended = True
+        self.news.set()
+
+
+class SpdyPortForward:
+    """All that one client forwards over one connection."""
+
+    def __init__(self, stream: ByteStream, forwarder: Forwarder) -> None:
+        self._stream = stream
+        self._forwarder = forwarder
+        self._spdy = SpdyServer()
+        self._pairs: dict[str, PortConnection] = {}  # by requestID, until both streams are there
+        self._connections: dict[int, PortConnection] = {}  # by the data stream
+
+    async def run(self) -> None:
+        """Serve until the client goes."""
+        try:
+            while data := await self._stream.read():
+                for event in self._spdy.receive(data):
+                    self._on_event(event)
+                await self._flush()
+                for each in list(self._connections.values()):
+                    if len(each.input) > INPUT_BYTES_MAX:
+                        await each.room.wait()
+        except (RemoteProtocolError, ConnectionError):
+            pass
+        finally:
+            for each in self._connections.values():
+                if each.task is not None:
+                    each.task.cancel()
+            await self._stream.close()
+
+    def _on_event(self, event: Opened | Data | Ended | Reset | GoneAway) -> None:
+        if isinstance(event, Opened):
+            self._open(event)
+        elif isinstance(event, GoneAway):
+            pass
+        elif (connection := self._connections.get(event.stream)) is None:
+            pass  # of an error stream, on which a client says nothing but that it is through
+        elif isinstance(event, Data):
+            connection.take(event.data)
+        elif isinstance(event, Ended):
+            connection.end()
+        else:
+            self._drop(connection)
+
+    def _open(self, event: Opened) -> None:
+        """Source: httpStreamReceived, requestID, getStreamPair."""
+        text, kind = event.headers.get("port", ""), event.headers.get("streamtype", "")
+        port = int(text) if text.isascii() and text.isdecimal() and len(text) < 6 else 0
+        if not 0 < port <= PORT_MAX or kind not in {"data", "error"}:
+            self._spdy.reset(event.stream)
+            return
+        self._forget_halves()
+        first = event.stream if kind == "error" else event.stream - 2
+        request = event.headers.get("requestid") or str(first)
+        connection = self._pairs.setdefault(request, PortConnection(port))
+        is_taken = connection.data if kind == "data" else connection.error
+        if is_taken is not None or len(self._connections) >= CONNECTIONS_MAX:
+            self._spdy.reset(event.stream)
+            return
+        self._spdy.accept(event.stream)
+        if kind == "data":
+            connection.data = event.stream
+            self._connections[event.stream] = connection
+        else:
+            connection.error = event.stream
+        if connection.data is not None and connection.error is not None:
+            del self._pairs[request]
+            connection.task = asyncio.ensure_future(self._forward(connection))
+
+    def _forget_halves(self) -> None:
+        """Give up pairs of which one stream never came. Source: monitorStreamPair."""
+        now_s = time.monotonic()
+        for request, each in list(self._pairs.items()):
+            if now_s - each.began_s > CREATION_S:
+                del self._pairs[request]
+                self._drop(each)
+
+    async def _forward(self, connection: PortConnection) -> None:
+        """Carry one connection, to the end of either side."""
+        assert connection.data is not None
+        assert connection.error is not None
+        try:
+            session = await self._forwarder.open(connection.port)
+            if isinstance(session, Refusal):
+                text = self._forwarder.error_text(connection.port, session)
+                self._spdy.send(connection.error, text.encode(), is_last=True)
+                self._drop(connection)
+                await self._flush()
+                return
+            await self._carry(connection, session)
+            self._spdy.send(connection.data, b"", is_last=True)
+            self._spdy.send(connection.error, b"", is_last=True)
+            await self._flush()
+        except (ConnectionError, NodeGoneError, BugError):
+            self._drop(connection)
+        finally:
+            connection.room.set()
+            self._connections.pop(connection.data, None)
+
+    async def _carry(self, connection: PortConnection, session: PortSession) -> None:
+        assert connection.data is not None
+        has_ended = False
+        while self._spdy.is_open(connection.data):
+            connection.news.clear()
+            if connection.input:
+                data = bytes(connection.input)
+                connection.input.clear()
+                connection.room.set()
+                await self._forwarder.write(session, data)
+            if connection.has_ended and not has_ended:
+                has_ended = True
+                await self._forwarder.end(session)
+            output = await self._forwarder.advance(session)
+            if output.data:
+                self._spdy.send(connection.data, output.data)
+                await self._flush()
+            if output.is_over:
+                return
+            if not output.more and not connection.news.is_set():
+                await connection.news.wait()
+
+    def _drop(self, connection: PortConnection) -> None:
+        """Give both streams up."""
+        for number in (connection.data, connection.error):
+            if number is not None:
+                self._spdy.reset(number)
+                self._connections.pop(number, None)
+        connection.end()
+        connection.room.set()
+
+    async def _flush(self) -> None:
+        if out := self._spdy.take():
+            await self._stream.write(out)
+
+
+def ports_of(query: Mapping[str, Sequence[str]]) -> list[int] | str:
+    """Read the ports of a WebSocket without SPDY, or say what is wrong. Source: NewV4Options."""
+    given = query.get("port", [])
+    if not given:
+        return 'query parameter "port" is required'
+    ports = []
+    for texts in given:
+        if not texts:
+            return 'query parameter "port" cannot be empty'
+        for text in texts.split(","):
+            if not (text.isascii() and text.isdecimal() and len(text) < 6):
+                return (
+                    f'unable to parse "{texts}" as a port: strconv.ParseUint: parsing "{text}": '
+                    "invalid syntax"
+                )
+            if not 0 < int(text) <= PORT_MAX:
+                return f'port "{texts}" must be > 0'
+            ports.append(int(text))
+    return ports
+
+
+async def forward_channels(
+    socket: web.WebSocketResponse, forwarder: Forwarder, ports: Sequence[int]
+) -> None:
+    """Forward the ports over the channels of a WebSocket. Source: handleWebSocketStreams."""
+    connections = [PortConnection(port) for port in ports]
+    for at, each in enumerate(connections):
+        for channel in (2 * at, 2 * at + 1):
+            await socket.send_bytes(bytes((channel,)) + each.port.to_bytes(2, "little"))
+    carrying = [
+        asyncio.ensure_future(_carry_channel(socket, forwarder, each, 2 * at))
+        for at, each in enumerate(connections)
+    ]
+    reading = asyncio.ensure_future(_read_channels(socket, connections))
+    try:
+        await asyncio.wait(
+            [reading, asyncio.ensure_future(asyncio.wait(carrying))],
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+    finally:
+        for task in (reading, *carrying):
+            task.cancel()
+        with contextlib.suppress(ConnectionError):
+            await socket.close()
+
+
+async def _read_channels(
+    socket: web.WebSocketResponse, connections: Sequence[PortConnection]
+) -> None:
+    while (message := await socket.receive()).type is WSMsgType.BINARY:
+        data = bytes(message.data)
+        at, is_error = divmod(data[0], 2) if data else (len(connections), 0)
+        if at < len(connections) and not is_error:
+            connections[at].take(data[1:])
+            if len(connections[at].input) > INPUT_BYTES_MAX:
+                await connections[at].room.wait()
+
+
+async def _carry_channel(
+    socket: web.WebSocketResponse, forwarder: Forwarder, connection: PortConnection, channel: int
+) -> None:
+    with contextlib.suppress(ConnectionError, NodeGoneError, BugError):
+        session = await forwarder.open(connection.port)
+        if isinstance(session, Refusal):
+            text = forwarder.error_text(connection.port, session).encode()
+            await socket.send_bytes(bytes((channel + 1,)) + text)
+            return
+        while True:
+            connection.news.clear()
+            data = bytes(connection.input)
+            connection.input.clear()
+            connection.room.set()
+            await forwarder.write(session, data)
+            output = await forwarder.advance(session)
+            if output.data:
+                await socket.send_bytes(bytes((channel,)) + output.data)
+            if output.is_over:
+                return
+            if not output.more and not connection.news.is_set():
+                await connection.news.wait()

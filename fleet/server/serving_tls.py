@@ -1,0 +1,135 @@
+"""TLS of thousands of kubelets with one context: each connection gets the certificate of its node.
+
+OpenSSL gives a new connection what its context has at that moment and keeps that, so a certificate
+is made, or read, when somebody connects, and nothing is kept for a node that nobody asks.
+Source: cmd/kubelet/app/server.go, initializeTLS; client-go/util/cert/cert.go,
+GenerateSelfSignedCertKeyWithOptions; pkg/kubelet/certificate/kubelet.go.
+Differs: ECDSA keys, one for all nodes of a process, where each kubelet has a RSA key of its own; a
+client certificate of another authority ends the handshake, where upstream answers 401.
+"""
+
+import contextvars
+import datetime as dt
+import os
+import ssl
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fleet.errors import SetupError
+
+LIFE = dt.timedelta(days=365)
+BACKDATED = dt.timedelta(hours=1)
+LEAVES_MAX = 256
+"""Certificates that are kept: those of the nodes that were asked last, 1 KB each."""
+CURRENT_NODE: contextvars.ContextVar[str] = contextvars.ContextVar("the node that is connected to")
+"""Set by whoever accepts a connection; the loop carries it to the handshake."""
+
+
+class SelfSigned:
+    """Signs a certificate for each node, as kubelets do that were given none."""
+
+    def __init__(self) -> None:
+        now = dt.datetime.now(dt.UTC)
+        self._began = now - BACKDATED
+        self._stamp = int(now.timestamp())
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._key_pem = self._key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.TraditionalOpenSSL,
+            serialization.NoEncryption(),
+        )
+        self.pem = lru_cache(LEAVES_MAX)(self._pem)
+
+    def _pem(self, node_name: str) -> bytes:
+        """Return the key of a node, its certificate and that of its authority."""
+        issuer = _name(f"{node_name}-ca@{self._stamp}")
+        authority = (
+            self._builder(issuer, issuer)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
+        leaf = (
+            self._builder(_name(f"{node_name}@{self._stamp}"), issuer)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(node_name)]), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        parts = (each.public_bytes(serialization.Encoding.PEM) for each in (leaf, authority))
+        return self._key_pem + b"".join(parts)
+
+    def _builder(self, subject: x509.Name, issuer: x509.Name) -> x509.CertificateBuilder:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(issuer)
+            .public_key(self._key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(self._began)
+            .not_valid_after(self._began + LIFE)
+        )
+
+
+class ServingContext(ssl.SSLContext):
+    """One context for all nodes; `chain_of` names the file of the node's own, or None."""
+
+    _scratch: int
+    _self_signed: SelfSigned
+    _chain_of: Callable[[str], Path | None]
+
+    @classmethod
+    def make(
+        cls, client_ca: str | None, chain_of: Callable[[str], Path | None]
+    ) -> "ServingContext":
+        """Make a context that asks for certificates of the authorities in a file, if there is one.
+
+        Source: initializeTLS: RequestClientCert. Raises SetupError.
+        """
+        context = cls(ssl.PROTOCOL_TLS_SERVER)
+        context._scratch = os.memfd_create("fleet-serving", os.MFD_CLOEXEC)
+        context._self_signed = SelfSigned()
+        context._chain_of = chain_of
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        context.num_tickets = 0  # each would be a write and 2 KB; clients here keep connections
+        if client_ca is not None:
+            try:
+                context.load_verify_locations(cafile=client_ca)
+            except OSError as error:
+                raise SetupError(f"{client_ca}: the client CA of the kubelets: {error}") from error
+            context.verify_mode = ssl.CERT_OPTIONAL
+        return context
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,  # noqa: FBT001, FBT002 - the signature of the standard library
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        """Begin a handshake as the node that was connected to. Raises OSError without a chain."""
+        node_name = CURRENT_NODE.get()
+        own = self._chain_of(node_name)
+        if own is not None:
+            self.load_cert_chain(own)
+        else:
+            os.ftruncate(self._scratch, 0)
+            os.pwrite(self._scratch, self._self_signed.pem(node_name), 0)
+            self.load_cert_chain(f"/proc/self/fd/{self._scratch}")
+        return super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+
+    def close(self) -> None:
+        """Give the scratch file back."""
+        os.close(self._scratch)
+
+
+def _name(common_name: str) -> x509.Name:
+    # X.509 has room for 64 characters, and Go does not care.
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name[:64])])

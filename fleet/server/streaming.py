@@ -1,0 +1,323 @@
+"""/exec, /attach, /run and /portForward: from the request to the stream.
+
+Source: pkg/kubelet/server/server.go, getExec, getAttach, getRun, getPortForward;
+streaming/pkg/httpstream/httpstream.go, Handshake; cri-streaming/pkg/streaming/errors.go.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from aiohttp import web
+
+from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.objects.pods import Pod
+from fleet.objects.streams import Output, Refusal
+from fleet.server.byte_streams import TunnelStream, UpgradeResponse
+from fleet.server.endpoints import Answers, Asked, found_pod
+from fleet.server.host import Host, Session
+from fleet.server.http import json, text
+from fleet.server.port_forward import (
+    PROTOCOL,
+    TUNNEL,
+    Forwarder,
+    SpdyPortForward,
+    forward_channels,
+    ports_of,
+)
+from fleet.server.questions import Questions
+from fleet.server.remote_command import (
+    CHUNK_BYTES,
+    Channel,
+    Conversation,
+    Wanted,
+    wanted_streams,
+)
+from fleet.server.routes import Endpoint
+from fleet.server.spdy_sessions import PROTOCOLS as SPDY_PROTOCOLS
+from fleet.server.spdy_sessions import SpdyClient
+from fleet.server.web_sockets import (
+    MESSAGE_BYTES_MAX,
+    PROTOCOLS,
+    WRITE_BYTES_MAX,
+    WebSocketClient,
+    is_web_socket,
+    offered,
+)
+
+SPDY = "SPDY/3.1"
+UPGRADE_REQUIRED = "Upgrade request required"
+NOTHING_WANTED = "you must specify at least 1 of stdin, stdout, stderr"
+SESSIONS_MAX = 2_000
+"""Streams of a process at once; each may hold 1 MB for a client that does not read."""
+RUN_BYTES_MAX = 16 << 20
+RUN_S = 120.0
+Open = Callable[[VirtualKubelet, Pod, str, int], Session | Refusal]
+
+
+class Streaming:
+    """Answers for all nodes of a process."""
+
+    def __init__(self, questions: Questions, host: Host) -> None:
+        self._questions = questions
+        self._host = host
+        self._sessions = 0
+        self.answers: Answers = {}
+        if hasattr(host, "exec_in"):
+            self.answers[Endpoint.EXEC] = self._exec
+            self.answers[Endpoint.RUN] = self._run
+        if hasattr(host, "attach_to"):
+            self.answers[Endpoint.ATTACH] = self._attach
+        if hasattr(host, "port_of"):
+            self.answers[Endpoint.PORT_FORWARD] = self._port_forward
+
+    # ---- exec, attach, run ----
+
+    async def _exec(self, asked: Asked) -> web.StreamResponse:
+        command = tuple(asked.request.query.getall("command", []))
+
+        def begin(
+            wanted: Wanted, kubelet: VirtualKubelet, pod: Pod, container: str, now_ns: int
+        ) -> Session | Refusal:
+            return self._host.exec_in(
+                kubelet,
+                pod,
+                container,
+                command,
+                stdin=wanted.stdin,
+                tty=wanted.tty,
+                now_ns=now_ns,
+            )
+
+        return await self._converse(asked, begin)
+
+    async def _attach(self, asked: Asked) -> web.StreamResponse:
+        def begin(
+            wanted: Wanted, kubelet: VirtualKubelet, pod: Pod, container: str, now_ns: int
+        ) -> Session | Refusal:
+            return self._host.attach_to(
+                kubelet, pod, container, stdin=wanted.stdin, tty=wanted.tty, now_ns=now_ns
+            )
+
+        return await self._converse(asked, begin)
+
+    async def _converse(
+        self,
+        asked: Asked,
+        begin: Callable[[Wanted, VirtualKubelet, Pod, str, int], Session | Refusal],
+    ) -> web.StreamResponse:
+        request = asked.request
+        wanted = wanted_streams(_query(request))
+        if wanted is None:
+            return text(400, NOTHING_WANTED)
+        session = await self._begin(asked, partial(begin, wanted))
+        if isinstance(session, Refusal):
+            return text(*session)
+        if self._sessions >= SESSIONS_MAX:
+            return text(429, "too many streams\n")
+        self._sessions += 1
+        try:
+            if is_web_socket(request):
+                return await self._over_web_socket(asked, session, wanted)
+            return await self._over_spdy(asked, session, wanted)
+        finally:
+            self._sessions -= 1
+
+    async def _begin(self, asked: Asked, begin: Open) -> Session | Refusal:
+        container = asked.parameters["containerName"]
+
+        def act(kubelet: VirtualKubelet, now_ns: int) -> Session | Refusal:
+            pod = found_pod(kubelet, asked.parameters)
+            if isinstance(pod, Refusal):
+                return pod
+            if pod.find(container) is None:
+                return Refusal(500, f'container not found ("{container}")')
+            session = begin(kubelet, pod, container, now_ns)
+            if not isinstance(session, Refusal) and session.out:
+                self._questions.perform(session.out)
+                session.out.clear()
+            return session
+
+        return await self._questions.ask(asked.node, act)
+
+    async def _over_web_socket(
+        self, asked: Asked, session: Session, wanted: Wanted
+    ) -> web.StreamResponse:
+        request = asked.request
+        socket = await _accept(request, PROTOCOLS)
+        if socket is None:
+            return text(403, "")
+        client = WebSocketClient(socket)
+        first = Channel.STDOUT if wanted.stdout else Channel.ERROR
+        if wanted.stderr and not wanted.stdout:
+            first = Channel.STDERR
+        await client.send(first, b"")  # so that the client knows that it is connected
+        await Conversation(self._questions, asked.node, session, client, wanted).run()
+        return socket
+
+    async def _over_spdy(
+        self, asked: Asked, session: Session, wanted: Wanted
+    ) -> web.StreamResponse:
+        request = asked.request
+        chosen = _handshake(request, SPDY_PROTOCOLS)
+        if isinstance(chosen, web.Response):
+            return chosen
+        response = UpgradeResponse(SPDY, {"X-Stream-Protocol-Version": chosen} if chosen else {})
+        stream = await response.take_over(request)
+        client = SpdyClient(stream, chosen)
+        try:
+            if await client.wait_for_streams(wanted):
+                await Conversation(self._questions, asked.node, session, client, wanted).run()
+        except ConnectionError:
+            pass
+        finally:
+            await stream.close()
+        return response
+
+    async def _run(self, asked: Asked) -> web.StreamResponse:
+        """Run a command to its end, and answer what it said. Source: getRun, RunInContainer."""
+        command = tuple(asked.request.query.get("cmd", "").split(" "))
+
+        def begin(
+            kubelet: VirtualKubelet, pod: Pod, container: str, now_ns: int
+        ) -> Session | Refusal:
+            return self._host.exec_in(
+                kubelet, pod, container, command, stdin=False, tty=False, now_ns=now_ns
+            )
+
+        session = await self._begin(asked, begin)
+        if isinstance(session, Refusal):
+            return text(*session)
+        said = bytearray()
+
+        def advance(_kubelet: VirtualKubelet, now_ns: int) -> Output:
+            output = session.advance(CHUNK_BYTES, now_ns)
+            if session.out:
+                self._questions.perform(session.out)
+                session.out.clear()
+            return output
+
+        try:
+            async with asyncio.timeout(RUN_S):
+                while True:
+                    output = await self._questions.ask(asked.node, advance)
+                    said += output.stdout + output.stderr
+                    if output.error:
+                        return text(500, output.error)
+                    if output.exit_code is not None and not output.more:
+                        break
+                    if len(said) > RUN_BYTES_MAX:
+                        return text(500, "the command says too much")
+                    if not output.more:
+                        wake_ns = output.wake_ns or time.monotonic_ns()
+                        await asyncio.sleep(max(wake_ns - time.monotonic_ns(), 1_000_000) / 1e9)
+        except TimeoutError:
+            return text(500, f"command timed out after {RUN_S:.0f} s")
+        finally:
+            await self._questions.ask(asked.node, lambda _kubelet, now_ns: session.close(now_ns))
+        if output.exit_code:
+            return text(
+                500, f"command exited with {output.exit_code}: {said.decode('utf-8', 'replace')}"
+            )
+        return json(bytes(said))
+
+    # ---- ports ----
+
+    async def _port_forward(self, asked: Asked) -> web.StreamResponse:
+        request = asked.request
+        is_tunnel = is_web_socket(request) and any(
+            each.startswith("SPDY/3.1+") for each in offered(request)
+        )
+        ports: list[int] = []
+        if is_web_socket(request) and not is_tunnel:
+            given = ports_of(_query(request))
+            if isinstance(given, str):
+                return text(400, given)
+            ports = given
+
+        def find(kubelet: VirtualKubelet, _now_ns: int) -> Pod | Refusal:
+            return found_pod(kubelet, asked.parameters)
+
+        pod = await self._questions.ask(asked.node, find)
+        if isinstance(pod, Refusal):
+            return text(*pod)
+        if self._sessions >= SESSIONS_MAX:
+            return text(429, "too many streams\n")
+        forwarder = Forwarder(self._questions, self._host, asked.node, pod)
+        self._sessions += 1
+        try:
+            if not is_web_socket(request):
+                return await self._forward_over_spdy(request, forwarder)
+            socket = await _accept(request, (TUNNEL,) if is_tunnel else PROTOCOLS)
+            if socket is None:
+                return text(400, "unable to upgrade: no tunneling spdy protocols provided\n")
+            if is_tunnel:
+                await SpdyPortForward(TunnelStream(socket), forwarder).run()
+            else:
+                await forward_channels(socket, forwarder, ports)
+            return socket
+        finally:
+            self._sessions -= 1
+
+    async def _forward_over_spdy(
+        self, request: web.BaseRequest, forwarder: Forwarder
+    ) -> web.StreamResponse:
+        chosen = _handshake(request, (PROTOCOL,))
+        if isinstance(chosen, web.Response):
+            return chosen
+        response = UpgradeResponse(SPDY, {"X-Stream-Protocol-Version": chosen} if chosen else {})
+        await SpdyPortForward(await response.take_over(request), forwarder).run()
+        return response
+
+
+async def _accept(
+    request: web.BaseRequest, protocols: Sequence[str]
+) -> web.WebSocketResponse | None:
+    """Accept a WebSocket with the first protocol that both know; None if there is none."""
+    given = offered(request)
+    if given and not set(given) & set(protocols):
+        return None
+    socket = web.WebSocketResponse(
+        protocols=protocols,
+        compress=False,
+        max_msg_size=MESSAGE_BYTES_MAX,
+        writer_limit=WRITE_BYTES_MAX,
+        timeout=1.0,
+    )
+    await socket.prepare(request)
+    return socket
+
+
+def _handshake(request: web.BaseRequest, protocols: Sequence[str]) -> str | web.Response:
+    """Choose the protocol inside of SPDY, "" if the client names none, or refuse.
+
+    Source: httpstream.Handshake, negotiateProtocol; proxy/upgradeaware.go, upgradeRequired.
+    """
+    headers = request.headers
+    if "upgrade" not in headers.get("Connection", "").lower():
+        return text(500, f"{UPGRADE_REQUIRED}\n")
+    given = [
+        each.strip()
+        for line in headers.getall("X-Stream-Protocol-Version", [])
+        for each in line.split(",")
+    ]
+    chosen = next((each for each in given if each in protocols), "")
+    if given and not chosen:
+        shown = " ".join(f'"{each}"' for each in given)
+        known = " ".join(f'"{each}"' for each in protocols)
+        refused = text(
+            403,
+            f"unable to upgrade: unable to negotiate protocol: client supports [{shown}], server "
+            f"accepts [{known}]\n",
+        )
+        for each in protocols:
+            refused.headers.add("X-Accepted-Stream-Protocol-Versions", each)
+        return refused
+    if SPDY.lower() not in headers.get("Upgrade", "").lower():
+        return text(400, "unable to upgrade: missing upgrade headers in request\n")
+    return chosen
+
+
+def _query(request: web.BaseRequest) -> dict[str, list[str]]:
+    return {key: request.query.getall(key) for key in request.query}

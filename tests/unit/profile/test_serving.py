@@ -1,0 +1,49 @@
+"""Where kubelets answer, and what their Nodes say of it."""
+
+import pytest
+
+from fleet.profile.loader import load_mix
+from fleet.profile.node_model import NodeModel
+from fleet.profile.serving import NOWHERE, Serving
+
+SOCKETS = "ExtendWebSocketsToKubelet"
+
+
+def adapted(serving: Serving) -> NodeModel:
+    (model,) = load_mix().models
+    return model.adapted("v1.36.3", zone_labels=True, serving=serving)
+
+
+def test_each_node_has_a_loopback_address_of_its_own() -> None:
+    model = adapted(Serving(port=10250))
+    facts = model.identity(300, "n")
+    assert facts.addresses == (("InternalIP", "127.128.1.45"), ("Hostname", "n"))
+    assert facts.kubelet_port == 10250
+    assert SOCKETS in model.declared_features
+    assert model.address(300) == "198.18.1.45"  # of its pods in the host's network
+
+
+def test_or_a_port_of_one_address() -> None:
+    model = adapted(Serving("10.0.0.7", 20_000, first=300))
+    facts = model.identity(302, "n")
+    assert facts.addresses[0] == ("InternalIP", "10.0.0.7")
+    assert facts.kubelet_port == 20_002
+
+
+def test_a_node_without_a_server_declares_none() -> None:
+    model = adapted(NOWHERE)
+    facts = model.identity(300, "n")
+    assert facts.addresses[0] == ("InternalIP", "198.18.1.45")
+    assert facts.kubelet_port == 0
+    assert SOCKETS not in model.declared_features
+    assert model.declared_features
+
+
+@pytest.mark.parametrize("serving", [Serving(port=10250), Serving("10.0.0.7", 20_000, first=300)])
+def test_a_node_is_found_by_where_it_answers(serving: Serving) -> None:
+    for index in (300, 301, 4_000):
+        assert serving.index_of(serving.address_of(index), serving.port_of(index)) == index
+
+
+def test_localhost_is_no_node() -> None:
+    assert Serving(port=10250).index_of("127.0.0.1", 10250) < 0
