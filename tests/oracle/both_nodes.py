@@ -52,6 +52,8 @@ class Told:
     behaviors: Sequence[Json] = ()
     """PodBehavior documents."""
     image_pulls: Mapping[str, object] = field(default_factory=dict)
+    runtime: Mapping[str, object] = field(default_factory=dict)
+    """Outages of the runtime."""
     images: Sequence[Json] = field(default_factory=lambda: IMAGES)
 
     def documents(self, status: Json) -> str:
@@ -70,6 +72,7 @@ class Told:
                 "template": {"status": {**status, **told, "nodeInfo": info}},
                 "kubeletConfiguration": dict(self.kubelet),
                 "imagePulls": dict(self.image_pulls),
+                "runtime": dict(self.runtime),
             },
         }
         return yaml.safe_dump_all([profile, *self.behaviors])

@@ -1,12 +1,9 @@
 """fleet's runtime over CRI, asked by a gRPC client: no kubelet, but its real time."""
 
 import asyncio
-import os
-import ssl
 import time
-from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -14,103 +11,11 @@ from cri.applications import from_pods
 from cri.machine import Machine
 from cri.messages import message_class, path, request_class, response_class, service, value
 from cri.server import CriServer
+from cri_client import CREATED, EXITED, IMAGE, MACHINE, NETWORK, RUNNING, Client, play, pod
 
-from fleet.clock import Draws
-from fleet.profile.loader import load_mix
-from fleet.profile.option_types import ProfileChoice
-
-Json = dict[str, Any]
-IMAGE = "registry.k8s.io/pause:3.10.1"
-NETWORK = f"127.{100 + os.getpid() % 100}.7"
-"""Not that of another process of pytest."""
-MACHINE = Machine(
-    load_mix((ProfileChoice("default"),)).models[0], Draws(1), pod_cidr=f"{NETWORK}.0/24"
-)
-UID = "0d1b2c3d-0000-4000-8000-000000000001"
-EXITED, RUNNING, CREATED = (
-    value(f"CONTAINER_{state}") for state in ("EXITED", "RUNNING", "CREATED")
-)
-
-
-class Client:
-    """Calls a method by its name; the messages are plain keywords."""
-
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        self._calls = {}
-        for name in ("RuntimeService", "ImageService"):
-            for method in service(name).methods:
-                if not method.server_streaming:
-                    self._calls[method.name] = (
-                        request_class(method),
-                        channel.unary_unary(
-                            path(method),
-                            request_serializer=request_class(method).SerializeToString,
-                            response_deserializer=response_class(method).FromString,
-                        ),
-                    )
-
-    async def call(self, name: str, **fields: Any) -> Any:
-        request, call = self._calls[name]
-        return await call(request(**fields))
-
-    async def error(self, name: str, **fields: Any) -> tuple[grpc.StatusCode, str]:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await self.call(name, **fields)
-        return caught.value.code(), caught.value.details() or ""
-
-    async def sandbox(self, annotations: dict[str, str] | None = None) -> tuple[str, Json]:
-        config = {
-            "metadata": {"name": "p", "namespace": "default", "uid": UID},
-            "annotations": annotations or {},
-        }
-        made = await self.call("RunPodSandbox", config=config)
-        return made.pod_sandbox_id, config
-
-    async def container(self, sandbox: str, config: Json, **fields: Any) -> str:
-        container = {"metadata": {"name": "c"}, "image": {"image": IMAGE}, **fields}
-        made = await self.call(
-            "CreateContainer", pod_sandbox_id=sandbox, config=container, sandbox_config=config
-        )
-        return str(made.container_id)
-
-    async def started(self, annotations: dict[str, str] | None = None, /, **fields: Any) -> str:
-        sandbox, config = await self.sandbox(annotations)
-        container = await self.container(sandbox, config, **fields)
-        await self.call("StartContainer", container_id=container)
-        return container
-
-    async def status(self, container: str) -> Any:
-        return (await self.call("ContainerStatus", container_id=container)).status
-
-    async def until_exited(self, container: str) -> Any:
-        while (status := await self.status(container)).state != EXITED:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        return status
-
-
-def play(tmp_path: Path, story: Callable[[Client], Awaitable[None]], *pods: Json) -> None:
-    async def run() -> None:
-        server = CriServer(MACHINE, tmp_path / "cri.sock", from_pods(*pods))
-        await server.start()
-        try:
-            async with grpc.aio.insecure_channel(server.address) as channel:
-                await story(Client(channel))
-        finally:
-            await server.stop()
-
-    asyncio.run(run())
-
-
-def pod(annotations: dict[str, str] | None = None, **container: Any) -> Json:
-    return {
-        "metadata": {
-            "name": "p",
-            "namespace": "default",
-            "uid": UID,
-            "annotations": annotations or {},
-        },
-        "spec": {"containers": [{"name": "c", "image": IMAGE, **container}]},
-    }
+from fleet.clock import NS_PER_S
+from fleet.profile.distribution import ZERO, constant
+from fleet.profile.host_schedule import Outage, OutageKind
 
 
 def test_the_runtime_is_ready_and_says_what_the_profile_does(tmp_path: Path) -> None:
@@ -127,6 +32,52 @@ def test_the_runtime_is_ready_and_says_what_the_profile_does(tmp_path: Path) -> 
         assert (await client.error("Exec"))[0] is grpc.StatusCode.UNIMPLEMENTED
 
     play(tmp_path, story)
+
+
+def troubled(kind: OutageKind, reason: str = "", message: str = "") -> Machine:
+    """Return the machine with a second of trouble from its start on."""
+    outage = Outage(kind, ZERO, constant(NS_PER_S), reason=reason, message=message)
+    return replace(MACHINE, model=replace(MACHINE.model, outages=(outage,)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "condition"),
+    [
+        (OutageKind.RUNTIME_NOT_READY, "RuntimeReady"),
+        (OutageKind.NETWORK_NOT_READY, "NetworkReady"),
+    ],
+)
+def test_a_condition_is_not_met(tmp_path: Path, kind: OutageKind, condition: str) -> None:
+    async def story(client: Client) -> None:
+        status = await client.call("Status")
+        [bad] = [each for each in status.status.conditions if not each.status]
+        assert (bad.type, bad.reason, bad.message) == (condition, "Why", "so")
+        await asyncio.sleep(1)
+        status = await client.call("Status")
+        assert all(each.status for each in status.status.conditions)
+
+    play(tmp_path, story, machine=troubled(kind, "Why", "so"))
+
+
+def test_the_runtime_does_not_answer(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        for name in ("Version", "ListImages"):
+            assert (await client.error(name))[0] is grpc.StatusCode.UNAVAILABLE
+        await asyncio.sleep(1)
+        await client.call("Version")
+
+    play(tmp_path, story, machine=troubled(OutageKind.RUNTIME_DOWN))
+
+
+def test_a_relist_hangs(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        begun = time.monotonic()
+        await client.call("Version")
+        assert time.monotonic() - begun < 0.5
+        await client.call("ListPodSandbox")
+        assert time.monotonic() - begun > 0.5
+
+    play(tmp_path, story, machine=troubled(OutageKind.PLEG_STALL))
 
 
 def test_a_container_lives_from_its_creation_to_its_removal(tmp_path: Path) -> None:
@@ -236,175 +187,6 @@ def test_a_container_cannot_be_started(tmp_path: Path, reason: str, fails: str) 
         assert (status.state, status.exit_code, status.reason) == (EXITED, 128, "StartError")
 
     play(tmp_path, story)
-
-
-EXEC = {"exec": {"command": ["check"]}}
-
-
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        ("Success", 0),
-        ("Failure", 1),
-        ("Timeout", grpc.StatusCode.DEADLINE_EXCEEDED),
-        ("Error", grpc.StatusCode.UNKNOWN),
-    ],
-)
-def test_an_exec_probe_finds_what_is_declared(
-    tmp_path: Path, answer: str, expected: int | grpc.StatusCode
-) -> None:
-    notes = {"fleet.emulator/readiness-probe": answer}
-
-    async def story(client: Client) -> None:
-        request = {"container_id": await client.started(notes), "cmd": ["check"], "timeout": 1}
-        if isinstance(expected, int):
-            assert (await client.call("ExecSync", **request)).exit_code == expected
-        else:
-            assert (await client.error("ExecSync", **request))[0] is expected
-
-    play(tmp_path, story, pod(notes, readinessProbe=EXEC))
-
-
-def test_an_exec_that_nothing_is_declared_of_sees_the_containers_files(tmp_path: Path) -> None:
-    async def story(client: Client) -> None:
-        script = "touch /tmp/ok; sleep 1; rm /tmp/ok; sleep 60"
-        container = await client.started(command=["sh", "-c", script])
-        request = {"container_id": container, "cmd": ["cat", "/tmp/ok"], "timeout": 1}
-        assert (await client.call("ExecSync", **request)).exit_code == 0
-        await asyncio.sleep(1.1)
-        answer = await client.call("ExecSync", **request)
-        assert answer.exit_code == 1
-        assert b"No such file" in answer.stdout
-
-    play(tmp_path, story)
-
-
-def test_nothing_is_run_in_a_container_that_has_ended(tmp_path: Path) -> None:
-    async def story(client: Client) -> None:
-        container = await client.started({"fleet.emulator/run-time": "300ms"})
-        hanging = client.error("ExecSync", container_id=container, cmd=["x"], timeout=1)
-        await client.until_exited(container)
-        assert await hanging == (
-            grpc.StatusCode.UNKNOWN,
-            "failed to exec in container: container not running",
-        )
-
-    play(tmp_path, story)
-
-
-async def get(
-    ip: str, port: int, wanted: str = "/", context: ssl.SSLContext | None = None
-) -> bytes:
-    """Return the first line of an answer, b"" for silence. Raises OSError."""
-    reader, writer = await asyncio.open_connection(ip, port, ssl=context)
-    writer.write(f"GET {wanted} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-    try:
-        return await asyncio.wait_for(reader.readline(), 0.5)
-    except TimeoutError:
-        return b""
-    finally:
-        writer.transport.abort()
-
-
-async def address(client: Client) -> str:
-    [listed] = (await client.call("ListPodSandbox")).items
-    found = await client.call("PodSandboxStatus", pod_sandbox_id=listed.id)
-    return str(found.status.network.ip)
-
-
-@pytest.mark.parametrize(
-    ("answer", "line"),
-    [
-        ("Success", b"HTTP/1.1 200"),
-        ("Failure", b"HTTP/1.1 503"),
-        ("{phases: [{result: Failure, statusCode: 418}]}", b"HTTP/1.1 418"),
-        ("Warning", b"HTTP/1.1 302"),
-        ("Timeout", b""),
-        ("Refused", None),
-    ],
-)
-def test_a_port_answers_as_declared(tmp_path: Path, answer: str, line: bytes | None) -> None:
-    notes = {"fleet.emulator/liveness-probe": answer}
-
-    async def story(client: Client) -> None:
-        await client.started(notes)
-        await asyncio.sleep(0.05)
-        ip = await address(client)
-        if line is None:
-            with pytest.raises(ConnectionRefusedError):
-                await get(ip, 18080, "/healthz")
-        else:
-            said = await get(ip, 18080, "/healthz")
-            assert said.startswith(line) if line else not said
-
-    probe = {"httpGet": {"path": "/healthz", "port": 18080}}
-    play(tmp_path, story, pod(notes, livenessProbe=probe))
-
-
-def test_a_port_is_open_while_its_container_runs_and_listens(tmp_path: Path) -> None:
-    notes = {
-        "fleet.emulator/readiness-probe": "Refused, Success after 1s",
-        "fleet.emulator/run-time": "2500ms",
-    }
-
-    async def story(client: Client) -> None:
-        container = await client.started(notes)
-        ip = await address(client)
-        started_s = (await client.status(container)).started_at // 10**9
-        while time.time() < started_s + 0.8:
-            with pytest.raises(ConnectionRefusedError):
-                await get(ip, 18081)
-            await asyncio.sleep(0.1)
-        await asyncio.sleep(max(started_s + 1.2 - time.time(), 0))
-        assert (await get(ip, 18081)).startswith(b"HTTP/1.1 200")
-        await client.until_exited(container)
-        await asyncio.sleep(0.05)
-        with pytest.raises(ConnectionRefusedError):
-            await get(ip, 18081)
-
-    probe = {"tcpSocket": {"port": "web"}}
-    ports = [{"name": "web", "containerPort": 18081}]
-    play(tmp_path, story, pod(notes, readinessProbe=probe, ports=ports))
-
-
-def test_a_port_serves_tls_if_its_probe_asks_for_it(tmp_path: Path) -> None:
-    async def story(client: Client) -> None:
-        await client.started()
-        await asyncio.sleep(0.1)
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        said = await get(await address(client), 18083, "/", context)
-        assert said.startswith(b"HTTP/1.1 200")
-
-    probe = {"httpGet": {"port": 18083, "scheme": "HTTPS"}}
-    play(tmp_path, story, pod(readinessProbe=probe))
-
-
-def test_a_tcp_probe_that_times_out_is_not_let_in(tmp_path: Path) -> None:
-    notes = {"fleet.emulator/readiness-probe": "Timeout"}
-
-    async def story(client: Client) -> None:
-        await client.started(notes)
-        await asyncio.sleep(0.1)
-        opening = asyncio.open_connection(await address(client), 18084)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(opening, 0.5)
-
-    play(tmp_path, story, pod(notes, readinessProbe={"tcpSocket": {"port": 18084}}))
-
-
-@pytest.mark.parametrize(("answer", "status"), [("Success", 1), ("Failure", 2)])
-def test_the_health_protocol_of_grpc(tmp_path: Path, answer: str, status: int) -> None:
-    notes = {"fleet.emulator/readiness-probe": answer}
-
-    async def story(client: Client) -> None:
-        await client.started(notes)
-        await asyncio.sleep(0.1)
-        async with grpc.aio.insecure_channel(f"{await address(client)}:18082") as channel:
-            check = channel.unary_unary("/grpc.health.v1.Health/Check")
-            assert await check(b"") == bytes((8, status))
-
-    play(tmp_path, story, pod(notes, readinessProbe={"grpc": {"port": 18082}}))
 
 
 def test_images_are_listed_pulled_and_removed(tmp_path: Path) -> None:

@@ -6,12 +6,18 @@ from collections.abc import AsyncIterator
 from cri.exec_sync import exec_sync
 from cri.machine import Machine
 from cri.messages import message_class, value
+from cri.outages import Outages
 from cri.pods import Pods, user_of
 from cri.records import CriContainer, Message, PodSandbox
 from cri.stats import container_stats, pod_sandbox_stats
+from fleet.profile.host_schedule import OutageKind
 from fleet.runtime.runtime import RunState
 
 API_VERSION = "v1"
+CONDITIONS = {
+    "RuntimeReady": OutageKind.RUNTIME_NOT_READY,
+    "NetworkReady": OutageKind.NETWORK_NOT_READY,
+}
 CRI_VERSION = "0.1.0"
 """Source: kuberuntime, kubeRuntimeAPIVersion."""
 
@@ -19,9 +25,10 @@ CRI_VERSION = "0.1.0"
 class RuntimeService:
     """One method for each of CRI's; those that are missing answer UNIMPLEMENTED."""
 
-    def __init__(self, machine: Machine, pods: Pods) -> None:
+    def __init__(self, machine: Machine, pods: Pods, outages: Outages) -> None:
         self._machine = machine
         self._pods = pods
+        self._outages = outages
         self._watchers: set[asyncio.Queue[Message]] = set()
         pods.on_event.append(self._on_event)
 
@@ -40,8 +47,11 @@ class RuntimeService:
         model = self._machine.model
         condition = message_class("RuntimeCondition")
         answer = message_class("StatusResponse")()
-        for name in ("RuntimeReady", "NetworkReady"):
-            answer.status.conditions.append(condition(type=name, status=True))
+        for name, kind in CONDITIONS.items():
+            found = self._outages.active(kind)
+            why = {} if found is None else {"reason": found.reason, "message": found.message}
+            made = condition(type=name, status=found is None, **why)
+            answer.status.conditions.append(made)
         for each in model.runtime_handlers:
             handler = answer.runtime_handlers.add(name=each.name)
             handler.features.recursive_read_only_mounts = each.recursive_read_only_mounts
@@ -82,6 +92,7 @@ class RuntimeService:
         return answer
 
     async def list_pod_sandbox(self, request: Message) -> Message:
+        await self._outages.wait(OutageKind.PLEG_STALL)
         answer = message_class("ListPodSandboxResponse")()
         wanted = request.filter
         for each in self._pods.sandboxes.values():

@@ -10,6 +10,7 @@ from cri.image_service import ImageService
 from cri.images import Images
 from cri.machine import Machine
 from cri.messages import IMAGE_SERVICE, RUNTIME_SERVICE
+from cri.outages import Outages
 from cri.pods import Pods
 from cri.ports import Ports
 from cri.runtime_service import RuntimeService
@@ -26,10 +27,14 @@ class CriServer:
         self.address = f"unix://{socket}"
         self._ports = Ports(machine, self.pods)
         self._server = grpc.aio.server()
-        runtime = RuntimeService(machine, self.pods)
+        outages = Outages(machine)
+        runtime = RuntimeService(machine, self.pods, outages)
         images = ImageService(machine, self.images, str(socket.parent))
         self._server.add_generic_rpc_handlers(
-            (generic_handler(RUNTIME_SERVICE, runtime), generic_handler(IMAGE_SERVICE, images))
+            (
+                generic_handler(RUNTIME_SERVICE, runtime, outages.check),
+                generic_handler(IMAGE_SERVICE, images, outages.check),
+            )
         )
         self._server.add_insecure_port(self.address)
 

@@ -1,0 +1,178 @@
+"""What is asked of simulated containers over CRI and on their ports."""
+
+import asyncio
+import ssl
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+from cri_client import Client, play, pod
+
+EXEC = {"exec": {"command": ["check"]}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("Success", 0),
+        ("Failure", 1),
+        ("Timeout", grpc.StatusCode.DEADLINE_EXCEEDED),
+        ("Error", grpc.StatusCode.UNKNOWN),
+    ],
+)
+def test_an_exec_probe_finds_what_is_declared(
+    tmp_path: Path, answer: str, expected: int | grpc.StatusCode
+) -> None:
+    notes = {"fleet.emulator/readiness-probe": answer}
+
+    async def story(client: Client) -> None:
+        request = {"container_id": await client.started(notes), "cmd": ["check"], "timeout": 1}
+        if isinstance(expected, int):
+            assert (await client.call("ExecSync", **request)).exit_code == expected
+        else:
+            assert (await client.error("ExecSync", **request))[0] is expected
+
+    play(tmp_path, story, pod(notes, readinessProbe=EXEC))
+
+
+def test_an_exec_that_nothing_is_declared_of_sees_the_containers_files(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        script = "touch /tmp/ok; sleep 1; rm /tmp/ok; sleep 60"
+        container = await client.started(command=["sh", "-c", script])
+        request = {"container_id": container, "cmd": ["cat", "/tmp/ok"], "timeout": 1}
+        assert (await client.call("ExecSync", **request)).exit_code == 0
+        await asyncio.sleep(1.1)
+        answer = await client.call("ExecSync", **request)
+        assert answer.exit_code == 1
+        assert b"No such file" in answer.stdout
+
+    play(tmp_path, story)
+
+
+def test_nothing_is_run_in_a_container_that_has_ended(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        container = await client.started({"fleet.emulator/run-time": "300ms"})
+        hanging = client.error("ExecSync", container_id=container, cmd=["x"], timeout=1)
+        await client.until_exited(container)
+        assert await hanging == (
+            grpc.StatusCode.UNKNOWN,
+            "failed to exec in container: container not running",
+        )
+
+    play(tmp_path, story)
+
+
+async def get(
+    ip: str, port: int, wanted: str = "/", context: ssl.SSLContext | None = None
+) -> bytes:
+    """Return the first line of an answer, b"" for silence. Raises OSError."""
+    reader, writer = await asyncio.open_connection(ip, port, ssl=context)
+    writer.write(f"GET {wanted} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    try:
+        return await asyncio.wait_for(reader.readline(), 0.5)
+    except TimeoutError:
+        return b""
+    finally:
+        writer.transport.abort()
+
+
+async def address(client: Client) -> str:
+    [listed] = (await client.call("ListPodSandbox")).items
+    found = await client.call("PodSandboxStatus", pod_sandbox_id=listed.id)
+    return str(found.status.network.ip)
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        ("Success", b"HTTP/1.1 200"),
+        ("Failure", b"HTTP/1.1 503"),
+        ("{phases: [{result: Failure, statusCode: 418}]}", b"HTTP/1.1 418"),
+        ("Warning", b"HTTP/1.1 302"),
+        ("Timeout", b""),
+        ("Refused", None),
+    ],
+)
+def test_a_port_answers_as_declared(tmp_path: Path, answer: str, line: bytes | None) -> None:
+    notes = {"fleet.emulator/liveness-probe": answer}
+
+    async def story(client: Client) -> None:
+        await client.started(notes)
+        await asyncio.sleep(0.05)
+        ip = await address(client)
+        if line is None:
+            with pytest.raises(ConnectionRefusedError):
+                await get(ip, 18080, "/healthz")
+        else:
+            said = await get(ip, 18080, "/healthz")
+            assert said.startswith(line) if line else not said
+
+    probe = {"httpGet": {"path": "/healthz", "port": 18080}}
+    play(tmp_path, story, pod(notes, livenessProbe=probe))
+
+
+def test_a_port_is_open_while_its_container_runs_and_listens(tmp_path: Path) -> None:
+    notes = {
+        "fleet.emulator/readiness-probe": "Refused, Success after 1s",
+        "fleet.emulator/run-time": "2500ms",
+    }
+
+    async def story(client: Client) -> None:
+        container = await client.started(notes)
+        ip = await address(client)
+        started_s = (await client.status(container)).started_at // 10**9
+        while time.time() < started_s + 0.8:
+            with pytest.raises(ConnectionRefusedError):
+                await get(ip, 18081)
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(max(started_s + 1.2 - time.time(), 0))
+        assert (await get(ip, 18081)).startswith(b"HTTP/1.1 200")
+        await client.until_exited(container)
+        await asyncio.sleep(0.05)
+        with pytest.raises(ConnectionRefusedError):
+            await get(ip, 18081)
+
+    probe = {"tcpSocket": {"port": "web"}}
+    ports = [{"name": "web", "containerPort": 18081}]
+    play(tmp_path, story, pod(notes, readinessProbe=probe, ports=ports))
+
+
+def test_a_port_serves_tls_if_its_probe_asks_for_it(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        await client.started()
+        await asyncio.sleep(0.1)
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        said = await get(await address(client), 18083, "/", context)
+        assert said.startswith(b"HTTP/1.1 200")
+
+    probe = {"httpGet": {"port": 18083, "scheme": "HTTPS"}}
+    play(tmp_path, story, pod(readinessProbe=probe))
+
+
+def test_a_tcp_probe_that_times_out_is_not_let_in(tmp_path: Path) -> None:
+    notes = {"fleet.emulator/readiness-probe": "Timeout"}
+
+    async def story(client: Client) -> None:
+        await client.started(notes)
+        await asyncio.sleep(0.1)
+        opening = asyncio.open_connection(await address(client), 18084)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(opening, 0.5)
+
+    play(tmp_path, story, pod(notes, readinessProbe={"tcpSocket": {"port": 18084}}))
+
+
+@pytest.mark.parametrize(("answer", "status"), [("Success", 1), ("Failure", 2)])
+def test_the_health_protocol_of_grpc(tmp_path: Path, answer: str, status: int) -> None:
+    notes = {"fleet.emulator/readiness-probe": answer}
+
+    async def story(client: Client) -> None:
+        await client.started(notes)
+        await asyncio.sleep(0.1)
+        async with grpc.aio.insecure_channel(f"{await address(client)}:18082") as channel:
+            check = channel.unary_unary("/grpc.health.v1.Health/Check")
+            assert await check(b"") == bytes((8, status))
+
+    play(tmp_path, story, pod(notes, readinessProbe={"grpc": {"port": 18082}}))
