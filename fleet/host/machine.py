@@ -4,7 +4,6 @@ The numbers per node are those that `make bench` measured, rounded up.
 See docs/explain/performance.md.
 """
 
-import os
 import resource
 
 import psutil
@@ -88,8 +87,3 @@ def available_bytes() -> int:
     if limit.isdigit():
         available = min(available, int(limit) - used)
     return available
-
-
-def rss_bytes() -> int:
-    """Return the resident memory of this process."""
-    return int(psutil.Process(os.getpid()).memory_info().rss)

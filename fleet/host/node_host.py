@@ -48,7 +48,7 @@ from fleet.profile.node_model import NodeModel
 from fleet.profile.settings import Encoding, Fidelity, IdentityMode, Settings
 from fleet.reactor.reactor import Reactor
 from fleet.reactor.shared_watches import UNREAD_KINDS
-from fleet.report.figures import AgentFigures
+from fleet.report.host_state import HostState
 from fleet.wire.api.callers import Caller, RenderedProfile
 from fleet.wire.api.codec import JSON, protobuf
 from fleet.wire.sockets.connection_health import ConnectionHealth
@@ -147,16 +147,35 @@ class NodeHost:
         """Return what the kubelets did so far."""
         return self.reactor.counts
 
-    def agents(self) -> dict[str, AgentFigures]:
-        """Return what runs beside the kubelets, by name."""
-        agents = self.reactor.agents
-        return self.agent_connections.figures(agents) if agents is not None else {}
-
-    def rejected(self) -> Counter[str]:
-        """Return what the server sent to kubelets and agents and nobody can read."""
-        agents = self.reactor.agents
+    def state(self) -> HostState:
+        """Return how the nodes stand just now."""
+        agents, readiness = self.reactor.agents, self.readiness
         kinds = agents.kinds.values() if agents is not None else ()
-        return sum((each.counts.rejected for each in kinds), Counter(self.counts.rejected))
+        took_ns = readiness.ready_at_ns - self.started_ns if readiness.ready_at_ns else None
+        stats = self.transport.stats
+        return HostState(
+            requested=self.settings.nodes,
+            wanted=self.wanted,
+            running=self.size,
+            present=len(readiness.present),
+            ready=len(readiness.ready),
+            ever_not_ready=len(readiness.ever_not_ready),
+            time_to_ready_s=took_ns / 1e9 if took_ns is not None else None,
+            held_by=self._pacing.held_by(self._loop.time()),
+            connections=stats,
+            closed_slow=stats.closed_slow + self.agent_connections.closed_slow(),
+            agents=self.agent_connections.figures(agents) if agents is not None else {},
+            rejected=sum((each.counts.rejected for each in kinds), Counter(self.counts.rejected)),
+        )
+
+    def pods_by_phase(self) -> dict[str, int]:
+        """Return how many pods the kubelets have, by the phases that a pod can have."""
+        phases = dict.fromkeys(("Pending", "Running", "Succeeded", "Failed"), 0)
+        for _, kubelet in self.reactor.roster.living():
+            for phase, count in kubelet.sync_loop.phases().items() if kubelet.sync_loop else ():
+                if phase in phases:
+                    phases[phase] += count
+        return phases
 
     def _model_of(self, node: int) -> NodeModel:
         return self.reactor.entries[node].caller.template.model
@@ -250,10 +269,6 @@ class NodeHost:
         """Return how many nodes may start now beside those that are starting."""
         limit = STARTING_MAX[self.settings.fidelity]
         return self._pacing.room(limit, self._stage, self._loop.time())
-
-    def held_by(self) -> str:
-        """Return what keeps nodes from starting just now, "" for nothing."""
-        return self._pacing.held_by(self._loop.time())
 
     def _stage(self, node: NodeId) -> StartStage:
         """Return how far a node has come; one that is gone or broken is not waited for."""

@@ -15,11 +15,11 @@ from fleet.host.node_host import NodeHost
 from fleet.metrics import Histogram
 from fleet.profile.settings import Settings
 from fleet.report.control_plane import Component, ControlPlaneSampler, Sample
+from fleet.report.meter import Meter
 from fleet.report.report import ControlPlaneFigures, Phase, RunFigures
 from fleet.report.run_directory import RunDirectory
 from fleet.report.service_levels import Evidence, expectations, measure
 from fleet.report.slo_file import Objective
-from fleet.run.meter import Meter
 
 LAST_SAMPLE_S = 5.0
 """The end of a run waits no longer for an API server that answers late."""

@@ -37,6 +37,7 @@ from fleet.profile.loader import NodeMix, load_mix
 from fleet.profile.settings import Settings
 from fleet.report.display import Display, LiveFigures
 from fleet.report.figure import combined
+from fleet.report.meter import Meter
 from fleet.report.report import RunFigures
 from fleet.report.run_directory import RunDirectory
 from fleet.report.slo_file import load_objectives
@@ -44,7 +45,6 @@ from fleet.run.adoption import adopt_nodes
 from fleet.run.attendants import attend, failures
 from fleet.run.ending import Ending
 from fleet.run.interrupts import Interrupts
-from fleet.run.meter import Meter
 from fleet.run.observation import Observation
 from fleet.run.outcome import RunOutcome
 from fleet.run.permission import may_load
@@ -254,9 +254,8 @@ class Run:
             bootstrap=bootstrap,
             health=self._health,
         )
-        meter = Meter(
-            self._figures, node_host, self._target.local.pids if self._target.local else {}
-        )
+        pids = self._target.local.pids if self._target.local else {}
+        meter = Meter(self._figures, node_host.counts, node_host.state, pids)
         self._background.keep("the time series", lambda: self._sample(meter, directory))
         self._observation.begin(
             cluster, self._target.local, settings, node_host, meter, directory, self._background
@@ -278,11 +277,7 @@ class Run:
         try:
             servers.start(node_host, cluster)
             if settings.metrics_port:
-                from fleet.run.prometheus import metrics_server  # noqa: PLC0415 - 3 MB
-
-                server = metrics_server(node_host, settings)
-                await server.start()
-                self._background.keep("the metrics server", server.serve)
+                await self._serve_metrics(node_host)
             if settings.is_on_dashboard:
                 await self._serve_dashboard(node_host, cluster, facts, lease, adopted)
                 return None
@@ -303,6 +298,23 @@ class Run:
             self._ending.judge(node_host, failures(self._background, cluster))
             await node_host.close()
             gc.unfreeze()
+
+    async def _serve_metrics(self, node_host: NodeHost) -> None:
+        """Answer scrapes and probes.
+
+        Ready means that all nodes once were, or that a dashboard says how many there are.
+        """
+        from fleet.report.prometheus import FleetCollector, MetricsServer  # noqa: PLC0415 - 3 MB
+
+        settings, all_ready = self._settings, node_host.readiness.all_ready
+        server = MetricsServer(
+            [FleetCollector(node_host.counts, node_host.state, node_host.pods_by_phase)],
+            settings.metrics_host,
+            settings.metrics_port,
+            is_ready=lambda: settings.is_on_dashboard or all_ready.is_set(),
+        )
+        await server.start()
+        self._background.keep("the metrics server", server.serve)
 
     async def _ready_then_work(self, node_host: NodeHost, meter: Meter) -> int | None:
         settings = self._settings

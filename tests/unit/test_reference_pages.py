@@ -14,9 +14,9 @@ from prometheus_client.registry import Collector
 from fleet.errors import Exit
 from fleet.metrics import Requests
 from fleet.report.figures import AgentFigures, RequestFigures
+from fleet.report.prometheus import agent_metrics
 from fleet.report.report import Expectation, Phase, RunFigures, ServiceLevel, summary
 from fleet.report.run_directory import TIMESERIES, RunDirectory
-from fleet.run.prometheus import agent_metrics
 
 OF_TIMESERIES = {
     "requests_total",

@@ -3,12 +3,11 @@
 import gc
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import psutil
 
-from fleet.host.machine import rss_bytes
-from fleet.host.node_host import NodeHost
 from fleet.metrics import FleetCounts, Histogram, is_failure, merged
 from fleet.report.display import LiveFigures
 from fleet.report.figure import filled
@@ -22,6 +21,7 @@ from fleet.report.figures import (
     WatchFigures,
     request_figures,
 )
+from fleet.report.host_state import HostState
 from fleet.report.report import RunFigures
 
 BURST_S = 5.0
@@ -32,21 +32,29 @@ class Meter:
 
     __slots__ = (
         "_burst",
+        "_counts",
         "_cpu_before_s",
         "_last",
-        "_node_host",
         "_processes",
         "_run",
         "_started_ns",
+        "_state",
     )
 
-    def __init__(self, run: RunFigures, node_host: NodeHost, pids: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        run: RunFigures,
+        counts: FleetCounts,
+        state: Callable[[], HostState],
+        pids: Mapping[str, int],
+    ) -> None:
         self._run = run
-        self._node_host = node_host
+        self._counts = counts
+        self._state = state
         self._processes = [psutil.Process(pid) for pid in pids.values()]
         self._started_ns = time.monotonic_ns()
         self._cpu_before_s = _cpu_s()
-        self._last = _Sample(self)
+        self._last = self._sample(state())
         self._burst = _Burst()
 
     def elapsed_s(self) -> float:
@@ -66,15 +74,12 @@ class Meter:
 
     def figures(self) -> RunFigures:
         """Bring the run's figures up to date and return them."""
-        run, node_host = self._run, self._node_host
-        counts, readiness = node_host.counts, node_host.readiness
-        stats = node_host.transport.stats
+        run, counts, state = self._run, self._counts, self._state()
         run.nodes = filled(NodeFigures, counts)
-        run.nodes.requested = node_host.settings.nodes
-        run.nodes.ready = len(readiness.ready)
-        if readiness.ready_at_ns:
-            run.nodes.time_to_ready_s = (readiness.ready_at_ns - node_host.started_ns) / 1e9
-        run.nodes.ever_not_ready = len(readiness.ever_not_ready)
+        run.nodes.requested = state.requested
+        run.nodes.ready = state.ready
+        run.nodes.time_to_ready_s = state.time_to_ready_s
+        run.nodes.ever_not_ready = state.ever_not_ready
         run.lease = filled(LeaseFigures, counts)
         run.pods = filled(PodFigures, counts)
         run.pods.started_per_s_max = self._burst.of(counts.pods_running, self.elapsed_s())
@@ -82,10 +87,10 @@ class Meter:
         run.events = filled(EventFigures, counts)
         run.events.sent = sum(_answered(counts, (verb, "events")) for verb in ("POST", "PATCH"))
         run.watch = filled(WatchFigures, counts)
-        run.watch.closed_slow = stats.closed_slow + node_host.agent_connections.closed_slow()
-        run.connections = filled(ConnectionFigures, stats)
-        run.agents = node_host.agents()
-        run.rejected = node_host.rejected()
+        run.watch.closed_slow = state.closed_slow
+        run.connections = filled(ConnectionFigures, state.connections)
+        run.agents = state.agents
+        run.rejected = state.rejected
         run.process = filled(ProcessFigures, counts)
         run.process.cpu_s = _cpu_s() - self._cpu_before_s
         run.process.rss_bytes = rss_bytes()
@@ -95,32 +100,42 @@ class Meter:
 
     def live(self) -> LiveFigures:
         """Return how the run stands, with rates since the last call."""
-        node_host, before = self._node_host, self._last
-        counts = node_host.counts
-        self._last = now = _Sample(self)
+        counts, state, before = self._counts, self._state(), self._last
+        self._last = now = self._sample(state)
         span_s = max(now.at_ns - before.at_ns, 1) / 1e9
         recent = _latency(counts).since(before.latency)
         late = counts.lease_late.since(before.late)
         return LiveFigures(
             elapsed_s=(now.at_ns - self._started_ns) / 1e9,
-            nodes_requested=node_host.wanted,
+            nodes_requested=state.wanted,
             nodes_registered=counts.registered,
-            nodes_ready=len(node_host.readiness.ready),
-            held_by=node_host.held_by(),
+            nodes_ready=state.ready,
+            held_by=state.held_by,
             pods=_pods(counts),
             requests_per_s=(now.requests - before.requests) / span_s,
             request_p99_ms=recent.percentile_us(0.99) / 1e3 if recent.count else None,
             lease_late_p99_ms=late.percentile_us(0.99) / 1e3 if late.count else None,
             api_errors=_errors(counts),
             watches=counts.watches_open,
-            agents=sum(each.running for each in now.agents.values()),
-            agent_watches=sum(each.watches_open for each in now.agents.values()),
+            agents=sum(each.running for each in state.agents.values()),
+            agent_watches=sum(each.watches_open for each in state.agents.values()),
             agent_bytes_per_s=(now.agent_bytes - before.agent_bytes) / span_s,
             fleet_cpu=(now.cpu_s - before.cpu_s) / span_s,
             controlplane_cpu=(now.controlplane_cpu_s - before.controlplane_cpu_s) / span_s
             if self._processes
             else None,
             rss_bytes=rss_bytes(),
+        )
+
+    def _sample(self, state: HostState) -> "_Sample":
+        return _Sample(
+            at_ns=time.monotonic_ns(),
+            requests=self._counts.requests.total,
+            agent_bytes=sum(each.received_bytes for each in state.agents.values()),
+            latency=_latency(self._counts).snapshot(),
+            late=self._counts.lease_late.snapshot(),
+            cpu_s=_cpu_s(),
+            controlplane_cpu_s=self.controlplane_cpu_s(),
         )
 
 
@@ -143,30 +158,16 @@ class _Burst:
         return self._most
 
 
-class _Sample:
+class _Sample(NamedTuple):
     """The counters that rates are computed from."""
 
-    __slots__ = (
-        "agent_bytes",
-        "agents",
-        "at_ns",
-        "controlplane_cpu_s",
-        "cpu_s",
-        "late",
-        "latency",
-        "requests",
-    )
-
-    def __init__(self, meter: Meter) -> None:
-        counts = meter._node_host.counts  # noqa: SLF001 - one class in two halves
-        self.at_ns = time.monotonic_ns()
-        self.requests = counts.requests.total
-        self.agents = meter._node_host.agents()  # noqa: SLF001
-        self.agent_bytes = sum(each.received_bytes for each in self.agents.values())
-        self.latency = _latency(counts).snapshot()
-        self.late = counts.lease_late.snapshot()
-        self.cpu_s = _cpu_s()
-        self.controlplane_cpu_s = meter.controlplane_cpu_s()
+    at_ns: int
+    requests: int
+    agent_bytes: int
+    latency: dict[int, int]
+    late: dict[int, int]
+    cpu_s: float
+    controlplane_cpu_s: float
 
 
 def _latency(counts: FleetCounts) -> Histogram:
@@ -209,3 +210,8 @@ def _answered(counts: FleetCounts, row: tuple[str, str]) -> int:
 def _cpu_s() -> float:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
+
+
+def rss_bytes() -> int:
+    """Return the resident memory of this process."""
+    return int(psutil.Process().memory_info().rss)

@@ -1,7 +1,7 @@
 """Histograms as Prometheus wants them."""
 
 from fleet.metrics import Histogram
-from fleet.run.prometheus import BOUNDS_S, prometheus_histogram
+from fleet.report.prometheus import BOUNDS_S, prometheus_histogram
 
 
 def test_buckets_are_cumulative_and_in_seconds() -> None:

@@ -18,9 +18,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from fleet.errors import SetupError
-from fleet.host.node_host import NodeHost
-from fleet.metrics import Histogram, Requests, merged
-from fleet.profile.settings import Settings
+from fleet.metrics import FleetCounts, Histogram, Requests, merged
 from fleet.report.figure import Figure, Kind, figures_of
 from fleet.report.figures import (
     ANSWERS,
@@ -33,6 +31,7 @@ from fleet.report.figures import (
     ByName,
     of_counts,
 )
+from fleet.report.host_state import HostState
 
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -41,20 +40,25 @@ Samples = Sequence[tuple[Sequence[str], float | Histogram]]
 
 
 class FleetCollector(Collector):
-    """Reads the counters of one node_host at each scrape."""
+    """Reads the counters of one process at each scrape, how its nodes stand, and its pods."""
 
-    def __init__(self, node_host: NodeHost) -> None:
-        self._node_host = node_host
+    def __init__(
+        self,
+        counts: FleetCounts,
+        state: Callable[[], HostState],
+        pods_by_phase: Callable[[], dict[str, int]],
+    ) -> None:
+        self._counts = counts
+        self._state = state
+        self._pods_by_phase = pods_by_phase
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric of fleet."""
-        node_host = self._node_host
-        counts, readiness = node_host.counts, node_host.readiness
-        ready = len(readiness.ready)
-        absent = len(readiness.present) - ready
-        yield _metric(NODES, [(["Ready"], ready), (["NotReady"], absent)])
-        yield _metric(KUBELETS, [([], node_host.size)])
-        yield _metric(PODS, [([phase], count) for phase, count in self._phases().items()])
+        counts, state = self._counts, self._state()
+        absent = state.present - state.ready
+        yield _metric(NODES, [(["Ready"], state.ready), (["NotReady"], absent)])
+        yield _metric(KUBELETS, [([], state.running)])
+        yield _metric(PODS, [([phase], count) for phase, count in self._pods_by_phase().items()])
         yield _metric(VALID, [([], not (counts.bugs or counts.quarantined))])
         yield _metric(ANSWERS, _answers(counts.requests))
         rows = counts.requests.rows.items()
@@ -62,16 +66,7 @@ class FleetCollector(Collector):
         for figure in of_counts():
             if figure.metric:
                 yield _metric(figure, [([], getattr(counts, figure.counter))])
-        yield from agent_metrics(node_host.agents())
-
-    def _phases(self) -> dict[str, int]:
-        phases = dict.fromkeys(("Pending", "Running", "Succeeded", "Failed"), 0)
-        for entry in self._node_host.reactor.entries:
-            loop = entry.kubelet.sync_loop if entry.kubelet is not None else None
-            for phase, count in loop.phases().items() if loop is not None else ():
-                if phase in phases:
-                    phases[phase] += count
-        return phases
+        yield from agent_metrics(state.agents)
 
 
 def agent_metrics(agents: ByName) -> Iterator[Metric]:
@@ -191,16 +186,3 @@ class MetricsServer:
 
     async def _healthz(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")
-
-
-def metrics_server(node_host: NodeHost, settings: Settings) -> MetricsServer:
-    """Return what answers scrapes and probes.
-
-    Ready means that all nodes once were, or that a dashboard says how many there are.
-    """
-    return MetricsServer(
-        [FleetCollector(node_host)],
-        settings.metrics_host,
-        settings.metrics_port,
-        is_ready=lambda: settings.is_on_dashboard or node_host.readiness.all_ready.is_set(),
-    )
