@@ -56,7 +56,7 @@ from fleet.wire.http2.messages import Failure, Response, StreamOpened
 from fleet.wire.http2.outbound import Outbound
 from fleet.wire.http2.streams import Inbox, Stream, watch_s
 
-# Where control frames belong; WINDOW_UPDATE and unknown kinds may stand anywhere.
+# Where control frames belong; unknown kinds may stand anywhere.
 _ON_STREAM = frozenset((RST_STREAM, CONTINUATION, PUSH_PROMISE, PRIORITY))
 _ON_CONNECTION = frozenset((SETTINGS, PING, GOAWAY))
 
@@ -189,6 +189,8 @@ class Http2Codec:
                 self._on_data(sid, flags, data[start:stop], now_ns, found)
             elif kind == HEADERS:
                 self._on_headers(sid, flags, data[start:stop], now_ns, found)
+            elif kind == WINDOW_UPDATE:  # one for each request that has a body
+                self._on_window_update(sid, data[start:stop])
             else:
                 self._on_control(kind, sid, flags, bytes(data[start:stop]), now_ns, found)
         return at
@@ -214,19 +216,19 @@ class Http2Codec:
             if stream.received >= WINDOW_MAX // 2 and not flags & END_STREAM:
                 self.outbound.write(WINDOW_UPDATE, 0, sid, stream.received.to_bytes(4, "big"))
                 stream.received = 0
-        if not stream.watch or stream.code != 200:
+        if stream.watch and stream.code == 200:
+            if len(payload) > 0:
+                found.append((stream.token, bytes(payload)))
+        elif not stream.body:  # the only frame of most answers
+            stream.body = bytes(payload)
+        else:
             self._keep(stream, payload, now_ns, found)
-        elif len(payload) > 0:
-            found.append((stream.token, bytes(payload)))
         if flags & END_STREAM and not stream.done:
             self._finish(stream, now_ns, found)
 
     def _keep(self, stream: Stream, payload: memoryview, now_ns: int, found: Inbox) -> None:
         """Add to the body of an answer; give up one that is too large."""
         body = stream.body
-        if not body:
-            stream.body = bytes(payload)
-            return
         if type(body) is bytes:
             stream.body = body = bytearray(body)
         body += payload
@@ -314,7 +316,8 @@ class Http2Codec:
         del self.streams[sid]
         if self.goaway and not self.streams:
             self._noted()  # drained
-        return self.outbound.drop_upload(sid)
+        # Bodies that wait for a window are rare: the test is cheaper than the call.
+        return self.outbound.uploads is not None and self.outbound.drop_upload(sid)
 
     def _check_was_open(self, sid: int) -> None:
         """Accept frames of a stream that we gave up; there is no other without a record."""
@@ -330,8 +333,6 @@ class Http2Codec:
             raise RemoteProtocolError(f"frame {kind} on stream {sid}")
         if kind == CONTINUATION:
             self._on_continuation(sid, flags, payload, now_ns, found)
-        elif kind == WINDOW_UPDATE:
-            self._on_window_update(sid, payload)
         elif kind == PING:
             check_size(payload, 8)
             if not flags & ACK:
@@ -369,8 +370,9 @@ class Http2Codec:
                     raise RemoteProtocolError(f"MAX_FRAME_SIZE {value}")
                 self.outbound.frame_bytes_max = value
 
-    def _on_window_update(self, sid: int, payload: bytes) -> None:
-        check_size(payload, 4)
+    def _on_window_update(self, sid: int, payload: memoryview) -> None:
+        if len(payload) != 4:
+            raise RemoteProtocolError("frame of wrong size", ErrorCode.FRAME_SIZE_ERROR)
         gain = int.from_bytes(payload, "big") & WINDOW_MAX
         if gain == 0:
             raise RemoteProtocolError("WINDOW_UPDATE of 0")

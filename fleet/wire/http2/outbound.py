@@ -39,11 +39,11 @@ class Outbound:
         "_table_bytes",
         "_table_used",
         "_tail",
-        "_uploads",
         "_user",
         "frame_bytes_max",
         "fresh",
         "out",
+        "uploads",
     )
 
     def __init__(self, plan: hpack.HeaderPlan, user: bytes) -> None:
@@ -57,7 +57,7 @@ class Outbound:
         self._table_used = False
         self._send_window = WINDOW_DEFAULT
         self._stream_window = WINDOW_DEFAULT
-        self._uploads: dict[int, Upload] | None = None
+        self.uploads: dict[int, Upload] | None = None  # bodies that wait for a window
 
     def write_request(self, stream: Stream, request: Request) -> None:
         """Append the frames of a request to `out`."""
@@ -100,9 +100,9 @@ class Outbound:
         else:
             self.out += HEAD.pack(0, size, HEADERS, END_HEADERS, sid) + block
         if body:
-            if self._uploads is None:
-                self._uploads = {}
-            self._uploads[sid] = Upload(body, self._stream_window)
+            if self.uploads is None:
+                self.uploads = {}
+            self.uploads[sid] = Upload(body, self._stream_window)
             self._upload()
 
     def _fill_table(self) -> tuple[bytes, bytes]:
@@ -127,8 +127,8 @@ class Outbound:
 
     def _upload(self) -> None:
         """Send of the waiting bodies what the windows allow."""
-        assert self._uploads is not None
-        for sid, upload in list(self._uploads.items()):
+        assert self.uploads is not None
+        for sid, upload in list(self.uploads.items()):
             while len(upload.body) > 0:
                 size = min(len(upload.body), upload.window, self._send_window, self.frame_bytes_max)
                 if size <= 0:
@@ -139,14 +139,14 @@ class Outbound:
                 self.out += frame(DATA, END_STREAM if last else 0, sid, bytes(upload.body[:size]))
                 upload.body = upload.body[size:]
             if len(upload.body) == 0:
-                del self._uploads[sid]
-        if not self._uploads:
-            self._uploads = None
+                del self.uploads[sid]
+        if not self.uploads:
+            self.uploads = None
 
     def on_written(self, now_ns: int) -> None:
         """Stamp the requests whose last byte has just left: `out` was written whole."""
         assert not self.out, len(self.out)
-        uploads = self._uploads
+        uploads = self.uploads
         if uploads is None:
             for stream in self.fresh:
                 stream.sent_ns = now_ns
@@ -159,10 +159,9 @@ class Outbound:
 
     def drop_upload(self, sid: int) -> bool:
         """Forget the body of a stream that has ended; return whether some of it still waited."""
-        if self._uploads is None:
-            return False
-        was_waiting = self._uploads.pop(sid, None) is not None
-        self._uploads = self._uploads or None
+        assert self.uploads is not None, sid
+        was_waiting = self.uploads.pop(sid, None) is not None
+        self.uploads = self.uploads or None
         return was_waiting
 
     def cancel(self, sid: int) -> None:
@@ -198,8 +197,8 @@ class Outbound:
             raise RemoteProtocolError(f"INITIAL_WINDOW_SIZE {size}", ErrorCode.FLOW_CONTROL_ERROR)
         change = size - self._stream_window
         self._stream_window = size
-        if self._uploads is not None:
-            for upload in self._uploads.values():
+        if self.uploads is not None:
+            for upload in self.uploads.values():
                 upload.window += change
             self._upload()
 
@@ -209,7 +208,7 @@ class Outbound:
             self._send_window += gain
             if self._send_window > WINDOW_MAX:
                 raise RemoteProtocolError("window too large", ErrorCode.FLOW_CONTROL_ERROR)
-        elif self._uploads is not None and sid in self._uploads:
-            self._uploads[sid].window += gain
-        if self._uploads is not None:
+        elif self.uploads is not None and sid in self.uploads:
+            self.uploads[sid].window += gain
+        if self.uploads is not None:
             self._upload()
