@@ -24,6 +24,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 SIGNING_REQUESTS = "certificatesigningrequests"
 LIFE_S = 13
 """Of a certificate that is to be renewed soon: 70 % of it are over within the first 10 s tick."""
+APPROVED_WITHIN_S = 5
+"""What is asked for as the run ends may find nobody who approves it."""
 NO_APPROVER = (
     "--controller-manager-flag=controllers=*,-certificatesigningrequest-approving-controller"
 )
@@ -129,7 +131,9 @@ def test_certificates_are_approved_by_fleet_renewed_in_time_and_served(
     approvals = [
         each for each in audit if each.get("objectRef", {}).get("subresource") == "approval"
     ]
-    assert len(approvals) == len(own) + 2
+    ended = max(map(seconds, audit))
+    last = [each for each in own if seconds(each) > ended - APPROVED_WITHIN_S]
+    assert len(own) + 2 - len(last) <= len(approvals) <= len(own) + 2
     assert all(each["userAgent"].startswith("fleet/") for each in approvals)
     assert {each["responseStatus"]["code"] for each in approvals} == {200}
     for node in ("fleet-00000", "fleet-00001"):
