@@ -6,6 +6,7 @@ Differs: no HTTP/2; a header of more than 64 KiB is too large, where Go allows 1
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from enum import Enum
 
 from aiohttp import StreamReader, web
 from aiohttp.abc import AbstractStreamWriter
@@ -24,16 +25,25 @@ IDLE_S = 90.0
 TEXT = "text/plain; charset=utf-8"
 
 
+class Role(Enum):
+    """What a port is for."""
+
+    SECURE = 10250
+    READ_ONLY = 10255
+    HEALTHZ = 10248
+
+
 class NodeProtocol(RequestHandler):
     """A connection to one node."""
 
-    __slots__ = ("node", "node_name", "raw", "user")
+    __slots__ = ("node", "node_name", "role", "user")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Learn whose this is."""
         self.user: User | None = None  # of the client certificate, once asked
         self.node: NodeId | None = None
         self.node_name = ""
+        self.role = Role.SECURE
         super().connection_made(transport)
 
     def handle_error(

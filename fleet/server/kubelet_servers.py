@@ -12,7 +12,7 @@ import asyncio
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -28,16 +28,18 @@ from fleet.profile.node_model import DEFAULT_ADDRESS_POOL, NodeModel
 from fleet.profile.serving import NOWHERE, Serving
 from fleet.profile.settings import ServeMode, Settings
 from fleet.server.access import AccessControl
+from fleet.server.debugging import Debugging
 from fleet.server.endpoints import Answers, Asked, Endpoints
 from fleet.server.host import Host
-from fleet.server.http import NodeHttp, NodeProtocol, text
+from fleet.server.http import NodeHttp, NodeProtocol, Role, text
 from fleet.server.listener import Listener, open_address, open_loopback
 from fleet.server.questions import BugError, NodeGoneError, Questions
-from fleet.server.routes import Answer, route
+from fleet.server.routes import Answer, healthz_route, readonly_route, route
 from fleet.server.serving_tls import ServingContext
 from fleet.server.streaming import Streaming
 
 STOP_S = 5.0
+ROUTES = {Role.SECURE: route, Role.READ_ONLY: readonly_route, Role.HEALTHZ: healthz_route}
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +55,7 @@ class KubeletServers:
         self.mode = mode
         self._sockets: list[socket.socket] = []
         self._ports: dict[int, int] = {}  # by the port that a profile wants, the one that it got
+        self._roles: dict[int, Role] = {}  # of ports that are not served over TLS
         self._of_all = Serving(*settings.serve_address, first=settings.node_index(0))
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -68,14 +71,12 @@ class KubeletServers:
         """
         if self.mode is ServeMode.LOOPBACK:
             for port in dict.fromkeys(each.kubelet_port for each in filter(self._serves, models)):
-                found = open_loopback(port)
-                if found is None:
-                    raise SetupError(
-                        "the kubelets' servers: the right to bind to `lo` alone is missing "
-                        "(CAP_NET_RAW): run as root, or with --serve off"
-                    )
+                found = _opened(port)
                 self._sockets.append(found)
                 self._ports[port] = found.getsockname()[1]
+            for port, role in dict(_plain_ports(filter(self._serves, models))).items():
+                self._sockets.append(_opened(port, is_exact=True))
+                self._roles[port] = role
         elif self.mode is ServeMode.PORTS:
             address, first = self._settings.serve_address
             for port in range(first, first + self._settings.most):
@@ -153,12 +154,17 @@ class KubeletServers:
         node_host = self._node_host
         assert node_host is not None
         access = AccessControl(node_host.reactor, questions)
-        answers = {**Endpoints(questions, host).answers, **Streaming(questions, host).answers}
-        handler = Handler(self.named, node_host, questions, access, answers)
+        answers = {
+            **Endpoints(questions, host).answers,
+            **Streaming(questions, host).answers,
+            **Debugging(questions, node_host.reactor.entries).answers,
+        }
+        handler = Handler(self.named, node_host, questions, access, answers, self._roles)
         http = NodeHttp(handler.handle)
-        listener = Listener(loop, self.named, http, context, lambda: len(http.connections))
+        listener = Listener(loop, self.named, http, lambda: len(http.connections))
         for each in self._sockets:
-            listener.add(each)
+            role = self._roles.get(each.getsockname()[1], Role.SECURE)
+            listener.add(each, context if role is Role.SECURE else None)
         sweeping = loop.create_task(access.sweep())
         on_begun()
         try:
@@ -190,12 +196,14 @@ class Handler:
         questions: Questions,
         access: AccessControl,
         answers: Answers,
+        roles: Mapping[int, Role],
     ) -> None:
         self._named = named
         self._entries = node_host.reactor.entries
         self._questions = questions
         self._access = access
         self._answers = answers
+        self._roles = roles
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request."""
@@ -216,12 +224,14 @@ class Handler:
     ) -> web.StreamResponse:
         configuration = self._entries[node].caller.template.model.kubelet
         accept = request.headers.get("Accept", "")
-        found = route(request.method, request.path, accept, configuration)
+        find = ROUTES[protocol.role]
+        found = find(request.method, request.path, accept, configuration)
         if isinstance(found, Answer) and found.is_public:
             return _routed(found)
-        refused = await self._access.refusal(request, protocol, configuration)
-        if refused is not None:
-            return refused
+        if protocol.role is Role.SECURE:
+            refused = await self._access.refusal(request, protocol, configuration)
+            if refused is not None:
+                return refused
         if isinstance(found, Answer):
             return _routed(found)
         asked = Asked(request, node, protocol.node_name, configuration, found.parameters)
@@ -237,7 +247,33 @@ class Handler:
             if found is None:
                 return None
             protocol.node, protocol.node_name = found
+            protocol.role = self._roles.get(sockname[1], Role.SECURE)
         return protocol.node if self._questions.is_alive(protocol.node) else None
+
+
+def _opened(port: int, *, is_exact: bool = False) -> socket.socket:
+    """Listen on `lo` alone. Raises SetupError."""
+    found = open_loopback(port, is_exact=is_exact)
+    if found is None:
+        raise SetupError(
+            "the kubelets' servers: the right to bind to `lo` alone is missing (CAP_NET_RAW): run "
+            "as root, or with --serve off"
+        )
+    return found
+
+
+def _plain_ports(models: Iterable[NodeModel]) -> Iterator[tuple[int, Role]]:
+    """Yield the ports without TLS that profiles ask for.
+
+    Differs: 10248, which each kubelet has on 127.0.0.1, is opened only if a profile names it, and
+    then on the addresses of the nodes.
+    """
+    for model in models:
+        kubelet = model.kubelet
+        if kubelet.healthz_port and "healthz_port" in kubelet.model_fields_set:
+            yield kubelet.healthz_port, Role.HEALTHZ
+        if kubelet.read_only_port:
+            yield kubelet.read_only_port, Role.READ_ONLY
 
 
 def _routed(answer: Answer) -> web.Response:

@@ -11,8 +11,9 @@ import errno
 import logging
 import socket
 import ssl
+from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from fleet.errors import SetupError
 from fleet.objects.effects import NodeId
@@ -77,6 +78,14 @@ def _listen(found: socket.socket, address: str, port: int, *, is_exact: bool) ->
     return found
 
 
+class _Taken(NamedTuple):
+    """A connection that was accepted."""
+
+    socket: socket.socket
+    node_name: str
+    context: ssl.SSLContext | None
+
+
 class Listener:
     """Accepts for many nodes on the servers' loop. Made there, and closed there."""
 
@@ -85,22 +94,20 @@ class Listener:
         loop: asyncio.AbstractEventLoop,
         named: Named,
         protocol: Callable[[], asyncio.Protocol],
-        context: ssl.SSLContext | None,
         connections: Callable[[], int],
     ) -> None:
         self._loop = loop
         self._named = named
         self._protocol = protocol
-        self._context = context
-        self._sockets: list[socket.socket] = []
+        self._sockets: dict[socket.socket, ssl.SSLContext | None] = {}
         self._handshakes: set[asyncio.Task[None]] = set()
-        self._waiting: list[tuple[socket.socket, str]] = []
+        self._waiting: deque[_Taken] = deque()
         self._connections = connections  # how many there are
         self.refused = 0
 
-    def add(self, listening: socket.socket) -> None:
-        """Accept on a socket from now on."""
-        self._sockets.append(listening)
+    def add(self, listening: socket.socket, context: ssl.SSLContext | None) -> None:
+        """Accept on a socket from now on; without a context in plain text."""
+        self._sockets[listening] = context
         self._loop.add_reader(listening.fileno(), self._on_ready, listening)
 
     def close(self) -> None:
@@ -111,8 +118,8 @@ class Listener:
         self._sockets.clear()
         for task in self._handshakes:
             task.cancel()
-        for taken, _ in self._waiting:
-            taken.close()
+        for taken in self._waiting:
+            taken.socket.close()
 
     def _on_ready(self, listening: socket.socket) -> None:
         for _ in range(ACCEPTS_MAX):
@@ -127,13 +134,13 @@ class Listener:
                 self._loop.remove_reader(listening.fileno())
                 self._loop.call_later(1.0, self._again, listening)
                 return
-            self._take(taken)
+            self._take(taken, self._sockets[listening])
 
     def _again(self, listening: socket.socket) -> None:
         if listening in self._sockets:
             self._loop.add_reader(listening.fileno(), self._on_ready, listening)
 
-    def _take(self, taken: socket.socket) -> None:
+    def _take(self, taken: socket.socket, context: ssl.SSLContext | None) -> None:
         taken.setblocking(False)  # noqa: FBT003
         try:
             address, port = taken.getsockname()[:2]
@@ -145,28 +152,28 @@ class Listener:
             _reset(taken)
             return
         if len(self._handshakes) >= HANDSHAKES_MAX:
-            self._waiting.append((taken, found[1]))
+            self._waiting.append(_Taken(taken, found[1], context))
         else:
-            self._begin(taken, found[1])
+            self._begin(_Taken(taken, found[1], context))
 
-    def _begin(self, taken: socket.socket, node_name: str) -> None:
-        task = self._loop.create_task(self._connect(taken, node_name))
+    def _begin(self, taken: _Taken) -> None:
+        task = self._loop.create_task(self._connect(taken))
         self._handshakes.add(task)
         task.add_done_callback(self._on_connected)
 
     def _on_connected(self, task: "asyncio.Task[None]") -> None:
         self._handshakes.discard(task)
         if self._waiting and not task.cancelled():
-            self._begin(*self._waiting.pop(0))
+            self._begin(self._waiting.popleft())
 
-    async def _connect(self, taken: socket.socket, node_name: str) -> None:
-        CURRENT_NODE.set(node_name)
+    async def _connect(self, taken: _Taken) -> None:
+        CURRENT_NODE.set(taken.node_name)
         with contextlib.suppress(OSError, ssl.SSLError):
             await self._loop.connect_accepted_socket(
                 self._protocol,
-                taken,
-                ssl=self._context,
-                ssl_handshake_timeout=HANDSHAKE_S if self._context is not None else None,
+                taken.socket,
+                ssl=taken.context,
+                ssl_handshake_timeout=HANDSHAKE_S if taken.context is not None else None,
             )
 
 

@@ -24,6 +24,7 @@ from samples import (
     protobuf_events,
     protobuf_lists,
 )
+from spdy_target import judge_spdy, make_spdy
 
 from fleet.clock import Draws
 from fleet.errors import RemoteProtocolError
@@ -341,6 +342,7 @@ TARGETS = {
     "leases": Target(make_lease, judge_lease),
     "streams": Target(make_stream, judge_stream),
     "list-watches": Target(make_stream, judge_reflector),
+    "spdy": Target(make_spdy, judge_spdy),
 }
 
 

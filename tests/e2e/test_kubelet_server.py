@@ -1,0 +1,279 @@
+"""The kubelets' own servers: who may ask, what they answer, and what a broken client does."""
+
+import contextlib
+import http.client
+import json
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+from e2e_world import Json, World, eventually
+
+from fleet.controlplane import Layout
+
+pytest_plugins = ("e2e_fixtures",)
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+PORT = 10250
+SAYS = "echo hello; echo world; sleep 3600"
+HEADER_MAX = 10_000_000
+REVIEWS = frozenset(("tokenreviews", "subjectaccessreviews"))
+
+
+class Answer(NamedTuple):
+    code: int
+    text: str
+
+
+class Served(NamedTuple):
+    """A pod, the node that it is on, another one, and tokens with and without rights."""
+
+    world: World
+    address: str
+    port: int
+    other: str
+    node: str
+    allowed: str
+    unknown: str
+
+
+def pod(name: str, script: str) -> Json:
+    container = {"name": "c", "image": "busybox", "command": ["sh", "-c", script]}
+    spec = {"containers": [container], "terminationGracePeriodSeconds": 1}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def tls(certificate: str = "", key: str = "") -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    if certificate:
+        context.load_cert_chain(certificate, key)
+    return context
+
+
+def ask(
+    served: Served,
+    path: str,
+    *,
+    token: str = "",
+    method: str = "GET",
+    address: str = "",
+    context: ssl.SSLContext | None = None,
+    headers: dict[str, str] | None = None,
+) -> Answer:
+    connection = http.client.HTTPSConnection(
+        address or served.address, served.port, timeout=20, context=context or tls()
+    )
+    sent = dict(headers or {})
+    if token:
+        sent["Authorization"] = f"Bearer {token}"
+    try:
+        connection.request(method, path, headers=sent)
+        answer = connection.getresponse()
+        return Answer(answer.status, answer.read().decode())
+    finally:
+        connection.close()
+
+
+def of_component(served: Served, name: str) -> ssl.SSLContext:
+    """Return TLS with a certificate of the control plane."""
+    pki = Layout(served.world.info.directory).pki
+    return tls(str(pki / f"{name}.crt"), str(pki / f"{name}.key"))
+
+
+@pytest.fixture(scope="module")
+def served(world: World) -> Iterator[Served]:
+    """Run three nodes, and a pod on one of them."""
+    with world.spawn("served", 3) as run:
+        run.until_ready()
+        world.apply(pod("says", SAYS))
+        world.kubectl("wait", "--for=condition=Ready", "pod/says", "--timeout=60s")
+        for name in ("asks", "nobody"):
+            world.kubectl("create", "serviceaccount", name)
+        world.kubectl(
+            "create",
+            "clusterrolebinding",
+            "asks",
+            "--clusterrole=system:kubelet-api-admin",
+            "--serviceaccount=default:asks",
+        )
+        name = world.get("pod", "says")["spec"]["nodeName"]
+        nodes = world.nodes("served")
+        other = next(each for each in nodes if each != name)
+        yield Served(
+            world,
+            address_of(nodes[name]),
+            nodes[name]["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"],
+            address_of(nodes[other]),
+            name,
+            world.kubectl("create", "token", "asks").strip(),
+            world.kubectl("create", "token", "nobody").strip(),
+        )
+        run.end_well_or_late()
+    world.assert_nothing_left("served")
+
+
+def address_of(node: Json) -> str:
+    [found] = [each for each in node["status"]["addresses"] if each["type"] == "InternalIP"]
+    return str(found["address"])
+
+
+def test_a_node_says_where_it_answers(served: Served) -> None:
+    assert served.address.startswith("127.128.")
+    assert served.address != served.other
+    features = served.world.nodes("served")[served.node]["status"]["declaredFeatures"]
+    assert "ExtendWebSocketsToKubelet" in features
+
+
+def test_logs_come_through_the_api_server(served: Served) -> None:
+    kubectl = served.world.kubectl
+    assert kubectl("logs", "says") == "hello\nworld\n"
+    assert kubectl("logs", "says", "--tail=1") == "world\n"
+    assert kubectl("logs", "says", "--limit-bytes=3") == "hel"
+    first = kubectl("logs", "says", "--timestamps").split("\n")[0]
+    stamp, _, said = first.partition(" ")
+    assert said == "hello"
+    assert stamp.startswith("20")
+    assert stamp.endswith("Z")
+
+
+def test_a_followed_log_ends_with_its_container(served: Served) -> None:
+    served.world.apply(pod("ends", "echo one; sleep 3; echo two; exit 0"))
+    eventually(lambda: served.world.get("pod", "ends")["status"]["phase"] == "Running", "it runs")
+    started_s = time.monotonic()
+    said = served.world.kubectl("logs", "--follow", "ends")
+    assert said.split("\n")[:2] == ["one", "two"]
+    assert time.monotonic() - started_s < 60
+
+
+def test_whoever_is_nobody_is_refused(served: Served) -> None:
+    assert ask(served, "/pods") == Answer(401, "Unauthorized")
+    assert ask(served, "/pods", token="wrong") == Answer(401, "Unauthorized")
+    assert ask(served, "/pods", token=served.unknown) == Answer(
+        403,
+        "Forbidden (user=system:serviceaccount:default:nobody, verb=get, resource=nodes, "
+        "subresource(s)=[pods proxy])\n",
+    )
+    assert ask(served, "/metrics/resource", token=served.unknown).text.endswith("=[metrics])\n")
+
+
+def test_the_api_servers_certificate_is_enough(served: Served) -> None:
+    own = of_component(served, "kubelet-client")
+    assert ask(served, "/healthz", context=own) == Answer(200, "ok")
+
+
+def test_reviews_are_the_nodes_own_requests_and_kept(served: Served) -> None:
+    def reviews() -> int:
+        """Count what the node asked; the audit log names whom fleet acted for."""
+        return sum(
+            each.get("objectRef", {}).get("resource") in REVIEWS
+            and each.get("impersonatedUser", {}).get("username") == f"system:node:{served.node}"
+            for each in served.world.audit()
+        )
+
+    path = "/configz?first"
+    assert ask(served, path, token=served.allowed).code == 200
+    before = reviews()
+    assert before >= 2
+    for _ in range(3):
+        assert ask(served, path, token=served.allowed).code == 200
+    assert reviews() == before
+
+
+def test_each_path_answers_as_upstream(served: Served) -> None:
+    def get(path: str, method: str = "GET") -> Answer:
+        return ask(served, path, token=served.allowed, method=method)
+
+    assert get("/healthz?verbose").text == (
+        "[+]ping ok\n[+]log ok\n[+]syncloop ok\nhealthz check passed\n"
+    )
+    assert get("/healthz/syncloop") == Answer(200, "ok")
+    [shown] = json.loads(get("/pods").text)["items"]
+    assert shown["metadata"]["name"] == "says"
+    assert shown["status"]["phase"] == "Running"
+    assert shown["spec"]["containers"][0]["command"] == ["sh", "-c", SAYS]
+    [runs] = json.loads(get("/runningpods/").text)["items"]
+    assert runs["metadata"]["uid"] == shown["metadata"]["uid"]
+    assert json.loads(get("/configz").text)["kubeletconfig"]["nodeLeaseDurationSeconds"] == 40
+    assert get("/statusz").code == 403  # of what the role of API servers does not have
+    admin = of_component(served, "admin")
+    assert "kubelet statusz" in ask(served, "/statusz", context=admin).text
+    assert "kubelet flagz" in get("/flagz").text
+    assert "pods/" in get("/logs/").text
+    assert get("/runningpods").code == 301
+    assert get("/spec") == Answer(404, "404 page not found\n")
+    assert get("/exec/a") == Answer(404, "404: Page Not Found")
+    assert get("/pods", "PUT").code == 405
+    assert get("/debug/flags/v").code == 406
+    missing = ask(served, "/checkpoint/default/nope/c", method="POST", context=admin)
+    assert missing == Answer(404, "pod does not exist")
+    failed = ask(served, "/checkpoint/default/says/c", method="POST", context=admin)
+    assert failed.code == 500
+    assert "checkpointing of default/says/c failed" in failed.text
+
+
+def test_what_is_not_there_is_told(served: Served) -> None:
+    def logs(path: str) -> Answer:
+        return ask(served, f"/containerLogs/default/{path}", token=served.allowed)
+
+    assert logs("nope/c") == Answer(404, 'pod "nope" does not exist')
+    assert logs("says/nope") == Answer(404, 'container "nope" not found in pod "says"')
+    assert logs("says/c?tailLines=x") == Answer(400, '{"message": "Unable to decode query."}')
+    assert logs("says/c?tailLines=-1") == Answer(422, '{"message": "Invalid request."}')
+    with pytest.raises(OSError):  # noqa: PT011 - a reset, or the end of the handshake
+        ask(served, "/healthz", address="127.200.0.1")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GARBAGE\r\n\r\n",
+        b"GET /pods HTTP/9.9\r\n\r\n",
+        b"GET /pods HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+        b"GET /pods HTTP/1.1\r\nno colon\r\n\r\n",
+    ],
+)
+def test_what_is_no_http_is_answered_400(served: Served, sent: bytes) -> None:
+    assert raw(served, sent).startswith((b"HTTP/1.1 400", b"HTTP/1.0 400"))
+
+
+def test_a_header_of_10_mb_is_too_large(served: Served) -> None:
+    sent = b"GET /pods HTTP/1.1\r\nHost: x\r\nX: %b\r\n\r\n" % (b"a" * HEADER_MAX)
+    assert b" 431 " in raw(served, sent).split(b"\r\n")[0]
+
+
+def test_half_closed_and_silent_clients_disturb_nobody(served: Served) -> None:
+    held = []
+    for at in range(60):
+        taken = socket.create_connection((served.address, served.port))
+        held.append(taken)
+        if at % 3 == 0:
+            taken.shutdown(socket.SHUT_WR)
+        elif at % 3 == 1:
+            taken.sendall(b"\x16\x03\x01")  # a handshake that does not go on
+    started_s = time.monotonic()
+    assert ask(served, "/healthz", address=served.other, token=served.allowed).code == 200
+    assert time.monotonic() - started_s < 5
+    for taken in held:
+        taken.close()
+
+
+def raw(served: Served, sent: bytes) -> bytes:
+    """Send bytes to a node, and return what it answers."""
+    with (
+        socket.create_connection((served.address, served.port), timeout=20) as plain,
+        tls().wrap_socket(plain) as connection,
+    ):
+        received = b""
+        with contextlib.suppress(OSError):  # answered before all of it was read
+            connection.sendall(sent)
+        try:
+            while piece := connection.recv(1 << 16):
+                received += piece
+        except OSError:
+            assert received
+        return received
