@@ -6,6 +6,7 @@ from functools import lru_cache
 from fleet.clock import NS_PER_S, Draws
 from fleet.objects.effects import NodeStatusPatch, WatchEvent
 from fleet.objects.pods import EventType, NodeView
+from fleet.objects.services import ServiceView
 from fleet.objects.static_pods import NO_STATIC_PODS
 from fleet.objects.volumes import CSIDriverView
 from fleet.profile.node_model import NodeModel
@@ -26,6 +27,7 @@ class Environment:
         "outdated",
         "own_watches",
         "runtimes",
+        "services",
         "static",
         "tolerate_key",
         "wall_offset_ns",
@@ -49,6 +51,7 @@ class Environment:
         self.is_ours = is_ours  # of a Node that exists: whether this run may be its kubelet
         self.tolerate_key = tolerate_key  # a pod that does not tolerate it never becomes Ready
         self.csi_drivers: dict[str, CSIDriverView] = {}  # as the watch of any node shows them
+        self.services: dict[tuple[str, str], ServiceView] = {}  # as any node's watch shows them
         self.static = NO_STATIC_PODS  # as the profile's file and URL say
         self.runtimes: dict[int, Runtime] = {}  # by node, of kubelets that are being restarted
         self.outdated: dict[int, NodeStatusPatch] = {}  # by node, for its first status patch

@@ -5,6 +5,15 @@ all there is of a session, and ends when it is dropped.
 Source: pkg/kubelet/server/server.go, HostInterface.
 """
 
+from functools import partial
+
+from fleet.kubelet.containers.container_exec import (
+    AttachSession,
+    ExecSession,
+    Target,
+    attach,
+    find_target,
+)
 from fleet.kubelet.containers.container_logs import read_log
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.stats import resource_metrics as resources
@@ -25,7 +34,44 @@ def container_logs(
     if loop is None:
         return _no_pod(pod)
     status = loop.last_status(pod)
-    return read_log(pod, status, container, options, loop.runtime, kubelet.env)
+    env = kubelet.env
+    return read_log(pod, status, container, options, loop.runtime, env, loop.sources(env))
+
+
+def exec_in(
+    kubelet: VirtualKubelet,
+    pod: Pod,
+    container: str,
+    command: tuple[str, ...],
+    *,
+    stdin: bool,
+    tty: bool,
+    now_ns: int,
+) -> ExecSession | Refusal:
+    """Run a command in a container. Source: GetExec, RunInContainer."""
+    target = _target(kubelet, pod, container, now_ns)
+    if isinstance(target, Refusal):
+        return target
+    return ExecSession(target, command, now_ns, stdin=stdin, tty=tty)
+
+
+def attach_to(
+    kubelet: VirtualKubelet, pod: Pod, container: str, *, stdin: bool, tty: bool, now_ns: int
+) -> ExecSession | AttachSession | Refusal:
+    """Attach to the command that a container runs. Source: GetAttach."""
+    target = _target(kubelet, pod, container, now_ns)
+    if isinstance(target, Refusal):
+        return target
+    return attach(target, now_ns, stdin=stdin, tty=tty)
+
+
+def _target(kubelet: VirtualKubelet, pod: Pod, name: str, now_ns: int) -> Target | Refusal:
+    loop = kubelet.sync_loop
+    if loop is None:
+        return _no_pod(pod)
+    env = kubelet.env
+    on_change = partial(kubelet.on_container_changed, pod.uid)
+    return find_target(pod, name, loop.runtime, env, loop.sources(env), on_change, now_ns)
 
 
 def stats_summary(kubelet: VirtualKubelet, *, only_cpu_and_memory: bool, now_ns: int) -> bytes:

@@ -318,6 +318,11 @@ class VirtualKubelet:
             loop.end_pods(self._shutdown, turn)
         self._drop_idle_pod_side()
 
+    def on_container_changed(self, uid: PodUid, now_ns: int, out: Outbox) -> None:
+        """Learn that a container of a pod ends at another time than was planned."""
+        if self.sync_loop is not None:
+            self.sync_loop.on_container_changed(uid, self._turn(now_ns, out))
+
     def _drop_idle_pod_side(self) -> None:
         """Forget a pod side without pods, but what they used up: counters never fall."""
         if self.sync_loop is not None and self.sync_loop.is_idle():

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from fleet.kubelet.containers.image_gc import arm_image_gc
+from fleet.kubelet.containers.pod_sources import PodSources
 from fleet.kubelet.devices.dra import registered_drivers
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.input_owners import LOOP_TIMERS
@@ -273,6 +274,16 @@ class SyncLoop:
     def last_status(self, pod: Pod) -> PodStatus:
         """Return the status of a pod that was generated last, else the API's."""
         return self._syncer.last_status(pod)
+
+    def sources(self, env: Environment) -> PodSources:
+        """Return what is known of the objects that pods refer to."""
+        return PodSources(self._syncer.volumes, env)
+
+    def on_container_changed(self, uid: PodUid, turn: Turn) -> None:
+        """Learn that a container of a pod ends at another time than was planned."""
+        worker = self._workers.get(uid)
+        if worker is not None:
+            self._syncer.on_runtime_changed(worker, turn)
 
     def phases(self) -> dict[str, int]:
         """Count the pods by phase, as last generated."""

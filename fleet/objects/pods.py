@@ -11,7 +11,7 @@ from typing import NamedTuple, NewType
 from fleet.objects.admission import NO_STATE, PLAIN, AdmissionSpec, NodeState
 from fleet.objects.container_user import IMAGE_USER, UserSpec
 from fleet.objects.lifecycle import PLAIN_LIFE, ContainerLifecycle
-from fleet.objects.scripts import ScriptSpec
+from fleet.objects.scripts import EnvRef, ScriptSpec
 from fleet.objects.well_known import MIRROR_ANNOTATION
 
 PodUid = NewType("PodUid", str)
@@ -111,6 +111,14 @@ class ProbeSpec(NamedTuple):
     termination_grace_s: int | None = None
 
 
+class PortSpec(NamedTuple):
+    """A port that a container declares. Source: core/v1 ContainerPort."""
+
+    port: int
+    protocol: str = "TCP"
+    name: str = ""
+
+
 class ContainerSpec(NamedTuple):
     """One container of a pod's spec. `*_json` are rendered as the status shows them."""
 
@@ -129,7 +137,8 @@ class ContainerSpec(NamedTuple):
     readiness_probe: ProbeSpec | None = None
     liveness_probe: ProbeSpec | None = None
     user: UserSpec = IMAGE_USER
-    script: ScriptSpec | None = None  # what its command may look at, None if it does not
+    script: ScriptSpec | None = None  # variables and mounts, None if there are none
+    ports: tuple[PortSpec, ...] = ()  # that it declares
 
 
 class TokenSource(NamedTuple):
@@ -146,6 +155,14 @@ class ObjectSource(NamedTuple):
     name: str
     optional: bool = False
     keys: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()  # where they are shown, by key
+
+
+class DownwardFile(NamedTuple):
+    """A file that shows a field of its pod. Source: core/v1 DownwardAPIVolumeFile."""
+
+    path: str
+    source: EnvRef
 
 
 class VolumeSpec(NamedTuple):
@@ -163,6 +180,7 @@ class VolumeSpec(NamedTuple):
     host_path: str = ""
     size_limit: str = ""  # of an emptyDir
     in_memory: bool = False
+    downward: tuple[DownwardFile, ...] = ()
     image: str = ""  # of an image volume
     pull_policy: str = ""
 

@@ -1,9 +1,6 @@
-"""What a container's spec says about its script: variables, mounts, the image's own command."""
+"""What a container's spec says about its surroundings: variables, mounts, its image's command."""
 
 from typing import NamedTuple
-
-UNREAD = "?"
-"""Stands for the value of a variable whose source is not read."""
 
 
 class MountSpec(NamedTuple):
@@ -15,12 +12,37 @@ class MountSpec(NamedTuple):
     expression: str = ""  # what that path follows from: subPathExpr
 
 
+class EnvRef(NamedTuple):
+    """Where the value of a variable comes from. Source: core/v1 EnvVarSource."""
+
+    kind: str  # Field, Resource, ConfigMap, Secret, or "" for what is not read
+    key: str = ""  # the path of a field, the name of a resource, the key of an object
+    name: str = ""  # of the object, or of the container whose resources are meant
+    divisor: str = ""
+
+
+class Variable(NamedTuple):
+    """One variable of a container. Source: core/v1 EnvVar."""
+
+    name: str
+    value: str = ""
+    source: EnvRef | None = None
+
+
+class EnvFrom(NamedTuple):
+    """An object all of whose keys become variables. Source: core/v1 EnvFromSource."""
+
+    kind: str  # ConfigMap or Secret
+    name: str
+    prefix: str = ""
+
+
 class ScriptSpec(NamedTuple):
-    """What a container's spec says about the surroundings of its script.
+    """What a container's spec says about the surroundings of its command."""
 
-    A variable is (name, value, field path); UNREAD stands for a source that is not read.
-    """
-
-    variables: tuple[tuple[str, str, str], ...] = ()
+    variables: tuple[Variable, ...] = ()
     mounts: tuple[MountSpec, ...] = ()
     entry_point: tuple[str, ...] = ()  # what the image does by itself, if nothing else is asked
+    env_from: tuple[EnvFrom, ...] = ()
+    has_service_links: bool = True
+    is_read: bool = True  # whether its command may look at any of it

@@ -8,12 +8,13 @@ PVC_PROTECTION = "kubernetes.io/pvc-protection"
 
 
 class ObjectData(NamedTuple):
-    """A ConfigMap or Secret: which keys it has, never what stands there."""
+    """A ConfigMap or Secret; nodes that have the same share one."""
 
     name: str
     resource_version: str
     keys: tuple[str, ...] = ()
     immutable: bool = False
+    texts: tuple[str, ...] = ()  # by key; what is no UTF-8 is kept in surrogates
 
 
 class ClaimView(NamedTuple):

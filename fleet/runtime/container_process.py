@@ -9,8 +9,14 @@ from fleet.runtime.files import ContainerFiles
 from fleet.runtime.runtime import Runtime
 from fleet.runtime.shell.process import Process
 from fleet.runtime.shell.surroundings import Surroundings
+from fleet.runtime.surroundings import NO_SOURCES, Sources
 
 _STREAM_LOG = 0x106
+
+
+def start_of(started_s: int, wall_offset_ns: int) -> int:
+    """Return when a container started that says so by a second of the wall clock."""
+    return started_s * NS_PER_S - wall_offset_ns
 
 
 def log_lines(
@@ -21,6 +27,7 @@ def log_lines(
     attempt: int,
     started_s: int,
     wall_offset_ns: int,
+    sources: Sources = NO_SOURCES,
 ) -> Lines:
     """Return the lines of one run of a container that started at a second of the wall clock."""
     declared = behavior.container(spec.name).logs
@@ -36,8 +43,8 @@ def log_lines(
         return DeclaredLines(declared, start_wall_ns, seed, values)
 
     def process() -> Process:
-        start_ns = start_wall_ns - wall_offset_ns
-        around = runtime.around(pod, spec, attempt, start_ns, started_s)
+        start_ns = start_of(started_s, wall_offset_ns)
+        around = runtime.around(pod, spec, attempt, start_ns, started_s, sources)
         if around is None:
             around = Surroundings({}, None, 0.0, start_wall_ns)
         elif isinstance(around.files, ContainerFiles):

@@ -222,6 +222,11 @@ class ContainerFiles:
         self._overlay: dict[tuple[tuple[str, str], str], Version] | None = None
         self.writer = writer_of(layer)
 
+    def written_by(self, writer: str) -> "ContainerFiles":
+        """Have what is written be somebody else's than the container's own script's."""
+        self.writer = writer
+        return self
+
     def as_replay(self) -> "ContainerFiles":
         """Have what is written seen by nobody else: it was, or will be, when it really happens."""
         self._overlay = {}

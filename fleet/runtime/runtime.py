@@ -41,7 +41,7 @@ from fleet.runtime.container_usage import (
 from fleet.runtime.files import ContainerFiles, NodeFiles, layer_of
 from fleet.runtime.pod_addresses import AddressPool
 from fleet.runtime.shell.surroundings import CommandRun, Surroundings
-from fleet.runtime.surroundings import surroundings
+from fleet.runtime.surroundings import NO_SOURCES, Place, Sources, surroundings
 
 NEVER = 1 << 62
 STOP_MIN_NS = 20 * NS_PER_MS
@@ -234,14 +234,20 @@ class Runtime:
         )
 
     def start_container(
-        self, pod: Pod, spec: ContainerSpec, behavior: PodBehavior, now_ns: int, wall_s: int
+        self,
+        pod: Pod,
+        spec: ContainerSpec,
+        behavior: PodBehavior,
+        now_ns: int,
+        wall_s: int,
+        sources: Sources = NO_SOURCES,
     ) -> Container:
         """Create and start a container; it runs until its behaviour ends it."""
         container = self._create_container(pod, spec)
         container.state = RunState.RUNNING
         container.started_s = wall_s
         container.usage = _usage(spec, behavior)
-        self._plan_exit(pod, spec, container, behavior, now_ns)
+        self._plan_exit(pod, spec, container, behavior, now_ns, sources)
         return container
 
     def fail_container(
@@ -394,19 +400,69 @@ class Runtime:
             self.stop_sandbox(pod.uid)
         return True
 
-    def around(
-        self, pod: Pod, spec: ContainerSpec, attempt: int, start_ns: int, started_s: int
-    ) -> Surroundings | None:
-        """Return what the command of a container may look at, None if it does not."""
-        if spec.script is None:
-            return None
+    @property
+    def files(self) -> NodeFiles:
+        """The files of the node, made on first use."""
         if self._files is None:
             self._files = NodeFiles()
+        return self._files
+
+    def replan(
+        self,
+        pod: Pod,
+        container: Container,
+        behavior: PodBehavior,
+        now_ns: int,
+        start_ns: int,
+        sources: Sources = NO_SOURCES,
+    ) -> bool:
+        """Have a container's script see what somebody else wrote; tell whether its end moves."""
+        spec = pod.find(container.name)
+        declared = behavior.container(container.name).outcomes
+        if spec is None or declared or container.exit_ns <= now_ns:
+            return False
+        started_s = container.started_s
+        around = self.around(pod, spec, container.attempt, start_ns, started_s, sources)
+        if around is None:
+            return False
+        self.files.undo(layer_of(pod.uid, spec.name), now_ns)
+        run = run_around(command_of(spec), around)
+        end_ns = NEVER if run.run_ns is None else start_ns + run.run_ns
+        if end_ns == container.exit_ns or end_ns < now_ns:
+            return False
+        container.exit_ns, container.exit_code = end_ns, run.exit_code
+        container.reason = "Error" if run.exit_code else "Completed"
+        return True
+
+    def around(
+        self,
+        pod: Pod,
+        spec: ContainerSpec,
+        attempt: int,
+        start_ns: int,
+        started_s: int,
+        sources: Sources = NO_SOURCES,
+    ) -> Surroundings | None:
+        """Return what the command of a container may look at, None if it does not."""
+        if spec.script is None or not spec.script.is_read:
+            return None
+        place = self.place(pod, spec, attempt, start_ns, started_s * NS_PER_S, sources)
+        return surroundings(self.files, pod, spec, place)
+
+    def place(
+        self,
+        pod: Pod,
+        spec: ContainerSpec,
+        attempt: int,
+        start_ns: int,
+        wall_ns: int,
+        sources: Sources,
+    ) -> Place:
+        """Return where a container of a pod runs."""
         u = self.uniform(_STREAM_RANDOM, pod.uid, spec.name, attempt)
         sandbox = self._sandboxes.get(pod.uid)
-        addresses = "" if sandbox is None else sandbox.ip, self._host_ip
-        wall_ns = started_s * NS_PER_S
-        return surroundings(self._files, pod, spec, addresses, u, start_ns, wall_ns)
+        pod_ip = "" if sandbox is None else sandbox.ip
+        return Place(pod_ip, self._host_ip, start_ns, wall_ns, u, sources)
 
     def _run_again(
         self, pod: Pod, spec: ContainerSpec, container: Container, start_ns: int
@@ -426,12 +482,14 @@ class Runtime:
         container: Container,
         behavior: PodBehavior,
         started_ns: int,
+        sources: Sources = NO_SOURCES,
     ) -> None:
         if self._files is not None:
             self._files.forget_layer(layer_of(pod.uid, spec.name))
         chosen = behavior.container(spec.name)
         u = self.uniform(_STREAM_OUTCOME, pod.uid, spec.name, container.attempt)
-        around = self.around(pod, spec, container.attempt, started_ns, container.started_s)
+        started_s = container.started_s
+        around = self.around(pod, spec, container.attempt, started_ns, started_s, sources)
         words = command_of(spec)
         run = run_of_command(words, ()) if around is None else run_around(words, around)
         outcome = chosen.outcome(u, container.attempt) or outcome_of(run)

@@ -7,7 +7,7 @@ third_party/forked/golang/expansion/expand.go.
 import re
 from collections.abc import Callable, Mapping
 
-from fleet.objects.scripts import ScriptSpec
+from fleet.objects.scripts import EnvRef, ScriptSpec
 from fleet.runtime.shell.process import SHELLS
 
 PROGRAMS = SHELLS | {"cat", "touch", "test", "rm", "mkdir", "echo", "exit", "sleep"}
@@ -16,16 +16,17 @@ _REFERENCE = re.compile(r"\$(?:\$|\(([^()\s]+)\))")
 _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
 
 
-def variables_of(spec: ScriptSpec, field: Callable[[str], str | None]) -> dict[str, str]:
-    """Return the variables that are known; `field` returns the value of a field of the pod.
+def variables_of(spec: ScriptSpec, value: Callable[[EnvRef], str | None]) -> dict[str, str]:
+    """Return the variables that are known; `value` returns that of a source, None if unknown.
 
     A value may refer to the variables before it.
     """
     known: dict[str, str] = {}
-    for name, value, path in spec.variables:
-        found = field(path) if path else expand(value, known)
+    for each in spec.variables:
+        source = each.source
+        found = expand(each.value, known) if source is None else value(source)
         if found is not None:
-            known[name] = found
+            known[each.name] = found
     return known
 
 
@@ -46,7 +47,7 @@ def sub_path_error(spec: ScriptSpec, variables: Mapping[str, str]) -> str:
     Source: pkg/kubelet/kubelet_pods.go, makeMounts; container/helpers.go,
     ExpandContainerVolumeMounts; pkg/volume/validation, ValidatePathNoBacksteps.
     """
-    unread = {name for name, _, path in spec.variables if path and name not in variables}
+    unread = {each.name for each in spec.variables if each.source and each.name not in variables}
     for mount in spec.mounts:
         names = {match[1] for match in _REFERENCE.finditer(mount.expression) if match[1]}
         if names & unread:

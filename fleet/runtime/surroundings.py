@@ -1,45 +1,139 @@
 """What the command of a container finds when it starts: its variables and its volumes.
 
-Source: pkg/kubelet/kubelet_pods.go, makeEnvironmentVariables, podFieldSelectorRuntimeValue.
+Source: pkg/kubelet/kubelet_pods.go, makeEnvironmentVariables, podFieldSelectorRuntimeValue,
+ensureHostsFileContent; pkg/volume/{configmap,secret,projected,downwardapi};
+pkg/api/v1/resource/helpers.go, ExtractContainerResourceValue.
+Differs: the annotations of a pod are not kept, nor is a service account's token: their files are
+there, but empty.
 """
 
-from fleet.objects.pods import ContainerSpec, Pod, VolumeSpec
-from fleet.objects.scripts import ScriptSpec
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import orjson
+
+from fleet.objects.pods import ContainerSpec, ObjectSource, Pod, VolumeSpec
+from fleet.objects.scripts import EnvRef, MountSpec, ScriptSpec
+from fleet.quantity import parse_quantity
 from fleet.runtime.files import HOST, NodeFiles, VolumePlace, layer_of
-from fleet.runtime.script import (
-    expand,
-    sub_path_error,
-    subscripted,
-    variables_of,
-)
-from fleet.runtime.security_context import non_root_error
+from fleet.runtime.script import expand, sub_path_error, subscripted, variables_of
+from fleet.runtime.security_context import non_root_error, user_json
 from fleet.runtime.shell.surroundings import Surroundings
 
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_MANAGED_HOSTS = "# Kubernetes-managed hosts file.\n"
+_LOCAL_HOSTS = (
+    "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\nfe00::\tip6-localnet\n"
+    "fe00::\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n"
+)
 
-def surroundings(
-    files: NodeFiles,
-    pod: Pod,
-    spec: ContainerSpec,
-    addresses: tuple[str, str],
-    draw: float,
-    start_ns: int,
-    start_wall_ns: int,
-) -> Surroundings:
-    """Return what a container finds around it that started at an instant.
 
-    `addresses` are those of the pod and of the node; `draw` of [0, 1) seeds its random numbers.
-    """
-    pod_ip, host_ip = addresses
+class Sources(Protocol):
+    """What a kubelet knows of the objects that pods refer to."""
+
+    def texts(self, kind: str, namespace: str, name: str) -> Mapping[str, str] | None:
+        """Return what a ConfigMap or Secret holds, None if that is unknown."""
+
+    def service_variables(self, namespace: str, *, has_links: bool) -> Mapping[str, str] | None:
+        """Return the variables that Services make in a namespace, None if they are unknown."""
+
+
+class NoSources:
+    """Nothing is known."""
+
+    __slots__ = ()
+
+    def texts(self, _kind: str, _namespace: str, _name: str) -> Mapping[str, str] | None:
+        """Return None."""
+        return None
+
+    def service_variables(self, _namespace: str, *, has_links: bool) -> Mapping[str, str] | None:  # noqa: ARG002
+        """Return None."""
+        return None
+
+
+NO_SOURCES = NoSources()
+
+
+class Place(NamedTuple):
+    """Where a container runs, and since when."""
+
+    pod_ip: str
+    host_ip: str
+    start_ns: int
+    start_wall_ns: int
+    draw: float  # of [0, 1), for random numbers
+    sources: Sources = NO_SOURCES
+
+
+def surroundings(files: NodeFiles, pod: Pod, spec: ContainerSpec, place: Place) -> Surroundings:
+    """Return what the command of a container finds; what is unknown stays so."""
     script = spec.script
     assert script is not None, spec.name
-    places = {each.name: place for each in pod.spec.volumes if (place := _place(pod, each))}
-    variables = _variables(script, pod, pod_ip, host_ip)
-    mounts = [
-        each._replace(inner=expand(each.expression, variables)) if each.expression else each
-        for each in script.mounts
-    ]
-    view = files.view(mounts, places, layer_of(pod.uid, spec.name), start_ns)
-    return Surroundings(variables, view, draw, start_wall_ns)
+    variables = _own_variables(script, pod, spec, place)
+    volumes = _places(pod, spec, place)
+    mounts = _mounts(script, variables)
+    view = files.view(mounts, volumes, layer_of(pod.uid, spec.name), place.start_ns)
+    return Surroundings(variables, view, place.draw, place.start_wall_ns)
+
+
+def whole_surroundings(
+    files: NodeFiles, pod: Pod, spec: ContainerSpec, place: Place, given: bytes | None
+) -> Surroundings:
+    """Return what somebody finds who runs a command in a container at an instant."""
+    script = spec.script or ScriptSpec()
+    variables = environment(script, pod, spec, place)
+    volumes = _places(pod, spec, place)
+    for volume in pod.spec.volumes:
+        # What it shows is unknown: it is there, and empty.
+        volumes.setdefault(volume.name, VolumePlace((pod.uid, volume.name)))
+    view = files.view(
+        _mounts(script, variables),
+        volumes,
+        layer_of(pod.uid, spec.name),
+        place.start_ns,
+        system=_system_files(pod, place),
+    )
+    shown = orjson.loads(user_json(spec.user))["linux"]
+    return Surroundings(
+        variables,
+        view.written_by("exec"),
+        place.draw,
+        place.start_wall_ns,
+        is_whole=True,
+        input=given,
+        user=(shown["uid"], shown["gid"]),
+    )
+
+
+def environment(script: ScriptSpec, pod: Pod, spec: ContainerSpec, place: Place) -> dict[str, str]:
+    """Return all variables of a container: the image's PATH, the kubelet's, the runtime's.
+
+    Source: makeEnvironmentVariables; containerd sets HOSTNAME.
+    """
+    services = place.sources.service_variables(pod.namespace, has_links=script.has_service_links)
+    found: dict[str, str] = {"PATH": PATH, "HOSTNAME": hostname(pod)}
+    own: dict[str, str] = {}
+    for each in script.env_from:
+        texts = place.sources.texts(each.kind, pod.namespace, each.name) or {}
+        own |= {each.prefix + key: text for key, text in texts.items()}
+    value = partial(_value, pod, spec, place)
+    for variable in script.variables:
+        if variable.source is None:
+            own[variable.name] = expand(variable.value, {**(services or {}), **own})
+        elif (text := value(variable.source)) is not None:
+            own[variable.name] = text
+    found |= own
+    for name, text in (services or {}).items():
+        found.setdefault(name, text)
+    found.setdefault("HOME", "/root")
+    return found
+
+
+def hostname(pod: Pod) -> str:
+    """Return the host name of a pod. Source: GeneratePodHostNameAndDomain, truncated to 63."""
+    return pod.node_name if pod.spec.host_network else pod.name[:63].rstrip("-.")
 
 
 def config_error(pod: Pod, spec: ContainerSpec, pod_ip: str) -> str:
@@ -49,38 +143,80 @@ def config_error(pod: Pod, spec: ContainerSpec, pod_ip: str) -> str:
     """
     script = spec.script
     if script is not None and script.mounts:
-        variables = _variables(script, pod, pod_ip, pod.status.host_ip)
-        error = sub_path_error(script, variables)
+        place = Place(pod_ip, pod.status.host_ip, 0, 0, 0.0)
+        error = sub_path_error(script, _own_variables(script, pod, spec, place))
         if error:
             return error
     return non_root_error(spec.user, spec.image, spec.name, f"{pod.full_name}({pod.uid})")
 
 
-def _variables(script: ScriptSpec, pod: Pod, pod_ip: str, host_ip: str) -> dict[str, str]:
-    fields = {
+def _own_variables(
+    script: ScriptSpec, pod: Pod, spec: ContainerSpec, place: Place
+) -> dict[str, str]:
+    return variables_of(script, partial(_value, pod, spec, place))
+
+
+def _value(pod: Pod, spec: ContainerSpec, place: Place, source: EnvRef) -> str | None:
+    """Return the value of a source, None if it is unknown."""
+    if source.kind == "Field":
+        return _field(pod, place, source.key)
+    if source.kind == "Resource":
+        wanted = pod.find(source.name) if source.name else spec
+        return None if wanted is None else _resource(wanted, source)
+    if source.kind in {"ConfigMap", "Secret"}:
+        texts = place.sources.texts(source.kind, pod.namespace, source.name)
+        return None if texts is None else texts.get(source.key)
+    return None
+
+
+def _field(pod: Pod, place: Place, path: str) -> str | None:
+    found = subscripted(path)
+    if found is not None:
+        kind, key = found
+        return dict(pod.labels).get(key, "") if kind == "labels" else None
+    return {
         "metadata.name": pod.name,
         "metadata.namespace": pod.namespace,
         "metadata.uid": pod.uid,
         "spec.nodeName": pod.node_name,
         "spec.serviceAccountName": pod.spec.service_account,
-        "status.podIP": pod_ip,
-        "status.podIPs": pod_ip,
-        "status.hostIP": host_ip,
-        "status.hostIPs": host_ip,
-    }
+        "status.podIP": place.pod_ip,
+        "status.podIPs": place.pod_ip,
+        "status.hostIP": place.host_ip,
+        "status.hostIPs": place.host_ip,
+        "metadata.labels": "\n".join(f'{key}="{value}"' for key, value in sorted(pod.labels)),
+    }.get(path)
 
-    def field(path: str) -> str | None:
-        found = subscripted(path)
-        if found is None:
-            return fields.get(path)
-        kind, key = found
-        return dict(pod.labels).get(key, "") if kind == "labels" else None
 
-    return variables_of(script, field)
+def _resource(spec: ContainerSpec, source: EnvRef) -> str | None:
+    """Return an amount in parts of the divisor, rounded up; None where the node decides."""
+    kind, _, name = source.key.partition(".")
+    asked = orjson.loads(spec.resources_json or b"{}").get(kind, {}).get(name)
+    if asked is None:
+        return "0" if kind == "requests" else None
+    divisor = parse_quantity(source.divisor if source.divisor not in {"", "0"} else "1")
+    return str(-(-parse_quantity(asked).nano // max(divisor.nano, 1)))
+
+
+def _mounts(script: ScriptSpec, variables: Mapping[str, str]) -> list[MountSpec]:
+    return [
+        each._replace(inner=expand(each.expression, variables)) if each.expression else each
+        for each in script.mounts
+    ]
+
+
+def _places(pod: Pod, spec: ContainerSpec, place: Place) -> dict[str, VolumePlace]:
+    """Return where the files of the volumes are; one of which nothing is known is left out."""
+    found = {}
+    for volume in pod.spec.volumes:
+        where = _place(pod, volume) or _shown(pod, spec, place, volume)
+        if where is not None:
+            found[volume.name] = where
+    return found
 
 
 def _place(pod: Pod, volume: VolumeSpec) -> VolumePlace | None:
-    """Return where the files of a volume are, None when what it holds is unknown."""
+    """Return where a volume is that containers write to."""
     if volume.kind == "emptyDir":
         return VolumePlace((pod.uid, volume.name))
     if volume.host_path:
@@ -88,3 +224,45 @@ def _place(pod: Pod, volume: VolumeSpec) -> VolumePlace | None:
     if volume.claim:
         return VolumePlace((f"claims of {pod.namespace}", volume.claim))
     return None
+
+
+def _shown(pod: Pod, spec: ContainerSpec, place: Place, volume: VolumeSpec) -> VolumePlace | None:
+    """Return the files that a kubelet puts into a volume, None if it does not know them all."""
+    texts: dict[str, str] = {}
+    for kind, sources in (("ConfigMap", volume.config_maps), ("Secret", volume.secrets)):
+        for source in sources:
+            found = place.sources.texts(kind, pod.namespace, source.name)
+            if found is None and not source.optional:
+                return None
+            texts |= _files(source, found or {})
+    for token in volume.tokens:
+        texts[f"/{token.path}"] = ""
+    for file in volume.downward:
+        texts[f"/{file.path}"] = _value(pod, spec, place, file.source) or ""
+    if not texts and volume.kind not in {"configMap", "secret", "projected", "downwardAPI"}:
+        return None
+    return VolumePlace((pod.uid, volume.name), shown=texts, read_only=True)
+
+
+def _files(source: ObjectSource, texts: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    """Return the files of an object: those that are named, else all of them."""
+    if not source.keys:
+        return [(f"/{key}", text) for key, text in texts.items()]
+    paths = source.paths or source.keys
+    pairs = zip(source.keys, paths, strict=True)
+    return [(f"/{path}", texts[key]) for key, path in pairs if key in texts]
+
+
+def _system_files(pod: Pod, place: Place) -> Mapping[str, str]:
+    """Return what a kubelet and a runtime put into every container."""
+    name = hostname(pod)
+    hosts = f"{_MANAGED_HOSTS}{_LOCAL_HOSTS}{place.pod_ip}\t{name}\n"
+    domain = "svc.cluster.local cluster.local"
+    resolv = f"search {pod.namespace}.{domain}\nnameserver 10.96.0.10\noptions ndots:5\n"
+    return {
+        "/etc/hostname": f"{name}\n",
+        "/etc/hosts": hosts,
+        "/etc/resolv.conf": resolv,
+        "/dev/null": "",
+        "/dev/termination-log": "",
+    }

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from fleet.clock import NS_PER_S
+from fleet.kubelet.containers.pod_sources import PodSources
 from fleet.kubelet.environment import Environment
 from fleet.objects.pods import (
     ContainerStatus,
@@ -35,6 +36,7 @@ def read_log(
     options: LogOptions,
     runtime: Runtime,
     env: Environment,
+    sources: PodSources,
 ) -> LogReader | Refusal:
     """Return a reader of the log of a container, or why there is none."""
     container_id = _container_id(pod.name, status, name, previous=options.previous)
@@ -53,7 +55,7 @@ def read_log(
         ended = partial(_at, end_ns)
     behavior = env.model.behavior_for(pod.labels, pod.namespace, pod.annotations)
     offset_ns = env.wall_offset_ns
-    lines = log_lines(runtime, pod, spec, behavior, attempt, started_s, offset_ns)
+    lines = log_lines(runtime, pod, spec, behavior, attempt, started_s, offset_ns, sources)
     kubelet = env.model.kubelet
     rotation = Rotation(
         kubelet.container_log_max_size.value, kubelet.container_log_monitor_interval_ns

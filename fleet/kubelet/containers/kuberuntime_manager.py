@@ -11,6 +11,7 @@ KillPod; kuberuntime_container.go, startContainer, killContainer.
 """
 
 import enum
+from collections.abc import Mapping
 from typing import Protocol
 
 from fleet.clock import NS_PER_S
@@ -21,6 +22,7 @@ from fleet.kubelet.containers.kuberuntime_container import (
     post_start,
     stop_containers,
 )
+from fleet.kubelet.containers.pod_sources import PodSources
 from fleet.kubelet.events import Reason
 from fleet.kubelet.pods.allocation_manager import AllocationManager
 from fleet.kubelet.pods.pod_actions import (
@@ -55,6 +57,10 @@ class Objects(Protocol):
 
     def missing(self, pod: Pod, spec: ContainerSpec, now_ns: int, out: Outbox) -> str:
         """Say what the environment of a container lacks, "" for nothing."""
+        ...
+
+    def texts(self, kind: str, namespace: str, name: str) -> Mapping[str, str] | None:
+        """Return what a ConfigMap or Secret holds, None if that is unknown."""
         ...
 
     def has_secret(self, pod: Pod, name: str) -> bool:
@@ -366,7 +372,9 @@ class KubeRuntimeManager:
             self._fail_first(worker, failure, turn)
             return False
         worker.plan = worker.plan[1:]
-        container = self.runtime.start_container(pod, spec, behavior, turn.now_ns, turn.wall_s)
+        sources = PodSources(self._objects, turn.env)
+        now_ns, wall_s = turn.now_ns, turn.wall_s
+        container = self.runtime.start_container(pod, spec, behavior, now_ns, wall_s, sources)
         worker.had_actions = True
         if self.allocations is not None:
             self.allocations.actuate(pod.uid, spec.name)

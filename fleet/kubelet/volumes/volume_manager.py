@@ -14,6 +14,7 @@ Differs: only what the API sees is emulated. A wait that times out leaves no eve
 """
 
 import enum
+from collections.abc import Mapping
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.kubelet.environment import Environment
@@ -413,6 +414,10 @@ class VolumeManager:
     def has_secret(self, pod: Pod, name: str) -> bool:
         """Return whether a Secret that a pod refers to can be read. Source: GetSecret."""
         return self.objects.exists(WatchKind.SECRET, pod.namespace, name)
+
+    def texts(self, kind: str, namespace: str, name: str) -> Mapping[str, str] | None:
+        """Return what a ConfigMap or Secret holds, None if that is unknown."""
+        return self.objects.texts(kind, namespace, name)
 
     def missing(self, pod: Pod, spec: ContainerSpec, now_ns: int, out: Outbox) -> str:
         """Return why the environment of a container cannot be built, "" when it can."""

@@ -1,15 +1,16 @@
 """ObjectManager: the ConfigMaps and Secrets that the pods of a node refer to, one watch for each.
 
-The pods that refer to an object share its watch; it ends with the last of them. Of an object only
-its keys are kept. An immutable one is watched until it was read once. What only environments need
-is read when a container starts: once a minute watches are stopped that nobody read for 5 minutes,
-and the next read starts them again. Volumes and pull secrets are read at each sync of their pod.
+The pods that refer to an object share its watch; it ends with the last of them. What it holds is
+kept once for all nodes. An immutable one is watched until it was read once. What only environments
+need is read when a container starts: once a minute watches are stopped that nobody read for
+5 minutes, and the next read starts them again. Volumes and pull secrets are read at each sync of
+their pod.
 Source: pkg/kubelet/util/manager/watch_based_manager.go; configmap/configmap_manager.go;
 secret/secret_manager.go.
 Differs: a read that starts a watch again takes what was known, and does not wait for it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.objects.effects import (
@@ -43,6 +44,7 @@ class _Object:
     """A ConfigMap or Secret as its watch shows it."""
 
     __slots__ = (
+        "data",
         "exists",
         "immutable",
         "keys",
@@ -62,6 +64,7 @@ class _Object:
         self.exists = False
         self.seen = False  # since the watch was started
         self.keys: tuple[str, ...] = ()
+        self.data: ObjectData | None = None  # shared by the nodes that have the same
         self.immutable = False
         self.stopped = False  # the watch: immutable and read, or idle
 
@@ -148,6 +151,7 @@ class ObjectManager:
         elif event.type in (EventType.ADDED, EventType.MODIFIED):
             found.exists = found.seen = True
             if isinstance(event.record, ObjectData):
+                found.data = event.record
                 found.keys = event.record.keys
                 found.immutable = event.record.immutable
         elif event.type is EventType.DELETED:
@@ -201,6 +205,14 @@ class ObjectManager:
         if not found.readers:
             self._plan_recycling(uid, now_ns + IDLE_NS, out)
         return found
+
+    def texts(self, kind: str, namespace: str, name: str) -> Mapping[str, str] | None:
+        """Return what a ConfigMap or Secret holds as it was seen last, None if it was not."""
+        watch = WatchKind.SECRET if kind == "Secret" else WatchKind.CONFIG_MAP
+        found = self._objects.get((watch, namespace, name))
+        if found is None or found.data is None or not found.exists:
+            return None
+        return dict(zip(found.data.keys, found.data.texts, strict=False))
 
     def exists(self, kind: WatchKind, namespace: str, name: str) -> bool:
         """Return whether an object that a pod refers to is there."""

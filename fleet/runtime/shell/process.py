@@ -6,7 +6,7 @@ ends is followed for as long as somebody asks.
 
 from collections.abc import Iterator, Sequence
 
-from fleet.runtime.shell.shell import STEPS_MAX, Shell
+from fleet.runtime.shell.shell import STEPS_MAX, USAGE_CODE, Shell
 from fleet.runtime.shell.signals import Exit, InputNeeded
 from fleet.runtime.shell.surroundings import (
     FOR_EVER,
@@ -16,7 +16,7 @@ from fleet.runtime.shell.surroundings import (
     Surroundings,
     Written,
 )
-from fleet.runtime.shell.syntax import UnknownScriptError, parse_script
+from fleet.runtime.shell.syntax import EndlessScriptError, UnknownScriptError, parse_script
 
 SHELLS = frozenset(("sh", "bash", "ash", "dash"))
 _SCRIPT_OPTIONS = frozenset(("-c", "-ec", "-ce", "-exc", "-xec", "-xc"))
@@ -102,12 +102,22 @@ class Process:
             next(self._steps)
         except (StopIteration, Exit):
             self.end_ns = self.shell.clock_ns
+        except EndlessScriptError:
+            self._lose()
         except UnknownScriptError:
-            self.shell.status = 0
-            self.is_lost = True
+            if self.shell.is_whole:
+                self.shell.complain(f"{self.shell.name}: syntax error: not emulated\n")
+                self.shell.status = USAGE_CODE
+                self.end_ns = self.shell.clock_ns
+            else:
+                self._lose()
         self._idle = self._idle + 1 if self.shell.clock_ns == before_ns else 0
         if self._idle > IDLE_ROUNDS_MAX:
-            self.is_lost = True
+            self._lose()
+
+    def _lose(self) -> None:
+        self.shell.status = 0
+        self.is_lost = True
 
 
 def run_words(words: Sequence[str], around: Surroundings = NOWHERE) -> CommandRun:

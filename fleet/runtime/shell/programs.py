@@ -21,7 +21,7 @@ _AWK = re.compile(r"\{\s*print\s*(?:\$([0-9]))?\s*;?\s*\}")
 
 def run_program(name: str, args: Sequence[str], read: Read, piped: str | None) -> Done | None:
     """Run one of these programs; None if it is another one. Raises UnknownScriptError."""
-    program = _PROGRAMS.get(name)
+    program = TEXT_PROGRAMS.get(name)
     return None if program is None else program(args, read, piped)
 
 
@@ -143,7 +143,7 @@ def _seq(args: Sequence[str], _read: Read, _piped: str | None) -> Done:
     return "".join(f"{number}\n" for number in range(first, last + 1)), 0
 
 
-_PROGRAMS: Mapping[str, Callable[[Sequence[str], Read, str | None], Done]] = {
+TEXT_PROGRAMS: Mapping[str, Callable[[Sequence[str], Read, str | None], Done]] = {
     "cat": _cat,
     "wc": _wc,
     "head": _some_lines("head"),

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from fleet.runtime.shell.builtins import BUILTINS
 from fleet.runtime.shell.file_programs import FILE_PROGRAMS
-from fleet.runtime.shell.programs import run_program
+from fleet.runtime.shell.programs import TEXT_PROGRAMS, run_program
 from fleet.runtime.shell.signals import Exit, InputNeeded, needs_input
 from fleet.runtime.shell.surroundings import FileChange, Surroundings, Written
 from fleet.runtime.shell.syntax import (
@@ -21,6 +21,7 @@ from fleet.runtime.shell.syntax import (
     AndOr,
     Command,
     Condition,
+    EndlessScriptError,
     For,
     Group,
     If,
@@ -134,7 +135,7 @@ class Shell:
         """Run a command. Raises Exit, UnknownScriptError, InputNeeded."""
         self._steps += 1
         if self._steps > STEPS_MAX:
-            raise UnknownScriptError("it does not end")
+            raise EndlessScriptError("it does not end")
         match command:
             case Simple():
                 self._simple(command)
@@ -200,14 +201,24 @@ class Shell:
         return True
 
     def _not_found(self, path: str) -> None:
-        if not self.is_whole or path == UNKNOWN:
+        if not self.is_whole:
             raise UnknownScriptError(path)
+        if path == UNKNOWN:
+            self.complain(f"{self.name}: syntax error: not emulated\n")
+            self.status = USAGE_CODE
+            return
         if "/" in path and self.read(path) is not None:
             self.complain(f"{self.name}: {path}: Permission denied\n")
             self.status = NOT_FOUND_CODE - 1
             return
         self.complain(f"{self.name}: {path}: not found\n")
         self.status = NOT_FOUND_CODE
+
+    @staticmethod
+    def knows(path: str) -> bool:
+        """Return whether there is a program of a name or path."""
+        name = path.rpartition("/")[2]
+        return name in BUILTINS or name in FILE_PROGRAMS or name in TEXT_PROGRAMS
 
     def print(self, text: str) -> None:
         """Write to stdout."""

@@ -35,6 +35,10 @@ class UnknownScriptError(Exception):
     """The script has something that is not understood, or it never ends."""
 
 
+class EndlessScriptError(UnknownScriptError):
+    """It runs so many commands that it is taken for one that never ends."""
+
+
 class Simple(NamedTuple):
     """A command and where its output goes: (operator, target)."""
 

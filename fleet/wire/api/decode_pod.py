@@ -26,6 +26,7 @@ from fleet.objects.pods import (
     PodStatus,
     PodUid,
     PodView,
+    PortSpec,
     RunningState,
     TerminatedState,
     Toleration,
@@ -176,15 +177,19 @@ def decode_spec(spec: dict[str, Any], spec_digest: int) -> PodSpec:
     containers = spec.get("containers", ())
     inits = spec.get("initContainers", ())
     security = spec.get("securityContext") or {}
+    links = spec.get("enableServiceLinks", True)
     demands = [_demand(each) for each in containers]
     init_demands = [_demand(each) for each in inits]
     own = _demand(spec) if "resources" in spec else None
     allocated, resources = pod_resources(demands, init_demands, spec.get("overhead", {}), own)
     return PodSpec(
-        containers=share(tuple(_container(each, security) for each in containers)),
-        init_containers=share(tuple(_container(each, security) for each in inits)),
+        containers=share(tuple(_container(each, security, links=links) for each in containers)),
+        init_containers=share(tuple(_container(each, security, links=links) for each in inits)),
         ephemeral_containers=share(
-            tuple(_container(each, security) for each in spec.get("ephemeralContainers", ()))
+            tuple(
+                _container(each, security, links=links)
+                for each in spec.get("ephemeralContainers", ())
+            )
         ),
         volumes=share(decode_volumes(spec)),
         tolerations=share(tuple(map(_toleration, spec.get("tolerations", ())))),
@@ -246,7 +251,7 @@ def _demand(obj: dict[str, Any]) -> Demand:
     )
 
 
-def _container(obj: dict[str, Any], security: dict[str, Any]) -> ContainerSpec:
+def _container(obj: dict[str, Any], security: dict[str, Any], *, links: bool) -> ContainerSpec:
     resources = obj.get("resources") or {}
     requests = resources.get("requests")
     mounts = [_mount(each) for each in obj.get("volumeMounts", ())]
@@ -266,7 +271,17 @@ def _container(obj: dict[str, Any], security: dict[str, Any]) -> ContainerSpec:
         readiness_probe=decode_probe(obj, "readinessProbe"),
         liveness_probe=decode_probe(obj, "livenessProbe"),
         user=share(container_user(obj, security)),
-        script=share(container_script(obj)),
+        script=share(container_script(obj, has_service_links=links)),
+        ports=share(_ports(obj)),
+    )
+
+
+def _ports(obj: dict[str, Any]) -> tuple[PortSpec, ...]:
+    return tuple(
+        PortSpec(
+            each.get("containerPort", 0), _intern(each.get("protocol", "TCP")), each.get("name", "")
+        )
+        for each in obj.get("ports", ())
     )
 
 

@@ -31,7 +31,6 @@ from fleet.wire.api.decode_admission import extended_resources
 from fleet.wire.api.decode_json import UNREAD
 from fleet.wire.api.decode_pod import share
 from fleet.wire.api.decode_protobuf_pod import decode_pod, decode_pod_view, pairs
-from fleet.wire.api.decode_volumes import object_data
 from fleet.wire.api.kubernetes_messages import message_class, object_to_json, to_json
 from fleet.wire.api.operations import Operation, Reader
 from fleet.wire.api.protobuf import MAGIC, contents
@@ -188,21 +187,16 @@ def _amounts(entries: tuple[bytes, ...]) -> dict[str, str]:
     return {each.key: each.value.string for each in found}
 
 
-def decode_object_data(kind: str) -> Callable[[bytes], ObjectData]:
-    """Return the reader of a ConfigMap or Secret: its keys, in the order of Go's maps."""
-    message_type = message_class(kind)
+@lru_cache(maxsize=decode_volumes.OBJECTS_MAX)
+def decode_config_map(raw: bytes) -> ObjectData:
+    """Return a ConfigMap, its keys in the order of Go's maps."""
+    return decode_volumes.decode_config_map(to_json(message_class("ConfigMap").FromString(raw)))
 
-    def decode(raw: bytes) -> ObjectData:
-        message = message_type.FromString(raw)
-        binary = message.binaryData if kind == "ConfigMap" else ()
-        return object_data(
-            message.metadata.name,
-            message.metadata.resourceVersion,
-            (*sorted(message.data), *sorted(binary)),
-            immutable=message.immutable,
-        )
 
-    return decode
+@lru_cache(maxsize=decode_volumes.OBJECTS_MAX)
+def decode_secret(raw: bytes) -> ObjectData:
+    """Return a Secret, its keys in the order of Go's maps."""
+    return decode_volumes.decode_secret(to_json(message_class("Secret").FromString(raw)))
 
 
 @lru_cache(maxsize=256)
@@ -230,8 +224,8 @@ _RECORDS: dict[WatchKind, Callable[[bytes], Any]] = {
     WatchKind.PODS: decode_pod,
     WatchKind.CSI_DRIVERS: _decode_csi_driver,
     WatchKind.RESOURCE_SLICES: _decode_resource_slice,
-    WatchKind.CONFIG_MAP: decode_object_data("ConfigMap"),
-    WatchKind.SECRET: decode_object_data("Secret"),
+    WatchKind.CONFIG_MAP: decode_config_map,
+    WatchKind.SECRET: decode_secret,
 }
 
 

@@ -1,29 +1,30 @@
-"""What the script of a container may look at, from JSON: its variables and its mounts."""
+"""What the command of a container may look at, from JSON: its variables and its mounts."""
 
 from typing import Any
 
-from fleet.objects.scripts import UNREAD, MountSpec, ScriptSpec
+from fleet.objects.scripts import EnvFrom, EnvRef, MountSpec, ScriptSpec, Variable
 from fleet.runtime.known_images import entry_point
 from fleet.runtime.script import PROGRAMS
 
 
-def container_script(obj: dict[str, Any]) -> ScriptSpec | None:
-    """Return the surroundings of a container's command, None if it needs none."""
+def container_script(obj: dict[str, Any], *, has_service_links: bool = True) -> ScriptSpec | None:
+    """Return the surroundings of a container's command, None if there are none."""
     words = [*obj.get("command", ()), *obj.get("args", ())]
     own = () if words or obj.get("stdin") else entry_point(obj.get("image", ""))
     mounts = obj.get("volumeMounts", ())
-    has_expressions = any("subPathExpr" in each for each in mounts)
-    if not words or words[0].rpartition("/")[2] not in PROGRAMS:
-        words = []
-    has_variables = has_expressions or any("$" in word or "date" in word for word in words)
-    has_files = has_expressions or any("/" in word for word in words[1:])
-    if not has_variables and not has_files and not own:
-        return None
-    return ScriptSpec(
-        tuple(map(_variable, obj.get("env", ()) if has_variables else ())),
-        tuple(map(_mount, mounts if has_files else ())),
+    is_read = bool(own) or any("subPathExpr" in each for each in mounts)
+    if words and words[0].rpartition("/")[2] in PROGRAMS:
+        is_read = is_read or any("/" in word for word in words[1:])
+        is_read = is_read or any("$" in word or "date" in word for word in words)
+    found = ScriptSpec(
+        tuple(map(_variable, obj.get("env", ()))),
+        tuple(map(_mount, mounts)),
         own,
+        tuple(from_ for each in obj.get("envFrom", ()) for from_ in _env_from(each)),
+        has_service_links,
+        is_read,
     )
+    return None if found == ScriptSpec(is_read=False) else found
 
 
 def _mount(obj: dict[str, Any]) -> MountSpec:
@@ -32,9 +33,35 @@ def _mount(obj: dict[str, Any]) -> MountSpec:
     )
 
 
-def _variable(obj: dict[str, Any]) -> tuple[str, str, str]:
+def _variable(obj: dict[str, Any]) -> Variable:
     source = obj.get("valueFrom")
-    if not source:
-        return obj["name"], obj.get("value", ""), ""
-    field = source.get("fieldRef")
-    return obj["name"], "", field["fieldPath"] if field else UNREAD
+    if obj.get("value") or not source:
+        return Variable(obj["name"], obj.get("value", ""))
+    return Variable(obj["name"], source=env_reference(source))
+
+
+def env_reference(source: dict[str, Any]) -> EnvRef:
+    """Return where a value comes from, of a variable or of a file of the downward API."""
+    for field, kind in (("configMapKeyRef", "ConfigMap"), ("secretKeyRef", "Secret")):
+        if field in source:
+            return EnvRef(kind, source[field].get("key", ""), source[field].get("name", ""))
+    if "fieldRef" in source:
+        return EnvRef("Field", source["fieldRef"].get("fieldPath", ""))
+    if "resourceFieldRef" in source:
+        ref = source["resourceFieldRef"]
+        return EnvRef(
+            "Resource",
+            ref.get("resource", ""),
+            ref.get("containerName", ""),
+            str(ref.get("divisor", "")),
+        )
+    return EnvRef("")
+
+
+def _env_from(obj: dict[str, Any]) -> list[EnvFrom]:
+    prefix = obj.get("prefix", "")
+    return [
+        EnvFrom(kind, obj[field].get("name", ""), prefix)
+        for field, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret"))
+        if field in obj
+    ]

@@ -1,5 +1,6 @@
 """Volumes of a pod, and the objects behind them, from JSON."""
 
+import base64
 import sys
 from collections.abc import Iterator
 from functools import lru_cache
@@ -7,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from fleet.objects.pods import ObjectSource, TokenSource, VolumeSpec
+from fleet.objects.pods import DownwardFile, ObjectSource, TokenSource, VolumeSpec
 from fleet.objects.volumes import (
     PVC_PROTECTION,
     AttachmentView,
@@ -17,12 +18,12 @@ from fleet.objects.volumes import (
     ObjectData,
     VolumeView,
 )
+from fleet.wire.api.decode_script import env_reference
 
 DEFAULT_TOKEN_S = 3600
 RESOURCE_EXHAUSTED = 8  # of gRPC
 _intern = sys.intern
-_keys: dict[tuple[str, ...], tuple[str, ...]] = {}
-KEYS_MAX = 1024
+OBJECTS_MAX = 1024
 
 
 def decode_volumes(spec: dict[str, Any]) -> tuple[VolumeSpec, ...]:
@@ -52,6 +53,7 @@ def _volume(obj: dict[str, Any], *, mounted: bool, block: bool) -> VolumeSpec:
     config_maps: list[ObjectSource] = []
     secrets: list[ObjectSource] = []
     tokens: list[TokenSource] = []
+    downward = list(_downward(source)) if kind == "downwardAPI" else []
     if kind == "configMap":
         config_maps.append(_source(source, "name"))
     elif kind == "secret":
@@ -62,6 +64,8 @@ def _volume(obj: dict[str, Any], *, mounted: bool, block: bool) -> VolumeSpec:
                 config_maps.append(_source(each["configMap"], "name"))
             elif "secret" in each:
                 secrets.append(_source(each["secret"], "name"))
+            elif "downwardAPI" in each:
+                downward += _downward(each["downwardAPI"])
             elif "serviceAccountToken" in each:
                 ref = each["serviceAccountToken"]
                 seconds = ref.get("expirationSeconds", DEFAULT_TOKEN_S)
@@ -79,6 +83,7 @@ def _volume(obj: dict[str, Any], *, mounted: bool, block: bool) -> VolumeSpec:
         host_path=source.get("path", "") if kind == "hostPath" else "",
         size_limit=_intern(source.get("sizeLimit") or "") if kind == "emptyDir" else "",
         in_memory=kind == "emptyDir" and source.get("medium") == "Memory",
+        downward=tuple(downward),
         image=source.get("reference", "") if kind == "image" else "",
         pull_policy=source.get("pullPolicy", "") if kind == "image" else "",
     )
@@ -90,24 +95,56 @@ def _object(body: bytes | dict[str, Any]) -> dict[str, Any]:
 
 
 def _source(ref: dict[str, Any], field: str) -> ObjectSource:
-    keys = tuple(_intern(each["key"]) for each in ref.get("items") or ())
-    return ObjectSource(ref.get(field, ""), ref.get("optional", False), keys)
+    items = ref.get("items") or ()
+    keys = tuple(_intern(each["key"]) for each in items)
+    paths = tuple(each.get("path", each["key"]) for each in items)
+    return ObjectSource(ref.get(field, ""), ref.get("optional", False), keys, paths)
 
 
-def decode_object_data(body: bytes | dict[str, Any]) -> ObjectData:
-    """Return the keys of a ConfigMap or Secret; equal sets of keys are one tuple."""
-    obj = _object(body)
-    meta = obj["metadata"]
-    keys = (*(obj.get("data") or ()), *(obj.get("binaryData") or ()))
-    immutable = obj.get("immutable") or False
-    return object_data(meta["name"], meta.get("resourceVersion", ""), keys, immutable=immutable)
+def _downward(ref: dict[str, Any]) -> Iterator[DownwardFile]:
+    for each in ref.get("items") or ():
+        yield DownwardFile(each.get("path", ""), env_reference(each))
 
 
-def object_data(name: str, version: str, keys: tuple[str, ...], *, immutable: bool) -> ObjectData:
+def decode_config_map(body: bytes | dict[str, Any]) -> ObjectData:
+    """Return a ConfigMap; the same bytes come to every node that refers to it."""
+    return _config_map_of(body) if isinstance(body, bytes) else _config_map(body)
+
+
+@lru_cache(maxsize=OBJECTS_MAX)
+def _config_map_of(body: bytes) -> ObjectData:
+    return _config_map(orjson.loads(body))
+
+
+def _config_map(obj: dict[str, Any]) -> ObjectData:
+    binary = {key: _binary(value) for key, value in (obj.get("binaryData") or {}).items()}
+    return object_data(obj, {**(obj.get("data") or {}), **binary})
+
+
+def decode_secret(body: bytes | dict[str, Any]) -> ObjectData:
+    """Return a Secret; the same bytes come to every node that refers to it."""
+    return _secret_of(body) if isinstance(body, bytes) else _secret(body)
+
+
+@lru_cache(maxsize=OBJECTS_MAX)
+def _secret_of(body: bytes) -> ObjectData:
+    return _secret(orjson.loads(body))
+
+
+def _secret(obj: dict[str, Any]) -> ObjectData:
+    return object_data(obj, {key: _binary(value) for key, value in (obj.get("data") or {}).items()})
+
+
+def _binary(text: str) -> str:
+    return base64.b64decode(text).decode("utf-8", "surrogateescape")
+
+
+def object_data(obj: dict[str, Any], texts: dict[str, str]) -> ObjectData:
     """Return the record of a ConfigMap or Secret."""
-    if len(_keys) > KEYS_MAX:
-        _keys.clear()
-    return ObjectData(name, version, _keys.setdefault(keys, keys), immutable)
+    meta = obj["metadata"]
+    immutable = obj.get("immutable") or False
+    version = meta.get("resourceVersion", "")
+    return ObjectData(meta["name"], version, tuple(texts), immutable, tuple(texts.values()))
 
 
 def decode_csi_driver(body: bytes | dict[str, Any]) -> CSIDriverView:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleet.objects.scripts import UNREAD, MountSpec, ScriptSpec
+from fleet.objects.scripts import EnvFrom, EnvRef, MountSpec, ScriptSpec, Variable
 from fleet.runtime.script import (
     expand,
     sub_path_error,
@@ -14,10 +14,15 @@ from fleet.wire.api.decode_script import container_script
 
 def test_variables_come_from_values_and_fields_and_refer_to_earlier_ones() -> None:
     spec = ScriptSpec(
-        (("A", "1", ""), ("B", "$(A)2$(C)$$(A)", ""), ("C", "", "metadata.name"), ("D", "", "x"))
+        (
+            Variable("A", "1"),
+            Variable("B", "$(A)2$(C)$$(A)"),
+            Variable("C", source=EnvRef("Field", "metadata.name")),
+            Variable("D", source=EnvRef("")),
+        )
     )
-    fields = {"metadata.name": "pod"}
-    assert variables_of(spec, fields.get) == {"A": "1", "B": "12$(C)$(A)", "C": "pod"}
+    known = variables_of(spec, lambda source: {"metadata.name": "pod"}.get(source.key))
+    assert known == {"A": "1", "B": "12$(C)$(A)", "C": "pod"}
     assert expand("sleep $(A)", {"A": "5"}) == "sleep 5"
     assert subscripted("metadata.labels['a.b/c']") == ("labels", "a.b/c")
     assert subscripted("metadata.name") is None
@@ -39,7 +44,7 @@ def test_variables_come_from_values_and_fields_and_refer_to_earlier_ones() -> No
 )
 def test_a_path_within_a_volume_stays_there(mount: MountSpec, error: str) -> None:
     known = {"NAME": "web", "UP": "..", "ROOT": "/tmp", "EMPTY": ""}
-    spec = ScriptSpec((("SECRET", "", UNREAD),), (mount,))
+    spec = ScriptSpec((Variable("SECRET", source=EnvRef("")),), (mount,))
     assert sub_path_error(spec, known) == error
 
 
@@ -61,21 +66,38 @@ def test_a_shell_without_an_input_ends_at_once(image: str, ends: bool) -> None: 
     assert container_script({"image": image, "args": ["serve"]}) is None
 
 
-def test_only_a_command_that_looks_around_keeps_its_surroundings() -> None:
+def test_a_command_that_looks_around_is_told_from_others() -> None:
     env = [
         {"name": "A", "value": "1"},
         {"name": "I", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['i']"}}},
         {"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+        {"name": "L", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
+        {"name": "F", "valueFrom": {"fileKeyRef": {"key": "k"}}},
     ]
     mounts = [{"name": "data", "mountPath": "/data", "subPath": "x"}]
-    container = {"env": env, "volumeMounts": mounts}
-    both = container_script(container | {"command": ["sh", "-c"], "args": ["cat /data/$A"]})
-    assert both == ScriptSpec(
-        (("A", "1", ""), ("I", "", "metadata.labels['i']"), ("S", "", UNREAD)),
+    container = {
+        "env": env,
+        "volumeMounts": mounts,
+        "envFrom": [{"prefix": "P_", "configMapRef": {"name": "cm"}}],
+    }
+    found = container_script(container | {"command": ["sh", "-c"], "args": ["cat /data/$A"]})
+    assert found == ScriptSpec(
+        (
+            Variable("A", "1"),
+            Variable("I", source=EnvRef("Field", "metadata.labels['i']")),
+            Variable("S", source=EnvRef("Secret", "k", "s")),
+            Variable("L", source=EnvRef("Resource", "limits.cpu")),
+            Variable("F", source=EnvRef("")),
+        ),
         (MountSpec("/data", "data", "x"),),
+        env_from=(EnvFrom("ConfigMap", "cm", "P_"),),
     )
-    variables = container_script(container | {"command": ["sh", "-c", "exit $A"]})
-    assert variables is not None
-    assert variables.mounts == ()
+    for command in (["sh", "-c", "exit $A"], ["sh", "-c", "date; exit 3"]):
+        found = container_script(container | {"command": command})
+        assert found is not None
+        assert found.is_read
     for command in ([], ["nginx", "/data/$A"], ["sh", "-c", "sleep 1; exit 3"]):
-        assert container_script(container | {"command": command}) is None
+        found = container_script(container | {"command": command})
+        assert found is not None
+        assert not found.is_read
+    assert container_script({"command": ["nginx"]}) is None

@@ -4,12 +4,15 @@ from pod_world import container
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.objects.pods import Pod, PodSpec, PodUid, VolumeSpec
-from fleet.objects.scripts import MountSpec, ScriptSpec
+from fleet.objects.scripts import EnvRef, MountSpec, ScriptSpec, Variable
 from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR
 from fleet.runtime.runtime import NEVER, Runtime
 
 ONCE = "[ -f /data/$NAME ] && exit 0; touch /data/$NAME; sleep 2; exit 4"
-SCRIPT = ScriptSpec((("NAME", "", "metadata.labels['name']"),), (MountSpec("/data", "d", ""),))
+SCRIPT = ScriptSpec(
+    (Variable("NAME", source=EnvRef("Field", "metadata.labels['name']")),),
+    (MountSpec("/data", "d", ""),),
+)
 
 
 def pod(uid: str, volume: VolumeSpec) -> Pod:

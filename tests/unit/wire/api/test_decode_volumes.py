@@ -19,9 +19,10 @@ from fleet.wire.api.callers import Caller, RenderedProfile
 from fleet.wire.api.decode_volumes import (
     decode_attachment,
     decode_claim,
+    decode_config_map,
     decode_csi_driver,
-    decode_object_data,
     decode_persistent_volume,
+    decode_secret,
     decode_volumes,
 )
 from fleet.wire.api.encode_node import node_status_patch
@@ -60,7 +61,7 @@ def test_volumes_of_a_pod() -> None:
         VolumeSpec(
             "all",
             "projected",
-            (ObjectSource("a", keys=("k",)),),
+            (ObjectSource("a", keys=("k",), paths=("p",)),),
             (ObjectSource("b", optional=True),),
             (TokenSource("vault", 3600, "t"),),
         ),
@@ -72,12 +73,12 @@ def test_volumes_of_a_pod() -> None:
     )
 
 
-def test_only_the_keys_of_an_object_are_kept() -> None:
+def test_an_object_is_decoded_once_for_all_nodes() -> None:
     data = {"data": {"a": "1"}, "binaryData": {"b": "Mg=="}, "immutable": True}
-    found = decode_object_data(body(**data))
-    assert found == ObjectData("n", "3", ("a", "b"), immutable=True)
-    assert decode_object_data(body(**data)).keys is found.keys
-    assert decode_object_data(body()) == ObjectData("n", "3")
+    found = decode_config_map(body(**data))
+    assert found == ObjectData("n", "3", ("a", "b"), immutable=True, texts=("1", "2"))
+    assert decode_config_map(body(**data)) is found
+    assert decode_secret(body()) == ObjectData("n", "3")
 
 
 def test_objects_behind_a_claim() -> None:
