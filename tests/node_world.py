@@ -6,8 +6,10 @@ import orjson
 
 from fleet.clock import Draws, SimClock
 from fleet.kubelet.environment import Environment
+from fleet.kubelet.events import EventRecorder
 from fleet.kubelet.node.node_facts import NodeFacts
-from fleet.objects.effects import NodeId, Reply, ReplyKind
+from fleet.kubelet.turn import Turn
+from fleet.objects.effects import NodeId, Outbox, Reply, ReplyKind
 from fleet.objects.pods import NodeCondition, NodeView
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
@@ -40,6 +42,13 @@ def environment(*, light: bool = False) -> Environment:
 
 def facts() -> NodeFacts:
     return NodeFacts(NODE, "n", ADDRESS)
+
+
+def turn(
+    env: Environment, now_ns: int, out: Outbox | None = None, known: NodeFacts | None = None
+) -> Turn:
+    """Return a turn of the node."""
+    return Turn(known or facts(), env, EventRecorder(), now_ns, [] if out is None else out)
 
 
 def view(conditions: tuple[NodeCondition, ...] = (), **fields: object) -> NodeView:

@@ -1,4 +1,4 @@
-"""One SyncLoop against a small API server in virtual time: pods are records, latency is 2 ms."""
+"""One NodePods against a small API server in virtual time: pods are records, latency is 2 ms."""
 
 import copy
 import heapq
@@ -9,7 +9,7 @@ from fleet.clock import NS_PER_MS, NS_PER_S, Draws, SimClock, TimerWheel
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import EventRecorder
 from fleet.kubelet.node.node_facts import NodeFacts
-from fleet.kubelet.sync_loop import SyncLoop
+from fleet.kubelet.pods.node_pods import NodePods
 from fleet.kubelet.turn import Turn
 from fleet.objects.effects import (
     ApiCall,
@@ -116,6 +116,12 @@ def replaced(pod: Pod, **fields: object) -> Pod:
     return new
 
 
+def turn_of(env: Environment, now_ns: int, out: Outbox | None = None) -> Turn:
+    """Return a turn of a node that nothing is known of."""
+    facts = NodeFacts(NODE, "n", HOST_IP)
+    return Turn(facts, env, EventRecorder(), now_ns, [] if out is None else out)
+
+
 class World:
     def __init__(
         self, *, light: bool = False, tolerate_key: str = "", pod_cidr: str = "10.244.3.0/24"
@@ -127,8 +133,8 @@ class World:
         self.env.wall_offset_ns = SimClock.EPOCH_NS
         self.facts = NodeFacts(NODE, "n", HOST_IP)
         self.facts.pod_cidr = pod_cidr
-        self.loop = SyncLoop(self.facts, self.env)
-        self.recorder = EventRecorder(NODE)
+        self.loop = NodePods(self.facts, self.env)
+        self.recorder = EventRecorder()
         self.now_ns = 0
         self.wheel = TimerWheel()
         self.pods: dict[str, Pod] = {}
@@ -165,7 +171,7 @@ class World:
         self.deliver(WatchEvent(WatchKind.PODS, EventType.MODIFIED, copy.copy(pod)))
 
     def turn(self, out: Outbox) -> Turn:
-        return Turn(NODE, self.env, self.recorder, self.now_ns, out)
+        return Turn(self.facts, self.env, self.recorder, self.now_ns, out)
 
     def deliver(self, event: WatchEvent) -> None:
         out: Outbox = []
@@ -237,7 +243,7 @@ class World:
         for _, _, _, timer, key in self.wheel.expire(self.now_ns, 1):
             out: Outbox = []
             if timer == Timer.EVENT_SEND:
-                self.recorder.on_timer(self.now_ns, out)
+                self.recorder.on_timer(self.turn(out))
             else:
                 self.loop.on_timer(Timer(timer), key, self.turn(out))
             self.execute(out)
@@ -251,7 +257,7 @@ class World:
         reply = refused if refused is not None else self._serve(effect)
         out: Outbox = []
         if effect.op in (Op.CREATE_EVENT, Op.PATCH_EVENT):
-            self.recorder.on_reply(effect, reply, self.env, self.now_ns, out)
+            self.recorder.on_reply(effect, reply, self.turn(out))
         else:
             self.loop.on_reply(OPERATIONS[effect.op].owner, effect, reply, self.turn(out))
         self.execute(out)

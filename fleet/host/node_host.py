@@ -172,7 +172,7 @@ class NodeHost:
         """Return how many pods the kubelets have, by the phases that a pod can have."""
         phases = dict.fromkeys(("Pending", "Running", "Succeeded", "Failed"), 0)
         for _, kubelet in self.reactor.roster.living():
-            for phase, count in kubelet.sync_loop.phases().items() if kubelet.sync_loop else ():
+            for phase, count in kubelet.pods.phases().items() if kubelet.pods else ():
                 if phase in phases:
                     phases[phase] += count
         return phases

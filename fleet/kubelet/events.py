@@ -9,25 +9,23 @@ everything else together.
 
 import enum
 from collections import deque
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fleet.clock import NS_PER_S
-from fleet.kubelet.environment import Environment
 from fleet.objects.effects import (
     COMBINED,
     ApiCall,
     EventObject,
     Milestone,
-    NodeId,
     Op,
-    Outbox,
     Reply,
     ReplyKind,
-    Report,
-    SetTimer,
     Timer,
 )
 from fleet.objects.pods import ObjectRef
+
+if TYPE_CHECKING:
+    from fleet.kubelet.turn import Turn  # which holds the recorder
 
 GROUP_MESSAGES_MAX = 10  # different messages of one kind before they are combined
 GROUP_INTERVAL_NS = 600 * NS_PER_S
@@ -132,16 +130,13 @@ class EventRecorder:
         "_buckets",
         "_groups",
         "_named_ns",
-        "_node",
         "_queue",
         "_retry_ns",
         "_seen",
         "_tries",
-        "dropped",
     )
 
-    def __init__(self, node: NodeId) -> None:
-        self._node = node
+    def __init__(self) -> None:
         self._seen: dict[int, int] = {}
         self._groups: dict[int, tuple[int, ...]] = {}  # last ns, hashes of the messages
         self._buckets: dict[int, _Bucket] = {}
@@ -149,7 +144,6 @@ class EventRecorder:
         self._tries = 0
         self._retry_ns = 0
         self._named_ns = 0  # names are instants: two events of one instant need two
-        self.dropped = 0
 
     @classmethod
     def silent(cls) -> "EventRecorder":
@@ -161,9 +155,7 @@ class EventRecorder:
         about: ObjectRef,
         reason: AnyReason,
         message: str,
-        env: Environment,
-        now_ns: int,
-        out: Outbox,
+        turn: "Turn",
         annotations: tuple[tuple[str, str], ...] = (),
     ) -> None:
         """Record one event the way client-go would: group, count, then drop what is spam.
@@ -171,10 +163,10 @@ class EventRecorder:
         Source: EventCorrelator.EventCorrelate. The order matters: a dropped event still counts
         towards its group and its own count.
         """
-        if env.light:
+        if turn.env.light:
             return
-        wall_ns = env.wall_ns(now_ns)
-        message, key = self._group(about, reason, message, now_ns)
+        wall_ns = turn.wall_ns
+        message, key = self._group(about, reason, message, turn.now_ns)
         seen = self._seen.pop(key, 0)
         if not seen:
             self._named_ns = max(wall_ns, self._named_ns + 1)
@@ -184,8 +176,8 @@ class EventRecorder:
         count = min((seen & COUNT_MAX) + 1, COUNT_MAX)
         first_ns = seen >> COUNT_BITS
         self._seen[key] = first_ns << COUNT_BITS | count
-        if not self._admit(about, now_ns, warning=reason.warning):
-            self._drop(out)
+        if not self._admit(about, turn.now_ns, warning=reason.warning):
+            self._drop(turn)
             return
         name = f"{about.name}.{first_ns:x}"
         event = EventObject(
@@ -200,11 +192,9 @@ class EventRecorder:
             () if message.startswith(COMBINED) else annotations,
         )
         op = Op.CREATE_EVENT if count == 1 else Op.PATCH_EVENT
-        self._enqueue(ApiCall(self._node, op, name, event), out)
+        self._enqueue(ApiCall(turn.node, op, name, event), turn)
 
-    def on_reply(
-        self, call: ApiCall, reply: Reply, env: Environment, now_ns: int, out: Outbox
-    ) -> None:
+    def on_reply(self, call: ApiCall, reply: Reply, turn: "Turn") -> None:
         """Send the next event, or this one again when no server answered.
 
         Source: event.go, recordToSink and recordEvent: a status error is final, except a 404 on a
@@ -215,28 +205,28 @@ class EventRecorder:
             self._tries += 1
             delay_ns = RETRY_NS
             if self._tries == 1:
-                delay_ns = int(RETRY_NS * env.draws.uniform(self._node, _RETRY_STREAM, now_ns))
-            self._retry_ns = now_ns + delay_ns
-            out.append(SetTimer(self._node, self._retry_ns, Timer.EVENT_SEND))
+                delay_ns = int(RETRY_NS * turn.draw(_RETRY_STREAM))
+            self._retry_ns = turn.now_ns + delay_ns
+            turn.arm(self._retry_ns, Timer.EVENT_SEND)
             return
         if reply.kind is ReplyKind.NOT_FOUND and call.op is Op.PATCH_EVENT:
             self._queue[0] = call._replace(op=Op.CREATE_EVENT)
-            out.append(self._queue[0])
+            turn.out.append(self._queue[0])
             return
         if not reply.ok:
-            self._drop(out)
+            self._drop(turn)
         self._queue.popleft()
         self._tries = 0
         if self._queue:
-            out.append(self._queue[0])
+            turn.out.append(self._queue[0])
         else:
             self._queue = None
 
-    def on_timer(self, now_ns: int, out: Outbox) -> None:
+    def on_timer(self, turn: "Turn") -> None:
         """Try the first event again."""
-        if self._queue and self._retry_ns and now_ns >= self._retry_ns:
+        if self._queue and self._retry_ns and turn.now_ns >= self._retry_ns:
             self._retry_ns = 0
-            out.append(self._queue[0])
+            turn.out.append(self._queue[0])
 
     def forget(self, now_ns: int) -> None:
         """Drop groups and buckets that would start anew: long silent, or full again.
@@ -254,18 +244,17 @@ class EventRecorder:
             if bucket.tokens + (now_ns - bucket.filled_ns) // SPAM_REFILL_NS < SPAM_BURST
         }
 
-    def _enqueue(self, call: ApiCall, out: Outbox) -> None:
+    def _enqueue(self, call: ApiCall, turn: "Turn") -> None:
         if self._queue is None:
             self._queue = deque((call,))
-            out.append(call)
+            turn.out.append(call)
         elif len(self._queue) >= QUEUE_MAX:
-            self._drop(out)
+            self._drop(turn)
         else:
             self._queue.append(call)
 
-    def _drop(self, out: Outbox) -> None:
-        self.dropped += 1
-        out.append(Report(self._node, Milestone.EVENT_DROPPED))
+    def _drop(self, turn: "Turn") -> None:
+        turn.report(Milestone.EVENT_DROPPED)
 
     def _group(
         self, about: ObjectRef, reason: AnyReason, message: str, now_ns: int
@@ -304,4 +293,4 @@ class EventRecorder:
         return True
 
 
-_SILENT = EventRecorder(NodeId(-1))
+_SILENT = EventRecorder()

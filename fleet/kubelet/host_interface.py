@@ -30,7 +30,7 @@ def container_logs(
     kubelet: VirtualKubelet, pod: Pod, container: str, options: LogOptions, _now_ns: int
 ) -> LogReader | Refusal:
     """Return a reader of a container's log. Source: GetKubeletContainerLogs."""
-    loop = kubelet.sync_loop
+    loop = kubelet.pods
     if loop is None:
         return _no_pod(pod)
     status = loop.last_status(pod)
@@ -66,7 +66,7 @@ def attach_to(
 
 
 def _target(kubelet: VirtualKubelet, pod: Pod, name: str, now_ns: int) -> Target | Refusal:
-    loop = kubelet.sync_loop
+    loop = kubelet.pods
     if loop is None:
         return _no_pod(pod)
     env = kubelet.env

@@ -11,14 +11,14 @@ from fleet.kubelet.kubelet import VirtualKubelet
 
 def can_restart(kubelet: VirtualKubelet) -> bool:
     """Return whether there will be a kubelet again: a machine that shuts down starts none."""
-    return kubelet.sync_loop is None or not kubelet.facts.is_shutting_down
+    return kubelet.pods is None or not kubelet.facts.is_shutting_down
 
 
 def restarted(old: VirtualKubelet) -> VirtualKubelet:
     """Return the kubelet that follows on the same machine; the old one falls silent."""
     old.stop()
-    if old.sync_loop is not None:
-        old.env.runtimes[old.node] = old.sync_loop.runtime
+    if old.pods is not None:
+        old.env.runtimes[old.node] = old.pods.runtime
     new = VirtualKubelet(old.node, old.name, old.facts.host_ip, old.env)
     # How the server sees the node and its Lease does not begin anew.
     new.is_ready = old.is_ready

@@ -29,5 +29,5 @@ def count(counts: FleetCounts, report: Report) -> None:
 def uncount(counts: FleetCounts, kubelet: VirtualKubelet) -> None:
     """Take back what the next kubelet of a node will report once more."""
     counts.registered -= kubelet.status.phase is RegistrationPhase.REGISTERED
-    if kubelet.sync_loop is not None:
-        counts.pods_added -= sum(1 for _ in kubelet.sync_loop.pods())
+    if kubelet.pods is not None:
+        counts.pods_added -= sum(1 for _ in kubelet.pods)

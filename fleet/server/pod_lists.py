@@ -35,8 +35,8 @@ def find_pod(kubelet: VirtualKubelet, namespace: str, name: str) -> Pod | None:
 
 def pods_of(kubelet: VirtualKubelet) -> Iterator[Pod]:
     """Yield the pods of a kubelet; of a static pod its mirror, if there is one."""
-    loop = kubelet.sync_loop
-    return loop.pods() if loop is not None else iter(())
+    pods = kubelet.pods
+    return iter(pods) if pods is not None else iter(())
 
 
 def all_pods(kubelet: VirtualKubelet, _now_ns: int) -> bytes:

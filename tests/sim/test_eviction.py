@@ -225,12 +225,12 @@ def test_a_pod_that_uses_little_costs_no_passes() -> None:
         each for each in sim.calls(since_s=60) if each.verb == "PATCH" and "events" in each.path
     ] == []
     assert sent == 0
-    loop = sim.reactor.entries[0].kubelet.sync_loop  # type: ignore[union-attr]
+    loop = sim.reactor.entries[0].kubelet.pods  # type: ignore[union-attr]
     assert loop is not None
     assert loop.monitor is not None
     sim.server.delete_pod("calm")
     sim.run_for(seconds=60)
-    assert sim.reactor.entries[0].kubelet.sync_loop is None  # type: ignore[union-attr]
+    assert sim.reactor.entries[0].kubelet.pods is None  # type: ignore[union-attr]
 
 
 def create_with_image(sim: Simulation, name: str, image: str, size: str) -> None:

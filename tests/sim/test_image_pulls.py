@@ -192,7 +192,7 @@ def test_a_pod_that_is_deleted_while_it_pulls_goes_at_once() -> None:
     assert ("Warning", "Failed", canceled) in messages(sim, "slow")
     kubelet = sim.reactor.entries[0].kubelet
     assert kubelet is not None
-    assert kubelet.sync_loop is None
+    assert kubelet.pods is None
 
 
 def test_pull_secrets_are_looked_up() -> None:

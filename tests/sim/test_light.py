@@ -74,7 +74,7 @@ def test_an_outage_and_an_expired_watch_are_survived() -> None:
     assert sim.longest_gap_s(Op.RENEW_LEASE) < 40
     kubelet = sim.reactor.entries[3].kubelet
     assert kubelet is not None
-    assert kubelet.sync_loop is None
+    assert kubelet.pods is None
 
 
 def test_unknown_conditions_flip_back_within_a_tick() -> None:

@@ -133,7 +133,7 @@ def test_a_job_completes_and_is_not_started_again() -> None:
     assert counts(sim.calls(verb="DELETE")) == {}
     kubelet = sim.reactor.entries[0].kubelet
     assert kubelet is not None
-    assert kubelet.sync_loop is None
+    assert kubelet.pods is None
 
 
 def test_a_failing_pod_is_restarted_with_growing_back_off() -> None:
@@ -158,7 +158,7 @@ def test_a_forced_deletion_ends_the_containers_without_a_word() -> None:
     assert all(each.code == 404 for each in sim.calls(verb="GET", path="/pods/", since_s=90))
     kubelet = sim.reactor.entries[0].kubelet
     assert kubelet is not None
-    assert kubelet.sync_loop is None
+    assert kubelet.pods is None
 
 
 def test_a_pod_deleted_while_the_server_is_away_is_deleted_after() -> None:

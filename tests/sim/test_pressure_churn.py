@@ -72,12 +72,12 @@ def hold(sim: Simulation) -> int:
     looked_at = 0
     for entry in sim.reactor.entries:
         assert entry.kubelet is not None
-        loop = entry.kubelet.sync_loop
+        loop = entry.kubelet.pods
         if loop is None or loop.monitor is None:
             continue
         out: Outbox = []
         now_ns = sim.clock.now_ns()
-        turn = Turn(entry.kubelet.node, sim.env, EventRecorder.silent(), now_ns, out)
+        turn = Turn(entry.kubelet.facts, sim.env, EventRecorder.silent(), now_ns, out)
         stats = loop.monitor.stats(turn)
         assert stats.memory <= stats.memory_capacity, (sim.now_s, stats)
         looked_at += 1
@@ -116,7 +116,7 @@ def test_pressure_comes_and_goes(seed: int, *, light: bool) -> None:
     for name in sim.names:
         for kind in ("MemoryPressure", "DiskPressure", "PIDPressure"):
             assert sim.condition(name, kind) == "False"
-    assert all(entry.kubelet.sync_loop is None for entry in sim.reactor.entries if entry.kubelet)
+    assert all(entry.kubelet.pods is None for entry in sim.reactor.entries if entry.kubelet)
     for phases in sim.server.phases.values():
         ends = [at for at, phase in enumerate(phases) if phase in {"Failed", "Succeeded"}]
         assert ends in ([], [len(phases) - 1]), phases

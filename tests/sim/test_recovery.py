@@ -198,8 +198,8 @@ class Trouble:
                 assert phase in {"Succeeded", "Failed"}, (name, phase)
         for entry in sim.reactor.entries:
             assert entry.kubelet is not None
-            loop = entry.kubelet.sync_loop
-            kept = {pod.name for pod in loop.pods()} if loop is not None else set()
+            loop = entry.kubelet.pods
+            kept = {pod.name for pod in loop} if loop is not None else set()
             bound = {
                 str(pod["metadata"]["name"])
                 for pod in sim.server.all("pods")

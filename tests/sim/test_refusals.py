@@ -65,7 +65,7 @@ def test_a_refused_pod_fails_and_leaves_with_its_object(*, light: bool) -> None:
     assert sim.phase("big") == ""
     kubelet = sim.reactor.entries[0].kubelet
     assert kubelet is not None
-    assert kubelet.sync_loop is None
+    assert kubelet.pods is None
 
 
 def test_a_refused_pod_that_is_deleted_at_once_goes() -> None:

@@ -127,7 +127,7 @@ def test_a_manifest_that_goes_takes_pod_and_mirror_along() -> None:
     assert sim.server.find("pods", "proxy-n-0", "kube-system") is None
     kubelet = sim.reactor.entries[0].kubelet
     assert kubelet is not None
-    assert kubelet.sync_loop is None
+    assert kubelet.pods is None
 
 
 def test_a_mirror_without_a_manifest_is_deleted_within_housekeeping() -> None:
@@ -202,12 +202,12 @@ def test_nothing_is_removed_before_every_source_was_read() -> None:
     sim.run_for(seconds=60)
     kubelet = sim.reactor.entries[0].kubelet
     assert kubelet is not None
-    assert kubelet.sync_loop is not None  # it runs on
+    assert kubelet.pods is not None  # it runs on
     [found] = parse_manifests(manifest("agent"), HTTP, "http://127.0.0.1:1/pods")
     sim.env.static = StaticPods(http=(found,))
     sim.reactor.static_pods_changed(sim.env)
     sim.run_for(seconds=60)
-    assert [worker.pod.name for worker in kubelet.sync_loop.workers()] == ["agent-n-0"]
+    assert [worker.pod.name for worker in kubelet.pods.workers.values()] == ["agent-n-0"]
     pod = mirror(sim, "agent-n-0")
     assert pod["metadata"]["annotations"]["kubernetes.io/config.source"] == "http"
     assert "tolerations" not in pod["spec"]

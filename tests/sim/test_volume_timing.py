@@ -98,7 +98,7 @@ def test_volumes_in_use_end_with_the_pod() -> None:
     assert not sim.server.get("nodes", "n-0")["status"].get("volumesInUse")
     kubelet = sim.reactor.entries[0].kubelet
     assert kubelet is not None
-    assert kubelet.sync_loop is None
+    assert kubelet.pods is None
 
 
 def test_claims_of_a_running_pod_are_read_again_at_each_resync() -> None:
@@ -344,7 +344,7 @@ def test_what_a_kubelet_before_us_left_in_use_is_taken_back() -> None:
     assert not sim.server.get("nodes", "n-0")["status"].get("volumesInUse")
     kubelet = sim.reactor.entries[0].kubelet
     assert kubelet is not None
-    assert kubelet.sync_loop is None
+    assert kubelet.pods is None
 
 
 def test_light_nodes_take_a_pod_with_a_claim_as_it_is() -> None:
@@ -385,7 +385,7 @@ def test_a_pod_that_a_full_node_cannot_take_is_rejected() -> None:
     sim.run_for(seconds=5)
     kubelet = sim.reactor.entries[0].kubelet
     assert kubelet is not None
-    assert kubelet.sync_loop is None
+    assert kubelet.pods is None
 
 
 def test_a_raw_block_volume_is_mapped_and_says_so() -> None:

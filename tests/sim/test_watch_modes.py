@@ -83,8 +83,8 @@ def test_pods_that_are_there_before_their_kubelet_are_found(light: bool) -> None
     sim.run_for(30)
     assert sim.phase("web") == "Running"
     assert kubelet is not None
-    assert kubelet.sync_loop is not None
-    assert [pod.name for pod in kubelet.sync_loop.pods()] == ["web"]
+    assert kubelet.pods is not None
+    assert [pod.name for pod in kubelet.pods] == ["web"]
 
 
 def test_an_object_that_changes_reaches_all_that_refer_to_it_and_its_watch_ends_with_them() -> None:

@@ -62,8 +62,8 @@ def test_a_pod_that_came_while_versions_expired_is_seen() -> None:
     assert sim.phase("new") == "Running"
     kubelet = sim.reactor.entries[0].kubelet
     assert kubelet is not None
-    assert kubelet.sync_loop is not None
-    assert [pod.name for pod in kubelet.sync_loop.pods()] == ["new"]
+    assert kubelet.pods is not None
+    assert [pod.name for pod in kubelet.pods] == ["new"]
 
 
 def test_watches_that_the_server_ends_reopen_at_once() -> None:

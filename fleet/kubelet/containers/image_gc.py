@@ -14,8 +14,8 @@ from fleet.kubelet.containers.image_list import arm_image_list
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
 from fleet.kubelet.pressure.stats_provider import system_usage
-from fleet.objects.effects import NodeId, Outbox, SetTimer, Timer
-from fleet.runtime.image_store import ImageStore
+from fleet.kubelet.turn import Turn
+from fleet.objects.effects import NodeId, Timer
 
 GC_PERIOD_NS = 300 * NS_PER_S
 GC_KEY = "gc"
@@ -31,27 +31,25 @@ class Collected(NamedTuple):
     error: str = ""
 
 
-def arm_image_gc(
-    node: NodeId, env: Environment, now_ns: int, out: Outbox, *, is_watched: bool = False
-) -> None:
+def arm_image_gc(turn: Turn, *, is_watched: bool = False) -> None:
     """Have the images collected at the kubelet's next look, if there may be a reason to.
 
     `is_watched`: what pods write may fill the disk too. Else looks begin with half of the high
     threshold, so that what is not counted does not matter.
     """
-    policy = env.model.kubelet
+    policy = turn.env.model.kubelet
     if policy.image_gc_high_threshold_percent == 100 and not policy.image_maximum_gc_age_ns:
         return
-    percent = _usage_percent(*image_disk(env, node))
+    percent = _usage_percent(*image_disk(turn.env, turn.node))
     if (
         not (policy.image_maximum_gc_age_ns or is_watched)
         and percent < policy.image_gc_high_threshold_percent // 2
     ):
         return
-    entry = env.images.entry(node)
-    if entry.gc_due_ns <= now_ns:
-        entry.gc_due_ns = _next_look_ns(node, env, now_ns)
-        out.append(SetTimer(node, entry.gc_due_ns, Timer.IMAGES, GC_KEY))
+    entry = turn.env.images.entry(turn.node)
+    if entry.gc_due_ns <= turn.now_ns:
+        entry.gc_due_ns = _next_look_ns(turn.now_ns, turn)
+        turn.arm(entry.gc_due_ns, Timer.IMAGES, GC_KEY)
 
 
 def image_disk(env: Environment, node: NodeId, used: int | None = None) -> tuple[int, int]:
@@ -65,17 +63,15 @@ def image_disk(env: Environment, node: NodeId, used: int | None = None) -> tuple
     return capacity, max(capacity - used, 0)
 
 
-def garbage_collect(
-    node: NodeId, env: Environment, in_use: Iterable[str], now_ns: int, used: int | None = None
-) -> Collected:
+def garbage_collect(in_use: Iterable[str], turn: Turn, used: int | None = None) -> Collected:
     """Look at the disk once; `in_use` are the full names of the images that containers have.
 
     `used` is as of `image_disk`. The error is an event only if the look before failed too.
     """
-    entry = env.images.entry(node)
+    entry = turn.env.images.entry(turn.node)
     entry.gc_due_ns = 0
-    done = _collect(node, env, tuple(in_use), now_ns, used)
-    look = now_ns // GC_PERIOD_NS + 1
+    done = _collect(tuple(in_use), used, turn)
+    look = turn.now_ns // GC_PERIOD_NS + 1
     if done.error:
         if entry.gc_failed == look - 1:
             done = done._replace(events=(*done.events, (Reason.IMAGE_GC_FAILED, done.error)))
@@ -84,47 +80,41 @@ def garbage_collect(
 
 
 def on_gc_timer(
-    node: NodeId,
-    env: Environment,
-    in_use: Iterable[str],
-    used: int | None,
-    now_ns: int,
-    out: Outbox,
+    in_use: Iterable[str], used: int | None, turn: Turn
 ) -> tuple[tuple[Reason, str], ...]:
     """Look at the disk if it is time, and plan the next look; return the events of the Node."""
-    entry = env.images.node(node)
-    if entry is None or not entry.gc_due_ns or now_ns < entry.gc_due_ns:
+    entry = turn.env.images.node(turn.node)
+    if entry is None or not entry.gc_due_ns or turn.now_ns < entry.gc_due_ns:
         return ()
-    done = garbage_collect(node, env, in_use, now_ns, used)
+    done = garbage_collect(in_use, turn, used)
     if done.freed_bytes:
-        arm_image_list(node, env, now_ns, out)
-    arm_image_gc(node, env, now_ns, out, is_watched=used is not None)
+        arm_image_list(turn)
+    arm_image_gc(turn, is_watched=used is not None)
     return done.events
 
 
-def delete_unused_images(node: NodeId, env: Environment, in_use: Iterable[str], now_ns: int) -> int:
+def delete_unused_images(in_use: Iterable[str], turn: Turn) -> int:
     """Delete every image that nothing uses, as eviction asks; return the bytes it freed.
 
     Source: DeleteUnusedImages.
     """
-    policy = env.model.kubelet
-    order = _eviction_order(node, env, tuple(in_use), now_ns)
-    return _free_space(env.images, node, order, 1 << 62, now_ns, policy.image_minimum_gc_age_ns)
+    order = _eviction_order(tuple(in_use), turn)
+    return _free_space(order, 1 << 62, turn)
 
 
-def _collect(
-    node: NodeId, env: Environment, in_use: tuple[str, ...], now_ns: int, used: int | None
-) -> Collected:
-    policy = env.model.kubelet
-    order = _eviction_order(node, env, in_use, now_ns)
+def _collect(in_use: tuple[str, ...], used: int | None, turn: Turn) -> Collected:
+    policy = turn.env.model.kubelet
+    order = _eviction_order(in_use, turn)
     freed = 0
-    if policy.image_maximum_gc_age_ns and now_ns > policy.image_maximum_gc_age_ns:
-        old = [each for each in order if now_ns - each.used_ns > policy.image_maximum_gc_age_ns]
+    if policy.image_maximum_gc_age_ns and turn.now_ns > policy.image_maximum_gc_age_ns:
+        old = [
+            each for each in order if turn.now_ns - each.used_ns > policy.image_maximum_gc_age_ns
+        ]
         order = [each for each in order if each not in old]
         for each in old:
-            freed += env.images.image(each.number).size_bytes
-            env.images.remove(node, each.number)
-    capacity, available = image_disk(env, node, None if used is None else used - freed)
+            freed += turn.env.images.image(each.number).size_bytes
+            turn.env.images.remove(turn.node, each.number)
+    capacity, available = image_disk(turn.env, turn.node, None if used is None else used - freed)
     if not capacity:
         text = "invalid capacity 0 on image filesystem"
         return Collected(freed, ((Reason.INVALID_DISK_CAPACITY, text),), text)
@@ -132,7 +122,7 @@ def _collect(
     if percent < policy.image_gc_high_threshold_percent:
         return Collected(freed)
     wanted = capacity * (100 - policy.image_gc_low_threshold_percent) // 100 - available
-    got = _free_space(env.images, node, order, wanted, now_ns, policy.image_minimum_gc_age_ns)
+    got = _free_space(order, wanted, turn)
     if got >= wanted:
         return Collected(freed + got)
     text = (
@@ -152,45 +142,37 @@ class _Candidate(NamedTuple):
     number: int
 
 
-def _eviction_order(
-    node: NodeId, env: Environment, in_use: tuple[str, ...], now_ns: int
-) -> list[_Candidate]:
+def _eviction_order(in_use: tuple[str, ...], turn: Turn) -> list[_Candidate]:
     """Return the unused images, those first that were used last the longest ago.
 
     The kubelet notices an image, and its use, only when it looks. Source: imagesInEvictionOrder.
     """
-    entry = env.images.node(node)
-    used = env.images.numbers_of(node, in_use)
+    entry = turn.env.images.node(turn.node)
+    used = turn.env.images.numbers_of(turn.node, in_use)
     found = []
-    for number in env.images.numbers(node):
-        if number in used or env.images.image(number).pinned:
+    for number in turn.env.images.numbers(turn.node):
+        if number in used or turn.env.images.image(number).pinned:
             continue
         seen_ns = used_ns = 0
         if entry is not None:
             pulled_ns = entry.seen_ns.get(number, 0)
-            seen_ns = min(_next_look_ns(node, env, pulled_ns), now_ns) if pulled_ns else 0
+            seen_ns = min(_next_look_ns(pulled_ns, turn), turn.now_ns) if pulled_ns else 0
             gone_ns = entry.used_ns.get(number, 0)
-            last_ns = _next_look_ns(node, env, gone_ns) - GC_PERIOD_NS
+            last_ns = _next_look_ns(gone_ns, turn) - GC_PERIOD_NS
             used_ns = last_ns if gone_ns and last_ns >= pulled_ns else 0
         found.append(_Candidate(used_ns, seen_ns, number))
     return sorted(found)
 
 
-def _free_space(
-    store: ImageStore,
-    node: NodeId,
-    order: list[_Candidate],
-    wanted: int,
-    now_ns: int,
-    age_min_ns: int,
-) -> int:
+def _free_space(order: list[_Candidate], wanted: int, turn: Turn) -> int:
     """Delete images until enough is free; return how much was freed. Source: freeSpace."""
+    store, age_min_ns = turn.env.images, turn.env.model.kubelet.image_minimum_gc_age_ns
     freed = 0
     for each in order:
-        if now_ns - each.seen_ns < age_min_ns:
+        if turn.now_ns - each.seen_ns < age_min_ns:
             continue  # it may be about to be used
         freed += store.image(each.number).size_bytes
-        store.remove(node, each.number)
+        store.remove(turn.node, each.number)
         if freed >= wanted:
             break
     return freed
@@ -200,10 +182,10 @@ def _usage_percent(capacity: int, available: int) -> int:
     return 100 - available * 100 // capacity if capacity else 100
 
 
-def _next_look_ns(node: NodeId, env: Environment, now_ns: int) -> int:
+def _next_look_ns(after_ns: int, turn: Turn) -> int:
     """Return the first look after an instant."""
-    phase_ns = int(env.draws.uniform(node, _STREAM_GC, 0) * GC_PERIOD_NS)
-    return now_ns + GC_PERIOD_NS - (now_ns - phase_ns) % GC_PERIOD_NS
+    phase_ns = int(turn.env.draws.uniform(turn.node, _STREAM_GC, 0) * GC_PERIOD_NS)
+    return after_ns + GC_PERIOD_NS - (after_ns - phase_ns) % GC_PERIOD_NS
 
 
 def format_size(size_bytes: int) -> str:

@@ -8,8 +8,8 @@ the next one; after a restart of fleet only the images of the pods that are left
 """
 
 from fleet.clock import NS_PER_S
-from fleet.kubelet.environment import Environment
-from fleet.objects.effects import NodeId, Outbox, SetTimer, Timer
+from fleet.kubelet.turn import Turn
+from fleet.objects.effects import Timer
 
 LIST_PERIOD_NS = 30 * NS_PER_S
 LIST_KEY = "list"
@@ -18,56 +18,56 @@ ASKED = -1
 LIST_KEYS = (LIST_KEY, PHASE_KEY)
 
 
-def changed_images(node: NodeId, env: Environment) -> bytes:
+def changed_images(turn: Turn) -> bytes:
     """Return the `images` of a Node's status if they differ from what was reported, else b"".
 
     Source: pkg/kubelet/nodestatus/setters.go, Images.
     """
-    entry = env.images.node(node)
+    images = turn.env.images
+    entry = images.node(turn.node)
     if entry is None or entry.listed == entry.reported:
         return b""
-    listed = env.images.status_json(entry.listed)
-    return b"" if listed == env.images.status_json(entry.reported) else listed
+    listed = images.status_json(entry.listed)
+    return b"" if listed == images.status_json(entry.reported) else listed
 
 
-def on_images_reported(node: NodeId, env: Environment, status_json: bytes) -> None:
+def on_images_reported(status_json: bytes, turn: Turn) -> None:
     """Note that the server took the images of a Node's status, if they are still those."""
-    entry = env.images.node(node)
-    if entry is not None and env.images.status_json(entry.listed) in status_json:
+    images = turn.env.images
+    entry = images.node(turn.node)
+    if entry is not None and images.status_json(entry.listed) in status_json:
         entry.reported = entry.listed
 
 
-def arm_image_list(node: NodeId, env: Environment, now_ns: int, out: Outbox) -> None:
+def arm_image_list(turn: Turn) -> None:
     """Have the list behind the node status refreshed when it is time: every 30 s since the start.
 
     Source: images/image_gc_manager.go, Start.
     """
-    entry = env.images.node(node)
-    assert entry is not None, node
+    entry = turn.env.images.node(turn.node)
+    assert entry is not None, turn.node
     if not entry.list_due_ns:
         entry.list_due_ns = ASKED
-        out.append(SetTimer(node, now_ns, Timer.IMAGES, PHASE_KEY))  # the kubelet knows its start
-    elif entry.list_due_ns != ASKED and entry.list_due_ns <= now_ns:
-        _arm(node, env, entry.list_due_ns, now_ns, out)
+        turn.arm(turn.now_ns, Timer.IMAGES, PHASE_KEY)  # the kubelet knows its start
+    elif entry.list_due_ns != ASKED and entry.list_due_ns <= turn.now_ns:
+        _arm(entry.list_due_ns, turn)
 
 
-def _arm(node: NodeId, env: Environment, phase_ns: int, now_ns: int, out: Outbox) -> None:
-    entry = env.images.node(node)
-    assert entry is not None, node
-    entry.list_due_ns = now_ns + LIST_PERIOD_NS - (now_ns - phase_ns) % LIST_PERIOD_NS
-    out.append(SetTimer(node, entry.list_due_ns, Timer.IMAGES, LIST_KEY))
+def _arm(phase_ns: int, turn: Turn) -> None:
+    entry = turn.env.images.node(turn.node)
+    assert entry is not None, turn.node
+    entry.list_due_ns = turn.now_ns + LIST_PERIOD_NS - (turn.now_ns - phase_ns) % LIST_PERIOD_NS
+    turn.arm(entry.list_due_ns, Timer.IMAGES, LIST_KEY)
 
 
-def on_list_timer(
-    node: NodeId, env: Environment, key: str, started_ns: int, now_ns: int, out: Outbox
-) -> bool:
+def on_list_timer(key: str, turn: Turn) -> bool:
     """Refresh the list; return whether the timer was one that counts."""
-    entry = env.images.node(node)
+    entry = turn.env.images.node(turn.node)
     if key == PHASE_KEY:
         if entry is not None and entry.list_due_ns == ASKED:
-            _arm(node, env, started_ns, now_ns, out)
+            _arm(turn.facts.started_ns, turn)
         return False
-    if entry is None or entry.list_due_ns <= 0 or now_ns < entry.list_due_ns:
+    if entry is None or entry.list_due_ns <= 0 or turn.now_ns < entry.list_due_ns:
         return False
     entry.listed = entry.present
     return True

@@ -18,10 +18,9 @@ from typing import NamedTuple
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.kubelet.containers.image_gc import arm_image_gc
 from fleet.kubelet.containers.image_list import arm_image_list
-from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
 from fleet.kubelet.pods.pod_events import texts_of
-from fleet.objects.effects import NodeId, Outbox
+from fleet.kubelet.turn import Turn
 from fleet.objects.pods import ContainerSpec, Pod, PodUid, VolumeSpec, WaitingState
 from fleet.profile.image_behavior import (
     TIMEOUT_NS,
@@ -31,6 +30,7 @@ from fleet.profile.image_behavior import (
     pull_error_text,
 )
 from fleet.profile.image_reference import ImageReference, parse_image
+from fleet.profile.node_model import NodeModel
 from fleet.quantity import format_duration
 from fleet.runtime.runtime import Sandbox
 
@@ -105,17 +105,16 @@ READY = Ensured()
 class ImageManager:
     """The pulls of one node. Empty until something is pulled."""
 
-    __slots__ = ("_back_off", "_limiter", "_node", "_pulls", "_turns", "_volumes")
+    __slots__ = ("_back_off", "_limiter", "_pulls", "_turns", "_volumes")
 
-    def __init__(self, node: NodeId) -> None:
-        self._node = node
+    def __init__(self) -> None:
         self._pulls: dict[PodUid, _Pull] | None = None  # a pod pulls one image at a time
         self._turns: list[int] = []  # when each of the pullers is free again; a heap
         self._limiter: tuple[float, int] = (-1.0, 0)  # tokens at an instant; -1: never used
         self._back_off: dict[tuple[PodUid, str], _BackOff] | None = None
         self._volumes: dict[PodUid, _Volumes] | None = None  # of pods that have image volumes
 
-    def ensure(self, wanted: Wanted, env: Environment, now_ns: int, out: Outbox) -> Ensured:
+    def ensure(self, wanted: Wanted, turn: Turn) -> Ensured:
         """Look whether an image is there, and begin to pull it if it has to be.
 
         In fidelity light a pull takes no time and leaves no trace.
@@ -123,36 +122,36 @@ class ImageManager:
         reference = parse_image(wanted.image)
         if reference.error:
             return _invalid_name(wanted.image, reference.error)
-        behavior = env.model.image_pulls.found(wanted.behavior, reference.full_name)
+        behavior = turn.env.model.image_pulls.found(wanted.behavior, reference.full_name)
         wanted, policy = wanted._replace(behavior=behavior), wanted.policy
-        if env.light and behavior.error is None and policy != "Never":
+        if turn.env.light and behavior.error is None and policy != "Never":
             return READY
-        settled = self._without_pull(wanted, reference, env, now_ns)
+        settled = self._without_pull(wanted, reference, turn)
         if settled is not None:
             return settled
-        pull = self._begin(wanted, reference, env, now_ns)
+        pull = self._begin(wanted, reference, turn)
         if self._pulls is None:
             self._pulls = {}
         assert wanted.uid not in self._pulls, wanted
         self._pulls[wanted.uid] = pull
-        if env.light:
-            return self.finish(wanted.uid, env, now_ns, out)
+        if turn.env.light:
+            return self.finish(wanted.uid, turn)
         return Ensured(((Reason.PULLING, f'Pulling image "{wanted.image}"'),), pull.done_ns)
 
-    def finish(self, uid: PodUid, env: Environment, now_ns: int, out: Outbox) -> Ensured:
+    def finish(self, uid: PodUid, turn: Turn) -> Ensured:
         """Take the end of the pull of a pod."""
         assert self._pulls is not None, uid
         pull = self._pulls.pop(uid)
         if not self._pulls:
             self._pulls = None
         if pull.error:
-            return self._fail(uid, pull, pull.error, now_ns)
-        env.images.add(self._node, pull.name, pull.size_bytes, now_ns)
-        if not env.light:
-            arm_image_list(self._node, env, now_ns, out)
-            arm_image_gc(self._node, env, now_ns, out)
-        took = format_duration(_whole_ms(now_ns - pull.began_ns))
-        waited = format_duration(_whole_ms(now_ns - pull.asked_ns))
+            return self._fail(uid, pull, pull.error, turn.now_ns)
+        turn.env.images.add(turn.node, pull.name, pull.size_bytes, turn.now_ns)
+        if not turn.env.light:
+            arm_image_list(turn)
+            arm_image_gc(turn)
+        took = format_duration(_whole_ms(turn.now_ns - pull.began_ns))
+        waited = format_duration(_whole_ms(turn.now_ns - pull.asked_ns))
         text = (
             f'Successfully pulled image "{pull.image}" in {took} ({waited} including waiting). '
             f"Image size: {pull.size_bytes} bytes."
@@ -211,13 +210,14 @@ class ImageManager:
             kept = {key: entry for key, entry in self._back_off.items() if key[0] != uid}
             self._back_off = kept or None
 
-    def _is_usable(self, wanted: Wanted, reference: ImageReference, env: Environment) -> bool:
+    def _is_usable(self, wanted: Wanted, reference: ImageReference, turn: Turn) -> bool:
         """Tell whether a node has an image, and the pod may use it.
 
         A private image that was pulled with the secret of another pod has to be pulled again.
         Source: images/pullmanager/image_pull_manager.go, MustAttemptImagePull.
         """
-        found = env.images.find(self._node, reference.full_name)
+        env = turn.env
+        found = env.images.find(turn.node, reference.full_name)
         if found is None:
             return False
         is_private = wanted.behavior.error is PullError.UNAUTHORIZED and not wanted.has_secret
@@ -225,16 +225,16 @@ class ImageManager:
         return not (is_private and checks and not env.images.is_preloaded(found))
 
     def _without_pull(
-        self, wanted: Wanted, reference: ImageReference, env: Environment, now_ns: int
+        self, wanted: Wanted, reference: ImageReference, turn: Turn
     ) -> Ensured | None:
         """Return how an image is that is not to be pulled now, None when it is."""
-        if wanted.policy != "Always" and self._is_usable(wanted, reference, env):
-            text = texts_of(env.model.kubelet_version).pulled % wanted.image
+        if wanted.policy != "Always" and self._is_usable(wanted, reference, turn):
+            text = texts_of(turn.env.model.kubelet_version).pulled % wanted.image
             return Ensured(((Reason.PULLED, text),))
         if wanted.policy == "Never":
             text = f'Container image "{wanted.image}" is not present with pull policy of Never'
             return _failed("ErrImageNeverPull", text, (Reason.ERR_IMAGE_NEVER_PULL, text))
-        return self._waiting(wanted, now_ns)
+        return self._waiting(wanted, turn.now_ns)
 
     def _waiting(self, wanted: Wanted, now_ns: int) -> Ensured | None:
         """Return that an image is in back-off, if it is."""
@@ -247,30 +247,28 @@ class ImageManager:
             "ImagePullBackOff", f"{text}: {entry.error}", (Reason.BACK_OFF_PULL_IMAGE, text)
         )
 
-    def _begin(
-        self, wanted: Wanted, reference: ImageReference, env: Environment, now_ns: int
-    ) -> _Pull:
+    def _begin(self, wanted: Wanted, reference: ImageReference, turn: Turn) -> _Pull:
         """Plan a pull: when its turn comes, how long it takes, how it ends."""
-        model, behavior, name = env.model, wanted.behavior, reference.full_name
+        model, behavior, name = turn.env.model, wanted.behavior, reference.full_name
         stream = zlib.crc32(name.encode(), zlib.crc32(wanted.uid.encode()))
-        found = env.images.find(self._node, name)
+        found = turn.env.images.find(turn.node, name)
         size = found.size_bytes if found else behavior.size_bytes or default_size(name)
-        began_ns = now_ns if env.light else self._turn(env, now_ns)
+        began_ns = turn.now_ns if turn.env.light else self._take_turn(turn)
         error = ""
         cause = behavior.error
         if cause is PullError.UNAUTHORIZED and wanted.has_secret:
             cause = None
         if cause is not None:
-            u = env.draws.uniform(self._node, _STREAM_ERROR << 32 | stream, now_ns)
+            u = turn.env.draws.uniform(turn.node, _STREAM_ERROR << 32 | stream, turn.now_ns)
             error = pull_error_text(cause, reference) if u < behavior.error_rate else ""
-        if not env.light and not self._may_pull(env, began_ns):
+        if not turn.env.light and not self._may_pull(model, began_ns):
             error, duration_ns = QPS_EXCEEDED, 0
-        elif env.light:
+        elif turn.env.light:
             duration_ns = 0
         elif error and cause is PullError.TIMEOUT:
             duration_ns = TIMEOUT_NS
         else:
-            u = env.draws.uniform(self._node, _STREAM_TIME << 32 | stream, now_ns)
+            u = turn.env.draws.uniform(turn.node, _STREAM_TIME << 32 | stream, turn.now_ns)
             other_ns = self._other_done_ns(name)
             is_there = bool(error) or found is not None or other_ns
             duration_ns = model.image_pulls.duration_ns(behavior, 0 if is_there else size, u)
@@ -278,18 +276,20 @@ class ImageManager:
                 duration_ns = max(duration_ns, other_ns - began_ns)
         done_ns = began_ns + duration_ns
         kubelet = model.kubelet
-        if not env.light and (kubelet.serialize_image_pulls or kubelet.max_parallel_image_pulls):
+        if not turn.env.light and (
+            kubelet.serialize_image_pulls or kubelet.max_parallel_image_pulls
+        ):
             heapq.heappush(self._turns, done_ns)
-        return _Pull(wanted.image, name, size, now_ns, began_ns, done_ns, error)
+        return _Pull(wanted.image, name, size, turn.now_ns, began_ns, done_ns, error)
 
-    def _turn(self, env: Environment, now_ns: int) -> int:
+    def _take_turn(self, turn: Turn) -> int:
         """Return when the next pull begins, and take that turn. Source: puller.go."""
-        kubelet = env.model.kubelet
+        kubelet = turn.env.model.kubelet
         limit = 1 if kubelet.serialize_image_pulls else kubelet.max_parallel_image_pulls
-        while self._turns and self._turns[0] <= now_ns:
+        while self._turns and self._turns[0] <= turn.now_ns:
             heapq.heappop(self._turns)
         if not limit or len(self._turns) < limit:
-            return now_ns
+            return turn.now_ns
         return heapq.heappop(self._turns)
 
     def _other_done_ns(self, name: str) -> int:
@@ -299,19 +299,18 @@ class ImageManager:
             (each.done_ns for each in pulls if each.name == name and not each.error), default=0
         )
 
-    def _may_pull(self, env: Environment, now_ns: int) -> bool:
+    def _may_pull(self, model: NodeModel, at_ns: int) -> bool:
         """Take a token of the kubelet's limit. Source: helpers.go, throttleImagePulling."""
-        model = env.model
         if not model.image_pulls.is_declared or not model.kubelet.registry_pull_qps:
             return True
         tokens, since_ns = self._limiter
         if tokens < 0:
             tokens = model.kubelet.registry_burst
         else:
-            tokens += (now_ns - since_ns) / NS_PER_S * model.kubelet.registry_pull_qps
+            tokens += (at_ns - since_ns) / NS_PER_S * model.kubelet.registry_pull_qps
         tokens = min(tokens, model.kubelet.registry_burst)
         may = tokens >= 1
-        self._limiter = (tokens - may, now_ns)
+        self._limiter = (tokens - may, at_ns)
         return may
 
     def _fail(self, uid: PodUid, pull: _Pull, error: str, now_ns: int) -> Ensured:
@@ -335,20 +334,18 @@ class ImageManager:
         )
 
 
-def adopt_images(
-    node: NodeId, pod: Pod, sandbox: Sandbox, env: Environment, now_ns: int, out: Outbox
-) -> None:
+def adopt_images(pod: Pod, sandbox: Sandbox, turn: Turn) -> None:
     """Find the images of containers that a kubelet before us started."""
-    if env.light:
+    if turn.env.light:
         return
-    behavior = env.model.behavior_for(pod.labels, pod.namespace, pod.annotations)
+    behavior = turn.behavior(pod)
     for container in sandbox.containers:
         spec = pod.find(container.name)
         name = parse_image(spec.image).full_name if spec is not None else ""
-        if name and env.images.find(node, name) is None:
+        if name and turn.env.images.find(turn.node, name) is None:
             size = behavior.container(container.name).image.size_bytes or default_size(name)
-            env.images.add(node, name, size, now_ns)
-            arm_image_list(node, env, now_ns, out)
+            turn.env.images.add(turn.node, name, size, turn.now_ns)
+            arm_image_list(turn)
 
 
 def images_of(pod: Pod, sandbox: Sandbox) -> Iterator[str]:
@@ -362,13 +359,13 @@ def images_of(pod: Pod, sandbox: Sandbox) -> Iterator[str]:
             yield parse_image(volume.image).full_name
 
 
-def release_images(node: NodeId, pod: Pod, env: Environment, now_ns: int) -> None:
+def release_images(pod: Pod, turn: Turn) -> None:
     """Note that a pod is gone, which used these images until now."""
     spec = pod.spec
     images = [each.image for each in spec.all_containers]
     images += [each.image for each in spec.volumes if each.image]
     names = tuple(parse_image(image).full_name for image in images)
-    env.images.release(node, names, now_ns)
+    turn.env.images.release(turn.node, names, turn.now_ns)
 
 
 def _invalid_name(image: str, error: str) -> Ensured:

@@ -11,8 +11,6 @@ KillPod; kuberuntime_container.go, startContainer, killContainer.
 """
 
 import enum
-from collections.abc import Mapping
-from typing import Protocol
 
 from fleet.clock import NS_PER_S
 from fleet.kubelet.containers.image_manager import Ensured, ImageManager, Wanted
@@ -23,12 +21,12 @@ from fleet.kubelet.containers.kuberuntime_container import (
     stop_containers,
 )
 from fleet.kubelet.containers.pod_sources import PodSources
+from fleet.kubelet.containers.probe_manager import ProbeManager
 from fleet.kubelet.events import Reason
 from fleet.kubelet.pods.allocation_manager import AllocationManager
 from fleet.kubelet.pods.pod_actions import (
     ContainerKill,
     KillReason,
-    ProbeResults,
     compute_pod_actions,
     containers_to_reset,
     is_sidecar,
@@ -37,7 +35,7 @@ from fleet.kubelet.pods.pod_events import back_off_texts, texts_of
 from fleet.kubelet.pods.pod_status import PENDING_HOLD_NS
 from fleet.kubelet.pods.pod_workers import NO_KILLS, Kills, PodWorker, SyncStage, effective_grace_s
 from fleet.kubelet.turn import Turn
-from fleet.objects.effects import NodeId, Outbox
+from fleet.kubelet.volumes.volume_manager import VolumeManager
 from fleet.objects.pods import ContainerSpec, Pod, PodUid, WaitingState
 from fleet.profile.lifecycle_behavior import CONFIG_ERROR, RUN_ERROR, StartFailure
 from fleet.runtime.back_off import BackOff
@@ -52,22 +50,6 @@ NO_PULL_SECRETS = (
 )
 
 
-class Objects(Protocol):
-    """Where the ConfigMaps and Secrets of pods are looked up: the volume manager."""
-
-    def missing(self, pod: Pod, spec: ContainerSpec, now_ns: int, out: Outbox) -> str:
-        """Say what the environment of a container lacks, "" for nothing."""
-        ...
-
-    def texts(self, kind: str, namespace: str, name: str) -> Mapping[str, str] | None:
-        """Return what a ConfigMap or Secret holds, None if that is unknown."""
-        ...
-
-    def has_secret(self, pod: Pod, name: str) -> bool:
-        """Return whether a Secret that a pod refers to can be read."""
-        ...
-
-
 class Progress(enum.IntEnum):
     """How far a step came."""
 
@@ -77,20 +59,23 @@ class Progress(enum.IntEnum):
 
 
 class KubeRuntimeManager:
-    """Starts and kills the containers of one node's pods.
+    """Starts and kills the containers of one node's pods."""
 
-    `objects` is asked for what the environment of a container, and a pull, need.
-    """
+    __slots__ = ("_allocations", "_back_off", "_images", "_probes", "_runtime", "_volumes")
 
-    __slots__ = ("_back_off", "_objects", "allocations", "images", "probes", "runtime")
-
-    def __init__(self, node: NodeId, runtime: Runtime, objects: Objects) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        volumes: VolumeManager,
+        probes: ProbeManager,
+        allocations: AllocationManager,
+    ) -> None:
         self._back_off = BackOff()
-        self._objects = objects
-        self.images = ImageManager(node)
-        self.probes: ProbeResults | None = None
-        self.allocations: AllocationManager | None = None  # since the first resize
-        self.runtime = runtime
+        self._runtime = runtime
+        self._volumes = volumes
+        self._probes = probes
+        self._allocations = allocations
+        self._images = ImageManager()
 
     def sync_pod(self, worker: PodWorker, turn: Turn, *, restart_all: bool = False) -> Progress:
         """Create the sandbox unless it is there, then plan the containers.
@@ -99,17 +84,17 @@ class KubeRuntimeManager:
         starts them.
         """
         pod = worker.pod
-        sandbox = self.runtime.sandbox(pod.uid)
+        sandbox = self._runtime.sandbox(pod.uid)
         if sandbox is not None and sandbox.ready and restart_all:
             kills = containers_to_reset(pod, sandbox)
             return self._kill_next(worker, Kills(kills, resets=True), turn)
         if sandbox is not None and sandbox.ready:
             return self.plan(worker, turn)
         behavior = turn.behavior(pod)
-        delay_ns = self.runtime.sandbox_delay_ns(pod, behavior)
+        delay_ns = self._runtime.sandbox_delay_ns(pod, behavior)
         if turn.env.light:  # one timer for sandbox and containers
             for spec in pod.spec.init_containers[:1] or pod.spec.containers:
-                delay_ns += self.runtime.start_delay_ns(pod, spec, behavior)
+                delay_ns += self._runtime.start_delay_ns(pod, spec, behavior)
         worker.stage = SyncStage.SANDBOX
         turn.wait(worker, turn.now_ns + delay_ns)
         if turn.env.light and worker.due_ns > worker.seen_ns + PENDING_HOLD_NS:
@@ -122,8 +107,8 @@ class KubeRuntimeManager:
         if stage is SyncStage.SANDBOX:
             return self._on_sandbox_due(worker, turn)
         if stage is SyncStage.PULL:
-            done = self.images.finish(worker.pod.uid, turn.env, turn.now_ns, turn.out)
-            if self.images.volume(worker.pod.uid) is not None:
+            done = self._images.finish(worker.pod.uid, turn)
+            if self._images.volume(worker.pod.uid) is not None:
                 self._take_volume(worker, done, turn)
             elif self._take_image(worker, done, turn) and self._create_first(worker, turn):
                 return Progress.WAIT
@@ -147,8 +132,8 @@ class KubeRuntimeManager:
 
     def _on_sandbox_due(self, worker: PodWorker, turn: Turn) -> Progress:
         pod = worker.pod
-        if self.runtime.create_sandbox(pod) is None:
-            error = self.runtime.address_error(pod.uid, turn.now_ns)
+        if self._runtime.create_sandbox(pod) is None:
+            error = self._runtime.address_error(pod.uid, turn.now_ns)
             message = f"Failed to create pod sandbox: {error}"
             turn.event(pod, Reason.FAILED_CREATE_POD_SANDBOX, message)
             worker.fail()
@@ -159,9 +144,9 @@ class KubeRuntimeManager:
     def plan(self, worker: PodWorker, turn: Turn) -> Progress:
         """Choose what to kill and what to start now, and begin with it."""
         pod = worker.pod
-        sandbox = self.runtime.sandbox(pod.uid)
+        sandbox = self._runtime.sandbox(pod.uid)
         assert sandbox is not None, pod.uid
-        actions = compute_pod_actions(pod, sandbox, self.probes)
+        actions = compute_pod_actions(pod, sandbox, self._probes)
         if actions.kill_pod:
             worker.stage = SyncStage.STOP
             self.kill_pod(worker, sandbox, turn)
@@ -171,33 +156,30 @@ class KubeRuntimeManager:
             turn.event(pod, Reason.FAILED_PULL_SECRET, NO_PULL_SECRETS % ", ".join(missing))
         worker.plan = actions.start
         kill = actions.kill
-        if self.allocations is not None:
-            killed = {each.name for each in kill}
-            resized = self._resize(worker, sandbox, self.allocations, turn)
-            again = tuple(each for each in resized if each.name not in killed)
-            kill = (*kill, *again)
-            specs = (pod.find(each.name) for each in again)
-            worker.plan = (*worker.plan, *(spec for spec in specs if spec is not None))
+        killed = {each.name for each in kill}
+        for each in self._resize(worker, sandbox, turn):
+            spec = pod.find(each.name)
+            if each.name not in killed and spec is not None:
+                kill = (*kill, each)
+                worker.plan = (*worker.plan, spec)
         if worker.plan:
-            self.images.begin_volumes(pod)
+            self._images.begin_volumes(pod)
         return self._kill_next(worker, Kills(kill), turn)
 
-    def _resize(
-        self, worker: PodWorker, sandbox: Sandbox, allocations: AllocationManager, turn: Turn
-    ) -> tuple[ContainerKill, ...]:
+    def _resize(self, worker: PodWorker, sandbox: Sandbox, turn: Turn) -> tuple[ContainerKill, ...]:
         """Give containers that run their new resources; return those that must start anew.
 
         Source: doPodResizeAction. The next sync sees that it is done.
         """
         pod = worker.pod
-        resize = allocations.actions(pod, sandbox)
+        resize = self._allocations.actions(pod, sandbox)
         for name in resize.update:
             error = turn.behavior(pod).container(name).life.resize_error
             if error:
-                allocations.fail(pod, error, turn)
+                self._allocations.fail(pod, error, turn)
                 worker.fail()
             else:
-                allocations.actuate(pod.uid, name)
+                self._allocations.actuate(pod.uid, name)
                 worker.had_actions = True
                 worker.pending = True
         return resize.kill
@@ -208,7 +190,7 @@ class KubeRuntimeManager:
         if worker.kills is NO_KILLS:
             return self._next(worker, turn)
         pod = worker.pod
-        sandbox = self.runtime.sandbox(pod.uid)
+        sandbox = self._runtime.sandbox(pod.uid)
         assert sandbox is not None, pod.uid
         for at, kill in enumerate(kills.left):
             container = sandbox.find(kill.name)
@@ -224,7 +206,7 @@ class KubeRuntimeManager:
         if kills.resets:
             worker.had_actions = True
             worker.pending = True
-            self.runtime.remove_containers(pod.uid)
+            self._runtime.remove_containers(pod.uid)
             return Progress.DONE
         return self._next(worker, turn)
 
@@ -254,7 +236,7 @@ class KubeRuntimeManager:
             return self._start_first(worker, turn)
         pod = worker.pod
         worker.stage = SyncStage.START
-        delay_ns = self.runtime.start_delay_ns(pod, worker.plan[0], turn.behavior(pod))
+        delay_ns = self._runtime.start_delay_ns(pod, worker.plan[0], turn.behavior(pod))
         turn.wait(worker, turn.now_ns + delay_ns)
         return True
 
@@ -267,7 +249,7 @@ class KubeRuntimeManager:
     def _is_in_back_off(self, worker: PodWorker, spec: ContainerSpec, turn: Turn) -> bool:
         """Tell whether a container must wait before it starts again. Source: doBackOff."""
         pod = worker.pod
-        sandbox = self.runtime.sandbox(pod.uid)
+        sandbox = self._runtime.sandbox(pod.uid)
         old = sandbox.find(spec.name) if sandbox is not None else None
         if old is None:
             return False
@@ -295,11 +277,11 @@ class KubeRuntimeManager:
         """
         if not pod.spec.pull_secrets or turn.env.light:
             return []
-        return [name for name in pod.spec.pull_secrets if not self._objects.has_secret(pod, name)]
+        return [name for name in pod.spec.pull_secrets if not self._volumes.has_secret(pod, name)]
 
     def _ensure_image(self, worker: PodWorker, spec: ContainerSpec, turn: Turn) -> Ensured:
         """Make sure that the image is there, or begin to pull it."""
-        failure = self.images.volume_failure(worker.pod.uid, spec)
+        failure = self._images.volume_failure(worker.pod.uid, spec)
         if failure is not None:
             return Ensured(((Reason.FAILED, f"Error: {failure.reason}"),), 0, failure)
         return self._ensure(worker.pod, spec.name, spec.image, spec.pull_policy, turn)
@@ -308,7 +290,7 @@ class KubeRuntimeManager:
         behavior = turn.behavior(pod).container(name).image
         has_secret = len(pod.spec.pull_secrets) > len(self._missing_secrets(pod, turn))
         wanted = Wanted(pod.uid, image, policy, behavior, has_secret)
-        return self.images.ensure(wanted, turn.env, turn.now_ns, turn.out)
+        return self._images.ensure(wanted, turn)
 
     def _pulls_volume(self, worker: PodWorker, turn: Turn) -> bool:
         """Look at the images of volumes; tell whether one is being pulled.
@@ -316,7 +298,7 @@ class KubeRuntimeManager:
         Source: getImageVolumes. Differs: only before containers are started.
         """
         pod = worker.pod
-        while (volume := self.images.volume(pod.uid)) is not None:
+        while (volume := self._images.volume(pod.uid)) is not None:
             ensured = self._ensure(pod, volume.name, volume.image, volume.pull_policy, turn)
             if ensured.due_ns:
                 turn.event(pod, *ensured.events[0])
@@ -330,7 +312,7 @@ class KubeRuntimeManager:
         """Report about the image of a volume; a failure is one of the containers that mount it."""
         for reason, message in ensured.events[:1]:
             turn.event(worker.pod, reason, message)
-        self.images.on_volume(worker.pod.uid, ensured.failure)
+        self._images.on_volume(worker.pod.uid, ensured.failure)
 
     def _take_image(self, worker: PodWorker, ensured: Ensured, turn: Turn) -> bool:
         """Report about the image of the first container of the plan; skip it for want of one."""
@@ -346,8 +328,8 @@ class KubeRuntimeManager:
 
     def cancel(self, worker: PodWorker, turn: Turn) -> None:
         """Give up a pull: the pod is to end. Source: the context of SyncPod is cancelled."""
-        ended = self.images.cancel(worker.pod.uid, turn.now_ns)
-        if self.images.volume(worker.pod.uid) is not None:
+        ended = self._images.cancel(worker.pod.uid, turn.now_ns)
+        if self._images.volume(worker.pod.uid) is not None:
             self._take_volume(worker, ended, turn)
         else:
             self._take_image(worker, ended, turn)
@@ -361,30 +343,29 @@ class KubeRuntimeManager:
         pod = worker.pod
         spec = worker.plan[0]
         behavior = turn.behavior(pod)
-        error = "" if turn.env.light else self._objects.missing(pod, spec, turn.now_ns, turn.out)
-        sandbox = self.runtime.sandbox(pod.uid)
+        error = "" if turn.env.light else self._volumes.objects.missing(pod, spec.env_sources, turn)
+        sandbox = self._runtime.sandbox(pod.uid)
         error = error or config_error(pod, spec, sandbox.ip if sandbox is not None else "")
         if error:
             self._fail_first(worker, StartFailure(CONFIG_ERROR, error), turn)
             return False
-        failure = behavior.container(spec.name).life.failure(self.runtime.attempt(pod, spec))
+        failure = behavior.container(spec.name).life.failure(self._runtime.attempt(pod, spec))
         if failure is not None:
             self._fail_first(worker, failure, turn)
             return False
         worker.plan = worker.plan[1:]
-        sources = PodSources(self._objects, turn.env)
+        sources = PodSources(self._volumes.objects, turn.env)
         now_ns, wall_s = turn.now_ns, turn.wall_s
-        container = self.runtime.start_container(pod, spec, behavior, now_ns, wall_s, sources)
+        container = self._runtime.start_container(pod, spec, behavior, now_ns, wall_s, sources)
         worker.had_actions = True
-        if self.allocations is not None:
-            self.allocations.actuate(pod.uid, spec.name)
+        self._allocations.actuate(pod.uid, spec.name)
         texts = texts_of(turn.env.model.kubelet_version)
         turn.event(pod, Reason.CREATED, texts.created.replace("%s", spec.name), spec)
         turn.event(pod, Reason.STARTED, texts.started.replace("%s", spec.name), spec)
         if spec.life.post_start is None:
             worker.forget_reason(spec.name)
             return False
-        hook = post_start(self.runtime, pod, spec, container, behavior)
+        hook = post_start(self._runtime, pod, spec, container, behavior)
         worker.stage = SyncStage.POST_START
         turn.wait(worker, turn.now_ns + hook.takes_ns)
         return True
@@ -397,7 +378,7 @@ class KubeRuntimeManager:
             texts = texts_of(turn.env.model.kubelet_version)
             turn.event(pod, Reason.CREATED, texts.created.replace("%s", spec.name), spec)
             message = failure.message
-            self.runtime.fail_container(pod, spec, message, turn.now_ns, turn.wall_s)
+            self._runtime.fail_container(pod, spec, message, turn.now_ns, turn.wall_s)
             worker.had_actions = True
         turn.event(pod, Reason.FAILED, f"Error: {failure.message}", spec)
         worker.note_reason(spec.name, WaitingState(failure.reason, failure.message))
@@ -407,14 +388,14 @@ class KubeRuntimeManager:
     def _on_post_start(self, worker: PodWorker, turn: Turn) -> Progress:
         """Go on after the hook of the container that was started last."""
         pod = worker.pod
-        sandbox = self.runtime.sandbox(pod.uid)
+        sandbox = self._runtime.sandbox(pod.uid)
         assert sandbox is not None, pod.uid
-        self.runtime.advance(pod.uid, turn.now_ns, turn.env.wall_offset_ns)
+        self._runtime.advance(pod.uid, turn.now_ns, turn.env.wall_offset_ns)
         container = sandbox.containers[-1]
         spec = pod.find(container.name)
         if spec is None or spec.life.post_start is None:  # the pod has another spec by now
             return self._next(worker, turn)
-        hook = post_start(self.runtime, pod, spec, container, turn.behavior(pod))
+        hook = post_start(self._runtime, pod, spec, container, turn.behavior(pod))
         error = hook.error
         if not error and hook.dies and container.state is RunState.EXITED:
             error = f'lifecycle hook for Container "{spec.name}" failed: it is not running'
@@ -449,7 +430,7 @@ class KubeRuntimeManager:
         offset_ns = turn.env.wall_offset_ns
         behavior = turn.behavior(pod)
         stops = stop_containers(
-            self.runtime, pod, containers, behavior, grace_s, turn.now_ns, offset_ns
+            self._runtime, pod, containers, behavior, grace_s, turn.now_ns, offset_ns
         )
         worker.kills = worker.kills._replace(failed_hooks=stops.failed_hooks)
         self._wait_for_stop(worker, stops.end_ns, turn)
@@ -470,9 +451,9 @@ class KubeRuntimeManager:
         if hooks:
             later = tuple(each for each in hooks if each[0] > turn.now_ns)
             worker.kills = worker.kills._replace(failed_hooks=later)
-        sandbox = self.runtime.sandbox(pod.uid)
+        sandbox = self._runtime.sandbox(pod.uid)
         assert sandbox is not None, pod.uid
-        self.runtime.advance(pod.uid, turn.now_ns, turn.env.wall_offset_ns)
+        self._runtime.advance(pod.uid, turn.now_ns, turn.env.wall_offset_ns)
         stopping = sandbox.containers
         if worker.stage is SyncStage.KILL:
             stopping = tuple(each for each in stopping if each.name == worker.kills.done[-1])
@@ -489,11 +470,11 @@ class KubeRuntimeManager:
         Differs: a kubelet only does so once the running kill has ended.
         """
         grace_ns = max(worker.grace_s, GRACE_MIN_S) * NS_PER_S
-        end_ns = self.runtime.kill(worker.pod.uid, turn.now_ns + grace_ns)
+        end_ns = self._runtime.kill(worker.pod.uid, turn.now_ns + grace_ns)
         self._wait_for_stop(worker, end_ns, turn)
 
     def forget(self, uid: PodUid) -> None:
         """Drop what is kept of a pod."""
-        self.runtime.remove(uid)
+        self._runtime.remove(uid)
         self._back_off.forget(uid)
-        self.images.forget(uid)
+        self._images.forget(uid)

@@ -4,24 +4,17 @@ Source: pkg/kubelet/kubelet_pods.go, getServiceEnvVarMap; pkg/kubelet/envvars/en
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from fleet.kubelet.environment import Environment
+from fleet.kubelet.volumes.watched_objects import ObjectManager
 from fleet.objects.services import service_variables
-
-
-class Objects(Protocol):
-    """Where ConfigMaps and Secrets are looked up."""
-
-    def texts(self, kind: str, namespace: str, name: str) -> Mapping[str, str] | None:
-        """Return what one holds, None if that is unknown."""
-        ...
 
 
 class PodSources(NamedTuple):
     """The objects of one node; what all nodes see alike is kept once for all."""
 
-    objects: Objects
+    objects: ObjectManager
     env: Environment
 
     def texts(self, kind: str, namespace: str, name: str) -> Mapping[str, str] | None:

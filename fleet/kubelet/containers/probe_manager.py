@@ -23,7 +23,6 @@ from fleet.kubelet.containers.probe_worker import (
     was_started_before,
 )
 from fleet.kubelet.containers.prober import behavior_of, probe_event
-from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.pods.pod_actions import KillReason, is_sidecar
 from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
 from fleet.kubelet.pods.status_generate import (
@@ -33,7 +32,7 @@ from fleet.kubelet.pods.status_generate import (
     with_container_started,
 )
 from fleet.kubelet.turn import Turn
-from fleet.objects.effects import SetTimer, Timer
+from fleet.objects.effects import Timer
 from fleet.objects.pods import (
     ContainerSpec,
     ContainerStatus,
@@ -75,10 +74,9 @@ class _Probes:
 class ProbeManager:
     """The probes of one node's pods; a pod without any leaves nothing here."""
 
-    __slots__ = ("_facts", "_pods")
+    __slots__ = ("_pods",)
 
-    def __init__(self, facts: NodeFacts) -> None:
-        self._facts = facts
+    def __init__(self) -> None:
         self._pods: dict[PodUid, _Probes] = {}
 
     def add_pod(self, pod: Pod, status: PodStatus, turn: Turn) -> None:
@@ -98,7 +96,7 @@ class ProbeManager:
                 return
             probes = self._pods[pod.uid] = _Probes(workers)
             for worker in workers:
-                worker.begin(pod.uid, self._facts.started_ns, turn)
+                worker.begin(pod.uid, turn.facts.started_ns, turn)
         if probes.annotations != pod.annotations:
             probes.annotations = pod.annotations
             behavior = turn.behavior(pod)
@@ -224,7 +222,7 @@ class ProbeManager:
             if turn.env.light and self._probe_at_once(worker, pod, container, turn):
                 return True
         ready = worker is None
-        if was_started_before(container.started_s, self._facts.started_ns, turn):
+        if was_started_before(container.started_s, turn.facts.started_ns, turn):
             ready = ready or _result(worker, container) is None
             if spec.readiness_probe is not None and not _was_ready(pod):
                 ready = False
@@ -257,7 +255,7 @@ class ProbeManager:
         if due_ns != probes.armed_ns:
             probes.armed_ns = due_ns
             if due_ns != NEVER:
-                turn.out.append(SetTimer(self._facts.node, due_ns, Timer.PROBES, pod.uid))
+                turn.arm(due_ns, Timer.PROBES, pod.uid)
 
     def _end_attempt(
         self, worker: ProbeWorker, pod: Pod, view: View | None, pod_ip: str, turn: Turn
@@ -272,7 +270,7 @@ class ProbeManager:
         if view is None or view.container_id != worker.container_id:
             return updates
         if worker.is_new:
-            worker.begin_container(view, self._facts.started_ns, turn)
+            worker.begin_container(view, turn.facts.started_ns, turn)
             if worker.result is not None and worker.kind is not ProbeKind.LIVENESS:
                 updates.append(_update(worker, worker.result))
         is_unwanted = view.started is (worker.kind is ProbeKind.STARTUP)

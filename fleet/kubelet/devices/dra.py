@@ -15,9 +15,9 @@ import orjson
 
 from fleet.clock import Draws
 from fleet.kubelet.devices.node_resources import reports_health
-from fleet.kubelet.environment import Environment
+from fleet.kubelet.turn import Turn
 from fleet.objects.admission import PodClaim, ResourceClaimView
-from fleet.objects.effects import ApiCall, NodeId, Op, Outbox, PodTarget, Reply
+from fleet.objects.effects import Op, PodTarget, Reply
 from fleet.objects.pods import ContainerStatus, Pod, PodStatus, PodUid
 from fleet.profile.device_behavior import DraDriver, outage_begin_ns
 from fleet.profile.node_model import NodeModel
@@ -50,20 +50,19 @@ class _Pod:
 class DRAManager:
     """The claims of one node's pods; made with the first of them."""
 
-    __slots__ = ("_node", "_pods")
+    __slots__ = ("_pods",)
 
-    def __init__(self, node: NodeId) -> None:
-        self._node = node
+    def __init__(self) -> None:
         self._pods: dict[PodUid, _Pod] = {}
 
-    def prepare(self, pod: Pod, out: Outbox) -> Prepared:
+    def prepare(self, pod: Pod, turn: Turn) -> Prepared:
         """Begin to read the claims of a pod, one after another."""
         claims = tuple(each for each in pod.spec.admission.claims if not each.is_needless)
         self._pods[pod.uid] = _Pod(claims)
-        return self._next(pod, self._pods[pod.uid], out)
+        return self._next(pod, self._pods[pod.uid], turn)
 
     def on_reply(
-        self, pod: Pod, reply: Reply, registered: tuple[DraDriver, ...], out: Outbox
+        self, pod: Pod, reply: Reply, registered: tuple[DraDriver, ...], turn: Turn
     ) -> Prepared:
         """Take a claim; `registered` are the drivers that are there now."""
         entry = self._pods.get(pod.uid)
@@ -81,13 +80,13 @@ class DRAManager:
             return Prepared(is_done=True, error=error)
         entry.found[wanted.name] = view
         entry.left = entry.left[1:]
-        return self._next(pod, entry, out)
+        return self._next(pod, entry, turn)
 
     def forget(self, uid: PodUid) -> None:
         """Let the claims of a pod go. Source: UnprepareResources."""
         self._pods.pop(uid, None)
 
-    def _next(self, pod: Pod, entry: _Pod, out: Outbox) -> Prepared:
+    def _next(self, pod: Pod, entry: _Pod, turn: Turn) -> Prepared:
         if not entry.left:
             return Prepared(is_done=True)
         claim = entry.left[0].claim
@@ -95,7 +94,7 @@ class DRAManager:
             text = f'pod "{pod.namespace}/{pod.name}": ResourceClaim not created yet'
             return Prepared(is_done=True, error=text)
         target = PodTarget(pod.namespace, claim)
-        out.append(ApiCall(self._node, Op.GET_RESOURCE_CLAIM, pod.uid, target))
+        turn.call(Op.GET_RESOURCE_CLAIM, pod.uid, target)
         return WAITS
 
     def with_health(self, pod: Pod, status: PodStatus, model: NodeModel) -> PodStatus:
@@ -158,13 +157,12 @@ def registration_ns(driver: DraDriver, index: int, node: int, draws: Draws, star
     return start_ns + driver.registration_delay.sample(share)
 
 
-def registered_drivers(
-    env: Environment, node: NodeId, start_ns: int, now_ns: int
-) -> tuple[DraDriver, ...]:
+def registered_drivers(turn: Turn) -> tuple[DraDriver, ...]:
     """Return the drivers whose plugins are there. Source: dra_plugin_manager.go, GetPlugin."""
+    env, start_ns = turn.env, turn.facts.started_ns
     return tuple(
         driver
         for index, driver in enumerate(env.model.dra_drivers)
-        if now_ns >= registration_ns(driver, index, node, env.draws, start_ns)
-        and outage_begin_ns(driver.outages, start_ns, now_ns) < 0
+        if turn.now_ns >= registration_ns(driver, index, turn.node, env.draws, start_ns)
+        and outage_begin_ns(driver.outages, start_ns, turn.now_ns) < 0
     )

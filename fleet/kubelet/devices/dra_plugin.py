@@ -13,16 +13,14 @@ all devices; `light` has no watch: slices are replaced once, and not looked afte
 import enum
 
 from fleet.clock import NS_PER_S
+from fleet.kubelet.turn import Turn
 from fleet.objects.admission import ResourceSliceView
 from fleet.objects.effects import (
     ApiCall,
-    NodeId,
     Op,
-    Outbox,
     Reply,
     ReplyKind,
     ResourceSlices,
-    SetTimer,
     StartWatch,
     StopWatch,
     Timer,
@@ -51,55 +49,46 @@ class PluginState(enum.IntEnum):
 class DRAPlugin:
     """The driver of one kind of devices on one node."""
 
-    __slots__ = ("_due_ns", "_name", "_node", "_slices", "_wipe_ns", "driver", "state")
+    __slots__ = ("_due_ns", "_slices", "_wipe_ns", "driver", "state")
 
-    def __init__(self, node: NodeId, name: str, driver: DraDriver) -> None:
-        self._node = node
-        self._name = name  # of the node
+    def __init__(self, driver: DraDriver) -> None:
         self.driver = driver
         self.state = PluginState.AWAY
         self._slices: dict[str, bool] = {}  # those that are there; True: seen since the last list
         self._due_ns = 0  # of the next look at the slices
         self._wipe_ns = 0  # when the kubelet deletes what a driver left that went away
 
-    def register(self, node_uid: str, out: Outbox, *, light: bool) -> None:
+    def register(self, turn: Turn) -> None:
         """Begin to look after the slices."""
         assert self.state is PluginState.AWAY, self.state
         self._wipe_ns = 0
-        if light:
+        if turn.env.light:
             self.state = PluginState.WATCHING
-            self._wipe(out)
-            self._create(node_uid, 1, out)
+            self._wipe(turn)
+            self._create(turn)
             return
         self.state = PluginState.SYNCING
         self._slices = {}
-        out.append(StartWatch(self._node, *self._watch()))
+        turn.out.append(StartWatch(turn.node, *self._watch()))
 
-    def go_away(self, now_ns: int, out: Outbox, *, light: bool) -> None:
+    def go_away(self, turn: Turn) -> None:
         """Stop: the kubelet wipes the slices unless the plugin is back in time."""
         self.state = PluginState.AWAY
         self._due_ns = 0
-        self._wipe_ns = now_ns + WIPE_DELAY_NS
-        if not light:
-            out.append(StopWatch(self._node, *self._watch()))
+        self._wipe_ns = turn.now_ns + WIPE_DELAY_NS
+        if not turn.env.light:
+            turn.out.append(StopWatch(turn.node, *self._watch()))
 
-    def on_slice(
-        self,
-        event: EventType,
-        view: ResourceSliceView | None,
-        node_uid: str,
-        now_ns: int,
-        out: Outbox,
-    ) -> None:
+    def on_slice(self, event: EventType, view: ResourceSliceView | None, turn: Turn) -> None:
         """Take an event of the watch on this driver's slices."""
         if event is EventType.SYNCED:
             gone = [name for name, is_seen in self._slices.items() if not is_seen]
             self._slices = {name: False for name, is_seen in self._slices.items() if is_seen}
             if self.state is PluginState.SYNCING:
                 self.state = PluginState.WATCHING
-                self._sync(node_uid, out)
+                self._sync(turn)
             elif gone:
-                self._due_ns = now_ns + SYNC_DELAY_NS
+                self._due_ns = turn.now_ns + SYNC_DELAY_NS
             return
         assert view is not None, event
         if event is EventType.DELETED:
@@ -107,11 +96,11 @@ class DRAPlugin:
         else:
             self._slices[view.name] = True
         if self.state is PluginState.WATCHING:
-            self._due_ns = now_ns + SYNC_DELAY_NS
+            self._due_ns = turn.now_ns + SYNC_DELAY_NS
 
-    def on_reply(self, call: ApiCall, now_ns: int, *, is_refused: bool) -> None:
+    def on_reply(self, call: ApiCall, reply: Reply, now_ns: int) -> None:
         """Take the answer to one of our requests; the watch shows the slice itself."""
-        if not is_refused:
+        if reply.ok:
             return
         if call.op is Op.DELETE_DRIVER_SLICES:
             self._wipe_ns = now_ns + RETRY_NS
@@ -122,33 +111,33 @@ class DRAPlugin:
         """Return when there is something to do, 0 for never."""
         return self._due_ns or self._wipe_ns
 
-    def on_due(self, node_uid: str, now_ns: int, out: Outbox) -> None:
+    def on_due(self, turn: Turn) -> None:
         """Look at the slices again, or delete them for good."""
-        if self._due_ns and now_ns >= self._due_ns:
+        if self._due_ns and turn.now_ns >= self._due_ns:
             self._due_ns = 0
-            self._sync(node_uid, out)
-        if self._wipe_ns and now_ns >= self._wipe_ns:
+            self._sync(turn)
+        if self._wipe_ns and turn.now_ns >= self._wipe_ns:
             self._wipe_ns = 0
-            self._wipe(out)
+            self._wipe(turn)
 
     def _watch(self) -> tuple[WatchKind, str, str]:
         return WatchKind.RESOURCE_SLICES, "", self.driver.driver
 
-    def _sync(self, node_uid: str, out: Outbox) -> None:
-        if not self._slices and node_uid:
-            self._create(node_uid, 1, out)
+    def _sync(self, turn: Turn) -> None:
+        if not self._slices and turn.facts.uid:
+            self._create(turn)
 
-    def _create(self, node_uid: str, generation: int, out: Outbox) -> None:
-        payload = ResourceSlices(self.driver.driver, node_uid, generation)
+    def _create(self, turn: Turn) -> None:
+        payload = ResourceSlices(self.driver.driver, turn.facts.uid, generation=1)
         key = self.driver.driver
-        out.append(ApiCall(self._node, Op.CREATE_RESOURCE_SLICE, key, payload))
+        turn.call(Op.CREATE_RESOURCE_SLICE, key, payload)
 
-    def _wipe(self, out: Outbox) -> None:
+    def _wipe(self, turn: Turn) -> None:
         payload = ResourceSlices(self.driver.driver)
-        out.append(ApiCall(self._node, Op.DELETE_DRIVER_SLICES, self.driver.driver, payload))
+        turn.call(Op.DELETE_DRIVER_SLICES, self.driver.driver, payload)
 
 
-def wipe_again(call: ApiCall, reply: Reply, now_ns: int, out: Outbox) -> None:
+def wipe_again(call: ApiCall, reply: Reply, turn: Turn) -> None:
     """Wipe all slices of a node again after a failure, of which the key says how long it waited.
 
     Source: dra_plugin_manager.go, wipeResourceSlices.
@@ -156,4 +145,4 @@ def wipe_again(call: ApiCall, reply: Reply, now_ns: int, out: Outbox) -> None:
     if reply.ok or reply.kind is ReplyKind.NOT_FOUND:
         return
     delay_ns = min(int(call.key) * 2, SLICES_MAX_NS) if call.key else SLICES_FIRST_NS
-    out.append(SetTimer(call.node, now_ns + delay_ns, Timer.RESOURCE_SLICES, str(delay_ns)))
+    turn.arm(turn.now_ns + delay_ns, Timer.RESOURCE_SLICES, str(delay_ns))

@@ -13,16 +13,13 @@ Differs: after six rounds a kubelet exits and is restarted; here the rounds begi
 import enum
 
 from fleet.clock import NS_PER_MS, NS_PER_S
-from fleet.kubelet.environment import Environment
+from fleet.kubelet.turn import Turn
 from fleet.objects.effects import (
     ApiCall,
     CSINodeObject,
-    NodeId,
     Op,
-    Outbox,
     Reply,
     ReplyKind,
-    SetTimer,
     Timer,
 )
 from fleet.objects.pods import CSINodeView, NodeView
@@ -53,10 +50,9 @@ class CSINodeState(enum.IntEnum):
 class CSINode:
     """Make the CSINode of one node exist, owned by its Node."""
 
-    __slots__ = ("_due_ns", "_node", "_node_uid", "_probed", "_tries", "state")
+    __slots__ = ("_due_ns", "_node_uid", "_probed", "_tries", "state")
 
-    def __init__(self, node: NodeId) -> None:
-        self._node = node
+    def __init__(self) -> None:
         self._node_uid = ""
         self._tries = 0
         self._due_ns = 0
@@ -68,68 +64,66 @@ class CSINode:
         """Return whether the node may become Ready."""
         return self.state is CSINodeState.DONE
 
-    def start(self, out: Outbox) -> None:
+    def start(self, turn: Turn) -> None:
         """Ask until the API server answers at all. Source: waitForAPIServerForever."""
         self.state = CSINodeState.PROBE
-        out.append(ApiCall(self._node, Op.PROBE_CSINODE))
+        turn.call(Op.PROBE_CSINODE)
 
-    def on_timer(self, now_ns: int, out: Outbox) -> None:
+    def on_timer(self, turn: Turn) -> None:
         """Try again once the back-off is over."""
-        if self.state is not CSINodeState.WAIT or now_ns < self._due_ns:
+        if self.state is not CSINodeState.WAIT or turn.now_ns < self._due_ns:
             return
         if self._probed:
-            self._try(out)
+            self._try(turn)
         else:
-            self.start(out)
+            self.start(turn)
 
-    def on_reply(
-        self, call: ApiCall, reply: Reply, env: Environment, now_ns: int, out: Outbox
-    ) -> None:
+    def on_reply(self, call: ApiCall, reply: Reply, turn: Turn) -> None:
         """Take the answer to one of our calls."""
         if call.op is Op.PROBE_CSINODE:
             if reply.ok or reply.kind is ReplyKind.NOT_FOUND:
                 self._probed = True
-                self._try(out)
+                self._try(turn)
             else:
-                self._wait(now_ns + PROBE_NS, out)
+                self._wait(turn.now_ns + PROBE_NS, turn)
         elif call.op is Op.GET_NODE_CSI:
-            self._on_node(reply, env, now_ns, out)
+            self._on_node(reply, turn)
         elif call.op is Op.GET_CSINODE:
-            self._on_got(reply, env, now_ns, out)
+            self._on_got(reply, turn)
         elif call.op is Op.CREATE_CSINODE and reply.ok:
             self.state = CSINodeState.DONE
         else:  # a refused create, or a delete: the next try looks again
-            self._back_off(env, now_ns, out)
+            self._back_off(turn)
 
-    def _on_node(self, reply: Reply, env: Environment, now_ns: int, out: Outbox) -> None:
+    def _on_node(self, reply: Reply, turn: Turn) -> None:
         if not reply.ok:
-            self._back_off(env, now_ns, out)
+            self._back_off(turn)
             return
         assert isinstance(reply.record, NodeView), reply
         self._node_uid = reply.record.uid
         self.state = CSINodeState.GET
-        out.append(ApiCall(self._node, Op.GET_CSINODE))
+        turn.call(Op.GET_CSINODE)
 
-    def _on_got(self, reply: Reply, env: Environment, now_ns: int, out: Outbox) -> None:
+    def _on_got(self, reply: Reply, turn: Turn) -> None:
         if reply.kind is ReplyKind.NOT_FOUND:
             self.state = CSINodeState.CREATE
             payload = CSINodeObject(self._node_uid)
-            out.append(ApiCall(self._node, Op.CREATE_CSINODE, "", payload))
+            turn.call(Op.CREATE_CSINODE, "", payload)
         elif not reply.ok:
-            self._back_off(env, now_ns, out)
+            self._back_off(turn)
         else:
             assert isinstance(reply.record, CSINodeView), reply
             if reply.record.owner_uid == self._node_uid:
                 self.state = CSINodeState.DONE
             else:
                 self.state = CSINodeState.DELETE
-                out.append(ApiCall(self._node, Op.DELETE_CSINODE))
+                turn.call(Op.DELETE_CSINODE)
 
-    def _try(self, out: Outbox) -> None:
+    def _try(self, turn: Turn) -> None:
         self.state = CSINodeState.NODE
-        out.append(ApiCall(self._node, Op.GET_NODE_CSI))
+        turn.call(Op.GET_NODE_CSI)
 
-    def _back_off(self, env: Environment, now_ns: int, out: Outbox) -> None:
+    def _back_off(self, turn: Turn) -> None:
         """Wait as the two nested wait.ExponentialBackoff do."""
         round_, step = divmod(self._tries, TRIES_PER_ROUND)
         self._tries += 1
@@ -137,10 +131,10 @@ class CSINode:
             delay_ns = TRY_FIRST_NS * TRY_FACTOR**step
         else:
             delay_ns = ROUND_FIRST_NS * ROUND_FACTOR ** (round_ % ROUNDS_MAX)
-        jitter = JITTER * env.draws.uniform(self._node, _JITTER_STREAM, now_ns)
-        self._wait(now_ns + int(delay_ns * (1 + jitter)), out)
+        jitter = JITTER * turn.draw(_JITTER_STREAM)
+        self._wait(turn.now_ns + int(delay_ns * (1 + jitter)), turn)
 
-    def _wait(self, due_ns: int, out: Outbox) -> None:
+    def _wait(self, due_ns: int, turn: Turn) -> None:
         self.state = CSINodeState.WAIT
         self._due_ns = due_ns
-        out.append(SetTimer(self._node, due_ns, Timer.CSI_NODE))
+        turn.arm(due_ns, Timer.CSI_NODE)

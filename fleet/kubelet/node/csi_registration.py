@@ -15,15 +15,12 @@ import enum
 import orjson
 
 from fleet.clock import NS_PER_MS, NS_PER_S
-from fleet.kubelet.environment import Environment
+from fleet.kubelet.turn import Turn
 from fleet.objects.effects import (
     ApiCall,
-    NodeId,
     NodeStatusPatch,
     Op,
-    Outbox,
     Reply,
-    SetTimer,
     Timer,
 )
 from fleet.objects.pods import CSINodeView, NodeView
@@ -50,13 +47,11 @@ class RegistrationState(enum.IntEnum):
 class CSIRegistration:
     """Publish the CSI drivers of one node's profile."""
 
-    __slots__ = ("_due_ns", "_index", "_name", "_node", "_state", "_topology", "_tries")
+    __slots__ = ("_due_ns", "_index", "_state", "_topology", "_tries")
 
     is_initialized = True  # the CSINode is there: the node may be Ready
 
-    def __init__(self, node: NodeId, name: str) -> None:
-        self._node = node
-        self._name = name
+    def __init__(self) -> None:
         self._index = 0  # of the driver
         self._tries = 0
         self._due_ns = 0
@@ -68,67 +63,65 @@ class CSIRegistration:
         """Return whether every driver is published."""
         return self._state is RegistrationState.DONE
 
-    def start(self, now_ns: int, out: Outbox) -> None:
+    def start(self, turn: Turn) -> None:
         """Begin when the plug-in watcher finds the first socket."""
-        self._wait(now_ns + RECONCILE_NS, out)
+        self._wait(turn.now_ns + RECONCILE_NS, turn)
 
-    def on_timer(self, now_ns: int, out: Outbox) -> None:
+    def on_timer(self, turn: Turn) -> None:
         """Try again once the back-off is over."""
-        if self._state is RegistrationState.WAIT and now_ns >= self._due_ns:
+        if self._state is RegistrationState.WAIT and turn.now_ns >= self._due_ns:
             self._state = RegistrationState.NODE
-            out.append(ApiCall(self._node, Op.GET_NODE_CSI))
+            turn.call(Op.GET_NODE_CSI)
 
-    def on_reply(
-        self, call: ApiCall, reply: Reply, env: Environment, now_ns: int, out: Outbox
-    ) -> None:
+    def on_reply(self, call: ApiCall, reply: Reply, turn: Turn) -> None:
         """Take the answer to one of our calls."""
-        driver = env.model.csi_drivers[self._index]
+        driver = turn.env.model.csi_drivers[self._index]
         if not reply.ok:
-            self._back_off(now_ns, out)
+            self._back_off(turn)
         elif call.op is Op.GET_NODE_CSI and isinstance(reply.record, NodeView):
             labels = reply.record.labels
             self._topology = tuple(
-                (key, labels.get(key, self._name)) for key in driver.topology_keys
+                (key, labels.get(key, turn.facts.name)) for key in driver.topology_keys
             )
             self._state = RegistrationState.LABELS
             missing = tuple(each for each in self._topology if labels.get(each[0]) != each[1])
-            names = sorted(each.name for each in env.model.csi_drivers[: self._index + 1])
-            ids = orjson.dumps(dict.fromkeys(names, self._name)).decode()
+            names = sorted(each.name for each in turn.env.model.csi_drivers[: self._index + 1])
+            ids = orjson.dumps(dict.fromkeys(names, turn.facts.name)).decode()
             patch = NodeStatusPatch(labels=missing, annotations=((NODE_ID_ANNOTATION, ids),))
-            out.append(ApiCall(self._node, Op.PATCH_NODE_CSI, "", patch))
+            turn.call(Op.PATCH_NODE_CSI, "", patch)
         elif call.op is Op.PATCH_NODE_CSI:
             self._state = RegistrationState.CSINODE
-            out.append(ApiCall(self._node, Op.GET_CSINODE))
+            turn.call(Op.GET_CSINODE)
         elif call.op is Op.GET_CSINODE and isinstance(reply.record, CSINodeView):
             self._state = RegistrationState.DRIVER
             update = CSINodeUpdate(
                 reply.record.body,
                 driver.name,
-                self._name,
+                turn.facts.name,
                 driver.topology_keys,
                 driver.allocatable_count,
             )
-            out.append(ApiCall(self._node, Op.UPDATE_CSINODE, "", update))
+            turn.call(Op.UPDATE_CSINODE, "", update)
         elif call.op is Op.UPDATE_CSINODE:
-            self._next(env, out)
+            self._next(turn)
 
-    def _next(self, env: Environment, out: Outbox) -> None:
+    def _next(self, turn: Turn) -> None:
         self._index += 1
         self._tries = 0
-        if self._index == len(env.model.csi_drivers):
+        if self._index == len(turn.env.model.csi_drivers):
             self._state = RegistrationState.DONE
         else:
             self._state = RegistrationState.NODE
-            out.append(ApiCall(self._node, Op.GET_NODE_CSI))
+            turn.call(Op.GET_NODE_CSI)
 
-    def _back_off(self, now_ns: int, out: Outbox) -> None:
+    def _back_off(self, turn: Turn) -> None:
         """Wait as wait.ExponentialBackoff does; after four tries the plug-in manager does."""
         step = self._tries % TRIES_MAX
         self._tries += 1
         delay_ns = TRY_FIRST_NS * TRY_FACTOR**step if step < TRIES_MAX - 1 else RECONCILE_NS
-        self._wait(now_ns + delay_ns, out)
+        self._wait(turn.now_ns + delay_ns, turn)
 
-    def _wait(self, due_ns: int, out: Outbox) -> None:
+    def _wait(self, due_ns: int, turn: Turn) -> None:
         self._state = RegistrationState.WAIT
         self._due_ns = due_ns
-        out.append(SetTimer(self._node, due_ns, Timer.CSI_NODE))
+        turn.arm(due_ns, Timer.CSI_NODE)

@@ -14,17 +14,14 @@ Differs: idle connections are not closed on repeated failures; the transport's p
 import enum
 
 from fleet.clock import NS_PER_MS, NS_PER_S
-from fleet.kubelet.environment import Environment
+from fleet.kubelet.turn import Turn
 from fleet.objects.effects import (
     ApiCall,
     LeaseObject,
     LeaseRenewal,
-    NodeId,
     Op,
-    Outbox,
     Reply,
     ReplyKind,
-    SetTimer,
     Timer,
 )
 from fleet.objects.pods import LeaseView, NodeView
@@ -59,14 +56,12 @@ class NodeLease:
         "_backoff_ns",
         "_base",
         "_failures",
-        "_node",
         "_state",
         "due_ns",
         "renewed_ns",
     )
 
-    def __init__(self, node: NodeId) -> None:
-        self._node = node
+    def __init__(self) -> None:
         self._state = LeaseState.WAIT
         self._base = b""
         self.due_ns = 0
@@ -79,87 +74,85 @@ class NodeLease:
         """Return whether the renewal under way is the first one since `due_ns`."""
         return self._state is LeaseState.RENEW and not self._failures
 
-    def start(self, out: Outbox) -> None:
+    def start(self, turn: Turn) -> None:
         """Look for the Lease; runs from the kubelet's first moment."""
-        self._ensure(out)
+        self._ensure(turn)
 
-    def start_light(self, node_uid: str, env: Environment, now_ns: int, out: Outbox) -> None:
+    def start_light(self, node_uid: str, turn: Turn) -> None:
         """Create the Lease without looking first. Differs: a kubelet GETs it, in fidelity light."""
-        self._create(node_uid, env, now_ns, out)
+        self._create(node_uid, turn)
 
     def stop(self) -> None:
         """Renew no more; the kubelet never deletes its lease."""
         self._state = LeaseState.STOPPED
 
-    def on_timer(self, env: Environment, now_ns: int, out: Outbox) -> None:
+    def on_timer(self, turn: Turn) -> None:
         """Renew, or look for the Lease if none was seen. A stale timer does nothing."""
-        if self._state is not LeaseState.WAIT or now_ns < self.due_ns:
+        if self._state is not LeaseState.WAIT or turn.now_ns < self.due_ns:
             return
         self._failures = 0
         if self._base:
-            self._renew(env, now_ns, out)
+            self._renew(turn)
         else:
-            self._ensure(out)
+            self._ensure(turn)
 
-    def on_reply(
-        self, call: ApiCall, reply: Reply, env: Environment, now_ns: int, out: Outbox
-    ) -> None:
+    def on_reply(self, call: ApiCall, reply: Reply, turn: Turn) -> None:
         """Take the answer to one of our four calls."""
         if self._state is LeaseState.STOPPED:
             return
         if call.op is Op.RENEW_LEASE:
-            self._on_renewed(reply, env, now_ns, out)
+            self._on_renewed(reply, turn)
         elif call.op is Op.GET_LEASE:
-            self._on_got(reply, env, now_ns, out)
+            self._on_got(reply, turn)
         elif call.op is Op.CREATE_LEASE:
-            self._on_created(reply, env, now_ns, out)
+            self._on_created(reply, turn)
         else:
             assert call.op is Op.GET_NODE_LEASE, call
             if reply.ok:
                 assert isinstance(reply.record, NodeView), reply
-                self._create(reply.record.uid, env, now_ns, out)
+                self._create(reply.record.uid, turn)
             else:  # without an owner no Lease is made this time
-                self._wait(env, now_ns, out)
+                self._wait(turn)
 
-    def _on_renewed(self, reply: Reply, env: Environment, now_ns: int, out: Outbox) -> None:
+    def _on_renewed(self, reply: Reply, turn: Turn) -> None:
         """Source: sync, retryUpdateLease: twice five tries; a conflict needs a newer base first."""
         if reply.ok:
             self._accept(reply)
-            self._wait(env, now_ns, out)
+            self._wait(turn)
             return
         self._failures += 1
         if self._failures == 2 * RETRIES_MAX:
-            self._wait(env, now_ns, out)
+            self._wait(turn)
         elif self._failures == RETRIES_MAX or reply.kind is ReplyKind.CONFLICT:
-            self._ensure(out)
+            self._ensure(turn)
         else:
-            self._renew(env, now_ns, out)
+            self._renew(turn)
 
-    def _on_got(self, reply: Reply, env: Environment, now_ns: int, out: Outbox) -> None:
+    def _on_got(self, reply: Reply, turn: Turn) -> None:
         if reply.ok:
             self._take_base(reply)
             self._backoff_ns = 0
             self._failures = self._failures or RETRIES_MAX
-            self._renew(env, now_ns, out)
+            self._renew(turn)
         elif reply.kind is ReplyKind.NOT_FOUND:
             self._base = b""
             self._state = LeaseState.OWNER
-            out.append(ApiCall(self._node, Op.GET_NODE_LEASE))
+            turn.call(Op.GET_NODE_LEASE)
         else:
-            self._back_off(now_ns, out)
+            self._back_off(turn)
 
-    def _on_created(self, reply: Reply, env: Environment, now_ns: int, out: Outbox) -> None:
+    def _on_created(self, reply: Reply, turn: Turn) -> None:
         if reply.ok:
             self._accept(reply)
             self._backoff_ns = 0
             if self._failures % RETRIES_MAX:  # retryUpdateLease goes on with what it made
-                self._renew(env, now_ns, out)
+                self._renew(turn)
             else:
-                self._wait(env, now_ns, out)
-        elif env.light and reply.kind is ReplyKind.EXISTS:
-            self._ensure(out)
+                self._wait(turn)
+        elif turn.env.light and reply.kind is ReplyKind.EXISTS:
+            self._ensure(turn)
         else:
-            self._back_off(now_ns, out)
+            self._back_off(turn)
 
     def _accept(self, reply: Reply) -> None:
         self._take_base(reply)
@@ -169,35 +162,37 @@ class NodeLease:
         assert isinstance(reply.record, LeaseView), reply
         self._base = reply.record.body
 
-    def _renew(self, env: Environment, now_ns: int, out: Outbox) -> None:
+    def _renew(self, turn: Turn) -> None:
         self._state = LeaseState.RENEW
-        payload = LeaseRenewal(self._base, env.wall_ns(now_ns))
-        out.append(ApiCall(self._node, Op.RENEW_LEASE, "", payload))
+        payload = LeaseRenewal(self._base, turn.wall_ns)
+        turn.call(Op.RENEW_LEASE, "", payload)
 
-    def _ensure(self, out: Outbox) -> None:
+    def _ensure(self, turn: Turn) -> None:
         self._state = LeaseState.GET
-        out.append(ApiCall(self._node, Op.GET_LEASE))
+        turn.call(Op.GET_LEASE)
 
-    def _create(self, node_uid: str, env: Environment, now_ns: int, out: Outbox) -> None:
+    def _create(self, node_uid: str, turn: Turn) -> None:
         self._state = LeaseState.CREATE
         payload = LeaseObject(
-            node_uid, env.model.kubelet.node_lease_duration_seconds, env.wall_ns(now_ns)
+            node_uid, turn.env.model.kubelet.node_lease_duration_seconds, turn.wall_ns
         )
-        out.append(ApiCall(self._node, Op.CREATE_LEASE, "", payload))
+        turn.call(Op.CREATE_LEASE, "", payload)
 
-    def _back_off(self, now_ns: int, out: Outbox) -> None:
+    def _back_off(self, turn: Turn) -> None:
         """Source: backoffEnsureLease."""
         self._backoff_ns = min(self._backoff_ns * 2 or BACKOFF_FIRST_NS, BACKOFF_MAX_NS)
         self._base = b""
-        self._wait_until(now_ns + self._backoff_ns, out)
+        self._wait_until(turn.now_ns + self._backoff_ns, turn)
 
-    def _wait(self, env: Environment, now_ns: int, out: Outbox) -> None:
+    def _wait(self, turn: Turn) -> None:
         """Source: wait.JitterUntil, sliding: the interval begins when the call ended."""
-        interval_ns = env.model.kubelet.node_lease_duration_seconds * NS_PER_S // RENEW_FRACTION
-        jitter = JITTER * env.draws.uniform(self._node, _JITTER_STREAM, now_ns)
-        self._wait_until(now_ns + int(interval_ns * (1 + jitter)), out)
+        interval_ns = (
+            turn.env.model.kubelet.node_lease_duration_seconds * NS_PER_S // RENEW_FRACTION
+        )
+        jitter = JITTER * turn.draw(_JITTER_STREAM)
+        self._wait_until(turn.now_ns + int(interval_ns * (1 + jitter)), turn)
 
-    def _wait_until(self, due_ns: int, out: Outbox) -> None:
+    def _wait_until(self, due_ns: int, turn: Turn) -> None:
         self._state = LeaseState.WAIT
         self.due_ns = due_ns
-        out.append(SetTimer(self._node, due_ns, Timer.RENEW_LEASE))
+        turn.arm(due_ns, Timer.RENEW_LEASE)

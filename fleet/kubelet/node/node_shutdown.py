@@ -14,9 +14,9 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 
 from fleet.clock import NS_PER_S
-from fleet.kubelet.environment import Environment
 from fleet.kubelet.pods.pod_workers import PodKill, PodWorker, WorkerState
-from fleet.objects.effects import NodeId, Outbox, SetTimer, Timer
+from fleet.kubelet.turn import Turn
+from fleet.objects.effects import Timer
 from fleet.objects.pods import PodCondition, PodUid
 from fleet.objects.well_known import DISRUPTION_TARGET
 from fleet.profile.host_schedule import POWER_OFF_DELAY
@@ -38,24 +38,16 @@ Groups = tuple[tuple[int, int], ...]
 class NodeShutdown:
     """One shutdown of one node, from its beginning to the last pod."""
 
-    __slots__ = (
-        "_deadline_ns",
-        "_groups",
-        "_members",
-        "_node",
-        "_off_after_ns",
-        "_off_ns",
-        "_pods",
-    )
+    __slots__ = ("_deadline_ns", "_groups", "_members", "_off_after_ns", "_off_ns", "_pods")
 
-    def __init__(self, node: NodeId, env: Environment, workers: Iterable[PodWorker]) -> None:
+    def __init__(self, workers: Iterable[PodWorker], turn: Turn) -> None:
+        env = turn.env
         groups = env.model.kubelet.shutdown_grace_by_priority
         assert groups, "without grace periods no kubelet takes part in a shutdown"
         schedule = env.model.shutdown
         delay = POWER_OFF_DELAY if schedule is None else schedule.power_off_delay
-        self._node = node
         self._groups: Groups = groups
-        self._off_after_ns = delay.sample(env.draws.uniform(node, _STREAM_OFF, 0))
+        self._off_after_ns = delay.sample(env.draws.uniform(turn.node, _STREAM_OFF, 0))
         self._off_ns = 0  # when the power is off, once every group was dealt with
         self._deadline_ns = 0
         self._members: tuple[PodUid, ...] = ()  # of the group that is being ended
@@ -76,9 +68,7 @@ class NodeShutdown:
             _has_ended(workers.get(uid)) for uid in self._members
         )
 
-    def next_group(
-        self, workers: Workers, now_ns: int, out: Outbox
-    ) -> list[tuple[PodWorker, PodKill]]:
+    def next_group(self, workers: Workers, turn: Turn) -> list[tuple[PodWorker, PodKill]]:
         """Begin with the next group that has pods; return whom to kill.
 
         After the last one the inhibitor's lock is released: the machine will be off.
@@ -89,25 +79,25 @@ class NodeShutdown:
             self._groups, self._pods = tuple(groups), pods
             if members:
                 self._members = tuple(members)
-                self._deadline_ns = now_ns + seconds * NS_PER_S
-                out.append(SetTimer(self._node, self._deadline_ns, Timer.SHUTDOWN))
+                self._deadline_ns = turn.now_ns + seconds * NS_PER_S
+                turn.arm(self._deadline_ns, Timer.SHUTDOWN)
                 return [
                     (worker, _kill(worker, seconds))
                     for uid in members
                     if (worker := workers.get(uid)) is not None
                 ]
-        self._off_ns = now_ns + self._off_after_ns
-        out.append(SetTimer(self._node, self._off_ns, Timer.SHUTDOWN))
+        self._off_ns = turn.now_ns + self._off_after_ns
+        turn.arm(self._off_ns, Timer.SHUTDOWN)
         return []
 
 
-def arm_shutdown(node: NodeId, env: Environment, now_ns: int, out: Outbox) -> None:
+def arm_shutdown(turn: Turn) -> None:
     """Set the timer of a shutdown that the profile declares, if it picks this node."""
-    schedule = env.model.shutdown
-    if schedule is None or env.draws.uniform(node, _STREAM_SHARE, 0) >= schedule.share:
+    schedule = turn.env.model.shutdown
+    if schedule is None or turn.env.draws.uniform(turn.node, _STREAM_SHARE, 0) >= schedule.share:
         return
-    after_ns = schedule.after.sample(env.draws.uniform(node, _STREAM_AFTER, 0))
-    out.append(SetTimer(node, now_ns + after_ns, Timer.SHUTDOWN))
+    after_ns = schedule.after.sample(turn.env.draws.uniform(turn.node, _STREAM_AFTER, 0))
+    turn.arm(turn.now_ns + after_ns, Timer.SHUTDOWN)
 
 
 def group_of(groups: Groups, priority: int) -> int:

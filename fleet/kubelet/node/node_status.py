@@ -12,26 +12,25 @@ fastNodeStatusUpdate; pkg/kubelet/nodestatus/setters.go.
 """
 
 import enum
-from typing import NamedTuple
 
 from fleet.clock import NS_PER_MS, NS_PER_S
-from fleet.kubelet.devices.node_resources import Wanted, differing_resources
+from fleet.kubelet.devices.node_resources import differing_resources
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
 from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.node.node_reconcile import both, reconcile
+from fleet.kubelet.node.setters import NodeInputs, compute_conditions, has_changed
+from fleet.kubelet.turn import Turn
+from fleet.objects.admission import NodeState
 from fleet.objects.effects import (
     ApiCall,
     Milestone,
     NodeObject,
     NodeStatusPatch,
     Op,
-    Outbox,
     PowerOff,
     Reply,
     ReplyKind,
-    Report,
-    SetTimer,
     Timer,
 )
 from fleet.objects.pods import NodeCondition, NodeView
@@ -46,49 +45,6 @@ RETRIES_MAX = 5
 _TICK_STREAM = 0x5747
 _DELAY_STREAM = 0xDE1A
 
-PRESSURES = (
-    (
-        "MemoryPressure",
-        ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
-        ("KubeletHasInsufficientMemory", "kubelet has insufficient memory available"),
-        (Reason.NODE_HAS_SUFFICIENT_MEMORY, Reason.NODE_HAS_INSUFFICIENT_MEMORY),
-    ),
-    (
-        "DiskPressure",
-        ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
-        ("KubeletHasDiskPressure", "kubelet has disk pressure"),
-        (Reason.NODE_HAS_NO_DISK_PRESSURE, Reason.NODE_HAS_DISK_PRESSURE),
-    ),
-    (
-        "PIDPressure",
-        ("KubeletHasSufficientPID", "kubelet has sufficient PID available"),
-        ("KubeletHasInsufficientPID", "kubelet has insufficient PID available"),
-        (Reason.NODE_HAS_SUFFICIENT_PID, Reason.NODE_HAS_INSUFFICIENT_PID),
-    ),
-)
-READY_MESSAGE = "kubelet is posting ready status"
-
-
-class NodeInputs(NamedTuple):
-    """What the setters draw from, handed in by the kubelet at each computation."""
-
-    memory_pressure: bool = False
-    disk_pressure: bool = False
-    pid_pressure: bool = False
-    not_ready: tuple[str, ...] = ()  # why the node is not ready, in upstream order
-    volumes_in_use: tuple[str, ...] | None = None  # None: as the server shows them
-    extended: Wanted = ()  # what device plugins offer
-    images_json: bytes = b""  # the `images` member if it differs from what was reported
-
-
-def under_pressure(inputs: NodeInputs, conditions: tuple[str, ...]) -> NodeInputs:
-    """Return the inputs of a node that is under these conditions."""
-    return inputs._replace(
-        memory_pressure="MemoryPressure" in conditions,
-        disk_pressure="DiskPressure" in conditions,
-        pid_pressure="PIDPressure" in conditions,
-    )
-
 
 class RegistrationPhase(enum.IntEnum):
     """How far registration has come."""
@@ -101,80 +57,10 @@ class RegistrationPhase(enum.IntEnum):
     FOREIGN = 5  # somebody else's: the kubelet ends
 
 
-def set_pressure(
-    old: NodeCondition | None, index: int, *, under_pressure: bool, now_s: int
-) -> tuple[NodeCondition, Reason | None]:
-    """Refresh one pressure condition; return it and the event to record if it flipped.
-
-    The heartbeat moves on every call, the transition only on a flip; a new condition is Unknown,
-    so the first call flips it.
-    Source: pkg/kubelet/nodestatus/setters.go, MemoryPressureCondition and its two sisters.
-    """
-    kind, fine, bad, events = PRESSURES[index]
-    status = "True" if under_pressure else "False"
-    if old is not None and old.status == status:
-        return old._replace(heartbeat_s=now_s), None
-    reason, message = bad if under_pressure else fine
-    return NodeCondition(kind, status, reason, message, now_s, now_s), events[under_pressure]
-
-
-def set_ready(
-    old: NodeCondition | None, causes: tuple[str, ...], now_s: int
-) -> tuple[NodeCondition, Reason | None]:
-    """Rebuild the Ready condition; the event comes only when an existing one changed.
-
-    Source: setters.go, ReadyCondition; the causes are joined as apimachinery's Aggregate does.
-    """
-    if causes:
-        message = causes[0] if len(causes) == 1 else "[" + ", ".join(causes) + "]"
-        new = NodeCondition("Ready", "False", "KubeletNotReady", message, now_s, now_s)
-    else:
-        new = NodeCondition("Ready", "True", "KubeletReady", READY_MESSAGE, now_s, now_s)
-    if old is None:
-        return new, None
-    if old.status == new.status:
-        return new._replace(transition_s=old.transition_s), None
-    return new, Reason.NODE_NOT_READY if causes else Reason.NODE_READY
-
-
-def compute_conditions(
-    old: tuple[NodeCondition, ...], inputs: NodeInputs, now_s: int
-) -> tuple[tuple[NodeCondition, ...], list[Reason]]:
-    """Run the condition setters in upstream order; foreign conditions keep their place.
-
-    Source: kubelet_node_status.go, defaultNodeStatusFuncs.
-    """
-    found = {condition.type: condition for condition in old}
-    events = []
-    pressures = (inputs.memory_pressure, inputs.disk_pressure, inputs.pid_pressure)
-    for index, under_pressure in enumerate(pressures):
-        kind = PRESSURES[index][0]
-        found[kind], event = set_pressure(
-            found.get(kind), index, under_pressure=under_pressure, now_s=now_s
-        )
-        if event is not None:
-            events.append(event)
-    found["Ready"], event = set_ready(found.get("Ready"), inputs.not_ready, now_s)
-    if event is not None:
-        events.append(event)
-    return tuple(found.values()), events
-
-
-def has_changed(old: tuple[NodeCondition, ...], new: tuple[NodeCondition, ...]) -> bool:
-    """Return whether anything but heartbeats differs. Source: nodeStatusHasChanged."""
-    if len(old) != len(new):
-        return True
-    return any(
-        before._replace(heartbeat_s=0) != after._replace(heartbeat_s=0)
-        for before, after in zip(old, new, strict=True)
-    )
-
-
 class NodeStatus:
     """Register the Node and keep its status reported.
 
-    `conditions` and `uid` show the Node as it was read last; `uid` is "" while the informer shows
-    no Node.
+    `conditions` shows the Node as it was read last; so do the facts that it sets.
     """
 
     __slots__ = (
@@ -187,12 +73,10 @@ class NodeStatus:
         "_ticked_ns",
         "_tries",
         "conditions",
-        "facts",
         "phase",
     )
 
-    def __init__(self, facts: NodeFacts) -> None:
-        self.facts = facts
+    def __init__(self) -> None:
         self.phase = RegistrationPhase.STARTING
         self.conditions: tuple[NodeCondition, ...] = ()
         self._cidr_applied = ""
@@ -209,32 +93,30 @@ class NodeStatus:
         """Return whether Ready was not reported yet: changes are looked for each 100 ms."""
         return self._fast_due_ns != _SLOW
 
-    def start(self, env: Environment, now_ns: int, out: Outbox) -> None:
+    def start(self, turn: Turn) -> None:
         """Begin to register; the loop sleeps before each try, the first one too."""
-        self.facts.started_ns = now_ns
-        self._register_at(now_ns if env.light else now_ns + self._delay_ns, out)
+        turn.facts.started_ns = turn.now_ns
+        self._register_at(turn.now_ns if turn.env.light else turn.now_ns + self._delay_ns, turn)
 
-    def _register_at(self, due_ns: int, out: Outbox) -> None:
+    def _register_at(self, due_ns: int, turn: Turn) -> None:
         self.phase = RegistrationPhase.STARTING
         self._due_ns = due_ns
-        out.append(SetTimer(self.facts.node, due_ns, Timer.REGISTER))
+        turn.arm(due_ns, Timer.REGISTER)
 
-    def on_register_timer(
-        self, inputs: NodeInputs, env: Environment, now_ns: int, out: Outbox
-    ) -> list[Reason]:
+    def on_register_timer(self, inputs: NodeInputs, turn: Turn) -> list[Reason]:
         """Build the Node anew and POST it; return the events of its fresh conditions.
 
         Source: registerWithAPIServer, initialNode.
         """
-        if self.phase is not RegistrationPhase.STARTING or now_ns < self._due_ns:
+        if self.phase is not RegistrationPhase.STARTING or turn.now_ns < self._due_ns:
             return []
         self._delay_ns = min(self._delay_ns * 2, REGISTER_MAX_NS)
         self.phase = RegistrationPhase.CREATING
-        conditions, events = compute_conditions((), inputs, env.wall_s(now_ns))
-        out.append(ApiCall(self.facts.node, Op.CREATE_NODE, "", NodeObject(conditions)))
+        conditions, events = compute_conditions((), inputs, turn.wall_s)
+        turn.call(Op.CREATE_NODE, "", NodeObject(conditions))
         return events
 
-    def on_register_reply(self, reply: Reply, env: Environment, now_ns: int, out: Outbox) -> bool:
+    def on_register_reply(self, reply: Reply, turn: Turn) -> bool:
         """Take an answer on the way to a registered Node; return whether it was the last step.
 
         Source: tryRegisterWithAPIServer: a Node that exists, or a refused create, is looked at.
@@ -243,169 +125,150 @@ class NodeStatus:
         if self.phase is RegistrationPhase.CREATING:
             if reply.kind in (ReplyKind.EXISTS, ReplyKind.FORBIDDEN):
                 self.phase = RegistrationPhase.GETTING
-                out.append(ApiCall(self.facts.node, Op.GET_NODE_EXISTING))
+                turn.call(Op.GET_NODE_EXISTING)
                 return False
         elif self.phase is RegistrationPhase.GETTING and reply.ok:
             assert isinstance(reply.record, NodeView), reply
-            if not env.is_ours(reply.record):
+            if not turn.env.is_ours(reply.record):
                 self.phase = RegistrationPhase.FOREIGN
-                out += [Report(self.facts.node, Milestone.FOREIGN), PowerOff(self.facts.node)]
+                turn.report(Milestone.FOREIGN)
+                turn.out.append(PowerOff(turn.node))
                 return False
-            patch = reconcile(self.facts.node, reply.record, self.facts.host_ip, env)
+            patch = reconcile(turn.node, reply.record, turn.facts.host_ip, turn.env)
             if patch is not None:
                 self.phase = RegistrationPhase.RECONCILING
-                out.append(ApiCall(self.facts.node, Op.PATCH_NODE_STATUS, "", patch))
+                turn.call(Op.PATCH_NODE_STATUS, "", patch)
                 return False
         if not reply.ok:
-            self._register_at(now_ns + self._delay_ns, out)
+            self._register_at(turn.now_ns + self._delay_ns, turn)
             return False
         self.phase = RegistrationPhase.REGISTERED
         self._delay_ns = 0
-        self._ticked_ns = now_ns
-        out.append(Report(self.facts.node, Milestone.REGISTERED, now_ns - self.facts.started_ns))
+        self._ticked_ns = turn.now_ns
+        turn.report(Milestone.REGISTERED, turn.now_ns - turn.facts.started_ns)
         return True
 
-    def on_node(self, view: NodeView | None) -> None:
+    def on_node(self, view: NodeView | None, facts: NodeFacts) -> None:
         """Take the Node as the informer shows it, None once it was deleted."""
         if view is None:
-            self.facts.uid = ""
-            self.facts.is_deleting = False
+            facts.uid = ""
+            facts.is_deleting = False
             self.conditions = ()
             return
-        facts = self.facts
         facts.uid = view.uid
         facts.is_deleting = view.deleting
         facts.state = view.state
         self.conditions = view.conditions
         facts.pod_cidr = view.pod_cidrs[0] if view.pod_cidrs else ""
 
-    def report_created(
-        self, inputs: NodeInputs, env: Environment, now_ns: int, out: Outbox
-    ) -> None:
+    def report_created(self, inputs: NodeInputs, turn: Turn) -> None:
         """Count the POST as the first report. Differs: only in fidelity light."""
         self._fast_due_ns = _SLOW
-        if self._finds_change(inputs, env, now_ns):  # it existed already
-            self.sync(inputs, env, now_ns, out)
+        if self._finds_change(inputs, turn):  # it existed already
+            self.sync(inputs, turn)
             return
-        self._draw_delay(now_ns, env, changed=True)
-        self._reported_ns = now_ns
-        self.arm(inputs, env, now_ns, out)
+        self._draw_delay(turn, changed=True)
+        self._reported_ns = turn.now_ns
+        self.arm(inputs, turn)
 
-    def arm(self, inputs: NodeInputs, env: Environment, now_ns: int, out: Outbox) -> None:
+    def arm(self, inputs: NodeInputs, turn: Turn) -> None:
         """Set the timer of the next tick that would find something; called on every change."""
         if self.phase is not RegistrationPhase.REGISTERED or self._tries >= 0:
             return
-        if self.is_fast and self.facts.uid and not inputs.not_ready:
-            self._arm_fast(now_ns, out)
-        wanted_ns = now_ns
+        if self.is_fast and turn.facts.uid and not inputs.not_ready:
+            self._arm_fast(turn)
+        wanted_ns = turn.now_ns
         # An event, no patch.
-        is_cordoned_anew = self.facts.state.unschedulable is self._schedulable
-        if self.facts.uid and not is_cordoned_anew and not self._finds_change(inputs, env, now_ns):
-            wanted_ns = max(now_ns, self._report_due_ns(env))
-        due_ns = self._next_tick(wanted_ns, env)
+        is_cordoned_anew = turn.facts.state.unschedulable is self._schedulable
+        if turn.facts.uid and not is_cordoned_anew and not self._finds_change(inputs, turn):
+            wanted_ns = max(turn.now_ns, self._report_due_ns(turn.env))
+        due_ns = self._next_tick(wanted_ns, turn)
         if self._due_ns <= self._ticked_ns or due_ns < self._due_ns:
             self._due_ns = due_ns
-            out.append(SetTimer(self.facts.node, due_ns, Timer.NODE_STATUS))
+            turn.arm(due_ns, Timer.NODE_STATUS)
 
-    def on_status_timer(
-        self, inputs: NodeInputs, env: Environment, now_ns: int, out: Outbox
-    ) -> list[Reason]:
+    def on_status_timer(self, inputs: NodeInputs, turn: Turn) -> list[Reason]:
         """Run one tick: the first try takes the Node from the informer, without a GET."""
         if (
             self.phase is not RegistrationPhase.REGISTERED
             or self._tries >= 0
-            or now_ns < self._due_ns
+            or turn.now_ns < self._due_ns
         ):
             return []
-        return self.sync(inputs, env, now_ns, out)
+        return self.sync(inputs, turn)
 
-    def sync(self, inputs: NodeInputs, env: Environment, now_ns: int, out: Outbox) -> list[Reason]:
+    def sync(self, inputs: NodeInputs, turn: Turn) -> list[Reason]:
         """Compute and report now; return the events. Source: syncNodeStatus."""
         assert self._tries < 0, self._tries
         self._tries = 0
-        if not self.facts.uid:
-            self._try_again(env, now_ns, out)
+        if not turn.facts.uid:
+            self._try_again(turn)
             return []
-        return self._try(inputs, env, now_ns, out)
+        return self._try(inputs, turn)
 
-    def sync_now(
-        self, inputs: NodeInputs, env: Environment, now_ns: int, out: Outbox
-    ) -> list[Reason]:
+    def sync_now(self, inputs: NodeInputs, turn: Turn) -> list[Reason]:
         """Report now; what a tick that is under way does not say, the next one will."""
         if self.phase is not RegistrationPhase.REGISTERED or self._tries >= 0:
             return []
-        return self.sync(inputs, env, now_ns, out)
+        return self.sync(inputs, turn)
 
-    def on_fast_timer(
-        self, inputs: NodeInputs, env: Environment, now_ns: int, out: Outbox
-    ) -> list[Reason]:
+    def on_fast_timer(self, inputs: NodeInputs, turn: Turn) -> list[Reason]:
         """Report Ready within 100 ms of becoming so, once. Source: fastNodeStatusUpdate."""
-        if not self.is_fast or now_ns < self._fast_due_ns or not self._fast_due_ns:
+        if not self.is_fast or turn.now_ns < self._fast_due_ns or not self._fast_due_ns:
             return []
         self._fast_due_ns = 0
-        if self._tries >= 0 or inputs.not_ready or not self.facts.uid:
+        if self._tries >= 0 or inputs.not_ready or not turn.facts.uid:
             return []  # armed again when the tick is over, or when the node is ready
         self._fast_due_ns = _SLOW
         if any(c.type == "Ready" and c.status == "True" for c in self.conditions):
             return []
         self._tries = 0
-        return self._patch(inputs, env, now_ns, out)
+        return self._patch(inputs, turn)
 
     def on_status_reply(
-        self,
-        call: ApiCall,
-        reply: Reply,
-        inputs: NodeInputs,
-        env: Environment,
-        now_ns: int,
-        out: Outbox,
+        self, call: ApiCall, reply: Reply, inputs: NodeInputs, turn: Turn
     ) -> list[Reason]:
         """Take the answer to a GET or PATCH of the tick under way."""
         assert self._tries >= 0, call
         if not reply.ok:
-            self._try_again(env, now_ns, out)
+            self._try_again(turn)
             return []
         if call.op is Op.GET_NODE_HEARTBEAT:
             assert isinstance(reply.record, NodeView), reply
-            return self._try_on(reply.record, inputs, env, now_ns, out)
-        self._reported_ns = now_ns
-        env.outdated.pop(self.facts.node, None)
-        self._finish(inputs, env, now_ns, out)
+            return self._try_on(reply.record, inputs, turn)
+        self._reported_ns = turn.now_ns
+        turn.env.outdated.pop(turn.node, None)
+        self._finish(inputs, turn)
         return []
 
-    def _try_on(
-        self, view: NodeView, inputs: NodeInputs, env: Environment, now_ns: int, out: Outbox
-    ) -> list[Reason]:
+    def _try_on(self, view: NodeView, inputs: NodeInputs, turn: Turn) -> list[Reason]:
         """Try with the Node as a GET showed it; the informer's view stays, as in the lister."""
-        facts, conditions = self.facts, self.conditions
+        facts, conditions = turn.facts, self.conditions
         shown = facts.uid, facts.is_deleting, facts.state, facts.pod_cidr
-        self.on_node(view)
-        events = self._try(inputs, env, now_ns, out)
+        self.on_node(view, facts)
+        events = self._try(inputs, turn)
         facts.uid, facts.is_deleting, facts.state, facts.pod_cidr = shown
         self.conditions = conditions
         return events
 
-    def _try(self, inputs: NodeInputs, env: Environment, now_ns: int, out: Outbox) -> list[Reason]:
-        changed = self._finds_change(inputs, env, now_ns)
-        events = self._schedulable_events()
-        if changed or now_ns >= self._report_due_ns(env):
-            return events + self._patch(inputs, env, now_ns, out)
-        self._finish(inputs, env, now_ns, out)
+    def _try(self, inputs: NodeInputs, turn: Turn) -> list[Reason]:
+        changed = self._finds_change(inputs, turn)
+        events = self._schedulable_events(turn.facts.state)
+        if changed or turn.now_ns >= self._report_due_ns(turn.env):
+            return events + self._patch(inputs, turn)
+        self._finish(inputs, turn)
         return events
 
-    def _patch(
-        self, inputs: NodeInputs, env: Environment, now_ns: int, out: Outbox
-    ) -> list[Reason]:
+    def _patch(self, inputs: NodeInputs, turn: Turn) -> list[Reason]:
         """Send the difference. Source: patchNodeStatus."""
-        now_s = env.wall_s(now_ns)
-        changed = self._finds_change(inputs, env, now_ns)
-        conditions, events = compute_conditions(self.conditions, inputs, now_s)
+        changed = self._finds_change(inputs, turn)
+        conditions, events = compute_conditions(self.conditions, inputs, turn.wall_s)
         old = {condition.type: condition for condition in self.conditions}
         pairs = tuple((old.get(condition.type), condition) for condition in conditions)
-        self._cidr_applied = self.facts.pod_cidr
-        self._draw_delay(now_ns, env, changed=changed)
-        resources = differing_resources(self.facts.state, inputs.extended, env.model.capacity)
-        images = inputs.images_json
+        self._cidr_applied = turn.facts.pod_cidr
+        self._draw_delay(turn, changed=changed)
+        env, images = turn.env, inputs.images_json
+        resources = differing_resources(turn.facts.state, inputs.extended, env.model.capacity)
         if not images and not self._reported_ns and env.model.images_preloaded and not env.light:
             images = env.images.status_json()  # the list was empty when the Node was created
         patch = NodeStatusPatch(
@@ -413,73 +276,73 @@ class NodeStatus:
             status_json=b",".join(part for part in (images, resources) if part),
             volumes_in_use=inputs.volumes_in_use,
         )
-        if self.facts.node in env.outdated:
-            patch = both(patch, env.outdated[self.facts.node])
-        out.append(ApiCall(self.facts.node, Op.PATCH_NODE_STATUS_HEARTBEAT, "", patch))
+        if turn.node in env.outdated:
+            patch = both(patch, env.outdated[turn.node])
+        turn.call(Op.PATCH_NODE_STATUS_HEARTBEAT, "", patch)
         return events
 
-    def _draw_delay(self, now_ns: int, env: Environment, *, changed: bool) -> None:
+    def _draw_delay(self, turn: Turn, *, changed: bool) -> None:
         """Move the next report after a change, and the first one. Source: calculateDelay."""
         self._delay_ns = 0
         if changed or not self._reported_ns:
-            share = env.draws.uniform(self.facts.node, _DELAY_STREAM, now_ns) - 0.5
-            self._delay_ns = int(env.model.kubelet.status_report_ns * share)
+            share = turn.draw(_DELAY_STREAM) - 0.5
+            self._delay_ns = int(turn.env.model.kubelet.status_report_ns * share)
 
     def _report_due_ns(self, env: Environment) -> int:
         if not self._reported_ns:
             return 0
         return self._reported_ns + env.model.kubelet.status_report_ns + self._delay_ns
 
-    def _try_again(self, env: Environment, now_ns: int, out: Outbox) -> None:
+    def _try_again(self, turn: Turn) -> None:
         """Go on with a quorum read, or leave it to the next tick after five tries."""
         self._tries += 1
         if self._tries < RETRIES_MAX:
-            out.append(ApiCall(self.facts.node, Op.GET_NODE_HEARTBEAT))
+            turn.call(Op.GET_NODE_HEARTBEAT)
             return
         self._tries = -1
-        self._ticked_ns = now_ns
-        self._due_ns = self._next_tick(now_ns + 1, env)
-        out.append(SetTimer(self.facts.node, self._due_ns, Timer.NODE_STATUS))
+        self._ticked_ns = turn.now_ns
+        self._due_ns = self._next_tick(turn.now_ns + 1, turn)
+        turn.arm(self._due_ns, Timer.NODE_STATUS)
 
-    def _finish(self, inputs: NodeInputs, env: Environment, now_ns: int, out: Outbox) -> None:
+    def _finish(self, inputs: NodeInputs, turn: Turn) -> None:
         self._tries = -1
-        self._ticked_ns = now_ns
-        self.arm(inputs, env, now_ns, out)
+        self._ticked_ns = turn.now_ns
+        self.arm(inputs, turn)
 
-    def _finds_change(self, inputs: NodeInputs, env: Environment, now_ns: int) -> bool:
+    def _finds_change(self, inputs: NodeInputs, turn: Turn) -> bool:
         """Tell whether a patch would hold more than heartbeats. In light a CIDR is no reason."""
-        conditions, _ = compute_conditions(self.conditions, inputs, env.wall_s(now_ns))
+        conditions, _ = compute_conditions(self.conditions, inputs, turn.wall_s)
         return (
-            (self.facts.pod_cidr != self._cidr_applied and not env.light)
+            (turn.facts.pod_cidr != self._cidr_applied and not turn.env.light)
             or inputs.volumes_in_use is not None
-            or bool(differing_resources(self.facts.state, inputs.extended, env.model.capacity))
+            or bool(differing_resources(turn.facts.state, inputs.extended, turn.env.model.capacity))
             or bool(inputs.images_json)
-            or self.facts.node in env.outdated
+            or turn.node in turn.env.outdated
             or has_changed(self.conditions, conditions)
         )
 
-    def _schedulable_events(self) -> list[Reason]:
+    def _schedulable_events(self, state: NodeState) -> list[Reason]:
         """Source: recordNodeSchedulableEvent."""
-        if self.facts.state.unschedulable is not self._schedulable:
+        if state.unschedulable is not self._schedulable:
             return []
-        self._schedulable = not self.facts.state.unschedulable
+        self._schedulable = not state.unschedulable
         return [Reason.NODE_SCHEDULABLE if self._schedulable else Reason.NODE_NOT_SCHEDULABLE]
 
-    def _arm_fast(self, now_ns: int, out: Outbox) -> None:
-        if now_ns - self.facts.started_ns >= FAST_LIMIT_NS:
+    def _arm_fast(self, turn: Turn) -> None:
+        if turn.now_ns - turn.facts.started_ns >= FAST_LIMIT_NS:
             self._fast_due_ns = _SLOW
-        elif self._fast_due_ns <= now_ns:
-            past_ns = (now_ns - self.facts.started_ns) % FAST_NS
-            self._fast_due_ns = now_ns + FAST_NS - past_ns
-            out.append(SetTimer(self.facts.node, self._fast_due_ns, Timer.FAST_STATUS))
+        elif self._fast_due_ns <= turn.now_ns:
+            past_ns = (turn.now_ns - turn.facts.started_ns) % FAST_NS
+            self._fast_due_ns = turn.now_ns + FAST_NS - past_ns
+            turn.arm(self._fast_due_ns, Timer.FAST_STATUS)
 
-    def _next_tick(self, wanted_ns: int, env: Environment) -> int:
+    def _next_tick(self, wanted_ns: int, turn: Turn) -> int:
         """Return the first tick at or after an instant; each is 10 s x U[1, 1.04] after the last.
 
         Many ticks ahead the sum of the jitters is drawn at once, about its mean.
         """
-        period_ns = env.model.kubelet.node_status_update_frequency_ns
-        share = env.draws.uniform(self.facts.node, _TICK_STREAM, self._ticked_ns)
+        period_ns = turn.env.model.kubelet.node_status_update_frequency_ns
+        share = turn.env.draws.uniform(turn.node, _TICK_STREAM, self._ticked_ns)
         mean_ns = int(period_ns * (1 + JITTER / 2))
         ticks = max(1, -(-(wanted_ns - self._ticked_ns) // mean_ns))
         due_ns = self._ticked_ns + ticks * mean_ns + int((share - 0.5) * JITTER * period_ns)

@@ -19,7 +19,8 @@ Differs: pod workers that are at work when the errors begin wait as well.
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S, Draws
-from fleet.objects.effects import NodeId, Outbox, SetTimer, Timer, WatchEvent
+from fleet.kubelet.turn import Turn
+from fleet.objects.effects import NodeId, Timer, WatchEvent
 from fleet.profile.host_schedule import Outage, OutageKind
 from fleet.profile.node_model import NodeModel
 from fleet.runtime.runtime import NEVER
@@ -193,22 +194,22 @@ class RuntimeState:
         windows = self._windows(now_ns)
         return _active(windows, OutageKind.RUNTIME_DOWN, tick_ns) is not None
 
-    def arm(self, now_ns: int, out: Outbox) -> None:
+    def arm(self, turn: Turn) -> None:
         """Set the timer of the next change, if there will be one."""
-        due_ns = self.next_change_ns(now_ns)
+        due_ns = self.next_change_ns(turn.now_ns)
         if due_ns:
-            out.append(SetTimer(self._node, due_ns, Timer.RUNTIME_STATE))
+            turn.arm(due_ns, Timer.RUNTIME_STATE)
 
-    def puts_off(self, timer: Timer, key: str, now_ns: int, out: Outbox) -> bool:
+    def puts_off(self, timer: Timer, key: str, turn: Turn) -> bool:
         """Put a pod's timer off while the sync loop rests, or while the runtime does not answer."""
         if timer not in (Timer.POD_SYNC, Timer.RUNTIME):
             return False
         due_ns = self.resume_ns
         if timer is Timer.RUNTIME:
-            due_ns = max(due_ns, self._answers_ns(now_ns))
-        if due_ns <= now_ns:
+            due_ns = max(due_ns, self._answers_ns(turn.now_ns))
+        if due_ns <= turn.now_ns:
             return False
-        out.append(SetTimer(self._node, due_ns, timer, key))
+        turn.arm(due_ns, timer, key)
         return True
 
     def _answers_ns(self, now_ns: int) -> int:

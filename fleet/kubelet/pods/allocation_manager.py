@@ -22,7 +22,7 @@ from fleet.kubelet.events import Reason
 from fleet.kubelet.pods.pod_actions import ContainerKill, KillReason
 from fleet.kubelet.pods.pod_workers import PodWorker
 from fleet.kubelet.turn import Turn
-from fleet.objects.effects import NodeId, SetTimer, Timer
+from fleet.objects.effects import SetTimer, Timer
 from fleet.objects.pods import ContainerSpec, Pod, PodCondition, PodUid
 from fleet.runtime.runtime import RunState, Sandbox
 
@@ -63,10 +63,9 @@ Check = Callable[[PodWorker, Pod], Refusal | None]
 class AllocationManager:
     """The resizes of one node's pods; made with the first of them."""
 
-    __slots__ = ("_actuated", "_desired", "_due_ns", "_node", "_pending", "_progress")
+    __slots__ = ("_actuated", "_desired", "_due_ns", "_pending", "_progress")
 
-    def __init__(self, node: NodeId) -> None:
-        self._node = node
+    def __init__(self) -> None:
         self._pending: dict[PodUid, _Resize] = {}
         self._progress: dict[PodUid, _Resize] = {}
         self._desired: dict[PodUid, Pod] = {}  # of pending ones: what the API asks for
@@ -201,7 +200,7 @@ class AllocationManager:
     def _arm(self, turn: Turn) -> None:
         if not self._due_ns:
             self._due_ns = turn.now_ns + RETRY_NS
-            turn.out.append(SetTimer(self._node, self._due_ns, Timer.RESIZE))
+            turn.out.append(SetTimer(turn.node, self._due_ns, Timer.RESIZE))
 
 
 def has_other_resources(old: Pod, new: Pod) -> bool:

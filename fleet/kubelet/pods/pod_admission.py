@@ -4,7 +4,7 @@
          |only its node affinity fails: the Node is read anew, once--> admitted | refused
          |critical, and the node is full: others are killed, it waits for them--> admitted
 
-It exists while the node has pods. The eviction manager sets `pressures`.
+It exists while the node has pods.
 Source: pkg/kubelet/kubelet.go, HandlePodAdditions; allocation/allocation_manager.go, AddPod;
 preemption/preemption.go, evictPodsToFreeRequests.
 Differs: a kubelet's whole sync loop waits for the Node and for the pods it kills, here only the
@@ -12,13 +12,14 @@ pod does; a pod that runs already when its kubelet starts is not looked at again
 """
 
 from collections.abc import Mapping
-from typing import Protocol
+from functools import partial
 
+from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.events import OpenReason
-from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.pods.admission import AdmissionInputs, Devices, Verdict, admit, find_shortages
 from fleet.kubelet.pods.allocation_manager import Refusal
 from fleet.kubelet.pods.first_sync import first_sync_ns
+from fleet.kubelet.pods.pod_sync import PodSyncer
 from fleet.kubelet.pods.pod_workers import PodKill, PodWorker, Rejection, WorkerState
 from fleet.kubelet.pods.preemption import (
     CONDITION_MESSAGE,
@@ -28,83 +29,37 @@ from fleet.kubelet.pods.preemption import (
     pods_to_preempt,
 )
 from fleet.kubelet.pressure.eviction_manager import admits_under_pressure
+from fleet.kubelet.pressure.resource_monitor import ResourceMonitor
 from fleet.kubelet.turn import Turn
 from fleet.objects.admission import NodeState
 from fleet.objects.effects import ApiCall, Op, Reply
-from fleet.objects.pods import NodeView, Pod, PodCondition, PodStatus, PodUid
+from fleet.objects.pods import NodeView, Pod, PodCondition, PodUid
 from fleet.objects.static_pods import StaticPod
 from fleet.objects.well_known import DISRUPTION_TARGET
-from fleet.profile.node_model import NodeModel
 
-"""Before the uid of a pod: the key of the GET of its Node."""
 _NODE = frozenset((PodUid(""),))
 """What a pod waits for that waits for its Node."""
 
 Workers = Mapping[PodUid, PodWorker]
 
 
-class Syncer(Protocol):
-    """What is asked of the pod syncer."""
-
-    def sync(self, worker: PodWorker, turn: Turn) -> None:
-        """Sync an admitted pod."""
-        ...
-
-    def reject(self, worker: PodWorker, rejection: Rejection, turn: Turn) -> None:
-        """Report that a pod is refused."""
-        ...
-
-    def kill_pod(self, worker: PodWorker, killed: PodKill, turn: Turn) -> None:
-        """End a pod with its own grace period."""
-        ...
-
-
-class DeviceHealth(Protocol):
-    """What statuses ask of the device manager."""
-
-    def with_health(self, pod: Pod, status: PodStatus, model: NodeModel, now_ns: int) -> PodStatus:
-        """Return a status that shows the devices of the containers."""
-        ...
-
-
-class DeviceAllocator(DeviceHealth, Protocol):
-    """What is asked of the device manager."""
-
-    def allocate(self, pod: Pod, now_ns: int) -> str:
-        """Give a pod its devices; return why that cannot be."""
-        ...
-
-    def allocated(self) -> Mapping[str, int]:
-        """Return how many devices of each resource are taken."""
-        ...
-
-    def adopt(self, pod: Pod) -> None:
-        """Take note of the devices of a pod that runs already."""
-        ...
-
-    def keep(self, uids: set[PodUid]) -> None:
-        """Take back what all other pods had."""
-        ...
-
-    def free(self, uid: PodUid) -> None:
-        """Take back what a pod had."""
-        ...
-
-
 class PodAdmission:
     """The admission of one node's pods."""
 
-    __slots__ = ("_devices", "_facts", "_held", "_state", "_syncer", "_workers", "pressures")
+    __slots__ = ("_devices", "_held", "_monitor", "_state", "_syncer", "_workers")
 
     def __init__(
-        self, facts: NodeFacts, workers: Workers, syncer: Syncer, devices: DeviceAllocator | None
+        self,
+        workers: Workers,
+        syncer: PodSyncer,
+        monitor: ResourceMonitor,
+        devices: DeviceManager | None,
     ) -> None:
-        self._facts = facts
         self._workers = workers
         self._syncer = syncer
+        self._monitor = monitor
         self._devices = devices  # only if the profile has any
         self._state: NodeState | None = None  # of a Node read since the informer showed it
-        self.pressures: tuple[str, ...] = ()  # conditions of the node, in upstream's order
         self._held: dict[PodUid, frozenset[PodUid]] | None = None  # what a pod waits for
 
     @property
@@ -123,7 +78,7 @@ class PodAdmission:
         verdict = self._admit(worker, turn)
         if verdict.asks_node and not turn.env.light:
             self._hold(worker, _NODE)
-            turn.out.append(ApiCall(turn.node, Op.GET_NODE_ADMISSION, worker.pod.uid))
+            turn.call(Op.GET_NODE_ADMISSION, worker.pod.uid)
             return
         self._decide(worker, verdict, turn)
 
@@ -141,8 +96,8 @@ class PodAdmission:
         """Learn that the informer showed the Node: what was read before counts no more."""
         self._state = None
 
-    def _shown_state(self) -> NodeState:
-        return self._facts.state if self._state is None else self._state
+    def _shown_state(self, turn: Turn) -> NodeState:
+        return turn.facts.state if self._state is None else self._state
 
     def holds(self, worker: PodWorker) -> bool:
         """Return whether a pod still waits to be admitted; one that is to end waits no more."""
@@ -176,23 +131,36 @@ class PodAdmission:
         pod = worker.pod
         others = _others(worker, self._workers)
         inputs = AdmissionInputs(
-            name=self._facts.name,
+            name=turn.facts.name,
             model=turn.env.model,
-            state=self._shown_state(),
-            pressure=admits_under_pressure(pod, self.pressures) if self.pressures else "",
-            is_shutting_down=self._facts.is_shutting_down,
+            state=self._shown_state(turn),
+            pressure=admits_under_pressure(pod, self._monitor.pressures),
+            is_shutting_down=turn.facts.is_shutting_down,
             is_static=isinstance(pod, StaticPod),
         )
         return admit(pod, others, inputs, lambda pod: self._allocate(pod, others, turn))
 
-    def check_resize(self, worker: PodWorker, pod: Pod, turn: Turn) -> Refusal | None:
+    def take_version(self, worker: PodWorker, pod: Pod, turn: Turn) -> Pod:
+        """Return a new version of a pod with the resources that it is given."""
+        check = partial(self._check_resize, turn=turn)
+        return self._syncer.allocations.take(worker, pod, check, turn)
+
+    def retry_resizes(self, turn: Turn) -> None:
+        """Try deferred resizes again. Source: allocation_manager.go, RetryPendingResizes."""
+        allocations = self._syncer.allocations
+        if allocations.has_deferred():
+            check = partial(self._check_resize, turn=turn)
+            for worker in allocations.retry(self._workers, check, turn):
+                self._syncer.sync(worker, turn)
+
+    def _check_resize(self, worker: PodWorker, pod: Pod, turn: Turn) -> Refusal | None:
         """Return why a pod cannot have the resources of its new version. Source: canAdmitPod."""
         if pod.spec.qos_class == "Guaranteed":
             for manager, policy in turn.env.model.kubelet.static_policies:
                 text = f'alongside {manager} Manager policy "{policy}"'
                 return Refusal(f"Resize is infeasible for Guaranteed Pods {text}", is_final=True)
         others = _others(worker, self._workers)
-        inputs = AdmissionInputs(self._facts.name, turn.env.model, self._shown_state())
+        inputs = AdmissionInputs(turn.facts.name, turn.env.model, self._shown_state(turn))
         shortages = find_shortages(pod.spec.admission, others, inputs, {})
         return Refusal(shortages[0].rejection().message) if shortages else None
 

@@ -13,15 +13,14 @@ fastStaticPodsRegistration; kubelet_pods.go, HandlePodCleanups; pod_workers.go, 
 from collections.abc import Iterable, Iterator
 
 from fleet.clock import NS_PER_S, Draws
-from fleet.kubelet.node.node_facts import NodeFacts
+from fleet.kubelet.turn import Turn
 from fleet.objects.effects import (
     ApiCall,
     MirrorPodObject,
     MirrorTarget,
+    NodeId,
     Op,
-    Outbox,
     Reply,
-    SetTimer,
     Timer,
 )
 from fleet.objects.pods import Pod, PodUid
@@ -52,13 +51,12 @@ class _Entry:
 class PodManager:
     """Static pods and mirrors of one node, by full name."""
 
-    __slots__ = ("_due_ns", "_entries", "_facts", "_phase_ns")
+    __slots__ = ("_due_ns", "_entries", "_phase_ns")
 
-    def __init__(self, facts: NodeFacts, draws: Draws) -> None:
-        self._facts = facts
+    def __init__(self, node: NodeId, draws: Draws) -> None:
         self._entries: dict[str, _Entry] = {}
         self._due_ns = 0  # of housekeeping, 0 when there is nothing to clean up
-        share = draws.uniform(facts.node, _STREAM_HOUSEKEEPING, 0)
+        share = draws.uniform(node, _STREAM_HOUSEKEEPING, 0)
         self._phase_ns = int(share * HOUSEKEEPING_NS)
 
     def is_empty(self) -> bool:
@@ -69,7 +67,7 @@ class PodManager:
         return (each.static for each in self._entries.values() if each.static is not None)
 
     def take(
-        self, wanted: StaticPods, wall_ns: int
+        self, wanted: StaticPods, turn: Turn
     ) -> tuple[list[StaticPod], list[StaticPod], list[StaticPod]]:
         """Take what the sources say; return the pods that are gone, new, and named twice."""
         known = {each.uid: each for each in self}
@@ -78,7 +76,7 @@ class PodManager:
         for source in (wanted.file or (), wanted.http or ()):
             names = set()
             for manifest in source:
-                pod = manifest.pod_of(self._facts.name, wall_ns)
+                pod = manifest.pod_of(turn.facts.name, turn.wall_ns)
                 if pod.full_name in names:
                     twice.append(pod)
                     continue
@@ -117,7 +115,7 @@ class PodManager:
             return None
         return entry.mirror
 
-    def on_mirror(self, mirror: Pod, now_ns: int, out: Outbox, *, gone: bool) -> None:
+    def on_mirror(self, mirror: Pod, turn: Turn, *, gone: bool) -> None:
         """Take the mirror as the watch shows it."""
         entry = self._entries.setdefault(mirror.full_name, _Entry())
         if gone:
@@ -129,20 +127,20 @@ class PodManager:
             entry.mirror = mirror
             entry.posted = False
         if entry.static is not None:
-            self._reconcile(mirror.full_name, entry, out)
+            self._reconcile(mirror.full_name, entry, turn)
         elif entry.mirror is not None:
-            self.arm(now_ns, out)
+            self.arm(turn)
         elif not entry.busy:
             del self._entries[mirror.full_name]
 
-    def reconcile(self, pods: Iterable[StaticPod], out: Outbox) -> None:
+    def reconcile(self, pods: Iterable[StaticPod], turn: Turn) -> None:
         """Make sure that each has its mirror. Source: tryReconcileMirrorPods."""
         for pod in pods:
             entry = self._entries.get(pod.full_name)
             if entry is not None and entry.static is pod and not entry.waiting:
-                self._reconcile(pod.full_name, entry, out)
+                self._reconcile(pod.full_name, entry, turn)
 
-    def on_reply(self, call: ApiCall, reply: Reply, draws: Draws, now_ns: int, out: Outbox) -> None:
+    def on_reply(self, call: ApiCall, reply: Reply, turn: Turn) -> None:
         """Take the answer to a POST or DELETE of a mirror."""
         name = call.key
         entry = self._entries.get(name)
@@ -157,26 +155,28 @@ class PodManager:
             if target.uid in {"", entry.mirror.uid}:
                 entry.mirror = None
         if entry.static is None:
-            self._forget_or_arm(name, entry, now_ns, out)
+            self._forget_or_arm(name, entry, turn)
         elif not reply.ok:
-            share = draws.uniform(self._facts.node, _STREAM_RESYNC, now_ns)
-            entry.retry_ns = now_ns + int(RESYNC_NS * (1 + share / 2))
-            out.append(SetTimer(self._facts.node, entry.retry_ns, Timer.STATIC_PODS, name))
+            share = turn.draw(_STREAM_RESYNC)
+            entry.retry_ns = turn.now_ns + int(RESYNC_NS * (1 + share / 2))
+            turn.arm(entry.retry_ns, Timer.STATIC_PODS, name)
         else:
-            self._reconcile(name, entry, out)
+            self._reconcile(name, entry, turn)
 
-    def on_retry(self, name: str, now_ns: int, out: Outbox) -> None:
+    def on_retry(self, name: str, turn: Turn) -> None:
         """Try again what failed, as the next sync of the pod would."""
         entry = self._entries.get(name)
-        if entry is not None and entry.retry_ns and now_ns >= entry.retry_ns:
+        if entry is not None and entry.retry_ns and turn.now_ns >= entry.retry_ns:
             entry.retry_ns = 0
-            self._reconcile(name, entry, out)
+            self._reconcile(name, entry, turn)
 
-    def arm(self, now_ns: int, out: Outbox) -> None:
+    def arm(self, turn: Turn) -> None:
         """Set the timer of the next housekeeping, unless it is set."""
         if not self._due_ns:
-            self._due_ns = now_ns + HOUSEKEEPING_NS - (now_ns - self._phase_ns) % HOUSEKEEPING_NS
-            out.append(SetTimer(self._facts.node, self._due_ns, Timer.HOUSEKEEPING))
+            self._due_ns = (
+                turn.now_ns + HOUSEKEEPING_NS - (turn.now_ns - self._phase_ns) % HOUSEKEEPING_NS
+            )
+            turn.arm(self._due_ns, Timer.HOUSEKEEPING)
 
     def is_due(self, now_ns: int) -> bool:
         """Return whether housekeeping is due; it is armed anew by who still has work for it."""
@@ -185,7 +185,7 @@ class PodManager:
         self._due_ns = 0
         return True
 
-    def clean_up(self, busy_names: set[str], now_ns: int, out: Outbox) -> None:
+    def clean_up(self, busy_names: set[str], turn: Turn) -> None:
         """Delete the mirrors without a static pod; those whose pod still ends are let be."""
         for name, entry in list(self._entries.items()):
             if entry.static is not None or entry.busy:
@@ -195,27 +195,27 @@ class PodManager:
                     del self._entries[name]
                 continue
             if name in busy_names:
-                self.arm(now_ns, out)
+                self.arm(turn)
             else:
-                self._delete(name, entry, "", out)
+                self._delete(name, entry, "", turn)
 
-    def _forget_or_arm(self, name: str, entry: _Entry, now_ns: int, out: Outbox) -> None:
+    def _forget_or_arm(self, name: str, entry: _Entry, turn: Turn) -> None:
         if entry.mirror is None:
             del self._entries[name]
         else:
-            self.arm(now_ns, out)
+            self.arm(turn)
 
-    def _reconcile(self, name: str, entry: _Entry, out: Outbox) -> None:
+    def _reconcile(self, name: str, entry: _Entry, turn: Turn) -> None:
         static, mirror = entry.static, entry.mirror
         if static is None or entry.busy or entry.waiting:
             return
         if mirror is None:
-            if self._facts.owner_uid and not entry.posted:
-                self._create(name, entry, static, out)
+            if turn.facts.owner_uid and not entry.posted:
+                self._create(name, entry, static, turn)
         elif mirror.deleting or not is_mirror_of(mirror, static):
-            self._delete(name, entry, mirror.uid, out)
+            self._delete(name, entry, mirror.uid, turn)
 
-    def _create(self, name: str, entry: _Entry, static: StaticPod, out: Outbox) -> None:
+    def _create(self, name: str, entry: _Entry, static: StaticPod, turn: Turn) -> None:
         entry.busy = True
         payload = MirrorPodObject(
             static.manifest.json,
@@ -223,15 +223,15 @@ class PodManager:
             static.uid,
             static.manifest.source,
             static.seen_ns,
-            self._facts.owner_uid,
+            turn.facts.owner_uid,
         )
-        out.append(ApiCall(self._facts.node, Op.CREATE_MIRROR_POD, name, payload))
+        turn.call(Op.CREATE_MIRROR_POD, name, payload)
 
-    def _delete(self, name: str, entry: _Entry, uid: str, out: Outbox) -> None:
+    def _delete(self, name: str, entry: _Entry, uid: str, turn: Turn) -> None:
         assert entry.mirror is not None, name
         entry.busy = True
         target = MirrorTarget(entry.mirror.namespace, entry.mirror.name, uid)
-        out.append(ApiCall(self._facts.node, Op.DELETE_MIRROR_POD, name, target))
+        turn.call(Op.DELETE_MIRROR_POD, name, target)
 
 
 def is_mirror_of(mirror: Pod, pod: Pod) -> bool:

@@ -7,25 +7,23 @@ from collections.abc import Mapping
 
 from fleet.clock import NS_PER_S
 from fleet.kubelet.containers.probe_manager import ProbeManager
+from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.devices.dra import DRAManager
 from fleet.kubelet.events import Reason
-from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.pods import active_deadline
 from fleet.kubelet.pods.active_deadline import is_past_deadline
 from fleet.kubelet.pods.allocation_manager import AllocationManager
 from fleet.kubelet.pods.pod_actions import could_restart_all, should_restart_all
-from fleet.kubelet.pods.pod_admission import DeviceHealth
 from fleet.kubelet.pods.pod_events import texts_of
 from fleet.kubelet.pods.pod_workers import PodWorker, WorkerState
 from fleet.kubelet.pods.status_generate import (
-    NOT_RESIZED,
     PodInputs,
     generate_pod_status,
     untolerated_key,
 )
 from fleet.kubelet.pods.status_manager import StatusManager
 from fleet.kubelet.turn import Turn
-from fleet.objects.pods import Pod, PodStatus, WaitingState
+from fleet.objects.pods import PodStatus, WaitingState
 from fleet.runtime.runtime import Runtime
 
 PENDING_HOLD_NS = 1 * NS_PER_S
@@ -36,61 +34,56 @@ _NO_REASONS: Mapping[str, WaitingState] = {}
 class StatusGenerator:
     """Generates the statuses of one node's pods, and hands them to the status manager."""
 
-    __slots__ = ("_devices", "_facts", "allocations", "dra", "probes", "runtime", "statuses")
+    __slots__ = ("_allocations", "_devices", "_dra", "_probes", "_runtime", "_statuses")
 
     def __init__(
         self,
-        facts: NodeFacts,
         statuses: StatusManager,
         runtime: Runtime,
         probes: ProbeManager,
-        devices: DeviceHealth | None,
+        allocations: AllocationManager,
+        dra: DRAManager,
+        devices: DeviceManager | None,
     ) -> None:
-        self._facts = facts
-        self.statuses = statuses
-        self.runtime = runtime
-        self.probes = probes
+        self._statuses = statuses
+        self._runtime = runtime
+        self._probes = probes
+        self._allocations = allocations
+        self._dra = dra
         self._devices = devices  # only if the node has any
-        self.allocations: AllocationManager | None = None  # since the first resize
-        self.dra: DRAManager | None = None  # since the first pod with claims
-
-    def last_status(self, pod: Pod) -> PodStatus:
-        """Return the status generated last, else the API's."""
-        return self.statuses.status(pod.uid) or pod.status
 
     def generate(self, worker: PodWorker, turn: Turn, *, is_terminal: bool = False) -> PodStatus:
         """Return the status of a pod now; `is_terminal`: nothing runs any more, or will."""
         pod = worker.pod
         env = turn.env
-        sandbox = self.runtime.sandbox(pod.uid)
+        sandbox = self._runtime.sandbox(pod.uid)
         if sandbox is not None and (env.light or worker.state is not WorkerState.SYNC):
             # A SyncPod knows what the last relist saw, and nothing newer.
-            self.runtime.advance(pod.uid, turn.now_ns, env.wall_offset_ns)
-        old = self.last_status(pod)
+            self._runtime.advance(pod.uid, turn.now_ns, env.wall_offset_ns)
+        old = self._statuses.last_status(pod)
         past = is_past_deadline(pod, old, turn.now_ns, env.wall_offset_ns)
         if past:
             turn.event(pod, Reason.DEADLINE_EXCEEDED, active_deadline.MESSAGE)
-        resizes = self.allocations
+        resizes = self._allocations
         inputs = PodInputs(
             old=old,
-            resize=() if resizes is None or is_terminal else resizes.conditions(pod.uid),
-            actuated=NOT_RESIZED if resizes is None else resizes.actuated(pod.uid),
+            resize=() if is_terminal else resizes.conditions(pod.uid),
+            actuated=resizes.actuated(pod.uid),
             restarting=could_restart_all(pod) and should_restart_all(pod, sandbox, old),
             past_deadline=past,
-            host_ip=self._facts.host_ip,
+            host_ip=turn.facts.host_ip,
             reasons=worker.reasons or _NO_REASONS,
             is_terminal=is_terminal,
             killed_phase="" if worker.killed is None else worker.killed.phase,
             untolerated=untolerated_key(pod, env.tolerate_key),
-            probed=self.probes.update_pod_status(pod, sandbox, old, turn),
+            probed=self._probes.update_pod_status(pod, sandbox, old, turn),
             pod_resources=texts_of(env.model.kubelet_version).pod_resources,
             image_id=env.images.image_id,
         )
         status = generate_pod_status(pod, sandbox, inputs)
         if self._devices is not None:
             status = self._devices.with_health(pod, status, env.model, turn.now_ns)
-        if self.dra is not None:
-            status = self.dra.with_health(pod, status, env.model)
+        status = self._dra.with_health(pod, status, env.model)
         return status if worker.killed is None else worker.killed.applied(status)
 
     def set_unless_starting(self, worker: PodWorker, status: PodStatus, turn: Turn) -> None:
@@ -110,5 +103,7 @@ class StatusGenerator:
             started_ns = worker.seen_ns if worker.seen_ns >= 0 else turn.now_ns
             status = status._replace(start_time_s=env.wall_s(started_ns))
         wall_s = env.wall_s(turn.now_ns)
-        self.statuses.set_pod_status(worker.pod, status, wall_s, finished=finished, known=env.light)
-        self.probes.on_status(worker.pod, status, turn)
+        self._statuses.set_pod_status(
+            worker.pod, status, wall_s, finished=finished, known=env.light
+        )
+        self._probes.on_status(worker.pod, status, turn)

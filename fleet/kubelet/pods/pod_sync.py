@@ -12,12 +12,12 @@ Differs: in `light` there are no volumes and no first status, and the relist is 
 """
 
 from collections.abc import Mapping
-from functools import partial
 
 from fleet.clock import NS_PER_S
 from fleet.kubelet.containers.image_manager import adopt_images, release_images
 from fleet.kubelet.containers.kuberuntime_manager import KubeRuntimeManager, Progress
 from fleet.kubelet.containers.probe_manager import ProbeManager, apply_updates
+from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.devices.dra import FAILED as PREPARE_FAILED
 from fleet.kubelet.devices.dra import FAILED_TEXT as PREPARE_TEXT
 from fleet.kubelet.devices.dra import DRAManager, Prepared
@@ -25,10 +25,9 @@ from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import OpenReason, Reason
 from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.pods.active_deadline import deadline_ns, is_past_deadline
-from fleet.kubelet.pods.allocation_manager import AllocationManager, has_other_resources
+from fleet.kubelet.pods.allocation_manager import AllocationManager
 from fleet.kubelet.pods.pleg import Pleg
 from fleet.kubelet.pods.pod_actions import ALL_RESTARTING, could_restart_all
-from fleet.kubelet.pods.pod_admission import DeviceHealth, PodAdmission, Workers
 from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
 from fleet.kubelet.pods.pod_status import StatusGenerator
 from fleet.kubelet.pods.pod_workers import (
@@ -55,8 +54,8 @@ from fleet.kubelet.volumes.volume_manager import (
     VolumeManager,
     mount_seen_ns,
 )
-from fleet.objects.effects import Milestone, Report, SetTimer, Timer
-from fleet.objects.pods import Pod, PodStatus, PodUid
+from fleet.objects.effects import Milestone, Timer
+from fleet.objects.pods import PodStatus, PodUid
 from fleet.profile.probe_behavior import ProbeKind
 from fleet.runtime.pod_addresses import fallback_cidr
 from fleet.runtime.runtime import NEVER, Runtime
@@ -66,22 +65,38 @@ TRANSIENT_NS = 1 * NS_PER_S
 _STREAM_REQUEUE = 0x5E90
 
 
-class PodSyncer(StatusGenerator):
+class PodSyncer:
     """Runs the syncs of one node's pods."""
 
-    __slots__ = ("_node", "kuberuntime", "pleg", "volumes")
+    __slots__ = (
+        "allocations",
+        "dra",
+        "kuberuntime",
+        "pleg",
+        "probes",
+        "reports",
+        "runtime",
+        "statuses",
+        "volumes",
+    )
 
     def __init__(
-        self, facts: NodeFacts, env: Environment, devices: DeviceHealth | None = None
+        self, facts: NodeFacts, env: Environment, devices: DeviceManager | None = None
     ) -> None:
-        node = self._node = facts.node
-        draws = env.draws
+        node, draws = facts.node, env.draws
         self.pleg = Pleg(node, draws, is_evented=env.model.kubelet.is_pleg_evented)
-        self.volumes = VolumeManager(facts, draws)
-        runtime = _runtime_of(facts, env)
-        self.kuberuntime = KubeRuntimeManager(node, runtime, self.volumes)
-        probes = self.kuberuntime.probes = ProbeManager(facts)
-        super().__init__(facts, StatusManager(node, draws), runtime, probes, devices)
+        self.volumes = VolumeManager()
+        self.runtime = _runtime_of(facts, env)
+        self.probes = ProbeManager()
+        self.allocations = AllocationManager()
+        self.dra = DRAManager()
+        self.statuses = StatusManager(node, draws)
+        self.kuberuntime = KubeRuntimeManager(
+            self.runtime, self.volumes, self.probes, self.allocations
+        )
+        self.reports = StatusGenerator(
+            self.statuses, self.runtime, self.probes, self.allocations, self.dra, devices
+        )
 
     def adopt(self, worker: PodWorker, turn: Turn) -> None:
         """Take over what a kubelet before us left running.
@@ -94,7 +109,7 @@ class PodSyncer(StatusGenerator):
             sandbox = self.runtime.sandbox(pod.uid)
             assert sandbox is not None, pod.uid
             self.pleg.relist(pod.uid, sandbox)
-            adopt_images(self._node, pod, sandbox, env, turn.now_ns, turn.out)
+            adopt_images(pod, sandbox, turn)
             worker.seen_ns = -1
         sandbox = self.runtime.sandbox(pod.uid)
         if pod.status.phase in TERMINAL_PHASES and (sandbox is None or not sandbox.is_running()):
@@ -118,8 +133,8 @@ class PodSyncer(StatusGenerator):
             observed_generation=pod.generation,
         )
         worker.reject()
-        self.set_status(worker, status, turn, finished=True)
-        turn.out.append(Report(self._node, Milestone.POD_FAILED))
+        self.reports.set_status(worker, status, turn, finished=True)
+        turn.report(Milestone.POD_FAILED)
 
     def kill_pod(self, worker: PodWorker, killed: PodKill, turn: Turn) -> None:
         """End a pod for a manager's reason, which its status will say. Source: killPodNow."""
@@ -179,24 +194,24 @@ class PodSyncer(StatusGenerator):
             return
         worker.sync_ns = 0
         if turn.env.light and worker.stage in RUNTIME_STAGES:
-            self.set_status(worker, self.generate(worker, turn), turn)
+            self.reports.set_status(worker, self.reports.generate(worker, turn), turn)
         else:
             self.sync(worker, turn)
 
     def _is_past_deadline(self, worker: PodWorker, turn: Turn) -> bool:
         pod = worker.pod
-        status = self.last_status(pod)
+        status = self.statuses.last_status(pod)
         past = is_past_deadline(pod, status, turn.now_ns, turn.env.wall_offset_ns)
         return past and worker.state is WorkerState.SYNC
 
     def _arm_deadline(self, worker: PodWorker, turn: Turn) -> None:
         """Have the sync tick look at a pod once it was active for too long."""
         pod = worker.pod
-        status = self.last_status(pod)
+        status = self.statuses.last_status(pod)
         due_ns = deadline_ns(pod, status, turn.env.wall_offset_ns)
         if due_ns > turn.now_ns:
             tick_ns = self.pleg.next_relist_ns(due_ns)
-            turn.out.append(SetTimer(self._node, tick_ns, Timer.POD_SYNC, pod.uid))
+            turn.arm(tick_ns, Timer.POD_SYNC, pod.uid)
 
     def on_runtime_timer(self, worker: PodWorker, turn: Turn) -> None:
         """Go on with what the runtime has done by now."""
@@ -221,12 +236,12 @@ class PodSyncer(StatusGenerator):
 
     def on_volumes(self, worker: PodWorker, turn: Turn) -> None:
         """Go on with the volumes of a pod, whether its sync waits for them or not."""
-        result, events = self.volumes.attempt(worker.pod, turn.env, turn.now_ns, turn.out)
+        result, events = self.volumes.attempt(worker.pod, turn)
         if result is MountResult.REJECTED:
             reason, message = events.pop()
             worker.end_sync(turn.now_ns, relisted=False)
             worker.registered = False
-            self.volumes.unregister_pod(worker.pod, turn.out)
+            self.volumes.unregister_pod(worker.pod, turn)
             self.reject(worker, Rejection(reason.text, message), turn)
         for reason, message in events:
             turn.event(worker.pod, reason, message)
@@ -250,47 +265,30 @@ class PodSyncer(StatusGenerator):
             updates = [each for each in updates if each.kind is not ProbeKind.READINESS]
         if updates:
             status, needs_sync = apply_updates(pod, status, updates)
-            self.set_status(worker, status, turn)
+            self.reports.set_status(worker, status, turn)
             if needs_sync and worker.state is WorkerState.SYNC:
-                self.sync(worker, turn)
-
-    def take_version(self, worker: PodWorker, pod: Pod, admission: PodAdmission, turn: Turn) -> Pod:
-        """Return a new version of a pod with the resources that it is given."""
-        if self.allocations is None:
-            if not has_other_resources(worker.pod, pod):
-                return pod
-            self.allocations = self.kuberuntime.allocations = AllocationManager(self._node)
-        check = partial(admission.check_resize, turn=turn)
-        return self.allocations.take(worker, pod, check, turn)
-
-    def retry_resizes(self, workers: Workers, admission: PodAdmission, turn: Turn) -> None:
-        """Try deferred resizes again. Source: allocation_manager.go, RetryPendingResizes."""
-        if self.allocations is not None and self.allocations.has_deferred():
-            check = partial(admission.check_resize, turn=turn)
-            for worker in self.allocations.retry(workers, check, turn):
                 self.sync(worker, turn)
 
     def _sync_pod(self, worker: PodWorker, turn: Turn) -> None:
         pod = worker.pod
         light = turn.env.light
-        if self.allocations is not None:
-            self.allocations.look(pod, self.runtime.sandbox(pod.uid), turn)
-        status = self.generate(worker, turn)
+        self.allocations.look(pod, self.runtime.sandbox(pod.uid), turn)
+        status = self.reports.generate(worker, turn)
         if status.phase in TERMINAL_PHASES:
             if not light:
-                self.set_status(worker, status, turn)
+                self.reports.set_status(worker, status, turn)
             worker.complete_sync()
             worker.end_sync(turn.now_ns, relisted=False)
             self.sync(worker, turn)
             return
         if light:
-            self.set_unless_starting(worker, status, turn)
+            self.reports.set_unless_starting(worker, status, turn)
         else:
-            self.set_status(worker, status, turn)
+            self.reports.set_status(worker, status, turn)
         if pod.spec.active_deadline_s:
             self._arm_deadline(worker, turn)
-        if self._facts.network_error and not pod.spec.host_network:
-            message = f"network is not ready: {self._facts.network_error}"
+        if turn.facts.network_error and not pod.spec.host_network:
+            message = f"network is not ready: {turn.facts.network_error}"
             turn.event(pod, Reason.NETWORK_NOT_READY, message)
             worker.end_sync(turn.now_ns, relisted=False)
             self._requeue(worker, turn.now_ns + TRANSIENT_NS, turn)
@@ -300,17 +298,17 @@ class PodSyncer(StatusGenerator):
             return
         if not worker.registered:
             worker.registered = True
-            self.volumes.register_pod(pod, turn.now_ns, turn.out)
+            self.volumes.register_pod(pod, turn)
         if pod.spec.volumes and not worker.volumes_ready:
             worker.stage = SyncStage.MOUNT
             worker.last_sync_ns = turn.now_ns  # since when the volumes are waited for
-            self.volumes.begin(pod, turn.now_ns, turn.out)
+            self.volumes.begin(pod, turn)
         else:
             self._sync_runtime(worker, turn)
 
     def _sync_runtime(self, worker: PodWorker, turn: Turn) -> None:
         """Begin with the runtime's half of SyncPod: everything before it is there."""
-        status = self.last_status(worker.pod)
+        status = self.statuses.last_status(worker.pod)
         self.probes.add_pod(worker.pod, status, turn)
         restart_all = could_restart_all(worker.pod) and any(
             each.type == ALL_RESTARTING and each.status == "True" for each in status.conditions
@@ -318,10 +316,8 @@ class PodSyncer(StatusGenerator):
         sandbox = self.runtime.sandbox(worker.pod.uid)
         has_sandbox = sandbox is not None and sandbox.ready
         if worker.pod.spec.admission.claims and not has_sandbox and not turn.env.light:
-            if self.dra is None:
-                self.dra = DRAManager(self._node)
             worker.stage = SyncStage.PREPARE
-            self.on_prepared(worker, self.dra.prepare(worker.pod, turn.out), turn)
+            self.on_prepared(worker, self.dra.prepare(worker.pod, turn), turn)
             return
         progress = self.kuberuntime.sync_pod(worker, turn, restart_all=restart_all)
         self._go_on(worker, progress, turn)
@@ -350,7 +346,7 @@ class PodSyncer(StatusGenerator):
         pod = worker.pod
         status = self.statuses.status(pod.uid)
         if not turn.env.light and status is not None:
-            self.set_status(worker, with_sandbox_ready(status, pod.generation), turn)
+            self.reports.set_status(worker, with_sandbox_ready(status, pod.generation), turn)
 
     def _complete(self, worker: PodWorker, turn: Turn) -> None:
         """End a SyncPod. One that did something, without an error, asks for a relist at once."""
@@ -360,7 +356,7 @@ class PodSyncer(StatusGenerator):
             # The relist sees at least the new sandbox: the failure is reported a sync later.
             turn.enqueue(worker, self.pleg.seen_ns(turn.now_ns + 1))
         elif turn.env.light and worker.retry_ns:
-            self.set_status(worker, self.generate(worker, turn), turn)
+            self.reports.set_status(worker, self.reports.generate(worker, turn), turn)
         elif self._hides_back_off(worker):
             turn.enqueue(worker, self.pleg.next_relist_ns(turn.now_ns + 1))
         relisted = worker.had_actions and not worker.retry_ns
@@ -418,7 +414,7 @@ class PodSyncer(StatusGenerator):
     def _sync_terminating_pod(self, worker: PodWorker, turn: Turn) -> None:
         pod = worker.pod
         if not turn.env.light:
-            self.set_status(worker, self.generate(worker, turn), turn)
+            self.reports.set_status(worker, self.reports.generate(worker, turn), turn)
         self.probes.stop_liveness_and_startup(pod)
         sandbox = self.runtime.sandbox(pod.uid)
         if sandbox is None or not sandbox.is_running():
@@ -438,11 +434,11 @@ class PodSyncer(StatusGenerator):
             assert not sandbox.is_running(), pod.uid
             self.runtime.stop_sandbox(pod.uid)
         if not env.light or not (pod.deleting or worker.removed):
-            status = self.generate(worker, turn, is_terminal=True)
-            self.set_status(worker, status, turn)
+            status = self.reports.generate(worker, turn, is_terminal=True)
+            self.reports.set_status(worker, status, turn)
         worker.complete_terminating()
         worker.end_sync(turn.now_ns, relisted=False)
-        share = env.draws.uniform(self._node, _STREAM_REQUEUE, turn.now_ns)
+        share = turn.draw(_STREAM_REQUEUE)
         worker.due_ns = turn.now_ns + LOOP_NS + int(LOOP_NS * share)  # volumes are unmounted then
         self.sync(worker, turn)
 
@@ -451,7 +447,7 @@ class PodSyncer(StatusGenerator):
         if turn.env.light:
             self._finish(worker, turn)
             return
-        self.set_status(worker, self.generate(worker, turn, is_terminal=True), turn)
+        self.reports.set_status(worker, self.reports.generate(worker, turn, is_terminal=True), turn)
         if mounted:
             worker.stage = SyncStage.UNMOUNT
             turn.wait(worker, turn.now_ns + MOUNT_POLL_NS)
@@ -463,26 +459,24 @@ class PodSyncer(StatusGenerator):
         pod = worker.pod
         if worker.registered:
             worker.registered = False
-            self.volumes.unregister_pod(pod, turn.out)
-        status = self.last_status(pod)
+            self.volumes.unregister_pod(pod, turn)
+        status = self.statuses.last_status(pod)
         if not (turn.env.light and pod.deleting):
             status = terminate_pod_status(pod, status, worker.told or pod.status)
-        self.set_status(worker, status, turn, finished=True)
+        self.reports.set_status(worker, status, turn, finished=True)
         worker.end_sync(turn.now_ns, relisted=False)
         worker.complete_terminated()
         if status.phase == "Failed" and not pod.deleting and not worker.removed:
-            turn.out.append(Report(self._node, Milestone.POD_FAILED))
-        release_images(self._node, pod, turn.env, turn.now_ns)
+            turn.report(Milestone.POD_FAILED)
+        release_images(pod, turn)
         self.kuberuntime.forget(pod.uid)
         self.pleg.forget(pod.uid)
-        if self.allocations is not None:
-            self.allocations.forget(pod.uid)
-        if self.dra is not None:
-            self.dra.forget(pod.uid)
+        self.allocations.forget(pod.uid)
+        self.dra.forget(pod.uid)
 
     def _requeue(self, worker: PodWorker, retry_ns: int, turn: Turn) -> None:
         """Try a sync that failed again later, when the work queue is looked at: each second."""
-        share = turn.env.draws.uniform(self._node, _STREAM_REQUEUE, turn.now_ns)
+        share = turn.draw(_STREAM_REQUEUE)
         due_ns = self.pleg.next_relist_ns(requeue_ns(turn.now_ns, retry_ns, share))
         if not worker.sync_ns or due_ns < worker.sync_ns:
             turn.enqueue(worker, due_ns)

@@ -11,6 +11,7 @@ pkg/kubelet/config/sources.go; config.go, filterInvalidPods; kubelet_pods.go, Ha
 
 from collections.abc import Callable
 
+from fleet.clock import Draws
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
 from fleet.kubelet.pods.pod_config import PodOp, PodUpdate
@@ -18,7 +19,7 @@ from fleet.kubelet.pods.pod_manager import PodManager, is_mirror_of
 from fleet.kubelet.pods.pod_sync import PodSyncer
 from fleet.kubelet.pods.pod_workers import PodWorker, WorkerState
 from fleet.kubelet.turn import Turn
-from fleet.objects.effects import ApiCall, NodeId, Outbox, Reply, SetTimer, Timer
+from fleet.objects.effects import NodeId, Timer
 from fleet.objects.pods import Pod, PodUid
 from fleet.objects.static_pods import StaticPod, with_uid
 
@@ -34,8 +35,8 @@ class StaticPodSync:
 
     __slots__ = ("_api_listed", "_held", "_syncer", "_workers", "is_ready", "manager")
 
-    def __init__(self, manager: PodManager, workers: Workers, syncer: PodSyncer) -> None:
-        self.manager = manager
+    def __init__(self, node: NodeId, draws: Draws, workers: Workers, syncer: PodSyncer) -> None:
+        self.manager = PodManager(node, draws)
         self._workers = workers
         self._syncer = syncer
         self.is_ready = True  # every source was read once; not so when the kubelet starts
@@ -64,7 +65,7 @@ class StaticPodSync:
         """Take what file and URL say now."""
         env, manager = turn.env, self.manager
         self._look_ready(env)
-        gone, added, twice = manager.take(env.static, env.wall_ns(turn.now_ns))
+        gone, added, twice = manager.take(env.static, turn)
         for pod in twice:
             turn.event(pod, Reason.FAILED_VALIDATION, _duplicate(pod))
         for pod in gone:
@@ -74,15 +75,15 @@ class StaticPodSync:
             is_free = all(each.pod.full_name != pod.full_name for each in self._workers.values())
             if manager.add(pod, may_start=is_free):
                 update(PodUpdate(PodOp.ADD, pod))
-        manager.reconcile(added, turn.out)
+        manager.reconcile(added, turn)
         if gone:
-            manager.arm(turn.now_ns, turn.out)
+            manager.arm(turn)
 
     def on_mirror(self, update: PodUpdate, turn: Turn) -> None:
         """Take a mirror pod as the watch shows it."""
         mirror, is_gone = update.pod, update.op is PodOp.REMOVE
         statuses = self._syncer.statuses
-        self.manager.on_mirror(mirror, turn.now_ns, turn.out, gone=is_gone)
+        self.manager.on_mirror(mirror, turn, gone=is_gone)
         static = self.manager.static_of(mirror)
         if static is None or not is_mirror_of(mirror, static):
             return
@@ -90,17 +91,13 @@ class StaticPodSync:
             statuses.set_mirror(static.uid, _NO_MIRROR)  # a GET on its way may show the next
         elif statuses.mirrors.get(static.uid) != mirror.uid:
             statuses.set_mirror(static.uid, mirror.uid)
-            statuses.send_again(static.uid, turn.now_ns, turn.out)
+            statuses.send_again(static.uid, turn)
         else:
-            statuses.on_pod(with_uid(mirror, static.uid), turn.now_ns, turn.out)
+            statuses.on_pod(with_uid(mirror, static.uid), turn)
 
-    def on_new_owner(self, out: Outbox) -> None:
+    def on_new_owner(self, turn: Turn) -> None:
         """Learn that there is a Node, another or none. Source: fastStaticPodsRegistration."""
-        self.manager.reconcile(list(self.manager), out)
-
-    def on_reply(self, call: ApiCall, reply: Reply, turn: Turn) -> None:
-        """Take the answer to a call about a mirror."""
-        self.manager.on_reply(call, reply, turn.env.draws, turn.now_ns, turn.out)
+        self.manager.reconcile(list(self.manager), turn)
 
     def api_pod(self, worker: PodWorker) -> Pod | None:
         """Return what the API shows of a static pod: its mirror, under the static pod's uid.
@@ -118,16 +115,15 @@ class StaticPodSync:
         if self.is_ready:
             return False
         self._held = (*self._held, worker.pod.uid)
-        self.manager.arm(turn.now_ns, turn.out)
+        self.manager.arm(turn)
         return True
 
     def clean_up(self, update: Update, turn: Turn) -> None:
         """Do the housekeeping that is due. Source: HandlePodCleanups."""
-        now_ns, out = turn.now_ns, turn.out
-        if not self.manager.is_due(now_ns):
+        if not self.manager.is_due(turn.now_ns):
             return
         if not self.is_ready:
-            self.manager.arm(now_ns, out)
+            self.manager.arm(turn)
             return
         held, self._held = self._held, ()
         for uid in held:
@@ -141,27 +137,27 @@ class StaticPodSync:
                 successor = self.manager.released(worker.pod)
                 if successor is not None:
                     update(PodUpdate(PodOp.ADD, successor))
-                    self.manager.reconcile([successor], out)
+                    self.manager.reconcile([successor], turn)
         names = {
             worker.pod.full_name
             for worker in self._workers.values()
             if isinstance(worker.pod, StaticPod) and worker.removed
         }
-        self.manager.clean_up(names, now_ns, out)
+        self.manager.clean_up(names, turn)
 
 
-def arm_look(node: NodeId, env: Environment, now_ns: int, out: Outbox) -> None:
+def arm_look(turn: Turn) -> None:
     """Set the timer of a node's next look at what changed: each has a phase of its own."""
-    model = env.model
+    model = turn.env.model
     kubelet = model.kubelet
     period_ns = (
         kubelet.file_check_frequency_ns
         if kubelet.static_pod_path
         else kubelet.http_check_frequency_ns
     )
-    phase_ns = int(period_ns * env.draws.uniform(node, _STREAM_LOOK, 0))
-    due_ns = now_ns + (phase_ns - now_ns) % period_ns if period_ns else now_ns
-    out.append(SetTimer(node, due_ns, Timer.STATIC_PODS))
+    phase_ns = int(period_ns * turn.env.draws.uniform(turn.node, _STREAM_LOOK, 0))
+    due_ns = turn.now_ns + (phase_ns - turn.now_ns) % period_ns if period_ns else turn.now_ns
+    turn.arm(due_ns, Timer.STATIC_PODS)
 
 
 def is_over(worker: PodWorker) -> bool:

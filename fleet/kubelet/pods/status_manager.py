@@ -15,16 +15,15 @@ computed from what the watch and our own last patch said.
 from fleet.clock import NS_PER_S, Draws
 from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
 from fleet.kubelet.pods.status_generate import FINAL_REASONS, OWNED_CONDITIONS, shared_condition
+from fleet.kubelet.turn import Turn
 from fleet.objects.effects import (
     ApiCall,
     NodeId,
     Op,
-    Outbox,
     PodStatusPatch,
     PodTarget,
     Reply,
     ReplyKind,
-    SetTimer,
     Timer,
 )
 from fleet.objects.pods import Pod, PodCondition, PodStatus, PodUid, PodView
@@ -72,8 +71,6 @@ class StatusManager:
         "_entries",
         "_failed",
         "_finished",
-        "_light",
-        "_node",
         "_phase_ns",
         "_queue",
         "_sending",
@@ -83,7 +80,6 @@ class StatusManager:
     )
 
     def __init__(self, node: NodeId, draws: Draws) -> None:
-        self._node = node
         self._phase_ns = int(draws.uniform(node, _STREAM_PHASE, 0) * SYNC_PERIOD_NS)
         self._due_ns = 0  # of the full pass, 0 when none is armed
         self._entries: dict[PodUid, _Entry] = {}
@@ -92,7 +88,6 @@ class StatusManager:
         self._suspects: dict[PodUid, None] = {}  # to be compared or deleted at the full pass
         self._busy: PodUid | None = None  # the pod whose request is in flight
         self._version = 0  # what is in flight, as of its GET
-        self._light = False
         self._sending = PodStatus()
         self._finished = False
         self._deleting = False
@@ -102,6 +97,10 @@ class StatusManager:
         """Return the newest status of a pod."""
         entry = self._entries.get(uid)
         return entry.status if entry is not None else None
+
+    def last_status(self, pod: Pod) -> PodStatus:
+        """Return the status generated last, else the API's."""
+        return self.status(pod.uid) or pod.status
 
     def set_pod_status(
         self,
@@ -143,29 +142,26 @@ class StatusManager:
                 return uid
         return None
 
-    def send(
-        self, uid: PodUid, pod: Pod | None, *, light: bool, may_run: bool, out: Outbox
-    ) -> None:
+    def send(self, uid: PodUid, pod: Pod | None, turn: Turn, *, may_run: bool) -> None:
         """Begin to send the newest status of a pod; `pod` is None once its object is gone."""
         entry = self._entries[uid]
         self._version = entry.version
         self._sending = entry.status
         self._finished = entry.finished
-        self._light = light
-        if not light:
+        if not turn.env.light:
             self._busy = uid
-            out.append(ApiCall(self._node, Op.GET_POD, uid, PodTarget(entry.namespace, entry.name)))
+            turn.call(Op.GET_POD, uid, PodTarget(entry.namespace, entry.name))
         elif pod is None:
             entry.sent = entry.version
         elif entry.finished and pod.deleting:
-            self._delete(uid, entry, out)
+            self._delete(uid, entry, turn)
         else:
             old = entry.api or pod.status
             self._deleting = pod.deleting
-            self._patch(uid, entry, old, pod.status.phase, may_run=may_run, out=out)
+            self._patch(uid, entry, old, pod.status.phase, turn, may_run=may_run)
 
     def on_reply(
-        self, call: ApiCall, reply: Reply, now_ns: int, *, may_run: bool, out: Outbox
+        self, call: ApiCall, reply: Reply, turn: Turn, *, may_run: bool
     ) -> PodStatus | None:
         """Go one step on with the pod in flight; return the status that the server just took."""
         uid = PodUid(call.key)
@@ -177,21 +173,21 @@ class StatusManager:
             self._forget_deleted(uid, call)
         elif not reply.ok:
             self._failed[uid] = None
-            self._arm(now_ns, out)
+            self._arm(turn)
         elif call.op is Op.DELETE_POD:
             self._forget_deleted(uid, call)
         elif call.op is Op.PATCH_POD_STATUS:
             patch = call.payload
             assert isinstance(patch, PodStatusPatch), call
-            if self._light:
+            if turn.env.light:
                 entry.api = entry.status if patch.new == entry.status else patch.new
-            self._patched(uid, entry, patch.new.phase, out)
+            self._patched(uid, entry, patch.new.phase, turn)
             return patch.new
         else:
-            self._on_got(uid, entry, reply, may_run=may_run, out=out)
+            self._on_got(uid, entry, reply, turn, may_run=may_run)
         return None
 
-    def on_pod(self, pod: Pod, now_ns: int, out: Outbox) -> None:
+    def on_pod(self, pod: Pod, turn: Turn) -> None:
         """Look at a new version of a pod: the server may not show what we say.
 
         Source: needsUpdate, needsReconcile.
@@ -209,7 +205,7 @@ class StatusManager:
             if not self._needs_sync(pod, entry):
                 return
         self._suspects[pod.uid] = None  # what is in flight may not know that it is being deleted
-        self._arm(now_ns, out)
+        self._arm(turn)
 
     def suspects(self, now_ns: int) -> list[PodUid]:
         """Return the pods that the due full pass looks at; empty when it is not due."""
@@ -234,14 +230,14 @@ class StatusManager:
             self.mirrors = {}
         self.mirrors[uid] = mirror
 
-    def send_again(self, uid: PodUid, now_ns: int, out: Outbox) -> None:
+    def send_again(self, uid: PodUid, turn: Turn) -> None:
         """Send the status of a static pod to its new mirror, with the next one or the full pass."""
         entry = self._entries.get(uid)
         if entry is not None:
             entry.sent = 0
             entry.api = None
             self._failed[uid] = None
-            self._arm(now_ns, out)
+            self._arm(turn)
 
     def forget(self, uid: PodUid) -> None:
         """Drop a pod that is no longer known. Source: RemoveOrphanedStatuses."""
@@ -261,7 +257,7 @@ class StatusManager:
             self._entries.pop(uid, None)
 
     def _on_got(
-        self, uid: PodUid, entry: _Entry, reply: Reply, *, may_run: bool, out: Outbox
+        self, uid: PodUid, entry: _Entry, reply: Reply, turn: Turn, *, may_run: bool
     ) -> None:
         view = reply.record
         assert isinstance(view, (Pod, PodView)), reply
@@ -270,7 +266,7 @@ class StatusManager:
                 del self._entries[uid]  # recreated under the same name
             return
         self._deleting = view.deleting
-        self._patch(uid, entry, view.status, view.status.phase, may_run=may_run, out=out)
+        self._patch(uid, entry, view.status, view.status.phase, turn, may_run=may_run)
 
     def _patch(
         self,
@@ -278,40 +274,40 @@ class StatusManager:
         entry: _Entry,
         old: PodStatus,
         old_phase: str,
+        turn: Turn,
         *,
         may_run: bool,
-        out: Outbox,
     ) -> None:
         """Send the merged status, or go on when the server has it already."""
         new = merge_pod_status(old, self._sending, may_run=may_run)
         if new == old:
-            self._patched(uid, entry, old_phase, out)
+            self._patched(uid, entry, old_phase, turn)
             return
         self._busy = uid
         payload = PodStatusPatch(
             entry.namespace, entry.name, self.mirrors.get(uid, uid), old, new, entry.token_suffix
         )
-        out.append(ApiCall(self._node, Op.PATCH_POD_STATUS, uid, payload))
+        turn.call(Op.PATCH_POD_STATUS, uid, payload)
 
-    def _patched(self, uid: PodUid, entry: _Entry, phase: str, out: Outbox) -> None:
+    def _patched(self, uid: PodUid, entry: _Entry, phase: str, turn: Turn) -> None:
         """Note what the server has, and delete the object if that was the last of it."""
         entry.sent = self._version
         is_last = self._deleting and self._finished and phase in TERMINAL_PHASES
         if is_last and uid not in self.mirrors:
-            self._delete(uid, entry, out)
+            self._delete(uid, entry, turn)
 
-    def _delete(self, uid: PodUid, entry: _Entry, out: Outbox) -> None:
+    def _delete(self, uid: PodUid, entry: _Entry, turn: Turn) -> None:
         self._busy = uid
         target = PodTarget(entry.namespace, entry.name)
-        out.append(ApiCall(self._node, Op.DELETE_POD, uid, target))
+        turn.call(Op.DELETE_POD, uid, target)
 
-    def _arm(self, now_ns: int, out: Outbox) -> None:
+    def _arm(self, turn: Turn) -> None:
         """Arm the next full pass, unless it is armed."""
         if not self._due_ns:
-            self._due_ns = now_ns + (self._phase_ns - now_ns) % SYNC_PERIOD_NS
-            if self._due_ns == now_ns:
+            self._due_ns = turn.now_ns + (self._phase_ns - turn.now_ns) % SYNC_PERIOD_NS
+            if self._due_ns == turn.now_ns:
                 self._due_ns += SYNC_PERIOD_NS
-            out.append(SetTimer(self._node, self._due_ns, Timer.STATUS_SYNC))
+            turn.arm(self._due_ns, Timer.STATUS_SYNC)
 
 
 def _stamp(status: PodStatus, old: PodStatus, wall_s: int) -> PodStatus:

@@ -1,8 +1,8 @@
 """ResourceMonitor: the eviction manager and the OOM watcher of a node, over its pods.
 
-Made when usage may cross a threshold: the profile declares what a node uses, a pod's behaviour
-declares what it uses, or the defaults could reach a threshold. One timer is set, for the next
-instant at which either has something to do. Dropped when nothing is left to watch.
+It watches when usage may cross a threshold: the profile declares what a node uses, a pod's
+behaviour declares what it uses, or the defaults could reach a threshold. One timer is set, for the
+next instant at which either has something to do.
 Source: pkg/kubelet/kubelet.go, initializeRuntimeDependentModules; pkg/kubelet/kubelet_pods.go,
 filterOutInactivePods; pkg/kubelet/pod_workers.go, killPodNow.
 """
@@ -11,12 +11,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from fleet.clock import NS_PER_S
-from fleet.kubelet.containers.image_gc import delete_unused_images
+from fleet.kubelet.containers.image_gc import arm_image_gc, delete_unused_images
 from fleet.kubelet.containers.image_list import arm_image_list
 from fleet.kubelet.containers.image_manager import images_of
-from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
-from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
 from fleet.kubelet.pods.pod_sync import PodSyncer
 from fleet.kubelet.pods.pod_workers import PodKill, PodWorker, WorkerState
@@ -46,8 +44,8 @@ from fleet.kubelet.pressure.stats_provider import (
     system_usage,
 )
 from fleet.kubelet.turn import Turn
-from fleet.objects.effects import NodeId, SetTimer, Timer
-from fleet.objects.pods import ObjectRef, Pod, PodCondition, PodUid
+from fleet.objects.effects import Timer
+from fleet.objects.pods import Pod, PodCondition, PodUid
 from fleet.objects.well_known import DISRUPTION_TARGET
 from fleet.profile.node_model import NodeModel
 from fleet.profile.pod_behavior import OOM_REASON, PodBehavior
@@ -112,9 +110,9 @@ def _images_free_bytes(model: NodeModel) -> int:
     return capacity - disk - max(amounts) if amounts else capacity
 
 
-def images_need_monitor(env: Environment, node: NodeId) -> bool:
+def images_need_monitor(turn: Turn) -> bool:
     """Return whether a node came under watch by the images that it pulled."""
-    return env.images.used_bytes(node) > _images_free_bytes(env.model)
+    return turn.env.images.used_bytes(turn.node) > _images_free_bytes(turn.env.model)
 
 
 def declares_usage(pod: Pod, behavior: PodBehavior) -> bool:
@@ -126,84 +124,95 @@ def declares_usage(pod: Pod, behavior: PodBehavior) -> bool:
     return any(key == EMPTY_DIR_ANNOTATION for key, _ in pod.annotations)
 
 
-def follow_usage(worker: PodWorker, behavior: PodBehavior, syncer: PodSyncer, turn: Turn) -> None:
-    """Compute anew when the containers of a pod come above their limits.
-
-    Differs: one that is spared runs on for ever, though its command might have ended it later.
-    """
-    pod = worker.pod
-    sandbox = syncer.runtime.sandbox(pod.uid)
-    if sandbox is None or worker.state is not WorkerState.SYNC:
-        return
-    for container in sandbox.containers:
-        spec = pod.find(container.name)
-        if spec is None or container.state is not RunState.RUNNING:
-            continue
-        if container.exit_ns <= turn.now_ns:
-            continue  # it has ended, and the next relist will see it
-        if container.reason == OOM_REASON:
-            container.exit_ns, container.exit_code, container.reason = NEVER, 0, ""
-        memory = behavior.container(spec.name).usage.memory
-        start_ns = container.started_s * NS_PER_S - turn.env.wall_offset_ns
-        oom_ns = oom_kill_ns(spec.resources_json, memory, start_ns, turn.now_ns)
-        if oom_ns < container.exit_ns:
-            container.oom_kill(oom_ns)
-    syncer.on_runtime_changed(worker, turn)
-
-
 class ResourceMonitor:
     """Watches what is used of one node."""
 
     __slots__ = (
         "_due_ns",
-        "_facts",
+        "_evictions",
         "_is_always_needed",
         "_oom_ns",
         "_pass_ns",
         "_shape",
         "_syncer",
         "_workers",
-        "evictions",
     )
 
-    def __init__(
-        self, facts: NodeFacts, model: NodeModel, workers: Workers, syncer: PodSyncer
-    ) -> None:
-        self._facts = facts
+    def __init__(self, workers: Workers, syncer: PodSyncer) -> None:
         self._workers = workers
         self._syncer = syncer
         self._due_ns = 0  # the timer that counts
         self._pass_ns = NEVER
         self._oom_ns = NEVER
         self._shape = 0  # of the pods that the timer was set for
-        self._is_always_needed = is_always_needed(model)
-        self.evictions = EvictionManager(facts.started_ns)
+        self._evictions: EvictionManager | None = None  # only if usage may cross a threshold
+        self._is_always_needed = False
+
+    @property
+    def is_watching(self) -> bool:
+        """Return whether usage may cross a threshold."""
+        return self._evictions is not None
 
     @property
     def is_idle(self) -> bool:
-        """Return whether a node without pods needs no monitor any more."""
-        return self.evictions.is_quiet and not self._is_always_needed
+        """Return whether a node without pods need not be watched."""
+        evictions = self._evictions
+        return evictions is None or (evictions.is_quiet and not self._is_always_needed)
 
     @property
     def pressures(self) -> tuple[str, ...]:
         """Return the conditions that the node is under."""
-        return self.evictions.conditions
+        return () if self._evictions is None else self._evictions.conditions
 
-    def on_change(self, turn: Turn) -> None:
-        """Look at the pods again: one was started, or ended, or went."""
-        if self.evictions.evicted and all(
-            _is_finished(self._workers.get(PodUid(uid))) for uid in self.evictions.evicted
+    def watch(self, turn: Turn) -> None:
+        """Watch from now on; look at the pods again: one was started, or ended, or went."""
+        if self._evictions is None:
+            self._evictions = EvictionManager(turn.facts.started_ns)
+            self._is_always_needed = is_always_needed(turn.env.model)
+            if not turn.env.light:
+                arm_image_gc(turn, is_watched=True)
+        self._on_change(self._evictions, turn)
+
+    def follow_usage(self, worker: PodWorker, turn: Turn) -> None:
+        """Take what annotations, or a resize, changed of a pod's usage and limits."""
+        behavior = turn.behavior(worker.pod)
+        if self.is_watching or declares_usage(worker.pod, behavior):
+            self._plan_oom_kills(worker, behavior, turn)
+            self._shape = 0  # plan anew, though the same containers run
+            self.watch(turn)
+
+    def _plan_oom_kills(self, worker: PodWorker, behavior: PodBehavior, turn: Turn) -> None:
+        """Compute anew when the containers of a pod come above their limits.
+
+        Differs: one that is spared runs on for ever, though its command might have ended it later.
+        """
+        pod = worker.pod
+        sandbox = self._syncer.runtime.sandbox(pod.uid)
+        if sandbox is None or worker.state is not WorkerState.SYNC:
+            return
+        for container in sandbox.containers:
+            spec = pod.find(container.name)
+            if spec is None or container.state is not RunState.RUNNING:
+                continue
+            if container.exit_ns <= turn.now_ns:
+                continue  # it has ended, and the next relist will see it
+            if container.reason == OOM_REASON:
+                container.exit_ns, container.exit_code, container.reason = NEVER, 0, ""
+            memory = behavior.container(spec.name).usage.memory
+            start_ns = container.started_s * NS_PER_S - turn.env.wall_offset_ns
+            oom_ns = oom_kill_ns(spec.resources_json, memory, start_ns, turn.now_ns)
+            if oom_ns < container.exit_ns:
+                container.oom_kill(oom_ns)
+        self._syncer.on_runtime_changed(worker, turn)
+
+    def _on_change(self, evictions: EvictionManager, turn: Turn) -> None:
+        if evictions.evicted and all(
+            _is_finished(self._workers.get(PodUid(uid))) for uid in evictions.evicted
         ):
-            self.evictions.on_cleaned_up(turn.now_ns)
+            evictions.on_cleaned_up(turn.now_ns)
             self._shape = 0
-        shape = self._shape_of(turn)
-        if shape != self._shape:
-            self._plan(turn)
-
-    def on_usage_changed(self, turn: Turn) -> None:
-        """Look at the pods again, though the same containers run."""
-        self._shape = 0
-        self.on_change(turn)
+        if self._shape_of(turn) != self._shape:
+            self._plan(evictions, turn)
 
     def _shape_of(self, turn: Turn) -> int:
         """Return what a plan depends on, the curves apart: the containers and the images."""
@@ -212,18 +221,19 @@ class ResourceMonitor:
             for _, sandbox in self._syncer.runtime
             for container in sandbox.containers
         ]
-        return hash((turn.env.images.used_bytes(self._facts.node), *states))
+        return hash((turn.env.images.used_bytes(turn.node), *states))
 
     def on_timer(self, turn: Turn) -> None:
         """Do what is due."""
-        if not self._due_ns or turn.now_ns < self._due_ns:
+        evictions = self._evictions
+        if evictions is None or not self._due_ns or turn.now_ns < self._due_ns:
             return
         self._due_ns = 0
         if turn.now_ns >= self._oom_ns:
             self._kill_for_memory(turn)
         if turn.now_ns >= self._pass_ns:
-            self._synchronize(turn)
-        self._plan(turn)
+            self._synchronize(evictions, turn)
+        self._plan(evictions, turn)
 
     def stats(self, turn: Turn) -> NodeStats:
         """Measure the node."""
@@ -235,24 +245,24 @@ class ResourceMonitor:
         return node_stats(model, terms, turn.now_ns)
 
     def _node_terms(self, pods: tuple[PodTerms, ...], turn: Turn) -> NodeTerms:
-        image_bytes = turn.env.images.used_bytes(self._facts.node)
-        return node_terms(turn.env.model, pods, self._facts.started_ns, image_bytes)
+        image_bytes = turn.env.images.used_bytes(turn.node)
+        return node_terms(turn.env.model, pods, turn.facts.started_ns, image_bytes)
 
-    def _plan(self, turn: Turn) -> None:
+    def _plan(self, evictions: EvictionManager, turn: Turn) -> None:
         """Set the timer of the next instant that matters."""
         model = turn.env.model
         self._shape = self._shape_of(turn)
         pods = _terms(self._workers, self._syncer, turn)
         found = tuple(pods.values())
         terms = self._node_terms(found, turn)
-        self._pass_ns = self.evictions.next_pass_ns(model, terms, found, turn.now_ns)
+        self._pass_ns = evictions.next_pass_ns(model, terms, found, turn.now_ns)
         self._oom_ns = next_oom_ns(model, terms, found, turn.now_ns)
         due_ns = min(self._pass_ns, self._oom_ns)
         if due_ns not in {NEVER, self._due_ns}:
             self._due_ns = due_ns
-            turn.out.append(SetTimer(self._facts.node, due_ns, Timer.EVICTION))
+            turn.arm(due_ns, Timer.EVICTION)
 
-    def _synchronize(self, turn: Turn) -> None:
+    def _synchronize(self, evictions: EvictionManager, turn: Turn) -> None:
         pods = _terms(self._workers, self._syncer, turn)
         active = [
             pods.get(uid) or worker.pod
@@ -261,11 +271,11 @@ class ResourceMonitor:
         ]
         reclaim = Reclaim(
             lambda: self._stats(pods, turn),
-            lambda: _delete_unused_images(self._facts.node, self._syncer, turn, self._workers),
+            lambda: _delete_unused_images(self._workers, self._syncer, turn),
         )
-        found = self.evictions.synchronize(turn.env.model, active, reclaim, turn.now_ns)
+        found = evictions.synchronize(turn.env.model, active, reclaim, turn.now_ns)
         if found.starved:
-            self._node_event(Reason.EVICTION_THRESHOLD_MET, THRESHOLD_MET % found.starved, turn)
+            turn.node_event(Reason.EVICTION_THRESHOLD_MET, THRESHOLD_MET % found.starved)
         for eviction in found.evictions:
             _evict(self._workers[eviction.pod.uid], eviction, self._syncer, turn)
 
@@ -287,11 +297,7 @@ class ResourceMonitor:
             self._syncer.on_runtime_changed(worker, turn)
             if not over and is_system_oom(stats):
                 message = system_oom_message(victim.process, container.id)
-                self._node_event(Reason.SYSTEM_OOM, message, turn)
-
-    def _node_event(self, reason: Reason, message: str, turn: Turn) -> None:
-        about = ObjectRef("Node", "", self._facts.name)
-        turn.recorder.event(about, reason, message, turn.env, turn.now_ns, turn.out)
+                turn.node_event(Reason.SYSTEM_OOM, message)
 
 
 def _terms(workers: Workers, syncer: PodSyncer, turn: Turn) -> dict[PodUid, PodTerms]:
@@ -307,10 +313,10 @@ def _terms(workers: Workers, syncer: PodSyncer, turn: Turn) -> dict[PodUid, PodT
     return found
 
 
-def _delete_unused_images(node: NodeId, syncer: PodSyncer, turn: Turn, workers: Workers) -> None:
+def _delete_unused_images(workers: Workers, syncer: PodSyncer, turn: Turn) -> None:
     """Free what no container needs. Dead containers hold nothing here but their status."""
-    if delete_unused_images(node, turn.env, images_in_use(workers, syncer), turn.now_ns):
-        arm_image_list(node, turn.env, turn.now_ns, turn.out)
+    if delete_unused_images(images_in_use(workers, syncer), turn):
+        arm_image_list(turn)
 
 
 def images_in_use(workers: Workers, syncer: PodSyncer) -> set[str]:

@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
 from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.kubelet.pods.node_pods import NodePods
 from fleet.kubelet.pressure.stats_provider import (
     NodeCapacity,
     node_capacity,
     pod_terms,
     system_usage,
 )
-from fleet.kubelet.sync_loop import SyncLoop
 from fleet.objects.pods import Pod
 from fleet.profile.node_model import NodeModel
 from fleet.runtime.container_usage import NOTHING_SPENT, ContainerUsage, Spent, resources_of, spent
@@ -118,7 +118,7 @@ def node_usage(kubelet: VirtualKubelet, now_ns: int) -> NodeUse:
     age_ns = now_ns - facts.started_ns
     system = _cgroup(own, age_ns, spent(own, age_ns))
     network = spent(own, age_ns)
-    loop = kubelet.sync_loop
+    loop = kubelet.pods
     gone = facts.spent
     pods: tuple[PodUse, ...] = ()
     if loop is not None:
@@ -167,9 +167,9 @@ def _cgroup(usage: ContainerUsage, age_ns: int, used: Spent) -> Cgroup:
     )
 
 
-def _pods(loop: SyncLoop, kubelet: VirtualKubelet, now_ns: int) -> tuple[PodUse, ...]:
+def _pods(loop: NodePods, kubelet: VirtualKubelet, now_ns: int) -> tuple[PodUse, ...]:
     found = []
-    for worker in loop.workers():
+    for worker in loop.workers.values():
         sandbox = loop.runtime.sandbox(worker.pod.uid)
         if sandbox is not None and sandbox.ready:
             use = _pod(worker.pod, sandbox, kubelet, now_ns)

@@ -18,9 +18,9 @@ import enum
 
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.kubelet.environment import Environment
-from fleet.kubelet.node.node_facts import NodeFacts
+from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.volume_texts import driver_missing, failed
-from fleet.objects.effects import ApiCall, Op, Outbox, Reply
+from fleet.objects.effects import Op, Reply
 from fleet.objects.pods import NodeView, Pod, PodUid, VolumeSpec
 from fleet.objects.volumes import (
     AttachmentView,
@@ -97,10 +97,9 @@ class ClaimVolume:
 class ClaimVolumes:
     """The claims of the pods of one node."""
 
-    __slots__ = ("_devices", "_facts", "_labels", "_pods", "_resyncs", "attached", "reported")
+    __slots__ = ("_devices", "_labels", "_pods", "_resyncs", "attached", "reported")
 
-    def __init__(self, facts: NodeFacts) -> None:
-        self._facts = facts
+    def __init__(self) -> None:
         self._pods: dict[PodUid, tuple[ClaimVolume, ...]] = {}
         self._devices: dict[str, list[PodUid]] = {}  # attachable volumes, and whose they are
         self._resyncs: dict[PodUid, int] = {}
@@ -136,7 +135,7 @@ class ClaimVolumes:
                 if not pods:
                     del self._devices[each.view.unique_name]
 
-    def reprocess(self, pod: Pod, out: Outbox) -> None:
+    def reprocess(self, pod: Pod, turn: Turn) -> None:
         """Read claims and volumes again for a new sync of the pod. Source: ReprocessPod."""
         for each in self._pods.get(pod.uid, ()):
             if each.step is Step.FAILED:
@@ -144,7 +143,7 @@ class ClaimVolumes:
                 each.error = ""
                 each.due_ns = AT_ONCE
             elif each.step > Step.FAILED:
-                self._get(pod, each, Op.GET_CLAIM, each.claim, out, Step.REFRESH)
+                self._get(pod, each, Op.GET_CLAIM, each.claim, turn, Step.REFRESH)
 
     # ---- what happened ----
 
@@ -176,16 +175,14 @@ class ClaimVolumes:
                     found.append(uid)
         return found
 
-    def on_reply(
-        self, pod: Pod, target: ClaimTarget, reply: Reply, env: Environment, out: Outbox
-    ) -> bool:
+    def on_reply(self, pod: Pod, target: ClaimTarget, reply: Reply, turn: Turn) -> bool:
         """Take an answer; return whether the volume may go on."""
         each = self._find(pod.uid, target.volume)
         if each is None:
             return False
         if target.step == Step.REFRESH:
             if reply.ok and isinstance(reply.record, ClaimView):
-                self._get(pod, each, Op.GET_VOLUME, reply.record.volume_name, out, Step.REFRESH)
+                self._get(pod, each, Op.GET_VOLUME, reply.record.volume_name, turn, Step.REFRESH)
             return False
         if target.step == Step.LIMIT:
             found = reply.record
@@ -196,9 +193,9 @@ class ClaimVolumes:
             return False
         each.due_ns = AT_ONCE
         if each.step is Step.CLAIM:
-            self._on_claim(pod, each, reply, out)
+            self._on_claim(pod, each, reply, turn)
         elif each.step is Step.VOLUME:
-            self._on_volume(pod, each, reply, env)
+            self._on_volume(pod, each, reply, turn.env)
         elif not reply.ok:
             each.error = QUIET
             if each.step > Step.MOUNT:
@@ -217,7 +214,7 @@ class ClaimVolumes:
                 return each
         return None
 
-    def _on_claim(self, pod: Pod, each: ClaimVolume, reply: Reply, out: Outbox) -> None:
+    def _on_claim(self, pod: Pod, each: ClaimVolume, reply: Reply, turn: Turn) -> None:
         """Source: getPVCExtractPV, VolumeIsForPod."""
         claim = reply.record
         error = ""
@@ -237,7 +234,7 @@ class ClaimVolumes:
             each.claim_uid = claim.uid
             each.step = Step.VOLUME
             each.due_ns = 0
-            self._get(pod, each, Op.GET_VOLUME, claim.volume_name, out)
+            self._get(pod, each, Op.GET_VOLUME, claim.volume_name, turn)
         if error:
             self._fail(each, f"error processing PVC {pod.namespace}/{each.claim}: {error}")
 
@@ -318,14 +315,7 @@ class ClaimVolumes:
 
     # ---- what is done ----
 
-    def attempt(
-        self,
-        pod: Pod,
-        each: ClaimVolume,
-        env: Environment,
-        now_ns: int,
-        out: Outbox,
-    ) -> str | None:
+    def attempt(self, pod: Pod, each: ClaimVolume, turn: Turn) -> str | None:
         """Go on; return None while something is awaited, "" once mounted, else the error."""
         each.due_ns = 0
         if each.error and each.step is not Step.FAILED:
@@ -334,29 +324,22 @@ class ClaimVolumes:
                 each.step = Step.MOUNT
             return error
         if each.step in (Step.CLAIM, Step.SIZE):
-            self._get(pod, each, Op.GET_CLAIM, each.claim, out)
+            self._get(pod, each, Op.GET_CLAIM, each.claim, turn)
         elif each.step is Step.VERIFY:
-            self._get(pod, each, Op.GET_NODE_ATTACHED, "", out)
+            self._get(pod, each, Op.GET_NODE_ATTACHED, "", turn)
         elif each.step is Step.MOUNT:
-            return self._mount(pod, each, env, now_ns, out)
+            return self._mount(pod, each, turn)
         elif each.step in (Step.WAIT, Step.STAGED, Step.PUBLISH):
-            return self._read_attachment(pod, each, env, out)
+            return self._read_attachment(pod, each, turn)
         elif each.step in (Step.SET_UP, Step.DELAY):
-            return self._set_up(pod, each, env, now_ns)
+            return self._set_up(pod, each, turn)
         return None
 
-    def _mount(
-        self,
-        pod: Pod,
-        each: ClaimVolume,
-        env: Environment,
-        now_ns: int,
-        out: Outbox,
-    ) -> str | None:
+    def _mount(self, pod: Pod, each: ClaimVolume, turn: Turn) -> str | None:
         """Begin to mount. Source: GenerateMountVolumeFunc."""
         view = each.view
         assert view is not None, each.claim
-        if not view.fits(self._facts.labels if self._labels is None else self._labels):
+        if not view.fits(turn.facts.labels if self._labels is None else self._labels):
             return failed(
                 each.name, each.volume, "NodeAffinity check", "no matching NodeSelectorTerms"
             )
@@ -367,37 +350,35 @@ class ClaimVolumes:
             return failed(each.name, each.volume, "SetUp", error)
         if self._is_attachable(each):
             each.step = Step.WAIT
-            return self._read_attachment(pod, each, env, out)
-        if view.driver and view.driver not in env.model.csi_driver_names:
+            return self._read_attachment(pod, each, turn)
+        if view.driver and view.driver not in turn.env.model.csi_driver_names:
             return driver_missing(each.name, each.volume, view.driver)
         each.step = Step.SET_UP
-        return self._set_up(pod, each, env, now_ns)
+        return self._set_up(pod, each, turn)
 
-    def _read_attachment(
-        self, pod: Pod, each: ClaimVolume, env: Environment, out: Outbox
-    ) -> str | None:
+    def _read_attachment(self, pod: Pod, each: ClaimVolume, turn: Turn) -> str | None:
         view = each.view
         assert view is not None, each.claim
-        if each.step is Step.STAGED and view.driver not in env.model.csi_driver_names:
+        if each.step is Step.STAGED and view.driver not in turn.env.model.csi_driver_names:
             each.step = Step.MOUNT
             return driver_missing(each.name, each.volume, view.driver)
         if each.step is Step.STAGED and self._is_mounted_elsewhere(pod, view):
             each.step = Step.PUBLISH  # the device is mounted already
-        name = attachment_name(view.handle, view.driver, self._facts.name)
-        self._get(pod, each, Op.GET_ATTACHMENT, name, out)
+        name = attachment_name(view.handle, view.driver, turn.facts.name)
+        self._get(pod, each, Op.GET_ATTACHMENT, name, turn)
         return None
 
-    def _set_up(self, pod: Pod, each: ClaimVolume, env: Environment, now_ns: int) -> str | None:
+    def _set_up(self, pod: Pod, each: ClaimVolume, turn: Turn) -> str | None:
         """Let the driver stage and publish: first its delay, then its result."""
         behavior = volume_behavior(
-            env.model.behavior_for(pod.labels, pod.namespace, pod.annotations).volumes,
+            turn.env.model.behavior_for(pod.labels, pod.namespace, pod.annotations).volumes,
             each.volume.name,
             pod.annotations,
         )
         if each.step is Step.SET_UP:
             each.step = Step.DELAY
-            share = env.draws.uniform(self._facts.node, _STREAM_MOUNT, now_ns)
-            each.due_ns = now_ns + max(behavior.mount_delay.sample(share), 1)
+            share = turn.draw(_STREAM_MOUNT)
+            each.due_ns = turn.now_ns + max(behavior.mount_delay.sample(share), 1)
             return None
         if behavior.error:
             each.step = Step.MOUNT
@@ -426,14 +407,14 @@ class ClaimVolumes:
         each: ClaimVolume,
         op: Op,
         name: str,
-        out: Outbox,
+        turn: Turn,
         step: Step | None = None,
     ) -> None:
         at = each.step if step is None else step
         target = ClaimTarget(pod.namespace, name, each.volume.name, int(at))
-        out.append(ApiCall(self._facts.node, op, pod.uid, target))
+        turn.call(op, pod.uid, target)
 
-    def ask_limits(self, pod: Pod, env: Environment, out: Outbox) -> bool:
+    def ask_limits(self, pod: Pod, turn: Turn) -> bool:
         """Ask why volumes are not attached, if their drivers may say that a node is full.
 
         Source: csi_plugin.go, VerifyExhaustedResource.
@@ -442,10 +423,10 @@ class ClaimVolumes:
             view = each.view
             if view is None or each.step not in (Step.REPORT, Step.ATTACH):
                 continue
-            driver = env.csi_drivers.get(view.driver)
+            driver = turn.env.csi_drivers.get(view.driver)
             if driver is not None and driver.updates_allocatable:
-                name = attachment_name(view.handle, view.driver, self._facts.name)
-                self._get(pod, each, Op.GET_ATTACHMENT, name, out, Step.LIMIT)
+                name = attachment_name(view.handle, view.driver, turn.facts.name)
+                self._get(pod, each, Op.GET_ATTACHMENT, name, turn, Step.LIMIT)
                 each.is_asked = True
         return self.is_asking(pod.uid)
 
@@ -475,10 +456,10 @@ class ClaimVolumes:
         """Return whether a pod has claims."""
         return uid in self._pods
 
-    def plan_resync(self, uid: PodUid, env: Environment, now_ns: int) -> int:
+    def plan_resync(self, uid: PodUid, turn: Turn) -> int:
         """Return when the claims of a running pod are read again. Source: completeWork."""
-        share = env.draws.uniform(self._facts.node, _STREAM_RESYNC, now_ns)
-        due_ns = self._resyncs[uid] = now_ns + int(RESYNC_NS * (1 + share / 2))
+        share = turn.draw(_STREAM_RESYNC)
+        due_ns = self._resyncs[uid] = turn.now_ns + int(RESYNC_NS * (1 + share / 2))
         return due_ns
 
     def is_resync_due(self, uid: PodUid, now_ns: int) -> bool:

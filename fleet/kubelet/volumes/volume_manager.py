@@ -14,12 +14,10 @@ Differs: only what the API sees is emulated. A wait that times out leaves no eve
 """
 
 import enum
-from collections.abc import Mapping
 
-from fleet.clock import NS_PER_MS, NS_PER_S, Draws
-from fleet.kubelet.environment import Environment
+from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.kubelet.events import Reason
-from fleet.kubelet.node.node_facts import NodeFacts
+from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.claim_volumes import (
     AT_ONCE,
     CLAIM_KINDS,
@@ -37,9 +35,7 @@ from fleet.kubelet.volumes.watched_objects import ObjectManager, sources_of
 from fleet.objects.effects import (
     ApiCall,
     Op,
-    Outbox,
     Reply,
-    SetTimer,
     Timer,
     TokenRequest,
     WatchEvent,
@@ -48,7 +44,6 @@ from fleet.objects.effects import (
 from fleet.objects.pods import (
     TOKEN_VOLUME,
     TOKEN_VOLUME_START,
-    ContainerSpec,
     EventType,
     Pod,
     PodUid,
@@ -113,29 +108,27 @@ class _Mount:
 class VolumeManager:
     """Volumes, and the objects behind them, of the pods of one node."""
 
-    __slots__ = ("_draws", "_facts", "_mounts", "_refresh", "claims", "objects")
+    __slots__ = ("_mounts", "_refresh", "claims", "objects")
 
-    def __init__(self, facts: NodeFacts, draws: Draws) -> None:
-        self._facts = facts
-        self._draws = draws
+    def __init__(self) -> None:
         self._mounts: dict[PodUid, _Mount] = {}
         self._refresh: dict[PodUid, int] = {}  # when a pod's tokens are renewed
-        self.objects = ObjectManager(facts.node, draws)
+        self.objects = ObjectManager()
         self.claims: ClaimVolumes | None = None  # made for the first pod that has one
 
-    def register_pod(self, pod: Pod, now_ns: int, out: Outbox) -> None:
+    def register_pod(self, pod: Pod, turn: Turn) -> None:
         """Watch what a pod refers to."""
-        self.objects.register_pod(pod, out, now_ns)
+        self.objects.register_pod(pod, turn)
 
-    def update_pod(self, old: Pod, new: Pod, now_ns: int, out: Outbox) -> None:
+    def update_pod(self, old: Pod, new: Pod, turn: Turn) -> None:
         """Follow a change of what a pod refers to: an ephemeral container may add some."""
         if old.spec.ephemeral_containers != new.spec.ephemeral_containers:
-            self.objects.register_pod(new, out, now_ns)
-            self.objects.unregister_pod(old, out)
+            self.objects.register_pod(new, turn)
+            self.objects.unregister_pod(old, turn)
 
-    def unregister_pod(self, pod: Pod, out: Outbox) -> None:
+    def unregister_pod(self, pod: Pod, turn: Turn) -> None:
         """Stop the watches that no other pod needs, unmount and forget the pod's volumes."""
-        self.objects.unregister_pod(pod, out)
+        self.objects.unregister_pod(pod, turn)
         self.abort(pod.uid)
         self._refresh.pop(pod.uid, None)
         if self.claims is not None:
@@ -153,26 +146,26 @@ class VolumeManager:
                     found.append(uid)
         return list(dict.fromkeys(found))
 
-    def begin(self, pod: Pod, now_ns: int, out: Outbox) -> None:
+    def begin(self, pod: Pod, turn: Turn) -> None:
         """Begin to wait for the volumes: the loops each need up to one turn of 100 ms.
 
         A sync that waits again finds what went on meanwhile; its claims are read again.
         """
-        share = self._draws.uniform(self._facts.node, _STREAM_LOOP, now_ns)
-        due_ns = now_ns + LOOP_NS + int(LOOP_NS * share)
+        share = turn.draw(_STREAM_LOOP)
+        due_ns = turn.now_ns + LOOP_NS + int(LOOP_NS * share)
         mount = self._mounts.get(pod.uid)
         if mount is None:
             volumes = [self._volume(pod, each) for each in pod.spec.volumes if each.mounted]
             mount = self._mounts[pod.uid] = _Mount(volumes)
         elif self.claims is not None:
-            self.claims.reprocess(pod, out)
-        mount.began_ns = now_ns
+            self.claims.reprocess(pod, turn)
+        mount.began_ns = turn.now_ns
         mount.seen_ns = 0
         mount.limits_asked = False
         mount.waited = True
-        self._wait(pod.uid, mount, due_ns, out)
+        self._wait(pod.uid, mount, due_ns, turn)
 
-    def remount(self, pod: Pod, event: WatchEvent, now_ns: int, out: Outbox) -> None:
+    def remount(self, pod: Pod, event: WatchEvent, turn: Turn) -> None:
         """Look at a deleted object again at the resync of a pod that runs. Source: ReprocessPod."""
         key = (event.kind, event.namespace, event.name)
         if event.type is not EventType.DELETED or pod.uid in self._mounts:
@@ -186,16 +179,16 @@ class VolumeManager:
             for each in volumes:
                 each.tokens = 0
             mount = self._mounts[pod.uid] = _Mount(volumes, is_remount=True)
-            share = self._draws.uniform(self._facts.node, _STREAM_REMOUNT, now_ns)
+            share = turn.draw(_STREAM_REMOUNT)
             for each in volumes:
-                each.due_ns = now_ns + int(share * RESYNC_NS)
-            self._arm(pod.uid, mount, out)
+                each.due_ns = turn.now_ns + int(share * RESYNC_NS)
+            self._arm(pod.uid, mount, turn)
 
     def _volume(self, pod: Pod, spec: VolumeSpec) -> _Volume:
         if spec.kind not in CLAIM_KINDS:
             return _Volume(spec, None)
         if self.claims is None:
-            self.claims = ClaimVolumes(self._facts)
+            self.claims = ClaimVolumes()
         return _Volume(spec, self.claims.add(pod, spec))
 
     def abort(self, uid: PodUid) -> None:
@@ -207,43 +200,41 @@ class VolumeManager:
         mount = self._mounts.get(uid)
         return mount is not None and bool(mount.due_ns) and now_ns >= mount.due_ns
 
-    def attempt(
-        self, pod: Pod, env: Environment, now_ns: int, out: Outbox
-    ) -> tuple[MountResult, list[VolumeEvent]]:
+    def attempt(self, pod: Pod, turn: Turn) -> tuple[MountResult, list[VolumeEvent]]:
         """Go on with every volume; return how it went and the events about the pod."""
         mount = self._mounts.get(pod.uid)
         if mount is None:
             return MountResult.WAITING, []
-        events = self._attempt_all(pod, mount, env, now_ns, out)
+        events = self._attempt_all(pod, mount, turn)
         if not mount.volumes and (mount.waited or mount.is_remount):
-            self._complete(pod, env, now_ns, out)
+            self._complete(pod, turn)
             return MountResult.MOUNTED, events
         if self.claims is not None and self.claims.is_full(pod.uid):
             text = self._state_text(pod, mount, "context deadline exceeded")
             text = f"Node has reached its volume attachment limit, rejecting pod. {text}"
             return MountResult.REJECTED, [*events, (LIMIT_EXCEEDED, text)]
-        given_up = self._give_up(pod, mount, now_ns)
-        if given_up == [] and self._asks_limits(pod, mount, env, out):
+        given_up = self._give_up(pod, mount, turn.now_ns)
+        if given_up == [] and self._asks_limits(pod, mount, turn):
             return MountResult.WAITING, events
         if given_up is not None:
             mount.waited = False
-        self._arm(pod.uid, mount, out)
+        self._arm(pod.uid, mount, turn)
         if given_up is not None:
             events += [(Reason.FAILED_MOUNT, each) for each in given_up]
             return MountResult.GIVEN_UP, events
         return (MountResult.FAILED if events else MountResult.WAITING), events
 
-    def _attempt_all(
-        self, pod: Pod, mount: _Mount, env: Environment, now_ns: int, out: Outbox
-    ) -> list[VolumeEvent]:
+    def _attempt_all(self, pod: Pod, mount: _Mount, turn: Turn) -> list[VolumeEvent]:
         events: list[VolumeEvent] = []
         for volume in tuple(mount.volumes):
             task = volume.claim or volume
-            if not task.due_ns or now_ns < task.due_ns:
+            if not task.due_ns or turn.now_ns < task.due_ns:
                 continue
-            error = self._attempt_one(pod, volume, env, now_ns, out)
+            error = self._attempt_one(pod, volume, turn)
             if error:
-                task.due_ns = now_ns + min(RETRY_FIRST_NS << min(volume.tries, 8), RETRY_MAX_NS)
+                task.due_ns = turn.now_ns + min(
+                    RETRY_FIRST_NS << min(volume.tries, 8), RETRY_MAX_NS
+                )
                 volume.tries += 1
             elif error is not None:
                 mount.volumes.remove(volume)
@@ -255,32 +246,28 @@ class VolumeManager:
                 events.append((reason, error))
         return events
 
-    def _asks_limits(self, pod: Pod, mount: _Mount, env: Environment, out: Outbox) -> bool:
+    def _asks_limits(self, pod: Pod, mount: _Mount, turn: Turn) -> bool:
         """Ask once, before a sync gives up, whether the node is full; return whether it waits."""
         if self.claims is None:
             return False
         if not mount.limits_asked:
             mount.limits_asked = True
-            return self.claims.ask_limits(pod, env, out)
+            return self.claims.ask_limits(pod, turn)
         return self.claims.is_asking(pod.uid)
 
-    def _attempt_one(
-        self, pod: Pod, volume: _Volume, env: Environment, now_ns: int, out: Outbox
-    ) -> str | None:
+    def _attempt_one(self, pod: Pod, volume: _Volume, turn: Turn) -> str | None:
         if volume.claim is not None:
             assert self.claims is not None, pod.uid
-            return self.claims.attempt(pod, volume.claim, env, now_ns, out)
-        return self._set_up(pod, volume, env, now_ns, out)
+            return self.claims.attempt(pod, volume.claim, turn)
+        return self._set_up(pod, volume, turn)
 
-    def _set_up(
-        self, pod: Pod, volume: _Volume, env: Environment, now_ns: int, out: Outbox
-    ) -> str | None:
+    def _set_up(self, pod: Pod, volume: _Volume, turn: Turn) -> str | None:
         """Set a local volume up; return None while it waits, "" once done, else the error."""
         volume.due_ns = 0
         spec = volume.spec
         if volume.tokens < 0:
             volume.error = ""
-            volume.tokens = self._request_tokens(pod, spec, out)
+            volume.tokens = self._request_tokens(pod, spec, turn)
         if volume.tokens:
             return None
         errors = [volume.error] if volume.error else []
@@ -291,12 +278,12 @@ class VolumeManager:
             if error:
                 errors.append(error)
         if spec.driver:
-            errors += inline_problem(spec.driver, env)
+            errors += inline_problem(spec.driver, turn.env)
         if not errors:
             return ""
         if is_unsynced and not volume.patience_ns:
-            volume.patience_ns = now_ns + SYNC_WAIT_NS
-        if is_unsynced and now_ns < volume.patience_ns:
+            volume.patience_ns = turn.now_ns + SYNC_WAIT_NS
+        if is_unsynced and turn.now_ns < volume.patience_ns:
             volume.due_ns = volume.patience_ns
             return None
         volume.patience_ns = 0
@@ -305,12 +292,12 @@ class VolumeManager:
         text = errors[0] if len(errors) == 1 else f"[{', '.join(dict.fromkeys(errors))}]"
         return f'MountVolume.SetUp failed for volume "{_volume_name(spec, pod)}" : {text}'
 
-    def _complete(self, pod: Pod, env: Environment, now_ns: int, out: Outbox) -> None:
+    def _complete(self, pod: Pod, turn: Turn) -> None:
         del self._mounts[pod.uid]
-        self.objects.stop_immutable(pod, out)
+        self.objects.stop_immutable(pod, turn)
         if self.claims is not None and self.claims.has(pod.uid):
-            due_ns = self.claims.plan_resync(pod.uid, env, now_ns)
-            out.append(SetTimer(self._facts.node, due_ns, Timer.VOLUMES, pod.uid))
+            due_ns = self.claims.plan_resync(pod.uid, turn)
+            turn.arm(due_ns, Timer.VOLUMES, pod.uid)
 
     def _give_up(self, pod: Pod, mount: _Mount, now_ns: int) -> list[str] | None:
         """Return the event of a sync that fails: none of a time-out; None while it waits.
@@ -338,7 +325,7 @@ class VolumeManager:
             f"failed to process volumes=[{unprocessed}]: {error}"
         )
 
-    def _arm(self, uid: PodUid, mount: _Mount, out: Outbox) -> None:
+    def _arm(self, uid: PodUid, mount: _Mount, turn: Turn) -> None:
         """Set one timer, for what is due next."""
         dues = [(each.claim or each).due_ns for each in mount.volumes]
         wanted = [due_ns for due_ns in dues if due_ns]
@@ -347,23 +334,23 @@ class VolumeManager:
             if mount.seen_ns:
                 wanted.append(mount.seen_ns)
         if wanted:
-            self._wait(uid, mount, min(wanted), out)
+            self._wait(uid, mount, min(wanted), turn)
         else:
             mount.due_ns = 0
 
-    def _wait(self, uid: PodUid, mount: _Mount, due_ns: int, out: Outbox) -> None:
+    def _wait(self, uid: PodUid, mount: _Mount, due_ns: int, turn: Turn) -> None:
         if mount.due_ns != due_ns:
             mount.due_ns = due_ns
-            out.append(SetTimer(self._facts.node, due_ns, Timer.VOLUMES, uid))
+            turn.arm(due_ns, Timer.VOLUMES, uid)
 
     # ---- answers ----
 
-    def on_token(
-        self, pod: Pod, request: TokenRequest, reply: Reply, now_ns: int, wall_ns: int, out: Outbox
-    ) -> bool:
+    def on_token(self, pod: Pod, call: ApiCall, reply: Reply, turn: Turn) -> bool:
         """Take the answer to a token request; return whether a volume waited for it."""
+        request = call.payload
+        assert isinstance(request, TokenRequest), call
         if reply.ok:
-            self._plan_refresh(pod, request, reply, now_ns, wall_ns, out)
+            self._plan_refresh(pod, request, reply, turn)
         mount = self._mounts.get(pod.uid)
         for volume in mount.volumes if mount is not None else ():
             if volume.tokens > 0 and volume.spec.name == (request.volume or volume.spec.name):
@@ -374,14 +361,12 @@ class VolumeManager:
                 return not volume.tokens
         return False
 
-    def on_claim_reply(
-        self, pod: Pod, call: ApiCall, reply: Reply, env: Environment, out: Outbox
-    ) -> bool:
+    def on_claim_reply(self, pod: Pod, call: ApiCall, reply: Reply, turn: Turn) -> bool:
         """Take the answer to a GET for the volume of a claim; return whether it may go on."""
         assert isinstance(call.payload, ClaimTarget), call
         if self.claims is None:
             return False
-        return self.claims.on_reply(pod, call.payload, reply, env, out)
+        return self.claims.on_reply(pod, call.payload, reply, turn)
 
     def on_node(self, attached: tuple[str, ...], in_use: tuple[str, ...]) -> list[PodUid]:
         """Take what the informer shows of the Node; return the pods that may go on.
@@ -391,39 +376,31 @@ class VolumeManager:
         if self.claims is None:
             if not in_use:
                 return []
-            self.claims = ClaimVolumes(self._facts)
+            self.claims = ClaimVolumes()
             self.claims.reported = in_use
         return self.claims.on_node(attached)
 
     # ---- while a pod runs ----
 
-    def on_timer(self, pod: Pod, env: Environment, now_ns: int, out: Outbox) -> None:
+    def on_timer(self, pod: Pod, turn: Turn) -> None:
         """Ask for new tokens, and look at the claims again, if it is time."""
         due_ns = self._refresh.get(pod.uid, 0)
-        if due_ns and now_ns >= due_ns:
+        if due_ns and turn.now_ns >= due_ns:
             del self._refresh[pod.uid]
             for spec in pod.spec.volumes:
-                self._request_tokens(pod, spec, out)
-        self.objects.on_timer(now_ns, out)
+                self._request_tokens(pod, spec, turn)
+        self.objects.on_timer(turn)
         claims = self.claims
-        if claims is not None and claims.is_resync_due(pod.uid, now_ns):
-            claims.reprocess(pod, out)
-            due_ns = claims.plan_resync(pod.uid, env, now_ns)
-            out.append(SetTimer(self._facts.node, due_ns, Timer.VOLUMES, pod.uid))
+        if claims is not None and claims.is_resync_due(pod.uid, turn.now_ns):
+            claims.reprocess(pod, turn)
+            due_ns = claims.plan_resync(pod.uid, turn)
+            turn.arm(due_ns, Timer.VOLUMES, pod.uid)
 
     def has_secret(self, pod: Pod, name: str) -> bool:
         """Return whether a Secret that a pod refers to can be read. Source: GetSecret."""
         return self.objects.exists(WatchKind.SECRET, pod.namespace, name)
 
-    def texts(self, kind: str, namespace: str, name: str) -> Mapping[str, str] | None:
-        """Return what a ConfigMap or Secret holds, None if that is unknown."""
-        return self.objects.texts(kind, namespace, name)
-
-    def missing(self, pod: Pod, spec: ContainerSpec, now_ns: int, out: Outbox) -> str:
-        """Return why the environment of a container cannot be built, "" when it can."""
-        return self.objects.missing(pod, spec.env_sources, now_ns, out)
-
-    def _request_tokens(self, pod: Pod, spec: VolumeSpec, out: Outbox) -> int:
+    def _request_tokens(self, pod: Pod, spec: VolumeSpec, turn: Turn) -> int:
         for token in spec.tokens:
             request = TokenRequest(
                 pod.namespace,
@@ -434,29 +411,23 @@ class VolumeManager:
                 pod.uid,
                 spec.name,
             )
-            out.append(ApiCall(self._facts.node, Op.CREATE_TOKEN, pod.uid, request))
+            turn.call(Op.CREATE_TOKEN, pod.uid, request)
         return len(spec.tokens)
 
-    def _plan_refresh(
-        self,
-        pod: Pod,
-        request: TokenRequest,
-        reply: Reply,
-        now_ns: int,
-        wall_ns: int,
-        out: Outbox,
-    ) -> None:
+    def _plan_refresh(self, pod: Pod, request: TokenRequest, reply: Reply, turn: Turn) -> None:
         """Renew with less than 20 % of the life left, at a resync. Source: requiresRefresh."""
         left_ns = request.expiration_s * NS_PER_S
         if isinstance(reply.record, Token) and reply.record.expires_s:
-            left_ns = reply.record.expires_s * NS_PER_S - wall_ns
-        share = self._draws.uniform(self._facts.node, _STREAM_TOKEN, now_ns)
-        due_ns = now_ns + max(left_ns * 4 // 5 - int(share * TOKEN_JITTER_S * NS_PER_S), NS_PER_S)
+            left_ns = reply.record.expires_s * NS_PER_S - turn.wall_ns
+        share = turn.draw(_STREAM_TOKEN)
+        due_ns = turn.now_ns + max(
+            left_ns * 4 // 5 - int(share * TOKEN_JITTER_S * NS_PER_S), NS_PER_S
+        )
         due_ns += int(share * RESYNC_NS)
         known_ns = self._refresh.get(pod.uid, 0)
         if not known_ns or due_ns < known_ns:
             self._refresh[pod.uid] = due_ns
-            out.append(SetTimer(self._facts.node, due_ns, Timer.VOLUMES, pod.uid))
+            turn.arm(due_ns, Timer.VOLUMES, pod.uid)
 
 
 def _volume_name(volume: VolumeSpec, pod: Pod) -> str:

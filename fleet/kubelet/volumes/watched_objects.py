@@ -12,11 +12,9 @@ Differs: a read that starts a watch again takes what was known, and does not wai
 
 from collections.abc import Iterator, Mapping
 
-from fleet.clock import NS_PER_S, Draws
+from fleet.clock import NS_PER_S
+from fleet.kubelet.turn import Turn
 from fleet.objects.effects import (
-    NodeId,
-    Outbox,
-    SetTimer,
     StartWatch,
     StopWatch,
     Timer,
@@ -72,29 +70,27 @@ class _Object:
 class ObjectManager:
     """The objects that the pods of one node refer to."""
 
-    __slots__ = ("_draws", "_idle_ns", "_node", "_objects")
+    __slots__ = ("_idle_ns", "_objects")
 
-    def __init__(self, node: NodeId, draws: Draws) -> None:
-        self._node = node
-        self._draws = draws
+    def __init__(self) -> None:
         self._objects: dict[ObjectKey, _Object] = {}
         self._idle_ns = 0  # when idle watches are looked for next, 0 for never
 
-    def register_pod(self, pod: Pod, out: Outbox, now_ns: int) -> None:
+    def register_pod(self, pod: Pod, turn: Turn) -> None:
         """Watch what a pod refers to. Source: secret and configmap Manager.RegisterPod."""
         often = read_often(pod)
         for key in references(pod):
             found = self._objects.get(key)
             if found is None:
                 found = self._objects[key] = _Object()
-                out.append(StartWatch(self._node, *key))
+                turn.out.append(StartWatch(turn.node, *key))
             found.refs += 1
             if key in often:
                 found.readers += 1
             else:
-                self._plan_recycling(pod.uid, now_ns, out)
+                self._plan_recycling(pod.uid, turn.now_ns, turn)
 
-    def unregister_pod(self, pod: Pod, out: Outbox) -> None:
+    def unregister_pod(self, pod: Pod, turn: Turn) -> None:
         """Stop the watches that no other pod needs."""
         often = read_often(pod)
         for key in references(pod):
@@ -104,41 +100,36 @@ class ObjectManager:
             if not found.refs:
                 del self._objects[key]
                 if not found.stopped:
-                    out.append(StopWatch(self._node, *key))
+                    turn.out.append(StopWatch(turn.node, *key))
 
-    def on_timer(self, now_ns: int, out: Outbox) -> None:
+    def on_timer(self, turn: Turn) -> None:
         """Stop idle watches if it is time. Source: startRecycleIdleWatch, stopIfIdle."""
-        if not self._idle_ns or now_ns < self._idle_ns:
+        if not self._idle_ns or turn.now_ns < self._idle_ns:
             return
         self._idle_ns = 0
         for key, found in self._objects.items():
             if found.readers or found.stopped:
                 continue
-            if found.read_ns and now_ns <= found.read_ns + IDLE_NS:
-                due_ns = self._tick_after(found.read_ns + IDLE_NS)
+            if found.read_ns and turn.now_ns <= found.read_ns + IDLE_NS:
+                due_ns = _tick_after(found.read_ns + IDLE_NS, turn)
                 self._idle_ns = min(self._idle_ns or due_ns, due_ns)
             else:
                 found.stopped = True
-                out.append(StopWatch(self._node, *key))
+                turn.out.append(StopWatch(turn.node, *key))
 
-    def _plan_recycling(self, uid: PodUid, wanted_ns: int, out: Outbox) -> None:
-        due_ns = self._tick_after(wanted_ns)
+    def _plan_recycling(self, uid: PodUid, wanted_ns: int, turn: Turn) -> None:
+        due_ns = _tick_after(wanted_ns, turn)
         if not self._idle_ns or due_ns < self._idle_ns:
             self._idle_ns = due_ns
-        out.append(SetTimer(self._node, due_ns, Timer.VOLUMES, uid))
+        turn.arm(due_ns, Timer.VOLUMES, uid)
 
-    def _tick_after(self, wanted_ns: int) -> int:
-        """Return the first full minute of the kubelet after an instant."""
-        phase_ns = int(RECYCLE_NS * self._draws.uniform(self._node, _STREAM_RECYCLE, 0))
-        return wanted_ns + RECYCLE_NS - (wanted_ns - phase_ns) % RECYCLE_NS
-
-    def stop_immutable(self, pod: Pod, out: Outbox) -> None:
+    def stop_immutable(self, pod: Pod, turn: Turn) -> None:
         """Stop to watch what was read and will never change."""
         for key in references(pod):
             found = self._objects.get(key)
             if found is not None and found.immutable and found.exists and not found.stopped:
                 found.stopped = True
-                out.append(StopWatch(self._node, *key))
+                turn.out.append(StopWatch(turn.node, *key))
 
     def on_event(self, event: WatchEvent) -> bool:
         """Note what a watch says; return whether the object can be read by now."""
@@ -176,14 +167,14 @@ class ObjectManager:
                 return _KEY_MISSING[kind] % each, False
         return "", False
 
-    def missing(self, pod: Pod, sources: tuple[EnvSource, ...], now_ns: int, out: Outbox) -> str:
+    def missing(self, pod: Pod, sources: tuple[EnvSource, ...], turn: Turn) -> str:
         """Return why the environment of a container cannot be built, "" when it can.
 
         Source: kubelet_pods.go, makeEnvironmentVariables.
         """
         for source in sources:
             kind = WatchKind.SECRET if source.kind == "Secret" else WatchKind.CONFIG_MAP
-            found = self._read((kind, pod.namespace, source.name), pod.uid, now_ns, out)
+            found = self._read((kind, pod.namespace, source.name), pod.uid, turn)
             if not found.synced:
                 return NOT_SYNCED % NAMES[kind]
             if source.optional:
@@ -195,15 +186,15 @@ class ObjectManager:
                 return f"couldn't find key {source.key} in {where}"
         return ""
 
-    def _read(self, key: ObjectKey, uid: PodUid, now_ns: int, out: Outbox) -> _Object:
+    def _read(self, key: ObjectKey, uid: PodUid, turn: Turn) -> _Object:
         """Note that a container needs an object. Source: objectCache.Get."""
         found = self._objects[key]
-        found.read_ns = now_ns
+        found.read_ns = turn.now_ns
         if found.stopped and not found.immutable:
             found.stopped = found.seen = False
-            out.append(StartWatch(self._node, *key))
+            turn.out.append(StartWatch(turn.node, *key))
         if not found.readers:
-            self._plan_recycling(uid, now_ns + IDLE_NS, out)
+            self._plan_recycling(uid, turn.now_ns + IDLE_NS, turn)
         return found
 
     def texts(self, kind: str, namespace: str, name: str) -> Mapping[str, str] | None:
@@ -218,6 +209,12 @@ class ObjectManager:
         """Return whether an object that a pod refers to is there."""
         found = self._objects.get((kind, namespace, name))
         return found is not None and found.exists
+
+
+def _tick_after(wanted_ns: int, turn: Turn) -> int:
+    """Return the first full minute of the kubelet after an instant."""
+    phase_ns = int(RECYCLE_NS * turn.env.draws.uniform(turn.node, _STREAM_RECYCLE, 0))
+    return wanted_ns + RECYCLE_NS - (wanted_ns - phase_ns) % RECYCLE_NS
 
 
 def references(pod: Pod) -> Iterator[ObjectKey]:

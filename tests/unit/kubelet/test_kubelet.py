@@ -5,8 +5,8 @@ from node_world import NODE, NOT_FOUND, OK, REFUSED, START_S, environment, model
 
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.kubelet.environment import Environment
-from fleet.kubelet.kubelet import CSI_MISSING, VirtualKubelet
-from fleet.kubelet.node.node_status import compute_conditions
+from fleet.kubelet.kubelet import STORAGE_ERROR, VirtualKubelet
+from fleet.kubelet.node.setters import NodeInputs, compute_conditions
 from fleet.objects.effects import (
     ApiCall,
     CSINodeObject,
@@ -40,7 +40,7 @@ def answer(kubelet: VirtualKubelet, call: ApiCall, reply: Reply, now_ns: int, ou
 
 
 def node_event(type_: EventType = EventType.ADDED, status: str = "True") -> WatchEvent:
-    conditions, _ = compute_conditions((), CSI_MISSING, START_S)
+    conditions, _ = compute_conditions((), NodeInputs(not_ready=(STORAGE_ERROR,)), START_S)
     ready = conditions[-1]._replace(status=status)
     return WatchEvent(WatchKind.NODE, type_, view((*conditions[:-1], ready)))
 
@@ -141,9 +141,9 @@ def test_a_csinode_that_exists_makes_the_node_ready() -> None:
     answer(kubelet, ApiCall(NODE, Op.GET_NODE_CSI), node_reply(), 110 * NS_PER_MS, out)
     answer(kubelet, ApiCall(NODE, Op.GET_CSINODE), NOT_FOUND, 110 * NS_PER_MS, out)
     assert out[-1] == ApiCall(NODE, Op.CREATE_CSINODE, "", CSINodeObject("uid-1"))
-    assert kubelet._inputs(NS_PER_S) == CSI_MISSING
+    assert kubelet._not_ready(NS_PER_S) == (STORAGE_ERROR,)
     answer(kubelet, ApiCall(NODE, Op.CREATE_CSINODE), OK, 120 * NS_PER_MS, out)
-    assert kubelet._inputs(NS_PER_S).not_ready == ()
+    assert kubelet._not_ready(NS_PER_S) == ()
     assert kubelet._csi is None
 
 
@@ -167,7 +167,7 @@ def test_an_environment_keeps_the_wall_clock() -> None:
 @pytest.mark.parametrize("op", Op)
 def test_every_call_is_answered_to_its_owner(op: Op) -> None:
     kubelet, out = make()
-    kubelet._pod_side(0)
+    kubelet._pod_side(kubelet._turn(0, out))
     kubelet.status._tries = 0
     answer(kubelet, ApiCall(NODE, op), REFUSED, 0, out)
 

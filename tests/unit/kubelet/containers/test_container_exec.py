@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from pod_world import NODE, UID, World, container, make_pod
+from pod_world import UID, World, container, make_pod
 
 from fleet.kubelet.containers.container_exec import AttachSession, ExecSession
 from fleet.kubelet.host_interface import attach_to, exec_in
@@ -22,17 +22,17 @@ FAR = 1 << 20
 
 def kubelet(world: World) -> VirtualKubelet:
     def on_container_changed(uid: PodUid, now_ns: int, out: Outbox) -> None:
-        turn = Turn(NODE, world.env, world.recorder, now_ns, out)
+        turn = Turn(world.facts, world.env, world.recorder, now_ns, out)
         world.loop.on_container_changed(uid, turn)
 
     found = SimpleNamespace(
-        sync_loop=world.loop, env=world.env, on_container_changed=on_container_changed
+        pods=world.loop, env=world.env, on_container_changed=on_container_changed
     )
     return cast("VirtualKubelet", found)
 
 
 def pod_of(world: World) -> Pod:
-    return next(iter(world.loop.pods()))
+    return next(iter(world.loop))
 
 
 def run(world: World, *words: str) -> Output:

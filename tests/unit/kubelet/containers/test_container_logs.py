@@ -14,11 +14,11 @@ LOGS = (("fleet.emulator/logs", "{linesPerSecond: 1, template: 'line {{index}} o
 
 
 def kubelet(world: World) -> VirtualKubelet:
-    return cast("VirtualKubelet", SimpleNamespace(sync_loop=world.loop, env=world.env))
+    return cast("VirtualKubelet", SimpleNamespace(pods=world.loop, env=world.env))
 
 
 def ask(world: World, options: LogOptions | None = None, name: str = "c") -> str | Refusal:
-    pod = next(iter(world.loop.pods()))
+    pod = next(iter(world.loop))
     given = options or LogOptions()
     reader = container_logs(kubelet(world), pod, name, given, world.now_ns)
     if isinstance(reader, Refusal):
@@ -57,7 +57,7 @@ def test_a_restart_leaves_the_log_before_it() -> None:
 
 
 def test_a_pod_that_nobody_runs_is_not_found() -> None:
-    nobody = cast("VirtualKubelet", SimpleNamespace(sync_loop=None, env=None))
+    nobody = cast("VirtualKubelet", SimpleNamespace(pods=None, env=None))
     refused = container_logs(nobody, make_pod(), "c", LogOptions(), 0)
     assert isinstance(refused, Refusal)
     assert refused.code == 404

@@ -1,6 +1,8 @@
 import functools
 from dataclasses import replace
 
+from node_world import NODE, turn
+
 from fleet.clock import NS_PER_S, Draws
 from fleet.kubelet.containers.image_gc import (
     GC_KEY,
@@ -14,12 +16,11 @@ from fleet.kubelet.containers.image_gc import (
 )
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
-from fleet.objects.effects import NodeId, Outbox, SetTimer, Timer
+from fleet.objects.effects import Outbox, SetTimer, Timer
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeImage, NodeModel
 
-NODE = NodeId(2)
 GB = 10**9
 PAUSE = NodeImage(("registry.k8s.io/pause:3.10.1",), GB)
 
@@ -53,7 +54,7 @@ class Disk:
     def collect(self, *in_use: str) -> tuple[list[str], list[tuple[Reason, str]]]:
         """Look at the disk; return the images that are left, and the events."""
         used = self.env.images.used_bytes(NODE) + self.other
-        done = garbage_collect(NODE, self.env, in_use, self.now_ns, used)
+        done = garbage_collect(in_use, turn(self.env, self.now_ns), used)
         return self.left(), list(done.events)
 
     def left(self) -> list[str]:
@@ -160,33 +161,33 @@ def test_eviction_deletes_every_unused_image() -> None:
     disk.add("a:1", 1)
     disk.add("b:1", 2)
     disk.after(1000)
-    assert delete_unused_images(NODE, disk.env, ["a:1"], disk.now_ns) == 2 * GB
+    assert delete_unused_images(["a:1"], turn(disk.env, disk.now_ns)) == 2 * GB
     assert disk.left() == ["a:1"]
 
 
 def test_a_look_is_armed_only_where_it_may_find_something() -> None:
     disk = Disk()
     disk.add("a:1", 30)
-    arm_image_gc(NODE, disk.env, disk.now_ns, disk.out)
+    arm_image_gc(turn(disk.env, disk.now_ns, disk.out))
     assert disk.out == []
     disk.add("b:1", 30)
-    arm_image_gc(NODE, disk.env, disk.now_ns, disk.out)
-    arm_image_gc(NODE, disk.env, disk.now_ns, disk.out)
+    arm_image_gc(turn(disk.env, disk.now_ns, disk.out))
+    arm_image_gc(turn(disk.env, disk.now_ns, disk.out))
     [timer] = disk.out
     assert isinstance(timer, SetTimer)
     assert (timer.timer, timer.key) == (Timer.IMAGES, GC_KEY)
     assert 0 < timer.due_ns - disk.now_ns <= GC_PERIOD_NS
-    assert on_gc_timer(NODE, disk.env, (), None, timer.due_ns - 1, disk.out) == ()
+    assert on_gc_timer((), None, turn(disk.env, timer.due_ns - 1, disk.out)) == ()
     assert len(disk.out) == 1
     for look in (timer.due_ns, timer.due_ns + GC_PERIOD_NS):  # at the first they are new
         assert disk.left() == ["a:1", "b:1"]
-        on_gc_timer(NODE, disk.env, (), 90 * GB, look, disk.out)
+        on_gc_timer((), 90 * GB, turn(disk.env, look, disk.out))
     assert disk.left() == ["b:1"]
     kinds = {each.key for each in disk.out[1:] if isinstance(each, SetTimer)}
     assert kinds == {"phase", GC_KEY}  # the kubelet then tells when the list is refreshed
     off = Disk(image_gc_high_threshold_percent=100)
     off.add("a:1", 99)
-    arm_image_gc(NODE, off.env, off.now_ns, off.out, is_watched=True)
+    arm_image_gc(turn(off.env, off.now_ns, off.out), is_watched=True)
     assert off.out == []
 
 

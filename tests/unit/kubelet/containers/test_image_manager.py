@@ -2,13 +2,14 @@ import functools
 from dataclasses import replace
 
 import pytest
+from node_world import NODE, facts, turn
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.kubelet.containers.image_list import on_list_timer
 from fleet.kubelet.containers.image_manager import Ensured, ImageManager, Wanted
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
-from fleet.objects.effects import NodeId, Outbox, SetTimer, Timer
+from fleet.objects.effects import Outbox, SetTimer, Timer
 from fleet.objects.pods import PodUid, WaitingState
 from fleet.profile.distribution import constant
 from fleet.profile.image_behavior import DEFAULT_IMAGE, ImageBehavior, ImagePulls, PullError
@@ -17,7 +18,6 @@ from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeImage, NodeModel
 from fleet.runtime.image_store import Image
 
-NODE = NodeId(4)
 NGINX = "docker.io/library/nginx:1"
 SECOND = ImageBehavior(size_bytes=1_000_000, pull_time=constant(NS_PER_S))
 MISSING = SECOND._replace(error=PullError.NOT_FOUND)
@@ -37,7 +37,7 @@ class Node:
     def __init__(self, *, light: bool = False, **changes: object) -> None:
         changed = replace(model(), **changes)  # type: ignore[arg-type]
         self.env = Environment(changed, Draws(3), light=light)
-        self.manager = ImageManager(NODE)
+        self.manager = ImageManager()
         self.out: Outbox = []
         self.now_ns = 1000 * NS_PER_S
 
@@ -51,11 +51,11 @@ class Node:
         has_secret: bool = False,
     ) -> Ensured:
         wanted = Wanted(PodUid(uid), image, policy, behavior, has_secret)
-        return self.manager.ensure(wanted, self.env, self.now_ns, self.out)
+        return self.manager.ensure(wanted, turn(self.env, self.now_ns, self.out))
 
     def finish(self, due_ns: int, uid: str = "u") -> Ensured:
         self.now_ns = due_ns
-        return self.manager.finish(PodUid(uid), self.env, due_ns, self.out)
+        return self.manager.finish(PodUid(uid), turn(self.env, due_ns, self.out))
 
     def pull(self, *args: object, uid: str = "u", **fields: object) -> Ensured:
         begun = self.ensure(*args, uid=uid, **fields)  # type: ignore[arg-type]
@@ -295,12 +295,13 @@ def test_a_pull_has_the_list_in_the_node_status_refreshed_within_30_s() -> None:
     [timer] = node.out
     assert isinstance(timer, SetTimer)
     assert timer.timer is Timer.IMAGES
-    start_ns = node.now_ns - 70 * NS_PER_S  # the refreshes began with the kubelet
-    assert not on_list_timer(NODE, node.env, timer.key, start_ns, node.now_ns, node.out)
+    known = facts()
+    known.started_ns = node.now_ns - 70 * NS_PER_S  # the refreshes began with the kubelet
+    assert not on_list_timer(timer.key, turn(node.env, node.now_ns, node.out, known))
     [_, timer] = node.out
     assert isinstance(timer, SetTimer)
     assert timer.due_ns - node.now_ns == 20 * NS_PER_S
-    assert on_list_timer(NODE, node.env, timer.key, start_ns, timer.due_ns, node.out)
+    assert on_list_timer(timer.key, turn(node.env, timer.due_ns, node.out, known))
 
 
 def test_in_light_pulls_take_no_time_and_leave_no_trace() -> None:

@@ -48,10 +48,10 @@ class Bench:
     def __init__(self, kind: ProbeKind, probe: ProbeSpec, timeline: str, *, light: bool) -> None:
         self.env = Environment(MODEL, Draws(3), light=light)
         self.env.wall_offset_ns = SimClock.EPOCH_NS
-        self.recorder = EventRecorder(NODE)
-        facts = NodeFacts(NODE, "n", "192.0.2.1")
-        facts.started_ns = -NEVER  # long before
-        self.manager = ProbeManager(facts)
+        self.recorder = EventRecorder()
+        self.facts = NodeFacts(NODE, "n", "192.0.2.1")
+        self.facts.started_ns = -NEVER  # long before
+        self.manager = ProbeManager()
         self.now_ns = START_S * NS_PER_S
         spec = container("c", **{FIELDS[kind]: probe})
         notes = ((PROBE_ANNOTATIONS[kind], timeline),)
@@ -63,7 +63,7 @@ class Bench:
 
     def turn(self) -> Turn:
         self.out: Outbox = []
-        return Turn(NODE, self.env, self.recorder, self.now_ns, self.out)
+        return Turn(self.facts, self.env, self.recorder, self.now_ns, self.out)
 
     def begin(self) -> None:
         self.manager.add_pod(self.pod, self.status, self.turn())
@@ -391,7 +391,7 @@ def test_the_container_of_a_result_runs() -> None:
     sandbox = syncer.runtime.sandbox(UID)
     assert sandbox is not None
     sandbox.containers[0].state = RunState.EXITED
-    turn = Turn(NODE, world.env, world.recorder, world.now_ns, [])
+    turn = Turn(world.facts, world.env, world.recorder, world.now_ns, [])
     old = world.pods[UID].status
     found = syncer.probes.update_pod_status(world.pods[UID], sandbox, old, turn)
     assert found == {"c": (False, False)}

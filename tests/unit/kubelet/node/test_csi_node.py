@@ -1,4 +1,14 @@
-from node_world import EXISTS, LOST, NODE, NOT_FOUND, OK, REFUSED, environment, node_reply
+from node_world import (
+    EXISTS,
+    LOST,
+    NODE,
+    NOT_FOUND,
+    OK,
+    REFUSED,
+    environment,
+    node_reply,
+    turn,
+)
 
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.kubelet.node.csi_node import CSINode, CSINodeState
@@ -24,13 +34,13 @@ DELETE = ApiCall(NODE, Op.DELETE_CSINODE)
 
 def step(csi: CSINode, call: ApiCall, reply: Reply, now_ns: int = 0) -> Outbox:
     out: Outbox = []
-    csi.on_reply(call, reply, ENV, now_ns, out)
+    csi.on_reply(call, reply, turn(ENV, now_ns, out))
     return out
 
 
 def fire(csi: CSINode, now_ns: int) -> Outbox:
     out: Outbox = []
-    csi.on_timer(now_ns, out)
+    csi.on_timer(turn(ENV, now_ns, out))
     return out
 
 
@@ -39,9 +49,9 @@ def owned_by(uid: str) -> Reply:
 
 
 def test_a_missing_one_is_made() -> None:
-    csi = CSINode(NODE)
+    csi = CSINode()
     out: Outbox = []
-    csi.start(out)
+    csi.start(turn(ENV, 0, out))
     assert out == [PROBE]
     assert step(csi, PROBE, NOT_FOUND) == [GET_NODE]
     assert step(csi, GET_NODE, node_reply()) == [GET]
@@ -52,14 +62,14 @@ def test_a_missing_one_is_made() -> None:
 
 
 def test_the_probe_repeats_every_second() -> None:
-    csi = CSINode(NODE)
+    csi = CSINode()
     assert step(csi, PROBE, LOST, 5) == [SetTimer(NODE, NS_PER_S + 5, Timer.CSI_NODE)]
     assert fire(csi, NS_PER_S) == []
     assert fire(csi, NS_PER_S + 5) == [PROBE]
 
 
 def test_ones_own_is_taken_over() -> None:
-    csi = CSINode(NODE)
+    csi = CSINode()
     step(csi, PROBE, OK)
     step(csi, GET_NODE, node_reply())
     assert step(csi, GET, owned_by("uid-1")) == []
@@ -67,7 +77,7 @@ def test_ones_own_is_taken_over() -> None:
 
 
 def test_anothers_is_deleted_and_the_next_try_makes_it() -> None:
-    csi = CSINode(NODE)
+    csi = CSINode()
     step(csi, PROBE, OK)
     step(csi, GET_NODE, node_reply())
     assert step(csi, GET, owned_by("uid-0")) == [DELETE]
@@ -78,7 +88,7 @@ def test_anothers_is_deleted_and_the_next_try_makes_it() -> None:
 
 def test_tries_wait_in_two_nested_back_offs() -> None:
     """Four tries 10 ms x5, then 30 ms x8, each with up to a tenth more."""
-    csi = CSINode(NODE)
+    csi = CSINode()
     step(csi, PROBE, OK)
     waits = []
     now_ns = 0
@@ -95,7 +105,7 @@ def test_tries_wait_in_two_nested_back_offs() -> None:
 
 def test_a_refused_create_is_tried_again() -> None:
     for refusal in (EXISTS, REFUSED):
-        csi = CSINode(NODE)
+        csi = CSINode()
         step(csi, PROBE, OK)
         step(csi, GET_NODE, node_reply())
         step(csi, GET, NOT_FOUND)

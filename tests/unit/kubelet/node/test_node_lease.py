@@ -1,4 +1,14 @@
-from node_world import CONFLICT, EXISTS, LOST, NODE, NOT_FOUND, REFUSED, environment, node_reply
+from node_world import (
+    CONFLICT,
+    EXISTS,
+    LOST,
+    NODE,
+    NOT_FOUND,
+    REFUSED,
+    environment,
+    node_reply,
+    turn,
+)
 
 from fleet.clock import NS_PER_MS, NS_PER_S, SimClock
 from fleet.kubelet.node.node_lease import NodeLease
@@ -38,16 +48,18 @@ class World:
     """A lease, what it asks for, and the due time of its last timer."""
 
     def __init__(self) -> None:
-        self.lease = NodeLease(NODE)
+        self.lease = NodeLease()
         self.now_ns = 0
         self.due_ns = 0
 
     def reply(self, call: ApiCall, reply: Reply) -> Outbox:
-        return self._taken(lambda out: self.lease.on_reply(call, reply, ENV, self.now_ns, out))
+        return self._taken(
+            lambda out: self.lease.on_reply(call, reply, turn(ENV, self.now_ns, out))
+        )
 
     def fire(self) -> Outbox:
         self.now_ns = self.due_ns
-        return self._taken(lambda out: self.lease.on_timer(ENV, self.now_ns, out))
+        return self._taken(lambda out: self.lease.on_timer(turn(ENV, self.now_ns, out)))
 
     def _taken(self, act: object) -> Outbox:
         out: Outbox = []
@@ -66,7 +78,7 @@ class World:
 
 def test_it_starts_with_a_look() -> None:
     out: Outbox = []
-    NodeLease(NODE).start(out)
+    NodeLease().start(turn(ENV, 0, out))
     assert out == [GET]
 
 
@@ -176,9 +188,9 @@ def test_a_deleted_lease_is_made_again() -> None:
 def test_a_stale_timer_does_nothing() -> None:
     world = World().created()
     out: Outbox = []
-    world.lease.on_timer(ENV, world.due_ns - 1, out)
+    world.lease.on_timer(turn(ENV, world.due_ns - 1, out))
     world.fire()
-    world.lease.on_timer(ENV, world.due_ns, out)
+    world.lease.on_timer(turn(ENV, world.due_ns, out))
     assert out == []
 
 
@@ -191,10 +203,10 @@ def test_a_stopped_lease_is_silent() -> None:
 
 def test_light_creates_without_a_look() -> None:
     env = environment(light=True)
-    lease = NodeLease(NODE)
+    lease = NodeLease()
     effects: Outbox = []
-    lease.start_light("uid-1", env, 0, effects)
+    lease.start_light("uid-1", turn(env, 0, effects))
     assert effects == [creation(0)]
     effects.clear()
-    lease.on_reply(creation(0), EXISTS, env, 0, effects)
+    lease.on_reply(creation(0), EXISTS, turn(env, 0, effects))
     assert effects == [GET]

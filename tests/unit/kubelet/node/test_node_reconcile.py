@@ -14,10 +14,12 @@ from node_world import (
     facts,
     model,
     node_reply,
+    turn,
 )
 
 from fleet.kubelet.node.node_reconcile import ATTACH_ANNOTATION, both, reconcile
-from fleet.kubelet.node.node_status import NodeInputs, NodeStatus, compute_conditions
+from fleet.kubelet.node.node_status import NodeStatus
+from fleet.kubelet.node.setters import NodeInputs, compute_conditions
 from fleet.objects.effects import ApiCall, NodeStatusPatch, Outbox
 from fleet.objects.pods import NodeView
 
@@ -160,24 +162,25 @@ def test_the_first_status_patch_joins_what_else_changed() -> None:
 
 
 def test_what_was_kept_goes_with_the_first_patch_that_is_taken() -> None:
-    env, status, effects = environment(light=True), NodeStatus(facts()), list[object]()
+    env, known, status = environment(light=True), facts(), NodeStatus()
+    effects: list[object] = []
     out: Outbox = []
-    status.start(env, 0, out)
-    status.on_register_timer(NodeInputs(), env, 0, out)
-    status.on_register_reply(EXISTS, env, 0, out)
+    status.start(turn(env, 0, out, known))
+    status.on_register_timer(NodeInputs(), turn(env, 0, out, known))
+    status.on_register_reply(EXISTS, turn(env, 0, out, known))
     conditions, _ = compute_conditions((), NodeInputs(), START_S)
     node = changed(capacity={**model().capacity, "cpu": "4"})._replace(conditions=conditions)
-    assert status.on_register_reply(node_reply(node), env, 0, out)
-    status.on_node(node)
+    assert status.on_register_reply(node_reply(node), turn(env, 0, out, known))
+    status.on_node(node, known)
     for reply in (EXISTS, node_reply()):  # the first one is refused
         out.clear()
-        status.report_created(NodeInputs(), env, 0, out)
+        status.report_created(NodeInputs(), turn(env, 0, out, known))
         [patch] = out
         assert isinstance(patch, ApiCall)
         assert isinstance(patch.payload, NodeStatusPatch)
         effects.append(status_of(patch.payload))
         status._tries = 4
-        status.on_status_reply(patch, reply, NodeInputs(), env, 0, out)
+        status.on_status_reply(patch, reply, NodeInputs(), turn(env, 0, out, known))
     assert effects == [{"capacity": {"cpu": "8"}}] * 2
     assert env.outdated == {}
-    assert not status._finds_change(NodeInputs(), env, 0)
+    assert not status._finds_change(NodeInputs(), turn(env, 0, None, known))

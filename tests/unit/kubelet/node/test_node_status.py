@@ -10,19 +10,23 @@ from node_world import (
     existing,
     facts,
     node_reply,
+    turn,
     view,
 )
 
 from fleet.clock import NS_PER_MS, NS_PER_S
+from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
-from fleet.kubelet.node.node_status import (
+from fleet.kubelet.node.node_status import NodeStatus
+from fleet.kubelet.node.setters import (
+    PRESSURES,
     NodeInputs,
-    NodeStatus,
     compute_conditions,
     has_changed,
     set_pressure,
     set_ready,
 )
+from fleet.kubelet.turn import Turn
 from fleet.objects.admission import NodeState
 from fleet.objects.effects import (
     ApiCall,
@@ -51,25 +55,37 @@ CREATE = ApiCall(NODE, Op.CREATE_NODE)
 PATCH = ApiCall(NODE, Op.PATCH_NODE_STATUS_HEARTBEAT)
 
 
+class Status(NodeStatus):
+    """A status beside the facts of its node."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.facts = facts()
+
+
+def at(status: Status, now_ns: int, out: Outbox | None = None, env: Environment = ENV) -> Turn:
+    return turn(env, now_ns, out, status.facts)
+
+
 def conditions(now_s: int = START_S, inputs: NodeInputs = READY) -> tuple[NodeCondition, ...]:
     return compute_conditions((), inputs, now_s)[0]
 
 
-def registered(now_ns: int = NS_PER_S) -> NodeStatus:
+def registered(now_ns: int = NS_PER_S) -> Status:
     """Return the status of a node that is Ready and has reported once, at `now_ns`."""
-    status = NodeStatus(facts())
+    status = Status()
     effects: Outbox = []
-    status.start(ENV, 0, effects)
-    status.on_register_timer(READY, ENV, 100 * NS_PER_MS, effects)
-    assert status.on_register_reply(node_reply(), ENV, now_ns, effects)
-    status.on_node(view(conditions()))
-    status.sync(READY, ENV, now_ns, effects)
-    status.on_status_reply(PATCH, OK, READY, ENV, now_ns, effects)
+    status.start(at(status, 0, effects))
+    status.on_register_timer(READY, at(status, 100 * NS_PER_MS, effects))
+    assert status.on_register_reply(node_reply(), at(status, now_ns, effects))
+    status.on_node(view(conditions()), status.facts)
+    status.sync(READY, at(status, now_ns, effects))
+    status.on_status_reply(PATCH, OK, READY, at(status, now_ns, effects))
     return status
 
 
 def test_a_pressure_flips_once() -> None:
-    fresh, event = set_pressure(None, 0, under_pressure=False, now_s=5)
+    fresh, event = set_pressure(None, PRESSURES[0], is_under=False, now_s=5)
     assert fresh == NodeCondition(
         "MemoryPressure",
         "False",
@@ -79,9 +95,9 @@ def test_a_pressure_flips_once() -> None:
         5,
     )
     assert event is Reason.NODE_HAS_SUFFICIENT_MEMORY
-    same, event = set_pressure(fresh, 0, under_pressure=False, now_s=9)
+    same, event = set_pressure(fresh, PRESSURES[0], is_under=False, now_s=9)
     assert (same, event) == (fresh._replace(heartbeat_s=9), None)
-    bad, event = set_pressure(same, 0, under_pressure=True, now_s=12)
+    bad, event = set_pressure(same, PRESSURES[0], is_under=True, now_s=12)
     assert (bad.status, bad.transition_s, event) == (
         "True",
         12,
@@ -126,20 +142,20 @@ def test_heartbeats_are_no_change() -> None:
 
 
 def test_registration_sleeps_first_and_doubles_to_seven_seconds() -> None:
-    status, out = NodeStatus(facts()), list[SetTimer]()
+    status, out = Status(), list[SetTimer]()
     effects: Outbox = []
     now_ns = 0
-    status.start(ENV, 0, effects)
+    status.start(at(status, 0, effects))
     for _ in range(9):
         [timer] = effects
         assert isinstance(timer, SetTimer)
         out.append(timer)
         effects.clear()
         now_ns = timer.due_ns
-        assert status.on_register_timer(READY, ENV, now_ns, effects) == FRESH
+        assert status.on_register_timer(READY, at(status, now_ns, effects)) == FRESH
         assert effects == [CREATE._replace(payload=NodeObject(conditions(ENV.wall_s(now_ns))))]
         effects.clear()
-        assert not status.on_register_reply(REFUSED, ENV, now_ns, effects)
+        assert not status.on_register_reply(REFUSED, at(status, now_ns, effects))
     delays = [b.due_ns - a.due_ns for a, b in zip(out, out[1:], strict=False)]  # noqa: RUF007
     assert out[0].due_ns == 100 * NS_PER_MS
     assert [each // NS_PER_MS for each in delays] == [200, 400, 800, 1600, 3200, 6400, 7000, 7000]
@@ -147,35 +163,35 @@ def test_registration_sleeps_first_and_doubles_to_seven_seconds() -> None:
 
 @pytest.mark.parametrize("kind", [ReplyKind.EXISTS, ReplyKind.FORBIDDEN])
 def test_a_refused_create_looks_at_the_node(kind: ReplyKind) -> None:
-    status = NodeStatus(facts())
+    status = Status()
     effects: Outbox = []
-    status.start(ENV, 0, effects)
-    status.on_register_timer(READY, ENV, 100 * NS_PER_MS, effects)
+    status.start(at(status, 0, effects))
+    status.on_register_timer(READY, at(status, 100 * NS_PER_MS, effects))
     effects.clear()
-    assert not status.on_register_reply(EXISTS._replace(kind=kind), ENV, 0, effects)
+    assert not status.on_register_reply(EXISTS._replace(kind=kind), at(status, 0, effects))
     assert effects == [ApiCall(NODE, Op.GET_NODE_EXISTING)]
     effects.clear()
     stale = existing()._replace(labels={**existing().labels, "kubernetes.io/os": "plan9"})
-    assert not status.on_register_reply(node_reply(stale), ENV, 0, effects)
+    assert not status.on_register_reply(node_reply(stale), at(status, 0, effects))
     patch = NodeStatusPatch(labels=(("kubernetes.io/os", "linux"),))
     assert effects == [ApiCall(NODE, Op.PATCH_NODE_STATUS, "", patch)]
     effects.clear()
-    assert status.on_register_reply(OK, ENV, 7, effects)
+    assert status.on_register_reply(OK, at(status, 7, effects))
     assert effects == [Report(NODE, Milestone.REGISTERED, 7)]
 
 
 def test_the_first_tick_reads_the_node_that_the_informer_lacks() -> None:
-    status = NodeStatus(facts())
+    status = Status()
     effects: Outbox = []
-    status.start(ENV, 0, effects)
-    status.on_register_timer(READY, ENV, 100 * NS_PER_MS, effects)
-    status.on_register_reply(node_reply(), ENV, NS_PER_S, effects)
+    status.start(at(status, 0, effects))
+    status.on_register_timer(READY, at(status, 100 * NS_PER_MS, effects))
+    status.on_register_reply(node_reply(), at(status, NS_PER_S, effects))
     effects.clear()
-    assert status.sync(READY, ENV, NS_PER_S, effects) == []
+    assert status.sync(READY, at(status, NS_PER_S, effects)) == []
     assert effects == [GET]
     effects.clear()
     read = node_reply(view(conditions(ENV.wall_s(NS_PER_S))))
-    assert status.on_status_reply(GET, read, READY, ENV, NS_PER_S, effects) == []
+    assert status.on_status_reply(GET, read, READY, at(status, NS_PER_S, effects)) == []
     assert [each.op for each in effects if isinstance(each, ApiCall)] == [
         Op.PATCH_NODE_STATUS_HEARTBEAT
     ]
@@ -185,14 +201,16 @@ def test_the_first_tick_reads_the_node_that_the_informer_lacks() -> None:
 def test_five_tries_then_the_next_tick() -> None:
     status = registered()
     effects: Outbox = []
-    status.on_node(view(tuple(each._replace(status="Unknown") for each in conditions())))
-    status.sync(READY, ENV, 20 * NS_PER_S, effects)
+    status.on_node(
+        view(tuple(each._replace(status="Unknown") for each in conditions())), status.facts
+    )
+    status.sync(READY, at(status, 20 * NS_PER_S, effects))
     for _ in range(4):
         effects.clear()
-        status.on_status_reply(PATCH, LOST, READY, ENV, 20 * NS_PER_S, effects)
+        status.on_status_reply(PATCH, LOST, READY, at(status, 20 * NS_PER_S, effects))
         assert effects == [GET]
     effects.clear()
-    status.on_status_reply(GET, LOST, READY, ENV, 20 * NS_PER_S, effects)
+    status.on_status_reply(GET, LOST, READY, at(status, 20 * NS_PER_S, effects))
     [timer] = effects
     assert isinstance(timer, SetTimer)
     assert timer.timer is Timer.NODE_STATUS
@@ -203,7 +221,7 @@ def test_the_next_report_is_due_after_half_to_one_and_a_half_periods() -> None:
     status = registered()
     effects: Outbox = []
     status._due_ns = 0
-    status.arm(READY, ENV, NS_PER_S, effects)
+    status.arm(READY, at(status, NS_PER_S, effects))
     timer = effects[-1]
     assert isinstance(timer, SetTimer)
     assert 150 * NS_PER_S <= timer.due_ns <= 462 * NS_PER_S
@@ -213,13 +231,13 @@ def test_a_change_is_reported_at_the_next_tick() -> None:
     status = registered()
     effects: Outbox = []
     unknown = tuple(each._replace(status="Unknown") for each in conditions())
-    status.on_node(view(unknown))
-    status.arm(READY, ENV, 3 * NS_PER_S, effects)
+    status.on_node(view(unknown), status.facts)
+    status.arm(READY, at(status, 3 * NS_PER_S, effects))
     timer = effects[-1]
     assert isinstance(timer, SetTimer)
     assert 11 * NS_PER_S <= timer.due_ns <= 11.5 * NS_PER_S
     effects.clear()
-    events = status.on_status_timer(READY, ENV, timer.due_ns, effects)
+    events = status.on_status_timer(READY, at(status, timer.due_ns, effects))
     assert events == [*FRESH, Reason.NODE_READY]
     [patch] = effects
     assert isinstance(patch, ApiCall)
@@ -236,27 +254,27 @@ def test_a_report_that_expired_keeps_a_period_without_delay() -> None:
     status = registered()
     effects: Outbox = []
     now_ns = 600 * NS_PER_S
-    assert status.sync(READY, ENV, now_ns, effects) == []
-    status.on_status_reply(PATCH, OK, READY, ENV, now_ns, effects)
+    assert status.sync(READY, at(status, now_ns, effects)) == []
+    status.on_status_reply(PATCH, OK, READY, at(status, now_ns, effects))
     timer = effects[-1]
     assert isinstance(timer, SetTimer)
     assert 300 * NS_PER_S <= timer.due_ns - now_ns <= 311 * NS_PER_S
 
 
 def test_ready_is_told_on_the_next_tenth_of_a_second() -> None:
-    status = NodeStatus(facts())
+    status = Status()
     effects: Outbox = []
-    status.start(ENV, 0, effects)
-    status.on_register_timer(READY, ENV, 100 * NS_PER_MS, effects)
-    status.on_register_reply(node_reply(), ENV, 150 * NS_PER_MS, effects)
+    status.start(at(status, 0, effects))
+    status.on_register_timer(READY, at(status, 100 * NS_PER_MS, effects))
+    status.on_register_reply(node_reply(), at(status, 150 * NS_PER_MS, effects))
     not_ready = NodeInputs(not_ready=("CSINode is not yet initialized",))
-    status.on_node(view(conditions(START_S, not_ready)))
+    status.on_node(view(conditions(START_S, not_ready)), status.facts)
     effects.clear()
-    status.arm(READY, ENV, 310 * NS_PER_MS, effects)
+    status.arm(READY, at(status, 310 * NS_PER_MS, effects))
     assert SetTimer(NODE, 400 * NS_PER_MS, Timer.FAST_STATUS) in effects
     effects.clear()
-    assert status.on_fast_timer(READY, ENV, 399 * NS_PER_MS, effects) == []
-    assert status.on_fast_timer(READY, ENV, 400 * NS_PER_MS, effects) == [Reason.NODE_READY]
+    assert status.on_fast_timer(READY, at(status, 399 * NS_PER_MS, effects)) == []
+    assert status.on_fast_timer(READY, at(status, 400 * NS_PER_MS, effects)) == [Reason.NODE_READY]
     assert [each.op for each in effects if isinstance(each, ApiCall)] == [
         Op.PATCH_NODE_STATUS_HEARTBEAT
     ]
@@ -267,7 +285,7 @@ def test_the_fast_loop_gives_up_after_two_minutes() -> None:
     status = registered()
     status._fast_due_ns = 0
     effects: Outbox = []
-    status.arm(READY, ENV, 121 * NS_PER_S, effects)
+    status.arm(READY, at(status, 121 * NS_PER_S, effects))
     assert not status.is_fast
     timers = [each.timer for each in effects if isinstance(each, SetTimer)]
     assert Timer.FAST_STATUS not in timers
@@ -276,22 +294,22 @@ def test_the_fast_loop_gives_up_after_two_minutes() -> None:
 def test_a_cordon_is_an_event_at_the_next_tick() -> None:
     status = registered()
     effects: Outbox = []
-    status.on_node(view(conditions(), state=NodeState(unschedulable=True)))
-    assert status.sync(READY, ENV, 20 * NS_PER_S, effects) == [Reason.NODE_NOT_SCHEDULABLE]
+    status.on_node(view(conditions(), state=NodeState(unschedulable=True)), status.facts)
+    assert status.sync(READY, at(status, 20 * NS_PER_S, effects)) == [Reason.NODE_NOT_SCHEDULABLE]
 
 
 def test_in_light_the_post_counts_as_the_first_report() -> None:
     env = environment(light=True)
-    status = NodeStatus(facts())
+    status = Status()
     effects: Outbox = []
-    status.start(env, NS_PER_S, effects)
+    status.start(at(status, NS_PER_S, effects, env))
     assert effects == [SetTimer(NODE, NS_PER_S, Timer.REGISTER)]
-    status.on_register_timer(READY, env, NS_PER_S, effects)
+    status.on_register_timer(READY, at(status, NS_PER_S, effects, env))
     created = Reply(ReplyKind.OK, view(conditions()), 201)
-    assert status.on_register_reply(created, env, NS_PER_S, effects)
-    status.on_node(view(conditions(), pod_cidrs=("10.0.0.0/24",)))
+    assert status.on_register_reply(created, at(status, NS_PER_S, effects, env))
+    status.on_node(view(conditions(), pod_cidrs=("10.0.0.0/24",)), status.facts)
     effects.clear()
-    status.report_created(READY, env, NS_PER_S, effects)
+    status.report_created(READY, at(status, NS_PER_S, effects, env))
     [timer] = effects
     assert isinstance(timer, SetTimer)
     assert timer.due_ns >= 150 * NS_PER_S
@@ -300,7 +318,7 @@ def test_in_light_the_post_counts_as_the_first_report() -> None:
 def test_a_node_that_is_being_deleted_owns_no_mirror_pods() -> None:
     status = registered()
     assert status.facts.owner_uid == status.facts.uid != ""
-    status.on_node(view(conditions(), deleting=True))
+    status.on_node(view(conditions(), deleting=True), status.facts)
     assert (status.facts.owner_uid, bool(status.facts.uid)) == ("", True)
-    status.on_node(None)
+    status.on_node(None, status.facts)
     assert (status.facts.owner_uid, status.facts.uid) == ("", "")

@@ -1,6 +1,15 @@
-from pod_world import NODE, SCHEDULED, UID, make_pod, replaced
+from pod_world import (
+    NODE,
+    SCHEDULED,
+    UID,
+    World,
+    make_pod,
+    replaced,
+    turn_of,
+)
 
 from fleet.clock import NS_PER_S, Draws
+from fleet.kubelet.environment import Environment
 from fleet.kubelet.pods.status_manager import (
     StatusManager,
     is_equal_by_kubelet,
@@ -18,6 +27,7 @@ from fleet.objects.effects import (
 )
 from fleet.objects.pods import Pod, PodCondition, PodStatus, PodView
 
+ENV, LIGHT = World().env, World(light=True).env
 TARGET = PodTarget("default", "web")
 GET = ApiCall(NODE, Op.GET_POD, UID, TARGET)
 DELETE = ApiCall(NODE, Op.DELETE_POD, UID, TARGET)
@@ -34,24 +44,27 @@ def send(manager: StatusManager, pod: Pod | None, **how: bool) -> Outbox:
     """Send what is due; return the effects."""
     out: Outbox = []
     while (uid := manager.next()) is not None:
-        manager.send(
-            uid, pod, light=how.get("light", False), may_run=how.get("may_run", False), out=out
-        )
+        turn = turn_of(LIGHT if how.get("light") else ENV, 0, out)
+        manager.send(uid, pod, turn, may_run=how.get("may_run", False))
     return out
 
 
 def got(manager: StatusManager, pod: Pod, *, may_run: bool = False, now_ns: int = 0) -> Outbox:
     out: Outbox = []
     view = PodView(pod.uid, "1", pod.deleting, pod.status)
-    manager.on_reply(GET, Reply(ReplyKind.OK, view), now_ns, may_run=may_run, out=out)
+    manager.on_reply(GET, Reply(ReplyKind.OK, view), turn_of(ENV, now_ns, out), may_run=may_run)
     return out
 
 
 def answer(
-    manager: StatusManager, call: ApiCall, reply: Reply = OK, now_ns: int = 0
+    manager: StatusManager,
+    call: ApiCall,
+    reply: Reply = OK,
+    now_ns: int = 0,
+    env: Environment = ENV,
 ) -> tuple[PodStatus | None, Outbox]:
     out: Outbox = []
-    return manager.on_reply(call, reply, now_ns, may_run=False, out=out), out
+    return manager.on_reply(call, reply, turn_of(env, now_ns, out), may_run=False), out
 
 
 def patch(old: PodStatus, new: PodStatus) -> ApiCall:
@@ -230,7 +243,7 @@ def test_light_patches_at_once_from_what_the_watch_said() -> None:
     out = send(manager, pod, light=True)
     assert out == [patch(pod.status, status())]
     assert isinstance(out[0], ApiCall)
-    answer(manager, out[0])
+    answer(manager, out[0], env=LIGHT)
     # The watch has not shown it yet: the next patch builds on our own.
     manager.set_pod_status(pod, status("Succeeded"), 11)
     assert send(manager, pod, light=True) == [patch(status(), status("Succeeded"))]
@@ -266,12 +279,12 @@ def test_a_foreign_edit_is_looked_at_again_at_the_full_pass() -> None:
     assert good is not None
     shown = replaced(pod, status=good._replace())
     out: Outbox = []
-    manager.on_pod(shown, 0, out)
+    manager.on_pod(shown, turn_of(ENV, 0, out))
     assert out == []
     assert shown.status is good
     edited = replaced(pod, status=good._replace(phase="Pending"))
-    manager.on_pod(edited, 0, out)
-    manager.on_pod(edited, 0, out)
+    manager.on_pod(edited, turn_of(ENV, 0, out))
+    manager.on_pod(edited, turn_of(ENV, 0, out))
     (timer,) = out
     assert isinstance(timer, SetTimer)
     assert manager.suspects(timer.due_ns) == [UID]
@@ -285,8 +298,8 @@ def test_nothing_is_looked_at_while_a_newer_status_waits() -> None:
     manager, pod = make()
     manager.set_pod_status(pod, status(), 10)
     out: Outbox = []
-    manager.on_pod(pod, 0, out)
-    manager.on_pod(make_pod(uid="unknown"), 0, out)
+    manager.on_pod(pod, turn_of(ENV, 0, out))
+    manager.on_pod(make_pod(uid="unknown"), turn_of(ENV, 0, out))
     assert out == []
 
 

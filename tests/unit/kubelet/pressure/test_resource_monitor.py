@@ -5,7 +5,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from pod_world import container, model_of
+from pod_world import (
+    NODE,
+    container,
+    model_of,
+    turn_of,
+)
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.kubelet.environment import Environment
@@ -21,7 +26,6 @@ from fleet.kubelet.pressure.stats_provider import (
     pod_stats,
     pod_terms,
 )
-from fleet.objects.effects import NodeId
 from fleet.objects.pods import ContainerSpec, Pod, PodSpec, PodUid
 from fleet.profile.loader import load_mix, parse_documents
 from fleet.profile.node_profile import NodeProfile
@@ -87,10 +91,9 @@ def test_a_pod_is_watched_that_says_what_it_uses() -> None:
 
 def test_images_bring_a_node_under_watch() -> None:
     env = Environment(model_of(), Draws(1), light=False)
-    node = NodeId(0)
-    assert not images_need_monitor(env, node)
-    env.images.add(node, "registry.example/large:1", 40 * GI, 1)
-    assert images_need_monitor(env, node)
+    assert not images_need_monitor(turn_of(env, 0))
+    env.images.add(NODE, "registry.example/large:1", 40 * GI, 1)
+    assert images_need_monitor(turn_of(env, 0))
 
 
 def test_what_is_measured_of_a_pod_and_its_node() -> None:

@@ -15,7 +15,7 @@ def kubelet_of(world: World) -> VirtualKubelet:
     """Return what of a kubelet is read."""
     return cast(
         "VirtualKubelet",
-        SimpleNamespace(env=world.env, facts=world.facts, sync_loop=world.loop),
+        SimpleNamespace(env=world.env, facts=world.facts, pods=world.loop),
     )
 
 

@@ -1,9 +1,17 @@
 import pytest
-from pod_world import NODE, TOKEN_VOLUME, UID, World, container, make_pod, replaced
+from pod_world import (
+    NODE,
+    TOKEN_VOLUME,
+    UID,
+    World,
+    container,
+    make_pod,
+    replaced,
+    turn_of,
+)
 
-from fleet.clock import NS_PER_MS, NS_PER_S, Draws
+from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.kubelet.events import Reason
-from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.volumes.volume_manager import MountResult, VolumeManager, mount_seen_ns
 from fleet.kubelet.volumes.watched_objects import references
 from fleet.objects.effects import (
@@ -38,11 +46,15 @@ REQUEST = TokenRequest("default", "default", "", 3607, "web", UID, "kube-api-acc
 PLAIN = make_pod(volumes=(VolumeSpec("cfg", "configMap", (ObjectSource("cfg"),), (), ()),))
 
 
+def asked(request: TokenRequest) -> ApiCall:
+    return ApiCall(NODE, Op.CREATE_TOKEN, UID, request)
+
+
 def manager(pod: Pod) -> VolumeManager:
-    volumes = VolumeManager(NodeFacts(NODE, "n", "192.0.2.1"), Draws(3))
+    volumes = VolumeManager()
     out: Outbox = []
-    volumes.register_pod(pod, 0, out)
-    volumes.begin(pod, 0, out)
+    volumes.register_pod(pod, turn_of(ENV, 0, out))
+    volumes.begin(pod, turn_of(ENV, 0, out))
     return volumes
 
 
@@ -53,7 +65,7 @@ def tell(volumes: VolumeManager, event: EventType, name: str = "cfg") -> list[st
 
 def attempt(volumes: VolumeManager, pod: Pod, now_ns: int) -> tuple[MountResult, list[str], Outbox]:
     out: Outbox = []
-    result, events = volumes.attempt(pod, ENV, now_ns, out)
+    result, events = volumes.attempt(pod, turn_of(ENV, now_ns, out))
     assert {reason for reason, _ in events} <= {Reason.FAILED_MOUNT}
     return result, [text for _, text in events], out
 
@@ -77,16 +89,16 @@ def test_secrets_are_watched_before_config_maps_and_each_once() -> None:
 
 
 def test_pods_share_a_watch_until_the_last_is_gone() -> None:
-    volumes = VolumeManager(NodeFacts(NODE, "n", "192.0.2.1"), Draws(3))
+    volumes = VolumeManager()
     one, two = make_pod(uid="1"), make_pod(uid="2")
     out: Outbox = []
-    volumes.register_pod(one, 0, out)
-    volumes.register_pod(two, 0, out)
+    volumes.register_pod(one, turn_of(ENV, 0, out))
+    volumes.register_pod(two, turn_of(ENV, 0, out))
     assert out == [StartWatch(NODE, CM, "default", ROOT_CA)]
     out.clear()
-    volumes.unregister_pod(one, out)
+    volumes.unregister_pod(one, turn_of(ENV, 0, out))
     assert out == []
-    volumes.unregister_pod(two, out)
+    volumes.unregister_pod(two, turn_of(ENV, 0, out))
     assert out == [StopWatch(NODE, CM, "default", ROOT_CA)]
 
 
@@ -95,17 +107,17 @@ def test_an_ephemeral_container_may_add_a_reference() -> None:
     source = EnvSource("Secret", "s", optional=False)
     new = replaced(PLAIN, ephemeral_containers=(container("e", env_sources=(source,)),))
     out: Outbox = []
-    volumes.update_pod(PLAIN, new, 0, out)
-    volumes.update_pod(new, new, 0, out)
+    volumes.update_pod(PLAIN, new, turn_of(ENV, 0, out))
+    volumes.update_pod(new, new, turn_of(ENV, 0, out))
     assert [each for each in out if not isinstance(each, SetTimer)] == [
         StartWatch(NODE, SECRET, "default", "s")
     ]
 
 
 def test_the_first_attempt_comes_with_the_loops() -> None:
-    volumes = VolumeManager(NodeFacts(NODE, "n", "192.0.2.1"), Draws(3))
+    volumes = VolumeManager()
     out: Outbox = []
-    volumes.begin(PLAIN, 0, out)
+    volumes.begin(PLAIN, turn_of(ENV, 0, out))
     (timer,) = out
     assert isinstance(timer, SetTimer)
     assert timer[2:] == (Timer.VOLUMES, UID)
@@ -125,19 +137,19 @@ def test_tokens_come_first_then_the_objects() -> None:
     assert result is MountResult.WAITING
     assert out == [ApiCall(NODE, Op.CREATE_TOKEN, UID, REQUEST)]
     out.clear()
-    reply = Reply(ReplyKind.OK, Token(4607))
-    assert volumes.on_token(pod, REQUEST, reply, 0, 1000 * NS_PER_S, out)
+    reply = Reply(ReplyKind.OK, Token(ENV.wall_s(0) + 3607))
+    assert volumes.on_token(pod, asked(REQUEST), reply, turn_of(ENV, 0, out))
     (refresh,) = out
     assert isinstance(refresh, SetTimer)
     # 80 % of 3607 s, up to 10 s sooner, and up to a resync later.
     assert 2875 < refresh.due_ns / NS_PER_S < 2961
     assert attempt(volumes, pod, 0)[0] is MountResult.MOUNTED
     out.clear()
-    volumes.on_timer(pod, ENV, refresh.due_ns - 1, out)
+    volumes.on_timer(pod, turn_of(ENV, refresh.due_ns - 1, out))
     assert out == []
-    volumes.on_timer(pod, ENV, refresh.due_ns, out)
+    volumes.on_timer(pod, turn_of(ENV, refresh.due_ns, out))
     assert out == [ApiCall(NODE, Op.CREATE_TOKEN, UID, REQUEST)]
-    volumes.on_timer(pod, ENV, refresh.due_ns + 1, out)
+    volumes.on_timer(pod, turn_of(ENV, refresh.due_ns + 1, out))
     assert len(out) == 1
 
 
@@ -147,12 +159,12 @@ def test_two_tokens_are_both_awaited() -> None:
     pod = make_pod(volumes=(VolumeSpec("v", "projected", (), (), two),))
     volumes = manager(pod)
     out: Outbox = []
-    volumes.attempt(pod, ENV, 0, out)
+    volumes.attempt(pod, turn_of(ENV, 0, out))
     assert len(out) == 2
     request = REQUEST._replace(volume="v")
-    assert not volumes.on_token(pod, request, Reply(ReplyKind.OK), 0, 0, out)
-    assert volumes.on_token(pod, request, Reply(ReplyKind.OK), 0, 0, out)
-    assert not volumes.on_token(pod, request, Reply(ReplyKind.OK), 0, 0, out)
+    assert not volumes.on_token(pod, asked(request), Reply(ReplyKind.OK), turn_of(ENV, 0, out))
+    assert volumes.on_token(pod, asked(request), Reply(ReplyKind.OK), turn_of(ENV, 0, out))
+    assert not volumes.on_token(pod, asked(request), Reply(ReplyKind.OK), turn_of(ENV, 0, out))
 
 
 def test_a_refused_token_fails_the_mount_and_is_asked_for_again() -> None:
@@ -164,7 +176,9 @@ def test_a_refused_token_fails_the_mount_and_is_asked_for_again() -> None:
     tell(volumes, EventType.SYNCED, ROOT_CA)
     attempt(volumes, pod, 0)
     request = REQUEST._replace(volume="kube-api-access-00000")
-    volumes.on_token(pod, request, Reply(ReplyKind.REFUSED, None, 403, "no"), 0, 0, [])
+    volumes.on_token(
+        pod, asked(request), Reply(ReplyKind.REFUSED, None, 403, "no"), turn_of(ENV, 0, [])
+    )
     result, messages, out = attempt(volumes, pod, 0)
     assert result is MountResult.FAILED
     assert messages == [
@@ -195,7 +209,7 @@ def test_a_missing_object_is_looked_for_with_back_off() -> None:
     assert given_up == [123]  # the sync that waits; the operation goes on
     assert tell(volumes, EventType.ADDED) == []
     assert attempt(volumes, PLAIN, now_ns)[0] is MountResult.WAITING  # nobody waits now
-    volumes.begin(PLAIN, now_ns, [])
+    volumes.begin(PLAIN, turn_of(ENV, now_ns, []))
     assert attempt(volumes, PLAIN, now_ns)[0] is MountResult.MOUNTED
 
 
@@ -245,9 +259,9 @@ def test_the_environment_of_a_container(optional: bool) -> None:  # noqa: FBT001
     volumes = manager(PLAIN)
     tell(volumes, EventType.SYNCED)
     wanted = "" if optional else 'configmap "cfg" not found'
-    assert volumes.missing(PLAIN, spec, 0, []) == wanted
+    assert volumes.objects.missing(PLAIN, spec.env_sources, turn_of(ENV, 0)) == wanted
     tell(volumes, EventType.ADDED)
-    assert volumes.missing(PLAIN, spec, 0, []) == ""
+    assert volumes.objects.missing(PLAIN, spec.env_sources, turn_of(ENV, 0)) == ""
 
 
 def test_events_of_objects_that_nobody_refers_to_are_ignored() -> None:

@@ -541,7 +541,7 @@ def test_a_relist_removes_what_it_does_not_mention() -> None:
     world.deliver(WatchEvent(WatchKind.PODS, EventType.SYNCED))
     world.run(3)
     assert world.take_log() == ["CREATE_EVENT Killing", "GET_POD"]
-    assert [pod.uid for pod in world.loop.pods()] == ["two"]
+    assert [pod.uid for pod in world.loop] == ["two"]
     assert world.loop.phases() == {"Running": 1}
 
 

@@ -1,0 +1,136 @@
+"""The setters of the conditions of a Node, in upstream order. Pure.
+
+Source: pkg/kubelet/nodestatus/setters.go; kubelet_node_status.go, defaultNodeStatusFuncs,
+nodeStatusHasChanged.
+"""
+
+from typing import NamedTuple
+
+from fleet.kubelet.devices.node_resources import Wanted
+from fleet.kubelet.events import Reason
+from fleet.objects.pods import NodeCondition
+
+
+class Pressure(NamedTuple):
+    """What a pressure condition says: reason, message, and the event of its flip."""
+
+    type: str
+    fine: tuple[str, str, Reason]
+    bad: tuple[str, str, Reason]
+
+
+PRESSURES = (
+    Pressure(
+        "MemoryPressure",
+        (
+            "KubeletHasSufficientMemory",
+            "kubelet has sufficient memory available",
+            Reason.NODE_HAS_SUFFICIENT_MEMORY,
+        ),
+        (
+            "KubeletHasInsufficientMemory",
+            "kubelet has insufficient memory available",
+            Reason.NODE_HAS_INSUFFICIENT_MEMORY,
+        ),
+    ),
+    Pressure(
+        "DiskPressure",
+        (
+            "KubeletHasNoDiskPressure",
+            "kubelet has no disk pressure",
+            Reason.NODE_HAS_NO_DISK_PRESSURE,
+        ),
+        ("KubeletHasDiskPressure", "kubelet has disk pressure", Reason.NODE_HAS_DISK_PRESSURE),
+    ),
+    Pressure(
+        "PIDPressure",
+        (
+            "KubeletHasSufficientPID",
+            "kubelet has sufficient PID available",
+            Reason.NODE_HAS_SUFFICIENT_PID,
+        ),
+        (
+            "KubeletHasInsufficientPID",
+            "kubelet has insufficient PID available",
+            Reason.NODE_HAS_INSUFFICIENT_PID,
+        ),
+    ),
+)
+READY_MESSAGE = "kubelet is posting ready status"
+
+
+class NodeInputs(NamedTuple):
+    """What the setters draw from, handed in by the kubelet at each computation."""
+
+    pressures: tuple[str, ...] = ()  # the pressure conditions that the node is under
+    not_ready: tuple[str, ...] = ()  # why the node is not ready, in upstream order
+    volumes_in_use: tuple[str, ...] | None = None  # None: as the server shows them
+    extended: Wanted = ()  # what device plugins offer
+    images_json: bytes = b""  # the `images` member if it differs from what was reported
+
+
+def set_pressure(
+    old: NodeCondition | None, pressure: Pressure, *, is_under: bool, now_s: int
+) -> tuple[NodeCondition, Reason | None]:
+    """Refresh one pressure condition; return it and the event to record if it flipped.
+
+    The heartbeat moves on every call, the transition only on a flip; a new condition is Unknown,
+    so the first call flips it.
+    Source: pkg/kubelet/nodestatus/setters.go, MemoryPressureCondition and its two sisters.
+    """
+    status = "True" if is_under else "False"
+    if old is not None and old.status == status:
+        return old._replace(heartbeat_s=now_s), None
+    reason, message, event = pressure.bad if is_under else pressure.fine
+    return NodeCondition(pressure.type, status, reason, message, now_s, now_s), event
+
+
+def set_ready(
+    old: NodeCondition | None, causes: tuple[str, ...], now_s: int
+) -> tuple[NodeCondition, Reason | None]:
+    """Rebuild the Ready condition; the event comes only when an existing one changed.
+
+    Source: setters.go, ReadyCondition; the causes are joined as apimachinery's Aggregate does.
+    """
+    if causes:
+        message = causes[0] if len(causes) == 1 else "[" + ", ".join(causes) + "]"
+        new = NodeCondition("Ready", "False", "KubeletNotReady", message, now_s, now_s)
+    else:
+        new = NodeCondition("Ready", "True", "KubeletReady", READY_MESSAGE, now_s, now_s)
+    if old is None:
+        return new, None
+    if old.status == new.status:
+        return new._replace(transition_s=old.transition_s), None
+    return new, Reason.NODE_NOT_READY if causes else Reason.NODE_READY
+
+
+def compute_conditions(
+    old: tuple[NodeCondition, ...], inputs: NodeInputs, now_s: int
+) -> tuple[tuple[NodeCondition, ...], list[Reason]]:
+    """Run the condition setters in upstream order; foreign conditions keep their place.
+
+    Source: kubelet_node_status.go, defaultNodeStatusFuncs.
+    """
+    found = {condition.type: condition for condition in old}
+    events = []
+    for pressure in PRESSURES:
+        kind = pressure.type
+        found[kind], event = set_pressure(
+            found.get(kind), pressure, is_under=kind in inputs.pressures, now_s=now_s
+        )
+        if event is not None:
+            events.append(event)
+    found["Ready"], event = set_ready(found.get("Ready"), inputs.not_ready, now_s)
+    if event is not None:
+        events.append(event)
+    return tuple(found.values()), events
+
+
+def has_changed(old: tuple[NodeCondition, ...], new: tuple[NodeCondition, ...]) -> bool:
+    """Return whether anything but heartbeats differs. Source: nodeStatusHasChanged."""
+    if len(old) != len(new):
+        return True
+    return any(
+        before._replace(heartbeat_s=0) != after._replace(heartbeat_s=0)
+        for before, after in zip(old, new, strict=True)
+    )

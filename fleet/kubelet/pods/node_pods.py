@@ -1,0 +1,358 @@
+"""NodePods: the pods of one node, and the parts that keep them, made with it.
+
+It exists while the node has pods, and hands what happens to the pod worker that it concerns. After
+every input the statuses that became due are sent.
+Source: pkg/kubelet/kubelet.go, syncLoopIteration, HandlePodAdditions, HandlePodUpdates,
+HandlePodRemoves, HandlePodReconcile, HandlePodCleanups.
+Differs: housekeeping does not tick; a worker whose pod is gone is dropped when it is done.
+"""
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+from fleet.kubelet.containers.pod_sources import PodSources
+from fleet.kubelet.devices.device_manager import DeviceManager
+from fleet.kubelet.devices.dra import registered_drivers
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.input_owners import LOOP_TIMERS
+from fleet.kubelet.node.node_facts import NodeFacts
+from fleet.kubelet.node.node_shutdown import NodeShutdown
+from fleet.kubelet.pods.pod_admission import PodAdmission
+from fleet.kubelet.pods.pod_config import PodConfig, PodOp, PodUpdate
+from fleet.kubelet.pods.pod_sync import PodSyncer
+from fleet.kubelet.pods.pod_workers import PodWorker, WorkerState
+from fleet.kubelet.pods.static_pods import StaticPodSync, is_over
+from fleet.kubelet.pressure.resource_monitor import (
+    ResourceMonitor,
+    declares_usage,
+    images_in_use,
+    images_need_monitor,
+)
+from fleet.kubelet.turn import Turn
+from fleet.objects.effects import (
+    ApiCall,
+    Milestone,
+    Owner,
+    Reply,
+    Timer,
+    WatchEvent,
+    WatchKind,
+)
+from fleet.objects.pods import EventType, NodeView, Pod, PodStatus, PodUid
+from fleet.objects.static_pods import StaticPod
+from fleet.runtime.runtime import Runtime
+
+RUNTIME_TIMERS = frozenset((Timer.POD_SYNC, Timer.RUNTIME))
+"""What containers start and end at."""
+STARTED_PHASES = frozenset(("Running", "Succeeded"))
+
+
+class NodePods:
+    """The pod side of one virtual kubelet."""
+
+    __slots__ = ("_config", "_syncer", "admission", "monitor", "statics", "workers")
+
+    def __init__(
+        self, facts: NodeFacts, env: Environment, devices: DeviceManager | None = None
+    ) -> None:
+        self._config = PodConfig()
+        self.workers: dict[PodUid, PodWorker] = {}
+        self._syncer = PodSyncer(facts, env, devices)
+        self.monitor = ResourceMonitor(self.workers, self._syncer)
+        self.admission = PodAdmission(self.workers, self._syncer, self.monitor, devices)
+        self.statics = StaticPodSync(facts.node, env.draws, self.workers, self._syncer)
+
+    def on_watch_event(self, event: WatchEvent, turn: Turn) -> None:
+        """Take an event of the pods watch, or of a ConfigMap's or Secret's."""
+        if event.kind is WatchKind.PODS:
+            pod = event.record
+            assert pod is None or isinstance(pod, Pod), event
+            for update in self._config.on_event(event.type, pod):
+                if update.pod.is_mirror:
+                    self.statics.on_mirror(update, turn)
+                else:
+                    self._on_update(update, turn)
+            if event.type is EventType.SYNCED:
+                self._syncer.drop_orphans(self.workers)
+                self.statics.on_synced(turn.env)
+        else:
+            volumes = self._syncer.volumes
+            self._on_volumes(volumes.on_object_event(event), turn)
+            if event.type is EventType.DELETED:
+                for worker in self.workers.values():
+                    if worker.volumes_ready and worker.state is WorkerState.SYNC:
+                        volumes.remount(worker.pod, event, turn)
+        self._send_statuses(turn)
+
+    def on_relist_started(self) -> None:
+        """Learn that a whole snapshot of the pods follows, up to SYNCED."""
+        self._config.on_relist_started()
+
+    def on_timer(self, timer: Timer, key: str, turn: Turn) -> None:
+        """Take a timer that is due; one that nobody waits for any more is ignored."""
+        if timer in LOOP_TIMERS:
+            self._on_loop_timer(timer, turn)
+        else:
+            worker = self.workers.get(PodUid(key))
+            if worker is None:
+                return
+            self._on_pod_timer(worker, timer, turn)
+            self._drop_if_done(worker, turn)
+            if timer in RUNTIME_TIMERS and (self.monitor.is_watching or images_need_monitor(turn)):
+                self.monitor.watch(turn)
+        self._send_statuses(turn)
+
+    def _on_pod_timer(self, worker: PodWorker, timer: Timer, turn: Turn) -> None:
+        syncer = self._syncer
+        if timer is Timer.POD_SYNC:
+            syncer.on_sync_timer(worker, turn)
+        elif timer is Timer.RUNTIME:
+            syncer.on_runtime_timer(worker, turn)
+        elif timer is Timer.PROBES:
+            syncer.on_probes(worker, turn)
+        elif timer is Timer.VOLUMES:
+            if syncer.volumes.is_due(worker.pod.uid, turn.now_ns):
+                syncer.on_volumes(worker, turn)
+            syncer.volumes.on_timer(worker.pod, turn)
+
+    def _on_loop_timer(self, timer: Timer, turn: Turn) -> None:
+        """Take a timer that is about no single pod."""
+        if timer is Timer.EVICTION:
+            self.monitor.on_timer(turn)
+        elif timer is Timer.RESIZE:
+            self.admission.retry_resizes(turn)
+        elif timer is Timer.HOUSEKEEPING:
+            self.statics.clean_up(partial(self._on_update, turn=turn), turn)
+        else:
+            for uid in self._syncer.statuses.suspects(turn.now_ns):
+                pod = self._api_pod(uid)
+                if pod is not None:
+                    self._syncer.statuses.reconcile(pod)
+
+    def on_reply(self, owner: Owner, call: ApiCall, reply: Reply, turn: Turn) -> None:
+        """Take the answer to a call about a pod."""
+        syncer = self._syncer
+        worker = self.workers.get(PodUid(call.key))
+        can_start = worker if worker is not None and worker.state is WorkerState.SYNC else None
+        match owner:
+            case Owner.POD_STATUS:
+                self._on_status_reply(worker, call, reply, turn)
+            case Owner.ADMISSION:
+                self.admission.on_node(call, reply, turn)
+            case Owner.MIRROR_PODS:
+                self.statics.manager.on_reply(call, reply, turn)
+            case Owner.TOKENS:
+                if can_start is not None and syncer.volumes.on_token(
+                    can_start.pod, call, reply, turn
+                ):
+                    syncer.on_volumes(can_start, turn)
+            case Owner.VOLUMES:
+                if can_start is not None and syncer.volumes.on_claim_reply(
+                    can_start.pod, call, reply, turn
+                ):
+                    syncer.on_volumes(can_start, turn)
+            case _:
+                assert owner is Owner.DRA, owner
+                if worker is not None:
+                    drivers = registered_drivers(turn)
+                    prepared = syncer.dra.on_reply(worker.pod, reply, drivers, turn)
+                    syncer.on_prepared(worker, prepared, turn)
+        self._send_statuses(turn)
+
+    def _on_status_reply(
+        self, worker: PodWorker | None, call: ApiCall, reply: Reply, turn: Turn
+    ) -> None:
+        """Go on with a status; tell how long it took until the server knew that a pod runs."""
+        may_run = worker is not None and self._syncer.may_run(worker, turn.env)
+        status = self._syncer.statuses.on_reply(call, reply, turn, may_run=may_run)
+        if status is None or worker is None or worker.seen_ns < 0:
+            return
+        if status.phase in STARTED_PHASES:
+            took_ns = (reply.arrived_ns or turn.now_ns) - worker.seen_ns
+            turn.report(Milestone.POD_RUNNING, took_ns, worker.simulated_ns)
+            worker.seen_ns, worker.simulated_ns = -1, 0
+
+    def on_node(self, view: NodeView, turn: Turn) -> None:
+        """Take the Node as the informer shows it: what is attached."""
+        found = self._syncer.volumes.on_node(view.volumes_attached, view.volumes_in_use)
+        self._on_volumes(found, turn)
+
+    def on_volumes_reported(self, names: tuple[str, ...], turn: Turn) -> None:
+        """Learn that the Node shows these volumes in use."""
+        if self._syncer.volumes.claims is not None:
+            found = self._syncer.volumes.claims.on_reported(names)
+            self._on_volumes(found, turn)
+
+    def volumes_to_report(self) -> tuple[str, ...] | None:
+        """Return the volumes in use, None when the Node shows them already."""
+        claims = self._syncer.volumes.claims
+        if claims is None:
+            return None
+        in_use = claims.in_use()
+        return in_use if in_use != claims.reported else None
+
+    def sync(self, uids: Iterable[PodUid], turn: Turn) -> None:
+        """Sync pods because of what a manager of containers has found. Source: HandlePodSyncs."""
+        for uid in uids:
+            worker = self.workers.get(uid)
+            if worker is not None and not self.admission.holds(worker):
+                self._syncer.sync(worker, turn)
+        self._send_statuses(turn)
+
+    def on_facts(self, turn: Turn, *, has_new_owner: bool) -> None:
+        """Learn that the informer showed the Node, and whether mirror pods have another owner."""
+        self.admission.on_facts()
+        if turn.facts.pod_cidr:
+            self.runtime.use_cidr(turn.facts.pod_cidr)
+        if has_new_owner:
+            self.statics.on_new_owner(turn)
+
+    def on_static_pods(self, key: str, turn: Turn, *, is_first: bool = False) -> None:
+        """Look at the static pods of the profile; with a full name, try its mirror again."""
+        if key:
+            self.statics.manager.on_retry(key, turn)
+        else:
+            if is_first:
+                self.statics.is_ready = False
+            self.statics.take(partial(self._on_update, turn=turn), turn)
+        self._send_statuses(turn)
+
+    def end(self, shutdown: NodeShutdown, turn: Turn) -> None:
+        """Kill the pods whose turn it is in a shutdown."""
+        while shutdown.is_due(self.workers, turn.now_ns):
+            for worker, killed in shutdown.next_group(self.workers, turn):
+                self._syncer.kill_pod(worker, killed, turn)
+        self._send_statuses(turn)
+
+    def is_idle(self) -> bool:
+        """Return whether no pod is left, and no volume that the Node shows in use."""
+        if self.workers or len(self._config):
+            return False
+        if next(iter(self.runtime), None) is not None:
+            return False  # a kubelet before us started something that we have not seen yet
+        if not self.statics.is_idle() or not self.monitor.is_idle:
+            return False
+        claims = self._syncer.volumes.claims
+        return claims is None or claims.is_idle()
+
+    def images_in_use(self) -> set[str]:
+        """Return the full names of the images that the containers of this node have."""
+        return images_in_use(self.workers, self._syncer)
+
+    def disk_bytes(self, turn: Turn) -> int | None:
+        """Return how much of its disk the node uses; None: pods do not count."""
+        return self.monitor.stats(turn).disk if self.monitor.is_watching else None
+
+    @property
+    def runtime(self) -> Runtime:
+        """The container runtime of the machine."""
+        return self._syncer.runtime
+
+    def __iter__(self) -> Iterator[Pod]:
+        return iter(self._config)
+
+    def last_status(self, pod: Pod) -> PodStatus:
+        """Return the status of a pod that was generated last, else the API's."""
+        return self._syncer.statuses.last_status(pod)
+
+    def sources(self, env: Environment) -> PodSources:
+        """Return what is known of the objects that pods refer to."""
+        return PodSources(self._syncer.volumes.objects, env)
+
+    def on_container_changed(self, uid: PodUid, turn: Turn) -> None:
+        """Learn that a container of a pod ends at another time than was planned."""
+        worker = self.workers.get(uid)
+        if worker is not None:
+            self._syncer.on_runtime_changed(worker, turn)
+
+    def phases(self) -> dict[str, int]:
+        """Count the pods by phase, as last generated."""
+        counts: dict[str, int] = {}
+        for pod in self._config:
+            phase = self.last_status(pod).phase
+            counts[phase] = counts.get(phase, 0) + 1
+        return counts
+
+    def _api_pod(self, uid: PodUid) -> Pod | None:
+        """Return a pod as the API shows it: a static pod's is its mirror."""
+        pod = self._config.get(uid)
+        worker = self.workers.get(uid)
+        if pod is None and worker is not None:
+            return self.statics.api_pod(worker)
+        return pod
+
+    def _on_update(self, update: PodUpdate, turn: Turn) -> None:
+        if update.op is PodOp.ADD:
+            worker = self._add(update.pod, turn)
+        else:
+            worker = self.workers[update.pod.uid]
+            if update.op is not PodOp.REMOVE:
+                self._on_new_version(worker, update, turn)
+            elif self.statics.holds_removal(worker, turn):
+                return
+            else:
+                worker.removed = True
+                turn.report(Milestone.POD_REMOVED)
+                if worker.kill():
+                    self._syncer.interrupt(worker, turn)
+        self._drop_if_done(worker, turn)
+
+    def _add(self, pod: Pod, turn: Turn) -> PodWorker:
+        worker = self.workers[pod.uid] = PodWorker(pod, turn.now_ns)
+        turn.report(Milestone.POD_ADDED)
+        self._syncer.adopt(worker, turn)
+        if self.monitor.is_watching or declares_usage(pod, turn.behavior(pod)):
+            self.monitor.watch(turn)
+        worker.on_pod(pod)
+        if worker.state is WorkerState.SYNC:
+            self.admission.on_addition(worker, turn)
+        else:
+            self._syncer.sync(worker, turn)
+        return worker
+
+    def _on_new_version(self, worker: PodWorker, update: PodUpdate, turn: Turn) -> None:
+        """Take an UPDATE, DELETE or RECONCILE; the last needs no sync, but for readiness gates."""
+        pod = self.admission.take_version(worker, update.pod, turn)
+        old = worker.pod
+        if worker.registered:
+            self._syncer.volumes.update_pod(old, pod, turn)
+        self._syncer.statuses.on_pod(update.pod, turn)
+        is_ending = worker.on_pod(pod)
+        if pod.annotations != old.annotations or pod.spec.containers is not old.spec.containers:
+            self.monitor.follow_usage(worker, turn)
+        if is_ending:
+            self._syncer.interrupt(worker, turn)
+        elif self.admission.holds(worker):
+            return
+        elif update.op is PodOp.UPDATE or (
+            pod.spec.readiness_gates and pod.status.conditions != old.status.conditions
+        ):
+            self._syncer.sync(worker, turn)
+
+    def _on_volumes(self, uids: list[PodUid], turn: Turn) -> None:
+        for uid in uids:
+            worker = self.workers.get(uid)
+            if worker is not None and worker.state is WorkerState.SYNC:
+                self._syncer.on_volumes(worker, turn)
+
+    def _send_statuses(self, turn: Turn) -> None:
+        """Send the statuses that are due, until one request is in flight."""
+        if self.admission.is_holding:
+            self.admission.release_ready(turn)
+        statuses = self._syncer.statuses
+        while (uid := statuses.next()) is not None:
+            worker = self.workers.get(uid)
+            pod = self._api_pod(uid)
+            if pod is None and worker is not None and isinstance(worker.pod, StaticPod):
+                continue  # sent when it has a mirror
+            may_run = worker is not None and self._syncer.may_run(worker, turn.env)
+            statuses.send(uid, pod, turn, may_run=may_run)
+
+    def _drop_if_done(self, worker: PodWorker, turn: Turn) -> None:
+        if is_over(worker):
+            self.statics.manager.arm(turn)
+        elif worker.removed and worker.state is WorkerState.FINISHED:
+            self._syncer.statuses.forget(worker.pod.uid)  # as HandlePodCleanups
+            self.admission.forget(worker.pod.uid)
+            self.workers.pop(worker.pod.uid, None)
+        self.admission.retry_resizes(turn)
