@@ -2,9 +2,7 @@
 
 One recorder stands for one kubelet's broadcaster: the correlator decides between a POST, a PATCH
 of the count, and nothing; the sender has one request in flight, in order, and tries again.
-Source: client-go/tools/record/events_cache.go, event.go.
-Differs: keys are kept as 64-bit hashes, since an idle node would else hold more event texts than
-everything else together.
+Source: client-go/tools/record/event.go, recordToSink.
 """
 
 import enum
@@ -12,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from fleet.clock import NS_PER_S
+from fleet.kubelet.event_correlator import RecentEvents, SeenEvents
 from fleet.objects.effects import (
     COMBINED,
     ApiCall,
@@ -27,16 +26,9 @@ from fleet.objects.pods import ObjectRef
 if TYPE_CHECKING:
     from fleet.kubelet.turn import Turn  # which holds the recorder
 
-GROUP_MESSAGES_MAX = 10  # different messages of one kind before they are combined
-GROUP_INTERVAL_NS = 600 * NS_PER_S
-SPAM_BURST = 25
-SPAM_REFILL_NS = 300 * NS_PER_S  # one more event per source and object
 QUEUE_MAX = 1000
 TRIES_MAX = 12
 RETRY_NS = 10 * NS_PER_S
-KEYS_MAX = 4096
-COUNT_BITS = 20
-COUNT_MAX = (1 << COUNT_BITS) - 1
 _RETRY_STREAM = 0xE7E27
 
 
@@ -109,37 +101,14 @@ class OpenReason(NamedTuple):
 AnyReason = Reason | OpenReason
 
 
-class _Bucket:
-    """Tokens of the spam filter."""
-
-    __slots__ = ("filled_ns", "tokens")
-
-    def __init__(self, now_ns: int) -> None:
-        self.tokens = SPAM_BURST
-        self.filled_ns = now_ns
-
-
 class EventRecorder:
-    """Record, correlate and send the events of one kubelet.
+    """Record, correlate and send the events of one kubelet."""
 
-    `_seen` maps the hash of an exact event to `first wall ns << COUNT_BITS | count`, least
-    recently used first.
-    """
-
-    __slots__ = (
-        "_buckets",
-        "_groups",
-        "_named_ns",
-        "_queue",
-        "_retry_ns",
-        "_seen",
-        "_tries",
-    )
+    __slots__ = ("_named_ns", "_queue", "_recent", "_retry_ns", "_seen", "_tries")
 
     def __init__(self) -> None:
-        self._seen: dict[int, int] = {}
-        self._groups: dict[int, tuple[int, ...]] = {}  # last ns, hashes of the messages
-        self._buckets: dict[int, _Bucket] = {}
+        self._seen = SeenEvents()
+        self._recent: RecentEvents | None = None
         self._queue: deque[ApiCall] | None = None  # the first one is in flight
         self._tries = 0
         self._retry_ns = 0
@@ -166,17 +135,14 @@ class EventRecorder:
         if turn.env.light:
             return
         wall_ns = turn.wall_ns
-        message, key = self._group(about, reason, message, turn.now_ns)
-        seen = self._seen.pop(key, 0)
-        if not seen:
-            self._named_ns = max(wall_ns, self._named_ns + 1)
-            seen = self._named_ns << COUNT_BITS
-            if len(self._seen) >= KEYS_MAX:
-                del self._seen[next(iter(self._seen))]
-        count = min((seen & COUNT_MAX) + 1, COUNT_MAX)
-        first_ns = seen >> COUNT_BITS
-        self._seen[key] = first_ns << COUNT_BITS | count
-        if not self._admit(about, turn.now_ns, warning=reason.warning):
+        recent = self._recent = self._recent or RecentEvents()
+        message, key = recent.group(about, (reason.text, reason.warning), message, turn.now_ns)
+        first_ns, count = self._seen.take(key)
+        if not count:
+            first_ns = self._named_ns = max(wall_ns, self._named_ns + 1)
+        count += 1
+        self._seen.put(key, first_ns, count)
+        if not recent.admit(about, turn.now_ns, warning=reason.warning):
             self._drop(turn)
             return
         name = f"{about.name}.{first_ns:x}"
@@ -229,20 +195,10 @@ class EventRecorder:
             turn.out.append(self._queue[0])
 
     def forget(self, now_ns: int) -> None:
-        """Drop groups and buckets that would start anew: long silent, or full again.
-
-        New dicts: one that was emptied keeps the room of all it ever held.
-        """
-        self._groups = {
-            key: group
-            for key, group in self._groups.items()
-            if now_ns - group[0] <= GROUP_INTERVAL_NS
-        }
-        self._buckets = {
-            key: bucket
-            for key, bucket in self._buckets.items()
-            if bucket.tokens + (now_ns - bucket.filled_ns) // SPAM_REFILL_NS < SPAM_BURST
-        }
+        """Let go of what would start anew by now."""
+        if self._recent is not None:
+            self._recent.forget(now_ns)
+            self._recent = self._recent or None
 
     def _enqueue(self, call: ApiCall, turn: "Turn") -> None:
         if self._queue is None:
@@ -255,42 +211,6 @@ class EventRecorder:
 
     def _drop(self, turn: "Turn") -> None:
         turn.report(Milestone.EVENT_DROPPED)
-
-    def _group(
-        self, about: ObjectRef, reason: AnyReason, message: str, now_ns: int
-    ) -> tuple[str, int]:
-        """Return the message to send and the key of its count.
-
-        Source: EventAggregator.EventAggregate: the tenth different message within the interval is
-        sent as a combined one.
-        """
-        kind = (about.kind, about.namespace, about.name, about.uid, reason.warning, reason.text)
-        key = hash(kind)
-        group = self._groups.get(key, (0,))
-        messages = group[1:] if now_ns - group[0] <= GROUP_INTERVAL_NS else ()
-        digest = hash(message)
-        if digest not in messages:
-            if len(messages) >= GROUP_MESSAGES_MAX - 1:
-                self._groups[key] = (now_ns, *messages)
-                return COMBINED + message, key
-            messages = (*messages, digest)
-        self._groups[key] = (now_ns, *messages)
-        return message, hash((about, reason.warning, reason.text, digest))
-
-    def _admit(self, about: ObjectRef, now_ns: int, *, warning: bool) -> bool:
-        """Take one token. Source: EventSourceObjectSpamFilter.Filter."""
-        key = hash((about.kind, about.namespace, about.name, about.uid, warning))
-        bucket = self._buckets.get(key)
-        if bucket is None:
-            bucket = self._buckets[key] = _Bucket(now_ns)
-        refill = (now_ns - bucket.filled_ns) // SPAM_REFILL_NS
-        if refill:
-            bucket.tokens = min(SPAM_BURST, bucket.tokens + refill)
-            bucket.filled_ns += refill * SPAM_REFILL_NS
-        if not bucket.tokens:
-            return False
-        bucket.tokens -= 1
-        return True
 
 
 _SILENT = EventRecorder()

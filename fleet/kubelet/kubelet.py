@@ -62,7 +62,6 @@ class VirtualKubelet:
         "_recorder",
         "_runtime_state",
         "_saw_node",
-        "_shutdown",
         "env",
         "facts",
         "is_ready",
@@ -82,7 +81,6 @@ class VirtualKubelet:
         self._recorder = EventRecorder.silent() if env.light else EventRecorder()
         self._runtime_state: RuntimeState | None = None  # only if the profile declares outages
         self.plugins: PluginManager | None = None  # only if the profile has any
-        self._shutdown: NodeShutdown | None = None  # since the machine is shutting down
         self._node_synced = False
         self._saw_node = env.light  # which wipes no slices
         self._held: HeldWrites | None = HeldWrites()  # until it is known that the Node is ours
@@ -115,12 +113,12 @@ class VirtualKubelet:
             self._on_runtime_state(turn)
         arm_shutdown(turn)
         if model.kubelet.has_static_pods:
-            self._pod_side(turn).on_static_pods("", turn, is_first=True)
+            self._pod_side().on_static_pods("", turn, is_first=True)
         if has_plugins(model):
             self.plugins = PluginManager(turn)
             self.plugins.start(turn)
         if is_always_needed(model):
-            self._pod_side(turn).monitor.watch(turn)
+            self._pod_side().monitor.watch(turn)
         if isinstance(self._csi, CSINode):
             self._csi.start(turn)
             turn.out.append(StartWatch(node, WatchKind.NODE))
@@ -198,7 +196,7 @@ class VirtualKubelet:
         elif timer is Timer.SHUTDOWN:
             self._on_shutdown_timer(turn)
         elif timer is Timer.STATIC_PODS:
-            self._pod_side(turn).on_static_pods(key, turn)
+            self._pod_side().on_static_pods(key, turn)
         elif timer is Timer.PLUGINS and self.plugins is not None:
             self._on_plugins(self.plugins.on_timer(turn), turn)
 
@@ -259,20 +257,18 @@ class VirtualKubelet:
             return
         if self.pods is None and event.type not in (EventType.ADDED, EventType.MODIFIED):
             return
-        pods = self._pod_side(turn)
+        pods = self._pod_side()
         if event.type is EventType.RESTARTED:
             pods.on_relist_started()
         else:
             pods.on_watch_event(event, turn)
             self._after_pods(turn)
 
-    def _pod_side(self, turn: Turn) -> NodePods:
+    def _pod_side(self) -> NodePods:
         """Return the pod side, made on first use."""
         if self.pods is None:
-            if self._runtime_state is not None:
-                self.facts.network_error = self._runtime_state.network_error(turn.now_ns)
             devices = self.plugins.devices if self.plugins is not None else None
-            self.pods = NodePods(self.facts, self.env, devices)
+            self.pods = NodePods(self.facts, self.env, devices, self._runtime_state)
         return self.pods
 
     def on_static_pods_changed(self, now_ns: int, out: Outbox) -> None:
@@ -286,8 +282,7 @@ class VirtualKubelet:
             return
         if pods.volumes_to_report() is not None or pods.monitor.is_watching:
             self.status.arm(self._inputs(turn), turn)
-        if self._shutdown is not None:
-            pods.end(self._shutdown, turn)
+        pods.go_on_with_shutdown(turn)
         self._drop_idle_pod_side()
 
     def on_container_changed(self, uid: PodUid, now_ns: int, out: Outbox) -> None:
@@ -320,6 +315,16 @@ class VirtualKubelet:
         shutdown = () if self._shutdown is None else (ERROR,)
         return (*causes.runtime, *causes.network, *storage, *shutdown)
 
+    @property
+    def _shutdown(self) -> NodeShutdown | None:
+        """Return the shutdown under way; the pod side stays until its end."""
+        return None if self.pods is None else self.pods.admission.shutdown
+
+    @property
+    def is_shutting_down(self) -> bool:
+        """Return whether the machine was told to shut down."""
+        return self._shutdown is not None
+
     def shut_down(self, now_ns: int, out: Outbox) -> None:
         """Tell the machine to shut down; without grace periods it is off at once.
 
@@ -333,8 +338,7 @@ class VirtualKubelet:
         if not self.env.model.kubelet.shutdown_grace_by_priority:
             turn.out.append(PowerOff(self.node))
             return
-        self._shutdown = NodeShutdown(self._pod_side(turn).workers.values(), turn)
-        self.facts.is_shutting_down = True
+        self._pod_side().begin_shutdown(turn)
         turn.node_event(Reason.SHUTDOWN, DETECTED)
         self._record(self.status.sync_now(self._inputs(turn), turn), turn)
         self._after_pods(turn)
@@ -353,7 +357,6 @@ class VirtualKubelet:
         assert state is not None
         self.status.arm(self._inputs(turn), turn)
         held = state.advance(now_ns)
-        self.facts.network_error = state.network_error(now_ns)
         for event in held:
             self.on_watch_event(event, now_ns, turn.out)
         if state.container_gc_fails(now_ns):
@@ -457,7 +460,7 @@ class VirtualKubelet:
     def _show_volumes(self, view: NodeView, turn: Turn) -> None:
         """Tell the volume manager what is attached, and what a kubelet before us left in use."""
         if not turn.env.light and (self.pods is not None or view.volumes_in_use):
-            self._pod_side(turn).on_node(view, turn)
+            self._pod_side().on_node(view, turn)
 
     def _report_ready(self, turn: Turn) -> None:
         """Tell when the server's own view of Ready flips."""

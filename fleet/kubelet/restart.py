@@ -11,7 +11,7 @@ from fleet.kubelet.kubelet import VirtualKubelet
 
 def can_restart(kubelet: VirtualKubelet) -> bool:
     """Return whether there will be a kubelet again: a machine that shuts down starts none."""
-    return kubelet.pods is None or not kubelet.facts.is_shutting_down
+    return not kubelet.is_shutting_down
 
 
 def restarted(old: VirtualKubelet) -> VirtualKubelet:

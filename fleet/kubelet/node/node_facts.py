@@ -15,9 +15,7 @@ class NodeFacts:
     __slots__ = (
         "host_ip",
         "is_deleting",
-        "is_shutting_down",
         "name",
-        "network_error",
         "node",
         "pod_cidr",
         "spent",
@@ -36,9 +34,7 @@ class NodeFacts:
         self.is_deleting = False
         self.state = NO_STATE
         self.pod_cidr = ""
-        # Set by the kubelet, of its runtime's state and its shutdown.
-        self.network_error = ""  # why only pods with hostNetwork can be synced
-        self.is_shutting_down = False
+        # Set by the kubelet.
         self.spent = NOTHING_SPENT  # by pods of pod sides that were dropped
 
     @property

@@ -17,6 +17,7 @@ from fleet.kubelet.environment import Environment
 from fleet.kubelet.input_owners import LOOP_TIMERS
 from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.node.node_shutdown import NodeShutdown
+from fleet.kubelet.node.runtime_state import RuntimeState
 from fleet.kubelet.pods.pod_admission import PodAdmission
 from fleet.kubelet.pods.pod_config import PodConfig, PodOp, PodUpdate
 from fleet.kubelet.pods.pod_sync import PodSyncer
@@ -53,11 +54,15 @@ class NodePods:
     __slots__ = ("_config", "_syncer", "admission", "monitor", "statics", "workers")
 
     def __init__(
-        self, facts: NodeFacts, env: Environment, devices: DeviceManager | None = None
+        self,
+        facts: NodeFacts,
+        env: Environment,
+        devices: DeviceManager | None = None,
+        runtime_state: RuntimeState | None = None,
     ) -> None:
         self._config = PodConfig()
         self.workers: dict[PodUid, PodWorker] = {}
-        self._syncer = PodSyncer(facts, env, devices)
+        self._syncer = PodSyncer(facts, env, devices, runtime_state)
         self.monitor = ResourceMonitor(self.workers, self._syncer)
         self.admission = PodAdmission(self.workers, self._syncer, self.monitor, devices)
         self.statics = StaticPodSync(facts.node, env.draws, self.workers, self._syncer)
@@ -217,8 +222,15 @@ class NodePods:
             self.statics.take(partial(self._on_update, turn=turn), turn)
         self._send_statuses(turn)
 
-    def end(self, shutdown: NodeShutdown, turn: Turn) -> None:
-        """Kill the pods whose turn it is in a shutdown."""
+    def begin_shutdown(self, turn: Turn) -> None:
+        """Admit no pod any more, and end those that there are, group by group."""
+        self.admission.shutdown = NodeShutdown(self.workers.values(), turn)
+
+    def go_on_with_shutdown(self, turn: Turn) -> None:
+        """Kill the pods whose turn it is, if the machine is shutting down."""
+        shutdown = self.admission.shutdown
+        if shutdown is None:
+            return
         while shutdown.is_due(self.workers, turn.now_ns):
             for worker, killed in shutdown.next_group(self.workers, turn):
                 self._syncer.kill_pod(worker, killed, turn)
@@ -226,7 +238,7 @@ class NodePods:
 
     def is_idle(self) -> bool:
         """Return whether no pod is left, and no volume that the Node shows in use."""
-        if self.workers or len(self._config):
+        if self.workers or len(self._config) or self.admission.shutdown is not None:
             return False
         if next(iter(self.runtime), None) is not None:
             return False  # a kubelet before us started something that we have not seen yet

@@ -16,6 +16,7 @@ from functools import partial
 
 from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.events import OpenReason
+from fleet.kubelet.node.node_shutdown import NodeShutdown
 from fleet.kubelet.pods.admission import AdmissionInputs, Devices, Verdict, admit, find_shortages
 from fleet.kubelet.pods.allocation_manager import Refusal
 from fleet.kubelet.pods.first_sync import first_sync_ns
@@ -46,7 +47,7 @@ Workers = Mapping[PodUid, PodWorker]
 class PodAdmission:
     """The admission of one node's pods."""
 
-    __slots__ = ("_devices", "_held", "_monitor", "_state", "_syncer", "_workers")
+    __slots__ = ("_devices", "_held", "_monitor", "_state", "_syncer", "_workers", "shutdown")
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class PodAdmission:
         self._devices = devices  # only if the profile has any
         self._state: NodeState | None = None  # of a Node read since the informer showed it
         self._held: dict[PodUid, frozenset[PodUid]] | None = None  # what a pod waits for
+        self.shutdown: NodeShutdown | None = None  # since the machine is shutting down
 
     @property
     def is_holding(self) -> bool:
@@ -135,7 +137,7 @@ class PodAdmission:
             model=turn.env.model,
             state=self._shown_state(turn),
             pressure=admits_under_pressure(pod, self._monitor.pressures),
-            is_shutting_down=turn.facts.is_shutting_down,
+            is_shutting_down=self.shutdown is not None,
             is_static=isinstance(pod, StaticPod),
         )
         return admit(pod, others, inputs, lambda pod: self._allocate(pod, others, turn))

@@ -24,6 +24,7 @@ from fleet.kubelet.devices.dra import DRAManager, Prepared
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import OpenReason, Reason
 from fleet.kubelet.node.node_facts import NodeFacts
+from fleet.kubelet.node.runtime_state import RuntimeState
 from fleet.kubelet.pods.active_deadline import deadline_ns, is_past_deadline
 from fleet.kubelet.pods.allocation_manager import AllocationManager
 from fleet.kubelet.pods.pleg import Pleg
@@ -69,6 +70,7 @@ class PodSyncer:
     """Runs the syncs of one node's pods."""
 
     __slots__ = (
+        "_runtime_state",
         "allocations",
         "dra",
         "kuberuntime",
@@ -81,8 +83,13 @@ class PodSyncer:
     )
 
     def __init__(
-        self, facts: NodeFacts, env: Environment, devices: DeviceManager | None = None
+        self,
+        facts: NodeFacts,
+        env: Environment,
+        devices: DeviceManager | None,
+        runtime_state: RuntimeState | None,
     ) -> None:
+        self._runtime_state = runtime_state  # only if the profile declares outages
         node, draws = facts.node, env.draws
         self.pleg = Pleg(node, draws, is_evented=env.model.kubelet.is_pleg_evented)
         self.volumes = VolumeManager()
@@ -287,9 +294,10 @@ class PodSyncer:
             self.reports.set_status(worker, status, turn)
         if pod.spec.active_deadline_s:
             self._arm_deadline(worker, turn)
-        if turn.facts.network_error and not pod.spec.host_network:
-            message = f"network is not ready: {turn.facts.network_error}"
-            turn.event(pod, Reason.NETWORK_NOT_READY, message)
+        state = self._runtime_state
+        network_error = "" if state is None else state.network_error(turn.now_ns)
+        if network_error and not pod.spec.host_network:
+            turn.event(pod, Reason.NETWORK_NOT_READY, f"network is not ready: {network_error}")
             worker.end_sync(turn.now_ns, relisted=False)
             self._requeue(worker, turn.now_ns + TRANSIENT_NS, turn)
             return

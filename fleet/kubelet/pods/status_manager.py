@@ -39,21 +39,10 @@ _NO_MIRRORS: dict[PodUid, PodUid] = {}
 class _Entry:
     """The newest status of one pod, and how far the server knows it."""
 
-    __slots__ = (
-        "api",
-        "finished",
-        "name",
-        "namespace",
-        "sent",
-        "status",
-        "token_suffix",
-        "version",
-    )
+    __slots__ = ("api", "finished", "pod", "sent", "status", "version")
 
     def __init__(self, pod: Pod, status: PodStatus) -> None:
-        self.namespace = pod.namespace
-        self.name = pod.name
-        self.token_suffix = pod.token_suffix
+        self.pod = pod  # any version: its names never change
         self.status = status
         self.version = 0
         self.sent = 0  # the version that the server has
@@ -125,6 +114,7 @@ class StatusManager:
                 return False
         elif not forced and is_equal_by_kubelet(entry.status, status):
             return False
+        entry.pod = pod
         entry.status = status
         entry.version += 1
         entry.finished = entry.finished or finished
@@ -150,7 +140,7 @@ class StatusManager:
         self._finished = entry.finished
         if not turn.env.light:
             self._busy = uid
-            turn.call(Op.GET_POD, uid, PodTarget(entry.namespace, entry.name))
+            turn.call(Op.GET_POD, uid, _target(entry.pod))
         elif pod is None:
             entry.sent = entry.version
         elif entry.finished and pod.deleting:
@@ -195,6 +185,7 @@ class StatusManager:
         entry = self._entries.get(pod.uid)
         if entry is None:
             return
+        entry.pod = pod
         if entry.status == pod.status:
             pod.status = entry.status  # one copy of equal values
         if entry.sent != entry.version:
@@ -284,8 +275,9 @@ class StatusManager:
             self._patched(uid, entry, old_phase, turn)
             return
         self._busy = uid
+        pod = entry.pod
         payload = PodStatusPatch(
-            entry.namespace, entry.name, self.mirrors.get(uid, uid), old, new, entry.token_suffix
+            pod.namespace, pod.name, self.mirrors.get(uid, uid), old, new, pod.token_suffix
         )
         turn.call(Op.PATCH_POD_STATUS, uid, payload)
 
@@ -298,8 +290,7 @@ class StatusManager:
 
     def _delete(self, uid: PodUid, entry: _Entry, turn: Turn) -> None:
         self._busy = uid
-        target = PodTarget(entry.namespace, entry.name)
-        turn.call(Op.DELETE_POD, uid, target)
+        turn.call(Op.DELETE_POD, uid, _target(entry.pod))
 
     def _arm(self, turn: Turn) -> None:
         """Arm the next full pass, unless it is armed."""
@@ -308,6 +299,10 @@ class StatusManager:
             if self._due_ns == turn.now_ns:
                 self._due_ns += SYNC_PERIOD_NS
             turn.arm(self._due_ns, Timer.STATUS_SYNC)
+
+
+def _target(pod: Pod) -> PodTarget:
+    return PodTarget(pod.namespace, pod.name)
 
 
 def _stamp(status: PodStatus, old: PodStatus, wall_s: int) -> PodStatus:

@@ -167,7 +167,7 @@ def test_an_environment_keeps_the_wall_clock() -> None:
 @pytest.mark.parametrize("op", Op)
 def test_every_call_is_answered_to_its_owner(op: Op) -> None:
     kubelet, out = make()
-    kubelet._pod_side(kubelet._turn(0, out))
+    kubelet._pod_side()
     kubelet.status._tries = 0
     answer(kubelet, ApiCall(NODE, op), REFUSED, 0, out)
 

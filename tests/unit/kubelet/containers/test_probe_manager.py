@@ -74,9 +74,9 @@ class Bench:
         while self._armed_ns <= end_ns:
             self.now_ns = max(self.now_ns, self._armed_ns)
             self._armed_ns = NEVER
-            before = len(self.recorder._seen), sum(self.recorder._seen.values()) & 0xFFFFF
+            before = bytes(self.recorder._seen._records)
             updates = self.manager.on_timer(self.pod, self.status, self.turn())
-            after = len(self.recorder._seen), sum(self.recorder._seen.values()) & 0xFFFFF
+            after = bytes(self.recorder._seen._records)
             self._take()
             at_s = self.now_ns / NS_PER_S - START_S
             if after != before:
