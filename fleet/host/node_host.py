@@ -353,6 +353,7 @@ class NodeHost:
                 tolerate_key=tolerate,
                 own_watches=not self._shares_watches,
                 is_ours=lambda view: is_of_run(view, self.run_id),
+                index_of=self._index_of,
             )
             self.reactor.add_environment(env)
             self._add_static_source(env)
@@ -366,6 +367,12 @@ class NodeHost:
             )
             found = self._kinds[id(model)] = (env, template)
         return found
+
+    def _index_of(self, name: str, _address: str) -> int:
+        """Return the index of a node in the whole fleet."""
+        slot = self.settings.slot_of(name)
+        assert slot is not None, name
+        return self.settings.node_index(slot)
 
     def _add_static_source(self, env: Environment) -> None:
         """Read the static pods of a profile before its first node starts."""

@@ -21,6 +21,7 @@ class Environment:
         "csi_drivers",
         "draws",
         "images",
+        "index_of",
         "is_ours",
         "light",
         "model",
@@ -42,12 +43,15 @@ class Environment:
         tolerate_key: str = "",
         own_watches: bool | None = None,
         is_ours: Callable[[NodeView], bool] = lambda _view: True,
+        index_of: Callable[[str, str], int] | None = None,
     ) -> None:
         self.model = model
         self.draws = draws
         self.images = ImageStore(model)  # what the nodes of the profile have on disk
         self.light = light  # fidelity `light`: no GETs, tokens, events
         self.own_watches = not light if own_watches is None else own_watches
+        # Of a node, by its name and address; which may not be its own.
+        self.index_of = index_of or (lambda _name, address: model.index_of(address))
         self.is_ours = is_ours  # of a Node that exists: whether this run may be its kubelet
         self.tolerate_key = tolerate_key  # a pod that does not tolerate it never becomes Ready
         self.csi_drivers: dict[str, CSIDriverView] = {}  # as the watch of any node shows them

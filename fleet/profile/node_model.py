@@ -147,12 +147,16 @@ class NodeModel:
         return values
 
     def address(self, index: int) -> str:
-        """Return the InternalIP: the pool without its first and last address, by index."""
+        """Return the InternalIP: where it is served, else of the pool without its two ends."""
+        if self.serving is not None and self.serving.port:
+            return self.serving.address_of(index)
         assert index < self.addresses_max, (index, self.addresses_max)
         return str(self.address_pool[index + 1])
 
     def index_of(self, address: str) -> int:
-        """Return the index of the node that has an InternalIP."""
+        """Return the index of the node that has an InternalIP of its own."""
+        if self.serving is not None and self.serving.port:
+            return self.serving.index_of(address, self.serving.port)
         first = int(self.address_pool.network_address)
         return int(ipaddress.ip_address(address)) - first - 1
 
@@ -172,7 +176,6 @@ class NodeModel:
         ip, port = self.address(index), self.kubelet_port
         if self.serving is not None:
             port = self.serving.port_of(index)
-            ip = self.serving.address_of(index) if port else ip
         known = {"name": name, "index": str(index), "zone": zone, "region": region}
         machine_id, system_uuid, boot_id = machine_identifiers(name)
         node_info = {"machineID": machine_id, "systemUUID": system_uuid, "bootID": boot_id}

@@ -145,7 +145,7 @@ def test_a_node_that_is_taken_over_shows_its_new_profile(world: World, fidelity:
                 assert status["nodeInfo"][key] == fresh["nodeInfo"][key]
             assert status["nodeInfo"]["bootID"] == old["status"]["nodeInfo"]["bootID"]
             addresses = [each["address"] for each in status["addresses"]]
-            assert addresses == ["198.18.0.2", name]
+            assert addresses == ["127.128.0.2", name]
             labels = node["metadata"]["labels"]
             assert labels["node.kubernetes.io/instance-type"] == "general-8x32"
             assert labels["mine"] == "kept"

@@ -125,6 +125,8 @@ def address_of(node: Json) -> str:
 def test_a_node_says_where_it_answers(served: Served) -> None:
     assert served.address.startswith("127.128.")
     assert served.address != served.other
+    says = served.world.get("pod", "says")["status"]
+    assert (says["hostIP"], says["hostIPs"]) == (served.address, [{"ip": served.address}])
     features = served.world.nodes("served")[served.node]["status"]["declaredFeatures"]
     assert "ExtendWebSocketsToKubelet" in features
 

@@ -67,7 +67,7 @@ def reconcile(
     `address` is the node's own.
     """
     model = env.model
-    facts = model.identity(model.index_of(address), view.name)
+    facts = model.identity(env.index_of(view.name, address), view.name)
     assert view.details is not None, view
     first = _registration(view, view.details, facts, model)
     rest = Differences((), (), _setters(view.details, facts, model, first.status))

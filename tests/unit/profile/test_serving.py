@@ -20,7 +20,8 @@ def test_each_node_has_a_loopback_address_of_its_own() -> None:
     assert facts.addresses == (("InternalIP", "127.128.1.45"), ("Hostname", "n"))
     assert facts.kubelet_port == 10250
     assert SOCKETS in model.declared_features
-    assert model.address(300) == "198.18.1.45"  # of its pods in the host's network
+    assert model.address(300) == "127.128.1.45"  # of its pods in the host's network, too
+    assert model.index_of("127.128.1.45") == 300
 
 
 def test_or_a_port_of_one_address() -> None:
