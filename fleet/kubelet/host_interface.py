@@ -8,6 +8,7 @@ Source: pkg/kubelet/server/server.go, HostInterface.
 from functools import partial
 
 from fleet.kubelet.containers.container_exec import (
+    SERVER_ERROR,
     AttachSession,
     ExecSession,
     Target,
@@ -22,6 +23,7 @@ from fleet.kubelet.stats.node_usage import node_usage
 from fleet.objects.pods import Pod
 from fleet.objects.streams import LogOptions, Refusal
 from fleet.runtime.container_log import LogReader
+from fleet.runtime.ports import PortSession, container_of_port, listens, refusal
 
 NOT_FOUND = 404
 
@@ -63,6 +65,21 @@ def attach_to(
     if isinstance(target, Refusal):
         return target
     return attach(target, now_ns, stdin=stdin, tty=tty)
+
+
+def port_of(kubelet: VirtualKubelet, pod: Pod, port: int, now_ns: int) -> PortSession | Refusal:
+    """Connect to a port of a pod. Source: GetPortForward; containerd's portForward."""
+    target = _target(kubelet, pod, container_of_port(pod, port), now_ns)
+    if isinstance(target, Refusal):
+        return target
+    if not listens(pod, port):
+        return Refusal(SERVER_ERROR, refusal(port, pod.uid))
+
+    def read(path: str) -> str | None:
+        files = target.surroundings(now_ns, None, is_trial=True).files
+        return None if files is None else files.read(path)
+
+    return PortSession(pod, read)
 
 
 def _target(kubelet: VirtualKubelet, pod: Pod, name: str, now_ns: int) -> Target | Refusal:

@@ -102,7 +102,7 @@ class ProbeManager:
             behavior = turn.behavior(pod)
             for worker in probes.workers:
                 declared = behavior.container(worker.spec.name).probes[worker.kind]
-                found = behavior_of(worker.spec, worker.probe, declared)
+                found = behavior_of(pod, worker.spec, worker.probe, declared)
                 worker.follow(pod.uid, found, turn)
             self._plan(pod, probes, status, turn)
 

@@ -7,15 +7,17 @@ Differs: nothing is connected to: the behaviour of the pod says how an attempt e
 
 from fleet.clock import NS_PER_S
 from fleet.kubelet.events import Reason
-from fleet.objects.pods import ContainerSpec, ProbeSpec
+from fleet.objects.pods import ContainerSpec, Pod, ProbeSpec
 from fleet.profile.probe_behavior import (
     ALWAYS_GOOD,
     ProbeAnswer,
     ProbeAttempt,
     ProbeBehavior,
     ProbeKind,
+    ProbePhase,
     attempt,
 )
+from fleet.runtime.ports import listens
 from fleet.runtime.probe_script import behavior_of_script
 
 KIND_TEXTS = ("Startup", "Readiness", "Liveness")
@@ -25,10 +27,22 @@ _NOT_SERVING = 'service unhealthy (responded with "NOT_SERVING")'
 _CLIENT_TIMEOUT = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
 
 
-def behavior_of(spec: ContainerSpec, probe: ProbeSpec, declared: ProbeBehavior) -> ProbeBehavior:
-    """Return what a probe finds: as declared, else as the command of an exec probe says."""
-    if declared is ALWAYS_GOOD and probe.handler == "exec":
+NOBODY_LISTENS = ProbeBehavior((ProbePhase(answer=ProbeAnswer.REFUSED),))
+
+
+def behavior_of(
+    pod: Pod, spec: ContainerSpec, probe: ProbeSpec, declared: ProbeBehavior
+) -> ProbeBehavior:
+    """Return what a probe finds: as declared, else as the command of an exec probe says.
+
+    A port that no container declares refuses if the pod declares others.
+    """
+    if declared is not ALWAYS_GOOD:
+        return declared
+    if probe.handler == "exec":
         return behavior_of_script(probe.command, spec.command + spec.args)
+    if probe.host in {"", pod.status.pod_ip} and not listens(pod, probe.port):
+        return NOBODY_LISTENS
     return declared
 
 

@@ -1,7 +1,7 @@
 """How attempts end, in the words of the real probers."""
 
 import pytest
-from pod_world import container
+from pod_world import container, make_pod
 
 from fleet.kubelet.containers.prober import EXEC_ERROR, behavior_of, probe_event, run_probe
 from fleet.kubelet.events import Reason
@@ -120,10 +120,10 @@ def test_a_command_that_is_understood_decides(
 ) -> None:
     probe = EXEC._replace(command=command)
     spec = container("c")
-    found = run_probe(probe, behavior_of(spec, probe, ALWAYS_GOOD), 0, 0.0, 0.0)
+    found = run_probe(probe, behavior_of(make_pod(spec), spec, probe, ALWAYS_GOOD), 0, 0.0, 0.0)
     assert (found.answer.value, found.took_ns, found.phase.output) == (answer, took_s * S, output)
     told = ProbeBehavior((ProbePhase(),))
-    assert behavior_of(spec, probe, told) is told
+    assert behavior_of(make_pod(spec), spec, probe, told) is told
 
 
 def test_durations_are_printed_as_go_does() -> None:

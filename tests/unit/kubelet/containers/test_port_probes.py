@@ -1,0 +1,56 @@
+"""Probes of ports, declared and not, and connections to them."""
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from pod_world import World, container, make_pod
+
+from fleet.kubelet.host_interface import port_of
+from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.objects.pods import PortSpec, ProbeSpec
+from fleet.objects.streams import Refusal
+from fleet.runtime.ports import PortSession
+
+PORTS = (PortSpec(8080),)
+
+
+def world_with(probe: ProbeSpec | None, ports: tuple[PortSpec, ...] = PORTS) -> World:
+    world = World()
+    world.create(make_pod(container("c", readiness_probe=probe, ports=ports)))
+    world.run(20)
+    return world
+
+
+@pytest.mark.parametrize(
+    ("probe", "ready"),
+    [
+        (ProbeSpec("httpGet", "http", port=8080, path="/"), True),
+        (ProbeSpec("httpGet", "http", port=8081, path="/"), False),
+        (ProbeSpec("tcpSocket", port=8081), False),
+        (ProbeSpec("grpc", port=8081), False),
+        (ProbeSpec("tcpSocket", host="192.0.2.77", port=8081), True),
+    ],
+)
+def test_a_probe_of_an_undeclared_port_fails(probe: ProbeSpec, ready: bool) -> None:  # noqa: FBT001
+    assert world_with(probe).container().ready is ready
+
+
+def test_without_declared_ports_all_of_them_answer() -> None:
+    assert world_with(ProbeSpec("tcpSocket", port=8081), ()).container().ready
+
+
+def test_a_connection_to_a_port() -> None:
+    world = world_with(None)
+    kubelet = cast(
+        "VirtualKubelet",
+        SimpleNamespace(sync_loop=world.loop, env=world.env, on_container_changed=print),
+    )
+    pod = next(iter(world.loop.pods()))
+    one = port_of(kubelet, pod, 8080, world.now_ns)
+    assert isinstance(one, PortSession)
+    one.write(b"GET /etc/hostname HTTP/1.1\r\n\r\n", world.now_ns)
+    assert one.advance(9999, world.now_ns).data.endswith(b"\r\n\r\nweb\n")
+    refused = port_of(kubelet, pod, 81, world.now_ns)
+    assert isinstance(refused, Refusal)
+    assert refused.text.startswith('failed to connect to localhost:81 inside namespace "')
