@@ -44,9 +44,9 @@ def test_a_connection_to_a_port() -> None:
     world = world_with(None)
     kubelet = cast(
         "VirtualKubelet",
-        SimpleNamespace(sync_loop=world.loop, env=world.env, on_container_changed=print),
+        SimpleNamespace(pods=world.loop, env=world.env, on_container_changed=print),
     )
-    pod = next(iter(world.loop.pods()))
+    pod = next(iter(world.loop))
     one = port_of(kubelet, pod, 8080, world.now_ns)
     assert isinstance(one, PortSession)
     one.write(b"GET /etc/hostname HTTP/1.1\r\n\r\n", world.now_ns)
