@@ -42,7 +42,7 @@ JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-PAGE_ITEMS = 500
+PAGE_ITEMS = 500  # client-go/tools/pager/pager.go, defaultPageSize
 REQUEST_TIMEOUT_S = 60.0
 CONNECT_TIMEOUT_S = 10.0
 CONNECTIONS_MAX = 32
@@ -54,7 +54,7 @@ Source: apiserver/pkg/storage/cacher/cacher.go, defaultBookmarkFrequency.
 NAMES_S_MAX = 10  # then a name is looked up anew; aiohttp tries all addresses, in turn
 READ_BYTES = 2**18
 CONCURRENCY = 32
-ATTEMPTS_MAX = 6
+ATTEMPTS_MAX = 6  # within 14 s: 0.3, 0.9, 2.7, 5, 5 s between them
 BACKOFF_MAX_S = 5.0
 STARTING_S = 30.0
 """An API server that has just started forbids what it allows, until it has read the roles."""

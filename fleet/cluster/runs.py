@@ -34,6 +34,7 @@ HOLDER_ANNOTATION = "fleet.emulator/holder"
 """Which of several that are of the same run holds the Lease: a pod's UID."""
 
 RUN_LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{RUN_NAMESPACE}/leases"
+# As the Lease of a node: renewed at a quarter of the time after which it is lost.
 RENEW_EVERY_S = 10.0
 DURATION_S = 40
 ACQUIRE_ATTEMPTS_MAX = 5

@@ -43,7 +43,7 @@ from fleet.quantity import Quantity, parse_quantity, whole_quantity
 
 KUBELET_PORT = 10250
 PODS_MAX = 110
-NAMES_PER_IMAGE_MAX = 5
+NAMES_PER_IMAGE_MAX = 5  # pkg/kubelet/nodestatus/setters.go, MaxNamesPerImageInNodeStatus
 IMAGE_BYTES_MAX = 2**53
 THREAD_BYTES = 16 << 10
 PIDS_LIMIT = 4 << 20

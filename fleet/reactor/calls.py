@@ -71,7 +71,7 @@ class Calls:
         counts = self._process.counts
         counts.requests.record(route, response.code, took_us, len(response.body))
         entry = self._process.roster.entries[call.node]
-        if entry.kubelet is None:
+        if entry.kubelet is None:  # silenced since; what the server did is counted all the same
             return False
         if response.failure is Failure.OVERSIZED:
             counts.rejected[response.detail] += 1
@@ -143,6 +143,7 @@ class Calls:
         """Measure how late the first try was sent, and the interval that the API server sees."""
         counts, kubelet = self._process.counts, entry.kubelet
         assert kubelet is not None
+        # Later tries are late because the server or the connection was, not this process.
         if is_first and response.sent_ns and kubelet.lease.is_first_try:
             counts.lease_late.record((response.sent_ns - kubelet.lease.due_ns) // 1000)
         if response.code != 200:
@@ -152,6 +153,7 @@ class Calls:
             interval_ns = response.arrived_ns - before_ns
             if interval_ns > counts.lease_interval_ns_max:
                 counts.lease_interval_ns_max = interval_ns
+            # From here on the node lifecycle controller may take the node for dead.
             if interval_ns > kubelet.env.model.kubelet.node_lease_duration_seconds * NS_PER_S:
                 counts.leases_missed += 1
 

@@ -218,6 +218,7 @@ class Reactor:
 
     def _turn(self, now_ns: int) -> bool:
         out: Outbox = []
+        # Timers first: they are late already, while an answer was stamped as it arrived.
         more = self._expire(now_ns, out)
         more = self._drain(now_ns, out) or more
         self._execute(out)
@@ -234,6 +235,7 @@ class Reactor:
     def _sweep(self, now_ns: int) -> None:
         self._swept_ns = now_ns
         self.calls.limits.forget(now_ns)
+        # The wall clock may be set while we run; its distance is looked at here, not at each use.
         offset_ns = self.clock.wall_ns() - now_ns
         for env in self._environments:
             env.wall_offset_ns = offset_ns
@@ -244,7 +246,7 @@ class Reactor:
         """Take the timers that are due, leases first within one turn."""
         expired = self._wheel.expire(now_ns, TIMERS_MAX)
         record_lag = self.counts.timer_lag.record
-        if len(expired) == TIMERS_MAX:
+        if len(expired) == TIMERS_MAX:  # a suspend: who renews last is taken for dead
             expired.sort(key=_leases_first)
         for due_ns, _, owner, timer, key in expired:
             record_lag((now_ns - due_ns) // 1000)
@@ -275,6 +277,7 @@ class Reactor:
             if self.agents is not None:
                 self.agents.on_timer(owner, key)
         elif self._restarts.is_waiting(NodeId(owner)):
+            # Its certificate outlives the process; there is nobody to renew it just now.
             self._wheel.set(now_ns + RESTART_NS_MAX, owner, timer, key)
         elif self.on_certificate_timer is not None:
             self.on_certificate_timer(NodeId(owner), key, now_ns)
@@ -282,6 +285,7 @@ class Reactor:
     def _drain(self, now_ns: int, out: Outbox) -> bool:
         """Hand what the transport brought to its owners."""
         inbox = self.inbox
+        # What comes while these are handled waits for the next turn, or a turn might never end.
         batch = inbox[:REPLIES_MAX]
         del inbox[:REPLIES_MAX]
         for token, message in batch:

@@ -58,7 +58,9 @@ from fleet.wire.sockets.connection_health import connection_health
 READY_STALLED_S = 180.0
 """Without one more Ready node for this long, a run that waits for all of them is given up."""
 FRAME_S = 1.0
-GC_THRESHOLD = 50_000
+GC_THRESHOLD = (
+    50_000  # a fleet makes few cycles: 700 would look at every node's objects for nothing
+)
 
 
 class Run:

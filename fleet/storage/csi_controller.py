@@ -55,6 +55,7 @@ PROVISION_ERROR = "fleet.emulator/provision-error"
 ATTACH_ERROR = "fleet.emulator/attach-error"
 """Annotations of a claim: what its storage refuses, for as long as they are there."""
 
+# external-provisioner, cmd/csi-provisioner: --retry-interval-start, --retry-interval-max.
 RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 300.0
 TASKS_MAX = 64
@@ -203,6 +204,7 @@ class CSIController:
 
     async def _delay(self, kind: str, key: str, driver: CSIDriver) -> None:
         distribution = driver.attach_delay if kind == "attach" else driver.provision_delay
+        # Not hash(), which differs from process to process: a delay belongs to what is done.
         at = int.from_bytes(hashlib.sha256(f"{kind}/{key}".encode()).digest()[:6], "big")
         await asyncio.sleep(distribution.sample(self._draws.uniform(0, _STREAM, at)) / 1e9)
 
@@ -349,7 +351,7 @@ class CSIController:
         finalizer = attacher_finalizer(driver.name)
         notes = {"csi.alpha.kubernetes.io/node-id": found["spec"]["nodeName"]}
         volume = self._volumes.get(volume_of(found))
-        if volume is not None:
+        if volume is not None:  # first: it must not go while it is attached
             await self._finalize(VOLUMES, volume, add=finalizer)
         if not await self._finalize(ATTACHMENTS, found, add=finalizer, notes=notes):
             return False
@@ -433,6 +435,7 @@ class CSIController:
             new.append(add)
         if new == old:
             return True
+        # Others change finalizers too: with the version theirs are not lost, and we come again.
         change: Json = {"resourceVersion": meta["resourceVersion"], "finalizers": new or None}
         if notes:
             change["annotations"] = notes

@@ -119,7 +119,7 @@ def on_message(watch: ListWatch, lane: Lane, message: StreamOpened | Response, n
         if message.code == 200:
             return Step(0, message.body)
         return _again(watch, lane, watch.on_list_failed(message, lane.draws, now_ns))
-    if message.code != 200:
+    if message.code != 200:  # an accepted one was counted as it opened
         counts.requests.record(("WATCH", watch.resource), message.code, took_us)
     return _again(watch, lane, watch.on_end(message, lane.draws, now_ns))
 

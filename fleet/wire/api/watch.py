@@ -24,16 +24,17 @@ from fleet.wire.api.dynamic_resources import SLICES
 from fleet.wire.api.framing import Partial, Split, split_lines
 from fleet.wire.http2.messages import Failure, Request, Response
 
+# Source: client-go/tools/cache/reflector.go, defaultBackoffInit and the constants after it.
 BACKOFF_FIRST_NS = 800 * NS_PER_MS
 BACKOFF_MAX_NS = 30 * NS_PER_S
-DOUBLINGS_MAX = 20
 BACKOFF_RESET_NS = 120 * NS_PER_S
+DOUBLINGS_MAX = 20  # 2^20 of any first back-off is beyond every longest one
 LOST_RETRY_NS = 1 * NS_PER_S  # client-go/rest/with_retry.go, retryAfterResponse
 _ASKED_FOR_AGAIN = frozenset((Failure.LOST, Failure.UNREACHABLE))
 """Before a stream is open. Source: rest.Request.Watch: a probable EOF, or a time-out."""
 _BREAKS = frozenset((Failure.RESET, Failure.SILENT))
 """Ends of an open stream that its reader takes for errors. Source: StreamWatcher.receive."""
-SHORT_WATCH_NS = 1 * NS_PER_S
+SHORT_WATCH_NS = 1 * NS_PER_S  # reflector.go, VeryShortWatchError
 OPEN_TIMEOUT_NS = 70 * NS_PER_S  # the API server answers a watch-list once its cache is fresh
 _STREAM_TIMEOUT = 0x7A7C4
 _STREAM_BACKOFF = 0xBAC0FF
@@ -171,6 +172,7 @@ class ListWatch(ABC):
         if self.phase is WatchPhase.STREAM:
             return self._request(_watch_from, path, selector, version, draws)
         if self.phase is WatchPhase.LIST:
+            # Version 0 comes out of the server's cache, however old: the cheapest list there is.
             page = _list_page(path, selector, version or b"0", self._token.encode())
             return Request(b"GET", page, timeout_ns=OPEN_TIMEOUT_NS)
         self.phase = WatchPhase.LIST_STREAM
@@ -184,7 +186,7 @@ class ListWatch(ABC):
 
     def on_error_event(self, code: int, draws: Draws, now_ns: int) -> Next:
         """Decide after an ERROR event in the stream."""
-        if code == 429:
+        if code == 429:  # the server is busy: how far we have read stays good
             return self._back_off(draws, now_ns)
         if self.phase is WatchPhase.LIST_STREAM:
             return self._refused(code, draws, now_ns)
@@ -226,6 +228,8 @@ class ListWatch(ABC):
     def _refused(self, code: int, draws: Draws, now_ns: int) -> Next:
         """Give up this way of asking: without a version, by LIST, or from the start."""
         if self.phase is WatchPhase.LIST_STREAM:
+            # Expired, or newer than a server that has just started knows: any snapshot will do.
+            # Source: reflector.go, watchList: isExpiredError, isTooLargeResourceVersionError.
             if code in (410, 504) and self.version:
                 self.version = ""
             else:
