@@ -216,49 +216,18 @@ def refusal(death: ComponentDeath) -> FleetError | None:
     return kind(f"{death.component}: {line}")
 
 
-PASSED_ON = (
-    "name_prefix",
-    "profiles",
-    "fidelity",
-    "encoding",
-    "watches",
-    "identity",
-    "bootstrap_kubeconfig",
-    "approve_csrs",
-    "in_cluster",
-    "context",
-    "no_taint",
-    "zone_labels",
-    "simulate_csi",
-    "seed",
-    "story",
-    "restart_share",
-    "metrics_host",
-)
-"""Fields of Settings that every process of a run has the same."""
-
 OWN = frozenset(
     {
-        *(
-            "nodes",
-            "max_nodes",
-            "shard",
-            "shard_stride",
-            "nodes_total",
-            "rate",
-            "serve_at",
-        ),  # its part of the whole
-        *("processes", "run_id", "holder", "run_dir", "keep"),  # of one run, whose end is ours
-        *(
-            "kubeconfig",
-            "serve",
-            "confirm_cluster",
-            "shared",
-        ),  # the cluster that we have found, and asked for
-        *("metrics_port", "locust_master", "on_master_quit"),
+        # Its part of the whole.
+        *("nodes", "max_nodes", "shard", "shard_stride", "nodes_total", "rate"),
+        # One run, whose end is ours.
+        *("processes", "run_id", "holder", "run_dir", "keep"),
+        # The cluster that we have found, and asked for.
+        *("kubeconfig", "confirm_cluster", "shared"),
+        *("serve", "serve_at", "metrics_port", "locust_master", "on_master_quit"),
     }
 )
-"""Those of which each process is told something else; see `sibling_arguments`."""
+"""Fields of Settings of which each process is told its own; see `sibling_arguments`."""
 
 INHERITED = frozenset({"bootstrap_token", "cert_dir"})
 """Those that go by the environment, as set by `open_bootstrap`: a token is nobody's to read."""
@@ -273,6 +242,11 @@ FIRST_ONLY = frozenset(
     }
 )
 """Those that only the first process needs: it has the end, the output and the control plane."""
+
+PASSED_ON = tuple(
+    each for each in Settings.model_fields if each not in OWN | INHERITED | FIRST_ONLY
+)
+"""All others, of which every process of a run has the same."""
 
 
 def without_options(environ: Mapping[str, str]) -> dict[str, str]:
