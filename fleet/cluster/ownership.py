@@ -17,7 +17,7 @@ The uid is told for people and audits. It is not compared: a run that keeps its 
 Lease up, and one that somebody deletes is made anew under another uid.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from fleet.cluster.api_client import MERGE_PATCH, METADATA_ONLY, Api, Json, each, expect, time_s
@@ -98,23 +98,16 @@ async def find_named(api: Api, names: Iterable[str], run: str) -> FoundNodes:
 
 
 async def adopt(
-    api: Api,
-    nodes: Sequence[FoundNode],
-    run_id: str,
-    lease_uid: str,
-    progress: Callable[[int, int], None] = lambda _done, _total: None,
+    api: Api, nodes: Sequence[FoundNode], run_id: str, lease_uid: str
 ) -> list[FoundNode]:
     """Mark owned nodes as this run's; return those that are, in order. What is gone is left.
 
-    Both marks change in one request: whatever interrupts it, they are of one run. `progress` takes
-    how many of how many are done.
+    Both marks change in one request: whatever interrupts it, they are of one run.
     """
     adopted: dict[str, FoundNode] = {}
     mark = owner_mark(run_id, lease_uid)
-    done = 0
 
     async def take(node: FoundNode) -> None:
-        nonlocal done
         if (node.run, node.mark) != (run_id, mark):
             # The uid is a precondition: a node created anew under the name is not ours.
             marks = {"labels": {RUN_LABEL: run_id}, "annotations": {OWNER_ANNOTATION: mark}}
@@ -126,8 +119,6 @@ async def adopt(
                 adopted[node.name] = node._replace(run=run_id, mark=mark)
         else:
             adopted[node.name] = node
-        done += 1
-        progress(done, len(nodes))
 
     await each(nodes, take)
     return [adopted[node.name] for node in nodes if node.name in adopted]

@@ -1,12 +1,12 @@
 """The local control plane: real etcd, API server, scheduler and controller-manager.
 
 `ControlPlane` runs one as children of this process. `up`, `down`, `status` and `attach` are about
-one that stands on its own. `build_binaries` makes the programs that both need.
+one that stands on its own. `provide_binaries` finds or makes the programs that both need.
 """
 
 from fleet.controlplane.binaries import Binaries, find_binaries
 from fleet.controlplane.bootstrap import NODE_BINDINGS
-from fleet.controlplane.build import build_binaries, provide_binaries
+from fleet.controlplane.build import provide_binaries
 from fleet.controlplane.controlplane import ControlPlane
 from fleet.controlplane.directory import Layout
 from fleet.controlplane.options import (
@@ -20,7 +20,7 @@ from fleet.controlplane.options import (
     ControlPlaneOptions,
     Progress,
 )
-from fleet.controlplane.standing import Status, attach, down, state_home, status, up
+from fleet.controlplane.standing import attach, down, state_home, status, up
 
 __all__ = [
     "APISERVER",
@@ -36,9 +36,7 @@ __all__ = [
     "ControlPlaneOptions",
     "Layout",
     "Progress",
-    "Status",
     "attach",
-    "build_binaries",
     "down",
     "find_binaries",
     "provide_binaries",

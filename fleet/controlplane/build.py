@@ -77,7 +77,7 @@ async def provide_binaries(
     return found or await build_binaries(progress)
 
 
-async def build_binaries(progress: Progress = no_progress, *, rebuild: bool = False) -> Binaries:
+async def build_binaries(progress: Progress = no_progress) -> Binaries:
     """Build the programs into the user cache, unless they are there.
 
     Raises SetupError without Go, with one that is too old, and when the build fails; then the log
@@ -86,9 +86,7 @@ async def build_binaries(progress: Progress = no_progress, *, rebuild: bool = Fa
     target = cache_directory()
     target.parent.mkdir(parents=True, exist_ok=True)
     async with _lock(target.with_name(target.name + ".lock"), progress):
-        if rebuild:
-            shutil.rmtree(target, ignore_errors=True)
-        elif (cached := cached_binaries()) is not None:
+        if (cached := cached_binaries()) is not None:
             return cached
         go = await find_go()
         await GoBuild(go, target, progress).run()

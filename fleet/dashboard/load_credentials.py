@@ -45,11 +45,11 @@ class LoadCredentials:
         self._context: ssl.SSLContext | None = None
 
     @classmethod
-    def from_kubeconfig(cls, paths: list[Path], context: str = "") -> "LoadCredentials":
-        """Read one context, by default the current one. Raises UsageError."""
+    def from_kubeconfig(cls, paths: list[Path]) -> "LoadCredentials":
+        """Read the current context. Raises UsageError."""
         shown = os.pathsep.join(map(str, paths))
         try:
-            found = only_context(paths, context or current_context(paths))
+            found = only_context(paths, current_context(paths))
         except (OSError, KeyError) as error:
             raise UsageError(f"{shown} is no kubeconfig for the load: {error}") from error
         user = found["users"][0]["user"] if found["users"] else {}

@@ -256,14 +256,14 @@ def _warning(name: str, kubelet: KubeletConfiguration) -> str:
     return f"warning: profile {name}: kubeletConfiguration: without effect: {keys}" if keys else ""
 
 
-def import_profile(node_yaml: str, name: str = "", origin: str = "node") -> str:
+def import_profile(node_yaml: str, name: str = "") -> str:
     """Make a NodeProfile of a real Node (`kubectl get node X -o yaml`).
 
     Keeps what makes the kind of machine, drops what makes that one machine.
     """
-    values = list(_yaml_documents(node_yaml, origin))
+    values = list(_yaml_documents(node_yaml, "node"))
     if len(values) != 1 or not isinstance(values[0], dict) or values[0].get("kind") != "Node":
-        raise UsageError(f"{origin}: expected one Node as `kubectl get node NAME -o yaml` prints")
+        raise UsageError("node: expected one Node as `kubectl get node NAME -o yaml` prints")
     node = values[0]
     metadata, spec, status = (_part(node, key) for key in ("metadata", "spec", "status"))
     labels = _without(_part(metadata, "labels"), _ONE_NODES_LABELS)
@@ -290,7 +290,7 @@ def import_profile(node_yaml: str, name: str = "", origin: str = "node") -> str:
         "spec": profile,
     }
     text: str = yaml.safe_dump(document, sort_keys=False, width=1000)
-    parse_documents(text, origin)
+    parse_documents(text, "node")
     return text
 
 
