@@ -236,6 +236,7 @@ class Links:
             if pool not in self._delayed:
                 self._delayed.append(pool)
             return
+        # What the server allowed on other connections, until this one has its SETTINGS.
         http2 = Http2Codec(self._plans.of(pool.number), pool.user, self._streams_hint)
         connection = Connection(pool.number, http2)
         pool.dialing = connection
@@ -251,7 +252,7 @@ class Links:
         now_ns = self._now_ns()
         for pool in list(self.pools.values()):
             connection = pool.dialing
-            if connection is None or connection.fd >= 0:
+            if connection is None or connection.fd >= 0:  # that has an address already
                 continue
             if error:
                 self._dial_failed(connection, error, Failure.UNUSABLE)
@@ -314,7 +315,7 @@ class Links:
         self.stats.connections += 1
         self._inbox.append((pool.number, ConnectionUp(now_ns)))
         self._pump(pool)
-        self._mark(connection)
+        self._mark(connection)  # the preface leaves also if nobody has a request
 
     # ---- reading and writing ----
 
