@@ -197,6 +197,7 @@ class VirtualKubelet:
             self._on_shutdown_timer(turn)
         elif timer is Timer.STATIC_PODS:
             self._pod_side().on_static_pods(key, turn)
+            self._after_pods(turn)  # there may be none
         elif timer is Timer.PLUGINS and self.plugins is not None:
             self._on_plugins(self.plugins.on_timer(turn), turn)
 

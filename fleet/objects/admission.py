@@ -3,7 +3,10 @@
 Nearly every field of nearly every pod is the default, and a pod whose fields all are is `PLAIN`.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
+
+from fleet.objects.well_known import HOSTNAME_LABEL
 
 
 class HostPort(NamedTuple):
@@ -21,6 +24,33 @@ class NodeRequirement(NamedTuple):
     operator: str
     values: tuple[str, ...]
     is_field: bool = False  # of matchFields, where only metadata.name exists
+
+    def matches(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Tell whether a node is as required. Source: labels/selector.go, Requirement.Matches."""
+        value = labels.get(self.key)
+        if self.is_field:
+            value = name if self.key == "metadata.name" else None
+        operator = self.operator
+        if operator in {"In", "NotIn"}:
+            return (value in self.values) == (operator == "In")
+        if operator in {"Exists", "DoesNotExist"}:
+            return (value is not None) == (operator == "Exists")
+        try:
+            has, limit = int(value or ""), int(self.values[0])
+        except (ValueError, IndexError):
+            return False
+        return has > limit if operator == "Gt" else has < limit
+
+
+NodeTerms = tuple[tuple[NodeRequirement, ...], ...]
+
+
+def selects(terms: NodeTerms, name: str, labels: Mapping[str, str]) -> bool:
+    """Tell whether a node is as all requirements of one term say; an empty term selects none.
+
+    Source: component-helpers/scheduling/corev1/nodeaffinity, NodeSelector.Match.
+    """
+    return any(bool(term) and all(each.matches(name, labels) for each in term) for term in terms)
 
 
 class DeviceRequest(NamedTuple):
@@ -55,7 +85,7 @@ class AdmissionSpec(NamedTuple):
     requests: tuple[tuple[str, int], ...] = ()  # of the whole pod; cpu in thousandths
     ports: tuple[HostPort, ...] = ()
     node_selector: tuple[tuple[str, str], ...] = ()
-    node_affinity: tuple[tuple[NodeRequirement, ...], ...] | None = None  # one of these terms
+    node_affinity: NodeTerms | None = None
     os: str = ""
     sysctls: tuple[str, ...] = ()
     host_ipc: bool = False
@@ -79,6 +109,12 @@ class NodeState(NamedTuple):
     taints: tuple[tuple[str, str, str], ...] = ()  # those of effect NoExecute
     extended: tuple[tuple[str, int, int], ...] = ()  # resource, capacity, allocatable; -1: none
     annotations: tuple[tuple[str, str], ...] = ()  # only those under fleet.emulator/
+    lacks_hostname: bool = False  # somebody removed that label
+
+    def labels_of(self, name: str) -> dict[str, str]:
+        """Return all labels of the Node of this name."""
+        hostname = {} if self.lacks_hostname else {HOSTNAME_LABEL: name}
+        return hostname | dict(self.labels)
 
 
 NO_STATE = NodeState()

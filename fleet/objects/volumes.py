@@ -3,6 +3,8 @@
 import hashlib
 from typing import NamedTuple
 
+from fleet.objects.admission import NodeTerms, selects
+
 CSI_PLUGIN = "kubernetes.io/csi/"
 PVC_PROTECTION = "kubernetes.io/pvc-protection"
 
@@ -28,36 +30,6 @@ class ClaimView(NamedTuple):
     owner_uid: str = ""  # of the controller, a pod for generic ephemeral volumes
 
 
-class NodeSelectorTerm(NamedTuple):
-    """Match expressions of one term: key, operator, values. Source: core/v1 NodeSelectorTerm."""
-
-    expressions: tuple[tuple[str, str, tuple[str, ...]], ...]
-
-    def matches(self, labels: dict[str, str]) -> bool:
-        """Tell whether labels satisfy all expressions; a term without any matches nothing."""
-        return bool(self.expressions) and all(
-            _satisfies(labels.get(key), operator, values)
-            for key, operator, values in self.expressions
-        )
-
-
-def _satisfies(value: str | None, operator: str, values: tuple[str, ...]) -> bool:
-    """Source: labels.Requirement.Matches."""
-    if operator == "Exists":
-        return value is not None
-    if operator == "DoesNotExist":
-        return value is None
-    if operator == "NotIn":
-        return value not in values
-    if operator == "In":
-        return value in values
-    try:
-        left, right = int(value or ""), int(values[0])
-    except (ValueError, IndexError):
-        return False
-    return left > right if operator == "Gt" else left < right
-
-
 class VolumeView(NamedTuple):
     """What is read of a PersistentVolume. `driver` and `handle` are "" unless it is a CSI one."""
 
@@ -67,7 +39,7 @@ class VolumeView(NamedTuple):
     driver: str = ""
     handle: str = ""
     access_modes: tuple[str, ...] = ()
-    affinity: tuple[NodeSelectorTerm, ...] | None = None
+    affinity: NodeTerms | None = None
 
     @property
     def unique_name(self) -> str:
@@ -78,7 +50,7 @@ class VolumeView(NamedTuple):
 
     def fits(self, labels: dict[str, str]) -> bool:
         """Tell whether a node may mount it. Source: CheckNodeAffinity."""
-        return self.affinity is None or any(term.matches(labels) for term in self.affinity)
+        return self.affinity is None or selects(self.affinity, "", labels)
 
 
 class AttachmentView(NamedTuple):

@@ -213,6 +213,33 @@ def test_nothing_is_removed_before_every_source_was_read() -> None:
     assert "tolerations" not in pod["spec"]
 
 
+def test_a_node_that_is_being_deleted_gets_no_mirror_and_its_successor_does() -> None:
+    """The pod side is made meanwhile. Source: kubelet.go, tryReconcileMirrorPods."""
+    sim = Simulation(seed=8, model=MODEL)
+    put(sim)
+    sim.run_for(seconds=60)
+    kubelet = sim.reactor.entries[0].kubelet
+    assert kubelet is not None
+    assert kubelet.pods is None
+    node = sim.server.get("nodes", "n-0")
+    sim.server.update("nodes", "n-0", {"metadata": {"deletionTimestamp": sim.server.now()}})
+    sim.run_for(seconds=5)
+    put(sim, manifest())
+    sim.run_for(seconds=60)
+    pods = kubelet.pods
+    assert pods is not None
+    assert [worker.pod.name for worker in pods.workers.values()] == ["proxy-n-0"]
+    assert sim.calls("n-0", "POST", "/pods") == []
+    gone = sim.server.remove(("nodes", "", "n-0"))
+    del node["metadata"]["uid"]
+    sim.server.create(("nodes", "", "n-0"), node)
+    sim.run_for(seconds=60)
+    uid = sim.server.get("nodes", "n-0")["metadata"]["uid"]
+    assert uid != gone.obj["metadata"]["uid"]
+    assert [each["uid"] for each in mirror(sim)["metadata"]["ownerReferences"]] == [uid]
+    assert mirror(sim)["status"]["phase"] == "Running"
+
+
 def test_nodes_see_a_change_each_at_its_own_look() -> None:
     sim = started(nodes=20)
     before_ns = sim.clock.now_ns()

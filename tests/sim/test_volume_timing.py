@@ -229,6 +229,40 @@ def test_a_volume_that_does_not_belong_here_is_refused() -> None:
     assert sim.phase("db") == "Running"
 
 
+@pytest.mark.parametrize(
+    ("label", "shown", "fits"),
+    [
+        ("n-0", "n-0", True),  # as the kubelet set it: no copy of it is kept
+        ("n-1", "n-0", False),
+        ("n-0", "other", False),  # as somebody changed it
+        ("other", "other", True),
+        ("n-0", None, False),  # as somebody removed it
+        (None, None, True),
+    ],
+)
+def test_a_local_volume_asks_for_the_hostname_that_the_node_shows(
+    label: str | None, shown: str | None, *, fits: bool
+) -> None:
+    """A volume that is not attached is checked with what is kept of the labels."""
+    hostname = "kubernetes.io/hostname"
+    sim = started()
+    sim.server.update("nodes", "n-0", {"metadata": {"labels": {hostname: shown}}})
+    labels = sim.server.get("nodes", "n-0")["metadata"]["labels"]
+    assert labels.get(hostname) == shown
+    claim(sim.server)
+    expression = {"key": hostname, "operator": "In", "values": [label]}
+    if label is None:
+        expression = {"key": hostname, "operator": "DoesNotExist"}
+    affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}
+    change = {"csi": None, "local": {"path": "/mnt"}, "nodeAffinity": affinity}
+    sim.server.update("persistentvolumes", "pv-1", {"spec": change})
+    sim.create_pod("db", volumes=[DATA])
+    sim.run_for(seconds=30)
+    assert (sim.phase("db") == "Running") is fits
+    refused = [each for each in mount_events(sim) if "NodeAffinity check failed" in each]
+    assert len(refused) == (not fits)
+
+
 def test_a_config_map_that_goes_is_missed_at_the_next_resync() -> None:
     sim = started()
     sim.server.create(("configmaps", "default", "cfg"), {"data": {"a": "1"}})

@@ -5,7 +5,6 @@ Each fact is set by the one part that is named beside it. All others ask here; n
 
 from fleet.objects.admission import NO_STATE
 from fleet.objects.effects import NodeId
-from fleet.objects.well_known import HOSTNAME_LABEL
 from fleet.runtime.container_usage import NOTHING_SPENT
 
 
@@ -45,4 +44,4 @@ class NodeFacts:
     @property
     def labels(self) -> dict[str, str]:
         """Return the labels of the Node."""
-        return {HOSTNAME_LABEL: self.name, **dict(self.state.labels)}
+        return self.state.labels_of(self.name)

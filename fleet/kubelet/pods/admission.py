@@ -22,12 +22,12 @@ from fleet.kubelet.pods.preemption import is_critical_pod
 from fleet.objects.admission import (
     AdmissionSpec,
     HostPort,
-    NodeRequirement,
     NodeState,
     is_extended,
+    selects,
 )
 from fleet.objects.pods import Pod, Toleration
-from fleet.objects.well_known import ALL_ADDRESSES, HOSTNAME_LABEL, OS_LABEL
+from fleet.objects.well_known import ALL_ADDRESSES, OS_LABEL
 from fleet.profile.node_model import NodeModel, parse_version
 from fleet.quantity import parse_quantity
 
@@ -236,7 +236,7 @@ def _failed_predicates(
 ) -> Iterable[tuple[str, str]]:
     """Yield name and text of what is not about resources. Source: AdmissionCheck, generalFilter."""
     spec = pod.spec.admission
-    if not matches_node(spec, inputs.name, inputs.state.labels):
+    if not _matches_node(spec, inputs):
         yield "NodeAffinity", NODE_AFFINITY_FAILED
     if spec.ports and _has_port_conflict(spec.ports, others):
         yield "NodePorts", PORTS_FAILED
@@ -247,39 +247,17 @@ def _failed_predicates(
                 return
 
 
-def matches_node(spec: AdmissionSpec, name: str, labels: tuple[tuple[str, str], ...]) -> bool:
+def _matches_node(spec: AdmissionSpec, inputs: AdmissionInputs) -> bool:
     """Return whether node selector and required node affinity match.
 
     Source: component-helpers/scheduling/corev1/nodeaffinity, GetRequiredNodeAffinity, Match.
     """
     if not spec.node_selector and spec.node_affinity is None:
         return True
-    found = {HOSTNAME_LABEL: name, **dict(labels)}
-    if any(found.get(key) != value for key, value in spec.node_selector):
+    labels = inputs.state.labels_of(inputs.name)
+    if any(labels.get(key) != value for key, value in spec.node_selector):
         return False
-    if spec.node_affinity is None:
-        return True
-    return any(
-        bool(term) and all(_requirement_matches(each, name, found) for each in term)
-        for term in spec.node_affinity
-    )
-
-
-def _requirement_matches(wanted: NodeRequirement, name: str, labels: dict[str, str]) -> bool:
-    """Source: apimachinery/pkg/labels/selector.go, Requirement.Matches."""
-    value = labels.get(wanted.key)
-    if wanted.is_field:
-        value = name if wanted.key == "metadata.name" else None
-    operator = wanted.operator
-    if operator in {"In", "NotIn"}:
-        return (value in wanted.values) == (operator == "In")
-    if operator in {"Exists", "DoesNotExist"}:
-        return (value is not None) == (operator == "Exists")
-    try:
-        has, limit = int(value or ""), int(wanted.values[0])
-    except ValueError:
-        return False
-    return has > limit if operator == "Gt" else has < limit
+    return spec.node_affinity is None or selects(spec.node_affinity, inputs.name, labels)
 
 
 def _has_port_conflict(ports: tuple[HostPort, ...], others: list[Pod]) -> bool:

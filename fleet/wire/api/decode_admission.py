@@ -19,6 +19,7 @@ from fleet.objects.admission import (
     HostPort,
     NodeRequirement,
     NodeState,
+    NodeTerms,
     PodClaim,
     is_extended,
 )
@@ -37,7 +38,7 @@ def admission_spec(spec: dict[str, Any], requests_json: bytes) -> AdmissionSpec:
         requests=_requests(requests_json),
         ports=tuple(_host_ports(spec)),
         node_selector=tuple(sorted((spec.get("nodeSelector") or {}).items())),
-        node_affinity=None if required is None else tuple(_terms(required)),
+        node_affinity=None if required is None else node_terms(required),
         os=_intern((spec.get("os") or {}).get("name", "")),
         sysctls=tuple(each["name"] for each in security.get("sysctls") or ()),
         host_ipc=spec.get("hostIPC", False),
@@ -90,6 +91,7 @@ def node_state(obj: dict[str, Any]) -> NodeState:
             for key, value in (meta.get("annotations") or {}).items()
             if key.startswith(OWN_PREFIX)
         ),
+        lacks_hostname=HOSTNAME_LABEL not in labels,
     )
 
 
@@ -128,15 +130,18 @@ def _host_ports(spec: dict[str, Any]) -> Iterator[HostPort]:
                 yield HostPort(_intern(each.get("protocol", "TCP")), ip, each["hostPort"])
 
 
-def _terms(required: dict[str, Any]) -> Iterator[tuple[NodeRequirement, ...]]:
-    for term in required.get("nodeSelectorTerms") or ():
-        yield tuple(
+def node_terms(required: dict[str, Any]) -> NodeTerms:
+    """Return the terms of a NodeSelector."""
+    return tuple(
+        tuple(
             NodeRequirement(
                 each["key"], each["operator"], tuple(each.get("values") or ()), is_field
             )
             for member, is_field in (("matchExpressions", False), ("matchFields", True))
             for each in term.get(member) or ()
         )
+        for term in required.get("nodeSelectorTerms") or ()
+    )
 
 
 def _wants_app_armor(spec: dict[str, Any], security: dict[str, Any]) -> bool:

@@ -144,6 +144,7 @@ def decode_node(raw: bytes) -> NodeView:
                 annotations=tuple(
                     each for each in pairs_of(meta.annotations) if each[0].startswith(OWN_PREFIX)
                 ),
+                lacks_hostname=all(key != HOSTNAME_LABEL for key, _ in labels),
             )
         ),
     )

@@ -14,10 +14,10 @@ from fleet.objects.volumes import (
     AttachmentView,
     ClaimView,
     CSIDriverView,
-    NodeSelectorTerm,
     ObjectData,
     VolumeView,
 )
+from fleet.wire.api.decode_admission import node_terms
 from fleet.wire.api.decode_script import env_reference
 
 DEFAULT_TOKEN_S = 3600
@@ -198,19 +198,7 @@ def decode_persistent_volume(body: bytes | dict[str, Any]) -> VolumeView:
         driver=csi.get("driver", ""),
         handle=csi.get("volumeHandle", ""),
         access_modes=tuple(spec.get("accessModes") or ()),
-        affinity=_terms(required) if required else None,
-    )
-
-
-def _terms(required: dict[str, Any]) -> tuple[NodeSelectorTerm, ...]:
-    return tuple(
-        NodeSelectorTerm(
-            tuple(
-                (each["key"], each["operator"], tuple(each.get("values") or ()))
-                for each in term.get("matchExpressions") or ()
-            )
-        )
-        for term in required.get("nodeSelectorTerms") or ()
+        affinity=node_terms(required) if required else None,
     )
 
 

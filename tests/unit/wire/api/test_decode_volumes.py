@@ -1,6 +1,7 @@
 import orjson
 import pytest
 
+from fleet.objects.admission import NodeRequirement, selects
 from fleet.objects.effects import ApiCall, NodeId, NodeStatusPatch, Op
 from fleet.objects.pods import ObjectSource, TokenSource, VolumeSpec
 from fleet.objects.volumes import (
@@ -9,7 +10,6 @@ from fleet.objects.volumes import (
     ClaimView,
     CSIDriverView,
     CSINodeUpdate,
-    NodeSelectorTerm,
     ObjectData,
     VolumeView,
     attachment_name,
@@ -103,7 +103,7 @@ def test_objects_behind_a_claim() -> None:
         "nodeAffinity": {"required": {"nodeSelectorTerms": terms}},
     }
     view = decode_persistent_volume(body(spec=spec))
-    term = NodeSelectorTerm((("zone", "In", ("a", "b")),))
+    term = (NodeRequirement("zone", "In", ("a", "b")),)
     assert view == VolumeView("n", "u", "Block", "d", "h", ("ReadWriteOnce",), (term,))
     assert view.unique_name == "kubernetes.io/csi/d^h"
     assert view.fits({"zone": "b"})
@@ -139,9 +139,9 @@ def test_attachments_and_drivers() -> None:
     ],
 )
 def test_node_selector_terms(operator: str, values: tuple[str, ...], *, fits: bool) -> None:
-    term = NodeSelectorTerm((("size", operator, values),))
-    assert term.matches({"size": "5"}) is fits
-    assert not NodeSelectorTerm(()).matches({})
+    term = (NodeRequirement("size", operator, values),)
+    assert selects((term,), "n", {"size": "5"}) is fits
+    assert not selects(((),), "n", {})
 
 
 def test_volumes_in_use_are_replaced_as_a_whole() -> None:
