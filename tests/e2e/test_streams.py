@@ -1,0 +1,202 @@
+"""What people type: exec, attach, cp, debug, port-forward, over WebSockets and over SPDY."""
+
+import os
+import pty
+import select
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e_world import Json, World, eventually
+
+pytest_plugins = ("e2e_fixtures",)
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+SAYS = "echo first; while true; do echo tick; sleep 1; done"
+WEB_SOCKETS = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "true"}
+SPDY = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false"}
+PROTOCOLS = pytest.mark.parametrize("variables", [WEB_SOCKETS, SPDY], ids=["ws", "spdy"])
+SIZE = 3_000_000
+
+
+def pod(name: str, script: str) -> Json:
+    container = {"name": "c", "image": "busybox", "command": ["sh", "-c", script]}
+    spec = {"containers": [container], "terminationGracePeriodSeconds": 1}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+@pytest.fixture(scope="module")
+def kubectl(world: World) -> Iterator["Kubectl"]:
+    """Run two nodes with one pod, and return what to type."""
+    with world.spawn("streams", 2) as run:
+        run.until_ready()
+        world.apply(pod("p", SAYS))
+        world.kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=60s")
+        yield Kubectl(world)
+        run.end_well_or_late()
+    world.assert_nothing_left("streams")
+
+
+class Kubectl:
+    """kubectl against the control plane of the tests."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.command = (*world.info.kubectl, f"--kubeconfig={world.info.kubeconfig}")
+
+    def __call__(
+        self, *arguments: str, stdin: bytes = b"", variables: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            (*self.command, *arguments),
+            input=stdin,
+            capture_output=True,
+            env={**os.environ, **(variables or {})},
+            timeout=60,
+            check=False,
+        )
+
+
+@PROTOCOLS
+def test_a_command_says_and_ends(kubectl: Kubectl, variables: dict[str, str]) -> None:
+    done = kubectl(
+        "exec", "p", "--", "sh", "-c", "echo out; echo err >&2; exit 3", variables=variables
+    )
+    assert done.stdout == b"out\n"
+    assert done.stderr.splitlines() == [b"err", b"command terminated with exit code 3"]
+    assert done.returncode == 3
+
+
+@PROTOCOLS
+def test_a_command_reads_to_the_end_of_its_input(
+    kubectl: Kubectl, variables: dict[str, str]
+) -> None:
+    sent = os.urandom(SIZE)
+    done = kubectl("exec", "-i", "p", "--", "cat", stdin=sent, variables=variables)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == sent
+
+
+def test_what_is_no_program_is_told(kubectl: Kubectl) -> None:
+    done = kubectl("exec", "p", "--", "nosuch")
+    assert done.returncode == 1
+    assert b'exec: "nosuch": executable file not found in $PATH' in done.stderr
+
+
+@PROTOCOLS
+def test_a_shell_on_a_terminal(kubectl: Kubectl, variables: dict[str, str]) -> None:
+    own, theirs = pty.openpty()
+    with subprocess.Popen(
+        (*kubectl.command, "exec", "-it", "p", "--", "sh"),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, **variables},
+        start_new_session=True,
+    ) as typed:
+        os.close(theirs)
+        said = read_until(own, b"# ")
+        os.write(own, b"x=$((6 * 7)); echo $x\r")
+        said = read_until(own, b"\r\n42\r\n")
+        assert b"echo $x" in said  # the terminal echoes
+        os.write(own, b"exit 4\r")
+        read_until(own, b"exit code 4")
+        assert typed.wait(20) == 4
+    os.close(own)
+
+
+def read_until(terminal: int, wanted: bytes) -> bytes:
+    said = b""
+    until_s = time.monotonic() + 30
+    while wanted not in said:
+        assert time.monotonic() < until_s, said
+        if select.select([terminal], [], [], 1)[0]:
+            said += os.read(terminal, 4096)
+    return said
+
+
+def test_a_script_and_an_exec_see_the_same_files(kubectl: Kubectl) -> None:
+    script = "while [ ! -f /tmp/go ]; do sleep 1; done; echo went; sleep 3600"
+    kubectl.world.apply(pod("waits", script))
+    kubectl.world.kubectl("wait", "--for=condition=Ready", "pod/waits", "--timeout=60s")
+    assert kubectl("exec", "waits", "--", "touch", "/tmp/go").returncode == 0
+    eventually(lambda: kubectl("logs", "waits").stdout == b"went\n", "the script saw the file")
+
+
+@PROTOCOLS
+def test_attach_shows_what_comes(kubectl: Kubectl, variables: dict[str, str]) -> None:
+    with subprocess.Popen(
+        (*kubectl.command, "attach", "p"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **variables},
+    ) as attached:
+        assert attached.stdout is not None
+        assert attached.stdout.readline() == b"tick\n"
+        assert attached.stdout.readline() == b"tick\n"
+        attached.terminate()
+
+
+def test_files_are_copied_both_ways(kubectl: Kubectl, tmp_path: Path) -> None:
+    (tmp_path / "there").write_bytes(os.urandom(SIZE))
+    done = kubectl("cp", str(tmp_path / "there"), "p:/tmp/copied")
+    assert done.returncode == 0, done.stderr
+    done = kubectl("cp", "p:/tmp/copied", str(tmp_path / "back"))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "back").read_bytes() == (tmp_path / "there").read_bytes()
+
+
+def test_debug_runs_an_ephemeral_container(kubectl: Kubectl) -> None:
+    done = kubectl(
+        "debug", "p", "--image=busybox", "--container=d", "--", "sh", "-c", "echo debugged"
+    )
+    assert done.returncode == 0, done.stderr
+    eventually(
+        lambda: kubectl("logs", "p", "-c", "d").stdout == b"debugged\n", "the debugger spoke"
+    )
+
+
+def test_a_container_that_is_not_there_is_told(kubectl: Kubectl) -> None:
+    kubectl.world.apply(pod("over", "exit 0"))
+    eventually(
+        lambda: (
+            kubectl.world.get("pod", "over")["status"]
+            .get("containerStatuses", [{}])[0]
+            .get("restartCount", 0)
+            > 0
+            or b"terminated" in kubectl("get", "pod", "over", "-o", "json").stdout
+        ),
+        "it has ended",
+    )
+    done = kubectl("exec", "over", "--", "true")
+    assert done.returncode == 1
+    assert b"container not found" in done.stderr or b"cannot exec" in done.stderr
+
+
+def test_clients_that_do_not_read_disturb_nobody(kubectl: Kubectl) -> None:
+    """Sessions with endless output that nobody takes; another one is answered as before."""
+    endless = (
+        "exec",
+        "p",
+        "--",
+        "sh",
+        "-c",
+        "while true; do echo yyyyyyyyyyyyyyyyyyyyyyyyyy; done",
+    )
+    stuck = [
+        subprocess.Popen(
+            (*kubectl.command, *endless), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        for _ in range(5)
+    ]
+    try:
+        time.sleep(3)
+        for _ in range(3):
+            done = kubectl("exec", "p", "--", "echo", "alive")
+            assert done.stdout == b"alive\n"
+    finally:
+        for each in stuck:
+            each.kill()
+            each.communicate()
