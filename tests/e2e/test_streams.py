@@ -3,8 +3,10 @@
 import os
 import pty
 import select
+import socket
 import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -200,3 +202,36 @@ def test_clients_that_do_not_read_disturb_nobody(kubectl: Kubectl) -> None:
         for each in stuck:
             each.kill()
             each.communicate()
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@pytest.mark.parametrize("uses_web_sockets", ["true", "false"])
+def test_a_declared_port_is_forwarded(kubectl: Kubectl, uses_web_sockets: str) -> None:
+    web = pod("web", "sleep 3600")
+    web["spec"]["containers"][0]["ports"] = [{"containerPort": 8080}]
+    kubectl.world.apply(web)
+    kubectl.world.kubectl("wait", "--for=condition=Ready", "pod/web", "--timeout=60s")
+    declared, undeclared = free_port(), free_port()
+    with subprocess.Popen(
+        (*kubectl.command, "port-forward", "web", f"{declared}:8080", f"{undeclared}:81"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "KUBECTL_PORT_FORWARD_WEBSOCKETS": uses_web_sockets},
+    ) as forwarding:
+        assert forwarding.stdout is not None
+        assert b"Forwarding from" in forwarding.stdout.readline()
+        url = f"http://127.0.0.1:{declared}/"
+        for _ in range(3):  # each a connection of its own
+            with urllib.request.urlopen(url, timeout=20) as answer:
+                assert answer.status == 200
+                assert b"web" in answer.read()
+        with pytest.raises(OSError):  # noqa: PT011 - refused, or an empty answer
+            urllib.request.urlopen(f"http://127.0.0.1:{undeclared}/", timeout=20)
+        forwarding.terminate()
+        _, told = forwarding.communicate(timeout=20)
+    assert b"connection refused" in told
