@@ -17,6 +17,8 @@ from fleet.kubelet.containers.container_exec import (
 )
 from fleet.kubelet.containers.container_logs import read_log
 from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.kubelet.stats import cadvisor_metrics as cadvisor
+from fleet.kubelet.stats import kubelet_metrics as own
 from fleet.kubelet.stats import resource_metrics as resources
 from fleet.kubelet.stats import summary
 from fleet.kubelet.stats.node_usage import node_usage
@@ -101,6 +103,26 @@ def stats_summary(kubelet: VirtualKubelet, *, only_cpu_and_memory: bool, now_ns:
 def resource_metrics(kubelet: VirtualKubelet, now_ns: int) -> bytes:
     """Return the text of /metrics/resource."""
     return resources.resource_metrics(node_usage(kubelet, now_ns))
+
+
+def cadvisor_metrics(kubelet: VirtualKubelet, now_ns: int) -> bytes:
+    """Return the text of /metrics/cadvisor."""
+    return cadvisor.cadvisor_metrics(node_usage(kubelet, now_ns))
+
+
+def kubelet_metrics(kubelet: VirtualKubelet, now_ns: int, extra: bytes = b"") -> bytes:
+    """Return the text of /metrics; `extra` is what the server itself counts."""
+    return own.kubelet_metrics(kubelet, now_ns, extra)
+
+
+def probe_metrics(kubelet: VirtualKubelet, now_ns: int) -> bytes:
+    """Return the text of /metrics/probes."""
+    return own.probe_metrics(kubelet, now_ns)
+
+
+def sli_metrics(kubelet: VirtualKubelet, now_ns: int) -> bytes:
+    """Return the text of /metrics/slis."""
+    return own.sli_metrics(kubelet, now_ns)
 
 
 def _no_pod(pod: Pod) -> Refusal:

@@ -10,7 +10,7 @@ from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import AnyReason, EventRecorder
 from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.pods.pod_events import pod_ref
-from fleet.kubelet.pods.pod_workers import RUNTIME_STAGES, PodWorker
+from fleet.kubelet.pods.pod_workers import RUNTIME_STAGES, PodWorker, SyncStage
 from fleet.objects.effects import (
     ApiCall,
     Milestone,
@@ -94,6 +94,8 @@ class Turn(NamedTuple):
         worker.due_ns = due_ns
         if worker.seen_ns >= 0 and worker.stage in RUNTIME_STAGES:
             worker.simulated_ns += max(0, due_ns - self.now_ns)
+            if worker.stage is SyncStage.PULL:
+                worker.pull_ns += max(0, due_ns - self.now_ns)
         self.arm(due_ns, Timer.RUNTIME, worker.pod.uid)
 
     def enqueue(self, worker: PodWorker, due_ns: int) -> None:

@@ -58,6 +58,13 @@ class Progress(enum.IntEnum):
     DONE = 2  # this SyncPod has done what it could
 
 
+def _kind_of(pod: Pod, spec: ContainerSpec) -> int:
+    """Return the place of a container's kind among those that are counted."""
+    if spec in pod.spec.containers:
+        return 0
+    return 1 if spec in pod.spec.init_containers else 2
+
+
 class KubeRuntimeManager:
     """Starts and kills the containers of one node's pods."""
 
@@ -139,6 +146,9 @@ class KubeRuntimeManager:
             worker.fail()
             return Progress.DONE
         worker.had_actions = True
+        tally = turn.facts.counts()
+        tally.sandboxes += 1
+        tally.sandbox.add(self._runtime.sandbox_delay_ns(pod, turn.behavior(pod)))
         return Progress.SANDBOX_READY
 
     def plan(self, worker: PodWorker, turn: Turn) -> Progress:
@@ -356,6 +366,7 @@ class KubeRuntimeManager:
         worker.plan = worker.plan[1:]
         sources = PodSources(self._volumes.objects, turn.env)
         now_ns, wall_s = turn.now_ns, turn.wall_s
+        turn.facts.counts().containers[_kind_of(pod, spec)] += 1
         container = self._runtime.start_container(pod, spec, behavior, now_ns, wall_s, sources)
         worker.had_actions = True
         self._allocations.actuate(pod.uid, spec.name)

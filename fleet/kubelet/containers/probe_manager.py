@@ -12,7 +12,7 @@ triggered attempt and the status that called for it race upstream, the status co
 one patch says it all.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from fleet.kubelet.containers.probe_worker import (
@@ -22,7 +22,7 @@ from fleet.kubelet.containers.probe_worker import (
     View,
     was_started_before,
 )
-from fleet.kubelet.containers.prober import behavior_of, probe_event
+from fleet.kubelet.containers.prober import KIND_TEXTS, behavior_of, probe_event
 from fleet.kubelet.pods.pod_actions import KillReason, is_sidecar
 from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
 from fleet.kubelet.pods.status_generate import (
@@ -71,6 +71,14 @@ class _Probes:
         return None
 
 
+class ProbeCount(NamedTuple):
+    """How the probe of one container ended so far, by result."""
+
+    container: str
+    kind: str
+    results: tuple[tuple[str, int], ...]
+
+
 class ProbeManager:
     """The probes of one node's pods; a pod without any leaves nothing here."""
 
@@ -105,6 +113,14 @@ class ProbeManager:
                 found = behavior_of(pod, worker.spec, worker.probe, declared)
                 worker.follow(pod.uid, found, turn)
             self._plan(pod, probes, status, turn)
+
+    def counts(self, wall_offset_ns: int, now_ns: int) -> Iterator[tuple[PodUid, ProbeCount]]:
+        """Yield how each probe of the containers that run ended so far."""
+        for uid, probes in self._pods.items():
+            for worker in probes.workers:
+                good, bad = worker.counts(wall_offset_ns, now_ns)
+                results = (("successful", good), ("failed", bad))
+                yield uid, ProbeCount(worker.spec.name, KIND_TEXTS[worker.kind], results)
 
     def stop_liveness_and_startup(self, pod: Pod) -> None:
         """Stop what could kill a container that is being stopped anyway.

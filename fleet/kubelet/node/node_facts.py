@@ -3,6 +3,7 @@
 Each fact is set by the one part that is named beside it. All others ask here; none keeps a copy.
 """
 
+from fleet.kubelet.node.tally import NodeTally
 from fleet.objects.admission import NO_STATE
 from fleet.objects.effects import NodeId
 from fleet.runtime.container_usage import NOTHING_SPENT
@@ -20,6 +21,7 @@ class NodeFacts:
         "spent",
         "started_ns",
         "state",
+        "tally",
         "uid",
     )
 
@@ -35,6 +37,13 @@ class NodeFacts:
         self.pod_cidr = ""
         # Set by the kubelet.
         self.spent = NOTHING_SPENT  # by pods of pod sides that were dropped
+        self.tally: NodeTally | None = None  # since the first pod
+
+    def counts(self) -> NodeTally:
+        """Return what is counted of the pods of the node."""
+        if self.tally is None:
+            self.tally = NodeTally()
+        return self.tally
 
     @property
     def owner_uid(self) -> str:

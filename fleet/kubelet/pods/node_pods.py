@@ -10,7 +10,9 @@ Differs: housekeeping does not tick; a worker whose pod is gone is dropped when 
 from collections.abc import Iterable, Iterator
 from functools import partial
 
+from fleet.clock import NS_PER_S
 from fleet.kubelet.containers.pod_sources import PodSources
+from fleet.kubelet.containers.probe_manager import ProbeCount
 from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.devices.dra import registered_drivers
 from fleet.kubelet.environment import Environment
@@ -175,6 +177,10 @@ class NodePods:
         if status.phase in STARTED_PHASES:
             took_ns = (reply.arrived_ns or turn.now_ns) - worker.seen_ns
             turn.report(Milestone.POD_RUNNING, took_ns, worker.simulated_ns)
+            created_ns = worker.pod.created_s * NS_PER_S - turn.env.wall_offset_ns
+            waited_ns = max(worker.seen_ns - created_ns, 0) if worker.pod.created_s else 0
+            total_ns = took_ns + waited_ns
+            turn.facts.counts().on_pod_running(took_ns, total_ns, worker.pull_ns)
             worker.seen_ns, worker.simulated_ns = -1, 0
 
     def on_node(self, view: NodeView, turn: Turn) -> None:
@@ -276,6 +282,12 @@ class NodePods:
         worker = self.workers.get(uid)
         if worker is not None:
             self._syncer.on_runtime_changed(worker, turn)
+
+    def probe_counts(self, env: Environment, now_ns: int) -> Iterator[tuple[PodUid, ProbeCount]]:
+        """Yield how often each probe was run, by the pods that have workers."""
+        for uid, count in self._syncer.probes.counts(env.wall_offset_ns, now_ns):
+            if uid in self.workers:
+                yield uid, count
 
     def phases(self) -> dict[str, int]:
         """Count the pods by phase, as last generated."""

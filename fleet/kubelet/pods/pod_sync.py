@@ -140,6 +140,7 @@ class PodSyncer:
             observed_generation=pod.generation,
         )
         worker.reject()
+        turn.facts.counts().on_rejection(rejection.reason)
         self.reports.set_status(worker, status, turn, finished=True)
         turn.report(Milestone.POD_FAILED)
 
@@ -165,6 +166,7 @@ class PodSyncer:
             return
         worker.sync_ns = 0
         worker.pending = False
+        worker.began_ns = now_ns
         if worker.state is WorkerState.SYNC:
             self._sync_pod(worker, turn)
         elif worker.state is WorkerState.TERMINATING:
@@ -368,6 +370,8 @@ class PodSyncer:
         elif self._hides_back_off(worker):
             turn.enqueue(worker, self.pleg.next_relist_ns(turn.now_ns + 1))
         relisted = worker.had_actions and not worker.retry_ns
+        operation = "create" if worker.had_actions and worker.seen_ns >= 0 else "sync"
+        turn.facts.counts().on_sync(operation, turn.now_ns - worker.began_ns)
         worker.end_sync(turn.now_ns, relisted=relisted)
         sandbox = self.runtime.sandbox(worker.pod.uid)
         events = relisted and sandbox is not None and self.pleg.relist(worker.pod.uid, sandbox)

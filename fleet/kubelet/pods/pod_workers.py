@@ -98,6 +98,7 @@ class PodWorker:
     """The worker of one pod."""
 
     __slots__ = (
+        "began_ns",
         "due_ns",
         "fresh",
         "grace_s",
@@ -108,6 +109,7 @@ class PodWorker:
         "pending",
         "plan",
         "pod",
+        "pull_ns",
         "reasons",
         "registered",
         "removed",
@@ -137,7 +139,9 @@ class PodWorker:
         self.retry_ns = 0  # of the running sync: 0 no error, FAILED, or the end of a back-off
         self.seen_ns = now_ns  # when the pod was first seen; -1 once its start is reported
         self.simulated_ns = 0  # of its start so far: what the runtime takes; 0 once it is reported
+        self.pull_ns = 0  # of its start so far: what its images take
         self.last_sync_ns = 0
+        self.began_ns = 0  # the sync that runs, or the last one
         self.sync_ns = 0  # when the work queue calls for a sync, 0 for never
         self.due_ns = 0  # when `stage` is over, else when the runtime is to be looked at
         self.kills = NO_KILLS

@@ -4,11 +4,20 @@ import re
 
 import orjson
 import pytest
+from pod_world import container, make_pod
 from prometheus_client.parser import text_string_to_metric_families
 from stats_world import kubelet_of, pod, world_with
 
-from fleet.kubelet.host_interface import resource_metrics, stats_summary
+from fleet.kubelet.host_interface import (
+    cadvisor_metrics,
+    kubelet_metrics,
+    probe_metrics,
+    resource_metrics,
+    sli_metrics,
+    stats_summary,
+)
 from fleet.kubelet.stats.exposition import Family, go_float, text_of
+from fleet.objects.pods import ProbeSpec
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 NODE_KEYS = (
@@ -139,3 +148,116 @@ def test_labels_are_escaped_and_series_sorted() -> None:
     text = text_of(family, [(('b"\n\\',), 2), (("a",), 1)])
     assert text == '# HELP x Help.\n# TYPE x counter\nx{a="a"} 1\nx{a="b\\"\\n\\\\"} 2\n'
     assert text_of(family, []) == ""
+
+
+def parsed(text: bytes) -> dict[str, list]:  # type: ignore[type-arg]
+    """Return the samples of each family as the official client reads them."""
+    families = list(text_string_to_metric_families(text.decode()))
+    names = re.findall(r"^# TYPE (\S+)", text.decode(), re.MULTILINE)
+    assert names == sorted(names)
+    assert len(set(names)) == len(names)
+    return {each.name: each.samples for each in families}
+
+
+def one(samples: list, name: str = "", **labels: str) -> float:  # type: ignore[type-arg]
+    """Return the value of the only series with some labels."""
+    found = [
+        each.value
+        for each in samples
+        if labels.items() <= each.labels.items() and each.name.endswith(name)
+    ]
+    assert len(found) == 1, (name, labels, found)
+    return float(found[0])
+
+
+def test_the_kubelets_own_metrics_are_true_of_an_idle_node() -> None:
+    world = world_with(seconds=100)
+    found = parsed(kubelet_metrics(kubelet_of(world), world.now_ns))
+    assert one(found["kubelet_node_name"], node="n") == 1
+    assert one(found["kubelet_running_pods"]) == 0
+    assert one(found["kubelet_started_pods"], "_total") == 0
+    relists = found["kubelet_pleg_relist_duration_seconds"]
+    assert one(relists, "_count") == one(relists, "_bucket", le="0.005") == 100
+    assert one(found["kubelet_pleg_relist_interval_seconds"], "_bucket", le="1") == 0
+    assert one(found["kubelet_pod_start_sli_duration_seconds"], "_count") == 0
+    assert "kubelet_running_containers" not in found
+    assert world.facts.tally is None
+
+
+def test_the_kubelets_own_metrics_count_its_pods() -> None:
+    world = world_with(pod("a", "u-1"), pod("b", "u-2"))
+    found = parsed(kubelet_metrics(kubelet_of(world), world.now_ns, b"# EOF of the server\n"))
+    assert one(found["kubelet_running_pods"]) == 2
+    assert one(found["kubelet_running_containers"], container_state="running") == 2
+    assert one(found["kubelet_started_containers"], "_total", container_type="container") == 2
+    assert one(found["kubelet_desired_pods"], static="") == 2
+    assert one(found["kubelet_working_pods"], lifecycle="sync", config="desired") == 2
+    for name in ("pod_start", "pod_start_sli", "pod_start_total"):
+        samples = found[f"kubelet_{name}_duration_seconds"]
+        assert one(samples, "_count") == 2
+        assert 0 < one(samples, "_sum") < 60
+        assert one(samples, "_bucket", le="+Inf") == 2
+    worker = found["kubelet_pod_worker_duration_seconds"]
+    assert one(worker, "_count", operation_type="create") == 2
+    assert one(found["kubelet_runtime_operations"], operation_type="run_podsandbox") == 2
+    world.delete("u-1")
+    world.delete("u-2")
+    world.run(60)
+    found = parsed(kubelet_metrics(kubelet_of(world), world.now_ns))
+    assert one(found["kubelet_running_pods"]) == 0
+    assert one(found["kubelet_started_pods"], "_total") == 2
+
+
+def test_cadvisors_metrics_agree_with_the_others() -> None:
+    world = world_with(pod())
+    kubelet = kubelet_of(world)
+    found = parsed(cadvisor_metrics(kubelet, world.now_ns))
+    resources = parsed(resource_metrics(kubelet, world.now_ns))
+    cpu = found["container_cpu_usage_seconds"]
+    for labels, name in (
+        ({"container": "c"}, "container_cpu_usage_seconds"),
+        ({"id": "/"}, "node_cpu_usage_seconds"),
+    ):
+        assert one(cpu, **labels, cpu="total") == one(resources[name])
+    (memory,) = [s for s in found["container_memory_working_set_bytes"] if s.labels["container"]]
+    assert memory.value == 16 << 20
+    assert set(memory.labels) == {"container", "id", "image", "name", "namespace", "pod"}
+    assert memory.labels["id"].startswith("/kubepods.slice/kubepods-besteffort.slice/")
+    assert memory.labels["image"] == "docker.io/library/nginx:1"
+    assert one(found["container_spec_memory_limit_bytes"]) == 64 << 20
+    assert one(found["container_spec_cpu_shares"]) == 102
+    (network,) = [s for s in found["container_network_receive_bytes"] if s.labels["pod"]]
+    assert network.labels["interface"] == "eth0"
+    assert one(found["machine_cpu_cores"]) > 0
+    assert one(found["container_scrape_error"]) == 0
+
+
+def test_probes_are_counted_by_their_results() -> None:
+    probes = (
+        ("fleet.emulator/readiness-probe", "Failure, Success after 40s"),
+        ("fleet.emulator/liveness-probe", "Success"),
+    )
+    probe = ProbeSpec("httpGet", "http", port=80, path="/", period_s=10)
+    spec = container("c", readiness_probe=probe, liveness_probe=probe, startup_probe=probe)
+    world = world_with(make_pod(spec, annotations=probes), seconds=100)
+    samples = parsed(probe_metrics(kubelet_of(world), world.now_ns))["prober_probe"]
+    ready = {"probe_type": "Readiness", "container": "c", "pod": "web", "namespace": "default"}
+    failed = one(samples, **ready, result="failed")
+    good = one(samples, **ready, result="successful")
+    assert failed in {4, 5}
+    assert 9 <= failed + good <= 11
+    assert one(samples, probe_type="Liveness", result="successful") == failed + good
+    assert one(samples, probe_type="Startup", result="successful") == 1
+    assert parsed(probe_metrics(kubelet_of(world_with()), 0)).keys() == {
+        "process_start_time_seconds"
+    }
+
+
+def test_the_slis_of_a_healthy_kubelet() -> None:
+    world = world_with()
+    samples = parsed(sli_metrics(kubelet_of(world), world.now_ns))["kubernetes_healthcheck"]
+    assert {each.labels["name"]: each.value for each in samples} == {
+        "log": 1,
+        "ping": 1,
+        "syncloop": 1,
+    }

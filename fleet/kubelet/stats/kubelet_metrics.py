@@ -1,0 +1,291 @@
+"""/metrics, /metrics/probes and /metrics/slis: the kubelet's own metrics under their own names.
+
+What is periodic is computed from the age of the kubelet (a relist each second); what happened to
+pods was counted; the rest is what is there now.
+Source: pkg/kubelet/metrics/metrics.go; pkg/kubelet/kubelet_pods.go, HandlePodCleanups;
+pkg/kubelet/prober/prober_manager.go; component-base/metrics/prometheus/slis.
+Differs: how long a relist or a status update takes is that of an idle machine; a probe's random
+failures are counted by their share.
+"""
+
+from collections.abc import Iterable
+
+from fleet.clock import NS_PER_S
+from fleet.kubelet.containers.probe_manager import ProbeCount
+from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.kubelet.node.tally import DEFAULT_BOUNDS, Durations, NodeTally
+from fleet.kubelet.pods.pod_workers import WorkerState
+from fleet.kubelet.stats.exposition import Family, Row, go_float, text_of
+from fleet.objects.pods import PodUid
+from fleet.objects.static_pods import StaticPod
+from fleet.runtime.runtime import RunState
+
+ALPHA, BETA, STABLE = "[ALPHA] ", "[BETA] ", "[STABLE] "
+RELIST_NS = 1 * NS_PER_S
+RELIST_TAKES_S = 0.002
+CONTAINER_TYPES = ("container", "init_container", "ephemeral_container")
+_STATIC = ("static",)
+
+
+def _family(name: str, text: str, kind: str = "gauge", labels: tuple[str, ...] = ()) -> Family:
+    return Family(f"kubelet_{name}", ALPHA + text, kind, labels)
+
+
+ACTIVE_PODS = _family(
+    "active_pods",
+    "The number of pods the kubelet considers active and which are being considered when admitting "
+    "new pods. static is true if the pod is not from the apiserver.",
+    labels=_STATIC,
+)
+REJECTIONS = _family(
+    "admission_rejections_total",
+    "Cumulative number pod admission rejections by the Kubelet.",
+    "counter",
+    ("reason",),
+)
+CGROUP_VERSION = _family("cgroup_version", "cgroup version on the hosts.")
+DESIRED_PODS = _family(
+    "desired_pods",
+    "The number of pods the kubelet is being instructed to run. static is true if the pod is not "
+    "from the apiserver.",
+    labels=_STATIC,
+)
+EPHEMERAL = _family(
+    "managed_ephemeral_containers",
+    "Current number of ephemeral containers in pods managed by this kubelet.",
+)
+MIRROR_PODS = _family(
+    "mirror_pods",
+    "The number of mirror pods the kubelet will try to create (one per admitted static pod)",
+)
+NODE_NAME = _family("node_name", "The node's name. The count is always 1.", labels=("node",))
+LAST_SEEN = _family(
+    "pleg_last_seen_seconds", "Timestamp in seconds when PLEG was last seen active."
+)
+DISCARDED = _family("pleg_discard_events", "The number of discard events in PLEG.", "counter")
+RELIST = _family(
+    "pleg_relist_duration_seconds",
+    "Duration in seconds for relisting pods in PLEG.",
+    "histogram",
+)
+RELIST_INTERVAL = _family(
+    "pleg_relist_interval_seconds",
+    "Interval in seconds between relisting in PLEG.",
+    "histogram",
+)
+POD_START = _family(
+    "pod_start_duration_seconds",
+    "Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run",
+    "histogram",
+)
+_EXCLUDING = "excluding time to pull images and run init containers"
+_INCLUDING = "since creation, including time to pull images and run init containers"
+_MEASURED = (
+    "measured from pod creation timestamp to when all its containers are reported as started and "
+    "observed via watch"
+)
+POD_START_SLI = _family(
+    "pod_start_sli_duration_seconds",
+    f"Duration in seconds to start a pod, {_EXCLUDING}, {_MEASURED}",
+    "histogram",
+)
+POD_START_TOTAL = _family(
+    "pod_start_total_duration_seconds",
+    f"Duration in seconds to start a pod {_INCLUDING}, {_MEASURED}",
+    "histogram",
+)
+POD_WORKER = _family(
+    "pod_worker_duration_seconds",
+    "Duration in seconds to sync a single pod. Broken down by operation type: create, update, or "
+    "sync",
+    "histogram",
+)
+RUN_SANDBOX = _family(
+    "run_podsandbox_duration_seconds",
+    "Duration in seconds of the run_podsandbox operations. Broken down by RuntimeClass.Handler.",
+    "histogram",
+)
+RUNNING_CONTAINERS = _family(
+    "running_containers", "Number of containers currently running", labels=("container_state",)
+)
+RUNNING_PODS = _family("running_pods", "Number of pods that have a running pod sandbox")
+OPERATIONS = _family(
+    "runtime_operations_total",
+    "Cumulative number of runtime operations by operation type.",
+    "counter",
+    ("operation_type",),
+)
+STARTED_CONTAINERS = _family(
+    "started_containers_total",
+    "Cumulative number of containers started",
+    "counter",
+    ("container_type",),
+)
+STARTED_PODS = _family("started_pods_total", "Cumulative number of pods started", "counter")
+WORKING_PODS = _family(
+    "working_pods",
+    "Number of pods the kubelet is actually running, broken down by lifecycle phase, whether the "
+    "pod is desired, orphaned, or runtime only (also orphaned), and whether the pod is static. An "
+    "orphaned pod has been removed from local configuration or force deleted in the API and "
+    "consumes resources that are not otherwise visible.",
+    labels=("config", "lifecycle", "static"),
+)
+PROCESS_START = Family(
+    "process_start_time_seconds", ALPHA + "Start time of the process since unix epoch in seconds."
+)
+PROBES = Family(
+    "prober_probe_total",
+    BETA + "Cumulative number of a liveness, readiness or startup probe for a container by result.",
+    "counter",
+    ("container", "namespace", "pod", "pod_uid", "probe_type", "result"),
+)
+HEALTH_CHECK = Family(
+    "kubernetes_healthcheck",
+    STABLE + "This metric records the result of a single healthcheck.",
+    labels=("name", "type"),
+)
+CHECKS = ("log", "ping", "syncloop")
+NO_TALLY = NodeTally()
+
+
+class _Counts:
+    """What of its pods a kubelet sees now."""
+
+    __slots__ = ("active", "desired", "ephemeral", "running", "sandboxes", "states", "working")
+
+    def __init__(self, kubelet: VirtualKubelet, now_ns: int) -> None:
+        self.active = [0, 0]  # by whether they are static
+        self.desired = [0, 0]
+        self.working: dict[tuple[str, str, str], int] = {}
+        self.ephemeral = 0
+        self.sandboxes = 0
+        self.states = {"created": 0, "exited": 0, "running": 0}
+        pods = kubelet.pods
+        if pods is None:
+            return
+        for worker in pods.workers.values():
+            is_static = isinstance(worker.pod, StaticPod)
+            self.desired[is_static] += not worker.removed
+            self.active[is_static] += worker.state is WorkerState.SYNC
+            self.ephemeral += len(worker.pod.spec.ephemeral_containers)
+            lifecycle = worker.state.name.lower()
+            config = "orphan" if worker.removed else "desired"
+            key = (config, lifecycle, "true" if is_static else "")
+            self.working[key] = self.working.get(key, 0) + 1
+        for _uid, sandbox in pods.runtime:
+            self.sandboxes += sandbox.ready
+            for container in sandbox.containers:
+                state = container.state.name.lower()
+                if container.state is RunState.RUNNING and container.exit_ns <= now_ns:
+                    state = "exited"
+                self.states[state] += 1
+
+
+def kubelet_metrics(kubelet: VirtualKubelet, now_ns: int, extra: bytes = b"") -> bytes:
+    """Return the text of /metrics; `extra` is what the server itself counts."""
+    facts, env = kubelet.facts, kubelet.env
+    tally = facts.tally or NO_TALLY
+    counts = _Counts(kubelet, now_ns)
+    relists = max(now_ns - facts.started_ns, 0) // RELIST_NS
+    seen_s = env.wall_ns(facts.started_ns + relists * RELIST_NS) / NS_PER_S
+    static = (counts.active[1], counts.desired[1])
+    parts = [
+        text_of(ACTIVE_PODS, [(("",), counts.active[0]), (("true",), static[0])]),
+        text_of(REJECTIONS, [((reason,), n) for reason, n in tally.rejections.items()]),
+        _one(CGROUP_VERSION, 2),
+        text_of(DESIRED_PODS, [(("",), counts.desired[0]), (("true",), static[1])]),
+        _one(EPHEMERAL, counts.ephemeral),
+        _one(MIRROR_PODS, static[1]),
+        text_of(NODE_NAME, [((facts.name,), 1)]),
+        _one(DISCARDED, 0),
+        _one(LAST_SEEN, seen_s),
+        _steady(RELIST, relists, RELIST_TAKES_S),
+        _steady(RELIST_INTERVAL, max(relists - 1, 0), 1 + RELIST_TAKES_S),
+        _durations(POD_START, (("", tally.pod_start),)),
+        _durations(POD_START_SLI, (("", tally.pod_start_sli),)),
+        _durations(POD_START_TOTAL, (("", tally.pod_start_total),)),
+        _durations(
+            POD_WORKER,
+            [(f'operation_type="{name}"', found) for name, found in sorted(tally.syncs.items())],
+        ),
+        _durations(RUN_SANDBOX, (('runtime_handler=""', tally.sandbox),))
+        if tally.sandboxes
+        else "",
+        text_of(RUNNING_CONTAINERS, [((state,), n) for state, n in counts.states.items() if n]),
+        _one(RUNNING_PODS, counts.sandboxes),
+        text_of(OPERATIONS, _operations(tally, relists)),
+        text_of(
+            STARTED_CONTAINERS,
+            [((kind,), n) for kind, n in zip(CONTAINER_TYPES, tally.containers, strict=True) if n],
+        ),
+        _one(STARTED_PODS, tally.sandboxes),
+        text_of(WORKING_PODS, list(counts.working.items())),
+        _one(PROCESS_START, env.wall_s(facts.started_ns)),
+    ]
+    return "".join(parts).encode() + extra
+
+
+def _operations(tally: NodeTally, relists: int) -> list[Row]:
+    """Return how often the runtime was asked what: each relist lists all there is."""
+    started = sum(tally.containers)
+    found = {
+        "create_container": started,
+        "list_containers": relists,
+        "list_podsandbox": relists,
+        "run_podsandbox": tally.sandboxes,
+        "start_container": started,
+        "status": relists // 5,
+        "version": 1,
+    }
+    return [((name,), n) for name, n in found.items() if n]
+
+
+def _one(family: Family, value: float) -> str:
+    return f"{family.head()}{family.name} {go_float(value)}\n"
+
+
+def _steady(family: Family, count: int, seconds: float) -> str:
+    """Return a histogram of durations that are all the same."""
+    lines = [family.head()]
+    for bound in DEFAULT_BOUNDS:
+        below = count if seconds <= bound else 0
+        lines.append(f'{family.name}_bucket{{le="{go_float(bound)}"}} {below}\n')
+    lines.append(f'{family.name}_bucket{{le="+Inf"}} {count}\n')
+    lines.append(f"{family.name}_sum {go_float(count * seconds)}\n{family.name}_count {count}\n")
+    return "".join(lines)
+
+
+def _durations(family: Family, series: Iterable[tuple[str, Durations]]) -> str:
+    lines = []
+    for label, found in series:
+        start = f"{label}," if label else ""
+        count = 0
+        for bound, inside in zip((*found.bounds, float("inf")), found.counts, strict=True):
+            count += inside
+            bucket = f'{{{start}le="{go_float(bound)}"}}'
+            lines.append(f"{family.name}_bucket{bucket} {go_float(count)}\n")
+        shown = f"{{{label}}}" if label else ""
+        lines.append(f"{family.name}_sum{shown} {go_float(found.total_ns / NS_PER_S)}\n")
+        lines.append(f"{family.name}_count{shown} {go_float(count)}\n")
+    return family.head() + "".join(lines) if lines else ""
+
+
+def probe_metrics(kubelet: VirtualKubelet, now_ns: int) -> bytes:
+    """Return the text of /metrics/probes."""
+    rows: list[Row] = []
+    pods = kubelet.pods
+    if pods is not None:
+        counts: Iterable[tuple[PodUid, ProbeCount]] = pods.probe_counts(kubelet.env, now_ns)
+        for uid, count in counts:
+            pod = pods.workers[uid].pod
+            labels = (count.container, pod.namespace, pod.name, uid, count.kind)
+            rows += [((*labels, result), n) for result, n in count.results if n]
+    start_s = kubelet.env.wall_s(kubelet.facts.started_ns)
+    return (text_of(PROBES, rows) + _one(PROCESS_START, start_s)).encode()
+
+
+def sli_metrics(kubelet: VirtualKubelet, _now_ns: int) -> bytes:
+    """Return the text of /metrics/slis."""
+    rows: list[Row] = [((name, "healthz"), 1) for name in CHECKS]
+    start_s = kubelet.env.wall_s(kubelet.facts.started_ns)
+    return (text_of(HEALTH_CHECK, rows) + _one(PROCESS_START, start_s)).encode()
