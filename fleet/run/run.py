@@ -277,7 +277,7 @@ class Run:
         node_host.start()
         self._restart_signal.node_host = node_host
         try:
-            servers.start(node_host, cluster)
+            servers.start(node_host, cluster, bootstrap.store if bootstrap else None)
             if settings.metrics_port:
                 await self._serve_metrics(node_host)
             if settings.is_on_dashboard:

@@ -9,7 +9,6 @@ ListenAndServe.
 """
 
 import asyncio
-import logging
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,9 +19,10 @@ import uvloop
 from aiohttp import web
 
 from fleet.cluster.cluster import Cluster
-from fleet.errors import SetupError
+from fleet.host.certificate_store import CertificateStore
 from fleet.host.node_host import NodeHost
 from fleet.kubelet import host_interface
+from fleet.objects.certificates import CertificateKind
 from fleet.objects.effects import NodeId
 from fleet.profile.node_model import DEFAULT_ADDRESS_POOL, NodeModel
 from fleet.profile.serving import NOWHERE, Serving
@@ -35,13 +35,11 @@ from fleet.server.http import NodeHttp, NodeProtocol, Role, text
 from fleet.server.listener import Listener, open_address, open_loopback
 from fleet.server.questions import BugError, NodeGoneError, Questions
 from fleet.server.routes import Answer, healthz_route, readonly_route, route
-from fleet.server.serving_tls import ServingContext
+from fleet.server.serving_tls import Chain, ServingContext
 from fleet.server.streaming import Streaming
 
 STOP_S = 5.0
 ROUTES = {Role.SECURE: route, Role.READ_ONLY: readonly_route, Role.HEALTHZ: healthz_route}
-
-log = logging.getLogger(__name__)
 
 
 class KubeletServers:
@@ -56,11 +54,13 @@ class KubeletServers:
         self._sockets: list[socket.socket] = []
         self._ports: dict[int, int] = {}  # by the port that a profile wants, the one that it got
         self._roles: dict[int, Role] = {}  # of ports that are not served over TLS
-        self._of_all = Serving(*settings.serve_address, first=settings.node_index(0))
+        self._first = settings.node_index(0)
+        self._of_all = Serving(*settings.serve_address, first=self._first)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._node_host: NodeHost | None = None
+        self._store: CertificateStore | None = None
 
     # ---- where ----
 
@@ -71,16 +71,28 @@ class KubeletServers:
         """
         if self.mode is ServeMode.LOOPBACK:
             for port in dict.fromkeys(each.kubelet_port for each in filter(self._serves, models)):
-                found = _opened(port)
-                self._sockets.append(found)
-                self._ports[port] = found.getsockname()[1]
+                self._ports[port] = self._listen(port, is_exact=False)
             for port, role in dict(_plain_ports(filter(self._serves, models))).items():
-                self._sockets.append(_opened(port, is_exact=True))
-                self._roles[port] = role
+                self._roles[self._listen(port, is_exact=True)] = role
         elif self.mode is ServeMode.PORTS:
             address, first = self._settings.serve_address
             for port in range(first, first + self._settings.most):
                 self._sockets.append(open_address(address, port))
+
+    def _listen(self, port: int, *, is_exact: bool) -> int:
+        """Listen on the addresses of all nodes; return the port, another one if it is taken.
+
+        One socket on `lo` alone does, else one on the address of each node. Raises SetupError.
+        """
+        whole = open_loopback(port, is_exact=is_exact)
+        if whole is not None:
+            self._sockets.append(whole)
+            return int(whole.getsockname()[1])
+        for index in range(self._first, self._first + self._settings.most):
+            found = open_address(self._of_all.address_of(index), port, is_exact=is_exact)
+            self._sockets.append(found)
+            port, is_exact = found.getsockname()[1], True
+        return port
 
     def serving(self, model: NodeModel) -> Serving:
         """Return where the nodes of a profile answer."""
@@ -98,11 +110,17 @@ class KubeletServers:
 
     # ---- the thread ----
 
-    def start(self, node_host: NodeHost, cluster: Cluster) -> None:
-        """Begin to answer. Raises SetupError."""
+    def start(
+        self, node_host: NodeHost, cluster: Cluster, store: CertificateStore | None = None
+    ) -> None:
+        """Begin to answer; nodes with certificates of their own have them in `store`.
+
+        Raises SetupError.
+        """
         if not self._sockets:
             return
         self._node_host = node_host
+        self._store = store
         questions = Questions(node_host.reactor, asyncio.get_running_loop())
         context = ServingContext.make(cluster.credentials.ca_file, self._chain_of)
         began = threading.Event()
@@ -136,8 +154,8 @@ class KubeletServers:
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(self._serve(questions, context, host, on_begun))
-        except Exception:
-            log.exception("the kubelets' servers ended")
+        except Exception as error:  # noqa: BLE001 - marks the run, as a bug in the reactor does
+            questions.on_bug(error)
         finally:
             on_begun()
             context.close()
@@ -182,7 +200,19 @@ class KubeletServers:
         index = self._of_all.index_of(address, port)
         return self._node_host.node_at(index)
 
-    def _chain_of(self, _node_name: str) -> Path | None:
+    def _chain_of(self, node_name: str) -> Chain | None:
+        """Return the certificate of a node as its profile says; None to be signed by itself.
+
+        One that the cluster has not issued yet is a file that is not there: the handshake fails.
+        """
+        assert self._node_host is not None
+        reactor = self._node_host.reactor
+        node = reactor.roster.by_name[node_name]
+        kubelet = reactor.entries[node].caller.template.model.kubelet
+        if kubelet.tls_cert_file and kubelet.tls_private_key_file:
+            return Path(kubelet.tls_cert_file), Path(kubelet.tls_private_key_file)
+        if self._store is not None and kubelet.server_tls_bootstrap:
+            return self._store.path(node_name, CertificateKind.SERVING), None
         return None
 
 
@@ -249,17 +279,6 @@ class Handler:
             protocol.node, protocol.node_name = found
             protocol.role = self._roles.get(sockname[1], Role.SECURE)
         return protocol.node if self._questions.is_alive(protocol.node) else None
-
-
-def _opened(port: int, *, is_exact: bool = False) -> socket.socket:
-    """Listen on `lo` alone. Raises SetupError."""
-    found = open_loopback(port, is_exact=is_exact)
-    if found is None:
-        raise SetupError(
-            "the kubelets' servers: the right to bind to `lo` alone is missing (CAP_NET_RAW): run "
-            "as root, or with --serve off"
-        )
-    return found
 
 
 def _plain_ports(models: Iterable[NodeModel]) -> Iterator[tuple[int, Role]]:

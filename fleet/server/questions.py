@@ -63,6 +63,10 @@ class Questions:
             self._loop.call_soon_threadsafe(self._answer)
         return await answer
 
+    def on_bug(self, error: Exception) -> None:
+        """Tell of a bug of the servers as of one in the reactor. From their thread."""
+        self._loop.call_soon_threadsafe(self._reactor.on_bug, error)
+
     def perform(self, out: Outbox) -> None:
         """Do what followed from a question. In the reactor's thread."""
         self._reactor.perform(out)

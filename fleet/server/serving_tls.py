@@ -23,6 +23,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fleet.errors import SetupError
 
+Chain = tuple[Path, Path | None]
+"""The files of a certificate and of its key; None if that is in the same file."""
 LIFE = dt.timedelta(days=365)
 BACKDATED = dt.timedelta(hours=1)
 LEAVES_MAX = 256
@@ -77,15 +79,15 @@ class SelfSigned:
 
 
 class ServingContext(ssl.SSLContext):
-    """One context for all nodes; `chain_of` names the file of the node's own, or None."""
+    """One context for all nodes; `chain_of` names the files of a node that has its own."""
 
     _scratch: int
     _self_signed: SelfSigned
-    _chain_of: Callable[[str], Path | None]
+    _chain_of: Callable[[str], Chain | None]
 
     @classmethod
     def make(
-        cls, client_ca: str | None, chain_of: Callable[[str], Path | None]
+        cls, client_ca: str | None, chain_of: Callable[[str], Chain | None]
     ) -> "ServingContext":
         """Make a context that asks for certificates of the authorities in a file, if there is one.
 
@@ -118,7 +120,7 @@ class ServingContext(ssl.SSLContext):
         node_name = CURRENT_NODE.get()
         own = self._chain_of(node_name)
         if own is not None:
-            self.load_cert_chain(own)
+            self.load_cert_chain(*own)
         else:
             os.ftruncate(self._scratch, 0)
             os.pwrite(self._scratch, self._self_signed.pem(node_name), 0)

@@ -7,12 +7,16 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
+import psutil
 import pytest
+import yaml
 from e2e_world import Json, World, eventually
 
 from fleet.controlplane import Layout
+from fleet.profile.loader import show_profile
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -129,6 +133,19 @@ def test_a_node_says_where_it_answers(served: Served) -> None:
     assert (says["hostIP"], says["hostIPs"]) == (served.address, [{"ip": served.address}])
     features = served.world.nodes("served")[served.node]["status"]["declaredFeatures"]
     assert "ExtendWebSocketsToKubelet" in features
+
+
+def test_no_other_machine_reaches_it(served: Served) -> None:
+    """A socket on `lo` alone: at the machine's own other addresses nobody listens."""
+    others = {
+        each.address
+        for listed in psutil.net_if_addrs().values()
+        for each in listed
+        if each.family is socket.AF_INET and not each.address.startswith("127.")
+    }
+    for address in others:
+        with pytest.raises(OSError):  # noqa: PT011 - refused
+            socket.create_connection((address, served.port), timeout=5)
 
 
 def test_logs_come_through_the_api_server(served: Served) -> None:
@@ -262,6 +279,59 @@ def test_half_closed_and_silent_clients_disturb_nobody(served: Served) -> None:
     assert time.monotonic() - started_s < 5
     for taken in held:
         taken.close()
+
+
+def test_a_node_presents_the_certificate_that_the_cluster_gave_it(
+    world: World, tmp_path: Path
+) -> None:
+    profile = yaml.safe_load(show_profile("default"))
+    profile["spec"]["kubeletConfiguration"]["serverTLSBootstrap"] = True
+    (tmp_path / "serving.yaml").write_text(yaml.safe_dump(profile))
+    verifying = ssl.create_default_context(cafile=str(Layout(world.info.directory).pki / "ca.crt"))
+    options = ("--identity=csr", "--approve-csrs", f"--profile={tmp_path / 'serving.yaml'}")
+    with world.spawn("certified", 1, *options, f"--cert-dir={tmp_path / 'certs'}") as run:
+        run.until_ready()
+        [node] = world.nodes("certified").values()
+        address = address_of(node)
+        port = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+
+        def is_verified() -> bool:
+            """Connect as whoever trusts the cluster's CA alone."""
+            with contextlib.suppress(OSError):
+                plain = socket.create_connection((address, port), timeout=5)
+                with verifying.wrap_socket(plain, server_hostname=address) as connection:
+                    subject = connection.getpeercert()["subject"]  # type: ignore[index]
+                    return (("commonName", "system:node:certified-00000"),) in subject
+            return False
+
+        eventually(is_verified, "the node presents its own certificate")
+        run.end_well_or_late()
+
+
+def test_without_servers_nodes_declare_none(world: World) -> None:
+    with world.spawn("silent", 1, "--serve=off") as run:
+        run.until_ready()
+        [node] = world.nodes("silent").values()
+        assert node["status"]["daemonEndpoints"] == {"kubeletEndpoint": {"Port": 0}}
+        assert "ExtendWebSocketsToKubelet" not in node["status"]["declaredFeatures"]
+        assert address_of(node).startswith("198.18.")
+        run.end_well_or_late()
+
+
+def test_each_node_may_have_a_port_of_one_address(world: World) -> None:
+    with world.spawn("ported", 2, "--serve=ports", "--serve-at=127.0.0.1:21050") as run:
+        run.until_ready()
+        nodes = world.nodes("ported")
+        assert {address_of(node) for node in nodes.values()} == {"127.0.0.1"}
+        for at, name in enumerate(sorted(nodes)):
+            endpoint = nodes[name]["status"]["daemonEndpoints"]["kubeletEndpoint"]
+            assert endpoint == {"Port": 21050 + at}
+            placed = pod(f"on-{at}", f"echo {name}; sleep 3600")
+            placed["spec"]["nodeName"] = name
+            world.apply(placed)
+            world.kubectl("wait", "--for=condition=Ready", f"pod/on-{at}", "--timeout=60s")
+            assert world.kubectl("logs", f"on-{at}") == f"{name}\n"
+        run.end_well_or_late()
 
 
 def raw(served: Served, sent: bytes) -> bytes:
