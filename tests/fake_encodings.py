@@ -22,7 +22,7 @@ from fleet.wire.api.kubernetes_messages import (
 )
 from fleet.wire.api.protobuf import MAGIC, contents, envelope_head, enveloped, field
 
-UNREAD = frozenset({"Service", "RuntimeClass"})
+UNREAD = frozenset({"RuntimeClass"})
 """Kinds of which kubelets read the metadata only: there is no message of theirs."""
 NAMES = {"ResourceClaim": "AllocatedClaim"}
 """Messages that are called otherwise than their kind."""

@@ -70,6 +70,17 @@ class Environment:
         return _shared((now_ns + self.wall_offset_ns) // NS_PER_S)
 
 
+def on_service(services: dict[tuple[str, str], ServiceView], event: WatchEvent) -> None:
+    """Keep what all nodes see of the Services in one place."""
+    service = event.record
+    if isinstance(service, ServiceView):
+        key = (service.namespace, service.name)
+        if event.type is EventType.DELETED:
+            services.pop(key, None)
+        elif services.get(key) is not service:
+            services[key] = service
+
+
 def on_csi_driver(drivers: dict[str, CSIDriverView], event: WatchEvent) -> None:
     """Keep what all nodes see of the CSIDrivers in one place."""
     driver = event.record

@@ -123,6 +123,7 @@ class Reactor:
         """Keep the wall clock of an environment."""
         self._environments.append(env)
         env.csi_drivers = self.watches.csi_drivers
+        env.services = self.watches.services
         env.wall_offset_ns = self.clock.wall_ns() - self.clock.now_ns()
 
     def run_agents(

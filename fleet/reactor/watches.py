@@ -8,11 +8,12 @@ is handed to a kubelet here: each input returns the events that follow from it, 
 from collections.abc import Iterator
 
 from fleet.errors import RemoteProtocolError
-from fleet.kubelet.environment import on_csi_driver
+from fleet.kubelet.environment import on_csi_driver, on_service
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.volumes.watched_objects import ObjectKey
 from fleet.objects.effects import NodeId, StartWatch, StopWatch, Timer, WatchEvent, WatchKind
 from fleet.objects.pods import EventType
+from fleet.objects.services import ServiceView
 from fleet.objects.volumes import CSIDriverView
 from fleet.reactor.roster import NOBODY, Entry, Process
 from fleet.reactor.shared_watches import (
@@ -53,6 +54,7 @@ class Watches:
         "_waiting",
         "are_shared",
         "csi_drivers",
+        "services",
         "subscriptions",
     )
 
@@ -64,6 +66,7 @@ class Watches:
         self._numbers = 0
         self.are_shared = False  # nodes without watches of their own take part in the process's
         self.subscriptions = Subscriptions()
+        self.services: dict[tuple[str, str], ServiceView] = {}  # as any watch shows them
         self.csi_drivers: dict[str, CSIDriverView] = {}  # as any watch shows them
 
     # ---- what is asked for ----
@@ -250,6 +253,9 @@ class Watches:
             return [(node, event) for node in nodes]
         if kind is WatchKind.CSI_DRIVERS:
             on_csi_driver(self.csi_drivers, event)
+            return []
+        if kind is WatchKind.SERVICES:
+            on_service(self.services, event)
             return []
         if kind in UNREAD_KINDS:
             return []

@@ -2,12 +2,13 @@
 
 from fleet.clock import NS_PER_S
 from fleet.objects.pods import ContainerSpec, Pod
+from fleet.profile.log_behavior import LogBehavior
 from fleet.profile.pod_behavior import PodBehavior
 from fleet.runtime.command import command_of, process_of
 from fleet.runtime.container_log import DeclaredLines, Lines, ScriptLines
 from fleet.runtime.files import ContainerFiles
 from fleet.runtime.runtime import Runtime
-from fleet.runtime.shell.process import Process
+from fleet.runtime.shell.process import Process, is_understood
 from fleet.runtime.shell.surroundings import Surroundings
 from fleet.runtime.surroundings import NO_SOURCES, Sources
 
@@ -17,6 +18,14 @@ _STREAM_LOG = 0x106
 def start_of(started_s: int, wall_offset_ns: int) -> int:
     """Return when a container started that says so by a second of the wall clock."""
     return started_s * NS_PER_S - wall_offset_ns
+
+
+def _greeting(pod: Pod, spec: ContainerSpec) -> LogBehavior | None:
+    """Return what a container says of which nobody knows what it does: one line, at its start."""
+    if is_understood(command_of(spec)):
+        return None
+    text = f"{spec.image} is started as container {spec.name} of {pod.namespace}/{pod.name}"
+    return LogBehavior(NS_PER_S, template=text, lines_max=1)
 
 
 def log_lines(
@@ -30,7 +39,7 @@ def log_lines(
     sources: Sources = NO_SOURCES,
 ) -> Lines:
     """Return the lines of one run of a container that started at a second of the wall clock."""
-    declared = behavior.container(spec.name).logs
+    declared = behavior.container(spec.name).logs or _greeting(pod, spec)
     start_wall_ns = started_s * NS_PER_S
     if declared is not None:
         values = {

@@ -104,12 +104,12 @@ class Session:
         is_path = "/" in program
         if is_path and files is not None and files.read(program) is not None:
             self._exit = (0, NOT_EXECUTABLE)
-            return f'{_OCI}"{program}": permission denied'
+            return f'{_OCI}"{program}": permission denied: unknown'
         self._exit = (0, NOT_FOUND)
         why = "executable file not found in $PATH"
         if is_path:
             why = f"stat {program}: no such file or directory"
-        return f'{_OCI}"{program}": {why}'
+        return f'{_OCI}"{program}": {why}: unknown'
 
     @staticmethod
     def reads_input(words: Sequence[str], around: Surroundings) -> bool:

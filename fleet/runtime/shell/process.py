@@ -40,6 +40,11 @@ def _name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
+def is_understood(words: Sequence[str]) -> bool:
+    """Return whether anything is known of what a command line does."""
+    return has_script(words) or is_shell(words) or (bool(words) and Shell.knows(words[0]))
+
+
 class Process:
     """One command. `end_ns` is when it ended, since its start; None while it runs."""
 

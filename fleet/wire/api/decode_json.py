@@ -27,6 +27,7 @@ from fleet.objects.pods import (
 from fleet.objects.times import RENEW_TIME, parse_rfc3339, rfc3339_micro
 from fleet.wire.api.decode_admission import node_state
 from fleet.wire.api.decode_pod import decode_pod, decode_pod_view, share
+from fleet.wire.api.decode_service import decode_service
 from fleet.wire.api.decode_volumes import decode_config_map, decode_csi_driver, decode_secret
 from fleet.wire.api.dynamic_resources import decode_resource_slice
 from fleet.wire.http2.messages import MALFORMED
@@ -60,7 +61,7 @@ _TYPES = {
     ord("B"): EventType.BOOKMARK,
     ord("E"): EventType.ERROR,
 }
-UNREAD = frozenset({WatchKind.SERVICES, WatchKind.RUNTIME_CLASSES})
+UNREAD = frozenset({WatchKind.RUNTIME_CLASSES})
 
 
 def decode_watch_event(line: bytes, kind: WatchKind) -> tuple[EventType, str, object]:
@@ -228,6 +229,7 @@ _RECORDS: dict[WatchKind, Callable[[Any], Any]] = {
     WatchKind.NODE: decode_node,
     WatchKind.PODS: decode_pod,
     WatchKind.CSI_DRIVERS: decode_csi_driver,
+    WatchKind.SERVICES: decode_service,
     WatchKind.RESOURCE_SLICES: decode_resource_slice,
     WatchKind.CONFIG_MAP: decode_config_map,
     WatchKind.SECRET: decode_secret,

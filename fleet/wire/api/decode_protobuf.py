@@ -24,6 +24,7 @@ from fleet.objects.pods import (
     PodView,
     Token,
 )
+from fleet.objects.services import ServiceView
 from fleet.objects.volumes import CSIDriverView, ObjectData
 from fleet.objects.well_known import HOSTNAME_LABEL, OWN_PREFIX
 from fleet.wire.api import decode_json, decode_volumes, dynamic_resources
@@ -31,6 +32,7 @@ from fleet.wire.api.decode_admission import extended_resources
 from fleet.wire.api.decode_json import UNREAD
 from fleet.wire.api.decode_pod import share
 from fleet.wire.api.decode_protobuf_pod import decode_pod, decode_pod_view, pairs
+from fleet.wire.api.decode_service import SERVICES_MAX, service_view
 from fleet.wire.api.kubernetes_messages import message_class, object_to_json, to_json
 from fleet.wire.api.operations import Operation, Reader
 from fleet.wire.api.protobuf import MAGIC, contents
@@ -200,6 +202,12 @@ def decode_secret(raw: bytes) -> ObjectData:
     return decode_volumes.decode_secret(to_json(message_class("Secret").FromString(raw)))
 
 
+@lru_cache(maxsize=SERVICES_MAX)
+def decode_service(raw: bytes) -> ServiceView:
+    """Return what kubelets read of a Service."""
+    return service_view(to_json(message_class("Service").FromString(raw)))
+
+
 @lru_cache(maxsize=256)
 def _decode_csi_driver(raw: bytes) -> CSIDriverView:
     return decode_volumes.decode_csi_driver(to_json(message_class("CSIDriver").FromString(raw)))
@@ -224,6 +232,7 @@ _RECORDS: dict[WatchKind, Callable[[bytes], Any]] = {
     WatchKind.NODE: decode_node,
     WatchKind.PODS: decode_pod,
     WatchKind.CSI_DRIVERS: _decode_csi_driver,
+    WatchKind.SERVICES: decode_service,
     WatchKind.RESOURCE_SLICES: _decode_resource_slice,
     WatchKind.CONFIG_MAP: decode_config_map,
     WatchKind.SECRET: decode_secret,

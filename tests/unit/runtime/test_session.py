@@ -106,13 +106,20 @@ def test_a_command_that_is_not_there_cannot_be_started() -> None:
     assert done.code == 127
     assert done.error == (
         "OCI runtime exec failed: exec failed: unable to start container process: exec: "
-        '"nginx": executable file not found in $PATH'
+        '"nginx": executable file not found in $PATH: unknown'
     )
     pod = Pod()
     sh("echo x > /opt/tool", pod)
     done = pod.run("/opt/tool").look()
-    assert (done.code, done.error.endswith('"/opt/tool": permission denied')) == (126, True)
-    assert pod.run("/opt/none").look().error.endswith("stat /opt/none: no such file or directory")
+    assert (done.code, done.error.endswith('"/opt/tool": permission denied: unknown')) == (
+        126,
+        True,
+    )
+    assert (
+        pod.run("/opt/none")
+        .look()
+        .error.endswith("stat /opt/none: no such file or directory: unknown")
+    )
 
 
 def test_output_comes_when_it_is_said() -> None:

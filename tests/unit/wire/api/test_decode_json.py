@@ -24,6 +24,7 @@ from fleet.objects.pods import (
     VolumeSpec,
     WaitingState,
 )
+from fleet.objects.services import ServicePort, ServiceView
 from fleet.wire.api.decode_json import (
     decode_csinode,
     decode_lease,
@@ -360,11 +361,22 @@ def test_watch_events_of_pods() -> None:
     assert decode_watch_event(line, WatchKind.PODS)[0] is EventType.DELETED
 
 
-@pytest.mark.parametrize("kind", [WatchKind.SERVICES, WatchKind.RUNTIME_CLASSES])
-def test_what_nobody_reads_is_only_scanned(kind: WatchKind) -> None:
+def test_what_nobody_reads_is_only_scanned() -> None:
+    kind = WatchKind.RUNTIME_CLASSES
     line = b'{"type":"ADDED","object":{"metadata":{"resourceVersion":"9","x":not json'
     assert decode_watch_event(line, kind) == (EventType.ADDED, "9", None)
     assert decode_watch_event(b'{"type":"ADDED","object":{}}', kind) == (EventType.ADDED, "", None)
+
+
+def test_a_service_is_decoded_once_for_all_nodes() -> None:
+    meta = {"namespace": "ns", "name": "web", "resourceVersion": "9"}
+    ports = [{"port": 80, "name": "http"}, {"port": 53, "protocol": "UDP"}]
+    line = event("ADDED", {"metadata": meta, "spec": {"clusterIP": "10.0.0.9", "ports": ports}})
+    _, version, record = decode_watch_event(line, WatchKind.SERVICES)
+    shown = (ServicePort(80, "http"), ServicePort(53, protocol="UDP"))
+    assert record == ServiceView("ns", "web", "9", "10.0.0.9", shown)
+    assert version == "9"
+    assert decode_watch_event(line, WatchKind.SERVICES)[2] is record
 
 
 def test_bookmarks_and_the_end_of_the_initial_events() -> None:
@@ -388,7 +400,7 @@ def test_lists() -> None:
     assert (version, token, len(records)) == ("77", "more", 1)
     assert isinstance(records[0], Pod)
     body = orjson.dumps({"metadata": {"resourceVersion": "1"}, "items": [{"anything": 1}]})
-    assert decode_list(body, WatchKind.SERVICES) == ("1", "", [])
+    assert decode_list(body, WatchKind.RUNTIME_CLASSES) == ("1", "", [])
     body = orjson.dumps({"metadata": {"resourceVersion": "1"}, "items": None})
     assert decode_list(body, WatchKind.PODS) == ("1", "", [])
 

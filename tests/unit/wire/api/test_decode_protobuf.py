@@ -134,8 +134,8 @@ WATCHED = [
     (WatchKind.CONFIG_MAP, "ConfigMap", "v1"),
     (WatchKind.SECRET, "Secret", "v1"),
     (WatchKind.RESOURCE_SLICES, "ResourceSlice", "resource.k8s.io/v1"),
-    (WatchKind.SERVICES, "PersistentVolume", "v1"),  # of any kind: only the version is read
-    (WatchKind.RUNTIME_CLASSES, "PersistentVolume", "v1"),
+    (WatchKind.SERVICES, "Service", "v1"),
+    (WatchKind.RUNTIME_CLASSES, "PersistentVolume", "v1"),  # only the version is read
 ]
 
 
