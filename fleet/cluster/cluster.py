@@ -1,7 +1,7 @@
 """The target cluster: who was named, what it speaks, and fleet's own requests to it.
 
-Never on a per-node path: the wire engine takes `ssl_context`, `authorization` and the address from
-here and speaks for the nodes itself.
+Never on a per-node path: the wire engine takes TLS context, authorization and the address from the
+credentials and speaks for the nodes itself.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import re
 import socket
 import ssl
 from collections import Counter
-from typing import NamedTuple, Self
+from typing import Self
 
 from fleet.cluster.api_client import (
     CONNECT_TIMEOUT_S,
@@ -21,23 +21,15 @@ from fleet.cluster.api_client import (
 from fleet.cluster.credentials import ClusterSelection, Credentials
 from fleet.errors import SetupError
 
-__all__ = ["Cluster", "ClusterSelection", "ServerVersion"]
-
-
-class ServerVersion(NamedTuple):
-    """What `/version` says."""
-
-    major: int
-    minor: int
-    git_version: str
+__all__ = ["Cluster", "ClusterSelection"]
 
 
 class Cluster:
     """A cluster that was named, reached and found to speak HTTP/2."""
 
-    def __init__(self, credentials: Credentials, channel: Channel, version: ServerVersion) -> None:
+    def __init__(self, credentials: Credentials, channel: Channel, version: str) -> None:
         self.credentials = credentials
-        self.version = version
+        self.version = version  # of its API server, as v1.36.3
         self._channel = channel
 
     @classmethod
@@ -75,34 +67,6 @@ class Cluster:
     def requests(self) -> Counter[str]:
         """Return how many requests fleet made for itself, by purpose."""
         return self._channel.requests
-
-    @property
-    def context(self) -> str:
-        """Return the name by which the user knows the cluster."""
-        return self.credentials.context
-
-    @property
-    def host(self) -> str:
-        """Return where to connect: a name or an address without brackets."""
-        return self.credentials.host
-
-    @property
-    def port(self) -> int:
-        """Return the port to connect to."""
-        return self.credentials.port
-
-    @property
-    def server_name(self) -> str:
-        """Return the name that TLS asks for and verifies."""
-        return self.credentials.server_name
-
-    def ssl_context(self, *, with_client_certificate: bool = True) -> ssl.SSLContext:
-        """Return a new context for the wire engine: this cluster's CA, ALPN `h2`, verified."""
-        return self.credentials.ssl_context(with_client_certificate=with_client_certificate)
-
-    def authorization(self) -> bytes | None:
-        """Return the Authorization header's value; None with a client certificate alone."""
-        return self.credentials.authorization()
 
     async def refresh(self) -> None:
         """Renew credentials that are about to expire. Raises SetupError once they have."""
@@ -159,14 +123,12 @@ async def _connect(credentials: Credentials) -> asyncio.StreamWriter:
     raise AssertionError("a name without addresses is an error of getaddrinfo")
 
 
-async def read_version(api: Api, credentials: Credentials) -> ServerVersion:
-    """Ask who the server is. Raises SetupError if it does not say."""
+async def read_version(api: Api, credentials: Credentials) -> str:
+    """Return the version of the server. Raises SetupError if it does not say who it is."""
     body = expect(await api.request("GET", "/version"), f"{credentials.address}: no /version")
-    # Managed clusters answer "36+".
-    major, minor = (re.match(r"\d+", str(body.get(key, ""))) for key in ("major", "minor"))
-    if major is None or minor is None:
+    if not all(re.match(r"\d", str(body.get(key, ""))) for key in ("major", "minor")):
         raise SetupError(f"{credentials.address}: /version is not a Kubernetes API server's")
-    return ServerVersion(int(major[0]), int(minor[0]), str(body.get("gitVersion", "")))
+    return str(body.get("gitVersion", ""))
 
 
 def _hint(error: BaseException) -> str:

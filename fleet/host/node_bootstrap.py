@@ -117,8 +117,9 @@ async def open_bootstrap(
             endpoint = Endpoint(user.host, user.port, user.server_name)
             context, authorization = user.ssl_context(), user.authorization()
         else:
-            endpoint = Endpoint(cluster.host, cluster.port, cluster.server_name)
-            context = cluster.ssl_context(with_client_certificate=False)
+            user = cluster.credentials
+            endpoint = Endpoint(user.host, user.port, user.server_name)
+            context = user.ssl_context(with_client_certificate=False)
             token = settings.bootstrap_token.get_secret_value()
             if not token:
                 assert not settings.names_cluster, "checked by Settings"

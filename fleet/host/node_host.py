@@ -103,7 +103,7 @@ class NodeHost:
         self.reactor.watches.are_shared = self._shares_watches
         self.reactor.watches.subscriptions.own_prefix = settings.node_name(0).removesuffix("00000")
         self.reactor_loop = ReactorLoop(self.reactor, self._loop)
-        self._transports = Transports(cluster, self.reactor, self.reactor_loop, health)
+        self._transports = Transports(cluster.credentials, self.reactor, self.reactor_loop, health)
         self.run_id = lease.run_id
         self._own_label = f"{RUN_LABEL}={self.run_id}"
         self._annotations = {OWNER_ANNOTATION: owner_mark(self.run_id, lease.uid)}
@@ -137,7 +137,7 @@ class NodeHost:
             impersonates=identity.mode is not IdentityMode.SHARED,
         )
         self._static_sources: list[StaticSource] = []
-        self._authorization = cluster.authorization()
+        self._authorization = cluster.credentials.authorization()
         self._running: list[NodeId] = []  # by slot
         self._pacing = Pacing()
         self._kinds: dict[int, tuple[Environment, RenderedProfile]] = {}
@@ -197,7 +197,7 @@ class NodeHost:
             self.reactor,
             self._draws,
             bootstrap.store,
-            self._cluster.ssl_context(with_client_certificate=False),
+            self._cluster.credentials.ssl_context(with_client_certificate=False),
             bootstrap=self._transports.to(
                 bootstrap.endpoint, bootstrap.context, bootstrap.authorization, user_agent
             ),
@@ -398,7 +398,7 @@ class NodeHost:
 
     def _pass_authorization_on(self) -> None:
         """Give the nodes what is valid now, whoever has renewed it."""
-        authorization = self._cluster.authorization()
+        authorization = self._cluster.credentials.authorization()
         if authorization is None or authorization == self._authorization:
             return
         self._authorization = authorization
@@ -418,7 +418,7 @@ class NodeHost:
         if found != self._identity:
             log.warning("the server takes nodes for others; from now on their group is named too")
             self._identity = found
-            self.transport.set_authorization(self._cluster.authorization(), found.group)
+            self.transport.set_authorization(self._cluster.credentials.authorization(), found.group)
 
     def silence(self) -> None:
         """Let every kubelet fall silent, so that what is deleted is not reported again."""

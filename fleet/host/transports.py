@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 
-from fleet.cluster.cluster import Cluster
+from fleet.cluster.credentials import Credentials
 from fleet.host.reactor_loop import ReactorLoop
 from fleet.reactor.reactor import Reactor
 from fleet.wire.api.codec import JSON
@@ -16,25 +16,25 @@ class Transports:
 
     def __init__(
         self,
-        cluster: Cluster,
+        credentials: Credentials,
         reactor: Reactor,
         reactor_loop: ReactorLoop,
         health: ConnectionHealth,
     ) -> None:
-        self._cluster = cluster
+        self._credentials = credentials
         self._reactor = reactor
         self._reactor_loop = reactor_loop
         self._health = health
-        self._endpoint = Endpoint(cluster.host, cluster.port, cluster.server_name)
+        self._endpoint = Endpoint(credentials.host, credentials.port, credentials.server_name)
 
     def own(self, user_agent: UserAgent, accept: bytes, group: bytes) -> Transport:
         """Make one with fleet's own credentials, to act as nodes or as fleet itself."""
-        context, authorization = self._cluster.ssl_context(), self._cluster.authorization()
+        context, authorization = self._credentials.ssl_context(), self._credentials.authorization()
         return self.to(self._endpoint, context, authorization, user_agent, group, accept)
 
     def anonymous(self, user_agent: UserAgent, accept: bytes) -> Transport:
         """Make one whose pools bring credentials of their own."""
-        context = self._cluster.ssl_context(with_client_certificate=False)
+        context = self._credentials.ssl_context(with_client_certificate=False)
         return self.to(self._endpoint, context, None, user_agent, accept=accept)
 
     def to(

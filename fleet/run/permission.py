@@ -33,9 +33,9 @@ async def may_load(
     ]
     facts = await inspect(
         cluster.api("preflight"),
-        server=f"https://{cluster.host}:{cluster.port}",
-        context=cluster.context,
-        server_version=cluster.version.git_version,
+        server=f"https://{cluster.credentials.address}",
+        context=cluster.credentials.context,
+        server_version=cluster.version,
         prefix=settings.name_prefix,
         shapes=shapes,
         is_named=settings.names_cluster,

@@ -190,7 +190,7 @@ class Run:
     async def _run_on(self, cluster: Cluster, directory: RunDirectory) -> int | None:
         """Run on a cluster that was reached; return the command's exit code, if there was one."""
         settings = self._settings
-        self._figures.server_version = cluster.version.git_version
+        self._figures.server_version = cluster.version
         self._figures.etcd_fsync = self._target.etcd_fsync
         self._display.phase("checking the cluster")
         api = cluster.api("preflight")
@@ -216,7 +216,7 @@ class Run:
             raise
         self._has_begun = True
         try:
-            self._target.write_kubeconfig(cluster.context)
+            self._target.write_kubeconfig(cluster.credentials.context)
             uid, local = facts.kube_system_uid, self._target.local
             async with open_bootstrap(settings, cluster, uid, local, self._background) as found:
                 return await self._keep_nodes(cluster, identity, facts, lease, directory, found)
@@ -237,7 +237,7 @@ class Run:
         servers = KubeletServers(settings, is_local=self._target.local is not None)
         servers.open(self._mix.models)
         self._mix.adapt(
-            cluster.version.git_version,
+            cluster.version,
             zone_labels=settings.zone_labels or not facts.is_shared,
             serving=servers.serving,
         )

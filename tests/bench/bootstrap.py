@@ -55,11 +55,13 @@ async def bench(nodes: int, at_once: int) -> None:
         open_bootstrap(settings, cluster, "bench", plane.info, background) as bootstrap,
     ):
         assert bootstrap is not None
+        user = cluster.credentials
+        endpoint = Endpoint(user.host, user.port, user.server_name)
 
         def transport(authorization: bytes | None) -> Transport:
             return Transport(
-                Endpoint(cluster.host, cluster.port, cluster.server_name),
-                cluster.ssl_context(with_client_certificate=False),
+                endpoint,
+                user.ssl_context(with_client_certificate=False),
                 user_agent=b"kubelet/bench",
                 authorization=authorization,
                 accept=b"application/json",
@@ -73,7 +75,7 @@ async def bench(nodes: int, at_once: int) -> None:
             reactor,
             Draws(1),
             bootstrap.store,
-            cluster.ssl_context(with_client_certificate=False),
+            user.ssl_context(with_client_certificate=False),
             bootstrap=transport(bootstrap.authorization),
             renewal=transport(None),
             on_ready=on_ready,

@@ -158,8 +158,8 @@ def rule(groups: str, resources: str, *verbs: str) -> Rule:
 def test_certificates_and_tokens_reach_the_server(run: Run, target: ControlPlaneInfo) -> None:
     async def scenario(kubeconfig: Path, *, has_token: bool) -> None:
         async with connected(kubeconfig) as cluster:
-            assert cluster.version.git_version == target.server_version
-            assert (cluster.authorization() is not None) is has_token
+            assert cluster.version == target.server_version
+            assert (cluster.credentials.authorization() is not None) is has_token
             await check_permissions(cluster.api("preflight"), own_permissions(Features()))
             assert set(cluster.requests) == {"preflight"}
 
@@ -298,8 +298,8 @@ def test_the_rights_that_are_checked_are_the_rights_that_suffice(
         facts = await inspect(
             cluster.api("preflight"),
             server=cluster.credentials.server,
-            context=cluster.context,
-            server_version=cluster.version.git_version,
+            context=cluster.credentials.context,
+            server_version=cluster.version,
             prefix="own",
             shapes=[NodeShape(count=10)],
             is_named=False,

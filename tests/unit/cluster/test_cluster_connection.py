@@ -356,16 +356,11 @@ def test_a_lost_connection_is_tried_again_then_told(tmp_path: Path, certificate:
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        ({"major": "1", "minor": "36", "gitVersion": "v1.36.3"}, (1, 36, "v1.36.3")),
-        (
-            {"major": "1", "minor": "33+", "gitVersion": "v1.33.9-eks"},
-            (1, 33, "v1.33.9-eks"),
-        ),
+        ({"major": "1", "minor": "36", "gitVersion": "v1.36.3"}, "v1.36.3"),
+        ({"major": "1", "minor": "33+", "gitVersion": "v1.33.9-eks"}, "v1.33.9-eks"),
     ],
 )
-def test_versions(
-    tmp_path: Path, certificate: Path, body: dict[str, str], expected: tuple[object, ...]
-) -> None:
+def test_versions(tmp_path: Path, certificate: Path, body: dict[str, str], expected: str) -> None:
     async def handler(_request: web.BaseRequest) -> web.StreamResponse:
         return web.json_response(body)
 

@@ -173,7 +173,7 @@ def test_nodes_get_what_fleets_own_requests_have_renewed(tmp_path: Path) -> None
         fleet = cast(
             "NodeHost",
             SimpleNamespace(
-                _cluster=credentials,
+                _cluster=SimpleNamespace(credentials=credentials),
                 _authorization=credentials.authorization(),
                 observer=taker("observer"),
                 transport=taker("nodes"),
