@@ -165,10 +165,20 @@ async def is_allowed(
         "namespace": permission.namespace,
         "name": permission.name,
     }
+    named = {key: value for key, value in attributes.items() if value}
+    return await _is_granted(api, {"resourceAttributes": named}, headers)
+
+
+async def may_read(api: Api, path: str) -> bool:
+    """Return whether fleet's user may read what is no resource, such as /metrics."""
+    return await _is_granted(api, {"nonResourceAttributes": {"verb": "get", "path": path}})
+
+
+async def _is_granted(api: Api, spec: Json, headers: Iterable[tuple[str, str]] = ()) -> bool:
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": {key: value for key, value in attributes.items() if value}},
+        "spec": spec,
     }
     answer = await api.request("POST", ACCESS_REVIEW, body=review, headers=headers)
     status = expect(answer, "cannot check permissions (SelfSubjectAccessReview)").get("status", {})
