@@ -17,6 +17,7 @@ from fleet.objects.effects import NodeId
 from fleet.objects.pods import Pod
 from fleet.objects.streams import LogOptions, Refusal
 from fleet.profile.kubelet_configuration import KubeletConfiguration
+from fleet.server.counts import HttpCounts
 from fleet.server.host import Host, LogReader
 from fleet.server.http import json, text
 from fleet.server.log_query import log_options
@@ -26,13 +27,6 @@ from fleet.server.routes import Endpoint
 
 CHUNK_BYTES = 64 << 10
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
-METRICS = {
-    Endpoint.METRICS: "kubelet_metrics",
-    Endpoint.METRICS_CADVISOR: "cadvisor_metrics",
-    Endpoint.METRICS_RESOURCE: "resource_metrics",
-    Endpoint.METRICS_PROBES: "probe_metrics",
-    Endpoint.METRICS_SLIS: "sli_metrics",
-}
 POD_MISSING = "pod does not exist"
 
 
@@ -52,20 +46,22 @@ Answers = dict[Endpoint, Callable[[Asked], Awaitable[web.StreamResponse]]]
 class Endpoints:
     """Answers for all nodes of a process."""
 
-    def __init__(self, questions: Questions, host: Host) -> None:
+    def __init__(self, questions: Questions, host: Host, counts: HttpCounts) -> None:
         self._questions = questions
+        self._counts = counts
         self._host = host
         self.answers: Answers = {
             Endpoint.HEALTHZ: self._healthz,
             Endpoint.PODS: partial(self._json, act=all_pods),
             Endpoint.RUNNING_PODS: partial(self._json, act=running_pods),
+            Endpoint.STATS: self._stats,
+            Endpoint.METRICS: self._own_metrics,
+            Endpoint.METRICS_CADVISOR: partial(self._metrics, act=host.cadvisor_metrics),
+            Endpoint.METRICS_RESOURCE: partial(self._metrics, act=host.resource_metrics),
+            Endpoint.METRICS_PROBES: partial(self._metrics, act=host.probe_metrics),
+            Endpoint.METRICS_SLIS: partial(self._metrics, act=host.sli_metrics),
             Endpoint.CONTAINER_LOGS: self._container_logs,
         }
-        if hasattr(host, "stats_summary"):
-            self.answers[Endpoint.STATS] = self._stats
-        for endpoint, name in METRICS.items():
-            if hasattr(host, name):
-                self.answers[endpoint] = partial(self._metrics, act=getattr(host, name))
 
     async def _json(
         self, asked: Asked, act: Callable[[VirtualKubelet, int], bytes]
@@ -76,6 +72,14 @@ class Endpoints:
         self, asked: Asked, act: Callable[[VirtualKubelet, int], bytes]
     ) -> web.StreamResponse:
         return text(200, await self._questions.ask(asked.node, act), METRICS_TYPE)
+
+    async def _own_metrics(self, asked: Asked) -> web.StreamResponse:
+        extra = self._counts.text(asked.node)
+
+        def act(kubelet: VirtualKubelet, now_ns: int) -> bytes:
+            return self._host.kubelet_metrics(kubelet, now_ns, extra)
+
+        return await self._metrics(asked, act)
 
     async def _stats(self, asked: Asked) -> web.StreamResponse:
         """Source: pkg/kubelet/server/stats/handler.go, handleSummary."""

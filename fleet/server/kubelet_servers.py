@@ -13,7 +13,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import cast
 
 import uvloop
 from aiohttp import web
@@ -28,6 +27,7 @@ from fleet.profile.node_model import DEFAULT_ADDRESS_POOL, NodeModel
 from fleet.profile.serving import NOWHERE, Serving
 from fleet.profile.settings import ServeMode, Settings
 from fleet.server.access import AccessControl
+from fleet.server.counts import HttpCounts
 from fleet.server.debugging import Debugging
 from fleet.server.endpoints import Answers, Asked, Endpoints
 from fleet.server.host import Host
@@ -126,7 +126,7 @@ class KubeletServers:
         began = threading.Event()
         self._thread = threading.Thread(
             target=self._run,
-            args=(questions, context, cast("Host", host_interface), began.set),
+            args=(questions, context, host_interface, began.set),
             name="kubelet-servers",
             daemon=True,
         )
@@ -172,12 +172,13 @@ class KubeletServers:
         node_host = self._node_host
         assert node_host is not None
         access = AccessControl(node_host.reactor, questions)
+        counts = HttpCounts()
         answers = {
-            **Endpoints(questions, host).answers,
+            **Endpoints(questions, host, counts).answers,
             **Streaming(questions, host).answers,
             **Debugging(questions, node_host.reactor.entries).answers,
         }
-        handler = Handler(self.named, node_host, questions, access, answers, self._roles)
+        handler = Handler(self.named, node_host, questions, access, answers, self._roles, counts)
         http = NodeHttp(handler.handle)
         listener = Listener(loop, self.named, http, lambda: len(http.connections))
         for each in self._sockets:
@@ -227,6 +228,7 @@ class Handler:
         access: AccessControl,
         answers: Answers,
         roles: Mapping[int, Role],
+        counts: HttpCounts,
     ) -> None:
         self._named = named
         self._entries = node_host.reactor.entries
@@ -234,6 +236,7 @@ class Handler:
         self._access = access
         self._answers = answers
         self._roles = roles
+        self._counts = counts
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request."""
@@ -253,6 +256,8 @@ class Handler:
         self, request: web.BaseRequest, protocol: NodeProtocol, node: NodeId
     ) -> web.StreamResponse:
         configuration = self._entries[node].caller.template.model.kubelet
+        is_read_only = protocol.role is Role.READ_ONLY
+        self._counts.count(node, request.method, request.path, is_read_only=is_read_only)
         accept = request.headers.get("Accept", "")
         find = ROUTES[protocol.role]
         found = find(request.method, request.path, accept, configuration)
@@ -265,8 +270,7 @@ class Handler:
         if isinstance(found, Answer):
             return _routed(found)
         asked = Asked(request, node, protocol.node_name, configuration, found.parameters)
-        answer = self._answers.get(found.endpoint)
-        return await answer(asked) if answer is not None else text(501, "not emulated")
+        return await self._answers[found.endpoint](asked)
 
     def _node_of(self, protocol: NodeProtocol) -> NodeId | None:
         """Return the node that a connection is to, None if it does not run any more."""

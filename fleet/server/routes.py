@@ -37,7 +37,6 @@ class Endpoint(StrEnum):
     CHECKPOINT = "checkpoint"
     FLAGZ = "flagz"
     STATUSZ = "statusz"
-    DISABLED = "disabled"
 
 
 class Answer(NamedTuple):

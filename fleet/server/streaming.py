@@ -63,14 +63,12 @@ class Streaming:
         self._questions = questions
         self._host = host
         self._sessions = 0
-        self.answers: Answers = {}
-        if hasattr(host, "exec_in"):
-            self.answers[Endpoint.EXEC] = self._exec
-            self.answers[Endpoint.RUN] = self._run
-        if hasattr(host, "attach_to"):
-            self.answers[Endpoint.ATTACH] = self._attach
-        if hasattr(host, "port_of"):
-            self.answers[Endpoint.PORT_FORWARD] = self._port_forward
+        self.answers: Answers = {
+            Endpoint.EXEC: self._exec,
+            Endpoint.ATTACH: self._attach,
+            Endpoint.RUN: self._run,
+            Endpoint.PORT_FORWARD: self._port_forward,
+        }
 
     # ---- exec, attach, run ----
 
