@@ -1,0 +1,127 @@
+"""Questions from one thread, answered in another."""
+
+import asyncio
+import threading
+import time
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from fleet.objects.effects import NodeId
+from fleet.reactor.reactor import Reactor
+from fleet.server.questions import BUDGET_S, BugError, NodeGoneError, Questions
+
+NODE, GONE = NodeId(0), NodeId(1)
+
+
+class Fake:
+    """What of a reactor is asked, and what it is told of."""
+
+    def __init__(self) -> None:
+        self.entries = [SimpleNamespace(kubelet="kubelet"), SimpleNamespace(kubelet=None)]
+        self.clock = SimpleNamespace(now_ns=lambda: 42)
+        self.bugs: list[Exception] = []
+        self.turns = 0
+
+    def on_bug(self, error: Exception) -> None:
+        self.bugs.append(error)
+
+
+def play(asking: "Asking", reactor: Fake) -> Questions:
+    """Run a loop as the reactor's, and another one in a thread that asks."""
+    failures: list[BaseException] = []
+
+    async def main() -> Questions:
+        questions = Questions(cast("Reactor", reactor), asyncio.get_running_loop())
+
+        async def serve() -> None:
+            questions.servers = asyncio.get_running_loop()
+            await asyncio.wait_for(asking(questions), 20)
+
+        def run() -> None:
+            try:
+                asyncio.run(serve())
+            except BaseException as error:  # noqa: BLE001 - shown by the test
+                failures.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        while thread.is_alive():
+            reactor.turns += 1
+            await asyncio.sleep(0)
+        return questions
+
+    questions = asyncio.run(main())
+    if failures:
+        raise failures[0]
+    return questions
+
+
+class Asking:
+    """Protocol of what a test asks."""
+
+    async def __call__(self, questions: Questions) -> None:
+        raise NotImplementedError
+
+
+def test_it_is_answered_in_the_reactors_thread() -> None:
+    threads = []
+
+    async def asking(questions: Questions) -> None:
+        def act(kubelet: object, now_ns: int) -> tuple[object, int]:
+            threads.append(threading.current_thread())
+            return kubelet, now_ns
+
+        assert await questions.ask(NODE, act) == ("kubelet", 42)
+
+    play(cast("Asking", asking), Fake())
+    assert threads == [threading.main_thread()]
+
+
+def test_a_node_that_is_gone_and_a_bug_are_told() -> None:
+    reactor = Fake()
+
+    async def asking(questions: Questions) -> None:
+        with pytest.raises(NodeGoneError):
+            await questions.ask(GONE, lambda _kubelet, _now_ns: 1)
+        with pytest.raises(BugError, match="division"):
+            await questions.ask(NODE, lambda _kubelet, _now_ns: 1 // 0)
+        assert await questions.ask(NODE, lambda _kubelet, _now_ns: 2) == 2
+
+    play(cast("Asking", asking), reactor)
+    assert isinstance(reactor.bugs[0], ZeroDivisionError)
+
+
+def test_a_flood_leaves_the_reactor_its_turns() -> None:
+    """What takes 400 ms in all is answered in parts, between which the reactor's loop turns."""
+    reactor = Fake()
+    turns: list[int] = []
+
+    async def asking(questions: Questions) -> None:
+        def act(_kubelet: object, _now_ns: int) -> None:
+            turns.append(reactor.turns)
+            until_s = time.monotonic() + 0.001
+            while time.monotonic() < until_s:
+                pass
+
+        await asyncio.gather(*(questions.ask(NODE, act) for _ in range(400)))
+
+    assert play(cast("Asking", asking), reactor).asked == 400
+    assert len(set(turns)) >= 400 * 0.001 / BUDGET_S / 4
+
+
+def test_whoever_went_away_is_not_answered() -> None:
+    called = []
+
+    async def asking(questions: Questions) -> None:
+        task = asyncio.ensure_future(
+            questions.ask(NODE, lambda _kubelet, _now_ns: called.append(1))
+        )
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await questions.ask(NODE, lambda _kubelet, _now_ns: None)
+
+    play(cast("Asking", asking), Fake())
+    assert called == []

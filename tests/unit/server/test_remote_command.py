@@ -1,0 +1,324 @@
+"""Sessions without a network: what clients want, how commands end, who waits for whom."""
+
+import asyncio
+import base64
+from collections.abc import Callable
+from typing import cast
+
+import orjson
+import pytest
+from aiohttp import WSMessage, WSMsgType, web
+from spdy_client import Client
+
+from fleet.objects.effects import NodeId, Outbox
+from fleet.objects.streams import Output, TerminalSize
+from fleet.server.byte_streams import ByteStream
+from fleet.server.port_forward import ports_of
+from fleet.server.questions import Questions
+from fleet.server.remote_command import (
+    CHUNK_BYTES,
+    Channel,
+    Conversation,
+    Ended,
+    Wanted,
+    sizes_of,
+    wanted_streams,
+)
+from fleet.server.spdy import FIN
+from fleet.server.spdy_sessions import SpdyClient
+from fleet.server.web_sockets import WebSocketClient
+
+ALL = Wanted(stdin=True, stdout=True, stderr=True, tty=False)
+
+
+def test_what_a_client_wants() -> None:
+    def read(**query: str) -> Wanted | None:
+        return wanted_streams({key: [value] for key, value in query.items()})
+
+    assert read(input="1", output="1", error="1") == ALL
+    assert read(output="1", error="1", tty="1") == Wanted(
+        stdin=False, stdout=True, stderr=False, tty=True
+    )
+    assert read(output="true", tty="1") is None
+
+
+def test_how_a_command_ended() -> None:
+    assert orjson.loads(Ended(0).status()) == {"metadata": {}, "status": "Success"}
+    failed = orjson.loads(Ended(3).status())
+    assert failed["reason"] == "NonZeroExitCode"
+    assert failed["details"]["causes"] == [{"reason": "ExitCode", "message": "3"}]
+    assert orjson.loads(Ended(0, "no such file").status())["code"] == 500
+    assert Ended(0).text() == b""
+    assert b"exit code 3" in Ended(3).text()
+
+
+def test_sizes_of_a_terminal() -> None:
+    sent = b'{"Width":80,"Height":24}\n{"Width":100,"Height":30}{"Width":1,"Height":2}'
+    assert sizes_of(sent) == [TerminalSize(80, 24), TerminalSize(100, 30), TerminalSize(1, 2)]
+    assert sizes_of(b'nonsense\n[1]\n{"Width":"x"}\n') == []
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [(["80"], [80]), (["80,81", "82"], [80, 81, 82])],
+)
+def test_ports_of_a_query(given: list[str], found: list[int]) -> None:
+    assert ports_of({"port": given}) == found
+
+
+@pytest.mark.parametrize("given", [[], [""], ["0"], ["65536"], ["http"], ["80,"], ["-1"]])
+def test_what_is_no_port(given: list[str]) -> None:
+    assert isinstance(ports_of({"port": given}), str)
+
+
+# ---- a session and its client ----
+
+
+class Direct:
+    """Questions that are answered at once: there is no other thread."""
+
+    performed: list[object]
+
+    def __init__(self) -> None:
+        self.performed = []
+
+    async def ask(self, _node: NodeId, act: Callable[[object, int], object]) -> object:
+        return act(None, 0)
+
+    def perform(self, out: Outbox) -> None:
+        self.performed += out
+
+
+class Echo:
+    """A session that says what it hears, in pieces, and ends with its input."""
+
+    def __init__(self, room: int = 1 << 20) -> None:
+        self.out: Outbox = []
+        self.heard = bytearray()
+        self.sizes: list[TerminalSize] = []
+        self.room = room
+        self.is_over = self.is_closed = False
+
+    def write(self, data: bytes, _now_ns: int) -> int:
+        taken = data[: max(self.room - len(self.heard), 0)]
+        self.heard += taken
+        return len(taken)
+
+    def close_stdin(self, _now_ns: int) -> None:
+        self.is_over = True
+
+    def resize(self, size: TerminalSize) -> None:
+        self.sizes.append(size)
+
+    def advance(self, limit: int, _now_ns: int) -> Output:
+        said = bytes(self.heard[: min(limit, 100)])
+        del self.heard[: len(said)]
+        is_done = self.is_over and not self.heard
+        return Output(said, more=bool(self.heard), exit_code=7 if is_done else None)
+
+    def close(self, _now_ns: int) -> None:
+        self.is_closed = True
+
+
+class Peer:
+    """A client that sends what it is given."""
+
+    def __init__(self, *inputs: tuple[Channel, bytes] | None) -> None:
+        self.inputs = list(inputs)
+        self.received = bytearray()
+        self.ended: Ended | None = None
+        self.stays = asyncio.Event()
+
+    async def receive(self) -> tuple[Channel, bytes] | None:
+        if not self.inputs:
+            await self.stays.wait()
+        return self.inputs.pop(0)
+
+    async def send(self, channel: Channel, data: bytes) -> None:
+        assert channel is Channel.STDOUT
+        self.received += data
+
+    async def finish(self, ended: Ended) -> None:
+        self.ended = ended
+
+
+def converse(session: Echo, peer: Peer, wanted: Wanted = ALL) -> None:
+    questions = cast("Questions", Direct())
+    conversation = Conversation(questions, NodeId(0), session, peer, wanted)
+    asyncio.run(asyncio.wait_for(conversation.run(), 10))
+
+
+def test_all_input_comes_back_and_the_end_is_told() -> None:
+    sent = bytes(range(256)) * 500
+    session, peer = Echo(), Peer((Channel.STDIN, sent), (Channel.CLOSE, b""))
+    converse(session, peer)
+    assert bytes(peer.received) == sent
+    assert peer.ended == Ended(7)
+    assert session.is_closed
+
+
+def test_a_session_without_room_gets_all_of_it_by_and_by() -> None:
+    sent = b"x" * (CHUNK_BYTES * 2)
+    session, peer = Echo(room=500), Peer((Channel.STDIN, sent), (Channel.CLOSE, b""))
+    converse(session, peer)
+    assert bytes(peer.received) == sent
+
+
+def test_a_client_that_goes_ends_its_session() -> None:
+    session, peer = Echo(), Peer((Channel.STDIN, b"x"), None)
+    converse(session, peer)
+    assert session.is_closed
+    assert peer.ended is None
+
+
+def test_what_was_not_asked_for_is_not_taken() -> None:
+    wanted = Wanted(stdin=False, stdout=True, stderr=False, tty=False)
+    size = (Channel.RESIZE, b'{"Width":1,"Height":2}')
+    session, peer = Echo(), Peer((Channel.STDIN, b"x"), (Channel.CLOSE, b""), size, None)
+    converse(session, peer, wanted)
+    assert not session.heard
+    assert not session.is_over
+    assert not session.sizes
+
+
+def test_a_terminal_is_resized() -> None:
+    session = Echo()
+    peer = Peer((Channel.RESIZE, b'{"Width":90,"Height":20}'), (Channel.CLOSE, b""))
+    converse(session, peer, ALL._replace(tty=True))
+    assert session.sizes == [TerminalSize(90, 20)]
+
+
+# ---- WebSockets ----
+
+
+class Socket:
+    """The messages of a WebSocket."""
+
+    def __init__(self, protocol: str, *messages: tuple[WSMsgType, object]) -> None:
+        self.ws_protocol = protocol
+        self.messages = [*messages, (WSMsgType.CLOSE, None)]
+        self.sent: list[bytes | str] = []
+
+    async def receive(self) -> WSMessage:
+        kind, data = self.messages.pop(0)
+        return WSMessage(kind, data, None)
+
+    async def send_bytes(self, data: bytes) -> None:
+        self.sent.append(data)
+
+    async def send_str(self, data: str) -> None:
+        self.sent.append(data)
+
+    async def close(self) -> None:
+        self.sent.append(b"closed")
+
+
+def received(protocol: str, *messages: tuple[WSMsgType, object]) -> list[tuple[Channel, bytes]]:
+    client = WebSocketClient(cast("web.WebSocketResponse", Socket(protocol, *messages)))
+
+    async def read() -> list[tuple[Channel, bytes]]:
+        found = []
+        while (each := await client.receive()) is not None:
+            found.append(each)
+        return found
+
+    return asyncio.run(read())
+
+
+def test_channels_are_the_first_byte() -> None:
+    binary = WSMsgType.BINARY
+    sent = [b"\0in", b"\4size", b"\1out", b"", b"\xff\0", b"\xff\1", b"\x09"]
+    messages = [(binary, each) for each in sent]
+    first = [(Channel.STDIN, b"in"), (Channel.RESIZE, b"size")]
+    assert received("v5.channel.k8s.io", *messages) == [*first, (Channel.CLOSE, b"")]
+    assert received("v4.channel.k8s.io", *messages) == first  # which cannot close
+    assert received("", *messages) == first
+
+
+def test_channels_in_base64() -> None:
+    text = WSMsgType.TEXT
+    good = "0" + base64.b64encode(b"in").decode()
+    sent = [(text, good), (text, "0!!"), (text, ""), (text, "x"), (WSMsgType.BINARY, b"\0in")]
+    assert received("v4.base64.channel.k8s.io", *sent) == [(Channel.STDIN, b"in")]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "said"),
+    [
+        ("v5.channel.k8s.io", b"\3" + Ended(2).status()),
+        ("v4.base64.channel.k8s.io", "3" + base64.b64encode(Ended(2).status()).decode()),
+        ("channel.k8s.io", b"\3" + Ended(2).text()),
+    ],
+)
+def test_the_status_is_the_protocols(protocol: str, said: bytes | str) -> None:
+    socket = Socket(protocol)
+    client = WebSocketClient(cast("web.WebSocketResponse", socket))
+    asyncio.run(client.finish(Ended(2)))
+    assert socket.sent == [said, b"closed"]
+
+
+# ---- SPDY ----
+
+
+class Bytes:
+    """A stream of bytes that were sent before."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.pieces = list(pieces)
+        self.written = bytearray()
+        self.is_closed = False
+
+    async def read(self) -> bytes:
+        return self.pieces.pop(0) if self.pieces else b""
+
+    async def write(self, data: bytes) -> None:
+        self.written += data
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+def spdy(protocol: str, stream: Bytes) -> SpdyClient:
+    return SpdyClient(cast("ByteStream", stream), protocol)
+
+
+def test_a_session_begins_once_all_streams_are_there() -> None:
+    client = Client()
+    opened = [
+        client.open(2 * at + 1, {"streamtype": kind})
+        for at, kind in enumerate(("error", "stdin", "stdout", "stderr"))
+    ]
+    stream = Bytes(*opened, client.data(3, b"typed"), client.data(3, b"", FIN))
+    session = spdy("v4.channel.k8s.io", stream)
+
+    async def play() -> None:
+        assert await session.wait_for_streams(ALL)
+        assert await session.receive() == (Channel.STDIN, b"typed")
+        assert await session.receive() == (Channel.CLOSE, b"")
+        await session.send(Channel.STDOUT, b"said")
+        await session.finish(Ended(5))
+
+    asyncio.run(play())
+    frames = client.read(bytes(stream.written))
+    assert (-5, b"\0said") in frames
+    assert (-1, bytes((FIN,)) + Ended(5).status()) in frames
+    assert stream.is_closed
+
+
+def test_a_client_that_begins_too_few_streams_is_given_up() -> None:
+    client = Client()
+    stream = Bytes(client.open(1, {"streamtype": "error"}))
+    assert not asyncio.run(spdy("v4.channel.k8s.io", stream).wait_for_streams(ALL))
+
+
+def test_streams_of_other_types_and_twice_are_reset() -> None:
+    client = Client()
+    kinds = ("error", "error", "nonsense")
+    opened = b"".join(
+        client.open(2 * at + 1, {"streamtype": kind}) for at, kind in enumerate(kinds)
+    )
+    stream = Bytes(opened)
+    wanted = Wanted(stdin=False, stdout=False, stderr=False, tty=False)
+    assert asyncio.run(spdy("v4.channel.k8s.io", stream).wait_for_streams(wanted))
+    kinds_sent = [kind for kind, _ in client.read(bytes(stream.written))]
+    assert kinds_sent == [2, 3, 3]
