@@ -43,16 +43,23 @@ def read_log(
     if isinstance(container_id, Refusal):
         return container_id
     spec = pod.find(name)
+    found = _find(status, name)
+    if spec is None or found is None:
+        return _not_available(pod.name, name)
     sandbox = runtime.sandbox(pod.uid)
     container = None if sandbox is None else sandbox.find(name)
-    if spec is None or container is None:
-        return _refusal(f'container "{name}" in pod "{pod.name}" is not available')
-    attempt, started_s = container.attempt, container.started_s
-    ended: Callable[[int], int | None] = partial(_ended_ns, runtime, pod, container)
-    if container.id != container_id and container.last is not None:
-        attempt, started_s = attempt - 1, container.last.started_s
-        end_ns = container.last.finished_s * NS_PER_S - env.wall_offset_ns
-        ended = partial(_at, end_ns)
+    ended: Callable[[int], int | None]
+    if container is not None and container.id == container_id:
+        attempt, started_s = container.attempt, container.started_s
+        ended = partial(_ended_ns, runtime, pod, container)
+    else:
+        # It is gone, but its log stays as long as its pod: its status says when it ran.
+        state = _terminated(found, container_id)
+        if state is None:
+            return _not_available(pod.name, name)
+        attempt = found.restart_count - (state is found.last_state)
+        started_s = state.started_s
+        ended = partial(_at, (state.finished_s + 1) * NS_PER_S - env.wall_offset_ns - 1)
     behavior = env.model.behavior_for(pod.labels, pod.namespace, pod.annotations)
     offset_ns = env.wall_offset_ns
     lines = log_lines(runtime, pod, spec, behavior, attempt, started_s, offset_ns, sources)
@@ -61,6 +68,18 @@ def read_log(
         kubelet.container_log_max_size.value, kubelet.container_log_monitor_interval_ns
     )
     return LogReader(lines, started_s * NS_PER_S - offset_ns, offset_ns, ended, options, rotation)
+
+
+def _terminated(status: ContainerStatus, container_id: str) -> TerminatedState | None:
+    """Return how the container of an id ended, None if the status has none of it."""
+    for state in (status.state, status.last_state):
+        if isinstance(state, TerminatedState) and state.container_id == container_id:
+            return state
+    return None
+
+
+def _not_available(pod_name: str, name: str) -> Refusal:
+    return _refusal(f'container "{name}" in pod "{pod_name}" is not available')
 
 
 def _at(end_ns: int, _now_ns: int) -> int:

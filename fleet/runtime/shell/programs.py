@@ -1,4 +1,4 @@
-"""Programs of scripts that read text and print some: cat, wc, head, tail, grep, cut, awk, tr, seq.
+"""Programs of scripts that read text and print some: cat, wc, head, tail, grep, cut, sort, ...
 
 Each takes its arguments, a function that reads a file, and what the command before it in a pipe
 printed; it returns what it prints and its exit code. Options that are not understood make the
@@ -6,6 +6,8 @@ script unknown.
 Source: POSIX.1-2024, Shell & Utilities, Utilities; the output is that of busybox.
 """
 
+import hashlib
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 
@@ -143,6 +145,51 @@ def _seq(args: Sequence[str], _read: Read, _piped: str | None) -> Done:
     return "".join(f"{number}\n" for number in range(first, last + 1)), 0
 
 
+def _sort(args: Sequence[str], read: Read, piped: str | None) -> Done:
+    options = {letter for arg in args if arg.startswith("-") for letter in arg[1:]}
+    if options - set("nru"):
+        raise UnknownScriptError("sort")
+    files = [arg for arg in args if not arg.startswith("-")]
+    text, code = _input(files, read, piped, "sort")
+    lines = _lines(text)
+    if "u" in options:
+        lines = list(dict.fromkeys(lines))
+    lines.sort(key=_number_first if "n" in options else None, reverse="r" in options)
+    return "".join(f"{line}\n" for line in lines), code
+
+
+def _number_first(line: str) -> tuple[int, str]:
+    match = re.match(r"\s*(-?[0-9]{1,18})", line)
+    return (int(match[1]) if match else 0, line)
+
+
+def _uniq(args: Sequence[str], read: Read, piped: str | None) -> Done:
+    if any(arg.startswith("-") and arg != "-c" for arg in args):
+        raise UnknownScriptError("uniq")
+    files = [arg for arg in args if arg != "-c"]
+    text, code = _input(files, read, piped, "uniq")
+    groups = [(line, len(list(same))) for line, same in itertools.groupby(_lines(text))]
+    if "-c" in args:
+        return "".join(f"{count:>7} {line}\n" for line, count in groups), code
+    return "".join(f"{line}\n" for line, _ in groups), code
+
+
+def _digest(name: str) -> Callable[[Sequence[str], Read, str | None], Done]:
+    def run(args: Sequence[str], read: Read, piped: str | None) -> Done:
+        printed, worst = "", 0
+        for path in args or ("-",):
+            text, code = _input([path], read, piped, name)
+            worst = max(worst, code)
+            if not code:
+                data = text.encode("utf-8", "surrogateescape")
+                algorithm = name.removesuffix("sum")
+                found = hashlib.new(algorithm, data, usedforsecurity=False).hexdigest()
+                printed += f"{found}  {path}\n"
+        return printed, worst
+
+    return run
+
+
 TEXT_PROGRAMS: Mapping[str, Callable[[Sequence[str], Read, str | None], Done]] = {
     "cat": _cat,
     "wc": _wc,
@@ -153,4 +200,8 @@ TEXT_PROGRAMS: Mapping[str, Callable[[Sequence[str], Read, str | None], Done]] =
     "awk": _awk,
     "tr": _tr,
     "seq": _seq,
+    "sort": _sort,
+    "uniq": _uniq,
+    "md5sum": _digest("md5sum"),
+    "sha256sum": _digest("sha256sum"),
 }

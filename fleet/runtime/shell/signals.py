@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
-_READERS = frozenset(("cat", "wc", "head", "tail", "grep", "cut", "awk", "tr", "sort", "md5sum"))
+_READERS = frozenset(
+    ("cat", "wc", "head", "tail", "grep", "cut", "awk", "tr", "sort", "uniq", "md5sum", "sha256sum")
+)
 
 
 class Exit(Exception):  # noqa: N818 - it is no error

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import cast
 
-from pod_world import World, container, make_pod
+from pod_world import UID, World, container, make_pod
 
 from fleet.kubelet.host_interface import container_logs
 from fleet.kubelet.kubelet import VirtualKubelet
@@ -54,6 +54,16 @@ def test_a_restart_leaves_the_log_before_it() -> None:
     assert world.container().restart_count > 0
     assert ask(world) == "hello\n"
     assert ask(world, LogOptions(previous=True)) == "hello\n"
+
+
+def test_a_pod_that_is_done_keeps_its_logs() -> None:
+    world = World()
+    script = "echo one; sleep 3.4; echo two; exit 0"
+    world.create(make_pod(container("c", "sh", "-c", script), restart_policy="Never"))
+    world.run(60)
+    assert world.pods[UID].status.phase == "Succeeded"
+    assert world.loop.runtime.sandbox(UID) is None
+    assert ask(world) == "one\ntwo\n"
 
 
 def test_a_container_of_which_nothing_is_known_says_one_line() -> None:
