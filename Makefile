@@ -50,7 +50,8 @@ sim-long: setup  ## SIM_SEEDS (200) other seeds each day for every simulation th
 		tests/sim/test_static_pods_recovery.py tests/sim/test_pressure_churn.py
 e2e: programs chromium  ## the real thing on real control planes, the comparison with kubemark among it
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not slow' -rs \
-		tests/e2e tests/chart tests/parity tests/oracle/test_real_kubelet.py
+		tests/e2e tests/chart tests/parity tests/oracle/test_real_kubelet.py \
+		tests/oracle/test_real_pressure.py
 
 programs: setup kubelet  ## build what the tests run beside fleet: the control plane, kubelets, Helm
 	$(BIN)/python -c 'import asyncio, fleet.controlplane.build as b; print(asyncio.run(b.build_kubemark(b.to_stderr)))'

@@ -33,6 +33,7 @@ STEP = '{"curve":"Step","from":"1Mi","to":"5Gi","after":"2s"}'
 def pod(name: str, node: str, usage: dict[str, str], **resources: Json) -> Json:
     container = {"name": "c", "image": "registry.k8s.io/pause:3.10.1", "resources": resources}
     notes = {USAGE % key: value for key, value in usage.items()}
+    notes["fleet.emulator/stop-exit-code"] = "143"  # else it has succeeded, evicted or not
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -175,7 +175,12 @@ def _both(stage: Stage, kubelet: Path, told: Told, limit_s: float) -> Iterator[B
         options=told.kubelet,
     )
     with running(real):
-        eventually(lambda: is_ready(world, REAL), "the real node is Ready", limit_s=limit_s)
+
+        def is_real_ready() -> bool:
+            real.assert_runs()
+            return is_ready(world, REAL)
+
+        eventually(is_real_ready, "the real node is Ready", limit_s=limit_s)
         node = world.get("node", REAL)
         own_profile.write_text(told.documents(measured(node)))
         named = (f"--kubeconfig={stage.own_kubeconfig()}", *DEDICATED, "--zone-labels")

@@ -71,6 +71,10 @@ def why_not() -> str:
     for program in ("unshare", "nsenter", "mount"):
         if shutil.which(program) is None:
             return f"a real kubelet is confined with {program}, which is missing"
+    try:
+        machine_address()
+    except OSError as error:
+        return f"a real kubelet needs an address that is not of the loopback interface: {error}"
     tried = subprocess.run(
         ("unshare", "--mount", "--propagation", "private", "true"),
         capture_output=True,

@@ -1,5 +1,6 @@
 """Pressure, evictions and OOM kills in virtual time: usage is declared, the rest follows."""
 
+import pytest
 from pod_world import model_of
 from simulation import Simulation, pod_json
 from strategic_merge import Object
@@ -8,12 +9,14 @@ pytest_plugins = ("sim_encodings",)
 
 MEMORY = "fleet.emulator/memory-usage"
 DISK = "fleet.emulator/ephemeral-storage-usage"
+KILLED = {"fleet.emulator/stop-exit-code": "143"}
+"""As of an application that has no handler of SIGTERM: a pod that exits with 0 has succeeded."""
 
 
 def create(sim: Simulation, name: str, resources: Object | None = None, **notes: str) -> str:
     """Create a pod whose one container uses what the notes say."""
     keys = {"memory": MEMORY, "disk": DISK}
-    annotations = {keys[key]: value for key, value in notes.items()}
+    annotations = KILLED | {keys[key]: value for key, value in notes.items()}
     pod = pod_json(name, "n-0", annotations=annotations)
     if resources is not None:
         pod["spec"]["containers"][0]["resources"] = resources
@@ -98,6 +101,25 @@ def test_memory_pressure_evicts_one_pod_after_another_and_holds_five_minutes() -
     sim.run_for(seconds=40)
     assert sim.condition("n-0", "MemoryPressure") == "False", began_s
     assert len(node_events(sim, "NodeHasSufficientMemory")) == 1
+
+
+@pytest.mark.parametrize("light", [False, True], ids=["kubelet", "light"])
+def test_a_pod_that_is_evicted_and_ends_well_has_succeeded(*, light: bool) -> None:
+    """So does a real kubelet's, which tells why only of a phase that its manager gave."""
+    sim = settled(light=light, template={"status": {"capacity": {"memory": "4Gi"}}})
+    pod = pod_json("greedy", "n-0", annotations={MEMORY: "3800Mi"})
+    assert sim.server.create(("pods", "default", "greedy"), pod) is not None
+    sim.run_for(seconds=20)
+    status = sim.server.get("pods", "greedy", "default")["status"]
+    assert (status["phase"], status.get("reason"), status.get("message")) == (
+        "Succeeded",
+        None,
+        None,
+    )
+    by_type = {each["type"]: each for each in status["conditions"]}
+    assert by_type["DisruptionTarget"]["reason"] == "TerminationByKubelet"
+    assert by_type["Ready"]["reason"] == "PodCompleted"
+    assert light or len(pod_events(sim, "greedy", "Evicted")) == 1
 
 
 def test_a_node_under_memory_pressure_refuses_best_effort_pods() -> None:
@@ -234,7 +256,7 @@ def test_a_pod_that_uses_little_costs_no_passes() -> None:
 
 
 def create_with_image(sim: Simulation, name: str, image: str, size: str) -> None:
-    notes = {"fleet.emulator/image-size": size, "fleet.emulator/pull-time": "1s"}
+    notes = KILLED | {"fleet.emulator/image-size": size, "fleet.emulator/pull-time": "1s"}
     pod = pod_json(name, "n-0", annotations=notes)
     pod["spec"]["containers"][0]["image"] = image
     assert sim.server.create(("pods", "default", name), pod) is not None
@@ -297,7 +319,7 @@ def test_a_kill_that_was_to_come_does_not_come_once_the_usage_is_lowered() -> No
 def test_an_empty_dir_over_its_limit_costs_the_pod_its_place() -> None:
     sim = settled()
     grows = '{"curve":"Ramp","from":"0","to":"1Gi","duration":"60s"}'
-    pod = pod_json("cache", "n-0", annotations={"fleet.emulator/empty-dir-usage": grows})
+    pod = pod_json("cache", "n-0", annotations=KILLED | {"fleet.emulator/empty-dir-usage": grows})
     pod["spec"]["volumes"].append({"name": "scratch", "emptyDir": {"sizeLimit": "500Mi"}})
     pod["spec"]["volumes"].append({"name": "shm", "emptyDir": {"medium": "Memory"}})
     assert sim.server.create(("pods", "default", "cache"), pod) is not None

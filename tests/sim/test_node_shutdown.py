@@ -1,7 +1,7 @@
 """A machine that is told to shut down: groups by priority, statuses, silence, Unknown."""
 
 from pod_world import model_of
-from simulation import Simulation
+from simulation import Simulation, pod_json
 from strategic_merge import Object
 
 from fleet.profile.node_model import NodeModel
@@ -26,6 +26,12 @@ def status(sim: Simulation, pod: str) -> Object:
     return found
 
 
+def create_killed(sim: Simulation, name: str, **spec: object) -> None:
+    """Create a pod whose container does not end well: the phase is as its manager says."""
+    pod = pod_json(name, "n-0", annotations={"fleet.emulator/stop-exit-code": "143"}, **spec)
+    assert sim.server.create(("pods", "default", name), pod) is not None
+
+
 def ready(sim: Simulation) -> tuple[str, str]:
     conditions = sim.server.get("nodes", "n-0")["status"]["conditions"]
     found = next(each for each in conditions if each["type"] == "Ready")
@@ -35,8 +41,9 @@ def ready(sim: Simulation) -> tuple[str, str]:
 def test_a_graceful_shutdown_ends_ordinary_pods_before_critical_ones() -> None:
     sim = Simulation(seed=1, monitored=True, model=graceful())
     sim.run_for(seconds=20)
-    sim.create_pod("web")
-    sim.create_pod("dns", priority=CRITICAL)
+    create_killed(sim, "web")
+    create_killed(sim, "dns", priority=CRITICAL)
+    sim.create_pod("done")
     sim.run_for(seconds=39)
     assert ready(sim)[0] == "True"
     sim.run_for(seconds=1.05)
@@ -55,7 +62,9 @@ def test_a_graceful_shutdown_ends_ordinary_pods_before_critical_ones() -> None:
         assert (target["type"], target["status"]) == ("DisruptionTarget", "True")
         assert (target["reason"], target["message"]) == ("TerminationByKubelet", MESSAGE)
         [container] = status(sim, name)["containerStatuses"]
-        assert container["state"]["terminated"]["exitCode"] == 0
+        assert container["state"]["terminated"]["exitCode"] == 143
+    assert status(sim, "done")["phase"] == "Succeeded"  # it exits with 0
+    assert "reason" not in status(sim, "done")
     assert status(sim, "late")["phase"] == "Failed"
     assert status(sim, "late")["reason"] == "NodeShutdown"
     assert status(sim, "late")["message"] == (
@@ -84,8 +93,8 @@ def test_the_time_of_a_group_is_limited() -> None:
         ),
     )
     sim.run_for(seconds=20)
-    sim.create_pod("low")
-    sim.create_pod("high", priority=5000)
+    create_killed(sim, "low")
+    create_killed(sim, "high", priority=5000)
     sim.run_for(seconds=60)
     assert status(sim, "low")["phase"] == status(sim, "high")["phase"] == "Failed"
     assert sim.reactor.entries[0].kubelet is None
@@ -124,7 +133,7 @@ def test_light_nodes_shut_down_too() -> None:
     model = model_of(kubeletConfiguration={"shutdownGracePeriod": "10s"}, shutdown={"after": "60s"})
     sim = Simulation(seed=5, light=True, model=model)
     sim.run_for(seconds=20)
-    sim.create_pod("web")
+    create_killed(sim, "web")
     sim.run_for(seconds=60)
     assert ready(sim) == ("False", "node is shutting down")
     assert status(sim, "web")["phase"] == "Failed"

@@ -49,6 +49,7 @@ def curve(draws: Draws, at: int, stream: int, largest_mi: int) -> str:
 def create(sim: Simulation, at: int) -> None:
     draws = Draws(sim.seed * 1000)
     notes = {
+        "fleet.emulator/stop-exit-code": "143",
         "fleet.emulator/memory-usage": curve(draws, at, 10, 2500),
         "fleet.emulator/ephemeral-storage-usage": curve(draws, at, 20, 9000),
     }

@@ -103,7 +103,8 @@ def test_a_node_is_read_anew_before_its_labels_speak_against_a_pod(label: str, p
 
 def test_a_critical_pod_waits_for_those_that_it_displaces() -> None:
     sim = started()
-    slow: Object = {"terminationGracePeriodSeconds": 10}
+    killed = {"fleet.emulator/stop-exit-code": "143"}
+    slow: Object = {"terminationGracePeriodSeconds": 10, "annotations": killed}
     sim.create_pod("low", containers=[container(cpu="3")], **slow)
     sim.create_pod("lower", containers=[container(cpu="500m")], **slow)
     sim.run_for(seconds=5)

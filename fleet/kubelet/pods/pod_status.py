@@ -15,6 +15,7 @@ from fleet.kubelet.pods.active_deadline import is_past_deadline
 from fleet.kubelet.pods.allocation_manager import AllocationManager
 from fleet.kubelet.pods.pod_actions import could_restart_all, should_restart_all
 from fleet.kubelet.pods.pod_events import texts_of
+from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
 from fleet.kubelet.pods.pod_workers import PodWorker, WorkerState
 from fleet.kubelet.pods.status_generate import (
     PodInputs,
@@ -61,6 +62,9 @@ class StatusGenerator:
             # A SyncPod knows what the last relist saw, and nothing newer.
             self._runtime.advance(pod.uid, turn.now_ns, env.wall_offset_ns)
         old = self._statuses.last_status(pod)
+        killed = worker.killed
+        if killed is not None and is_terminal and old.phase not in TERMINAL_PHASES:
+            old = killed.applied(old)  # as it was told when the kill began; light tells it once
         past = is_past_deadline(pod, old, turn.now_ns, env.wall_offset_ns)
         if past:
             turn.event(pod, Reason.DEADLINE_EXCEEDED, active_deadline.MESSAGE)
@@ -74,7 +78,6 @@ class StatusGenerator:
             host_ip=turn.facts.host_ip,
             reasons=worker.reasons or _NO_REASONS,
             is_terminal=is_terminal,
-            killed_phase="" if worker.killed is None else worker.killed.phase,
             untolerated=untolerated_key(pod, env.tolerate_key),
             probed=self._probes.update_pod_status(pod, sandbox, old, turn),
             pod_resources=texts_of(env.model.kubelet_version).pod_resources,
@@ -84,7 +87,9 @@ class StatusGenerator:
         if self._devices is not None:
             status = self._devices.with_health(pod, status, env.model, turn.now_ns)
         status = self._dra.with_health(pod, status, env.model)
-        return status if worker.killed is None else worker.killed.applied(status)
+        if killed is None:
+            return status
+        return killed.noted(status) if is_terminal else killed.applied(status)
 
     def set_unless_starting(self, worker: PodWorker, status: PodStatus, turn: Turn) -> None:
         """`light`: hold a Pending status back while the pod may still start within the second."""

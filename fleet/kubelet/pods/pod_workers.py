@@ -74,7 +74,8 @@ class Rejection(NamedTuple):
 class PodKill(NamedTuple):
     """A request of a manager to end a pod (eviction, preemption, shutdown, deadline).
 
-    Source: pod_workers.go, KillPodOptions; its PodStatusFunc is what `applied` does.
+    Source: pod_workers.go, KillPodOptions; its PodStatusFunc is what `applied` does. It is not
+    called again when all containers have stopped: kubelet.go, SyncTerminatingPod.
     """
 
     reason: str
@@ -84,14 +85,21 @@ class PodKill(NamedTuple):
     phase: str = "Failed"
 
     def applied(self, status: PodStatus) -> PodStatus:
-        """Return a status that says why the pod was ended."""
-        conditions = status.conditions
-        if self.condition is not None:
-            others = (each for each in conditions if each.type != self.condition.type)
-            conditions = (self.condition, *others)
-        return status._replace(
-            phase=self.phase, reason=self.reason, message=self.message, conditions=conditions
+        """Return a status that says why the pod is being ended."""
+        return self.noted(status)._replace(
+            phase=self.phase, reason=self.reason, message=self.message
         )
+
+    def noted(self, status: PodStatus) -> PodStatus:
+        """Return a status with the condition alone: the phase is as the containers ended.
+
+        Whose containers all exited with 0 has succeeded, and says no reason.
+        Source: kubelet_pods.go, generateAPIPodStatus.
+        """
+        if self.condition is None:
+            return status
+        others = (each for each in status.conditions if each.type != self.condition.type)
+        return status._replace(conditions=(self.condition, *others))
 
 
 class PodWorker:

@@ -74,7 +74,6 @@ class PodInputs(NamedTuple):
     reasons: Mapping[str, WaitingState]  # why containers could not be started
     restarting: bool = False  # a rule said RestartAllContainers
     past_deadline: bool = False
-    killed_phase: str = ""  # a manager's: however its containers ended
     resize: tuple[PodCondition, ...] = ()  # conditions of a resize
     actuated: Mapping[str, ContainerSpec] = NOT_RESIZED  # what containers have, if not as asked
     is_terminal: bool = False  # nothing runs any more, and nothing will
@@ -110,8 +109,6 @@ def generate_pod_status(pod: Pod, sandbox: Sandbox | None, inputs: PodInputs) ->
     elif phase not in TERMINAL_PHASES and old.phase in TERMINAL_PHASES:
         phase = old.phase
     reason = message = ""
-    if inputs.killed_phase and inputs.is_terminal and api_phase not in TERMINAL_PHASES:
-        phase = inputs.killed_phase
     if phase == old.phase:
         reason = old.reason or pod.status.reason
         message = old.message or pod.status.message
