@@ -42,7 +42,9 @@ class Granted:
         account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{RELEASE}/token"
         token = self._server.ask("POST", account, {"spec": {"expirationSeconds": 3600}})
         self._kubeconfig = world.user(path, token["status"]["token"])
-        self._mode = IDENTITIES[str(values["identity"])].mode
+        chosen = values["identity"]
+        mode = chosen["mode"] if isinstance(chosen, dict) else chosen
+        self._mode = IDENTITIES[mode].mode
         self._features = features
 
     def roles(self) -> Iterator[tuple[str, list[Json]]]:
@@ -149,14 +151,13 @@ def test_a_right_of_a_feature_is_missed(grants: Callable[..., Granted]) -> None:
 @pytest.mark.usefixtures("environment")
 @pytest.mark.parametrize("fidelity", list(Fidelity))
 def test_a_right_on_an_older_server_is_missed(tmp_path: Path, fidelity: Fidelity) -> None:
-    values = {"identity": "impersonate", "fidelity": str(fidelity)}
     with another_world(tmp_path / "old", WITHOUT_CONSTRAINED_IMPERSONATION) as old:
         helm = Helm(tmp_path / "helm", old.info.token_kubeconfig)
         granted = Granted(
             old,
             {
-                **values,
-                "identity": {"allowBroadImpersonation": True},
+                "fidelity": str(fidelity),
+                "identity": {"mode": "impersonate", "allowBroadImpersonation": True},
                 "rbac": {"legacyImpersonation": "always"},
             },
             helm,
