@@ -291,6 +291,19 @@ def test_a_slow_answer_is_a_timeout_and_comes_that_much_later() -> None:
     )
 
 
+def test_a_tick_that_falls_into_a_slow_attempt_is_kept() -> None:
+    """With a period of a second and a time-out of as much, one attempt follows the other."""
+    sim = started()
+    sim.create_pod(
+        "web",
+        readinessProbe={**HTTP, "periodSeconds": 1, "timeoutSeconds": 1},
+        annotations={READINESS: "Timeout"},
+    )
+    sim.run_for(seconds=23)
+    [count] = events(sim, "Unhealthy").values()
+    assert 19 <= count <= 22
+
+
 def test_an_error_of_the_prober_changes_no_result() -> None:
     sim = started()
     sim.create_pod(

@@ -153,6 +153,10 @@ def test_a_crashing_static_pod_shows_its_back_off_in_the_mirror() -> None:
     [container] = mirror(sim)["status"]["containerStatuses"]
     assert container["restartCount"] >= 2
     assert container["lastState"]["terminated"]["exitCode"] == 1
+    while "waiting" not in container["state"]:  # a back-off beyond a minute is shown
+        assert sim.now_s < 600
+        sim.run_for(seconds=5)
+        [container] = mirror(sim)["status"]["containerStatuses"]
     waiting = container["state"]["waiting"]
     assert waiting["reason"] == "CrashLoopBackOff"
     uid = mirror(sim)["metadata"]["annotations"]["kubernetes.io/config.hash"]

@@ -280,6 +280,10 @@ class ProbeManager:
         tick_ns = worker.tick_ns
         worker.skip_to(pod.uid, tick_ns - 1, turn)
         worker.seen_ns = max(turn.now_ns, tick_ns)
+        worker.kept_ns = 0
+        if worker.due_ns != NEVER and worker.after(tick_ns, worker.due_ns) == worker.due_ns:
+            worker.kept_ns = turn.now_ns  # a tick fell into the attempt
+            worker.seen_ns = turn.now_ns - 1
         worker.due_ns = NEVER
         worker.forced = False
         updates: list[ProbeUpdate] = []

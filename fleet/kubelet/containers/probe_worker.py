@@ -7,8 +7,8 @@ changes the result; those before it are only counted.
 A worker is attached to one container: a new container id begins with no result, and its first tick
 sets the initial one: unknown, not ready, alive.
 Source: pkg/kubelet/prober/worker.go, worker, run, doProbe; results/results_manager.go, Result.
-Differs: a tick that falls into a running attempt is lost, where Go's ticker keeps one. The age of a
-container, by which its behaviour goes, counts from the second in which it started, as shown.
+Differs: the age of a container, by which its behaviour goes, counts from the second in which it
+started, as shown.
 """
 
 import zlib
@@ -79,6 +79,7 @@ class ProbeWorker:
         "forced",
         "is_live",
         "is_new",
+        "kept_ns",
         "kind",
         "last",
         "on_hold",
@@ -99,6 +100,7 @@ class ProbeWorker:
         self.behavior: ProbeBehavior = ALWAYS_GOOD
         self.anchor_ns = 0  # a tick; the others are whole periods after it
         self.seen_ns = 0  # ticks up to here are done
+        self.kept_ns = 0  # when the next attempt is, if that is known and still to come
         self.tick_ns = 0  # the one that is planned
         self.due_ns = NEVER  # when its attempt ends
         self.container_id = ""
@@ -182,6 +184,7 @@ class ProbeWorker:
             self.forced = True
             self.anchor_ns = now_ns
             self.seen_ns = now_ns - 1
+            self.kept_ns = 0
         found = self.look(uid, NEVER, turn)
         self.tick_ns, self.due_ns = found.tick_ns, found.due_ns
 
@@ -199,11 +202,14 @@ class ProbeWorker:
             found = self.look(uid, limit_ns, turn)
             self.last, self.run = found.last, found.run
             self.seen_ns = limit_ns
+            self.kept_ns = found.tick_ns if found.tick_ns != NEVER else 0
 
     def look(self, uid: PodUid, limit_ns: int, turn: Turn) -> Look:
         """Return the first tick after the last one that matters, or that is beyond the limit."""
         last, run = self.last, self.run
-        tick_ns = self._next_tick_ns(self.seen_ns + 1)
+        tick_ns = self.kept_ns
+        if tick_ns <= self.seen_ns:
+            tick_ns = self._next_tick_ns(self.seen_ns + 1)
         if self.forced or (self.is_new and self.kind is not ProbeKind.LIVENESS):
             took_ns = 0
             if not self.is_delayed(tick_ns, turn):
@@ -211,7 +217,8 @@ class ProbeWorker:
             return Look(tick_ns, tick_ns + took_ns, last, run)
         started_ns = self.started_s * NS_PER_S - turn.env.wall_offset_ns
         delay_ns = self.probe.initial_delay_s * NS_PER_S
-        tick_ns = max(tick_ns, self._next_tick_ns(started_ns + delay_ns))
+        if tick_ns < started_ns + delay_ns:
+            tick_ns = self._next_tick_ns(started_ns + delay_ns)
         result = self.result
         if result is None and self.kind is ProbeKind.LIVENESS:
             result = ProbeResult.SUCCESS
@@ -236,7 +243,7 @@ class ProbeWorker:
                 if after >= self._threshold(found) and found is not result:
                     return Look(tick_ns, due_ns, last, run)
                 last, run = found, after
-            tick_ns = self._next_tick_ns(max(tick_ns + 1, due_ns))
+            tick_ns = self.after(tick_ns, due_ns)
         return Look(tick_ns, tick_ns, last, run)
 
     def counts(self, wall_offset_ns: int, now_ns: int) -> tuple[int, int]:
@@ -289,6 +296,14 @@ class ProbeWorker:
             self.on_hold = True
             self.run = 0
         return changed
+
+    def after(self, tick_ns: int, end_ns: int) -> int:
+        """Return when the attempt is that follows one which has begun and ended at instants.
+
+        A ticker keeps one tick that nobody takes: after a slow attempt the next one is at once.
+        Source: time.NewTicker, whose channel has room for one.
+        """
+        return max(self._next_tick_ns(tick_ns + 1), end_ns)
 
     def _next_tick_ns(self, at_ns: int) -> int:
         """Return the first tick at or after an instant."""

@@ -11,7 +11,7 @@ rejectPod.
 Differs: in `light` there are no volumes and no first status, and the relist is not waited for.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fleet.clock import NS_PER_S
 from fleet.kubelet.containers.image_manager import adopt_images, release_images
@@ -27,7 +27,7 @@ from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.node.runtime_state import RuntimeState
 from fleet.kubelet.pods.active_deadline import deadline_ns, is_past_deadline
 from fleet.kubelet.pods.allocation_manager import AllocationManager
-from fleet.kubelet.pods.pleg import Pleg
+from fleet.kubelet.pods.pleg import Pleg, PodLifecycleEvent
 from fleet.kubelet.pods.pod_actions import ALL_RESTARTING, could_restart_all
 from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
 from fleet.kubelet.pods.pod_status import StatusGenerator
@@ -359,7 +359,11 @@ class PodSyncer:
             self.reports.set_status(worker, with_sandbox_ready(status, pod.generation), turn)
 
     def _complete(self, worker: PodWorker, turn: Turn) -> None:
-        """End a SyncPod. One that did something, without an error, asks for a relist at once."""
+        """End a SyncPod. One that did something, without an error, asks for a relist at once.
+
+        What it put into the reason cache is shown by the next sync, which may be when a back-off
+        is over.
+        """
         if worker.retry_ns:
             self._requeue(worker, worker.retry_ns, turn)
         if worker.retry_ns and worker.had_actions and not turn.env.light:
@@ -367,31 +371,21 @@ class PodSyncer:
             turn.enqueue(worker, self.pleg.seen_ns(turn.now_ns + 1))
         elif turn.env.light and worker.retry_ns:
             self.reports.set_status(worker, self.reports.generate(worker, turn), turn)
-        elif self._hides_back_off(worker):
-            turn.enqueue(worker, self.pleg.next_relist_ns(turn.now_ns + 1))
         relisted = worker.had_actions and not worker.retry_ns
         operation = "create" if worker.had_actions and worker.seen_ns >= 0 else "sync"
         turn.facts.counts().on_sync(operation, turn.now_ns - worker.began_ns)
         worker.end_sync(turn.now_ns, relisted=relisted)
         sandbox = self.runtime.sandbox(worker.pod.uid)
-        events = relisted and sandbox is not None and self.pleg.relist(worker.pod.uid, sandbox)
+        events: Sequence[PodLifecycleEvent] = ()
+        if relisted and sandbox is not None:
+            self.runtime.advance(worker.pod.uid, turn.now_ns, turn.env.wall_offset_ns)
+            events = self.pleg.relist(worker.pod.uid, sandbox)
         if events or worker.pending:
             self.sync(worker, turn)
         if worker.stage is SyncStage.IDLE and worker.state is WorkerState.SYNC:
             self._watch_runtime(worker, turn)
             if not turn.env.light and self.probes.is_resynced(worker.pod.uid):
                 self._requeue(worker, turn.now_ns + turn.env.model.kubelet.sync_frequency_ns, turn)
-
-    def _hides_back_off(self, worker: PodWorker) -> bool:
-        """Tell whether the status does not show yet that a container is in back-off.
-
-        Source: reason_cache.go: what a sync puts there is shown by the next one.
-        """
-        status = self.statuses.status(worker.pod.uid)
-        if status is None or worker.retry_ns == FAILED or not worker.reasons:
-            return False
-        shown = (*status.containers, *status.init_containers)
-        return any(worker.reasons.get(each.name, each.state) != each.state for each in shown)
 
     def _watch_runtime(self, worker: PodWorker, turn: Turn) -> None:
         """Arm the relist that will see the next change, if there will be one."""

@@ -98,8 +98,10 @@ def generate_pod_status(pod: Pod, sandbox: Sandbox | None, inputs: PodInputs) ->
         for spec in pod.spec.init_containers
     )
     ephemeral = tuple(
-        _container_status(spec, pod, sandbox, inputs, waiting, old.ephemeral_containers)
-        for spec in pod.spec.ephemeral_containers
+        _container_status(spec, pod, sandbox, inputs, waiting, old.ephemeral_containers)._replace(
+            ready=False, started=False
+        )
+        for spec in sorted(pod.spec.ephemeral_containers, key=attrgetter("name"))
     )
     has_run = sandbox is not None and any(sandbox.find(spec.name) for spec in pod.spec.containers)
     phase = pod_phase(pod, containers, inits, is_terminal=inputs.is_terminal, has_run=has_run)
@@ -185,7 +187,8 @@ def _container_status(
             return old
         return ContainerStatus(
             name=spec.name,
-            state=inputs.reasons.get(spec.name, waiting),
+            # Of a pod that is being deleted nothing is to be started, so that nothing waits.
+            state=waiting if pod.deleting else inputs.reasons.get(spec.name, waiting),
             last_state=old.last_state if old is not None else None,
             ready=False,
             started=False,

@@ -27,6 +27,8 @@ from fleet.objects.well_known import START_ERROR
 FRAGMENTS_MAX = 4096
 BODY = b'{"metadata":{"uid":"%b"},"status":{%b}}'
 _NO_TIME = b"null"
+EPHEMERAL = b"ephemeralContainerStatuses"
+_STARTED = (b'"started":false,', b'"started":true,')
 _EPOCH = b'"1970-01-01T00:00:00Z"'
 
 
@@ -44,11 +46,12 @@ def _members(old: PodStatus, new: PodStatus) -> bytes:
         _conditions(parts, old.conditions, new.conditions)
     for field, before, after in (
         (b"containerStatuses", old.containers, new.containers),
-        (b"ephemeralContainerStatuses", old.ephemeral_containers, new.ephemeral_containers),
+        (EPHEMERAL, old.ephemeral_containers, new.ephemeral_containers),
         (b"initContainerStatuses", old.init_containers, new.init_containers),
     ):
         if before != after:
-            parts.append(b'"%b":%b' % (field, _container_statuses(after)))
+            body = _container_statuses(after, probed=field is not EPHEMERAL)
+            parts.append(b'"%b":%b' % (field, body))
     for name, names, address, now in (
         (b"hostIP", b"hostIPs", old.host_ip, new.host_ip),
         (b"podIP", b"podIPs", old.pod_ip, new.pod_ip),
@@ -137,13 +140,17 @@ def _addresses(field: bytes, old: str, new: str) -> bytes:
     return b'"$setElementOrder/%b":[%b],"%b":[%b,%b]' % (field, added, field, added, gone)
 
 
-def _container_statuses(statuses: tuple[ContainerStatus, ...]) -> bytes:
+def _container_statuses(statuses: tuple[ContainerStatus, ...], *, probed: bool) -> bytes:
     if not statuses:
         return b"null"
-    return b"[%b]" % b",".join(map(_container_status, statuses))
+    return b"[%b]" % b",".join(_container_status(each, probed=probed) for each in statuses)
 
 
-def _container_status(status: ContainerStatus) -> bytes:
+def _container_status(status: ContainerStatus, *, probed: bool) -> bytes:
+    """Render a status; only the prober sets `started`, which looks at no ephemeral container.
+
+    Source: prober_manager.go, UpdatePodStatus.
+    """
     head = b""
     if status.allocated_json:
         head = b'"allocatedResources":%b,' % status.allocated_json
@@ -160,7 +167,7 @@ def _container_status(status: ContainerStatus) -> bytes:
     last = status.last_state
     return (
         b'{%b"image":"%b","imageID":"%b","lastState":%b,"name":"%b","ready":%b,%b'
-        b'"restartCount":%d,"started":%b,"state":%b%b%b}'
+        b'"restartCount":%d,%b"state":%b%b%b}'
     ) % (
         head,
         status.image.encode(),
@@ -170,7 +177,7 @@ def _container_status(status: ContainerStatus) -> bytes:
         b"true" if status.ready else b"false",
         resources,
         status.restart_count,
-        b"true" if status.started else b"false",
+        _STARTED[status.started] if probed else b"",
         _state(status.state),
         b',"user":' + status.user_json if status.user_json else b"",
         tail,

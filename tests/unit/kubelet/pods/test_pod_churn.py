@@ -7,7 +7,14 @@ import pytest
 from pod_world import UID, World, container, make_pod
 
 from fleet.objects.effects import Milestone, Op, Reply, ReplyKind, WatchEvent, WatchKind
-from fleet.objects.pods import ContainerSpec, EventType, PodStatus, ProbeSpec
+from fleet.objects.pods import (
+    ContainerSpec,
+    EventType,
+    PodStatus,
+    ProbeSpec,
+    RunningState,
+    TerminatedState,
+)
 from fleet.profile.probe_behavior import PROBE_ANNOTATIONS
 
 COMMANDS = (
@@ -122,3 +129,13 @@ def test_churn_then_calm(seed: int, light: bool) -> None:  # noqa: FBT001
     assert world.watched == set()
     assert world.loop._syncer.probes._pods == {}
     assert world.counts(Milestone.POD_ADDED) == world.counts(Milestone.POD_REMOVED)
+
+
+def test_a_container_that_ends_at_once_is_never_told_to_run() -> None:
+    """The relist that its sync asks for finds it ended."""
+    world = World()
+    world.create(make_pod(container("c", "sh", "-c", "exit 3")))
+    world.run(8)
+    shown = [status.containers[0].state for status in world.statuses]
+    assert any(isinstance(each, TerminatedState) for each in shown)
+    assert not any(isinstance(each, RunningState) for each in shown)

@@ -210,6 +210,24 @@ def test_a_crash_loop_shows_why_it_waits() -> None:
     assert isinstance(shown.state, TerminatedState)
 
 
+def test_nothing_of_a_deleted_pod_waits_to_be_started() -> None:
+    reasons = {"c": WaitingState("CreateContainerError", "no space")}
+    for deletion_s, shown in ((0, "CreateContainerError"), (1, "ContainerCreating")):
+        pod = replaced(make_pod(), deletion_s=deletion_s)
+        state = generate(pod, reasons=reasons).containers[0].state
+        assert isinstance(state, WaitingState)
+        assert state.reason == shown
+
+
+def test_ephemeral_containers_are_never_ready_and_go_by_name() -> None:
+    pod = make_pod(ephemeral_containers=(container("z"), container("e")))
+    found = generate(pod, after(pod, c=RUNS, z=RUNS, e=BAD)).ephemeral_containers
+    assert [(each.name, each.ready, each.started) for each in found] == [
+        ("e", False, False),
+        ("z", False, False),
+    ]
+
+
 def test_a_container_that_ended_is_remembered_without_its_sandbox() -> None:
     pod = make_pod(restart_policy="Never")
     ended = generate(pod, after(pod, c=OK))

@@ -245,6 +245,13 @@ def test_a_container_has_all_that_the_api_shows() -> None:
     }
 
 
+def test_nobody_says_whether_an_ephemeral_container_has_started() -> None:
+    shown = body(UP, UP._replace(ephemeral_containers=(RUNNING,)), "")["status"]
+    [found] = shown["ephemeralContainerStatuses"]
+    assert "started" not in found
+    assert found["ready"] is RUNNING.ready
+
+
 def test_waiting_and_unknown_ends_are_rendered() -> None:
     waiting = WAITING._replace(state=WaitingState("CrashLoopBackOff", "back-off 10s"))
     lost = RUNNING._replace(state=TerminatedState(137, "ContainerStatusUnknown", "m", 0, 0, ""))
