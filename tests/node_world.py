@@ -9,7 +9,7 @@ from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import EventRecorder
 from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.turn import Turn
-from fleet.objects.effects import NodeId, Outbox, Reply, ReplyKind
+from fleet.objects.effects import NodeId, NodeObject, Outbox, Reply, ReplyKind
 from fleet.objects.pods import NodeCondition, NodeView
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
@@ -74,6 +74,7 @@ def node_reply(node: NodeView | None = None) -> Reply:
 def existing() -> NodeView:
     """Return the first node of the default profile as a kubelet finds it after a restart."""
     facts = model().identity(model().index_of(ADDRESS), "n")
-    node = orjson.loads(node_json(RenderedProfile(model(), extra_labels={}), facts, ()))
+    made = NodeObject(())
+    node = orjson.loads(node_json(RenderedProfile(model(), extra_labels={}), facts, made))
     node["metadata"] |= {"uid": "uid-1", "resourceVersion": "5"}
     return decode_existing_node(node)

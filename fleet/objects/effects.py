@@ -150,6 +150,7 @@ class NodeObject(NamedTuple):
     """Payload of CREATE_NODE: what differs from the profile's template."""
 
     conditions: tuple[NodeCondition, ...]
+    images_json: bytes = b""  # the `images` member of the status, if there is one
 
 
 class NodeStatusPatch(NamedTuple):

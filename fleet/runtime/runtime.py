@@ -335,17 +335,6 @@ class Runtime:
                 self._files.undo(layer_of(pod.uid, spec.name), container.exit_ns)
         return container.exit_ns
 
-    def kill(self, uid: PodUid, kill_ns: int) -> int:
-        """Bring SIGKILL nearer for all that runs; return when the last container ends."""
-        sandbox = self._sandboxes[uid]
-        for container in sandbox.containers:
-            if container.state is RunState.RUNNING and kill_ns < container.exit_ns:
-                container.exit_ns = kill_ns
-                container.exit_code = KILLED_EXIT_CODE
-                container.reason = "Error"
-                container.message = ""
-        return sandbox.last_exit_ns()
-
     def stop_sandbox(self, uid: PodUid) -> None:
         """Stop the sandbox; its address is free again."""
         sandbox = self._sandboxes[uid]

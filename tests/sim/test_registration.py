@@ -242,7 +242,7 @@ def test_nodes_that_start_while_nothing_listens_come_up_later() -> None:
     assert sim.server.open_watches == 25
 
 
-def test_the_first_status_patch_has_only_the_images_when_nothing_changed() -> None:
+def test_a_node_has_its_images_from_its_creation_on_and_the_first_patch_nothing() -> None:
     bodies = []
     sim = Simulation(seed=1)
     handle = sim.server.handle
@@ -255,9 +255,9 @@ def test_the_first_status_patch_has_only_the_images_when_nothing_changed() -> No
     sim.server.handle = spy  # type: ignore[method-assign,assignment]
     sim.run_for(seconds=5)
     first, ready = bodies
-    assert list(first) == ["status"]
-    assert list(first["status"]) == ["images"]
-    assert [each["sizeBytes"] for each in first["status"]["images"]][:2] == [254331904, 34120448]
+    assert first == {}
+    shown = sim.server.get("nodes", "n-0")["status"]["images"]
+    assert [each["sizeBytes"] for each in shown][:2] == [254331904, 34120448]
     changed = {each["type"]: sorted(each) for each in ready["status"]["conditions"]}
     assert changed["Ready"] == ["message", "reason", "status", "type"]  # in one second
 

@@ -222,8 +222,10 @@ def test_a_container_that_cannot_run() -> None:
     assert events(sim, "Failed")[0][0] == "Error: no such file"
     assert events(sim, "Created")
     assert not events(sim, "Started")
-    sim.run_for(20)
-    assert state(sim)["state"]["waiting"]["reason"] == "CrashLoopBackOff"
+    sim.run_for(5)  # it was tried again at once, and backs off: the next sync will tell
+    assert state(sim)["state"]["waiting"]["reason"] == "RunContainerError"
+    assert state(sim)["restartCount"] == 1
+    assert [count for _, count in events(sim, "BackOff")] == [1]
 
 
 def test_a_container_that_cannot_run_is_an_end_for_a_job() -> None:

@@ -6,8 +6,7 @@
 How long a pull takes is known when it begins, and so is when its turn comes: pulls of one node are
 served one after another, or so many at a time. Nothing is queued but the ends of those before it.
 Source: pkg/kubelet/images/image_manager.go, EnsureImageExists, pullImage; puller.go; helpers.go.
-Differs: a pull that is cancelled ends at once, and frees its turn only if nobody waits behind it;
-contents of pull secrets are not read: one that exists opens every private image.
+Differs: contents of pull secrets are not read: one that exists opens every private image.
 """
 
 import heapq
@@ -38,7 +37,6 @@ BACKOFF_FIRST_NS = 10 * NS_PER_S
 BACKOFF_MAX_NS = 300 * NS_PER_S
 BACKOFF_FORGET_NS = 2 * BACKOFF_MAX_NS
 QPS_EXCEEDED = "pull QPS exceeded"
-CANCELED = "rpc error: code = Canceled desc = context canceled"
 ERR_IMAGE_PULL = "ErrImagePull"
 _CRI_ERRORS = {
     "RegistryUnavailable": "the registry is unavailable",
@@ -157,16 +155,6 @@ class ImageManager:
             f"Image size: {pull.size_bytes} bytes."
         )
         return Ensured(((Reason.PULLED, text),))
-
-    def cancel(self, uid: PodUid, now_ns: int) -> Ensured:
-        """Give the pull of a pod up, whose sync is to end. Source: the context of SyncPod."""
-        pull = self._pulls.pop(uid, None) if self._pulls is not None else None
-        if pull is None:
-            return READY
-        if pull.done_ns in self._turns:
-            self._turns[self._turns.index(pull.done_ns)] = max(now_ns, pull.began_ns)
-            heapq.heapify(self._turns)
-        return self._fail(uid, pull, CANCELED, now_ns)
 
     def begin_volumes(self, pod: Pod) -> None:
         """Begin a sync: the images of a pod's volumes come before its containers."""

@@ -15,7 +15,6 @@ import enum
 from fleet.clock import NS_PER_S
 from fleet.kubelet.containers.image_manager import Ensured, ImageManager, Wanted
 from fleet.kubelet.containers.kuberuntime_container import (
-    GRACE_MIN_S,
     kill_grace_s,
     post_start,
     stop_containers,
@@ -134,6 +133,7 @@ class KubeRuntimeManager:
             return Progress.WAIT
         worker.had_actions = True
         if worker.stage is SyncStage.STOP:
+            self._runtime.stop_sandbox(worker.pod.uid)
             return Progress.DONE
         return self._kill_next(worker, worker.kills, turn)
 
@@ -336,15 +336,6 @@ class KubeRuntimeManager:
         self._skip_first(worker)
         return False
 
-    def cancel(self, worker: PodWorker, turn: Turn) -> None:
-        """Give up a pull: the pod is to end. Source: the context of SyncPod is cancelled."""
-        ended = self._images.cancel(worker.pod.uid, turn.now_ns)
-        if self._images.volume(worker.pod.uid) is not None:
-            self._take_volume(worker, ended, turn)
-        else:
-            self._take_image(worker, ended, turn)
-        worker.plan = ()
-
     def _start_first(self, worker: PodWorker, turn: Turn) -> bool:
         """Start the first container of the plan; tell whether its postStart hook is waited for.
 
@@ -474,15 +465,6 @@ class KubeRuntimeManager:
         if end_ns:
             self._wait_for_stop(worker, end_ns, turn)
         return not end_ns
-
-    def shorten(self, worker: PodWorker, turn: Turn) -> None:
-        """Kill a pod earlier that is being stopped: its grace period was shortened.
-
-        Differs: a kubelet only does so once the running kill has ended.
-        """
-        grace_ns = max(worker.grace_s, GRACE_MIN_S) * NS_PER_S
-        end_ns = self._runtime.kill(worker.pod.uid, turn.now_ns + grace_ns)
-        self._wait_for_stop(worker, end_ns, turn)
 
     def forget(self, uid: PodUid) -> None:
         """Drop what is kept of a pod."""

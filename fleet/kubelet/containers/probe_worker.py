@@ -207,9 +207,8 @@ class ProbeWorker:
     def look(self, uid: PodUid, limit_ns: int, turn: Turn) -> Look:
         """Return the first tick after the last one that matters, or that is beyond the limit."""
         last, run = self.last, self.run
-        tick_ns = self.kept_ns
-        if tick_ns <= self.seen_ns:
-            tick_ns = self._next_tick_ns(self.seen_ns + 1)
+        is_kept = self.kept_ns > self.seen_ns
+        tick_ns = self.kept_ns if is_kept else self._next_tick_ns(self.seen_ns + 1)
         if self.forced or (self.is_new and self.kind is not ProbeKind.LIVENESS):
             took_ns = 0
             if not self.is_delayed(tick_ns, turn):
@@ -217,8 +216,8 @@ class ProbeWorker:
             return Look(tick_ns, tick_ns + took_ns, last, run)
         started_ns = self.started_s * NS_PER_S - turn.env.wall_offset_ns
         delay_ns = self.probe.initial_delay_s * NS_PER_S
-        if tick_ns < started_ns + delay_ns:
-            tick_ns = self._next_tick_ns(started_ns + delay_ns)
+        delayed_ns = self._next_tick_ns(started_ns + delay_ns)
+        tick_ns = tick_ns if tick_ns >= started_ns + delay_ns else delayed_ns
         result = self.result
         if result is None and self.kind is ProbeKind.LIVENESS:
             result = ProbeResult.SUCCESS

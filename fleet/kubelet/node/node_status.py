@@ -65,6 +65,7 @@ class NodeStatus:
 
     __slots__ = (
         "_cidr_applied",
+        "_created",
         "_delay_ns",
         "_due_ns",
         "_fast_due_ns",
@@ -80,6 +81,7 @@ class NodeStatus:
         self.phase = RegistrationPhase.STARTING
         self.conditions: tuple[NodeCondition, ...] = ()
         self._cidr_applied = ""
+        self._created = False  # the Node is as we have made it
         self._schedulable = True  # as the last computation left it
         self._due_ns = 0  # the REGISTER or NODE_STATUS timer that counts
         self._fast_due_ns = 0  # _SLOW once Ready was reported
@@ -113,7 +115,8 @@ class NodeStatus:
         self._delay_ns = min(self._delay_ns * 2, REGISTER_MAX_NS)
         self.phase = RegistrationPhase.CREATING
         conditions, events = compute_conditions((), inputs, turn.wall_s)
-        turn.call(Op.CREATE_NODE, "", NodeObject(conditions))
+        images = turn.env.images.status_json() if _lists_images(turn.env) else b""
+        turn.call(Op.CREATE_NODE, "", NodeObject(conditions, images))
         return events
 
     def on_register_reply(self, reply: Reply, turn: Turn) -> bool:
@@ -127,6 +130,7 @@ class NodeStatus:
                 self.phase = RegistrationPhase.GETTING
                 turn.call(Op.GET_NODE_EXISTING)
                 return False
+            self._created = reply.ok
         elif self.phase is RegistrationPhase.GETTING and reply.ok:
             assert isinstance(reply.record, NodeView), reply
             if not turn.env.is_ours(reply.record):
@@ -269,8 +273,8 @@ class NodeStatus:
         self._draw_delay(turn, changed=changed)
         env, images = turn.env, inputs.images_json
         resources = differing_resources(turn.facts.state, inputs.extended, env.model.capacity)
-        if not images and not self._reported_ns and env.model.images_preloaded and not env.light:
-            images = env.images.status_json()  # the list was empty when the Node was created
+        if not (images or self._reported_ns or self._created) and _lists_images(env):
+            images = env.images.status_json()  # the Node may have another list
         patch = NodeStatusPatch(
             conditions=pairs,
             status_json=b",".join(part for part in (images, resources) if part),
@@ -347,3 +351,12 @@ class NodeStatus:
         ticks = max(1, -(-(wanted_ns - self._ticked_ns) // mean_ns))
         due_ns = self._ticked_ns + ticks * mean_ns + int((share - 0.5) * JITTER * period_ns)
         return due_ns if due_ns >= wanted_ns else due_ns + mean_ns
+
+
+def _lists_images(env: Environment) -> bool:
+    """Return whether the Node says which images it has from its creation on.
+
+    The image list is read when the kubelet starts, before its first try to register.
+    Source: image_gc_manager.go, Start.
+    """
+    return bool(env.model.images_preloaded) and not env.light

@@ -32,7 +32,6 @@ from fleet.kubelet.pods.pod_actions import ALL_RESTARTING, could_restart_all
 from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
 from fleet.kubelet.pods.pod_status import StatusGenerator
 from fleet.kubelet.pods.pod_workers import (
-    FAILED,
     RUNTIME_STAGES,
     PodKill,
     PodWorker,
@@ -184,16 +183,15 @@ class PodSyncer:
         return sandbox is not None and sandbox.is_running()
 
     def interrupt(self, worker: PodWorker, turn: Turn) -> None:
-        """Sync a pod whose end was asked for, or whose grace period became shorter."""
+        """Sync a pod whose end was asked for, or whose grace period became shorter.
+
+        Only the wait for volumes is given up: what the runtime is asked for has a context that is
+        never cancelled, so that pulls, starts and kills that have begun are waited for.
+        Source: kubelet.go, SyncPod (WithoutCancel), SyncTerminatingPod (context.TODO).
+        """
         self.volumes.abort(worker.pod.uid)
         if worker.stage in (SyncStage.MOUNT, SyncStage.MOUNTED):
             worker.end_sync(turn.now_ns, relisted=False)
-        elif worker.stage is SyncStage.PULL:
-            self.kuberuntime.cancel(worker, turn)
-            worker.end_sync(turn.now_ns, relisted=False)
-        elif worker.stage is SyncStage.STOP:
-            self.kuberuntime.shorten(worker, turn)
-            return
         self.sync(worker, turn)
 
     def on_sync_timer(self, worker: PodWorker, turn: Turn) -> None:
@@ -281,7 +279,10 @@ class PodSyncer:
     def _sync_pod(self, worker: PodWorker, turn: Turn) -> None:
         pod = worker.pod
         light = turn.env.light
-        self.allocations.look(pod, self.runtime.sandbox(pod.uid), turn)
+        sandbox = self.runtime.sandbox(pod.uid)
+        self.allocations.look(pod, sandbox, turn)
+        if sandbox is not None and not light:
+            self.pleg.relist(pod.uid, sandbox)  # what this sync sees is no news any more
         status = self.reports.generate(worker, turn)
         if status.phase in TERMINAL_PHASES:
             if not light:

@@ -2,7 +2,7 @@
 
 import orjson
 
-from fleet.objects.effects import NodeStatusPatch
+from fleet.objects.effects import NodeObject, NodeStatusPatch
 from fleet.objects.pods import NodeCondition
 from fleet.objects.times import rfc3339
 from fleet.profile.node_model import NodeIdentity, daemon_endpoints
@@ -73,9 +73,7 @@ def _condition_patch(old: NodeCondition | None, new: NodeCondition) -> bytes:
     return b"{%b}" % b",".join(fields)
 
 
-def node_json(
-    template: RenderedProfile, facts: NodeIdentity, conditions: tuple[NodeCondition, ...]
-) -> bytes:
+def node_json(template: RenderedProfile, facts: NodeIdentity, made: NodeObject) -> bytes:
     """Render the Node that registers. Source: kubelet_node_status.go, initialNode."""
     model = template.model
     taints = (*model.taints, *template.extra_taints)
@@ -101,10 +99,11 @@ def node_json(
         b",".join(
             (
                 template.status,
-                b'"conditions":[%b]' % b",".join(map(condition_json, conditions)),
+                b'"conditions":[%b]' % b",".join(map(condition_json, made.conditions)),
                 b'"addresses":' + orjson.dumps(addresses),
                 b'"daemonEndpoints":' + orjson.dumps(daemon_endpoints(facts.kubelet_port)),
                 b'"nodeInfo":' + orjson.dumps(facts.node_info),
+                *((made.images_json,) if made.images_json else ()),
             )
         ),
     )

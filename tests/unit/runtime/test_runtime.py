@@ -174,13 +174,6 @@ def test_a_container_stops_as_it_is_told() -> None:
     assert first(it) == (137, "Error")
 
 
-def test_a_shorter_grace_period_kills() -> None:
-    it = started(spec("a"))
-    stop(it)
-    assert it.kill(UID, 5 * NS_PER_MS) == 5 * NS_PER_MS
-    assert first(it) == (137, "Error")
-
-
 def test_a_container_that_ends_by_itself_first_keeps_its_code() -> None:
     it = started(spec("a", "sh", "-c", "sleep 0.01; exit 3"))
     assert stop(it) == 10 * NS_PER_MS

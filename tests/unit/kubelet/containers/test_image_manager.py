@@ -240,22 +240,6 @@ def test_two_pods_that_pull_the_same_image_load_it_once() -> None:
     assert 0 < second - first < 20 * NS_PER_MS  # it is there by then
 
 
-def test_a_cancelled_pull_ends_at_once_and_frees_its_turn() -> None:
-    node = Node()
-    node.ensure("a:1", uid="a")
-    node.after(0.2)
-    events = node.manager.cancel(PodUid("a"), node.now_ns).events
-    assert events == (
-        (
-            Reason.FAILED,
-            'Failed to pull image "a:1": rpc error: code = Canceled desc = context canceled',
-        ),
-        (Reason.FAILED, "Error: ErrImagePull"),
-    )
-    assert node.ensure("b:1", uid="b").due_ns == node.now_ns + NS_PER_S
-    assert node.manager.cancel(PodUid("none"), node.now_ns) == Ensured()
-
-
 def test_declared_registries_are_asked_five_times_a_second_at_most() -> None:
     fast = ImagePulls(1 << 40, constant(0), is_declared=True)
     node = Node(image_pulls=fast, kubelet=PARALLEL)

@@ -153,7 +153,8 @@ def test_registration_sleeps_first_and_doubles_to_seven_seconds() -> None:
         effects.clear()
         now_ns = timer.due_ns
         assert status.on_register_timer(READY, at(status, now_ns, effects)) == FRESH
-        assert effects == [CREATE._replace(payload=NodeObject(conditions(ENV.wall_s(now_ns))))]
+        made = NodeObject(conditions(ENV.wall_s(now_ns)), ENV.images.status_json())
+        assert effects == [CREATE._replace(payload=made)]
         effects.clear()
         assert not status.on_register_reply(REFUSED, at(status, now_ns, effects))
     delays = [b.due_ns - a.due_ns for a, b in zip(out, out[1:], strict=False)]  # noqa: RUF007
