@@ -331,6 +331,41 @@ def rbac(
     click.echo(printed.text(found), nl=False)
 
 
+@cli.command()
+@click.argument(
+    "runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN_DIR..."
+)
+@click.option(
+    "--baseline", type=click.Path(path_type=Path), help="Compare with this run; exit 1 if worse."
+)
+@click.option("--tolerance", default="10%", help="How much worse is still as good (default 10%).")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["html", "markdown", "json", "junit"]),
+    help="Default: html for one run, markdown for several.",
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Write it here.")
+def report(
+    runs: tuple[Path, ...],
+    baseline: Path | None,
+    tolerance: str,
+    form: str | None,
+    out: Path | None,
+) -> int:
+    """Make the report of a run, or compare runs with the first of them.
+
+    Of one run it is RUN_DIR/report.html, one file that needs no network.
+    """
+    from fleet.report.report_command import Request, make_report  # noqa: PLC0415
+
+    request = Request(runs, baseline, tolerance, form, out)
+    text, code = make_report(request, note=_note)
+    if text:
+        click.echo(text, nl=False)
+    return code
+
+
 @cli.group()
 def locust() -> None:
     """Join fleets to Locust: a master with the Fleet tab, or workers that host nodes."""

@@ -155,6 +155,7 @@ spawn_options = join(
         allow_from_autoenv=False,  # $FLEET_RUN_DIR tells COMMAND where that of its run is
     ),
     life("--slo", type=PATH, help="What the run is held to (default: SIG Scalability's SLOs)."),
+    life("--no-report", is_flag=True, help="Write no report.html at the end."),
     life("--output", type=click.Choice(["text", "json"]), help="How the summary is printed."),
     life("--metrics-port", type=int, help="Serve Prometheus metrics here."),
     life("--metrics-host", help="Where it listens (default 127.0.0.1)."),

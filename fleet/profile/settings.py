@@ -127,6 +127,7 @@ class Settings(BaseModel):
     run_dir: Path | None = None
     output: OutputFormat = OutputFormat.TEXT
     slo: Path | None = None  # None: what SIG Scalability asks
+    no_report: bool = False
     keep: bool = False
     seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
     no_taint: bool = False

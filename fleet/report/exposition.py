@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from fleet.controlplane import APISERVER, CONTROLLER_MANAGER, ETCD, SCHEDULER
 
 BUCKET = "_bucket"
+REQUESTS = "apiserver_request_sli_duration_seconds"
 SEPARATOR = "|"
 """Between the values of labels in a key; no verb, resource or name has one."""
 
@@ -41,7 +42,7 @@ PROCESS = (
 FAMILIES: Mapping[str, tuple[Family, ...]] = {
     APISERVER: (
         Family(
-            "apiserver_request_sli_duration_seconds",
+            REQUESTS,
             ("verb", "resource", "subresource", "scope"),
             is_histogram=True,
         ),

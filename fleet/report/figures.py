@@ -222,6 +222,15 @@ class ProcessFigures:
         kind=Kind.HISTOGRAM,
         key="timer_lag_ms",
     )
+    throttled: Histogram = made(
+        Histogram,
+        "how long requests waited for a client-side limit (50 a second and node); "
+        "those that did not wait are not in it",
+        "throttled",
+        "throttling_seconds",
+        kind=Kind.HISTOGRAM,
+        key="throttled_ms",
+    )
     gc_collections: int = figure(0, "collections of Python's garbage")
 
 
@@ -247,13 +256,6 @@ LATENCIES = Figure(
 )
 METRICS = (
     *(NODES, KUBELETS, PODS, VALID, ANSWERS, LATENCIES),
-    Figure(
-        "how long requests waited for a client-side limit (50 a second and node); "
-        "those that did not wait are not in it",
-        "throttled",
-        "throttling_seconds",
-        kind=Kind.HISTOGRAM,
-    ),
     Figure(
         "from a kubelet's start to its Node",
         "node_start",

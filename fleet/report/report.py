@@ -259,6 +259,19 @@ def shown(value: object, *, has_max: bool = False) -> object:
     return as_json(value) if is_record(value) else value
 
 
+def histograms(figures: RunFigures) -> dict[str, dict[str, int]]:
+    """Return the buckets of what the summary has percentiles of: microseconds and counts."""
+    found: dict[str, dict[str, int]] = {}
+    for part in figures_of(RunFigures):
+        record = getattr(figures, part)
+        for name in figures_of(type(record)) if is_record(record) else ():
+            value = getattr(record, name)
+            if isinstance(value, Histogram) and value.count:
+                buckets = sorted(value.buckets.items())
+                found[f"{part}.{name}"] = {str(us): count for us, count in buckets}
+    return found
+
+
 def ms(histogram: Histogram, fraction: float) -> float | None:
     """Return a percentile in milliseconds; None without samples, which is not 0."""
     return histogram.percentile_us(fraction) / 1000 if histogram.count else None
@@ -301,9 +314,13 @@ class Totals:
                 line[key] = value
         return line
 
-    def requests_since(self, figures: RunFigures, elapsed_s: float) -> list[Json]:
-        """Return a row for each kind of request that was made in between."""
+    def requests_since(self, figures: RunFigures, elapsed_s: float) -> tuple[list[Json], Histogram]:
+        """Return a row for each kind of request that was made in between, and all latencies.
+
+        A watch waits for nothing but its start and is not in them.
+        """
         rows: list[Json] = []
+        total = Histogram()
         for request in figures.requests:
             key = (request.verb, request.resource, request.code)
             count, buckets = self.requests.get(key, (0, {}))
@@ -315,11 +332,13 @@ class Totals:
                     "resource": request.resource,
                     "code": request.code,
                     "count": round((request.count - count) / elapsed_s, 3),
-                    "ms": shown(request.latency.since(buckets)),
+                    "ms": shown(gained := request.latency.since(buckets)),
                 }
             )
+            if request.verb != "WATCH":
+                total.merge(gained)
             self.requests[key] = (request.count, request.latency.snapshot())
-        return rows
+        return rows, total
 
 
 def rates(figures: RunFigures, before: Totals, elapsed_s: float) -> Json:
@@ -330,7 +349,8 @@ def rates(figures: RunFigures, before: Totals, elapsed_s: float) -> Json:
         if name == "requests":
             count = figures.request_count()
             line["requests_total"] = before.rate("requests", count, elapsed_s)
-            line[name] = before.requests_since(figures, elapsed_s)
+            line[name], latency = before.requests_since(figures, elapsed_s)
+            line["requests_ms"] = shown(latency)
         elif name == "agents":
             line[name] = agent_rates(figures.agents, before, elapsed_s)
         elif is_record(part) and mark.in_series:

@@ -16,12 +16,14 @@ import orjson
 
 from fleet.errors import SetupError, UsageError
 from fleet.report.figure import Json
-from fleet.report.report import RunFigures, Totals, rates, summary
+from fleet.report.report import RunFigures, Totals, histograms, rates, summary
 
 RUNS_DIRECTORY = Path("runs")
 SUMMARY = "summary.json"
 TIMESERIES = "timeseries.jsonl"
 CONTROLPLANE = "controlplane.jsonl"
+HISTOGRAMS = "histograms.json"
+RUN = "run.json"
 FIGURES = ".figures.pickle"
 """The figures with their histograms, for the process that started this one."""
 
@@ -115,11 +117,18 @@ class RunDirectory:
             return False
         return not self._controlplane.append(line)
 
+    def describe(self, about: Json) -> None:
+        """Write what the run is: options, versions, machine. A full disk is told later."""
+        with contextlib.suppress(SetupError):
+            self._write(RUN, orjson.dumps(about, option=orjson.OPT_INDENT_2) + b"\n")
+
     def finish(self, figures: RunFigures) -> Json:
         """Write the summary, whole or not at all, and return it. Raises SetupError."""
         self.close()
         content = summary(figures)
         self._write(SUMMARY, orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
+        with contextlib.suppress(SetupError):  # the report has one plot less
+            self._write(HISTOGRAMS, orjson.dumps(histograms(figures)))
         return content
 
     def keep_figures(self, figures: RunFigures) -> None:
@@ -139,7 +148,7 @@ class RunDirectory:
     def discard(self) -> None:
         """Remove what a run that was refused has written: nothing was measured."""
         self.close()
-        for name in (TIMESERIES, CONTROLPLANE):
+        for name in (TIMESERIES, CONTROLPLANE, RUN):
             (self.path / name).unlink(missing_ok=True)
         self._remove()
 

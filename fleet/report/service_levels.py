@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fleet.metrics import Histogram, merged
-from fleet.report.exposition import SEPARATOR, Exposition, added, quantile
+from fleet.report.exposition import REQUESTS, SEPARATOR, Exposition, added, quantile
 from fleet.report.report import Expectation, RunFigures, ServiceLevel
 from fleet.report.slo_file import (
     INDICATORS,
@@ -24,7 +24,6 @@ from fleet.report.slo_file import (
     Objective,
 )
 
-REQUESTS = "apiserver_request_sli_duration_seconds"
 SCHEDULING = "scheduler_pod_scheduling_sli_duration_seconds"
 
 POD_STARTUP = "PodStartupLatency"

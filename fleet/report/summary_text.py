@@ -13,13 +13,19 @@ LABEL_COLUMNS = 10
 
 
 def summary_text(
-    figures: RunFigures, run_directory: Path | None = None, next_steps: Sequence[str] = ()
+    figures: RunFigures,
+    run_directory: Path | None = None,
+    next_steps: Sequence[str] = (),
+    report: str = "",
 ) -> str:
-    """Return the summary for people. `next_steps` are commands or advice, one a line."""
+    """Return the summary for people. `next_steps` are commands or advice, one a line.
+
+    `report` says where the page is.
+    """
     blocks = [_verdict(figures), _facts(figures)]
     if figures.requests:
         blocks.append(_requests(figures.requests))
-    closing = _closing(figures, run_directory, next_steps)
+    closing = _closing(figures, run_directory, next_steps, report)
     if closing:
         blocks.append(closing)
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
@@ -202,9 +208,10 @@ def _aligned(rows: Sequence[Sequence[str]], left: int) -> list[str]:
 
 
 def _closing(
-    figures: RunFigures, run_directory: Path | None, next_steps: Sequence[str]
+    figures: RunFigures, run_directory: Path | None, next_steps: Sequence[str], report: str
 ) -> list[str]:
     lines = [f"  {run_directory / SUMMARY}"] if run_directory is not None else []
+    lines += [f"  {report}"] if report else []
     if next_steps:
         lines.append("Try next:" if figures.verdict() in {"pass", "fail"} else "What to do:")
         lines += [f"  {step}" for step in next_steps]

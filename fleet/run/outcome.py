@@ -20,6 +20,8 @@ class RunOutcome:
     next_steps: list[str] = field(default_factory=list)
     problem: str = ""
     """Why the summary is printed only."""
+    report: str = ""
+    """Where the report is, or why it is not whole."""
 
     def give_up_files(self, problem: str) -> None:
         """Note that the summary could not be written."""
@@ -33,4 +35,4 @@ class RunOutcome:
 
     def text(self) -> str:
         """Return the summary for people."""
-        return summary_text(self.figures, self.run_directory, self.next_steps)
+        return summary_text(self.figures, self.run_directory, self.next_steps, self.report)

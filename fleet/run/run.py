@@ -47,6 +47,7 @@ from fleet.run.ending import Ending
 from fleet.run.interrupts import Interrupts
 from fleet.run.observation import Observation
 from fleet.run.outcome import RunOutcome
+from fleet.run.page import about_run, report_of
 from fleet.run.permission import may_load
 from fleet.run.restart_signal import RestartSignal
 from fleet.run.target import Target
@@ -117,6 +118,7 @@ class Run:
         directory = RunDirectory(self._run_id, settings.run_dir)
         self._run_directory = directory.path
         asyncio.get_running_loop().set_exception_handler(self._background.on_loop_error)
+        directory.describe(about_run(self._whole, is_local=is_local))
         self._display.start()
         if settings.shared is None:  # the first process of a run says it for all
             for line in self._mix.warnings:
@@ -143,6 +145,7 @@ class Run:
             if settings.run_id:
                 directory.keep_figures(figures)
             directory.finish(figures)
+            outcome.report = report_of(self._whole, directory.path)
         except SetupError as error:  # on a full disk: the terminal has it, and nothing else
             outcome.give_up_files(str(error))
         if self._failure is not None:

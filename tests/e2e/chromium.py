@@ -35,7 +35,8 @@ class Page:
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
         self._numbers = itertools.count(1)
-        self.errors: list[str] = []  # what scripts threw
+        self.errors: list[str] = []  # what scripts threw, and what the console calls an error
+        self.requests: list[str] = []  # addresses, since the domain Network was enabled
 
     async def call(self, method: str, **parameters: object) -> Any:
         """Call a method of the protocol and return its result."""
@@ -45,6 +46,11 @@ class Page:
             message = await self._socket.receive_json(timeout=WAIT_S_MAX)
             if message.get("method") == "Runtime.exceptionThrown":
                 self.errors.append(json.dumps(message["params"]["exceptionDetails"]))
+            if message.get("method") == "Network.requestWillBeSent":
+                self.requests.append(message["params"]["request"]["url"])
+            if message.get("method") == "Log.entryAdded":
+                entry = message["params"]["entry"]
+                self.errors += [entry["text"]] if entry["level"] == "error" else []
             if message.get("id") == number:
                 assert "error" not in message, (method, message["error"])
                 return message["result"]

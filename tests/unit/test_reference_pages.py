@@ -23,6 +23,8 @@ OF_TIMESERIES = {
     "agents.NAME.requests",
     "agents.NAME.events",
     "agents.NAME.received_bytes",
+    "requests_ms.p50",
+    "requests_ms.p99",
 }
 """What a line a second has beside the keys of the summary, as the page says."""
 

@@ -55,7 +55,8 @@ FIXED_INNER_KEYS = {
     "events": "sent dropped",
     "watch": "open restarts events closed_slow",
     "connections": "open dials dial_failures goaways pings_lost retries breaches",
-    "process": "cpu_s rss_bytes rss_bytes_per_node cpu_us_per_request timer_lag_ms gc_collections",
+    "process": "cpu_s rss_bytes rss_bytes_per_node cpu_us_per_request timer_lag_ms throttled_ms "
+    "gc_collections",
 }
 
 
@@ -114,6 +115,7 @@ def test_the_summary_has_exactly_the_fixed_keys() -> None:
         "rss_bytes_per_node": 6_000_000,
         "cpu_us_per_request": 10_000.0,
         "timer_lag_ms": {"p50": 15.0, "p99": 15.0},
+        "throttled_ms": {"p50": None, "p99": None},
         "gc_collections": 0,
     }
 

@@ -16,11 +16,10 @@ from fleet.controlplane import APISERVER, SCHEDULER
 from fleet.errors import UsageError
 from fleet.metrics import Histogram
 from fleet.report.control_plane import Sample, Samples, line_of
-from fleet.report.exposition import FAMILIES, Exposition, Wanted, quantile
+from fleet.report.exposition import FAMILIES, REQUESTS, Exposition, Wanted, quantile
 from fleet.report.figures import NodeFigures, PodFigures
 from fleet.report.report import RunFigures
 from fleet.report.service_levels import (
-    REQUESTS,
     SCHEDULING,
     Evidence,
     calls_of,

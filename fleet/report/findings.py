@@ -1,0 +1,194 @@
+"""What a run says in words: its sentence, what broke first, recovery, what it does not prove."""
+
+from collections.abc import Iterator
+from typing import NamedTuple, cast
+
+from fleet.controlplane import APISERVER
+from fleet.report.curves import periods
+from fleet.report.display import clock
+from fleet.report.exposition import REQUESTS
+from fleet.report.figure import Json
+from fleet.report.run_record import RunRecord
+from fleet.report.service_levels import POD_STARTUP, calls_of, slowest
+from fleet.report.slo_file import INDICATORS, STEADY
+from fleet.report.summary_text import duration
+
+SAMPLES_LEAST = 10
+"""Calls between two samples of the control plane, for a moment to be called slow."""
+
+
+SIMULATED = (
+    "Containers, images, volumes and devices are simulated: no kubelet, runtime or network of a "
+    "real node was loaded, and how long they take is an input."
+)
+
+
+class Break(NamedTuple):
+    """When an objective was first seen broken. `at_s` is None where no moment stands out."""
+
+    sli: str
+    at_s: float | None
+    words: str
+
+
+class Recovery(NamedTuple):
+    """What became of the nodes after a fault had ended."""
+
+    fault: str
+    from_s: float
+    until_s: float
+    lost: int
+    took_s: float | None
+    """Until as many nodes were Ready as before; None if that was not seen."""
+
+
+def of_unit(sli: str, value: object) -> str:
+    """Say a value of the summary in the unit of its indicator."""
+    if not isinstance(value, int | float):
+        return "-"
+    if INDICATORS[sli].unit != "s":
+        return f"{value:,.0f}"
+    return f"{value * 1e3:,.3g} ms" if value < 1 else f"{value:,.3g} s"
+
+
+def sentence(run: RunRecord) -> str:
+    """Say the run in one sentence: server, size held, what broke first."""
+    reasons = cast("list[str]", run.get("invalid_reasons") or [])
+    server = f"Kubernetes {run.get('server_version') or 'of unknown version'}"
+    if run.verdict == "incomplete":
+        return f"The run on {server} did not get to its end: {reasons[0] if reasons else '?'}."
+    if run.verdict == "invalid":
+        return f"These figures of {server} are not to be used: {reasons[0] if reasons else '?'}."
+    ready, wanted = run.number("nodes.ready") or 0, run.number("nodes.requested") or 0
+    held = f"{server} held {_of(ready, wanted)} nodes"
+    if steady := _steady_s(run):
+        held += f" for {duration(steady)}"
+    if started := run.number("pods.started"):
+        held += f" and started {started:,.0f} pods"
+    broken = first_broken(run)
+    if broken is None:
+        return f"{held}; nothing broke that it was held to."
+    when = f", at {clock(broken.at_s)}" if broken.at_s is not None else ""
+    return f"{held}; what broke first{when}: {broken.words}."
+
+
+def _of(ready: float, wanted: float) -> str:
+    return f"{ready:,.0f}" if ready >= wanted else f"{ready:,.0f} of {wanted:,.0f}"
+
+
+def _steady_s(run: RunRecord) -> float:
+    for each in run.rows("phases"):
+        if each["name"] == STEADY and isinstance(each["until_s"], int | float):
+            return float(each["until_s"]) - cast("float", each["from_s"])
+    return 0.0
+
+
+def first_broken(run: RunRecord) -> Break | None:
+    """Return which objective was seen broken first; verdicts before those that are only shown."""
+    broken = [each for each in run.rows("slis") if each["met"] is False]
+    listed = [each for each in broken if each["judged"]] or broken
+    found = [Break(str(each["sli"]), _first_s(run, each), _words(each)) for each in listed]
+    return min(found, key=lambda each: (each.at_s is None, each.at_s or 0.0), default=None)
+
+
+def _words(level: Json) -> str:
+    sli = str(level["sli"])
+    what = INDICATORS[sli].words if sli in INDICATORS else sli
+    of = f", {level['worst']}" if level["worst"] else ""
+    percentile = f" p{level['percentile']:g}" if INDICATORS[sli].has_percentile else ""
+    measured, limit = of_unit(sli, level["measured"]), of_unit(sli, level["limit"])
+    return f"{sli}{percentile} was {measured}{of}, over its limit of {limit} ({what})"
+
+
+def _first_s(run: RunRecord, level: Json) -> float | None:
+    """Return the first moment at which an indicator was over its limit."""
+    sli, limit = str(level["sli"]), cast("float", level["limit"])
+    path = {
+        POD_STARTUP: ("pods.start_sli_ms.p99", 1e3),
+        "LeaseLateness": ("lease.late_ms.p99", 1e3),
+        "FalseNotReadyNodes": ("nodes.ever_not_ready", 1.0),
+    }.get(sli)
+    if path is not None:
+        return next(_over(run, path[0], limit * path[1]), None)
+    if sli == "TimeToNodesReady":
+        return limit
+    since_s = (run.steady_from_s or 0.0) if level["phase"] == STEADY else 0.0
+    share = cast("float", level["percentile"])
+    for at_s, span_s, period in periods(run, APISERVER):
+        if at_s - span_s < since_s - 1:
+            continue
+        calls = [each for each in calls_of(period) if each.sli == sli]
+        found = slowest(calls, period.bounds.get(REQUESTS, []), share, SAMPLES_LEAST)
+        if found.seconds is not None and found.seconds > limit:
+            return at_s - span_s
+    return None
+
+
+def _over(run: RunRecord, path: str, limit: float) -> Iterator[float]:
+    for line in run.lines:
+        at: object = line
+        for key in path.split("."):
+            at = at.get(key) if isinstance(at, dict) else None
+        if isinstance(at, int | float) and at > limit:
+            yield cast("float", line["wall_s"])
+
+
+def recoveries(run: RunRecord) -> list[Recovery]:
+    """Return what became of the nodes after each fault."""
+    ready = [
+        (cast("float", line["wall_s"]), cast("Json", line.get("nodes") or {}).get("ready"))
+        for line in run.lines
+    ]
+    known = [(at_s, count) for at_s, count in ready if isinstance(count, int)]
+    found = []
+    for each in run.rows("phases"):
+        if each["kind"] != "fault":
+            continue
+        from_s = cast("float", each["from_s"])
+        until_s = cast("float", each["until_s"] if each["until_s"] is not None else run.wall_s)
+        before = max((count for at_s, count in known if at_s <= from_s), default=0)
+        during = [count for at_s, count in known if at_s >= from_s]
+        back = (at_s for at_s, count in known if at_s >= until_s and count >= before)
+        at_s = next(back, None)
+        took_s = None if at_s is None else max(0.0, at_s - until_s)
+        lost = max(0, before - min(during, default=before))
+        found.append(Recovery(str(each["name"]), from_s, until_s, lost, took_s))
+    return found
+
+
+def not_proven(run: RunRecord) -> list[str]:
+    """Say what must not be concluded from the run."""
+    found = [
+        SIMULATED,
+        "A larger fleet: only what was there was measured.",
+    ]
+    if run.get("etcd_fsync") is False:
+        found.append(
+            "Writes to a disk: etcd ran without fsync, faster than any disk (--fsync turns it on)."
+        )
+    if run.about.get("local_control_plane"):
+        found.append(
+            "A control plane on machines of its own, replicated, over a network: here one of each "
+            "shared this machine with fleet."
+        )
+    if run.get("fidelity") == "light":
+        found.append(
+            "What real kubelets ask: fidelity light sends the fewest requests, over shared "
+            "connections and watches."
+        )
+    if not run.number("pods.started"):
+        found.append("Anything about pods: none was started.")
+    steady = _steady_s(run)
+    if steady < 300:
+        told = f"{duration(steady)} with all nodes Ready" if steady else "no time with all Ready"
+        found.append(f"Endurance: there was {told}; SIG Scalability looks at 5 minutes at a time.")
+    unjudged = [
+        str(each["sli"])
+        for each in run.rows("slis")
+        if each["limit"] is not None and not each["judged"]
+    ]
+    if unjudged:
+        found.append(f"{', '.join(unjudged)}: not judged, see the table.")
+    if run.get("controlplane.problem"):
+        found.append(f"The server's own latencies: {run.get('controlplane.problem')}.")
+    return found

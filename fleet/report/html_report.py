@@ -1,0 +1,338 @@
+"""`report.html`: one file about one run, for whoever decides and for whoever has to find out why.
+
+It asks nothing of any network and has no script. On its first page stand the sentence, the verdict,
+the service levels with their limits, recovery, and what the run does not prove. Each figure says
+whether it was measured, is simulated, or was an input.
+"""
+
+import html
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from string import Template
+from typing import cast
+
+from fleet.errors import SetupError
+from fleet.metrics import is_failure
+from fleet.report.comparison import Comparison
+from fleet.report.curves import plots_of
+from fleet.report.display import clock
+from fleet.report.figure import Json
+from fleet.report.findings import not_proven, of_unit, recoveries, sentence
+from fleet.report.plots import MISSING, can_plot, draw
+from fleet.report.report_formats import compared_rows, conclusion
+from fleet.report.run_record import RunRecord
+from fleet.report.slo_file import INDICATORS
+from fleet.report.summary_text import duration, size
+
+REPORT = "report.html"
+PAGE = Path(__file__).parent / "page.html"
+MEASURED, SIMULATED, INPUT = "measured", "simulated", "input"
+ROWS_SHOWN = 15
+
+
+def write_report(run: RunRecord, path: Path | None = None) -> Path:
+    """Write the page and return where it is. Raises SetupError if that is not possible."""
+    return _write(path or run.path / REPORT, page(run))
+
+
+def write_comparison(compared: Comparison, path: Path) -> Path:
+    """Write the page of several runs."""
+    head, rows = compared_rows(compared)
+    verdict = "incomplete" if compared.differences else "fail" if compared.is_worse else "pass"
+    words = {"incomplete": "NOT COMPARABLE", "fail": "WORSE", "pass": "COMPARABLE"}[verdict]
+    cells = [[_text(cell) for cell in row] for row in rows]
+    runs = "".join(f"<li>{_text(run.name)}: {_text(sentence(run))}</li>" for run in compared.runs)
+    body = (
+        f'<header><p class="verdict">{words}</p><h1>{_text(conclusion(compared))}</h1></header>'
+        f"<ul>{runs}</ul>{_table(head, cells, range(1, len(head)))}"
+    )
+    return _write(path, _whole("fleet runs compared", verdict, body))
+
+
+def _write(path: Path, text: str) -> Path:
+    partial = path.with_name(f".{path.name}.part")
+    try:
+        partial.write_text(text, "utf-8")
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise SetupError(f"{path}: {error.strerror or error}") from error
+    return path
+
+
+def page(run: RunRecord) -> str:
+    """Return the whole page."""
+    body = "\n".join(
+        filter(
+            None,
+            (
+                _head(run),
+                _tiles(run),
+                _levels(run),
+                _recovery(run),
+                _limits(run),
+                _plots(run),
+                _requests(run),
+                _about(run),
+            ),
+        )
+    )
+    return _whole(f"fleet run {run.name}: {run.verdict}", run.verdict, body)
+
+
+def _whole(title: str, verdict: str, body: str) -> str:
+    content = {"title": html.escape(title), "verdict": verdict, "body": body}
+    return Template(PAGE.read_text("utf-8")).substitute(content)
+
+
+def _text(value: object) -> str:
+    return html.escape(str(value))
+
+
+def _tag(words: str) -> str:
+    return f'<span class="tag">{_text(words)}</span>'
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int] = ()) -> str:
+    """Return a table; the cells are HTML already. `numbers` are columns of figures."""
+    right = set(numbers)
+
+    def cells(row: Sequence[str], name: str) -> str:
+        marks = [' class="n"' if at in right else "" for at in range(len(row))]
+        return "".join(
+            f"<{name}{mark}>{cell}</{name}>" for cell, mark in zip(row, marks, strict=True)
+        )
+
+    lines = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
+    first = f"<thead><tr>{cells(head, 'th')}</tr></thead>"
+    return f'<div class="scroll"><table>{first}<tbody>{lines}</tbody></table></div>'
+
+
+def _head(run: RunRecord) -> str:
+    reasons = cast("list[str]", run.get("invalid_reasons") or [])
+    more = "".join(f"<li>{_text(each)}</li>" for each in reasons)
+    about = [f"run {run.name}", str(run.about.get("started") or ""), f"{duration(run.wall_s)} long"]
+    about.append(f"fleet {run.about['fleet_version']}" if "fleet_version" in run.about else "")
+    return (
+        f'<header><p class="verdict">{run.verdict.upper()}</p><h1>{_text(sentence(run))}</h1>'
+        f'<p class="about">{_text(" · ".join(filter(None, about)))}</p></header>'
+        + (f"<ul>{more}</ul>" if len(reasons) > 1 else "")
+    )
+
+
+def _tiles(run: RunRecord) -> str:
+    def ms(path: str) -> str:
+        value = run.number(path)
+        return (
+            "-" if value is None else f"{value:,.0f} ms" if value < 1e4 else f"{value / 1e3:,.1f} s"
+        )
+
+    def count(path: str) -> str:
+        value = run.number(path)
+        return "-" if value is None else f"{value:,.0f}"
+
+    ready_s = run.number("nodes.time_to_ready_s")
+    requests = sum(cast("int", row["count"]) for row in run.rows("requests"))
+    tiles = [
+        (
+            f"{count('nodes.ready')} / {count('nodes.requested')}",
+            "nodes Ready, at the end",
+            MEASURED,
+        ),
+        (duration(ready_s) if ready_s is not None else "-", "until all were Ready", MEASURED),
+        (count("nodes.ever_not_ready"), "nodes Ready, then not", MEASURED),
+        (count("pods.started"), "pods started", MEASURED),
+        (ms("pods.start_ms.p99"), "pod start p99, in all", SIMULATED),
+        (f"{requests:,}", "requests of the nodes", MEASURED),
+        (count("lease.missed"), "Leases missed", MEASURED),
+        (ms("process.timer_lag_ms.p99"), "timer lag p99: fleet's own error", MEASURED),
+    ]
+    return (
+        '<div class="tiles">'
+        + "".join(
+            f'<div class="tile"><b>{_text(value)}</b><span>{_text(words)}</span> {_tag(kind)}</div>'
+            for value, words, kind in tiles
+        )
+        + "</div>"
+    )
+
+
+def _levels(run: RunRecord) -> str:
+    levels = run.rows("slis")
+    if not levels:
+        return ""
+    names = ("indicator", "measured", "as nodes saw it", "limit", "by", "samples", "")
+    rows = []
+    for level in levels:
+        sli = str(level["sli"])
+        known = INDICATORS.get(sli)
+        words = known.words if known is not None else ""
+        if level["worst"]:
+            words += f" ({level['worst']})"
+        percentile = (
+            f" p{level['percentile']:g}" if known is not None and known.has_percentile else ""
+        )
+        cells = (
+            f"<b>{_text(sli)}</b>{percentile} {_tag(MEASURED)}<small>{_text(words)}</small>",
+            _text(of_unit(sli, level["measured"])),
+            _text(of_unit(sli, level["client"])) if level["client"] is not None else "",
+            _text(of_unit(sli, level["limit"])) if level["limit"] is not None else "",
+            _text(level["source"]),
+            f"{level['samples']:,}",
+            _mark(level),
+        )
+        rows.append(
+            "<tr>"
+            + "".join(
+                f'<td data-name="{name}"{" class=n" if name in NUMBERS else ""}>{cell}</td>'
+                for name, cell in zip(names, cells, strict=True)
+            )
+            + "</tr>"
+        )
+    head = "".join(f"<th{' class=n' if name in NUMBERS else ''}>{name}</th>" for name in names)
+    return (
+        "<h2>Service levels</h2>"
+        f'<table class="slis"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    )
+
+
+NUMBERS = ("measured", "as nodes saw it", "limit", "samples")
+
+
+def _mark(level: Json) -> str:
+    note = f"<small>{_text(level['note'])}</small>" if level["note"] else ""
+    if level["met"] is None:
+        return note or "<small>no limit</small>"
+    mark = (
+        '<span class="met">✓ met</span>' if level["met"] else '<span class="broken">✗ broken</span>'
+    )
+    if not level["judged"] and not note:
+        note = "<small>shown, no verdict</small>"
+    return f"<span>{mark}{note}</span>"
+
+
+def _recovery(run: RunRecord) -> str:
+    found = recoveries(run)
+    if not found:
+        return ""
+    rows = [
+        (
+            _text(each.fault),
+            clock(each.from_s),
+            clock(each.until_s),
+            f"{each.lost:,}",
+            duration(each.took_s) if each.took_s is not None else "not seen",
+        )
+        for each in found
+    ]
+    head = ("fault", "from", "until", "nodes lost", "until as many were Ready again")
+    return f"<h2>Recovery {_tag(MEASURED)}</h2>{_table(head, rows, (1, 2, 3, 4))}"
+
+
+def _limits(run: RunRecord) -> str:
+    listed = "".join(f"<li>{_text(each)}</li>" for each in not_proven(run))
+    return f"<h2>What this run does not prove</h2><ul>{listed}</ul>"
+
+
+def _plots(run: RunRecord) -> str:
+    if not can_plot():
+        return f"<h2>Over time</h2><p>There are {_text(MISSING)}</p>"
+    plots = plots_of(run)
+    drawn = draw(plots, run.rows("phases"), run.wall_s)
+    figures = "".join(
+        f'<figure id="plot-{plot.name}"><figcaption>{_text(plot.title)}'
+        f"<small>{_text(plot.source)}</small></figcaption>{svg}</figure>"
+        for plot, svg in zip(plots, drawn, strict=True)
+    )
+    return f'<h2>Over time</h2><div class="plots">{figures}</div>'
+
+
+def _requests(run: RunRecord) -> str:
+    rows = run.rows("requests")
+    if not rows:
+        return ""
+    failed = [row for row in rows if is_failure(str(row["resource"]), cast("int", row["code"]))]
+    made = f"<h2>Requests of the nodes {_tag(MEASURED)}</h2>" + _request_table(rows[:ROWS_SHOWN])
+    if len(rows) > ROWS_SHOWN:
+        rest = rows[ROWS_SHOWN:]
+        made += (
+            f"<details><summary>{len(rest)} more kinds</summary>{_request_table(rest)}</details>"
+        )
+    made += f"<h2>Errors {_tag(MEASURED)}</h2>"
+    return made + (
+        _request_table(failed) if failed else "<p>None that a healthy server would not give.</p>"
+    )
+
+
+def _request_table(rows: Sequence[Json]) -> str:
+    cells = [
+        (
+            _text(row["verb"]),
+            _text(row["resource"]),
+            _text(row["code"] or "none"),
+            f"{row['count']:,}",
+            _ms(row, "p50"),
+            _ms(row, "p99"),
+        )
+        for row in rows
+    ]
+    return _table(("verb", "resource", "code", "count", "p50 ms", "p99 ms"), cells, (3, 4, 5))
+
+
+def _ms(row: Json, share: str) -> str:
+    value = cast("dict[str, float | None]", row["ms"])[share]
+    return "-" if value is None else f"{value:,.1f}"
+
+
+def _about(run: RunRecord) -> str:
+    machine = cast("Json", run.about.get("machine") or {})
+    options = cast("Json", run.about.get("options") or {})
+    asked = cast("Json", run.get("controlplane.asked_by_fleet") or {})
+    took_ms = run.number("controlplane.took_ms")
+    cost = ""
+    if took_ms is not None:
+        cost = (
+            f"{run.number('controlplane.samples') or 0:,.0f} samples, one of the API server "
+            f"{size(int(run.number('controlplane.bytes') or 0))} in {took_ms:,.0f} ms"
+        )
+    versions = {
+        "server": run.get("server_version"),
+        "fidelity": run.get("fidelity"),
+        "identity": run.get("identity"),
+        "encoding": run.get("encoding"),
+        "watches": run.get("watches"),
+        "etcd fsync": {True: "on", False: "off"}.get(
+            cast("bool", run.get("etcd_fsync")), "unknown"
+        ),
+        "fleet": run.about.get("fleet_version"),
+        "Python": run.about.get("python"),
+        "command": run.about.get("command"),
+    }
+    parts = (
+        (
+            f"Configuration {_tag(INPUT)}",
+            versions | {f"--{k.replace('_', '-')}": v for k, v in options.items()},
+        ),
+        ("Machine", machine),
+        (
+            f"Fleet itself {_tag(MEASURED)}",
+            {
+                "CPU": f"{run.number('process.cpu_s') or 0:,.1f} s",
+                "memory": size(int(run.number("process.rss_bytes") or 0)),
+                "CPU a request": f"{run.number('process.cpu_us_per_request') or 0:,.0f} us",
+                "metrics of the control plane": cost,
+                "asked for itself": ", ".join(f"{name} {count}" for name, count in asked.items()),
+            },
+        ),
+    )
+    return "".join(
+        f"<h2>{title}</h2><dl>"
+        + "".join(
+            f"<dt>{_text(key)}</dt><dd>{_text(value)}</dd>"
+            for key, value in rows.items()
+            if value not in (None, "")
+        )
+        + "</dl>"
+        for title, rows in parts
+        if rows
+    )

@@ -1,0 +1,182 @@
+"""One run, or several side by side, as Markdown, JSON or JUnit."""
+
+from collections.abc import Iterable, Sequence
+from xml.etree import ElementTree as ET
+
+from fleet.report.comparison import Comparison, Row
+from fleet.report.figure import Json
+from fleet.report.findings import first_broken, not_proven, of_unit, recoveries, sentence
+from fleet.report.run_record import RunRecord
+
+FORMATS = ("html", "markdown", "json", "junit")
+
+
+def _cell(value: object) -> str:
+    return str(value).replace("|", "\\|")
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    return lines + [f"| {' | '.join(map(_cell, row))} |" for row in rows]
+
+
+def _mark(level: Json) -> str:
+    if level["met"] is None:
+        return str(level["note"] or "no limit")
+    mark = "met" if level["met"] else "BROKEN"
+    note = level["note"] or ("" if level["judged"] else "shown, no verdict")
+    return f"{mark}; {note}" if note else mark
+
+
+def markdown(run: RunRecord) -> str:
+    """Return one run for a pull request or a log."""
+    lines = [f"## {run.verdict.upper()}: fleet run {run.name}", "", sentence(run), ""]
+    reasons = run.get("invalid_reasons")
+    lines += [f"- {each}" for each in reasons] if isinstance(reasons, list) else []
+    rows = [
+        (
+            f"{level['sli']} p{level['percentile']:g}",
+            of_unit(str(level["sli"]), level["measured"]),
+            of_unit(str(level["sli"]), level["limit"]) if level["limit"] is not None else "",
+            level["source"],
+            level["samples"],
+            _mark(level),
+        )
+        for level in run.rows("slis")
+    ]
+    if rows:
+        lines += ["", *_table(("SLI", "measured", "limit", "by", "samples", ""), rows)]
+    lines += ["", "What this run does not prove:", ""]
+    return "\n".join([*lines, *(f"- {each}" for each in not_proven(run))]) + "\n"
+
+
+def as_json(run: RunRecord) -> Json:
+    """Return what the report concludes, beside the summary."""
+    broken = first_broken(run)
+    return {
+        "run": run.name,
+        "verdict": run.verdict,
+        "sentence": sentence(run),
+        "first_broken": broken._asdict() if broken is not None else None,
+        "recoveries": [each._asdict() for each in recoveries(run)],
+        "not_proven": not_proven(run),
+        "about": run.about,
+        "summary": run.summary,
+    }
+
+
+def junit(run: RunRecord) -> str:
+    """Return a test suite with a case for each expectation, and one for validity."""
+    suite = ET.Element("testsuite", name=f"fleet {run.name}", time=f"{run.wall_s:.3f}")
+    case = ET.SubElement(suite, "testcase", classname="fleet.run", name="valid")
+    if not run.get("valid"):
+        reasons = run.get("invalid_reasons")
+        text = "\n".join(map(str, reasons)) if isinstance(reasons, list) else ""
+        ET.SubElement(case, "error", message=run.verdict).text = text
+    for level in run.rows("slis"):
+        case = ET.SubElement(suite, "testcase", classname="fleet.slo", name=str(level["sli"]))
+        if not level["judged"]:
+            ET.SubElement(case, "skipped", message=_mark(level))
+        elif not level["met"]:
+            sli = str(level["sli"])
+            measured, limit = of_unit(sli, level["measured"]), of_unit(sli, level["limit"])
+            message = f"{measured}, and {limit} is the limit"
+            ET.SubElement(case, "failure", message=message).text = str(level["worst"])
+    return _counted(suite)
+
+
+def _counted(suite: ET.Element) -> str:
+    for name, tag in (
+        ("tests", "testcase"),
+        ("failures", "failure"),
+        ("errors", "error"),
+        ("skipped", "skipped"),
+    ):
+        suite.set(name, str(len(suite.findall(f".//{tag}"))))
+    ET.indent(suite)
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(suite, encoding="unicode") + "\n"
+    )
+
+
+# ---- several runs ----
+
+
+def amount(value: float | None, unit: str) -> str:
+    """Say a figure of a comparison."""
+    if value is None:
+        return "-"
+    if unit == "s":
+        return f"{value:,.3g} s" if value >= 1 else f"{value * 1e3:,.3g} ms"
+    if unit == "bytes":
+        return f"{value / 1e3:,.1f} kB"
+    return f"{value:,.4g} {unit}".strip() if unit else f"{value:,.0f}"
+
+
+def ratio(row: Row, at: int) -> str:
+    """Say how a run stands to the first one."""
+    found = row.ratios[at]
+    if at == 0 or found is None:
+        return ""
+    return f"x {found:,.2f}" + (" WORSE" if row.worse[at] else "")
+
+
+def conclusion(compared: Comparison) -> str:
+    """Say in a line what became of the comparison."""
+    if compared.differences:
+        return f"not comparable: {'; '.join(compared.differences)}"
+    worse = [row.words for row in compared.rows if any(row.worse)]
+    share = f"{compared.tolerance:.0%}"
+    if worse:
+        return f"worse by more than {share}: {', '.join(worse)}"
+    return f"comparable; nothing is worse by more than {share}"
+
+
+def compared_rows(compared: Comparison) -> tuple[list[str], list[list[str]]]:
+    """Return head and rows of the table of a comparison."""
+    head = ["figure", *(run.name for run in compared.runs)]
+    rows = [
+        [
+            row.words,
+            *(
+                f"{amount(value, row.unit)} {ratio(row, at)}".strip()
+                for at, value in enumerate(row.values)
+            ),
+        ]
+        for row in compared.rows
+    ]
+    return head, rows
+
+
+def compared_markdown(compared: Comparison) -> str:
+    """Return the comparison for a pull request or a log."""
+    head, rows = compared_rows(compared)
+    return "\n".join([conclusion(compared), "", *_table(head, rows)]) + "\n"
+
+
+def compared_json(compared: Comparison) -> Json:
+    """Return the comparison for programs."""
+    return {
+        "runs": [run.name for run in compared.runs],
+        "comparable": not compared.differences,
+        "differences": compared.differences,
+        "tolerance": compared.tolerance,
+        "worse": compared.is_worse,
+        "figures": [row._asdict() for row in compared.rows],
+    }
+
+
+def compared_junit(compared: Comparison) -> str:
+    """Return a test suite with a case for each figure."""
+    suite = ET.Element("testsuite", name="fleet report")
+    case = ET.SubElement(suite, "testcase", classname="fleet.compare", name="comparable")
+    if compared.differences:
+        ET.SubElement(case, "error", message="not comparable").text = "\n".join(
+            compared.differences
+        )
+    for row in compared.rows:
+        case = ET.SubElement(suite, "testcase", classname="fleet.compare", name=row.words)
+        if any(row.worse):
+            told = [amount(value, row.unit) for value in row.values]
+            ET.SubElement(case, "failure", message=" -> ".join(told))
+    return _counted(suite)

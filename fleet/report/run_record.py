@@ -1,0 +1,119 @@
+"""What a run directory holds, read back for reports and comparisons."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import orjson
+
+from fleet.errors import UsageError
+from fleet.report.control_plane import Samples
+from fleet.report.figure import Json
+from fleet.report.run_directory import CONTROLPLANE, HISTOGRAMS, RUN, SUMMARY, TIMESERIES
+
+KILLED = "the run left no summary: it was killed, or it is still going on"
+
+
+@dataclass(slots=True)
+class RunRecord:
+    """One run. What a run that was killed did not write is empty."""
+
+    path: Path
+    summary: Json
+    about: Json
+    """Options, versions and machine."""
+    lines: list[Json]
+    """Of the time series."""
+    samples: Samples
+    histograms: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Microseconds (the lower end of each bucket) and counts, by figure."""
+
+    @property
+    def name(self) -> str:
+        """The run's id."""
+        return str(self.summary.get("run_id") or self.path.name)
+
+    @property
+    def verdict(self) -> str:
+        """Return `pass`, `fail`, `invalid` or `incomplete`."""
+        return str(self.summary.get("verdict", "incomplete"))
+
+    def get(self, path: str) -> object:
+        """Return a value of the summary, None if it has none: `nodes.ready`."""
+        at: object = self.summary
+        for key in path.split("."):
+            at = at.get(key) if isinstance(at, dict) else None
+        return at
+
+    def number(self, path: str) -> float | None:
+        """Return a number of the summary."""
+        found = self.get(path)
+        is_number = isinstance(found, int | float) and not isinstance(found, bool)
+        return float(cast("float", found)) if is_number else None
+
+    def rows(self, path: str) -> list[Json]:
+        """Return a list of the summary."""
+        found = self.get(path)
+        return cast("list[Json]", found) if isinstance(found, list) else []
+
+    @property
+    def wall_s(self) -> float:
+        """How long it lasted."""
+        last = cast("float", self.lines[-1]["wall_s"]) if self.lines else 0.0
+        return self.number("wall_s") or last
+
+    @property
+    def steady_from_s(self) -> float | None:
+        """When all nodes were Ready."""
+        found = [each for each in self.rows("phases") if each["name"] == "steady"]
+        return cast("float", found[0]["from_s"]) if found else None
+
+
+def read_run(path: Path) -> RunRecord:
+    """Read a run directory. Raises UsageError in one line if it holds no run."""
+    try:
+        if not (path / SUMMARY).exists() and not (path / TIMESERIES).exists():
+            raise UsageError(f"{path} holds no run: neither {SUMMARY} nor {TIMESERIES} is in it")
+        killed: Json = {"verdict": "incomplete", "valid": False, "invalid_reasons": [KILLED]}
+        summary = _json(path / SUMMARY) or killed
+        histograms = cast("dict[str, dict[str, int]]", _json(path / HISTOGRAMS))
+        return RunRecord(
+            path,
+            summary,
+            _json(path / RUN),
+            list(_lines(path / TIMESERIES)),
+            Samples.read(_raw_lines(path / CONTROLPLANE)),
+            {
+                name: {int(key): count for key, count in buckets.items()}
+                for name, buckets in histograms.items()
+            },
+        )
+    except OSError as error:
+        raise UsageError(f"{error.filename or path}: {error.strerror or error}") from error
+
+
+def _json(path: Path) -> Json:
+    if not path.exists():
+        return {}
+    try:
+        found = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise UsageError(f"{path}: no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise UsageError(f"{path}: no JSON object")
+    return found
+
+
+def _raw_lines(path: Path) -> Iterator[bytes]:
+    if path.exists():
+        with path.open("rb") as file:
+            yield from file
+
+
+def _lines(path: Path) -> Iterator[Json]:
+    for line in _raw_lines(path):
+        try:
+            yield orjson.loads(line)
+        except orjson.JSONDecodeError:  # cut off by a crash
+            return

@@ -1,0 +1,187 @@
+"""Reports of real runs: in a real browser, of a control plane that is slow, of a starved fleet."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from chromium import INSTALL, Page, browse, find_chromium
+from delaying_proxy import delaying_proxy
+from e2e_world import World, eventually, workload
+
+from fleet.controlplane import APISERVER, CONTROLLER_MANAGER, ETCD, SCHEDULER
+from fleet.report.run_record import read_run
+
+pytest_plugins = ("e2e_fixtures",)
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+PREFIX = "told"
+NODES = 20
+STRICT = """
+apiVersion: fleet.emulator/v1alpha1
+kind: ServiceLevelObjectives
+metadata: {name: strict}
+spec:
+  defaults: false
+  expectations:
+  - {sli: MutatingApiCallLatency, percentile: 99, max: 1500ms}
+  - {sli: SingleObjectReadLatency, max: 20s}
+"""
+PLOTS = (
+    "[...document.querySelectorAll('figure svg')].map(each => each.querySelectorAll('path').length)"
+)
+SPILL = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+PAPER = "getComputedStyle(document.body).backgroundColor"
+SMALLEST = """Math.min(...[...document.querySelectorAll('figure svg text')].map(each =>
+  parseFloat(getComputedStyle(each).fontSize) * each.ownerSVGElement.getBoundingClientRect().width
+  / each.ownerSVGElement.viewBox.baseVal.width))"""
+"""Pixels; a box would be as narrow as the one letter of a label that stands upright."""
+
+
+@pytest.fixture
+def reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FLEET_NO_REPORT")
+
+
+def levels(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {each["sli"]: each for each in summary["slis"]}
+
+
+async def look_at(page: Page, report: Path, shots: Path) -> None:
+    await page.call("Network.enable")
+    await page.call("Log.enable")
+    await page.open(report.as_uri())
+    drawn = await page.until(PLOTS)
+    assert len(drawn) >= 12, drawn
+    assert all(drawn), drawn
+    assert await page.ask("document.querySelectorAll('.slis tbody tr').length") == 7
+    papers = set()
+    for width in (1280, 390):
+        for scheme in ("light", "dark"):
+            await page.call(
+                "Emulation.setDeviceMetricsOverride",
+                width=width, height=2400, deviceScaleFactor=1, mobile=width < 500,
+            )  # fmt: skip
+            features = [{"name": "prefers-color-scheme", "value": scheme}]
+            await page.call("Emulation.setEmulatedMedia", features=features)
+            assert await page.ask(SPILL) <= 0, (width, scheme)
+            assert await page.ask(SMALLEST) >= 7.5, (width, scheme)
+            papers.add(await page.ask(PAPER))
+            await page.screenshot(shots / f"report-{width}-{scheme}.png")
+    assert len(papers) == 2
+    assert not page.errors
+    assert [each for each in page.requests if not each.startswith(("file:", "data:"))] == []
+
+
+@pytest.mark.skipif(not find_chromium(), reason=INSTALL)
+@pytest.mark.usefixtures("reports")
+def test_a_report_is_whole_in_a_browser(world: World, tmp_path: Path) -> None:
+    world.apply(workload("Deployment", "web", 30))
+    with world.spawn(PREFIX, NODES, "--duration=14s", world.quick()) as run:
+        printed = run.ended_well_or_late()
+    world.kubectl("delete", "deployment", "web")
+    report = run.directory / "report.html"
+    assert str(report) in printed
+    summary = run.summary()
+    assert summary["controlplane"]["lost"] == 0
+    assert summary["controlplane"]["asked_by_fleet"]["metrics"] >= 3
+    known = read_run(run.directory).samples.of
+    assert set(known) == {APISERVER, SCHEDULER, CONTROLLER_MANAGER, ETCD}
+    found = levels(summary)
+    assert found["MutatingApiCallLatency"]["samples"] > 50
+    assert not found["MutatingApiCallLatency"]["judged"]  # 14 s are no minute
+    assert found["PodStartupLatency"]["samples"] >= 30
+    assert summary["expectations"] == []
+
+    async def scenario() -> None:
+        async with browse(tmp_path) as page:
+            await look_at(page, report, run.directory)
+
+    asyncio.run(scenario())
+    world.assert_nothing_left(PREFIX)
+
+
+@pytest.mark.usefixtures("reports")
+def test_a_slow_control_plane_fails_and_is_named(world: World, tmp_path: Path) -> None:
+    """The server's etcd stalls for 5 s: the run is valid, fails, and says what broke first."""
+    slo = tmp_path / "slo.yaml"
+    slo.write_text(STRICT)
+    etcd = world.info.pids[ETCD]
+    with world.spawn(PREFIX, NODES, f"--slo={slo}", world.quick()) as run:
+        run.until_ready()
+        time.sleep(4)
+        os.kill(etcd, signal.SIGSTOP)
+        try:
+            time.sleep(5)
+        finally:
+            os.kill(etcd, signal.SIGCONT)
+        time.sleep(8)
+        run.interrupt()
+        printed, _ = run.process.communicate(timeout=120)
+    summary = run.summary()
+    if summary["verdict"] == "invalid":  # a machine that is busier than the server was slow
+        pytest.fail(f"{summary['invalid_reasons']}\n{printed}")
+    assert (run.process.returncode, summary["verdict"]) == (1, "fail"), printed
+    met = {each["name"].split()[0]: each["met"] for each in summary["expectations"]}
+    assert met == {"MutatingApiCallLatency": False, "SingleObjectReadLatency": True}
+    assert "NOT MET: MutatingApiCallLatency p99 <= 1.5 s (" in printed
+    told = world.fleet("report", str(run.directory), "--format", "json")
+    broken = json.loads(told.stdout)["first_broken"]
+    assert broken["sli"] == "MutatingApiCallLatency"
+    assert "PUT leases" in broken["words"] or "PATCH" in broken["words"]
+    assert broken["at_s"] is not None
+    text = (run.directory / "report.html").read_text()
+    assert "what broke first" in text
+    world.assert_nothing_left(PREFIX)
+
+
+@pytest.mark.usefixtures("reports")
+def test_a_starved_fleet_is_invalid(world: World) -> None:
+    with world.spawn(PREFIX, NODES, world.quick()) as run:
+        run.until_ready()
+        time.sleep(3)
+        run.process.send_signal(signal.SIGSTOP)
+        time.sleep(5)
+        run.process.send_signal(signal.SIGCONT)
+        time.sleep(3)
+        run.interrupt()
+        run.process.communicate(timeout=120)
+    assert run.process.returncode == 4
+    reasons = run.summary()["invalid_reasons"]
+    assert any("it stood still meanwhile" in each for each in reasons), reasons
+    assert "INVALID" in (run.directory / "report.html").read_text()
+    world.assert_nothing_left(PREFIX)
+
+
+def test_the_way_to_the_server_is_told_apart_from_fleet_s_own_queues(
+    world: World, tmp_path: Path
+) -> None:
+    """What a proxy adds is in the latency, whole, and in nothing that fleet says of itself."""
+    delay_s = 0.4
+    port = int(world.info.ports[APISERVER])
+    with delaying_proxy(port, delay_s) as proxy:
+        document = yaml.safe_load(world.info.token_kubeconfig.read_text())
+        document["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{proxy}"
+        kubeconfig = tmp_path / "kubeconfig"
+        kubeconfig.write_text(yaml.safe_dump(document))
+        confirmed = f"--confirm-cluster={document['current-context']}"
+        far = (f"--kubeconfig={kubeconfig}", confirmed)
+        with world.spawn(PREFIX, NODES, "--duration=16s", world.quick(), *far) as run:
+            run.ended_well_or_late()
+    summary = run.summary()
+    [leases] = [
+        each
+        for each in summary["requests"]
+        if (each["verb"], each["resource"], each["code"]) == ("PUT", "leases", 200)
+    ]
+    server = levels(summary)["MutatingApiCallLatency"]
+    assert server["measured"] is not None
+    # A quick answer of the server itself is 5 to 15 ms here, which the bounds leave room for.
+    assert delay_s * 1e3 <= leases["ms"]["p50"] <= delay_s * 1e3 * 1.1, leases
+    assert summary["lease"]["late_ms"]["p50"] < 40, summary["lease"]
+    eventually(lambda: not world.nodes(PREFIX), "its nodes are gone")

@@ -1,0 +1,231 @@
+"""The page of a run, and the same in other forms: what is said, and that it asks no network."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from run_files import write_run
+
+from fleet.errors import UsageError
+from fleet.report import html_report, plots
+from fleet.report.comparison import compare
+from fleet.report.curves import POINTS_MAX, mean, plots_of, thin
+from fleet.report.findings import first_broken, not_proven, recoveries, sentence
+from fleet.report.html_report import page, write_report
+from fleet.report.plots import VARIABLES
+from fleet.report.report_command import Request, make_report
+from fleet.report.run_directory import RunDirectory
+from fleet.report.run_record import read_run
+
+NAMESPACES = {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "good"
+    write_run(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "slow"
+    write_run(path, us=50_000, is_slow=True)
+    return path
+
+
+def test_the_page_is_whole_and_asks_nothing(slow: Path) -> None:
+    text = write_report(read_run(slow)).read_text()
+    assert set(re.findall(r"https?://[^\s\"'<)]+", text)) <= NAMESPACES
+    assert not re.search(r"<script|<link|<img|@import|\ssrc=|<!DOCTYPE svg", text)
+    assert not re.search(r"href=\"(?!#)", text)
+    assert not any(colour in text for colour in VARIABLES)
+    assert "--s1" in text
+    plotted = re.findall(r'<figure id="plot-(\w+)"', text)
+    assert {"requests", "latency", "leases", "nodes", "pods", "spread", "cpu", "own"} <= {*plotted}
+    assert text.count("<svg") == len(plotted)
+    ids = re.findall(r' id="([^"]+)"', text)
+    clips = [each for each in ids if each.startswith("p") and len(each) > 8]
+    assert len(clips) == len(set(clips))  # two plots never share what is referred to
+    for heading in ("Service levels", "What this run does not prove", "Errors", "Machine"):
+        assert heading in text
+    assert "&lt;slow&gt;" in text
+    for kind in (html_report.MEASURED, html_report.SIMULATED, html_report.INPUT):
+        assert f">{kind}</span>" in text
+
+
+def test_a_slow_server_is_said_in_one_sentence(slow: Path) -> None:
+    run = read_run(slow)
+    assert run.verdict == "fail"
+    broken = first_broken(run)
+    assert broken is not None
+    assert (broken.sli, broken.at_s) == ("MutatingApiCallLatency", 45.0)  # the sample before 60 s
+    assert sentence(run) == (
+        "Kubernetes v1.36.3 held 20 nodes for 1 min 55 s and started 120 pods; what broke first, "
+        "at 0:45: MutatingApiCallLatency p99 was 2 s, PUT leases, over its limit of 1 s (writes of "
+        "single objects, the slowest kind of request)."
+    )
+
+
+def test_a_good_run_says_that_nothing_broke(good: Path) -> None:
+    run = read_run(good)
+    assert run.verdict == "pass"
+    assert sentence(run).endswith("; nothing broke that it was held to.")
+    told = " ".join(not_proven(run))
+    assert "etcd ran without fsync" in told
+    assert "1 min 55 s with all nodes Ready" in told
+    assert "shared this machine" in told
+
+
+def test_an_invalid_run_is_not_praised(tmp_path: Path) -> None:
+    figures = write_run(tmp_path / "run")
+    figures.process.timer_lag.record(5_000_000)
+    directory = RunDirectory("again", tmp_path / "again")
+    directory.finish(figures)
+    run = read_run(tmp_path / "again")
+    assert run.verdict == "invalid"
+    assert "are not to be used: fleet itself lagged: timers fired up to 5.0 s late" in sentence(run)
+    assert "INVALID" in page(run)
+
+
+def test_a_run_that_was_killed_is_incomplete(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    (tmp_path / "run" / "summary.json").unlink()
+    lines = (tmp_path / "run" / "timeseries.jsonl").read_bytes()
+    (tmp_path / "run" / "timeseries.jsonl").write_bytes(lines[:-40])
+    run = read_run(tmp_path / "run")
+    assert run.verdict == "incomplete"
+    text = page(run)
+    assert "it was killed, or it is still going on" in text
+    assert "plot-requests" in text
+
+
+def test_a_fault_has_its_recovery(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", fault=True)
+    (found,) = recoveries(read_run(tmp_path / "run"))
+    assert (found.fault, found.lost, found.took_s) == ("zone b", 0, 0.0)
+    assert "<h2>Recovery" in page(read_run(tmp_path / "run"))
+
+
+def test_without_the_extra_all_but_plots_is_there(
+    good: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(html_report, "can_plot", lambda: False)
+    text = page(read_run(good))
+    assert "pip install &#x27;fleet-emulator[report]&#x27;" in text
+    assert "<svg" not in text
+    assert "Service levels" in text
+
+
+def test_nothing_of_matplotlib_is_imported_before_the_end() -> None:
+    modules = "fleet.cli, fleet.run.run, fleet.report.html_report, fleet.report.report_command"
+    code = f"import sys, {modules}; sys.exit(any('matplotlib' in each for each in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert plots.can_plot()
+
+
+def test_an_hour_is_told_within_ten_seconds_and_without_losing_a_spike(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", seconds=3600)
+    begun = time.monotonic()
+    text = page(read_run(tmp_path / "run"))
+    assert time.monotonic() - begun < 10
+    assert len(text) < 3_000_000
+    for plot in plots_of(read_run(tmp_path / "run")):
+        assert all(len(each.points) <= POINTS_MAX for each in plot.series), plot.name
+    spiky = [(float(at), 100.0 if at == 777 else 1.0) for at in range(3600)]
+    assert max(value for _, value in thin(spiky, max)) == 100
+    assert mean([value for _, value in thin(spiky, mean)]) == pytest.approx(1.0275, rel=0.01)
+
+
+def asked(*runs: Path, **given: object) -> tuple[str, int]:
+    fields = {"baseline": None, "tolerance": "10%", "form": None, "out": None, **given}
+    notes: list[str] = []
+    text, code = make_report(Request(runs, **fields), note=notes.append)  # type: ignore[arg-type]
+    return "\n".join([*notes, text]), code
+
+
+def test_a_worse_run_fails_the_gate_and_a_good_one_passes(good: Path, slow: Path) -> None:
+    text, code = asked(slow, baseline=good)
+    assert code == 1
+    assert "worse by more than 10%: MutatingApiCallLatency p99" in text
+    assert "WORSE" in text
+    assert asked(good, baseline=good)[1] == 0
+    assert "nothing is worse by more than 10%" in asked(good, baseline=slow)[0]
+    assert asked(slow, baseline=good, tolerance="1000%")[1] in {0, 1}
+    assert asked(good, slow)[1] == 0  # without a baseline nobody asked for a gate
+
+
+def test_runs_that_differ_in_what_matters_are_not_compared(good: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    write_run(other)
+    summary = json.loads((other / "summary.json").read_text())
+    summary |= {"etcd_fsync": True, "fidelity": "light"}
+    (other / "summary.json").write_text(json.dumps(summary))
+    text, code = asked(other, baseline=good)
+    assert code == 4
+    assert "not comparable: etcd_fsync: False and True; fidelity: kubelet and light" in text
+    compared = compare([read_run(good), read_run(other)], 0.1)
+    assert len(compared.differences) == 2
+
+
+@pytest.mark.parametrize("form", ["markdown", "json", "junit"])
+def test_other_forms_say_the_same(slow: Path, good: Path, form: str, tmp_path: Path) -> None:
+    one, _ = asked(slow, form=form)
+    several, _ = asked(good, slow, form=form)
+    assert "MutatingApiCallLatency" in one
+    match form:
+        case "json":
+            told = json.loads(one)
+            assert told["verdict"] == "fail"
+            assert told["first_broken"]["at_s"] == 45
+            assert json.loads(several)["comparable"]
+        case "junit":
+            suite = ET.fromstring(one.strip())
+            assert (suite.get("failures"), suite.get("errors")) == ("1", "0")
+            assert ET.fromstring(several.strip()).get("failures") != "0"
+        case _:
+            assert (
+                "| MutatingApiCallLatency p99 | 2 s | 1 s | SIG Scalability | 400 | BROKEN |" in one
+            )
+            assert " s x 11.47 WORSE |" in several
+    out = tmp_path / "told"
+    assert asked(slow, form=form, out=out)[0].strip() == ""
+    assert out.read_text().strip() == one.strip()
+
+
+def test_several_runs_are_one_page_too(good: Path, slow: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--out"):
+        asked(good, slow, form="html")
+    out = tmp_path / "both.html"
+    asked(good, slow, form="html", out=out)
+    assert "COMPARABLE" in out.read_text() or "WORSE" in out.read_text()
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({}, "holds no run"),
+        ({"summary.json": "["}, "no JSON"),
+        ({"summary.json": "[]"}, "no JSON object"),
+    ],
+)
+def test_what_is_no_run_is_told_in_one_line(
+    tmp_path: Path, files: dict[str, str], told: str
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError) as caught:
+        asked(tmp_path)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("tolerance", ["x", "-1%", "5000%"])
+def test_a_bad_tolerance_is_told(good: Path, tolerance: str) -> None:
+    with pytest.raises(UsageError, match="--tolerance"):
+        asked(good, good, tolerance=tolerance)
