@@ -127,6 +127,7 @@ image: dist-wheel  ## build the container image, tagged with its version
 
 docs: setup  ## write the reference pages that the code says: command line, keys of the YAML files
 	$(BIN)/python tools/reference.py
+	$(BIN)/python tools/grafana.py
 
 lock: setup  ## resolve charts/requirements.txt, what the image installs, anew
 	$(BIN)/pip install --quiet uv

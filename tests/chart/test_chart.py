@@ -152,6 +152,17 @@ def test_a_service_monitor_names_each_process(bare_helm: Helm) -> None:
     assert monitor["metadata"]["labels"]["release"] == "p"
 
 
+def test_a_dashboard_is_there_if_wanted_as_grafana_reads_it(bare_helm: Helm) -> None:
+    assert not [each for each in of_kind(bare_helm.objects({}), "ConfigMap") if "dashboard" in each]
+    values = {"grafanaDashboard": {"enabled": True, "namespace": "watch"}}
+    objects = bare_helm.objects(values)
+    [found] = of_kind(objects, "ConfigMap", f"{RELEASE}-dashboard")
+    assert found["metadata"]["namespace"] == "watch"
+    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+    told = json.loads(found["data"]["fleet.json"])
+    assert told == json.loads((FILE.parent / "dashboard.json").read_text())
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
