@@ -129,6 +129,10 @@ docs: setup  ## write the reference pages that the code says: command line, keys
 	$(BIN)/python tools/reference.py
 	$(BIN)/python tools/grafana.py
 
+.PHONY: picture
+picture: setup chromium  ## make the picture of a report in README.md anew, of ARGS=RUN_DIR or of a run of two minutes
+	$(BIN)/python tools/picture.py $(ARGS)
+
 lock: setup  ## resolve charts/requirements.txt, what the image installs, anew
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra locust --generate-hashes --no-annotate \

@@ -31,9 +31,15 @@ def summary_keys() -> set[str]:
     return set(found)
 
 
+COUNTERS = frozenset({"rejected", "controlplane.asked_by_fleet"})
+"""Maps whose keys are what came, and not named by anybody."""
+
+
 def paths(value: object, prefix: str = "") -> Iterator[str]:
     """Yield the paths of the values in a summary. An empty list or map is one itself."""
-    if isinstance(value, dict) and value:
+    if prefix in COUNTERS:
+        yield prefix
+    elif isinstance(value, dict) and value:
         for key, inside in value.items():
             name = "NAME" if prefix == "agents" else key
             yield from paths(inside, f"{prefix}.{name}" if prefix else name)

@@ -43,8 +43,11 @@ class Ending:
     async def settle(self, cluster: Cluster, lease: RunLease) -> None:
         """Remove the nodes or leave them to whoever comes after us, then give up their names.
 
-        Names are kept while nodes are left that nobody answers for.
+        Names are kept while nodes are left that nobody answers for. A second Ctrl-C may have come
+        before this began: then it does not begin.
         """
+        if self._interrupts.is_second:
+            return
         if lease.lost_to:
             self.invalidate(f"run {lease.lost_to} took the nodes over")
         elif not self._target.is_own and (await self._keeps_nodes() or await self._clean(cluster)):

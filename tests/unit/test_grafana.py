@@ -5,7 +5,8 @@ import re
 
 import grafana
 
-from fleet.report.exposition import APISERVER, FAMILIES
+from fleet.controlplane import APISERVER
+from fleet.report.exposition import FAMILIES
 from fleet.report.figure import Kind
 from fleet.report.figures import metrics
 
