@@ -36,7 +36,9 @@ def pages() -> dict[Path, str]:
         "cli.md": cli_page(),
         "configuration.md": configuration_page(),
         "summary.md": _with_table("summary.md", "| key | |", summary_rows()),
-        "metrics.md": _with_table("metrics.md", "| metric | |", map(_metric, metrics())),
+        "metrics.md": _with_table(
+            "metrics.md", "| metric | type | unit | |", map(_metric, metrics())
+        ),
     }
     return {REFERENCE / name: text for name, text in made.items()}
 
@@ -145,10 +147,14 @@ def _type(each: Json, definitions: dict[str, Json]) -> str:
     return f"{kind} of {_type(inside, definitions)}" if isinstance(inside, dict) else str(kind)
 
 
-def _with_table(page: str, header: str, rows: Iterable[tuple[str, str]]) -> str:
+def _with_table(page: str, header: str, rows: Iterable[tuple[str, ...]]) -> str:
     """Return a page with its first table of this header made anew."""
     before, _, rest = (REFERENCE / page).read_text().partition(f"{header}\n")
-    lines = [header, "|---|---|", *(f"| {cell} | {words} |" for cell, words in rows)]
+    lines = [
+        header,
+        "---".join("|" * header.count("|")),
+        *(f"| {' | '.join(row)} |" for row in rows),
+    ]
     table, rest = "\n".join(lines), rest.partition("\n\n")[2]
     return f"{before}{table}\n\n{rest}".rstrip() + "\n"
 
@@ -185,10 +191,12 @@ def _keys(record: type["DataclassInstance"], prefix: str = "") -> Iterator[tuple
             yield cell, f"{unit}{colon} {figure.words}".strip()
 
 
-def _metric(figure: Figure) -> tuple[str, str]:
+def _metric(figure: Figure) -> tuple[str, str, str, str]:
     name = f"fleet_{figure.metric}" + ("_total" if figure.kind is Kind.COUNTER else "")
     labels = f"{{{','.join(figure.labels)}}}" if figure.labels else ""
-    return f"`{name}{labels}`", figure.words
+    kind = {Kind.COUNTER: "counter", Kind.HISTOGRAM: "histogram"}.get(figure.kind, "gauge")
+    unit = next((each for each in ("seconds", "bytes") if each in figure.metric), "")
+    return f"`{name}{labels}`", kind, unit, figure.words
 
 
 def main() -> None:
