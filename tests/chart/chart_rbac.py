@@ -34,6 +34,7 @@ FEATURES = {
     "staticPods": Features(static_pods=True),
     "dynamicResources": Features(dynamic_resources=True),
     "approveCsrs": Features(approve_csrs=True),
+    "serves": Features(serves=True),
 }
 IDENTITIES = {
     "impersonate": Identity(IdentityMode.IMPERSONATE, Impersonation.USER),

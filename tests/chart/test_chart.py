@@ -70,6 +70,7 @@ MATRIX: dict[str, Json] = {
         "noTaint": True,
         "zoneLabels": True,
         "simulateCSI": True,
+        "serve": {"enabled": True, "port": 21000},
         "extraArgs": ["--story=fleet-0000-00000"],
         "identity": {"allowBroadImpersonation": True},
         "rbac": {"staticPods": True, "dynamicResources": True, "legacyImpersonation": "always"},
@@ -272,7 +273,8 @@ def test_the_account_gets_what_a_run_needs_and_no_more(
 
 def test_features_add_their_rights(bare_helm: Helm) -> None:
     values: Json = {"simulateCSI": True, "rbac": {"staticPods": True, "dynamicResources": True}}
-    features = Features(storage=True, static_pods=True, dynamic_resources=True)
+    values["serve"] = {"enabled": True}
+    features = Features(storage=True, static_pods=True, dynamic_resources=True, serves=True)
     given = permissions(bare_helm.objects(values | SMALL, "--kube-version=1.36.3"), RELEASE)
     needed = [*own_permissions(features), *of_nodes(IDENTITIES["impersonate"], features)]
     assert given == {*narrowed(needed, NAMES), *OF_PODS}
