@@ -6,6 +6,7 @@ keeps. Records compare by value.
 """
 
 import enum
+from dataclasses import dataclass
 from typing import NamedTuple, NewType
 
 from fleet.objects.admission import NO_STATE, PLAIN, AdmissionSpec, NodeState
@@ -307,60 +308,28 @@ class PodSpec(NamedTuple):
         return (*self.init_containers, *self.containers, *self.ephemeral_containers)
 
 
+NO_SPEC, NO_STATUS = PodSpec(), PodStatus()
+
+
+@dataclass(slots=True, eq=False)
 class Pod:
     """One version of a Pod: its metadata, its spec, its status. A new version replaces it."""
 
-    __slots__ = (
-        "annotations",
-        "created_s",
-        "deletion_grace_s",
-        "deletion_s",
-        "fingerprint",
-        "generation",
-        "labels",
-        "name",
-        "namespace",
-        "node_name",
-        "resource_version",
-        "spec",
-        "status",
-        "token_suffix",
-        "uid",
-    )
-
-    def __init__(
-        self,
-        namespace: str,
-        name: str,
-        uid: PodUid,
-        node_name: str = "",
-        resource_version: str = "",
-        generation: int = 1,
-        created_s: int = 0,
-        deletion_s: int = 0,
-        deletion_grace_s: int | None = None,
-        labels: tuple[tuple[str, str], ...] = (),
-        annotations: tuple[tuple[str, str], ...] = (),
-        fingerprint: int = 0,
-        token_suffix: str = "",
-        spec: PodSpec = PodSpec(),  # noqa: B008 - immutable
-        status: PodStatus = PodStatus(),  # noqa: B008
-    ) -> None:
-        self.namespace = namespace
-        self.name = name
-        self.uid = uid
-        self.node_name = node_name
-        self.resource_version = resource_version
-        self.generation = generation
-        self.created_s = created_s
-        self.deletion_s = deletion_s  # metadata.deletionTimestamp, 0 when not being deleted
-        self.deletion_grace_s = deletion_grace_s
-        self.labels = labels
-        self.annotations = annotations  # only fleet's own, and what makes a mirror pod
-        self.fingerprint = fingerprint  # of spec, labels, annotations: what an UPDATE looks at
-        self.token_suffix = token_suffix  # of kube-api-access-xxxxx, "" without such a volume
-        self.spec = spec
-        self.status = status
+    namespace: str
+    name: str
+    uid: PodUid
+    node_name: str = ""
+    resource_version: str = ""
+    generation: int = 1
+    created_s: int = 0
+    deletion_s: int = 0  # metadata.deletionTimestamp, 0 when not being deleted
+    deletion_grace_s: int | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+    annotations: tuple[tuple[str, str], ...] = ()  # only fleet's own, and what makes a mirror pod
+    fingerprint: int = 0  # of spec, labels, annotations: what an UPDATE looks at
+    token_suffix: str = ""  # of kube-api-access-xxxxx, "" without such a volume
+    spec: PodSpec = NO_SPEC
+    status: PodStatus = NO_STATUS
 
     def find(self, name: str) -> ContainerSpec | None:
         """Return the container of a name, of whatever kind."""

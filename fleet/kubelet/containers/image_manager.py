@@ -12,6 +12,7 @@ Differs: contents of pull secrets are not read: one that exists opens every priv
 import heapq
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_MS, NS_PER_S
@@ -87,14 +88,12 @@ class _BackOff(NamedTuple):
     error: str
 
 
+@dataclass(slots=True, eq=False)
 class _Volumes:
     """The image volumes of a pod during one sync: those to look at, and what failed."""
 
-    __slots__ = ("failed", "left")
-
-    def __init__(self, left: tuple[VolumeSpec, ...]) -> None:
-        self.left = left
-        self.failed: dict[str, WaitingState] = {}
+    left: tuple[VolumeSpec, ...]
+    failed: dict[str, WaitingState] = field(default_factory=dict)
 
 
 READY = Ensured()

@@ -13,6 +13,7 @@ one patch says it all.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from fleet.kubelet.containers.probe_worker import (
@@ -54,15 +55,13 @@ class ProbeUpdate(NamedTuple):
     result: ProbeResult
 
 
+@dataclass(slots=True, eq=False)
 class _Probes:
     """The workers of one pod, startup probes first."""
 
-    __slots__ = ("annotations", "armed_ns", "workers")
-
-    def __init__(self, workers: tuple[ProbeWorker, ...]) -> None:
-        self.workers = workers
-        self.armed_ns = NEVER
-        self.annotations: tuple[tuple[str, str], ...] | None = None  # that the workers follow
+    workers: tuple[ProbeWorker, ...]
+    armed_ns: int = NEVER
+    annotations: tuple[tuple[str, str], ...] | None = None  # that the workers follow
 
     def find(self, kind: ProbeKind, name: str) -> ProbeWorker | None:
         for worker in self.workers:

@@ -12,6 +12,7 @@ started, as shown.
 """
 
 import zlib
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -68,51 +69,29 @@ class Look(NamedTuple):
     run: int
 
 
+@dataclass(slots=True, eq=False)
 class ProbeWorker:
     """The state of one probe."""
 
-    __slots__ = (
-        "anchor_ns",
-        "behavior",
-        "container_id",
-        "due_ns",
-        "forced",
-        "is_live",
-        "is_new",
-        "kept_ns",
-        "kind",
-        "last",
-        "on_hold",
-        "probe",
-        "result",
-        "run",
-        "seen_ns",
-        "spec",
-        "started_s",
-        "tick_ns",
-        "triggered",
-    )
-
-    def __init__(self, kind: ProbeKind, spec: ContainerSpec, probe: ProbeSpec) -> None:
-        self.kind = kind
-        self.spec = spec
-        self.probe = probe
-        self.behavior: ProbeBehavior = ALWAYS_GOOD
-        self.anchor_ns = 0  # a tick; the others are whole periods after it
-        self.seen_ns = 0  # ticks up to here are done
-        self.kept_ns = 0  # when the next attempt is, if that is known and still to come
-        self.tick_ns = 0  # the one that is planned
-        self.due_ns = NEVER  # when its attempt ends
-        self.container_id = ""
-        self.started_s = 0  # of the container
-        self.result: ProbeResult | None = None  # of this container, None before the first tick
-        self.last: ProbeResult = ProbeResult.UNKNOWN
-        self.run = 0  # how many times in a row `last` came
-        self.on_hold = False  # until there is a new container
-        self.is_new = False  # no tick has seen this container yet
-        self.is_live = False  # its ticks probe
-        self.forced = False  # the next tick matters whatever it finds
-        self.triggered = False  # an attempt is wanted at once
+    kind: ProbeKind
+    spec: ContainerSpec
+    probe: ProbeSpec
+    behavior: ProbeBehavior = ALWAYS_GOOD
+    anchor_ns: int = 0  # a tick; the others are whole periods after it
+    seen_ns: int = 0  # ticks up to here are done
+    kept_ns: int = 0  # when the next attempt is, if that is known and still to come
+    tick_ns: int = 0  # the one that is planned
+    due_ns: int = NEVER  # when its attempt ends
+    container_id: str = ""
+    started_s: int = 0  # of the container
+    result: ProbeResult | None = None  # of this container, None before the first tick
+    last: ProbeResult = ProbeResult.UNKNOWN
+    run: int = 0  # how many times in a row `last` came
+    on_hold: bool = False  # until there is a new container
+    is_new: bool = False  # no tick has seen this container yet
+    is_live: bool = False  # its ticks probe
+    forced: bool = False  # the next tick matters whatever it finds
+    triggered: bool = False  # an attempt is wanted at once
 
     def begin(self, uid: PodUid, start_ns: int, turn: Turn) -> None:
         """Begin to tick: at once, but soon after the kubelet's start at a random instant.

@@ -9,6 +9,7 @@ Differs: the drivers' own calls always succeed, unless the profile says how they
 has a health service, so devices of claims are of unknown health; PodGroups do not exist.
 """
 
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import orjson
@@ -37,14 +38,12 @@ class Prepared(NamedTuple):
 WAITS = Prepared()
 
 
+@dataclass(slots=True, eq=False)
 class _Pod:
     """The claims of one pod: what was read so far, and what is still to be read."""
 
-    __slots__ = ("found", "left")
-
-    def __init__(self, left: tuple[PodClaim, ...]) -> None:
-        self.left = left
-        self.found: dict[str, ResourceClaimView] = {}  # by the name within the pod
+    left: tuple[PodClaim, ...]
+    found: dict[str, ResourceClaimView] = field(default_factory=dict)  # by the name within the pod
 
 
 class DRAManager:

@@ -14,11 +14,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 
 from fleet.clock import NS_PER_S
-from fleet.kubelet.pods.pod_workers import PodKill, PodWorker, WorkerState
+from fleet.kubelet.pods.pod_workers import PodKill, PodWorker, WorkerState, disruption_target
 from fleet.kubelet.turn import Turn
 from fleet.objects.effects import Timer
-from fleet.objects.pods import PodCondition, PodUid
-from fleet.objects.well_known import DISRUPTION_TARGET
+from fleet.objects.pods import PodUid
 from fleet.profile.host_schedule import POWER_OFF_DELAY
 
 ERROR = "node is shutting down"
@@ -109,16 +108,8 @@ def group_of(groups: Groups, priority: int) -> int:
 
 
 def _kill(worker: PodWorker, seconds: int) -> PodKill:
-    pod = worker.pod
-    condition = PodCondition(
-        DISRUPTION_TARGET,
-        "True",
-        "TerminationByKubelet",
-        MESSAGE,
-        observed_generation=pod.generation,
-    )
-    grace_s = min(seconds, pod.spec.termination_grace_s)
-    return PodKill(REASON, MESSAGE, grace_s, condition)
+    grace_s = min(seconds, worker.pod.spec.termination_grace_s)
+    return PodKill(REASON, MESSAGE, grace_s, disruption_target(worker.pod, MESSAGE))
 
 
 def _has_ended(worker: PodWorker | None) -> bool:

@@ -21,7 +21,13 @@ from fleet.kubelet.pods.admission import AdmissionInputs, Devices, Verdict, admi
 from fleet.kubelet.pods.allocation_manager import Refusal
 from fleet.kubelet.pods.first_sync import first_sync_ns
 from fleet.kubelet.pods.pod_sync import PodSyncer
-from fleet.kubelet.pods.pod_workers import PodKill, PodWorker, Rejection, WorkerState
+from fleet.kubelet.pods.pod_workers import (
+    PodKill,
+    PodWorker,
+    Rejection,
+    WorkerState,
+    disruption_target,
+)
 from fleet.kubelet.pods.preemption import (
     CONDITION_MESSAGE,
     MESSAGE,
@@ -34,9 +40,8 @@ from fleet.kubelet.pressure.resource_monitor import ResourceMonitor
 from fleet.kubelet.turn import Turn
 from fleet.objects.admission import NodeState
 from fleet.objects.effects import ApiCall, Op, Reply
-from fleet.objects.pods import NodeView, Pod, PodCondition, PodUid
+from fleet.objects.pods import NodeView, Pod, PodUid
 from fleet.objects.static_pods import StaticPod
-from fleet.objects.well_known import DISRUPTION_TARGET
 
 _NODE = frozenset((PodUid(""),))
 """What a pod waits for that waits for its Node."""
@@ -197,14 +202,7 @@ class PodAdmission:
         self._hold(worker, frozenset(pod.uid for pod in found.pods))
         for pod in found.pods:
             turn.event(pod, OpenReason(REASON), MESSAGE)
-            condition = PodCondition(
-                DISRUPTION_TARGET,
-                "True",
-                "TerminationByKubelet",
-                CONDITION_MESSAGE,
-                turn.wall_s,
-                pod.generation,
-            )
+            condition = disruption_target(pod, CONDITION_MESSAGE, turn.wall_s)
             kill = PodKill(REASON, MESSAGE, condition=condition)
             self._syncer.kill_pod(self._workers[pod.uid], kill, turn)
         return None

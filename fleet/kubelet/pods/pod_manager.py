@@ -11,6 +11,7 @@ fastStaticPodsRegistration; kubelet_pods.go, HandlePodCleanups; pod_workers.go, 
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.kubelet.turn import Turn
@@ -34,18 +35,16 @@ _STREAM_HOUSEKEEPING = 0x40CE
 _STREAM_RESYNC = 0x40CF
 
 
+@dataclass(slots=True, eq=False)
 class _Entry:
     """One full name: the static pod that is wanted, and the mirror as the watch shows it."""
 
-    __slots__ = ("busy", "mirror", "posted", "retry_ns", "static", "waiting")
-
-    def __init__(self) -> None:
-        self.static: StaticPod | None = None
-        self.waiting = False  # until the pod that had the name before has ended
-        self.mirror: Pod | None = None
-        self.busy = False  # a call about the mirror is in flight
-        self.posted = False  # the POST was answered, the watch does not show it yet
-        self.retry_ns = 0
+    static: StaticPod | None = None
+    waiting: bool = False  # until the pod that had the name before has ended
+    mirror: Pod | None = None
+    busy: bool = False  # a call about the mirror is in flight
+    posted: bool = False  # the POST was answered, the watch does not show it yet
+    retry_ns: int = 0
 
 
 class PodManager:

@@ -9,11 +9,13 @@ Differs: a static pod does not exist here.
 """
 
 import enum
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
 from fleet.kubelet.pods.pod_actions import ContainerKill
 from fleet.objects.pods import ContainerSpec, Pod, PodCondition, PodStatus, WaitingState
+from fleet.objects.well_known import DISRUPTION_TARGET
 
 BACKOFF_PERIOD_NS = 10 * NS_PER_S
 RESYNC_NS = 60 * NS_PER_S
@@ -71,6 +73,16 @@ class Rejection(NamedTuple):
     message: str
 
 
+def disruption_target(pod: Pod, message: str, wall_s: int = 0) -> PodCondition:
+    """Return the condition of a pod that a manager ends for the sake of others.
+
+    Its transition is stamped later where `wall_s` is 0. Source: k8s.io/api, DisruptionTarget.
+    """
+    return PodCondition(
+        DISRUPTION_TARGET, "True", "TerminationByKubelet", message, wall_s, pod.generation
+    )
+
+
 class PodKill(NamedTuple):
     """A request of a manager to end a pod (eviction, preemption, shutdown, deadline).
 
@@ -102,59 +114,33 @@ class PodKill(NamedTuple):
         return status._replace(conditions=(self.condition, *others))
 
 
+@dataclass(slots=True, eq=False)
 class PodWorker:
     """The worker of one pod."""
 
-    __slots__ = (
-        "began_ns",
-        "due_ns",
-        "fresh",
-        "grace_s",
-        "had_actions",
-        "killed",
-        "kills",
-        "last_sync_ns",
-        "pending",
-        "plan",
-        "pod",
-        "pull_ns",
-        "reasons",
-        "registered",
-        "removed",
-        "retry_ns",
-        "seen_ns",
-        "simulated_ns",
-        "stage",
-        "state",
-        "sync_ns",
-        "told",
-        "volumes_ready",
-    )
-
-    def __init__(self, pod: Pod, now_ns: int) -> None:
-        self.pod = pod
-        self.told: PodStatus | None = None  # by the API server, with the deletion
-        self.state = WorkerState.SYNC
-        self.stage = SyncStage.IDLE
-        self.pending = False  # something happened during this sync
-        self.removed = False  # the object is gone
-        self.registered = False  # its ConfigMaps and Secrets are watched
-        self.volumes_ready = False
-        self.had_actions = False  # this sync started something
-        self.fresh = True  # the pod cache is newer than the last sync
-        self.grace_s = 0  # of the termination, 0 before there is one
-        self.killed: PodKill | None = None  # why a manager ended it
-        self.retry_ns = 0  # of the running sync: 0 no error, FAILED, or the end of a back-off
-        self.seen_ns = now_ns  # when the pod was first seen; -1 once its start is reported
-        self.simulated_ns = 0  # of its start so far: what the runtime takes; 0 once it is reported
-        self.pull_ns = 0  # of its start so far: what its images take
-        self.last_sync_ns = 0
-        self.began_ns = 0  # the sync that runs, or the last one
-        self.sync_ns = 0  # when the work queue calls for a sync, 0 for never
-        self.due_ns = 0  # when `stage` is over, else when the runtime is to be looked at
-        self.kills = NO_KILLS
-        self.plan: tuple[ContainerSpec, ...] = ()  # the containers that this sync still starts
-        self.reasons: dict[str, WaitingState] | None = None  # the reason cache
+    pod: Pod
+    seen_ns: int  # when the pod was first seen; -1 once its start is reported
+    told: PodStatus | None = None  # by the API server, with the deletion
+    state: WorkerState = WorkerState.SYNC
+    stage: SyncStage = SyncStage.IDLE
+    pending: bool = False  # something happened during this sync
+    removed: bool = False  # the object is gone
+    registered: bool = False  # its ConfigMaps and Secrets are watched
+    volumes_ready: bool = False
+    had_actions: bool = False  # this sync started something
+    fresh: bool = True  # the pod cache is newer than the last sync
+    grace_s: int = 0  # of the termination, 0 before there is one
+    killed: PodKill | None = None  # why a manager ended it
+    retry_ns: int = 0  # of the running sync: 0 no error, FAILED, or the end of a back-off
+    simulated_ns: int = 0  # of its start so far: what the runtime takes; 0 once it is reported
+    pull_ns: int = 0  # of its start so far: what its images take
+    last_sync_ns: int = 0
+    began_ns: int = 0  # the sync that runs, or the last one
+    sync_ns: int = 0  # when the work queue calls for a sync, 0 for never
+    due_ns: int = 0  # when `stage` is over, else when the runtime is to be looked at
+    kills: Kills = NO_KILLS
+    plan: tuple[ContainerSpec, ...] = ()  # the containers that this sync still starts
+    reasons: dict[str, WaitingState] | None = None  # the reason cache
 
     def on_pod(self, pod: Pod) -> bool:
         """Take the newest version; return whether the running sync must be looked at again.

@@ -12,6 +12,8 @@ Differs: the client's limit of 50 requests a second is not applied here. In `lig
 computed from what the watch and our own last patch said.
 """
 
+from dataclasses import dataclass
+
 from fleet.clock import NS_PER_S, Draws
 from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
 from fleet.kubelet.pods.status_generate import FINAL_REASONS, OWNED_CONDITIONS, shared_condition
@@ -36,18 +38,16 @@ _STREAM_PHASE = 0x57A705
 _NO_MIRRORS: dict[PodUid, PodUid] = {}
 
 
+@dataclass(slots=True, eq=False)
 class _Entry:
     """The newest status of one pod, and how far the server knows it."""
 
-    __slots__ = ("api", "finished", "pod", "sent", "status", "version")
-
-    def __init__(self, pod: Pod, status: PodStatus) -> None:
-        self.pod = pod  # any version: its names never change
-        self.status = status
-        self.version = 0
-        self.sent = 0  # the version that the server has
-        self.finished = False  # the pod worker is done: the object may go
-        self.api: PodStatus | None = None  # our last patch, until the watch shows a newer one
+    pod: Pod  # any version: its names never change
+    status: PodStatus
+    version: int = 0
+    sent: int = 0  # the version that the server has
+    finished: bool = False  # the pod worker is done: the object may go
+    api: PodStatus | None = None  # our last patch, until the watch shows a newer one
 
 
 class StatusManager:

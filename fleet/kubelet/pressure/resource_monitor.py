@@ -17,7 +17,7 @@ from fleet.kubelet.containers.image_manager import images_of
 from fleet.kubelet.events import Reason
 from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
 from fleet.kubelet.pods.pod_sync import PodSyncer
-from fleet.kubelet.pods.pod_workers import PodKill, PodWorker, WorkerState
+from fleet.kubelet.pods.pod_workers import PodKill, PodWorker, WorkerState, disruption_target
 from fleet.kubelet.pressure.eviction_manager import EVICTED, Eviction, EvictionManager, Reclaim
 from fleet.kubelet.pressure.eviction_signals import (
     is_met,
@@ -45,8 +45,7 @@ from fleet.kubelet.pressure.stats_provider import (
 )
 from fleet.kubelet.turn import Turn
 from fleet.objects.effects import Timer
-from fleet.objects.pods import Pod, PodCondition, PodUid
-from fleet.objects.well_known import DISRUPTION_TARGET
+from fleet.objects.pods import Pod, PodUid
 from fleet.profile.node_model import NodeModel
 from fleet.profile.pod_behavior import OOM_REASON, PodBehavior
 from fleet.profile.usage import UNDECLARED
@@ -62,7 +61,6 @@ POD_INODES_MAX = 100
 POD_PIDS_MAX = 10
 """More than a pod uses of which nothing is declared, and that requests nothing."""
 THRESHOLD_MET = "Attempting to reclaim %s"
-TERMINATION_BY_KUBELET = "TerminationByKubelet"
 
 Workers = Mapping[PodUid, PodWorker]
 
@@ -338,14 +336,5 @@ def _evict(worker: PodWorker, eviction: Eviction, syncer: PodSyncer, turn: Turn)
     pod: Pod = worker.pod
     message = eviction.message
     turn.event(pod, Reason.EVICTED, message, annotations=eviction.annotations)
-    condition = None
-    if eviction.disrupts:
-        condition = PodCondition(
-            DISRUPTION_TARGET,
-            "True",
-            TERMINATION_BY_KUBELET,
-            message,
-            turn.wall_s,
-            pod.generation,
-        )
+    condition = disruption_target(pod, message, turn.wall_s) if eviction.disrupts else None
     syncer.kill_pod(worker, PodKill(EVICTED, message, eviction.grace_s, condition), turn)

@@ -11,6 +11,7 @@ Differs: a read that starts a watch again takes what was known, and does not wai
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from fleet.clock import NS_PER_S
 from fleet.kubelet.turn import Turn
@@ -38,33 +39,20 @@ ObjectKey = tuple[WatchKind, str, str]
 """Kind, namespace, name."""
 
 
+@dataclass(slots=True, eq=False)
 class _Object:
     """A ConfigMap or Secret as its watch shows it."""
 
-    __slots__ = (
-        "data",
-        "exists",
-        "immutable",
-        "keys",
-        "read_ns",
-        "readers",
-        "refs",
-        "seen",
-        "stopped",
-        "synced",
-    )
-
-    def __init__(self) -> None:
-        self.refs = 0
-        self.readers = 0  # pods that read it at each of their syncs
-        self.read_ns = 0  # when a container last needed it, 0 for never
-        self.synced = False
-        self.exists = False
-        self.seen = False  # since the watch was started
-        self.keys: tuple[str, ...] = ()
-        self.data: ObjectData | None = None  # shared by the nodes that have the same
-        self.immutable = False
-        self.stopped = False  # the watch: immutable and read, or idle
+    refs: int = 0
+    readers: int = 0  # pods that read it at each of their syncs
+    read_ns: int = 0  # when a container last needed it, 0 for never
+    synced: bool = False
+    exists: bool = False
+    seen: bool = False  # since the watch was started
+    keys: tuple[str, ...] = ()
+    data: ObjectData | None = None  # shared by the nodes that have the same
+    immutable: bool = False
+    stopped: bool = False  # the watch: immutable and read, or idle
 
 
 class ObjectManager:
