@@ -13,11 +13,11 @@ from fleet.objects.effects import COMBINED
 from fleet.objects.pods import ObjectRef
 
 GROUP_MESSAGES_MAX = 10  # different messages of one kind before they are combined
-GROUP_INTERVAL_NS = 600 * NS_PER_S
-SPAM_BURST = 25
+GROUP_INTERVAL_NS = 600 * NS_PER_S  # defaultAggregateIntervalInSeconds
+SPAM_BURST = 25  # defaultSpamBurst, for each source and object
 SPAM_REFILL_NS = 300 * NS_PER_S  # one more event per source and object
-KEYS_MAX = 4096
-COUNT_MAX = (1 << 32) - 1
+KEYS_MAX = 4096  # maxLruCacheEntries
+COUNT_MAX = (1 << 32) - 1  # of its field in a record
 _KEY = struct.Struct("<q")
 _SEEN = struct.Struct("<qqI")  # hash of an exact event, first wall time in ns, count
 

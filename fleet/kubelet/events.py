@@ -26,9 +26,9 @@ from fleet.objects.pods import ObjectRef
 if TYPE_CHECKING:
     from fleet.kubelet.turn import Turn  # which holds the recorder
 
-QUEUE_MAX = 1000
-TRIES_MAX = 12
-RETRY_NS = 10 * NS_PER_S
+QUEUE_MAX = 1000  # maxQueuedEvents: what comes then is lost
+TRIES_MAX = 12  # maxTriesPerEvent
+RETRY_NS = 10 * NS_PER_S  # defaultSleepDuration; the first wait is a random part of it
 _RETRY_STREAM = 0xE7E27
 
 

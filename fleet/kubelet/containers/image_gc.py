@@ -17,7 +17,7 @@ from fleet.kubelet.pressure.stats_provider import system_usage
 from fleet.kubelet.turn import Turn
 from fleet.objects.effects import NodeId, Timer
 
-GC_PERIOD_NS = 300 * NS_PER_S
+GC_PERIOD_NS = 300 * NS_PER_S  # ImageGCPeriod
 GC_KEY = "gc"
 _STREAM_GC = 0x1A9E
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))

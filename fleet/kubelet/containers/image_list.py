@@ -11,10 +11,10 @@ from fleet.clock import NS_PER_S
 from fleet.kubelet.turn import Turn
 from fleet.objects.effects import Timer
 
-LIST_PERIOD_NS = 30 * NS_PER_S
+LIST_PERIOD_NS = 30 * NS_PER_S  # image_gc_manager.go, Start: the cache is filled so often
 LIST_KEY = "list"
 PHASE_KEY = "phase"
-ASKED = -1
+ASKED = -1  # a refresh is due, but the phase is not known yet
 LIST_KEYS = (LIST_KEY, PHASE_KEY)
 
 

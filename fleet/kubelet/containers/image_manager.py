@@ -34,9 +34,9 @@ from fleet.profile.node_model import NodeModel
 from fleet.quantity import format_duration
 from fleet.runtime.runtime import Sandbox
 
-BACKOFF_FIRST_NS = 10 * NS_PER_S
-BACKOFF_MAX_NS = 300 * NS_PER_S
-BACKOFF_FORGET_NS = 2 * BACKOFF_MAX_NS
+BACKOFF_FIRST_NS = 10 * NS_PER_S  # imageBackOffPeriod
+BACKOFF_MAX_NS = 300 * NS_PER_S  # MaxImageBackOff
+BACKOFF_FORGET_NS = 2 * BACKOFF_MAX_NS  # flowcontrol.Backoff forgets after twice the maximum
 QPS_EXCEEDED = "pull QPS exceeded"
 ERR_IMAGE_PULL = "ErrImagePull"
 _CRI_ERRORS = {

@@ -21,7 +21,7 @@ from fleet.profile.pod_behavior import PodBehavior
 from fleet.runtime.command import run_of_command
 from fleet.runtime.runtime import Container, RunState, Runtime
 
-GRACE_MIN_S = 2
+GRACE_MIN_S = 2  # minimumGracePeriodInSeconds
 """minimumGracePeriodInSeconds: what SIGTERM always gets."""
 HOOK_NS = 10 * NS_PER_MS
 """What an exec or a request takes of which nothing is known."""

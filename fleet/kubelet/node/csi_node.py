@@ -24,13 +24,13 @@ from fleet.objects.effects import (
 )
 from fleet.objects.pods import CSINodeView, NodeView
 
-PROBE_NS = 1 * NS_PER_S
-TRIES_PER_ROUND = 4
+PROBE_NS = 1 * NS_PER_S  # waitForAPIServerForever polls so often
+TRIES_PER_ROUND = 4  # updateBackoff: Steps, the inner loop
 TRY_FIRST_NS = 10 * NS_PER_MS
-TRY_FACTOR = 5
-ROUNDS_MAX = 6
+TRY_FACTOR = 5  # 10, 50, 250 ms
+ROUNDS_MAX = 6  # initialization gives up after six rounds of tries
 ROUND_FIRST_NS = 30 * NS_PER_MS
-ROUND_FACTOR = 8
+ROUND_FACTOR = 8  # 30 ms, 240 ms, 1.9 s, 15 s, 123 s
 JITTER = 0.1
 _JITTER_STREAM = 0xC51
 

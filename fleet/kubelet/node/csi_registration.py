@@ -27,8 +27,8 @@ from fleet.objects.pods import CSINodeView, NodeView
 from fleet.objects.volumes import CSINodeUpdate
 
 NODE_ID_ANNOTATION = "csi.volume.kubernetes.io/nodeid"
-RECONCILE_NS = 1 * NS_PER_S
-TRIES_MAX = 4
+RECONCILE_NS = 1 * NS_PER_S  # the plug-in manager's loopSleepDuration
+TRIES_MAX = 4  # updateBackoff: Steps, as in csi_node.py
 TRY_FIRST_NS = 10 * NS_PER_MS
 TRY_FACTOR = 5
 

@@ -27,10 +27,10 @@ from fleet.objects.effects import (
 from fleet.objects.pods import LeaseView, NodeView
 
 RENEW_FRACTION = 4  # the interval is a quarter of the duration
-JITTER = 0.04
-RETRIES_MAX = 5
+JITTER = 0.04  # JitterUntilWithContext: never early, up to 4 % late
+RETRIES_MAX = 5  # maxUpdateRetries, at once one after another
 BACKOFF_FIRST_NS = 200 * NS_PER_MS
-BACKOFF_MAX_NS = 7 * NS_PER_S
+BACKOFF_MAX_NS = 7 * NS_PER_S  # maxBackoff: less than the default interval of 10 s
 _JITTER_STREAM = 0x1EA5E
 
 

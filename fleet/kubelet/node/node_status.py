@@ -36,12 +36,12 @@ from fleet.objects.effects import (
 from fleet.objects.pods import NodeCondition, NodeView
 
 REGISTER_FIRST_NS = 100 * NS_PER_MS
-REGISTER_MAX_NS = 7 * NS_PER_S
-FAST_NS = 100 * NS_PER_MS
-FAST_LIMIT_NS = 120 * NS_PER_S
+REGISTER_MAX_NS = 7 * NS_PER_S  # registerWithAPIServer doubles the step up to this
+FAST_NS = 100 * NS_PER_MS  # fastStatusUpdateOnce polls so often
+FAST_LIMIT_NS = 120 * NS_PER_S  # nodeReadyGracePeriod: then it gives up
 _SLOW = -1
 JITTER = 0.04
-RETRIES_MAX = 5
+RETRIES_MAX = 5  # nodeStatusUpdateRetry
 _TICK_STREAM = 0x5747
 _DELAY_STREAM = 0xDE1A
 

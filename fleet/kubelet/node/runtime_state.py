@@ -25,14 +25,14 @@ from fleet.profile.host_schedule import Outage, OutageKind
 from fleet.profile.node_model import NodeModel
 from fleet.runtime.runtime import NEVER
 
-CHECK_NS = 5 * NS_PER_S
-RUNTIME_THRESHOLD_NS = 30 * NS_PER_S
-CONTAINER_GC_NS = 60 * NS_PER_S
-RELIST_NS = 1 * NS_PER_S
-RELIST_THRESHOLD_NS = 180 * NS_PER_S
-EVENTED_RELIST_NS = 300 * NS_PER_S
-EVENTED_RELIST_THRESHOLD_NS = 600 * NS_PER_S
-SKIP_MAX_NS = 5 * NS_PER_S
+CHECK_NS = 5 * NS_PER_S  # kubelet.go, Run: updateRuntimeUp runs so often
+RUNTIME_THRESHOLD_NS = 30 * NS_PER_S  # maxWaitForContainerRuntime
+CONTAINER_GC_NS = 60 * NS_PER_S  # ContainerGCPeriod
+RELIST_NS = 1 * NS_PER_S  # genericPlegRelistPeriod
+RELIST_THRESHOLD_NS = 180 * NS_PER_S  # genericPlegRelistThreshold
+EVENTED_RELIST_NS = 300 * NS_PER_S  # eventedPlegRelistPeriod
+EVENTED_RELIST_THRESHOLD_NS = 600 * NS_PER_S  # eventedPlegRelistThreshold
+SKIP_MAX_NS = 5 * NS_PER_S  # syncLoop sleeps 100 ms, doubling to this, before it looks again
 UNAVAILABLE = (
     'rpc error: code = Unavailable desc = connection error: desc = "transport: Error while '
     'dialing: dial unix /run/containerd/containerd.sock: connect: connection refused"'

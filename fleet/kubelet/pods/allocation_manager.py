@@ -26,7 +26,7 @@ from fleet.objects.effects import SetTimer, Timer
 from fleet.objects.pods import ContainerSpec, Pod, PodCondition, PodUid
 from fleet.runtime.runtime import RunState, Sandbox
 
-RETRY_NS = 180 * NS_PER_S
+RETRY_NS = 180 * NS_PER_S  # retryDelay: resources may have come free unseen
 DEFERRED = "Deferred"
 INFEASIBLE = "Infeasible"
 RESOURCES = ("cpu", "memory")

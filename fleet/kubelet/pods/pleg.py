@@ -15,8 +15,8 @@ from fleet.clock import NS_PER_S, Draws
 from fleet.objects.pods import PodUid
 from fleet.runtime.runtime import RunState, Sandbox
 
-RELIST_NS = 1 * NS_PER_S
-GLOBAL_CACHE_NS = 5 * NS_PER_S
+RELIST_NS = 1 * NS_PER_S  # genericPlegRelistPeriod
+GLOBAL_CACHE_NS = 5 * NS_PER_S  # globalCacheUpdatePeriod: without relists the cache ages so long
 _STREAM_PHASE = 0x91E6
 
 

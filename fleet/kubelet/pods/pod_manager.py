@@ -28,8 +28,8 @@ from fleet.objects.pods import Pod, PodUid
 from fleet.objects.static_pods import StaticPod, StaticPods
 from fleet.objects.well_known import MIRROR_ANNOTATION
 
-HOUSEKEEPING_NS = 2 * NS_PER_S
-RESYNC_NS = 60 * NS_PER_S
+HOUSEKEEPING_NS = 2 * NS_PER_S  # housekeepingPeriod
+RESYNC_NS = 60 * NS_PER_S  # syncFrequency: a mirror is made by a sync of its pod
 """Before the full name of a pod: the key of calls and timers about its mirror."""
 _STREAM_HOUSEKEEPING = 0x40CE
 _STREAM_RESYNC = 0x40CF

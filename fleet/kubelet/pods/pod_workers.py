@@ -17,9 +17,9 @@ from fleet.kubelet.pods.pod_actions import ContainerKill
 from fleet.objects.pods import ContainerSpec, Pod, PodCondition, PodStatus, WaitingState
 from fleet.objects.well_known import DISRUPTION_TARGET
 
-BACKOFF_PERIOD_NS = 10 * NS_PER_S
-RESYNC_NS = 60 * NS_PER_S
-GRACE_MIN_S = 1
+BACKOFF_PERIOD_NS = 10 * NS_PER_S  # backOffPeriod, of a sync that failed
+RESYNC_NS = 60 * NS_PER_S  # syncFrequency: no sync is put off for longer
+GRACE_MIN_S = 1  # 0 would mean a forced deletion
 FAILED = 1 << 62
 """A sync failed without a back-off whose end is known."""
 

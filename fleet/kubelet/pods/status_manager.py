@@ -31,7 +31,7 @@ from fleet.objects.effects import (
 from fleet.objects.pods import Pod, PodCondition, PodStatus, PodUid, PodView
 from fleet.objects.well_known import DISRUPTION_TARGET
 
-SYNC_PERIOD_NS = 10 * NS_PER_S
+SYNC_PERIOD_NS = 10 * NS_PER_S  # syncPeriod
 _STREAM_PHASE = 0x57A705
 
 

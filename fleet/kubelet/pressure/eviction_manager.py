@@ -45,10 +45,10 @@ from fleet.runtime.container_usage import resources_of
 EVICTED = "Evicted"
 PERIOD_NS = 10 * NS_PER_S
 """Source: pkg/kubelet/kubelet.go, evictionMonitoringPeriod."""
-CLEANUP_TIMEOUT_NS = 30 * NS_PER_S
-CLEANUP_POLL_NS = 1 * NS_PER_S
+CLEANUP_TIMEOUT_NS = 30 * NS_PER_S  # podCleanupTimeout
+CLEANUP_POLL_NS = 1 * NS_PER_S  # podCleanupPollFreq
 KILL_TIMEOUT_MIN_S = 10
-IMMEDIATE_GRACE_S = 1
+IMMEDIATE_GRACE_S = 1  # immediateEvictionGracePeriodSeconds: 0 would be forced
 MEMORY_PRESSURE_TAINT = "node.kubernetes.io/memory-pressure"
 _NODE_CONDITION = "The node had condition: [%s]. "
 

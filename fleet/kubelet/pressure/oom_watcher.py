@@ -19,9 +19,9 @@ from fleet.profile.node_model import NodeModel
 from fleet.profile.usage import NEVER, next_crossing, sum_at
 from fleet.runtime.container_usage import resources_of
 
-GUARANTEED_ADJUST = -997
+GUARANTEED_ADJUST = -997  # guaranteedOOMScoreAdj; the kubelet itself has -999
 BEST_EFFORT_ADJUST = 1000
-NODE_CRITICAL_PRIORITY = 2_000_001_000
+NODE_CRITICAL_PRIORITY = 2_000_001_000  # SystemCriticalPriority and 1,000: system-node-critical
 PROCESS_NAME_MAX = 15
 """Linux, TASK_COMM_LEN less its zero byte."""
 PID_FIRST = 1000

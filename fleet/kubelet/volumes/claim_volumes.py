@@ -31,11 +31,11 @@ from fleet.objects.volumes import (
 )
 from fleet.profile.volume_behavior import volume_behavior
 
-RECONCILE_NS = 100 * NS_PER_MS
-RESYNC_NS = 60 * NS_PER_S
+RECONCILE_NS = 100 * NS_PER_MS  # reconcilerLoopSleepPeriod
+RESYNC_NS = 60 * NS_PER_S  # syncFrequency, by which each sync reads claims again
 QUIET = "-"
 """An operation failed without an event: it is tried again after its back-off."""
-AT_ONCE = -1
+AT_ONCE = -1  # due before any instant; 0 means that something is awaited
 CLAIM_KINDS = frozenset(("persistentVolumeClaim", "ephemeral"))
 _STREAM_MOUNT = 0x70103
 _STREAM_RESYNC = 0x70104

@@ -53,12 +53,12 @@ from fleet.objects.pods import (
 from fleet.objects.volumes import ClaimTarget
 
 LOOP_NS = 100 * NS_PER_MS  # populator and reconciler
-MOUNT_POLL_NS = 300 * NS_PER_MS
-MOUNT_TIMEOUT_NS = 123 * NS_PER_S
-SYNC_WAIT_NS = 1 * NS_PER_S
-RETRY_FIRST_NS = 500 * NS_PER_MS
-RETRY_MAX_NS = 122 * NS_PER_S
-TOKEN_JITTER_S = 10
+MOUNT_POLL_NS = 300 * NS_PER_MS  # podAttachAndMountRetryInterval
+MOUNT_TIMEOUT_NS = 123 * NS_PER_S  # podAttachAndMountTimeout: longer than one operation waits
+SYNC_WAIT_NS = 1 * NS_PER_S  # how long a cache is polled that has not synced
+RETRY_FIRST_NS = 500 * NS_PER_MS  # exponentialbackoff: initialDurationBeforeRetry
+RETRY_MAX_NS = 122 * NS_PER_S  # maxDurationBeforeRetry: no multiple of the first
+TOKEN_JITTER_S = 10  # token_manager.go, maxJitter
 RESYNC_NS = 75 * NS_PER_S  # the mean interval at which a pod looks at its tokens
 _STREAM_LOOP = 0x70101
 _STREAM_TOKEN = 0x70102

@@ -25,8 +25,8 @@ from fleet.objects.effects import (
 from fleet.objects.pods import EnvSource, EventType, ObjectSource, Pod, PodUid, VolumeSpec
 from fleet.objects.volumes import ObjectData
 
-RECYCLE_NS = 60 * NS_PER_S
-IDLE_NS = 5 * 60 * NS_PER_S
+RECYCLE_NS = 60 * NS_PER_S  # startRecycleIdleWatch runs so often
+IDLE_NS = 5 * 60 * NS_PER_S  # maxIdleTime of the watch based manager
 _STREAM_RECYCLE = 0x0B1EC7
 NOT_SYNCED = "failed to sync %s cache: timed out waiting for the condition"
 NAMES = {WatchKind.CONFIG_MAP: "configmap", WatchKind.SECRET: "secret"}
