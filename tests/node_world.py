@@ -61,7 +61,6 @@ def view(conditions: tuple[NodeCondition, ...] = (), **fields: object) -> NodeVi
         labels=dict(model().labels),
         taints=(),
         conditions=conditions,
-        boot_id="",
         volumes_attached=(),
     )
     return node._replace(**fields)  # type: ignore[arg-type]

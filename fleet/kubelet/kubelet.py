@@ -328,16 +328,11 @@ class VirtualKubelet:
         """Return whether the machine was told to shut down."""
         return self._shutdown is not None
 
-    def shut_down(self, now_ns: int, out: Outbox) -> None:
-        """Tell the machine to shut down; without grace periods it is off at once.
+    def _shut_down(self, turn: Turn) -> None:
+        """Shut the machine down; without grace periods it is off at once.
 
         Source: nodeshutdown_manager_linux.go, start.
         """
-        self._shut_down(self._turn(now_ns, out))
-
-    def _shut_down(self, turn: Turn) -> None:
-        if self._shutdown is not None:
-            return
         if not self.env.model.kubelet.shutdown_grace_by_priority:
             turn.out.append(PowerOff(self.node))
             return

@@ -51,7 +51,6 @@ class NodeView(NamedTuple):
     labels: dict[str, str]
     taints: tuple[tuple[str, str, str], ...]  # key, value, effect
     conditions: tuple[NodeCondition, ...]
-    boot_id: str
     volumes_attached: tuple[str, ...]
     volumes_in_use: tuple[str, ...] = ()
     state: NodeState = NO_STATE

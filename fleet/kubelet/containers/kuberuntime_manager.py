@@ -35,6 +35,7 @@ from fleet.kubelet.pods.pod_status import PENDING_HOLD_NS
 from fleet.kubelet.pods.pod_workers import NO_KILLS, Kills, PodWorker, SyncStage, effective_grace_s
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.volume_manager import VolumeManager
+from fleet.objects.effects import WatchKind
 from fleet.objects.pods import ContainerSpec, Pod, PodUid, WaitingState
 from fleet.profile.lifecycle_behavior import CONFIG_ERROR, RUN_ERROR, StartFailure
 from fleet.runtime.back_off import BackOff
@@ -287,7 +288,9 @@ class KubeRuntimeManager:
         """
         if not pod.spec.pull_secrets or turn.env.light:
             return []
-        return [name for name in pod.spec.pull_secrets if not self._volumes.has_secret(pod, name)]
+        objects, space = self._volumes.objects, pod.namespace
+        names = pod.spec.pull_secrets
+        return [name for name in names if not objects.exists(WatchKind.SECRET, space, name)]
 
     def _ensure_image(self, worker: PodWorker, spec: ContainerSpec, turn: Turn) -> Ensured:
         """Make sure that the image is there, or begin to pull it."""

@@ -11,10 +11,16 @@ Differs: what systemd does after the inhibitor's lock is released is one delay.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from fleet.clock import NS_PER_S
-from fleet.kubelet.pods.pod_workers import PodKill, PodWorker, WorkerState, disruption_target
+from fleet.kubelet.pods.pod_workers import (
+    PodKill,
+    PodWorker,
+    Workers,
+    WorkerState,
+    disruption_target,
+)
 from fleet.kubelet.turn import Turn
 from fleet.objects.effects import Timer
 from fleet.objects.pods import PodUid
@@ -29,7 +35,6 @@ _STREAM_SHARE = 0x5D0
 _STREAM_AFTER = 0x5D1
 _STREAM_OFF = 0x5D2
 
-Workers = Mapping[PodUid, PodWorker]
 Groups = tuple[tuple[int, int], ...]
 """Priority and seconds, lowest priority first."""
 

@@ -11,7 +11,6 @@ Differs: a kubelet's whole sync loop waits for the Node and for the pods it kill
 pod does; a pod that runs already when its kubelet starts is not looked at again.
 """
 
-from collections.abc import Mapping
 from functools import partial
 
 from fleet.kubelet.devices.device_manager import DeviceManager
@@ -25,6 +24,7 @@ from fleet.kubelet.pods.pod_workers import (
     PodKill,
     PodWorker,
     Rejection,
+    Workers,
     WorkerState,
     disruption_target,
 )
@@ -45,8 +45,6 @@ from fleet.objects.static_pods import StaticPod
 
 _NODE = frozenset((PodUid(""),))
 """What a pod waits for that waits for its Node."""
-
-Workers = Mapping[PodUid, PodWorker]
 
 
 class PodAdmission:

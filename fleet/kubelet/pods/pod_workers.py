@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
 from fleet.kubelet.pods.pod_actions import ContainerKill
-from fleet.objects.pods import ContainerSpec, Pod, PodCondition, PodStatus, WaitingState
+from fleet.objects.pods import ContainerSpec, Pod, PodCondition, PodStatus, PodUid, WaitingState
 from fleet.objects.well_known import DISRUPTION_TARGET
 
 BACKOFF_PERIOD_NS = 10 * NS_PER_S  # backOffPeriod, of a sync that failed
@@ -229,6 +229,10 @@ class PodWorker:
         shortened = grace_s < self.grace_s
         self.grace_s = grace_s
         return shortened
+
+
+Workers = dict[PodUid, PodWorker]
+"""The workers of one node's pods; `NodePods` owns them."""
 
 
 def effective_grace_s(grace_s: int, pod: Pod, override_s: int | None = None) -> int:

@@ -17,7 +17,7 @@ from fleet.kubelet.events import Reason
 from fleet.kubelet.pods.pod_config import PodOp, PodUpdate
 from fleet.kubelet.pods.pod_manager import PodManager, is_mirror_of
 from fleet.kubelet.pods.pod_sync import PodSyncer
-from fleet.kubelet.pods.pod_workers import PodWorker, WorkerState
+from fleet.kubelet.pods.pod_workers import PodWorker, Workers, WorkerState
 from fleet.kubelet.turn import Turn
 from fleet.objects.effects import NodeId, Timer
 from fleet.objects.pods import Pod, PodUid
@@ -26,7 +26,6 @@ from fleet.objects.static_pods import StaticPod, with_uid
 _STREAM_LOOK = 0x57A71C
 _NO_MIRROR = PodUid("")
 
-Workers = dict[PodUid, PodWorker]
 Update = Callable[[PodUpdate], None]
 
 

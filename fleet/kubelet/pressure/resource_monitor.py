@@ -17,7 +17,13 @@ from fleet.kubelet.containers.image_manager import images_of
 from fleet.kubelet.events import Reason
 from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
 from fleet.kubelet.pods.pod_sync import PodSyncer
-from fleet.kubelet.pods.pod_workers import PodKill, PodWorker, WorkerState, disruption_target
+from fleet.kubelet.pods.pod_workers import (
+    PodKill,
+    PodWorker,
+    Workers,
+    WorkerState,
+    disruption_target,
+)
 from fleet.kubelet.pressure.eviction_manager import EVICTED, Eviction, EvictionManager, Reclaim
 from fleet.kubelet.pressure.eviction_signals import (
     is_met,
@@ -61,8 +67,6 @@ POD_INODES_MAX = 100
 POD_PIDS_MAX = 10
 """More than a pod uses of which nothing is declared, and that requests nothing."""
 THRESHOLD_MET = "Attempting to reclaim %s"
-
-Workers = Mapping[PodUid, PodWorker]
 
 
 @lru_cache(maxsize=256)

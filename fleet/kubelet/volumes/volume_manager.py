@@ -39,7 +39,6 @@ from fleet.objects.effects import (
     Timer,
     TokenRequest,
     WatchEvent,
-    WatchKind,
 )
 from fleet.objects.pods import (
     TOKEN_VOLUME,
@@ -395,10 +394,6 @@ class VolumeManager:
             claims.reprocess(pod, turn)
             due_ns = claims.plan_resync(pod.uid, turn)
             turn.arm(due_ns, Timer.VOLUMES, pod.uid)
-
-    def has_secret(self, pod: Pod, name: str) -> bool:
-        """Return whether a Secret that a pod refers to can be read. Source: GetSecret."""
-        return self.objects.exists(WatchKind.SECRET, pod.namespace, name)
 
     def _request_tokens(self, pod: Pod, spec: VolumeSpec, turn: Turn) -> int:
         for token in spec.tokens:

@@ -151,7 +151,6 @@ def decode_node(body: bytes | dict[str, Any]) -> NodeView:
             for each in spec.get("taints", ())
         ),
         conditions=tuple(map(_node_condition, status.get("conditions", ()))),
-        boot_id=status.get("nodeInfo", {}).get("bootID", ""),
         volumes_attached=tuple(each["name"] for each in status.get("volumesAttached", ())),
         volumes_in_use=tuple(status.get("volumesInUse", ())),
         state=share(node_state(obj)),

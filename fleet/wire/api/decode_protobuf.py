@@ -132,7 +132,6 @@ def decode_node(raw: bytes) -> NodeView:
         labels=dict(labels),
         taints=taints,
         conditions=tuple(map(_node_condition, status.conditions)),
-        boot_id=status.nodeInfo.bootID,
         volumes_attached=tuple(each.name for each in status.volumesAttached),
         volumes_in_use=tuple(status.volumesInUse),
         state=share(

@@ -15,7 +15,6 @@ def view(name: str = "n", status: str = "True", *taints: str) -> NodeView:
         labels={},
         taints=tuple((key, "", "NoSchedule") for key in taints),
         conditions=(READY._replace(status=status),),
-        boot_id="",
         volumes_attached=(),
     )
 

@@ -160,7 +160,7 @@ def test_ready_is_what_the_watch_shows_without_the_taint() -> None:
     def see(name: str, status: str, *taints: str, kind: EventType = EventType.MODIFIED) -> None:
         marks = tuple((key, "", "NoSchedule") for key in taints)
         ready = NodeCondition("Ready", status, "", "", 0, 0)
-        view = NodeView(name, "", "", False, (), {}, marks, (ready,), "", ())  # noqa: FBT003
+        view = NodeView(name, "", "", False, (), {}, marks, (ready,), ())  # noqa: FBT003
         readiness.on_event(WatchEvent(WatchKind.NODE, kind, view, "", ""))
 
     see("a", "True", NOT_READY_TAINT)
