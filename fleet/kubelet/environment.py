@@ -4,13 +4,14 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from fleet.clock import NS_PER_S, Draws
-from fleet.objects.effects import NodeStatusPatch, WatchEvent
+from fleet.objects.effects import NodeId, NodeStatusPatch, WatchEvent
 from fleet.objects.pods import EventType, NodeView
 from fleet.objects.services import ServiceView
 from fleet.objects.static_pods import NO_STATIC_PODS
 from fleet.objects.volumes import CSIDriverView
 from fleet.profile.node_model import NodeModel
 from fleet.runtime.image_store import ImageStore
+from fleet.runtime.pod_addresses import fallback_cidr
 from fleet.runtime.runtime import Runtime
 
 
@@ -60,6 +61,15 @@ class Environment:
         self.runtimes: dict[int, Runtime] = {}  # by node, of kubelets that are being restarted
         self.outdated: dict[int, NodeStatusPatch] = {}  # by node, for its first status patch
         self.wall_offset_ns = 0  # wall minus monotonic; the reactor keeps it
+
+    def runtime_of(self, node: NodeId, host_ip: str, pod_cidr: str) -> Runtime:
+        """Return the runtime of a machine: the one that a kubelet before left, or a new one."""
+        cidr = pod_cidr or fallback_cidr(node)
+        runtime = self.runtimes.pop(node, None)
+        if runtime is None:
+            return Runtime(node, host_ip, cidr, self.draws)
+        runtime.use_cidr(cidr)
+        return runtime
 
     def wall_ns(self, now_ns: int) -> int:
         """Return the wall time of a monotonic instant."""

@@ -57,8 +57,7 @@ from fleet.kubelet.volumes.volume_manager import (
 from fleet.objects.effects import Milestone, Timer
 from fleet.objects.pods import PodStatus, PodUid
 from fleet.profile.probe_behavior import ProbeKind
-from fleet.runtime.pod_addresses import fallback_cidr
-from fleet.runtime.runtime import NEVER, Runtime
+from fleet.runtime.runtime import NEVER
 
 TRANSIENT_NS = 1 * NS_PER_S
 """backOffOnTransientErrorPeriod: how soon a pod is tried again whose network is not ready."""
@@ -92,7 +91,7 @@ class PodSyncer:
         node, draws = facts.node, env.draws
         self.pleg = Pleg(node, draws, is_evented=env.model.kubelet.is_pleg_evented)
         self.volumes = VolumeManager()
-        self.runtime = _runtime_of(facts, env)
+        self.runtime = env.runtime_of(node, facts.host_ip, facts.pod_cidr)
         self.probes = ProbeManager()
         self.allocations = AllocationManager()
         self.dra = DRAManager()
@@ -487,13 +486,3 @@ class PodSyncer:
         due_ns = self.pleg.next_relist_ns(requeue_ns(turn.now_ns, retry_ns, share))
         if not worker.sync_ns or due_ns < worker.sync_ns:
             turn.enqueue(worker, due_ns)
-
-
-def _runtime_of(facts: NodeFacts, env: Environment) -> Runtime:
-    """Return the runtime of a machine: the one that a kubelet before us has left, or a new one."""
-    cidr = facts.pod_cidr or fallback_cidr(facts.node)
-    runtime = env.runtimes.pop(facts.node, None)
-    if runtime is None:
-        return Runtime(facts.node, facts.host_ip, cidr, env.draws)
-    runtime.use_cidr(cidr)
-    return runtime
