@@ -28,6 +28,7 @@ from fleet.cluster.ownership import RUN_LABEL
 from fleet.controlplane.binaries import cache_directory
 from fleet.errors import UsageError
 from fleet.profile.loader import parse_documents
+from fleet.report.slo_file import load_objectives
 
 pytest_plugins = ["e2e_fixtures"]
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -204,10 +205,13 @@ def yaml_blocks() -> list[Block]:
 
 
 @pytest.mark.parametrize("block", yaml_blocks(), ids=lambda block: block.place)
-def test_a_yaml_block_is_read(block: Block, world: World) -> None:
+def test_a_yaml_block_is_read(block: Block, world: World, tmp_path: Path) -> None:
     for document in yaml.safe_load_all(block.text):
         version = str(document.get("apiVersion", ""))
-        if version.startswith("fleet.emulator/"):
+        if document.get("kind") == "ServiceLevelObjectives":
+            (tmp_path / "slo.yaml").write_text(yaml.safe_dump(document))
+            assert load_objectives(tmp_path / "slo.yaml")
+        elif version.startswith("fleet.emulator/"):
             assert parse_documents(yaml.safe_dump(document), block.place)
         elif version:
             dry_run(world, document)
