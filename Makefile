@@ -37,7 +37,8 @@ types: setup
 	$(BIN)/mypy
 unit: setup
 	$(BIN)/pytest --numprocesses 2 tests/unit tests/wire tests/fuzz tests/conformance tests/bench tests/parity/test_comparison.py \
-		tests/oracle/test_confinement.py tests/oracle/test_cri.py tests/oracle/test_cri_probes.py
+		tests/oracle/test_confinement.py tests/oracle/test_cri.py tests/oracle/test_cri_probes.py \
+		tests/oracle/test_value_comparison.py
 sim: setup
 	$(BIN)/pytest --numprocesses 2 tests/sim
 .PHONY: sim-long

@@ -16,6 +16,7 @@ from fleet.controlplane import attach, find_binaries
 
 LONG = (
     "test_parity",
+    "test_oracle",
     "test_real_kubelet",
     "test_trouble",
     "test_dashboard",

@@ -31,11 +31,14 @@ POLICY = """\
 apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
+omitManagedFields: true
 rules:
 - level: None
   userGroups: ["system:serviceaccounts"]
 - level: None
   users: ["system:apiserver", "system:kube-scheduler", "system:kube-controller-manager"]
+- level: RequestResponse
+  resources: [{group: "", resources: [nodes, nodes/status, pods, pods/status]}]
 - level: Request
 """
 PROFILE = """\

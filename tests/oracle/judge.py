@@ -1,0 +1,247 @@
+"""Plays scenes on both nodes, many at once, and says in what the nodes differ."""
+
+import dataclasses
+import gzip
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import orjson
+from admin import Admin
+from exchange import FORBIDDEN, NODE_SCOPE, Side, exchanges
+from header_tap import Noted
+from listed_differences import Listed, unlisted
+from normalisation import Json
+from oracle_limits import LIMITS
+from scene import SIDES, Play, Scene, Stage, play
+from value_comparison import Comparison, Counts, Trace
+
+[REPLAYS_OF_SCENE_MAX] = LIMITS["replays_of_a_scene"]
+[REPLAYS_MAX] = LIMITS["replays"]
+AT_ONCE = 6
+"""Scenes wait most of the time; more at once would make a node late on two cores."""
+STAGGER_S = 1.0
+"""Pods that all start at once make an API server slow, and two changes one."""
+READ = (
+    "auditID",
+    "impersonatedUser",
+    "objectRef",
+    "requestObject",
+    "requestReceivedTimestamp",
+    "requestURI",
+    "responseStatus",
+    "user",
+    "userAgent",
+    "verb",
+)
+Body = Callable[[Scene], None]
+
+
+class RecordedStage(Stage, Protocol):
+    """A stage of which all is written down."""
+
+    @property
+    def started_s(self) -> Mapping[str, Sequence[float]]: ...
+
+    @property
+    def noted(self) -> Mapping[str, Noted]: ...
+
+    def audit(self) -> list[Json]: ...
+
+
+@dataclass(slots=True)
+class Recording:
+    """What was asked while the scenes were played, and how often each was."""
+
+    events: list[Json]
+    noted: dict[str, tuple[Json, Json, int]]
+    nodes: dict[str, str]
+    started_s: dict[str, list[float]]
+    plays: dict[str, Play] = field(default_factory=dict)
+    replays: dict[str, int] = field(default_factory=dict)
+
+    def traces(self, scenes: Iterable[str] | None = None) -> tuple[Trace, Trace]:
+        """Return what both nodes asked, in some scenes or in all."""
+        names = [*self.plays] if scenes is None else [*scenes]
+        real, fleet = (self._trace(side, names) for side in SIDES)
+        return real, fleet
+
+    def _trace(self, side: str, names: Sequence[str]) -> Trace:
+        namespaces = {self.plays[name].namespaces[side]: name for name in names}
+        named = {self.plays[name].namespaces[side]: self.plays[name].named for name in names}
+        generated = made_up(self.events, self.nodes[side], named)
+        found = exchanges(self.events, Side(self.nodes[side], namespaces, generated), self.noted)
+        return Trace(found, tuple(self.started_s[side]))
+
+    def compare(self) -> Comparison:
+        """Compare all scenes that were played, and what belongs to none."""
+        return self.compare_traces(*self.traces())
+
+    def compare_traces(self, real: Trace, fleet: Trace) -> Comparison:
+        played = {each.scene for each in (*real.exchanges, *fleet.exchanges)}
+        comparison = Comparison(real, fleet).run(
+            (NODE_SCOPE, *(name for name in self.plays if name in played))
+        )
+        for name, each in self.plays.items():
+            comparison.add(name, each.failures)
+        return comparison
+
+
+class Judge:
+    """Plays scenes on a stage."""
+
+    def __init__(self, stage: RecordedStage, listed: Sequence[Listed]) -> None:
+        self._stage = stage
+        self._listed = listed
+        self._admin = Admin(stage.info)
+        self._plays: dict[str, Play] = {}
+        self._replays: dict[str, int] = {}
+
+    def close(self) -> None:
+        """Play no more."""
+        self._admin.close()
+
+    def play_at_once(self, bodies: Mapping[str, Body], at_once: int = AT_ONCE) -> None:
+        """Play scenes that do not heed each other, in their order, some at a time."""
+        with ThreadPoolExecutor(at_once) as pool:
+            played = []
+            for name, body in bodies.items():
+                played.append(pool.submit(self.play, name, body))
+                time.sleep(STAGGER_S)
+            for each in played:
+                each.result()
+
+    def play(self, name: str, body: Body) -> None:
+        """Play a scene, and again if the nodes differ in it.
+
+        The node authorizer learns of a pod by a watch, and a kubelet that is faster gets a 403; on
+        a busy machine a request may be late. What is no chance happens each time: the last time
+        counts whatever happens. How often chance may be asked is a row of differences.md.
+        """
+        for again in range(int(REPLAYS_OF_SCENE_MAX) + 1):
+            suffix = f"-{again}" if again else ""
+            self._replays[name] = again
+            self._plays[name] = play(name, body, self._stage, self._admin, suffix)
+            found = self._differences(name)
+            if not found:
+                return
+            print(f"{name} is played again:", *found, sep="\n  ", flush=True)
+
+    def _differences(self, name: str) -> list[str]:
+        recording = self.recording([name])
+        real, fleet = recording.traces([name])
+        comparison = Comparison(real, fleet).run([name])
+        comparison.add(name, self._plays[name].failures)
+        refusals = [
+            f"{name}: refused: {each.token}"
+            for trace in (real, fleet)
+            for each in trace.exchanges
+            if each.code == FORBIDDEN and each.scene == name and each.verb != "get"
+        ]
+        return [*refusals, *unlisted(comparison.lines, self._listed)]
+
+    def recording(self, scenes: Iterable[str] | None = None) -> Recording:
+        """Return what was written down so far, of some scenes or of all."""
+        stage = self._stage
+        names = [*self._plays] if scenes is None else [*scenes]
+        noted = {
+            key: (each.request, each.response, each.connection)
+            for key, each in [*stage.noted.items()]
+        }
+        begun_s = min((self._plays[name].begun_s for name in names), default=0) if scenes else 0
+        return Recording(
+            [each for each in [*stage.audit()] if is_since(each, begun_s)],
+            noted,
+            dict(stage.nodes),
+            {side: [*stage.started_s[side]] for side in SIDES},
+            {name: self._plays[name] for name in names},
+            dict(self._replays),
+        )
+
+
+def made_up(
+    events: Iterable[Json], node: str, named: Mapping[str, Collection[str]]
+) -> dict[str, str]:
+    """Return a word for each name of a pod that no scene gave, by the order of their coming."""
+    found: dict[str, str] = {}
+    counts: dict[tuple[str, str], int] = {}
+    for event in sorted(events, key=lambda each: str(each["requestReceivedTimestamp"])):
+        about = event.get("objectRef") or {}
+        namespace, name = about.get("namespace", ""), about.get("name", "")
+        user = (event.get("impersonatedUser") or event["user"])["username"]
+        is_pod = about.get("resource") == "pods" and user == f"system:node:{node}"
+        if is_pod and namespace in named and name not in {"", *named[namespace], *found}:
+            owner = name.rpartition("-")[0]
+            at = counts[namespace, owner] = counts.get((namespace, owner), -1) + 1
+            found[name] = f"{owner}-GENERATED-{at}"
+    return found
+
+
+def is_since(event: Json, begun_s: float) -> bool:
+    """Whether a request came after a time; its text is compared, which is in UTC."""
+    text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(begun_s))
+    return str(event["requestReceivedTimestamp"]) >= text
+
+
+def summary(recording: Recording, counts: Counts, listed: int) -> str:
+    """Tell how much was compared."""
+    return (
+        f"{len(recording.plays)} scenes, {counts.requests} requests, {counts.events} events, "
+        f"{counts.values} values compared; {listed} differences listed; "
+        f"statuses told with the next: real {counts.merged_real}, fleet {counts.merged_fleet}; "
+        f"replays: {sum(recording.replays.values())}"
+    )
+
+
+def too_often(replays: Mapping[str, int]) -> list[str]:
+    """Return what is wrong with how often scenes were played again."""
+    lines = [
+        f"scene {name} was played again {count} times"
+        for name, count in replays.items()
+        if count > REPLAYS_OF_SCENE_MAX
+    ]
+    if sum(replays.values()) > REPLAYS_MAX:
+        lines.append(f"scenes were played again {sum(replays.values())} times in all")
+    return lines
+
+
+def save(recording: Recording, path: Path) -> None:
+    """Write a recording, so that its comparison can be repeated."""
+    plays = {name: dataclasses.asdict(each) for name, each in recording.plays.items()}
+    for each in plays.values():
+        each["named"] = sorted(each["named"])
+    content = {
+        "events": [pruned(each) for each in recording.events],
+        "noted": recording.noted,
+        "nodes": recording.nodes,
+        "started_s": recording.started_s,
+        "plays": plays,
+        "replays": recording.replays,
+    }
+    path.write_bytes(gzip.compress(orjson.dumps(content), mtime=0))
+
+
+def pruned(event: Json) -> Json:
+    """Leave out of an entry of the audit log what no comparison reads."""
+    found = {key: event[key] for key in READ if key in event}
+    status = (event.get("responseObject") or {}).get("status")
+    subresource = (event.get("objectRef") or {}).get("subresource")
+    return {**found, "responseObject": {"status": status}} if subresource == "status" else found
+
+
+def load(path: Path) -> Recording:
+    """Read what `save` wrote."""
+    content = orjson.loads(gzip.decompress(path.read_bytes()))
+    plays = {
+        name: Play(
+            **{**each, "named": frozenset(each["named"]), "failures": tuple(each["failures"])}
+        )
+        for name, each in content.pop("plays").items()
+    }
+    noted = {
+        key: (asked, answered, at) for key, (asked, answered, at) in content.pop("noted").items()
+    }
+    return Recording(**content, noted=noted, plays=plays)

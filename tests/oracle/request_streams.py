@@ -1,0 +1,177 @@
+"""The requests of one node, sorted by what they are about, and what each of them says."""
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from difflib import SequenceMatcher
+from itertools import pairwise
+
+from exchange import Exchange
+from normalisation import Leaf, is_time
+from oracle_limits import LIMITS
+
+GONE = frozenset(LIMITS["reads_of_a_gone_pod"])
+SILENT = ("CreateContainerConfigError", "ErrImagePull", "ImagePullBackOff")
+"""While a container waits so, a retry that finds no change tells nothing."""
+CONDITION = re.compile(r"status\.conditions\[type=\w+\]\.type")
+ORDER = "status.$setElementOrder/conditions"
+WORDS_MAX = 160
+"""So much of a value is told."""
+
+
+def streams(exchanges: Sequence[Exchange]) -> dict[str, list[Exchange]]:
+    """Sort requests by what they are about."""
+    found: dict[str, list[Exchange]] = {}
+    for each in exchanges:
+        found.setdefault(each.stream, []).append(each)
+    return found
+
+
+def aligned(
+    real: Sequence[Exchange], fleet: Sequence[Exchange], by: str
+) -> list[tuple[list[Exchange], list[Exchange], bool]]:
+    """Cut two streams into runs that are equal by an attribute, and runs that are not."""
+    keys = [[getattr(each, by) for each in some] for some in (real, fleet)]
+    matcher = SequenceMatcher(None, keys[0], keys[1], autojunk=False)
+    return [
+        ([*real[a:b]], [*fleet[c:d]], tag == "equal") for tag, a, b, c, d in matcher.get_opcodes()
+    ]
+
+
+def state_before(each: Exchange, stream: Sequence[Exchange]) -> dict[str, Leaf]:
+    """Return the status before a write of it, without times."""
+    at = next(place for place, other in enumerate(stream) if other is each)
+    earlier = next((other for other in reversed(stream[:at]) if other.state), None)
+    state = earlier.state if earlier is not None else {}
+    return {path: "TIME" if is_time(value) else value for path, value in state.items()}
+
+
+def told_in_patch(body: Mapping[str, Leaf]) -> dict[str, Leaf]:
+    """Leave out times of a patch, and conditions of which nothing else has changed.
+
+    A patch has a time if its second has changed; which it is, the status after it says.
+    """
+    kept = {path: value for path, value in body.items() if not is_time(value)}
+    named = {path: path.rpartition(".")[0] for path in kept if CONDITION.fullmatch(path)}
+    told = {path.rpartition(".")[0] for path in kept if path not in named}
+    dropped = {name for name in named.values() if name not in told}
+    kept = {path: value for path, value in kept.items() if named.get(path) not in dropped}
+    if "status.conditions.order" in kept or dropped:
+        left = [
+            name.partition("[")[2].rstrip("]") for name in named.values() if name not in dropped
+        ]
+        order = str(kept.pop("status.conditions.order", "")).split(", ")
+        if len(left) > 1:
+            kept["status.conditions.order"] = ", ".join(each for each in order if each in left)
+        if not left:
+            kept = {path: value for path, value in kept.items() if not path.startswith(ORDER)}
+    return kept
+
+
+def retries_silently(each: Exchange) -> bool:
+    """Tell whether a pod waits for something that its next retry will find, whenever that is."""
+    return any(value in SILENT for path, value in each.state.items() if path.endswith("reason"))
+
+
+def idle_reads(stream: Sequence[Exchange]) -> int:
+    """Count the reads of a pod that no patch followed."""
+    kinds = Counter(each.verb for each in stream if each.code not in GONE)
+    return kinds["get"] - sum(each.resource == "pods/status" for each in stream)
+
+
+def unread(stream: Sequence[Exchange]) -> list[str]:
+    """Return the patches of a status that no read came before."""
+    return [
+        other.token
+        for one, other in pairwise([None, *stream])
+        if other is not None
+        and other.resource == "pods/status"
+        and (one is None or one.verb != "get")
+    ]
+
+
+def once(stream: Sequence[Exchange]) -> list[Exchange]:
+    """Leave out what repeats what came before it."""
+    kept: list[Exchange] = []
+    for each in stream:
+        if not kept or kept[-1].token != each.token:
+            kept.append(each)
+    return kept
+
+
+def is_image(path: str) -> bool:
+    return path.startswith("status.images") and not path.endswith(".order")
+
+
+def without_images(each: Exchange) -> Exchange:
+    """Leave the images out of what a patch of a Node says and makes of it."""
+    if each.verb != "patch":
+        return each
+    body, state = (
+        {path: value for path, value in values.items() if not path.startswith("status.images")}
+        for values in (each.body, each.state)
+    )
+    return dataclasses.replace(each, body=body, state=state)
+
+
+def once_told(stream: Sequence[Exchange]) -> list[Exchange]:
+    """Leave out patches after which a status is as it was before them."""
+    kept: list[Exchange] = []
+    for each in stream:
+        if not (kept and each.state and kept[-1].state and kept[-1].shape == each.shape):
+            kept.append(each)
+    return kept
+
+
+def event_key(each: Exchange) -> str:
+    """Return what an Event says."""
+    keys = ("involvedObject.kind", "involvedObject.name", "involvedObject.fieldPath")
+    about = " ".join(str(each.body.get(key, "")) for key in keys).strip()
+    told = " ".join(str(each.body.get(key, "")) for key in ("type", "reason", "message"))
+    return f"{about}: {told}"
+
+
+def field_of(each: Exchange) -> str:
+    """Return the container that an Event is about."""
+    return str(each.body.get("involvedObject.fieldPath", ""))
+
+
+def is_kill(each: Exchange) -> bool:
+    return each.body.get("reason") == "Killing"
+
+
+def last_counts(stream: Sequence[Exchange]) -> dict[str, tuple[int, int, list[int]]]:
+    """Return of each Event its count, how many requests it took, and the codes of the answers."""
+    found: dict[str, tuple[int, int, list[int]]] = {}
+    for each in stream:
+        key = event_key(each)
+        _count, sent, codes = found.get(key, (0, 0, []))
+        count = each.body.get("count")
+        found[key] = (count if isinstance(count, int) else 1, sent + 1, sorted({*codes, each.code}))
+    return found
+
+
+def brief(each: Exchange) -> str:
+    """Name a request in a line."""
+    if each.resource == "events":
+        reason = each.body.get("reason", "")
+        return f"{each.verb} events {each.body.get('involvedObject.name', '')} {reason}"
+    return each.token
+
+
+def told_of(each: Exchange) -> str:
+    """Return what a status says that only one side has told."""
+    told = [
+        f"{path.removeprefix('status.')}={words(value)}"
+        for path, value in sorted(each.body.items())
+        if path.startswith("status.")
+        and not is_time(value)
+        and ".order" not in path
+        and "$" not in path
+    ]
+    return f" ({'; '.join(told)})"[:600] if told else ""
+
+
+def words(value: Leaf) -> str:
+    return repr(value)[:WORDS_MAX]

@@ -1,0 +1,222 @@
+"""What is done to both nodes: scenes, each in a namespace of its own for each node.
+
+A scene knows nothing of the other scenes and leaves nothing behind, so that many can be played at
+once and each can be played again. What both nodes are given differs in two words: the namespace and
+the node.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from admin import Admin, RefusedError
+from normalisation import Json
+
+from fleet.controlplane import ControlPlaneInfo
+
+REAL, FLEET = "real", "fleet"
+SIDES = (REAL, FLEET)
+POLL_S = 0.25
+WAIT_MAX_S = 60.0
+PAUSE_S = 2.5
+"""What a kubelet does after an event it does within a relist of its runtime, and a second."""
+NAMED = "kubernetes.io/hostname"
+
+
+class Stage(Protocol):
+    """The control plane with both nodes, and what can be done to them."""
+
+    @property
+    def info(self) -> ControlPlaneInfo: ...
+
+    @property
+    def nodes(self) -> Mapping[str, str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """One playing of a scene."""
+
+    begun_s: float
+    ended_s: float
+    namespaces: Mapping[str, str]
+    """By side."""
+    failures: tuple[str, ...]
+    """What did not come about, and on which side."""
+    named: frozenset[str]
+    """The pods that the scene named; controllers and kubelets made up the names of others."""
+
+
+@dataclass(slots=True)
+class Scene:
+    """The hands of whoever plays a scene."""
+
+    name: str
+    stage: Stage
+    admin: Admin
+    namespaces: Mapping[str, str]
+    failures: list[str] = field(default_factory=list)
+    named: set[str] = field(default_factory=set)
+    """The pods that it made itself."""
+
+    def create(self, *objects: Json) -> None:
+        """Create objects for both nodes; pods are bound to them."""
+        for each in objects:
+            if each["kind"] == "Pod":
+                self.named.add(each["metadata"]["name"])
+            for side in SIDES:
+                self.admin.create(self.placed(each, side))
+
+    def placed(self, each: Json, side: str) -> Json:
+        """Return an object as one node is given it."""
+        made: Json = json.loads(json.dumps(each))
+        made["metadata"]["namespace"] = self.namespaces[side]
+        node = self.stage.nodes[side]
+        spec = made.get("spec", {})
+        pod = made if made["kind"] == "Pod" else spec.get("template")
+        if pod is not None:
+            pod["spec"].setdefault("nodeName", node)
+        text = (
+            json.dumps(made).replace("{node}", node).replace("{namespace}", self.namespaces[side])
+        )
+        found: Json = json.loads(text)
+        return found
+
+    def get(self, side: str, plural: str, name: str) -> Json | None:
+        return self.admin.get(plural, self.namespaces[side], name)
+
+    def patch(self, plural: str, name: str, change: Json, subresource: str = "") -> None:
+        for side in SIDES:
+            self.admin.patch(plural, self.namespaces[side], name, change, subresource)
+
+    def evict(self, name: str) -> None:
+        """Evict a pod of each through the API."""
+        for side in SIDES:
+            namespace = self.namespaces[side]
+            body: Json = {"apiVersion": "policy/v1", "kind": "Eviction"}
+            body["metadata"] = {"name": name, "namespace": namespace}
+            path = self.admin.path("pods", namespace, name)
+            self.admin.ask("POST", f"{path}/eviction", body)
+
+    def wait(
+        self,
+        name: str,
+        is_true: Callable[[Json], object],
+        what: str,
+        *,
+        plural: str = "pods",
+        limit_s: float = WAIT_MAX_S,
+    ) -> None:
+        """Wait until something holds of an object of both; note whose does not."""
+
+        def holds(side: str) -> bool:
+            found = self.get(side, plural, name)
+            return found is not None and bool(is_true(found))
+
+        self.until(holds, f"{name} {what}", limit_s=limit_s)
+
+    def until(
+        self, holds: Callable[[str], object], what: str, *, limit_s: float = WAIT_MAX_S
+    ) -> None:
+        """Wait until something holds on both sides, each asked until it does."""
+        deadline = time.monotonic() + limit_s
+        left = list(SIDES)
+        while left and time.monotonic() < deadline:
+            left = [side for side in left if not holds(side)]
+            if left:
+                time.sleep(POLL_S)
+        self.failures += [f"{side} never: {what}" for side in left]
+
+    def pause(self, wait_s: float = PAUSE_S) -> None:
+        time.sleep(wait_s)
+
+    def until_running(self, name: str, limit_s: float = WAIT_MAX_S) -> None:
+        self.wait(name, lambda pod: phase(pod) == "Running", "runs", limit_s=limit_s)
+
+    def until_ready(self, name: str, limit_s: float = WAIT_MAX_S) -> None:
+        self.wait(name, is_ready, "is ready", limit_s=limit_s)
+
+    def until_over(self, name: str, limit_s: float = WAIT_MAX_S) -> None:
+        self.wait(name, lambda pod: phase(pod) in ("Failed", "Succeeded"), "ends", limit_s=limit_s)
+
+    def delete(
+        self,
+        *names: str,
+        plural: str = "pods",
+        grace_s: int | None = None,
+        limit_s: float = WAIT_MAX_S,
+    ) -> None:
+        """Delete objects, and wait until they are gone."""
+        for name in names:
+            for side in SIDES:
+                self.admin.delete(plural, self.namespaces[side], name, grace_s)
+        for name in names:
+            self.until(
+                lambda side, name=name: self.get(side, plural, name) is None,  # type: ignore[misc]
+                f"{name} is gone",
+                limit_s=limit_s,
+            )
+
+    def live(self, *pods: Json) -> None:
+        """Create pods, wait until they run, and delete them."""
+        self.create(*pods)
+        for each in pods:
+            self.until_running(each["metadata"]["name"])
+        self.pause()
+        self.delete(*(each["metadata"]["name"] for each in pods))
+
+
+def play(
+    name: str, body: Callable[[Scene], None], stage: Stage, admin: Admin, suffix: str = ""
+) -> Play:
+    """Play a scene once, in new namespaces."""
+    namespaces = {side: f"{name}{suffix}-{side}".replace("_", "-") for side in SIDES}
+    for namespace in set(namespaces.values()):
+        admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    scene = Scene(name, stage, admin, namespaces)
+    until_account(scene)
+    begun_s = time.time()
+    try:
+        body(scene)
+    except RefusedError as refused:
+        scene.failures.append(str(refused))
+    scene.pause()
+    for namespace in set(namespaces.values()):
+        with suppress(RefusedError):
+            admin.delete("namespaces", "", namespace)
+    return Play(begun_s, time.time(), namespaces, tuple(scene.failures), frozenset(scene.named))
+
+
+def until_account(scene: Scene) -> None:
+    """Wait for what each namespace has: a ServiceAccount, and the certificate of the API server."""
+    scene.until(lambda side: scene.get(side, "serviceaccounts", "default"), "has an account")
+    scene.until(lambda side: scene.get(side, "configmaps", "kube-root-ca.crt"), "has a certificate")
+
+
+def phase(pod: Json) -> str:
+    return str(pod["status"].get("phase", ""))
+
+
+def is_ready(item: Json) -> bool:
+    conditions = item["status"].get("conditions", ())
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def container_status(pod: Json, name: str = "c") -> Json:
+    """Return the status of a container, of whichever kind."""
+    kinds = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
+    found = (each for kind in kinds for each in pod["status"].get(kind, ()))
+    return next((each for each in found if each["name"] == name), {})
+
+
+def restarts(pod: Json, name: str = "c") -> int:
+    return int(container_status(pod, name).get("restartCount", 0))
+
+
+def waiting(pod: Json, name: str = "c") -> str:
+    """Return why a container waits."""
+    state: Json = container_status(pod, name).get("state", {})
+    return str(state.get("waiting", {}).get("reason", ""))

@@ -1,0 +1,430 @@
+"""Two nodes against each other, value by value: what differs, in lines that name the scene."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import SequenceMatcher
+from itertools import pairwise
+from typing import NamedTuple
+
+from exchange import NODE_SCOPE, Exchange
+from normalisation import Leaf, is_time, seconds
+from oracle_limits import LIMITS
+from request_streams import (
+    aligned,
+    brief,
+    event_key,
+    field_of,
+    idle_reads,
+    is_image,
+    is_kill,
+    last_counts,
+    once,
+    once_told,
+    retries_silently,
+    state_before,
+    streams,
+    told_in_patch,
+    told_of,
+    unread,
+    without_images,
+    words,
+)
+
+[OFFSET_MAX_S] = LIMITS["offset_s"]
+[NODE_OFFSET_MAX_S] = LIMITS["node_offset_s"]
+[VALUE_MAX_S] = LIMITS["time_value_s"]
+[JITTER] = LIMITS["retry_jitter"]
+[RETRY_MIN_S] = LIMITS["retry_min_s"]
+[RETRY_MAX_S] = LIMITS["retry_max_s"]
+[MERGED_MAX_S] = LIMITS["merged_s"]
+[MERGED_OF_OBJECT_MAX] = LIMITS["merged_of_an_object"]
+[MERGED_BIAS_MAX] = LIMITS["merged_bias"]
+[GETS_MAX] = LIMITS["idle_gets_of_a_pod"]
+[REPEATS_MAX] = LIMITS["repeats_of_an_event"]
+[RENEWAL_MIN_S] = LIMITS["renewal_min_s"]
+[RENEWAL_MAX_S] = LIMITS["renewal_max_s"]
+[REGISTRATION_S] = LIMITS["registration_s"]
+GET = "get pods"
+RENEWAL = "update leases"
+REPORT = "patch nodes/status"
+LAST = "lastTimestamp"
+
+
+class Trace(NamedTuple):
+    """What one node asked, and when it was started."""
+
+    exchanges: Sequence[Exchange]
+    starts_s: Sequence[float]
+
+    def since_start_s(self, at_s: float) -> float:
+        """Return how long before a time the node was started last."""
+        return at_s - max(
+            (each for each in self.starts_s if each <= at_s), default=self.starts_s[0]
+        )
+
+
+class Counts(NamedTuple):
+    """How much was compared."""
+
+    requests: int = 0
+    events: int = 0
+    values: int = 0
+    merged_real: int = 0
+    """Statuses that the other node told with the next one."""
+    merged_fleet: int = 0
+
+
+class Comparison:
+    """Compares what two nodes asked; `lines` are the differences, each once."""
+
+    def __init__(self, real: Trace, fleet: Trace) -> None:
+        self._traces = real, fleet
+        self._found: dict[str, None] = {}
+        self._before: tuple[Exchange, Exchange] | None = None
+        self._drifts_s = [0.0]
+        """By how much later the retries of the scene came to fleet's node."""
+        self._requests = self._events = self._values = 0
+        self._merged = [0, 0]
+
+    @property
+    def lines(self) -> list[str]:
+        return list(self._found)
+
+    @property
+    def counts(self) -> Counts:
+        return Counts(self._requests, self._events, self._values, *self._merged)
+
+    def add(self, scene: str, lines: Iterable[str]) -> None:
+        """Add differences that were found otherwise."""
+        for each in lines:
+            self._add(scene, each)
+
+    def run(self, scenes: Iterable[str]) -> "Comparison":
+        """Compare all that belongs to some scenes."""
+        for scene in scenes:
+            ours, theirs = (
+                [each for each in trace.exchanges if each.scene == scene] for trace in self._traces
+            )
+            self._scene(scene, ours, theirs)
+        if abs(self._merged[0] - self._merged[1]) > MERGED_BIAS_MAX:
+            real, fleet = self._merged
+            self._add("all", f"told with the next: real {real}, fleet {fleet}")
+        return self
+
+    def _scene(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
+        by_name = streams(real), streams(fleet)
+        self._drifts_s = [0.0]
+        names = dict.fromkeys((*by_name[0], *by_name[1]))
+        # Pods first: they tell of the retries that all else follows.
+        for name in sorted(names, key=lambda each: not each.startswith("pods ")):
+            one, other = (each.get(name, []) for each in by_name)
+            if name.startswith("events "):
+                self._event_stream(scene, one, other)
+            elif name.startswith("watch "):
+                self._watches(scene, one, other)
+            elif name.startswith("pods "):
+                self._pod_stream(scene, one, other)
+            elif name.startswith("leases "):
+                self._leases(scene, one, other)
+            elif name == "nodes NODE":
+                self._node_stream(scene, one, other)
+            elif name == "nodes get":
+                self._node_reads(scene, one, other)
+            else:
+                self._stream(scene, one, other)
+        for what in ("identity", "user-agent"):
+            self._sets(what, real, fleet)
+
+    def _add(self, scene: str, line: str) -> None:
+        self._found[f"{scene}: {line}"] = None
+
+    def _sets(self, what: str, real: list[Exchange], fleet: list[Exchange]) -> None:
+        """Compare what all requests of a node have in common."""
+
+        def told(some: list[Exchange]) -> list[str]:
+            return sorted(
+                {
+                    each.identity if what == "identity" else each.headers.get(what, "")
+                    for each in some
+                }
+            )
+
+        if told(real) != told(fleet) and real and fleet:
+            self._found[f"all: {what}: real {told(real)}, fleet {told(fleet)}"] = None
+
+    # Streams
+
+    def _pod_stream(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
+        """Compare the writes of a pod in their order, and how often it was read for nothing."""
+        idle = []
+        for who, some in (("real", real), ("fleet", fleet)):
+            idle.append(idle_reads(some))
+            for line in unread(some):
+                self._add(scene, f"only {who}: {line} without a GET before it")
+        if abs(idle[0] - idle[1]) > GETS_MAX:
+            name = (real or fleet)[0].name
+            self._add(scene, f"idle GETs of {name}: real {idle[0]}, fleet {idle[1]}")
+        self._stream(
+            scene, *([each for each in some if each.verb != "get"] for some in (real, fleet))
+        )
+
+    def _stream(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
+        self._before = None
+        for ours, theirs in self._paired(real, fleet):
+            if ours is not None and theirs is not None:
+                # What a patch of a status has depends on the status before it.
+                same = state_before(ours, real) == state_before(theirs, fleet)
+                self._pair(scene, ours, theirs, has_body=same or not ours.state)
+            else:
+                who, only = ("real", ours) if ours is not None else ("fleet", theirs)
+                assert only is not None
+                self._add(scene, f"only {who}: {only.token}{told_of(only)}")
+
+    def _event_stream(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
+        """Compare the events about an object: their order as they first come, and how often.
+
+        The containers of a pod are killed at once, so that only each by itself has an order.
+        """
+        self._events += len(real)
+        first = [[each for each in some if each.verb == "create"] for some in (real, fleet)]
+        for field in dict.fromkeys(field_of(each) for some in first for each in some):
+            ours, theirs = ([each for each in some if field_of(each) == field] for some in first)
+            self._event_order(scene, ours, theirs)
+        orders = [[event_key(each) for each in some if not is_kill(each)] for some in first]
+        if sorted(orders[0]) == sorted(orders[1]) and orders[0] != orders[1]:
+            self._add(scene, f"order of events: real {orders[0]}, fleet {orders[1]}")
+        self._event_counts(scene, real, fleet)
+
+    def _event_order(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
+        keys = [[event_key(each) for each in some] for some in (real, fleet)]
+        matcher = SequenceMatcher(None, keys[0], keys[1], autojunk=False)
+        for tag, a, b, c, d in matcher.get_opcodes():
+            if tag == "equal":
+                for ours, theirs in zip(real[a:b], fleet[c:d], strict=True):
+                    self._pair(scene, ours, theirs)
+                continue
+            for who, only, others in (
+                ("real", keys[0][a:b], keys[1]),
+                ("fleet", keys[1][c:d], keys[0]),
+            ):
+                for each in only:
+                    moved = each in others
+                    self._add(scene, f"event {'moved' if moved else f'only {who}'}: {each}")
+
+    def _event_counts(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
+        ours, theirs = (last_counts(some) for some in (real, fleet))
+        last = [{event_key(each): each for each in some} for some in (real, fleet)]
+        for key in [key for key in ours if key in theirs]:
+            one, other_one = (each[key] for each in last)
+            if one.verb == other_one.verb == "patch":
+                self._headers(scene, one, other_one)
+                self._repeat(scene, one, other_one)
+            (count, sent, codes), (other, other_sent, other_codes) = ours[key], theirs[key]
+            repeats_max = 0 if scene == NODE_SCOPE else REPEATS_MAX
+            if abs(count - other) > repeats_max:
+                self._add(scene, f"event count: {key}: real {count}, fleet {other}")
+            if abs(sent - other_sent) > repeats_max:
+                self._add(scene, f"event requests: {key}: real {sent}, fleet {other_sent}")
+            if sent == other_sent and codes != other_codes:
+                self._add(scene, f"event codes: {key}: real {codes}, fleet {other_codes}")
+
+    def _repeat(self, scene: str, real: Exchange, fleet: Exchange) -> None:
+        """Compare the last patch of an Event; when it came depends on how often it was repeated."""
+        ages = [
+            each.at_s - seconds(str(each.body[LAST])) if is_time(each.body.get(LAST)) else 0.0
+            for each in (real, fleet)
+        ]
+        if abs(ages[0] - ages[1]) > VALUE_MAX_S:
+            self._add(scene, f"time: {brief(real)}: {LAST}: ages real {ages[0]}, fleet {ages[1]}")
+        bodies = [
+            {path: value for path, value in each.body.items() if path != LAST}
+            for each in (real, fleet)
+        ]
+        self._body(scene, f"body of {brief(real)}", *bodies)
+
+    def _watches(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
+        """Compare how watches are asked for; when a node renews its own is random."""
+        ours, theirs = ({each.token: each for each in some} for some in (real, fleet))
+        if scene != NODE_SCOPE and len(real) != len(fleet) and ours.keys() == theirs.keys():
+            token = next(iter(ours))
+            self._add(scene, f"watches: {token}: real {len(real)}, fleet {len(fleet)}")
+        for token in dict.fromkeys((*ours, *theirs)):
+            if token in ours and token in theirs:
+                self._headers(scene, ours[token], theirs[token])
+                self._requests += 1
+            else:
+                self._add(scene, f"only {'real' if token in ours else 'fleet'}: {token}")
+
+    def _leases(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
+        """Compare one of each kind of renewal, and how far apart they are."""
+        for who, some in (("real", real), ("fleet", fleet)):
+            renewals = [
+                each for each in some if each.token.startswith(RENEWAL) and each.code == 200
+            ]
+            for one, other in pairwise(renewals):
+                gap_s = other.at_s - one.at_s
+                if not RENEWAL_MIN_S <= gap_s <= RENEWAL_MAX_S:
+                    self._add(scene, f"time: {who} renewed its Lease after {gap_s:.1f} s")
+        self._stream(scene, once(real), once(fleet))
+
+    def _node_stream(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
+        """Compare what a node tells of itself: its images all in all, the rest as it changes.
+
+        The list of images is looked at every 30 s, so that it is told sooner or later.
+        """
+        told = [
+            {(path, value) for each in some for path, value in each.state.items() if is_image(path)}
+            for some in (real, fleet)
+        ]
+        for who, only in (("real", told[0] - told[1]), ("fleet", told[1] - told[0])):
+            for path, value in sorted(only, key=str):
+                self._add(scene, f"images only {who}: {path} = {words(value)}")
+        self._values += len(told[0])
+        self._stream(
+            scene, *(once_told([without_images(each) for each in some]) for some in (real, fleet))
+        )
+
+    def _node_reads(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
+        ours, theirs = (
+            Counter(each.token for each in some if trace.since_start_s(each.at_s) > REGISTRATION_S)
+            for some, trace in zip((real, fleet), self._traces, strict=True)
+        )
+        for token in dict.fromkeys((*ours, *theirs)):
+            if ours[token] != theirs[token]:
+                self._add(scene, f"reads: {token}: real {ours[token]}, fleet {theirs[token]}")
+
+    # Pairs
+
+    def _paired(
+        self, real: list[Exchange], fleet: list[Exchange]
+    ) -> list[tuple[Exchange | None, Exchange | None]]:
+        """Pair requests: those of one shape, then those that look alike, then what has one side."""
+        pairs: list[tuple[Exchange | None, Exchange | None]] = []
+        merged = [0, 0]
+        for ours, theirs, equal in aligned(real, fleet, "shape"):
+            for one, other, alike in (
+                [(ours, theirs, True)] if equal else aligned(ours, theirs, "outline")
+            ):
+                if alike:
+                    pairs += zip(one, other, strict=True)
+                    continue
+                left = (
+                    self._without_moments(one, real, 0, merged),
+                    self._without_moments(other, fleet, 1, merged),
+                )
+                for again, others, same in aligned(*left, "token"):
+                    if same:
+                        pairs += zip(again, others, strict=True)
+                    else:
+                        pairs += [(each, None) for each in again]
+                        pairs += [(None, each) for each in others]
+        return pairs
+
+    def _without_moments(
+        self, some: list[Exchange], stream: list[Exchange], side: int, merged: list[int]
+    ) -> list[Exchange]:
+        """Leave out statuses that another followed within a moment, so many of an object.
+
+        Two changes within a relist may be told as one, and a busy API server lets a kubelet wait.
+        """
+        kept = []
+        for each in some:
+            at = next(place for place, other in enumerate(stream) if other is each)
+            after = next((other for other in stream[at + 1 :] if other.state), None)
+            is_moment = (
+                after is not None
+                and each.state
+                and each.shape != after.shape  # a kubelet does not say a thing twice
+                and after.at_s - each.at_s < MERGED_MAX_S
+            )
+            if is_moment and merged[side] < MERGED_OF_OBJECT_MAX:
+                merged[side] += 1
+                self._merged[side] += 1
+            else:
+                kept.append(each)
+        return kept
+
+    def _pair(self, scene: str, real: Exchange, fleet: Exchange, *, has_body: bool = True) -> None:
+        """Compare two requests that are meant to be the same one."""
+        self._requests += 1
+        token = brief(real)
+        if real.query != fleet.query:
+            self._add(scene, f"query: {token}: real {real.query}, fleet {fleet.query}")
+        if real.path != fleet.path:
+            self._add(scene, f"path: {token}: real {real.path}, fleet {fleet.path}")
+        self._time(scene, token, real, fleet)
+        self._headers(scene, real, fleet)
+        if has_body:
+            is_patch = bool(real.state and fleet.state)
+            ours, theirs = (
+                told_in_patch(each.body) if is_patch else each.body for each in (real, fleet)
+            )
+            self._body(scene, f"body of {token}", ours, theirs)
+        if real.state or fleet.state:
+            self._body(scene, f"status after {token}", real.state, fleet.state)
+
+    def _time(self, scene: str, token: str, real: Exchange, fleet: Exchange) -> None:
+        """Compare when a request came.
+
+        A retry comes after its delay or up to half as much later, and all that follows it comes by
+        so much later, too.
+        """
+        late_s = self._offset(fleet, 1) - self._offset(real, 0)
+        limit_s = NODE_OFFSET_MAX_S if scene == NODE_SCOPE else OFFSET_MAX_S
+        before, self._before = self._before, (real, fleet)
+        if any(abs(late_s - drift_s) <= limit_s for drift_s in self._drifts_s):
+            return
+        if before is not None:
+            gaps = real.at_s - before[0].at_s, fleet.at_s - before[1].at_s
+            jitter_s = JITTER * max(gaps) if min(gaps) > RETRY_MIN_S else 0
+            if retries_silently(before[0]):
+                jitter_s = max(jitter_s, RETRY_MAX_S)
+            if real.verb == "delete":  # it follows what somebody else has asked for
+                jitter_s = 0
+            if abs(gaps[1] - gaps[0]) <= limit_s + jitter_s:
+                self._drifts_s.append(late_s)
+                return
+        word = "later" if late_s > 0 else "sooner"
+        self._add(scene, f"time: {token}: fleet {word} by {abs(late_s):.1f} s")
+
+    def _offset(self, each: Exchange, side: int) -> float:
+        trace = self._traces[side]
+        return trace.since_start_s(each.at_s) if each.scene == NODE_SCOPE else each.at_s
+
+    def _headers(self, scene: str, real: Exchange, fleet: Exchange) -> None:
+        if not real.headers or not fleet.headers:
+            return
+        for name in sorted({*real.headers, *fleet.headers}):
+            one, other = (each.headers.get(name, "none") for each in (real, fleet))
+            self._values += 1
+            if one != other:
+                kind = f"{real.verb} {real.resource}"
+                self._add(scene, f"header: {kind}: {name}: real {one}, fleet {other}")
+
+    def _body(
+        self, scene: str, what: str, real: Mapping[str, Leaf], fleet: Mapping[str, Leaf]
+    ) -> None:
+        for path in dict.fromkeys((*real, *fleet)):
+            self._values += 1
+            if path not in fleet:
+                self._add(scene, f"only real: {what}: {path} = {words(real[path])}")
+            elif path not in real:
+                self._add(scene, f"only fleet: {what}: {path} = {words(fleet[path])}")
+            elif (difference := self._differs(scene, real[path], fleet[path])) and path != "count":
+                self._add(scene, f"value: {what}: {path}: {difference}")
+
+    def _differs(self, scene: str, real: Leaf, fleet: Leaf) -> str:
+        if is_time(real) and is_time(fleet):
+            times = [seconds(str(each)) for each in (real, fleet)]
+            limit_s = VALUE_MAX_S
+            if scene == NODE_SCOPE:
+                limit_s = NODE_OFFSET_MAX_S
+                times = [
+                    trace.since_start_s(at_s)
+                    for trace, at_s in zip(self._traces, times, strict=True)
+                ]
+            late_s = times[1] - times[0]
+            is_near = any(abs(late_s - drift_s) <= limit_s for drift_s in self._drifts_s)
+            return "" if is_near else f"fleet {late_s:+.1f} s"
+        same = real == fleet and type(real) is type(fleet)
+        return "" if same else f"real {words(real)}, fleet {words(fleet)}"
