@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from itertools import count
 
 import pytest
 from e2e_world import Json, World, condition, eventually
@@ -113,7 +114,11 @@ def test_a_crash_loop(world: World) -> None:
         f"Back-off restarting failed container c in pod crash-loop_default({uid})",
     )
 
+    polls = count()
+
     def is_described() -> bool:
+        # Why it waits is told by the next sync, at the end of the back-off, or of a change before.
+        world.kubectl("annotate", "pod", "crash-loop", f"poll={next(polls)}", "--overwrite")
         described = " ".join(world.kubectl("describe", "pod", "crash-loop").split())
         return all(each in described for each in words)
 
