@@ -1,7 +1,7 @@
 """What a differences.md says: which lines a comparison may have, and the limits of chance."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,3 +70,16 @@ def alternatives(pattern: str) -> list[str]:
 
 def unlisted(lines: Sequence[str], listed: Sequence[Listed]) -> list[str]:
     return [line for line in lines if not any(re.fullmatch(each.match, line) for each in listed)]
+
+
+def too_often(replays: Mapping[str, int], limits: Mapping[str, tuple[float, ...]]) -> list[str]:
+    """Return what is wrong with how often scenes were played again because the nodes differed."""
+    [of_scene], [in_all] = limits["replays_of_a_scene"], limits["replays"]
+    lines = [
+        f"scene {name} was played again {count} times"
+        for name, count in replays.items()
+        if count > of_scene
+    ]
+    if sum(replays.values()) > in_all:
+        lines.append(f"scenes were played again {sum(replays.values())} times in all")
+    return lines

@@ -20,7 +20,6 @@ from scene import SIDES, Play, Scene, Stage, play
 from value_comparison import Comparison, Counts, Trace
 
 [REPLAYS_OF_SCENE_MAX] = LIMITS["replays_of_a_scene"]
-[REPLAYS_MAX] = LIMITS["replays"]
 AT_ONCE = 6
 """Scenes wait most of the time; more at once would make a node late on two cores."""
 STAGGER_S = 1.0
@@ -194,18 +193,6 @@ def summary(recording: Recording, counts: Counts, listed: int) -> str:
         f"statuses told with the next: real {counts.merged_real}, fleet {counts.merged_fleet}; "
         f"replays: {sum(recording.replays.values())}"
     )
-
-
-def too_often(replays: Mapping[str, int]) -> list[str]:
-    """Return what is wrong with how often scenes were played again."""
-    lines = [
-        f"scene {name} was played again {count} times"
-        for name, count in replays.items()
-        if count > REPLAYS_OF_SCENE_MAX
-    ]
-    if sum(replays.values()) > REPLAYS_MAX:
-        lines.append(f"scenes were played again {sum(replays.values())} times in all")
-    return lines
 
 
 def save(recording: Recording, path: Path) -> None:

@@ -9,11 +9,11 @@ import scenes_admission
 import scenes_lifecycle
 import scenes_objects
 from both_nodes import IMAGES, Told, both_nodes
-from judge import Body, Judge, Recording, summary, too_often
-from listed_differences import judge, read_listed
+from judge import Body, Judge, Recording, summary
+from listed_differences import judge, read_listed, too_often
 from mutations import MUTATIONS
 from objects_of_scenes import SHELL
-from oracle_limits import PAGE
+from oracle_limits import LIMITS, PAGE
 from oracle_stage import OracleStage
 from real_kubelet import why_not
 
@@ -118,4 +118,4 @@ def test_mutations_of_it_are_found(recording: Recording) -> None:
 
 
 def test_scenes_are_seldom_played_again(recording: Recording) -> None:
-    assert not too_often(recording.replays)
+    assert not too_often(recording.replays, LIMITS)

@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from judge import Recording, load, too_often
-from listed_differences import read_listed
+from judge import Recording, load
+from listed_differences import read_listed, too_often
 from mutations import MUTATIONS, Mutation
 from normalisation import TABLE, Normaliser
 from oracle_limits import LIMITS, PAGE
@@ -59,9 +59,9 @@ def test_all_that_comes_later_by_less_than_the_limit_is_the_same() -> None:
 
 def test_replays_have_a_limit() -> None:
     [of_scene], [of_all] = LIMITS["replays_of_a_scene"], LIMITS["replays"]
-    assert not too_often({"a": int(of_scene)})
-    assert too_often({"a": int(of_scene) + 1})
-    assert too_often(dict.fromkeys(map(str, range(int(of_all) + 1)), 1))
+    assert not too_often({"a": int(of_scene)}, LIMITS)
+    assert too_often({"a": int(of_scene) + 1}, LIMITS)
+    assert too_often(dict.fromkeys(map(str, range(int(of_all) + 1)), 1), LIMITS)
 
 
 def test_every_row_of_the_list_is_read() -> None:

@@ -134,16 +134,14 @@ def _with_one_first_report(requests: list[Request]) -> list[Request]:
         for each in requests
         if each.token.startswith(REPORT) and each.at_s < requests[0].at_s + REGISTRATION_S
     ]
+    if not early:
+        return requests
     told = frozenset[str]().union(*(each.body for each in early))
-    return (
-        [
-            dataclasses.replace(each, body=told) if each is early[-1] else each
-            for each in requests
-            if each not in early[:-1]
-        ]
-        if early
-        else requests
-    )
+    return [
+        dataclasses.replace(each, body=told) if each is early[-1] else each
+        for each in requests
+        if each not in early[:-1]
+    ]
 
 
 def _is_early_read(request: Request, start_s: float) -> bool:

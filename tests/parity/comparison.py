@@ -17,7 +17,6 @@ NEVER = float("inf")
 [GETS_MAX] = LIMITS["gets_of_a_pod"]
 [OUTAGE_GETS_MAX] = LIMITS["lease_gets_in_outage"]
 [REPLAYS_OF_SCENE_MAX] = LIMITS["replays_of_a_scene"]
-[REPLAYS_MAX] = LIMITS["replays"]
 REFUSED = frozenset(LIMITS["refused_in_outage"])
 AT_ONCE_S = 0.5
 """Two renewals that are nearer are told as one word, so that two traces that have them agree."""
@@ -215,16 +214,4 @@ def uneven(
             for kind in sorted(expected | found)
             if expected[kind] != found[kind]
         ]
-    return lines
-
-
-def too_often(replays: Mapping[str, int]) -> list[str]:
-    """Return what is wrong with how often scenes were replayed because the nodes differed."""
-    lines = [
-        f"scene {name} was replayed {count} times"
-        for name, count in replays.items()
-        if count > REPLAYS_OF_SCENE_MAX
-    ]
-    if sum(replays.values()) > REPLAYS_MAX:
-        lines.append(f"scenes were replayed {sum(replays.values())} times in all")
     return lines

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from audit_trace import Json, Request, parse, trace
-from comparison import compare, fold, too_often, uneven
+from comparison import compare, fold, uneven
 from differences import LIMITS, PAGE
 from header_tap import (
     CONTINUATION,
@@ -19,7 +19,7 @@ from header_tap import (
     Headers,
 )
 from hpack import Encoder
-from listed_differences import Listed, judge, read_listed, unlisted
+from listed_differences import Listed, judge, read_listed, too_often, unlisted
 
 WATCH = "/api/v1/pods?timeout=7m3s&timeoutSeconds=423&watch=true"
 
@@ -241,8 +241,8 @@ EXAMPLES: dict[str, tuple[Callable[[float], list[str]], float]] = {
     "refused_in_outage": (refused_with, 1),
     "lease_gets_in_outage": (looked_for_in_outage, 1),
     "backoff_s": (reconnected_after, 0.1),
-    "replays_of_a_scene": (lambda times: too_often({"one": int(times)}), 1),
-    "replays": (lambda times: too_often(dict.fromkeys("abcdefgh"[: int(times)], 1)), 1),
+    "replays_of_a_scene": (lambda times: too_often({"one": int(times)}, LIMITS), 1),
+    "replays": (lambda times: too_often(dict.fromkeys("abcdefgh"[: int(times)], 1), LIMITS), 1),
 }
 """What each limit is for: a trace just within it, and the step that leads beyond."""
 

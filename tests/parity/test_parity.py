@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from audit_trace import Request, trace
-from comparison import GET, compare, costs, too_often, uneven
-from listed_differences import judge
+from comparison import GET, compare, costs, uneven
+from differences import LIMITS
+from listed_differences import judge, too_often
 from parity_script import LISTED, NODES, OUTAGE
 from recording import Recording, record
 
@@ -59,7 +60,7 @@ def test_scenes_are_seldom_replayed(
     with capsys.disabled():
         counts = ", ".join(f"{name} {count}" for name, count in recording.replays.items())
         print(f"\nreplays of scenes: {counts}")
-    assert not too_often(recording.replays)
+    assert not too_often(recording.replays, LIMITS)
 
 
 def test_starts_and_stops_of_pods_cost_as_many_requests(

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 import uvloop
+from free_ports import free_port
 from hyperframe.frame import PushPromiseFrame
 from peer import (
     Certificate,
@@ -593,12 +594,6 @@ async def dial_once(endpoint: Endpoint, certificate: Certificate) -> tuple[Failu
     await harness.transport.close()
     assert harness.stats.dial_failures == 1
     return answers["a"].failure, answers["a"].detail
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @pytest.mark.parametrize(

@@ -29,16 +29,17 @@ class UnknownFieldError(Exception):
     """A member of an object that proto/*.proto do not have: it can be sent as JSON only."""
 
 
-def _pool() -> descriptor_pool.DescriptorPool:
+def read_pool(path: Path) -> descriptor_pool.DescriptorPool:
+    """Read what protoc made of *.proto files, with --descriptor_set_out."""
     pool = descriptor_pool.DescriptorPool()
     files = descriptor_pb2.FileDescriptorSet()
-    files.ParseFromString(FILE.read_bytes())
+    files.ParseFromString(path.read_bytes())
     for each in files.file:
         pool.Add(each)
     return pool
 
 
-_POOL = _pool()
+_POOL = read_pool(FILE)
 
 
 @cache

@@ -7,8 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+
+from fleet.wire.api.kubernetes_messages import read_pool
 
 FILE = Path(__file__).parent / "runtime_v1.binpb"
 PACKAGE = "runtime.v1."
@@ -16,16 +18,7 @@ RUNTIME_SERVICE = "RuntimeService"
 IMAGE_SERVICE = "ImageService"
 
 
-def _pool() -> descriptor_pool.DescriptorPool:
-    pool = descriptor_pool.DescriptorPool()
-    files = descriptor_pb2.FileDescriptorSet()
-    files.ParseFromString(FILE.read_bytes())
-    for each in files.file:
-        pool.Add(each)
-    return pool
-
-
-_POOL = _pool()
+_POOL = read_pool(FILE)
 
 
 @cache
@@ -57,14 +50,8 @@ def value(name: str) -> int:
     return _VALUES[name]
 
 
-def _values() -> dict[str, int]:
-    found: dict[str, int] = {}
-    files = descriptor_pb2.FileDescriptorSet()
-    files.ParseFromString(FILE.read_bytes())
-    for each in files.file:
-        for enum in each.enum_type:
-            found |= {one.name: one.number for one in enum.value}
-    return found
-
-
-_VALUES = _values()
+_VALUES: dict[str, int] = {
+    one.name: one.number
+    for enum in _POOL.FindFileByName("api.proto").enum_types_by_name.values()
+    for one in enum.values
+}
