@@ -4,46 +4,32 @@ A container that exits by itself knows when it will; nothing ticks. `advance` mo
 instant, and what would be seen there is what a CRI would answer. Times of the API (`_s`) are wall
 seconds, stamped when they happen; decisions use monotonic nanoseconds.
 
-    CREATED -> RUNNING --exit_ns passes--> EXITED        sandbox: ready --last kill--> not ready
-
 Source: pkg/kubelet/kuberuntime/kuberuntime_manager.go, kuberuntime_container.go;
 k8s.io/client-go/util/flowcontrol/backoff.go.
 Differs: the last two containers of a name are kept, as the kubelet's garbage collector does.
 """
 
-import enum
 import hashlib
 import zlib
 from collections.abc import Iterator
-from functools import lru_cache
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
-from fleet.objects.pods import (
-    ContainerSpec,
-    ContainerStatus,
-    Pod,
-    PodUid,
-    RunningState,
-    TerminatedState,
-)
+from fleet.objects.pods import ContainerSpec, Pod, PodUid
 from fleet.objects.well_known import START_ERROR
-from fleet.profile.image_reference import digest_name, parse_image
-from fleet.profile.pod_behavior import OOM_EXIT_CODE, OOM_REASON, PodBehavior
+from fleet.profile.pod_behavior import PodBehavior
 from fleet.runtime.command import command_of, outcome_of, run_around, run_of_command
 from fleet.runtime.container_usage import (
     NOTHING_SPENT,
     ContainerUsage,
-    Spent,
     container_usage,
     oom_kill_ns,
-    spent,
 )
+from fleet.runtime.containers import NEVER, Container, RunState, Sandbox, adopted, container_id
 from fleet.runtime.files import ContainerFiles, NodeFiles, layer_of
 from fleet.runtime.pod_addresses import AddressPool
 from fleet.runtime.shell.surroundings import CommandRun, Surroundings
 from fleet.runtime.surroundings import NO_SOURCES, Place, Sources, surroundings
 
-NEVER = 1 << 62
 STOP_MIN_NS = 20 * NS_PER_MS
 """A container that heeds SIGTERM is gone within 20 to 50 ms."""
 STOP_SPREAD_NS = 30 * NS_PER_MS
@@ -52,114 +38,12 @@ START_EXIT_CODE = 128
 MESSAGE_MAX = 4096
 MESSAGE_LOG_MAX = 2048
 MESSAGE_LINES_MAX = 80
-ID_PREFIX = "containerd://"
 _STREAM_RANDOM = 0x9A4D
 _STREAM_OUTCOME = 0x0C0E
 _STREAM_AFTER = 0xAF7E
 _STREAM_START = 0x57A7
 _STREAM_STOP = 0x5709
 _STREAM_SANDBOX = 0x5A4D
-
-
-class RunState(enum.IntEnum):
-    """Source: pkg/kubelet/container/runtime.go, State."""
-
-    CREATED = 0
-    RUNNING = 1
-    EXITED = 2
-
-
-class Container:
-    """One container of a pod; a restart makes a new one."""
-
-    __slots__ = (
-        "attempt",
-        "exit_code",
-        "exit_ns",
-        "finished_s",
-        "id",
-        "image",
-        "last",
-        "message",
-        "name",
-        "reason",
-        "spent",
-        "started_s",
-        "state",
-        "usage",
-    )
-
-    def __init__(self, name: str, attempt: int, container_id: str, image: str = "") -> None:
-        self.name = name
-        self.image = image  # as the spec had it when this one was created
-        self.attempt = attempt
-        self.id = container_id
-        self.state = RunState.CREATED
-        self.started_s = 0
-        self.exit_ns = NEVER  # when it ends; once exited, when it did
-        self.exit_code = 0
-        self.reason = ""
-        self.message = ""  # its last words
-        self.finished_s = 0
-        self.last: TerminatedState | None = None  # the container before this one
-        self.usage: ContainerUsage | None = None  # its curves while it runs
-        self.spent = NOTHING_SPENT  # by those of this name before it; by it, too, once it ended
-
-    def spent_at(self, now_ns: int, start_ns: int) -> Spent:
-        """Return what the containers of this name have used up at an instant."""
-        if self.usage is None:
-            return self.spent
-        return self.spent.plus(spent(self.usage, min(now_ns, self.exit_ns) - start_ns))
-
-    def oom_kill(self, at_ns: int) -> None:
-        """Let the kernel kill it at an instant, for want of memory."""
-        self.exit_ns = at_ns
-        self.exit_code = OOM_EXIT_CODE
-        self.reason = OOM_REASON
-
-    def terminated(self) -> TerminatedState:
-        """Return the state that the API shows of an exited container."""
-        assert self.state is RunState.EXITED, self.name
-        return TerminatedState(
-            self.exit_code, self.reason, self.message, self.started_s, self.finished_s, self.id
-        )
-
-
-class Sandbox:
-    """A pod in the runtime. `containers` has the latest of each name, oldest first."""
-
-    __slots__ = ("attempts", "containers", "ip", "ready")
-
-    def __init__(self, ip: str) -> None:
-        self.ip = ip
-        self.ready = True
-        self.attempts: dict[str, int] | None = None  # of containers that were removed
-        self.containers: tuple[Container, ...] = ()
-
-    def find(self, name: str) -> Container | None:
-        """Return the latest container of a name."""
-        for container in self.containers:
-            if container.name == name:
-                return container
-        return None
-
-    def is_running(self) -> bool:
-        """Return whether any container runs."""
-        return any(each.state is RunState.RUNNING for each in self.containers)
-
-    def last_exit_ns(self) -> int:
-        """Return when the last running container ends, 0 when none runs."""
-        return max(
-            (each.exit_ns for each in self.containers if each.state is RunState.RUNNING),
-            default=0,
-        )
-
-    def next_exit_ns(self) -> int:
-        """Return when the next running container ends, NEVER when none does."""
-        return min(
-            (each.exit_ns for each in self.containers if each.state is RunState.RUNNING),
-            default=NEVER,
-        )
 
 
 class Runtime:
@@ -266,8 +150,8 @@ class Runtime:
     def _create_container(self, pod: Pod, spec: ContainerSpec) -> Container:
         sandbox = self._sandboxes[pod.uid]
         attempt = self._next_attempt(pod.uid, spec.name)
-        container_id = _container_id(pod.uid, spec.name, attempt)
-        container = Container(spec.name, attempt, container_id, spec.image)
+        made = container_id(pod.uid, spec.name, attempt)
+        container = Container(spec.name, attempt, made, spec.image)
         before = sandbox.find(spec.name)
         if before is not None:
             container.last = before.terminated()
@@ -376,7 +260,7 @@ class Runtime:
         specs = {spec.name: spec for spec in pod.spec.all_containers}
         containers = []
         for each in found:
-            container = _adopted(each, specs.get(each.name), wall_offset_ns)
+            container = adopted(each, specs.get(each.name), wall_offset_ns)
             containers.append(container)
             if each.name in specs:
                 container.usage = _usage(specs[each.name], behavior)
@@ -512,29 +396,6 @@ class Runtime:
         return self._draws.uniform(self._node, stream << 32 | key, attempt)
 
 
-def _adopted(status: ContainerStatus, spec: ContainerSpec | None, wall_offset_ns: int) -> Container:
-    """Rebuild a container from its status, which has the runtime's name of its image."""
-    image = status.image
-    if spec is not None and image_name(spec.image) == image:
-        image = spec.image
-    container = Container(status.name, status.restart_count, status.container_id, image)
-    container.last = status.last_state
-    state = status.state
-    if not isinstance(state, (RunningState, TerminatedState)):
-        state = status.last_state or TerminatedState(0, "", "", 0, 0, status.container_id)
-        container.last = None
-    container.started_s = state.started_s
-    if isinstance(state, RunningState):
-        container.state = RunState.RUNNING
-        return container
-    container.state = RunState.EXITED
-    container.exit_code = state.exit_code
-    container.reason = state.reason
-    container.finished_s = state.finished_s
-    container.exit_ns = state.finished_s * NS_PER_S - wall_offset_ns
-    return container
-
-
 def _usage(spec: ContainerSpec, behavior: PodBehavior) -> ContainerUsage:
     return container_usage(spec.resources_json, behavior.container(spec.name).usage)
 
@@ -552,22 +413,3 @@ def last_words(
         lines = run.text("", ran_ns).splitlines(keepends=True)[-MESSAGE_LINES_MAX:]
         return "".join(lines)[-MESSAGE_LOG_MAX:]
     return message[-MESSAGE_MAX:]
-
-
-def _container_id(uid: PodUid, name: str, attempt: int) -> str:
-    """Return an id as containerd's: 64 hex digits, the same for the same start."""
-    digest = hashlib.blake2b(f"{uid}/{name}/{attempt}".encode(), digest_size=32)
-    return ID_PREFIX + digest.hexdigest()
-
-
-@lru_cache(maxsize=4096)
-def image_name(image: str) -> str:
-    """Return how containerd spells an image: registry, library and tag written out."""
-    found = parse_image(image)
-    return image if found.error else found.full_name
-
-
-@lru_cache(maxsize=4096)
-def image_id(image: str) -> str:
-    """Return the digest reference of an image, the same on every node."""
-    return digest_name(image_name(image))

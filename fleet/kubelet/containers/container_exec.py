@@ -16,8 +16,9 @@ from fleet.objects.streams import LogOptions, Output, Refusal, TerminalSize
 from fleet.runtime.command import command_of
 from fleet.runtime.container_log import LogReader
 from fleet.runtime.container_process import log_lines, start_of
+from fleet.runtime.containers import Container, RunState
 from fleet.runtime.files import ContainerFiles
-from fleet.runtime.runtime import Container, RunState, Runtime
+from fleet.runtime.runtime import Runtime
 from fleet.runtime.session import KILLED, Session
 from fleet.runtime.shell.process import is_shell
 from fleet.runtime.shell.surroundings import Surroundings

@@ -20,7 +20,8 @@ from fleet.objects.pods import (
 from fleet.objects.streams import LogOptions, Refusal
 from fleet.runtime.container_log import LogReader, Rotation
 from fleet.runtime.container_process import log_lines
-from fleet.runtime.runtime import Container, RunState, Runtime
+from fleet.runtime.containers import Container, RunState
+from fleet.runtime.runtime import Runtime
 
 BAD_REQUEST = 400
 _PULL_FAILURES = {

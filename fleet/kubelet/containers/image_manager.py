@@ -32,7 +32,7 @@ from fleet.profile.image_behavior import (
 from fleet.profile.image_reference import ImageReference, parse_image
 from fleet.profile.node_model import NodeModel
 from fleet.quantity import format_duration
-from fleet.runtime.runtime import Sandbox
+from fleet.runtime.containers import Sandbox
 
 BACKOFF_FIRST_NS = 10 * NS_PER_S  # imageBackOffPeriod
 BACKOFF_MAX_NS = 300 * NS_PER_S  # MaxImageBackOff

@@ -19,7 +19,8 @@ from fleet.objects.pods import ContainerSpec, Pod
 from fleet.profile.lifecycle_behavior import HookBehavior
 from fleet.profile.pod_behavior import PodBehavior
 from fleet.runtime.command import run_of_command
-from fleet.runtime.runtime import Container, RunState, Runtime
+from fleet.runtime.containers import Container, RunState
+from fleet.runtime.runtime import Runtime
 
 GRACE_MIN_S = 2  # minimumGracePeriodInSeconds
 """minimumGracePeriodInSeconds: what SIGTERM always gets."""

@@ -39,7 +39,8 @@ from fleet.objects.effects import WatchKind
 from fleet.objects.pods import ContainerSpec, Pod, PodUid, WaitingState
 from fleet.profile.lifecycle_behavior import CONFIG_ERROR, RUN_ERROR, StartFailure
 from fleet.runtime.back_off import BackOff
-from fleet.runtime.runtime import Container, RunState, Runtime, Sandbox
+from fleet.runtime.containers import Container, RunState, Sandbox
+from fleet.runtime.runtime import Runtime
 from fleet.runtime.surroundings import config_error
 
 POST_START_ERROR = "PostStartHookError"

@@ -44,7 +44,7 @@ from fleet.objects.pods import (
     RunningState,
 )
 from fleet.profile.probe_behavior import ProbeKind
-from fleet.runtime.runtime import Container, RunState, Sandbox
+from fleet.runtime.containers import Container, RunState, Sandbox
 
 
 class ProbeUpdate(NamedTuple):

@@ -23,7 +23,7 @@ from fleet.kubelet.turn import Turn
 from fleet.objects.effects import NodeId, Timer, WatchEvent
 from fleet.profile.host_schedule import Outage, OutageKind
 from fleet.profile.node_model import NodeModel
-from fleet.runtime.runtime import NEVER
+from fleet.runtime.containers import NEVER
 
 CHECK_NS = 5 * NS_PER_S  # kubelet.go, Run: updateRuntimeUp runs so often
 RUNTIME_THRESHOLD_NS = 30 * NS_PER_S  # maxWaitForContainerRuntime

@@ -24,7 +24,7 @@ from fleet.kubelet.pods.pod_workers import PodWorker
 from fleet.kubelet.turn import Turn
 from fleet.objects.effects import SetTimer, Timer
 from fleet.objects.pods import ContainerSpec, Pod, PodCondition, PodUid
-from fleet.runtime.runtime import RunState, Sandbox
+from fleet.runtime.containers import RunState, Sandbox
 
 RETRY_NS = 180 * NS_PER_S  # retryDelay: resources may have come free unseen
 DEFERRED = "Deferred"

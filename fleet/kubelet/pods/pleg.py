@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.objects.pods import PodUid
-from fleet.runtime.runtime import RunState, Sandbox
+from fleet.runtime.containers import RunState, Sandbox
 
 RELIST_NS = 1 * NS_PER_S  # genericPlegRelistPeriod
 GLOBAL_CACHE_NS = 5 * NS_PER_S  # globalCacheUpdatePeriod: without relists the cache ages so long

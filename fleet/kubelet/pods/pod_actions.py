@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from fleet.objects.lifecycle import RESTART, RESTART_ALL, matching_action
 from fleet.objects.pods import ContainerSpec, Pod, PodStatus, PodUid, TerminatedState
-from fleet.runtime.runtime import Container, RunState, Sandbox
+from fleet.runtime.containers import Container, RunState, Sandbox
 
 ALL_RESTARTING = "AllContainersRestarting"
 

@@ -57,7 +57,7 @@ from fleet.kubelet.volumes.volume_manager import (
 from fleet.objects.effects import Milestone, Timer
 from fleet.objects.pods import PodStatus, PodUid
 from fleet.profile.probe_behavior import ProbeKind
-from fleet.runtime.runtime import NEVER
+from fleet.runtime.containers import NEVER
 
 TRANSIENT_NS = 1 * NS_PER_S
 """backOffOnTransientErrorPeriod: how soon a pod is tried again whose network is not ready."""

@@ -29,7 +29,8 @@ from fleet.objects.pods import (
     TerminatedState,
     WaitingState,
 )
-from fleet.runtime.runtime import KILLED_EXIT_CODE, RunState, Sandbox, image_id, image_name
+from fleet.runtime.containers import RunState, Sandbox, image_id, image_name
+from fleet.runtime.runtime import KILLED_EXIT_CODE
 from fleet.runtime.security_context import user_json
 
 OWNED_CONDITIONS = frozenset(

@@ -58,7 +58,7 @@ from fleet.profile.usage import UNDECLARED
 from fleet.profile.volume_behavior import EMPTY_DIR_ANNOTATION
 from fleet.quantity import parse_quantity
 from fleet.runtime.container_usage import oom_kill_ns
-from fleet.runtime.runtime import NEVER, RunState
+from fleet.runtime.containers import NEVER, RunState
 
 DISK_SIGNALS = frozenset(("nodefs.available", "imagefs.available"))
 POD_MEMORY_MAX = 16 << 20

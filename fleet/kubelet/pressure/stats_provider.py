@@ -20,7 +20,7 @@ from fleet.profile.usage import Curve, Term, constant_curve, sum_at
 from fleet.profile.volume_behavior import volume_behavior
 from fleet.quantity import parse_quantity
 from fleet.runtime.container_usage import ContainerUsage, container_usage
-from fleet.runtime.runtime import RunState, Sandbox
+from fleet.runtime.containers import RunState, Sandbox
 
 INODE_BYTES = 16 << 10
 """mkfs.ext4 makes one inode for so many bytes."""

@@ -15,7 +15,7 @@ from fleet.kubelet.stats.exposition import Family, escaped, go_float
 from fleet.kubelet.stats.node_usage import Cgroup, ContainerUse, NodeUse, PodUse
 from fleet.profile.node_model import NodeModel
 from fleet.quantity import parse_quantity
-from fleet.runtime.runtime import ID_PREFIX, image_name
+from fleet.runtime.containers import ID_PREFIX, image_name
 
 CPU_PERIOD = 100_000
 SHARES_MIN = 2

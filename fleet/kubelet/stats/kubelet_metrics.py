@@ -18,7 +18,7 @@ from fleet.kubelet.pods.pod_workers import WorkerState
 from fleet.kubelet.stats.exposition import Family, Row, go_float, text_of
 from fleet.objects.pods import PodUid
 from fleet.objects.static_pods import StaticPod
-from fleet.runtime.runtime import RunState
+from fleet.runtime.containers import RunState
 
 ALPHA, BETA, STABLE = "[ALPHA] ", "[BETA] ", "[STABLE] "
 RELIST_NS = 1 * NS_PER_S

@@ -22,7 +22,7 @@ from fleet.kubelet.pressure.stats_provider import (
 from fleet.objects.pods import Pod
 from fleet.profile.node_model import NodeModel
 from fleet.runtime.container_usage import NOTHING_SPENT, ContainerUsage, Spent, resources_of, spent
-from fleet.runtime.runtime import Container, RunState, Sandbox
+from fleet.runtime.containers import Container, RunState, Sandbox
 
 NANO_PER_MILLI = 1_000_000
 CACHE_SHARE = 8

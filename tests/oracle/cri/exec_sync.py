@@ -26,8 +26,8 @@ from fleet.profile.probe_behavior import (
     attempt,
 )
 from fleet.runtime.command import run_of_command
+from fleet.runtime.containers import RunState
 from fleet.runtime.probe_script import behavior_of_script
-from fleet.runtime.runtime import RunState
 
 HOOK_NS = 10 * NS_PER_MS
 KILLED_EXIT_CODE = 137

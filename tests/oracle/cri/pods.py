@@ -24,7 +24,8 @@ from fleet.clock import NS_PER_S
 from fleet.objects.pods import ContainerSpec, Pod, PodSpec, PodUid
 from fleet.profile.lifecycle_behavior import CREATE_ERROR, RUN_ERROR
 from fleet.profile.pod_behavior import PodBehavior
-from fleet.runtime.runtime import NEVER, RunState, Runtime
+from fleet.runtime.containers import NEVER, RunState
+from fleet.runtime.runtime import Runtime
 from fleet.wire.api.decode_pod import decode_pod
 
 CREATED, STARTED, STOPPED, DELETED = range(4)

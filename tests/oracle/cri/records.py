@@ -6,7 +6,7 @@ from typing import Any
 from cri.applications import Application
 from fleet.objects.pods import ContainerSpec, Pod
 from fleet.profile.pod_behavior import ContainerBehavior, PodBehavior
-from fleet.runtime.runtime import Container, RunState, Sandbox
+from fleet.runtime.containers import Container, RunState, Sandbox
 
 Message = Any
 """A message of CRI: they are made at run time, see messages.py."""

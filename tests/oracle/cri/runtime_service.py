@@ -11,7 +11,7 @@ from cri.pods import Pods, user_of
 from cri.records import CriContainer, Message, PodSandbox
 from cri.stats import container_stats, pod_sandbox_stats
 from fleet.profile.host_schedule import OutageKind
-from fleet.runtime.runtime import RunState
+from fleet.runtime.containers import RunState
 
 API_VERSION = "v1"
 CONDITIONS = {

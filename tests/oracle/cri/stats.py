@@ -7,7 +7,7 @@ from cri.messages import message_class
 from cri.records import CriContainer, Message, PodSandbox
 from fleet.clock import NS_PER_S
 from fleet.runtime.container_usage import container_usage
-from fleet.runtime.runtime import RunState
+from fleet.runtime.containers import RunState
 
 NANO_PER_MILLI = 1_000_000
 

@@ -7,7 +7,8 @@ from fleet.objects.pods import ContainerSpec, Pod, PodSpec, PodUid
 from fleet.profile.pod_behavior import select_behavior
 from fleet.profile.usage import UNDECLARED, Curve, Usage, constant_curve
 from fleet.runtime.container_usage import Amounts, container_usage, oom_kill_ns, resources_of
-from fleet.runtime.runtime import NEVER, RunState, Runtime
+from fleet.runtime.containers import NEVER, RunState
+from fleet.runtime.runtime import Runtime
 
 MI = 1 << 20
 UID = PodUid("u")

@@ -17,15 +17,9 @@ from fleet.profile.distribution import constant
 from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR, select_behavior
 from fleet.runtime.back_off import BackOff
 from fleet.runtime.command import run_of_command
+from fleet.runtime.containers import NEVER, RunState, image_id, image_name
 from fleet.runtime.pod_addresses import AddressPool
-from fleet.runtime.runtime import (
-    NEVER,
-    RunState,
-    Runtime,
-    image_id,
-    image_name,
-    last_words,
-)
+from fleet.runtime.runtime import Runtime, last_words
 
 UID = PodUid("u")
 OFFSET_NS = 1000 * NS_PER_S

@@ -6,7 +6,8 @@ from fleet.clock import NS_PER_S, Draws
 from fleet.objects.pods import Pod, PodSpec, PodUid, VolumeSpec
 from fleet.objects.scripts import EnvRef, MountSpec, ScriptSpec, Variable
 from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR
-from fleet.runtime.runtime import NEVER, Runtime
+from fleet.runtime.containers import NEVER
+from fleet.runtime.runtime import Runtime
 
 ONCE = "[ -f /data/$NAME ] && exit 0; touch /data/$NAME; sleep 2; exit 4"
 SCRIPT = ScriptSpec(

@@ -27,7 +27,7 @@ from fleet.objects.pods import (
 )
 from fleet.profile.loader import load_mix
 from fleet.profile.probe_behavior import PROBE_ANNOTATIONS, ProbeKind
-from fleet.runtime.runtime import Container, RunState
+from fleet.runtime.containers import Container, RunState
 
 MODEL = load_mix().model_of(0)
 START_S = 1_000

@@ -4,7 +4,8 @@ from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.kubelet.pods.pleg import Pleg, PodEventType, PodLifecycleEvent
 from fleet.objects.pods import Pod
 from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR
-from fleet.runtime.runtime import Runtime, Sandbox
+from fleet.runtime.containers import Sandbox
+from fleet.runtime.runtime import Runtime
 
 STARTED, DIED = PodEventType.CONTAINER_STARTED, PodEventType.CONTAINER_DIED
 

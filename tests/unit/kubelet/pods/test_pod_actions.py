@@ -6,7 +6,8 @@ from fleet.kubelet.pods.pod_actions import KillReason, compute_pod_actions, shou
 from fleet.objects.lifecycle import ContainerLifecycle, RestartRule
 from fleet.objects.pods import ContainerSpec, Pod, PodUid
 from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR
-from fleet.runtime.runtime import Container, RunState, Runtime, Sandbox
+from fleet.runtime.containers import Container, RunState, Sandbox
+from fleet.runtime.runtime import Runtime
 
 OK = ("true",)
 BAD = ("false",)

@@ -19,7 +19,8 @@ from fleet.objects.pods import (
     WaitingState,
 )
 from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR
-from fleet.runtime.runtime import Runtime, Sandbox
+from fleet.runtime.containers import Sandbox
+from fleet.runtime.runtime import Runtime
 
 OK, BAD, RUNS = ("true",), ("false",), ()
 CRASH = WaitingState("CrashLoopBackOff", "back-off 10s")

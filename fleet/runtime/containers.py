@@ -1,0 +1,169 @@
+"""The records of a simulated container runtime: a pod's sandbox, and the containers in it.
+
+    CREATED -> RUNNING --exit_ns passes--> EXITED        sandbox: ready --last kill--> not ready
+
+They change nothing but themselves; `Runtime` makes, starts and ends them.
+Source: k8s.io/cri-api/pkg/apis/runtime/v1, PodSandbox, Container; containerd's names of them.
+"""
+
+import enum
+import hashlib
+from functools import lru_cache
+
+from fleet.clock import NS_PER_S
+from fleet.objects.pods import (
+    ContainerSpec,
+    ContainerStatus,
+    PodUid,
+    RunningState,
+    TerminatedState,
+)
+from fleet.profile.image_reference import digest_name, parse_image
+from fleet.profile.pod_behavior import OOM_EXIT_CODE, OOM_REASON
+from fleet.runtime.container_usage import NOTHING_SPENT, ContainerUsage, Spent, spent
+
+NEVER = 1 << 62
+ID_PREFIX = "containerd://"
+
+
+class RunState(enum.IntEnum):
+    """Source: pkg/kubelet/container/runtime.go, State."""
+
+    CREATED = 0
+    RUNNING = 1
+    EXITED = 2
+
+
+class Container:
+    """One container of a pod; a restart makes a new one."""
+
+    __slots__ = (
+        "attempt",
+        "exit_code",
+        "exit_ns",
+        "finished_s",
+        "id",
+        "image",
+        "last",
+        "message",
+        "name",
+        "reason",
+        "spent",
+        "started_s",
+        "state",
+        "usage",
+    )
+
+    def __init__(self, name: str, attempt: int, container_id: str, image: str = "") -> None:
+        self.name = name
+        self.image = image  # as the spec had it when this one was created
+        self.attempt = attempt
+        self.id = container_id
+        self.state = RunState.CREATED
+        self.started_s = 0
+        self.exit_ns = NEVER  # when it ends; once exited, when it did
+        self.exit_code = 0
+        self.reason = ""
+        self.message = ""  # its last words
+        self.finished_s = 0
+        self.last: TerminatedState | None = None  # the container before this one
+        self.usage: ContainerUsage | None = None  # its curves while it runs
+        self.spent = NOTHING_SPENT  # by those of this name before it; by it, too, once it ended
+
+    def spent_at(self, now_ns: int, start_ns: int) -> Spent:
+        """Return what the containers of this name have used up at an instant."""
+        if self.usage is None:
+            return self.spent
+        return self.spent.plus(spent(self.usage, min(now_ns, self.exit_ns) - start_ns))
+
+    def oom_kill(self, at_ns: int) -> None:
+        """Let the kernel kill it at an instant, for want of memory."""
+        self.exit_ns = at_ns
+        self.exit_code = OOM_EXIT_CODE
+        self.reason = OOM_REASON
+
+    def terminated(self) -> TerminatedState:
+        """Return the state that the API shows of an exited container."""
+        assert self.state is RunState.EXITED, self.name
+        return TerminatedState(
+            self.exit_code, self.reason, self.message, self.started_s, self.finished_s, self.id
+        )
+
+
+class Sandbox:
+    """A pod in the runtime. `containers` has the latest of each name, oldest first."""
+
+    __slots__ = ("attempts", "containers", "ip", "ready")
+
+    def __init__(self, ip: str) -> None:
+        self.ip = ip
+        self.ready = True
+        self.attempts: dict[str, int] | None = None  # of containers that were removed
+        self.containers: tuple[Container, ...] = ()
+
+    def find(self, name: str) -> Container | None:
+        """Return the latest container of a name."""
+        for container in self.containers:
+            if container.name == name:
+                return container
+        return None
+
+    def is_running(self) -> bool:
+        """Return whether any container runs."""
+        return any(each.state is RunState.RUNNING for each in self.containers)
+
+    def last_exit_ns(self) -> int:
+        """Return when the last running container ends, 0 when none runs."""
+        return max(
+            (each.exit_ns for each in self.containers if each.state is RunState.RUNNING),
+            default=0,
+        )
+
+    def next_exit_ns(self) -> int:
+        """Return when the next running container ends, NEVER when none does."""
+        return min(
+            (each.exit_ns for each in self.containers if each.state is RunState.RUNNING),
+            default=NEVER,
+        )
+
+
+def adopted(status: ContainerStatus, spec: ContainerSpec | None, wall_offset_ns: int) -> Container:
+    """Rebuild a container from its status, which has the runtime's name of its image."""
+    image = status.image
+    if spec is not None and image_name(spec.image) == image:
+        image = spec.image
+    container = Container(status.name, status.restart_count, status.container_id, image)
+    container.last = status.last_state
+    state = status.state
+    if not isinstance(state, (RunningState, TerminatedState)):
+        state = status.last_state or TerminatedState(0, "", "", 0, 0, status.container_id)
+        container.last = None
+    container.started_s = state.started_s
+    if isinstance(state, RunningState):
+        container.state = RunState.RUNNING
+        return container
+    container.state = RunState.EXITED
+    container.exit_code = state.exit_code
+    container.reason = state.reason
+    container.finished_s = state.finished_s
+    container.exit_ns = state.finished_s * NS_PER_S - wall_offset_ns
+    return container
+
+
+def container_id(uid: PodUid, name: str, attempt: int) -> str:
+    """Return an id as containerd's: 64 hex digits, the same for the same start."""
+    digest = hashlib.blake2b(f"{uid}/{name}/{attempt}".encode(), digest_size=32)
+    return ID_PREFIX + digest.hexdigest()
+
+
+@lru_cache(maxsize=4096)
+def image_name(image: str) -> str:
+    """Return how containerd spells an image: registry, library and tag written out."""
+    found = parse_image(image)
+    return image if found.error else found.full_name
+
+
+@lru_cache(maxsize=4096)
+def image_id(image: str) -> str:
+    """Return the digest reference of an image, the same on every node."""
+    return digest_name(image_name(image))
