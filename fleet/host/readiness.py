@@ -26,7 +26,7 @@ class Readiness:
         self.wanted = wanted
         self.present: set[str] = set()
         self.ready: set[str] = set()
-        self.ever_not_ready: set[str] = set()  # Ready once, then not
+        self.ever_not_ready: set[str] = set()  # Ready once, then the condition was not
         self.ready_at_ns = 0
         self.all_ready = asyncio.Event()
         self._unseen: set[str] = set()  # during a relist: not mentioned so far
@@ -55,13 +55,24 @@ class Readiness:
             if len(self.ready) >= self.wanted and not self.all_ready.is_set():
                 self.ready_at_ns = time.monotonic_ns()
                 self.all_ready.set()
-        elif view.name in self.ready:
-            self.ready.discard(view.name)
-            self.ever_not_ready.add(view.name)
+            return
+        if view.name in self.ready and not is_condition_true(view):
+            self.ever_not_ready.add(view.name)  # a late taint of the controller loses no node
+        self.ready.discard(view.name)
 
 
 def is_ready(view: NodeView) -> bool:
     """Return whether the scheduler may use the node as a Ready one."""
     if any(key == NOT_READY_TAINT for key, _, _ in view.taints):
         return False
+    return is_condition_true(view)
+
+
+def is_condition_true(view: NodeView) -> bool:
+    """Return whether the Ready condition is True.
+
+    The taint alone says less: a node-lifecycle controller that is behind may still add it, for
+    the condition it saw before, to a node that has become Ready.
+    Source: pkg/controller/nodelifecycle/node_lifecycle_controller.go, doNoExecuteTaintingPass.
+    """
     return any(each.type == "Ready" and each.status == "True" for each in view.conditions)

@@ -30,7 +30,9 @@ class NodeFigures:
     time_to_ready_s: float | None = figure(
         None, "from the first kubelet's start until all were", kind=Kind.MOMENT
     )
-    ever_not_ready: int = figure(0, "nodes that were Ready and then not", kind=Kind.STATE)
+    ever_not_ready: int = figure(
+        0, "nodes that were Ready and whose condition then was not", kind=Kind.STATE
+    )
 
 
 @dataclass(slots=True, kw_only=True)

@@ -47,6 +47,16 @@ def test_all_ready_is_told_once_and_falls_are_remembered() -> None:
     assert readiness.ready_at_ns == at_ns
 
 
+def test_a_late_taint_of_the_controller_loses_no_node() -> None:
+    readiness = Readiness(1)
+    readiness.on_event(event(view("a")))
+    readiness.on_event(event(view("a", "True", NOT_READY_TAINT)))
+    assert (readiness.ready, readiness.ever_not_ready) == (set(), set())
+    readiness.on_event(event(view("a")))
+    readiness.on_event(event(view("a", "False", NOT_READY_TAINT)))
+    assert (readiness.ready, readiness.ever_not_ready) == (set(), {"a"})
+
+
 def test_a_node_that_went_while_nobody_watched_is_gone() -> None:
     readiness = Readiness(2)
     for name in "ab":
