@@ -15,9 +15,9 @@ import click
 
 from fleet.cli import cli
 from fleet.cli_options import GroupedCommand, grouped
-from fleet.clock import NS_PER_S
 from fleet.metrics import Histogram, Requests
 from fleet.profile.loader import json_schema
+from fleet.quantity import format_duration
 from fleet.report.figure import Figure, Kind, figures_of
 from fleet.report.figures import RequestFigures, metrics
 from fleet.report.report import Judgement, RunFigures
@@ -121,8 +121,8 @@ def _default(each: Json) -> str:
     value = each.get("default")
     if value in (None, "", [], ()) or isinstance(value, dict):
         return ""
-    if isinstance(value, int) and value % NS_PER_S == 0 and value:
-        return f"`{value // NS_PER_S}s`"
+    if isinstance(value, int) and each.get("type") == "string":
+        return f"`{format_duration(value)}`" if value else ""
     return f"`{value}`"
 
 

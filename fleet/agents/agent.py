@@ -19,7 +19,6 @@ from fleet.profile.agent_behavior import (
     AgentModel,
     AgentProblem,
 )
-from fleet.profile.distribution import ZERO
 from fleet.wire.http2.messages import Request, Response
 
 START, READ, CONDITIONS, EVENT, TURNED, WATCH = "s", "r", "c", "e", "t", "w"
@@ -132,7 +131,7 @@ class Agent:
 
     def on_synced(self, at: int, out: list[AgentEffect]) -> None:
         """Open the watches that waited for this one to sync."""
-        if self.model.watches[at].waits:
+        if self.model.watches[at].wait_for_sync:
             self._open_from(at + 1, out)
 
     def _begin(self, draws: Draws, now_ns: int, wall_ns: int, out: list[AgentEffect]) -> None:
@@ -156,7 +155,7 @@ class Agent:
             if reflector.opens:
                 return  # after a relist: the others go on by themselves
             out.append(Open(reflector))
-            if reflector.watch.waits:
+            if reflector.watch.wait_for_sync:
                 return
 
     def _again(
@@ -242,4 +241,4 @@ def _turned(condition: AgentCondition, said: AgentCondition | AgentProblem) -> A
     Source: node-problem-detector, pkg/util/helpers.go, GenerateConditionChangeEvent.
     """
     message = f"Node condition {condition.type} is now: {said.status}, reason: {said.reason}"
-    return AgentEvent(said.reason, message, "", COMPONENT, False, True, ZERO, 0)  # noqa: FBT003
+    return AgentEvent(reason=said.reason, message=message, component=COMPONENT, api_version="v1")

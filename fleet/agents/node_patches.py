@@ -43,7 +43,7 @@ class Condition(NamedTuple):
 
 def read(what: AgentRead, node: bytes) -> Request:
     """Return a GET of an agent."""
-    return Request(b"GET", what.path.replace(NODE, node), timeout_ns=CALL_TIMEOUT_NS)
+    return Request(b"GET", what.full_path.replace(NODE, node), timeout_ns=CALL_TIMEOUT_NS)
 
 
 def patch_conditions(node: bytes, conditions: Sequence[Condition], wall_ns: int) -> Request:
@@ -75,7 +75,7 @@ def create_event(node: bytes, event: AgentEvent, wall_ns: int) -> Request:
     """Return the creation of an event about the Node."""
     name = b"%b.%x" % (node, wall_ns)
     reason, component = event.reason.encode(), event.component.encode()
-    kind = b"Warning" if event.is_warning else b"Normal"
+    kind = event.type.encode()
     if event.is_legacy:
         path = b"/api/v1/namespaces/default/events"
         at = rfc3339(wall_ns // NS_PER_S)

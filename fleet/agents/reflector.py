@@ -6,7 +6,7 @@ Source: client-go/tools/cache/reflector.go, as of `wire/watch.py`.
 import sys
 
 from fleet.clock import Draws
-from fleet.profile.agent_behavior import NODE, AgentModel, AgentWatch
+from fleet.profile.agent_behavior import NODE, AgentModel, AgentWatch, Method
 from fleet.wire.api.scan import NOTHING, Passed, scan_chunk, scan_list
 from fleet.wire.api.watch import ListWatch, WatchPhase
 from fleet.wire.http2.messages import Request
@@ -37,7 +37,7 @@ class AgentReflector(ListWatch):
     @property
     def is_generic(self) -> bool:
         """Whether the client asks by a generic list-watch, not by that of its type."""
-        return self.watch.is_generic
+        return not self.watch.typed_client
 
     def target(self) -> tuple[bytes, bytes]:
         """Return path and encoded selector, b"" for none."""
@@ -55,7 +55,7 @@ class AgentReflector(ListWatch):
     def open(self, draws: Draws, now_ns: int) -> Request:
         """Return the next request; clients without watch-lists always begin with a LIST."""
         self._rest = NOTHING
-        if self.phase is WatchPhase.IDLE and self.watch.lists:
+        if self.phase is WatchPhase.IDLE and self.watch.method is Method.LIST_WATCH:
             self.phase = WatchPhase.LIST
         return super().open(draws, now_ns)
 

@@ -5,6 +5,7 @@ What it does with the answers is nobody's business here: events are counted and 
 
 import enum
 import re
+from functools import cached_property
 from typing import Annotated, Literal, NamedTuple
 from urllib.parse import quote_plus
 
@@ -61,103 +62,6 @@ class Rule(NamedTuple):
     namespace: str = ""
 
 
-class AgentWatch(NamedTuple):
-    """The compiled form of one watch. `selector` is encoded; {{node}} in it is not yet filled."""
-
-    path: bytes
-    selector: bytes
-    resource: str
-    group: str
-    namespace: str
-    timeouts_s: tuple[int, int]
-    lists: bool
-    is_generic: bool
-    waits: bool  # those that follow open once this one has synced
-
-
-class AgentRead(NamedTuple):
-    """The compiled form of a GET."""
-
-    path: bytes
-    verb: str
-    resource: str
-    group: str
-    namespace: str
-    every_ns: int  # 0: once
-
-
-class AgentProblem(NamedTuple):
-    """When a condition turns, and to what."""
-
-    start: Distribution
-    duration: Distribution
-    every_ns: int  # 0: once
-    share: float
-    status: str
-    reason: str
-    message: str
-
-
-class AgentCondition(NamedTuple):
-    """The compiled form of a condition of the Node."""
-
-    type: str
-    status: str
-    reason: str
-    message: str
-    problem: AgentProblem | None
-
-
-class AgentEvent(NamedTuple):
-    """The compiled form of an event about the Node. `is_legacy` ones are of core/v1."""
-
-    reason: str
-    message: str
-    action: str
-    component: str
-    is_warning: bool
-    is_legacy: bool
-    after: Distribution
-    every_ns: int  # 0: once
-
-
-class AgentModel(NamedTuple):
-    """The compiled form of a NodeAgent: what all nodes that run it share."""
-
-    name: str
-    user: str  # may have {{node}}
-    user_agent: str  # may have placeholders
-    encoding: AgentEncoding
-    share: float
-    start_delay: Distribution
-    backoff_ns: tuple[int, int]
-    watches: tuple[AgentWatch, ...]
-    reads: tuple[AgentRead, ...]
-    conditions: tuple[AgentCondition, ...]
-    heartbeat_ns: int  # of the conditions
-    events: tuple[AgentEvent, ...]
-
-    def rules(self) -> tuple[Rule, ...]:
-        """Return the rights that the agent's user needs."""
-        rules = [
-            Rule(each.group, each.resource, ("list", "watch"), each.namespace)
-            for each in self.watches
-        ]
-        rules += [
-            Rule(each.group, each.resource, (each.verb.lower(),), each.namespace)
-            for each in self.reads
-        ]
-        if self.conditions:
-            rules.append(Rule("", "nodes/status", ("patch",)))
-        legacy = {each.is_legacy for each in self.events}
-        if any(each.problem for each in self.conditions):
-            legacy |= {True}
-        for is_legacy in legacy:
-            group = "" if is_legacy else "events.k8s.io"
-            rules.append(Rule(group, "events", ("create",), "default"))
-        return tuple(sorted(dict.fromkeys(rules)))
-
-
 def _with_placeholders(text: object) -> object:
     """Refuse a placeholder that nobody fills."""
     check_placeholders(str(text), USER_AGENT_PLACEHOLDERS)
@@ -188,8 +92,9 @@ class ResourceSpec(Spec):
         """The API group, "" for core."""
         return self.api_version.rpartition("/")[0]
 
+    @cached_property
     def path(self) -> bytes:
-        """Return the path of the collection."""
+        """The path of the collection."""
         root = f"/apis/{self.api_version}" if self.group else f"/api/{self.api_version}"
         within = f"/namespaces/{self.namespace}" if self.namespace else ""
         return f"{root}{within}/{self.resource}".encode()
@@ -208,7 +113,7 @@ class WatchTimeoutSpec(Spec):
         return self
 
 
-class WatchSpec(ResourceSpec):
+class AgentWatch(ResourceSpec):
     """A list-watch."""
 
     field_selector: NodeText = ""
@@ -216,85 +121,76 @@ class WatchSpec(ResourceSpec):
     method: Method = Method.WATCH_LIST
     timeout: WatchTimeoutSpec = WatchTimeoutSpec()
     typed_client: bool = True
-    wait_for_sync: bool = False
+    wait_for_sync: bool = False  # those that follow open once this one has synced
 
-    def compiled(self) -> AgentWatch:
-        """Return what a reflector reads."""
+    @cached_property
+    def selector(self) -> bytes:
+        """The encoded selectors; {{node}} in them is not yet filled."""
         selectors = (("fieldSelector", self.field_selector), ("labelSelector", self.label_selector))
         selector = "&".join(f"{key}={quote_plus(text)}" for key, text in selectors if text)
-        return AgentWatch(
-            self.path(),
-            selector.replace(quote_plus(NODE.decode()), NODE.decode()).encode(),
-            self.resource,
-            self.group,
-            self.namespace or "",
-            (self.timeout.min // NS_PER_S, self.timeout.max // NS_PER_S),
-            self.method is Method.LIST_WATCH,
-            not self.typed_client,
-            self.wait_for_sync,
-        )
+        return selector.replace(quote_plus(NODE.decode()), NODE.decode()).encode()
+
+    @cached_property
+    def timeouts_s(self) -> tuple[int, int]:
+        """Between which ages, in whole seconds, it ends."""
+        return self.timeout.min // NS_PER_S, self.timeout.max // NS_PER_S
 
 
-class ReadSpec(ResourceSpec):
+class Periodic(Spec):
+    """What is done once, or again and again."""
+
+    every_ns: DurationNs = 0  # 0: once
+
+    @property
+    def is_periodic(self) -> bool:
+        """Whether it is declared to happen again."""
+        return "every_ns" in self.model_fields_set
+
+
+class AgentRead(ResourceSpec, Periodic):
     """A GET of an object, or of a list where no name is given."""
 
     name: NodeText = ""
-    every: DurationNs | None = None
 
     @model_validator(mode="after")
-    def _is_path(self) -> "ReadSpec":
+    def _is_path(self) -> "AgentRead":
         if self.name and not re.match(_NAME, self.name.replace(NODE.decode(), "n")):
             raise ValueError(f"{self.name!r} is no name of an object")
         return self
 
-    def compiled(self) -> AgentRead:
-        """Return what an agent reads."""
-        path = self.path() + (b"/" + self.name.encode() if self.name else b"")
-        verb = "GET" if self.name else "LIST"
-        within = self.namespace or ""
-        return AgentRead(path, verb, self.resource, self.group, within, self.every or 0)
+    @cached_property
+    def full_path(self) -> bytes:
+        """The path of what is read; {{node}} in it is not yet filled."""
+        return self.path + (b"/" + self.name.encode() if self.name else b"")
+
+    @property
+    def verb(self) -> str:
+        """As RBAC names it, in upper case."""
+        return "GET" if self.name else "LIST"
 
 
-class ProblemSpec(Spec):
+class AgentProblem(Periodic):
     """A time in which a condition says otherwise; counted from the start of the agent."""
 
     start: Annotated[DistributionField, Field(alias="from")]
     duration: Annotated[DistributionField, Field(alias="for")]
-    every: DurationNs | None = None
     share: Share = 1.0
     status: Literal["True", "False", "Unknown"] = "True"
     reason: Text
     message: str = ""
 
-    def compiled(self) -> AgentProblem:
-        """Return what an agent reads."""
-        return AgentProblem(
-            self.start.compiled(),
-            self.duration.compiled(),
-            self.every or 0,
-            self.share,
-            self.status,
-            self.reason,
-            self.message,
-        )
 
-
-class ConditionSpec(Spec):
+class AgentCondition(Spec):
     """A condition of the Node that the agent keeps."""
 
     type: Text
     status: Literal["True", "False", "Unknown"] = "False"
     reason: Text
     message: str = ""
-    problem: ProblemSpec | None = None
-
-    def compiled(self) -> AgentCondition:
-        """Return what an agent writes."""
-        problem = self.problem.compiled() if self.problem else None
-        return AgentCondition(self.type, self.status, self.reason, self.message, problem)
+    problem: AgentProblem | None = None
 
 
-class EventSpec(Spec):
+class AgentEvent(Periodic):
     """An event about the Node."""
 
     reason: Text
@@ -303,29 +199,20 @@ class EventSpec(Spec):
     component: Text
     type: Literal["Normal", "Warning"] = "Normal"
     api_version: Literal["v1", "events.k8s.io/v1"] = "events.k8s.io/v1"
-    after: DistributionField | None = None
-    every: DurationNs | None = None
+    after: DistributionField = ZERO
 
     @model_validator(mode="after")
-    def _has_action(self) -> "EventSpec":
-        if self.api_version == "v1" and self.action:
+    def _has_action(self) -> "AgentEvent":
+        if self.is_legacy and self.action:
             raise ValueError("an event of v1 has no action")
-        if self.api_version != "v1" and not self.action:
+        if not self.is_legacy and not self.action:
             raise ValueError("an event of events.k8s.io/v1 needs an action")
         return self
 
-    def compiled(self) -> AgentEvent:
-        """Return what an agent sends."""
-        return AgentEvent(
-            self.reason,
-            self.message,
-            self.action,
-            self.component,
-            self.type == "Warning",
-            self.api_version == "v1",
-            self.after.compiled() if self.after else ZERO,
-            self.every or 0,
-        )
+    @property
+    def is_legacy(self) -> bool:
+        """Whether it is one of core/v1."""
+        return self.api_version == "v1"
 
 
 class BackOffSpec(Spec):
@@ -349,13 +236,13 @@ class NodeAgentSpec(Spec):
     user: NodeText = ""
     encoding: AgentEncoding = AgentEncoding.JSON
     share: Share = 1.0
-    start_delay: DistributionField | None = None
+    start_delay: DistributionField = ZERO
     back_off: BackOffSpec = BackOffSpec()
-    watches: Annotated[tuple[WatchSpec, ...], Field(max_length=WATCHES_MAX)] = ()
-    reads: tuple[ReadSpec, ...] = ()
-    conditions: tuple[ConditionSpec, ...] = ()
+    watches: Annotated[tuple[AgentWatch, ...], Field(max_length=WATCHES_MAX)] = ()
+    reads: tuple[AgentRead, ...] = ()
+    conditions: tuple[AgentCondition, ...] = ()
     condition_period: DurationNs = HEARTBEAT_NS
-    events: tuple[EventSpec, ...] = ()
+    events: tuple[AgentEvent, ...] = ()
 
     @model_validator(mode="after")
     def _is_consistent(self) -> "NodeAgentSpec":
@@ -370,14 +257,50 @@ class NodeAgentSpec(Spec):
             )
         if not (self.watches or self.reads or self.conditions or self.events):
             raise ValueError("does nothing: give it watches, reads, conditions or events")
-        periods: list[int | None] = [self.condition_period, *(each.every for each in self.reads)]
-        periods += [each.every for each in self.events]
-        if any(each is not None and each < NS_PER_S for each in periods):
+        periodic = (each for each in (*self.reads, *self.events) if each.is_periodic)
+        if min((self.condition_period, *(each.every_ns for each in periodic))) < NS_PER_S:
             raise ValueError("conditionPeriod and every are 1s or more")
         types = [each.type for each in self.conditions]
         if len(set(types)) < len(types):
             raise ValueError("conditions name one type twice")
         return self
+
+
+class AgentModel(NamedTuple):
+    """The compiled form of a NodeAgent: what all nodes that run it share."""
+
+    name: str
+    user: str  # may have {{node}}
+    user_agent: str  # may have placeholders
+    encoding: AgentEncoding
+    share: float
+    start_delay: Distribution
+    backoff_ns: tuple[int, int]
+    watches: tuple[AgentWatch, ...]
+    reads: tuple[AgentRead, ...]
+    conditions: tuple[AgentCondition, ...]
+    heartbeat_ns: int  # of the conditions
+    events: tuple[AgentEvent, ...]
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Return the rights that the agent's user needs."""
+        rules = [
+            Rule(each.group, each.resource, ("list", "watch"), each.namespace or "")
+            for each in self.watches
+        ]
+        rules += [
+            Rule(each.group, each.resource, (each.verb.lower(),), each.namespace or "")
+            for each in self.reads
+        ]
+        if self.conditions:
+            rules.append(Rule("", "nodes/status", ("patch",)))
+        legacy = {each.is_legacy for each in self.events}
+        if any(each.problem for each in self.conditions):
+            legacy |= {True}
+        for is_legacy in legacy:
+            group = "" if is_legacy else "events.k8s.io"
+            rules.append(Rule(group, "events", ("create",), "default"))
+        return tuple(sorted(dict.fromkeys(rules)))
 
 
 class NodeAgent(Spec):
@@ -400,13 +323,13 @@ class NodeAgent(Spec):
             spec.user_agent,
             spec.encoding,
             spec.share if share is None else share,
-            spec.start_delay.compiled() if spec.start_delay else ZERO,
+            spec.start_delay,
             (spec.back_off.first, spec.back_off.max),
-            tuple(each.compiled() for each in spec.watches),
-            tuple(each.compiled() for each in spec.reads),
-            tuple(each.compiled() for each in spec.conditions),
+            spec.watches,
+            spec.reads,
+            spec.conditions,
             spec.condition_period,
-            tuple(each.compiled() for each in spec.events),
+            spec.events,
         )
 
 

@@ -7,8 +7,8 @@ from typing import Annotated, NamedTuple
 
 from pydantic import BeforeValidator, model_validator
 
-from fleet.profile.schema import DurationNs, Spec
-from fleet.quantity import parse_positive_duration
+from fleet.profile.schema import CompiledFrom, DurationNs, Spec
+from fleet.quantity import format_duration, parse_positive_duration
 
 _NORMAL = NormalDist()
 _Z99 = _NORMAL.inv_cdf(0.99)
@@ -44,6 +44,10 @@ class Distribution(NamedTuple):
     min_ns: int = 0
     max_ns: int = _NO_MAX
 
+    def __str__(self) -> str:
+        """Write a default, which is constant, as a document would."""
+        return format_duration(int(self.a)) if self.shape is Shape.CONSTANT else repr(self)
+
     def sample(self, u: float) -> int:
         """Return the nanoseconds at quantile `u` of [0, 1): the inverse of the distribution."""
         shape = self.shape
@@ -66,6 +70,14 @@ def constant(value_ns: int) -> Distribution:
 
 
 ZERO = constant(0)
+
+
+def constant_of(text: str | None) -> Distribution | None:
+    """Read the duration of an annotation; None when there is none, or it cannot be read."""
+    try:
+        return constant(parse_positive_duration(text))
+    except ValueError:
+        return None
 
 
 class DistributionSpec(Spec):
@@ -153,7 +165,10 @@ def _from_plain(value: object) -> object:
     return value
 
 
-DistributionField = Annotated[
+_Written = Annotated[
     DistributionSpec, BeforeValidator(_from_plain, json_schema_input_type=DistributionSpec | str)
 ]
-"""`2s`, or a distribution."""
+DistributionField = Annotated[
+    Distribution, CompiledFrom(_Written, Distribution, DistributionSpec.compiled)
+]
+"""`2s`, or a distribution; compiled when it is read."""

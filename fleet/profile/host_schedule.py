@@ -5,12 +5,12 @@ the node's kubelet. `share` picks nodes by a seeded draw, the same ones after a 
 """
 
 import enum
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from fleet.clock import NS_PER_S
-from fleet.profile.distribution import ZERO, Distribution, DistributionField, constant
+from fleet.profile.distribution import ZERO, DistributionField, constant
 from fleet.profile.schema import DurationNs, Spec
 
 POWER_OFF_DELAY = constant(2 * NS_PER_S)
@@ -30,95 +30,52 @@ class OutageKind(enum.Enum):
     PLEG_STALL = "PLEGStall"  # it hangs in ListPodSandbox
 
 
-class Outage(NamedTuple):
-    """The compiled form of one entry of `spec.runtime.outages`."""
-
-    kind: OutageKind
-    start: Distribution
-    duration: Distribution
-    every_ns: int = 0  # 0: once
-    share: float = 1.0
-    reason: str = ""
-    message: str = ""
-
-
-class ShutdownSchedule(NamedTuple):
-    """The compiled form of `spec.shutdown`."""
-
-    after: Distribution
-    share: float = 1.0
-    power_off_delay: Distribution = POWER_OFF_DELAY
-
-
-class OutageSpec(Spec):
+class Outage(Spec):
     """When the runtime of a node is out of order; `reason` and `message` are what it answers."""
 
     kind: OutageKind
     start: Annotated[DistributionField, Field(alias="from")]
     duration: Annotated[DistributionField, Field(alias="for")]
-    every: DurationNs | None = None
+    every_ns: DurationNs = 0  # 0: once
     share: Share = 1.0
     reason: str = ""
     message: str = ""
 
     @model_validator(mode="after")
-    def _is_consistent(self) -> "OutageSpec":
-        if self.every is not None and not self.every:
+    def _is_consistent(self) -> "Outage":
+        if "every_ns" in self.model_fields_set and not self.every_ns:
             raise ValueError("every must be above 0s")
         answers = {OutageKind.RUNTIME_NOT_READY, OutageKind.NETWORK_NOT_READY}
         if (self.reason or self.message) and self.kind not in answers:
             raise ValueError(f"{self.kind.value} takes no reason and no message")
         return self
 
-    def compiled(self) -> Outage:
-        """Return what the simulated runtime reads."""
-        reason, message = self.reason, self.message
+    @property
+    def shown(self) -> tuple[str, str]:
+        """Return reason and message of the condition that is false meanwhile."""
         if self.kind is OutageKind.NETWORK_NOT_READY:
-            reason, message = reason or NETWORK_REASON, message or NETWORK_MESSAGE
-        return Outage(
-            self.kind,
-            self.start.compiled(),
-            self.duration.compiled(),
-            self.every or 0,
-            self.share,
-            reason,
-            message,
-        )
+            return self.reason or NETWORK_REASON, self.message or NETWORK_MESSAGE
+        return self.reason, self.message
 
 
 class RuntimeSpec(Spec):
     """How the container runtime of a node fares."""
 
     network_ready_delay: DistributionField | None = None
-    outages: tuple[OutageSpec, ...] = ()
+    outages: tuple[Outage, ...] = ()
 
-    def compiled(self) -> tuple[Outage, ...]:
-        """Return the outages; a network that comes up late is one from the beginning."""
-        outages = tuple(each.compiled() for each in self.outages)
+    @property
+    def all_outages(self) -> tuple[Outage, ...]:
+        """The outages; a network that comes up late is one from the beginning."""
         if self.network_ready_delay is None:
-            return outages
-        late = Outage(
-            OutageKind.NETWORK_NOT_READY,
-            ZERO,
-            self.network_ready_delay.compiled(),
-            reason=NETWORK_REASON,
-            message=NETWORK_MESSAGE,
-        )
-        return (late, *outages)
+            return self.outages
+        kind, delay = OutageKind.NETWORK_NOT_READY, self.network_ready_delay
+        return (Outage(kind=kind, start=ZERO, duration=delay), *self.outages)
 
 
-class ShutdownSpec(Spec):
+class ShutdownSchedule(Spec):
     """When the machine is told to shut down."""
 
     after: DistributionField
     share: Share = 1.0
-    power_off_delay: DistributionField | None = None
-
-    def compiled(self) -> ShutdownSchedule:
-        """Return what a kubelet reads."""
-        delay = self.power_off_delay
-        return ShutdownSchedule(
-            self.after.compiled(),
-            self.share,
-            POWER_OFF_DELAY if delay is None else delay.compiled(),
-        )
+    power_off_delay: DistributionField = POWER_OFF_DELAY

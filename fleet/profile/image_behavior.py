@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, NamedTuple
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from fleet.clock import NS_PER_S
-from fleet.profile.distribution import Distribution, DistributionField, constant
+from fleet.profile.distribution import Distribution, DistributionField, constant, constant_of
 from fleet.profile.image_reference import DEFAULT_DOMAIN, ImageReference
 from fleet.profile.schema import QuantityField, Spec
-from fleet.quantity import parse_positive_duration, parse_quantity
+from fleet.quantity import parse_quantity
 
 IMAGE_SIZE_ANNOTATION = "fleet.emulator/image-size"
 PULL_TIME_ANNOTATION = "fleet.emulator/pull-time"
@@ -60,7 +60,7 @@ class ImageBehaviorSpec(Spec):
         """Return what the runtime reads."""
         return ImageBehavior(
             size_bytes=0 if self.size is None else self.size.value,
-            pull_time=None if self.pull_time is None else self.pull_time.compiled(),
+            pull_time=self.pull_time,
             error=self.pull_error,
             error_rate=self.pull_error_rate,
         )
@@ -83,12 +83,8 @@ class ImageBehavior(NamedTuple):
                 changed = changed._replace(size_bytes=max(size.value, 0))
         except ValueError:
             pass
-        try:
-            if PULL_TIME_ANNOTATION in notes:
-                time = constant(parse_positive_duration(notes[PULL_TIME_ANNOTATION]))
-                changed = changed._replace(pull_time=time)
-        except ValueError:
-            pass
+        if time := constant_of(notes.get(PULL_TIME_ANNOTATION)):
+            changed = changed._replace(pull_time=time)
         for error in PullError:
             if notes.get(PULL_ERROR_ANNOTATION) == error.value:
                 changed = changed._replace(error=error, error_rate=1.0)
@@ -98,38 +94,30 @@ class ImageBehavior(NamedTuple):
 DEFAULT_IMAGE = ImageBehavior()
 
 
-class ImagePullsSpec(Spec):
+def _bandwidth(value: object) -> int:
+    return max(parse_quantity(value).value, 1)
+
+
+class ImagePulls(Spec):
     """The registry and the network of a kind of node.
 
     `not_found` are patterns of whole names, such as `docker.io/library/*:404`.
     """
 
-    bandwidth: QuantityField | None = None
-    latency: DistributionField | None = None
-    not_found: tuple[str, ...] = ()
-
-    def compiled(self) -> "ImagePulls":
-        """Return what the runtime reads."""
-        bandwidth = BANDWIDTH if self.bandwidth is None else self.bandwidth.value
-        return ImagePulls(
-            bandwidth=max(bandwidth, 1),
-            latency=LATENCY if self.latency is None else self.latency.compiled(),
-            is_declared=self.bandwidth is not None or self.latency is not None,
-            not_found=self.not_found,
-        )
-
-
-class ImagePulls(NamedTuple):
-    """The compiled form. Where nothing is declared the kubelet's limit of pulls has no effect.
-
-    Its 5 per second are meant for pulls that take their time; with pulls of some milliseconds a
-    node would fail at what a real one never tries.
-    """
-
-    bandwidth: int = BANDWIDTH  # bytes per second
-    latency: Distribution = LATENCY
-    is_declared: bool = False
+    bandwidth: Annotated[int, BeforeValidator(_bandwidth, json_schema_input_type=QuantityField)] = (
+        BANDWIDTH  # bytes per second
+    )
+    latency: DistributionField = LATENCY
     not_found: tuple[str, ...] = ()  # images that no registry has; * and ? as in a shell
+
+    @property
+    def is_declared(self) -> bool:
+        """Whether anything is; where nothing is the kubelet's limit of pulls has no effect.
+
+        Its 5 per second are meant for pulls that take their time; with pulls of some milliseconds
+        a node would fail at what a real one never tries.
+        """
+        return not self.model_fields_set.isdisjoint(("bandwidth", "latency"))
 
     def found(self, image: ImageBehavior, full_name: str) -> ImageBehavior:
         """Return what is special about an image, now that the registry was asked for it."""

@@ -5,13 +5,12 @@ other hook succeeds at once. A container of which nothing is declared heeds SIGT
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from fleet.profile.distribution import Distribution, DistributionField, constant
+from fleet.profile.distribution import DistributionField, constant_of
 from fleet.profile.schema import Spec
-from fleet.quantity import parse_positive_duration
 
 START_FAILURE_ANNOTATION = "fleet.emulator/start-failure"
 START_FAILURE_TIMES_ANNOTATION = "fleet.emulator/start-failure-times"
@@ -32,10 +31,11 @@ LIFECYCLE_ANNOTATIONS = (
     MESSAGE_ANNOTATION,
 )
 
-RUN_ERROR = "RunContainerError"
-CREATE_ERROR = "CreateContainerError"
-CONFIG_ERROR = "CreateContainerConfigError"
-FAILURE_MESSAGES = {
+StartReason = Literal["RunContainerError", "CreateContainerError", "CreateContainerConfigError"]
+RUN_ERROR: Final = "RunContainerError"
+CREATE_ERROR: Final = "CreateContainerError"
+CONFIG_ERROR: Final = "CreateContainerConfigError"
+FAILURE_MESSAGES: dict[StartReason, str] = {
     RUN_ERROR: (
         "failed to create containerd task: failed to create shim task: OCI runtime create failed: "
         "runc create failed: unable to start container process: error during container init: "
@@ -47,88 +47,42 @@ FAILURE_MESSAGES = {
 CODE_MAX = 255
 
 
-class HookSpec(Spec):
-    """How a hook goes."""
+class HookBehavior(Spec):
+    """How a hook goes; no duration: as its handler says."""
 
     duration: DistributionField | None = None
     fails: bool = False
 
 
-class StartFailureSpec(Spec):
+class StartFailure(Spec):
     """Why a container cannot be started."""
 
-    reason: Literal["RunContainerError", "CreateContainerError", "CreateContainerConfigError"]
+    reason: StartReason
     message: str = ""
     times: Annotated[int, Field(ge=0)] = 0  # how often, 0 for always
 
+    @property
+    def text(self) -> str:
+        """The message, else the usual one of the reason."""
+        return self.message or FAILURE_MESSAGES[self.reason]
 
-class StopSpec(Spec):
-    """What a container does about SIGTERM."""
+
+class Stop(Spec):
+    """What a container does about SIGTERM; no delay: a few milliseconds."""
 
     delay: DistributionField | None = None
     exit_code: Annotated[int, Field(ge=0, le=CODE_MAX)] = 0
     ignored: bool = False  # only SIGKILL ends it
 
 
-class LifecycleSpec(Spec):
+class LifecycleBehavior(Spec):
     """How a container starts and stops."""
-
-    start_failure: StartFailureSpec | None = None
-    post_start: HookSpec | None = None
-    pre_stop: HookSpec | None = None
-    stop: StopSpec | None = None
-    termination_message: str = ""
-    resize_error: str = ""
-
-    def compiled(self) -> "LifecycleBehavior":
-        """Return what the runtime reads."""
-        failure = self.start_failure
-        compiled = None
-        if failure is not None:
-            text = failure.message or FAILURE_MESSAGES[failure.reason]
-            compiled = StartFailure(failure.reason, text, failure.times)
-        life = LifecycleBehavior(
-            compiled,
-            _compile_hook(self.post_start),
-            _compile_hook(self.pre_stop),
-            _compile_stop(self.stop),
-            self.termination_message,
-            self.resize_error,
-        )
-        return USUAL_LIFE if life == USUAL_LIFE else life
-
-
-class HookBehavior(NamedTuple):
-    """The compiled form of `HookSpec`. No duration: as the handler says."""
-
-    duration: Distribution | None = None
-    fails: bool = False
-
-
-class StartFailure(NamedTuple):
-    """The compiled form of `StartFailureSpec`."""
-
-    reason: str
-    message: str
-    times: int = 0
-
-
-class Stop(NamedTuple):
-    """The compiled form of `StopSpec`. No delay: a few milliseconds."""
-
-    delay: Distribution | None = None
-    exit_code: int = 0
-    ignored: bool = False
-
-
-class LifecycleBehavior(NamedTuple):
-    """What one container does at its edges."""
 
     start_failure: StartFailure | None = None
     post_start: HookBehavior = HookBehavior()
     pre_stop: HookBehavior = HookBehavior()
     stop: Stop = Stop()
-    message: str = ""  # written to terminationMessagePath
+    termination_message: str = ""  # written to terminationMessagePath
     resize_error: str = ""  # why new resources cannot be applied
 
     def failure(self, attempt: int) -> StartFailure | None:
@@ -140,64 +94,50 @@ class LifecycleBehavior(NamedTuple):
 USUAL_LIFE = LifecycleBehavior()
 
 
-def _compile_hook(spec: HookSpec | None) -> HookBehavior:
-    if spec is None:
-        return HookBehavior()
-    return HookBehavior(None if spec.duration is None else spec.duration.compiled(), spec.fails)
-
-
-def _compile_stop(spec: StopSpec | None) -> Stop:
-    if spec is None:
-        return Stop()
-    delay = None if spec.delay is None else spec.delay.compiled()
-    return Stop(delay, spec.exit_code, spec.ignored)
-
-
 def lifecycle_with_annotations(
     life: LifecycleBehavior, notes: Mapping[str, str]
 ) -> LifecycleBehavior:
     """Apply the annotations of a pod; a value that cannot be read is ignored."""
-    text = notes.get(START_FAILURE_ANNOTATION, "")
-    reason, _, message = (part.strip() for part in text.partition(":"))
-    if reason in FAILURE_MESSAGES:
-        times = notes.get(START_FAILURE_TIMES_ANNOTATION, "")
-        failure = StartFailure(
-            reason,
-            message or FAILURE_MESSAGES[reason],
-            int(times) if times.isascii() and times.isdigit() else 0,
+    changes: dict[str, object] = {
+        field: notes[key]
+        for key, field in (
+            (MESSAGE_ANNOTATION, "termination_message"),
+            (RESIZE_ERROR_ANNOTATION, "resize_error"),
         )
-        life = life._replace(start_failure=failure)
+        if key in notes
+    }
+    text = notes.get(START_FAILURE_ANNOTATION, "")
+    given, _, message = (part.strip() for part in text.partition(":"))
+    for reason in (each for each in FAILURE_MESSAGES if each == given):
+        times = notes.get(START_FAILURE_TIMES_ANNOTATION, "")
+        changes["start_failure"] = StartFailure(
+            reason=reason,
+            message=message,
+            times=int(times) if times.isascii() and times.isdigit() else 0,
+        )
     if POST_START_ANNOTATION in notes:
-        life = life._replace(post_start=_hook(notes[POST_START_ANNOTATION], life.post_start))
+        changes["post_start"] = _hook(notes[POST_START_ANNOTATION], life.post_start)
     if PRE_STOP_ANNOTATION in notes:
-        life = life._replace(pre_stop=_hook(notes[PRE_STOP_ANNOTATION], life.pre_stop))
-    stop = life.stop
+        changes["pre_stop"] = _hook(notes[PRE_STOP_ANNOTATION], life.pre_stop)
+    stop: dict[str, object] = {}
     text = notes.get(STOP_TIME_ANNOTATION, "")
     if text == "never":
-        stop = stop._replace(ignored=True)
-    elif (delay := _duration(text)) is not None:
-        stop = stop._replace(delay=delay, ignored=False)
+        stop["ignored"] = True
+    elif (delay := constant_of(text)) is not None:
+        stop |= {"delay": delay, "ignored": False}
     code = notes.get(STOP_CODE_ANNOTATION, "")
     if code.isascii() and code.isdigit() and int(code) <= CODE_MAX:
-        stop = stop._replace(exit_code=int(code))
-    return life._replace(
-        stop=stop,
-        message=notes.get(MESSAGE_ANNOTATION, life.message),
-        resize_error=notes.get(RESIZE_ERROR_ANNOTATION, life.resize_error),
-    )
+        stop["exit_code"] = int(code)
+    if stop:
+        changes["stop"] = life.stop.model_copy(update=stop)
+    return life.model_copy(update=changes) if changes else life
 
 
 def _hook(text: str, hook: HookBehavior) -> HookBehavior:
     """Read `2s`, `fail`, or both."""
     words = text.split()
-    durations = [found for word in words if (found := _duration(word)) is not None]
+    durations = [found for word in words if (found := constant_of(word)) is not None]
     if len(durations) + words.count("fail") != len(words):
         return hook
-    return HookBehavior(durations[-1] if durations else hook.duration, "fail" in words)
-
-
-def _duration(text: str) -> Distribution | None:
-    try:
-        return constant(parse_positive_duration(text))
-    except ValueError:
-        return None
+    duration = durations[-1] if durations else hook.duration
+    return HookBehavior(duration=duration, fails="fail" in words)

@@ -12,9 +12,11 @@ from typing import NamedTuple
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
+from pydantic.json_schema import GenerateJsonSchema
 
 from fleet.errors import UsageError
 from fleet.profile.agent_behavior import AGENTS_MAX, AgentModel, NodeAgent
+from fleet.profile.distribution import Distribution
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.node_model import NodeModel
 from fleet.profile.node_profile import (
@@ -27,6 +29,7 @@ from fleet.profile.pod_behavior import PodBehavior, PodBehaviorManifest
 from fleet.profile.schema import API_VERSION, explain
 from fleet.profile.serving import Serving
 from fleet.profile.volume_behavior import DEFAULT_DRIVER, CSIDriver
+from fleet.quantity import Quantity
 
 DOCUMENT_BYTES_MAX = 4 * 1024 * 1024
 """A profile is a page; what is longer is the wrong file."""
@@ -167,7 +170,7 @@ def load_mix(
         for profile, own, agents, _ in profiles
     ]
     if simulate_csi:
-        drivers = (CSIDriver(DEFAULT_DRIVER),)
+        drivers = (CSIDriver(name=DEFAULT_DRIVER),)
         models = [
             each if each.csi_drivers else replace(each, csi_drivers=drivers) for each in models
         ]
@@ -294,9 +297,17 @@ def import_profile(node_yaml: str, name: str = "") -> str:
     return text
 
 
+class _Schema(GenerateJsonSchema):
+    """Writes defaults as documents do."""
+
+    def encode_default(self, dft: object) -> object:
+        written = str(dft) if isinstance(dft, Distribution | Quantity) else dft
+        return super().encode_default(written)
+
+
 def json_schema() -> dict[str, object]:
     """Return the JSON schema of every document, for editors."""
-    schema = TypeAdapter(Document).json_schema(by_alias=True)
+    schema = TypeAdapter(Document).json_schema(by_alias=True, schema_generator=_Schema)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "fleet documents",

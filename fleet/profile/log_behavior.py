@@ -4,8 +4,8 @@ Nothing declared: the log is what the container's own script prints.
 """
 
 from collections.abc import Mapping
-from functools import lru_cache
-from typing import Annotated, Literal, NamedTuple
+from functools import cached_property, lru_cache
+from typing import Annotated, Literal
 
 import yaml
 from pydantic import Field, ValidationError, field_validator
@@ -23,7 +23,7 @@ PLACEHOLDERS = ("index", "time", "level", "random", "pod", "namespace", "contain
 DEFAULT_TEMPLATE = "{{time}} {{level}} request {{index}} of {{pod}} took {{random}} us"
 
 
-class LogSpec(Spec):
+class LogBehavior(Spec):
     """The lines that a container writes while it runs."""
 
     lines_per_second: Annotated[float, Field(gt=0, le=RATE_MAX)] = 1.0
@@ -48,27 +48,10 @@ class LogSpec(Spec):
             raise ValueError("a line has no line break")
         return text
 
-    def compiled(self) -> "LogBehavior":
-        """Return what the runtime reads."""
-        return LogBehavior(
-            round(NS_PER_S / self.lines_per_second),
-            self.size,
-            self.format == "Json",
-            self.template,
-            self.stderr_share,
-            self.max_lines or 0,
-        )
-
-
-class LogBehavior(NamedTuple):
-    """The compiled form of `LogSpec`."""
-
-    interval_ns: int
-    size: int = 0
-    is_json: bool = False
-    template: str = DEFAULT_TEMPLATE
-    stderr_share: float = 0.0
-    lines_max: int = 0  # 0 for no end
+    @cached_property
+    def interval_ns(self) -> int:
+        """How long after one line the next one is written."""
+        return round(NS_PER_S / self.lines_per_second)
 
     def text(self, values: Mapping[str, str]) -> str:
         """Return a line by the values of the placeholders."""
@@ -81,7 +64,7 @@ def _parse_logs(text: str) -> LogBehavior | None:
     if len(text) > ANNOTATION_MAX:
         return None
     try:
-        return LogSpec.model_validate(yaml.safe_load(text)).compiled()
+        return LogBehavior.model_validate(yaml.safe_load(text))
     except (ValidationError, ValueError, yaml.YAMLError):
         return None
 

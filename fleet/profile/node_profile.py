@@ -20,9 +20,9 @@ from fleet.profile.agent_behavior import (
     AgentChoice,
     AgentModel,
 )
-from fleet.profile.device_behavior import DeviceSpec, DraDriverSpec
-from fleet.profile.host_schedule import RuntimeSpec, ShutdownSpec
-from fleet.profile.image_behavior import ImagePullsSpec
+from fleet.profile.device_behavior import DeviceModel, DraDriver
+from fleet.profile.host_schedule import RuntimeSpec, ShutdownSchedule
+from fleet.profile.image_behavior import ImagePulls
 from fleet.profile.kubelet_configuration import KubeletConfiguration, Taint, TaintSpec
 from fleet.profile.node_model import (
     DEFAULT_ADDRESS_POOL,
@@ -37,8 +37,8 @@ from fleet.profile.node_model import (
 )
 from fleet.profile.pod_behavior import PodBehavior
 from fleet.profile.schema import PLACEHOLDER, Metadata, QuantityField, Spec, check_placeholders
-from fleet.profile.usage import UsageSpec
-from fleet.profile.volume_behavior import CSIDriverSpec
+from fleet.profile.usage import Usage
+from fleet.profile.volume_behavior import CSIDriver
 from fleet.quantity import Quantity, parse_quantity, whole_quantity
 
 KUBELET_PORT = 10250
@@ -216,15 +216,15 @@ class NodeProfileSpec(Spec):
         BeforeValidator(_pool, json_schema_input_type=str),
     ] = DEFAULT_ADDRESS_POOL
     agents: Annotated[tuple[AgentChoice, ...], Field(max_length=AGENTS_MAX)] = ()
-    image_pulls: ImagePullsSpec = ImagePullsSpec()
-    usage: UsageSpec = UsageSpec()  # what runs on a node outside of its pods
+    image_pulls: ImagePulls = ImagePulls()
+    usage: Usage = Usage()  # what runs on a node outside of its pods
     pids_max: Annotated[int, Field(ge=1)] | None = None
     app_armor: bool = True
-    devices: tuple[DeviceSpec, ...] = ()
-    dynamic_resources: tuple[DraDriverSpec, ...] = ()
+    devices: tuple[DeviceModel, ...] = ()
+    dynamic_resources: tuple[DraDriver, ...] = ()
     runtime: RuntimeSpec = RuntimeSpec()
-    shutdown: ShutdownSpec | None = None
-    csi_drivers: tuple[CSIDriverSpec, ...] = ()
+    shutdown: ShutdownSchedule | None = None
+    csi_drivers: tuple[CSIDriver, ...] = ()
 
     @model_validator(mode="after")
     def _template_version_is_one(self) -> "NodeProfileSpec":
@@ -294,18 +294,18 @@ class NodeProfile(Spec):
             kubelet=configuration,
             pods_memory_bytes=configuration.pods_memory(capacity["memory"]),
             pids_max=spec.pids_max or _pids_max(capacity["memory"]),
-            usage=spec.usage.compiled(),
+            usage=spec.usage,
             images_preloaded=tuple(
                 NodeImage(image.names or (), image.size_bytes) for image in status.images
             ),
-            image_pulls=spec.image_pulls.compiled(),
+            image_pulls=spec.image_pulls,
             image_disk_bytes=capacity["ephemeral-storage"].value,
             app_armor=spec.app_armor,
-            devices=tuple(each.compiled() for each in spec.devices),
-            dra_drivers=tuple(each.compiled() for each in spec.dynamic_resources),
-            outages=spec.runtime.compiled(),
-            shutdown=spec.shutdown.compiled() if spec.shutdown else None,
-            csi_drivers=tuple(each.compiled() for each in spec.csi_drivers),
+            devices=spec.devices,
+            dra_drivers=spec.dynamic_resources,
+            outages=spec.runtime.all_outages,
+            shutdown=spec.shutdown,
+            csi_drivers=spec.csi_drivers,
             user_agent=spec.user_agent,
         )
 

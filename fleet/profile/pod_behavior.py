@@ -13,7 +13,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field, model_validator
 
 from fleet.objects.well_known import OWN_PREFIX
-from fleet.profile.distribution import ZERO, Distribution, DistributionField, constant
+from fleet.profile.distribution import ZERO, Distribution, DistributionField, constant, constant_of
 from fleet.profile.image_behavior import (
     DEFAULT_IMAGE,
     IMAGE_ANNOTATIONS,
@@ -24,13 +24,11 @@ from fleet.profile.lifecycle_behavior import (
     LIFECYCLE_ANNOTATIONS,
     USUAL_LIFE,
     LifecycleBehavior,
-    LifecycleSpec,
     lifecycle_with_annotations,
 )
 from fleet.profile.log_behavior import (
     LOGS_ANNOTATION,
     LogBehavior,
-    LogSpec,
     logs_with_annotations,
 )
 from fleet.profile.probe_behavior import (
@@ -45,11 +43,9 @@ from fleet.profile.usage import (
     UNDECLARED,
     USAGE_ANNOTATIONS,
     Usage,
-    UsageSpec,
     usage_with_annotations,
 )
-from fleet.profile.volume_behavior import VolumeBehavior, VolumeBehaviorSpec, compile_volumes
-from fleet.quantity import parse_positive_duration
+from fleet.profile.volume_behavior import VolumeBehavior
 
 SANDBOX_DELAY = constant(100_000_000)
 """To create the sandbox and its network: what containerd with a CNI plugin takes at best."""
@@ -134,22 +130,22 @@ class ContainerBehaviorSpec(Spec):
     """What the containers of one name do; `*` and `?` match as in a shell."""
 
     name: str = "*"
-    start_delay: DistributionField | None = None
+    start_delay: DistributionField = START_DELAY
     outcomes: tuple[OutcomeSpec, ...] = ()
-    usage: UsageSpec = UsageSpec()
+    usage: Usage = UNDECLARED
     image: ImageBehaviorSpec | None = None
     probes: ProbesSpec = ProbesSpec()
-    lifecycle: LifecycleSpec = LifecycleSpec()
-    logs: LogSpec | None = None
+    lifecycle: LifecycleBehavior = USUAL_LIFE
+    logs: LogBehavior | None = None
 
 
 class PodBehaviorSpec(Spec):
     """The spec of a PodBehavior."""
 
     pod_selector: PodSelector = PodSelector()
-    sandbox_delay: DistributionField | None = None
+    sandbox_delay: DistributionField = SANDBOX_DELAY
     containers: tuple[ContainerBehaviorSpec, ...] = ()
-    volumes: tuple[VolumeBehaviorSpec, ...] = ()
+    volumes: tuple[VolumeBehavior, ...] = ()
 
 
 class PodBehaviorManifest(Spec):
@@ -163,13 +159,12 @@ class PodBehaviorManifest(Spec):
     def compiled(self) -> "PodBehavior":
         """Return what the runtime reads."""
         spec = self.spec
-        sandbox = spec.sandbox_delay
         return PodBehavior(
             name=self.metadata.name,
             selector=spec.pod_selector,
-            sandbox_delay=SANDBOX_DELAY if sandbox is None else sandbox.compiled(),
+            sandbox_delay=spec.sandbox_delay,
             containers=tuple(_compile_container(container) for container in spec.containers),
-            volumes=compile_volumes(spec.volumes),
+            volumes=spec.volumes,
         )
 
 
@@ -291,16 +286,15 @@ def _overridden(behavior: PodBehavior, notes: Mapping[str, str]) -> PodBehavior:
 
 
 def _annotated(container: ContainerBehavior, notes: Mapping[str, str]) -> ContainerBehavior:
-    delay_ns = _duration(notes.get(START_DELAY_ANNOTATION))
-    run_time_ns = _duration(notes.get(RUN_TIME_ANNOTATION))
+    delay = constant_of(notes.get(START_DELAY_ANNOTATION))
+    after = constant_of(notes.get(RUN_TIME_ANNOTATION))
     codes = _exit_codes(notes.get(EXIT_CODE_ANNOTATION))
     reason = notes.get(EXIT_REASON_ANNOTATION, "")
     if reason == OOM_REASON and not codes:
         codes = (OOM_EXIT_CODE,)
-    if delay_ns is not None:
-        container = container._replace(start_delay=constant(delay_ns))
-    if run_time_ns is not None or codes or reason:
-        after = None if run_time_ns is None else constant(run_time_ns)
+    if delay is not None:
+        container = container._replace(start_delay=delay)
+    if after is not None or codes or reason:
         container = _with_outcome(container, after, codes, reason)
     return container._replace(
         image=container.image.annotated(notes),
@@ -332,15 +326,6 @@ def _with_code(outcome: Outcome, code: int) -> Outcome:
     return outcome if code == outcome.exit_code else Outcome(outcome.after, code)
 
 
-def _duration(text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        return parse_positive_duration(text)
-    except ValueError:
-        return None
-
-
 def _exit_codes(text: str | None) -> tuple[int, ...]:
     """Read one code, or those of the first, the second, ... run, separated by commas."""
     parts = [part.strip() for part in (text or "").split(",")]
@@ -351,20 +336,16 @@ def _exit_codes(text: str | None) -> tuple[int, ...]:
 
 
 def _compile_container(spec: ContainerBehaviorSpec) -> ContainerBehavior:
-    delay = spec.start_delay
     weights = [outcome.weight for outcome in spec.outcomes]
     total = sum(weights)
     return ContainerBehavior(
         pattern=spec.name,
-        start_delay=START_DELAY if delay is None else delay.compiled(),
-        outcomes=tuple(
-            Outcome(outcome.after.compiled(), outcome.exit_code, outcome.reason)
-            for outcome in spec.outcomes
-        ),
+        start_delay=spec.start_delay,
+        outcomes=tuple(Outcome(each.after, each.exit_code, each.reason) for each in spec.outcomes),
         shares=tuple(share / total for share in itertools.accumulate(weights)),
-        usage=spec.usage.compiled(),
-        life=spec.lifecycle.compiled(),
+        usage=spec.usage,
+        life=spec.lifecycle,
         image=DEFAULT_IMAGE if spec.image is None else spec.image.compiled(),
         probes=spec.probes.compiled(),
-        logs=None if spec.logs is None else spec.logs.compiled(),
+        logs=spec.logs,
     )

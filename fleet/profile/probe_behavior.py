@@ -111,7 +111,7 @@ class ProbePhaseSpec(Spec):
     after: DurationNs = 0
     result: ProbeAnswer
     failure_rate: Annotated[float, Field(ge=0, le=1)] = 0.0
-    latency: DistributionField | None = None
+    latency: DistributionField = ZERO
     status_code: Annotated[int, Field(ge=400, le=599)] | None = None
     output: str = ""
 
@@ -121,7 +121,7 @@ class ProbePhaseSpec(Spec):
             self.after,
             self.result,
             self.failure_rate,
-            ZERO if self.latency is None else self.latency.compiled(),
+            self.latency,
             self.status_code or 0,
             self.output,
         )

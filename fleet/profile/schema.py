@@ -8,18 +8,22 @@ import difflib
 import re
 import types
 import typing
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
     StringConstraints,
     ValidationError,
     WithJsonSchema,
+    model_validator,
 )
 from pydantic.alias_generators import to_camel
+from pydantic_core import core_schema
 
 from fleet.quantity import Quantity, parse_positive_duration, parse_quantity
 
@@ -64,6 +68,37 @@ class Spec(BaseModel):
     model_config = ConfigDict(
         alias_generator=key_of, populate_by_name=True, extra="forbid", frozen=True
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_nulls(cls, value: object) -> object:
+        """Take a known key without a value as one that is left out, as an API server does."""
+        if not isinstance(value, dict) or None not in value.values():
+            return value
+        known = {field.alias for field in cls.model_fields.values()}
+        return {key: each for key, each in value.items() if each is not None or key not in known}
+
+
+class CompiledFrom:
+    """How a field is read that holds the compiled form of a part of the document."""
+
+    def __init__(self, written: object, form: type, compiled: Callable[[Any], object]) -> None:
+        self.written = written  # the part, as an annotation
+        self._form = form
+        self._compiled = compiled
+
+    def __get_pydantic_core_schema__(
+        self, _: object, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        """Return how the part is checked, and its form kept. A form itself passes as it is."""
+        return core_schema.no_info_wrap_validator_function(
+            self._read,
+            handler.generate_schema(self.written),
+            serialization=core_schema.to_string_ser_schema(),
+        )
+
+    def _read(self, value: object, check: Callable[[object], object]) -> object:
+        return value if isinstance(value, self._form) else self._compiled(check(value))
 
 
 class Metadata(Spec):
@@ -135,7 +170,8 @@ def _keys_of(model: type[BaseModel], where: tuple[int | str, ...]) -> list[str]:
             continue
         for name, field in at.model_fields.items():
             if part in {name, field.alias}:
-                at = _model_in(field.annotation)
+                found = map(_model_in, (field.annotation, *field.metadata))
+                at = next(filter(None, found), None)
                 break
     return [field.alias or name for name, field in at.model_fields.items()] if at else []
 
@@ -144,6 +180,8 @@ def _model_in(annotation: object) -> type[BaseModel] | None:
     """Find the model within `list[X]`, `X | None`, `Annotated[X, ...]`."""
     if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
         return annotation if issubclass(annotation, BaseModel) else None
+    if isinstance(annotation, CompiledFrom):
+        return _model_in(annotation.written)
     for inner in typing.get_args(annotation):
         found = _model_in(inner)
         if found is not None:

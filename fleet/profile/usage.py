@@ -11,13 +11,13 @@ import json
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from fleet.clock import NS_PER_S, mix
-from fleet.profile.schema import DurationNs, QuantityField, Spec
+from fleet.profile.schema import CompiledFrom, DurationNs, QuantityField, Spec
 from fleet.quantity import NANO, Quantity, parse_quantity
 
 NEVER = 1 << 62
@@ -324,15 +324,20 @@ def _from_quantity(value: object) -> object:
     return value
 
 
-CurveField = Annotated[CurveSpec, BeforeValidator(_from_quantity)]
-"""A curve, or an amount that stays."""
+_Written = Annotated[CurveSpec, BeforeValidator(_from_quantity)]
+CurveField = Annotated[Curve, CompiledFrom(_Written, Curve, CurveSpec.compiled)]
+"""A curve, or an amount that stays; compiled when it is read."""
+MilliCurveField = Annotated[
+    Curve, CompiledFrom(_Written, Curve, partial(CurveSpec.compiled, scale=1000))
+]
+"""The same in thousandths of its unit."""
 
 
-class UsageSpec(Spec):
-    """What one container uses, or what a node uses outside of its pods."""
+class Usage(Spec):
+    """What one container uses, or what a node uses outside of its pods; None: the default."""
 
     memory: CurveField | None = None  # working set
-    cpu: CurveField | None = None
+    cpu_milli: Annotated[MilliCurveField | None, Field(alias="cpu")] = None
     ephemeral_storage: CurveField | None = None
     inodes: CurveField | None = None
     pids: CurveField | None = None
@@ -340,55 +345,29 @@ class UsageSpec(Spec):
     network_receive: CurveField | None = None  # bytes a second
     network_transmit: CurveField | None = None
 
-    def compiled(self) -> "Usage":
-        """Return the curves; cpu in milli-units."""
-        return Usage(
-            memory=self.memory.compiled() if self.memory else None,
-            cpu_milli=self.cpu.compiled(1000) if self.cpu else None,
-            ephemeral=self.ephemeral_storage.compiled() if self.ephemeral_storage else None,
-            inodes=self.inodes.compiled() if self.inodes else None,
-            pids=self.pids.compiled() if self.pids else None,
-            swap=self.swap.compiled() if self.swap else None,
-            receive=self.network_receive.compiled() if self.network_receive else None,
-            transmit=self.network_transmit.compiled() if self.network_transmit else None,
-        )
-
-
-class Usage(NamedTuple):
-    """Compiled curves in bytes (a second), milli-cpus, inodes and processes; None: the default."""
-
-    memory: Curve | None = None
-    cpu_milli: Curve | None = None
-    ephemeral: Curve | None = None
-    inodes: Curve | None = None
-    pids: Curve | None = None
-    swap: Curve | None = None
-    receive: Curve | None = None
-    transmit: Curve | None = None
-
 
 UNDECLARED = Usage()
 USAGE_ANNOTATIONS = {
     "fleet.emulator/memory-usage": ("memory", 1),
     "fleet.emulator/cpu-usage": ("cpu_milli", 1000),
-    "fleet.emulator/ephemeral-storage-usage": ("ephemeral", 1),
+    "fleet.emulator/ephemeral-storage-usage": ("ephemeral_storage", 1),
     "fleet.emulator/inodes-usage": ("inodes", 1),
     "fleet.emulator/pids-usage": ("pids", 1),
     "fleet.emulator/swap-usage": ("swap", 1),
-    "fleet.emulator/network-receive": ("receive", 1),
-    "fleet.emulator/network-transmit": ("transmit", 1),
+    "fleet.emulator/network-receive": ("network_receive", 1),
+    "fleet.emulator/network-transmit": ("network_transmit", 1),
 }
 """Annotations of a pod, each for all its containers: an amount, or a curve as JSON."""
 
 
 def usage_with_annotations(usage: Usage, notes: Mapping[str, str]) -> Usage:
     """Return what a container uses once the annotations of its pod are applied."""
-    for key, (field, scale) in USAGE_ANNOTATIONS.items():
-        text = notes.get(key)
-        curve = None if text is None else curve_of(text, scale)
-        if curve is not None:
-            usage = usage._replace(**{field: curve})
-    return usage
+    told = {
+        field: curve
+        for key, (field, scale) in USAGE_ANNOTATIONS.items()
+        if key in notes and (curve := curve_of(notes[key], scale)) is not None
+    }
+    return usage.model_copy(update=told) if told else usage
 
 
 @lru_cache(maxsize=1024)

@@ -84,7 +84,7 @@ class DeclaredLines:
         if until_ns < 0:
             return 0
         count = until_ns // self._behavior.interval_ns + 1
-        return min(count, self._behavior.lines_max or count)
+        return min(count, self._behavior.max_lines or count)
 
     def next(self, until_ns: int) -> LogLine | None:
         """Return the next line if it was written by then, and go on behind it."""
@@ -95,7 +95,7 @@ class DeclaredLines:
 
     def wake_ns(self, until_ns: int) -> int:
         """Return when there is another line."""
-        ended = self._behavior.lines_max and self._at >= self._behavior.lines_max
+        ended = self._behavior.max_lines and self._at >= self._behavior.max_lines
         return NEVER if ended else max(self._after_ns(self._at), until_ns)
 
     def seek(self, until_ns: int, since_ns: int, tail: int | None, rotation: Rotation) -> bool:
@@ -131,7 +131,7 @@ class DeclaredLines:
             "random": str(drawn >> 16 & 0xFFFF),
         }
         text = behavior.text(values)
-        if behavior.is_json:
+        if behavior.format == "Json":
             shown = {"time": values["time"], "level": level.lower(), "msg": text}
             missing = behavior.size - len(orjson.dumps(shown)) - len(',"pad":""')
             line = orjson.dumps({**shown, "pad": _filler(missing)} if missing > 0 else shown)

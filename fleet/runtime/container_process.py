@@ -25,7 +25,7 @@ def _greeting(pod: Pod, spec: ContainerSpec) -> LogBehavior | None:
     if is_understood(command_of(spec)):
         return None
     text = f"{spec.image} is started as container {spec.name} of {pod.namespace}/{pod.name}"
-    return LogBehavior(NS_PER_S, template=text, lines_max=1)
+    return LogBehavior(template=text, max_lines=1)
 
 
 def log_lines(

@@ -87,12 +87,12 @@ def container_usage(resources_json: bytes, declared: Usage) -> ContainerUsage:
     return ContainerUsage(
         declared.memory or constant_curve(memory),
         declared.cpu_milli or constant_curve(asked.cpu_milli // 2 or CPU_MILLI_DEFAULT),
-        declared.ephemeral or constant_curve(asked.ephemeral // 2 or EPHEMERAL_DEFAULT),
+        declared.ephemeral_storage or constant_curve(asked.ephemeral // 2 or EPHEMERAL_DEFAULT),
         declared.inodes or constant_curve(INODES_DEFAULT),
         declared.pids or constant_curve(PIDS_DEFAULT),
         declared.swap or NOTHING,
-        declared.receive or NOTHING,
-        declared.transmit or NOTHING,
+        declared.network_receive or NOTHING,
+        declared.network_transmit or NOTHING,
     )
 
 

@@ -214,7 +214,9 @@ class Runtime:
             start_ns = container.started_s * NS_PER_S - wall_offset_ns
             run = self._run_again(pod, spec, container, start_ns)
             ran_ns = container.exit_ns - start_ns
-            container.message = last_words(spec, run, life.message, container.exit_code, ran_ns)
+            container.message = last_words(
+                spec, run, life.termination_message, container.exit_code, ran_ns
+            )
             if self._files is not None:
                 self._files.undo(layer_of(pod.uid, spec.name), container.exit_ns)
         return container.exit_ns
@@ -376,7 +378,7 @@ class Runtime:
             container.oom_kill(oom_ns)
         if container.exit_ns != NEVER:
             ran_ns = container.exit_ns - started_ns
-            message = chosen.life.message
+            message = chosen.life.termination_message
             container.message = last_words(spec, run, message, container.exit_code, ran_ns)
             if self._files is not None:
                 self._files.undo(layer_of(pod.uid, spec.name), container.exit_ns)

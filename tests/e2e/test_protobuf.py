@@ -34,7 +34,7 @@ from fleet.objects.effects import (
 )
 from fleet.objects.pods import EventType, LeaseView, NodeCondition, ObjectRef, Pod, Token
 from fleet.objects.volumes import CSINodeUpdate
-from fleet.profile.device_behavior import DraDriverSpec
+from fleet.profile.device_behavior import DraDriver
 from fleet.profile.loader import load_mix
 from fleet.quantity import parse_quantity
 from fleet.wire.api import codec
@@ -130,13 +130,13 @@ def client(world: World, tmp_path: Path) -> Iterator[Client]:
 
 
 def request(sent_in: Codec, op: Op, payload: Payload = None, key: str = "") -> Request:
-    driver = DraDriverSpec(
+    driver = DraDriver(
         driver="gpu.example.com",
         count=2,
         attributes={"model": "a100", "index": 3, "fast": True},
         capacity={"memory": parse_quantity("80Gi")},
     )
-    model = dataclasses.replace(load_mix().model_of(0), dra_drivers=(driver.compiled(),))
+    model = dataclasses.replace(load_mix().model_of(0), dra_drivers=(driver,))
     template = RenderedProfile(model, extra_labels={"wire": "yes"})
     call = ApiCall(NodeId(0), op, key, payload)
     return build(call, Caller(0, NODE.encode(), template), sent_in.operations)

@@ -36,7 +36,9 @@ def test_the_runtime_is_ready_and_says_what_the_profile_does(tmp_path: Path) -> 
 
 def troubled(kind: OutageKind, reason: str = "", message: str = "") -> Machine:
     """Return the machine with a second of trouble from its start on."""
-    outage = Outage(kind, ZERO, constant(NS_PER_S), reason=reason, message=message)
+    outage = Outage(
+        kind=kind, start=ZERO, duration=constant(NS_PER_S), reason=reason, message=message
+    )
     return replace(MACHINE, model=replace(MACHINE.model, outages=(outage,)))
 
 

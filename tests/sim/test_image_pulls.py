@@ -165,7 +165,7 @@ def test_a_new_image_is_reported_once_within_40_seconds() -> None:
 
 def test_serial_pulls_of_one_node_wait_for_each_other() -> None:
     slow = replace(
-        default_model(), image_pulls=ImagePulls(100_000_000, constant(0), is_declared=True)
+        default_model(), image_pulls=ImagePulls(bandwidth=100_000_000, latency=constant(0))
     )
     sim = started(slow)
     for at in range(3):

@@ -352,7 +352,7 @@ class KubeRuntimeManager:
         sandbox = self._runtime.sandbox(pod.uid)
         error = error or config_error(pod, spec, sandbox.ip if sandbox is not None else "")
         if error:
-            self._fail_first(worker, StartFailure(CONFIG_ERROR, error), turn)
+            self._fail_first(worker, StartFailure(reason=CONFIG_ERROR, message=error), turn)
             return False
         failure = behavior.container(spec.name).life.failure(self._runtime.attempt(pod, spec))
         if failure is not None:
@@ -383,11 +383,11 @@ class KubeRuntimeManager:
         if failure.reason == RUN_ERROR:
             texts = texts_of(turn.env.model.kubelet_version)
             turn.event(pod, Reason.CREATED, texts.created.replace("%s", spec.name), spec)
-            message = failure.message
+            message = failure.text
             self._runtime.fail_container(pod, spec, message, turn.now_ns, turn.wall_s)
             worker.had_actions = True
-        turn.event(pod, Reason.FAILED, f"Error: {failure.message}", spec)
-        worker.note_reason(spec.name, WaitingState(failure.reason, failure.message))
+        turn.event(pod, Reason.FAILED, f"Error: {failure.text}", spec)
+        worker.note_reason(spec.name, WaitingState(failure.reason, failure.text))
         worker.fail()
         self._skip_first(worker)
 

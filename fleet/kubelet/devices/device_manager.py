@@ -98,7 +98,7 @@ class DeviceManager:
     def _amounts(self, device: DeviceModel, registered_ns: int, now_ns: int) -> tuple[int, int]:
         if now_ns < registered_ns:
             return UNREGISTERED
-        gone_ns = outage_begin_ns(device.outages, self._start_ns, now_ns)
+        gone_ns = outage_begin_ns(device.plugin_outages, self._start_ns, now_ns)
         if gone_ns < 0:
             return device.total, device.total - len(self._unhealthy(device, now_ns))
         return (device.total, 0) if now_ns - gone_ns < STOP_GRACE_NS else (0, 0)
@@ -111,9 +111,9 @@ class DeviceManager:
         yield from self._registered_ns
         for device in self._devices:
             yield from (change_ns for _, change_ns in self._fates(device, now_ns))
-            yield from (self._start_ns + change.at_ns for change in device.health)
-            for outage in device.outages:
-                begin_ns = self._start_ns + outage.at_ns
+            yield from (self._start_ns + change.after_ns for change in device.health)
+            for outage in device.plugin_outages:
+                begin_ns = self._start_ns + outage.after_ns
                 yield from (begin_ns, begin_ns + STOP_GRACE_NS)
                 if outage.duration_ns:
                     yield begin_ns + outage.duration_ns
@@ -143,7 +143,7 @@ class DeviceManager:
     def _unhealthy(self, device: DeviceModel, now_ns: int) -> frozenset[int]:
         bad: set[int] = set()
         for change in device.health:
-            if now_ns < self._start_ns + change.at_ns:
+            if now_ns < self._start_ns + change.after_ns:
                 break
             which = change.devices or range(device.total)
             bad = bad.difference(which) if change.is_healthy else bad.union(which)
@@ -172,7 +172,7 @@ class DeviceManager:
         capacity, _ = self._amounts(device, registered_ns, now_ns)
         if capacity <= 0:
             return None
-        if outage_begin_ns(device.outages, self._start_ns, now_ns) >= 0:
+        if outage_begin_ns(device.plugin_outages, self._start_ns, now_ns) >= 0:
             return set()
         return set(range(device.total)) - self._unhealthy(device, now_ns)
 

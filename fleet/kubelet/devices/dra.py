@@ -163,5 +163,5 @@ def registered_drivers(turn: Turn) -> tuple[DraDriver, ...]:
         driver
         for index, driver in enumerate(env.model.dra_drivers)
         if turn.now_ns >= registration_ns(driver, index, turn.node, env.draws, start_ns)
-        and outage_begin_ns(driver.outages, start_ns, turn.now_ns) < 0
+        and outage_begin_ns(driver.plugin_outages, start_ns, turn.now_ns) < 0
     )

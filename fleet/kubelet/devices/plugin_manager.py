@@ -54,7 +54,7 @@ class PluginManager:
     def advance(self, turn: Turn) -> None:
         """Let DRA drivers come, go, and look after their slices; a slice needs the Node's uid."""
         for plugin, registered_ns in zip(self._plugins, self._registered_ns, strict=True):
-            outages = plugin.driver.outages
+            outages = plugin.driver.plugin_outages
             is_there = turn.now_ns >= registered_ns
             is_there = is_there and outage_begin_ns(outages, self._start_ns, turn.now_ns) < 0
             if not is_there and plugin.state is not PluginState.AWAY:
@@ -101,8 +101,8 @@ class PluginManager:
         yield from self._registered_ns
         for plugin in self._plugins:
             yield plugin.next_due_ns()
-            for outage in plugin.driver.outages:
-                begin_ns = self._start_ns + outage.at_ns
+            for outage in plugin.driver.plugin_outages:
+                begin_ns = self._start_ns + outage.after_ns
                 yield begin_ns
                 if outage.duration_ns:
                     yield begin_ns + outage.duration_ns

@@ -303,7 +303,8 @@ def _active(windows: tuple[Window, ...], kind: OutageKind, at_ns: int) -> Outage
 
 def _condition(kind: str, outage: Outage) -> str:
     """Source: pkg/kubelet/container/runtime.go, RuntimeCondition.String."""
-    return f"{kind}=false reason:{outage.reason} message:{outage.message}"
+    reason, message = outage.shown
+    return f"{kind}=false reason:{reason} message:{message}"
 
 
 def go_duration(ns: int) -> str:

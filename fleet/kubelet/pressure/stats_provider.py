@@ -129,12 +129,12 @@ def system_usage(model: NodeModel) -> ContainerUsage:
     return ContainerUsage(
         declared.memory or constant_curve(memory),
         declared.cpu_milli or constant_curve(SYSTEM_CPU_MILLI),
-        declared.ephemeral or constant_curve(disk),
+        declared.ephemeral_storage or constant_curve(disk),
         declared.inodes or constant_curve(inodes),
         declared.pids or constant_curve(pids),
         declared.swap or constant_curve(0),
-        declared.receive or constant_curve(SYSTEM_NETWORK),
-        declared.transmit or constant_curve(SYSTEM_NETWORK),
+        declared.network_receive or constant_curve(SYSTEM_NETWORK),
+        declared.network_transmit or constant_curve(SYSTEM_NETWORK),
     )
 
 

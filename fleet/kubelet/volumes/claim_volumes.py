@@ -380,13 +380,13 @@ class ClaimVolumes:
             share = turn.draw(_STREAM_MOUNT)
             each.due_ns = turn.now_ns + max(behavior.mount_delay.sample(share), 1)
             return None
-        if behavior.error:
+        if behavior.mount_error:
             each.step = Step.MOUNT
             return failed(
                 each.name,
                 each.volume,
                 "SetUp",
-                f"rpc error: code = Internal desc = {behavior.error}",
+                f"rpc error: code = Internal desc = {behavior.mount_error}",
             )
         each.step = Step.MOUNTED
         return ""

@@ -48,7 +48,7 @@ def resource_slice_json(node: str, slices: ResourceSlices, drivers: tuple[DraDri
                 "driver": driver.driver,
                 "pool": {"name": node, "generation": slices.generation, "resourceSliceCount": 1},
                 "nodeName": node,
-                "devices": [_device(node, driver, index) for index in range(driver.total)],
+                "devices": [_device(node, driver, index) for index in range(driver.count)],
             },
         }
     )
@@ -63,10 +63,12 @@ def _device(node: str, driver: DraDriver, index: int) -> dict[str, object]:
                 if isinstance(each.value, str)
                 else each.value
             }
-            for each in driver.attributes
+            for each in driver.typed_attributes
         }
     if driver.capacity:
-        device["capacity"] = {name: {"value": amount} for name, amount in driver.capacity}
+        device["capacity"] = {
+            name: {"value": str(amount)} for name, amount in sorted(driver.capacity.items())
+        }
     return device
 
 

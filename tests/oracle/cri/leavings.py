@@ -29,7 +29,7 @@ def write_leavings(found: CriContainer) -> None:
     run = run_of_command(found.spec.command, found.spec.args)
     ran_ns = max(found.finished_wall_ns - found.started_wall_ns, 0)
     message_path = found.config.annotations.get(MESSAGE_PATH_ANNOTATION, "")
-    words = found.declared.life.message or run.text(message_path, ran_ns)
+    words = found.declared.life.termination_message or run.text(message_path, ran_ns)
     place = next(
         (each.host_path for each in found.config.mounts if each.container_path == message_path), ""
     )

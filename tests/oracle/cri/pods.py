@@ -132,7 +132,7 @@ class Pods:
         attempt = self._runtime.attempt(pod, spec)
         failure = behavior.container(spec.name).life.failure(attempt)
         if failure is not None and failure.reason == CREATE_ERROR:
-            raise unknown(failure.message)
+            raise unknown(failure.text)
         now_ns = self._machine.now_ns()
         text = f"{pod.uid}/{spec.name}/{config.metadata.attempt}/{now_ns}"
         made = CriContainer(
@@ -166,14 +166,14 @@ class Pods:
         failure = made.declared.life.failure(attempt)
         made.started_wall_ns = wall_ns
         if failure is not None and failure.reason == RUN_ERROR:
-            made.start_error = failure.message
+            made.start_error = failure.text
             made.container = self._runtime.fail_container(
-                made.pod, made.spec, failure.message, now_ns, wall_s
+                made.pod, made.spec, failure.text, now_ns, wall_s
             )
             made.started_wall_ns = 0
             made.finished_wall_ns = wall_ns
             made.is_settled = True
-            raise unknown(failure.message)
+            raise unknown(failure.text)
         made.container = self._runtime.start_container(
             made.pod, made.spec, made.behavior, now_ns, wall_s
         )

@@ -49,7 +49,9 @@ class RuntimeService:
         answer = message_class("StatusResponse")()
         for name, kind in CONDITIONS.items():
             found = self._outages.active(kind)
-            why = {} if found is None else {"reason": found.reason, "message": found.message}
+            why = (
+                {} if found is None else dict(zip(("reason", "message"), found.shown, strict=True))
+            )
             made = condition(type=name, status=found is None, **why)
             answer.status.conditions.append(made)
         for each in model.runtime_handlers:

@@ -5,7 +5,7 @@ import yaml
 from test_config_profiles import profile, refusal
 
 from fleet.clock import NS_PER_S
-from fleet.profile.device_behavior import Attribute, HealthChange, PluginOutage, unhealthy_in
+from fleet.profile.device_behavior import Attribute, HealthChange, unhealthy_in
 
 
 def test_a_plugins_resource_is_not_on_the_node_that_registers() -> None:
@@ -29,13 +29,12 @@ def test_what_happens_to_devices_is_in_order_of_time() -> None:
     [device] = profile(devices=[yaml.safe_load(text)]).devices
     assert device.total == 2
     assert device.health == (
-        HealthChange(10 * NS_PER_S, (1,), is_healthy=False),
-        HealthChange(20 * NS_PER_S, (), is_healthy=True),
+        HealthChange.model_validate({"after": "10s", "devices": [1]}),
+        HealthChange.model_validate({"after": "20s", "state": "Healthy"}),
     )
-    assert device.outages == (
-        PluginOutage(60 * NS_PER_S, 5 * NS_PER_S),
-        PluginOutage(120 * NS_PER_S, 0),
-    )
+    first, second = device.plugin_outages
+    assert (first.after_ns, first.duration_ns) == (60 * NS_PER_S, 5 * NS_PER_S)
+    assert (second.after_ns, second.duration_ns) == (120 * NS_PER_S, 0)
     assert [device.device_id("n", index) for index in range(2)] == ["a", "b"]
     assert device.index_of("n", "b") == 1
     assert device.index_of("n", "c") == -1
@@ -55,12 +54,12 @@ def test_attributes_have_the_types_of_their_values() -> None:
     capacity = {"memory": "81920Mi"}
     drivers = [{"driver": "x.io", "attributes": attributes, "capacity": capacity}]
     [driver] = profile(dynamicResources=drivers).dra_drivers
-    assert driver.attributes == (
+    assert driver.typed_attributes == (
         Attribute("cores", "int", 5),
         Attribute("ecc", "bool", value=True),
         Attribute("model", "string", "H100"),
     )
-    assert driver.capacity == (("memory", "80Gi"),)
+    assert str(driver.capacity["memory"]) == "80Gi"
 
 
 @pytest.mark.parametrize(

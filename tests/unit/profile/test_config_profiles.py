@@ -547,3 +547,12 @@ def test_the_schema_knows_both_kinds_by_the_names_that_users_write() -> None:
     for name in ("NodeProfile", "PodBehavior", "topologySpread", "nodeStatusUpdateFrequency"):
         assert f'"{name}"' in text
     assert "kubelet_version" not in text
+
+
+def test_a_key_without_a_value_is_left_out() -> None:
+    text = yaml.safe_dump(HEAD | {"kind": "PodBehavior"})
+    [found] = parse_documents(f"{text}spec: {{sandboxDelay: , containers: [{{usage: }}]}}", "f")
+    [plain] = parse_documents(f"{text}spec: {{containers: [{{}}]}}", "f")
+    assert found == plain
+    with pytest.raises(UsageError, match=r"unknown key 'sandboxdelay'; did you mean"):
+        parse_documents(f"{text}spec: {{sandboxdelay: }}", "f")

@@ -37,7 +37,7 @@ def test_outages_are_compiled_with_what_the_runtime_answers() -> None:
     )
     late, down = model.outages
     assert late.kind is OutageKind.NETWORK_NOT_READY
-    assert (late.reason, late.message) == (NETWORK_REASON, NETWORK_MESSAGE)
+    assert late.shown == (NETWORK_REASON, NETWORK_MESSAGE)
     assert late.duration.sample(0.5) == 8 * NS_PER_S
     assert (down.start.sample(0.1), down.every_ns) == (60 * NS_PER_S, 300 * NS_PER_S)
 

@@ -12,7 +12,6 @@ from fleet.profile.lifecycle_behavior import (
     FAILURE_MESSAGES,
     HookBehavior,
     LifecycleBehavior,
-    LifecycleSpec,
     StartFailure,
     Stop,
 )
@@ -30,23 +29,23 @@ def annotated(container: str = "main", **notes: str) -> LifecycleBehavior:
 def test_the_example_of_the_documentation() -> None:
     section = DOCUMENT.read_text().partition("### Starts, hooks and stops")[2]
     example = yaml.safe_load(re.search(r"```yaml\n(.*?)```", section, re.DOTALL)[1])  # type: ignore[index]
-    life = LifecycleSpec(**example["spec"]["containers"][0]["lifecycle"]).compiled()
+    life = LifecycleBehavior.model_validate(example["spec"]["containers"][0]["lifecycle"])
     assert life == LifecycleBehavior(
-        StartFailure("RunContainerError", "no such file", 2),
-        HookBehavior(constant(3 * S)),
-        HookBehavior(constant(8 * S), fails=True),
-        Stop(constant(2 * S), 143),
-        "bye",
-        "cgroup is busy",
+        start_failure=StartFailure(reason="RunContainerError", message="no such file", times=2),
+        post_start=HookBehavior(duration=constant(3 * S)),
+        pre_stop=HookBehavior(duration=constant(8 * S), fails=True),
+        stop=Stop(delay=constant(2 * S), exit_code=143),
+        termination_message="bye",
+        resize_error="cgroup is busy",
     )
 
 
 @pytest.mark.parametrize(
     ("text", "hook"),
     [
-        ("3s", HookBehavior(constant(3 * S))),
-        ("fail", HookBehavior(None, fails=True)),
-        ("3s fail", HookBehavior(constant(3 * S), fails=True)),
+        ("3s", HookBehavior(duration=constant(3 * S))),
+        ("fail", HookBehavior(fails=True)),
+        ("3s fail", HookBehavior(duration=constant(3 * S), fails=True)),
         ("soon", HookBehavior()),
         ("3s fails", HookBehavior()),
     ],
@@ -58,10 +57,10 @@ def test_annotations_of_hooks(text: str, hook: HookBehavior) -> None:
 
 def test_annotations_of_start_failures() -> None:
     found = annotated(start_failure="CreateContainerError", start_failure_times="3")
-    message = FAILURE_MESSAGES["CreateContainerError"]
-    assert found.start_failure == StartFailure("CreateContainerError", message, 3)
+    assert found.start_failure == StartFailure(reason="CreateContainerError", times=3)
+    assert found.start_failure.text == FAILURE_MESSAGES["CreateContainerError"]
     assert annotated(start_failure="RunContainerError: a: b").start_failure == StartFailure(
-        "RunContainerError", "a: b"
+        reason="RunContainerError", message="a: b"
     )
     assert annotated(start_failure="Whatever").start_failure is None
 
@@ -74,7 +73,9 @@ def test_a_start_fails_as_often_as_declared() -> None:
 
 
 def test_annotations_of_stops() -> None:
-    assert annotated(stop_time="5s", stop_exit_code="143").stop == Stop(constant(5 * S), 143)
+    assert annotated(stop_time="5s", stop_exit_code="143").stop == Stop(
+        delay=constant(5 * S), exit_code=143
+    )
     assert annotated(stop_time="never").stop.ignored
     assert annotated(stop_time="later", stop_exit_code="256").stop == Stop()
 

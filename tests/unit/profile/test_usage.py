@@ -12,7 +12,7 @@ from fleet.profile.usage import (
     PIECES_MAX,
     Curve,
     CurveSpec,
-    UsageSpec,
+    Usage,
     constant_curve,
     next_crossing,
     sum_at,
@@ -157,7 +157,7 @@ def test_no_crossing_is_missed(terms: list[tuple[Curve, int]], limit: int) -> No
 
 
 def test_annotations_give_an_amount_or_a_curve() -> None:
-    usage = UsageSpec.model_validate({"memory": "10Mi", "cpu": "250m"}).compiled()
+    usage = Usage.model_validate({"memory": "10Mi", "cpu": "250m"})
     assert usage.cpu_milli == constant_curve(250)
     notes = {
         "fleet.emulator/memory-usage": '{"curve":"Ramp","from":"1Mi","to":"2Mi","duration":"1m"}',

@@ -8,7 +8,6 @@ from fleet.profile.node_profile import NodeProfile
 from fleet.profile.pod_behavior import PodBehaviorManifest
 from fleet.profile.volume_behavior import (
     DEFAULT_DRIVER,
-    MOUNT_DELAY,
     CSIDriver,
     VolumeBehavior,
     volume_behavior,
@@ -29,7 +28,12 @@ def test_drivers_of_a_profile() -> None:
         "{name: a.example.com, allocatableCount: 3, topologyKeys: [z, b], attachDelay: 2s}"
     ).compiled()
     assert model.csi_drivers == (
-        CSIDriver("a.example.com", 3, ("b", "z"), attach_delay=constant(2 * NS_PER_S)),
+        CSIDriver(
+            name="a.example.com",
+            allocatable_count=3,
+            topology_keys=("b", "z"),
+            attach_delay=constant(2 * NS_PER_S),
+        ),
     )
     assert model.csi_driver_names == ("a.example.com",)
 
@@ -42,7 +46,7 @@ def test_a_bad_driver_is_refused(drivers: str) -> None:
 
 def test_simulate_csi_gives_every_node_a_driver() -> None:
     assert load_mix().model_of(0).csi_drivers == ()
-    assert load_mix(simulate_csi=True).model_of(0).csi_drivers == (CSIDriver(DEFAULT_DRIVER),)
+    assert load_mix(simulate_csi=True).model_of(0).csi_drivers == (CSIDriver(name=DEFAULT_DRIVER),)
 
 
 def test_the_first_entry_that_fits_a_volume_decides_and_annotations_override() -> None:
@@ -53,12 +57,14 @@ def test_the_first_entry_that_fits_a_volume_decides_and_annotations_override() -
     [found] = parse_documents(text, "test")
     assert isinstance(found, PodBehaviorManifest)
     declared = found.compiled().volumes
-    slow = VolumeBehavior("data-?", constant(3 * NS_PER_S))
-    broken = VolumeBehavior("*", MOUNT_DELAY, "broken")
+    slow = VolumeBehavior(name="data-?", mount_delay=constant(3 * NS_PER_S))
+    broken = VolumeBehavior(mount_error="broken")
     assert volume_behavior(declared, "data-1", ()) == slow
     assert volume_behavior(declared, "logs", ()) == broken
     assert volume_behavior((), "logs", ()) == VolumeBehavior()
     notes = (("fleet.emulator/mount-delay", "5s"), ("fleet.emulator/mount-error", ""))
-    assert volume_behavior(declared, "logs", notes) == VolumeBehavior("*", constant(5 * NS_PER_S))
+    assert volume_behavior(declared, "logs", notes) == VolumeBehavior(
+        mount_delay=constant(5 * NS_PER_S)
+    )
     bad = (("fleet.emulator/mount-delay", "soon"),)
     assert volume_behavior(declared, "logs", bad) == broken

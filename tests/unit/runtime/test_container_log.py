@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fleet.clock import NS_PER_S
 from fleet.objects.streams import LogOptions
-from fleet.profile.log_behavior import LogBehavior, LogSpec
+from fleet.profile.log_behavior import LogBehavior
 from fleet.runtime.container_log import DeclaredLines, Lines, LogReader, Rotation, ScriptLines
 from fleet.runtime.shell.process import Process
 from fleet.runtime.shell.surroundings import Surroundings
@@ -20,7 +20,7 @@ S = NS_PER_S
 
 
 def declared(**fields: object) -> DeclaredLines:
-    behavior = LogSpec.model_validate({"template": "line {{index}}", **fields}).compiled()
+    behavior = LogBehavior.model_validate({"template": "line {{index}}", **fields})
     return DeclaredLines(behavior, WALL_NS, 7, VALUES)
 
 
@@ -168,4 +168,4 @@ def test_one_call_does_not_follow_a_script_for_long() -> None:
 
 
 def test_the_interval_of_a_behavior_is_in_nanoseconds() -> None:
-    assert LogSpec().compiled() == LogBehavior(NS_PER_S)
+    assert LogBehavior().interval_ns == NS_PER_S

@@ -11,7 +11,7 @@ from fleet.profile.image_behavior import (
     DEFAULT_PULLS,
     ImageBehavior,
     ImageBehaviorSpec,
-    ImagePullsSpec,
+    ImagePulls,
     PullError,
     default_size,
     pull_error_text,
@@ -117,7 +117,7 @@ def test_a_size_follows_from_the_name() -> None:
 
 
 def test_a_pull_takes_as_long_as_the_registry_lets_it() -> None:
-    pulls = ImagePullsSpec.model_validate({"bandwidth": "100M", "latency": "300ms"}).compiled()
+    pulls = ImagePulls.model_validate({"bandwidth": "100M", "latency": "300ms"})
     assert pulls.is_declared
     assert pulls.duration_ns(DEFAULT_IMAGE, 50_000_000, 0.5) == 800_000_000
     assert pulls.duration_ns(DEFAULT_IMAGE, 0, 0.5) == 300_000_000

@@ -38,7 +38,7 @@ from fleet.wire.http2.messages import Request, Response, StreamOpened
 
 Message = StreamOpened | bytes | Response
 BACKGROUND = Background(print)
-DRIVER = CSIDriver("csi.x", provision_delay=ZERO, attach_delay=ZERO)
+DRIVER = CSIDriver(name="csi.x", provision_delay=ZERO, attach_delay=ZERO)
 ATTACHER = "external-attacher/csi-x"
 FAST: Json = {"metadata": {"name": "fast"}, "provisioner": "csi.x", "reclaimPolicy": "Delete"}
 IN_DEFAULT = "/api/v1/namespaces/default/persistentvolumeclaims/"
@@ -415,7 +415,7 @@ def test_a_node_takes_no_more_volumes_than_its_driver_allows() -> None:
         lambda: bool(status(first).get("attached")),
         lambda: bool(add_attachment(api, "b", two)),
         lambda: "attachError" in status(second),
-        driver=DRIVER._replace(allocatable_count=1),
+        driver=DRIVER.model_copy(update={"allocatable_count": 1}),
     )
     assert status(second)["attachError"]["errorCode"] == 8
     assert status(second)["attachError"]["message"] == (

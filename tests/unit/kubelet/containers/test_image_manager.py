@@ -87,7 +87,7 @@ def test_an_absent_image_is_pulled_once() -> None:
 
 
 def test_always_asks_the_registry_again_but_loads_nothing() -> None:
-    node = Node(image_pulls=ImagePulls(1_000_000, constant(300 * NS_PER_MS), is_declared=True))
+    node = Node(image_pulls=ImagePulls(bandwidth=1_000_000, latency=constant(300 * NS_PER_MS)))
     node.pull(policy="Always")
     again = node.pull(policy="Always")
     assert again.events[0][1] == (
@@ -241,7 +241,7 @@ def test_two_pods_that_pull_the_same_image_load_it_once() -> None:
 
 
 def test_declared_registries_are_asked_five_times_a_second_at_most() -> None:
-    fast = ImagePulls(1 << 40, constant(0), is_declared=True)
+    fast = ImagePulls(bandwidth=1 << 40, latency=constant(0))
     node = Node(image_pulls=fast, kubelet=PARALLEL)
     failures = [node.pull(f"i:{at}", DEFAULT_IMAGE, uid=f"u{at}").failure for at in range(12)]
     assert failures[:10] == [None] * 10

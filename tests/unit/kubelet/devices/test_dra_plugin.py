@@ -8,10 +8,10 @@ from fleet.kubelet.turn import Turn
 from fleet.objects.admission import ResourceSliceView
 from fleet.objects.effects import ApiCall, Op, Outbox, ResourceSlices, StartWatch, StopWatch
 from fleet.objects.pods import EventType
-from fleet.profile.device_behavior import DraDriverSpec
+from fleet.profile.device_behavior import DraDriver
 
 S = NS_PER_S
-DRIVER = DraDriverSpec(driver="gpu.example.com").compiled()
+DRIVER = DraDriver(driver="gpu.example.com")
 CREATE = ApiCall(
     NODE, Op.CREATE_RESOURCE_SLICE, DRIVER.driver, ResourceSlices(DRIVER.driver, "uid", 1)
 )
