@@ -5,12 +5,13 @@ No conftest.py: mypy takes only one of that name, and the wire tests have it.
 
 import contextlib
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from e2e_world import FLEET, FOREIGN_NODE, WAIT_MAX_S, World, eventually
 from guard import guarded, marked_processes
+from leftovers import leftovers
 
 from fleet.controlplane import attach, find_binaries
 
@@ -45,6 +46,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: ranks.get(item.path.name, len(LONG)))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    leftovers.begin(item.path)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    leftovers.call()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        leftovers.fail(item.nodeid)
+    return report
+
+
 @pytest.fixture(scope="session", autouse=True)
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Hide the user's state, but for the built programs; at the end nothing of ours runs."""
@@ -76,7 +97,8 @@ def world(environment: Path) -> Iterator[World]:
     for pid in (info.owner_pid, *info.pids.values()):
         yield_to_others(pid)
     try:
-        yield World(environment, info, audit_log)
+        with leftovers.watched(World(environment, info, audit_log)) as world:
+            yield world
     finally:
         down = (*FLEET, "controlplane", "down")
         subprocess.run(down, check=True, timeout=WAIT_MAX_S, stdout=subprocess.DEVNULL)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,8 @@ class World:
     root: Path
     info: ControlPlaneInfo
     audit_log: Path
+    running: list[str] = field(default_factory=list, compare=False)
+    """The prefixes of the fleets that are on."""
 
     def fleet(
         self, *arguments: str, stdin: int = subprocess.DEVNULL, **variables: str
@@ -138,19 +140,14 @@ class World:
                 text=True,
             )
         with process:
+            self.running.append(prefix)
             try:
                 yield Running(process, directory, log)
-            except BaseException:
-                process.kill()
-                process.wait()
-                self.kubectl("delete", "leases", "-l", RUN_LABEL, check=False)  # it is over
-                self.fleet(
-                    "clean", "--all", "--yes"
-                )  # or its nodes would fail the tests that follow
-                raise
-            finally:
+            finally:  # if it failed, leftovers.py removes what is left of it
                 if process.poll() is None:
                     process.kill()
+                    process.wait()
+                self.running.remove(prefix)
 
     def quick(self) -> str:
         """Name a profile whose kubelets renew their Leases every 2 s, not 10."""

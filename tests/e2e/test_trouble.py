@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from e2e_world import DEDICATED, Json, Running, World, condition, eventually, workload
+from leftovers import leftovers
 
 from fleet.controlplane import APISERVER, ControlPlane, ControlPlaneOptions
 
@@ -115,7 +116,8 @@ def restartable(environment: Path) -> Iterator[tuple[World, asyncio.Runner, Cont
     with asyncio.Runner() as runner:
         info = runner.run(plane.start())
         try:
-            yield World(environment, info, environment / "none"), runner, plane
+            with leftovers.watched(World(environment, info, environment / "none")) as world:
+                yield world, runner, plane
         finally:
             runner.run(plane.stop())
 
