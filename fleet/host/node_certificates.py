@@ -168,7 +168,7 @@ class NodeCertificates:
         self._warned_ns = -WARN_NS
         self._nodes: dict[NodeId, list[NodeCertificate]] = {}
         reactor.on_certificate_timer = self.on_timer
-        reactor.wires.others += [bootstrap, renewal]
+        reactor.wires.all += [bootstrap, renewal]
 
     def add(
         self,

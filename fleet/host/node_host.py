@@ -129,7 +129,7 @@ class NodeHost:
             self.certificates = self._node_certificates(bootstrap)
         self.reactor.wires.connect(nodes=self.transport, observer=self.observer)
         self.agent_connections = AgentConnections(
-            identity, self._model_of, self._transports.own, self.reactor.wires.others
+            identity, self._model_of, self._transports.own, self.reactor.wires.all
         )
         self.reactor.run_agents(
             agents_of(mix.models),

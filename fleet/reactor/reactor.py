@@ -225,7 +225,7 @@ class Reactor:
         self._execute(out)
         if now_ns - self._swept_ns >= NS_PER_S:
             self._sweep(now_ns)
-        for wire in self.wires:
+        for wire in self.wires.all:
             wire.flush()
         return more
 
@@ -240,7 +240,7 @@ class Reactor:
         offset_ns = self.clock.wall_ns() - now_ns
         for env in self._environments:
             env.wall_offset_ns = offset_ns
-        for wire in self.wires:
+        for wire in self.wires.all:
             wire.sweep(now_ns)
 
     def _expire(self, now_ns: int, out: Outbox) -> bool:

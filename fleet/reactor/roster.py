@@ -57,17 +57,19 @@ class Roster:
 class Wires:
     """The connections of a process. They are set before the first kubelet starts."""
 
-    __slots__ = ("_nodes", "_observer", "others")
+    __slots__ = ("_nodes", "_observer", "all")
 
     def __init__(self) -> None:
         self._nodes: Wire | None = None
         self._observer: Wire | None = None
-        self.others: list[Wire] = []  # that are no kubelet's own
+        self.all: list[Wire] = []  # those two, and what others add: each turn flushes them
 
     def connect(self, *, nodes: Wire | None = None, observer: Wire | None = None) -> None:
         """Set what the kubelets use, and fleet's own: Ready counts, shared watches."""
+        others = [each for each in self.all if each not in (self._nodes, self._observer)]
         self._nodes = nodes or self._nodes
         self._observer = observer or self._observer
+        self.all[:] = [each for each in (self._nodes, self._observer) if each is not None] + others
 
     @property
     def nodes(self) -> Wire:
@@ -80,9 +82,6 @@ class Wires:
         """Return fleet's own connection."""
         assert self._observer is not None, "no observer yet"
         return self._observer
-
-    def __iter__(self) -> Iterator[Wire]:
-        return (each for each in (self._nodes, self._observer, *self.others) if each is not None)
 
 
 class Process:
