@@ -25,8 +25,8 @@ from fleet.host.certificate_store import (
     new_request,
 )
 from fleet.kubelet.node.certificate_manager import (
-    Actions,
     CertificateManager,
+    CertificateTurn,
     ListRequest,
     NewRequest,
     UseCertificate,
@@ -226,9 +226,12 @@ class NodeCertificates:
                     certificate, self._store.current(certificate.name, kind, wall_s), now_ns
                 )
             elif key == str(int(kind)):
-                out: Actions = []
-                certificate.manager.on_timer(self._draws, now_ns, out)
-                self._execute(certificate, out, now_ns)
+                turn = self._turn(now_ns)
+                certificate.manager.on_timer(turn)
+                self._execute(certificate, turn)
+
+    def _turn(self, now_ns: int) -> CertificateTurn:
+        return CertificateTurn(self._draws, now_ns, self._clock.wall_ns(), [])
 
     def _warn(self, name: str, why: str, now_ns: int) -> None:
         if now_ns - self._warned_ns >= WARN_NS:
@@ -242,7 +245,7 @@ class NodeCertificates:
             return  # given up
         if isinstance(message, Response | StreamOpened):
             self._count(errand, message)
-        out: Actions = []
+        turn = self._turn(now_ns)
         manager = certificate.manager
         if isinstance(message, Response):
             if errand.step is Step.CREATE:
@@ -251,18 +254,16 @@ class NodeCertificates:
                     self._warn(certificate.name, _why(message), now_ns)
                 elif self._approve is not None:
                     self._approve(message.body)
-                manager.on_created(view, self._draws, now_ns, out)
+                manager.on_created(view, turn)
             elif errand.step is Step.LIST:
-                manager.on_listed(ok=message.code == 200, now_ns=now_ns, out=out)
+                manager.on_listed(ok=message.code == 200, turn=turn)
             else:
-                manager.on_watch_ended(now_ns, out)
+                manager.on_watch_ended(turn)
         elif isinstance(message, bytes):
-            self._on_events(certificate, message, now_ns, out)
-        self._execute(certificate, out, now_ns)
+            self._on_events(certificate, message, turn)
+        self._execute(certificate, turn)
 
-    def _on_events(
-        self, certificate: NodeCertificate, data: bytes, now_ns: int, out: Actions
-    ) -> None:
+    def _on_events(self, certificate: NodeCertificate, data: bytes, turn: CertificateTurn) -> None:
         *lines, certificate.partial = (certificate.partial + data).split(b"\n")
         for line in lines:
             kind, view = decode_signing_event(line)
@@ -270,17 +271,16 @@ class NodeCertificates:
                 log.warning("%s: %s was refused: %s", certificate.name, view.name, view.refusal)
             if kind == "DELETED" or view is not None:
                 seen = None if kind == "DELETED" else view
-                certificate.manager.on_seen(seen, self._draws, now_ns, out)
+                certificate.manager.on_seen(seen, turn)
 
     def _start(self, certificate: NodeCertificate, held: Validity | None, now_ns: int) -> None:
-        out: Actions = []
-        wall_ns = self._clock.wall_ns()
-        certificate.manager.start(held, self._draws, now_ns, wall_ns, out)
-        self._execute(certificate, out, now_ns)
+        turn = self._turn(now_ns)
+        certificate.manager.start(held, turn)
+        self._execute(certificate, turn)
 
-    def _execute(self, certificate: NodeCertificate, out: Actions, now_ns: int) -> None:
+    def _execute(self, certificate: NodeCertificate, turn: CertificateTurn) -> None:
         """Do what a manager asked for, also what follows from that."""
-        for action in out:
+        for action in turn.out:
             match action:
                 case WakeAt(due_ns):
                     manager = certificate.manager
@@ -298,15 +298,17 @@ class NodeCertificates:
                     certificate.partial = b""
                     low, high = WATCH_S
                     node = certificate.manager.node
-                    share = self._draws.uniform(node, _STREAM + certificate.manager.kind, now_ns)
+                    share = self._draws.uniform(
+                        node, _STREAM + certificate.manager.kind, turn.now_ns
+                    )
                     timeout_s = int(low + share * (high - low))
                     certificate.send(Step.WATCH, watch_signing_request(name, timeout_s))
                 case UseCertificate(pem):
-                    self._use(certificate, pem, now_ns, out)
+                    self._use(certificate, pem, turn)
                 case _:
                     assert_never(action)
 
-    def _use(self, certificate: NodeCertificate, pem: bytes, now_ns: int, out: Actions) -> None:
+    def _use(self, certificate: NodeCertificate, pem: bytes, turn: CertificateTurn) -> None:
         """Store a certificate; a node that waited for its first one starts."""
         manager = certificate.manager
         held = None
@@ -316,14 +318,14 @@ class NodeCertificates:
             log.warning("%s: the certificate cannot be kept: %s", certificate.name, error)
         certificate.close()
         certificate.key = b""
-        manager.on_stored(held, self._draws, now_ns, self._clock.wall_ns(), out)
+        manager.on_stored(held, turn)
         node = NodeId(manager.node)
         if held is None or manager.kind is CertificateKind.SERVING:
             return
         if not certificate.begun_ns:
-            self._begin(node, certificate, now_ns)
+            self._begin(node, certificate, turn.now_ns)
         else:
-            ticks = (now_ns - certificate.begun_ns) // CHECK_NS + 1
+            ticks = (turn.now_ns - certificate.begun_ns) // CHECK_NS + 1
             due_ns = certificate.begun_ns + ticks * CHECK_NS
             self._reactor.set_timer(node, due_ns, Timer.CERTIFICATE, PRESENT)
 

@@ -98,9 +98,10 @@ class VirtualKubelet:
 
     def start(self, now_ns: int, out: Outbox) -> None:
         """Do what a kubelet does in its first moment. Source: kubelet-reference 1.1."""
-        begin = len(out)
-        self._start(self._turn(now_ns, out))
-        self._hold(begin, out)
+        begin, turn = len(out), self._turn(now_ns, out)
+        self._start(turn)
+        if self._held is not None:
+            self._hold(self._held, begin, turn)
 
     def _turn(self, now_ns: int, out: Outbox) -> Turn:
         return Turn(self.facts, self.env, self._recorder, now_ns, out)
@@ -134,15 +135,13 @@ class VirtualKubelet:
             return
         turn.arm(turn.now_ns + POD_SOURCE_NS, Timer.POD_SOURCE)
 
-    def _hold(self, begin: int, out: Outbox) -> None:
+    def _hold(self, held: HeldWrites, begin: int, turn: Turn) -> None:
         """Keep back what is written while it is not known that the Node is ours."""
-        if self._held is None:
-            return
         if self.status.phase is RegistrationPhase.REGISTERED:
-            self._held.release(begin, out)
+            held.release(begin, turn)
             self._held = None
         else:
-            self._held.hold(begin, out)
+            held.hold(begin, turn)
 
     def stop(self) -> None:
         """Fall silent: nothing is renewed or reported any more."""
@@ -150,9 +149,10 @@ class VirtualKubelet:
 
     def on_timer(self, timer: Timer, key: str, now_ns: int, out: Outbox) -> None:
         """Take a timer that is due."""
-        begin = len(out)
-        self._on_timer(timer, key, self._turn(now_ns, out))
-        self._hold(begin, out)
+        begin, turn = len(out), self._turn(now_ns, out)
+        self._on_timer(timer, key, turn)
+        if self._held is not None:
+            self._hold(self._held, begin, turn)
 
     def _on_timer(self, timer: Timer, key: str, turn: Turn) -> None:
         if timer is Timer.RENEW_LEASE:
@@ -203,9 +203,10 @@ class VirtualKubelet:
 
     def on_reply(self, owner: Owner, call: ApiCall, reply: Reply, now_ns: int, out: Outbox) -> None:
         """Take the answer to a call; the table of operations says whose it is."""
-        begin = len(out)
-        self._on_reply(owner, call, reply, self._turn(now_ns, out))
-        self._hold(begin, out)
+        begin, turn = len(out), self._turn(now_ns, out)
+        self._on_reply(owner, call, reply, turn)
+        if self._held is not None:
+            self._hold(self._held, begin, turn)
 
     def _on_reply(self, owner: Owner, call: ApiCall, reply: Reply, turn: Turn) -> None:
         match owner:
@@ -231,9 +232,10 @@ class VirtualKubelet:
 
     def on_watch_event(self, event: WatchEvent, now_ns: int, out: Outbox) -> None:
         """Take one event of a reflector."""
-        begin = len(out)
-        self._on_watch_event(event, self._turn(now_ns, out))
-        self._hold(begin, out)
+        begin, turn = len(out), self._turn(now_ns, out)
+        self._on_watch_event(event, turn)
+        if self._held is not None:
+            self._hold(self._held, begin, turn)
 
     def _on_watch_event(self, event: WatchEvent, turn: Turn) -> None:
         kind, is_restart = event.kind, event.type is EventType.RESTARTED
@@ -306,7 +308,7 @@ class VirtualKubelet:
             pressures=() if pods is None else pods.monitor.pressures,
             not_ready=self._not_ready(turn.now_ns),
             volumes_in_use=None if pods is None else pods.volumes_to_report(),
-            extended=() if plugins is None else plugins.resources(turn.now_ns),
+            extended=() if plugins is None else plugins.resources(turn),
             images_json=changed_images(turn),
         )
 

@@ -22,10 +22,11 @@ from typing import NamedTuple
 
 import orjson
 
-from fleet.clock import NS_PER_S, Draws
+from fleet.clock import NS_PER_S
 from fleet.kubelet.devices.node_resources import reports_health
 from fleet.kubelet.devices.topology_manager import ALIGNING_POLICIES, Hint, Supply, best_hint
 from fleet.kubelet.devices.topology_manager import MESSAGE as TOPOLOGY_ERROR
+from fleet.kubelet.turn import Turn
 from fleet.objects.admission import DeviceRequest
 from fleet.objects.pods import ContainerStatus, Pod, PodStatus, PodUid
 from fleet.profile.device_behavior import (
@@ -35,7 +36,6 @@ from fleet.profile.device_behavior import (
     outage_begin_ns,
     unhealthy_in,
 )
-from fleet.profile.node_model import NodeModel
 
 STOP_GRACE_NS = 300 * NS_PER_S
 """Source: pkg/kubelet/cm/devicemanager/types.go, endpointStopGracePeriod."""
@@ -58,59 +58,46 @@ class Grant(NamedTuple):
 class DeviceManager:
     """The extended resources of one node, as its device plugins report them."""
 
-    __slots__ = (
-        "_devices",
-        "_draws",
-        "_grants",
-        "_name",
-        "_node",
-        "_note",
-        "_policy",
-        "_registered_ns",
-        "_start_ns",
-        "_told",
-    )
+    __slots__ = ("_devices", "_grants", "_note", "_registered_ns", "_start_ns", "_told")
 
-    def __init__(self, node: int, name: str, model: NodeModel, draws: Draws, now_ns: int) -> None:
-        self._node = node
-        self._name = name
-        self._draws = draws
-        self._start_ns = now_ns
-        self._devices = model.devices
+    def __init__(self, turn: Turn) -> None:
+        self._start_ns = turn.now_ns
+        self._devices = turn.env.model.devices
+        uniform = turn.env.draws.uniform
         self._registered_ns = tuple(
-            now_ns + each.registration_delay.sample(draws.uniform(node, _REGISTER_STREAM, index))
-            for index, each in enumerate(model.devices)
+            turn.now_ns
+            + each.registration_delay.sample(uniform(turn.node, _REGISTER_STREAM, index))
+            for index, each in enumerate(self._devices)
         )
-        self._policy = model.kubelet.topology_manager_policy
         self._note = ""  # the annotation of the Node
         self._grants: dict[PodUid, tuple[Grant, ...]] = {}
         self._told: tuple[frozenset[int], ...] = ()  # the unhealthy ones when pods were last told
 
     # ---- capacity ----
 
-    def resources(self, now_ns: int) -> tuple[tuple[str, int, int], ...]:
+    def resources(self, turn: Turn) -> tuple[tuple[str, int, int], ...]:
         """Return capacity and allocatable of each resource. Source: GetCapacity."""
         return tuple(
-            (device.resource, *self._amounts(device, registered_ns, now_ns))
+            (device.resource, *self._amounts(device, registered_ns, turn))
             for device, registered_ns in zip(self._devices, self._registered_ns, strict=True)
         )
 
-    def _amounts(self, device: DeviceModel, registered_ns: int, now_ns: int) -> tuple[int, int]:
-        if now_ns < registered_ns:
+    def _amounts(self, device: DeviceModel, registered_ns: int, turn: Turn) -> tuple[int, int]:
+        if turn.now_ns < registered_ns:
             return UNREGISTERED
-        gone_ns = outage_begin_ns(device.plugin_outages, self._start_ns, now_ns)
+        gone_ns = outage_begin_ns(device.plugin_outages, self._start_ns, turn.now_ns)
         if gone_ns < 0:
-            return device.total, device.total - len(self._unhealthy(device, now_ns))
-        return (device.total, 0) if now_ns - gone_ns < STOP_GRACE_NS else (0, 0)
+            return device.total, device.total - len(self._unhealthy(device, turn))
+        return (device.total, 0) if turn.now_ns - gone_ns < STOP_GRACE_NS else (0, 0)
 
-    def next_change_ns(self, now_ns: int) -> int:
+    def next_change_ns(self, turn: Turn) -> int:
         """Return when anything differs next by itself, 0 for never."""
-        return min((due_ns for due_ns in self._changes(now_ns) if due_ns > now_ns), default=0)
+        return min((due_ns for due_ns in self._changes(turn) if due_ns > turn.now_ns), default=0)
 
-    def _changes(self, now_ns: int) -> Iterator[int]:
+    def _changes(self, turn: Turn) -> Iterator[int]:
         yield from self._registered_ns
         for device in self._devices:
-            yield from (change_ns for _, change_ns in self._fates(device, now_ns))
+            yield from (change_ns for _, change_ns in self._fates(device, turn))
             yield from (self._start_ns + change.after_ns for change in device.health)
             for outage in device.plugin_outages:
                 begin_ns = self._start_ns + outage.after_ns
@@ -125,9 +112,9 @@ class DeviceManager:
         self._note = note
         return changed
 
-    def take_affected(self, now_ns: int) -> list[PodUid]:
+    def take_affected(self, turn: Turn) -> list[PodUid]:
         """Return the pods of whose devices the health changed since this was asked last."""
-        unhealthy = tuple(self._unhealthy(device, now_ns) for device in self._devices)
+        unhealthy = tuple(self._unhealthy(device, turn) for device in self._devices)
         before = self._told or tuple(frozenset[int]() for _ in unhealthy)
         self._told = unhealthy
         changed = {
@@ -140,63 +127,60 @@ class DeviceManager:
             if any(not changed[each.resource].isdisjoint(each.devices) for each in grants)
         ]
 
-    def _unhealthy(self, device: DeviceModel, now_ns: int) -> frozenset[int]:
+    def _unhealthy(self, device: DeviceModel, turn: Turn) -> frozenset[int]:
         bad: set[int] = set()
         for change in device.health:
-            if now_ns < self._start_ns + change.after_ns:
+            if turn.now_ns < self._start_ns + change.after_ns:
                 break
             which = change.devices or range(device.total)
             bad = bad.difference(which) if change.is_healthy else bad.union(which)
-        bad = bad.union(at for at, (failed, _) in enumerate(self._fates(device, now_ns)) if failed)
+        bad = bad.union(at for at, (failed, _) in enumerate(self._fates(device, turn)) if failed)
         for text in unhealthy_in(self._note, device.resource):
-            index = int(text) if text.isdecimal() else device.index_of(self._name, text)
+            index = int(text) if text.isdecimal() else device.index_of(turn.facts.name, text)
             if 0 <= index < device.total:
                 bad.add(index)
         return frozenset(bad)
 
-    def _fates(self, device: DeviceModel, now_ns: int) -> Iterator[tuple[bool, int]]:
+    def _fates(self, device: DeviceModel, turn: Turn) -> Iterator[tuple[bool, int]]:
         """Yield of each device whether it failed by chance, and when that changes."""
         if device.failures is not None:
             stream = _FAILURE_STREAM + zlib.crc32(device.resource.encode())
             for index in range(device.total):
-                draw = partial(self._draw, stream, index)
-                yield fate(device.failures, draw, self._start_ns, now_ns)
+                draw = partial(_draw, turn, stream, index)
+                yield fate(device.failures, draw, self._start_ns, turn.now_ns)
 
-    def _draw(self, stream: int, index: int, number: int) -> float:
-        return self._draws.uniform(self._node, stream, index << 32 | number)
-
-    def _healthy(self, resource: str, now_ns: int) -> set[int] | None:
+    def _healthy(self, resource: str, turn: Turn) -> set[int] | None:
         """Return what can be given out, None while no plugin stands behind the resource."""
         device = self._device(resource)
         registered_ns = self._registered_ns[self._devices.index(device)]
-        capacity, _ = self._amounts(device, registered_ns, now_ns)
+        capacity, _ = self._amounts(device, registered_ns, turn)
         if capacity <= 0:
             return None
-        if outage_begin_ns(device.plugin_outages, self._start_ns, now_ns) >= 0:
+        if outage_begin_ns(device.plugin_outages, self._start_ns, turn.now_ns) >= 0:
             return set()
-        return set(range(device.total)) - self._unhealthy(device, now_ns)
+        return set(range(device.total)) - self._unhealthy(device, turn)
 
     # ---- pods ----
 
-    def allocate(self, pod: Pod, now_ns: int) -> str:
+    def allocate(self, pod: Pod, turn: Turn) -> str:
         """Give a pod its devices; return why that cannot be, "" when it could.
 
         Source: Allocate, allocateContainerResources, devicesToAllocate.
         """
         reusable: dict[str, set[int]] = {}
         for container, requests in groupby(pod.spec.admission.devices, attrgetter("container")):
-            wanted = [each for each in requests if self._is_offered(each.resource, now_ns)]
+            wanted = [each for each in requests if self._is_offered(each.resource, turn)]
             given = {
                 each.resource: self._given(pod.uid, container, each.resource) for each in wanted
             }
             is_new = any(each is None for each in given.values())
-            hint = self._hint(wanted, reusable, now_ns) if is_new else EVERYWHERE
+            hint = self._hint(wanted, reusable, turn) if is_new else EVERYWHERE
             if hint is None:
                 return TOPOLOGY_ERROR
             for request in wanted:
                 reuse = reusable.setdefault(request.resource, set())
                 had = given[request.resource]
-                error, chosen = self._choose(request, had, reuse, hint, now_ns)
+                error, chosen = self._choose(request, had, reuse, hint, turn)
                 if error:
                     return error
                 reuse.update(chosen) if request.reusable else reuse.difference_update(chosen)
@@ -205,25 +189,24 @@ class DeviceManager:
                     self._grants[pod.uid] = (*self._grants.get(pod.uid, ()), grant)
         return ""
 
-    def _is_offered(self, resource: str, now_ns: int) -> bool:
+    def _is_offered(self, resource: str, turn: Turn) -> bool:
         """Return whether a plugin stands behind a resource. Source: isDevicePluginResource."""
         if all(device.resource != resource for device in self._devices):
             return False
-        return self._healthy(resource, now_ns) is not None or resource in self.allocated()
+        return self._healthy(resource, turn) is not None or resource in self.allocated()
 
     def _hint(
-        self, requests: list[DeviceRequest], reusable: dict[str, set[int]], now_ns: int
+        self, requests: list[DeviceRequest], reusable: dict[str, set[int]], turn: Turn
     ) -> Hint | None:
         """Return the NUMA nodes of a container's devices, None if the topology manager refuses."""
+        policy = turn.env.model.kubelet.topology_manager_policy
         nodes = max((device.numa_nodes for device in self._devices), default=0)
-        if self._policy not in ALIGNING_POLICIES or not nodes:
+        if policy not in ALIGNING_POLICIES or not nodes:
             return EVERYWHERE
         supplies = []
         for request in requests:
             device = self._device(request.resource)
-            free = (self._healthy(request.resource, now_ns) or set()) - self._in_use(
-                device.resource
-            )
+            free = (self._healthy(request.resource, turn) or set()) - self._in_use(device.resource)
             free |= reusable.get(request.resource, set())
             if device.numa_nodes:
                 all_of = Counter(map(device.numa_node, range(device.total)))
@@ -235,7 +218,7 @@ class DeviceManager:
                         tuple(free_of[node] for node in range(nodes)),
                     )
                 )
-        return best_hint(supplies, self._policy) if supplies else EVERYWHERE
+        return best_hint(supplies, policy) if supplies else EVERYWHERE
 
     def _device(self, resource: str) -> DeviceModel:
         return next(each for each in self._devices if each.resource == resource)
@@ -246,12 +229,12 @@ class DeviceManager:
         given: tuple[int, ...] | None,
         reuse: set[int],
         hint: Hint,
-        now_ns: int,
+        turn: Turn,
     ) -> tuple[str, tuple[int, ...]]:
         """Return an error, or the devices of one container. Source: devicesToAllocate."""
         resource = request.resource
         device = self._device(resource)
-        healthy = self._healthy(resource, now_ns)
+        healthy = self._healthy(resource, turn)
         if healthy is None:
             return f"cannot allocate unregistered device {resource}", ()
         if not healthy:
@@ -294,7 +277,7 @@ class DeviceManager:
         resources = {grant.resource for grants in self._grants.values() for grant in grants}
         return {resource: len(self._in_use(resource)) for resource in sorted(resources)}
 
-    def adopt(self, pod: Pod) -> None:
+    def adopt(self, pod: Pod, turn: Turn) -> None:
         """Take note of the devices of a pod that ran before this kubelet did: its status has them.
 
         Source: readCheckpoint.
@@ -302,17 +285,19 @@ class DeviceManager:
         grants = [
             Grant(status.name, resource, indices)
             for status in pod.status.containers
-            for resource, indices in self._devices_in(status)
+            for resource, indices in self._devices_in(status, turn)
         ]
         if grants:
             self._grants[pod.uid] = tuple(grants)
 
-    def _devices_in(self, status: ContainerStatus) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def _devices_in(
+        self, status: ContainerStatus, turn: Turn
+    ) -> Iterator[tuple[str, tuple[int, ...]]]:
         for each in orjson.loads(status.devices_json or b"[]"):
             for device in self._devices:
                 if device.resource == each["name"]:
                     ids = (item["resourceID"] for item in each.get("resources", ()))
-                    found = (device.index_of(self._name, device_id) for device_id in ids)
+                    found = (device.index_of(turn.facts.name, device_id) for device_id in ids)
                     yield device.resource, tuple(index for index in found if index >= 0)
 
     def keep(self, uids: set[PodUid]) -> None:
@@ -324,33 +309,37 @@ class DeviceManager:
         """Take back what a pod had."""
         self._grants.pop(uid, None)
 
-    def with_health(self, pod: Pod, status: PodStatus, model: NodeModel, now_ns: int) -> PodStatus:
+    def with_health(self, pod: Pod, status: PodStatus, turn: Turn) -> PodStatus:
         """Return a status that names the devices of each container and their health.
 
         Source: UpdateAllocatedResourcesStatus, for regular containers; since 1.36 by default.
         """
         grants = self._grants.get(pod.uid)
-        if grants is None or not reports_health(model):
+        if grants is None or not reports_health(turn.env.model):
             return status
         containers = tuple(
-            each._replace(devices_json=self._render(each.name, grants, now_ns))
+            each._replace(devices_json=self._render(each.name, grants, turn))
             for each in status.containers
         )
         return status._replace(containers=containers)
 
-    def _render(self, container: str, grants: tuple[Grant, ...], now_ns: int) -> bytes:
+    def _render(self, container: str, grants: tuple[Grant, ...], turn: Turn) -> bytes:
         shown = []
         for grant in grants:
             if grant.container != container:
                 continue
             device = self._device(grant.resource)
-            unhealthy = self._unhealthy(device, now_ns)
+            unhealthy = self._unhealthy(device, turn)
             resources = [
                 {
                     "health": "Unhealthy" if index in unhealthy else "Healthy",
-                    "resourceID": device.device_id(self._name, index),
+                    "resourceID": device.device_id(turn.facts.name, index),
                 }
                 for index in grant.devices
             ]
             shown.append({"name": grant.resource, "resources": resources})
         return orjson.dumps(shown, option=orjson.OPT_SORT_KEYS) if shown else b""
+
+
+def _draw(turn: Turn, stream: int, index: int, number: int) -> float:
+    return turn.env.draws.uniform(turn.node, stream, index << 32 | number)

@@ -35,7 +35,7 @@ class PluginManager:
         node, env, now_ns = turn.node, turn.env, turn.now_ns
         self._start_ns = now_ns
         self._due_ns = 0
-        self.devices = DeviceManager(node, turn.facts.name, env.model, env.draws, now_ns)
+        self.devices = DeviceManager(turn)
         drivers = env.model.dra_drivers
         self._plugins = tuple(DRAPlugin(driver) for driver in drivers)
         self._registered_ns = _registrations(drivers, node, env.draws, now_ns)
@@ -49,7 +49,7 @@ class PluginManager:
         if not self._due_ns or turn.now_ns < self._due_ns:
             return None
         self.advance(turn)
-        return self.devices.take_affected(turn.now_ns)
+        return self.devices.take_affected(turn)
 
     def advance(self, turn: Turn) -> None:
         """Let DRA drivers come, go, and look after their slices; a slice needs the Node's uid."""
@@ -68,7 +68,7 @@ class PluginManager:
         """Take the annotations of the Node; return the pods that must tell, None for no change."""
         if not self.devices.on_annotations(turn.facts.state.annotations):
             return None
-        return self.devices.take_affected(turn.now_ns)
+        return self.devices.take_affected(turn)
 
     def on_slice(self, event: WatchEvent, turn: Turn) -> None:
         """Take an event of a driver's watch."""
@@ -86,18 +86,18 @@ class PluginManager:
                 plugin.on_reply(call, reply, turn.now_ns)
         self._arm(turn)
 
-    def resources(self, now_ns: int) -> Wanted:
+    def resources(self, turn: Turn) -> Wanted:
         """Return capacity and allocatable of what the device plugins offer now."""
-        return self.devices.resources(now_ns)
+        return self.devices.resources(turn)
 
     def _arm(self, turn: Turn) -> None:
-        due_ns = min((each for each in self._changes(turn.now_ns) if each > turn.now_ns), default=0)
+        due_ns = min((each for each in self._changes(turn) if each > turn.now_ns), default=0)
         if due_ns and due_ns != self._due_ns:
             turn.arm(due_ns, Timer.PLUGINS)
         self._due_ns = due_ns
 
-    def _changes(self, now_ns: int) -> Iterator[int]:
-        yield self.devices.next_change_ns(now_ns)
+    def _changes(self, turn: Turn) -> Iterator[int]:
+        yield self.devices.next_change_ns(turn)
         yield from self._registered_ns
         for plugin in self._plugins:
             yield plugin.next_due_ns()

@@ -71,6 +71,15 @@ Action = NewRequest | ListRequest | WatchRequest | WakeAt | UseCertificate
 Actions = list[Action]
 
 
+class CertificateTurn(NamedTuple):
+    """One input of a manager: when it came, and where its actions go."""
+
+    draws: Draws
+    now_ns: int
+    wall_ns: int
+    out: Actions
+
+
 class CertificateManager:
     """One certificate of one node."""
 
@@ -99,120 +108,116 @@ class CertificateManager:
         self._name = ""
         self._uid = ""
 
-    def start(
-        self, held: Validity | None, draws: Draws, now_ns: int, wall_ns: int, out: Actions
-    ) -> None:
+    def start(self, held: Validity | None, turn: CertificateTurn) -> None:
         """Begin with the certificate of an earlier process, or with none."""
         if held is None:
-            self._request(out)
+            self._request(turn)
         else:
-            self._hold(held, draws, now_ns, wall_ns, out)
+            self._hold(held, turn)
 
-    def on_timer(self, draws: Draws, now_ns: int, out: Actions) -> None:
+    def on_timer(self, turn: CertificateTurn) -> None:
         """Take a timer that is due."""
         if (
             self.state in (CertificateState.LISTING, CertificateState.WATCHING)
-            and now_ns >= self._limit_ns
+            and turn.now_ns >= self._limit_ns
         ):
-            self._fail(draws, now_ns, out)
-        elif now_ns < self._due_ns:
+            self._fail(turn)
+        elif turn.now_ns < self._due_ns:
             return
         elif self.state in (CertificateState.HOLDING, CertificateState.BACKING_OFF):
-            self._request(out)
+            self._request(turn)
         elif self.state is CertificateState.LISTING:
-            self._wake(now_ns + LIST_AGAIN_NS, out)  # should no answer come
-            out.append(ListRequest(self._name))
+            self._wake(turn.now_ns + LIST_AGAIN_NS, turn)  # should no answer come
+            turn.out.append(ListRequest(self._name))
         elif self.state is CertificateState.WATCHING:
-            self._watch(now_ns, out)
+            self._watch(turn)
 
-    def on_created(
-        self, view: SigningRequestView | None, draws: Draws, now_ns: int, out: Actions
-    ) -> None:
+    def on_created(self, view: SigningRequestView | None, turn: CertificateTurn) -> None:
         """Take the answer to the request; None if it was refused or lost."""
         if self.state is not CertificateState.REQUESTING:
             return
         if view is None:
-            self._fail(draws, now_ns, out)
+            self._fail(turn)
             return
         self.state = CertificateState.LISTING
         self._name, self._uid = view.name, view.uid
-        self._limit_ns = now_ns + WAIT_NS_MAX
+        self._limit_ns = turn.now_ns + WAIT_NS_MAX
         self._due_ns = self._limit_ns
-        out.append(WakeAt(self._limit_ns))
-        out.append(ListRequest(view.name))
+        turn.out.append(WakeAt(self._limit_ns))
+        turn.out.append(ListRequest(view.name))
 
-    def on_listed(self, *, ok: bool, now_ns: int, out: Actions) -> None:
+    def on_listed(self, *, ok: bool, turn: CertificateTurn) -> None:
         """Take the answer to the LIST; only whether it can be read matters."""
         if self.state is not CertificateState.LISTING:
             return
         if ok:
             self.state = CertificateState.WATCHING
-            self._watch(now_ns, out)
+            self._watch(turn)
         else:
-            self._wake(now_ns + LIST_AGAIN_NS, out)
+            self._wake(turn.now_ns + LIST_AGAIN_NS, turn)
 
-    def on_seen(
-        self, view: SigningRequestView | None, draws: Draws, now_ns: int, out: Actions
-    ) -> None:
+    def on_seen(self, view: SigningRequestView | None, turn: CertificateTurn) -> None:
         """Take the request as the watch shows it; None if it was deleted."""
         if self.state is not CertificateState.WATCHING:
             return
         if view is None or view.uid != self._uid or view.refusal:
-            self._fail(draws, now_ns, out)
+            self._fail(turn)
         elif view.is_approved and view.certificate:
             self._failures = 0
-            out.append(UseCertificate(view.certificate))
+            turn.out.append(UseCertificate(view.certificate))
 
-    def on_watch_ended(self, now_ns: int, out: Actions) -> None:
+    def on_watch_ended(self, turn: CertificateTurn) -> None:
         """Open the watch again, after a second."""
         if self.state is CertificateState.WATCHING:
-            self._wake(now_ns + LIST_AGAIN_NS, out)
+            self._wake(turn.now_ns + LIST_AGAIN_NS, turn)
 
-    def on_stored(
-        self, held: Validity | None, draws: Draws, now_ns: int, wall_ns: int, out: Actions
-    ) -> None:
+    def on_stored(self, held: Validity | None, turn: CertificateTurn) -> None:
         """Learn that the new certificate is in use; None if it could not be stored."""
         if held is None:
-            self._fail(draws, now_ns, out)
+            self._fail(turn)
         else:
-            self._hold(held, draws, now_ns, wall_ns, out)
+            self._hold(held, turn)
 
-    def _hold(self, held: Validity, draws: Draws, now_ns: int, wall_ns: int, out: Actions) -> None:
+    def _hold(self, held: Validity, turn: CertificateTurn) -> None:
         """Wait until 70 to 90 % of the certificate's life are over."""
         self.state = CertificateState.HOLDING
         self._name = self._uid = ""
         if not self._rotates:
             return
         life_s = held.not_after_s - held.not_before_s
-        share = ROTATE_FROM + ROTATE_SPREAD * draws.uniform(self.node, self._stream, self._attempts)
+        share = ROTATE_FROM + ROTATE_SPREAD * turn.draws.uniform(
+            self.node, self._stream, self._attempts
+        )
         rotate_ns = held.not_before_s * NS_PER_S + int(life_s * share * NS_PER_S)
         # The loop that looks for the deadline runs once a second.
-        self._wake(now_ns + max(rotate_ns - wall_ns, NS_PER_S), out)
+        self._wake(turn.now_ns + max(rotate_ns - turn.wall_ns, NS_PER_S), turn)
 
-    def _request(self, out: Actions) -> None:
+    def _request(self, turn: CertificateTurn) -> None:
         self.state = CertificateState.REQUESTING
         self._attempts += 1
         self._due_ns = 0
-        out.append(NewRequest())
+        turn.out.append(NewRequest())
 
-    def _watch(self, now_ns: int, out: Actions) -> None:
+    def _watch(self, turn: CertificateTurn) -> None:
         self._due_ns = self._limit_ns
-        if now_ns < self._limit_ns:
-            out.append(WatchRequest(self._name))
+        if turn.now_ns < self._limit_ns:
+            turn.out.append(WatchRequest(self._name))
 
-    def _fail(self, draws: Draws, now_ns: int, out: Actions) -> None:
+    def _fail(self, turn: CertificateTurn) -> None:
         """Wait before the next attempt. Source: wait.Backoff, then PollInfinite."""
         self.state = CertificateState.BACKING_OFF
         self._failures += 1
         delay_ns = RETRY_NS
         if self._failures < BACKOFF_STEPS:
-            jitter = 1 + BACKOFF_JITTER * draws.uniform(self.node, self._stream, self._attempts)
+            jitter = 1 + BACKOFF_JITTER * turn.draws.uniform(
+                self.node, self._stream, self._attempts
+            )
             delay_ns = int((BACKOFF_FIRST_NS << (self._failures - 1)) * jitter)
-        self._wake(now_ns + delay_ns, out)
+        self._wake(turn.now_ns + delay_ns, turn)
 
-    def _wake(self, due_ns: int, out: Actions) -> None:
+    def _wake(self, due_ns: int, turn: CertificateTurn) -> None:
         self._due_ns = due_ns
-        out.append(WakeAt(due_ns))
+        turn.out.append(WakeAt(due_ns))
 
     @property
     def _stream(self) -> int:

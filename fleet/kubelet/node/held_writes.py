@@ -3,7 +3,8 @@
 Differs: a kubelet renews the Lease of its name, and reports pods, before it has looked.
 """
 
-from fleet.objects.effects import ApiCall, Op, Outbox
+from fleet.kubelet.turn import Turn
+from fleet.objects.effects import ApiCall, Op
 
 NEVER_HELD = frozenset((Op.CREATE_NODE, Op.PATCH_NODE_STATUS, Op.CREATE_EVENT, Op.PATCH_EVENT))
 """Registration itself, and events, which only tell about what has the node's name."""
@@ -17,16 +18,17 @@ class HeldWrites:
     def __init__(self) -> None:
         self._calls: list[ApiCall] = []
 
-    def hold(self, begin: int, out: Outbox) -> None:
+    def hold(self, begin: int, turn: Turn) -> None:
         """Take the writes out of the effects from `begin` on."""
+        out = turn.out
         mine = [each for each in out[begin:] if isinstance(each, ApiCall) and _is_held(each)]
         if mine:
             out[begin:] = [each for each in out[begin:] if each not in mine]
             self._calls += mine
 
-    def release(self, begin: int, out: Outbox) -> None:
+    def release(self, begin: int, turn: Turn) -> None:
         """Let go of all that was held, before the effects from `begin` on."""
-        out[begin:begin] = self._calls
+        turn.out[begin:begin] = self._calls
 
 
 def _is_held(call: ApiCall) -> bool:

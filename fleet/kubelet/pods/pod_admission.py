@@ -77,7 +77,7 @@ class PodAdmission:
         assert worker.state is WorkerState.SYNC, worker.state
         if worker.seen_ns < 0:  # adopted: a kubelet before us admitted it
             if self._devices is not None:
-                self._devices.adopt(worker.pod)
+                self._devices.adopt(worker.pod, turn)
             self._syncer.sync(worker, turn)
             return
         verdict = self._admit(worker, turn)
@@ -173,7 +173,7 @@ class PodAdmission:
         if self._devices is None:
             return Devices()
         self._devices.keep({pod.uid, *(other.uid for other in others)})
-        error = self._devices.allocate(pod, turn.now_ns)
+        error = self._devices.allocate(pod, turn)
         return Devices(error, self._devices.allocated())
 
     def _decide(self, worker: PodWorker, verdict: Verdict, turn: Turn) -> None:

@@ -85,7 +85,7 @@ class StatusGenerator:
         )
         status = generate_pod_status(pod, sandbox, inputs)
         if self._devices is not None:
-            status = self._devices.with_health(pod, status, env.model, turn.now_ns)
+            status = self._devices.with_health(pod, status, turn)
         status = self._dra.with_health(pod, status, env.model)
         if killed is None:
             return status

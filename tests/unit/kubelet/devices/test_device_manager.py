@@ -7,12 +7,15 @@ from typing import Any
 import orjson
 import pytest
 from admission_world import container, look, make_pod
+from pod_world import turn_of
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.devices.node_resources import differing_resources
 from fleet.kubelet.devices.topology_manager import MESSAGE as TOPOLOGY_ERROR
+from fleet.kubelet.environment import Environment
 from fleet.kubelet.pods.admission import Devices
+from fleet.kubelet.turn import Turn
 from fleet.objects.admission import NodeState
 from fleet.objects.pods import ContainerStatus, Pod, PodStatus, RunningState
 from fleet.profile.device_behavior import UNHEALTHY_ANNOTATION
@@ -36,8 +39,27 @@ def model(**device: Any) -> NodeModel:
     return NodeProfile.model_validate(profile).compiled()
 
 
-def manager(**device: Any) -> DeviceManager:
-    return DeviceManager(0, "n", model(**device), Draws(1), 0)
+class Node(DeviceManager):
+    """The device manager of a node, asked by instants."""
+
+    def __init__(self, made: NodeModel) -> None:
+        self.env = Environment(made, Draws(1), light=False)
+        super().__init__(self.turn(0))
+
+    def turn(self, now_ns: int) -> Turn:
+        return turn_of(self.env, now_ns)
+
+    def at(self, seconds: float) -> tuple[int, int]:
+        [(resource, capacity, allocatable)] = self.resources(self.turn(int(seconds * S)))
+        assert resource == GPU
+        return capacity, allocatable
+
+    def give(self, pod: Pod, now_ns: int) -> str:
+        return self.allocate(pod, self.turn(now_ns))
+
+
+def manager(**device: Any) -> Node:
+    return Node(model(**device))
 
 
 def wants(name: str, *counts: int, inits: tuple[int, ...] = (), sidecar: bool = False) -> Pod:
@@ -53,24 +75,18 @@ def wants(name: str, *counts: int, inits: tuple[int, ...] = (), sidecar: bool = 
     return make_pod(name, *main, **spec)
 
 
-def at(found: DeviceManager, seconds: float) -> tuple[int, int]:
-    [(resource, capacity, allocatable)] = found.resources(int(seconds * S))
-    assert resource == GPU
-    return capacity, allocatable
-
-
 def test_capacity_comes_with_the_plugin_and_goes_five_minutes_after_it() -> None:
     found = manager(pluginOutages=[{"after": "10m", "duration": "10m"}])
     assert "nvidia.com/gpu" not in model().capacity  # the Node registers without it
-    assert at(found, 1) == (-1, -1)
-    assert at(found, 2) == (4, 4)
-    assert at(found, 600) == (4, 0)
-    assert at(found, 899) == (4, 0)
-    assert at(found, 900) == (0, 0)
-    assert at(found, 1200) == (4, 4)
+    assert found.at(1) == (-1, -1)
+    assert found.at(2) == (4, 4)
+    assert found.at(600) == (4, 0)
+    assert found.at(899) == (4, 0)
+    assert found.at(900) == (0, 0)
+    assert found.at(1200) == (4, 4)
     changes = []
     now_ns = 0
-    while now_ns := found.next_change_ns(now_ns):
+    while now_ns := found.next_change_ns(found.turn(now_ns)):
         changes.append(now_ns // S)
     assert changes == [2, 600, 900, 1200]
 
@@ -82,7 +98,7 @@ def test_capacity_counts_all_and_allocatable_the_healthy_ones() -> None:
         {"after": "40s", "state": "Unhealthy"},
     ]
     found = manager(health=health)
-    assert [at(found, seconds) for seconds in (19, 20, 30, 40)] == [(4, 4), (4, 2), (4, 3), (4, 0)]
+    assert [found.at(seconds) for seconds in (19, 20, 30, 40)] == [(4, 4), (4, 2), (4, 3), (4, 0)]
 
 
 def test_devices_fail_by_chance_and_are_repaired() -> None:
@@ -91,35 +107,35 @@ def test_devices_fail_by_chance_and_are_repaired() -> None:
     found = manager(count=50, failures=failures)
     changes = [2 * S]
     while changes[-1] < 1000 * S:
-        changes.append(found.next_change_ns(changes[-1]))
-    free = [found.resources(now_ns)[0][2] for now_ns in changes]
+        changes.append(found.next_change_ns(found.turn(changes[-1])))
+    free = [found.resources(found.turn(now_ns))[0][2] for now_ns in changes]
     assert all(abs(a - b) == 1 for a, b in pairwise(free))
     late = [50 - each for each, at_ns in zip(free, changes, strict=True) if at_ns > 200 * S]
     assert 4 < sum(late) / len(late) < 13  # 50 x 20 s of 120 s
     again = manager(count=50, failures=failures)
-    assert [again.resources(now_ns)[0][2] for now_ns in changes] == free
-    assert [again.resources(now_ns - 1)[0][2] for now_ns in changes[1:]] == free[:-1]
+    assert [again.resources(again.turn(now_ns))[0][2] for now_ns in changes] == free
+    assert [again.resources(again.turn(now_ns - 1))[0][2] for now_ns in changes[1:]] == free[:-1]
 
 
 def test_an_annotation_of_the_node_makes_devices_fail() -> None:
     found = manager(ids=["a", "b", "c", "d"], count=None)
     assert found.on_annotations(((UNHEALTHY_ANNOTATION, f"x/y=0;{GPU}=0, d"),))
-    assert at(found, 5) == (4, 2)
+    assert found.at(5) == (4, 2)
     assert not found.on_annotations(((UNHEALTHY_ANNOTATION, f"x/y=0;{GPU}=0, d"),))
     assert found.on_annotations(())
-    assert at(found, 5) == (4, 4)
+    assert found.at(5) == (4, 4)
 
 
 def test_devices_are_given_out_once_and_come_back() -> None:
     found = manager()
-    assert found.allocate(wants("a", 1, 1), 5 * S) == ""
+    assert found.give(wants("a", 1, 1), 5 * S) == ""
     assert found.allocated() == {GPU: 2}
-    assert found.allocate(wants("b", 3), 5 * S) == (
+    assert found.give(wants("b", 3), 5 * S) == (
         f"requested number of devices unavailable for {GPU}. Requested: 3, Available: 2"
     )
-    assert found.allocate(wants("b", 2), 5 * S) == ""
+    assert found.give(wants("b", 2), 5 * S) == ""
     found.free(wants("a").uid)
-    assert found.allocate(wants("c", 2), 5 * S) == ""
+    assert found.give(wants("c", 2), 5 * S) == ""
     assert found.allocated() == {GPU: 4}
     found.keep({wants("c").uid})
     assert found.allocated() == {GPU: 2}
@@ -127,9 +143,9 @@ def test_devices_are_given_out_once_and_come_back() -> None:
 
 def test_asking_again_gives_the_same() -> None:
     found = manager(health=[{"after": "20s", "devices": [0]}])
-    assert found.allocate(wants("a", 4), 5 * S) == ""
-    assert found.allocate(wants("a", 4), 5 * S) == ""
-    assert found.allocate(wants("a", 4), 20 * S) == (
+    assert found.give(wants("a", 4), 5 * S) == ""
+    assert found.give(wants("a", 4), 5 * S) == ""
+    assert found.give(wants("a", 4), 20 * S) == (
         "previously allocated devices are no longer healthy; "
         f"cannot allocate unhealthy devices {GPU}"
     )
@@ -139,19 +155,19 @@ def test_asking_again_gives_the_same() -> None:
 def test_what_an_init_container_had_the_next_ones_may_have(*, sidecar: bool, error: bool) -> None:
     found = manager()
     text = f"requested number of devices unavailable for {GPU}. Requested: 2, Available: 1"
-    got = found.allocate(wants("a", 2, inits=(3,), sidecar=sidecar), 5 * S)
+    got = found.give(wants("a", 2, inits=(3,), sidecar=sidecar), 5 * S)
     assert got == (text if error else "")
 
 
 def test_what_cannot_be_given_out_is_told_apart() -> None:
     found = manager(pluginOutages=[{"after": "1m"}])
-    assert found.allocate(wants("a", 1), S) == ""  # not a device plugin's resource as yet
+    assert found.give(wants("a", 1), S) == ""  # not a device plugin's resource as yet
     assert found.allocated() == {}
-    assert found.allocate(wants("a", 1), 30 * S) == ""
-    assert found.allocate(wants("b", 1), 70 * S) == (
+    assert found.give(wants("a", 1), 30 * S) == ""
+    assert found.give(wants("b", 1), 70 * S) == (
         f"no healthy devices present; cannot allocate unhealthy devices {GPU}"
     )
-    assert found.allocate(wants("b", 1), 400 * S) == f"cannot allocate unregistered device {GPU}"
+    assert found.give(wants("b", 1), 400 * S) == f"cannot allocate unregistered device {GPU}"
 
 
 def shown(*names: str) -> PodStatus:
@@ -166,9 +182,9 @@ def shown(*names: str) -> PodStatus:
 def test_statuses_name_devices_and_their_health() -> None:
     found = manager(idPrefix="GPU-", health=[{"after": "20s", "devices": [1]}])
     pod = wants("a", 2)
-    assert found.allocate(pod, 5 * S) == ""
-    assert found.take_affected(5 * S) == []
-    status = found.with_health(pod, shown("c0", "other"), model(), 25 * S)
+    assert found.give(pod, 5 * S) == ""
+    assert found.take_affected(found.turn(5 * S)) == []
+    status = found.with_health(pod, shown("c0", "other"), found.turn(25 * S))
     assert status.containers[1].devices_json == b""
     [told] = orjson.loads(status.containers[0].devices_json)
     assert told["name"] == GPU
@@ -176,14 +192,14 @@ def test_statuses_name_devices_and_their_health() -> None:
     ids = {each["resourceID"] for each in told["resources"]}
     assert len(ids) == 2
     assert all(each.startswith("GPU-") and len(each) == 40 for each in ids)
-    assert found.take_affected(25 * S) == [pod.uid]
-    assert found.take_affected(26 * S) == []
+    assert found.take_affected(found.turn(25 * S)) == [pod.uid]
+    assert found.take_affected(found.turn(26 * S)) == []
     again = manager(idPrefix="GPU-")
     pod.status = status
-    again.adopt(pod)
+    again.adopt(pod, again.turn(0))
     assert again.allocated() == {GPU: 2}
     old = dataclasses.replace(load_mix().model_of(0), kubelet_version="v1.35.0")
-    assert found.with_health(pod, shown("c0"), old, 25 * S) == shown("c0")
+    assert found.with_health(pod, shown("c0"), Node(old).turn(25 * S)) == shown("c0")
 
 
 def test_the_node_is_patched_only_where_it_differs() -> None:
@@ -212,8 +228,8 @@ def aligned(policy: str, *counts: int, total: int = 8) -> list[str]:
         "spec": {"devices": [spec], "kubeletConfiguration": {"topologyManagerPolicy": policy}},
     }
     made = NodeProfile.model_validate(profile).compiled()
-    found = DeviceManager(0, "n", made, Draws(1), 0)
-    return [found.allocate(wants(str(index), count), S) for index, count in enumerate(counts)]
+    found = Node(made)
+    return [found.give(wants(str(index), count), S) for index, count in enumerate(counts)]
 
 
 def test_the_topology_manager_keeps_devices_together() -> None:

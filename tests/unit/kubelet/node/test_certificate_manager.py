@@ -8,6 +8,7 @@ from fleet.kubelet.node.certificate_manager import (
     Actions,
     CertificateManager,
     CertificateState,
+    CertificateTurn,
     ListRequest,
     NewRequest,
     UseCertificate,
@@ -31,12 +32,12 @@ class Node:
         self.now_ns = 1 * NS_PER_S
         self.out: Actions = []
 
-    @property
-    def wall_ns(self) -> int:
-        return WALL_S * NS_PER_S + self.now_ns
+    def turn(self, later_ns: int = 0) -> CertificateTurn:
+        now_ns = self.now_ns + later_ns
+        return CertificateTurn(DRAWS, now_ns, WALL_S * NS_PER_S + now_ns, self.out)
 
     def start(self, held: Validity | None = None) -> Actions:
-        self.manager.start(held, DRAWS, self.now_ns, self.wall_ns, self.out)
+        self.manager.start(held, self.turn())
         return self.taken()
 
     def taken(self) -> Actions:
@@ -44,27 +45,27 @@ class Node:
         return out
 
     def created(self, view: SigningRequestView | None) -> Actions:
-        self.manager.on_created(view, DRAWS, self.now_ns, self.out)
+        self.manager.on_created(view, self.turn())
         return self.taken()
 
     def seen(self, view: SigningRequestView | None) -> Actions:
-        self.manager.on_seen(view, DRAWS, self.now_ns, self.out)
+        self.manager.on_seen(view, self.turn())
         return self.taken()
 
     def stored(self, held: Validity | None) -> Actions:
-        self.manager.on_stored(held, DRAWS, self.now_ns, self.wall_ns, self.out)
+        self.manager.on_stored(held, self.turn())
         return self.taken()
 
     def sleep(self) -> Actions:
         """Let the manager's own timer fire, and return what it does."""
         self.now_ns = self.manager._due_ns
-        self.manager.on_timer(DRAWS, self.now_ns, self.out)
+        self.manager.on_timer(self.turn())
         return self.taken()
 
     def until_watching(self) -> None:
         self.start()
         self.created(SigningRequestView("csr-1", "u1"))
-        self.manager.on_listed(ok=True, now_ns=self.now_ns, out=self.out)
+        self.manager.on_listed(ok=True, turn=self.turn())
         assert self.taken() == [WatchRequest("csr-1")]
 
 
@@ -73,7 +74,7 @@ def test_a_node_without_a_certificate_asks_lists_and_watches() -> None:
     assert node.start() == [NewRequest()]
     created = node.created(SigningRequestView("csr-1", "u1"))
     assert created == [WakeAt(node.now_ns + WAIT_NS_MAX), ListRequest("csr-1")]
-    node.manager.on_listed(ok=True, now_ns=node.now_ns, out=node.out)
+    node.manager.on_listed(ok=True, turn=node.turn())
     assert node.taken() == [WatchRequest("csr-1")]
     assert node.seen(SigningRequestView("csr-1", "u1")) == []
     assert node.seen(SigningRequestView("csr-1", "u1", is_approved=True)) == []
@@ -94,7 +95,9 @@ def test_it_is_renewed_when_70_to_90_percent_of_its_life_are_over(number: int) -
     node = Node(number)
     (wake,) = node.start(FRESH)
     assert isinstance(wake, WakeAt)
-    share = (wake.due_ns - node.now_ns + node.wall_ns - WALL_S * NS_PER_S) / (DAY_S * NS_PER_S)
+    share = (wake.due_ns - node.now_ns + node.turn().wall_ns - WALL_S * NS_PER_S) / (
+        DAY_S * NS_PER_S
+    )
     assert 0.7 <= share < 0.9
     assert node.sleep() == [NewRequest()]
 
@@ -133,7 +136,7 @@ def test_failed_attempts_back_off_to_32_seconds() -> None:
 def test_a_timer_that_is_stale_does_nothing() -> None:
     node = Node()
     node.start(FRESH)
-    node.manager.on_timer(DRAWS, node.now_ns + NS_PER_S, node.out)
+    node.manager.on_timer(node.turn(NS_PER_S))
     assert node.taken() == []
 
 
@@ -159,14 +162,14 @@ def test_nobody_waits_longer_than_a_quarter_of_an_hour() -> None:
     node = Node()
     node.until_watching()
     node.now_ns += WAIT_NS_MAX
-    node.manager.on_timer(DRAWS, node.now_ns, node.out)
+    node.manager.on_timer(node.turn())
     assert node.manager.state is CertificateState.BACKING_OFF
 
 
 def test_a_watch_that_ends_is_opened_again_after_a_second() -> None:
     node = Node()
     node.until_watching()
-    node.manager.on_watch_ended(node.now_ns, node.out)
+    node.manager.on_watch_ended(node.turn())
     assert node.taken() == [WakeAt(node.now_ns + NS_PER_S)]
     assert node.sleep() == [WatchRequest("csr-1")]
 
@@ -176,7 +179,7 @@ def test_a_list_that_fails_is_repeated_each_second() -> None:
     node.start()
     node.created(SigningRequestView("csr-1", "u1"))
     for _ in range(3):
-        node.manager.on_listed(ok=False, now_ns=node.now_ns, out=node.out)
+        node.manager.on_listed(ok=False, turn=node.turn())
         assert node.taken() == [WakeAt(node.now_ns + NS_PER_S)]
         assert ListRequest("csr-1") in node.sleep()
 
