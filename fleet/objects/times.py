@@ -62,17 +62,6 @@ def parse_rfc3339(text: str) -> int:
     )
 
 
-def go_duration(seconds: int) -> bytes:
-    """Return whole seconds as Go prints a Duration: `6m18s`, `10s`, `1h0m0s`."""
-    minutes, rest = divmod(seconds, 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return b"%dh%dm%ds" % (hours, minutes, rest)
-    if minutes:
-        return b"%dm%ds" % (minutes, rest)
-    return b"%ds" % rest
-
-
 def _civil(days: int) -> tuple[int, int, int]:
     """Return year, month, day of a day count since 1970-01-01."""
     days += 719_468

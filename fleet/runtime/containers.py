@@ -112,13 +112,6 @@ class Sandbox:
         """Return whether any container runs."""
         return any(each.state is RunState.RUNNING for each in self.containers)
 
-    def last_exit_ns(self) -> int:
-        """Return when the last running container ends, 0 when none runs."""
-        return max(
-            (each.exit_ns for each in self.containers if each.state is RunState.RUNNING),
-            default=0,
-        )
-
     def next_exit_ns(self) -> int:
         """Return when the next running container ends, NEVER when none does."""
         return min(

@@ -9,10 +9,9 @@ from functools import lru_cache
 import orjson
 from pydantic import BaseModel
 
-from fleet.objects.times import go_duration
 from fleet.profile.kubelet_configuration import EVICTION_HARD_DEFAULT, KubeletConfiguration
 from fleet.profile.node_model import NodeModel
-from fleet.quantity import Quantity
+from fleet.quantity import Quantity, format_duration
 
 DEFAULTS: dict[str, object] = {
     "enableServer": True,
@@ -135,7 +134,7 @@ def _given(configuration: BaseModel) -> dict[str, object]:
             before = DEFAULTS.get(key)
             found[key] = _merged(before if isinstance(before, dict) else {}, _given(value))
         else:
-            found[key] = go_duration_ns(value) if name.endswith("_ns") else _plain(value)
+            found[key] = format_duration(value) if name.endswith("_ns") else _plain(value)
     if isinstance(configuration, KubeletConfiguration):
         found.update(configuration.model_extra or {})
     return found
@@ -164,17 +163,10 @@ def _plain(value: object) -> object:
         return str(value)
     if isinstance(value, dict):
         return {
-            key: go_duration_ns(each) if isinstance(each, int) and not isinstance(each, bool)
+            key: format_duration(each) if isinstance(each, int) and not isinstance(each, bool)
             and each >= 1_000_000 else _plain(each)
             for key, each in value.items()
         }  # fmt: skip
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     return value
-
-
-def go_duration_ns(value: int) -> str:
-    """Return a duration as Go shows it, whole milliseconds at least."""
-    if value and value % 1_000_000_000:
-        return f"{value // 1_000_000}ms"
-    return go_duration(value // 1_000_000_000).decode()

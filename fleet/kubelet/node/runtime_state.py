@@ -23,6 +23,7 @@ from fleet.kubelet.turn import Turn
 from fleet.objects.effects import NodeId, Timer, WatchEvent
 from fleet.profile.host_schedule import Outage, OutageKind
 from fleet.profile.node_model import NodeModel
+from fleet.quantity import format_duration
 from fleet.runtime.containers import NEVER
 
 CHECK_NS = 5 * NS_PER_S  # kubelet.go, Run: updateRuntimeUp runs so often
@@ -232,7 +233,7 @@ class RuntimeState:
         elapsed_ns = now_ns - last_ns
         if elapsed_ns <= self._threshold_ns:
             return []
-        ago, threshold = go_duration(elapsed_ns), go_duration(self._threshold_ns)
+        ago, threshold = format_duration(elapsed_ns), format_duration(self._threshold_ns)
         text = f"pleg was last seen active {ago} ago; threshold is {threshold}"
         return [f"PLEG is not healthy: {text}"]
 
@@ -305,14 +306,3 @@ def _condition(kind: str, outage: Outage) -> str:
     """Source: pkg/kubelet/container/runtime.go, RuntimeCondition.String."""
     reason, message = outage.shown
     return f"{kind}=false reason:{reason} message:{message}"
-
-
-def go_duration(ns: int) -> str:
-    """Write a duration of at least a second as Go does: 3m1.25s, 1h0m0s."""
-    minutes, rest = divmod(ns, 60 * NS_PER_S)
-    hours, minutes = divmod(minutes, 60)
-    seconds, fraction = divmod(rest, NS_PER_S)
-    text = f"{seconds}" + (f".{fraction:09d}".rstrip("0") if fraction else "")
-    if hours:
-        return f"{hours}h{minutes}m{text}s"
-    return f"{minutes}m{text}s" if minutes else f"{text}s"

@@ -3,8 +3,8 @@
 import orjson
 
 from fleet.clock import NS_PER_S
-from fleet.objects.times import go_duration
 from fleet.profile.node_model import NodeModel
+from fleet.quantity import format_duration
 
 CALL_TIMEOUT_NS = 90 * NS_PER_S  # the API server itself gives up after 60 s
 
@@ -44,7 +44,7 @@ class RenderedProfile:
         # Of the heartbeat client. Source: cmd/kubelet/app/server.go, run: heartbeatClientConfig.
         lease_ns = model.kubelet.node_lease_duration_seconds * NS_PER_S
         self.timeout_ns = min(model.kubelet.node_status_update_frequency_ns, lease_ns)
-        self.timeout = go_duration(self.timeout_ns // NS_PER_S)
+        self.timeout = format_duration(self.timeout_ns).encode()
 
 
 class Caller:

@@ -10,8 +10,9 @@ from typing import Any
 
 import orjson
 
+from fleet.clock import NS_PER_S
 from fleet.objects.certificates import CertificateKind, SigningRequestView
-from fleet.objects.times import go_duration
+from fleet.quantity import format_duration
 from fleet.wire.http2.messages import ContentType, Request
 
 PATH = b"/apis/certificates.k8s.io/v1/certificatesigningrequests"
@@ -46,7 +47,7 @@ def watch_signing_request(name: str, timeout_s: int) -> Request:
         b"%b?allowWatchBookmarks=true&fieldSelector=metadata.name%%3D%b"
         b"&resourceVersionMatch=NotOlderThan&sendInitialEvents=true"
         b"&timeout=%b&timeoutSeconds=%d&watch=true"
-    ) % (PATH, name.encode(), go_duration(timeout_s), timeout_s)
+    ) % (PATH, name.encode(), format_duration(timeout_s * NS_PER_S).encode(), timeout_s)
     return Request(b"GET", path, stream=True, timeout_ns=TIMEOUT_NS)
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.objects.effects import WatchKind
 from fleet.objects.pods import EventType
-from fleet.objects.times import go_duration
+from fleet.quantity import format_duration
 from fleet.wire.api.dynamic_resources import SLICES
 from fleet.wire.api.framing import Partial, Split, split_lines
 from fleet.wire.http2.messages import Failure, Request, Response
@@ -287,7 +287,7 @@ class ListWatch(ABC):
         timeout_s = int(low + share * (high - low))
         times = b"&timeoutSeconds=%d" % timeout_s
         if not self.is_generic:
-            times = b"&timeout=" + go_duration(timeout_s) + times
+            times = b"&timeout=%b" % format_duration(timeout_s * NS_PER_S).encode() + times
         url = render(path, selector, version, times)
         return Request(b"GET", url, stream=True, timeout_ns=OPEN_TIMEOUT_NS)
 
