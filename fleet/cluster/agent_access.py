@@ -31,7 +31,7 @@ MANAGED_BY, MANAGER = "app.kubernetes.io/managed-by", "fleet"
 AUTHORIZATION = "authorization.k8s.io"
 KNOWN_MAX_S = 10.0
 """How long the authorizer of a local control plane may take to know of new roles."""
-LOOK_AGAIN_S = 0.2
+LOOK_AGAIN_S = 0.2  # the authorizer learns of a role by a watch of its own
 
 
 def agents_of(models: Iterable[NodeModel]) -> tuple[AgentModel, ...]:

@@ -43,9 +43,9 @@ MERGE_PATCH = "application/merge-patch+json"
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 PAGE_ITEMS = 500  # client-go/tools/pager/pager.go, defaultPageSize
-REQUEST_TIMEOUT_S = 60.0
+REQUEST_TIMEOUT_S = 60.0  # a server ends what is no watch after as long: --request-timeout
 CONNECT_TIMEOUT_S = 10.0
-CONNECTIONS_MAX = 32
+CONNECTIONS_MAX = 32  # HTTP/1.1 carries one request each: as many as CONCURRENCY sends
 SILENT_S = 180.0
 """A watch that brings nothing for so long is dead: its server sends a bookmark each minute.
 
@@ -53,7 +53,7 @@ Source: apiserver/pkg/storage/cacher/cacher.go, defaultBookmarkFrequency.
 """
 NAMES_S_MAX = 10  # then a name is looked up anew; aiohttp tries all addresses, in turn
 READ_BYTES = 2**18
-CONCURRENCY = 32
+CONCURRENCY = 32  # so that a clean-up of thousands of objects leaves the server room for others
 ATTEMPTS_MAX = 6  # within 14 s: 0.3, 0.9, 2.7, 5, 5 s between them
 BACKOFF_MAX_S = 5.0
 STARTING_S = 30.0

@@ -31,7 +31,7 @@ OWNER_ANNOTATION = "fleet.emulator/owner"
 PROVIDER = "fleet://"
 
 NODES = "/api/v1/nodes"
-REFUSED_SHOWN_MAX = 20
+REFUSED_SHOWN_MAX = 20  # names in one line of an error; the rest is counted
 
 
 class FoundNode(NamedTuple):

@@ -22,7 +22,7 @@ KUBE_SYSTEM = "/api/v1/namespaces/kube-system"
 DAEMON_SETS = "/apis/apps/v1/daemonsets"
 SAMPLED_NODES_MAX = 200
 """So many foreign nodes are read whole, for their pod CIDRs; the others are only counted."""
-SHOWN_MAX = 8
+SHOWN_MAX = 8  # the question must stand on one screen, below what it is about
 
 Ask = Callable[[str], Awaitable[bool]]
 """Show a person a text and return the answer."""

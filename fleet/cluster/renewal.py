@@ -20,7 +20,7 @@ from fleet.errors import FleetError, SetupError
 
 LOOK_EVERY_S = 30.0  # reading a kubeconfig's token file costs more than sending a request
 BACKOFF_FIRST_S = 2.0
-BACKOFF_MAX_S = 60.0
+BACKOFF_MAX_S = 60.0  # some eight tries in the five minutes before the end
 PATIENCE_S = 1.0
 """A request waits so long for a renewal that it could do without; a plugin may ask a person."""
 PLUGIN_S_MAX = 60.0

@@ -27,7 +27,7 @@ PROGRAMS = (*COMPONENTS, KUBECTL)
 REQUIRED = (ETCD, APISERVER)
 
 VERSION_PACKAGES = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
-VERSION_TIMEOUT_S = 20.0
+VERSION_TIMEOUT_S = 20.0  # the first time some 100 MB may have to come from a slow disk
 
 PACKAGE = "fleet-controlplane-bin"
 """The distribution that `make controlplane-wheel` packs: the one binary, and nothing else."""

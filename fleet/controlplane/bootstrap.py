@@ -16,7 +16,7 @@ from fleet.errors import SetupError
 from fleet.objects.well_known import BINDINGS, NODES_GROUP, RBAC
 
 REQUEST_TIMEOUT_S = 5.0
-CREATED = (200, 201, 409)
+CREATED = (200, 201, 409)  # 409: of an earlier start in the same directory
 
 SIGNING = "system:certificates.k8s.io:certificatesigningrequests"
 

@@ -50,9 +50,9 @@ __all__ = [
     "to_stderr",
 ]
 
-GO_PLACES = ("/usr/local/go/bin/go", "/usr/lib/go/bin/go")
+GO_PLACES = ("/usr/local/go/bin/go", "/usr/lib/go/bin/go")  # of go.dev, of Debian
 LOCK_POLL_S = 0.5
-LOG_LINES_SHOWN = 15
+LOG_LINES_SHOWN = 15  # of a build that failed: Go tells the cause last
 TICK_S = 1.0
 PACKAGE_LINE = re.compile(r"[\w./-]+")
 GO_ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off"}

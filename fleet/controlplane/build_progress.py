@@ -16,7 +16,7 @@ from rich.text import Text
 
 from fleet.controlplane.options import Progress, no_progress
 
-LINE_S = 10.0
+LINE_S = 10.0  # between lines where no bar can be drawn: a build of minutes is some dozen lines
 
 
 def to_stderr(line: str) -> None:

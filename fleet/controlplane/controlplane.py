@@ -62,10 +62,10 @@ log = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 120.0
 """For each component, on a machine that is busy with other things."""
-POLL_S = 0.05
+POLL_S = 0.05  # between looks at a start that takes two seconds or more
 STARTS_MAX = 3
 """How often the whole start is tried with new ports when somebody was faster to take one."""
-GRACE_S = 3.0
+GRACE_S = 3.0  # for etcd, whose data are kept; the others have nothing to lose
 PORT_TAKEN = "address already in use"
 
 ADMIN = "admin"

@@ -17,7 +17,7 @@ from pathlib import Path
 from fleet.errors import SetupError
 
 TEMPORARY_PREFIX = "fleet-controlplane-"
-LOCK_TRIES = 5
+LOCK_TRIES = 5  # somebody who asks `is_held` has the lock for a moment
 LOCK_PAUSE_S = 0.02
 
 

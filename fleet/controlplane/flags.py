@@ -36,7 +36,7 @@ CLIENT_QPS = 5000
 CLIENT_BURST = 10000
 """More than one API server can take; negative would mean no limit, but older releases refuse it."""
 
-QUOTA_BYTES = 8 << 30
+QUOTA_BYTES = 8 << 30  # the most that etcd suggests; by default it takes no writes beyond 2 GiB
 AUDIT_LOG_MEGABYTES = 1 << 20
 """The log must not be rotated away under its reader."""
 

@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG = 1  # Linux, include/uapi/linux/prctl.h; Python has no name for it
 
 
 def main(arguments: list[str]) -> None:

@@ -18,7 +18,7 @@ LOOPBACK = "127.0.0.1"
 EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 LOWEST = 10240
 SPAN = 16384
-TRIES_MAX = 1000
+TRIES_MAX = 1000  # at random: where none of so many is free, hardly any is
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

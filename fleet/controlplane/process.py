@@ -11,9 +11,9 @@ from signal import SIGKILL, SIGTERM, Signals
 from fleet.controlplane.options import ComponentDeath
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
-LAST_LINES = 12
+LAST_LINES = 12  # of the log of a component that died: klog tells a fatal error last
 LAST_BYTES = 8192
-LINE_CHARACTERS = 400
+LINE_CHARACTERS = 400  # klog prints whole objects in one line
 
 
 def bound_to_us(command: Sequence[str]) -> tuple[str, ...]:

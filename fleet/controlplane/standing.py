@@ -31,7 +31,7 @@ from fleet.controlplane.options import (
 )
 from fleet.errors import SetupError, UsageError
 
-DOWN_TIMEOUT_S = 20.0
+DOWN_TIMEOUT_S = 20.0  # meanwhile its supervisor ends the components, etcd with GRACE_S
 KILL_TIMEOUT_S = 5.0
 POLL_S = 0.05
 

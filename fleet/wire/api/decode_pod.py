@@ -45,6 +45,9 @@ from fleet.wire.api.pod_resources import Demand, pod_resources, qos_class
 KEPT_ANNOTATIONS = (OWN_PREFIX, MIRROR_ANNOTATION)
 SHARED_MAX = 8192
 SPECS_MAX = 512
+"""Values and whole specs that are kept once: pods of a template have the same ones. A full table is
+begun anew, which costs a parse of each.
+"""
 SPEC = b'},"spec":{'
 STATUS = b'},"status":{'
 MANAGED_FIELDS = b',"managedFields":['

@@ -6,7 +6,7 @@ from typing import Any
 from fleet.objects.pods import ProbeSpec
 
 HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
-PORT_MAX = 65535
+PORT_MAX = 65535  # Source: apimachinery/pkg/util/validation, IsValidPortNum
 
 
 def decode_probe(container: dict[str, Any], field: str) -> ProbeSpec | None:

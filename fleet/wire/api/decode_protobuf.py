@@ -39,7 +39,7 @@ from fleet.wire.api.protobuf import MAGIC, contents
 from fleet.wire.http2.messages import MALFORMED as MALFORMED_BYTES
 
 MALFORMED: tuple[type[Exception], ...] = (*MALFORMED_BYTES, DecodeError)
-CACHED_MAX = 2048
+CACHED_MAX = 2048  # objects that come to every node as the same bytes
 INITIAL_EVENTS_END = b"k8s.io/initial-events-end"
 _TYPES = {
     "ADDED": EventType.ADDED,

@@ -38,10 +38,10 @@ from fleet.wire.api.decode_pod import (
 from fleet.wire.api.kubernetes_messages import message_class, to_json
 from fleet.wire.api.protobuf import BYTES, skip
 
-CACHED_MAX = 2048
+CACHED_MAX = 2048  # parts of pods, by their bytes: those of one template are the same
 BOUND_BYTES_MAX = 128
 """A status without containers is shorter."""
-ONE_BYTE_MAX = 127
+ONE_BYTE_MAX = 127  # what a varint, and so the length of a field, says in one byte
 NAME, STATE = 1 << 3 | BYTES, 2 << 3 | BYTES  # fields of a container's status, as their tags
 NO_LAST_STATE = bytes((3 << 3 | BYTES, 0))
 CONTAINER_ID = bytes((8 << 3 | BYTES, 77)) + b"containerd://"

@@ -7,7 +7,7 @@ import orjson
 
 from fleet.objects.services import ServicePort, ServiceView
 
-SERVICES_MAX = 4096
+SERVICES_MAX = 4096  # of one version; each comes to every node, and is parsed for the first
 
 
 def decode_service(body: bytes | dict[str, Any]) -> ServiceView:

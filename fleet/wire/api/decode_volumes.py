@@ -20,10 +20,10 @@ from fleet.objects.volumes import (
 from fleet.wire.api.decode_admission import node_terms
 from fleet.wire.api.decode_script import env_reference
 
-DEFAULT_TOKEN_S = 3600
+DEFAULT_TOKEN_S = 3600  # core/v1/defaults.go, SetDefaults_ServiceAccountTokenProjection
 RESOURCE_EXHAUSTED = 8  # of gRPC
 _intern = sys.intern
-OBJECTS_MAX = 1024
+OBJECTS_MAX = 1024  # claims and volumes, by their bytes: replicas ask for the same ones
 
 
 def decode_volumes(spec: dict[str, Any]) -> tuple[VolumeSpec, ...]:

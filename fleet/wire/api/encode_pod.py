@@ -24,7 +24,7 @@ from fleet.objects.pods import (
 from fleet.objects.times import rfc3339
 from fleet.objects.well_known import START_ERROR
 
-FRAGMENTS_MAX = 4096
+FRAGMENTS_MAX = 4096  # rendered conditions: pods that start in one second have the same ones
 BODY = b'{"metadata":{"uid":"%b"},"status":{%b}}'
 _NO_TIME = b"null"
 EPHEMERAL = b"ephemeralContainerStatuses"

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from fleet.errors import RemoteProtocolError
 
-LENGTH_BYTES = 4
-EVENT_BYTES_MAX = 16 * 2**20
+LENGTH_BYTES = 4  # big-endian, before each frame
+EVENT_BYTES_MAX = 16 * 2**20  # streaming.go, NewDecoder: maxBytes; ErrObjectTooLarge beyond
 TOO_LONG = f"a watch event above {EVENT_BYTES_MAX >> 20} MiB"
 
 Partial = bytes | bytearray

@@ -19,7 +19,7 @@ NOT_AGAIN = -1
 UNREADABLE_CODE = 500
 """Of the ERROR that client-go makes of an event which it cannot read: NewClientErrorReporter."""
 UNREADABLE = Response(UNREADABLE_CODE, b"", 0, 0, -1)
-REJECTIONS_SHOWN_MAX = 5
+REJECTIONS_SHOWN_MAX = 5  # in the log: a fleet that is refused is refused thousands of times
 
 log = logging.getLogger(__name__)
 

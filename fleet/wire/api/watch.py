@@ -27,7 +27,7 @@ from fleet.wire.http2.messages import Failure, Request, Response
 # Source: client-go/tools/cache/reflector.go, defaultBackoffInit and the constants after it.
 BACKOFF_FIRST_NS = 800 * NS_PER_MS
 BACKOFF_MAX_NS = 30 * NS_PER_S
-BACKOFF_RESET_NS = 120 * NS_PER_S
+BACKOFF_RESET_NS = 120 * NS_PER_S  # without a failure: then the first wait is the short one again
 DOUBLINGS_MAX = 20  # 2^20 of any first back-off is beyond every longest one
 LOST_RETRY_NS = 1 * NS_PER_S  # client-go/rest/with_retry.go, retryAfterResponse
 _ASKED_FOR_AGAIN = frozenset((Failure.LOST, Failure.UNREACHABLE))
@@ -64,7 +64,7 @@ _TIMEOUTS_S: dict[WatchKind, tuple[int, int]] = {
     WatchKind.CONFIG_MAP: (1800, 3600),  # pkg/kubelet/util/manager/watch_based_manager.go
     WatchKind.SECRET: (1800, 3600),
 }
-_TIMEOUT_S = (300, 600)
+_TIMEOUT_S = (300, 600)  # reflector.go: from minWatchTimeout, 5 minutes, to twice that
 
 Decode = Callable[[bytes, WatchKind], tuple[EventType, str, object]]
 """Turn one event into its type, the object's version and its record."""
