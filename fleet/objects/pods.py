@@ -240,6 +240,7 @@ class PodCondition(NamedTuple):
     message: str = ""
     transition_s: int = 0
     observed_generation: int = 0
+    probe_s: int = 0  # 0 for none: only those of a resize have one
 
 
 class PodStatus(NamedTuple):
@@ -298,6 +299,8 @@ class PodSpec(NamedTuple):
     qos_class: str = "BestEffort"  # computed from the resources of the containers
     allocated_json: bytes = b""  # requests of the whole pod, b"" when there are none
     resources_json: bytes = b"{}"  # requests and limits of the whole pod
+    running_json: bytes = b"{}"  # the same, as the status of a running pod shows them
+    ended_json: bytes = b"{}"  # the same, once it has ended and the API does not know it yet
     admission: AdmissionSpec = PLAIN  # what decides whether a node takes it
     digest: int = 0  # of the bytes that it came from
 

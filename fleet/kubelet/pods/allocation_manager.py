@@ -7,8 +7,8 @@ A pod of which nothing is being resized has what its spec says, and nothing is k
 resize is pending, its worker sees the pod with the resources that it has.
 Source: pkg/kubelet/allocation/allocation_manager.go, handlers.go; kubelet.go, HandlePodUpdates,
 SyncPod; kuberuntime_manager.go, computePodResizeAction; pkg/kubelet/events/resize.go.
-Differs: a resize of the pod's own resources changes no container; conditions have no
-lastProbeTime; after a restart of fleet a pending resize counts as allocated.
+Differs: a resize of the pod's own resources changes no container; after a restart of fleet a
+pending resize counts as allocated.
 """
 
 import copy
@@ -23,7 +23,7 @@ from fleet.kubelet.pods.pod_actions import ContainerKill, KillReason
 from fleet.kubelet.pods.pod_workers import PodWorker
 from fleet.kubelet.turn import Turn
 from fleet.objects.effects import SetTimer, Timer
-from fleet.objects.pods import ContainerSpec, Pod, PodCondition, PodUid
+from fleet.objects.pods import ContainerSpec, Pod, PodCondition, PodSpec, PodUid
 from fleet.runtime.containers import RunState, Sandbox
 
 RETRY_NS = 180 * NS_PER_S  # retryDelay: resources may have come free unseen
@@ -42,11 +42,18 @@ class Refusal(NamedTuple):
 
 
 class _Resize(NamedTuple):
-    """A condition of a resize."""
+    """A condition of a resize; it is probed each time that it is found to hold."""
 
     generation: int
+    probe_s: int
+    since_s: int
     reason: str = ""
     message: str = ""
+
+    def again(self, now_s: int, reason: str, message: str) -> "_Resize":
+        """Return it as it is found to hold now. Source: updatedPodResizeCondition."""
+        since_s = self.since_s if self.reason == reason else now_s
+        return _Resize(self.generation, now_s, since_s, reason, message)
 
 
 class ResizeActions(NamedTuple):
@@ -63,13 +70,14 @@ Check = Callable[[PodWorker, Pod], Refusal | None]
 class AllocationManager:
     """The resizes of one node's pods; made with the first of them."""
 
-    __slots__ = ("_actuated", "_desired", "_due_ns", "_pending", "_progress")
+    __slots__ = ("_actuated", "_before", "_desired", "_due_ns", "_pending", "_progress")
 
     def __init__(self) -> None:
         self._pending: dict[PodUid, _Resize] = {}
         self._progress: dict[PodUid, _Resize] = {}
         self._desired: dict[PodUid, Pod] = {}  # of pending ones: what the API asks for
         self._actuated: dict[PodUid, dict[str, ContainerSpec]] = {}  # what containers still have
+        self._before: dict[PodUid, Pod] = {}  # of those in progress: as they were before
         self._due_ns = 0  # of the next try, 0 when nothing is pending
 
     def take(self, worker: PodWorker, pod: Pod, check: Check, turn: Turn) -> Pod:
@@ -92,7 +100,10 @@ class AllocationManager:
         if refusal is not None:
             reason = INFEASIBLE if refusal.is_final else DEFERRED
             before = self._pending.get(pod.uid)
-            self._pending[pod.uid] = _Resize(pod.generation, reason, refusal.message)
+            since_s = before.since_s if before and before.reason == reason else turn.wall_s
+            self._pending[pod.uid] = _Resize(
+                pod.generation, turn.wall_s, since_s, reason, refusal.message
+            )
             self._desired[pod.uid] = pod
             if before is None or (before.reason, before.generation) != (reason, pod.generation):
                 event = Reason.RESIZE_INFEASIBLE if refusal.is_final else Reason.RESIZE_DEFERRED
@@ -102,7 +113,8 @@ class AllocationManager:
             return with_resources(pod, worker.pod)
         self._pending.pop(pod.uid, None)
         self._desired.pop(pod.uid, None)
-        self._progress[pod.uid] = _Resize(pod.generation)
+        self._progress[pod.uid] = _Resize(pod.generation, turn.wall_s, turn.wall_s)
+        self._before.setdefault(pod.uid, worker.pod)
         has = self._actuated.setdefault(pod.uid, {})
         for spec in (*worker.pod.spec.init_containers, *worker.pod.spec.containers):
             has.setdefault(spec.name, spec)
@@ -161,10 +173,11 @@ class AllocationManager:
 
     def fail(self, pod: Pod, message: str, turn: Turn) -> None:
         """Note that the runtime could not apply a resize. Source: SyncPod, ResizePodInPlace."""
-        before = self._progress.get(pod.uid, _Resize(pod.generation))
-        now = before._replace(reason="Error", message=message)
+        begun = _Resize(pod.generation, turn.wall_s, turn.wall_s)
+        before = self._progress.get(pod.uid, begun)
+        now = before.again(turn.wall_s, "Error", message)
         self._progress[pod.uid] = now
-        if now != before:
+        if (now.reason, now.message) != (before.reason, before.message):
             text = _summary(pod, now.generation, message)
             turn.event(pod, Reason.RESIZE_ERROR, f"Pod resize error: {text}")
 
@@ -174,8 +187,10 @@ class AllocationManager:
         if progress is None:
             return
         if sandbox is not None and self.actions(pod, sandbox) != NO_ACTIONS:
+            self._progress[pod.uid] = progress._replace(probe_s=turn.wall_s)
             return
         del self._progress[pod.uid]
+        self._before.pop(pod.uid, None)
         self._actuated.pop(pod.uid, None)
         text = _summary(pod, progress.generation)
         turn.event(pod, Reason.RESIZE_COMPLETED, f"Pod resize completed: {text}")
@@ -183,7 +198,15 @@ class AllocationManager:
     def conditions(self, uid: PodUid) -> tuple[PodCondition, ...]:
         """Return what the status says of the resize of a pod."""
         return tuple(
-            PodCondition(kind, "True", found.reason, found.message, 0, found.generation)
+            PodCondition(
+                kind,
+                "True",
+                found.reason,
+                found.message,
+                found.since_s,
+                found.generation,
+                found.probe_s,
+            )
             for kind, known in ((PENDING, self._pending), (IN_PROGRESS, self._progress))
             if (found := known.get(uid)) is not None
         )
@@ -192,9 +215,14 @@ class AllocationManager:
         """Return what the containers of a pod still have, where it is not what they shall have."""
         return self._actuated.get(uid, {})
 
+    def in_cgroup(self, pod: Pod) -> PodSpec:
+        """Return the spec that the cgroup of a pod is by: until a resize is done, the old one."""
+        return self._before.get(pod.uid, pod).spec
+
     def forget(self, uid: PodUid) -> None:
         """Drop what is kept of a pod."""
-        for known in (self._pending, self._progress, self._desired, self._actuated):
+        kept = (self._pending, self._progress, self._desired, self._actuated, self._before)
+        for known in kept:
             known.pop(uid, None)
 
     def _arm(self, turn: Turn) -> None:
@@ -224,6 +252,8 @@ def with_resources(pod: Pod, allocated: Pod) -> Pod:
         init_containers=_with_resources(spec.init_containers, had.init_containers),
         allocated_json=had.allocated_json,
         resources_json=had.resources_json,
+        running_json=had.running_json,
+        ended_json=had.ended_json,
         admission=spec.admission._replace(requests=had.admission.requests),
     )
     return new

@@ -73,6 +73,7 @@ class StatusGenerator:
             old=old,
             resize=() if is_terminal else resizes.conditions(pod.uid),
             actuated=resizes.actuated(pod.uid),
+            in_cgroup=resizes.in_cgroup(pod),
             restarting=could_restart_all(pod) and should_restart_all(pod, sandbox, old),
             past_deadline=past,
             host_ip=turn.facts.host_ip,

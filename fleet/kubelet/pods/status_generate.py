@@ -19,11 +19,13 @@ from fleet.kubelet.pods.pod_actions import (
     should_restart,
 )
 from fleet.kubelet.pods.pod_phase import RESTARTING_ALL, TERMINAL_PHASES, pod_phase
+from fleet.kubelet.pods.resources_shown import resources_shown
 from fleet.objects.pods import (
     ContainerSpec,
     ContainerStatus,
     Pod,
     PodCondition,
+    PodSpec,
     PodStatus,
     RunningState,
     TerminatedState,
@@ -80,6 +82,7 @@ class PodInputs(NamedTuple):
     is_terminal: bool = False  # nothing runs any more, and nothing will
     untolerated: str = ""  # the taint key for want of which the pod is never ready
     probed: Mapping[str, Probed] = NOT_PROBED  # by container
+    in_cgroup: PodSpec | None = None  # by which the pod's cgroup is, if not as asked
     pod_resources: bool = True  # since 1.36 the status shows the resources of the whole pod
     image_id: Callable[[str], str] = image_id
 
@@ -119,6 +122,7 @@ def generate_pod_status(pod: Pod, sandbox: Sandbox | None, inputs: PodInputs) ->
         if api_phase not in TERMINAL_PHASES:
             phase = "Failed"
         reason, message = active_deadline.REASON, active_deadline.MESSAGE
+    resources = resources_shown(pod, inputs.in_cgroup or pod.spec, old)
     pod_ip = sandbox.ip if sandbox is not None else old.pod_ip
     return PodStatus(
         phase=phase,
@@ -134,7 +138,7 @@ def generate_pod_status(pod: Pod, sandbox: Sandbox | None, inputs: PodInputs) ->
         containers=containers,
         ephemeral_containers=ephemeral,
         allocated_json=pod.spec.allocated_json if inputs.pod_resources else b"",
-        resources_json=pod.spec.resources_json if inputs.pod_resources else b"",
+        resources_json=resources if inputs.pod_resources else b"",
     )
 
 

@@ -313,7 +313,7 @@ def _stamp(status: PodStatus, old: PodStatus, wall_s: int) -> PodStatus:
     before = {each.type: each for each in old.conditions}
     stamped = []
     for each in status.conditions:
-        ours = each.type in OWNED_CONDITIONS
+        ours = each.type in OWNED_CONDITIONS and not each.probe_s
         if not ours and (each.type != DISRUPTION_TARGET or each.transition_s):
             stamped.append(each)
             continue

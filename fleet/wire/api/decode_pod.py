@@ -184,7 +184,7 @@ def decode_spec(spec: dict[str, Any], spec_digest: int) -> PodSpec:
     demands = [_demand(each) for each in containers]
     init_demands = [_demand(each) for each in inits]
     own = _demand(spec) if "resources" in spec else None
-    allocated, resources = pod_resources(demands, init_demands, spec.get("overhead", {}), own)
+    whole = pod_resources(demands, init_demands, spec.get("overhead", {}), own)
     return PodSpec(
         containers=share(tuple(_container(each, security, links=links) for each in containers)),
         init_containers=share(tuple(_container(each, security, links=links) for each in inits)),
@@ -207,9 +207,11 @@ def decode_spec(spec: dict[str, Any], spec_digest: int) -> PodSpec:
         ),
         pull_secrets=share(tuple(each["name"] for each in spec.get("imagePullSecrets", ()))),
         qos_class=qos_class([own] if own else [*demands, *init_demands]),
-        allocated_json=share(allocated),
-        resources_json=share(resources),
-        admission=share(admission_spec(spec, allocated)),
+        allocated_json=share(whole.allocated),
+        resources_json=share(whole.asked),
+        running_json=share(whole.running),
+        ended_json=share(whole.ended),
+        admission=share(admission_spec(spec, whole.allocated)),
         digest=spec_digest,
     )
 
@@ -362,6 +364,7 @@ def condition(obj: dict[str, Any]) -> PodCondition:
         obj.get("message", ""),
         _seconds(obj.get("lastTransitionTime") or ""),
         obj.get("observedGeneration", 0),
+        _seconds(obj.get("lastProbeTime") or ""),
     )
 
 

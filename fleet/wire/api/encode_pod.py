@@ -6,6 +6,7 @@ Source: pkg/util/pod/pod.go, PatchPodStatus; apimachinery/pkg/util/strategicpatc
 """
 
 from functools import lru_cache
+from typing import Any
 
 import orjson
 
@@ -72,12 +73,34 @@ def _members(old: PodStatus, new: PodStatus) -> bytes:
         (b"resources", old.resources_json, new.resources_json),
     ):
         if shown != json:
-            parts.append(b'"%b":%b' % (field, json or b"null"))
+            parts.append(b'"%b":%b' % (field, _map_patch(shown, json)))
     if old.observed_generation != new.observed_generation:
         parts.append(b'"observedGeneration":%d' % new.observed_generation)
     if old.start_time_s != new.start_time_s:
         parts.append(b'"startTime":"%b"' % rfc3339(new.start_time_s))
     return b",".join(parts)
+
+
+@lru_cache(maxsize=FRAGMENTS_MAX)
+def _map_patch(shown: bytes, json: bytes) -> bytes:
+    """Render what differs between two maps: a key that has gone is null, else it would stay.
+
+    Source: apimachinery/pkg/util/strategicpatch/patch.go, diffMaps.
+    """
+    if not shown or not json:
+        return json or b"null"
+    return orjson.dumps(_differing(orjson.loads(shown), orjson.loads(json)))
+
+
+def _differing(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key in sorted({*old, *new}):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(after, dict) and before != after:
+            found[key] = _differing(before, after)
+        elif before != after:
+            found[key] = after
+    return found
 
 
 def _conditions(
@@ -113,8 +136,9 @@ def _element_order(types: tuple[str, ...]) -> bytes:
 def _condition(old: PodCondition | None, new: PodCondition) -> bytes:
     """Render a new condition whole, else the fields that differ and the merge key."""
     fields: list[bytes] = []
-    if old is None:
-        fields.append(b'"lastProbeTime":null')
+    if old is None or old.probe_s != new.probe_s:
+        probed = b'"%b"' % rfc3339(new.probe_s) if new.probe_s else _NO_TIME
+        fields.append(b'"lastProbeTime":' + probed)
     if old is None or old.transition_s != new.transition_s:
         fields.append(b'"lastTransitionTime":"%b"' % rfc3339(new.transition_s))
     if new.message != (old.message if old else ""):

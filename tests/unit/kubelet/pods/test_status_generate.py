@@ -94,6 +94,16 @@ def test_a_running_pod() -> None:
     assert generate(pod, after(pod, c=RUNS), pod_resources=False).resources_json == b""
 
 
+def test_resources_are_the_cgroup_s_once_the_api_shows_the_pod_running() -> None:
+    asked, running, ended = (b'{"requests":{"cpu":"%d"}}' % cpu for cpu in (1, 2, 3))
+    pod = make_pod(container(), resources_json=asked, running_json=running, ended_json=ended)
+    assert generate(pod, after(pod, c=RUNS)).resources_json == asked
+    pod.status = pod.status._replace(phase="Running")
+    assert generate(pod, after(pod, c=RUNS)).resources_json == running
+    over = pod.status._replace(phase="Succeeded")
+    assert generate(pod, after(pod, c=OK), old=over).resources_json == ended
+
+
 @pytest.mark.parametrize(
     ("policy", "runs", "final", "phase"),
     [

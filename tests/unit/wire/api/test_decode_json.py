@@ -349,6 +349,42 @@ def test_resources_of_the_pod_itself_win() -> None:
     assert orjson.loads(decode_pod(obj).spec.allocated_json) == {"cpu": "3", "memory": "1Gi"}
 
 
+def test_resources_of_a_running_pod_are_those_of_its_cgroup() -> None:
+    obj = pod_object()
+    given = {"cpu": "1", "memory": "1Gi", "example.com/gpu": "2", "ephemeral-storage": "1Gi"}
+    obj["spec"]["containers"] = [{"name": "c", "resources": {"limits": given, "requests": given}}]
+    spec = decode_pod(obj).spec
+    assert orjson.loads(spec.resources_json) == {"limits": given, "requests": given}
+    of_cgroup = {"cpu": "1", "memory": "1Gi"}
+    assert orjson.loads(spec.running_json) == {"limits": of_cgroup, "requests": of_cgroup}
+
+
+def test_what_a_cgroup_cannot_tell_of_a_running_pod() -> None:
+    """Two thousandths of a CPU are the least that is asked for, a hundredth the least limit."""
+    obj = pod_object()
+    little = {"requests": {"cpu": "2m"}, "limits": {"cpu": "10m"}}
+    obj["spec"]["initContainers"] = []
+    obj["spec"]["containers"] = [{"name": "c", "resources": little}]
+    assert orjson.loads(decode_pod(obj).spec.running_json) == {}
+    obj["spec"]["resources"] = {"requests": {"cpu": "2m", "hugepages-2Mi": "4Mi"}}
+    assert orjson.loads(decode_pod(obj).spec.running_json) == {
+        "requests": {"cpu": "2m", "hugepages-2Mi": "4Mi"}
+    }
+
+
+def test_a_limit_that_not_every_container_has_is_no_cgroup_s() -> None:
+    obj = pod_object()
+    limited = {"limits": {"cpu": "1", "memory": "1Gi"}}
+    obj["spec"]["initContainers"] = []
+    obj["spec"]["containers"] = [
+        {"name": "c", "resources": limited},
+        {"name": "d", "resources": {"limits": {"memory": "1Gi"}}},
+    ]
+    spec = decode_pod(obj).spec
+    assert orjson.loads(spec.running_json) == {"limits": {"cpu": "1", "memory": "2Gi"}}
+    assert orjson.loads(spec.ended_json) == {"limits": {"memory": "2Gi"}}
+
+
 def event(kind: str, obj: object) -> bytes:
     return b'{"type":"%b","object":%b}\n' % (kind.encode(), orjson.dumps(obj))
 

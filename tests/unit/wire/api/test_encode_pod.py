@@ -199,6 +199,16 @@ def test_a_condition_that_went_is_deleted_by_its_key() -> None:
     assert status["conditions"] == [{"$patch": "delete", "type": "PodResizePending"}]
 
 
+def test_of_resources_only_what_differs_is_told_and_what_went_is_null() -> None:
+    limits = b'"limits":{"cpu":"1","example.com/gpu":"1"}'
+    old = UP._replace(resources_json=b'{%b,"requests":{"cpu":"1","memory":"1Gi"}}' % limits)
+    new = UP._replace(resources_json=b'{"requests":{"cpu":"2","memory":"1Gi"}}')
+    told = body(old, new)["status"]
+    assert told == {"resources": {"limits": None, "requests": {"cpu": "2"}}}
+    told = body(old, old._replace(resources_json=b'{"limits":{"cpu":"1"}}'))["status"]
+    assert told == {"resources": {"limits": {"example.com/gpu": None}, "requests": None}}
+
+
 def test_another_address_replaces_the_old_one() -> None:
     status = body(UP, UP._replace(pod_ip="10.0.0.9"))["status"]
     assert status == {

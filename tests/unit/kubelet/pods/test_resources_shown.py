@@ -1,0 +1,48 @@
+"""The resources of a whole pod in its status, as a real kubelet shows them."""
+
+from pod_world import container, make_pod
+
+from fleet.kubelet.pods.resources_shown import resources_shown
+from fleet.objects.pods import Pod, PodSpec, PodStatus
+
+ASKED = b'{"limits":{"cpu":"1","example.com/gpu":"1"},"requests":{"cpu":"1"}}'
+RUNNING = b'{"limits":{"cpu":"1"},"requests":{"cpu":"1"}}'
+ENDED = b'{"requests":{"cpu":"1"}}'
+
+
+def pod(phase: str) -> Pod:
+    made = make_pod(container(), resources_json=ASKED, running_json=RUNNING, ended_json=ENDED)
+    made.status = PodStatus(phase=phase)
+    return made
+
+
+def shown(made: Pod, old_phase: str, old: bytes, spec: PodSpec | None = None) -> bytes:
+    return resources_shown(made, spec or made.spec, PodStatus(phase=old_phase, resources_json=old))
+
+
+def test_until_the_api_shows_that_it_runs_all_is_told_that_was_asked_for() -> None:
+    assert shown(pod("Pending"), "Running", b"") == ASKED
+    assert shown(pod("Running"), "Running", ASKED) == RUNNING
+    assert shown(pod("Running"), "Running", RUNNING) == RUNNING
+
+
+def test_what_the_cgroup_does_not_have_goes_with_the_end_of_the_pod() -> None:
+    assert shown(pod("Running"), "Succeeded", RUNNING) == ENDED
+    assert shown(pod("Succeeded"), "Succeeded", RUNNING) == ENDED
+    assert shown(pod("Failed"), "Failed", ASKED) == ASKED
+    assert shown(pod("Succeeded"), "Succeeded", b"") == ASKED
+
+
+def test_a_resize_leaves_the_request_of_memory_as_it_was() -> None:
+    made = pod("Running")
+    both = b'{"limits":{"memory":"%b"},"requests":{"cpu":"1","memory":"%b"}}'
+    after = made.spec._replace(
+        running_json=both % (b"2Gi", b"2Gi"), ended_json=both % (b"2Gi", b"2Gi")
+    )
+    assert shown(made, "Running", both % (b"1Gi", b"1Gi"), after) == both % (b"2Gi", b"1Gi")
+
+
+def test_a_limit_that_a_resize_gives_to_one_of_two_containers_is_not_shown() -> None:
+    made = pod("Running")
+    after = made.spec._replace(running_json=RUNNING, ended_json=ENDED)
+    assert shown(made, "Running", b'{"requests":{"cpu":"2"}}', after) == ENDED
