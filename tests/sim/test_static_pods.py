@@ -1,5 +1,7 @@
 """Static pods and their mirrors: made, kept in step, made again, ended."""
 
+from datetime import datetime
+
 import yaml
 from pod_world import model_of
 from sim_faults import ApiServerAnswers
@@ -108,6 +110,23 @@ def test_a_changed_manifest_replaces_the_pod_and_its_mirror() -> None:
     assert after["status"]["containerStatuses"][0]["image"].endswith("proxy:2")
     killed = [each for each in sim.server.all("events") if each["reason"] == "Killing"]
     assert [each["involvedObject"]["name"] for each in killed] == ["proxy-n-0"]
+
+
+def test_a_changed_static_pod_starts_a_back_off_after_the_end_of_its_namesake() -> None:
+    """It is looked again after 10 s x U[1, 1.5] whether the name is free; until then nothing."""
+    sim = started(nodes=20)
+    put(sim, manifest(image="proxy:2"))
+    sim.run_for(seconds=50)
+    ends = {}
+    for each in sim.server.all("events"):
+        if each["reason"] == "Killing":
+            ends[each["involvedObject"]["name"]] = each["firstTimestamp"]
+    assert len(ends) == 20
+    for name, ended in ends.items():
+        running = mirror(sim, name)["status"]["containerStatuses"][0]["state"]["running"]
+        assert mirror(sim, name)["spec"]["containers"][0]["image"] == "proxy:2"
+        waited = datetime.fromisoformat(running["startedAt"]) - datetime.fromisoformat(ended)
+        assert 10 <= waited.total_seconds() <= 17
 
 
 def test_the_events_of_a_static_pod_carry_its_hash() -> None:

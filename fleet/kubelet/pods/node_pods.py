@@ -219,9 +219,9 @@ class NodePods:
             self.statics.on_new_owner(turn)
 
     def on_static_pods(self, key: str, turn: Turn, *, is_first: bool = False) -> None:
-        """Look at the static pods of the profile; with a full name, try its mirror again."""
+        """Look at the static pods of the profile; with a full name, try its pod or mirror again."""
         if key:
-            self.statics.manager.on_retry(key, turn)
+            self.statics.on_retry(key, partial(self._on_update, turn=turn), turn)
         else:
             if is_first:
                 self.statics.is_ready = False

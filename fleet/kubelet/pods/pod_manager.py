@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from fleet.clock import NS_PER_S, Draws
+from fleet.kubelet.pods.pod_workers import BACKOFF_PERIOD_NS
 from fleet.kubelet.turn import Turn
 from fleet.objects.effects import (
     ApiCall,
@@ -29,10 +30,12 @@ from fleet.objects.static_pods import StaticPod, StaticPods
 from fleet.objects.well_known import MIRROR_ANNOTATION
 
 HOUSEKEEPING_NS = 2 * NS_PER_S  # housekeepingPeriod
+BACKOFF_JITTER = 0.5  # workerBackOffPeriodJitterFactor
 RESYNC_NS = 60 * NS_PER_S  # syncFrequency: a mirror is made by a sync of its pod
 """Before the full name of a pod: the key of calls and timers about its mirror."""
 _STREAM_HOUSEKEEPING = 0x40CE
 _STREAM_RESYNC = 0x40CF
+_STREAM_START = 0x40D0
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +44,7 @@ class _Entry:
 
     static: StaticPod | None = None
     waiting: bool = False  # until the pod that had the name before has ended
+    start_ns: int = 0  # when it may be looked again whether it has
     mirror: Pod | None = None
     busy: bool = False  # a call about the mirror is in flight
     posted: bool = False  # the POST was answered, the watch does not show it yet
@@ -87,20 +91,31 @@ class PodManager:
             self._entries[pod.full_name].static = None
         return gone, added, twice
 
-    def add(self, pod: StaticPod, *, may_start: bool) -> bool:
+    def add(self, pod: StaticPod, turn: Turn, *, may_start: bool) -> bool:
         """Keep a new static pod; return whether it starts now, or waits for its namesake."""
         entry = self._entries.setdefault(pod.full_name, _Entry())
         entry.static = pod
         entry.waiting = not may_start
+        if not may_start:
+            self._wait(pod.full_name, entry, turn)
         return may_start
 
-    def released(self, pod: Pod) -> StaticPod | None:
-        """Return the static pod that waited for the end of this one, which is now over."""
-        entry = self._entries.get(pod.full_name)
-        if entry is None or not entry.waiting:
+    def waits_no_more(self, name: str, turn: Turn, *, is_free: bool) -> StaticPod | None:
+        """Return the static pod that may start now that its time has come and its name is free."""
+        entry = self._entries.get(name)
+        if entry is None or not entry.waiting or turn.now_ns < entry.start_ns:
+            return None
+        if not is_free and entry.static is not None:
+            self._wait(name, entry, turn)
             return None
         entry.waiting = False
         return entry.static
+
+    def _wait(self, name: str, entry: _Entry, turn: Turn) -> None:
+        """Look again after a back-off. Source: pod_workers.go, allowPodStart."""
+        share = turn.draw(_STREAM_START)
+        entry.start_ns = turn.now_ns + int(BACKOFF_PERIOD_NS * (1 + BACKOFF_JITTER * share))
+        turn.arm(entry.start_ns, Timer.STATIC_PODS, name)
 
     def static_of(self, mirror: Pod) -> StaticPod | None:
         """Return the static pod that a mirror is of."""

@@ -2,7 +2,7 @@
 
     sources -> PodManager.take -> ADD or REMOVE to the workers
     pods watch -> mirror -> PodManager -> POST or DELETE; the static pod's status goes to it
-    worker done -> housekeeping -> namesake starts, orphaned mirror goes
+    worker done -> housekeeping -> orphaned mirror goes; a namesake starts at its next look
 
 Until every source was read once nothing is removed or cleaned up: SourcesReady.
 Source: pkg/kubelet/kubelet.go, HandlePodAdditions, HandlePodRemoves, deletePod;
@@ -71,8 +71,7 @@ class StaticPodSync:
             if pod.uid in self._workers:
                 update(PodUpdate(PodOp.REMOVE, pod))
         for pod in added:
-            is_free = all(each.pod.full_name != pod.full_name for each in self._workers.values())
-            if manager.add(pod, may_start=is_free):
+            if manager.add(pod, turn, may_start=self._is_free(pod.full_name)):
                 update(PodUpdate(PodOp.ADD, pod))
         manager.reconcile(added, turn)
         if gone:
@@ -117,6 +116,21 @@ class StaticPodSync:
         self.manager.arm(turn)
         return True
 
+    def on_retry(self, name: str, update: Update, turn: Turn) -> None:
+        """Start a pod that waited for its namesake; try again what failed of a mirror."""
+        successor = self.manager.waits_no_more(name, turn, is_free=self._is_free(name))
+        if successor is not None:
+            update(PodUpdate(PodOp.ADD, successor))
+            self.manager.reconcile([successor], turn)
+        self.manager.on_retry(name, turn)
+
+    def _is_free(self, name: str) -> bool:
+        """Return whether no pod of a name is left to end. Source: allowStaticPodStart."""
+        return all(
+            each.pod.full_name != name or each.state is WorkerState.FINISHED
+            for each in self._workers.values()
+        )
+
     def clean_up(self, update: Update, turn: Turn) -> None:
         """Do the housekeeping that is due. Source: HandlePodCleanups."""
         if not self.manager.is_due(turn.now_ns):
@@ -133,10 +147,6 @@ class StaticPodSync:
                 del self._workers[uid]
                 self._syncer.statuses.forget(uid)
                 self._syncer.statuses.mirrors.pop(uid, None)
-                successor = self.manager.released(worker.pod)
-                if successor is not None:
-                    update(PodUpdate(PodOp.ADD, successor))
-                    self.manager.reconcile([successor], turn)
         names = {
             worker.pod.full_name
             for worker in self._workers.values()
