@@ -43,6 +43,10 @@ OF_THE_MACHINE = ("capacity", "nodeInfo")
 """What a kubelet measures, so that fleet has to be told."""
 
 
+LOOKS = {"fileCheckFrequency": "1s"}
+"""A kubelet is told of a new manifest by the kernel; fleet's nodes look for one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Told:
     """What both nodes are told."""
@@ -56,8 +60,12 @@ class Told:
     """Outages of the runtime."""
     images: Sequence[Json] = field(default_factory=lambda: IMAGES)
 
-    def documents(self, status: Json) -> str:
-        """Return the profile of a node with a status, and the behaviours."""
+    def kubelet_of(self, root: Path, node: str) -> dict[str, object]:
+        """Return the KubeletConfiguration of a node."""
+        return {**LOOKS, **self.kubelet, "staticPodPath": str(manifests_of(root, node))}
+
+    def documents(self, status: Json, kubelet: Mapping[str, object]) -> str:
+        """Return the profile of a node with a status and a configuration, and the behaviours."""
         told = {
             "images": list(self.images),
             "runtimeHandlers": HANDLERS,
@@ -70,7 +78,7 @@ class Told:
             "metadata": {"name": "oracle"},
             "spec": {
                 "template": {"status": {**status, **told, "nodeInfo": info}},
-                "kubeletConfiguration": dict(self.kubelet),
+                "kubeletConfiguration": dict(kubelet),
                 "imagePulls": dict(self.image_pulls),
                 "runtime": dict(self.runtime),
             },
@@ -87,6 +95,11 @@ class BothNodes:
         self.own = own
         self.world: World = stage.world
         self.began_s = time.time()
+
+    @property
+    def manifests(self) -> dict[str, Path]:
+        """Where each node looks for static pods."""
+        return {node: manifests_of(self.stage.root, node) for node in (REAL, OWN)}
 
     @property
     def noted(self) -> dict[str, Noted]:
@@ -118,6 +131,10 @@ class BothNodes:
             node: self.world.get(kind, name, "--namespace", namespace)
             for namespace, node in NODES.items()
         }
+
+
+def manifests_of(root: Path, node: str) -> Path:
+    return root / f"manifests-{node}"
 
 
 def node_of(event: Json) -> str:
@@ -164,7 +181,9 @@ def both_nodes(
 def _both(stage: Stage, kubelet: Path, told: Told, limit_s: float) -> Iterator[BothNodes]:
     world, root = stage.world, stage.root
     runtime_profile, own_profile = root / "runtime.yaml", root / "own.yaml"
-    runtime_profile.write_text(told.documents({}))
+    for name in (REAL, OWN):
+        manifests_of(root, name).mkdir()
+    runtime_profile.write_text(told.documents({}, told.kubelet_of(root, REAL)))
     real = RealKubelet(
         program=kubelet,
         name=REAL,
@@ -172,7 +191,7 @@ def _both(stage: Stage, kubelet: Path, told: Told, limit_s: float) -> Iterator[B
         kubeconfig=stage.others_kubeconfig(),
         profile=runtime_profile,
         seed=SEED,
-        options=told.kubelet,
+        options=told.kubelet_of(root, REAL),
     )
     with running(real):
 
@@ -182,7 +201,7 @@ def _both(stage: Stage, kubelet: Path, told: Told, limit_s: float) -> Iterator[B
 
         eventually(is_real_ready, "the real node is Ready", limit_s=limit_s)
         node = world.get("node", REAL)
-        own_profile.write_text(told.documents(measured(node)))
+        own_profile.write_text(told.documents(measured(node), told.kubelet_of(root, OWN)))
         named = (f"--kubeconfig={stage.own_kubeconfig()}", *DEDICATED, "--zone-labels")
         with world.spawn(
             OWN_PREFIX, 1, f"--profile={own_profile}", f"--seed={SEED}", *named

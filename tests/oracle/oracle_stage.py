@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from both_nodes import OWN, REAL, BothNodes
 from header_tap import Noted
@@ -24,6 +25,11 @@ class OracleStage:
     @property
     def info(self) -> ControlPlaneInfo:
         return self._both.world.info
+
+    @property
+    def manifests(self) -> Mapping[str, Path]:
+        places = self._both.manifests
+        return {side: places[node] for side, node in self.nodes.items()}
 
     @property
     def noted(self) -> Mapping[str, Noted]:

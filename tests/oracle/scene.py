@@ -10,12 +10,14 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from admin import Admin, RefusedError
 from normalisation import Json
 
 from fleet.controlplane import ControlPlaneInfo
+from fleet.quantity import parse_quantity
 
 REAL, FLEET = "real", "fleet"
 SIDES = (REAL, FLEET)
@@ -23,7 +25,7 @@ POLL_S = 0.25
 WAIT_MAX_S = 60.0
 PAUSE_S = 2.5
 """What a kubelet does after an event it does within a relist of its runtime, and a second."""
-NAMED = "kubernetes.io/hostname"
+CLUSTER_WIDE = ("PersistentVolume",)
 
 
 class Stage(Protocol):
@@ -34,6 +36,10 @@ class Stage(Protocol):
 
     @property
     def nodes(self) -> Mapping[str, str]: ...
+
+    @property
+    def manifests(self) -> Mapping[str, Path]:
+        """Where each side looks for static pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +79,8 @@ class Scene:
     def placed(self, each: Json, side: str) -> Json:
         """Return an object as one node is given it."""
         made: Json = json.loads(json.dumps(each))
-        made["metadata"]["namespace"] = self.namespaces[side]
+        if made["kind"] not in CLUSTER_WIDE:
+            made["metadata"]["namespace"] = self.namespaces[side]
         node = self.stage.nodes[side]
         spec = made.get("spec", {})
         pod = made if made["kind"] == "Pod" else spec.get("template")
@@ -86,20 +93,31 @@ class Scene:
         return found
 
     def get(self, side: str, plural: str, name: str) -> Json | None:
-        return self.admin.get(plural, self.namespaces[side], name)
+        return self.admin.get(plural, self.namespaces[side], self.name_of(side, name))
+
+    def name_of(self, side: str, name: str) -> str:
+        """Return a name that says where the node's stands."""
+        return name.replace("{node}", self.stage.nodes[side])
 
     def patch(self, plural: str, name: str, change: Json, subresource: str = "") -> None:
         for side in SIDES:
             self.admin.patch(plural, self.namespaces[side], name, change, subresource)
 
+    def patch_node(self, change: Json) -> None:
+        for side in SIDES:
+            self.admin.patch("nodes", "", self.stage.nodes[side], change)
+
     def evict(self, name: str) -> None:
         """Evict a pod of each through the API."""
         for side in SIDES:
-            namespace = self.namespaces[side]
-            body: Json = {"apiVersion": "policy/v1", "kind": "Eviction"}
-            body["metadata"] = {"name": name, "namespace": namespace}
-            path = self.admin.path("pods", namespace, name)
-            self.admin.ask("POST", f"{path}/eviction", body)
+            self.evict_of(side, name)
+
+    def evict_of(self, side: str, name: str) -> None:
+        namespace = self.namespaces[side]
+        body: Json = {"apiVersion": "policy/v1", "kind": "Eviction"}
+        body["metadata"] = {"name": name, "namespace": namespace}
+        path = self.admin.path("pods", namespace, name)
+        self.admin.ask("POST", f"{path}/eviction", body)
 
     def wait(
         self,
@@ -150,15 +168,74 @@ class Scene:
         limit_s: float = WAIT_MAX_S,
     ) -> None:
         """Delete objects, and wait until they are gone."""
-        for name in names:
-            for side in SIDES:
-                self.admin.delete(plural, self.namespaces[side], name, grace_s)
+        self.ask_to_delete(*names, plural=plural, grace_s=grace_s)
         for name in names:
             self.until(
                 lambda side, name=name: self.get(side, plural, name) is None,  # type: ignore[misc]
                 f"{name} is gone",
                 limit_s=limit_s,
             )
+
+    def ask_to_delete(self, *names: str, plural: str = "pods", grace_s: int | None = None) -> None:
+        for name in names:
+            for side in SIDES:
+                found = self.name_of(side, name)
+                self.admin.delete(plural, self.namespaces[side], found, grace_s)
+
+    # What concerns a node
+
+    def place_manifest(self, name: str, made: Json) -> None:
+        """Write a static pod for each node, or change it."""
+        for side in SIDES:
+            placed = json.loads(json.dumps(made))
+            placed["metadata"]["namespace"] = self.namespaces[side]
+            mirror = f"{made['metadata']['name']}-{self.stage.nodes[side]}"
+            self.named.add(mirror)
+            place = self._manifest(side, name)
+            hidden = place.with_name(f".{place.name}")
+            hidden.write_text(json.dumps(placed))
+            hidden.rename(place)
+
+    def remove_manifest(self, name: str) -> None:
+        for side in SIDES:
+            self._manifest(side, name).unlink()
+
+    def _manifest(self, side: str, name: str) -> Path:
+        return self.stage.manifests[side] / f"{self.namespaces[side]}-{name}.json"
+
+    def resize(self, name: str, container: str, resources: Json) -> None:
+        changed = {"name": container, "resources": resources}
+        self.patch("pods", name, {"spec": {"containers": [changed]}}, "resize")
+
+    def allocatable_milli_cpu(self) -> int:
+        """Return what both nodes have for pods."""
+        found = [
+            parse_quantity(self.node(side)["status"]["allocatable"]["cpu"]).nano // 10**6
+            for side in SIDES
+        ]
+        assert found[0] == found[1], found
+        return found[0]
+
+    def node(self, side: str) -> Json:
+        found = self.admin.get("nodes", "", self.stage.nodes[side])
+        assert found is not None, side
+        return found
+
+    def running_of_job(self, side: str, job: str) -> str:
+        """Return the pod of a Job that runs, "" if none does."""
+        selector = f"batch.kubernetes.io/job-name={job}"
+        pods = self.admin.items("pods", self.namespaces[side], selector)
+        running = (each["metadata"]["name"] for each in pods if phase(each) == "Running")
+        return next(running, "")
+
+    def until_bound(self, claim: str) -> None:
+        plural = "persistentvolumeclaims"
+        self.wait(claim, lambda each: phase(each) == "Bound", "is bound", plural=plural)
+
+    def delete_volumes(self, *names: str) -> None:
+        for name in names:
+            for side in SIDES:
+                self.admin.delete("persistentvolumes", "", f"{self.namespaces[side]}-{name}")
 
     def live(self, *pods: Json) -> None:
         """Create pods, wait until they run, and delete them."""
@@ -203,6 +280,12 @@ def phase(pod: Json) -> str:
 def is_ready(item: Json) -> bool:
     conditions = item["status"].get("conditions", ())
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def condition_of(item: Json, kind: str) -> Json:
+    """Return a condition of an object, empty if it has none of the kind."""
+    conditions = item["status"].get("conditions", ())
+    return next((each for each in conditions if each["type"] == kind), {})
 
 
 def container_status(pod: Json, name: str = "c") -> Json:
