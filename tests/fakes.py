@@ -294,7 +294,8 @@ class SimApiServer:
             stamp = rfc3339(expires_s).decode()
             answered = obj | {"status": {"token": "t", "expirationTimestamp": stamp}}
             return Answer(201, self.encoding.body(answered))
-        meta = obj["metadata"]
+        meta = {key: each for key, each in obj["metadata"].items() if key != "uid"}  # a new one
+        obj = obj | {"metadata": meta}
         if "generateName" in meta:
             meta = meta | {"name": f"{meta['generateName']}{self.version:05d}"}
             obj = obj | {"metadata": meta}

@@ -149,6 +149,20 @@ def test_a_manifest_that_goes_takes_pod_and_mirror_along() -> None:
     assert kubelet.pods is None
 
 
+def test_a_static_pod_that_is_removed_gets_no_terminal_phase() -> None:
+    """Its containers ended well, but its policy would start them again. Source: getPhase."""
+    sim = started()
+    put(sim)
+    while (found := sim.server.find("pods", "proxy-n-0", "kube-system")) is not None:
+        shown = found
+        sim.run_for(seconds=0.1)
+    [container] = shown["status"]["containerStatuses"]
+    assert container["state"]["terminated"]["exitCode"] == 0
+    assert shown["status"]["phase"] == "Running"
+    ready = next(each for each in shown["status"]["conditions"] if each["type"] == "Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "ContainersNotReady")
+
+
 def test_a_mirror_without_a_manifest_is_deleted_within_housekeeping() -> None:
     """The file went while no kubelet was there."""
     sim = Simulation(seed=4, model=MODEL)

@@ -17,6 +17,7 @@ from fleet.objects.pods import (
     TerminatedState,
     WaitingState,
 )
+from fleet.objects.static_pods import StaticPod
 
 TERMINAL_PHASES = frozenset(("Succeeded", "Failed"))
 RESTARTING_ALL = "RestartingAllContainers"
@@ -58,7 +59,8 @@ def pod_phase(
         return "Running"
     if not counts.stopped:
         return "Pending"
-    if not is_terminal and counts.stopped != counts.final:
+    ends = is_terminal and not isinstance(pod, StaticPod)  # upstream's TODO(#116484)
+    if not ends and counts.stopped != counts.final:
         return "Running"  # at least one will be restarted
     return "Succeeded" if counts.stopped == counts.succeeded else "Failed"
 

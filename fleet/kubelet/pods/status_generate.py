@@ -31,6 +31,7 @@ from fleet.objects.pods import (
     TerminatedState,
     WaitingState,
 )
+from fleet.objects.static_pods import StaticPod
 from fleet.runtime.containers import RunState, Sandbox, image_id, image_name
 from fleet.runtime.runtime import KILLED_EXIT_CODE
 from fleet.runtime.security_context import user_json
@@ -414,8 +415,9 @@ def terminate_pod_status(pod: Pod, status: PodStatus, told: PodStatus) -> PodSta
     begun = len(inits)
     while begun > 1 and not _was_started(inits[begun - 1]):
         begun -= 1
+    keeps_phase = status.phase in TERMINAL_PHASES or isinstance(pod, StaticPod)
     return status._replace(
-        phase=status.phase if status.phase in TERMINAL_PHASES else "Failed",
+        phase=status.phase if keeps_phase else "Failed",
         containers=containers,
         init_containers=(*map(_ended, inits[:begun]), *inits[begun:]),
     )

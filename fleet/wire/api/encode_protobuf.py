@@ -245,8 +245,8 @@ def _delete(namespace: str, name: str, uid: str) -> Request:
 
 def delete_options(uid: str) -> bytes:
     """Return the options of a DELETE without grace; the uid is a precondition if there is one."""
-    uid_field = field(2, field(1, uid.encode())) if uid else b""
-    return enveloped(DELETE_OPTIONS, number_field(1, 0) + uid_field)
+    preconditions = field(2, field(1, uid.encode()) if uid else b"")
+    return enveloped(DELETE_OPTIONS, number_field(1, 0) + preconditions)
 
 
 def _create_event(call: ApiCall, caller: Caller) -> Request:

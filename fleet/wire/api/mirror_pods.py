@@ -42,6 +42,7 @@ def create_mirror_pod(call: ApiCall, caller: Caller) -> Request:
         "metadata": {
             **kept,
             "name": mirror.name,
+            "uid": mirror.uid,  # the server makes another
             "annotations": annotations,
             "ownerReferences": [owner],
         },
@@ -61,9 +62,8 @@ def delete_mirror_pod(call: ApiCall, caller: Caller) -> Request:
         "kind": "DeleteOptions",
         "apiVersion": "v1",
         "gracePeriodSeconds": 0,
+        "preconditions": {"uid": target.uid} if target.uid else {},
     }
-    if target.uid:
-        options["preconditions"] = {"uid": target.uid}
     path = f"/api/v1/namespaces/{target.namespace}/pods/{target.name}".encode()
     body = orjson.dumps(options)
     return Request(b"DELETE", path, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)

@@ -168,6 +168,16 @@ def test_patches_and_reads_are_what_they_were(op: Op) -> None:
     assert op is Op.CREATE_RESOURCE_SLICE or PROTOBUF.operations[op].build is OPERATIONS[op].build
 
 
+def test_a_mirror_is_sent_with_the_uid_of_its_pod_and_deleted_with_preconditions() -> None:
+    """The server makes another uid; the preconditions may be empty. Source: mirror_client.go."""
+    sent = request(Op.CREATE_MIRROR_POD, MIRROR, json=True).body
+    assert orjson.loads(sent)["metadata"]["uid"] == MIRROR.uid
+    for uid, preconditions in (("", {}), ("u-1", {"uid": "u-1"})):
+        target = MirrorTarget("default", "web", uid)
+        options = request(Op.DELETE_MIRROR_POD, target, json=True).body
+        assert orjson.loads(options)["preconditions"] == preconditions
+
+
 def test_a_mirror_pod_with_a_field_that_fleet_does_not_know_goes_as_json() -> None:
     spec = {**MANIFEST["spec"], "aFieldOfTheFuture": {"x": 1}}
     mirror = MIRROR._replace(manifest_json=orjson.dumps({**MANIFEST, "spec": spec}))
