@@ -72,9 +72,14 @@ class CSINodeView(NamedTuple):
 
 
 class Token(NamedTuple):
-    """A service-account token's life; the token itself is dropped."""
+    """A service-account token, and until when it is good."""
 
     expires_s: int
+    text: str = ""
+
+    def __repr__(self) -> str:
+        """Say nothing of the secret: stories of nodes are kept and shown."""
+        return f"Token(expires_s={self.expires_s})"
 
 
 class ObjectMeta(NamedTuple):

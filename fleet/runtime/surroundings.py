@@ -3,8 +3,7 @@
 Source: pkg/kubelet/kubelet_pods.go, makeEnvironmentVariables, podFieldSelectorRuntimeValue,
 ensureHostsFileContent; pkg/volume/{configmap,secret,projected,downwardapi};
 pkg/api/v1/resource/helpers.go, ExtractContainerResourceValue.
-Differs: the annotations of a pod are not kept, nor is a service account's token: their files are
-there, but empty.
+Differs: the annotations of a pod are not kept: their files are there, but empty.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +12,14 @@ from typing import NamedTuple, Protocol
 
 import orjson
 
-from fleet.objects.pods import ContainerSpec, ObjectSource, Pod, VolumeSpec
+from fleet.objects.pods import (
+    ContainerSpec,
+    ObjectSource,
+    Pod,
+    PodUid,
+    TokenSource,
+    VolumeSpec,
+)
 from fleet.objects.scripts import EnvRef, MountSpec, ScriptSpec
 from fleet.quantity import parse_quantity
 from fleet.runtime.files import HOST, NodeFiles, VolumePlace, layer_of
@@ -35,6 +41,9 @@ class Sources(Protocol):
     def texts(self, kind: str, namespace: str, name: str) -> Mapping[str, str] | None:
         """Return what a ConfigMap or Secret holds, None if that is unknown."""
 
+    def token(self, uid: PodUid, source: TokenSource) -> str:
+        """Return the token of a pod that a volume shows, "" if there is none."""
+
     def service_variables(self, namespace: str, *, has_links: bool) -> Mapping[str, str] | None:
         """Return the variables that Services make in a namespace, None if they are unknown."""
 
@@ -47,6 +56,10 @@ class NoSources:
     def texts(self, _kind: str, _namespace: str, _name: str) -> Mapping[str, str] | None:
         """Return None."""
         return None
+
+    def token(self, _uid: PodUid, _source: TokenSource) -> str:
+        """Return nothing."""
+        return ""
 
     def service_variables(self, _namespace: str, *, has_links: bool) -> Mapping[str, str] | None:  # noqa: ARG002
         """Return None."""
@@ -236,7 +249,7 @@ def _shown(pod: Pod, spec: ContainerSpec, place: Place, volume: VolumeSpec) -> V
                 return None
             texts |= _files(source, found or {})
     for token in volume.tokens:
-        texts[f"/{token.path}"] = ""
+        texts[f"/{token.path}"] = place.sources.token(pod.uid, token)
     for file in volume.downward:
         texts[f"/{file.path}"] = _value(pod, spec, place, file.source) or ""
     if not texts and volume.kind not in {"configMap", "secret", "projected", "downwardAPI"}:

@@ -359,7 +359,7 @@ class KubeRuntimeManager:
             self._fail_first(worker, failure, turn)
             return False
         worker.plan = worker.plan[1:]
-        sources = PodSources(self._volumes.objects, turn.env)
+        sources = PodSources(self._volumes.objects, self._volumes.tokens, turn.env)
         now_ns, wall_s = turn.now_ns, turn.wall_s
         turn.facts.counts().containers[_kind_of(pod, spec)] += 1
         container = self._runtime.start_container(pod, spec, behavior, now_ns, wall_s, sources)

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from fleet.kubelet.environment import Environment
+from fleet.kubelet.volumes.token_cache import TokenCache, TokenKey
 from fleet.kubelet.volumes.watched_objects import ObjectManager
+from fleet.objects.pods import PodUid, TokenSource
 from fleet.objects.services import service_variables
 
 
@@ -15,11 +17,16 @@ class PodSources(NamedTuple):
     """The objects of one node; what all nodes see alike is kept once for all."""
 
     objects: ObjectManager
+    tokens: TokenCache
     env: Environment
 
     def texts(self, kind: str, namespace: str, name: str) -> Mapping[str, str] | None:
         """Return what a ConfigMap or Secret holds, None if that is unknown."""
         return self.objects.texts(kind, namespace, name)
+
+    def token(self, uid: PodUid, source: TokenSource) -> str:
+        """Return the token of a pod that a volume shows, "" if it has none yet."""
+        return self.tokens.text(TokenKey(uid, source.audience, source.expiration_s))
 
     def service_variables(self, namespace: str, *, has_links: bool) -> Mapping[str, str] | None:
         """Return the variables that Services make in a namespace."""

@@ -275,7 +275,8 @@ class NodePods:
 
     def sources(self, env: Environment) -> PodSources:
         """Return what is known of the objects that pods refer to."""
-        return PodSources(self._syncer.volumes.objects, env)
+        volumes = self._syncer.volumes
+        return PodSources(volumes.objects, volumes.tokens, env)
 
     def on_container_changed(self, uid: PodUid, turn: Turn) -> None:
         """Learn that a container of a pod ends at another time than was planned."""

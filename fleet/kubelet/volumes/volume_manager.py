@@ -25,6 +25,7 @@ from fleet.kubelet.volumes.claim_volumes import (
     ClaimVolume,
     ClaimVolumes,
 )
+from fleet.kubelet.volumes.token_cache import TokenCache, TokenKey
 from fleet.kubelet.volumes.volume_texts import (
     LIMIT_EXCEEDED,
     VolumeEvent,
@@ -107,12 +108,13 @@ class _Mount:
 class VolumeManager:
     """Volumes, and the objects behind them, of the pods of one node."""
 
-    __slots__ = ("_mounts", "_refresh", "claims", "objects")
+    __slots__ = ("_mounts", "_refresh", "claims", "objects", "tokens")
 
     def __init__(self) -> None:
         self._mounts: dict[PodUid, _Mount] = {}
         self._refresh: dict[PodUid, int] = {}  # when a pod's tokens are renewed
         self.objects = ObjectManager()
+        self.tokens = TokenCache()
         self.claims: ClaimVolumes | None = None  # made for the first pod that has one
 
     def register_pod(self, pod: Pod, turn: Turn) -> None:
@@ -130,6 +132,7 @@ class VolumeManager:
         self.objects.unregister_pod(pod, turn)
         self.abort(pod.uid)
         self._refresh.pop(pod.uid, None)
+        self.tokens.forget(pod)
         if self.claims is not None:
             self.claims.release(pod.uid)
 
@@ -350,6 +353,9 @@ class VolumeManager:
         assert isinstance(request, TokenRequest), call
         if reply.ok:
             self._plan_refresh(pod, request, reply, turn)
+            if isinstance(reply.record, Token) and reply.record.text:
+                key = TokenKey(pod.uid, request.audience, request.expiration_s)
+                self.tokens.keep(key, reply.record.text)
         mount = self._mounts.get(pod.uid)
         for volume in mount.volumes if mount is not None else ():
             if volume.tokens > 0 and volume.spec.name == (request.volume or volume.spec.name):

@@ -187,9 +187,9 @@ def csinode_view(obj: dict[str, Any], body: bytes) -> CSINodeView:
 
 
 def decode_token(body: bytes) -> Token:
-    """Return until when a service-account token is good."""
+    """Return a service-account token, and until when it is good."""
     status = orjson.loads(body).get("status", {})
-    return Token(parse_rfc3339(status.get("expirationTimestamp") or ""))
+    return Token(parse_rfc3339(status.get("expirationTimestamp") or ""), status.get("token") or "")
 
 
 def decode_meta(body: bytes | dict[str, Any]) -> ObjectMeta:

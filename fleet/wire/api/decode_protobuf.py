@@ -222,9 +222,9 @@ def _decode_csinode(body: bytes) -> CSINodeView:
 
 
 def _decode_token(body: bytes) -> Token:
-    """Return until when a token is good, without a look at the token."""
+    """Return a token, and until when it is good."""
     message = message_class("TokenRequest").FromString(contents(body))
-    return Token(message.status.expirationTimestamp.seconds)
+    return Token(message.status.expirationTimestamp.seconds, message.status.token)
 
 
 _RECORDS: dict[WatchKind, Callable[[bytes], Any]] = {

@@ -486,7 +486,7 @@ def test_small_records() -> None:
     assert decode_csinode(csinode) == (CSINodeView("3", "node-uid", csinode))
     assert decode_csinode(body) == CSINodeView("3", "", body)
     token = {"status": {"token": "secret", "expirationTimestamp": AT}}
-    assert decode_token(orjson.dumps(token)) == Token(AT_S)
+    assert decode_token(orjson.dumps(token)) == Token(AT_S, "secret")
 
 
 def test_refusals() -> None:
