@@ -35,10 +35,13 @@ def log_lines(
     behavior: PodBehavior,
     attempt: int,
     started_s: int,
-    wall_offset_ns: int,
+    begun_ns: int,
     sources: Sources = NO_SOURCES,
 ) -> Lines:
-    """Return the lines of one run of a container that started at a second of the wall clock."""
+    """Return the lines of one run of a container that started at a second of the wall clock.
+
+    `begun_ns` is the instant of which it finds the files of others.
+    """
     declared = behavior.container(spec.name).logs or _greeting(pod, spec)
     start_wall_ns = started_s * NS_PER_S
     if declared is not None:
@@ -52,12 +55,11 @@ def log_lines(
         return DeclaredLines(declared, start_wall_ns, seed, values)
 
     def process() -> Process:
-        start_ns = start_of(started_s, wall_offset_ns)
-        around = runtime.around(pod, spec, attempt, start_ns, started_s, sources)
+        around = runtime.around(pod, spec, attempt, begun_ns, started_s, sources)
         if around is None:
             around = Surroundings({}, None, 0.0, start_wall_ns)
         elif isinstance(around.files, ContainerFiles):
-            around.files.as_replay()
+            around.files.as_run_again()
         return process_of(command_of(spec), around)
 
     return ScriptLines(process)

@@ -39,12 +39,14 @@ class Container:
 
     __slots__ = (
         "attempt",
+        "begun_ns",
         "exit_code",
         "exit_ns",
         "finished_s",
         "id",
         "image",
         "last",
+        "last_begun_ns",
         "message",
         "name",
         "reason",
@@ -61,6 +63,8 @@ class Container:
         self.id = container_id
         self.state = RunState.CREATED
         self.started_s = 0
+        self.begun_ns = 0  # the very instant, of which its command finds the files; 0 if unknown
+        self.last_begun_ns = 0  # of the container before
         self.exit_ns = NEVER  # when it ends; once exited, when it did
         self.exit_code = 0
         self.reason = ""

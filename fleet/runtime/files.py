@@ -45,6 +45,11 @@ class Version(NamedTuple):
     text: str | None
 
 
+Writing = tuple[str, int]
+"""What somebody wrote from an instant on."""
+NOBODY: Writing = ("", 0)
+
+
 class VolumePlace(NamedTuple):
     """Where the files of a volume are: what was written, over what it shows by itself."""
 
@@ -71,15 +76,18 @@ class FileStore:
         self._files: dict[str, list[Version]] = {}
         self._size = 0
 
-    def read(self, path: str, at_ns: int) -> Version | None:
-        """Return what a file is at an instant, None if nobody wrote it by then."""
-        found = _at(self._files.get(path, ()), at_ns)
+    def read(self, path: str, at_ns: int, without: Writing = NOBODY) -> Version | None:
+        """Return what a file is at an instant, None if nobody wrote it by then.
+
+        `without` is whose writing, and from when on, is not seen.
+        """
+        found = _at(self._files.get(path, ()), at_ns, without)
         if found is not None and found.text is not None:
             return found
         start = f"{path}/"
         for name, versions in self._files.items():
             if name.startswith(start):
-                inner = _at(versions, at_ns)
+                inner = _at(versions, at_ns, without)
                 if inner is not None and inner.text is not None:
                     return Version(inner.at_ns, inner.writer, DIRECTORY)
         return found
@@ -119,6 +127,10 @@ class FileStore:
                     found.add(name[len(start) :].partition("/")[0])
         return found - {""}
 
+    def instants(self) -> set[int]:
+        """Return when files changed, or will."""
+        return {each.at_ns for versions in self._files.values() for each in versions}
+
     def undo(self, writer: str, after_ns: int) -> None:
         """Forget what somebody would have written after an instant."""
         for path, versions in list(self._files.items()):
@@ -136,12 +148,14 @@ def _instant(version: Version) -> int:
     return version.at_ns
 
 
-def _at(versions: Iterable[Version], at_ns: int) -> Version | None:
+def _at(versions: Iterable[Version], at_ns: int, without: Writing = NOBODY) -> Version | None:
     found = None
+    writer, from_ns = without
     for version in versions:
         if version.at_ns > at_ns:
             break
-        found = version
+        if version.writer != writer or version.at_ns < from_ns:
+            found = version
     return found
 
 
@@ -199,6 +213,7 @@ class ContainerFiles:
         "_mounts",
         "_now_ns",
         "_overlay",
+        "_own",
         "_start_ns",
         "_stores",
         "_system",
@@ -220,6 +235,7 @@ class ContainerFiles:
         self._now_ns = start_ns
         self._system = system
         self._overlay: dict[tuple[tuple[str, str], str], Version] | None = None
+        self._own = NOBODY
         self.writer = writer_of(layer)
 
     def written_by(self, writer: str) -> "ContainerFiles":
@@ -230,6 +246,12 @@ class ContainerFiles:
     def as_replay(self) -> "ContainerFiles":
         """Have what is written seen by nobody else: it was, or will be, when it really happens."""
         self._overlay = {}
+        return self
+
+    def as_run_again(self) -> "ContainerFiles":
+        """Have a script run that ran before: it finds nothing of what it wrote then."""
+        self._own = (self.writer, self._start_ns)
+        self.as_replay()
         return self
 
     def at(self, after_ns: int) -> None:
@@ -288,11 +310,37 @@ class ContainerFiles:
 
     def _version(self, key: tuple[str, str], path: str) -> Version | None:
         store = self._stores.get(key)
-        found = None if store is None else store.read(path, self._now_ns)
+        found = None if store is None else store.read(path, self._now_ns, self._own)
         own = None if self._overlay is None else self._overlay.get((key, path))
         if own is not None and (found is None or found.at_ns <= own.at_ns):
             return own
         return found
+
+    def is_removed(self, path: str) -> bool:
+        """Return whether somebody removed a file."""
+        found = self._written(path)
+        return found is not None and found.text is None
+
+    def is_written(self, path: str) -> bool:
+        """Return whether somebody wrote a file that is there still."""
+        found = self._written(path)
+        return found is not None and found.text is not None
+
+    def _written(self, path: str) -> Version | None:
+        place, inner, _ = self._find(posixpath.normpath(path))
+        return None if place is None else self._version(place.key, inner)
+
+    def changes_after(self) -> list[int]:
+        """Return how long after now scripts that are known in advance change files, in order."""
+        keys = {self._layer, *(place.key for _, place in self._mounts if place is not None)}
+        found = {
+            at_ns - self._now_ns
+            for key in sorted(keys)
+            if key in self._stores
+            for at_ns in self._stores[key].instants()
+            if at_ns > self._now_ns
+        }
+        return sorted(found)
 
     def write(self, path: str, text: str | None) -> None:
         """Make or replace a file; None removes it, and what is below it."""

@@ -1,7 +1,9 @@
-"""What is known of images that nobody pulled: which of them are a shell, and what they run.
+"""What is known of images that nobody pulled: which are a shell, what they run, what they hold.
 
 Differs: an image is known by the last part of its repository's name alone.
 """
+
+from collections.abc import Mapping
 
 SHELL_IMAGES = frozenset(
     (
@@ -13,9 +15,26 @@ SHELL_IMAGES = frozenset(
 """Images whose own command is an interactive shell or interpreter: without an input it ends."""
 
 
+_FILES = {
+    # Source: test/images/agnhost/Dockerfile: the pair that its web servers listen with.
+    "agnhost": {"/localhost.crt": "", "/localhost.key": ""},
+}
+"""Files of images by name; their texts are unknown."""
+_NO_FILES: Mapping[str, str] = {}
+
+
 def is_shell_image(image: str) -> bool:
     """Return whether the image's own command is a shell, and its user root."""
-    return image.partition("@")[0].rpartition("/")[2].partition(":")[0] in SHELL_IMAGES
+    return _name(image) in SHELL_IMAGES
+
+
+def files_of_image(image: str) -> Mapping[str, str]:
+    """Return the files of an image that are known, by path."""
+    return _FILES.get(_name(image), _NO_FILES)
+
+
+def _name(image: str) -> str:
+    return image.partition("@")[0].rpartition("/")[2].partition(":")[0]
 
 
 def entry_point(image: str) -> tuple[str, ...]:

@@ -69,7 +69,7 @@ def behavior_of_script(probe: tuple[str, ...], container: tuple[str, ...]) -> Pr
     phases: list[ProbePhase] = []
     for after_ns, changes in _by_time(run.changes):
         files |= {posixpath.normpath(each.path): each.text for each in changes}
-        phase = _phase(probe, after_ns, files)
+        phase = phase_of(probe, after_ns, Surroundings({}, _Files(dict(files)), 0.0))
         if not phases or phase._replace(after_ns=phases[-1].after_ns) != phases[-1]:
             phases.append(phase)
         if len(phases) == PHASES_MAX:
@@ -85,9 +85,13 @@ def _by_time(changes: tuple[FileChange, ...]) -> list[tuple[int, list[FileChange
     return list(found.items())
 
 
-def _phase(probe: tuple[str, ...], after_ns: int, files: dict[str, str | None]) -> ProbePhase:
-    """Run the command of a probe on some files."""
-    run = run_words(probe, Surroundings({}, _Files(dict(files)), 0.0))
+NOT_FOUND = ProbePhase(answer=ProbeAnswer.FAILURE, status_code=404)
+"""What an httpGet finds whose page is gone."""
+
+
+def phase_of(probe: tuple[str, ...], after_ns: int, around: Surroundings) -> ProbePhase:
+    """Run the command of a probe at an age of its container."""
+    run = run_words(probe, around)
     if run.run_ns is None:
         return ProbePhase(after_ns)
     latency = constant(run.run_ns)

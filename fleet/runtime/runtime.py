@@ -130,6 +130,8 @@ class Runtime:
         container = self._create_container(pod, spec)
         container.state = RunState.RUNNING
         container.started_s = wall_s
+        if spec.script is not None and spec.script.is_read:
+            container.begun_ns = now_ns
         container.usage = _usage(spec, behavior)
         self._plan_exit(pod, spec, container, behavior, now_ns, sources)
         return container
@@ -155,6 +157,7 @@ class Runtime:
         before = sandbox.find(spec.name)
         if before is not None:
             container.last = before.terminated()
+            container.last_begun_ns = before.begun_ns
             container.spent = before.spent
         sandbox.containers = (
             *(each for each in sandbox.containers if each is not before),
@@ -268,6 +271,7 @@ class Runtime:
                 container.usage = _usage(specs[each.name], behavior)
             if container.state is RunState.RUNNING and each.name in specs:
                 started_ns = container.started_s * NS_PER_S - wall_offset_ns
+                container.begun_ns = started_ns
                 self._plan_exit(pod, specs[each.name], container, behavior, started_ns)
                 container.exit_ns = max(container.exit_ns, now_ns)
         sandbox.containers = tuple(containers)
@@ -288,7 +292,6 @@ class Runtime:
         container: Container,
         behavior: PodBehavior,
         now_ns: int,
-        start_ns: int,
         sources: Sources = NO_SOURCES,
     ) -> bool:
         """Have a container's script see what somebody else wrote; tell whether its end moves."""
@@ -296,7 +299,7 @@ class Runtime:
         declared = behavior.container(container.name).outcomes
         if spec is None or declared or container.exit_ns <= now_ns:
             return False
-        started_s = container.started_s
+        start_ns, started_s = container.begun_ns, container.started_s
         around = self.around(pod, spec, container.attempt, start_ns, started_s, sources)
         if around is None:
             return False
@@ -347,7 +350,7 @@ class Runtime:
         if around is None:
             return run_of_command(spec.command, spec.args)
         assert isinstance(around.files, ContainerFiles), around
-        around.files.as_replay()
+        around.files.as_run_again()
         return run_around(command_of(spec), around)
 
     def _plan_exit(

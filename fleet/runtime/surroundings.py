@@ -22,7 +22,8 @@ from fleet.objects.pods import (
 )
 from fleet.objects.scripts import EnvRef, MountSpec, ScriptSpec
 from fleet.quantity import parse_quantity
-from fleet.runtime.files import HOST, NodeFiles, VolumePlace, layer_of
+from fleet.runtime.files import HOST, ContainerFiles, NodeFiles, VolumePlace, layer_of
+from fleet.runtime.known_images import files_of_image
 from fleet.runtime.script import expand, sub_path_error, subscripted, variables_of
 from fleet.runtime.security_context import non_root_error, user_json
 from fleet.runtime.shell.surroundings import Surroundings
@@ -106,7 +107,7 @@ def whole_surroundings(
         volumes,
         layer_of(pod.uid, spec.name),
         place.start_ns,
-        system=_system_files(pod, place),
+        system={**files_of_image(spec.image), **_system_files(pod, place)},
     )
     shown = orjson.loads(user_json(spec.user))["linux"]
     return Surroundings(
@@ -118,6 +119,17 @@ def whole_surroundings(
         input=given,
         user=(shown["uid"], shown["gid"]),
     )
+
+
+def trial_surroundings(
+    files: NodeFiles, pod: Pod, spec: ContainerSpec, place: Place
+) -> Surroundings:
+    """Return what a command of the kubelet finds in a container; what it writes is lost."""
+    script = spec.script or ScriptSpec()
+    found = surroundings(files, pod, spec._replace(script=script), place)
+    assert isinstance(found.files, ContainerFiles), found
+    found.files.as_replay()
+    return found
 
 
 def environment(script: ScriptSpec, pod: Pod, spec: ContainerSpec, place: Place) -> dict[str, str]:

@@ -26,7 +26,7 @@ from fleet.runtime.surroundings import whole_surroundings
 
 SERVER_ERROR = 500
 OnChange = Callable[[int, Outbox], None]
-"""Have the kubelet see at an instant that the end of a container has moved."""
+"""Have the kubelet see at an instant what was written into the containers of a pod."""
 
 
 class Target:
@@ -176,15 +176,10 @@ class ExecSession:
         pod = target.pod
         behavior = target.env.model.behavior_for(pod.labels, pod.namespace, pod.annotations)
         sandbox = target.runtime.sandbox(pod.uid)
-        moved = False
         for container in () if sandbox is None else sandbox.containers:
             if container.state is RunState.RUNNING:
-                start_ns = start_of(container.started_s, target.env.wall_offset_ns)
-                moved |= target.runtime.replan(
-                    pod, container, behavior, now_ns, start_ns, target.sources
-                )
-        if moved:
-            target.on_change(now_ns, self.out)
+                target.runtime.replan(pod, container, behavior, now_ns, target.sources)
+        target.on_change(now_ns, self.out)
 
 
 class AttachSession:
@@ -203,7 +198,7 @@ class AttachSession:
             behavior,
             container.attempt,
             container.started_s,
-            env.wall_offset_ns,
+            container.begun_ns or target.start_ns,
             target.sources,
         )
         options = LogOptions(follow=True, since_ns=env.wall_ns(now_ns), tail_lines=1)

@@ -12,10 +12,12 @@ triggered attempt and the status that called for it race upstream, the status co
 one patch says it all.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
+from fleet.clock import NS_PER_S
 from fleet.kubelet.containers.probe_worker import (
     NEVER,
     ProbeResult,
@@ -23,7 +25,13 @@ from fleet.kubelet.containers.probe_worker import (
     View,
     was_started_before,
 )
-from fleet.kubelet.containers.prober import KIND_TEXTS, behavior_of, probe_event
+from fleet.kubelet.containers.probed_files import behavior_in_files
+from fleet.kubelet.containers.prober import (
+    KIND_TEXTS,
+    NOBODY_LISTENS,
+    behavior_of,
+    probe_event,
+)
 from fleet.kubelet.pods.pod_actions import KillReason, is_sidecar
 from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
 from fleet.kubelet.pods.status_generate import (
@@ -43,8 +51,12 @@ from fleet.objects.pods import (
     ProbeSpec,
     RunningState,
 )
-from fleet.profile.probe_behavior import ProbeKind
+from fleet.profile.probe_behavior import ALWAYS_GOOD, ProbeKind
 from fleet.runtime.containers import Container, RunState, Sandbox
+from fleet.runtime.shell.surroundings import Surroundings
+
+PodFiles = Callable[[ContainerSpec, int, int], Surroundings]
+"""Return what a probe's command finds in a container that started at an instant, by its age."""
 
 
 class ProbeUpdate(NamedTuple):
@@ -110,8 +122,37 @@ class ProbeManager:
             for worker in probes.workers:
                 declared = behavior.container(worker.spec.name).probes[worker.kind]
                 found = behavior_of(pod, worker.spec, worker.probe, declared)
+                worker.usual = None
                 worker.follow(pod.uid, found, turn)
             self._plan(pod, probes, status, turn)
+
+    def on_files_changed(self, pod: Pod, status: PodStatus, files: PodFiles, turn: Turn) -> None:
+        """Have probes find what somebody wrote into the containers of a pod.
+
+        A probe of which a behaviour is declared, or a port that nobody listens on, stays so.
+        """
+        probes = self._pods.get(pod.uid)
+        if probes is None:
+            return
+        behavior = turn.behavior(pod)
+        for worker in probes.workers:
+            probe, spec = worker.probe, worker.spec
+            view = _view_of(status, spec.name)
+            if (
+                probe.handler not in {"exec", "httpGet"}
+                or view is None
+                or view.container_id != worker.container_id
+                or behavior.container(spec.name).probes[worker.kind] is not ALWAYS_GOOD
+                or worker.behavior is NOBODY_LISTENS
+            ):
+                continue
+            start_ns = view.started_s * NS_PER_S - turn.env.wall_offset_ns
+            find = partial(files, spec, start_ns)
+            found = behavior_in_files(probe, worker.behavior, turn.now_ns - start_ns, find)
+            usual = worker.usual or worker.behavior
+            worker.follow(pod.uid, found, turn)
+            worker.usual = usual
+        self._plan(pod, probes, status, turn)
 
     def counts(self, wall_offset_ns: int, now_ns: int) -> Iterator[tuple[PodUid, ProbeCount]]:
         """Yield how each probe of the containers that run ended so far."""

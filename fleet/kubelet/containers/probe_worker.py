@@ -92,6 +92,7 @@ class ProbeWorker:
     is_live: bool = False  # its ticks probe
     forced: bool = False  # the next tick matters whatever it finds
     triggered: bool = False  # an attempt is wanted at once
+    usual: ProbeBehavior | None = None  # of a new container, if somebody wrote into this one
 
     def begin(self, uid: PodUid, start_ns: int, turn: Turn) -> None:
         """Begin to tick: at once, but soon after the kubelet's start at a random instant.
@@ -107,6 +108,8 @@ class ProbeWorker:
 
     def attach(self, view: View) -> None:
         """Begin with a container."""
+        if self.usual is not None:
+            self.behavior, self.usual = self.usual, None
         self.container_id = view.container_id
         self.started_s = view.started_s
         self.result = None

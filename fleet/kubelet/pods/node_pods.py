@@ -41,9 +41,11 @@ from fleet.objects.effects import (
     WatchEvent,
     WatchKind,
 )
-from fleet.objects.pods import EventType, NodeView, Pod, PodStatus, PodUid
+from fleet.objects.pods import ContainerSpec, EventType, NodeView, Pod, PodStatus, PodUid
 from fleet.objects.static_pods import StaticPod
 from fleet.runtime.runtime import Runtime
+from fleet.runtime.shell.surroundings import Surroundings
+from fleet.runtime.surroundings import trial_surroundings
 
 RUNTIME_TIMERS = frozenset((Timer.POD_SYNC, Timer.RUNTIME))
 """What containers start and end at."""
@@ -279,10 +281,25 @@ class NodePods:
         return PodSources(volumes.objects, volumes.tokens, env)
 
     def on_container_changed(self, uid: PodUid, turn: Turn) -> None:
-        """Learn that a container of a pod ends at another time than was planned."""
+        """Learn that somebody wrote into a pod's containers: they end, and are, otherwise."""
         worker = self.workers.get(uid)
-        if worker is not None:
-            self._syncer.on_runtime_changed(worker, turn)
+        if worker is None:
+            return
+        syncer, pod = self._syncer, worker.pod
+        syncer.on_runtime_changed(worker, turn)
+        files = partial(self._files, pod, turn.env)
+        syncer.probes.on_files_changed(pod, self.last_status(pod), files, turn)
+
+    def _files(
+        self, pod: Pod, env: Environment, spec: ContainerSpec, start_ns: int, age_ns: int
+    ) -> Surroundings:
+        """Return what a probe finds in a container that started at an instant, by its age."""
+        sandbox = self.runtime.sandbox(pod.uid)
+        container = None if sandbox is None else sandbox.find(spec.name)
+        attempt = 0 if container is None else container.attempt
+        at_ns = start_ns + age_ns
+        place = self.runtime.place(pod, spec, attempt, at_ns, env.wall_ns(at_ns), self.sources(env))
+        return trial_surroundings(self.runtime.files, pod, spec, place)
 
     def probe_counts(self, env: Environment, now_ns: int) -> Iterator[tuple[PodUid, ProbeCount]]:
         """Yield how often each probe was run, by the pods that have workers."""

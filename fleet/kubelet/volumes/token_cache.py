@@ -1,16 +1,17 @@
 """The service-account tokens of the pods of one node, as their volumes show them.
 
 A token is a JSON Web Token, and most of its text is the same in all of them or known to be likely:
-packed against a dictionary of that, one of 900 characters takes 400 bytes.
+packed against a dictionary of that, one of 900 characters takes 330 bytes.
 Source: pkg/kubelet/token/token_manager.go, Manager.cache, keyFunc.
 """
 
 import binascii
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from fleet.objects.pods import Pod, PodUid
+from fleet.objects.pods import PodUid
 
 _LIKELY = (
     b'{"alg":"RS256","kid":"{"alg":"ES256","kid":"'
@@ -23,6 +24,8 @@ _LIKELY = (
 )
 """Of a token's header and payload; what is most likely stands last. Source: pkg/serviceaccount."""
 _PARTS = 3
+_OPAQUE, _DECODED = b"\0", b"\1"
+_LENGTH_BYTES = 3
 
 
 class TokenKey(NamedTuple):
@@ -39,55 +42,76 @@ class TokenCache:
     __slots__ = ("_packed",)
 
     def __init__(self) -> None:
-        self._packed: dict[TokenKey, bytes] = {}
+        self._packed: dict[PodUid, bytes] = {}
 
     def keep(self, key: TokenKey, text: str) -> None:
         """Take a new token in the place of the last."""
-        self._packed[key] = pack(text)
+        kept = self._tokens(key.uid)
+        kept[_name(key)] = text
+        self._packed[key.uid] = pack(kept)
 
     def text(self, key: TokenKey) -> str:
         """Return a token, "" if there is none."""
-        packed = self._packed.get(key)
-        return "" if packed is None else unpack(packed)
+        return self._tokens(key.uid).get(_name(key), "")
 
-    def forget(self, pod: Pod) -> None:
+    def forget(self, uid: PodUid) -> None:
         """Drop the tokens of a pod that is gone."""
-        for volume in pod.spec.volumes:
-            for each in volume.tokens:
-                self._packed.pop(TokenKey(pod.uid, each.audience, each.expiration_s), None)
+        self._packed.pop(uid, None)
+
+    def _tokens(self, uid: PodUid) -> dict[str, str]:
+        packed = self._packed.get(uid)
+        return {} if packed is None else unpack(packed)
 
 
-def pack(text: str) -> bytes:
-    """Return a token in fewer bytes: as JSON and signature if it has those, else as it is."""
-    parts = text.encode().split(b".")
-    try:
-        decoded = [urlsafe_b64decode(part + b"=" * (-len(part) % 4)) for part in parts]
-    except binascii.Error:
-        decoded = []
-    if len(decoded) != _PARTS or _joined(decoded) != text:
-        return _deflated(b"\0" + text.encode())
-    header, payload, signature = decoded
-    lengths = len(header).to_bytes(2) + len(payload).to_bytes(3)
-    return _deflated(b"\1" + lengths + header + payload + signature)
+def _name(key: TokenKey) -> str:
+    return f"{key.expiration_s} {key.audience}"
 
 
-def unpack(packed: bytes) -> str:
-    """Return the token."""
-    unpacking = zlib.decompressobj(-zlib.MAX_WBITS, _LIKELY)
-    found = unpacking.decompress(packed)
-    if found[0] == 0:
-        return found[1:].decode()
-    payload_at = 6 + int.from_bytes(found[1:3])
-    signature_at = payload_at + int.from_bytes(found[3:6])
-    return _joined([found[6:payload_at], found[payload_at:signature_at], found[signature_at:]])
-
-
-def _joined(parts: list[bytes]) -> str:
-    return b".".join(urlsafe_b64encode(part).rstrip(b"=") for part in parts).decode()
-
-
-def _deflated(data: bytes) -> bytes:
+def pack(tokens: Mapping[str, str]) -> bytes:
+    """Return the tokens of a pod by name in fewer bytes."""
     packing = zlib.compressobj(
         zlib.Z_BEST_COMPRESSION, zlib.DEFLATED, -zlib.MAX_WBITS, zdict=_LIKELY
     )
-    return packing.compress(data) + packing.flush()
+    parts = [part for name, text in tokens.items() for part in (name.encode(), _shortened(text))]
+    return b"".join(packing.compress(_field(part)) for part in parts) + packing.flush()
+
+
+def unpack(packed: bytes) -> dict[str, str]:
+    """Return the tokens."""
+    fields = _fields(zlib.decompressobj(-zlib.MAX_WBITS, _LIKELY).decompress(packed))
+    return {name.decode(): _lengthened(next(fields)) for name in fields}
+
+
+def _shortened(text: str) -> bytes:
+    """Return a token as JSON and signature if it has those, else as it is."""
+    try:
+        parts = [
+            urlsafe_b64decode(part + b"=" * (-len(part) % 4)) for part in text.encode().split(b".")
+        ]
+    except binascii.Error:
+        parts = []
+    if len(parts) != _PARTS or _joined(parts) != text:
+        return _OPAQUE + text.encode()
+    return _DECODED + b"".join(map(_field, parts))
+
+
+def _lengthened(data: bytes) -> str:
+    if data[:1] == _OPAQUE:
+        return data[1:].decode()
+    return _joined(_fields(data[1:]))
+
+
+def _joined(parts: Iterable[bytes]) -> str:
+    return b".".join(urlsafe_b64encode(part).rstrip(b"=") for part in parts).decode()
+
+
+def _field(data: bytes) -> bytes:
+    return len(data).to_bytes(_LENGTH_BYTES) + data
+
+
+def _fields(data: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(data):
+        begin = at + _LENGTH_BYTES
+        at = begin + int.from_bytes(data[at:begin])
+        yield data[begin:at]

@@ -132,7 +132,7 @@ class VolumeManager:
         self.objects.unregister_pod(pod, turn)
         self.abort(pod.uid)
         self._refresh.pop(pod.uid, None)
-        self.tokens.forget(pod)
+        self.tokens.forget(pod.uid)
         if self.claims is not None:
             self.claims.release(pod.uid)
 

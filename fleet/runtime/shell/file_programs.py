@@ -115,6 +115,7 @@ def _copy(shell: "Shell", name: str, args: list[str], *, removes: bool) -> int:
     if len(paths) != 2:
         raise UnknownScriptError(name)
     source, target = paths
+    renamed = "renamed " if removes else ""
     if shell.read(source) is None:
         shell.complain(f"{name}: can't stat '{source}': {_MISSING}\n")
         return 1
@@ -124,6 +125,8 @@ def _copy(shell: "Shell", name: str, args: list[str], *, removes: bool) -> int:
         shell.write(target + path[len(source) :], text)
     if removes:
         shell.write(source, None)
+    if any("v" in arg for arg in args if arg.startswith("-")):
+        shell.print(f"{renamed}'{source}' -> '{target}'\n")
     return 0
 
 

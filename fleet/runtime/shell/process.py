@@ -19,7 +19,8 @@ from fleet.runtime.shell.surroundings import (
 from fleet.runtime.shell.syntax import EndlessScriptError, UnknownScriptError, parse_script
 
 SHELLS = frozenset(("sh", "bash", "ash", "dash"))
-_SCRIPT_OPTIONS = frozenset(("-c", "-ec", "-ce", "-exc", "-xec", "-xc"))
+_OPTIONS = frozenset("cex")
+"""Of a shell that are understood; what `-x` would print on stderr is left out."""
 WORDS_MAX = 64
 """A longer command line is not understood rather than read."""
 IDLE_ROUNDS_MAX = 1000
@@ -33,7 +34,19 @@ def is_shell(words: Sequence[str]) -> bool:
 
 def has_script(words: Sequence[str]) -> bool:
     """Return whether a command line is a script for a shell."""
-    return len(words) > 2 and _name(words[0]) in SHELLS and words[1] in _SCRIPT_OPTIONS
+    return bool(_script_at(words))
+
+
+def _script_at(words: Sequence[str]) -> int:
+    """Return where the script of `sh -e -c SCRIPT` is, 0 if there is none."""
+    if not words or _name(words[0]) not in SHELLS:
+        return 0
+    for at, word in enumerate(words[1:-1], 1):
+        if not word.startswith("-") or not _OPTIONS.issuperset(word[1:]):
+            return 0
+        if "c" in word:
+            return at + 1
+    return 0
 
 
 def _name(path: str) -> str:
@@ -54,15 +67,15 @@ class Process:
         self.end_ns: int | None = None
         self.is_lost = False  # it does something that is not understood, or nothing for ever
         self._idle = 0
-        is_script = has_script(words)
+        script_at = _script_at(words)
         self.shell = Shell(
             around,
-            stops_at_error=is_script and "e" in words[1],
-            name=_name(words[0]) if is_script else "sh",
+            stops_at_error=any("e" in word for word in words[1:script_at]),
+            name=_name(words[0]) if script_at else "sh",
         )
         self.written: list[Written] = self.shell.written
         self.changes: list[FileChange] = self.shell.changes
-        self._steps = self._script(words) if is_script else self._alone(words)
+        self._steps = self._script(words[script_at]) if script_at else self._alone(words)
         if not words or len(words) > WORDS_MAX or is_shell(words):
             self.is_lost = True
 
@@ -71,8 +84,8 @@ class Process:
         """Return the code of the last command."""
         return self.shell.status
 
-    def _script(self, words: Sequence[str]) -> Iterator[None]:
-        return self.shell.steps(parse_script(words[2]))
+    def _script(self, script: str) -> Iterator[None]:
+        return self.shell.steps(parse_script(script))
 
     def _alone(self, words: Sequence[str]) -> Iterator[None]:
         self.shell.run_alone(words[0], list(words[1:]))

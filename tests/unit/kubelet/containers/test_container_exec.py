@@ -4,14 +4,22 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from pod_world import UID, World, container, make_pod
+from pod_world import UID, World, container, make_pod, token_of
 
 from fleet.kubelet.containers.container_exec import AttachSession, ExecSession
 from fleet.kubelet.host_interface import attach_to, exec_in
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.turn import Turn
 from fleet.objects.effects import Outbox, WatchEvent, WatchKind
-from fleet.objects.pods import EventType, ObjectSource, Pod, PodUid, VolumeSpec
+from fleet.objects.pods import (
+    EventType,
+    ObjectSource,
+    Pod,
+    PodUid,
+    ProbeSpec,
+    TokenSource,
+    VolumeSpec,
+)
 from fleet.objects.scripts import EnvFrom, EnvRef, MountSpec, ScriptSpec, Variable
 from fleet.objects.services import ServicePort, ServiceView
 from fleet.objects.streams import Output, Refusal
@@ -187,3 +195,85 @@ def test_a_shell_that_runs_is_talked_to_and_ends_with_its_container(
     world.execute(session.out)
     world.run(10)
     assert getattr(world.container(UID).state, "exit_code", None) == 5
+
+
+def is_ready(world: World) -> bool:
+    world.run(5)
+    return world.container().ready
+
+
+def test_a_probe_finds_what_a_command_wrote() -> None:
+    probe = ProbeSpec("exec", command=("test", "-f", "/tmp/healthy"), period_s=1)
+    script = "touch /tmp/healthy; sleep 900"
+    world = World()
+    world.create(
+        make_pod(container("c", "sh", "-c", script, script=ScriptSpec(), readiness_probe=probe))
+    )
+    world.run(10)
+    assert is_ready(world)
+    assert say(world, "mv -v /tmp/healthy /tmp/ill") == "renamed '/tmp/healthy' -> '/tmp/ill'\n"
+    assert not is_ready(world)
+    say(world, "echo back > /tmp/healthy")
+    assert is_ready(world)
+
+
+def test_a_liveness_probe_that_a_command_breaks_restarts_the_container_alone() -> None:
+    probe = ProbeSpec("exec", command=("cat", "/tmp/alive"), period_s=1, failure_threshold=1)
+    world = World()
+    script = "touch /tmp/alive; sleep 900"
+    world.create(
+        make_pod(container("c", "sh", "-c", script, script=ScriptSpec(), liveness_probe=probe))
+    )
+    world.run(10)
+    say(world, "rm /tmp/alive")
+    world.run(60)
+    assert world.container().restart_count == 1  # the new one has its own file
+    world.run(60)
+    assert world.container().restart_count == 1
+
+
+def test_the_scripts_own_changes_go_on_being_found() -> None:
+    probe = ProbeSpec("exec", command=("test", "-f", "/tmp/healthy"), period_s=1)
+    script = "touch /tmp/healthy; sleep 60; rm /tmp/healthy; sleep 60; touch /tmp/healthy; sleep 9d"
+    world = World()
+    world.create(
+        make_pod(container("c", "sh", "-c", script, script=ScriptSpec(), readiness_probe=probe))
+    )
+    world.run(10)
+    say(world, "touch /tmp/other")
+    assert is_ready(world)
+    world.run(60)
+    assert not is_ready(world)
+    world.run(60)
+    assert is_ready(world)
+
+
+def test_a_page_that_is_removed_is_not_found() -> None:
+    probe = ProbeSpec("httpGet", port=80, path="/localhost.crt", period_s=1, failure_threshold=1)
+    world = World()
+    image = "registry.k8s.io/e2e-test-images/agnhost:2.63.0"
+    world.create(make_pod(container("c", image=image, readiness_probe=probe)))
+    world.run(10)
+    assert is_ready(world)
+    moved = run(world, "/bin/sh", "-x", "-c", "mv -v /localhost.crt /tmp/ || true")
+    assert (moved.exit_code, moved.stderr) == (0, b"")
+    assert not is_ready(world)
+    say(world, "mv -v /tmp/localhost.crt / || true")
+    assert is_ready(world)
+
+
+def test_a_probe_whose_command_is_unknown_goes_on_succeeding() -> None:
+    probe = ProbeSpec("exec", command=("/bin/health", "--deep"), period_s=1)
+    world = World()
+    world.create(make_pod(container("c", readiness_probe=probe)))
+    world.run(10)
+    say(world, "touch /tmp/anything")
+    assert is_ready(world)
+
+
+def test_a_pods_token_is_its_own() -> None:
+    mounts = (MountSpec("/var/run/secrets/t", "t", ""),)
+    source = TokenSource("", 3607, "token")
+    volume = VolumeSpec("t", "projected", (), (), (source,))
+    world = started(script=ScriptSpec(mounts=mounts), volumes=(volume,))
+    assert say(world, "cat /var/run/secrets/t/token") == token_of(UID)

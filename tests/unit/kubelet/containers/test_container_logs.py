@@ -7,6 +7,8 @@ from pod_world import UID, World, container, make_pod
 
 from fleet.kubelet.host_interface import container_logs
 from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.objects.pods import VolumeSpec
+from fleet.objects.scripts import MountSpec, ScriptSpec
 from fleet.objects.streams import LogOptions, Refusal
 from fleet.runtime.container_log import LogReader
 
@@ -54,6 +56,23 @@ def test_a_restart_leaves_the_log_before_it() -> None:
     assert world.container().restart_count > 0
     assert ask(world) == "hello\n"
     assert ask(world, LogOptions(previous=True)) == "hello\n"
+
+
+def test_each_instance_has_the_log_of_what_it_found() -> None:
+    """Both start in one second; the file of the first is there for the second alone."""
+    script = "if [ -f /data/been ]; then echo second; sleep 9d; fi; touch /data/been; echo first"
+    mounts = (MountSpec("/data", "data", ""),)
+    words = ("sh", "-c", f"{script}; exit 7")
+    world = World()
+    world.create(
+        make_pod(
+            container("c", *words, script=ScriptSpec(mounts=mounts)),
+            volumes=(VolumeSpec("data", "emptyDir"),),
+        )
+    )
+    world.run(30)
+    assert ask(world) == "second\n"
+    assert ask(world, LogOptions(previous=True)) == "first\n"
 
 
 def test_a_pod_that_is_done_keeps_its_logs() -> None:
