@@ -2,8 +2,8 @@
 
 Source: github.com/google/cadvisor/metrics/prometheus.go, prometheus_machine.go;
 pkg/kubelet/server/server.go, containerPrometheusLabelsFunc.
-Differs: of the many series of a cgroup those that dashboards and alerts read; a pod's cgroup has no
-series of its sandbox but the network's.
+Differs: nothing waits for a disk, is throttled or dropped: those counters stay 0; a pod's cgroup
+has no series of its sandbox but the network's.
 """
 
 import hashlib
@@ -18,11 +18,15 @@ from fleet.quantity import parse_quantity
 from fleet.runtime.containers import ID_PREFIX, image_name
 
 CPU_PERIOD = 100_000
+PERIODS_PER_S = 1_000_000 // CPU_PERIOD
 SHARES_MIN = 2
 SHARES_PER_CPU = 1024
 USER_SHARE = 3
 """Of the cpu time one part in so many is the kernel's."""
 THREADS_PER_PROCESS = 4
+FILES_PER_PROCESS = 8
+KERNEL_SHARE = 32
+OPEN_FILES_MAX = 1 << 20
 PACKET_BYTES = 500
 DISK = "/dev/vda1"
 INTERFACE = "eth0"
@@ -33,6 +37,15 @@ Value = Callable[[Cgroup], float]
 
 def _counter(name: str, text: str) -> Family:
     return Family(f"container_{name}_total", text, "counter")
+
+
+def _nothing(_each: Cgroup) -> float:
+    return 0
+
+
+def _active_file(each: Cgroup) -> int:
+    """Return the page cache that is in use: what a working set has beside anonymous memory."""
+    return each.memory - each.memory_rss
 
 
 _CGROUP: tuple[tuple[Family, Value, str], ...] = (
@@ -107,6 +120,69 @@ _CGROUP: tuple[tuple[Family, Value, str], ...] = (
         lambda each: each.pids * THREADS_PER_PROCESS,
         "",
     ),
+    *(
+        (Family(f"container_{name}", text), value, "")
+        for name, text, value in (
+            (
+                "cpu_load_average_10s",
+                "Value of container cpu load average over the last 10 seconds.",
+                _nothing,
+            ),
+            (
+                "cpu_load_d_average_10s",
+                "Value of container cpu load.d average over the last 10 seconds.",
+                _nothing,
+            ),
+            (
+                "file_descriptors",
+                "Number of open file descriptors for the container.",
+                lambda each: each.pids * FILES_PER_PROCESS,
+            ),
+            ("health_state", "The result of the container's health check", lambda _each: -1),
+            (
+                "memory_kernel_usage",
+                "Size of kernel memory allocated in bytes.",
+                lambda each: each.memory // KERNEL_SHARE,
+            ),
+            (
+                "memory_mapped_file",
+                "Size of memory mapped files in bytes.",
+                lambda each: _active_file(each) // 2,
+            ),
+            (
+                "memory_max_usage_bytes",
+                "Maximum memory usage recorded in bytes",
+                lambda each: each.memory_usage,
+            ),
+            (
+                "memory_total_active_file_bytes",
+                "Current total active file in bytes.",
+                _active_file,
+            ),
+            (
+                "memory_total_inactive_file_bytes",
+                "Current total inactive file in bytes.",
+                lambda each: each.memory_usage - each.memory,
+            ),
+            ("sockets", "Number of open sockets for the container.", lambda each: each.pids),
+            (
+                "threads_max",
+                "Maximum number of threads allowed inside the container, infinity if value is zero",
+                _nothing,
+            ),
+        )
+    ),
+)
+_STATES = ("iowaiting", "running", "sleeping", "stopped", "uninterruptible")
+_TASKS = Family("container_tasks_state", "Number of tasks in given state")
+_FAULTS = Family(
+    "container_memory_failures_total",
+    "Cumulative count of memory allocation failures.",
+    "counter",
+)
+_ULIMITS = Family(
+    "container_ulimits_soft",
+    "Soft ulimit values for the container root process. Unlimited if -1, except priority and nice",
 )
 _OOM = Family(
     "container_oom_events_total",
@@ -131,17 +207,58 @@ _CPU_PERIOD = Family("container_spec_cpu_period", "CPU period of the container."
 _CPU_QUOTA = Family("container_spec_cpu_quota", "CPU quota of the container.")
 _CPU_SHARES = Family("container_spec_cpu_shares", "CPU share of the container.")
 _MEMORY_LIMIT = Family("container_spec_memory_limit_bytes", "Memory limit for the container.")
+_RESERVATION = Family(
+    "container_spec_memory_reservation_limit_bytes", "Memory reservation limit for the container."
+)
+_SWAP_LIMIT = Family(
+    "container_spec_memory_swap_limit_bytes", "Memory swap limit for the container."
+)
+_THROTTLING = tuple(
+    (_counter(f"cpu_cfs_{name}", text), is_time)
+    for name, text, is_time in (
+        ("burst_periods", "Number of periods when burst occurs.", False),
+        ("burst_seconds", "Total time duration the container has been bursted.", False),
+        ("periods", "Number of elapsed enforcement period intervals.", True),
+        ("throttled_periods", "Number of throttled period intervals.", False),
+        ("throttled_seconds", "Total time duration the container has been throttled.", False),
+    )
+)
+"""Of a container with a limit, and whether it counts its time."""
+_DISK_IO = (
+    Family("container_fs_io_current", "Number of I/Os currently in progress"),
+    *(
+        _counter(f"fs_{name}", f"Cumulative {text}")
+        for name, text in (
+            ("io_time_seconds", "count of seconds spent doing I/Os"),
+            ("io_time_weighted_seconds", "weighted I/O time in seconds"),
+            ("read_seconds", "count of seconds spent reading"),
+            ("reads_merged", "count of reads merged"),
+            ("reads", "count of reads completed"),
+            ("sector_reads", "count of sector reads completed"),
+            ("sector_writes", "count of sector writes completed"),
+            ("write_seconds", "count of seconds spent writing"),
+            ("writes_merged", "count of writes merged"),
+            ("writes", "count of writes completed"),
+        )
+    ),
+)
 _NETWORK = tuple(
     (_counter(f"network_{way}_{what}", f"Cumulative count of {text}"), way, what)
     for way, what, text in (
         ("receive", "bytes", "bytes received"),
         ("receive", "errors", "errors encountered while receiving"),
+        ("receive", "packets_dropped", "packets dropped while receiving"),
         ("receive", "packets", "packets received"),
         ("transmit", "bytes", "bytes transmitted"),
         ("transmit", "errors", "errors encountered while transmitting"),
+        ("transmit", "packets_dropped", "packets dropped while transmitting"),
         ("transmit", "packets", "packets transmitted"),
     )
 )
+
+
+_TIMELESS = ("container_spec_", "container_start_time_seconds")
+"""What is said without a time."""
 
 
 class _Text:
@@ -158,7 +275,8 @@ class _Text:
         lines = self._families.get(family.name)
         if lines is None:
             lines = self._families[family.name] = [family.head()]
-        lines.append(f"{family.name}{{{labels}}} {go_float(value)}{self._end}")
+        end = "\n" if family.name.startswith(_TIMELESS) else self._end
+        lines.append(f"{family.name}{{{labels}}} {go_float(value)}{end}")
 
     def families(self) -> list[tuple[str, str]]:
         """Return the text of each family by its name."""
@@ -199,12 +317,12 @@ def _labels(
     return container, cgroup, image, name, namespace, pod
 
 
-def _flat(labels: Labels, *, before_id: str = "", after_id: str = "") -> str:
-    """Return labels in the order of their names, with more of them before or behind `id`."""
+def _flat(labels: Labels, *, before_id: str = "", after_id: str = "", at_end: str = "") -> str:
+    """Return labels in the order of their names, with more of them around `id` or at the end."""
     container, cgroup, image, name, namespace, pod = labels
     return (
         f'container="{container}",{before_id}id="{cgroup}",image="{image}",{after_id}'
-        f'name="{name}",namespace="{namespace}",pod="{pod}"'
+        f'name="{name}",namespace="{namespace}",pod="{pod}"{at_end}'
     )
 
 
@@ -214,6 +332,13 @@ def _add_cgroup(text: _Text, labels: Labels, cgroup: Cgroup) -> None:
         shown = _flat(labels, before_id=more) if more else plain
         text.add(family, shown, value(cgroup))
     text.add(_OOM, plain, 0)
+    for kind, count in (("pgfault", cgroup.page_faults), ("pgmajfault", cgroup.major_faults)):
+        for scope in ("container", "hierarchy"):
+            shown = _flat(labels, before_id=f'failure_type="{kind}",', at_end=f',scope="{scope}"')
+            text.add(_FAULTS, shown, count)
+    for state in _STATES:
+        text.add(_TASKS, _flat(labels, at_end=f',state="{state}"'), 0)
+    text.add(_ULIMITS, _flat(labels, at_end=',ulimit="max_open_files"'), OPEN_FILES_MAX)
 
 
 def _add_disk(text: _Text, labels: Labels, use: NodeUse, used: int) -> None:
@@ -222,6 +347,8 @@ def _add_disk(text: _Text, labels: Labels, use: NodeUse, used: int) -> None:
     text.add(_FS_LIMIT, shown, use.capacity.disk)
     text.add(_FS_INODES, shown, use.capacity.inodes)
     text.add(_FS_INODES_FREE, shown, max(use.capacity.inodes - use.inodes, 0))
+    for family in _DISK_IO:
+        text.add(family, shown, 0)
 
 
 def _add_network(text: _Text, labels: Labels, received: int, sent: int) -> None:
@@ -270,8 +397,13 @@ def _add_container(
     text.add(_CPU_PERIOD, plain, CPU_PERIOD)
     if each.cpu_limit_milli:
         text.add(_CPU_QUOTA, plain, each.cpu_limit_milli * CPU_PERIOD // 1000)
+        periods = max(wall_s - each.started_s, 0) * PERIODS_PER_S
+        for family, is_time in _THROTTLING:
+            text.add(family, plain, periods if is_time else 0)
     text.add(_CPU_SHARES, plain, max(each.cpu_request_milli * SHARES_PER_CPU // 1000, SHARES_MIN))
     text.add(_MEMORY_LIMIT, plain, each.memory_limit)
+    text.add(_RESERVATION, plain, 0)
+    text.add(_SWAP_LIMIT, plain, 0)
 
 
 @lru_cache(maxsize=64)
@@ -288,13 +420,25 @@ def _machine(model: NodeModel, use: NodeUse) -> list[tuple[str, str]]:
         ("machine_cpu_sockets", "Number of CPU sockets.", 1),
         ("machine_memory_bytes", "Amount of memory installed on the machine.", use.capacity.memory),
         ("machine_swap_bytes", "Amount of swap memory available on the machine.", 0),
+        ("machine_cpu_books", "Number of CPU books.", 0),
+        ("machine_cpu_drawers", "Number of CPU drawers.", 0),
+        ("machine_nvm_avg_power_budget_watts", "NVM power budget.", 0),
     )
-    end = f" {use.wall_ns // NS_PER_MS}\n"
     boot = f'boot_id="",machine_id="",system_uuid="{escaped(use.name)}"'
     found = [
-        (name, f"{Family(name, text).head()}{name}{{{boot}}} {go_float(value)}{end}")
+        (name, f"{Family(name, text).head()}{name}{{{boot}}} {go_float(value)}\n")
         for name, text, value in machine
     ]
+    capacity = Family(
+        "machine_nvm_capacity",
+        "NVM capacity value labeled by NVM mode (memory mode or app direct mode).",
+    )
+    lines = (
+        f'{capacity.name}{{boot_id="",machine_id="",mode="{mode}",'
+        f'system_uuid="{escaped(use.name)}"}} 0\n'
+        for mode in ("app_direct_mode", "memory_mode")
+    )
+    found.append((capacity.name, capacity.head() + "".join(lines)))
     version = Family(
         "cadvisor_version_info",
         "A metric with a constant '1' value labeled by kernel version, OS version, docker version, "
@@ -306,9 +450,10 @@ def _machine(model: NodeModel, use: NodeUse) -> list[tuple[str, str]]:
         f'kernelVersion="{escaped(kernel)}",osVersion="{escaped(system)}"'
     )
     found.append((version.name, f"{version.head()}{version.name}{{{labels}}} 1\n"))
-    error = Family(
-        "container_scrape_error",
-        "1 if there was an error while getting container metrics, 0 otherwise",
-    )
-    found.append((error.name, f"{error.head()}{error.name} 0\n"))
+    for what, end in (("container", ""), ("machine", ".")):
+        error = Family(
+            f"{what}_scrape_error",
+            f"1 if there was an error while getting {what} metrics, 0 otherwise{end}",
+        )
+        found.append((error.name, f"{error.head()}{error.name} 0\n"))
     return found

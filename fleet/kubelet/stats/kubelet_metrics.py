@@ -4,11 +4,12 @@ What is periodic is computed from the age of the kubelet (a relist each second);
 pods was counted; the rest is what is there now.
 Source: pkg/kubelet/metrics/metrics.go; pkg/kubelet/kubelet_pods.go, HandlePodCleanups;
 pkg/kubelet/prober/prober_manager.go; component-base/metrics/prometheus/slis.
-Differs: how long a relist or a status update takes is that of an idle machine; a probe's random
-failures are counted by their share.
+Differs: how long a relist or a call of the runtime takes is that of an idle machine; a probe's
+random failures are counted by their share. There is no process behind a node, so no `go_*`; what
+its client asked is fleet's own to count.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from fleet.clock import NS_PER_S
 from fleet.kubelet.containers.probe_manager import ProbeCount
@@ -16,6 +17,16 @@ from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.node.tally import DEFAULT_BOUNDS, Durations, NodeTally
 from fleet.kubelet.pods.pod_workers import WorkerState
 from fleet.kubelet.stats.exposition import Family, Row, go_float, text_of
+from fleet.kubelet.stats.fixed_metrics import FIXED
+from fleet.kubelet.stats.node_usage import node_usage
+from fleet.kubelet.stats.pod_metrics import (
+    CONTAINER_LOGS,
+    VOLUMES,
+    log_rows,
+    version_text,
+    volume_rows,
+)
+from fleet.kubelet.stats.summary import KUBELET_SHARE
 from fleet.objects.pods import PodUid
 from fleet.objects.static_pods import StaticPod
 from fleet.runtime.containers import RunState
@@ -130,9 +141,10 @@ WORKING_PODS = _family(
     "consumes resources that are not otherwise visible.",
     labels=("config", "lifecycle", "static"),
 )
-PROCESS_START = Family(
-    "process_start_time_seconds", ALPHA + "Start time of the process since unix epoch in seconds."
-)
+_START = "Start time of the process since unix epoch in seconds."
+PROCESS_START = Family("process_start_time_seconds", _START)
+OTHER_PROCESS_START = Family("process_start_time_seconds", ALPHA + _START)
+"""Beside probes and SLIs, whose registry is Kubernetes' own."""
 PROBES = Family(
     "prober_probe_total",
     BETA + "Cumulative number of a liveness, readiness or startup probe for a container by result.",
@@ -144,8 +156,50 @@ HEALTH_CHECK = Family(
     STABLE + "This metric records the result of a single healthcheck.",
     labels=("name", "type"),
 )
+PROCESS_CPU = Family(
+    "process_cpu_seconds_total", "Total user and system CPU time spent in seconds.", "counter"
+)
+PROCESS_MEMORY = Family("process_resident_memory_bytes", "Resident memory size in bytes.")
+POD_WORKER_START = _family(
+    "pod_worker_start_duration_seconds",
+    "Duration in seconds from kubelet seeing a pod to starting a worker.",
+    "histogram",
+)
+TOPOLOGY_REQUESTS = _family(
+    "topology_manager_admission_requests_total",
+    "The number of admission requests where resources have to be aligned.",
+    "counter",
+)
+TOPOLOGY_ERRORS = _family(
+    "topology_manager_admission_errors_total",
+    "The number of admission request failures where resources could not be aligned.",
+    "counter",
+)
+OPERATION_TIMES = _family(
+    "runtime_operations_duration_seconds",
+    "Duration in seconds of runtime operations. Broken down by operation type.",
+    "histogram",
+    ("operation_type",),
+)
+OPERATION_BOUNDS = tuple(0.005 * 2.5**at for at in range(14))
+"""Source: metrics.go, RuntimeOperationsDuration."""
+OPERATION_TAKES_S = 0.001
+WORKER_STARTS_S = 0.001
+UNALIGNED = "TopologyAffinityError"
 CHECKS = ("log", "ping", "syncloop")
 NO_TALLY = NodeTally()
+NO_SYNCS = Durations(DEFAULT_BOUNDS)
+_LIFECYCLES = ("sync", "terminated", "terminating")
+NO_PODS = {
+    (config, lifecycle, static): 0
+    for config, statics in (
+        ("desired", ("", "true")),
+        ("orphan", ("", "true")),
+        ("runtime_only", ("unknown",)),
+    )
+    for lifecycle in _LIFECYCLES
+    for static in statics
+}
 
 
 class _Counts:
@@ -186,10 +240,25 @@ def kubelet_metrics(kubelet: VirtualKubelet, now_ns: int, extra: bytes = b"") ->
     facts, env = kubelet.facts, kubelet.env
     tally = facts.tally or NO_TALLY
     counts = _Counts(kubelet, now_ns)
+    use = node_usage(kubelet, now_ns)
     relists = max(now_ns - facts.started_ns, 0) // RELIST_NS
     seen_s = env.wall_ns(facts.started_ns + relists * RELIST_NS) / NS_PER_S
     static = (counts.active[1], counts.desired[1])
+    pods = tally.syncs.get("create", NO_SYNCS)
+    created = sum(pods.counts)
+    operations = _operations(tally, relists)
+    own = use.system
+    unaligned = tally.rejections.get(UNALIGNED, 0)
     parts = [
+        text_of(VOLUMES, volume_rows(kubelet)),
+        text_of(CONTAINER_LOGS, log_rows(use)),
+        version_text(env.model.kubelet_version, env.model.node_info),
+        _one(PROCESS_CPU, own.cpu_ns // KUBELET_SHARE / NS_PER_S),
+        _one(PROCESS_MEMORY, own.memory // KUBELET_SHARE),
+        _steady(POD_WORKER_START, created, WORKER_STARTS_S),
+        _one(TOPOLOGY_REQUESTS, created + unaligned),
+        _one(TOPOLOGY_ERRORS, unaligned),
+        _operation_times(operations, tally),
         text_of(ACTIVE_PODS, [(("",), counts.active[0]), (("true",), static[0])]),
         text_of(REJECTIONS, [((reason,), n) for reason, n in tally.rejections.items()]),
         _one(CGROUP_VERSION, 2),
@@ -213,16 +282,35 @@ def kubelet_metrics(kubelet: VirtualKubelet, now_ns: int, extra: bytes = b"") ->
         else "",
         text_of(RUNNING_CONTAINERS, [((state,), n) for state, n in counts.states.items() if n]),
         _one(RUNNING_PODS, counts.sandboxes),
-        text_of(OPERATIONS, _operations(tally, relists)),
+        text_of(OPERATIONS, operations),
         text_of(
             STARTED_CONTAINERS,
             [((kind,), n) for kind, n in zip(CONTAINER_TYPES, tally.containers, strict=True) if n],
         ),
         _one(STARTED_PODS, tally.sandboxes),
-        text_of(WORKING_PODS, list(counts.working.items())),
+        text_of(WORKING_PODS, list((NO_PODS | counts.working).items())),
         _one(PROCESS_START, env.wall_s(facts.started_ns)),
     ]
-    return "".join(parts).encode() + extra
+    texts = [*FIXED, *((_name_of(part), part) for part in parts if part)]
+    texts.sort()
+    return "".join(text for _, text in texts).encode() + extra
+
+
+def _name_of(text: str) -> str:
+    """Return which metric a text is of: it begins with `# HELP NAME `."""
+    return text[len("# HELP ") : text.index(" ", len("# HELP "))]
+
+
+def _operation_times(operations: Iterable[Row], tally: NodeTally) -> str:
+    """Return how long calls of the runtime took: a new sandbox as declared, all else no time."""
+    lines: list[str] = []
+    for (name,), count in operations:
+        mean_s = OPERATION_TAKES_S
+        if name == "run_podsandbox":
+            mean_s = tally.sandbox.total_ns / NS_PER_S / count
+        label = f'operation_type="{name}"'
+        lines += _steady_lines(OPERATION_TIMES.name, count, mean_s, OPERATION_BOUNDS, label)
+    return OPERATION_TIMES.head() + "".join(lines) if lines else ""
 
 
 def _operations(tally: NodeTally, relists: int) -> list[Row]:
@@ -246,13 +334,19 @@ def _one(family: Family, value: float) -> str:
 
 def _steady(family: Family, count: int, seconds: float) -> str:
     """Return a histogram of durations that are all the same."""
-    lines = [family.head()]
-    for bound in DEFAULT_BOUNDS:
+    return family.head() + "".join(_steady_lines(family.name, count, seconds, DEFAULT_BOUNDS))
+
+
+def _steady_lines(
+    name: str, count: float, seconds: float, bounds: Iterable[float], label: str = ""
+) -> Iterator[str]:
+    start, shown = (f"{label},", f"{{{label}}}") if label else ("", "")
+    for bound in bounds:
         below = count if seconds <= bound else 0
-        lines.append(f'{family.name}_bucket{{le="{go_float(bound)}"}} {below}\n')
-    lines.append(f'{family.name}_bucket{{le="+Inf"}} {count}\n')
-    lines.append(f"{family.name}_sum {go_float(count * seconds)}\n{family.name}_count {count}\n")
-    return "".join(lines)
+        yield f'{name}_bucket{{{start}le="{go_float(bound)}"}} {go_float(below)}\n'
+    yield f'{name}_bucket{{{start}le="+Inf"}} {go_float(count)}\n'
+    yield f"{name}_sum{shown} {go_float(count * seconds)}\n"
+    yield f"{name}_count{shown} {go_float(count)}\n"
 
 
 def _durations(family: Family, series: Iterable[tuple[str, Durations]]) -> str:
@@ -281,11 +375,11 @@ def probe_metrics(kubelet: VirtualKubelet, now_ns: int) -> bytes:
             labels = (count.container, pod.namespace, pod.name, uid, count.kind)
             rows += [((*labels, result), n) for result, n in count.results if n]
     start_s = kubelet.env.wall_s(kubelet.facts.started_ns)
-    return (text_of(PROBES, rows) + _one(PROCESS_START, start_s)).encode()
+    return (text_of(PROBES, rows) + _one(OTHER_PROCESS_START, start_s)).encode()
 
 
 def sli_metrics(kubelet: VirtualKubelet, _now_ns: int) -> bytes:
     """Return the text of /metrics/slis."""
     rows: list[Row] = [((name, "healthz"), 1) for name in CHECKS]
     start_s = kubelet.env.wall_s(kubelet.facts.started_ns)
-    return (text_of(HEALTH_CHECK, rows) + _one(PROCESS_START, start_s)).encode()
+    return (text_of(HEALTH_CHECK, rows) + _one(OTHER_PROCESS_START, start_s)).encode()

@@ -20,6 +20,8 @@ _MEASURED = frozenset(
     ("configMap", "downwardAPI", "emptyDir", "persistentVolumeClaim", "projected", "secret")
 )
 """Kinds of volumes that can say how full they are."""
+LOG_BYTES = 4096
+"""Of the log of a container, as it stands on the disk."""
 SMALL_VOLUME = 12 << 10
 """What the files of a ConfigMap or a token take."""
 _NO_WAIT = {"total": 0, "avg10": 0, "avg60": 0, "avg300": 0}
@@ -108,7 +110,7 @@ class _Writer:
         if not self._is_short:
             disk = self._use.capacity.disk
             found["rootfs"] = self._fs(disk, self._use.disk, each.disk, each.inodes)
-            found["logs"] = self._fs(disk, self._use.disk, 4096, 2)
+            found["logs"] = self._fs(disk, self._use.disk, LOG_BYTES, 2)
         return {**found, "swap": self._swap(each.cgroup)}
 
     def _cgroup(self, cgroup: Cgroup, limit: int, *, has_swap: bool = True) -> Json:

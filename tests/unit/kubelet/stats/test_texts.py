@@ -191,7 +191,7 @@ def test_the_kubelets_own_metrics_count_its_pods() -> None:
     assert one(found["kubelet_running_containers"], container_state="running") == 2
     assert one(found["kubelet_started_containers"], "_total", container_type="container") == 2
     assert one(found["kubelet_desired_pods"], static="") == 2
-    assert one(found["kubelet_working_pods"], lifecycle="sync", config="desired") == 2
+    assert one(found["kubelet_working_pods"], lifecycle="sync", config="desired", static="") == 2
     for name in ("pod_start", "pod_start_sli", "pod_start_total"):
         samples = found[f"kubelet_{name}_duration_seconds"]
         assert one(samples, "_count") == 2

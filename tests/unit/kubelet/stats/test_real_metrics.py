@@ -1,0 +1,150 @@
+"""fleet's metrics against those of a real kubelet of the same version.
+
+real_metrics.json was read from one: an idle machine with four pods, on cgroup v1, whose containers
+were simulated. Left out there are metrics of its Go process, of libraries and of its API client.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from pod_world import container, make_pod
+from stats_world import kubelet_of, pod, world_with
+
+from fleet.kubelet.host_interface import (
+    cadvisor_metrics,
+    kubelet_metrics,
+    probe_metrics,
+    resource_metrics,
+)
+from fleet.objects.pods import ProbeSpec
+
+REAL = json.loads(Path(__file__).with_name("real_metrics.json").read_text())
+PAGES = {
+    "/metrics": kubelet_metrics,
+    "/metrics/cadvisor": cadvisor_metrics,
+    "/metrics/resource": resource_metrics,
+    "/metrics/probes": probe_metrics,
+}
+SERVED = frozenset(
+    f"kubelet_http_{name}" for name in ("inflight_requests", "requests_duration_seconds")
+)
+"""What a server counts; fleet's counts `kubelet_http_requests_total` alone."""
+MISSING = {
+    "/metrics": {
+        *SERVED,
+        "dra_operations_duration_seconds",
+        "dra_resource_claims_in_use",
+        "kubelet_cgroup_manager_duration_seconds",
+        "kubelet_containers_per_pod_count",
+        "kubelet_cpu_manager_exclusive_cpu_allocation_count",
+        "kubelet_cpu_manager_shared_pool_size_millicores",
+        "kubelet_first_network_pod_start_sli_duration_seconds",
+        "kubelet_graceful_shutdown_end_time_seconds",
+        "kubelet_graceful_shutdown_start_time_seconds",
+        "kubelet_http_requests_total",  # by the server
+        "kubelet_image_manager_ensure_image_requests_total",
+        "kubelet_image_volume_mounted_errors_total",
+        "kubelet_image_volume_mounted_succeed_total",
+        "kubelet_image_volume_requested_total",
+        "kubelet_imagemanager_image_mustpull_checks_total",
+        "kubelet_imagemanager_inmemory_pulledrecords_usage_percent",
+        "kubelet_imagemanager_inmemory_pullintents_usage_percent",
+        "kubelet_imagemanager_ondisk_pulledrecords",
+        "kubelet_imagemanager_ondisk_pullintents",
+        "kubelet_node_startup_duration_seconds",
+        "kubelet_node_startup_post_registration_duration_seconds",
+        "kubelet_node_startup_pre_kubelet_duration_seconds",
+        "kubelet_node_startup_pre_registration_duration_seconds",
+        "kubelet_node_startup_registration_duration_seconds",
+        "kubelet_pleg_pod_relist_duration_seconds",
+        "kubelet_pod_in_progress_resizes",
+        "kubelet_pod_status_sync_duration_seconds",
+        "kubelet_restarted_pods_total",
+        "kubelet_sleep_action_terminated_early_total",
+        "kubelet_started_pods_errors_total",
+        "kubelet_started_user_namespaced_pods_errors_total",
+        "kubelet_started_user_namespaced_pods_total",
+        "kubelet_terminated_containers_total",
+        "kubelet_topology_manager_admission_duration_ms",
+        "kubelet_volume_metric_collection_duration_seconds",
+        "process_max_fds",
+        "process_network_receive_bytes_total",
+        "process_network_transmit_bytes_total",
+        "process_open_fds",
+        "process_virtual_memory_bytes",
+        "process_virtual_memory_max_bytes",
+        "storage_operation_duration_seconds",
+        "volume_operation_total_seconds",
+    },
+    "/metrics/cadvisor": set(),
+    "/metrics/resource": set(),
+    "/metrics/probes": {"prober_probe_duration_seconds"},
+}
+"""What a real kubelet shows and fleet does not."""
+NOT_SHOWN = {
+    "/metrics": {"kubelet_admission_rejections_total"},  # until a pod was rejected
+    "/metrics/cadvisor": set(),
+    "/metrics/resource": set(),
+    "/metrics/probes": set(),
+}
+"""What that kubelet had no reason to show."""
+LIMITS = b'{"limits":{"cpu":"1","memory":"64Mi"},"requests":{"cpu":"100m","memory":"16Mi"}}'
+
+
+class Shown(NamedTuple):
+    """One metric as a page shows it."""
+
+    help: str
+    type: str
+    labels: set[tuple[str, ...]]
+    bounds: tuple[str, ...]
+    is_stamped: bool
+
+
+def shown(text: str) -> dict[str, Shown]:
+    """Return the metrics of a page by name."""
+    found: dict[str, Shown] = {}
+    for block in text.split("# HELP ")[1:]:
+        head, kind, *lines = block.splitlines()
+        name, _, told = head.partition(" ")
+        labels, bounds = set(), dict[str, None]()
+        for line in lines:
+            names = re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', line)
+            labels.add(tuple(sorted(key for key, _ in names if key != "le")))
+            bounds |= dict.fromkeys(value for key, value in names if key == "le")
+        is_stamped = bool(re.search(r" \d{13}$", lines[-1]))
+        assert name not in found, name
+        found[name] = Shown(told, kind.split()[-1], labels, tuple(bounds), is_stamped)
+    return found
+
+
+def page(path: str) -> str:
+    """Return a page of a node with a few pods."""
+    probe = ProbeSpec("exec", command=("true",))
+    probed = container("c", resources_json=LIMITS, readiness_probe=probe)
+    world = world_with(pod(), make_pod(probed, uid="u-2", name="probed", qos_class="Burstable"))
+    return PAGES[path](kubelet_of(world), world.now_ns).decode()
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_each_metric_is_the_real_one(path: str) -> None:
+    real = REAL[path]
+    found = shown(page(path))
+    assert found.keys() - real.keys() <= NOT_SHOWN[path]
+    for name in found.keys() & real.keys():
+        one, other = found[name], real[name]
+        assert (one.help, one.type) == (other["help"], other["type"]), name
+        assert one.labels <= set(map(tuple, other["labels"])), (name, one.labels)
+        if other.get("bounds"):
+            assert one.bounds == tuple(other["bounds"]), name
+    assert real.keys() - found.keys() == MISSING[path]
+
+
+def test_what_is_timeless_has_no_time() -> None:
+    found = shown(page("/metrics/cadvisor"))
+    without = {name for name, each in found.items() if not each.is_stamped}
+    assert {"container_start_time_seconds", "machine_cpu_cores", "container_scrape_error"} < without
+    assert not {name for name in without if name.startswith("container_memory")}
