@@ -15,10 +15,11 @@ from urllib.parse import parse_qs
 from fakes import Answer, SimApiServer, Watch
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws, SimClock
-from fleet.wire.http2.messages import Failure, Request, Response, StreamOpened
+from fleet.wire.http2.messages import Cut, Failure, Request, Response, StreamOpened
 from fleet.wire.http2.streams import Inbox
 
 BOOKMARK_NS = 60 * NS_PER_S
+GIVEN_UP_NS = 45 * NS_PER_S  # a connection in a black hole: 30 s of silence, 15 s for a ping
 Pools = frozenset[int] | None
 """Whose connections a fault is of; None for all."""
 
@@ -67,6 +68,8 @@ class FakeTransport:
         self.slow: list[tuple[Pools, int]] = []
         self.refusals: list[tuple[Pools, Answer]] = []
         self.hung_up: list[int] = []
+        self._cuts: dict[int, Cut] = {}
+        self._stalled: dict[int, list[tuple[Callable[..., None], tuple[Any, ...]]]] = {}
         self._clock = clock
         self._inbox = inbox
         self._draws = draws
@@ -99,6 +102,29 @@ class FakeTransport:
         for number in [n for n, each in self._open.items() if each.pool == pool]:
             self._fail(number, Failure.LOST)
 
+    def cut(self, pool: int, cut: Cut | None) -> None:
+        self._cuts.pop(pool, None)
+        if cut is not None:
+            self._cuts[pool] = cut
+        if cut is Cut.RESET:
+            self.drop(frozenset((pool,)))
+        if cut is Cut.BLACK_HOLE:
+            for number, each in self._open.items():
+                if each.pool == pool:
+                    now_ns = self._clock.now_ns()
+                    limit_ns = now_ns + GIVEN_UP_NS
+                    if each.request.timeout_ns and not each.request.stream:
+                        limit_ns = max(now_ns, each.sent_ns + each.request.timeout_ns)
+                    self._later(limit_ns, self._give_up, number)
+        else:
+            for action, arguments in self._stalled.pop(pool, ()):
+                self._later(self._clock.now_ns() + NS_PER_MS, action, *arguments)
+
+    def _give_up(self, number: int) -> None:
+        exchange = self._open.get(number)
+        if exchange is not None and self._cuts.get(exchange.pool) is Cut.BLACK_HOLE:
+            self._fail(number, Failure.SILENT if exchange.request.stream else Failure.TIMEOUT)
+
     def flush(self) -> None:
         queue, self._queue = self._queue, []
         now_ns = self._clock.now_ns()
@@ -109,10 +135,11 @@ class FakeTransport:
             if exchange.request.stream:
                 assert exchange.token not in self._numbers, exchange.request.path
                 self._numbers[exchange.token] = self._seq
-            if _is_hit(exchange.pool, self.refusing):
+            cut = self._cuts.get(exchange.pool)
+            if cut is Cut.RESET or _is_hit(exchange.pool, self.refusing):
                 self._later(now_ns + NS_PER_MS, self._fail, self._seq, Failure.DIAL)
-            elif _is_hit(exchange.pool, self.silent):
-                late_ns = exchange.request.timeout_ns
+            elif cut is Cut.BLACK_HOLE or _is_hit(exchange.pool, self.silent):
+                late_ns = exchange.request.timeout_ns or GIVEN_UP_NS
                 self._later(now_ns + late_ns, self._fail, self._seq, Failure.TIMEOUT)
             else:
                 half_ns = self._latency_ns(exchange.pool) // 2
@@ -131,7 +158,16 @@ class FakeTransport:
         now_ns = self._clock.now_ns()
         while self._due and self._due[0][0] <= now_ns:
             _, _, action, arguments = heapq.heappop(self._due)
+            self._act(action, arguments)
+
+    def _act(self, action: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        """Do it, unless a black hole swallows it: then once it is over."""
+        exchange = self._open.get(arguments[0])
+        passes = action in (self._fail, self._give_up)
+        if exchange is None or passes or self._cuts.get(exchange.pool) is not Cut.BLACK_HOLE:
             action(*arguments)
+        else:
+            self._stalled.setdefault(exchange.pool, []).append((action, arguments))
 
     def drop(self, pools: Pools = None) -> None:
         """Lose connections; requests on their way still reach the server."""

@@ -151,7 +151,7 @@ class Agents:
     def on_reply(self, call: AgentCall, response: Response) -> None:
         """Count an answer and hand it to its agent."""
         agent = call.agent
-        took_us = (response.arrived_ns - response.sent_ns) // 1000
+        took_us = response.took_us
         counts = self.kinds[agent.model.name].counts
         counts.requests.record((call.verb, call.resource), response.code, took_us)
         if self._runs(agent):

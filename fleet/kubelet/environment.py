@@ -1,5 +1,6 @@
 """What the kubelets of one profile share: nothing here belongs to a single node."""
 
+import copy
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -26,10 +27,12 @@ class Environment:
         "is_ours",
         "light",
         "model",
+        "origin",
         "outdated",
         "own_watches",
         "runtimes",
         "services",
+        "skew_ns",
         "static",
         "tolerate_key",
         "wall_offset_ns",
@@ -61,6 +64,18 @@ class Environment:
         self.runtimes: dict[int, Runtime] = {}  # by node, of kubelets that are being restarted
         self.outdated: dict[int, NodeStatusPatch] = {}  # by node, for its first status patch
         self.wall_offset_ns = 0  # wall minus monotonic; the reactor keeps it
+        self.skew_ns = 0  # how much the clock of the machines is ahead
+        self.origin = self  # of machines in order, if these are not
+
+    def of_machine(self, model: NodeModel, skew_ns: int) -> "Environment":
+        """Return what nodes of the profile see whose machines are not as it says.
+
+        All else is one with the others: images, services, what is kept by node.
+        """
+        made = copy.copy(self.origin)
+        made.model, made.skew_ns = model, skew_ns
+        made.wall_offset_ns = self.origin.wall_offset_ns + skew_ns
+        return made
 
     def runtime_of(self, node: NodeId, host_ip: str, pod_cidr: str) -> Runtime:
         """Return the runtime of a machine: the one that a kubelet before left, or a new one."""

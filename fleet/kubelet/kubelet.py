@@ -79,7 +79,7 @@ class VirtualKubelet:
         self.pods: NodePods | None = None
         self._csi: CSINode | CSIRegistration | None = None if env.light else CSINode()
         self._recorder = EventRecorder.silent() if env.light else EventRecorder()
-        self._runtime_state: RuntimeState | None = None  # only if the profile declares outages
+        self._runtime_state: RuntimeState | None = None  # only of a machine with outages
         self.plugins: PluginManager | None = None  # only if the profile has any
         self._node_synced = False
         self._saw_node = env.light  # which wipes no slices
@@ -289,6 +289,25 @@ class VirtualKubelet:
             self.status.arm(self._inputs(turn), turn)
         pods.go_on_with_shutdown(turn)
         self._drop_idle_pod_side()
+
+    def on_machine_changed(self, env: Environment, now_ns: int, out: Outbox) -> None:
+        """Go on with a machine that is otherwise from now on: its clock, runtime, what is used."""
+        self.env = env
+        begin, turn = len(out), self._turn(now_ns, out)
+        if self._runtime_state is not None:
+            self._runtime_state.on_outages_changed(env.model, now_ns)
+        elif env.model.outages:
+            started_ns = self.facts.started_ns
+            self._runtime_state = RuntimeState(self.node, env.model, env.draws, started_ns)
+            if self.pods is not None:
+                self.pods.use_runtime_state(self._runtime_state)
+        if self._runtime_state is not None:
+            self._on_runtime_state(turn)
+        if self.pods is not None or is_always_needed(env.model):
+            self._pod_side().monitor.on_machine_changed(turn)
+            self._after_pods(turn)
+        if self._held is not None:
+            self._hold(self._held, begin, turn)
 
     def on_container_changed(self, uid: PodUid, now_ns: int, out: Outbox) -> None:
         """Learn that a container of a pod ends at another time than was planned."""

@@ -58,6 +58,13 @@ class Outage(Spec):
         return self.reason, self.message
 
 
+class Happening(Outage):
+    """An outage that began while the kubelet ran: its instants are known, monotonic."""
+
+    since_ns: int
+    until_ns: int
+
+
 class RuntimeSpec(Spec):
     """How the container runtime of a node fares."""
 

@@ -134,6 +134,20 @@ class ImagePulls(Spec):
         return self.latency.sample(u) + size_bytes * NS_PER_S // self.bandwidth
 
 
+class NoRegistry(ImagePulls):
+    """The same while no registry answers as it should."""
+
+    @classmethod
+    def instead_of(cls, pulls: ImagePulls) -> "NoRegistry":
+        """Return what is pulled by meanwhile."""
+        return cls.model_construct(pulls.model_fields_set, **dict(pulls))
+
+    def found(self, image: ImageBehavior, full_name: str) -> ImageBehavior:
+        """Return that an image cannot be had."""
+        del full_name
+        return image._replace(error=PullError.REGISTRY_UNAVAILABLE, error_rate=1.0)
+
+
 DEFAULT_PULLS = ImagePulls()
 
 

@@ -33,6 +33,13 @@ class Delayed(NamedTuple):
     deadline_ns: int = 0  # when it is given up, 0 for never
 
 
+class Hindrance(NamedTuple):
+    """What becomes of some calls of a node before they leave its machine."""
+
+    ops: frozenset[Op]
+    late_ns: int = 0  # 0: they get no answer
+
+
 class Unsent(NamedTuple):
     """A call that could not be sent; its client hears so in the next turn."""
 
@@ -42,13 +49,14 @@ class Unsent(NamedTuple):
 class Calls:
     """Sends the calls of the kubelets of one process, as client-go's REST client does."""
 
-    __slots__ = ("_numbers", "_process", "delayed", "limits")
+    __slots__ = ("_numbers", "_process", "delayed", "hindrances", "limits")
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self._numbers = 0
         self.delayed: dict[int, Delayed] = {}
         self.limits = ClientLimits()
+        self.hindrances: dict[NodeId, tuple[Hindrance, ...]] = {}  # of those that have any
 
     def call(self, call: ApiCall) -> Response | None:
         """Send a call as soon as its client may; return the answer to one that cannot be sent."""
@@ -60,12 +68,27 @@ class Calls:
             entry.story.append(f"{now_ns} call {call.op.name} {call.key}")
         if self._is_throttled(call, 1, entry.kubelet.env, now_ns):
             return None
+        if self.hindrances and self._is_hindered(entry, call, now_ns):
+            return None
         return self._send(entry, call, call)
+
+    def _is_hindered(self, entry: Entry, call: ApiCall, now_ns: int) -> bool:
+        """Put a call off, or let it wait for an answer that will not come."""
+        found = [each for each in self.hindrances.get(call.node, ()) if call.op in each.ops]
+        if not found:
+            return False
+        if all(each.late_ns for each in found):
+            due_ns = now_ns + sum(each.late_ns for each in found)
+            self._send_later(Delayed(call, 1, has_token=True), due_ns)
+        else:
+            due_ns = now_ns + entry.caller.template.timeout_ns
+            self._send_later(Delayed(call, 1, has_token=True, deadline_ns=due_ns), due_ns)
+        return True
 
     def on_response(self, token: ApiCall | Delayed, response: Response, now_ns: int) -> bool:
         """Count an answer; return whether it is the last one: no other try follows by itself."""
         call, tries = (token, 1) if isinstance(token, ApiCall) else (token.call, token.tries)
-        took_us = (response.arrived_ns - response.sent_ns) // 1000
+        took_us = response.took_us
         row = OPERATIONS[call.op]
         route = row.verb, row.resource
         counts = self._process.counts

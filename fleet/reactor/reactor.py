@@ -175,21 +175,66 @@ class Reactor:
         """Open a watch for the whole fleet on the observer's connection."""
         self._deliver_now(self.watches.share(kind, label))
 
-    def restart(self, nodes: Iterable[NodeId]) -> int:
+    def restart(self, nodes: Iterable[NodeId], *, is_held: bool = False) -> int:
         """End kubelets as if their processes were killed; return how many begin anew.
 
-        Each is back within `RESTART_NS_MAX`, on new connections; nothing that it asked for or
-        waited for reaches the new one. Nodes that are silent or shut down are left alone.
+        Each is back within `RESTART_NS_MAX`, or of `release` if it is held, on new connections;
+        nothing that it asked for or waited for reaches the new one. Nodes that are silent or shut
+        down are left alone.
         """
         now_ns = self.clock.now_ns()
         ended = self._restarts.begin(nodes)
         self._forget(ended)
         for node in sorted(ended):
             self.watches.end_all(node)
-            self._restarts.end(node, now_ns)
+            self._restarts.end(node, now_ns, is_held=is_held)
+        if not is_held:
+            self._relist_later(now_ns)
+        return len(ended)
+
+    def release(self, nodes: Iterable[NodeId]) -> int:
+        """Start kubelets that were held after their end; return how many there are."""
+        now_ns = self.clock.now_ns()
+        count = self._restarts.release(nodes, now_ns)
+        if count:
+            self._relist_later(now_ns)
+        return count
+
+    def _relist_later(self, now_ns: int) -> None:
         if self.watches.expect_relist():  # what there is comes once more, when all are back
             self._wheel.set(now_ns + RESTART_NS_MAX, NOBODY, Timer.RELIST)
-        return len(ended)
+
+    def change_machine(self, node: NodeId, env: Environment) -> None:
+        """Give a node another environment: its machine is not as it was."""
+        if env not in self._environments:
+            env.wall_offset_ns = env.origin.wall_offset_ns + env.skew_ns
+            self._environments.append(env)
+        kubelet = self.entries[node].kubelet
+        if kubelet is None:
+            kubelet = self._restarts.successor(node)
+            if kubelet is not None:
+                kubelet.env = env
+            return
+        out: Outbox = []
+        entry = self.entries[node]
+        self._guard(entry, kubelet.on_machine_changed, env, self.clock.now_ns(), out)
+        self._execute(out)
+
+    def environment_of(self, node: NodeId) -> Environment | None:
+        """Return what a node's kubelet, or the one that will follow, sees of its machine."""
+        kubelet = self.entries[node].kubelet or self._restarts.successor(node)
+        return kubelet.env if kubelet is not None else None
+
+    def environments_used(self) -> Iterable[Environment]:
+        """Yield the environments of all kubelets, those that will follow too."""
+        for node in range(len(self.entries)):
+            env = self.environment_of(NodeId(node))
+            if env is not None:
+                yield env
+
+    def forget_environment(self, env: Environment) -> None:
+        """Drop an environment that no node has any more."""
+        self._environments.remove(env)
 
     def _forget(self, nodes: AbstractSet[NodeId]) -> None:
         """Drop all that is on its way for some nodes: timers, calls, answers, openings."""
@@ -206,7 +251,8 @@ class Reactor:
         """Tell the nodes of a profile that its static pods changed."""
         out: Outbox = []
         for _, kubelet in self.roster.living():
-            if kubelet.env is env:
+            if kubelet.env.origin is env:
+                kubelet.env.static = env.static
                 kubelet.on_static_pods_changed(self.clock.now_ns(), out)
         self._execute(out)
 
@@ -239,7 +285,7 @@ class Reactor:
         # The wall clock may be set while we run; its distance is looked at here, not at each use.
         offset_ns = self.clock.wall_ns() - now_ns
         for env in self._environments:
-            env.wall_offset_ns = offset_ns
+            env.wall_offset_ns = offset_ns + env.skew_ns
         for wire in self.wires.all:
             wire.sweep(now_ns)
 

@@ -76,6 +76,9 @@ def test_nodes_recover_from_a_long_outage_within_a_tick() -> None:
     for name in sim.names:
         assert sim.condition(name, "MemoryPressure") == "False"
     assert sim.reactor.counts.leases_missed == 20
+    rows = sim.reactor.counts.requests.rows.items()
+    unsent = [codes[0] for (verb, _), codes in rows if verb != "WATCH" and 0 in codes]
+    assert max(each.percentile_us(1) for each in unsent) <= 10_100_000  # not since the start
     again = [each for each in sim.server.all("events") if each["reason"] == "NodeReady"]
     assert sum(each["count"] for each in again) == 40  # posted once, then counted
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from fleet.clock import NS_PER_S, Draws
 from fleet.kubelet.turn import Turn
 from fleet.objects.effects import NodeId, Timer, WatchEvent
-from fleet.profile.host_schedule import Outage, OutageKind
+from fleet.profile.host_schedule import Happening, Outage, OutageKind
 from fleet.profile.node_model import NodeModel
 from fleet.quantity import format_duration
 from fleet.runtime.containers import NEVER
@@ -88,16 +88,25 @@ class RuntimeState:
         self._draws = draws
         self._started_ns = now_ns
         self._cleaned_ns = now_ns  # the last round of the container garbage collection
-        self._outages = tuple(
-            outage
-            for index, outage in enumerate(model.outages)
-            if draws.uniform(node, _STREAM_SHARE, index) < outage.share
-        )
+        self._outages = self._those_of(model)
         is_evented = model.kubelet.is_pleg_evented
         self._relist_ns = EVENTED_RELIST_NS if is_evented else RELIST_NS
         self._threshold_ns = EVENTED_RELIST_THRESHOLD_NS if is_evented else RELIST_THRESHOLD_NS
         self.resume_ns = 0  # when the sync loop goes on, 0 while it runs
         self._held: list[WatchEvent] | None = None  # of the pods watch
+
+    def _those_of(self, model: NodeModel) -> tuple[Outage, ...]:
+        return tuple(
+            outage
+            for index, outage in enumerate(model.outages)
+            if self._draws.uniform(self._node, _STREAM_SHARE, index) < outage.share
+        )
+
+    def on_outages_changed(self, model: NodeModel, now_ns: int) -> None:
+        """Take what is out of order from now on; a sync loop that rests learns its end anew."""
+        self._outages = self._those_of(model)
+        if self.resume_ns:
+            self.resume_ns = self._resumes_ns(now_ns)
 
     def causes(self, now_ns: int) -> Causes:
         """Return the errors as runtimeErrors and networkErrors list them."""
@@ -146,7 +155,7 @@ class RuntimeState:
             if (start_ns := self._next_start(outage, index, now_ns))
         ]
         due.append(self.resume_ns)
-        return min((each for each in due if each > now_ns), default=0)
+        return min((each for each in due if now_ns < each < NEVER), default=0)
 
     def network_error(self, now_ns: int) -> str:
         """Return why pods without hostNetwork cannot be synced, "" if they can."""
@@ -176,6 +185,11 @@ class RuntimeState:
     def _resumes_ns(self, now_ns: int) -> int:
         """Return the first look of the paused sync loop after the errors are over."""
         at_ns = now_ns
+        if any(
+            each.end_ns >= NEVER and each.outage.kind is not OutageKind.NETWORK_NOT_READY
+            for each in self._windows(now_ns)
+        ):
+            return NEVER
         while self.causes(at_ns).runtime:
             at_ns = self.next_change_ns(at_ns)
             if not at_ns:
@@ -210,6 +224,8 @@ class RuntimeState:
             due_ns = max(due_ns, self._answers_ns(turn.now_ns))
         if due_ns <= turn.now_ns:
             return False
+        if due_ns >= NEVER:  # nobody knows the end of a fault: it is asked for as the loop does
+            due_ns = turn.now_ns + SKIP_MAX_NS
         turn.arm(due_ns, timer, key)
         return True
 
@@ -256,11 +272,15 @@ class RuntimeState:
         return tuple(found)
 
     def _window(self, outage: Outage, index: int, occurrence: int) -> Window:
+        if isinstance(outage, Happening):
+            return Window(outage.since_ns, outage.until_ns, outage)
         start_ns = self._first(outage, index) + occurrence * outage.every_ns
         u = self._draws.uniform(self._node, _STREAM_FOR << 8 | index, occurrence)
         return Window(start_ns, start_ns + outage.duration.sample(u), outage)
 
     def _first(self, outage: Outage, index: int) -> int:
+        if isinstance(outage, Happening):
+            return outage.since_ns
         u = self._draws.uniform(self._node, _STREAM_FROM << 8 | index, 0)
         return self._started_ns + outage.start.sample(u)
 

@@ -93,6 +93,10 @@ class NodePods:
                         volumes.remount(worker.pod, event, turn)
         self._send_statuses(turn)
 
+    def use_runtime_state(self, state: RuntimeState) -> None:
+        """Heed from now on whether the runtime is in order."""
+        self._syncer.runtime_state = state
+
     def on_relist_started(self) -> None:
         """Learn that a whole snapshot of the pods follows, up to SYNCED."""
         self._config.on_relist_started()

@@ -68,7 +68,6 @@ class PodSyncer:
     """Runs the syncs of one node's pods."""
 
     __slots__ = (
-        "_runtime_state",
         "allocations",
         "dra",
         "kuberuntime",
@@ -76,6 +75,7 @@ class PodSyncer:
         "probes",
         "reports",
         "runtime",
+        "runtime_state",
         "statuses",
         "volumes",
     )
@@ -87,7 +87,7 @@ class PodSyncer:
         devices: DeviceManager | None,
         runtime_state: RuntimeState | None,
     ) -> None:
-        self._runtime_state = runtime_state  # only if the profile declares outages
+        self.runtime_state = runtime_state  # only of a machine with outages
         node, draws = facts.node, env.draws
         self.pleg = Pleg(node, draws, is_evented=env.model.kubelet.is_pleg_evented)
         self.volumes = VolumeManager()
@@ -296,7 +296,7 @@ class PodSyncer:
             self.reports.set_status(worker, status, turn)
         if pod.spec.active_deadline_s:
             self._arm_deadline(worker, turn)
-        state = self._runtime_state
+        state = self.runtime_state
         network_error = "" if state is None else state.network_error(turn.now_ns)
         if network_error and not pod.spec.host_network:
             turn.event(pod, Reason.NETWORK_NOT_READY, f"network is not ready: {network_error}")

@@ -175,6 +175,14 @@ class ResourceMonitor:
                 arm_image_gc(turn, is_watched=True)
         self._on_change(self._evictions, turn)
 
+    def on_machine_changed(self, turn: Turn) -> None:
+        """Plan anew: the node uses something else outside of its pods."""
+        self._shape = 0
+        if self.is_watching:
+            self._is_always_needed = is_always_needed(turn.env.model)
+        if self.is_watching or is_always_needed(turn.env.model):
+            self.watch(turn)
+
     def follow_usage(self, worker: PodWorker, turn: Turn) -> None:
         """Take what annotations, or a resize, changed of a pod's usage and limits."""
         behavior = turn.behavior(worker.pod)

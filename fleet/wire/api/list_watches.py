@@ -13,7 +13,7 @@ from fleet.clock import Draws
 from fleet.errors import RemoteProtocolError
 from fleet.metrics import Requests
 from fleet.wire.api.watch import ListWatch, Next, WatchPhase
-from fleet.wire.http2.messages import Failure, Request, Response, StreamOpened
+from fleet.wire.http2.messages import Cut, Failure, Request, Response, StreamOpened
 
 NOT_AGAIN = -1
 UNREADABLE_CODE = 500
@@ -41,6 +41,10 @@ class Wire(Protocol):
 
     def hang_up(self, pool: int) -> None:
         """Close the connections of a pool; its next request dials."""
+        ...
+
+    def cut(self, pool: int, cut: Cut | None) -> None:
+        """Cut an identity off from the server, or None: let its packets through again."""
         ...
 
     def flush(self) -> None:
@@ -105,7 +109,7 @@ def open_watch(watch: ListWatch, lane: Lane, now_ns: int) -> None:
 def on_message(watch: ListWatch, lane: Lane, message: StreamOpened | Response, now_ns: int) -> Step:
     """Take all that the transport brings for the newest request, but the bytes of a stream."""
     counts = lane.counts
-    took_us = (message.arrived_ns - message.sent_ns) // 1000
+    took_us = message.took_us
     if isinstance(message, StreamOpened):
         counts.requests.record(("WATCH", watch.resource), 200, took_us)
         watch.is_open = True

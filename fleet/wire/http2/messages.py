@@ -31,6 +31,13 @@ class Failure(enum.IntEnum):
     OVERSIZED = 9  # we gave the answer up: it is larger than any that we ask for
 
 
+class Cut(enum.IntEnum):
+    """What a partition does to the connections of an identity."""
+
+    RESET = 0  # those that are open end, new ones are refused
+    BLACK_HOLE = 1  # nothing passes in either direction
+
+
 class Request(NamedTuple):
     """One API request. `path` carries the query; `user` is impersonated on a shared connection."""
 
@@ -54,9 +61,19 @@ class Response(NamedTuple):
     failure: Failure = Failure.NONE
     detail: str = ""  # one line for people, on failures
 
+    @property
+    def took_us(self) -> int:
+        """Return how long it was under way; 0 for a request that never left."""
+        return (self.arrived_ns - self.sent_ns) // 1000 if self.sent_ns else 0
+
 
 class StreamOpened(NamedTuple):
     """A watch was accepted: its 200 arrived. Chunks follow, then one `Response` ends it."""
 
     sent_ns: int
     arrived_ns: int
+
+    @property
+    def took_us(self) -> int:
+        """Return how long it took until the server agreed."""
+        return (self.arrived_ns - self.sent_ns) // 1000

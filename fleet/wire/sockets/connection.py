@@ -111,6 +111,14 @@ class Connection:
         if error not in (0, errno.EINPROGRESS):
             raise OSError(error, os.strerror(error))
 
+    def hang(self, limit_ns: int) -> None:
+        """Connect to nothing: no packet of the handshake comes back. Raises OSError."""
+        address = self.places[0]
+        self.sock = socket.socket(address.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self.fd = self.sock.fileno()
+        self.state = ConnectionState.CONNECTING
+        self.limit_ns = limit_ns
+
     def advance(self, context: TlsContext, server_name: str, now_ns: int) -> None:
         """Take the next step towards UP; `mask` says what it waits for.
 

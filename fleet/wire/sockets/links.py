@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from fleet.wire.http2.frames import STREAMS_DEFAULT, ErrorCode
 from fleet.wire.http2.http2_codec import Http2Codec
-from fleet.wire.http2.messages import Failure
+from fleet.wire.http2.messages import Cut, Failure
 from fleet.wire.http2.streams import Inbox, Stream
 from fleet.wire.sockets.connection import (
     Connection,
@@ -34,6 +34,7 @@ READ_BUFFER_BYTES = 65536  # one for the process; more than a TLS record, see Co
 READS_PER_EVENT_MAX = 16  # then the next connection has its turn
 READ_AGAIN_BYTES = 4096  # a record this large is likely to be followed by another
 NEVER_NS = 1 << 62
+RESET_BY_PEER = "connection reset by peer"
 BEHIND_NS = 5_000_000_000  # a watch that ends this soon after a lag of ours was closed as slow
 
 
@@ -51,6 +52,7 @@ class Links:
         "_backoff",
         "_buffer",
         "_by_fd",
+        "_cuts",
         "_delayed",
         "_dirty",
         "_endpoint",
@@ -89,6 +91,7 @@ class Links:
         self._backoff = backoff
         self.pools: dict[int, Pool] = {}
         self._by_fd: dict[int, Connection] = {}
+        self._cuts: dict[int, Cut] = {}  # by pool: those that a partition separates
         self._dirty: list[Connection] = []
         self._delayed: list[Pool] = []
         self._streams_hint = STREAMS_DEFAULT
@@ -106,7 +109,38 @@ class Links:
         for connection in dirty:
             connection.dirty = False
             if connection.state is ConnectionState.UP and not connection.stuck:
+                if self._cuts and connection.pool in self._cuts:
+                    continue
                 self._write(connection)
+
+    def cut(self, pool: int, cut: Cut | None) -> None:
+        """Separate an identity from the server, or None: join it again.
+
+        Nothing tells an end of a connection of a black hole. What waits in the kernel passes once
+        it is over, as repeated packets would; a dial that hangs is begun anew.
+        Differs: a connection that we give up meanwhile is closed for the server, too.
+        """
+        before = self._cuts.pop(pool, None)
+        if cut is not None:
+            self._cuts[pool] = cut
+        entry = self.pools.get(pool)
+        if entry is None or cut is before:
+            return
+        for connection in entry.connections if before is Cut.BLACK_HOLE else ():
+            self._poller.register(connection.fd, connection.mask)
+            self._mark(connection)
+        if entry.dialing is not None and entry.dialing.fd >= 0:
+            self._discard(entry.dialing)
+            entry.dialing = None
+        if cut is Cut.RESET:
+            for connection in entry.connections:
+                self._lose(connection, RESET_BY_PEER)
+        elif cut is Cut.BLACK_HOLE:
+            for connection in entry.connections:
+                self._poller.unregister(connection.fd)
+        if entry.waiting:
+            self._pump(entry)
+        self.notify()
 
     def connect(self, pool: int) -> None:
         """Dial now, if the pool has no connection."""
@@ -161,6 +195,10 @@ class Links:
                 if connection.read_ns < idle_ns or connection.ping_ns or http2.news is not None:
                     self._check_alive(connection, now_ns)
             elif now_ns > connection.limit_ns:
+                if connection.pool in self._cuts:  # no fault of the address
+                    self._discard(connection)
+                    self._dial_failed(connection, "connect timed out", Failure.UNREACHABLE)
+                    continue
                 what = (
                     "connect" if connection.state is ConnectionState.CONNECTING else "TLS handshake"
                 )
@@ -262,7 +300,15 @@ class Links:
         self.notify()
 
     def _begin(self, connection: Connection, now_ns: int) -> None:
+        cut = self._cuts.get(connection.pool) if self._cuts else None
+        if cut is Cut.RESET:
+            self._dial_failed(connection, "connection refused", Failure.DIAL)
+            return
         try:
+            if cut is Cut.BLACK_HOLE:
+                connection.hang(now_ns + self._resolver.connect_ns())
+                self._by_fd[connection.fd] = connection
+                return
             connection.begin(now_ns + self._resolver.connect_ns())
             self._poller.register(connection.fd, connection.mask)
         except OSError as error:
@@ -457,7 +503,8 @@ class Links:
 
     def _part(self, connection: Connection, code: int) -> None:
         """Say GOAWAY, as far as the socket takes it at once."""
-        if connection.state is ConnectionState.UP and not connection.stuck:
+        is_cut = connection.pool in self._cuts
+        if connection.state is ConnectionState.UP and not connection.stuck and not is_cut:
             connection.http2.outbound.say_goodbye(code)
             with contextlib.suppress(OSError):
                 self.stats.bytes_out += connection.write_out()

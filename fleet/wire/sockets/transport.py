@@ -16,7 +16,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 
-from fleet.wire.http2.messages import Failure, Request
+from fleet.wire.http2.messages import Cut, Failure, Request
 from fleet.wire.http2.streams import Inbox, Stream
 from fleet.wire.sockets.connection import TlsContext, prepare_context
 from fleet.wire.sockets.connection_health import ConnectionHealth
@@ -135,6 +135,10 @@ class Transport:
         entry = self._links.pools[pool]
         self.close_pool(pool)
         self.open_pool(pool, entry.user, entry.context)
+
+    def cut(self, pool: int, cut: Cut | None) -> None:
+        """Cut an identity off from the server, or None: let its packets through again."""
+        self._links.cut(pool, cut)
 
     def sweep(self, now_ns: int) -> None:
         """Do what time asks for; called about once a second."""
