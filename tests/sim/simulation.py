@@ -18,6 +18,8 @@ from sim_faults import Fault
 from strategic_merge import Object
 
 from fleet.clock import NS_PER_S, Draws, SimClock
+from fleet.faults.fault import FaultSpec
+from fleet.faults.injector import Injector
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.objects.effects import NodeId, Op, WatchKind
@@ -133,6 +135,9 @@ class Simulation:
             self._monitor()
         self._own_watches = not light if own_watches is None else own_watches
         self._start(light=light)
+        has_own = not light and self._own_watches
+        self.injector = Injector(self.reactor, self.draws, has_own_connections=has_own)
+        self._faults = 0
 
     def _start(self, *, light: bool) -> None:
         model = self.model
@@ -200,6 +205,18 @@ class Simulation:
         for wire in (self.transport, self.observer):
             fault.inject(wire)
             self.after(seconds, functools.partial(fault.heal, wire))
+
+    def go_wrong(self, seconds: float = 0, **spec: object) -> list[str]:
+        """Inject a fault as users write it, heal it after so long; return whom it hits."""
+        self._faults += 1
+        number = self._faults
+        found = self.injector.inject(FaultSpec.model_validate(spec), number)
+        if seconds:
+            self.after(seconds, functools.partial(self._heal, number))
+        return [self.names[node] for node in found.nodes]
+
+    def _heal(self, number: int) -> None:
+        self.injector.heal(number)
 
     def _turn(self) -> None:
         for _ in range(TURNS_MAX):

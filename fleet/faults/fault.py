@@ -1,0 +1,204 @@
+"""The faults that users write: their types, what each takes, and which nodes it hits."""
+
+import enum
+from collections.abc import Iterable
+from typing import Annotated, NamedTuple
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+
+from fleet.clock import Draws
+from fleet.objects.effects import NodeId
+from fleet.profile.host_schedule import Share
+from fleet.profile.schema import Spec, key_of
+from fleet.quantity import parse_duration
+
+ZONE_LABEL = "topology.kubernetes.io/zone"
+_STREAM_CHOOSE = 0xFA017
+SignedDurationNs = Annotated[
+    int,
+    BeforeValidator(parse_duration),
+    WithJsonSchema({"type": "string", "examples": ["25s", "-1h"]}),
+]
+
+
+class FaultType(enum.Enum):
+    """What goes wrong."""
+
+    HEARTBEAT_LOSS = "HeartbeatLoss"
+    LATE_HEARTBEATS = "LateHeartbeats"
+    CLOCK_SKEW = "ClockSkew"
+    PARTITION = "Partition"
+    KUBELET_RESTART = "KubeletRestart"
+    KUBELET_DOWN = "KubeletDown"
+    RUNTIME_DOWN = "RuntimeDown"
+    RUNTIME_NOT_READY = "RuntimeNotReady"
+    NETWORK_NOT_READY = "NetworkNotReady"
+    PLEG_STALL = "PLEGStall"
+    REGISTRY_OUTAGE = "RegistryOutage"
+    MEMORY_PRESSURE = "MemoryPressure"
+    DISK_PRESSURE = "DiskPressure"
+    PID_PRESSURE = "PIDPressure"
+
+
+class Heartbeat(enum.Enum):
+    """Which of a kubelet's two signs of life."""
+
+    LEASE = "Lease"
+    STATUS = "Status"
+
+
+class PartitionMode(enum.Enum):
+    """What the network does with packets."""
+
+    RESET = "Reset"  # connections are reset, new ones refused
+    BLACK_HOLE = "BlackHole"  # they vanish
+
+
+class FaultKind(NamedTuple):
+    """What there is to say of one type."""
+
+    words: str
+    takes: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    is_instant: bool = False
+    """It has no end: what it did goes by by itself."""
+
+
+_HEARTBEATS = "heartbeats"
+FAULTS = {
+    FaultType.HEARTBEAT_LOSS: FaultKind(
+        "the requests of the Lease, of the node status, or both get no answer: they time out",
+        takes=(_HEARTBEATS,),
+    ),
+    FaultType.LATE_HEARTBEATS: FaultKind(
+        "those requests leave so much later", takes=(_HEARTBEATS, "by_ns"), needs=("by_ns",)
+    ),
+    FaultType.CLOCK_SKEW: FaultKind(
+        "the clock of the machine is ahead by so much, or behind (`-1h`)",
+        takes=("by_ns",),
+        needs=("by_ns",),
+    ),
+    FaultType.PARTITION: FaultKind(
+        "the connections between machine and API server: `BlackHole` lets nothing through, "
+        "`Reset` ends them and refuses new ones",
+        takes=("mode",),
+    ),
+    FaultType.KUBELET_RESTART: FaultKind(
+        "the kubelets are killed and back within a second; containers run on", is_instant=True
+    ),
+    FaultType.KUBELET_DOWN: FaultKind(
+        "the kubelets are killed and not started again before the end; containers run on"
+    ),
+    FaultType.RUNTIME_DOWN: FaultKind("the container runtime does not answer"),
+    FaultType.RUNTIME_NOT_READY: FaultKind(
+        "the runtime says `RuntimeReady=false`", takes=("reason", "message")
+    ),
+    FaultType.NETWORK_NOT_READY: FaultKind(
+        "the runtime says `NetworkReady=false`", takes=("reason", "message")
+    ),
+    FaultType.PLEG_STALL: FaultKind("the runtime hangs when the pods are listed"),
+    FaultType.REGISTRY_OUTAGE: FaultKind("no registry lets an image be pulled"),
+    FaultType.MEMORY_PRESSURE: FaultKind(
+        "something beside the pods uses the memory up to half of what `memory.available` of "
+        "evictionHard spares"
+    ),
+    FaultType.DISK_PRESSURE: FaultKind("the same of the disk and `nodefs.available`"),
+    FaultType.PID_PRESSURE: FaultKind(
+        "the same of processes and `pid.available`, which a profile must name"
+    ),
+}
+"""By type, in the order of the reference page."""
+PARAMETERS = (_HEARTBEATS, "by_ns", "mode", "reason", "message")
+
+
+class LabelSelector(Spec):
+    """Source: apimachinery meta/v1 LabelSelector, without its expressions."""
+
+    match_labels: dict[str, str] = Field(default_factory=dict)
+
+
+class FaultSpec(Spec):
+    """One fault. Without a word on whom it hits it hits every node.
+
+    `nodeSelector`, `zone` and `nodes` narrow it down; of what is left `share` takes a part, drawn
+    from the seed.
+    """
+
+    type: FaultType
+    node_selector: LabelSelector = LabelSelector()
+    zone: str = ""
+    nodes: tuple[str, ...] = ()
+    share: Share = 1.0
+    heartbeats: tuple[Heartbeat, ...] = ()  # empty: both
+    by_ns: SignedDurationNs | None = None
+    mode: PartitionMode | None = None  # None: BlackHole
+    reason: str = ""
+    message: str = ""
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> "FaultSpec":
+        kind, name = FAULTS[self.type], self.type.value
+        for field in PARAMETERS:
+            is_given = getattr(self, field) != FaultSpec.model_fields[field].default
+            if is_given and field not in kind.takes:
+                known = ", ".join(map(key_of, kind.takes)) or "nothing"
+                raise ValueError(f"{name} takes no {key_of(field)}; it takes {known}")
+            if not is_given and field in kind.needs:
+                raise ValueError(f"{name} needs {key_of(field)}, for example {key_of(field)}: 25s")
+        if self.type is FaultType.LATE_HEARTBEATS and (self.by_ns or 0) <= 0:
+            raise ValueError("LateHeartbeats: by must be above 0s")
+        if self.type is FaultType.CLOCK_SKEW and not self.by_ns:
+            raise ValueError("ClockSkew: by must not be 0s")
+        return self
+
+
+class Candidate(NamedTuple):
+    """A node that a fault may hit; `place` is its index in the whole fleet."""
+
+    node: NodeId
+    place: int
+    name: str
+    labels: dict[str, str]
+
+
+def choose(
+    spec: FaultSpec, candidates: Iterable[Candidate], draws: Draws, number: int
+) -> list[Candidate]:
+    """Return whom a fault hits, in order; `number` tells faults of one run apart.
+
+    Of those that match, `share` takes at least one.
+    """
+    wanted = dict(spec.node_selector.match_labels)
+    if spec.zone:
+        wanted[ZONE_LABEL] = spec.zone
+    names = frozenset(spec.nodes)
+    found = [
+        each
+        for each in candidates
+        if (not names or each.name in names) and wanted.items() <= each.labels.items()
+    ]
+    if spec.share == 1.0 or not found:
+        return found
+
+    def draw(each: Candidate) -> float:
+        return draws.uniform(each.place, _STREAM_CHOOSE, number)
+
+    count = max(1, round(spec.share * len(found)))
+    return sorted(sorted(found, key=draw)[:count])
+
+
+def words_of(spec: FaultSpec) -> str:
+    """Name a fault for people: its type and what it was given."""
+    parts = [spec.type.value]
+    if spec.mode is not None:
+        parts.append(spec.mode.value)
+    parts += [each.value for each in spec.heartbeats]
+    return " ".join(parts)
+
+
+def document_of(spec: FaultSpec) -> dict[str, object]:
+    """Return a fault as users write it."""
+    found: dict[str, object] = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    if spec.by_ns is not None:
+        found["by"] = f"{spec.by_ns}ns"
+    return found

@@ -1,0 +1,103 @@
+"""What a faulty machine is like: the model of its profile with other inputs, and its clock.
+
+A kubelet reads all that it knows of its machine from its Environment. Nodes that a fault hits get
+another one, which they share; so a fault costs those nodes a pointer, and all others nothing.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from fleet.errors import UsageError
+from fleet.faults.fault import FaultSpec, FaultType
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.pressure.eviction_signals import threshold_amount, thresholds_of
+from fleet.kubelet.pressure.stats_provider import node_capacity
+from fleet.profile.distribution import ZERO
+from fleet.profile.host_schedule import Happening, OutageKind
+from fleet.profile.image_behavior import NoRegistry
+from fleet.profile.node_model import NodeModel
+from fleet.profile.usage import Usage, constant_curve
+
+OUTAGES = {
+    FaultType.RUNTIME_DOWN: OutageKind.RUNTIME_DOWN,
+    FaultType.RUNTIME_NOT_READY: OutageKind.RUNTIME_NOT_READY,
+    FaultType.NETWORK_NOT_READY: OutageKind.NETWORK_NOT_READY,
+    FaultType.PLEG_STALL: OutageKind.PLEG_STALL,
+}
+_PRESSURES = {
+    FaultType.MEMORY_PRESSURE: "memory.available",
+    FaultType.DISK_PRESSURE: "nodefs.available",
+    FaultType.PID_PRESSURE: "pid.available",
+}
+OF_MACHINE = frozenset((FaultType.CLOCK_SKEW, FaultType.REGISTRY_OUTAGE, *OUTAGES, *_PRESSURES))
+"""Faults that are an input of the machine itself."""
+
+
+def check(spec: FaultSpec, model: NodeModel) -> None:
+    """Raise UsageError if nodes of a profile cannot have a fault."""
+    signal = _PRESSURES.get(spec.type)
+    if signal is not None and not _amounts(model, signal):
+        raise UsageError(
+            f"{spec.type.value}: profile {model.name} has no threshold {signal}; "
+            "name one in its kubeletConfiguration.evictionHard"
+        )
+
+
+def faulty(origin: Environment, found: Iterable[tuple[FaultSpec, int, int]]) -> Environment:
+    """Return the environment of nodes under some faults: each with its beginning and end."""
+    model, skew_ns = origin.model, 0
+    outages, usage, pulls = list(model.outages), model.usage, model.image_pulls
+    is_changed = False
+    for spec, since_ns, until_ns in found:
+        is_changed = True
+        kind = OUTAGES.get(spec.type)
+        if kind is not None:
+            outage = Happening(
+                kind=kind,
+                start=ZERO,
+                duration=ZERO,
+                reason=spec.reason,
+                message=spec.message,
+                since_ns=since_ns,
+                until_ns=until_ns,
+            )
+            outages.append(outage)
+        elif spec.type is FaultType.CLOCK_SKEW:
+            skew_ns += spec.by_ns or 0
+        elif spec.type is FaultType.REGISTRY_OUTAGE:
+            pulls = NoRegistry.instead_of(pulls)
+        else:
+            usage = _pressed(spec.type, usage, model)
+    if not is_changed:
+        return origin
+    model = replace(model, outages=tuple(outages), usage=usage, image_pulls=pulls)
+    return origin.of_machine(model, skew_ns)
+
+
+def _amounts(model: NodeModel, signal: str) -> list[int]:
+    """Return below how much of a resource a profile's nodes are under pressure at once."""
+    capacity = _capacity(model, signal)
+    return [
+        threshold_amount(each, capacity)
+        for each in thresholds_of(model)
+        if each.signal == signal and not each.grace_ns
+    ]
+
+
+def _capacity(model: NodeModel, signal: str) -> int:
+    capacity = node_capacity(model)
+    if signal == "memory.available":
+        return capacity.memory
+    return capacity.disk if signal == "nodefs.available" else model.pids_max
+
+
+def _pressed(kind: FaultType, usage: Usage, model: NodeModel) -> Usage:
+    """Return a usage outside of pods that leaves half of what the threshold spares."""
+    signal = _PRESSURES[kind]
+    left = max(_amounts(model, signal), default=0) // 2
+    curve = constant_curve(_capacity(model, signal) - left)
+    if kind is FaultType.MEMORY_PRESSURE:
+        return usage.model_copy(update={"memory": curve})
+    if kind is FaultType.DISK_PRESSURE:
+        return usage.model_copy(update={"ephemeral_storage": curve})
+    return usage.model_copy(update={"pids": curve})

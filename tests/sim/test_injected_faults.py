@@ -1,0 +1,334 @@
+"""Each fault that a run can inject: trouble for whom it hits and nobody else, then recovery."""
+
+import pytest
+from pod_world import model_of
+from pydantic import ValidationError
+from simulation import GRACE_S, Simulation, seeds
+from strategic_merge import Object
+
+from fleet.clock import NS_PER_S, Draws
+from fleet.errors import UsageError
+from fleet.faults.fault import FaultType
+from fleet.objects.effects import Op
+from fleet.objects.times import parse_rfc3339
+
+pytest_plugins = ("sim_encodings",)
+
+HOUR_S = 3600
+LIGHT = pytest.mark.parametrize("light", [False, True], ids=["kubelet", "light"])
+UNKNOWN_WITHIN_S = GRACE_S + 10 + 10 + 5  # since the last renewal; a request out; the monitor
+
+
+def started(nodes: int = 10, seed: int = 7, **more: object) -> Simulation:
+    sim = Simulation(nodes=nodes, seed=seed, monitored=True, **more)  # type: ignore[arg-type]
+    sim.run_for(seconds=60)
+    assert sim.ready() == nodes
+    return sim
+
+
+def ready_of(sim: Simulation) -> dict[str, str]:
+    return {name: sim.condition(name) for name in sim.names}
+
+
+def expected(sim: Simulation, hit: list[str], status: str) -> dict[str, str]:
+    return {name: status if name in hit else "True" for name in sim.names}
+
+
+def events(sim: Simulation, reason: str) -> list[Object]:
+    return [each for each in sim.server.all("events") if each["reason"] == reason]
+
+
+@LIGHT
+def test_lost_heartbeats_make_nodes_unknown_until_they_are_healed(*, light: bool) -> None:
+    sim = started(light=light)
+    hit = sim.go_wrong(type="HeartbeatLoss", share=0.3, seconds=150)
+    assert len(hit) == 3
+    sim.run_for(seconds=30)
+    assert ready_of(sim) == expected(sim, [], "")
+    sim.run_for(seconds=UNKNOWN_WITHIN_S - 30)
+    assert ready_of(sim) == expected(sim, hit, "Unknown")
+    sim.run_for(seconds=150 - UNKNOWN_WITHIN_S)
+    assert ready_of(sim) == expected(sim, hit, "Unknown")
+    sim.run_for(seconds=45)  # a status that was under way times out; then the next tick
+    assert sim.ready() == 10
+    others = [name for name in sim.names if name not in hit]
+    assert sim.longest_gap_s(Op.RENEW_LEASE, since_s=50, nodes=others) < 11
+    assert not sim.reactor.calls.hindrances
+
+
+def test_a_node_that_only_loses_its_lease_is_put_right_by_its_status() -> None:
+    """The controller takes either for a sign of life; the kubelet patches what is Unknown."""
+    sim = started()
+    [hit] = sim.go_wrong(type="HeartbeatLoss", heartbeats=["Lease"], nodes=["n-4"], seconds=200)
+    begun_s = sim.now_s
+    sim.run_for(seconds=200)
+    puts = sim.calls(hit, "PUT", "/leases/", since_s=begun_s)
+    assert not puts
+    statuses = sim.calls(hit, "PATCH", "/status", code=200, since_s=begun_s)
+    assert 2 <= len(statuses) <= 4  # after each 50 s without
+    sim.run_for(seconds=30)
+    assert sim.ready() == 10
+    assert sim.calls(hit, "PUT", "/leases/", since_s=begun_s + 200)
+
+
+def test_late_heartbeats_widen_the_interval_and_no_more() -> None:
+    sim = started()
+    hit = sim.go_wrong(
+        type="LateHeartbeats", by="20s", heartbeats=["Lease"], share=0.2, seconds=300
+    )
+    begun_s = sim.now_s
+    sim.run_for(seconds=300)
+    assert sim.ready() == 10
+    assert 29 < sim.longest_gap_s(Op.RENEW_LEASE, begun_s, hit) < 35
+    others = [name for name in sim.names if name not in hit]
+    assert sim.longest_gap_s(Op.RENEW_LEASE, begun_s, others) < 11
+    sim.run_for(seconds=30)
+    assert sim.longest_gap_s(Op.RENEW_LEASE, sim.now_s - 20, hit) < 11
+
+
+@pytest.mark.parametrize(("by", "ahead_s"), [("1h", HOUR_S), ("-1h", -HOUR_S)])
+@LIGHT
+def test_a_skewed_clock_shows_in_what_a_node_writes(by: str, ahead_s: int, *, light: bool) -> None:
+    sim = started(nodes=4, light=light)
+    for name in sim.names:
+        sim.create_pod(f"before-{name}", name)
+    sim.run_for(seconds=20)
+    hit = sim.go_wrong(type="ClockSkew", by=by, nodes=["n-1"], seconds=120)
+    for name in sim.names:
+        sim.create_pod(f"during-{name}", name)
+    sim.run_for(seconds=100)
+    now_s = sim.clock.wall_ns() // NS_PER_S
+    for name in sim.names:
+        lease = sim.server.get("leases", name, "kube-node-lease")
+        renewed_s = parse_rfc3339(lease["spec"]["renewTime"])
+        off_s = ahead_s if name in hit else 0
+        assert now_s + off_s - 15 < renewed_s <= now_s + off_s + 1
+        assert sim.phase(f"during-{name}") == "Running"
+    assert sim.ready() == 4  # the controller goes by its own clock
+    sim.run_for(seconds=60)
+    for name in sim.names:
+        sim.create_pod(f"after-{name}", name)
+        sim.server.delete_pod(f"before-{name}")
+    sim.run_for(seconds=60)
+    assert {sim.phase(f"after-{name}") for name in sim.names} == {"Running"}
+    assert {sim.phase(f"before-{name}") for name in sim.names} == {""}
+    assert {id(each) for each in sim.reactor.environments_used()} == {id(sim.env)}
+
+
+@pytest.mark.parametrize("mode", ["Reset", "BlackHole"])
+def test_a_zone_that_is_cut_off_is_unknown_and_comes_back(mode: str) -> None:
+    sim = started(nodes=9)
+    for name in sim.names:
+        sim.create_pod(f"old-{name}", name)
+    sim.run_for(seconds=20)
+    hit = sim.go_wrong(type="Partition", mode=mode, zone="zone-b", seconds=180)
+    assert hit == ["n-1", "n-4", "n-7"]
+    begun_s = sim.now_s
+    for name in sim.names:
+        sim.create_pod(f"new-{name}", name)
+    sim.run_for(seconds=100)
+    assert ready_of(sim) == expected(sim, hit, "Unknown")
+    for name in hit:
+        assert not [each for each in sim.calls(name, since_s=begun_s) if each.code]
+        assert sim.phase(f"new-{name}") == "Pending"
+    for name in hit:
+        sim.server.delete_pod(f"old-{name}")
+    sim.run_for(seconds=80 + 90)
+    assert sim.ready() == 9
+    assert {sim.phase(f"new-{name}") for name in sim.names} == {"Running"}
+    assert {sim.phase(f"old-{name}") for name in hit} == {""}
+    others = [name for name in sim.names if name not in hit]
+    assert sim.longest_gap_s(Op.RENEW_LEASE, 60, others) < 11
+
+
+@pytest.mark.parametrize("shared", ["light", "watches"])
+def test_nodes_that_share_connections_cannot_be_cut_off(shared: str) -> None:
+    sim = started(light=shared == "light", own_watches=False)
+    with pytest.raises(UsageError, match="Partition: the nodes of this run share connections"):
+        sim.go_wrong(type="Partition")
+    assert not sim.injector.active
+
+
+@LIGHT
+def test_kubelets_that_are_down_leave_their_containers_running(*, light: bool) -> None:
+    sim = started(light=light)
+    for name in sim.names:
+        sim.create_pod(f"pod-{name}", name)
+    sim.run_for(seconds=20)
+    before = {
+        name: sim.server.get("pods", f"pod-{name}", "default")["status"]["containerStatuses"]
+        for name in sim.names
+    }
+    hit = sim.go_wrong(type="KubeletDown", share=0.2, seconds=120)
+    begun_s = sim.now_s
+    sim.run_for(seconds=1)
+    for name in hit:
+        sim.create_pod(f"late-{name}", name)
+    sim.run_for(seconds=99)
+    assert ready_of(sim) == expected(sim, hit, "Unknown")
+    assert not [each for name in hit for each in sim.calls(name, since_s=begun_s + 1)]
+    sim.run_for(seconds=20 + 60)
+    assert sim.ready() == 10
+    for name in sim.names:
+        pod = sim.server.get("pods", f"pod-{name}", "default")
+        assert pod["status"]["containerStatuses"] == before[name]
+    assert {sim.phase(f"late-{name}") for name in hit} == {"Running"}
+
+
+def test_a_restart_of_a_share_is_a_storm_of_lists_and_nothing_else() -> None:
+    sim = started(nodes=20)
+    begun_s = sim.now_s
+    hit = sim.go_wrong(type="KubeletRestart", share=0.5)
+    assert len(hit) == 10
+    assert not sim.injector.active
+    sim.run_for(seconds=60)
+    watched = {each.node for each in sim.calls(verb="WATCH", since_s=begun_s)}
+    assert watched == set(hit)
+    assert sim.ready() == 20
+    assert sim.reactor.counts.restarts == 10
+
+
+@LIGHT
+@pytest.mark.parametrize(
+    ("kind", "within_s", "message"),
+    [
+        ("RuntimeDown", 50, "container runtime is down"),
+        ("PLEGStall", 200, "PLEG is not healthy: pleg was last seen active"),
+        ("NetworkNotReady", 20, "cni plugin not initialized"),
+        ("RuntimeNotReady", 50, "container runtime not ready: RuntimeReady=false"),
+    ],
+)
+def test_a_runtime_out_of_order_makes_its_node_not_ready(
+    kind: str, within_s: int, message: str, *, light: bool
+) -> None:
+    sim = started(nodes=4, light=light)
+    hit = sim.go_wrong(type=kind, nodes=["n-2"])
+    sim.run_for(seconds=1)
+    for name in sim.names:
+        sim.create_pod(f"pod-{name}", name)
+    sim.run_for(seconds=within_s)
+    assert ready_of(sim) == expected(sim, hit, "False")
+    conditions = sim.server.get("nodes", "n-2")["status"]["conditions"]
+    told = next(each["message"] for each in conditions if each["type"] == "Ready")
+    assert message in told
+    assert sim.phase("pod-n-0") == "Running"
+    assert sim.phase("pod-n-2") == "Pending"
+    sim.injector.heal(1)
+    sim.run_for(seconds=60)
+    assert sim.ready() == 4
+    assert sim.phase("pod-n-2") == "Running"
+
+
+@LIGHT
+def test_no_image_comes_from_a_registry_that_is_out(*, light: bool) -> None:
+    sim = started(nodes=2, light=light)
+    sim.go_wrong(type="RegistryOutage", nodes=["n-1"], seconds=100)
+    for name in sim.names:
+        sim.create_pod(f"pod-{name}", name)
+    sim.run_for(seconds=30)
+    assert sim.phase("pod-n-0") == "Running"
+    status = sim.server.get("pods", "pod-n-1", "default")["status"]
+    waiting = status["containerStatuses"][0]["state"]["waiting"]
+    assert waiting["reason"] in {"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"}
+    sim.run_for(seconds=70 + 170)  # back-off doubles up to 160 s in that time
+    assert sim.phase("pod-n-1") == "Running"
+
+
+@LIGHT
+@pytest.mark.parametrize("kind", ["MemoryPressure", "DiskPressure"])
+def test_a_resource_that_something_uses_up_puts_its_node_under_pressure(
+    kind: str, *, light: bool
+) -> None:
+    sim = started(nodes=4, light=light)
+    hit = sim.go_wrong(type=kind, nodes=["n-3"], seconds=60)
+    sim.run_for(seconds=40)
+    found = {name: sim.condition(name, kind) for name in sim.names}
+    assert found == {name: "True" if name in hit else "False" for name in sim.names}
+    assert sim.ready() == 4
+    sim.run_for(seconds=20 + 330)  # evictionPressureTransitionPeriod is 5 minutes
+    assert {sim.condition(name, kind) for name in sim.names} == {"False"}
+    kubelet = sim.reactor.entries[3].kubelet
+    assert kubelet is not None
+    assert kubelet.pods is None  # as before
+
+
+def test_processes_run_out_where_the_profile_has_a_threshold() -> None:
+    sim = started(nodes=2)
+    with pytest.raises(UsageError, match=r"profile default has no threshold pid\.available"):
+        sim.go_wrong(type="PIDPressure")
+    hard = {"memory.available": "100Mi", "pid.available": "10%"}
+    sim = started(nodes=2, model=model_of(kubeletConfiguration={"evictionHard": hard}))
+    sim.go_wrong(type="PIDPressure", nodes=["n-1"], seconds=60)
+    sim.run_for(seconds=40)
+    assert [sim.condition(name, "PIDPressure") for name in sim.names] == ["False", "True"]
+    sim.run_for(seconds=350)
+    assert [sim.condition(name, "PIDPressure") for name in sim.names] == ["False", "False"]
+
+
+def test_overlapping_faults_heal_one_by_one() -> None:
+    sim = started(nodes=3)
+    sim.go_wrong(type="Partition", mode="Reset", nodes=["n-0", "n-1"], seconds=100)
+    sim.go_wrong(type="Partition", mode="BlackHole", nodes=["n-1", "n-2"], seconds=250)
+    sim.go_wrong(type="ClockSkew", by="10m", nodes=["n-1"], seconds=300)
+    sim.go_wrong(type="RuntimeDown", nodes=["n-1"], seconds=400)
+    sim.run_for(seconds=90)
+    assert ready_of(sim) == dict.fromkeys(sim.names, "Unknown")
+    sim.run_for(seconds=100)
+    assert ready_of(sim) == expected(sim, ["n-1", "n-2"], "Unknown")
+    sim.run_for(seconds=150)
+    assert ready_of(sim) == expected(sim, ["n-1"], "False")
+    sim.run_for(seconds=120)
+    assert sim.ready() == 3
+    assert not sim.injector.active
+
+
+@pytest.mark.parametrize("seed", seeds(4))
+def test_a_fleet_recovers_from_whatever_was_injected(seed: int) -> None:
+    """Faults of all types on shares of the nodes while pods come and go; then all is well."""
+    draws = Draws(seed)
+    hard = {"memory.available": "100Mi", "nodefs.available": "10%", "pid.available": "5%"}
+    model = model_of(kubeletConfiguration={"evictionHard": hard})
+    sim = Simulation(nodes=8, seed=seed, model=model)
+    sim.run_for(seconds=40)
+    needs: dict[FaultType, dict[str, object]] = {
+        FaultType.CLOCK_SKEW: {"by": "-90s"},
+        FaultType.LATE_HEARTBEATS: {"by": "12s"},
+    }
+    kinds = tuple(FaultType)
+    for step in range(40):
+        kind = kinds[draws.bits(8, 1, step) % len(kinds)]
+        seconds = 0 if kind is FaultType.KUBELET_RESTART else 5 + draws.uniform(8, 2, step) * 150
+        share = 0.1 + draws.uniform(8, 3, step) * 0.9
+        sim.go_wrong(type=kind.value, share=share, seconds=seconds, **needs.get(kind, {}))
+        sim.create_pod(f"pod-{step}", sim.names[step % 8])
+        sim.run_for(seconds=draws.uniform(8, 4, step) * 20)
+    sim.run_for(seconds=160)
+    assert not sim.injector.active
+    sim.run_for(seconds=700)  # pressure lasts 5 minutes, back-offs as long
+    assert sim.ready() == 8
+    for pressure in ("MemoryPressure", "DiskPressure", "PIDPressure"):
+        assert {sim.condition(name, pressure) for name in sim.names} == {"False"}
+    for name in sim.names:
+        sim.create_pod(f"last-{name}", name)
+    sim.run_for(seconds=60)
+    assert {sim.phase(f"last-{name}") for name in sim.names} == {"Running"}
+    phases = {each["status"]["phase"] for each in sim.server.all("pods")}
+    assert phases <= {"Running", "Succeeded", "Failed"}  # evicted pods that end well succeed
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ({"type": "Earthquake"}, "Input should be"),
+        ({"type": "ClockSkew"}, "ClockSkew needs by"),
+        ({"type": "ClockSkew", "by": "0s"}, "by must not be 0s"),
+        ({"type": "LateHeartbeats", "by": "-5s"}, "by must be above 0s"),
+        ({"type": "Partition", "by": "5s"}, "Partition takes no by; it takes mode"),
+        ({"type": "KubeletDown", "mode": "Reset"}, "KubeletDown takes no mode; it takes nothing"),
+        ({"type": "Partition", "share": 0}, "greater than 0"),
+    ],
+)
+def test_what_a_fault_is_not_is_told(spec: dict[str, object], told: str) -> None:
+    sim = Simulation()
+    with pytest.raises(ValidationError, match=told):
+        sim.go_wrong(**spec)  # type: ignore[arg-type]
