@@ -19,8 +19,10 @@ from fleet import KUBERNETES_VERSION, __version__
 from fleet.cli_options import (
     GroupedCommand,
     cluster_options,
+    fault_options,
     kubeconfig_out,
     plane_options,
+    run_dir,
     spawn_options,
 )
 from fleet.errors import Exit, FleetError, UsageError
@@ -235,6 +237,29 @@ def schema() -> None:
     from fleet.profile.loader import json_schema  # noqa: PLC0415
 
     click.echo(orjson.dumps(json_schema(), option=orjson.OPT_INDENT_2))
+
+
+@cli.command(cls=GroupedCommand)
+@click.argument("fault")
+@fault_options
+@run_dir
+def inject(fault: str, run_dir: Path | None, **given: object) -> None:
+    """Let something go wrong on a running fleet: docs/how-to/faults.md has the FAULTs."""
+    from fleet.run import fault_commands  # noqa: PLC0415
+
+    order = fault_commands.order_of(fault, given)
+    click.echo(_run(fault_commands.inject(run_dir, order)))
+
+
+@cli.command()
+@click.argument("fault", default="")
+@click.option("--all", "all_faults", is_flag=True, help="Heal every fault.")
+@run_dir
+def heal(fault: str, run_dir: Path | None, *, all_faults: bool) -> None:
+    """End faults of a running fleet: FAULT is a number or a type; without it list what is on."""
+    from fleet.run import fault_commands  # noqa: PLC0415
+
+    click.echo(_run(fault_commands.heal(run_dir, fault, is_all=all_faults)))
 
 
 @cli.command()

@@ -61,6 +61,8 @@ life = in_group("Run")
 locust = in_group("Locust")
 shards = in_group("Processes and pods")
 plane = in_group("Local control plane")
+whom = in_group("Whom it hits: all nodes that match all of these")
+what = in_group("What it does")
 
 kubeconfig_out = life("--kubeconfig-out", type=PATH, help="Write a kubeconfig for kubectl here.")
 cluster_options = join(
@@ -86,6 +88,21 @@ plane_options = join(
             ("controller-manager", "kube-controller-manager"),
         )
     ),
+)
+run_dir = click.option(
+    "--run-dir", type=PATH, help="Of the run (default: the only one that runs in runs/)."
+)
+fault_options = join(
+    whom("--selector", metavar="KEY=VALUE[,...]", help="Nodes with these labels."),
+    whom("--zone", help="Nodes of this zone."),
+    whom("--nodes", metavar="NAME[,...]", help="These nodes."),
+    whom("--share", metavar="SHARE", help="A part of those, drawn with the seed: 25%."),
+    what("--for", "for_", metavar="DURATION", help="Heal it after this long, e.g. 8m."),
+    what("--by", metavar="DURATION", help="How late, or how far off a clock is."),
+    what("--mode", metavar="Reset|BlackHole", help="Of a Partition (default BlackHole)."),
+    what("--heartbeats", metavar="Lease|Status", help="Only this one (default both)."),
+    what("--reason", help="That the runtime gives."),
+    what("--message", help="That the runtime gives."),
 )
 spawn_options = join(
     nodes("--nodes", type=int, help="How many virtual kubelets (default 100)."),

@@ -1,7 +1,8 @@
 """Write the pages of docs/reference that the code already says: `make docs`.
 
 cli.md comes from click, configuration.md from the pydantic models, the tables of summary.md and
-metrics.md from what `fleet.report` declares. A unit test makes them again and compares.
+metrics.md from what `fleet.report` declares, that of faults.md from `fleet.faults`. A unit test
+makes them again and compares.
 """
 
 import re
@@ -15,8 +16,10 @@ import click
 
 from fleet.cli import cli
 from fleet.cli_options import GroupedCommand, grouped
+from fleet.faults.fault import FAULTS, FaultKind, FaultType
 from fleet.metrics import Histogram, Requests
 from fleet.profile.loader import json_schema
+from fleet.profile.schema import key_of
 from fleet.quantity import format_duration
 from fleet.report.figure import Figure, Kind, figures_of
 from fleet.report.figures import RequestFigures, metrics
@@ -39,8 +42,20 @@ def pages() -> dict[Path, str]:
         "metrics.md": _with_table(
             "metrics.md", "| metric | type | unit | |", map(_metric, metrics())
         ),
+        "faults.md": _with_table(
+            "faults.md", "| fault | takes | what it does |", map(_fault, FAULTS.items())
+        ),
     }
     return {REFERENCE / name: text for name, text in made.items()}
+
+
+def _fault(row: tuple[FaultType, FaultKind]) -> tuple[str, ...]:
+    """Return the row of a fault: its name, its options, what it does."""
+    name, kind = row
+    options = [f"`--{key_of(each)}`" for each in kind.takes]
+    needed = [" (required)" if each in kind.needs else "" for each in kind.takes]
+    takes = ", ".join(map("".join, zip(options, needed, strict=True)))
+    return f"`{name.value}`", takes, kind.words
 
 
 def cli_page() -> str:

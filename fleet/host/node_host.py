@@ -143,6 +143,16 @@ class NodeHost:
         self._kinds: dict[int, tuple[Environment, RenderedProfile]] = {}
 
     @property
+    def draws(self) -> Draws:
+        """Return what is drawn with the seed of the run."""
+        return self._draws
+
+    @property
+    def has_own_connections(self) -> bool:
+        """Return whether all that reaches a node comes by connections of its own."""
+        return not (self._is_light or self._shares_watches)
+
+    @property
     def counts(self) -> FleetCounts:
         """Return what the kubelets did so far."""
         return self.reactor.counts

@@ -167,6 +167,10 @@ class Siblings:
         await give_up(*self._work)
         await asyncio.gather(*(sibling.stop() for sibling in self._siblings))
 
+    def run_directories(self) -> list[Path]:
+        """Return where the present processes write."""
+        return [each.run_directory for each in self._siblings]
+
     def restart_kubelets(self) -> None:
         """Tell those that have nodes to restart a share of their kubelets."""
         for sibling in self._siblings:

@@ -7,6 +7,7 @@ Only the first process of a run looks at the control plane: the others would ask
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 
 from fleet.background import Background
 from fleet.cluster.cluster import Cluster
@@ -41,6 +42,7 @@ class Observation:
         self._steady: dict[str, Sample] = {}  # what each component told last before that part
         self._before: Snapshots = {}
         self._client: list[tuple[str, str, Histogram]] = []
+        self.faults: Callable[[], list[Phase]] = list  # what was on when
 
     def begin(
         self,
@@ -97,7 +99,7 @@ class Observation:
 
     def judge(self, figures: RunFigures) -> None:
         """Write into the figures, of all processes, what was seen and how the run did."""
-        figures.phases = self._phases()
+        figures.phases = [*self._phases(), *self.faults()]
         figures.controlplane = self._cost()
         figures.slis = measure(figures, self._evidence(), self._objectives)
         figures.expectations = expectations(figures.slis)

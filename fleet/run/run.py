@@ -44,6 +44,8 @@ from fleet.report.slo_file import load_objectives
 from fleet.run.adoption import adopt_nodes
 from fleet.run.attendants import attend, failures
 from fleet.run.ending import Ending
+from fleet.run.fault_control import FaultControl
+from fleet.run.fault_socket import open_socket
 from fleet.run.interrupts import Interrupts
 from fleet.run.observation import Observation
 from fleet.run.outcome import RunOutcome
@@ -279,16 +281,22 @@ class Run:
         self._interrupts.is_preparing = False
         node_host.start()
         self._restart_signal.node_host = node_host
+        faults = FaultControl(
+            node_host, meter.elapsed_s, self._display.note, lambda: self._siblings
+        )
+        self._observation.faults = faults.phases
         try:
-            servers.start(node_host, cluster, bootstrap.store if bootstrap else None)
-            if settings.metrics_port:
-                await self._serve_metrics(node_host)
-            if settings.is_on_dashboard:
-                await self._serve_dashboard(node_host, cluster, facts, lease, adopted)
-                return None
-            await self._start_siblings(self._whole, facts)
-            return await self._ready_then_work(node_host, meter)
+            async with open_socket(self._run_directory, faults.answer):
+                servers.start(node_host, cluster, bootstrap.store if bootstrap else None)
+                if settings.metrics_port:
+                    await self._serve_metrics(node_host)
+                if settings.is_on_dashboard:
+                    await self._serve_dashboard(node_host, cluster, facts, lease, adopted)
+                    return None
+                await self._start_siblings(self._whole, facts)
+                return await self._ready_then_work(node_host, meter)
         finally:
+            faults.close()
             self._display.update(self._live(meter))
             self._display.phase("draining")
             self._restart_signal.node_host = None

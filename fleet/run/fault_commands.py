@@ -1,0 +1,101 @@
+"""`fleet inject` and `fleet heal`: what they ask of a run, and how its answer is shown."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from fleet.errors import UsageError
+from fleet.faults.fault import FAULTS, FaultSpec, document_of
+from fleet.profile.schema import explain
+from fleet.quantity import parse_positive_duration
+from fleet.run.fault_socket import Json, ask, find_run
+
+SELECTOR_HINT = "KEY=VALUE[,KEY=VALUE...]"
+
+
+def order_of(kind: str, given: Mapping[str, object]) -> Json:
+    """Return the order for a fault as the options describe it. Raises UsageError."""
+    known = [each.value for each in FAULTS]
+    if kind not in known:
+        raise UsageError(f"{kind!r} is no fault; these are: {', '.join(known)}")
+    try:
+        spec = FaultSpec.model_validate({"type": kind, **_fault(given)})
+    except ValidationError as error:
+        raise UsageError(explain(error, FaultSpec)) from error
+    order: Json = {"do": "inject", "fault": document_of(spec)}
+    if given["for_"] is not None:
+        if FAULTS[spec.type].is_instant:
+            raise UsageError(f"--for: {kind} is over at once")
+        try:
+            _check_duration(given["for_"])
+        except ValueError as error:
+            raise UsageError(f"--for: {error}") from error
+        order["for"] = given["for_"]
+    return order
+
+
+def _fault(given: Mapping[str, object]) -> Json:
+    """Return what the options say, as a file would."""
+    fault: Json = {}
+    if given["selector"] is not None:
+        fault["nodeSelector"] = {"matchLabels": _labels(str(given["selector"]))}
+    for key in ("zone", "by", "mode", "reason", "message"):
+        if given[key] is not None:
+            fault[key] = given[key]
+    for key in ("nodes", "heartbeats"):
+        if given[key] is not None:
+            fault[key] = str(given[key]).split(",")
+    if given["share"] is not None:
+        fault["share"] = _share(str(given["share"]))
+    return fault
+
+
+def _check_duration(text: object) -> None:
+    if not parse_positive_duration(text):
+        raise ValueError(f"{text!r} must be above 0s")
+
+
+def _labels(text: str) -> dict[str, str]:
+    pairs = [each.partition("=") for each in text.split(",")]
+    if not all(key and equals for key, equals, _ in pairs):
+        raise UsageError(f"--selector: {text!r} is not {SELECTOR_HINT}")
+    return {key: value for key, _, value in pairs}
+
+
+def _share(text: str) -> float:
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise UsageError(f"--share: {text!r} is not a share, such as 25% or 0.25") from None
+
+
+async def inject(directory: Path | None, order: Json) -> str:
+    """Have a run do it; return what to print."""
+    answer = await ask(find_run(directory), order)
+    until = "" if "for" not in order else f" for {order['for']}"
+    hit = f"on {answer['nodes']} of {answer['of']} nodes"
+    return f"fault {answer['number']}: {answer['fault']} {hit}{until}"
+
+
+async def heal(directory: Path | None, what: str, *, is_all: bool) -> str:
+    """Heal faults of a run; without a word which ones, return what is on."""
+    if what and is_all:
+        raise UsageError("name one fault, or --all of them")
+    run = find_run(directory)
+    if what or is_all:
+        answer = await ask(run, {"do": "heal", "what": what})
+        healed: Sequence[Json] = answer["healed"]
+        if not healed:
+            return "no fault is on"
+        return "\n".join(f"fault {each['number']}: {each['fault']} is healed" for each in healed)
+    active: Sequence[Json] = (await ask(run, {"do": "list"}))["active"]
+    if not active:
+        return "no fault is on"
+    return "\n".join(map(_line, active))
+
+
+def _line(each: Json) -> str:
+    left = "until it is healed" if each["left_s"] is None else f"{each['left_s']:.0f} s to go"
+    hit = f"{each['nodes']} of {each['of']} nodes"
+    return f"{each['number']:>3}  {each['fault']:24} {hit:20} on for {each['for_s']:.0f} s, {left}"

@@ -1,0 +1,169 @@
+"""The socket of a run on a real file system: orders in, answers out, and how it is found."""
+
+import asyncio
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.cli_options import fault_options
+from fleet.errors import SetupError, UsageError
+from fleet.run.fault_commands import heal, inject, order_of
+from fleet.run.fault_socket import SOCKET, ask, find_run, open_socket
+
+GIVEN: dict[str, object] = dict.fromkeys(
+    (
+        *("selector", "zone", "nodes", "share"),
+        *("for_", "by", "mode", "heartbeats", "reason", "message"),
+    )
+)
+
+
+async def echo(order: dict[str, Any]) -> dict[str, Any]:
+    if order.get("do") == "fail":
+        return {"error": "no such thing", "code": 2}
+    return {"order": order}
+
+
+def test_an_order_reaches_the_run_however_deep_its_directory_lies(tmp_path: Path) -> None:
+    directory = tmp_path / ("d" * 100) / ("e" * 100)
+    directory.mkdir(parents=True)
+
+    async def body() -> None:
+        async with open_socket(directory, echo):
+            mode = (directory / SOCKET).stat().st_mode
+            assert stat.S_ISSOCK(mode)
+            assert stat.S_IMODE(mode) == 0o600
+            assert await ask(directory, {"do": "list"}) == {"order": {"do": "list"}}
+            with pytest.raises(UsageError, match="no such thing"):
+                await ask(directory, {"do": "fail"})
+            reader, writer = await asyncio.open_unix_connection(_short(directory))
+            writer.write(b"[1, 2\n")
+            assert b"an order is one JSON object" in await reader.readline()
+            writer.close()
+        assert not (directory / SOCKET).exists()
+        with pytest.raises(SetupError, match="no fleet runs in"):
+            await ask(directory, {"do": "list"})
+
+    def _short(path: Path) -> str:
+        link = tmp_path / "s"
+        link.symlink_to(path)
+        return str(link / SOCKET)
+
+    asyncio.run(body())
+
+
+def test_a_socket_that_a_killed_run_left_is_taken_over(tmp_path: Path) -> None:
+    async def body() -> None:
+        (tmp_path / SOCKET).touch()
+        async with open_socket(tmp_path, echo):
+            assert await ask(tmp_path, {}) == {"order": {}}
+
+    asyncio.run(body())
+
+
+def test_the_only_run_is_found_and_several_must_be_named(tmp_path: Path) -> None:
+    async def body() -> None:
+        with pytest.raises(SetupError, match="no fleet runs in"):
+            find_run(None, tmp_path)
+        for name in ("a", "b", "dead"):
+            (tmp_path / name).mkdir()
+        (tmp_path / "dead" / SOCKET).touch()
+        async with open_socket(tmp_path / "a", echo):
+            assert find_run(None, tmp_path) == tmp_path / "a"
+            async with open_socket(tmp_path / "b", echo):
+                with pytest.raises(UsageError, match="several fleets run"):
+                    find_run(None, tmp_path)
+                assert find_run(tmp_path / "b", tmp_path) == tmp_path / "b"
+
+    asyncio.run(body())
+
+
+def test_options_become_the_fault_that_a_file_would_hold() -> None:
+    given = {
+        **GIVEN,
+        "selector": "a=b,c=",
+        "zone": "zone-b",
+        "nodes": "n-1,n-2",
+        "share": "25%",
+        "for_": "8m",
+        "mode": "Reset",
+    }
+    assert order_of("Partition", given) == {
+        "do": "inject",
+        "fault": {
+            "type": "Partition",
+            "nodeSelector": {"matchLabels": {"a": "b", "c": ""}},
+            "zone": "zone-b",
+            "nodes": ["n-1", "n-2"],
+            "share": 0.25,
+            "mode": "Reset",
+        },
+        "for": "8m",
+    }
+    late = {**GIVEN, "by": "1m30s", "heartbeats": "Lease"}
+    assert order_of("LateHeartbeats", late)["fault"] == {
+        "type": "LateHeartbeats",
+        "heartbeats": ["Lease"],
+        "by": "90000000000ns",
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "told"),
+    [
+        ("Earthquake", {}, "'Earthquake' is no fault; these are: HeartbeatLoss, "),
+        ("ClockSkew", {}, "ClockSkew needs by, for example by: 25s"),
+        ("ClockSkew", {"by": "soon"}, "by: 'soon' is not a duration"),
+        ("Partition", {"by": "5s"}, "Partition takes no by; it takes mode"),
+        ("Partition", {"mode": "Half"}, "mode: 'Half' is not one of 'Reset' or 'BlackHole'"),
+        ("Partition", {"for_": "0s"}, "--for: '0s' must be above 0s"),
+        ("Partition", {"for_": "-1s"}, "--for: '-1s' is negative"),
+        ("KubeletRestart", {"for_": "5s"}, "--for: KubeletRestart is over at once"),
+        ("Partition", {"share": "some"}, "--share: 'some' is not a share"),
+        ("Partition", {"share": "150%"}, "share: 1.5: input should be less than"),
+        ("Partition", {"selector": "zone"}, "--selector: 'zone' is not KEY=VALUE"),
+    ],
+)
+def test_what_cannot_be_a_fault_is_refused_in_one_line(
+    kind: str, given: dict[str, object], told: str
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        order_of(kind, {**GIVEN, **given})
+    assert str(raised.value).startswith(told)
+    assert "\n" not in str(raised.value)
+
+
+def test_answers_are_shown_in_lines(tmp_path: Path) -> None:
+    each = {"number": 3, "fault": "Partition Reset", "nodes": 5, "of": 20, "for_s": 12.4}
+
+    async def answer(order: dict[str, Any]) -> dict[str, Any]:
+        if order["do"] == "inject":
+            return each
+        if order["do"] == "heal":
+            return {"healed": [each] if order["what"] else []}
+        return {"active": [{**each, "left_s": 7.6}, {**each, "number": 12, "left_s": None}]}
+
+    async def body() -> None:
+        async with open_socket(tmp_path, answer):
+            told = await inject(tmp_path, {"do": "inject", "for": "8m"})
+            assert told == "fault 3: Partition Reset on 5 of 20 nodes for 8m"
+            assert await heal(tmp_path, "3", is_all=False) == "fault 3: Partition Reset is healed"
+            assert await heal(tmp_path, "", is_all=True) == "no fault is on"
+            lines = (await heal(tmp_path, "", is_all=False)).splitlines()
+            assert [line.split()[0] for line in lines] == ["3", "12"]
+            assert lines[0].endswith("on for 12 s, 8 s to go")
+            assert lines[1].endswith("until it is healed")
+            with pytest.raises(UsageError, match="one fault, or --all"):
+                await heal(tmp_path, "3", is_all=True)
+
+    asyncio.run(body())
+
+
+def test_the_options_are_those_that_are_read() -> None:
+    @fault_options
+    def command() -> None: ...
+
+    found = command.__click_params__  # type: ignore[attr-defined]
+    assert {each.name for each in found} == set(GIVEN)
