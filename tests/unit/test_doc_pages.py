@@ -1,6 +1,8 @@
 """The documentation as text: links lead somewhere, index and generated pages are true."""
 
+import itertools
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import markdown
@@ -68,3 +70,32 @@ def test_the_files_that_the_design_names_are_there() -> None:
     named = set(re.findall(r"([a-z_0-9]+\.py)`", page))
     assert len(named) > 30
     assert named <= there, f"docs/explain/design.md names {sorted(named - there)}"
+
+
+def hops(heading: str) -> Iterator[list[tuple[Path, list[str]]]]:
+    """Yield of each row of a path on the design page its files, and the functions in each."""
+    page = (markdown.ROOT / "docs" / "explain" / "design.md").read_text()
+    rows = page.partition(f"## {heading}\n")[2].partition("\n## ")[0].strip().splitlines()[2:]
+    fleet = markdown.ROOT / "fleet"
+    for row in rows:
+        places: list[tuple[Path, list[str]]] = []
+        for word in re.findall(r"`([\w/.]+)`", row.split("|")[-3]):
+            if word.endswith(".py"):
+                beside = [places[-1][0].parent / word] if places else []
+                found = (each for each in (*beside, *fleet.rglob(word)) if each.is_file())
+                places.append((next(found), []))
+            else:
+                places[-1][1].append(word)
+        yield places
+
+
+@pytest.mark.parametrize(
+    ("heading", "hops_max"), [("The path of a heartbeat", 12), ("The path of a pod", 10)]
+)
+def test_the_paths_of_the_design_page_go_through_code(heading: str, hops_max: int) -> None:
+    rows = list(hops(heading))
+    assert 0 < len(rows) <= hops_max
+    for path, functions in itertools.chain.from_iterable(rows):
+        text = path.read_text()
+        missing = [each for each in functions if f"def {each}(" not in text]
+        assert not missing, f"{path.name} has no {missing}"
