@@ -16,6 +16,7 @@ import enum
 import logging
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import assert_never
 
 from fleet.clock import NS_PER_S, Draws
@@ -84,40 +85,20 @@ class CertificateErrand(Errand):
         self.certificate.owner.on_message(self, message, now_ns)
 
 
+@dataclass(slots=True, eq=False)
 class NodeCertificate:
     """One certificate of a node, and the request that is under way for it."""
 
-    __slots__ = (
-        "addresses",
-        "begun_ns",
-        "context",
-        "errand",
-        "key",
-        "manager",
-        "name",
-        "owner",
-        "partial",
-        "wire",
-    )
-
-    def __init__(
-        self,
-        owner: "NodeCertificates",
-        manager: CertificateManager,
-        name: str,
-        context: CertificateContext,
-        addresses: tuple[tuple[str, str], ...] = (),
-    ) -> None:
-        self.owner = owner
-        self.manager = manager
-        self.name = name
-        self.context = context  # of the client certificate
-        self.addresses = addresses  # of a serving certificate
-        self.begun_ns = 0
-        self.errand: CertificateErrand | None = None
-        self.wire: Transport | None = None  # while a request is under way
-        self.key = b""
-        self.partial = b""
+    owner: "NodeCertificates"
+    manager: CertificateManager
+    name: str
+    context: CertificateContext  # of the client certificate
+    addresses: tuple[tuple[str, str], ...] = ()  # of a serving certificate
+    begun_ns: int = 0
+    errand: CertificateErrand | None = None
+    wire: Transport | None = None  # while a request is under way
+    key: bytes = b""
+    partial: bytes = b""
 
     @property
     def pool(self) -> int:

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from fleet.clock import Clock, Draws, TimerWheel
 from fleet.kubelet.kubelet import VirtualKubelet
@@ -17,27 +18,23 @@ NOBODY = NodeId(-1)
 STORY_MAX = 1_000
 
 
+@dataclass(slots=True, eq=False)
 class Entry:
     """What the reactor keeps of one kubelet."""
 
-    __slots__ = ("caller", "kubelet", "pool", "reflectors", "story")
-
-    def __init__(self, kubelet: VirtualKubelet, caller: Caller, pool: int) -> None:
-        self.kubelet: VirtualKubelet | None = kubelet  # None once quarantined or removed
-        self.caller = caller
-        self.pool = pool
-        self.reflectors: tuple[Reflector, ...] = ()
-        self.story: deque[str] | None = None
+    kubelet: VirtualKubelet | None  # None once quarantined or removed
+    caller: Caller
+    pool: int
+    reflectors: tuple[Reflector, ...] = ()
+    story: deque[str] | None = None
 
 
+@dataclass(slots=True, eq=False)
 class Roster:
     """The entries of one process by node, and the nodes by name. Numbers are never used again."""
 
-    __slots__ = ("by_name", "entries")
-
-    def __init__(self) -> None:
-        self.entries: list[Entry] = []
-        self.by_name: dict[str, NodeId] = {}
+    entries: list[Entry] = field(default_factory=list)
+    by_name: dict[str, NodeId] = field(default_factory=dict)
 
     def add(self, entry: Entry) -> None:
         """Add a kubelet under the next number, which must be its own."""

@@ -10,6 +10,8 @@ Events for a node that has not subscribed yet are kept until it does: nodes that
 kubelet starts have pods already.
 """
 
+from dataclasses import dataclass, field
+
 from fleet.kubelet.volumes.watched_objects import ObjectKey
 from fleet.objects.effects import NodeId, WatchEvent, WatchKind
 from fleet.objects.pods import EventType, NodeView, Pod
@@ -21,15 +23,13 @@ SHARED_KINDS = UNREAD_KINDS | OBJECT_KINDS | {WatchKind.NODE, WatchKind.PODS}
 """All but the watches of simulated DRA drivers, which are no kubelet's."""
 
 
+@dataclass(slots=True, eq=False)
 class SharedObject:
     """One ConfigMap or Secret that several nodes refer to."""
 
-    __slots__ = ("nodes", "record", "reflector")
-
-    def __init__(self, reflector: Reflector) -> None:
-        self.reflector = reflector
-        self.nodes: dict[NodeId, None] = {}
-        self.record: object = None  # as it was seen last, None if there is none
+    reflector: Reflector
+    nodes: dict[NodeId, None] = field(default_factory=dict)
+    record: object = None  # as it was seen last, None if there is none
 
 
 class Subscriptions:

@@ -8,6 +8,7 @@ Source: k8s.io/cri-api/pkg/apis/runtime/v1, PodSandbox, Container; containerd's 
 
 import enum
 import hashlib
+from dataclasses import dataclass
 from functools import lru_cache
 
 from fleet.clock import NS_PER_S
@@ -34,45 +35,26 @@ class RunState(enum.IntEnum):
     EXITED = 2
 
 
+@dataclass(slots=True, eq=False)
 class Container:
     """One container of a pod; a restart makes a new one."""
 
-    __slots__ = (
-        "attempt",
-        "begun_ns",
-        "exit_code",
-        "exit_ns",
-        "finished_s",
-        "id",
-        "image",
-        "last",
-        "last_begun_ns",
-        "message",
-        "name",
-        "reason",
-        "spent",
-        "started_s",
-        "state",
-        "usage",
-    )
-
-    def __init__(self, name: str, attempt: int, container_id: str, image: str = "") -> None:
-        self.name = name
-        self.image = image  # as the spec had it when this one was created
-        self.attempt = attempt
-        self.id = container_id
-        self.state = RunState.CREATED
-        self.started_s = 0
-        self.begun_ns = 0  # the very instant, of which its command finds the files; 0 if unknown
-        self.last_begun_ns = 0  # of the container before
-        self.exit_ns = NEVER  # when it ends; once exited, when it did
-        self.exit_code = 0
-        self.reason = ""
-        self.message = ""  # its last words
-        self.finished_s = 0
-        self.last: TerminatedState | None = None  # the container before this one
-        self.usage: ContainerUsage | None = None  # its curves while it runs
-        self.spent = NOTHING_SPENT  # by those of this name before it; by it, too, once it ended
+    name: str
+    attempt: int
+    id: str
+    image: str = ""  # as the spec had it when this one was created
+    state: RunState = RunState.CREATED
+    started_s: int = 0
+    begun_ns: int = 0  # the very instant, of which its command finds the files; 0 if unknown
+    last_begun_ns: int = 0  # of the container before
+    exit_ns: int = NEVER  # when it ends; once exited, when it did
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""  # its last words
+    finished_s: int = 0
+    last: TerminatedState | None = None  # the container before this one
+    usage: ContainerUsage | None = None  # its curves while it runs
+    spent: Spent = NOTHING_SPENT  # by those of this name before it; by it, too, once it ended
 
     def spent_at(self, now_ns: int, start_ns: int) -> Spent:
         """Return what the containers of this name have used up at an instant."""
@@ -94,16 +76,14 @@ class Container:
         )
 
 
+@dataclass(slots=True, eq=False)
 class Sandbox:
     """A pod in the runtime. `containers` has the latest of each name, oldest first."""
 
-    __slots__ = ("attempts", "containers", "ip", "ready")
-
-    def __init__(self, ip: str) -> None:
-        self.ip = ip
-        self.ready = True
-        self.attempts: dict[str, int] | None = None  # of containers that were removed
-        self.containers: tuple[Container, ...] = ()
+    ip: str
+    ready: bool = True
+    attempts: dict[str, int] | None = None  # of containers that were removed
+    containers: tuple[Container, ...] = ()
 
     def find(self, name: str) -> Container | None:
         """Return the latest container of a name."""

@@ -6,6 +6,7 @@ Differs: to attach is to follow the log from now on, and to be heard by a shell 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from fleet.clock import NS_PER_S
 from fleet.kubelet.containers.pod_sources import PodSources
@@ -29,28 +30,17 @@ OnChange = Callable[[int, Outbox], None]
 """Have the kubelet see at an instant what was written into the containers of a pod."""
 
 
+@dataclass(slots=True, eq=False)
 class Target:
     """A container that runs, as a session needs it."""
 
-    __slots__ = ("container", "env", "on_change", "pod", "runtime", "sources", "spec")
-
-    def __init__(
-        self,
-        pod: Pod,
-        spec: ContainerSpec,
-        container: Container,
-        runtime: Runtime,
-        env: Environment,
-        sources: PodSources,
-        on_change: OnChange,
-    ) -> None:
-        self.pod = pod
-        self.spec = spec
-        self.container = container
-        self.runtime = runtime
-        self.env = env
-        self.sources = sources
-        self.on_change = on_change
+    pod: Pod
+    spec: ContainerSpec
+    container: Container
+    runtime: Runtime
+    env: Environment
+    sources: PodSources
+    on_change: OnChange
 
     def has_ended(self, now_ns: int) -> bool:
         """Return whether the container is gone."""

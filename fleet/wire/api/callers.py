@@ -1,5 +1,7 @@
 """Who calls: a node as the wire knows it, and what the nodes of one profile share there."""
 
+from dataclasses import dataclass
+
 import orjson
 
 from fleet.clock import NS_PER_S
@@ -47,15 +49,13 @@ class RenderedProfile:
         self.timeout = format_duration(self.timeout_ns).encode()
 
 
+@dataclass(slots=True, eq=False)
 class Caller:
     """One node as the wire knows it."""
 
-    __slots__ = ("index", "name", "template")
-
-    def __init__(self, index: int, name: bytes, template: RenderedProfile) -> None:
-        self.index = index
-        self.name = name
-        self.template = template
+    index: int
+    name: bytes
+    template: RenderedProfile
 
     @property
     def user(self) -> bytes:

@@ -18,6 +18,7 @@ Source: RFC 9113; golang.org/x/net/http2/transport.go for what a Go client sends
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from fleet.errors import LocalProtocolError, RemoteProtocolError
 from fleet.wire.http2 import hpack
@@ -61,16 +62,14 @@ _ON_STREAM = frozenset((RST_STREAM, CONTINUATION, PUSH_PROMISE, PRIORITY))
 _ON_CONNECTION = frozenset((SETTINGS, PING, GOAWAY))
 
 
+@dataclass(slots=True, eq=False)
 class News:
     """What an owner must see to; also that a limit changed or the last stream has ended."""
 
-    __slots__ = ("breach", "ended_early", "refused", "resets")
-
-    def __init__(self) -> None:
-        self.breach: RemoteProtocolError | None = None  # close the connection with its code
-        self.ended_early = 0  # watches that the peer ended before their time
-        self.refused: list[Stream] | tuple[()] = ()  # not processed: to be sent once more
-        self.resets = 0
+    breach: RemoteProtocolError | None = None  # close the connection with its code
+    ended_early: int = 0  # watches that the peer ended before their time
+    refused: list[Stream] | tuple[()] = ()  # not processed: to be sent once more
+    resets: int = 0
 
 
 class Http2Codec:

@@ -14,6 +14,7 @@ import errno
 import os
 import socket
 import ssl
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from fleet.wire.http2.http2_codec import Http2Codec
@@ -61,41 +62,24 @@ def prepare_context(context: ssl.SSLContext) -> None:
     context.set_alpn_protocols(["h2"])
 
 
+@dataclass(slots=True, eq=False)
 class Connection:
     """One socket and the HTTP/2 state above it. Of its pool it knows the number."""
 
-    __slots__ = (
-        "dirty",
-        "fd",
-        "http2",
-        "leaving",
-        "limit_ns",
-        "mask",
-        "ping_ns",
-        "places",
-        "pool",
-        "read_ns",
-        "sock",
-        "state",
-        "stuck",
-        "up_ns",
-    )
-
-    def __init__(self, pool: int, http2: Http2Codec) -> None:
-        self.pool = pool
-        self.http2 = http2
-        self.state = ConnectionState.CONNECTING
-        self.sock: socket.socket | ssl.SSLSocket | None = None
-        self.fd = -1
-        self.mask = 0
-        self.places: tuple[Address, ...] = ()  # that it has still to try, the present one first
-        self.limit_ns = 0  # of the state, until UP
-        self.read_ns = 0
-        self.ping_ns = 0  # when an unanswered ping was sent
-        self.dirty = False  # waits in the transport's list for the flush
-        self.leaving = False  # its GOAWAY is counted
-        self.stuck = False  # a write waits for the socket
-        self.up_ns = 0  # since when it is UP
+    pool: int
+    http2: Http2Codec
+    state: ConnectionState = ConnectionState.CONNECTING
+    sock: socket.socket | ssl.SSLSocket | None = None
+    fd: int = -1
+    mask: int = 0
+    places: tuple[Address, ...] = ()  # that it has still to try, the present one first
+    limit_ns: int = 0  # of the state, until UP
+    read_ns: int = 0
+    ping_ns: int = 0  # when an unanswered ping was sent
+    dirty: bool = False  # waits in the transport's list for the flush
+    leaving: bool = False  # its GOAWAY is counted
+    stuck: bool = False  # a write waits for the socket
+    up_ns: int = 0  # since when it is UP
 
     def begin(self, limit_ns: int) -> None:
         """Start to connect to the first of its places. Raises OSError."""

@@ -1,6 +1,7 @@
 """A pool: the connections of one identity, normally one, and what waits for room on them."""
 
 from collections import deque
+from dataclasses import dataclass
 
 from fleet.wire.http2.streams import Stream
 from fleet.wire.sockets.connection import Connection, TlsContext
@@ -9,29 +10,18 @@ WAITING_MAX = 10_000  # requests of one pool that have no connection yet
 CONNECTIONS_MAX = 64  # of one pool; beyond it requests wait
 
 
+@dataclass(slots=True, eq=False)
 class Pool:
     """Like Go's client: a further connection only when the others are full or going away."""
 
-    __slots__ = (
-        "connections",
-        "context",
-        "dialing",
-        "failures",
-        "number",
-        "retry_ns",
-        "user",
-        "waiting",
-    )
-
-    def __init__(self, number: int, user: bytes, context: TlsContext) -> None:
-        self.number = number
-        self.user = user
-        self.context = context
-        self.connections: tuple[Connection, ...] = ()  # those that are up, also draining ones
-        self.dialing: Connection | None = None
-        self.waiting: deque[Stream] | tuple[()] = ()
-        self.failures = 0
-        self.retry_ns = 0
+    number: int
+    user: bytes
+    context: TlsContext
+    connections: tuple[Connection, ...] = ()  # those that are up, also draining ones
+    dialing: Connection | None = None
+    waiting: deque[Stream] | tuple[()] = ()
+    failures: int = 0
+    retry_ns: int = 0
 
     def with_room(self) -> Connection | None:
         """Return a connection that takes one more stream."""
