@@ -184,9 +184,9 @@ def test_the_requests_about_a_mirror() -> None:
     )
     assert body["spec"]["nodeName"] == "Node-1"
     assert "blockOwnerDeletion" not in body["metadata"]["ownerReferences"][0]
-    for uid, conditions in (("", None), ("u", {"uid": "u"})):
+    for uid, conditions in (("", {}), ("u", {"uid": "u"})):
         target = MirrorTarget("default", "a-node-1", uid)
         call = ApiCall(NodeId(0), Op.DELETE_MIRROR_POD, "", target)
         options = yaml.safe_load(delete_mirror_pod(call, NODE).body)
         assert options["gracePeriodSeconds"] == 0
-        assert options.get("preconditions") == conditions
+        assert options["preconditions"] == conditions
