@@ -136,6 +136,11 @@ spawn_options = join(
         metavar="ADDRESS:PORT",
         help="With ports: of the first node; the next ones have the next ports.",
     ),
+    nodes(
+        "--node-addresses",
+        metavar="RANGE",
+        help="Of nodes and pods: routed to `lo`, as root, so that the API server can proxy.",
+    ),
     identity(
         "--identity",
         type=click.Choice(["impersonate", "csr", "shared"]),

@@ -19,7 +19,7 @@ from fleet.errors import SetupError
 from fleet.metrics import Requests
 from fleet.objects.well_known import NODE_USER, NODES_GROUP
 from fleet.profile.node_model import NodeModel
-from fleet.profile.settings import Fidelity, IdentityMode, ServeMode, Settings
+from fleet.profile.settings import Fidelity, IdentityMode, Settings
 
 REFUSALS_MIN = 10  # fewer are no storm
 AUTHENTICATION = "authentication.k8s.io"
@@ -212,7 +212,7 @@ def features_of(settings: Settings, models: Iterable[NodeModel]) -> Features:
         dynamic_resources=any(model.dra_drivers for model in models),
         approve_csrs=settings.approve_csrs,
         own_watches=settings.has_own_watches,
-        serves=settings.serve in {ServeMode.LOOPBACK, ServeMode.PORTS},
+        serves=settings.is_served,
     )
 
 

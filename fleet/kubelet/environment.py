@@ -13,6 +13,7 @@ from fleet.objects.volumes import CSIDriverView
 from fleet.profile.node_model import NodeModel
 from fleet.runtime.image_store import ImageStore
 from fleet.runtime.pod_addresses import fallback_cidr
+from fleet.runtime.ports import PortChanges
 from fleet.runtime.runtime import Runtime
 
 
@@ -30,6 +31,7 @@ class Environment:
         "origin",
         "outdated",
         "own_watches",
+        "port_changes",
         "runtimes",
         "services",
         "skew_ns",
@@ -63,6 +65,7 @@ class Environment:
         self.static = NO_STATIC_PODS  # as the profile's file and URL say
         self.runtimes: dict[int, Runtime] = {}  # by node, of kubelets that are being restarted
         self.outdated: dict[int, NodeStatusPatch] = {}  # by node, for its first status patch
+        self.port_changes: PortChanges | None = None  # of pods whose addresses are ours
         self.wall_offset_ns = 0  # wall minus monotonic; the reactor keeps it
         self.skew_ns = 0  # how much the clock of the machines is ahead
         self.origin = self  # of machines in order, if these are not
@@ -79,12 +82,19 @@ class Environment:
 
     def runtime_of(self, node: NodeId, host_ip: str, pod_cidr: str) -> Runtime:
         """Return the runtime of a machine: the one that a kubelet before left, or a new one."""
-        cidr = pod_cidr or fallback_cidr(node)
+        cidr = self.pod_cidr_of(host_ip) or pod_cidr or fallback_cidr(node)
         runtime = self.runtimes.pop(node, None)
         if runtime is None:
-            return Runtime(node, host_ip, cidr, self.draws)
+            return Runtime(node, host_ip, cidr, self.draws, self.port_changes)
         runtime.use_cidr(cidr)
         return runtime
+
+    def pod_cidr_of(self, host_ip: str) -> str:
+        """Return the addresses of a node's pods if they are ours, "" if the Node says them."""
+        serving = self.model.serving
+        if serving is None or serving.range is None:
+            return ""
+        return serving.range.pod_cidr_of(self.model.index_of(host_ip))
 
     def wall_ns(self, now_ns: int) -> int:
         """Return the wall time of a monotonic instant."""

@@ -5,6 +5,7 @@ of one line that names file, path and allowed values.
 """
 
 import difflib
+import ipaddress
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from fleet.profile.node_profile import (
 from fleet.profile.option_types import DEFAULT_PROFILES, ProfileChoice
 from fleet.profile.pod_behavior import PodBehavior, PodBehaviorManifest
 from fleet.profile.schema import API_VERSION, explain
-from fleet.profile.serving import Serving
+from fleet.profile.serving import NodeRange, Serving
 from fleet.profile.volume_behavior import DEFAULT_DRIVER, CSIDriver
 from fleet.quantity import Quantity
 
@@ -135,6 +136,16 @@ class NodeMix:
                     f"profile {model.name}: spec.addressPool: {model.address_pool} has room for "
                     f"{model.addresses_max} nodes, {indices_max} are asked for"
                 )
+
+    def check_range(self, whole: ipaddress.IPv4Network, indices_max: int) -> NodeRange:
+        """Return how the nodes share a range. Raises UsageError unless all have room in it."""
+        found = NodeRange(whole, max(model.pods_max for model in self.models))
+        if indices_max > found.room:
+            raise UsageError(
+                f"--node-addresses: {whole} has room for {found.room} nodes of {found.pods_max} "
+                f"pods, {indices_max} are asked for"
+            )
+        return found
 
 
 def load_mix(

@@ -4,6 +4,7 @@ What an option is for, and which go together, is said in `settings`.
 """
 
 import contextlib
+import ipaddress
 import math
 import platform
 import re
@@ -19,6 +20,8 @@ SHARDS_MAX = 10_000
 """Shards have four digits."""
 PROFILE_PERIOD_MAX = 10_000
 """The nodes after which a weighted mix repeats; finer weights are refused."""
+RANGE_PREFIX_MAX = 30
+"""Of --node-addresses: half of it for nodes, without its two ends."""
 
 
 class ProfileChoice(NamedTuple):
@@ -139,6 +142,22 @@ def _address(value: str) -> str:
 
 
 Address = Annotated[str, AfterValidator(_address)]
+
+
+def _node_addresses(value: object) -> ipaddress.IPv4Network:
+    try:
+        found = ipaddress.IPv4Network(str(value))
+    except ValueError as error:
+        raise ValueError(f"{value} is not a range of IPv4 addresses: {error}") from None
+    first = found.network_address
+    if found.prefixlen > RANGE_PREFIX_MAX:
+        raise ValueError(f"{found} is too small: /{RANGE_PREFIX_MAX} at least")
+    if first.is_loopback or first.is_link_local or first.is_multicast or first.is_unspecified:
+        raise ValueError(f"{found} are addresses that an API server does not proxy to")
+    return found
+
+
+NodeAddresses = Annotated[ipaddress.IPv4Network, BeforeValidator(_node_addresses)]
 BootstrapToken = Annotated[SecretStr, AfterValidator(_bootstrap_token)]
 ComponentFlags = Annotated[tuple[str, ...], BeforeValidator(_component_flags)]
 DurationOption = Annotated[int, BeforeValidator(parse_positive_duration)]

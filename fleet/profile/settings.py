@@ -17,6 +17,7 @@ from fleet.profile.option_types import (
     ComponentFlags,
     DurationOption,
     HostNames,
+    NodeAddresses,
     Profiles,
     RunId,
     Shard,
@@ -135,6 +136,7 @@ class Settings(BaseModel):
     zone_labels: bool = False  # on a shared cluster too
     serve: ServeMode = ServeMode.AUTO
     serve_at: Address = ""  # of mode ports: ADDRESS:PORT of the first node
+    node_addresses: NodeAddresses | None = None  # of mode loopback: routed to `lo`
     story: tuple[str, ...] = ()  # names of nodes that keep their inputs and effects
     controlplane_bin: Path | None = None
     fsync: bool = False
@@ -209,6 +211,8 @@ class Settings(BaseModel):
         return self
 
     def _check_serving(self) -> None:
+        if self.node_addresses and self.serve not in {ServeMode.AUTO, ServeMode.LOOPBACK}:
+            raise ValueError(f"--node-addresses are of --serve loopback, not {self.serve}")
         if (self.serve is ServeMode.PORTS) is not bool(self.serve_at):
             raise ValueError("--serve-at ADDRESS:PORT goes with --serve ports")
         if self.serve_at:
@@ -279,6 +283,11 @@ class Settings(BaseModel):
         return address.strip("[]"), int(port or 0)
 
     @property
+    def is_served(self) -> bool:
+        """Whether the kubelets have servers on a cluster that was named."""
+        return bool(self.node_addresses) or self.serve in {ServeMode.LOOPBACK, ServeMode.PORTS}
+
+    @property
     def local_only(self) -> list[str]:
         """The flags that were given and say how a local control plane is started."""
         return [flag for field, flag in LOCAL_ONLY.items() if getattr(self, field)]
@@ -310,6 +319,12 @@ class Settings(BaseModel):
                 "rate": self.rate / self.processes,
             }
         )
+
+    def shares(self) -> list[Self]:
+        """Return the settings of each process."""
+        if self.processes == 1:
+            return [self]
+        return [self.share(number) for number in range(self.processes)]
 
     def _part(self, count: int, number: int) -> int:
         """Return what one of the processes has of so many."""

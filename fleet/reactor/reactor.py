@@ -39,6 +39,7 @@ from fleet.reactor.milestones import count
 from fleet.reactor.restarts import RESTART_NS_MAX, Restarts
 from fleet.reactor.roster import NOBODY, STORY_MAX, Entry, Process
 from fleet.reactor.watches import Deliveries, Watches
+from fleet.runtime.ports import PortChanges
 from fleet.wire.api.callers import Caller
 from fleet.wire.api.codec import JSON, Codec
 from fleet.wire.api.list_watches import Opening
@@ -105,6 +106,7 @@ class Reactor:
         self._wheel = process.wheel
         self._restarts = Restarts(process)
         self._environments: list[Environment] = []
+        self.port_changes: PortChanges = deque()  # of pods whose addresses are ours
         self._raise_bugs = raise_bugs
         self._story = story
         self._swept_ns = 0
@@ -124,6 +126,8 @@ class Reactor:
         self._environments.append(env)
         env.csi_drivers = self.watches.csi_drivers
         env.services = self.watches.services
+        if env.model.serving is not None and env.model.serving.range is not None:
+            env.port_changes = self.port_changes
         env.wall_offset_ns = self.clock.wall_ns() - self.clock.now_ns()
 
     def run_agents(

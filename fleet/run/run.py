@@ -84,7 +84,10 @@ class Run:
         self._display = display or Display()
         self._ask = ask  # None without a terminal
         self._mix: NodeMix = load_mix(settings.profiles, simulate_csi=settings.simulate_csi)
-        self._mix.check_addresses(settings.node_index(settings.most))
+        end = max(each.node_index(each.most) for each in self._whole.shares())
+        self._mix.check_addresses(end)
+        whole = settings.node_addresses
+        self._range = None if whole is None else self._mix.check_range(whole, end)
         self._health = connection_health(os.environ)
         seed = os.getpid() ^ time.monotonic_ns()
         self._run_id = settings.run_id or new_run_id(time.time_ns(), seed)
@@ -224,7 +227,15 @@ class Run:
             self._target.write_kubeconfig(cluster.credentials.context)
             uid, local = facts.kube_system_uid, self._target.local
             async with open_bootstrap(settings, cluster, uid, local, self._background) as found:
-                return await self._keep_nodes(cluster, identity, facts, lease, directory, found)
+                servers = KubeletServers(
+                    settings, is_local=local is not None, addresses=self._range
+                )
+                try:
+                    return await self._keep_nodes(
+                        cluster, identity, facts, lease, directory, found, servers
+                    )
+                finally:
+                    servers.stop()
         finally:
             await self._ending.settle(cluster, lease)
 
@@ -236,10 +247,10 @@ class Run:
         lease: RunLease,
         directory: RunDirectory,
         bootstrap: Bootstrap | None,
+        servers: KubeletServers,
     ) -> int | None:
         """Bring the nodes up, do what the run is for, and let them fall silent."""
         settings = self._settings
-        servers = KubeletServers(settings, is_local=self._target.local is not None)
         servers.open(self._mix.models)
         self._mix.adapt(
             cluster.version,

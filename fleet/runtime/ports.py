@@ -8,11 +8,13 @@ Differs: TLS and HTTP/2 are not spoken.
 
 import posixpath
 import re
+from collections import deque
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
+from typing import NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from fleet.objects.pods import Pod
+from fleet.objects.pods import Pod, PodUid
 from fleet.objects.streams import PortOutput
 
 HEAD_MAX = 64 << 10
@@ -29,14 +31,33 @@ ReadFile = Callable[[str], str | None]
 """Return the text of a file of the container, None if there is none."""
 
 
-def listens(pod: Pod, port: int) -> bool:
-    """Return whether a pod listens on a TCP port."""
-    declared = {
+class PortChange(NamedTuple):
+    """A pod listens on ports of an address, or on none any more."""
+
+    node: int
+    uid: PodUid
+    address: str
+    ports: tuple[int, ...]
+
+
+PortChanges = deque[PortChange]
+"""Of all nodes, in order: runtimes append, whoever has the sockets takes."""
+
+
+def declared_ports(pod: Pod) -> tuple[int, ...]:
+    """Return the TCP ports that the containers of a pod declare, each once."""
+    found = (
         each.port
         for spec in (*pod.spec.containers, *pod.spec.init_containers)
         for each in spec.ports
         if each.protocol == "TCP"
-    }
+    )
+    return tuple(dict.fromkeys(found))
+
+
+def listens(pod: Pod, port: int) -> bool:
+    """Return whether a pod listens on a TCP port."""
+    declared = declared_ports(pod)
     return not declared or port in declared
 
 
@@ -94,6 +115,8 @@ class PortSession:
         """Return at most so many bytes of the answer."""
         data = bytes(self._pending[:limit])
         del self._pending[:limit]
+        if self._given and self._is_echo is False:
+            self._handle()
         more = bool(self._pending)
         return PortOutput(data, more, self._is_over and not more)
 
@@ -105,7 +128,12 @@ class PortSession:
                 self._is_echo = True
                 self._pending += self._given
                 self._given.clear()
-        while self._is_echo is False and not self._is_over and self._take_request():
+        while (
+            self._is_echo is False
+            and not self._is_over
+            and len(self._pending) < PENDING_MAX  # the next one when there is room for its answer
+            and self._take_request()
+        ):
             pass
 
     def _take_request(self) -> bool:

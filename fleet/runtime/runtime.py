@@ -27,6 +27,7 @@ from fleet.runtime.container_usage import (
 from fleet.runtime.containers import NEVER, Container, RunState, Sandbox, adopted, container_id
 from fleet.runtime.files import ContainerFiles, NodeFiles, layer_of
 from fleet.runtime.pod_addresses import AddressPool
+from fleet.runtime.ports import PortChange, PortChanges, declared_ports
 from fleet.runtime.shell.surroundings import CommandRun, Surroundings
 from fleet.runtime.surroundings import NO_SOURCES, Place, Sources, surroundings
 
@@ -49,14 +50,25 @@ _STREAM_SANDBOX = 0x5A4D
 class Runtime:
     """All sandboxes of one node."""
 
-    __slots__ = ("_draws", "_files", "_host_ip", "_node", "_pool", "_sandboxes", "spent")
+    __slots__ = (
+        *("_draws", "_files", "_host_ip", "_node", "_pool", "_port_changes", "_sandboxes"),
+        "spent",
+    )
 
-    def __init__(self, node: int, host_ip: str, pod_cidr: str, draws: Draws) -> None:
+    def __init__(
+        self,
+        node: int,
+        host_ip: str,
+        pod_cidr: str,
+        draws: Draws,
+        port_changes: PortChanges | None = None,
+    ) -> None:
         self._node = node
         self._host_ip = host_ip
         self._draws = draws
         self._sandboxes: dict[PodUid, Sandbox] = {}
         self._pool = AddressPool(pod_cidr)
+        self._port_changes = port_changes  # None where no pod has an address that is ours
         self._files: NodeFiles | None = None  # made when a script needs it
         self.spent = NOTHING_SPENT  # by containers that were removed
 
@@ -103,7 +115,19 @@ class Runtime:
         if old is not None:
             sandbox.containers = old.containers
         self._sandboxes[pod.uid] = sandbox
+        self._listen(pod, sandbox)
         return sandbox
+
+    def _listen(self, pod: Pod, sandbox: Sandbox) -> None:
+        """Tell whoever has the sockets what is listened on from now on."""
+        if self._port_changes is not None and (ports := declared_ports(pod)):
+            self._port_changes.append(PortChange(self._node, pod.uid, sandbox.ip, ports))
+
+    def _free(self, uid: PodUid, sandbox: Sandbox) -> None:
+        """Give the address back, on which nothing listens any more."""
+        self._pool.free(sandbox.ip)
+        if self._port_changes is not None:
+            self._port_changes.append(PortChange(self._node, uid, sandbox.ip, ()))
 
     def address_error(self, uid: PodUid, now_ns: int) -> str:
         """Return how containerd and the ptp plugin say that no address is free.
@@ -229,7 +253,7 @@ class Runtime:
         sandbox = self._sandboxes[uid]
         if sandbox.ready:
             sandbox.ready = False
-            self._pool.free(sandbox.ip)
+            self._free(uid, sandbox)
 
     def remove(self, uid: PodUid) -> None:
         """Forget a pod."""
@@ -239,7 +263,7 @@ class Runtime:
         if sandbox is not None:
             self._count_spent(sandbox)
             if sandbox.ready:
-                self._pool.free(sandbox.ip)
+                self._free(uid, sandbox)
 
     def _count_spent(self, sandbox: Sandbox) -> None:
         """Keep what ended containers used up that are forgotten: a node's counters never fall."""
@@ -275,6 +299,7 @@ class Runtime:
                 self._plan_exit(pod, specs[each.name], container, behavior, started_ns)
                 container.exit_ns = max(container.exit_ns, now_ns)
         sandbox.containers = tuple(containers)
+        self._listen(pod, sandbox)
         if not sandbox.is_running() and status.phase in {"Succeeded", "Failed"}:
             self.stop_sandbox(pod.uid)
         return True

@@ -24,7 +24,7 @@ from fleet.kubelet import host_interface
 from fleet.objects.certificates import CertificateKind
 from fleet.objects.effects import NodeId
 from fleet.profile.node_model import DEFAULT_ADDRESS_POOL, NodeModel
-from fleet.profile.serving import NOWHERE, Serving
+from fleet.profile.serving import NOWHERE, NodeRange, Serving
 from fleet.profile.settings import ServeMode, Settings
 from fleet.server.access import AccessControl
 from fleet.server.counts import HttpCounts
@@ -33,6 +33,8 @@ from fleet.server.endpoints import Answers, Asked, Endpoints
 from fleet.server.host import Host
 from fleet.server.http import NodeHttp, NodeProtocol, Role, text
 from fleet.server.listener import Listener, open_address, open_loopback
+from fleet.server.local_route import LocalRoute
+from fleet.server.pod_ports import PodPorts
 from fleet.server.questions import BugError, NodeGoneError, Questions
 from fleet.server.routes import Answer, healthz_route, readonly_route, route
 from fleet.server.serving_tls import Chain, ServingContext
@@ -45,17 +47,21 @@ ROUTES = {Role.SECURE: route, Role.READ_ONLY: readonly_route, Role.HEALTHZ: heal
 class KubeletServers:
     """Made and stopped in the reactor's thread."""
 
-    def __init__(self, settings: Settings, *, is_local: bool) -> None:
+    def __init__(
+        self, settings: Settings, *, is_local: bool, addresses: NodeRange | None = None
+    ) -> None:
         self._settings = settings
+        self._range = addresses
         mode = settings.serve
         if mode is ServeMode.AUTO:
-            mode = ServeMode.LOOPBACK if is_local else ServeMode.OFF
+            mode = ServeMode.LOOPBACK if is_local or addresses is not None else ServeMode.OFF
+        self._route: LocalRoute | None = None
         self.mode = mode
         self._sockets: list[socket.socket] = []
         self._ports: dict[int, int] = {}  # by the port that a profile wants, the one that it got
         self._roles: dict[int, Role] = {}  # of ports that are not served over TLS
         self._first = settings.node_index(0)
-        self._of_all = Serving(*settings.serve_address, first=self._first)
+        self._of_all = Serving(*settings.serve_address, self._first, addresses)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -69,6 +75,9 @@ class KubeletServers:
 
         Raises SetupError.
         """
+        if self._range is not None and self._settings.shared is None:
+            self._route = LocalRoute(self._range.whole)  # of all processes of the run
+            self._route.add()
         if self.mode is ServeMode.LOOPBACK:
             for port in dict.fromkeys(each.kubelet_port for each in filter(self._serves, models)):
                 self._ports[port] = self._listen(port, is_exact=False)
@@ -100,7 +109,7 @@ class KubeletServers:
             return NOWHERE
         if self.mode is ServeMode.PORTS:
             return self._of_all
-        return Serving(port=self._ports[model.kubelet_port])
+        return Serving(port=self._ports[model.kubelet_port], range=self._range)
 
     def _serves(self, model: NodeModel) -> bool:
         """Return whether the nodes of a profile have a server: their address must be ours."""
@@ -134,7 +143,10 @@ class KubeletServers:
         began.wait()
 
     def stop(self) -> None:
-        """Close every connection and end the thread."""
+        """Close every connection, end the thread, and leave no route. Again and again.
+
+        Raises SetupError.
+        """
         loop, stopping = self._loop, self._stopping
         if self._thread is not None and loop is not None and stopping is not None:
             loop.call_soon_threadsafe(stopping.set)
@@ -143,6 +155,8 @@ class KubeletServers:
         for each in self._sockets:
             each.close()
         self._sockets.clear()
+        if self._route is not None:
+            self._route.remove()
 
     def _run(
         self,
@@ -184,12 +198,18 @@ class KubeletServers:
         for each in self._sockets:
             role = self._roles.get(each.getsockname()[1], Role.SECURE)
             listener.add(each, context if role is Role.SECURE else None)
-        sweeping = loop.create_task(access.sweep())
+        tasks = [loop.create_task(access.sweep())]
+        if self._range is not None:
+            changes = node_host.reactor.port_changes
+            pods = PodPorts(changes, self._range.whole, questions, host)
+            tasks.append(loop.create_task(pods.follow()))
         on_begun()
         try:
             await self._stopping.wait()
         finally:
-            sweeping.cancel()
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
             listener.close()
             await http.shutdown(0.1)
 

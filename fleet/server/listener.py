@@ -53,13 +53,21 @@ def open_loopback(port: int, *, is_exact: bool = False) -> socket.socket | None:
     return _listen(found, "0.0.0.0", port, is_exact=is_exact)  # noqa: S104 - of `lo` alone
 
 
-def open_address(address: str, port: int, *, is_exact: bool = True) -> socket.socket:
+def open_address(
+    address: str, port: int, *, is_exact: bool = True, backlog: int = BACKLOG
+) -> socket.socket:
     """Listen on one address. Raises SetupError."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    return _listen(socket.socket(family, socket.SOCK_STREAM), address, port, is_exact=is_exact)
+    try:
+        found = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:  # no descriptor is left
+        raise SetupError(f"the kubelets' servers: {error.strerror}") from error
+    return _listen(found, address, port, is_exact=is_exact, backlog=backlog)
 
 
-def _listen(found: socket.socket, address: str, port: int, *, is_exact: bool) -> socket.socket:
+def _listen(
+    found: socket.socket, address: str, port: int, *, is_exact: bool, backlog: int = BACKLOG
+) -> socket.socket:
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     found.setblocking(False)  # noqa: FBT003 - of the standard library
     try:
@@ -69,7 +77,7 @@ def _listen(found: socket.socket, address: str, port: int, *, is_exact: bool) ->
             if is_exact or error.errno != errno.EADDRINUSE:
                 raise
             found.bind((address, 0))
-        found.listen(BACKLOG)
+        found.listen(backlog)
     except OSError as error:
         found.close()
         raise SetupError(
@@ -149,7 +157,7 @@ class Listener:
             found = None  # reset already
         if found is None or self._connections() + len(self._waiting) >= CONNECTIONS_MAX:
             self.refused += 1
-            _reset(taken)
+            reset(taken)
             return
         if len(self._handshakes) >= HANDSHAKES_MAX:
             self._waiting.append(_Taken(taken, found[1], context))
@@ -177,7 +185,7 @@ class Listener:
             )
 
 
-def _reset(taken: socket.socket) -> None:
+def reset(taken: socket.socket) -> None:
     """Close a connection as if nobody listened."""
     with contextlib.suppress(OSError):
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")

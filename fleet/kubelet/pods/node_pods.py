@@ -219,7 +219,7 @@ class NodePods:
     def on_facts(self, turn: Turn, *, has_new_owner: bool) -> None:
         """Learn that the informer showed the Node, and whether mirror pods have another owner."""
         self.admission.on_facts()
-        if turn.facts.pod_cidr:
+        if turn.facts.pod_cidr and not turn.env.pod_cidr_of(turn.facts.host_ip):
             self.runtime.use_cidr(turn.facts.pod_cidr)
         if has_new_owner:
             self.statics.on_new_owner(turn)

@@ -1,0 +1,181 @@
+"""The ports that pods declare, on addresses of theirs that are this machine's.
+
+    a runtime says what is listened on -> a socket each -> a connection -> the port of the pod
+
+One socket for each port of each pod: on all addresses at once, other programs of the machine could
+not have that port.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import socket
+
+from fleet.errors import SetupError
+from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.objects.effects import NodeId
+from fleet.objects.pods import Pod, PodUid
+from fleet.objects.streams import Refusal
+from fleet.runtime.ports import PortChange, PortChanges
+from fleet.server.host import Host, PortSession
+from fleet.server.listener import open_address, reset
+from fleet.server.pod_lists import pods_of
+from fleet.server.port_forward import CHUNK_BYTES, Forwarder
+from fleet.server.questions import BugError, NodeGoneError, Questions
+
+LOOK_S = 0.05
+"""How often it is looked what changed; a container takes longer from its sandbox to Ready."""
+CHANGES_MAX = 1_000
+"""Sockets opened and closed in one look."""
+PORTS_MAX = 20_000
+CONNECTIONS_MAX = 2_000
+IDLE_S = 90.0
+BACKLOG = 16
+GONE = (ConnectionError, TimeoutError, NodeGoneError, BugError)
+
+log = logging.getLogger(__name__)
+
+
+class PodPorts:
+    """Listens for the pods of a process, on the servers' loop."""
+
+    def __init__(
+        self,
+        changes: PortChanges,
+        network: ipaddress.IPv4Network,
+        questions: Questions,
+        host: Host,
+    ) -> None:
+        self._changes = changes
+        self._network = network
+        self._questions = questions
+        self._host = host
+        self._sockets: dict[tuple[str, int], tuple[socket.socket, PodUid]] = {}
+        self._ports: dict[PodUid, list[tuple[str, int]]] = {}
+        self._connections: set[asyncio.Task[None]] = set()
+        self._has_warned = False
+
+    async def follow(self) -> None:
+        """Open and close sockets as the runtimes say, until cancelled."""
+        try:
+            while True:
+                for _ in range(min(len(self._changes), CHANGES_MAX)):
+                    self._apply(self._changes.popleft())
+                await asyncio.sleep(LOOK_S)
+        finally:
+            for uid in list(self._ports):
+                self._close(uid)
+            for task in self._connections:
+                task.cancel()
+
+    def _apply(self, change: PortChange) -> None:
+        self._close(change.uid)
+        if change.ports and ipaddress.IPv4Address(change.address) in self._network:
+            for port in change.ports:
+                self._open(change, port)
+
+    def _open(self, change: PortChange, port: int) -> None:
+        at = change.address, port
+        if (taken := self._sockets.get(at)) is not None:
+            self._close(taken[1])  # of a node that was removed, and began again
+        if len(self._sockets) >= PORTS_MAX:
+            self._warn(f"{change.address}:{port}: more than {PORTS_MAX} ports of pods")
+            return
+        try:
+            listening = open_address(*at, backlog=BACKLOG)
+        except SetupError as error:
+            self._warn(str(error))
+            return
+        self._sockets[at] = listening, change.uid
+        self._ports.setdefault(change.uid, []).append(at)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(listening.fileno(), self._on_ready, listening, change, port)
+
+    def _close(self, uid: PodUid) -> None:
+        for at in self._ports.pop(uid, ()):
+            listening, _ = self._sockets.pop(at)
+            asyncio.get_running_loop().remove_reader(listening.fileno())
+            listening.close()
+
+    def _warn(self, text: str) -> None:
+        """Tell once that a port is not listened on: there may be thousands."""
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning("a port of a pod is not served: %s", text)
+
+    def _on_ready(self, listening: socket.socket, change: PortChange, port: int) -> None:
+        try:
+            taken, _peer = listening.accept()
+        except OSError:
+            return  # gone again; or no room, then it waits
+        if len(self._connections) >= CONNECTIONS_MAX:
+            reset(taken)
+            return
+        taken.setblocking(False)  # noqa: FBT003 - of the standard library
+        task = asyncio.ensure_future(self._serve(taken, change, port))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+
+    async def _serve(self, taken: socket.socket, change: PortChange, port: int) -> None:
+        """Answer one connection."""
+        node = NodeId(change.node)
+
+        try:
+            found = await self._session(node, change.uid, port)
+        except BaseException:
+            taken.close()
+            raise
+        if found is None:
+            reset(taken)
+            return
+        reader, writer = await asyncio.open_connection(sock=taken)
+        try:
+            with contextlib.suppress(*GONE):
+                await _carry(reader, writer, *found)
+        finally:
+            writer.close()
+
+    async def _session(
+        self, node: NodeId, uid: PodUid, port: int
+    ) -> tuple[Forwarder, PortSession] | None:
+        """Connect to a port of a pod; None if nobody answers there."""
+
+        def find(kubelet: VirtualKubelet, _now_ns: int) -> Pod | None:
+            return next((pod for pod in pods_of(kubelet) if pod.uid == uid), None)
+
+        with contextlib.suppress(NodeGoneError, BugError):
+            pod = await self._questions.ask(node, find)
+            if pod is not None:
+                forwarder = Forwarder(self._questions, self._host, node, pod)
+                session = await forwarder.open(port)
+                if not isinstance(session, Refusal):
+                    return forwarder, session
+        return None
+
+
+async def _carry(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    forwarder: Forwarder,
+    session: PortSession,
+) -> None:
+    """Carry a connection to the end of either side; a slow client is waited for."""
+    has_ended = False
+    while True:
+        output = await forwarder.advance(session)
+        if output.data:
+            writer.write(output.data)
+            async with asyncio.timeout(IDLE_S):
+                await writer.drain()
+        if output.is_over or (has_ended and not output.more):
+            return
+        if output.more:
+            continue
+        async with asyncio.timeout(IDLE_S):
+            data = await reader.read(CHUNK_BYTES)
+        if data:
+            await forwarder.write(session, data)
+        else:
+            has_ended = True
+            await forwarder.end(session)
