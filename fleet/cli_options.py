@@ -128,13 +128,13 @@ spawn_options = join(
     nodes("--seed", type=int, help="Of everything random."),
     nodes(
         "--serve",
-        type=click.Choice(["auto", "loopback", "ports", "off"]),
+        type=click.Choice(["auto", "loopback", "ports", "path", "off"]),
         help="Where kubelets answer logs, exec, scrapes (default: 127.x on a local control plane).",
     ),
     nodes(
         "--serve-at",
         metavar="ADDRESS:PORT",
-        help="With ports: of the first node; the next ones have the next ports.",
+        help="With ports: of the first node, the next ones have the next ports; with path: of all.",
     ),
     nodes(
         "--node-addresses",

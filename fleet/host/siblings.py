@@ -291,7 +291,9 @@ def sibling_arguments(
     arguments.append(f"--serve={serve}")
     if settings.serve_at:
         address, port = settings.serve_address
-        before = sum(settings.share(each).most for each in range(number))
+        before = number
+        if serve is ServeMode.PORTS:
+            before = sum(settings.share(each).most for each in range(number))
         arguments.append(f"--serve-at={address}:{port + before}")
     if settings.metrics_port:
         arguments.append(f"--metrics-port={settings.metrics_port + number}")

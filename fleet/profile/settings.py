@@ -95,6 +95,7 @@ class ServeMode(enum.StrEnum):
     AUTO = "auto"  # loopback on a local control plane, else off
     LOOPBACK = "loopback"
     PORTS = "ports"
+    PATH = "path"  # one port, and the node stands in the path of each request
     OFF = "off"
 
 
@@ -135,7 +136,7 @@ class Settings(BaseModel):
     simulate_csi: bool = False  # a CSI driver on every node whose profile declares none
     zone_labels: bool = False  # on a shared cluster too
     serve: ServeMode = ServeMode.AUTO
-    serve_at: Address = ""  # of mode ports: ADDRESS:PORT of the first node
+    serve_at: Address = ""  # of modes ports and path: ADDRESS:PORT of the first node
     node_addresses: NodeAddresses | None = None  # of mode loopback: routed to `lo`
     story: tuple[str, ...] = ()  # names of nodes that keep their inputs and effects
     controlplane_bin: Path | None = None
@@ -213,16 +214,17 @@ class Settings(BaseModel):
     def _check_serving(self) -> None:
         if self.node_addresses and self.serve not in {ServeMode.AUTO, ServeMode.LOOPBACK}:
             raise ValueError(f"--node-addresses are of --serve loopback, not {self.serve}")
-        if (self.serve is ServeMode.PORTS) is not bool(self.serve_at):
-            raise ValueError("--serve-at ADDRESS:PORT goes with --serve ports")
+        if (self.serve in {ServeMode.PORTS, ServeMode.PATH}) is not bool(self.serve_at):
+            raise ValueError("--serve-at ADDRESS:PORT goes with --serve ports and --serve path")
         if self.serve_at:
             address, port = self.serve_address
             try:
                 ipaddress.ip_address(address)
             except ValueError:
                 raise ValueError(f"--serve-at: {address!r} is not an IP address") from None
-            if port + self.most - 1 > PORT_MAX:
-                raise ValueError(f"--serve-at: {self.most} ports from {port} on are too many")
+            ports = self.processes if self.serve is ServeMode.PATH else self.most
+            if port + ports - 1 > PORT_MAX:
+                raise ValueError(f"--serve-at: {ports} ports from {port} on are too many")
 
     def _check_certificates(self) -> None:
         if self.identity is not IdentityMode.CSR:
@@ -285,7 +287,7 @@ class Settings(BaseModel):
     @property
     def is_served(self) -> bool:
         """Whether the kubelets have servers on a cluster that was named."""
-        return bool(self.node_addresses) or self.serve in {ServeMode.LOOPBACK, ServeMode.PORTS}
+        return bool(self.node_addresses) or self.serve not in {ServeMode.AUTO, ServeMode.OFF}
 
     @property
     def local_only(self) -> list[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import uvloop
 from aiohttp import web
+from yarl import URL
 
 from fleet.cluster.cluster import Cluster
 from fleet.host.certificate_store import CertificateStore
@@ -36,11 +37,20 @@ from fleet.server.listener import Listener, open_address, open_loopback
 from fleet.server.local_route import LocalRoute
 from fleet.server.pod_ports import PodPorts
 from fleet.server.questions import BugError, NodeGoneError, Questions
-from fleet.server.routes import Answer, healthz_route, readonly_route, route
+from fleet.server.routes import (
+    NOT_FOUND,
+    Answer,
+    healthz_route,
+    readonly_route,
+    route,
+    split_path,
+)
 from fleet.server.serving_tls import Chain, ServingContext
 from fleet.server.streaming import Streaming
 
 STOP_S = 5.0
+ANY_NODE = (NodeId(-1), "fleet")
+"""Whose a connection is that tells its node in the path of each request."""
 ROUTES = {Role.SECURE: route, Role.READ_ONLY: readonly_route, Role.HEALTHZ: healthz_route}
 
 
@@ -87,6 +97,8 @@ class KubeletServers:
             address, first = self._settings.serve_address
             for port in range(first, first + self._settings.most):
                 self._sockets.append(open_address(address, port))
+        elif self.mode is ServeMode.PATH:
+            self._sockets.append(open_address(*self._settings.serve_address))
 
     def _listen(self, port: int, *, is_exact: bool) -> int:
         """Listen on the addresses of all nodes; return the port, another one if it is taken.
@@ -105,8 +117,8 @@ class KubeletServers:
 
     def serving(self, model: NodeModel) -> Serving:
         """Return where the nodes of a profile answer."""
-        if not self._serves(model):
-            return NOWHERE
+        if not self._serves(model) or self.mode is ServeMode.PATH:
+            return NOWHERE  # an API server knows of no path before its own
         if self.mode is ServeMode.PORTS:
             return self._of_all
         return Serving(port=self._ports[model.kubelet_port], range=self._range)
@@ -115,7 +127,7 @@ class KubeletServers:
         """Return whether the nodes of a profile have a server: their address must be ours."""
         if self.mode is ServeMode.OFF or not model.kubelet.enable_server:
             return False
-        return self.mode is ServeMode.PORTS or model.address_pool == DEFAULT_ADDRESS_POOL
+        return self.mode is not ServeMode.LOOPBACK or model.address_pool == DEFAULT_ADDRESS_POOL
 
     # ---- the thread ----
 
@@ -192,7 +204,10 @@ class KubeletServers:
             **Streaming(questions, host).answers,
             **Debugging(questions, node_host.reactor.entries).answers,
         }
-        handler = Handler(self.named, node_host, questions, access, answers, self._roles, counts)
+        by_path = self._node_named if self.mode is ServeMode.PATH else None
+        handler = Handler(
+            self.named, node_host, questions, access, answers, self._roles, counts, by_path
+        )
         http = NodeHttp(handler.handle)
         listener = Listener(loop, self.named, http, lambda: len(http.connections))
         for each in self._sockets:
@@ -218,8 +233,19 @@ class KubeletServers:
     def named(self, address: str, port: int) -> tuple[NodeId, str] | None:
         """Return the node that answers there, None if none does."""
         assert self._node_host is not None
+        if self.mode is ServeMode.PATH:
+            return ANY_NODE
         index = self._of_all.index_of(address, port)
         return self._node_host.node_at(index)
+
+    def _node_named(self, name: str) -> NodeId | None:
+        """Return the node of a name, None if it is none that answers."""
+        assert self._node_host is not None
+        reactor = self._node_host.reactor
+        node = reactor.roster.by_name.get(name)
+        if node is None or not self._serves(reactor.entries[node].caller.template.model):
+            return None
+        return node
 
     def _chain_of(self, node_name: str) -> Chain | None:
         """Return the certificate of a node as its profile says; None to be signed by itself.
@@ -227,6 +253,8 @@ class KubeletServers:
         One that the cluster has not issued yet is a file that is not there: the handshake fails.
         """
         assert self._node_host is not None
+        if node_name == ANY_NODE[1]:
+            return None
         reactor = self._node_host.reactor
         node = reactor.roster.by_name[node_name]
         kubelet = reactor.entries[node].caller.template.model.kubelet
@@ -249,8 +277,10 @@ class Handler:
         answers: Answers,
         roles: Mapping[int, Role],
         counts: HttpCounts,
+        by_path: Callable[[str], NodeId | None] | None = None,
     ) -> None:
         self._named = named
+        self._by_path = by_path  # None: the address tells the node
         self._entries = node_host.reactor.entries
         self._questions = questions
         self._access = access
@@ -262,15 +292,26 @@ class Handler:
         """Answer one request."""
         protocol = request.protocol
         assert isinstance(protocol, NodeProtocol)
+        prefix = ""
+        if self._by_path is not None:
+            split = split_path(request.raw_path)
+            found = self._by_path(split.name)
+            if found is None:
+                return _routed(NOT_FOUND)
+            protocol.node, protocol.node_name = found, split.name
+            request, prefix = request.clone(rel_url=URL(split.rest, encoded=True)), split.prefix
         node = self._node_of(protocol)
         if node is None:
             return _hung_up(request)
         try:
-            return await self._serve(request, protocol, node)
+            response = await self._serve(request, protocol, node)
         except NodeGoneError:
             return _hung_up(request)
         except BugError as error:
             return text(500, f"Internal Error: {error}")
+        if prefix and "Location" in response.headers and not response.prepared:
+            response.headers["Location"] = prefix + response.headers["Location"]
+        return response
 
     async def _serve(
         self, request: web.BaseRequest, protocol: NodeProtocol, node: NodeId

@@ -140,6 +140,11 @@ def test_a_shard_may_be_what_the_hostname_ends_with(monkeypatch: pytest.MonkeyPa
         ({"profile": ("a", "a=2")}, "--profile: 'a=2' names a profile twice"),
         ({"profile": ("",)}, "--profile: is empty"),
         ({"profile": ("a=0.00001", "b")}, "--profile: the weights need 100001 nodes"),
+        ({"serve": "path"}, "--serve-at ADDRESS:PORT goes with --serve ports and --serve path"),
+        (
+            {"serve": "ports", "serve_at": "10.0.0.1:65500", "nodes": 100},
+            "--serve-at: 100 ports from 65500 on are too many",
+        ),
         ({"node_addresses": "x"}, "--node-addresses: x is not a range of IPv4 addresses"),
         ({"node_addresses": "10.1.0.1/16"}, "--node-addresses: 10.1.0.1/16 is not a range"),
         ({"node_addresses": "10.1.0.1"}, "--node-addresses: 10.1.0.1/32 is too small: /30"),

@@ -3,7 +3,7 @@
 import pytest
 
 from fleet.profile.kubelet_configuration import KubeletConfiguration
-from fleet.server.routes import Answer, Endpoint, Route, readonly_route, route
+from fleet.server.routes import Answer, Endpoint, Route, readonly_route, route, split_path
 
 DEFAULT = KubeletConfiguration()
 NO_DEBUGGING = KubeletConfiguration(enable_debugging_handlers=False)
@@ -105,3 +105,20 @@ def test_a_gate_that_is_off_takes_its_path_away() -> None:
     )
     assert answered("POST", "/checkpoint/a/b/c", off).code == 404
     assert answered("GET", "/statusz", off).is_public
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/nodes/n-0/metrics", ("/nodes/n-0", "n-0", "/metrics")),
+        ("/nodes/n-0", ("/nodes/n-0", "n-0", "/")),
+        ("/nodes/n-0?a=b", ("/nodes/n-0", "n-0", "/?a=b")),
+        ("/nodes/n-0/exec/d/p/c?command=a%2Fb", ("/nodes/n-0", "n-0", "/exec/d/p/c?command=a%2Fb")),
+        ("/nodes/n-0//x", ("/nodes/n-0", "n-0", "//x")),
+        ("/nodes/", ("", "", "/nodes/")),
+        ("/nodes/N!/metrics", ("", "", "/nodes/N!/metrics")),
+        ("/metrics", ("", "", "/metrics")),
+    ],
+)
+def test_a_path_may_name_its_node(path: str, expected: tuple[str, str, str]) -> None:
+    assert split_path(path) == expected
