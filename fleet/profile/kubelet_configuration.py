@@ -89,6 +89,7 @@ KEYS_WITHOUT_EFFECT = frozenset(
         "seccompDefault",
         "showHiddenMetricsForVersion",
         "singleProcessOOMKill",
+        "streamingConnectionIdleTimeout",
         "systemCgroups",
         "systemReservedCgroup",
         "tlsCipherSuites",
@@ -254,7 +255,6 @@ class KubeletConfiguration(Spec):
     healthz_bind_address: str = "127.0.0.1"
     tls_cert_file: str = ""
     tls_private_key_file: str = ""
-    streaming_connection_idle_timeout_ns: DurationNs = 4 * 60 * MINUTE_NS
     authentication: Authentication = Authentication()
     authorization: Authorization = Authorization()
     rotate_certificates: bool = True  # upstream's default is false; kubeadm sets true

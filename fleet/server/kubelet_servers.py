@@ -24,6 +24,7 @@ from fleet.host.node_host import NodeHost
 from fleet.kubelet import host_interface
 from fleet.objects.certificates import CertificateKind
 from fleet.objects.effects import NodeId
+from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.node_model import DEFAULT_ADDRESS_POOL, NodeModel
 from fleet.profile.serving import NOWHERE, NodeRange, Serving
 from fleet.profile.settings import ServeMode, Settings
@@ -72,6 +73,7 @@ class KubeletServers:
         self._roles: dict[int, Role] = {}  # of ports that are not served over TLS
         self._first = settings.node_index(0)
         self._of_all = Serving(*settings.serve_address, self._first, addresses)
+        self._client_cas: tuple[str, ...] = ()  # files, of profiles that name one
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -85,6 +87,9 @@ class KubeletServers:
 
         Raises SetupError.
         """
+        models = tuple(models)
+        cas = {each.kubelet.authentication.x509.client_ca_file for each in models}
+        self._client_cas = tuple(sorted(cas - {""}))
         if self._range is not None and self._settings.shared is None:
             self._route = LocalRoute(self._range.whole)  # of all processes of the run
             self._route.add()
@@ -143,7 +148,9 @@ class KubeletServers:
         self._node_host = node_host
         self._store = store
         questions = Questions(node_host.reactor, asyncio.get_running_loop())
-        context = ServingContext.make(cluster.credentials.ca_file, self._chain_of)
+        context = ServingContext.make(
+            cluster.credentials.ca_file, self._chain_of, self._client_cas, self._client_ca_of
+        )
         began = threading.Event()
         self._thread = threading.Thread(
             target=self._run,
@@ -247,6 +254,18 @@ class KubeletServers:
             return None
         return node
 
+    def _configuration_of(self, node_name: str) -> KubeletConfiguration:
+        assert self._node_host is not None
+        reactor = self._node_host.reactor
+        node = reactor.roster.by_name[node_name]
+        return reactor.entries[node].caller.template.model.kubelet
+
+    def _client_ca_of(self, node_name: str) -> str:
+        """Return the file of the authorities of a node's clients, "" for the cluster's."""
+        if node_name == ANY_NODE[1] or not self._client_cas:
+            return ""
+        return self._configuration_of(node_name).authentication.x509.client_ca_file
+
     def _chain_of(self, node_name: str) -> Chain | None:
         """Return the certificate of a node as its profile says; None to be signed by itself.
 
@@ -255,9 +274,7 @@ class KubeletServers:
         assert self._node_host is not None
         if node_name == ANY_NODE[1]:
             return None
-        reactor = self._node_host.reactor
-        node = reactor.roster.by_name[node_name]
-        kubelet = reactor.entries[node].caller.template.model.kubelet
+        kubelet = self._configuration_of(node_name)
         if kubelet.tls_cert_file and kubelet.tls_private_key_file:
             return Path(kubelet.tls_cert_file), Path(kubelet.tls_private_key_file)
         if self._store is not None and kubelet.server_tls_bootstrap:

@@ -12,7 +12,7 @@ import contextvars
 import datetime as dt
 import os
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 
@@ -79,33 +79,41 @@ class SelfSigned:
 
 
 class ServingContext(ssl.SSLContext):
-    """One context for all nodes; `chain_of` names the files of a node that has its own."""
+    """One context for all nodes; `chain_of` names the files of a node that has its own.
+
+    Nodes whose profile names a client CA have one beside it, as the authorities that a connection
+    is asked for are its context's.
+    """
 
     _scratch: int
     _self_signed: SelfSigned
     _chain_of: Callable[[str], Chain | None]
+    _client_ca_of: Callable[[str], str]
+    _by_client_ca: dict[str, ssl.SSLContext]
 
     @classmethod
     def make(
-        cls, client_ca: str | None, chain_of: Callable[[str], Chain | None]
+        cls,
+        client_ca: str | None,
+        chain_of: Callable[[str], Chain | None],
+        client_cas: Iterable[str] = (),
+        client_ca_of: Callable[[str], str] = lambda _node_name: "",
     ) -> "ServingContext":
         """Make a context that asks for certificates of the authorities in a file, if there is one.
 
+        Of nodes for which `client_ca_of` returns one of `client_cas`, those of that file instead.
         Source: initializeTLS: RequestClientCert. Raises SetupError.
         """
         context = cls(ssl.PROTOCOL_TLS_SERVER)
+        _prepare(context, client_ca)
+        context._client_ca_of = client_ca_of
+        context._by_client_ca = {}
+        for each in client_cas:
+            other = context._by_client_ca[each] = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            _prepare(other, each)
         context._scratch = os.memfd_create("fleet-serving", os.MFD_CLOEXEC)
         context._self_signed = SelfSigned()
         context._chain_of = chain_of
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols(["http/1.1"])
-        context.num_tickets = 0  # each would be a write and 2 KB; clients here keep connections
-        if client_ca is not None:
-            try:
-                context.load_verify_locations(cafile=client_ca)
-            except OSError as error:
-                raise SetupError(f"{client_ca}: the client CA of the kubelets: {error}") from error
-            context.verify_mode = ssl.CERT_OPTIONAL
         return context
 
     def wrap_bio(
@@ -119,17 +127,32 @@ class ServingContext(ssl.SSLContext):
         """Begin a handshake as the node that was connected to. Raises OSError without a chain."""
         node_name = CURRENT_NODE.get()
         own = self._chain_of(node_name)
+        chosen = self._by_client_ca.get(self._client_ca_of(node_name), self)
         if own is not None:
-            self.load_cert_chain(*own)
+            chosen.load_cert_chain(*own)
         else:
             os.ftruncate(self._scratch, 0)
             os.pwrite(self._scratch, self._self_signed.pem(node_name), 0)
-            self.load_cert_chain(f"/proc/self/fd/{self._scratch}")
-        return super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+            chosen.load_cert_chain(f"/proc/self/fd/{self._scratch}")
+        wrap = super().wrap_bio if chosen is self else chosen.wrap_bio
+        return wrap(incoming, outgoing, server_side, server_hostname, session)
 
     def close(self) -> None:
         """Give the scratch file back."""
         os.close(self._scratch)
+
+
+def _prepare(context: ssl.SSLContext, client_ca: str | None) -> None:
+    """Set what all contexts have, and whose certificates one asks for. Raises SetupError."""
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    context.num_tickets = 0  # each would be a write and 2 KB; clients here keep connections
+    if client_ca is not None:
+        try:
+            context.load_verify_locations(cafile=client_ca)
+        except OSError as error:
+            raise SetupError(f"{client_ca}: the client CA of the kubelets: {error}") from error
+        context.verify_mode = ssl.CERT_OPTIONAL
 
 
 def _name(common_name: str) -> x509.Name:

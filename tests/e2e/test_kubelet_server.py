@@ -318,22 +318,6 @@ def test_without_servers_nodes_declare_none(world: World) -> None:
         run.end_well_or_late()
 
 
-def test_each_node_may_have_a_port_of_one_address(world: World) -> None:
-    with world.spawn("ported", 2, "--serve=ports", "--serve-at=127.0.0.1:21050") as run:
-        run.until_ready()
-        nodes = world.nodes("ported")
-        assert {address_of(node) for node in nodes.values()} == {"127.0.0.1"}
-        for at, name in enumerate(sorted(nodes)):
-            endpoint = nodes[name]["status"]["daemonEndpoints"]["kubeletEndpoint"]
-            assert endpoint == {"Port": 21050 + at}
-            placed = pod(f"on-{at}", f"echo {name}; sleep 3600")
-            placed["spec"]["nodeName"] = name
-            world.apply(placed)
-            world.kubectl("wait", "--for=condition=Ready", f"pod/on-{at}", "--timeout=60s")
-            assert world.kubectl("logs", f"on-{at}") == f"{name}\n"
-        run.end_well_or_late()
-
-
 def raw(served: Served, sent: bytes) -> bytes:
     """Send bytes to a node, and return what it answers."""
     with (

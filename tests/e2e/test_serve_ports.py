@@ -44,10 +44,10 @@ def pod(name: str, node: str) -> Json:
 def test_each_node_answers_at_a_port_of_its_own(world: World) -> None:
     """The API server finds each: its logs, its exec, and what it proxies to."""
     address, first = own_address(), free_port(NODES)
-    names = [f"ported-{number:05d}" for number in range(NODES)]
-    with world.spawn("ported", NODES, "--serve=ports", f"--serve-at={address}:{first}") as fleet:
+    names = [f"ports-{number:05d}" for number in range(NODES)]
+    with world.spawn("ports", NODES, "--serve=ports", f"--serve-at={address}:{first}") as fleet:
         fleet.until_ready()
-        nodes = world.nodes("ported")
+        nodes = world.nodes("ports")
         for port, name in enumerate(names, first):
             status = nodes[name]["status"]
             assert {"type": "InternalIP", "address": address} in status["addresses"]
@@ -64,7 +64,7 @@ def test_each_node_answers_at_a_port_of_its_own(world: World) -> None:
             assert [each["metadata"]["name"] for each in found["items"]] == ["last"]
         world.kubectl("delete", "pod/first", "pod/last", "--wait=false")
         fleet.end_well_or_late()
-    world.assert_nothing_left("ported")
+    world.assert_nothing_left("ports")
 
 
 @pytest.fixture(scope="module")

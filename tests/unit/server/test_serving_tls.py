@@ -1,0 +1,120 @@
+"""Whose client certificates a node takes: those of the cluster's CA, or of its profile's own."""
+
+import datetime as dt
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from fleet.errors import SetupError
+from fleet.server.access import user_of
+from fleet.server.serving_tls import CURRENT_NODE, ServingContext
+
+
+class Authority(NamedTuple):
+    """The files of an authority's certificate, and of a client's with its key."""
+
+    ca: Path
+    client: Path
+
+
+def authority(root: Path, name: str) -> Authority:
+    began = dt.datetime.now(dt.UTC) - dt.timedelta(days=1)
+    made = []
+    issuer, issuer_key = None, None
+    for common_name in (name, f"client-of-{name}"):
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(issuer or subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(began)
+            .not_valid_after(began + dt.timedelta(days=30))
+            .add_extension(
+                x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True
+            )
+            .sign(issuer_key or key, hashes.SHA256())
+        )
+        file = root / f"{common_name}.pem"
+        private = key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.TraditionalOpenSSL,
+            serialization.NoEncryption(),
+        )
+        public = certificate.public_bytes(serialization.Encoding.PEM)
+        file.write_bytes(private + public)
+        made.append(file)
+        issuer, issuer_key = subject, key
+    return Authority(*made)
+
+
+@pytest.fixture(scope="module")
+def authorities(tmp_path_factory: pytest.TempPathFactory) -> tuple[Authority, Authority]:
+    root = tmp_path_factory.mktemp("authorities")
+    return authority(root, "cluster"), authority(root, "own")
+
+
+@pytest.fixture
+def context(authorities: tuple[Authority, Authority]) -> Iterator[ServingContext]:
+    """Make the context of nodes of which `special` has a client CA of its own."""
+    cluster, own = (str(each.ca) for each in authorities)
+    made = ServingContext.make(
+        cluster, lambda _name: None, [own], lambda name: own if name == "special" else ""
+    )
+    yield made
+    made.close()
+
+
+def client_seen(context: ServingContext, node: str, client: Path | None) -> str | None:
+    """Shake hands with a node; return the name of the client that it has verified."""
+    CURRENT_NODE.set(node)
+    asking = ssl.create_default_context()
+    asking.check_hostname = False
+    asking.verify_mode = ssl.CERT_NONE
+    if client is not None:
+        asking.load_cert_chain(client)
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [context.wrap_bio(there, back, server_side=True), asking.wrap_bio(back, there)]
+    for _ in range(5):
+        for end in ends:
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    found = ends[0].getpeercert()
+    assert ends[0].version() is not None
+    user = user_of(found) if found else None
+    return user.name if user else None
+
+
+def test_a_node_takes_certificates_of_the_clusters_ca(
+    context: ServingContext, authorities: tuple[Authority, Authority]
+) -> None:
+    cluster, own = authorities
+    assert client_seen(context, "n", cluster.client) == "client-of-cluster"
+    assert client_seen(context, "n", None) is None
+    with pytest.raises(ssl.SSLError):
+        client_seen(context, "n", own.client)
+
+
+def test_or_of_the_ca_that_its_profile_names(
+    context: ServingContext, authorities: tuple[Authority, Authority]
+) -> None:
+    cluster, own = authorities
+    assert client_seen(context, "special", own.client) == "client-of-own"
+    with pytest.raises(ssl.SSLError):
+        client_seen(context, "special", cluster.client)
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(SetupError, match=r"/none: the client CA of the kubelets: .*No such file"):
+        ServingContext.make(None, lambda _name: None, ["/none"])
