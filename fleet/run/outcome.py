@@ -36,3 +36,10 @@ class RunOutcome:
     def text(self) -> str:
         """Return the summary for people."""
         return summary_text(self.figures, self.run_directory, self.next_steps, self.report)
+
+
+def exit_code_of(figures: RunFigures, command: int | None) -> int:
+    """Return what a run ends with: the code of its command, if it had one and was valid."""
+    if command is None or figures.all_invalid_reasons():
+        return figures.exit_code()
+    return command

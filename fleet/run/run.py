@@ -48,7 +48,7 @@ from fleet.run.fault_control import FaultControl
 from fleet.run.fault_socket import open_socket
 from fleet.run.interrupts import Interrupts
 from fleet.run.observation import Observation
-from fleet.run.outcome import RunOutcome
+from fleet.run.outcome import RunOutcome, exit_code_of
 from fleet.run.page import about_run, report_of
 from fleet.run.permission import may_load
 from fleet.run.restart_signal import RestartSignal
@@ -142,10 +142,8 @@ class Run:
         if self._siblings is not None:
             figures = self._siblings.merged(figures)
         self._observation.judge(figures)
-        outcome = RunOutcome(figures, directory.path, 0, self._ending.next_steps())
-        outcome.exit_code = figures.exit_code()
-        if code is not None and not figures.invalid_reasons:
-            outcome.exit_code = code
+        ended = exit_code_of(figures, code)
+        outcome = RunOutcome(figures, directory.path, ended, self._ending.next_steps())
         try:
             if settings.run_id:
                 directory.keep_figures(figures)

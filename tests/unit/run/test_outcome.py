@@ -1,0 +1,33 @@
+"""What a run ends with: by its figures, or by its command."""
+
+import pytest
+
+from fleet.errors import Exit
+from fleet.metrics import Histogram
+from fleet.report.figures import ProcessFigures, WatchFigures
+from fleet.report.report import Expectation, RunFigures
+from fleet.run.outcome import exit_code_of
+
+
+def late() -> RunFigures:
+    lag = Histogram()
+    lag.record(150_000)
+    return RunFigures(run_id="r", process=ProcessFigures(timer_lag=lag))
+
+
+@pytest.mark.parametrize("command", [0, 7, 143])
+def test_the_commands_code_is_that_of_a_valid_run_alone(command: int) -> None:
+    assert exit_code_of(RunFigures(run_id="r"), command) == command
+    for invalid in (
+        late(),
+        RunFigures(run_id="r", watch=WatchFigures(closed_slow=1)),
+        RunFigures(run_id="r", invalid_reasons=["a bug in fleet"]),
+    ):
+        assert exit_code_of(invalid, command) == Exit.INVALID
+
+
+def test_without_a_command_the_figures_decide() -> None:
+    failed = RunFigures(run_id="r", expectations=[Expectation("p99", is_met=False)])
+    assert exit_code_of(RunFigures(run_id="r"), None) == Exit.OK
+    assert exit_code_of(failed, None) == Exit.EXPECTATION_FAILED
+    assert exit_code_of(late(), None) == Exit.INVALID
