@@ -34,10 +34,13 @@ def test_the_runtime_is_ready_and_says_what_the_profile_does(tmp_path: Path) -> 
     play(tmp_path, story)
 
 
+TROUBLE_NS = 3 * NS_PER_S
+
+
 def troubled(kind: OutageKind, reason: str = "", message: str = "") -> Machine:
-    """Return the machine with a second of trouble from its start on."""
+    """Return the machine with some seconds of trouble from its start on."""
     outage = Outage(
-        kind=kind, start=ZERO, duration=constant(NS_PER_S), reason=reason, message=message
+        kind=kind, start=ZERO, duration=constant(TROUBLE_NS), reason=reason, message=message
     )
     return replace(MACHINE, model=replace(MACHINE.model, outages=(outage,)))
 
@@ -54,9 +57,9 @@ def test_a_condition_is_not_met(tmp_path: Path, kind: OutageKind, condition: str
         status = await client.call("Status")
         [bad] = [each for each in status.status.conditions if not each.status]
         assert (bad.type, bad.reason, bad.message) == (condition, "Why", "so")
-        await asyncio.sleep(1)
-        status = await client.call("Status")
-        assert all(each.status for each in status.status.conditions)
+        while not all(each.status for each in status.status.conditions):
+            await asyncio.sleep(0.1)
+            status = await client.call("Status")
 
     play(tmp_path, story, machine=troubled(kind, "Why", "so"))
 
@@ -65,7 +68,7 @@ def test_the_runtime_does_not_answer(tmp_path: Path) -> None:
     async def story(client: Client) -> None:
         for name in ("Version", "ListImages"):
             assert (await client.error(name))[0] is grpc.StatusCode.UNAVAILABLE
-        await asyncio.sleep(1)
+        await asyncio.sleep(TROUBLE_NS / NS_PER_S)
         await client.call("Version")
 
     play(tmp_path, story, machine=troubled(OutageKind.RUNTIME_DOWN))
@@ -73,11 +76,10 @@ def test_the_runtime_does_not_answer(tmp_path: Path) -> None:
 
 def test_a_relist_hangs(tmp_path: Path) -> None:
     async def story(client: Client) -> None:
-        begun = time.monotonic()
+        relist = asyncio.ensure_future(client.call("ListPodSandbox"))
         await client.call("Version")
-        assert time.monotonic() - begun < 0.5
-        await client.call("ListPodSandbox")
-        assert time.monotonic() - begun > 0.5
+        assert not relist.done()
+        await relist
 
     play(tmp_path, story, machine=troubled(OutageKind.PLEG_STALL))
 
@@ -93,7 +95,7 @@ def test_a_container_lives_from_its_creation_to_its_removal(tmp_path: Path) -> N
         await client.call("StartContainer", container_id=container)
         running = await client.status(container)
         assert (running.state, running.image.image) == (RUNNING, IMAGE)
-        assert abs(running.started_at / 1e9 - time.time()) < 5
+        assert abs(running.started_at / 1e9 - time.time()) < 60
         await client.call("StopContainer", container_id=container, timeout=30)
         ended = await client.status(container)
         assert (ended.state, ended.exit_code, ended.reason) == (EXITED, 0, "Completed")
@@ -255,11 +257,11 @@ def test_a_pull_fails_as_declared(
 
 def test_a_pull_takes_its_time(tmp_path: Path) -> None:
     async def story(client: Client) -> None:
-        _, config = await client.sandbox({"fleet.emulator/pull-time": "400ms"})
+        _, config = await client.sandbox({"fleet.emulator/pull-time": "2s"})
         begun = time.monotonic()
         request = {"image": {"image": "app:1"}, "sandbox_config": config}
         await asyncio.gather(*(client.call("PullImage", **request) for _ in range(2)))
-        assert 0.4 <= time.monotonic() - begun < 0.8
+        assert 2 <= time.monotonic() - begun < 4  # beside each other
 
     play(tmp_path, story)
 

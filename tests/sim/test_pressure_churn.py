@@ -89,7 +89,7 @@ def hold(sim: Simulation) -> int:
     return looked_at
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("light", [False, True], ids=["kubelet", "light"])
 @pytest.mark.parametrize("seed", seeds(2))
 def test_pressure_comes_and_goes(seed: int, *, light: bool) -> None:

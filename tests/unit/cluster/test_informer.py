@@ -110,7 +110,7 @@ class World:
         wanted = len(self._steps) + 1
 
         async def scenario() -> None:
-            async with self._informer() as informer, asyncio.timeout(10):
+            async with self._informer() as informer, asyncio.timeout(120):
                 self.objects = informer.objects
                 task = asyncio.create_task(informer.run())
                 while len(self.queries) < wanted and not task.done():  # noqa: ASYNC110

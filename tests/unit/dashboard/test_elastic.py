@@ -77,7 +77,7 @@ def play(api: FakeApi, nodes: Nodes, *steps: Callable[[ElasticFleet], object]) -
         fleet = ElasticFleet(nodes, api)
         api.before_request = observe
         working = asyncio.create_task(fleet.run())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             for step in steps:
                 step(fleet)
                 while nodes.size != fleet.aimed:  # noqa: ASYNC110
