@@ -20,7 +20,7 @@ from e2e_api import api_of, audit_log
 from lateness import assert_done
 
 from fleet.cluster.ownership import PREFIX_LABEL, RUN_LABEL
-from fleet.controlplane import ControlPlaneInfo
+from fleet.controlplane import APISERVER, ControlPlaneInfo
 from fleet.profile.loader import show_profile
 
 Json = dict[str, Any]
@@ -28,6 +28,8 @@ Json = dict[str, Any]
 FLEET = (str(Path(sys.executable).with_name("fleet")),)
 WAIT_MAX_S = 120.0
 POLL_S = 0.1
+TOLD_MAX = 4_000
+"""Bytes of the end of a log that a failed test shows."""
 FOREIGN_NODE = "not-fleets"
 CONFIRMED = "--confirm-cluster=fleet"
 """The context of a local control plane's kubeconfigs: who names one must confirm it."""
@@ -41,13 +43,14 @@ def eventually(
     what: str,
     *,
     limit_s: float = WAIT_MAX_S,
+    poll_s: float = POLL_S,
     seen: Callable[[], object] = str,
 ) -> None:
     """Wait until something holds; if it does not, tell what was seen instead."""
     deadline = time.monotonic() + limit_s
     while not is_true():
         assert time.monotonic() < deadline, f"not within {limit_s:.0f} s: {what} {seen()}"
-        time.sleep(POLL_S)
+        time.sleep(poll_s)
 
 
 class Running:
@@ -62,7 +65,7 @@ class Running:
     def log(self) -> str:
         return self._log.read_text()
 
-    def until(self, words: str, *, limit_s: float = WAIT_MAX_S) -> None:
+    def until(self, words: str, *, poll_s: float = POLL_S) -> None:
         """Wait until it says something on stderr."""
 
         def is_said() -> bool:
@@ -71,7 +74,7 @@ class Running:
             assert self.process.poll() is None, f"ended with {self.process.returncode}: {self.log}"
             return False
 
-        eventually(is_said, words, limit_s=limit_s)
+        eventually(is_said, words, poll_s=poll_s, seen=lambda: self.log[-TOLD_MAX:])
 
     def until_ready(self) -> None:
         self.until("nodes are Ready after")
@@ -143,11 +146,24 @@ class World:
             self.running.append(prefix)
             try:
                 yield Running(process, directory, log)
+            except BaseException as error:
+                error.add_note(f"The fleet {prefix} said:\n{log.read_text()[-TOLD_MAX:]}")
+                raise
             finally:  # if it failed, leftovers.py removes what is left of it
                 if process.poll() is None:
                     process.kill()
                     process.wait()
                 self.running.remove(prefix)
+
+    @contextlib.contextmanager
+    def server_stopped(self) -> Iterator[None]:
+        """Have the API server answer nobody for a moment: whoever needs it gets no further."""
+        pid = self.info.pids[APISERVER]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
     def quick(self) -> str:
         """Name a profile whose kubelets renew their Leases every 2 s, not 10."""

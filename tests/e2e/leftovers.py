@@ -10,12 +10,14 @@ import contextlib
 import datetime as dt
 import json
 import math
+import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 from e2e_world import Json, World, eventually
 
 from fleet.cluster.ownership import RUN_LABEL
@@ -57,6 +59,8 @@ SYSTEM = "kube-"
 KEPT = frozenset(("default", "kube-root-ca.crt", "kubernetes"))
 """Each namespace is given these by the control plane."""
 BOOTSTRAPPING = "kubernetes.io/bootstrapping"
+SHOWN = "nodes,pods,deployments,daemonsets,statefulsets,jobs,namespaces"
+SHOWN_S_MAX = 30.0
 NOW = ("--force", "--grace-period=0", "--wait=false", "--ignore-not-found")
 
 
@@ -139,6 +143,22 @@ def until_the_next_second() -> float:
     return float(begin_s)
 
 
+def shown(world: World) -> str:
+    """Return what there is while a test fails, for whoever reads of it."""
+    command = (*world.info.kubectl, f"--kubeconfig={world.info.kubeconfig}", "get", SHOWN)
+    try:
+        done = subprocess.run(
+            (*command, "--all-namespaces", "--output=wide"),
+            capture_output=True,
+            text=True,
+            timeout=SHOWN_S_MAX,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError, pytest.fail.Exception) as error:
+        return repr(error)  # its server does not answer, or the test has had its time
+    return done.stdout + done.stderr
+
+
 class Leftovers:
     """Which tests failed in which worlds, and since when there may be something left of them."""
 
@@ -182,10 +202,11 @@ class Leftovers:
         if self._is_first and any(world.running for world, _ in self._worlds.values()):
             self._test_s = until_the_next_second()
 
-    def fail(self, test: str) -> None:
-        """Note that a test has failed, at its set-up, its call or its end."""
+    def fail(self, test: str) -> str:
+        """Note that a test has failed, at its set-up, its call or its end; return what there is."""
         self._failed = self._failed or test
         self._due_s = min(self._due_s, self._test_s)
+        return "\n".join(shown(world) for world, _ in self._worlds.values())
 
 
 leftovers = Leftovers()
