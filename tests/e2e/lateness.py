@@ -4,13 +4,22 @@ Several control planes share two cores with the tests. A fleet whose timers fire
 its summary and exit code 4, and so does one whose reading lagged just before the server closed a
 watch. A test of something else takes that for an end as good as any; what it asserts itself still
 has to hold. Every other reason of exit code 4 fails it.
+
+Whether a fleet is late for a reason of its own is a test by itself, in test_endings.py: what it was
+late must be time for which others kept it waiting.
 """
 
+import contextlib
 import json
+import os
+import re
 from itertools import takewhile
+from pathlib import Path
 
 LATE = ("fleet itself lagged: timers fired ", "fleet read too slowly: ")
+LAG = re.compile(r"timers fired (?:up to )?([\d.,]+) (ms|s) late")
 DASH = "  - "
+PRESSURES = ("io", "memory")
 WELL, INVALID = 0, 4
 
 
@@ -34,3 +43,35 @@ def reasons_of(printed: str) -> list[str]:
     return [
         each.removeprefix(DASH) for each in takewhile(lambda line: line.startswith(DASH), after)
     ]
+
+
+def lag_s(reasons: list[str]) -> float:
+    """Return by how many seconds the timers of a run were late, as it says; 0 for one in time."""
+    found = [match for each in reasons for match in LAG.findall(each)]
+    return max(
+        (float(text.replace(",", "")) / (1000 if unit == "ms" else 1) for text, unit in found),
+        default=0.0,
+    )
+
+
+def waited_s(process: int) -> float:
+    """Return for how long others had the cores while the main thread of a process could have run.
+
+    Source: proc_pid_schedstat in fs/proc/base.c: the time on a core, that on a run queue.
+    """
+    _, waited_ns, _ = map(int, Path(f"/proc/{process}/schedstat").read_text().split())
+    return waited_ns / 1e9
+
+
+def stalled_s() -> float:
+    """Return for how long the machine has not had its cores, or has waited for its disk or memory.
+
+    Source: proc(5), stat, field `steal`; Documentation/accounting/psi.rst, totals of `some`.
+    """
+    steal = int(Path("/proc/stat").read_text().split(maxsplit=9)[8])
+    stalled = steal / os.sysconf("SC_CLK_TCK")
+    for each in PRESSURES:
+        with contextlib.suppress(OSError):  # a kernel without them
+            some, _, _ = Path(f"/proc/pressure/{each}").read_text().partition("\n")
+            stalled += int(some.rpartition("=")[2]) / 1e6
+    return stalled

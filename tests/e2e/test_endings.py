@@ -10,9 +10,9 @@ from pathlib import Path
 import documented
 import psutil
 import pytest
-from e2e_world import FLEET, World, eventually, workload
+from e2e_world import FLEET, Running, World, eventually, workload
 from guard import MARK, marked_processes
-from lateness import assert_done, reasons_of
+from lateness import assert_done, lag_s, reasons_of, stalled_s, waited_s
 
 from fleet.cluster.ownership import OWNER_ANNOTATION, owner_mark
 from fleet.controlplane import COMPONENTS
@@ -22,13 +22,14 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 NOT_IN_THIS_RUN = ("expectations", "invalid_reasons", "agents")
 """Keys whose list or map is empty in a good run without agents."""
+SECONDS = 10
 
 
 def test_the_summary_has_the_keys_of_the_interface_and_sane_values(world: World) -> None:
     with world.spawn("json", 5, world.quick(), "--output=json") as run:
         run.until_ready()
         world.apply(workload("Deployment", "json", 10))
-        world.kubectl("rollout", "status", "deployment/json", "--timeout=60s")
+        world.kubectl("rollout", "status", "deployment/json", "--timeout=120s")
         world.kubectl("delete", "deployment", "json")
         eventually(lambda: not world.pods("json"), "the pods are gone")
         eventually(lambda: lease_times(world, "json") >= 2, "each Lease has been renewed twice")
@@ -53,8 +54,11 @@ def test_the_summary_has_the_keys_of_the_interface_and_sane_values(world: World)
     assert 0 < found["nodes"]["time_to_ready_s"] < found["wall_s"]
     # As with real kubelets: one that looks for its Node too early has its Lease a period later.
     assert 10 <= found["lease"]["renewals"] <= 5 * found["wall_s"] / 2
-    assert 2 <= found["lease"]["interval_max_s"] < 8
-    assert found["lease"]["missed"] == 0
+    assert found["lease"]["interval_max_s"] >= 2
+    if found["valid"]:
+        assert found["lease"]["interval_max_s"] < 8
+        assert found["lease"]["missed"] == 0
+        assert found["watch"]["closed_slow"] == 0
     assert found["pods"]["started"] == 10
     assert found["pods"]["deleted"] == 10
     assert found["pods"]["failed"] == 0
@@ -67,7 +71,6 @@ def test_the_summary_has_the_keys_of_the_interface_and_sane_values(world: World)
     assert rows["DELETE", "pods", 200] == 10
     assert found["events"]["sent"] >= 5 * 5
     assert found["watch"]["open"] >= 5 * 5
-    assert found["watch"]["closed_slow"] == 0
     assert found["connections"]["dials"] >= found["connections"]["open"] >= 5
     assert found["connections"]["pings_lost"] == 0
     assert 0 < found["process"]["cpu_s"] < found["wall_s"]
@@ -88,21 +91,36 @@ def lease_times(world: World, prefix: str) -> int:
 
 
 def test_until_ready_ends_by_itself(world: World) -> None:
-    done = first_valid(world, "spawn", "--nodes=3", "--name-prefix=until", "--until-ready")
+    done = world.fleet("spawn", "--nodes=3", "--name-prefix=until", "--until-ready")
+    assert_done(done.returncode, done.stdout, done.stderr)
     assert "3" in done.stdout
     assert "all 3 nodes are Ready" in done.stderr
     assert "etcd" in done.stdout  # every summary says whether it waited for the disk
     world.assert_nothing_left("until")
 
 
-def first_valid(world: World, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run fleet until a run is valid: one of three short ones has the machine to itself."""
-    for _ in range(3):
-        done = world.fleet(*arguments)
-        assert_done(done.returncode, done.stdout, done.stderr)
-        if done.returncode == 0:
-            return done
-    raise AssertionError(f"no run of three was in time: {reasons_of(done.stdout)}")
+def test_a_fleet_is_late_only_if_others_keep_it_waiting(world: World) -> None:
+    """All other tests grant that it was late. Whoever has the machine to himself is in time."""
+    before_s = stalled_s()
+    with world.spawn("alone", 20, world.quick()) as run:
+        run.until_ready()
+        world.apply(workload("Deployment", "alone", 40))
+        eventually(lambda: len(world.ready_pods("alone")) == 40, "pods run")
+        eventually(lambda: seconds(run) >= SECONDS, "some seconds are over")
+        world.kubectl("delete", "deployment", "alone", "--wait=false")
+        run.interrupt()
+        os.waitid(os.P_PID, run.process.pid, os.WEXITED | os.WNOWAIT)  # /proc still has it
+        kept_s = waited_s(run.process.pid) + stalled_s() - before_s
+        printed = run.ended_well_or_late()
+    late_s = lag_s(reasons_of(printed))
+    print(f"late by {late_s:.2f} s; others had the machine for {kept_s:.2f} s")
+    assert late_s <= kept_s, printed
+    world.assert_nothing_left("alone")
+
+
+def seconds(run: Running) -> int:
+    """Return how many seconds the time series of a run has."""
+    return len((run.directory / "timeseries.jsonl").read_text().splitlines())
 
 
 def test_a_command_sees_the_nodes_and_gives_the_exit_code(world: World) -> None:
@@ -127,7 +145,7 @@ def test_ctrl_c_removes_nodes_and_pods(world: World) -> None:
     with world.spawn("ctrlc", 5) as run:
         run.until_ready()
         world.apply(workload("Deployment", "ctrlc", 10))
-        world.kubectl("rollout", "status", "deployment/ctrlc", "--timeout=60s")
+        world.kubectl("rollout", "status", "deployment/ctrlc", "--timeout=120s")
         bound = {pod["metadata"]["uid"] for pod in world.pods("ctrlc")}
         printed = run.end_well_or_late()
         assert "5" in printed
@@ -148,10 +166,11 @@ def test_ctrl_c_before_all_are_ready_cleans_up_too(world: World) -> None:
 def test_a_second_ctrl_c_says_what_is_left(world: World) -> None:
     with world.spawn("twice", 40) as run:
         run.until_ready()
-        run.interrupt()
-        run.until("draining")
-        run.interrupt()
-        assert run.wait() == 130
+        with world.server_stopped():  # or the nodes may be gone before the second one comes
+            run.interrupt()
+            run.until("draining")
+            run.interrupt()
+            assert run.wait() == 130
         [line] = [line for line in run.log.splitlines() if line.startswith("fleet: interrupted")]
     run_id = world.run_id("twice")
     assert "nodes, leases and pods" in line
@@ -241,7 +260,7 @@ def test_a_run_with_its_own_control_plane_leaves_no_process(
             names = {Path(each.exe()).name for each in marked_processes(mark)}
             assert len(marked_processes(mark)) >= 1 + len(COMPONENTS), names
             process.send_signal(how)
-            printed, _ = process.communicate(timeout=120)
+            printed, _ = process.communicate(timeout=240)
         finally:
             process.kill()
     if how is signal.SIGINT:

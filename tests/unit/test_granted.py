@@ -1,12 +1,13 @@
 """What e2e tests grant a busy machine and a lagging authorizer, and that they grant no more."""
 
 import json
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from audit_requests import REFUSALS_MAX, assert_refusals_end
-from lateness import assert_done, reasons_of
+from lateness import assert_done, lag_s, reasons_of, stalled_s, waited_s
 
 from fleet.metrics import Histogram
 from fleet.report.figures import ProcessFigures, WatchFigures
@@ -63,6 +64,21 @@ def printed(figures: RunFigures, form: str) -> str:
     if form == "json":
         return json.dumps(summary(figures), indent=2) + "\n"
     return f"fleet run by hand\n  - of the command\n{summary_text(figures)}\n"
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_how_late_a_run_was_is_read_from_its_reasons(form: str) -> None:
+    found = [lag_s(reasons_of(printed(run(lag_us), form))) for lag_us in (1_000, 150_000)]
+    assert found[0] == 0
+    assert 0.1 < found[1] < 0.2
+    assert 4 < lag_s(reasons_of(printed(run(5_000_000), form))) < 6
+
+
+def test_how_long_others_had_the_machine_only_grows() -> None:
+    before = waited_s(os.getpid()), stalled_s()
+    after = waited_s(os.getpid()), stalled_s()
+    assert 0 <= before[0] <= after[0]
+    assert 0 <= before[1] <= after[1]
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
