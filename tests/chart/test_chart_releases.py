@@ -170,7 +170,7 @@ def test_prometheus_finds_every_process(release: Release) -> None:
         eventually(lambda: all(map(shows_its_node, itertools.chain(*found))), "each shows its node")
         release.uninstall_and_leave_nothing()
     finally:
-        world.kubectl("delete", "-f", str(monitors), "--timeout=40s")
+        world.kubectl("delete", "-f", str(monitors), "--timeout=120s")
 
 
 def test_api_users_and_the_dashboard(release: Release) -> None:
@@ -216,7 +216,7 @@ def test_a_pod_that_dies_while_it_is_scaled_away_leaves_nothing_either(release: 
     assert lost.process is not None
     os.killpg(lost.process.pid, signal.SIGSTOP)  # so that it does not see SIGTERM
     release.scale(2)
-    force = ("--force", "--grace-period=0", "--timeout=40s")
+    force = ("--force", "--grace-period=0", "--timeout=120s")
     release.home.kubectl("delete", "pod", f"{RELEASE}-2", "-n", NAMESPACE, *force)
     eventually(lambda: lost.process is None or lost.process.poll() is not None, "it is dead")
     eventually(lambda: len(release.nodes()) == 2 * NODES_PER_POD, "shard 2 is gone", limit_s=240)

@@ -19,8 +19,8 @@ import aiohttp
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 INSTALL = "no Chromium: apt-get install chromium"
-START_S_MAX = 60.0
-WAIT_S_MAX = 60.0
+START_S_MAX = 120.0
+WAIT_S_MAX = 120.0
 POLL_S = 0.1
 
 

@@ -9,6 +9,7 @@ import named_fleet
 import pytest
 import yaml
 from e2e_world import WAIT_MAX_S, World
+from lateness import assert_done
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -42,5 +43,5 @@ def test_a_dead_address_does_not_stop_a_fleet(world: World, tmp_path: Path, list
     )
     assert "all 5 nodes are Ready" in done.stderr, done.stderr
     assert "connection refused" not in done.stderr
-    assert done.returncode in (0, 4), done.stderr  # 4: on a busy machine our timers are late
+    assert_done(done.returncode, done.stdout, done.stderr)
     world.assert_nothing_left(PREFIX)

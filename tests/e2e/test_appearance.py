@@ -39,6 +39,10 @@ def told(world: World, node: str) -> set[str]:
     return {event["reason"] for event in events if event["source"]["component"] == "kubelet"}
 
 
+def has_pod_cidr(world: World, prefix: str, name: str) -> bool:
+    return "podCIDR" in world.nodes(prefix)[name]["spec"]
+
+
 def has_csi_node(world: World, node: str) -> bool:
     return node in {each["metadata"]["name"] for each in world.items("csinodes")}
 
@@ -46,6 +50,7 @@ def has_csi_node(world: World, node: str) -> bool:
 def test_kubectl_shows_a_node_like_a_real_one(world: World) -> None:
     with world.spawn("look", 3) as run:
         run.until_ready()
+        eventually(lambda: has_pod_cidr(world, "look", "look-00001"), "the controller's pod CIDR")
         node = world.nodes("look")["look-00001"]
         wide = world.kubectl("get", "nodes", "look-00001", "-o", "wide", "--no-headers").split()
         # A kubelet that looks for its Node before it is there makes its Lease 10 s later.
@@ -159,13 +164,20 @@ def test_kubectl_shows_a_pod_like_a_real_one(world: World) -> None:
     with world.spawn("pods", 2) as run:
         run.until_ready()
         world.apply(workload("Deployment", "shown", 1))
-        world.kubectl("rollout", "status", "deployment/shown", "--timeout=60s")
+        world.kubectl("rollout", "status", "deployment/shown", "--timeout=120s")
         [pod] = world.pods("shown")
         name = pod["metadata"]["name"]
-        last = (f"--field-selector=involvedObject.name={name},reason=Started",)
-        eventually(lambda: world.items("events", *last), "the pod's last event")
+        steps = ("Scheduled", "Pulled", "Created", "Started")
+
+        def reasons() -> set[str]:
+            found = world.items("events", f"--field-selector=involvedObject.name={name}")
+            return {each["reason"] for each in found}
+
+        eventually(lambda: reasons() >= set(steps), "the pod's events", seen=reasons)
         described = world.kubectl("describe", "pod", name)
-        node = world.nodes("pods")[pod["spec"]["nodeName"]]
+        on = pod["spec"]["nodeName"]
+        eventually(lambda: has_pod_cidr(world, "pods", on), "the controller's pod CIDR")
+        node = world.nodes("pods")[on]
         world.kubectl("delete", "deployment", "shown", "--wait=false")
         run.end_well_or_late()
     status = pod["status"]
@@ -188,7 +200,7 @@ def test_kubectl_shows_a_pod_like_a_real_one(world: World) -> None:
     network, _, bits = node["spec"]["podCIDR"].partition("/")
     assert bits == "24"
     assert status["podIP"].rpartition(".")[0] == network.rpartition(".")[0]
-    for reason in ("Scheduled", "Pulled", "Created", "Started"):
+    for reason in steps:
         assert re.search(rf"Normal\s+{reason}\s", described), described
     assert "Status:           Running" in described
 
@@ -214,7 +226,7 @@ def test_profiles_mix_by_weight(world: World) -> None:
         [container] = trained["spec"]["template"]["spec"]["containers"]
         container["resources"] = {"limits": {GPU: "4"}}
         world.apply(trained)
-        world.kubectl("rollout", "status", "deployment/train", "--timeout=60s")
+        world.kubectl("rollout", "status", "deployment/train", "--timeout=120s")
         assert {pod["spec"]["nodeName"] for pod in world.pods("train")} == names
         world.kubectl("delete", "deployment", "train", "--wait=false")
         run.end_well_or_late()
@@ -255,7 +267,7 @@ def test_each_node_is_itself_and_none_is_exempt(world: World) -> None:
     with world.spawn("who", 5) as run:
         run.until_ready()
         world.apply(workload("Deployment", "who", 5))
-        world.kubectl("rollout", "status", "deployment/who", "--timeout=60s")
+        world.kubectl("rollout", "status", "deployment/who", "--timeout=120s")
         world.kubectl("delete", "deployment", "who")
         eventually(lambda: not world.pods("who"), "the pods are gone")
         requests = by_node(world.audit()[lines:], "who")

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
-from e2e_world import World
+from e2e_world import World, eventually
 from lateness import assert_done
 
 from fleet.cluster.ownership import RUN_LABEL
@@ -96,7 +96,16 @@ def test_refused_credentials_are_told(world: World, tmp_path: Path) -> None:
     token = world.kubectl("create", "token", "gone").strip()
     world.kubectl("delete", "serviceaccount", "gone")
     revoked = world.user(tmp_path / "revoked", token)
+    # The server learns by a watch that the account is gone, and remembers for a while who it was.
+    asks = ("get", "--raw", "/version")
+    eventually(lambda: not world.kubectl(*asks, kubeconfig=revoked, check=False), "it is revoked")
     assert_refused(world, 3, "expired, revoked or of another", f"--kubeconfig={revoked}")
+
+
+def until_allowed(world: World, verb: str, resource: str) -> None:
+    """Wait until the authorizer has seen what the account `limited` was granted."""
+    asked = ("auth", "can-i", verb, resource, "--as=system:serviceaccount:default:limited")
+    eventually(lambda: world.kubectl(*asked, check=False).strip() == "yes", f"{verb} {resource}")
 
 
 def test_a_missing_permission_is_named_by_verb_and_resource(world: World, tmp_path: Path) -> None:
@@ -106,6 +115,7 @@ def test_a_missing_permission_is_named_by_verb_and_resource(world: World, tmp_pa
     try:
         assert_refused(world, 3, "delete csinodes.storage.k8s.io", f"--kubeconfig={path}")
         world.kubectl("create", "clusterrolebinding", "limited", "--clusterrole=view", account)
+        until_allowed(world, "list", "configmaps")
         shared = (f"--kubeconfig={path}", "--identity=shared")
         assert_refused(world, 3, "get,patch,delete nodes fleet-00000", *shared)
         world.kubectl("delete", "clusterrolebinding", "limited")
@@ -125,6 +135,7 @@ def test_a_missing_permission_is_named_by_verb_and_resource(world: World, tmp_pa
             ],
         }
         world.apply(rule)
+        until_allowed(world, "patch", "csinodes.storage.k8s.io")
         assert_refused(world, 3, "no permission to impersonate nodes", f"--kubeconfig={path}")
         words = "list,watch runtimeclasses.node.k8s.io"
         assert_refused(world, 3, words, *shared)
@@ -201,11 +212,12 @@ def test_a_server_without_http2_is_refused(
 
 
 def test_an_unreachable_server_is_told(world: World, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    path = world.user(tmp_path / "k", "t", server=f"https://127.0.0.1:{port}")
-    words = f"no connection to 127.0.0.1:{port}: connection refused"
-    assert_refused(world, 3, words, f"--kubeconfig={path}")
+    with socket.socket() as taken:  # by nobody who listens
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        path = world.user(tmp_path / "k", "t", server=f"https://127.0.0.1:{port}")
+        words = f"no connection to 127.0.0.1:{port}: connection refused"
+        assert_refused(world, 3, words, f"--kubeconfig={path}")
 
 
 def test_a_second_fleet_with_the_prefix_is_refused(world: World) -> None:

@@ -4,6 +4,7 @@ Needs Chromium: `make browser` installs it. Screenshots are left in the run's di
 """
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,11 @@ async def shows(page: Page, status: str, users: int | None = None) -> None:
     await page.until(f"/{told.replace(' ', ' +')}/.test({HEADER})")
 
 
+async def until(is_so: Callable[[], bool], what: str) -> None:
+    """Wait for the cluster: what the page shows is an answer that is some moments old."""
+    await asyncio.to_thread(eventually, is_so, what)
+
+
 async def count_users(page: Page, until: int) -> list[int]:
     """Note the numbers of users that the header shows on the way to one."""
     seen: list[int] = []
@@ -64,7 +70,7 @@ async def drive(page: Page, dashboard: Dashboard, world: World, shots: Path) -> 
     seen = await count_users(page, 16)
     assert len(seen) > 2, seen
     assert seen == sorted(seen)
-    assert len(world.nodes(PREFIX)) == 16
+    await until(lambda: len(world.nodes(PREFIX)) == 16, "16 nodes")
     await page.until("document.body.innerText.includes('POST\\tleases')")
     await page.screenshot(shots / "statistics.png")
 
@@ -78,7 +84,7 @@ async def drive(page: Page, dashboard: Dashboard, world: World, shots: Path) -> 
 
     await page.click("Stop")
     await shows(page, "STOPPED")
-    assert world.nodes(PREFIX) == {}
+    await until(lambda: world.nodes(PREFIX) == {}, "no node")
     await page.click("New")
     await page.fill("userCount", 5)
     await page.fill("spawnRate", 5)
@@ -86,7 +92,7 @@ async def drive(page: Page, dashboard: Dashboard, world: World, shots: Path) -> 
     await page.screenshot(shots / "form.png")
     await page.click("Start")
     await shows(page, "RUNNING", 5)
-    assert len(world.nodes(PREFIX)) == 5
+    await until(lambda: len(world.nodes(PREFIX)) == 5, "5 nodes")
 
     await page.open(f"{dashboard.url}/fleet")
     await page.until("document.body.innerText.includes('fleet-0000\\t5\\t5\\t5\\t0\\t')")

@@ -48,7 +48,7 @@ from fleet.profile.settings import IdentityMode
 from fleet.run.clean_command import Choice, clean
 
 pytest_plugins = ("e2e_fixtures",)
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 T = TypeVar("T")
 Run = Callable[[Coroutine[Any, Any, Any]], Any]

@@ -227,8 +227,8 @@ def test_jobs_complete_and_fail(world: World) -> None:
         job("completes", "sleep 1", completions=3, parallelism=3),
         job("fails", "exit 1", backoffLimit=0),
     )
-    world.kubectl("wait", "--for=condition=complete", "--timeout=60s", "job/completes")
-    world.kubectl("wait", "--for=condition=failed", "--timeout=60s", "job/fails")
+    world.kubectl("wait", "--for=condition=complete", "--timeout=120s", "job/completes")
+    world.kubectl("wait", "--for=condition=failed", "--timeout=120s", "job/fails")
     assert world.get("job", "completes")["status"]["succeeded"] == 3
     world.kubectl("delete", "job", "completes", "fails", "--wait=false")
 

@@ -1,6 +1,5 @@
 """Credentials that a plugin gives and, for a while, does not."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -17,19 +16,20 @@ FOREVER = "2199-01-01T00:00:00Z"
 class Plugin:
     """A program that gives the administrator's token, except when it is throttled."""
 
-    def __init__(self, world: World, directory: Path, *, expires_s: float, fails: str) -> None:
+    def __init__(self, world: World, directory: Path, *, expires_s: int, fails: str) -> None:
         self.runs = directory / "runs"
         self.kubeconfig = directory / "kubeconfig"
         document = yaml.safe_load(world.info.token_kubeconfig.read_text())
         token = document["users"][0]["user"]["token"]
-        soon = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + expires_s))
         path = directory / "plugin"
         path.write_text(
             f"""#!/bin/sh
 echo run >> {self.runs}
 n=$(wc -l < {self.runs})
 if {fails}; then echo "429 slow down" >&2; exit 1; fi
-if [ "$n" -eq 1 ]; then expires={soon}; else expires={FOREVER}; fi
+if [ "$n" -eq 1 ]; then
+  expires=$(date -u -d "@$(($(date +%s) + {expires_s}))" +%Y-%m-%dT%H:%M:%SZ)
+else expires={FOREVER}; fi
 cat <<END
 {{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",
  "status": {{"token": "{token}", "expirationTimestamp": "$expires"}}}}
@@ -76,7 +76,7 @@ def test_a_run_whose_credentials_ran_out_says_so_and_cleans_up_with_new_ones(
         over.touch()
         run.until("credentials: renewed, after")
         run.interrupt()
-        printed, _ = run.process.communicate(timeout=120)
+        printed, _ = run.process.communicate(timeout=240)
     assert run.process.returncode == 4, run.log
     assert "for some time no valid credentials were to be had" in printed
     world.assert_nothing_left(PREFIX)

@@ -14,6 +14,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PREFIX = "pulls"
 NODE = f"{PREFIX}-00000"
+STALLED_S_MAX = 60
+"""What a pull may take on a machine that stands still meanwhile."""
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +49,8 @@ def node(world: World) -> Iterator[str]:
             private,
             pod("pulled", "registry.example/team/app:1", image_size="50M"),
             pod("local", "example.com/local:1"),
-            pod("turn0", "registry.example/turn:0", image_size="150M"),
-            pod("turn1", "registry.example/turn:1", image_size="150M"),
+            pod("turn0", "registry.example/turn:0", image_size="600M"),
+            pod("turn1", "registry.example/turn:1", image_size="600M"),
             *mounting,
         )
         yield NODE
@@ -193,7 +195,7 @@ def test_pulled_images_have_their_events_their_ids_and_a_place_in_the_node_statu
     assert ("Normal", "Pulling", 'Pulling image "registry.example/team/app:1"') in found
     [text] = [message for _, reason, message in found if reason == "Pulled"]
     assert text.startswith('Successfully pulled image "registry.example/team/app:1" in ')
-    assert 0.7 <= durations(text)[0] < 8
+    assert 0.7 <= durations(text)[0] < STALLED_S_MAX
     assert text.endswith(" including waiting). Image size: 50000000 bytes.")
     shown = container(world, "pulled")
     assert shown["image"] == "registry.example/team/app:1"
@@ -218,7 +220,7 @@ def test_pulled_images_have_their_events_their_ids_and_a_place_in_the_node_statu
 
 @pytest.mark.usefixtures("node")
 def test_images_of_volumes_come_before_the_containers(world: World) -> None:
-    world.kubectl("wait", "--for=condition=Ready", "pod/mounting", "--timeout=60s")
+    world.kubectl("wait", "--for=condition=Ready", "pod/mounting", "--timeout=120s")
     found = events(world, "mounting")
     assert ("Normal", "Pulling", 'Pulling image "registry.example/model:1"') in found
     eventually(lambda: "registry.example/model:1" in images(world), "the node lists the image")
@@ -233,7 +235,7 @@ def test_pulls_wait_for_each_other_and_are_tried_again(world: World) -> None:
     texts = pulled_texts(world)
     took = [durations(text)[0] for text in texts]
     waited = sorted(durations(text)[1] for text in texts)
-    assert all(1.7 <= each < 8 for each in took), texts
-    assert waited[1] >= waited[0] + 1.5
+    assert all(6.2 <= each < STALLED_S_MAX for each in took), texts
+    assert waited[1] >= waited[0] + 1.5  # asked for within 4 s of each other
     for name in ("private", "limited"):
-        world.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=60s")
+        world.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=120s")

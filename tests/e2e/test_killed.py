@@ -17,9 +17,6 @@ from fleet.controlplane import COMPONENTS
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
-GONE_S_MAX = 20.0
-"""Two looks at every process of the machine are far below a second, if the machine is idle."""
-
 SLEEPS = """
 import pathlib, subprocess, time
 pytest_plugins = ("e2e_fixtures",)
@@ -83,7 +80,6 @@ def test_a_killed_run_leaves_no_process(
     eventually(
         lambda: not any(map(psutil.Process.is_running, left)) and not marked_processes(mark),
         "its processes have ended, the workers and the guard too",
-        limit_s=GONE_S_MAX,
     )
 
 
@@ -99,4 +95,4 @@ def test_a_killed_command_leaves_no_process(tmp_path: Path) -> None:
     finally:
         run.kill()
         run.wait()
-    eventually(lambda: not any(map(psutil.Process.is_running, left)), "gone", limit_s=GONE_S_MAX)
+    eventually(lambda: not any(map(psutil.Process.is_running, left)), "gone")

@@ -27,6 +27,7 @@ def test_a_full_node_is_held_to_50_requests_a_second(world: World) -> None:
         eventually(lambda: len(world.ready_pods(PREFIX)) == PODS, "all pods Ready")
         sent = requests_of(world, NODE)[before:]
         world.kubectl("delete", "deployment", PREFIX, "--cascade=orphan")
+        world.kubectl("delete", "replicasets", "-l", f"app={PREFIX}", "--cascade=orphan")
         run.end_well_or_late()
     times = [seconds(each) for each in sent if is_main_client(each)]
     assert len(times) > 3 * PODS

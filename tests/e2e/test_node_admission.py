@@ -188,7 +188,7 @@ def test_a_node_refuses_what_it_cannot_run_and_says_why(world: World) -> None:
         "holder", {**asks(cpu="1500m"), "ports": [{"containerPort": 80, "hostPort": 8080}]}
     )
     world.apply(holder)
-    world.kubectl("wait", "--for=condition=Ready", "pod/holder", "--timeout=60s")
+    world.kubectl("wait", "--for=condition=Ready", "pod/holder", "--timeout=120s")
     eventually(lambda: gpus(world) == ("2", "2"), "the device plugin has registered")
     world.apply(*(wanted for wanted, _, _ in REFUSED.values()))
     eventually(lambda: [*phases(world).values()].count("Failed") == len(REFUSED), "all are refused")
@@ -228,9 +228,9 @@ def test_no_execute_taints_keep_pods_out(world: World) -> None:
 @pytest.mark.usefixtures("fleet")
 def test_a_critical_pod_displaces_others(world: World) -> None:
     world.apply(pod("low", asks(cpu="3")), pod("tiny", asks(cpu="100m")))
-    world.kubectl("wait", "--for=condition=Ready", "pod/low", "pod/tiny", "--timeout=60s")
+    world.kubectl("wait", "--for=condition=Ready", "pod/low", "pod/tiny", "--timeout=120s")
     world.apply(pod("critical", asks(cpu="2"), priorityClassName="system-node-critical"))
-    world.kubectl("wait", "--for=condition=Ready", "pod/critical", "--timeout=60s")
+    world.kubectl("wait", "--for=condition=Ready", "pod/critical", "--timeout=120s")
     displaced = {"low": "Succeeded", "tiny": "Running", "critical": "Running"}
     eventually(lambda: phases(world) == displaced, "one has made room")
     status = world.get("pod", "low")["status"]
@@ -244,7 +244,7 @@ def test_a_gpu_fails_under_its_pod(world: World) -> None:
     """Capacity counts it still, the pod's status tells, and no other pod gets it."""
     eventually(lambda: gpus(world) == ("2", "2"), "the device plugin has registered")
     world.apply(pod("first", asks(gpu="1")))
-    world.kubectl("wait", "--for=condition=Ready", "pod/first", "--timeout=60s")
+    world.kubectl("wait", "--for=condition=Ready", "pod/first", "--timeout=120s")
 
     def health() -> list[tuple[str, str]]:
         [status] = world.get("pod", "first")["status"]["containerStatuses"]
@@ -260,7 +260,7 @@ def test_a_gpu_fails_under_its_pod(world: World) -> None:
     eventually(lambda: health() == [(device, "Unhealthy")], "the pod tells")
     eventually(lambda: gpus(world) == ("2", "1"), "the node tells")
     world.apply(pod("both", asks(gpu="2")), pod("second", asks(gpu="1")))
-    world.kubectl("wait", "--for=condition=Ready", "pod/second", "--timeout=60s")
+    world.kubectl("wait", "--for=condition=Ready", "pod/second", "--timeout=120s")
     eventually(lambda: phases(world)["both"] == "Failed", "two are refused")
     assert world.get("pod", "both")["status"]["reason"] == "UnexpectedAdmissionError"
     world.kubectl("annotate", "node", NODE, "fleet.emulator/unhealthy-devices-")
@@ -300,7 +300,7 @@ def test_the_scheduler_allocates_a_device_and_its_pod_runs(world: World) -> None
         train,
         pod("thief", container, **uses(resourceClaimName="free")),
     )
-    world.kubectl("wait", "--for=condition=Ready", "pod/train", "--timeout=60s")
+    world.kubectl("wait", "--for=condition=Ready", "pod/train", "--timeout=120s")
     found = world.get("pod", "train")
     [named] = found["status"]["resourceClaimStatuses"]
     claimed = world.get("resourceclaim", named["resourceClaimName"])

@@ -84,7 +84,7 @@ def test_readiness_decides_about_endpoints(world: World) -> None:
     [reason] = [c["reason"] for c in pods[0]["status"]["conditions"] if c["type"] == "Ready"]
     assert reason == "ContainersNotReady"
     annotate(world, "-l", f"app={app}", readiness="Success after 2s")
-    world.kubectl("rollout", "status", f"deployment/{app}", "--timeout=60s")
+    world.kubectl("rollout", "status", f"deployment/{app}", "--timeout=120s")
     eventually(lambda: endpoints(world, app) == [True] * 3, "three ready endpoints")
     for each in world.pods(app):
         name, ip = each["metadata"]["name"], each["status"]["podIP"]
@@ -173,6 +173,7 @@ def test_liveness_restarts_and_startup_gates(world: World) -> None:
     slow = container(world, "slow")
     assert slow["started"] is False
     assert slow["ready"] is False
+    eventually(lambda: container(world, "sided").get("state"), "its status")
     waiting = container(world, "sided")
     assert waiting["state"]["waiting"]["reason"] == "PodInitializing"
     eventually(lambda: container(world, "dying").get("restartCount"), "dying was restarted")
@@ -185,7 +186,7 @@ def test_liveness_restarts_and_startup_gates(world: World) -> None:
     eventually(lambda: events(world, "slow", "Unhealthy"), "its startup probe has failed")
     annotate(world, "slow", "sided", startup="Success")
     for name in ("slow", "sided"):
-        world.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=60s")
+        world.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=120s")
     assert container(world, "slow")["started"]
     assert container(world, "slow")["restartCount"] == 0
     assert container(world, "sided", "initContainerStatuses")["started"]

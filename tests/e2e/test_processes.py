@@ -44,14 +44,14 @@ def test_a_process_that_is_killed_comes_back_and_adopts_its_nodes(world: World) 
     with world.spawn(PREFIX, 6, world.quick(), "--processes=2", "--fidelity=light") as run:
         run.until("all 6 nodes are Ready")
         before = world.uids(PREFIX)
-        assert_killed_and_adopted(run, 3)
+        assert_killed_and_adopted(world, run, 3)
         assert "process-0001 ended with -9; starting it again in 1 s" in run.log
         log = run.directory / "process-0001" / "log"
         eventually(lambda: log.read_text().count("all 3 nodes are Ready") == 2, "Ready again")
         after = world.uids(PREFIX)
         assert after == before
         run.interrupt()
-        printed, _ = run.process.communicate(timeout=120)
+        printed, _ = run.process.communicate(timeout=240)
         assert run.process.returncode == 4, run.log  # a process died: the figures lack its part
         assert "1 times a process of the fleet died" in printed
     world.assert_nothing_left(PREFIX)

@@ -85,11 +85,15 @@ def test_a_credential_is_in_no_file_that_stays(
         assert run.directory.absolute() not in Path(name).parents
         for each in marked_processes(str(world.root)):
             assert user["user"]["token"] not in " ".join(each.cmdline())
-        run.interrupt()
         if interrupts == 2:
-            run.until("draining")
+            with world.server_stopped():  # or it may be over before the second one comes
+                run.interrupt()
+                run.until("draining")
+                run.interrupt()
+                run.wait()
+        else:
             run.interrupt()
-        run.wait()
+            run.wait()
         assert (run.process.returncode == 130) == (interrupts == 2)
     assert not Path(name).exists()
     assert not credentials_in(run.directory, user["user"]["token"])
@@ -165,7 +169,7 @@ def test_a_person_is_asked(world: World, named: Path, answer: str, code: int) ->
     finally:
         os.close(ours)
         os.close(terminal)
-    assert done.returncode == code, done.stderr
+    assert_done(done.returncode, done.stdout, done.stderr, expected=code)
     assert "will get    at most 1 nodes" in done.stderr
     assert "[y/N]" in done.stderr
     assert ("nothing was created" in done.stderr) is bool(code)
@@ -191,7 +195,7 @@ def test_guests_repel_what_does_not_know_them(world: World, named: Path) -> None
             service("knowing"),
         )
         try:
-            world.kubectl("rollout", "status", "deployment/knowing", "--timeout=60s")
+            world.kubectl("rollout", "status", "deployment/knowing", "--timeout=120s")
             started = "all that may be scheduled run"
             eventually(lambda: phases(world, "wildcard") == {"Running"}, started)
             assert phases(world, "ignorant") == {"Pending"}
@@ -235,6 +239,7 @@ def test_daemon_sets_land_unless_their_owners_exclude_fake_nodes(world: World, n
             eventually(lambda: hosts(world, "everywhere") == everywhere, "pods on all nodes")
             eventually(lambda: desired(world, "elsewhere"), "the controller has counted")
             assert desired(world, "elsewhere") == 1
+            eventually(lambda: hosts(world, "elsewhere"), "its pod")
             assert hosts(world, "elsewhere") == {FOREIGN_NODE}
         finally:
             world.kubectl("delete", "daemonset", "everywhere", "elsewhere", "--wait=false")
@@ -288,7 +293,7 @@ def test_a_dedicated_cluster_may_drop_the_taint(world: World, named: Path) -> No
             assert node["metadata"]["labels"][EXCLUDE_FROM_BALANCERS] == ""
         world.apply(workload("Deployment", "any", 2))
         try:
-            world.kubectl("rollout", "status", "deployment/any", "--timeout=60s")
+            world.kubectl("rollout", "status", "deployment/any", "--timeout=120s")
         finally:
             world.kubectl("delete", "deployment", "any", "--wait=false")
         run.end_well_or_late()
@@ -316,8 +321,8 @@ def test_a_command_gets_the_named_context(world: World, named: Path) -> None:
 
 def test_help_needs_no_cluster(world: World) -> None:
     """The quickest check that nothing is contacted by looking around."""
-    before = len(marked_processes(str(world.root)))
+    before = {each.pid for each in marked_processes(str(world.root))}
     for arguments in (("--help",), ("spawn", "--help"), ("profiles", "list"), ("--version",)):
         done = subprocess.run((*FLEET, *arguments), capture_output=True, check=True, timeout=120)
         assert done.stdout
-    assert len(marked_processes(str(world.root))) == before
+    assert {each.pid for each in marked_processes(str(world.root))} <= before

@@ -3,7 +3,6 @@
 import os
 import pty
 import select
-import socket
 import subprocess
 import time
 import urllib.request
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from e2e_world import Json, World, eventually
+from free_ports import free_port
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -35,7 +35,7 @@ def kubectl(world: World) -> Iterator["Kubectl"]:
     with world.spawn("streams", 2) as run:
         run.until_ready()
         world.apply(pod("p", SAYS))
-        world.kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=60s")
+        world.kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=120s")
         yield Kubectl(world)
         run.end_well_or_late()
     world.assert_nothing_left("streams")
@@ -56,7 +56,7 @@ class Kubectl:
             input=stdin,
             capture_output=True,
             env={**os.environ, **(variables or {})},
-            timeout=60,
+            timeout=120,
             check=False,
         )
 
@@ -105,13 +105,13 @@ def test_a_shell_on_a_terminal(kubectl: Kubectl, variables: dict[str, str]) -> N
         assert b"echo $x" in said  # the terminal echoes
         os.write(own, b"exit 4\r")
         read_until(own, b"exit code 4")
-        assert typed.wait(20) == 4
+        assert typed.wait(120) == 4
     os.close(own)
 
 
 def read_until(terminal: int, wanted: bytes) -> bytes:
     said = b""
-    until_s = time.monotonic() + 30
+    until_s = time.monotonic() + 120
     while wanted not in said:
         assert time.monotonic() < until_s, said
         if select.select([terminal], [], [], 1)[0]:
@@ -122,7 +122,7 @@ def read_until(terminal: int, wanted: bytes) -> bytes:
 def test_a_script_and_an_exec_see_the_same_files(kubectl: Kubectl) -> None:
     script = "while [ ! -f /tmp/go ]; do sleep 1; done; echo went; sleep 3600"
     kubectl.world.apply(pod("waits", script))
-    kubectl.world.kubectl("wait", "--for=condition=Ready", "pod/waits", "--timeout=60s")
+    kubectl.world.kubectl("wait", "--for=condition=Ready", "pod/waits", "--timeout=120s")
     assert kubectl("exec", "waits", "--", "touch", "/tmp/go").returncode == 0
     eventually(lambda: kubectl("logs", "waits").stdout == b"went\n", "the script saw the file")
 
@@ -204,18 +204,12 @@ def test_clients_that_do_not_read_disturb_nobody(kubectl: Kubectl) -> None:
             each.communicate()
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 @pytest.mark.parametrize("uses_web_sockets", ["true", "false"])
 def test_a_declared_port_is_forwarded(kubectl: Kubectl, uses_web_sockets: str) -> None:
     web = pod("web", "sleep 3600")
     web["spec"]["containers"][0]["ports"] = [{"containerPort": 8080}]
     kubectl.world.apply(web)
-    kubectl.world.kubectl("wait", "--for=condition=Ready", "pod/web", "--timeout=60s")
+    kubectl.world.kubectl("wait", "--for=condition=Ready", "pod/web", "--timeout=120s")
     declared, undeclared = free_port(), free_port()
     with subprocess.Popen(
         (*kubectl.command, "port-forward", "web", f"{declared}:8080", f"{undeclared}:81"),
@@ -227,11 +221,11 @@ def test_a_declared_port_is_forwarded(kubectl: Kubectl, uses_web_sockets: str) -
         assert b"Forwarding from" in forwarding.stdout.readline()
         url = f"http://127.0.0.1:{declared}/"
         for _ in range(3):  # each a connection of its own
-            with urllib.request.urlopen(url, timeout=20) as answer:
+            with urllib.request.urlopen(url, timeout=60) as answer:
                 assert answer.status == 200
                 assert b"web" in answer.read()
         with pytest.raises(OSError):  # noqa: PT011 - refused, or an empty answer
-            urllib.request.urlopen(f"http://127.0.0.1:{undeclared}/", timeout=20)
+            urllib.request.urlopen(f"http://127.0.0.1:{undeclared}/", timeout=60)
         forwarding.terminate()
-        _, told = forwarding.communicate(timeout=20)
+        _, told = forwarding.communicate(timeout=60)
     assert b"connection refused" in told

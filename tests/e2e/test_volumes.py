@@ -325,7 +325,7 @@ def check_refusals(world: World) -> None:
 
 def check_storage(world: World) -> None:
     """Claims of a StatefulSet are provisioned where their pods go, attached, and deleted again."""
-    world.kubectl("rollout", "status", "statefulset/db", "--timeout=60s")
+    world.kubectl("rollout", "status", "statefulset/db", "--timeout=120s")
     zones = {name: node["metadata"]["labels"][ZONE] for name, node in world.nodes("vol").items()}
     in_use: dict[str, list[str]] = {}
     for each in world.pods("db"):

@@ -46,9 +46,11 @@ def test_the_other_watches_of_each_fidelity(
             for row in summary["requests"]
             if row["verb"] == "WATCH" and row["code"] == 200
         }
-        assert counts == dict.fromkeys(
-            ("nodes", "pods", "services", "runtimeclasses", "csidrivers", "configmaps"), processes
-        )
+        kinds = ("nodes", "pods", "services", "runtimeclasses", "csidrivers", "configmaps")
+        assert counts.keys() == set(kinds)
+        assert min(counts.values()) == processes
+        # A server that is busy may end one, which is opened again.
+        assert sum(counts.values()) <= len(kinds) * processes + summary["watch"]["restarts"]
     else:
         assert all(each >= OWN for each in found.values())
         assert not any("create serviceaccounts" in text for each in sent.values() for text in each)

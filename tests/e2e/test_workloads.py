@@ -16,7 +16,7 @@ def test_a_deployment_and_a_job_live_their_whole_life(world: World, fidelity: st
         nodes = world.nodes(f"w-{fidelity}")
         assert len(nodes) == 50
         world.apply(workload("Deployment", app, 200))
-        world.kubectl("rollout", "status", f"deployment/{app}", "--timeout=60s")
+        world.kubectl("rollout", "status", f"deployment/{app}", "--timeout=120s")
         pods = world.ready_pods(app)
         assert len(pods) == 200
         assert len({pod["status"]["podIP"] for pod in pods}) == 200
@@ -31,7 +31,7 @@ def test_a_deployment_and_a_job_live_their_whole_life(world: World, fidelity: st
         world.kubectl("delete", "deployment", app, "--wait=false")
         eventually(lambda: not world.pods(app), "the deployment's pods are gone")
         world.apply(workload("Job", job, 10))
-        world.kubectl("wait", "--for=condition=Complete", f"job/{job}", "--timeout=60s")
+        world.kubectl("wait", "--for=condition=Complete", f"job/{job}", "--timeout=120s")
         assert {pod["status"]["phase"] for pod in world.pods(job)} == {"Succeeded"}
         world.kubectl("delete", "job", job, "--wait=false")
         eventually(lambda: not world.pods(job), "the job's pods are gone")
@@ -46,11 +46,11 @@ def test_a_drained_node_gives_its_pods_to_the_others(world: World) -> None:
     with world.spawn("drain", 3) as run:
         run.until_ready()
         world.apply(workload("Deployment", "drained", 12))
-        world.kubectl("rollout", "status", "deployment/drained", "--timeout=60s")
+        world.kubectl("rollout", "status", "deployment/drained", "--timeout=120s")
         assert {pod["spec"]["nodeName"] for pod in world.pods("drained")} == set(
             world.nodes("drain")
         )
-        world.kubectl("drain", "drain-00001", "--timeout=60s")
+        world.kubectl("drain", "drain-00001", "--timeout=120s")
         eventually(lambda: len(world.ready_pods("drained")) == 12, "all are Ready again")
         assert {pod["spec"]["nodeName"] for pod in world.pods("drained")} == {
             "drain-00000",

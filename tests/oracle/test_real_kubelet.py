@@ -116,8 +116,10 @@ def test_a_container_that_ignores_sigterm_is_killed(both: BothNodes) -> None:
 def test_a_kubelet_that_is_killed_finds_its_pods_again(both: BothNodes) -> None:
     both.apply(pod("outlives"))
     eventually(
-        lambda: all(each.get("phase") == "Running" for each in statuses(both, "outlives").values()),
-        "both pods run",
+        lambda: all(
+            condition(found, "Ready") == "True" for found in both.get("pod", "outlives").values()
+        ),
+        "both pods are Ready",
     )
     before = statuses(both, "outlives")[REAL]["containerStatuses"]
     both.real.kill_kubelet()

@@ -23,8 +23,6 @@ CONFIGURATION = {
 }
 """More than either machine ever has, and less than its capacity: a kubelet would not start."""
 SPARED = "critical"
-LAG_S = 20.0
-"""Events, and the last condition of a pod, come after its phase."""
 NUMBER = re.compile(r"available: \d+(Ki)?")
 """What a machine has is its own."""
 
@@ -104,9 +102,7 @@ def test_who_is_evicted_and_how_they_end(environment: Path) -> None:
             return len(phases) == 2 * len(PODS) and set(phases) <= {"Succeeded", "Failed"}
 
         eventually(all_ended, "all but one are evicted", seen=lambda: ends(both))
-        eventually(
-            lambda: are_alike(both), "they end alike", limit_s=LAG_S, seen=lambda: ends(both)
-        )
+        eventually(lambda: are_alike(both), "they end alike", seen=lambda: ends(both))
         real = ends(both)[REAL]
         assert real[SPARED][0] == "Running"
         assert [real[name][:2] for name in ("over", "over-and-done")] == [
