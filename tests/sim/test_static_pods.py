@@ -149,6 +149,28 @@ def test_a_manifest_that_goes_takes_pod_and_mirror_along() -> None:
     assert kubelet.pods is None
 
 
+def test_a_changed_static_pod_goes_on_from_what_the_mirror_of_its_name_shows() -> None:
+    """What the old pod comes to is not told any more; its times are the new one's."""
+    sim = started()
+    before = mirror(sim)
+    put(sim, manifest(image="proxy:2"))
+    seen = []
+    while (now := mirror(sim))["metadata"]["uid"] == before["metadata"]["uid"]:
+        seen.append(now["status"])
+        sim.run_for(seconds=0.1)
+    assert all(each == before["status"] for each in seen)
+    sim.run_for(seconds=5)
+    after = mirror(sim)["status"]
+    assert after["phase"] == "Running"
+    assert after["startTime"] == before["status"]["startTime"]
+    old, new = (
+        {each["type"]: each["lastTransitionTime"] for each in status["conditions"]}
+        for status in (before["status"], after)
+    )
+    assert new["Initialized"] == old["Initialized"]
+    assert new["Ready"] > old["Ready"]
+
+
 def test_a_static_pod_that_is_removed_gets_no_terminal_phase() -> None:
     """Its containers ended well, but its policy would start them again. Source: getPhase."""
     sim = started()

@@ -129,6 +129,16 @@ class PodManager:
             return None
         return entry.mirror
 
+    def shown_of(self, pod: Pod) -> Pod | None:
+        """Return the mirror of a pod's name, whosever it is."""
+        entry = self._entries.get(pod.full_name)
+        return entry.mirror if entry is not None else None
+
+    def is_superseded(self, pod: Pod) -> bool:
+        """Return whether another static pod has taken the name of this one."""
+        entry = self._entries.get(pod.full_name)
+        return entry is not None and entry.static is not None and entry.static.uid != pod.uid
+
     def on_mirror(self, mirror: Pod, turn: Turn, *, gone: bool) -> None:
         """Take the mirror as the watch shows it."""
         entry = self._entries.setdefault(mirror.full_name, _Entry())

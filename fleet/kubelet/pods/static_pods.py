@@ -72,7 +72,7 @@ class StaticPodSync:
                 update(PodUpdate(PodOp.REMOVE, pod))
         for pod in added:
             if manager.add(pod, turn, may_start=self._is_free(pod.full_name)):
-                update(PodUpdate(PodOp.ADD, pod))
+                self._start(pod, update)
         manager.reconcile(added, turn)
         if gone:
             manager.arm(turn)
@@ -100,8 +100,14 @@ class StaticPodSync:
     def api_pod(self, worker: PodWorker) -> Pod | None:
         """Return what the API shows of a static pod: its mirror, under the static pod's uid.
 
-        A pod that came back under its old uid may find its mirror still there.
+        A pod that came back under its old uid may find its mirror still there. The mirror of one
+        whose name another has taken counts as that one's: it is read, and left alone.
+        Source: status_manager.go, syncPod, TranslatePodUID.
         """
+        if self.manager.is_superseded(worker.pod):
+            shown = self.manager.shown_of(worker.pod)
+            self._syncer.statuses.set_mirror(worker.pod.uid, worker.pod.uid)
+            return None if shown is None else with_uid(shown, worker.pod.uid)
         mirror = self.manager.mirror_of(worker.pod)
         if mirror is None:
             return None
@@ -120,9 +126,15 @@ class StaticPodSync:
         """Start a pod that waited for its namesake; try again what failed of a mirror."""
         successor = self.manager.waits_no_more(name, turn, is_free=self._is_free(name))
         if successor is not None:
-            update(PodUpdate(PodOp.ADD, successor))
+            self._start(successor, update)
             self.manager.reconcile([successor], turn)
         self.manager.on_retry(name, turn)
+
+    def _start(self, pod: StaticPod, update: Update) -> None:
+        shown = self.manager.shown_of(pod)
+        if shown is not None:
+            self._syncer.statuses.inherit(pod.uid, shown.status)
+        update(PodUpdate(PodOp.ADD, pod))
 
     def _is_free(self, name: str) -> bool:
         """Return whether no pod of a name is left to end. Source: allowStaticPodStart."""

@@ -36,6 +36,7 @@ _STREAM_PHASE = 0x57A705
 
 
 _NO_MIRRORS: dict[PodUid, PodUid] = {}
+_NOTHING: dict[PodUid, PodStatus] = {}  # shared: it stays empty
 
 
 @dataclass(slots=True, eq=False)
@@ -60,6 +61,7 @@ class StatusManager:
         "_entries",
         "_failed",
         "_finished",
+        "_inherited",
         "_phase_ns",
         "_queue",
         "_sending",
@@ -80,6 +82,7 @@ class StatusManager:
         self._sending = PodStatus()
         self._finished = False
         self._deleting = False
+        self._inherited: dict[PodUid, PodStatus] = _NOTHING  # of the mirror that it finds
         self.mirrors: dict[PodUid, PodUid] = _NO_MIRRORS  # uid of a static pod: of its mirror
 
     def status(self, uid: PodUid) -> PodStatus | None:
@@ -105,7 +108,7 @@ class StatusManager:
         `known` (light): the server has it if the watch shows it.
         """
         entry = self._entries.get(pod.uid)
-        old = entry.status if entry is not None else pod.status
+        old = entry.status if entry is not None else self._inherited.pop(pod.uid, pod.status)
         status = _stamp(status, old, wall_s)
         forced = finished or pod.deleting
         if entry is None:
@@ -221,6 +224,15 @@ class StatusManager:
             self.mirrors = {}
         self.mirrors[uid] = mirror
 
+    def inherit(self, uid: PodUid, shown: PodStatus) -> None:
+        """Note what the mirror of a new static pod's name shows: its times go on.
+
+        Source: updateStatusInternal, GetMirrorPodByPod.
+        """
+        if self._inherited is _NOTHING:
+            self._inherited = {}
+        self._inherited[uid] = shown
+
     def send_again(self, uid: PodUid, turn: Turn) -> None:
         """Send the status of a static pod to its new mirror, with the next one or the full pass."""
         entry = self._entries.get(uid)
@@ -233,6 +245,7 @@ class StatusManager:
     def forget(self, uid: PodUid) -> None:
         """Drop a pod that is no longer known. Source: RemoveOrphanedStatuses."""
         self._entries.pop(uid, None)
+        self._inherited.pop(uid, None)
         self._queue.pop(uid, None)
         self._failed.pop(uid, None)
         self._suspects.pop(uid, None)
