@@ -16,6 +16,9 @@ STATUSES = ("pods/status", "nodes/status")
 WATCH_S = {"300..600": (300, 600), "1800..3600": (1800, 3600)}
 """Reflectors of most resources, and of single objects: client-go/tools/cache/reflector.go."""
 FORBIDDEN = 403
+ENDED = ("Succeeded", "Failed")
+GONE = "-"
+"""For a namespace of a scene that was played again."""
 OUTLINE = (
     ".phase",
     ".status",
@@ -124,7 +127,7 @@ def exchanges(
         if user != f"system:node:{side.node}" or event.get("userAgent", "").startswith(OWN_AGENT):
             continue
         about: Json = event.get("objectRef") or {}
-        namespace = about.get("namespace", "")
+        namespace = about.get("namespace", "") or owner_of(about, side)
         scene = side.namespaces.get(namespace, NODE_SCOPE)
         if scene is NODE_SCOPE and namespace not in (
             "",
@@ -133,7 +136,7 @@ def exchanges(
             "kube-system",
         ):
             continue  # of a scene that was played again
-        if tells_no_limit(event):
+        if tells_no_limit(event) or tells_no_cgroup(event):
             continue
         if event["auditID"] not in found:  # a watch has two entries
             made = _exchange(event, scene, normaliser, noted.get(event["auditID"]))
@@ -150,6 +153,28 @@ def tells_no_limit(event: Json) -> bool:
         {"resources": {"limits": {"memory": NO_LIMIT_OF_V1}}},
         {"resources": {"limits": None}},
     )
+
+
+def tells_no_cgroup(event: Json) -> bool:
+    """Whether a patch only takes back what the cgroup of a pod had that has ended.
+
+    Housekeeping removes cgroups of pods that have ended, before their last status or after it.
+    Source: pkg/kubelet/kubelet_pods.go, HandlePodCleanups, convertToAPIPodLevelResourcesStatus.
+    """
+    told, after = (
+        (event.get(each) or {}).get("status") for each in ("requestObject", "responseObject")
+    )
+    if not isinstance(told, dict) or not isinstance(after, dict):  # of a refusal it is a word
+        return False
+    return [*told] == ["resources"] and after.get("phase") in ENDED
+
+
+def owner_of(about: Json, side: Side) -> str:
+    """Return the namespace of the scene that a volume was made for: its name begins with it."""
+    if about.get("resource") != "persistentvolumes":
+        return ""
+    name = str(about.get("name", ""))
+    return next((each for each in side.namespaces if name.startswith(f"{each}-")), GONE)
 
 
 def _exchange(

@@ -50,6 +50,13 @@ TABLE = (
     ),
     Rule("uid", "", UID, "UID", "made at random by the API server for each object"),
     Rule(
+        "hash of a static pod",
+        "",
+        r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])",
+        "UID",
+        "of the manifest, its path and the name of the node: it is the uid of the pod",
+    ),
+    Rule(
         "resource version",
         r"resourceVersion$",
         r"^[1-9]\d*$",

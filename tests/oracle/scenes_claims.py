@@ -42,7 +42,9 @@ def claiming(name: str, *claims: str) -> Json:
     """Return a pod that mounts claims."""
     volumes = [{"name": each, "persistentVolumeClaim": {"claimName": each}} for each in claims]
     mounts = [{"name": each, "mountPath": f"/{each}"} for each in claims]
-    return pod(name, container(volumeMounts=mounts), volumes=volumes)
+    made = pod(name, container(volumeMounts=mounts), volumes=volumes)
+    made["spec"]["automountServiceAccountToken"] = False  # which of two volumes is late is chance
+    return made
 
 
 def claims(scene: Scene) -> None:
@@ -75,16 +77,3 @@ def unbound_claims(scene: Scene) -> None:
     scene.delete("unbound", "far")
     scene.delete("unbound", "far", plural="persistentvolumeclaims")
     scene.delete_volumes("far")
-
-
-def ephemeral_claims(scene: Scene) -> None:
-    """A pod with a claim template: the claim is made for it, and a volume is bound to it."""
-    template = {"spec": claim("x")["spec"]}
-    volumes = [{"name": "scratch", "ephemeral": {"volumeClaimTemplate": template}}]
-    mounts = [{"name": "scratch", "mountPath": "/scratch"}]
-    scene.create(volume("owner-scratch", {"hostPath": {"path": "/tmp"}}))
-    scene.create(pod("owner", container(volumeMounts=mounts), volumes=volumes))
-    scene.until_running("owner", limit_s=90)
-    scene.pause()
-    scene.delete("owner")
-    scene.delete_volumes("owner-scratch")

@@ -4,7 +4,6 @@ from normalisation import Json
 from objects_of_scenes import container, job, pod, resources
 from scene import Scene, condition_of
 
-MEBIBYTE = 2**20
 CRITICAL = "system-node-critical"
 
 
@@ -26,10 +25,9 @@ def resized(scene: Scene) -> None:
     scene.delete("resized", "burstable")
 
 
-def resized_too_far(scene: Scene) -> None:
-    """A resize that no node could give, and one that has to wait for another pod."""
-    free_milli = scene.allocatable_milli_cpu()
-    half = f"{free_milli * 6 // 10}m"
+def deferred_resize(scene: Scene) -> None:
+    """A resize has to wait for the end of another pod."""
+    half = f"{scene.allocatable_milli_cpu() * 6 // 10}m"
     scene.create(
         pod("waits", container(resources=resources("100m", "64Mi"))),
         pod("other", container(resources=resources(half, "32Mi"))),
@@ -37,14 +35,11 @@ def resized_too_far(scene: Scene) -> None:
     scene.until_running("waits")
     scene.until_running("other")
     scene.pause()
-    scene.resize("waits", "c", resources(f"{free_milli * 3}m", "64Mi"))
-    scene.wait("waits", lambda each: pending_reason(each) == "Infeasible", "is infeasible")
-    scene.pause()
     scene.resize("waits", "c", resources(half, "64Mi"))
     scene.wait("waits", lambda each: pending_reason(each) == "Deferred", "is deferred")
     scene.pause(5)
     scene.delete("other")
-    scene.wait("waits", lambda each: not pending_reason(each), "is resized", limit_s=120)
+    scene.wait("waits", lambda each: not pending_reason(each), "is resized", limit_s=240)
     scene.pause(5)
     scene.delete("waits")
 
@@ -80,7 +75,7 @@ def preempted(scene: Scene) -> None:
 
 def pod_resources(scene: Scene) -> None:
     """Pods with resources as a whole, tiny ones, limits without requests, ephemeral storage."""
-    disk = {"ephemeral-storage": "1Gi"}
+    disk = {"cpu": "50m", "memory": "16Mi", "ephemeral-storage": "1Gi"}
     scene.live(
         pod("whole", container("a"), container("b"), resources=resources("200m", "64Mi")),
         pod("tiny", container(resources=resources("1m", "4Mi"))),
@@ -89,7 +84,7 @@ def pod_resources(scene: Scene) -> None:
         pod(
             "mixed",
             container("a", resources=resources("100m", "64Mi")),
-            container("b", resources={"requests": {"memory": "16Mi"}}),
+            container("b", resources=resources("", "16Mi")),
             initContainers=[container("i", "exit 0", resources=resources("300m", "16Mi"))],
         ),
     )

@@ -57,6 +57,21 @@ def test_all_that_comes_later_by_less_than_the_limit_is_the_same() -> None:
     assert [line for line in lines(real, by(real, limit_s + 0.1)) if "time:" in line]
 
 
+def test_reads_of_a_claim_have_a_limit() -> None:
+    real, _ = traces()
+    read = next(each for each in real.exchanges if (each.verb, each.resource) == ("get", "pods"))
+    claim = dataclasses.replace(read, resource="persistentvolumeclaims", name="data")
+    [limit] = LIMITS["reads_of_a_claim"]
+
+    def reading(times: int) -> Trace:
+        return real._replace(exchanges=[*real.exchanges, *[claim] * times])
+
+    once, most = reading(1), reading(1 + int(limit))
+    assert lines(once, most) == set()
+    assert lines(once, reading(2 + int(limit)))
+    assert lines(real, once)
+
+
 def test_replays_have_a_limit() -> None:
     [of_scene], [of_all] = LIMITS["replays_of_a_scene"], LIMITS["replays"]
     assert not too_often({"a": int(of_scene)}, LIMITS)

@@ -40,6 +40,7 @@ from request_streams import (
 [MERGED_OF_OBJECT_MAX] = LIMITS["merged_of_an_object"]
 [MERGED_BIAS_MAX] = LIMITS["merged_bias"]
 [GETS_MAX] = LIMITS["idle_gets_of_a_pod"]
+[CLAIM_READS_MAX] = LIMITS["reads_of_a_claim"]
 [REPEATS_MAX] = LIMITS["repeats_of_an_event"]
 [RENEWAL_MIN_S] = LIMITS["renewal_min_s"]
 [RENEWAL_MAX_S] = LIMITS["renewal_max_s"]
@@ -126,6 +127,8 @@ class Comparison:
                 self._pod_stream(scene, one, other)
             elif name.startswith("leases "):
                 self._leases(scene, one, other)
+            elif name.startswith(("persistentvolumeclaims ", "persistentvolumes ")):
+                self._claim_reads(scene, one, other)
             elif name == "nodes NODE":
                 self._node_stream(scene, one, other)
             elif name == "nodes get":
@@ -254,6 +257,20 @@ class Comparison:
                 self._requests += 1
             else:
                 self._add(scene, f"only {'real' if token in ours else 'fleet'}: {token}")
+
+    def _claim_reads(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
+        """Compare how a claim or a volume is read, and about how often."""
+        ours, theirs = ({each.token: each for each in some} for some in (real, fleet))
+        counts = [Counter(each.token for each in some) for some in (real, fleet)]
+        for token in dict.fromkeys((*ours, *theirs)):
+            if token not in ours or token not in theirs:
+                self._add(scene, f"only {'real' if token in ours else 'fleet'}: {token}")
+                continue
+            self._requests += 1
+            self._headers(scene, ours[token], theirs[token])
+            one, other = (each[token] for each in counts)
+            if abs(one - other) > CLAIM_READS_MAX:
+                self._add(scene, f"reads: {token}: real {one}, fleet {other}")
 
     def _leases(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
         """Compare one of each kind of renewal, and how far apart they are."""
