@@ -10,6 +10,7 @@ Source: pkg/kubelet/kuberuntime/kuberuntime_manager.go, SyncPod, computePodActio
 KillPod; kuberuntime_container.go, startContainer, killContainer.
 """
 
+import dataclasses
 import enum
 
 from fleet.clock import NS_PER_S
@@ -44,7 +45,8 @@ from fleet.runtime.runtime import Runtime
 from fleet.runtime.surroundings import config_error
 
 POST_START_ERROR = "PostStartHookError"
-
+ORPHAN_GRACE_S = 1
+"""Of pods that run and have no worker: kubelet_pods.go, HandlePodCleanups."""
 
 NO_PULL_SECRETS = (
     "Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed."
@@ -428,6 +430,19 @@ class KubeRuntimeManager:
                 turn.event(pod, Reason.KILLING, message, pod.find(each.name))
         grace_s = worker.grace_s or effective_grace_s(0, pod)
         self._stop(worker, sandbox.containers, grace_s, turn)
+
+    def kill_orphan(self, worker: PodWorker, sandbox: Sandbox, turn: Turn) -> None:
+        """Stop what runs of a pod that has no worker; the caller has set the stage.
+
+        What is known of the pod then is what the runtime has as labels: no version of the object.
+        Source: HandlePodCleanups, SyncTerminatingRuntimePod, restoreSpecsFromContainerLabels.
+        """
+        pod = dataclasses.replace(worker.pod, resource_version="")
+        for each in sandbox.containers:
+            if each.state is RunState.RUNNING:
+                message = f"Stopping container {each.name}"
+                turn.event(pod, Reason.KILLING, message, pod.find(each.name))
+        self._stop(worker, sandbox.containers, ORPHAN_GRACE_S, turn)
 
     def _stop(
         self, worker: PodWorker, containers: tuple[Container, ...], grace_s: int, turn: Turn

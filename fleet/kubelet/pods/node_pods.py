@@ -20,10 +20,11 @@ from fleet.kubelet.input_owners import LOOP_TIMERS
 from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.node.node_shutdown import NodeShutdown
 from fleet.kubelet.node.runtime_state import RuntimeState
+from fleet.kubelet.pods import adopted_pods
 from fleet.kubelet.pods.pod_admission import PodAdmission
 from fleet.kubelet.pods.pod_config import PodConfig, PodOp, PodUpdate
 from fleet.kubelet.pods.pod_sync import PodSyncer
-from fleet.kubelet.pods.pod_workers import PodWorker, WorkerState
+from fleet.kubelet.pods.pod_workers import PodWorker, SyncStage, WorkerState
 from fleet.kubelet.pods.static_pods import StaticPodSync, is_over
 from fleet.kubelet.pressure.resource_monitor import (
     ResourceMonitor,
@@ -82,7 +83,7 @@ class NodePods:
                 else:
                     self._on_update(update, turn)
             if event.type is EventType.SYNCED:
-                self._syncer.drop_orphans(self.workers)
+                adopted_pods.drop_orphans(self._syncer, self.workers)
                 self.statics.on_synced(turn.env)
         else:
             volumes = self._syncer.volumes
@@ -119,6 +120,8 @@ class NodePods:
         syncer = self._syncer
         if timer is Timer.POD_SYNC:
             syncer.on_sync_timer(worker, turn)
+        elif timer is Timer.RUNTIME and worker.stage is SyncStage.ORPHAN:
+            adopted_pods.on_orphan_timer(syncer, worker, turn)
         elif timer is Timer.RUNTIME:
             syncer.on_runtime_timer(worker, turn)
         elif timer is Timer.PROBES:
@@ -346,14 +349,14 @@ class NodePods:
     def _add(self, pod: Pod, turn: Turn) -> PodWorker:
         worker = self.workers[pod.uid] = PodWorker(pod, turn.now_ns)
         turn.report(Milestone.POD_ADDED)
-        self._syncer.adopt(worker, turn)
+        adopted_pods.adopt(self._syncer, worker, turn)
         if self.monitor.is_watching or declares_usage(pod, turn.behavior(pod)):
             self.monitor.watch(turn)
         worker.on_pod(pod)
         if worker.state is WorkerState.SYNC:
             self.admission.on_addition(worker, turn)
         else:
-            self._syncer.sync(worker, turn)
+            adopted_pods.end(self._syncer, worker, turn)
         return worker
 
     def _on_new_version(self, worker: PodWorker, update: PodUpdate, turn: Turn) -> None:

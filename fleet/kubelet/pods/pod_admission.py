@@ -16,6 +16,7 @@ from functools import partial
 from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.events import OpenReason
 from fleet.kubelet.node.node_shutdown import NodeShutdown
+from fleet.kubelet.pods import adopted_pods
 from fleet.kubelet.pods.admission import AdmissionInputs, Devices, Verdict, admit, find_shortages
 from fleet.kubelet.pods.allocation_manager import Refusal
 from fleet.kubelet.pods.first_sync import first_sync_ns
@@ -73,11 +74,15 @@ class PodAdmission:
         return self._held is not None
 
     def on_addition(self, worker: PodWorker, turn: Turn) -> None:
-        """Admit or refuse a pod that is new on this node."""
+        """Admit or refuse a pod that is new on this node, or to the process of its kubelet.
+
+        A pod that runs already keeps its devices: their manager has a checkpoint of them.
+        Source: kubelet.go, HandlePodAdditions. Differs: `light` takes what runs as it is.
+        """
         assert worker.state is WorkerState.SYNC, worker.state
-        if worker.seen_ns < 0:  # adopted: a kubelet before us admitted it
-            if self._devices is not None:
-                self._devices.adopt(worker.pod, turn)
+        if _runs(worker) and self._devices is not None:
+            self._devices.adopt(worker.pod, turn)
+        if _runs(worker) and turn.env.light:
             self._syncer.sync(worker, turn)
             return
         verdict = self._admit(worker, turn)
@@ -172,6 +177,9 @@ class PodAdmission:
     def _allocate(self, pod: Pod, others: list[Pod], turn: Turn) -> Devices:
         if self._devices is None:
             return Devices()
+        worker = self._workers.get(pod.uid)
+        if worker is not None and _runs(worker):
+            return Devices("", self._devices.allocated())
         self._devices.keep({pod.uid, *(other.uid for other in others)})
         error = self._devices.allocate(pod, turn)
         return Devices(error, self._devices.allocated())
@@ -182,9 +190,9 @@ class PodAdmission:
             rejection = self._preempt(worker, verdict, turn)
         if rejection is not None:
             self.forget(worker.pod.uid)
-            self._syncer.reject(worker, rejection, turn)
+            adopted_pods.reject(self._syncer, worker, rejection, turn)
         elif not self.holds(worker):
-            if turn.env.light:
+            if turn.env.light or _runs(worker):
                 self._syncer.sync(worker, turn)
             else:
                 turn.enqueue(worker, first_sync_ns(worker.pod.uid, turn))
@@ -215,6 +223,11 @@ class PodAdmission:
             return False
         self._held = self._held or None
         return True
+
+
+def _runs(worker: PodWorker) -> bool:
+    """Return whether a kubelet before us has started a pod."""
+    return worker.seen_ns < 0
 
 
 def _others(worker: PodWorker, workers: Workers) -> list[Pod]:

@@ -62,6 +62,8 @@ class StatusGenerator:
             # A SyncPod knows what the last relist saw, and nothing newer.
             self._runtime.advance(pod.uid, turn.now_ns, env.wall_offset_ns)
         old = self._statuses.last_status(pod)
+        if worker.state is WorkerState.TERMINATED and self._is_news(worker, turn):
+            old = old._replace(pod_ip="")
         killed = worker.killed
         if killed is not None and is_terminal and old.phase not in TERMINAL_PHASES:
             old = killed.applied(old)  # as it was told when the kill began; light tells it once
@@ -85,12 +87,21 @@ class StatusGenerator:
             image_id=env.images.image_id,
         )
         status = generate_pod_status(pod, sandbox, inputs)
+        if worker.state is WorkerState.TERMINATED and not old.pod_ip:
+            status = status._replace(pod_ip=status.host_ip if pod.spec.host_network else "")
         if self._devices is not None:
             status = self._devices.with_health(pod, status, turn)
         status = self._dra.with_health(pod, status, env.model)
         if killed is None:
             return status
         return killed.noted(status) if is_terminal else killed.applied(status)
+
+    def _is_news(self, worker: PodWorker, turn: Turn) -> bool:
+        """Return whether a pod was over before this kubelet started.
+
+        Only the pod cache of the one before knew the address then: pleg/generic.go, getPodIPs.
+        """
+        return self._statuses.status(worker.pod.uid) is None and not turn.env.light
 
     def set_unless_starting(self, worker: PodWorker, status: PodStatus, turn: Turn) -> None:
         """`light`: hold a Pending status back while the pod may still start within the second."""

@@ -11,10 +11,10 @@ rejectPod.
 Differs: in `light` there are no volumes and no first status, and the relist is not waited for.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from fleet.clock import NS_PER_S
-from fleet.kubelet.containers.image_manager import adopt_images, release_images
+from fleet.kubelet.containers.image_manager import release_images
 from fleet.kubelet.containers.kuberuntime_manager import KubeRuntimeManager, Progress
 from fleet.kubelet.containers.probe_manager import ProbeManager, apply_updates
 from fleet.kubelet.devices.device_manager import DeviceManager
@@ -29,6 +29,7 @@ from fleet.kubelet.pods.active_deadline import deadline_ns, is_past_deadline
 from fleet.kubelet.pods.allocation_manager import AllocationManager
 from fleet.kubelet.pods.pleg import Pleg, PodLifecycleEvent
 from fleet.kubelet.pods.pod_actions import ALL_RESTARTING, could_restart_all
+from fleet.kubelet.pods.pod_manager import HOUSEKEEPING_NS
 from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
 from fleet.kubelet.pods.pod_status import StatusGenerator
 from fleet.kubelet.pods.pod_workers import (
@@ -55,13 +56,14 @@ from fleet.kubelet.volumes.volume_manager import (
     mount_seen_ns,
 )
 from fleet.objects.effects import Milestone, Timer
-from fleet.objects.pods import PodStatus, PodUid
+from fleet.objects.pods import PodStatus
 from fleet.profile.probe_behavior import ProbeKind
 from fleet.runtime.containers import NEVER
 
 TRANSIENT_NS = 1 * NS_PER_S
 """backOffOnTransientErrorPeriod: how soon a pod is tried again whose network is not ready."""
 _STREAM_REQUEUE = 0x5E90
+_STREAM_ORPHAN = 0x04FA4
 
 
 class PodSyncer:
@@ -103,31 +105,8 @@ class PodSyncer:
             self.statuses, self.runtime, self.probes, self.allocations, self.dra, devices
         )
 
-    def adopt(self, worker: PodWorker, turn: Turn) -> None:
-        """Take over what a kubelet before us left running.
-
-        A pod that had ended only has its cleanup left. Source: UpdatePod, first sync of a pod.
-        """
-        pod = worker.pod
-        env = turn.env
-        if self.runtime.adopt(pod, turn.behavior(pod), turn.now_ns, env.wall_offset_ns):
-            sandbox = self.runtime.sandbox(pod.uid)
-            assert sandbox is not None, pod.uid
-            self.pleg.relist(pod.uid, sandbox)
-            adopt_images(pod, sandbox, turn)
-            worker.seen_ns = -1
-        sandbox = self.runtime.sandbox(pod.uid)
-        if pod.status.phase in TERMINAL_PHASES and (sandbox is None or not sandbox.is_running()):
-            worker.state = WorkerState.TERMINATED
-            worker.seen_ns = -1
-
-    def drop_orphans(self, workers: Mapping[PodUid, PodWorker]) -> None:
-        """End what runs of pods that went while no kubelet looked. Source: HandlePodCleanups."""
-        for uid in [uid for uid, _ in self.runtime if uid not in workers]:
-            self.runtime.remove(uid)
-
     def reject(self, worker: PodWorker, rejection: Rejection, turn: Turn) -> None:
-        """Report that a pod may not run, and leave it at that. Source: rejectPod."""
+        """Report that a pod may not run; housekeeping ends what runs of it. Source: rejectPod."""
         pod = worker.pod
         turn.event(pod, OpenReason(rejection.reason), rejection.message)
         status = PodStatus(
@@ -137,8 +116,14 @@ class PodSyncer:
             qos_class=pod.spec.qos_class,
             observed_generation=pod.generation,
         )
-        worker.reject()
         turn.facts.counts().on_rejection(rejection.reason)
+        sandbox = self.runtime.sandbox(pod.uid)
+        if sandbox is not None and sandbox.is_running():
+            self.reports.set_status(worker, status, turn)
+            worker.stage = SyncStage.ORPHAN
+            turn.wait(worker, turn.now_ns + int(HOUSEKEEPING_NS * turn.draw(_STREAM_ORPHAN)))
+            return
+        worker.reject()
         self.reports.set_status(worker, status, turn, finished=True)
         turn.report(Milestone.POD_FAILED)
 
@@ -189,7 +174,8 @@ class PodSyncer:
         Source: kubelet.go, SyncPod (WithoutCancel), SyncTerminatingPod (context.TODO).
         """
         self.volumes.abort(worker.pod.uid)
-        if worker.stage in (SyncStage.MOUNT, SyncStage.MOUNTED):
+        is_no_orphan_yet = worker.stage is SyncStage.ORPHAN and not worker.had_actions
+        if worker.stage in (SyncStage.MOUNT, SyncStage.MOUNTED) or is_no_orphan_yet:
             worker.end_sync(turn.now_ns, relisted=False)
         self.sync(worker, turn)
 
@@ -269,11 +255,13 @@ class PodSyncer:
         updates = self.probes.on_timer(pod, status, turn)
         if untolerated_key(pod, turn.env.tolerate_key):  # it never becomes ready
             updates = [each for each in updates if each.kind is not ProbeKind.READINESS]
-        if updates:
-            status, needs_sync = apply_updates(pod, status, updates)
+        needs_sync = False
+        for each in updates:  # each by itself: what is told once has the times of both
+            status, is_wanted = apply_updates(pod, status, [each])
             self.reports.set_status(worker, status, turn)
-            if needs_sync and worker.state is WorkerState.SYNC:
-                self.sync(worker, turn)
+            needs_sync = needs_sync or is_wanted
+        if needs_sync and worker.state is WorkerState.SYNC:
+            self.sync(worker, turn)
 
     def _sync_pod(self, worker: PodWorker, turn: Turn) -> None:
         pod = worker.pod

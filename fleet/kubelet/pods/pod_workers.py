@@ -47,6 +47,7 @@ class SyncStage(enum.IntEnum):
     KILL = 8  # the runtime, stopping one container
     POST_START = 9  # the hook of the container that was started last
     PREPARE = 10  # the ResourceClaims of the pod, before its sandbox is made
+    ORPHAN = 11  # housekeeping, which ends what runs of a pod that a restart has refused
 
 
 RUNTIME_STAGES = frozenset(

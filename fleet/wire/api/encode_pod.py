@@ -107,6 +107,9 @@ def _conditions(
     parts: list[bytes], old: tuple[PodCondition, ...], new: tuple[PodCondition, ...]
 ) -> None:
     """Append the conditions that differ, in the order that the whole list shall have."""
+    if old and not new:
+        parts.append(b'"conditions":null')
+        return
     before = {condition.type: condition for condition in old}
     changed = [
         _condition(before.pop(condition.type, None), condition)
