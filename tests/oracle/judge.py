@@ -16,6 +16,7 @@ from header_tap import Noted
 from listed_differences import Listed, unlisted
 from normalisation import Json
 from oracle_limits import LIMITS
+from request_streams import without_refusals
 from scene import SIDES, Play, Scene, Stage, play
 from value_comparison import Comparison, Counts, Trace
 
@@ -48,6 +49,9 @@ class RecordedStage(Stage, Protocol):
     @property
     def noted(self) -> Mapping[str, Noted]: ...
 
+    @property
+    def outages_s(self) -> Sequence[tuple[float, float]]: ...
+
     def audit(self) -> list[Json]: ...
 
 
@@ -61,6 +65,7 @@ class Recording:
     started_s: dict[str, list[float]]
     plays: dict[str, Play] = field(default_factory=dict)
     replays: dict[str, int] = field(default_factory=dict)
+    outages_s: list[tuple[float, float]] = field(default_factory=list)
 
     def traces(self, scenes: Iterable[str] | None = None) -> tuple[Trace, Trace]:
         """Return what both nodes asked, in some scenes or in all."""
@@ -73,7 +78,8 @@ class Recording:
         named = {self.plays[name].namespaces[side]: self.plays[name].named for name in names}
         generated = made_up(self.events, self.nodes[side], named)
         found = exchanges(self.events, Side(self.nodes[side], namespaces, generated), self.noted)
-        return Trace(found, tuple(self.started_s[side]))
+        outages_s = [(since_s, until_s) for since_s, until_s in self.outages_s]
+        return Trace(without_refusals(found, outages_s), tuple(self.started_s[side]), outages_s)
 
     def compare(self) -> Comparison:
         """Compare all scenes that were played, and what belongs to none."""
@@ -158,6 +164,7 @@ class Judge:
             {side: [*stage.started_s[side]] for side in SIDES},
             {name: self._plays[name] for name in names},
             dict(self._replays),
+            [*stage.outages_s],
         )
 
 
@@ -207,6 +214,7 @@ def save(recording: Recording, path: Path) -> None:
         "started_s": recording.started_s,
         "plays": plays,
         "replays": recording.replays,
+        "outages_s": recording.outages_s,
     }
     path.write_bytes(gzip.compress(orjson.dumps(content), mtime=0))
 

@@ -1,6 +1,8 @@
 """Both nodes as the scenes see them."""
 
+import signal
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -21,6 +23,9 @@ class OracleStage:
         self.nodes: Mapping[str, str] = {REAL_SIDE: REAL, FLEET: OWN}
         self._reading = threading.Lock()
         """Scenes are played in threads; the log is read from where it was read last."""
+        self._restarts_s: list[float] = []
+        self.outages_s: list[tuple[float, float]] = []
+        """Since when, and until when, the API server answered nobody."""
 
     @property
     def info(self) -> ControlPlaneInfo:
@@ -37,13 +42,31 @@ class OracleStage:
 
     @property
     def started_s(self) -> Mapping[str, Sequence[float]]:
-        """When each node was started: its first request."""
+        """When each node was started: its first request, at first and since it was killed."""
         logged = self._logged()
-        first = {
-            side: min((each["requestReceivedTimestamp"] for each in logged[node]), default="")
+        asked = {
+            side: sorted(seconds(each["requestReceivedTimestamp"]) for each in logged[node])
             for side, node in self.nodes.items()
         }
-        return {side: (seconds(text),) for side, text in first.items() if text}
+        return {
+            side: [
+                next(at_s for at_s in times if at_s >= since_s)
+                for since_s in (0.0, *self._restarts_s)
+                if times and times[-1] >= since_s
+            ]
+            for side, times in asked.items()
+        }
+
+    def restart_apiserver(self) -> None:
+        begun_s = time.time()
+        self._both.stage.restart()
+        self.outages_s.append((begun_s, time.time()))
+
+    def restart_kubelets(self) -> None:
+        self._both.real.kill_kubelet()
+        self._restarts_s.append(time.time())
+        self._both.own.process.send_signal(signal.SIGHUP)
+        self._both.real.start_kubelet()
 
     def audit(self) -> list[Json]:
         return [each for events in self._logged().values() for each in events]

@@ -12,9 +12,21 @@ from normalisation import Leaf, is_time
 from oracle_limits import LIMITS
 
 GONE = frozenset(LIMITS["reads_of_a_gone_pod"])
+[MISSES_MAX] = LIMITS["disks_known_at_a_start"]
+[CANCELLED_MAX] = LIMITS["cancelled_probes_of_a_pod"]
+CANCELLED = "rpc error: code = Canceled desc = context canceled"
+DISK = "InvalidDiskCapacity"
+RACES = ("NodeAllocatableEnforced", DISK)
+"""Told at a start by goroutines of their own: which comes first is chance."""
+WHOLE = ("resourceVersionMatch", "sendInitialEvents")
+"""What a watch asks with that begins with a whole snapshot."""
+REFUSED = frozenset(LIMITS["refused_in_outage"])
+[BACKOFF_S] = LIMITS["outage_backoff_s"]
 SILENT = ("CreateContainerConfigError", "ErrImagePull", "ImagePullBackOff")
 """While a container waits so, a retry that finds no change tells nothing."""
 CONDITION = re.compile(r"status\.conditions\[type=\w+\]\.type")
+READY = "status.conditions[type=Ready]"
+CONFLICT = 409
 ORDER = "status.$setElementOrder/conditions"
 WORDS_MAX = 160
 """So much of a value is told."""
@@ -26,6 +38,53 @@ def streams(exchanges: Sequence[Exchange]) -> dict[str, list[Exchange]]:
     for each in exchanges:
         found.setdefault(each.stream, []).append(each)
     return found
+
+
+def without_refusals(
+    exchanges: Sequence[Exchange], outages_s: Sequence[tuple[float, float]]
+) -> list[Exchange]:
+    """Leave out what an API server refuses that has just started.
+
+    A renewal that falls into the outage begins with a GET; whose does is a matter of luck. A watch
+    that was refused begins with a whole snapshot, others go on.
+    """
+    kept = []
+    refused = set()
+    for each in exchanges:
+        if any(since_s <= each.at_s <= until_s + BACKOFF_S for since_s, until_s in outages_s):
+            if each.code in REFUSED:
+                refused.add(each.stream)
+                continue
+            if (each.verb, each.resource) == ("get", "leases"):
+                continue
+            if each.verb == "watch" and each.stream in refused:
+                query = tuple(pair for pair in each.query if pair[0] not in WHOLE)
+                kept.append(dataclasses.replace(each, query=query))
+                continue
+        kept.append(each)
+    return kept
+
+
+def without_chance(
+    real: Sequence[Exchange], fleet: Sequence[Exchange]
+) -> tuple[list[Exchange], list[Exchange]]:
+    """Leave out of the Events about an object what one node may tell and the other not."""
+    kept = [*real], [*fleet]
+    for is_one, limit in ((is_cancelled_probe, CANCELLED_MAX), (is_disk, MISSES_MAX)):
+        for ours, theirs in (kept, kept[::-1]):
+            found = [each for each in ours if is_one(each)]
+            others = sum(is_one(each) for each in theirs)
+            for each in found[others : others + int(limit)]:
+                ours.remove(each)
+    return kept
+
+
+def is_cancelled_probe(each: Exchange) -> bool:
+    return str(each.body.get("message", "")).endswith(CANCELLED)
+
+
+def is_disk(each: Exchange) -> bool:
+    return each.body.get("reason") == DISK
 
 
 def aligned(
@@ -104,6 +163,14 @@ def is_image(path: str) -> bool:
     return path.startswith("status.images") and not path.endswith(".order")
 
 
+def without_ready(each: Exchange) -> Exchange:
+    """Leave out what the try to make a Node that exists says of Ready: whether a CSINode is."""
+    if (each.verb, each.code) != ("create", CONFLICT):
+        return each
+    body = {path: value for path, value in each.body.items() if not path.startswith(READY)}
+    return dataclasses.replace(each, body=body)
+
+
 def without_images(each: Exchange) -> Exchange:
     """Leave the images out of what a patch of a Node says and makes of it."""
     if each.verb != "patch":
@@ -133,12 +200,13 @@ def event_key(each: Exchange) -> str:
 
 
 def field_of(each: Exchange) -> str:
-    """Return the container that an Event is about."""
-    return str(each.body.get("involvedObject.fieldPath", ""))
+    """Return what among Events about an object has an order: those of a container, or one race."""
+    reason = str(each.body.get("reason", ""))
+    return str(each.body.get("involvedObject.fieldPath", "")) or (reason if reason in RACES else "")
 
 
-def is_kill(each: Exchange) -> bool:
-    return each.body.get("reason") == "Killing"
+def is_unordered(each: Exchange) -> bool:
+    return each.body.get("reason") in ("Killing", *RACES)
 
 
 def last_counts(stream: Sequence[Exchange]) -> dict[str, tuple[int, int, list[int]]]:

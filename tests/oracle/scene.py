@@ -41,6 +41,12 @@ class Stage(Protocol):
     def manifests(self) -> Mapping[str, Path]:
         """Where each side looks for static pods."""
 
+    def restart_apiserver(self) -> None:
+        """Kill the API server and start it again; who asks meanwhile is refused."""
+
+    def restart_kubelets(self) -> None:
+        """Kill both kubelets and start them again at once; their pods run on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Play:

@@ -1,23 +1,17 @@
-"""`make oracle`: what a node of fleet asks of the API server, against the real kubelet."""
+"""The short half of `make oracle`: what a node of fleet asks, against the real kubelet."""
 
-import asyncio
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 import scenes_admission
 import scenes_lifecycle
 import scenes_objects
-from both_nodes import IMAGES, Told, both_nodes
-from judge import Body, Judge, Recording, summary
-from listed_differences import judge, read_listed, too_often
+from halves import SHORT, judged, played, rows
+from judge import Recording
+from listed_differences import too_often
 from mutations import MUTATIONS
-from objects_of_scenes import SHELL
-from oracle_limits import LIMITS, PAGE
-from oracle_stage import OracleStage
+from oracle_limits import LIMITS
 from real_kubelet import why_not
-
-from fleet.controlplane.build import build_kubelet
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [
@@ -26,16 +20,6 @@ pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can"),
 ]
 
-HAS_CGROUP_V2 = Path("/sys/fs/cgroup/cgroup.controllers").exists()
-LISTED = [
-    each
-    for each in read_listed(PAGE)
-    if not (HAS_CGROUP_V2 and each.reason.startswith("cgroup v1:"))
-]
-SHELL_IMAGE = {
-    "names": [SHELL.replace(":1.36", "@sha256:" + "5e" * 32), SHELL],
-    "sizeBytes": 4261550,
-}
 TOGETHER = (
     scenes_lifecycle.deleted_early,
     scenes_objects.failing_pulls,
@@ -72,36 +56,22 @@ TOGETHER = (
     scenes_admission.evicted,
 )
 """They do not heed each other; those that take longest come first."""
+LISTED = rows(SHORT, TOGETHER)
 MUTATED = ("plain", "crash_loop", "readiness", "completes", "pulls")
 
 
-def named(bodies: tuple[Body, ...]) -> Mapping[str, Body]:
-    return {body.__name__: body for body in bodies}
-
-
 @pytest.fixture(scope="module")
-def recording(environment: Path) -> Iterator[Recording]:
+def recording(environment: Path) -> Recording:
     """Play the scenes, once for all tests."""
-    kubelet = asyncio.run(build_kubelet())
-    root = environment / "oracle"
-    manifests = root / "manifests"
-    manifests.mkdir(parents=True)
-    told = Told(kubelet={"staticPodPath": str(manifests)}, images=[*IMAGES, SHELL_IMAGE])
-    with both_nodes(root, kubelet, told) as both:
-        played = Judge(OracleStage(both), LISTED)
-        played.play_at_once(named(TOGETHER))
-        played.close()
-        both.real.assert_runs()
-        yield played.recording()
+    return played(environment / "oracle", LISTED, TOGETHER)
 
 
 def test_every_difference_is_listed(
     recording: Recording, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    compared = recording.compare()
+    said, found = judged(recording, LISTED)
     with capsys.disabled():
-        print(f"\n{summary(recording, compared.counts, len(LISTED))}")
-    found = judge(compared.lines, LISTED)
+        print(f"\nshort half: {said}")
     assert not found, "\n".join(found)
 
 

@@ -7,11 +7,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from exchange import Exchange
 from judge import Recording, load
 from listed_differences import read_listed, too_often
 from mutations import MUTATIONS, Mutation
 from normalisation import TABLE, Normaliser
 from oracle_limits import LIMITS, PAGE
+from request_streams import without_refusals
 from scene import SIDES
 from value_comparison import Trace
 
@@ -123,3 +125,81 @@ def test_names_of_both_nodes_are_one_word() -> None:
     assert plain.text("12", "metadata.resourceVersion") == "N"
     assert plain.text("0", "metadata.resourceVersion") == "0"
     assert set(SIDES) == {"real", "fleet"}
+
+
+def test_what_a_starting_api_server_refuses_is_left_out_then_and_only_then() -> None:
+    real, _ = traces()
+    [backoff_s] = LIMITS["outage_backoff_s"]
+    refused = {int(code) for code in LIMITS["refused_in_outage"]}
+    each = next(each for each in real.exchanges if each.verb == "watch")
+    no = dataclasses.replace(each, code=min(refused))
+    other = dataclasses.replace(each, code=404)
+    lease = next(
+        each for each in real.exchanges if (each.verb, each.resource) == ("update", "leases")
+    )
+    got = dataclasses.replace(lease, verb="get")
+    outage = [(each.at_s - backoff_s - 1, each.at_s - backoff_s + 0.1)]
+    assert without_refusals([other, no, each], outage) == [other, going_on(each)]
+    assert without_refusals([got], [(got.at_s, got.at_s)]) == []
+    over = [(each.at_s - backoff_s - 1, each.at_s - backoff_s - 0.1)]
+    assert without_refusals([no, each], over) == [no, each]
+
+
+def going_on(watch: Exchange) -> Exchange:
+    """Return a watch that begins without a snapshot."""
+    query = tuple(
+        (key, value)
+        for key, value in watch.query
+        if key not in ("resourceVersionMatch", "sendInitialEvents")
+    )
+    return dataclasses.replace(watch, query=query)
+
+
+def test_renewals_are_apart_as_they_are_unless_something_lay_between() -> None:
+    real, _ = traces()
+    renewals = [each for each in real.exchanges if each.token.startswith("update leases")]
+    at_s = renewals[1].at_s
+    trace = real._replace(
+        exchanges=[
+            each if each.at_s < at_s else dataclasses.replace(each, at_s=each.at_s + 7)
+            for each in real.exchanges
+        ]
+    )
+    found = [line for line in lines(trace, trace) if "renewed its Lease" in line]
+    assert found
+    for parted in (
+        trace._replace(starts_s=(*trace.starts_s, at_s + 6)),
+        trace._replace(outages_s=[(at_s, at_s + 6)]),
+    ):
+        assert not [line for line in lines(parted, parted) if "renewed its Lease" in line]
+
+
+@pytest.mark.parametrize(
+    ("limit", "changes"),
+    [
+        ("disks_known_at_a_start", {"reason": "InvalidDiskCapacity"}),
+        (
+            "cancelled_probes_of_a_pod",
+            {"message": "unknown state: rpc error: code = Canceled desc = context canceled"},
+        ),
+    ],
+)
+def test_events_that_only_one_tells_by_chance_have_a_limit(
+    limit: str, changes: dict[str, str]
+) -> None:
+    real, _ = traces()
+    at, each = next(
+        (at, each)
+        for at, each in enumerate(real.exchanges)
+        if (each.verb, each.resource) == ("create", "events") and each.scene != "node"
+    )
+    one = dataclasses.replace(each, body={**each.body, **changes})
+    [most] = LIMITS[limit]
+
+    def more(count: int) -> Trace:
+        added = [dataclasses.replace(one, at_s=one.at_s + place / 100) for place in range(count)]
+        return real._replace(exchanges=[*real.exchanges[:at], *added, *real.exchanges[at:]])
+
+    assert not lines(real, more(int(most)))
+    assert not lines(more(int(most)), real)
+    assert lines(real, more(int(most) + 1))

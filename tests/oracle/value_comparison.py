@@ -16,7 +16,7 @@ from request_streams import (
     field_of,
     idle_reads,
     is_image,
-    is_kill,
+    is_unordered,
     last_counts,
     once,
     once_told,
@@ -26,7 +26,9 @@ from request_streams import (
     told_in_patch,
     told_of,
     unread,
+    without_chance,
     without_images,
+    without_ready,
     words,
 )
 
@@ -45,6 +47,9 @@ from request_streams import (
 [RENEWAL_MIN_S] = LIMITS["renewal_min_s"]
 [RENEWAL_MAX_S] = LIMITS["renewal_max_s"]
 [REGISTRATION_S] = LIMITS["registration_s"]
+[BACKOFF_S] = LIMITS["outage_backoff_s"]
+CUT_S = 2.0
+"""A time is cut to its second, and a kubelet says that it starts before it asks for anything."""
 GET = "get pods"
 RENEWAL = "update leases"
 REPORT = "patch nodes/status"
@@ -56,12 +61,27 @@ class Trace(NamedTuple):
 
     exchanges: Sequence[Exchange]
     starts_s: Sequence[float]
+    outages_s: Sequence[tuple[float, float]] = ()
+    """Since when, and until when, there was no API server."""
 
-    def since_start_s(self, at_s: float) -> float:
-        """Return how long before a time the node was started last."""
+    def since_start_s(self, at_s: float, cut_s: float = 0) -> float:
+        """Return how long before a time the node was started last.
+
+        A time of which up to `cut_s` is cut off may be that much later.
+        """
         return at_s - max(
-            (each for each in self.starts_s if each <= at_s), default=self.starts_s[0]
+            (each for each in self.starts_s if each <= at_s + cut_s), default=self.starts_s[0]
         )
+
+    def is_parted(self, begin_s: float, end_s: float) -> bool:
+        """Return whether a start or an outage lies between two times."""
+        return any(begin_s < each <= end_s for each in self.starts_s) or any(
+            begin_s <= until_s and since_s <= end_s for since_s, until_s in self.outages_s
+        )
+
+    def backs_off(self, begin_s: float, end_s: float) -> bool:
+        """Return whether what came at the end may have waited for the API server."""
+        return any(begin_s <= until_s and since_s <= end_s for since_s, until_s in self.outages_s)
 
 
 class Counts(NamedTuple):
@@ -186,14 +206,16 @@ class Comparison:
     def _event_stream(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
         """Compare the events about an object: their order as they first come, and how often.
 
-        The containers of a pod are killed at once, so that only each by itself has an order.
+        The containers of a pod are killed at once, so that only each by itself has an order, and
+        so it is with what goroutines of their own tell at a start.
         """
+        real, fleet = without_chance(real, fleet)
         self._events += len(real)
         first = [[each for each in some if each.verb == "create"] for some in (real, fleet)]
         for field in dict.fromkeys(field_of(each) for some in first for each in some):
             ours, theirs = ([each for each in some if field_of(each) == field] for some in first)
             self._event_order(scene, ours, theirs)
-        orders = [[event_key(each) for each in some if not is_kill(each)] for some in first]
+        orders = [[event_key(each) for each in some if not is_unordered(each)] for some in first]
         if sorted(orders[0]) == sorted(orders[1]) and orders[0] != orders[1]:
             self._add(scene, f"order of events: real {orders[0]}, fleet {orders[1]}")
         self._event_counts(scene, real, fleet)
@@ -274,13 +296,14 @@ class Comparison:
 
     def _leases(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
         """Compare one of each kind of renewal, and how far apart they are."""
-        for who, some in (("real", real), ("fleet", fleet)):
+        for who, some, trace in zip(("real", "fleet"), (real, fleet), self._traces, strict=True):
             renewals = [
                 each for each in some if each.token.startswith(RENEWAL) and each.code == 200
             ]
             for one, other in pairwise(renewals):
                 gap_s = other.at_s - one.at_s
-                if not RENEWAL_MIN_S <= gap_s <= RENEWAL_MAX_S:
+                is_parted = trace.is_parted(one.at_s, other.at_s)
+                if not (is_parted or RENEWAL_MIN_S <= gap_s <= RENEWAL_MAX_S):
                     self._add(scene, f"time: {who} renewed its Lease after {gap_s:.1f} s")
         self._stream(scene, once(real), once(fleet))
 
@@ -298,7 +321,11 @@ class Comparison:
                 self._add(scene, f"images only {who}: {path} = {words(value)}")
         self._values += len(told[0])
         self._stream(
-            scene, *(once_told([without_images(each) for each in some]) for some in (real, fleet))
+            scene,
+            *(
+                once_told([without_ready(without_images(each)) for each in some])
+                for some in (real, fleet)
+            ),
         )
 
     def _node_reads(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
@@ -394,6 +421,8 @@ class Comparison:
         if before is not None:
             gaps = real.at_s - before[0].at_s, fleet.at_s - before[1].at_s
             jitter_s = JITTER * max(gaps) if min(gaps) > RETRY_MIN_S else 0
+            if self._traces[0].backs_off(before[0].at_s, real.at_s):
+                jitter_s = max(jitter_s, BACKOFF_S)
             if retries_silently(before[0]):
                 jitter_s = max(jitter_s, RETRY_MAX_S)
             if real.verb == "delete":  # it follows what somebody else has asked for
@@ -437,7 +466,7 @@ class Comparison:
             if scene == NODE_SCOPE:
                 limit_s = NODE_OFFSET_MAX_S
                 times = [
-                    trace.since_start_s(at_s)
+                    trace.since_start_s(at_s, cut_s=CUT_S)
                     for trace, at_s in zip(self._traces, times, strict=True)
                 ]
             late_s = times[1] - times[0]

@@ -1,0 +1,61 @@
+"""The two halves of the judge: how the scenes of one are played and judged."""
+
+import asyncio
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from both_nodes import IMAGES, Told, both_nodes
+from judge import Body, Judge, Recording, summary
+from listed_differences import Listed, judge, read_listed
+from objects_of_scenes import SHELL
+from oracle_limits import PAGE
+from oracle_stage import OracleStage
+
+from fleet.controlplane.build import build_kubelet
+
+HAS_CGROUP_V2 = Path("/sys/fs/cgroup/cgroup.controllers").exists()
+OF_V1 = "cgroup v1:"
+SHORT, LONG = "short half:", "long half:"
+"""With these words the reasons of rows begin that not every run needs."""
+SCENE = re.compile(r"([a-z_]+): ")
+EVERYWHERE = ("all", "node")
+SHELL_IMAGE = {
+    "names": [SHELL.replace(":1.36", "@sha256:" + "5e" * 32), SHELL],
+    "sizeBytes": 4261550,
+}
+
+
+def rows(half: str, scenes: Iterable[Body]) -> list[Listed]:
+    """Return the rows of differences.md that a half must need on this machine."""
+    names = {body.__name__ for body in scenes}
+    others = {SHORT, LONG, *((OF_V1,) if HAS_CGROUP_V2 else ())} - {half}
+    found = []
+    for each in read_listed(PAGE):
+        scene = SCENE.match(each.match)
+        is_played = scene is None or scene[1] in names or scene[1] in EVERYWHERE
+        if is_played and not each.reason.startswith(tuple(others)):
+            found.append(each)
+    return found
+
+
+def played(
+    root: Path, listed: Sequence[Listed], together: Sequence[Body], alone: Sequence[Body] = ()
+) -> Recording:
+    """Play scenes that do not heed each other, then those that need both nodes for themselves."""
+    kubelet = asyncio.run(build_kubelet())
+    told = Told(images=[*IMAGES, SHELL_IMAGE])
+    with both_nodes(root, kubelet, told) as both:
+        player = Judge(OracleStage(both), listed)
+        player.play_at_once({body.__name__: body for body in together})
+        for body in alone:
+            player.play(body.__name__, body)
+        player.close()
+        both.real.assert_runs()
+        return player.recording()
+
+
+def judged(recording: Recording, listed: Sequence[Listed]) -> tuple[str, list[str]]:
+    """Return how much was compared, and what is wrong."""
+    compared = recording.compare()
+    return summary(recording, compared.counts, len(listed)), judge(compared.lines, listed)

@@ -1,0 +1,110 @@
+"""Scenes in which a kubelet or the API server is killed and comes back: one at a time."""
+
+from objects_of_scenes import ALWAYS, config_map, container, exec_probe, pod
+from scene import Scene, is_ready, restarts
+
+LABEL = "oracle/zone"
+OLDER_S = 12.0
+"""What has run for 10 s before a kubelet starts is as ready as it was: prober_manager.go."""
+LOOKS_S = 13.0
+"""Every 10 s a kubelet looks at all statuses: status_manager.go, Start."""
+IDLE_S = 120.0
+LADDER_S = 300.0
+BACKS_OFF_S = 40.0
+"""Reflectors that find no server try again after 30 s at most."""
+
+
+def kubelet_restarts(scene: Scene) -> None:
+    """The kubelets are killed and come back; their pods run on and are admitted anew.
+
+    Meanwhile one pod's label of the Node has gone, one has ended, and one is being stopped.
+    """
+    probed = container(script="sleep 900", readinessProbe=exec_probe("true"))
+    slow = container(
+        script="sleep 900",
+        startupProbe=exec_probe("true"),
+        livenessProbe=exec_probe("true"),
+        readinessProbe=exec_probe("true"),
+    )
+    once = container(
+        script="[ -e /v/x ] && sleep 900; touch /v/x; exit 3",
+        volumeMounts=[{"name": "v", "mountPath": "/v"}],
+    )
+    volumes = [{"name": "v", "configMap": {"name": "config"}}]
+    mounts = [{"name": "v", "mountPath": "/v"}]
+    made = (
+        pod("stays"),
+        pod("probed", probed),
+        pod("three-probes", slow),
+        pod("mounted", container(volumeMounts=mounts), volumes=volumes),
+        pod("crashed", once, volumes=[{"name": "v", "emptyDir": {}}]),
+        pod("sidecar", initContainers=[container("i", "true"), container("s", **ALWAYS)]),
+        pod("done", container(script="true"), restartPolicy="Never"),
+        pod("ends", container(script="sleep 40; exit 3"), restartPolicy="Never"),
+        pod("selected", nodeSelector={LABEL: "here"}),
+        pod("stops", notes={"stop-time": "20s"}, terminationGracePeriodSeconds=45),
+    )
+    scene.patch_node({"metadata": {"labels": {LABEL: "here"}}})
+    scene.create(config_map("config", a="1"), *made)
+    scene.until_over("done")
+    for name in ("stays", "ends", "selected", "mounted", "sidecar", "stops"):
+        scene.until_running(name)
+    scene.wait("crashed", lambda each: restarts(each) == 1 and is_ready(each), "has restarted")
+    for name in ("probed", "three-probes"):
+        scene.until_ready(name)
+    scene.pause(OLDER_S)
+    scene.create(pod("young", probed))
+    scene.until_ready("young")
+    scene.pause()
+    scene.patch_node({"metadata": {"labels": {LABEL: None}}})
+    scene.ask_to_delete("stops")
+    scene.pause()
+    scene.stage.restart_kubelets()
+    scene.until_over("selected")
+    scene.until_over("ends")
+    scene.until_ready("young")
+    scene.pause(LOOKS_S)
+    scene.until(lambda side: scene.get(side, "pods", "stops") is None, "stops is gone")
+    scene.live(pod("later"))
+    scene.delete(*(each["metadata"]["name"] for each in made[:-1]), "young")
+
+
+def apiserver_restarts(scene: Scene) -> None:
+    """The API server is killed and comes back; a container ends meanwhile."""
+    scene.create(
+        pod("stays"),
+        pod("ends", container(script="sleep 8"), restartPolicy="Never"),
+        pod("probed", container(script="sleep 900", readinessProbe=exec_probe("true"))),
+    )
+    for name in ("stays", "ends", "probed"):
+        scene.until_running(name)
+    scene.pause()
+    scene.stage.restart_apiserver()
+    scene.until_over("ends", limit_s=120)
+    scene.pause(BACKS_OFF_S)
+    scene.live(pod("later"))
+    scene.delete("stays", "ends", "probed")
+
+
+def idle(scene: Scene) -> None:
+    """Nothing happens for two minutes: Leases and statuses of the Nodes, and nothing of pods."""
+    scene.create(
+        pod("idle"), pod("probed", container(script="sleep 900", readinessProbe=exec_probe("true")))
+    )
+    scene.until_running("idle")
+    scene.until_ready("probed")
+    scene.pause(IDLE_S)
+    scene.delete("idle", "probed")
+
+
+def back_off_ladders(scene: Scene) -> None:
+    """Containers that end at once, and a pull that fails, up the ladder for five minutes."""
+    note = {"pull-error": "NotFound"}
+    scene.create(
+        pod("crashes", container(script="exit 3")),
+        pod("ends", container(script="sleep 2")),
+        pod("initialises", initContainers=[container("i", "exit 1")]),
+        pod("pulls", container(image="registry.k8s.io/oracle/ladder:1"), notes=note),
+    )
+    scene.pause(LADDER_S)
+    scene.delete("crashes", "ends", "initialises", "pulls")

@@ -1,0 +1,47 @@
+"""The long half of `make oracle`: restarts, the ladders of back-off, two minutes of nothing."""
+
+from pathlib import Path
+
+import pytest
+import scenes_restarts
+from halves import LONG, judged, played, rows
+from judge import Recording
+from listed_differences import too_often
+from oracle_limits import LIMITS
+from real_kubelet import why_not
+
+pytest_plugins = ("e2e_fixtures",)
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can"),
+]
+
+ALONE = (
+    scenes_restarts.idle,
+    scenes_restarts.kubelet_restarts,
+    scenes_restarts.apiserver_restarts,
+    scenes_restarts.back_off_ladders,
+)
+
+
+LISTED = rows(LONG, ALONE)
+
+
+@pytest.fixture(scope="module")
+def recording(environment: Path) -> Recording:
+    """Play the scenes, once for all tests."""
+    return played(environment / "oracle-long", LISTED, (), ALONE)
+
+
+def test_every_difference_is_listed(
+    recording: Recording, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said, found = judged(recording, LISTED)
+    with capsys.disabled():
+        print(f"\nlong half: {said}")
+    assert not found, "\n".join(found)
+
+
+def test_scenes_are_seldom_played_again(recording: Recording) -> None:
+    assert not too_often(recording.replays, LIMITS)
