@@ -103,8 +103,9 @@ class BothNodes:
 
     @property
     def noted(self) -> dict[str, Noted]:
-        """The headers of a request by its audit ID."""
-        return {key: each for tap in self.stage.taps.values() for key, each in tap.noted.items()}
+        """The headers of a request by its audit ID; the taps go on noting meanwhile."""
+        taps = self.stage.taps.values()
+        return {key: each for tap in taps for key, each in [*tap.noted.items()]}
 
     def audit(self) -> dict[str, list[Json]]:
         """Return what the audit log has of each node so far, in its order."""

@@ -8,6 +8,8 @@ OLDER_S = 12.0
 """What has run for 10 s before a kubelet starts is as ready as it was: prober_manager.go."""
 LOOKS_S = 13.0
 """Every 10 s a kubelet looks at all statuses: status_manager.go, Start."""
+APART_S = 0.5
+"""Pods that start at once make an API server slow, so that one node tells two changes as one."""
 IDLE_S = 120.0
 LADDER_S = 300.0
 BACKS_OFF_S = 40.0
@@ -40,12 +42,15 @@ def kubelet_restarts(scene: Scene) -> None:
         pod("crashed", once, volumes=[{"name": "v", "emptyDir": {}}]),
         pod("sidecar", initContainers=[container("i", "true"), container("s", **ALWAYS)]),
         pod("done", container(script="true"), restartPolicy="Never"),
-        pod("ends", container(script="sleep 40; exit 3"), restartPolicy="Never"),
+        pod("ends", container(script="sleep 45; exit 3"), restartPolicy="Never"),
         pod("selected", nodeSelector={LABEL: "here"}),
         pod("stops", notes={"stop-time": "20s"}, terminationGracePeriodSeconds=45),
     )
     scene.patch_node({"metadata": {"labels": {LABEL: "here"}}})
-    scene.create(config_map("config", a="1"), *made)
+    scene.create(config_map("config", a="1"))
+    for each in made:
+        scene.create(each)
+        scene.pause(APART_S)
     scene.until_over("done")
     for name in ("stays", "ends", "selected", "mounted", "sidecar", "stops"):
         scene.until_running(name)
