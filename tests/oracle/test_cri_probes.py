@@ -1,15 +1,21 @@
 """What is asked of simulated containers over CRI and on their ports."""
 
 import asyncio
+import contextlib
 import ssl
 import time
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import grpc
 import pytest
 from cri_client import Client, play, pod
 
+T = TypeVar("T")
 EXEC = {"exec": {"command": ["check"]}}
+ANSWER_S_MAX = 60.0
 
 
 @pytest.mark.parametrize(
@@ -38,12 +44,12 @@ def test_an_exec_probe_finds_what_is_declared(
 
 def test_an_exec_that_nothing_is_declared_of_sees_the_containers_files(tmp_path: Path) -> None:
     async def story(client: Client) -> None:
-        script = "touch /tmp/ok; sleep 1; rm /tmp/ok; sleep 60"
+        script = "touch /tmp/ok; sleep 4; rm /tmp/ok; sleep 60"
         container = await client.started(command=["sh", "-c", script])
         request = {"container_id": container, "cmd": ["cat", "/tmp/ok"], "timeout": 1}
         assert (await client.call("ExecSync", **request)).exit_code == 0
-        await asyncio.sleep(1.1)
-        answer = await client.call("ExecSync", **request)
+        while not (answer := await client.call("ExecSync", **request)).exit_code:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
         assert answer.exit_code == 1
         assert b"No such file" in answer.stdout
 
@@ -64,17 +70,40 @@ def test_nothing_is_run_in_a_container_that_has_ended(tmp_path: Path) -> None:
 
 
 async def get(
-    ip: str, port: int, wanted: str = "/", context: ssl.SSLContext | None = None
+    ip: str,
+    port: int,
+    wanted: str = "/",
+    context: ssl.SSLContext | None = None,
+    *,
+    silent_s: float = ANSWER_S_MAX,
 ) -> bytes:
     """Return the first line of an answer, b"" for silence. Raises OSError."""
     reader, writer = await asyncio.open_connection(ip, port, ssl=context)
     writer.write(f"GET {wanted} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
     try:
-        return await asyncio.wait_for(reader.readline(), 0.5)
+        return await asyncio.wait_for(reader.readline(), silent_s)
     except TimeoutError:
         return b""
     finally:
         writer.transport.abort()
+
+
+async def once_open(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask until the port is open: it follows the start of its container."""
+    async with asyncio.timeout(ANSWER_S_MAX):
+        while True:
+            try:
+                return await ask()
+            except ConnectionRefusedError:
+                await asyncio.sleep(0.05)
+
+
+async def until_closed(ip: str, port: int) -> None:
+    async with asyncio.timeout(ANSWER_S_MAX):
+        with contextlib.suppress(ConnectionRefusedError):
+            while True:
+                await get(ip, port)
+                await asyncio.sleep(0.05)
 
 
 async def address(client: Client) -> str:
@@ -105,7 +134,8 @@ def test_a_port_answers_as_declared(tmp_path: Path, answer: str, line: bytes | N
             with pytest.raises(ConnectionRefusedError):
                 await get(ip, 18080, "/healthz")
         else:
-            said = await get(ip, 18080, "/healthz")
+            silent_s = ANSWER_S_MAX if line else 0.5
+            said = await once_open(partial(get, ip, 18080, "/healthz", silent_s=silent_s))
             assert said.startswith(line) if line else not said
 
     probe = {"httpGet": {"path": "/healthz", "port": 18080}}
@@ -114,24 +144,22 @@ def test_a_port_answers_as_declared(tmp_path: Path, answer: str, line: bytes | N
 
 def test_a_port_is_open_while_its_container_runs_and_listens(tmp_path: Path) -> None:
     notes = {
-        "fleet.emulator/readiness-probe": "Refused, Success after 1s",
-        "fleet.emulator/run-time": "2500ms",
+        "fleet.emulator/readiness-probe": "Refused, Success after 4s",
+        "fleet.emulator/run-time": "10s",
     }
 
     async def story(client: Client) -> None:
         container = await client.started(notes)
         ip = await address(client)
         started_s = (await client.status(container)).started_at // 10**9
-        while time.time() < started_s + 0.8:
+        while time.time() < started_s + 1.5:
             with pytest.raises(ConnectionRefusedError):
                 await get(ip, 18081)
             await asyncio.sleep(0.1)
-        await asyncio.sleep(max(started_s + 1.2 - time.time(), 0))
-        assert (await get(ip, 18081)).startswith(b"HTTP/1.1 200")
+        assert (await once_open(partial(get, ip, 18081))).startswith(b"HTTP/1.1 200")
+        assert time.time() > started_s + 4
         await client.until_exited(container)
-        await asyncio.sleep(0.05)
-        with pytest.raises(ConnectionRefusedError):
-            await get(ip, 18081)
+        await until_closed(ip, 18081)
 
     probe = {"tcpSocket": {"port": "web"}}
     ports = [{"name": "web", "containerPort": 18081}]
@@ -141,10 +169,10 @@ def test_a_port_is_open_while_its_container_runs_and_listens(tmp_path: Path) -> 
 def test_a_port_serves_tls_if_its_probe_asks_for_it(tmp_path: Path) -> None:
     async def story(client: Client) -> None:
         await client.started()
-        await asyncio.sleep(0.1)
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        said = await get(await address(client), 18083, "/", context)
+        ip = await address(client)
+        said = await once_open(partial(get, ip, 18083, "/", context))
         assert said.startswith(b"HTTP/1.1 200")
 
     probe = {"httpGet": {"port": 18083, "scheme": "HTTPS"}}
@@ -156,10 +184,13 @@ def test_a_tcp_probe_that_times_out_is_not_let_in(tmp_path: Path) -> None:
 
     async def story(client: Client) -> None:
         await client.started(notes)
-        await asyncio.sleep(0.1)
-        opening = asyncio.open_connection(await address(client), 18084)
+        ip = await address(client)
+
+        async def open_it() -> None:
+            await asyncio.wait_for(asyncio.open_connection(ip, 18084), 0.5)
+
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(opening, 0.5)
+            await once_open(open_it)
 
     play(tmp_path, story, pod(notes, readinessProbe={"tcpSocket": {"port": 18084}}))
 
