@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from e2e_world import DEDICATED, Json, Running, World, condition, eventually
+from leftovers import leftovers
 
 from fleet.controlplane import CONTROLLER_MANAGER, ControlPlane, ControlPlaneOptions
 from fleet.objects.times import parse_rfc3339
@@ -33,7 +34,8 @@ def eager(environment: Path) -> Iterator[World]:
     with asyncio.Runner() as runner:
         info = runner.run(plane.start())
         try:
-            yield World(environment, info, environment / "none")
+            with leftovers.watched(World(environment, info, environment / "none")) as world:
+                yield world
         finally:
             runner.run(plane.stop())
 
@@ -166,8 +168,8 @@ def test_a_fault_reaches_all_processes_and_ends_by_itself(eager: World) -> None:
         run.until_ready()
         at = f"--run-dir={run.directory}"
         names = list(world.nodes("shards"))
-        told = world.fleet("inject", "ClockSkew", "--by=-1h", "--for=10s", at)
-        assert told.stdout == "fault 1: ClockSkew on 6 of 6 nodes for 10s\n", told.stderr
+        told = world.fleet("inject", "ClockSkew", "--by=-1h", "--for=20s", at)
+        assert told.stdout == "fault 1: ClockSkew on 6 of 6 nodes for 20s\n", told.stderr
 
         def behind() -> list[bool]:
             return [ahead_s(world, name) < 60 - HOUR_S for name in names]

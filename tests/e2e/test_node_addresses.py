@@ -58,14 +58,14 @@ except SetupError as error:
 
 def routed(network: ipaddress.IPv4Network) -> list[Json]:
     shown = ("ip", "-json", "route", "show", "table", "local", "exact", str(network))
-    done = subprocess.run(shown, capture_output=True, text=True, check=True, timeout=20)
+    done = subprocess.run(shown, capture_output=True, text=True, check=True, timeout=120)
     found: list[Json] = json.loads(done.stdout or "[]")
     return found
 
 
 def run(script: str, network: ipaddress.IPv4Network) -> subprocess.CompletedProcess[str]:
     command = (sys.executable, "-c", script, str(network))
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 def web() -> tuple[Json, Json]:
@@ -95,7 +95,7 @@ def proxied(world: World) -> Iterator[World]:
         fleet.until_ready()
         world.apply(*web())
         try:
-            world.kubectl("wait", "--for=condition=Ready", "pod/web", "--timeout=60s")
+            world.kubectl("wait", "--for=condition=Ready", "pod/web", "--timeout=120s")
             yield world
         finally:
             world.kubectl("delete", "service/web", "pod/web", "--wait=false")
@@ -148,7 +148,7 @@ def test_a_port_that_is_not_declared_refuses(proxied: World) -> None:
         ),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert "connection refused" in done.stderr

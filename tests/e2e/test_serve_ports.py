@@ -54,7 +54,7 @@ def test_each_node_answers_at_a_port_of_its_own(world: World) -> None:
             assert status["daemonEndpoints"] == {"kubeletEndpoint": {"Port": port}}
             assert "ExtendWebSocketsToKubelet" in status["declaredFeatures"]
         world.apply(pod("first", names[0]), pod("last", names[-1]))
-        world.kubectl("wait", "--for=condition=Ready", "pod/first", "pod/last", "--timeout=60s")
+        world.kubectl("wait", "--for=condition=Ready", "pod/first", "pod/last", "--timeout=120s")
         for name in ("first", "last"):
             assert world.kubectl("logs", name) == "hello\n"
             assert world.kubectl("exec", name, "--", "hostname") == f"{name}\n"
@@ -74,7 +74,7 @@ def by_path(world: World) -> Iterator[tuple[int, str, str]]:
     with world.spawn("pathed", NODES, "--serve=path", f"--serve-at=127.0.0.1:{port}") as fleet:
         fleet.until_ready()
         world.apply(pod("pathed", "pathed-00001"))
-        world.kubectl("wait", "--for=condition=Ready", "pod/pathed", "--timeout=60s")
+        world.kubectl("wait", "--for=condition=Ready", "pod/pathed", "--timeout=120s")
         for name in ("may", "may-not"):
             world.kubectl("create", "serviceaccount", name)
         world.kubectl(
