@@ -11,7 +11,6 @@ LOOKS_S = 13.0
 APART_S = 0.5
 """Pods that start at once make an API server slow, so that one node tells two changes as one."""
 IDLE_S = 120.0
-LADDER_S = 300.0
 BACKS_OFF_S = 40.0
 """Reflectors that find no server try again after 30 s at most."""
 
@@ -100,16 +99,3 @@ def idle(scene: Scene) -> None:
     scene.until_ready("probed")
     scene.pause(IDLE_S)
     scene.delete("idle", "probed")
-
-
-def back_off_ladders(scene: Scene) -> None:
-    """Containers that end at once, and a pull that fails, up the ladder for five minutes."""
-    note = {"pull-error": "NotFound"}
-    scene.create(
-        pod("crashes", container(script="exit 3")),
-        pod("ends", container(script="sleep 2")),
-        pod("initialises", initContainers=[container("i", "exit 1")]),
-        pod("pulls", container(image="registry.k8s.io/oracle/ladder:1"), notes=note),
-    )
-    scene.pause(LADDER_S)
-    scene.delete("crashes", "ends", "initialises", "pulls")

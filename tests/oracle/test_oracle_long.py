@@ -1,4 +1,4 @@
-"""The long half of `make oracle`: restarts, the ladders of back-off, two minutes of nothing."""
+"""The long half of `make oracle`: restarts, and two minutes of nothing."""
 
 from pathlib import Path
 
@@ -21,7 +21,6 @@ ALONE = (
     scenes_restarts.idle,
     scenes_restarts.kubelet_restarts,
     scenes_restarts.apiserver_restarts,
-    scenes_restarts.back_off_ladders,
 )
 
 
