@@ -56,7 +56,7 @@ e2e: programs chromium  ## the real thing on real control planes, the comparison
 
 programs: setup kubelet  ## build what the tests run beside fleet: the control plane, kubelets, Helm
 	$(BIN)/python -c 'import asyncio, fleet.controlplane.build as b; print(asyncio.run(b.build_kubemark(b.to_stderr)))'
-	$(BIN)/python tests/chart/helm_program.py
+	$(BIN)/python tests/go_program.py helm
 
 .PHONY: kubelet
 kubelet: setup
@@ -101,6 +101,12 @@ parity: programs  ## the requests of a node against those of Kubernetes' own kub
 
 oracle: kubelet  ## a node beside a real kubelet that lives in the same simulated world; needs root
 	$(BIN)/pytest -rs tests/oracle
+
+.PHONY: metrics-server
+metrics-server: setup  ## the real metrics-server scrapes 500 nodes, and an autoscaler acts on what it says
+	$(BIN)/fleet controlplane build
+	$(BIN)/python tests/go_program.py metrics-server
+	$(BIN)/pytest tests/metrics_server
 
 conformance: setup  ## the Kubernetes project's own tests of its workload controllers
 	$(BIN)/fleet controlplane build

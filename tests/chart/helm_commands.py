@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 from chart_rbac import CHART
-from helm_program import helm_program
+from go_program import HELM
 
 Json = dict[str, Any]
 NAMESPACE = "load"
@@ -21,7 +21,7 @@ class Helm:
     """Helm with the test's kubeconfig and directories of its own."""
 
     def __init__(self, root: Path, kubeconfig: Path | None = None) -> None:
-        self._program = helm_program()
+        self._program = HELM.path()
         self._root = root
         self._kubeconfig = kubeconfig
 

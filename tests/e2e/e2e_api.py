@@ -102,7 +102,7 @@ class Api:
         group_name = group["metadata"].get("name", "")
         for version in group["versions"]:
             path = "/".join(filter(None, (root, group_name, version["version"])))
-            for each in version["resources"]:
+            for each in version.get("resources", ()):  # none while another server does not answer
                 plural = each["resource"]
                 found = Resource(path, plural, each["scope"] == "Namespaced")
                 names = (plural, each["singularResource"], *each.get("shortNames", ()))
