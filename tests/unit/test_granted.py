@@ -11,7 +11,7 @@ from lateness import assert_done, lag_s, reasons_of, stalled_s, waited_s
 
 from fleet.metrics import Histogram
 from fleet.report.figures import ProcessFigures, WatchFigures
-from fleet.report.report import RunFigures, summary
+from fleet.report.report import Expectation, RunFigures, summary
 from fleet.report.summary_text import summary_text
 
 
@@ -64,6 +64,22 @@ def printed(figures: RunFigures, form: str) -> str:
     if form == "json":
         return json.dumps(summary(figures), indent=2) + "\n"
     return f"fleet run by hand\n  - of the command\n{summary_text(figures)}\n"
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_slow_server_is_granted_to_whoever_does_not_test_it(form: str) -> None:
+    def judged(*names: str) -> str:
+        unmet = [Expectation(name, is_met=False, detail="2 s") for name in names]
+        met = Expectation("ListLatency p99 <= 30 s", is_met=True, detail="1 s")
+        return printed(RunFigures(run_id="r", expectations=[met, *unmet]), form)
+
+    slow = judged("MutatingApiCallLatency p99 <= 1 s", "PodStartupLatency p99 <= 5 s")
+    assert_done(1, slow, "")
+    assert_done(0, slow, "")  # of its command
+    assert_done(1, slow, "", expected=1)
+    for code, said in ((1, judged("NodesReady >= 100 %")), (1, judged()), (4, slow), (7, slow)):
+        with pytest.raises(AssertionError):
+            assert_done(code, said, "")
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
