@@ -19,7 +19,7 @@ from fleet.objects.pods import Pod, PodUid
 from fleet.objects.streams import Refusal
 from fleet.runtime.ports import PortChange, PortChanges
 from fleet.server.host import Host, PortSession
-from fleet.server.listener import open_address, reset
+from fleet.server.listener import NO_ROOM, open_address, reset
 from fleet.server.pod_lists import pods_of
 from fleet.server.port_forward import CHUNK_BYTES, Forwarder
 from fleet.server.questions import BugError, NodeGoneError, Questions
@@ -32,6 +32,8 @@ PORTS_MAX = 20_000
 CONNECTIONS_MAX = 2_000
 IDLE_S = 90.0
 BACKLOG = 16
+PAUSE_S = 1.0
+"""Without a free descriptor."""
 GONE = (ConnectionError, TimeoutError, NodeGoneError, BugError)
 
 log = logging.getLogger(__name__)
@@ -107,8 +109,12 @@ class PodPorts:
     def _on_ready(self, listening: socket.socket, change: PortChange, port: int) -> None:
         try:
             taken, _peer = listening.accept()
-        except OSError:
-            return  # gone again; or no room, then it waits
+        except OSError as error:
+            if error.errno in NO_ROOM:  # or the loop would ask again and again
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(listening.fileno())
+                loop.call_later(PAUSE_S, self._again, listening, change, port)
+            return  # or the client is gone again
         if len(self._connections) >= CONNECTIONS_MAX:
             reset(taken)
             return
@@ -116,6 +122,12 @@ class PodPorts:
         task = asyncio.ensure_future(self._serve(taken, change, port))
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
+
+    def _again(self, listening: socket.socket, change: PortChange, port: int) -> None:
+        """Accept again, if the port is still listened on."""
+        if self._sockets.get((change.address, port), (None,))[0] is listening:
+            loop = asyncio.get_running_loop()
+            loop.add_reader(listening.fileno(), self._on_ready, listening, change, port)
 
     async def _serve(self, taken: socket.socket, change: PortChange, port: int) -> None:
         """Answer one connection."""
