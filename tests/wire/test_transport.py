@@ -111,6 +111,10 @@ class Harness:
         self.transport.flush()
         await self.until(lambda: self.count(StreamOpened) >= count)
 
+    def streams(self) -> int:
+        connections = self.transport._links._by_fd.values()
+        return sum(len(each.http2.streams) for each in connections)
+
     def count(self, kind: type) -> int:
         return sum(isinstance(entry, kind) for _, entry in self.seen)
 
@@ -203,7 +207,7 @@ def test_the_101st_stream_opens_a_second_connection(certificate: Certificate) ->
         assert len(peer.connections) == 2
         assert sorted(r.connection for r in peer.requests) == [0] * 100 + [1]
         harness.sweep()
-        assert harness.stats.streams == 101
+        assert harness.streams() == 101
         assert harness.stats.connections == 2
 
     with_peer(certificate, test)
@@ -322,7 +326,7 @@ def test_a_breach_closes_only_its_connection(certificate: Certificate) -> None:
             assert answer.failure is Failure.LOST
             assert answer.detail == "HTTP/2: PUSH_PROMISE, which we refused"
             harness.sweep()
-            assert harness.stats.streams == 1
+            assert harness.streams() == 1
             peer.call(lambda: None)
             assert bad.goaways == [1]
 
@@ -393,6 +397,25 @@ def test_pings_are_sent_when_idle_and_missed_when_lost(certificate: Certificate)
         assert answers["w"].failure is Failure.SILENT
         assert answers["w"].detail == "the server did not answer a ping"
         assert harness.stats.pings_lost == 1
+
+    with_peer(certificate, test)
+
+
+def test_what_was_read_puts_the_next_ping_off(certificate: Certificate) -> None:
+    async def test(peer: Peer, harness: Harness) -> None:
+        del peer
+        harness.send()
+        await harness.answers(1)
+        connection = next(iter(harness.transport._links._by_fd.values()))
+        for _ in range(5):
+            harness.sweep(29)
+            harness.send()
+            await harness.answers(1)
+        assert connection.ping_ns == 0
+        harness.sweep(29)
+        assert connection.ping_ns == 0
+        harness.sweep(2)
+        assert connection.ping_ns == harness.now_ns
 
     with_peer(certificate, test)
 

@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 
 from fleet.wire.http2.http2_codec import Http2Codec
 from fleet.wire.http2.messages import Failure
+from fleet.wire.sockets.deadlines import NEVER
 from fleet.wire.sockets.poller import READ, WRITE
 
 HANDSHAKE_NS_MAX = 10_000_000_000  # Source: client-go/transport/cache.go, TLSHandshakeTimeout
@@ -74,6 +75,7 @@ class Connection:
     mask: int = 0
     places: tuple[Address, ...] = ()  # that it has still to try, the present one first
     limit_ns: int = 0  # of the state, until UP
+    look_s: int = NEVER  # the second in which its owner looks at it
     read_ns: int = 0
     ping_ns: int = 0  # when an unanswered ping was sent
     dirty: bool = False  # waits in the transport's list for the flush

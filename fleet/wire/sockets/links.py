@@ -24,6 +24,7 @@ from fleet.wire.sockets.connection import (
     explain,
 )
 from fleet.wire.sockets.connection_health import ConnectionHealth
+from fleet.wire.sockets.deadlines import NEVER, Deadlines
 from fleet.wire.sockets.header_plans import HeaderPlans
 from fleet.wire.sockets.poller import READ, WRITE, Poller
 from fleet.wire.sockets.pool import CONNECTIONS_MAX, Pool
@@ -33,7 +34,6 @@ from fleet.wire.sockets.transport_reports import ConnectionDown, ConnectionUp, T
 READ_BUFFER_BYTES = 65536  # one for the process; more than a TLS record, see Connection.read_into
 READS_PER_EVENT_MAX = 16  # then the next connection has its turn
 READ_AGAIN_BYTES = 4096  # a record this large is likely to be followed by another
-NEVER_NS = 1 << 62
 RESET_BY_PEER = "connection reset by peer"
 BEHIND_NS = 5_000_000_000  # a watch that ends this soon after a lag of ours was closed as slow
 
@@ -53,6 +53,7 @@ class Links:
         "_buffer",
         "_by_fd",
         "_cuts",
+        "_deadlines",
         "_delayed",
         "_dirty",
         "_endpoint",
@@ -83,7 +84,7 @@ class Links:
     ) -> None:
         self._endpoint = endpoint
         self._plans = plans
-        self._idle_ns = health.idle_ns or NEVER_NS
+        self._idle_ns = health.idle_ns  # 0: what is silent is never pinged
         self._ping_ns = health.ping_ns
         self._now_ns = now_ns
         self._inbox = inbox
@@ -92,6 +93,7 @@ class Links:
         self.pools: dict[int, Pool] = {}
         self._by_fd: dict[int, Connection] = {}
         self._cuts: dict[int, Cut] = {}  # by pool: those that a partition separates
+        self._deadlines = Deadlines()
         self._dirty: list[Connection] = []
         self._delayed: list[Pool] = []
         self._streams_hint = STREAMS_DEFAULT
@@ -182,36 +184,21 @@ class Links:
             return  # it waits: whoever takes it from the queue sees that it is done
         connection = self._by_fd[stream.fd]
         connection.http2.cancel(stream)
+        if connection.http2.news is not None:  # it may have been the last one there
+            connection.look_s = self._deadlines.set(connection.fd, 0)
         self._mark(connection)
 
     def sweep(self, now_ns: int) -> None:
-        """Ping, give up dials and begin those that are due; take the gauges."""
-        streams = 0
-        idle_ns = now_ns - self._idle_ns
-        for connection in list(self._by_fd.values()):
-            if connection.state is ConnectionState.UP:
-                http2 = connection.http2
-                streams += len(http2.streams)
-                if connection.read_ns < idle_ns or connection.ping_ns or http2.news is not None:
-                    self._check_alive(connection, now_ns)
-            elif now_ns > connection.limit_ns:
-                if connection.pool in self._cuts:  # no fault of the address
-                    self._discard(connection)
-                    self._dial_failed(connection, "connect timed out", Failure.UNREACHABLE)
-                    continue
-                what = (
-                    "connect" if connection.state is ConnectionState.CONNECTING else "TLS handshake"
-                )
-                self._next_address(connection, TimeoutError(f"{what} timed out"))
+        """Ping, give up connections and dials that are due, begin those dials that are."""
+        for second, fds in self._deadlines.due(now_ns):
+            for fd in fds:
+                connection = self._by_fd.get(fd)
+                if connection is not None and connection.look_s == second:
+                    self._look(connection, now_ns)
         delayed, self._delayed = self._delayed, []
         for pool in delayed:
             if pool.waiting and self.pools.get(pool.number) is pool:
                 self._dial(pool)
-        stats = self.stats
-        stats.streams = streams
-        stats.waiting = waiting = sum(len(pool.waiting) for pool in self.pools.values())
-        stats.streams_high = max(stats.streams_high, streams)
-        stats.waiting_high = max(stats.waiting_high, waiting)
 
     def read_all(self) -> None:
         """Take what has come by now."""
@@ -307,14 +294,14 @@ class Links:
         try:
             if cut is Cut.BLACK_HOLE:
                 connection.hang(now_ns + self._resolver.connect_ns())
-                self._by_fd[connection.fd] = connection
-                return
-            connection.begin(now_ns + self._resolver.connect_ns())
-            self._poller.register(connection.fd, connection.mask)
+            else:
+                connection.begin(now_ns + self._resolver.connect_ns())
+                self._poller.register(connection.fd, connection.mask)
         except OSError as error:
             self._next_address(connection, error)
         else:
             self._by_fd[connection.fd] = connection
+            self._watch_over(connection)
 
     def _next_address(self, connection: Connection, error: OSError | DialError) -> None:
         """Try the host's next address; after the last one the dial has failed."""
@@ -341,7 +328,7 @@ class Links:
         self._fail_waiting(pool, failure, detail)
 
     def _advance(self, connection: Connection) -> None:
-        mask, now_ns = connection.mask, self._now_ns()
+        mask, limit_ns, now_ns = connection.mask, connection.limit_ns, self._now_ns()
         server_name = self._endpoint.server_name or self._endpoint.host
         pool = self.pools[connection.pool]
         try:
@@ -351,6 +338,8 @@ class Links:
             return
         if connection.mask != mask:
             self._poller.modify(connection.fd, connection.mask)
+        if connection.limit_ns != limit_ns:
+            self._watch_over(connection)
         if connection.state is not ConnectionState.UP:
             return
         self._resolver.worked(connection.places[0])
@@ -458,6 +447,35 @@ class Links:
                 self._part(connection, ErrorCode.NO_ERROR)
                 self._lose(connection, http2.goaway)
 
+    # ---- silence ----
+
+    def _watch_over(self, connection: Connection) -> None:
+        """Look at a connection when its dial is to be over, a ping due, or one answered."""
+        due_ns = connection.limit_ns
+        if connection.state is ConnectionState.UP:
+            if not self._idle_ns:
+                connection.look_s = NEVER
+                return
+            asked_ns = connection.ping_ns
+            due_ns = asked_ns + self._ping_ns if asked_ns else connection.read_ns + self._idle_ns
+        connection.look_s = self._deadlines.set(connection.fd, due_ns)
+
+    def _look(self, connection: Connection, now_ns: int) -> None:
+        """Do what a connection's time asks for, and say when to look again."""
+        if connection.state is ConnectionState.UP:
+            self._check_alive(connection, now_ns)
+        elif now_ns > connection.limit_ns and connection.pool in self._cuts:
+            self._discard(connection)  # no fault of the address
+            self._dial_failed(connection, "connect timed out", Failure.UNREACHABLE)
+            return
+        elif now_ns > connection.limit_ns:
+            is_connecting = connection.state is ConnectionState.CONNECTING
+            what = "connect" if is_connecting else "TLS handshake"
+            self._next_address(connection, TimeoutError(f"{what} timed out"))
+            return  # of its next address, if there is one, the deadline is set
+        if connection.state is not ConnectionState.CLOSED:
+            self._watch_over(connection)
+
     def _check_alive(self, connection: Connection, now_ns: int) -> None:
         """Ping what was silent for long; close what did not answer, or has drained."""
         if connection.http2.news is not None:  # a request given up may have been the last one
@@ -470,7 +488,7 @@ class Links:
             if now_ns - connection.ping_ns > self._ping_ns:
                 self.stats.pings_lost += 1
                 self._lose(connection, "the server did not answer a ping", Failure.SILENT)
-        elif now_ns - connection.read_ns > self._idle_ns:
+        elif self._idle_ns and now_ns - connection.read_ns > self._idle_ns:
             connection.http2.outbound.ping()
             connection.ping_ns = now_ns
             self._mark(connection)

@@ -22,7 +22,7 @@ class ConnectionDown(NamedTuple):
 
 @dataclass(slots=True)
 class TransportStats:
-    """What the transport did: plain counters. `streams` and `waiting` are taken at each sweep."""
+    """What the transport did: plain counters."""
 
     connections: int = 0  # open now
     dials: int = 0
@@ -36,7 +36,3 @@ class TransportStats:
     closed_slow: int = 0  # watches that the server ended early, just after our reading had lagged
     bytes_in: int = 0
     bytes_out: int = 0
-    streams: int = 0
-    streams_high: int = 0
-    waiting: int = 0
-    waiting_high: int = 0
