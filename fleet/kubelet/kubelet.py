@@ -147,6 +147,14 @@ class VirtualKubelet:
         """Fall silent: nothing is renewed or reported any more."""
         self.lease.stop()
 
+    def begin_renewal(self, now_ns: int) -> bytes:
+        """Begin an ordinary renewal of the Lease; see `NodeLease.begin`."""
+        return b"" if self._held is not None else self.lease.begin(now_ns)
+
+    def renewed(self, base: bytes, arrived_ns: int, now_ns: int) -> int:
+        """Take the success of that; return when the next one is due."""
+        return self.lease.on_success(base, arrived_ns, self.node, self.env, now_ns)
+
     def on_timer(self, timer: Timer, key: str, now_ns: int, out: Outbox) -> None:
         """Take a timer that is due."""
         begin, turn = len(out), self._turn(now_ns, out)

@@ -33,8 +33,9 @@ def rfc3339(seconds: int) -> bytes:
     return _last_text
 
 
+@lru_cache(maxsize=16)
 def rfc3339_micro(wall_ns: int) -> bytes:
-    """Return `2026-11-21T02:06:48.123456Z`, a MicroTime."""
+    """Return `2026-11-21T02:06:48.123456Z`, a MicroTime; the renewals of one turn share it."""
     seconds, rest = divmod(wall_ns, NS_PER_S)
     return b"%b.%06dZ" % (rfc3339(seconds)[:-1], rest // 1000)
 

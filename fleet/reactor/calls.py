@@ -10,11 +10,13 @@ from typing import NamedTuple
 from fleet.clock import NS_PER_S
 from fleet.errors import RemoteProtocolError
 from fleet.kubelet.environment import Environment
+from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.metrics import FleetCounts
 from fleet.objects.effects import ApiCall, Client, NodeId, Op, Reply, Timer
 from fleet.reactor.client_limits import ClientLimits
 from fleet.reactor.roster import Entry, Process
 from fleet.wire.api.list_watches import reject
-from fleet.wire.api.operations import OPERATIONS, build
+from fleet.wire.api.operations import OPERATIONS, Operation, build
 from fleet.wire.api.replies import decode_reply, lost_reply
 from fleet.wire.http2.messages import Failure, Response
 
@@ -88,18 +90,16 @@ class Calls:
     def on_response(self, token: ApiCall | Delayed, response: Response, now_ns: int) -> bool:
         """Count an answer; return whether it is the last one: no other try follows by itself."""
         call, tries = (token, 1) if isinstance(token, ApiCall) else (token.call, token.tries)
-        took_us = response.took_us
         row = OPERATIONS[call.op]
-        route = row.verb, row.resource
         counts = self._process.counts
-        counts.requests.record(route, response.code, took_us, len(response.body))
+        count_answer(counts, row, response)
         entry = self._process.roster.entries[call.node]
         if entry.kubelet is None:  # silenced since; what the server did is counted all the same
             return False
         if response.failure is Failure.OVERSIZED:
             counts.rejected[response.detail] += 1
         if call.op is Op.RENEW_LEASE:
-            self._count_renewal(entry, response, is_first=token is call)
+            count_renewal(counts, entry.kubelet, response, is_first=token is call)
         again_s = retry_after_s(call, response, tries)
         if again_s < 0:
             return True
@@ -162,24 +162,6 @@ class Calls:
         process.wires.nodes.send(entry.pool, request, token)
         return None
 
-    def _count_renewal(self, entry: Entry, response: Response, *, is_first: bool) -> None:
-        """Measure how late the first try was sent, and the interval that the API server sees."""
-        counts, kubelet = self._process.counts, entry.kubelet
-        assert kubelet is not None
-        # Later tries are late because the server or the connection was, not this process.
-        if is_first and response.sent_ns and kubelet.lease.is_first_try:
-            counts.lease_late.record((response.sent_ns - kubelet.lease.due_ns) // 1000)
-        if response.code != 200:
-            return
-        counts.renewals += 1
-        if before_ns := kubelet.lease.renewed_ns:
-            interval_ns = response.arrived_ns - before_ns
-            if interval_ns > counts.lease_interval_ns_max:
-                counts.lease_interval_ns_max = interval_ns
-            # From here on the node lifecycle controller may take the node for dead.
-            if interval_ns > kubelet.env.model.kubelet.node_lease_duration_seconds * NS_PER_S:
-                counts.leases_missed += 1
-
     def _is_throttled(self, call: ApiCall, tries: int, env: Environment, now_ns: int) -> bool:
         """Take a token of the call's client; put the call off until there is one."""
         if env.light:
@@ -194,6 +176,32 @@ class Calls:
         self._numbers += 1
         self.delayed[self._numbers] = delayed
         self._process.wheel.set(due_ns, self._numbers, Timer.CALL_RETRY)
+
+
+def count_answer(counts: FleetCounts, row: Operation, response: Response) -> None:
+    """Count an answer, whatever it says, and how long it took."""
+    route = row.verb, row.resource
+    counts.requests.record(route, response.code, response.took_us, len(response.body))
+
+
+def count_renewal(
+    counts: FleetCounts, kubelet: VirtualKubelet, response: Response, *, is_first: bool
+) -> None:
+    """Measure how late the first try was sent, and the interval that the API server sees."""
+    lease = kubelet.lease
+    # Later tries are late because the server or the connection was, not this process.
+    if is_first and response.sent_ns and lease.is_first_try:
+        counts.lease_late.record((response.sent_ns - lease.due_ns) // 1000)
+    if response.code != 200:
+        return
+    counts.renewals += 1
+    if lease.renewed_ns:
+        interval_ns = response.arrived_ns - lease.renewed_ns
+        if interval_ns > counts.lease_interval_ns_max:
+            counts.lease_interval_ns_max = interval_ns
+        # From here on the node lifecycle controller may take the node for dead.
+        if interval_ns > kubelet.env.model.kubelet.node_lease_duration_seconds * NS_PER_S:
+            counts.leases_missed += 1
 
 
 def retry_after_s(call: ApiCall, response: Response, tries: int) -> int:

@@ -23,6 +23,7 @@ from fleet.objects.effects import (
     Effect,
     Milestone,
     NodeId,
+    Op,
     Outbox,
     PowerOff,
     Report,
@@ -35,6 +36,7 @@ from fleet.objects.effects import (
 )
 from fleet.profile.agent_behavior import AgentModel
 from fleet.reactor.calls import Calls, Delayed, Unsent
+from fleet.reactor.heartbeats import Heartbeats
 from fleet.reactor.milestones import count
 from fleet.reactor.restarts import RESTART_NS_MAX, Restarts
 from fleet.reactor.roster import NOBODY, STORY_MAX, Entry, Process
@@ -98,6 +100,7 @@ class Reactor:
         self.wires = process.wires
         self.inbox: list[tuple[object, object]] = []
         self.calls = Calls(process)
+        self._heartbeats = Heartbeats(process, self.calls)
         self.watches = Watches(process)
         self.agents: Agents | None = None
         self.on_observed: Callable[[WatchEvent], None] | None = None  # what decides who is Ready
@@ -296,11 +299,15 @@ class Reactor:
     def _expire(self, now_ns: int, out: Outbox) -> bool:
         """Take the timers that are due, leases first within one turn."""
         expired = self._wheel.expire(now_ns, TIMERS_MAX)
-        record_lag = self.counts.timer_lag.record
+        record_lag, renew = self.counts.timer_lag.record, self._heartbeats.send
         if len(expired) == TIMERS_MAX:  # a suspend: who renews last is taken for dead
             expired.sort(key=_leases_first)
         for due_ns, _, owner, timer, key in expired:
             record_lag((now_ns - due_ns) // 1000)
+            if timer == Timer.RENEW_LEASE:
+                entry = self.entries[owner]
+                if self._guard(entry, renew, NodeId(owner), entry, now_ns, out):
+                    continue
             if timer in _OWN_TIMERS:
                 self._guard(None, self._on_own_timer, owner, Timer(timer), key, now_ns, out)
                 continue
@@ -335,18 +342,22 @@ class Reactor:
 
     def _drain(self, now_ns: int, out: Outbox) -> bool:
         """Hand what the transport brought to its owners."""
-        inbox = self.inbox
+        inbox, renewed = self.inbox, self._heartbeats.take
         # What comes while these are handled waits for the next turn, or a turn might never end.
         batch = inbox[:REPLIES_MAX]
         del inbox[:REPLIES_MAX]
         for token, message in batch:
             if type(token) is ApiCall or type(token) is Delayed:
                 assert isinstance(message, Response), message
+                if type(token) is ApiCall and token.op is Op.RENEW_LEASE:
+                    entry = self.entries[token.node]
+                    if self._guard(entry, renewed, token, entry, message, now_ns):
+                        continue
                 self._on_response(token, message, now_ns, out)
             elif type(token) is Opening and isinstance(token.reflector, Reflector):
                 node = token.reflector.node
-                entry = self.entries[node] if node != NOBODY else None
-                found = self._guard(entry, self.watches.on_message, token, message, now_ns)
+                owner = self.entries[node] if node != NOBODY else None
+                found = self._guard(owner, self.watches.on_message, token, message, now_ns)
                 if found:
                     self._deliver(found, now_ns, out)
             elif type(token) is Unsent:

@@ -1,7 +1,9 @@
 """Leases and node status: when all is well, and when the API server is not."""
 
+from collections import deque
 from itertools import pairwise
 
+import pytest
 from sim_faults import (
     AnswersSlow,
     ApiServerAnswers,
@@ -140,6 +142,37 @@ def test_a_renewal_that_is_refused_for_ten_seconds_is_given_up_and_made_anew() -
     puts = sim.calls(verb="PUT", since_s=30)
     assert [each.code for each in puts[:11]] == [429] * 10 + [200]
     assert 9.99 <= (puts[10].t_ns - puts[0].t_ns) / 1e9 <= 10.05  # at once, not a second later
+
+
+@pytest.mark.parametrize("light", [False, True])
+def test_both_ways_of_a_heartbeat_are_one_to_the_server(*, light: bool) -> None:
+    """Nodes whose story is kept go the long way; through trouble all the same is sent and taken."""
+    runs = []
+    for keeps_stories in (False, True):
+        sim = Simulation(nodes=12, seed=21, light=light)
+        for entry in sim.reactor.entries:
+            entry.story = deque(maxlen=1) if keeps_stories else None
+        sim.run_for(seconds=45)
+        sim.inject(Throttled("PUT", 3), seconds=12)
+        sim.run_for(seconds=20)
+        sim.inject(ApiServerAnswers(503), seconds=20)
+        sim.run_for(seconds=40)
+        sim.inject(AnswersSlow(0.5), seconds=25)
+        for seconds in range(24):
+            sim.after(seconds, lambda sim=sim: sim.inject(ConnectionsDropped()))
+        sim.run_for(seconds=40)
+        sim.server.remove(("leases", "kube-node-lease", "n-0"))
+        sim.run_for(seconds=60)
+        runs.append(sim)
+    short, long = runs
+    assert {409, 429, 503, 0, 404} < {each.code for each in short.trace}
+    assert short.trace == long.trace
+    assert short.server.all("leases") == long.server.all("leases")
+    counts = [each.reactor.counts for each in runs]
+    assert counts[0].renewals == counts[1].renewals > 12 * 10
+    for name in ("lease_interval_ns_max", "leases_missed"):
+        assert getattr(counts[0], name) == getattr(counts[1], name)
+    assert counts[0].lease_late.buckets == counts[1].lease_late.buckets
 
 
 def test_a_deleted_node_is_never_made_again() -> None:

@@ -14,11 +14,13 @@ Differs: idle connections are not closed on repeated failures; the transport's p
 import enum
 
 from fleet.clock import NS_PER_MS, NS_PER_S
+from fleet.kubelet.environment import Environment
 from fleet.kubelet.turn import Turn
 from fleet.objects.effects import (
     ApiCall,
     LeaseObject,
     LeaseRenewal,
+    NodeId,
     Op,
     Reply,
     ReplyKind,
@@ -73,6 +75,34 @@ class NodeLease:
     def is_first_try(self) -> bool:
         """Return whether the renewal under way is the first one since `due_ns`."""
         return self._state is LeaseState.RENEW and not self._failures
+
+    @property
+    def is_renewing(self) -> bool:
+        """Return whether a renewal is under way."""
+        return self._state is LeaseState.RENEW
+
+    def begin(self, now_ns: int) -> bytes:
+        """Begin a renewal that is due; return the Lease to be sent again with a new time.
+
+        b"" if there is none to send, or none is due: then nothing has begun. What comes back goes
+        to `on_success`, or to `on_reply` if it is anything else.
+        """
+        if self._state is not LeaseState.WAIT or not self._base or now_ns < self.due_ns:
+            return b""
+        self._failures = 0
+        self._state = LeaseState.RENEW
+        return self._base
+
+    def on_success(
+        self, base: bytes, arrived_ns: int, node: NodeId, env: Environment, now_ns: int
+    ) -> int:
+        """Take the Lease as a renewal left it; return when the next one is due."""
+        assert self._state is LeaseState.RENEW, self._state
+        self._base = base
+        self.renewed_ns = arrived_ns
+        self._state = LeaseState.WAIT
+        self.due_ns = due_ns = _next_ns(node, env, now_ns)
+        return due_ns
 
     def start(self, turn: Turn) -> None:
         """Look for the Lease; runs from the kubelet's first moment."""
@@ -185,14 +215,19 @@ class NodeLease:
         self._wait_until(turn.now_ns + self._backoff_ns, turn)
 
     def _wait(self, turn: Turn) -> None:
-        """Source: wait.JitterUntil, sliding: the interval begins when the call ended."""
-        interval_ns = (
-            turn.env.model.kubelet.node_lease_duration_seconds * NS_PER_S // RENEW_FRACTION
-        )
-        jitter = JITTER * turn.draw(_JITTER_STREAM)
-        self._wait_until(turn.now_ns + int(interval_ns * (1 + jitter)), turn)
+        self._wait_until(_next_ns(turn.node, turn.env, turn.now_ns), turn)
 
     def _wait_until(self, due_ns: int, turn: Turn) -> None:
         self._state = LeaseState.WAIT
         self.due_ns = due_ns
         turn.arm(due_ns, Timer.RENEW_LEASE)
+
+
+def _next_ns(node: NodeId, env: Environment, now_ns: int) -> int:
+    """Return when a Lease that was renewed just now is to be renewed again.
+
+    Source: wait.JitterUntil, sliding: the interval begins when the call ended.
+    """
+    interval_ns = env.model.kubelet.node_lease_duration_seconds * NS_PER_S // RENEW_FRACTION
+    jitter = JITTER * env.draws.uniform(node, _JITTER_STREAM, now_ns)
+    return now_ns + int(interval_ns * (1 + jitter))

@@ -110,8 +110,9 @@ def _time(number: int, seconds: int) -> bytes:
     return field(number, _seconds(seconds) + b"\x00")
 
 
+@lru_cache(maxsize=16)
 def _micro_time(wall_ns: int) -> bytes:
-    """Return a field renewTime."""
+    """Return a field renewTime; the renewals of one turn share it."""
     seconds, rest = divmod(wall_ns, NS_PER_S)
     time = _seconds(seconds) + varint(rest // 1000 * 1000)
     return b"\x22%c%b" % (len(time), time)
@@ -145,7 +146,8 @@ def _renew_lease(call: ApiCall, caller: Caller) -> Request:
     body = renewed(payload.base, payload.renew_ns)
     template = caller.template
     path = lease_path(caller.name, template.timeout)
-    return Request(PUT, path, body, PROTOBUF, b"", False, template.timeout_ns)  # noqa: FBT003
+    user = caller.user if template.impersonate else b""
+    return Request(PUT, path, body, PROTOBUF, user, False, template.timeout_ns)  # noqa: FBT003
 
 
 def renewed(base: bytes, renew_ns: int) -> bytes:

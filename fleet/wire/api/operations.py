@@ -217,7 +217,8 @@ def _renew_lease(call: ApiCall, caller: Caller) -> Request:
     body = base[:at] + rfc3339_micro(payload.renew_ns) + base[at + MICRO_TIME_LENGTH :]
     template = caller.template
     path = lease_path(caller.name, template.timeout)
-    return Request(PUT, path, body, ContentType.JSON, b"", False, template.timeout_ns)  # noqa: FBT003
+    user = caller.user if template.impersonate else b""
+    return Request(PUT, path, body, ContentType.JSON, user, False, template.timeout_ns)  # noqa: FBT003
 
 
 def _get_pod(call: ApiCall, caller: Caller) -> Request:
@@ -463,6 +464,6 @@ OPERATIONS = {
 def build(call: ApiCall, caller: Caller, operations: dict[Op, Operation] = OPERATIONS) -> Request:
     """Return the request of one call; its user is set on shared connections."""
     request = operations[call.op].build(call, caller)
-    if caller.template.impersonate:
+    if caller.template.impersonate and not request.user:
         return request._replace(user=caller.user)
     return request

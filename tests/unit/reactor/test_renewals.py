@@ -1,0 +1,138 @@
+"""The short way of a renewal: what it does itself, and what it leaves to the long way."""
+
+from collections import deque
+
+import pytest
+from test_reactor import MODEL, NotedWire
+
+from fleet.clock import NS_PER_S, Draws, SimClock
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.kubelet.node.node_lease import LeaseState
+from fleet.objects.effects import ApiCall, NodeId, Op, Timer
+from fleet.reactor.reactor import Reactor
+from fleet.wire.api.callers import Caller, RenderedProfile
+from fleet.wire.api.codec import JSON
+from fleet.wire.http2.messages import Failure, Request, Response
+
+LEASE = b'{"metadata":{"resourceVersion":"%d"},"spec":{"renewTime":"2026-11-21T02:06:48.123456Z"}}'
+DUE_NS = 10 * NS_PER_S
+
+
+class World:
+    """A kubelet that waits to renew its Lease at `DUE_NS`, and a wire that notes."""
+
+    def __init__(self, *, impersonate: bool = False, story: bool = False) -> None:
+        self.clock = SimClock()
+        self.reactor = Reactor(self.clock, Draws(1), raise_bugs=True, codec=JSON)
+        self.wire = NotedWire()
+        self.reactor.wires.connect(nodes=self.wire)
+        env = Environment(MODEL, Draws(1), light=True, own_watches=True)
+        self.reactor.add_environment(env)
+        template = RenderedProfile(MODEL, extra_labels={}, impersonate=impersonate)
+        self.kubelet = VirtualKubelet(NodeId(0), "n-0", "192.0.2.1", env)
+        self.reactor.add(self.kubelet, Caller(0, b"n-0", template), 0)
+        self.reactor.turn()
+        self.wire.sent.clear()
+        self.kubelet._held = None
+        lease = self.lease = self.kubelet.lease
+        lease._state, lease._base, lease.due_ns = LeaseState.WAIT, LEASE % 1, DUE_NS
+        lease.renewed_ns = 1
+        if story:
+            self.reactor.entries[0].story = deque()
+
+    def renew(self) -> tuple[Request, ApiCall]:
+        """Let the renewal come due; return what was sent."""
+        self.clock.advance_to(DUE_NS)
+        self.reactor._wheel.set(DUE_NS, 0, Timer.RENEW_LEASE)
+        self.reactor.turn()
+        [(pool, request, token)] = self.wire.sent
+        assert pool == 0
+        assert isinstance(token, ApiCall)
+        self.wire.sent.clear()
+        return request, token
+
+    def answer(self, token: ApiCall, code: int, body: bytes = b"", **fields: int) -> None:
+        now_ns = self.clock.now_ns()
+        response = Response(code, body, now_ns, now_ns + 5, **fields)  # type: ignore[arg-type]
+        self.reactor.inbox.append((token, response))
+        self.reactor.turn()
+
+
+@pytest.mark.parametrize("impersonate", [False, True])
+def test_both_ways_send_and_count_the_same(*, impersonate: bool) -> None:
+    worlds = [World(impersonate=impersonate, story=story) for story in (False, True)]
+    (request, token), (long_request, long_token) = [each.renew() for each in worlds]
+    assert request == long_request
+    assert token == long_token
+    assert request.user == (b"system:node:n-0" if impersonate else b"")
+    assert b'"renewTime":"2026-01-01T00:00:10.000000Z"' in request.body
+    for world in worlds:
+        world.answer(token, 200, LEASE % 2)
+    short, long = worlds
+    assert short.lease._base == long.lease._base == LEASE % 2
+    assert short.lease.due_ns == long.lease.due_ns > 2 * DUE_NS
+    assert short.lease.renewed_ns == long.lease.renewed_ns == DUE_NS + 5
+    assert short.lease._state is long.lease._state is LeaseState.WAIT
+    assert short.reactor.next_timer_ns() == long.reactor.next_timer_ns()
+    for counts in (short.reactor.counts, long.reactor.counts):
+        assert counts.renewals == counts.requests.total == counts.lease_late.count == 1
+        assert counts.lease_interval_ns_max == DUE_NS + 4
+    assert short.reactor.entries[0].story is None
+    assert long.reactor.entries[0].story
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "follows"),
+    [
+        (409, b"{}", Op.GET_LEASE),
+        (404, b"{}", Op.RENEW_LEASE),
+        (503, b"{}", Op.RENEW_LEASE),
+        (200, b"", Op.RENEW_LEASE),  # that nobody can read
+        (0, b"", Op.RENEW_LEASE),
+    ],
+)
+def test_what_is_no_success_goes_the_long_way(code: int, body: bytes, follows: Op) -> None:
+    """Source: component-helpers/apimachinery/lease/controller.go, retryUpdateLease."""
+    world = World()
+    _, token = world.renew()
+    failure = {} if code else {"failure": Failure.TIMEOUT}
+    world.answer(token, code, body, **failure)
+    [(_, _, again)] = world.wire.sent
+    assert isinstance(again, ApiCall)
+    assert again.op is follows
+    assert world.reactor.counts.renewals == (code == 200)
+
+
+def test_a_renewal_that_is_told_to_come_later_does() -> None:
+    world = World()
+    request, token = world.renew()
+    world.answer(token, 429, retry_after_s=1)
+    assert not world.wire.sent
+    world.clock.advance_to(DUE_NS + NS_PER_S)
+    world.reactor.turn()
+    [(_, again, _)] = world.wire.sent
+    assert again.body == request.body
+
+
+def test_a_stale_timer_and_the_answer_to_a_silent_node_do_nothing() -> None:
+    world = World()
+    world.reactor._wheel.set(1, 0, Timer.RENEW_LEASE)
+    world.clock.advance_to(DUE_NS - 1)
+    world.reactor.turn()
+    assert not world.wire.sent
+    _, token = world.renew()
+    world.reactor.silence(NodeId(0))
+    world.answer(token, 200, LEASE % 2)
+    assert world.lease._base == LEASE % 1
+    assert world.reactor.counts.requests.total == 1  # the server did it all the same
+    assert not world.reactor.counts.renewals
+
+
+def test_writes_that_are_held_are_not_passed_by() -> None:
+    """Until it is known that the Node is ours its Lease is not renewed either."""
+    kubelet = VirtualKubelet(NodeId(0), "n-0", "192.0.2.1", World().kubelet.env)
+    lease = kubelet.lease
+    lease._state, lease._base = LeaseState.WAIT, LEASE % 1
+    assert kubelet.begin_renewal(DUE_NS) == b""
+    assert lease._state is LeaseState.WAIT
