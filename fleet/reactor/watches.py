@@ -24,6 +24,7 @@ from fleet.reactor.shared_watches import (
     Subscriptions,
     node_name,
 )
+from fleet.wire.api.bookmarks import Bookmarks
 from fleet.wire.api.dynamic_resources import slices_selector
 from fleet.wire.api.list_watches import (
     Lane,
@@ -39,6 +40,8 @@ from fleet.wire.api.list_watches import (
 from fleet.wire.api.watch import Reflector, WatchPhase, label_selector
 from fleet.wire.http2.messages import Response, StreamOpened
 
+_ONE_BOOKMARK = [(EventType.BOOKMARK, None)]
+
 Deliveries = list[tuple[NodeId, WatchEvent]]
 """Events by the node whose kubelet takes them; NOBODY's are the observer's."""
 
@@ -47,6 +50,7 @@ class Watches:
     """Keeps the reflectors of one process going."""
 
     __slots__ = (
+        "_bookmarks",
         "_numbers",
         "_process",
         "_relisting",
@@ -60,6 +64,7 @@ class Watches:
 
     def __init__(self, process: Process) -> None:
         self._process = process
+        self._bookmarks = Bookmarks()
         self._shared: list[Reflector] = []
         self._relisting: set[WatchKind] = set()  # of which everything comes once more
         self._waiting: dict[int, Reflector] = {}  # for their back-off, by number
@@ -163,8 +168,7 @@ class Watches:
         codec, step = self._process.codec, Step()
         try:
             if type(message) is bytes:
-                events = reflector.on_chunk(message, codec.decode_watch_event, codec.split)
-                return self._deliver(reflector, events, now_ns)
+                return self._on_chunk(reflector, message, now_ns)
             assert isinstance(message, (StreamOpened, Response)), message
             step = on_message(reflector, self._lane(reflector), message, now_ns)
             if step.page is not None:
@@ -173,6 +177,18 @@ class Watches:
         except RemoteProtocolError as error:
             step = on_unreadable(reflector, self._lane(reflector), error, now_ns)
         return found + self._go_on(reflector, step, now_ns)
+
+    def _on_chunk(self, reflector: Reflector, chunk: bytes, now_ns: int) -> Deliveries:
+        """Take bytes of a stream; most are one bookmark. Raises RemoteProtocolError."""
+        kind, codec, is_between = reflector.kind, self._process.codec, reflector.is_between_events
+        if is_between and (version := self._bookmarks.version_in(chunk, kind)):
+            reflector.on_bookmark(version)
+            self._process.counts.watch_events += 1
+            return []
+        events = reflector.on_chunk(chunk, codec.decode_watch_event, codec.split)
+        if is_between and reflector.is_between_events and events == _ONE_BOOKMARK:
+            self._bookmarks.learn(chunk, kind, reflector.version)
+        return self._deliver(reflector, events, now_ns)
 
     def on_due(self, number: int) -> Deliveries:
         """Open what had to wait, unless it was stopped, or begun anew, meanwhile."""

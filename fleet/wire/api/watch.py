@@ -354,6 +354,15 @@ class Reflector(ListWatch):
                 break
         return found
 
+    @property
+    def is_between_events(self) -> bool:
+        """Whether the stream tells of changes, and the last event has come whole."""
+        return self.phase is WatchPhase.STREAM and not self._partial
+
+    def on_bookmark(self, version: str) -> None:
+        """Take a bookmark that came whole, between two events."""
+        self._on_event(EventType.BOOKMARK, version)
+
     def on_page(self, body: bytes, decode: DecodeList) -> list[tuple[EventType, object]]:
         """Take one page of a LIST; SYNCED follows the last."""
         version, token, records = decode(body, self.kind)
