@@ -20,8 +20,14 @@ APISERVER_AGENT_BYTES = 400 << 10
 DESCRIPTORS_BASE = 200
 GOAWAY_SPARE = 1.05
 """A GOAWAY opens second connections for a while."""
-LIGHT_CONNECTIONS = 8
-"""Connections that all nodes of fidelity light share; each carries 100 streams."""
+LIGHT_CONNECTIONS = 2
+"""Connections that all nodes of fidelity light share; each carries 100 streams.
+
+Further ones are dialed while these are full. Few, so that the requests of a turn leave in few
+writes and come back in few reads; two, so that not all of them hang on one API server of several.
+"""
+LIGHT_CONNECTIONS_MAX = 64
+"""What a storm may dial on top of them, as far as open files are concerned."""
 
 
 def descriptors_needed(nodes: int, fidelity: Fidelity, agents: float = 0.0) -> int:
@@ -31,7 +37,7 @@ def descriptors_needed(nodes: int, fidelity: Fidelity, agents: float = 0.0) -> i
     """
     own = nodes * agents
     if fidelity is Fidelity.LIGHT:
-        return DESCRIPTORS_BASE + 8 * LIGHT_CONNECTIONS + int(own * GOAWAY_SPARE)
+        return DESCRIPTORS_BASE + LIGHT_CONNECTIONS_MAX + int(own * GOAWAY_SPARE)
     return DESCRIPTORS_BASE + int((nodes + own) * GOAWAY_SPARE)
 
 
