@@ -1,6 +1,7 @@
 """Leases and node status: when all is well, and when the API server is not."""
 
 from collections import deque
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -159,7 +160,7 @@ def test_both_ways_of_a_heartbeat_are_one_to_the_server(*, light: bool) -> None:
         sim.run_for(seconds=40)
         sim.inject(AnswersSlow(0.5), seconds=25)
         for seconds in range(24):
-            sim.after(seconds, lambda sim=sim: sim.inject(ConnectionsDropped()))
+            sim.after(seconds, partial(sim.inject, ConnectionsDropped()))
         sim.run_for(seconds=40)
         sim.server.remove(("leases", "kube-node-lease", "n-0"))
         sim.run_for(seconds=60)

@@ -1,6 +1,9 @@
 """The short way of a renewal: what it does itself, and what it leaves to the long way."""
 
+import sys
 from collections import deque
+from collections.abc import Callable
+from types import FrameType
 
 import pytest
 from test_reactor import MODEL, NotedWire
@@ -13,7 +16,10 @@ from fleet.objects.effects import ApiCall, NodeId, Op, Timer
 from fleet.reactor.reactor import Reactor
 from fleet.wire.api.callers import Caller, RenderedProfile
 from fleet.wire.api.codec import JSON
+from fleet.wire.http2.hpack import HeaderPlan
+from fleet.wire.http2.http2_codec import Http2Codec
 from fleet.wire.http2.messages import Failure, Request, Response
+from fleet.wire.http2.streams import Stream
 
 LEASE = b'{"metadata":{"resourceVersion":"%d"},"spec":{"renewTime":"2026-11-21T02:06:48.123456Z"}}'
 DUE_NS = 10 * NS_PER_S
@@ -136,3 +142,69 @@ def test_writes_that_are_held_are_not_passed_by() -> None:
     lease._state, lease._base = LeaseState.WAIT, LEASE % 1
     assert kubelet.begin_renewal(DUE_NS) == b""
     assert lease._state is LeaseState.WAIT
+
+
+class WrittenWire(NotedWire):
+    """Has requests written as a connection writes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        plan = HeaderPlan(b"server", b"Bearer token", b"kubelet/v1.36.3", b"application/json")
+        self.codec = Http2Codec(plan)
+        self.codec.outbound.out.clear()
+
+    def send(self, pool: int, request: Request, token: object) -> None:
+        super().send(pool, request, token)
+        self.codec.open_stream(Stream(token, request))
+
+
+def calls_of(act: Callable[[], object]) -> list[str]:
+    """Return the functions of fleet that something calls, records apart, which are of tuple."""
+    found: list[str] = []
+
+    def note(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and frame.f_code.co_name != "<lambda>":
+            found.append(frame.f_code.co_name)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        act()
+    finally:
+        sys.setprofile(before)
+    return found[1:-1]  # without `act` itself, and what ends this
+
+
+def calls_of_a_heartbeat(*, story: bool) -> tuple[int, int]:
+    """Return how many calls a renewal takes from its timer to bytes, and from its answer on."""
+    world = World(story=story)
+    world.reactor._wheel.forget((0,), ())  # what else there is to do
+    wire = WrittenWire()
+    world.reactor.wires.connect(nodes=wire)
+    world.wire = wire
+    _, token = world.renew()
+    world.answer(token, 200, LEASE % 2)
+    world.clock.advance_to(world.lease.due_ns - 1)
+    world.reactor.turn()  # what there is to do once a second
+    idle = len(calls_of(world.reactor.turn))
+    world.clock.advance_to(world.lease.due_ns)
+    wire.codec.outbound.out.clear()
+    sent = len(calls_of(world.reactor.turn))
+    assert wire.codec.outbound.out
+    [(_, _, asked)] = wire.sent
+    now_ns = world.clock.now_ns()
+    world.reactor.inbox.append((asked, Response(200, LEASE % 3, now_ns, now_ns)))
+    taken = len(calls_of(world.reactor.turn))
+    assert world.lease.due_ns > now_ns
+    return sent - idle, taken - idle
+
+
+def test_a_heartbeat_stays_short() -> None:
+    """Calls are counted, not time: they are as many on every machine, however busy it is.
+
+    The long way is the reference, in the same run: 20 and 16 calls, there 37 and 36.
+    """
+    sent, taken = calls_of_a_heartbeat(story=False)
+    long_sent, long_taken = calls_of_a_heartbeat(story=True)
+    assert sent <= 0.6 * long_sent
+    assert taken <= 0.5 * long_taken
