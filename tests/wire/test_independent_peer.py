@@ -8,7 +8,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.settings import SettingCodes
 from hyperframe.frame import ExtensionFrame, GoAwayFrame, PriorityFrame
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fleet.wire.http2 import hpack
@@ -163,9 +163,26 @@ SETTINGS = st.fixed_dictionaries(
     },
 )
 
+SMALLER_FRAMES = (
+    {
+        SettingCodes.HEADER_TABLE_SIZE: 0,
+        SettingCodes.MAX_CONCURRENT_STREAMS: 6,
+        SettingCodes.MAX_FRAME_SIZE: 20_000,
+        SettingCodes.INITIAL_WINDOW_SIZE: 400,
+    },
+    {
+        SettingCodes.HEADER_TABLE_SIZE: 0,
+        SettingCodes.MAX_CONCURRENT_STREAMS: 6,
+        SettingCodes.INITIAL_WINDOW_SIZE: 65_535,
+        SettingCodes.MAX_FRAME_SIZE: 16_384,
+    },
+)
+"""Windows grow, and then frames must be smaller, in the same SETTINGS."""
+
 
 @settings(max_examples=60, deadline=None)
 @given(asks, SETTINGS, SETTINGS, st.integers(0, 2**32), st.sampled_from((2, 9, 700, 100_000)))
+@example([70_000], *SMALLER_FRAMES, 0, 2)
 def test_requests_and_answers_in_any_order_and_any_cut(
     bodies: list[int],
     asked: dict[int, int],

@@ -356,7 +356,8 @@ class Http2Codec:
         self._settled = True
         # First: the peer expects what larger windows let go only after it.
         self.outbound.write(SETTINGS, ACK, 0, b"")
-        for name, value in SETTING.iter_unpack(payload):
+        # Windows last: what larger ones let go is written in frames of the new size.
+        for name, value in sorted(SETTING.iter_unpack(payload), key=_is_window):
             if name == 1:
                 self.outbound.resize_table(value)
             elif name == 3:
@@ -419,3 +420,7 @@ class Http2Codec:
         if retry:
             news = self._noted()
             news.refused = [*news.refused, *retry]
+
+
+def _is_window(setting: tuple[int, int]) -> bool:
+    return setting[0] == 4
