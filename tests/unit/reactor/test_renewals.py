@@ -13,6 +13,7 @@ from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.node.node_lease import LeaseState
 from fleet.objects.effects import ApiCall, NodeId, Op, Timer
+from fleet.reactor.calls import Hindrance
 from fleet.reactor.reactor import Reactor
 from fleet.wire.api.callers import Caller, RenderedProfile
 from fleet.wire.api.codec import JSON
@@ -208,3 +209,15 @@ def test_a_heartbeat_stays_short() -> None:
     long_sent, long_taken = calls_of_a_heartbeat(story=True)
     assert sent <= 0.6 * long_sent
     assert taken <= 0.5 * long_taken
+
+
+def test_a_renewal_that_a_fault_hinders_is_not_sent() -> None:
+    """A node that is to lose its heartbeats loses those of the short way, too."""
+    world = World()
+    hindered = (Hindrance(frozenset((Op.RENEW_LEASE,))),)
+    world.reactor.calls.hindrances[NodeId(0)] = hindered
+    world.clock.advance_to(DUE_NS)
+    world.reactor._wheel.set(DUE_NS, 0, Timer.RENEW_LEASE)
+    world.reactor.turn()
+    assert not world.wire.sent
+    assert world.lease.is_renewing  # it waits for an answer that does not come
