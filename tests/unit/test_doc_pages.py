@@ -90,7 +90,7 @@ def hops(heading: str) -> Iterator[list[tuple[Path, list[str]]]]:
 
 
 @pytest.mark.parametrize(
-    ("heading", "hops_max"), [("The path of a heartbeat", 12), ("The path of a pod", 10)]
+    ("heading", "hops_max"), [("The path of a heartbeat", 9), ("The path of a pod", 10)]
 )
 def test_the_paths_of_the_design_page_go_through_code(heading: str, hops_max: int) -> None:
     rows = list(hops(heading))
