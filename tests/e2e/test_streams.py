@@ -2,7 +2,6 @@
 
 import os
 import pty
-import select
 import subprocess
 import time
 import urllib.request
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 from e2e_world import Json, World, eventually
 from free_ports import free_port
+from terminals import read_until
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -107,16 +107,6 @@ def test_a_shell_on_a_terminal(kubectl: Kubectl, variables: dict[str, str]) -> N
         read_until(own, b"exit code 4")
         assert typed.wait(120) == 4
     os.close(own)
-
-
-def read_until(terminal: int, wanted: bytes) -> bytes:
-    said = b""
-    until_s = time.monotonic() + 120
-    while wanted not in said:
-        assert time.monotonic() < until_s, said
-        if select.select([terminal], [], [], 1)[0]:
-            said += os.read(terminal, 4096)
-    return said
 
 
 def test_a_script_and_an_exec_see_the_same_files(kubectl: Kubectl) -> None:
