@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 import click
 import orjson
@@ -26,6 +26,10 @@ from fleet.cli_options import (
     spawn_options,
 )
 from fleet.errors import Exit, FleetError, UsageError
+
+if TYPE_CHECKING:
+    from fleet.profile.settings import Settings
+    from fleet.run.scenario_player import ScenarioPlayer
 
 T = TypeVar("T")
 OF_THE_RUN = "As of the run."
@@ -79,8 +83,6 @@ def spawn(**given: object) -> int:
     $FLEET_NODES stands for --nodes, and so do all options but --run-dir and --controlplane-bin.
     """
     from fleet.profile.settings import Settings  # noqa: PLC0415 - `fleet --help` must not load pydantic
-    from fleet.report.display import ask_on_terminal  # noqa: PLC0415
-    from fleet.run.run import Run  # noqa: PLC0415
 
     settings = Settings.from_options(**given)
     if settings.dashboard:
@@ -91,9 +93,39 @@ def spawn(**given: object) -> int:
 
         settings = settings.model_copy(update={"load": find_loads(settings.load)})
 
+    return _play(settings, None)
+
+
+@cli.command("run", cls=GroupedCommand)
+@click.argument("file", metavar="FILE")
+@click.option("--dry-run", "is_dry", is_flag=True, help="Print the time line, and do nothing.")
+@spawn_options
+def run_scenario(file: str, *, is_dry: bool, **given: object) -> int:
+    """Play a scenario: FILE, or one that ships with fleet; exit 1 if it is not as expected.
+
+    The options are those of fleet spawn; --nodes, --profile and --seed stand in for the file's.
+    """
+    from fleet.run import scenario_command  # noqa: PLC0415
+    from fleet.scenario import scenario as scenarios  # noqa: PLC0415
+    from fleet.scenario.time_line import time_line  # noqa: PLC0415
+
+    path = scenarios.find(file)
+    scenario = scenarios.load(path)
+    settings = scenario_command.settings_of(scenario, path, given)
+    if is_dry:
+        click.echo(time_line(scenario, settings.nodes))
+        return Exit.OK
+    return _play(settings, scenario_command.player_of(scenario, path))
+
+
+def _play(settings: "Settings", player: "ScenarioPlayer | None") -> int:
+    """Play a run and print its summary; return the exit code."""
+    from fleet.report.display import ask_on_terminal  # noqa: PLC0415
+    from fleet.run.run import Run  # noqa: PLC0415
+
     async def run() -> int:
         ask = ask_on_terminal if sys.stdin.isatty() else None
-        run = Run(settings, ask=ask)
+        run = Run(settings, ask=ask, player=player)
         try:
             outcome = await run.run()
         except asyncio.CancelledError:

@@ -14,6 +14,7 @@ short the run was. What fleet expects by itself is one only after a minute with 
 of at least 100 samples: whoever tries fleet on a slow laptop is not told that a storm was slow.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -181,15 +182,22 @@ def load_objectives(path: Path | None) -> tuple[Objective, ...]:
         spec = ObjectivesManifest.model_validate(content).spec
     except ValidationError as error:
         raise UsageError(f"--slo {path}: {explain(error, ObjectivesManifest)}") from error
-    found = {each.sli: each for each in DEFAULTS} if spec.defaults else {}
-    for given in spec.expectations:
-        known = INDICATORS[given.sli]
-        found[given.sli] = Objective(
-            given.sli,
-            given.percentile or (99 if known.has_percentile else 100),
-            given.max,
-            str(path),
+    return objectives_of(spec.expectations, str(path), with_defaults=spec.defaults)
+
+
+def objectives_of(
+    given: Iterable[ExpectationSpec], source: str, *, with_defaults: bool
+) -> tuple[Objective, ...]:
+    """Return the objectives of a file, on top of the defaults."""
+    found = {each.sli: each for each in DEFAULTS} if with_defaults else {}
+    for each in given:
+        known = INDICATORS[each.sli]
+        found[each.sli] = Objective(
+            each.sli,
+            each.percentile or (99 if known.has_percentile else 100),
+            each.max,
+            source,
             min_samples=1 if known.has_percentile else 0,
-            phase=given.phase or known.phase,
+            phase=each.phase or known.phase,
         )
     return tuple(found.values())

@@ -98,12 +98,13 @@ class FaultControl:
 
         Raises UsageError if it hits no node, or nodes that cannot have it.
         """
-        answer = await self._inject(Inject(do="inject", fault=spec, for_ns=for_ns))
+        order = Inject.model_construct(do="inject", fault=spec, for_ns=for_ns)
+        answer = await self._inject(order)
         return int(answer["number"])
 
     async def heal(self, number: int) -> None:
-        """End a fault that is on, everywhere."""
-        await self._heal(str(number))
+        """End a fault everywhere, unless it has ended: a user may have healed it."""
+        await self._end(number)
 
     def close(self) -> None:
         """Write down the end of what is still on; the nodes are about to fall silent."""

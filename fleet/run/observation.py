@@ -21,6 +21,7 @@ from fleet.report.report import ControlPlaneFigures, Phase, RunFigures
 from fleet.report.run_directory import RunDirectory
 from fleet.report.service_levels import Evidence, expectations, measure
 from fleet.report.slo_file import Objective
+from fleet.run.scenario_player import ScenarioPlayer
 
 LAST_SAMPLE_S = 5.0
 """The end of a run waits no longer for an API server that answers late."""
@@ -43,6 +44,7 @@ class Observation:
         self._before: Snapshots = {}
         self._client: list[tuple[str, str, Histogram]] = []
         self.faults: Callable[[], list[Phase]] = list  # what was on when
+        self.player: ScenarioPlayer | None = None
 
     def begin(
         self,
@@ -99,10 +101,12 @@ class Observation:
 
     def judge(self, figures: RunFigures) -> None:
         """Write into the figures, of all processes, what was seen and how the run did."""
-        figures.phases = [*self._phases(), *self.faults()]
+        played = self.player.phases() if self.player is not None else []
+        figures.phases = [*self._phases(), *played, *self.faults()]
         figures.controlplane = self._cost()
         figures.slis = measure(figures, self._evidence(), self._objectives)
-        figures.expectations = expectations(figures.slis)
+        waited = self.player.expectations() if self.player is not None else []
+        figures.expectations = [*expectations(figures.slis), *waited]
 
     def _phases(self) -> list[Phase]:
         if self._over_s is None:

@@ -52,6 +52,7 @@ from fleet.run.outcome import RunOutcome, exit_code_of
 from fleet.run.page import about_run, report_of
 from fleet.run.permission import may_load
 from fleet.run.restart_signal import RestartSignal
+from fleet.run.scenario_player import ScenarioPlayer, Stage
 from fleet.run.target import Target
 from fleet.run.user_command import run_command
 from fleet.server.kubelet_servers import KubeletServers
@@ -75,6 +76,7 @@ class Run:
         *,
         display: Display | None = None,
         ask: Ask | None = None,
+        player: ScenarioPlayer | None = None,
     ) -> None:
         self._whole = settings  # of all processes of the run
         if settings.processes > 1:
@@ -109,7 +111,10 @@ class Run:
         self._ending = Ending(
             self._whole, self._run_id, self._target, self._interrupts, self._figures, self._display
         )
-        self._observation = Observation(load_objectives(settings.slo))
+        self._player = player  # of a scenario, if the run has one
+        objectives = player.objectives() if player else load_objectives(settings.slo)
+        self._observation = Observation(objectives)
+        self._observation.player = player
         self._has_begun = False  # something was created in the cluster
         self._run_directory = Path()
 
@@ -303,7 +308,7 @@ class Run:
                     await self._serve_dashboard(node_host, cluster, facts, lease, adopted)
                     return None
                 await self._start_siblings(self._whole, facts)
-                return await self._ready_then_work(node_host, meter)
+                return await self._ready_then_work(node_host, meter, faults)
         finally:
             faults.close()
             self._display.update(self._live(meter))
@@ -338,7 +343,9 @@ class Run:
         await server.start()
         self._background.keep("the metrics server", server.serve)
 
-    async def _ready_then_work(self, node_host: NodeHost, meter: Meter) -> int | None:
+    async def _ready_then_work(
+        self, node_host: NodeHost, meter: Meter, faults: FaultControl
+    ) -> int | None:
         settings = self._settings
         self._display.phase(f"bringing {self._whole.nodes:,} nodes up")
         self._tell_use()
@@ -373,11 +380,27 @@ class Run:
         self._display.phase("running")
         if settings.command:
             return await self._command()
-        if not settings.until_ready:
+        if self._player is not None:
+            await self._play(self._player, meter, faults)
+        elif not settings.until_ready:
             limit_s = None if settings.duration_ns is None else settings.duration_ns / 1e9
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), limit_s)
         return None
+
+    async def _play(self, player: ScenarioPlayer, meter: Meter, faults: FaultControl) -> None:
+        """Play a scenario; one that is interrupted makes the run incomplete."""
+        stage = Stage(
+            faults,
+            meter.elapsed_s,
+            lambda: self._live(meter).nodes_ready,
+            self._whole.nodes,
+            self._display.note,
+            self._display.phase,
+        )
+        await self._until_stopped(player.play(stage))
+        if unplayed := player.unplayed():
+            self._figures.incomplete_reasons = [unplayed]
 
     async def _serve_dashboard(
         self,

@@ -1,0 +1,39 @@
+"""`fleet run FILE`: the options of the command line and those that the file stands for."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from fleet.errors import UsageError
+from fleet.profile.settings import Settings
+from fleet.run.scenario_player import ScenarioPlayer
+from fleet.scenario.scenario import Scenario
+
+ENDS_BY_ITSELF = ("duration", "until_ready", "dashboard", "locust_master", "slo")
+"""Options of `fleet spawn` that a scenario leaves no room for."""
+
+
+def settings_of(scenario: Scenario, path: Path, given: Mapping[str, object]) -> Settings:
+    """Return the settings of a run: the file's, where the command line says nothing else.
+
+    Raises UsageError.
+    """
+    for option in ENDS_BY_ITSELF:
+        if given.get(option):
+            flag = "--" + option.replace("_", "-")
+            raise UsageError(f"{flag}: a scenario says itself how the run goes; see {path}")
+    options = {key: value for key, value in given.items() if value is not None and value != ()}
+    options.setdefault("nodes", scenario.nodes)
+    options.setdefault("profile", scenario.profiles(path))
+    options.setdefault("seed", scenario.spec.seed)
+    settings = Settings.from_options(**options)
+    if scenario.cuts_off and not settings.has_own_watches:
+        raise UsageError(
+            f"{path}: Partition needs connections of the nodes' own: --fidelity kubelet and "
+            "--watches per-node"
+        )
+    return settings
+
+
+def player_of(scenario: Scenario, path: Path) -> ScenarioPlayer:
+    """Return who plays a scenario."""
+    return ScenarioPlayer(scenario, path)

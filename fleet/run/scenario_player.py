@@ -1,0 +1,129 @@
+"""Plays a scenario on a fleet that is Ready: its phases one after the other, their faults in time.
+
+A condition that does not come within its time-out is an expectation that was not met, and the next
+phase begins. What is still on at the end of its phase is healed, unless it has a duration.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from fleet.background import give_up
+from fleet.errors import UsageError
+from fleet.quantity import format_duration
+from fleet.report.report import Expectation, Phase
+from fleet.report.slo_file import Objective, objectives_of
+from fleet.run.fault_control import FaultControl
+from fleet.scenario.scenario import PhaseFault, PhaseSpec, Scenario, Until
+
+POLL_S = 0.2
+
+
+class Stage(NamedTuple):
+    """What a scenario is played on."""
+
+    faults: FaultControl
+    elapsed_s: Callable[[], float]
+    ready: Callable[[], int]  # nodes of the whole run that others see Ready now
+    nodes: int
+    note: Callable[[str], None]
+    phase: Callable[[str], None]  # shown on the terminal as what the run does
+
+
+class ScenarioPlayer:
+    """One scenario of a run; see the top of this file."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        origin: Path,
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._scenario = scenario
+        self._origin = origin
+        self._sleep = sleep
+        self._phases: list[Phase] = []
+        self._expectations: list[Expectation] = []
+        self._is_over = False
+
+    def objectives(self) -> tuple[Objective, ...]:
+        """Return the service levels that the file asks for."""
+        spec = self._scenario.spec
+        return objectives_of(spec.expectations, str(self._origin), with_defaults=spec.defaults)
+
+    def phases(self) -> list[Phase]:
+        """Return when which phase was."""
+        return self._phases
+
+    def expectations(self) -> list[Expectation]:
+        """Return what was waited for, and whether it came."""
+        return self._expectations
+
+    def unplayed(self) -> str:
+        """Return what has not been played of it, "" if it is over."""
+        done = len(self._phases) - (not self._is_over and bool(self._phases))
+        left = [each.name for each in self._scenario.spec.phases[done:]]
+        if self._is_over or not left:
+            return ""
+        return f"the scenario did not come to its end: {', '.join(left)}"
+
+    async def play(self, stage: Stage) -> None:
+        """Play it to its end. Raises UsageError if a fault cannot be: it hits no node."""
+        for number, phase in enumerate(self._scenario.spec.phases):
+            await self._play(number, phase, stage)
+        self._is_over = True
+
+    async def _play(self, number: int, phase: PhaseSpec, stage: Stage) -> None:
+        begun_s = stage.elapsed_s()
+        self._phases.append(Phase(name=phase.name, from_s=begun_s))
+        stage.phase(_words(phase))
+        stage.note(f"phase {_words(phase)}")
+        on: list[int] = []
+        faults = [
+            asyncio.ensure_future(self._inject(f"phases[{number}].faults[{at}]", fault, on, stage))
+            for at, fault in enumerate(phase.faults)
+        ]
+        rest = asyncio.ensure_future(self._sleep(phase.duration_ns / 1e9))
+        try:
+            await asyncio.gather(rest, *faults)
+            for fault in on:
+                await stage.faults.heal(fault)
+            if phase.until is not None:
+                await self._wait(phase.name, phase.until, stage)
+        finally:
+            await give_up(rest, *faults)
+            self._phases[-1] = Phase(name=phase.name, from_s=begun_s, until_s=stage.elapsed_s())
+
+    async def _inject(self, where: str, fault: PhaseFault, on: list[int], stage: Stage) -> None:
+        """Let a fault begin when it is due; those that the phase ends are added to `on`."""
+        await self._sleep(fault.at_ns / 1e9)
+        try:
+            number = await stage.faults.inject(fault.fault(), fault.duration_ns)
+        except UsageError as error:
+            raise UsageError(f"{self._origin}: spec.{where}: {error}") from error
+        if fault.duration_ns is None:
+            on.append(number)
+
+    async def _wait(self, name: str, until: Until, stage: Stage) -> None:
+        """Wait for a condition, and write down whether it came."""
+        begun_s, limit_s = stage.elapsed_s(), until.timeout_ns / 1e9
+        while stage.ready() < stage.nodes and stage.elapsed_s() - begun_s < limit_s:
+            await self._sleep(POLL_S)
+        took_s, ready = stage.elapsed_s() - begun_s, stage.ready()
+        is_met = ready >= stage.nodes
+        told = f"{ready} of {stage.nodes} nodes Ready after {took_s:.1f} s"
+        limit = format_duration(until.timeout_ns)
+        expectation = Expectation(f"{name}: {until.condition} within {limit}", is_met, told)
+        self._expectations.append(expectation)
+        stage.note(f"phase {name}: {told}")
+
+
+def _words(phase: PhaseSpec) -> str:
+    waits = []
+    if phase.duration_ns:
+        waits.append(format_duration(phase.duration_ns))
+    if phase.until is not None:
+        waits.append(f"until {phase.until.condition}")
+    return f"{phase.name}: {', then '.join(waits)}"

@@ -1,0 +1,177 @@
+"""The schema of a scenario, and its reading: errors name file, line, path and what is right."""
+
+import difflib
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from fleet.clock import NS_PER_S
+from fleet.errors import UsageError
+from fleet.faults.fault import FAULTS, FaultSpec, FaultType
+from fleet.profile.loader import shipped_directory
+from fleet.profile.schema import DnsLabel, DurationNs, Metadata, Spec, explain
+from fleet.quantity import format_duration
+from fleet.report.slo_file import ExpectationSpec
+from fleet.scenario.yaml_lines import line_of
+
+FILE_BYTES_MAX = 1 << 20
+TIMEOUT_NS = 300 * NS_PER_S
+NODES_MAX = 1_000_000
+
+
+class NodePool(Spec):
+    """Nodes of one profile: a shipped name, or a file beside the scenario's."""
+
+    name: DnsLabel
+    profile: str = "default"
+    replicas: Annotated[int, Field(ge=1, le=NODES_MAX)]
+
+
+class PhaseFault(FaultSpec):
+    """A fault of a phase: when it begins, and how long it lasts; to the phase's end by default."""
+
+    at_ns: DurationNs = 0  # since the phase began
+    duration_ns: DurationNs | None = None
+
+    @model_validator(mode="after")
+    def _ends(self) -> "PhaseFault":
+        if self.duration_ns is not None and FAULTS[self.type].is_instant:
+            raise ValueError(f"{self.type.value} is over at once; it takes no duration")
+        if self.duration_ns == 0:
+            raise ValueError("duration must be above 0s")
+        return self
+
+    def fault(self) -> FaultSpec:
+        """Return the fault alone."""
+        return FaultSpec.model_construct(
+            **{name: getattr(self, name) for name in FaultSpec.model_fields}
+        )
+
+
+class Until(Spec):
+    """What a phase waits for; that it comes in time is an expectation."""
+
+    condition: Literal["NodesReady"]
+    timeout_ns: DurationNs = TIMEOUT_NS
+
+
+class PhaseSpec(Spec):
+    """A part of the run. With `duration` and `until` both, it waits after its duration."""
+
+    name: DnsLabel
+    duration_ns: DurationNs = 0
+    faults: tuple[PhaseFault, ...] = ()
+    until: Until | None = None
+
+    @model_validator(mode="after")
+    def _ends(self) -> "PhaseSpec":
+        if not self.duration_ns and self.until is None:
+            raise ValueError("needs a duration, for example duration: 1m, or an until")
+        for fault in self.faults:
+            if fault.at_ns and fault.at_ns >= self.duration_ns:
+                at, ends = format_duration(fault.at_ns), format_duration(self.duration_ns)
+                raise ValueError(f"a fault at {at} is not within the duration of the phase, {ends}")
+        return self
+
+
+class ScenarioSpec(Spec):
+    """The nodes, what happens, and what is expected."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
+    node_pools: Annotated[tuple[NodePool, ...], Field(min_length=1)]
+    phases: Annotated[tuple[PhaseSpec, ...], Field(min_length=1)]
+    defaults: bool = True  # hold it to SIG Scalability's SLOs as well
+    expectations: tuple[ExpectationSpec, ...] = ()
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> "ScenarioSpec":
+        for what, each in (("nodePools", self.node_pools), ("phases", self.phases)):
+            [(name, count)] = Counter(part.name for part in each).most_common(1)
+            if count > 1:
+                raise ValueError(f"{what}: {count} are named {name!r}; names are unique")
+        return self
+
+
+class Scenario(Spec):
+    """The document."""
+
+    api_version: Literal["fleet.emulator/v1alpha1"] = Field(alias="apiVersion")
+    kind: Literal["Scenario"]
+    metadata: Metadata
+    spec: ScenarioSpec
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes all pools have."""
+        return sum(pool.replicas for pool in self.spec.node_pools)
+
+    @property
+    def cuts_off(self) -> bool:
+        """Whether nodes need connections of their own."""
+        return any(
+            fault.type is FaultType.PARTITION for each in self.spec.phases for fault in each.faults
+        )
+
+    def profiles(self, origin: Path) -> tuple[str, ...]:
+        """Return the pools as `--profile` has them; files lie beside the scenario."""
+        found = []
+        for pool in self.spec.node_pools:
+            is_file = "/" in pool.profile or pool.profile.endswith((".yaml", ".yml"))
+            source = str(origin.parent / pool.profile) if is_file else pool.profile
+            found.append(f"{source}={pool.replicas}")
+        return tuple(found)
+
+
+def shipped() -> dict[str, Path]:
+    """Return the scenarios that come with fleet, by name."""
+    return {path.stem: path for path in sorted((shipped_directory() / "scenarios").glob("*.yaml"))}
+
+
+def find(source: str) -> Path:
+    """Return the file of a scenario: a shipped name, or a path. Raises UsageError."""
+    if "/" in source or source.endswith((".yaml", ".yml")):
+        return Path(source)
+    known = shipped()
+    if source not in known:
+        close = difflib.get_close_matches(source, known, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        names = ", ".join(known)
+        raise UsageError(
+            f"no scenario {source!r}{hint}; known are {names}, or a file ending in .yaml"
+        )
+    return known[source]
+
+
+def load(path: Path) -> Scenario:
+    """Read a scenario. Raises UsageError in one line."""
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise UsageError(f"{path}: is over {FILE_BYTES_MAX >> 20} MiB")
+        text = path.read_text("utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: is not UTF-8 text") from error
+    return parse(text, str(path))
+
+
+def parse(text: str, origin: str) -> Scenario:
+    """Check the one document of a text; `origin` stands in errors."""
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f":{mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        raise UsageError(f"{origin}{where}: is not one YAML document: {problem}") from error
+    if not isinstance(content, dict) or content.get("kind") != "Scenario":
+        kind = content.get("kind") if isinstance(content, dict) else None
+        raise UsageError(f"{origin}: kind: {kind!r} is not 'Scenario'")
+    try:
+        return Scenario.model_validate(content)
+    except ValidationError as error:
+        line = line_of(text, error.errors(include_url=False)[0]["loc"])
+        raise UsageError(f"{origin}:{line}: {explain(error, Scenario)}") from error

@@ -1,0 +1,138 @@
+"""The scenarios that ship, at reduced size: what the API server shows, and the verdict."""
+
+import asyncio
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from e2e_world import DEDICATED, FLEET, Json, World, condition, eventually
+from lateness import assert_done
+
+from fleet.controlplane import CONTROLLER_MANAGER, ControlPlane, ControlPlaneOptions
+from fleet.quantity import format_duration, parse_duration
+from fleet.scenario.scenario import shipped
+
+pytest_plugins = ("e2e_fixtures",)
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+NODES = 9
+EAGER = ("node-monitor-grace-period=25s", "node-monitor-period=1s")
+SHRINK = {"zone-outage": 8, "thundering-herd": 30, "node-churn": 40}
+"""By how much the times of each are divided."""
+
+
+@pytest.fixture(scope="module")
+def eager(environment: Path) -> Iterator[World]:
+    """Run a control plane that soon takes a silent node for dead."""
+    plane = ControlPlane(ControlPlaneOptions(extra_flags={CONTROLLER_MANAGER: EAGER}))
+    with asyncio.Runner() as runner:
+        info = runner.run(plane.start())
+        try:
+            yield World(environment, info, environment / "none")
+        finally:
+            runner.run(plane.stop())
+
+
+def shrunk(world: World, name: str) -> Path:
+    """Write a shipped scenario with shorter times; return where."""
+    document = yaml.safe_load(shipped()[name].read_text())
+    document["spec"]["defaults"] = False
+    for phase in document["spec"]["phases"]:
+        for part in (phase, *phase.get("faults", ())):
+            for key in ("duration", "at"):
+                if key in part:
+                    short_ns = parse_duration(part[key]) // SHRINK[name]
+                    part[key] = format_duration(short_ns)
+    path = world.root / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+@pytest.mark.parametrize("name", list(SHRINK))
+def test_a_scenario_that_ships_is_played_and_judged(eager: World, name: str) -> None:
+    world = eager
+    path, directory = shrunk(world, name), world.root / "played" / name
+    directory.parent.mkdir(exist_ok=True)
+    named = (f"--kubeconfig={world.info.kubeconfig}", *DEDICATED, "--zone-labels")
+    command = (*FLEET, "run", str(path), f"--nodes={NODES}", f"--name-prefix={name}")
+    log = directory.with_suffix(".log")
+    with log.open("w") as stderr:
+        process = subprocess.Popen(
+            (*command, f"--run-dir={directory}", *named),
+            cwd=world.root,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
+    with process:
+        try:
+            if name == "zone-outage":
+                assert_dark(world, name)
+            printed, _ = process.communicate(timeout=200)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                world.fleet("clean", *named[:1], "--all", "--yes")
+    assert_done(process.returncode, printed, log.read_text())
+    summary: Json = json.loads((directory / "summary.json").read_text())
+    wanted = [each["name"] for each in yaml.safe_load(path.read_text())["spec"]["phases"]]
+    played = [each["name"] for each in summary["phases"] if each["kind"] == "phase"]
+    assert played == ["bring-up", "steady", *wanted]
+    faults = [each for each in summary["phases"] if each["kind"] == "fault"]
+    assert faults
+    assert all(each["until_s"] is not None for each in faults)
+    waited = [each for each in summary["expectations"] if "NodesReady" in each["name"]]
+    assert [each["met"] for each in waited] == [True]
+    assert "bug in fleet" not in log.read_text()
+    world.assert_nothing_left(name)
+
+
+def assert_dark(world: World, prefix: str) -> None:
+    """Of nine nodes in three zones those of zone-b become Unknown, and no others."""
+
+    def found() -> dict[str, set[str]]:
+        zones: dict[str, set[str]] = {}
+        for node in world.nodes(prefix).values():
+            zone = node["metadata"]["labels"].get("topology.kubernetes.io/zone", "")
+            zones.setdefault(zone, set()).add(condition(node, "Ready"))
+        return zones
+
+    dark = {"zone-a": {"True"}, "zone-b": {"Unknown"}, "zone-c": {"True"}}
+    eventually(lambda: found() == dark, "zone-b alone is dark", seen=found)
+
+
+def test_a_condition_that_does_not_come_in_time_fails_the_run(eager: World) -> None:
+    world = eager
+    document = {
+        "apiVersion": "fleet.emulator/v1alpha1",
+        "kind": "Scenario",
+        "metadata": {"name": "never"},
+        "spec": {
+            "defaults": False,
+            "nodePools": [{"name": "main", "replicas": 3}],
+            "phases": [
+                {
+                    "name": "out",
+                    "duration": "1s",
+                    "faults": [{"type": "NetworkNotReady", "share": 0.3, "duration": "10m"}],
+                },
+                {"name": "ready", "duration": "15s", "until": {"condition": "NodesReady"}},
+            ],
+        },
+    }
+    document["spec"]["phases"][1]["until"]["timeout"] = "1s"  # type: ignore[index]
+    path, directory = world.root / "never.yaml", world.root / "played" / "never"
+    path.write_text(yaml.safe_dump(document))
+    at = (f"--kubeconfig={world.info.kubeconfig}", *DEDICATED, f"--run-dir={directory}")
+    done = world.fleet("run", str(path), "--name-prefix=never", *at)
+    summary: Json = json.loads((directory / "summary.json").read_text())
+    [expectation] = summary["expectations"]
+    assert not expectation["met"], done.stderr
+    assert expectation["name"] == "ready: NodesReady within 1s"
+    assert expectation["detail"].startswith("2 of 3 nodes Ready")
+    assert done.returncode in {1, 4}  # 4 where fleet lagged, too
+    world.assert_nothing_left("never")
