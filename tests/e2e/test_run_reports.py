@@ -189,7 +189,8 @@ def test_the_way_to_the_server_is_told_apart_from_fleet_s_own_queues(
             run.ended_well_or_late()
     summary = run.summary()
     server = levels(summary)["MutatingApiCallLatency"]
-    assert server["measured"] is not None
+    lost = summary["controlplane"]["lost"]  # by a server that answers too late
+    assert server["measured"] is not None or lost
     # Another fleet beside it shows how slow the machine itself is: 5 to 15 ms when idle.
     machine_ms, delay_ms = renewal_ms(near), delay_s * 1e3
     assert delay_ms <= renewal_ms(run) <= delay_ms * 1.1 + 2 * machine_ms, machine_ms
