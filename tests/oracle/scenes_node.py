@@ -46,21 +46,9 @@ def tainted(scene: Scene) -> None:
     scene.pause()
     scene.patch_node({"spec": {"taints": [TAINT]}})
     scene.until(lambda side: scene.get(side, "pods", "goes") is None, "it goes")
-    scene.create(pod("refused"), pod("comes", tolerations=tolerates))
-    scene.until_over("refused")
+    scene.create(pod("comes", tolerations=tolerates))
     scene.until_running("comes")
     scene.until(lambda side: scene.get(side, "pods", "leaves") is None, "it leaves")
     scene.patch_node({"spec": {"taints": [{"$patch": "delete", **TAINT}]}})
     scene.pause()
-    scene.delete("stays", "comes", "refused")
-
-
-def deleted_node(scene: Scene) -> None:
-    """The Nodes are deleted: a kubelet that runs does not make its Node again."""
-    scene.create(pod("orphan"))
-    scene.until_running("orphan")
-    scene.pause()
-    for node in scene.stage.nodes.values():
-        scene.admin.delete("nodes", "", node)
-    scene.pause(25)
-    scene.delete("orphan", limit_s=70)
+    scene.delete("stays", "comes")

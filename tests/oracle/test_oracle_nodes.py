@@ -46,9 +46,8 @@ ALONE = (
     scenes_node.relabelled,
     scenes_node.cordoned,
     scenes_node.tainted,
-    scenes_node.deleted_node,
 )
-"""Each needs both nodes for itself; after the last one they are no more."""
+"""Each needs both nodes for itself."""
 
 
 @pytest.fixture(scope="module")

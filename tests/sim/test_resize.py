@@ -118,7 +118,7 @@ def test_a_resize_is_deferred_until_another_pod_goes() -> None:
     assert found["message"].startswith("Node didn't have enough resource: cpu, requested: 6000, ")
     assert shown(sim, "web")["allocatedResources"]["cpu"] == "3"
     assert len(events(sim, "web")) == 1
-    assert events(sim, "web")[0].startswith("ResizeDeferred: Pod resize Deferred: {")
+    assert events(sim, "web")[0].startswith("ResizeDeferred: Pod resize OutOfcpu: {")
     sim.run_for(400)
     assert len(events(sim, "web")) == 1
     sim.server.delete_pod("other")

@@ -39,6 +39,7 @@ class Refusal(NamedTuple):
 
     message: str
     is_final: bool = False
+    reason: str = DEFERRED  # as admission has it: the event tells it, the condition does not
 
 
 class _Resize(NamedTuple):
@@ -108,7 +109,8 @@ class AllocationManager:
             if before is None or (before.reason, before.generation) != (reason, pod.generation):
                 event = Reason.RESIZE_INFEASIBLE if refusal.is_final else Reason.RESIZE_DEFERRED
                 text = _summary(pod, pod.generation, refusal.message)
-                turn.event(pod, event, f"Pod resize {reason}: {text}")
+                told = reason if refusal.is_final else refusal.reason
+                turn.event(pod, event, f"Pod resize {told}: {text}")
             self._arm(turn)
             return with_resources(pod, worker.pod)
         self._pending.pop(pod.uid, None)

@@ -172,7 +172,10 @@ class PodAdmission:
         others = _others(worker, self._workers)
         inputs = AdmissionInputs(turn.facts.name, turn.env.model, self._shown_state(turn))
         shortages = find_shortages(pod.spec.admission, others, inputs, {})
-        return Refusal(shortages[0].rejection().message) if shortages else None
+        if not shortages:
+            return None
+        rejection = shortages[0].rejection()
+        return Refusal(rejection.message, reason=rejection.reason)
 
     def _allocate(self, pod: Pod, others: list[Pod], turn: Turn) -> Devices:
         if self._devices is None:
