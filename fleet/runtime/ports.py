@@ -183,7 +183,7 @@ class PortSession:
             kind = "text/html" if path.endswith((".html", "/")) else "text/plain"
             return 200, kind, text.encode("utf-8", "surrogateescape")
         if path in {"/", "/hostname"}:
-            return 200, "text/plain", f"{self._pod.name}\n".encode()
+            return 200, "text/plain", self._pod.name.encode()
         return 404, "text/plain", b"404 page not found\n"
 
     def _file(self, path: str) -> str | None:

@@ -132,7 +132,7 @@ def test_a_pod_is_proxied_to(proxied: World) -> None:
                 proxied.kubectl(  # type: ignore[misc]
                     "get", "--raw", f"{root}/{name}/proxy/hostname", check=False
                 )
-                == "web\n"
+                == "web"
             ),
             f"{name} answers",
         )
@@ -157,7 +157,7 @@ def test_a_port_that_is_not_declared_refuses(proxied: World) -> None:
 def test_a_service_is_proxied_to_by_its_endpoints(proxied: World) -> None:
     path = "/api/v1/namespaces/default/services/web:http/proxy/hostname"
     eventually(
-        lambda: proxied.kubectl("get", "--raw", path, check=False) == "web\n",
+        lambda: proxied.kubectl("get", "--raw", path, check=False) == "web",
         "the Service has its endpoint, and that answers",
     )
 

@@ -46,7 +46,7 @@ def test_a_pod_listens_on_what_it_declares() -> None:
 @pytest.mark.parametrize(
     ("request_", "answer"),
     [
-        (b"GET /hostname HTTP/1.1\r\n\r\n", b"web\n"),
+        (b"GET /hostname HTTP/1.1\r\n\r\n", b"web"),
         (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"<h1>hi</h1>"),
         (b"GET /healthz HTTP/1.1\r\n\r\n", b"ok"),
         (b"GET /echo?msg=a%20b HTTP/1.1\r\n\r\n", b"a b"),
@@ -62,7 +62,7 @@ def test_requests(request_: bytes, answer: bytes) -> None:
 
 def test_the_head_of_an_answer() -> None:
     found = ask(b"GET /hostname HTTP/1.0\r\n\r\n")
-    assert found.startswith(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n")
+    assert found.startswith(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n")
     assert b"Connection: close" in found
     assert ask(b"GET /none HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 404 Not Found")
 
