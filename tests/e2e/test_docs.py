@@ -29,6 +29,7 @@ from fleet.controlplane.binaries import cache_directory
 from fleet.errors import UsageError
 from fleet.profile.loader import parse_documents
 from fleet.report.slo_file import load_objectives
+from fleet.scenario.scenario import parse as parse_scenario
 
 pytest_plugins = ["e2e_fixtures"]
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -211,6 +212,8 @@ def test_a_yaml_block_is_read(block: Block, world: World, tmp_path: Path) -> Non
         if document.get("kind") == "ServiceLevelObjectives":
             (tmp_path / "slo.yaml").write_text(yaml.safe_dump(document))
             assert load_objectives(tmp_path / "slo.yaml")
+        elif document.get("kind") == "Scenario":
+            assert parse_scenario(yaml.safe_dump(document), block.place)
         elif version.startswith("fleet.emulator/"):
             assert parse_documents(yaml.safe_dump(document), block.place)
         elif version:
