@@ -121,8 +121,8 @@ class LocustMaster:
     async def stop(self) -> None:
         """Let it write its reports and end.
 
-        Ctrl-C may hit a greenlet of Locust's that swallows it, so it is repeated; on SIGTERM, the
-        last resort but one, Locust writes no HTML.
+        Ctrl-C is repeated for a master that was not set up yet when the first came; on SIGTERM,
+        the last resort but one, Locust writes no HTML.
         """
         process = self._process
         if process is None:

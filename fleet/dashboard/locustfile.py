@@ -12,6 +12,7 @@ import io
 import json
 import logging
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -256,6 +257,7 @@ def begin(environment: Environment, runner: Any, web_ui: Any = None, **_: object
     address = "" if web_ui is None else close(web_ui, options)
     if not isinstance(runner, MasterRunner):
         return
+    end_on_interrupt()
     environment.dispatcher_class = FleetDispatcher  # type: ignore[assignment]
     FleetDispatcher.nodes_wanted = staticmethod(lambda: options.fleet_nodes)
     FleetDispatcher.moves_lost = staticmethod(lambda: options.fleet_shard_loss == "move")
@@ -267,6 +269,23 @@ def begin(environment: Environment, runner: Any, web_ui: Any = None, **_: object
     gevent.spawn(tell_ports, runner, web_ui, address)
     if web_ui is not None:
         extend(web_ui, fleet, options.web_base_path.rstrip("/") or "/")
+
+
+def end_on_interrupt() -> None:
+    """Have the first Ctrl-C end the greenlet that calls this, which is Locust's main one.
+
+    Left to Python, it is raised in whichever greenlet runs: that may swallow it, or it holds the
+    lock of the log, without which Locust ends no better than by a kill, and writes no HTML.
+    """
+    main = gevent.getcurrent()
+    seen: list[int] = []
+
+    def interrupt() -> None:
+        seen.append(signal.SIGINT)
+        if len(seen) == 1:  # else it would end the writing of the report
+            gevent.kill(main, KeyboardInterrupt)
+
+    gevent.signal_handler(signal.SIGINT, interrupt)
 
 
 def close(web_ui: Any, options: Any) -> str:

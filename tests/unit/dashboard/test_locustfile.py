@@ -98,3 +98,27 @@ def test_a_dashboard_that_cannot_be_closed_is_not_opened() -> None:
     assert done.returncode == 2
     assert "fleet: the dashboard stays closed: 'https://a' is no name" in done.stderr
     assert '"fleet"' not in done.stdout
+
+
+def test_ctrl_c_ends_locust_whichever_greenlet_runs() -> None:
+    """By itself it would be raised in the one that runs, which swallows it here; so twice."""
+    done = load(
+        "import os, signal, gevent\n"
+        "from fleet.dashboard.locustfile import end_on_interrupt\n"
+        "def swallow():\n"
+        "    while True:\n"
+        "        try:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "            gevent.sleep(0)\n"
+        "        except KeyboardInterrupt:\n"
+        "            print('swallowed')\n"
+        "end_on_interrupt()\n"
+        "busy = gevent.spawn(swallow)\n"
+        "try:\n"
+        "    busy.join(timeout=60)\n"
+        "except KeyboardInterrupt:\n"
+        "    gevent.sleep(0.1)\n"
+        "    print('ended once')\n"
+    )
+    assert done.stdout.splitlines()[-1:] == ["ended once"], done.stderr
+    assert "swallowed" not in done.stdout
