@@ -75,13 +75,21 @@ class Left(NamedTuple):
 
 
 def left(world: World, since_s: float, kinds: tuple[str, ...]) -> list[Left]:
-    """Return what was made in the second of that time, or later."""
+    """Return what was made in the second of that time, or later, but not by what is older.
+
+    What has an older owner would be made anew, for ever: it is that one's test's to remove.
+    """
     found = []
+    kept: set[str] = set()
     for kind in kinds:
         for each in world.items(kind, "-A"):
             metadata: Json = each["metadata"]
             made = dt.datetime.fromisoformat(metadata["creationTimestamp"]).timestamp()
             namespace, name = metadata.get("namespace", ""), metadata["name"]
+            owners = {each["uid"] for each in metadata.get("ownerReferences", ())}
+            if kind in WORKLOADS and (made < math.floor(since_s) or owners & kept):
+                kept.add(metadata["uid"])
+                continue
             is_system = (namespace or (name if kind == "namespaces" else "")).startswith(SYSTEM)
             if (
                 made >= math.floor(since_s)
