@@ -43,7 +43,7 @@ class Injection(NamedTuple):
 
     number: int
     spec: FaultSpec
-    nodes: tuple[NodeId, ...]
+    nodes: dict[NodeId, None]  # whom it hits, in order; looked up once a node that changes
     since_ns: int
     until_ns: int = NEVER
 
@@ -77,8 +77,9 @@ class Injector:
                 "Partition: the nodes of this run share connections; it needs --fidelity kubelet "
                 "and --watches per-node"
             )
-        nodes = tuple(each.node for each in choose(spec, self.candidates(), self._draws, number))
-        for origin in dict.fromkeys(self._origin(node) for node in nodes):
+        chosen = choose(spec, self.candidates(), self._draws, number)
+        nodes = dict.fromkeys(each.node for each in chosen)
+        for origin in dict.fromkeys(map(self._origin, nodes)):
             check(spec, origin.model)
         injection = Injection(number, spec, nodes, self._reactor.clock.now_ns())
         if not FAULTS[spec.type].is_instant:

@@ -132,7 +132,6 @@ class PodPorts:
     async def _serve(self, taken: socket.socket, change: PortChange, port: int) -> None:
         """Answer one connection."""
         node = NodeId(change.node)
-
         try:
             found = await self._session(node, change.uid, port)
         except BaseException:
