@@ -210,11 +210,8 @@ def _agents_of(
 def _shipped_agent(name: str, where: str) -> NodeAgent:
     shipped = {each.name: each for each in list_profiles() if each.kind == NodeAgent.__name__}
     if name not in shipped:
-        close = difflib.get_close_matches(name, shipped, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        known = ", ".join(sorted(shipped))
         raise UsageError(
-            f"{where}: no agent {name!r}{hint}; known are {known}, and NodeAgents of the same file"
+            f"{where}: {unknown_name('agent', name, shipped)}, and NodeAgents of the same file"
         )
     (agent,) = load_file(shipped[name].path)
     assert isinstance(agent, NodeAgent), name
@@ -224,7 +221,7 @@ def _shipped_agent(name: str, where: str) -> NodeAgent:
 def load_source(source: str) -> tuple[Document, ...]:
     """Read a shipped document by name, or a file. A path or an ending in .yaml means a file."""
     path = Path(source)
-    return load_file(path if _is_path(source) else _shipped_path(source))
+    return load_file(path if is_path(source) else _shipped_path(source))
 
 
 def load_file(path: Path) -> tuple[Document, ...]:
@@ -255,7 +252,7 @@ def show_profile(source: str) -> str:
     """Return the text of a shipped profile or of a file, once it is known to be valid."""
     load_source(source)
     path = Path(source)
-    return _read(path if _is_path(source) else _shipped_path(source))
+    return _read(path if is_path(source) else _shipped_path(source))
 
 
 def warnings_of(source: str) -> list[str]:
@@ -332,7 +329,8 @@ def shipped_directory() -> Path:
     return installed if installed.is_dir() else package.parent / "profiles"
 
 
-def _is_path(source: str) -> bool:
+def is_path(source: str) -> bool:
+    """Return whether a document is given by its path, not by the name of a shipped one."""
     return "/" in source or source.endswith((".yaml", ".yml"))
 
 
@@ -346,17 +344,28 @@ def _shipped_path(name: str) -> Path:
     """Return the file of a shipped document."""
     shipped = _shipped()
     if name not in shipped:
-        close = difflib.get_close_matches(name, shipped, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        known = ", ".join(sorted(shipped))
-        raise UsageError(f"no profile {name!r}{hint}; known are {known}, or a file ending in .yaml")
+        raise UsageError(f"{unknown_name('profile', name, shipped)}, or a file ending in .yaml")
     return shipped[name]
 
 
 def _read(path: Path) -> str:
+    too_long = f"over {DOCUMENT_BYTES_MAX} bytes; is it a profile?"
+    return read_text(path, DOCUMENT_BYTES_MAX, too_long)
+
+
+def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
+    """Say that nothing of that name is shipped, which one may be meant, and which there are."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    return f"no {what} {name!r}{hint}; known are {', '.join(names)}"
+
+
+def read_text(path: Path, bytes_max: int, told: str) -> str:
+    """Read a file of a user's; one that is too long is refused as `told`. Raises UsageError."""
     try:
-        if path.stat().st_size > DOCUMENT_BYTES_MAX:
-            raise UsageError(f"{path}: over {DOCUMENT_BYTES_MAX} bytes; is it a profile?")
+        if path.stat().st_size > bytes_max:
+            raise UsageError(f"{path}: {told}")
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from error

@@ -1,6 +1,5 @@
 """The schema of a scenario, and its reading: errors name file, line, path and what is right."""
 
-import difflib
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,7 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 from fleet.clock import NS_PER_S
 from fleet.errors import UsageError
 from fleet.faults.fault import FAULTS, FaultSpec, FaultType
-from fleet.profile.loader import shipped_directory
+from fleet.profile.loader import is_path, read_text, shipped_directory, unknown_name
 from fleet.profile.schema import DnsLabel, DurationNs, Metadata, Spec, explain
 from fleet.quantity import format_duration
 from fleet.report.slo_file import ExpectationSpec
@@ -119,8 +118,8 @@ class Scenario(Spec):
         """Return the pools as `--profile` has them; files lie beside the scenario."""
         found = []
         for pool in self.spec.node_pools:
-            is_file = "/" in pool.profile or pool.profile.endswith((".yaml", ".yml"))
-            source = str(origin.parent / pool.profile) if is_file else pool.profile
+            source = pool.profile
+            source = str(origin.parent / source) if is_path(source) else source
             found.append(f"{source}={pool.replicas}")
         return tuple(found)
 
@@ -132,30 +131,18 @@ def shipped() -> dict[str, Path]:
 
 def find(source: str) -> Path:
     """Return the file of a scenario: a shipped name, or a path. Raises UsageError."""
-    if "/" in source or source.endswith((".yaml", ".yml")):
+    if is_path(source):
         return Path(source)
     known = shipped()
     if source not in known:
-        close = difflib.get_close_matches(source, known, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        names = ", ".join(known)
-        raise UsageError(
-            f"no scenario {source!r}{hint}; known are {names}, or a file ending in .yaml"
-        )
+        raise UsageError(f"{unknown_name('scenario', source, known)}, or a file ending in .yaml")
     return known[source]
 
 
 def load(path: Path) -> Scenario:
     """Read a scenario. Raises UsageError in one line."""
-    try:
-        if path.stat().st_size > FILE_BYTES_MAX:
-            raise UsageError(f"{path}: is over {FILE_BYTES_MAX >> 20} MiB")
-        text = path.read_text("utf-8")
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: is not UTF-8 text") from error
-    return parse(text, str(path))
+    too_long = f"is over {FILE_BYTES_MAX >> 20} MiB"
+    return parse(read_text(path, FILE_BYTES_MAX, too_long), str(path))
 
 
 def parse(text: str, origin: str) -> Scenario:
