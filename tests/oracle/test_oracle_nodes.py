@@ -1,7 +1,5 @@
 """More of `make oracle`: what is done to a Node, to what it has to give, and to its static pods."""
 
-import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,15 +7,11 @@ import scenes_claims
 import scenes_node
 import scenes_resources
 import scenes_static
-from both_nodes import IMAGES, Told, both_nodes
-from judge import Judge, Recording, summary
+from halves import played
+from judge import Recording, summary
 from listed_differences import read_listed, too_often, unlisted
-from objects_of_scenes import SHELL
 from oracle_limits import LIMITS, PAGE
-from oracle_stage import OracleStage
 from real_kubelet import why_not
-
-from fleet.controlplane.build import build_kubelet
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [
@@ -27,10 +21,6 @@ pytestmark = [
 ]
 
 LISTED = read_listed(PAGE)
-SHELL_IMAGE = {
-    "names": [SHELL.replace(":1.36", "@sha256:" + "5e" * 32), SHELL],
-    "sizeBytes": 4261550,
-}
 TOGETHER = (
     scenes_static.static,
     scenes_static.static_troubles,
@@ -51,18 +41,9 @@ ALONE = (
 
 
 @pytest.fixture(scope="module")
-def recording(environment: Path) -> Iterator[Recording]:
+def recording(environment: Path) -> Recording:
     """Play the scenes, once for all tests."""
-    kubelet = asyncio.run(build_kubelet())
-    told = Told(images=[*IMAGES, SHELL_IMAGE])
-    with both_nodes(environment / "oracle-nodes", kubelet, told) as both:
-        played = Judge(OracleStage(both), LISTED)
-        played.play_at_once({body.__name__: body for body in TOGETHER})
-        for body in ALONE:
-            played.play(body.__name__, body)
-        played.close()
-        both.real.assert_runs()
-        yield played.recording()
+    return played(environment / "oracle-nodes", LISTED, TOGETHER, ALONE)
 
 
 def test_every_difference_is_listed(
