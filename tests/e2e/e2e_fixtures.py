@@ -12,8 +12,9 @@ import pytest
 from e2e_world import FLEET, FOREIGN_NODE, WAIT_MAX_S, World, eventually
 from guard import guarded, marked_processes
 from leftovers import leftovers
+from own_control_plane import own_control_plane
 
-from fleet.controlplane import attach, find_binaries
+from fleet.controlplane import CONTROLLER_MANAGER, attach, find_binaries
 
 LONG = (
     "test_parity",
@@ -105,6 +106,14 @@ def world(environment: Path) -> Iterator[World]:
     finally:
         down = (*FLEET, "controlplane", "down")
         subprocess.run(down, check=True, timeout=2 * WAIT_MAX_S, stdout=subprocess.DEVNULL)
+
+
+@pytest.fixture(scope="module")
+def eager(environment: Path) -> Iterator[World]:
+    """Run a control plane to which a node is Unknown that says nothing for 25 s, not 50."""
+    flags = {CONTROLLER_MANAGER: ("node-monitor-grace-period=25s", "node-monitor-period=1s")}
+    with own_control_plane(environment, flags) as (world, _, _):
+        yield world
 
 
 def yield_to_others(pid: int) -> None:

@@ -129,13 +129,18 @@ class World:
     @contextlib.contextmanager
     def spawn(self, prefix: str, nodes: int, *arguments: str) -> Iterator[Running]:
         """Start `fleet spawn`; whatever happens, it is gone afterwards."""
+        with self.start(prefix, "spawn", f"--nodes={nodes}", *arguments) as running:
+            yield running
+
+    @contextlib.contextmanager
+    def start(self, prefix: str, command: str, *arguments: str) -> Iterator[Running]:
+        """Start a command of fleet that brings nodes up; it is gone afterwards."""
         directory = self.root / "spawned" / f"{prefix}-{time.monotonic_ns()}"
         directory.parent.mkdir(exist_ok=True)
         log = directory.with_suffix(".log")
-        command = (*FLEET, "spawn", f"--name-prefix={prefix}", f"--nodes={nodes}")
         with log.open("w") as stderr:
             process = subprocess.Popen(
-                (*command, f"--run-dir={directory}", *arguments),
+                (*FLEET, command, f"--name-prefix={prefix}", f"--run-dir={directory}", *arguments),
                 cwd=self.root,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

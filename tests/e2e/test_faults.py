@@ -3,15 +3,11 @@
 import asyncio
 import json
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import yaml
 from e2e_world import DEDICATED, Json, Running, World, condition, eventually
-from leftovers import leftovers
 
-from fleet.controlplane import CONTROLLER_MANAGER, ControlPlane, ControlPlaneOptions
 from fleet.objects.times import parse_rfc3339
 from fleet.profile.loader import show_profile
 from fleet.run.fault_socket import ask
@@ -23,21 +19,6 @@ PREFIX = "fault"
 NODES = 16
 HOUR_S = 3600
 IMAGE = "registry.example.com/nobody-has-it:1"
-EAGER = ("node-monitor-grace-period=25s", "node-monitor-period=1s")
-"""Who says nothing for 25 s is Unknown, not 50."""
-
-
-@pytest.fixture(scope="module")
-def eager(environment: Path) -> Iterator[World]:
-    """Run a control plane that soon takes a silent node for dead."""
-    plane = ControlPlane(ControlPlaneOptions(extra_flags={CONTROLLER_MANAGER: EAGER}))
-    with asyncio.Runner() as runner:
-        info = runner.run(plane.start())
-        try:
-            with leftovers.watched(World(environment, info, environment / "none")) as world:
-                yield world
-        finally:
-            runner.run(plane.stop())
 
 
 def lively(world: World) -> str:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from e2e_world import DEDICATED, Json, Running, World, condition, eventually, workload
-from leftovers import leftovers
+from own_control_plane import own_control_plane
 
-from fleet.controlplane import APISERVER, ControlPlane, ControlPlaneOptions
+from fleet.controlplane import APISERVER, ControlPlane
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -110,20 +110,14 @@ def test_a_killed_fleet_adopts_its_nodes_and_pods(world: World, fidelity: str) -
 
 @pytest.fixture(scope="module")
 def restartable(environment: Path) -> Iterator[tuple[World, asyncio.Runner, ControlPlane]]:
-    """Run a control plane in this process, whose API server can be killed alone.
+    """Run a control plane whose API server can be killed alone.
 
     It sends clients away (GOAWAY) now and then, as those behind a load balancer do, and takes few
     streams of a connection.
     """
     flags = {APISERVER: (GOAWAY_CHANCE, STREAMS_MAX)}
-    plane = ControlPlane(ControlPlaneOptions(extra_flags=flags))
-    with asyncio.Runner() as runner:
-        info = runner.run(plane.start())
-        try:
-            with leftovers.watched(World(environment, info, environment / "none")) as world:
-                yield world, runner, plane
-        finally:
-            runner.run(plane.stop())
+    with own_control_plane(environment, flags) as own:
+        yield own
 
 
 @FIDELITIES
