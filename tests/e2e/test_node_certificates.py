@@ -146,8 +146,9 @@ def test_certificates_are_approved_by_fleet_renewed_in_time_and_served(
     summary = json.loads(done.stdout)
     assert summary["nodes"]["ready"] == 2
     assert summary["watch"]["restarts"] >= 10, "the watches moved to new connections"
-    # Five watches fill a connection here; what else a node sends goes on a second one.
-    assert summary["connections"]["open"] >= 2 * 2
+    # Five watches fill a connection here; what else a node sends goes on a second one, and all of
+    # it moves with a new certificate. How many are open at the end depends on when that was.
+    assert summary["connections"]["dials"] >= 2 * 2 * 2
 
 
 def test_two_processes_bootstrap_with_one_token_and_their_kubelets_restart(
