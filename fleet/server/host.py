@@ -51,7 +51,10 @@ class PortSession(Protocol):
     """A connection to a port of a pod."""
 
     def write(self, data: bytes, now_ns: int) -> int:
-        """Take what the client sent; return how many bytes there was room for."""
+        """Take what the client sent; return how many bytes there was room for.
+
+        Not all of them only while there is output to be read.
+        """
 
     def end(self, now_ns: int) -> None:
         """Learn that the client sends no more."""

@@ -186,7 +186,8 @@ async def _carry(
         async with asyncio.timeout(IDLE_S):
             data = await reader.read(CHUNK_BYTES)
         if data:
-            await forwarder.write(session, data)
+            while data:  # nothing waits to be read, so that there is room
+                data = data[await forwarder.write(session, data) :]
         else:
             has_ended = True
             await forwarder.end(session)

@@ -8,7 +8,7 @@ Source: cri-streaming/pkg/streaming/portforward/{httpstream,websocket}.go.
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from aiohttp import WSMsgType, web
 
@@ -27,7 +27,6 @@ TUNNEL = f"SPDY/3.1+{PROTOCOL}"
 CREATION_S = 30.0
 CHUNK_BYTES = 32 << 10
 PORT_MAX = 65535
-STUCK_S = 0.02
 INPUT_BYTES_MAX = 256 << 10
 """What may wait for one port before the client is held up, with all that it forwards."""
 CONNECTIONS_MAX = 500
@@ -56,18 +55,11 @@ class Forwarder:
         pod = self.pod
         return f"error forwarding port {port} to pod {pod.uid}, uid : {refusal.text}"
 
-    async def write(self, session: PortSession, data: bytes) -> None:
-        """Hand all of it to the port."""
-        at = 0
-
-        def act(_kubelet: VirtualKubelet, now_ns: int) -> int:
-            return session.write(data[at : at + CHUNK_BYTES], now_ns)
-
-        while at < len(data):
-            taken = await self._questions.ask(self._node, act)
-            at += taken
-            if not taken:
-                await asyncio.sleep(STUCK_S)
+    async def write(self, session: PortSession, data: bytes) -> int:
+        """Hand the port at most `CHUNK_BYTES`; return how many bytes it took."""
+        return await self._questions.ask(
+            self._node, lambda _kubelet, now_ns: session.write(data[:CHUNK_BYTES], now_ns)
+        )
 
     async def end(self, session: PortSession) -> None:
         """Tell the port that nothing more comes."""
@@ -89,22 +81,62 @@ class PortConnection:
         self.error: int | None = None
         self.began_s = time.monotonic()
         self.input = bytearray()
-        self.has_ended = False
+        self.has_ended = self.is_given_up = False
         self.news = asyncio.Event()
         self.room = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
     def take(self, data: bytes) -> None:
         """Take what the client sent."""
+        if self.is_given_up:
+            return
         self.input += data
         self.news.set()
         if len(self.input) > INPUT_BYTES_MAX:
             self.room.clear()
 
+    async def wait_for_room(self) -> None:
+        """Wait until the port has taken enough of what came."""
+        if len(self.input) > INPUT_BYTES_MAX:
+            await self.room.wait()
+
     def end(self) -> None:
         """Learn that it sends no more."""
         self.has_ended = True
         self.news.set()
+
+    def give_up(self) -> None:
+        """Carry nothing more: whoever waits for it goes on, what comes is dropped."""
+        self.is_given_up = True
+        self.input.clear()
+        self.news.set()
+        self.room.set()
+
+    async def carry(
+        self, forwarder: Forwarder, session: PortSession, send: Callable[[bytes], Awaitable[None]]
+    ) -> None:
+        """Carry both ways until the port is through or this is given up.
+
+        Piece by piece, in turns: a port that takes nothing has output to give first, so neither way
+        waits for the other one.
+        """
+        is_told = False
+        while not self.is_given_up:
+            self.news.clear()
+            if self.input:
+                del self.input[: await forwarder.write(session, bytes(self.input[:CHUNK_BYTES]))]
+                if len(self.input) <= INPUT_BYTES_MAX:
+                    self.room.set()
+            elif self.has_ended and not is_told:
+                is_told = True
+                await forwarder.end(session)
+            output = await forwarder.advance(session)
+            if output.data:
+                await send(output.data)
+            if output.is_over:
+                return
+            if not (output.more or self.input or self.news.is_set()):
+                await self.news.wait()
 
 
 class SpdyPortForward:
@@ -125,8 +157,7 @@ class SpdyPortForward:
                     self._on_event(event)
                 await self._flush()
                 for each in list(self._connections.values()):
-                    if len(each.input) > INPUT_BYTES_MAX:
-                        await each.room.wait()
+                    await each.wait_for_room()
         except (RemoteProtocolError, ConnectionError):
             pass
         finally:
@@ -184,47 +215,31 @@ class SpdyPortForward:
 
     async def _forward(self, connection: PortConnection) -> None:
         """Carry one connection, to the end of either side."""
-        assert connection.data is not None
+        data, forwarder = connection.data, self._forwarder
+        assert data is not None
         assert connection.error is not None
+
+        async def send(said: bytes) -> None:
+            self._spdy.send(data, said)
+            await self._flush()
+
         try:
-            session = await self._forwarder.open(connection.port)
+            session = await forwarder.open(connection.port)
             if isinstance(session, Refusal):
-                text = self._forwarder.error_text(connection.port, session)
+                text = forwarder.error_text(connection.port, session)
                 self._spdy.send(connection.error, text.encode(), is_last=True)
                 self._drop(connection)
                 await self._flush()
                 return
-            await self._carry(connection, session)
-            self._spdy.send(connection.data, b"", is_last=True)
+            await connection.carry(forwarder, session, send)
+            self._spdy.send(data, b"", is_last=True)
             self._spdy.send(connection.error, b"", is_last=True)
             await self._flush()
         except (ConnectionError, NodeGoneError, BugError):
             self._drop(connection)
         finally:
-            connection.room.set()
-            self._connections.pop(connection.data, None)
-
-    async def _carry(self, connection: PortConnection, session: PortSession) -> None:
-        assert connection.data is not None
-        has_ended = False
-        while self._spdy.is_open(connection.data):
-            connection.news.clear()
-            if connection.input:
-                data = bytes(connection.input)
-                connection.input.clear()
-                connection.room.set()
-                await self._forwarder.write(session, data)
-            if connection.has_ended and not has_ended:
-                has_ended = True
-                await self._forwarder.end(session)
-            output = await self._forwarder.advance(session)
-            if output.data:
-                self._spdy.send(connection.data, output.data)
-                await self._flush()
-            if output.is_over:
-                return
-            if not output.more and not connection.news.is_set():
-                await connection.news.wait()
+            connection.give_up()
+            self._connections.pop(data, None)
 
     def _drop(self, connection: PortConnection) -> None:
         """Give both streams up."""
@@ -232,8 +247,7 @@ class SpdyPortForward:
             if number is not None:
                 self._spdy.reset(number)
                 self._connections.pop(number, None)
-        connection.end()
-        connection.room.set()
+        connection.give_up()
 
     async def _flush(self) -> None:
         if out := self._spdy.take():
@@ -294,29 +308,22 @@ async def _read_channels(
         at, is_error = divmod(data[0], 2) if data else (len(connections), 0)
         if at < len(connections) and not is_error:
             connections[at].take(data[1:])
-            if len(connections[at].input) > INPUT_BYTES_MAX:
-                await connections[at].room.wait()
+            await connections[at].wait_for_room()
 
 
 async def _carry_channel(
     socket: web.WebSocketResponse, forwarder: Forwarder, connection: PortConnection, channel: int
 ) -> None:
-    with contextlib.suppress(ConnectionError, NodeGoneError, BugError):
-        session = await forwarder.open(connection.port)
-        if isinstance(session, Refusal):
-            text = forwarder.error_text(connection.port, session).encode()
-            await socket.send_bytes(bytes((channel + 1,)) + text)
-            return
-        while True:
-            connection.news.clear()
-            data = bytes(connection.input)
-            connection.input.clear()
-            connection.room.set()
-            await forwarder.write(session, data)
-            output = await forwarder.advance(session)
-            if output.data:
-                await socket.send_bytes(bytes((channel,)) + output.data)
-            if output.is_over:
+    async def send(said: bytes) -> None:
+        await socket.send_bytes(bytes((channel,)) + said)
+
+    try:
+        with contextlib.suppress(ConnectionError, NodeGoneError, BugError):
+            session = await forwarder.open(connection.port)
+            if isinstance(session, Refusal):
+                text = forwarder.error_text(connection.port, session).encode()
+                await socket.send_bytes(bytes((channel + 1,)) + text)
                 return
-            if not output.more and not connection.news.is_set():
-                await connection.news.wait()
+            await connection.carry(forwarder, session, send)
+    finally:
+        connection.give_up()

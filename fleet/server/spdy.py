@@ -164,10 +164,6 @@ class SpdyServer:
         """Say that nothing more is served."""
         self._control(GOAWAY, _TWO.pack(self._last, 0))
 
-    def is_open(self, stream: int) -> bool:
-        """Return whether neither side has given a stream up."""
-        return stream in self._streams
-
     def take(self) -> bytes:
         """Return what is to be sent."""
         out = bytes(self._out)

@@ -2,7 +2,9 @@
 
 import os
 import pty
+import socket
 import subprocess
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -21,6 +23,7 @@ WEB_SOCKETS = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "true"}
 SPDY = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false"}
 PROTOCOLS = pytest.mark.parametrize("variables", [WEB_SOCKETS, SPDY], ids=["ws", "spdy"])
 SIZE = 3_000_000
+ECHOED = 8_000_000
 
 
 def pod(name: str, script: str) -> Json:
@@ -219,3 +222,30 @@ def test_a_declared_port_is_forwarded(kubectl: Kubectl, uses_web_sockets: str) -
         forwarding.terminate()
         _, told = forwarding.communicate(timeout=60)
     assert b"connection refused" in told
+
+
+@pytest.mark.parametrize("uses_web_sockets", ["true", "false"])
+def test_a_forwarded_port_carries_both_ways_at_once(
+    kubectl: Kubectl, uses_web_sockets: str
+) -> None:
+    """Of a pod without declared ports any one echoes: more than all buffers on the way hold."""
+    port, sent = free_port(), b"no request\n" + os.urandom(ECHOED)
+    with subprocess.Popen(
+        (*kubectl.command, "port-forward", "p", f"{port}:7"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "KUBECTL_PORT_FORWARD_WEBSOCKETS": uses_web_sockets},
+    ) as forwarding:
+        try:
+            assert forwarding.stdout is not None
+            assert b"Forwarding from" in forwarding.stdout.readline()
+            with socket.create_connection(("127.0.0.1", port), timeout=120) as connection:
+                writing = threading.Thread(target=connection.sendall, args=(sent,))
+                writing.start()
+                received = bytearray()
+                while len(received) < len(sent) and (piece := connection.recv(1 << 16)):
+                    received += piece
+                writing.join(120)
+        finally:
+            forwarding.terminate()
+    assert received == sent

@@ -1,0 +1,186 @@
+"""Port forwarding without a network: both ways at once, more than any buffer holds."""
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from aiohttp import WSMessage, WSMsgType, web
+from pod_world import make_pod
+from spdy_client import Client
+
+from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.objects.effects import NodeId
+from fleet.objects.pods import Pod
+from fleet.objects.streams import Refusal
+from fleet.runtime.ports import PENDING_MAX, PortSession
+from fleet.server.host import Host
+from fleet.server.port_forward import (
+    INPUT_BYTES_MAX,
+    Forwarder,
+    SpdyPortForward,
+    forward_channels,
+)
+from fleet.server.questions import Questions
+from fleet.server.spdy import FIN, SYN_REPLY
+
+PORT, CLOSED = 7, 81
+SENT = bytes(range(256)) * (2 * PENDING_MAX // 256)
+PIECE = 32 << 10
+
+
+class Direct:
+    """Questions that are answered at once: there is no other thread."""
+
+    async def ask(self, _node: NodeId, act: Callable[[object, int], object]) -> object:
+        await asyncio.sleep(0)
+        return act(None, 0)
+
+
+def port_of(_kubelet: VirtualKubelet, pod: Pod, port: int, _now_ns: int) -> PortSession | Refusal:
+    return Refusal(500, "refused") if port == CLOSED else PortSession(pod, lambda _path: None)
+
+
+@pytest.fixture
+def forwarder() -> Forwarder:
+    host = cast("Host", SimpleNamespace(port_of=port_of))
+    return Forwarder(cast("Questions", Direct()), host, NodeId(0), make_pod())
+
+
+class Pipe:
+    """A client: what it sends, in pieces, and what it is sent."""
+
+    def __init__(self, pieces: Sequence[bytes], has_all: Callable[[bytearray], bool]) -> None:
+        self.pieces = deque(pieces)
+        self.received = bytearray()
+        self.has_all = has_all
+        self.is_through = asyncio.Event()  # then it goes
+
+    async def read(self) -> bytes:
+        await asyncio.sleep(0)
+        if not self.pieces:
+            await self.is_through.wait()
+            return b""
+        return self.pieces.popleft()
+
+    async def write(self, data: bytes) -> None:
+        await asyncio.sleep(0)
+        self.received += data
+        if self.has_all(self.received):
+            self.is_through.set()
+
+    async def close(self) -> None:
+        pass
+
+
+def opened(client: Client, first: int, port: int) -> list[bytes]:
+    headers = {"port": str(port), "requestID": str(first)}
+    return [
+        client.open(first, {**headers, "streamType": "error"}, FIN),
+        client.open(first + 2, {**headers, "streamType": "data"}),
+    ]
+
+
+def pieces_of(content: bytes) -> list[bytes]:
+    return [content[at : at + PIECE] for at in range(0, len(content), PIECE)]
+
+
+def frames_of(received: bytes) -> int:
+    """Return how many bytes DATA frames of so much content are."""
+    return len(received) + len(pieces_of(received)) * struct.calcsize(">II")
+
+
+def test_more_than_all_buffers_comes_back_over_spdy(forwarder: Forwarder) -> None:
+    """The port takes nothing while 1 MB waits to be read, and is read all the same."""
+    client = Client()
+    sent = [*opened(client, 1, PORT), *(client.data(3, each) for each in pieces_of(SENT))]
+    sent.append(client.data(3, b"", FIN))
+
+    async def play() -> Pipe:
+        pipe = Pipe(sent, lambda received: len(received) >= frames_of(SENT))
+        await asyncio.wait_for(SpdyPortForward(pipe, forwarder).run(), 60)
+        return pipe
+
+    received = asyncio.run(play()).received
+    data = b"".join(content[1:] for kind, content in whole(client, received) if kind == -3)
+    assert data == SENT
+
+
+def whole(client: Client, received: bytearray) -> list[tuple[int, bytes]]:
+    """Read the frames that are complete."""
+    at = 0
+    while at + 8 <= len(received):
+        size = int.from_bytes(received[at + 5 : at + 8], "big")
+        if at + 8 + size > len(received):
+            break
+        at += 8 + size
+    return client.read(bytes(received[:at]))
+
+
+def test_a_refused_port_holds_no_other_one_up(forwarder: Forwarder) -> None:
+    """What is sent to it is dropped, however much it is; the port beside it answers."""
+    client = Client()
+    flood = pieces_of(bytes(4 * INPUT_BYTES_MAX))
+    sent = [*opened(client, 1, CLOSED), *opened(client, 5, PORT)]
+    sent += [client.data(3, each) for each in flood]
+    sent.append(client.data(7, b"hello, port\n"))
+
+    async def play() -> Pipe:
+        pipe = Pipe(sent, lambda received: b"hello, port\n" in received)
+        await asyncio.wait_for(SpdyPortForward(pipe, forwarder).run(), 60)
+        return pipe
+
+    frames = whole(client, asyncio.run(play()).received)
+    assert [kind for kind, _ in frames].count(SYN_REPLY) == 4
+    [refused] = [content[1:] for kind, content in frames if kind == -1]
+    assert refused.endswith(b"refused")
+
+
+class Socket:
+    """A WebSocket: two channels for each port."""
+
+    def __init__(self, messages: Sequence[bytes], channel: int, size: int) -> None:
+        self.messages = deque(messages)
+        self.received: dict[int, bytearray] = {}
+        self.is_through = asyncio.Event()  # then it goes: so much came of that channel
+        self.wanted = channel, size
+
+    async def receive(self) -> WSMessage:
+        await asyncio.sleep(0)
+        if not self.messages:
+            await self.is_through.wait()
+            return WSMessage(WSMsgType.CLOSE, None, None)
+        return WSMessage(WSMsgType.BINARY, self.messages.popleft(), None)
+
+    async def send_bytes(self, data: bytes) -> None:
+        await asyncio.sleep(0)
+        self.received.setdefault(data[0], bytearray()).extend(data[1:])
+        channel, size = self.wanted
+        if len(self.received.get(channel, b"")) >= size:
+            self.is_through.set()
+
+    async def close(self) -> None:
+        pass
+
+
+def test_channels_of_a_web_socket_carry_as_much_beside_a_refused_port(
+    forwarder: Forwarder,
+) -> None:
+    flood = [b"\0" + each for each in pieces_of(bytes(4 * INPUT_BYTES_MAX))]
+    sent = [b"\2" + each for each in pieces_of(SENT)]
+
+    async def play() -> Socket:
+        socket = Socket([*flood, *sent], 2, len(SENT) + 2)
+        forwarding = forward_channels(
+            cast("web.WebSocketResponse", socket), forwarder, [CLOSED, PORT]
+        )
+        await asyncio.wait_for(forwarding, 60)
+        return socket
+
+    received = asyncio.run(play()).received
+    port = PORT.to_bytes(2, "little")
+    assert received[2] == port + SENT
+    assert received[1].endswith(b"refused")
