@@ -93,6 +93,7 @@ MATRIX: dict[str, Json] = {
         "networkPolicy": {"metricsFrom": [{"namespaceSelector": {}}]},
         "fullnameOverride": "other",
     },
+    "path": {"serve": {"enabled": True, "mode": "path"}, "processesPerPod": 2},
     "little": {
         "podDisruptionBudget": {"enabled": False},
         "networkPolicy": {"enabled": False},
@@ -164,6 +165,30 @@ def test_a_dashboard_is_there_if_wanted_as_grafana_reads_it(bare_helm: Helm) -> 
     assert told == json.loads((FILE.parent / "dashboard.json").read_text())
 
 
+def served_ports(objects: list[Json]) -> tuple[int, int]:
+    """Return the first and the last port of kubelets that the network policy lets through."""
+    [policy] = of_kind(objects, "NetworkPolicy", RELEASE)
+    _metrics, served = policy["spec"]["ingress"]
+    [ports] = served["ports"]
+    return ports["port"], ports["endPort"]
+
+
+def test_kubelets_are_served_at_a_port_each_or_by_their_path(bare_helm: Helm) -> None:
+    values = {"nodes": 40, "nodesPerPod": 20, "processesPerPod": 2}
+    for mode, last in (("ports", 21019), ("path", 21001)):
+        serve = {"enabled": True, "mode": mode, "port": 21000}
+        objects = bare_helm.objects({**values, "serve": serve})
+        only = container(objects)
+        assert f"--serve={mode}" in only["args"]
+        assert "--serve-at=$(POD_IP):21000" in only["args"]
+        assert served_ports(objects) == (21000, last)
+        [service] = of_kind(objects, "Service", RELEASE)
+        named = {"serve-0": 21000, "serve-1": 21001} if mode == "path" else {}
+        for ports, number in ((only["ports"], "containerPort"), (service["spec"]["ports"], "port")):
+            found = {each["name"]: each[number] for each in ports if "serve" in each["name"]}
+            assert found == named
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
@@ -177,6 +202,7 @@ def test_a_dashboard_is_there_if_wanted_as_grafana_reads_it(bare_helm: Helm) -> 
         ({"profiles": [{"source": "a", "configMap": {"name": "b", "key": "c"}}]}, "oneOf"),
         ({"extraArgs": ["kubectl"]}, "at '/extraArgs/0'"),
         ({"identity": "csr"}, "csr.tokenSecret: nodes need a bootstrap token"),
+        ({"serve": {"mode": "loopback"}}, "at '/serve/mode': value must be one of 'ports', 'path'"),
         ({"nodes": 2, "processesPerPod": 3}, "processesPerPod: 3 processes for the 2 nodes"),
         ({"identity": "nobody"}, "at '/identity': value must be one of 'impersonate', 'csr'"),
         ({"identity": {"mode": "nobody"}}, "at '/identity/mode': value must be one of"),
