@@ -55,8 +55,10 @@ def assert_refusals_end(events: Iterable[Json]) -> None:
     for each in sorted(once.values(), key=seconds):
         about = each["objectRef"]
         names = (about.get(key, "") for key in ("resource", "subresource", "namespace", "name"))
-        verb = _ONE_QUESTION.get(each["verb"], each["verb"])
-        codes.setdefault((verb, *names), []).append(each["responseStatus"]["code"])
+        verb: str = each["verb"]
+        codes.setdefault((_ONE_QUESTION.get(verb, verb), *names), []).append(
+            each["responseStatus"]["code"]
+        )
     for asked, answers in codes.items():
         refusals = answers.count(HTTPStatus.FORBIDDEN)
         if refusals:

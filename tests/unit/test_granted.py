@@ -33,6 +33,7 @@ def test_refusals_that_end_are_granted() -> None:
     assert_refusals_end(asked(403, 403, 200))
     assert_refusals_end(reversed(asked(403, 200)))
     assert_refusals_end(asked(200))
+    assert_refusals_end([*asked(403, verb="watch"), *asked(200, verb="list")])
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,7 @@ def test_refusals_that_end_are_granted() -> None:
         asked(200, 403),
         asked(403, 200, resource="nodes"),
         asked(*(REFUSALS_MAX + 1) * [403], 200),
-        [*asked(403, verb="watch"), *asked(200)],
+        [*asked(403, verb="patch"), *asked(200)],
     ],
 )
 def test_others_are_not(events: list[dict[str, Any]]) -> None:
