@@ -99,10 +99,11 @@ fault_options = join(
     whom("--share", metavar="SHARE", help="A part of those, drawn with the seed: 25%."),
     what("--for", "for_", metavar="DURATION", help="Heal it after this long, e.g. 8m."),
     what("--by", metavar="DURATION", help="How late, or how far off a clock is."),
-    what("--mode", metavar="Reset|BlackHole", help="Of a Partition (default BlackHole)."),
+    what("--every", metavar="DURATION", help="It comes and goes: on for half of this, then off."),
+    what("--mode", metavar="Reset|BlackHole|Inbound|Outbound", help="Of a Partition."),
     what("--heartbeats", metavar="Lease|Status", help="Only this one (default both)."),
     what("--reason", help="That the runtime gives."),
-    what("--message", help="That the runtime gives."),
+    what("--message", help="That the runtime, a network plugin or a driver gives."),
 )
 spawn_options = join(
     nodes("--nodes", type=int, help="How many virtual kubelets (default 100)."),

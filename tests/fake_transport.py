@@ -15,7 +15,15 @@ from urllib.parse import parse_qs
 from fakes import Answer, SimApiServer, Watch
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws, SimClock
-from fleet.wire.http2.messages import Cut, Failure, Request, Response, StreamOpened
+from fleet.wire.http2.messages import (
+    Cut,
+    Failure,
+    Request,
+    Response,
+    StreamOpened,
+    swallows_input,
+    swallows_output,
+)
 from fleet.wire.http2.streams import Inbox
 
 BOOKMARK_NS = 60 * NS_PER_S
@@ -108,7 +116,7 @@ class FakeTransport:
             self._cuts[pool] = cut
         if cut is Cut.RESET:
             self.drop(frozenset((pool,)))
-        if cut is Cut.BLACK_HOLE:
+        if cut is not None and cut is not Cut.RESET:
             for number, each in self._open.items():
                 if each.pool == pool:
                     now_ns = self._clock.now_ns()
@@ -116,13 +124,13 @@ class FakeTransport:
                     if each.request.timeout_ns and not each.request.stream:
                         limit_ns = max(now_ns, each.sent_ns + each.request.timeout_ns)
                     self._later(limit_ns, self._give_up, number)
-        else:
+        if not (swallows_input(cut) or swallows_output(cut)):
             for action, arguments in self._stalled.pop(pool, ()):
                 self._later(self._clock.now_ns() + NS_PER_MS, action, *arguments)
 
     def _give_up(self, number: int) -> None:
         exchange = self._open.get(number)
-        if exchange is not None and self._cuts.get(exchange.pool) is Cut.BLACK_HOLE:
+        if exchange is not None and self._cuts.get(exchange.pool) not in {None, Cut.RESET}:
             self._fail(number, Failure.SILENT if exchange.request.stream else Failure.TIMEOUT)
 
     def flush(self) -> None:
@@ -138,12 +146,16 @@ class FakeTransport:
             cut = self._cuts.get(exchange.pool)
             if cut is Cut.RESET or _is_hit(exchange.pool, self.refusing):
                 self._later(now_ns + NS_PER_MS, self._fail, self._seq, Failure.DIAL)
-            elif cut is Cut.BLACK_HOLE or _is_hit(exchange.pool, self.silent):
+            elif swallows_output(cut) or _is_hit(exchange.pool, self.silent):
                 late_ns = exchange.request.timeout_ns or GIVEN_UP_NS
                 self._later(now_ns + late_ns, self._fail, self._seq, Failure.TIMEOUT)
             else:
                 half_ns = self._latency_ns(exchange.pool) // 2
-                self._later(now_ns + half_ns, self._arrive, self._seq, exchange, half_ns)
+                number = self._seq
+                self._later(now_ns + half_ns, self._arrive, number, exchange, half_ns)
+                if swallows_input(cut):
+                    late_ns = exchange.request.timeout_ns or GIVEN_UP_NS
+                    self._later(now_ns + late_ns, self._give_up, number)
 
     def sweep(self, now_ns: int) -> None:
         del now_ns
@@ -163,8 +175,10 @@ class FakeTransport:
     def _act(self, action: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         """Do it, unless a black hole swallows it: then once it is over."""
         exchange = self._open.get(arguments[0])
-        passes = action in (self._fail, self._give_up)
-        if exchange is None or passes or self._cuts.get(exchange.pool) is not Cut.BLACK_HOLE:
+        cut = None if exchange is None else self._cuts.get(exchange.pool)
+        is_swallowed = swallows_output(cut) if action == self._arrive else swallows_input(cut)
+        passes = action in (self._fail, self._give_up) or not is_swallowed
+        if exchange is None or passes:
             action(*arguments)
         else:
             self._stalled.setdefault(exchange.pool, []).append((action, arguments))

@@ -6,11 +6,11 @@ from typing import Annotated, NamedTuple
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from fleet.clock import Draws
+from fleet.clock import NS_PER_S, Draws
 from fleet.objects.effects import NodeId
 from fleet.profile.host_schedule import Share
-from fleet.profile.schema import Spec, key_of
-from fleet.quantity import parse_duration
+from fleet.profile.schema import DurationNs, Spec, key_of
+from fleet.quantity import format_duration, parse_duration
 
 ZONE_LABEL = "topology.kubernetes.io/zone"
 _STREAM_CHOOSE = 0xFA017
@@ -26,18 +26,25 @@ class FaultType(enum.Enum):
 
     HEARTBEAT_LOSS = "HeartbeatLoss"
     LATE_HEARTBEATS = "LateHeartbeats"
+    SLOW_LINK = "SlowLink"
     CLOCK_SKEW = "ClockSkew"
     PARTITION = "Partition"
     KUBELET_RESTART = "KubeletRestart"
     KUBELET_DOWN = "KubeletDown"
+    NODE_DOWN = "NodeDown"
     RUNTIME_DOWN = "RuntimeDown"
     RUNTIME_NOT_READY = "RuntimeNotReady"
     NETWORK_NOT_READY = "NetworkNotReady"
     PLEG_STALL = "PLEGStall"
+    SANDBOX_DEATH = "SandboxDeath"
+    SANDBOX_FAILURE = "SandboxFailure"
+    CONTAINER_CRASH = "ContainerCrash"
+    MOUNT_FAILURE = "MountFailure"
     REGISTRY_OUTAGE = "RegistryOutage"
     MEMORY_PRESSURE = "MemoryPressure"
     DISK_PRESSURE = "DiskPressure"
     PID_PRESSURE = "PIDPressure"
+    OUT_OF_MEMORY = "OutOfMemory"
 
 
 class Heartbeat(enum.Enum):
@@ -52,6 +59,8 @@ class PartitionMode(enum.Enum):
 
     RESET = "Reset"  # connections are reset, new ones refused
     BLACK_HOLE = "BlackHole"  # they vanish
+    OUTBOUND = "Outbound"  # those of the node vanish, those of the server come
+    INBOUND = "Inbound"  # the other way round
 
 
 class FaultKind(NamedTuple):
@@ -73,6 +82,9 @@ FAULTS = {
     FaultType.LATE_HEARTBEATS: FaultKind(
         "those requests leave so much later", takes=(_HEARTBEATS, "by_ns"), needs=("by_ns",)
     ),
+    FaultType.SLOW_LINK: FaultKind(
+        "every request leaves the node so much later", takes=("by_ns",), needs=("by_ns",)
+    ),
     FaultType.CLOCK_SKEW: FaultKind(
         "the clock of the machine is ahead by so much, or behind (`-1h`)",
         takes=("by_ns",),
@@ -80,7 +92,8 @@ FAULTS = {
     ),
     FaultType.PARTITION: FaultKind(
         "the connections between machine and API server: `BlackHole` lets nothing through, "
-        "`Reset` ends them and refuses new ones",
+        "`Reset` ends them and refuses new ones, `Outbound` swallows only what the node sends, "
+        "`Inbound` only what it is sent",
         takes=("mode",),
     ),
     FaultType.KUBELET_RESTART: FaultKind(
@@ -88,6 +101,10 @@ FAULTS = {
     ),
     FaultType.KUBELET_DOWN: FaultKind(
         "the kubelets are killed and not started again before the end; containers run on"
+    ),
+    FaultType.NODE_DOWN: FaultKind(
+        "the machine loses its power, and boots at the end: another bootID, and of what ran only "
+        "the traces are left"
     ),
     FaultType.RUNTIME_DOWN: FaultKind("the container runtime does not answer"),
     FaultType.RUNTIME_NOT_READY: FaultKind(
@@ -97,6 +114,18 @@ FAULTS = {
         "the runtime says `NetworkReady=false`", takes=("reason", "message")
     ),
     FaultType.PLEG_STALL: FaultKind("the runtime hangs when the pods are listed"),
+    FaultType.SANDBOX_DEATH: FaultKind(
+        "the sandboxes of all pods die; their containers run on", is_instant=True
+    ),
+    FaultType.SANDBOX_FAILURE: FaultKind(
+        "no sandbox can be made: the network plugin says `message`", takes=("message",)
+    ),
+    FaultType.CONTAINER_CRASH: FaultKind(
+        "the processes of all containers are killed", is_instant=True
+    ),
+    FaultType.MOUNT_FAILURE: FaultKind(
+        "no volume of a CSI driver is mounted: it says `message`", takes=("message",)
+    ),
     FaultType.REGISTRY_OUTAGE: FaultKind("no registry lets an image be pulled"),
     FaultType.MEMORY_PRESSURE: FaultKind(
         "something beside the pods uses the memory up to half of what `memory.available` of "
@@ -106,8 +135,13 @@ FAULTS = {
     FaultType.PID_PRESSURE: FaultKind(
         "the same of processes and `pid.available`, which a profile must name"
     ),
+    FaultType.OUT_OF_MEMORY: FaultKind(
+        "something beside the pods uses all of the memory: the kernel kills containers"
+    ),
 }
 """By type, in the order of the reference page."""
+LATE = frozenset((FaultType.LATE_HEARTBEATS, FaultType.SLOW_LINK))
+EVERY_NS_MIN = NS_PER_S
 PARAMETERS = (_HEARTBEATS, "by_ns", "mode", "reason", "message")
 
 
@@ -132,6 +166,7 @@ class FaultSpec(Spec):
     heartbeats: tuple[Heartbeat, ...] = ()  # empty: both
     by_ns: SignedDurationNs | None = None
     mode: PartitionMode | None = None  # None: BlackHole
+    every_ns: DurationNs = 0  # it comes and goes: on for the first half of each; 0: it stays
     reason: str = ""
     message: str = ""
 
@@ -145,11 +180,18 @@ class FaultSpec(Spec):
                 raise ValueError(f"{name} takes no {key_of(field)}; it takes {known}")
             if not is_given and field in kind.needs:
                 raise ValueError(f"{name} needs {key_of(field)}, for example {key_of(field)}: 25s")
-        if self.type is FaultType.LATE_HEARTBEATS and (self.by_ns or 0) <= 0:
-            raise ValueError("LateHeartbeats: by must be above 0s")
+        if self.type in LATE and (self.by_ns or 0) <= 0:
+            raise ValueError(f"{name}: by must be above 0s")
+        if "every_ns" in self.model_fields_set and self.every_ns < EVERY_NS_MIN:
+            raise ValueError("every must be 1s or more")
         if self.type is FaultType.CLOCK_SKEW and not self.by_ns:
             raise ValueError("ClockSkew: by must not be 0s")
         return self
+
+    @property
+    def is_instant(self) -> bool:
+        """Whether it has no end; one that comes again and again has."""
+        return FAULTS[self.type].is_instant and not self.every_ns
 
 
 class Candidate(NamedTuple):
@@ -193,6 +235,8 @@ def words_of(spec: FaultSpec) -> str:
     if spec.mode is not None:
         parts.append(spec.mode.value)
     parts += [each.value for each in spec.heartbeats]
+    if spec.every_ns:
+        parts.append(f"every {format_duration(spec.every_ns)}")
     return " ".join(parts)
 
 
@@ -201,4 +245,6 @@ def document_of(spec: FaultSpec) -> dict[str, object]:
     found: dict[str, object] = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     if spec.by_ns is not None:
         found["by"] = f"{spec.by_ns}ns"
+    if spec.every_ns:
+        found["every"] = f"{spec.every_ns}ns"
     return found

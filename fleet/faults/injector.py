@@ -7,6 +7,7 @@ once one is healed follows from those that are still on.
 """
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from fleet.clock import Draws
@@ -35,7 +36,15 @@ HEARTBEAT_OPS = {
     Heartbeat.LEASE: frozenset((Op.GET_LEASE, Op.CREATE_LEASE, Op.RENEW_LEASE, Op.GET_NODE_LEASE)),
     Heartbeat.STATUS: frozenset((Op.GET_NODE_HEARTBEAT, Op.PATCH_NODE_STATUS_HEARTBEAT)),
 }
-_HINDERED = frozenset((FaultType.HEARTBEAT_LOSS, FaultType.LATE_HEARTBEATS))
+_ALL_OPS = frozenset(Op)
+_HINDERED = frozenset((FaultType.HEARTBEAT_LOSS, FaultType.LATE_HEARTBEATS, FaultType.SLOW_LINK))
+_DOWN = (FaultType.KUBELET_DOWN, FaultType.NODE_DOWN)
+_CUTS = {
+    PartitionMode.RESET: Cut.RESET,
+    PartitionMode.BLACK_HOLE: Cut.BLACK_HOLE,
+    PartitionMode.INBOUND: Cut.INBOUND,
+    PartitionMode.OUTBOUND: Cut.OUTBOUND,
+}
 
 
 class Injection(NamedTuple):
@@ -46,6 +55,7 @@ class Injection(NamedTuple):
     nodes: dict[NodeId, None]  # whom it hits, in order; looked up once a node that changes
     since_ns: int
     until_ns: int = NEVER
+    is_on: bool = True  # one that comes and goes is off in between
 
 
 class Injector:
@@ -82,34 +92,80 @@ class Injector:
         for origin in dict.fromkeys(map(self._origin, nodes)):
             check(spec, origin.model)
         injection = Injection(number, spec, nodes, self._reactor.clock.now_ns())
-        if not FAULTS[spec.type].is_instant:
+        if not spec.is_instant:
             self.active[number] = injection
-        if spec.type is FaultType.KUBELET_RESTART:
-            self._reactor.restart(nodes)
-        else:
-            self._apply(injection)
+        self._begin(injection)
         return injection
+
+    def turn(self, number: int) -> int:
+        """Let a fault that comes and goes do so; return when it is due again.
+
+        What is over at once happens anew each time; all else is on for one half and off for the
+        other.
+        """
+        now_ns, before = self._reactor.clock.now_ns(), self.active[number]
+        every_ns = before.spec.every_ns
+        assert every_ns, before
+        if FAULTS[before.spec.type].is_instant:
+            self._begin(before)
+            return now_ns + every_ns
+        if before.is_on:
+            self._end(before._replace(until_ns=now_ns, is_on=False))
+        else:
+            self.active[number] = before._replace(since_ns=now_ns, until_ns=NEVER, is_on=True)
+            self._begin(self.active[number])
+        return now_ns + every_ns // 2
+
+    def first_turn_ns(self, number: int) -> int:
+        """Return when a fault comes or goes next after its beginning, NEVER if it stays."""
+        injection = self.active.get(number)
+        if injection is None or not injection.spec.every_ns:
+            return NEVER
+        every_ns = injection.spec.every_ns
+        is_instant = FAULTS[injection.spec.type].is_instant
+        return injection.since_ns + (every_ns if is_instant else every_ns // 2)
 
     def heal(self, number: int) -> Injection:
         """Let a fault end now."""
         injection = self.active.pop(number)
-        injection = injection._replace(until_ns=self._reactor.clock.now_ns())
+        if injection.is_on:
+            injection = injection._replace(until_ns=self._reactor.clock.now_ns(), is_on=False)
+            self._end(injection)
+        return injection
+
+    def _begin(self, injection: Injection) -> None:
+        kind, nodes, reactor = injection.spec.type, injection.nodes, self._reactor
+        if kind is FaultType.KUBELET_RESTART:
+            reactor.restart(nodes)
+        elif kind in {FaultType.SANDBOX_DEATH, FaultType.CONTAINER_CRASH}:
+            for node in nodes:
+                self._kill(node, kind)
+        else:
+            self._apply(injection)
+
+    def _end(self, injection: Injection) -> None:
+        """Take back what a fault does; it is not among those that are on any more."""
+        if injection.number in self.active:
+            self.active[injection.number] = injection
+        if FAULTS[injection.spec.type].is_instant:
+            return
         if injection.spec.type in OUTAGES:
             self._over.append(injection)
         self._apply(injection)
-        return injection
 
     def _of(self, node: NodeId, types: Iterable[FaultType]) -> list[Injection]:
         """Return the faults of some types that a node has."""
         wanted = frozenset(types)
         return [
-            each for each in self.active.values() if each.spec.type in wanted and node in each.nodes
+            each
+            for each in self.active.values()
+            if each.is_on and each.spec.type in wanted and node in each.nodes
         ]
 
     def _apply(self, injection: Injection) -> None:
         """Change the inputs that a fault is about to what they are with those that are on."""
         kind, nodes, reactor = injection.spec.type, injection.nodes, self._reactor
-        is_on = injection.number in self.active
+        is_on = injection.is_on
         if kind in _HINDERED:
             self._hinder(nodes)
         elif kind is FaultType.PARTITION:
@@ -118,10 +174,49 @@ class Injector:
         elif kind is FaultType.KUBELET_DOWN and is_on:
             reactor.restart(nodes, is_held=True)
         elif kind is FaultType.KUBELET_DOWN:
-            reactor.release(node for node in nodes if not self._of(node, (kind,)))
+            self._release(nodes)
+        elif kind is FaultType.NODE_DOWN:
+            self._switch(injection)
         else:
             assert kind in OF_MACHINE, kind
             self._change_machines(nodes)
+
+    def _release(self, nodes: Iterable[NodeId]) -> None:
+        self._reactor.release(node for node in nodes if not self._of(node, _DOWN))
+
+    def _switch(self, injection: Injection) -> None:
+        """Take the power of machines away, or boot those that have it again."""
+        reactor = self._reactor
+        if injection.is_on:
+            reactor.restart(injection.nodes, is_held=True)
+        for node in injection.nodes:
+            self._cut(node)
+            if not injection.is_on and not self._of(node, (FaultType.NODE_DOWN,)):
+                self._boot(node, injection.since_ns)
+        if not injection.is_on:
+            self._release(injection.nodes)
+
+    def _boot(self, node: NodeId, down_ns: int) -> None:
+        env = self._reactor.environment_of(node)
+        if env is None:
+            return  # it is gone
+        env.boots[node] = env.boots.get(node, 0) + 1
+        runtime = env.runtimes.get(node)
+        if runtime is not None:
+            runtime.boot(down_ns, self._reactor.clock.now_ns(), env.wall_offset_ns)
+
+    def _kill(self, node: NodeId, kind: FaultType) -> None:
+        """Kill the processes of all sandboxes or all containers of a node that runs."""
+        kubelet = self._reactor.entries[node].kubelet
+        if kubelet is None or kubelet.pods is None:
+            return
+        runtime = kubelet.pods.runtime
+        if kind is FaultType.CONTAINER_CRASH:
+            runtime.kill_all(self._reactor.clock.now_ns())
+        else:
+            for uid, _ in runtime:
+                runtime.stop_sandbox(uid)
+        self._reactor.change_machine(node, kubelet.env)
 
     def _hinder(self, nodes: Iterable[NodeId]) -> None:
         hindrances = self._reactor.calls.hindrances
@@ -134,9 +229,12 @@ class Injector:
     def _cut(self, node: NodeId) -> None:
         """Separate a node, its agents too; a black hole swallows resets."""
         found = {_cut_of(each.spec) for each in self._of(node, (FaultType.PARTITION,))}
-        cut = max(found) if found else None
         reactor = self._reactor
-        reactor.wires.nodes.cut(reactor.entries[node].pool, cut)
+        if self._has_own_connections:
+            reactor.wires.nodes.cut(reactor.entries[node].pool, _joined(found))
+        if self._of(node, (FaultType.NODE_DOWN,)):  # their kubelets have hung up already
+            found.add(Cut.RESET)
+        cut = _joined(found)
         for kind in reactor.agents.kinds.values() if reactor.agents is not None else ():
             kind.wire.cut(node, cut)
 
@@ -176,10 +274,19 @@ class Injector:
 
 
 def _cut_of(spec: FaultSpec) -> Cut:
-    return Cut.RESET if spec.mode is PartitionMode.RESET else Cut.BLACK_HOLE
+    return _CUTS[spec.mode or PartitionMode.BLACK_HOLE]
+
+
+def _joined(cuts: AbstractSet[Cut]) -> Cut | None:
+    """Return what several partitions do together."""
+    if {Cut.INBOUND, Cut.OUTBOUND} <= cuts:
+        return Cut.BLACK_HOLE
+    return max(cuts, default=None)
 
 
 def _hindrance(spec: FaultSpec) -> Hindrance:
+    if spec.type is FaultType.SLOW_LINK:
+        return Hindrance(_ALL_OPS, spec.by_ns or 0)
     kinds = spec.heartbeats or tuple(Heartbeat)
     ops = frozenset(op for kind in kinds for op in HEARTBEAT_OPS[kind])
     return Hindrance(ops, spec.by_ns or 0)

@@ -24,12 +24,19 @@ OUTAGES = {
     FaultType.NETWORK_NOT_READY: OutageKind.NETWORK_NOT_READY,
     FaultType.PLEG_STALL: OutageKind.PLEG_STALL,
 }
+NO_NETWORK = 'plugin type="bridge" failed (add): failed to create bridge: resource busy'
+NO_DEVICE = "the device did not appear"
 _PRESSURES = {
     FaultType.MEMORY_PRESSURE: "memory.available",
     FaultType.DISK_PRESSURE: "nodefs.available",
     FaultType.PID_PRESSURE: "pid.available",
 }
-OF_MACHINE = frozenset((FaultType.CLOCK_SKEW, FaultType.REGISTRY_OUTAGE, *OUTAGES, *_PRESSURES))
+OF_MACHINE = frozenset(
+    (
+        *(FaultType.CLOCK_SKEW, FaultType.REGISTRY_OUTAGE, FaultType.OUT_OF_MEMORY),
+        *(FaultType.SANDBOX_FAILURE, FaultType.MOUNT_FAILURE, *OUTAGES, *_PRESSURES),
+    )
+)
 """Faults that are an input of the machine itself."""
 
 
@@ -47,6 +54,7 @@ def faulty(origin: Environment, found: Iterable[tuple[FaultSpec, int, int]]) -> 
     """Return the environment of nodes under some faults: each with its beginning and end."""
     model, skew_ns = origin.model, 0
     outages, usage, pulls = list(model.outages), model.usage, model.image_pulls
+    broken = model.broken
     is_changed = False
     for spec, since_ns, until_ns in found:
         is_changed = True
@@ -64,13 +72,20 @@ def faulty(origin: Environment, found: Iterable[tuple[FaultSpec, int, int]]) -> 
             outages.append(outage)
         elif spec.type is FaultType.CLOCK_SKEW:
             skew_ns += spec.by_ns or 0
+        elif spec.type is FaultType.SANDBOX_FAILURE:
+            broken = broken._replace(sandboxes=spec.message or NO_NETWORK)
+        elif spec.type is FaultType.MOUNT_FAILURE:
+            broken = broken._replace(mounts=spec.message or NO_DEVICE)
+        elif spec.type is FaultType.OUT_OF_MEMORY:
+            memory = constant_curve(node_capacity(model).memory)
+            usage = usage.model_copy(update={"memory": memory})
         elif spec.type is FaultType.REGISTRY_OUTAGE:
             pulls = NoRegistry.instead_of(pulls)
         else:
             usage = _pressed(spec.type, usage, model)
     if not is_changed:
         return origin
-    model = replace(model, outages=tuple(outages), usage=usage, image_pulls=pulls)
+    model = replace(model, outages=tuple(outages), usage=usage, image_pulls=pulls, broken=broken)
     return origin.of_machine(model, skew_ns)
 
 

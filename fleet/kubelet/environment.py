@@ -21,6 +21,7 @@ class Environment:
     """Handed to every input of a kubelet, so that no node keeps a copy."""
 
     __slots__ = (
+        "boots",
         "csi_drivers",
         "draws",
         "images",
@@ -65,6 +66,7 @@ class Environment:
         self.static = NO_STATIC_PODS  # as the profile's file and URL say
         self.runtimes: dict[int, Runtime] = {}  # by node, of kubelets that are being restarted
         self.outdated: dict[int, NodeStatusPatch] = {}  # by node, for its first status patch
+        self.boots: dict[int, int] = {}  # by node, of machines that booted anew: how often
         self.port_changes: PortChanges | None = None  # of pods whose addresses are ours
         self.wall_offset_ns = 0  # wall minus monotonic; the reactor keeps it
         self.skew_ns = 0  # how much the clock of the machines is ahead

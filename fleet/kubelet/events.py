@@ -60,6 +60,8 @@ class Reason(enum.Enum):
     CREATED = ("Created", False)
     STARTED = ("Started", False)
     KILLING = ("Killing", False)
+    REBOOTED = ("Rebooted", True)
+    SANDBOX_CHANGED = ("SandboxChanged", False)
     UNHEALTHY = ("Unhealthy", True)
     PROBE_WARNING = ("ProbeWarning", True)
     FAILED_POST_START_HOOK = ("FailedPostStartHook", True)

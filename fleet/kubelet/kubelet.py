@@ -312,7 +312,7 @@ class VirtualKubelet:
         if self._runtime_state is not None:
             self._on_runtime_state(turn)
         if self.pods is not None or is_always_needed(env.model):
-            self._pod_side().monitor.on_machine_changed(turn)
+            self._pod_side().on_machine_changed(turn)
             self._after_pods(turn)
         if self._held is not None:
             self._hold(self._held, begin, turn)

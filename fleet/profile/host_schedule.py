@@ -5,7 +5,7 @@ the node's kubelet. `share` picks nodes by a seeded draw, the same ones after a 
 """
 
 import enum
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -19,6 +19,16 @@ NETWORK_REASON = "NetworkPluginNotReady"
 NETWORK_MESSAGE = "Network plugin returns error: cni plugin not initialized"
 
 Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class Broken(NamedTuple):
+    """What of a machine fails whenever it is asked for, and what it says then; "": it works."""
+
+    sandboxes: str = ""
+    mounts: str = ""
+
+
+NOTHING_BROKEN = Broken()
 
 
 class OutageKind(enum.Enum):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from fleet.objects.well_known import HOSTNAME_LABEL, REGION_LABEL, ZONE_LABEL
 from fleet.profile.agent_behavior import USER_AGENT_PLACEHOLDERS, AgentModel
 from fleet.profile.device_behavior import DeviceModel, DraDriver
-from fleet.profile.host_schedule import Outage, ShutdownSchedule
+from fleet.profile.host_schedule import NOTHING_BROKEN, Broken, Outage, ShutdownSchedule
 from fleet.profile.image_behavior import DEFAULT_PULLS, ImagePulls
 from fleet.profile.kubelet_configuration import KubeletConfiguration, Taint
 from fleet.profile.pod_behavior import Labels, PodBehavior, select_behavior
@@ -122,6 +122,7 @@ class NodeModel:
     image_pulls: ImagePulls = DEFAULT_PULLS
     image_disk_bytes: int = 0  # the file system that holds the images
     outages: tuple[Outage, ...] = ()
+    broken: Broken = NOTHING_BROKEN
     shutdown: ShutdownSchedule | None = None
     csi_drivers: tuple[CSIDriver, ...] = ()  # whose node plug-in runs on the nodes
     user_agent: str = USER_AGENT  # with placeholders
@@ -287,6 +288,13 @@ def _handler_json(handler: RuntimeHandler) -> dict[str, object]:
         "userNamespaces": handler.user_namespaces,
     }
     return {"name": handler.name, "features": features}
+
+
+def boot_id(name: str, boots: int) -> str:
+    """Return the bootID of a machine that has booted so often since fleet has it."""
+    if not boots:
+        return machine_identifiers(name)[2]
+    return _as_uuid(hashlib.sha512(f"{name}/{boots}".encode()).hexdigest()[:32])
 
 
 def machine_identifiers(name: str) -> tuple[str, str, str]:

@@ -25,7 +25,7 @@ def order_of(kind: str, given: Mapping[str, object]) -> Json:
         raise UsageError(explain(error, FaultSpec)) from error
     order: Json = {"do": "inject", "fault": document_of(spec)}
     if given["for_"] is not None:
-        if FAULTS[spec.type].is_instant:
+        if spec.is_instant:
             raise UsageError(f"--for: {kind} is over at once")
         try:
             _check_duration(given["for_"])
@@ -40,7 +40,7 @@ def _fault(given: Mapping[str, object]) -> Json:
     fault: Json = {}
     if given["selector"] is not None:
         fault["nodeSelector"] = {"matchLabels": _labels(str(given["selector"]))}
-    for key in ("zone", "by", "mode", "reason", "message"):
+    for key in ("zone", "by", "every", "mode", "reason", "message"):
         if given[key] is not None:
             fault[key] = given[key]
     for key in ("nodes", "heartbeats"):

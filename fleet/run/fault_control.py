@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError
 
 from fleet.errors import FleetError, UsageError
-from fleet.faults.fault import FAULTS, FaultSpec, document_of, words_of
+from fleet.faults.fault import FaultSpec, document_of, words_of
 from fleet.faults.injector import Injector
 from fleet.host.node_host import NodeHost
 from fleet.host.siblings import Siblings
@@ -76,6 +76,7 @@ class FaultControl:
         self._phases: dict[int, Phase] = {}
         self._reach: dict[int, tuple[int, int]] = {}  # by number: nodes hit, of how many
         self._ends: dict[int, asyncio.TimerHandle] = {}
+        self._turns: dict[int, asyncio.TimerHandle] = {}  # of those that come and go
 
     def phases(self) -> list[Phase]:
         """Return when which fault was on, for the summary."""
@@ -108,9 +109,10 @@ class FaultControl:
 
     def close(self) -> None:
         """Write down the end of what is still on; the nodes are about to fall silent."""
-        for handle in self._ends.values():
-            handle.cancel()
-        self._ends.clear()
+        for handles in (self._ends, self._turns):
+            for handle in handles.values():
+                handle.cancel()
+            handles.clear()
 
     async def _inject(self, order: Inject) -> Json:
         spec, number = order.fault, order.number or self._numbers + 1
@@ -122,7 +124,7 @@ class FaultControl:
         self._numbers = number
         for answer in await self._pass_on(order.model_copy(update={"number": number})):
             hit, of = hit + answer.get("nodes", 0), of + answer.get("of", 0)
-        words, is_instant = words_of(spec), FAULTS[spec.type].is_instant
+        words, is_instant = words_of(spec), spec.is_instant
         if not hit and not order.number:
             if not is_instant:
                 await self._end(number)
@@ -134,9 +136,21 @@ class FaultControl:
             self._ends[number] = asyncio.get_running_loop().call_later(
                 order.for_ns / 1e9, self._heal_soon, number
             )
+        if spec.every_ns:
+            self._turn_at(number, self._injector.first_turn_ns(number))
         if self._is_first:
             self._note(f"fault {number}: {words} on {hit} of {of} nodes")
         return self._told(number)
+
+    def _turn_at(self, number: int, due_ns: int) -> None:
+        """Let a fault come or go at an instant; each process of the run does so by itself."""
+        left_s = (due_ns - self._node_host.reactor.clock.now_ns()) / 1e9
+        self._turns[number] = asyncio.get_running_loop().call_later(
+            max(left_s, 0), self._turn, number
+        )
+
+    def _turn(self, number: int) -> None:
+        self._turn_at(number, self._injector.turn(number))
 
     def _heal_soon(self, number: int) -> None:
         """End a fault whose time is over."""
@@ -160,9 +174,10 @@ class FaultControl:
 
     async def _end(self, number: int) -> None:
         """End a fault here and in the other processes, unless it has ended meanwhile."""
-        handle = self._ends.pop(number, None)
-        if handle is not None:
-            handle.cancel()
+        for handles in (self._ends, self._turns):
+            handle = handles.pop(number, None)
+            if handle is not None:
+                handle.cancel()
         if number not in self._injector.active:
             return
         self._injector.heal(number)

@@ -1,5 +1,9 @@
 """The pod addresses of one node."""
 
+import hashlib
+
+from fleet.objects.pods import PodUid
+
 ADDRESS_FIRST = 2
 
 
@@ -61,3 +65,9 @@ class AddressPool:
 def fallback_cidr(node: int) -> str:
     """Return a range of pod addresses for a node that was given none."""
     return f"10.{node >> 8 & 0xFF}.{node & 0xFF}.0/24"
+
+
+def set_up_failed(uid: PodUid, now_ns: int) -> str:
+    """Return how containerd begins to say that a network plugin failed."""
+    sandbox = hashlib.sha256(f"{uid}/{now_ns}".encode()).hexdigest()
+    return f'rpc error: code = Unknown desc = failed to setup network for sandbox "{sandbox}"'

@@ -9,7 +9,6 @@ k8s.io/client-go/util/flowcontrol/backoff.go.
 Differs: the last two containers of a name are kept, as the kubelet's garbage collector does.
 """
 
-import hashlib
 import zlib
 from collections.abc import Iterator
 
@@ -26,7 +25,7 @@ from fleet.runtime.container_usage import (
 )
 from fleet.runtime.containers import NEVER, Container, RunState, Sandbox, adopted, container_id
 from fleet.runtime.files import ContainerFiles, NodeFiles, layer_of
-from fleet.runtime.pod_addresses import AddressPool
+from fleet.runtime.pod_addresses import AddressPool, set_up_failed
 from fleet.runtime.ports import PortChange, PortChanges, declared_ports
 from fleet.runtime.shell.surroundings import CommandRun, Surroundings
 from fleet.runtime.surroundings import NO_SOURCES, Place, Sources, surroundings
@@ -36,6 +35,8 @@ STOP_MIN_NS = 20 * NS_PER_MS
 STOP_SPREAD_NS = 30 * NS_PER_MS
 KILLED_EXIT_CODE = 137
 START_EXIT_CODE = 128
+UNKNOWN_EXIT_CODE = 255
+UNKNOWN_REASON = "Unknown"
 MESSAGE_MAX = 4096
 MESSAGE_LOG_MAX = 2048
 MESSAGE_LINES_MAX = 80
@@ -102,6 +103,28 @@ class Runtime:
         """Return the number of the next container of a name, from 0."""
         return self._next_attempt(pod.uid, spec.name)
 
+    def make_sandbox(self, pod: Pod, network_error: str, now_ns: int) -> str:
+        """Create the sandbox of a pod, or another one; return why that cannot be, else ""."""
+        if network_error and not pod.spec.host_network:
+            return f"{set_up_failed(pod.uid, now_ns)}: {network_error}"
+        is_new = pod.uid not in self._sandboxes
+        if self.create_sandbox(pod) is None:
+            return self.address_error(pod.uid, now_ns)
+        if not is_new and pod.spec.init_containers:
+            self._purge_init_containers(pod)
+        return ""
+
+    def _purge_init_containers(self, pod: Pod) -> None:
+        """Remove them, but not their counts: a new sandbox begins with the first one.
+
+        Source: kuberuntime_container.go, purgeInitContainers.
+        """
+        sandbox = self._sandboxes[pod.uid]
+        names = {spec.name for spec in pod.spec.init_containers}
+        gone = {each.name: each.attempt for each in sandbox.containers if each.name in names}
+        sandbox.containers = tuple(each for each in sandbox.containers if each.name not in names)
+        sandbox.attempts = {**(sandbox.attempts or {}), **gone}
+
     def create_sandbox(self, pod: Pod) -> Sandbox | None:
         """Create the sandbox of a pod, or another one; None when no address is free."""
         old = self._sandboxes.pop(pod.uid, None)
@@ -110,10 +133,12 @@ class Runtime:
         else:
             ip = self._pool.take()
             if not ip:
+                if old is not None:
+                    self._sandboxes[pod.uid] = old
                 return None
             sandbox = Sandbox(ip)
         if old is not None:
-            sandbox.containers = old.containers
+            sandbox.containers, sandbox.attempts = old.containers, old.attempts
         self._sandboxes[pod.uid] = sandbox
         self._listen(pod, sandbox)
         return sandbox
@@ -134,9 +159,8 @@ class Runtime:
 
         Each try is about another sandbox, so no two of them are the same event.
         """
-        sandbox = hashlib.sha256(f"{uid}/{now_ns}".encode()).hexdigest()
         return (
-            f'rpc error: code = Unknown desc = failed to setup network for sandbox "{sandbox}": '
+            f"{set_up_failed(uid, now_ns)}: "
             'plugin type="ptp" failed (add): failed to allocate for range 0: '
             f"no IP addresses available in range set: {self._pool.range}"
         )
@@ -254,6 +278,32 @@ class Runtime:
         if sandbox.ready:
             sandbox.ready = False
             self._free(uid, sandbox)
+
+    def kill_all(self, now_ns: int) -> None:
+        """Let the process of each container that runs be killed; what sees it is a relist."""
+        for _, sandbox in self:
+            for container in sandbox.containers:
+                if container.state is RunState.RUNNING and container.exit_ns > now_ns:
+                    container.exit_ns = now_ns
+                    container.exit_code = KILLED_EXIT_CODE
+                    container.reason = "Error"
+
+    def boot(self, down_ns: int, now_ns: int, wall_offset_ns: int) -> None:
+        """Start on a machine that had lost its power at an instant: nothing runs any more.
+
+        Source: containerd, internal/cri/server/restart.go, loadContainer, loadSandbox: what it
+        finds without a process has ended now, with 255 and Unknown.
+        """
+        for uid, sandbox in self:
+            self.advance(uid, down_ns, wall_offset_ns)
+            for container in sandbox.containers:
+                if container.state is RunState.RUNNING:
+                    container.exit_ns = now_ns
+                    container.exit_code = UNKNOWN_EXIT_CODE
+                    container.reason = UNKNOWN_REASON
+                    container.message = ""
+            self.advance(uid, now_ns, wall_offset_ns)
+            self.stop_sandbox(uid)
 
     def remove(self, uid: PodUid) -> None:
         """Forget a pod."""

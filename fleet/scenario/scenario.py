@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from fleet.clock import NS_PER_S
 from fleet.errors import UsageError
-from fleet.faults.fault import FAULTS, FaultSpec, FaultType
+from fleet.faults.fault import FaultSpec, FaultType
 from fleet.profile.loader import is_path, read_text, shipped_directory, unknown_name
 from fleet.profile.schema import DnsLabel, DurationNs, Metadata, Spec, explain
 from fleet.quantity import format_duration
@@ -37,7 +37,7 @@ class PhaseFault(FaultSpec):
 
     @model_validator(mode="after")
     def _ends(self) -> "PhaseFault":
-        if self.duration_ns is not None and FAULTS[self.type].is_instant:
+        if self.duration_ns is not None and self.is_instant:
             raise ValueError(f"{self.type.value} is over at once; it takes no duration")
         if self.duration_ns == 0:
             raise ValueError("duration must be above 0s")

@@ -213,7 +213,16 @@ class Simulation:
         found = self.injector.inject(FaultSpec.model_validate(spec), number)
         if seconds:
             self.after(seconds, functools.partial(self._heal, number))
+        if found.spec.every_ns:
+            first_ns = self.injector.first_turn_ns(number) - self.clock.now_ns()
+            self.after(first_ns / NS_PER_S, functools.partial(self._come_and_go, number))
         return [self.names[node] for node in found.nodes]
+
+    def _come_and_go(self, number: int) -> None:
+        if number in self.injector.active:
+            due_ns = self.injector.turn(number)
+            wait_s = (due_ns - self.clock.now_ns()) / NS_PER_S
+            self.after(wait_s, functools.partial(self._come_and_go, number))
 
     def _heal(self, number: int) -> None:
         self.injector.heal(number)

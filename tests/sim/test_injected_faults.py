@@ -1,5 +1,7 @@
 """Each fault that a run can inject: trouble for whom it hits and nobody else, then recovery."""
 
+from itertools import pairwise
+
 import pytest
 from pod_world import model_of
 from pydantic import ValidationError
@@ -8,7 +10,7 @@ from strategic_merge import Object
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.errors import UsageError
-from fleet.faults.fault import FaultType
+from fleet.faults.fault import FAULTS, FaultType
 from fleet.objects.effects import Op
 from fleet.objects.times import parse_rfc3339
 
@@ -282,6 +284,188 @@ def test_overlapping_faults_heal_one_by_one() -> None:
     assert not sim.injector.active
 
 
+@LIGHT
+def test_a_machine_without_power_boots_as_another_one(*, light: bool) -> None:
+    sim = started(light=light)
+    for name in sim.names:
+        sim.create_pod(f"pod-{name}", name)
+    sim.create_pod("once", "n-4", restartPolicy="Never")
+    sim.run_for(seconds=20)
+    before = {name: boot_id(sim, name) for name in sim.names}
+    hit = sim.go_wrong(type="NodeDown", nodes=["n-4"], seconds=120)
+    begun_s = sim.now_s
+    sim.run_for(seconds=100)
+    assert ready_of(sim) == expected(sim, hit, "Unknown")
+    assert not sim.calls("n-4", since_s=begun_s + 1)
+    sim.run_for(seconds=20 + 90)
+    assert sim.ready() == 10
+    assert [name for name in sim.names if boot_id(sim, name) != before[name]] == hit
+    assert sim.phase("once") == "Failed"
+    for name in sim.names:
+        pod = sim.server.get("pods", f"pod-{name}", "default")
+        [status] = pod["status"]["containerStatuses"]
+        assert status["restartCount"] == (1 if name in hit else 0), name
+        assert "running" in status["state"]
+        if name in hit:
+            last = status["lastState"]["terminated"]
+            assert (last["exitCode"], last["reason"]) == (255, "Unknown")
+    if not light:
+        [told] = events(sim, "Rebooted")
+        booted = boot_id(sim, "n-4")
+        assert told["message"] == f"Node n-4 has been rebooted, boot id: {booted}"
+        changed = events(sim, "SandboxChanged")
+        assert [each["involvedObject"]["name"] for each in changed] == ["pod-n-4"]
+    sim.go_wrong(type="NodeDown", nodes=["n-4"], seconds=30)
+    first = boot_id(sim, "n-4")
+    sim.run_for(seconds=100)
+    assert boot_id(sim, "n-4") not in {first, before["n-4"]}
+    assert sim.ready() == 10
+
+
+def boot_id(sim: Simulation, name: str) -> str:
+    return str(sim.server.get("nodes", name)["status"]["nodeInfo"]["bootID"])
+
+
+@LIGHT
+def test_a_sandbox_that_dies_takes_its_containers_along(*, light: bool) -> None:
+    sim = started(nodes=2, light=light)
+    init: Object = {"name": "first", "image": "nginx:1", "imagePullPolicy": "IfNotPresent"}
+    init |= {"command": ["true"]}
+    for name in sim.names:
+        sim.create_pod(f"pod-{name}", name, initContainers=[init])
+        sim.create_pod(f"never-{name}", name, restartPolicy="Never")
+    sim.run_for(seconds=30)
+    assert {sim.phase(f"pod-{name}") for name in sim.names} == {"Running"}
+    hit = sim.go_wrong(type="SandboxDeath", nodes=["n-1"])
+    assert not sim.injector.active
+    sim.run_for(seconds=60)
+    for name in sim.names:
+        status = sim.server.get("pods", f"pod-{name}", "default")["status"]
+        anew = int(name in hit)
+        assert status["containerStatuses"][0]["restartCount"] == anew
+        assert status["initContainerStatuses"][0]["restartCount"] == anew
+        assert "running" in status["containerStatuses"][0]["state"]
+        assert sim.phase(f"never-{name}") == ("Succeeded" if anew else "Running")
+    assert sim.ready() == 2
+    if not light:
+        [told] = events(sim, "SandboxChanged")
+        assert told["involvedObject"]["name"] == "pod-n-1"
+        assert told["message"] == "Pod sandbox changed, it will be killed and re-created."
+
+
+@LIGHT
+def test_no_sandbox_is_made_while_the_network_plugin_fails(*, light: bool) -> None:
+    sim = started(nodes=2, light=light)
+    sim.create_pod("old", "n-1")
+    sim.run_for(seconds=20)
+    sim.go_wrong(type="SandboxFailure", message="no route", nodes=["n-1"], seconds=100)
+    for name in sim.names:
+        sim.create_pod(f"pod-{name}", name)
+        sim.create_pod(f"host-{name}", name, hostNetwork=True)
+    sim.run_for(seconds=60)
+    phases = {name: sim.phase(f"pod-{name}") for name in sim.names}
+    assert phases == {"n-0": "Running", "n-1": "Pending"}
+    assert {sim.phase(f"host-{name}") for name in sim.names} == {"Running"}
+    assert sim.phase("old") == "Running"
+    assert sim.ready() == 2
+    if not light:
+        told = events(sim, "FailedCreatePodSandBox")
+        assert {each["involvedObject"]["name"] for each in told} == {"pod-n-1"}
+        assert all(each["message"].endswith(": no route") for each in told)
+        assert "failed to setup network for sandbox" in told[0]["message"]
+    sim.run_for(seconds=120)
+    assert sim.phase("pod-n-1") == "Running"
+
+
+@LIGHT
+def test_containers_that_crash_again_and_again_back_off(*, light: bool) -> None:
+    sim = started(nodes=2, light=light)
+    for name in sim.names:
+        sim.create_pod(f"pod-{name}", name)
+    sim.run_for(seconds=20)
+    sim.go_wrong(type="ContainerCrash", every="20s", nodes=["n-1"], seconds=110)
+    sim.run_for(seconds=100)
+    status = sim.server.get("pods", "pod-n-1", "default")["status"]["containerStatuses"][0]
+    assert 2 <= status["restartCount"] <= 5
+    assert status["lastState"]["terminated"]["exitCode"] == 137
+    sim.run_for(seconds=400)
+    status = sim.server.get("pods", "pod-n-1", "default")["status"]["containerStatuses"][0]
+    assert "running" in status["state"]
+    calm = sim.server.get("pods", "pod-n-0", "default")["status"]["containerStatuses"][0]
+    assert calm["restartCount"] == 0
+    if not light:
+        assert events(sim, "BackOff")
+
+
+def test_a_fault_that_comes_and_goes_flaps() -> None:
+    sim = started(nodes=3)
+    sim.go_wrong(type="NetworkNotReady", every="60s", nodes=["n-1"], seconds=290)
+    seen = []
+    for _ in range(29):
+        sim.run_for(seconds=10)
+        seen.append(sim.condition("n-1"))
+    flips = [after for before, after in pairwise(seen) if before != after]
+    assert 7 <= len(flips) <= 9, seen
+    sim.run_for(seconds=60)
+    assert sim.ready() == 3
+    assert not sim.injector.active
+
+
+@LIGHT
+def test_a_node_out_of_memory_kills_and_comes_to_rest(*, light: bool) -> None:
+    sim = started(nodes=2, light=light)
+    for name in sim.names:
+        sim.create_pod(f"pod-{name}", name, annotations={"fleet.emulator/memory-usage": "100Mi"})
+    sim.run_for(seconds=20)
+    sim.go_wrong(type="OutOfMemory", nodes=["n-1"], seconds=30)
+    sim.run_for(seconds=25)
+    assert sim.condition("n-1", "MemoryPressure") == "True"
+    if not light:
+        assert events(sim, "SystemOOM")
+    sim.run_for(seconds=600)
+    assert sim.condition("n-1", "MemoryPressure") == "False"
+    assert sim.phase("pod-n-0") == "Running"
+    sim.create_pod("after", "n-1")
+    sim.run_for(seconds=30)
+    assert sim.phase("after") == "Running"
+
+
+@LIGHT
+def test_a_slow_link_makes_everything_late_and_breaks_nothing(*, light: bool) -> None:
+    sim = started(nodes=4, light=light)
+    sim.go_wrong(type="SlowLink", by="3s", nodes=["n-2"], seconds=200)
+    begun_s = sim.now_s
+    for name in sim.names:
+        sim.create_pod(f"pod-{name}", name)
+    sim.run_for(seconds=190)
+    assert sim.ready() == 4
+    assert {sim.phase(f"pod-{name}") for name in sim.names} == {"Running"}
+    assert 12 < sim.longest_gap_s(Op.RENEW_LEASE, begun_s, ["n-2"]) < 20
+    others = [name for name in sim.names if name != "n-2"]
+    assert sim.longest_gap_s(Op.RENEW_LEASE, begun_s, others) < 11
+    sim.run_for(seconds=40)
+    assert sim.longest_gap_s(Op.RENEW_LEASE, sim.now_s - 25) < 11
+
+
+@pytest.mark.parametrize("mode", ["Inbound", "Outbound"])
+def test_a_partition_of_one_direction_is_one_all_the_same(mode: str) -> None:
+    sim = started(nodes=3)
+    hit = sim.go_wrong(type="Partition", mode=mode, nodes=["n-1"], seconds=200)
+    before = renewed(sim, "n-1")
+    sim.run_for(seconds=25)
+    assert (renewed(sim, "n-1") > before) is (mode == "Inbound")  # without that it hears so
+    sim.run_for(seconds=125)
+    assert ready_of(sim) == expected(sim, hit, "Unknown")
+    sim.create_pod("late", "n-1")
+    sim.run_for(seconds=50 + 90)
+    assert sim.ready() == 3
+    assert sim.phase("late") == "Running"
+
+
+def renewed(sim: Simulation, name: str) -> str:
+    return str(sim.server.get("leases", name, "kube-node-lease")["spec"]["renewTime"])
+
+
 @pytest.mark.parametrize("seed", seeds(4))
 def test_a_fleet_recovers_from_whatever_was_injected(seed: int) -> None:
     """Faults of all types on shares of the nodes while pods come and go; then all is well."""
@@ -293,11 +477,12 @@ def test_a_fleet_recovers_from_whatever_was_injected(seed: int) -> None:
     needs: dict[FaultType, dict[str, object]] = {
         FaultType.CLOCK_SKEW: {"by": "-90s"},
         FaultType.LATE_HEARTBEATS: {"by": "12s"},
+        FaultType.SLOW_LINK: {"by": "2s"},
     }
     kinds = tuple(FaultType)
     for step in range(40):
         kind = kinds[draws.bits(8, 1, step) % len(kinds)]
-        seconds = 0 if kind is FaultType.KUBELET_RESTART else 5 + draws.uniform(8, 2, step) * 150
+        seconds = 0 if FAULTS[kind].is_instant else 5 + draws.uniform(8, 2, step) * 150
         share = 0.1 + draws.uniform(8, 3, step) * 0.9
         sim.go_wrong(type=kind.value, share=share, seconds=seconds, **needs.get(kind, {}))
         sim.create_pod(f"pod-{step}", sim.names[step % 8])
@@ -321,6 +506,9 @@ def test_a_fleet_recovers_from_whatever_was_injected(seed: int) -> None:
     [
         ({"type": "Earthquake"}, "Input should be"),
         ({"type": "ClockSkew"}, "ClockSkew needs by"),
+        ({"type": "SlowLink"}, "SlowLink needs by"),
+        ({"type": "SlowLink", "by": "-1s"}, "SlowLink: by must be above 0s"),
+        ({"type": "NodeDown", "every": "0s"}, "every must be 1s or more"),
         ({"type": "ClockSkew", "by": "0s"}, "by must not be 0s"),
         ({"type": "LateHeartbeats", "by": "-5s"}, "by must be above 0s"),
         ({"type": "Partition", "by": "5s"}, "Partition takes no by; it takes mode"),

@@ -30,10 +30,19 @@ from fleet.kubelet.pods.pod_actions import (
     compute_pod_actions,
     containers_to_reset,
     is_sidecar,
+    needs_sandbox,
 )
 from fleet.kubelet.pods.pod_events import back_off_texts, texts_of
 from fleet.kubelet.pods.pod_status import PENDING_HOLD_NS
-from fleet.kubelet.pods.pod_workers import NO_KILLS, Kills, PodWorker, SyncStage, effective_grace_s
+from fleet.kubelet.pods.pod_workers import (
+    ALL_REPLACED,
+    NO_KILLS,
+    Kills,
+    PodWorker,
+    SyncStage,
+    WorkerState,
+    effective_grace_s,
+)
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.volume_manager import VolumeManager
 from fleet.objects.effects import WatchKind
@@ -48,6 +57,7 @@ POST_START_ERROR = "PostStartHookError"
 ORPHAN_GRACE_S = 1
 """Of pods that run and have no worker: kubelet_pods.go, HandlePodCleanups."""
 
+SANDBOX_CHANGED = "Pod sandbox changed, it will be killed and re-created."
 NO_PULL_SECRETS = (
     "Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed."
 )
@@ -100,6 +110,28 @@ class KubeRuntimeManager:
             return self._kill_next(worker, Kills(kills, resets=True), turn)
         if sandbox is not None and sandbox.ready:
             return self.plan(worker, turn)
+        if sandbox is not None:
+            return self._replace_sandbox(worker, sandbox, turn)
+        return self._begin_sandbox(worker, turn)
+
+    def _replace_sandbox(self, worker: PodWorker, sandbox: Sandbox, turn: Turn) -> Progress:
+        """Kill what still runs in a sandbox that has died, then make another one if it is needed.
+
+        Source: SyncPod, steps 1, 2 and 4.
+        """
+        pod = worker.pod
+        is_needed = needs_sandbox(pod, sandbox)
+        if is_needed:
+            turn.event(pod, Reason.SANDBOX_CHANGED, SANDBOX_CHANGED)
+        if sandbox.is_running():
+            worker.kills = ALL_REPLACED if is_needed else NO_KILLS
+            worker.stage = SyncStage.STOP
+            self.kill_pod(worker, sandbox, turn)
+            return Progress.WAIT
+        return self._begin_sandbox(worker, turn) if is_needed else Progress.DONE
+
+    def _begin_sandbox(self, worker: PodWorker, turn: Turn) -> Progress:
+        pod = worker.pod
         behavior = turn.behavior(pod)
         delay_ns = self._runtime.sandbox_delay_ns(pod, behavior)
         if turn.env.light:  # one timer for sandbox and containers
@@ -138,13 +170,15 @@ class KubeRuntimeManager:
         worker.had_actions = True
         if worker.stage is SyncStage.STOP:
             self._runtime.stop_sandbox(worker.pod.uid)
-            return Progress.DONE
+            kills, worker.kills = worker.kills, NO_KILLS
+            is_wanted = kills.replaces and worker.state is WorkerState.SYNC
+            return self._begin_sandbox(worker, turn) if is_wanted else Progress.DONE
         return self._kill_next(worker, worker.kills, turn)
 
     def _on_sandbox_due(self, worker: PodWorker, turn: Turn) -> Progress:
         pod = worker.pod
-        if self._runtime.create_sandbox(pod) is None:
-            error = self._runtime.address_error(pod.uid, turn.now_ns)
+        error = self._runtime.make_sandbox(pod, turn.env.model.broken.sandboxes, turn.now_ns)
+        if error:
             message = f"Failed to create pod sandbox: {error}"
             turn.event(pod, Reason.FAILED_CREATE_POD_SANDBOX, message)
             worker.fail()

@@ -20,7 +20,7 @@ from fleet.kubelet.environment import Environment
 from fleet.objects.admission import is_extended
 from fleet.objects.effects import NodeId, NodeStatusPatch
 from fleet.objects.pods import NodeDetails, NodeView
-from fleet.profile.node_model import NodeIdentity, NodeModel, daemon_endpoints
+from fleet.profile.node_model import NodeIdentity, NodeModel, boot_id, daemon_endpoints
 from fleet.quantity import parse_quantity
 
 ATTACH_ANNOTATION = "volumes.kubernetes.io/controller-managed-attach-detach"
@@ -68,6 +68,9 @@ def reconcile(
     """
     model = env.model
     facts = model.identity(env.index_of(view.name, address), view.name)
+    if node in env.boots:
+        booted = {"bootID": boot_id(view.name, env.boots[node])}
+        facts = facts._replace(node_info=facts.node_info | booted)
     assert view.details is not None, view
     first = _registration(view, view.details, facts, model)
     rest = Differences((), (), _setters(view.details, facts, model, first.status))
@@ -79,6 +82,17 @@ def reconcile(
     if later is not None:
         env.outdated[node] = later
     return first.patch()
+
+
+def rebooted(node: NodeId, view: NodeView, env: Environment) -> str:
+    """Return the bootID of a machine of which the Node has an older one, else "".
+
+    Source: setters.go, MachineInfo, which tells it once.
+    """
+    assert view.details is not None, view
+    shown = _strings(view.details, "nodeInfo").get("bootID", "")
+    found = boot_id(view.name, env.boots.get(node, 0))
+    return found if node in env.boots and shown not in {"", found} else ""
 
 
 def both(patch: NodeStatusPatch, outdated: NodeStatusPatch) -> NodeStatusPatch:

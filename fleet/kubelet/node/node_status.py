@@ -18,7 +18,7 @@ from fleet.kubelet.devices.node_resources import differing_resources
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
 from fleet.kubelet.node.node_facts import NodeFacts
-from fleet.kubelet.node.node_reconcile import both, reconcile
+from fleet.kubelet.node.node_reconcile import both, rebooted, reconcile
 from fleet.kubelet.node.setters import NodeInputs, compute_conditions, has_changed
 from fleet.kubelet.turn import Turn
 from fleet.objects.admission import NodeState
@@ -138,6 +138,10 @@ class NodeStatus:
                 turn.report(Milestone.FOREIGN)
                 turn.out.append(PowerOff(turn.node))
                 return False
+            booted = rebooted(turn.node, reply.record, turn.env)
+            if booted:
+                message = f"Node {turn.facts.name} has been rebooted, boot id: {booted}"
+                turn.node_event(Reason.REBOOTED, message)
             patch = reconcile(turn.node, reply.record, turn.facts.host_ip, turn.env)
             if patch is not None:
                 self.phase = RegistrationPhase.RECONCILING

@@ -287,6 +287,12 @@ class NodePods:
         volumes = self._syncer.volumes
         return PodSources(volumes.objects, volumes.tokens, env)
 
+    def on_machine_changed(self, turn: Turn) -> None:
+        """Look at a machine that is otherwise: what it uses, and what of the pods has died."""
+        self.monitor.on_machine_changed(turn)
+        for worker in list(self.workers.values()):
+            self._syncer.on_runtime_changed(worker, turn)
+
     def on_container_changed(self, uid: PodUid, turn: Turn) -> None:
         """Learn that somebody wrote into a pod's containers: they end, and are, otherwise."""
         worker = self.workers.get(uid)

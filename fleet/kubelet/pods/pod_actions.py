@@ -173,6 +173,24 @@ class _InitActions:
         self.start.append(spec)
 
 
+def needs_sandbox(pod: Pod, sandbox: Sandbox) -> bool:
+    """Return whether a pod whose sandbox is not ready any more gets another one.
+
+    Source: computePodActions, where the sandbox has changed.
+    """
+    if pod.spec.restart_policy == "Never" and (sandbox.containers or sandbox.attempts):
+        return False
+    found = [(spec, sandbox.find(spec.name)) for spec in pod.spec.containers]
+    is_left = any(
+        (spec.restart_policy or pod.spec.restart_policy) != "OnFailure"
+        or container is None
+        or container.state is not RunState.EXITED
+        or bool(container.exit_code)
+        for spec, container in found
+    )
+    return is_left or all(container is None for _, container in found)
+
+
 def is_changed(spec: ContainerSpec, container: Container) -> bool:
     """Return whether a container was created for another image than its spec has by now.
 

@@ -388,6 +388,11 @@ class PodSyncer:
 
     def on_runtime_changed(self, worker: PodWorker, turn: Turn) -> None:
         """Have the next relist see a change that was not planned, such as an OOM kill."""
+        sandbox = self.runtime.sandbox(worker.pod.uid)
+        if sandbox is not None and not sandbox.ready and worker.state is WorkerState.SYNC:
+            worker.pending = True  # after the sync under way, if there is one
+            if worker.stage is SyncStage.IDLE:
+                turn.enqueue(worker, self.pleg.seen_ns(turn.now_ns + 1))
         if worker.stage is SyncStage.IDLE and worker.state is WorkerState.SYNC:
             worker.due_ns = 0
             self._watch_runtime(worker, turn)

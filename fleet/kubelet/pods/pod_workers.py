@@ -62,9 +62,11 @@ class Kills(NamedTuple):
     done: tuple[str, ...] = ()
     failed_hooks: tuple[tuple[int, str], ...] = ()  # preStop hooks: when, of whom
     resets: bool = False  # then all containers are removed
+    replaces: bool = False  # then the pod gets another sandbox
 
 
 NO_KILLS = Kills()
+ALL_REPLACED = Kills(replaces=True)
 
 
 class Rejection(NamedTuple):

@@ -380,13 +380,14 @@ class ClaimVolumes:
             share = turn.draw(_STREAM_MOUNT)
             each.due_ns = turn.now_ns + max(behavior.mount_delay.sample(share), 1)
             return None
-        if behavior.mount_error:
+        mount_error = turn.env.model.broken.mounts or behavior.mount_error
+        if mount_error:
             each.step = Step.MOUNT
             return failed(
                 each.name,
                 each.volume,
                 "SetUp",
-                f"rpc error: code = Internal desc = {behavior.mount_error}",
+                f"rpc error: code = Internal desc = {mount_error}",
             )
         each.step = Step.MOUNTED
         return ""

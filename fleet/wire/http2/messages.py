@@ -35,7 +35,19 @@ class Cut(enum.IntEnum):
     """What a partition does to the connections of an identity."""
 
     RESET = 0  # those that are open end, new ones are refused
-    BLACK_HOLE = 1  # nothing passes in either direction
+    INBOUND = 1  # nothing comes from the server
+    OUTBOUND = 2  # nothing gets to the server
+    BLACK_HOLE = 3  # nothing passes in either direction
+
+
+def swallows_input(cut: Cut | None) -> bool:
+    """Return whether what the server sends does not come."""
+    return cut is Cut.INBOUND or cut is Cut.BLACK_HOLE
+
+
+def swallows_output(cut: Cut | None) -> bool:
+    """Return whether what is sent does not get to the server."""
+    return cut is Cut.OUTBOUND or cut is Cut.BLACK_HOLE
 
 
 class Request(NamedTuple):

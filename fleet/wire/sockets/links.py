@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from fleet.wire.http2.frames import STREAMS_DEFAULT, ErrorCode
 from fleet.wire.http2.http2_codec import Http2Codec
-from fleet.wire.http2.messages import Cut, Failure
+from fleet.wire.http2.messages import Cut, Failure, swallows_input, swallows_output
 from fleet.wire.http2.streams import Inbox, Stream
 from fleet.wire.sockets.connection import (
     Connection,
@@ -111,7 +111,7 @@ class Links:
         for connection in dirty:
             connection.dirty = False
             if connection.state is ConnectionState.UP and not connection.stuck:
-                if self._cuts and connection.pool in self._cuts:
+                if self._cuts and swallows_output(self._cuts.get(connection.pool)):
                     continue
                 self._write(connection)
 
@@ -128,8 +128,9 @@ class Links:
         entry = self.pools.get(pool)
         if entry is None or cut is before:
             return
-        for connection in entry.connections if before is Cut.BLACK_HOLE else ():
-            self._poller.register(connection.fd, connection.mask)
+        for connection in entry.connections:
+            if swallows_input(before):
+                self._poller.register(connection.fd, connection.mask)
             self._mark(connection)
         if entry.dialing is not None and entry.dialing.fd >= 0:
             self._discard(entry.dialing)
@@ -137,7 +138,7 @@ class Links:
         if cut is Cut.RESET:
             for connection in entry.connections:
                 self._lose(connection, RESET_BY_PEER)
-        elif cut is Cut.BLACK_HOLE:
+        elif swallows_input(cut):
             for connection in entry.connections:
                 self._poller.unregister(connection.fd)
         if entry.waiting:
@@ -292,7 +293,7 @@ class Links:
             self._dial_failed(connection, "connection refused", Failure.DIAL)
             return
         try:
-            if cut is Cut.BLACK_HOLE:
+            if cut is not None:  # a handshake needs both directions
                 connection.hang(now_ns + self._resolver.connect_ns())
             else:
                 connection.begin(now_ns + self._resolver.connect_ns())

@@ -15,7 +15,7 @@ from fleet.run.fault_socket import SOCKET, ask, find_run, open_socket
 GIVEN: dict[str, object] = dict.fromkeys(
     (
         *("selector", "zone", "nodes", "share"),
-        *("for_", "by", "mode", "heartbeats", "reason", "message"),
+        *("for_", "by", "every", "mode", "heartbeats", "reason", "message"),
     )
 )
 
@@ -117,7 +117,11 @@ def test_options_become_the_fault_that_a_file_would_hold() -> None:
         ("ClockSkew", {}, "ClockSkew needs by, for example by: 25s"),
         ("ClockSkew", {"by": "soon"}, "by: 'soon' is not a duration"),
         ("Partition", {"by": "5s"}, "Partition takes no by; it takes mode"),
-        ("Partition", {"mode": "Half"}, "mode: 'Half' is not one of 'Reset' or 'BlackHole'"),
+        (
+            "Partition",
+            {"mode": "Half"},
+            "mode: 'Half' is not one of 'Reset', 'BlackHole', 'Outbound' or 'Inbound'",
+        ),
         ("Partition", {"for_": "0s"}, "--for: '0s' must be above 0s"),
         ("Partition", {"for_": "-1s"}, "--for: '-1s' is negative"),
         ("KubeletRestart", {"for_": "5s"}, "--for: KubeletRestart is over at once"),
