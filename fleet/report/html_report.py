@@ -133,6 +133,7 @@ def _tiles(run: RunRecord) -> str:
 
     ready_s = run.number("nodes.time_to_ready_s")
     requests = sum(cast("int", row["count"]) for row in run.rows("requests"))
+    requests = requests or int(run.number("requests_total") or 0)
     tiles = [
         (
             f"{count('nodes.ready')} / {count('nodes.requested')}",
@@ -289,6 +290,7 @@ def _about(run: RunRecord) -> str:
     options = cast("Json", run.about.get("options") or {})
     asked = cast("Json", run.get("controlplane.asked_by_fleet") or {})
     took_ms = run.number("controlplane.took_ms")
+    a_request = run.number("process.cpu_us_per_request")
     cost = ""
     if took_ms is not None:
         cost = (
@@ -319,7 +321,7 @@ def _about(run: RunRecord) -> str:
             {
                 "CPU": f"{run.number('process.cpu_s') or 0:,.1f} s",
                 "memory": size(int(run.number("process.rss_bytes") or 0)),
-                "CPU a request": f"{run.number('process.cpu_us_per_request') or 0:,.0f} us",
+                "CPU a request": f"{a_request:,.0f} us" if a_request is not None else None,
                 "metrics of the control plane": cost,
                 "asked for itself": ", ".join(f"{name} {count}" for name, count in asked.items()),
             },

@@ -1,6 +1,6 @@
 """What a run directory holds, read back for reports and comparisons."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -75,14 +75,13 @@ def read_run(path: Path) -> RunRecord:
     try:
         if not (path / SUMMARY).exists() and not (path / TIMESERIES).exists():
             raise UsageError(f"{path} holds no run: neither {SUMMARY} nor {TIMESERIES} is in it")
-        killed: Json = {"verdict": "incomplete", "valid": False, "invalid_reasons": [KILLED]}
-        summary = _json(path / SUMMARY) or killed
+        lines = list(_lines(path / TIMESERIES))
         histograms = cast("dict[str, dict[str, int]]", _json(path / HISTOGRAMS))
         return RunRecord(
             path,
-            summary,
+            _json(path / SUMMARY) or _of_killed(lines),
             _json(path / RUN),
-            list(_lines(path / TIMESERIES)),
+            lines,
             Samples.read(_raw_lines(path / CONTROLPLANE)),
             {
                 name: {int(key): count for key, count in buckets.items()}
@@ -91,6 +90,30 @@ def read_run(path: Path) -> RunRecord:
         )
     except OSError as error:
         raise UsageError(f"{error.filename or path}: {error.strerror or error}") from error
+
+
+def _of_killed(lines: Sequence[Json]) -> Json:
+    """Return what the time series tells of a run that could not write its summary."""
+    found: Json = {"verdict": "incomplete", "valid": False, "invalid_reasons": [KILLED]}
+    if not lines:
+        return found
+
+    def total(part: str, name: str) -> float:
+        parts = (cast("dict[str, float]", line.get(part) or {}) for line in lines)
+        return sum(each.get(name) or 0.0 for each in parts)
+
+    last = lines[-1]
+    return found | {
+        "wall_s": last["wall_s"],
+        "nodes": last.get("nodes"),
+        "lease": {"missed": total("lease", "missed")},
+        "pods": {name: total("pods", name) for name in ("started", "deleted", "failed")},
+        "requests_total": sum(cast("float", line.get("requests_total", 0)) for line in lines),
+        "process": {
+            "cpu_s": total("process", "cpu_s"),
+            "rss_bytes": cast("Json", last.get("process") or {}).get("rss_bytes"),
+        },
+    }
 
 
 def _json(path: Path) -> Json:

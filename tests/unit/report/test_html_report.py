@@ -6,10 +6,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import cast
 from xml.etree import ElementTree as ET
 
 import pytest
-from run_files import write_run
+from run_files import NODES, write_run
 
 from fleet.errors import UsageError
 from fleet.report import html_report, plots
@@ -103,6 +104,13 @@ def test_a_run_that_was_killed_is_incomplete(tmp_path: Path) -> None:
     text = page(run)
     assert "it was killed, or it is still going on" in text
     assert "plot-requests" in text
+    # Its figures are those of the time series.
+    assert run.number("pods.started") == sum(
+        cast("dict[str, int]", line["pods"])["started"] for line in run.lines
+    )
+    assert run.number("nodes.ready") == NODES
+    assert "none was started" not in text
+    assert "0 us" not in text
 
 
 def test_a_fault_has_its_recovery(tmp_path: Path) -> None:
