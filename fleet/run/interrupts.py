@@ -3,12 +3,18 @@
 PREPARING --first kubelet--> RUNNING
     | first: what is under way is cancelled, and what was begun is undone
                                 | first: `stop` is set, and whoever waits for it goes on
+
+timeout(1) and process managers signal a process and then its group: what follows within half a
+second is no second wish.
 """
 
 import asyncio
 import contextlib
 import signal
+import time
 from collections.abc import Callable, Iterator
+
+ONE_WISH_S = 0.5
 
 
 class Interrupts:
@@ -20,6 +26,7 @@ class Interrupts:
         self.is_preparing = True  # no kubelet was started
         self.is_terminated = False  # by SIGTERM, as pods are
         self._count = 0
+        self._first_s = 0.0
         self._task: asyncio.Task[object] | None = None
 
     @property
@@ -48,7 +55,11 @@ class Interrupts:
 
     def on_signal(self, number: int = signal.SIGINT) -> None:
         """Take one signal."""
+        now_s = time.monotonic()
+        if self._count == 1 and now_s - self._first_s < ONE_WISH_S:
+            return
         self._count += 1
+        self._first_s = self._first_s or now_s
         self.is_terminated = number == signal.SIGTERM
         self.stop.set()
         if (self.is_preparing or self.is_second) and self._task is not None:

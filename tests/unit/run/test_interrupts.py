@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from fleet.run.interrupts import Interrupts
+from fleet.run.interrupts import ONE_WISH_S, Interrupts
 
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 
@@ -44,6 +44,7 @@ def test_the_second_cancels_what_undoes(number: int) -> None:
             try:
                 await asyncio.Event().wait()
             finally:
+                await asyncio.sleep(ONE_WISH_S)
                 send(number)
                 await asyncio.Event().wait()
 
@@ -66,9 +67,27 @@ def test_once_there_are_kubelets_the_first_ends_in_order(number: int) -> None:
             await interrupts.stop.wait()
             assert not interrupts.is_second
             assert not interrupts.is_early
+            await asyncio.sleep(ONE_WISH_S)
             send(number)
             with pytest.raises(asyncio.CancelledError):
                 await asyncio.Event().wait()
             assert interrupts.is_second
+
+    asyncio.run(running())
+
+
+@SIGNALS
+def test_one_wish_may_come_as_two_signals(number: int) -> None:
+    """timeout(1) signals a process and its group: the run ends in order all the same."""
+
+    async def running() -> None:
+        interrupts = Interrupts()
+        interrupts.is_preparing = False
+        with interrupts.taken(lambda: None):
+            interrupts.on_signal(number)
+            interrupts.on_signal(number)
+            await asyncio.sleep(0)
+            assert interrupts.stop.is_set()
+            assert not interrupts.is_second
 
     asyncio.run(running())
