@@ -12,6 +12,7 @@ import asyncio
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -339,7 +340,20 @@ class Handler:
     ) -> web.StreamResponse:
         configuration = self._entries[node].caller.template.model.kubelet
         is_read_only = protocol.role is Role.READ_ONLY
-        self._counts.count(node, request.method, request.path, is_read_only=is_read_only)
+        began_s = time.monotonic()
+        counted = self._counts.begin(node, request.method, request.path, is_read_only=is_read_only)
+        try:
+            return await self._answer(request, protocol, node, configuration)
+        finally:
+            self._counts.end(counted, time.monotonic() - began_s)
+
+    async def _answer(
+        self,
+        request: web.BaseRequest,
+        protocol: NodeProtocol,
+        node: NodeId,
+        configuration: KubeletConfiguration,
+    ) -> web.StreamResponse:
         accept = request.headers.get("Accept", "")
         find = ROUTES[protocol.role]
         found = find(request.method, request.path, accept, configuration)

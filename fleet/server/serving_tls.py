@@ -5,7 +5,10 @@ is made, or read, when somebody connects, and nothing is kept for a node that no
 Source: cmd/kubelet/app/server.go, initializeTLS; client-go/util/cert/cert.go,
 GenerateSelfSignedCertKeyWithOptions; pkg/kubelet/certificate/kubelet.go.
 Differs: ECDSA keys, one for all nodes of a process, where each kubelet has a RSA key of its own; a
-client certificate of another authority ends the handshake, where upstream answers 401.
+client certificate of another authority, or one that has expired, ends the handshake, where upstream
+goes on (RequestClientCert) and answers 401. Python's `ssl` asks for certificates only together with
+a check that ends the handshake. pyOpenSSL has a callback for it, but its contexts do not change
+once used: one per connection, without a say in session tickets, for every scrape of every node.
 """
 
 import contextvars

@@ -21,6 +21,7 @@ from fleet.clock import NS_PER_S, Draws, SimClock
 from fleet.faults.fault import FaultSpec
 from fleet.faults.injector import Injector
 from fleet.kubelet.environment import Environment
+from fleet.kubelet.host_interface import kubelet_metrics
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.objects.effects import NodeId, Op, WatchKind
 from fleet.objects.pods import NodeView
@@ -245,6 +246,12 @@ class Simulation:
                 ]
                 self.server.update("nodes", name, {"status": {"conditions": conditions}})
         self.after(MONITOR_S, self._monitor)
+
+    def kubelet_metrics(self, node: int = 0) -> bytes:
+        """Return /metrics of a node, as its server would show it."""
+        kubelet = self.reactor.entries[node].kubelet
+        assert kubelet is not None
+        return kubelet_metrics(kubelet, self.clock.now_ns())
 
     # ---- the cluster ----
 

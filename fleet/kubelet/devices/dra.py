@@ -25,6 +25,7 @@ from fleet.profile.node_model import NodeModel
 
 FAILED = "FailedPrepareDynamicResources"
 FAILED_TEXT = "Failed to prepare dynamic resources: prepare dynamic resources: %s"
+ANY_DRIVER = "<any>"
 _REGISTER_STREAM = 0xD2A9E6
 
 
@@ -84,6 +85,23 @@ class DRAManager:
     def forget(self, uid: PodUid) -> None:
         """Let the claims of a pod go. Source: UnprepareResources."""
         self._pods.pop(uid, None)
+
+    def claims_in_use(self) -> dict[str, int]:
+        """Count the claims that are prepared by driver; `<any>` is all of them.
+
+        Source: claiminfo.go, claimsInUse.
+        """
+        prepared = {
+            view.uid: view
+            for entry in self._pods.values()
+            if not entry.left
+            for view in entry.found.values()
+        }
+        counts = {ANY_DRIVER: len(prepared)}
+        for view in prepared.values():
+            for driver in {each.driver for each in view.devices or ()}:
+                counts[driver] = counts.get(driver, 0) + 1
+        return counts
 
     def _next(self, pod: Pod, entry: _Pod, turn: Turn) -> Prepared:
         if not entry.left:

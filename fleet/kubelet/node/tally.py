@@ -8,6 +8,7 @@ from array import array
 from bisect import bisect_left
 
 from fleet.clock import NS_PER_S
+from fleet.objects.pods import ContainerStatus, PodStatus, TerminatedState
 
 DEFAULT_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 """prometheus.DefBuckets, in seconds."""
@@ -16,6 +17,9 @@ START_BOUNDS = (
     *(900, 1200, 1800, 2700, 3600),
 )
 """podStartupDurationBuckets."""
+CONTAINER_TYPES = ("container", "init_container", "ephemeral_container")
+PER_POD_BOUNDS = (1, 2, 4, 8, 16)
+"""Of containers. Source: metrics.go, ContainersPerPodCount."""
 
 
 class Durations:
@@ -39,17 +43,22 @@ class NodeTally:
 
     __slots__ = (
         "containers",
+        "containers_per_pod",
+        "first_network_ns",
+        "images",
         "pod_start",
         "pod_start_sli",
         "pod_start_total",
         "rejections",
         "sandbox",
+        "sandbox_errors",
         "sandboxes",
         "syncs",
+        "terminated",
     )
 
     def __init__(self) -> None:
-        self.sandboxes = 0
+        self.sandboxes = self.sandbox_errors = 0
         self.containers = array("I", bytes(4 * 3))  # by kind: container, init, ephemeral
         self.pod_start = Durations(START_BOUNDS)
         self.pod_start_sli = Durations(START_BOUNDS)
@@ -57,12 +66,43 @@ class NodeTally:
         self.sandbox = Durations(DEFAULT_BOUNDS)
         self.syncs: dict[str, Durations] = {}  # by the type of the operation
         self.rejections: dict[str, int] = {}  # by reason
+        self.containers_per_pod = array("I", bytes(4 * (len(PER_POD_BOUNDS) + 2)))  # last: the sum
+        self.first_network_ns = -1  # the start of the first pod with a network of its own
+        self.images: dict[tuple[str, str, str], int] = {}  # by policy, presence, need of a pull
+        self.terminated: dict[tuple[str, int, str], int] = {}  # by kind, exit code, reason
 
-    def on_pod_running(self, seen_ns: int, total_ns: int, pull_ns: int) -> None:
+    def on_pod_running(
+        self, seen_ns: int, total_ns: int, pull_ns: int, *, has_network: bool
+    ) -> None:
         """Count a start: since the kubelet saw the pod, since it was created, and its pulls."""
         self.pod_start.add(seen_ns)
         self.pod_start_total.add(total_ns)
-        self.pod_start_sli.add(max(total_ns - pull_ns, 0))
+        started_ns = max(total_ns - pull_ns, 0)
+        self.pod_start_sli.add(started_ns)
+        if has_network and self.first_network_ns < 0:
+            self.first_network_ns = started_ns
+
+    def on_pod(self, containers: int) -> None:
+        """Count a pod that a worker begins with, by its containers."""
+        self.containers_per_pod[bisect_left(PER_POD_BOUNDS, containers)] += 1
+        self.containers_per_pod[-1] += containers
+
+    def on_status(self, old: PodStatus, new: PodStatus) -> None:
+        """Count the containers that have ended since the status before.
+
+        Source: status_manager.go, checkAndRecordTerminations.
+        """
+        for kind, was, now in zip(CONTAINER_TYPES, _kinds(old), _kinds(new), strict=True):
+            for each in now:
+                state = each.state
+                if isinstance(state, TerminatedState) and not _had_ended(each.name, was):
+                    key = kind, state.exit_code, state.reason
+                    self.terminated[key] = self.terminated.get(key, 0) + 1
+
+    def on_image(self, policy: str, *, is_present: bool | None, is_pulled: bool | None) -> None:
+        """Count a look for an image. Source: images/metrics.go, recordEnsureImageRequest."""
+        key = policy.lower(), _known(is_present), _known(is_pulled)
+        self.images[key] = self.images.get(key, 0) + 1
 
     def on_sync(self, operation: str, took_ns: int) -> None:
         """Count a sync of a pod."""
@@ -74,3 +114,17 @@ class NodeTally:
     def on_rejection(self, reason: str) -> None:
         """Count a pod that was not admitted."""
         self.rejections[reason] = self.rejections.get(reason, 0) + 1
+
+
+def _kinds(status: PodStatus) -> tuple[tuple[ContainerStatus, ...], ...]:
+    """Return the containers of a status in the order of their types."""
+    return status.containers, status.init_containers, status.ephemeral_containers
+
+
+def _had_ended(name: str, statuses: tuple[ContainerStatus, ...]) -> bool:
+    """Return whether a container was shown to have ended."""
+    return any(each.name == name and isinstance(each.state, TerminatedState) for each in statuses)
+
+
+def _known(value: bool | None) -> str:  # noqa: FBT001 - the value itself
+    return "unknown" if value is None else str(value).lower()

@@ -213,6 +213,11 @@ class AllocationManager:
             if (found := known.get(uid)) is not None
         )
 
+    @property
+    def in_progress(self) -> int:
+        """Return how many resizes are being applied. Source: recordInProgressResizeCount."""
+        return len(self._progress)
+
     def actuated(self, uid: PodUid) -> dict[str, ContainerSpec]:
         """Return what the containers of a pod still have, where it is not what they shall have."""
         return self._actuated.get(uid, {})

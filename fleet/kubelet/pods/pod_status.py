@@ -120,6 +120,7 @@ class StatusGenerator:
             started_ns = worker.seen_ns if worker.seen_ns >= 0 else turn.now_ns
             status = status._replace(start_time_s=env.wall_s(started_ns))
         wall_s = env.wall_s(turn.now_ns)
+        turn.facts.counts().on_status(self._statuses.last_status(worker.pod), status)
         self._statuses.set_pod_status(
             worker.pod, status, wall_s, finished=finished, known=env.light
         )

@@ -149,6 +149,8 @@ class PodSyncer:
             return
         worker.sync_ns = 0
         worker.pending = False
+        if not worker.began_ns:
+            turn.facts.counts().on_pod(len(worker.pod.spec.containers))
         worker.began_ns = now_ns
         if worker.state is WorkerState.SYNC:
             self._sync_pod(worker, turn)

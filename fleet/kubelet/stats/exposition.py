@@ -4,8 +4,11 @@ Source: github.com/prometheus/common/expfmt/text_create.go; component-base/metri
 level of stability before each help text.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
+
+from fleet.clock import NS_PER_S
+from fleet.kubelet.node.tally import DEFAULT_BOUNDS, Durations
 
 _EXPONENT_MIN = -4
 _EXPONENT_MAX = 6
@@ -52,6 +55,47 @@ def labels_of(names: Sequence[str], values: Sequence[str]) -> str:
 def escaped(value: str) -> str:
     """Return the value of a label as it stands between quotes."""
     return value.translate(_ESCAPES)
+
+
+def one_text(family: Family, value: float) -> str:
+    """Return a metric without labels."""
+    return f"{family.head()}{family.name} {go_float(value)}\n"
+
+
+def steady_text(
+    family: Family, count: int, took: float, bounds: Iterable[float] = DEFAULT_BOUNDS
+) -> str:
+    """Return a histogram of durations that are all the same, in the unit of its bounds."""
+    return family.head() + "".join(steady_lines(family.name, count, took, bounds))
+
+
+def steady_lines(
+    name: str, count: float, seconds: float, bounds: Iterable[float], label: str = ""
+) -> Iterator[str]:
+    """Yield the lines of one series of such a histogram."""
+    start, shown = (f"{label},", f"{{{label}}}") if label else ("", "")
+    for bound in bounds:
+        below = count if seconds <= bound else 0
+        yield f'{name}_bucket{{{start}le="{go_float(bound)}"}} {go_float(below)}\n'
+    yield f'{name}_bucket{{{start}le="+Inf"}} {go_float(count)}\n'
+    yield f"{name}_sum{shown} {go_float(count * seconds)}\n"
+    yield f"{name}_count{shown} {go_float(count)}\n"
+
+
+def durations_text(family: Family, series: Iterable[tuple[str, Durations]]) -> str:
+    """Return a histogram by the labels of its series, as they stand between the braces."""
+    lines = []
+    for label, found in series:
+        start = f"{label}," if label else ""
+        count = 0
+        for bound, inside in zip((*found.bounds, float("inf")), found.counts, strict=True):
+            count += inside
+            bucket = f'{{{start}le="{go_float(bound)}"}}'
+            lines.append(f"{family.name}_bucket{bucket} {go_float(count)}\n")
+        shown = f"{{{label}}}" if label else ""
+        lines.append(f"{family.name}_sum{shown} {go_float(found.total_ns / NS_PER_S)}\n")
+        lines.append(f"{family.name}_count{shown} {go_float(count)}\n")
+    return family.head() + "".join(lines) if lines else ""
 
 
 def go_float(value: float) -> str:

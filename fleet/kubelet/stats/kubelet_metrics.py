@@ -9,16 +9,25 @@ random failures are counted by their share. There is no process behind a node, s
 its client asked is fleet's own to count.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from fleet.clock import NS_PER_S
 from fleet.kubelet.containers.probe_manager import ProbeCount
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.kubelet.node.tally import DEFAULT_BOUNDS, Durations, NodeTally
+from fleet.kubelet.node.tally import CONTAINER_TYPES, DEFAULT_BOUNDS, Durations, NodeTally
 from fleet.kubelet.pods.pod_workers import WorkerState
-from fleet.kubelet.stats.exposition import Family, Row, go_float, text_of
+from fleet.kubelet.stats.exposition import (
+    Family,
+    Row,
+    durations_text,
+    one_text,
+    steady_lines,
+    steady_text,
+    text_of,
+)
 from fleet.kubelet.stats.fixed_metrics import FIXED
 from fleet.kubelet.stats.node_usage import node_usage
+from fleet.kubelet.stats.pod_lives import life_texts
 from fleet.kubelet.stats.pod_metrics import (
     CONTAINER_LOGS,
     VOLUMES,
@@ -34,7 +43,6 @@ from fleet.runtime.containers import RunState
 ALPHA, BETA, STABLE = "[ALPHA] ", "[BETA] ", "[STABLE] "
 RELIST_NS = 1 * NS_PER_S
 RELIST_TAKES_S = 0.002
-CONTAINER_TYPES = ("container", "init_container", "ephemeral_container")
 _STATIC = ("static",)
 
 
@@ -175,6 +183,22 @@ TOPOLOGY_ERRORS = _family(
     "The number of admission request failures where resources could not be aligned.",
     "counter",
 )
+CPU_POOLS = (
+    _family(
+        "cpu_manager_exclusive_cpu_allocation_count",
+        "The total number of CPUs exclusively allocated to containers running on this node",
+    ),
+    _family(
+        "cpu_manager_shared_pool_size_millicores",
+        "The size of the shared CPU pool for non-guaranteed QoS pods, in millicores.",
+    ),
+)
+TOPOLOGY_TAKES = _family(
+    "topology_manager_admission_duration_ms",
+    "Duration in milliseconds to serve a pod admission request.",
+    "histogram",
+)
+TOPOLOGY_BOUNDS_MS = tuple(0.05 * 2**at for at in range(15))
 OPERATION_TIMES = _family(
     "runtime_operations_duration_seconds",
     "Duration in seconds of runtime operations. Broken down by operation type.",
@@ -248,48 +272,53 @@ def kubelet_metrics(kubelet: VirtualKubelet, now_ns: int, extra: bytes = b"") ->
     created = sum(pods.counts)
     operations = _operations(tally, relists)
     own = use.system
+    is_unpinned = env.model.kubelet.cpu_manager_policy == "none"
     unaligned = tally.rejections.get(UNALIGNED, 0)
     parts = [
         text_of(VOLUMES, volume_rows(kubelet)),
         text_of(CONTAINER_LOGS, log_rows(use)),
         version_text(env.model.kubelet_version, env.model.node_info),
-        _one(PROCESS_CPU, own.cpu_ns // KUBELET_SHARE / NS_PER_S),
-        _one(PROCESS_MEMORY, own.memory // KUBELET_SHARE),
-        _steady(POD_WORKER_START, created, WORKER_STARTS_S),
-        _one(TOPOLOGY_REQUESTS, created + unaligned),
-        _one(TOPOLOGY_ERRORS, unaligned),
+        one_text(PROCESS_CPU, own.cpu_ns // KUBELET_SHARE / NS_PER_S),
+        one_text(PROCESS_MEMORY, own.memory // KUBELET_SHARE),
+        steady_text(POD_WORKER_START, created, WORKER_STARTS_S),
+        one_text(TOPOLOGY_REQUESTS, created + unaligned),
+        steady_text(TOPOLOGY_TAKES, created + unaligned, 0, TOPOLOGY_BOUNDS_MS),
+        one_text(TOPOLOGY_ERRORS, unaligned),
         _operation_times(operations, tally),
         text_of(ACTIVE_PODS, [(("",), counts.active[0]), (("true",), static[0])]),
         text_of(REJECTIONS, [((reason,), n) for reason, n in tally.rejections.items()]),
-        _one(CGROUP_VERSION, 2),
+        one_text(CGROUP_VERSION, 2),
         text_of(DESIRED_PODS, [(("",), counts.desired[0]), (("true",), static[1])]),
-        _one(EPHEMERAL, counts.ephemeral),
-        _one(MIRROR_PODS, static[1]),
+        one_text(EPHEMERAL, counts.ephemeral),
+        one_text(MIRROR_PODS, static[1]),
         text_of(NODE_NAME, [((facts.name,), 1)]),
-        _one(DISCARDED, 0),
-        _one(LAST_SEEN, seen_s),
-        _steady(RELIST, relists, RELIST_TAKES_S),
-        _steady(RELIST_INTERVAL, max(relists - 1, 0), 1 + RELIST_TAKES_S),
-        _durations(POD_START, (("", tally.pod_start),)),
-        _durations(POD_START_SLI, (("", tally.pod_start_sli),)),
-        _durations(POD_START_TOTAL, (("", tally.pod_start_total),)),
-        _durations(
+        one_text(DISCARDED, 0),
+        one_text(LAST_SEEN, seen_s),
+        steady_text(RELIST, relists, RELIST_TAKES_S),
+        steady_text(RELIST_INTERVAL, max(relists - 1, 0), 1 + RELIST_TAKES_S),
+        durations_text(POD_START, (("", tally.pod_start),)),
+        durations_text(POD_START_SLI, (("", tally.pod_start_sli),)),
+        durations_text(POD_START_TOTAL, (("", tally.pod_start_total),)),
+        durations_text(
             POD_WORKER,
             [(f'operation_type="{name}"', found) for name, found in sorted(tally.syncs.items())],
         ),
-        _durations(RUN_SANDBOX, (('runtime_handler=""', tally.sandbox),))
+        durations_text(RUN_SANDBOX, (('runtime_handler=""', tally.sandbox),))
         if tally.sandboxes
         else "",
         text_of(RUNNING_CONTAINERS, [((state,), n) for state, n in counts.states.items() if n]),
-        _one(RUNNING_PODS, counts.sandboxes),
+        one_text(RUNNING_PODS, counts.sandboxes),
         text_of(OPERATIONS, operations),
         text_of(
             STARTED_CONTAINERS,
             [((kind,), n) for kind, n in zip(CONTAINER_TYPES, tally.containers, strict=True) if n],
         ),
-        _one(STARTED_PODS, tally.sandboxes),
+        one_text(STARTED_PODS, tally.sandboxes),
+        *life_texts(kubelet, tally),
+        # A static policy sets these two; none leaves them as they are made.
+        *(one_text(each, 0) for each in CPU_POOLS if is_unpinned),
         text_of(WORKING_PODS, list((NO_PODS | counts.working).items())),
-        _one(PROCESS_START, env.wall_s(facts.started_ns)),
+        one_text(PROCESS_START, env.wall_s(facts.started_ns)),
     ]
     texts = [*FIXED, *((_name_of(part), part) for part in parts if part)]
     texts.sort()
@@ -309,7 +338,7 @@ def _operation_times(operations: Iterable[Row], tally: NodeTally) -> str:
         if name == "run_podsandbox":
             mean_s = tally.sandbox.total_ns / NS_PER_S / count
         label = f'operation_type="{name}"'
-        lines += _steady_lines(OPERATION_TIMES.name, count, mean_s, OPERATION_BOUNDS, label)
+        lines += steady_lines(OPERATION_TIMES.name, count, mean_s, OPERATION_BOUNDS, label)
     return OPERATION_TIMES.head() + "".join(lines) if lines else ""
 
 
@@ -328,42 +357,6 @@ def _operations(tally: NodeTally, relists: int) -> list[Row]:
     return [((name,), n) for name, n in found.items() if n]
 
 
-def _one(family: Family, value: float) -> str:
-    return f"{family.head()}{family.name} {go_float(value)}\n"
-
-
-def _steady(family: Family, count: int, seconds: float) -> str:
-    """Return a histogram of durations that are all the same."""
-    return family.head() + "".join(_steady_lines(family.name, count, seconds, DEFAULT_BOUNDS))
-
-
-def _steady_lines(
-    name: str, count: float, seconds: float, bounds: Iterable[float], label: str = ""
-) -> Iterator[str]:
-    start, shown = (f"{label},", f"{{{label}}}") if label else ("", "")
-    for bound in bounds:
-        below = count if seconds <= bound else 0
-        yield f'{name}_bucket{{{start}le="{go_float(bound)}"}} {go_float(below)}\n'
-    yield f'{name}_bucket{{{start}le="+Inf"}} {go_float(count)}\n'
-    yield f"{name}_sum{shown} {go_float(count * seconds)}\n"
-    yield f"{name}_count{shown} {go_float(count)}\n"
-
-
-def _durations(family: Family, series: Iterable[tuple[str, Durations]]) -> str:
-    lines = []
-    for label, found in series:
-        start = f"{label}," if label else ""
-        count = 0
-        for bound, inside in zip((*found.bounds, float("inf")), found.counts, strict=True):
-            count += inside
-            bucket = f'{{{start}le="{go_float(bound)}"}}'
-            lines.append(f"{family.name}_bucket{bucket} {go_float(count)}\n")
-        shown = f"{{{label}}}" if label else ""
-        lines.append(f"{family.name}_sum{shown} {go_float(found.total_ns / NS_PER_S)}\n")
-        lines.append(f"{family.name}_count{shown} {go_float(count)}\n")
-    return family.head() + "".join(lines) if lines else ""
-
-
 def probe_metrics(kubelet: VirtualKubelet, now_ns: int) -> bytes:
     """Return the text of /metrics/probes."""
     rows: list[Row] = []
@@ -375,11 +368,11 @@ def probe_metrics(kubelet: VirtualKubelet, now_ns: int) -> bytes:
             labels = (count.container, pod.namespace, pod.name, uid, count.kind)
             rows += [((*labels, result), n) for result, n in count.results if n]
     start_s = kubelet.env.wall_s(kubelet.facts.started_ns)
-    return (text_of(PROBES, rows) + _one(OTHER_PROCESS_START, start_s)).encode()
+    return (text_of(PROBES, rows) + one_text(OTHER_PROCESS_START, start_s)).encode()
 
 
 def sli_metrics(kubelet: VirtualKubelet, _now_ns: int) -> bytes:
     """Return the text of /metrics/slis."""
     rows: list[Row] = [((name, "healthz"), 1) for name in CHECKS]
     start_s = kubelet.env.wall_s(kubelet.facts.started_ns)
-    return (text_of(HEALTH_CHECK, rows) + _one(OTHER_PROCESS_START, start_s)).encode()
+    return (text_of(HEALTH_CHECK, rows) + one_text(OTHER_PROCESS_START, start_s)).encode()
