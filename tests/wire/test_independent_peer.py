@@ -54,7 +54,16 @@ class Pair:
         self.raw = b""
         self.pump()  # h2 takes any ACK for one of the newest settings: one at a time
         if asked:
-            self.server.update_settings(asked)
+            self.announce(asked)
+
+    def announce(self, settings: dict[int, int]) -> None:
+        """Let the server change its settings.
+
+        h2 allows larger frames from the chunk on that follows our ACK; they may be in the same one.
+        """
+        self.server.update_settings(settings)
+        size = settings.get(SettingCodes.MAX_FRAME_SIZE, 0)
+        self.server.max_inbound_frame_size = max(size, self.server.max_inbound_frame_size)
 
     def ask(self, request: Request, token: object = "a") -> Stream:
         stream = Stream(token, request)
@@ -203,7 +212,7 @@ def test_requests_and_answers_in_any_order_and_any_cut(
             pair.raw += PriorityFrame(random.choice(list(sids)), depends_on=0).serialize()
             pair.raw += unknown_frame(40)
     pair.pump()
-    pair.server.update_settings(later)
+    pair.announce(later)
     pair.server.ping(b"12345678")
     pair.upload()
     assert sorted(pair.ended) == sorted(sids)
