@@ -1,18 +1,21 @@
 """StatusManager: versioned pod statuses, sent one at a time.
 
-    set_pod_status -> queued -> GET -> PATCH -> [DELETE] -> next        (light: PATCH or DELETE)
+    set_pod_status -> queued -> batch -> GET -> PATCH -> [DELETE] -> next  (light: PATCH or DELETE)
 
-One request of one pod is in flight per node; a pod that is queued twice is sent once, with its
-newest status. What failed is tried again with the next status of any pod, or at the next tick of
-10 s; that tick also overwrites what others changed in our fields. The tick is armed only when it
-has something to do.
+One request of one pod is in flight per node. As soon as nothing is left to send, what is queued
+becomes the next batch: each pod once, with its newest status at that instant, however long the
+others take; what it says meanwhile is told by the batch after it. What failed is tried again with
+the next status of any pod, or at the next tick of 10 s; that tick also overwrites what others
+changed in our fields. The tick is armed only when it has something to do.
 Source: pkg/kubelet/status/status_manager.go, updateStatusInternal, syncBatch, syncPod,
 mergePodStatus, canBeDeleted.
-Differs: the client's limit of 50 requests a second is not applied here. In `light` the patch is
-computed from what the watch and our own last patch said.
+Differs: the client's limit of 50 requests a second is not applied here; a batch has the order in
+which pods were queued, not a random one. In `light` the patch is computed from what the watch and
+our own last patch said, and always tells the newest status.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
@@ -51,10 +54,23 @@ class _Entry:
     api: PodStatus | None = None  # our last patch, until the watch shows a newer one
 
 
+class _Update(NamedTuple):
+    """What one pod of a batch is to be told as."""
+
+    uid: PodUid
+    version: int
+    status: PodStatus
+    finished: bool
+
+
+_NO_BATCH: list[_Update] = []  # shared: it stays empty
+
+
 class StatusManager:
     """The statuses of one node's pods."""
 
     __slots__ = (
+        "_batch",
         "_busy",
         "_deleting",
         "_due_ns",
@@ -75,10 +91,11 @@ class StatusManager:
         self._due_ns = 0  # of the full pass, 0 when none is armed
         self._entries: dict[PodUid, _Entry] = {}
         self._queue: dict[PodUid, None] = {}
+        self._batch = _NO_BATCH  # what is left of it, the next one last
         self._failed: dict[PodUid, None] = {}
         self._suspects: dict[PodUid, None] = {}  # to be compared or deleted at the full pass
         self._busy: PodUid | None = None  # the pod whose request is in flight
-        self._version = 0  # what is in flight, as of its GET
+        self._version = 0  # what is in flight, as of its batch
         self._sending = PodStatus()
         self._finished = False
         self._deleting = False
@@ -124,23 +141,37 @@ class StatusManager:
         self._queue[pod.uid] = None
         self._queue.update(self._failed)
         self._failed.clear()
+        if self._busy is None and not self._batch:
+            self._begin_batch()  # what follows in this instant comes after requests to the runtime
         return True
 
     def next(self) -> PodUid | None:
-        """Return the pod whose status is to be sent now."""
-        while self._busy is None and self._queue:
-            uid = next(iter(self._queue))
-            del self._queue[uid]
+        """Return the pod whose status is to be sent now. Source: syncBatch."""
+        while self._busy is None and (self._batch or self._queue):
+            if not self._batch:
+                self._begin_batch()
+                continue
+            uid, self._version, self._sending, self._finished = self._batch.pop()
             if uid in self._entries:
                 return uid
         return None
 
+    def _begin_batch(self) -> None:
+        known = ((uid, self._entries.get(uid)) for uid in reversed(self._queue))
+        self._batch = [
+            _Update(uid, entry.version, entry.status, entry.finished)
+            for uid, entry in known
+            if entry is not None
+        ]
+        self._queue.clear()
+
     def send(self, uid: PodUid, pod: Pod | None, turn: Turn, *, may_run: bool) -> None:
-        """Begin to send the newest status of a pod; `pod` is None once its object is gone."""
+        """Begin to send what `next` returned; `pod` is None once its object is gone."""
         entry = self._entries[uid]
-        self._version = entry.version
-        self._sending = entry.status
-        self._finished = entry.finished
+        if turn.env.light:
+            self._version = entry.version
+            self._sending = entry.status
+            self._finished = entry.finished
         if not turn.env.light:
             self._busy = uid
             turn.call(Op.GET_POD, uid, _target(entry.pod))

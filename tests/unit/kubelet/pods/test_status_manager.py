@@ -135,6 +135,64 @@ def test_one_request_is_in_flight_per_node() -> None:
     assert [each.key for each in send(manager, other) if isinstance(each, ApiCall)] == ["other"]
 
 
+def told(manager: StatusManager, pod: Pod) -> str:
+    """Send the status of a pod, whose turn it is; return the phase that was told."""
+    [asked] = send(manager, pod)
+    assert isinstance(asked, ApiCall)
+    assert asked.key == pod.uid
+    out: Outbox = []
+    read = Reply(ReplyKind.OK, PodView(pod.uid, "1", deleting=False, status=pod.status))
+    manager.on_reply(asked, read, turn_of(ENV, 0, out), may_run=False)
+    (patched,) = out
+    assert isinstance(patched, ApiCall)
+    assert isinstance(patched.payload, PodStatusPatch)
+    answer(manager, patched)
+    return patched.payload.new.phase
+
+
+def test_what_a_batch_tells_is_as_it_was_when_the_batch_began() -> None:
+    """A pod that waits for the requests of another tells what it was meanwhile, then what it is."""
+    manager, first = make()
+    pod, other = (make_pod(uid=name, name=name) for name in ("pod", "other"))
+    manager.set_pod_status(first, status(), 10)
+    for each in (pod, other):
+        manager.set_pod_status(each, status("Pending"), 10)
+    assert told(manager, first) == "Running"
+    [asked] = send(manager, pod)
+    assert isinstance(asked, ApiCall)
+    assert asked.key == "pod"
+    manager.set_pod_status(other, status("Running"), 11)
+    manager.set_pod_status(other, status("Succeeded"), 12)
+    manager.on_reply(asked, Reply(ReplyKind.NOT_FOUND), turn_of(ENV, 0, []), may_run=False)
+    assert [told(manager, other) for _ in range(2)] == ["Pending", "Succeeded"]
+    assert send(manager, other) == []
+
+
+def test_what_nothing_waits_for_is_told_before_what_follows_in_the_same_instant() -> None:
+    """A kubelet asks its runtime in between, which takes longer than to begin a batch."""
+    manager, pod = make()
+    for phase in ("Pending", "Running", "Succeeded"):
+        manager.set_pod_status(pod, status(phase), 10)
+    assert [told(manager, pod) for _ in range(2)] == ["Pending", "Succeeded"]
+    assert send(manager, pod) == []
+
+
+def test_light_tells_the_newest_whenever_its_turn_comes() -> None:
+    manager, pod = make()
+    other = make_pod(uid="other", name="other")
+    manager.set_pod_status(pod, status(), 10)
+    manager.set_pod_status(other, status("Pending"), 10)
+    assert manager.next() == UID
+    manager.set_pod_status(other, status("Running"), 11)
+    assert manager.next() == "other"
+    out: Outbox = []
+    manager.send(other.uid, other, turn_of(LIGHT, 0, out), may_run=False)
+    (call,) = out
+    assert isinstance(call, ApiCall)
+    assert isinstance(call.payload, PodStatusPatch)
+    assert call.payload.new.phase == "Running"
+
+
 def test_what_the_server_has_is_not_patched() -> None:
     manager, pod = make()
     pod.status = status("Running", READY)
