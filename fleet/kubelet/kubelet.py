@@ -391,9 +391,10 @@ class VirtualKubelet:
         state.arm(turn)
 
     def _on_register_timer(self, turn: Turn) -> None:
+        is_first = self.status.is_first_try
         events = self.status.on_register_timer(self._inputs(turn), turn)
-        if events:
-            self._record(events, turn)
+        self._record(events, turn)
+        if events and is_first:  # the container manager starts once
             text = "Updated Node Allocatable limit across pods"
             turn.node_event(Reason.NODE_ALLOCATABLE_ENFORCED, text)
 

@@ -85,6 +85,9 @@ def test_seven_events_tell_of_the_start() -> None:
         "NodeAllocatableEnforced",
         "NodeReady",
     ]
+    counts = {each["reason"]: each["count"] for each in sim.server.all("events")}
+    pressures = ("NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID")
+    assert counts == {each: 3 if each in pressures else 1 for each in counts}
 
 
 def test_the_requests_of_one_registration() -> None:
@@ -93,7 +96,7 @@ def test_the_requests_of_one_registration() -> None:
     counts: dict[tuple[str, str], int] = {}
     for line in sim.trace:
         resource = line.path.partition("?")[0].removeprefix(NODE[:8]).split("/")
-        kind = next(each for each in reversed(resource) if each not in {"n-0", "status"})
+        kind = next(each for each in reversed(resource) if not each.startswith(("n-0", "status")))
         counts[line.verb, kind] = counts.get((line.verb, kind), 0) + 1
     # One less if the informer has the Node before the first look at it.
     assert counts.pop(("GET", "nodes")) in {6, 7}
@@ -106,6 +109,7 @@ def test_the_requests_of_one_registration() -> None:
         ("POST", "leases"): 1,
         ("DELETECOLLECTION", "resourceslices"): 1,
         ("POST", "events"): 7,
+        ("PATCH", "events"): 6,
         ("WATCH", "nodes"): 1,
         ("WATCH", "services"): 1,
         ("WATCH", "pods"): 1,

@@ -37,6 +37,7 @@ from fleet.objects.pods import NodeCondition, NodeView
 
 REGISTER_FIRST_NS = 100 * NS_PER_MS
 REGISTER_MAX_NS = 7 * NS_PER_S  # registerWithAPIServer doubles the step up to this
+LOOKS_BEFORE = 2  # at a Node that nobody has yet: for the container manager, to wipe slices
 FAST_NS = 100 * NS_PER_MS  # fastStatusUpdateOnce polls so often
 FAST_LIMIT_NS = 120 * NS_PER_S  # nodeReadyGracePeriod: then it gives up
 _SLOW = -1
@@ -91,6 +92,11 @@ class NodeStatus:
         self._delay_ns = REGISTER_FIRST_NS  # of the next try to register, then of the next report
 
     @property
+    def is_first_try(self) -> bool:
+        """Return whether nothing was sent yet to register."""
+        return self.phase is RegistrationPhase.STARTING and self._delay_ns == REGISTER_FIRST_NS
+
+    @property
     def is_fast(self) -> bool:
         """Return whether Ready was not reported yet: changes are looked for each 100 ms."""
         return self._fast_due_ns != _SLOW
@@ -108,16 +114,21 @@ class NodeStatus:
     def on_register_timer(self, inputs: NodeInputs, turn: Turn) -> list[Reason]:
         """Build the Node anew and POST it; return the events of its fresh conditions.
 
-        Source: registerWithAPIServer, initialNode.
+        Until the informer has the Node, whoever looks at it has it built anew as well.
+        Source: registerWithAPIServer, initialNode; kubelet_getters.go, getNodeAnyWay; kubelet.go,
+        initializeRuntimeDependentModules; pkg/kubelet/cm/dra/plugin/dra_plugin_manager.go,
+        wipeResourceSlices.
+        Differs: they look 100 ms sooner, and as soon as the runtime is up.
         """
         if self.phase is not RegistrationPhase.STARTING or turn.now_ns < self._due_ns:
             return []
+        looks = LOOKS_BEFORE if self.is_first_try and not turn.facts.uid else 0
         self._delay_ns = min(self._delay_ns * 2, REGISTER_MAX_NS)
         self.phase = RegistrationPhase.CREATING
         conditions, events = compute_conditions((), inputs, turn.wall_s)
         images = turn.env.images.status_json() if _lists_images(turn.env) else b""
         turn.call(Op.CREATE_NODE, "", NodeObject(conditions, images))
-        return events
+        return events * (1 + looks)
 
     def on_register_reply(self, reply: Reply, turn: Turn) -> bool:
         """Take an answer on the way to a registered Node; return whether it was the last step.
