@@ -11,7 +11,8 @@ import asyncio
 import contextlib
 import ssl
 import threading
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,8 @@ from fleet.controlplane.certificates import Authority, Pair
 HOST = "127.0.0.1"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 FRAME_HEADER = 9
-HEADERS, CONTINUATION = 1, 9
+DATA, HEADERS, RST_STREAM, CONTINUATION = 0, 1, 3, 9
+END_STREAM = 0x1
 END_HEADERS, PADDED, PRIORITY = 0x4, 0x8, 0x20
 CHUNK = 1 << 16
 TABLE_MAX = 1 << 16
@@ -76,6 +78,57 @@ class HeaderReader:
                 self._on_headers(stream, text(self._decoder.decode(self._block, raw=True)))
 
 
+class Holder:
+    """What the watches of pods tell, passed on a while later, in its order; all else at once.
+
+    HEADERS must keep their order on a connection, so that what is held of a stream goes before
+    its trailers, sooner than it would.
+    """
+
+    def __init__(self, writer: asyncio.StreamWriter, hold_s: float) -> None:
+        self._writer = writer
+        self._hold_s = hold_s
+        self._bytes = bytearray()
+        self._held: dict[int, deque[bytes]] = {}
+
+    def on_asked(self, stream: int, headers: Headers) -> None:
+        """Hold the answer if the request is a watch of pods."""
+        path, _, query = headers.get(":path", "").partition("?")
+        if self._hold_s and path == "/api/v1/pods" and "watch=true" in query:
+            self._held[stream] = deque()
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes from the API server, cut anywhere."""
+        self._bytes += data
+        for kind, flags, stream, frame in self._frames():
+            held = self._held.get(stream)
+            if held is None:
+                self._writer.write(frame)
+            elif kind == DATA:
+                held.append(frame)
+                asyncio.get_running_loop().call_later(self._hold_s, self._release, held, 1)
+            else:
+                if kind == RST_STREAM or flags & END_STREAM:
+                    self._release(held, len(held))
+                    del self._held[stream]
+                self._writer.write(frame)
+
+    def _frames(self) -> Iterator[tuple[int, int, int, bytes]]:
+        while len(self._bytes) >= FRAME_HEADER:
+            end = FRAME_HEADER + int.from_bytes(self._bytes[:3])
+            if len(self._bytes) < end:
+                return
+            frame = bytes(self._bytes[:end])
+            del self._bytes[:end]
+            yield frame[3], frame[4], int.from_bytes(frame[5:9]) & 0x7FFFFFFF, frame
+
+    def _release(self, held: deque[bytes], count: int) -> None:
+        for _ in range(min(count, len(held))):
+            frame = held.popleft()
+            if not self._writer.is_closing():
+                self._writer.write(frame)
+
+
 def fragment(payload: bytes, flags: int) -> bytes:
     """Return the header block of a HEADERS frame."""
     if flags & PADDED:
@@ -101,10 +154,12 @@ class Ends:
 class HeaderTap:
     """A proxy for one node, in a thread of its own."""
 
-    def __init__(self, ends: Ends, directory: Path) -> None:
+    def __init__(self, ends: Ends, directory: Path, *, hold_s: float = 0) -> None:
+        """Make a proxy; `hold_s` is by how much later watches of pods tell the node anything."""
         self.noted: dict[str, Noted] = {}
         """By Audit-Id."""
         self._ends = ends
+        self._hold_s = hold_s
         pair = Pair(directory / "tap.crt", directory / "tap.key")
         Authority(ends.authority).server(pair, "kube-apiserver", (HOST,))
         self._inward = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -173,8 +228,12 @@ class HeaderTap:
         outward.load_cert_chain(self._ends.client.certificate, self._ends.client.key)
         outward.set_alpn_protocols([protocol])
         server, to_server = await asyncio.open_connection(HOST, self._ends.port, ssl=outward)
-        up, down = self._readers() if protocol == "h2" else (None, None)
-        both = (copy(reader, to_server, up), copy(server, writer, down))
+        if protocol == "h2":
+            holder = Holder(writer, self._hold_s)
+            up, down = self._readers(holder.on_asked)
+            both = (copy(reader, to_server, up), copy_holding(server, writer, down, holder))
+        else:
+            both = (copy(reader, to_server, None), copy(server, writer, None))
         tasks = [asyncio.ensure_future(each) for each in both]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -184,17 +243,23 @@ class HeaderTap:
             await asyncio.gather(*tasks, return_exceptions=True)
             to_server.transport.abort()
 
-    def _readers(self) -> tuple[HeaderReader, HeaderReader]:
+    def _readers(
+        self, on_asked: Callable[[int, Headers], None]
+    ) -> tuple[HeaderReader, HeaderReader]:
         """Return readers for both ways of a new connection."""
         self._count += 1
         number, asked = self._count, dict[int, Headers]()
+
+        def asks(stream: int, headers: Headers) -> None:
+            asked[stream] = headers
+            on_asked(stream, headers)
 
         def answered(stream: int, headers: Headers) -> None:
             request = asked.pop(stream, None)
             if request is not None and "audit-id" in headers:  # else it has trailers
                 self.noted[headers["audit-id"]] = Noted(request, headers, number)
 
-        return HeaderReader(asked.__setitem__, preface=PREFACE), HeaderReader(answered)
+        return HeaderReader(asks, preface=PREFACE), HeaderReader(answered)
 
 
 async def copy(
@@ -205,4 +270,17 @@ async def copy(
         if noting is not None:
             noting.feed(data)
         writer.write(data)
+        await writer.drain()
+
+
+async def copy_holding(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    noting: HeaderReader,
+    holder: Holder,
+) -> None:
+    """Pass on what the API server says, some of it later."""
+    while data := await reader.read(CHUNK):
+        noting.feed(data)
+        holder.feed(data)
         await writer.drain()

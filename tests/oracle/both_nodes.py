@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 from e2e_world import DEDICATED, Json, Running, World, condition, eventually
 from header_tap import Noted
-from real_kubelet import RealKubelet, running
+from real_kubelet import RealKubelet, going_first, raise_limits, running
 from recording import ENDED_WELL, Stage
 
 from fleet.profile.loader import import_profile
@@ -31,6 +31,11 @@ NODES = {"oracle-real": REAL, "oracle-fleet": OWN}
 """The namespace of each node."""
 SEED = 7
 READY_S = 60.0
+HOLD_S = 0.5
+"""Both nodes hear of their pods so much later: until then the node authorizer, which learns of them
+by a watch as well, knows what they may read. A kubelet that is faster is refused, which is chance.
+Source: plugin/pkg/auth/authorizer/node/graph_populator.go.
+"""
 RUNTIME_VERSION = "containerd://2.1.5"
 PAUSE = "registry.k8s.io/pause:3.10.1"
 DIGEST = "sha256:6bafff9caf954718a27d4d1950d478f0e0a9f0d455370e4059450e95c03b13ee"
@@ -167,8 +172,10 @@ def both_nodes(
 ) -> Iterator[BothNodes]:
     """Bring both nodes up on a control plane of their own; whatever happens, all of it ends."""
     root.mkdir(parents=True, exist_ok=True)
-    with asyncio.Runner() as runner:
-        stage = Stage(root, runner, other=REAL, own=OWN)
+    if unchanged := raise_limits():
+        print(unchanged, flush=True)
+    with going_first(), asyncio.Runner() as runner:
+        stage = Stage(root, runner, other=REAL, own=OWN, hold_s=HOLD_S)
         try:
             for namespace in NODES:
                 stage.world.kubectl("create", "namespace", namespace)

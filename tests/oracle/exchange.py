@@ -118,8 +118,10 @@ def exchanges(
 
     `noted` has request headers, response headers and connection by audit ID. A request about an
     Event that is patched is completed with what it was when it was created: the patch has little.
+    A patch that is left out takes the read before it along.
     """
     found: dict[str, Exchange] = {}
+    reads: dict[tuple[str, str], str] = {}
     normaliser = side.normaliser()
     created: dict[str, Mapping[str, Leaf]] = {}
     for event in events:
@@ -136,8 +138,14 @@ def exchanges(
             "kube-system",
         ):
             continue  # of a scene that was played again
+        pod = namespace, str(about.get("name", ""))
         if tells_no_limit(event) or tells_no_cgroup(event):
+            found.pop(reads.pop(pod, ""), None)
             continue
+        if about.get("resource") == "pods":
+            reads.pop(pod, None)
+            if event["verb"] == "get":
+                reads[pod] = event["auditID"]
         if event["auditID"] not in found:  # a watch has two entries
             made = _exchange(event, scene, normaliser, noted.get(event["auditID"]))
             if made.resource == "events":

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from both_nodes import IMAGES, Told, both_nodes
-from judge import Body, Judge, Recording, summary
+from judge import Body, Judge, Recording, save, summary
 from listed_differences import Listed, judge, read_listed
 from objects_of_scenes import SHELL
 from oracle_limits import PAGE
@@ -18,6 +18,8 @@ HAS_CGROUP_V2 = Path("/sys/fs/cgroup/cgroup.controllers").exists()
 OF_V1 = "cgroup v1:"
 SHORT, LONG = "short half:", "long half:"
 """With these words the reasons of rows begin that not every run needs."""
+RECORDING = "recording.json.gz"
+"""Stays with what the test leaves, so that a red comparison can be repeated and looked at."""
 SCENE = re.compile(r"([a-z_]+): ")
 EVERYWHERE = ("all", "node")
 SHELL_IMAGE = {
@@ -52,7 +54,9 @@ def played(
             player.play(body.__name__, body)
         player.close()
         both.real.assert_runs()
-        return player.recording()
+        recording = player.recording()
+    save(recording, root / RECORDING)
+    return recording
 
 
 def judged(recording: Recording, listed: Sequence[Listed]) -> tuple[str, list[str]]:

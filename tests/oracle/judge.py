@@ -110,14 +110,21 @@ class Judge:
         self._admin.close()
 
     def play_at_once(self, bodies: Mapping[str, Body], at_once: int = AT_ONCE) -> None:
-        """Play scenes that do not heed each other, in their order, some at a time."""
-        with ThreadPoolExecutor(at_once) as pool:
-            played = []
-            for name, body in bodies.items():
-                played.append(pool.submit(self.play, name, body))
-                time.sleep(STAGGER_S)
-            for each in played:
-                each.result()
+        """Play scenes that do not heed each other, in their order, some at a time.
+
+        Then those in which the nodes differ are played again, and so on. Nothing is compared while
+        scenes are played: what both nodes ask passes through this process.
+        """
+        left = dict(bodies)
+        for again in range(int(REPLAYS_OF_SCENE_MAX) + 1):
+            with ThreadPoolExecutor(at_once) as pool:
+                played = []
+                for name, body in left.items():
+                    played.append(pool.submit(self._play, name, body, again))
+                    time.sleep(STAGGER_S)
+                for each in played:
+                    each.result()
+            left = {name: body for name, body in left.items() if self._is_to_be_repeated(name)}
 
     def play(self, name: str, body: Body) -> None:
         """Play a scene, and again if the nodes differ in it.
@@ -126,14 +133,18 @@ class Judge:
         a busy machine a request may be late. What is no chance happens each time: the last time
         counts whatever happens. How often chance may be asked is a row of differences.md.
         """
-        for again in range(int(REPLAYS_OF_SCENE_MAX) + 1):
-            suffix = f"-{again}" if again else ""
-            self._replays[name] = again
-            self._plays[name] = play(name, body, self._stage, self._admin, suffix)
-            found = self._differences(name)
-            if not found:
-                return
-            print(f"{name} is played again:", *found, sep="\n  ", flush=True)
+        self.play_at_once({name: body}, at_once=1)
+
+    def _play(self, name: str, body: Body, again: int) -> None:
+        suffix = f"-{again}" if again else ""
+        self._replays[name] = again
+        self._plays[name] = play(name, body, self._stage, self._admin, suffix)
+
+    def _is_to_be_repeated(self, name: str) -> bool:
+        found = self._differences(name)
+        if found:
+            print(f"{name}: the nodes differ:", *found, sep="\n  ", flush=True)
+        return bool(found)
 
     def _differences(self, name: str) -> list[str]:
         recording = self.recording([name])

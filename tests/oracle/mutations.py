@@ -6,10 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 from exchange import Exchange
 from normalisation import Leaf, is_time
+from oracle_limits import LIMITS
 from value_comparison import Trace
 
 Mutation = Callable[[Trace], Trace]
 MORE = 500
+LATE_S = 3 * LIMITS["offset_s"][0]
+"""More than twice what may part two nodes: the other may have been late before."""
 
 
 def with_exchanges(trace: Trace, exchanges: list[Exchange]) -> Trace:
@@ -199,9 +202,9 @@ MUTATIONS: dict[str, Mutation] = {
     "a token less": without("create", "serviceaccounts/token"),
     "a watch less": without("watch", "configmaps"),
     "reads more": more_reads,
-    "a late status": late("patch", "pods/status", 4),
-    "a late deletion": late("delete", "pods", 4),
-    "a late Event": late("create", "events", 4),
+    "a late status": late("patch", "pods/status", LATE_S),
+    "a late deletion": late("delete", "pods", LATE_S),
+    "a late Event": late("create", "events", LATE_S),
     "a header": with_header("accept", "application/json"),
     "a priority": with_header("answer x-kubernetes-pf-prioritylevel-uid", "other"),
 }

@@ -109,9 +109,10 @@ def state_before(each: Exchange, stream: Sequence[Exchange]) -> dict[str, Leaf]:
 def told_in_patch(body: Mapping[str, Leaf]) -> dict[str, Leaf]:
     """Leave out times of a patch, and conditions of which nothing else has changed.
 
-    A patch has a time if its second has changed; which it is, the status after it says.
+    A patch has a time if its second has changed; which it is, the status after it says. It is an
+    empty object, which has no path, if nothing else has changed and no second either.
     """
-    kept = {path: value for path, value in body.items() if not is_time(value)}
+    kept = {path: value for path, value in body.items() if path and not is_time(value)}
     named = {path: path.rpartition(".")[0] for path in kept if CONDITION.fullmatch(path)}
     told = {path.rpartition(".")[0] for path in kept if path not in named}
     dropped = {name for name in named.values() if name not in told}

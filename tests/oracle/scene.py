@@ -227,6 +227,14 @@ class Scene:
         assert found is not None, side
         return found
 
+    def has_ready_node(self, side: str) -> bool:
+        found = self.admin.get("nodes", "", self.stage.nodes[side])
+        return found is not None and is_ready(found)
+
+    def delete_nodes(self) -> None:
+        for node in self.stage.nodes.values():
+            self.admin.delete("nodes", "", node)
+
     def running_of_job(self, side: str, job: str) -> str:
         """Return the pod of a Job that runs, "" if none does."""
         selector = f"batch.kubernetes.io/job-name={job}"

@@ -1,4 +1,4 @@
-"""Scenes in which a kubelet or the API server is killed and comes back: one at a time."""
+"""Scenes that take minutes, and those in which a kubelet or the API server is killed."""
 
 from objects_of_scenes import ALWAYS, config_map, container, exec_probe, pod
 from scene import Scene, is_ready, restarts
@@ -11,6 +11,10 @@ LOOKS_S = 13.0
 APART_S = 0.5
 """Pods that start at once make an API server slow, so that one node tells two changes as one."""
 IDLE_S = 120.0
+LADDER_S = 300.0
+"""Back-offs of 10, 20, 40, 80 and 160 s."""
+WITHOUT_S = 25.0
+"""Two looks of a node at itself; the pods of a Node that is gone are deleted after 40 s."""
 BACKS_OFF_S = 40.0
 """Reflectors that find no server try again after 30 s at most."""
 
@@ -99,3 +103,30 @@ def idle(scene: Scene) -> None:
     scene.until_ready("probed")
     scene.pause(IDLE_S)
     scene.delete("idle", "probed")
+
+
+def back_off_ladders(scene: Scene) -> None:
+    """Containers that end at once or soon, and a pull that fails, for five minutes."""
+    note = {"pull-error": "NotFound"}
+    scene.create(
+        pod("crashes", container(script="exit 3")),
+        pod("ends", container(script="sleep 2")),
+        pod("initialises", initContainers=[container("i", "exit 1")]),
+        pod("pulls", container(image="registry.k8s.io/oracle/ladder:1"), notes=note),
+    )
+    scene.pause(LADDER_S)
+    scene.delete("crashes", "ends", "initialises", "pulls")
+
+
+def deleted_node(scene: Scene) -> None:
+    """The Nodes are deleted: kubelets that run do not make them again, kubelets that start do."""
+    scene.create(pod("orphan"))
+    scene.until_running("orphan")
+    scene.pause()
+    scene.delete_nodes()
+    scene.pause(WITHOUT_S)
+    scene.stage.restart_kubelets()
+    scene.until(scene.has_ready_node, "is Ready again")
+    scene.pause(LOOKS_S)
+    scene.live(pod("later"))
+    scene.delete("orphan")

@@ -1,4 +1,4 @@
-"""The long half of `make oracle`: restarts, and two minutes of nothing."""
+"""The long half of `make oracle`: restarts, back-off ladders, and two minutes of nothing."""
 
 from pathlib import Path
 
@@ -21,16 +21,18 @@ ALONE = (
     scenes_restarts.idle,
     scenes_restarts.kubelet_restarts,
     scenes_restarts.apiserver_restarts,
+    scenes_restarts.deleted_node,
 )
+TOGETHER = (scenes_restarts.back_off_ladders,)
 
 
-LISTED = rows(LONG, ALONE)
+LISTED = rows(LONG, (*TOGETHER, *ALONE))
 
 
 @pytest.fixture(scope="module")
 def recording(environment: Path) -> Recording:
     """Play the scenes, once for all tests."""
-    return played(environment / "oracle-long", LISTED, (), ALONE)
+    return played(environment / "oracle-long", LISTED, TOGETHER, ALONE)
 
 
 def test_every_difference_is_listed(

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from exchange import Exchange
 from judge import Recording, load
-from listed_differences import read_listed, too_often
-from mutations import MUTATIONS, Mutation
+from listed_differences import Listed, judge, read_listed, too_often
+from mutations import MUTATIONS, Mutation, later
 from normalisation import TABLE, Normaliser
 from oracle_limits import LIMITS, PAGE
-from request_streams import without_refusals
+from request_streams import told_in_patch, without_refusals
 from scene import SIDES
 from value_comparison import Trace
 
@@ -203,3 +203,64 @@ def test_events_that_only_one_tells_by_chance_have_a_limit(
     assert not lines(real, more(int(most)))
     assert not lines(more(int(most)), real)
     assert lines(real, more(int(most) + 1))
+
+
+def test_a_patch_of_times_alone_is_as_empty_as_one_without_any() -> None:
+    times = {"status.conditions[type=Ready].lastHeartbeatTime": "2026-11-23T01:09:14Z"}
+    named = {"status.conditions[type=Ready].type": "Ready"}
+    assert told_in_patch({"": "{}"}) == told_in_patch({**times, **named}) == {}
+
+
+def test_what_waits_for_a_retry_comes_later_with_its_times() -> None:
+    """A time in a body may differ by as much as its request did, and no more."""
+    real, _ = traces()
+    at, each = next(
+        (at, each)
+        for at, each in enumerate(real.exchanges)
+        if (each.verb, each.resource) == ("create", "events") and each.scene != "node"
+    )
+    [limit_s] = LIMITS["offset_s"]
+
+    def moved(by_s: float, told_s: float) -> set[str]:
+        body = {
+            path: later(told_s)(value) if path.endswith("Timestamp") else value
+            for path, value in each.body.items()
+        }
+        other = dataclasses.replace(each, at_s=each.at_s + by_s, body=body)
+        exchanges = [*real.exchanges[:at], other, *real.exchanges[at + 1 :]]
+        return {line for line in lines(real, real._replace(exchanges=exchanges)) if "stamp" in line}
+
+    assert not moved(limit_s - 0.1, limit_s + 1)
+    assert moved(0, limit_s + 1)
+    assert moved(limit_s - 0.1, 2 * limit_s + 1)
+
+
+def test_a_patch_that_is_left_out_takes_the_read_before_it_along() -> None:
+    """What cgroup v1 calls no limit is told in patches of its own."""
+    recording = recorded()
+    nothing = {"status": {"resources": {"limits": None}}}
+    whole = recording.traces()[0].exchanges
+    event = next(
+        each
+        for each in recording.events
+        if each["verb"] == "patch"
+        and each["user"]["username"].endswith(recording.nodes["real"])
+        and (each.get("objectRef") or {}).get("subresource") == "status"
+        and each["objectRef"]["resource"] == "pods"
+    )
+    about = {key: value for key, value in event["objectRef"].items() if key != "subresource"}
+    read = {**event, "verb": "get", "objectRef": about, "auditID": "read", "requestObject": None}
+    patch = {**event, "auditID": "patch", "requestObject": nothing}
+    more = dataclasses.replace(recording, events=[*recording.events, read, patch])
+    assert len(more.traces()[0].exchanges) == len(whole)
+    other = dataclasses.replace(recording, events=[*recording.events, read])
+    assert len(other.traces()[0].exchanges) == len(whole) + 1
+
+
+def test_rows_that_chance_needs_may_be_needed_by_no_run() -> None:
+    rows = [
+        Listed("a: .+", "by chance: it rains", "x.go"),
+        Listed("b: .+", "it always does", "y.go"),
+    ]
+    assert judge([], rows) == ["unused: b: .+"]
+    assert judge(["a: 1", "b: 2"], rows) == []

@@ -104,6 +104,8 @@ class Comparison:
         self._before: tuple[Exchange, Exchange] | None = None
         self._drifts_s = [0.0]
         """By how much later the retries of the scene came to fleet's node."""
+        self._late_s = 0.0
+        """By how much later fleet's request of the pair came that is looked at."""
         self._requests = self._events = self._values = 0
         self._merged = [0, 0]
 
@@ -255,6 +257,7 @@ class Comparison:
 
     def _repeat(self, scene: str, real: Exchange, fleet: Exchange) -> None:
         """Compare the last patch of an Event; when it came depends on how often it was repeated."""
+        self._late_s = 0.0
         ages = [
             each.at_s - seconds(str(each.body[LAST])) if is_time(each.body.get(LAST)) else 0.0
             for each in (real, fleet)
@@ -413,7 +416,7 @@ class Comparison:
         A retry comes after its delay or up to half as much later, and all that follows it comes by
         so much later, too.
         """
-        late_s = self._offset(fleet, 1) - self._offset(real, 0)
+        late_s = self._late_s = self._offset(fleet, 1) - self._offset(real, 0)
         limit_s = NODE_OFFSET_MAX_S if scene == NODE_SCOPE else OFFSET_MAX_S
         before, self._before = self._before, (real, fleet)
         if any(abs(late_s - drift_s) <= limit_s for drift_s in self._drifts_s):
@@ -470,7 +473,8 @@ class Comparison:
                     for trace, at_s in zip(self._traces, times, strict=True)
                 ]
             late_s = times[1] - times[0]
-            is_near = any(abs(late_s - drift_s) <= limit_s for drift_s in self._drifts_s)
+            drifts_s = (*self._drifts_s, self._late_s)
+            is_near = any(abs(late_s - drift_s) <= limit_s for drift_s in drifts_s)
             return "" if is_near else f"fleet {late_s:+.1f} s"
         same = real == fleet and type(real) is type(fleet)
         return "" if same else f"real {words(real)}, fleet {words(fleet)}"

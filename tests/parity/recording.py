@@ -73,8 +73,15 @@ class Stage:
     """A control plane whose API server can be restarted, and a proxy before it for each node."""
 
     def __init__(
-        self, root: Path, runner: asyncio.Runner, *, other: str = HOLLOW, own: str = FLEET
+        self,
+        root: Path,
+        runner: asyncio.Runner,
+        *,
+        other: str = HOLLOW,
+        own: str = FLEET,
+        hold_s: float = 0,
     ) -> None:
+        """Bring it up; `hold_s` is by how much later the nodes hear of their pods."""
         self.root = root
         self.other = other
         self.own = own
@@ -82,6 +89,7 @@ class Stage:
         policy.write_text(POLICY)
         flags = {APISERVER: (f"audit-policy-file={policy}",)}
         self._runner = runner
+        self._hold_s = hold_s
         self._plane = ControlPlane(ControlPlaneOptions(audit_log=audit_log, extra_flags=flags))
         info = runner.run(self._plane.start())
         self.world = World(root, info, audit_log)
@@ -130,7 +138,8 @@ class Stage:
     def _tap(self, node: str, client: Pair) -> HeaderTap:
         directory = self.root / f"tap-{node}"
         directory.mkdir()
-        tap = HeaderTap(Ends(self.world.info.ports[APISERVER], self.authority, client), directory)
+        ends = Ends(self.world.info.ports[APISERVER], self.authority, client)
+        tap = HeaderTap(ends, directory, hold_s=self._hold_s)
         tap.start()
         return tap
 
