@@ -211,7 +211,9 @@ def _container_status(
     ready = ready and not inputs.untolerated and (not init or is_sidecar(spec))
     state: WaitingState | RunningState | TerminatedState
     last = container.last
-    if last is None and old is not None and old.container_id != container.id:
+    if not running and old is not None and old.container_id == container.id and old.last_state:
+        last = old.last_state  # of those that have ended a kubelet keeps one
+    elif last is None and old is not None and old.container_id != container.id:
         last = old.state if isinstance(old.state, TerminatedState) else old.last_state
     elif last is None and old is not None:
         last = old.last_state

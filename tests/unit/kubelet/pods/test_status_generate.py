@@ -221,6 +221,27 @@ def test_a_crash_loop_shows_why_it_waits() -> None:
     assert isinstance(shown.state, TerminatedState)
 
 
+def test_what_a_crash_loop_showed_last_stays_when_the_pod_is_deleted() -> None:
+    """The end before it is known no more: of those that have ended a kubelet keeps one."""
+    pod = make_pod()
+    sandbox = after(pod, c=BAD)
+    (held,) = sandbox.containers
+    held.last = TerminatedState(9, "Error", "", 1, 2, "an earlier one")
+    waiting = generate(pod, sandbox, reasons={"c": CRASH})
+    going = generate(replaced(pod, deletion_s=1), sandbox, old=waiting, reasons={"c": CRASH})
+    (shown,) = going.containers
+    assert shown.state == shown.last_state == waiting.containers[0].last_state
+
+
+def test_the_end_before_is_told_of_a_container_that_runs() -> None:
+    pod = make_pod()
+    sandbox = after(pod, c=RUNS)
+    (held,) = sandbox.containers
+    held.last = TerminatedState(9, "Error", "", 1, 2, "an earlier one")
+    (shown,) = generate(pod, sandbox).containers
+    assert shown.last_state == held.last
+
+
 def test_nothing_of_a_deleted_pod_waits_to_be_started() -> None:
     reasons = {"c": WaitingState("CreateContainerError", "no space")}
     for deletion_s, shown in ((0, "CreateContainerError"), (1, "ContainerCreating")):
