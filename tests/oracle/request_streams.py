@@ -65,6 +65,12 @@ def without_refusals(
     return kept
 
 
+def goes_on(watch: Exchange) -> bool:
+    """Return whether a watch goes on where one ended that had run for its time, which is random."""
+    asked = dict(watch.query)
+    return asked.get("resourceVersion") == "N" and not any(key in asked for key in WHOLE)
+
+
 def without_chance(
     real: Sequence[Exchange], fleet: Sequence[Exchange]
 ) -> tuple[list[Exchange], list[Exchange]]:

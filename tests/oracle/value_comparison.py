@@ -14,6 +14,7 @@ from request_streams import (
     brief,
     event_key,
     field_of,
+    goes_on,
     idle_reads,
     is_image,
     is_unordered,
@@ -47,6 +48,7 @@ from request_streams import (
 [RENEWAL_MIN_S] = LIMITS["renewal_min_s"]
 [RENEWAL_MAX_S] = LIMITS["renewal_max_s"]
 [REGISTRATION_S] = LIMITS["registration_s"]
+[GONE_READS_MAX] = LIMITS["reads_of_a_gone_node"]
 [BACKOFF_S] = LIMITS["outage_backoff_s"]
 CUT_S = 2.0
 """A time is cut to its second, and a kubelet says that it starts before it asks for anything."""
@@ -280,7 +282,7 @@ class Comparison:
             if token in ours and token in theirs:
                 self._headers(scene, ours[token], theirs[token])
                 self._requests += 1
-            else:
+            elif scene != NODE_SCOPE or not goes_on(ours.get(token) or theirs[token]):
                 self._add(scene, f"only {'real' if token in ours else 'fleet'}: {token}")
 
     def _claim_reads(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
@@ -337,7 +339,8 @@ class Comparison:
             for some, trace in zip((real, fleet), self._traces, strict=True)
         )
         for token in dict.fromkeys((*ours, *theirs)):
-            if ours[token] != theirs[token]:
+            reads_max = GONE_READS_MAX if token.endswith(" 404") else 0
+            if abs(ours[token] - theirs[token]) > reads_max:
                 self._add(scene, f"reads: {token}: real {ours[token]}, fleet {theirs[token]}")
 
     # Pairs
