@@ -18,6 +18,7 @@ import uvloop
 from fleet import KUBERNETES_VERSION, __version__
 from fleet.cli_options import (
     GroupedCommand,
+    capacity_options,
     cluster_options,
     fault_options,
     kubeconfig_out,
@@ -116,6 +117,36 @@ def run_scenario(file: str, *, is_dry: bool, **given: object) -> int:
         click.echo(time_line(scenario, settings.nodes))
         return Exit.OK
     return _play(settings, scenario_command.player_of(scenario, path))
+
+
+@cli.command(cls=GroupedCommand)
+@capacity_options
+def capacity(
+    max_nodes: int,
+    first: int,
+    hold: str,
+    ready_within: str,
+    precision: str,
+    tries: int,
+    scenario: str | None,
+    run_dir: Path | None,
+    output: str | None,
+    **given: object,
+) -> int:
+    """Find how many nodes a control plane bears: runs of growing size, until one breaks an SLO.
+
+    Sizes double, then the gap is halved. The other options are those of fleet spawn.
+    """
+    from fleet.run import capacity_command  # noqa: PLC0415
+
+    options = capacity_command.options_of(first, max_nodes, precision, tries, ready_within, run_dir)
+    arguments = capacity_command.arguments_of(scenario, hold, max_nodes, given)
+    content = _run(capacity_command.search(arguments, options, _note))
+    if output == "json":
+        click.echo(orjson.dumps(content, option=orjson.OPT_INDENT_2))
+    else:
+        click.echo(capacity_command.text(content, options.directory))
+    return Exit.OK if content["held"] else Exit.EXPECTATION_FAILED
 
 
 def _play(settings: "Settings", player: "ScenarioPlayer | None") -> int:

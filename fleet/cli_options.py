@@ -237,3 +237,35 @@ spawn_options = join(
     ),
     plane_options,
 )
+
+# fmt: off
+NOT_OF_CAPACITY = frozenset((
+    "nodes", "max_nodes", "duration", "until_ready", "keep", "output", "run_dir",
+    "kubeconfig_out", "shared", "manage", "shard", "shard_stride", "nodes_total", "run_id",
+    "holder", "statefulset", "dashboard", "dashboard_port", "dashboard_host", "locust_master",
+    "on_master_quit", "load", "api_users", "load_cluster_role", "restart_share", "story",
+))
+# fmt: on
+"""Options of `fleet spawn` that the search sets itself, or that make no sense in it."""
+search = in_group("Search")
+
+
+def capacity_options(function: F) -> F:
+    """Give a command the options of `fleet capacity`: its own, and those of its runs."""
+    made: Any = spawn_options(function)
+    kept = [each for each in made.__click_params__ if each.name not in NOT_OF_CAPACITY]
+    made.__click_params__ = kept
+    return _search_options(made)
+
+
+_search_options = join(
+    search("--max-nodes", type=int, required=True, help="Try no more than these."),
+    search("--first", type=int, default=100, help="The first size (default 100)."),
+    search("--hold", default="75s", help="How long a size must hold when Ready (default 75s)."),
+    search("--ready-within", default="10m", help="A size that takes longer broke (default 10m)."),
+    search("--precision", default="10%", help="When the gap is small enough (default 10%)."),
+    search("--tries", type=int, default=2, help="In how many runs it must break (default 2)."),
+    search("--scenario", metavar="FILE", help="Play this with each size, instead of holding it."),
+    search("--run-dir", type=PATH, help="Where all runs go (default runs/capacity-<time>)."),
+    search("--output", type=click.Choice(["text", "json"]), help="How the answer is printed."),
+)

@@ -31,7 +31,7 @@ def make_report(request: Request, *, note: Callable[[str], None]) -> tuple[str, 
 
     With a baseline: 1 if a run is worse than it, 4 if they cannot be compared.
     """
-    share = _share(request.tolerance)
+    share = share_of("--tolerance", request.tolerance)
     paths = request.runs if request.baseline is None else (request.baseline, *request.runs)
     runs = [read_run(path) for path in paths]
     if len(runs) == 1:
@@ -87,12 +87,12 @@ def _written(text: str, out: Path | None) -> str:
     return ""
 
 
-def _share(text: str) -> float:
-    """Read `10%` or `0.1`."""
+def share_of(flag: str, text: str) -> float:
+    """Read `10%` or `0.1`. Raises UsageError that names the flag."""
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         share = -1.0
     if not 0 <= share <= TOLERANCE_MAX:
-        raise UsageError(f"--tolerance: {text!r} is not a share such as 10% or 0.1")
+        raise UsageError(f"{flag}: {text!r} is not a share such as 10% or 0.1")
     return share

@@ -1,0 +1,243 @@
+"""`fleet capacity`: how many nodes a control plane bears, by runs of growing size.
+
+Each size is a run of its own, as `fleet spawn` or `fleet run` make it, in a process of its own: on
+a local control plane that is new each time, or on the cluster that was named, cleaned up between.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import orjson
+
+from fleet.controlplane.process import Component
+from fleet.errors import Exit, SetupError, UsageError
+from fleet.host.siblings import END_S_MAX, SAYS, without_options
+from fleet.profile.settings import Settings
+from fleet.quantity import format_duration, parse_positive_duration
+from fleet.report.figure import Json
+from fleet.report.findings import of_unit, sentence
+from fleet.report.report_command import share_of
+from fleet.report.run_directory import SUMMARY, TIMESERIES
+from fleet.report.run_record import RunRecord, read_run
+from fleet.report.summary_text import duration
+from fleet.run.capacity import CapacitySearch
+from fleet.scenario.scenario import find as find_scenario
+
+CAPACITY = "capacity.json"
+_JUDGED = (Exit.OK, Exit.EXPECTATION_FAILED, Exit.INVALID)
+"""What a run ends with that came to a verdict."""
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityOptions:
+    """What is searched, and how."""
+
+    first: int
+    most: int
+    precision: float  # a share
+    tries: int
+    ready_within_ns: int
+    directory: Path
+
+
+class Probe(NamedTuple):
+    """How one size fared."""
+
+    nodes: int
+    attempt: int
+    verdict: str
+    told: str
+    """The run in one sentence."""
+    ready_s: float | None
+    """Until all were Ready."""
+    nearest: str
+    """The service level that came nearest to its limit, "" for none."""
+    share: float | None
+    """How much of the limit it used: 1 is all."""
+    shown: str
+    """The same in words."""
+    directory: str
+
+
+def options_of(
+    first: int, most: int, precision: str, tries: int, ready_within: str, directory: Path | None
+) -> CapacityOptions:
+    """Check the options of the search. Raises UsageError."""
+    for flag, value in (("--max-nodes", most), ("--first", first), ("--tries", tries)):
+        if value < 1:
+            raise UsageError(f"{flag}: {value} is below 1")
+    share = share_of("--precision", precision)
+    try:
+        ready_within_ns = parse_positive_duration(ready_within)
+    except ValueError as error:
+        raise UsageError(f"--ready-within: {error}") from error
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    return CapacityOptions(
+        first=first,
+        most=most,
+        precision=share,
+        tries=tries,
+        ready_within_ns=ready_within_ns,
+        directory=directory or Path("runs") / f"capacity-{stamp}",
+    )
+
+
+def arguments_of(
+    scenario: str | None, hold: str, most: int, given: Mapping[str, object]
+) -> list[str]:
+    """Return the command of each run but for its size. Raises UsageError for what is not one."""
+    options = {key: value for key, value in given.items() if value not in (None, (), False, "")}
+    settings = Settings.from_options(nodes=most, duration=hold, **options)
+    if settings.names_cluster and not settings.confirm_cluster:
+        raise UsageError("the runs ask nobody: confirm the cluster with --confirm-cluster")
+    if scenario is None:
+        arguments = ["spawn", f"--duration={hold}"]
+    else:
+        find_scenario(scenario)
+        arguments = ["run", scenario]
+    for key, value in options.items():
+        flag = "--" + key.replace("_", "-")
+        values = value if isinstance(value, tuple) else (value,)
+        arguments += (flag if each is True else f"{flag}={each}" for each in values)
+    return arguments
+
+
+async def search(arguments: Sequence[str], options: CapacityOptions, note: Note) -> Json:
+    """Look for the largest size that holds; return what `capacity.json` has, and write it.
+
+    `arguments` begin with `spawn` or `run`; the number of nodes and the run directory are added.
+    Raises UsageError or SetupError if a run does not come to a verdict.
+    """
+    try:
+        options.directory.mkdir(parents=True)
+    except FileExistsError as error:
+        raise UsageError(f"--run-dir: {options.directory} exists already") from error
+    began_s = time.monotonic()
+    found = CapacitySearch(options.first, options.most, options.precision, options.tries)
+    probes: list[Probe] = []
+    while nodes := found.next():
+        attempt = 1 + sum(each.nodes == nodes for each in probes)
+        note(f"{nodes:,} nodes{f', try {attempt}' if attempt > 1 else ''} ...")
+        probe = await _probe(nodes, attempt, arguments, options)
+        probes.append(probe)
+        found.note(nodes, held=probe.verdict == "pass")
+        note(f"{nodes:,} nodes: {probe.verdict.upper()}, {probe.shown or probe.told}")
+    content: Json = {
+        "held": found.held,
+        "broke": found.broke or None,
+        "what_broke": next((each.told for each in probes if each.nodes == found.broke), ""),
+        "took_s": round(time.monotonic() - began_s, 1),
+        "command": list(arguments),
+        "probes": [each._asdict() for each in probes],
+    }
+    (options.directory / CAPACITY).write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
+    return content
+
+
+async def _probe(
+    nodes: int, attempt: int, arguments: Sequence[str], options: CapacityOptions
+) -> Probe:
+    """Make the run of one size."""
+    directory = options.directory / f"{nodes:06}-{attempt}"
+    command = (sys.executable, "-m", "fleet.cli", *arguments, f"--nodes={nodes}")
+    run = Component(
+        f"the run of {nodes} nodes",
+        (*command, f"--run-dir={directory}"),
+        options.directory / f"{directory.name}.log",
+        environment=without_options(os.environ),
+    )
+    await run.start()
+    ended = asyncio.ensure_future(run.wait())
+    ready = asyncio.ensure_future(_all_ready(directory, nodes))
+    try:
+        limit_s = options.ready_within_ns / 1e9
+        await asyncio.wait((ended, ready), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        is_late = not ended.done() and not ready.done()
+        if is_late:
+            run.signal(signal.SIGINT)
+        death = await ended
+    finally:
+        ready.cancel()
+        await run.stop(END_S_MAX, politely=signal.SIGINT)
+    if death.returncode not in _JUDGED or not (directory / SUMMARY).exists():
+        lines = [line for line in death.last_lines if line.startswith(SAYS)] or ["", run.output()]
+        kind = UsageError if death.returncode == Exit.USAGE else SetupError
+        raise kind(f"{run.name}: {lines[-1].removeprefix(SAYS).strip()[-400:]}")
+    record = read_run(directory)
+    told = sentence(record)
+    if is_late:
+        within = format_duration(options.ready_within_ns)
+        told = f"Not all {nodes:,} nodes were Ready within {within}."
+    name, share, shown = nearest(record)
+    return Probe(
+        nodes,
+        attempt,
+        record.verdict,
+        told,
+        record.number("nodes.time_to_ready_s"),
+        name,
+        share,
+        shown,
+        str(directory),
+    )
+
+
+async def _all_ready(directory: Path, nodes: int) -> None:
+    """Wait until the time series of a run has seen all of its nodes Ready."""
+    path = directory / TIMESERIES
+    while True:
+        await asyncio.sleep(0.5)
+        if not path.exists():
+            continue
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
+            lines = file.read().splitlines()
+        for line in lines[1:]:
+            try:
+                ready = orjson.loads(line)["nodes"]["ready"]
+            except (orjson.JSONDecodeError, KeyError, TypeError):  # it is being written
+                continue
+            if ready >= nodes:
+                return
+
+
+def nearest(run: RunRecord) -> tuple[str, float | None, str]:
+    """Return which service level came nearest to its limit, how near, and that in words."""
+    found: tuple[str, float | None, str] = ("", None, "")
+    for level in run.rows("slis"):
+        limit, measured = level["limit"], level["measured"]
+        if not isinstance(limit, int | float) or not isinstance(measured, int | float):
+            continue
+        share = measured / limit if limit else float(measured > 0)
+        if found[1] is None or share > found[1]:
+            name = str(level["sli"])
+            told = f"{of_unit(name, measured)} of {of_unit(name, limit)}"
+            found = name, round(share, 3), f"{name} {told}"
+    return found
+
+
+def text(content: Json, directory: Path) -> str:
+    """Return the answer for people."""
+    held, broke = cast("int", content["held"]), cast("int | None", content["broke"])
+    took = duration(cast("float", content["took_s"]))
+    lines = [f"fleet capacity: {held:,} nodes held" if held else "fleet capacity: no size held"]
+    lines[0] += f", {broke:,} did not ({took})" if broke else f", the most that was asked ({took})"
+    if content["what_broke"]:
+        lines.append(f"  {content['what_broke']}")
+    lines += ["", f"  {'nodes':>7}  {'verdict':10}  {'all Ready':>9}  nearest to its limit"]
+    probes = cast("list[Json]", content["probes"])
+    for each in sorted(probes, key=lambda probe: cast("int", probe["nodes"])):
+        ready_s = cast("float | None", each["ready_s"])
+        shown = each["shown"] or each["told"]
+        ready = f"{ready_s:,.1f} s" if ready_s is not None else "-"
+        lines.append(f"  {each['nodes']:>7,}  {each['verdict']:10}  {ready:>9}  {shown}")
+    return "\n".join([*lines, "", str(directory / CAPACITY)])
