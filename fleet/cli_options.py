@@ -101,6 +101,7 @@ fault_options = join(
     what("--by", metavar="DURATION", help="How late, or how far off a clock is."),
     what("--every", metavar="DURATION", help="It comes and goes: on for half of this, then off."),
     what("--mode", metavar="Reset|BlackHole|Inbound|Outbound", help="Of a Partition."),
+    what("--component", metavar="etcd|kube-apiserver|...", help="Of the run's control plane."),
     what("--heartbeats", metavar="Lease|Status", help="Only this one (default both)."),
     what("--reason", help="That the runtime gives."),
     what("--message", help="That the runtime, a network plugin or a driver gives."),

@@ -15,6 +15,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from signal import Signals
 from typing import Self
 
 from fleet.controlplane.binaries import Binaries
@@ -161,6 +162,10 @@ class ControlPlane:
         if watch is not None:
             watch.cancel()
         await self._components[component].stop(grace_s=0)
+
+    def signal(self, component: str, number: Signals) -> None:
+        """Send a signal to one component, such as SIGSTOP."""
+        self._components[component].signal(number)
 
     async def revive(self, component: str) -> None:
         """Start a component again with the same port and flags, and wait until it is ready."""

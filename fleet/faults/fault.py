@@ -45,6 +45,8 @@ class FaultType(enum.Enum):
     DISK_PRESSURE = "DiskPressure"
     PID_PRESSURE = "PIDPressure"
     OUT_OF_MEMORY = "OutOfMemory"
+    COMPONENT_DOWN = "ComponentDown"
+    COMPONENT_STALL = "ComponentStall"
 
 
 class Heartbeat(enum.Enum):
@@ -52,6 +54,15 @@ class Heartbeat(enum.Enum):
 
     LEASE = "Lease"
     STATUS = "Status"
+
+
+class PlaneComponent(enum.Enum):
+    """What a local control plane consists of."""
+
+    ETCD = "etcd"
+    APISERVER = "kube-apiserver"
+    SCHEDULER = "kube-scheduler"
+    CONTROLLER_MANAGER = "kube-controller-manager"
 
 
 class PartitionMode(enum.Enum):
@@ -71,6 +82,8 @@ class FaultKind(NamedTuple):
     needs: tuple[str, ...] = ()
     is_instant: bool = False
     """It has no end: what it did goes by by itself."""
+    of_control_plane: bool = False
+    """It hits no node but a component of the run's own local control plane."""
 
 
 _HEARTBEATS = "heartbeats"
@@ -138,11 +151,25 @@ FAULTS = {
     FaultType.OUT_OF_MEMORY: FaultKind(
         "something beside the pods uses all of the memory: the kernel kills containers"
     ),
+    FaultType.COMPONENT_DOWN: FaultKind(
+        "a component of the local control plane is killed, and started again at the end",
+        takes=("component",),
+        needs=("component",),
+        of_control_plane=True,
+    ),
+    FaultType.COMPONENT_STALL: FaultKind(
+        "a component of the local control plane stands still (SIGSTOP) until the end",
+        takes=("component",),
+        needs=("component",),
+        of_control_plane=True,
+    ),
 }
 """By type, in the order of the reference page."""
 LATE = frozenset((FaultType.LATE_HEARTBEATS, FaultType.SLOW_LINK))
 EVERY_NS_MIN = NS_PER_S
-PARAMETERS = (_HEARTBEATS, "by_ns", "mode", "reason", "message")
+PARAMETERS = (_HEARTBEATS, "by_ns", "mode", "reason", "message", "component")
+_WHOM = ("node_selector", "zone", "nodes", "share")
+_EXAMPLES = {"by_ns": "25s", "component": "etcd"}
 
 
 class LabelSelector(Spec):
@@ -169,6 +196,7 @@ class FaultSpec(Spec):
     every_ns: DurationNs = 0  # it comes and goes: on for the first half of each; 0: it stays
     reason: str = ""
     message: str = ""
+    component: PlaneComponent | None = None
 
     @model_validator(mode="after")
     def _is_whole(self) -> "FaultSpec":
@@ -179,7 +207,13 @@ class FaultSpec(Spec):
                 known = ", ".join(map(key_of, kind.takes)) or "nothing"
                 raise ValueError(f"{name} takes no {key_of(field)}; it takes {known}")
             if not is_given and field in kind.needs:
-                raise ValueError(f"{name} needs {key_of(field)}, for example {key_of(field)}: 25s")
+                example = f"{key_of(field)}: {_EXAMPLES[field]}"
+                raise ValueError(f"{name} needs {key_of(field)}, for example {example}")
+        for field in _WHOM if kind.of_control_plane else ():
+            if getattr(self, field) != FaultSpec.model_fields[field].get_default(
+                call_default_factory=True
+            ):
+                raise ValueError(f"{name} hits no nodes; it takes no {key_of(field)}")
         if self.type in LATE and (self.by_ns or 0) <= 0:
             raise ValueError(f"{name}: by must be above 0s")
         if "every_ns" in self.model_fields_set and self.every_ns < EVERY_NS_MIN:
@@ -234,6 +268,8 @@ def words_of(spec: FaultSpec) -> str:
     parts = [spec.type.value]
     if spec.mode is not None:
         parts.append(spec.mode.value)
+    if spec.component is not None:
+        parts.append(spec.component.value)
     parts += [each.value for each in spec.heartbeats]
     if spec.every_ns:
         parts.append(f"every {format_duration(spec.every_ns)}")

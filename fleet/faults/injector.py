@@ -82,6 +82,7 @@ class Injector:
         Raises UsageError if no node of this process can have it.
         """
         assert number not in self.active, number
+        assert not FAULTS[spec.type].of_control_plane, spec
         if spec.type is FaultType.PARTITION and not self._has_own_connections:
             raise UsageError(
                 "Partition: the nodes of this run share connections; it needs --fidelity kubelet "

@@ -9,6 +9,7 @@ from fleet.errors import UsageError
 from fleet.faults.fault import FAULTS, FaultSpec, document_of
 from fleet.profile.schema import explain
 from fleet.quantity import parse_positive_duration
+from fleet.run.fault_control import reach_words
 from fleet.run.fault_socket import Json, ask, find_run
 
 SELECTOR_HINT = "KEY=VALUE[,KEY=VALUE...]"
@@ -40,7 +41,7 @@ def _fault(given: Mapping[str, object]) -> Json:
     fault: Json = {}
     if given["selector"] is not None:
         fault["nodeSelector"] = {"matchLabels": _labels(str(given["selector"]))}
-    for key in ("zone", "by", "every", "mode", "reason", "message"):
+    for key in ("zone", "by", "every", "mode", "reason", "message", "component"):
         if given[key] is not None:
             fault[key] = given[key]
     for key in ("nodes", "heartbeats"):
@@ -74,8 +75,8 @@ async def inject(directory: Path | None, order: Json) -> str:
     """Have a run do it; return what to print."""
     answer = await ask(find_run(directory), order)
     until = "" if "for" not in order else f" for {order['for']}"
-    hit = f"on {answer['nodes']} of {answer['of']} nodes"
-    return f"fault {answer['number']}: {answer['fault']} {hit}{until}"
+    hit = reach_words(answer["nodes"], answer["of"])
+    return f"fault {answer['number']}: {answer['fault']}{hit}{until}"
 
 
 async def heal(directory: Path | None, what: str, *, is_all: bool) -> str:
@@ -97,5 +98,5 @@ async def heal(directory: Path | None, what: str, *, is_all: bool) -> str:
 
 def _line(each: Json) -> str:
     left = "until it is healed" if each["left_s"] is None else f"{each['left_s']:.0f} s to go"
-    hit = f"{each['nodes']} of {each['of']} nodes"
+    hit = reach_words(each["nodes"], each["of"]).removeprefix(" on ")
     return f"{each['number']:>3}  {each['fault']:24} {hit:20} on for {each['for_s']:.0f} s, {left}"

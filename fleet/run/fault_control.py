@@ -15,13 +15,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
+from fleet.controlplane import ControlPlane
 from fleet.errors import FleetError, UsageError
-from fleet.faults.fault import FaultSpec, document_of, words_of
+from fleet.faults.fault import FAULTS, FaultSpec, document_of, words_of
 from fleet.faults.injector import Injector
 from fleet.host.node_host import NodeHost
 from fleet.host.siblings import Siblings
 from fleet.profile.schema import DurationNs, Spec, explain
 from fleet.report.report import Phase
+from fleet.run.component_faults import ComponentFaults
 from fleet.run.fault_socket import Json, ask
 
 ACTIVE_MAX = 1_000
@@ -64,9 +66,11 @@ class FaultControl:
         elapsed_s: Callable[[], float],
         note: Callable[[str], None],
         siblings: Callable[[], Siblings | None],
+        plane: Callable[[], ControlPlane | None] = lambda: None,
     ) -> None:
         has_own = node_host.has_own_connections
         self._injector = Injector(node_host.reactor, node_host.draws, has_own_connections=has_own)
+        self._components = ComponentFaults(plane)
         self._node_host = node_host
         self._elapsed_s = elapsed_s
         self._note = note
@@ -92,7 +96,13 @@ class FaultControl:
                 return await self._heal(found.what)
         except FleetError as error:
             return {"error": str(error), "code": int(error.exit_code)}
-        return {"active": [self._told(number) for number in self._injector.active]}
+        return {"active": [self._told(number) for number in self._active()]}
+
+    def _active(self) -> dict[int, FaultSpec]:
+        """Return what is on, by number; the components of a control plane in order."""
+        of_nodes = {number: each.spec for number, each in self._injector.active.items()}
+        of_plane = {each: self._components.active[each] for each in self._components.in_order()}
+        return dict(sorted((of_nodes | of_plane).items()))
 
     async def inject(self, spec: FaultSpec, for_ns: int | None = None) -> int:
         """Let something go wrong in the whole run; return its number.
@@ -107,40 +117,60 @@ class FaultControl:
         """End a fault everywhere, unless it has ended: a user may have healed it."""
         await self._end(number)
 
-    def close(self) -> None:
-        """Write down the end of what is still on; the nodes are about to fall silent."""
+    async def close(self) -> None:
+        """Let faults end with the run: what is to be cleaned up needs the control plane."""
         for handles in (self._ends, self._turns):
             for handle in handles.values():
                 handle.cancel()
             handles.clear()
+        for number in self._components.in_order():
+            try:
+                await self._end(number)
+            except FleetError as error:
+                log.error("fault %d could not be healed: %s", number, error)  # noqa: TRY400
 
     async def _inject(self, order: Inject) -> Json:
         spec, number = order.fault, order.number or self._numbers + 1
-        if len(self._injector.active) >= ACTIVE_MAX:
+        if len(self._active()) >= ACTIVE_MAX:
             raise UsageError(f"{ACTIVE_MAX} faults are on; heal some first")
         begun_s = self._elapsed_s()
+        if FAULTS[spec.type].of_control_plane:
+            await self._components.begin(number, spec)
+            self._numbers = number
+            self._keep(number, order, (0, 0), begun_s)
+            return self._told(number)
         hit = len(self._injector.inject(spec, number).nodes)
         of = self._node_host.size
         self._numbers = number
         for answer in await self._pass_on(order.model_copy(update={"number": number})):
             hit, of = hit + answer.get("nodes", 0), of + answer.get("of", 0)
-        words, is_instant = words_of(spec), spec.is_instant
         if not hit and not order.number:
-            if not is_instant:
+            if not spec.is_instant:
                 await self._end(number)
-            raise UsageError(f"{words} hits none of {of} nodes: no node matches")
+            raise UsageError(f"{words_of(spec)} hits none of {of} nodes: no node matches")
+        self._keep(number, order, (hit, of), begun_s)
+        return self._told(number)
+
+    def _keep(self, number: int, order: Inject, reach: tuple[int, int], begun_s: float) -> None:
+        """Write a fault down that has begun, and set its timers."""
+        spec = order.fault
+        words, is_instant = words_of(spec), spec.is_instant
         until_s = begun_s if is_instant else None
         self._phases[number] = Phase(name=words, kind="fault", from_s=begun_s, until_s=until_s)
-        self._reach[number] = (hit, of)
+        self._reach[number] = reach
         if order.for_ns is not None and not is_instant and not order.number:
             self._ends[number] = asyncio.get_running_loop().call_later(
                 order.for_ns / 1e9, self._heal_soon, number
             )
         if spec.every_ns:
-            self._turn_at(number, self._injector.first_turn_ns(number))
+            self._turn_at(number, self._first_turn_ns(number, spec))
         if self._is_first:
-            self._note(f"fault {number}: {words} on {hit} of {of} nodes")
-        return self._told(number)
+            self._note(f"fault {number}: {words}{reach_words(*reach)}")
+
+    def _first_turn_ns(self, number: int, spec: FaultSpec) -> int:
+        if number in self._components.active:
+            return self._node_host.reactor.clock.now_ns() + spec.every_ns // 2
+        return self._injector.first_turn_ns(number)
 
     def _turn_at(self, number: int, due_ns: int) -> None:
         """Let a fault come or go at an instant; each process of the run does so by itself."""
@@ -150,7 +180,18 @@ class FaultControl:
         )
 
     def _turn(self, number: int) -> None:
-        self._turn_at(number, self._injector.turn(number))
+        if number in self._components.active:
+            task = asyncio.get_running_loop().create_task(self._turn_component(number))
+            task.add_done_callback(_log_failure)
+        else:
+            self._turn_at(number, self._injector.turn(number))
+
+    async def _turn_component(self, number: int) -> None:
+        spec = self._components.active[number]
+        due_ns = self._node_host.reactor.clock.now_ns() + spec.every_ns // 2
+        await self._components.turn(number)
+        if number in self._components.active:  # it may have been healed meanwhile
+            self._turn_at(number, due_ns)
 
     def _heal_soon(self, number: int) -> None:
         """End a fault whose time is over."""
@@ -158,14 +199,14 @@ class FaultControl:
         task.add_done_callback(_log_failure)
 
     async def _heal(self, what: str) -> Json:
-        active = self._injector.active
+        active = self._active()
         numbers = [
-            number
-            for number, each in active.items()
-            if what in {"", str(number), each.spec.type.value}
+            number for number, each in active.items() if what in {"", str(number), each.type.value}
         ]
+        of_plane = [each for each in self._components.in_order() if each in numbers]
+        numbers = [*of_plane, *(each for each in numbers if each not in of_plane)]
         if what and not numbers:
-            known = ", ".join(f"{n} ({each.spec.type.value})" for n, each in active.items())
+            known = ", ".join(f"{n} ({each.type.value})" for n, each in active.items())
             raise UsageError(f"no fault {what!r} is on; these are: {known or 'none'}")
         told = [self._told(number) for number in numbers]
         for number in numbers:
@@ -178,9 +219,13 @@ class FaultControl:
             handle = handles.pop(number, None)
             if handle is not None:
                 handle.cancel()
-        if number not in self._injector.active:
+        is_of_plane = number in self._components.active
+        if is_of_plane:
+            await self._components.end(number)
+        elif number in self._injector.active:
+            self._injector.heal(number)
+        else:
             return
-        self._injector.heal(number)
         phase = self._phases.get(number)
         if phase is not None:
             ended = Phase(
@@ -189,7 +234,8 @@ class FaultControl:
             self._phases[number] = ended
             if self._is_first:
                 self._note(f"fault {number}: {phase.name} is healed")
-        await self._pass_on(Heal(do="heal", what=str(number)))
+        if not is_of_plane:
+            await self._pass_on(Heal(do="heal", what=str(number)))
 
     def _told(self, number: int) -> Json:
         phase, (hit, of) = self._phases[number], self._reach[number]
@@ -221,6 +267,11 @@ class FaultControl:
             except FleetError as error:
                 log.warning("%s misses a fault: %s", directory, error)
         return found
+
+
+def reach_words(hit: int, of: int) -> str:
+    """Say how many nodes a fault hits, "" if it is none of nodes."""
+    return f" on {hit} of {of} nodes" if of else ""
 
 
 def _read(order: Json) -> Order:

@@ -42,6 +42,7 @@ from fleet.report.report import RunFigures
 from fleet.report.run_directory import RunDirectory
 from fleet.report.slo_file import load_objectives
 from fleet.run.adoption import adopt_nodes
+from fleet.run.applied import Applied
 from fleet.run.attendants import attend, failures
 from fleet.run.ending import Ending
 from fleet.run.fault_control import FaultControl
@@ -296,7 +297,11 @@ class Run:
         node_host.start()
         self._restart_signal.node_host = node_host
         faults = FaultControl(
-            node_host, meter.elapsed_s, self._display.note, lambda: self._siblings
+            node_host,
+            meter.elapsed_s,
+            self._display.note,
+            lambda: self._siblings,
+            lambda: self._target.plane,
         )
         self._observation.faults = faults.phases
         try:
@@ -308,9 +313,9 @@ class Run:
                     await self._serve_dashboard(node_host, cluster, facts, lease, adopted)
                     return None
                 await self._start_siblings(self._whole, facts)
-                return await self._ready_then_work(node_host, meter, faults)
+                return await self._ready_then_work(node_host, meter, faults, cluster)
         finally:
-            faults.close()
+            await faults.close()
             self._display.update(self._live(meter))
             self._display.phase("draining")
             self._restart_signal.node_host = None
@@ -344,7 +349,7 @@ class Run:
         self._background.keep("the metrics server", server.serve)
 
     async def _ready_then_work(
-        self, node_host: NodeHost, meter: Meter, faults: FaultControl
+        self, node_host: NodeHost, meter: Meter, faults: FaultControl, cluster: Cluster
     ) -> int | None:
         settings = self._settings
         self._display.phase(f"bringing {self._whole.nodes:,} nodes up")
@@ -381,14 +386,16 @@ class Run:
         if settings.command:
             return await self._command()
         if self._player is not None:
-            await self._play(self._player, meter, faults)
+            await self._play(self._player, meter, faults, cluster)
         elif not settings.until_ready:
             limit_s = None if settings.duration_ns is None else settings.duration_ns / 1e9
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), limit_s)
         return None
 
-    async def _play(self, player: ScenarioPlayer, meter: Meter, faults: FaultControl) -> None:
+    async def _play(
+        self, player: ScenarioPlayer, meter: Meter, faults: FaultControl, cluster: Cluster
+    ) -> None:
         """Play a scenario; one that is interrupted makes the run incomplete."""
         stage = Stage(
             faults,
@@ -397,8 +404,12 @@ class Run:
             self._whole.nodes,
             self._display.note,
             self._display.phase,
+            Applied(cluster.api("scenario"), self._run_id),
         )
-        await self._until_stopped(player.play(stage))
+        try:
+            await self._until_stopped(player.play(stage))
+        finally:
+            await player.clean_up(stage)
         if unplayed := player.unplayed():
             self._figures.incomplete_reasons = [unplayed]
 

@@ -31,6 +31,11 @@ def settings_of(scenario: Scenario, path: Path, given: Mapping[str, object]) -> 
             f"{path}: Partition needs connections of the nodes' own: --fidelity kubelet and "
             "--watches per-node"
         )
+    if scenario.stops_components and settings.names_cluster:
+        raise UsageError(
+            f"{path}: ComponentDown and ComponentStall are of a local control plane that the run "
+            "starts; leave the cluster's name out"
+        )
     return settings
 
 

@@ -5,6 +5,7 @@ phase begins. What is still on at the end of its phase is healed, unless it has 
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -14,10 +15,14 @@ from fleet.errors import UsageError
 from fleet.quantity import format_duration
 from fleet.report.report import Expectation, Phase
 from fleet.report.slo_file import Objective, objectives_of
+from fleet.run.applied import Applied, Created
 from fleet.run.fault_control import FaultControl
 from fleet.scenario.scenario import PhaseFault, PhaseSpec, Scenario, Until
+from fleet.scenario.time_line import rate_words
+from fleet.scenario.workload import ApplySpec, ChurnSpec, ManifestSpec, named
 
 POLL_S = 0.2
+PODS_POLL_S = 1.0  # the API server is asked
 
 
 class Stage(NamedTuple):
@@ -29,10 +34,11 @@ class Stage(NamedTuple):
     nodes: int
     note: Callable[[str], None]
     phase: Callable[[str], None]  # shown on the terminal as what the run does
+    applied: Applied
 
 
 class ScenarioPlayer:
-    """One scenario of a run; see the top of this file."""
+    """One scenario of a run; see the top of this file. Raises UsageError for a bad manifest."""
 
     def __init__(
         self,
@@ -42,6 +48,11 @@ class ScenarioPlayer:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._scenario = scenario
+        self._manifests = {
+            id(each): each.manifests(origin)
+            for phase in scenario.spec.phases
+            for each in (*phase.apply, *phase.churn)
+        }
         self._origin = origin
         self._sleep = sleep
         self._phases: list[Phase] = []
@@ -70,10 +81,20 @@ class ScenarioPlayer:
         return f"the scenario did not come to its end: {', '.join(left)}"
 
     async def play(self, stage: Stage) -> None:
-        """Play it to its end. Raises UsageError if a fault cannot be: it hits no node."""
+        """Play it to its end.
+
+        Raises UsageError if a fault cannot be: it hits no node; or if an object is refused.
+        """
         for number, phase in enumerate(self._scenario.spec.phases):
             await self._play(number, phase, stage)
         self._is_over = True
+
+    async def clean_up(self, stage: Stage) -> None:
+        """Delete what was applied, and nothing else."""
+        if self._manifests:
+            stage.phase("deleting what the scenario applied")
+            for path in await stage.applied.clean_up():
+                stage.note(f"still there: {path}")
 
     async def _play(self, number: int, phase: PhaseSpec, stage: Stage) -> None:
         begun_s = stage.elapsed_s()
@@ -86,14 +107,20 @@ class ScenarioPlayer:
             for at, fault in enumerate(phase.faults)
         ]
         rest = asyncio.ensure_future(self._sleep(phase.duration_ns / 1e9))
+        where = f"phases[{number}]"
+        work = [asyncio.ensure_future(self._apply(where, each, stage)) for each in phase.apply]
+        ends_s = stage.elapsed_s() + phase.duration_ns / 1e9
+        work += [
+            asyncio.ensure_future(self._churn(where, each, ends_s, stage)) for each in phase.churn
+        ]
         try:
-            await asyncio.gather(rest, *faults)
+            await asyncio.gather(rest, *faults, *work)
             for fault in on:
                 await stage.faults.heal(fault)
             if phase.until is not None:
                 await self._wait(phase.name, phase.until, stage)
         finally:
-            await give_up(rest, *faults)
+            await give_up(rest, *faults, *work)
             self._phases[-1] = Phase(name=phase.name, from_s=begun_s, until_s=stage.elapsed_s())
 
     async def _inject(self, where: str, fault: PhaseFault, on: list[int], stage: Stage) -> None:
@@ -106,18 +133,66 @@ class ScenarioPlayer:
         if fault.duration_ns is None:
             on.append(number)
 
+    async def _apply(self, where: str, spec: ApplySpec, stage: Stage) -> None:
+        """Create objects at a rate, or change those that were created before."""
+        await self._sleep(spec.at_ns / 1e9)
+        begun_s = stage.elapsed_s()
+        for number in range(spec.count):
+            await self._sleep(begun_s + number / spec.rate - stage.elapsed_s())
+            await self._create(where, spec, number, stage, is_only=spec.count == 1)
+
+    async def _create(
+        self, where: str, spec: ManifestSpec, number: int, stage: Stage, *, is_only: bool
+    ) -> list[Created]:
+        wanted = named(self._manifests[id(spec)], number, is_only=is_only)
+        try:
+            return [await stage.applied.apply(each) for each in wanted]
+        except UsageError as error:
+            raise UsageError(f"{self._origin}: spec.{where}: {error}") from error
+
+    async def _churn(self, where: str, spec: ChurnSpec, ends_s: float, stage: Stage) -> None:
+        """Create objects at a rate until the phase is over, each for its lifetime.
+
+        What cannot keep up with the rate does not catch up: a server that is slow gets less.
+        """
+        alive: deque[tuple[float, list[Created]]] = deque()
+        number, next_s = 0, stage.elapsed_s()
+        while (now_s := stage.elapsed_s()) < ends_s:
+            while alive and alive[0][0] <= now_s:
+                for each in alive.popleft()[1]:
+                    await stage.applied.delete(each)
+            if now_s >= next_s:
+                made = await self._create(where, spec, number, stage, is_only=False)
+                alive.append((stage.elapsed_s() + spec.lifetime_ns / 1e9, made))
+                number += 1
+                next_s = max(next_s + 1 / spec.rate, stage.elapsed_s())
+            due_s = min(next_s, alive[0][0] if alive else ends_s, ends_s)
+            await self._sleep(max(due_s - stage.elapsed_s(), 0))
+        for _, made in alive:
+            for each in made:
+                await stage.applied.delete(each)
+        stage.note(f"churn: {number} times {rate_words(spec.rate)}")
+
     async def _wait(self, name: str, until: Until, stage: Stage) -> None:
         """Wait for a condition, and write down whether it came."""
         begun_s, limit_s = stage.elapsed_s(), until.timeout_ns / 1e9
-        while stage.ready() < stage.nodes and stage.elapsed_s() - begun_s < limit_s:
-            await self._sleep(POLL_S)
-        took_s, ready = stage.elapsed_s() - begun_s, stage.ready()
-        is_met = ready >= stage.nodes
-        told = f"{ready} of {stage.nodes} nodes Ready after {took_s:.1f} s"
+        what = "pods" if until.condition == "PodsReady" else "nodes"
+        ready, wanted = await self._ready(until, stage)
+        while ready < wanted and stage.elapsed_s() - begun_s < limit_s:
+            await self._sleep(POLL_S if what == "nodes" else PODS_POLL_S)
+            ready, wanted = await self._ready(until, stage)
+        took_s = stage.elapsed_s() - begun_s
+        is_met = ready >= wanted
+        told = f"{ready} of {wanted} {what} Ready after {took_s:.1f} s"
         limit = format_duration(until.timeout_ns)
         expectation = Expectation(f"{name}: {until.condition} within {limit}", is_met, told)
         self._expectations.append(expectation)
         stage.note(f"phase {name}: {told}")
+
+    async def _ready(self, until: Until, stage: Stage) -> tuple[int, int]:
+        if until.condition == "PodsReady":
+            return await stage.applied.ready()
+        return stage.ready(), stage.nodes
 
 
 def _words(phase: PhaseSpec) -> str:

@@ -40,6 +40,7 @@ class Target:
         self._display = display
         self._on_death = on_death
         self.local: ControlPlaneInfo | None = None
+        self.plane: ControlPlane | None = None  # while one of our own runs
         self.is_own = False  # it ends with the run, with everything in it
         self.kubeconfig: Path | None = None  # for kubectl and the command
         self._files = contextlib.ExitStack()  # what must not outlive the run
@@ -103,7 +104,11 @@ class Target:
         plane = ControlPlane(options, progress=self._display.note, on_death=self._on_death)
         async with plane:
             self._take(plane.info)
-            yield ClusterSelection(kubeconfig=plane.info.token_kubeconfig)
+            self.plane = plane
+            try:
+                yield ClusterSelection(kubeconfig=plane.info.token_kubeconfig)
+            finally:
+                self.plane = None
             self._display.phase("stopping the local control plane")
 
     def write_kubeconfig(self, context: str) -> None:

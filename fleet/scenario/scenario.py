@@ -9,11 +9,12 @@ from pydantic import Field, ValidationError, model_validator
 
 from fleet.clock import NS_PER_S
 from fleet.errors import UsageError
-from fleet.faults.fault import FaultSpec, FaultType
+from fleet.faults.fault import FAULTS, FaultSpec, FaultType
 from fleet.profile.loader import is_path, read_text, shipped_directory, unknown_name
 from fleet.profile.schema import DnsLabel, DurationNs, Metadata, Spec, explain
 from fleet.quantity import format_duration
 from fleet.report.slo_file import ExpectationSpec
+from fleet.scenario.workload import ApplySpec, ChurnSpec
 from fleet.scenario.yaml_lines import line_of
 
 FILE_BYTES_MAX = 1 << 20
@@ -53,7 +54,7 @@ class PhaseFault(FaultSpec):
 class Until(Spec):
     """What a phase waits for; that it comes in time is an expectation."""
 
-    condition: Literal["NodesReady"]
+    condition: Literal["NodesReady", "PodsReady"]
     timeout_ns: DurationNs = TIMEOUT_NS
 
 
@@ -63,6 +64,8 @@ class PhaseSpec(Spec):
     name: DnsLabel
     duration_ns: DurationNs = 0
     faults: tuple[PhaseFault, ...] = ()
+    apply: tuple[ApplySpec, ...] = ()
+    churn: tuple[ChurnSpec, ...] = ()
     until: Until | None = None
 
     @model_validator(mode="after")
@@ -73,6 +76,8 @@ class PhaseSpec(Spec):
             if fault.at_ns and fault.at_ns >= self.duration_ns:
                 at, ends = format_duration(fault.at_ns), format_duration(self.duration_ns)
                 raise ValueError(f"a fault at {at} is not within the duration of the phase, {ends}")
+        if self.churn and not self.duration_ns:
+            raise ValueError("churn needs a duration of the phase, for example duration: 1m")
         return self
 
 
@@ -91,6 +96,11 @@ class ScenarioSpec(Spec):
             [(name, count)] = Counter(part.name for part in each).most_common(1)
             if count > 1:
                 raise ValueError(f"{what}: {count} are named {name!r}; names are unique")
+        is_any = False
+        for phase in self.phases:
+            is_any = is_any or bool(phase.apply)
+            if phase.until is not None and phase.until.condition == "PodsReady" and not is_any:
+                raise ValueError(f"phases: {phase.name}: PodsReady is of what was applied: nothing")
         return self
 
 
@@ -113,6 +123,20 @@ class Scenario(Spec):
         return any(
             fault.type is FaultType.PARTITION for each in self.spec.phases for fault in each.faults
         )
+
+    @property
+    def stops_components(self) -> bool:
+        """Whether it takes a control plane of the run's own."""
+        return any(
+            FAULTS[fault.type].of_control_plane
+            for each in self.spec.phases
+            for fault in each.faults
+        )
+
+    @property
+    def is_applied(self) -> bool:
+        """Whether it creates objects beside the nodes."""
+        return any(each.apply or each.churn for each in self.spec.phases)
 
     def profiles(self, origin: Path) -> tuple[str, ...]:
         """Return the pools as `--profile` has them; files lie beside the scenario."""

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 from fleet.clock import NS_PER_S
-from fleet.faults.fault import FaultSpec, words_of
+from fleet.faults.fault import FAULTS, FaultSpec, words_of
 from fleet.quantity import format_duration
 from fleet.scenario.scenario import PhaseSpec, Scenario
+from fleet.scenario.workload import ManifestSpec
 
 
 def time_line(scenario: Scenario, nodes: int) -> str:
@@ -40,20 +41,49 @@ def _lines(phase: PhaseSpec) -> Iterator[tuple[int, str]]:
     marks = []
     for fault in phase.faults:
         lasts = "" if fault.duration_ns is None else f" for {format_duration(fault.duration_ns)}"
-        marks.append((fault.at_ns, f"  {words_of(fault)} on {whom(fault)}{lasts}"))
+        marks.append((fault.at_ns, f"  {words_of(fault)}{whom(fault)}{lasts}"))
         if fault.duration_ns is not None:
             marks.append((fault.at_ns + fault.duration_ns, f"  {words_of(fault)} is healed"))
+    for each in phase.apply:
+        times = f"{each.count} times {what_of(each)}, {rate_words(each.rate)}"
+        marks.append((each.at_ns, f"  apply {times if each.count > 1 else what_of(each)}"))
+    marks += [
+        (
+            0,
+            (
+                f"  churn {what_of(each)}, {rate_words(each.rate)}, each for "
+                f"{format_duration(each.lifetime_ns)}"
+            ),
+        )
+        for each in phase.churn
+    ]
     yield from sorted(marks)
 
 
+def what_of(spec: ManifestSpec) -> str:
+    """Say which objects these are."""
+    if spec.manifest is None:
+        return spec.file
+    metadata = spec.manifest["metadata"]
+    assert isinstance(metadata, dict), metadata
+    return f"{spec.manifest['kind']} {metadata['name']}"
+
+
+def rate_words(rate: float) -> str:
+    """Say how often."""
+    return f"{rate:g}/s"
+
+
 def whom(fault: FaultSpec) -> str:
-    """Say which nodes a fault hits."""
+    """Say which nodes a fault hits, "" if it is none of nodes."""
+    if FAULTS[fault.type].of_control_plane:
+        return ""
     labels = fault.node_selector.match_labels.items()
     parts = [f"{key}={value}" for key, value in labels]
     parts += [f"zone {fault.zone}"] if fault.zone else []
     parts += [", ".join(fault.nodes)] if fault.nodes else []
     among = " and ".join(parts) or "all nodes"
-    return among if fault.share == 1.0 else f"{fault.share:.0%} of {among}"
+    return f" on {among}" if fault.share == 1.0 else f" on {fault.share:.0%} of {among}"
 
 
 def _clock(at_ns: int, *, is_open: bool) -> str:

@@ -15,7 +15,7 @@ from fleet.run.fault_socket import SOCKET, ask, find_run, open_socket
 GIVEN: dict[str, object] = dict.fromkeys(
     (
         *("selector", "zone", "nodes", "share"),
-        *("for_", "by", "every", "mode", "heartbeats", "reason", "message"),
+        *("for_", "by", "every", "component", "mode", "heartbeats", "reason", "message"),
     )
 )
 

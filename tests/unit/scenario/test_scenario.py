@@ -10,6 +10,7 @@ from fleet.faults.fault import FaultType
 from fleet.run.scenario_command import settings_of
 from fleet.scenario.scenario import find, load, parse, shipped
 from fleet.scenario.time_line import time_line
+from fleet.scenario.workload import ApplySpec, named
 
 GOOD = """\
 apiVersion: fleet.emulator/v1alpha1
@@ -34,6 +35,10 @@ spec:
   expectations:
   - {sli: FalseNotReadyNodes, max: 3}
 """
+
+
+POD = "{apiVersion: v1, kind: Pod, metadata: {name: p}}"
+NODE = "{apiVersion: v1, kind: Node, metadata: {name: p}}"
 
 
 def broken(old: str, new: str) -> str:
@@ -101,11 +106,45 @@ def test_a_scenario_says_its_nodes_and_when_what_happens() -> None:
         (broken("type: Partition", "type: ClockSkew"), "faults[0]: ClockSkew needs by"),
         (
             broken("condition: NodesReady", "condition: Peace"),
-            "x:19: spec.phases[1].until.condition: 'Peace' is not one of 'NodesReady'",
+            "until.condition: 'Peace' is not one of 'NodesReady' or 'PodsReady'",
         ),
         (
             broken("    until: {condition: NodesReady, timeout: 5m}\n", ""),
             "x:18: spec.phases[1]: needs a duration",
+        ),
+        (
+            broken("condition: NodesReady", "condition: PodsReady"),
+            "x:4: spec: phases: two: PodsReady is of what was applied: nothing",
+        ),
+        (
+            broken("  - name: two\n", "  - name: two\n    apply: [{count: 3}]\n"),
+            "x:19: spec.phases[1].apply[0]: needs a file or a manifest",
+        ),
+        (
+            broken("  - name: two\n", "  - name: two\n    apply: [{manifest: {kind: Pod}}]\n"),
+            "x:19: spec.phases[1].apply[0]: apiVersion is required",
+        ),
+        (
+            broken("  - name: two\n", f"  - name: two\n    apply: [{{manifest: {NODE}}}]\n"),
+            "x:19: spec.phases[1].apply[0]: Nodes are those of nodePools",
+        ),
+        (
+            broken("  - name: two\n", f"  - name: two\n    churn: [{{manifest: {POD}}}]\n"),
+            "x:18: spec.phases[1]: churn needs a duration of the phase",
+        ),
+        (
+            broken(
+                "  - name: two\n", f"  - name: two\n    apply: [{{manifest: {POD}, rate: 0}}]\n"
+            ),
+            "x:19: spec.phases[1].apply[0].rate: 0: ",
+        ),
+        (
+            broken("      zone: b", "      component: etcd"),
+            "x:13: spec.phases[0].faults[0]: Partition takes no component",
+        ),
+        (
+            broken("type: KubeletRestart", "type: ComponentDown, component: etcd"),
+            "x:17: spec.phases[0].faults[1]: ComponentDown hits no nodes; it takes no share",
         ),
         (broken("FalseNotReadyNodes", "Luck"), "x:21: spec.expectations[0]: sli: 'Luck' is not"),
         (broken("max: 3", "max: 3s"), "x:21: spec.expectations[0]: max: '3s' is not a number"),
@@ -117,6 +156,52 @@ def test_what_is_wrong_is_told_with_file_line_and_path(text: str, told: str) -> 
         parse(text, "x")
     assert told.removeprefix("x::") in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_what_is_applied_and_comes_and_goes_is_on_the_time_line(tmp_path: Path) -> None:
+    document = yaml.safe_load(GOOD)
+    (tmp_path / "web.yaml").write_text(f"{POD}\n---\n{POD}\n")
+    pod = yaml.safe_load(POD)
+    document["spec"]["phases"][0] |= {
+        "apply": [{"file": "web.yaml"}, {"manifest": pod, "count": 20, "rate": 2, "at": "10s"}],
+        "churn": [{"manifest": pod, "rate": 0.5, "lifetime": "1m"}],
+        "faults": [{"type": "ComponentStall", "component": "etcd", "at": "5s", "duration": "5s"}],
+    }
+    scenario = parse(yaml.safe_dump(document), "x")
+    assert scenario.is_applied
+    assert scenario.stops_components
+    assert time_line(scenario, 30).splitlines()[3:9] == [
+        "     0:00  one: for 2m0s",
+        "     0:00    apply web.yaml",
+        "     0:00    churn Pod p, 0.5/s, each for 1m0s",
+        "     0:05    ComponentStall etcd for 5s",
+        "     0:10    ComponentStall etcd is healed",
+        "     0:10    apply 20 times Pod p, 2/s",
+    ]
+    once, often = scenario.spec.phases[0].apply
+    assert len(once.manifests(tmp_path / "s.yaml")) == 2
+    [named_pod] = named(often.manifests(tmp_path / "s.yaml"), 3, is_only=False)
+    assert named_pod.document()["metadata"] == {"name": "p-00003"}
+    with pytest.raises(UsageError, match="leave the cluster's name out"):
+        settings_of(
+            scenario, tmp_path / "s.yaml", {"kubeconfig": Path("k"), "profile": ("default",)}
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "has no object"),
+        ("- 1", "document 1: is not an object of the API"),
+        (f"{POD}\n---\nkind: Pod\n", "document 2: apiVersion is required"),
+        ("a: [", "is not YAML"),
+    ],
+)
+def test_a_file_of_manifests_that_is_wrong_is_named(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "web.yaml").write_text(text)
+    with pytest.raises(UsageError, match=told) as raised:
+        ApplySpec(file="web.yaml").manifests(tmp_path / "s.yaml")
+    assert str(tmp_path / "web.yaml") in str(raised.value)
 
 
 @pytest.mark.parametrize("name", list(shipped()))
