@@ -180,6 +180,7 @@ spawn_options = join(
     ),
     life("--slo", type=PATH, help="What the run is held to (default: SIG Scalability's SLOs)."),
     life("--no-report", is_flag=True, help="Write no report.html at the end."),
+    life("--quiet", is_flag=True, help="Show no progress on stderr, only what needs attention."),
     life("--output", type=click.Choice(["text", "json"]), help="How the summary is printed."),
     life("--metrics-port", type=int, help="Serve Prometheus metrics here."),
     life("--metrics-host", help="Where it listens (default 127.0.0.1)."),

@@ -239,7 +239,7 @@ INHERITED = frozenset({"bootstrap_token", "cert_dir"})
 FIRST_ONLY = frozenset(
     {
         *("duration_ns", "until_ready", "command", "statefulset", "manage"),
-        *("slo", "no_report"),
+        *("slo", "no_report", "quiet"),
         *("output", "kubeconfig_out", "dashboard", "dashboard_port", "dashboard_hosts"),
         *("load", "api_users", "load_cluster_role"),
         *("controlplane_bin", "fsync", "audit_log", "etcd_flags", "apiserver_flags"),

@@ -130,6 +130,7 @@ class Settings(BaseModel):
     output: OutputFormat = OutputFormat.TEXT
     slo: Path | None = None  # None: what SIG Scalability asks
     no_report: bool = False
+    quiet: bool = False  # of progress; not of what goes wrong
     keep: bool = False
     seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
     no_taint: bool = False

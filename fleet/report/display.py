@@ -26,6 +26,8 @@ FRAME_S = 0.25
 RISING_LINE_S = 1.0
 CHANGED_LINE_S = 10.0
 STEADY_LINE_S = 30.0
+ESTIMATE_AFTER_S = 5.0
+"""Of rising nodes; what is sooner is over sooner than it is read."""
 
 ANSWER_BYTES_MAX = 1024
 
@@ -95,12 +97,17 @@ class Display:
         hints: tuple[str, ...] = (),
         stream: TextIO | None = None,
         is_live: bool | None = None,
+        is_quiet: bool = False,
     ) -> None:
         self.console = Console(
             file=cast("TextIO", Unfailing(stream or sys.stderr)), highlight=False, soft_wrap=False
         )
         """For log handlers: what is printed here appears above the live block."""
-        self._is_live = self._can_draw() if is_live is None else is_live
+        self._is_live = not is_quiet and (self._can_draw() if is_live is None else is_live)
+        self._is_quiet = is_quiet
+        """Only notes are printed."""
+        self._rising_from: tuple[float, int] | None = None
+        """When nodes began to become Ready, and how many were."""
         self._hints = hints  # e.g. the kubeconfig's path; the last lines of the block
         self._phase = "starting"
         self._figures = LiveFigures()
@@ -142,7 +149,7 @@ class Display:
         self._hints = hints
         if not self._is_live:
             for line in hints:
-                self.note(line)
+                self.tell(line)
 
     def update(self, figures: LiveFigures) -> None:
         """Take new figures, and show them if it is time."""
@@ -150,12 +157,21 @@ class Display:
             if getattr(figures, name) is None:
                 setattr(figures, name, getattr(self._figures, name))
         self._figures = figures
+        if figures.nodes_ready >= figures.nodes_requested:
+            self._rising_from = None
+        elif self._rising_from is None and figures.nodes_ready:
+            self._rising_from = figures.elapsed_s, figures.nodes_ready
         if self._live is not None:
             if figures.elapsed_s >= self._next_frame_s:
                 self._next_frame_s = figures.elapsed_s + FRAME_S
                 self._draw()
         elif not self._is_live and figures.elapsed_s >= self._line_due_s(figures):
             self._print_line()
+
+    def tell(self, line: str) -> None:
+        """Print a line that nobody has to act upon: the quiet do without."""
+        if not self._is_quiet:
+            self.note(line)
 
     def note(self, line: str) -> None:
         """Print one line for good, above the block; whole, as it may be a command to copy."""
@@ -226,8 +242,19 @@ class Display:
             return ""
         words = f"[bold]{now.nodes_ready:,}[/] of {now.nodes_requested:,} Ready"
         if now.nodes_ready < now.nodes_requested:
-            words += f", {now.nodes_registered:,} registered"
+            words += f", {now.nodes_registered:,} registered{self._left(now)}"
         return f"{self._bar(now)}  {words}"
+
+    def _left(self, now: LiveFigures) -> str:
+        """Say how long it takes until all nodes are Ready if it goes on as so far."""
+        if self._rising_from is None:
+            return ""
+        from_s, before = self._rising_from
+        gained, took_s = now.nodes_ready - before, now.elapsed_s - from_s
+        if gained <= 0 or took_s < ESTIMATE_AFTER_S:
+            return ""
+        left_s = (now.nodes_requested - now.nodes_ready) * took_s / gained
+        return f", about {clock(left_s)} left"
 
     def _bar(self, now: LiveFigures) -> str:
         """Draw what is Ready in green, what is registered in yellow."""
@@ -261,10 +288,12 @@ class Display:
         return (*nodes, now.api_errors, *now.pods.items())
 
     def _print_line(self) -> None:
+        if self._is_quiet:
+            return
         now = self._figures
         self._printed, self._printed_s = self._state(now), now.elapsed_s
         rows = [
-            _plain_nodes(now),
+            _plain_nodes(now) + self._left(now),
             f"held back by {now.held_by}" if now.held_by else "",
             _pods(now.pods),
             _requests(now),

@@ -36,7 +36,7 @@ async def adopt_nodes(
     mine, surplus = share_of(facts.existing, settings, lease.run_id)
     if surplus:
         await remove_nodes(api, surplus)
-        display.note(f"removed {len(surplus)} nodes of a larger shard before this one")
+        display.tell(f"removed {len(surplus)} nodes of a larger shard before this one")
     if mine:
         display.phase(f"adopting {len(mine)} nodes")
         adopted = await adopt(api, mine, lease.run_id, lease.uid)
@@ -45,7 +45,7 @@ async def adopt_nodes(
             if settings.shard is not None:
                 selector += f",{SHARD_LABEL}={settings.shard:04d}"
             await protect(api, selector, adopted, with_taint=not settings.no_taint)
-        display.note(f"adopted {len(mine)} nodes that an earlier run left")
+        display.tell(f"adopted {len(mine)} nodes that an earlier run left")
     return max((settings.slot_of(node.name) or 0 for node in mine), default=-1) + 1
 
 

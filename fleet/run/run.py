@@ -84,7 +84,7 @@ class Run:
             settings = settings.share(0)
         self._settings = settings
         self._siblings: Siblings | None = None
-        self._display = display or Display()
+        self._display = display or Display(is_quiet=settings.quiet)
         self._ask = ask  # None without a terminal
         self._mix: NodeMix = load_mix(settings.profiles, simulate_csi=settings.simulate_csi)
         end = max(each.node_index(each.most) for each in self._whole.shares())
@@ -107,7 +107,7 @@ class Run:
         self._failure: FleetError | None = None
         self._target = Target(settings, self._display, self._on_death)
         self._restart_signal = RestartSignal(
-            settings.restart_share, self._stop.set, self._display.note
+            settings.restart_share, self._stop.set, self._display.tell
         )
         self._ending = Ending(
             self._whole, self._run_id, self._target, self._interrupts, self._figures, self._display
@@ -299,7 +299,7 @@ class Run:
         faults = FaultControl(
             node_host,
             meter.elapsed_s,
-            self._display.note,
+            self._display.tell,
             lambda: self._siblings,
             lambda: self._target.plane,
         )
@@ -379,7 +379,7 @@ class Run:
                 return None
             readiness.ready_at_ns = time.monotonic_ns()
         took_s = (readiness.ready_at_ns - node_host.started_ns) / 1e9
-        self._display.note(f"all {self._whole.nodes} nodes are Ready after {took_s:.1f} s")
+        self._display.tell(f"all {self._whole.nodes} nodes are Ready after {took_s:.1f} s")
         self._display.update(self._live(meter))
         await self._until_stopped(self._observation.steady())
         self._display.phase("running")
@@ -402,7 +402,7 @@ class Run:
             meter.elapsed_s,
             lambda: self._live(meter).nodes_ready,
             self._whole.nodes,
-            self._display.note,
+            self._display.tell,
             self._display.phase,
             Applied(cluster.api("scenario"), self._run_id),
         )
@@ -461,7 +461,7 @@ class Run:
     def _tell_use(self) -> None:
         """Say how to reach a control plane of ours, and how to end."""
         if self._target.local is not None:
-            self._display.note(f"export KUBECONFIG={self._target.kubeconfig}")
+            self._display.tell(f"export KUBECONFIG={self._target.kubeconfig}")
         self._display.hint("Ctrl-C ends the run")
 
     def _live(self, meter: Meter) -> LiveFigures:

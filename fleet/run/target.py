@@ -73,7 +73,7 @@ class Target:
             return
         standing = attach()
         if standing is not None:
-            self._display.note(f"using the local control plane in {standing.directory}")
+            self._display.tell(f"using the local control plane in {standing.directory}")
             for flag in settings.local_only:
                 raise UsageError(
                     f"{flag}: the control plane in {standing.directory} runs already; end it with "
@@ -99,9 +99,9 @@ class Target:
             },
         )
         self._display.pause()  # a build has a bar of its own
-        await provide_binaries(settings.controlplane_bin, self._display.note)
+        await provide_binaries(settings.controlplane_bin, self._display.tell)
         self._display.start()
-        plane = ControlPlane(options, progress=self._display.note, on_death=self._on_death)
+        plane = ControlPlane(options, progress=self._display.tell, on_death=self._on_death)
         async with plane:
             self._take(plane.info)
             self.plane = plane

@@ -232,3 +232,22 @@ def test_more_nodes_than_are_wanted_do_not_overflow_the_bar(terminal: Terminal) 
 @pytest.mark.parametrize(("seconds", "said"), [(0.9, "0:00"), (61, "1:01"), (3_723, "1:02:03")])
 def test_clock(seconds: float, said: str) -> None:
     assert clock(seconds) == said
+
+
+def test_the_quiet_see_only_what_needs_them() -> None:
+    for is_live in (False, True):
+        stream = Terminal()
+        display = Display(stream=stream, is_live=is_live, is_quiet=True, hints=("export K",))
+        display.start()
+        display.phase("bringing nodes up")
+        display.update(rising(1.0))
+        display.tell("all 10 nodes are Ready")
+        display.note("the clean-up failed")
+        display.stop()
+        assert CONTROL.sub("", stream.getvalue()) == "the clean-up failed\n"
+
+
+def test_how_long_it_will_take_is_estimated_from_the_pace_so_far() -> None:
+    lines = plain_lines(rising(1.0, ready=0), rising(2.0, ready=2), rising(12.0, ready=4))
+    assert "left" not in lines[-2]
+    assert "4/10 Ready, 5 registered, about 0:30 left;" in lines[-1]
