@@ -99,6 +99,10 @@ browser: setup chromium  ## steer a run from a real browser; installs Debian's C
 parity: programs  ## the requests of a node against those of Kubernetes' own kubelet code
 	$(BIN)/pytest tests/parity
 
+.PHONY: oracle-short
+oracle-short: kubelet  ## the half of it that has no long waits: four minutes
+	$(BIN)/pytest -rs tests/oracle/test_oracle.py
+
 oracle: kubelet  ## a node beside a real kubelet that lives in the same simulated world; needs root
 	$(BIN)/pytest -rs tests/oracle
 

@@ -1,5 +1,6 @@
 """What a node asks of the API server, with all values: the audit log and what the proxy noted."""
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -48,6 +49,8 @@ class Exchange:
     headers: Mapping[str, str] = field(default_factory=dict)
     identity: str = ""
     connection: int = 0
+    led_to_nothing_told: bool = False
+    """A read, of which the patch after it is left out: the other node may have sent neither."""
 
     @cached_property
     def token(self) -> str:
@@ -118,7 +121,7 @@ def exchanges(
 
     `noted` has request headers, response headers and connection by audit ID. A request about an
     Event that is patched is completed with what it was when it was created: the patch has little.
-    A patch that is left out takes the read before it along.
+    The read before a patch that is left out says so.
     """
     found: dict[str, Exchange] = {}
     reads: dict[tuple[str, str], str] = {}
@@ -140,7 +143,9 @@ def exchanges(
             continue  # of a scene that was played again
         pod = namespace, str(about.get("name", ""))
         if tells_no_limit(event) or tells_no_cgroup(event):
-            found.pop(reads.pop(pod, ""), None)
+            read = reads.pop(pod, "")
+            if read in found:
+                found[read] = dataclasses.replace(found[read], led_to_nothing_told=True)
             continue
         if about.get("resource") == "pods":
             reads.pop(pod, None)

@@ -91,8 +91,8 @@ def why_not() -> str:
 def raise_limits() -> str:
     """Let this machine run more kubelets and API servers at once; return why it does not.
 
-    An API server and a controller manager watch their certificates by six instances each, a kubelet
-    what it serves by more; Linux gives a user 128.
+    An API server, a controller manager and a kubelet have six inotify instances each; Linux gives
+    a user 128.
     The limit is only raised, and stays: it costs nothing, and others may need it meanwhile.
     Source: inotify(7); apiserver/pkg/server/dynamiccertificates, which watches each file by itself.
     """

@@ -24,6 +24,7 @@ REFUSED = frozenset(LIMITS["refused_in_outage"])
 [BACKOFF_S] = LIMITS["outage_backoff_s"]
 SILENT = ("CreateContainerConfigError", "ErrImagePull", "ImagePullBackOff")
 """While a container waits so, a retry that finds no change tells nothing."""
+BACK_OFF = "CrashLoopBackOff"
 CONDITION = re.compile(r"status\.conditions\[type=\w+\]\.type")
 READY = "status.conditions[type=Ready]"
 CONFLICT = 409
@@ -140,10 +141,16 @@ def retries_silently(each: Exchange) -> bool:
     return any(value in SILENT for path, value in each.state.items() if path.endswith("reason"))
 
 
-def idle_reads(stream: Sequence[Exchange]) -> int:
-    """Count the reads of a pod that no patch followed."""
+def idle_reads(stream: Sequence[Exchange]) -> tuple[int, int]:
+    """Count the reads of a pod that no patch followed, without and with those that may be so."""
     kinds = Counter(each.verb for each in stream if each.code not in GONE)
-    return kinds["get"] - sum(each.resource == "pods/status" for each in stream)
+    idle = kinds["get"] - sum(each.resource == "pods/status" for each in stream)
+    return idle - sum(each.led_to_nothing_told for each in stream), idle
+
+
+def tells_back_off(each: Exchange) -> bool:
+    """Return whether a status says that a container waits until it is restarted."""
+    return any(value == BACK_OFF for path, value in each.body.items() if path.endswith("reason"))
 
 
 def unread(stream: Sequence[Exchange]) -> list[str]:

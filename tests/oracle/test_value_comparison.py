@@ -11,9 +11,9 @@ from exchange import Exchange
 from judge import Recording, load
 from listed_differences import Listed, judge, read_listed, too_often
 from mutations import MUTATIONS, Mutation, later
-from normalisation import TABLE, Normaliser
+from normalisation import TABLE, Json, Normaliser
 from oracle_limits import LIMITS, PAGE
-from request_streams import told_in_patch, without_refusals
+from request_streams import tells_back_off, told_in_patch, without_refusals
 from scene import SIDES
 from value_comparison import Trace
 
@@ -235,11 +235,10 @@ def test_what_waits_for_a_retry_comes_later_with_its_times() -> None:
     assert moved(limit_s - 0.1, 2 * limit_s + 1)
 
 
-def test_a_patch_that_is_left_out_takes_the_read_before_it_along() -> None:
+def test_the_read_before_a_patch_that_is_left_out_may_be_idle_or_not() -> None:
     """What cgroup v1 calls no limit is told in patches of its own."""
     recording = recorded()
     nothing = {"status": {"resources": {"limits": None}}}
-    whole = recording.traces()[0].exchanges
     event = next(
         each
         for each in recording.events
@@ -249,12 +248,22 @@ def test_a_patch_that_is_left_out_takes_the_read_before_it_along() -> None:
         and each["objectRef"]["resource"] == "pods"
     )
     about = {key: value for key, value in event["objectRef"].items() if key != "subresource"}
-    read = {**event, "verb": "get", "objectRef": about, "auditID": "read", "requestObject": None}
+    [limit] = LIMITS["idle_gets_of_a_pod"]
+    read = {**event, "verb": "get", "objectRef": about, "requestObject": None}
     patch = {**event, "auditID": "patch", "requestObject": nothing}
-    more = dataclasses.replace(recording, events=[*recording.events, read, patch])
-    assert len(more.traces()[0].exchanges) == len(whole)
-    other = dataclasses.replace(recording, events=[*recording.events, read])
-    assert len(other.traces()[0].exchanges) == len(whole) + 1
+
+    def reading(*after: Json) -> Trace:
+        """Read the pod as often as is too often, each time followed by something or nothing."""
+        added: list[Json] = []
+        noted = dict(recording.noted)
+        for at in range(2 * int(limit) + 2):
+            noted[f"read {at}"] = noted[event["auditID"]]
+            added += [{**read, "auditID": f"read {at}"}, *after]
+        events = [*recording.events, *added]
+        return dataclasses.replace(recording, events=events, noted=noted).traces()[0]
+
+    assert lines(reading(patch), traces()[1]) == lines(*traces())
+    assert any("idle GETs" in line for line in lines(reading(), traces()[1]))
 
 
 def test_rows_that_chance_needs_may_be_needed_by_no_run() -> None:
@@ -264,3 +273,20 @@ def test_rows_that_chance_needs_may_be_needed_by_no_run() -> None:
     ]
     assert judge([], rows) == ["unused: b: .+"]
     assert judge(["a: 1", "b: 2"], rows) == []
+
+
+def test_which_sync_tells_that_a_container_waits_is_chance_within_a_limit() -> None:
+    real, _ = traces()
+    [limit_s] = LIMITS["retry_max_s"]
+    at, each = next(
+        (at, each) for at, each in enumerate(real.exchanges) if tells_back_off(each) and each.state
+    )
+
+    def moved(by_s: float) -> list[str]:
+        other = dataclasses.replace(each, at_s=each.at_s - by_s)
+        exchanges = [*real.exchanges[:at], other, *real.exchanges[at + 1 :]]
+        found = lines(real, real._replace(exchanges=exchanges))
+        return [line for line in found if f"time: {each.token}" in line]
+
+    assert not moved(limit_s - 0.1)
+    assert moved(limit_s + 0.1)

@@ -24,6 +24,7 @@ from request_streams import (
     retries_silently,
     state_before,
     streams,
+    tells_back_off,
     told_in_patch,
     told_of,
     unread,
@@ -188,9 +189,10 @@ class Comparison:
             idle.append(idle_reads(some))
             for line in unread(some):
                 self._add(scene, f"only {who}: {line} without a GET before it")
-        if abs(idle[0] - idle[1]) > GETS_MAX:
+        (least, most), (others_least, others_most) = idle
+        if max(least - others_most, others_least - most) > GETS_MAX:
             name = (real or fleet)[0].name
-            self._add(scene, f"idle GETs of {name}: real {idle[0]}, fleet {idle[1]}")
+            self._add(scene, f"idle GETs of {name}: real {most}, fleet {others_most}")
         self._stream(
             scene, *([each for each in some if each.verb != "get"] for some in (real, fleet))
         )
@@ -423,6 +425,8 @@ class Comparison:
         limit_s = NODE_OFFSET_MAX_S if scene == NODE_SCOPE else OFFSET_MAX_S
         before, self._before = self._before, (real, fleet)
         if any(abs(late_s - drift_s) <= limit_s for drift_s in self._drifts_s):
+            return
+        if tells_back_off(real) and abs(late_s) <= RETRY_MAX_S:
             return
         if before is not None:
             gaps = real.at_s - before[0].at_s, fleet.at_s - before[1].at_s
