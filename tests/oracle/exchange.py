@@ -18,6 +18,8 @@ WATCH_S = {"300..600": (300, 600), "1800..3600": (1800, 3600)}
 """Reflectors of most resources, and of single objects: client-go/tools/cache/reflector.go."""
 FORBIDDEN = 403
 ENDED = ("Succeeded", "Failed")
+FIRST = 1
+"""The generation of a pod that was neither changed nor deleted yet."""
 GONE = "-"
 """For a namespace of a scene that was played again."""
 OUTLINE = (
@@ -142,7 +144,7 @@ def exchanges(
         ):
             continue  # of a scene that was played again
         pod = namespace, str(about.get("name", ""))
-        if tells_no_limit(event) or tells_no_cgroup(event):
+        if tells_no_limit(event) or tells_no_cgroup(event) or tells_no_address(event):
             read = reads.pop(pod, "")
             if read in found:
                 found[read] = dataclasses.replace(found[read], led_to_nothing_told=True)
@@ -180,6 +182,24 @@ def tells_no_cgroup(event: Json) -> bool:
     if not isinstance(told, dict) or not isinstance(after, dict):  # of a refusal it is a word
         return False
     return [*told] == ["resources"] and after.get("phase") in ENDED
+
+
+def tells_no_address(event: Json) -> bool:
+    """Whether a patch only takes back the addresses of a pod that has ended and is being deleted.
+
+    Once a minute a kubelet removes sandboxes of such pods; if that falls between their last two
+    statuses, the last one knows no address.
+    Source: pkg/kubelet/kuberuntime/kuberuntime_gc.go, evictSandboxes; pkg/kubelet/pleg/generic.go,
+    getPodIPs; kubelet.go, ContainerGCPeriod.
+    """
+    told, after = (
+        (event.get(each) or {}).get("status") for each in ("requestObject", "responseObject")
+    )
+    if not isinstance(told, dict) or not isinstance(after, dict):  # of a refusal it is a word
+        return False
+    if {**told, "resources": None} != {"podIP": None, "podIPs": None, "resources": None}:
+        return False
+    return after.get("phase") in ENDED and after.get("observedGeneration", 0) > FIRST
 
 
 def owner_of(about: Json, side: Side) -> str:

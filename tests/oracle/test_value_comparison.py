@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from exchange import Exchange
+from exchange import Exchange, tells_no_address
 from judge import Recording, load
 from listed_differences import Listed, judge, read_listed, too_often
 from mutations import MUTATIONS, Mutation, later
@@ -290,3 +290,29 @@ def test_which_sync_tells_that_a_container_waits_is_chance_within_a_limit() -> N
 
     assert not moved(limit_s - 0.1)
     assert moved(limit_s + 0.1)
+
+
+@pytest.mark.parametrize(
+    ("told", "after", "is_left_out"),
+    [
+        ({"podIP": None, "podIPs": None}, {"phase": "Succeeded", "observedGeneration": 2}, True),
+        ({"podIP": None, "podIPs": None}, {"phase": "Succeeded", "observedGeneration": 1}, False),
+        ({"podIP": None, "podIPs": None}, {"phase": "Running", "observedGeneration": 2}, False),
+        ({"podIP": None}, {"phase": "Failed", "observedGeneration": 2}, False),
+        (
+            {"podIP": None, "podIPs": None, "phase": "Failed"},
+            {"phase": "Failed", "observedGeneration": 2},
+            False,
+        ),
+        (
+            {"podIP": None, "podIPs": None, "resources": {"limits": None}},
+            {"phase": "Failed", "observedGeneration": 2},
+            True,
+        ),
+    ],
+)
+def test_addresses_that_are_taken_back_of_a_deleted_pod_are_left_out(
+    told: Json, after: Json, *, is_left_out: bool
+) -> None:
+    event = {"requestObject": {"status": told}, "responseObject": {"status": after}}
+    assert tells_no_address(event) is is_left_out
