@@ -99,22 +99,29 @@ def spawn(**given: object) -> int:
 
 @cli.command("run", cls=GroupedCommand)
 @click.argument("file", metavar="FILE")
-@click.option("--dry-run", "is_dry", is_flag=True, help="Print the time line, and do nothing.")
+@click.option(
+    "--dry-run", "is_dry", is_flag=True, help="Print the time line and a forecast, and do nothing."
+)
 @spawn_options
 def run_scenario(file: str, *, is_dry: bool, **given: object) -> int:
     """Play a scenario: FILE, or one that ships with fleet; exit 1 if it is not as expected.
 
     The options are those of fleet spawn; --nodes, --profile and --seed stand in for the file's.
     """
+    from fleet.profile.loader import load_mix  # noqa: PLC0415
     from fleet.run import scenario_command  # noqa: PLC0415
-    from fleet.scenario import scenario as scenarios  # noqa: PLC0415
+    from fleet.scenario import scenario as files  # noqa: PLC0415
+    from fleet.scenario.forecast import forecast  # noqa: PLC0415
     from fleet.scenario.time_line import time_line  # noqa: PLC0415
 
-    path = scenarios.find(file)
-    scenario = scenarios.load(path)
+    path = files.find(file)
+    scenario = files.load(path)
     settings = scenario_command.settings_of(scenario, path, given)
     if is_dry:
         click.echo(time_line(scenario, settings.nodes))
+        mix = load_mix(settings.profiles, simulate_csi=settings.simulate_csi)
+        is_light = settings.fidelity == "light"
+        click.echo(forecast(scenario, path, settings.nodes, mix, light=is_light))
         return Exit.OK
     return _play(settings, scenario_command.player_of(scenario, path))
 
@@ -173,6 +180,29 @@ def _play(settings: "Settings", player: "ScenarioPlayer | None") -> int:
         return outcome.exit_code
 
     return uvloop.run(run())
+
+
+@cli.group()
+def scenarios() -> None:
+    """List what ships for fleet run, or show how files of one's own are written."""
+
+
+@scenarios.command("list")
+def scenarios_list() -> None:
+    """List the scenarios that ship, with their first line."""
+    from fleet.scenario.scenario import shipped  # noqa: PLC0415
+
+    for name, path in shipped().items():
+        first = path.read_text("utf-8").partition("\n")[0]
+        click.echo(f"{name:20} {first.removeprefix('# ')}")
+
+
+@scenarios.command("schema")
+def scenarios_schema() -> None:
+    """Print the JSON schema of scenario files, for editors."""
+    from fleet.scenario.scenario import json_schema  # noqa: PLC0415
+
+    click.echo(orjson.dumps(json_schema(), option=orjson.OPT_INDENT_2))
 
 
 @cli.group()

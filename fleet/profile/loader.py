@@ -9,7 +9,7 @@ import ipaddress
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -315,11 +315,13 @@ class _Schema(GenerateJsonSchema):
 
 def json_schema() -> dict[str, object]:
     """Return the JSON schema of every document, for editors."""
-    schema = TypeAdapter(Document).json_schema(by_alias=True, schema_generator=_Schema)
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "fleet documents",
-    } | schema
+    return schema_of(TypeAdapter(Document), "fleet documents")
+
+
+def schema_of(documents: TypeAdapter[Any], title: str) -> dict[str, object]:
+    """Return the JSON schema of some documents, by the names that users write."""
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
+    return head | documents.json_schema(by_alias=True, schema_generator=_Schema)
 
 
 def shipped_directory() -> Path:

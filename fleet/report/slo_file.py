@@ -120,7 +120,7 @@ class ExpectationSpec(Spec):
 
     sli: str
     percentile: Annotated[float, Field(gt=0, le=100)] | None = None
-    max: Annotated[float, BeforeValidator(_limit)]
+    max: Annotated[float, BeforeValidator(_limit, json_schema_input_type=float | str)]
     phase: Literal["steady", "run"] | None = None
 
     @model_validator(mode="before")

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from fleet.clock import NS_PER_S
 from fleet.errors import UsageError
 from fleet.faults.fault import FAULTS, FaultSpec, FaultType
-from fleet.profile.loader import is_path, read_text, shipped_directory, unknown_name
+from fleet.profile.loader import is_path, read_text, schema_of, shipped_directory, unknown_name
 from fleet.profile.schema import DnsLabel, DurationNs, Metadata, Spec, explain
 from fleet.quantity import format_duration
 from fleet.report.slo_file import ExpectationSpec
@@ -84,7 +84,7 @@ class PhaseSpec(Spec):
 class ScenarioSpec(Spec):
     """The nodes, what happens, and what is expected."""
 
-    seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
+    seed: Annotated[int, Field(ge=0, le=2**64 - 1)] = 0
     node_pools: Annotated[tuple[NodePool, ...], Field(min_length=1)]
     phases: Annotated[tuple[PhaseSpec, ...], Field(min_length=1)]
     defaults: bool = True  # hold it to SIG Scalability's SLOs as well
@@ -151,6 +151,11 @@ class Scenario(Spec):
 def shipped() -> dict[str, Path]:
     """Return the scenarios that come with fleet, by name."""
     return {path.stem: path for path in sorted((shipped_directory() / "scenarios").glob("*.yaml"))}
+
+
+def json_schema() -> dict[str, object]:
+    """Return the JSON schema of scenarios, for editors."""
+    return schema_of(TypeAdapter(Scenario), "fleet scenarios")
 
 
 def find(source: str) -> Path:

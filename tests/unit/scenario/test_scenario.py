@@ -1,14 +1,18 @@
 """Scenario files: what they say, when it happens, and what is told of those that are wrong."""
 
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
 import yaml
 
 from fleet.errors import UsageError
 from fleet.faults.fault import FaultType
+from fleet.profile.loader import load_mix
 from fleet.run.scenario_command import settings_of
-from fleet.scenario.scenario import find, load, parse, shipped
+from fleet.scenario.forecast import forecast, idle
+from fleet.scenario.scenario import find, json_schema, load, parse, shipped
 from fleet.scenario.time_line import time_line
 from fleet.scenario.workload import ApplySpec, named
 
@@ -232,3 +236,48 @@ def test_a_scenario_that_is_not_there_is_told() -> None:
         find("zone-outag")
     with pytest.raises(UsageError, match="No such file"):
         load(find("./none.yaml"))
+
+
+def test_the_schema_knows_every_key_of_what_ships() -> None:
+    schema: Any = json_schema()
+    orjson.dumps(schema)  # as the command prints it
+
+    def check(value: Any, allowed: Any) -> None:
+        while "$ref" in allowed or "anyOf" in allowed:
+            if "$ref" in allowed:
+                allowed = schema["$defs"][allowed["$ref"].rpartition("/")[2]]
+            else:
+                allowed = next(each for each in allowed["anyOf"] if each.get("type") != "null")
+        if allowed.get("type") == "array":
+            for each in value:
+                check(each, allowed["items"])
+        elif "properties" in allowed:
+            assert not allowed["additionalProperties"]
+            assert value.keys() <= allowed["properties"].keys()
+            assert set(allowed.get("required", ())) <= value.keys()
+            for key, each in value.items():
+                check(each, allowed["properties"][key])
+        elif "enum" in allowed:
+            assert value in allowed["enum"]
+
+    for path in shipped().values():
+        check(yaml.safe_load(path.read_text()), schema)
+    check(yaml.safe_load(GOOD), schema)
+    with pytest.raises(AssertionError):
+        check(yaml.safe_load(broken("seed: 7", "seeds: 7")), schema)
+
+
+def test_the_forecast_counts_nodes_objects_and_pods() -> None:
+    mix = load_mix()
+    [(leases, renewals), (statuses, reports)] = idle(2_000, mix)
+    assert (leases, statuses) == ("PUT leases", "PATCH nodes/status")
+    assert 195 < renewals < 200  # each 10 s and up to 4 % more
+    assert 6 < reports < 7  # each 5 minutes
+    scenario = load(find("rolling-update"))
+    told = forecast(scenario, find("rolling-update"), 50, mix, light=False).splitlines()
+    assert "            1 Deployment with 300 pods (deploy)" in told
+    assert any("300 pods: POST events 1,440" in each for each in told)
+    churn = load(find("pod-churn"))
+    told = forecast(churn, find("pod-churn"), 100, mix, light=True).splitlines()
+    assert "            100 Pod at a time (churn)" in told
+    assert told[-1].endswith("POST Pod and DELETE Pod 5/s of fleet's own")

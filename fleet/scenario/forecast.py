@@ -1,0 +1,89 @@
+"""What a scenario will ask of an API server, by estimate: `fleet run FILE --dry-run`.
+
+Nodes that idle renew Leases and report their status; what a pod costs was counted in runs with
+pods of one container (docs/how-to/scenarios.md has the figures). Watches, their restarts, what
+controllers and schedulers ask by themselves, faults and the bring-up are not in it.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from fleet.clock import NS_PER_S
+from fleet.kubelet.node.node_lease import JITTER, RENEW_FRACTION
+from fleet.profile.loader import NodeMix
+from fleet.scenario.scenario import PhaseSpec, Scenario
+from fleet.scenario.workload import Manifest, pods_of
+
+SAMPLED_MAX = 1_000
+"""So many nodes stand for all: their profiles repeat much sooner."""
+PER_POD = (
+    ("POST events", 4.8),
+    ("GET pods", 4.2),
+    ("PATCH pods/status", 3.4),
+    ("POST serviceaccounts/token", 1.0),
+    ("DELETE pods", 1.0),
+)
+"""Requests of a kubelet over the life of a pod, fidelity `kubelet`."""
+
+
+def forecast(scenario: Scenario, origin: Path, nodes: int, mix: NodeMix, *, light: bool) -> str:
+    """Return the estimates as lines: objects, requests a second, requests of pods by phase.
+
+    Raises UsageError for manifests that cannot be read.
+    """
+    lines = ["", "forecast (estimates; without controllers, watches and the bring-up):"]
+    lines.append(
+        f"  objects   {nodes:,} each of {'Node, Lease' if light else 'Node, Lease, CSINode'}"
+    )
+    for phase in scenario.spec.phases:
+        lines += (f"            {each}" for each in _objects(phase, origin))
+    rates = ", ".join(f"{what} {rate:.1f}/s" for what, rate in idle(nodes, mix))
+    lines.append(f"  idle      {rates}")
+    for phase in scenario.spec.phases:
+        lines += (f"  {phase.name:9} {each}" for each in _requests(phase, origin, light=light))
+    return "\n".join(lines)
+
+
+def idle(nodes: int, mix: NodeMix) -> list[tuple[str, float]]:
+    """Return what nodes ask a second while nothing happens."""
+    sampled = min(nodes, SAMPLED_MAX)
+    leases = statuses = 0.0
+    for index in range(sampled):
+        kubelet = mix.model_of(index).kubelet
+        interval_s = kubelet.node_lease_duration_seconds / RENEW_FRACTION
+        leases += 1 / (interval_s * (1 + JITTER / 2))
+        statuses += NS_PER_S / kubelet.status_report_ns
+    scale = nodes / sampled
+    return [("PUT leases", leases * scale), ("PATCH nodes/status", statuses * scale)]
+
+
+def _objects(phase: PhaseSpec, origin: Path) -> Iterator[str]:
+    for apply in phase.apply:
+        for each in apply.manifests(origin):
+            pods = pods_of(each) * apply.count
+            of = f" with {pods:,} pods" if pods and each["kind"] != "Pod" else ""
+            yield f"{apply.count:,} {each['kind']}{of} ({phase.name})"
+    for churn in phase.churn:
+        alive = churn.rate * min(churn.lifetime_ns, phase.duration_ns) / NS_PER_S
+        for each in churn.manifests(origin):
+            yield f"{alive:,.0f} {each['kind']} at a time ({phase.name})"
+
+
+def _requests(phase: PhaseSpec, origin: Path, *, light: bool) -> Iterator[str]:
+    pods = sum(
+        pods_of(each) * apply.count for apply in phase.apply for each in apply.manifests(origin)
+    )
+    if pods and not light:
+        counts = ", ".join(f"{what} {each * pods:,.0f}" for what, each in PER_POD[:-1])
+        yield f"{pods:,} pods: {counts} in all"
+    for churn in phase.churn:
+        yield ", ".join(_of_churn(churn.manifests(origin), churn.rate, light=light))
+
+
+def _of_churn(manifests: list[Manifest], rate: float, *, light: bool) -> Iterator[str]:
+    for each in manifests:
+        kind = str(each["kind"])
+        yield f"POST {kind} and DELETE {kind} {rate:g}/s of fleet's own"
+    pods = sum(map(pods_of, manifests)) * rate
+    if pods and not light:
+        yield from (f"{what} {each * pods:.1f}/s" for what, each in PER_POD)
