@@ -55,6 +55,7 @@ class Applied:
         self._sleep = sleep
         self._places: dict[tuple[str, str], Place] = {}
         self._created: dict[str, Created] = {}  # by path, in order
+        self._unanswered: dict[str, Manifest] = {}  # by path: those that may exist
 
     async def apply(self, wanted: Named) -> Created:
         """Create an object, or change the one that this run has created before.
@@ -71,11 +72,14 @@ class Applied:
         if before is not None:
             answer = await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
         else:
+            self._unanswered[path] = wanted.manifest
             answer = await self._api.request("POST", where, body=body)
             if answer.code == HTTPStatus.CONFLICT:  # ours, if the answer to a first try was lost
                 answer = await self._api.request("GET", path)
                 if answer.ok and not self._is_ours(answer.body):
+                    del self._unanswered[path]
                     raise UsageError(f"{path} exists, and is not this run's: it is left alone")
+        self._unanswered.pop(path, None)
         if not answer.ok:
             raise UsageError(f"{body['kind']} {wanted.name}: {answer.message}")
         self._created[path] = Created(path, str(answer.body["metadata"]["uid"]), wanted.manifest)
@@ -96,6 +100,10 @@ class Applied:
 
     async def clean_up(self) -> list[str]:
         """Delete all that there is, wait until it is gone; return what is left."""
+        for path, manifest in self._unanswered.items():  # the run ended while it was asked for
+            answer = await self._api.request("GET", path)
+            if answer.ok and self._is_ours(answer.body):
+                self._created[path] = Created(path, answer.body["metadata"]["uid"], manifest)
         left = list(reversed(self._created.values()))
         await each(left, self._delete_for_good)
         deadline_s = asyncio.get_running_loop().time() + GONE_WITHIN_S

@@ -5,8 +5,7 @@ phase begins. What is still on at the end of its phase is healed, unless it has 
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +22,7 @@ from fleet.scenario.workload import ApplySpec, ChurnSpec, ManifestSpec, named
 
 POLL_S = 0.2
 PODS_POLL_S = 1.0  # the API server is asked
+AT_ONCE_MAX = 32  # requests about objects: as many as fleet has connections for
 
 
 class Stage(NamedTuple):
@@ -136,10 +136,37 @@ class ScenarioPlayer:
     async def _apply(self, where: str, spec: ApplySpec, stage: Stage) -> None:
         """Create objects at a rate, or change those that were created before."""
         await self._sleep(spec.at_ns / 1e9)
-        begun_s = stage.elapsed_s()
-        for number in range(spec.count):
-            await self._sleep(begun_s + number / spec.rate - stage.elapsed_s())
+
+        async def act(number: int) -> None:
             await self._create(where, spec, number, stage, is_only=spec.count == 1)
+
+        await self._paced(range(spec.count), spec.rate, act, stage)
+
+    async def _paced(
+        self,
+        numbers: Iterable[int],
+        rate: float,
+        act: Callable[[int], Awaitable[None]],
+        stage: Stage,
+    ) -> None:
+        """Do something at a rate, beside one another; a server that is slow gets less."""
+        begun_s = stage.elapsed_s()
+        free = asyncio.Semaphore(AT_ONCE_MAX)
+
+        async def one(number: int) -> None:
+            try:
+                await act(number)
+            finally:
+                free.release()
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for at, number in enumerate(numbers):
+                    await self._sleep(max(begun_s + at / rate - stage.elapsed_s(), 0))
+                    await free.acquire()
+                    group.create_task(one(number))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
 
     async def _create(
         self, where: str, spec: ManifestSpec, number: int, stage: Stage, *, is_only: bool
@@ -151,27 +178,36 @@ class ScenarioPlayer:
             raise UsageError(f"{self._origin}: spec.{where}: {error}") from error
 
     async def _churn(self, where: str, spec: ChurnSpec, ends_s: float, stage: Stage) -> None:
-        """Create objects at a rate until the phase is over, each for its lifetime.
+        """Create objects at a rate until the phase is over, each for its lifetime."""
+        made = 0
+        free = asyncio.Semaphore(AT_ONCE_MAX)
+        alive = asyncio.TaskGroup()
 
-        What cannot keep up with the rate does not catch up: a server that is slow gets less.
-        """
-        alive: deque[tuple[float, list[Created]]] = deque()
-        number, next_s = 0, stage.elapsed_s()
-        while (now_s := stage.elapsed_s()) < ends_s:
-            while alive and alive[0][0] <= now_s:
-                for each in alive.popleft()[1]:
+        async def live(created: list[Created]) -> None:
+            left_s = ends_s - stage.elapsed_s()
+            await self._sleep(max(min(spec.lifetime_ns / 1e9, left_s), 0))
+            async with free:
+                for each in created:
                     await stage.applied.delete(each)
-            if now_s >= next_s:
-                made = await self._create(where, spec, number, stage, is_only=False)
-                alive.append((stage.elapsed_s() + spec.lifetime_ns / 1e9, made))
+
+        async def act(number: int) -> None:
+            nonlocal made
+            created = await self._create(where, spec, number, stage, is_only=False)
+            made += 1
+            alive.create_task(live(created))
+
+        def numbers() -> Iterator[int]:
+            number = 0
+            while stage.elapsed_s() + 1 / spec.rate < ends_s:
+                yield number
                 number += 1
-                next_s = max(next_s + 1 / spec.rate, stage.elapsed_s())
-            due_s = min(next_s, alive[0][0] if alive else ends_s, ends_s)
-            await self._sleep(max(due_s - stage.elapsed_s(), 0))
-        for _, made in alive:
-            for each in made:
-                await stage.applied.delete(each)
-        stage.note(f"churn: {number} times {rate_words(spec.rate)}")
+
+        try:
+            async with alive:
+                await self._paced(numbers(), spec.rate, act, stage)
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        stage.note(f"churn: {made} times, {rate_words(spec.rate)} were asked for")
 
     async def _wait(self, name: str, until: Until, stage: Stage) -> None:
         """Wait for a condition, and write down whether it came."""

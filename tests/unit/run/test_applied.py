@@ -1,0 +1,128 @@
+"""What a scenario creates and deletes, against a server that is a dictionary."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+
+from fleet.cluster.api_client import Answer, Api
+from fleet.errors import UsageError
+from fleet.run.applied import APPLIED_BY, Applied
+from fleet.scenario.workload import Manifest, Named
+
+RUN = "20261123-010203-abcd"
+PODS = "/api/v1/namespaces/default/pods"
+
+
+class Server:
+    """Keeps objects by path; `loses` are paths whose creation gets no answer."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.loses: set[str] = set()
+        self._uids = 0
+
+    async def request(  # noqa: PLR0911 - one for each method
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        query: Mapping[str, str] | None = None,
+        **_: object,
+    ) -> Answer:
+        if path == "/api/v1":
+            pods = {"name": "pods", "kind": "Pod", "namespaced": True}
+            return Answer(200, {"resources": [pods, {"name": "pods/log", "kind": "Pod"}]})
+        if method == "POST":
+            path = f"{path}/{body['metadata']['name']}"
+            if path in self.objects:
+                return Answer(409, {"message": "exists"})
+            self._uids += 1
+            self.objects[path] = body | {"metadata": body["metadata"] | {"uid": f"u{self._uids}"}}
+            if path in self.loses:
+                raise asyncio.CancelledError
+            return Answer(201, self.objects[path])
+        if query:
+            return Answer(200, {"items": list(self.objects.values())})
+        found = self.objects.get(path)
+        if found is None:
+            return Answer(404, {"message": "not found"})
+        if method == "DELETE":
+            if body["preconditions"]["uid"] != found["metadata"]["uid"]:
+                return Answer(409, {"message": "another uid"})
+            del self.objects[path]
+        if method == "PATCH":
+            found["spec"] = body["spec"]
+        return Answer(200, found)
+
+
+async def at_once(_seconds: float) -> None:
+    await asyncio.sleep(0)
+
+
+def applied(server: Server) -> Applied:
+    return Applied(cast("Api", server), RUN, sleep=at_once)
+
+
+def pod(name: str, image: str = "a") -> Named:
+    manifest: Manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}
+    return Named(manifest | {"spec": {"image": image}}, name)
+
+
+def test_what_was_created_is_deleted_and_nothing_else() -> None:
+    server = Server()
+    theirs = {"metadata": {"name": "theirs", "uid": "t"}}
+    server.objects[f"{PODS}/theirs"] = theirs
+
+    async def play() -> None:
+        ours = applied(server)
+        await ours.apply(pod("a"))
+        await ours.apply(pod("b"))
+        assert server.objects[f"{PODS}/a"]["metadata"]["labels"] == {APPLIED_BY: RUN}
+        with pytest.raises(UsageError, match="theirs exists, and is not this run's"):
+            await ours.apply(pod("theirs"))
+        server.objects[f"{PODS}/b"]["metadata"] = {"name": "b", "uid": "somebody else's"}
+        assert await ours.clean_up() == []
+
+    asyncio.run(play())
+    assert list(server.objects) == [f"{PODS}/theirs", f"{PODS}/b"]
+
+
+def test_the_same_name_is_changed_by_a_later_phase() -> None:
+    server = Server()
+
+    async def play() -> None:
+        ours = applied(server)
+        first = await ours.apply(pod("a"))
+        second = await ours.apply(pod("a", image="b"))
+        assert first.uid == second.uid
+        assert await ours.ready() == (0, 1)
+        server.objects[f"{PODS}/a"]["status"] = {
+            "conditions": [{"type": "Ready", "status": "True"}]
+        }
+        assert await ours.ready() == (1, 1)
+
+    asyncio.run(play())
+    assert server.objects[f"{PODS}/a"]["spec"] == {"image": "b"}
+
+
+def test_what_an_interrupted_run_may_have_created_is_looked_for() -> None:
+    server = Server()
+    server.loses.add(f"{PODS}/a")
+
+    async def play() -> None:
+        ours = applied(server)
+        with pytest.raises(asyncio.CancelledError):
+            await ours.apply(pod("a"))
+        assert await ours.clean_up() == []
+
+    asyncio.run(play())
+    assert not server.objects
+
+
+def test_a_kind_that_the_cluster_does_not_know_is_told() -> None:
+    wanted = Named({"apiVersion": "v1", "kind": "Cat", "metadata": {"name": "c"}}, "c")
+    with pytest.raises(UsageError, match=r"Cat \(v1\): the cluster does not know this kind"):
+        asyncio.run(applied(Server()).apply(wanted))
