@@ -290,6 +290,11 @@ def test_which_sync_tells_that_a_container_waits_is_chance_within_a_limit() -> N
 
     assert not moved(limit_s - 0.1)
     assert moved(limit_s + 0.1)
+    # What follows is as late as the restart is, not as what told of it.
+    rest = [dataclasses.replace(other, at_s=other.at_s + 5) for other in real.exchanges[at + 1 :]]
+    early = dataclasses.replace(each, at_s=each.at_s - 5)
+    trace = real._replace(exchanges=[*real.exchanges[:at], early, *rest])
+    assert not [line for line in lines(real, trace) if f"time: {each.token}" in line]
 
 
 @pytest.mark.parametrize(

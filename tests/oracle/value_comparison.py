@@ -427,6 +427,7 @@ class Comparison:
         if any(abs(late_s - drift_s) <= limit_s for drift_s in self._drifts_s):
             return
         if tells_back_off(real) and abs(late_s) <= RETRY_MAX_S:
+            self._before = before  # what follows does not follow from it
             return
         if before is not None:
             gaps = real.at_s - before[0].at_s, fleet.at_s - before[1].at_s
