@@ -168,14 +168,14 @@ CLUSTER_WIDE = {"Node", "PersistentVolume", "StorageClass", "RuntimeClass", "Pri
 
 @contextlib.contextmanager
 def both_nodes(
-    root: Path, kubelet: Path, told: Told, *, limit_s: float = READY_S
+    root: Path, kubelet: Path, told: Told, *, limit_s: float = READY_S, hold_s: float = HOLD_S
 ) -> Iterator[BothNodes]:
     """Bring both nodes up on a control plane of their own; whatever happens, all of it ends."""
     root.mkdir(parents=True, exist_ok=True)
     if unchanged := raise_limits():
         print(unchanged, flush=True)
     with going_first(), asyncio.Runner() as runner:
-        stage = Stage(root, runner, other=REAL, own=OWN, hold_s=HOLD_S)
+        stage = Stage(root, runner, other=REAL, own=OWN, hold_s=hold_s)
         try:
             for namespace in NODES:
                 stage.world.kubectl("create", "namespace", namespace)

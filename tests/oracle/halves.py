@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from both_nodes import IMAGES, Told, both_nodes
+from both_nodes import HOLD_S, IMAGES, Told, both_nodes
 from judge import Body, Judge, Recording, save, summary
 from listed_differences import Listed, judge, read_listed
 from objects_of_scenes import SHELL
@@ -42,12 +42,17 @@ def rows(half: str, scenes: Iterable[Body]) -> list[Listed]:
 
 
 def played(
-    root: Path, listed: Sequence[Listed], together: Sequence[Body], alone: Sequence[Body] = ()
+    root: Path,
+    listed: Sequence[Listed],
+    together: Sequence[Body],
+    alone: Sequence[Body] = (),
+    *,
+    hold_s: float = HOLD_S,
 ) -> Recording:
     """Play scenes that do not heed each other, then those that need both nodes for themselves."""
     kubelet = asyncio.run(build_kubelet())
     told = Told(images=[*IMAGES, SHELL_IMAGE])
-    with both_nodes(root, kubelet, told) as both:
+    with both_nodes(root, kubelet, told, hold_s=hold_s) as both:
         player = Judge(OracleStage(both), listed)
         player.play_at_once({body.__name__: body for body in together})
         for body in alone:
