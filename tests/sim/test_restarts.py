@@ -105,7 +105,10 @@ def test_a_crash_loop_is_told_as_a_kubelet_tells_it() -> None:
 
 
 def test_a_back_off_beyond_a_minute_is_shown_by_the_sync_that_finds_it() -> None:
-    """What a sync puts into the reason cache is shown by the next one, after a minute at most."""
+    """What a sync puts into the reason cache is shown by the next one, after 60 to 90 s at most.
+
+    So it is chance whether a back-off of 80 s is shown before it is over.
+    """
     sim = started()
     uid = create(sim, container(script="exit 3"))
     shown: list[str] = []
@@ -118,7 +121,8 @@ def test_a_back_off_beyond_a_minute_is_shown_by_the_sync_that_finds_it() -> None
             assert last["containerID"] == found["containerID"]
             assert found["state"]["waiting"]["reason"] == "CrashLoopBackOff"
     text = "back-off {} restarting failed container=c pod=web_default({})"
-    assert shown == [text.format(delay, uid) for delay in ("1m20s", "2m40s")]
+    both = [text.format(delay, uid) for delay in ("1m20s", "2m40s")]
+    assert shown in (both, both[1:])
 
 
 def test_a_long_run_resets_the_back_off() -> None:
