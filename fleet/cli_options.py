@@ -143,6 +143,12 @@ spawn_options = join(
         metavar="RANGE",
         help="Of nodes and pods: routed to `lo`, as root, so that the API server can proxy.",
     ),
+    nodes(
+        "--pod-resources",
+        type=PATH,
+        metavar="DIR",
+        help="Serve PodResources (gRPC) of each node at DIR/NODE/kubelet.sock.",
+    ),
     identity(
         "--identity",
         type=click.Choice(["impersonate", "csr", "shared"]),

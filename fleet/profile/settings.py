@@ -29,6 +29,8 @@ from fleet.profile.serving import PORT_MAX
 
 NODES_MAX = 100_000
 """Slots have five digits."""
+POD_RESOURCES_MAX = 1_000
+"""Nodes of a process with a gRPC server each: 24 KiB and a descriptor."""
 NODE_NAME_MAX = 63
 """A node's name is the value of its hostname label."""
 SHARD_ROOM = 2_000
@@ -139,6 +141,7 @@ class Settings(BaseModel):
     serve: ServeMode = ServeMode.AUTO
     serve_at: Address = ""  # of modes ports and path: ADDRESS:PORT of the first node
     node_addresses: NodeAddresses | None = None  # of mode loopback: routed to `lo`
+    pod_resources: Path | None = None  # a folder: the sockets of that service, one a node
     story: tuple[str, ...] = ()  # names of nodes that keep their inputs and effects
     controlplane_bin: Path | None = None
     fsync: bool = False
@@ -213,6 +216,11 @@ class Settings(BaseModel):
         return self
 
     def _check_serving(self) -> None:
+        if self.pod_resources and self.most > POD_RESOURCES_MAX * self.processes:
+            raise ValueError(
+                f"--pod-resources: a gRPC server each for {self.most} nodes is too many; "
+                f"{POD_RESOURCES_MAX} of a process are the limit"
+            )
         if self.node_addresses and self.serve not in {ServeMode.AUTO, ServeMode.LOOPBACK}:
             raise ValueError(f"--node-addresses are of --serve loopback, not {self.serve}")
         if (self.serve in {ServeMode.PORTS, ServeMode.PATH}) is not bool(self.serve_at):

@@ -10,11 +10,13 @@ ListenAndServe.
 
 import asyncio
 import logging
+import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvloop
 from aiohttp import web
@@ -41,6 +43,7 @@ from fleet.server.listener import Listener, open_address, open_loopback
 from fleet.server.local_route import LocalRoute
 from fleet.server.pod_ports import PodPorts
 from fleet.server.questions import BugError, NodeGoneError, Questions
+from fleet.server.resource_sockets import prepare_sockets, remove_sockets
 from fleet.server.routes import (
     NOT_FOUND,
     Answer,
@@ -51,6 +54,9 @@ from fleet.server.routes import (
 )
 from fleet.server.serving_tls import Chain, ServingContext
 from fleet.server.streaming import Streaming
+
+if TYPE_CHECKING:
+    from fleet.server.pod_resources import PodResourcesServers
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +82,7 @@ class KubeletServers:
         self._sockets: list[socket.socket] = []
         self._ports: dict[int, int] = {}  # by the port that a profile wants, the one that it got
         self._roles: dict[int, Role] = {}  # of ports that are not served over TLS
+        self._has_folders = False  # of PodResources
         self._first = settings.node_index(0)
         self._of_all = Serving(*settings.serve_address, self._first, addresses)
         self._client_cas: tuple[str, ...] = ()  # files, of profiles that name one
@@ -109,6 +116,9 @@ class KubeletServers:
                 self._sockets.append(open_address(address, port))
         elif self.mode is ServeMode.PATH:
             self._sockets.append(open_address(*self._settings.serve_address))
+        if self._settings.pod_resources is not None:
+            prepare_sockets(self._settings.pod_resources, self._settings.node_names())
+            self._has_folders = True
 
     def _listen(self, port: int, *, is_exact: bool) -> int:
         """Listen on the addresses of all nodes; return the port, another one if it is taken.
@@ -148,7 +158,7 @@ class KubeletServers:
 
         Raises SetupError.
         """
-        if not self._sockets:
+        if not self._sockets and self._settings.pod_resources is None:
             return
         self._node_host = node_host
         self._store = store
@@ -176,6 +186,8 @@ class KubeletServers:
         for each in self._sockets:
             each.close()
         self._sockets.clear()
+        if self._settings.pod_resources is not None and self._has_folders:
+            remove_sockets(self._settings.pod_resources, self._settings.node_names())
         if self._route is not None:
             try:
                 self._route.remove()
@@ -230,15 +242,39 @@ class KubeletServers:
             changes = node_host.reactor.port_changes
             pods = PodPorts(changes, self._range.whole, questions, host)
             tasks.append(loop.create_task(pods.follow()))
+        resources = await self._serve_resources(questions, node_host)
         on_begun()
         try:
             await self._stopping.wait()
         finally:
+            if resources is not None:
+                await resources.stop()
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
             listener.close()
             await http.shutdown(0.1)
+
+    async def _serve_resources(
+        self, questions: Questions, node_host: NodeHost
+    ) -> "PodResourcesServers | None":
+        """Serve PodResources of each node where that is asked for."""
+        root = self._settings.pod_resources
+        if root is None:
+            return None
+        # Read once, when gRPC begins; else it tells on stderr of each process that a run starts.
+        os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+        # grpcio is 11 MiB of memory, and an extra.
+        from fleet.server.pod_resources import PodResourcesServers, nodes_of  # noqa: PLC0415
+
+        served = PodResourcesServers(root, questions)
+        names = enumerate(self._settings.node_names(), self._first)
+        try:
+            await served.start(nodes_of(names, node_host.node_at))
+        except BaseException:
+            await served.stop()
+            raise
+        return served
 
     # ---- who ----
 

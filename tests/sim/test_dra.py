@@ -5,6 +5,10 @@ from pod_world import model_of
 from simulation import Simulation
 from strategic_merge import Object
 
+from fleet.kubelet.devices.pod_resources import pod_resources, resources_of
+from fleet.objects.admission import ClaimDevice
+from fleet.objects.pod_resources import AssignedClaim, ContainerResources, PodResources
+
 pytest_plugins = ("sim_encodings",)
 
 DRIVER = "gpu.example.com"
@@ -130,6 +134,25 @@ def test_a_claim_is_read_before_the_sandbox_and_its_device_shown() -> None:
     for driver in ("<any>", DRIVER):
         in_use = f'dra_resource_claims_in_use{{driver_name="{driver}"}} 1\n'
         assert in_use.encode() in sim.kubelet_metrics()
+
+
+def test_the_service_of_pod_resources_tells_of_claims() -> None:
+    sim = started()
+    uid = pod(sim, "train", resourceClaimName="mine")
+    claim(sim, "mine", uid)
+    kubelet, now_ns = sim.reactor.entries[0].kubelet, sim.clock.now_ns
+    assert kubelet is not None
+    assert pod_resources(kubelet, now_ns()) == ()
+    sim.run_for(seconds=5)
+    device = ClaimDevice("gpu", DRIVER, "n-0", "device-1")
+    assigned = AssignedClaim("mine", "default", (device,))
+    expected = PodResources("train", "default", (ContainerResources("c", (), (assigned,)),))
+    assert pod_resources(kubelet, now_ns()) == (expected,)
+    assert resources_of(kubelet, "default", "train", now_ns()) == expected
+    assert resources_of(kubelet, "other", "train", now_ns()) is None
+    sim.server.delete_pod("train")
+    sim.run_for(seconds=60)
+    assert pod_resources(kubelet, now_ns()) == ()
 
 
 def test_a_claim_that_is_missing_holds_its_pod_back_until_the_next_resync() -> None:

@@ -19,6 +19,7 @@ from fleet.kubelet.devices.node_resources import reports_health
 from fleet.kubelet.turn import Turn
 from fleet.objects.admission import PodClaim, ResourceClaimView
 from fleet.objects.effects import Op, PodTarget, Reply
+from fleet.objects.pod_resources import AssignedClaim
 from fleet.objects.pods import ContainerStatus, Pod, PodStatus, PodUid
 from fleet.profile.device_behavior import DraDriver, outage_begin_ns
 from fleet.profile.node_model import NodeModel
@@ -85,6 +86,29 @@ class DRAManager:
     def forget(self, uid: PodUid) -> None:
         """Let the claims of a pod go. Source: UnprepareResources."""
         self._pods.pop(uid, None)
+
+    def assigned(self, pod: Pod, container: str) -> tuple[AssignedClaim, ...]:
+        """Return what a container has of the claims that are prepared.
+
+        Source: GetContainerClaimInfos; container_manager_linux.go, GetDynamicResources.
+        """
+        entry = self._pods.get(pod.uid)
+        if entry is None or entry.left:
+            return ()
+        wanted: dict[str, set[str]] = {}  # by claim, the requests; "" is all of them
+        for each in pod.spec.admission.container_claims:
+            if each.container == container and each.claim in entry.found:
+                wanted.setdefault(each.claim, set()).add(each.request.partition("/")[0])
+        found = []
+        for claim, requests in wanted.items():
+            view = entry.found[claim]
+            devices = tuple(
+                each
+                for each in view.devices or ()
+                if "" in requests or each.request.partition("/")[0] in requests
+            )
+            found.append(AssignedClaim(view.name, pod.namespace, devices))
+        return tuple(found)
 
     def claims_in_use(self) -> dict[str, int]:
         """Count the claims that are prepared by driver; `<any>` is all of them.

@@ -42,6 +42,7 @@ from fleet.objects.effects import (
     WatchEvent,
     WatchKind,
 )
+from fleet.objects.pod_resources import AssignedClaim
 from fleet.objects.pods import ContainerSpec, EventType, NodeView, Pod, PodStatus, PodUid
 from fleet.objects.static_pods import StaticPod
 from fleet.runtime.runtime import Runtime
@@ -332,6 +333,10 @@ class NodePods:
     def claims_in_use(self) -> dict[str, int]:
         """Count the ResourceClaims of the pods by driver, and in all."""
         return self._syncer.dra.claims_in_use()
+
+    def claims_of(self, pod: Pod, container: str) -> tuple[AssignedClaim, ...]:
+        """Return what a container has of the ResourceClaims of its pod."""
+        return self._syncer.dra.assigned(pod, container)
 
     def phases(self) -> dict[str, int]:
         """Count the pods by phase, as last generated."""

@@ -44,6 +44,7 @@ GIVEN: dict[str, object] = {
     "restart_share": "25%",
     "metrics_host": "0.0.0.0",
     "node_addresses": "10.77.0.0/16",
+    "pod_resources": Path("resources"),
 }
 """A value for each that is not the default."""
 NEEDED: dict[str, dict[str, object]] = {
