@@ -174,6 +174,27 @@ def test_renewals_are_apart_as_they_are_unless_something_lay_between() -> None:
         assert not [line for line in lines(parted, parted) if "renewed its Lease" in line]
 
 
+def test_a_few_renewals_may_be_late_since_a_node_stood_still() -> None:
+    real, _ = traces()
+    [most], [late_s] = LIMITS["stalled_renewals"], LIMITS["renewal_stalled_s"]
+    each = next(each for each in real.exchanges if each.token.startswith("update leases"))
+
+    def renewing(*gaps_s: float) -> set[str]:
+        at_s, added = each.at_s, [each]
+        for gap_s in gaps_s:
+            at_s += gap_s
+            added.append(dataclasses.replace(each, at_s=at_s))
+        others = [other for other in real.exchanges if other.stream != each.stream]
+        trace = real._replace(exchanges=[*others, *added])
+        return {line for line in lines(trace, trace) if "renewed its Lease" in line}
+
+    late = [late_s - 0.1] * int(most)
+    assert not renewing(10.2, *late, 10.2)
+    assert renewing(10.2, *late, late_s - 0.1)
+    assert renewing(10.2, late_s + 0.1)
+    assert renewing(9.5)
+
+
 @pytest.mark.parametrize(
     ("limit", "changes"),
     [

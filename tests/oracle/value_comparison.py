@@ -48,6 +48,8 @@ from request_streams import (
 [REPEATS_MAX] = LIMITS["repeats_of_an_event"]
 [RENEWAL_MIN_S] = LIMITS["renewal_min_s"]
 [RENEWAL_MAX_S] = LIMITS["renewal_max_s"]
+[STALLED_MAX_S] = LIMITS["renewal_stalled_s"]
+[STALLS_MAX] = LIMITS["stalled_renewals"]
 [REGISTRATION_S] = LIMITS["registration_s"]
 [GONE_READS_MAX] = LIMITS["reads_of_a_gone_node"]
 [BACKOFF_S] = LIMITS["outage_backoff_s"]
@@ -307,10 +309,15 @@ class Comparison:
             renewals = [
                 each for each in some if each.token.startswith(RENEWAL) and each.code == 200
             ]
-            for one, other in pairwise(renewals):
-                gap_s = other.at_s - one.at_s
-                is_parted = trace.is_parted(one.at_s, other.at_s)
-                if not (is_parted or RENEWAL_MIN_S <= gap_s <= RENEWAL_MAX_S):
+            gaps_s = [
+                other.at_s - one.at_s
+                for one, other in pairwise(renewals)
+                if not trace.is_parted(one.at_s, other.at_s)
+            ]
+            stalls = sum(RENEWAL_MAX_S < gap_s <= STALLED_MAX_S for gap_s in gaps_s)
+            max_s = STALLED_MAX_S if stalls <= STALLS_MAX else RENEWAL_MAX_S
+            for gap_s in gaps_s:
+                if not RENEWAL_MIN_S <= gap_s <= max_s:
                     self._add(scene, f"time: {who} renewed its Lease after {gap_s:.1f} s")
         self._stream(scene, once(real), once(fleet))
 
