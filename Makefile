@@ -12,7 +12,7 @@ INSTALL_CHROMIUM = apt-get install --yes --no-install-recommends chromium
 VERSION = $(shell $(BIN)/python -c 'import fleet; print(fleet.__version__)')
 
 .PHONY: fuzz help setup spawn test lint types unit sim programs e2e browser locust silence parity oracle rights chart chart-rbac \
-	conformance bench chromium proto proto-cri format clean dist dist-wheel dist-test controlplane-wheel lock image docs
+	conformance bench bench-peers chromium proto proto-cri format clean dist dist-wheel dist-test controlplane-wheel lock image docs
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -118,6 +118,11 @@ conformance: setup  ## the Kubernetes project's own tests of its workload contro
 
 bench: setup  ## measure 5,000 nodes in both fidelities
 	$(GUARDED) $(BIN)/python -m tests.bench
+
+bench-peers: setup  ## KWOK beside fleet, in turns; ARGS='--nodes 1000 --rounds 3'; an hour and a half
+	$(BIN)/fleet controlplane build
+	$(BIN)/python tests/go_program.py kwok
+	$(GUARDED) $(BIN)/python -m tests.bench.peers $(ARGS)
 
 dist: setup  ## everything that a release needs, into dist/
 	$(BIN)/python tools/release.py

@@ -62,8 +62,9 @@ METRICS_SERVER = GoProgram(
     _HERE / "metrics_server" / "module",
     "sigs.k8s.io/metrics-server/cmd/metrics-server",
 )
+KWOK = GoProgram("kwok", "KWOK", _HERE / "bench" / "kwok", "sigs.k8s.io/kwok/cmd/kwok")
 
 if __name__ == "__main__":
-    for each in (HELM, METRICS_SERVER):
+    for each in (HELM, METRICS_SERVER, KWOK):
         if each.name in sys.argv[1:]:
             print(each.path())

@@ -88,11 +88,11 @@ def see(event: Json, states: dict[str, str], version: int) -> int:
     return max(version, int(metadata["resourceVersion"]))
 
 
-async def until(condition: Callable[[], bool]) -> float | None:
+async def until(condition: Callable[[], bool], limit_s: float = DEADLINE_S) -> float | None:
     """Wait for a condition, checked every 20 ms; return how long it took, None if too long."""
     began = time.monotonic()
     while not condition():
-        if time.monotonic() - began > DEADLINE_S:
+        if time.monotonic() - began > limit_s:
             return None
         await asyncio.sleep(0.02)
     return round(time.monotonic() - began, 1)
