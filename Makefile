@@ -106,6 +106,11 @@ oracle-short: kubelet  ## the half of it that has no long waits: four minutes
 oracle: kubelet  ## a node beside a real kubelet that lives in the same simulated world; needs root
 	$(BIN)/pytest -rs tests/oracle
 
+.PHONY: faults
+faults: setup  ## what fails on machines, links and a run's own control plane, on real control planes
+	$(BIN)/fleet controlplane build
+	$(BIN)/pytest tests/e2e/test_faults.py tests/e2e/test_machine_faults.py
+
 .PHONY: metrics-server
 metrics-server: setup  ## the real metrics-server scrapes 500 nodes, and an autoscaler acts on what it says
 	$(BIN)/fleet controlplane build

@@ -17,9 +17,9 @@ from fleet.scenario.workload import Manifest, pods_of
 SAMPLED_MAX = 1_000
 """So many nodes stand for all: their profiles repeat much sooner."""
 PER_POD = (
-    ("POST events", 4.8),
-    ("GET pods", 4.2),
-    ("PATCH pods/status", 3.4),
+    ("POST events", 4.9),
+    ("GET pods", 4.5),
+    ("PATCH pods/status", 3.8),
     ("POST serviceaccounts/token", 1.0),
     ("DELETE pods", 1.0),
 )

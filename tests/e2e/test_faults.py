@@ -1,16 +1,13 @@
 """Faults on a running fleet, as the API server shows them: who is hit, who is not, and the end."""
 
-import asyncio
 import json
 import time
 
 import pytest
-import yaml
 from e2e_world import DEDICATED, Json, Running, World, condition, eventually
+from fault_world import lively, order
 
 from fleet.objects.times import parse_rfc3339
-from fleet.profile.loader import show_profile
-from fleet.run.fault_socket import ask
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -19,19 +16,6 @@ PREFIX = "fault"
 NODES = 16
 HOUR_S = 3600
 IMAGE = "registry.example.com/nobody-has-it:1"
-
-
-def lively(world: World) -> str:
-    """Name a profile whose kubelets speak every 2 s, and for whom a pressure is over in 5."""
-    profile = yaml.safe_load(show_profile("default"))
-    profile["spec"]["kubeletConfiguration"] |= {
-        "nodeLeaseDurationSeconds": 8,
-        "nodeStatusUpdateFrequency": "4s",
-        "evictionPressureTransitionPeriod": "5s",
-    }
-    path = world.root / "lively.yaml"
-    path.write_text(yaml.safe_dump(profile))
-    return f"--profile={path}"
 
 
 def name_of(number: int) -> str:
@@ -63,11 +47,6 @@ def waiting_reason(world: World, pod: str) -> str:
     status = world.get("pod", pod)["status"]
     states = [each["state"] for each in status.get("containerStatuses", ())]
     return str(states[0].get("waiting", {}).get("reason", "")) if states else ""
-
-
-def order(run: Running, **order: object) -> Json:
-    """Give an order as `fleet inject` does, without the start of a program."""
-    return asyncio.run(ask(run.directory, order))
 
 
 def inject(run: Running, faults: dict[str, list[int]]) -> None:

@@ -1,5 +1,6 @@
 """The scenarios that ship, at reduced size: what the API server shows, and the verdict."""
 
+import copy
 import json
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from e2e_world import DEDICATED, Json, World, condition, eventually
 from lateness import assert_done
 
 from fleet.quantity import format_duration, parse_duration
+from fleet.run.applied import APPLIED_BY
 from fleet.scenario.scenario import shipped
 
 pytest_plugins = ("e2e_fixtures",)
@@ -68,6 +70,75 @@ def assert_dark(world: World, prefix: str) -> None:
 
     dark = {"zone-a": {"True"}, "zone-b": {"Unknown"}, "zone-c": {"True"}}
     eventually(lambda: found() == dark, "zone-b alone is dark", seen=found)
+
+
+def test_what_is_applied_runs_changes_and_is_gone_afterwards(eager: World) -> None:
+    world = eager
+    pod: Json = {"containers": [{"name": "c", "image": "nginx:1"}]}
+    pod["terminationGracePeriodSeconds"] = 0
+    deployment: Json = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "ours"}}
+    labels = {"app": "ours"}
+    template = {"metadata": {"labels": labels}, "spec": pod}
+    deployment["spec"] = {"replicas": 6, "selector": {"matchLabels": labels}, "template": template}
+    changed = copy.deepcopy(deployment)
+    changed["spec"]["template"]["spec"]["containers"][0]["image"] = "nginx:2"
+    come = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "come"}, "spec": pod}
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "theirs"}}
+    document = {
+        "apiVersion": "fleet.emulator/v1alpha1",
+        "kind": "Scenario",
+        "metadata": {"name": "applied"},
+        "spec": {
+            "defaults": False,
+            "nodePools": [{"name": "main", "replicas": 3}],
+            "phases": [
+                {
+                    "name": "load",
+                    "apply": [{"manifest": deployment}],
+                    "until": {"condition": "PodsReady"},
+                },
+                {
+                    "name": "churn",
+                    "duration": "10s",
+                    "churn": [{"manifest": come, "rate": 2, "lifetime": "3s"}],
+                },
+                {
+                    "name": "roll",
+                    "apply": [{"manifest": changed}],
+                    "until": {"condition": "PodsReady"},
+                },
+            ],
+        },
+    }
+    named = (f"--kubeconfig={world.info.kubeconfig}", *DEDICATED)
+    path = world.root / "applied.yaml"
+    path.write_text(yaml.safe_dump(document))
+    with world.start("applied", "run", str(path), *named) as run:
+        run.until("phase load: 6 of 6 pods Ready")
+        eventually(lambda: churned(world), "pods come")
+        run.until("phase roll: 6 of 6 pods Ready")
+        run.ended_well_or_late()
+    summary = run.summary()
+    met = [each["met"] for each in summary["expectations"] if "PodsReady" in each["name"]]
+    assert met == [True, True]
+    for kind in ("deployments", "pods"):
+        assert not world.items(kind, "-l", f"{APPLIED_BY}={summary['run_id']}"), kind
+    world.apply(config)
+    document["spec"]["phases"] = [  # type: ignore[index]
+        {"name": "load", "duration": "1s", "apply": [{"manifest": config}]}
+    ]
+    path.write_text(yaml.safe_dump(document))
+    done = world.fleet("run", str(path), "--name-prefix=refused", *named)
+    assert done.returncode == 2, done.stderr
+    assert "spec.phases[0]: /api/v1/namespaces/default/configmaps/theirs exists" in done.stderr
+    world.kubectl("delete", "configmap", "theirs")  # it is still there
+    world.assert_nothing_left("applied")
+    world.assert_nothing_left("refused")
+
+
+def churned(world: World) -> list[str]:
+    names = [each["metadata"]["name"] for each in world.items("pods")]
+    return [name for name in names if name.startswith("come-")]
 
 
 def test_a_condition_that_does_not_come_in_time_fails_the_run(eager: World) -> None:

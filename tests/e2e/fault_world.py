@@ -1,0 +1,27 @@
+"""What tests of faults share: nodes that are quick to speak, their names, orders to a run."""
+
+import asyncio
+
+import yaml
+from e2e_world import Json, Running, World
+
+from fleet.profile.loader import show_profile
+from fleet.run.fault_socket import ask
+
+
+def lively(world: World) -> str:
+    """Name a profile whose kubelets speak every 2 s, and for whom a pressure is over in 5."""
+    profile = yaml.safe_load(show_profile("default"))
+    profile["spec"]["kubeletConfiguration"] |= {
+        "nodeLeaseDurationSeconds": 8,
+        "nodeStatusUpdateFrequency": "4s",
+        "evictionPressureTransitionPeriod": "5s",
+    }
+    path = world.root / "lively.yaml"
+    path.write_text(yaml.safe_dump(profile))
+    return f"--profile={path}"
+
+
+def order(run: Running, **order: object) -> Json:
+    """Give an order as `fleet inject` does, without the start of a program."""
+    return asyncio.run(ask(run.directory, order))
