@@ -22,6 +22,7 @@ from lateness import assert_done
 from fleet.cluster.ownership import PREFIX_LABEL, RUN_LABEL
 from fleet.controlplane import APISERVER, ControlPlaneInfo
 from fleet.profile.loader import show_profile
+from fleet.run.interrupts import ONE_WISH_S
 
 Json = dict[str, Any]
 
@@ -81,6 +82,11 @@ class Running:
 
     def interrupt(self) -> None:
         self.process.send_signal(signal.SIGINT)
+
+    def interrupt_again(self) -> None:
+        """Press Ctrl-C once more, so late that it is no echo of the first."""
+        time.sleep(2 * ONE_WISH_S)
+        self.interrupt()
 
     def wait(self, *, limit_s: float = 2 * WAIT_MAX_S) -> int:
         return self.process.wait(limit_s)

@@ -173,7 +173,7 @@ def test_a_second_ctrl_c_says_what_is_left(world: World) -> None:
         with world.server_stopped():  # or the nodes may be gone before the second one comes
             run.interrupt()
             run.until("draining")
-            run.interrupt()
+            run.interrupt_again()
             assert run.wait() == 130
         [line] = [line for line in run.log.splitlines() if line.startswith("fleet: interrupted")]
     run_id = world.run_id("twice")

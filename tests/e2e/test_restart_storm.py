@@ -70,7 +70,12 @@ def test_a_share_of_the_kubelets_begins_anew(world: World) -> None:
         )
         time.sleep(3)
         assert containers(world, PREFIX) == before
-        assert all(condition(node, "Ready") == "True" for node in world.nodes(PREFIX).values())
+        eventually(
+            lambda: all(
+                condition(node, "Ready") == "True" for node in world.nodes(PREFIX).values()
+            ),
+            "all nodes are Ready, those that restarted too",
+        )
         world.apply(workload("Deployment", PREFIX, 12))
         eventually(lambda: len(world.ready_pods(PREFIX)) == 12, "new pods run too")
         world.kubectl("delete", "deployment", PREFIX)

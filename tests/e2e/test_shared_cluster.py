@@ -89,7 +89,7 @@ def test_a_credential_is_in_no_file_that_stays(
             with world.server_stopped():  # or it may be over before the second one comes
                 run.interrupt()
                 run.until("draining")
-                run.interrupt()
+                run.interrupt_again()
                 run.wait()
         else:
             run.interrupt()
