@@ -380,43 +380,18 @@ def clean(
     is_dry: bool,
 ) -> int:
     """List what runs left in a cluster, or remove it; without arguments nothing is deleted."""
-    from fleet.cluster.cleanup import PATIENCE_S  # noqa: PLC0415
-    from fleet.cluster.cluster import Cluster, ClusterSelection  # noqa: PLC0415
-    from fleet.cluster.statefulset import stop_pods  # noqa: PLC0415
-    from fleet.controlplane import attach  # noqa: PLC0415
+    from fleet.cluster.cluster import ClusterSelection  # noqa: PLC0415
     from fleet.report.display import ask_on_terminal  # noqa: PLC0415
     from fleet.run import clean_command  # noqa: PLC0415
 
-    ask = ask_on_terminal if sys.stdin.isatty() else None
+    named = ClusterSelection(kubeconfig=kubeconfig, context=context, in_cluster=in_cluster)
     is_gone_fine = statefulset is not None
     choice = clean_command.Choice(run_id, all_runs, expired, is_gone_fine, is_dry, yes)
-    choice.check(can_ask=ask is not None)
-    if statefulset and not run_id:
-        raise UsageError("--statefulset: name the run of its pods with --run")
-    selection = ClusterSelection(kubeconfig=kubeconfig, context=context, in_cluster=in_cluster)
-    if not selection.is_named:
-        standing = attach()
-        if standing is None:
-            raise UsageError(
-                "name a cluster with --kubeconfig, --context or --in-cluster; no local control "
-                "plane is running"
-            )
-        selection = ClusterSelection(kubeconfig=standing.token_kubeconfig)
-
-    async def run() -> int:
-        if statefulset and not is_dry:
-            await stop_pods(statefulset, _note)
-        async with await Cluster.connect(selection) as cluster:
-            return await clean_command.clean(
-                cluster.api("cleanup", patience_s=PATIENCE_S),
-                choice,
-                ask=ask,
-                say=click.echo,
-                note=_note,
-                progress=_progress,
-            )
-
-    return _run(run())
+    ask = ask_on_terminal if sys.stdin.isatty() else None
+    done = clean_command.clean_cluster(
+        named, choice, statefulset or "", ask=ask, say=click.echo, note=_note
+    )
+    return _run(done)
 
 
 @cli.command()
@@ -560,13 +535,6 @@ def _run(work: Coroutine[object, object, T]) -> T:
 
 def _note(line: str) -> None:
     click.echo(line, err=True)
-
-
-def _progress(what: str, done: int, total: int) -> None:
-    from fleet.cluster.cleanup import is_tenth  # noqa: PLC0415
-
-    if is_tenth(done, total):
-        click.echo(f"{what}: {done} of {total}", err=True)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,21 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from fleet.cluster.api_client import Api
-from fleet.cluster.cleanup import Cleaned, Progress, added, clean_run, no_progress
+from fleet.cluster.cleanup import (
+    PATIENCE_S,
+    Cleaned,
+    Progress,
+    added,
+    clean_run,
+    is_tenth,
+    no_progress,
+)
+from fleet.cluster.cluster import Cluster, ClusterSelection
 from fleet.cluster.identity import RUN_NAMESPACE
 from fleet.cluster.ownership import refusal
 from fleet.cluster.runs import FoundRuns, RunInfo, list_runs
+from fleet.cluster.statefulset import stop_pods
+from fleet.controlplane import attach
 from fleet.errors import Exit, IncompleteError, UsageError
 
 CHOOSE = (
@@ -41,6 +52,45 @@ class Choice(NamedTuple):
             raise UsageError(
                 f"{flag} without a terminal needs --yes, or --dry-run to see what it would remove"
             )
+
+
+async def clean_cluster(
+    named: ClusterSelection,
+    choice: Choice,
+    statefulset: str,
+    *,
+    ask: Callable[[str], Awaitable[bool]] | None,
+    say: Callable[[str], None],
+    note: Callable[[str], None],
+) -> Exit:
+    """Do what `clean` does on the named cluster, or else on the control plane of this machine.
+
+    The pods of a StatefulSet end first; "" for none. Raises UsageError, too, if there is no cluster.
+    """
+    choice.check(can_ask=ask is not None)
+    if statefulset and not choice.run:
+        raise UsageError("--statefulset: name the run of its pods with --run")
+    selection = named if named.is_named else _standing()
+
+    def progress(what: str, done: int, total: int) -> None:
+        if is_tenth(done, total):
+            note(f"{what}: {done} of {total}")
+
+    if statefulset and not choice.is_dry:
+        await stop_pods(statefulset, note)
+    async with await Cluster.connect(selection) as cluster:
+        api = cluster.api("cleanup", patience_s=PATIENCE_S)
+        return await clean(api, choice, ask=ask, say=say, note=note, progress=progress)
+
+
+def _standing() -> ClusterSelection:
+    plane = attach()
+    if plane is None:
+        raise UsageError(
+            "name a cluster with --kubeconfig, --context or --in-cluster; no local control "
+            "plane is running"
+        )
+    return ClusterSelection(kubeconfig=plane.token_kubeconfig)
 
 
 async def clean(
