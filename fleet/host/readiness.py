@@ -31,6 +31,17 @@ class Readiness:
         self.all_ready = asyncio.Event()
         self._unseen: set[str] = set()  # during a relist: not mentioned so far
 
+    async def wait(self, stalled_s: float | None = None) -> None:
+        """Wait until all are Ready, or no more became so for `stalled_s`."""
+        seen = 0
+        while not self.all_ready.is_set():
+            try:
+                await asyncio.wait_for(self.all_ready.wait(), stalled_s)
+            except TimeoutError:
+                if len(self.ready) <= seen:
+                    return
+                seen = len(self.ready)
+
     def on_event(self, event: WatchEvent) -> None:
         """Take one event of the observer's node watch."""
         if event.type is EventType.RESTARTED:

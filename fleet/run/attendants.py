@@ -41,6 +41,24 @@ def attend(
     keep("the search for lost shards", lambda: clear_lost_shards(cluster, settings, note))
 
 
+async def serve_metrics(background: Background, node_host: NodeHost) -> None:
+    """Answer scrapes and probes.
+
+    Ready means that all nodes once were, or that a dashboard says how many there are.
+    """
+    from fleet.report.prometheus import FleetCollector, MetricsServer  # noqa: PLC0415 - 3 MB
+
+    settings, all_ready = node_host.settings, node_host.readiness.all_ready
+    server = MetricsServer(
+        [FleetCollector(node_host.counts, node_host.state, node_host.pods_by_phase)],
+        settings.metrics_host,
+        settings.metrics_port,
+        is_ready=lambda: settings.is_on_dashboard or all_ready.is_set(),
+    )
+    await server.start()
+    background.keep("the metrics server", server.serve)
+
+
 def failures(background: Background, cluster: Cluster) -> list[str]:
     """Say what has failed beside the nodes in a way that makes the run invalid."""
     reasons = background.reasons()

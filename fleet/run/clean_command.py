@@ -65,7 +65,7 @@ async def clean_cluster(
 ) -> Exit:
     """Do what `clean` does on the named cluster, or else on the control plane of this machine.
 
-    The pods of a StatefulSet end first; "" for none. Raises UsageError, too, if there is no cluster.
+    The pods of a StatefulSet end first; "" for none. Raises UsageError if no cluster is there, too.
     """
     choice.check(can_ask=ask is not None)
     if statefulset and not choice.run:

@@ -43,7 +43,7 @@ from fleet.report.run_directory import RunDirectory
 from fleet.report.slo_file import load_objectives
 from fleet.run.adoption import adopt_nodes
 from fleet.run.applied import Applied
-from fleet.run.attendants import attend, failures
+from fleet.run.attendants import attend, failures, serve_metrics
 from fleet.run.ending import Ending
 from fleet.run.fault_control import FaultControl
 from fleet.run.fault_socket import open_socket
@@ -55,7 +55,7 @@ from fleet.run.permission import may_load
 from fleet.run.restart_signal import RestartSignal
 from fleet.run.scenario_player import ScenarioPlayer, Stage
 from fleet.run.target import Target
-from fleet.run.user_command import run_command
+from fleet.run.user_command import environment_of, run_command
 from fleet.server.kubelet_servers import KubeletServers
 from fleet.storage.simulated_storage import check_drivers
 from fleet.wire.sockets.connection_health import connection_health
@@ -308,7 +308,7 @@ class Run:
             async with open_socket(self._run_directory, faults.answer):
                 servers.start(node_host, cluster, bootstrap.store if bootstrap else None)
                 if settings.metrics_port:
-                    await self._serve_metrics(node_host)
+                    await serve_metrics(self._background, node_host)
                 if settings.is_on_dashboard:
                     await self._serve_dashboard(node_host, cluster, facts, lease, adopted)
                     return None
@@ -331,23 +331,6 @@ class Run:
             await node_host.close()
             gc.unfreeze()
 
-    async def _serve_metrics(self, node_host: NodeHost) -> None:
-        """Answer scrapes and probes.
-
-        Ready means that all nodes once were, or that a dashboard says how many there are.
-        """
-        from fleet.report.prometheus import FleetCollector, MetricsServer  # noqa: PLC0415 - 3 MB
-
-        settings, all_ready = self._settings, node_host.readiness.all_ready
-        server = MetricsServer(
-            [FleetCollector(node_host.counts, node_host.state, node_host.pods_by_phase)],
-            settings.metrics_host,
-            settings.metrics_port,
-            is_ready=lambda: settings.is_on_dashboard or all_ready.is_set(),
-        )
-        await server.start()
-        self._background.keep("the metrics server", server.serve)
-
     async def _ready_then_work(
         self, node_host: NodeHost, meter: Meter, faults: FaultControl, cluster: Cluster
     ) -> int | None:
@@ -355,7 +338,9 @@ class Run:
         self._display.phase(f"bringing {self._whole.nodes:,} nodes up")
         self._tell_use()
         await self._until_stopped(node_host.bring_up())
-        await self._until_stopped(self._wait_ready(node_host))
+        may_end = settings.until_ready or settings.command
+        stalled_s = READY_STALLED_S if may_end else None
+        await self._until_stopped(node_host.readiness.wait(stalled_s))
         if self._stop.is_set():
             return None
         gc.collect()
@@ -368,8 +353,7 @@ class Run:
             return None
         if self._siblings is not None:
             rest = self._whole.nodes - settings.nodes
-            limit_s = READY_STALLED_S if settings.until_ready or settings.command else None
-            await self._until_stopped(self._siblings.wait_ready(rest, limit_s))
+            await self._until_stopped(self._siblings.wait_ready(rest, stalled_s))
             if self._stop.is_set():
                 return None
             if (ready := self._siblings.ready()) < rest:
@@ -473,18 +457,6 @@ class Run:
                 live.nodes_requested = self._whole.nodes
         return live
 
-    async def _wait_ready(self, node_host: NodeHost) -> None:
-        """Wait for the last Ready node; give up when none was added for long and we may end."""
-        readiness, seen = node_host.readiness, 0
-        settings = self._settings
-        while not readiness.all_ready.is_set():
-            try:
-                await asyncio.wait_for(readiness.all_ready.wait(), READY_STALLED_S)
-            except TimeoutError:
-                if len(readiness.ready) <= seen and (settings.until_ready or settings.command):
-                    return
-                seen = len(readiness.ready)
-
     async def _until_stopped(self, work: Coroutine[object, object, None]) -> None:
         """Do something, unless the run is told to stop first."""
         task = asyncio.ensure_future(work)
@@ -499,12 +471,7 @@ class Run:
     async def _command(self) -> int:
         """Run the user's command once; return its exit code, 128 + N if a signal N ended it."""
         self._display.stop()
-        environment = {**os.environ, "FLEET_RUN_DIR": str(self._run_directory.absolute())}
-        if self._target.kubeconfig is not None:
-            environment["KUBECONFIG"] = str(self._target.kubeconfig)
-        if self._target.local is not None and self._target.local.kubectl:
-            tools = str(Path(self._target.local.kubectl[0]).parent)
-            environment["PATH"] = f"{environment.get('PATH', os.defpath)}{os.pathsep}{tools}"
+        environment = environment_of(self._target, self._run_directory)
         code = await run_command(self._settings.command, environment, self._stop)
         self._display.start()
         return code

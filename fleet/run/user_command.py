@@ -2,11 +2,25 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from fleet.errors import SetupError
+from fleet.run.target import Target
 
 TERMINATE_S = 10.0
+
+
+def environment_of(target: Target, run_directory: Path) -> dict[str, str]:
+    """Return what the command finds: ours, the run's directory and cluster, and kubectl, last."""
+    environment = {**os.environ, "FLEET_RUN_DIR": str(run_directory.absolute())}
+    if target.kubeconfig is not None:
+        environment["KUBECONFIG"] = str(target.kubeconfig)
+    if target.local is not None and target.local.kubectl:
+        tools = str(Path(target.local.kubectl[0]).parent)
+        environment["PATH"] = f"{environment.get('PATH', os.defpath)}{os.pathsep}{tools}"
+    return environment
 
 
 async def run_command(
