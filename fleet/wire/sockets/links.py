@@ -1,35 +1,29 @@
-"""The links of a transport: dialing, reading, writing, and what becomes of requests at their end.
+"""The links of a transport: reading, writing, silence, and what becomes of requests at their end.
 
-    dial -> look-up (if none is fresh) -> connect -> handshake -> up -> what waited is sent
+    up (see `Dials`) -> what waited is sent
     ready -> read, decode, inbox; then one flush and one `on_ready` for the whole batch
 
-A dial tries the host's addresses in turn. Of a lost connection only requests that never reached
-the socket are sent again; the others are answered with LOST.
+Of a lost connection only requests that never reached the socket are sent again; the others are
+answered with LOST.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import NamedTuple
 
 from fleet.wire.http2.frames import STREAMS_DEFAULT, ErrorCode
-from fleet.wire.http2.http2_codec import Http2Codec
 from fleet.wire.http2.messages import Cut, Failure, swallows_input, swallows_output
 from fleet.wire.http2.streams import Inbox, Stream
-from fleet.wire.sockets.connection import (
-    Connection,
-    ConnectionState,
-    DialError,
-    dial_failure,
-    explain,
-)
+from fleet.wire.sockets.connection import Connection, ConnectionState, explain
 from fleet.wire.sockets.connection_health import ConnectionHealth
-from fleet.wire.sockets.deadlines import NEVER, Deadlines
+from fleet.wire.sockets.deadlines import NEVER
+from fleet.wire.sockets.descriptors import Descriptors
+from fleet.wire.sockets.dials import DialBackoff, Dials
 from fleet.wire.sockets.header_plans import HeaderPlans
 from fleet.wire.sockets.poller import READ, WRITE, Poller
-from fleet.wire.sockets.pool import CONNECTIONS_MAX, Pool
-from fleet.wire.sockets.resolver import Endpoint, LookUp, Resolver
-from fleet.wire.sockets.transport_reports import ConnectionDown, ConnectionUp, TransportStats
+from fleet.wire.sockets.pool import Pool
+from fleet.wire.sockets.resolver import Endpoint, LookUp
+from fleet.wire.sockets.transport_reports import ConnectionDown, TransportStats
 
 READ_BUFFER_BYTES = 65536  # one for the process; more than a TLS record, see Connection.read_into
 READS_PER_EVENT_MAX = 16  # then the next connection has its turn
@@ -38,25 +32,16 @@ RESET_BY_PEER = "connection reset by peer"
 BEHIND_NS = 5_000_000_000  # a watch that ends this soon after a lag of ours was closed as slow
 
 
-class DialBackoff(NamedTuple):
-    """Waits between failed dials of one pool, doubling. Without it each request dials."""
-
-    initial_ns: int
-    max_ns: int
-
-
 class Links:
     """See the top of this file. Held by `Transport`; what came goes to the inbox."""
 
     __slots__ = (
-        "_backoff",
         "_buffer",
         "_by_fd",
         "_cuts",
-        "_deadlines",
-        "_delayed",
+        "_descriptors",
+        "_dials",
         "_dirty",
-        "_endpoint",
         "_idle_ns",
         "_inbox",
         "_now_ns",
@@ -64,8 +49,6 @@ class Links:
         "_ping_ns",
         "_plans",
         "_poller",
-        "_resolver",
-        "_streams_hint",
         "pools",
         "stats",
     )
@@ -82,25 +65,34 @@ class Links:
         health: ConnectionHealth,
         look_up: LookUp | None,
     ) -> None:
-        self._endpoint = endpoint
         self._plans = plans
         self._idle_ns = health.idle_ns  # 0: what is silent is never pinged
         self._ping_ns = health.ping_ns
         self._now_ns = now_ns
         self._inbox = inbox
         self._on_ready = on_ready
-        self._backoff = backoff
         self.pools: dict[int, Pool] = {}
-        self._by_fd: dict[int, Connection] = {}
         self._cuts: dict[int, Cut] = {}  # by pool: those that a partition separates
-        self._deadlines = Deadlines()
         self._dirty: list[Connection] = []
-        self._delayed: list[Pool] = []
-        self._streams_hint = STREAMS_DEFAULT
         self._buffer = memoryview(bytearray(READ_BUFFER_BYTES))
-        self._resolver = Resolver(endpoint, loop, now_ns, self._resolved, look_up)
         self._poller = Poller(loop, now_ns, self._on_event, self._on_drained)
+        self._descriptors = Descriptors(self._poller)
+        self._by_fd = self._descriptors.by_fd  # looked up for each event
         self.stats = TransportStats()
+        self._dials = Dials(
+            endpoint,
+            plans,
+            now_ns,
+            inbox,
+            on_ready,
+            loop,
+            backoff,
+            look_up,
+            self._descriptors,
+            self.pools,
+            self._cuts,
+            self.stats,
+        )
 
     def flush(self) -> None:
         """Write once per connection that has something to say."""
@@ -133,8 +125,7 @@ class Links:
                 self._poller.register(connection.fd, connection.mask)
             self._mark(connection)
         if entry.dialing is not None and entry.dialing.fd >= 0:
-            self._discard(entry.dialing)
-            entry.dialing = None
+            self._dials.give_up(entry)
         if cut is Cut.RESET:
             for connection in entry.connections:
                 self._lose(connection, RESET_BY_PEER)
@@ -149,7 +140,7 @@ class Links:
         """Dial now, if the pool has no connection."""
         entry = self.pools[pool]
         if entry.with_room() is None:
-            self._dial(entry)
+            self._dials.dial(entry)
             self.notify()
 
     def drop(self, pool: int, detail: str) -> None:
@@ -165,18 +156,16 @@ class Links:
         """Remove an identity; what it still waits for is answered with CANCELLED."""
         entry = self.pools.pop(pool)
         now_ns = self._now_ns()
-        if entry.dialing is not None:
-            self._discard(entry.dialing)
-            entry.dialing = None
+        self._dials.give_up(entry)
         connections, entry.connections = entry.connections, ()
         for connection in connections:
             self._part(connection, ErrorCode.NO_ERROR)
-            self._discard(connection)
+            self._descriptors.discard(connection)
             self.stats.connections -= 1
             for stream in connection.http2.streams.values():
                 failed = stream.fail(Failure.CANCELLED, "the pool was closed", now_ns)
                 self._inbox.append(failed)
-        self._fail_waiting(entry, Failure.CANCELLED, "the pool was closed")
+        self._inbox += entry.fail_waiting(Failure.CANCELLED, "the pool was closed", now_ns)
         self.notify()
 
     def abandon(self, stream: Stream) -> None:
@@ -186,20 +175,19 @@ class Links:
         connection = self._by_fd[stream.fd]
         connection.http2.cancel(stream)
         if connection.http2.news is not None:  # it may have been the last one there
-            connection.look_s = self._deadlines.set(connection.fd, 0)
+            self._descriptors.look_at(connection, 0)
         self._mark(connection)
 
     def sweep(self, now_ns: int) -> None:
         """Ping, give up connections and dials that are due, begin those dials that are."""
-        for second, fds in self._deadlines.due(now_ns):
-            for fd in fds:
-                connection = self._by_fd.get(fd)
-                if connection is not None and connection.look_s == second:
-                    self._look(connection, now_ns)
-        delayed, self._delayed = self._delayed, []
-        for pool in delayed:
-            if pool.waiting and self.pools.get(pool.number) is pool:
-                self._dial(pool)
+        for connection in self._descriptors.due(now_ns):
+            if connection.state is not ConnectionState.UP:
+                self._dials.look(connection, now_ns)
+                continue
+            self._check_alive(connection, now_ns)
+            if connection.state is ConnectionState.UP:
+                self._watch_over(connection)
+        self._dials.dial_delayed()
 
     def read_all(self) -> None:
         """Take what has come by now."""
@@ -215,9 +203,9 @@ class Links:
         for pool in list(self.pools):
             self.close_pool(pool)
         for connection in list(self._by_fd.values()):
-            self._discard(connection)
+            self._descriptors.discard(connection)
         self._poller.close()
-        await self._resolver.close()
+        await self._dials.close()
 
     def _mark(self, connection: Connection) -> None:
         """Remember that a connection has something to write."""
@@ -225,7 +213,7 @@ class Links:
             connection.dirty = True
             self._dirty.append(connection)
 
-    # ---- dialing ----
+    # ---- requests ----
 
     def wait(self, pool: Pool, stream: Stream) -> None:
         """Queue a request until a connection has room; dial for it."""
@@ -241,7 +229,7 @@ class Links:
         while pool.waiting:
             connection = pool.with_room()
             if connection is None:
-                self._dial(pool)
+                self._dials.dial(pool)
                 return
             stream = pool.next_waiting()
             if stream is None:
@@ -254,105 +242,6 @@ class Links:
         stream.fd = connection.fd
         self._mark(connection)
 
-    def _dial(self, pool: Pool) -> None:
-        if pool.dialing is not None or len(pool.connections) >= CONNECTIONS_MAX:
-            return
-        now_ns = self._now_ns()
-        if now_ns < pool.retry_ns:
-            if pool not in self._delayed:
-                self._delayed.append(pool)
-            return
-        # What the server allowed on other connections, until this one has its SETTINGS.
-        http2 = Http2Codec(self._plans.of(pool.number), pool.user, self._streams_hint)
-        connection = Connection(pool.number, http2)
-        pool.dialing = connection
-        self.stats.dials += 1
-        if self._resolver.is_fresh():
-            connection.places = self._resolver.places()
-            self._begin(connection, now_ns)
-        else:
-            self._resolver.ask()
-
-    def _resolved(self, error: str) -> None:
-        """Dial whoever waits for the look-up."""
-        now_ns = self._now_ns()
-        for pool in list(self.pools.values()):
-            connection = pool.dialing
-            if connection is None or connection.fd >= 0:  # that has an address already
-                continue
-            if error:
-                self._dial_failed(connection, error, Failure.UNUSABLE)
-            else:
-                connection.places = self._resolver.places()
-                self._begin(connection, now_ns)
-        self.notify()
-
-    def _begin(self, connection: Connection, now_ns: int) -> None:
-        cut = self._cuts.get(connection.pool) if self._cuts else None
-        if cut is Cut.RESET:
-            self._dial_failed(connection, "connection refused", Failure.DIAL)
-            return
-        try:
-            if cut is not None:  # a handshake needs both directions
-                connection.hang(now_ns + self._resolver.connect_ns())
-            else:
-                connection.begin(now_ns + self._resolver.connect_ns())
-                self._poller.register(connection.fd, connection.mask)
-        except OSError as error:
-            self._next_address(connection, error)
-        else:
-            self._by_fd[connection.fd] = connection
-            self._watch_over(connection)
-
-    def _next_address(self, connection: Connection, error: OSError | DialError) -> None:
-        """Try the host's next address; after the last one the dial has failed."""
-        self._discard(connection)
-        failed, *others = connection.places
-        self._resolver.failed(failed, is_last=not others)
-        connection.places = tuple(others)
-        if others:
-            self._begin(connection, self._now_ns())
-        else:
-            self._dial_failed(connection, explain(error), dial_failure(error))
-
-    def _dial_failed(self, connection: Connection, detail: str, failure: Failure) -> None:
-        pool = self.pools[connection.pool]
-        pool.dialing = None
-        pool.failures += 1
-        self.stats.dial_failures += 1
-        now_ns = self._now_ns()
-        if self._backoff is not None:
-            wait_ns = self._backoff.initial_ns << min(pool.failures - 1, 30)
-            pool.retry_ns = now_ns + min(wait_ns, self._backoff.max_ns)
-        detail = f"{self._endpoint.host}:{self._endpoint.port}: {detail}"
-        self._inbox.append((pool.number, ConnectionDown(now_ns, failure, detail)))
-        self._fail_waiting(pool, failure, detail)
-
-    def _advance(self, connection: Connection) -> None:
-        mask, limit_ns, now_ns = connection.mask, connection.limit_ns, self._now_ns()
-        server_name = self._endpoint.server_name or self._endpoint.host
-        pool = self.pools[connection.pool]
-        try:
-            connection.advance(pool.context, server_name, now_ns)
-        except (OSError, DialError) as error:
-            self._next_address(connection, error)
-            return
-        if connection.mask != mask:
-            self._poller.modify(connection.fd, connection.mask)
-        if connection.limit_ns != limit_ns:
-            self._watch_over(connection)
-        if connection.state is not ConnectionState.UP:
-            return
-        self._resolver.worked(connection.places[0])
-        connection.places = ()
-        pool.dialing = None
-        pool.failures = 0
-        pool.connections = (*pool.connections, connection)
-        self.stats.connections += 1
-        self._inbox.append((pool.number, ConnectionUp(now_ns)))
-        self._pump(pool)
-        self._mark(connection)  # the preface leaves also if nobody has a request
-
     # ---- reading and writing ----
 
     def _on_event(self, fd: int, mask: int) -> None:
@@ -360,7 +249,10 @@ class Links:
         if connection is None:
             return
         if connection.state is not ConnectionState.UP:
-            self._advance(connection)
+            if self._dials.advance(connection):
+                self._watch_over(connection)
+                self._pump(self.pools[connection.pool])
+                self._mark(connection)  # the preface leaves also if nobody has a request
             return
         if mask & WRITE:
             self._write(connection)
@@ -425,7 +317,7 @@ class Links:
         """See to what is rare: a breach, a GOAWAY, refused streams, a changed limit."""
         http2, stats = connection.http2, self.stats
         news = http2.take_news()
-        self._streams_hint = http2.streams_max or STREAMS_DEFAULT
+        self._dials.streams_hint = http2.streams_max or STREAMS_DEFAULT
         if news.ended_early:
             behind_ns = self._poller.behind_ns
             # A server that has just started ends watches too, and greeting it makes us lag.
@@ -451,31 +343,13 @@ class Links:
     # ---- silence ----
 
     def _watch_over(self, connection: Connection) -> None:
-        """Look at a connection when its dial is to be over, a ping due, or one answered."""
-        due_ns = connection.limit_ns
-        if connection.state is ConnectionState.UP:
-            if not self._idle_ns:
-                connection.look_s = NEVER
-                return
-            asked_ns = connection.ping_ns
-            due_ns = asked_ns + self._ping_ns if asked_ns else connection.read_ns + self._idle_ns
-        connection.look_s = self._deadlines.set(connection.fd, due_ns)
-
-    def _look(self, connection: Connection, now_ns: int) -> None:
-        """Do what a connection's time asks for, and say when to look again."""
-        if connection.state is ConnectionState.UP:
-            self._check_alive(connection, now_ns)
-        elif now_ns > connection.limit_ns and connection.pool in self._cuts:
-            self._discard(connection)  # no fault of the address
-            self._dial_failed(connection, "connect timed out", Failure.UNREACHABLE)
+        """Look at a connection that is up when a ping is due, or one is to be answered."""
+        if not self._idle_ns:
+            connection.look_s = NEVER
             return
-        elif now_ns > connection.limit_ns:
-            is_connecting = connection.state is ConnectionState.CONNECTING
-            what = "connect" if is_connecting else "TLS handshake"
-            self._next_address(connection, TimeoutError(f"{what} timed out"))
-            return  # of its next address, if there is one, the deadline is set
-        if connection.state is not ConnectionState.CLOSED:
-            self._watch_over(connection)
+        asked_ns = connection.ping_ns
+        due_ns = asked_ns + self._ping_ns if asked_ns else connection.read_ns + self._idle_ns
+        self._descriptors.look_at(connection, due_ns)
 
     def _check_alive(self, connection: Connection, now_ns: int) -> None:
         """Ping what was silent for long; close what did not answer, or has drained."""
@@ -502,7 +376,7 @@ class Links:
             return
         now_ns = self._now_ns()
         untouched = not connection.stuck
-        self._discard(connection)
+        self._descriptors.discard(connection)
         self.stats.connections -= 1
         pool = self.pools[connection.pool]
         pool.connections = tuple(other for other in pool.connections if other is not connection)
@@ -527,13 +401,3 @@ class Links:
             connection.http2.outbound.say_goodbye(code)
             with contextlib.suppress(OSError):
                 self.stats.bytes_out += connection.write_out()
-
-    def _discard(self, connection: Connection) -> None:
-        """Close the descriptor; epoll forgets it with that."""
-        self._by_fd.pop(connection.fd, None)
-        connection.close()
-
-    def _fail_waiting(self, pool: Pool, failure: Failure, detail: str) -> None:
-        now_ns = self._now_ns()
-        while (stream := pool.next_waiting()) is not None:
-            self._inbox.append(stream.fail(failure, detail, now_ns))

@@ -3,7 +3,8 @@
 from collections import deque
 from dataclasses import dataclass
 
-from fleet.wire.http2.streams import Stream
+from fleet.wire.http2.messages import Failure
+from fleet.wire.http2.streams import Message, Stream
 from fleet.wire.sockets.connection import Connection, TlsContext
 
 WAITING_MAX = 10_000  # requests of one pool that have no connection yet
@@ -48,6 +49,13 @@ class Pool:
                 return stream
         self.waiting = ()
         return None
+
+    def fail_waiting(self, failure: Failure, detail: str, now_ns: int) -> list[Message]:
+        """Give up what waits; return the answers to it."""
+        answers = []
+        while (stream := self.next_waiting()) is not None:
+            answers.append(stream.fail(failure, detail, now_ns))
+        return answers
 
     def find(self, token: object) -> Stream | None:
         """Return the open or waiting request of a token."""

@@ -20,8 +20,9 @@ from fleet.wire.http2.messages import Cut, Failure, Request
 from fleet.wire.http2.streams import Inbox, Stream
 from fleet.wire.sockets.connection import TlsContext, prepare_context
 from fleet.wire.sockets.connection_health import ConnectionHealth
+from fleet.wire.sockets.dials import DialBackoff
 from fleet.wire.sockets.header_plans import HeaderPlans, UserAgent
-from fleet.wire.sockets.links import DialBackoff, Links
+from fleet.wire.sockets.links import Links
 from fleet.wire.sockets.pool import Pool
 from fleet.wire.sockets.resolver import Endpoint, LookUp
 from fleet.wire.sockets.transport_reports import ConnectionDown, ConnectionUp, TransportStats
