@@ -198,7 +198,7 @@ class Injector:
             self._release(injection.nodes)
 
     def _boot(self, node: NodeId, down_ns: int) -> None:
-        env = self._reactor.environment_of(node)
+        env = self._reactor.environments.of(node)
         if env is None:
             return  # it is gone
         env.boots[node] = env.boots.get(node, 0) + 1
@@ -240,7 +240,7 @@ class Injector:
             kind.wire.cut(node, cut)
 
     def _origin(self, node: NodeId) -> Environment:
-        env = self._reactor.environment_of(node)
+        env = self._reactor.environments.of(node)
         assert env is not None, node
         return env.origin
 
@@ -248,7 +248,7 @@ class Injector:
         now_ns = self._reactor.clock.now_ns()
         self._over = [each for each in self._over if each.until_ns > now_ns - REMEMBERED_NS]
         for node in nodes:
-            env = self._reactor.environment_of(node)
+            env = self._reactor.environments.of(node)
             if env is not None:  # else it is gone
                 over = [each for each in self._over if node in each.nodes]
                 found = [*over, *self._of(node, OF_MACHINE)]
@@ -267,11 +267,11 @@ class Injector:
 
     def _forget_environments(self) -> None:
         """Drop those that no node has any more."""
-        used = {id(env) for env in self._reactor.environments_used()}
+        used = {id(env) for env in self._reactor.environments.in_use()}
         for key, env in list(self._environments.items()):
             if id(env) not in used:
                 del self._environments[key]
-                self._reactor.forget_environment(env)
+                self._reactor.environments.forget(env)
 
 
 def _cut_of(spec: FaultSpec) -> Cut:

@@ -37,7 +37,8 @@ from fleet.kubelet.node.certificate_manager import (
 from fleet.objects.certificates import CertificateKind, Validity
 from fleet.objects.effects import NodeId, Timer
 from fleet.profile.node_model import NodeModel
-from fleet.reactor.reactor import Errand, Reactor
+from fleet.reactor.reactor import Reactor
+from fleet.reactor.tokens import Errand
 from fleet.wire.api.decode_json import decode_status
 from fleet.wire.api.signing_requests import (
     create_signing_request,

@@ -365,7 +365,7 @@ class NodeHost:
                 is_ours=lambda view: is_of_run(view, self.run_id),
                 index_of=self._index_of,
             )
-            self.reactor.add_environment(env)
+            self.reactor.environments.add(env)
             self._add_static_source(env)
             template = RenderedProfile(
                 model,

@@ -36,12 +36,13 @@ from fleet.objects.effects import (
 )
 from fleet.profile.agent_behavior import AgentModel
 from fleet.reactor.calls import Calls, Delayed, Unsent
+from fleet.reactor.environments import Environments
 from fleet.reactor.heartbeats import Heartbeats
 from fleet.reactor.milestones import count
 from fleet.reactor.restarts import RESTART_NS_MAX, Restarts
 from fleet.reactor.roster import NOBODY, STORY_MAX, Entry, Process
+from fleet.reactor.tokens import Errand, owner_of
 from fleet.reactor.watches import Deliveries, Watches
-from fleet.runtime.ports import PortChanges
 from fleet.wire.api.callers import Caller
 from fleet.wire.api.codec import JSON, Codec
 from fleet.wire.api.list_watches import Opening
@@ -67,16 +68,6 @@ _OWN_TIMERS = frozenset(
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
-
-
-class Errand:
-    """A request that no kubelet made: the token takes the answer itself."""
-
-    __slots__ = ()
-
-    def on_message(self, message: object, now_ns: int) -> None:
-        """Take what the transport brought."""
-        raise NotImplementedError
 
 
 class Reactor:
@@ -108,8 +99,7 @@ class Reactor:
         self._draws = draws
         self._wheel = process.wheel
         self._restarts = Restarts(process)
-        self._environments: list[Environment] = []
-        self.port_changes: PortChanges = deque()  # of pods whose addresses are ours
+        self.environments = Environments(process, self.watches, self._restarts)
         self._raise_bugs = raise_bugs
         self._story = story
         self._swept_ns = 0
@@ -123,15 +113,6 @@ class Reactor:
         self._execute(out)
 
     # ---- the fleet ----
-
-    def add_environment(self, env: Environment) -> None:
-        """Keep the wall clock of an environment."""
-        self._environments.append(env)
-        env.csi_drivers = self.watches.csi_drivers
-        env.services = self.watches.services
-        if env.model.serving is not None and env.model.serving.range is not None:
-            env.port_changes = self.port_changes
-        env.wall_offset_ns = self.clock.wall_ns() - self.clock.now_ns()
 
     def run_agents(
         self,
@@ -213,9 +194,7 @@ class Reactor:
 
     def change_machine(self, node: NodeId, env: Environment) -> None:
         """Give a node another environment: its machine is not as it was."""
-        if env not in self._environments:
-            env.wall_offset_ns = env.origin.wall_offset_ns + env.skew_ns
-            self._environments.append(env)
+        self.environments.use(env)
         kubelet = self.entries[node].kubelet
         if kubelet is None:
             kubelet = self._restarts.successor(node)
@@ -227,27 +206,11 @@ class Reactor:
         self._guard(entry, kubelet.on_machine_changed, env, self.clock.now_ns(), out)
         self._execute(out)
 
-    def environment_of(self, node: NodeId) -> Environment | None:
-        """Return what a node's kubelet, or the one that will follow, sees of its machine."""
-        kubelet = self.entries[node].kubelet or self._restarts.successor(node)
-        return kubelet.env if kubelet is not None else None
-
-    def environments_used(self) -> Iterable[Environment]:
-        """Yield the environments of all kubelets, those that will follow too."""
-        for node in range(len(self.entries)):
-            env = self.environment_of(NodeId(node))
-            if env is not None:
-                yield env
-
-    def forget_environment(self, env: Environment) -> None:
-        """Drop an environment that no node has any more."""
-        self._environments.remove(env)
-
     def _forget(self, nodes: AbstractSet[NodeId]) -> None:
         """Drop all that is on its way for some nodes: timers, calls, answers, openings."""
 
         def is_theirs(token: object) -> bool:
-            return _owner(token) in nodes
+            return owner_of(token) in nodes
 
         self._wheel.forget(nodes, kept=OUTLIVING)
         self.calls.forget(nodes)
@@ -289,10 +252,7 @@ class Reactor:
     def _sweep(self, now_ns: int) -> None:
         self._swept_ns = now_ns
         self.calls.limits.forget(now_ns)
-        # The wall clock may be set while we run; its distance is looked at here, not at each use.
-        offset_ns = self.clock.wall_ns() - now_ns
-        for env in self._environments:
-            env.wall_offset_ns = offset_ns + env.skew_ns
+        self.environments.set_clocks(now_ns)  # once a second, not at each use
         for wire in self.wires.all:
             wire.sweep(now_ns)
 
@@ -509,14 +469,3 @@ class Reactor:
 
 def _leases_first(entry: tuple[int, int, int, int, str]) -> tuple[bool, int, int]:
     return entry[3] != Timer.RENEW_LEASE, entry[0], entry[1]
-
-
-def _owner(token: object) -> int:
-    """Return the node whose kubelet a request is of, -1 for none."""
-    if type(token) is ApiCall:
-        return token.node
-    if type(token) is Delayed or type(token) is Unsent:
-        return token.call.node
-    if type(token) is Opening and isinstance(token.reflector, Reflector):
-        return token.reflector.node
-    return NOBODY

@@ -239,7 +239,7 @@ class KubeletServers:
             listener.add(each, context if role is Role.SECURE else None)
         tasks = [loop.create_task(access.sweep())]
         if self._range is not None:
-            changes = node_host.reactor.port_changes
+            changes = node_host.reactor.environments.port_changes
             pods = PodPorts(changes, self._range.whole, questions, host)
             tasks.append(loop.create_task(pods.follow()))
         resources = await self._serve_resources(questions, node_host)

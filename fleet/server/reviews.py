@@ -13,7 +13,8 @@ import orjson
 
 from fleet.errors import RemoteProtocolError
 from fleet.objects.effects import NodeId
-from fleet.reactor.reactor import Errand, Reactor
+from fleet.reactor.reactor import Reactor
+from fleet.reactor.tokens import Errand
 from fleet.server.authorization import Access, User
 from fleet.wire.api.codec import JSON, Codec
 from fleet.wire.api.protobuf import MAGIC

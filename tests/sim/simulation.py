@@ -149,7 +149,7 @@ class Simulation:
             own_watches=self._own_watches,
             is_ours=self._is_ours,
         )
-        self.reactor.add_environment(self.env)
+        self.reactor.environments.add(self.env)
         label, _, run = RUN.partition("=")
         template = RenderedProfile(
             model,

@@ -114,7 +114,7 @@ def test_a_skewed_clock_shows_in_what_a_node_writes(by: str, ahead_s: int, *, li
     sim.run_for(seconds=60)
     assert {sim.phase(f"after-{name}") for name in sim.names} == {"Running"}
     assert {sim.phase(f"before-{name}") for name in sim.names} == {""}
-    assert {id(each) for each in sim.reactor.environments_used()} == {id(sim.env)}
+    assert {id(each) for each in sim.reactor.environments.in_use()} == {id(sim.env)}
 
 
 @pytest.mark.parametrize("mode", ["Reset", "BlackHole"])

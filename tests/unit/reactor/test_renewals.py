@@ -35,7 +35,7 @@ class World:
         self.wire = NotedWire()
         self.reactor.wires.connect(nodes=self.wire)
         env = Environment(MODEL, Draws(1), light=True, own_watches=True)
-        self.reactor.add_environment(env)
+        self.reactor.environments.add(env)
         template = RenderedProfile(MODEL, extra_labels={}, impersonate=impersonate)
         self.kubelet = VirtualKubelet(NodeId(0), "n-0", "192.0.2.1", env)
         self.reactor.add(self.kubelet, Caller(0, b"n-0", template), 0)
