@@ -19,7 +19,7 @@ from fleet.kubelet.environment import Environment, on_csi_driver, on_service
 from fleet.kubelet.events import EventRecorder, Reason
 from fleet.kubelet.input_owners import BASE_WATCHES, POD_TIMERS
 from fleet.kubelet.node.csi_node import CSINode
-from fleet.kubelet.node.csi_registration import CSIRegistration
+from fleet.kubelet.node.csi_registration import CSIRegistration, begin_registration
 from fleet.kubelet.node.held_writes import HeldWrites
 from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.node.node_lease import NodeLease
@@ -141,11 +141,8 @@ class VirtualKubelet:
 
     def _hold(self, held: HeldWrites, begin: int, turn: Turn) -> None:
         """Keep back what is written while it is not known that the Node is ours."""
-        if self.status.phase is RegistrationPhase.REGISTERED:
-            held.release(begin, turn)
-            self._held = None
-        else:
-            held.hold(begin, turn)
+        is_ours = self.status.phase is RegistrationPhase.REGISTERED
+        self._held = held.take(begin, turn, is_ours=is_ours)
 
     def stop(self) -> None:
         """Fall silent: nothing is renewed or reported any more."""
@@ -443,10 +440,7 @@ class VirtualKubelet:
             if self._csi.is_done:
                 self._csi = None
         elif self._csi.is_initialized:
-            self._csi = None
-            if turn.env.model.csi_drivers:
-                self._csi = CSIRegistration()
-                self._csi.start(turn)
+            self._csi = begin_registration(turn)
             self.status.arm(self._inputs(turn), turn)
 
     def _on_pod_source(self, turn: Turn) -> None:

@@ -44,6 +44,15 @@ class RegistrationState(enum.IntEnum):
     DONE = 5
 
 
+def begin_registration(turn: Turn) -> "CSIRegistration | None":
+    """Return what publishes the drivers of the profile, if it has any."""
+    if not turn.env.model.csi_drivers:
+        return None
+    registration = CSIRegistration()
+    registration.start(turn)
+    return registration
+
+
 class CSIRegistration:
     """Publish the CSI drivers of one node's profile."""
 

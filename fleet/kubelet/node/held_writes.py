@@ -18,17 +18,20 @@ class HeldWrites:
     def __init__(self) -> None:
         self._calls: list[ApiCall] = []
 
-    def hold(self, begin: int, turn: Turn) -> None:
-        """Take the writes out of the effects from `begin` on."""
+    def take(self, begin: int, turn: Turn, *, is_ours: bool) -> "HeldWrites | None":
+        """Take the writes out of the effects from `begin` on; return who takes the next ones.
+
+        Once the Node is ours it is nobody, and all that was held goes out before those.
+        """
         out = turn.out
+        if is_ours:
+            out[begin:begin] = self._calls
+            return None
         mine = [each for each in out[begin:] if isinstance(each, ApiCall) and _is_held(each)]
         if mine:
             out[begin:] = [each for each in out[begin:] if each not in mine]
             self._calls += mine
-
-    def release(self, begin: int, turn: Turn) -> None:
-        """Let go of all that was held, before the effects from `begin` on."""
-        turn.out[begin:begin] = self._calls
+        return self
 
 
 def _is_held(call: ApiCall) -> bool:
