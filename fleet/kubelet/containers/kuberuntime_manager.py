@@ -7,19 +7,15 @@ One step at a time: what takes time leaves its stage in the worker and one timer
 `on_due` goes on. A container that cannot be started leaves its reason in the reason cache, and an
 error that has the sync tried again.
 Source: pkg/kubelet/kuberuntime/kuberuntime_manager.go, SyncPod, computePodActions, doBackOff,
-KillPod; kuberuntime_container.go, startContainer, killContainer.
+kuberuntime_container.go, startContainer.
 """
 
-import dataclasses
 import enum
 
 from fleet.clock import NS_PER_S
+from fleet.kubelet.containers.container_kill import is_stopped, kill_containers, stop
 from fleet.kubelet.containers.image_manager import Ensured, ImageManager, Wanted
-from fleet.kubelet.containers.kuberuntime_container import (
-    kill_grace_s,
-    post_start,
-    stop_containers,
-)
+from fleet.kubelet.containers.kuberuntime_container import kill_grace_s, post_start
 from fleet.kubelet.containers.pod_sources import PodSources
 from fleet.kubelet.containers.probe_manager import ProbeManager
 from fleet.kubelet.events import Reason
@@ -41,7 +37,6 @@ from fleet.kubelet.pods.pod_workers import (
     PodWorker,
     SyncStage,
     WorkerState,
-    effective_grace_s,
 )
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.volume_manager import VolumeManager
@@ -49,14 +44,11 @@ from fleet.objects.effects import WatchKind
 from fleet.objects.pods import ContainerSpec, Pod, PodUid, WaitingState
 from fleet.profile.lifecycle_behavior import CONFIG_ERROR, RUN_ERROR, StartFailure
 from fleet.runtime.back_off import BackOff
-from fleet.runtime.containers import Container, RunState, Sandbox
+from fleet.runtime.containers import RunState, Sandbox
 from fleet.runtime.runtime import Runtime
 from fleet.runtime.surroundings import config_error
 
 POST_START_ERROR = "PostStartHookError"
-ORPHAN_GRACE_S = 1
-"""Of pods that run and have no worker: kubelet_pods.go, HandlePodCleanups."""
-
 SANDBOX_CHANGED = "Pod sandbox changed, it will be killed and re-created."
 NO_PULL_SECRETS = (
     "Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed."
@@ -126,7 +118,7 @@ class KubeRuntimeManager:
         if sandbox.is_running():
             worker.kills = ALL_REPLACED if is_needed else NO_KILLS
             worker.stage = SyncStage.STOP
-            self.kill_pod(worker, sandbox, turn)
+            kill_containers(self._runtime, worker, sandbox, turn)
             return Progress.WAIT
         return self._begin_sandbox(worker, turn) if is_needed else Progress.DONE
 
@@ -165,7 +157,7 @@ class KubeRuntimeManager:
     def _on_stop_due(self, worker: PodWorker, turn: Turn) -> Progress:
         """Go on once what is killed has ended: one container, or the whole pod."""
         assert worker.stage in {SyncStage.KILL, SyncStage.STOP}, worker.stage
-        if not self.is_stopped(worker, turn):
+        if not is_stopped(self._runtime, worker, turn):
             return Progress.WAIT
         worker.had_actions = True
         if worker.stage is SyncStage.STOP:
@@ -198,7 +190,7 @@ class KubeRuntimeManager:
         actions = compute_pod_actions(pod, sandbox, self._probes)
         if actions.kill_pod:
             worker.stage = SyncStage.STOP
-            self.kill_pod(worker, sandbox, turn)
+            kill_containers(self._runtime, worker, sandbox, turn)
             return Progress.WAIT
         missing = self._missing_secrets(pod, turn)
         if missing:
@@ -250,7 +242,7 @@ class KubeRuntimeManager:
             worker.stage = SyncStage.KILL
             turn.event(pod, Reason.KILLING, kill.message, pod.find(kill.name))
             grace_s = kill_grace_s(pod, kill)
-            self._stop(worker, (container,), grace_s, turn)
+            stop(self._runtime, worker, (container,), grace_s, turn)
             return Progress.WAIT
         if kills.resets:
             worker.had_actions = True
@@ -452,73 +444,6 @@ class KubeRuntimeManager:
             worker.plan = ()
         kill = ContainerKill(spec.name, "FailedPostStartHook", KillReason.POST_START_HOOK)
         return self._kill_next(worker, Kills((kill,)), turn)
-
-    def kill_pod(self, worker: PodWorker, sandbox: Sandbox, turn: Turn) -> None:
-        """Stop every container that runs; the caller has set the stage.
-
-        Source: killPodWithSyncResult, killContainersWithSyncResult.
-        """
-        pod = worker.pod
-        for each in sandbox.containers:
-            if each.state is RunState.RUNNING:
-                message = f"Stopping container {each.name}"
-                turn.event(pod, Reason.KILLING, message, pod.find(each.name))
-        grace_s = worker.grace_s or effective_grace_s(0, pod)
-        self._stop(worker, sandbox.containers, grace_s, turn)
-
-    def kill_orphan(self, worker: PodWorker, sandbox: Sandbox, turn: Turn) -> None:
-        """Stop what runs of a pod that has no worker; the caller has set the stage.
-
-        What is known of the pod then is what the runtime has as labels: no version of the object.
-        Source: HandlePodCleanups, SyncTerminatingRuntimePod, restoreSpecsFromContainerLabels.
-        """
-        pod = dataclasses.replace(worker.pod, resource_version="")
-        for each in sandbox.containers:
-            if each.state is RunState.RUNNING:
-                message = f"Stopping container {each.name}"
-                turn.event(pod, Reason.KILLING, message, pod.find(each.name))
-        self._stop(worker, sandbox.containers, ORPHAN_GRACE_S, turn)
-
-    def _stop(
-        self, worker: PodWorker, containers: tuple[Container, ...], grace_s: int, turn: Turn
-    ) -> None:
-        pod = worker.pod
-        offset_ns = turn.env.wall_offset_ns
-        behavior = turn.behavior(pod)
-        stops = stop_containers(
-            self._runtime, pod, containers, behavior, grace_s, turn.now_ns, offset_ns
-        )
-        worker.kills = worker.kills._replace(failed_hooks=stops.failed_hooks)
-        self._wait_for_stop(worker, stops.end_ns, turn)
-
-    def _wait_for_stop(self, worker: PodWorker, end_ns: int, turn: Turn) -> None:
-        """Wait for the end of what is stopped, or for a hook that has failed by then."""
-        first_ns = min((at_ns for at_ns, _ in worker.kills.failed_hooks), default=end_ns)
-        turn.wait(worker, min(end_ns, first_ns))
-
-    def is_stopped(self, worker: PodWorker, turn: Turn) -> bool:
-        """Report hooks that failed; tell whether all that was stopped has ended, else wait."""
-        pod = worker.pod
-        hooks = worker.kills.failed_hooks
-        for at_ns, name in hooks:
-            if at_ns <= turn.now_ns:
-                spec = pod.find(name)
-                turn.event(pod, Reason.FAILED_PRE_STOP_HOOK, "PreStopHook failed", spec)
-        if hooks:
-            later = tuple(each for each in hooks if each[0] > turn.now_ns)
-            worker.kills = worker.kills._replace(failed_hooks=later)
-        sandbox = self._runtime.sandbox(pod.uid)
-        assert sandbox is not None, pod.uid
-        self._runtime.advance(pod.uid, turn.now_ns, turn.env.wall_offset_ns)
-        stopping = sandbox.containers
-        if worker.stage is SyncStage.KILL:
-            stopping = tuple(each for each in stopping if each.name == worker.kills.done[-1])
-        end_ns = max(
-            (each.exit_ns for each in stopping if each.state is RunState.RUNNING), default=0
-        )
-        if end_ns:
-            self._wait_for_stop(worker, end_ns, turn)
-        return not end_ns
 
     def forget(self, uid: PodUid) -> None:
         """Drop what is kept of a pod."""

@@ -13,6 +13,7 @@ Differs: of pods that went meanwhile what runs ends at once, without an event.
 
 from collections.abc import Mapping
 
+from fleet.kubelet.containers.container_kill import is_stopped, kill_orphan
 from fleet.kubelet.containers.image_manager import adopt_images
 from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
 from fleet.kubelet.pods.pod_sync import PodSyncer
@@ -68,8 +69,8 @@ def on_orphan_timer(syncer: PodSyncer, worker: PodWorker, turn: Turn) -> None:
     if not worker.had_actions:
         worker.had_actions = True
         syncer.runtime.advance(uid, turn.now_ns, turn.env.wall_offset_ns)
-        syncer.kuberuntime.kill_orphan(worker, sandbox, turn)
-    elif syncer.kuberuntime.is_stopped(worker, turn):
+        kill_orphan(syncer.runtime, worker, sandbox, turn)
+    elif is_stopped(syncer.runtime, worker, turn):
         syncer.runtime.stop_sandbox(uid)
         worker.end_sync(turn.now_ns, relisted=False)
         if worker.state is WorkerState.SYNC:

@@ -14,6 +14,7 @@ Differs: in `light` there are no volumes and no first status, and the relist is 
 from collections.abc import Sequence
 
 from fleet.clock import NS_PER_S
+from fleet.kubelet.containers.container_kill import is_stopped, kill_containers
 from fleet.kubelet.containers.image_manager import release_images
 from fleet.kubelet.containers.kuberuntime_manager import KubeRuntimeManager, Progress
 from fleet.kubelet.containers.probe_manager import ProbeManager, apply_updates
@@ -221,7 +222,7 @@ class PodSyncer:
             worker.volumes_ready = True
             self._sync_runtime(worker, turn)
         elif stage is SyncStage.STOP:
-            if self.kuberuntime.is_stopped(worker, turn):
+            if is_stopped(self.runtime, worker, turn):
                 self._on_stopped(worker, turn)
         elif stage is SyncStage.UNMOUNT:
             self._finish(worker, turn)
@@ -422,7 +423,7 @@ class PodSyncer:
             self._on_stopped(worker, turn)
             return
         worker.stage = SyncStage.STOP
-        self.kuberuntime.kill_pod(worker, sandbox, turn)
+        kill_containers(self.runtime, worker, sandbox, turn)
 
     def _on_stopped(self, worker: PodWorker, turn: Turn) -> None:
         """Report how the containers ended; the pod is now terminated."""
