@@ -19,10 +19,12 @@ from fleet import KUBERNETES_VERSION, __version__
 from fleet.cli_options import (
     GroupedCommand,
     capacity_options,
-    cluster_options,
+    clean_options,
     fault_options,
     kubeconfig_out,
     plane_options,
+    rbac_options,
+    report_options,
     run_dir,
     spawn_options,
 )
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     from fleet.run.scenario_player import ScenarioPlayer
 
 T = TypeVar("T")
-OF_THE_RUN = "As of the run."
 
 
 def main() -> None:
@@ -358,15 +359,7 @@ def heal(fault: str, run_dir: Path | None, *, all_faults: bool) -> None:
 
 
 @cli.command()
-@cluster_options
-@click.option("--run", "run_id", default="", help="Remove this run.")
-@click.option("--all", "all_runs", is_flag=True, help="Remove every run, running ones too.")
-@click.option("--expired", is_flag=True, help="Remove the runs whose fleet is gone.")
-@click.option("--yes", is_flag=True, help="Ask nothing; --all and --expired ask otherwise.")
-@click.option("--dry-run", "is_dry", is_flag=True, help="Show what would go, and remove nothing.")
-@click.option(
-    "--statefulset", metavar="NAMESPACE/NAME", help="End the pods of the run first: scale it to 0."
-)
+@clean_options
 def clean(
     kubeconfig: Path | None,
     context: str | None,
@@ -395,23 +388,7 @@ def clean(
 
 
 @cli.command()
-@click.option("--identity", type=click.Choice(["impersonate", "csr", "shared"]), help=OF_THE_RUN)
-@click.option("--fidelity", type=click.Choice(["kubelet", "light"]), help=OF_THE_RUN)
-@click.option("--profile", multiple=True, metavar="NAME|FILE[=WEIGHT]", help=OF_THE_RUN)
-@click.option("--simulate-csi", is_flag=True, help=OF_THE_RUN)
-@click.option("--approve-csrs", is_flag=True, help=OF_THE_RUN)
-@click.option("--legacy-impersonation", is_flag=True, help="For servers before 1.36.")
-@click.option("--nodes", type=int, help="Only for these nodes, by name.")
-@click.option("--name-prefix", help="Of those nodes (default fleet).")
-@click.option("--processes", type=int, help="Of the run: its nodes have the names of shards.")
-@click.option(
-    "--service-account",
-    default="fleet/fleet",
-    metavar="NAMESPACE/NAME",
-    help="Who gets the rights (default fleet/fleet).",
-)
-@click.option("--user", default="", help="Or this user, instead.")
-@click.option("--name", default="fleet", help="Of the roles (default fleet).")
+@rbac_options
 def rbac(
     service_account: str, user: str, name: str, *, legacy_impersonation: bool, **given: object
 ) -> None:
@@ -430,17 +407,7 @@ def rbac(
 @click.argument(
     "runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN_DIR..."
 )
-@click.option(
-    "--baseline", type=click.Path(path_type=Path), help="Compare with this run; exit 1 if worse."
-)
-@click.option("--tolerance", default="10%", help="How much worse is still as good (default 10%).")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["html", "markdown", "json", "junit"]),
-    help="Default: html for one run, markdown for several.",
-)
-@click.option("--out", type=click.Path(path_type=Path), help="Write it here.")
+@report_options
 def report(
     runs: tuple[Path, ...],
     baseline: Path | None,

@@ -1,4 +1,4 @@
-"""The options of `fleet spawn`, in the groups that its help shows, and those that others share."""
+"""The options of the commands: those of `fleet spawn` in the groups of its help, and of others."""
 
 import functools
 from collections.abc import Callable
@@ -105,6 +105,56 @@ fault_options = join(
     what("--heartbeats", metavar="Lease|Status", help="Only this one (default both)."),
     what("--reason", help="That the runtime gives."),
     what("--message", help="That the runtime, a network plugin or a driver gives."),
+)
+_OF_THE_RUN = "As of the run."
+clean_options = join(
+    cluster_options,
+    click.option("--run", "run_id", default="", help="Remove this run."),
+    click.option("--all", "all_runs", is_flag=True, help="Remove every run, running ones too."),
+    click.option("--expired", is_flag=True, help="Remove the runs whose fleet is gone."),
+    click.option("--yes", is_flag=True, help="Ask nothing; --all and --expired ask otherwise."),
+    click.option(
+        "--dry-run", "is_dry", is_flag=True, help="Show what would go, and remove nothing."
+    ),
+    click.option(
+        "--statefulset",
+        metavar="NAMESPACE/NAME",
+        help="End the pods of the run first: scale it to 0.",
+    ),
+)
+rbac_options = join(
+    click.option(
+        "--identity", type=click.Choice(["impersonate", "csr", "shared"]), help=_OF_THE_RUN
+    ),
+    click.option("--fidelity", type=click.Choice(["kubelet", "light"]), help=_OF_THE_RUN),
+    click.option("--profile", multiple=True, metavar="NAME|FILE[=WEIGHT]", help=_OF_THE_RUN),
+    click.option("--simulate-csi", is_flag=True, help=_OF_THE_RUN),
+    click.option("--approve-csrs", is_flag=True, help=_OF_THE_RUN),
+    click.option("--legacy-impersonation", is_flag=True, help="For servers before 1.36."),
+    click.option("--nodes", type=int, help="Only for these nodes, by name."),
+    click.option("--name-prefix", help="Of those nodes (default fleet)."),
+    click.option("--processes", type=int, help="Of the run: its nodes have the names of shards."),
+    click.option(
+        "--service-account",
+        default="fleet/fleet",
+        metavar="NAMESPACE/NAME",
+        help="Who gets the rights (default fleet/fleet).",
+    ),
+    click.option("--user", default="", help="Or this user, instead."),
+    click.option("--name", default="fleet", help="Of the roles (default fleet)."),
+)
+report_options = join(
+    click.option("--baseline", type=PATH, help="Compare with this run; exit 1 if worse."),
+    click.option(
+        "--tolerance", default="10%", help="How much worse is still as good (default 10%)."
+    ),
+    click.option(
+        "--format",
+        "form",
+        type=click.Choice(["html", "markdown", "json", "junit"]),
+        help="Default: html for one run, markdown for several.",
+    ),
+    click.option("--out", type=PATH, help="Write it here."),
 )
 spawn_options = join(
     nodes("--nodes", type=int, help="How many virtual kubelets (default 100)."),
