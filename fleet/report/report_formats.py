@@ -8,8 +8,6 @@ from fleet.report.figure import Json
 from fleet.report.findings import first_broken, not_proven, of_unit, recoveries, sentence
 from fleet.report.run_record import RunRecord
 
-FORMATS = ("html", "markdown", "json", "junit")
-
 
 def _cell(value: object) -> str:
     return str(value).replace("|", "\\|")

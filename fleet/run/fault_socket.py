@@ -34,7 +34,9 @@ async def open_socket(directory: Path, answer: Answer) -> AsyncIterator[None]:
     try:
         _with_short_path(directory, listener.bind)
         path.chmod(0o600)
-        server = await asyncio.start_unix_server(_taking(answer), sock=listener)
+        server = await asyncio.start_unix_server(
+            _taking(answer), sock=listener, limit=ORDER_BYTES_MAX
+        )
     except OSError as error:
         listener.close()
         raise SetupError(f"{path}: {error.strerror or error}") from error

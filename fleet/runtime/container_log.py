@@ -149,12 +149,11 @@ def _filler(size: int) -> str:
 class ScriptLines:
     """Lines that the container's own command prints; it is run again from its start."""
 
-    __slots__ = ("_buffer", "_make", "_open", "_process", "_seeker", "_taken")
+    __slots__ = ("_buffer", "_make", "_open", "_process", "_seeker")
 
     def __init__(self, make: Callable[[], Process]) -> None:
         self._make = make
         self._process = make()
-        self._taken = 0
         self._buffer: deque[LogLine] = deque()
         self._open: dict[bool, str] = {}  # what has no end yet, by whether it is of stderr
         self._seeker: _Seeker | None = None

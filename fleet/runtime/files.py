@@ -28,8 +28,6 @@ _SYSTEM = (
     *("/srv", "/sys", "/tmp", "/usr", "/var", "/var/run", "/var/tmp", "/dev/shm"),  # noqa: S108
 )
 """What every image has."""
-ALWAYS = -1
-"""The instant of what was there from the beginning."""
 
 
 def writer_of(layer: tuple[str, str]) -> str:
