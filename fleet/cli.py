@@ -111,20 +111,14 @@ def run_scenario(file: str, *, is_dry: bool, **given: object) -> int:
 
     The options are those of fleet spawn; --nodes, --profile and --seed stand in for the file's.
     """
-    from fleet.profile.loader import load_mix  # noqa: PLC0415
     from fleet.run import scenario_command  # noqa: PLC0415
     from fleet.scenario import scenario as files  # noqa: PLC0415
-    from fleet.scenario.forecast import forecast  # noqa: PLC0415
-    from fleet.scenario.time_line import time_line  # noqa: PLC0415
 
     path = files.find(file)
     scenario = files.load(path)
     settings = scenario_command.settings_of(scenario, path, given)
     if is_dry:
-        click.echo(time_line(scenario, settings.nodes))
-        mix = load_mix(settings.profiles, simulate_csi=settings.simulate_csi)
-        is_light = settings.fidelity == "light"
-        click.echo(forecast(scenario, path, settings.nodes, mix, light=is_light))
+        click.echo(scenario_command.dry_run(scenario, path, settings))
         return Exit.OK
     return _play(settings, scenario_command.player_of(scenario, path))
 
@@ -152,10 +146,7 @@ def capacity(
     options = capacity_command.options_of(first, max_nodes, precision, tries, ready_within, run_dir)
     arguments = capacity_command.arguments_of(scenario, hold, max_nodes, given)
     content = _run(capacity_command.search(arguments, options, _note))
-    if output == "json":
-        click.echo(orjson.dumps(content, option=orjson.OPT_INDENT_2))
-    else:
-        click.echo(capacity_command.text(content, options.directory))
+    click.echo(capacity_command.told(content, options.directory, output))
     return Exit.OK if content["held"] else Exit.EXPECTATION_FAILED
 
 

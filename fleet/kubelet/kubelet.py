@@ -18,7 +18,7 @@ from fleet.kubelet.devices.plugin_manager import PluginManager, has_plugins
 from fleet.kubelet.environment import Environment, on_csi_driver, on_service
 from fleet.kubelet.events import EventRecorder, Reason
 from fleet.kubelet.input_owners import BASE_WATCHES, POD_TIMERS
-from fleet.kubelet.node.csi_node import CSINode
+from fleet.kubelet.node.csi_node import STORAGE_ERROR, CSINode
 from fleet.kubelet.node.csi_registration import CSIRegistration, begin_registration
 from fleet.kubelet.node.held_writes import HeldWrites
 from fleet.kubelet.node.node_facts import NodeFacts
@@ -49,7 +49,6 @@ from fleet.objects.effects import (
 from fleet.objects.pods import EventType, NodeView, PodUid
 
 POD_SOURCE_NS = 1 * NS_PER_S  # pkg/kubelet/config/apiserver.go, WaitForAPIServerSyncPeriod
-STORAGE_ERROR = "CSINode is not yet initialized"
 
 
 class VirtualKubelet:

@@ -225,6 +225,13 @@ def nearest(run: RunRecord) -> tuple[str, float | None, str]:
     return found
 
 
+def told(content: Json, directory: Path, output: str | None) -> str:
+    """Return the answer as `--output` wants it."""
+    if output == "json":
+        return orjson.dumps(content, option=orjson.OPT_INDENT_2).decode()
+    return text(content, directory)
+
+
 def text(content: Json, directory: Path) -> str:
     """Return the answer for people."""
     held, broke = cast("int", content["held"]), cast("int | None", content["broke"])

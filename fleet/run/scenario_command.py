@@ -4,9 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fleet.errors import UsageError
+from fleet.profile.loader import load_mix
 from fleet.profile.settings import Settings
 from fleet.run.scenario_player import ScenarioPlayer
+from fleet.scenario.forecast import forecast
 from fleet.scenario.scenario import Scenario
+from fleet.scenario.time_line import time_line
 
 ENDS_BY_ITSELF = ("duration", "until_ready", "dashboard", "locust_master", "slo")
 """Options of `fleet spawn` that a scenario leaves no room for."""
@@ -37,6 +40,14 @@ def settings_of(scenario: Scenario, path: Path, given: Mapping[str, object]) -> 
             "starts; leave the cluster's name out"
         )
     return settings
+
+
+def dry_run(scenario: Scenario, path: Path, settings: Settings) -> str:
+    """Return what `--dry-run` prints: the time line, and a forecast of the load."""
+    mix = load_mix(settings.profiles, simulate_csi=settings.simulate_csi)
+    is_light = settings.fidelity == "light"
+    told = forecast(scenario, path, settings.nodes, mix, light=is_light)
+    return f"{time_line(scenario, settings.nodes)}\n{told}"
 
 
 def player_of(scenario: Scenario, path: Path) -> ScenarioPlayer:

@@ -17,6 +17,8 @@ from fleet.server.questions import NodeGoneError, Questions
 from fleet.server.resource_sockets import prepare_sockets, remove_sockets, socket_path
 from fleet.wire.api.kubernetes_messages import read_pool
 
+pytest_plugins = ("sim_encodings",)
+
 GPU, GPUS = "example.com/gpu", 8
 METHODS = read_pool(FILE).FindServiceByName(SERVICE).methods_by_name
 T = TypeVar("T")

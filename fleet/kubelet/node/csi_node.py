@@ -33,6 +33,8 @@ ROUND_FIRST_NS = 30 * NS_PER_MS
 ROUND_FACTOR = 8  # 30 ms, 240 ms, 1.9 s, 15 s, 123 s
 JITTER = 0.1
 _JITTER_STREAM = 0xC51
+STORAGE_ERROR = "CSINode is not yet initialized"
+"""Why a node is not Ready before its CSINode is there. Source: csi_plugin.go, initializeCSINode."""
 
 
 class CSINodeState(enum.IntEnum):

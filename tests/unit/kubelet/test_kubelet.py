@@ -5,7 +5,8 @@ from node_world import NODE, NOT_FOUND, OK, REFUSED, START_S, environment, model
 
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.kubelet.environment import Environment
-from fleet.kubelet.kubelet import STORAGE_ERROR, VirtualKubelet
+from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.kubelet.node.csi_node import STORAGE_ERROR
 from fleet.kubelet.node.setters import NodeInputs, compute_conditions
 from fleet.objects.effects import (
     ApiCall,
