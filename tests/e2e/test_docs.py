@@ -221,6 +221,11 @@ def test_a_yaml_block_is_read(block: Block, world: World, tmp_path: Path) -> Non
             assert parse_documents(yaml.safe_dump(document), block.place)
         elif version:
             dry_run(world, document)
+        elif "phases" in document:
+            head = {"apiVersion": "fleet.emulator/v1alpha1", "kind": "Scenario"}
+            spec = {"nodePools": [{"name": "a", "replicas": 1}], **document}
+            whole = {**head, "metadata": {"name": "a"}, "spec": spec}
+            assert parse_scenario(yaml.safe_dump(whole), block.place)
         elif "command" in document:
             container = {"name": "a", "image": "a", **document}
             pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}
