@@ -6,6 +6,7 @@ import signal
 import stat
 import time
 from collections import Counter
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -132,11 +133,14 @@ def test_certificates_are_approved_by_fleet_renewed_in_time_and_served(
     approvals = [
         each for each in audit if each.get("objectRef", {}).get("subresource") == "approval"
     ]
+    granted = [each for each in approvals if each["responseStatus"]["code"] == HTTPStatus.OK]
     ended = max(map(seconds, audit))
     last = [each for each in own if seconds(each) > ended - APPROVED_WITHIN_S]
-    assert len(own) + 2 - len(last) <= len(approvals) <= len(own) + 2
+    assert len(own) + 2 - len(last) <= len(granted) <= len(own) + 2
     assert all(each["userAgent"].startswith("fleet/") for each in approvals)
-    assert {each["responseStatus"]["code"] for each in approvals} == {200}
+    # The end of the run may cut one off: the server logs that it could not answer.
+    others = {each["responseStatus"]["code"] for each in approvals} - {HTTPStatus.OK}
+    assert others <= {HTTPStatus.GATEWAY_TIMEOUT}
     for node in ("fleet-00000", "fleet-00001"):
         served = certificates / node / "kubelet-server-current.pem"
         extensions = x509.load_pem_x509_certificate(served.read_bytes()).extensions
