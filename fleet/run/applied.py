@@ -70,6 +70,7 @@ class Applied:
         path = f"{where}/{wanted.name}"
         before = self._created.get(path)
         if before is not None:
+            metadata["uid"] = before.uid  # the server refuses to change what took its place
             answer = await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
         else:
             self._unanswered[path] = wanted.manifest

@@ -54,6 +54,8 @@ class Server:
                 return Answer(409, {"message": "another uid"})
             del self.objects[path]
         if method == "PATCH":
+            if body["metadata"].get("uid", found["metadata"]["uid"]) != found["metadata"]["uid"]:
+                return Answer(409, {"message": "another uid"})
             found["spec"] = body["spec"]
         return Answer(200, found)
 
@@ -106,6 +108,21 @@ def test_the_same_name_is_changed_by_a_later_phase() -> None:
 
     asyncio.run(play())
     assert server.objects[f"{PODS}/a"]["spec"] == {"image": "b"}
+
+
+def test_what_took_the_place_of_ours_is_not_changed() -> None:
+    server = Server()
+
+    async def play() -> None:
+        ours = applied(server)
+        await ours.apply(pod("a"))
+        server.objects[f"{PODS}/a"] = {"metadata": {"name": "a", "uid": "theirs"}, "spec": {}}
+        with pytest.raises(UsageError, match="Pod a: another uid"):
+            await ours.apply(pod("a", image="b"))
+        assert await ours.clean_up() == []
+
+    asyncio.run(play())
+    assert server.objects[f"{PODS}/a"]["spec"] == {}
 
 
 def test_what_an_interrupted_run_may_have_created_is_looked_for() -> None:
