@@ -4,6 +4,7 @@ Source: pkg/kubelet/kubelet.go, getPodResourcesDir; pkg/kubelet/util/util_unix.g
 """
 
 import contextlib
+import socket
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -33,9 +34,21 @@ def prepare_sockets(root: Path, node_names: Iterable[str]) -> None:
             if path.exists():
                 if not stat.S_ISSOCK(path.stat().st_mode):
                     raise SetupError(f"--pod-resources: {path} is there, and is no socket")
+                if _is_served(path):
+                    raise SetupError(f"--pod-resources: somebody listens at {path}")
                 path.unlink()
         except OSError as error:
             raise SetupError(f"--pod-resources: {path}: {error.strerror}") from error
+
+
+def _is_served(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(1.0)
+        try:
+            client.connect(str(path))
+        except ConnectionRefusedError:  # whoever made it is gone
+            return False
+    return True
 
 
 def remove_sockets(root: Path, node_names: Iterable[str]) -> None:

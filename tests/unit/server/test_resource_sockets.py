@@ -35,6 +35,19 @@ def test_what_is_no_socket_stays(tmp_path: Path) -> None:
     assert path.read_text() == "mine"
 
 
+def test_a_socket_that_somebody_listens_at_stays(tmp_path: Path) -> None:
+    path = socket_path(tmp_path, "n-1")
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as theirs:
+        theirs.bind(str(path))
+        theirs.listen()
+        with pytest.raises(SetupError, match=r"somebody listens at .*n-1/kubelet.sock"):
+            prepare_sockets(tmp_path, NAMES)
+        assert path.is_socket()
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+
+
 @pytest.mark.parametrize(
     ("folder", "words"),
     [("x" * 100, "is too long: a socket's path has 107 bytes"), ("file/below", "Not a directory")],
