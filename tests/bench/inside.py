@@ -56,8 +56,8 @@ async def each(count: int, work: Callable[[int], Awaitable[None]]) -> None:
     await asyncio.gather(*(worker() for _ in range(IN_FLIGHT)))
 
 
-async def watch_pods(session: aiohttp.ClientSession, url: str, states: dict[str, str]) -> None:
-    """Keep the phase of every pod, as a client sees it; gone ones are removed.
+async def follow(session: aiohttp.ClientSession, url: str, see: Callable[[Json, int], int]) -> None:
+    """Watch what is at `url` for ever; `see` takes each event and returns the version after it.
 
     A busy API server ends watches whose reader is late: as every client does, go on from the last
     version seen, or begin anew where the server no longer knows it.
@@ -65,27 +65,33 @@ async def watch_pods(session: aiohttp.ClientSession, url: str, states: dict[str,
     version = 0
     while True:
         async with session.get(
-            f"{url}/api/v1/namespaces/{NAMESPACE}/pods?watch=true&resourceVersion={version}",
+            f"{url}?watch=true&resourceVersion={version}",
             timeout=aiohttp.ClientTimeout(total=None),
         ) as response:
             buffer = b""
             async for chunk in response.content.iter_any():
                 *lines, buffer = (buffer + chunk).split(b"\n")
                 for line in lines:
-                    version = see(orjson.loads(line), states, version)
+                    version = see(orjson.loads(line), version)
 
 
-def see(event: Json, states: dict[str, str], version: int) -> int:
-    """Take one event of the watch; return the version to go on from."""
-    if event["type"] == "ERROR":
-        states.clear()
-        return 0
-    metadata = event["object"]["metadata"]
-    if event["type"] == "DELETED":
-        states.pop(metadata["name"], None)
-    else:
-        states[metadata["name"]] = event["object"]["status"].get("phase", "")
-    return max(version, int(metadata["resourceVersion"]))
+class Phases:
+    """The phase of every pod, as a client sees it; gone ones are removed."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, str] = {}
+
+    def see(self, event: Json, version: int) -> int:
+        """Take one event of the watch; return the version to go on from."""
+        if event["type"] == "ERROR":
+            self.states.clear()
+            return 0
+        metadata = event["object"]["metadata"]
+        if event["type"] == "DELETED":
+            self.states.pop(metadata["name"], None)
+        else:
+            self.states[metadata["name"]] = event["object"]["status"].get("phase", "")
+        return max(version, int(metadata["resourceVersion"]))
 
 
 async def until(condition: Callable[[], bool], limit_s: float = DEADLINE_S) -> float | None:
@@ -113,9 +119,10 @@ async def pods(url: str, context: ssl.SSLContext, count: int) -> dict[str, float
             await asyncio.sleep(0.1)
         async with session.get(f"{url}/api/v1/nodes") as answer:
             names = sorted(each["metadata"]["name"] for each in (await answer.json())["items"])
-        states: dict[str, str] = {}
-        watching = asyncio.create_task(watch_pods(session, url, states))
+        phases = Phases()
+        states = phases.states
         path = f"{url}/api/v1/namespaces/{NAMESPACE}/pods"
+        watching = asyncio.create_task(follow(session, path, phases.see))
 
         async def create(index: int) -> None:
             pod = {

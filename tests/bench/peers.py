@@ -24,12 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import orjson
 import psutil
 
 from .__main__ import ROOT, machine
 from .accounting import PLANE, cpu_s, rss_mb, tree
-from .inside import IN_FLIGHT, SETTLE_S, client, each, pods, until
+from .inside import IN_FLIGHT, SETTLE_S, client, each, follow, pods, until
 
 sys.path.append(str(ROOT / "tests"))
 from go_program import KWOK
@@ -42,6 +41,8 @@ TOOLS = {
     "kubelet": ("--fidelity", "kubelet"),
 }
 """What is compared, and the options of fleet for it."""
+STAGES = ("node/fast", "node/heartbeat-with-lease", "pod/fast")
+"""What kwokctl gives KWOK to play unless it is told otherwise. Source: pkg/kwokctl/runtime."""
 READY_WITHIN_S = 900.0
 NOT_READY = "node.kubernetes.io/not-ready"
 ROWS = (
@@ -61,21 +62,16 @@ ROWS = (
 class Nodes:
     """The Nodes as a watch shows them."""
 
-    version: str = "0"
     fine: set[str] = field(default_factory=set)
     """Ready, and without the not-ready taint."""
     lost: set[str] = field(default_factory=set)
     """Ready once, then not."""
 
-    def see(self, event: Json) -> None:
-        """Take one event of the watch."""
+    def see(self, event: Json, version: int) -> int:
+        """Take one event of the watch; return the version to go on from."""
         if event["type"] == "ERROR":
-            self.version = "0"
-            return
+            return 0
         node = event["object"]
-        self.version = node["metadata"]["resourceVersion"]
-        if event["type"] == "BOOKMARK":
-            return
         name, status = node["metadata"]["name"], node.get("status", {})
         taints = {taint["key"] for taint in node["spec"].get("taints", ())}
         is_ready = any(
@@ -87,20 +83,19 @@ class Nodes:
         elif not is_ready and name in self.fine:
             self.fine.discard(name)
             self.lost.add(name)
+        return max(version, int(node["metadata"]["resourceVersion"]))
 
-    async def watch(self, session: aiohttp.ClientSession, url: str) -> None:
-        """Follow them for ever."""
-        while True:
-            query = f"watch=true&allowWatchBookmarks=true&resourceVersion={self.version}"
-            with contextlib.suppress(aiohttp.ClientError):
-                async with session.get(
-                    f"{url}/api/v1/nodes?{query}", timeout=aiohttp.ClientTimeout(total=None)
-                ) as response:
-                    buffer = b""
-                    async for chunk in response.content.iter_any():
-                        *lines, buffer = (buffer + chunk).split(b"\n")
-                        for line in lines:
-                            self.see(orjson.loads(line))
+
+def kwok_command() -> tuple[str, ...]:
+    """Return KWOK as kwokctl runs it, but for the kubeconfig; build it if it is not there."""
+    download = ("go", "mod", "download", "-json", "sigs.k8s.io/kwok")
+    told = subprocess.run(download, cwd=KWOK.module, stdout=subprocess.PIPE, check=True)
+    stages = Path(json.loads(told.stdout)["Dir"]) / "kustomize" / "stage"
+    files = (file for name in STAGES for file in sorted((stages / name).glob("*-*.yaml")))
+    return (
+        *(str(KWOK.path()), "--manage-all-nodes=true", "--node-lease-duration-seconds=40"),
+        *(f"--config={file}" for file in files),
+    )
 
 
 def kwok_node(index: int) -> Json:
@@ -155,6 +150,12 @@ def started(
         return subprocess.Popen(command, env=environment, stdout=file, stderr=file)
 
 
+def ended(process: subprocess.Popen[bytes], log: Path) -> str:
+    """Say that a tool ended by itself."""
+    last = log.read_text(errors="replace").splitlines()[-1:]
+    return f"it ended by itself with {process.returncode}: {''.join(last)[-400:]}"
+
+
 def components_below(scratch: Path) -> dict[str, psutil.Process]:
     """Return the components of the control plane that lives in a folder."""
     found = {}
@@ -165,18 +166,14 @@ def components_below(scratch: Path) -> dict[str, psutil.Process]:
     return found
 
 
-async def measure(tool: str, count: int, idle_s: float, scratch: Path) -> Json:
-    """Run one tool on a control plane of its own; return its figures."""
+async def measure(tool: str, kwok: Sequence[str], count: int, idle_s: float, scratch: Path) -> Json:
+    """Run one tool on a control plane of its own; return its figures. `kwok`: its command."""
     environment = {**os.environ, "XDG_STATE_HOME": str(scratch), "PYTHONPATH": str(ROOT)}
-    kwok = KWOK.path() if tool == "KWOK" else None
     with control_plane(scratch, environment) as kubeconfig:
         plane = components_below(scratch)
         apiserver = next(process for name, process in plane.items() if "apiserver" in name)
-        if kwok is not None:
-            command: Sequence[str] = (
-                *(str(kwok), f"--kubeconfig={kubeconfig}", "--manage-all-nodes=true"),
-                "--node-lease-duration-seconds=40",
-            )
+        if tool == "KWOK":
+            command: Sequence[str] = (*kwok, f"--kubeconfig={kubeconfig}")
         else:
             command = (
                 *(*FLEET, "spawn", f"--nodes={count}", "--no-report", *TOOLS[tool]),
@@ -186,11 +183,11 @@ async def measure(tool: str, count: int, idle_s: float, scratch: Path) -> Json:
         connector = aiohttp.TCPConnector(ssl=context, limit=IN_FLIGHT + 2)
         async with aiohttp.ClientSession(connector=connector) as session:
             nodes = Nodes()
-            watching = asyncio.create_task(nodes.watch(session, url))
+            watching = asyncio.create_task(follow(session, f"{url}/api/v1/nodes", nodes.see))
             before_s, began_s = cpu_s(plane.values()), time.monotonic()
             process = started(command, environment, scratch / "log")
             try:
-                if kwok is not None:
+                if tool == "KWOK":
 
                     async def create(index: int) -> None:
                         made = session.post(f"{url}/api/v1/nodes", json=kwok_node(index))
@@ -199,7 +196,11 @@ async def measure(tool: str, count: int, idle_s: float, scratch: Path) -> Json:
 
                     await each(count, create)
                 root = psutil.Process(process.pid)
-                is_ready = await until(lambda: len(nodes.fine) == count, READY_WITHIN_S)
+                is_ready = await until(
+                    lambda: len(nodes.fine) == count or process.poll() is not None, READY_WITHIN_S
+                )
+                if process.poll() is not None:
+                    return {"problem": ended(process, scratch / "log")}
                 result: Json = {
                     "ready_s": None if is_ready is None else time.monotonic() - began_s,
                     "tool_cpu_s": cpu_s(tree(root)),
@@ -218,7 +219,7 @@ async def measure(tool: str, count: int, idle_s: float, scratch: Path) -> Json:
                 watching.cancel()
                 result |= await pods(url, context, count)
                 if process.poll() is not None:
-                    return {"problem": f"it ended by itself, with {process.returncode}"}
+                    return {"problem": ended(process, scratch / "log")}
             finally:
                 watching.cancel()
                 process.send_signal(signal.SIGINT)
@@ -278,11 +279,12 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/bench-peers.json"))
     options = parser.parse_args()
     tools = options.tool or list(TOOLS)
+    kwok = kwok_command() if "KWOK" in tools else ()
     rounds: dict[str, list[Json]] = {tool: [] for tool in tools}
     for number in range(options.rounds):
         for tool in tools if number % 2 == 0 else reversed(tools):
             with tempfile.TemporaryDirectory(prefix="fleet-peers-") as scratch:
-                work = measure(tool, options.nodes, options.idle, Path(scratch))
+                work = measure(tool, kwok, options.nodes, options.idle, Path(scratch))
                 result = asyncio.run(work)
             rounds[tool].append(result)
             print(f"round {number + 1}, {tool}: {json.dumps(result)}", file=sys.stderr, flush=True)
