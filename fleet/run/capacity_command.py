@@ -201,10 +201,10 @@ async def _all_ready(directory: Path, nodes: int) -> None:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
             lines = file.read().splitlines()
-        for line in lines[1:]:
+        for line in lines[-2:]:  # the last may be half written
             try:
                 ready = orjson.loads(line)["nodes"]["ready"]
-            except (orjson.JSONDecodeError, KeyError, TypeError):  # it is being written
+            except (orjson.JSONDecodeError, KeyError, TypeError):
                 continue
             if ready >= nodes:
                 return
