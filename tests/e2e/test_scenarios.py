@@ -39,6 +39,20 @@ def shrunk(world: World, name: str) -> Path:
     return path
 
 
+def written(world: World, name: str, phases: list[Json]) -> Path:
+    """Write a scenario of three nodes and these phases; return where."""
+    spec = {
+        "defaults": False,
+        "nodePools": [{"name": "main", "replicas": 3}],
+        "phases": phases,
+    }
+    document = {"apiVersion": "fleet.emulator/v1alpha1", "kind": "Scenario", "spec": spec}
+    document["metadata"] = {"name": name}
+    path = world.root / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
 @pytest.mark.parametrize("name", list(SHRINK))
 def test_a_scenario_that_ships_is_played_and_judged(eager: World, name: str) -> None:
     world = eager
@@ -87,35 +101,25 @@ def test_what_is_applied_runs_changes_and_is_gone_afterwards(eager: World) -> No
     changed["spec"]["template"]["spec"]["containers"][0]["image"] = "nginx:2"
     come = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "come"}, "spec": pod}
     config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "theirs"}}
-    document = {
-        "apiVersion": "fleet.emulator/v1alpha1",
-        "kind": "Scenario",
-        "metadata": {"name": "applied"},
-        "spec": {
-            "defaults": False,
-            "nodePools": [{"name": "main", "replicas": 3}],
-            "phases": [
-                {
-                    "name": "load",
-                    "apply": [{"manifest": deployment}],
-                    "until": {"condition": "PodsReady"},
-                },
-                {
-                    "name": "churn",
-                    "duration": "10s",
-                    "churn": [{"manifest": come, "rate": 2, "lifetime": "3s"}],
-                },
-                {
-                    "name": "roll",
-                    "apply": [{"manifest": changed}],
-                    "until": {"condition": "PodsReady"},
-                },
-            ],
+    phases: list[Json] = [
+        {
+            "name": "load",
+            "apply": [{"manifest": deployment}],
+            "until": {"condition": "PodsReady"},
         },
-    }
+        {
+            "name": "churn",
+            "duration": "10s",
+            "churn": [{"manifest": come, "rate": 2, "lifetime": "3s"}],
+        },
+        {
+            "name": "roll",
+            "apply": [{"manifest": changed}],
+            "until": {"condition": "PodsReady"},
+        },
+    ]
     named = (f"--kubeconfig={world.info.kubeconfig}", *DEDICATED)
-    path = world.root / "applied.yaml"
-    path.write_text(yaml.safe_dump(document))
+    path = written(world, "applied", phases)
     with world.start("applied", "run", str(path), *named) as run:
         run.until("phase load: 6 of 6 pods Ready")
         eventually(lambda: churned(world), "pods come")
@@ -127,10 +131,9 @@ def test_what_is_applied_runs_changes_and_is_gone_afterwards(eager: World) -> No
     for kind in ("deployments", "pods"):
         assert not world.items(kind, "-l", f"{APPLIED_BY}={summary['run_id']}"), kind
     world.apply(config)
-    document["spec"]["phases"] = [  # type: ignore[index]
-        {"name": "load", "duration": "1s", "apply": [{"manifest": config}]}
-    ]
-    path.write_text(yaml.safe_dump(document))
+    path = written(
+        world, "refused", [{"name": "load", "duration": "1s", "apply": [{"manifest": config}]}]
+    )
     done = world.fleet("run", str(path), "--name-prefix=refused", *named)
     assert done.returncode == 2, done.stderr
     assert "spec.phases[0]: /api/v1/namespaces/default/configmaps/theirs exists" in done.stderr
@@ -146,26 +149,16 @@ def churned(world: World) -> list[str]:
 
 def test_a_condition_that_does_not_come_in_time_fails_the_run(eager: World) -> None:
     world = eager
-    document = {
-        "apiVersion": "fleet.emulator/v1alpha1",
-        "kind": "Scenario",
-        "metadata": {"name": "never"},
-        "spec": {
-            "defaults": False,
-            "nodePools": [{"name": "main", "replicas": 3}],
-            "phases": [
-                {
-                    "name": "out",
-                    "duration": "1s",
-                    "faults": [{"type": "NetworkNotReady", "share": 0.3, "duration": "10m"}],
-                },
-                {"name": "ready", "duration": "15s", "until": {"condition": "NodesReady"}},
-            ],
+    is_met: Json = {"condition": "NodesReady", "timeout": "1s"}
+    phases: list[Json] = [
+        {
+            "name": "out",
+            "duration": "1s",
+            "faults": [{"type": "NetworkNotReady", "share": 0.3, "duration": "10m"}],
         },
-    }
-    document["spec"]["phases"][1]["until"]["timeout"] = "1s"  # type: ignore[index]
-    path, directory = world.root / "never.yaml", world.root / "played" / "never"
-    path.write_text(yaml.safe_dump(document))
+        {"name": "ready", "duration": "15s", "until": is_met},
+    ]
+    path, directory = written(world, "never", phases), world.root / "played" / "never"
     at = (f"--kubeconfig={world.info.kubeconfig}", *DEDICATED, f"--run-dir={directory}")
     done = world.fleet("run", str(path), "--name-prefix=never", *at)
     summary: Json = json.loads((directory / "summary.json").read_text())
