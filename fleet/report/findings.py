@@ -14,7 +14,7 @@ from fleet.report.slo_file import INDICATORS, STEADY
 from fleet.report.summary_text import duration
 
 SAMPLES_LEAST = 10
-"""Calls between two samples of the control plane, for a moment to be called slow."""
+"""Calls of a kind between two samples of the control plane, for a moment to be called slow."""
 
 
 SIMULATED = (
@@ -114,14 +114,20 @@ def _first_s(run: RunRecord, level: Json) -> float | None:
         return limit
     since_s = (run.steady_from_s or 0.0) if level["phase"] == STEADY else 0.0
     share = cast("float", level["percentile"])
+    lone_s = None  # the first moment at which a rare call was slow, the worst of all
     for at_s, span_s, period in periods(run, APISERVER):
         if at_s - span_s < since_s - 1:
             continue
-        calls = [each for each in calls_of(period) if each.sli == sli]
-        found = slowest(calls, period.bounds.get(REQUESTS, []), share, SAMPLES_LEAST)
+        calls, bounds = [each for each in calls_of(period) if each.sli == sli], period.bounds
+        found = slowest(calls, bounds.get(REQUESTS, []), share, SAMPLES_LEAST)
         if found.seconds is not None and found.seconds > limit:
             return at_s - span_s
-    return None
+        if lone_s is None:
+            worst = [each for each in calls if str(each) == level["worst"]]
+            found = slowest(worst, bounds.get(REQUESTS, []), share, 1)
+            if found.seconds is not None and found.seconds > limit:
+                lone_s = at_s - span_s
+    return lone_s
 
 
 def _over(run: RunRecord, path: str, limit: float) -> Iterator[float]:

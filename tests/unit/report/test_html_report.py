@@ -10,12 +10,15 @@ from typing import cast
 from xml.etree import ElementTree as ET
 
 import pytest
-from run_files import NODES, write_run
+from run_files import NODES, slow_writes, write_run
 
+from fleet.controlplane import APISERVER
 from fleet.errors import UsageError
 from fleet.report import html_report, plots
 from fleet.report.comparison import compare
+from fleet.report.control_plane import Sample
 from fleet.report.curves import POINTS_MAX, mean, plots_of, thin
+from fleet.report.exposition import REQUESTS, Exposition
 from fleet.report.findings import first_broken, not_proven, recoveries, sentence
 from fleet.report.html_report import page, write_report
 from fleet.report.plots import VARIABLES
@@ -38,6 +41,29 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("runs") / "slow"
     write_run(path, us=50_000, is_slow=True)
     return path
+
+
+def test_a_few_slow_calls_stand_out_at_a_moment_too(slow: Path) -> None:
+    """None of a kind was called often between two samples; all of the run together were slow."""
+    run = read_run(slow)
+    [level] = [each for each in run.rows("slis") if each["met"] is False]
+    level["worst"] = "PATCH nodes/status"
+    bounds = slow_writes(1, 1.5).bounds
+    row = bounds[REQUESTS]
+
+    def told(slow_calls: int, quick_calls: int) -> Exposition:
+        rare = [float(slow_calls) if bound > 1.5 else 0.0 for bound in row]
+        often = [float(quick_calls)] * len(row)
+        buckets = {(REQUESTS, "PATCH|nodes|status|resource"): rare}
+        return Exposition({}, {**buckets, (REQUESTS, "PUT|leases||resource"): often}, bounds)
+
+    counts = ((15, 0, 100), (30, 0, 200), (45, 2, 300), (60, 4, 400), (75, 6, 500))
+    run.samples.of[APISERVER] = [
+        Sample(APISERVER, float(second), 40.0, 9, told(*counted)) for second, *counted in counts
+    ]
+    broken = first_broken(run)
+    assert broken is not None
+    assert broken.at_s == 30.0  # the sample before the first of them
 
 
 def test_the_page_is_whole_and_asks_nothing(slow: Path) -> None:
