@@ -13,7 +13,7 @@ from fleet.objects.effects import NodeId, NodeObject, Outbox, Reply, ReplyKind
 from fleet.objects.pods import NodeCondition, NodeView
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
-from fleet.wire.api.callers import RenderedProfile
+from fleet.wire.api.callers import Caller, RenderedProfile
 from fleet.wire.api.decode_json import decode_existing_node
 from fleet.wire.api.encode_node import node_json
 
@@ -74,6 +74,7 @@ def existing() -> NodeView:
     """Return the first node of the default profile as a kubelet finds it after a restart."""
     facts = model().identity(model().index_of(ADDRESS), "n")
     made = NodeObject(())
-    node = orjson.loads(node_json(RenderedProfile(model(), extra_labels={}), facts, made))
+    caller = Caller(0, b"n", RenderedProfile(model(), extra_labels={}))
+    node = orjson.loads(node_json(caller, facts, made))
     node["metadata"] |= {"uid": "uid-1", "resourceVersion": "5"}
     return decode_existing_node(node)

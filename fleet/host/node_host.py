@@ -43,6 +43,7 @@ from fleet.kubelet.node.node_status import RegistrationPhase
 from fleet.metrics import FleetCounts
 from fleet.objects.certificates import CertificateKind
 from fleet.objects.effects import NodeId, WatchKind
+from fleet.profile.controller_preset import ControllerPreset
 from fleet.profile.loader import NodeMix
 from fleet.profile.node_model import NodeModel
 from fleet.profile.settings import Encoding, Fidelity, IdentityMode, Settings
@@ -78,6 +79,7 @@ class NodeHost:
         is_shared: bool,
         fake_taint: tuple[str, str, str] | None,
         bootstrap: Bootstrap | None = None,
+        preset: ControllerPreset | None = None,
         health: ConnectionHealth = ConnectionHealth(),  # noqa: B008 - immutable
         raise_bugs: bool = False,
     ) -> None:
@@ -116,6 +118,7 @@ class NodeHost:
             self._labels[SHARD_LABEL] = f"{settings.shard:04d}"
             self._own_label += f",{SHARD_LABEL}={settings.shard:04d}"
         self._taint = fake_taint
+        self._preset = preset
         agents = dict.fromkeys(model.filled(model.user_agent) for model in mix.models)
         self._user_agents = tuple(agents)  # a profile's is one object for all of its nodes
         accept, group = self.reactor.codec.accept, identity.group
@@ -374,6 +377,7 @@ class NodeHost:
                 extra_taints=(self._taint,) if self._taint else (),
                 impersonate=self._is_light
                 and self._identity.impersonation is not Impersonation.NONE,
+                preset=self._preset,
             )
             found = self._kinds[id(model)] = (env, template)
         return found

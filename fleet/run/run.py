@@ -52,6 +52,7 @@ from fleet.run.observation import Observation
 from fleet.run.outcome import RunOutcome, exit_code_of
 from fleet.run.page import about_run, report_of
 from fleet.run.permission import may_load
+from fleet.run.presets import find_preset
 from fleet.run.restart_signal import RestartSignal
 from fleet.run.scenario_player import ScenarioPlayer, Stage
 from fleet.run.target import Target
@@ -262,9 +263,7 @@ class Run:
             serving=servers.serving,
         )
         adopted = await adopt_nodes(cluster, facts, settings, lease, self._display)
-        taint = None
-        if facts.is_shared and not settings.no_taint:
-            taint = (FAKE_TAINT.key, FAKE_TAINT.value, FAKE_TAINT.effect)
+        taint = FAKE_TAINT if facts.is_shared and not settings.no_taint else None
         node_host = NodeHost(
             settings,
             cluster,
@@ -274,6 +273,7 @@ class Run:
             is_shared=facts.is_shared,
             fake_taint=taint,
             bootstrap=bootstrap,
+            preset=await find_preset(cluster, self._target.local, settings, self._run_id),
             health=self._health,
         )
         pids = self._target.local.pids if self._target.local else {}

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import orjson
 
 from fleet.clock import NS_PER_S
+from fleet.profile.controller_preset import ControllerPreset
 from fleet.profile.node_model import NodeModel
 from fleet.quantity import format_duration
 
@@ -20,6 +21,7 @@ class RenderedProfile:
         "extra_taints",
         "impersonate",
         "model",
+        "preset",
         "status",
         "timeout",
         "timeout_ns",
@@ -33,8 +35,10 @@ class RenderedProfile:
         extra_annotations: dict[str, str] | None = None,
         extra_taints: tuple[tuple[str, str, str], ...] = (),
         impersonate: bool = False,
+        preset: ControllerPreset | None = None,
     ) -> None:
         self.model = model
+        self.preset = preset
         self.extra_labels = extra_labels
         self.extra_annotations = extra_annotations or {}
         self.extra_taints = extra_taints

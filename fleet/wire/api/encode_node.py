@@ -1,12 +1,15 @@
 """What a kubelet writes of its Node, rendered: all of it, and patches of the status."""
 
+from typing import Any
+
 import orjson
 
 from fleet.objects.effects import NodeObject, NodeStatusPatch
 from fleet.objects.pods import NodeCondition
 from fleet.objects.times import rfc3339
+from fleet.profile.controller_preset import TTL_ANNOTATION
 from fleet.profile.node_model import NodeIdentity, daemon_endpoints
-from fleet.wire.api.callers import RenderedProfile
+from fleet.wire.api.callers import Caller
 
 CONDITION = (
     b'{"type":"%b","status":"%b","lastHeartbeatTime":"%b","lastTransitionTime":"%b",'
@@ -73,9 +76,10 @@ def _condition_patch(old: NodeCondition | None, new: NodeCondition) -> bytes:
     return b"{%b}" % b",".join(fields)
 
 
-def node_json(template: RenderedProfile, facts: NodeIdentity, made: NodeObject) -> bytes:
+def node_json(caller: Caller, facts: NodeIdentity, made: NodeObject) -> bytes:
     """Render the Node that registers. Source: kubelet_node_status.go, initialNode."""
-    model = template.model
+    template = caller.template
+    model, preset = template.model, template.preset
     taints = (*model.taints, *template.extra_taints)
     spec: dict[str, object] = {}
     if facts.provider_id:
@@ -87,11 +91,15 @@ def node_json(template: RenderedProfile, facts: NodeIdentity, made: NodeObject) 
             else {"key": key, "effect": effect}
             for key, value, effect in taints
         ]
-    metadata = {
+    metadata: dict[str, Any] = {
         "name": facts.name,
         "labels": {**facts.labels, **template.extra_labels},
         "annotations": {**facts.annotations, **template.extra_annotations},
     }
+    if preset is not None:
+        metadata["annotations"].setdefault(TTL_ANNOTATION, preset.ttl(caller.index))
+        if cidr := preset.pod_cidr(caller.index):
+            spec |= {"podCIDR": cidr, "podCIDRs": [cidr]}
     addresses = [{"type": kind, "address": address} for kind, address in facts.addresses]
     return b'{"kind":"Node","apiVersion":"v1","metadata":%b,"spec":%b,"status":{%b}}' % (
         orjson.dumps(metadata),

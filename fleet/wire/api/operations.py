@@ -137,7 +137,7 @@ def _create_node(call: ApiCall, caller: Caller) -> Request:
     payload = call.payload
     assert isinstance(payload, NodeObject), payload
     facts = caller.template.model.identity(caller.index, caller.name.decode())
-    body = node_json(caller.template, facts, payload)
+    body = node_json(caller, facts, payload)
     return Request(POST, NODES, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
 
 

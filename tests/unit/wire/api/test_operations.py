@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import ipaddress
 
 import orjson
 import pytest
@@ -25,6 +26,7 @@ from fleet.objects.effects import (
     TokenRequest,
 )
 from fleet.objects.pods import NodeCondition, ObjectRef
+from fleet.profile.controller_preset import ControllerPreset
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
@@ -53,6 +55,8 @@ def request(
     *,
     shared: bool = False,
     of: NodeModel | None = None,
+    preset: ControllerPreset | None = None,
+    index: int = 0,
 ) -> Request:
     taint = ("fleet.emulator/fake", "true", "NoSchedule")
     template = RenderedProfile(
@@ -61,9 +65,25 @@ def request(
         extra_annotations={"owner": "r/uid"},
         extra_taints=(taint,),
         impersonate=shared,
+        preset=preset,
     )
     call = ApiCall(NODE, op, key, payload)  # type: ignore[arg-type]
-    return build(call, Caller(0, b"n-0", template))
+    return build(call, Caller(index, b"n-0", template))
+
+
+def test_a_node_registers_with_what_the_controllers_would_give_it() -> None:
+    preset = ControllerPreset(ipaddress.IPv4Network("10.128.0.0/9"), 24)
+    sent = request(Op.CREATE_NODE, NodeObject((READY,)), preset=preset, index=700)
+    node = orjson.loads(sent.body)
+    assert node["metadata"]["annotations"]["node.alpha.kubernetes.io/ttl"] == "30"
+    assert node["metadata"]["annotations"]["owner"] == "r/uid"
+    assert node["spec"]["podCIDR"] == "10.253.67.0/24"
+    assert node["spec"]["podCIDRs"] == ["10.253.67.0/24"]
+    beyond = request(Op.CREATE_NODE, NodeObject((READY,)), preset=preset, index=1 << 15)
+    assert "podCIDR" not in orjson.loads(beyond.body)["spec"]
+    without = orjson.loads(request(Op.CREATE_NODE, NodeObject((READY,))).body)
+    assert "podCIDR" not in without["spec"]
+    assert "node.alpha.kubernetes.io/ttl" not in without["metadata"]["annotations"]
 
 
 def test_a_node_registers_as_its_profile_says() -> None:

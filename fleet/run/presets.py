@@ -1,0 +1,45 @@
+"""Whether the Nodes of a run may register with what the controllers would give them.
+
+They may on a local control plane that nobody else uses: ranges of pods that two give out would
+meet. A run that begins while another lives, or where any Node is, leaves it to the controllers.
+"""
+
+import ipaddress
+
+import psutil
+
+from fleet.cluster.cluster import Cluster
+from fleet.cluster.runs import find_holders
+from fleet.controlplane.options import CONTROLLER_MANAGER, ControlPlaneInfo
+from fleet.profile.controller_preset import ControllerPreset
+from fleet.profile.settings import Fidelity, Settings
+
+
+async def find_preset(
+    cluster: Cluster, local: ControlPlaneInfo | None, settings: Settings, run_id: str
+) -> ControllerPreset | None:
+    """Return what the controllers would do, None where it is theirs. The run holds its Lease."""
+    if local is None or settings.fidelity is not Fidelity.LIGHT or settings.shard is not None:
+        return None
+    preset = _preset_of(local.pids.get(CONTROLLER_MANAGER, 0))
+    if preset is None:
+        return None
+    api = cluster.api("preflight")
+    listed = await api.get("/api/v1/nodes", "nodes", limit=1)
+    held = await find_holders(api)
+    is_alone = all(each.run == run_id for each in held.holders if each.is_alive)
+    return preset if is_alone and not listed.get("items") else None
+
+
+def _preset_of(pid: int) -> ControllerPreset | None:
+    """Read it from the controller manager's flags; None if they are not those of one range."""
+    try:
+        command = psutil.Process(pid).cmdline()
+        flags = dict(each.lstrip("-").partition("=")[::2] for each in command)
+        network = ipaddress.IPv4Network(flags["cluster-cidr"])
+        mask = int(flags["node-cidr-mask-size"])
+    except (psutil.Error, KeyError, ValueError):
+        return None
+    if flags.get("allocate-node-cidrs") != "true" or not network.prefixlen <= mask < 32:
+        return None
+    return ControllerPreset(network, mask)

@@ -1,0 +1,47 @@
+"""Nodes of `light` register with what the controllers of their own control plane would give."""
+
+import ipaddress
+
+import pytest
+from e2e_world import FOREIGN_NODE, Json, World, eventually
+
+from fleet.controlplane.flags import POD_CIDR
+
+pytest_plugins = ("e2e_fixtures",)
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+LIGHT = "--fidelity=light"
+
+
+def cidrs(nodes: list[Json]) -> list[str]:
+    return sorted(each["spec"].get("podCIDR", "") for each in nodes)
+
+
+def test_what_is_given_at_once_is_given_to_nobody_else(world: World) -> None:
+    last = list(ipaddress.ip_network(POD_CIDR).subnets(new_prefix=24))[-3:]
+    with world.spawn("alone", 3, LIGHT, world.quick()) as alone:
+        alone.until_ready()
+        names = set(world.nodes("alone"))
+        assert cidrs(world.items("nodes")) == [str(each) for each in last]
+        with world.spawn("second", 3, LIGHT, world.quick()) as second:
+            second.until_ready()
+            world.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": FOREIGN_NODE}})
+            try:
+                eventually(lambda: all(cidrs(world.items("nodes"))), "all have ranges")
+                given = cidrs(world.items("nodes"))
+                assert len(given) == len(set(given)) == 7
+                mine = set(map(str, last))
+                assert not mine.intersection(cidrs([*world.nodes("second").values()]))
+            finally:
+                world.kubectl("delete", "node", FOREIGN_NODE)
+            second.end_well_or_late()
+        alone.end_well_or_late()
+    patches = [
+        each["user"]["username"]
+        for each in world.audit()
+        if each["verb"] == "patch" and each["objectRef"].get("name") in names
+    ]
+    assert patches  # the taint of a Node that is new
+    assert not [each for each in patches if each.endswith(":ttl-controller")]
+    world.assert_nothing_left("alone")
+    world.assert_nothing_left("second")
