@@ -19,11 +19,11 @@ def cidrs(nodes: list[Json]) -> list[str]:
 
 def test_what_is_given_at_once_is_given_to_nobody_else(world: World) -> None:
     last = list(ipaddress.ip_network(POD_CIDR).subnets(new_prefix=24))[-3:]
-    with world.spawn("alone", 3, LIGHT, world.quick()) as alone:
-        alone.until_ready()
-        names = set(world.nodes("alone"))
+    with world.spawn("preset", 3, LIGHT, world.quick()) as first:
+        first.until_ready()
+        names = set(world.nodes("preset"))
         assert cidrs(world.items("nodes")) == [str(each) for each in last]
-        with world.spawn("second", 3, LIGHT, world.quick()) as second:
+        with world.spawn("after", 3, LIGHT, world.quick()) as second:
             second.until_ready()
             world.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": FOREIGN_NODE}})
             try:
@@ -31,11 +31,11 @@ def test_what_is_given_at_once_is_given_to_nobody_else(world: World) -> None:
                 given = cidrs(world.items("nodes"))
                 assert len(given) == len(set(given)) == 7
                 mine = set(map(str, last))
-                assert not mine.intersection(cidrs([*world.nodes("second").values()]))
+                assert not mine.intersection(cidrs([*world.nodes("after").values()]))
             finally:
                 world.kubectl("delete", "node", FOREIGN_NODE)
             second.end_well_or_late()
-        alone.end_well_or_late()
+        first.end_well_or_late()
     patches = [
         each["user"]["username"]
         for each in world.audit()
@@ -43,5 +43,5 @@ def test_what_is_given_at_once_is_given_to_nobody_else(world: World) -> None:
     ]
     assert patches  # the taint of a Node that is new
     assert not [each for each in patches if each.endswith(":ttl-controller")]
-    world.assert_nothing_left("alone")
-    world.assert_nothing_left("second")
+    world.assert_nothing_left("preset")
+    world.assert_nothing_left("after")
