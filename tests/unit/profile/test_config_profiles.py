@@ -379,6 +379,8 @@ def test_shipped_profiles_are_listed_shown_and_valid() -> None:
         "large",
         "gpu",
         "arm64",
+        "spot",
+        "edge",
     }
     for name in found:
         assert load_source(name)[0].metadata.name == name
@@ -387,20 +389,21 @@ def test_shipped_profiles_are_listed_shown_and_valid() -> None:
 
 
 def test_shipped_nodes_look_like_the_machines_they_are() -> None:
-    models = {name: load_mix((ProfileChoice(name),)).models[0] for name in ("gpu", "arm64")}
+    models = {name: load_mix((ProfileChoice(name),)).models[0] for name in ("gpu", "arm64", "edge")}
     assert [(each.resource, each.total) for each in models["gpu"].devices] == [
         ("nvidia.com/gpu", 8)
     ]
     assert "nvidia.com/gpu" not in models["gpu"].capacity  # before the device plugin registered
     assert models["gpu"].taints == (("nvidia.com/gpu", "present", "NoSchedule"),)
-    assert models["arm64"].arch == "arm64"
+    assert models["arm64"].arch == models["edge"].arch == "arm64"
+    assert models["edge"].capacity["pods"] == "30"
     for model in models.values():
         assert model.kubelet_version == "v1.36.3"
         assert model.images
 
 
 def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"did you mean 'gpu'\?\); known are arm64, cni, .*"):
+    with pytest.raises(UsageError, match=r"did you mean 'gpu'\?\); known are arm64, bad-image, .*"):
         load_source("gpuu")
     with pytest.raises(UsageError, match="No such file"):
         load_source("./absent.yaml")
