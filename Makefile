@@ -107,9 +107,9 @@ oracle: kubelet  ## a node beside a real kubelet that lives in the same simulate
 	$(BIN)/pytest -rs tests/oracle
 
 .PHONY: faults
-faults: setup  ## what fails on machines, links and a run's own control plane, on real control planes
+faults: setup  ## what fails on machines, links and a run's own control plane, and all scenarios, on real control planes
 	$(BIN)/fleet controlplane build
-	$(BIN)/pytest tests/e2e/test_faults.py tests/e2e/test_machine_faults.py
+	$(BIN)/pytest tests/e2e/test_faults.py tests/e2e/test_machine_faults.py tests/e2e/test_scenarios.py
 
 .PHONY: metrics-server
 metrics-server: setup  ## the real metrics-server scrapes 500 nodes, and an autoscaler acts on what it says

@@ -20,6 +20,7 @@ LONG = (
     "test_parity",
     "test_oracle",
     "test_real_kubelet",
+    "test_scenarios",
     "test_trouble",
     "test_dashboard",
     "test_docs",

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,23 +18,43 @@ pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 NODES = 9
-SHRINK = {"zone-outage": 8, "thundering-herd": 30, "node-churn": 40}
-"""By how much the times of each are divided."""
+SHRINK = {
+    "zone-outage": 8,
+    "thundering-herd": 30,
+    "node-churn": 40,
+    "crashloop-storm": 8,
+    "gpu-cluster": 8,
+    "steady-5k": 40,
+    "rolling-update": 5,
+    "pod-churn": 6,
+    "big-objects": 10,
+}
+"""By how much the times of each are divided; its pods are as many for a node as those that ship."""
+LONGER = ("steady-5k", "rolling-update", "pod-churn", "big-objects")
+"""For `make faults`: each takes a minute, and nothing goes wrong in them."""
+TIMES = ("duration", "at", "lifetime")
 
 
 def shrunk(world: World, name: str) -> Path:
-    """Write a shipped scenario with shorter times; return where."""
+    """Write a shipped scenario with shorter times and for fewer nodes; return where."""
     document = yaml.safe_load(shipped()[name].read_text())
-    document["spec"]["defaults"] = False
-    for expected in document["spec"].get("expectations", ()):
+    spec = document["spec"]
+    spec["defaults"] = False
+    for expected in spec.get("expectations", ()):
         if expected["sli"] == "FalseNotReadyNodes":  # a machine that stands still loses some, too
             expected["max"] = NODES
-    for phase in document["spec"]["phases"]:
-        for part in (phase, *phase.get("faults", ())):
-            for key in ("duration", "at"):
+    [pool] = spec["nodePools"]
+    for phase in spec["phases"]:
+        for part in (phase, *phase.get("faults", ()), *phase.get("churn", ())):
+            for key in TIMES:
                 if key in part:
                     short_ns = parse_duration(part[key]) // SHRINK[name]
                     part[key] = format_duration(short_ns)
+        for part in phase.get("apply", ()):
+            if "replicas" in part["manifest"].get("spec", {}):
+                part["manifest"] = copy.deepcopy(part["manifest"])  # phases share it
+                replicas = part["manifest"]["spec"]["replicas"]
+                part["manifest"]["spec"]["replicas"] = replicas * NODES // pool["replicas"]
     path = world.root / f"{name}.yaml"
     path.write_text(yaml.safe_dump(document))
     return path
@@ -53,24 +74,27 @@ def written(world: World, name: str, phases: list[Json]) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", list(SHRINK))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(each, marks=pytest.mark.slow) if each in LONGER else each for each in SHRINK],
+)
 def test_a_scenario_that_ships_is_played_and_judged(eager: World, name: str) -> None:
     world = eager
     path = shrunk(world, name)
+    phases: list[Json] = yaml.safe_load(path.read_text())["spec"]["phases"]
     named = (f"--kubeconfig={world.info.kubeconfig}", *DEDICATED, "--zone-labels")
     with world.start(name, "run", str(path), f"--nodes={NODES}", *named) as run:
-        if name == "zone-outage":
-            assert_dark(world, name)
+        if name in SEEN_MEANWHILE:
+            SEEN_MEANWHILE[name](world, name)
         run.ended_well_or_late()
     summary = run.summary()
-    wanted = [each["name"] for each in yaml.safe_load(path.read_text())["spec"]["phases"]]
     played = [each["name"] for each in summary["phases"] if each["kind"] == "phase"]
-    assert played == ["bring-up", "steady", *wanted]
+    assert played == ["bring-up", "steady", *(each["name"] for each in phases)]
     faults = [each for each in summary["phases"] if each["kind"] == "fault"]
-    assert faults
+    assert len(faults) == sum(len(each.get("faults", ())) for each in phases)
     assert all(each["until_s"] is not None for each in faults)
-    waited = [each for each in summary["expectations"] if "NodesReady" in each["name"]]
-    assert [each["met"] for each in waited] == [True]
+    waited = [each for each in summary["expectations"] if "Ready within" in each["name"]]
+    assert [each["met"] for each in waited] == [True for each in phases if "until" in each]
     assert "bug in fleet" not in run.log
     world.assert_nothing_left(name)
 
@@ -87,6 +111,33 @@ def assert_dark(world: World, prefix: str) -> None:
 
     dark = {"zone-a": {"True"}, "zone-b": {"Unknown"}, "zone-c": {"True"}}
     eventually(lambda: found() == dark, "zone-b alone is dark", seen=found)
+
+
+def assert_crashing(world: World, _prefix: str) -> None:
+    """The containers of many pods crash and are restarted."""
+
+    def restarts() -> list[int]:
+        pods = [each["status"] for each in world.items("pods")]
+        return [one["restartCount"] for each in pods for one in each.get("containerStatuses", ())]
+
+    eventually(lambda: sum(each > 0 for each in restarts()) > NODES, "they crash", seen=restarts)
+
+
+def assert_full(world: World, _prefix: str) -> None:
+    """Every GPU is in use."""
+
+    def running() -> int:
+        return sum(each["status"].get("phase") == "Running" for each in world.items("pods"))
+
+    eventually(lambda: running() >= 8 * NODES, "all GPUs are in use", seen=running)
+
+
+SEEN_MEANWHILE: dict[str, Callable[[World, str], None]] = {
+    "zone-outage": assert_dark,
+    "crashloop-storm": assert_crashing,
+    "gpu-cluster": assert_full,
+}
+"""What other clients see of a scenario while it is played."""
 
 
 def test_what_is_applied_runs_changes_and_is_gone_afterwards(eager: World) -> None:
