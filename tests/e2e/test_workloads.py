@@ -112,7 +112,8 @@ def test_the_behaviours_that_ship_behave(world: World) -> None:
 
         eventually(is_all_seen, "all behave", seen=lambda: seen)
         assert "Ready" not in seen["bad-image"]
-        world.kubectl("delete", "pod", *SHIPPED, "--wait=false")
+        # In order, a pod that pulls would stay until its image is there: minutes.
+        world.kubectl("delete", "pod", *SHIPPED, "--force", "--grace-period=0")
         eventually(lambda: not world.items("pods"), "they are gone")
         run.end_well_or_late()
     world.assert_nothing_left("shipped")
