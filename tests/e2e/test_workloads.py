@@ -1,7 +1,7 @@
 """Real workloads through the real scheduler and controllers on virtual nodes."""
 
 import pytest
-from e2e_world import Json, World, condition, eventually, workload
+from e2e_world import World, condition, eventually, workload
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -62,58 +62,3 @@ def test_a_drained_node_gives_its_pods_to_the_others(world: World) -> None:
         world.kubectl("delete", "deployment", "drained", "--wait=false")
         run.end_well_or_late()
     world.assert_nothing_left("drain")
-
-
-LABEL = "fleet.emulator/workload"
-SHIPPED = {
-    "web": "Ready",
-    "crashloop": "Error",
-    "oom": "OOMKilled",
-    "bad-image": "ImagePullBackOff",
-    "ml-training": "ContainerCreating",
-}
-"""What is seen of each shipped behaviour; images of 10 GB take longer than a test."""
-
-
-def behaving(name: str) -> Json:
-    """Return a pod of a shipped behaviour; a container of more than 50 MiB is killed."""
-    container: Json = {"name": "c", "image": f"example.com/{name}:1"}
-    if name == "oom":
-        container["resources"] = {"limits": {"memory": "50Mi"}}
-    if name == "web":
-        probe = {"httpGet": {"port": 80}, "periodSeconds": 1, "failureThreshold": 60}
-        container["startupProbe"] = probe
-    labels = {"app": name, LABEL: name}
-    made: Json = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}}
-    return made | {"spec": {"containers": [container], "terminationGracePeriodSeconds": 1}}
-
-
-def shown(pod: Json) -> set[str]:
-    """Return what `kubectl get pods` may show of its container, now and before."""
-    words = {"Ready"} if condition(pod, "Ready") == "True" else set()
-    for each in pod["status"].get("containerStatuses", ()):
-        for state in (*each["state"].values(), *each["lastState"].values()):
-            words.add(state.get("reason", ""))
-    return words
-
-
-def test_the_behaviours_that_ship_behave(world: World) -> None:
-    profiles = ("default", *SHIPPED)
-    with world.spawn("shipped", 3, *(f"--profile={each}" for each in profiles)) as run:
-        run.until_ready()
-        world.apply(*(behaving(name) for name in SHIPPED))
-
-        seen: dict[str, set[str]] = {name: set() for name in SHIPPED}
-
-        def is_all_seen() -> bool:
-            for pod in world.items("pods"):
-                seen[pod["metadata"]["name"]] |= shown(pod)
-            return all(word in seen[name] for name, word in SHIPPED.items())
-
-        eventually(is_all_seen, "all behave", seen=lambda: seen)
-        assert "Ready" not in seen["bad-image"]
-        # In order, a pod that pulls would stay until its image is there: minutes.
-        world.kubectl("delete", "pod", *SHIPPED, "--force", "--grace-period=0")
-        eventually(lambda: not world.items("pods"), "they are gone")
-        run.end_well_or_late()
-    world.assert_nothing_left("shipped")
