@@ -118,15 +118,13 @@ def _first_s(run: RunRecord, level: Json) -> float | None:
     for at_s, span_s, period in periods(run, APISERVER):
         if at_s - span_s < since_s - 1:
             continue
-        calls, bounds = [each for each in calls_of(period) if each.sli == sli], period.bounds
-        found = slowest(calls, bounds.get(REQUESTS, []), share, SAMPLES_LEAST)
-        if found.seconds is not None and found.seconds > limit:
+        calls = [each for each in calls_of(period) if each.sli == sli]
+        bounds = period.bounds.get(REQUESTS, [])
+        if (slowest(calls, bounds, share, SAMPLES_LEAST).seconds or 0.0) > limit:
             return at_s - span_s
-        if lone_s is None:
-            worst = [each for each in calls if str(each) == level["worst"]]
-            found = slowest(worst, bounds.get(REQUESTS, []), share, 1)
-            if found.seconds is not None and found.seconds > limit:
-                lone_s = at_s - span_s
+        worst = [each for each in calls if str(each) == level["worst"]]
+        if lone_s is None and (slowest(worst, bounds, share, 1).seconds or 0.0) > limit:
+            lone_s = at_s - span_s
     return lone_s
 
 
