@@ -9,6 +9,7 @@ import ipaddress
 import psutil
 
 from fleet.cluster.cluster import Cluster
+from fleet.cluster.ownership import NODES
 from fleet.cluster.runs import find_holders
 from fleet.controlplane.options import CONTROLLER_MANAGER, ControlPlaneInfo
 from fleet.profile.controller_preset import ControllerPreset
@@ -25,7 +26,7 @@ async def find_preset(
     if preset is None:
         return None
     api = cluster.api("preflight")
-    listed = await api.get("/api/v1/nodes", "nodes", limit=1)
+    listed = await api.get(NODES, "nodes", limit=1)
     held = await find_holders(api)
     is_alone = all(each.run == run_id for each in held.holders if each.is_alive)
     return preset if is_alone and not listed.get("items") else None

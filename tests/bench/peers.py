@@ -26,6 +26,8 @@ from typing import Any
 import aiohttp
 import psutil
 
+from fleet.controlplane.build import find_go
+
 from .__main__ import ROOT, machine
 from .accounting import PLANE, cpu_s, rss_mb, tree
 from .inside import IN_FLIGHT, SETTLE_S, client, each, follow, pods, until
@@ -88,7 +90,7 @@ class Nodes:
 
 def kwok_command() -> tuple[str, ...]:
     """Return KWOK as kwokctl runs it, but for the kubeconfig; build it if it is not there."""
-    download = ("go", "mod", "download", "-json", "sigs.k8s.io/kwok")
+    download = (asyncio.run(find_go()), "mod", "download", "-json", "sigs.k8s.io/kwok")
     told = subprocess.run(download, cwd=KWOK.module, stdout=subprocess.PIPE, check=True)
     stages = Path(json.loads(told.stdout)["Dir"]) / "kustomize" / "stage"
     files = (file for name in STAGES for file in sorted((stages / name).glob("*-*.yaml")))
