@@ -163,16 +163,21 @@ def _record(stage: Stage, kubemark: Path) -> Recording:
     kubeconfig = stage.own_kubeconfig()
     script = Script(world, stage.restart)
     named = (f"--kubeconfig={kubeconfig}", *DEDICATED, "--zone-labels")
-    with world.spawn("parity", 1, f"--profile={profile}", *named) as run:
-        eventually(lambda: world.nodes("parity"), "fleet's node")
-        with hollow_node(stage, kubemark):
+    with hollow_node(stage, kubemark):
+        eventually(lambda: has_lease(world, HOLLOW), "the hollow node's Lease")  # renewals in step
+        with world.spawn("parity", 1, f"--profile={profile}", *named) as run:
             eventually(lambda: all(is_ready(world, node) for node in NODES.values()), "Ready")
             play(script)
             events = world.audit()
-        run.interrupt()
-        assert run.wait() in ENDED_WELL, run.log
+            run.interrupt()
+            assert run.wait() in ENDED_WELL, run.log
     noted = {key: each for tap in stage.taps.values() for key, each in tap.noted.items()}
     return Recording(events, noted, script.steps, script.void, script.replays)
+
+
+def has_lease(world: World, node: str) -> bool:
+    leases = world.items("leases", "--namespace=kube-node-lease")
+    return any(each["metadata"]["name"] == node for each in leases)
 
 
 def is_ready(world: World, node: str) -> bool:
