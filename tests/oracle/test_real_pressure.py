@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,13 @@ CONFIGURATION = {
 }
 """More than either machine ever has, and less than its capacity: a kubelet would not start."""
 SPARED = "critical"
+TRIES = 3
+"""A kubelet that asks for a pod, and gets it when its containers have just ended, reports Failed of
+what it knew before, and may not take it back. Source: status_manager.go, syncPod: the status is
+taken before the GET, whether anything runs is looked at after it.
+"""
+SETTLED_S = 30.0
+"""Within this the last status is sent, whatever a kubelet was busy with."""
 NUMBER = re.compile(r"available: \d+(Ki)?")
 """What a machine has is its own."""
 
@@ -30,6 +38,7 @@ NUMBER = re.compile(r"available: \d+(Ki)?")
 def pod(name: str, exit_code: int, usage: str, **container: Json) -> Json:
     notes = {
         "fleet.emulator/stop-exit-code": str(exit_code),
+        "fleet.emulator/stop-time": "500ms",  # so that this is seldom met; the grace is a second
         "fleet.emulator/memory-usage": usage,
     }
     return {
@@ -79,7 +88,7 @@ def ends(both: BothNodes) -> dict[str, dict[str, list[object]]]:
 
 def are_alike(both: BothNodes) -> bool:
     real, own = ends(both).values()
-    return own == real
+    return own == real and real["over-and-done"][:2] == ["Succeeded", None]
 
 
 def test_who_is_evicted_and_how_they_end(environment: Path) -> None:
@@ -94,18 +103,29 @@ def test_who_is_evicted_and_how_they_end(environment: Path) -> None:
         )
         critical = pod(SPARED, 0, "1Mi")
         critical["spec"]["priorityClassName"] = "system-node-critical"
-        both.apply(critical, *PODS)
-
-        def all_ended() -> bool:
-            pods = [pod for node in ends(both).values() for pod in node.items()]
-            phases = [each[0] for name, each in pods if name not in {"events", SPARED}]
-            return len(phases) == 2 * len(PODS) and set(phases) <= {"Succeeded", "Failed"}
-
-        eventually(all_ended, "all but one are evicted", seen=lambda: ends(both))
-        eventually(lambda: are_alike(both), "they end alike", seen=lambda: ends(both))
+        both.apply(critical)
+        assert any(evicts_alike(both) for _ in range(TRIES)), ends(both)
         real = ends(both)[REAL]
         assert real[SPARED][0] == "Running"
-        assert [real[name][:2] for name in ("over", "over-and-done")] == [
-            ["Failed", "Evicted"],
-            ["Succeeded", None],
-        ]
+        assert real["over"][:2] == ["Failed", "Evicted"]
+
+
+def evicts_alike(both: BothNodes) -> bool:
+    """Run the pods and see them evicted; return whether they end alike on both nodes."""
+    both.apply(*PODS)
+
+    def all_ended() -> bool:
+        pods = [pod for node in ends(both).values() for pod in node.items()]
+        phases = [each[0] for name, each in pods if name not in {"events", SPARED}]
+        return len(phases) == 2 * len(PODS) and set(phases) <= {"Succeeded", "Failed"}
+
+    eventually(all_ended, "all but one are evicted", seen=lambda: ends(both))
+    deadline = time.monotonic() + SETTLED_S
+    while not are_alike(both) and time.monotonic() < deadline:
+        time.sleep(1)
+    if are_alike(both):
+        return True
+    for namespace in NODES:
+        names = [each["metadata"]["name"] for each in PODS]
+        both.world.kubectl("-n", namespace, "delete", "pod", *names)
+    return False
