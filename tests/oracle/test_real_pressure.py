@@ -75,7 +75,8 @@ def ends(both: BothNodes) -> dict[str, dict[str, list[object]]]:
             status = each["status"]
             message = NUMBER.sub("available: N", status.get("message", ""))
             reasons = {
-                one["type"]: (one["status"], one.get("reason")) for one in status["conditions"]
+                one["type"]: (one["status"], one.get("reason"))
+                for one in status.get("conditions", ())
             }
             found[node][each["metadata"]["name"]] = [
                 status["phase"],
