@@ -25,7 +25,7 @@ from fleet.errors import LocalProtocolError, RemoteProtocolError
 from fleet.wire.http2 import hpack
 from fleet.wire.http2.http2_codec import Http2Codec
 from fleet.wire.http2.messages import ContentType, Failure, Request, Response, StreamOpened
-from fleet.wire.http2.streams import Inbox, Stream
+from fleet.wire.http2.streams import SENT_AGAIN_MAX, Inbox, Stream
 
 GET = Request(b"GET", b"/version")
 PUT = Request(b"PUT", b"/leases/a", b"{}", ContentType.JSON)
@@ -405,15 +405,15 @@ def test_goaway_with_open_watches() -> None:
         client.send(WATCH, number)
     put = client.send(PUT, "put")
     again = client.send(GET, "again")
-    again.retried = True
+    again.sent_again = SENT_AGAIN_MAX
     client.written()
     client.feed(headers(1), headers(3))
     client.taken()
     client.feed(goaway(2**31 - 1), goaway(5, 0, b"bye"))
     http2 = client.http2
     assert not http2.has_room()
-    assert http2.take_news().refused == [put]  # the owner sends it once more
-    assert (put.retried, put.sid) == (True, 0)
+    assert http2.take_news().refused == [put]  # the owner sends it again
+    assert put.sid == 0
     assert client.taken() == [("again", failed(Failure.LOST, "server sent GOAWAY: NO_ERROR bye"))]
     client.feed(data(1, b"still open"), headers(5, end=True), data(3, b"", end=True))
     assert len(client.taken()) == 4
@@ -423,13 +423,14 @@ def test_goaway_with_open_watches() -> None:
     assert http2.streams == {}
 
 
-def test_a_refused_stream_is_handed_back_once() -> None:
+def test_a_refused_stream_is_handed_back_until_it_was_sent_again_too_often() -> None:
     client = Client()
     stream = client.send()
     client.written()
     client.feed(reset(1, ErrorCodes.REFUSED_STREAM))
     assert client.http2.take_news().refused == [stream]
     assert client.taken() == []
+    stream.sent_again = SENT_AGAIN_MAX
     client.http2.open_stream(stream)
     client.written()
     client.feed(reset(3, ErrorCodes.REFUSED_STREAM))

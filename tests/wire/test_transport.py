@@ -43,6 +43,7 @@ S = 1_000_000_000
 GET = Request(b"GET", b"/bytes")
 WATCH = Request(b"GET", b"/watch", stream=True)
 SILENT = Request(b"GET", b"/silent")
+CREATE = Request(b"POST", b"/status?code=201")
 
 
 class Harness:
@@ -258,6 +259,60 @@ def test_goaway_drains_watches_and_sends_the_unseen_again(certificate: Certifica
         assert (harness.stats.connections, harness.stats.goaways) == (1, 1)
 
     with_peer(certificate, test, handler)
+
+
+def test_what_is_sent_away_again_waits_longer_each_time(certificate: Certificate) -> None:
+    def handler(connection: PeerConnection, request: Received) -> None:
+        if connection.number < 3:
+            connection.go_away(0)
+        else:
+            by_path(connection, request)
+
+    async def test(peer: Peer, harness: Harness) -> None:
+        harness.send(CREATE, "created")
+        harness.transport.flush()
+        await spin(lambda: harness.stats.goaways == 2)  # the second time at once
+        harness.sweep(0.9)
+        assert (len(peer.connections), harness.stats.retries) == (2, 2)
+        harness.sweep(0.1)
+        await spin(lambda: harness.stats.goaways == 3)
+        harness.sweep(1.9)
+        assert (len(peer.connections), harness.streams()) == (3, 0)
+        harness.sweep(0.1)
+        answers = await harness.answers(1)
+        assert answers["created"].code == 201
+        assert (len(peer.connections), harness.stats.retries) == (4, 3)
+
+    with_peer(certificate, test, handler)
+
+
+def test_what_is_sent_away_eight_times_fails(certificate: Certificate) -> None:
+    async def test(_: Peer, harness: Harness) -> None:
+        harness.send(CREATE, "created")
+        harness.transport.flush()
+        for times in range(2, 9):  # the second time at once
+            await spin(lambda: harness.stats.goaways == times)  # noqa: B023 - awaited here
+            harness.sweep(64)
+        answers = await harness.answers(1)
+        assert answers["created"].failure is Failure.LOST
+        assert harness.stats.retries == 7
+
+    with_peer(certificate, test, lambda connection, _: connection.go_away(0))
+
+
+def test_what_is_to_be_sent_again_later_can_be_given_up(certificate: Certificate) -> None:
+    async def test(_: Peer, harness: Harness) -> None:
+        harness.send(CREATE, "created")
+        harness.send(CREATE, "kept")
+        harness.transport.flush()
+        await spin(lambda: harness.stats.retries == 4)
+        harness.transport.cancel(1, "created")
+        harness.sweep(1)
+        await spin(lambda: harness.stats.retries == 5)
+        harness.transport.close_pool(1)
+        assert [token for token, _ in harness.responses()] == ["kept"]
+
+    with_peer(certificate, test, lambda connection, _: connection.go_away(0))
 
 
 def test_a_draining_connection_closes_when_its_last_watch_is_given_up(

@@ -8,7 +8,7 @@ whole waits in `_rest`, which is None between frames: an idle connection holds n
 
 What is rare is told by `news`, which is None nearly always, so that the hot path tests one field.
 A stream that the peer says it never processed (REFUSED_STREAM, above GOAWAY's last stream) is
-among them and may be sent once more by the owner.
+among them and may be sent again by the owner.
 
 Windows: a stream may receive 2^31-1 bytes and is given more at half; the connection gets 2^30 more
 at the start and again whenever half of it is used. So the peer never waits for us.
@@ -55,7 +55,7 @@ from fleet.wire.http2.frames import (
 )
 from fleet.wire.http2.messages import Failure, Response, StreamOpened
 from fleet.wire.http2.outbound import Outbound
-from fleet.wire.http2.streams import Inbox, Stream, watch_s
+from fleet.wire.http2.streams import SENT_AGAIN_MAX, Inbox, Stream, watch_s
 
 # Where control frames belong; unknown kinds may stand anywhere.
 _ON_STREAM = frozenset((RST_STREAM, CONTINUATION, PUSH_PROMISE, PRIORITY))
@@ -68,7 +68,7 @@ class News:
 
     breach: RemoteProtocolError | None = None  # close the connection with its code
     ended_early: int = 0  # watches that the peer ended before their time
-    refused: list[Stream] | tuple[()] = ()  # not processed: to be sent once more
+    refused: list[Stream] | tuple[()] = ()  # not processed: to be sent again
     resets: int = 0
 
 
@@ -409,14 +409,13 @@ class Http2Codec:
     def _refuse(
         self, streams: Iterable[Stream], failure: Failure, detail: str, now_ns: int, found: Inbox
     ) -> None:
-        """Let the owner send unprocessed streams once more; the second time they fail."""
+        """Let the owner send unprocessed streams again, as often as Go's client does."""
         retry = []
         for stream in streams:
-            if stream.retried or stream.request is None:
+            if stream.sent_again == SENT_AGAIN_MAX or stream.request is None:
                 found.append(stream.fail(failure, detail, now_ns))
-                continue
-            stream.retried = True
-            retry.append(stream)
+            else:
+                retry.append(stream)
         if retry:
             news = self._noted()
             news.refused = [*news.refused, *retry]

@@ -5,6 +5,8 @@ from fleet.wire.http2.messages import Failure, Request, Response
 Message = tuple[object, object]
 """The token of a request, and what came for it."""
 Inbox = list[Message]
+SENT_AGAIN_MAX = 7
+"""How often a request is sent again that no server has seen. Source: x/net/http2, RoundTripOpt."""
 
 
 class Stream:
@@ -18,8 +20,8 @@ class Stream:
         "fd",
         "received",
         "request",
-        "retried",
         "retry_after_s",
+        "sent_again",
         "sent_ns",
         "sid",
         "token",
@@ -38,7 +40,7 @@ class Stream:
         self.received = 0  # bytes of the stream's window that the peer has used
         self.sent_ns = 0
         self.deadline_ns = 0  # of the request; of an open watch, when the server is to end it
-        self.retried = False
+        self.sent_again = 0  # how often
         self.done = False
 
     @property

@@ -11,9 +11,10 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
+from fleet.clock import NS_PER_S
 from fleet.wire.http2.frames import STREAMS_DEFAULT, ErrorCode
 from fleet.wire.http2.messages import Cut, Failure, swallows_input, swallows_output
-from fleet.wire.http2.streams import Inbox, Stream
+from fleet.wire.http2.streams import SENT_AGAIN_MAX, Inbox, Stream
 from fleet.wire.sockets.connection import Connection, ConnectionState, explain
 from fleet.wire.sockets.connection_health import ConnectionHealth
 from fleet.wire.sockets.deadlines import NEVER
@@ -39,6 +40,7 @@ class Links:
         "_buffer",
         "_by_fd",
         "_cuts",
+        "_delayed",
         "_descriptors",
         "_dials",
         "_dirty",
@@ -74,6 +76,7 @@ class Links:
         self.pools: dict[int, Pool] = {}
         self._cuts: dict[int, Cut] = {}  # by pool: those that a partition separates
         self._dirty: list[Connection] = []
+        self._delayed: set[int] = set()  # the pools that have requests to send again later
         self._buffer = memoryview(bytearray(READ_BUFFER_BYTES))
         self._poller = Poller(loop, now_ns, self._on_event, self._on_drained)
         self._descriptors = Descriptors(self._poller)
@@ -165,6 +168,9 @@ class Links:
             for stream in connection.http2.streams.values():
                 failed = stream.fail(Failure.CANCELLED, "the pool was closed", now_ns)
                 self._inbox.append(failed)
+        delayed, entry.delayed = entry.delayed, ()
+        for _, stream in delayed:
+            entry.wait(stream)
         self._inbox += entry.fail_waiting(Failure.CANCELLED, "the pool was closed", now_ns)
         self.notify()
 
@@ -188,6 +194,7 @@ class Links:
             if connection.state is ConnectionState.UP:
                 self._watch_over(connection)
         self._dials.dial_delayed()
+        self._send_delayed(now_ns)
 
     def read_all(self) -> None:
         """Take what has come by now."""
@@ -223,6 +230,29 @@ class Links:
             failed = stream.fail(Failure.DIAL, "too many requests wait", self._now_ns())
             self._inbox.append(failed)
         self.notify()
+
+    def _send_again(self, pool: Pool, stream: Stream) -> None:
+        """Send what no server has seen: at once, then after 1, 2, 4 seconds and so on.
+
+        Source: x/net/http2/transport.go, RoundTripOpt. Differs: at the sweep after that.
+        """
+        self.stats.retries += 1
+        stream.sent_again += 1
+        if stream.sent_again == 1:
+            self.wait(pool, stream)
+            return
+        pause_ns = NS_PER_S << (stream.sent_again - 2)
+        pool.delayed = (*pool.delayed, (self._now_ns() + pause_ns, stream))
+        self._delayed.add(pool.number)
+
+    def _send_delayed(self, now_ns: int) -> None:
+        for number in list(self._delayed):
+            pool = self.pools.get(number)
+            due = pool.take_delayed(now_ns) if pool is not None else []
+            if pool is None or not pool.delayed:
+                self._delayed.discard(number)
+            for stream in due:
+                self.wait(self.pools[number], stream)
 
     def _pump(self, pool: Pool) -> None:
         """Open streams for what waits; dial if the room is not enough."""
@@ -330,8 +360,7 @@ class Links:
             self._part(connection, news.breach.code)
             self._lose(connection, f"HTTP/2: {news.breach}")
         for stream in news.refused:
-            stats.retries += 1
-            self.wait(self.pools[connection.pool], stream)
+            self._send_again(self.pools[connection.pool], stream)
         if http2.is_spent():
             if not connection.leaving:
                 connection.leaving = True
@@ -383,10 +412,9 @@ class Links:
         self._inbox.append((pool.number, ConnectionDown(now_ns, failure, detail)))
         for stream in list(connection.http2.streams.values()):
             stream.sid = 0
-            if untouched and stream.sent_ns == 0 and not stream.retried and stream.request:
-                stream.retried = True
-                self.stats.retries += 1
-                self.wait(pool, stream)
+            may_again = stream.sent_again < SENT_AGAIN_MAX and stream.request is not None
+            if untouched and stream.sent_ns == 0 and may_again:
+                self._send_again(pool, stream)
             else:
                 why = Failure.RESET if stream.is_answered else failure
                 self._inbox.append(stream.fail(why, detail, now_ns))

@@ -21,6 +21,7 @@ class Pool:
     connections: tuple[Connection, ...] = ()  # those that are up, also draining ones
     dialing: Connection | None = None
     waiting: deque[Stream] | tuple[()] = ()
+    delayed: tuple[tuple[int, Stream], ...] = ()  # and when each is to be sent again
     failures: int = 0
     retry_ns: int = 0
 
@@ -50,6 +51,12 @@ class Pool:
         self.waiting = ()
         return None
 
+    def take_delayed(self, now_ns: int) -> list[Stream]:
+        """Take what is to be sent again by now and still wanted."""
+        due = [stream for at_ns, stream in self.delayed if at_ns <= now_ns and not stream.done]
+        self.delayed = tuple(each for each in self.delayed if each[0] > now_ns and not each[1].done)
+        return due
+
     def fail_waiting(self, failure: Failure, detail: str, now_ns: int) -> list[Message]:
         """Give up what waits; return the answers to it."""
         answers = []
@@ -66,7 +73,7 @@ class Pool:
 
     def requests(self) -> list[Stream]:
         """Return what is open and what waits."""
-        found = [*self.waiting]
+        found = [*self.waiting, *(stream for _, stream in self.delayed)]
         for connection in self.connections:
             found += connection.http2.streams.values()
         return found

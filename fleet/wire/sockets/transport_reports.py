@@ -29,7 +29,7 @@ class TransportStats:
     dial_failures: int = 0
     goaways: int = 0
     resets: int = 0  # streams that the server reset
-    retries: int = 0  # requests sent once more, unseen by the server
+    retries: int = 0  # requests sent again, unseen by the server
     requests: int = 0
     pings_lost: int = 0
     breaches: int = 0  # connections that we closed because the server broke HTTP/2
