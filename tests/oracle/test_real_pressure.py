@@ -1,8 +1,8 @@
 """Both nodes run out of memory: whom their kubelets evict, in which words, how those pods end."""
 
 import asyncio
+import contextlib
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -112,7 +112,10 @@ def test_who_is_evicted_and_how_they_end(environment: Path) -> None:
 
 
 def evicts_alike(both: BothNodes) -> bool:
-    """Run the pods and see them evicted; return whether they end alike on both nodes."""
+    """Run the pods anew and see them evicted; return whether they end alike on both nodes."""
+    for namespace in NODES:
+        names = [each["metadata"]["name"] for each in PODS]
+        both.world.kubectl("-n", namespace, "delete", "pod", "--ignore-not-found", *names)
     both.apply(*PODS)
 
     def all_ended() -> bool:
@@ -121,12 +124,6 @@ def evicts_alike(both: BothNodes) -> bool:
         return len(phases) == 2 * len(PODS) and set(phases) <= {"Succeeded", "Failed"}
 
     eventually(all_ended, "all but one are evicted", seen=lambda: ends(both))
-    deadline = time.monotonic() + SETTLED_S
-    while not are_alike(both) and time.monotonic() < deadline:
-        time.sleep(1)
-    if are_alike(both):
-        return True
-    for namespace in NODES:
-        names = [each["metadata"]["name"] for each in PODS]
-        both.world.kubectl("-n", namespace, "delete", "pod", *names)
-    return False
+    with contextlib.suppress(AssertionError):
+        eventually(lambda: are_alike(both), "they end alike", limit_s=SETTLED_S)
+    return are_alike(both)
