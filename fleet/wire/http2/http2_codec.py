@@ -55,7 +55,7 @@ from fleet.wire.http2.frames import (
 )
 from fleet.wire.http2.messages import Failure, Response, StreamOpened
 from fleet.wire.http2.outbound import Outbound
-from fleet.wire.http2.streams import SENT_AGAIN_MAX, Inbox, Stream, watch_s
+from fleet.wire.http2.streams import Inbox, Stream, watch_s
 
 # Where control frames belong; unknown kinds may stand anywhere.
 _ON_STREAM = frozenset((RST_STREAM, CONTINUATION, PUSH_PROMISE, PRIORITY))
@@ -412,10 +412,10 @@ class Http2Codec:
         """Let the owner send unprocessed streams again, as often as Go's client does."""
         retry = []
         for stream in streams:
-            if stream.sent_again == SENT_AGAIN_MAX or stream.request is None:
-                found.append(stream.fail(failure, detail, now_ns))
-            else:
+            if stream.may_go_again:
                 retry.append(stream)
+            else:
+                found.append(stream.fail(failure, detail, now_ns))
         if retry:
             news = self._noted()
             news.refused = [*news.refused, *retry]

@@ -51,6 +51,11 @@ class Stream:
         """
         return self.code != 0 and not (self.watch and self.code == 200)
 
+    @property
+    def may_go_again(self) -> bool:
+        """Tell whether it may be sent again, if no server has seen it."""
+        return self.request is not None and self.sent_again < SENT_AGAIN_MAX
+
     def fail(self, failure: Failure, detail: str, now_ns: int) -> Message:
         """End the stream; return the answer that there is none."""
         assert not self.done, self.token

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from fleet.clock import NS_PER_S
 from fleet.wire.http2.frames import STREAMS_DEFAULT, ErrorCode
 from fleet.wire.http2.messages import Cut, Failure, swallows_input, swallows_output
-from fleet.wire.http2.streams import SENT_AGAIN_MAX, Inbox, Stream
+from fleet.wire.http2.streams import Inbox, Stream
 from fleet.wire.sockets.connection import Connection, ConnectionState, explain
 from fleet.wire.sockets.connection_health import ConnectionHealth
 from fleet.wire.sockets.deadlines import NEVER
@@ -76,7 +76,7 @@ class Links:
         self.pools: dict[int, Pool] = {}
         self._cuts: dict[int, Cut] = {}  # by pool: those that a partition separates
         self._dirty: list[Connection] = []
-        self._delayed: set[int] = set()  # the pools that have requests to send again later
+        self._delayed: list[Pool] = []  # those that have requests to send again later
         self._buffer = memoryview(bytearray(READ_BUFFER_BYTES))
         self._poller = Poller(loop, now_ns, self._on_event, self._on_drained)
         self._descriptors = Descriptors(self._poller)
@@ -160,18 +160,16 @@ class Links:
         entry = self.pools.pop(pool)
         now_ns = self._now_ns()
         self._dials.give_up(entry)
+        wanted = [stream for stream in entry.requests() if not stream.done]
         connections, entry.connections = entry.connections, ()
+        entry.waiting = entry.delayed = ()
         for connection in connections:
             self._part(connection, ErrorCode.NO_ERROR)
             self._descriptors.discard(connection)
             self.stats.connections -= 1
-            for stream in connection.http2.streams.values():
-                failed = stream.fail(Failure.CANCELLED, "the pool was closed", now_ns)
-                self._inbox.append(failed)
-        delayed, entry.delayed = entry.delayed, ()
-        for _, stream in delayed:
-            entry.wait(stream)
-        self._inbox += entry.fail_waiting(Failure.CANCELLED, "the pool was closed", now_ns)
+        for stream in wanted:
+            failed = stream.fail(Failure.CANCELLED, "the pool was closed", now_ns)
+            self._inbox.append(failed)
         self.notify()
 
     def abandon(self, stream: Stream) -> None:
@@ -241,18 +239,18 @@ class Links:
         if stream.sent_again == 1:
             self.wait(pool, stream)
             return
+        if not pool.delayed:
+            self._delayed.append(pool)
         pause_ns = NS_PER_S << (stream.sent_again - 2)
         pool.delayed = (*pool.delayed, (self._now_ns() + pause_ns, stream))
-        self._delayed.add(pool.number)
 
     def _send_delayed(self, now_ns: int) -> None:
-        for number in list(self._delayed):
-            pool = self.pools.get(number)
-            due = pool.take_delayed(now_ns) if pool is not None else []
-            if pool is None or not pool.delayed:
-                self._delayed.discard(number)
-            for stream in due:
-                self.wait(self.pools[number], stream)
+        delayed, self._delayed = self._delayed, []
+        for pool in delayed:
+            for stream in pool.take_delayed(now_ns):
+                self.wait(pool, stream)
+            if pool.delayed:
+                self._delayed.append(pool)
 
     def _pump(self, pool: Pool) -> None:
         """Open streams for what waits; dial if the room is not enough."""
@@ -412,8 +410,7 @@ class Links:
         self._inbox.append((pool.number, ConnectionDown(now_ns, failure, detail)))
         for stream in list(connection.http2.streams.values()):
             stream.sid = 0
-            may_again = stream.sent_again < SENT_AGAIN_MAX and stream.request is not None
-            if untouched and stream.sent_ns == 0 and may_again:
+            if untouched and stream.sent_ns == 0 and stream.may_go_again:
                 self._send_again(pool, stream)
             else:
                 why = Failure.RESET if stream.is_answered else failure

@@ -72,7 +72,7 @@ class Pool:
         return None
 
     def requests(self) -> list[Stream]:
-        """Return what is open and what waits."""
+        """Return what is open, what waits, and what is to be sent again."""
         found = [*self.waiting, *(stream for _, stream in self.delayed)]
         for connection in self.connections:
             found += connection.http2.streams.values()
