@@ -31,6 +31,7 @@ END_HEADERS, PADDED, PRIORITY = 0x4, 0x8, 0x20
 CHUNK = 1 << 16
 TABLE_MAX = 1 << 16
 START_S = 60.0
+HANDSHAKE_S = 0.05  # a connection that was accepted just now is closed with the others
 
 Headers = dict[str, str]
 
@@ -167,7 +168,7 @@ class HeaderTap:
         self._inward.set_alpn_protocols(["h2", "http/1.1"])
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="header-tap")
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._count = 0
         self._server: asyncio.Server | None = None
         self._port = 0
@@ -206,20 +207,27 @@ class HeaderTap:
     async def _close(self) -> None:
         if self._server is not None:
             self._server.close()
-        for task in self._connections:
+            self._server = None
+        await asyncio.sleep(HANDSHAKE_S)
+        connections = list(self._connections)
+        for task in connections:
             task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await asyncio.gather(*connections, return_exceptions=True)
+        await asyncio.sleep(0)  # what was aborted is closed
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
-        try:
-            with contextlib.suppress(OSError, asyncio.CancelledError):
-                await self._pass_on(reader, writer)
-        finally:
-            self._connections.discard(task)
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Begin with a connection; no coroutine, which might be cancelled before it begins."""
+        if self._server is None:  # it came while the tap was closed
             writer.transport.abort()
+            return
+        task = self._loop.create_task(self._pass_on(reader, writer))
+        self._connections[task] = writer
+        task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._connections.pop(task).transport.abort()
+        if not task.cancelled() and not isinstance(error := task.exception(), OSError) and error:
+            raise error
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Connect to the API server with the protocol that the node chose, and copy both ways."""
