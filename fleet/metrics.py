@@ -171,6 +171,9 @@ class FleetCounts:
     node_start: Histogram = field(default_factory=Histogram)
     pod_start: Histogram = field(default_factory=Histogram)
     pod_start_sli: Histogram = field(default_factory=Histogram)  # without what is simulated
+    pod_start_api: Histogram = field(default_factory=Histogram)  # requests that it waited for
+    pod_start_fleet: Histogram = field(default_factory=Histogram)  # what is left of it
+    pod_start_simulated: Histogram = field(default_factory=Histogram)
     pods_added: int = 0
     pods_running: int = 0  # reached Running, in all
     pods_failed: int = 0
@@ -179,6 +182,9 @@ class FleetCounts:
     watch_events: int = 0
     watch_restarts: int = 0
     watches_open: int = 0
+    watch_delay: Histogram = field(default_factory=Histogram)  # from a write's flush to its event
+    watch_behind: Histogram = field(default_factory=Histogram)  # from its answer
+    watch_delay_lost: int = 0
     restarts: int = 0  # of kubelets
     quarantined: int = 0
     foreign: int = 0  # nodes that are not this run's, though their names are

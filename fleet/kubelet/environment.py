@@ -33,6 +33,7 @@ class Environment:
         "outdated",
         "own_watches",
         "port_changes",
+        "registers",
         "runtimes",
         "services",
         "skew_ns",
@@ -51,6 +52,7 @@ class Environment:
         own_watches: bool | None = None,
         is_ours: Callable[[NodeView], bool] = lambda _view: True,
         index_of: Callable[[str, str], int] | None = None,
+        registers: bool = True,
     ) -> None:
         self.model = model
         self.draws = draws
@@ -59,6 +61,7 @@ class Environment:
         self.own_watches = not light if own_watches is None else own_watches
         # Of a node, by its name and address; which may not be its own.
         self.index_of = index_of or (lambda _name, address: model.index_of(address))
+        self.registers = registers  # creates its Node; else it serves one that others make
         self.is_ours = is_ours  # of a Node that exists: whether this run may be its kubelet
         self.tolerate_key = tolerate_key  # a pod that does not tolerate it never becomes Ready
         self.csi_drivers: dict[str, CSIDriverView] = {}  # as the watch of any node shows them

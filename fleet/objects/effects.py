@@ -128,6 +128,7 @@ class Timer(enum.IntEnum):
     SHUTDOWN = 18  # the machine is told to shut down, or goes on with it
     CERTIFICATE = 60  # not the kubelet's: a certificate is to be asked for, or presented
     AGENT = 80  # a node agent's, not a kubelet's; key: its place on the node, then its own key
+    PROBLEM = 81  # what a fault has turned is to be said of the Node
     STATIC_PODS = 70  # look at file and URL; key: a full name whose mirror is tried again
 
 
@@ -333,6 +334,8 @@ class Report(NamedTuple):
     value_ns: int = 0
     simulated_ns: int = 0
     """How much of it the simulated machine took."""
+    api_ns: int = 0
+    """How much of it requests to the API server took."""
 
 
 class PowerOff(NamedTuple):

@@ -3,6 +3,7 @@
 No `datetime`: The civil calendar follows days-from-epoch arithmetic in 400-year eras.
 """
 
+import re
 from functools import lru_cache
 
 from fleet.clock import NS_PER_S
@@ -13,6 +14,10 @@ RENEW_TIME = b'"renewTime":"'
 _last_s = -1
 _last_text = b""
 PARSED_MAX = 4096
+_RFC3339 = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:[.,](\d+))?(?:Z|([+-])(\d\d):(\d\d))",
+    re.ASCII,
+)
 
 
 def rfc3339(seconds: int) -> bytes:
@@ -51,9 +56,12 @@ def parse_rfc3339(text: str) -> int:
     """Return seconds since the epoch of an API timestamp; 0 for an empty one.
 
     The times of a fleet repeat: those that are equal are one integer, and parsed once.
+    Raises ValueError.
     """
     if not text:
         return 0
+    if text[-1] != "Z":  # API servers write UTC, users and queries any zone
+        return parse_rfc3339_nano(text) // NS_PER_S
     year, month, day = int(text[0:4]), int(text[5:7]), int(text[8:10])
     return (
         _days(year, month, day) * 86_400
@@ -61,6 +69,28 @@ def parse_rfc3339(text: str) -> int:
         + int(text[14:16]) * 60
         + int(text[17:19])
     )
+
+
+def parse_rfc3339_nano(text: str) -> int:
+    """Return nanoseconds since the epoch of a time of any zone. Raises ValueError.
+
+    Source: Go's time.Parse with RFC3339, which takes a fraction that the layout does not name.
+    """
+    found = _RFC3339.fullmatch(text)
+    if found is None:
+        raise ValueError(text)
+    year, month, day, hour, minute, second = map(int, found.groups()[:6])
+    fraction, sign, zone_hours, zone_minutes = found.groups()[6:]
+    if not (1 <= month <= 12 and hour < 24 and minute < 60 and second < 60):
+        raise ValueError(text)
+    days = _days(year, month, day)
+    if _civil(days) != (year, month, day):
+        raise ValueError(text)
+    seconds = days * 86_400 + hour * 3600 + minute * 60 + second
+    if sign:
+        ahead_s = int(zone_hours) * 3600 + int(zone_minutes) * 60
+        seconds -= ahead_s if sign == "+" else -ahead_s
+    return seconds * NS_PER_S + int((fraction or "")[:9].ljust(9, "0"))
 
 
 def _civil(days: int) -> tuple[int, int, int]:

@@ -20,3 +20,5 @@ ROLES = f"/apis/{RBAC}/v1/clusterroles"
 BINDINGS = f"/apis/{RBAC}/v1/clusterrolebindings"
 
 OWN_PREFIX = "fleet.emulator/"
+MANAGED_ANNOTATION = f"{OWN_PREFIX}managed"
+"""Of Nodes that others made, once fleet is their kubelet."""

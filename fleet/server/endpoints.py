@@ -12,11 +12,13 @@ from typing import NamedTuple
 
 from aiohttp import web
 
+from fleet.host.certificate_store import CertificateStore
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.objects.effects import NodeId
 from fleet.objects.pods import Pod
 from fleet.objects.streams import LogOptions, Refusal
 from fleet.profile.kubelet_configuration import KubeletConfiguration
+from fleet.server.certificate_metrics import certificate_metrics
 from fleet.server.counts import HttpCounts
 from fleet.server.host import Host, LogReader
 from fleet.server.http import json, text
@@ -46,9 +48,16 @@ Answers = dict[Endpoint, Callable[[Asked], Awaitable[web.StreamResponse]]]
 class Endpoints:
     """Answers for all nodes of a process."""
 
-    def __init__(self, questions: Questions, host: Host, counts: HttpCounts) -> None:
+    def __init__(
+        self,
+        questions: Questions,
+        host: Host,
+        counts: HttpCounts,
+        store: CertificateStore | None = None,
+    ) -> None:
         self._questions = questions
         self._counts = counts
+        self._store = store  # of nodes with certificates of their own
         self._host = host
         self.answers: Answers = {
             Endpoint.HEALTHZ: self._healthz,
@@ -75,6 +84,9 @@ class Endpoints:
 
     async def _own_metrics(self, asked: Asked) -> web.StreamResponse:
         extra = self._counts.text(asked.node)
+        if self._store is not None:
+            name, kubelet = asked.node_name, asked.configuration
+            extra += certificate_metrics(self._store, name, kubelet, time.time())
 
         def act(kubelet: VirtualKubelet, now_ns: int) -> bytes:
             return self._host.kubelet_metrics(kubelet, now_ns, extra)

@@ -224,7 +224,7 @@ class KubeletServers:
         access = AccessControl(node_host.reactor, questions)
         counts = HttpCounts()
         answers = {
-            **Endpoints(questions, host, counts).answers,
+            **Endpoints(questions, host, counts, self._store).answers,
             **Streaming(questions, host).answers,
             **Debugging(questions, node_host.reactor.entries).answers,
         }

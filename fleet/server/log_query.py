@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from fleet.clock import NS_PER_S
 from fleet.objects.streams import LogOptions, Refusal
-from fleet.objects.times import parse_rfc3339
+from fleet.objects.times import parse_rfc3339_nano
 
 UNREADABLE = Refusal(400, '{"message": "Unable to decode query."}')
 INVALID = Refusal(422, '{"message": "Invalid request."}')
@@ -32,14 +32,14 @@ def log_options(
         tail_lines = _read(given, "tailLines", _int64)
         limit_bytes = _read(given, "limitBytes", _int64)
         since_s = _read(given, "sinceSeconds", _int64)
-        since_time_s = _read(given, "sinceTime", _time)
+        since_time_ns = _read(given, "sinceTime", _time)
     except ValueError:
         return UNREADABLE
     stream = given.get("stream", "All")
     if (
         (tail_lines is not None and tail_lines < 0)
         or (limit_bytes is not None and limit_bytes < 1)
-        or (since_s is not None and (since_s < 1 or since_time_s is not None))
+        or (since_s is not None and (since_s < 1 or since_time_ns is not None))
     ):
         return INVALID
     if splits_streams and (stream not in STREAMS or (stream != "All" and tail_lines is not None)):
@@ -53,8 +53,8 @@ def log_options(
     since_ns = 0
     if since_s is not None:
         since_ns = max(wall_ns - since_s * NS_PER_S, 0)
-    elif since_time_s is not None:
-        since_ns = since_time_s * NS_PER_S
+    elif since_time_ns is not None:
+        since_ns = since_time_ns
     return LogOptions(
         follow=_flag(given, "follow"),
         previous=_flag(given, "previous"),
@@ -83,7 +83,8 @@ def _int64(text: str) -> int:
 
 
 def _time(text: str) -> int:
-    found = parse_rfc3339(text)
-    if not found:
-        raise ValueError(text)
-    return found
+    """Read an instant in nanoseconds; the API server writes it in its own zone.
+
+    Source: apimachinery/pkg/apis/meta/v1/time.go, UnmarshalQueryParameter: none is no limit.
+    """
+    return 0 if text in {"", "null"} else parse_rfc3339_nano(text)

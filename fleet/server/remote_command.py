@@ -147,10 +147,11 @@ class Conversation:
         while not self._is_gone:
             self._news.clear()
             output = await self._ask(partial(self._session.advance, CHUNK_BYTES))
-            if output.stdout and self._wanted.stdout:
-                await self._client.send(Channel.STDOUT, output.stdout)
+            # The errors first: `kubectl cp` ends with the archive, and what comes later is lost.
             if output.stderr and self._wanted.stderr:
                 await self._client.send(Channel.STDERR, output.stderr)
+            if output.stdout and self._wanted.stdout:
+                await self._client.send(Channel.STDOUT, output.stdout)
             if output.more:
                 continue
             if output.exit_code is not None or output.error:

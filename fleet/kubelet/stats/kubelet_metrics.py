@@ -62,6 +62,17 @@ REJECTIONS = _family(
     "counter",
     ("reason",),
 )
+CGROUPS = _family(
+    "cgroup_manager_duration_seconds",
+    "Duration in seconds for cgroup manager operations. Broken down by method.",
+    "histogram",
+    ("operation_type",),
+)
+CGROUP_TAKES_S = 0.0005
+QOS_CLASSES = 3
+"""Guaranteed, Burstable, BestEffort; the first one's cgroup is that of all pods."""
+QOS_UPDATE_NS = 60 * NS_PER_S
+"""Source: qos_container_manager_linux.go, periodicQOSCgroupUpdateInterval."""
 CGROUP_VERSION = _family("cgroup_version", "cgroup version on the hosts.")
 DESIRED_PODS = _family(
     "desired_pods",
@@ -285,6 +296,7 @@ def kubelet_metrics(kubelet: VirtualKubelet, now_ns: int, extra: bytes = b"") ->
         steady_text(TOPOLOGY_TAKES, created + unaligned, 0, TOPOLOGY_BOUNDS_MS),
         one_text(TOPOLOGY_ERRORS, unaligned),
         _operation_times(operations, tally),
+        _cgroup_times(kubelet, created, now_ns),
         text_of(ACTIVE_PODS, [(("",), counts.active[0]), (("true",), static[0])]),
         text_of(REJECTIONS, [((reason,), n) for reason, n in tally.rejections.items()]),
         one_text(CGROUP_VERSION, 2),
@@ -328,6 +340,29 @@ def kubelet_metrics(kubelet: VirtualKubelet, now_ns: int, extra: bytes = b"") ->
 def _name_of(text: str) -> str:
     """Return which metric a text is of: it begins with `# HELP NAME `."""
     return text[len("# HELP ") : text.index(" ", len("# HELP "))]
+
+
+def _cgroup_times(kubelet: VirtualKubelet, created: int, now_ns: int) -> str:
+    """Return how often cgroups were made, changed and removed: those of the classes, one a pod.
+
+    Source: qos_container_manager_linux.go, Start, UpdateCgroups, which is called each minute and
+    before a pod's is made; node_container_manager_linux.go, enforceNodeAllocatableCgroups.
+    """
+    pods = kubelet.pods
+    workers = () if pods is None else pods.workers.values()
+    there = sum(worker.state is not WorkerState.TERMINATED for worker in workers)
+    minutes = max(now_ns - kubelet.facts.started_ns, 0) // QOS_UPDATE_NS
+    counts = {
+        "create": QOS_CLASSES + created,
+        "destroy": max(created - there, 0),
+        "update": 1 + QOS_CLASSES * (1 + minutes + created),
+    }
+    lines: list[str] = []
+    for name, count in counts.items():
+        if count:
+            label = f'operation_type="{name}"'
+            lines += steady_lines(CGROUPS.name, count, CGROUP_TAKES_S, DEFAULT_BOUNDS, label)
+    return CGROUPS.head() + "".join(lines)
 
 
 def _operation_times(operations: Iterable[Row], tally: NodeTally) -> str:

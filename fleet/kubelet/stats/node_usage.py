@@ -135,7 +135,7 @@ def node_usage(kubelet: VirtualKubelet, now_ns: int) -> NodeUse:
         capacity,
         env.wall_ns(now_ns),
         env.wall_s(facts.started_ns),
-        Cgroup(*(a + b for a, b in zip(system, pods_cgroup, strict=True))),
+        _sum((system, pods_cgroup)),
         system,
         pods_cgroup,
         network.received + gone.received + sum(each.received for each in pods),
@@ -151,10 +151,14 @@ NO_PROCESSES = Cgroup(0, 0, 0, 0, 0)
 
 
 def _sum(cgroups: Iterable[Cgroup]) -> Cgroup:
-    total = NO_PROCESSES
+    cpu_nano = cpu_ns = memory = swap = pids = 0
     for each in cgroups:
-        total = Cgroup(*(a + b for a, b in zip(total, each, strict=True)))
-    return total
+        cpu_nano += each.cpu_nano
+        cpu_ns += each.cpu_ns
+        memory += each.memory
+        swap += each.swap
+        pids += each.pids
+    return Cgroup(cpu_nano, cpu_ns, memory, swap, pids)
 
 
 def _cgroup(usage: ContainerUsage, age_ns: int, used: Spent) -> Cgroup:

@@ -163,13 +163,16 @@ def _tar(shell: "Shell", args: list[str]) -> int:
 
 def _pack(shell: "Shell", directory: str, paths: list[str]) -> int:
     made = io.BytesIO()
-    code = 0
+    code, is_told = 0, False
     with tarfile.open(fileobj=made, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for path in paths:
             inside = posixpath.join(directory, path) if directory else path
             if shell.read(inside) is None:
                 shell.complain(f"tar: {path}: {_MISSING}\n")
                 code = 1
+            elif path.startswith("/") and not is_told:
+                is_told = True
+                shell.complain("tar: removing leading '/' from member names\n")
             for found, text in _walk(shell, inside):
                 name = (path + found[len(inside) :]).lstrip("/") or "."
                 info = tarfile.TarInfo(name)

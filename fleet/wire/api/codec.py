@@ -24,6 +24,7 @@ class Codec(NamedTuple):
     split: Split  # of a watch's stream
     decode_watch_event: Decode
     decode_list: DecodeList
+    version_in: Callable[[bytes], str]  # the resourceVersion of an answer that is an object
 
 
 JSON = Codec(
@@ -34,6 +35,7 @@ JSON = Codec(
     split=split_lines,
     decode_watch_event=decode_json.decode_watch_event,
     decode_list=decode_json.decode_list,
+    version_in=decode_json.version_in,
 )
 
 
@@ -54,4 +56,5 @@ def protobuf() -> Codec:
         split=split_frames,
         decode_watch_event=decode_protobuf.decode_watch_event,
         decode_list=decode_protobuf.decode_list,
+        version_in=decode_protobuf.version_in,
     )

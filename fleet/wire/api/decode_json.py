@@ -83,11 +83,11 @@ def _decode_watch_event(line: bytes, kind: WatchKind) -> tuple[EventType, str, o
     if event is EventType.BOOKMARK:
         if INITIAL_EVENTS_END in line:
             event = EventType.SYNCED
-        return event, _version(line), None
+        return event, version_in(line), None
     if event is EventType.ERROR:
         return event, "", orjson.loads(line)["object"].get("code", 0)
     if kind in UNREAD:
-        return event, _version(line), None
+        return event, version_in(line), None
     start = line.index(OBJECT) + len(OBJECT)
     record = _RECORDS[kind](line[start : line.rindex(b"}")])
     return event, checked_text(record.resource_version), record
@@ -205,7 +205,8 @@ def _object(body: bytes | dict[str, Any]) -> dict[str, Any]:
     return obj
 
 
-def _version(line: bytes) -> str:
+def version_in(line: bytes) -> str:
+    """Return the first resourceVersion, "" if there is none: an object's own is before others."""
     start = line.find(VERSION)
     if start < 0:
         return ""

@@ -211,9 +211,15 @@ def decode_spec(spec: dict[str, Any], spec_digest: int) -> PodSpec:
         resources_json=share(whole.asked),
         running_json=share(whole.running),
         ended_json=share(whole.ended),
+        own_memory=_own_memory(spec),
         admission=share(admission_spec(spec, whole.allocated)),
         digest=spec_digest,
     )
+
+
+def _own_memory(spec: dict[str, Any]) -> str:
+    requests = (spec.get("resources") or {}).get("requests") or {}
+    return _intern(str(requests.get("memory", "")))
 
 
 @lru_cache(maxsize=4096)

@@ -110,6 +110,11 @@ def decode_status(body: bytes) -> tuple[str, str]:
     return message.reason, message.message
 
 
+def version_in(body: bytes) -> str:
+    """Return the resourceVersion of an object in its envelope."""
+    return _version(contents(body))
+
+
 def _version(raw: bytes) -> str:
     version: str = _ANY.FromString(raw).metadata.resourceVersion
     return version

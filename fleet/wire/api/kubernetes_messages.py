@@ -16,7 +16,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from fleet.clock import NS_PER_S
-from fleet.objects.times import parse_rfc3339, rfc3339, rfc3339_micro
+from fleet.objects.times import parse_rfc3339_nano, rfc3339, rfc3339_micro
 from fleet.wire.api.protobuf import contents, envelope_head, enveloped, kind_of
 
 FILE = Path(__file__).parent / "proto" / "kubernetes.binpb"
@@ -182,9 +182,7 @@ def _take_quantity(message: Any, value: Any) -> None:
 
 
 def _take_time(message: Any, value: str) -> None:
-    message.seconds = parse_rfc3339(value)
-    fraction = value[20:-1] if value[19:20] == "." else ""
-    message.nanos = int(fraction.ljust(9, "0")) if fraction else 0
+    message.seconds, message.nanos = divmod(parse_rfc3339_nano(value), NS_PER_S)
 
 
 def _take_int_or_string(message: Any, value: int | str) -> None:

@@ -15,6 +15,7 @@ import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple
+from urllib.parse import quote
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.objects.effects import WatchKind
@@ -373,8 +374,8 @@ class Reflector(ListWatch):
 
 
 def label_selector(label: str) -> bytes:
-    """Return the encoded selector of all objects with a label, given as `key=value`."""
-    return b"labelSelector=" + label.encode().replace(b"=", b"%3D").replace(b"/", b"%2F")
+    """Return the encoded selector of all objects with a label, given as `key=value` and so on."""
+    return b"labelSelector=" + quote(label, safe="").encode()
 
 
 def _again(response: Response) -> Next | None:

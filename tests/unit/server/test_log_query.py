@@ -40,6 +40,16 @@ def test_since_is_an_instant() -> None:
     assert read(sinceTime="1970-01-01T00:01:00Z") == LogOptions(since_ns=60 * NS_PER_S)
 
 
+@pytest.mark.parametrize(
+    ("text", "since_s"),
+    [("1970-01-01T02:01:00+02:00", 60.0), ("1969-12-31T18:31:00-05:30", 60.0),
+     ("1970-01-01T00:01:00.25Z", 60.25), ("1970-01-01T01:00:00+01:00", 0.0),
+     ("", 0.0), ("null", 0.0)],
+)  # fmt: skip
+def test_since_a_time_of_any_zone(text: str, since_s: float) -> None:
+    assert read_all({"sinceTime": text}) == LogOptions(since_ns=int(since_s * NS_PER_S))
+
+
 def test_the_old_word_for_the_tail() -> None:
     assert read(tail="3") == LogOptions(tail_lines=3)
     assert read(tail="all", tailLines="3") == LogOptions()
@@ -47,7 +57,7 @@ def test_the_old_word_for_the_tail() -> None:
 
 @pytest.mark.parametrize(
     "query", [{"tailLines": "x"}, {"limitBytes": "1e3"}, {"sinceSeconds": str(2**63)},
-              {"sinceTime": "yesterday"}, {"sinceTime": ""}]
+              {"sinceTime": "yesterday"}, {"sinceTime": "1970-01-01T02:01:00 02:00"}]
 )  # fmt: skip
 def test_what_cannot_be_read(query: dict[str, str]) -> None:
     assert read_all(query) == UNREADABLE

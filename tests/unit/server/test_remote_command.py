@@ -135,8 +135,7 @@ class Peer:
         return self.inputs.pop(0)
 
     async def send(self, channel: Channel, data: bytes) -> None:
-        assert channel is Channel.STDOUT
-        self.received += data
+        self.received += data if channel is Channel.STDOUT else b"<%b>" % data
 
     async def finish(self, ended: Ended) -> None:
         self.ended = ended
@@ -162,6 +161,18 @@ def test_a_session_without_room_gets_all_of_it_by_and_by() -> None:
     session, peer = Echo(room=500), Peer((Channel.STDIN, sent), (Channel.CLOSE, b""))
     converse(session, peer)
     assert bytes(peer.received) == sent
+
+
+def test_errors_come_before_the_output_of_the_same_moment() -> None:
+    """`kubectl cp` of a file that is not there ends with the archive, which is empty."""
+
+    class Complains(Echo):
+        def advance(self, limit: int, _now_ns: int) -> Output:  # noqa: ARG002
+            return Output(b"archive", b"no such file", exit_code=1)
+
+    peer = Peer()
+    converse(Complains(), peer)
+    assert bytes(peer.received) == b"<no such file>archive"
 
 
 def test_a_client_that_goes_ends_its_session() -> None:

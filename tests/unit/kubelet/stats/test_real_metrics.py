@@ -33,7 +33,6 @@ PAGES = {
 MISSING = {
     "/metrics": {
         "dra_operations_duration_seconds",
-        "kubelet_cgroup_manager_duration_seconds",
         "kubelet_graceful_shutdown_end_time_seconds",
         "kubelet_graceful_shutdown_start_time_seconds",
         "kubelet_image_volume_mounted_errors_total",

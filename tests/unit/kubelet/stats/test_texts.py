@@ -128,6 +128,14 @@ def test_both_texts_tell_the_same() -> None:
         (1_000_000, "1e+06"),
         (1_234_567, "1.234567e+06"),
         (123_456_789, "1.23456789e+08"),
+        (16_777_216, "1.6777216e+07"),
+        (30_000_000_000, "3e+10"),
+        (1 << 53, "9.007199254740992e+15"),
+        ((1 << 60) + 1, "1.152921504606847e+18"),
+        (999_999.5, "999999.5"),
+        (12.0, "12"),
+        (-12.0, "-12"),
+        (0.0, "0"),
         (0.0001, "0.0001"),
         (0.00001, "1e-05"),
         (1.797e20, "1.797e+20"),
@@ -181,6 +189,10 @@ def test_the_kubelets_own_metrics_are_true_of_an_idle_node() -> None:
     assert one(found["kubelet_pleg_relist_interval_seconds"], "_bucket", le="1") == 0
     assert one(found["kubelet_pod_start_sli_duration_seconds"], "_count") == 0
     assert "kubelet_running_containers" not in found
+    cgroups = found["kubelet_cgroup_manager_duration_seconds"]
+    assert one(cgroups, "_count", operation_type="create") == 3
+    assert one(cgroups, "_count", operation_type="update") == 1 + 3 + 3  # and after a minute
+    assert not [each for each in cgroups if each.labels["operation_type"] == "destroy"]
     assert world.facts.tally is None
 
 
@@ -200,10 +212,15 @@ def test_the_kubelets_own_metrics_count_its_pods() -> None:
     worker = found["kubelet_pod_worker_duration_seconds"]
     assert one(worker, "_count", operation_type="create") == 2
     assert one(found["kubelet_runtime_operations"], operation_type="run_podsandbox") == 2
+    cgroups = found["kubelet_cgroup_manager_duration_seconds"]
+    assert one(cgroups, "_count", operation_type="create") == 3 + 2
     world.delete("u-1")
     world.delete("u-2")
     world.run(60)
     found = parsed(kubelet_metrics(kubelet_of(world), world.now_ns))
+    cgroups = found["kubelet_cgroup_manager_duration_seconds"]
+    assert one(cgroups, "_count", operation_type="create") == 3 + 2
+    assert one(cgroups, "_count", operation_type="destroy") == 2
     assert one(found["kubelet_running_pods"]) == 0
     assert one(found["kubelet_started_pods"], "_total") == 2
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 
 import pytest
-from fake_encodings import ENCODINGS, Encoding
 
 from fleet.clock import Draws
 from fleet.objects.effects import WatchKind
 from fleet.objects.pods import EventType
+from fleet.simulation.encodings import ENCODINGS, Encoding
 from fleet.wire.api.bookmarks import Bookmarks
 from fleet.wire.api.watch import Reflector, WatchPhase
 

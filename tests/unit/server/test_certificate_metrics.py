@@ -1,0 +1,63 @@
+"""How long a node's certificates last."""
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from prometheus_client.parser import text_string_to_metric_families
+
+from fleet.host.certificate_store import CertificateStore
+from fleet.objects.certificates import CertificateKind
+from fleet.profile.kubelet_configuration import KubeletConfiguration
+from fleet.server.certificate_metrics import certificate_metrics
+
+BEGAN = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+CLIENT = "kubelet_certificate_manager_client_ttl_seconds"
+SERVER = "kubelet_certificate_manager_server_ttl_seconds"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CertificateStore:
+    """Keep the client certificate of a node, good for an hour."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "system:node:n")])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(BEGAN)
+        .not_valid_after(BEGAN + dt.timedelta(hours=1))
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.TraditionalOpenSSL,
+        serialization.NoEncryption(),
+    )
+    found = CertificateStore(tmp_path, "cluster")
+    public = certificate.public_bytes(serialization.Encoding.PEM)
+    found.update("n", CertificateKind.CLIENT, public, private)
+    return found
+
+
+def shown(store: CertificateStore, after_s: float, **fields: bool) -> dict[str, float]:
+    kubelet = KubeletConfiguration.model_validate(fields)
+    text = certificate_metrics(store, "n", kubelet, BEGAN.timestamp() + after_s).decode()
+    return {each.name: each.samples[0].value for each in text_string_to_metric_families(text)}
+
+
+def test_what_a_node_renews_is_shown(store: CertificateStore) -> None:
+    assert shown(store, 600.5, rotateCertificates=True) == {CLIENT: 2999}
+    assert shown(store, 0, rotateCertificates=False) == {}
+
+
+def test_what_there_is_not_yet_lasts_for_ever(store: CertificateStore) -> None:
+    """As Go's text has it: an alert for less than a week is silent."""
+    both = shown(store, 0, rotateCertificates=True, serverTLSBootstrap=True)
+    assert both == {CLIENT: 3600, SERVER: float("inf")}
