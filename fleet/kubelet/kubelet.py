@@ -140,8 +140,8 @@ class VirtualKubelet:
 
     def _hold(self, held: HeldWrites, begin: int, turn: Turn) -> None:
         """Keep back what is written while it is not known that the Node is ours."""
-        is_ours = self.status.phase is RegistrationPhase.REGISTERED
-        self._held = held.take(begin, turn, is_ours=is_ours)
+        phase = self.status.phase
+        self._held = held.take(begin, turn, is_ours=phase is RegistrationPhase.REGISTERED)
 
     def stop(self) -> None:
         """Fall silent: nothing is renewed or reported any more."""
@@ -311,6 +311,8 @@ class VirtualKubelet:
                 self.pods.use_runtime_state(self._runtime_state)
         if self._runtime_state is not None:
             self._on_runtime_state(turn)
+        if self.plugins is not None:
+            self._on_plugins(self.plugins.devices.take_affected(turn), turn)
         if self.pods is not None or is_always_needed(env.model):
             self._pod_side().on_machine_changed(turn)
             self._after_pods(turn)
@@ -399,13 +401,12 @@ class VirtualKubelet:
             turn.node_event(Reason.NODE_ALLOCATABLE_ENFORCED, text)
 
     def _on_register_reply(self, reply: Reply, turn: Turn) -> None:
-        record = reply.record
         if not self.status.on_register_reply(reply, turn):
             return
         if turn.env.light:
-            assert isinstance(record, NodeView), reply
-            self.status.on_node(record, self.facts)
-            self.lease.start_light(record.uid, turn)
+            assert isinstance(reply.record, NodeView), reply
+            self.status.on_node(reply.record, self.facts)
+            self.lease.start_light(reply.record.uid, turn)
             self.status.report_created(self._inputs(turn), turn)
         else:
             self._record(self.status.sync(self._inputs(turn), turn), turn)
@@ -468,8 +469,7 @@ class VirtualKubelet:
             self._report_ready(turn)
             self._show_volumes(view, turn)
             if self.plugins is not None:
-                self.plugins.advance(turn)
-                self._on_plugins(self.plugins.on_annotations(turn), turn)
+                self._on_plugins(self.plugins.on_node(turn), turn)
         status.arm(self._inputs(turn), turn)
         if self.pods is not None:
             self.pods.on_facts(turn, has_new_owner=facts.owner_uid != owner_uid)

@@ -66,9 +66,11 @@ class Turn(NamedTuple):
         """Set a timer."""
         self.out.append(SetTimer(self.facts.node, due_ns, timer, key))
 
-    def report(self, milestone: Milestone, value_ns: int = 0, simulated_ns: int = 0) -> None:
+    def report(
+        self, milestone: Milestone, value_ns: int = 0, simulated_ns: int = 0, api_ns: int = 0
+    ) -> None:
         """Tell the run."""
-        self.out.append(Report(self.facts.node, milestone, value_ns, simulated_ns))
+        self.out.append(Report(self.facts.node, milestone, value_ns, simulated_ns, api_ns))
 
     def event(
         self,

@@ -15,6 +15,7 @@ from fleet.metrics import FleetCounts
 from fleet.objects.effects import ApiCall, Client, NodeId, Op, Reply, Timer
 from fleet.reactor.client_limits import ClientLimits
 from fleet.reactor.roster import Entry, Process
+from fleet.reactor.watch_delays import WATCHED_WRITES, WatchDelays
 from fleet.wire.api.list_watches import reject
 from fleet.wire.api.operations import OPERATIONS, Operation, build
 from fleet.wire.api.replies import decode_reply, lost_reply
@@ -51,13 +52,14 @@ class Unsent(NamedTuple):
 class Calls:
     """Sends the calls of the kubelets of one process, as client-go's REST client does."""
 
-    __slots__ = ("_numbers", "_process", "delayed", "hindrances", "limits")
+    __slots__ = ("_numbers", "_process", "delayed", "delays", "hindrances", "limits")
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self._numbers = 0
         self.delayed: dict[int, Delayed] = {}
         self.limits = ClientLimits()
+        self.delays = WatchDelays(process.counts)
         self.hindrances: dict[NodeId, tuple[Hindrance, ...]] = {}  # of those that have any
 
     def call(self, call: ApiCall) -> Response | None:
@@ -100,6 +102,9 @@ class Calls:
             counts.rejected[response.detail] += 1
         if call.op is Op.RENEW_LEASE:
             count_renewal(counts, entry.kubelet, response, is_first=token is call)
+        elif self.delays.looked_for and call.op in WATCHED_WRITES:
+            version = self._version_in(response)
+            self.delays.on_answer(call, entry, response, version, now_ns)
         again_s = retry_after_s(call, response, tries)
         if again_s < 0:
             return True
@@ -134,6 +139,7 @@ class Calls:
     def forget(self, nodes: Container[NodeId]) -> None:
         """Drop what some nodes still wait to send."""
         self.limits.drop(nodes)
+        self.delays.forget(nodes)
         self.delayed = {
             number: each for number, each in self.delayed.items() if each.call.node not in nodes
         }
@@ -160,7 +166,17 @@ class Calls:
             left_s = -(-(token.deadline_ns - process.clock.now_ns()) // NS_PER_S)
             request = request._replace(timeout_ns=left_s * NS_PER_S)  # whole: of few values
         process.wires.nodes.send(entry.pool, request, token)
+        if call.op in WATCHED_WRITES:
+            self.delays.on_sent(call, entry, process.clock.now_ns())
         return None
+
+    def _version_in(self, response: Response) -> str:
+        """Return the version that an answer names, "" if there is none."""
+        codec = self._process.codec
+        try:
+            return codec.version_in(response.body) if response.code else ""
+        except codec.malformed:
+            return ""
 
     def _is_throttled(self, call: ApiCall, tries: int, env: Environment, now_ns: int) -> bool:
         """Take a token of the call's client; put the call off until there is one."""

@@ -23,7 +23,11 @@ def count(counts: FleetCounts, report: Report) -> None:
         counts.node_start.record(report.value_ns // 1000)
     elif report.milestone is Milestone.POD_RUNNING:
         counts.pod_start.record(report.value_ns // 1000)
-        counts.pod_start_sli.record((report.value_ns - report.simulated_ns) // 1000)
+        rest_ns = report.value_ns - report.simulated_ns
+        counts.pod_start_sli.record(rest_ns // 1000)
+        counts.pod_start_api.record(report.api_ns // 1000)
+        counts.pod_start_fleet.record((rest_ns - report.api_ns) // 1000)
+        counts.pod_start_simulated.record(report.simulated_ns // 1000)
 
 
 def uncount(counts: FleetCounts, kubelet: VirtualKubelet) -> None:

@@ -53,7 +53,12 @@ from fleet.wire.http2.messages import Response
 TIMERS_MAX = 2_000  # per turn; the rest is due at the next one
 REPLIES_MAX = 2_000
 BUGS_SHOWN_MAX = 5
-OUTLIVING = frozenset((Timer.SHUTDOWN, Timer.CERTIFICATE, Timer.CALL_RETRY, Timer.WATCH_RETRY))
+OUTLIVING = frozenset(
+    (
+        *(Timer.SHUTDOWN, Timer.CERTIFICATE, Timer.CALL_RETRY, Timer.WATCH_RETRY),
+        *(Timer.AGENT, Timer.PROBLEM),
+    )
+)
 """Timers of the machine, of what is kept in its files, and of what has a number of its own."""
 _OWN_TIMERS = frozenset(
     (
@@ -62,6 +67,7 @@ _OWN_TIMERS = frozenset(
         Timer.RESTART,
         Timer.RELIST,
         Timer.AGENT,
+        Timer.PROBLEM,
         Timer.CERTIFICATE,
     )
 )
@@ -92,10 +98,11 @@ class Reactor:
         self.inbox: list[tuple[object, object]] = []
         self.calls = Calls(process)
         self._heartbeats = Heartbeats(process, self.calls)
-        self.watches = Watches(process)
+        self.watches = Watches(process, self.calls.delays)
         self.agents: Agents | None = None
         self.on_observed: Callable[[WatchEvent], None] | None = None  # what decides who is Ready
         self.on_certificate_timer: Callable[[NodeId, str, int], None] | None = None
+        self.on_problem_timer: Callable[[NodeId, int], None] | None = None
         self._draws = draws
         self._wheel = process.wheel
         self._restarts = Restarts(process)
@@ -294,6 +301,9 @@ class Reactor:
         elif timer is Timer.AGENT:
             if self.agents is not None:
                 self.agents.on_timer(owner, key)
+        elif timer is Timer.PROBLEM:
+            if self.on_problem_timer is not None:
+                self.on_problem_timer(NodeId(owner), now_ns)
         elif self._restarts.is_waiting(NodeId(owner)):
             # Its certificate outlives the process; there is nobody to renew it just now.
             self._wheel.set(now_ns + RESTART_NS_MAX, owner, timer, key)

@@ -24,6 +24,7 @@ from fleet.reactor.shared_watches import (
     Subscriptions,
     node_name,
 )
+from fleet.reactor.watch_delays import WatchDelays
 from fleet.wire.api.bookmarks import Bookmarks
 from fleet.wire.api.dynamic_resources import slices_selector
 from fleet.wire.api.list_watches import (
@@ -51,6 +52,7 @@ class Watches:
 
     __slots__ = (
         "_bookmarks",
+        "_delays",
         "_numbers",
         "_process",
         "_relisting",
@@ -62,8 +64,9 @@ class Watches:
         "subscriptions",
     )
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, delays: WatchDelays) -> None:
         self._process = process
+        self._delays = delays
         self._bookmarks = Bookmarks()
         self._shared: list[Reflector] = []
         self._relisting: set[WatchKind] = set()  # of which everything comes once more
@@ -247,6 +250,9 @@ class Watches:
         self._process.counts.watch_events += len(events)
         found: Deliveries = []
         kind, node = reflector.kind, NodeId(reflector.node)
+        if self._delays.looked_for:
+            for _, record in events:
+                self._delays.on_event(node, record, now_ns)
         for event_type, record in events:
             if event_type is EventType.BOOKMARK:
                 continue

@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 from e2e_world import DEDICATED, Json, Running, World, condition, eventually
 from header_tap import Noted
-from real_kubelet import RealKubelet, going_first, raise_limits, running
+from real_kubelet import RealKubelet, going_first, raise_limits, running, sessions_go_first
 from recording import ENDED_WELL, Stage
 
 from fleet.profile.loader import import_profile
@@ -176,6 +176,7 @@ def both_nodes(
         print(unchanged, flush=True)
     with going_first(), asyncio.Runner() as runner:
         stage = Stage(root, runner, other=REAL, own=OWN, hold_s=hold_s)
+        sessions_go_first()
         try:
             for namespace in NODES:
                 stage.world.kubectl("create", "namespace", namespace)

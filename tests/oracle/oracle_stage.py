@@ -9,6 +9,7 @@ from pathlib import Path
 from both_nodes import OWN, REAL, BothNodes
 from header_tap import Noted
 from normalisation import Json, seconds
+from real_kubelet import sessions_go_first
 from scene import FLEET
 from scene import REAL as REAL_SIDE
 
@@ -60,6 +61,7 @@ class OracleStage:
     def restart_apiserver(self) -> None:
         begun_s = time.time()
         self._both.stage.restart()
+        sessions_go_first()
         self.outages_s.append((begun_s, time.time()))
 
     def restart_kubelets(self) -> None:

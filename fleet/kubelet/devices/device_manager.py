@@ -140,6 +140,9 @@ class DeviceManager:
             index = int(text) if text.isdecimal() else device.index_of(turn.facts.name, text)
             if 0 <= index < device.total:
                 bad.add(index)
+        for resource, count in turn.env.model.broken.devices:
+            if resource in {"", device.resource}:
+                bad.update(range(min(count, device.total) or device.total))
         return frozenset(bad)
 
     def _fates(self, device: DeviceModel, turn: Turn) -> Iterator[tuple[bool, int]]:

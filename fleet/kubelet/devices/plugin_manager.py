@@ -64,8 +64,12 @@ class PluginManager:
             plugin.on_due(turn)
         self._arm(turn)
 
-    def on_annotations(self, turn: Turn) -> list[PodUid] | None:
-        """Take the annotations of the Node; return the pods that must tell, None for no change."""
+    def on_node(self, turn: Turn) -> list[PodUid] | None:
+        """Take the Node with its annotations; return the pods that must tell, None for no change.
+
+        A slice waits for the Node's uid.
+        """
+        self.advance(turn)
         if not self.devices.on_annotations(turn.facts.state.annotations):
             return None
         return self.devices.take_affected(turn)

@@ -3,7 +3,8 @@
     GET --> the patch of registration: default labels, an annotation, extended resources, huge pages
         --> the first status patch: capacity, allocatable, nodeInfo, addresses, ports, features
 
-Taints, other labels and what others wrote stay as they are.
+Taints, other labels and what others wrote stay as they are. Of a Node that others make (`--manage`)
+all that it says stays: a label, an address or a version that it lacks is added at most.
 Source: pkg/kubelet/kubelet_node_status.go, tryRegisterWithAPIServer, updateNode;
 pkg/kubelet/nodestatus/setters.go; component-helpers/node/util/status.go.
 Differs: beside conditions and extended resources the status is looked at when a kubelet starts, and
@@ -20,10 +21,12 @@ from fleet.kubelet.environment import Environment
 from fleet.objects.admission import is_extended
 from fleet.objects.effects import NodeId, NodeStatusPatch
 from fleet.objects.pods import NodeDetails, NodeView
+from fleet.objects.well_known import MANAGED_ANNOTATION
 from fleet.profile.node_model import NodeIdentity, NodeModel, boot_id, daemon_endpoints
 from fleet.quantity import parse_quantity
 
 ATTACH_ANNOTATION = "volumes.kubernetes.io/controller-managed-attach-detach"
+OWN_ANNOTATIONS = (ATTACH_ANNOTATION, MANAGED_ANNOTATION)
 DEFAULT_LABELS = (
     "kubernetes.io/hostname",
     "topology.kubernetes.io/zone",
@@ -72,6 +75,8 @@ def reconcile(
         booted = {"bootID": boot_id(view.name, env.boots[node])}
         facts = facts._replace(node_info=facts.node_info | booted)
     assert view.details is not None, view
+    if not env.registers:
+        facts = _as_found(facts, view, view.details)
     first = _registration(view, view.details, facts, model)
     rest = Differences((), (), _setters(view.details, facts, model, first.status))
     if env.light:
@@ -82,6 +87,27 @@ def reconcile(
     if later is not None:
         env.outdated[node] = later
     return first.patch()
+
+
+def _as_found(facts: NodeIdentity, view: NodeView, details: NodeDetails) -> NodeIdentity:
+    """Return what a node of others is like: as its Node says, the profile where that is silent.
+
+    Source: cmd/kubelet/app/options, --register-node=false: labels are the creator's alone. KWOK's
+    stage node-initialize fills in nodeInfo and addresses alike.
+    """
+    shown = {key: value for key, value in _strings(details, "nodeInfo").items() if value}
+    listed = details.status.get("addresses")
+    addresses = tuple((each["type"], each["address"]) for each in _objects(listed))
+    return facts._replace(
+        labels=view.labels,
+        annotations=facts.annotations | {MANAGED_ANNOTATION: "true"},
+        node_info=facts.node_info | shown,
+        addresses=addresses or facts.addresses,
+    )
+
+
+def _objects(listed: object) -> list[dict[str, str]]:
+    return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
 
 
 def rebooted(node: NodeId, view: NodeView, env: Environment) -> str:
@@ -119,8 +145,11 @@ def _registration(
         for label in DEFAULT_LABELS
         if facts.labels.get(label) and facts.labels[label] != view.labels.get(label)
     )
-    attach = facts.annotations[ATTACH_ANNOTATION]
-    is_attached = details.annotations.get(ATTACH_ANNOTATION) == attach
+    annotations = tuple(
+        (key, facts.annotations[key])
+        for key in OWN_ANNOTATIONS
+        if key in facts.annotations and facts.annotations[key] != details.annotations.get(key)
+    )
     status: dict[str, object] = {}
     offered = {device.resource for device in model.devices}  # their plugins say how much
     extended = {
@@ -141,7 +170,7 @@ def _registration(
         changed |= dict.fromkeys((each for each in extended if shown.get(each) != "0"), "0")
         if changed:
             status[member] = changed
-    return Differences(labels, () if is_attached else ((ATTACH_ANNOTATION, attach),), status)
+    return Differences(labels, annotations, status)
 
 
 def _setters(

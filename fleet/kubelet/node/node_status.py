@@ -1,6 +1,8 @@
 """Registration and the status of one Node: the setters in upstream order, and when to patch.
 
     STARTING --POST--> REGISTERED            --exists--> GET --differs--> PATCH --> REGISTERED
+       | of a Node that others make                       ^
+       +--------------------------------------------------+
        ^ |refused: 100 ms doubling to 7 s, slept before each try    |not of this run
        +-+                                                          +--> FOREIGN, silent for ever
 
@@ -124,10 +126,14 @@ class NodeStatus:
             return []
         looks = LOOKS_BEFORE if self.is_first_try and not turn.facts.uid else 0
         self._delay_ns = min(self._delay_ns * 2, REGISTER_MAX_NS)
-        self.phase = RegistrationPhase.CREATING
         conditions, events = compute_conditions((), inputs, turn.wall_s)
         images = turn.env.images.status_json() if _lists_images(turn.env) else b""
-        turn.call(Op.CREATE_NODE, "", NodeObject(conditions, images))
+        if turn.env.registers:
+            self.phase = RegistrationPhase.CREATING
+            turn.call(Op.CREATE_NODE, "", NodeObject(conditions, images))
+        else:
+            self.phase = RegistrationPhase.GETTING
+            turn.call(Op.GET_NODE_EXISTING)
         return events * (1 + looks)
 
     def on_register_reply(self, reply: Reply, turn: Turn) -> bool:

@@ -261,6 +261,7 @@ def with_resources(pod: Pod, allocated: Pod) -> Pod:
         resources_json=had.resources_json,
         running_json=had.running_json,
         ended_json=had.ended_json,
+        own_memory=had.own_memory,
         admission=spec.admission._replace(requests=had.admission.requests),
     )
     return new

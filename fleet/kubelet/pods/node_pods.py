@@ -23,6 +23,7 @@ from fleet.kubelet.node.runtime_state import RuntimeState
 from fleet.kubelet.pods import adopted_pods
 from fleet.kubelet.pods.pod_admission import PodAdmission
 from fleet.kubelet.pods.pod_config import PodConfig, PodOp, PodUpdate
+from fleet.kubelet.pods.pod_phase import STARTED_PHASES
 from fleet.kubelet.pods.pod_sync import PodSyncer
 from fleet.kubelet.pods.pod_workers import PodWorker, SyncStage, WorkerState
 from fleet.kubelet.pods.static_pods import StaticPodSync, is_over
@@ -51,7 +52,6 @@ from fleet.runtime.surroundings import trial_surroundings
 
 RUNTIME_TIMERS = frozenset((Timer.POD_SYNC, Timer.RUNTIME))
 """What containers start and end at."""
-STARTED_PHASES = frozenset(("Running", "Succeeded"))
 
 
 class NodePods:
@@ -71,7 +71,7 @@ class NodePods:
         self._syncer = PodSyncer(facts, env, devices, runtime_state)
         self.monitor = ResourceMonitor(self.workers, self._syncer)
         self.admission = PodAdmission(self.workers, self._syncer, self.monitor, devices)
-        self.statics = StaticPodSync(facts.node, env.draws, self.workers, self._syncer)
+        self.statics = StaticPodSync(self.workers, self._syncer)
 
     def on_watch_event(self, event: WatchEvent, turn: Turn) -> None:
         """Take an event of the pods watch, or of a ConfigMap's or Secret's."""
@@ -151,6 +151,11 @@ class NodePods:
         syncer = self._syncer
         worker = self.workers.get(PodUid(call.key))
         can_start = worker if worker is not None and worker.state is WorkerState.SYNC else None
+        under_way_ns = reply.arrived_ns - reply.sent_ns if reply.sent_ns else 0
+        if owner is Owner.POD_STATUS:
+            syncer.statuses.under_way_ns += under_way_ns
+        elif worker is not None and worker.seen_ns >= 0:
+            worker.api_ns += under_way_ns
         match owner:
             case Owner.POD_STATUS:
                 self._on_status_reply(worker, call, reply, turn)
@@ -186,7 +191,10 @@ class NodePods:
             return
         if status.phase in STARTED_PHASES:
             took_ns = (reply.arrived_ns or turn.now_ns) - worker.seen_ns
-            turn.report(Milestone.POD_RUNNING, took_ns, worker.simulated_ns)
+            api_ns = worker.api_ns + self._syncer.statuses.under_way_ns
+            # A request of another status that was under way before is in it as a whole.
+            api_ns = max(0, min(api_ns, took_ns - worker.simulated_ns))
+            turn.report(Milestone.POD_RUNNING, took_ns, worker.simulated_ns, api_ns)
             created_ns = worker.pod.created_s * NS_PER_S - turn.env.wall_offset_ns
             waited_ns = max(worker.seen_ns - created_ns, 0) if worker.pod.created_s else 0
             total_ns = took_ns + waited_ns

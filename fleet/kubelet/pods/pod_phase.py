@@ -19,6 +19,7 @@ from fleet.objects.pods import (
 )
 from fleet.objects.static_pods import StaticPod
 
+STARTED_PHASES = frozenset(("Running", "Succeeded"))
 TERMINAL_PHASES = frozenset(("Succeeded", "Failed"))
 RESTARTING_ALL = "RestartingAllContainers"
 

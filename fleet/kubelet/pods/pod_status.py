@@ -15,7 +15,7 @@ from fleet.kubelet.pods.active_deadline import is_past_deadline
 from fleet.kubelet.pods.allocation_manager import AllocationManager
 from fleet.kubelet.pods.pod_actions import could_restart_all, should_restart_all
 from fleet.kubelet.pods.pod_events import texts_of
-from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
+from fleet.kubelet.pods.pod_phase import STARTED_PHASES, TERMINAL_PHASES
 from fleet.kubelet.pods.pod_workers import PodWorker, WorkerState
 from fleet.kubelet.pods.status_generate import (
     PodInputs,
@@ -114,13 +114,20 @@ class StatusGenerator:
     def set_status(
         self, worker: PodWorker, status: PodStatus, turn: Turn, *, finished: bool = False
     ) -> None:
-        """Hand a status to the status manager; `finished`: the object may go."""
+        """Hand a status to the status manager; `finished`: the object may go.
+
+        From the first one that says a pod runs, its start waits for nothing but the requests of
+        all statuses of the node, one after the other: `api_ns` grows as those do.
+        """
         env = turn.env
         if not status.start_time_s:  # a pod starts when it is first seen
             started_ns = worker.seen_ns if worker.seen_ns >= 0 else turn.now_ns
             status = status._replace(start_time_s=env.wall_s(started_ns))
         wall_s = env.wall_s(turn.now_ns)
-        turn.facts.counts().on_status(self._statuses.last_status(worker.pod), status)
+        old = self._statuses.last_status(worker.pod)
+        if status.phase in STARTED_PHASES and old.phase not in STARTED_PHASES:
+            worker.api_ns -= self._statuses.under_way_until(turn.now_ns)
+        turn.facts.counts().on_status(old, status)
         self._statuses.set_pod_status(
             worker.pod, status, wall_s, finished=finished, known=env.light
         )

@@ -30,7 +30,7 @@ from fleet.kubelet.pods.active_deadline import deadline_ns, is_past_deadline
 from fleet.kubelet.pods.allocation_manager import AllocationManager
 from fleet.kubelet.pods.pleg import Pleg, PodLifecycleEvent
 from fleet.kubelet.pods.pod_actions import ALL_RESTARTING, could_restart_all
-from fleet.kubelet.pods.pod_manager import HOUSEKEEPING_NS
+from fleet.kubelet.pods.pod_manager import HOUSEKEEPING_NS, PodManager
 from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
 from fleet.kubelet.pods.pod_status import StatusGenerator
 from fleet.kubelet.pods.pod_workers import (
@@ -58,6 +58,7 @@ from fleet.kubelet.volumes.volume_manager import (
 )
 from fleet.objects.effects import Milestone, Timer
 from fleet.objects.pods import PodStatus
+from fleet.objects.static_pods import StaticPod
 from fleet.profile.probe_behavior import ProbeKind
 from fleet.runtime.containers import NEVER
 
@@ -74,6 +75,7 @@ class PodSyncer:
         "allocations",
         "dra",
         "kuberuntime",
+        "mirrors",
         "pleg",
         "probes",
         "reports",
@@ -98,6 +100,7 @@ class PodSyncer:
         self.probes = ProbeManager()
         self.allocations = AllocationManager()
         self.dra = DRAManager()
+        self.mirrors = PodManager(node, draws)
         self.statuses = StatusManager(node, draws)
         self.kuberuntime = KubeRuntimeManager(
             self.runtime, self.volumes, self.probes, self.allocations
@@ -294,6 +297,8 @@ class PodSyncer:
             worker.end_sync(turn.now_ns, relisted=False)
             self._requeue(worker, turn.now_ns + TRANSIENT_NS, turn)
             return
+        if isinstance(pod, StaticPod):
+            self.mirrors.reconcile((pod,), turn)
         if light:
             self._sync_runtime(worker, turn)
             return

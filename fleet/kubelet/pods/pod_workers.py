@@ -136,6 +136,7 @@ class PodWorker:
     killed: PodKill | None = None  # why a manager ended it
     retry_ns: int = 0  # of the running sync: 0 no error, FAILED, or the end of a back-off
     simulated_ns: int = 0  # of its start so far: what the runtime takes; 0 once it is reported
+    api_ns: int = 0  # of its start so far: see PodStatuses.set_status
     pull_ns: int = 0  # of its start so far: what its images take
     last_sync_ns: int = 0
     began_ns: int = 0  # the sync that runs, or the last one

@@ -1,4 +1,4 @@
-"""What the status of a pod says of its resources as a whole.
+"""What the status of a pod says of its resources as a whole, and of those of its containers.
 
     Pending: all that was asked for -> Running: CPU and memory as its cgroup has them -> ended
 
@@ -15,8 +15,13 @@ import orjson
 
 from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
 from fleet.objects.pods import Pod, PodSpec, PodStatus
+from fleet.quantity import parse_quantity
 
 RESIZES_MAX = 256
+SHARES_MIN_MILLI = 2
+"""What cpu.shares of 2 are read as, which a container without a request has (MinShares)."""
+QUOTA_MIN_MILLI = 10
+"""A shorter quota than 1 ms of 100 there is not (MinMilliCPULimit)."""
 
 
 def resources_shown(pod: Pod, in_cgroup: PodSpec, old: PodStatus) -> bytes:
@@ -55,3 +60,39 @@ def _kept(running: bytes, ended: bytes, shown: bytes) -> bytes:
 def _amounts(json: bytes) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = orjson.loads(json)
     return {"limits": {}, "requests": {}, **found}
+
+
+@lru_cache(maxsize=RESIZES_MAX)
+def container_resources_shown(allocated: bytes, actuated: bytes) -> bytes:
+    """Return what is told of a running container that has not all it was given yet, as JSON.
+
+    What it was given, but for what its cgroup can be asked: so a limit that it never had is told
+    at once, and one that only changes when it is applied.
+    Source: pkg/kubelet/kubelet_pods.go, convertContainerStatusResources;
+    kuberuntime_container.go, toKubeContainerStatus.
+    """
+    if allocated == actuated:
+        return allocated
+    told, had = orjson.loads(allocated), _amounts(actuated)
+    limits, requests = had["limits"], had["requests"]
+    if "limits" in told:
+        _tell_cpu(told["limits"], limits.get("cpu"), QUOTA_MIN_MILLI)
+        if "memory" in limits:
+            told["limits"]["memory"] = limits["memory"]
+    if "requests" in told:
+        shares = requests.get("cpu") or limits.get("cpu") or f"{SHARES_MIN_MILLI}m"
+        _tell_cpu(told["requests"], shares, SHARES_MIN_MILLI)
+        if "memory" in requests:
+            told["requests"]["memory"] = requests["memory"]
+    return bytes(orjson.dumps(told, option=orjson.OPT_SORT_KEYS))
+
+
+def _tell_cpu(told: dict[str, Any], had: str | None, least_milli: int) -> None:
+    """Tell of CPU what a container has; up to the least that there is, what it was given."""
+    if had is None:
+        return
+    if parse_quantity(had).milli <= least_milli:
+        if parse_quantity(told.get("cpu", "0")).milli <= least_milli:
+            return
+        had = f"{least_milli}m"
+    told["cpu"] = had

@@ -11,15 +11,14 @@ pkg/kubelet/config/sources.go; config.go, filterInvalidPods; kubelet_pods.go, Ha
 
 from collections.abc import Callable
 
-from fleet.clock import Draws
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
 from fleet.kubelet.pods.pod_config import PodOp, PodUpdate
-from fleet.kubelet.pods.pod_manager import PodManager, is_mirror_of
+from fleet.kubelet.pods.pod_manager import is_mirror_of
 from fleet.kubelet.pods.pod_sync import PodSyncer
 from fleet.kubelet.pods.pod_workers import PodWorker, Workers, WorkerState
 from fleet.kubelet.turn import Turn
-from fleet.objects.effects import NodeId, Timer
+from fleet.objects.effects import Timer
 from fleet.objects.pods import Pod, PodUid
 from fleet.objects.static_pods import StaticPod, with_uid
 
@@ -34,8 +33,8 @@ class StaticPodSync:
 
     __slots__ = ("_api_listed", "_held", "_syncer", "_workers", "is_ready", "manager")
 
-    def __init__(self, node: NodeId, draws: Draws, workers: Workers, syncer: PodSyncer) -> None:
-        self.manager = PodManager(node, draws)
+    def __init__(self, workers: Workers, syncer: PodSyncer) -> None:
+        self.manager = syncer.mirrors
         self._workers = workers
         self._syncer = syncer
         self.is_ready = True  # every source was read once; not so when the kubelet starts

@@ -19,7 +19,7 @@ from fleet.kubelet.pods.pod_actions import (
     should_restart,
 )
 from fleet.kubelet.pods.pod_phase import RESTARTING_ALL, TERMINAL_PHASES, pod_phase
-from fleet.kubelet.pods.resources_shown import resources_shown
+from fleet.kubelet.pods.resources_shown import container_resources_shown, resources_shown
 from fleet.objects.pods import (
     ContainerSpec,
     ContainerStatus,
@@ -239,10 +239,17 @@ def _container_status(
         image_id=inputs.image_id(container.image),
         container_id=container.id,
         allocated_json=spec.requests_json,
-        resources_json=inputs.actuated.get(spec.name, spec).resources_json,
+        resources_json=_resources(spec, inputs.actuated if running else NOT_RESIZED),
         volume_mounts_json=spec.volume_mounts_json,
         user_json=user_json(spec.user),
     )
+
+
+def _resources(spec: ContainerSpec, actuated: Mapping[str, ContainerSpec]) -> bytes:
+    had = actuated.get(spec.name)
+    if had is None:
+        return spec.resources_json
+    return container_resources_shown(spec.resources_json, had.resources_json)
 
 
 def _conditions(

@@ -70,6 +70,7 @@ class StatusManager:
     """The statuses of one node's pods."""
 
     __slots__ = (
+        "_asked_ns",
         "_batch",
         "_busy",
         "_deleting",
@@ -84,6 +85,7 @@ class StatusManager:
         "_suspects",
         "_version",
         "mirrors",
+        "under_way_ns",
     )
 
     def __init__(self, node: NodeId, draws: Draws) -> None:
@@ -101,6 +103,12 @@ class StatusManager:
         self._deleting = False
         self._inherited: dict[PodUid, PodStatus] = _NOTHING  # of the mirror that it finds
         self.mirrors: dict[PodUid, PodUid] = _NO_MIRRORS  # uid of a static pod: of its mirror
+        self._asked_ns = 0  # when the request in flight was asked for
+        self.under_way_ns = 0  # how long those that were answered took, in all
+
+    def under_way_until(self, now_ns: int) -> int:
+        """Return for how long a request has been under way, in all."""
+        return self.under_way_ns + (now_ns - self._asked_ns if self._busy is not None else 0)
 
     def status(self, uid: PodUid) -> PodStatus | None:
         """Return the newest status of a pod."""
@@ -173,7 +181,7 @@ class StatusManager:
             self._sending = entry.status
             self._finished = entry.finished
         if not turn.env.light:
-            self._busy = uid
+            self._busy, self._asked_ns = uid, turn.now_ns
             turn.call(Op.GET_POD, uid, _target(entry.pod))
         elif pod is None:
             entry.sent = entry.version
@@ -318,7 +326,7 @@ class StatusManager:
         if new == old:
             self._patched(uid, entry, old_phase, turn)
             return
-        self._busy = uid
+        self._busy, self._asked_ns = uid, turn.now_ns
         pod = entry.pod
         payload = PodStatusPatch(
             pod.namespace, pod.name, self.mirrors.get(uid, uid), old, new, pod.token_suffix
@@ -333,7 +341,7 @@ class StatusManager:
             self._delete(uid, entry, turn)
 
     def _delete(self, uid: PodUid, entry: _Entry, turn: Turn) -> None:
-        self._busy = uid
+        self._busy, self._asked_ns = uid, turn.now_ns
         turn.call(Op.DELETE_POD, uid, _target(entry.pod))
 
     def _arm(self, turn: Turn) -> None:

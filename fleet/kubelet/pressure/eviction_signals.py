@@ -25,6 +25,7 @@ EPHEMERAL = "ephemeral-storage"
 
 EMPTY_DIR_LIMIT = 'Usage of EmptyDir volume "%s" exceeds the limit "%s". '
 LOW = "The node was low on resource: %s. "
+WHOLE = "Pod %s was using %s, request is %s, has larger consumption of %s. "
 THRESHOLD = "Threshold quantity: %s, available: %s. "
 CONTAINER = "Container %s was using %s, request is %s, has larger consumption of %s. "
 POD_DISK_LIMIT = "Pod ephemeral local storage usage exceeds the total limit of containers %s. "
@@ -205,10 +206,18 @@ def eviction_message(
             break
     if stats is None:
         return message, ()
+    notes: tuple[tuple[str, str], ...] = ()
+    if resource == "memory" and pod.spec.own_memory:  # told even if the pod uses less
+        usage = str(whole_quantity(stats.memory))
+        message += WHOLE % (pod.name, usage, pod.spec.own_memory, resource)
+        notes = (("offending_pod", pod.name), ("offending_pod_usage", usage))
     blamed = []
+    # Ephemeral containers have no requests, and are not blamed.
+    specs = {spec.name: spec for spec in (*pod.spec.containers, *pod.spec.init_containers)}
     for each in stats.containers:
-        spec = pod.find(each.name)
-        resources_json = spec.resources_json if spec is not None else b""
+        if each.name not in specs:
+            continue
+        resources_json = specs[each.name].resources_json
         asked = resources_of(resources_json).requests
         if resource == "memory":
             used, request = each.memory, asked.memory
@@ -224,6 +233,7 @@ def eviction_message(
     return message, (
         ("offending_containers", ",".join(name for name, _ in blamed)),
         ("offending_containers_usage", ",".join(usage for _, usage in blamed)),
+        *notes,
         ("starved_resource", resource),
     )
 
@@ -251,12 +261,12 @@ def local_storage_message(pod: Pod, stats: PodStats) -> str:
     limit = resources_of(pod.spec.resources_json).limits.ephemeral
     if limit and stats.ephemeral > limit:
         return POD_DISK_LIMIT % amount_text(pod.spec.resources_json, "limits", EPHEMERAL)
+    # Sidecars have no limit of their own here: containers alone are looked at.
+    asked = {spec.name: spec.resources_json for spec in pod.spec.containers}
     for each in stats.containers:
-        spec = pod.find(each.name)
-        if spec is None:
-            continue
-        limit = resources_of(spec.resources_json).limits.ephemeral
+        resources_json = asked.get(each.name, b"")
+        limit = resources_of(resources_json).limits.ephemeral
         if limit and each.ephemeral > limit:
-            text = amount_text(spec.resources_json, "limits", EPHEMERAL)
+            text = amount_text(resources_json, "limits", EPHEMERAL)
             return CONTAINER_DISK_LIMIT % (each.name, text)
     return ""

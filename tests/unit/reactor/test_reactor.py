@@ -29,7 +29,7 @@ from fleet.objects.effects import (
     WatchKind,
 )
 from fleet.objects.pods import EventType
-from fleet.profile.agent_behavior import NodeAgent
+from fleet.profile.agent_behavior import AgentModel, NodeAgent
 from fleet.profile.loader import load_mix, parse_documents
 from fleet.profile.schema import API_VERSION
 from fleet.reactor.calls import CALL_TRIES_MAX
@@ -163,14 +163,29 @@ class AgentsWire(NotedWire):
         """Bring what was on its way all the same."""
 
 
-def test_what_comes_late_for_the_agents_of_a_silent_node_is_dropped() -> None:
-    world, wire = World(), AgentsWire()
+def agent_model(**more: object) -> AgentModel:
     watch = {"resource": "services"}
-    spec = {"userAgent": "a/v1", "serviceAccount": "ns/a", "watches": [watch]}
+    spec = {"userAgent": "a/v1", "serviceAccount": "ns/a", "watches": [watch], **more}
     agent = {"apiVersion": API_VERSION, "kind": "NodeAgent", "metadata": {"name": "a"}}
     [parsed] = parse_documents(yaml.safe_dump({**agent, "spec": spec}), "test")
     assert isinstance(parsed, NodeAgent)
-    model = parsed.compiled()
+    return parsed.compiled()
+
+
+def test_an_agent_goes_on_while_its_kubelet_restarts() -> None:
+    world, wire, model = World(), AgentsWire(), agent_model(startDelay="30s")
+    kubelet = VirtualKubelet(NodeId(1), "n-1", "198.18.0.2", world.env)
+    world.reactor.add(kubelet, Caller(1, b"n-1", world.reactor.entries[0].caller.template), 1)
+    world.reactor.run_agents([model], lambda _model: wire, impersonates=False)
+    assert world.reactor.agents is not None
+    world.reactor.agents.start(1, "n-1", (model,))
+    assert world.reactor.restart([NodeId(1)], is_held=True) == 1
+    world.after(60)
+    assert len(wire.sent) == 1  # it has begun to watch
+
+
+def test_what_comes_late_for_the_agents_of_a_silent_node_is_dropped() -> None:
+    world, wire, model = World(), AgentsWire(), agent_model()
     world.reactor.run_agents([model], lambda _model: wire, impersonates=False)
     assert world.reactor.agents is not None
     world.reactor.agents.start(0, "n-0", (model,))

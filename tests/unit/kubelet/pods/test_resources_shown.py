@@ -2,7 +2,7 @@
 
 from pod_world import container, make_pod
 
-from fleet.kubelet.pods.resources_shown import resources_shown
+from fleet.kubelet.pods.resources_shown import container_resources_shown, resources_shown
 from fleet.objects.pods import Pod, PodSpec, PodStatus
 
 ASKED = b'{"limits":{"cpu":"1","example.com/gpu":"1"},"requests":{"cpu":"1"}}'
@@ -46,3 +46,25 @@ def test_a_limit_that_a_resize_gives_to_one_of_two_containers_is_not_shown() -> 
     made = pod("Running")
     after = made.spec._replace(running_json=RUNNING, ended_json=ENDED)
     assert shown(made, "Running", b'{"requests":{"cpu":"2"}}', after) == ENDED
+
+
+def test_a_limit_that_a_container_never_had_is_told_before_it_is_applied() -> None:
+    had = b'{"requests":{"cpu":"50m","memory":"8Mi"}}'
+    given = b'{"limits":{"cpu":"100m","memory":"16Mi"},"requests":{"cpu":"75m","memory":"16Mi"}}'
+    assert container_resources_shown(given, had) == (
+        b'{"limits":{"cpu":"100m","memory":"16Mi"},"requests":{"cpu":"50m","memory":"8Mi"}}'
+    )
+
+
+def test_what_a_container_has_is_told_until_it_has_what_it_was_given() -> None:
+    had = b'{"limits":{"cpu":"100m","memory":"64Mi"},"requests":{"cpu":"100m","memory":"64Mi"}}'
+    given = b'{"limits":{"cpu":"150m","memory":"96Mi"},"requests":{"cpu":"150m","memory":"96Mi"}}'
+    assert container_resources_shown(given, had) == had
+    assert container_resources_shown(had, had) is had
+
+
+def test_a_container_without_a_request_of_cpu_has_the_least_share_that_there_is() -> None:
+    given = b'{"requests":{"cpu":"50m","memory":"8Mi"}}'
+    assert container_resources_shown(given, b"{}") == b'{"requests":{"cpu":"2m","memory":"8Mi"}}'
+    given = b'{"requests":{"cpu":"1m"}}'
+    assert container_resources_shown(given, b"{}") == given

@@ -12,7 +12,12 @@ from fleet.kubelet.pressure.eviction_manager import (
     Reclaim,
     admits_under_pressure,
 )
-from fleet.kubelet.pressure.eviction_signals import observations_of, rank, thresholds_of
+from fleet.kubelet.pressure.eviction_signals import (
+    local_storage_message,
+    observations_of,
+    rank,
+    thresholds_of,
+)
 from fleet.kubelet.pressure.oom_watcher import choose_victim, oom_score_adjust, system_oom_message
 from fleet.kubelet.pressure.stats_provider import NodeStats, PodTerms, node_terms, pod_stats
 from fleet.objects.pods import Pod, PodSpec, PodUid, Toleration
@@ -197,6 +202,51 @@ def test_the_minimum_reclaim_keeps_a_threshold_met() -> None:
     assert node.run(30, using(pod("p"))).starved == "memory"
     node.free = 1200 * MI
     assert node.run(40, using(pod("p"))).starved == ""
+
+
+def test_the_request_of_a_whole_pod_is_told_with_its_usage() -> None:
+    node = Node(configured())
+    node.free = 90 * MI
+    whole = pod("whole")
+    whole.spec = whole.spec._replace(own_memory="4Gi")
+    (eviction,) = node.run(10, using(whole, memory=3 * GI)).evictions
+    assert eviction.message == (
+        "The node was low on resource: memory. Threshold quantity: 100Mi, available: 90Mi. "
+        "Pod whole was using 3Gi, request is 4Gi, has larger consumption of memory. "
+        "Container c was using 3Gi, request is 0, has larger consumption of memory. "
+    )
+    assert eviction.annotations == (
+        ("offending_containers", "c"),
+        ("offending_containers_usage", "3Gi"),
+        ("offending_pod", "whole"),
+        ("offending_pod_usage", "3Gi"),
+        ("starved_resource", "memory"),
+    )
+
+
+def test_ephemeral_containers_are_not_blamed() -> None:
+    node = Node(configured())
+    node.free = 90 * MI
+    debugged = pod("debugged")
+    debugged.spec = debugged.spec._replace(
+        containers=(container(name="other"),), ephemeral_containers=debugged.spec.containers
+    )
+    (eviction,) = node.run(10, using(debugged, memory=GI)).evictions
+    assert eviction.message.endswith("available: 90Mi. ")
+    assert eviction.annotations[0] == ("offending_containers", "")
+
+
+def test_the_disk_limit_of_a_container_is_not_that_of_a_sidecar() -> None:
+    limited = container(resources_json=b'{"limits":{"ephemeral-storage":"1Gi"}}')
+    one = pod("one")
+    stats = pod_stats(using(one, disk=2 * GI), 0)
+    assert stats is not None
+    one.spec = one.spec._replace(containers=(limited,))
+    assert local_storage_message(one, stats) == (
+        'Container c exceeded its local ephemeral storage limit "1Gi". '
+    )
+    one.spec = one.spec._replace(containers=(container(name="other"),), init_containers=(limited,))
+    assert local_storage_message(one, stats) == ""
 
 
 def test_images_are_deleted_before_pods_are_evicted() -> None:
