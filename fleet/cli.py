@@ -26,6 +26,7 @@ from fleet.cli_options import (
     rbac_options,
     report_options,
     run_dir,
+    scenario_options,
     spawn_options,
 )
 from fleet.errors import Exit, FleetError, UsageError
@@ -102,20 +103,19 @@ def spawn(**given: object) -> int:
 
 @cli.command("run", cls=GroupedCommand)
 @click.argument("file", metavar="FILE")
-@click.option(
-    "--dry-run", "is_dry", is_flag=True, help="Print the time line and a forecast, and do nothing."
-)
+@scenario_options
 @spawn_options
-def run_scenario(file: str, *, is_dry: bool, **given: object) -> int:
+def run_scenario(file: str, *, is_dry: bool, simulate: bool, seeds: int, **given: object) -> int:
     """Play a scenario: FILE, or one that ships with fleet; exit 1 if it is not as expected.
 
     The options are those of fleet spawn; --nodes, --profile and --seed stand in for the file's.
     """
-    from fleet.run import scenario_command  # noqa: PLC0415
+    from fleet.run import scenario_command, simulate_command  # noqa: PLC0415
     from fleet.scenario import scenario as files  # noqa: PLC0415
 
-    path = files.find(file)
-    scenario = files.load(path)
+    scenario = files.load(path := files.find(file))
+    if (simulate or seeds) and not is_dry:
+        return simulate_command.simulate(scenario, path, given, seeds, _note, click.echo)
     settings = scenario_command.settings_of(scenario, path, given)
     if is_dry:
         click.echo(scenario_command.dry_run(scenario, path, settings))
@@ -123,7 +123,7 @@ def run_scenario(file: str, *, is_dry: bool, **given: object) -> int:
     return _play(settings, scenario_command.player_of(scenario, path))
 
 
-@cli.command(cls=GroupedCommand)
+@cli.command(cls=GroupedCommand, context_settings={"auto_envvar_prefix": "FLEET"})
 @capacity_options
 def capacity(
     max_nodes: int,
@@ -139,13 +139,14 @@ def capacity(
 ) -> int:
     """Find how many nodes a control plane bears: runs of growing size, until one breaks an SLO.
 
-    Sizes double, then the gap is halved. The other options are those of fleet spawn.
+    Sizes double, then the gap is halved. The other options are those of fleet spawn, and so are
+    their variables ($FLEET_PROFILE ...); what belongs to the search has none.
     """
     from fleet.run import capacity_command  # noqa: PLC0415
 
     options = capacity_command.options_of(first, max_nodes, precision, tries, ready_within, run_dir)
-    arguments = capacity_command.arguments_of(scenario, hold, max_nodes, given)
-    content = _run(capacity_command.search(arguments, options, _note))
+    asked = capacity_command.asked_of(scenario, hold, max_nodes, given)
+    content = _run(capacity_command.search(asked, options, _note))
     click.echo(capacity_command.told(content, options.directory, output))
     return Exit.OK if content["held"] else Exit.EXPECTATION_FAILED
 

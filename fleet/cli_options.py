@@ -102,9 +102,33 @@ fault_options = join(
     what("--every", metavar="DURATION", help="It comes and goes: on for half of this, then off."),
     what("--mode", metavar="Reset|BlackHole|Inbound|Outbound", help="Of a Partition."),
     what("--component", metavar="etcd|kube-apiserver|...", help="Of the run's control plane."),
+    what("--condition", metavar="TYPE", help="Of a Node, e.g. KernelDeadlock."),
+    what("--status", metavar="True|False|Unknown", help="Of the condition (default True)."),
+    what("--resource", metavar="NAME", help="Whose devices fail, e.g. nvidia.com/gpu."),
+    what("--count", type=click.IntRange(1), help="How many devices of a node (default all)."),
     what("--heartbeats", metavar="Lease|Status", help="Only this one (default both)."),
-    what("--reason", help="That the runtime gives."),
-    what("--message", help="That the runtime, a network plugin or a driver gives."),
+    what("--reason", help="That the runtime or a daemon gives."),
+    what("--message", help="That the runtime, a network plugin, a driver or a daemon gives."),
+)
+scenario_options = join(
+    click.option(
+        "--dry-run",
+        "is_dry",
+        is_flag=True,
+        help="Print the time line and a forecast, and do nothing.",
+    ),
+    click.option(
+        "--simulate",
+        is_flag=True,
+        help="Play it in virtual time against a simulated control plane.",
+    ),
+    click.option(
+        "--seeds",
+        type=click.IntRange(0),
+        default=0,
+        metavar="N",
+        help="Simulate it with N seeds, from --seed on; say which fail, and how to replay them.",
+    ),
 )
 _OF_THE_RUN = "As of the run."
 clean_options = join(
@@ -128,6 +152,7 @@ rbac_options = join(
     ),
     click.option("--fidelity", type=click.Choice(["kubelet", "light"]), help=_OF_THE_RUN),
     click.option("--profile", multiple=True, metavar="NAME|FILE[=WEIGHT]", help=_OF_THE_RUN),
+    click.option("--no-agents", is_flag=True, help=_OF_THE_RUN),
     click.option("--simulate-csi", is_flag=True, help=_OF_THE_RUN),
     click.option("--approve-csrs", is_flag=True, help=_OF_THE_RUN),
     click.option("--legacy-impersonation", is_flag=True, help="For servers before 1.36."),
@@ -176,6 +201,7 @@ spawn_options = join(
         help="Whose they are (default per-node; shared with light).",
     ),
     nodes("--rate", type=float, help="Nodes started per second (default: no limit)."),
+    nodes("--no-agents", is_flag=True, help="Without the node agents that profiles name."),
     nodes("--simulate-csi", is_flag=True, help="Be the CSI driver csi.fleet.emulator."),
     nodes("--seed", type=int, help="Of everything random."),
     nodes(
@@ -223,7 +249,11 @@ spawn_options = join(
     target("--shared/--not-shared", default=None, hidden=True),  # told to the run's processes
     target("--no-taint", is_flag=True, help="Dedicated clusters only: any pod may come."),
     target("--zone-labels", is_flag=True, help="Set zone labels on a cluster that was named too."),
-    target("--manage", metavar="SELECTOR", hidden=True),
+    target(
+        "--manage",
+        metavar="SELECTOR",
+        help="Be the kubelet of Nodes that others make: those with these labels, --nodes at most.",
+    ),
     life("--duration", help="End this long after all nodes are Ready, e.g. 90s, 5m."),
     life("--until-ready", is_flag=True, help="Clean up and exit once all nodes are Ready."),
     life("--keep", is_flag=True, help="Leave the nodes in the cluster at the end."),
@@ -305,7 +335,7 @@ NOT_OF_CAPACITY = frozenset((
 ))
 # fmt: on
 """Options of `fleet spawn` that the search sets itself, or that make no sense in it."""
-search = in_group("Search")
+search = functools.partial(in_group("Search"), allow_from_autoenv=False)
 
 
 def capacity_options(function: F) -> F:

@@ -1,6 +1,7 @@
 """Writes the Grafana dashboard of the chart, charts/fleet/files/dashboard.json (`make docs`).
 
 Its panels name metrics of fleet/report/figures.py; tests/unit/test_grafana.py holds them to it.
+What a report plots too has its name and colours (fleet/report/appearance.py).
 """
 
 import sys
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import orjson
+
+from fleet.report.appearance import CHARTS, FAINT, GREY, PALETTE, title_of
 
 ROOT = Path(__file__).resolve().parent.parent
 DASHBOARD = ROOT / "charts/fleet/files/dashboard.json"
@@ -26,6 +29,15 @@ class Panel(NamedTuple):
     unit: str
     queries: dict[str, str]
     text: str = ""
+    lines: dict[str, int] = {}  # noqa: RUF012 - never changed
+    """The place in the palette of lines that a report has, too."""
+
+
+def plot(name: str, unit: str, queries: dict[str, str], text: str = "") -> Panel:
+    """Return the panel of a plot that a report has, too."""
+    is_any = any("{{" in legend for legend in queries)
+    lines = {k: place for k, place in CHARTS[name].lines.items() if is_any or k in queries}
+    return Panel(title_of(name), unit, queries, text, lines)
 
 
 def quantile(share: float, metric: str, by: str = "", where: str = OURS) -> str:
@@ -47,15 +59,15 @@ def total(metric: str, by: str = "") -> str:
 
 KIND = "{{verb}} {{resource}}"
 FLEET = (
-    Panel("Nodes by condition", "short", {"{{condition}}": total("fleet_nodes", "condition")}),
-    Panel("Pods by phase", "short", {"{{phase}}": total("fleet_pods", "phase")}),
+    plot("nodes", "short", {"{{condition}}": total("fleet_nodes", "condition")}),
+    plot("pods", "short", {"{{phase}}": total("fleet_pods", "phase")}),
     Panel(
         "Figures are sound",
         "short",
         {"valid": f"min(fleet_valid{{{OURS}}})"},
         "0 after a bug in fleet: its figures are worth nothing then",
     ),
-    Panel("Requests of the nodes", "reqps", {KIND: rate("fleet_requests_total", "verb, resource")}),
+    plot("requests", "reqps", {KIND: rate("fleet_requests_total", "verb, resource")}),
     Panel(
         "Latency p99, as nodes see it",
         "s",
@@ -71,8 +83,8 @@ FLEET = (
         },
         "0 is no answer; 404 and 409 are part of a registration",
     ),
-    Panel(
-        "Lateness of Lease renewals",
+    plot(
+        "leases",
         "s",
         {
             "p50": quantile(0.5, "fleet_lease_lateness_seconds"),
@@ -80,12 +92,13 @@ FLEET = (
         },
     ),
     Panel("Leases missed", "short", {"missed/s": rate("fleet_leases_missed_total")}),
-    Panel(
-        "Pod start p99",
+    plot(
+        "starts",
         "s",
         {
-            "without simulated time": quantile(0.99, "fleet_pod_start_sli_seconds"),
-            "in all": quantile(0.99, "fleet_pod_start_seconds"),
+            "p50, without simulated time": quantile(0.5, "fleet_pod_start_sli_seconds"),
+            "p99, without simulated time": quantile(0.99, "fleet_pod_start_sli_seconds"),
+            "p99 in all": quantile(0.99, "fleet_pod_start_seconds"),
         },
     ),
     Panel(
@@ -96,9 +109,9 @@ FLEET = (
             "opened again/s": rate("fleet_watch_restarts_total"),
         },
     ),
-    Panel("Watch events", "short", {"events/s": rate("fleet_watch_events_total")}),
-    Panel(
-        "Timer lag: fleet's own error",
+    plot("watches", "short", {"events to the nodes": rate("fleet_watch_events_total")}),
+    plot(
+        "lag",
         "s",
         {
             "p50": quantile(0.5, "fleet_timer_lag_seconds"),
@@ -106,15 +119,9 @@ FLEET = (
         },
         "a run whose p99 is over 100 ms is invalid",
     ),
-    Panel(
-        "CPU and waits of fleet",
-        "short",
-        {
-            "cores": rate("process_cpu_seconds_total"),
-            "throttled p99, s": quantile(0.99, "fleet_throttling_seconds"),
-        },
-    ),
-    Panel("Memory of fleet", "bytes", {"memory": total("process_resident_memory_bytes")}),
+    plot("own", "short", {"fleet": rate("process_cpu_seconds_total")}),
+    Panel("Waits of fleet's own clients", "s", {"p99": quantile(0.99, "fleet_throttling_seconds")}),
+    plot("memory", "bytes", {"fleet": total("process_resident_memory_bytes")}),
     Panel(
         "Node agents",
         "short",
@@ -138,8 +145,8 @@ SERVER = (
         },
         "SIG Scalability: 1 s for single objects, 30 s for lists",
     ),
-    Panel(
-        "Who asks: flow schemas",
+    plot(
+        "clients",
         "reqps",
         {
             "{{flow_schema}}": rate(
@@ -147,8 +154,8 @@ SERVER = (
             )
         },
     ),
-    Panel(
-        "Requests in flight and in queues",
+    plot(
+        "inflight",
         "short",
         {
             "executing": "sum(apiserver_flowcontrol_current_executing_requests)",
@@ -182,7 +189,10 @@ def _panel(number: int, panel: Panel, place: dict[str, int]) -> dict[str, object
         "description": panel.text,
         "datasource": DATASOURCE,
         "gridPos": place,
-        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
+        "fieldConfig": {
+            "defaults": {"unit": panel.unit, "min": 0},
+            "overrides": [_coloured(*line) for line in panel.lines.items()],
+        },
         "options": {
             "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
             "tooltip": {"mode": "multi", "sort": "desc"},
@@ -196,6 +206,15 @@ def _panel(number: int, panel: Panel, place: dict[str, int]) -> dict[str, object
             }
             for at, (legend, expr) in enumerate(panel.queries.items())
         ],
+    }
+
+
+def _coloured(label: str, place: int) -> dict[str, object]:
+    """Return what gives a line its colour: one that neither light nor dark paper hides."""
+    hue = FAINT.dark if place == GREY else PALETTE[place].light
+    return {
+        "matcher": {"id": "byName", "options": label},
+        "properties": [{"id": "color", "value": {"mode": "fixed", "fixedColor": hue}}],
     }
 
 

@@ -7,6 +7,7 @@ A key names what a timer or an answer is about: a letter, a place in the profile
 often it has failed, so that an agent keeps nothing of it.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from fleet.agents.node_patches import Condition, create_event, patch_conditions, read
@@ -31,6 +32,7 @@ CONDITIONS_RETRY_NS = 10 * NS_PER_S
 EVENT_RETRY_NS = 10 * NS_PER_S
 EVENT_TRIES_MAX = 12
 """Source: client-go/tools/events/event_broadcaster.go, defaultSleepDuration, maxTriesPerEvent."""
+NO_PROBLEMS: Mapping[str, Condition] = {}
 _DELAY, _EVENT, _PROBLEM, _RETRY, _SHARE = range(WATCHES_MAX, WATCHES_MAX + 5)
 
 
@@ -84,18 +86,24 @@ class Agent:
         out.append(Wake(now_ns + delay_ns, f"{START}0/0"))
 
     def on_timer(
-        self, key: str, draws: Draws, now_ns: int, wall_ns: int, out: list[AgentEffect]
+        self,
+        key: str,
+        draws: Draws,
+        now_ns: int,
+        wall_ns: int,
+        out: list[AgentEffect],
+        problems: Mapping[str, Condition] = NO_PROBLEMS,
     ) -> None:
-        """Do what is due."""
+        """Do what is due. `problems` are conditions that are otherwise than the profile says."""
         what, at, tries = parse(key)
         if what == START:
-            self._begin(draws, now_ns, wall_ns, out)
+            self._begin(draws, now_ns, wall_ns, out, problems)
         elif what == READ:
             each = self.model.reads[at]
             request = read(each, self.name.encode())
             out.append(Send(request, each.verb, each.resource, key))
         elif what == CONDITIONS:
-            self._say_conditions(tries, draws, now_ns, wall_ns, out)
+            self._say_conditions(tries, draws, now_ns, wall_ns, out, problems)
         elif what == EVENT:
             self._send_event(self.model.events[at], key, wall_ns, out)
         elif what == TURNED:
@@ -134,7 +142,14 @@ class Agent:
         if self.model.watches[at].wait_for_sync:
             self._open_from(at + 1, out)
 
-    def _begin(self, draws: Draws, now_ns: int, wall_ns: int, out: list[AgentEffect]) -> None:
+    def _begin(
+        self,
+        draws: Draws,
+        now_ns: int,
+        wall_ns: int,
+        out: list[AgentEffect],
+        problems: Mapping[str, Condition] = NO_PROBLEMS,
+    ) -> None:
         self._said_ns = self._started_ns = now_ns
         model = self.model
         self.reflectors = tuple(
@@ -145,7 +160,7 @@ class Agent:
             self.on_timer(f"{READ}{at}/0", draws, now_ns, wall_ns, out)
         self._open_from(0, out)
         if model.conditions:
-            self.on_timer(f"{CONDITIONS}0/0", draws, now_ns, wall_ns, out)
+            self.on_timer(f"{CONDITIONS}0/0", draws, now_ns, wall_ns, out, problems)
         for at, event in enumerate(model.events):
             after_ns = event.after.sample(draws.uniform(self.node, self.seed + _EVENT, at))
             out.append(Wake(now_ns + after_ns, f"{EVENT}{at}/0"))
@@ -177,12 +192,21 @@ class Agent:
     # ---- what it says of its Node ----
 
     def _say_conditions(
-        self, tries: int, draws: Draws, now_ns: int, wall_ns: int, out: list[AgentEffect]
+        self,
+        tries: int,
+        draws: Draws,
+        now_ns: int,
+        wall_ns: int,
+        out: list[AgentEffect],
+        problems: Mapping[str, Condition],
     ) -> None:
         """Patch all conditions; one that turned is an event too."""
         offset_ns = wall_ns - now_ns
         conditions = []
         for at, each in enumerate(self.model.conditions):
+            if each.type in problems:
+                conditions.append(problems[each.type])
+                continue
             said, since_ns, _ = self._state(at, draws, now_ns)
             conditions.append(
                 Condition(each.type, said.status, said.reason, said.message, since_ns + offset_ns)

@@ -6,10 +6,11 @@ has a wire (its user agent and encoding are one for all nodes), each agent a poo
 
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
-from fleet.agents.agent import WATCH, Agent, AgentEffect, Open, Send, Wake
+from fleet.agents.agent import NO_PROBLEMS, WATCH, Agent, AgentEffect, Open, Send, Wake
+from fleet.agents.node_patches import Condition
 from fleet.agents.reflector import AgentReflector
 from fleet.clock import Clock, Draws, TimerWheel
 from fleet.errors import RemoteProtocolError
@@ -92,6 +93,7 @@ class Agents:
         self._clock = clock
         self._draws = draws
         self.kinds: dict[str, AgentKind] = {}
+        self.problems: dict[int, Mapping[str, Condition]] = {}  # by node: what faults turned
         self._wheel = wheel
         self._new_wire = new_wire
         self._impersonates = impersonates
@@ -145,7 +147,8 @@ class Agents:
         agent = agents[int(place)]
         out: list[AgentEffect] = []
         now_ns = self._clock.now_ns()
-        agent.on_timer(own, self._draws, now_ns, self._clock.wall_ns(), out)
+        problems = self.problems.get(node, NO_PROBLEMS)
+        agent.on_timer(own, self._draws, now_ns, self._clock.wall_ns(), out, problems)
         self._execute(agent, out)
 
     def on_reply(self, call: AgentCall, response: Response) -> None:

@@ -7,7 +7,7 @@ Source: apiserver/pkg/endpoints/filters/impersonation/mode.go, serviceAccountImp
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from fleet.cluster.api_client import Api, Json, each, expect
 from fleet.cluster.identity import (
@@ -23,13 +23,14 @@ from fleet.cluster.identity import (
 from fleet.errors import SetupError
 from fleet.objects.well_known import BINDINGS, NODE_USER, RBAC, ROLES
 from fleet.profile.agent_behavior import NODE, SERVICE_ACCOUNT_USER, AgentModel
+from fleet.profile.loader import NodeMix
 from fleet.profile.node_model import NodeModel
 from fleet.profile.settings import IdentityMode
 
 NAME = "fleet:agent:"
 MANAGED_BY, MANAGER = "app.kubernetes.io/managed-by", "fleet"
 AUTHORIZATION = "authorization.k8s.io"
-KNOWN_MAX_S = 10.0
+KNOWN_MAX_S = 60.0
 """How long the authorizer of a local control plane may take to know of new roles."""
 LOOK_AGAIN_S = 0.2  # the authorizer learns of a role by a watch of its own
 
@@ -137,17 +138,41 @@ def _subject(user: str) -> Json:
 
 
 async def prepare_agents(
-    api: Api, identity: Identity, models: Iterable[NodeModel], node: str, *, is_local: bool
+    api: Api,
+    identity: Identity,
+    mix: NodeMix,
+    node: str,
+    tell: Callable[[str], None],
+    *,
+    is_local: bool,
 ) -> None:
     """Grant agents their rights on a local control plane, and see that they have them.
 
-    The server's authorizer reads roles by a watch: it knows new ones a moment later.
+    An optional one that has them not on another is left out, and the user told. Raises SetupError
+    for any other.
     """
-    agents = agents_of(models)
-    deadline = time.monotonic()
+    agents = agents_of(mix.models)
     if is_local:
         await grant(api, agents)
-        deadline += KNOWN_MAX_S
+        return await _await_rights(api, identity, agents, node)
+    for agent in agents:
+        if agent.optional:
+            try:
+                await check_agents(api, identity, [agent], node)
+            except SetupError as error:
+                mix.leave_out(agent.name)
+                tell(
+                    f"no node runs {agent.name}: {error} (--profile {agent.name} insists on it, "
+                    "--no-agents goes without)"
+                )
+    return await check_agents(api, identity, [each for each in agents if not each.optional], node)
+
+
+async def _await_rights(
+    api: Api, identity: Identity, agents: Iterable[AgentModel], node: str
+) -> None:
+    """Wait until the server's authorizer, which reads roles by a watch, knows of new ones."""
+    deadline = time.monotonic() + KNOWN_MAX_S
     while True:
         try:
             return await check_agents(api, identity, agents, node)
@@ -171,6 +196,8 @@ async def grant(api: Api, agents: Iterable[AgentModel]) -> None:
                     f"the {manifest['kind']} {name} is not one that fleet made: delete or rename "
                     "it, or the agent"
                 )
+            if all(there.get(key) == value for key, value in manifest.items() if key != "metadata"):
+                continue  # of a run before, or beside this one
             metadata = {**manifest["metadata"], "resourceVersion": before["resourceVersion"]}
             body = {**manifest, "metadata": metadata}
             answer = await api.request("PUT", f"{path}/{name}", body=body)
@@ -191,13 +218,16 @@ async def check_agents(
     async def check(agent: AgentModel) -> None:
         user = agent.user.replace(NODE.decode(), node)
         headers = impersonation_headers(user)
+        is_node = agent.user.startswith(NODE_USER)
+        if agent.optional and not is_node and not await is_allowed(api, _old_grant(agent)):
+            # Asked, not tried: what is optional leaves no refusal in the server's audit log.
+            await check_permissions(api, constrained(agent))
         answer = await who_am_i(api, headers)
         if not answer.ok:
             raise SetupError(
                 f"agent {agent.name}: no permission to impersonate {user}: {answer.message}; "
                 "see docs/how-to/agents.md"
             )
-        is_node = agent.user.startswith(NODE_USER)
         try:
             if is_node:  # the node authorizer knows what it may
                 has_old = identity.impersonation is Impersonation.USER_AND_GROUP

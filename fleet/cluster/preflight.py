@@ -95,9 +95,11 @@ async def inspect(
     prefix: str,
     shapes: Sequence[NodeShape],
     is_named: bool,
+    matching: frozenset[str] = frozenset(),
 ) -> TargetFacts:
     """Look at the target; writes nothing. `is_named` is off for a local control plane of fleet's.
 
+    `matching` are the Nodes of others that the run is about: they make no cluster a shared one.
     Raises SetupError if a running fleet holds the prefix, or if the server refuses an answer.
     """
     system = await api.get(KUBE_SYSTEM, "namespace kube-system")
@@ -114,7 +116,7 @@ async def inspect(
         context=context,
         server_version=server_version,
         kube_system_uid=system["metadata"]["uid"],
-        is_shared=is_named or bool(foreign),
+        is_shared=is_named or bool(foreign - matching),
         foreign_names=foreign,
         refused=found.refused,
         prefix=prefix,
@@ -170,15 +172,8 @@ def _span(networks: Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network]) -> 
 
 def shared_cluster_notice(facts: TargetFacts, nodes: int, *, is_tainted: bool = True) -> str:
     """Return what a person must read before fleet adds `nodes` nodes to a shared cluster."""
-    has = "it has nodes that fleet did not create"
-    if not facts.foreign_nodes:
-        has = "it was named, and may be others' too"
     lines = [
-        f"This is a SHARED cluster: {has}.",
-        "",
-        f"  context     {facts.context}",
-        f"  server      {facts.server} ({facts.server_version})",
-        f"  has         {_count(facts.foreign_nodes)} of its own",
+        *_about(facts),
         f"  will get    at most {nodes:,} nodes {facts.prefix}-* that run nothing",
     ]
     if facts.existing:
@@ -197,6 +192,33 @@ def shared_cluster_notice(facts: TargetFacts, nodes: int, *, is_tainted: bool = 
         "- An autoscaler, cloud controller or node monitor may act on nodes it cannot find."
     )
     return "\n".join(lines) + "\n"
+
+
+def managed_notice(facts: TargetFacts, nodes: int, selector: str, matching: int) -> str:
+    """Return what a person must read before fleet serves Nodes of a shared cluster."""
+    lines = [
+        *_about(facts),
+        f"  will have   fleet as the kubelet of Nodes that match {selector}: of {matching:,} now,",
+        f"              of at most {nodes:,}, those to come among them",
+        "",
+        "- Nodes with a kubelet of their own, and all others, are left alone.",
+        "- Pods that are bound to these Nodes become Ready, though nothing runs there.",
+        "- fleet creates and deletes no Node here. What it leaves at its end becomes NotReady.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _about(facts: TargetFacts) -> list[str]:
+    has = "it has nodes that fleet did not create"
+    if not facts.foreign_nodes:
+        has = "it was named, and may be others' too"
+    return [
+        f"This is a SHARED cluster: {has}.",
+        "",
+        f"  context     {facts.context}",
+        f"  server      {facts.server} ({facts.server_version})",
+        f"  has         {_count(facts.foreign_nodes)} of its own",
+    ]
 
 
 def _count(nodes: int) -> str:
@@ -237,13 +259,14 @@ async def confirm(
     *,
     confirmed: str | None,
     ask: Ask | None,
-    is_tainted: bool = True,
+    notice: str = "",
 ) -> None:
     """Return if fleet may add nodes to this cluster.
 
     `confirmed` is the value of --confirm-cluster: the context's name, or the UID of the namespace
-    kube-system, which no other cluster has. `ask` is None without a terminal. Raises UsageError
-    otherwise. A wrong name is refused whatever the cluster: it was meant for another one.
+    kube-system, which no other cluster has. `ask` is None without a terminal. `notice` is what a
+    person reads, that of nodes to add if empty. Raises UsageError otherwise. A wrong name is
+    refused whatever the cluster: it was meant for another one.
     """
     if confirmed is not None and confirmed not in (facts.confirmation, facts.kube_system_uid):
         raise UsageError(
@@ -252,7 +275,7 @@ async def confirm(
         )
     if not facts.is_shared or confirmed is not None:
         return
-    notice = shared_cluster_notice(facts, nodes, is_tainted=is_tainted)
+    notice = notice or shared_cluster_notice(facts, nodes)
     if ask is None:
         raise UsageError(
             f"context {facts.context} is a shared cluster ({_count(facts.foreign_nodes)} that "

@@ -32,7 +32,7 @@ from fleet.cluster.identity import (
 from fleet.controlplane import NODE_BINDINGS
 from fleet.errors import UsageError
 from fleet.objects.well_known import RBAC
-from fleet.profile.loader import load_mix
+from fleet.profile.loader import mix_of
 from fleet.profile.settings import IdentityMode, Settings
 
 NAMES_MAX = 1_000
@@ -77,8 +77,8 @@ def of_run(
 
     Raises UsageError for options that do not go together.
     """
-    mix = load_mix(settings.profiles, simulate_csi=settings.simulate_csi)
-    agents = agents_of(mix.models)
+    mix = mix_of(settings)
+    agents = [each for each in agents_of(mix.models) if not each.optional]
     acts = settings.identity is IdentityMode.IMPERSONATE
     if is_legacy and not acts and not (agents and settings.identity is IdentityMode.CSR):
         raise UsageError(

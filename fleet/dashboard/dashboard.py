@@ -15,7 +15,7 @@ from fleet.dashboard.elastic import ElasticFleet
 from fleet.dashboard.load_access import LoadAccess, with_token
 from fleet.dashboard.load_workers import LoadWorker
 from fleet.dashboard.locust_master import DEFAULT_RATE, LocustMaster, MasterOptions
-from fleet.dashboard.locust_worker import LocustLink
+from fleet.dashboard.locust_worker import Faults, LocustLink
 from fleet.errors import FleetError, SetupError
 from fleet.host.node_host import NodeHost
 from fleet.host.siblings import Siblings
@@ -52,10 +52,12 @@ class DashboardRun:
         adopted: int,
         background: Background,
         run_id: str,
+        faults: Faults | None,
     ) -> None:
         self._settings = settings
         self._background = background
         self._run_id = run_id
+        self._faults = faults
         self._access = LoadAccess(cluster.api("load"), run_id, settings.load_cluster_role)
         self._directory = directory
         self._kubeconfigs = kubeconfigs
@@ -111,6 +113,7 @@ class DashboardRun:
             holds=self._master is not None or settings.on_master_quit == "hold",
             note=note,
             background=self._background,
+            faults=self._faults,
         )
         need = self._background.need
         following = need("the growth of the fleet", self.fleet.run)

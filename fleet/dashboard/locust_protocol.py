@@ -16,6 +16,9 @@ import enum
 from typing import Any, NamedTuple
 
 USER_CLASS = "VirtualNode"
+FAULT_ORDER = "fleet-fault"
+FAULT_TOLD = "fleet-fault-told"
+"""What fleet's own locustfile and a worker say of faults; both are custom messages to Locust."""
 FOREIGN_WORKER = -1
 """The version of a worker that is not Locust's own: the master skips its check."""
 TICK_S = 1.0

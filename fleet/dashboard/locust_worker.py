@@ -22,7 +22,15 @@ import zmq.asyncio
 
 from fleet.background import Background, give_up
 from fleet.cluster.api_client import describe_failure
-from fleet.dashboard.locust_protocol import TICK_S, Json, Load, LocustWorker, Message
+from fleet.dashboard.locust_protocol import (
+    FAULT_ORDER,
+    FAULT_TOLD,
+    TICK_S,
+    Json,
+    Load,
+    LocustWorker,
+    Message,
+)
 from fleet.dashboard.locust_stats import LocustStats
 from fleet.metrics import FleetCounts
 
@@ -65,6 +73,18 @@ class Fleet(Protocol):
         ...
 
 
+class Faults(Protocol):
+    """What goes wrong in the run of this process, on purpose."""
+
+    def on(self) -> list[Json]:
+        """Return what is on."""
+        ...
+
+    async def answer(self, order: Json) -> Json:
+        """Carry out what a form asks: `told` is what to show, `error` why it cannot be."""
+        ...
+
+
 class LocustLink:
     """Binds the protocol machine to a socket, a clock and a fleet."""
 
@@ -78,8 +98,12 @@ class LocustLink:
         holds: bool,
         note: Callable[[str], None],
         background: Background,
+        faults: Faults | None = None,
     ) -> None:
+        """Take orders for `faults` too, unless another process of the run does."""
         self._background = background
+        self._faults = faults
+        self._answering: set[asyncio.Task[None]] = set()
         self.machine = LocustWorker(holds=holds, nodes_max=fleet.nodes_max)
         self._note = note
         self._fleet = fleet
@@ -114,7 +138,7 @@ class LocustLink:
             await self._follow()  # the farewell, if another task has begun to send it
         finally:
             assert self._listening is not None
-            await give_up(self._listening)
+            await give_up(self._listening, *self._answering)
             self._context.destroy(linger=LINGER_MS)
 
     def redirect(self, host: str, port: int) -> None:
@@ -182,7 +206,10 @@ class LocustLink:
             self._note(f"no Locust master answers at {self._address} ({why}); {nodes:,} nodes stay")
 
     def _report(self) -> Message:
-        return self.machine.report(self._stats.report(time.time()), self._fleet.figures())
+        figures = self._fleet.figures()
+        if self._faults is not None:
+            figures["faults"] = self._faults.on()
+        return self.machine.report(self._stats.report(time.time()), figures)
 
     async def _listen(self, socket: zmq.asyncio.Socket) -> None:
         while True:
@@ -193,7 +220,19 @@ class LocustLink:
                 log.warning("a message of the Locust master cannot be read: %s", error)
                 continue
             self.machine.on_message(kind, data)
+            if kind == FAULT_ORDER and self._faults is not None:
+                # It may take seconds, in which others than the dashboard are listened to.
+                task = asyncio.create_task(self._answer(self._faults, data))
+                self._answering.add(task)
+                task.add_done_callback(self._answering.discard)
             await self._follow()
+
+    async def _answer(self, faults: Faults, data: Json) -> None:
+        """Carry an order out, and say what came of it and what is on now."""
+        answer = await faults.answer(data["order"])
+        told = {"number": data["number"], "answer": answer, "on": faults.on()}
+        self.machine.out.append(Message(FAULT_TOLD, told))
+        await self._follow()
 
     async def _follow(self) -> None:
         """Do what the machine has decided; messages leave in order, whoever calls."""

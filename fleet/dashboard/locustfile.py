@@ -15,7 +15,6 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import gevent
@@ -25,6 +24,7 @@ from locust.env import Environment
 from locust.runners import MasterRunner
 from werkzeug.datastructures import ImmutableMultiDict
 
+from fleet.dashboard import charts
 from fleet.dashboard.door import (
     EVERYWHERE,
     LOOPBACKS,
@@ -33,6 +33,7 @@ from fleet.dashboard.door import (
     token_from,
 )
 from fleet.dashboard.locust_dispatcher import FleetDispatcher, guarded, is_fleet, shard_of
+from fleet.dashboard.locust_faults import FaultDesk, add_routes
 from fleet.errors import UsageError
 
 ADOPT_AFTER_S = 8.0
@@ -43,7 +44,7 @@ LOOK_S = 1.0
 FORGET_AT = -60  # heartbeats that a worker of API users missed
 HISTORY_MAX = 1800  # samples of 2 s: an hour
 PORTS_WAIT_S = 0.05
-PAGE = Path(__file__).with_name("dashboard.html")
+FAULTS_SCRIPT = '<script src="./fleet/faults.js"></script>'
 
 log = logging.getLogger("fleet")
 runners.HEARTBEAT_LIVENESS = 15  # a long pause of a worker must not look like its death
@@ -264,11 +265,13 @@ def begin(environment: Environment, runner: Any, web_ui: Any = None, **_: object
     fleet = Fleet(environment, runner)
     environment.events.worker_report.add_listener(fleet.on_report)  # type: ignore[no-untyped-call]
     environment.events.test_start.add_listener(fleet.on_start)  # type: ignore[no-untyped-call]
+    desk = FaultDesk(runner)
+    environment.events.worker_report.add_listener(desk.on_report)  # type: ignore[no-untyped-call]
     gevent.spawn(fleet.sample)
     gevent.spawn(fleet.watch_workers)
     gevent.spawn(tell_ports, runner, web_ui, address)
     if web_ui is not None:
-        extend(web_ui, fleet, options.web_base_path.rstrip("/") or "/")
+        extend(web_ui, fleet, desk, options.web_base_path.rstrip("/") or "/")
 
 
 def end_on_interrupt() -> None:
@@ -349,8 +352,8 @@ def tell_ports(runner: MasterRunner, web_ui: Any, address: str) -> None:
         sys.stderr.write(f"dashboard: {address.replace('{port}', str(web_port))}\n")
 
 
-def extend(web_ui: Any, fleet: Fleet, base: str) -> None:
-    """Add the Fleet tab, its CSV, a page with charts and a metrics route below `base`."""
+def extend(web_ui: Any, fleet: Fleet, desk: FaultDesk, base: str) -> None:
+    """Add the Fleet tab with its faults and CSV, a page with charts and metrics, below `base`."""
     structure = [{"key": "shard", "title": "Shard"}]
     structure += [{"key": key, "title": title} for title, key, _ in COLUMNS]
     web_ui.template_args.update(
@@ -376,6 +379,14 @@ def extend(web_ui: Any, fleet: Fleet, base: str) -> None:
             response.set_data(app.json.dumps(shown))
         return response
 
+    @app.after_request  # type: ignore[untyped-decorator]
+    def add_faults(response: Response) -> Response:
+        """Add to Locust's page what draws the faults into the tab: it has no place for a form."""
+        if request.endpoint == "locust.index" and response.mimetype == "text/html":
+            page = response.get_data(as_text=True)
+            response.set_data(page.replace("</body>", f"{FAULTS_SCRIPT}</body>", 1))
+        return response
+
     @own.route("/fleet/nodes.csv")
     def nodes_csv() -> Response:
         text = io.StringIO()
@@ -397,8 +408,9 @@ def extend(web_ui: Any, fleet: Fleet, base: str) -> None:
 
     @own.route("/fleet")
     def page() -> Response:
-        return Response(PAGE.read_text(encoding="utf-8"), mimetype="text/html")
+        return Response(charts.page(), mimetype="text/html")
 
+    add_routes(own, desk)
     app.register_blueprint(own)
 
 

@@ -32,6 +32,7 @@ class FaultType(enum.Enum):
     KUBELET_RESTART = "KubeletRestart"
     KUBELET_DOWN = "KubeletDown"
     NODE_DOWN = "NodeDown"
+    CERTIFICATE_EXPIRED = "CertificateExpired"
     RUNTIME_DOWN = "RuntimeDown"
     RUNTIME_NOT_READY = "RuntimeNotReady"
     NETWORK_NOT_READY = "NetworkNotReady"
@@ -39,7 +40,11 @@ class FaultType(enum.Enum):
     SANDBOX_DEATH = "SandboxDeath"
     SANDBOX_FAILURE = "SandboxFailure"
     CONTAINER_CRASH = "ContainerCrash"
+    ATTACH_FAILURE = "AttachFailure"
     MOUNT_FAILURE = "MountFailure"
+    DEVICE_FAILURE = "DeviceFailure"
+    NODE_CONDITION = "NodeCondition"
+    NETWORK_UNAVAILABLE = "NetworkUnavailable"
     REGISTRY_OUTAGE = "RegistryOutage"
     MEMORY_PRESSURE = "MemoryPressure"
     DISK_PRESSURE = "DiskPressure"
@@ -63,6 +68,14 @@ class PlaneComponent(enum.Enum):
     APISERVER = "kube-apiserver"
     SCHEDULER = "kube-scheduler"
     CONTROLLER_MANAGER = "kube-controller-manager"
+
+
+class ConditionStatus(enum.Enum):
+    """What a condition says."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
 
 
 class PartitionMode(enum.Enum):
@@ -119,6 +132,10 @@ FAULTS = {
         "the machine loses its power, and boots at the end: another bootID, and of what ran only "
         "the traces are left"
     ),
+    FaultType.CERTIFICATE_EXPIRED: FaultKind(
+        "the client certificates of the nodes are over; the kubelets bootstrap anew",
+        is_instant=True,
+    ),
     FaultType.RUNTIME_DOWN: FaultKind("the container runtime does not answer"),
     FaultType.RUNTIME_NOT_READY: FaultKind(
         "the runtime says `RuntimeReady=false`", takes=("reason", "message")
@@ -136,8 +153,24 @@ FAULTS = {
     FaultType.CONTAINER_CRASH: FaultKind(
         "the processes of all containers are killed", is_instant=True
     ),
+    FaultType.ATTACH_FAILURE: FaultKind(
+        "no volume of a CSI driver can be attached to the machine: the driver says `message`",
+        takes=("message",),
+    ),
     FaultType.MOUNT_FAILURE: FaultKind(
         "no volume of a CSI driver is mounted: it says `message`", takes=("message",)
+    ),
+    FaultType.DEVICE_FAILURE: FaultKind(
+        "device plugins say that devices are unhealthy: all, or `count` of each `resource`",
+        takes=("resource", "count"),
+    ),
+    FaultType.NODE_CONDITION: FaultKind(
+        "a problem daemon on the machine says `condition` of its Node: `status` (True)",
+        takes=("condition", "status", "reason", "message"),
+        needs=("condition",),
+    ),
+    FaultType.NETWORK_UNAVAILABLE: FaultKind(
+        "the network's daemon says the condition `NetworkUnavailable`", takes=("reason", "message")
     ),
     FaultType.REGISTRY_OUTAGE: FaultKind("no registry lets an image be pulled"),
     FaultType.MEMORY_PRESSURE: FaultKind(
@@ -167,9 +200,20 @@ FAULTS = {
 """By type, in the order of the reference page."""
 LATE = frozenset((FaultType.LATE_HEARTBEATS, FaultType.SLOW_LINK))
 EVERY_NS_MIN = NS_PER_S
-PARAMETERS = (_HEARTBEATS, "by_ns", "mode", "reason", "message", "component")
+PARAMETERS = (
+    *(_HEARTBEATS, "by_ns", "mode", "reason", "message", "component"),
+    *("resource", "count", "condition", "status"),
+)
 _WHOM = ("node_selector", "zone", "nodes", "share")
-_EXAMPLES = {"by_ns": "25s", "component": "etcd"}
+_EXAMPLES = {"by_ns": "25s", "component": "etcd", "condition": "KernelDeadlock"}
+OF_KUBELET = frozenset(("Ready", "MemoryPressure", "DiskPressure", "PIDPressure"))
+"""Conditions that the kubelet says itself, and puts right at each report."""
+_CONDITION = r"^([A-Za-z0-9][-A-Za-z0-9_.]*)?$"
+
+
+def _word(value: object) -> object:
+    """Take what YAML makes of an unquoted True for the word that it is in the API."""
+    return str(value) if isinstance(value, bool) else value
 
 
 class LabelSelector(Spec):
@@ -197,6 +241,10 @@ class FaultSpec(Spec):
     reason: str = ""
     message: str = ""
     component: PlaneComponent | None = None
+    resource: str = ""  # "": each that device plugins offer
+    condition: Annotated[str, Field(pattern=_CONDITION, max_length=316)] = ""
+    status: Annotated[ConditionStatus | None, BeforeValidator(_word)] = None  # None: True
+    count: Annotated[int, Field(ge=0)] = 0  # of its devices, the first ones; 0: all
 
     @model_validator(mode="after")
     def _is_whole(self) -> "FaultSpec":
@@ -216,6 +264,11 @@ class FaultSpec(Spec):
                 raise ValueError(f"{name} hits no nodes; it takes no {key_of(field)}")
         if self.type in LATE and (self.by_ns or 0) <= 0:
             raise ValueError(f"{name}: by must be above 0s")
+        if self.condition in OF_KUBELET:
+            raise ValueError(
+                f"{name}: condition: {self.condition} is the kubelet's own; "
+                "MemoryPressure, RuntimeNotReady and others are faults that turn it"
+            )
         if "every_ns" in self.model_fields_set and self.every_ns < EVERY_NS_MIN:
             raise ValueError("every must be 1s or more")
         if self.type is FaultType.CLOCK_SKEW and not self.by_ns:
@@ -270,6 +323,7 @@ def words_of(spec: FaultSpec) -> str:
         parts.append(spec.mode.value)
     if spec.component is not None:
         parts.append(spec.component.value)
+    parts += [each for each in (spec.condition, spec.resource) if each]
     parts += [each.value for each in spec.heartbeats]
     if spec.every_ns:
         parts.append(f"every {format_duration(spec.every_ns)}")

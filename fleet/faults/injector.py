@@ -6,7 +6,7 @@ State is kept by fault: a node that none hits has none. Faults overlap; what is 
 once one is healed follows from those that are still on.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from fleet.faults.fault import (
     choose,
 )
 from fleet.faults.machine_inputs import OF_MACHINE, OUTAGES, check, faulty
+from fleet.faults.problem_detector import ProblemDetector, condition_of
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.node.node_status import RegistrationPhase
 from fleet.objects.effects import NodeId, Op
@@ -39,6 +40,7 @@ HEARTBEAT_OPS = {
 _ALL_OPS = frozenset(Op)
 _HINDERED = frozenset((FaultType.HEARTBEAT_LOSS, FaultType.LATE_HEARTBEATS, FaultType.SLOW_LINK))
 _DOWN = (FaultType.KUBELET_DOWN, FaultType.NODE_DOWN)
+_SAID = (FaultType.NODE_CONDITION, FaultType.NETWORK_UNAVAILABLE)
 _CUTS = {
     PartitionMode.RESET: Cut.RESET,
     PartitionMode.BLACK_HOLE: Cut.BLACK_HOLE,
@@ -59,11 +61,23 @@ class Injection(NamedTuple):
 
 
 class Injector:
-    """Injects and heals. `has_own_connections`: each node of the reactor has its own."""
+    """Injects and heals. `has_own_connections`: each node of the reactor has its own.
 
-    def __init__(self, reactor: Reactor, draws: Draws, *, has_own_connections: bool) -> None:
+    `expire` ends the life of a node's client certificate, None where nodes have none.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        draws: Draws,
+        *,
+        has_own_connections: bool,
+        expire: Callable[[NodeId], None] | None = None,
+    ) -> None:
         self.active: dict[int, Injection] = {}
         self._reactor = reactor
+        self._expire = expire
+        self._detector = ProblemDetector(reactor)
         self._draws = draws
         self._has_own_connections = has_own_connections
         self._over: list[Injection] = []  # outages that runtimes still remember
@@ -87,6 +101,11 @@ class Injector:
             raise UsageError(
                 "Partition: the nodes of this run share connections; it needs --fidelity kubelet "
                 "and --watches per-node"
+            )
+        if spec.type is FaultType.CERTIFICATE_EXPIRED and self._expire is None:
+            raise UsageError(
+                "CertificateExpired: the nodes of this run have no certificates of their own; "
+                "it needs --identity csr"
             )
         chosen = choose(spec, self.candidates(), self._draws, number)
         nodes = dict.fromkeys(each.node for each in chosen)
@@ -138,6 +157,10 @@ class Injector:
         kind, nodes, reactor = injection.spec.type, injection.nodes, self._reactor
         if kind is FaultType.KUBELET_RESTART:
             reactor.restart(nodes)
+        elif kind is FaultType.CERTIFICATE_EXPIRED:
+            assert self._expire is not None, injection
+            for node in nodes:
+                self._expire(node)
         elif kind in {FaultType.SANDBOX_DEATH, FaultType.CONTAINER_CRASH}:
             for node in nodes:
                 self._kill(node, kind)
@@ -172,6 +195,9 @@ class Injector:
         elif kind is FaultType.PARTITION:
             for node in nodes:
                 self._cut(node)
+        elif kind in _SAID:
+            for node in nodes:
+                self._say(node, injection.spec)
         elif kind is FaultType.KUBELET_DOWN and is_on:
             reactor.restart(nodes, is_held=True)
         elif kind is FaultType.KUBELET_DOWN:
@@ -181,6 +207,12 @@ class Injector:
         else:
             assert kind in OF_MACHINE, kind
             self._change_machines(nodes)
+
+    def _say(self, node: NodeId, spec: FaultSpec) -> None:
+        """Have a daemon say of a Node what the last fault that is on makes of a condition."""
+        kind = condition_of(spec)
+        found = [each.spec for each in self._of(node, _SAID) if condition_of(each.spec) == kind]
+        self._detector.say(node, found[-1] if found else spec, is_on=bool(found))
 
     def _release(self, nodes: Iterable[NodeId]) -> None:
         self._reactor.release(node for node in nodes if not self._of(node, _DOWN))
@@ -272,6 +304,16 @@ class Injector:
             if id(env) not in used:
                 del self._environments[key]
                 self._reactor.environments.forget(env)
+
+
+def attach_problem(reactor: Reactor, name: str) -> str:
+    """Return why no volume can be attached to the node of a name just now, "" if it can."""
+    wanted = name.encode()
+    for node, entry in enumerate(reactor.entries):
+        env = reactor.environments.of(NodeId(node))
+        if entry.caller.name == wanted and env is not None:
+            return env.model.broken.attachments
+    return ""
 
 
 def _cut_of(spec: FaultSpec) -> Cut:

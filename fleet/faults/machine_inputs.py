@@ -26,6 +26,7 @@ OUTAGES = {
 }
 NO_NETWORK = 'plugin type="bridge" failed (add): failed to create bridge: resource busy'
 NO_DEVICE = "the device did not appear"
+NO_ATTACHMENT = "the machine is not in a state to attach volumes"
 _PRESSURES = {
     FaultType.MEMORY_PRESSURE: "memory.available",
     FaultType.DISK_PRESSURE: "nodefs.available",
@@ -35,6 +36,7 @@ OF_MACHINE = frozenset(
     (
         *(FaultType.CLOCK_SKEW, FaultType.REGISTRY_OUTAGE, FaultType.OUT_OF_MEMORY),
         *(FaultType.SANDBOX_FAILURE, FaultType.MOUNT_FAILURE, *OUTAGES, *_PRESSURES),
+        *(FaultType.DEVICE_FAILURE, FaultType.ATTACH_FAILURE),
     )
 )
 """Faults that are an input of the machine itself."""
@@ -42,6 +44,21 @@ OF_MACHINE = frozenset(
 
 def check(spec: FaultSpec, model: NodeModel) -> None:
     """Raise UsageError if nodes of a profile cannot have a fault."""
+    offered = [each.resource for each in model.devices]
+    if spec.type is FaultType.DEVICE_FAILURE and (
+        not offered or (spec.resource and spec.resource not in offered)
+    ):
+        raise UsageError(
+            f"DeviceFailure: profile {model.name} has no device plugin for "
+            f"{spec.resource or 'any resource'}; it has: {', '.join(offered) or 'none'}"
+        )
+    if spec.type is FaultType.CERTIFICATE_EXPIRED and not model.kubelet.rotate_certificates:
+        raise UsageError(
+            f"CertificateExpired: profile {model.name} has rotateCertificates: false; "
+            "its nodes would not come back"
+        )
+    if spec.type is FaultType.ATTACH_FAILURE and not model.csi_drivers:
+        raise UsageError(f"AttachFailure: profile {model.name} has no csiDrivers")
     signal = _PRESSURES.get(spec.type)
     if signal is not None and not _amounts(model, signal):
         raise UsageError(
@@ -76,6 +93,11 @@ def faulty(origin: Environment, found: Iterable[tuple[FaultSpec, int, int]]) -> 
             broken = broken._replace(sandboxes=spec.message or NO_NETWORK)
         elif spec.type is FaultType.MOUNT_FAILURE:
             broken = broken._replace(mounts=spec.message or NO_DEVICE)
+        elif spec.type is FaultType.ATTACH_FAILURE:
+            broken = broken._replace(attachments=spec.message or NO_ATTACHMENT)
+        elif spec.type is FaultType.DEVICE_FAILURE:
+            devices = (*broken.devices, (spec.resource, spec.count))
+            broken = broken._replace(devices=devices)
         elif spec.type is FaultType.OUT_OF_MEMORY:
             memory = constant_curve(node_capacity(model).memory)
             usage = usage.model_copy(update={"memory": memory})

@@ -10,6 +10,7 @@ Differs: one file is replaced, where a kubelet keeps dated ones and a link to th
 """
 
 import contextlib
+import datetime as dt
 import ipaddress
 import os
 import socket
@@ -30,6 +31,7 @@ FILES = {
     CertificateKind.SERVING: "kubelet-server-current.pem",
 }
 CLUSTER = "cluster"
+EXPIRED_FOR = dt.timedelta(hours=1)
 
 
 class CertificateStore:
@@ -84,6 +86,35 @@ class CertificateStore:
             file.write(key)
         fresh.replace(path)
         return validity
+
+    def expire(self, node_name: str, now_s: float) -> bool:
+        """Put a client certificate in place of a stored one that was over an hour before `now_s`.
+
+        Its issuer is the same by name only, as nobody here can sign for the authority; a server
+        refuses it all the same, with 401. Returns whether there was one. Raises OSError.
+        """
+        held = self.current(node_name, CertificateKind.CLIENT, now_s)
+        if held is None:
+            return False
+        path = self.path(node_name, CertificateKind.CLIENT)
+        old = x509.load_pem_x509_certificate(path.read_bytes())
+        key_pem, _ = new_request(node_name)
+        key = serialization.load_pem_private_key(key_pem, password=None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey), key
+        over = dt.datetime.fromtimestamp(now_s, dt.UTC) - EXPIRED_FOR
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(old.subject)
+            .issuer_name(old.issuer)
+            .public_key(key.public_key())
+            .serial_number(old.serial_number)
+            .not_valid_before(over - EXPIRED_FOR)
+            .not_valid_after(over)
+            .sign(key, hashes.SHA256())
+        )
+        pem = certificate.public_bytes(serialization.Encoding.PEM)
+        self.update(node_name, CertificateKind.CLIENT, pem, key_pem)
+        return True
 
     def _drop_all(self) -> None:
         for name in FILES.values():

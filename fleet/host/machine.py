@@ -57,7 +57,8 @@ def raise_descriptors(
         except (ValueError, OSError):
             raise SetupError(
                 f"{nodes} nodes in fidelity {fidelity} need {needed} open files, the limit is "
-                f"{hard}: raise it (ulimit -Hn {needed}), take fewer --nodes, or --fidelity light"
+                f"{hard}: raise it (ulimit -Hn {needed}), take fewer --nodes, --no-agents, or "
+                "--fidelity light"
             ) from None
         return
     wanted = needed if hard == resource.RLIM_INFINITY else hard
@@ -76,7 +77,7 @@ def check_memory(nodes: int, fidelity: Fidelity, *, is_local: bool, agents: floa
         raise SetupError(
             f"{nodes} nodes in fidelity {fidelity} need about {needed / 1e9:.1f} GB of memory"
             f"{' with the local control plane' if is_local else ''}, {available / 1e9:.1f} GB are "
-            "available: take fewer --nodes, or --fidelity light"
+            "available: take fewer --nodes, --no-agents, or --fidelity light"
         )
 
 

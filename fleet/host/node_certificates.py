@@ -185,6 +185,25 @@ class NodeCertificates:
             certificate.close()
         return certificates[0].begun_ns > 0
 
+    def expire(self, node: NodeId) -> None:
+        """Let the life of a node's client certificate be over: it must bootstrap once more.
+
+        The server refuses what it still sends (401), and the manager finds no certificate that it
+        could renew with. Source: certificate_manager.go, Current; cmd/kubelet/app/server.go,
+        buildClientCertificateManager, newClientsetFn.
+        Differs: a kubelet that gets no certificate for 5 minutes ends; ours goes on asking.
+        """
+        if node not in self._nodes or not self._nodes[node][0].begun_ns:
+            return  # it has none yet
+        client = self._nodes[node][0]
+        try:
+            self._store.expire(client.name, self._clock.wall_ns() / NS_PER_S)
+        except OSError as error:
+            log.warning("%s: the certificate cannot be replaced: %s", client.name, error)
+            return
+        self._on_renewed(node)  # what is open was let in with the one before
+        self._start(client, None, self._clock.now_ns())
+
     def has_begun(self, node: NodeId) -> bool:
         """Return whether the kubelet of a node has started."""
         return self._nodes[node][0].begun_ns > 0

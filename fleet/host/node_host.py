@@ -30,6 +30,7 @@ from fleet.errors import FleetError, SetupError
 from fleet.host.agent_connections import AgentConnections
 from fleet.host.certificate_store import CertificateContext
 from fleet.host.machine import LIGHT_CONNECTIONS
+from fleet.host.managed_nodes import ManagedNodes
 from fleet.host.node_bootstrap import Bootstrap
 from fleet.host.node_certificates import NodeCertificates
 from fleet.host.pacing import STARTING_MAX, Pacing, StartStage
@@ -42,9 +43,11 @@ from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.node.node_status import RegistrationPhase
 from fleet.metrics import FleetCounts
 from fleet.objects.certificates import CertificateKind
-from fleet.objects.effects import NodeId, WatchKind
+from fleet.objects.effects import NodeId, WatchEvent, WatchKind
+from fleet.objects.pods import NodeView
 from fleet.profile.controller_preset import ControllerPreset
 from fleet.profile.loader import NodeMix
+from fleet.profile.managed_model import Resources
 from fleet.profile.node_model import NodeModel
 from fleet.profile.settings import Encoding, Fidelity, IdentityMode, Settings
 from fleet.reactor.reactor import Reactor
@@ -100,14 +103,15 @@ class NodeHost:
             story=frozenset(settings.story),
             codec=protobuf() if settings.wire_encoding is Encoding.PROTOBUF else JSON,
         )
-        self.reactor.on_observed = self.readiness.on_event
+        self.managed = ManagedNodes(settings.nodes) if settings.manage else None
+        self.reactor.on_observed = self._on_observed if settings.manage else self.readiness.on_event
         self._shares_watches = not settings.has_own_watches
         self.reactor.watches.are_shared = self._shares_watches
         self.reactor.watches.subscriptions.own_prefix = settings.node_name(0).removesuffix("00000")
         self.reactor_loop = ReactorLoop(self.reactor, self._loop)
         self._transports = Transports(cluster.credentials, self.reactor, self.reactor_loop, health)
         self.run_id = lease.run_id
-        self._own_label = f"{RUN_LABEL}={self.run_id}"
+        self._own_label = settings.manage or f"{RUN_LABEL}={self.run_id}"
         self._annotations = {OWNER_ANNOTATION: owner_mark(self.run_id, lease.uid)}
         self._labels = {
             RUN_LABEL: self.run_id,
@@ -143,6 +147,7 @@ class NodeHost:
         self._authorization = cluster.credentials.authorization()
         self._running: list[NodeId] = []  # by slot
         self._pacing = Pacing()
+        self._is_silent = False
         self._kinds: dict[int, tuple[Environment, RenderedProfile]] = {}
 
     @property
@@ -167,8 +172,8 @@ class NodeHost:
         took_ns = readiness.ready_at_ns - self.started_ns if readiness.ready_at_ns else None
         stats = self.transport.stats
         return HostState(
-            requested=self.settings.nodes,
-            wanted=self.wanted,
+            requested=self.settings.nodes if self.managed is None else self.readiness.wanted,
+            wanted=self.wanted if self.managed is None else self.size,
             running=self.size,
             present=len(readiness.present),
             ready=len(readiness.ready),
@@ -262,6 +267,8 @@ class NodeHost:
 
         From any thread.
         """
+        if self.managed is not None:
+            return self.managed.at(index)
         slot = index - self.settings.node_index(0)
         if not 0 <= slot < len(self._running):
             return None
@@ -300,14 +307,45 @@ class NodeHost:
         """Start the kubelet of the lowest free slot."""
         settings = self.settings
         slot = len(self._running)
-        node = NodeId(len(self.reactor.entries))  # never used again: late answers find nobody
         index, name = settings.node_index(slot), settings.node_name(slot)
         model = self._mix.model_of(index)
+        self._start(index, name, model, model.address(index))
+
+    def serve(self, name: str, uid: str, found: Resources, address: str) -> None:
+        """Become the kubelet of a Node of others, with what it declares; its address may be ""."""
+        assert self.managed is not None
+        if self._is_silent:
+            return
+        index = self.managed.next_index
+        model = self.managed.model_of(self._mix.model_of(index), found)
+        # Before its first request is answered, by whoever is asked whether it is ours.
+        self.managed.add(name, uid, NodeId(len(self.reactor.entries)))
+        self._start(index, name, model, address or model.address(index))
+
+    def leave(self, name: str) -> None:
+        """Fall silent as the kubelet of a Node of others, which is gone or matches no more."""
+        assert self.managed is not None
+        node = self.managed.remove(name)
+        self._running.remove(node)
+        self._pacing.remove(node)
+        self.reactor.silence(node)
+        self.transport.close_pool(node)
+        self.readiness.forget(name)
+
+    def _on_observed(self, event: WatchEvent) -> None:
+        """Take what another client sees of Nodes that match: only those count that are served."""
+        view = event.record
+        assert self.managed is not None
+        if not isinstance(view, NodeView) or self.managed.get(view.name) is not None:
+            self.readiness.on_event(event)
+
+    def _start(self, index: int, name: str, model: NodeModel, address: str) -> None:
+        node = NodeId(len(self.reactor.entries))  # never used again: late answers find nobody
         env, template = self._kind(model)
         pool: int = node
         if self._is_light:
             pool = node % LIGHT_CONNECTIONS + LIGHT_CONNECTIONS * self._agent_number(model)
-        kubelet = VirtualKubelet(node, name, model.address(index), env)
+        kubelet = VirtualKubelet(node, name, address, env)
         self._running.append(node)
         self._pacing.add(node)
         caller = Caller(index, name.encode(), template)
@@ -365,7 +403,8 @@ class NodeHost:
                 light=self._is_light,
                 tolerate_key=tolerate,
                 own_watches=not self._shares_watches,
-                is_ours=lambda view: is_of_run(view, self.run_id),
+                is_ours=self._is_ours,
+                registers=self.managed is None,
                 index_of=self._index_of,
             )
             self.reactor.environments.add(env)
@@ -382,8 +421,18 @@ class NodeHost:
             found = self._kinds[id(model)] = (env, template)
         return found
 
+    def _is_ours(self, view: NodeView) -> bool:
+        if self.managed is None:
+            return is_of_run(view, self.run_id)
+        served = self.managed.get(view.name)
+        return served is not None and served.uid == view.uid
+
     def _index_of(self, name: str, _address: str) -> int:
         """Return the index of a node in the whole fleet."""
+        if self.managed is not None:
+            served = self.managed.get(name)
+            assert served is not None, name
+            return served.slot
         slot = self.settings.slot_of(name)
         assert slot is not None, name
         return self.settings.node_index(slot)
@@ -436,6 +485,7 @@ class NodeHost:
 
     def silence(self) -> None:
         """Let every kubelet fall silent, so that what is deleted is not reported again."""
+        self._is_silent = True
         for _, kubelet in self.reactor.roster.living():
             self.reactor.silence(kubelet.node)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from fleet.objects.effects import WatchEvent
 from fleet.objects.pods import EventType, NodeView
@@ -13,6 +14,7 @@ class Readiness:
     """Which nodes another client's watch shows Ready, without the not-ready taint."""
 
     __slots__ = (
+        "_clock_ns",
         "_unseen",
         "all_ready",
         "ever_not_ready",
@@ -22,7 +24,8 @@ class Readiness:
         "wanted",
     )
 
-    def __init__(self, wanted: int) -> None:
+    def __init__(self, wanted: int, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._clock_ns = clock_ns
         self.wanted = wanted
         self.present: set[str] = set()
         self.ready: set[str] = set()
@@ -30,6 +33,16 @@ class Readiness:
         self.ready_at_ns = 0
         self.all_ready = asyncio.Event()
         self._unseen: set[str] = set()  # during a relist: not mentioned so far
+
+    def aim(self, wanted: int) -> None:
+        """Say how many nodes there are to be, where that is known only now."""
+        self.wanted = wanted
+        self._look()
+
+    def forget(self, name: str) -> None:
+        """Forget a node that is not counted any more."""
+        self.present.discard(name)
+        self.ready.discard(name)
 
     async def wait(self, stalled_s: float | None = None) -> None:
         """Wait until all are Ready, or no more became so for `stalled_s`."""
@@ -57,19 +70,21 @@ class Readiness:
             return
         self._unseen.discard(view.name)
         if event.type is EventType.DELETED:
-            self.present.discard(view.name)
-            self.ready.discard(view.name)
+            self.forget(view.name)
             return
         self.present.add(view.name)
         if is_ready(view):
             self.ready.add(view.name)
-            if len(self.ready) >= self.wanted and not self.all_ready.is_set():
-                self.ready_at_ns = time.monotonic_ns()
-                self.all_ready.set()
+            self._look()
             return
         if view.name in self.ready and not is_condition_true(view):
             self.ever_not_ready.add(view.name)  # a late taint of the controller loses no node
         self.ready.discard(view.name)
+
+    def _look(self) -> None:
+        if len(self.ready) >= self.wanted and not self.all_ready.is_set():
+            self.ready_at_ns = self._clock_ns()
+            self.all_ready.set()
 
 
 def is_ready(view: NodeView) -> bool:

@@ -238,7 +238,7 @@ INHERITED = frozenset({"bootstrap_token", "cert_dir"})
 
 FIRST_ONLY = frozenset(
     {
-        *("duration_ns", "until_ready", "command", "statefulset", "manage"),
+        *("duration_ns", "until_ready", "command", "statefulset", "manage", "autoscaled"),
         *("slo", "no_report", "quiet"),
         *("output", "kubeconfig_out", "dashboard", "dashboard_port", "dashboard_hosts"),
         *("load", "api_users", "load_cluster_role"),

@@ -281,6 +281,7 @@ class AgentModel(NamedTuple):
     conditions: tuple[AgentCondition, ...]
     heartbeat_ns: int  # of the conditions
     events: tuple[AgentEvent, ...]
+    optional: bool = False  # a run goes on without it where it may not be
 
     def rules(self) -> tuple[Rule, ...]:
         """Return the rights that the agent's user needs."""
@@ -311,7 +312,7 @@ class NodeAgent(Spec):
     metadata: Metadata
     spec: NodeAgentSpec
 
-    def compiled(self, share: float | None = None) -> AgentModel:
+    def compiled(self, share: float | None = None, *, optional: bool = False) -> AgentModel:
         """Return what all nodes with this agent share; a profile may say how many have it."""
         spec = self.spec
         user = spec.user
@@ -330,6 +331,7 @@ class NodeAgent(Spec):
             spec.conditions,
             spec.condition_period,
             spec.events,
+            optional,
         )
 
 
@@ -338,3 +340,4 @@ class AgentChoice(Spec):
 
     name: DnsLabel
     share: Share | None = None
+    optional: bool = False  # not in light, nor on a named cluster where it lacks its rights

@@ -26,6 +26,9 @@ class Broken(NamedTuple):
 
     sandboxes: str = ""
     mounts: str = ""
+    attachments: str = ""
+    devices: tuple[tuple[str, int], ...] = ()
+    """Unhealthy ones: a resource, "" for each, and how many of it, 0 for all."""
 
 
 NOTHING_BROKEN = Broken()

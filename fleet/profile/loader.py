@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
 from fleet.errors import UsageError
-from fleet.profile.agent_behavior import AGENTS_MAX, AgentModel, NodeAgent
+from fleet.profile.agent_behavior import AGENTS_MAX, AgentChoice, AgentModel, NodeAgent
 from fleet.profile.distribution import Distribution
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.node_model import NodeModel
@@ -29,6 +29,7 @@ from fleet.profile.option_types import DEFAULT_PROFILES, ProfileChoice
 from fleet.profile.pod_behavior import PodBehavior, PodBehaviorManifest
 from fleet.profile.schema import API_VERSION, explain
 from fleet.profile.serving import NodeRange, Serving
+from fleet.profile.settings import Fidelity, Settings
 from fleet.profile.volume_behavior import DEFAULT_DRIVER, CSIDriver
 from fleet.quantity import Quantity
 
@@ -128,6 +129,13 @@ class NodeMix:
         counts = [sum(agent.share for agent in model.agents) for model in self.models]
         return sum(counts[at] for at in self._pattern) / len(self._pattern)
 
+    def leave_out(self, agent: str) -> None:
+        """Let no node have an agent; before any node is made."""
+        self.models = tuple(
+            replace(model, agents=tuple(each for each in model.agents if each.name != agent))
+            for model in self.models
+        )
+
     def check_addresses(self, indices_max: int) -> None:
         """Raise UsageError unless every address pool has room for indices below a limit."""
         for model in self.models:
@@ -148,13 +156,29 @@ class NodeMix:
         return found
 
 
+def mix_of(settings: Settings) -> NodeMix:
+    """Load what the options of a run name."""
+    return load_mix(
+        settings.profiles,
+        simulate_csi=settings.simulate_csi,
+        no_agents=settings.no_agents,
+        is_light=settings.fidelity is Fidelity.LIGHT,
+    )
+
+
 def load_mix(
-    choices: tuple[ProfileChoice, ...] = DEFAULT_PROFILES, *, simulate_csi: bool = False
+    choices: tuple[ProfileChoice, ...] = DEFAULT_PROFILES,
+    *,
+    simulate_csi: bool = False,
+    no_agents: bool = False,
+    is_light: bool = False,
 ) -> NodeMix:
     """Load what `--profile` named: node profiles by weight, pod behaviours and node agents.
 
     A source that holds no NodeProfile adds its documents to all nodes; without any the nodes are
-    those of `default`. With `simulate_csi` a profile that declares no CSI driver has one.
+    those of `default`. With `simulate_csi` a profile that declares no CSI driver has one. With
+    `no_agents` nodes have none of their profile or its file, only those of sources of agents; those
+    of light have no optional ones.
     """
     profiles: list[tuple[NodeProfile, tuple[PodBehavior, ...], list[NodeAgent], int]] = []
     for_all: list[PodBehavior] = []
@@ -177,7 +201,16 @@ def load_mix(
         assert isinstance(only, NodeProfile), only
         profiles.append((only, (), [], 1))
     models = [
-        profile.compiled((*own, *for_all), _agents_of(profile, agents, agents_for_all))
+        profile.compiled(
+            (*own, *for_all),
+            _agents_of(
+                () if no_agents else profile.spec.agents,
+                () if no_agents else agents,
+                agents_for_all,
+                where=f"profile {profile.metadata.name}",
+                is_light=is_light,
+            ),
+        )
         for profile, own, agents, _ in profiles
     ]
     if simulate_csi:
@@ -192,19 +225,36 @@ def load_mix(
 
 
 def _agents_of(
-    profile: NodeProfile, own: list[NodeAgent], for_all: list[NodeAgent]
+    choices: tuple[AgentChoice, ...],
+    own: Iterable[NodeAgent],
+    for_all: Iterable[NodeAgent],
+    *,
+    where: str,
+    is_light: bool,
 ) -> tuple[AgentModel, ...]:
-    """Return the agents of a profile: those that it names, of its file, and of all nodes."""
+    """Return the agents of a profile: those that it names, of its file, and of all nodes.
+
+    One that is asked for otherwise is not optional.
+    """
     known = {each.metadata.name: each for each in (*for_all, *own)}
-    shares: dict[str, float | None] = {}
-    for at, choice in enumerate(profile.spec.agents):
-        where = f"profile {profile.metadata.name}: spec.agents[{at}].name"
+    chosen: dict[str, AgentChoice] = {}
+    for at, choice in enumerate(choices):
         if choice.name not in known:
-            known[choice.name] = _shipped_agent(choice.name, where)
-        shares[choice.name] = choice.share
+            if choice.optional and is_light:
+                continue
+            known[choice.name] = _shipped_agent(choice.name, f"{where}: spec.agents[{at}].name")
+        else:
+            choice = choice.model_copy(update={"optional": False})  # noqa: PLW2901
+        chosen[choice.name] = choice
     if len(known) > AGENTS_MAX:
-        raise UsageError(f"profile {profile.metadata.name}: over {AGENTS_MAX} agents on a node")
-    return tuple(agent.compiled(shares.get(name)) for name, agent in sorted(known.items()))
+        raise UsageError(f"{where}: over {AGENTS_MAX} agents on a node")
+    plain = AgentChoice(name="of-its-own")
+    return tuple(
+        agent.compiled(choice.share, optional=choice.optional)
+        for agent, choice in (
+            (each, chosen.get(name, plain)) for name, each in sorted(known.items())
+        )
+    )
 
 
 def _shipped_agent(name: str, where: str) -> NodeAgent:

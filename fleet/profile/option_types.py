@@ -57,6 +57,13 @@ class StatefulSet(NamedTuple):
 DEFAULT_PROFILES = (ProfileChoice("default"),)
 _WEIGHTED = re.compile(r"(.+?)=([^=/]*)")
 _BOOTSTRAP_TOKEN = re.compile(r"[a-z0-9]{6}\.[a-z0-9]{16}")
+_LABEL = r"(?:[a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?"
+_VALUE = r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?)?"
+_REQUIREMENT = re.compile(
+    rf"\s*(?:!\s*{_LABEL}|{_LABEL}(?:\s*(?:==|!=|=)\s*{_VALUE}"
+    rf"|\s+(?:in|notin)\s*\(\s*{_VALUE}(?:\s*,\s*{_VALUE})*\s*\))?)\s*"
+)
+"""Source: apimachinery/pkg/labels/selector.go, Parse."""
 _COMPONENT_FLAG = re.compile(r"(?:--)?([a-zA-Z0-9][-a-zA-Z0-9.]*)(?:=(.*))?", re.DOTALL)
 
 
@@ -157,6 +164,20 @@ def _node_addresses(value: object) -> ipaddress.IPv4Network:
     return found
 
 
+def _label_selector(text: str) -> str:
+    """Check a label selector as kubectl takes it, so that a slip selects no other Nodes."""
+    at = 0
+    while found := _REQUIREMENT.match(text, at):
+        at = found.end()
+        if at == len(text):
+            return text.strip()
+        if text[at] != ",":
+            break
+        at += 1
+    raise ValueError(f"{text!r} is no label selector such as KEY=VALUE,KEY2 in (A, B)")
+
+
+LabelSelector = Annotated[str, AfterValidator(_label_selector)]
 NodeAddresses = Annotated[ipaddress.IPv4Network, BeforeValidator(_node_addresses)]
 BootstrapToken = Annotated[SecretStr, AfterValidator(_bootstrap_token)]
 ComponentFlags = Annotated[tuple[str, ...], BeforeValidator(_component_flags)]

@@ -17,6 +17,7 @@ from fleet.profile.option_types import (
     ComponentFlags,
     DurationOption,
     HostNames,
+    LabelSelector,
     NodeAddresses,
     Profiles,
     RunId,
@@ -49,10 +50,23 @@ LOCAL_ONLY = {
 
 CSR_ONLY = ("cert_dir", "bootstrap_token", "bootstrap_kubeconfig", "approve_csrs")
 
-LATER = {
-    "manage": "--manage",
-}
-"""Options of the interface that nothing answers yet: better refused than ignored."""
+NOT_MANAGED = (
+    ("fidelity", "light is for nodes that fleet makes"),
+    ("watches", "each of these nodes has its own"),
+    ("identity", "these nodes cannot be told beforehand"),
+    ("shard", "one process serves all that match"),
+    ("processes", "one process serves all that match"),
+    ("rate", "nodes start when others make them"),
+    ("keep", "these Nodes always stay"),
+    ("no_taint", "these Nodes keep their taints"),
+    ("simulate_csi", "what is on these nodes is not fleet's"),
+    ("zone_labels", "these Nodes keep their labels"),
+    ("dashboard", "others say how many nodes there are"),
+    ("locust_master", "others say how many nodes there are"),
+    ("node_addresses", "these nodes are not numbered"),
+    ("pod_resources", "these nodes cannot be told beforehand"),
+)
+"""Options that do not go with --manage, and why."""
 
 
 class Fidelity(enum.StrEnum):
@@ -101,6 +115,10 @@ class ServeMode(enum.StrEnum):
     OFF = "off"
 
 
+MANAGED_TOO = (IdentityMode.SHARED, WatchMode.PER_NODE)
+"""Of those options, what does."""
+
+
 class Settings(BaseModel):
     """The options of `fleet spawn`. A field with an alias is named by its flag when it is read."""
 
@@ -108,6 +126,7 @@ class Settings(BaseModel):
 
     nodes: Annotated[int, Field(ge=1, le=NODES_MAX)] = 100
     max_nodes: Annotated[int, Field(ge=0, le=NODES_MAX)] = 0  # 0: `nodes`; see `most`
+    autoscaled: bool = False  # by a scenario, up to that
     name_prefix: DnsLabel = "fleet"
     profiles: Profiles = Field(default=DEFAULT_PROFILES, alias="profile")
     fidelity: Fidelity = Fidelity.KUBELET
@@ -136,6 +155,7 @@ class Settings(BaseModel):
     keep: bool = False
     seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
     no_taint: bool = False
+    no_agents: bool = False  # of those that node profiles bring
     simulate_csi: bool = False  # a CSI driver on every node whose profile declares none
     zone_labels: bool = False  # on a shared cluster too
     serve: ServeMode = ServeMode.AUTO
@@ -150,7 +170,7 @@ class Settings(BaseModel):
     apiserver_flags: ComponentFlags = Field(default=(), alias="apiserver_flag")
     scheduler_flags: ComponentFlags = Field(default=(), alias="scheduler_flag")
     controller_manager_flags: ComponentFlags = Field(default=(), alias="controller_manager_flag")
-    manage: str = ""
+    manage: LabelSelector = ""  # whose Nodes we serve, made by others; `nodes` is the most of them
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0  # 0: none
     metrics_host: str = "127.0.0.1"
     dashboard: bool = False
@@ -185,9 +205,7 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        for field, flag in LATER.items():
-            if getattr(self, field) != type(self).model_fields[field].default:
-                raise ValueError(f"{flag} comes with a later version")
+        self._check_managed()
         name = self.node_name(self.most - 1)
         if len(name) > NODE_NAME_MAX:
             over = len(name) - NODE_NAME_MAX
@@ -214,6 +232,14 @@ class Settings(BaseModel):
             for flag in self.local_only:
                 raise ValueError(f"{flag} is for the local control plane, not for a cluster")
         return self
+
+    def _check_managed(self) -> None:
+        for field, why in NOT_MANAGED if self.manage else ():
+            value = getattr(self, field)
+            if value != type(self).model_fields[field].default and not any(
+                value is each for each in MANAGED_TOO
+            ):
+                raise ValueError(f"--manage excludes {flag_of(field)} {value}: {why}")
 
     def _check_serving(self) -> None:
         if self.pod_resources and self.most > POD_RESOURCES_MAX * self.processes:
@@ -262,7 +288,7 @@ class Settings(BaseModel):
             raise ValueError(
                 "the dashboard says when the run ends: drop -- COMMAND, --until-ready, --duration"
             )
-        if self.max_nodes and not self.is_on_dashboard:
+        if self.max_nodes and not (self.is_on_dashboard or self.autoscaled):
             raise ValueError("--max-nodes bounds what a dashboard asks for: give --nodes")
         if self.most < self.nodes:
             raise ValueError(f"--max-nodes: {self.most} is less than the {self.nodes} of --nodes")

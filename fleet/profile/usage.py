@@ -59,6 +59,8 @@ class Curve(NamedTuple):
     def at(self, t_ns: int) -> int:
         """Return the amount, `t_ns` after the start; at a jump, the one after it."""
         points = self.points
+        if len(points) == 1:  # as most are
+            return points[0][1]
         if self.period_ns:
             t_ns %= self.period_ns
         after = bisect_right(points, t_ns, key=_instant)

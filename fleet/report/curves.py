@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Literal, NamedTuple, cast
 
 from fleet.controlplane import APISERVER, CONTROLLER_MANAGER, ETCD, SCHEDULER
+from fleet.report.appearance import title_of
 from fleet.report.exposition import REQUESTS, Exposition, added, quantile
 from fleet.report.figure import Json
 from fleet.report.run_record import RunRecord
@@ -37,7 +38,7 @@ class Plot(NamedTuple):
     unit: str
     series: list[Series]
     source: str
-    kind: Literal["lines", "stack", "bars"] = "lines"
+    kind: Literal["lines", "stack", "bars", "sizes"] = "lines"
     is_log: bool = False
 
 
@@ -131,7 +132,7 @@ def _request_rate(run: RunRecord) -> Plot:
         ]
         series.append(Series("others", thin(rest, mean), is_faint=True))
     return Plot(
-        "requests", "Requests of the nodes", "per second", series, "measured by fleet", "stack"
+        "requests", title_of("requests"), "per second", series, "measured by fleet", "stack"
     )
 
 
@@ -140,18 +141,26 @@ def _leases(run: RunRecord) -> Plot:
         _own_series(run, "p50", "lease.late_ms.p50", join=mean),
         _own_series(run, "p99", "lease.late_ms.p99", join=max),
     ]
-    return Plot("leases", "Lateness of Lease renewals", "ms after due", series, "measured by fleet")
+    return Plot("leases", title_of("leases"), "ms after due", series, "measured by fleet")
 
 
 def _nodes(run: RunRecord) -> Plot:
     series = [
         _own_series(run, "registered", "nodes.registered", is_faint=True),
         _own_series(run, "Ready", "nodes.ready", join=min),
+        _not_ready(run),
         _own_series(run, "were Ready, then not", "nodes.ever_not_ready", join=max),
     ]
-    return Plot(
-        "nodes", "Nodes by condition", "nodes", series, "measured by another client's watch"
-    )
+    return Plot("nodes", title_of("nodes"), "nodes", series, "measured by another client's watch")
+
+
+def _not_ready(run: RunRecord) -> Series:
+    points = []
+    for line in run.lines:
+        registered, ready = _at(line, "nodes.registered"), _at(line, "nodes.ready")
+        if registered is not None and ready is not None:
+            points.append((cast("float", line["wall_s"]), max(0.0, registered - ready)))
+    return Series("NotReady", thin(points, max))
 
 
 def _pods(run: RunRecord) -> Plot:
@@ -175,7 +184,7 @@ def _pods(run: RunRecord) -> Plot:
         series.append(_own_series(run, "Failed, per second", "pods.failed"))
     if not started:
         series = []
-    return Plot("pods", "Pods by phase", "pods", series, "measured by fleet")
+    return Plot("pods", title_of("pods"), "pods", series, "measured by fleet")
 
 
 def _pod_starts(run: RunRecord) -> Plot:
@@ -186,7 +195,9 @@ def _pod_starts(run: RunRecord) -> Plot:
         _own_series(run, "p50, without simulated time", "pods.start_sli_ms.p50", factor=1e-3),
         _own_series(run, "p99 in all", "pods.start_ms.p99", factor=1e-3, join=max, is_faint=True),
     ]
-    return Plot("starts", "Pod starts, of each second", "s", series, "measured; the rest simulated")
+    return Plot(
+        "starts", title_of("starts"), "s", series, "of each second, measured; the rest simulated"
+    )
 
 
 def _distribution(run: RunRecord) -> Plot:
@@ -207,9 +218,7 @@ def _distribution(run: RunRecord) -> Plot:
                 label, points[:: max(1, len(points) // POINTS_MAX)], is_faint=name == "pods.start"
             )
         )
-    return Plot(
-        "spread", "Pod starts: share of pods by seconds", "% of pods", series, "measured", "bars"
-    )
+    return Plot("spread", title_of("spread"), "% of pods", series, "measured", "bars")
 
 
 def _watches(run: RunRecord) -> Plot:
@@ -221,12 +230,14 @@ def _watches(run: RunRecord) -> Plot:
             is_faint=True,
         ),
     ]
-    return Plot("watches", "Watch events", "per second", series, "measured by fleet and API server")
+    return Plot(
+        "watches", title_of("watches"), "per second", series, "measured by fleet and API server"
+    )
 
 
 def _own(run: RunRecord) -> Plot:
     series = [_own_series(run, "fleet", "process.cpu_s")]
-    return Plot("own", "CPU of fleet itself", "cores", series, "measured by fleet")
+    return Plot("own", title_of("own"), "cores", series, "measured by fleet")
 
 
 def _lag(run: RunRecord) -> Plot:
@@ -234,9 +245,7 @@ def _lag(run: RunRecord) -> Plot:
         _own_series(run, "p99", "process.timer_lag_ms.p99", join=max),
         _own_series(run, "p50", "process.timer_lag_ms.p50"),
     ]
-    return Plot(
-        "lag", "Timer lag of fleet, the instrument's error", "ms", series, "measured by fleet"
-    )
+    return Plot("lag", title_of("lag"), "ms", series, "measured by fleet")
 
 
 # ---- from the samples of the control plane ----
@@ -288,7 +297,7 @@ def _latency(run: RunRecord) -> Plot:
     ]
     return Plot(
         "latency",
-        "API latency",
+        title_of("latency"),
         "ms",
         series,
         "measured by the API server and by the nodes",
@@ -309,7 +318,7 @@ def _clients(run: RunRecord) -> Plot:
     ]
     return Plot(
         "clients",
-        "Who asks: flow schemas",
+        title_of("clients"),
         "requests/s",
         series,
         "measured by the API server",
@@ -329,7 +338,7 @@ def _cpu(run: RunRecord) -> Plot:
     series = [
         Series(label, _rate(run, name, "process_cpu_seconds_total")) for name, label in COMPONENTS
     ]
-    return Plot("cpu", "CPU of the control plane", "cores", series, "measured by its components")
+    return Plot("cpu", title_of("cpu"), "cores", series, "measured by its components")
 
 
 def _memory(run: RunRecord) -> Plot:
@@ -338,7 +347,7 @@ def _memory(run: RunRecord) -> Plot:
         for name, label in COMPONENTS
     ]
     series.append(_own_series(run, "fleet", "process.rss_bytes", factor=1e-6, is_faint=True))
-    return Plot("memory", "Memory", "MB", series, "measured")
+    return Plot("memory", title_of("memory"), "MB", series, "measured")
 
 
 def _inflight(run: RunRecord) -> Plot:
@@ -353,7 +362,7 @@ def _inflight(run: RunRecord) -> Plot:
     ]
     return Plot(
         "inflight",
-        "Requests in flight and in queues",
+        title_of("inflight"),
         "requests",
         series,
         "measured by the API server",
@@ -377,4 +386,6 @@ def _etcd(run: RunRecord) -> Plot:
         Series("commit p99, etcd", thin(commit, max)),
         Series("mean of a request, API server", thin(asked, max)),
     ]
-    return Plot("etcd", "etcd", "ms", series, "measured by etcd and API server", is_log=True)
+    return Plot(
+        "etcd", title_of("etcd"), "ms", series, "measured by etcd and API server", is_log=True
+    )

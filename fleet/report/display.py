@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO, cast
 
@@ -32,6 +32,8 @@ ESTIMATE_AFTER_S = 5.0
 ANSWER_BYTES_MAX = 1024
 
 LABEL_COLUMNS = 15
+FAULTS_SHOWN = 4
+MORE_FAULTS = "fault "
 BAR_COLUMNS = 30
 DELAYS = ("request_p99_ms", "lease_late_p99_ms")
 STATE_STYLES = {"Running": "green", "Failed": "red", "Pending": "yellow"}
@@ -47,6 +49,10 @@ class LiveFigures:
     nodes_ready: int = 0
     held_by: str = ""
     """What keeps nodes from starting just now."""
+    scenario: str = ""
+    """Which phase of a scenario is played, and what it waits for."""
+    faults: list[str] = field(default_factory=list)
+    """What is on: its name, its nodes, the time that is left."""
     pods: Mapping[str, int] = field(default_factory=dict)
     """Pods by state, in the order to show them: Running, Pending, ..."""
     requests_per_s: float = 0.0
@@ -213,6 +219,8 @@ class Display:
             ("", f"[bold cyan]fleet[/]  {escape(self._phase)}  [dim]{clock(now.elapsed_s)}[/]"),
             ("nodes", self._nodes(now)),
             ("held back by", now.held_by),
+            ("scenario", escape(now.scenario)),
+            *_faults(now.faults),
             ("pods", _pods(now.pods)),
             ("requests", _requests(now)),
             ("leases", _leases(now)),
@@ -231,7 +239,8 @@ class Display:
         if cached is not None and cached[0] == markup:
             return cached[1]
         is_row = label and not label.startswith("hint ")
-        prefix = f"  [dim]{label:<{LABEL_COLUMNS}}[/]" if is_row else ""
+        shown = "" if label.startswith(MORE_FAULTS) else label
+        prefix = f"  [dim]{shown:<{LABEL_COLUMNS}}[/]" if is_row else ""
         line = Text.from_markup(prefix + markup)
         line.no_wrap, line.overflow = True, "ellipsis"
         self._lines[label] = (markup, line)
@@ -295,6 +304,8 @@ class Display:
         rows = [
             _plain_nodes(now) + self._left(now),
             f"held back by {now.held_by}" if now.held_by else "",
+            escape(now.scenario),
+            *(f"fault {markup}" for _, markup in _faults(now.faults)),
             _pods(now.pods),
             _requests(now),
             _leases(now, "leases "),
@@ -323,6 +334,17 @@ def _plain_nodes(now: LiveFigures) -> str:
     if now.nodes_ready < now.nodes_requested:
         words += f", {now.nodes_registered:,} registered"
     return words
+
+
+def _faults(faults: Sequence[str]) -> list[tuple[str, str]]:
+    """Return a line for each of the first faults; only the first has a label that is shown."""
+    lines = [escape(each) for each in faults[:FAULTS_SHOWN]]
+    if len(faults) > FAULTS_SHOWN:
+        lines.append(f"and {len(faults) - FAULTS_SHOWN:,} more")
+    return [
+        (f"{MORE_FAULTS}{number}" if number else "faults", f"[red]{each}[/]")
+        for number, each in enumerate(lines)
+    ]
 
 
 def _pods(pods: Mapping[str, int]) -> str:

@@ -92,6 +92,42 @@ class PodFigures:
         kind=Kind.HISTOGRAM,
         key="start_sli_ms",
     )
+    start_scheduler_p50_ms: float | None = figure(
+        None,
+        "a pod's way through the scheduler, as that tells itself "
+        "(`scheduler_pod_scheduling_sli_duration_seconds`)",
+        kind=Kind.DERIVED,
+        key="start_scheduler_ms.p50",
+    )
+    start_scheduler_p99_ms: float | None = figure(
+        None, "the same", kind=Kind.DERIVED, key="start_scheduler_ms.p99"
+    )
+    start_api: Histogram = made(
+        Histogram,
+        "of `start_ms`, how long requests were under way that the start waited for: tokens and "
+        "claims of its volumes, and from Running on the statuses of its node, one at a time",
+        "pod_start_api",
+        "pod_start_api_seconds",
+        kind=Kind.HISTOGRAM,
+        key="start_api_ms",
+    )
+    start_fleet: Histogram = made(
+        Histogram,
+        "of `start_ms`, what is left: the pace of a kubelet (relists, syncs, objects that volumes "
+        "wait for) and fleet's own queue and lag",
+        "pod_start_fleet",
+        "pod_start_fleet_seconds",
+        kind=Kind.HISTOGRAM,
+        key="start_fleet_ms",
+    )
+    start_simulated: Histogram = made(
+        Histogram,
+        "of `start_ms`, an input: what the simulated machine takes (sandbox, pulls, starts, hooks)",
+        "pod_start_simulated",
+        "pod_start_simulated_seconds",
+        kind=Kind.HISTOGRAM,
+        key="start_simulated_ms",
+    )
     failed: int = figure(0, "pods that ended in phase Failed", "pods_failed", "pods_failed")
 
 
@@ -134,6 +170,27 @@ class WatchFigures:
         0, "events that the watches of all nodes brought", "watch_events", "watch_events"
     )
     closed_slow: int = figure(0, "watches that the server closed because fleet read too slowly")
+    delay: Histogram = made(
+        Histogram,
+        "from the flush of a write (every 4th of a status of pods and nodes) until its event came "
+        "on the node's watch: at most what the commit took to get there",
+        "watch_delay",
+        "watch_delay_seconds",
+        kind=Kind.HISTOGRAM,
+        key="delay_ms",
+    )
+    behind: Histogram = made(
+        Histogram,
+        "how long after the answer to the same writes the event came, 0 if before it: at least "
+        "what it took",
+        "watch_behind",
+        "watch_behind_seconds",
+        kind=Kind.HISTOGRAM,
+        key="behind_ms",
+    )
+    delay_lost: int = figure(
+        0, "such writes whose event did not come within a minute", "watch_delay_lost"
+    )
 
 
 @dataclass(slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from fleet.report.display import clock
 from fleet.report.exposition import REQUESTS
 from fleet.report.figure import Json
 from fleet.report.run_record import RunRecord
-from fleet.report.service_levels import POD_STARTUP, calls_of, slowest
+from fleet.report.service_levels import POD_STARTUP, WATCH_DELAY, calls_of, slowest
 from fleet.report.slo_file import INDICATORS, STEADY
 from fleet.report.summary_text import duration
 
@@ -106,6 +106,7 @@ def _first_s(run: RunRecord, level: Json) -> float | None:
     path = {
         POD_STARTUP: ("pods.start_sli_ms.p99", 1e3),
         "LeaseLateness": ("lease.late_ms.p99", 1e3),
+        WATCH_DELAY: ("watch.delay_ms.p99", 1e3),
         "FalseNotReadyNodes": ("nodes.ever_not_ready", 1.0),
     }.get(sli)
     if path is not None:

@@ -13,6 +13,7 @@ from typing import cast
 
 from fleet.errors import SetupError
 from fleet.metrics import is_failure
+from fleet.report.appearance import variables
 from fleet.report.comparison import Comparison
 from fleet.report.curves import plots_of
 from fleet.report.display import clock
@@ -32,7 +33,7 @@ ROWS_SHOWN = 15
 
 def write_report(run: RunRecord, path: Path | None = None) -> Path:
     """Write the page and return where it is. Raises SetupError if that is not possible."""
-    return _write(path or run.path / REPORT, page(run))
+    return write(path or run.path / REPORT, page(run))
 
 
 def write_comparison(compared: Comparison, path: Path) -> Path:
@@ -40,16 +41,19 @@ def write_comparison(compared: Comparison, path: Path) -> Path:
     head, rows = compared_rows(compared)
     verdict = "incomplete" if compared.differences else "fail" if compared.is_worse else "pass"
     words = {"incomplete": "NOT COMPARABLE", "fail": "WORSE", "pass": "COMPARABLE"}[verdict]
-    cells = [[_text(cell) for cell in row] for row in rows]
-    runs = "".join(f"<li>{_text(run.name)}: {_text(sentence(run))}</li>" for run in compared.runs)
-    body = (
-        f'<header><p class="verdict">{words}</p><h1>{_text(conclusion(compared))}</h1></header>'
-        f"<ul>{runs}</ul>{_table(head, cells, range(1, len(head)))}"
+    cells = [[escaped(cell) for cell in row] for row in rows]
+    runs = "".join(
+        f"<li>{escaped(run.name)}: {escaped(sentence(run))}</li>" for run in compared.runs
     )
-    return _write(path, _whole("fleet runs compared", verdict, body))
+    body = (
+        f'<header><p class="verdict">{words}</p><h1>{escaped(conclusion(compared))}</h1></header>'
+        f"<ul>{runs}</ul>{table(head, cells, range(1, len(head)))}"
+    )
+    return write(path, whole("fleet runs compared", verdict, body))
 
 
-def _write(path: Path, text: str) -> Path:
+def write(path: Path, text: str) -> Path:
+    """Write a page whole or not at all. Raises SetupError."""
     partial = path.with_name(f".{path.name}.part")
     try:
         partial.write_text(text, "utf-8")
@@ -69,31 +73,36 @@ def page(run: RunRecord) -> str:
                 _head(run),
                 _tiles(run),
                 _levels(run),
+                _starts(run),
                 _recovery(run),
                 _limits(run),
                 _plots(run),
                 _requests(run),
-                _about(run),
+                about(run),
             ),
         )
     )
-    return _whole(f"fleet run {run.name}: {run.verdict}", run.verdict, body)
+    return whole(f"fleet run {run.name}: {run.verdict}", run.verdict, body)
 
 
-def _whole(title: str, verdict: str, body: str) -> str:
+def whole(title: str, verdict: str, body: str) -> str:
+    """Return a page of a title, a verdict and what is below it."""
     content = {"title": html.escape(title), "verdict": verdict, "body": body}
+    content |= {"light": variables(dark=False), "dark": variables(dark=True)}
     return Template(PAGE.read_text("utf-8")).substitute(content)
 
 
-def _text(value: object) -> str:
+def escaped(value: object) -> str:
+    """Return a value as HTML."""
     return html.escape(str(value))
 
 
-def _tag(words: str) -> str:
-    return f'<span class="tag">{_text(words)}</span>'
+def tag(words: str) -> str:
+    """Return a word about a figure: measured, simulated or input."""
+    return f'<span class="tag">{escaped(words)}</span>'
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int] = ()) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int] = ()) -> str:
     """Return a table; the cells are HTML already. `numbers` are columns of figures."""
     right = set(numbers)
 
@@ -110,12 +119,12 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable
 
 def _head(run: RunRecord) -> str:
     reasons = cast("list[str]", run.get("invalid_reasons") or [])
-    more = "".join(f"<li>{_text(each)}</li>" for each in reasons)
+    more = "".join(f"<li>{escaped(each)}</li>" for each in reasons)
     about = [f"run {run.name}", str(run.about.get("started") or ""), f"{duration(run.wall_s)} long"]
     about.append(f"fleet {run.about['fleet_version']}" if "fleet_version" in run.about else "")
     return (
-        f'<header><p class="verdict">{run.verdict.upper()}</p><h1>{_text(sentence(run))}</h1>'
-        f'<p class="about">{_text(" · ".join(filter(None, about)))}</p></header>'
+        f'<header><p class="verdict">{run.verdict.upper()}</p><h1>{escaped(sentence(run))}</h1>'
+        f'<p class="about">{escaped(" · ".join(filter(None, about)))}</p></header>'
         + (f"<ul>{more}</ul>" if len(reasons) > 1 else "")
     )
 
@@ -123,9 +132,7 @@ def _head(run: RunRecord) -> str:
 def _tiles(run: RunRecord) -> str:
     def ms(path: str) -> str:
         value = run.number(path)
-        return (
-            "-" if value is None else f"{value:,.0f} ms" if value < 1e4 else f"{value / 1e3:,.1f} s"
-        )
+        return "-" if value is None else _in_ms(value)
 
     def count(path: str) -> str:
         value = run.number(path)
@@ -134,7 +141,7 @@ def _tiles(run: RunRecord) -> str:
     ready_s = run.number("nodes.time_to_ready_s")
     requests = sum(cast("int", row["count"]) for row in run.rows("requests"))
     requests = requests or int(run.number("requests_total") or 0)
-    tiles = [
+    listed = [
         (
             f"{count('nodes.ready')} / {count('nodes.requested')}",
             "nodes Ready, at the end",
@@ -148,11 +155,17 @@ def _tiles(run: RunRecord) -> str:
         (count("lease.missed"), "Leases missed", MEASURED),
         (ms("process.timer_lag_ms.p99"), "timer lag p99: fleet's own error", MEASURED),
     ]
+    return tiles(listed)
+
+
+def tiles(listed: Iterable[tuple[str, str, str]]) -> str:
+    """Return boxes with a figure each: its value, what it is, and whose."""
     return (
         '<div class="tiles">'
         + "".join(
-            f'<div class="tile"><b>{_text(value)}</b><span>{_text(words)}</span> {_tag(kind)}</div>'
-            for value, words, kind in tiles
+            f'<div class="tile"><b>{escaped(value)}</b><span>{escaped(words)}</span> '
+            f"{tag(kind)}</div>"
+            for value, words, kind in listed
         )
         + "</div>"
     )
@@ -174,11 +187,11 @@ def _levels(run: RunRecord) -> str:
             f" p{level['percentile']:g}" if known is not None and known.has_percentile else ""
         )
         cells = (
-            f"<b>{_text(sli)}</b>{percentile} {_tag(MEASURED)}<small>{_text(words)}</small>",
-            _text(of_unit(sli, level["measured"])),
-            _text(of_unit(sli, level["client"])) if level["client"] is not None else "",
-            _text(of_unit(sli, level["limit"])) if level["limit"] is not None else "",
-            _text(level["source"]),
+            f"<b>{escaped(sli)}</b>{percentile} {tag(MEASURED)}<small>{escaped(words)}</small>",
+            escaped(of_unit(sli, level["measured"])),
+            escaped(of_unit(sli, level["client"])) if level["client"] is not None else "",
+            escaped(of_unit(sli, level["limit"])) if level["limit"] is not None else "",
+            escaped(level["source"]),
             f"{level['samples']:,}",
             _mark(level),
         )
@@ -201,7 +214,7 @@ NUMBERS = ("measured", "as nodes saw it", "limit", "samples")
 
 
 def _mark(level: Json) -> str:
-    note = f"<small>{_text(level['note'])}</small>" if level["note"] else ""
+    note = f"<small>{escaped(level['note'])}</small>" if level["note"] else ""
     if level["met"] is None:
         return note or "<small>no limit</small>"
     mark = (
@@ -212,13 +225,49 @@ def _mark(level: Json) -> str:
     return f"<span>{mark}{note}</span>"
 
 
+STARTS = (
+    ("scheduler", "pods.start_scheduler_ms", MEASURED, "as the scheduler tells itself"),
+    ("API server", "pods.start_api_ms", MEASURED, "requests that the start waited for"),
+    ("kubelet and fleet", "pods.start_fleet_ms", MEASURED, "relists, syncs, and fleet's own queue"),
+    ("machine", "pods.start_simulated_ms", SIMULATED, "sandbox, pulls, starts, hooks: an input"),
+)
+"""What a pod's start is made of, in the order in which it passes them."""
+
+
+def _starts(run: RunRecord) -> str:
+    """Return where pods spent the time of their start; "" of a run without pods."""
+    rows = [
+        (
+            f"{escaped(part)} {tag(kind)}",
+            escaped(words),
+            *(_duration_ms(run, path, s) for s in SHARES),
+        )
+        for part, path, kind, words in STARTS
+    ]
+    if run.number("pods.start_ms.p50") is None:
+        return ""
+    return f"<h2>Start of pods</h2>{table(('part', '', *SHARES), rows, (2, 3))}"
+
+
+SHARES = ("p50", "p99")
+
+
+def _duration_ms(run: RunRecord, path: str, share: str) -> str:
+    value = run.number(f"{path}.{share}")
+    return "not told" if value is None else _in_ms(value)
+
+
+def _in_ms(value: float) -> str:
+    return f"{value:,.0f} ms" if value < 1e4 else f"{value / 1e3:,.1f} s"
+
+
 def _recovery(run: RunRecord) -> str:
     found = recoveries(run)
     if not found:
         return ""
     rows = [
         (
-            _text(each.fault),
+            escaped(each.fault),
             clock(each.from_s),
             clock(each.until_s),
             f"{each.lost:,}",
@@ -227,22 +276,22 @@ def _recovery(run: RunRecord) -> str:
         for each in found
     ]
     head = ("fault", "from", "until", "nodes lost", "until as many were Ready again")
-    return f"<h2>Recovery {_tag(MEASURED)}</h2>{_table(head, rows, (1, 2, 3, 4))}"
+    return f"<h2>Recovery {tag(MEASURED)}</h2>{table(head, rows, (1, 2, 3, 4))}"
 
 
 def _limits(run: RunRecord) -> str:
-    listed = "".join(f"<li>{_text(each)}</li>" for each in not_proven(run))
+    listed = "".join(f"<li>{escaped(each)}</li>" for each in not_proven(run))
     return f"<h2>What this run does not prove</h2><ul>{listed}</ul>"
 
 
 def _plots(run: RunRecord) -> str:
     if not can_plot():
-        return f"<h2>Over time</h2><p>There are {_text(MISSING)}</p>"
+        return f"<h2>Over time</h2><p>There are {escaped(MISSING)}</p>"
     plots = plots_of(run)
     drawn = draw(plots, run.rows("phases"), run.wall_s)
     figures = "".join(
-        f'<figure id="plot-{plot.name}"><figcaption>{_text(plot.title)}'
-        f"<small>{_text(plot.source)}</small></figcaption>{svg}</figure>"
+        f'<figure id="plot-{plot.name}"><figcaption>{escaped(plot.title)}'
+        f"<small>{escaped(plot.source)}</small></figcaption>{svg}</figure>"
         for plot, svg in zip(plots, drawn, strict=True)
     )
     return f'<h2>Over time</h2><div class="plots">{figures}</div>'
@@ -253,13 +302,13 @@ def _requests(run: RunRecord) -> str:
     if not rows:
         return ""
     failed = [row for row in rows if is_failure(str(row["resource"]), cast("int", row["code"]))]
-    made = f"<h2>Requests of the nodes {_tag(MEASURED)}</h2>" + _request_table(rows[:ROWS_SHOWN])
+    made = f"<h2>Requests of the nodes {tag(MEASURED)}</h2>" + _request_table(rows[:ROWS_SHOWN])
     if len(rows) > ROWS_SHOWN:
         rest = rows[ROWS_SHOWN:]
         made += (
             f"<details><summary>{len(rest)} more kinds</summary>{_request_table(rest)}</details>"
         )
-    made += f"<h2>Errors {_tag(MEASURED)}</h2>"
+    made += f"<h2>Errors {tag(MEASURED)}</h2>"
     return made + (
         _request_table(failed) if failed else "<p>None that a healthy server would not give.</p>"
     )
@@ -268,16 +317,16 @@ def _requests(run: RunRecord) -> str:
 def _request_table(rows: Sequence[Json]) -> str:
     cells = [
         (
-            _text(row["verb"]),
-            _text(row["resource"]),
-            _text(row["code"] or "none"),
+            escaped(row["verb"]),
+            escaped(row["resource"]),
+            escaped(row["code"] or "none"),
             f"{row['count']:,}",
             _ms(row, "p50"),
             _ms(row, "p99"),
         )
         for row in rows
     ]
-    return _table(("verb", "resource", "code", "count", "p50 ms", "p99 ms"), cells, (3, 4, 5))
+    return table(("verb", "resource", "code", "count", "p50 ms", "p99 ms"), cells, (3, 4, 5))
 
 
 def _ms(row: Json, share: str) -> str:
@@ -285,7 +334,8 @@ def _ms(row: Json, share: str) -> str:
     return "-" if value is None else f"{value:,.1f}"
 
 
-def _about(run: RunRecord) -> str:
+def about(run: RunRecord) -> str:
+    """Say with what and where a run was made."""
     machine = cast("Json", run.about.get("machine") or {})
     options = cast("Json", run.about.get("options") or {})
     asked = cast("Json", run.get("controlplane.asked_by_fleet") or {})
@@ -312,12 +362,12 @@ def _about(run: RunRecord) -> str:
     }
     parts = (
         (
-            f"Configuration {_tag(INPUT)}",
+            f"Configuration {tag(INPUT)}",
             versions | {f"--{k.replace('_', '-')}": v for k, v in options.items()},
         ),
         ("Machine", machine),
         (
-            f"Fleet itself {_tag(MEASURED)}",
+            f"Fleet itself {tag(MEASURED)}",
             {
                 "CPU": f"{run.number('process.cpu_s') or 0:,.1f} s",
                 "memory": size(int(run.number("process.rss_bytes") or 0)),
@@ -330,7 +380,7 @@ def _about(run: RunRecord) -> str:
     return "".join(
         f"<h2>{title}</h2><dl>"
         + "".join(
-            f"<dt>{_text(key)}</dt><dd>{_text(value)}</dd>"
+            f"<dt>{escaped(key)}</dt><dd>{escaped(value)}</dd>"
             for key, value in rows.items()
             if value not in (None, "")
         )

@@ -32,6 +32,7 @@ class Meter:
 
     __slots__ = (
         "_burst",
+        "_clock_ns",
         "_counts",
         "_cpu_before_s",
         "_last",
@@ -47,19 +48,21 @@ class Meter:
         counts: FleetCounts,
         state: Callable[[], HostState],
         pids: Mapping[str, int],
+        clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._run = run
         self._counts = counts
         self._state = state
         self._processes = [psutil.Process(pid) for pid in pids.values()]
-        self._started_ns = time.monotonic_ns()
+        self._clock_ns = clock_ns
+        self._started_ns = clock_ns()
         self._cpu_before_s = _cpu_s()
         self._last = self._sample(state())
         self._burst = _Burst()
 
     def elapsed_s(self) -> float:
         """Return the seconds since the run's figures began."""
-        return (time.monotonic_ns() - self._started_ns) / 1e9
+        return (self._clock_ns() - self._started_ns) / 1e9
 
     def controlplane_cpu_s(self) -> float:
         """Return the CPU seconds of the local control plane, 0 when there is none."""
@@ -129,7 +132,7 @@ class Meter:
 
     def _sample(self, state: HostState) -> "_Sample":
         return _Sample(
-            at_ns=time.monotonic_ns(),
+            at_ns=self._clock_ns(),
             requests=self._counts.requests.total,
             agent_bytes=sum(each.received_bytes for each in state.agents.values()),
             latency=_latency(self._counts).snapshot(),

@@ -1,16 +1,17 @@
 """Plots as SVG within the page, by matplotlib (the extra `report`), which is imported here only.
 
 Each colour that matplotlib writes stands for a variable of the page's style, so that one drawing
-serves light and dark. The colours of series can be told apart by the colour-blind (Okabe and Ito,
-jfly.uni-koeln.de/color), and the dashes of lines differ too.
+serves light and dark. The colours of series are those of `appearance`, and the dashes of lines
+differ too.
 """
 
 import importlib.util
 import io
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from fleet.report.appearance import GREY, PALETTE, places
 from fleet.report.curves import Plot, Series
 from fleet.report.figure import Json
 
@@ -21,8 +22,11 @@ MISSING = "no plots: pip install 'fleet-emulator[report]'"
 WIDTH, HEIGHT = 4.4, 2.1
 """Inches of 72 points: shown at 390 pixels a point is about one."""
 
+LETTER_POINTS, AXES_POINTS = 4.6, 270.0
+"""About how wide a letter of a phase's name is, and the part of a plot that has the curves."""
+
 INK, FAINT, GRID, FAULT, PHASE = "#010101", "#020202", "#030303", "#040404", "#050505"
-SERIES = ("#0a0001", "#0a0002", "#0a0003", "#0a0004", "#0a0005", "#0a0006")
+SERIES = tuple(f"#0a{number:04x}" for number in range(1, len(PALETTE) + 1))
 VARIABLES = {
     INK: "--ink",
     FAINT: "--faint",
@@ -51,6 +55,7 @@ STYLE: Any = {
     "ytick.color": FAINT,
     "figure.facecolor": "none",
     "lines.linewidth": 1.6,
+    "lines.markersize": 4,
     "legend.frameon": False,
     "legend.fontsize": 9,
 }
@@ -82,9 +87,11 @@ def draw(plots: Sequence[Plot], phases: Sequence[Json], wall_s: float) -> Iterat
                 axes.yaxis.set_major_locator(MaxNLocator(5))
                 axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
             axes.minorticks_off()
-            if plot.kind == "bars":
-                axes.set_xlabel("s")
+            if plot.kind in {"bars", "sizes"}:
+                axes.set_xlabel("s" if plot.kind == "bars" else "nodes")
                 axes.set_xlim(left=0)
+                axes.xaxis.set_major_locator(MaxNLocator(6))
+                axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
             else:
                 axes.set_xlim(0, max(wall_s, 1.0))
                 axes.xaxis.set_major_locator(
@@ -107,18 +114,20 @@ def draw(plots: Sequence[Plot], phases: Sequence[Json], wall_s: float) -> Iterat
 
 
 def _fill(axes: "Axes", plot: Plot) -> None:
+    found = places(plot.name, [each.label for each in plot.series])
     if plot.kind == "stack":
         at = sorted({x for each in plot.series for x, _ in each.points})
         rows = [_on(each, at) for each in plot.series]
-        colours = [SERIES[number % len(SERIES)] for number in range(len(rows))]
+        colours = [FAINT if place == GREY else SERIES[place] for place in found]
         labels = [each.label for each in plot.series]
         axes.stackplot(at, rows, labels=labels, colors=colours, linewidth=0)
         return
-    for number, each in enumerate(plot.series):
+    is_size = plot.kind == "sizes"
+    for number, (place, each) in enumerate(zip(found, plot.series, strict=True)):
         x, y = zip(*each.points, strict=True)
-        colour = FAINT if each.is_faint else SERIES[number % len(SERIES)]
+        colour = FAINT if each.is_faint or place == GREY else SERIES[place]
         dashes = DASHES[number % len(DASHES)]
-        marker = "." if len(each.points) == 1 else None
+        marker = "." if len(each.points) == 1 else "o" if is_size and not each.is_faint else None
         axes.plot(x, y, label=each.label, color=colour, linestyle=dashes, marker=marker)
 
 
@@ -127,7 +136,24 @@ def _on(series: Series, at: Sequence[float]) -> list[float]:
     return [known.get(x, 0.0) for x in at]
 
 
+def _labelled(axes: "Axes", phases: Sequence[Json]) -> list[Json]:
+    """Return the phases whose name has room before the next one begins; faults have none."""
+    begun = sorted(
+        (each for each in phases if each.get("kind") != "fault" and each["from_s"]),
+        key=lambda each: cast("float", each["from_s"]),
+    )
+    left, right = axes.get_xlim()
+    a_letter = LETTER_POINTS * (right - left) / AXES_POINTS
+    ends = [*(cast("float", each["from_s"]) for each in begun[1:]), float("inf")]
+    return [
+        each
+        for each, end in zip(begun, ends, strict=False)
+        if cast("float", each["from_s"]) + a_letter * len(str(each["name"])) <= end
+    ]
+
+
 def _mark(axes: "Axes", phases: Sequence[Json]) -> None:
+    labelled = _labelled(axes, phases)
     for each in phases:
         begin, end = each["from_s"], each.get("until_s")
         assert isinstance(begin, int | float), each
@@ -136,6 +162,8 @@ def _mark(axes: "Axes", phases: Sequence[Json]) -> None:
             axes.axvspan(begin, until, color=FAULT, alpha=0.15, linewidth=0)
         elif begin:
             axes.axvline(begin, color=PHASE, linewidth=0.9, linestyle=(0, (2, 2)))
+            if each not in labelled:
+                continue
             # A label at the foot would hide the curves.
             axes.annotate(
                 str(each["name"]),

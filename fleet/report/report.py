@@ -60,6 +60,9 @@ class ServiceLevel:
     phase: str = figure("", "`steady` or `run`: which part of the run it is of")
     percentile: float = figure(99.0, "of the samples; 100 for single figures")
     measured: float | None = figure(None, "seconds, or a count")
+    p50: float | None = figure(
+        None, "seconds: the median of the same, of the slowest kind of request; `null`: none"
+    )
     samples: int = figure(0, "how many it was taken from")
     worst: str = figure("", "the slowest kind of request")
     client: float | None = figure(
@@ -126,6 +129,9 @@ class RunFigures:
         "whether the local etcd waits for the disk; `null` on a cluster that fleet did not start",
         kind=Kind.FACT,
     )
+    simulated_seed: int | None = figure(
+        None, "the seed of a run in virtual time; `null`: the run was real", kind=Kind.FACT
+    )
     fidelity: str = figure("kubelet", AS_MADE)
     identity: str = figure("impersonate", AS_MADE)
     encoding: str = figure("json", AS_MADE)
@@ -191,7 +197,7 @@ class RunFigures:
             )
         if self.watch.closed_slow:
             reasons.append(
-                f"fleet read too slowly: the server closed {self.watch.closed_slow:,} watches"
+                f"fleet read too slowly: watches that the server closed: {self.watch.closed_slow:,}"
             )
         return reasons
 

@@ -27,6 +27,7 @@ from fleet.report.slo_file import (
 SCHEDULING = "scheduler_pod_scheduling_sli_duration_seconds"
 
 POD_STARTUP = "PodStartupLatency"
+WATCH_DELAY = "WatchDelay"
 MUTATING = frozenset({"POST", "PUT", "PATCH", "APPLY", "DELETE"})
 READING = frozenset({"GET", "LIST"})
 STREAMS = frozenset({"log", "exec", "attach", "portforward", "proxy"})
@@ -70,24 +71,29 @@ def calls_of(period: Exposition) -> list[Calls]:
 
 
 class Latency(NamedTuple):
-    """A percentile of the slowest kind of call."""
+    """A percentile of the slowest kind of call, and the median of that kind."""
 
     seconds: float | None
     samples: int
     worst: str
+    median: float | None = None
 
 
 def slowest(calls: Sequence[Calls], bounds: list[float], percentile: float, least: int) -> Latency:
     """Return the slowest kind that was called often enough; if none was, of all kinds together."""
     often = [each for each in calls if each.buckets[-1] >= least]
     rows = [(quantile(percentile / 100, bounds, each.buckets), each) for each in often]
-    known = [(value, int(each.buckets[-1]), str(each)) for value, each in rows if value is not None]
+    known = [
+        (value, int(each.buckets[-1]), str(each), each) for value, each in rows if value is not None
+    ]
     if known:
-        return Latency(*max(known))
+        found = max(known, key=lambda row: row[:3])
+        return Latency(*found[:3], quantile(0.5, bounds, found[3].buckets))
     if not calls:
         return Latency(None, 0, "")
     together = added(each.buckets for each in calls)
-    return Latency(quantile(percentile / 100, bounds, together), int(together[-1]), "all kinds")
+    value = quantile(percentile / 100, bounds, together)
+    return Latency(value, int(together[-1]), "all kinds", quantile(0.5, bounds, together))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -167,6 +173,7 @@ def _level(
         phase=phase,
         percentile=percentile,
         measured=found.seconds,
+        p50=found.median if indicator.has_percentile else None,
         samples=found.samples,
         worst=found.worst,
         client=client,
@@ -198,9 +205,11 @@ def _found(
     name: str, figures: RunFigures, evidence: Evidence, phase: str, percentile: float, least: int
 ) -> tuple[Latency, float | None, str]:
     """Return what was measured of one indicator, what the client saw, and what is to be said."""
+    if name == POD_STARTUP:
+        return _pod_startup(figures, evidence, percentile)
+    if name == WATCH_DELAY:
+        return _watch_delay(figures, percentile)
     match name:
-        case _ if name == POD_STARTUP:
-            return _pod_startup(figures, evidence, percentile)
         case "LeaseLateness":
             return _of_histogram(figures.lease.late, percentile), None, ""
         case "TimeToNodesReady":
@@ -209,6 +218,13 @@ def _found(
         case "FalseNotReadyNodes":
             nodes = figures.nodes
             return Latency(float(nodes.ever_not_ready), nodes.registered, ""), None, ""
+    return _api_latency(name, evidence, phase, percentile, least)
+
+
+def _api_latency(
+    name: str, evidence: Evidence, phase: str, percentile: float, least: int
+) -> tuple[Latency, float | None, str]:
+    """Return what the server told of one kind of calls, and what the nodes saw of them."""
     period = evidence.steady if phase == STEADY else evidence.whole
     if period is None:
         return Latency(None, 0, ""), None, evidence.problem or "there was no steady part"
@@ -229,13 +245,37 @@ def _pod_startup(
     scheduler = evidence.scheduler
     if scheduler is None:
         return own, None, "without the scheduler, whose metrics are out of reach"
+    waited = scheduling_s(scheduler, percentile) or 0.0
+    median = (own.median or 0.0) + (scheduling_s(scheduler, 50) or 0.0)
+    return own._replace(seconds=own.seconds + waited, median=median), None, ""
+
+
+def scheduling_s(scheduler: Exposition, percentile: float) -> float | None:
+    """Return how long pods took through the scheduler, None if none did."""
     bounds = scheduler.bounds.get(SCHEDULING, [])
     counted = scheduler.buckets.get((SCHEDULING, ""), [])
-    waited = quantile(percentile / 100, bounds, counted) or 0.0
-    return own._replace(seconds=own.seconds + waited), None, ""
+    return quantile(percentile / 100, bounds, counted)
+
+
+def tell_scheduling(figures: RunFigures, scheduler: Exposition | None) -> None:
+    """Write into the figures what the scheduler said of its part of the pods' start."""
+    if scheduler is not None and figures.pods.started:
+        half, most = scheduling_s(scheduler, 50), scheduling_s(scheduler, 99)
+        figures.pods.start_scheduler_p50_ms = None if half is None else half * 1e3
+        figures.pods.start_scheduler_p99_ms = None if most is None else most * 1e3
+
+
+def _watch_delay(figures: RunFigures, percentile: float) -> tuple[Latency, float | None, str]:
+    """Tell the delay at most, and in words at least: the commit was in between."""
+    least = _of_histogram(figures.watch.behind, percentile).seconds
+    told = "" if least is None else f"at least {words(WATCH_DELAY, least)}"
+    if figures.watch.delay_lost:
+        told += f"; {figures.watch.delay_lost:,} events did not come within a minute"
+    return _of_histogram(figures.watch.delay, percentile), None, told.removeprefix("; ")
 
 
 def _of_histogram(histogram: Histogram, percentile: float) -> Latency:
     if not histogram.count:
         return Latency(None, 0, "")
-    return Latency(histogram.percentile_us(percentile / 100) / 1e6, histogram.count, "")
+    seconds = histogram.percentile_us(percentile / 100) / 1e6
+    return Latency(seconds, histogram.count, "", histogram.percentile_us(0.5) / 1e6)

@@ -66,6 +66,9 @@ INDICATORS = {
         "from the scheduler's queue to Running at the API server, without simulated time"
     ),
     "LeaseLateness": Indicator("how long after its due time a renewal was sent"),
+    "WatchDelay": Indicator(
+        "from a write of a status to its event on the node's watch: at most what the event took"
+    ),
     "TimeToNodesReady": Indicator(
         "from the first kubelet's start until all were Ready", has_percentile=False
     ),

@@ -6,11 +6,11 @@ was killed leaves behind can be found: `kubectl delete KIND -A -l fleet.emulator
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from fleet.cluster.api_client import MERGE_PATCH, Api, Json, each
+from fleet.cluster.api_client import JSON, MERGE_PATCH, Answer, Json, each
 from fleet.errors import SetupError, UsageError
 from fleet.scenario.workload import Manifest, Named, pods_of
 
@@ -19,6 +19,22 @@ GONE_WITHIN_S = 120.0
 POLL_S = 0.5
 
 log = logging.getLogger(__name__)
+
+
+class Asking(Protocol):
+    """Who asks the API server; `Api`, or one that is simulated."""
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str | int] | None = None,
+        body: object = None,
+        content_type: str = JSON,
+    ) -> Answer:
+        """Ask. Raises SetupError when there is no answer at all."""
+        ...
 
 
 class Place(NamedTuple):
@@ -48,7 +64,7 @@ class Applied:
     """Creates, changes and deletes objects for one run."""
 
     def __init__(
-        self, api: Api, run_id: str, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+        self, api: Asking, run_id: str, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     ) -> None:
         self._api = api
         self._run_id = run_id
@@ -134,7 +150,7 @@ class Applied:
         for one in self._created.values():
             if one.manifest["kind"] != "Pod" and pods_of(one.manifest):
                 answer = await self._api.request("GET", one.path)
-                ready += _ready_of(answer.body) if answer.ok else 0
+                ready += ready_of(answer.body) if answer.ok else 0
         return ready, wanted
 
     async def _place(self, manifest: Manifest) -> Place:
@@ -165,13 +181,16 @@ def _is_ready(pod: Json) -> bool:
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
-def _ready_of(workload: Json) -> int:
+def ready_of(workload: Json) -> int:
+    """Return how many pods of a workload are ready; 0 while its controller is not yet done."""
     status = workload.get("status", {})
     if status.get("observedGeneration", 0) < workload["metadata"].get("generation", 0):
         return 0
     ready = int(status.get("readyReplicas", 0))
     if "updatedReplicas" in status or workload["kind"] in {"Deployment", "StatefulSet"}:
-        # While a revision goes and another comes both are counted as replicas.
-        surplus = int(status.get("replicas", 0)) - int(status.get("updatedReplicas", 0))
-        return min(ready, int(status.get("updatedReplicas", 0))) if not surplus else 0
+        # While a revision goes and another comes both are counted as replicas; so is, for a
+        # while, what goes because fewer are wanted.
+        replicas, updated = int(status.get("replicas", 0)), int(status.get("updatedReplicas", 0))
+        is_over = replicas > int(workload.get("spec", {}).get("replicas", 1))
+        return min(ready, updated) if replicas == updated and not is_over else 0
     return ready

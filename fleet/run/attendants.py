@@ -1,10 +1,12 @@
 """What goes on beside the nodes of a run; see `Background` for what becomes of a failure."""
 
+import functools
 from collections.abc import Callable, Iterable
 
 from fleet.background import Background
 from fleet.cluster.cluster import Cluster
 from fleet.cluster.runs import RunLease
+from fleet.faults.injector import attach_problem
 from fleet.host.node_host import NodeHost
 from fleet.profile.node_model import NodeModel
 from fleet.profile.settings import Settings
@@ -37,7 +39,8 @@ def attend(
     keep("the renewal of credentials", node_host.refresh_credentials)
     keep("the Lease of the run", keep_lease, tries_max=LEASE_TRIES_MAX)
     keep("static pods", node_host.read_static_sources)
-    keep("simulated CSI", lambda: simulate_csi(cluster, models, own, background))
+    problem = functools.partial(attach_problem, node_host.reactor)
+    keep("simulated CSI", lambda: simulate_csi(cluster, models, own, background, problem))
     keep("the search for lost shards", lambda: clear_lost_shards(cluster, settings, note))
 
 

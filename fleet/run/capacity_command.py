@@ -9,16 +9,17 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, cast
 
 import orjson
 
+from fleet.controlplane.binaries import BIN_VARIABLE
 from fleet.controlplane.process import Component
-from fleet.errors import Exit, SetupError, UsageError
-from fleet.host.siblings import END_S_MAX, SAYS, without_options
+from fleet.errors import Exit, FleetError, SetupError, UsageError
+from fleet.host.siblings import END_S_MAX, INHERITED, SAYS, without_options
 from fleet.profile.settings import Settings
 from fleet.quantity import format_duration, parse_positive_duration
 from fleet.report.figure import Json
@@ -47,6 +48,15 @@ class CapacityOptions:
     tries: int
     ready_within_ns: int
     directory: Path
+
+
+class Asked(NamedTuple):
+    """What each run is told."""
+
+    arguments: list[str]
+    """They begin with `spawn` or `run`; the number of nodes and the run directory are added."""
+    variables: dict[str, str]
+    """What is nobody's to read in a list of processes."""
 
 
 class Probe(NamedTuple):
@@ -91,11 +101,9 @@ def options_of(
     )
 
 
-def arguments_of(
-    scenario: str | None, hold: str, most: int, given: Mapping[str, object]
-) -> list[str]:
-    """Return the command of each run but for its size. Raises UsageError for what is not one."""
-    options = {key: value for key, value in given.items() if value not in (None, (), False, "")}
+def asked_of(scenario: str | None, hold: str, most: int, given: Mapping[str, object]) -> Asked:
+    """Return what each run is told but for its size. Raises UsageError for what is not one."""
+    options = {key: value for key, value in given.items() if not _is_absent(value)}
     settings = Settings.from_options(nodes=most, duration=hold, **options)
     if settings.names_cluster and not settings.confirm_cluster:
         raise UsageError("the runs ask nobody: confirm the cluster with --confirm-cluster")
@@ -104,17 +112,31 @@ def arguments_of(
     else:
         find_scenario(scenario)
         arguments = ["run", scenario]
+    variables = {}
     for key, value in options.items():
+        if key in INHERITED:
+            variables[f"FLEET_{key.upper()}"] = str(value)
+            continue
         flag = "--" + key.replace("_", "-")
         values = value if isinstance(value, tuple) else (value,)
         arguments += (flag if each is True else f"{flag}={each}" for each in values)
-    return arguments
+    return Asked(arguments, variables)
 
 
-async def search(arguments: Sequence[str], options: CapacityOptions, note: Note) -> Json:
+def _is_absent(value: object) -> bool:
+    """Return whether an option was not given; 0 was."""
+    return value is None or value is False or value in ((), "")
+
+
+def environment_of(asked: Asked, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of each run: what was asked as an option is none of its variables."""
+    kept = {name: environ[name] for name in (BIN_VARIABLE,) if name in environ}
+    return without_options(environ) | kept | asked.variables
+
+
+async def search(asked: Asked, options: CapacityOptions, note: Note) -> Json:
     """Look for the largest size that holds; return what `capacity.json` has, and write it.
 
-    `arguments` begin with `spawn` or `run`; the number of nodes and the run directory are added.
     Raises UsageError or SetupError if a run does not come to a verdict.
     """
     try:
@@ -127,7 +149,7 @@ async def search(arguments: Sequence[str], options: CapacityOptions, note: Note)
     while nodes := found.next():
         attempt = 1 + sum(each.nodes == nodes for each in probes)
         note(f"{nodes:,} nodes{f', try {attempt}' if attempt > 1 else ''} ...")
-        probe = await _probe(nodes, attempt, arguments, options)
+        probe = await _probe(nodes, attempt, asked, options)
         probes.append(probe)
         found.note(nodes, held=probe.verdict == "pass")
         note(f"{nodes:,} nodes: {probe.verdict.upper()}, {probe.shown or probe.told}")
@@ -136,24 +158,35 @@ async def search(arguments: Sequence[str], options: CapacityOptions, note: Note)
         "broke": found.broke or None,
         "what_broke": next((each.told for each in probes if each.nodes == found.broke), ""),
         "took_s": round(time.monotonic() - began_s, 1),
-        "command": list(arguments),
+        "command": asked.arguments,
         "probes": [each._asdict() for each in probes],
     }
     (options.directory / CAPACITY).write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
+    if "--no-report" not in asked.arguments:
+        _report(content, options.directory, note)
     return content
 
 
-async def _probe(
-    nodes: int, attempt: int, arguments: Sequence[str], options: CapacityOptions
-) -> Probe:
+def _report(content: Json, directory: Path, note: Note) -> None:
+    """Write the page; that there is none is told, and spoils no search."""
+    # With matplotlib it takes 30 MB and half a second, which the runs must not have had.
+    from fleet.report.capacity_report import write_capacity  # noqa: PLC0415
+
+    try:
+        note(f"report: {write_capacity(content, directory)}")
+    except FleetError as error:
+        note(f"no report: {error}")
+
+
+async def _probe(nodes: int, attempt: int, asked: Asked, options: CapacityOptions) -> Probe:
     """Make the run of one size."""
     directory = options.directory / f"{nodes:06}-{attempt}"
-    command = (sys.executable, "-m", "fleet.cli", *arguments, f"--nodes={nodes}")
+    command = (sys.executable, "-m", "fleet.cli", *asked.arguments, f"--nodes={nodes}")
     run = Component(
         f"the run of {nodes} nodes",
         (*command, f"--run-dir={directory}"),
         options.directory / f"{directory.name}.log",
-        environment=without_options(os.environ),
+        environment=environment_of(asked, os.environ),
     )
     await run.start()
     ended = asyncio.ensure_future(run.wait())

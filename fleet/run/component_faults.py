@@ -5,18 +5,40 @@
 A control plane that is not this run's is never touched.
 """
 
-from collections.abc import Callable
-from signal import SIGCONT, SIGSTOP
+from collections.abc import Callable, Mapping
+from signal import SIGCONT, SIGSTOP, Signals
+from typing import Protocol
 
-from fleet.controlplane import COMPONENTS, ControlPlane
+from fleet.controlplane import COMPONENTS
 from fleet.errors import UsageError
 from fleet.faults.fault import FaultSpec, FaultType
+
+
+class Plane(Protocol):
+    """A control plane whose components can be made to fail: by name."""
+
+    @property
+    def pids(self) -> Mapping[str, int]:
+        """The components that run."""
+        ...
+
+    async def kill(self, component: str) -> None:
+        """End a component."""
+        ...
+
+    async def revive(self, component: str) -> None:
+        """Start a component that was killed, until it is ready."""
+        ...
+
+    def signal(self, component: str, number: Signals) -> None:
+        """Have a component stand still, or go on."""
+        ...
 
 
 class ComponentFaults:
     """Begins and ends them; one at a time of each component. `plane`: None if it is not ours."""
 
-    def __init__(self, plane: Callable[[], ControlPlane | None]) -> None:
+    def __init__(self, plane: Callable[[], Plane | None]) -> None:
         self.active: dict[int, FaultSpec] = {}
         self._plane = plane
         self._off: set[int] = set()  # of those that come and go: that are off now
@@ -54,7 +76,7 @@ class ComponentFaults:
         """Return their numbers as they are to end: what others need is first."""
         return sorted(self.active, key=lambda number: COMPONENTS.index(_name(self.active[number])))
 
-    async def _switch(self, plane: ControlPlane, spec: FaultSpec, *, is_on: bool) -> None:
+    async def _switch(self, plane: Plane, spec: FaultSpec, *, is_on: bool) -> None:
         if spec.type is FaultType.COMPONENT_STALL:
             plane.signal(_name(spec), SIGSTOP if is_on else SIGCONT)
         elif is_on:

@@ -90,7 +90,7 @@ class Ending:
         counts, invalidate = node_host.counts, self.invalidate
         for reason in failures:
             invalidate(reason)
-        if counts.foreign:
+        if counts.foreign and not self._settings.manage:  # they go, and others come by that name
             names = ", ".join(counts.foreign_names[:SHOWN_MAX])
             invalidate(f"{counts.foreign} nodes exist that are not this run's: {names}")
         if counts.quarantined:

@@ -1,17 +1,22 @@
 """`fleet inject` and `fleet heal`: what they ask of a run, and how its answer is shown."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from fleet.errors import UsageError
+from fleet.errors import FleetError, UsageError
 from fleet.faults.fault import FAULTS, FaultSpec, document_of
 from fleet.profile.schema import explain
 from fleet.quantity import parse_positive_duration
-from fleet.run.fault_control import reach_words
+from fleet.run.fault_control import FaultControl, reach_words
 from fleet.run.fault_socket import Json, ask, find_run
 
+_PLAIN = (
+    *("zone", "by", "every", "mode", "reason", "message", "component"),
+    *("resource", "count", "condition", "status"),
+)
 SELECTOR_HINT = "KEY=VALUE[,KEY=VALUE...]"
 
 
@@ -41,7 +46,7 @@ def _fault(given: Mapping[str, object]) -> Json:
     fault: Json = {}
     if given["selector"] is not None:
         fault["nodeSelector"] = {"matchLabels": _labels(str(given["selector"]))}
-    for key in ("zone", "by", "every", "mode", "reason", "message", "component"):
+    for key in _PLAIN:
         if given[key] is not None:
             fault[key] = given[key]
     for key in ("nodes", "heartbeats"):
@@ -73,10 +78,7 @@ def _share(text: str) -> float:
 
 async def inject(directory: Path | None, order: Json) -> str:
     """Have a run do it; return what to print."""
-    answer = await ask(find_run(directory), order)
-    until = "" if "for" not in order else f" for {order['for']}"
-    hit = reach_words(answer["nodes"], answer["of"])
-    return f"fault {answer['number']}: {answer['fault']}{hit}{until}"
+    return _injected(order, await ask(find_run(directory), order))
 
 
 async def heal(directory: Path | None, what: str, *, is_all: bool) -> str:
@@ -89,11 +91,48 @@ async def heal(directory: Path | None, what: str, *, is_all: bool) -> str:
         healed: Sequence[Json] = answer["healed"]
         if not healed:
             return "no fault is on"
-        return "\n".join(f"fault {each['number']}: {each['fault']} is healed" for each in healed)
+        return "\n".join(map(_healed, healed))
     active: Sequence[Json] = (await ask(run, {"do": "list"}))["active"]
     if not active:
         return "no fault is on"
     return "\n".join(map(_line, active))
+
+
+class FaultForms:
+    """Takes what a form of the dashboard asks; its fields are those of the command line."""
+
+    def __init__(self, control: FaultControl) -> None:
+        self._control = control
+
+    def on(self) -> list[Json]:
+        """Return what is on; see `FaultControl`."""
+        return self._control.on()
+
+    async def answer(self, order: Json) -> Json:
+        """Carry one out; return what to show, as `told` or `error`."""
+        try:
+            if order["do"] == "inject":
+                given = defaultdict(lambda: None, order["form"])
+                given["for_"] = given.pop("for", None)
+                order = order_of(str(given["type"]), given)
+            answer = await self._control.answer(order)
+        except FleetError as error:
+            return {"error": str(error).removeprefix("--")}
+        if "error" in answer:
+            return {"error": answer["error"]}
+        if "healed" in answer:
+            return {"told": ", ".join(map(_healed, answer["healed"])) or "no fault is on"}
+        return {"told": _injected(order, answer)}
+
+
+def _injected(order: Json, answer: Json) -> str:
+    until = "" if "for" not in order else f" for {order['for']}"
+    hit = reach_words(answer["nodes"], answer["of"])
+    return f"fault {answer['number']}: {answer['fault']}{hit}{until}"
+
+
+def _healed(each: Json) -> str:
+    return f"fault {each['number']}: {each['fault']} is healed"
 
 
 def _line(each: Json) -> str:

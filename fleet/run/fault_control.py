@@ -11,22 +11,27 @@ A request and its answer are one JSON object each, so that they go over a socket
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 
 from pydantic import Field, ValidationError
 
-from fleet.controlplane import ControlPlane
+from fleet.clock import Draws
 from fleet.errors import FleetError, UsageError
-from fleet.faults.fault import FAULTS, FaultSpec, document_of, words_of
+from fleet.faults.fault import FAULTS, FaultSpec, FaultType, document_of, words_of
 from fleet.faults.injector import Injector
-from fleet.host.node_host import NodeHost
+from fleet.host.node_certificates import NodeCertificates
 from fleet.host.siblings import Siblings
 from fleet.profile.schema import DurationNs, Spec, explain
+from fleet.profile.settings import Settings
+from fleet.reactor.reactor import Reactor
 from fleet.report.report import Phase
-from fleet.run.component_faults import ComponentFaults
+from fleet.run.component_faults import ComponentFaults, Plane
+from fleet.run.fault_notes import FaultNotes
 from fleet.run.fault_socket import Json, ask
 
 ACTIVE_MAX = 1_000
+NOTED_FIRST = 1_000_000
+"""From here on faults of annotations are numbered: each process begins those of its own nodes."""
 
 log = logging.getLogger(__name__)
 
@@ -57,19 +62,48 @@ Order = Inject | Heal | List
 _ORDERS: dict[str, type[Order]] = {"inject": Inject, "heal": Heal, "list": List}
 
 
+class Hosted(Protocol):
+    """The nodes that faults hit."""
+
+    settings: Settings
+    reactor: Reactor
+    certificates: NodeCertificates | None
+
+    @property
+    def draws(self) -> Draws:
+        """What is drawn with the seed of the run."""
+        ...
+
+    @property
+    def has_own_connections(self) -> bool:
+        """Whether all that reaches a node comes by connections of its own."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many nodes there are."""
+        ...
+
+
 class FaultControl:
     """Takes orders for the nodes of this process, and hands them on to the others of the run."""
 
     def __init__(
         self,
-        node_host: NodeHost,
+        node_host: Hosted,
         elapsed_s: Callable[[], float],
         note: Callable[[str], None],
         siblings: Callable[[], Siblings | None],
-        plane: Callable[[], ControlPlane | None] = lambda: None,
+        plane: Callable[[], Plane | None] = lambda: None,
     ) -> None:
         has_own = node_host.has_own_connections
-        self._injector = Injector(node_host.reactor, node_host.draws, has_own_connections=has_own)
+        certificates = node_host.certificates
+        self._injector = Injector(
+            node_host.reactor,
+            node_host.draws,
+            has_own_connections=has_own,
+            expire=certificates.expire if certificates is not None else None,
+        )
         self._components = ComponentFaults(plane)
         self._node_host = node_host
         self._elapsed_s = elapsed_s
@@ -77,10 +111,17 @@ class FaultControl:
         self._siblings = siblings
         self._is_first = node_host.settings.shared is None  # process of the run
         self._numbers = 0
+        self._noted = NOTED_FIRST
         self._phases: dict[int, Phase] = {}
         self._reach: dict[int, tuple[int, int]] = {}  # by number: nodes hit, of how many
         self._ends: dict[int, asyncio.TimerHandle] = {}
         self._turns: dict[int, asyncio.TimerHandle] = {}  # of those that come and go
+        FaultNotes(node_host.reactor, self)
+
+    @property
+    def seed(self) -> int:
+        """Return that of the run: what is drawn is drawn from it."""
+        return self._node_host.settings.seed
 
     def phases(self) -> list[Phase]:
         """Return when which fault was on, for the summary."""
@@ -96,7 +137,11 @@ class FaultControl:
                 return await self._heal(found.what)
         except FleetError as error:
             return {"error": str(error), "code": int(error.exit_code)}
-        return {"active": [self._told(number) for number in self._active()]}
+        return {"active": self.on()}
+
+    def on(self) -> list[Json]:
+        """Return what is on: its number, name, nodes, and the seconds that are left."""
+        return [self._told(number) for number in self._active()]
 
     def _active(self) -> dict[int, FaultSpec]:
         """Return what is on, by number; the components of a control plane in order."""
@@ -112,6 +157,23 @@ class FaultControl:
         order = Inject.model_construct(do="inject", fault=spec, for_ns=for_ns)
         answer = await self._inject(order)
         return int(answer["number"])
+
+    def inject_here(self, spec: FaultSpec, for_ns: int | None) -> int:
+        """Let something go wrong in this process; return its number, 0 if it hits no node.
+
+        Raises UsageError if the nodes cannot have it.
+        """
+        self._check_room()
+        number = self._noted
+        hit = len(self._injector.inject(spec, number).nodes)
+        if not hit:
+            if not spec.is_instant:
+                self._injector.heal(number)
+            return 0
+        self._noted += 1
+        order = Inject.model_construct(do="inject", fault=spec, for_ns=for_ns, number=0)
+        self._keep(number, order, (hit, self._node_host.size), self._elapsed_s())
+        return number
 
     async def heal(self, number: int) -> None:
         """End a fault everywhere, unless it has ended: a user may have healed it."""
@@ -131,8 +193,13 @@ class FaultControl:
 
     async def _inject(self, order: Inject) -> Json:
         spec, number = order.fault, order.number or self._numbers + 1
-        if len(self._active()) >= ACTIVE_MAX:
-            raise UsageError(f"{ACTIVE_MAX} faults are on; heal some first")
+        self._check_room()
+        settings = self._node_host.settings
+        if spec.type is FaultType.ATTACH_FAILURE and (self._siblings() or settings.shard):
+            raise UsageError(
+                "AttachFailure: CSI drivers are simulated in the first process of a run; "
+                "it needs a run of one process"
+            )
         begun_s = self._elapsed_s()
         if FAULTS[spec.type].of_control_plane:
             await self._components.begin(number, spec)
@@ -150,6 +217,10 @@ class FaultControl:
             raise UsageError(f"{words_of(spec)} hits none of {of} nodes: no node matches")
         self._keep(number, order, (hit, of), begun_s)
         return self._told(number)
+
+    def _check_room(self) -> None:
+        if len(self._active()) >= ACTIVE_MAX:
+            raise UsageError(f"{ACTIVE_MAX} faults are on; heal some first")
 
     def _keep(self, number: int, order: Inject, reach: tuple[int, int], begun_s: float) -> None:
         """Write a fault down that has begun, and set its timers."""
@@ -234,7 +305,7 @@ class FaultControl:
             self._phases[number] = ended
             if self._is_first:
                 self._note(f"fault {number}: {phase.name} is healed")
-        if not is_of_plane:
+        if not is_of_plane and number < NOTED_FIRST:
             await self._pass_on(Heal(do="heal", what=str(number)))
 
     def _told(self, number: int) -> Json:

@@ -12,7 +12,9 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+
+from fleet.background import give_up
 
 ONE_WISH_S = 0.5
 
@@ -52,6 +54,17 @@ class Interrupts:
         finally:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 loop.remove_signal_handler(number)
+
+    async def until_stopped(self, work: Coroutine[object, object, object]) -> None:
+        """Do something, unless the run is told to stop first."""
+        task = asyncio.ensure_future(work)
+        stopped = asyncio.ensure_future(self.stop.wait())
+        try:
+            await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                task.result()
+        finally:
+            await give_up(task, stopped)
 
     def on_signal(self, number: int = signal.SIGINT) -> None:
         """Take one signal."""

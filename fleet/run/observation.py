@@ -16,11 +16,14 @@ from fleet.host.node_host import NodeHost
 from fleet.metrics import Histogram
 from fleet.profile.settings import Settings
 from fleet.report.control_plane import Component, ControlPlaneSampler, Sample
+from fleet.report.display import LiveFigures, clock
 from fleet.report.meter import Meter
 from fleet.report.report import ControlPlaneFigures, Phase, RunFigures
 from fleet.report.run_directory import RunDirectory
-from fleet.report.service_levels import Evidence, expectations, measure
+from fleet.report.service_levels import Evidence, expectations, measure, tell_scheduling
 from fleet.report.slo_file import Objective
+from fleet.run.fault_control import reach_words
+from fleet.run.fault_socket import Json
 from fleet.run.scenario_player import ScenarioPlayer
 
 LAST_SAMPLE_S = 5.0
@@ -44,6 +47,7 @@ class Observation:
         self._before: Snapshots = {}
         self._client: list[tuple[str, str, Histogram]] = []
         self.faults: Callable[[], list[Phase]] = list  # what was on when
+        self.faults_on: Callable[[], list[Json]] = list
         self.player: ScenarioPlayer | None = None
 
     def begin(
@@ -63,6 +67,12 @@ class Observation:
                 cluster, local, meter.elapsed_s, directory.keep_control_plane
             )
             background.keep("the look at the control plane", self._sampler.run)
+
+    def tell(self, live: LiveFigures) -> None:
+        """Add what is on, and what is played, to what the terminal shows."""
+        live.faults = [_fault_words(each) for each in self.faults_on()]
+        if self.player is not None:
+            live.scenario = self.player.progress(live.elapsed_s)
 
     async def steady(self) -> None:
         """Note that all nodes are Ready: from here on the run is what it is for."""
@@ -104,7 +114,9 @@ class Observation:
         played = self.player.phases() if self.player is not None else []
         figures.phases = [*self._phases(), *played, *self.faults()]
         figures.controlplane = self._cost()
-        figures.slis = measure(figures, self._evidence(), self._objectives)
+        evidence = self._evidence()
+        tell_scheduling(figures, evidence.scheduler)
+        figures.slis = measure(figures, evidence, self._objectives)
         waited = self.player.expectations() if self.player is not None else []
         figures.expectations = [*expectations(figures.slis), *waited]
 
@@ -153,3 +165,9 @@ class Observation:
         steady = self._steady.get(apiserver.name)
         if self._steady_s is not None and steady is not None and steady is not last:
             evidence.steady = last.told.since(steady.told)
+
+
+def _fault_words(fault: Json) -> str:
+    left_s = fault["left_s"]
+    left = "until it is healed" if left_s is None else f"{clock(left_s)} left"
+    return f"{fault['fault']}{reach_words(fault['nodes'], fault['of'])}, {left}"

@@ -5,8 +5,16 @@ from dataclasses import replace
 
 from fleet.cluster.cluster import Cluster
 from fleet.cluster.daemonsets import NodeShape
+from fleet.cluster.managed import matching_names
 from fleet.cluster.ownership import RUN_LABEL
-from fleet.cluster.preflight import Ask, TargetFacts, confirm, inspect, shared_cluster_notice
+from fleet.cluster.preflight import (
+    Ask,
+    TargetFacts,
+    confirm,
+    inspect,
+    managed_notice,
+    shared_cluster_notice,
+)
 from fleet.profile.loader import NodeMix
 from fleet.profile.settings import Settings
 from fleet.report.display import Display
@@ -31,30 +39,39 @@ async def may_load(
         )
         for model in mix.models
     ]
+    api, selector = cluster.api("preflight"), settings.manage
+    matching = await matching_names(api, selector) if selector else frozenset()
+    if selector:
+        shapes = []  # whatever lands on Nodes of others does so already
     facts = await inspect(
-        cluster.api("preflight"),
+        api,
         server=f"https://{cluster.credentials.address}",
         context=cluster.credentials.context,
         server_version=cluster.version,
         prefix=settings.name_prefix,
         shapes=shapes,
         is_named=settings.names_cluster,
+        matching=matching,
     )
     if settings.shared is not None:
         facts = replace(facts, is_shared=settings.shared)
     display.pause()
     tainted = not settings.no_taint
+    notice = shared_cluster_notice(facts, settings.most, is_tainted=tainted)
+    if selector:
+        notice = managed_notice(facts, settings.most, selector, len(matching))
     if facts.is_shared and (ask is None or settings.confirm_cluster):
-        display.note(shared_cluster_notice(facts, settings.most, is_tainted=tainted))
+        display.note(notice)
     await confirm(
         facts,
         settings.most,
         confirmed=settings.confirm_cluster or None,
         ask=ask,
-        is_tainted=tainted,
+        notice=notice,
     )
     display.start()
-    facts.check_names(_names(settings))
+    if not selector:
+        facts.check_names(_names(settings))
     return facts
 
 

@@ -14,11 +14,10 @@ import gc
 import os
 import platform
 import time
-from collections.abc import Coroutine
 from functools import partial
 from pathlib import Path
 
-from fleet.background import Background, give_up
+from fleet.background import Background
 from fleet.cluster.agent_access import prepare_agents
 from fleet.cluster.cluster import Cluster
 from fleet.cluster.daemonsets import FAKE_TAINT
@@ -33,7 +32,7 @@ from fleet.host.machine import check_memory, raise_descriptors
 from fleet.host.node_bootstrap import Bootstrap, open_bootstrap
 from fleet.host.node_host import NodeHost
 from fleet.host.siblings import Siblings, keep_live, sibling_arguments
-from fleet.profile.loader import NodeMix, load_mix
+from fleet.profile.loader import NodeMix, mix_of
 from fleet.profile.settings import Settings
 from fleet.report.display import Display, LiveFigures
 from fleet.report.figure import combined
@@ -44,7 +43,10 @@ from fleet.report.slo_file import load_objectives
 from fleet.run.adoption import adopt_nodes
 from fleet.run.applied import Applied
 from fleet.run.attendants import attend, failures, serve_metrics
+from fleet.run.autoscaler import start_autoscaler
+from fleet.run.bring_up import bring_up
 from fleet.run.ending import Ending
+from fleet.run.fault_commands import FaultForms
 from fleet.run.fault_control import FaultControl
 from fleet.run.fault_socket import open_socket
 from fleet.run.interrupts import Interrupts
@@ -61,8 +63,6 @@ from fleet.server.kubelet_servers import KubeletServers
 from fleet.storage.simulated_storage import check_drivers
 from fleet.wire.sockets.connection_health import connection_health
 
-READY_STALLED_S = 180.0
-"""Without one more Ready node for this long, a run that waits for all of them is given up."""
 FRAME_S = 1.0
 GC_THRESHOLD = (
     50_000  # a fleet makes few cycles: 700 would look at every node's objects for nothing
@@ -87,7 +87,7 @@ class Run:
         self._siblings: Siblings | None = None
         self._display = display or Display(is_quiet=settings.quiet)
         self._ask = ask  # None without a terminal
-        self._mix: NodeMix = load_mix(settings.profiles, simulate_csi=settings.simulate_csi)
+        self._mix: NodeMix = mix_of(settings)
         end = max(each.node_index(each.most) for each in self._whole.shares())
         self._mix.check_addresses(end)
         whole = settings.node_addresses
@@ -208,9 +208,9 @@ class Run:
         self._display.phase("checking the cluster")
         api = cluster.api("preflight")
         features = features_of(settings, self._mix.models)
-        names, is_local = self._whole.end_names, bool(self._target.local)
+        names, note, is_local = self._whole.end_names, self._display.note, bool(self._target.local)
         identity = await authorize(api, settings.identity, names, features)
-        await prepare_agents(api, identity, self._mix.models, names[0], is_local=is_local)
+        await prepare_agents(api, identity, self._mix, names[0], note, is_local=is_local)
         if settings.statefulset is not None:
             await check(settings.statefulset)
         facts = await may_load(
@@ -262,8 +262,10 @@ class Run:
             zone_labels=settings.zone_labels or not facts.is_shared,
             serving=servers.serving,
         )
-        adopted = await adopt_nodes(cluster, facts, settings, lease, self._display)
-        taint = FAKE_TAINT if facts.is_shared and not settings.no_taint else None
+        adopted, taint = 0, None
+        if not settings.manage:
+            adopted = await adopt_nodes(cluster, facts, settings, lease, self._display)
+            taint = FAKE_TAINT if facts.is_shared and not settings.no_taint else None
         node_host = NodeHost(
             settings,
             cluster,
@@ -303,14 +305,14 @@ class Run:
             lambda: self._siblings,
             lambda: self._target.plane,
         )
-        self._observation.faults = faults.phases
+        self._observation.faults, self._observation.faults_on = faults.phases, faults.on
         try:
             async with open_socket(self._run_directory, faults.answer):
                 servers.start(node_host, cluster, bootstrap.store if bootstrap else None)
                 if settings.metrics_port:
                     await serve_metrics(self._background, node_host)
                 if settings.is_on_dashboard:
-                    await self._serve_dashboard(node_host, cluster, facts, lease, adopted)
+                    await self._serve_dashboard(node_host, cluster, facts, lease, adopted, faults)
                     return None
                 await self._start_siblings(self._whole, facts)
                 return await self._ready_then_work(node_host, meter, faults, cluster)
@@ -335,42 +337,27 @@ class Run:
         self, node_host: NodeHost, meter: Meter, faults: FaultControl, cluster: Cluster
     ) -> int | None:
         settings = self._settings
-        self._display.phase(f"bringing {self._whole.nodes:,} nodes up")
         self._tell_use()
-        await self._until_stopped(node_host.bring_up())
-        may_end = settings.until_ready or settings.command
-        stalled_s = READY_STALLED_S if may_end else None
-        await self._until_stopped(node_host.readiness.wait(stalled_s))
-        if self._stop.is_set():
+        lacking = await bring_up(
+            node_host,
+            cluster,
+            self._whole,
+            self._siblings,
+            self._interrupts,
+            self._background,
+            self._display,
+        )
+        if lacking:
+            self._figures.incomplete_reasons = [lacking]
+        if lacking or self._stop.is_set():
             return None
-        gc.collect()
-        gc.freeze()
-        readiness = node_host.readiness
-        if not readiness.all_ready.is_set():
-            self._figures.incomplete_reasons = [
-                f"only {len(readiness.ready)} of {settings.nodes} nodes became Ready"
-            ]
-            return None
-        if self._siblings is not None:
-            rest = self._whole.nodes - settings.nodes
-            await self._until_stopped(self._siblings.wait_ready(rest, stalled_s))
-            if self._stop.is_set():
-                return None
-            if (ready := self._siblings.ready()) < rest:
-                self._figures.incomplete_reasons = [
-                    f"only {settings.nodes + ready} of {self._whole.nodes} nodes became Ready"
-                ]
-                return None
-            readiness.ready_at_ns = time.monotonic_ns()
-        took_s = (readiness.ready_at_ns - node_host.started_ns) / 1e9
-        self._display.tell(f"all {self._whole.nodes} nodes are Ready after {took_s:.1f} s")
         self._display.update(self._live(meter))
-        await self._until_stopped(self._observation.steady())
+        await self._interrupts.until_stopped(self._observation.steady())
         self._display.phase("running")
         if settings.command:
             return await self._command()
         if self._player is not None:
-            await self._play(self._player, meter, faults, cluster)
+            await self._play(self._player, node_host, meter, faults, cluster)
         elif not settings.until_ready:
             limit_s = None if settings.duration_ns is None else settings.duration_ns / 1e9
             with contextlib.suppress(TimeoutError):
@@ -378,20 +365,31 @@ class Run:
         return None
 
     async def _play(
-        self, player: ScenarioPlayer, meter: Meter, faults: FaultControl, cluster: Cluster
+        self,
+        player: ScenarioPlayer,
+        node_host: NodeHost,
+        meter: Meter,
+        faults: FaultControl,
+        cluster: Cluster,
     ) -> None:
         """Play a scenario; one that is interrupted makes the run incomplete."""
+        autoscaler = None
+        if player.autoscaler is not None:
+            autoscaler = start_autoscaler(
+                player.autoscaler, node_host, self._mix, cluster, self._background
+            )
         stage = Stage(
             faults,
             meter.elapsed_s,
             lambda: self._live(meter).nodes_ready,
-            self._whole.nodes,
+            lambda: autoscaler.wanted if autoscaler else self._whole.nodes,
             self._display.tell,
             self._display.phase,
             Applied(cluster.api("scenario"), self._run_id),
+            autoscaler,
         )
         try:
-            await self._until_stopped(player.play(stage))
+            await self._interrupts.until_stopped(player.play(stage))
         finally:
             await player.clean_up(stage)
         if unplayed := player.unplayed():
@@ -404,10 +402,12 @@ class Run:
         facts: TargetFacts,
         lease: RunLease,
         adopted: int,
+        faults: FaultControl,
     ) -> None:
         """Have as many nodes as the dashboard wants, until it or Ctrl-C ends the run."""
         from fleet.dashboard.dashboard import DashboardRun  # noqa: PLC0415 - an extra, and 0.1 s
 
+        settings = self._settings
         run = DashboardRun(
             node_host,
             cluster,
@@ -417,6 +417,7 @@ class Run:
             adopted,
             self._background,
             self._run_id,
+            FaultForms(faults) if settings.shared is None else None,
         )
         self._display.phase("following the dashboard")
         self._tell_use()
@@ -424,7 +425,6 @@ class Run:
         await self._start_siblings(
             self._whole.model_copy(update={"locust_master": address, "dashboard": False}), facts
         )
-
         leaves_nodes = partial(self._ending.leaves_nodes, lease)
         await run.run(self._stop, self._display.note, self._siblings, leaves_nodes)
 
@@ -455,18 +455,8 @@ class Run:
             live = combined([live, *self._siblings.live()])
             if not self._settings.is_on_dashboard:  # though some have not begun
                 live.nodes_requested = self._whole.nodes
+        self._observation.tell(live)
         return live
-
-    async def _until_stopped(self, work: Coroutine[object, object, None]) -> None:
-        """Do something, unless the run is told to stop first."""
-        task = asyncio.ensure_future(work)
-        stopped = asyncio.ensure_future(self._stop.wait())
-        try:
-            await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                task.result()
-        finally:
-            await give_up(task, stopped)
 
     async def _command(self) -> int:
         """Run the user's command once; return its exit code, 128 + N if a signal N ended it."""

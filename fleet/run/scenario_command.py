@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fleet.errors import UsageError
-from fleet.profile.loader import load_mix
+from fleet.profile.loader import mix_of
 from fleet.profile.settings import Settings
 from fleet.run.scenario_player import ScenarioPlayer
 from fleet.scenario.forecast import forecast
@@ -13,6 +13,8 @@ from fleet.scenario.time_line import time_line
 
 ENDS_BY_ITSELF = ("duration", "until_ready", "dashboard", "locust_master", "slo")
 """Options of `fleet spawn` that a scenario leaves no room for."""
+ONE_PROCESS = ("processes", "shard", "manage")
+"""And that one with an autoscaler does not."""
 
 
 def settings_of(scenario: Scenario, path: Path, given: Mapping[str, object]) -> Settings:
@@ -28,6 +30,14 @@ def settings_of(scenario: Scenario, path: Path, given: Mapping[str, object]) -> 
     options.setdefault("nodes", scenario.nodes)
     options.setdefault("profile", scenario.profiles(path))
     options.setdefault("seed", scenario.spec.seed)
+    autoscaler = scenario.spec.autoscaler
+    if autoscaler is not None:
+        for option in ONE_PROCESS:
+            if options.get(option):
+                flag = "--" + option.replace("_", "-")
+                raise UsageError(f"{flag}: {path} has an autoscaler, which is of one process")
+        most = max(autoscaler.max_replicas, int(str(options["nodes"])))
+        options |= {"autoscaled": True, "max_nodes": most}
     settings = Settings.from_options(**options)
     if scenario.cuts_off and not settings.has_own_watches:
         raise UsageError(
@@ -44,10 +54,10 @@ def settings_of(scenario: Scenario, path: Path, given: Mapping[str, object]) -> 
 
 def dry_run(scenario: Scenario, path: Path, settings: Settings) -> str:
     """Return what `--dry-run` prints: the time line, and a forecast of the load."""
-    mix = load_mix(settings.profiles, simulate_csi=settings.simulate_csi)
+    mix = mix_of(settings)
     is_light = settings.fidelity == "light"
     told = forecast(scenario, path, settings.nodes, mix, light=is_light)
-    return f"{time_line(scenario, settings.nodes)}\n{told}"
+    return f"{time_line(scenario, settings.nodes, settings.seed)}\n{told}"
 
 
 def player_of(scenario: Scenario, path: Path) -> ScenarioPlayer:

@@ -12,11 +12,14 @@ from typing import NamedTuple
 from fleet.background import give_up
 from fleet.errors import UsageError
 from fleet.quantity import format_duration
+from fleet.report.display import clock
 from fleet.report.report import Expectation, Phase
 from fleet.report.slo_file import Objective, objectives_of
 from fleet.run.applied import Applied, Created
+from fleet.run.autoscaler import Autoscaler
 from fleet.run.fault_control import FaultControl
-from fleet.scenario.scenario import PhaseFault, PhaseSpec, Scenario, Until
+from fleet.scenario.random_faults import faults_of
+from fleet.scenario.scenario import AutoscalerSpec, PhaseFault, PhaseSpec, Scenario, Until
 from fleet.scenario.time_line import rate_words
 from fleet.scenario.workload import ApplySpec, ChurnSpec, ManifestSpec, named
 
@@ -31,10 +34,11 @@ class Stage(NamedTuple):
     faults: FaultControl
     elapsed_s: Callable[[], float]
     ready: Callable[[], int]  # nodes of the whole run that others see Ready now
-    nodes: int
+    nodes: Callable[[], int]  # that are to be
     note: Callable[[str], None]
     phase: Callable[[str], None]  # shown on the terminal as what the run does
     applied: Applied
+    autoscaler: Autoscaler | None = None
 
 
 class ScenarioPlayer:
@@ -58,6 +62,12 @@ class ScenarioPlayer:
         self._phases: list[Phase] = []
         self._expectations: list[Expectation] = []
         self._is_over = False
+        self._waits_for = ""  # what it is, and how far it has come
+
+    @property
+    def autoscaler(self) -> AutoscalerSpec | None:
+        """Return how the number of nodes changes, None if it does not."""
+        return self._scenario.spec.autoscaler
 
     def objectives(self) -> tuple[Objective, ...]:
         """Return the service levels that the file asks for."""
@@ -71,6 +81,18 @@ class ScenarioPlayer:
     def expectations(self) -> list[Expectation]:
         """Return what was waited for, and whether it came."""
         return self._expectations
+
+    def progress(self, now_s: float) -> str:
+        """Return which phase is played, how long it has been, and what it waits for."""
+        number = len(self._phases)
+        if not number or self._phases[-1].until_s is not None:
+            return ""
+        phase, for_s = self._scenario.spec.phases[number - 1], now_s - self._phases[-1].from_s
+        words = f"phase {number} of {len(self._scenario.spec.phases)}, {phase.name}"
+        if self._waits_for:
+            return f"{words}: {self._waits_for}"
+        left_s = phase.duration_ns / 1e9 - for_s
+        return f"{words}: {clock(left_s)} left" if left_s > 0 else f"{words}: {clock(for_s)}"
 
     def unplayed(self) -> str:
         """Return what has not been played of it, "" if it is over."""
@@ -102,9 +124,10 @@ class ScenarioPlayer:
         stage.phase(_words(phase))
         stage.note(f"phase {_words(phase)}")
         on: list[int] = []
+        seed = stage.faults.seed if phase.random_faults else 0
         faults = [
-            asyncio.ensure_future(self._inject(f"phases[{number}].faults[{at}]", fault, on, stage))
-            for at, fault in enumerate(phase.faults)
+            asyncio.ensure_future(self._inject(_place(phase, number, at), fault, on, stage))
+            for at, fault in enumerate(faults_of(phase, number, seed))
         ]
         rest = asyncio.ensure_future(self._sleep(phase.duration_ns / 1e9))
         where = f"phases[{number}]"
@@ -214,12 +237,17 @@ class ScenarioPlayer:
         begun_s, limit_s = stage.elapsed_s(), until.timeout_ns / 1e9
         what = "pods" if until.condition == "PodsReady" else "nodes"
         ready, wanted = await self._ready(until, stage)
-        while ready < wanted and stage.elapsed_s() - begun_s < limit_s:
+        while ready < wanted and (took_s := stage.elapsed_s() - begun_s) < limit_s:
+            left = f"gives up in {clock(limit_s - took_s)}"
+            self._waits_for = f"{ready:,} of {wanted:,} {what} Ready, {left}"
             await self._sleep(POLL_S if what == "nodes" else PODS_POLL_S)
             ready, wanted = await self._ready(until, stage)
+        self._waits_for = ""
         took_s = stage.elapsed_s() - begun_s
         is_met = ready >= wanted
         told = f"{ready} of {wanted} {what} Ready after {took_s:.1f} s"
+        if until.condition == "NodesScaledDown":
+            told = f"{wanted} nodes are left after {took_s:.1f} s"
         limit = format_duration(until.timeout_ns)
         expectation = Expectation(f"{name}: {until.condition} within {limit}", is_met, told)
         self._expectations.append(expectation)
@@ -228,7 +256,16 @@ class ScenarioPlayer:
     async def _ready(self, until: Until, stage: Stage) -> tuple[int, int]:
         if until.condition == "PodsReady":
             return await stage.applied.ready()
-        return stage.ready(), stage.nodes
+        if until.condition == "NodesScaledDown":
+            assert stage.autoscaler is not None
+            return stage.autoscaler.minimum, stage.autoscaler.existing
+        return stage.ready(), stage.nodes()
+
+
+def _place(phase: PhaseSpec, number: int, at: int) -> str:
+    """Say where in the file a fault of a phase is from; those that were drawn come last."""
+    where = f"phases[{number}]"
+    return f"{where}.faults[{at}]" if at < len(phase.faults) else f"{where}.randomFaults"
 
 
 def _words(phase: PhaseSpec) -> str:

@@ -19,7 +19,10 @@ from fleet.scenario.yaml_lines import line_of
 
 FILE_BYTES_MAX = 1 << 20
 TIMEOUT_NS = 300 * NS_PER_S
+SCAN_NS = 10 * NS_PER_S
+UNNEEDED_NS = 600 * NS_PER_S
 NODES_MAX = 1_000_000
+RANDOM_FAULTS_MAX = 10_000
 
 
 class NodePool(Spec):
@@ -28,6 +31,23 @@ class NodePool(Spec):
     name: DnsLabel
     profile: str = "default"
     replicas: Annotated[int, Field(ge=1, le=NODES_MAX)]
+
+
+class AutoscalerSpec(Spec):
+    """Nodes that come as pods find no room, and go when they are empty: at least `replicas`.
+
+    Source: cluster-autoscaler's --scan-interval and --scale-down-unneeded-time, with its defaults.
+    """
+
+    max_replicas: Annotated[int, Field(ge=1, le=NODES_MAX)]
+    scan_interval_ns: DurationNs = SCAN_NS
+    unneeded_ns: DurationNs = UNNEEDED_NS  # before an empty node goes, and after the last one came
+
+    @model_validator(mode="after")
+    def _scans(self) -> "AutoscalerSpec":
+        if not self.scan_interval_ns:
+            raise ValueError("scanInterval must be above 0s")
+        return self
 
 
 class PhaseFault(FaultSpec):
@@ -51,10 +71,27 @@ class PhaseFault(FaultSpec):
         )
 
 
+class RandomFaults(Spec):
+    """Faults that come at random while a phase lasts: when, and which of them, the seed decides.
+
+    The times between them are distributed exponentially about `interval`.
+    """
+
+    of: Annotated[tuple[FaultSpec, ...], Field(min_length=1)]
+    interval_ns: Annotated[DurationNs, Field(ge=NS_PER_S)]
+    duration_ns: DurationNs | None = None  # of each; None, and at the latest: to the phase's end
+
+    @model_validator(mode="after")
+    def _end(self) -> "RandomFaults":
+        if self.duration_ns == 0:
+            raise ValueError("duration must be above 0s")
+        return self
+
+
 class Until(Spec):
     """What a phase waits for; that it comes in time is an expectation."""
 
-    condition: Literal["NodesReady", "PodsReady"]
+    condition: Literal["NodesReady", "PodsReady", "NodesScaledDown"]
     timeout_ns: DurationNs = TIMEOUT_NS
 
 
@@ -64,6 +101,7 @@ class PhaseSpec(Spec):
     name: DnsLabel
     duration_ns: DurationNs = 0
     faults: tuple[PhaseFault, ...] = ()
+    random_faults: tuple[RandomFaults, ...] = ()
     apply: tuple[ApplySpec, ...] = ()
     churn: tuple[ChurnSpec, ...] = ()
     until: Until | None = None
@@ -78,7 +116,17 @@ class PhaseSpec(Spec):
                 raise ValueError(f"a fault at {at} is not within the duration of the phase, {ends}")
         if self.churn and not self.duration_ns:
             raise ValueError("churn needs a duration of the phase, for example duration: 1m")
+        for each in self.random_faults:
+            if not self.duration_ns:
+                raise ValueError("randomFaults need a duration of the phase, such as duration: 5m")
+            if self.duration_ns / each.interval_ns > RANDOM_FAULTS_MAX:
+                raise ValueError(f"randomFaults: are over {RANDOM_FAULTS_MAX}: a longer interval")
         return self
+
+    @property
+    def all_faults(self) -> tuple[FaultSpec, ...]:
+        """Return all that may go wrong in it."""
+        return (*self.faults, *(fault for each in self.random_faults for fault in each.of))
 
 
 class ScenarioSpec(Spec):
@@ -86,6 +134,7 @@ class ScenarioSpec(Spec):
 
     seed: Annotated[int, Field(ge=0, le=2**64 - 1)] = 0
     node_pools: Annotated[tuple[NodePool, ...], Field(min_length=1)]
+    autoscaler: AutoscalerSpec | None = None
     phases: Annotated[tuple[PhaseSpec, ...], Field(min_length=1)]
     defaults: bool = True  # hold it to SIG Scalability's SLOs as well
     expectations: tuple[ExpectationSpec, ...] = ()
@@ -96,12 +145,29 @@ class ScenarioSpec(Spec):
             [(name, count)] = Counter(part.name for part in each).most_common(1)
             if count > 1:
                 raise ValueError(f"{what}: {count} are named {name!r}; names are unique")
+        self._check_autoscaler()
         is_any = False
         for phase in self.phases:
             is_any = is_any or bool(phase.apply)
-            if phase.until is not None and phase.until.condition == "PodsReady" and not is_any:
+            if _waits_for(phase, "PodsReady") and not is_any:
                 raise ValueError(f"phases: {phase.name}: PodsReady is of what was applied: nothing")
         return self
+
+    def _check_autoscaler(self) -> None:
+        if self.autoscaler is None:
+            waits = [each.name for each in self.phases if _waits_for(each, "NodesScaledDown")]
+            if waits:
+                raise ValueError(f"phases: {waits[0]}: NodesScaledDown needs an autoscaler")
+            return
+        if len(self.node_pools) > 1:
+            raise ValueError("autoscaler: is of one node pool, there are more in nodePools")
+        least, most = self.node_pools[0].replicas, self.autoscaler.max_replicas
+        if most < least:
+            raise ValueError(f"autoscaler.maxReplicas: {most} is less than the {least} replicas")
+
+
+def _waits_for(phase: PhaseSpec, condition: str) -> bool:
+    return phase.until is not None and phase.until.condition == condition
 
 
 class Scenario(Spec):
@@ -121,7 +187,9 @@ class Scenario(Spec):
     def cuts_off(self) -> bool:
         """Whether nodes need connections of their own."""
         return any(
-            fault.type is FaultType.PARTITION for each in self.spec.phases for fault in each.faults
+            fault.type is FaultType.PARTITION
+            for each in self.spec.phases
+            for fault in each.all_faults
         )
 
     @property
@@ -130,7 +198,7 @@ class Scenario(Spec):
         return any(
             FAULTS[fault.type].of_control_plane
             for each in self.spec.phases
-            for fault in each.faults
+            for fault in each.all_faults
         )
 
     @property

@@ -1,28 +1,29 @@
 """What a scenario does when, for people: `fleet run FILE --dry-run`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from fleet.clock import NS_PER_S
 from fleet.faults.fault import FAULTS, FaultSpec, words_of
 from fleet.quantity import format_duration
-from fleet.scenario.scenario import PhaseSpec, Scenario
+from fleet.scenario.random_faults import faults_of
+from fleet.scenario.scenario import PhaseFault, PhaseSpec, Scenario
 from fleet.scenario.workload import ManifestSpec
 
 
-def time_line(scenario: Scenario, nodes: int) -> str:
-    """Return the time line, in minutes since all nodes were Ready.
+def time_line(scenario: Scenario, nodes: int, seed: int | None = None) -> str:
+    """Return the time line, in minutes since all nodes were Ready; `seed`: the run's or the file's.
 
     What follows a phase that waits for something comes at the earliest then: `>=`.
     """
     pools = ", ".join(f"{each.replicas} of {each.profile}" for each in scenario.spec.node_pools)
-    seed = scenario.spec.seed
+    seed = scenario.spec.seed if seed is None else seed
     lines = [f"{scenario.metadata.name}: {nodes} nodes ({pools} in the file), seed {seed}", ""]
     lines.append(f"{'':>9}  bring-up: until all nodes are Ready")
     at_ns, is_open = 0, False
-    for phase in scenario.spec.phases:
+    for number, phase in enumerate(scenario.spec.phases):
         lines += (
             f"{_clock(at_ns + offset_ns, is_open=is_open):>9}  {text}"
-            for offset_ns, text in _lines(phase)
+            for offset_ns, text in _lines(phase, faults_of(phase, number, seed))
         )
         at_ns += phase.duration_ns
         is_open = is_open or phase.until is not None
@@ -30,7 +31,7 @@ def time_line(scenario: Scenario, nodes: int) -> str:
     return "\n".join(lines)
 
 
-def _lines(phase: PhaseSpec) -> Iterator[tuple[int, str]]:
+def _lines(phase: PhaseSpec, faults: Iterable[PhaseFault]) -> Iterator[tuple[int, str]]:
     waits = []
     if phase.duration_ns:
         waits.append(f"for {format_duration(phase.duration_ns)}")
@@ -39,7 +40,7 @@ def _lines(phase: PhaseSpec) -> Iterator[tuple[int, str]]:
         waits.append(f"until {phase.until.condition}, {limit} at most")
     yield 0, f"{phase.name}: {', then '.join(waits)}"
     marks = []
-    for fault in phase.faults:
+    for fault in faults:
         lasts = "" if fault.duration_ns is None else f" for {format_duration(fault.duration_ns)}"
         marks.append((fault.at_ns, f"  {words_of(fault)}{whom(fault)}{lasts}"))
         if fault.duration_ns is not None:

@@ -73,9 +73,15 @@ class CSIController:
     """Provisions, attaches, detaches and deletes the volumes of some drivers."""
 
     def __init__(
-        self, api: Api, drivers: Iterable[CSIDriver], draws: Draws, background: Background
+        self,
+        api: Api,
+        drivers: Iterable[CSIDriver],
+        draws: Draws,
+        background: Background,
+        attach_problem: Callable[[str], str] = lambda _node: "",
     ) -> None:
         self._api = api
+        self._attach_problem = attach_problem  # of a node: why nothing can be attached there
         self._background = background
         self._drivers = {driver.name: driver for driver in drivers}
         self._draws = draws
@@ -375,6 +381,7 @@ class CSIController:
         ref = (volume or {}).get("spec", {}).get("claimRef") or {}
         claim = self._claims.get(f"{ref.get('namespace')}/{ref.get('name')}") or {"metadata": {}}
         declared = (claim["metadata"].get("annotations") or {}).get(ATTACH_ERROR)
+        declared = declared or self._attach_problem(attachment["spec"]["nodeName"])
         if declared:
             return {"message": f"rpc error: code = Internal desc = {declared}"}
         if not driver.allocatable_count:

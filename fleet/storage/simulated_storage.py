@@ -6,7 +6,7 @@ volumes would be taken for simulated ones: such a run does not begin.
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from fleet import __version__
 from fleet.background import Background
@@ -51,10 +51,15 @@ async def check_drivers(
 
 
 async def simulate_csi(
-    cluster: Cluster, models: Iterable[NodeModel], settings: Settings, background: Background
+    cluster: Cluster,
+    models: Iterable[NodeModel],
+    settings: Settings,
+    background: Background,
+    attach_problem: Callable[[str], str],
 ) -> None:
     """Be the controller of all CSI drivers of a run until cancelled; one shard is, for all.
 
+    `attach_problem` says of a node by its name why nothing can be attached there, "" if it can.
     At the end our finalizers are taken off: nothing may wait for us on a cluster that stays.
     """
     drivers = drivers_of(models)
@@ -62,7 +67,9 @@ async def simulate_csi(
         return
     api = cluster.api(PURPOSE, USER_AGENT)
     patient = cluster.api(PURPOSE, USER_AGENT, PATIENCE_S)
-    controller = CSIController(api, drivers.values(), Draws(settings.seed), background)
+    controller = CSIController(
+        api, drivers.values(), Draws(settings.seed), background, attach_problem
+    )
     try:
         await background.persist(PURPOSE, controller.run)
     finally:

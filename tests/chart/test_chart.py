@@ -69,6 +69,7 @@ MATRIX: dict[str, Json] = {
     "everything else": {
         "noTaint": True,
         "zoneLabels": True,
+        "noAgents": True,
         "simulateCSI": True,
         "serve": {"enabled": True, "port": 21000},
         "extraArgs": ["--story=fleet-0000-00000"],

@@ -92,6 +92,13 @@ class Page:
         await self.ask(f"{field}.focus(), {field}.select()")
         await self.call("Input.insertText", text=str(value))
 
+    async def choose(self, name: str, value: str) -> None:
+        """Choose an option of a select."""
+        field = f"document.querySelector('select[name={name}]')"
+        await self.until(f"Boolean({field})")
+        chosen = f"{field}.value = {json.dumps(value)}"
+        await self.ask(f"{chosen}, {field}.dispatchEvent(new Event('change', {{bubbles: true}}))")
+
     async def screenshot(self, path: Path) -> None:
         """Write what is seen as PNG."""
         found = await self.call("Page.captureScreenshot", format="png")

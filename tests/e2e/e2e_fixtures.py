@@ -80,6 +80,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             patch.setenv("XDG_STATE_HOME", str(root / "state"))
             patch.setenv("NO_PROXY", "*")
             patch.setenv("FLEET_NO_REPORT", "1")  # 2 s a run; test_run_reports.py has some
+            patch.setenv("FLEET_NO_AGENTS", "1")  # of kubelets; test_agents.py has both
             patch.delenv("KUBECONFIG", raising=False)
             yield root
         eventually(lambda: not marked_processes(str(root)), "every process has ended")

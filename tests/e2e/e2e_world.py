@@ -100,6 +100,7 @@ class Running:
         """Wait until it has ended, well or late; return what it printed."""
         printed, _ = self.process.communicate(timeout=2 * WAIT_MAX_S)
         assert_done(self.process.returncode, printed, self.log)
+        assert "\x1b" not in printed + self.log  # neither is a terminal
         return printed
 
     def summary(self) -> Json:
@@ -144,6 +145,8 @@ class World:
         directory = self.root / "spawned" / f"{prefix}-{time.monotonic_ns()}"
         directory.parent.mkdir(exist_ok=True)
         log = directory.with_suffix(".log")
+        if command == "run" and "FLEET_NO_AGENTS" in os.environ:  # it reads no variables
+            arguments = (*arguments, "--no-agents")
         with log.open("w") as stderr:
             process = subprocess.Popen(
                 (*FLEET, command, f"--name-prefix={prefix}", f"--run-dir={directory}", *arguments),

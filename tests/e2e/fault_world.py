@@ -9,15 +9,20 @@ from fleet.profile.loader import show_profile
 from fleet.run.fault_socket import ask
 
 
-def lively(world: World) -> str:
-    """Name a profile whose kubelets speak every 2 s, and for whom a pressure is over in 5."""
+def lively(world: World, name: str = "lively", **spec: object) -> str:
+    """Name a profile whose kubelets speak every 2 s, and for whom a pressure is over in 5.
+
+    `spec` is what else it says; such a profile has a name of its own.
+    """
     profile = yaml.safe_load(show_profile("default"))
     profile["spec"]["kubeletConfiguration"] |= {
         "nodeLeaseDurationSeconds": 8,
         "nodeStatusUpdateFrequency": "4s",
         "evictionPressureTransitionPeriod": "5s",
     }
-    path = world.root / "lively.yaml"
+    profile["metadata"]["name"] = name
+    profile["spec"] |= spec
+    path = world.root / f"{name}.yaml"
     path.write_text(yaml.safe_dump(profile))
     return f"--profile={path}"
 

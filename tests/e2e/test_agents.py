@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from e2e_api import TRY_AGAIN
@@ -42,6 +43,14 @@ spec:
     problem: {from: 8s, for: 1h, reason: FilesystemIsReadOnly, message: Filesystem is read-only}
 """
 WATCHES = {"kube-proxy": 4, "cni": 4, "csi-node": 0, "node-problem-detector": 0, "log-agent": 2}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _agents() -> Iterator[None]:
+    """Run what profiles bring, as users have it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("FLEET_NO_AGENTS")
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +192,53 @@ def test_kube_proxy_says_that_it_starts(world: World, directory: Path) -> None:
         return {each["reportingComponent"] for each in found}
 
     eventually(lambda: reporters() == {"kubelet", "kube-proxy"}, "both have said so")
+
+
+def watched_by_proxies(world: World, begin: int) -> list[str]:
+    """Return the watches that kube-proxies opened, by path and selectors."""
+    asked = requests_as(world, "kube-system:kube-proxy", begin)
+    return [unquote(each["requestURI"]) for each in asked if each["verb"] == "watch"]
+
+
+def proxies_of(world: World, prefix: str, begin: int) -> set[str]:
+    """Return the nodes of a fleet whose kube-proxy watches its Node."""
+    found = watched_by_proxies(world, begin)
+    return set(re.findall(rf"metadata\.name=({prefix}-\d+)&", " ".join(found)))
+
+
+def test_the_nodes_of_shipped_profiles_run_kube_proxy(world: World) -> None:
+    begin = len(world.audit())
+    names = {"proxies-00000", "proxies-00001"}
+    with world.spawn("proxies", 2, "--profile=default", "--profile=large") as run:
+        run.until_ready()
+        eventually(lambda: proxies_of(world, "proxies", begin) == names, "each watches its Node")
+        for selected in (
+            "/services?.*fieldSelector=spec.clusterIP!=None&.*service-proxy-name",
+            "/endpointslices?.*labelSelector=!service.kubernetes.io/headless",
+            "/servicecidrs?",
+        ):
+            pattern = selected.replace("?", r"\?")
+            eventually(
+                lambda pattern=pattern: (  # type: ignore[misc]
+                    sum(bool(re.search(pattern, each)) for each in watched_by_proxies(world, begin))
+                    >= len(names)
+                ),
+                selected,
+                seen=partial(watched_by_proxies, world, begin),
+            )
+        run.end_well_or_late()
+    assert run.summary()["agents"]["kube-proxy"]["requests"]
+
+
+@pytest.mark.parametrize("option", ["--no-agents", "--fidelity=light"])
+def test_they_can_be_left_out_and_light_has_none(world: World, option: str) -> None:
+    prefix = f"bare{option[2:4]}"
+    begin = len(world.audit())
+    with world.spawn(prefix, 2, option) as run:
+        run.until_ready()
+        run.end_well_or_late()
+    assert not proxies_of(world, prefix, begin)
+    assert not run.summary()["agents"]
 
 
 def test_an_agent_without_rights_is_refused_before_anything_is_created(world: World) -> None:

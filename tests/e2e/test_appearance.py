@@ -36,7 +36,7 @@ def by_node(events: list[Json], prefix: str) -> dict[str, list[Json]]:
 def told(world: World, node: str) -> set[str]:
     """Return the reasons of the events that a kubelet has sent about its node."""
     events = world.items("events", f"--field-selector=involvedObject.name={node}")
-    return {event["reason"] for event in events if event["source"]["component"] == "kubelet"}
+    return {event["reason"] for event in events if event["source"].get("component") == "kubelet"}
 
 
 def has_pod_cidr(world: World, prefix: str, name: str) -> bool:
@@ -88,6 +88,8 @@ def test_kubectl_shows_a_node_like_a_real_one(world: World) -> None:
     assert set(status["capacity"]) >= {"cpu", "memory", "pods", "ephemeral-storage"}
     assert (status["capacity"]["cpu"], status["allocatable"]["cpu"]) == ("8", "7810m")
     assert status["capacity"]["pods"] == status["allocatable"]["pods"] == "110"
+    assert len(status["images"]) == 45  # of the 50 that a status shows
+    assert 10_000 < len(json.dumps(node, separators=(",", ":"))) < 15_000
     assert status["nodeInfo"]["kubeletVersion"] == world.info.server_version
     assert status["nodeInfo"]["containerRuntimeVersion"].startswith("containerd://")
     assert re.fullmatch(r"[0-9a-f-]{32,36}", status["nodeInfo"]["machineID"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from chromium import INSTALL, Page, browse, find_chromium
-from e2e_world import World, eventually
+from e2e_world import World, condition, eventually
 from locust_dashboard import Dashboard
 
 pytest_plugins = ("e2e_fixtures",)
@@ -81,6 +81,7 @@ async def drive(page: Page, dashboard: Dashboard, world: World, shots: Path) -> 
     await page.click("Fleet")
     await page.until("document.body.innerText.includes('fleet-0000\\t16\\t16\\t16\\t0\\t')")
     await page.screenshot(shots / "fleet.png")
+    await break_and_heal(page, world, shots)
 
     await page.click("Stop")
     await shows(page, "STOPPED")
@@ -100,6 +101,36 @@ async def drive(page: Page, dashboard: Dashboard, world: World, shots: Path) -> 
     assert len(coloured) == 4  # all but pod starts: there are no pods
     await page.screenshot(shots / "page.png")
     assert not page.errors
+
+
+async def break_and_heal(page: Page, world: World, shots: Path) -> None:
+    """Let the network of a quarter of the nodes go, and come back."""
+
+    def out() -> int:
+        nodes = world.nodes(PREFIX).values()
+        return sum(condition(each, "Ready") == "False" for each in nodes)
+
+    panel = "document.querySelector('.fleet-faults').innerText"
+    await page.until("Boolean(document.querySelector('.fleet-faults select option'))")
+    await page.choose("type", "Partition")
+    await page.click("Inject")  # the nodes of light have no connections of their own
+    await page.until(f"{panel}.includes('Partition: the nodes of this run share connections')")
+    await page.choose("type", "NetworkNotReady")
+    await page.fill("selector", "zone")
+    await page.click("Inject")
+    await page.until(f"{panel}.includes('selector: ')")
+    await page.fill("selector", "kubernetes.io/os=linux")
+    await page.fill("share", "25%")
+    await page.fill("for", "30m")
+    await page.click("Inject")
+    await page.until(f"{panel}.includes('fault 1: NetworkNotReady on 4 of 16 nodes for 30m')")
+    await page.until(f"/1\\tNetworkNotReady\\t4 of 16\\t/.test({panel})")
+    await page.screenshot(shots / "faults.png")
+    await until(lambda: out() == 4, "4 nodes are NotReady")
+    await page.click("Heal")
+    await page.until(f"{panel}.includes('fault 1: NetworkNotReady is healed')")
+    await page.until(f"!{panel}.includes('4 of 16')")
+    await until(lambda: out() == 0, "all nodes are Ready again")
 
 
 def test_a_run_is_steered_from_the_browser(world: World, tmp_path: Path) -> None:

@@ -1,10 +1,14 @@
 """`fleet capacity`: runs of growing size on a real control plane, and what breaks first."""
 
 import json
+import os
+import subprocess
+import time
 from pathlib import Path
 
+import psutil
 import pytest
-from e2e_world import DEDICATED, Json, World
+from e2e_world import DEDICATED, FLEET, WAIT_MAX_S, Json, World
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -20,13 +24,14 @@ spec:
 """
 
 
-def searched(world: World, name: str, *arguments: str) -> tuple[int, Json]:
+def searched(world: World, name: str, *arguments: str, no_report: str = "1") -> tuple[int, Json]:
     """Search from 3 to 6 nodes; return the exit code and `capacity.json`."""
     directory = world.root / f"capacity-{name}"
     done = world.fleet(
         *("capacity", "--max-nodes=6", "--first=3", "--hold=1s", f"--name-prefix={name}"),
         *(f"--kubeconfig={world.info.kubeconfig}", *DEDICATED, "--tries=1", "--output=json"),
         *(f"--run-dir={directory}", *arguments),
+        FLEET_NO_REPORT=no_report,
     )
     assert done.returncode in {0, 1}, done.stderr
     found: Json = json.loads((directory / "capacity.json").read_text())
@@ -50,7 +55,12 @@ def test_what_holds_is_the_most_that_was_asked(world: World) -> None:
 def test_nothing_holds_what_cannot_be_kept(world: World, tmp_path: Path) -> None:
     slo = tmp_path / "never.yaml"
     slo.write_text(NEVER)
-    code, found = searched(world, "never", f"--slo={slo}")
+    code, found = searched(world, "never", f"--slo={slo}", no_report="0")
+    directory = Path(found["probes"][0]["directory"])
+    page = (directory.parent / "capacity.html").read_text()
+    assert "No size held on Kubernetes v1." in page
+    assert '<figure id="plot-capacity"' in page
+    assert (directory / "report.html").exists()
     assert (code, found["held"], found["broke"]) == (1, 0, 1)
     assert [probe["nodes"] for probe in found["probes"]] == [3, 1]
     for probe in found["probes"]:
@@ -59,3 +69,78 @@ def test_nothing_holds_what_cannot_be_kept(world: World, tmp_path: Path) -> None
         assert probe["share"] > 1
     if found["probes"][-1]["verdict"] == "fail":
         assert "TimeToNodesReady" in found["what_broke"]
+
+
+def test_variables_are_passed_on_and_a_token_is_on_no_command_line(
+    world: World, tmp_path: Path
+) -> None:
+    """The nodes join with it, under the name that a variable gave."""
+    number, secret, name = "capac1", "0123456789abcdef", "unseen"
+    token_secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": f"bootstrap-token-{number}", "namespace": "kube-system"},
+        "type": "bootstrap.kubernetes.io/token",
+        "stringData": {
+            "token-id": number,
+            "token-secret": secret,
+            "usage-bootstrap-authentication": "true",
+        },
+    }
+    world.apply(token_secret)
+    before = len(world.audit())
+    directory = tmp_path / "found"
+    variables = {
+        "FLEET_KUBECONFIG": str(world.info.kubeconfig),
+        "FLEET_CONFIRM_CLUSTER": DEDICATED[0].partition("=")[2],
+        "FLEET_NO_TAINT": "1",
+        "FLEET_NAME_PREFIX": name,
+        "FLEET_IDENTITY": "csr",
+        "FLEET_CERT_DIR": str(tmp_path / "certificates"),
+        "FLEET_BOOTSTRAP_TOKEN": f"{number}.{secret}",
+        "FLEET_NODES": "9",  # says nothing here
+    }
+    search = ("capacity", "--max-nodes=2", "--hold=1s", "--tries=1", f"--run-dir={directory}")
+    commands: set[str] = set()
+    with subprocess.Popen(
+        (*FLEET, *search),
+        env={**os.environ, **variables},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        deadline = time.monotonic() + 2 * WAIT_MAX_S
+        while process.poll() is None:
+            assert time.monotonic() < deadline
+            commands.update(commands_below(process.pid))
+            time.sleep(0.1)
+        assert process.stdout is not None
+        printed = process.stdout.read()
+    assert process.returncode in {0, 1}, printed
+    found: Json = json.loads((directory / "capacity.json").read_text())
+    assert found["probes"][0]["nodes"] == 2
+    runs = [each for each in commands if " spawn " in each]
+    assert runs
+    assert all(f"--name-prefix={name}" in each for each in runs)
+    assert not [each for each in (*commands, *found["command"]) if secret in each]
+    joined = [
+        each
+        for each in world.audit()[before:]
+        if each["user"].get("username") == f"system:bootstrap:{number}"
+    ]
+    assert joined
+    world.assert_nothing_left(name)
+    secret_name = token_secret["metadata"]["name"]  # type: ignore[index]
+    world.kubectl("delete", "secret", secret_name, "--namespace=kube-system")
+
+
+def commands_below(pid: int) -> set[str]:
+    """Return the command lines of the processes that one has started."""
+    found = set()
+    for each in psutil.Process(pid).children(recursive=True):
+        try:
+            found.add(" ".join(each.cmdline()))
+        except psutil.Error:  # it has ended meanwhile
+            continue
+    return found

@@ -1,12 +1,14 @@
 """The kubelets' own servers: who may ask, what they answer, and what a broken client does."""
 
 import contextlib
+import datetime as dt
 import gc
 import http.client
 import json
 import socket
 import ssl
 import time
+import urllib.parse
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +21,7 @@ from e2e_world import Json, World, eventually
 
 from fleet.controlplane import Layout
 from fleet.profile.loader import show_profile
+from fleet.server.serving_tls import SelfSigned
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -162,6 +165,20 @@ def test_logs_come_through_the_api_server(served: Served) -> None:
     assert stamp.endswith("Z")
 
 
+def test_since_a_time_of_another_zone(served: Served) -> None:
+    """An API server writes sinceTime in its own zone: here the same second of two of them."""
+    stamp = served.world.kubectl("logs", "says", "--timestamps").partition(".")[0]
+    second = dt.datetime.fromisoformat(f"{stamp}+00:00")
+    for hours in (5, -5):
+        zone = dt.timezone(dt.timedelta(hours=hours))
+        since = urllib.parse.quote(second.astimezone(zone).isoformat())
+        path = f"/containerLogs/default/says/c?sinceTime={since}"
+        assert ask(served, path, token=served.allowed) == Answer(200, "hello\nworld\n")
+    later = urllib.parse.quote((second.astimezone(zone) + dt.timedelta(hours=1)).isoformat())
+    path = f"/containerLogs/default/says/c?sinceTime={later}"
+    assert ask(served, path, token=served.allowed) == Answer(200, "")
+
+
 def test_a_followed_log_ends_with_its_container(served: Served) -> None:
     served.world.apply(pod("ends", "echo one; sleep 3; echo two; exit 0"))
     eventually(lambda: served.world.get("pod", "ends")["status"]["phase"] == "Running", "it runs")
@@ -268,6 +285,79 @@ def test_what_is_no_http_is_answered_400(served: Served, sent: bytes) -> None:
 def test_a_header_of_10_mb_is_too_large(served: Served) -> None:
     sent = b"GET /pods HTTP/1.1\r\nHost: x\r\nX: %b\r\n\r\n" % (b"a" * HEADER_MAX)
     assert b" 431 " in raw(served, sent).split(b"\r\n")[0]
+
+
+EXEC = "/exec/default/says/c?command=true&output=1"
+WEB_SOCKET = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+    "Sec-WebSocket-Version": "13",
+}
+
+
+@pytest.mark.parametrize(
+    ("headers", "code", "words"),
+    [
+        ({}, 500, "Upgrade request required"),
+        ({"Connection": "Upgrade"}, 400, "unable to upgrade: missing upgrade headers in request"),
+        (
+            {"Connection": "Upgrade", "Upgrade": "h2c"},
+            400,
+            "unable to upgrade: missing upgrade headers in request",
+        ),
+        (
+            {
+                "Connection": "Upgrade",
+                "Upgrade": "SPDY/3.1",
+                "X-Stream-Protocol-Version": "v9.channel.k8s.io",
+            },
+            403,
+            "client supports [v9.channel.k8s.io]",
+        ),
+        ({**WEB_SOCKET, "Sec-WebSocket-Version": "99"}, 400, ""),
+        ({**WEB_SOCKET, "Sec-WebSocket-Key": "short"}, 400, ""),
+        ({**WEB_SOCKET, "Sec-WebSocket-Protocol": "v9.channel.k8s.io"}, 403, ""),
+    ],
+    ids=["none", "nothing", "other", "spdy", "version", "key", "protocol"],
+)
+def test_an_upgrade_that_is_none_is_told(
+    served: Served, headers: dict[str, str], code: int, words: str
+) -> None:
+    found = ask(served, EXEC, token=served.allowed, headers=headers)
+    assert found.code == code
+    assert words in found.text.replace('"', "")
+    assert ask(served, "/healthz", token=served.allowed) == Answer(200, "ok")
+
+
+@pytest.mark.parametrize("protocol", ["websocket", "SPDY/3.1"])
+def test_what_is_no_frame_ends_its_session_alone(served: Served, protocol: str) -> None:
+    """Upgraded, and then neither a frame of a WebSocket nor one of SPDY."""
+    lines = {**WEB_SOCKET, "Upgrade": protocol, "Authorization": f"Bearer {served.allowed}"}
+    if protocol != "websocket":
+        lines["X-Stream-Protocol-Version"] = "v4.channel.k8s.io"
+    path = "/exec/default/says/c?command=sleep&command=3600&output=1"
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    sent = f"POST {path} HTTP/1.1\r\nHost: x\r\n{head}\r\n".encode()
+    if protocol == "websocket":
+        sent = sent.replace(b"POST", b"GET", 1)
+    assert raw(served, sent + b"\xff" * 512).startswith(b"HTTP/1.1 101 ")  # to its end
+    for address in (served.address, served.other):
+        answer = ask(served, "/healthz", address=address, token=served.allowed)
+        assert answer == Answer(200, "ok")
+
+
+def test_a_certificate_of_a_foreign_authority_ends_the_handshake(
+    served: Served, tmp_path: Path
+) -> None:
+    """Where a kubelet answers 401; nobody is let in, and nobody else is disturbed."""
+    made = tmp_path / "foreign.pem"
+    made.write_bytes(SelfSigned().pem("foreign"))
+    with pytest.raises(OSError):  # noqa: PT011 - an alert, or a reset
+        ask(served, "/pods", context=tls(str(made), str(made)), token=served.allowed)
+    for address in (served.address, served.other):
+        answer = ask(served, "/healthz", address=address, token=served.allowed)
+        assert answer == Answer(200, "ok")
 
 
 def test_half_closed_and_silent_clients_disturb_nobody(served: Served) -> None:

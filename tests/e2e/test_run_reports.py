@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import yaml
 from chromium import INSTALL, Page, browse, find_chromium
 from delaying_proxy import delaying_proxy
-from e2e_world import Running, World, eventually, workload
+from e2e_world import DEDICATED, Running, World, eventually, workload
 from lateness import assert_done
 
 from fleet.controlplane import APISERVER, CONTROLLER_MANAGER, ETCD, SCHEDULER
@@ -25,6 +26,7 @@ PREFIX = "told"
 NODES = 20
 SECONDS = 14
 """Of a run that is looked at: its control plane was asked three times and more."""
+REPORT_BYTES_MAX = 3_000_000
 STRICT = """
 apiVersion: fleet.emulator/v1alpha1
 kind: ServiceLevelObjectives
@@ -62,13 +64,13 @@ async def look_at(page: Page, report: Path, shots: Path) -> None:
     drawn = await page.until(PLOTS)
     assert len(drawn) >= 12, drawn
     assert all(drawn), drawn
-    assert await page.ask("document.querySelectorAll('.slis tbody tr').length") == 7
+    assert await page.ask("document.querySelectorAll('.slis tbody tr').length") == 8
     papers = set()
-    for width in (1280, 390):
+    for width, height in ((1280, 2400), (390, 5200)):
         for scheme in ("light", "dark"):
             await page.call(
                 "Emulation.setDeviceMetricsOverride",
-                width=width, height=2400, deviceScaleFactor=1, mobile=width < 500,
+                width=width, height=height, deviceScaleFactor=1, mobile=width < 500,
             )  # fmt: skip
             features = [{"name": "prefers-color-scheme", "value": scheme}]
             await page.call("Emulation.setEmulatedMedia", features=features)
@@ -95,6 +97,7 @@ def test_a_report_is_whole_in_a_browser(world: World, tmp_path: Path) -> None:
     world.kubectl("delete", "deployment", "web")
     report = run.directory / "report.html"
     assert str(report) in printed
+    assert "<h2>Start of pods</h2>" in report.read_text()
     summary = run.summary()
     asked = summary["controlplane"]["asked_by_fleet"]["metrics"]
     assert asked - summary["controlplane"]["lost"] >= 2  # a busy component answers too late
@@ -102,6 +105,13 @@ def test_a_report_is_whole_in_a_browser(world: World, tmp_path: Path) -> None:
     assert set(known) == {APISERVER, SCHEDULER, CONTROLLER_MANAGER, ETCD}
     found = levels(summary)
     assert found["MutatingApiCallLatency"]["samples"] > 50
+    starts = summary["pods"]
+    for part in ("api", "fleet", "simulated"):
+        assert 0 <= starts[f"start_{part}_ms"]["p50"] <= starts["start_ms"]["p99"], part
+    assert starts["start_api_ms"]["p50"] > 0
+    if starts["start_scheduler_ms"]["p50"] is None:
+        assert summary["controlplane"]["lost"]
+    assert found["PodStartupLatency"]["p50"] <= found["PodStartupLatency"]["measured"]
     # Less than a minute is no sample.
     assert summary["wall_s"] >= 60 or not found["MutatingApiCallLatency"]["judged"]
     assert found["PodStartupLatency"]["samples"] >= 30
@@ -113,6 +123,74 @@ def test_a_report_is_whole_in_a_browser(world: World, tmp_path: Path) -> None:
 
     asyncio.run(scenario())
     world.assert_nothing_left(PREFIX)
+
+
+OUTAGE = """
+apiVersion: fleet.emulator/v1alpha1
+kind: Scenario
+metadata: {name: outage}
+spec:
+  seed: 7
+  nodePools: [{name: main, profile: default, replicas: 300}]
+  phases:
+  - name: load
+    apply:
+    - manifest:
+        apiVersion: apps/v1
+        kind: Deployment
+        metadata: {name: outage}
+        spec:
+          replicas: PODS
+          selector: {matchLabels: {app: outage}}
+          template:
+            metadata: {labels: {app: outage}}
+            spec: {containers: [{name: c, image: nginx}]}
+    until: {condition: PodsReady, timeout: 10m}
+  - {name: before, duration: 30s}
+  - name: outage
+    duration: 100s
+    faults:
+    - {type: Partition, mode: BlackHole, zone: zone-b, at: 5s, duration: 85s}
+  - name: recovery
+    duration: 30s
+    until: {condition: NodesReady, timeout: 10m}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(not find_chromium(), reason=INSTALL)
+@pytest.mark.usefixtures("reports")
+def test_the_report_of_a_zone_outage_is_whole_in_a_browser(world: World, tmp_path: Path) -> None:
+    """With 2,000 nodes, or $FLEET_REPORT_NODES: `make report-outage`, which keeps the pictures."""
+    nodes = int(os.environ.get("FLEET_REPORT_NODES", "2000"))
+    kept = Path(os.environ.get("FLEET_REPORT_SHOTS", tmp_path / "shots"))
+    kept.mkdir(parents=True, exist_ok=True)
+    path = tmp_path / "outage.yaml"
+    path.write_text(OUTAGE.replace("PODS", str(nodes)))
+    named = (f"--kubeconfig={world.info.kubeconfig}", *DEDICATED, "--zone-labels")
+    with world.start("dark", "run", str(path), f"--nodes={nodes}", *named) as run:
+        printed, _ = run.process.communicate(timeout=3000)
+    report = run.directory / "report.html"
+    assert run.process.returncode in {0, 1, 4}, run.log  # of a busy machine, too
+    summary = run.summary()
+    assert summary["nodes"]["registered"] == nodes
+    assert [each["name"] for each in summary["phases"] if each["kind"] == "fault"] == [
+        "Partition BlackHole"
+    ]
+    assert summary["nodes"]["ever_not_ready"] >= nodes // 3, printed
+    assert report.stat().st_size < REPORT_BYTES_MAX
+    shutil.copy(report, kept)
+
+    async def scenario() -> None:
+        async with browse(tmp_path) as page:
+            await look_at(page, report, kept)
+            text = await page.ask("document.body.innerText")
+            assert "Partition BlackHole" in text  # and how long until as many were Ready again
+            assert f"{nodes:,} / {nodes:,}" in text or summary["nodes"]["ready"] < nodes
+
+    asyncio.run(scenario())
+    world.assert_nothing_left("dark")
 
 
 @pytest.mark.usefixtures("reports")
@@ -194,6 +272,11 @@ def test_the_way_to_the_server_is_told_apart_from_fleet_s_own_queues(
     # Another fleet beside it shows how slow the machine itself is: 5 to 15 ms when idle.
     machine_ms, delay_ms = renewal_ms(near), delay_s * 1e3
     assert delay_ms <= renewal_ms(run) <= delay_ms * 1.1 + 2 * machine_ms, machine_ms
+    # So is the way of an event; that a watch lags behind the answers is another thing.
+    near_ms = near.summary()["watch"]["delay_ms"]["p50"]
+    watch = summary["watch"]
+    assert delay_ms <= watch["delay_ms"]["p50"] <= delay_ms * 1.1 + 2 * near_ms, near_ms
+    assert watch["behind_ms"]["p50"] < delay_ms / 2 + 2 * near_ms, near_ms
     late_ms = near.summary()["lease"]["late_ms"]["p50"]
     assert summary["lease"]["late_ms"]["p50"] < 40 + 2 * late_ms, (summary["lease"], late_ms)
     eventually(lambda: not world.nodes(PREFIX), "its nodes are gone")

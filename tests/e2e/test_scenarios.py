@@ -1,13 +1,20 @@
 """The scenarios that ship, at reduced size: what the API server shows, and the verdict."""
 
 import copy
+import fcntl
 import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import termios
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
-from e2e_world import DEDICATED, Json, World, condition, eventually
+from e2e_world import DEDICATED, FLEET, Json, World, condition, eventually
 from lateness import assert_done
 
 from fleet.quantity import format_duration, parse_duration
@@ -24,14 +31,18 @@ SHRINK = {
     "node-churn": 40,
     "crashloop-storm": 8,
     "gpu-cluster": 8,
+    "autoscaler": 20,
     "steady-5k": 40,
     "rolling-update": 5,
     "pod-churn": 6,
     "big-objects": 10,
 }
 """By how much the times of each are divided; its pods are as many for a node as those that ship."""
-LONGER = ("steady-5k", "rolling-update", "pod-churn", "big-objects")
+LONGER = ("steady-5k", "rolling-update", "pod-churn", "big-objects", "autoscaler")
 """For `make faults`: each takes a minute, and nothing goes wrong in them."""
+FEWER = {"autoscaler": 3}
+"""Those that begin with fewer nodes than all."""
+WAITED = re.compile("(Nodes|Pods)[A-Za-z]+ within")
 TIMES = ("duration", "at", "lifetime")
 
 
@@ -44,6 +55,12 @@ def shrunk(world: World, name: str) -> Path:
         if expected["sli"] == "FalseNotReadyNodes":  # a machine that stands still loses some, too
             expected["max"] = NODES
     [pool] = spec["nodePools"]
+    scaled = spec.get("autoscaler", {})
+    for key in scaled.keys() - {"maxReplicas"}:
+        scaled[key] = format_duration(parse_duration(scaled[key]) // SHRINK[name])
+    whole = pool["replicas"]
+    if scaled:
+        whole, scaled["maxReplicas"] = scaled["maxReplicas"], NODES
     for phase in spec["phases"]:
         for part in (phase, *phase.get("faults", ()), *phase.get("churn", ())):
             for key in TIMES:
@@ -54,7 +71,7 @@ def shrunk(world: World, name: str) -> Path:
             if "replicas" in part["manifest"].get("spec", {}):
                 part["manifest"] = copy.deepcopy(part["manifest"])  # phases share it
                 replicas = part["manifest"]["spec"]["replicas"]
-                part["manifest"]["spec"]["replicas"] = replicas * NODES // pool["replicas"]
+                part["manifest"]["spec"]["replicas"] = replicas * NODES // whole
     path = world.root / f"{name}.yaml"
     path.write_text(yaml.safe_dump(document))
     return path
@@ -83,7 +100,8 @@ def test_a_scenario_that_ships_is_played_and_judged(eager: World, name: str) -> 
     path = shrunk(world, name)
     phases: list[Json] = yaml.safe_load(path.read_text())["spec"]["phases"]
     named = (f"--kubeconfig={world.info.kubeconfig}", *DEDICATED, "--zone-labels")
-    with world.start(name, "run", str(path), f"--nodes={NODES}", *named) as run:
+    nodes = FEWER.get(name, NODES)
+    with world.start(name, "run", str(path), f"--nodes={nodes}", *named) as run:
         if name in SEEN_MEANWHILE:
             SEEN_MEANWHILE[name](world, name)
         run.ended_well_or_late()
@@ -93,7 +111,7 @@ def test_a_scenario_that_ships_is_played_and_judged(eager: World, name: str) -> 
     faults = [each for each in summary["phases"] if each["kind"] == "fault"]
     assert len(faults) == sum(len(each.get("faults", ())) for each in phases)
     assert all(each["until_s"] is not None for each in faults)
-    waited = [each for each in summary["expectations"] if "Ready within" in each["name"]]
+    waited = [each for each in summary["expectations"] if WAITED.search(each["name"])]
     assert [each["met"] for each in waited] == [True for each in phases if "until" in each]
     assert "bug in fleet" not in run.log
     world.assert_nothing_left(name)
@@ -132,10 +150,30 @@ def assert_full(world: World, _prefix: str) -> None:
     eventually(lambda: running() >= 8 * NODES, "all GPUs are in use", seen=running)
 
 
+def assert_scaled(world: World, prefix: str) -> None:
+    """Nodes come for pods that find no room, all of which run then; with the pods they go again."""
+
+    def pods() -> list[str]:
+        return [each["spec"].get("nodeName", "") for each in world.items("pods", "-l", "app=work")]
+
+    def nodes() -> list[str]:
+        return sorted(world.nodes(prefix))
+
+    eventually(lambda: "" in pods(), "pods wait for room", seen=pods)
+    eventually(lambda: len(nodes()) > FEWER["autoscaler"], "nodes come", seen=nodes)
+    eventually(lambda: pods() and "" not in pods(), "all pods have a node", seen=pods)
+    most = len(nodes())
+    assert set(pods()) <= set(nodes())
+    eventually(lambda: not pods(), "the pods go", seen=pods)
+    eventually(lambda: len(nodes()) <= FEWER["autoscaler"], "and so do nodes", seen=nodes)
+    assert most <= NODES, most
+
+
 SEEN_MEANWHILE: dict[str, Callable[[World, str], None]] = {
     "zone-outage": assert_dark,
     "crashloop-storm": assert_crashing,
     "gpu-cluster": assert_full,
+    "autoscaler": assert_scaled,
 }
 """What other clients see of a scenario while it is played."""
 
@@ -191,6 +229,74 @@ def test_what_is_applied_runs_changes_and_is_gone_afterwards(eager: World) -> No
     world.kubectl("delete", "configmap", "theirs")  # it is still there
     world.assert_nothing_left("applied")
     world.assert_nothing_left("refused")
+
+
+def test_the_terminal_shows_pods_faults_and_phases_and_the_quiet_see_nothing(
+    eager: World,
+) -> None:
+    world = eager
+    pod: Json = {"containers": [{"name": "c", "image": "nginx"}]}
+    watched: Json = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "watched"},
+        "spec": pod,
+    }
+    nowhere = copy.deepcopy(watched)
+    nowhere["metadata"] = {"name": "nowhere"}
+    nowhere["spec"] = {**pod, "nodeSelector": {"no": "such"}}  # so that there is a wait to see
+    fault = {"type": "NetworkNotReady", "share": 0.3}
+    phases: list[Json] = [
+        {
+            "name": "load",
+            "apply": [{"manifest": watched, "count": 4}, {"manifest": nowhere}],
+            "until": {"condition": "PodsReady", "timeout": "8s"},
+        },
+        {"name": "out", "duration": "8s", "faults": [fault, {**fault, "duration": "6s"}]},
+    ]
+    named = (f"--kubeconfig={world.info.kubeconfig}", *DEDICATED)
+    path = written(world, "watched", phases)
+    ours, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    command = (*FLEET, "run", str(path), "--name-prefix=watched", *named)
+    environment = {**os.environ, "TERM": "xterm"}
+    for name in ("NO_COLOR", "COLUMNS", "LINES"):
+        environment.pop(name, None)
+    shown = b""
+    with subprocess.Popen(
+        command, cwd=world.root, env=environment, stdout=subprocess.PIPE, stderr=terminal
+    ) as process:
+        os.close(terminal)
+        try:
+            while piece := read_some(ours):
+                shown += piece
+        finally:
+            process.kill()
+            printed = process.stdout.read().decode() if process.stdout is not None else ""
+            os.close(ours)
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
+    assert_done(process.returncode, printed, text, expected=1)
+    assert b"\x1b[" in shown
+    assert "\x1b" not in printed
+    assert re.search(r"pods +4 on nodes, ", text), text
+    assert re.search(r"phase 1 of 2, load: \d of 5 pods Ready, gives up in 0:0\d", text), text
+    assert re.search(r"scenario +phase 2 of 2, out: 0:0\d left", text), text
+    assert "NetworkNotReady on 1 of 3 nodes, until it is healed" in text
+    assert re.search(r"NetworkNotReady on 1 of 3 nodes, 0:0\d left", text), text
+    quiet = world.fleet("spawn", "--nodes=2", "--name-prefix=hushed", "--until-ready", "--quiet")
+    assert_done(quiet.returncode, quiet.stdout, quiet.stderr)
+    assert not re.search(r"^\[ *\d+:\d\d\]|Ready", quiet.stderr, re.MULTILINE), quiet.stderr
+    assert "\x1b" not in quiet.stdout + quiet.stderr
+    world.assert_nothing_left("watched")
+    world.assert_nothing_left("hushed")
+
+
+def read_some(terminal: int) -> bytes:
+    """Return what is shown next, nothing once nobody shows anything any more."""
+    try:
+        return os.read(terminal, 65536)
+    except OSError:
+        return b""
 
 
 def churned(world: World) -> list[str]:

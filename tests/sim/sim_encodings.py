@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_encodings import ENCODINGS
 from simulation import ENCODING
+
+from fleet.simulation.encodings import ENCODINGS
 
 HERE = Path(__file__).parent
 FIXTURE = "encoding"

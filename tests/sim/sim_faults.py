@@ -6,15 +6,14 @@ connection suffers can be that of some nodes only; faults may overlap, and each 
 
 from typing import NamedTuple, Protocol
 
-from fake_transport import FakeTransport, Pools
-from fakes import Answer, refusal
-
 from fleet.clock import NS_PER_S
+from fleet.simulation.api_server import Answer, refusal
+from fleet.simulation.transport import Pools, SimTransport
 
 
 class Fault(Protocol):
-    def inject(self, transport: FakeTransport) -> None: ...
-    def heal(self, transport: FakeTransport) -> None: ...
+    def inject(self, transport: SimTransport) -> None: ...
+    def heal(self, transport: SimTransport) -> None: ...
 
 
 class ApiServerAnswers(NamedTuple):
@@ -24,14 +23,14 @@ class ApiServerAnswers(NamedTuple):
     retry_after_s: int = -1
     pools: Pools = None
 
-    def _of(self, transport: FakeTransport) -> tuple[Pools, Answer]:
+    def _of(self, transport: SimTransport) -> tuple[Pools, Answer]:
         answer = refusal(self.code, "ServiceUnavailable")._replace(retry_after_s=self.retry_after_s)
         return self.pools, transport.server.encoded(answer)
 
-    def inject(self, transport: FakeTransport) -> None:
+    def inject(self, transport: SimTransport) -> None:
         transport.refusals.append(self._of(transport))
 
-    def heal(self, transport: FakeTransport) -> None:
+    def heal(self, transport: SimTransport) -> None:
         transport.refusals.remove(self._of(transport))
 
 
@@ -40,11 +39,11 @@ class ConnectionsRefused(NamedTuple):
 
     pools: Pools = None
 
-    def inject(self, transport: FakeTransport) -> None:
+    def inject(self, transport: SimTransport) -> None:
         transport.refusing.append(self.pools)
         transport.drop(self.pools)
 
-    def heal(self, transport: FakeTransport) -> None:
+    def heal(self, transport: SimTransport) -> None:
         transport.refusing.remove(self.pools)
 
 
@@ -53,10 +52,10 @@ class ConnectionsDropped(NamedTuple):
 
     pools: Pools = None
 
-    def inject(self, transport: FakeTransport) -> None:
+    def inject(self, transport: SimTransport) -> None:
         transport.drop(self.pools)
 
-    def heal(self, transport: FakeTransport) -> None:
+    def heal(self, transport: SimTransport) -> None:
         del transport
 
 
@@ -65,10 +64,10 @@ class RequestsVanish(NamedTuple):
 
     pools: Pools = None
 
-    def inject(self, transport: FakeTransport) -> None:
+    def inject(self, transport: SimTransport) -> None:
         transport.silent.append(self.pools)
 
-    def heal(self, transport: FakeTransport) -> None:
+    def heal(self, transport: SimTransport) -> None:
         transport.silent.remove(self.pools)
 
 
@@ -78,31 +77,43 @@ class AnswersSlow(NamedTuple):
     by_s: float
     pools: Pools = None
 
-    def inject(self, transport: FakeTransport) -> None:
+    def inject(self, transport: SimTransport) -> None:
         transport.slow.append((self.pools, int(self.by_s * NS_PER_S)))
 
-    def heal(self, transport: FakeTransport) -> None:
+    def heal(self, transport: SimTransport) -> None:
         transport.slow.remove((self.pools, int(self.by_s * NS_PER_S)))
+
+
+class EventsLate(NamedTuple):
+    """Every event of a watch comes later by so many seconds; answers do not."""
+
+    by_s: float
+
+    def inject(self, transport: SimTransport) -> None:
+        transport.events_late_ns += int(self.by_s * NS_PER_S)
+
+    def heal(self, transport: SimTransport) -> None:
+        transport.events_late_ns -= int(self.by_s * NS_PER_S)
 
 
 class VersionsExpired(NamedTuple):
     """History is compacted and watches end: whoever goes on from a version gets 410."""
 
-    def inject(self, transport: FakeTransport) -> None:
+    def inject(self, transport: SimTransport) -> None:
         transport.server.compact()
         transport.server.end_watches()
 
-    def heal(self, transport: FakeTransport) -> None:
+    def heal(self, transport: SimTransport) -> None:
         del transport
 
 
 class WatchesEnded(NamedTuple):
     """The server ends all watches in good order."""
 
-    def inject(self, transport: FakeTransport) -> None:
+    def inject(self, transport: SimTransport) -> None:
         transport.server.end_watches()
 
-    def heal(self, transport: FakeTransport) -> None:
+    def heal(self, transport: SimTransport) -> None:
         del transport
 
 
@@ -112,8 +123,8 @@ class Throttled(NamedTuple):
     verb: str
     times: int
 
-    def inject(self, transport: FakeTransport) -> None:
+    def inject(self, transport: SimTransport) -> None:
         transport.server.throttles[self.verb] = self.times
 
-    def heal(self, transport: FakeTransport) -> None:
+    def heal(self, transport: SimTransport) -> None:
         transport.server.throttles.pop(self.verb, None)

@@ -5,20 +5,15 @@ its seed, and the command that replays it, in its captured output.
 """
 
 import functools
-import heapq
 import os
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from itertools import pairwise
 
-from fake_encodings import ENCODINGS
-from fake_transport import FakeTransport, Sent
-from fakes import SimApiServer
 from sim_faults import Fault
-from strategic_merge import Object
 
 from fleet.clock import NS_PER_S, Draws, SimClock
-from fleet.faults.fault import FaultSpec
+from fleet.faults.fault import OF_KUBELET, FaultSpec
 from fleet.faults.injector import Injector
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.host_interface import kubelet_metrics
@@ -29,11 +24,15 @@ from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
 from fleet.reactor.reactor import Reactor
 from fleet.reactor.shared_watches import UNREAD_KINDS
+from fleet.simulation.api_server import SimApiServer
+from fleet.simulation.encodings import ENCODINGS
+from fleet.simulation.strategic_merge import Object
+from fleet.simulation.transport import Sent, SimTransport
+from fleet.simulation.world import World
 from fleet.wire.api.callers import Caller, RenderedProfile
 from fleet.wire.api.operations import OPERATIONS
 
 LEASE_DURATION_S = 40
-TURNS_MAX = 1_000
 MONITOR_S = 5
 GRACE_S = 50  # node-monitor-grace-period
 RUN = "fleet.emulator/run=sim"
@@ -105,9 +104,11 @@ class Simulation:
         own_watches: bool | None = None,
         encoding: str | None = None,
         is_ours: Callable[[NodeView], bool] = lambda _view: True,
+        registers: bool = True,
     ) -> None:
         self.seed = seed
         self._is_ours = is_ours
+        self._registers = registers
         self.model = model or default_model()
         test = os.environ.get("PYTEST_CURRENT_TEST", "").partition(" ")[0].partition("[")[0]
         self.encoding = encoding or ENCODING.get()
@@ -118,15 +119,14 @@ class Simulation:
         self.draws = Draws(seed)
         self.reactor = Reactor(self.clock, self.draws, codec=codec, raise_bugs=raise_bugs)
         self.names = [f"n-{index}" for index in range(nodes)]
-        self.transport = FakeTransport(
+        self.transport = SimTransport(
             self.server, self.clock, self.reactor.inbox, self.draws, self.names
         )
-        self.observer = FakeTransport(
+        self.observer = SimTransport(
             self.server, self.clock, self.reactor.inbox, Draws(seed + 1), ["observer"]
         )
         self.reactor.wires.connect(nodes=self.transport)
-        self._plan: list[tuple[int, int, Callable[[], None]]] = []
-        self._planned = 0
+        self.world = World(self.clock, self.reactor, (self.transport, self.observer))
         for namespace in ("default", "other"):
             self.server.create(("configmaps", namespace, "kube-root-ca.crt"), {})
         self.server.create(("services", "default", "kubernetes"), {"spec": {}})
@@ -148,6 +148,7 @@ class Simulation:
             light=light,
             own_watches=self._own_watches,
             is_ours=self._is_ours,
+            registers=self._registers,
         )
         self.reactor.environments.add(self.env)
         label, _, run = RUN.partition("=")
@@ -167,7 +168,7 @@ class Simulation:
             kubelet = VirtualKubelet(NodeId(index), name, model.address(index), self.env)
             caller = Caller(index, name.encode(), template)
             self.reactor.add(kubelet, caller, 0 if light else index)
-        self._turn()
+        self.world.turn()
 
     # ---- time ----
 
@@ -176,30 +177,11 @@ class Simulation:
         return self.clock.now_ns() / NS_PER_S
 
     def run_for(self, seconds: float) -> None:
-        end_ns = self.clock.now_ns() + int(seconds * NS_PER_S)
-        while True:
-            plan_ns = self._plan[0][0] if self._plan else None
-            wires = (self.transport.next_ns(), self.observer.next_ns())
-            due = [
-                each
-                for each in (plan_ns, self.reactor.next_timer_ns(), *wires)
-                if each is not None and each <= end_ns
-            ]
-            if not due:
-                break
-            self.clock.advance_to(max(self.clock.now_ns(), min(due)))
-            while self._plan and self._plan[0][0] <= self.clock.now_ns():
-                heapq.heappop(self._plan)[2]()
-            self.transport.advance()
-            self.observer.advance()
-            self._turn()
-        self.clock.advance_to(end_ns)
+        self.world.run_until(self.clock.now_ns() + int(seconds * NS_PER_S))
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
         """Do something at a later instant."""
-        self._planned += 1
-        due_ns = self.clock.now_ns() + int(seconds * NS_PER_S)
-        heapq.heappush(self._plan, (due_ns, self._planned, action))
+        self.world.after(seconds, action)
 
     def inject(self, fault: Fault, seconds: float = 0) -> None:
         """Let something go wrong now, for so long."""
@@ -228,12 +210,6 @@ class Simulation:
     def _heal(self, number: int) -> None:
         self.injector.heal(number)
 
-    def _turn(self) -> None:
-        for _ in range(TURNS_MAX):
-            if not self.reactor.turn():
-                return
-        raise AssertionError(f"no rest at {self.now_s} s")
-
     def _monitor(self) -> None:
         """Mark silent nodes as the controller does. Source: node_lifecycle_controller.go."""
         limit = self.clock.wall_ns() - GRACE_S * NS_PER_S
@@ -243,6 +219,7 @@ class Simulation:
                 conditions = [
                     {"type": each["type"], "status": "Unknown", "reason": "NodeStatusUnknown"}
                     for each in node["status"]["conditions"]
+                    if each["type"] in OF_KUBELET
                 ]
                 self.server.update("nodes", name, {"status": {"conditions": conditions}})
         self.after(MONITOR_S, self._monitor)

@@ -40,6 +40,7 @@ def test_an_idle_node_fits_its_budget(*, light: bool) -> None:
             for kept in (wire.trace, wire._due, wire._open, wire._numbers):
                 kept.clear()
         sim.server.objects.clear()
+        sim.server._by_resource.clear()
         sim.server._history.clear()
         sim.server._watches.clear()
         lease_bytes = young = idle = 0

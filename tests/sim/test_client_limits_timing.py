@@ -3,12 +3,12 @@
 import itertools
 from collections.abc import Iterable
 
-from fake_transport import Sent
-from fakes import TOO_MANY
 from pod_world import model_of
 from simulation import Simulation
 
 from fleet.clock import NS_PER_MS, NS_PER_S
+from fleet.simulation.api_server import TOO_MANY
+from fleet.simulation.transport import Sent
 
 pytest_plugins = ("sim_encodings",)
 

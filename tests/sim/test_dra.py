@@ -3,11 +3,11 @@
 import pytest
 from pod_world import model_of
 from simulation import Simulation
-from strategic_merge import Object
 
 from fleet.kubelet.devices.pod_resources import pod_resources, resources_of
 from fleet.objects.admission import ClaimDevice
 from fleet.objects.pod_resources import AssignedClaim, ContainerResources, PodResources
+from fleet.simulation.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)
 

@@ -5,11 +5,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from fake_transport import FakeTransport, Sent
 from sim_faults import ConnectionsRefused, Throttled
 from simulation import ENCODING, Simulation
 
 from fleet.objects.effects import NodeId
+from fleet.simulation.transport import Sent, SimTransport
 from fleet.wire.api.protobuf import MAGIC
 from fleet.wire.http2.messages import ContentType, Request
 
@@ -65,13 +65,13 @@ def test_kubelets_speak_what_their_server_speaks(
     encoding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[Request] = []
-    send = FakeTransport.send
+    send = SimTransport.send
 
-    def note(self: FakeTransport, pool: int, request: Request, token: object) -> None:
+    def note(self: SimTransport, pool: int, request: Request, token: object) -> None:
         sent.append(request)
         send(self, pool, request, token)
 
-    monkeypatch.setattr(FakeTransport, "send", note)
+    monkeypatch.setattr(SimTransport, "send", note)
     sim = Simulation()
     sim.create_pod("web")
     sim.run_for(seconds=30)

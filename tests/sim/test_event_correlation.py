@@ -1,7 +1,8 @@
 """What the correlator makes of hours of trouble: groups, counts, and the spam filter."""
 
 from simulation import Simulation
-from strategic_merge import Object
+
+from fleet.simulation.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)
 

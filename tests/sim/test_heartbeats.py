@@ -15,6 +15,7 @@ from sim_faults import (
 )
 from simulation import LEASE_DURATION_S, RUN, Simulation
 
+from fleet.clock import NS_PER_S
 from fleet.objects.effects import Op
 
 pytest_plugins = ("sim_encodings",)
@@ -232,3 +233,44 @@ def test_labels_of_the_run_are_on_every_node() -> None:
     label, _, run = RUN.partition("=")
     assert sim.ready() == 3
     assert all(each["metadata"]["labels"][label] == run for each in sim.server.all("nodes"))
+
+
+def renewed(sim: Simulation) -> tuple[float, float]:
+    """Return the longest of ten minutes' renewals: sent how late, answered after how long."""
+    counts = sim.reactor.counts
+    sim.run_for(seconds=60)
+    answers = counts.requests.rows["PUT", "leases"][200]
+    late, took = counts.lease_late.snapshot(), answers.snapshot()
+    sim.run_for(seconds=600)
+    found = counts.lease_late.since(late), answers.since(took)
+    assert min(each.count for each in found) > 100
+    return found[0].percentile_us(1) / 1e6, found[1].percentile_us(1) / 1e6
+
+
+def test_what_fleet_takes_is_lateness_and_what_the_server_takes_is_latency(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A delay in one of them shows there, as it is, and not in the other."""
+    delay_s = 0.4
+    far = Simulation(nodes=5, seed=3)
+    far.inject(AnswersSlow(delay_s), seconds=1_000)
+    late_s, took_s = renewed(far)
+    assert late_s < 0.1 * delay_s
+    assert took_s == pytest.approx(delay_s, rel=0.1)
+
+    slow = Simulation(nodes=5, seed=3)
+    turn = slow.reactor.turn
+
+    def late_turn() -> bool:
+        end_ns = slow.clock.now_ns() + int(delay_s * NS_PER_S)
+        # Meanwhile sockets are read: whoever reads them has no turn to wait for.
+        while (due_ns := slow.transport.next_ns()) is not None and due_ns <= end_ns:
+            slow.clock.advance_to(due_ns)
+            slow.transport.advance()
+        slow.clock.advance_to(end_ns)
+        return turn()
+
+    monkeypatch.setattr(slow.reactor, "turn", late_turn)
+    late_s, took_s = renewed(slow)
+    assert late_s == pytest.approx(delay_s, rel=0.1)
+    assert took_s < 0.1 * delay_s

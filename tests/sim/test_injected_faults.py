@@ -6,13 +6,13 @@ import pytest
 from pod_world import model_of
 from pydantic import ValidationError
 from simulation import GRACE_S, Simulation, seeds
-from strategic_merge import Object
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.errors import UsageError
 from fleet.faults.fault import FAULTS, FaultType
-from fleet.objects.effects import Op
+from fleet.objects.effects import NodeId, Op
 from fleet.objects.times import parse_rfc3339
+from fleet.simulation.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)
 
@@ -148,6 +148,8 @@ def test_nodes_that_share_connections_cannot_be_cut_off(shared: str) -> None:
     sim = started(light=shared == "light", own_watches=False)
     with pytest.raises(UsageError, match="Partition: the nodes of this run share connections"):
         sim.go_wrong(type="Partition")
+    with pytest.raises(UsageError, match="have no certificates of their own; it needs --identity"):
+        sim.go_wrong(type="CertificateExpired")
     assert not sim.injector.active
 
 
@@ -435,6 +437,141 @@ def test_a_node_out_of_memory_kills_and_comes_to_rest(*, light: bool) -> None:
     assert sim.phase("after") == "Running"
 
 
+GPU = "nvidia.com/gpu"
+ONE_GPU = {"resources": {"requests": {GPU: "1"}, "limits": {GPU: "1"}}}
+
+
+def gpus(sim: Simulation, node: str) -> tuple[str, str]:
+    status = sim.server.get("nodes", node)["status"]
+    return status["capacity"][GPU], status["allocatable"][GPU]
+
+
+def gpu_health(sim: Simulation, pod: str) -> list[str]:
+    [status] = sim.server.get("pods", pod, "default")["status"]["containerStatuses"]
+    [told] = status["allocatedResourcesStatus"]
+    assert told["name"] == GPU
+    return [each["health"] for each in told["resources"]]
+
+
+@LIGHT
+def test_devices_that_fail_are_told_and_not_given_out(*, light: bool) -> None:
+    model = model_of(
+        devices=[{"resource": GPU, "count": 4, "registrationDelay": "1s"}],
+        template={"status": {"capacity": {GPU: "4"}}},
+    )
+    sim = started(nodes=2, light=light, model=model)
+    with pytest.raises(UsageError, match=r"no device plugin for example\.com/nic; it has: nvidia"):
+        sim.go_wrong(type="DeviceFailure", resource="example.com/nic")
+    container: Object = {"name": "c", "image": "nginx:1", "imagePullPolicy": "IfNotPresent"}
+    container |= ONE_GPU
+    for name in sim.names:
+        sim.create_pod(f"pod-{name}", name, containers=[container])
+    sim.run_for(seconds=30)
+    assert [gpus(sim, name) for name in sim.names] == [("4", "4")] * 2
+    sim.go_wrong(type="DeviceFailure", nodes=["n-1"], resource=GPU, count=3, seconds=200)
+    sim.run_for(seconds=20)
+    assert [gpus(sim, name) for name in sim.names] == [("4", "4"), ("4", "1")]
+    assert [gpu_health(sim, f"pod-{name}") for name in sim.names] == [["Healthy"], ["Unhealthy"]]
+    sim.create_pod("last", "n-1", containers=[container])
+    sim.run_for(seconds=20)
+    sim.create_pod("none", "n-1", containers=[container])
+    sim.run_for(seconds=20)
+    assert [sim.phase(each) for each in ("pod-n-1", "last", "none")] == [
+        *("Running", "Running", "Failed")
+    ]
+    assert sim.server.get("pods", "none", "default")["status"]["reason"] == (
+        "UnexpectedAdmissionError"
+    )
+    assert sim.ready() == 2
+    sim.run_for(seconds=200)
+    assert [gpus(sim, name) for name in sim.names] == [("4", "4")] * 2
+    assert gpu_health(sim, "pod-n-1") == ["Healthy"]
+    sim.create_pod("after", "n-1", containers=[container])
+    sim.run_for(seconds=20)
+    assert sim.phase("after") == "Running"
+
+
+def said(sim: Simulation, node: str, kind: str) -> tuple[str, str, str]:
+    conditions = sim.server.get("nodes", node)["status"]["conditions"]
+    found = [each for each in conditions if each["type"] == kind]
+    return (found[0]["status"], found[0]["reason"], found[0]["message"]) if found else ("", "", "")
+
+
+@LIGHT
+def test_a_condition_that_a_daemon_says_stays_until_it_is_healed(*, light: bool) -> None:
+    sim = started(nodes=3, light=light)
+    deadlock: dict[str, object] = {"type": "NodeCondition", "condition": "KernelDeadlock"}
+    deadlock |= {"reason": "TaskHung", "message": "task docker:7 blocked"}
+    sim.go_wrong(**deadlock, nodes=["n-1"], seconds=700)
+    sim.go_wrong(type="NetworkUnavailable", nodes=["n-1", "n-2"], seconds=60)
+    begun_s = sim.now_s
+    sim.run_for(seconds=5)
+    bad = ("True", "TaskHung", "task docker:7 blocked")
+    found = [said(sim, name, "KernelDeadlock") for name in sim.names]
+    assert found == [("", "", ""), bad, ("", "", "")]
+    assert [said(sim, name, "NetworkUnavailable")[:2] for name in sim.names] == [
+        ("", ""),
+        ("True", "NoRouteCreated"),
+        ("True", "NoRouteCreated"),
+    ]
+    sim.go_wrong(type="KubeletRestart", nodes=["n-1"])
+    sim.run_for(seconds=95)
+    assert said(sim, "n-1", "KernelDeadlock") == bad
+    for name in ("n-1", "n-2"):
+        assert said(sim, name, "NetworkUnavailable")[:2] == ("False", "RouteCreated")
+    sim.run_for(seconds=590)
+    conditions = sim.server.get("nodes", "n-1")["status"]["conditions"]
+    [told] = [each for each in conditions if each["type"] == "KernelDeadlock"]
+    since_s = sim.clock.wall_ns() // NS_PER_S - int(sim.now_s - begun_s)
+    assert abs(parse_rfc3339(told["lastTransitionTime"]) - since_s) <= 1
+    assert parse_rfc3339(told["lastHeartbeatTime"]) - since_s >= 600  # each five minutes
+    sim.run_for(seconds=30)
+    assert said(sim, "n-1", "KernelDeadlock")[:2] == ("False", "NoKernelDeadlock")
+    assert sim.ready() == 3
+    begun_s = sim.now_s
+    sim.run_for(seconds=290)
+    patches = sim.calls(verb="PATCH", path="/status", since_s=begun_s)
+    assert len(patches) <= 6  # nobody says it any more; the kubelets report each five minutes
+
+
+def test_what_a_node_could_not_say_it_says_when_it_is_back() -> None:
+    sim = started(nodes=2)
+    sim.go_wrong(type="NodeCondition", condition="DiskBroken", nodes=["n-1"])
+    sim.run_for(seconds=5)
+    sim.go_wrong(type="Partition", mode="Reset", nodes=["n-1"], seconds=60)
+    sim.injector.heal(1)
+    sim.run_for(seconds=59)
+    assert said(sim, "n-1", "DiskBroken")[0] == "True"
+    sim.run_for(seconds=60)
+    assert said(sim, "n-1", "DiskBroken")[0] == "False"
+    sim.go_wrong(type="NodeCondition", condition="ok", status="False", nodes=["n-1"])
+    sim.go_wrong(type="NodeCondition", condition="ok", status="Unknown", nodes=["n-1"], seconds=20)
+    sim.run_for(seconds=10)
+    assert said(sim, "n-1", "ok")[0] == "Unknown"
+    sim.run_for(seconds=20)
+    assert said(sim, "n-1", "ok")[0] == "False"  # the other one is still on
+    sim.injector.heal(3)
+    sim.run_for(seconds=5)
+    assert said(sim, "n-1", "ok")[0] == "True"
+
+
+def test_only_a_machine_with_storage_can_fail_to_attach() -> None:
+    sim = started(nodes=1)
+    with pytest.raises(UsageError, match="AttachFailure: profile default has no csiDrivers"):
+        sim.go_wrong(type="AttachFailure")
+    model = model_of(csiDrivers=[{"name": "csi.example.com"}])
+    sim = started(nodes=2, model=model)
+    sim.go_wrong(type="AttachFailure", nodes=["n-1"], message="no slot", seconds=30)
+
+    def problems() -> list[str]:
+        found = (sim.reactor.environments.of(NodeId(node)) for node in range(2))
+        return [each.model.broken.attachments for each in found if each is not None]
+
+    assert problems() == ["", "no slot"]
+    sim.run_for(seconds=40)
+    assert problems() == ["", ""]
+
+
 @LIGHT
 def test_a_slow_link_makes_everything_late_and_breaks_nothing(*, light: bool) -> None:
     sim = started(nodes=4, light=light)
@@ -476,15 +613,24 @@ def test_a_fleet_recovers_from_whatever_was_injected(seed: int) -> None:
     """Faults of all types on shares of the nodes while pods come and go; then all is well."""
     draws = Draws(seed)
     hard = {"memory.available": "100Mi", "nodefs.available": "10%", "pid.available": "5%"}
-    model = model_of(kubeletConfiguration={"evictionHard": hard})
+    devices = [{"resource": GPU, "count": 2}]
+    drivers = [{"name": "csi.example.com"}]
+    model = model_of(
+        kubeletConfiguration={"evictionHard": hard}, devices=devices, csiDrivers=drivers
+    )
     sim = Simulation(nodes=8, seed=seed, model=model)
     sim.run_for(seconds=40)
     needs: dict[FaultType, dict[str, object]] = {
         FaultType.CLOCK_SKEW: {"by": "-90s"},
         FaultType.LATE_HEARTBEATS: {"by": "12s"},
         FaultType.SLOW_LINK: {"by": "2s"},
+        FaultType.NODE_CONDITION: {"condition": "KernelDeadlock"},
     }
-    kinds = tuple(kind for kind in FaultType if not FAULTS[kind].of_control_plane)
+    kinds = tuple(
+        kind
+        for kind in FaultType
+        if not FAULTS[kind].of_control_plane and kind is not FaultType.CERTIFICATE_EXPIRED
+    )
     for step in range(40):
         kind = kinds[draws.bits(8, 1, step) % len(kinds)]
         seconds = 0 if FAULTS[kind].is_instant else 5 + draws.uniform(8, 2, step) * 150
@@ -496,6 +642,8 @@ def test_a_fleet_recovers_from_whatever_was_injected(seed: int) -> None:
     assert not sim.injector.active
     sim.run_for(seconds=700)  # pressure lasts 5 minutes, back-offs as long
     assert sim.ready() == 8
+    for condition in ("KernelDeadlock", "NetworkUnavailable"):
+        assert {sim.condition(name, condition) for name in sim.names} <= {"False", ""}
     for pressure in ("MemoryPressure", "DiskPressure", "PIDPressure"):
         assert {sim.condition(name, pressure) for name in sim.names} == {"False"}
     for name in sim.names:
@@ -519,6 +667,9 @@ def test_a_fleet_recovers_from_whatever_was_injected(seed: int) -> None:
         ({"type": "Partition", "by": "5s"}, "Partition takes no by; it takes mode"),
         ({"type": "KubeletDown", "mode": "Reset"}, "KubeletDown takes no mode; it takes nothing"),
         ({"type": "Partition", "share": 0}, "greater than 0"),
+        ({"type": "NodeCondition"}, "needs condition, for example condition: KernelDeadlock"),
+        ({"type": "NodeCondition", "condition": "Ready"}, "Ready is the kubelet's own"),
+        ({"type": "NodeCondition", "condition": "a b"}, "should match pattern"),
     ],
 )
 def test_what_a_fault_is_not_is_told(spec: dict[str, object], told: str) -> None:

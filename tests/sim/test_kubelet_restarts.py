@@ -2,9 +2,9 @@
 
 import pytest
 from simulation import Simulation
-from strategic_merge import Object
 
 from fleet.objects.effects import NodeId
+from fleet.simulation.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)
 

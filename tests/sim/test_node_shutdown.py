@@ -2,9 +2,9 @@
 
 from pod_world import model_of
 from simulation import Simulation, pod_json
-from strategic_merge import Object
 
 from fleet.profile.node_model import NodeModel
+from fleet.simulation.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)
 

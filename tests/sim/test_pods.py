@@ -1,8 +1,10 @@
 """Pods from bind to gone, as requests: kubelet-reference 10.3 and 10.4."""
 
-from fake_transport import Sent
+import pytest
 from sim_faults import AnswersSlow, ApiServerAnswers, ConnectionsRefused
 from simulation import Simulation
+
+from fleet.simulation.transport import Sent
 
 pytest_plugins = ("sim_encodings",)
 
@@ -65,6 +67,40 @@ def test_what_the_machine_takes_is_told_apart_from_the_start_of_a_pod() -> None:
     # The relist of the PLEG and the rounds to the server stay: they are the kubelet's.
     assert 0 < counts.pod_start_sli.max_us < quick + 2_500_000
     assert counts.pod_start.count == counts.pod_start_sli.count == 2
+
+
+RELIST_S = 1.0
+"""Of the PLEG: a change is seen up to so much later."""
+
+
+def split_of_a_start(*, light: bool = False, way_s: float = 0, delay: str = "") -> list[float]:
+    """Start one pod; return what requests, kubelet and machine took, and the whole, in seconds."""
+    sim = started(light=light)
+    if way_s:
+        sim.inject(AnswersSlow(way_s), seconds=100)
+    sim.create_pod("web", annotations={"fleet.emulator/start-delay": delay} if delay else {})
+    sim.run_for(seconds=80)
+    counts = sim.reactor.counts
+    parts = (counts.pod_start_api, counts.pod_start_fleet, counts.pod_start_simulated)
+    assert [each.count for each in parts] == [1, 1, 1]
+    assert sum(each.sum_us for each in parts) == pytest.approx(counts.pod_start.sum_us, abs=3)
+    return [each.sum_us / 1e6 for each in (*parts, counts.pod_start)]
+
+
+@pytest.mark.parametrize("light", [False, True])
+def test_a_start_is_split_into_requests_kubelet_and_machine(light: bool) -> None:  # noqa: FBT001
+    """What is put into one of them shows there, whole, and not in the others."""
+    api, own, machine, _ = split_of_a_start(light=light)
+    assert api < 0.1
+    slow = split_of_a_start(light=light, delay="5s")
+    assert slow[2] - machine == pytest.approx(5, rel=0.3)  # the delay is drawn
+    assert slow[0] < 0.1
+    far = split_of_a_start(light=light, way_s=2)
+    # GET and PATCH of the status, and the token; what is left of a status that was told before.
+    least, most = (2, 2) if light else (6, 10)
+    assert 0.99 * least <= far[0] <= 1.1 * most
+    assert far[1] <= own + RELIST_S
+    assert far[2] == pytest.approx(machine, abs=0.1)
 
 
 def test_the_requests_of_a_pods_start() -> None:

@@ -10,7 +10,6 @@ from functools import partial
 from itertools import pairwise
 
 import pytest
-from fake_transport import Pools
 from sim_faults import (
     AnswersSlow,
     ApiServerAnswers,
@@ -23,10 +22,11 @@ from sim_faults import (
     WatchesEnded,
 )
 from simulation import LEASE_DURATION_S, Simulation, seeds
-from strategic_merge import Object
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.objects.effects import NodeId, Op
+from fleet.simulation.strategic_merge import Object
+from fleet.simulation.transport import Pools
 from fleet.wire.api.callers import CALL_TIMEOUT_NS
 
 pytest_plugins = ("sim_encodings",)

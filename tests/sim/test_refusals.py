@@ -1,10 +1,11 @@
 """Pods that a node refuses, makes room for, or gives devices, on the wire and in virtual time."""
 
 import pytest
-from fakes import SimApiServer
 from pod_world import model_of
 from simulation import Simulation
-from strategic_merge import Object
+
+from fleet.simulation.api_server import SimApiServer
+from fleet.simulation.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)
 

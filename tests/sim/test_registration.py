@@ -5,12 +5,12 @@ from itertools import pairwise
 
 import orjson
 import pytest
-from fake_transport import Sent
-from fakes import SimApiServer
 from sim_faults import ApiServerAnswers, ConnectionsRefused
 from simulation import Simulation, default_model, pod_json
 
 from fleet.objects.effects import NodeId
+from fleet.simulation.api_server import SimApiServer
+from fleet.simulation.transport import Sent
 
 pytest_plugins = ("sim_encodings",)
 
@@ -261,7 +261,9 @@ def test_a_node_has_its_images_from_its_creation_on_and_the_first_patch_nothing(
     first, ready = bodies
     assert first == {}
     shown = sim.server.get("nodes", "n-0")["status"]["images"]
-    assert [each["sizeBytes"] for each in shown][:2] == [254331904, 34120448]
+    assert len(shown) == 45
+    assert [each["sizeBytes"] for each in shown][:2] == [254331904, 208939008]
+    assert [each["sizeBytes"] for each in shown][-1] == 319488
     changed = {each["type"]: sorted(each) for each in ready["status"]["conditions"]}
     assert changed["Ready"] == ["message", "reason", "status", "type"]  # in one second
 

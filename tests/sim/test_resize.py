@@ -3,7 +3,8 @@
 import pytest
 from pod_world import model_of
 from simulation import Simulation
-from strategic_merge import Object
+
+from fleet.simulation.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)
 

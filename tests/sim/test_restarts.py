@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 from simulation import Simulation
-from strategic_merge import Object
+
+from fleet.simulation.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)
 

@@ -1,12 +1,12 @@
 """Claims from bind to unmount in virtual time: what is read, what is waited for, what is said."""
 
 import pytest
-from fakes import SimApiServer
 from pod_world import model_of
 from sim_faults import ApiServerAnswers
 from simulation import Simulation
 
 from fleet.objects.volumes import attachment_name
+from fleet.simulation.api_server import SimApiServer
 
 pytest_plugins = ("sim_encodings",)
 

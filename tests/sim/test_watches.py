@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 
-from fakes import refusal
 from sim_faults import (
     ApiServerAnswers,
     ConnectionsDropped,
@@ -11,6 +10,8 @@ from sim_faults import (
     WatchesEnded,
 )
 from simulation import Simulation
+
+from fleet.simulation.api_server import refusal
 
 pytest_plugins = ("sim_encodings",)
 

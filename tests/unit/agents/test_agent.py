@@ -3,11 +3,14 @@
 import gc
 import sys
 from itertools import pairwise
+from pathlib import Path
 
+import orjson
 import pytest
 import yaml
 
 from fleet.agents.agent import Agent, AgentEffect, Open, Send, Wake
+from fleet.agents.node_patches import Condition
 from fleet.agents.reflector import AgentReflector
 from fleet.clock import NS_PER_S, Draws
 from fleet.errors import UsageError
@@ -37,12 +40,16 @@ class Play:
     def __init__(self, model: AgentModel) -> None:
         self.agent = Agent(3, "n", model, 1 << 16)
         self.now_ns = 0
+        self.problems: dict[str, Condition] = {}
         self.due: list[Wake] = []
         self.sent: list[tuple[float, Send]] = []
         self.opened: list[AgentReflector] = []
         out: list[AgentEffect] = []
         self.agent.start(DRAWS, 0, out)
         self.take(out)
+
+    def find(self, *problems: Condition) -> None:
+        self.problems = {each.type: each for each in problems}
 
     def take(self, out: list[AgentEffect]) -> None:
         for effect in out:
@@ -73,7 +80,7 @@ class Play:
             self.now_ns = max(self.now_ns, first.due_ns)
             found: list[AgentEffect] = []
             wall_ns = WALL_NS + self.now_ns
-            self.agent.on_timer(first.key, DRAWS, self.now_ns, wall_ns, found)
+            self.agent.on_timer(first.key, DRAWS, self.now_ns, wall_ns, found, self.problems)
             self.take(found)
 
     def times(self, verb: str, resource: str) -> list[float]:
@@ -81,6 +88,17 @@ class Play:
 
 
 CONDITION = {"type": "Deadlock", "reason": "None", "message": "fine"}
+
+
+def test_a_condition_that_a_fault_turned_is_said_instead() -> None:
+    play = Play(model_of(conditions=[CONDITION, {**CONDITION, "type": "B"}], conditionPeriod="5m"))
+    play.find(Condition("Deadlock", "True", "Hung", "task x", WALL_NS + 60 * NS_PER_S))
+    play.run(310)
+    for _, sent in play.sent:
+        found = orjson.loads(sent.request.body)["status"]["conditions"]
+        assert [each["status"] for each in found] == ["True", "False"]
+        assert [each["message"] for each in found] == ["task x", "fine"]
+    assert play.times("PATCH", "nodes/status") == [0, 300]
 
 
 def test_conditions_are_said_every_period() -> None:
@@ -197,6 +215,23 @@ def test_a_client_without_watch_lists_lists_each_time() -> None:
     reflector.is_open = True
     reflector.on_error_event(410, DRAWS, 0)
     assert reflector.open(DRAWS, 0).path == b"/api/v1/pods?resourceVersion=4"
+
+
+def test_agents_of_profiles_can_be_left_out(tmp_path: Path) -> None:
+    mine, probe = tmp_path / "mine.yaml", tmp_path / "probe.yaml"
+    spec = "spec: {serviceAccount: a/b, userAgent: x/y, reads: [{resource: nodes}]}"
+    agent = "apiVersion: fleet.emulator/v1alpha1\nkind: NodeAgent\nmetadata: {name: %s}\n%s\n"
+    probe.write_text(agent % ("probe", spec))
+    mine.write_text(
+        "apiVersion: fleet.emulator/v1alpha1\nkind: NodeProfile\nmetadata: {name: mine}\n"
+        "spec: {agents: [{name: log-agent}]}\n---\n" + agent % ("beside", spec)
+    )
+    choices = (ProfileChoice(str(mine)), ProfileChoice(str(probe)))
+    [model] = load_mix(choices).models
+    assert [each.name for each in model.agents] == ["beside", "log-agent", "probe"]
+    mix = load_mix(choices, no_agents=True)
+    assert [each.name for each in mix.models[0].agents] == ["probe"]  # that was asked for
+    assert mix.agents_per_node == 1
 
 
 def test_a_share_of_the_nodes_has_an_agent() -> None:

@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 from cluster_fakes import FakeApi
 
-from fleet.cluster.agent_access import agents_of, grant, manifests
+from fleet.cluster.agent_access import agents_of, grant, manifests, prepare_agents
+from fleet.cluster.identity import ACCESS_REVIEW, Identity, Permission
 from fleet.errors import SetupError, UsageError
 from fleet.objects.well_known import ROLES
 from fleet.profile.loader import NodeMix, load_mix
 from fleet.profile.option_types import ProfileChoice
+from fleet.profile.settings import IdentityMode
 
 HEAD = "apiVersion: fleet.emulator/v1alpha1\nkind: {}\nmetadata: {{name: {}}}\nspec: {}\n"
 OWN = HEAD.format("NodeAgent", "own", "{userAgent: o, user: 'system:node:{{node}}', reads: %s}")
@@ -69,3 +71,71 @@ def test_roles_are_what_agents_ask(tmp_path: Path) -> None:
         ("networking.k8s.io", "servicecidrs"),
         ("events.k8s.io", "events"),
     }
+
+
+def test_light_has_no_optional_agent_unless_it_is_asked_for() -> None:
+    def agents(*names: str, is_light: bool) -> list[tuple[str, bool]]:
+        choices = tuple(ProfileChoice(each) for each in names)
+        [model] = load_mix(choices, is_light=is_light).models
+        return [(each.name, each.optional) for each in model.agents]
+
+    assert agents("default", is_light=False) == [("kube-proxy", True)]
+    assert agents("default", is_light=True) == []
+    assert agents("default", "kube-proxy", is_light=True) == [("kube-proxy", False)]
+    assert agents("default", "kube-proxy", is_light=False) == [("kube-proxy", False)]
+
+
+def test_an_optional_agent_without_rights_is_left_out_and_told(tmp_path: Path) -> None:
+    profile = HEAD.format("NodeProfile", "p", "{agents: [{name: kube-proxy, optional: %s}]}")
+    identity = Identity(IdentityMode.SHARED)
+    denied = Permission("watch", "discovery.k8s.io", "endpointslices")
+    told: list[str] = []
+
+    def agents_left(*, optional: bool, may: bool) -> list[str]:
+        api = FakeApi()
+        api.denied = set() if may else {denied}
+        mix = mix_of(tmp_path, profile % str(optional).lower(), OWN)
+        asyncio.run(prepare_agents(api, identity, mix, "n", told.append, is_local=False))
+        assert not [path for path in api.objects if "rbac" in path]
+        return [each.name for each in mix.model_of(0).agents]
+
+    assert agents_left(optional=True, may=True) == ["kube-proxy", "own"]
+    assert not told
+    assert agents_left(optional=True, may=False) == ["own"]
+    assert "no node runs kube-proxy: " in told[0]
+    assert "watch endpointslices" in told[0]
+    with pytest.raises(SetupError, match="watch endpointslices"):
+        agents_left(optional=False, may=False)
+
+
+def test_an_optional_agent_is_asked_about_before_it_is_impersonated(tmp_path: Path) -> None:
+    """A refusal is in the server's audit log for good."""
+    profile = HEAD.format("NodeProfile", "p", "{agents: [{name: kube-proxy, optional: true}]}")
+    user = "kube-proxy"
+    api, mix, told = FakeApi(), mix_of(tmp_path, profile), list[str]()
+    api.denied = {
+        Permission("impersonate", "", "serviceaccounts", namespace="kube-system", name=user),
+        Permission(
+            *("impersonate:serviceaccount", "authentication.k8s.io", "serviceaccounts"),
+            namespace="kube-system",
+            name=user,
+        ),
+    }
+    identity = Identity(IdentityMode.IMPERSONATE)
+    asyncio.run(prepare_agents(api, identity, mix, "n", told.append, is_local=False))
+    assert not mix.model_of(0).agents
+    assert "impersonate:serviceaccount" in told[0]
+    assert {path for _, path in api.log} == {ACCESS_REVIEW}
+
+
+def test_roles_that_are_there_already_are_not_written_again(tmp_path: Path) -> None:
+    profile = HEAD.format("NodeProfile", "p", "{agents: [{name: kube-proxy}]}")
+    agents = agents_of(mix_of(tmp_path, profile).models)
+    api = FakeApi()
+    asyncio.run(grant(api, agents))
+    asyncio.run(grant(api, agents))
+    assert not [path for method, path in api.log if method == "PUT"]
+    role = f"{ROLES}/fleet:agent:kube-proxy"
+    api.objects[role]["rules"].pop()  # as an older fleet made it
+    asyncio.run(grant(api, agents))
+    assert [path for method, path in api.log if method == "PUT"] == [role]

@@ -57,11 +57,21 @@ def main() -> None:
         return [answer.status_code, [*changed, *opened]]
 
     page = client.get(f"{base}/fleet", headers=KEY)
+    index = client.get(f"{base}/", headers=KEY).text
+    script = client.get(f"{base}/fleet/faults.js", headers=KEY).text
+    faults = client.get(f"{base}/fleet/faults", headers=KEY)
+    inject, kind = f"{base}/fleet/faults/inject", {"type": "NodeDown"}
+    strange = client.post(inject, data={**kind, "html_file": "/tmp/a"}, headers=KEY)
+    nobody = client.post(inject, data=kind, headers=KEY)
     user = {"user_class_name": "VirtualNode"}
     found = {
         "routes": statuses,
         "page": [page.status_code, "canvas" in page.text],
         "user": client.post(f"{base}/user", json=user, headers=KEY).status_code,
+        "script": index.count("./fleet/faults.js") == 1 and "fleet-faults" in script,
+        "faults": [faults.status_code, faults.json["on"], len(faults.json["types"]) > 20],
+        "strange fault": [strange.status_code, strange.json],
+        "fault for nobody": [nobody.status_code, nobody.json],
         "no token": told({}),
         "foreign origin": told({**KEY, "Origin": "https://evil.test"}),
         "foreign host": told({**KEY, "Host": "evil.test"}),

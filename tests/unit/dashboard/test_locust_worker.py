@@ -10,6 +10,7 @@ import zmq.asyncio
 
 from fleet.background import Background
 from fleet.dashboard import locust_worker
+from fleet.dashboard.locust_protocol import Json
 from fleet.dashboard.locust_worker import LocustLink, obstacle
 from fleet.metrics import FleetCounts
 
@@ -86,3 +87,63 @@ def test_a_message_that_no_worker_expects_does_not_make_it_deaf() -> None:
 
     asyncio.run(play())
     assert background.bugs == {"a message of the Locust master": 1}
+
+
+class Forms:
+    """Faults of a run that has none, and takes what it is asked."""
+
+    def __init__(self) -> None:
+        self.orders: list[Json] = []
+
+    def on(self) -> list[Json]:
+        return self.orders
+
+    async def answer(self, order: Json) -> Json:
+        self.orders.append(order)
+        return {"told": f"fault {len(self.orders)}"}
+
+
+@pytest.mark.parametrize("takes", [True, False])
+def test_an_order_for_faults_is_answered_by_the_process_that_takes_them(
+    takes: bool,  # noqa: FBT001
+) -> None:
+    background, forms = Background(print), Forms()
+    order = {"do": "inject", "form": {"type": "NodeDown"}}
+
+    async def play() -> list[tuple[str, Json]]:
+        heard: list[tuple[str, Json]] = []
+        with zmq.asyncio.Context() as context, context.socket(zmq.ROUTER) as router:
+            port = router.bind_to_random_port(f"tcp://{LOOPBACK}")
+            link = LocustLink(
+                NoNodes(),
+                host=LOOPBACK,
+                port=port,
+                shard=0,
+                holds=False,
+                note=print,
+                background=background,
+                faults=forms if takes else None,
+            )
+            serving = asyncio.create_task(link.run())
+            who, _ = await router.recv_multipart()
+            for kind, data in (
+                ("ack", {"index": 0}),
+                ("fleet-fault", {"number": 7, "order": order}),
+            ):
+                await router.send_multipart([who, msgpack.packb((kind, data, None))])
+            wanted = {"stats", "fleet-fault-told"} if takes else {"stats"}
+            async with asyncio.timeout(60):
+                while not wanted <= {kind for kind, _ in heard}:
+                    kind, data, _ = msgpack.unpackb((await router.recv_multipart())[1])
+                    heard.append((kind, data))
+            await router.send_multipart([who, msgpack.packb(("quit", None, None))])
+            await asyncio.wait_for(serving, 60)
+        return heard
+
+    heard = asyncio.run(play())
+    told = [data for kind, data in heard if kind == "fleet-fault-told"]
+    answer = {"number": 7, "answer": {"told": "fault 1"}, "on": [order]}
+    assert told == ([answer] if takes else [])
+    reports = [data["fleet"] for kind, data in heard if kind == "stats"]
+    assert all(("faults" in each) is takes for each in reports)
+    assert not background.bugs

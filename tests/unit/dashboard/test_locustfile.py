@@ -53,8 +53,20 @@ def answers(request: pytest.FixtureRequest) -> dict[str, Any]:
 def test_every_route_is_behind_the_door(answers: dict[str, Any]) -> None:
     routes = {route.split()[1].removeprefix("/load/fleet") for route in answers["routes"]}
     assert {"/swarm", "/stop", "/logs", "/stats/report", "/fleet", "/fleet/metrics"} <= routes
+    assert {"/fleet/faults", "/fleet/faults/inject", "/fleet/faults/heal"} <= routes
     assert set(answers["routes"].values()) == {403}
     assert answers["page"] == [200, True]
+
+
+def test_faults_are_asked_for_by_what_the_page_has_and_nothing_else(
+    answers: dict[str, Any],
+) -> None:
+    assert answers["script"]
+    assert answers["faults"] == [200, [], True]
+    told = {"success": False, "message": "the form has no html_file"}
+    assert answers["strange fault"] == [400, told]
+    told = {"success": False, "message": "no fleet that takes faults is connected"}
+    assert answers["fault for nobody"] == [400, told]
 
 
 @pytest.mark.parametrize("what", ["no token", "foreign origin", "foreign host", "foreign site"])

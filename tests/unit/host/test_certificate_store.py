@@ -51,6 +51,20 @@ def test_a_request_asks_for_a_node_in_the_nodes_group() -> None:
     assert private.curve.name == "secp256r1"
 
 
+def test_a_certificate_whose_life_is_over_is_of_no_use(tmp_path: Path) -> None:
+    store = CertificateStore(tmp_path, "uid")
+    stored(store)
+    before = x509.load_pem_x509_certificate(store.path("n-0", CLIENT).read_bytes())
+    assert store.expire("n-0", NOW_S)
+    after = x509.load_pem_x509_certificate(store.path("n-0", CLIENT).read_bytes())
+    assert (after.subject, after.issuer) == (before.subject, before.issuer)
+    assert after.not_valid_after_utc.timestamp() == NOW_S - 3600
+    assert store.current("n-0", CLIENT, NOW_S) is None
+    assert not store.expire("n-0", NOW_S)
+    stored(store)
+    assert store.current("n-0", CLIENT, NOW_S) is not None
+
+
 def test_a_serving_request_names_the_addresses() -> None:
     addresses = (("InternalIP", "10.0.0.7"), ("Hostname", "n-0"), ("ExternalIP", "10.0.0.7"))
     _, pem = new_request("n-0", addresses)

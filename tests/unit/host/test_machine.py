@@ -66,7 +66,7 @@ def test_a_hard_limit_that_is_too_low_is_named(monkeypatch: pytest.MonkeyPatch) 
         raise_descriptors(5000, Fidelity.KUBELET, is_local=False)
     assert str(caught.value) == (
         "5000 nodes in fidelity kubelet need 5450 open files, the limit is 4096: raise it "
-        "(ulimit -Hn 5450), take fewer --nodes, or --fidelity light"
+        "(ulimit -Hn 5450), take fewer --nodes, --no-agents, or --fidelity light"
     )
     assert fake.limits == (1024, 4096)
 

@@ -38,6 +38,7 @@ GIVEN: dict[str, object] = {
     "context": "there",
     "no_taint": True,
     "zone_labels": True,
+    "no_agents": True,
     "simulate_csi": True,
     "seed": 7,
     "story": ("other-0001-00000", "other-0001-00001"),

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from fleet.errors import UsageError
+from fleet.profile.image_reference import parse_image
 from fleet.profile.loader import (
     NodeMix,
     import_profile,
@@ -23,6 +24,7 @@ from fleet.profile.loader import (
 from fleet.profile.node_model import NodeModel, cap_version
 from fleet.profile.node_profile import NodeProfile
 from fleet.profile.option_types import ProfileChoice
+from fleet.runtime.image_store import ImageStore
 
 HEAD = {"apiVersion": "fleet.emulator/v1alpha1", "kind": "NodeProfile", "metadata": {"name": "p"}}
 REAL_NODE = """
@@ -399,7 +401,16 @@ def test_shipped_nodes_look_like_the_machines_they_are() -> None:
     assert models["edge"].capacity["pods"] == "30"
     for model in models.values():
         assert model.kubelet_version == "v1.36.3"
-        assert model.images
+
+
+@pytest.mark.parametrize("name", ["default", "large", "gpu", "arm64", "spot", "edge"])
+def test_shipped_nodes_have_about_as_many_images_as_a_status_shows(name: str) -> None:
+    model = load_mix((ProfileChoice(name),)).models[0]
+    assert 44 <= len(model.images_preloaded) < 50  # one that a pod pulls is shown, too
+    names = [each for image in model.images_preloaded for each in image.names]
+    assert len(set(names)) == 2 * len(model.images_preloaded)
+    assert all(parse_image(each).full_name == each for each in names)
+    assert 8_000 < len(ImageStore(model).status_json()) < 9_500
 
 
 def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:

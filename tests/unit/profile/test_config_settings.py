@@ -158,7 +158,16 @@ def test_a_shard_may_be_what_the_hostname_ends_with(monkeypatch: pytest.MonkeyPa
             "--node-addresses are of --serve loopback, not off",
         ),
         ({"apiserver_flag": ("--",)}, "--apiserver-flag: '--' is not a flag such as v=2"),
-        ({"manage": "a=b"}, "--manage comes with a later version"),
+        ({"manage": "a=b,"}, "--manage: 'a=b,' is no label selector such as"),
+        ({"manage": " "}, "--manage: ' ' is no label selector such as"),
+        (
+            {"manage": "a=b", "fidelity": "light"},
+            "--manage excludes --fidelity light: light is for",
+        ),
+        ({"manage": "a=b", "identity": "csr"}, "--manage excludes --identity csr: these nodes"),
+        ({"manage": "a=b", "watches": "shared"}, "--manage excludes --watches shared: each of"),
+        ({"manage": "a=b", "processes": 2}, "--manage excludes --processes 2: one process"),
+        ({"manage": "a=b", "keep": True}, "--manage excludes --keep True: these Nodes always"),
         ({"in_cluster": True, "context": "x"}, "--in-cluster excludes"),
         ({"command": ("true",), "until_ready": True}, "a command ends the run itself"),
         ({"context": "x", "fsync": True}, "--fsync is for the local control plane"),
@@ -201,3 +210,17 @@ def test_the_first_and_the_last_node_are_of_all_processes() -> None:
         "fleet-0002-00000",
         "fleet-0003-00001",
     )
+
+
+@pytest.mark.parametrize(
+    "selector",
+    ["a=b", "a==b", "a!=b", "a=", "a", "!a", "x.io/a in (b, c),d notin (e)", " a = b , c "],
+)
+def test_a_label_selector_is_taken_as_kubectl_takes_it(selector: str) -> None:
+    assert Settings.from_options(manage=selector).manage == selector.strip()
+
+
+@pytest.mark.parametrize("selector", ["a=b c", "a in b", "=b", "a=b,", "-a", "a in (b", "a>1"])
+def test_what_is_no_label_selector_is_refused(selector: str) -> None:
+    with pytest.raises(UsageError, match="is no label selector"):
+        Settings.from_options(manage=selector)

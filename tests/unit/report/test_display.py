@@ -138,6 +138,33 @@ def test_a_terminal_gets_a_block_with_a_bar(terminal: Terminal) -> None:
     ]
 
 
+def test_a_terminal_shows_the_phase_of_a_scenario_and_what_is_on(terminal: Terminal) -> None:
+    display = Display(stream=terminal)
+    display.start()
+    display.phase("outage: 10m")
+    figures = rising(61.0, ready=10)
+    figures.scenario = "phase 2 of 4, [outage]: 9:12 left"
+    figures.faults = [f"Partition {number}, until it is healed" for number in range(6)]
+    display.update(figures)
+    display.stop()
+    last = seen(terminal).rpartition("fleet  outage: 10m")[2].splitlines()
+    assert last[2:8] == [
+        "  scenario       phase 2 of 4, [outage]: 9:12 left",
+        "  faults         Partition 0, until it is healed",
+        "                 Partition 1, until it is healed",
+        "                 Partition 2, until it is healed",
+        "                 Partition 3, until it is healed",
+        "                 and 2 more",
+    ]
+
+
+def test_lines_name_faults_and_phases_too() -> None:
+    figures = rising(1.0, ready=10)
+    figures.scenario, figures.faults = "phase 1 of 2, dark: 0:30 left", ["NodeDown on 1 of 3 nodes"]
+    [_, line] = plain_lines(figures, phase="dark: 30s")
+    assert "10/10 Ready; phase 1 of 2, dark: 0:30 left; fault NodeDown on 1 of 3 nodes;" in line
+
+
 def test_at_most_four_frames_a_second_and_none_without_change(terminal: Terminal) -> None:
     display = Display(stream=terminal)
     display.start()

@@ -17,8 +17,9 @@ from fleet.errors import UsageError
 from fleet.report import html_report, plots
 from fleet.report.comparison import compare
 from fleet.report.control_plane import Sample
-from fleet.report.curves import POINTS_MAX, mean, plots_of, thin
+from fleet.report.curves import POINTS_MAX, Plot, Series, mean, plots_of, thin
 from fleet.report.exposition import REQUESTS, Exposition
+from fleet.report.figure import Json
 from fleet.report.findings import first_broken, not_proven, recoveries, sentence
 from fleet.report.html_report import page, write_report
 from fleet.report.plots import VARIABLES
@@ -263,3 +264,17 @@ def test_what_is_no_run_is_told_in_one_line(
 def test_a_bad_tolerance_is_told(good: Path, tolerance: str) -> None:
     with pytest.raises(UsageError, match="--tolerance"):
         asked(good, good, tolerance=tolerance)
+
+
+def test_names_of_phases_do_not_lie_over_one_another() -> None:
+    """What begins at one moment, or soon after, is named by the last of them."""
+    begun = {"bring-up": 0, "steady": 60, "load": 60, "before": 80, "brief": 110, "outage": 112}
+    phases: list[Json] = [
+        {"name": name, "kind": "phase", "from_s": at_s, "until_s": 260}
+        for name, at_s in begun.items()
+    ]
+    phases.append({"name": "Partition", "kind": "fault", "from_s": 113, "until_s": 198})
+    plot = Plot("nodes", "Nodes", "nodes", [Series("Ready", [(0, 1), (260, 2)])], "measured")
+    [svg] = plots.draw([plot], phases, 260)
+    shown = [each["name"] for each in phases if f">{each['name']}<" in svg]
+    assert shown == ["load", "before", "outage"]

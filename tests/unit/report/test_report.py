@@ -29,6 +29,7 @@ FIXED_KEYS = [
     "expectations",
     "server_version",
     "etcd_fsync",
+    "simulated_seed",
     "fidelity",
     "identity",
     "encoding",
@@ -51,9 +52,10 @@ FIXED_KEYS = [
 FIXED_INNER_KEYS = {
     "nodes": "requested registered ready time_to_ready_s ever_not_ready",
     "lease": "renewals interval_max_s late_ms missed",
-    "pods": "started deleted started_per_s_max start_ms start_sli_ms failed",
+    "pods": "started deleted started_per_s_max start_ms start_sli_ms start_scheduler_ms "
+    "start_api_ms start_fleet_ms start_simulated_ms failed",
     "events": "sent dropped",
-    "watch": "open restarts events closed_slow",
+    "watch": "open restarts events closed_slow delay_ms behind_ms delay_lost",
     "connections": "open dials dial_failures goaways pings_lost retries breaches",
     "process": "cpu_s rss_bytes rss_bytes_per_node cpu_us_per_request timer_lag_ms throttled_ms "
     "gc_collections",
@@ -128,6 +130,10 @@ def test_what_was_not_measured_is_null_not_zero() -> None:
         "started_per_s_max": 0.0,
         "start_ms": {"p50": None, "p99": None},
         "start_sli_ms": {"p50": None, "p99": None},
+        "start_scheduler_ms": {"p50": None, "p99": None},
+        "start_api_ms": {"p50": None, "p99": None},
+        "start_fleet_ms": {"p50": None, "p99": None},
+        "start_simulated_ms": {"p50": None, "p99": None},
         "failed": 0,
     }
     assert content["etcd_fsync"] is None

@@ -17,7 +17,7 @@ from fleet.errors import UsageError
 from fleet.metrics import Histogram
 from fleet.report.control_plane import Sample, Samples, line_of
 from fleet.report.exposition import FAMILIES, REQUESTS, Exposition, Wanted, quantile
-from fleet.report.figures import NodeFigures, PodFigures
+from fleet.report.figures import NodeFigures, PodFigures, WatchFigures
 from fleet.report.report import RunFigures
 from fleet.report.service_levels import (
     SCHEDULING,
@@ -194,6 +194,19 @@ def test_what_a_file_asks_and_nobody_measured_is_not_met() -> None:
     (found,) = expectations(levels)
     assert not found.is_met
     assert found.detail == "not measured; no metrics of the API server: forbidden"
+
+
+def test_a_watch_s_delay_is_told_at_most_and_at_least() -> None:
+    figures = run()
+    figures.watch = WatchFigures(delay=histogram(3, 40_000), behind=histogram(3, 9_000))
+    asked = [Objective("WatchDelay", 99, 0.03, "slo.yaml", min_samples=1, phase="run")]
+    (level,) = [each for each in measure(figures, Evidence(), asked) if each.sli == "WatchDelay"]
+    assert (level.measured, level.samples, level.met) == (0.04, 3, False)
+    assert level.note == "at least 9 ms"
+    figures.watch.delay_lost = 2
+    (level,) = [each for each in measure(figures, Evidence(), ()) if each.sli == "WatchDelay"]
+    assert level.note == "at least 9 ms; 2 events did not come within a minute"
+    assert (level.limit, level.judged) == (None, False)
 
 
 def test_a_pod_start_has_the_scheduler_s_part_in_it() -> None:

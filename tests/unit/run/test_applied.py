@@ -8,7 +8,7 @@ import pytest
 
 from fleet.cluster.api_client import Answer, Api
 from fleet.errors import UsageError
-from fleet.run.applied import APPLIED_BY, Applied
+from fleet.run.applied import APPLIED_BY, Applied, ready_of
 from fleet.scenario.workload import Manifest, Named
 
 RUN = "20261123-010203-abcd"
@@ -143,3 +143,26 @@ def test_a_kind_that_the_cluster_does_not_know_is_told() -> None:
     wanted = Named({"apiVersion": "v1", "kind": "Cat", "metadata": {"name": "c"}}, "c")
     with pytest.raises(UsageError, match=r"Cat \(v1\): the cluster does not know this kind"):
         asyncio.run(applied(Server()).apply(wanted))
+
+
+@pytest.mark.parametrize(
+    ("status", "ready"),
+    [
+        ({}, 0),
+        ({"replicas": 2, "updatedReplicas": 2, "readyReplicas": 1}, 1),
+        ({"replicas": 2, "updatedReplicas": 2, "readyReplicas": 2}, 2),
+        ({"replicas": 3, "updatedReplicas": 1, "readyReplicas": 2}, 0),  # another revision comes
+        ({"replicas": 4, "updatedReplicas": 4, "readyReplicas": 4}, 0),  # two are to go
+        ({"replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "observedGeneration": 6}, 0),
+    ],
+)
+def test_a_workload_is_ready_when_its_controller_is_done(
+    status: dict[str, int], ready: int
+) -> None:
+    deployment = {
+        "kind": "Deployment",
+        "metadata": {"generation": 7},
+        "spec": {"replicas": 2},
+        "status": {"observedGeneration": 7, **status},
+    }
+    assert ready_of(deployment) == ready

@@ -3,19 +3,21 @@
 import asyncio
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from fleet.cli_options import fault_options
 from fleet.errors import SetupError, UsageError
-from fleet.run.fault_commands import heal, inject, order_of
+from fleet.run.fault_commands import FaultForms, heal, inject, order_of
+from fleet.run.fault_control import FaultControl
 from fleet.run.fault_socket import SOCKET, ask, find_run, open_socket
 
 GIVEN: dict[str, object] = dict.fromkeys(
     (
         *("selector", "zone", "nodes", "share"),
         *("for_", "by", "every", "component", "mode", "heartbeats", "reason", "message"),
+        *("resource", "count", "condition", "status"),
     )
 )
 
@@ -171,3 +173,43 @@ def test_the_options_are_those_that_are_read() -> None:
 
     found = command.__click_params__  # type: ignore[attr-defined]
     assert {each.name for each in found} == set(GIVEN)
+
+
+class Control:
+    """Does whatever it is asked on 2 of 8 nodes."""
+
+    async def answer(self, order: dict[str, Any]) -> dict[str, Any]:
+        told = {"number": 1, "fault": "NodeDown", "nodes": 2, "of": 8}
+        return {"healed": [told]} if order["do"] == "heal" else told
+
+
+@pytest.mark.parametrize(
+    ("order", "answer"),
+    [
+        (
+            {"do": "inject", "form": {"type": "NodeDown", "share": "25%", "for": "2m"}},
+            {"told": "fault 1: NodeDown on 2 of 8 nodes for 2m"},
+        ),
+        (
+            {"do": "inject", "form": {"type": "NodeDown", "selector": "zone"}},
+            {"error": "selector: 'zone' is not KEY=VALUE[,KEY=VALUE...]"},
+        ),
+        (
+            {"do": "inject", "form": {"type": "NodeDown", "for": "0s"}},
+            {"error": "for: '0s' must be above 0s"},
+        ),
+        ({"do": "heal", "what": ""}, {"told": "fault 1: NodeDown is healed"}),
+    ],
+)
+def test_a_form_of_the_dashboard_asks_as_the_command_line_does(
+    order: dict[str, Any], answer: dict[str, str]
+) -> None:
+    forms = FaultForms(cast("FaultControl", Control()))
+    assert asyncio.run(forms.answer(order)) == answer
+
+
+def test_a_form_without_a_known_fault_is_refused() -> None:
+    forms = FaultForms(cast("FaultControl", Control()))
+    for form in ({}, {"type": "Nonsense"}):
+        told = asyncio.run(forms.answer({"do": "inject", "form": form}))
+        assert "is no fault; these are: HeartbeatLoss" in told["error"]

@@ -1,17 +1,24 @@
 """Scenario files: what they say, when it happens, and what is told of those that are wrong."""
 
+import asyncio
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
 import yaml
 
+from fleet.clock import NS_PER_S
 from fleet.errors import UsageError
 from fleet.faults.fault import FaultType
 from fleet.profile.loader import load_mix
+from fleet.run.applied import Applied
+from fleet.run.fault_control import FaultControl
 from fleet.run.scenario_command import settings_of
+from fleet.run.scenario_player import ScenarioPlayer, Stage
 from fleet.scenario.forecast import forecast, idle
+from fleet.scenario.random_faults import faults_of
 from fleet.scenario.scenario import find, json_schema, load, parse, shipped
 from fleet.scenario.time_line import time_line
 from fleet.scenario.workload import ApplySpec, named
@@ -110,7 +117,7 @@ def test_a_scenario_says_its_nodes_and_when_what_happens() -> None:
         (broken("type: Partition", "type: ClockSkew"), "faults[0]: ClockSkew needs by"),
         (
             broken("condition: NodesReady", "condition: Peace"),
-            "until.condition: 'Peace' is not one of 'NodesReady' or 'PodsReady'",
+            "until.condition: 'Peace' is not one of 'NodesReady', 'PodsReady' or",
         ),
         (
             broken("    until: {condition: NodesReady, timeout: 5m}\n", ""),
@@ -119,6 +126,25 @@ def test_a_scenario_says_its_nodes_and_when_what_happens() -> None:
         (
             broken("condition: NodesReady", "condition: PodsReady"),
             "x:4: spec: phases: two: PodsReady is of what was applied: nothing",
+        ),
+        (
+            broken("condition: NodesReady", "condition: NodesScaledDown"),
+            "x:4: spec: phases: two: NodesScaledDown needs an autoscaler",
+        ),
+        (
+            broken("  phases:\n", "  autoscaler: {maxReplicas: 50}\n  phases:\n"),
+            "x:4: spec: autoscaler: is of one node pool, there are more in nodePools",
+        ),
+        (
+            broken(
+                "  - {name: extra, profile: ./big.yaml, replicas: 10}\n",
+                "  autoscaler: {maxReplicas: 2}\n",
+            ),
+            "x:4: spec: autoscaler.maxReplicas: 2 is less than the 20 replicas",
+        ),
+        (
+            broken("  phases:\n", "  autoscaler: {maxReplicas: 40, scanInterval: 0s}\n  phases:\n"),
+            "spec.autoscaler: scanInterval must be above 0s",
         ),
         (
             broken("  - name: two\n", "  - name: two\n    apply: [{count: 3}]\n"),
@@ -160,6 +186,50 @@ def test_what_is_wrong_is_told_with_file_line_and_path(text: str, told: str) -> 
         parse(text, "x")
     assert told.removeprefix("x::") in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+CHAOS = """    randomFaults:
+    - of: [{type: NodeDown, share: 0.1}, {type: KubeletRestart}, {type: PLEGStall}]
+      interval: 5s
+      duration: 20s
+"""
+
+
+def test_the_seed_decides_what_goes_wrong_at_random() -> None:
+    text = GOOD.replace("    faults:", f"{CHAOS}    faults:").replace(
+        "duration: 2m", "duration: 1h"
+    )
+    phase = parse(text, "x").spec.phases[0]
+    drawn = faults_of(phase, 0, seed=7)
+    assert drawn[:2] == phase.faults
+    assert drawn == faults_of(phase, 0, seed=7)
+    assert drawn != faults_of(phase, 0, seed=8)
+    random = drawn[2:]
+    assert 600 < len(random) < 850  # an hour of one each 5 s
+    assert {each.type for each in random} == {each.type for each in phase.random_faults[0].of}
+    assert all(each.at_ns < each_after.at_ns for each, each_after in pairwise(random))
+    assert {each.share for each in random if each.type is FaultType.NODE_DOWN} == {0.1}
+    for each in random:
+        is_late = each.at_ns + 20 * NS_PER_S >= 3600 * NS_PER_S
+        assert (each.duration_ns is None) is (each.is_instant or is_late)
+    assert len(time_line(parse(text, "x"), 30, 7).splitlines()) > 600
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("interval: 5s", "interval: 5ms"), "randomFaults[0].interval"),
+        (("interval: 5s", "every: 5s"), "randomFaults[0].interval: is required"),
+        (("PLEGStall", "Quake"), "randomFaults[0].of[2].type: 'Quake'"),
+        (("duration: 20s", "duration: 0s"), "duration must be above 0s"),
+        (("duration: 2m", "duration: 40h"), "randomFaults: are over 10000: a longer interval"),
+    ],
+)
+def test_random_faults_that_cannot_be_are_told(change: tuple[str, str], told: str) -> None:
+    text = GOOD.replace("    faults:", f"{CHAOS}    faults:").replace(*change)
+    with pytest.raises(UsageError) as caught:
+        parse(text, "x")
+    assert told in str(caught.value)
 
 
 def test_what_is_applied_and_comes_and_goes_is_on_the_time_line(tmp_path: Path) -> None:
@@ -281,3 +351,37 @@ def test_the_forecast_counts_nodes_objects_and_pods() -> None:
     told = forecast(churn, find("pod-churn"), 100, mix, light=True).splitlines()
     assert "            100 Pod at a time (churn)" in told
     assert told[-1].endswith("POST Pod and DELETE Pod 5/s of fleet's own")
+
+
+def test_the_player_says_which_phase_it_plays_and_what_it_waits_for() -> None:
+    """In virtual time: a rest of 120 s, then a wait for nodes that come after 40 s."""
+    text = GOOD.replace("profile: ./big.yaml, ", "").partition("    faults:")[0]
+    text += "  - name: two\n    until: {condition: NodesReady, timeout: 5m}\n"
+    now_s = 0.0
+    seen: dict[float, str] = {}
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now_s
+        seen.setdefault(now_s, player.progress(now_s))
+        now_s += min(seconds, 10.0)
+        await asyncio.sleep(0)
+        if seconds > 10.0:
+            await sleep(seconds - 10.0)
+
+    player = ScenarioPlayer(parse(text, "good.yaml"), Path("good.yaml"), sleep=sleep)
+    stage = Stage(
+        cast("FaultControl", None),
+        lambda: now_s,
+        lambda: 30 if now_s > 160 else 12,
+        lambda: 30,
+        lambda _: None,
+        lambda _: None,
+        cast("Applied", None),
+    )
+    assert player.progress(0.0) == ""
+    asyncio.run(player.play(stage))
+    assert seen[0.0] == "phase 1 of 2, one: 2:00 left"
+    assert seen[110.0] == "phase 1 of 2, one: 0:10 left"
+    waits = [each for each in seen.values() if "two" in each]
+    assert "phase 2 of 2, two: 12 of 30 nodes Ready, gives up in 4:59" in waits
+    assert player.progress(now_s) == ""

@@ -179,6 +179,42 @@ def play(
     return controller
 
 
+def test_a_machine_that_cannot_attach_is_told_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fleet.storage.csi_controller.RETRY_FIRST_S", 0.001)
+    api = cluster()
+    attachment = add_attachment(api, "a", add_volume(api, "one"))
+    problems = {"n": "no slot is free"}
+    controller = CSIController(
+        api, [DRIVER], Draws(1), BACKGROUND, lambda node: problems.get(node, "")
+    )
+
+    def status() -> Json:
+        found: Json = api.objects[attachment].get("status", {})
+        return found
+
+    async def run() -> None:
+        task = asyncio.create_task(controller.run())
+        for _ in range(10_000):
+            if (status().get("attachError") or {}).get("message"):
+                break
+            await asyncio.sleep(0.001)
+        assert status()["attachError"]["message"].endswith("desc = no slot is free")
+        assert not status()["attached"]
+        problems.clear()
+        for _ in range(10_000):
+            if status().get("attached"):
+                break
+            await asyncio.sleep(0.001)
+        assert status()["attached"]
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(run())
+    assert not status().get("attachError")
+
+
 def cluster() -> StorageApi:
     api = StorageApi()
     api.put(f"{CLASSES}/fast", **{k: v for k, v in FAST.items() if k != "metadata"})

@@ -2,25 +2,29 @@
 
 It answers what kubelets rely on and nothing more, in JSON or protobuf: versions, conflicts,
 graceful deletion, watches with initial events and bookmarks, 404, 409, 410, 429. Stored objects are
-never changed; a write replaces them. `FakeTransport`, in fake_transport.py, brings requests here
+never changed; a write replaces them. `SimTransport`, in transport.py, brings requests here
 and answers back.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import NamedTuple
 from urllib.parse import parse_qs
 
 import orjson
-from fake_encodings import ENCODINGS, Encoding
-from strategic_merge import Object, merge
 
 from fleet.clock import NS_PER_S, SimClock
 from fleet.objects.times import rfc3339
+from fleet.simulation.encodings import ENCODINGS, Encoding
+from fleet.simulation.strategic_merge import Object, merge
 
 Key = tuple[str, str, str]
 """Resource, namespace, name."""
 
 HISTORY_MAX = 100_000
+UNWATCHED = frozenset({"leases", "events"})
+"""Of what nobody watches no history is kept: these are most of what is written."""
 KINDS = {
     "nodes": ("v1", "Node"),
     "pods": ("v1", "Pod"),
@@ -37,24 +41,37 @@ KINDS = {
     "runtimeclasses": ("node.k8s.io/v1", "RuntimeClass"),
     "resourceslices": ("resource.k8s.io/v1", "ResourceSlice"),
     "resourceclaims": ("resource.k8s.io/v1", "ResourceClaim"),
+    "serviceaccounts": ("v1", "ServiceAccount"),
+    "deployments": ("apps/v1", "Deployment"),
+    "replicasets": ("apps/v1", "ReplicaSet"),
 }
 
 
 class Answer(NamedTuple):
+    """What a request is answered with; -1: no Retry-After."""
+
     code: int
     body: bytes
     retry_after_s: int = -1
 
 
 class Stored(NamedTuple):
+    """An object, and how it is written."""
+
     obj: Object
     body: bytes
 
 
 class Change(NamedTuple):
+    """What a write did: None before for a new object, None after for one that is gone."""
+
     version: int
     old: Stored | None
     new: Stored | None
+
+
+Listener = Callable[[Key, Object | None, Object | None], None]
+"""Takes what an object was before a write and what it is after it."""
 
 
 class Watch:
@@ -76,11 +93,13 @@ class Watch:
 
 
 def status_body(code: int, reason: str, message: str = "") -> bytes:
+    """Return a Status of a refusal, in JSON."""
     status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
     return orjson.dumps(status | {"message": message or reason, "reason": reason, "code": code})
 
 
 def refusal(code: int, reason: str, message: str = "") -> Answer:
+    """Return a refusal, in JSON: see `encoded`."""
     return Answer(code, status_body(code, reason, message))
 
 
@@ -91,6 +110,8 @@ TOO_MANY = refusal(429, "TooManyRequests")._replace(retry_after_s=1)
 
 
 class Target(NamedTuple):
+    """What a path leads to; "" for what it does not have."""
+
     resource: str
     namespace: str
     name: str
@@ -98,6 +119,7 @@ class Target(NamedTuple):
 
 
 def target_of(path: str) -> Target:
+    """Read a path without its query."""
     parts = path.strip("/").split("/")
     parts = parts[2:] if parts[0] == "api" else parts[3:]
     namespace = ""
@@ -143,26 +165,32 @@ class SimApiServer:
         self.throttles: dict[str, int] = {}  # 429s still to give, by verb
         self.deleted: list[tuple[Key, str]] = []  # with the uid, in order
         self.phases: dict[str, list[str]] = {}  # of each pod, by uid
+        self.listeners: list[Listener] = []  # controllers: told of each write
         self._clock = clock
         self._uids = 0
         self._history: dict[str, list[Change]] = {}
         self._oldest: dict[str, int] = {}
         self._watches: dict[tuple[str, str, str], dict[Watch, None]] = {}
+        self._by_resource: dict[str, dict[Key, Stored]] = {}
 
     # ---- the store ----
 
     def now(self) -> str:
+        """Return the time as objects have it."""
         return rfc3339(self._clock.wall_ns() // NS_PER_S).decode()
 
     def get(self, resource: str, name: str, namespace: str = "") -> Object:
+        """Return an object that exists."""
         return self.objects[resource, namespace, name].obj
 
     def find(self, resource: str, name: str, namespace: str = "") -> Object | None:
+        """Return an object, None if there is none."""
         stored = self.objects.get((resource, namespace, name))
         return stored.obj if stored is not None else None
 
     def all(self, resource: str) -> list[Object]:
-        return [stored.obj for key, stored in self.objects.items() if key[0] == resource]
+        """Return the objects of a resource, the oldest first."""
+        return [stored.obj for stored in self._by_resource.get(resource, {}).values()]
 
     def create(self, key: Key, obj: Object) -> Stored | None:
         """Store a new object; None if there is one of that name."""
@@ -197,7 +225,9 @@ class SimApiServer:
         self.replace(key, merged)
 
     def remove(self, key: Key) -> Stored:
+        """Let an object be gone at once; return what it was."""
         old = self.objects.pop(key)
+        del self._by_resource[key[0]][key]
         self.version += 1
         meta = {**old.obj["metadata"], "resourceVersion": str(self.version)}
         obj = {**old.obj, "metadata": meta}
@@ -211,6 +241,7 @@ class SimApiServer:
         obj = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.version)}}
         old = self.objects.get(key)
         new = self.objects[key] = Stored(obj, self.encoding.body(obj))
+        self._by_resource.setdefault(key[0], {})[key] = new
         if key[0] == "pods":
             phases = self.phases.setdefault(obj["metadata"]["uid"], [])
             phase = obj.get("status", {}).get("phase", "")
@@ -220,10 +251,16 @@ class SimApiServer:
         return new
 
     def _tell(self, key: Key, change: Change) -> None:
+        old, new = change.old, change.new
+        if key[0] in UNWATCHED:
+            return
+        for listener in self.listeners:
+            listener(key, old.obj if old else None, new.obj if new else None)
         history = self._history.setdefault(key[0], [])
         history.append(change)
-        if len(history) > HISTORY_MAX:
-            self._oldest[key[0]] = history.pop(0).version
+        if len(history) >= 2 * HISTORY_MAX:
+            self._oldest[key[0]] = history[HISTORY_MAX - 1].version
+            del history[:HISTORY_MAX]
         before = dict.fromkeys(selectors_of(key, change.old.obj if change.old else None))
         after = dict.fromkeys(selectors_of(key, change.new.obj if change.new else None))
         for selector in {**before, **after}:
@@ -399,9 +436,8 @@ class SimApiServer:
         return watch
 
     def _replay(self, watch: Watch, version: int) -> None:
-        for change in self._history.get(watch.resource, ()):
-            if change.version <= version:
-                continue
+        history = self._history.get(watch.resource, [])
+        for change in history[bisect_right(history, version, key=attrgetter("version")) :]:
             stored = change.new or change.old
             assert stored is not None
             meta = stored.obj["metadata"]
@@ -412,6 +448,7 @@ class SimApiServer:
                 watch.push(self._event(change, was, is_now))
 
     def bookmark(self, watch: Watch, *, is_end: bool = False) -> None:
+        """Tell a watch how far it is; `is_end`: it has seen all that there was."""
         meta: Object = {"resourceVersion": str(self.version)}
         if is_end:
             meta["annotations"] = {"k8s.io/initial-events-end": "true"}
@@ -420,6 +457,7 @@ class SimApiServer:
         watch.push(self.encoding.event(b"BOOKMARK", self.encoding.body(obj)))
 
     def close(self, watch: Watch) -> None:
+        """Push nothing more to a watch."""
         self._watches.get(watch.selector, {}).pop(watch, None)
 
     def end_watches(self) -> None:
@@ -437,6 +475,7 @@ class SimApiServer:
 
     @property
     def open_watches(self) -> int:
+        """How many watches there are."""
         return sum(map(len, self._watches.values()))
 
     def _matching(self, selector: tuple[str, str, str]) -> list[Stored]:
@@ -447,8 +486,8 @@ class SimApiServer:
             return [one] if one else []
         return [
             stored
-            for key, stored in self.objects.items()
-            if key[0] == resource and selector in selectors_of(key, stored.obj)
+            for key, stored in self._by_resource.get(resource, {}).items()
+            if selector in selectors_of(key, stored.obj)
         ]
 
 

@@ -1,4 +1,4 @@
-"""How the fake API server reads and writes: as JSON, and as real kubelets have it, in protobuf.
+"""How the simulated API server reads and writes: JSON, or protobuf as real kubelets have it.
 
 Its store holds objects as JSON shows them; bodies are made of them with the messages of
 fleet/wire/proto, by other code than the templates and readers that kubelets use for most of them.
@@ -9,8 +9,8 @@ from typing import NamedTuple, Protocol
 
 import orjson
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from strategic_merge import Object
 
+from fleet.simulation.strategic_merge import Object
 from fleet.wire.api.codec import JSON, Codec, protobuf
 from fleet.wire.api.framing import LENGTH_BYTES
 from fleet.wire.api.kubernetes_messages import (
@@ -64,11 +64,25 @@ class Encoding(Protocol):
     """What a server answers in, and the codec of its clients."""
 
     @property
-    def codec(self) -> Codec: ...
-    def body(self, obj: Object) -> bytes: ...
-    def read(self, body: bytes) -> Object: ...
-    def event(self, kind: bytes, body: bytes) -> bytes: ...
-    def page(self, head: tuple[str, str], version: str, items: list[bytes]) -> bytes: ...
+    def codec(self) -> Codec:
+        """The codec of its clients."""
+        ...
+
+    def body(self, obj: Object) -> bytes:
+        """Return an object as it is sent."""
+        ...
+
+    def read(self, body: bytes) -> Object:
+        """Return the object of a request."""
+        ...
+
+    def event(self, kind: bytes, body: bytes) -> bytes:
+        """Return an event of a watch around the bytes of its object."""
+        ...
+
+    def page(self, head: tuple[str, str], version: str, items: list[bytes]) -> bytes:
+        """Return a list around the bytes of its items; `head`: apiVersion and kind of one."""
+        ...
 
 
 class JsonEncoding(NamedTuple):
@@ -77,16 +91,20 @@ class JsonEncoding(NamedTuple):
     codec: Codec = JSON
 
     def body(self, obj: Object) -> bytes:
+        """Return an object as it is sent."""
         return b"%b" % orjson.dumps(obj)  # a copy without orjson's spare room, which nodes keep
 
     def read(self, body: bytes) -> Object:
+        """Return the object of a request."""
         found: Object = orjson.loads(body)
         return found
 
     def event(self, kind: bytes, body: bytes) -> bytes:
+        """Return an event of a watch around the bytes of its object."""
         return b'{"type":"%b","object":%b}\n' % (kind, body)
 
     def page(self, head: tuple[str, str], version: str, items: list[bytes]) -> bytes:
+        """Return a list around the bytes of its items; `head`: apiVersion and kind of one."""
         del head
         return b'{"metadata":{"resourceVersion":"%b"},"items":[%b]}' % (
             version.encode(),
@@ -100,6 +118,7 @@ class ProtobufEncoding(NamedTuple):
     codec: Codec
 
     def body(self, obj: Object) -> bytes:
+        """Return an object as it is sent."""
         kind = obj["kind"]
         if kind in UNREAD:  # any message that begins with metadata
             message = from_json({"metadata": obj["metadata"]}, message_class("ConfigMap")())
@@ -109,14 +128,17 @@ class ProtobufEncoding(NamedTuple):
         return object_from_json({**head, **known(obj, message.DESCRIPTOR)})
 
     def read(self, body: bytes) -> Object:
+        """Return the object of a request."""
         found: Object = object_to_json(body) if body.startswith(MAGIC) else orjson.loads(body)
         return found
 
     def event(self, kind: bytes, body: bytes) -> bytes:
+        """Return an event of a watch around the bytes of its object."""
         frame = field(1, kind) + field(2, field(1, body))
         return len(frame).to_bytes(LENGTH_BYTES, "big") + frame
 
     def page(self, head: tuple[str, str], version: str, items: list[bytes]) -> bytes:
+        """Return a list around the bytes of its items; `head`: apiVersion and kind of one."""
         api_version, kind = head
         meta = field(1, field(2, version.encode()))
         content = meta + b"".join(field(2, contents(each)) for each in items)

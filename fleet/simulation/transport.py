@@ -7,14 +7,13 @@ is one connection; chunks of a watch keep their order, and some are cut in two.
 """
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
-from fakes import Answer, SimApiServer, Watch
-
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws, SimClock
+from fleet.simulation.api_server import Answer, SimApiServer, Watch
 from fleet.wire.http2.messages import (
     Cut,
     Failure,
@@ -57,7 +56,7 @@ class _Exchange:
         self.done = False
 
 
-class FakeTransport:
+class SimTransport:
     """A transport with one connection per pool and seeded latencies; see reactor.Wire."""
 
     def __init__(
@@ -70,10 +69,13 @@ class FakeTransport:
     ) -> None:
         self.server = server
         self.trace: list[Sent] = []
+        self.record: Callable[[Sent], None] = self.trace.append
         # What goes wrong now: faults of several kinds, and of several nodes, may overlap.
         self.refusing: list[Pools] = []
         self.silent: list[Pools] = []
+        self.stalled: list[Pools] = []  # the server does not even run its watches
         self.slow: list[tuple[Pools, int]] = []
+        self.events_late_ns = 0  # how far the watches lag behind the answers
         self.refusals: list[tuple[Pools, Answer]] = []
         self.hung_up: list[int] = []
         self._cuts: dict[int, Cut] = {}
@@ -91,9 +93,11 @@ class FakeTransport:
     # ---- what the reactor calls ----
 
     def send(self, pool: int, request: Request, token: object) -> None:
+        """Ask; it leaves with the next `flush`."""
         self._queue.append(_Exchange(pool, request, token))
 
     def cancel(self, pool: int, token: object) -> None:
+        """Take a request or a watch back: it is not answered."""
         del pool
         self._queue = [each for each in self._queue if each.token != token]
         number = self._numbers.pop(token, None)
@@ -101,16 +105,19 @@ class FakeTransport:
             self._end(number)
 
     def abandon(self, is_unwanted: Callable[[object], bool]) -> None:
+        """Take back all that somebody does not want any more."""
         self._queue = [each for each in self._queue if not is_unwanted(each.token)]
         for number in [n for n, each in self._open.items() if is_unwanted(each.token)]:
             self._end(number)
 
     def hang_up(self, pool: int) -> None:
+        """Close the connection of a pool from this side."""
         self.hung_up.append(pool)
         for number in [n for n, each in self._open.items() if each.pool == pool]:
             self._fail(number, Failure.LOST)
 
     def cut(self, pool: int, cut: Cut | None) -> None:
+        """Separate a pool from the server, or None: join them again."""
         self._cuts.pop(pool, None)
         if cut is not None:
             self._cuts[pool] = cut
@@ -134,6 +141,9 @@ class FakeTransport:
             self._fail(number, Failure.SILENT if exchange.request.stream else Failure.TIMEOUT)
 
     def flush(self) -> None:
+        """Let go what was asked for."""
+        if not self._queue:
+            return
         queue, self._queue = self._queue, []
         now_ns = self._clock.now_ns()
         for exchange in queue:
@@ -158,22 +168,27 @@ class FakeTransport:
                     self._later(now_ns + late_ns, self._give_up, number)
 
     def sweep(self, now_ns: int) -> None:
+        """Do nothing: connections here have no health of their own."""
         del now_ns
 
     # ---- what the simulation calls ----
 
     def next_ns(self) -> int | None:
+        """Return when something is due next, None if nothing is."""
         return self._due[0][0] if self._due else None
 
     def advance(self) -> None:
         """Do what is due by now."""
-        now_ns = self._clock.now_ns()
-        while self._due and self._due[0][0] <= now_ns:
-            _, _, action, arguments = heapq.heappop(self._due)
+        due, now_ns = self._due, self._clock.now_ns()
+        while due and due[0][0] <= now_ns:
+            _, _, action, arguments = heapq.heappop(due)
             self._act(action, arguments)
 
     def _act(self, action: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         """Do it, unless a black hole swallows it: then once it is over."""
+        if not self._cuts:
+            action(*arguments)
+            return
         exchange = self._open.get(arguments[0])
         cut = None if exchange is None else self._cuts.get(exchange.pool)
         is_swallowed = swallows_output(cut) if action == self._arrive else swallows_input(cut)
@@ -197,11 +212,15 @@ class FakeTransport:
     def _latency_ns(self, pool: int) -> int:
         """Draw 1 to 5 ms, and what faults add."""
         share = self._draws.uniform(pool, 0x1A7, self._seq)
-        added_ns = sum(by_ns for pools, by_ns in self.slow if _is_hit(pool, [pools]))
+        added_ns = (
+            sum(by_ns for pools, by_ns in self.slow if _is_hit(pool, [pools])) if self.slow else 0
+        )
         return int((1 + 4 * share) * NS_PER_MS) + added_ns
 
     def _refusal(self, pool: int) -> Answer | None:
         """Return what a fault has this node's requests answered with."""
+        if not self.refusals:
+            return None
         found = (answer for pools, answer in self.refusals if _is_hit(pool, [pools]))
         return next(found, None)
 
@@ -212,7 +231,7 @@ class FakeTransport:
         path = request.path.decode()
         if verb == "DELETE" and "fieldSelector" in path:
             verb = "DELETECOLLECTION"
-        self.trace.append(Sent(exchange.sent_ns, node, verb, path, code))
+        self.record(Sent(exchange.sent_ns, node, verb, path, code))
 
     def _arrive(self, number: int, exchange: _Exchange, half_ns: int) -> None:
         request = exchange.request
@@ -261,7 +280,8 @@ class FakeTransport:
         if exchange is None:
             return
         now_ns = self._clock.now_ns()
-        exchange.last_ns = max(exchange.last_ns, now_ns + self._latency_ns(exchange.pool) // 2)
+        due_ns = now_ns + self.events_late_ns + self._latency_ns(exchange.pool) // 2
+        exchange.last_ns = max(exchange.last_ns, due_ns)
         # By share, so that the story is the same in each encoding.
         share = 8 * self._draws.uniform(exchange.pool, 0xC07, self._seq)
         cut = 1 + int(share * (len(data) - 1)) if share < 1 else 0
@@ -289,7 +309,8 @@ class FakeTransport:
     def _bookmark(self, number: int) -> None:
         exchange = self._open.get(number)
         if exchange is not None and exchange.watch is not None:
-            self.server.bookmark(exchange.watch)
+            if not _is_hit(exchange.pool, self.stalled):
+                self.server.bookmark(exchange.watch)
             self._later(self._clock.now_ns() + BOOKMARK_NS, self._bookmark, number)
 
     def _answer(self, number: int, answer: Answer) -> None:
@@ -325,5 +346,5 @@ class FakeTransport:
         return exchange
 
 
-def _is_hit(pool: int, faults: Iterable[Pools]) -> bool:
-    return any(pools is None or pool in pools for pools in faults)
+def _is_hit(pool: int, faults: Sequence[Pools]) -> bool:
+    return bool(faults) and any(pools is None or pool in pools for pools in faults)

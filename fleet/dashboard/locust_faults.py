@@ -1,0 +1,239 @@
+"""Faults on the dashboard, as the Locust master has them: asked for, healed, and what is on.
+
+    page --form--> here --fleet-fault--> each fleet worker that takes it
+    page <-JSON--- here <-fleet-fault-told-- ...
+
+A worker says what is on with each report, and with each answer. Of a run of several processes the
+first one answers, and hands on to the others. This module never imports Locust, and so patches
+nothing; what it waits for is gevent's.
+"""
+
+import functools
+import itertools
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from flask import Blueprint, Response, request
+from gevent.event import Event
+
+from fleet.dashboard.locust_dispatcher import shard_of
+from fleet.dashboard.locust_protocol import FAULT_ORDER, FAULT_TOLD
+from fleet.faults.fault import FAULTS, PARAMETERS, FaultSpec
+from fleet.profile.schema import key_of
+
+ANSWER_S_MAX = 40.0
+"""Somewhat more than a fleet of several processes waits for those."""
+FIELD_CHARACTERS_MAX = 4_096
+WHOM = ("selector", "share", "zone", "nodes")
+WHEN = ("for", "every")
+SCRIPT = Path(__file__).with_name("faults.js")
+
+Json = dict[str, Any]
+
+
+class Runner(Protocol):
+    """What is used of Locust's MasterRunner."""
+
+    @property
+    def clients(self) -> Mapping[str, Any]:
+        """Return the workers by their id."""
+        ...
+
+    def send_message(self, msg_type: str, data: Json, client_id: str) -> object:
+        """Send one message to one worker."""
+        ...
+
+    def register_message(self, msg_type: str, listener: Callable[..., None]) -> object:
+        """Call `listener` with each message of a kind."""
+        ...
+
+
+class Told(NamedTuple):
+    """What a worker said last of the faults of its run, and when."""
+
+    on: list[Json]
+    at_s: float
+
+
+class Asked(NamedTuple):
+    """An order that is on its way."""
+
+    missing: set[str]
+    answers: dict[str, Json]
+    is_complete: Event
+
+
+class FaultDesk:
+    """Hands orders to fleet workers and knows what is on; see the top of this file."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._told: dict[str, Told] = {}
+        self._asked: dict[int, Asked] = {}
+        self._numbers = itertools.count(1)
+        runner.register_message(FAULT_TOLD, self.on_told)
+
+    def on_report(self, client_id: str, data: Json) -> None:
+        """Learn from a worker's report what is on, and that it takes orders."""
+        faults = data.get("fleet", {}).get("faults")
+        if faults is not None:
+            self._told[client_id] = Told(faults, time.monotonic())
+
+    def on_told(self, msg: Any, **_: object) -> None:
+        """Take a worker's answer; one that nobody waits for any more still says what is on."""
+        self._told[msg.node_id] = Told(msg.data["on"], time.monotonic())
+        asked = self._asked.get(msg.data["number"])
+        if asked is not None and msg.node_id in asked.missing:
+            asked.missing.discard(msg.node_id)
+            asked.answers[msg.node_id] = msg.data["answer"]
+            if not asked.missing:
+                asked.is_complete.set()
+
+    def takers(self) -> list[str]:
+        """Return the workers that take orders, by shard."""
+        self._told = {each: told for each, told in self._told.items() if self._is_there(each)}
+        return sorted(self._told)
+
+    def _is_there(self, client_id: str) -> bool:
+        client = self._runner.clients.get(client_id)
+        return client is not None and client.state != "missing"
+
+    def on(self) -> list[Json]:
+        """Return the faults that are on in all runs."""
+        now_s, found = time.monotonic(), []
+        for taker in self.takers():
+            on, at_s = self._told[taker]
+            for each in on:
+                age_s, left_s = now_s - at_s, each["left_s"]
+                found.append(
+                    {
+                        **each,
+                        "shard": shard_of(taker),
+                        "for_s": each["for_s"] + age_s,
+                        "left_s": None if left_s is None else max(0.0, left_s - age_s),
+                    }
+                )
+        return found
+
+    def ask(self, order: Json, shard: str = "") -> tuple[bool, str]:
+        """Give an order to all runs, or to one; return whether any did it, and what to show."""
+        takers = [each for each in self.takers() if shard in {"", shard_of(each)}]
+        if not takers:
+            return False, "no fleet that takes faults is connected"
+        number = next(self._numbers)
+        asked = self._asked[number] = Asked(set(takers), {}, Event())
+        try:
+            for taker in takers:
+                self._runner.send_message(FAULT_ORDER, {"number": number, "order": order}, taker)
+            asked.is_complete.wait(ANSWER_S_MAX)
+        finally:
+            del self._asked[number]
+        silent = ", ".join(map(shard_of, sorted(asked.missing)))
+        answers = [asked.answers[each] for each in sorted(asked.answers)]
+        errors = [each["error"] for each in answers if "error" in each]
+        done = [each["told"] for each in answers if "told" in each]
+        words = [*dict.fromkeys(done or errors)]
+        if silent:
+            words.append(f"no answer within {ANSWER_S_MAX:.0f} s of {silent}")
+        return bool(done), "; ".join(words)
+
+
+@functools.cache
+def form() -> Json:
+    """Return what the page makes its form of: the types, and what each takes."""
+    schema = FaultSpec.model_json_schema()
+    return {
+        "types": [
+            {
+                "type": kind.value,
+                "words": told.words,
+                "takes": [key_of(each) for each in told.takes],
+                "needs": [key_of(each) for each in told.needs],
+                "isInstant": told.is_instant,
+                "hitsNodes": not told.of_control_plane,
+            }
+            for kind, told in FAULTS.items()
+        ],
+        "choices": {
+            key_of(each): choices
+            for each in PARAMETERS
+            if (choices := _choices(schema, schema["properties"][key_of(each)]))
+        },
+    }
+
+
+def _choices(schema: Json, told: Json) -> list[str]:
+    """Return the values of an enumeration, or of the items of a list of them."""
+    for inner in (told, told.get("items", {}), *told.get("anyOf", ())):
+        name = inner.get("$ref", "").removeprefix("#/$defs/")
+        if name:
+            return list(schema["$defs"][name].get("enum", ()))
+    return []
+
+
+def order_of(given: Mapping[str, str]) -> Json:
+    """Return the order that a form means. Raises ValueError."""
+    known = {"type", *WHOM, *WHEN, *map(key_of, PARAMETERS)}
+    strange = sorted(set(given) - known)
+    if strange:
+        raise ValueError(f"the form has no {', '.join(strange)}")
+    filled: Json = {key: value.strip() for key, value in given.items() if value.strip()}
+    for key, value in filled.items():
+        if len(value) > FIELD_CHARACTERS_MAX:
+            raise ValueError(f"{key}: more than {FIELD_CHARACTERS_MAX:,} characters")
+        if _properties().get(key, {}).get("type") == "integer":
+            filled[key] = _integer(key, value)
+    return {"do": "inject", "form": filled}
+
+
+def _integer(key: str, value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise ValueError(f"{key}: {value!r} is no whole number") from None
+
+
+@functools.cache
+def _properties() -> Json:
+    found: Json = FaultSpec.model_json_schema()["properties"]
+    return found
+
+
+def add_routes(routes: Blueprint, desk: FaultDesk) -> None:
+    """Add what the page asks for, below the blueprint's prefix."""
+
+    @routes.get("/fleet/faults")
+    def faults() -> Response:
+        return _answer({**form(), "on": desk.on(), "takers": len(desk.takers())})
+
+    @routes.get("/fleet/faults.js")
+    def script() -> Response:
+        return Response(SCRIPT.read_text(encoding="utf-8"), mimetype="text/javascript")
+
+    @routes.post("/fleet/faults/inject")
+    def inject() -> Response:
+        try:
+            order = order_of(request.form.to_dict())
+        except ValueError as error:
+            return _result(is_done=False, message=str(error))
+        is_done, message = desk.ask(order)
+        return _result(is_done=is_done, message=message)
+
+    @routes.post("/fleet/faults/heal")
+    def heal() -> Response:
+        what, shard = request.form.get("what", ""), request.form.get("shard", "")
+        is_done, message = desk.ask({"do": "heal", "what": what}, shard)
+        return _result(is_done=is_done, message=message)
+
+
+def _result(*, is_done: bool, message: str) -> Response:
+    found = _answer({"success": is_done, "message": message})
+    found.status_code = 200 if is_done else 400
+    return found
+
+
+def _answer(content: Json) -> Response:
+    return Response(json.dumps(content), mimetype="application/json")

@@ -1,0 +1,132 @@
+"""Names and colours of what is plotted, once for all that plot it.
+
+The report, the dashboard's page of charts and the Grafana dashboard of the chart take the titles of
+their plots, the labels of their lines and the colours from here: what has one name in one of them
+has it in all, and is found by its colour. The colours can be told apart by the colour-blind (Okabe
+and Ito, jfly.uni-koeln.de/color); each has a lighter one for dark paper.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+
+class Colour(NamedTuple):
+    """One colour, on light paper and on dark."""
+
+    light: str
+    dark: str
+
+
+PALETTE = (
+    Colour("#0072b2", "#5cb0e8"),
+    Colour("#d55e00", "#ff8a4d"),
+    Colour("#009e73", "#35c99a"),
+    Colour("#b5619a", "#e09ac6"),
+    Colour("#c98a00", "#f0c04a"),
+    Colour("#4aa3d8", "#9ad4f5"),
+)
+BLUE, VERMILION, GREEN, PURPLE, YELLOW, SKY = range(len(PALETTE))
+GREY = -1
+"""For what is there to compare with, such as a target."""
+FAINT = Colour("#5c6470", "#a2aab6")
+
+
+class Chart(NamedTuple):
+    """One plot: its title, and the places in the palette of the lines that it may have."""
+
+    title: str
+    lines: Mapping[str, int] = {}
+
+
+CHARTS = {
+    "requests": Chart("Requests of the nodes"),
+    "latency": Chart(
+        "API latency",
+        {
+            "writes p99, server": BLUE,
+            "reads p99, server": VERMILION,
+            "all p99, nodes": GREEN,
+            "all p50, nodes": GREY,
+        },
+    ),
+    "clients": Chart("Who asks: flow schemas"),
+    "leases": Chart("Lateness of Lease renewals", {"p50": BLUE, "p99": VERMILION}),
+    "nodes": Chart(
+        "Nodes by condition",
+        {
+            "Ready": GREEN,
+            "NotReady": VERMILION,
+            "were Ready, then not": PURPLE,
+            "registered": GREY,
+            "target": GREY,
+        },
+    ),
+    "pods": Chart(
+        "Pods by phase",
+        {
+            "Running": GREEN,
+            "Pending": YELLOW,
+            "Succeeded": BLUE,
+            "Failed": VERMILION,
+            "Failed, per second": VERMILION,
+            "gone": GREY,
+        },
+    ),
+    "starts": Chart(
+        "Pod starts",
+        {
+            "p50, without simulated time": BLUE,
+            "p99, without simulated time": VERMILION,
+            "p99 in all": GREY,
+        },
+    ),
+    "spread": Chart("Pod starts: share of pods by seconds"),
+    "cpu": Chart(
+        "CPU of the control plane",
+        {"API server": BLUE, "etcd": VERMILION, "scheduler": GREEN, "controllers": PURPLE},
+    ),
+    "memory": Chart(
+        "Memory",
+        {
+            "API server": BLUE,
+            "etcd": VERMILION,
+            "scheduler": GREEN,
+            "controllers": PURPLE,
+            "fleet": GREY,
+        },
+    ),
+    "inflight": Chart(
+        "Requests in flight and in queues",
+        {"executing": BLUE, "queued": VERMILION, "rejected/s": PURPLE},
+    ),
+    "etcd": Chart("etcd"),
+    "watches": Chart("Watch events", {"events to the nodes": BLUE, "events of all watches": GREY}),
+    "own": Chart("CPU of fleet itself", {"fleet": BLUE}),
+    "lag": Chart("Timer lag: fleet's own error", {"p50": BLUE, "p99": VERMILION}),
+}
+"""By the name of the plot."""
+
+
+def title_of(name: str) -> str:
+    """Return the title of a plot."""
+    return CHARTS[name].title
+
+
+def places(name: str, labels: Sequence[str]) -> list[int]:
+    """Return the place in the palette of each line of a plot, `GREY` for none.
+
+    Lines that are not in the table, such as kinds of requests, get what is left, in order.
+    """
+    known = CHARTS[name].lines if name in CHARTS else {}
+    taken = {known[each] for each in labels if each in known}
+    free = [each for each in range(len(PALETTE)) if each not in taken] or [*range(len(PALETTE))]
+    unknown = [each for each in labels if each not in known]
+    return [
+        known[each] if each in known else free[unknown.index(each) % len(free)] for each in labels
+    ]
+
+
+def variables(*, dark: bool) -> str:
+    """Return the palette as declarations of a style sheet: `--s1` and so on."""
+    hues = (each.dark if dark else each.light for each in PALETTE)
+    return ";".join(f"--s{number}:{hue}" for number, hue in enumerate(hues, 1))

@@ -1,0 +1,256 @@
+"""Faults of what nodes have beside their kubelets, as the API server shows them, and their end."""
+
+import pytest
+from e2e_world import DEDICATED, Json, World, condition, eventually
+from fault_world import lively, order
+
+pytest_plugins = ("e2e_fixtures",)
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+
+GPU = "nvidia.com/gpu"
+DEVICES: list[Json] = [{"resource": GPU, "count": 2, "registrationDelay": "1s"}]
+
+
+def gpu_pod(name: str, node: str) -> Json:
+    resources = {"requests": {GPU: "1"}, "limits": {GPU: "1"}}
+    container = {"name": "c", "image": "nginx", "resources": resources}
+    spec = {"nodeName": node, "containers": [container], "terminationGracePeriodSeconds": 0}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def gpus(world: World, node: str) -> tuple[str, str]:
+    status = world.get("node", node)["status"]
+    return status["capacity"].get(GPU, ""), status["allocatable"].get(GPU, "")
+
+
+def gpu_health(world: World, pod: str) -> str:
+    [status] = world.get("pod", pod)["status"]["containerStatuses"]
+    [told] = status["allocatedResourcesStatus"]
+    return str(told["resources"][0]["health"])
+
+
+def test_devices_fail_under_their_pods_and_are_well_again(eager: World) -> None:
+    world, prefix = eager, "devices"
+    profile = lively(world, "lively-gpu", devices=DEVICES)
+    named = (f"--kubeconfig={world.info.kubeconfig}", *DEDICATED)
+    hit, spared = f"{prefix}-00001", f"{prefix}-00000"
+    with world.spawn(prefix, 2, profile, *named) as run:
+        run.until_ready()
+        at = f"--run-dir={run.directory}"
+        eventually(lambda: gpus(world, hit) == ("2", "2"), "the device plugin has registered")
+        world.apply(gpu_pod("trains", hit), gpu_pod("calm", spared))
+        world.kubectl("wait", "--for=condition=Ready", "pod/trains", "pod/calm", "--timeout=120s")
+        told = world.fleet("inject", "DeviceFailure", f"--nodes={hit}", f"--resource={GPU}", at)
+        assert told.stdout == f"fault 1: DeviceFailure {GPU} on 1 of 2 nodes\n", told.stderr
+        eventually(lambda: gpu_health(world, "trains") == "Unhealthy", "the pod tells")
+        eventually(lambda: gpus(world, hit) == ("2", "0"), "the node tells")
+        world.apply(gpu_pod("late", hit))
+        eventually(lambda: world.get("pod", "late")["status"]["phase"] == "Failed", "it is refused")
+        assert world.get("pod", "late")["status"]["reason"] == "UnexpectedAdmissionError"
+        assert (gpus(world, spared), gpu_health(world, "calm")) == (("2", "2"), "Healthy")
+        assert condition(world.get("node", hit), "Ready") == "True"
+        refused = world.fleet("inject", "DeviceFailure", "--resource=example.com/nic", at)
+        assert refused.returncode == 2
+        assert "no device plugin for example.com/nic; it has: nvidia.com/gpu" in refused.stderr
+        assert len(order(run, do="heal", what="DeviceFailure")["healed"]) == 1
+        eventually(lambda: gpus(world, hit) == ("2", "2"), "the devices are well")
+        eventually(lambda: gpu_health(world, "trains") == "Healthy", "the pod tells so")
+        world.kubectl("delete", "pod", "trains", "calm", "late", "--wait=false")
+        run.end_well_or_late()
+    assert "bug in fleet" not in run.log
+    world.assert_nothing_left(prefix)
+
+
+def refused_logins(world: World) -> int:
+    """Return how often the API server could not tell who somebody is."""
+    found = world.kubectl("get", "--raw=/metrics").splitlines()
+    name = 'authentication_attempts{result="error"} '
+    return sum(int(float(each.removeprefix(name))) for each in found if each.startswith(name))
+
+
+def bootstraps(world: World) -> list[str]:
+    """Return who of those that bootstrapped asked for client certificates."""
+    return [
+        each["spec"]["username"]
+        for each in world.items("certificatesigningrequests")
+        if each["spec"]["username"].startswith("system:bootstrap:")
+        and each["spec"]["signerName"] == "kubernetes.io/kube-apiserver-client-kubelet"
+    ]
+
+
+def test_certificates_that_are_over_are_refused_and_asked_for_anew(world: World) -> None:
+    prefix = "expired"
+    names = [f"{prefix}-{number:05d}" for number in range(3)]
+    with world.spawn(prefix, 3, lively(world), "--identity=csr") as run:
+        run.until_ready()
+        refused, asked = refused_logins(world), len(bootstraps(world))
+        order(run, do="inject", fault={"type": "CertificateExpired", "nodes": names[1:]})
+        eventually(lambda: refused_logins(world) > refused, "what they send is refused")
+        eventually(lambda: len(bootstraps(world)) == asked + 2, "two have bootstrapped")
+
+        def renewals() -> set[str]:
+            leases = world.items("leases", "-n", "kube-node-lease")
+            return {
+                each["spec"]["renewTime"]
+                for each in leases
+                if each["metadata"]["name"] in names[1:]
+            }
+
+        before = renewals()
+        eventually(lambda: not before & renewals(), "both renew their Leases")
+        eventually(
+            lambda: {condition(world.get("node", each), "Ready") for each in names} == {"True"},
+            "all are Ready",
+        )
+        assert len(bootstraps(world)) == asked + 2
+        run.end_well_or_late()
+    assert "bug in fleet" not in run.log
+    world.assert_nothing_left(prefix)
+
+
+DRIVER = "csi.fleet.emulator"
+
+
+def test_volumes_that_do_not_attach_or_mount_keep_their_pods_waiting(eager: World) -> None:
+    world, prefix = eager, "unattached"
+    profile = lively(world, "lively-storage", csiDrivers=[{"name": DRIVER}])
+    named = (f"--kubeconfig={world.info.kubeconfig}", *DEDICATED)
+    names = [f"{prefix}-{number:05d}" for number in range(3)]
+
+    def waits(pod: str, reason: str, words: str) -> bool:
+        selector = f"--field-selector=involvedObject.name={pod},reason={reason}"
+        return any(words in each["message"] for each in world.items("events", selector))
+
+    def are_ready(*pods: str) -> bool:
+        return all(condition(world.get("pod", pod), "Ready") == "True" for pod in pods)
+
+    def objects(name: str, node: str) -> list[Json]:
+        wanted = {"requests": {"storage": "1Gi"}}
+        spec: Json = {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": "odd",
+            "resources": wanted,
+        }
+        claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}}
+        volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": name}}]
+        mounts = [{"name": "data", "mountPath": "/data"}]
+        container = {"name": "c", "image": "nginx", "volumeMounts": mounts}
+        uses: Json = {"nodeName": node, "containers": [container], "volumes": volumes}
+        uses |= {"terminationGracePeriodSeconds": 0}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": uses}
+        return [{**claim, "spec": spec}, pod]
+
+    storage_class = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": "odd"},
+        "provisioner": DRIVER,
+    }
+    with world.spawn(prefix, 3, profile, *named) as run:
+        run.until_ready()
+        for kind, node in (("AttachFailure", names[1]), ("MountFailure", names[2])):
+            order(run, do="inject", fault={"type": kind, "nodes": [node], "message": "no slot"})
+        pods = ("held", "far", "bad")
+        claims = [
+            each for pod, node in zip(pods, names, strict=True) for each in objects(pod, node)
+        ]
+        world.apply(storage_class, *claims)
+        eventually(lambda: are_ready("held"), "the first is attached")
+        eventually(lambda: waits("far", "FailedAttachVolume", "no slot"), "the second is not")
+        eventually(lambda: waits("bad", "FailedMount", "no slot"), "the third is not mounted")
+        assert [world.get("pod", pod)["status"]["phase"] for pod in ("far", "bad")] == [
+            "Pending",
+            "Pending",
+        ]
+        assert len(order(run, do="heal", what="")["healed"]) == 2
+        eventually(lambda: are_ready(*pods), "all are attached and mounted")
+        world.kubectl("delete", "pod", *pods, "--wait=false")
+        world.kubectl("delete", "pvc", *pods, "--wait=false")
+        eventually(lambda: not world.items("pv"), "the volumes are gone")
+        run.end_well_or_late()
+        world.kubectl("delete", "storageclass", "odd")
+    assert "bug in fleet" not in run.log
+    world.assert_nothing_left(prefix)
+
+
+def test_an_annotation_injects_and_heals(eager: World) -> None:
+    """Also at a node that is cut off: fleet's own watch shows it, the node's cannot."""
+    world, prefix = eager, "annotated"
+    named = (f"--kubeconfig={world.info.kubeconfig}", *DEDICATED)
+    names = [f"{prefix}-{number:05d}" for number in range(4)]
+    cut, timed, refused, spared = names
+
+    def annotate(node: str, value: str) -> None:
+        note = f"fleet.emulator/fault={value}" if value else "fleet.emulator/fault-"
+        world.kubectl("annotate", "--overwrite", "node", node, note)
+
+    def ready() -> list[str]:
+        return [condition(world.get("node", name), "Ready") for name in names]
+
+    def refusals() -> list[tuple[str, str]]:
+        found = world.items("events", "--field-selector=reason=FaultRefused")
+        return [(each["involvedObject"]["name"], each["message"]) for each in found]
+
+    with world.spawn(prefix, 4, lively(world), *named) as run:
+        run.until_ready()
+        annotate(cut, "Partition mode=Reset; NodeCondition condition=Odd")
+        annotate(timed, "NetworkNotReady:20s message=cut")
+        annotate(refused, "Earthquake:8m")
+        eventually(lambda: ready() == ["Unknown", "True", "True", "True"], "one is cut off")
+        eventually(lambda: refusals() != [], "what cannot be is told", seen=refusals)
+        [(node, message)] = refusals()
+        assert node == refused
+        assert message.startswith("fleet.emulator/fault: 'Earthquake' is no fault; these are: ")
+        annotate(cut, "")
+        eventually(lambda: ready() == ["True"] * 4, "all are Ready", seen=ready)
+        annotate(spared, "NetworkNotReady")
+        eventually(lambda: ready() == ["True", "True", "True", "False"], "another", seen=ready)
+        annotate(spared, "NodeCondition condition=Odd")
+        eventually(lambda: ready() == ["True"] * 4, "it is another fault now", seen=ready)
+        eventually(lambda: told(world, spared, "Odd")[0] == "True", "which is told")
+        run.end_well_or_late()
+    assert "NetworkNotReady on 1 of 4 nodes" in run.log
+    assert "bug in fleet" not in run.log
+    world.assert_nothing_left(prefix)
+
+
+def told(world: World, node: str, kind: str) -> tuple[str, str]:
+    conditions = world.get("node", node)["status"]["conditions"]
+    found = [each for each in conditions if each["type"] == kind]
+    return (found[0]["status"], found[0]["reason"]) if found else ("", "")
+
+
+def taints(world: World, node: str) -> set[str]:
+    return {each["key"] for each in world.get("node", node)["spec"].get("taints", ())}
+
+
+def test_daemons_say_conditions_and_take_them_back(eager: World) -> None:
+    """As node-problem-detector and a network's agent do; what follows is the controllers'."""
+    world, prefix = eager, "conditioned"
+    named = (f"--kubeconfig={world.info.kubeconfig}", *DEDICATED)
+    hit, spared = f"{prefix}-00001", f"{prefix}-00000"
+
+    def odd() -> list[str]:
+        return sorted(told(world, name, "Odd")[0] for name in (hit, spared))
+
+    with world.spawn(prefix, 2, lively(world), *named) as run:
+        run.until_ready()
+        what = {"condition": "KernelDeadlock", "reason": "TaskHung", "nodes": [hit]}
+        order(run, do="inject", fault={"type": "NodeCondition", **what})
+        order(run, do="inject", fault={"type": "NodeCondition", "condition": "Odd", "share": 0.5})
+        order(run, do="inject", fault={"type": "NetworkUnavailable", "nodes": [hit]})
+        bad = ("True", "TaskHung")
+        eventually(lambda: told(world, hit, "KernelDeadlock") == bad, "the kernel hangs")
+        cut = "node.kubernetes.io/network-unavailable"
+        eventually(lambda: cut in taints(world, hit), "the controller has tainted the node")
+        eventually(lambda: odd() == ["", "True"], "one of two nodes is odd", seen=odd)
+        assert told(world, spared, "KernelDeadlock") == ("", "")
+        assert cut not in taints(world, spared)
+        assert len(order(run, do="heal", what="")["healed"]) == 3
+        fine = ("False", "NoKernelDeadlock")
+        eventually(lambda: told(world, hit, "KernelDeadlock") == fine, "the kernel goes on")
+        eventually(lambda: cut not in taints(world, hit), "the taint is gone")
+        eventually(lambda: odd() == ["", "False"], "it is so no more", seen=odd)
+        run.end_well_or_late()
+    assert "bug in fleet" not in run.log
+    world.assert_nothing_left(prefix)

@@ -1,0 +1,90 @@
+"""The page of a capacity search: the curve, what broke first, and that it asks no network."""
+
+import re
+from pathlib import Path
+
+import pytest
+from run_files import write_run
+
+from fleet.report import capacity_report
+from fleet.report.capacity_report import write_capacity
+from fleet.report.figure import Json
+
+NAMESPACES = {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory of runs: three sizes, of which the largest broke."""
+    path = tmp_path_factory.mktemp("capacity")
+    for nodes in (100, 200, 400):
+        run = path / f"{nodes:06}-1"
+        write_run(run, us=50_000 if nodes == 400 else 5_000, is_slow=nodes == 400)
+    return path
+
+
+def searched(directory: Path, *, verdict: str = "fail") -> Json:
+    probes = [
+        {
+            "nodes": nodes,
+            "attempt": 1,
+            "verdict": verdict if nodes == 400 else "pass",
+            "told": "On Kubernetes v1.36.3 the PATCHes were slow.",
+            "ready_s": nodes / 20,
+            "nearest": "MutatingApiCallLatency",
+            "share": nodes / 250,
+            "shown": "MutatingApiCallLatency 1.6 s of 1 s",
+            "directory": str(directory / f"{nodes:06}-1"),
+        }
+        for nodes in (400, 100, 200)
+    ]
+    return {
+        "held": 200,
+        "broke": 400,
+        "what_broke": probes[0]["told"],
+        "took_s": 300.0,
+        "command": ["spawn", "--duration=75s", "--etcd-flag=<&>"],
+        "probes": probes,
+    }
+
+
+def test_the_page_says_what_held_what_broke_first_and_shows_the_curve(directory: Path) -> None:
+    (directory / "000100-1/report.html").touch()
+    path = write_capacity(searched(directory), directory)
+    assert path == directory / "capacity.html"
+    text = path.read_text()
+    assert path.stat().st_size < 3_000_000
+    assert "200 nodes held on Kubernetes v1.36.3; 400 did not." in text
+    assert "On Kubernetes v1.36.3 the PATCHes were slow." in text
+    assert re.findall(r'<figure id="plot-(\w+)"', text) == ["capacity", "ready"]
+    curve = text.partition('<figure id="plot-capacity"')[2].partition("</figure>")[0]
+    assert "MutatingApiCallLatency" in curve
+    assert "the limit" in curve
+    shown = [
+        int(each) for each in re.findall(r'<td class="n">(\d+)</td><td class="n">1</td>', text)
+    ]
+    assert shown == [100, 200, 400]
+    assert '<a href="000100-1/report.html">' in text
+    assert '<a href="000200-1/report.html">' not in text  # there is none
+    assert "--etcd-flag=&lt;&amp;&gt;" in text
+    assert set(re.findall(r"https?://[^\s\"'<)]+", text)) <= NAMESPACES
+    assert not re.search(r"<script|<link|<img|@import|\ssrc=", text)
+
+
+def test_a_limit_of_fleet_s_own_is_not_the_control_plane_s(directory: Path) -> None:
+    content = searched(directory, verdict="invalid")
+    text = write_capacity(content, directory).read_text()
+    assert "That run is INVALID: fleet, or the machine that both share, was the limit" in text
+    assert "INVALID" not in write_capacity(searched(directory), directory).read_text()
+
+
+def test_there_is_a_page_without_the_runs_files_and_without_plots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = searched(tmp_path)
+    content["held"], content["broke"] = 0, None
+    text = write_capacity(content, tmp_path).read_text()
+    assert "No size held on Kubernetes of unknown version" in text
+    assert re.findall(r'<figure id="plot-(\w+)"', text) == ["ready"]
+    monkeypatch.setattr(capacity_report, "can_plot", lambda: False)
+    assert "There are no plots" in write_capacity(content, tmp_path).read_text()
