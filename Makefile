@@ -11,7 +11,7 @@ GUARDED := $(BIN)/python tests/guard.py
 INSTALL_CHROMIUM = apt-get install --yes --no-install-recommends chromium
 VERSION = $(shell $(BIN)/python -c 'import fleet; print(fleet.__version__)')
 
-.PHONY: fuzz help setup spawn test lint types unit sim programs e2e browser locust silence parity oracle rights chart chart-rbac \
+.PHONY: fuzz help setup spawn test lint types unit sim programs e2e browser locust silence streams parity oracle rights chart chart-rbac \
 	conformance bench bench-peers chromium proto proto-cri format clean dist dist-wheel dist-test controlplane-wheel lock image docs
 
 help:  ## list the targets
@@ -49,10 +49,11 @@ sim-long: setup  ## SIM_SEEDS (200) other seeds each day for every simulation th
 	FLEET_SIM_FIRST_SEED=$(SIM_FIRST_SEED) FLEET_SIM_SEEDS=$(SIM_SEEDS) \
 		$(BIN)/pytest --numprocesses 2 tests/sim/test_recovery.py tests/sim/test_runtime_recovery.py \
 		tests/sim/test_static_pods_recovery.py tests/sim/test_pressure_churn.py tests/sim/test_injected_faults.py
-e2e: programs chromium  ## the real thing on real control planes, the comparison with kubemark among it
+e2e: programs chromium  ## the real thing on real control planes, the comparisons with kubemark and the real kubelet among it
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not slow' -rs \
 		tests/e2e tests/chart tests/parity tests/oracle/test_real_kubelet.py \
 		tests/oracle/test_real_pressure.py
+	$(BIN)/pytest -rs tests/oracle/test_oracle.py  # by itself: it compares when nodes act
 
 programs: setup kubelet  ## build what the tests run beside fleet: the control plane, kubelets, Helm
 	$(BIN)/python -c 'import asyncio, fleet.controlplane.build as b; print(asyncio.run(b.build_kubemark(b.to_stderr)))'
@@ -86,6 +87,10 @@ silence: setup  ## a connection that falls silent, with the times that kubelets 
 	$(BIN)/fleet controlplane build
 	$(BIN)/pytest -m slow tests/e2e/test_connections.py
 
+streams: setup  ## 400 sessions with one kubelet at once, 50 of which nobody reads
+	$(BIN)/fleet controlplane build
+	$(BIN)/pytest -m slow tests/e2e/test_many_streams.py
+
 # Debian's package, where this is root; elsewhere the browser test is skipped, and this says so.
 chromium:
 	@command -v chromium || command -v chromium-browser || command -v google-chrome \
@@ -100,7 +105,7 @@ parity: programs  ## the requests of a node against those of Kubernetes' own kub
 	$(BIN)/pytest tests/parity
 
 .PHONY: oracle-short
-oracle-short: kubelet  ## the half of it that has no long waits: four minutes
+oracle-short: kubelet  ## the half of it that has no long waits: three minutes, and part of `make test`
 	$(BIN)/pytest -rs tests/oracle/test_oracle.py
 
 oracle: kubelet  ## a node beside a real kubelet that lives in the same simulated world; needs root
@@ -109,7 +114,8 @@ oracle: kubelet  ## a node beside a real kubelet that lives in the same simulate
 .PHONY: faults
 faults: setup  ## what fails on machines, links and a run's own control plane, and all scenarios, on real control planes
 	$(BIN)/fleet controlplane build
-	$(BIN)/pytest tests/e2e/test_faults.py tests/e2e/test_machine_faults.py tests/e2e/test_scenarios.py
+	$(BIN)/pytest tests/e2e/test_faults.py tests/e2e/test_machine_faults.py \
+		tests/e2e/test_node_faults.py tests/e2e/test_simulated_outage.py tests/e2e/test_scenarios.py
 
 .PHONY: metrics-server
 metrics-server: setup  ## the real metrics-server scrapes 500 nodes, and an autoscaler acts on what it says
@@ -128,6 +134,21 @@ bench-peers: setup  ## KWOK beside fleet, in turns; ARGS='--nodes 1000 --rounds 
 	$(BIN)/fleet controlplane build
 	$(BIN)/python tests/go_program.py kwok
 	$(GUARDED) $(BIN)/python -m tests.bench.peers $(ARGS)
+
+.PHONY: bench-ceiling
+bench-ceiling: setup  ## how far fleet itself goes, at a sink in place of an API server; ARGS='--fidelity kubelet'
+	$(GUARDED) $(BIN)/python -m tests.bench.ceiling $(ARGS)
+
+.PHONY: seeds
+SEEDS ?= 50
+FIRST_SEED ?= $(shell date +%Y%m%d)000
+SEED_NODES ?= 20
+seeds: setup  ## every scenario that ships in virtual time, with SEEDS (50) other seeds each day: 500 in all
+	@for each in profiles/scenarios/*.yaml; do \
+		name=$$(basename $$each .yaml); nodes=$(SEED_NODES); test $$name != gpu-cluster || nodes=50; \
+		echo "$$name: seeds $(FIRST_SEED) and on"; \
+		$(BIN)/fleet run $$name --seeds $(SEEDS) --seed $(FIRST_SEED) --nodes $$nodes $(ARGS) || failed=1; \
+	done; test -z "$$failed"
 
 dist: setup  ## everything that a release needs, into dist/
 	$(BIN)/python tools/release.py
@@ -151,8 +172,15 @@ docs: setup  ## write the reference pages that the code says: command line, keys
 	$(BIN)/python tools/grafana.py
 
 .PHONY: picture
-picture: setup chromium  ## make the picture of a report in README.md anew, of ARGS=RUN_DIR or of a run of two minutes
+picture: setup chromium  ## make the pictures in README.md anew, of runs of two minutes, or a report's of ARGS=RUN_DIR
 	$(BIN)/python tools/picture.py $(ARGS)
+
+.PHONY: report-outage
+REPORT_NODES ?= 2000
+report-outage: setup chromium  ## a zone of REPORT_NODES (2000) nodes goes dark; its report in a browser, kept in runs/report-outage
+	$(BIN)/fleet controlplane build
+	FLEET_REPORT_NODES=$(REPORT_NODES) FLEET_REPORT_SHOTS=$(CURDIR)/runs/report-outage \
+		$(BIN)/pytest -m slow tests/e2e/test_run_reports.py -k zone_outage
 
 lock: setup  ## resolve charts/requirements.txt, what the image installs, anew
 	$(BIN)/pip install --quiet uv

@@ -10,13 +10,14 @@ CPU is the processes' own, lateness that of the Leases in the time series of the
 import argparse
 import asyncio
 import json
+import math
 import os
 import ssl
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +37,8 @@ NAME, NAMESPACE = "scraper", "default"
 ANSWER_S_MAX = 10.0
 """As long as metrics-server waits."""
 WARM_ROUNDS = 2
+BEGIN_PER_S = 60
+"""Nodes a second that a scraper begins with: each is a handshake, and reviews by the API server."""
 Json = dict[str, Any]
 
 
@@ -122,7 +125,9 @@ class Scraper:
         ):
             for at, url in enumerate(self._urls):
                 phase_s = self._every_s * at / len(self._urls)
-                tasks.create_task(self._node(session, url + self.path, phase_s))
+                late = math.ceil(max(at / BEGIN_PER_S - phase_s, 0) / self._every_s)
+                first_s = phase_s + late * self._every_s
+                tasks.create_task(self._node(session, url + self.path, first_s))
 
     async def _node(self, session: aiohttp.ClientSession, url: str, phase_s: float) -> None:
         loop = asyncio.get_running_loop()
@@ -163,7 +168,8 @@ async def inside(every_s: float, seconds: float) -> Json:
     token, urls = await prepare()
     scrapers = [Scraper(path, urls, token, every_s) for path in PATHS]
     running = [asyncio.create_task(each.run()) for each in scrapers]
-    first, seen_first = await stretch(every_s * WARM_ROUNDS, scrapers)
+    ramp_s = len(urls) / BEGIN_PER_S
+    first, seen_first = await stretch(ramp_s + every_s * WARM_ROUNDS, scrapers)
     scraped, seen = await stretch(seconds, scrapers)
     for task in running:
         task.cancel()
@@ -172,12 +178,19 @@ async def inside(every_s: float, seconds: float) -> Json:
         "idle": idle._asdict(),
         "first_rounds": {**first._asdict(), "seen": seen_first},
         "scraped": {**scraped._asdict(), "seen": seen},
-        "beyond_idle_cpu_percent": round(scraped.fleet_cpu_percent - idle.fleet_cpu_percent, 1),
+        "beyond_idle_cpu_percent": round(scraped.fleet_cpu_percent - idle.fleet_cpu_percent, 2),
     }
 
 
 async def stretch(seconds: float, scrapers: Sequence[Scraper]) -> tuple[Stretch, Json]:
     """Let some time pass; return what was used, and what the scrapers saw."""
+    end = begin()
+    await asyncio.sleep(seconds)
+    return end(), {each.path: each.figures() for each in scrapers}
+
+
+def begin() -> Callable[[], Stretch]:
+    """Begin a stretch of the run that this process is the command of; call what is returned."""
     fleet = psutil.Process(os.getppid())
     timeseries = Path(os.environ["FLEET_RUN_DIR"]) / "timeseries.jsonl"
     apiserver = apiserver_of(fleet)
@@ -186,17 +199,19 @@ async def stretch(seconds: float, scrapers: Sequence[Scraper]) -> tuple[Stretch,
         return time.monotonic(), cpu_s(fleet_tree(fleet, command=os.getpid())), cpu_s([apiserver])
 
     from_s, before = run_time_s(timeseries), used()
-    await asyncio.sleep(seconds)
-    after = used()
-    span_s = after[0] - before[0]
-    found = Stretch(
-        from_s,
-        run_time_s(timeseries),
-        round(100 * (after[1] - before[1]) / span_s, 1),
-        round(rss_mb(fleet_tree(fleet, command=os.getpid())), 1),
-        round(100 * (after[2] - before[2]) / span_s, 1),
-    )
-    return found, {each.path: each.figures() for each in scrapers}
+
+    def end() -> Stretch:
+        after = used()
+        span_s = after[0] - before[0]
+        return Stretch(
+            from_s,
+            run_time_s(timeseries),
+            round(100 * (after[1] - before[1]) / span_s, 2),
+            round(rss_mb(fleet_tree(fleet, command=os.getpid())), 1),
+            round(100 * (after[2] - before[2]) / span_s, 2),
+        )
+
+    return end
 
 
 async def prepare() -> tuple[str, list[str]]:

@@ -1,0 +1,3 @@
+module fleet.emulator/sink
+
+go 1.26
