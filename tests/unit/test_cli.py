@@ -32,7 +32,7 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
         (["spawn", "--fidelity", "low"], "'low' is not one of 'kubelet', 'light'"),
         (["spawn", "--duration", "soon"], "--duration: 'soon' is not a duration"),
         (["spawn", "--name-prefix", "a.b"], "--name-prefix: 'a.b' is not a DNS label"),
-        (["spawn", "--manage", "a=b"], "--manage comes with a later version"),
+        (["spawn", "--manage", "a in b"], "--manage: 'a in b' is no label selector such as"),
         (["spawn", "--profile", "nothing"], "nothing"),
         (["spawn", "--metrics-host", "0.0.0.0"], "--metrics-host needs --metrics-port"),
         (
@@ -99,6 +99,17 @@ def test_options_are_read_from_variables_too(
     assert "the dashboard says when the run ends" in capsys.readouterr().err
 
 
+def test_capacity_reads_the_variables_of_its_runs_but_not_of_the_search(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FLEET_MAX_NODES", "3")  # of spawn: what a dashboard may ask for
+    assert call(monkeypatch, "capacity") == Exit.USAGE
+    assert "Missing option '--max-nodes'" in capsys.readouterr().err
+    monkeypatch.setenv("FLEET_PROFILE", "no-such-profile")
+    assert call(monkeypatch, "capacity", "--max-nodes=3") == Exit.USAGE
+    assert "no-such-profile" in capsys.readouterr().err
+
+
 def test_without_a_cluster_clean_has_nothing_to_look_at(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -153,8 +164,7 @@ def test_help_and_version_need_no_library(
 ) -> None:
     assert call(monkeypatch, "spawn", "--help") == Exit.OK
     shown = capsys.readouterr().out
-    for option in ("--nodes", "--until-ready", "--confirm-cluster", "--no-taint", "--keep"):
+    for option in ("--nodes", "--until-ready", "--confirm-cluster", "--no-taint", "--manage"):
         assert option in shown
-    assert "--manage" not in shown
     assert call(monkeypatch, "--version") == Exit.OK
     assert "kubelet v1.36.3" in capsys.readouterr().out
