@@ -8,7 +8,6 @@ beside its nodes, is passed on unread.
 """
 
 import asyncio
-import contextlib
 import ssl
 import threading
 from collections import deque

@@ -171,11 +171,30 @@ class Wanted:
         """Return the lines that are of use."""
         return [line for line in lines if line.startswith(self._prefixes)]
 
+    def reading(self) -> "Reading":
+        """Begin to read one answer."""
+        return Reading(self._families)
+
     def read(self, kept: Iterable[bytes]) -> Exposition:
         """Parse what was kept. Raises ValueError for what is no exposition."""
-        found = Exposition()
-        counts: dict[Key, dict[float, float]] = {}
-        text = b"\n".join(kept).decode(errors="replace") + "\n"
+        reading = self.reading()
+        reading.add(kept)
+        return reading.told()
+
+
+class Reading:
+    """Reads one answer, some lines at a time, so that others have their turn in between."""
+
+    __slots__ = ("_counts", "_families", "_found")
+
+    def __init__(self, families: Mapping[str, Family]) -> None:
+        self._families = families
+        self._found = Exposition()
+        self._counts: dict[Key, dict[float, float]] = {}
+
+    def add(self, lines: Iterable[bytes]) -> None:
+        """Parse the next of the lines that were kept. Raises ValueError for what are none."""
+        text = b"\n".join(lines).decode(errors="replace") + "\n"
         for each in text_string_to_metric_families(text):
             for sample in each.samples:
                 family = self._families.get(sample.name)
@@ -188,11 +207,16 @@ class Wanted:
                 key = family.name, labels
                 if family.is_histogram:
                     bound = float(sample.labels["le"])
-                    histogram = counts.setdefault(key, {})
+                    histogram = self._counts.setdefault(key, {})
                     histogram[bound] = histogram.get(bound, 0.0) + sample.value
                 else:
-                    found.values[key] = found.values.get(key, 0.0) + sample.value
-        for key, histogram in counts.items():
+                    values = self._found.values
+                    values[key] = values.get(key, 0.0) + sample.value
+
+    def told(self) -> Exposition:
+        """Return what all of it tells."""
+        found = self._found
+        for key, histogram in self._counts.items():
             bounds = found.bounds.setdefault(key[0], sorted(histogram))
             found.buckets[key] = [histogram.get(bound, 0.0) for bound in bounds]
         return found

@@ -58,6 +58,15 @@ def test_only_wanted_lines_are_kept_and_added_up() -> None:
     assert math.isinf(told.bounds[REQUESTS][-1])
 
 
+def test_an_answer_that_is_read_in_slices_is_the_same() -> None:
+    wanted = Wanted(FAMILIES[APISERVER])
+    kept = wanted.keep((SCRAPED / "apiserver-2.txt").read_bytes().split(b"\n"))
+    reading = wanted.reading()
+    for at in range(0, len(kept), 7):
+        reading.add(kept[at : at + 7])
+    assert reading.told() == scraped(APISERVER, 2)
+
+
 def test_a_period_is_what_came_in_between(period: Exposition) -> None:
     assert period.buckets[REQUESTS, "PATCH|pods|status|resource"][:4] == [20, 26, 28, 28]
     assert period.of("apiserver_flowcontrol_dispatched_requests_total")["system-nodes"] == 122
