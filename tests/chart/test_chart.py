@@ -7,16 +7,28 @@ from typing import Any
 import pytest
 import release
 import yaml
-from chart_rbac import CLUSTER, FILE, IDENTITIES, grants, of_nodes, text
+from chart_rbac import (
+    AGENTS,
+    CLUSTER,
+    CSR_LEGACY,
+    FILE,
+    IDENTITIES,
+    grants,
+    kube_proxy,
+    of_agent,
+    of_nodes,
+    text,
+)
 from e2e_world import World
 from helm_commands import NAMESPACE, RELEASE, RUN, SOME_UID, Helm
 
+from fleet.cluster.agent_access import permissions_of
 from fleet.cluster.identity import Features, Permission, narrowed, own_permissions
 from fleet.cluster.ownership import RUN_LABEL
 from fleet.cluster.rbac import rules
 from fleet.cluster.run_id import LOAD_LABEL, load_name
 from fleet.dashboard.load_access import EVERYWHERE, IN_NAMESPACE
-from fleet.host.machine import BASE_BYTES, NODE_BYTES
+from fleet.host.machine import AGENT_BYTES, BASE_BYTES, NODE_BYTES
 from fleet.profile.settings import SHARD_ROOM, Fidelity
 
 pytest_plugins = ("e2e_fixtures", "chart_fixtures")
@@ -103,8 +115,14 @@ MATRIX: dict[str, Json] = {
         "serviceAccount": {"create": False},
     },
 }
+KUBE_PROXY = "kube-proxy"
 OLD: Json = {"rbac": {"legacyImpersonation": "always"}}
 ALLOWED: Json = {"identity": {"allowBroadImpersonation": True}}
+OLD_KUBE_PROXY: Json = {
+    "identity": "csr",
+    "csr": {"tokenSecret": "t"},
+    "rbac": {"legacyImpersonation": "always", "kubeProxy": "always"},
+}
 ANY_USER = "rbac.nodeNames: false would be the right to impersonate any user"
 KINDS_ELSEWHERE = {"ServiceMonitor"}  # of an operator that is not there
 KINDS_OF_FAIRNESS = {"FlowSchema", "PriorityLevelConfiguration"}
@@ -209,6 +227,7 @@ def test_kubelets_are_served_at_a_port_each_or_by_their_path(bare_helm: Helm) ->
         ({"identity": {"mode": "nobody"}}, "at '/identity/mode': value must be one of"),
         ({"nodes": 20_001}, "rbac.nodeNames: rights for 21000 nodes by name are more than"),
         (OLD, "identity.allowBroadImpersonation: servers before 1.36 "),
+        (OLD_KUBE_PROXY, "rbac.kubeProxy=always is the right to be kube-system/kube-proxy"),
         (OLD | ALLOWED | {"rbac": {"legacyImpersonation": "always", "nodeNames": False}}, ANY_USER),
     ],
 )
@@ -253,7 +272,10 @@ def permissions(objects: list[Json], account: str) -> set[Permission]:
     found = set()
     for binding in [*of_kind(objects, "ClusterRoleBinding"), *of_kind(objects, "RoleBinding")]:
         reference = binding["roleRef"]
-        assert [each["name"] for each in binding["subjects"]] == [account]
+        [subject] = [each["name"] for each in binding["subjects"]]
+        assert subject in {KUBE_PROXY, RELEASE}
+        if subject != account:
+            continue
         namespace = binding["metadata"].get("namespace", "")
         roles = of_kind(objects, reference["kind"], reference["name"])
         [role] = [each for each in roles if each["metadata"].get("namespace", "") == namespace]
@@ -294,6 +316,8 @@ def test_the_account_gets_what_a_run_needs_and_no_more(
     given = permissions(bare_helm.objects(values, server), RELEASE)
     features = Features(fidelity)
     needed = [*own_permissions(features), *of_nodes(IDENTITIES[name], features)]
+    if fidelity is Fidelity.KUBELET:
+        needed += of_agent(name)
     assert given == {*narrowed(needed, NAMES), *OF_PODS}
     assert CLUSTER not in {each.namespace for each in given}
 
@@ -304,14 +328,52 @@ def test_features_add_their_rights(bare_helm: Helm) -> None:
     features = Features(storage=True, static_pods=True, dynamic_resources=True, serves=True)
     given = permissions(bare_helm.objects(values | SMALL, "--kube-version=1.36.3"), RELEASE)
     needed = [*own_permissions(features), *of_nodes(IDENTITIES["impersonate"], features)]
+    needed += of_agent("impersonate")
     assert given == {*narrowed(needed, NAMES), *OF_PODS}
+
+
+@pytest.mark.parametrize(
+    ("values", "server", "is_given"),
+    [
+        ({}, "1.36.3", "impersonate"),
+        ({"noAgents": True}, "1.36.3", ""),
+        ({"fidelity": "light"}, "1.36.3", ""),
+        ({"fidelity": "light", "rbac": {"kubeProxy": "always"}}, "1.36.3", "impersonate"),
+        ({"rbac": {"kubeProxy": "never"}}, "1.36.3", ""),
+        (ALLOWED, "1.35.0", "impersonate-legacy"),
+        ({"identity": "csr", "csr": {"tokenSecret": "t"}}, "1.36.3", "csr"),
+        ({"identity": "csr", "csr": {"tokenSecret": "t"}}, "1.35.0", ""),
+        (
+            {
+                "identity": {"mode": "csr", "allowBroadImpersonation": True},
+                "csr": {"tokenSecret": "t"},
+            },
+            "1.35.0",
+            CSR_LEGACY,
+        ),
+        ({"identity": "shared"}, "1.36.3", "shared"),
+    ],
+)
+def test_kube_proxy_gets_its_rights_where_nodes_have_one(
+    bare_helm: Helm, values: Json, server: str, is_given: str
+) -> None:
+    objects = bare_helm.objects(values | SMALL, f"--kube-version={server}")
+    own = permissions(objects, RELEASE)
+    of_all = {each for name in AGENTS for each in of_agent(name) if "kube-proxy" in each}
+    wanted = set(of_agent(is_given)) if is_given else set()
+    assert wanted <= own
+    assert own & of_all == wanted & of_all  # who it is
+    given = permissions(objects, KUBE_PROXY)
+    its_own = set(permissions_of(kube_proxy()))
+    assert given == (its_own if is_given not in {"", "shared"} else set())
+    assert {each.namespace for each in given if each.verb == "create"} <= {"default"}
 
 
 def test_rights_without_names_are_for_every_node(bare_helm: Helm) -> None:
     values = {"rbac": {"nodeNames": False}}
     given = permissions(bare_helm.objects(values, "--kube-version=1.36.3"), RELEASE)
     needed = {*own_permissions(Features()), *of_nodes(IDENTITIES["impersonate"], Features())}
-    assert given == needed | OF_PODS
+    assert given == needed | OF_PODS | set(of_agent("impersonate"))
 
 
 @pytest.mark.parametrize(
@@ -383,7 +445,8 @@ def test_a_pod_may_use_the_memory_that_fleet_asks_for(bare_helm: Helm, fidelity:
     request, limit = (
         int(found[k]["memory"].removesuffix("Mi")) << 20 for k in ("requests", "limits")
     )
-    needed = 2 * BASE_BYTES + 3000 * NODE_BYTES[fidelity]
+    agents = AGENT_BYTES if fidelity is Fidelity.KUBELET else 0
+    needed = 2 * BASE_BYTES + 3000 * (NODE_BYTES[fidelity] + agents)
     assert needed <= request < needed + (2 << 20)
     assert limit == 2 * request
     assert "cpu" not in found["limits"]

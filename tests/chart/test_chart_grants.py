@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chart_rbac import IDENTITIES
+from chart_rbac import IDENTITIES, kube_proxy
 from chart_release import OF_RELEASE, WITHOUT_CONSTRAINED_IMPERSONATION, another_world
 from e2e_world import World, eventually
 from helm_commands import NAMESPACE, RELEASE, Helm
 from played_node import Server
 from test_chart import OF_PODS
 
+from fleet.cluster.agent_access import NAME, check_agents
 from fleet.cluster.cluster import Cluster, ClusterSelection
 from fleet.cluster.identity import Features, authorize, check_permissions
 from fleet.errors import SetupError
@@ -67,7 +68,9 @@ class Granted:
                 ClusterSelection(kubeconfig=self._kubeconfig)
             ) as found:
                 api = found.api("preflight")
-                await authorize(api, self._mode, NAMES, self._features)
+                identity = await authorize(api, self._mode, NAMES, self._features)
+                if self._features.fidelity is Fidelity.KUBELET:
+                    await check_agents(api, identity, [kube_proxy()], NAMES[0])
                 await check_permissions(api, OF_PODS)
 
         try:
@@ -111,6 +114,9 @@ def miss_each_right(granted: Granted, *, by_verb: bool) -> None:
 @pytest.fixture
 def grants(world: World, helm: Helm, tmp_path: Path) -> Iterator[Callable[..., Granted]]:
     def grant(values: Json, features: Features) -> Granted:
+        # Of a run that was this server's own: it would give kube-proxy what the chart is to give.
+        for kind in ("clusterrolebinding", "clusterrole"):
+            world.kubectl("delete", kind, f"{NAME}{kube_proxy().name}", "--ignore-not-found")
         return Granted(world, values, helm, tmp_path / "account", features)
 
     yield grant

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from urllib.parse import unquote
 
 import pytest
 import yaml
@@ -18,6 +19,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 POOL, OWNER = "example.com/pool", "example.com/owner"
 """Labels that no kubelet keeps in step: of a profile, of somebody with kubectl."""
+PROXY = "system:serviceaccount:kube-system:kube-proxy"
 LARGER = ("larger", "16", "Larger Linux")
 
 
@@ -42,6 +44,16 @@ def labelled(release: Release, label: str) -> set[str]:
     return {name for name, node in release.nodes().items() if label in node["metadata"]["labels"]}
 
 
+def proxied(release: Release) -> set[str]:
+    """Return the nodes whose kube-proxy has looked at them."""
+    return {
+        unquote(event["requestURI"]).partition("metadata.name=")[2].partition("&")[0]
+        for event in release.world.audit()
+        if event.get("impersonatedUser", {}).get("username") == PROXY
+        and event["objectRef"]["resource"] == "nodes"
+    }
+
+
 def test_a_release_lives_and_leaves_nothing(release: Release) -> None:
     world, node = release.world, release.node
     said = release.install(nodes=2 * NODES_PER_POD, maxNodes=4 * NODES_PER_POD)
@@ -52,6 +64,9 @@ def test_a_release_lives_and_leaves_nothing(release: Release) -> None:
     for name, found in release.nodes().items():
         assert found["metadata"]["labels"][SHARD_LABEL] == name.split("-")[1]
         assert "fleet.emulator/fake" in {taint["key"] for taint in found["spec"]["taints"]}
+
+    # Each node runs the kube-proxy of its profile.
+    eventually(lambda: proxied(release) == first.keys(), "all of kube-proxy watch")
 
     # `helm test`: a pod on a fake node, which becomes Ready.
     seen = release.test()

@@ -64,6 +64,27 @@ def test_nodes_are_granted_no_more_than_kubelets_have(
     assert ours <= theirs | SLICES, ours - theirs
 
 
+def test_kube_proxy_is_granted_no_more_than_kubernetes_grants_it(
+    world: World, bare_helm: Helm
+) -> None:
+    found = permissions(bare_helm.objects({}, "--kube-version=1.36.3"), "kube-proxy")
+    ours = {(each.verb, each.group, each.resource) for each in found}
+    theirs = {
+        each
+        for rule in world.get("clusterroles", "system:node-proxier")["rules"]
+        for each in itertools.product(rule["verbs"], rule["apiGroups"], rule["resources"])
+    }
+    assert len(ours) == 9
+    assert ours <= theirs, ours - theirs
+    as_it = {
+        each for each in given_by(bare_helm) if each[0].startswith("impersonate-on:serviceaccount:")
+    }
+    said = {(verb.rpartition(":")[2], *of) for verb, *of in as_it}
+    reviews = {("create", "authentication.k8s.io", "selfsubjectreviews")}
+    reviews |= {("create", "authorization.k8s.io", "selfsubjectaccessreviews")}
+    assert said == ours | reviews
+
+
 def test_fleet_itself_changes_what_is_written_down_here(bare_helm: Helm) -> None:
     given = {
         (verb, of) for verb, _, of in given_by(bare_helm) if not verb.startswith("impersonate")

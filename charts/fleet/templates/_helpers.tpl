@@ -101,11 +101,31 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- kindIs "string" .Values.identity | ternary .Values.identity (get (kindIs "map" .Values.identity | ternary .Values.identity dict) "mode") -}}
 {{- end -}}
 
-{{- /* Whether nodes are impersonated by the grant that servers before 1.36 know. */ -}}
-{{- define "fleet.isLegacy" -}}
+{{- /* Whether who is impersonated is so by the grant that servers before 1.36 know. */ -}}
+{{- define "fleet.isOldGrant" -}}
 {{- $legacy := .Values.rbac.legacyImpersonation -}}
 {{- $isOld := semverCompare "<1.36.0-0" .Capabilities.KubeVersion.Version -}}
-{{- and (eq (include "fleet.identity" .) "impersonate") (or (eq $legacy "always") (and (eq $legacy "auto") $isOld)) -}}
+{{- or (eq $legacy "always") (and (eq $legacy "auto") $isOld) -}}
+{{- end -}}
+
+{{- /* Whether nodes are. */ -}}
+{{- define "fleet.isLegacy" -}}
+{{- and (eq (include "fleet.identity" .) "impersonate") (eq (include "fleet.isOldGrant" .) "true") -}}
+{{- end -}}
+
+{{- define "fleet.allowsBroad" -}}
+{{- kindIs "map" .Values.identity | ternary (get (kindIs "map" .Values.identity | ternary .Values.identity dict) "allowBroadImpersonation") false | default false -}}
+{{- end -}}
+
+{{- /* Nodes with certificates are themselves, but kube-proxy is impersonated: a grant to consent to. */ -}}
+{{- define "fleet.lacksConsent" -}}
+{{- and (eq (include "fleet.identity" .) "csr") (eq (include "fleet.isOldGrant" .) "true") (ne (include "fleet.allowsBroad" .) "true") -}}
+{{- end -}}
+
+{{- /* Whether nodes may run the kube-proxy of the shipped profiles, which fidelity light leaves out. */ -}}
+{{- define "fleet.grantsKubeProxy" -}}
+{{- $isWanted := and (eq .Values.fidelity "kubelet") (not .Values.noAgents) (ne (include "fleet.lacksConsent" .) "true") -}}
+{{- or (eq .Values.rbac.kubeProxy "always") (and (eq .Values.rbac.kubeProxy "auto") $isWanted) -}}
 {{- end -}}
 
 {{- /*
@@ -229,6 +249,9 @@ instrument that is throttled lags.
 {{- $nodes := include "fleet.nodesPerPod" . | int -}}
 {{- $processes := int .Values.processesPerPod -}}
 {{- $kib := ternary 64 12 (eq .Values.fidelity "kubelet") -}}
+{{- if eq (include "fleet.grantsKubeProxy" .) "true" -}}
+{{- $kib = add $kib 24 -}}
+{{- end -}}
 {{- $mib := add (mul 120 $processes) (div (add (mul $nodes $kib) 1023) 1024) -}}
 requests:
   cpu: {{ add (mul 100 $processes) (div $nodes 20) }}m
@@ -282,13 +305,15 @@ time again to remove what they left.
 {{- end -}}
 {{- $grants := and .Values.rbac.create (not .Values.target.kubeconfigSecret) -}}
 {{- if and $grants (eq (include "fleet.isLegacy" .) "true") -}}
-{{- $allowed := kindIs "map" .Values.identity | ternary (get (kindIs "map" .Values.identity | ternary .Values.identity dict) "allowBroadImpersonation") false -}}
-{{- if not $allowed -}}
+{{- if ne (include "fleet.allowsBroad" .) "true" -}}
 {{- fail (printf "identity.allowBroadImpersonation: servers before 1.36 (this one: %s) know only the grant `impersonate`, which lets the pods do whatever the nodes may that it names; set it to true, or take identity.mode csr" .Capabilities.KubeVersion.Version) -}}
 {{- end -}}
 {{- if not .Values.rbac.nodeNames -}}
 {{- fail "rbac.nodeNames: false would be the right to impersonate any user on a server before 1.36" -}}
 {{- end -}}
+{{- end -}}
+{{- if and $grants (eq .Values.rbac.kubeProxy "always") (eq (include "fleet.lacksConsent" .) "true") -}}
+{{- fail (printf "identity.allowBroadImpersonation: on servers before 1.36 (this one: %s) rbac.kubeProxy=always is the right to be kube-system/kube-proxy in whatever it may" .Capabilities.KubeVersion.Version) -}}
 {{- end -}}
 {{- if lt (include "fleet.nodesPerPod" . | int) (int .Values.processesPerPod) -}}
 {{- fail (printf "processesPerPod: %d processes for the %d nodes of a pod" (int .Values.processesPerPod) (include "fleet.nodesPerPod" . | int)) -}}
