@@ -1,8 +1,9 @@
-"""`python -m tests.bench.agents`: what the fan-out of EndpointSlices costs.
+"""`python -m tests.bench.agents`: what kube-proxy on every node costs.
 
 A Deployment behind a Service is rolled, once on a fleet without agents and once on one whose nodes
 run kube-proxy. Figures are of the time from the change to the end of the roll: the CPU of fleet and
-of the API server, and what the agents received.
+of the API server, and what the agents received. With `--idle` nothing is rolled: the figures are of
+so many quiet seconds, of `--rounds` runs of each kind in turns.
 """
 
 import argparse
@@ -21,27 +22,46 @@ from .accounting import apiserver_of, cpu_s, fleet_tree, rss_mb
 
 ROOT = Path(__file__).resolve().parents[2]
 INSIDE = "--inside"
+IDLE = "--idle"
 SETTLE_S = 15.0
-AGENTS: dict[str, tuple[str, ...]] = {
-    "no agents": ("--profile=default",),
-    "kube-proxy": ("--profile=default", "--profile=kube-proxy"),
-}
+AGENTS: dict[str, tuple[str, ...]] = {"no agents": ("--no-agents",), "kube-proxy": ()}
 TIME_MAX = "--timeout=300s"
 
 
-def run(arguments: tuple[str, ...], nodes: int, pods: int) -> dict[str, float]:
-    """Run one fleet; return its figures."""
+def run(arguments: tuple[str, ...], nodes: int, *inside: str) -> dict[str, float]:
+    """Run one fleet; return the figures of what is done inside of it."""
     with tempfile.TemporaryDirectory(prefix="fleet-bench-") as scratch:
         out = Path(scratch) / "out.json"
         command = [
             *(sys.executable, "-m", "fleet.cli", "spawn", f"--nodes={nodes}"),
             *(*arguments, f"--run-dir={scratch}/run"),
-            *("--", sys.executable, "-m", "tests.bench.agents", INSIDE, str(out), str(pods)),
+            *("--", sys.executable, "-m", "tests.bench.agents", INSIDE, str(out), *inside),
         ]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": scratch}
         subprocess.run(command, check=True, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
         figures: dict[str, float] = json.loads(out.read_text())
         return figures
+
+
+def rest(out: Path, seconds: float) -> None:
+    """Measure a fleet that has nothing to do."""
+    fleet = psutil.Process(os.getppid())
+    apiserver = apiserver_of(fleet)
+    time.sleep(SETTLE_S)
+    before, begun_s = figures(fleet, apiserver), time.monotonic()
+    time.sleep(seconds)
+    after, took_s = figures(fleet, apiserver), time.monotonic() - begun_s
+    rested = {
+        "apiserver_cpu_percent": 100 * (after[1] - before[1]) / took_s,
+        "fleet_cpu_percent": 100 * (after[0] - before[0]) / took_s,
+        "agent_events": after[2] - before[2],
+        "agent_received_mb": (after[3] - before[3]) / 1e6,
+        "apiserver_cpu_s_until_then": before[1],
+        "fleet_cpu_s_until_then": before[0],
+        "apiserver_rss_mb": apiserver.memory_info().rss / 1e6,
+        "fleet_rss_mb": rss_mb(fleet_tree(fleet, command=os.getpid())),
+    }
+    out.write_text(json.dumps(rested))
 
 
 def inside(out: Path, pods: int) -> None:
@@ -91,19 +111,29 @@ def figures(fleet: psutil.Process, apiserver: psutil.Process) -> tuple[float, fl
 
 def main() -> None:
     """Run with and without agents and print a table."""
+    if IDLE in sys.argv and INSIDE in sys.argv:
+        rest(Path(sys.argv[2]), float(sys.argv[4]))
+        return
     if INSIDE in sys.argv:
         inside(Path(sys.argv[2]), int(sys.argv[3]))
         return
     parser = argparse.ArgumentParser(prog="tests.bench.agents", description=__doc__)
     parser.add_argument("--nodes", type=int, default=300)
     parser.add_argument("--pods", type=int, default=200)
+    parser.add_argument(IDLE, type=float, default=0.0, help="quiet seconds, in place of a roll")
+    parser.add_argument("--rounds", type=int, default=1)
     options = parser.parse_args()
-    found = {name: run(each, options.nodes, options.pods) for name, each in AGENTS.items()}
-    print(f"{options.nodes} nodes, {options.pods} endpoints, {psutil.cpu_count()} cores")
-    print("| | " + " | ".join(found) + " |")
+    what = (IDLE, str(options.idle)) if options.idle else (str(options.pods),)
+    found = [
+        (f"{name}, {number + 1}", run(arguments, options.nodes, *what))
+        for number in range(options.rounds)
+        for name, arguments in AGENTS.items()
+    ]
+    print(f"{options.nodes} nodes, {' '.join(what)}, {psutil.cpu_count()} cores")
+    print("| | " + " | ".join(name for name, _ in found) + " |")
     print("|---|" + "---|" * len(found))
-    for row in found["no agents"]:
-        cells = " | ".join(f"{each[row]:,.1f}" for each in found.values())
+    for row in found[0][1]:
+        cells = " | ".join(f"{each[row]:,.1f}" for _, each in found)
         print(f"| {row} | {cells} |")
 
 
