@@ -37,6 +37,7 @@ from fleet.kubelet.node.certificate_manager import (
 from fleet.objects.certificates import CertificateKind, Validity
 from fleet.objects.effects import NodeId, Timer
 from fleet.profile.node_model import NodeModel
+from fleet.reactor.client_tally import NO_DURATION
 from fleet.reactor.reactor import Reactor
 from fleet.reactor.tokens import Errand
 from fleet.wire.api.decode_json import decode_status
@@ -357,6 +358,9 @@ class NodeCertificates:
             return  # the end of one that was counted as it opened
         took_us = (message.arrived_ns - message.sent_ns) // 1000
         self._reactor.counts.requests.record((errand.step.value, RESOURCE), code, took_us)
+        tally = self._reactor.entries[errand.certificate.manager.node].client
+        own_us = NO_DURATION if errand.step is Step.WATCH else took_us
+        self._reactor.clients.count(tally, errand.step.value, code, own_us)
 
 
 def _why(response: Response) -> str:

@@ -135,6 +135,7 @@ class NodeHost:
             self.transport = self._transports.anonymous(self._user_agent_of, accept)
             self.certificates = self._node_certificates(bootstrap)
         self.reactor.wires.connect(nodes=self.transport, observer=self.observer)
+        self.reactor.wires.authority = self._transports.authority
         self.agent_connections = AgentConnections(
             identity, self._model_of, self._transports.own, self.reactor.wires.all
         )

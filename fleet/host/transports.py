@@ -27,6 +27,11 @@ class Transports:
         self._health = health
         self._endpoint = Endpoint(credentials.host, credentials.port, credentials.server_name)
 
+    @property
+    def authority(self) -> str:
+        """Host and port of the API server."""
+        return self._endpoint.authority().decode()
+
     def own(self, user_agent: UserAgent, accept: bytes, group: bytes) -> Transport:
         """Make one with fleet's own credentials, to act as nodes or as fleet itself."""
         context, authorization = self._credentials.ssl_context(), self._credentials.authorization()

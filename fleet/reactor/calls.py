@@ -94,8 +94,8 @@ class Calls:
         call, tries = (token, 1) if isinstance(token, ApiCall) else (token.call, token.tries)
         row = OPERATIONS[call.op]
         counts = self._process.counts
-        count_answer(counts, row, response)
         entry = self._process.roster.entries[call.node]
+        count_answer(self._process, entry, row, response)
         if entry.kubelet is None:  # silenced since; what the server did is counted all the same
             return False
         if response.failure is Failure.OVERSIZED:
@@ -194,10 +194,12 @@ class Calls:
         self._process.wheel.set(due_ns, self._numbers, Timer.CALL_RETRY)
 
 
-def count_answer(counts: FleetCounts, row: Operation, response: Response) -> None:
+def count_answer(process: Process, entry: Entry, row: Operation, response: Response) -> None:
     """Count an answer, whatever it says, and how long it took."""
     route = row.verb, row.resource
-    counts.requests.record(route, response.code, response.took_us, len(response.body))
+    code, took_us = response.code, response.took_us
+    process.counts.requests.record(route, code, took_us, len(response.body))
+    process.clients.count(entry.client, row.verb, code, took_us)
 
 
 def count_renewal(

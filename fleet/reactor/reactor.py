@@ -91,6 +91,7 @@ class Reactor:
         process = Process(clock, draws, codec)
         self.clock = clock
         self.codec = codec
+        self.clients = process.clients
         self.counts = process.counts
         self.roster = process.roster
         self.entries = process.roster.entries  # looked up for each input

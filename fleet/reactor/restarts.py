@@ -10,6 +10,7 @@ from fleet.clock import NS_PER_S
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.restart import can_restart, restarted
 from fleet.objects.effects import NodeId, Outbox, Timer
+from fleet.reactor.client_tally import ClientTally
 from fleet.reactor.milestones import uncount
 from fleet.reactor.roster import Process
 
@@ -83,6 +84,8 @@ class Restarts:
         """Start the successor, unless its node was removed meanwhile."""
         kubelet = self._waiting.pop(node, None)
         if kubelet is not None:
-            self._process.roster.entries[node].kubelet = kubelet
+            entry = self._process.roster.entries[node]
+            entry.kubelet = kubelet
+            entry.client = ClientTally()  # it counts anew
             self._process.counts.restarts += 1
             kubelet.start(now_ns, out)

@@ -8,6 +8,7 @@ from fleet.clock import Clock, Draws, TimerWheel
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.metrics import FleetCounts
 from fleet.objects.effects import NodeId
+from fleet.reactor.client_tally import ClientColumns, ClientTally
 from fleet.wire.api.callers import Caller
 from fleet.wire.api.codec import Codec
 from fleet.wire.api.list_watches import Wire
@@ -27,6 +28,7 @@ class Entry:
     pool: int
     reflectors: tuple[Reflector, ...] = ()
     story: deque[str] | None = None
+    client: ClientTally = field(default_factory=ClientTally)  # since the kubelet was started
 
 
 @dataclass(slots=True, eq=False)
@@ -54,9 +56,10 @@ class Roster:
 class Wires:
     """The connections of a process. They are set before the first kubelet starts."""
 
-    __slots__ = ("_nodes", "_observer", "all")
+    __slots__ = ("_nodes", "_observer", "all", "authority")
 
     def __init__(self) -> None:
+        self.authority = ""  # the server's host and port
         self._nodes: Wire | None = None
         self._observer: Wire | None = None
         self.all: list[Wire] = []  # those two, and what others add: each turn flushes them
@@ -84,7 +87,7 @@ class Wires:
 class Process:
     """What there is once in a process; each part of the reactor holds it."""
 
-    __slots__ = ("clock", "codec", "counts", "draws", "roster", "wheel", "wires")
+    __slots__ = ("clients", "clock", "codec", "counts", "draws", "roster", "wheel", "wires")
 
     def __init__(self, clock: Clock, draws: Draws, codec: Codec) -> None:
         self.clock = clock
@@ -94,3 +97,4 @@ class Process:
         self.roster = Roster()
         self.wires = Wires()
         self.counts = FleetCounts()
+        self.clients = ClientColumns()

@@ -53,10 +53,12 @@ class Endpoints:
         questions: Questions,
         host: Host,
         counts: HttpCounts,
+        client: Callable[[NodeId], bytes],
         store: CertificateStore | None = None,
     ) -> None:
         self._questions = questions
         self._counts = counts
+        self._client = client  # what a node's own requests show, on the reactor's loop
         self._store = store  # of nodes with certificates of their own
         self._host = host
         self.answers: Answers = {
@@ -89,7 +91,8 @@ class Endpoints:
             extra += certificate_metrics(self._store, name, kubelet, time.time())
 
         def act(kubelet: VirtualKubelet, now_ns: int) -> bytes:
-            return self._host.kubelet_metrics(kubelet, now_ns, extra)
+            shown = extra + self._client(asked.node)
+            return self._host.kubelet_metrics(kubelet, now_ns, shown)
 
         return await self._metrics(asked, act)
 

@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ from fleet.profile.node_model import DEFAULT_ADDRESS_POOL, NodeModel
 from fleet.profile.serving import NOWHERE, NodeRange, Serving
 from fleet.profile.settings import ServeMode, Settings
 from fleet.server.access import AccessControl
+from fleet.server.client_metrics import client_metrics
 from fleet.server.counts import HttpCounts
 from fleet.server.debugging import Debugging
 from fleet.server.endpoints import Answers, Asked, Endpoints
@@ -223,8 +225,9 @@ class KubeletServers:
         assert node_host is not None
         access = AccessControl(node_host.reactor, questions)
         counts = HttpCounts()
+        client = partial(client_metrics, node_host.reactor)
         answers = {
-            **Endpoints(questions, host, counts, self._store).answers,
+            **Endpoints(questions, host, counts, client, self._store).answers,
             **Streaming(questions, host).answers,
             **Debugging(questions, node_host.reactor.entries).answers,
         }

@@ -43,19 +43,24 @@ class AccessAnswer(NamedTuple):
 class Review(Errand):
     """One review under way."""
 
-    __slots__ = ("_done", "_reactor", "_resource")
+    __slots__ = ("_done", "_node", "_reactor", "_resource")
 
-    def __init__(self, reactor: Reactor, resource: str, done: Callable[[Response], None]) -> None:
+    def __init__(
+        self, reactor: Reactor, node: NodeId, resource: str, done: Callable[[Response], None]
+    ) -> None:
         self._reactor = reactor
+        self._node = node
         self._resource = resource
         self._done = done
 
     def on_message(self, message: object, now_ns: int) -> None:  # noqa: ARG002 - of the base class
         """Take the answer."""
         if isinstance(message, Response):
-            took_us = (message.arrived_ns - message.sent_ns) // 1000
+            took_us = max((message.arrived_ns - message.sent_ns) // 1000, 0)
             counts = self._reactor.counts.requests
-            counts.record(("POST", self._resource), message.code, max(took_us, 0))
+            counts.record(("POST", self._resource), message.code, took_us)
+            tally = self._reactor.entries[self._node].client
+            self._reactor.clients.count(tally, "POST", message.code, took_us)
             self._done(message)
 
 
@@ -73,7 +78,7 @@ def send_review(
     user = entry.caller.user if template.impersonate else b""
     request = Request(b"POST", path, body, content_type, user, stream=False, timeout_ns=TIMEOUT_NS)
     resource = path.rpartition(b"/")[2].decode()
-    reactor.wires.nodes.send(entry.pool, request, Review(reactor, resource, done))
+    reactor.wires.nodes.send(entry.pool, request, Review(reactor, node, resource, done))
 
 
 def token_review(token: str) -> Json:

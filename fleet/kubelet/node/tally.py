@@ -6,9 +6,10 @@ Source: pkg/kubelet/metrics/metrics.go.
 
 from array import array
 from bisect import bisect_left
+from collections.abc import Iterable
 
 from fleet.clock import NS_PER_S
-from fleet.objects.pods import ContainerStatus, PodStatus, TerminatedState
+from fleet.objects.pods import ContainerStatus, PodStatus, TerminatedState, VolumeSpec
 
 DEFAULT_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 """prometheus.DefBuckets, in seconds."""
@@ -18,6 +19,13 @@ START_BOUNDS = (
 )
 """podStartupDurationBuckets."""
 CONTAINER_TYPES = ("container", "init_container", "ephemeral_container")
+VERIFIED, MOUNTED, UNMOUNTED = (
+    "verify_controller_attached_volume",
+    "volume_mount",
+    "volume_unmount",
+)
+"""Of volumes. Source: pkg/volume/util/operationexecutor/operation_generator.go."""
+REMOUNTED = frozenset(("configMap", "downwardAPI", "projected", "secret"))
 PER_POD_BOUNDS = (1, 2, 4, 8, 16)
 """Of containers. Source: metrics.go, ContainersPerPodCount."""
 
@@ -55,6 +63,7 @@ class NodeTally:
         "sandboxes",
         "syncs",
         "terminated",
+        "volumes",
     )
 
     def __init__(self) -> None:
@@ -70,6 +79,7 @@ class NodeTally:
         self.first_network_ns = -1  # the start of the first pod with a network of its own
         self.images: dict[tuple[str, str, str], int] = {}  # by policy, presence, need of a pull
         self.terminated: dict[tuple[str, int, str], int] = {}  # by kind, exit code, reason
+        self.volumes: dict[tuple[str, str], int] = {}  # by operation and kind
 
     def on_pod_running(
         self, seen_ns: int, total_ns: int, pull_ns: int, *, has_network: bool
@@ -98,6 +108,20 @@ class NodeTally:
                 if isinstance(state, TerminatedState) and not _had_ended(each.name, was):
                     key = kind, state.exit_code, state.reason
                     self.terminated[key] = self.terminated.get(key, 0) + 1
+
+    def on_volumes(self, volumes: Iterable[VolumeSpec], *operations: str) -> None:
+        """Count what was done with each volume of a pod."""
+        for volume in volumes:
+            for operation in operations if volume.mounted else ():
+                key = operation, volume.kind
+                self.volumes[key] = self.volumes.get(key, 0) + 1
+
+    def on_resync(self, volumes: Iterable[VolumeSpec]) -> None:
+        """Count what a sync mounts again: what is written from an object. Source: RequiresRemount.
+
+        hostPath and emptyDir are left as they are.
+        """
+        self.on_volumes((each for each in volumes if each.kind in REMOUNTED), MOUNTED)
 
     def on_image(self, policy: str, *, is_present: bool | None, is_pulled: bool | None) -> None:
         """Count a look for an image. Source: images/metrics.go, recordEnsureImageRequest."""

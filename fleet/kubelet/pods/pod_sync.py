@@ -26,6 +26,7 @@ from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import OpenReason, Reason
 from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.node.runtime_state import RuntimeState
+from fleet.kubelet.node.tally import MOUNTED, UNMOUNTED, VERIFIED
 from fleet.kubelet.pods.active_deadline import deadline_ns, is_past_deadline
 from fleet.kubelet.pods.allocation_manager import AllocationManager
 from fleet.kubelet.pods.pleg import Pleg, PodLifecycleEvent
@@ -223,6 +224,7 @@ class PodSyncer:
             self._go_on(worker, self.kuberuntime.on_due(worker, turn), turn)
         elif stage is SyncStage.MOUNTED:
             worker.volumes_ready = True
+            turn.facts.counts().on_volumes(worker.pod.spec.volumes, VERIFIED, MOUNTED)
             self._sync_runtime(worker, turn)
         elif stage is SyncStage.STOP:
             if is_stopped(self.runtime, worker, turn):
@@ -310,6 +312,7 @@ class PodSyncer:
             worker.last_sync_ns = turn.now_ns  # since when the volumes are waited for
             self.volumes.begin(pod, turn)
         else:
+            turn.facts.counts().on_resync(pod.spec.volumes)
             self._sync_runtime(worker, turn)
 
     def _sync_runtime(self, worker: PodWorker, turn: Turn) -> None:
@@ -467,6 +470,8 @@ class PodSyncer:
         if worker.registered:
             worker.registered = False
             self.volumes.unregister_pod(pod, turn)
+        if worker.volumes_ready:
+            turn.facts.counts().on_volumes(pod.spec.volumes, UNMOUNTED)
         status = self.statuses.last_status(pod)
         if not (turn.env.light and pod.deleting):
             status = terminate_pod_status(pod, status, worker.told or pod.status)

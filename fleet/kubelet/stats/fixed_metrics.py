@@ -5,10 +5,24 @@ no pod is left over: a real kubelet shows these zeros, too.
 Source: pkg/kubelet/metrics/metrics.go.
 """
 
+from collections.abc import Sequence
+
 from fleet.kubelet.node.tally import DEFAULT_BOUNDS
-from fleet.kubelet.stats.exposition import Family, go_float
+from fleet.kubelet.stats.exposition import Family, go_float, one_text
 
 _ZEROS = (
+    Family(
+        "force_cleaned_failed_volume_operation_errors_total",
+        "[ALPHA] The number of volumes that failed force cleanup after their reconstruction failed "
+        "during kubelet startup.",
+        "counter",
+    ),
+    Family(
+        "force_cleaned_failed_volume_operations_total",
+        "[ALPHA] The number of volumes that were force cleaned after their reconstruction failed "
+        "during kubelet startup. This includes both successful and failed cleanups.",
+        "counter",
+    ),
     Family(
         "kubelet_cpu_manager_pinning_errors_total",
         "[ALPHA] The number of cpu core allocations which required pinning failed.",
@@ -76,6 +90,24 @@ _LATENCY = Family(
     "[ALPHA] The latency of streaming connection with the CRI runtime, measured in seconds.",
     "histogram",
 )
+_ROTATION_AGE = Family(
+    "rest_client_exec_plugin_certificate_rotation_age",
+    "[ALPHA] Histogram of the number of seconds the last auth exec plugin client certificate lived "
+    "before being rotated. If auth exec plugin client certificates are unused, histogram will "
+    "contain no data.",
+    "histogram",
+)
+_ROTATION_BOUNDS = (
+    *(600, 1_800, 3_600, 14_400, 86_400, 604_800, 2_592_000, 7_776_000, 15_552_000, 31_104_000),
+    124_416_000,
+)
+_PLUGIN_TTL = Family(
+    "rest_client_exec_plugin_ttl_seconds",
+    "[ALPHA] Gauge of the shortest TTL (time-to-live) of the client certificate(s) managed by the "
+    "auth exec plugin. The value is in seconds until certificate expiry (negative if already "
+    "expired). If auth exec plugins are unused or manage no TLS certificates, the value will be "
+    "+INF.",
+)
 _PROVIDER = Family(
     "kubelet_metrics_provider",
     "[ALPHA] Metrics provider used by kubelet to collect container stats. Values can be 'cadvisor' "
@@ -83,16 +115,18 @@ _PROVIDER = Family(
 )
 
 
-def _empty(family: Family) -> str:
+def _empty(family: Family, bounds: Sequence[float] = DEFAULT_BOUNDS) -> str:
     """Return a histogram of nothing."""
-    bounds = (*(go_float(bound) for bound in DEFAULT_BOUNDS), "+Inf")
-    lines = "".join(f'{family.name}_bucket{{le="{bound}"}} 0\n' for bound in bounds)
+    shown = (*(go_float(bound) for bound in bounds), "+Inf")
+    lines = "".join(f'{family.name}_bucket{{le="{bound}"}} 0\n' for bound in shown)
     return f"{family.head()}{lines}{family.name}_sum 0\n{family.name}_count 0\n"
 
 
 FIXED: tuple[tuple[str, str], ...] = (
     *((family.name, f"{family.head()}{family.name} 0\n") for family in _ZEROS),
     (_LATENCY.name, _empty(_LATENCY)),
+    (_ROTATION_AGE.name, _empty(_ROTATION_AGE, _ROTATION_BOUNDS)),
+    (_PLUGIN_TTL.name, one_text(_PLUGIN_TTL, float("inf"))),
     (_PROVIDER.name, f'{_PROVIDER.head()}{_PROVIDER.name}{{provider="cadvisor"}} 1\n'),
 )
 """Text by name."""

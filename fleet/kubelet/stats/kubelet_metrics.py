@@ -35,6 +35,7 @@ from fleet.kubelet.stats.pod_metrics import (
     version_text,
     volume_rows,
 )
+from fleet.kubelet.stats.storage_metrics import claim_text, volume_texts
 from fleet.kubelet.stats.summary import KUBELET_SHARE
 from fleet.objects.pods import PodUid
 from fleet.objects.static_pods import StaticPod
@@ -178,6 +179,25 @@ HEALTH_CHECK = Family(
 PROCESS_CPU = Family(
     "process_cpu_seconds_total", "Total user and system CPU time spent in seconds.", "counter"
 )
+PROCESS_FILES = Family("process_max_fds", "Maximum number of open file descriptors.")
+PROCESS_RECEIVED = Family(
+    "process_network_receive_bytes_total",
+    "Number of bytes received by the process over the network.",
+    "counter",
+)
+PROCESS_SENT = Family(
+    "process_network_transmit_bytes_total",
+    "Number of bytes sent by the process over the network.",
+    "counter",
+)
+"""As upstream's, of the whole network of the node. Source: procfs, NetStat IpExt."""
+PROCESS_VIRTUAL_MAX = Family(
+    "process_virtual_memory_max_bytes",
+    "Maximum amount of virtual memory available in bytes.",
+)
+UNLIMITED = float(1 << 64)
+FILES_MAX = 1_000_000
+"""Source: pkg/kubelet/apis/config/v1beta1/defaults.go, MaxOpenFiles."""
 PROCESS_MEMORY = Family("process_resident_memory_bytes", "Resident memory size in bytes.")
 POD_WORKER_START = _family(
     "pod_worker_start_duration_seconds",
@@ -286,11 +306,17 @@ def kubelet_metrics(kubelet: VirtualKubelet, now_ns: int, extra: bytes = b"") ->
     is_unpinned = env.model.kubelet.cpu_manager_policy == "none"
     unaligned = tally.rejections.get(UNALIGNED, 0)
     parts = [
+        *volume_texts(tally),
+        claim_text(tally.sandboxes + tally.sandbox_errors, _ended(kubelet, created)),
         text_of(VOLUMES, volume_rows(kubelet)),
         text_of(CONTAINER_LOGS, log_rows(use)),
         version_text(env.model.kubelet_version, env.model.node_info),
         one_text(PROCESS_CPU, own.cpu_ns // KUBELET_SHARE / NS_PER_S),
         one_text(PROCESS_MEMORY, own.memory // KUBELET_SHARE),
+        one_text(PROCESS_FILES, FILES_MAX),
+        one_text(PROCESS_RECEIVED, use.received),
+        one_text(PROCESS_SENT, use.sent),
+        one_text(PROCESS_VIRTUAL_MAX, UNLIMITED),
         steady_text(POD_WORKER_START, created, WORKER_STARTS_S),
         one_text(TOPOLOGY_REQUESTS, created + unaligned),
         steady_text(TOPOLOGY_TAKES, created + unaligned, 0, TOPOLOGY_BOUNDS_MS),
@@ -348,13 +374,10 @@ def _cgroup_times(kubelet: VirtualKubelet, created: int, now_ns: int) -> str:
     Source: qos_container_manager_linux.go, Start, UpdateCgroups, which is called each minute and
     before a pod's is made; node_container_manager_linux.go, enforceNodeAllocatableCgroups.
     """
-    pods = kubelet.pods
-    workers = () if pods is None else pods.workers.values()
-    there = sum(worker.state is not WorkerState.TERMINATED for worker in workers)
     minutes = max(now_ns - kubelet.facts.started_ns, 0) // QOS_UPDATE_NS
     counts = {
         "create": QOS_CLASSES + created,
-        "destroy": max(created - there, 0),
+        "destroy": _ended(kubelet, created),
         "update": 1 + QOS_CLASSES * (1 + minutes + created),
     }
     lines: list[str] = []
@@ -363,6 +386,14 @@ def _cgroup_times(kubelet: VirtualKubelet, created: int, now_ns: int) -> str:
             label = f'operation_type="{name}"'
             lines += steady_lines(CGROUPS.name, count, CGROUP_TAKES_S, DEFAULT_BOUNDS, label)
     return CGROUPS.head() + "".join(lines)
+
+
+def _ended(kubelet: VirtualKubelet, created: int) -> int:
+    """Return how many of the pods that were created run no more."""
+    pods = kubelet.pods
+    workers = () if pods is None else pods.workers.values()
+    there = sum(worker.state < WorkerState.TERMINATED for worker in workers)
+    return max(created - there, 0)
 
 
 def _operation_times(operations: Iterable[Row], tally: NodeTally) -> str:

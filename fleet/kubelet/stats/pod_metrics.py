@@ -29,7 +29,7 @@ _VERSION = Family(
     "git tree state, build date, Go version, and compiler from which Kubernetes was built, and "
     "platform on which it is running.",
 )
-_PLUGINS = {
+PLUGINS = {
     "configMap": "configmap",
     "csi": "csi",
     "downwardAPI": "downward-api",
@@ -62,8 +62,8 @@ def volume_rows(kubelet: VirtualKubelet) -> list[Row]:
 
 def _plugins(volumes: tuple[VolumeSpec, ...]) -> Iterator[str]:
     for volume in volumes:
-        if volume.mounted and volume.kind in _PLUGINS:
-            yield f"kubernetes.io/{_PLUGINS[volume.kind]}"
+        if volume.mounted and volume.kind in PLUGINS:
+            yield f"kubernetes.io/{PLUGINS[volume.kind]}"
 
 
 def log_rows(use: NodeUse) -> list[Row]:

@@ -6,6 +6,7 @@ from pod_world import World, container, make_pod
 from stats_world import kubelet_of, pod, world_with
 
 from fleet.kubelet.host_interface import kubelet_metrics
+from fleet.objects.pods import VolumeSpec
 
 
 def series(world: World, name: str) -> dict[str, float]:
@@ -87,3 +88,43 @@ def test_a_node_without_pods_shows_zeros() -> None:
     assert series(world, "kubelet_started_pods_errors_total") == {"": 0}
     assert series(world, "kubelet_pod_in_progress_resizes") == {"": 0}
     assert series(world, "kubelet_terminated_containers_total") == {}
+
+
+def test_volumes_are_counted_by_what_was_done_with_them() -> None:
+    """As a real kubelet told it of such a pod, but for how often it looks again."""
+    volumes = (
+        VolumeSpec("e", "emptyDir"),
+        VolumeSpec("h", "hostPath"),
+        VolumeSpec("d", "downwardAPI"),
+    )
+    web = make_pod(container(), uid="u-1", name="web", volumes=volumes)
+    world = world_with(web)
+    plugins = {f"kubernetes.io/{name}" for name in ("empty-dir", "host-path", "downward-api")}
+    steps, mounts = "storage_operation_duration_seconds", "volume_operation_total_seconds"
+
+    def done(operation: str) -> dict[str, float]:
+        found = series(world, f"{steps}_count")
+        return {
+            labels.rpartition("=")[2].strip('"'): count
+            for labels, count in found.items()
+            if f'operation_name="{operation}",status="success"' in labels
+        }
+
+    assert done("verify_controller_attached_volume") == dict.fromkeys(plugins, 1)
+    first = done("volume_mount")
+    assert first.keys() == plugins
+    assert first["kubernetes.io/empty-dir"] == first["kubernetes.io/host-path"] == 1
+    assert first["kubernetes.io/downward-api"] >= 1
+    assert {
+        labels.rpartition("=")[2].strip('"'): count
+        for labels, count in series(world, f"{mounts}_count").items()
+    } == first
+    assert done("volume_unmount") == {}
+    world.delete("u-1")
+    world.run(60)
+    assert done("volume_unmount") == dict.fromkeys(plugins, 1)
+    claims = "dra_operations_duration_seconds_count"
+    of = 'is_error="false",operation_name="{}"'
+    assert series(world, claims) == {
+        of.format("PrepareResources"): 1, of.format("UnprepareResources"): 1
+    }  # fmt: skip

@@ -1,7 +1,7 @@
 """fleet's metrics against those of a real kubelet of the same version.
 
 real_metrics.json was read from one: an idle machine with four pods, on cgroup v1, whose containers
-were simulated. Left out there are metrics of its Go process, of libraries and of its API client.
+were simulated. Left out there are metrics of its Go process and of its libraries.
 """
 
 import json
@@ -21,6 +21,8 @@ from fleet.kubelet.host_interface import (
 )
 from fleet.objects.effects import NodeId
 from fleet.objects.pods import ProbeSpec
+from fleet.reactor.client_tally import ClientColumns, ClientTally
+from fleet.server.client_metrics import client_text
 from fleet.server.counts import HttpCounts
 
 REAL = json.loads(Path(__file__).with_name("real_metrics.json").read_text())
@@ -32,7 +34,6 @@ PAGES = {
 }
 MISSING = {
     "/metrics": {
-        "dra_operations_duration_seconds",
         "kubelet_graceful_shutdown_end_time_seconds",
         "kubelet_graceful_shutdown_start_time_seconds",
         "kubelet_image_volume_mounted_errors_total",
@@ -55,14 +56,16 @@ MISSING = {
         "kubelet_started_user_namespaced_pods_errors_total",
         "kubelet_started_user_namespaced_pods_total",
         "kubelet_volume_metric_collection_duration_seconds",
-        "process_max_fds",
-        "process_network_receive_bytes_total",
-        "process_network_transmit_bytes_total",
         "process_open_fds",
         "process_virtual_memory_bytes",
-        "process_virtual_memory_max_bytes",
-        "storage_operation_duration_seconds",
-        "volume_operation_total_seconds",
+        "reconstruct_volume_operations_errors_total",
+        "reconstruct_volume_operations_total",
+        "rest_client_rate_limiter_duration_seconds",
+        "rest_client_request_size_bytes",
+        "rest_client_response_size_bytes",
+        "rest_client_transport_cache_entries",
+        "rest_client_transport_cert_rotation_gc_calls_total",
+        "rest_client_transport_create_calls_total",
     },
     "/metrics/cadvisor": set(),
     "/metrics/resource": set(),
@@ -121,10 +124,13 @@ def page(path: str) -> str:
 
 
 def served() -> str:
-    """Return what a server adds of its own requests."""
+    """Return what a server adds of requests: its own, and those of its node."""
     counts = HttpCounts()
     counts.end(counts.begin(NodeId(0), "GET", "/metrics", is_read_only=False), 0.02)
-    return counts.text(NodeId(0)).decode()
+    columns, tally = ClientColumns(), ClientTally()
+    tally.took = {}
+    columns.count(tally, "PUT", 200, 3_000)
+    return counts.text(NodeId(0)).decode() + client_text(columns, tally, "10.0.0.1:6443")
 
 
 @pytest.mark.parametrize("path", PAGES)

@@ -1,0 +1,54 @@
+"""What each kubelet's API client is counted to have asked."""
+
+import sys
+
+from fleet.clock import NS_PER_S
+from fleet.reactor.client_tally import ClientColumns, ClientTally
+from fleet.server.client_metrics import client_text
+
+HOST = "10.0.0.1:6443"
+BYTES_MAX = 200
+"""Of a node that nobody asks."""
+
+
+def requests(columns: ClientColumns, tally: ClientTally) -> dict[tuple[str, str], int]:
+    return {(code, method): count for code, method, count in columns.rows(tally)}
+
+
+def test_each_node_has_its_own() -> None:
+    columns, one, other = ClientColumns(), ClientTally(), ClientTally()
+    for verb, code in (("GET", 200), ("LIST", 200), ("WATCH", 200), ("GET", 404), ("PUT", 0)):
+        columns.count(one, verb, code)
+    columns.count(other, "PUT", 0)
+    columns.count(other, "DELETECOLLECTION", 200)
+    assert requests(columns, one) == {
+        ("200", "GET"): 3, ("404", "GET"): 1, ("<error>", "PUT"): 1
+    }  # fmt: skip
+    assert requests(columns, other) == {("<error>", "PUT"): 1, ("200", "DELETE"): 1}
+    assert requests(columns, ClientTally()) == {}
+
+
+def test_durations_are_kept_once_somebody_asks() -> None:
+    columns, tally = ClientColumns(), ClientTally()
+    columns.count(tally, "PUT", 200, 3_000)
+    assert "duration" not in client_text(columns, tally, HOST)
+    tally.took = {}
+    columns.count(tally, "PUT", 200, 30_000)
+    columns.count(tally, "WATCH", 200)
+    labels = f'host="{HOST}",verb="PUT"'
+    text = client_text(columns, tally, HOST)
+    name = "rest_client_request_duration_seconds"
+    assert f'{name}_bucket{{{labels},le="0.025"}} 0\n{name}_bucket{{{labels},le="0.1"}} 1' in text
+    assert f"{name}_sum{{{labels}}} 0.03\n{name}_count{{{labels}}} 1\n" in text
+    assert list(tally.took) == ["PUT"]
+    assert tally.took["PUT"].total_ns * 100 == 3 * NS_PER_S
+    assert f'rest_client_requests_total{{code="200",host="{HOST}",method="PUT"}} 2\n' in text
+
+
+def test_a_node_that_nobody_asks_holds_little() -> None:
+    """With as many pairs of method and code as a bring-up has that sees a server refuse."""
+    columns, tally = ClientColumns(), ClientTally()
+    for verb in ("GET", "POST", "PUT", "PATCH"):
+        for code in (0, 200, 201, 404):
+            columns.count(tally, verb, code, 5_000)
+    assert sys.getsizeof(tally) + sys.getsizeof(tally.asked) < BYTES_MAX
