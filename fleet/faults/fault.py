@@ -33,6 +33,7 @@ class FaultType(enum.Enum):
     KUBELET_DOWN = "KubeletDown"
     NODE_DOWN = "NodeDown"
     CERTIFICATE_EXPIRED = "CertificateExpired"
+    TOKEN_EXPIRED = "TokenExpired"  # noqa: S105 - no password
     RUNTIME_DOWN = "RuntimeDown"
     RUNTIME_NOT_READY = "RuntimeNotReady"
     NETWORK_NOT_READY = "NetworkNotReady"
@@ -135,6 +136,10 @@ FAULTS = {
     FaultType.CERTIFICATE_EXPIRED: FaultKind(
         "the client certificates of the nodes are over; the kubelets bootstrap anew",
         is_instant=True,
+    ),
+    FaultType.TOKEN_EXPIRED: FaultKind(
+        "the token that the nodes speak with is over, and there is no other before the end: the "
+        "API server answers 401"
     ),
     FaultType.RUNTIME_DOWN: FaultKind("the container runtime does not answer"),
     FaultType.RUNTIME_NOT_READY: FaultKind(

@@ -40,6 +40,7 @@ HEARTBEAT_OPS = {
 _ALL_OPS = frozenset(Op)
 _HINDERED = frozenset((FaultType.HEARTBEAT_LOSS, FaultType.LATE_HEARTBEATS, FaultType.SLOW_LINK))
 _DOWN = (FaultType.KUBELET_DOWN, FaultType.NODE_DOWN)
+_OF_CONNECTION = (FaultType.PARTITION, FaultType.TOKEN_EXPIRED)
 _SAID = (FaultType.NODE_CONDITION, FaultType.NETWORK_UNAVAILABLE)
 _CUTS = {
     PartitionMode.RESET: Cut.RESET,
@@ -97,10 +98,15 @@ class Injector:
         """
         assert number not in self.active, number
         assert not FAULTS[spec.type].of_control_plane, spec
-        if spec.type is FaultType.PARTITION and not self._has_own_connections:
+        if spec.type in _OF_CONNECTION and not self._has_own_connections:
             raise UsageError(
-                "Partition: the nodes of this run share connections; it needs --fidelity kubelet "
-                "and --watches per-node"
+                f"{spec.type.value}: the nodes of this run share connections; it needs --fidelity "
+                "kubelet and --watches per-node"
+            )
+        if spec.type is FaultType.TOKEN_EXPIRED and not self._reactor.wires.nodes.has_token:
+            raise UsageError(
+                "TokenExpired: the nodes of this run speak with certificates; it needs a "
+                "kubeconfig with a token, and not --identity csr"
             )
         if spec.type is FaultType.CERTIFICATE_EXPIRED and self._expire is None:
             raise UsageError(
@@ -195,6 +201,9 @@ class Injector:
         elif kind is FaultType.PARTITION:
             for node in nodes:
                 self._cut(node)
+        elif kind is FaultType.TOKEN_EXPIRED:
+            for node in nodes:
+                self._expire_token(node)
         elif kind in _SAID:
             for node in nodes:
                 self._say(node, injection.spec)
@@ -270,6 +279,11 @@ class Injector:
         cut = _joined(found)
         for kind in reactor.agents.kinds.values() if reactor.agents is not None else ():
             kind.wire.cut(node, cut)
+
+    def _expire_token(self, node: NodeId) -> None:
+        """Let the node send a token that is over; its agents have others."""
+        reactor, is_over = self._reactor, bool(self._of(node, (FaultType.TOKEN_EXPIRED,)))
+        reactor.wires.nodes.expire_token(reactor.entries[node].pool, is_over=is_over)
 
     def _origin(self, node: NodeId) -> Environment:
         env = self._reactor.environments.of(node)

@@ -42,6 +42,7 @@ KINDS = {
     "resourceslices": ("resource.k8s.io/v1", "ResourceSlice"),
     "resourceclaims": ("resource.k8s.io/v1", "ResourceClaim"),
     "serviceaccounts": ("v1", "ServiceAccount"),
+    "certificatesigningrequests": ("certificates.k8s.io/v1", "CertificateSigningRequest"),
     "deployments": ("apps/v1", "Deployment"),
     "replicasets": ("apps/v1", "ReplicaSet"),
 }
@@ -103,6 +104,7 @@ def refusal(code: int, reason: str, message: str = "") -> Answer:
     return Answer(code, status_body(code, reason, message))
 
 
+UNAUTHORIZED = refusal(401, "Unauthorized")
 NOT_FOUND = refusal(404, "NotFound")
 CONFLICT = refusal(409, "Conflict")
 EXISTS = refusal(409, "AlreadyExists")
@@ -149,7 +151,7 @@ def selectors_of(key: Key, obj: Object | None) -> Iterator[tuple[str, str, str]]
         node, driver = obj["spec"]["nodeName"], obj["spec"]["driver"]
         yield resource, "", f"spec.nodeName={node}"
         yield resource, "", f"spec.nodeName={node},spec.driver={driver}"
-    elif resource in {"configmaps", "secrets"}:
+    elif resource in {"configmaps", "secrets", "certificatesigningrequests"}:
         yield resource, namespace, f"metadata.name={name}"
     yield resource, "", ""
 

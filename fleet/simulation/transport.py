@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws, SimClock
-from fleet.simulation.api_server import Answer, SimApiServer, Watch
+from fleet.simulation.api_server import UNAUTHORIZED, Answer, SimApiServer, Watch
 from fleet.wire.http2.messages import (
     Cut,
     Failure,
@@ -78,7 +78,9 @@ class SimTransport:
         self.events_late_ns = 0  # how far the watches lag behind the answers
         self.refusals: list[tuple[Pools, Answer]] = []
         self.hung_up: list[int] = []
+        self.has_token = True
         self._cuts: dict[int, Cut] = {}
+        self._over: set[int] = set()  # pools whose token is over
         self._stalled: dict[int, list[tuple[Callable[..., None], tuple[Any, ...]]]] = {}
         self._clock = clock
         self._inbox = inbox
@@ -127,18 +129,23 @@ class SimTransport:
             for number, each in self._open.items():
                 if each.pool == pool:
                     now_ns = self._clock.now_ns()
-                    limit_ns = now_ns + GIVEN_UP_NS
-                    if each.request.timeout_ns and not each.request.stream:
-                        limit_ns = max(now_ns, each.sent_ns + each.request.timeout_ns)
-                    self._later(limit_ns, self._give_up, number)
+                    limit_ns, failure = _given_up(each.request, now_ns, each.sent_ns)
+                    self._later(limit_ns, self._give_up, number, failure)
         if not (swallows_input(cut) or swallows_output(cut)):
             for action, arguments in self._stalled.pop(pool, ()):
                 self._later(self._clock.now_ns() + NS_PER_MS, action, *arguments)
 
-    def _give_up(self, number: int) -> None:
+    def expire_token(self, pool: int, *, is_over: bool) -> None:
+        """Answer 401 to what a pool asks for, or no more; what is open goes on."""
+        if is_over:
+            self._over.add(pool)
+        else:
+            self._over.discard(pool)
+
+    def _give_up(self, number: int, failure: Failure) -> None:
         exchange = self._open.get(number)
         if exchange is not None and self._cuts.get(exchange.pool) not in {None, Cut.RESET}:
-            self._fail(number, Failure.SILENT if exchange.request.stream else Failure.TIMEOUT)
+            self._fail(number, failure)
 
     def flush(self) -> None:
         """Let go what was asked for."""
@@ -156,7 +163,10 @@ class SimTransport:
             cut = self._cuts.get(exchange.pool)
             if cut is Cut.RESET or _is_hit(exchange.pool, self.refusing):
                 self._later(now_ns + NS_PER_MS, self._fail, self._seq, Failure.DIAL)
-            elif swallows_output(cut) or _is_hit(exchange.pool, self.silent):
+            elif swallows_output(cut):
+                limit_ns, failure = _given_up(exchange.request, now_ns, now_ns)
+                self._later(limit_ns, self._fail, self._seq, failure)
+            elif _is_hit(exchange.pool, self.silent):  # pings are answered, requests are not
                 late_ns = exchange.request.timeout_ns or GIVEN_UP_NS
                 self._later(now_ns + late_ns, self._fail, self._seq, Failure.TIMEOUT)
             else:
@@ -164,8 +174,8 @@ class SimTransport:
                 number = self._seq
                 self._later(now_ns + half_ns, self._arrive, number, exchange, half_ns)
                 if swallows_input(cut):
-                    late_ns = exchange.request.timeout_ns or GIVEN_UP_NS
-                    self._later(now_ns + late_ns, self._give_up, number)
+                    limit_ns, failure = _given_up(exchange.request, now_ns, now_ns)
+                    self._later(limit_ns, self._give_up, number, failure)
 
     def sweep(self, now_ns: int) -> None:
         """Do nothing: connections here have no health of their own."""
@@ -219,6 +229,8 @@ class SimTransport:
 
     def _refusal(self, pool: int) -> Answer | None:
         """Return what a fault has this node's requests answered with."""
+        if pool in self._over:
+            return self.server.encoded(UNAUTHORIZED)
         if not self.refusals:
             return None
         found = (answer for pools, answer in self.refusals if _is_hit(pool, [pools]))
@@ -344,6 +356,20 @@ class SimTransport:
         if exchange.watch is not None:
             self.server.close(exchange.watch)
         return exchange
+
+
+def _given_up(request: Request, silent_ns: int, sent_ns: int) -> tuple[int, Failure]:
+    """Return when a request without an answer is over, on a connection that is silent since then.
+
+    Its own time-out may be first; that of a watch is for its beginning only.
+    """
+    limit_ns = silent_ns + GIVEN_UP_NS
+    if not request.timeout_ns or (request.stream and sent_ns < silent_ns):
+        return limit_ns, Failure.SILENT
+    own_ns = sent_ns + request.timeout_ns
+    if own_ns >= limit_ns:
+        return limit_ns, Failure.SILENT
+    return max(silent_ns, own_ns), Failure.TIMEOUT
 
 
 def _is_hit(pool: int, faults: Sequence[Pools]) -> bool:

@@ -108,6 +108,34 @@ def test_certificates_that_are_over_are_refused_and_asked_for_anew(world: World)
     world.assert_nothing_left(prefix)
 
 
+def test_nodes_whose_token_is_over_are_refused_until_they_have_another(eager: World) -> None:
+    world, prefix = eager, "unknown"
+    names = [f"{prefix}-{number:05d}" for number in range(3)]
+    token = f"--kubeconfig={world.info.token_kubeconfig}"
+
+    def ready() -> list[str]:
+        return [condition(world.get("node", name), "Ready") for name in names]
+
+    def renewed(name: str) -> str:
+        lease = world.get("lease", name, "--namespace=kube-node-lease")
+        return str(lease["spec"]["renewTime"])
+
+    with world.spawn(prefix, 3, lively(world), token, *DEDICATED) as run:
+        run.until_ready()
+        refused = refused_logins(world)
+        order(run, do="inject", fault={"type": "TokenExpired", "nodes": names[1:]})
+        eventually(lambda: refused_logins(world) > refused + 4, "what they send is refused")
+        before = [renewed(name) for name in names]
+        eventually(lambda: ready() == ["True", "Unknown", "Unknown"], "two are lost", seen=ready)
+        after = [renewed(name) for name in names]
+        assert [a != b for a, b in zip(before, after, strict=True)] == [True, False, False]
+        assert len(order(run, do="heal", what="TokenExpired")["healed"]) == 1
+        eventually(lambda: ready() == ["True"] * 3, "all are Ready", seen=ready)
+        run.end_well_or_late()
+    assert "bug in fleet" not in run.log
+    world.assert_nothing_left(prefix)
+
+
 DRIVER = "csi.fleet.emulator"
 
 

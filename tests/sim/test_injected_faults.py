@@ -143,11 +143,44 @@ def test_a_zone_that_is_cut_off_is_unknown_and_comes_back(mode: str) -> None:
     assert sim.longest_gap_s(Op.RENEW_LEASE, 60, others) < 11
 
 
+def test_nodes_whose_token_is_over_are_refused_until_they_have_another() -> None:
+    """What is open goes on; whoever asks for something hears 401."""
+    sim = started(nodes=9)
+    for name in sim.names:
+        sim.create_pod(f"old-{name}", name)
+    sim.run_for(seconds=20)
+    hit = sim.go_wrong(type="TokenExpired", zone="zone-b", seconds=900)
+    assert hit == ["n-1", "n-4", "n-7"]
+    begun_s = sim.now_s
+    for name in sim.names:
+        sim.create_pod(f"new-{name}", name)
+    sim.run_for(seconds=100)
+    assert ready_of(sim) == expected(sim, hit, "Unknown")
+    for name in hit:
+        assert {each.code for each in sim.calls(name, since_s=begun_s)} == {401}
+        assert not sim.calls(name, verb="WATCH", since_s=begun_s)
+        assert sim.phase(f"new-{name}") == "Pending"
+        sim.server.delete_pod(f"old-{name}")
+    sim.run_for(seconds=700)
+    for name in hit:  # a watch ends after 5 to 10 minutes, and is asked for again and again
+        assert {each.code for each in sim.calls(name, verb="WATCH", since_s=begun_s)} == {401}
+    sim.run_for(seconds=100 + 90)
+    assert sim.ready() == 9
+    assert {sim.phase(f"new-{name}") for name in sim.names} == {"Running"}
+    assert {sim.phase(f"old-{name}") for name in hit} == {""}
+    others = [name for name in sim.names if name not in hit]
+    assert sim.longest_gap_s(Op.RENEW_LEASE, 60, others) < 11
+    sim.transport.has_token = False
+    with pytest.raises(UsageError, match="TokenExpired: the nodes of this run speak with certif"):
+        sim.go_wrong(type="TokenExpired")
+
+
 @pytest.mark.parametrize("shared", ["light", "watches"])
 def test_nodes_that_share_connections_cannot_be_cut_off(shared: str) -> None:
     sim = started(light=shared == "light", own_watches=False)
-    with pytest.raises(UsageError, match="Partition: the nodes of this run share connections"):
-        sim.go_wrong(type="Partition")
+    for kind in ("Partition", "TokenExpired"):
+        with pytest.raises(UsageError, match=f"{kind}: the nodes of this run share connections"):
+            sim.go_wrong(type=kind)
     with pytest.raises(UsageError, match="have no certificates of their own; it needs --identity"):
         sim.go_wrong(type="CertificateExpired")
     assert not sim.injector.active

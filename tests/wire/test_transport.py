@@ -200,6 +200,34 @@ def test_a_rotated_token_and_a_small_table(certificate: Certificate) -> None:
     with_peer(certificate, test)
 
 
+def test_one_pool_sends_a_token_that_is_over_and_its_connection_stays(
+    certificate: Certificate,
+) -> None:
+    async def test(peer: Peer, harness: Harness) -> None:
+        harness.transport.open_pool(2)
+
+        async def tokens() -> list[str]:
+            for pool in (1, 2):
+                harness.transport.send(pool, GET, pool)
+                harness.transport.flush()
+                await harness.answers(1)
+            return [each.headers["authorization"] for each in peer.requests[-2:]]
+
+        good, over = "Bearer token", "Bearer expired"
+        assert harness.transport.has_token
+        assert await tokens() == [good, good]
+        harness.transport.expire_token(2, is_over=True)
+        harness.transport.expire_token(3, is_over=True)  # it is gone
+        assert await tokens() == [good, over]
+        harness.transport.set_authorization(b"Bearer other")
+        assert await tokens() == ["Bearer other", over]
+        harness.transport.expire_token(2, is_over=False)
+        assert await tokens() == ["Bearer other"] * 2
+        assert len(peer.connections) == 2
+
+    with_peer(certificate, test)
+
+
 def test_the_101st_stream_opens_a_second_connection(certificate: Certificate) -> None:
     async def test(peer: Peer, harness: Harness) -> None:
         for number in range(101):

@@ -47,6 +47,15 @@ class Wire(Protocol):
         """Cut an identity off from the server, or None: let its packets through again."""
         ...
 
+    @property
+    def has_token(self) -> bool:
+        """Whether what is sent carries a bearer token."""
+        ...
+
+    def expire_token(self, pool: int, *, is_over: bool) -> None:
+        """Let an identity send a token that is over, or again a good one."""
+        ...
+
     def flush(self) -> None:
         """Write what was queued."""
         ...

@@ -203,6 +203,14 @@ class Links:
         for connection in self._by_fd.values():
             connection.http2.outbound.use_plan(self._plans.of(connection.pool))
 
+    def use_plan_of(self, pool: int) -> None:
+        """Have the connections of one pool do so, also one that is being made."""
+        entry = self.pools.get(pool)
+        if entry is not None:  # else it is gone
+            for connection in (*entry.connections, entry.dialing):
+                if connection is not None:
+                    connection.http2.outbound.use_plan(self._plans.of(pool))
+
     async def close(self) -> None:
         """Close everything; what waits is answered with CANCELLED."""
         for pool in list(self.pools):

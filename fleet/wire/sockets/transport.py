@@ -155,6 +155,19 @@ class Transport:
         self._plans.rotate(value, group)
         self._links.use_plans()
 
+    @property
+    def has_token(self) -> bool:
+        """Return whether requests carry a bearer token."""
+        return self._plans.authorization is not None
+
+    def expire_token(self, pool: int, *, is_over: bool) -> None:
+        """Let new requests of an identity carry a token that is over, or again the good one.
+
+        What is open goes on: a server looks at a token when a request comes.
+        """
+        self._plans.expire(pool, is_over=is_over)
+        self._links.use_plan_of(pool)
+
     async def close(self) -> None:
         """Close everything; what waits is answered with CANCELLED."""
         await self._links.close()

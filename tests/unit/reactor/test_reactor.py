@@ -55,6 +55,7 @@ class NotedWire:
         self.flushes = 0
         self.hung_up: list[int] = []
         self.swept: list[int] = []
+        self.has_token = True
 
     def send(self, pool: int, request: Request, token: object) -> None:
         self.sent.append((pool, request, token))
@@ -71,6 +72,9 @@ class NotedWire:
 
     def cut(self, pool: int, cut: Cut | None) -> None:
         """Let everything through: no test of the reactor cuts a node off."""
+
+    def expire_token(self, pool: int, *, is_over: bool) -> None:
+        """Take every token: no test of the reactor lets one expire."""
 
     def flush(self) -> None:
         self.flushes += 1
