@@ -126,7 +126,8 @@ class Simulation:
             self.server, self.clock, self.reactor.inbox, Draws(seed + 1), ["observer"]
         )
         self.reactor.wires.connect(nodes=self.transport)
-        self.world = World(self.clock, self.reactor, (self.transport, self.observer))
+        self.wires = [self.transport, self.observer]  # a test may have more
+        self.world = World(self.clock, self.reactor, self.wires)
         for namespace in ("default", "other"):
             self.server.create(("configmaps", namespace, "kube-root-ca.crt"), {})
         self.server.create(("services", "default", "kubernetes"), {"spec": {}})

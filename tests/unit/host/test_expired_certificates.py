@@ -1,16 +1,12 @@
 """A client certificate whose life is over: what its node asks for, and by which credentials."""
 
 import base64
-import datetime as dt
 import ssl
 from pathlib import Path
 from typing import cast
 
 import orjson
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from issued_certificates import issue
 
 from fleet.clock import NS_PER_S, Draws, SimClock
 from fleet.host.certificate_store import CertificateContext, CertificateStore, new_request
@@ -28,23 +24,6 @@ from fleet.wire.sockets.transport import Transport
 NODE, NAME = NodeId(0), "n-0"
 DAY_S = 86_400
 CLIENT = CertificateKind.CLIENT
-
-
-def issue(pem: bytes, now_s: float) -> bytes:
-    """Sign a request as the controller-manager would, for a day."""
-    request = x509.load_pem_x509_csr(pem)
-    now = dt.datetime.fromtimestamp(now_s, dt.UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(request.subject)
-        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "ca")]))
-        .public_key(request.public_key())
-        .serial_number(1)
-        .not_valid_before(now)
-        .not_valid_after(now + dt.timedelta(days=1))
-        .sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256())
-        .public_bytes(serialization.Encoding.PEM)
-    )
 
 
 class NotedTransport:
