@@ -17,6 +17,7 @@ from fleet.cluster.daemonsets import Landing, NodeShape, landings
 from fleet.cluster.ownership import NODES, RUN_LABEL, FoundNode, find_nodes, refusal
 from fleet.cluster.runs import RunHolder, check_free, holder_of
 from fleet.errors import SetupError, UsageError
+from fleet.objects.well_known import MANAGED_ANNOTATION
 
 KUBE_SYSTEM = "/api/v1/namespaces/kube-system"
 DAEMON_SETS = "/apis/apps/v1/daemonsets"
@@ -48,6 +49,8 @@ class TargetFacts:
     """Whether others use it too, or may: decided once, whatever nodes come later."""
     foreign_names: frozenset[str]
     """Nodes that no fleet created, or that lack one of its marks."""
+    managed_names: frozenset[str]
+    """Of these, the ones whose kubelet a fleet is, or was: `--manage`."""
     refused: tuple[FoundNode, ...]
     """Of these, the ones with fleet's label."""
     prefix: str
@@ -107,7 +110,8 @@ async def inspect(
     if holder is not None:
         check_free(prefix, holder)
     found = await find_nodes(api, RUN_LABEL)
-    foreign = await _unlabelled_names(api) | {node.name for node in found.refused}
+    unlabelled = await _unlabelled(api)
+    foreign = frozenset((*unlabelled, *(node.name for node in found.refused)))
     daemon_sets: list[Json] = []
     async for page in api.pages(DAEMON_SETS, "daemonsets"):
         daemon_sets += page
@@ -118,6 +122,7 @@ async def inspect(
         kube_system_uid=system["metadata"]["uid"],
         is_shared=is_named or bool(foreign - matching),
         foreign_names=foreign,
+        managed_names=frozenset(name for name, is_managed in unlabelled.items() if is_managed),
         refused=found.refused,
         prefix=prefix,
         existing=tuple(node for node in found.owned if node.prefix == prefix),
@@ -127,12 +132,16 @@ async def inspect(
     )
 
 
-async def _unlabelled_names(api: Api) -> frozenset[str]:
-    names: set[str] = set()
+async def _unlabelled(api: Api) -> dict[str, bool]:
+    """Return the Nodes without fleet's label, and whether a fleet has been their kubelet."""
+    found: dict[str, bool] = {}
     selector = f"!{RUN_LABEL}"
     async for page in api.pages(NODES, "nodes", accept=METADATA_ONLY, labelSelector=selector):
-        names.update(item["metadata"]["name"] for item in page)
-    return frozenset(names)
+        for item in page:
+            metadata = item["metadata"]
+            notes = metadata.get("annotations") or {}
+            found[metadata["name"]] = MANAGED_ANNOTATION in notes
+    return found
 
 
 async def _pod_cidrs(api: Api) -> PodCidrs:

@@ -216,7 +216,9 @@ class Run:
         facts = await may_load(
             cluster, self._whole, self._mix, self._run_id, self._display, self._ask
         )
-        await check_drivers(api, self._mix.models, facts.foreign_names)
+        # Of Nodes that a fleet has served the drivers are simulated ones.
+        machines = facts.foreign_names - facts.managed_names
+        await check_drivers(api, self._mix.models, machines)
         prefix = settings.name_prefix
         if settings.shard is not None:
             prefix = f"{prefix}-{settings.shard:04d}"

@@ -30,19 +30,17 @@ def drivers_of(models: Iterable[NodeModel]) -> dict[str, CSIDriver]:
     return {driver.name: driver for model in models for driver in model.csi_drivers}
 
 
-async def check_drivers(
-    api: Api, models: Iterable[NodeModel], foreign_nodes: Collection[str]
-) -> None:
-    """Raise SetupError if a node that fleet did not create has a driver of the run."""
+async def check_drivers(api: Api, models: Iterable[NodeModel], machines: Collection[str]) -> None:
+    """Raise SetupError if a node that no fleet is the kubelet of has a driver of the run."""
     drivers = drivers_of(models)
-    if not drivers or not foreign_nodes:
+    if not drivers or not machines:
         return
     async for page in api.pages(CSI_NODES, "CSINodes"):
         for item in page:
             name = item["metadata"]["name"]
             theirs = {each["name"] for each in item["spec"].get("drivers") or ()}
             shared = sorted(theirs.intersection(drivers))
-            if name in foreign_nodes and shared:
+            if name in machines and shared:
                 raise SetupError(
                     f"CSI driver {shared[0]} is installed in this cluster (on node {name}): fleet "
                     "would act on its volumes; give the simulated driver of the profile another "

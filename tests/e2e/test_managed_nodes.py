@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 from e2e_world import CONFIRMED, Json, World, condition, eventually, workload
+from fault_world import lively
 
 from fleet.objects.well_known import MANAGED_ANNOTATION
 
@@ -13,6 +14,7 @@ pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 LABEL = "example.com/pool"
+DRIVER = "csi.fleet.emulator"
 TAINT = {"key": "example.com/made", "value": "by-others", "effect": "NoSchedule"}
 LEASES = ("-n", "kube-node-lease", "leases.coordination.k8s.io")
 
@@ -165,18 +167,28 @@ def test_nodes_of_other_kubelets_are_refused(world: World, pool: str) -> None:
 
 
 def test_a_named_cluster_must_be_confirmed_and_a_next_run_goes_on(world: World, pool: str) -> None:
+    """Also one with CSI drivers: those that it finds on the Nodes are of the run before."""
     manage, named = f"--manage={LABEL}={pool}", f"--kubeconfig={world.info.kubeconfig}"
+    profile = lively(world, "again-storage", csiDrivers=[{"name": DRIVER}])
     create(world, made("again-0", pool))
+
+    def drivers() -> list[str]:
+        found = {each["metadata"]["name"]: each["spec"] for each in world.items("csinodes")}
+        return [each["name"] for each in found.get("again-0", {}).get("drivers") or ()]
+
     refused = world.fleet("spawn", "--name-prefix=again", manage, named)
     assert refused.returncode == 2, refused.stderr
     assert "confirm with --confirm-cluster" in refused.stderr
     assert MANAGED_ANNOTATION not in found(world, pool)["again-0"]["metadata"]["annotations"]
-    with world.spawn("again", 5, manage, named, CONFIRMED) as run:
+    with world.spawn("again", 5, manage, named, CONFIRMED, profile) as run:
         run.until_ready()
         eventually(lambda: lease(world, "again-0") is not None, "it has a Lease")
+        eventually(lambda: drivers() == [DRIVER], "it has a driver", seen=drivers)
         run.end_well_or_late()
+    assert drivers() == [DRIVER], "it stays, as the Node does"
     uid = found(world, pool)["again-0"]["metadata"]["uid"]
-    done = world.fleet("spawn", "--name-prefix=again", manage, named, CONFIRMED, "--until-ready")
+    next_run = (manage, named, CONFIRMED, profile, "--until-ready")
+    done = world.fleet("spawn", "--name-prefix=again", *next_run)
     assert "of 1 now" in done.stderr, done.stderr
     assert "all 1 nodes are Ready" in done.stderr, done.stderr
     assert {name: each["metadata"]["uid"] for name, each in found(world, pool).items()} == {

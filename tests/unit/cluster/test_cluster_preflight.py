@@ -17,6 +17,7 @@ from fleet.cluster.preflight import (
 )
 from fleet.cluster.runs import DURATION_S, RunLease
 from fleet.errors import SetupError, UsageError
+from fleet.objects.well_known import MANAGED_ANNOTATION
 
 EXISTS: dict[str, Any] = {"operator": "Exists"}
 
@@ -132,6 +133,16 @@ def test_a_local_control_plane_is_shared_once_it_has_a_node_of_others() -> None:
     assert foreign.is_shared
     with pytest.raises(UsageError, match="--confirm-cluster prod"):
         asked(foreign, confirmed=None)
+
+
+def test_nodes_that_a_fleet_has_served_are_told_from_machines() -> None:
+    """An earlier run with --manage has left its drivers there: no others are installed."""
+    api = shared_cluster()
+    api.put(f"{NODES}/made-0", metadata={"annotations": {MANAGED_ANNOTATION: "true"}}, spec={})
+    facts = look(api)
+    assert facts.managed_names == {"made-0"}
+    assert facts.foreign_nodes == 4
+    assert facts.managed_names < facts.foreign_names
 
 
 def test_a_node_with_the_label_alone_is_not_fleet_s() -> None:
