@@ -15,7 +15,7 @@ from fleet.metrics import FleetCounts
 from fleet.objects.effects import ApiCall, Client, NodeId, Op, Reply, Timer
 from fleet.reactor.client_limits import ClientLimits
 from fleet.reactor.roster import Entry, Process
-from fleet.reactor.watch_delays import WATCHED_WRITES, WatchDelays
+from fleet.reactor.watch_delays import OK, WATCHED_WRITES, WatchDelays
 from fleet.wire.api.list_watches import reject
 from fleet.wire.api.operations import OPERATIONS, Operation, build
 from fleet.wire.api.replies import decode_reply, lost_reply
@@ -171,10 +171,17 @@ class Calls:
         return None
 
     def _version_in(self, response: Response) -> str:
-        """Return the version that an answer names, "" if there is none."""
+        """Return the version that an answer names, "" if there is none.
+
+        A refusal may be of any kind: an overloaded server's is JSON or plain text.
+        """
         codec = self._process.codec
+        if response.code != OK:
+            return ""
         try:
-            return codec.version_in(response.body) if response.code else ""
+            return codec.version_in(response.body)
+        except RemoteProtocolError:
+            return ""
         except codec.malformed:
             return ""
 

@@ -356,8 +356,9 @@ class Reactor:
     def _on_response(
         self, token: ApiCall | Delayed, response: Response, now_ns: int, out: Outbox
     ) -> None:
-        if self.calls.on_response(token, response, now_ns):
-            call = token if isinstance(token, ApiCall) else token.call
+        call = token if isinstance(token, ApiCall) else token.call
+        entry = self.entries[call.node]
+        if self._guard(entry, self.calls.on_response, token, response, now_ns):
             self._answer(call, response, now_ns, out)
 
     def _answer(self, call: ApiCall, response: Response, now_ns: int, out: Outbox) -> None:

@@ -17,6 +17,8 @@ from fleet.objects.effects import (
     WatchKind,
 )
 from fleet.objects.pods import EventType
+from fleet.reactor.calls import Calls
+from fleet.reactor.watch_delays import _Sample
 from fleet.wire.api import codec
 from fleet.wire.api.framing import EVENT_BYTES_MAX, TOO_LONG
 from fleet.wire.http2.frames import OVERSIZED
@@ -96,3 +98,40 @@ def test_a_lease_that_cannot_be_renewed_ends_no_reactor(base: bytes) -> None:
         ReplyKind.LOST, None, 0, "a Lease that cannot be read"
     )
     assert world.reactor.counts.rejected == {"a Lease that cannot be read": 1}
+
+
+@pytest.mark.parametrize(
+    ("code", "body"),
+    [(504, b"Timeout: request did not complete"), (429, b"{}"), (200, b"{}"), (200, b"k8s\x00")],
+)
+def test_a_refusal_of_a_watched_write_costs_nothing_else(code: int, body: bytes) -> None:
+    """The event of some write is looked for; what other writes are answered is read then, too."""
+    world = World(nodes=2, codec=codec.protobuf())
+    patch = ApiCall(NodeId(0), Op.PATCH_NODE_STATUS)
+    world.reactor.calls.delays.looked_for["n-0"] = _Sample(patch, NodeId(0), 0)
+    world.reactor.inbox += [
+        (patch, Response(code, body, 0, 0)),
+        (ApiCall(NodeId(1), Op.GET_LEASE), Response(404, b"", 0, 0)),
+    ]
+    world.reactor.turn()
+    assert len(world.kubelets[0].got) == len(world.kubelets[1].got) == 1
+
+
+def test_a_bug_in_the_count_of_an_answer_costs_one_kubelet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The other answers of the same turn are handed on: what waits for one would wait for ever."""
+    world = World(nodes=2, raise_bugs=False)
+    counted = world.reactor.calls.on_response
+
+    def on_response(token: ApiCall, response: Response, now_ns: int) -> bool:
+        assert token.node, "a bug"
+        return counted(token, response, now_ns)
+
+    monkeypatch.setattr(Calls, "on_response", staticmethod(on_response))
+    for node in (0, 1):
+        call = ApiCall(NodeId(node), Op.GET_LEASE)
+        world.reactor.inbox.append((call, Response(404, b"", 0, 0)))
+    world.reactor.turn()
+    assert [entry.kubelet is None for entry in world.reactor.entries] == [True, False]
+    assert len(world.kubelets[1].got) == 1
