@@ -11,6 +11,7 @@ Differs: `cat` without a file answers when its input is complete, not line by li
 
 from collections import deque
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Protocol
 
 from fleet.objects.streams import Output, TerminalSize
@@ -104,12 +105,20 @@ class Session:
         is_path = "/" in program
         if is_path and files is not None and files.read(program) is not None:
             self._exit = (0, NOT_EXECUTABLE)
-            return f'{_OCI}"{program}": permission denied: unknown'
+            return self._not_started(f'"{program}": permission denied')
         self._exit = (0, NOT_FOUND)
         why = "executable file not found in $PATH"
         if is_path:
             why = f"stat {program}: no such file or directory"
-        return f'{_OCI}"{program}": {why}: unknown'
+        return self._not_started(f'"{program}": {why}')
+
+    def _not_started(self, why: str) -> str:
+        """Say it as containerd does, which gives each exec a number of 256 bits.
+
+        Source: containerd/internal/cri/server, container_execsync.go, execInternal.
+        """
+        number = sha256(f"{self._start_ns} {self._words}".encode()).hexdigest()
+        return f'failed to exec in container: failed to start exec "{number}": {_OCI}{why}: unknown'
 
     @staticmethod
     def reads_input(words: Sequence[str], around: Surroundings) -> bool:

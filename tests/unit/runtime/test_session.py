@@ -1,6 +1,7 @@
 """A command that somebody runs in a container: input, output, ends, a terminal."""
 
 import io
+import re
 import tarfile
 
 import pytest
@@ -107,9 +108,11 @@ def test_scripts(script: str, out: str, err: str | None, code: int) -> None:
 def test_a_command_that_is_not_there_cannot_be_started() -> None:
     done = Pod().run("nginx", "-v").look()
     assert done.code == 127
-    assert done.error == (
-        "OCI runtime exec failed: exec failed: unable to start container process: exec: "
-        '"nginx": executable file not found in $PATH: unknown'
+    assert re.fullmatch(
+        'failed to exec in container: failed to start exec "[0-9a-f]{64}": OCI runtime exec '
+        "failed: exec failed: unable to start container process: exec: "
+        r'"nginx": executable file not found in \$PATH: unknown',
+        done.error,
     )
     pod = Pod()
     sh("echo x > /opt/tool", pod)
