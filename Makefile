@@ -117,6 +117,12 @@ faults: setup  ## what fails on machines, links and a run's own control plane, a
 	$(BIN)/pytest tests/e2e/test_faults.py tests/e2e/test_machine_faults.py \
 		tests/e2e/test_node_faults.py tests/e2e/test_simulated_outage.py tests/e2e/test_scenarios.py
 
+.PHONY: forecast
+FORECAST_NODES ?= 1000
+forecast: setup  ## what --dry-run says of FORECAST_NODES (1000) nodes, held against what the API server counts; half an hour
+	$(BIN)/fleet controlplane build
+	FLEET_FORECAST_NODES=$(FORECAST_NODES) $(BIN)/pytest -rP tests/e2e/test_forecast.py
+
 .PHONY: metrics-server
 metrics-server: setup  ## the real metrics-server scrapes 500 nodes, and an autoscaler acts on what it says
 	$(BIN)/fleet controlplane build

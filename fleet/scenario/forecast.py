@@ -1,14 +1,16 @@
 """What a scenario will ask of an API server, by estimate: `fleet run FILE --dry-run`.
 
 Nodes that idle renew Leases and report their status; what a pod costs was counted in runs with
-pods of one container (docs/how-to/scenarios.md has the figures). Watches, their restarts, what
-controllers and schedulers ask by themselves, faults and the bring-up are not in it.
+pods of one container (docs/how-to/scenarios.md has the figures), what a kubelet's start costs in
+virtual time. What controllers and schedulers ask by themselves, what becomes of pods in a fault,
+node agents and the bring-up are not in it.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
 
 from fleet.clock import NS_PER_S
+from fleet.faults.fault import FaultSpec, FaultType
 from fleet.kubelet.node.node_lease import JITTER, RENEW_FRACTION
 from fleet.profile.loader import NodeMix
 from fleet.scenario.scenario import PhaseSpec, Scenario
@@ -24,23 +26,40 @@ PER_POD = (
     ("DELETE pods", 1.0),
 )
 """Requests of a kubelet over the life of a pod, fidelity `kubelet`."""
+WATCHES = 5  # nodes, pods, services, csidrivers, runtimeclasses
+PER_START = (
+    ("WATCH", WATCHES),
+    ("POST events", 6),
+    ("GET nodes", 2),
+    ("GET csinodes", 2),
+    ("GET leases", 1),
+    ("POST nodes", 1),
+    ("PATCH nodes/status", 1),
+    ("DELETE resourceslices", 1),
+)
+"""Requests of a kubelet that starts anew and finds its Node, fidelity `kubelet`."""
+STARTS = frozenset((FaultType.KUBELET_RESTART, FaultType.KUBELET_DOWN))
 
 
 def forecast(scenario: Scenario, origin: Path, nodes: int, mix: NodeMix, *, light: bool) -> str:
-    """Return the estimates as lines: objects, requests a second, requests of pods by phase.
+    """Return the estimates as lines: objects, requests a second, of pods and faults by phase.
 
     Raises UsageError for manifests that cannot be read.
     """
-    lines = ["", "forecast (estimates; without controllers, watches and the bring-up):"]
+    lines = ["", "forecast (estimates; without controllers, node agents and the bring-up):"]
     lines.append(
         f"  objects   {nodes:,} each of {'Node, Lease' if light else 'Node, Lease, CSINode'}"
     )
     for phase in scenario.spec.phases:
         lines += (f"            {each}" for each in _objects(phase, origin))
+    if not light:
+        lines.append(f"  open      {nodes:,} connections, {nodes * WATCHES:,} watches")
     rates = ", ".join(f"{what} {rate:.1f}/s" for what, rate in idle(nodes, mix))
     lines.append(f"  idle      {rates}")
     for phase in scenario.spec.phases:
         lines += (f"  {phase.name:9} {each}" for each in _requests(phase, origin, light=light))
+        if not light:
+            lines += (f"  {phase.name:9} {each}" for each in _starts(phase, nodes))
     return "\n".join(lines)
 
 
@@ -87,3 +106,17 @@ def _of_churn(manifests: list[Manifest], rate: float, *, light: bool) -> Iterato
     pods = sum(map(pods_of, manifests)) * rate
     if pods and not light:
         yield from (f"{what} {each * pods:.1f}/s" for what, each in PER_POD)
+
+
+def _starts(phase: PhaseSpec, nodes: int) -> Iterator[str]:
+    """Yield what kubelets ask that start anew after a fault."""
+    for fault in phase.faults:
+        if fault.type in STARTS:
+            hit = max(1, round(fault.share * nodes))
+            counts = ", ".join(f"{what} {each * hit:,}" for what, each in PER_START)
+            yield f"{_at_most(fault)}{hit:,} kubelets start anew: {counts} in all"
+
+
+def _at_most(fault: FaultSpec) -> str:
+    is_narrowed = bool(fault.zone or fault.nodes or fault.node_selector.match_labels)
+    return "at most " if is_narrowed else ""

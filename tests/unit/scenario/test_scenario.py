@@ -351,6 +351,12 @@ def test_the_forecast_counts_nodes_objects_and_pods() -> None:
     told = forecast(churn, find("pod-churn"), 100, mix, light=True).splitlines()
     assert "            100 Pod at a time (churn)" in told
     assert told[-1].endswith("POST Pod and DELETE Pod 5/s of fleet's own")
+    herd = load(find("thundering-herd"))
+    told = forecast(herd, find("thundering-herd"), 100, mix, light=False).splitlines()
+    assert "  open      100 connections, 500 watches" in told
+    starts = [each.partition(":")[0].strip() for each in told if "start anew" in each]
+    assert starts == ["herd      100 kubelets start anew", "herd      50 kubelets start anew"]
+    assert not any("WATCH" in e for e in forecast(herd, Path(), 9, mix, light=True).splitlines())
 
 
 def test_the_player_says_which_phase_it_plays_and_what_it_waits_for() -> None:
