@@ -234,6 +234,31 @@ def test_jobs_complete_and_fail(world: World) -> None:
 
 
 @pytest.mark.usefixtures("nodes")
+def test_another_image_restarts_the_container(world: World) -> None:
+    """As `kubectl set image` does; all else of the pod goes on."""
+    world.apply(pod("changed", container(), container("beside")))
+    eventually(lambda: condition(world.get("pod", "changed"), "Ready") == "True", "it is Ready")
+
+    def containers() -> dict[str, Json]:
+        found = world.get("pod", "changed")["status"]["containerStatuses"]
+        return {each["name"]: each for each in found}
+
+    before = containers()
+    world.kubectl("set", "image", "pod/changed", "c=registry.k8s.io/pause:3.10.1")
+    eventually(lambda: containers()["c"]["restartCount"] == 1, "the container is another")
+    eventually(lambda: condition(world.get("pod", "changed"), "Ready") == "True", "Ready again")
+    after = containers()
+    assert after["c"]["image"] == "registry.k8s.io/pause:3.10.1"
+    assert after["c"]["containerID"] != before["c"]["containerID"]
+    assert after["beside"]["containerID"] == before["beside"]["containerID"]
+    eventually(lambda: events(world, "changed", "Killing"), "it was told why")
+    assert [*events(world, "changed", "Killing")] == [
+        "Container c definition changed, will be restarted"
+    ]
+    world.kubectl("delete", "pod", "changed", "--wait=true")
+
+
+@pytest.mark.usefixtures("nodes")
 def test_an_in_place_resize(world: World) -> None:
     def resize(cpu: str) -> None:
         patch = {"spec": {"containers": [{"name": "c", "resources": cpus(cpu)}]}}

@@ -1,11 +1,13 @@
 """Faults of what nodes have beside their kubelets, as the API server shows them, and their end."""
 
+import time
+
 import pytest
 from e2e_world import DEDICATED, Json, World, condition, eventually
 from fault_world import lively, order
 
 pytest_plugins = ("e2e_fixtures",)
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 GPU = "nvidia.com/gpu"
 DEVICES: list[Json] = [{"resource": GPU, "count": 2, "registrationDelay": "1s"}]
@@ -279,6 +281,120 @@ def test_daemons_say_conditions_and_take_them_back(eager: World) -> None:
         eventually(lambda: told(world, hit, "KernelDeadlock") == fine, "the kernel goes on")
         eventually(lambda: cut not in taints(world, hit), "the taint is gone")
         eventually(lambda: odd() == ["", "False"], "it is so no more", seen=odd)
+        run.end_well_or_late()
+    assert "bug in fleet" not in run.log
+    world.assert_nothing_left(prefix)
+
+
+ODD: tuple[tuple[str, Json], ...] = (
+    ("RuntimeDown", {}),
+    ("RuntimeNotReady", {"message": "the shim is gone"}),
+    ("PLEGStall", {}),
+    ("PIDPressure", {}),
+    ("LateHeartbeats", {"by": "3s", "heartbeats": ["Lease"]}),
+    ("SlowLink", {"by": "3s"}),
+)
+"""By the number of the node that each hits; the node after them is spared."""
+NOT_READY = {
+    0: "container runtime is down",
+    1: "container runtime not ready: RuntimeReady=false",
+    2: "PLEG is not healthy: pleg was last seen active",
+}
+PLEG_S_MAX = 240.0  # a PLEG is unhealthy after 3 minutes
+KUBELET: Json = {
+    "nodeLeaseDurationSeconds": 8,
+    "nodeStatusUpdateFrequency": "4s",
+    "evictionPressureTransitionPeriod": "5s",
+    "evictionHard": {"memory.available": "100Mi", "pid.available": "10%"},
+}
+
+
+def renewals(world: World, names: list[str], for_s: float) -> list[int]:
+    """Return how often the Leases of some nodes are renewed in so long."""
+    seen: dict[str, set[str]] = {name: set() for name in names}
+    until_s = time.monotonic() + for_s
+    while time.monotonic() < until_s:
+        for each in world.items("leases", "-n", "kube-node-lease"):
+            name = each["metadata"]["name"]
+            if name in seen:
+                seen[name].add(each["spec"]["renewTime"])
+        time.sleep(0.4)
+    return [len(seen[name]) - 1 for name in names]
+
+
+def test_runtimes_links_and_processes_fail_and_are_well_again(eager: World) -> None:
+    world, prefix = eager, "odd"
+    profile = lively(world, "lively-odd", kubeletConfiguration=KUBELET)
+    named = (f"--kubeconfig={world.info.kubeconfig}", *DEDICATED)
+    names = [f"{prefix}-{number:05d}" for number in range(len(ODD) + 1)]
+    late, slow, spared = names[4:]
+
+    def said(number: int, kind: str = "Ready") -> tuple[str, str]:
+        conditions = world.get("node", names[number])["status"]["conditions"]
+        [found] = [each for each in conditions if each["type"] == kind]
+        return found["status"], found["message"]
+
+    def is_told(number: int) -> bool:
+        status, message = said(number)
+        return status == "False" and NOT_READY[number] in message
+
+    with world.spawn(prefix, len(names), profile, *named) as run:
+        run.until_ready()
+        for (kind, more), name in zip(ODD, names, strict=False):
+            order(run, do="inject", fault={"type": kind, "nodes": [name], **more})
+        eventually(lambda: said(3, "PIDPressure")[0] == "True", "no process can be started")
+        for number in (0, 1):
+            eventually(lambda: is_told(number), NOT_READY[number], seen=lambda: said(number))  # noqa: B023
+        hit_late, hit_slow, calm = renewals(world, [late, slow, spared], 30)
+        assert calm >= 8, "every 2 s, and a busy machine"
+        assert max(hit_late, hit_slow) <= 0.7 * calm
+        eventually(lambda: is_told(2), NOT_READY[2], limit_s=PLEG_S_MAX, seen=lambda: said(2))
+        assert [said(number)[0] for number in (3, 4, 5, 6)] == ["True"] * 4
+        assert said(6, "PIDPressure")[0] == "False"
+        assert len(order(run, do="heal", what="")["healed"]) == len(ODD)
+        numbers = range(len(names))
+        eventually(lambda: {said(each)[0] for each in numbers} == {"True"}, "all are Ready")
+        eventually(lambda: said(3, "PIDPressure")[0] == "False", "processes can be started")
+        again_late, again_slow, calm = renewals(world, [late, slow, spared], 20)
+        assert min(again_late, again_slow) >= 0.7 * calm
+        run.end_well_or_late()
+    assert "bug in fleet" not in run.log
+    world.assert_nothing_left(prefix)
+
+
+def test_a_kubelet_that_restarts_admits_its_pods_anew(eager: World) -> None:
+    """One of whose node a label has gone is refused and ends; the other one goes on."""
+    world, prefix = eager, "anew"
+    named = (f"--kubeconfig={world.info.kubeconfig}", *DEDICATED)
+    node = f"{prefix}-00000"
+
+    def bound(name: str, **spec: object) -> Json:
+        containers = [{"name": "c", "image": "nginx"}]
+        spec = {"containers": containers, "terminationGracePeriodSeconds": 0, **spec}
+        found = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+        found["spec"]["nodeName"] = node
+        return found
+
+    def ids(pod: str) -> tuple[str, int]:
+        [status] = world.get("pod", pod)["status"]["containerStatuses"]
+        return status["containerID"], status["restartCount"]
+
+    with world.spawn(prefix, 1, lively(world), *named) as run:
+        run.until_ready()
+        world.kubectl("label", "node", node, "example.com/here=yes")
+        world.apply(bound("picky", nodeSelector={"example.com/here": "yes"}), bound("easy"))
+        world.kubectl("wait", "--for=condition=Ready", "pod/picky", "pod/easy", "--timeout=120s")
+        before = ids("easy")
+        world.kubectl("label", "node", node, "example.com/here-")
+        assert world.get("pod", "picky")["status"]["phase"] == "Running", "nobody looks before"
+        order(run, do="inject", fault={"type": "KubeletRestart"})
+        ended = ("Succeeded", "Failed")
+        eventually(lambda: world.get("pod", "picky")["status"]["phase"] in ended, "it is refused")
+        selector = "--field-selector=involvedObject.name=picky,reason=NodeAffinity"
+        eventually(lambda: world.items("events", selector), "which is told")
+        assert ids("easy") == before
+        assert condition(world.get("pod", "easy"), "Ready") == "True"
+        world.kubectl("delete", "pod", "picky", "easy", "--wait=false")
         run.end_well_or_late()
     assert "bug in fleet" not in run.log
     world.assert_nothing_left(prefix)

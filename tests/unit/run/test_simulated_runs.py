@@ -60,6 +60,27 @@ spec:
         spec: {containers: [{name: c, image: "nginx:1", resources: {requests: {cpu: 1k}}}]}
     until: {condition: PodsReady, timeout: 5s}
 """
+COMPONENT = """
+apiVersion: fleet.emulator/v1alpha1
+kind: Scenario
+metadata: {name: component}
+spec:
+  nodePools: [{name: main, replicas: 3}]
+  phases:
+  - name: load
+    apply: [{manifest: {apiVersion: apps/v1, kind: Deployment, metadata: {name: web}, spec: {
+      replicas: 6, selector: {matchLabels: {app: web}}, template: {metadata: {labels: {app: web}}, spec: {
+        tolerations: [{operator: Exists}], containers: [{name: c, image: "nginx:1"}]}}}}}]
+    until: {condition: PodsReady, timeout: 1m}
+  - name: trouble
+    duration: 1m
+    apply: [{at: 12s, manifest: {apiVersion: apps/v1, kind: Deployment, metadata: {name: late}, spec: {
+      replicas: 6, selector: {matchLabels: {app: late}}, template: {metadata: {labels: {app: late}}, spec: {
+        tolerations: [{operator: Exists}], containers: [{name: c, image: "nginx:1"}]}}}}}]
+    faults: [{type: FAULT, component: WHICH, at: 10s, duration: 12s}]
+  - {name: nodes, until: {condition: NodesReady, timeout: 1m}}
+  - {name: pods, until: {condition: PodsReady, timeout: 1m}}
+"""  # noqa: E501 - YAML
 
 
 def run(*arguments: object) -> int:
@@ -162,3 +183,33 @@ def test_what_is_not_simulated_is_refused_by_name(tmp_path: Path) -> None:
     path.write_text(NEVER + "  expectations: [{sli: ListLatency, max: 1s}]\n")
     assert "ListLatency is of a real API server" in refused(path)
     assert "--context: a simulated run has no use for it" in refused(path, "--context", "other")
+
+
+@pytest.mark.parametrize("fault", ["ComponentDown", "ComponentStall"])
+@pytest.mark.parametrize(
+    "component", ["etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager"]
+)
+def test_a_component_fails_and_its_work_is_made_good(
+    component: str, fault: str, tmp_path: Path
+) -> None:
+    path, directory = tmp_path / "component.yaml", tmp_path / "run"
+    path.write_text(COMPONENT.replace("WHICH", component).replace("FAULT", fault))
+    assert run(path, "--seed", 3, "--run-dir", directory) == 0
+    trace = trace_of(directory)
+    notes = {str(e["note"]): float(str(e["t"])) for e in trace if "note" in e}
+    begun_s = notes[f"fault 1: {fault} {component}"]
+    ended_s = notes[f"fault 1: {fault} {component} is healed"]
+    meanwhile = [
+        e for e in trace if "verb" in e and begun_s + 1 < float(str(e["t"])) < ended_s - 0.1
+    ]
+    failed = {str(e["client"]).partition("-")[0] for e in meanwhile if not e["code"]}
+    bound = [e for e in trace if str(e.get("path")).endswith("/binding") and e["code"] == 200]
+    assert len(bound) == 12, "each pod once"
+    if component in {"etcd", "kube-apiserver"}:
+        assert failed, "somebody heard nothing"
+        return
+    assert not failed
+    assert any(e["verb"] == "PUT" and "/leases/" in str(e["path"]) for e in meanwhile)
+    assert not [e for e in meanwhile if str(e["path"]).endswith("/binding")], "nobody is bound"
+    made = [e for e in meanwhile if e["verb"] == "POST" and str(e["path"]).endswith("/pods")]
+    assert len(made) == (0 if component == "kube-controller-manager" else 6)

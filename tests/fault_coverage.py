@@ -1,0 +1,182 @@
+"""Which test shows what of each fault, and of each thing that nodes do by themselves.
+
+Each has a simulation (trouble, then recovery, in virtual time) and a test on a real control plane
+that asks the API server alone. tests/unit/faults/test_coverage.py holds this list to it, and to
+what there is: a fault that is added without its tests fails there.
+"""
+
+from typing import NamedTuple
+
+from fleet.faults.fault import FaultType
+
+INJECTED = "tests/sim/test_injected_faults.py::"
+SHUTDOWN = "tests/sim/test_node_shutdown.py::"
+SOURCES = "tests/e2e/test_pod_sources.py::"
+MANAGED = "tests/e2e/test_managed_nodes.py::"
+BOOTSTRAP = "tests/sim/test_bootstrapping_anew.py::"
+STORAGE = "tests/sim/test_storage_faults.py::"
+SIMULATED_RUN = "tests/unit/run/test_simulated_runs.py::"
+FAULTS = "tests/e2e/test_faults.py::test_faults_hit_whom_they_name_and_end_when_they_are_healed"
+MACHINES = "tests/e2e/test_machine_faults.py::test_machines_fail_as_machines_do_and_come_back"
+PLANE = "tests/e2e/test_machine_faults.py::test_the_control_plane_of_a_run_fails_and_comes_back"
+NODE = "tests/e2e/test_node_faults.py::"
+ODD = f"{NODE}test_runtimes_links_and_processes_fail_and_are_well_again"
+
+
+class Covered(NamedTuple):
+    """The tests of one thing."""
+
+    simulated: tuple[str, ...]
+    real: tuple[str, ...]
+
+
+def _injected(name: str, *real: str) -> Covered:
+    return Covered((f"{INJECTED}{name}",), real)
+
+
+_RUNTIME = "test_a_runtime_out_of_order_makes_its_node_not_ready"
+_PRESSURE = "test_a_resource_that_something_uses_up_puts_its_node_under_pressure"
+_COMPONENT = f"{SIMULATED_RUN}test_a_component_fails_and_its_work_is_made_good"
+_DAEMONS = f"{NODE}test_daemons_say_conditions_and_take_them_back"
+_UNATTACHED = f"{NODE}test_volumes_that_do_not_attach_or_mount_keep_their_pods_waiting"
+_ANEW = f"{NODE}test_a_kubelet_that_restarts_admits_its_pods_anew"
+BY_FAULT = {
+    FaultType.HEARTBEAT_LOSS: _injected(
+        "test_lost_heartbeats_make_nodes_unknown_until_they_are_healed", FAULTS
+    ),
+    FaultType.LATE_HEARTBEATS: _injected(
+        "test_late_heartbeats_widen_the_interval_and_no_more", ODD
+    ),
+    FaultType.SLOW_LINK: _injected(
+        "test_a_slow_link_makes_everything_late_and_breaks_nothing", ODD
+    ),
+    FaultType.CLOCK_SKEW: _injected(
+        "test_a_skewed_clock_shows_in_what_a_node_writes",
+        FAULTS,
+        "tests/e2e/test_faults.py::test_a_fault_reaches_all_processes_and_ends_by_itself",
+    ),
+    FaultType.PARTITION: Covered(
+        (
+            f"{INJECTED}test_a_zone_that_is_cut_off_is_unknown_and_comes_back",
+            f"{INJECTED}test_a_partition_of_one_direction_is_one_all_the_same",
+        ),
+        (
+            *(FAULTS, MACHINES),
+            "tests/e2e/test_simulated_outage.py::test_an_outage_goes_as_on_a_real_control_plane",
+        ),
+    ),
+    FaultType.KUBELET_RESTART: _injected(
+        "test_a_restart_of_a_share_is_a_storm_of_lists_and_nothing_else",
+        _ANEW,
+        "tests/e2e/test_forecast.py::test_a_forecast_is_near_what_the_server_counts",
+    ),
+    FaultType.KUBELET_DOWN: _injected(
+        "test_kubelets_that_are_down_leave_their_containers_running", FAULTS
+    ),
+    FaultType.NODE_DOWN: _injected("test_a_machine_without_power_boots_as_another_one", MACHINES),
+    FaultType.CERTIFICATE_EXPIRED: Covered(
+        (
+            f"{BOOTSTRAP}test_nodes_bootstrap_anew_and_lose_no_lease",
+            f"{BOOTSTRAP}test_nodes_are_lost_while_nobody_signs_and_come_back",
+        ),
+        (f"{NODE}test_certificates_that_are_over_are_refused_and_asked_for_anew",),
+    ),
+    FaultType.TOKEN_EXPIRED: _injected(
+        "test_nodes_whose_token_is_over_are_refused_until_they_have_another",
+        f"{NODE}test_nodes_whose_token_is_over_are_refused_until_they_have_another",
+    ),
+    FaultType.RUNTIME_DOWN: _injected(_RUNTIME, ODD),
+    FaultType.RUNTIME_NOT_READY: _injected(_RUNTIME, ODD),
+    FaultType.NETWORK_NOT_READY: Covered(
+        (f"{INJECTED}{_RUNTIME}", f"{INJECTED}test_a_fault_that_comes_and_goes_flaps"),
+        (FAULTS, MACHINES),
+    ),
+    FaultType.PLEG_STALL: _injected(_RUNTIME, ODD),
+    FaultType.SANDBOX_DEATH: _injected(
+        "test_a_sandbox_that_dies_takes_its_containers_along", MACHINES
+    ),
+    FaultType.SANDBOX_FAILURE: _injected(
+        "test_no_sandbox_is_made_while_the_network_plugin_fails", MACHINES
+    ),
+    FaultType.CONTAINER_CRASH: _injected(
+        "test_containers_that_crash_again_and_again_back_off", MACHINES
+    ),
+    FaultType.ATTACH_FAILURE: Covered(
+        (f"{STORAGE}test_a_volume_that_is_not_attached_keeps_its_pod_waiting",), (_UNATTACHED,)
+    ),
+    FaultType.MOUNT_FAILURE: Covered(
+        (f"{STORAGE}test_a_volume_that_is_not_mounted_is_told_and_keeps_its_pod_waiting",),
+        (_UNATTACHED,),
+    ),
+    FaultType.DEVICE_FAILURE: _injected(
+        "test_devices_that_fail_are_told_and_not_given_out",
+        f"{NODE}test_devices_fail_under_their_pods_and_are_well_again",
+    ),
+    FaultType.NODE_CONDITION: _injected(
+        "test_a_condition_that_a_daemon_says_stays_until_it_is_healed", _DAEMONS
+    ),
+    FaultType.NETWORK_UNAVAILABLE: _injected(
+        "test_a_condition_that_a_daemon_says_stays_until_it_is_healed", _DAEMONS
+    ),
+    FaultType.REGISTRY_OUTAGE: _injected("test_no_image_comes_from_a_registry_that_is_out", FAULTS),
+    FaultType.MEMORY_PRESSURE: _injected(_PRESSURE, FAULTS),
+    FaultType.DISK_PRESSURE: _injected(_PRESSURE, FAULTS),
+    FaultType.PID_PRESSURE: _injected(
+        "test_processes_run_out_where_the_profile_has_a_threshold", ODD
+    ),
+    FaultType.OUT_OF_MEMORY: _injected(
+        "test_a_node_out_of_memory_kills_and_comes_to_rest", MACHINES
+    ),
+    FaultType.COMPONENT_DOWN: Covered((_COMPONENT,), (PLANE,)),
+    FaultType.COMPONENT_STALL: Covered((_COMPONENT,), (PLANE,)),
+}
+BY_BEHAVIOR = {
+    "a changed container definition restarts the container": Covered(
+        ("tests/sim/test_restarts.py::test_a_changed_image_restarts_its_container_alone",),
+        ("tests/e2e/test_containers.py::test_another_image_restarts_the_container",),
+    ),
+    "a machine reboots": BY_FAULT[FaultType.NODE_DOWN],
+    "sandboxes die, or cannot be made": Covered(
+        (
+            *BY_FAULT[FaultType.SANDBOX_DEATH].simulated,
+            *BY_FAULT[FaultType.SANDBOX_FAILURE].simulated,
+        ),
+        (MACHINES,),
+    ),
+    "a machine shuts down": Covered(
+        (f"{SHUTDOWN}test_a_graceful_shutdown_ends_ordinary_pods_before_critical_ones",),
+        (f"{SOURCES}test_a_node_that_shuts_down_ends_its_pods_and_falls_silent",),
+    ),
+    "a restarted kubelet admits its pods anew": Covered(
+        ("tests/sim/test_kubelet_restarts.py::test_pods_that_run_are_admitted_anew",), (_ANEW,)
+    ),
+    "a kubelet is away for so long": BY_FAULT[FaultType.KUBELET_DOWN],
+    "a kubelet that starts puts its Node right": Covered(
+        ("tests/sim/test_registration.py::test_a_node_that_exists_is_reconciled",),
+        ("tests/e2e/test_appearance.py::test_a_node_that_is_taken_over_shows_its_new_profile",),
+    ),
+    "evicted and displaced pods that exit with 0 have succeeded": Covered(
+        ("tests/sim/test_eviction.py::test_a_pod_that_is_evicted_and_ends_well_has_succeeded",),
+        ("tests/e2e/test_node_admission.py::test_a_critical_pod_displaces_others",),
+    ),
+    "a resize of containers is admitted, or waits": Covered(
+        ("tests/sim/test_resize.py::test_a_resize_is_deferred_until_another_pod_goes",),
+        ("tests/e2e/test_containers.py::test_an_in_place_resize",),
+    ),
+    "Nodes that others make are served": Covered(
+        ("tests/sim/test_nodes_of_others.py::test_pods_run_there",),
+        (f"{MANAGED}test_a_node_that_others_make_is_served_until_they_delete_it",),
+    ),
+}
+NOT_BUILT = (
+    "a shutdown that is cancelled, and a machine that comes back after one",
+    "runtimeClassName is not looked up, so that no handler is unknown",
+    "pods that cannot be killed (FailedKillPod, ExceededGracePeriod), volumes that do not unmount",
+    "edits of a Node's capacity or nodeInfo by others last until its kubelet starts anew",
+    "resize of a pod's own resources",
+    "configMapAndSecretChangeDetectionStrategy is Watch",
+    "nodeAllocatableUpdatePeriodSeconds, tokenRequests, requiresRepublish of CSI drivers",
+    "expansion of volumes on the node (FileSystemResizeSuccessful)",
+    "dual-stack addresses; the taint of an external cloud provider",
+)
+"""What real nodes do that there is nothing to test of yet."""
