@@ -112,10 +112,11 @@ oracle: kubelet  ## a node beside a real kubelet that lives in the same simulate
 	$(BIN)/pytest -rs tests/oracle
 
 .PHONY: faults
-faults: setup  ## what fails on machines, links and a run's own control plane, and all scenarios, on real control planes
+faults: setup  ## what fails on machines, links and a run's own control plane, Nodes of others, and all scenarios, on real control planes
 	$(BIN)/fleet controlplane build
 	$(BIN)/pytest tests/e2e/test_faults.py tests/e2e/test_machine_faults.py \
-		tests/e2e/test_node_faults.py tests/e2e/test_simulated_outage.py tests/e2e/test_scenarios.py
+		tests/e2e/test_node_faults.py tests/e2e/test_managed_nodes.py tests/e2e/test_simulated_outage.py \
+		tests/e2e/test_scenarios.py
 
 .PHONY: forecast
 FORECAST_NODES ?= 1000
