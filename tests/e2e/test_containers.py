@@ -276,9 +276,13 @@ def test_an_in_place_resize(world: World) -> None:
     resize("2")
     eventually(lambda: allocated() == "2", "2 CPUs are allocated")
     eventually(lambda: events(world, "resized", "ResizeCompleted"), "the resize is complete")
-    found = state(world, "resized")
-    assert found["resources"]["limits"] == {"cpu": "2"}
-    assert found["restartCount"] == 0
+
+    def limits() -> Json:
+        found: Json = state(world, "resized")["resources"]["limits"]
+        return found
+
+    eventually(lambda: limits() == {"cpu": "2"}, "the status follows the event", seen=limits)
+    assert state(world, "resized")["restartCount"] == 0
     eventually(lambda: events(world, "resized", "ResizeStarted"), "the resize has started")
     resize("6")
     eventually(lambda: pending().get("reason") == "Deferred", "there is no room for 6 CPUs")
