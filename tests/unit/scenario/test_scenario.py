@@ -346,7 +346,7 @@ def test_the_forecast_counts_nodes_objects_and_pods() -> None:
     scenario = load(find("rolling-update"))
     told = forecast(scenario, find("rolling-update"), 50, mix, light=False).splitlines()
     assert "            1 Deployment with 300 pods (deploy)" in told
-    assert any("300 pods: POST events 1,470" in each for each in told)
+    assert any("300 pods: POST events 1,200" in each for each in told)
     churn = load(find("pod-churn"))
     told = forecast(churn, find("pod-churn"), 100, mix, light=True).splitlines()
     assert "            100 Pod at a time (churn)" in told
