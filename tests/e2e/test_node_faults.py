@@ -371,9 +371,8 @@ def test_a_kubelet_that_restarts_admits_its_pods_anew(eager: World) -> None:
     def bound(name: str, **spec: object) -> Json:
         containers = [{"name": "c", "image": "nginx"}]
         spec = {"containers": containers, "terminationGracePeriodSeconds": 0, **spec}
-        found = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
-        found["spec"]["nodeName"] = node
-        return found
+        spec["nodeName"] = node
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
     def ids(pod: str) -> tuple[str, int]:
         [status] = world.get("pod", pod)["status"]["containerStatuses"]
