@@ -4,7 +4,7 @@ from datetime import datetime
 
 import yaml
 from pod_world import model_of
-from sim_faults import ApiServerAnswers
+from sim_faults import ApiServerAnswers, EventsLate
 from simulation import Simulation
 
 from fleet.clock import NS_PER_S
@@ -95,6 +95,63 @@ def test_a_mirror_that_is_deleted_is_made_again_and_the_pod_runs_on() -> None:
     assert old["containerStatuses"][0]["containerID"] == new["containerStatuses"][0]["containerID"]
     deleted = [key for key, _ in sim.server.deleted]
     assert deleted == [("pods", "kube-system", "proxy-n-0")]
+
+
+def requests(sim: Simulation, since_s: float) -> list[tuple[str, int, float]]:
+    """Return what the node asked about its mirror but for statuses: verb, code, when."""
+    found = [
+        *sim.calls("n-0", "DELETE", "/pods", since_s=since_s),
+        *sim.calls("n-0", "POST", "/pods", since_s=since_s),
+    ]
+    found.sort(key=lambda each: each.t_ns)
+    return [(each.verb, each.code, each.t_ns / NS_PER_S - since_s) for each in found]
+
+
+def test_a_mirror_that_is_deleted_at_once_is_deleted_twice_in_vain_and_made_by_a_resync() -> None:
+    """An API server marks it, then removes it, and for each of the two the pod is synced.
+
+    Source: kubelet.go, HandlePodRemoves hands on the mirror that is gone; tryReconcileMirrorPods.
+    """
+    sim = started()
+    since_s = sim.now_s
+    sim.server.delete_pod("proxy-n-0", "kube-system")
+    sim.server.remove(("pods", "kube-system", "proxy-n-0"))
+    sim.run_for(seconds=100)
+    first, second, made = requests(sim, since_s)
+    assert [each[:2] for each in (first, second, made)] == [
+        ("DELETE", 404),
+        ("DELETE", 404),
+        ("POST", 201),
+    ]
+    assert 0 < second[2] - first[2] <= 1.1  # a sync waits for the relist after the last one
+    assert 60 <= made[2] - second[2] <= 91
+    assert mirror(sim)["status"]["phase"] == "Running"
+
+
+def test_a_mirror_that_is_gone_without_a_mark_is_made_by_a_resync() -> None:
+    """The sync that its removal asks for has it still, and finds nothing to do."""
+    sim = started()
+    since_s = sim.now_s
+    sim.server.remove(("pods", "kube-system", "proxy-n-0"))
+    sim.run_for(seconds=100)
+    [(method, code, at_s)] = requests(sim, since_s)
+    assert (method, code) == ("POST", 201)
+    assert 60 <= at_s <= 91
+
+
+def test_a_sync_acts_on_the_mirror_as_it_was_when_it_was_asked_for() -> None:
+    """Its successor is there by then, so that the API server refuses. Source: startPodSync."""
+    sim = started()
+    sim.inject(EventsLate(0.2), seconds=1_000)
+    since_s = sim.now_s
+    sim.server.delete_pod("proxy-n-0", "kube-system")
+    sim.run_for(seconds=100)
+    assert [each[:2] for each in requests(sim, since_s)] == [
+        ("DELETE", 200),
+        ("POST", 201),
+        ("DELETE", 409),
+    ]
+    assert mirror(sim)["status"]["phase"] == "Running"
 
 
 def test_a_changed_manifest_replaces_the_pod_and_its_mirror() -> None:

@@ -162,7 +162,7 @@ class NodePods:
             case Owner.ADMISSION:
                 self.admission.on_node(call, reply, turn)
             case Owner.MIRROR_PODS:
-                self.statics.manager.on_reply(call, reply, turn)
+                self.statics.on_reply(call, reply, turn)
             case Owner.TOKENS:
                 if can_start is not None and syncer.volumes.on_token(
                     can_start.pod, call, reply, turn

@@ -4,14 +4,21 @@
                                 |deleted, or of another hash: DELETE with uid, POST again
     manifest gone -> pod ends -> housekeeping -> mirror DELETEd
 
+A sync of a static pod acts on the mirror as it was when the sync was asked for, not on the one
+that there is by then: a mirror that is gone meanwhile is deleted once more, which is answered with
+404, or 409 where its successor is there, and nothing is made before the next sync. What is asked
+for while the requests of a sync are under way waits for their answers.
+
 It exists while the node has static pods or mirrors. Both are known by their full name; a changed
 manifest makes another static pod of the same name, which waits until the old one has ended.
 Source: pkg/kubelet/pod/pod_manager.go, mirror_client.go; kubelet.go, tryReconcileMirrorPods,
-fastStaticPodsRegistration; kubelet_pods.go, HandlePodCleanups; pod_workers.go, allowStaticPodStart.
+fastStaticPodsRegistration; pod_workers.go, UpdatePodOptions, startPodSync, allowStaticPodStart;
+kubelet_pods.go, HandlePodCleanups.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.kubelet.pods.pod_workers import BACKOFF_PERIOD_NS
@@ -38,6 +45,12 @@ _STREAM_RESYNC = 0x40CF
 _STREAM_START = 0x40D0
 
 
+class Captured(NamedTuple):
+    """The mirror of a name when a sync was asked for that has something to do about it."""
+
+    mirror: Pod | None  # to be deleted; None: to be made
+
+
 @dataclass(slots=True, eq=False)
 class _Entry:
     """One full name: the static pod that is wanted, and the mirror as the watch shows it."""
@@ -46,6 +59,8 @@ class _Entry:
     waiting: bool = False  # until the pod that had the name before has ended
     start_ns: int = 0  # when it may be looked again whether it has
     mirror: Pod | None = None
+    asked: Captured | None = None  # of the sync that is pending
+    begun: Captured | None = None  # of the sync that waits for a relist
     busy: bool = False  # a call about the mirror is in flight
     posted: bool = False  # the POST was answered, the watch does not show it yet
     retry_ns: int = 0
@@ -95,6 +110,7 @@ class PodManager:
         """Keep a new static pod; return whether it starts now, or waits for its namesake."""
         entry = self._entries.setdefault(pod.full_name, _Entry())
         entry.static = pod
+        entry.asked = entry.begun = None
         entry.waiting = not may_start
         if not may_start:
             self._wait(pod.full_name, entry, turn)
@@ -142,57 +158,127 @@ class PodManager:
     def on_mirror(self, mirror: Pod, turn: Turn, *, gone: bool) -> None:
         """Take the mirror as the watch shows it."""
         entry = self._entries.setdefault(mirror.full_name, _Entry())
-        if gone:
-            if entry.mirror is not None and entry.mirror.uid != mirror.uid:
-                return
-            entry.mirror = None
-            entry.posted = False
-        else:
+        static = entry.static
+        if not gone:
             entry.mirror = mirror
-            entry.posted = False
-        if entry.static is not None:
-            self._reconcile(mirror.full_name, entry, turn)
-        elif entry.mirror is not None:
+            entry.posted = entry.posted and static is not None and is_in_need(mirror, static)
+        elif entry.mirror is not None and entry.mirror.uid == mirror.uid:
+            entry.mirror = None
+        if static is not None:
+            self._arm_resync(mirror.full_name, entry, turn, is_needed=gone)
+            return
+        entry.posted = False
+        if entry.mirror is not None:
             self.arm(turn)
         elif not entry.busy:
             del self._entries[mirror.full_name]
 
-    def reconcile(self, pods: Iterable[StaticPod], turn: Turn) -> None:
-        """Make sure that each has its mirror. Source: tryReconcileMirrorPods."""
-        for pod in pods:
-            entry = self._entries.get(pod.full_name)
-            if entry is not None and entry.static is pod and not entry.waiting:
-                self._reconcile(pod.full_name, entry, turn)
+    def _entry_of(self, pod: Pod) -> _Entry | None:
+        """Return the entry of a pod that is static and wanted, and has its name for itself."""
+        if not isinstance(pod, StaticPod):
+            return None
+        entry = self._entries.get(pod.full_name)
+        return entry if entry is not None and entry.static is pod and not entry.waiting else None
 
-    def on_reply(self, call: ApiCall, reply: Reply, turn: Turn) -> None:
-        """Take the answer to a POST or DELETE of a mirror."""
+    def ask(self, pod: Pod) -> None:
+        """Note what the sync that is asked for now is to do about the mirror that there is."""
+        entry = self._entry_of(pod)
+        if entry is not None:
+            entry.asked = _captured(entry.mirror, pod)
+
+    def ask_about(self, pod: Pod, mirror: Pod) -> bool:
+        """Note the same of a mirror that the watch has just shown, or that is gone.
+
+        Return whether a sync is to do something at once. Source: GetPodAndMirrorPod.
+        """
+        entry = self._entry_of(pod)
+        if entry is None:
+            return False
+        entry.asked = _captured(mirror, pod)
+        return entry.asked is not None and not entry.busy
+
+    def begin(self, pod: Pod) -> None:
+        """Begin the sync that was asked for, which waits for a relist. Source: startPodSync."""
+        entry = self._entry_of(pod)
+        if entry is not None and entry.begun is None and not entry.busy:
+            entry.begun, entry.asked = entry.asked, None
+
+    def begun(self, pod: Pod) -> Captured | None:
+        """Return what the sync that runs now is to do."""
+        entry = self._entry_of(pod)
+        if entry is None:
+            return None
+        self.begin(pod)
+        found, entry.begun = entry.begun, None
+        return found
+
+    def has_begun(self, pod: Pod) -> bool:
+        """Return whether a sync with something to do waits for a relist."""
+        entry = self._entry_of(pod)
+        return entry is not None and entry.begun is not None
+
+    def is_asked(self, pod: Pod) -> bool:
+        """Return whether a sync with something to do is pending, and no request keeps it."""
+        entry = self._entry_of(pod)
+        return entry is not None and entry.asked is not None and not entry.busy
+
+    def reconcile(self, pod: Pod, captured: Captured | None, turn: Turn) -> None:
+        """Do about the mirror of a pod what its sync is to do. Source: tryReconcileMirrorPods."""
+        entry = None if captured is None else self._entry_of(pod)
+        if captured is None or entry is None or entry.static is None:
+            return
+        if entry.busy:
+            entry.asked = entry.asked or captured
+        elif captured.mirror is None:
+            self._create(pod.full_name, entry, entry.static, turn)
+        else:
+            self._delete(pod.full_name, entry, captured.mirror, captured.mirror.uid, turn)
+
+    def make_all(self, turn: Turn) -> None:
+        """Make sure that each pod has its mirror. Source: fastStaticPodsRegistration."""
+        for pod in list(self):
+            self.ask(pod)
+            self.reconcile(pod, self.begun(pod), turn)
+
+    def on_reply(self, call: ApiCall, reply: Reply, turn: Turn) -> StaticPod | None:
+        """Take the answer to a POST or DELETE of a mirror; return a pod that is to be synced."""
         name = call.key
         entry = self._entries.get(name)
         if entry is None:
-            return
+            return None
         entry.busy = False
-        target = call.payload
-        if call.op is Op.CREATE_MIRROR_POD:
-            entry.posted = reply.ok and entry.mirror is None
-        elif reply.ok and entry.mirror is not None:
-            assert isinstance(target, MirrorTarget), call
-            if target.uid in {"", entry.mirror.uid}:
-                entry.mirror = None
-        if entry.static is None:
+        static, target = entry.static, call.payload
+        if static is None:
+            if isinstance(target, MirrorTarget) and reply.ok and entry.mirror is not None:
+                entry.mirror = entry.mirror if target.uid not in {"", entry.mirror.uid} else None
             self._forget_or_arm(name, entry, turn)
-        elif not reply.ok:
+            return None
+        if call.op is Op.CREATE_MIRROR_POD:
+            entry.posted = reply.ok and _captured(entry.mirror, static) is not None
+        elif reply.ok and not entry.waiting:
+            self._create(name, entry, static, turn)
+        if entry.busy:
+            return None
+        is_needed = _captured(entry.mirror, static) is not None
+        self._arm_resync(name, entry, turn, is_needed=is_needed)
+        return static if entry.asked is not None else None
+
+    def _arm_resync(self, name: str, entry: _Entry, turn: Turn, *, is_needed: bool) -> None:
+        """Have the next resync of a pod look at its mirror. Source: completeWork."""
+        if is_needed:
             share = turn.draw(_STREAM_RESYNC)
             entry.retry_ns = turn.now_ns + int(RESYNC_NS * (1 + share / 2))
             turn.arm(entry.retry_ns, Timer.STATIC_PODS, name)
-        else:
-            self._reconcile(name, entry, turn)
 
-    def on_retry(self, name: str, turn: Turn) -> None:
-        """Try again what failed, as the next sync of the pod would."""
+    def on_retry(self, name: str, turn: Turn) -> StaticPod | None:
+        """Return the pod whose next sync is due, if it is without its mirror."""
         entry = self._entries.get(name)
-        if entry is not None and entry.retry_ns and turn.now_ns >= entry.retry_ns:
-            entry.retry_ns = 0
-            self._reconcile(name, entry, turn)
+        if entry is None or not entry.retry_ns or turn.now_ns < entry.retry_ns:
+            return None
+        entry.retry_ns = 0
+        entry.posted = False
+        static = entry.static
+        return static if static is not None and _captured(entry.mirror, static) else None
 
     def arm(self, turn: Turn) -> None:
         """Set the timer of the next housekeeping, unless it is set."""
@@ -221,7 +307,7 @@ class PodManager:
             if name in busy_names:
                 self.arm(turn)
             else:
-                self._delete(name, entry, "", turn)
+                self._delete(name, entry, entry.mirror, "", turn)
 
     def _forget_or_arm(self, name: str, entry: _Entry, turn: Turn) -> None:
         if entry.mirror is None:
@@ -229,17 +315,9 @@ class PodManager:
         else:
             self.arm(turn)
 
-    def _reconcile(self, name: str, entry: _Entry, turn: Turn) -> None:
-        static, mirror = entry.static, entry.mirror
-        if static is None or entry.busy or entry.waiting:
-            return
-        if mirror is None:
-            if turn.facts.owner_uid and not entry.posted:
-                self._create(name, entry, static, turn)
-        elif mirror.deleting or not is_mirror_of(mirror, static):
-            self._delete(name, entry, mirror.uid, turn)
-
     def _create(self, name: str, entry: _Entry, static: StaticPod, turn: Turn) -> None:
+        if entry.posted or not turn.facts.owner_uid:
+            return
         entry.busy = True
         payload = MirrorPodObject(
             static.manifest.json,
@@ -251,11 +329,19 @@ class PodManager:
         )
         turn.call(Op.CREATE_MIRROR_POD, name, payload)
 
-    def _delete(self, name: str, entry: _Entry, uid: str, turn: Turn) -> None:
-        assert entry.mirror is not None, name
+    def _delete(self, name: str, entry: _Entry, mirror: Pod, uid: str, turn: Turn) -> None:
         entry.busy = True
-        target = MirrorTarget(entry.mirror.namespace, entry.mirror.name, uid)
+        target = MirrorTarget(mirror.namespace, mirror.name, uid)
         turn.call(Op.DELETE_MIRROR_POD, name, target)
+
+
+def _captured(mirror: Pod | None, pod: Pod) -> Captured | None:
+    return Captured(mirror) if mirror is None or is_in_need(mirror, pod) else None
+
+
+def is_in_need(mirror: Pod, pod: Pod) -> bool:
+    """Tell whether a mirror is to be deleted for another one. Source: tryReconcileMirrorPods."""
+    return mirror.deleting or not is_mirror_of(mirror, pod)
 
 
 def is_mirror_of(mirror: Pod, pod: Pod) -> bool:

@@ -59,7 +59,6 @@ from fleet.kubelet.volumes.volume_manager import (
 )
 from fleet.objects.effects import Milestone, Timer
 from fleet.objects.pods import PodStatus
-from fleet.objects.static_pods import StaticPod
 from fleet.profile.probe_behavior import ProbeKind
 from fleet.runtime.containers import NEVER
 
@@ -96,9 +95,8 @@ class PodSyncer:
         self.runtime_state = runtime_state  # only of a machine with outages
         node, draws = facts.node, env.draws
         self.pleg = Pleg(node, draws, is_evented=env.model.kubelet.is_pleg_evented)
-        self.volumes = VolumeManager()
+        self.volumes, self.probes = VolumeManager(), ProbeManager()
         self.runtime = env.runtime_of(node, facts.host_ip, facts.pod_cidr)
-        self.probes = ProbeManager()
         self.allocations = AllocationManager()
         self.dra = DRAManager()
         self.mirrors = PodManager(node, draws)
@@ -138,7 +136,12 @@ class PodSyncer:
             self.interrupt(worker, turn)
 
     def sync(self, worker: PodWorker, turn: Turn) -> None:
-        """Run the next sync of a pod, at once if none runs and the pod cache is fresh enough.
+        """Ask for a sync of a pod, with the mirror that it has now. Source: UpdatePod."""
+        self.mirrors.ask(worker.pod)
+        self.go_on(worker, turn)
+
+    def go_on(self, worker: PodWorker, turn: Turn) -> None:
+        """Run the sync that was asked for, at once if none runs and the pod cache is fresh enough.
 
         Source: podWorkerLoop, podCache.GetNewerThan: a sync waits for a relist after the last one.
         """
@@ -150,6 +153,7 @@ class PodSyncer:
         now_ns = turn.now_ns
         waits = not worker.fresh and not turn.env.light
         if waits and self.pleg.last_cached_ns(now_ns) <= worker.last_sync_ns:
+            self.mirrors.begin(worker.pod)
             turn.enqueue(worker, self.pleg.next_cached_ns(now_ns + 1))
             return
         worker.sync_ns = 0
@@ -194,13 +198,14 @@ class PodSyncer:
         worker.sync_ns = 0
         if turn.env.light and worker.stage in RUNTIME_STAGES:
             self.reports.set_status(worker, self.reports.generate(worker, turn), turn)
+        elif self.mirrors.has_begun(worker.pod):
+            self.go_on(worker, turn)
         else:
             self.sync(worker, turn)
 
     def _is_past_deadline(self, worker: PodWorker, turn: Turn) -> bool:
-        pod = worker.pod
-        status = self.statuses.last_status(pod)
-        past = is_past_deadline(pod, status, turn.now_ns, turn.env.wall_offset_ns)
+        status, offset_ns = self.statuses.last_status(worker.pod), turn.env.wall_offset_ns
+        past = is_past_deadline(worker.pod, status, turn.now_ns, offset_ns)
         return past and worker.state is WorkerState.SYNC
 
     def _arm_deadline(self, worker: PodWorker, turn: Turn) -> None:
@@ -209,8 +214,7 @@ class PodSyncer:
         status = self.statuses.last_status(pod)
         due_ns = deadline_ns(pod, status, turn.env.wall_offset_ns)
         if due_ns > turn.now_ns:
-            tick_ns = self.pleg.next_relist_ns(due_ns)
-            turn.arm(tick_ns, Timer.POD_SYNC, pod.uid)
+            turn.arm(self.pleg.next_relist_ns(due_ns), Timer.POD_SYNC, pod.uid)
 
     def on_runtime_timer(self, worker: PodWorker, turn: Turn) -> None:
         """Go on with what the runtime has done by now."""
@@ -274,6 +278,7 @@ class PodSyncer:
     def _sync_pod(self, worker: PodWorker, turn: Turn) -> None:
         pod = worker.pod
         light = turn.env.light
+        captured = self.mirrors.begun(pod)
         sandbox = self.runtime.sandbox(pod.uid)
         self.allocations.look(pod, sandbox, turn)
         if sandbox is not None and not light:
@@ -299,8 +304,7 @@ class PodSyncer:
             worker.end_sync(turn.now_ns, relisted=False)
             self._requeue(worker, turn.now_ns + TRANSIENT_NS, turn)
             return
-        if isinstance(pod, StaticPod):
-            self.mirrors.reconcile((pod,), turn)
+        self.mirrors.reconcile(pod, captured, turn)
         if light:
             self._sync_runtime(worker, turn)
             return
@@ -379,8 +383,10 @@ class PodSyncer:
         if relisted and sandbox is not None:
             self.runtime.advance(worker.pod.uid, turn.now_ns, turn.env.wall_offset_ns)
             events = self.pleg.relist(worker.pod.uid, sandbox)
-        if events or worker.pending:
+        if events:
             self.sync(worker, turn)
+        elif worker.pending or self.mirrors.is_asked(worker.pod):
+            self.go_on(worker, turn)
         if worker.stage is SyncStage.IDLE and worker.state is WorkerState.SYNC:
             self._watch_runtime(worker, turn)
             if not turn.env.light and self.probes.is_resynced(worker.pod.uid):

@@ -18,7 +18,7 @@ from fleet.kubelet.pods.pod_manager import is_mirror_of
 from fleet.kubelet.pods.pod_sync import PodSyncer
 from fleet.kubelet.pods.pod_workers import PodWorker, Workers, WorkerState
 from fleet.kubelet.turn import Turn
-from fleet.objects.effects import Timer
+from fleet.objects.effects import ApiCall, Reply, Timer
 from fleet.objects.pods import Pod, PodUid
 from fleet.objects.static_pods import StaticPod, with_uid
 
@@ -72,7 +72,6 @@ class StaticPodSync:
         for pod in added:
             if manager.add(pod, turn, may_start=self._is_free(pod.full_name)):
                 self._start(pod, update)
-        manager.reconcile(added, turn)
         if gone:
             manager.arm(turn)
 
@@ -82,7 +81,13 @@ class StaticPodSync:
         statuses = self._syncer.statuses
         self.manager.on_mirror(mirror, turn, gone=is_gone)
         static = self.manager.static_of(mirror)
-        if static is None or not is_mirror_of(mirror, static):
+        if static is None:
+            return
+        worker = self._workers.get(static.uid)
+        is_reconcile = update.op is PodOp.RECONCILE
+        if worker is not None and not is_reconcile and self.manager.ask_about(static, mirror):
+            self._syncer.go_on(worker, turn)
+        if not is_mirror_of(mirror, static):
             return
         if is_gone:
             statuses.set_mirror(static.uid, _NO_MIRROR)  # a GET on its way may show the next
@@ -94,7 +99,14 @@ class StaticPodSync:
 
     def on_new_owner(self, turn: Turn) -> None:
         """Learn that there is a Node, another or none. Source: fastStaticPodsRegistration."""
-        self.manager.reconcile(list(self.manager), turn)
+        self.manager.make_all(turn)
+
+    def on_reply(self, call: ApiCall, reply: Reply, turn: Turn) -> None:
+        """Take the answer to a call about a mirror; go on with what was asked for meanwhile."""
+        pod = self.manager.on_reply(call, reply, turn)
+        worker = None if pod is None else self._workers.get(pod.uid)
+        if worker is not None:
+            self._syncer.go_on(worker, turn)
 
     def api_pod(self, worker: PodWorker) -> Pod | None:
         """Return what the API shows of a static pod: its mirror, under the static pod's uid.
@@ -126,8 +138,10 @@ class StaticPodSync:
         successor = self.manager.waits_no_more(name, turn, is_free=self._is_free(name))
         if successor is not None:
             self._start(successor, update)
-            self.manager.reconcile([successor], turn)
-        self.manager.on_retry(name, turn)
+        pod = self.manager.on_retry(name, turn)
+        worker = None if pod is None else self._workers.get(pod.uid)
+        if worker is not None:
+            self._syncer.sync(worker, turn)
 
     def _start(self, pod: StaticPod, update: Update) -> None:
         shown = self.manager.shown_of(pod)
