@@ -79,6 +79,11 @@ class Exchange:
         return "\n".join((self.token, *told))
 
     @property
+    def is_of_mirror(self) -> bool:
+        """Whether it is about the mirror of a static pod, which its node's name ends."""
+        return self.resource.startswith("pods") and self.name.endswith("-NODE")
+
+    @property
     def stream(self) -> str:
         """The object that it is about; the order of requests about different ones is chance."""
         kind = self.resource.partition("/")[0]

@@ -11,6 +11,8 @@ from exchange import Exchange
 from normalisation import Leaf, is_time
 from oracle_limits import LIMITS
 
+GONE_MIRROR = (404, 409)
+"""It is gone, or another one has its name."""
 GONE = frozenset(LIMITS["reads_of_a_gone_pod"])
 [MISSES_MAX] = LIMITS["disks_known_at_a_start"]
 [CANCELLED_MAX] = LIMITS["cancelled_probes_of_a_pod"]
@@ -151,6 +153,38 @@ def idle_reads(stream: Sequence[Exchange]) -> tuple[int, int]:
 def tells_back_off(each: Exchange) -> bool:
     """Return whether a status says that a container waits until it is restarted."""
     return any(value == BACK_OFF for path, value in each.body.items() if path.endswith("reason"))
+
+
+def tells_new_mirror(before: Exchange, each: Exchange) -> bool:
+    """Tell whether a mirror that was made anew is told what its pod came to long ago."""
+    is_made = before.verb == "create" and each.resource == "pods/status" and each.is_of_mirror
+    return is_made and each.state.get("status.phase") != "Pending"
+
+
+def without_late_deletions(
+    real: list[Exchange], fleet: list[Exchange], most: int
+) -> tuple[list[Exchange], list[Exchange]]:
+    """Leave out what one node asked more of a mirror that was gone, if it is that often at most."""
+    for code in GONE_MIRROR:
+        counts = [sum(is_late_deletion(each, code) for each in some) for some in (real, fleet)]
+        if 0 < abs(counts[0] - counts[1]) <= most:
+            real, fleet = (_first(some, code, min(counts)) for some in (real, fleet))
+    return real, fleet
+
+
+def is_late_deletion(each: Exchange, code: int) -> bool:
+    return each.verb == "delete" and each.is_of_mirror and each.code == code
+
+
+def _first(stream: list[Exchange], code: int, count: int) -> list[Exchange]:
+    """Keep so many such deletions, and all else."""
+    kept = []
+    for each in stream:
+        is_late = is_late_deletion(each, code)
+        if not is_late or count > 0:
+            kept.append(each)
+        count -= is_late
+    return kept
 
 
 def unread(stream: Sequence[Exchange]) -> list[str]:

@@ -43,12 +43,13 @@ def static_troubles(scene: Scene) -> None:
     scene.place_manifest("stays", pod("stays", container("a"), container("b")))
     scene.wait(mirrors["ends"], lambda each: phase(each) == "Succeeded", "has ended")
     scene.wait(mirrors["stays"], lambda each: phase(each) == "Running", "runs")
-    scene.pause(18)
+    scene.pause(20)
+    scene.remove_manifest("crashes")  # its third start is 20 to 30 s after its second
     scene.ask_to_delete(mirrors["stays"])
     scene.pause(8)
     scene.wait(mirrors["stays"], lambda each: phase(each) == "Running", "runs again")
     scene.pause(5)
-    for name in mirrors:
+    for name in ("ends", "stays"):
         scene.remove_manifest(name)
     scene.until(
         lambda side: not any(scene.get(side, "pods", name) for name in mirrors.values()),

@@ -74,6 +74,50 @@ def test_reads_of_a_claim_have_a_limit() -> None:
     assert lines(real, once)
 
 
+def test_deletions_of_a_mirror_that_is_gone_have_a_limit() -> None:
+    real, fleet = traces()
+    pod = next(each for each in real.exchanges if each.resource == "pods" and each.verb == "get")
+    [limit] = LIMITS["deletions_of_a_gone_mirror"]
+
+    def deleting(times: int, code: int, name: str = "web-NODE") -> Trace:
+        gone = dataclasses.replace(pod, verb="delete", code=code, name=name)
+        return real._replace(exchanges=[*real.exchanges, *[gone] * times])
+
+    for code in (404, 409):
+        once, most = deleting(1, code), deleting(1 + int(limit), code)
+        assert lines(once, most) == lines(most, once) == set()
+        assert lines(once, deleting(2 + int(limit), code))
+        assert lines(deleting(0, code), deleting(1, code, "web"))
+    assert lines(deleting(1, 200), fleet)
+
+
+def test_the_status_of_a_mirror_that_was_made_anew_has_a_limit() -> None:
+    """Of one that was made for a new pod it has none, nor has that of a pod."""
+    real, _ = traces()
+    patch = next(each for each in real.exchanges if each.resource == "pods/status")
+    [tick_s], [offset_s] = LIMITS["mirror_status_s"], LIMITS["offset_s"]
+
+    def told(after_s: float, phase: str = "Running", name: str = "web-NODE") -> Trace:
+        made = dataclasses.replace(
+            patch, verb="create", resource="pods", name=name, body={}, state={}
+        )
+        read = dataclasses.replace(made, verb="get", at_s=made.at_s + after_s)
+        state = {"status.phase": phase}
+        write = dataclasses.replace(
+            patch, name=name, body=state, state=state, at_s=made.at_s + after_s
+        )
+        return real._replace(exchanges=[*real.exchanges, made, read, write])
+
+    def is_found(late_s: float, phase: str = "Running", name: str = "web-NODE") -> bool:
+        found = lines(told(0, phase, name), told(late_s, phase, name))
+        return any("time:" in line for line in found)
+
+    assert not is_found(tick_s + offset_s - 0.1)
+    assert is_found(tick_s + offset_s + 0.1)
+    assert is_found(offset_s + 0.1, "Pending")
+    assert is_found(offset_s + 0.1, name="web")
+
+
 def test_replays_have_a_limit() -> None:
     [of_scene], [of_all] = LIMITS["replays_of_a_scene"], LIMITS["replays"]
     assert not too_often({"a": int(of_scene)}, LIMITS)

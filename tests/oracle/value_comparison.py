@@ -25,11 +25,13 @@ from request_streams import (
     state_before,
     streams,
     tells_back_off,
+    tells_new_mirror,
     told_in_patch,
     told_of,
     unread,
     without_chance,
     without_images,
+    without_late_deletions,
     without_ready,
     words,
 )
@@ -43,6 +45,8 @@ from request_streams import (
 [MERGED_MAX_S] = LIMITS["merged_s"]
 [MERGED_OF_OBJECT_MAX] = LIMITS["merged_of_an_object"]
 [MERGED_BIAS_MAX] = LIMITS["merged_bias"]
+[MIRROR_STATUS_S] = LIMITS["mirror_status_s"]
+[GONE_MIRRORS_MAX] = LIMITS["deletions_of_a_gone_mirror"]
 [GETS_MAX] = LIMITS["idle_gets_of_a_pod"]
 [CLAIM_READS_MAX] = LIMITS["reads_of_a_claim"]
 [REPEATS_MAX] = LIMITS["repeats_of_an_event"]
@@ -195,9 +199,8 @@ class Comparison:
         if max(least - others_most, others_least - most) > GETS_MAX:
             name = (real or fleet)[0].name
             self._add(scene, f"idle GETs of {name}: real {most}, fleet {others_most}")
-        self._stream(
-            scene, *([each for each in some if each.verb != "get"] for some in (real, fleet))
-        )
+        real, fleet = ([each for each in some if each.verb != "get"] for some in (real, fleet))
+        self._stream(scene, *without_late_deletions(real, fleet, int(GONE_MIRRORS_MAX)))
 
     def _stream(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
         self._before = None
@@ -443,7 +446,9 @@ class Comparison:
                 jitter_s = max(jitter_s, BACKOFF_S)
             if retries_silently(before[0]):
                 jitter_s = max(jitter_s, RETRY_MAX_S)
-            if real.verb == "delete":  # it follows what somebody else has asked for
+            if tells_new_mirror(before[0], real):
+                jitter_s = max(jitter_s, MIRROR_STATUS_S)
+            if real.verb == "delete" and not real.is_of_mirror:  # it follows what a user asked for
                 jitter_s = 0
             if abs(gaps[1] - gaps[0]) <= limit_s + jitter_s:
                 self._drifts_s.append(late_s)
