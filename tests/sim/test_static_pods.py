@@ -228,6 +228,26 @@ def test_a_changed_static_pod_goes_on_from_what_the_mirror_of_its_name_shows() -
     assert new["Ready"] > old["Ready"]
 
 
+def test_a_static_pod_that_ends_is_told_to_have_ended_at_once() -> None:
+    """Of another pod that would be told once its worker has seen that nothing runs any more.
+
+    Source: status_manager.go, mergePodStatus; pod_workers.go, CouldHaveRunningContainers.
+    """
+    ends = manifest(
+        containers=[{"name": "c", "image": "i:1", "command": ["sh", "-c", "sleep 60"]}],
+        restartPolicy="Never",
+    )
+    sim = started(1, ends)
+    seen = []
+    while mirror(sim)["status"]["conditions"][0]["status"] != "False":
+        [container] = mirror(sim)["status"].get("containerStatuses", [{}])
+        seen.append((mirror(sim)["status"]["phase"], *container.get("state", ())))
+        sim.run_for(seconds=0.02)
+        assert sim.now_s < 200
+    assert ("Running", "terminated") not in seen
+    assert ("Succeeded", "terminated") in seen
+
+
 def test_a_static_pod_that_is_removed_gets_no_terminal_phase() -> None:
     """Its containers ended well, but its policy would start them again. Source: getPhase."""
     sim = started()

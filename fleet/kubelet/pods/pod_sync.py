@@ -59,6 +59,7 @@ from fleet.kubelet.volumes.volume_manager import (
 )
 from fleet.objects.effects import Milestone, Timer
 from fleet.objects.pods import PodStatus
+from fleet.objects.static_pods import StaticPod
 from fleet.profile.probe_behavior import ProbeKind
 from fleet.runtime.containers import NEVER
 
@@ -170,7 +171,8 @@ class PodSyncer:
 
     def may_run(self, worker: PodWorker, env: Environment) -> bool:
         """Tell whether containers of a pod might still run. Source: CouldHaveRunningContainers."""
-        if worker.state >= WorkerState.TERMINATED:
+        # Of a static pod the mirror's uid is asked about, of which no worker is known.
+        if worker.state >= WorkerState.TERMINATED or isinstance(worker.pod, StaticPod):
             return False
         if not env.light:
             return True
@@ -211,8 +213,7 @@ class PodSyncer:
     def _arm_deadline(self, worker: PodWorker, turn: Turn) -> None:
         """Have the sync tick look at a pod once it was active for too long."""
         pod = worker.pod
-        status = self.statuses.last_status(pod)
-        due_ns = deadline_ns(pod, status, turn.env.wall_offset_ns)
+        due_ns = deadline_ns(pod, self.statuses.last_status(pod), turn.env.wall_offset_ns)
         if due_ns > turn.now_ns:
             turn.arm(self.pleg.next_relist_ns(due_ns), Timer.POD_SYNC, pod.uid)
 
@@ -297,8 +298,7 @@ class PodSyncer:
             self.reports.set_status(worker, status, turn)
         if pod.spec.active_deadline_s:
             self._arm_deadline(worker, turn)
-        state = self.runtime_state
-        network_error = "" if state is None else state.network_error(turn.now_ns)
+        network_error = self.runtime_state and self.runtime_state.network_error(turn.now_ns)
         if network_error and not pod.spec.host_network:
             turn.event(pod, Reason.NETWORK_NOT_READY, f"network is not ready: {network_error}")
             worker.end_sync(turn.now_ns, relisted=False)
