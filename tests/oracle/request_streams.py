@@ -115,6 +115,21 @@ def state_before(each: Exchange, stream: Sequence[Exchange]) -> dict[str, Leaf]:
     return {path: "TIME" if is_time(value) else value for path, value in state.items()}
 
 
+def changes(each: Exchange, stream: Sequence[Exchange]) -> tuple[str, frozenset[str]]:
+    """Return which values a write of a status changes: two that change the same are meant alike.
+
+    Else a status with a wrong value would be left out, with its like, where another follows soon.
+    A first status changes all that there is, whatever it is of.
+    """
+    before, none = state_before(each, stream), object()
+    after = {path: "TIME" if is_time(value) else value for path, value in each.state.items()}
+    if not before or not after:
+        return f"{each.token} {id(each)}", frozenset()
+    paths = {*before, *after}
+    changed = (path for path in paths if before.get(path, none) != after.get(path, none))
+    return each.token, frozenset(changed)
+
+
 def told_in_patch(body: Mapping[str, Leaf]) -> dict[str, Leaf]:
     """Leave out times of a patch, and conditions of which nothing else has changed.
 

@@ -118,6 +118,28 @@ def test_the_status_of_a_mirror_that_was_made_anew_has_a_limit() -> None:
     assert is_found(offset_s + 0.1, name="web")
 
 
+def test_a_wrong_value_is_found_in_a_status_that_another_follows_soon() -> None:
+    """It is not left out with its like as one that is told with the next."""
+    real, _ = traces()
+    [merged_s] = LIMITS["merged_s"]
+    patch = next(each for each in real.exchanges if each.resource == "pods/status")
+    phase = "status.phase"
+
+    def told(value: str) -> Trace:
+        added = [
+            dataclasses.replace(
+                patch, name="other", body={}, state={phase: each}, at_s=patch.at_s + late_s
+            )
+            for each, late_s in (("Pending", -1.0), (value, 0.0), ("Failed", merged_s / 2))
+        ]
+        reads = [dataclasses.replace(each, verb="get", resource="pods", state={}) for each in added]
+        both = [each for pair in zip(reads, added, strict=True) for each in pair]
+        return real._replace(exchanges=[*real.exchanges, *both])
+
+    assert not lines(told("Running"), told("Running"))
+    assert lines(told("Running"), told("Unknown"))
+
+
 def test_replays_have_a_limit() -> None:
     [of_scene], [of_all] = LIMITS["replays_of_a_scene"], LIMITS["replays"]
     assert not too_often({"a": int(of_scene)}, LIMITS)

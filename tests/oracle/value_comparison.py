@@ -12,6 +12,7 @@ from oracle_limits import LIMITS
 from request_streams import (
     aligned,
     brief,
+    changes,
     event_key,
     field_of,
     goes_on,
@@ -367,7 +368,9 @@ class Comparison:
             for one, other, alike in (
                 [(ours, theirs, True)] if equal else aligned(ours, theirs, "outline")
             ):
-                if alike:
+                if alike or [changes(each, real) for each in one] == [
+                    changes(each, fleet) for each in other
+                ]:
                     pairs += zip(one, other, strict=True)
                     continue
                 left = (
