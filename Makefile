@@ -109,7 +109,8 @@ oracle-short: kubelet  ## the half of it that has no long waits: three minutes, 
 	$(BIN)/pytest -rs tests/oracle/test_oracle.py
 
 oracle: kubelet  ## a node beside a real kubelet that lives in the same simulated world; needs root
-	$(BIN)/pytest -rs tests/oracle
+	$(BIN)/pytest -rs --numprocesses 3 --dist loadfile --no-loadscope-reorder \
+		$(addprefix tests/oracle/test_oracle_,long.py nodes.py) tests/oracle
 
 .PHONY: faults
 faults: setup  ## what fails on machines, links and a run's own control plane, Nodes of others, and all scenarios, on real control planes

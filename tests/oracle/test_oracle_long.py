@@ -18,12 +18,11 @@ pytestmark = [
 ]
 
 ALONE = (
-    scenes_restarts.idle,
     scenes_restarts.kubelet_restarts,
     scenes_restarts.apiserver_restarts,
     scenes_restarts.deleted_node,
 )
-TOGETHER = (scenes_restarts.back_off_ladders,)
+TOGETHER = (scenes_restarts.back_off_ladders, scenes_restarts.idle)
 
 
 LISTED = rows(LONG, (*TOGETHER, *ALONE))

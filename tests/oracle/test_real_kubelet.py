@@ -29,7 +29,7 @@ SLOW_TO_STOP = {"fleet.emulator/stop-time": "never"}
 @pytest.fixture(scope="module")
 def both(environment: Path) -> Iterator[BothNodes]:
     kernel = kernel_parameters()
-    with both_nodes(environment / "oracle", asyncio.run(build_kubelet()), Told()) as found:
+    with both_nodes(environment / "real-kubelet", asyncio.run(build_kubelet()), Told()) as found:
         yield found
     assert kernel_parameters() == kernel  # a kubelet sets them; not those of this machine
 
