@@ -34,6 +34,7 @@ from fleet.scenario.scenario import find as find_scenario
 CAPACITY = "capacity.json"
 _JUDGED = (Exit.OK, Exit.EXPECTATION_FAILED, Exit.INVALID)
 """What a run ends with that came to a verdict."""
+PASS, FAIL = "pass", "fail"
 
 Note = Callable[[str], None]
 
@@ -146,17 +147,26 @@ async def search(asked: Asked, options: CapacityOptions, note: Note) -> Json:
     began_s = time.monotonic()
     found = CapacitySearch(options.first, options.most, options.precision, options.tries)
     probes: list[Probe] = []
+    problem = ""
     while nodes := found.next():
         attempt = 1 + sum(each.nodes == nodes for each in probes)
         note(f"{nodes:,} nodes{f', try {attempt}' if attempt > 1 else ''} ...")
-        probe = await _probe(nodes, attempt, asked, options)
+        try:
+            probe = await _probe(nodes, attempt, asked, options)
+        except SetupError as error:
+            if not found.held:
+                raise
+            problem = str(error)  # such as a limit of open files, that smaller runs were within
+            note(f"{nodes:,} nodes cannot be tried: {problem}")
+            break
         probes.append(probe)
-        found.note(nodes, held=probe.verdict == "pass")
+        found.note(nodes, held=probe.verdict == PASS)
         note(f"{nodes:,} nodes: {probe.verdict.upper()}, {probe.shown or probe.told}")
     content: Json = {
         "held": found.held,
         "broke": found.broke or None,
         "what_broke": next((each.told for each in probes if each.nodes == found.broke), ""),
+        "problem": problem,
         "took_s": round(time.monotonic() - began_s, 1),
         "command": asked.arguments,
         "probes": [each._asdict() for each in probes],
@@ -206,15 +216,12 @@ async def _probe(nodes: int, attempt: int, asked: Asked, options: CapacityOption
         kind = UsageError if death.returncode == Exit.USAGE else SetupError
         raise kind(f"{run.name}: {lines[-1].removeprefix(SAYS).strip()[-400:]}")
     record = read_run(directory)
-    told = sentence(record)
-    if is_late:
-        within = format_duration(options.ready_within_ns)
-        told = f"Not all {nodes:,} nodes were Ready within {within}."
-    name, share, shown = nearest(record)
+    verdict, told = judged(record, nodes, options.ready_within_ns if is_late else None)
+    name, share, shown = nearest(record) if not is_late else ("", None, "")
     return Probe(
         nodes,
         attempt,
-        record.verdict,
+        verdict,
         told,
         record.number("nodes.time_to_ready_s"),
         name,
@@ -222,6 +229,20 @@ async def _probe(nodes: int, attempt: int, asked: Asked, options: CapacityOption
         shown,
         str(directory),
     )
+
+
+def judged(run: RunRecord, nodes: int, late_ns: int | None) -> tuple[str, str]:
+    """Return the verdict on a size and its sentence.
+
+    A run that is ended before it has held has broken nothing yet, and passes; its size did not
+    hold. `late_ns` is by when all nodes were to be Ready, None if they were.
+    """
+    ready = run.number("nodes.time_to_ready_s")
+    if late_ns is None and (ready is not None or run.verdict != PASS):
+        return run.verdict, sentence(run)
+    within = f" within {format_duration(late_ns)}" if late_ns is not None else ""
+    verdict = FAIL if run.verdict == PASS else run.verdict
+    return verdict, f"Not all {nodes:,} nodes were Ready{within}."
 
 
 async def _all_ready(directory: Path, nodes: int) -> None:
@@ -270,7 +291,11 @@ def text(content: Json, directory: Path) -> str:
     held, broke = cast("int", content["held"]), cast("int | None", content["broke"])
     took = duration(cast("float", content["took_s"]))
     lines = [f"fleet capacity: {held:,} nodes held" if held else "fleet capacity: no size held"]
-    lines[0] += f", {broke:,} did not ({took})" if broke else f", the most that was asked ({took})"
+    problem = content.get("problem")
+    last = f"{broke:,} did not" if broke else "the most that was asked"
+    lines[0] += f", {'a larger one cannot be tried' if problem else last} ({took})"
+    if problem:
+        lines.append(f"  {problem}")
     if content["what_broke"]:
         lines.append(f"  {content['what_broke']}")
     lines += ["", f"  {'nodes':>7}  {'verdict':10}  {'all Ready':>9}  nearest to its limit"]

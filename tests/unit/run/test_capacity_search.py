@@ -7,8 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.errors import UsageError
+from fleet.report.control_plane import Samples
+from fleet.report.figure import Json
+from fleet.report.run_record import RunRecord
 from fleet.run.capacity import CapacitySearch
-from fleet.run.capacity_command import asked_of, environment_of, options_of, text
+from fleet.run.capacity_command import asked_of, environment_of, judged, options_of, text
 
 
 def searched(search: CapacitySearch, capacity: int) -> list[int]:
@@ -144,3 +147,22 @@ def test_the_answer_lists_the_sizes_in_order() -> None:
     assert lines[0] == "fleet capacity: 4 nodes held, 8 did not (60.0 s)"
     assert [line.split()[0] for line in lines[4:6]] == ["4", "8"]
     assert lines[-1] == "there/capacity.json"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "ready_s", "late_ns", "judgement"),
+    [
+        ("pass", 9.0, None, "pass"),
+        ("fail", 9.0, None, "fail"),
+        ("pass", None, 45 * 10**9, "fail"),
+        ("pass", None, None, "fail"),
+        ("invalid", None, 45 * 10**9, "invalid"),
+    ],
+)
+def test_a_size_whose_nodes_were_not_all_ready_did_not_hold(
+    tmp_path: Path, verdict: str, ready_s: float | None, late_ns: int | None, judgement: str
+) -> None:
+    summary: Json = {"verdict": verdict, "nodes": {"requested": 9, "time_to_ready_s": ready_s}}
+    found, told = judged(RunRecord(tmp_path, summary, {}, [], Samples()), 9, late_ns)
+    assert found == judgement
+    assert (told == "Not all 9 nodes were Ready within 45s.") is (late_ns is not None)
