@@ -117,15 +117,16 @@ def _first_s(run: RunRecord, level: Json) -> float | None:
     share = cast("float", level["percentile"])
     lone_s = None  # the first moment at which a rare call was slow, the worst of all
     for at_s, span_s, period in periods(run, APISERVER):
-        if at_s - span_s < since_s - 1:
+        if at_s - span_s / 2 < since_s:  # most of it was before
             continue
+        from_s = max(at_s - span_s, since_s)
         calls = [each for each in calls_of(period) if each.sli == sli]
         bounds = period.bounds.get(REQUESTS, [])
         if (slowest(calls, bounds, share, SAMPLES_LEAST).seconds or 0.0) > limit:
-            return at_s - span_s
+            return from_s
         worst = [each for each in calls if str(each) == level["worst"]]
         if lone_s is None and (slowest(worst, bounds, share, 1).seconds or 0.0) > limit:
-            lone_s = at_s - span_s
+            lone_s = from_s
     return lone_s
 
 

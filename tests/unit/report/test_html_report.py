@@ -87,6 +87,15 @@ def test_the_page_is_whole_and_asks_nothing(slow: Path) -> None:
         assert f">{kind}</span>" in text
 
 
+def test_a_sample_before_all_were_ready_hides_no_moment(slow: Path) -> None:
+    """On a busy machine nothing was sampled between 45 s and 60 s; all were Ready at 49 s."""
+    run = read_run(slow)
+    next(each for each in run.rows("phases") if each["name"] == "steady")["from_s"] = 49.0
+    broken = first_broken(run)
+    assert broken is not None
+    assert broken.at_s == 49.0
+
+
 def test_a_slow_server_is_said_in_one_sentence(slow: Path) -> None:
     run = read_run(slow)
     assert run.verdict == "fail"
