@@ -42,9 +42,11 @@ class CountedReactor(Reactor):
     def __init__(self) -> None:
         self.turns = 0
         self.more = 0
+        self.timers: list[bool] = []  # whether they were taken, of each turn
 
-    def turn(self) -> bool:
+    def turn(self, *, timers: bool = True) -> bool:
         self.turns += 1
+        self.timers.append(timers)
         self.more -= 1
         return self.more >= 0
 
@@ -90,6 +92,27 @@ def test_it_goes_on_while_more_is_waiting() -> None:
     while loop.soon:
         loop.soon.pop().action()
     assert reactor.turns == 4
+
+
+def test_answers_between_edges_take_no_timers() -> None:
+    driver, reactor, loop = make()
+    driver.wake()
+    loop.soon.pop().action()
+    assert reactor.timers == [False]
+    loop.edges[-1].action()
+    assert reactor.timers == [False, True]
+
+
+def test_timers_that_an_edge_left_are_not_left_to_the_next_one() -> None:
+    driver, reactor, loop = make()
+    reactor.more = 2
+    loop.edges[-1].action()
+    while loop.soon:
+        loop.soon.pop().action()
+    assert reactor.timers == [True, True, True]
+    driver.wake()
+    loop.soon.pop().action()
+    assert reactor.timers[3:] == [False]
 
 
 def test_it_is_silent_after_stop() -> None:

@@ -136,6 +136,17 @@ def test_a_stale_timer_and_the_answer_to_a_silent_node_do_nothing() -> None:
     assert not world.reactor.counts.renewals
 
 
+def test_between_edges_an_answer_is_taken_and_what_is_due_waits() -> None:
+    world = World()
+    _, token = world.renew()
+    world.answer(token, 200, LEASE % 2)
+    world.clock.advance_to(world.lease.due_ns)
+    world.reactor.turn(timers=False)
+    assert not world.wire.sent
+    world.reactor.turn()
+    assert len(world.wire.sent) == 1
+
+
 def test_writes_that_are_held_are_not_passed_by() -> None:
     """Until it is known that the Node is ours its Lease is not renewed either."""
     kubelet = VirtualKubelet(NodeId(0), "n-0", "192.0.2.1", World().kubelet.env)
