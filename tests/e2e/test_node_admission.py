@@ -227,7 +227,10 @@ def test_no_execute_taints_keep_pods_out(world: World) -> None:
 
 @pytest.mark.usefixtures("fleet")
 def test_a_critical_pod_displaces_others(world: World) -> None:
-    world.apply(pod("low", asks(cpu="3")), pod("tiny", asks(cpu="100m")))
+    low = pod("low", asks(cpu="3"), terminationGracePeriodSeconds=5)
+    # A status that says Failed goes out as the kill begins; it ends after that is on its way.
+    low["metadata"]["annotations"] = {"fleet.emulator/stop-time": "1.5s"}
+    world.apply(low, pod("tiny", asks(cpu="100m")))
     world.kubectl("wait", "--for=condition=Ready", "pod/low", "pod/tiny", "--timeout=120s")
     world.apply(pod("critical", asks(cpu="2"), priorityClassName="system-node-critical"))
     world.kubectl("wait", "--for=condition=Ready", "pod/critical", "--timeout=120s")

@@ -266,11 +266,13 @@ def test_a_node_that_shuts_down_ends_its_pods_and_falls_silent(
     )
     with world.spawn("ends", 1, option) as run:
         run.until_ready()
-        world.apply(
-            workload(
-                "Deployment", "ended", 2, nodeSelector={"kubernetes.io/hostname": "ends-00000"}
-            )
+        pods = workload(
+            "Deployment", "ended", 2, nodeSelector={"kubernetes.io/hostname": "ends-00000"}
         )
+        # Their kill sets a status that says Failed. Had they ended before the GET that sending it
+        # begins with is answered, it would go out as it is (status_manager.go, syncPod), for good.
+        pods["spec"]["template"]["metadata"]["annotations"] = {"fleet.emulator/stop-time": "1.5s"}
+        world.apply(pods)
         eventually(lambda: len(world.ready_pods("ended")) == 2, "the pods run")
         names = {pod["metadata"]["name"] for pod in world.pods("ended")}
 
