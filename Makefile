@@ -108,12 +108,9 @@ parity: programs  ## the requests of a node against those of Kubernetes' own kub
 oracle-short: kubelet  ## the half of it that has no long waits: three minutes, and part of `make test`
 	$(BIN)/pytest -rs tests/oracle/test_oracle.py
 
-# Each file by its name, the longest first: a folder that is named beside its files stands for all, in its
-# own order. A worker is given two files at once, and so those of a moment follow the two of minutes.
-ORACLE_FIRST = $(patsubst %,tests/oracle/test_%.py,oracle_long oracle_nodes oracle confinement value_comparison)
 oracle: kubelet  ## a node beside a real kubelet that lives in the same simulated world; needs root
 	$(BIN)/pytest -rs --numprocesses 3 --dist loadfile --no-loadscope-reorder \
-		$(ORACLE_FIRST) $(filter-out $(ORACLE_FIRST),$(wildcard tests/oracle/test_*.py))
+		tests/oracle
 
 .PHONY: faults
 faults: setup  ## what fails on machines, links and a run's own control plane, Nodes of others, and all scenarios, on real control planes

@@ -8,6 +8,7 @@ from pathlib import Path
 from both_nodes import HOLD_S, IMAGES, Told, both_nodes
 from judge import Body, Judge, Recording, save, summary
 from listed_differences import Listed, judge, read_listed
+from mutations import MUTATIONS
 from objects_of_scenes import SHELL
 from oracle_limits import PAGE
 from oracle_stage import OracleStage
@@ -68,3 +69,14 @@ def judged(recording: Recording, listed: Sequence[Listed]) -> tuple[str, list[st
     """Return how much was compared, and what is wrong."""
     compared = recording.compare()
     return summary(recording, compared.counts, len(listed)), judge(compared.lines, listed)
+
+
+def missed(recording: Recording, scenes: Sequence[str]) -> list[str]:
+    """Return the mutations of what scenes recorded that the comparison does not find."""
+    real, fleet = recording.traces(scenes)
+    before = set(recording.compare_traces(real, fleet).lines)
+    return [
+        name
+        for name, mutate in MUTATIONS.items()
+        if not set(recording.compare_traces(real, mutate(fleet)).lines) - before
+    ]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import scenes_restarts
-from halves import LONG, judged, played, rows
+from halves import LONG, judged, missed, played, rows
 from judge import Recording
 from listed_differences import too_often
 from oracle_limits import LIMITS
@@ -26,6 +26,7 @@ TOGETHER = (scenes_restarts.back_off_ladders, scenes_restarts.idle)
 
 
 LISTED = rows(LONG, (*TOGETHER, *ALONE))
+MUTATED = ("kubelet_restarts",)
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +42,11 @@ def test_every_difference_is_listed(
     with capsys.disabled():
         print(f"\nlong half: {said}")
     assert not found, "\n".join(found)
+
+
+def test_mutations_of_it_are_found(recording: Recording) -> None:
+    """What follows a restart, changed in one thing each, makes the comparison red."""
+    assert not missed(recording, MUTATED)
 
 
 def test_scenes_are_seldom_played_again(recording: Recording) -> None:
