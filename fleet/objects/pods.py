@@ -298,6 +298,7 @@ class PodSpec(NamedTuple):
     active_deadline_s: int = 0  # 0 for none
     service_account: str = ""
     host_network: bool = False
+    hostname: str = ""  # "" for the pod's name
     priority: int = 0
     readiness_gates: tuple[str, ...] = ()
     pull_secrets: tuple[str, ...] = ()

@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping
 from fleet.objects.scripts import EnvRef, ScriptSpec
 from fleet.runtime.shell.process import SHELLS
 
-PROGRAMS = SHELLS | {"cat", "touch", "test", "rm", "mkdir", "echo", "exit", "sleep"}
+LOOKERS = frozenset(("date", "env", "hostname", "id", "printenv", "pwd", "whoami"))
+"""What these say follows from the pod, or from the instant."""
+PROGRAMS = SHELLS | LOOKERS | {"cat", "touch", "test", "rm", "mkdir", "echo", "exit", "sleep"}
 """Whatever else a container runs needs no variables and no files."""
 _REFERENCE = re.compile(r"\$(?:\$|\(([^()\s]+)\))")
 _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")

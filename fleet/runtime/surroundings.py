@@ -6,6 +6,7 @@ pkg/api/v1/resource/helpers.go, ExtractContainerResourceValue.
 Differs: the annotations of a pod are not kept: their files are there, but empty.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -29,6 +30,7 @@ from fleet.runtime.security_context import non_root_error, user_json
 from fleet.runtime.shell.surroundings import Surroundings
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_PRINTS_ALL = re.compile(r"\b(?:env|printenv)\b")
 _MANAGED_HOSTS = "# Kubernetes-managed hosts file.\n"
 _LOCAL_HOSTS = (
     "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\nfe00::\tip6-localnet\n"
@@ -85,11 +87,14 @@ def surroundings(files: NodeFiles, pod: Pod, spec: ContainerSpec, place: Place) 
     """Return what the command of a container finds; what is unknown stays so."""
     script = spec.script
     assert script is not None, spec.name
-    variables = _own_variables(script, pod, spec, place)
+    if any(_PRINTS_ALL.search(word) for word in (*spec.command, *spec.args)):
+        variables = environment(script, pod, spec, place)
+    else:
+        variables = {"HOSTNAME": hostname(pod), **_own_variables(script, pod, spec, place)}
     volumes = _places(pod, spec, place)
     mounts = _mounts(script, variables)
     view = files.view(mounts, volumes, layer_of(pod.uid, spec.name), place.start_ns)
-    return Surroundings(variables, view, place.draw, place.start_wall_ns)
+    return Surroundings(variables, view, place.draw, place.start_wall_ns, user=_ids(spec))
 
 
 def whole_surroundings(
@@ -109,7 +114,6 @@ def whole_surroundings(
         place.start_ns,
         system={**files_of_image(spec.image), **_system_files(pod, place)},
     )
-    shown = orjson.loads(user_json(spec.user))["linux"]
     return Surroundings(
         variables,
         view.written_by("exec"),
@@ -117,8 +121,14 @@ def whole_surroundings(
         place.start_wall_ns,
         is_whole=True,
         input=given,
-        user=(shown["uid"], shown["gid"]),
+        user=_ids(spec),
     )
+
+
+def _ids(spec: ContainerSpec) -> tuple[int, int]:
+    """Return the uid and gid of a container's processes."""
+    shown = orjson.loads(user_json(spec.user))["linux"]
+    return shown["uid"], shown["gid"]
 
 
 def trial_surroundings(
@@ -158,7 +168,9 @@ def environment(script: ScriptSpec, pod: Pod, spec: ContainerSpec, place: Place)
 
 def hostname(pod: Pod) -> str:
     """Return the host name of a pod. Source: GeneratePodHostNameAndDomain, truncated to 63."""
-    return pod.node_name if pod.spec.host_network else pod.name[:63].rstrip("-.")
+    if pod.spec.host_network:
+        return pod.node_name
+    return pod.spec.hostname or pod.name[:63].rstrip("-.")
 
 
 def config_error(pod: Pod, spec: ContainerSpec, pod_ip: str) -> str:

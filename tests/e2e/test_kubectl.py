@@ -178,6 +178,27 @@ def test_debug_makes_a_copy_of_a_pod(ready: World) -> None:
     assert ready.kubectl("exec", "copied", "-c", "extra", "--", "echo", "here") == "here\n"
 
 
+def test_debug_of_a_node_ends_and_says_where_it_was(ready: World) -> None:
+    node = "typed-00001"
+    before = {pod["metadata"]["name"] for pod in ready.items("pods")}
+    ready.kubectl("debug", f"node/{node}", "--image=busybox", "--", "sh", "-c", "hostname; id -u")
+    [name] = {pod["metadata"]["name"] for pod in ready.items("pods")} - before
+    eventually(lambda: ready.get("pod", name)["status"]["phase"] == "Succeeded", "it has ended")
+    assert ready.kubectl("logs", name) == f"{node}\n0\n"
+    ready.kubectl("delete", "pod", name, "--wait=false")
+
+
+def test_a_container_prints_its_environment(ready: World) -> None:
+    """As the tests of the Kubernetes project have it do, which then read its log."""
+    named = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+    printing = {"name": "c", "image": "busybox", "command": ["sh", "-c", "env"], "env": [named]}
+    ready.apply(pod("prints", printing, restartPolicy="Never"))
+    eventually(lambda: ready.get("pod", "prints")["status"]["phase"] == "Succeeded", "it has ended")
+    printed = ready.kubectl("logs", "prints").splitlines()
+    for line in ("POD_NAME=prints", "HOSTNAME=prints", "KUBERNETES_SERVICE_PORT=443"):
+        assert line in printed
+
+
 def test_folders_are_copied_both_ways(ready: World, tmp_path: Path) -> None:
     there = tmp_path / "there"
     (there / "deep" / "deeper").mkdir(parents=True)

@@ -153,8 +153,6 @@ def _unset(shell: "Shell", args: list[str]) -> int:
 
 
 def _env(shell: "Shell", args: list[str]) -> int:
-    if not shell.is_whole:
-        raise UnknownScriptError("env")
     while args and "=" in args[0]:
         name, _, value = args.pop(0).partition("=")
         shell.variables[name] = value
@@ -184,20 +182,16 @@ def _hostname(shell: "Shell", args: list[str]) -> int:
 
 
 def _pwd(shell: "Shell", _args: list[str]) -> int:
-    if not shell.is_whole:
-        raise UnknownScriptError("pwd")
     shell.print(f"{shell.cwd}\n")
     return 0
 
 
 def _cd(shell: "Shell", args: list[str]) -> int:
     path = args[0] if args else shell.variables.get("HOME", "/")
-    if not shell.is_whole:
-        raise UnknownScriptError("cd")
     if shell.read(path) != DIRECTORY:
         shell.complain(f"{shell.name}: cd: can't cd to {path}: No such file or directory\n")
         return 2
-    shell.cwd = posixpath.normpath(shell.path(path))
+    shell.enter(posixpath.normpath(shell.path(path)))
     return 0
 
 
@@ -238,7 +232,7 @@ def _time_part(letter: str, wall_ns: int) -> str:
 
 def _id(shell: "Shell", args: list[str]) -> int:
     uid, gid = map(str, shell.user)
-    if not shell.is_whole or args not in ([], ["-u"], ["-g"]):
+    if args not in ([], ["-u"], ["-g"]):
         raise UnknownScriptError("id")
     name = "(root)" if uid == "0" else ""
     group = "(root)" if gid == "0" else ""
@@ -248,8 +242,6 @@ def _id(shell: "Shell", args: list[str]) -> int:
 
 
 def _whoami(shell: "Shell", _args: list[str]) -> int:
-    if not shell.is_whole:
-        raise UnknownScriptError("whoami")
     if shell.user[0]:
         shell.complain(f"whoami: unknown uid {shell.user[0]}\n")
         return 1

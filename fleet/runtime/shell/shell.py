@@ -64,6 +64,7 @@ class Shell:
         "_complaints",
         "_files",
         "_is_tested",
+        "_knows_cwd",
         "_random",
         "_steps",
         "_wall_ns",
@@ -93,6 +94,7 @@ class Shell:
         self.stops_at_error = stops_at_error
         self.user = around.user
         self.cwd = "/"
+        self._knows_cwd = around.is_whole  # else an image nobody knows may begin elsewhere
         self.clock_ns = 0  # since the start
         self.status = 0
         self.written: list[Written] = []
@@ -243,9 +245,14 @@ class Shell:
         """Return the absolute path of one. Raises UnknownScriptError."""
         if path.startswith("/"):
             return path
-        if not self.is_whole:
+        if not self._knows_cwd:
             raise UnknownScriptError(path)
         return posixpath.normpath(f"{self.cwd}/{path}")
+
+    def enter(self, path: str) -> None:
+        """Make a directory the current one."""
+        self.cwd = path
+        self._knows_cwd = True
 
     def read(self, path: str) -> str | None:
         """Return a file's text, None if there is none, "/" for a directory."""
@@ -285,7 +292,7 @@ class Shell:
             for each in commands:
                 self.run(each)
             return
-        variables, cwd = dict(self.variables), self.cwd
+        variables, cwd, knows_cwd = dict(self.variables), self.cwd, self._knows_cwd
         tested, captured = self._is_tested, len(self._captured)
         complained = len(self._complaints)
         try:
@@ -295,7 +302,7 @@ class Shell:
             self._is_tested = tested
             del self._captured[captured:]
             del self._complaints[complained:]
-        self.variables, self.cwd = variables, cwd
+        self.variables, self.cwd, self._knows_cwd = variables, cwd, knows_cwd
         self._stop_at_error()
 
     def _pipe(self, commands: tuple[Command, ...]) -> None:

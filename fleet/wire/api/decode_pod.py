@@ -201,6 +201,7 @@ def decode_spec(spec: dict[str, Any], spec_digest: int) -> PodSpec:
         active_deadline_s=spec.get("activeDeadlineSeconds", 0),
         service_account=_intern(spec.get("serviceAccountName", "")),
         host_network=spec.get("hostNetwork", False),
+        hostname=_intern(spec.get("hostname", "")),
         priority=spec.get("priority", 0),
         readiness_gates=share(
             tuple(each["conditionType"] for each in spec.get("readinessGates", ()))

@@ -1,10 +1,13 @@
 """What the command of a container may look at, from JSON: its variables and its mounts."""
 
+import re
 from typing import Any
 
 from fleet.objects.scripts import EnvFrom, EnvRef, MountSpec, ScriptSpec, Variable
 from fleet.runtime.known_images import entry_point
-from fleet.runtime.script import PROGRAMS
+from fleet.runtime.script import LOOKERS, PROGRAMS
+
+_LOOKS = re.compile(rf"[/$]|\b(?:{'|'.join(sorted(LOOKERS))})\b")
 
 
 def container_script(obj: dict[str, Any], *, has_service_links: bool = True) -> ScriptSpec | None:
@@ -13,9 +16,8 @@ def container_script(obj: dict[str, Any], *, has_service_links: bool = True) -> 
     own = () if words or obj.get("stdin") else entry_point(obj.get("image", ""))
     mounts = obj.get("volumeMounts", ())
     is_read = bool(own) or any("subPathExpr" in each for each in mounts)
-    if words and words[0].rpartition("/")[2] in PROGRAMS:
-        is_read = is_read or any("/" in word for word in words[1:])
-        is_read = is_read or any("$" in word or "date" in word for word in words)
+    if words and (name := words[0].rpartition("/")[2]) in PROGRAMS:
+        is_read = is_read or any(_LOOKS.search(word) for word in (name, *words[1:]))
     found = ScriptSpec(
         tuple(map(_variable, obj.get("env", ()))),
         tuple(map(_mount, mounts)),

@@ -1,13 +1,16 @@
 """Containers whose commands look at their pod and leave files in its volumes."""
 
+import pytest
 from pod_world import container
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.objects.pods import Pod, PodSpec, PodUid, VolumeSpec
 from fleet.objects.scripts import EnvRef, MountSpec, ScriptSpec, Variable
 from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR
+from fleet.runtime.command import command_of, run_around
 from fleet.runtime.containers import NEVER
 from fleet.runtime.runtime import Runtime
+from fleet.runtime.surroundings import hostname
 
 ONCE = "[ -f /data/$NAME ] && exit 0; touch /data/$NAME; sleep 2; exit 4"
 SCRIPT = ScriptSpec(
@@ -65,3 +68,33 @@ def test_what_a_secret_holds_lets_a_script_run_for_ever() -> None:
     runtime.create_sandbox(one)
     container = runtime.start_container(one, one.spec.containers[0], DEFAULT_BEHAVIOR, 0, 0)
     assert container.exit_ns == NEVER
+
+
+@pytest.mark.parametrize(
+    ("script", "printed"),
+    [
+        ("hostname", "web-0\n"),
+        ("echo $HOSTNAME", "web-0\n"),
+        ("id; id -u; whoami", "uid=0(root) gid=0(root) groups=0(root)\n0\nroot\n"),
+        ("pwd; cd /data && pwd; echo 1 > a; cat /data/a", "/\n/data\n1\n"),
+        ("env | grep NAME | sort", "HOSTNAME=web-0\nNAME=x\n"),
+        ("printenv NAME", "x\n"),
+    ],
+)
+def test_a_script_sees_where_it_runs(script: str, printed: str) -> None:
+    runtime = Runtime(1, "192.0.2.1", "10.0.0.0/24", Draws(1))
+    one = pod("web-0", VolumeSpec("d", "emptyDir"))
+    spec = container("c", "sh", "-c", script, script=SCRIPT)
+    one.spec = one.spec._replace(containers=(spec,))
+    runtime.create_sandbox(one)
+    around = runtime.around(one, spec, 0, 0, 1)
+    assert around is not None
+    run = run_around(command_of(spec), around)
+    assert (run.run_ns, run.exit_code, run.text("")) == (0, 0, printed)
+
+
+def test_a_host_name_is_the_pod_s_own_if_it_asks_for_one() -> None:
+    one = pod("job-0-x7k2p", VolumeSpec("d", "emptyDir"))
+    assert hostname(one) == "job-0-x7k2p"
+    one.spec = one.spec._replace(hostname="job-0")
+    assert hostname(one) == "job-0"
