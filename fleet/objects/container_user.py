@@ -13,6 +13,7 @@ class UserSpec(NamedTuple):
     gid: int | None = None
     groups: tuple[int, ...] = ()
     non_root: bool = False
+    fs_group: int | None = None  # of the pod: it owns the volumes
 
 
 IMAGE_USER = UserSpec()

@@ -161,6 +161,7 @@ class ObjectSource(NamedTuple):
     optional: bool = False
     keys: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()  # where they are shown, by key
+    modes: tuple[int | None, ...] = ()  # of the files, by key
 
 
 class DownwardFile(NamedTuple):
@@ -168,6 +169,7 @@ class DownwardFile(NamedTuple):
 
     path: str
     source: EnvRef
+    mode: int | None = None  # None: the volume's own
 
 
 class VolumeSpec(NamedTuple):
@@ -186,6 +188,7 @@ class VolumeSpec(NamedTuple):
     size_limit: str = ""  # of an emptyDir
     in_memory: bool = False
     downward: tuple[DownwardFile, ...] = ()
+    mode: int = 0o644  # defaultMode: of the files that it shows
     image: str = ""  # of an image volume
     pull_policy: str = ""
 
@@ -334,7 +337,7 @@ class Pod:
     deletion_s: int = 0  # metadata.deletionTimestamp, 0 when not being deleted
     deletion_grace_s: int | None = None
     labels: tuple[tuple[str, str], ...] = ()
-    annotations: tuple[tuple[str, str], ...] = ()  # only fleet's own, and what makes a mirror pod
+    annotations: tuple[tuple[str, str], ...] = ()  # of others only if the pod shows them itself
     fingerprint: int = 0  # of spec, labels, annotations: what an UPDATE looks at
     token_suffix: str = ""  # of kube-api-access-xxxxx, "" without such a volume
     spec: PodSpec = NO_SPEC

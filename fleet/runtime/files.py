@@ -9,12 +9,13 @@ Differs: what images and claims of other nodes hold is unknown.
 """
 
 import posixpath
+import stat
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from fleet.objects.scripts import MountSpec
-from fleet.runtime.shell.surroundings import DIRECTORY
+from fleet.runtime.shell.surroundings import DIRECTORY, Look
 from fleet.runtime.shell.syntax import UnknownScriptError
 
 FILES_MAX = 1024
@@ -43,6 +44,11 @@ class Version(NamedTuple):
     text: str | None
 
 
+FILE_MODE, DIRECTORY_MODE, OPEN_MODE = 0o644, 0o755, 0o777
+NO_MODES: Mapping[str, int] = {}
+_GROUP_READS, _GROUP_WRITES = 0o440, 0o660
+"""What the group of a volume may do. Source: pkg/volume/volume_linux.go, roMask, rwMask."""
+
 Writing = tuple[str, int]
 """What somebody wrote from an instant on."""
 NOBODY: Writing = ("", 0)
@@ -55,6 +61,11 @@ class VolumePlace(NamedTuple):
     root: str = ""  # the path of the volume in that store
     shown: Mapping[str, str] | None = None  # of a ConfigMap, Secret, ...: texts by path
     read_only: bool = False
+    mode: int = FILE_MODE  # of files that it shows
+    modes: Mapping[str, int] = NO_MODES  # of some, by path
+    group: int | None = None  # fsGroup, if the volume is given to it
+    in_memory: bool = False
+    is_open: bool = False  # for everybody to write
 
 
 HOST = ("host", "")
@@ -274,6 +285,29 @@ class ContainerFiles:
         if is_mount:
             return DIRECTORY if self._is_below_mount(path) else None
         return self._read_image(path)
+
+    def look(self, path: str) -> Look | None:
+        """Return what is said of a file, None if there is none. Raises UnknownScriptError.
+
+        Source: pkg/volume/emptydir; util/atomic_writer.go; volume_linux.go, changeFilePermission.
+        """
+        path = posixpath.normpath(path)
+        text = self.read(path)
+        if text is None:
+            return None
+        place, inner, _ = self._find(path)
+        if place is None:
+            return Look(stat.S_IFDIR | DIRECTORY_MODE)
+        is_root = not inner.strip("/")
+        if text == DIRECTORY:
+            is_open = is_root and (place.is_open or place.shown is not None)
+            mode = stat.S_IFDIR | (OPEN_MODE if is_open else DIRECTORY_MODE)
+        else:
+            mode = stat.S_IFREG | place.modes.get(inner, place.mode)
+        if place.group is not None:
+            mode |= _GROUP_READS if place.read_only else _GROUP_WRITES
+            mode |= stat.S_ISGID if text == DIRECTORY else 0
+        return Look(mode, 0, place.group or 0, place.in_memory)
 
     def _read_mount(self, place: VolumePlace) -> str:
         """Return the text of a file that is mounted by itself, else DIRECTORY."""

@@ -3,7 +3,9 @@
 Differs: an image is known by the last part of its repository's name alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+from fleet.runtime.shell.agnhost import is_agnhost
 
 SHELL_IMAGES = frozenset(
     (
@@ -37,6 +39,12 @@ def _name(image: str) -> str:
     return image.partition("@")[0].rpartition("/")[2].partition(":")[0]
 
 
-def entry_point(image: str) -> tuple[str, ...]:
-    """Return a command that does as the image's own one, () if nothing is known of it."""
+def entry_point(image: str, args: Sequence[str]) -> tuple[str, ...]:
+    """Return a command that does as the image's own one, () if nothing is known of it.
+
+    Source: test/images/agnhost/Dockerfile.
+    """
+    if args:
+        is_known = _name(image) == "agnhost" and is_agnhost(("/agnhost", *args))
+        return ("/agnhost",) if is_known else ()
     return ("true",) if is_shell_image(image) else ()

@@ -13,7 +13,7 @@ from functools import lru_cache
 from fleet.profile.distribution import constant
 from fleet.profile.probe_behavior import ALWAYS_GOOD, ProbeAnswer, ProbeBehavior, ProbePhase
 from fleet.runtime.shell.process import run_words
-from fleet.runtime.shell.surroundings import FileChange, Surroundings
+from fleet.runtime.shell.surroundings import FileChange, Look, Surroundings
 from fleet.runtime.shell.syntax import UnknownScriptError
 
 PHASES_MAX = 64
@@ -34,6 +34,10 @@ class _Files:
 
     def names(self, path: str) -> list[str]:
         """Say that what is in a directory is unknown."""
+        raise UnknownScriptError(path)
+
+    def look(self, path: str) -> Look | None:
+        """Say that nothing but the text of a file is known."""
         raise UnknownScriptError(path)
 
     def read(self, path: str) -> str | None:

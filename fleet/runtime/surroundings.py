@@ -3,7 +3,7 @@
 Source: pkg/kubelet/kubelet_pods.go, makeEnvironmentVariables, podFieldSelectorRuntimeValue,
 ensureHostsFileContent; pkg/volume/{configmap,secret,projected,downwardapi};
 pkg/api/v1/resource/helpers.go, ExtractContainerResourceValue.
-Differs: the annotations of a pod are not kept: their files are there, but empty.
+Differs: sources of a projected volume other than these, as clusterTrustBundle, show no files.
 """
 
 import re
@@ -30,6 +30,8 @@ from fleet.runtime.security_context import non_root_error, user_json
 from fleet.runtime.shell.surroundings import Surroundings
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_TOKEN_MODE = 0o600
+"""Of a token in a volume that is given to a group. Source: projected.go, collectData."""
 _PRINTS_ALL = re.compile(r"\b(?:env|printenv)\b")
 _MANAGED_HOSTS = "# Kubernetes-managed hosts file.\n"
 _LOCAL_HOSTS = (
@@ -210,7 +212,7 @@ def _field(pod: Pod, place: Place, path: str) -> str | None:
     found = subscripted(path)
     if found is not None:
         kind, key = found
-        return dict(pod.labels).get(key, "") if kind == "labels" else None
+        return dict(pod.labels if kind == "labels" else pod.annotations).get(key, "")
     return {
         "metadata.name": pod.name,
         "metadata.namespace": pod.namespace,
@@ -221,8 +223,14 @@ def _field(pod: Pod, place: Place, path: str) -> str | None:
         "status.podIPs": place.pod_ip,
         "status.hostIP": place.host_ip,
         "status.hostIPs": place.host_ip,
-        "metadata.labels": "\n".join(f'{key}="{value}"' for key, value in sorted(pod.labels)),
+        "metadata.labels": _map(pod.labels),
+        "metadata.annotations": _map(pod.annotations),
     }.get(path)
+
+
+def _map(values: Iterable[tuple[str, str]]) -> str:
+    """Source: pkg/fieldpath/fieldpath.go, FormatMap."""
+    return "\n".join(f"{key}={orjson.dumps(value).decode()}" for key, value in sorted(values))
 
 
 def _resource(spec: ContainerSpec, source: EnvRef) -> str | None:
@@ -246,39 +254,56 @@ def _places(pod: Pod, spec: ContainerSpec, place: Place) -> dict[str, VolumePlac
     """Return where the files of the volumes are; one of which nothing is known is left out."""
     found = {}
     for volume in pod.spec.volumes:
-        where = _place(pod, volume) or _shown(pod, spec, place, volume)
+        where = _place(pod, spec, volume) or _shown(pod, spec, place, volume)
         if where is not None:
             found[volume.name] = where
     return found
 
 
-def _place(pod: Pod, volume: VolumeSpec) -> VolumePlace | None:
+def _place(pod: Pod, spec: ContainerSpec, volume: VolumeSpec) -> VolumePlace | None:
     """Return where a volume is that containers write to."""
+    group = spec.user.fs_group
     if volume.kind == "emptyDir":
-        return VolumePlace((pod.uid, volume.name))
+        key = (pod.uid, volume.name)
+        return VolumePlace(key, group=group, in_memory=volume.in_memory, is_open=True)
     if volume.host_path:
         return VolumePlace(HOST, volume.host_path)
     if volume.claim:
-        return VolumePlace((f"claims of {pod.namespace}", volume.claim))
+        return VolumePlace((f"claims of {pod.namespace}", volume.claim), group=group)
     return None
 
 
 def _shown(pod: Pod, spec: ContainerSpec, place: Place, volume: VolumeSpec) -> VolumePlace | None:
     """Return the files that a kubelet puts into a volume, None if it does not know them all."""
     texts: dict[str, str] = {}
+    modes: dict[str, int] = {}
     for kind, sources in (("ConfigMap", volume.config_maps), ("Secret", volume.secrets)):
         for source in sources:
             found = place.sources.texts(kind, pod.namespace, source.name)
             if found is None and not source.optional:
                 return None
             texts |= _files(source, found or {})
+            pairs = zip(source.paths, source.modes, strict=False)
+            modes |= {f"/{path}": mode for path, mode in pairs if mode is not None}
     for token in volume.tokens:
         texts[f"/{token.path}"] = place.sources.token(pod.uid, token)
+        if spec.user.fs_group is not None:
+            modes[f"/{token.path}"] = _TOKEN_MODE
     for file in volume.downward:
         texts[f"/{file.path}"] = _value(pod, spec, place, file.source) or ""
+        if file.mode is not None:
+            modes[f"/{file.path}"] = file.mode
     if not texts and volume.kind not in {"configMap", "secret", "projected", "downwardAPI"}:
         return None
-    return VolumePlace((pod.uid, volume.name), shown=texts, read_only=True)
+    return VolumePlace(
+        (pod.uid, volume.name),
+        shown=texts,
+        read_only=True,
+        mode=volume.mode,
+        modes=modes,
+        group=spec.user.fs_group,
+        in_memory=volume.kind in {"secret", "projected", "downwardAPI"},
+    )
 
 
 def _files(source: ObjectSource, texts: Mapping[str, str]) -> Iterable[tuple[str, str]]:

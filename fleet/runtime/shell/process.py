@@ -6,6 +6,7 @@ ends is followed for as long as somebody asks.
 
 from collections.abc import Iterator, Sequence
 
+from fleet.runtime.shell import agnhost
 from fleet.runtime.shell.shell import STEPS_MAX, USAGE_CODE, Shell
 from fleet.runtime.shell.signals import Exit, InputNeeded
 from fleet.runtime.shell.surroundings import (
@@ -55,7 +56,9 @@ def _name(path: str) -> str:
 
 def is_understood(words: Sequence[str]) -> bool:
     """Return whether anything is known of what a command line does."""
-    return has_script(words) or is_shell(words) or (bool(words) and Shell.knows(words[0]))
+    if has_script(words) or is_shell(words) or agnhost.is_agnhost(words):
+        return True
+    return bool(words) and Shell.knows(words[0])
 
 
 class Process:
@@ -75,7 +78,12 @@ class Process:
         )
         self.written: list[Written] = self.shell.written
         self.changes: list[FileChange] = self.shell.changes
-        self._steps = self._script(words[script_at]) if script_at else self._alone(words)
+        if script_at:
+            self._steps = self._script(words[script_at])
+        elif agnhost.is_agnhost(words):
+            self._steps = agnhost.steps(self.shell, words)
+        else:
+            self._steps = self._alone(words)
         if not words or len(words) > WORDS_MAX or is_shell(words):
             self.is_lost = True
 

@@ -15,7 +15,7 @@ from fleet.runtime.shell.builtins import BUILTINS
 from fleet.runtime.shell.file_programs import FILE_PROGRAMS
 from fleet.runtime.shell.programs import TEXT_PROGRAMS, run_program
 from fleet.runtime.shell.signals import Exit, InputNeeded, needs_input
-from fleet.runtime.shell.surroundings import FileChange, Surroundings, Written
+from fleet.runtime.shell.surroundings import FileChange, Look, Surroundings, Written
 from fleet.runtime.shell.syntax import (
     UNKNOWN,
     AndOr,
@@ -260,6 +260,13 @@ class Shell:
             raise UnknownScriptError(path)
         self._files.at(self.clock_ns)
         return self._files.read(self.path(path))
+
+    def look(self, path: str) -> Look | None:
+        """Return what is said of a file, None if there is none."""
+        if self._files is None:
+            raise UnknownScriptError(path)
+        self._files.at(self.clock_ns)
+        return self._files.look(self.path(path))
 
     def write(self, path: str, text: str | None) -> None:
         """Make or replace a file; None removes it, and what is below it."""

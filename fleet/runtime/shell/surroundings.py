@@ -7,6 +7,15 @@ DIRECTORY = "/"
 """The text of a directory."""
 
 
+class Look(NamedTuple):
+    """What is said of a file, or of a directory. Source: stat(2), statfs(2)."""
+
+    mode: int
+    uid: int = 0
+    gid: int = 0
+    in_memory: bool = False
+
+
 class Files(Protocol):
     """The file system that a script sees; every path is absolute."""
 
@@ -15,6 +24,9 @@ class Files(Protocol):
 
     def read(self, path: str) -> str | None:
         """Return a file's text, None if there is none. Raises UnknownScriptError if unknown."""
+
+    def look(self, path: str) -> Look | None:
+        """Return what is said of a file, None if there is none. Raises UnknownScriptError."""
 
     def write(self, path: str, text: str | None) -> None:
         """Make or replace a file; None removes it."""

@@ -88,12 +88,19 @@ def decode_pod(body: bytes | dict[str, Any]) -> Pod:
         _seconds(meta.get("deletionTimestamp") or ""),
         meta.get("deletionGracePeriodSeconds"),
         labels,
-        share(tuple(each for each in notes if each[0].startswith(KEPT_ANNOTATIONS))),
+        share(_kept(notes, spec_json)),
         share(digest(orjson.dumps((spec.digest, labels, notes)))),
         suffix,
         spec,
         _status(status) if status else EMPTY_STATUS,
     )
+
+
+def _kept(notes: tuple[tuple[str, str], ...], spec_json: bytes) -> tuple[tuple[str, str], ...]:
+    """Return the annotations that somebody may ask for: all, if the pod shows them itself."""
+    if b'"metadata.annotations' in spec_json:
+        return notes
+    return tuple(each for each in notes if each[0].startswith(KEPT_ANNOTATIONS))
 
 
 def with_claims(spec: PodSpec, status: dict[str, Any]) -> PodSpec:

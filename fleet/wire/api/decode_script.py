@@ -6,6 +6,7 @@ from typing import Any
 from fleet.objects.scripts import EnvFrom, EnvRef, MountSpec, ScriptSpec, Variable
 from fleet.runtime.known_images import entry_point
 from fleet.runtime.script import LOOKERS, PROGRAMS
+from fleet.runtime.shell.agnhost import is_agnhost
 
 _LOOKS = re.compile(rf"[/$]|\b(?:{'|'.join(sorted(LOOKERS))})\b")
 
@@ -13,9 +14,11 @@ _LOOKS = re.compile(rf"[/$]|\b(?:{'|'.join(sorted(LOOKERS))})\b")
 def container_script(obj: dict[str, Any], *, has_service_links: bool = True) -> ScriptSpec | None:
     """Return the surroundings of a container's command, None if there are none."""
     words = [*obj.get("command", ()), *obj.get("args", ())]
-    own = () if words or obj.get("stdin") else entry_point(obj.get("image", ""))
+    asked = bool(obj.get("command")) or (obj.get("stdin") and not words)
+    own = () if asked else entry_point(obj.get("image", ""), words)
     mounts = obj.get("volumeMounts", ())
     is_read = bool(own) or any("subPathExpr" in each for each in mounts)
+    is_read = is_read or is_agnhost(words)
     if words and (name := words[0].rpartition("/")[2]) in PROGRAMS:
         is_read = is_read or any(_LOOKS.search(word) for word in (name, *words[1:]))
     found = ScriptSpec(

@@ -20,4 +20,5 @@ def container_user(container: dict[str, Any], pod: dict[str, Any]) -> UserSpec:
         gid=both.get("runAsGroup"),
         groups=(*(() if fs_group is None else (fs_group,)), *pod.get("supplementalGroups", ())),
         non_root=both.get("runAsNonRoot", False),
+        fs_group=fs_group,
     )

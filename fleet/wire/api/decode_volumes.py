@@ -20,6 +20,7 @@ from fleet.objects.volumes import (
 from fleet.wire.api.decode_admission import node_terms
 from fleet.wire.api.decode_script import env_reference
 
+DEFAULT_MODE = 0o644
 DEFAULT_TOKEN_S = 3600  # core/v1/defaults.go, SetDefaults_ServiceAccountTokenProjection
 RESOURCE_EXHAUSTED = 8  # of gRPC
 _intern = sys.intern
@@ -84,6 +85,7 @@ def _volume(obj: dict[str, Any], *, mounted: bool, block: bool) -> VolumeSpec:
         size_limit=_intern(source.get("sizeLimit") or "") if kind == "emptyDir" else "",
         in_memory=kind == "emptyDir" and source.get("medium") == "Memory",
         downward=tuple(downward),
+        mode=source.get("defaultMode") or DEFAULT_MODE,
         image=source.get("reference", "") if kind == "image" else "",
         pull_policy=source.get("pullPolicy", "") if kind == "image" else "",
     )
@@ -98,12 +100,14 @@ def _source(ref: dict[str, Any], field: str) -> ObjectSource:
     items = ref.get("items") or ()
     keys = tuple(_intern(each["key"]) for each in items)
     paths = tuple(each.get("path", each["key"]) for each in items)
-    return ObjectSource(ref.get(field, ""), ref.get("optional", False), keys, paths)
+    modes = tuple(each.get("mode") for each in items)
+    modes = modes if any(modes) else ()
+    return ObjectSource(ref.get(field, ""), ref.get("optional", False), keys, paths, modes)
 
 
 def _downward(ref: dict[str, Any]) -> Iterator[DownwardFile]:
     for each in ref.get("items") or ():
-        yield DownwardFile(each.get("path", ""), env_reference(each))
+        yield DownwardFile(each.get("path", ""), env_reference(each), each.get("mode"))
 
 
 def decode_config_map(body: bytes | dict[str, Any]) -> ObjectData:

@@ -4,7 +4,7 @@ import pytest
 
 from fleet.clock import NS_PER_S
 from fleet.runtime.shell.process import run_words
-from fleet.runtime.shell.surroundings import CommandRun, Surroundings
+from fleet.runtime.shell.surroundings import CommandRun, Look, Surroundings
 
 S = NS_PER_S
 IF = """
@@ -29,6 +29,9 @@ class Disk:
 
     def names(self, path: str) -> list[str]:
         return sorted(name[len(path) :].lstrip("/") for name in self.texts if name.startswith(path))
+
+    def look(self, path: str) -> Look | None:
+        return Look(0) if path in self.texts else None
 
     def read(self, path: str) -> str | None:
         return self.texts.get(path)
