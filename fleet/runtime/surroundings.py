@@ -52,6 +52,9 @@ class Sources(Protocol):
     def service_variables(self, namespace: str, *, has_links: bool) -> Mapping[str, str] | None:
         """Return the variables that Services make in a namespace, None if they are unknown."""
 
+    def allocatable(self, resource: str) -> str:
+        """Return what the node has of a resource for its pods, "" if that is unknown."""
+
 
 class NoSources:
     """Nothing is known."""
@@ -69,6 +72,10 @@ class NoSources:
     def service_variables(self, _namespace: str, *, has_links: bool) -> Mapping[str, str] | None:  # noqa: ARG002
         """Return None."""
         return None
+
+    def allocatable(self, _resource: str) -> str:
+        """Return nothing."""
+        return ""
 
 
 NO_SOURCES = NoSources()
@@ -201,7 +208,7 @@ def _value(pod: Pod, spec: ContainerSpec, place: Place, source: EnvRef) -> str |
         return _field(pod, place, source.key)
     if source.kind == "Resource":
         wanted = pod.find(source.name) if source.name else spec
-        return None if wanted is None else _resource(wanted, source)
+        return None if wanted is None else _resource(wanted, source, place)
     if source.kind in {"ConfigMap", "Secret"}:
         texts = place.sources.texts(source.kind, pod.namespace, source.name)
         return None if texts is None else texts.get(source.key)
@@ -233,12 +240,19 @@ def _map(values: Iterable[tuple[str, str]]) -> str:
     return "\n".join(f"{key}={orjson.dumps(value).decode()}" for key, value in sorted(values))
 
 
-def _resource(spec: ContainerSpec, source: EnvRef) -> str | None:
-    """Return an amount in parts of the divisor, rounded up; None where the node decides."""
+def _resource(spec: ContainerSpec, source: EnvRef, place: Place) -> str | None:
+    """Return an amount in parts of the divisor, rounded up; None if it is unknown.
+
+    What has no limit may have all of the node's: MergeContainerResourceLimits.
+    """
     kind, _, name = source.key.partition(".")
     asked = orjson.loads(spec.resources_json or b"{}").get(kind, {}).get(name)
     if asked is None:
-        return "0" if kind == "requests" else None
+        if kind == "requests":
+            return "0"
+        asked = place.sources.allocatable(name)
+        if not asked:
+            return None
     divisor = parse_quantity(source.divisor if source.divisor not in {"", "0"} else "1")
     return str(-(-parse_quantity(asked).nano // max(divisor.nano, 1)))
 

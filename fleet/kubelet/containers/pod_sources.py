@@ -31,3 +31,7 @@ class PodSources(NamedTuple):
     def service_variables(self, namespace: str, *, has_links: bool) -> Mapping[str, str] | None:
         """Return the variables that Services make in a namespace."""
         return service_variables(self.env.services, namespace, has_links=has_links)
+
+    def allocatable(self, resource: str) -> str:
+        """Return what the node has of a resource for its pods, "" if it has none."""
+        return self.env.model.allocatable.get(resource, "")

@@ -10,7 +10,7 @@ from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR
 from fleet.runtime.command import command_of, run_around
 from fleet.runtime.containers import NEVER
 from fleet.runtime.runtime import Runtime
-from fleet.runtime.surroundings import hostname
+from fleet.runtime.surroundings import NoSources, hostname
 
 ONCE = "[ -f /data/$NAME ] && exit 0; touch /data/$NAME; sleep 2; exit 4"
 SCRIPT = ScriptSpec(
@@ -98,3 +98,22 @@ def test_a_host_name_is_the_pod_s_own_if_it_asks_for_one() -> None:
     assert hostname(one) == "job-0-x7k2p"
     one.spec = one.spec._replace(hostname="job-0")
     assert hostname(one) == "job-0"
+
+
+class Node(NoSources):
+    def allocatable(self, resource: str) -> str:
+        return {"cpu": "3920m"}.get(resource, "")
+
+
+def test_a_container_without_a_limit_may_have_all_of_its_node() -> None:
+    runtime = Runtime(1, "192.0.2.1", "10.0.0.0/24", Draws(1))
+    sources = [EnvRef("Resource", f"limits.{each}") for each in ("cpu", "memory")]
+    variables = tuple(Variable(each.key[7:], source=each) for each in sources)
+    spec = container("c", "sh", "-c", "env", script=ScriptSpec(variables))
+    one = pod("a", VolumeSpec("d", "emptyDir"))
+    one.spec = one.spec._replace(containers=(spec,))
+    runtime.create_sandbox(one)
+    around = runtime.around(one, spec, 0, 0, 1, Node())
+    assert around is not None
+    assert around.variables["cpu"] == "4"
+    assert "memory" not in around.variables
