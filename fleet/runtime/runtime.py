@@ -414,7 +414,7 @@ class Runtime:
         """Return where a container of a pod runs."""
         u = self.uniform(_STREAM_RANDOM, pod.uid, spec.name, attempt)
         sandbox = self._sandboxes.get(pod.uid)
-        pod_ip = "" if sandbox is None else sandbox.ip
+        pod_ip = pod.status.pod_ip if sandbox is None else sandbox.ip
         return Place(pod_ip, self._host_ip, start_ns, wall_ns, u, sources)
 
     def _run_again(

@@ -189,13 +189,23 @@ def test_debug_of_a_node_ends_and_says_where_it_was(ready: World) -> None:
 
 
 def test_a_container_prints_its_environment(ready: World) -> None:
-    """As the tests of the Kubernetes project have it do, which then read its log."""
+    """As the tests of the Kubernetes project have it do, which read its log once it has ended."""
     named = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
-    printing = {"name": "c", "image": "busybox", "command": ["sh", "-c", "env"], "env": [named]}
+    address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    given = [{"configMapRef": {"name": "printed"}}]
+    printing = container("c", "env", env=[named, address], envFrom=given)
+    ready.kubectl("create", "configmap", "printed", "--from-literal=GIVEN=value-1")
     ready.apply(pod("prints", printing, restartPolicy="Never"))
     eventually(lambda: ready.get("pod", "prints")["status"]["phase"] == "Succeeded", "it has ended")
     printed = ready.kubectl("logs", "prints").splitlines()
-    for line in ("POD_NAME=prints", "HOSTNAME=prints", "KUBERNETES_SERVICE_PORT=443"):
+    ip = ready.get("pod", "prints")["status"]["podIP"]
+    for line in (
+        f"POD_IP={ip}",
+        "GIVEN=value-1",
+        "POD_NAME=prints",
+        "HOSTNAME=prints",
+        "KUBERNETES_SERVICE_PORT=443",
+    ):
         assert line in printed
 
 

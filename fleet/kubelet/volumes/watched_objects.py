@@ -37,6 +37,8 @@ _KEY_MISSING = {
 
 ObjectKey = tuple[WatchKind, str, str]
 """Kind, namespace, name."""
+LEFT_MAX = 64
+"""Objects of which a node knows the last texts once no pod of it refers to them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -58,11 +60,12 @@ class _Object:
 class ObjectManager:
     """The objects that the pods of one node refer to."""
 
-    __slots__ = ("_idle_ns", "_objects")
+    __slots__ = ("_idle_ns", "_left", "_objects")
 
     def __init__(self) -> None:
         self._objects: dict[ObjectKey, _Object] = {}
         self._idle_ns = 0  # when idle watches are looked for next, 0 for never
+        self._left: dict[ObjectKey, ObjectData] | None = None  # for the logs of pods that ended
 
     def register_pod(self, pod: Pod, turn: Turn) -> None:
         """Watch what a pod refers to. Source: secret and configmap Manager.RegisterPod."""
@@ -87,8 +90,19 @@ class ObjectManager:
             found.readers -= key in often
             if not found.refs:
                 del self._objects[key]
+                if found.data is not None and found.exists and _is_read(pod):
+                    self._leave(key, found.data)
                 if not found.stopped:
                     turn.out.append(StopWatch(turn.node, *key))
+
+    def _leave(self, key: ObjectKey, data: ObjectData) -> None:
+        """Keep what the log of a pod that has ended is computed from; the last ones only."""
+        if self._left is None:
+            self._left = {}
+        self._left.pop(key, None)
+        self._left[key] = data
+        if len(self._left) > LEFT_MAX:
+            del self._left[next(iter(self._left))]
 
     def on_timer(self, turn: Turn) -> None:
         """Stop idle watches if it is time. Source: startRecycleIdleWatch, stopIfIdle."""
@@ -188,10 +202,13 @@ class ObjectManager:
     def texts(self, kind: str, namespace: str, name: str) -> Mapping[str, str] | None:
         """Return what a ConfigMap or Secret holds as it was seen last, None if it was not."""
         watch = WatchKind.SECRET if kind == "Secret" else WatchKind.CONFIG_MAP
-        found = self._objects.get((watch, namespace, name))
-        if found is None or found.data is None or not found.exists:
-            return None
-        return dict(zip(found.data.keys, found.data.texts, strict=False))
+        key = (watch, namespace, name)
+        found = self._objects.get(key)
+        if found is not None:
+            data = found.data if found.exists else None
+        else:
+            data = None if self._left is None else self._left.get(key)
+        return None if data is None else dict(zip(data.keys, data.texts, strict=False))
 
     def exists(self, kind: WatchKind, namespace: str, name: str) -> bool:
         """Return whether an object that a pod refers to is there."""
@@ -203,6 +220,12 @@ def _tick_after(wanted_ns: int, turn: Turn) -> int:
     """Return the first full minute of the kubelet after an instant."""
     phase_ns = int(RECYCLE_NS * turn.env.draws.uniform(turn.node, _STREAM_RECYCLE, 0))
     return wanted_ns + RECYCLE_NS - (wanted_ns - phase_ns) % RECYCLE_NS
+
+
+def _is_read(pod: Pod) -> bool:
+    """Return whether the command of a container looks at what its pod refers to."""
+    scripts = (each.script for each in pod.spec.all_containers)
+    return any(script is not None and script.is_read for script in scripts)
 
 
 def references(pod: Pod) -> Iterator[ObjectKey]:
