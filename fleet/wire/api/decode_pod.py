@@ -43,6 +43,8 @@ from fleet.wire.api.decode_volumes import decode_volumes
 from fleet.wire.api.pod_resources import Demand, pod_resources, qos_class
 
 KEPT_ANNOTATIONS = (OWN_PREFIX, MIRROR_ANNOTATION)
+SHOWS_ANNOTATIONS = b"metadata.annotations"
+"""The field path by which a pod does."""
 SHARED_MAX = 8192
 SPECS_MAX = 512
 """Values and whole specs that are kept once: pods of a template have the same ones. A full table is
@@ -88,7 +90,7 @@ def decode_pod(body: bytes | dict[str, Any]) -> Pod:
         _seconds(meta.get("deletionTimestamp") or ""),
         meta.get("deletionGracePeriodSeconds"),
         labels,
-        share(_kept(notes, spec_json)),
+        share(notes if SHOWS_ANNOTATIONS in spec_json else kept_annotations(notes)),
         share(digest(orjson.dumps((spec.digest, labels, notes)))),
         suffix,
         spec,
@@ -96,10 +98,8 @@ def decode_pod(body: bytes | dict[str, Any]) -> Pod:
     )
 
 
-def _kept(notes: tuple[tuple[str, str], ...], spec_json: bytes) -> tuple[tuple[str, str], ...]:
-    """Return the annotations that somebody may ask for: all, if the pod shows them itself."""
-    if b'"metadata.annotations' in spec_json:
-        return notes
+def kept_annotations(notes: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """Return the annotations that somebody may ask for, if the pod does not show them itself."""
     return tuple(each for each in notes if each[0].startswith(KEPT_ANNOTATIONS))
 
 

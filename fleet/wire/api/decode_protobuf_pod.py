@@ -24,12 +24,13 @@ from fleet.objects.pods import (
 )
 from fleet.wire.api.decode_pod import (
     EMPTY_STATUS,
-    KEPT_ANNOTATIONS,
+    SHOWS_ANNOTATIONS,
     SPECS_MAX,
     condition,
     container_state,
     decode_spec,
     digest,
+    kept_annotations,
     render,
     share,
     terminated,
@@ -64,7 +65,8 @@ def decode_pod(raw: bytes) -> Pod:
     spec_bytes, token = _without_token_name(spec_view.SerializeToString())
     status = message.status.replace(token, TOKEN_VOLUME) if token else message.status
     spec = _spec_of(spec_bytes)
-    labels, kept, digested = _notes(tuple(meta.labels[:]), tuple(meta.annotations[:]))
+    keeps_all = SHOWS_ANNOTATIONS in spec_bytes
+    labels, kept, digested = _notes(tuple(meta.labels[:]), tuple(meta.annotations[:]), keeps_all)
     if spec.admission.claims:
         claims = _STATUS_VIEW.FromString(status).resourceClaimStatuses
         spec = with_claims(spec, {"resourceClaimStatuses": [to_json(each) for each in claims]})
@@ -123,10 +125,14 @@ def pairs(entries: tuple[bytes, ...]) -> Pairs:
 
 
 @lru_cache(maxsize=CACHED_MAX)
-def _notes(labels: tuple[bytes, ...], notes: tuple[bytes, ...]) -> tuple[Pairs, Pairs, int]:
+def _notes(
+    labels: tuple[bytes, ...],
+    notes: tuple[bytes, ...],
+    keeps_all: bool,  # noqa: FBT001 - cached
+) -> tuple[Pairs, Pairs, int]:
     """Return labels, the annotations that a record keeps, and a digest."""
     found = tuple(map(_pair, notes))
-    kept = share(tuple(each for each in found if each[0].startswith(KEPT_ANNOTATIONS)))
+    kept = share(found if keeps_all else kept_annotations(found))
     return pairs(labels), kept, digest(b"".join((*labels, b"|", *notes)))
 
 

@@ -28,7 +28,7 @@ def test_the_status_shows_the_user(user: UserSpec, shown: tuple[int, list[int], 
 def test_a_containers_own_context_goes_before_its_pods() -> None:
     pod = {"runAsUser": 1, "runAsGroup": 2, "fsGroup": 5, "supplementalGroups": [6]}
     own = {"securityContext": {"runAsUser": 0, "runAsNonRoot": True}}
-    assert container_user(own, pod) == UserSpec(0, 2, (5, 6), non_root=True)
+    assert container_user(own, pod) == UserSpec(0, 2, (5, 6), non_root=True, fs_group=5)
     assert container_user({}, {}) is IMAGE_USER
     assert container_user({"securityContext": {"privileged": True}}, {}) == IMAGE_USER
 

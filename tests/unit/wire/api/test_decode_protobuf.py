@@ -78,6 +78,17 @@ def test_pods_of_a_template_share_their_spec() -> None:
     assert (first.token_suffix, second.token_suffix) == ("aaaaa", "bbbbb")
 
 
+def test_a_pod_keeps_the_annotations_that_it_shows() -> None:
+    obj = pod_object()
+    obj["metadata"]["annotations"]["example.com/a"] = "b"
+    assert ("example.com/a", "b") not in decode_pod(raw(obj)).annotations
+    field = {"fieldPath": "metadata.annotations['example.com/a']"}
+    env = [{"name": "A", "valueFrom": {"fieldRef": field}}]
+    obj["spec"]["containers"][0]["env"] = env
+    for pod in (decode_pod(raw(obj)), decode_json.decode_pod(orjson.dumps(obj))):
+        assert ("example.com/a", "b") in pod.annotations
+
+
 @pytest.mark.parametrize(
     "change",
     [
