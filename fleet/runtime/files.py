@@ -46,6 +46,7 @@ class Version(NamedTuple):
 
 FILE_MODE, DIRECTORY_MODE, OPEN_MODE = 0o644, 0o755, 0o777
 NO_MODES: Mapping[str, int] = {}
+NO_TEXTS: Mapping[str, str] = {}
 _GROUP_READS, _GROUP_WRITES = 0o440, 0o660
 """What the group of a volume may do. Source: pkg/volume/volume_linux.go, roMask, rwMask."""
 
@@ -183,12 +184,13 @@ class NodeFiles:
         layer: tuple[str, str] = ("", "/"),
         start_ns: int = 0,
         *,
+        known: Mapping[str, str] = NO_TEXTS,
         system: Mapping[str, str] | None = None,
     ) -> "ContainerFiles":
         """Return the file system of a container that started at an instant.
 
-        `layer` names its own files; with `system`, the texts of what a kubelet puts there, no other
-        file is unknown.
+        `layer` names its own files. `known` has the texts of what a kubelet puts there; where they
+        are given as `system`, no other file is unknown.
         """
         found = []
         for mount in mounts:
@@ -197,7 +199,10 @@ class NodeFiles:
                 place = place._replace(root=posixpath.normpath(f"{place.root}/{mount.inner}"))
             found.append((posixpath.normpath(mount.path), place))
         found.sort(key=lambda each: -len(each[0]))
-        return ContainerFiles(self._stores, found, layer, start_ns, system)
+        texts = known if system is None else system
+        return ContainerFiles(
+            self._stores, found, layer, start_ns, texts, is_whole=system is not None
+        )
 
     def undo(self, layer: tuple[str, str], after_ns: int) -> None:
         """Forget what a container would have written after an instant."""
@@ -218,6 +223,7 @@ class ContainerFiles:
     """The files that one container sees: its mounts, and a layer of its own."""
 
     __slots__ = (
+        "_is_whole",
         "_layer",
         "_mounts",
         "_now_ns",
@@ -235,7 +241,9 @@ class ContainerFiles:
         mounts: list[tuple[str, VolumePlace | None]],
         layer: tuple[str, str],
         start_ns: int,
-        system: Mapping[str, str] | None,
+        system: Mapping[str, str],
+        *,
+        is_whole: bool,
     ) -> None:
         self._stores = stores
         self._mounts = mounts  # the deepest first
@@ -243,6 +251,7 @@ class ContainerFiles:
         self._start_ns = start_ns
         self._now_ns = start_ns
         self._system = system
+        self._is_whole = is_whole
         self._overlay: dict[tuple[tuple[str, str], str], Version] | None = None
         self._own = NOBODY
         self.writer = writer_of(layer)
@@ -321,7 +330,7 @@ class ContainerFiles:
     def _read_image(self, path: str) -> str | None:
         if path == "/" or path in _WRITABLE or self._is_below_mount(path):
             return DIRECTORY
-        if self._system is not None:
+        if self._is_whole or path in self._system:
             return DIRECTORY if path in _SYSTEM else _look_up(self._system, path)
         if path.startswith(tuple(f"{each}/" for each in _WRITABLE)):
             return None
@@ -411,7 +420,7 @@ class ContainerFiles:
         if place.shown is not None:
             found |= _below(place.shown, f"{inner}/")
         elif place.key == self._layer:
-            found |= _below(self._system or {}, start) | _below(_SYSTEM, start)
+            found |= _below(self._system, start) | _below(_SYSTEM, start)
         found |= _below((mount for mount, _ in self._mounts), start)
         if store is not None:
             prefix = inner.rstrip("/")

@@ -44,7 +44,10 @@ def entry_point(image: str, args: Sequence[str]) -> tuple[str, ...]:
 
     Source: test/images/agnhost/Dockerfile.
     """
+    if _name(image) == "agnhost":
+        if not args:
+            return ("/agnhost", "pause")
+        return ("/agnhost",) if is_agnhost(("/agnhost", *args)) else ()
     if args:
-        is_known = _name(image) == "agnhost" and is_agnhost(("/agnhost", *args))
-        return ("/agnhost",) if is_known else ()
+        return ()
     return ("true",) if is_shell_image(image) else ()

@@ -35,8 +35,8 @@ _TOKEN_MODE = 0o600
 _PRINTS_ALL = re.compile(r"\b(?:env|printenv)\b")
 _MANAGED_HOSTS = "# Kubernetes-managed hosts file.\n"
 _LOCAL_HOSTS = (
-    "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\nfe00::\tip6-localnet\n"
-    "fe00::\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n"
+    "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\nfe00::0\tip6-localnet\n"
+    "fe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n"
 )
 
 
@@ -102,7 +102,8 @@ def surroundings(files: NodeFiles, pod: Pod, spec: ContainerSpec, place: Place) 
         variables = {"HOSTNAME": hostname(pod), **_own_variables(script, pod, spec, place)}
     volumes = _places(pod, spec, place)
     mounts = _mounts(script, variables)
-    view = files.view(mounts, volumes, layer_of(pod.uid, spec.name), place.start_ns)
+    layer, known = layer_of(pod.uid, spec.name), _system_files(pod, place)
+    view = files.view(mounts, volumes, layer, place.start_ns, known=known)
     return Surroundings(variables, view, place.draw, place.start_wall_ns, user=_ids(spec))
 
 
@@ -330,9 +331,18 @@ def _files(source: ObjectSource, texts: Mapping[str, str]) -> Iterable[tuple[str
 
 
 def _system_files(pod: Pod, place: Place) -> Mapping[str, str]:
-    """Return what a kubelet and a runtime put into every container."""
+    """Return what a kubelet and a runtime put into every container.
+
+    Source: pkg/kubelet/kubelet_pods.go, managedHostsFileContent, nodeHostsFileContent.
+    """
     name = hostname(pod)
-    hosts = f"{_MANAGED_HOSTS}{_LOCAL_HOSTS}{place.pod_ip}\t{name}\n"
+    if pod.spec.host_network:
+        hosts = f"127.0.0.1\tlocalhost\n{place.host_ip}\t{name}\n"
+    else:
+        hosts = f"{_MANAGED_HOSTS}{_LOCAL_HOSTS}{place.pod_ip}\t{name}\n"
+    if pod.spec.host_aliases:
+        hosts += "\n# Entries added by HostAliases.\n"
+        hosts += "".join("\t".join(each) + "\n" for each in pod.spec.host_aliases)
     domain = "svc.cluster.local cluster.local"
     resolv = f"search {pod.namespace}.{domain}\nnameserver 10.96.0.10\noptions ndots:5\n"
     return {

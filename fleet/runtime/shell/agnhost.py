@@ -1,4 +1,4 @@
-"""Programs of agnhost, the image that tests of Kubernetes look with: mounttest, entrypoint-tester.
+"""Programs of agnhost, the image that tests of Kubernetes look with: mounttest, pause, ...
 
 Its other programs serve, or wait: they run for ever.
 Source: test/images/agnhost/mounttest/mt.go, mt_utils.go; entrypoint-tester/entrypoint.go.
@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from fleet.clock import NS_PER_S
 from fleet.runtime.shell.shell import Shell
 from fleet.runtime.shell.surroundings import DIRECTORY, Look
+from fleet.runtime.shell.syntax import EndlessScriptError
 
 _NAMES = frozenset(("agnhost", "agnhost-2"))
-_PROGRAMS = frozenset(("entrypoint-tester", "mounttest"))
+_PROGRAMS = frozenset(("entrypoint-tester", "mounttest", "pause"))
 _CREATED = {
     "new_file_0644": 0o644,
     "new_file_0666": 0o666,
@@ -38,6 +39,10 @@ def steps(shell: Shell, words: Sequence[str]) -> Iterator[None]:
         shell.print(f"[{' '.join(words)}]\n")
         shell.status = 0
         return
+    if words[1] == "pause":
+        shell.print("Paused\n")
+        yield
+        raise EndlessScriptError("it waits for a signal")
     yield from _MountTest(shell, words[2:]).steps()
 
 

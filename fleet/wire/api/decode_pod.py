@@ -209,6 +209,9 @@ def decode_spec(spec: dict[str, Any], spec_digest: int) -> PodSpec:
         service_account=_intern(spec.get("serviceAccountName", "")),
         host_network=spec.get("hostNetwork", False),
         hostname=_intern(spec.get("hostname", "")),
+        host_aliases=share(
+            tuple((each["ip"], *each.get("hostnames", ())) for each in spec.get("hostAliases", ()))
+        ),
         priority=spec.get("priority", 0),
         readiness_gates=share(
             tuple(each["conditionType"] for each in spec.get("readinessGates", ()))

@@ -109,7 +109,20 @@ def test_the_words_of_a_command_line_are_printed() -> None:
     assert said(pod(volume, "entrypoint-tester", "a", "b")) == ["[/agnhost entrypoint-tester a b]"]
 
 
-@pytest.mark.parametrize("args", [(), ("pause",), ("netexec", "--http-port=80")])
-def test_what_serves_or_waits_runs_for_ever(args: tuple[str, ...]) -> None:
-    [spec] = pod({"name": "d", "emptyDir": {}}, *args).spec.containers
-    assert command_of(spec) == args
+@pytest.mark.parametrize("args", [(), ("pause",)])
+def test_without_a_program_it_waits(args: tuple[str, ...]) -> None:
+    done = run(pod({"name": "d", "emptyDir": {}}, *args))
+    assert (done.run_ns, done.text("")) == (None, "Paused\n")
+
+
+def test_what_serves_runs_for_ever() -> None:
+    [spec] = pod({"name": "d", "emptyDir": {}}, "netexec", "--http-port=80").spec.containers
+    assert command_of(spec) == ("netexec", "--http-port=80")
+
+
+def test_aliases_are_in_the_hosts_file() -> None:
+    aliases = [{"ip": "123.45.67.89", "hostnames": ["foo", "bar"]}]
+    asked = ("mounttest", "--file_content=/etc/hosts")
+    lines = said(pod({"name": "d", "emptyDir": {}}, *asked, hostAliases=aliases))
+    assert lines[0].endswith(": # Kubernetes-managed hosts file.")
+    assert lines[-2:] == ["# Entries added by HostAliases.", "123.45.67.89\tfoo\tbar"]
