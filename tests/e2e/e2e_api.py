@@ -21,6 +21,9 @@ from fleet.controlplane import ControlPlaneInfo
 Json = dict[str, Any]
 DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 TIMEOUT_S = 60.0
+ANSWER_MAX_S = 90.0
+"""Longer than the minute after which a server that is busy gives a request up by itself."""
+PATIENCE_S = 180.0
 TRY_AGAIN = (
     HTTPStatus.TOO_MANY_REQUESTS,
     HTTPStatus.SERVICE_UNAVAILABLE,
@@ -59,11 +62,11 @@ class Api:
         return self._ask("/".join(parts) + (f"?{query}" if query else ""))
 
     def _ask(self, path: str, accept: str = "application/json") -> Json:
-        deadline = time.monotonic() + TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
                 code, body = self._ask_once(path, accept)
-            except http.client.IncompleteRead:  # a busy server gives up after a minute
+            except (http.client.IncompleteRead, TimeoutError):  # a busy server gives up
                 code, body = HTTPStatus.GATEWAY_TIMEOUT, b""
             if code not in TRY_AGAIN or time.monotonic() > deadline:
                 break
@@ -75,7 +78,7 @@ class Api:
     def _ask_once(self, path: str, accept: str) -> tuple[int, bytes]:
         host, port = self._address.hostname, self._address.port
         connection = http.client.HTTPSConnection(
-            str(host), port, context=self._context, timeout=TIMEOUT_S
+            str(host), port, context=self._context, timeout=ANSWER_MAX_S
         )
         try:
             connection.request("GET", path, headers={"accept": accept, "user-agent": "kubectl"})

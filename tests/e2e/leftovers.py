@@ -56,6 +56,8 @@ NODES = ("nodes", "csinodes", "resourceslices")
 OF_THE_SYSTEM = ("pods", "secrets")
 """All that tests make in the namespaces of the system: mirrors, tokens."""
 SYSTEM = "kube-"
+PRESSURES = ("cpu", "io", "memory")
+"""What the machine may be short of: a control plane that stands still may wait for a disk."""
 KEPT = frozenset(("default", "kube-root-ca.crt", "kubernetes"))
 """Each namespace is given these by the control plane."""
 BOOTSTRAPPING = "kubernetes.io/bootstrapping"
@@ -167,6 +169,12 @@ def shown(world: World) -> str:
     return done.stdout + done.stderr
 
 
+def waits_of(name: str) -> list[str]:
+    """Return for what share of the time something waited for this; of all that the machine does."""
+    path = Path("/proc/pressure", name)
+    return path.read_text().splitlines() if path.exists() else []
+
+
 class Leftovers:
     """Which tests failed in which worlds, and since when there may be something left of them."""
 
@@ -214,7 +222,8 @@ class Leftovers:
         """Note that a test has failed, at its set-up, its call or its end; return what there is."""
         self._failed = self._failed or test
         self._due_s = min(self._due_s, self._test_s)
-        return "\n".join(shown(world) for world, _ in self._worlds.values())
+        pressure = [f"{name}: {line}" for name in PRESSURES for line in waits_of(name)]
+        return "\n".join([*pressure, *(shown(world) for world, _ in self._worlds.values())])
 
 
 leftovers = Leftovers()

@@ -160,7 +160,7 @@ def test_ctrl_c_removes_nodes_and_pods(world: World) -> None:
 
 
 def test_ctrl_c_before_all_are_ready_cleans_up_too(world: World) -> None:
-    with world.spawn("early", 1000, "--rate=20") as run:
+    with world.spawn("early", 300, "--rate=20") as run:
         eventually(lambda: len(world.nodes("early")) >= 10, "some nodes are there")
         run.interrupt()
         run.wait()
