@@ -39,6 +39,7 @@ _PRESSURE = "test_a_resource_that_something_uses_up_puts_its_node_under_pressure
 _COMPONENT = f"{SIMULATED_RUN}test_a_component_fails_and_its_work_is_made_good"
 _DAEMONS = f"{NODE}test_daemons_say_conditions_and_take_them_back"
 _UNATTACHED = f"{NODE}test_volumes_that_do_not_attach_or_mount_keep_their_pods_waiting"
+_POLLING = "tests/sim/test_polled_objects_timing.py::"
 _ANEW = f"{NODE}test_a_kubelet_that_restarts_admits_its_pods_anew"
 BY_FAULT = {
     FaultType.HEARTBEAT_LOSS: _injected(
@@ -163,6 +164,13 @@ BY_BEHAVIOR = {
         ("tests/sim/test_resize.py::test_a_resize_is_deferred_until_another_pod_goes",),
         ("tests/e2e/test_containers.py::test_an_in_place_resize",),
     ),
+    "ConfigMaps and Secrets are read by TTL, or each time": Covered(
+        (
+            f"{_POLLING}test_a_running_pod_reads_its_volume_again_when_it_is_old",
+            f"{_POLLING}test_a_volume_waits_for_an_object_that_is_missing_and_misses_it_again",
+        ),
+        ("tests/e2e/test_object_polling.py::test_objects_are_read_and_not_watched",),
+    ),
     "Nodes that others make are served": Covered(
         ("tests/sim/test_nodes_of_others.py::test_pods_run_there",),
         (f"{MANAGED}test_a_node_that_others_make_is_served_until_they_delete_it",),
@@ -174,7 +182,6 @@ NOT_BUILT = (
     "pods that cannot be killed (FailedKillPod, ExceededGracePeriod), volumes that do not unmount",
     "edits of a Node's capacity or nodeInfo by others last until its kubelet starts anew",
     "resize of a pod's own resources",
-    "configMapAndSecretChangeDetectionStrategy is Watch",
     "nodeAllocatableUpdatePeriodSeconds, tokenRequests, requiresRepublish of CSI drivers",
     "expansion of volumes on the node (FileSystemResizeSuccessful)",
     "dual-stack addresses; the taint of an external cloud provider",

@@ -347,17 +347,19 @@ WATCH_CALLS: Calls = (
 """The watches of every node with its own. Those of all pods, which nodes without their own share,
 no node identity may open: they are fleet's own.
 """
-OBJECT_WATCHES: Calls = (
-    ("", "configmaps", "", "", "list watch"),
-    ("", "secrets", "", "", "list watch"),
+OBJECT_CALLS: Calls = (
+    ("", "configmaps", "", "", "get list watch"),
+    ("", "secrets", "", "", "get list watch"),
 )
-"""Of pods' volumes and environments, in fidelity `kubelet`."""
+"""For pods' volumes and environments, in fidelity `kubelet`; who may list them may read each, so
+that the GETs of kubelets that do not watch are no right more.
+"""
 
 
 def watch_calls(features: Features) -> Calls:
     """Return the watches that serve the kubelets, whoever opens them."""
     if features.fidelity is Fidelity.KUBELET:
-        return (*WATCH_CALLS, *OBJECT_WATCHES)
+        return (*WATCH_CALLS, *OBJECT_CALLS)
     return WATCH_CALLS if features.has_own_watches else (("", "pods", "", "", "list watch"),)
 
 

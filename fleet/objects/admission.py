@@ -108,7 +108,7 @@ class NodeState(NamedTuple):
     labels: tuple[tuple[str, str], ...] = ()  # without a hostname that is the node's name
     taints: tuple[tuple[str, str, str], ...] = ()  # those of effect NoExecute
     extended: tuple[tuple[str, int, int], ...] = ()  # resource, capacity, allocatable; -1: none
-    annotations: tuple[tuple[str, str], ...] = ()  # only those under fleet.emulator/
+    annotations: tuple[tuple[str, str], ...] = ()  # those under fleet.emulator/, and the TTL
     lacks_hostname: bool = False  # somebody removed that label
 
     def labels_of(self, name: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ import enum
 from typing import NamedTuple, NewType
 
 from fleet.objects.pods import EventType, NodeCondition, ObjectRef, PodStatus
-from fleet.objects.volumes import ClaimTarget, CSINodeUpdate
+from fleet.objects.volumes import ClaimTarget, CSINodeUpdate, ObjectTarget
 
 NodeId = NewType("NodeId", int)
 """A dense index of the kubelets of one process."""
@@ -51,6 +51,8 @@ class Op(enum.IntEnum):
     GET_ATTACHMENT = 42
     GET_NODE_ATTACHED = 43  # the main client's GET before a volume counts as attached
     UPDATE_CSINODE = 44
+    GET_CONFIG_MAP = 45  # by kubelets that do not watch them, as the next
+    GET_SECRET = 46
 
 
 class Owner(enum.IntEnum):
@@ -270,6 +272,7 @@ Payload = (
     | EventObject
     | ResourceSlices
     | ClaimTarget
+    | ObjectTarget
     | CSINodeUpdate
     | None
 )

@@ -72,6 +72,15 @@ class CSIDriverView(NamedTuple):
     updates_allocatable: bool = False  # nodeAllocatableUpdatePeriodSeconds is set
 
 
+class ObjectTarget(NamedTuple):
+    """Payload of the GETs of a ConfigMap or Secret; `volume` routes the answer, "" for no one's."""
+
+    namespace: str
+    name: str
+    volume: str
+    is_refresh: bool  # it was read before: the server may answer from its cache
+
+
 class ClaimTarget(NamedTuple):
     """Payload of the GETs for the volumes of a pod; `volume` and `step` route the answer."""
 

@@ -19,6 +19,9 @@ RBAC = "rbac.authorization.k8s.io"
 ROLES = f"/apis/{RBAC}/v1/clusterroles"
 BINDINGS = f"/apis/{RBAC}/v1/clusterrolebindings"
 
+TTL_ANNOTATION = "node.alpha.kubernetes.io/ttl"
+"""Of Nodes: seconds for which a kubelet may keep a ConfigMap or Secret without a look."""
+
 OWN_PREFIX = "fleet.emulator/"
 MANAGED_ANNOTATION = f"{OWN_PREFIX}managed"
 """Of Nodes that others made, once fleet is their kubelet."""

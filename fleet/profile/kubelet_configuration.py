@@ -46,7 +46,6 @@ KEYS_WITHOUT_EFFECT = frozenset(
         "cgroupsPerQOS",
         "clusterDNS",
         "clusterDomain",
-        "configMapAndSecretChangeDetectionStrategy",
         "containerLogMaxFiles",
         "containerLogMaxWorkers",
         "containerRuntimeEndpoint",
@@ -114,6 +113,8 @@ Enforced = Literal[
     "kube-reserved-compressible",
     "none",
 ]
+
+ChangeDetection = Literal["Get", "Cache", "Watch"]
 
 Taint = tuple[str, str, str]
 """Key, value, effect."""
@@ -294,6 +295,9 @@ class KubeletConfiguration(Spec):
     merge_default_eviction_settings: bool = False
     enforce_node_allocatable: tuple[Enforced, ...] = ("pods",)
     register_with_taints: tuple[TaintSpec, ...] = ()
+    change_detection: Annotated[
+        ChangeDetection, Field(alias="configMapAndSecretChangeDetectionStrategy")
+    ] = "Watch"
     feature_gates: dict[str, bool] = Field(default_factory=dict)
     shutdown_grace_period_ns: DurationNs = 0
     shutdown_grace_period_critical_pods_ns: DurationNs = 0

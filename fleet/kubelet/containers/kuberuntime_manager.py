@@ -12,7 +12,7 @@ kuberuntime_container.go, startContainer.
 
 import enum
 
-from fleet.clock import NS_PER_S
+from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.kubelet.containers.container_kill import is_stopped, kill_containers, stop
 from fleet.kubelet.containers.image_manager import Ensured, ImageManager, Wanted
 from fleet.kubelet.containers.kuberuntime_container import kill_grace_s, post_start
@@ -40,7 +40,7 @@ from fleet.kubelet.pods.pod_workers import (
 )
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.volume_manager import VolumeManager
-from fleet.objects.effects import WatchKind
+from fleet.objects.effects import Timer, WatchKind
 from fleet.objects.pods import ContainerSpec, Pod, PodUid, WaitingState
 from fleet.profile.lifecycle_behavior import CONFIG_ERROR, RUN_ERROR, StartFailure
 from fleet.runtime.back_off import BackOff
@@ -50,6 +50,7 @@ from fleet.runtime.surroundings import config_error
 
 POST_START_ERROR = "PostStartHookError"
 SANDBOX_CHANGED = "Pod sandbox changed, it will be killed and re-created."
+ANSWER_POLL_NS = 20 * NS_PER_MS  # until what an environment needs was read
 NO_PULL_SECRETS = (
     "Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed."
 )
@@ -276,6 +277,8 @@ class KubeRuntimeManager:
         if turn.env.light and worker.had_actions:  # the wait for the sandbox covered it
             return self._start_first(worker, turn)
         pod = worker.pod
+        if not turn.env.light:
+            self._volumes.objects.ask_environment(pod, worker.plan[0].env_sources, turn)
         worker.stage = SyncStage.START
         delay_ns = self._runtime.start_delay_ns(pod, worker.plan[0], turn.behavior(pod))
         turn.wait(worker, turn.now_ns + delay_ns)
@@ -375,6 +378,10 @@ class KubeRuntimeManager:
         Source: kuberuntime_container.go, startContainer.
         """
         pod = worker.pod
+        if self._volumes.objects.is_asking(pod.uid):
+            worker.due_ns = turn.now_ns + ANSWER_POLL_NS
+            turn.arm(worker.due_ns, Timer.RUNTIME, pod.uid)
+            return True
         spec = worker.plan[0]
         behavior = turn.behavior(pod)
         error = "" if turn.env.light else self._volumes.objects.missing(pod, spec.env_sources, turn)

@@ -6,7 +6,8 @@
                                FailedMount,                  GIVEN_UP: the pod's sync fails
                                0.5 s doubling to 122 s
 
-A local volume needs its tokens, ConfigMaps and Secrets; how a claim gets there is in
+A local volume needs its tokens, ConfigMaps and Secrets, which are asked for at each resync of a
+pod where they are not watched; how a claim gets there is in
 `claim_volumes.py`. Tokens are renewed at 80 % of their life, at a pod's resync.
 Source: pkg/kubelet/volumemanager/volume_manager.go, reconciler/reconciler.go;
 pkg/kubelet/token/token_manager.go.
@@ -32,7 +33,7 @@ from fleet.kubelet.volumes.volume_texts import (
     inline_problem,
     mapped_events,
 )
-from fleet.kubelet.volumes.watched_objects import ObjectManager, sources_of
+from fleet.kubelet.volumes.watched_objects import ObjectManager, is_polled, reads_of, sources_of
 from fleet.objects.effects import (
     ApiCall,
     Op,
@@ -40,6 +41,7 @@ from fleet.objects.effects import (
     Timer,
     TokenRequest,
     WatchEvent,
+    WatchKind,
 )
 from fleet.objects.pods import (
     TOKEN_VOLUME,
@@ -50,7 +52,7 @@ from fleet.objects.pods import (
     Token,
     VolumeSpec,
 )
-from fleet.objects.volumes import ClaimTarget
+from fleet.objects.volumes import ClaimTarget, ObjectTarget
 
 LOOP_NS = 100 * NS_PER_MS  # populator and reconciler
 MOUNT_POLL_NS = 300 * NS_PER_MS  # podAttachAndMountRetryInterval
@@ -63,6 +65,7 @@ RESYNC_NS = 75 * NS_PER_S  # the mean interval at which a pod looks at its token
 _STREAM_LOOP = 0x70101
 _STREAM_TOKEN = 0x70102
 _STREAM_REMOUNT = 0x70105
+_STREAM_POLL = 0x70106
 
 
 class MountResult(enum.Enum):
@@ -78,13 +81,14 @@ class MountResult(enum.Enum):
 class _Volume:
     """A volume that is not mounted yet."""
 
-    __slots__ = ("claim", "due_ns", "error", "patience_ns", "spec", "tokens", "tries")
+    __slots__ = ("claim", "due_ns", "error", "patience_ns", "reads", "spec", "tokens", "tries")
 
     def __init__(self, spec: VolumeSpec, claim: ClaimVolume | None) -> None:
         self.spec = spec
         self.claim = claim
         self.due_ns = AT_ONCE  # of the next attempt, 0 while an answer is awaited
         self.tokens = -1 if spec.tokens else 0  # awaited ones; -1 when they are to be asked for
+        self.reads = -1  # awaited objects that are not watched, as the tokens
         self.error = ""  # why a token was refused
         self.patience_ns = 0  # until when an unsynced cache is waited for
         self.tries = 0
@@ -108,18 +112,23 @@ class _Mount:
 class VolumeManager:
     """Volumes, and the objects behind them, of the pods of one node."""
 
-    __slots__ = ("_mounts", "_refresh", "claims", "objects", "tokens")
+    __slots__ = ("_mounts", "_polls", "_refresh", "claims", "objects", "tokens")
 
     def __init__(self) -> None:
         self._mounts: dict[PodUid, _Mount] = {}
         self._refresh: dict[PodUid, int] = {}  # when a pod's tokens are renewed
+        self._polls: dict[PodUid, int] = {}  # when a pod looks at what it does not watch
         self.objects = ObjectManager()
         self.tokens = TokenCache()
         self.claims: ClaimVolumes | None = None  # made for the first pod that has one
 
     def register_pod(self, pod: Pod, turn: Turn) -> None:
-        """Watch what a pod refers to."""
+        """Watch what a pod refers to, or ask for its pull secrets."""
         self.objects.register_pod(pod, turn)
+        if is_polled(turn):
+            secrets = ((WatchKind.SECRET, pod.namespace, each) for each in pod.spec.pull_secrets)
+            self.objects.ask(secrets, pod.uid, "", turn)
+            self._plan_poll(pod, turn)
 
     def update_pod(self, old: Pod, new: Pod, turn: Turn) -> None:
         """Follow a change of what a pod refers to: an ephemeral container may add some."""
@@ -132,6 +141,8 @@ class VolumeManager:
         self.objects.unregister_pod(pod, turn)
         self.abort(pod.uid)
         self._refresh.pop(pod.uid, None)
+        self._polls.pop(pod.uid, None)
+        self.objects.forget(pod.uid)
         self.tokens.forget(pod.uid)
         if self.claims is not None:
             self.claims.release(pod.uid)
@@ -270,7 +281,10 @@ class VolumeManager:
         if volume.tokens < 0:
             volume.error = ""
             volume.tokens = self._request_tokens(pod, spec, turn)
-        if volume.tokens:
+        if volume.reads < 0:
+            keys = (key for key, _ in sources_of(spec, pod.namespace))
+            volume.reads = self.objects.ask(keys, pod.uid, spec.name, turn)
+        if volume.tokens or volume.reads:
             return None
         errors = [volume.error] if volume.error else []
         is_unsynced = False
@@ -289,6 +303,7 @@ class VolumeManager:
             volume.due_ns = volume.patience_ns
             return None
         volume.patience_ns = 0
+        volume.reads = -1
         if volume.error:
             volume.tokens = -1
         text = errors[0] if len(errors) == 1 else f"[{', '.join(dict.fromkeys(errors))}]"
@@ -367,11 +382,34 @@ class VolumeManager:
         return False
 
     def on_claim_reply(self, pod: Pod, call: ApiCall, reply: Reply, turn: Turn) -> bool:
-        """Take the answer to a GET for the volume of a claim; return whether it may go on."""
+        """Take the answer to a GET for a volume; return whether it may go on."""
+        if isinstance(call.payload, ObjectTarget):
+            return self._on_object(pod, call, call.payload, reply, turn)
         assert isinstance(call.payload, ClaimTarget), call
         if self.claims is None:
             return False
         return self.claims.on_reply(pod, call.payload, reply, turn)
+
+    def _on_object(
+        self, pod: Pod, call: ApiCall, target: ObjectTarget, reply: Reply, turn: Turn
+    ) -> bool:
+        """Take a ConfigMap or Secret that is not watched; one that is gone is missed at once."""
+        kind = WatchKind.SECRET if call.op is Op.GET_SECRET else WatchKind.CONFIG_MAP
+        is_missing = self.objects.take((kind, target.namespace, target.name), reply, turn)
+        if not target.volume:
+            self.objects.on_answer(pod.uid)
+            if not is_missing or pod.uid in self._mounts:
+                return False
+            event = WatchEvent(kind, EventType.DELETED, None, target.namespace, target.name)
+            self.remount(pod, event, turn)
+        mount = self._mounts.get(pod.uid)
+        for volume in mount.volumes if mount is not None else ():
+            if not target.volume:
+                volume.reads, volume.due_ns = 0, AT_ONCE
+            elif volume.reads > 0 and volume.spec.name == target.volume:
+                volume.reads -= 1
+                volume.due_ns = 0 if volume.reads or volume.tokens else AT_ONCE
+        return mount is not None
 
     def on_node(self, attached: tuple[str, ...], in_use: tuple[str, ...]) -> list[PodUid]:
         """Take what the informer shows of the Node; return the pods that may go on.
@@ -395,10 +433,23 @@ class VolumeManager:
             for spec in pod.spec.volumes:
                 self._request_tokens(pod, spec, turn)
         self.objects.on_timer(turn)
+        due_ns = self._polls.get(pod.uid, 0)
+        if due_ns and turn.now_ns >= due_ns:
+            if pod.uid not in self._mounts:
+                self.objects.ask(reads_of(pod), pod.uid, "", turn)
+            self._plan_poll(pod, turn)
         claims = self.claims
         if claims is not None and claims.is_resync_due(pod.uid, turn.now_ns):
             claims.reprocess(pod, turn)
             due_ns = claims.plan_resync(pod.uid, turn)
+            turn.arm(due_ns, Timer.VOLUMES, pod.uid)
+
+    def _plan_poll(self, pod: Pod, turn: Turn) -> None:
+        """Plan the next resync that reads objects. Source: pod_workers.go, completeWork."""
+        if any(reads_of(pod)):
+            period_ns = turn.env.model.kubelet.sync_frequency_ns
+            due_ns = turn.now_ns + int(period_ns * (1 + turn.draw(_STREAM_POLL) / 2))
+            self._polls[pod.uid] = due_ns
             turn.arm(due_ns, Timer.VOLUMES, pod.uid)
 
     def _request_tokens(self, pod: Pod, spec: VolumeSpec, turn: Turn) -> int:

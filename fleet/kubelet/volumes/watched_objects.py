@@ -1,21 +1,28 @@
-"""ObjectManager: the ConfigMaps and Secrets that the pods of a node refer to, one watch for each.
+"""ObjectManager: the ConfigMaps and Secrets that the pods of a node refer to.
+
+Each has a watch of its own, unless configMapAndSecretChangeDetectionStrategy says otherwise: `Get`
+asks for an object whenever it is read, `Cache` when what it has is older than the TTL of the Node.
 
 The pods that refer to an object share its watch; it ends with the last of them. What it holds is
 kept once for all nodes. An immutable one is watched until it was read once. What only environments
 need is read when a container starts: once a minute watches are stopped that nobody read for
 5 minutes, and the next read starts them again. Volumes and pull secrets are read at each sync of
 their pod.
-Source: pkg/kubelet/util/manager/watch_based_manager.go; configmap/configmap_manager.go;
-secret/secret_manager.go.
-Differs: a read that starts a watch again takes what was known, and does not wait for it.
+Source: pkg/kubelet/util/manager/watch_based_manager.go, cache_based_manager.go;
+configmap/configmap_manager.go; secret/secret_manager.go.
+Differs: a read that starts a watch again takes what was known, and does not wait for it. Pods
+that read an object at the same moment ask for it each, and pull secrets are not waited for.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fleet.clock import NS_PER_S
 from fleet.kubelet.turn import Turn
 from fleet.objects.effects import (
+    Op,
+    Reply,
+    ReplyKind,
     StartWatch,
     StopWatch,
     Timer,
@@ -23,10 +30,12 @@ from fleet.objects.effects import (
     WatchKind,
 )
 from fleet.objects.pods import EnvSource, EventType, ObjectSource, Pod, PodUid, VolumeSpec
-from fleet.objects.volumes import ObjectData
+from fleet.objects.volumes import ObjectData, ObjectTarget
+from fleet.objects.well_known import TTL_ANNOTATION
 
 RECYCLE_NS = 60 * NS_PER_S  # startRecycleIdleWatch runs so often
 IDLE_NS = 5 * 60 * NS_PER_S  # maxIdleTime of the watch based manager
+TTL_NS = 60 * NS_PER_S  # defaultTTL, of Nodes without the annotation
 _STREAM_RECYCLE = 0x0B1EC7
 NOT_SYNCED = "failed to sync %s cache: timed out waiting for the condition"
 NAMES = {WatchKind.CONFIG_MAP: "configmap", WatchKind.SECRET: "secret"}
@@ -54,16 +63,19 @@ class _Object:
     keys: tuple[str, ...] = ()
     data: ObjectData | None = None  # shared by the nodes that have the same
     immutable: bool = False
-    stopped: bool = False  # the watch: immutable and read, or idle
+    stopped: bool = False  # the watch: immutable and read, or idle, or not wanted at all
+    asked_ns: int = -1  # when the newest answer to a GET came, -1 for none that counts
+    error: str = ""  # why a GET failed
 
 
 class ObjectManager:
     """The objects that the pods of one node refer to."""
 
-    __slots__ = ("_idle_ns", "_left", "_objects")
+    __slots__ = ("_awaited", "_idle_ns", "_left", "_objects")
 
     def __init__(self) -> None:
         self._objects: dict[ObjectKey, _Object] = {}
+        self._awaited: dict[PodUid, int] = {}  # answers that are no volume's
         self._idle_ns = 0  # when idle watches are looked for next, 0 for never
         self._left: dict[ObjectKey, ObjectData] | None = None  # for the logs of pods that ended
 
@@ -73,12 +85,14 @@ class ObjectManager:
         for key in references(pod):
             found = self._objects.get(key)
             if found is None:
-                found = self._objects[key] = _Object()
-                turn.out.append(StartWatch(turn.node, *key))
+                found = self._objects[key] = _Object(stopped=is_polled(turn))
+                if not found.stopped:
+                    turn.out.append(StartWatch(turn.node, *key))
             found.refs += 1
+            found.asked_ns = -1
             if key in often:
                 found.readers += 1
-            else:
+            elif not is_polled(turn):
                 self._plan_recycling(pod.uid, turn.now_ns, turn)
 
     def unregister_pod(self, pod: Pod, turn: Turn) -> None:
@@ -103,6 +117,10 @@ class ObjectManager:
         self._left[key] = data
         if len(self._left) > LEFT_MAX:
             del self._left[next(iter(self._left))]
+
+    def forget(self, uid: PodUid) -> None:
+        """Wait for no more answers for a pod."""
+        self._awaited.pop(uid, None)
 
     def on_timer(self, turn: Turn) -> None:
         """Stop idle watches if it is time. Source: startRecycleIdleWatch, stopIfIdle."""
@@ -160,10 +178,12 @@ class ObjectManager:
         found = self._objects[key]
         if not found.synced:
             return NOT_SYNCED % NAMES[kind], True
+        if found.exists and found.error:
+            return found.error, False
         if source.optional:
             return "", False
         if not found.exists:
-            return f'{NAMES[kind]} "{name}" not found', False
+            return found.error or f'{NAMES[kind]} "{name}" not found', False
         for each in source.keys:
             if each not in found.keys:
                 return _KEY_MISSING[kind] % each, False
@@ -178,11 +198,11 @@ class ObjectManager:
             kind = WatchKind.SECRET if source.kind == "Secret" else WatchKind.CONFIG_MAP
             found = self._read((kind, pod.namespace, source.name), pod.uid, turn)
             if not found.synced:
-                return NOT_SYNCED % NAMES[kind]
+                return found.error or NOT_SYNCED % NAMES[kind]
             if source.optional:
                 continue
             if not found.exists:
-                return f'{NAMES[kind]} "{source.name}" not found'
+                return found.error or f'{NAMES[kind]} "{source.name}" not found'
             if source.key and source.key not in found.keys:
                 where = f"{source.kind} {pod.namespace}/{source.name}"
                 return f"couldn't find key {source.key} in {where}"
@@ -191,6 +211,8 @@ class ObjectManager:
     def _read(self, key: ObjectKey, uid: PodUid, turn: Turn) -> _Object:
         """Note that a container needs an object. Source: objectCache.Get."""
         found = self._objects[key]
+        if is_polled(turn):
+            return found
         found.read_ns = turn.now_ns
         if found.stopped and not found.immutable:
             found.stopped = found.seen = False
@@ -198,6 +220,72 @@ class ObjectManager:
         if not found.readers:
             self._plan_recycling(uid, turn.now_ns + IDLE_NS, turn)
         return found
+
+    # ---- without watches ----
+
+    def ask(self, keys: Iterable[ObjectKey], uid: PodUid, volume: str, turn: Turn) -> int:
+        """Ask for what has to be read anew; return how many answers are awaited.
+
+        Source: objectStore.Get; simpleConfigMapManager.GetConfigMap.
+        """
+        if not is_polled(turn):
+            return 0
+        is_cache = _strategy(turn) == "Cache"
+        asked = 0
+        for key in dict.fromkeys(keys) if is_cache else keys:
+            found = self._objects[key]
+            is_good = found.exists and not found.error and found.asked_ns >= 0
+            if is_cache and is_good and turn.now_ns < found.asked_ns + _ttl_ns(turn):
+                continue
+            op = Op.GET_SECRET if key[0] is WatchKind.SECRET else Op.GET_CONFIG_MAP
+            target = ObjectTarget(key[1], key[2], volume, is_refresh=is_cache and is_good)
+            turn.call(op, uid, target)
+            asked += 1
+        if asked and not volume:
+            self._awaited[uid] = self._awaited.get(uid, 0) + asked
+        return asked
+
+    def ask_environment(self, pod: Pod, sources: tuple[EnvSource, ...], turn: Turn) -> None:
+        """Ask for what the environment of a container needs, each object once."""
+        kinds = {"Secret": WatchKind.SECRET, "ConfigMap": WatchKind.CONFIG_MAP}
+        keys = ((kinds[each.kind], pod.namespace, each.name) for each in sources)
+        self.ask(dict.fromkeys(keys), pod.uid, "", turn)
+
+    def is_asking(self, uid: PodUid) -> bool:
+        """Return whether a container has to wait for answers."""
+        return uid in self._awaited
+
+    def on_answer(self, uid: PodUid) -> None:
+        """Count an answer that is no volume's."""
+        left = self._awaited.pop(uid, 0) - 1
+        if left > 0:
+            self._awaited[uid] = left
+
+    def take(self, key: ObjectKey, reply: Reply, turn: Turn) -> bool:
+        """Take an object as a GET shows it; return whether there is none.
+
+        Source: objectStore.Get: what was read stays when a refresh fails, or brings an older one.
+        """
+        found = self._objects.get(key)
+        if found is None:
+            return False
+        data = reply.record
+        had_one = found.exists and not found.error and found.asked_ns >= 0
+        if isinstance(data, ObjectData):
+            if had_one and _strategy(turn) == "Cache" and _is_older(data, found.data):
+                return False
+            found.data, found.keys, found.immutable = data, data.keys, data.immutable
+            found.synced = found.exists = True
+            found.asked_ns, found.error = turn.now_ns, ""
+        elif reply.kind is ReplyKind.NOT_FOUND:
+            found.synced, found.exists = True, False
+            found.asked_ns, found.error = turn.now_ns, reply.message
+        elif not had_one or _strategy(turn) == "Get":
+            found.error = reply.message
+            found.synced = True
+        return reply.kind is ReplyKind.NOT_FOUND
+
+    # ---- what is known ----
 
     def texts(self, kind: str, namespace: str, name: str) -> Mapping[str, str] | None:
         """Return what a ConfigMap or Secret holds as it was seen last, None if it was not."""
@@ -228,6 +316,29 @@ def _is_read(pod: Pod) -> bool:
     return any(script is not None and script.is_read for script in scripts)
 
 
+def _strategy(turn: Turn) -> str:
+    return turn.env.model.kubelet.change_detection
+
+
+def is_polled(turn: Turn) -> bool:
+    """Return whether the node asks for objects instead of watching them."""
+    return _strategy(turn) != "Watch"
+
+
+def _ttl_ns(turn: Turn) -> int:
+    """Return for how long an object is good. Source: GetObjectTTLFromNodeFunc."""
+    text = dict(turn.facts.state.annotations).get(TTL_ANNOTATION, "")
+    try:
+        return int(text) * NS_PER_S
+    except ValueError:
+        return TTL_NS
+
+
+def _is_older(new: ObjectData, old: ObjectData | None) -> bool:
+    """Source: isObjectOlder."""
+    return old is not None and int(new.resource_version) < int(old.resource_version)
+
+
 def references(pod: Pod) -> Iterator[ObjectKey]:
     """Yield each object that a pod refers to, once: secrets first, as upstream registers them."""
     seen: dict[ObjectKey, None] = {}
@@ -252,6 +363,16 @@ def read_often(pod: Pod) -> frozenset[ObjectKey]:
         if volume.mounted:
             found.update(key for key, _ in sources_of(volume, pod.namespace))
     return frozenset(found)
+
+
+def reads_of(pod: Pod) -> Iterator[ObjectKey]:
+    """Yield what a sync of a pod that runs reads, as often as it does."""
+    for name in pod.spec.pull_secrets:
+        yield WatchKind.SECRET, pod.namespace, name
+    for volume in pod.spec.volumes:
+        if volume.mounted:
+            for key, _ in sources_of(volume, pod.namespace):
+                yield key
 
 
 def sources_of(volume: VolumeSpec, namespace: str) -> Iterator[tuple[ObjectKey, ObjectSource]]:

@@ -23,7 +23,7 @@ from fleet.objects.admission import (
     PodClaim,
     is_extended,
 )
-from fleet.objects.well_known import ALL_ADDRESSES, HOSTNAME_LABEL, OWN_PREFIX
+from fleet.objects.well_known import ALL_ADDRESSES, HOSTNAME_LABEL, OWN_PREFIX, TTL_ANNOTATION
 from fleet.quantity import parse_quantity
 
 _intern = sys.intern
@@ -89,7 +89,7 @@ def node_state(obj: dict[str, Any]) -> NodeState:
         annotations=tuple(
             (key, value)
             for key, value in (meta.get("annotations") or {}).items()
-            if key.startswith(OWN_PREFIX)
+            if key == TTL_ANNOTATION or key.startswith(OWN_PREFIX)
         ),
         lacks_hostname=HOSTNAME_LABEL not in labels,
     )

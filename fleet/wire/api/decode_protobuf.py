@@ -26,7 +26,7 @@ from fleet.objects.pods import (
 )
 from fleet.objects.services import ServiceView
 from fleet.objects.volumes import CSIDriverView, ObjectData
-from fleet.objects.well_known import HOSTNAME_LABEL, OWN_PREFIX
+from fleet.objects.well_known import HOSTNAME_LABEL, OWN_PREFIX, TTL_ANNOTATION
 from fleet.wire.api import decode_json, decode_volumes, dynamic_resources
 from fleet.wire.api.decode_admission import extended_resources
 from fleet.wire.api.decode_json import UNREAD
@@ -148,7 +148,9 @@ def decode_node(raw: bytes) -> NodeView:
                 taints=tuple(each for each in taints if each[2] == "NoExecute"),
                 extended=_extended(capacity, allocatable),
                 annotations=tuple(
-                    each for each in pairs_of(meta.annotations) if each[0].startswith(OWN_PREFIX)
+                    each
+                    for each in pairs_of(meta.annotations)
+                    if each[0] == TTL_ANNOTATION or each[0].startswith(OWN_PREFIX)
                 ),
                 lacks_hostname=all(key != HOSTNAME_LABEL for key, _ in labels),
             )

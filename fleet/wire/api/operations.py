@@ -28,7 +28,7 @@ from fleet.objects.effects import (
 )
 from fleet.objects.pods import ObjectRef
 from fleet.objects.times import RENEW_TIME, rfc3339, rfc3339_micro
-from fleet.objects.volumes import ClaimTarget, CSINodeUpdate
+from fleet.objects.volumes import ClaimTarget, CSINodeUpdate, ObjectTarget
 from fleet.wire.api.callers import CALL_TIMEOUT_NS, Caller
 from fleet.wire.api.decode_json import (
     decode_csinode,
@@ -38,7 +38,13 @@ from fleet.wire.api.decode_json import (
     decode_pod_view,
     decode_token,
 )
-from fleet.wire.api.decode_volumes import decode_attachment, decode_claim, decode_persistent_volume
+from fleet.wire.api.decode_volumes import (
+    decode_attachment,
+    decode_claim,
+    decode_config_map,
+    decode_persistent_volume,
+    decode_secret,
+)
 from fleet.wire.api.dynamic_resources import (
     SLICES,
     claim_path,
@@ -350,6 +356,17 @@ def _get_target(call: ApiCall, caller: Caller) -> Request:
     return Request(GET, path, timeout_ns=CALL_TIMEOUT_NS)
 
 
+def _get_object(call: ApiCall, caller: Caller) -> Request:
+    """Source: pkg/kubelet/util/manager/cache_based_manager.go; util.FromApiserverCache."""
+    del caller
+    target = call.payload
+    assert isinstance(target, ObjectTarget), target
+    resource = b"secrets" if call.op is Op.GET_SECRET else b"configmaps"
+    query = b"?resourceVersion=0" if target.is_refresh else b""
+    where = target.namespace.encode(), resource, target.name.encode(), query
+    return Request(GET, b"/api/v1/namespaces/%b/%b/%b%b" % where, timeout_ns=CALL_TIMEOUT_NS)
+
+
 def _update_csinode(call: ApiCall, caller: Caller) -> Request:
     """Source: nodeinfomanager.go, installDriverToCSINode."""
     update = call.payload
@@ -454,6 +471,12 @@ OPERATIONS = {
     ),
     Op.GET_ATTACHMENT: Operation(
         Owner.VOLUMES, Client.STORAGE, "GET", "volumeattachments", _get_target, decode_attachment
+    ),
+    Op.GET_CONFIG_MAP: Operation(
+        Owner.VOLUMES, Client.CORE, "GET", "configmaps", _get_object, decode_config_map
+    ),
+    Op.GET_SECRET: Operation(
+        Owner.VOLUMES, Client.CORE, "GET", "secrets", _get_object, decode_secret
     ),
     Op.GET_NODE_ATTACHED: Operation(
         Owner.VOLUMES, Client.CORE, "GET", "nodes", _get_node, decode_node

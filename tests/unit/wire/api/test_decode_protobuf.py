@@ -116,6 +116,8 @@ ANSWERS = [
     (Op.GET_NODE_CSI, "Node", "v1"),
     (Op.GET_NODE_EXISTING, "Node", "v1"),
     (Op.GET_POD, "Pod", "v1"),
+    (Op.GET_CONFIG_MAP, "ConfigMap", "v1"),
+    (Op.GET_SECRET, "Secret", "v1"),
 ]
 
 

@@ -26,6 +26,7 @@ from fleet.objects.effects import (
     TokenRequest,
 )
 from fleet.objects.pods import NodeCondition, ObjectRef
+from fleet.objects.volumes import ObjectTarget
 from fleet.profile.controller_preset import ControllerPreset
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.loader import load_mix
@@ -234,6 +235,17 @@ def test_a_token_is_bound_to_its_pod() -> None:
     }
     other = request(Op.CREATE_TOKEN, TokenRequest("ns", "sa", "vault", 600, "p", "uid-2"))
     assert orjson.loads(other.body)["spec"]["audiences"] == ["vault"]
+
+
+@pytest.mark.parametrize(
+    ("op", "resource"), [(Op.GET_CONFIG_MAP, b"configmaps"), (Op.GET_SECRET, b"secrets")]
+)
+def test_what_was_read_before_may_come_from_the_servers_cache(op: Op, resource: bytes) -> None:
+    path = b"/api/v1/namespaces/ns/%b/o" % resource
+    first = request(op, ObjectTarget("ns", "o", "v", is_refresh=False))
+    again = request(op, ObjectTarget("ns", "o", "v", is_refresh=True))
+    assert (first.method, first.path) == (b"GET", path)
+    assert again.path == path + b"?resourceVersion=0"
 
 
 def test_a_pod_is_deleted_by_uid_at_once() -> None:
