@@ -171,6 +171,10 @@ BY_BEHAVIOR = {
         ),
         ("tests/e2e/test_object_polling.py::test_objects_are_read_and_not_watched",),
     ),
+    "A runtime handler is unknown": Covered(
+        ("tests/sim/test_runtime_handlers.py::test_a_pod_runs_once_its_node_has_the_handler",),
+        ("tests/e2e/test_runtime_class.py::test_a_pod_waits_for_a_handler_that_its_node_has",),
+    ),
     "Nodes that others make are served": Covered(
         ("tests/sim/test_nodes_of_others.py::test_pods_run_there",),
         (f"{MANAGED}test_a_node_that_others_make_is_served_until_they_delete_it",),
@@ -178,7 +182,6 @@ BY_BEHAVIOR = {
 }
 NOT_BUILT = (
     "a shutdown that is cancelled, and a machine that comes back after one",
-    "runtimeClassName is not looked up, so that no handler is unknown",
     "pods that cannot be killed (FailedKillPod, ExceededGracePeriod), volumes that do not unmount",
     "edits of a Node's capacity or nodeInfo by others last until its kubelet starts anew",
     "resize of a pod's own resources",

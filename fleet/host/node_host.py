@@ -38,7 +38,7 @@ from fleet.host.reactor_loop import ReactorLoop
 from fleet.host.readiness import Readiness
 from fleet.host.static_sources import StaticSource, run_static_sources
 from fleet.host.transports import Transports
-from fleet.kubelet.environment import Environment
+from fleet.kubelet.environment import CATALOG_KINDS, Environment
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.node.node_status import RegistrationPhase
 from fleet.metrics import FleetCounts
@@ -51,7 +51,6 @@ from fleet.profile.managed_model import Resources
 from fleet.profile.node_model import NodeModel
 from fleet.profile.settings import Encoding, Fidelity, IdentityMode, Settings
 from fleet.reactor.reactor import Reactor
-from fleet.reactor.shared_watches import UNREAD_KINDS
 from fleet.report.host_state import HostState
 from fleet.wire.api.callers import Caller, RenderedProfile
 from fleet.wire.api.codec import JSON, protobuf
@@ -236,7 +235,9 @@ class NodeHost:
         self.observer.open_pool(OBSERVER_POOL)
         self.reactor.share_watch(WatchKind.NODE, self._own_label)
         if self._shares_watches:
-            kinds = (WatchKind.PODS,) if self._is_light else (WatchKind.PODS, *sorted(UNREAD_KINDS))
+            kinds = (
+                (WatchKind.PODS,) if self._is_light else (WatchKind.PODS, *sorted(CATALOG_KINDS))
+            )
             for kind in kinds:
                 self.reactor.share_watch(kind)
         if self._is_light:

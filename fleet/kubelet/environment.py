@@ -3,10 +3,12 @@
 import copy
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Protocol, TypeVar
 
 from fleet.clock import NS_PER_S, Draws
-from fleet.objects.effects import NodeId, NodeStatusPatch, WatchEvent
+from fleet.objects.effects import NodeId, NodeStatusPatch, WatchEvent, WatchKind
 from fleet.objects.pods import EventType, NodeView
+from fleet.objects.runtime_classes import RuntimeClassView
 from fleet.objects.services import ServiceView
 from fleet.objects.static_pods import NO_STATIC_PODS
 from fleet.objects.volumes import CSIDriverView
@@ -15,6 +17,12 @@ from fleet.runtime.image_store import ImageStore
 from fleet.runtime.pod_addresses import fallback_cidr
 from fleet.runtime.ports import PortChanges
 from fleet.runtime.runtime import Runtime
+
+CATALOG_KINDS = frozenset((WatchKind.SERVICES, WatchKind.RUNTIME_CLASSES, WatchKind.CSI_DRIVERS))
+"""What no node has for itself."""
+
+_Key = TypeVar("_Key")
+_View = TypeVar("_View")
 
 
 class Environment:
@@ -34,6 +42,7 @@ class Environment:
         "own_watches",
         "port_changes",
         "registers",
+        "runtime_classes",
         "runtimes",
         "services",
         "skew_ns",
@@ -66,6 +75,7 @@ class Environment:
         self.tolerate_key = tolerate_key  # a pod that does not tolerate it never becomes Ready
         self.csi_drivers: dict[str, CSIDriverView] = {}  # as the watch of any node shows them
         self.services: dict[tuple[str, str], ServiceView] = {}  # as any node's watch shows them
+        self.runtime_classes: dict[str, RuntimeClassView] = {}  # as any node's watch shows them
         self.static = NO_STATIC_PODS  # as the profile's file and URL say
         self.runtimes: dict[int, Runtime] = {}  # by node, of kubelets that are being restarted
         self.outdated: dict[int, NodeStatusPatch] = {}  # by node, for its first status patch
@@ -110,24 +120,30 @@ class Environment:
         return _shared((now_ns + self.wall_offset_ns) // NS_PER_S)
 
 
-def on_service(services: dict[tuple[str, str], ServiceView], event: WatchEvent) -> None:
-    """Keep what all nodes see of the Services in one place."""
-    service = event.record
-    if isinstance(service, ServiceView):
-        key = (service.namespace, service.name)
-        if event.type is EventType.DELETED:
-            services.pop(key, None)
-        elif services.get(key) is not service:
-            services[key] = service
+class Catalogs(Protocol):
+    """Who keeps what all nodes see of these kinds, in one place."""
+
+    services: dict[tuple[str, str], ServiceView]
+    csi_drivers: dict[str, CSIDriverView]
+    runtime_classes: dict[str, RuntimeClassView]
 
 
-def on_csi_driver(drivers: dict[str, CSIDriverView], event: WatchEvent) -> None:
-    """Keep what all nodes see of the CSIDrivers in one place."""
-    driver = event.record
-    if isinstance(driver, CSIDriverView):
-        drivers[driver.name] = driver
-        if event.type is EventType.DELETED:
-            del drivers[driver.name]
+def on_catalog(catalogs: Catalogs, event: WatchEvent) -> None:
+    """Take an event of one of the CATALOG_KINDS."""
+    found, is_gone = event.record, event.type is EventType.DELETED
+    if isinstance(found, ServiceView):
+        _keep(catalogs.services, (found.namespace, found.name), found, is_gone=is_gone)
+    elif isinstance(found, CSIDriverView):
+        _keep(catalogs.csi_drivers, found.name, found, is_gone=is_gone)
+    elif isinstance(found, RuntimeClassView):
+        _keep(catalogs.runtime_classes, found.name, found, is_gone=is_gone)
+
+
+def _keep(kept: dict[_Key, _View], key: _Key, found: _View, *, is_gone: bool) -> None:
+    if is_gone:
+        kept.pop(key, None)
+    elif kept.get(key) is not found:
+        kept[key] = found
 
 
 @lru_cache(maxsize=256)

@@ -15,7 +15,7 @@ from fleet.kubelet.containers.image_list import (
 )
 from fleet.kubelet.devices.dra_plugin import wipe_again
 from fleet.kubelet.devices.plugin_manager import PluginManager, has_plugins
-from fleet.kubelet.environment import Environment, on_csi_driver, on_service
+from fleet.kubelet.environment import CATALOG_KINDS, Environment, on_catalog
 from fleet.kubelet.events import EventRecorder, Reason
 from fleet.kubelet.input_owners import BASE_WATCHES, POD_TIMERS
 from fleet.kubelet.node.csi_node import STORAGE_ERROR, CSINode
@@ -256,10 +256,8 @@ class VirtualKubelet:
         elif kind is WatchKind.RESOURCE_SLICES:
             if self.plugins is not None:
                 self.plugins.on_slice(event, turn)
-        elif kind is WatchKind.CSI_DRIVERS:
-            on_csi_driver(self.env.csi_drivers, event)
-        elif kind is WatchKind.SERVICES:
-            on_service(self.env.services, event)
+        elif kind in CATALOG_KINDS:
+            on_catalog(self.env, event)
         elif kind in (WatchKind.CONFIG_MAP, WatchKind.SECRET) and self.pods is not None:
             self.pods.on_watch_event(event, turn)
             self._after_pods(turn)

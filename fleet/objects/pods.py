@@ -302,6 +302,7 @@ class PodSpec(NamedTuple):
     service_account: str = ""
     host_network: bool = False
     hostname: str = ""  # "" for the pod's name
+    runtime_class: str = ""
     host_aliases: tuple[tuple[str, ...], ...] = ()  # an address, and its names
     priority: int = 0
     readiness_gates: tuple[str, ...] = ()

@@ -28,6 +28,7 @@ class Environments:
         self._all.append(env)
         env.csi_drivers = self._watches.csi_drivers
         env.services = self._watches.services
+        env.runtime_classes = self._watches.runtime_classes
         if env.model.serving is not None and env.model.serving.range is not None:
             env.port_changes = self.port_changes
         clock = self._process.clock

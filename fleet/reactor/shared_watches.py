@@ -12,14 +12,14 @@ kubelet starts have pods already.
 
 from dataclasses import dataclass, field
 
+from fleet.kubelet.environment import CATALOG_KINDS
 from fleet.kubelet.volumes.watched_objects import ObjectKey
 from fleet.objects.effects import NodeId, WatchEvent, WatchKind
 from fleet.objects.pods import EventType, NodeView, Pod
 from fleet.wire.api.watch import Reflector
 
-UNREAD_KINDS = frozenset((WatchKind.SERVICES, WatchKind.RUNTIME_CLASSES, WatchKind.CSI_DRIVERS))
 OBJECT_KINDS = frozenset((WatchKind.CONFIG_MAP, WatchKind.SECRET))
-SHARED_KINDS = UNREAD_KINDS | OBJECT_KINDS | {WatchKind.NODE, WatchKind.PODS}
+SHARED_KINDS = CATALOG_KINDS | OBJECT_KINDS | {WatchKind.NODE, WatchKind.PODS}
 """All but the watches of simulated DRA drivers, which are no kubelet's."""
 
 

@@ -8,18 +8,18 @@ is handed to a kubelet here: each input returns the events that follow from it, 
 from collections.abc import Iterator
 
 from fleet.errors import RemoteProtocolError
-from fleet.kubelet.environment import on_csi_driver, on_service
+from fleet.kubelet.environment import CATALOG_KINDS, on_catalog
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.volumes.watched_objects import ObjectKey
 from fleet.objects.effects import NodeId, StartWatch, StopWatch, Timer, WatchEvent, WatchKind
 from fleet.objects.pods import EventType
+from fleet.objects.runtime_classes import RuntimeClassView
 from fleet.objects.services import ServiceView
 from fleet.objects.volumes import CSIDriverView
 from fleet.reactor.roster import NOBODY, Entry, Process
 from fleet.reactor.shared_watches import (
     OBJECT_KINDS,
     SHARED_KINDS,
-    UNREAD_KINDS,
     SharedObject,
     Subscriptions,
     node_name,
@@ -60,6 +60,7 @@ class Watches:
         "_waiting",
         "are_shared",
         "csi_drivers",
+        "runtime_classes",
         "services",
         "subscriptions",
     )
@@ -75,6 +76,7 @@ class Watches:
         self.are_shared = False  # nodes without watches of their own take part in the process's
         self.subscriptions = Subscriptions()
         self.services: dict[tuple[str, str], ServiceView] = {}  # as any watch shows them
+        self.runtime_classes: dict[str, RuntimeClassView] = {}  # as any watch shows them
         self.csi_drivers: dict[str, CSIDriverView] = {}  # as any watch shows them
 
     # ---- what is asked for ----
@@ -286,13 +288,8 @@ class Watches:
         if kind in OBJECT_KINDS:
             nodes = self.subscriptions.on_object(event)
             return [(node, event) for node in nodes]
-        if kind is WatchKind.CSI_DRIVERS:
-            on_csi_driver(self.csi_drivers, event)
-            return []
-        if kind is WatchKind.SERVICES:
-            on_service(self.services, event)
-            return []
-        if kind in UNREAD_KINDS:
+        if kind in CATALOG_KINDS:
+            on_catalog(self, event)
             return []
         if event.type is EventType.SYNCED:
             self._relisting.discard(kind)
@@ -325,7 +322,7 @@ class Watches:
     def _subscribe(self, want: StartWatch, kubelet: VirtualKubelet) -> Deliveries:
         """Give a kubelet its part of a shared watch: what there is, and from now on what comes."""
         node, kind, namespace, name = want
-        if kind in UNREAD_KINDS:
+        if kind in CATALOG_KINDS:
             return []
         found: Deliveries = []
         if kind in OBJECT_KINDS:

@@ -69,5 +69,20 @@ def fallback_cidr(node: int) -> str:
 
 def set_up_failed(uid: PodUid, now_ns: int) -> str:
     """Return how containerd begins to say that a network plugin failed."""
-    sandbox = hashlib.sha256(f"{uid}/{now_ns}".encode()).hexdigest()
+    sandbox = sandbox_id(uid, now_ns)
     return f'rpc error: code = Unknown desc = failed to setup network for sandbox "{sandbox}"'
+
+
+def no_runtime(handler: str, uid: PodUid, now_ns: int) -> str:
+    """Return what containerd says of a handler that it does not have.
+
+    Source: containerd 2, internal/cri/server/sandbox_run.go, RunPodSandbox.
+    """
+    sandbox = sandbox_id(uid, now_ns)
+    text = f'unable to get OCI runtime for sandbox "{sandbox}": no runtime for "{handler}"'
+    return f"rpc error: code = Unknown desc = {text} is configured"
+
+
+def sandbox_id(uid: PodUid, now_ns: int) -> str:
+    """Return the ID of a sandbox that is not made after all."""
+    return hashlib.sha256(f"{uid}/{now_ns}".encode()).hexdigest()

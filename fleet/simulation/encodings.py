@@ -15,14 +15,12 @@ from fleet.wire.api.codec import JSON, Codec, protobuf
 from fleet.wire.api.framing import LENGTH_BYTES
 from fleet.wire.api.kubernetes_messages import (
     INLINE,
-    from_json,
     message_class,
     object_from_json,
     object_to_json,
 )
 from fleet.wire.api.protobuf import MAGIC, contents, envelope_head, enveloped, field
 
-UNREAD = frozenset({"RuntimeClass"})
 """Kinds of which kubelets read the metadata only: there is no message of theirs."""
 NAMES = {"ResourceClaim": "AllocatedClaim"}
 """Messages that are called otherwise than their kind."""
@@ -120,9 +118,6 @@ class ProtobufEncoding(NamedTuple):
     def body(self, obj: Object) -> bytes:
         """Return an object as it is sent."""
         kind = obj["kind"]
-        if kind in UNREAD:  # any message that begins with metadata
-            message = from_json({"metadata": obj["metadata"]}, message_class("ConfigMap")())
-            return enveloped(envelope_head(obj["apiVersion"], kind), message.SerializeToString())
         message = message_class(NAMES.get(kind, kind))
         head = {"kind": kind, "apiVersion": obj["apiVersion"]}
         return object_from_json({**head, **known(obj, message.DESCRIPTOR)})

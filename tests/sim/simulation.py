@@ -15,7 +15,7 @@ from sim_faults import Fault
 from fleet.clock import NS_PER_S, Draws, SimClock
 from fleet.faults.fault import OF_KUBELET, FaultSpec
 from fleet.faults.injector import Injector
-from fleet.kubelet.environment import Environment
+from fleet.kubelet.environment import CATALOG_KINDS, Environment
 from fleet.kubelet.host_interface import kubelet_metrics
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.objects.effects import NodeId, Op, WatchKind
@@ -23,7 +23,6 @@ from fleet.objects.pods import NodeView
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
 from fleet.reactor.reactor import Reactor
-from fleet.reactor.shared_watches import UNREAD_KINDS
 from fleet.simulation.api_server import SimApiServer
 from fleet.simulation.encodings import ENCODINGS
 from fleet.simulation.strategic_merge import Object
@@ -163,7 +162,7 @@ class Simulation:
             self.reactor.share_watch(WatchKind.NODE, RUN)
         if not self._own_watches:
             self.reactor.watches.are_shared = True
-            for kind in (WatchKind.PODS,) if light else (WatchKind.PODS, *sorted(UNREAD_KINDS)):
+            for kind in (WatchKind.PODS,) if light else (WatchKind.PODS, *sorted(CATALOG_KINDS)):
                 self.reactor.share_watch(kind)
         for index, name in enumerate(self.names):
             kubelet = VirtualKubelet(NodeId(index), name, model.address(index), self.env)

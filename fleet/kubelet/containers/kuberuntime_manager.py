@@ -18,6 +18,7 @@ from fleet.kubelet.containers.image_manager import Ensured, ImageManager, Wanted
 from fleet.kubelet.containers.kuberuntime_container import kill_grace_s, post_start
 from fleet.kubelet.containers.pod_sources import PodSources
 from fleet.kubelet.containers.probe_manager import ProbeManager
+from fleet.kubelet.containers.runtime_class import handler_error
 from fleet.kubelet.events import Reason
 from fleet.kubelet.pods.allocation_manager import AllocationManager
 from fleet.kubelet.pods.pod_actions import (
@@ -171,7 +172,9 @@ class KubeRuntimeManager:
     def _on_sandbox_due(self, worker: PodWorker, turn: Turn) -> Progress:
         pod = worker.pod
         tally = turn.facts.counts()
-        error = self._runtime.make_sandbox(pod, turn.env.model.broken.sandboxes, turn.now_ns)
+        error = handler_error(pod, turn)
+        if not error:
+            error = self._runtime.make_sandbox(pod, turn.env.model.broken.sandboxes, turn.now_ns)
         if error:
             tally.sandbox_errors += 1
             message = f"Failed to create pod sandbox: {error}"

@@ -1,13 +1,13 @@
 """API objects from JSON: the records of `objects.py`, and the events of a watch.
 
-What nobody reads is not parsed: of Services, RuntimeClasses and all bookmarks only the
-version is found by a byte scan. Go writes metadata first, so the first version in a body is its
-object's own.
+What nobody reads is not parsed: of bookmarks only the version is found by a byte scan. Go writes
+metadata first, so the first version in a body is its object's own.
 Source: apimachinery/pkg/apis/meta/v1/watch.go, WatchEvent; types.go, ListMeta.
 """
 
 import sys
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -24,6 +24,7 @@ from fleet.objects.pods import (
     ObjectMeta,
     Token,
 )
+from fleet.objects.runtime_classes import RuntimeClassView
 from fleet.objects.times import RENEW_TIME, parse_rfc3339, rfc3339_micro
 from fleet.wire.api.decode_admission import node_state
 from fleet.wire.api.decode_pod import decode_pod, decode_pod_view, share
@@ -53,6 +54,7 @@ UNREADABLE_LIST = "a LIST that cannot be read"
 INITIAL_EVENTS_END = b'"k8s.io/initial-events-end":"true"'
 EVENT_START = b'{"type":"'
 OBJECT = b',"object":'
+RUNTIME_CLASSES_MAX = 256
 _TYPE_AT = len(EVENT_START)
 _TYPES = {
     ord("A"): EventType.ADDED,
@@ -61,7 +63,6 @@ _TYPES = {
     ord("B"): EventType.BOOKMARK,
     ord("E"): EventType.ERROR,
 }
-UNREAD = frozenset({WatchKind.RUNTIME_CLASSES})
 
 
 def decode_watch_event(line: bytes, kind: WatchKind) -> tuple[EventType, str, object]:
@@ -86,8 +87,6 @@ def _decode_watch_event(line: bytes, kind: WatchKind) -> tuple[EventType, str, o
         return event, version_in(line), None
     if event is EventType.ERROR:
         return event, "", orjson.loads(line)["object"].get("code", 0)
-    if kind in UNREAD:
-        return event, version_in(line), None
     start = line.index(OBJECT) + len(OBJECT)
     record = _RECORDS[kind](line[start : line.rindex(b"}")])
     return event, checked_text(record.resource_version), record
@@ -108,10 +107,8 @@ def _decode_list(body: bytes, kind: WatchKind) -> tuple[str, str, list[object]]:
     obj = orjson.loads(body)
     meta = obj["metadata"]
     items = obj.get("items") or ()
-    records: list[object] = []
-    if kind not in UNREAD:
-        decode = _RECORDS[kind]
-        records = [decode(each) for each in items]
+    decode = _RECORDS[kind]
+    records: list[object] = [decode(each) for each in items]
     version, token = meta.get("resourceVersion", ""), meta.get("continue", "")
     return checked_text(version), checked_text(token), records
 
@@ -225,11 +222,30 @@ def _node_condition(obj: dict[str, Any]) -> NodeCondition:
     )
 
 
+def decode_runtime_class(body: bytes | dict[str, Any]) -> RuntimeClassView:
+    """Return what kubelets read of a RuntimeClass; the same bytes come to every node."""
+    return _runtime_class_of(body) if isinstance(body, bytes) else runtime_class_view(body)
+
+
+@lru_cache(maxsize=RUNTIME_CLASSES_MAX)
+def _runtime_class_of(body: bytes) -> RuntimeClassView:
+    return runtime_class_view(orjson.loads(body))
+
+
+def runtime_class_view(obj: dict[str, Any]) -> RuntimeClassView:
+    """Return the record of a RuntimeClass."""
+    meta = obj["metadata"]
+    return RuntimeClassView(
+        meta["name"], meta.get("resourceVersion", ""), sys.intern(obj.get("handler", ""))
+    )
+
+
 _RECORDS: dict[WatchKind, Callable[[Any], Any]] = {
     WatchKind.NODE: decode_node,
     WatchKind.PODS: decode_pod,
     WatchKind.CSI_DRIVERS: decode_csi_driver,
     WatchKind.SERVICES: decode_service,
+    WatchKind.RUNTIME_CLASSES: decode_runtime_class,
     WatchKind.RESOURCE_SLICES: decode_resource_slice,
     WatchKind.CONFIG_MAP: decode_config_map,
     WatchKind.SECRET: decode_secret,

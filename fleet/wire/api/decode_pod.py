@@ -209,6 +209,7 @@ def decode_spec(spec: dict[str, Any], spec_digest: int) -> PodSpec:
         service_account=_intern(spec.get("serviceAccountName", "")),
         host_network=spec.get("hostNetwork", False),
         hostname=_intern(spec.get("hostname", "")),
+        runtime_class=_intern(spec.get("runtimeClassName", "")),
         host_aliases=share(
             tuple((each["ip"], *each.get("hostnames", ())) for each in spec.get("hostAliases", ()))
         ),

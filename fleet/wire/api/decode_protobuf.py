@@ -24,12 +24,12 @@ from fleet.objects.pods import (
     PodView,
     Token,
 )
+from fleet.objects.runtime_classes import RuntimeClassView
 from fleet.objects.services import ServiceView
 from fleet.objects.volumes import CSIDriverView, ObjectData
 from fleet.objects.well_known import HOSTNAME_LABEL, OWN_PREFIX, TTL_ANNOTATION
 from fleet.wire.api import decode_json, decode_volumes, dynamic_resources
 from fleet.wire.api.decode_admission import extended_resources
-from fleet.wire.api.decode_json import UNREAD
 from fleet.wire.api.decode_pod import share
 from fleet.wire.api.decode_protobuf_pod import decode_pod, decode_pod_view, pairs
 from fleet.wire.api.decode_service import SERVICES_MAX, service_view
@@ -76,8 +76,6 @@ def _decode_watch_event(frame: bytes, kind: WatchKind) -> tuple[EventType, str, 
         return event, _version(raw), None
     if event is EventType.ERROR:
         return event, "", _STATUS.FromString(raw).code
-    if kind in UNREAD:
-        return event, _version(raw), None
     record = _RECORDS[kind](raw)
     return event, record.resource_version, record
 
@@ -95,10 +93,8 @@ def decode_list(body: bytes, kind: WatchKind) -> tuple[str, str, list[object]]:
 
 def _decode_list(body: bytes, kind: WatchKind) -> tuple[str, str, list[object]]:
     message = _LIST.FromString(contents(body))
-    records: list[object] = []
-    if kind not in UNREAD:
-        decode = _RECORDS[kind]
-        records = [decode(each) for each in message.items]
+    decode = _RECORDS[kind]
+    records: list[object] = [decode(each) for each in message.items]
     return message.metadata.resourceVersion, getattr(message.metadata, "continue"), records
 
 
@@ -219,6 +215,12 @@ def _decode_csi_driver(raw: bytes) -> CSIDriverView:
     return decode_volumes.decode_csi_driver(to_json(message_class("CSIDriver").FromString(raw)))
 
 
+@lru_cache(maxsize=decode_json.RUNTIME_CLASSES_MAX)
+def _decode_runtime_class(raw: bytes) -> RuntimeClassView:
+    message = message_class("RuntimeClass").FromString(raw)
+    return decode_json.runtime_class_view(to_json(message))
+
+
 def _decode_resource_slice(raw: bytes) -> ResourceSliceView:
     message = message_class("ResourceSlice").FromString(raw)
     return dynamic_resources.decode_resource_slice(to_json(message))
@@ -239,6 +241,7 @@ _RECORDS: dict[WatchKind, Callable[[bytes], Any]] = {
     WatchKind.PODS: decode_pod,
     WatchKind.CSI_DRIVERS: _decode_csi_driver,
     WatchKind.SERVICES: decode_service,
+    WatchKind.RUNTIME_CLASSES: _decode_runtime_class,
     WatchKind.RESOURCE_SLICES: _decode_resource_slice,
     WatchKind.CONFIG_MAP: decode_config_map,
     WatchKind.SECRET: decode_secret,

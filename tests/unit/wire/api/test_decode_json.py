@@ -24,6 +24,7 @@ from fleet.objects.pods import (
     VolumeSpec,
     WaitingState,
 )
+from fleet.objects.runtime_classes import RuntimeClassView
 from fleet.objects.services import ServicePort, ServiceView
 from fleet.wire.api.decode_json import (
     decode_csinode,
@@ -400,11 +401,12 @@ def test_watch_events_of_pods() -> None:
     assert decode_watch_event(line, WatchKind.PODS)[0] is EventType.DELETED
 
 
-def test_what_nobody_reads_is_only_scanned() -> None:
-    kind = WatchKind.RUNTIME_CLASSES
-    line = b'{"type":"ADDED","object":{"metadata":{"resourceVersion":"9","x":not json'
-    assert decode_watch_event(line, kind) == (EventType.ADDED, "9", None)
-    assert decode_watch_event(b'{"type":"ADDED","object":{}}', kind) == (EventType.ADDED, "", None)
+def test_a_runtime_class_is_decoded_once_for_all_nodes() -> None:
+    meta = {"name": "vm", "resourceVersion": "9"}
+    line = event("ADDED", {"metadata": meta, "handler": "kata"})
+    _, version, record = decode_watch_event(line, WatchKind.RUNTIME_CLASSES)
+    assert (version, record) == ("9", RuntimeClassView("vm", "9", "kata"))
+    assert decode_watch_event(line, WatchKind.RUNTIME_CLASSES)[2] is record
 
 
 def test_a_service_is_decoded_once_for_all_nodes() -> None:
@@ -438,8 +440,10 @@ def test_lists() -> None:
     version, token, records = decode_list(body, WatchKind.PODS)
     assert (version, token, len(records)) == ("77", "more", 1)
     assert isinstance(records[0], Pod)
-    body = orjson.dumps({"metadata": {"resourceVersion": "1"}, "items": [{"anything": 1}]})
-    assert decode_list(body, WatchKind.RUNTIME_CLASSES) == ("1", "", [])
+    listed = {"metadata": {"name": "vm"}, "handler": "kata"}
+    body = orjson.dumps({"metadata": {"resourceVersion": "1"}, "items": [listed]})
+    found = decode_list(body, WatchKind.RUNTIME_CLASSES)
+    assert found == ("1", "", [RuntimeClassView("vm", "", "kata")])
     body = orjson.dumps({"metadata": {"resourceVersion": "1"}, "items": None})
     assert decode_list(body, WatchKind.PODS) == ("1", "", [])
 

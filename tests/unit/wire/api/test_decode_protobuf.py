@@ -22,7 +22,7 @@ from fleet.wire.api.decode_protobuf import (
 from fleet.wire.api.decode_protobuf_pod import decode_pod, decode_pod_view
 from fleet.wire.api.kubernetes_messages import message_class, object_from_json, object_to_json
 from fleet.wire.api.operations import OPERATIONS
-from fleet.wire.api.protobuf import contents, envelope_head, enveloped, field
+from fleet.wire.api.protobuf import contents, envelope_head, enveloped
 from fleet.wire.api.replies import decode_reply
 from fleet.wire.http2.messages import Response
 
@@ -148,7 +148,7 @@ WATCHED = [
     (WatchKind.SECRET, "Secret", "v1"),
     (WatchKind.RESOURCE_SLICES, "ResourceSlice", "resource.k8s.io/v1"),
     (WatchKind.SERVICES, "Service", "v1"),
-    (WatchKind.RUNTIME_CLASSES, "PersistentVolume", "v1"),  # only the version is read
+    (WatchKind.RUNTIME_CLASSES, "RuntimeClass", "node.k8s.io/v1"),
 ]
 
 
@@ -177,17 +177,6 @@ def test_watched_objects(kind: WatchKind, name: str, api_version: str, seed: int
     listed = decode_json.decode_list(orjson.dumps({"metadata": meta, "items": [obj]}), kind)
     assert found[:2] == listed[:2]
     assert len(found[2]) == len(listed[2])
-
-
-def test_of_a_runtime_class_only_the_version_is_read() -> None:
-    meta = message_class("ObjectView")()
-    meta.metadata.resourceVersion = "9"
-    event = message_class("WatchEvent")(type="ADDED")
-    handler = field(2, b"runc")  # no message, unlike the second field of others
-    head = envelope_head("node.k8s.io/v1", "RuntimeClass")
-    event.object.raw = enveloped(head, meta.SerializeToString() + handler)
-    found = decode_watch_event(event.SerializeToString(), WatchKind.RUNTIME_CLASSES)
-    assert found == (EventType.ADDED, "9", None)
 
 
 @pytest.mark.parametrize("kind", WatchKind)

@@ -1,0 +1,32 @@
+"""Pods whose RuntimeClass names a handler that their node lacks, in JSON and in protobuf."""
+
+from simulation import Simulation
+
+pytest_plugins = ("sim_encodings",)
+
+
+def refusals(sim: Simulation) -> set[str]:
+    found = sim.server.all("events")
+    return {each["message"] for each in found if each["reason"] == "FailedCreatePodSandBox"}
+
+
+def test_a_pod_runs_once_its_node_has_the_handler() -> None:
+    sim = Simulation()
+    sim.run_for(seconds=30)
+    sim.server.create(("runtimeclasses", "", "vm"), {"handler": "kata"})
+    sim.server.create(("runtimeclasses", "", "plain"), {"handler": "runc"})
+    sim.run_for(seconds=1)
+    sim.create_pod("plain", runtimeClassName="plain")
+    sim.create_pod("waits", runtimeClassName="vm")
+    sim.run_for(seconds=60)
+    assert sim.phase("plain") == "Running"
+    assert sim.phase("waits") == "Pending"
+    assert all('no runtime for "kata" is configured' in each for each in refusals(sim))
+    assert refusals(sim)
+    sim.server.remove(("runtimeclasses", "", "vm"))
+    sim.run_for(seconds=30)
+    missing = 'Failed to create pod sandbox: runtimeclass.node.k8s.io "vm" not found'
+    assert missing in refusals(sim)
+    sim.server.create(("runtimeclasses", "", "vm"), {"handler": "runc"})
+    sim.run_for(seconds=60)
+    assert sim.phase("waits") == "Running"

@@ -1,0 +1,64 @@
+"""Which runtime handler a pod gets. Source: pkg/kubelet/runtimeclass/runtimeclass_manager.go."""
+
+import pytest
+from pod_world import World, make_pod
+
+from fleet.kubelet.containers.runtime_class import handler_error
+from fleet.kubelet.environment import on_catalog
+from fleet.objects.effects import WatchEvent, WatchKind
+from fleet.objects.pods import EventType
+from fleet.objects.runtime_classes import RuntimeClassView
+
+
+def say(world: World, kind: EventType, handler: str, name: str = "special") -> None:
+    record = RuntimeClassView(name, "7", handler)
+    on_catalog(world.env, WatchEvent(WatchKind.RUNTIME_CLASSES, kind, record))
+
+
+def error(world: World, runtime_class: str = "special") -> str:
+    return handler_error(make_pod(runtime_class=runtime_class), world.turn([]))
+
+
+@pytest.mark.parametrize("handler", ["", "runc"])
+def test_a_handler_that_the_node_has(handler: str) -> None:
+    world = World()
+    say(world, EventType.ADDED, handler)
+    assert error(world) == ""
+    assert error(world, "") == ""
+
+
+def test_a_handler_that_the_node_has_not() -> None:
+    world = World()
+    say(world, EventType.ADDED, "runsc")
+    text = error(world)
+    assert text.startswith(
+        'rpc error: code = Unknown desc = unable to get OCI runtime for sandbox "'
+    )
+    assert text.endswith('": no runtime for "runsc" is configured')
+    say(world, EventType.MODIFIED, "runc")
+    assert error(world) == ""
+
+
+def test_a_class_that_is_not_there() -> None:
+    world = World()
+    missing = 'runtimeclass.node.k8s.io "special" not found'
+    assert error(world) == missing
+    say(world, EventType.ADDED, "runc")
+    say(world, EventType.DELETED, "runc", "other")
+    assert error(world) == ""
+    say(world, EventType.DELETED, "runc")
+    assert error(world) == missing
+
+
+def test_light_nodes_read_no_classes() -> None:
+    assert error(World(light=True)) == ""
+
+
+def test_a_pod_gets_its_sandbox_once_the_class_is_there() -> None:
+    world = World()
+    world.create(make_pod(runtime_class="special"))
+    world.run(5)
+    assert "CREATE_EVENT FailedCreatePodSandBox" in world.log
+    say(world, EventType.ADDED, "runc")
+    world.run(200)
+    assert world.container().started
