@@ -25,6 +25,8 @@ AT_ONCE = 6
 """Scenes wait most of the time; more at once would make a node late on two cores."""
 STAGGER_S = 1.0
 """Pods that all start at once make an API server slow, and two changes one."""
+NOTED_S = 0.2
+"""How long after its line in the audit log the headers of a request may be noted."""
 READ = (
     "auditID",
     "impersonatedUser",
@@ -168,13 +170,15 @@ class Judge:
         """Return what was written down so far, of some scenes or of all."""
         stage = self._stage
         names = [*self._plays] if scenes is None else [*scenes]
+        begun_s = min((self._plays[name].begun_s for name in names), default=0) if scenes else 0
+        events = [each for each in [*stage.audit()] if is_since(each, begun_s)]
+        time.sleep(NOTED_S)
         noted = {
             key: (each.request, each.response, each.connection)
             for key, each in [*stage.noted.items()]
         }
-        begun_s = min((self._plays[name].begun_s for name in names), default=0) if scenes else 0
         return Recording(
-            [each for each in [*stage.audit()] if is_since(each, begun_s)],
+            events,
             noted,
             dict(stage.nodes),
             {side: [*stage.started_s[side]] for side in SIDES},
