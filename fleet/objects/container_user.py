@@ -14,6 +14,7 @@ class UserSpec(NamedTuple):
     groups: tuple[int, ...] = ()
     non_root: bool = False
     fs_group: int | None = None  # of the pod: it owns the volumes
+    read_only_root: bool = False
 
 
 IMAGE_USER = UserSpec()

@@ -10,6 +10,7 @@ class MountSpec(NamedTuple):
     volume: str
     inner: str  # the path within the volume: subPath
     expression: str = ""  # what that path follows from: subPathExpr
+    read_only: bool = False
 
 
 class EnvRef(NamedTuple):
@@ -46,3 +47,4 @@ class ScriptSpec(NamedTuple):
     env_from: tuple[EnvFrom, ...] = ()
     has_service_links: bool = True
     is_read: bool = True  # whether its command may look at any of it
+    working_dir: str = ""  # "" for the image's own

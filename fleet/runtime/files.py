@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from fleet.objects.scripts import MountSpec
-from fleet.runtime.shell.surroundings import DIRECTORY, Look
+from fleet.runtime.shell.surroundings import DIRECTORY, Look, ReadOnlyFileSystemError
 from fleet.runtime.shell.syntax import UnknownScriptError
 
 FILES_MAX = 1024
@@ -67,6 +67,7 @@ class VolumePlace(NamedTuple):
     group: int | None = None  # fsGroup, if the volume is given to it
     in_memory: bool = False
     is_open: bool = False  # for everybody to write
+    is_locked: bool = False  # mounted so that this container cannot write
 
 
 HOST = ("host", "")
@@ -186,22 +187,34 @@ class NodeFiles:
         *,
         known: Mapping[str, str] = NO_TEXTS,
         system: Mapping[str, str] | None = None,
+        is_locked: bool = False,
+        is_plain: bool = False,
     ) -> "ContainerFiles":
         """Return the file system of a container that started at an instant.
 
         `layer` names its own files. `known` has the texts of what a kubelet puts there; where they
-        are given as `system`, no other file is unknown.
+        are given as `system`, no other file is unknown. `is_locked`: only volumes can be written.
+        `is_plain`: the image has nothing but what every image has directories for.
         """
         found = []
         for mount in mounts:
             place = places.get(mount.volume)
+            if place is not None and mount.read_only:
+                place = place._replace(is_locked=True)
             if place is not None and mount.inner:
                 place = place._replace(root=posixpath.normpath(f"{place.root}/{mount.inner}"))
             found.append((posixpath.normpath(mount.path), place))
         found.sort(key=lambda each: -len(each[0]))
         texts = known if system is None else system
         return ContainerFiles(
-            self._stores, found, layer, start_ns, texts, is_whole=system is not None
+            self._stores,
+            found,
+            layer,
+            start_ns,
+            texts,
+            is_whole=system is not None,
+            is_locked=is_locked,
+            is_plain=is_plain,
         )
 
     def undo(self, layer: tuple[str, str], after_ns: int) -> None:
@@ -223,6 +236,8 @@ class ContainerFiles:
     """The files that one container sees: its mounts, and a layer of its own."""
 
     __slots__ = (
+        "_is_locked",
+        "_is_plain",
         "_is_whole",
         "_layer",
         "_mounts",
@@ -244,6 +259,8 @@ class ContainerFiles:
         system: Mapping[str, str],
         *,
         is_whole: bool,
+        is_locked: bool,
+        is_plain: bool,
     ) -> None:
         self._stores = stores
         self._mounts = mounts  # the deepest first
@@ -252,6 +269,8 @@ class ContainerFiles:
         self._now_ns = start_ns
         self._system = system
         self._is_whole = is_whole
+        self._is_locked = is_locked
+        self._is_plain = is_plain
         self._overlay: dict[tuple[tuple[str, str], str], Version] | None = None
         self._own = NOBODY
         self.writer = writer_of(layer)
@@ -334,12 +353,18 @@ class ContainerFiles:
             return DIRECTORY if path in _SYSTEM else _look_up(self._system, path)
         if path.startswith(tuple(f"{each}/" for each in _WRITABLE)):
             return None
+        if self._is_plain and not path.startswith(tuple(f"{each}/" for each in _SYSTEM)):
+            return DIRECTORY if path in _SYSTEM else None
         raise UnknownScriptError(path)  # the image may have it
 
     def _is_below_mount(self, path: str) -> bool:
         """Return whether a path leads to a mount: then it is a directory."""
         start = path.rstrip("/") + "/"
         return any(mount.startswith(start) for mount, _ in self._mounts)
+
+    def _is_of_image(self, path: str) -> bool:
+        """Return whether a path is in the root file system: not in a mount, nor in /dev."""
+        return not path.startswith("/dev/") and not self._find(path)[2]
 
     def _find(self, path: str) -> tuple[VolumePlace | None, str, bool]:
         """Return where a path is, its path there, and whether that is a volume."""
@@ -389,8 +414,8 @@ class ContainerFiles:
         place, inner, _ = self._find(path)
         if place is None:
             raise UnknownScriptError(path)
-        if place.read_only:
-            raise UnknownScriptError(f"{path}: Read-only file system")
+        if place.read_only or place.is_locked or (self._is_locked and self._is_of_image(path)):
+            raise ReadOnlyFileSystemError(path)
         if self._overlay is not None:
             self._overlay[place.key, inner] = Version(self._now_ns, self.writer, text)
             return

@@ -22,12 +22,20 @@ _FILES = {
     "agnhost": {"/localhost.crt": "", "/localhost.key": ""},
 }
 """Files of images by name; their texts are unknown."""
+_WORKING_DIRS = {"golang": "/go", "perl": "/usr/src/app"}
+"""Of shells that do not begin at the root."""
 _NO_FILES: Mapping[str, str] = {}
 
 
 def is_shell_image(image: str) -> bool:
     """Return whether the image's own command is a shell, and its user root."""
     return _name(image) in SHELL_IMAGES
+
+
+def working_dir(image: str) -> str:
+    """Return where an image's processes begin, "" if that is unknown."""
+    name = _name(image)
+    return _WORKING_DIRS.get(name, "/" if name in SHELL_IMAGES or name in _FILES else "")
 
 
 def files_of_image(image: str) -> Mapping[str, str]:

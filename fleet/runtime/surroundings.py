@@ -24,7 +24,7 @@ from fleet.objects.pods import (
 from fleet.objects.scripts import EnvRef, MountSpec, ScriptSpec
 from fleet.quantity import parse_quantity
 from fleet.runtime.files import HOST, ContainerFiles, NodeFiles, VolumePlace, layer_of
-from fleet.runtime.known_images import files_of_image
+from fleet.runtime.known_images import files_of_image, is_shell_image, working_dir
 from fleet.runtime.script import expand, sub_path_error, subscripted, variables_of
 from fleet.runtime.security_context import non_root_error, user_json
 from fleet.runtime.shell.surroundings import Surroundings
@@ -103,8 +103,17 @@ def surroundings(files: NodeFiles, pod: Pod, spec: ContainerSpec, place: Place) 
     volumes = _places(pod, spec, place)
     mounts = _mounts(script, variables)
     layer, known = layer_of(pod.uid, spec.name), _system_files(pod, place)
-    view = files.view(mounts, volumes, layer, place.start_ns, known=known)
-    return Surroundings(variables, view, place.draw, place.start_wall_ns, user=_ids(spec))
+    view = files.view(
+        mounts,
+        volumes,
+        layer,
+        place.start_ns,
+        known=known,
+        is_locked=spec.user.read_only_root,
+        is_plain=is_shell_image(spec.image),
+    )
+    cwd = script.working_dir or working_dir(spec.image)
+    return Surroundings(variables, view, place.draw, place.start_wall_ns, user=_ids(spec), cwd=cwd)
 
 
 def whole_surroundings(
@@ -123,6 +132,7 @@ def whole_surroundings(
         layer_of(pod.uid, spec.name),
         place.start_ns,
         system={**files_of_image(spec.image), **_system_files(pod, place)},
+        is_locked=spec.user.read_only_root,
     )
     return Surroundings(
         variables,
@@ -132,6 +142,7 @@ def whole_surroundings(
         is_whole=True,
         input=given,
         user=_ids(spec),
+        cwd=script.working_dir or working_dir(spec.image),
     )
 
 

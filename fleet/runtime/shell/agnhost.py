@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from fleet.clock import NS_PER_S
 from fleet.runtime.shell.shell import Shell
-from fleet.runtime.shell.surroundings import DIRECTORY, Look
+from fleet.runtime.shell.surroundings import DIRECTORY, Look, ReadOnlyFileSystemError
 from fleet.runtime.shell.syntax import EndlessScriptError
 
 _NAMES = frozenset(("agnhost", "agnhost-2"))
@@ -117,9 +117,15 @@ class _MountTest:
     def _create(self, path: str, mode: int) -> bool:
         if not path:
             return True
-        if self._shell.read(path) is None:
+        is_new = self._shell.read(path) is None
+        try:
+            self._shell.write(path, _CONTENT)
+        except ReadOnlyFileSystemError:
+            said = f"open {path}: read-only file system"
+            self._say(f"error writing new file {_quoted(path)}: {said}")
+            return False
+        if is_new:
             self._made[path] = mode
-        self._shell.write(path, _CONTENT)
         return self._content(path)
 
     def _content(self, path: str) -> bool:

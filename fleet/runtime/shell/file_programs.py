@@ -22,6 +22,15 @@ if TYPE_CHECKING:
 DEPTH_MAX = 16
 _LS_OPTIONS = frozenset("1aAlRdh")
 _MISSING = "No such file or directory"
+READ_ONLY = "Read-only file system"
+NOT_WRITTEN = {
+    "mkdir": "can't create directory '%s'",
+    "rm": "can't remove '%s'",
+    "cp": "can't create '%s'",
+    "mv": "can't create '%s'",
+    "tar": "can't open '%s'",
+}
+"""What programs say of a file that they cannot write, before why."""
 
 
 def _touch(shell: "Shell", args: list[str]) -> int:

@@ -74,7 +74,7 @@ class Process:
         self.shell = Shell(
             around,
             stops_at_error=any("e" in word for word in words[1:script_at]),
-            name=_name(words[0]) if script_at else "sh",
+            name=words[0] if script_at else "sh",
         )
         self.written: list[Written] = self.shell.written
         self.changes: list[FileChange] = self.shell.changes

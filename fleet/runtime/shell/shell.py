@@ -12,10 +12,16 @@ import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 
 from fleet.runtime.shell.builtins import BUILTINS
-from fleet.runtime.shell.file_programs import FILE_PROGRAMS
+from fleet.runtime.shell.file_programs import FILE_PROGRAMS, NOT_WRITTEN, READ_ONLY
 from fleet.runtime.shell.programs import TEXT_PROGRAMS, run_program
 from fleet.runtime.shell.signals import Exit, InputNeeded, needs_input
-from fleet.runtime.shell.surroundings import FileChange, Look, Surroundings, Written
+from fleet.runtime.shell.surroundings import (
+    FileChange,
+    Look,
+    ReadOnlyFileSystemError,
+    Surroundings,
+    Written,
+)
 from fleet.runtime.shell.syntax import (
     UNKNOWN,
     AndOr,
@@ -93,8 +99,10 @@ class Shell:
         self.piped = None if given is None else given.decode("utf-8", "surrogateescape")
         self.stops_at_error = stops_at_error
         self.user = around.user
-        self.cwd = "/"
-        self._knows_cwd = around.is_whole  # else an image nobody knows may begin elsewhere
+        self.cwd = around.cwd or "/"
+        self._knows_cwd = around.is_whole or bool(
+            around.cwd
+        )  # else an image nobody knows may begin elsewhere
         self.clock_ns = 0  # since the start
         self.status = 0
         self.written: list[Written] = []
@@ -199,7 +207,11 @@ class Shell:
         program = BUILTINS.get(name) or FILE_PROGRAMS.get(name)
         if program is None:
             return False
-        self.status = program(self, args)
+        try:
+            self.status = program(self, args)
+        except ReadOnlyFileSystemError as error:
+            self.complain(f"{name}: {NOT_WRITTEN.get(name, '%s') % error}: {READ_ONLY}\n")
+            self.status = 1
         return True
 
     def _not_found(self, path: str) -> None:
@@ -247,7 +259,7 @@ class Shell:
             return path
         if not self._knows_cwd:
             raise UnknownScriptError(path)
-        return posixpath.normpath(f"{self.cwd}/{path}")
+        return posixpath.normpath(posixpath.join(self.cwd, path))
 
     def enter(self, path: str) -> None:
         """Make a directory the current one."""
@@ -269,12 +281,18 @@ class Shell:
         return self._files.look(self.path(path))
 
     def write(self, path: str, text: str | None) -> None:
-        """Make or replace a file; None removes it, and what is below it."""
-        path = self.path(path)
+        """Make or replace a file; None removes it, and what is below it.
+
+        Raises ReadOnlyFileSystemError with the path as it was given.
+        """
+        where = self.path(path)
         if self._files is not None:
             self._files.at(self.clock_ns)
-            self._files.write(path, text)
-            self.changes.append(FileChange(self.clock_ns, path, text))
+            try:
+                self._files.write(where, text)
+            except ReadOnlyFileSystemError:
+                raise ReadOnlyFileSystemError(path) from None
+            self.changes.append(FileChange(self.clock_ns, where, text))
 
     def names(self, path: str) -> Sequence[str]:
         """Return what is in a directory."""
@@ -412,7 +430,12 @@ class Shell:
                     return None
                 self.piped = text
                 continue
-            sink = self._open(target, appends=operator.endswith(">>"))
+            try:
+                sink = self._open(target, appends=operator.endswith(">>"))
+            except ReadOnlyFileSystemError:
+                self.complain(f"{self.name}: can't create {target}: {READ_ONLY}\n")
+                self.status = 1
+                return None
             if not operator.startswith("2"):
                 out = sink
             if operator.startswith(("2", "&")):

@@ -7,6 +7,10 @@ DIRECTORY = "/"
 """The text of a directory."""
 
 
+class ReadOnlyFileSystemError(Exception):
+    """A file cannot be written where it is; its argument is the path."""
+
+
 class Look(NamedTuple):
     """What is said of a file, or of a directory. Source: stat(2), statfs(2)."""
 
@@ -29,7 +33,7 @@ class Files(Protocol):
         """Return what is said of a file, None if there is none. Raises UnknownScriptError."""
 
     def write(self, path: str, text: str | None) -> None:
-        """Make or replace a file; None removes it."""
+        """Make or replace a file; None removes it. Raises ReadOnlyFileSystemError."""
 
     def names(self, path: str) -> Sequence[str]:
         """Return what is in a directory, sorted. Raises UnknownScriptError if unknown."""
@@ -49,6 +53,7 @@ class Surroundings(NamedTuple):
     is_whole: bool = False
     input: bytes | None = None  # all of stdin; None if there is none
     user: tuple[int, int] = (0, 0)  # uid and gid
+    cwd: str = ""  # "" if it is unknown
 
 
 class Written(NamedTuple):

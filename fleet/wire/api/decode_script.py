@@ -7,8 +7,9 @@ from fleet.objects.scripts import EnvFrom, EnvRef, MountSpec, ScriptSpec, Variab
 from fleet.runtime.known_images import entry_point
 from fleet.runtime.script import LOOKERS, PROGRAMS
 from fleet.runtime.shell.agnhost import is_agnhost
+from fleet.runtime.shell.file_programs import FILE_PROGRAMS
 
-_LOOKS = re.compile(rf"[/$]|\b(?:{'|'.join(sorted(LOOKERS))})\b")
+_LOOKS = re.compile(rf"[/$>]|\b(?:{'|'.join(sorted(LOOKERS | set(FILE_PROGRAMS)))})\b")
 
 
 def container_script(obj: dict[str, Any], *, has_service_links: bool = True) -> ScriptSpec | None:
@@ -28,13 +29,18 @@ def container_script(obj: dict[str, Any], *, has_service_links: bool = True) -> 
         tuple(from_ for each in obj.get("envFrom", ()) for from_ in _env_from(each)),
         has_service_links,
         is_read,
+        obj.get("workingDir", ""),
     )
     return None if found == ScriptSpec(is_read=False) else found
 
 
 def _mount(obj: dict[str, Any]) -> MountSpec:
     return MountSpec(
-        obj["mountPath"], obj["name"], obj.get("subPath", ""), obj.get("subPathExpr", "")
+        obj["mountPath"],
+        obj["name"],
+        obj.get("subPath", ""),
+        obj.get("subPathExpr", ""),
+        obj.get("readOnly", False),
     )
 
 

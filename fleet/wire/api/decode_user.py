@@ -21,4 +21,5 @@ def container_user(container: dict[str, Any], pod: dict[str, Any]) -> UserSpec:
         groups=(*(() if fs_group is None else (fs_group,)), *pod.get("supplementalGroups", ())),
         non_root=both.get("runAsNonRoot", False),
         fs_group=fs_group,
+        read_only_root=own.get("readOnlyRootFilesystem", False),
     )

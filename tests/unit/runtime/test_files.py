@@ -4,6 +4,7 @@ import pytest
 
 from fleet.objects.scripts import MountSpec
 from fleet.runtime.files import FILES_MAX, HOST, NodeFiles, VolumePlace, layer_of
+from fleet.runtime.shell.surroundings import ReadOnlyFileSystemError
 from fleet.runtime.shell.syntax import UnknownScriptError
 
 DATA = (MountSpec("/data", "data", ""),)
@@ -107,7 +108,7 @@ def test_what_a_volume_shows_is_there_and_cannot_be_written() -> None:
     assert view.names("/etc/cm") == ["..data", "a"]
     assert "etc" in view.names("/")
     assert view.names("/etc") == ["cm"]
-    with pytest.raises(UnknownScriptError, match="Read-only file system"):
+    with pytest.raises(ReadOnlyFileSystemError, match="/etc/cm/a"):
         view.write("/etc/cm/a", "2")
     part = NodeFiles().view((MountSpec("/one", "cm", "a"),), {"cm": place}, system={})
     assert part.read("/one") == "1"

@@ -62,12 +62,11 @@ def test_a_file_on_the_host_or_a_claim_counts_the_pods_of_a_node() -> None:
         assert codes(runtime, pod("b", volume), 1) == [0]
 
 
-def test_what_a_secret_holds_lets_a_script_run_for_ever() -> None:
+def test_a_volume_that_shows_things_takes_no_file() -> None:
     runtime = Runtime(1, "192.0.2.1", "10.0.0.0/24", Draws(1))
     one = pod("a", VolumeSpec("d", "secret"))
     runtime.create_sandbox(one)
-    container = runtime.start_container(one, one.spec.containers[0], DEFAULT_BEHAVIOR, 0, 0)
-    assert container.exit_ns == NEVER
+    assert codes(runtime, one, 2) == [4, 4]
 
 
 @pytest.mark.parametrize(
