@@ -32,6 +32,11 @@ def is_shell_image(image: str) -> bool:
     return _name(image) in SHELL_IMAGES
 
 
+def is_agnhost_image(image: str) -> bool:
+    """Return whether it is the image that tests of Kubernetes serve and look with."""
+    return _name(image) == "agnhost"
+
+
 def working_dir(image: str) -> str:
     """Return where an image's processes begin, "" if that is unknown."""
     name = _name(image)
@@ -52,7 +57,7 @@ def entry_point(image: str, args: Sequence[str]) -> tuple[str, ...]:
 
     Source: test/images/agnhost/Dockerfile.
     """
-    if _name(image) == "agnhost":
+    if is_agnhost_image(image):
         if not args:
             return ("/agnhost", "pause")
         return ("/agnhost",) if is_agnhost(("/agnhost", *args)) else ()

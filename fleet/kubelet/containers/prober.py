@@ -17,6 +17,7 @@ from fleet.profile.probe_behavior import (
     ProbePhase,
     attempt,
 )
+from fleet.runtime.http_servers import behavior_of_server
 from fleet.runtime.ports import listens
 from fleet.runtime.probe_script import behavior_of_script
 
@@ -33,7 +34,7 @@ NOBODY_LISTENS = ProbeBehavior((ProbePhase(answer=ProbeAnswer.REFUSED),))
 def behavior_of(
     pod: Pod, spec: ContainerSpec, probe: ProbeSpec, declared: ProbeBehavior
 ) -> ProbeBehavior:
-    """Return what a probe finds: as declared, else as the command of an exec probe says.
+    """Return what a probe finds: as declared, else as the probe's command or the server says.
 
     A port that no container declares refuses if the pod declares others.
     """
@@ -43,6 +44,8 @@ def behavior_of(
         return behavior_of_script(probe.command, spec.command + spec.args)
     if probe.host in {"", pod.status.pod_ip} and not listens(pod, probe.port):
         return NOBODY_LISTENS
+    if probe.handler == "httpGet":
+        return behavior_of_server(spec, probe.host, probe.port, probe.path)
     return declared
 
 
