@@ -8,6 +8,7 @@ before something is written.
 Differs: what images and claims of other nodes hold is unknown.
 """
 
+import contextlib
 import posixpath
 import stat
 from bisect import bisect_right
@@ -203,6 +204,7 @@ class NodeFiles:
                 place = place._replace(is_locked=True)
             if place is not None and mount.inner:
                 place = place._replace(root=posixpath.normpath(f"{place.root}/{mount.inner}"))
+                self._make_directory(place, start_ns)
             found.append((posixpath.normpath(mount.path), place))
         found.sort(key=lambda each: -len(each[0]))
         texts = known if system is None else system
@@ -216,6 +218,21 @@ class NodeFiles:
             is_locked=is_locked,
             is_plain=is_plain,
         )
+
+    def _make_directory(self, place: VolumePlace, at_ns: int) -> None:
+        """Make the part of a volume that a container mounts, if it is not there.
+
+        Source: pkg/volume/util/subpath/subpath_linux.go, SafeMakeDir.
+        """
+        if place.shown is not None or place.read_only:
+            return
+        store = self._stores.get(place.key)
+        if store is None:
+            store = self._stores[place.key] = FileStore()
+        found = store.read(place.root, at_ns)
+        if found is None or found.text is None:
+            with contextlib.suppress(UnknownScriptError):  # it is full
+                store.write(place.root, DIRECTORY, at_ns, "kubelet")
 
     def undo(self, layer: tuple[str, str], after_ns: int) -> None:
         """Forget what a container would have written after an instant."""

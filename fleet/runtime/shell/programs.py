@@ -17,6 +17,7 @@ Read = Callable[[str], str | None]
 """Return the text of a file, None if there is none. May raise UnknownScriptError."""
 Done = tuple[str, int]
 SEQUENCE_MAX = 1000
+_DUMPED = 16  # bytes in a row of hexdump
 _PLAIN = re.compile(r"\^?[\w ./:=,%@-]*\$?")
 _AWK = re.compile(r"\{\s*print\s*(?:\$([0-9]))?\s*;?\s*\}")
 
@@ -190,6 +191,22 @@ def _digest(name: str) -> Callable[[Sequence[str], Read, str | None], Done]:
     return run
 
 
+def _hexdump(args: Sequence[str], read: Read, piped: str | None) -> Done:
+    if not args or args[0] != "-C":
+        raise UnknownScriptError("hexdump")
+    text, code = _input(args[1:], read, piped, "hexdump")
+    data = text.encode("utf-8", "surrogateescape")
+    printed = "".join(_dumped(data, at) for at in range(0, len(data), _DUMPED))
+    return f"{printed}{len(data):08x}\n" if data else "", code
+
+
+def _dumped(data: bytes, at: int) -> str:
+    row = data[at : at + _DUMPED]
+    halves = (row[: _DUMPED // 2].hex(" "), row[_DUMPED // 2 :].hex(" "))
+    shown = "".join(chr(each) if 0x20 <= each < 0x7F else "." for each in row)
+    return f"{at:08x}  {halves[0]:<23}  {halves[1]:<23}  |{shown}|\n"
+
+
 TEXT_PROGRAMS: Mapping[str, Callable[[Sequence[str], Read, str | None], Done]] = {
     "cat": _cat,
     "wc": _wc,
@@ -204,4 +221,5 @@ TEXT_PROGRAMS: Mapping[str, Callable[[Sequence[str], Read, str | None], Done]] =
     "uniq": _uniq,
     "md5sum": _digest("md5sum"),
     "sha256sum": _digest("sha256sum"),
+    "hexdump": _hexdump,
 }

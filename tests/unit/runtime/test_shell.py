@@ -3,6 +3,7 @@
 import pytest
 
 from fleet.clock import NS_PER_S
+from fleet.runtime.files import NodeFiles
 from fleet.runtime.shell.process import run_words
 from fleet.runtime.shell.surroundings import CommandRun, Look, Surroundings
 
@@ -177,3 +178,17 @@ def test_what_is_printed_goes_where_it_is_sent() -> None:
     assert run("exec echo bye; echo never").text("") == "bye\n"
     assert run("echo oops >&2").text("") == "oops\n"
     assert run("for i in 1 2; do echo $i; sleep 1; done").text("", until_ns=0) == "1\n"
+
+
+def test_the_bytes_of_a_file_are_dumped() -> None:
+    texts = {"/b": "\udcde\udcca\udcfe", "/t": "0123456789abcdef\n"}
+    files = NodeFiles().view((), {}, system=texts)
+    around = Surroundings({}, files, 0.0, is_whole=True)
+    assert run_words(("hexdump", "-C", "/b"), around).text("") == (
+        "00000000  de ca fe                                          |...|\n00000003\n"
+    )
+    first, second, _ = run_words(("hexdump", "-C", "/t"), around).text("").splitlines()
+    assert first == (
+        "00000000  30 31 32 33 34 35 36 37  38 39 61 62 63 64 65 66  |0123456789abcdef|"
+    )
+    assert second.startswith("00000010  0a     ")
