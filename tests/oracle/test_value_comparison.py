@@ -362,6 +362,9 @@ def test_rows_that_chance_needs_may_be_needed_by_no_run() -> None:
     assert judge(["a: 1", "b: 2"], rows) == []
 
 
+[JITTER] = LIMITS["retry_jitter"]
+
+
 def test_which_sync_tells_that_a_container_waits_is_chance_within_a_limit() -> None:
     real, _ = traces()
     [limit_s] = LIMITS["retry_max_s"]
@@ -381,6 +384,13 @@ def test_which_sync_tells_that_a_container_waits_is_chance_within_a_limit() -> N
     rest = [dataclasses.replace(other, at_s=other.at_s + 5) for other in real.exchanges[at + 1 :]]
     early = dataclasses.replace(each, at_s=each.at_s - 5)
     trace = real._replace(exchanges=[*real.exchanges[:at], early, *rest])
+    assert not [line for line in lines(real, trace) if f"time: {each.token}" in line]
+    # Also where it was told as if nothing were late, and the restart came by chance later.
+    told = [other for other in real.exchanges if other.token == each.token and other.state]
+    place = told.index(each)
+    late_s = JITTER * 0.8 * (told[place + 1].at_s - told[place - 1].at_s)
+    rest = [dataclasses.replace(o, at_s=o.at_s + late_s) for o in real.exchanges[at + 1 :]]
+    trace = real._replace(exchanges=[*real.exchanges[: at + 1], *rest])
     assert not [line for line in lines(real, trace) if f"time: {each.token}" in line]
 
 

@@ -436,11 +436,12 @@ class Comparison:
         """
         late_s = self._late_s = self._offset(fleet, 1) - self._offset(real, 0)
         limit_s = NODE_OFFSET_MAX_S if scene == NODE_SCOPE else OFFSET_MAX_S
-        before, self._before = self._before, (real, fleet)
+        before = self._before
+        if not tells_back_off(real):  # what follows does not follow from it
+            self._before = real, fleet
         if any(abs(late_s - drift_s) <= limit_s for drift_s in self._drifts_s):
             return
         if tells_back_off(real) and abs(late_s) <= RETRY_MAX_S:
-            self._before = before  # what follows does not follow from it
             return
         if before is not None:
             gaps = real.at_s - before[0].at_s, fleet.at_s - before[1].at_s
