@@ -7,7 +7,6 @@ Source: apimachinery/pkg/apis/meta/v1/watch.go, WatchEvent; types.go, ListMeta.
 
 import sys
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -27,6 +26,7 @@ from fleet.objects.pods import (
 from fleet.objects.runtime_classes import RuntimeClassView
 from fleet.objects.times import RENEW_TIME, parse_rfc3339, rfc3339_micro
 from fleet.wire.api.decode_admission import node_state
+from fleet.wire.api.decode_once import decoded_once
 from fleet.wire.api.decode_pod import decode_pod, decode_pod_view, share
 from fleet.wire.api.decode_service import decode_service
 from fleet.wire.api.decode_volumes import decode_config_map, decode_csi_driver, decode_secret
@@ -222,18 +222,9 @@ def _node_condition(obj: dict[str, Any]) -> NodeCondition:
     )
 
 
-def decode_runtime_class(body: bytes | dict[str, Any]) -> RuntimeClassView:
+@decoded_once(RUNTIME_CLASSES_MAX)
+def decode_runtime_class(obj: dict[str, Any]) -> RuntimeClassView:
     """Return what kubelets read of a RuntimeClass; the same bytes come to every node."""
-    return _runtime_class_of(body) if isinstance(body, bytes) else runtime_class_view(body)
-
-
-@lru_cache(maxsize=RUNTIME_CLASSES_MAX)
-def _runtime_class_of(body: bytes) -> RuntimeClassView:
-    return runtime_class_view(orjson.loads(body))
-
-
-def runtime_class_view(obj: dict[str, Any]) -> RuntimeClassView:
-    """Return the record of a RuntimeClass."""
     meta = obj["metadata"]
     return RuntimeClassView(
         meta["name"], meta.get("resourceVersion", ""), sys.intern(obj.get("handler", ""))

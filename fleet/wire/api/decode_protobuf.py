@@ -28,11 +28,10 @@ from fleet.objects.runtime_classes import RuntimeClassView
 from fleet.objects.services import ServiceView
 from fleet.objects.volumes import CSIDriverView, ObjectData
 from fleet.objects.well_known import HOSTNAME_LABEL, OWN_PREFIX, TTL_ANNOTATION
-from fleet.wire.api import decode_json, decode_volumes, dynamic_resources
+from fleet.wire.api import decode_json, decode_service, decode_volumes, dynamic_resources
 from fleet.wire.api.decode_admission import extended_resources
 from fleet.wire.api.decode_pod import share
 from fleet.wire.api.decode_protobuf_pod import decode_pod, decode_pod_view, pairs
-from fleet.wire.api.decode_service import SERVICES_MAX, service_view
 from fleet.wire.api.kubernetes_messages import message_class, object_to_json, to_json
 from fleet.wire.api.operations import Operation, Reader
 from fleet.wire.api.protobuf import MAGIC, contents
@@ -204,10 +203,10 @@ def decode_secret(raw: bytes) -> ObjectData:
     return decode_volumes.decode_secret(to_json(message_class("Secret").FromString(raw)))
 
 
-@lru_cache(maxsize=SERVICES_MAX)
-def decode_service(raw: bytes) -> ServiceView:
+@lru_cache(maxsize=decode_service.SERVICES_MAX)
+def _decode_service(raw: bytes) -> ServiceView:
     """Return what kubelets read of a Service."""
-    return service_view(to_json(message_class("Service").FromString(raw)))
+    return decode_service.decode_service(to_json(message_class("Service").FromString(raw)))
 
 
 @lru_cache(maxsize=256)
@@ -218,7 +217,7 @@ def _decode_csi_driver(raw: bytes) -> CSIDriverView:
 @lru_cache(maxsize=decode_json.RUNTIME_CLASSES_MAX)
 def _decode_runtime_class(raw: bytes) -> RuntimeClassView:
     message = message_class("RuntimeClass").FromString(raw)
-    return decode_json.runtime_class_view(to_json(message))
+    return decode_json.decode_runtime_class(to_json(message))
 
 
 def _decode_resource_slice(raw: bytes) -> ResourceSliceView:
@@ -240,7 +239,7 @@ _RECORDS: dict[WatchKind, Callable[[bytes], Any]] = {
     WatchKind.NODE: decode_node,
     WatchKind.PODS: decode_pod,
     WatchKind.CSI_DRIVERS: _decode_csi_driver,
-    WatchKind.SERVICES: decode_service,
+    WatchKind.SERVICES: _decode_service,
     WatchKind.RUNTIME_CLASSES: _decode_runtime_class,
     WatchKind.RESOURCE_SLICES: _decode_resource_slice,
     WatchKind.CONFIG_MAP: decode_config_map,

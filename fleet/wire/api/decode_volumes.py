@@ -3,7 +3,6 @@
 import base64
 import sys
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -18,6 +17,7 @@ from fleet.objects.volumes import (
     VolumeView,
 )
 from fleet.wire.api.decode_admission import node_terms
+from fleet.wire.api.decode_once import decoded_once
 from fleet.wire.api.decode_script import env_reference
 
 DEFAULT_MODE = 0o644
@@ -110,32 +110,16 @@ def _downward(ref: dict[str, Any]) -> Iterator[DownwardFile]:
         yield DownwardFile(each.get("path", ""), env_reference(each), each.get("mode"))
 
 
-def decode_config_map(body: bytes | dict[str, Any]) -> ObjectData:
+@decoded_once(OBJECTS_MAX)
+def decode_config_map(obj: dict[str, Any]) -> ObjectData:
     """Return a ConfigMap; the same bytes come to every node that refers to it."""
-    return _config_map_of(body) if isinstance(body, bytes) else _config_map(body)
-
-
-@lru_cache(maxsize=OBJECTS_MAX)
-def _config_map_of(body: bytes) -> ObjectData:
-    return _config_map(orjson.loads(body))
-
-
-def _config_map(obj: dict[str, Any]) -> ObjectData:
     binary = {key: _binary(value) for key, value in (obj.get("binaryData") or {}).items()}
     return object_data(obj, {**(obj.get("data") or {}), **binary})
 
 
-def decode_secret(body: bytes | dict[str, Any]) -> ObjectData:
+@decoded_once(OBJECTS_MAX)
+def decode_secret(obj: dict[str, Any]) -> ObjectData:
     """Return a Secret; the same bytes come to every node that refers to it."""
-    return _secret_of(body) if isinstance(body, bytes) else _secret(body)
-
-
-@lru_cache(maxsize=OBJECTS_MAX)
-def _secret_of(body: bytes) -> ObjectData:
-    return _secret(orjson.loads(body))
-
-
-def _secret(obj: dict[str, Any]) -> ObjectData:
     return object_data(obj, {key: _binary(value) for key, value in (obj.get("data") or {}).items()})
 
 
@@ -151,17 +135,9 @@ def object_data(obj: dict[str, Any], texts: dict[str, str]) -> ObjectData:
     return ObjectData(meta["name"], version, tuple(texts), immutable, tuple(texts.values()))
 
 
-def decode_csi_driver(body: bytes | dict[str, Any]) -> CSIDriverView:
+@decoded_once(256)
+def decode_csi_driver(obj: dict[str, Any]) -> CSIDriverView:
     """Return what kubelets read of a CSIDriver; the same bytes come to every node."""
-    return _csi_driver_of(body) if isinstance(body, bytes) else _csi_driver(body)
-
-
-@lru_cache(maxsize=256)
-def _csi_driver_of(body: bytes) -> CSIDriverView:
-    return _csi_driver(orjson.loads(body))
-
-
-def _csi_driver(obj: dict[str, Any]) -> CSIDriverView:
     meta = obj["metadata"]
     spec = obj.get("spec", {})
     return CSIDriverView(
