@@ -117,7 +117,7 @@ class VolumeManager:
     def __init__(self) -> None:
         self._mounts: dict[PodUid, _Mount] = {}
         self._refresh: dict[PodUid, int] = {}  # when a pod's tokens are renewed
-        self._polls: dict[PodUid, int] = {}  # when a pod looks at what it does not watch
+        self._polls: dict[PodUid, int] | None = None  # when a pod looks at what it does not watch
         self.objects = ObjectManager()
         self.tokens = TokenCache()
         self.claims: ClaimVolumes | None = None  # made for the first pod that has one
@@ -141,7 +141,8 @@ class VolumeManager:
         self.objects.unregister_pod(pod, turn)
         self.abort(pod.uid)
         self._refresh.pop(pod.uid, None)
-        self._polls.pop(pod.uid, None)
+        if self._polls is not None:
+            self._polls.pop(pod.uid, None)
         self.objects.forget(pod.uid)
         self.tokens.forget(pod.uid)
         if self.claims is not None:
@@ -433,7 +434,7 @@ class VolumeManager:
             for spec in pod.spec.volumes:
                 self._request_tokens(pod, spec, turn)
         self.objects.on_timer(turn)
-        due_ns = self._polls.get(pod.uid, 0)
+        due_ns = 0 if self._polls is None else self._polls.get(pod.uid, 0)
         if due_ns and turn.now_ns >= due_ns:
             if pod.uid not in self._mounts:
                 self.objects.ask(reads_of(pod), pod.uid, "", turn)
@@ -449,6 +450,8 @@ class VolumeManager:
         if any(reads_of(pod)):
             period_ns = turn.env.model.kubelet.sync_frequency_ns
             due_ns = turn.now_ns + int(period_ns * (1 + turn.draw(_STREAM_POLL) / 2))
+            if self._polls is None:
+                self._polls = {}
             self._polls[pod.uid] = due_ns
             turn.arm(due_ns, Timer.VOLUMES, pod.uid)
 

@@ -75,7 +75,7 @@ class ObjectManager:
 
     def __init__(self) -> None:
         self._objects: dict[ObjectKey, _Object] = {}
-        self._awaited: dict[PodUid, int] = {}  # answers that are no volume's
+        self._awaited: dict[PodUid, int] | None = None  # answers that are no volume's, if it polls
         self._idle_ns = 0  # when idle watches are looked for next, 0 for never
         self._left: dict[ObjectKey, ObjectData] | None = None  # for the logs of pods that ended
 
@@ -120,7 +120,8 @@ class ObjectManager:
 
     def forget(self, uid: PodUid) -> None:
         """Wait for no more answers for a pod."""
-        self._awaited.pop(uid, None)
+        if self._awaited is not None:
+            self._awaited.pop(uid, None)
 
     def on_timer(self, turn: Turn) -> None:
         """Stop idle watches if it is time. Source: startRecycleIdleWatch, stopIfIdle."""
@@ -242,6 +243,8 @@ class ObjectManager:
             turn.call(op, uid, target)
             asked += 1
         if asked and not volume:
+            if self._awaited is None:
+                self._awaited = {}
             self._awaited[uid] = self._awaited.get(uid, 0) + asked
         return asked
 
@@ -253,10 +256,12 @@ class ObjectManager:
 
     def is_asking(self, uid: PodUid) -> bool:
         """Return whether a container has to wait for answers."""
-        return uid in self._awaited
+        return self._awaited is not None and uid in self._awaited
 
     def on_answer(self, uid: PodUid) -> None:
         """Count an answer that is no volume's."""
+        if self._awaited is None:
+            return
         left = self._awaited.pop(uid, 0) - 1
         if left > 0:
             self._awaited[uid] = left

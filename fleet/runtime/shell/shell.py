@@ -100,9 +100,8 @@ class Shell:
         self.stops_at_error = stops_at_error
         self.user = around.user
         self.cwd = around.cwd or "/"
-        self._knows_cwd = around.is_whole or bool(
-            around.cwd
-        )  # else an image nobody knows may begin elsewhere
+        # An image that nobody knows may begin elsewhere.
+        self._knows_cwd = around.is_whole or around.cwd != ""
         self.clock_ns = 0  # since the start
         self.status = 0
         self.written: list[Written] = []
