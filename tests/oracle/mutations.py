@@ -1,7 +1,7 @@
 """What a comparison of values must find: a trace with one thing changed, each by a function."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from exchange import Exchange
@@ -13,6 +13,7 @@ Mutation = Callable[[Trace], Trace]
 MORE = 500
 LATE_S = 3 * LIMITS["offset_s"][0]
 """More than twice what may part two nodes: the other may have been late before."""
+[MERGED_MAX_S] = LIMITS["merged_s"]
 
 
 def with_exchanges(trace: Trace, exchanges: list[Exchange]) -> Trace:
@@ -20,14 +21,29 @@ def with_exchanges(trace: Trace, exchanges: list[Exchange]) -> Trace:
 
 
 def last_at(trace: Trace, path: str, *, events: bool = False) -> int:
-    """Return the place of the last status, or Event, that has a path which ends so."""
+    """Return the place of the last status, or Event, that has a path which ends so.
+
+    A status of a moment is none: the other node may have told it with the next, so that a
+    comparison has nothing to compare it with.
+    """
     return max(
         at
         for at, each in enumerate(trace.exchanges)
         if any(name.endswith(path) for name in (each.body if events else each.state))
         and (each.resource == "events") is events
         and each.scene != "node"
+        and (events or not _is_of_a_moment(each, trace.exchanges[at + 1 :]))
     )
+
+
+def _is_of_a_moment(each: Exchange, rest: Sequence[Exchange]) -> bool:
+    """Return whether another status of the object followed at once."""
+    for other in rest:
+        if other.at_s - each.at_s >= MERGED_MAX_S:
+            return False
+        if other.state and (other.scene, other.stream) == (each.scene, each.stream):
+            return True
+    return False
 
 
 def changed(

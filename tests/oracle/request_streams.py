@@ -262,6 +262,11 @@ def event_key(each: Exchange) -> str:
     return f"{about}: {told}"
 
 
+def is_of_fresh_node(each: Exchange) -> bool:
+    """Return whether an Event tells what a Node that was just built has of everything."""
+    return str(each.body.get("reason", "")).startswith(("NodeHasSufficient", "NodeHasNo"))
+
+
 def field_of(each: Exchange) -> str:
     """Return what among Events about an object has an order: those of a container, or one race."""
     reason = str(each.body.get("reason", ""))

@@ -10,7 +10,7 @@ import pytest
 from exchange import Exchange, tells_no_address
 from judge import Recording, load
 from listed_differences import Listed, judge, read_listed, too_often
-from mutations import MUTATIONS, Mutation, later
+from mutations import MUTATIONS, Mutation, last_at, later, with_exchanges
 from normalisation import TABLE, Json, Normaliser
 from oracle_limits import LIMITS, PAGE
 from request_streams import tells_back_off, told_in_patch, without_refusals
@@ -351,6 +351,44 @@ def test_the_read_before_a_patch_that_is_left_out_may_be_idle_or_not() -> None:
 
     assert lines(reading(patch), traces()[1]) == lines(*traces())
     assert any("idle GETs" in line for line in lines(reading(), traces()[1]))
+
+
+def test_a_kubelet_may_build_its_node_anew_before_its_informer_has_it() -> None:
+    real, _ = traces()
+    [limit] = LIMITS["looks_before_the_informer"]
+
+    def repeated(reason: str, times: int) -> set[str]:
+        each = next(
+            each
+            for each in reversed(real.exchanges)
+            if each.scene == "node" and each.body.get("reason") == reason
+        )
+        more = real._replace(exchanges=[*real.exchanges, *[each] * times])
+        return {
+            line for line in lines(more, real) if f"requests: Node NODE: Normal {reason}" in line
+        }
+
+    for reason in ("NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"):
+        assert not repeated(reason, int(limit))
+        assert repeated(reason, int(limit) + 1)
+    assert repeated("Starting", 1)
+
+
+def test_a_status_of_a_moment_is_none_to_be_changed() -> None:
+    """Whether the other node told it by itself is chance, so that nothing may be found in it."""
+    _, fleet = traces()
+    path = "state.running.startedAt"
+    at = last_at(fleet, path)
+    each = fleet.exchanges[at]
+    [merged_s] = LIMITS["merged_s"]
+    again = dataclasses.replace(each, at_s=fleet.exchanges[-1].at_s + 1)
+    alone = with_exchanges(fleet, [*fleet.exchanges, again])
+    assert alone.exchanges[last_at(alone, path)] is again
+    after = dataclasses.replace(
+        again, at_s=again.at_s + merged_s / 2, state={"status.phase": "Failed"}
+    )
+    both = with_exchanges(fleet, [*alone.exchanges, after])
+    assert both.exchanges[last_at(both, path)] is each
 
 
 def test_rows_that_chance_needs_may_be_needed_by_no_run() -> None:

@@ -18,6 +18,7 @@ from request_streams import (
     goes_on,
     idle_reads,
     is_image,
+    is_of_fresh_node,
     is_unordered,
     last_counts,
     once,
@@ -56,6 +57,7 @@ from request_streams import (
 [STALLED_MAX_S] = LIMITS["renewal_stalled_s"]
 [STALLS_MAX] = LIMITS["stalled_renewals"]
 [REGISTRATION_S] = LIMITS["registration_s"]
+[LOOKS_MAX] = LIMITS["looks_before_the_informer"]
 [GONE_READS_MAX] = LIMITS["reads_of_a_gone_node"]
 [BACKOFF_S] = LIMITS["outage_backoff_s"]
 CUT_S = 2.0
@@ -260,7 +262,8 @@ class Comparison:
             repeats_max = 0 if scene == NODE_SCOPE else REPEATS_MAX
             if abs(count - other) > repeats_max:
                 self._add(scene, f"event count: {key}: real {count}, fleet {other}")
-            if abs(sent - other_sent) > repeats_max:
+            looks = LOOKS_MAX if scene == NODE_SCOPE and is_of_fresh_node(one) else 0
+            if abs(sent - other_sent) > max(repeats_max, looks):
                 self._add(scene, f"event requests: {key}: real {sent}, fleet {other_sent}")
             if sent == other_sent and codes != other_codes:
                 self._add(scene, f"event codes: {key}: real {codes}, fleet {other_codes}")
