@@ -192,6 +192,7 @@ class Features(NamedTuple):
     storage: bool = False  # be the controllers of simulated CSI drivers
     static_pods: bool = False
     dynamic_resources: bool = False
+    polled_objects: bool = False
     approve_csrs: bool = False
     own_watches: bool | None = None  # each node opens its own; None: in kubelet
     serves: bool = False  # the kubelets' servers ask who may
@@ -200,6 +201,11 @@ class Features(NamedTuple):
     def has_own_watches(self) -> bool:
         """Whether each node opens watches of its own."""
         return self.fidelity is Fidelity.KUBELET if self.own_watches is None else self.own_watches
+
+    @property
+    def reads_objects(self) -> bool:
+        """Whether nodes ask for ConfigMaps and Secrets one by one; in light they need none."""
+        return self.polled_objects and self.fidelity is Fidelity.KUBELET
 
 
 def features_of(settings: Settings, models: Iterable[NodeModel]) -> Features:
@@ -210,6 +216,7 @@ def features_of(settings: Settings, models: Iterable[NodeModel]) -> Features:
         storage=any(model.csi_drivers for model in models),
         static_pods=any(model.kubelet.has_static_pods for model in models),
         dynamic_resources=any(model.dra_drivers for model in models),
+        polled_objects=any(model.kubelet.polls_objects for model in models),
         approve_csrs=settings.approve_csrs,
         own_watches=settings.has_own_watches,
         serves=settings.is_served,
@@ -327,6 +334,8 @@ KUBELET_ONLY_CALLS: Calls = (
 """What only real kubelets do on top of that."""
 
 STATIC_POD_CALLS: Calls = (("", "pods", "", "", "create"),)
+POLLED_OBJECT_CALLS: Calls = (("", "configmaps", "", "", "get"), ("", "secrets", "", "", "get"))
+"""Of kubelets whose change detection is Cache or Get."""
 DYNAMIC_RESOURCE_CALLS: Calls = (
     ("resource.k8s.io", "resourceslices", "", "", "create deletecollection list watch"),
 )
@@ -348,12 +357,10 @@ WATCH_CALLS: Calls = (
 no node identity may open: they are fleet's own.
 """
 OBJECT_CALLS: Calls = (
-    ("", "configmaps", "", "", "get list watch"),
-    ("", "secrets", "", "", "get list watch"),
+    ("", "configmaps", "", "", "list watch"),
+    ("", "secrets", "", "", "list watch"),
 )
-"""For pods' volumes and environments, in fidelity `kubelet`; who may list them may read each, so
-that the GETs of kubelets that do not watch are no right more.
-"""
+"""For pods' volumes and environments, in fidelity `kubelet`."""
 
 
 def watch_calls(features: Features) -> Calls:
@@ -371,6 +378,7 @@ def node_calls(features: Features) -> Calls:
         *(KUBELET_ONLY_CALLS if features.fidelity is Fidelity.KUBELET else ()),
         *(STATIC_POD_CALLS if features.static_pods else ()),
         *(DYNAMIC_RESOURCE_CALLS if features.dynamic_resources else ()),
+        *(POLLED_OBJECT_CALLS if features.reads_objects else ()),
         *(REVIEW_CALLS if features.serves else ()),
     )
 

@@ -360,6 +360,11 @@ class KubeletConfiguration(Spec):
         """Return the keys that were written and decide nothing, sorted."""
         return tuple(sorted(self.model_extra or ()))
 
+    @property
+    def polls_objects(self) -> bool:
+        """Return whether ConfigMaps and Secrets are asked for, not watched."""
+        return self.change_detection != "Watch"
+
     @cached_property
     def shutdown_grace_by_priority(self) -> tuple[tuple[int, int], ...]:
         """Return priority and seconds of each group, lowest first. Source: migrateConfig."""

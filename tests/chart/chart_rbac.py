@@ -37,6 +37,7 @@ ANY_NODE = "NODE"  # no name that an object can have
 FEATURES = {
     "staticPods": Features(static_pods=True),
     "dynamicResources": Features(dynamic_resources=True),
+    "polledObjects": Features(polled_objects=True),
     "approveCsrs": Features(approve_csrs=True),
     "serves": Features(serves=True),
 }

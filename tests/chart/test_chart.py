@@ -323,9 +323,12 @@ def test_the_account_gets_what_a_run_needs_and_no_more(
 
 
 def test_features_add_their_rights(bare_helm: Helm) -> None:
-    values: Json = {"simulateCSI": True, "rbac": {"staticPods": True, "dynamicResources": True}}
+    rights = ("staticPods", "dynamicResources", "polledObjects")
+    values: Json = {"simulateCSI": True, "rbac": dict.fromkeys(rights, True)}
     values["serve"] = {"enabled": True}
-    features = Features(storage=True, static_pods=True, dynamic_resources=True, serves=True)
+    features = Features(
+        storage=True, static_pods=True, dynamic_resources=True, polled_objects=True, serves=True
+    )
     given = permissions(bare_helm.objects(values | SMALL, "--kube-version=1.36.3"), RELEASE)
     needed = [*own_permissions(features), *of_nodes(IDENTITIES["impersonate"], features)]
     needed += of_agent("impersonate")

@@ -147,9 +147,15 @@ def test_a_right_of_a_feature_is_missed(grants: Callable[..., Granted]) -> None:
     values = {
         "identity": "csr",
         "csr": {"tokenSecret": "t", "approve": True},
-        "rbac": {"storage": True, "staticPods": True, "dynamicResources": True},
+        "rbac": dict.fromkeys(("storage", "staticPods", "dynamicResources", "polledObjects"), True),
     }
-    features = Features(storage=True, static_pods=True, dynamic_resources=True, approve_csrs=True)
+    features = Features(
+        storage=True,
+        static_pods=True,
+        dynamic_resources=True,
+        polled_objects=True,
+        approve_csrs=True,
+    )
     miss_each_right(grants(values, features), by_verb=True)
 
 

@@ -49,7 +49,7 @@ def given_by(helm: Helm, **values: object) -> set[tuple[str, str, str]]:
 def test_nodes_are_granted_no_more_than_kubelets_have(
     world: World, bare_helm: Helm, fidelity: Fidelity
 ) -> None:
-    rights: Json = {"staticPods": True, "dynamicResources": True}
+    rights: Json = {"staticPods": True, "dynamicResources": True, "polledObjects": True}
     given = given_by(bare_helm, fidelity=str(fidelity), rbac=rights)
     ours = {(verb.removeprefix(ON_NODE), *of) for verb, *of in given if verb.startswith(ON_NODE)}
     theirs = {

@@ -208,7 +208,7 @@ def test_the_user_name_alone_makes_a_node_with_constrained_rights(
                 api = cluster.api("preflight")
                 identity = await probe(api, IdentityMode.IMPERSONATE, "one")
                 assert identity.impersonation is Impersonation.USER
-                with pytest.raises(SetupError, match=r"3 missing: .*secrets$"):
+                with pytest.raises(SetupError, match=r"2 missing: .*secrets$"):
                     await check_permissions(api, node_permissions(identity, Features()))
                 user = identity.user_of("one").decode()
                 headers = [("Impersonate-User", user)]

@@ -327,7 +327,7 @@ def _strategy(turn: Turn) -> str:
 
 def is_polled(turn: Turn) -> bool:
     """Return whether the node asks for objects instead of watching them."""
-    return _strategy(turn) != "Watch"
+    return turn.env.model.kubelet.polls_objects
 
 
 def _ttl_ns(turn: Turn) -> int:

@@ -1,6 +1,7 @@
 """The rules that `fleet rbac` prints are the rights that preflight asks for."""
 
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -18,6 +19,7 @@ from fleet.cluster.identity import (
     own_permissions,
 )
 from fleet.cluster.rbac import Subject, manifests, of_run, rules
+from fleet.profile.loader import show_profile
 from fleet.profile.settings import Fidelity, IdentityMode, Settings
 
 IDENTITIES = [
@@ -32,6 +34,7 @@ FEATURES = [
     Features(own_watches=False),
     Features(Fidelity.LIGHT, own_watches=True),
     Features(storage=True, static_pods=True, dynamic_resources=True, approve_csrs=True),
+    Features(polled_objects=True),
 ]
 
 
@@ -146,6 +149,29 @@ def test_options_that_do_not_fit_are_refused(arguments: list[str], said: str) ->
     done = CliRunner().invoke(cli, ["rbac", *arguments])
     assert said in str(done.exception)
     assert not done.output
+
+
+@pytest.mark.parametrize(("strategy", "reads"), [("Watch", False), ("Cache", True), ("Get", True)])
+def test_objects_may_be_read_where_the_profile_reads_them(
+    tmp_path: Path, strategy: str, *, reads: bool
+) -> None:
+    profile = yaml.safe_load(show_profile("default"))
+    configuration = profile["spec"].setdefault("kubeletConfiguration", {})
+    configuration["configMapAndSecretChangeDetectionStrategy"] = strategy
+    path = tmp_path / "profile.yaml"
+    path.write_text(yaml.safe_dump(profile))
+    verbs = {
+        fidelity: {
+            permission.verb
+            for permission in granted(
+                printed(f"--profile={path}", "--identity=shared", f"--fidelity={fidelity}")
+            )
+            if permission.resource == "secrets" and not permission.namespace
+        }
+        for fidelity in Fidelity
+    }
+    assert verbs[Fidelity.KUBELET] == {"list", "watch"} | ({"get"} if reads else set())
+    assert not verbs[Fidelity.LIGHT]
 
 
 def test_agents_get_roles_and_fleet_the_right_to_be_them() -> None:
