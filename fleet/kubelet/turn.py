@@ -4,6 +4,7 @@ The kubelet makes one `Turn` for each input, and every part takes it, last. Meas
 renewal 0.4 of its 75 microseconds.
 """
 
+import zlib
 from typing import NamedTuple
 
 from fleet.kubelet.environment import Environment
@@ -50,8 +51,10 @@ class Turn(NamedTuple):
         """Return the wall time in whole seconds."""
         return self.env.wall_s(self.now_ns)
 
-    def draw(self, stream: int) -> float:
-        """Return a share of this node and this instant, in [0, 1)."""
+    def draw(self, stream: int, about: str = "") -> float:
+        """Return a share of this node and this instant, and of what it is about, in [0, 1)."""
+        if about:
+            stream = stream << 32 | zlib.crc32(about.encode())
         return self.env.draws.uniform(self.facts.node, stream, self.now_ns)
 
     def behavior(self, pod: Pod) -> PodBehavior:

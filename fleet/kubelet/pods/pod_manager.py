@@ -129,7 +129,7 @@ class PodManager:
 
     def _wait(self, name: str, entry: _Entry, turn: Turn) -> None:
         """Look again after a back-off. Source: pod_workers.go, allowPodStart."""
-        share = turn.draw(_STREAM_START)
+        share = turn.draw(_STREAM_START, name)
         entry.start_ns = turn.now_ns + int(BACKOFF_PERIOD_NS * (1 + BACKOFF_JITTER * share))
         turn.arm(entry.start_ns, Timer.STATIC_PODS, name)
 
@@ -266,7 +266,7 @@ class PodManager:
     def _arm_resync(self, name: str, entry: _Entry, turn: Turn, *, is_needed: bool) -> None:
         """Have the next resync of a pod look at its mirror. Source: completeWork."""
         if is_needed:
-            share = turn.draw(_STREAM_RESYNC)
+            share = turn.draw(_STREAM_RESYNC, name)
             entry.retry_ns = turn.now_ns + int(RESYNC_NS * (1 + share / 2))
             turn.arm(entry.retry_ns, Timer.STATIC_PODS, name)
 

@@ -377,7 +377,7 @@ class ClaimVolumes:
         )
         if each.step is Step.SET_UP:
             each.step = Step.DELAY
-            share = turn.draw(_STREAM_MOUNT)
+            share = turn.draw(_STREAM_MOUNT, f"{pod.uid}/{each.volume.name}")
             each.due_ns = turn.now_ns + max(behavior.mount_delay.sample(share), 1)
             return None
         mount_error = turn.env.model.broken.mounts or behavior.mount_error
@@ -459,7 +459,7 @@ class ClaimVolumes:
 
     def plan_resync(self, uid: PodUid, turn: Turn) -> int:
         """Return when the claims of a running pod are read again. Source: completeWork."""
-        share = turn.draw(_STREAM_RESYNC)
+        share = turn.draw(_STREAM_RESYNC, uid)
         due_ns = self._resyncs[uid] = turn.now_ns + int(RESYNC_NS * (1 + share / 2))
         return due_ns
 

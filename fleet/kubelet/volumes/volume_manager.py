@@ -193,7 +193,7 @@ class VolumeManager:
             for each in volumes:
                 each.tokens = 0
             mount = self._mounts[pod.uid] = _Mount(volumes, is_remount=True)
-            share = turn.draw(_STREAM_REMOUNT)
+            share = turn.draw(_STREAM_REMOUNT, pod.uid)
             for each in volumes:
                 each.due_ns = turn.now_ns + int(share * RESYNC_NS)
             self._arm(pod.uid, mount, turn)
@@ -449,7 +449,7 @@ class VolumeManager:
         """Plan the next resync that reads objects. Source: pod_workers.go, completeWork."""
         if any(reads_of(pod)):
             period_ns = turn.env.model.kubelet.sync_frequency_ns
-            due_ns = turn.now_ns + int(period_ns * (1 + turn.draw(_STREAM_POLL) / 2))
+            due_ns = turn.now_ns + int(period_ns * (1 + turn.draw(_STREAM_POLL, pod.uid) / 2))
             if self._polls is None:
                 self._polls = {}
             self._polls[pod.uid] = due_ns
@@ -474,7 +474,7 @@ class VolumeManager:
         left_ns = request.expiration_s * NS_PER_S
         if isinstance(reply.record, Token) and reply.record.expires_s:
             left_ns = reply.record.expires_s * NS_PER_S - turn.wall_ns
-        share = turn.draw(_STREAM_TOKEN)
+        share = turn.draw(_STREAM_TOKEN, pod.uid)
         due_ns = turn.now_ns + max(
             left_ns * 4 // 5 - int(share * TOKEN_JITTER_S * NS_PER_S), NS_PER_S
         )
