@@ -29,6 +29,12 @@ async def bring_up(
 
     Once the run is told to stop it returns at once. `whole` are the settings of all processes.
     """
+
+    def stopped() -> str:
+        ready = len(readiness.ready) + (siblings.ready() if siblings is not None else 0)
+        all_of_it = whole.nodes if node_host.managed is None else readiness.wanted
+        return f"it was stopped when {ready} of {all_of_it} nodes were Ready"
+
     settings, readiness = node_host.settings, node_host.readiness
     if node_host.managed is not None:
         display.phase(f"looking for Nodes that match {settings.manage}")
@@ -41,7 +47,7 @@ async def bring_up(
     stalled_s = READY_STALLED_S if settings.until_ready or settings.command else None
     await interrupts.until_stopped(readiness.wait(stalled_s))
     if interrupts.stop.is_set():
-        return ""
+        return stopped()
     gc.collect()
     gc.freeze()
     wanted = readiness.wanted
@@ -51,7 +57,7 @@ async def bring_up(
         rest = whole.nodes - settings.nodes
         await interrupts.until_stopped(siblings.wait_ready(rest, stalled_s))
         if interrupts.stop.is_set():
-            return ""
+            return stopped()
         if (ready := siblings.ready()) < rest:
             return f"only {settings.nodes + ready} of {whole.nodes} nodes became Ready"
         readiness.ready_at_ns = time.monotonic_ns()

@@ -350,8 +350,7 @@ class Run:
             self._display,
         )
         if lacking:
-            self._figures.incomplete_reasons = [lacking]
-        if lacking or self._stop.is_set():
+            self._figures.incomplete_reasons = self._figures.incomplete_reasons or [lacking]
             return None
         self._display.update(self._live(meter))
         await self._interrupts.until_stopped(self._observation.steady())

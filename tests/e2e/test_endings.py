@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections import Counter
@@ -163,7 +164,10 @@ def test_ctrl_c_before_all_are_ready_cleans_up_too(world: World) -> None:
     with world.spawn("early", 300, "--rate=20") as run:
         eventually(lambda: len(world.nodes("early")) >= 10, "some nodes are there")
         run.interrupt()
-        run.wait()
+        assert run.wait() == 4
+        summary = json.loads((run.directory / "summary.json").read_text())
+    assert summary["verdict"] == "incomplete"
+    assert re.search(r"stopped when \d+ of 300 nodes were Ready", str(summary["invalid_reasons"]))
     world.assert_nothing_left("early")
 
 
