@@ -1,12 +1,13 @@
 """What a comparison of values must find: a trace with one thing changed, each by a function."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from exchange import Exchange
 from normalisation import Leaf, is_time
 from oracle_limits import LIMITS
+from request_streams import BACK_OFF, SILENT
 from value_comparison import Trace
 
 Mutation = Callable[[Trace], Trace]
@@ -111,12 +112,26 @@ def later(seconds: float) -> Callable[[Leaf], Leaf]:
     return change
 
 
-def first_of(trace: Trace, verb: str, resource: str) -> int:
+def first_of(trace: Trace, verb: str, resource: str, without: Container[str] = ()) -> int:
+    """Return the place of the first request of a kind, in scenes that are not left out."""
     return next(
         at
         for at, each in enumerate(trace.exchanges)
-        if (each.verb, each.resource) == (verb, resource) and each.scene != "node"
+        if (each.verb, each.resource) == (verb, resource)
+        and each.scene != "node"
+        and each.scene not in without
     )
+
+
+def retrying(trace: Trace) -> set[str]:
+    """Return the scenes in which a retry may be late by chance, and what follows it, too.
+
+    None if that may be so in all of them.
+    """
+    waits = (BACK_OFF, *SILENT)
+    scenes = {each.scene for each in trace.exchanges if each.scene != "node"}
+    found = {each.scene for each in trace.exchanges if any(v in waits for v in each.state.values())}
+    return found if found < scenes else set()
 
 
 def without(verb: str, resource: str) -> Mutation:
@@ -150,7 +165,7 @@ def late(verb: str, resource: str, by_s: float) -> Mutation:
     """Send a request, and nothing else, later."""
 
     def mutate(trace: Trace) -> Trace:
-        at = first_of(trace, verb, resource)
+        at = first_of(trace, verb, resource, retrying(trace))
         other = dataclasses.replace(trace.exchanges[at], at_s=trace.exchanges[at].at_s + by_s)
         return with_exchanges(trace, [*trace.exchanges[:at], other, *trace.exchanges[at + 1 :]])
 

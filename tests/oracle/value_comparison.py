@@ -442,7 +442,10 @@ class Comparison:
         before = self._before
         if not tells_back_off(real):  # what follows does not follow from it
             self._before = real, fleet
-        if any(abs(late_s - drift_s) <= limit_s for drift_s in self._drifts_s):
+        # It follows what a user asked for, and no retry.
+        is_asked_for = real.verb == "delete" and not real.is_of_mirror
+        drifts_s = [0.0] if is_asked_for else self._drifts_s
+        if any(abs(late_s - drift_s) <= limit_s for drift_s in drifts_s):
             return
         if tells_back_off(real) and abs(late_s) <= RETRY_MAX_S:
             return
@@ -455,7 +458,7 @@ class Comparison:
                 jitter_s = max(jitter_s, RETRY_MAX_S)
             if tells_new_mirror(before[0], real):
                 jitter_s = max(jitter_s, MIRROR_STATUS_S)
-            if real.verb == "delete" and not real.is_of_mirror:  # it follows what a user asked for
+            if is_asked_for:
                 jitter_s = 0
             if abs(gaps[1] - gaps[0]) <= limit_s + jitter_s:
                 self._drifts_s.append(late_s)
