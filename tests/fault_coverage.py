@@ -20,6 +20,7 @@ FAULTS = "tests/e2e/test_faults.py::test_faults_hit_whom_they_name_and_end_when_
 MACHINES = "tests/e2e/test_machine_faults.py::test_machines_fail_as_machines_do_and_come_back"
 PLANE = "tests/e2e/test_machine_faults.py::test_the_control_plane_of_a_run_fails_and_comes_back"
 NODE = "tests/e2e/test_node_faults.py::"
+EDITS = "tests/sim/test_foreign_edits.py::"
 ODD = f"{NODE}test_runtimes_links_and_processes_fail_and_are_well_again"
 
 
@@ -156,6 +157,14 @@ BY_BEHAVIOR = {
         ("tests/sim/test_registration.py::test_a_node_that_exists_is_reconciled",),
         ("tests/e2e/test_appearance.py::test_a_node_that_is_taken_over_shows_its_new_profile",),
     ),
+    "edits of what a kubelet says of its Node are put right": Covered(
+        (f"{EDITS}test_edits_are_put_right_by_one_patch_each",),
+        ("tests/e2e/test_edited_nodes.py::test_a_kubelet_puts_right_what_others_write",),
+    ),
+    "a Node is deleted, and made bare": Covered(
+        (f"{EDITS}test_a_node_that_is_deleted_and_made_bare_gets_all_that_a_kubelet_says",),
+        ("tests/e2e/test_edited_nodes.py::test_a_kubelet_puts_right_what_others_write",),
+    ),
     "evicted and displaced pods that exit with 0 have succeeded": Covered(
         ("tests/sim/test_eviction.py::test_a_pod_that_is_evicted_and_ends_well_has_succeeded",),
         ("tests/e2e/test_node_admission.py::test_a_critical_pod_displaces_others",),
@@ -183,7 +192,6 @@ BY_BEHAVIOR = {
 NOT_BUILT = (
     "a shutdown that is cancelled, and a machine that comes back after one",
     "pods that cannot be killed (FailedKillPod, ExceededGracePeriod), volumes that do not unmount",
-    "edits of a Node's capacity or nodeInfo by others last until its kubelet starts anew",
     "resize of a pod's own resources",
     "nodeAllocatableUpdatePeriodSeconds, tokenRequests, requiresRepublish of CSI drivers",
     "expansion of volumes on the node (FileSystemResizeSuccessful)",

@@ -464,6 +464,7 @@ class VirtualKubelet:
                 self._saw_node = True
                 turn.call(Op.DELETE_RESOURCE_SLICES)
             status.on_node(view, facts)
+            status.look_at_report(view, turn)
             self._report_ready(turn)
             self._show_volumes(view, turn)
             if self.plugins is not None:

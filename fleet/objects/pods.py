@@ -6,8 +6,9 @@ keeps. Records compare by value.
 """
 
 import enum
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import NamedTuple, NewType
+from typing import Any, NamedTuple, NewType
 
 from fleet.objects.admission import NO_STATE, PLAIN, AdmissionSpec, NodeState
 from fleet.objects.container_user import IMAGE_USER, UserSpec
@@ -40,6 +41,20 @@ class NodeDetails(NamedTuple):
     status: dict[str, object]
 
 
+class NodeReport(NamedTuple):
+    """What a Node says of its machine: all but its conditions, images and volumes.
+
+    It is compared as it came, and read only where it has changed.
+    """
+
+    raw: Hashable
+    read: Callable[[Any], dict[str, object]]
+
+    def status(self) -> dict[str, object]:
+        """Return it as members of a status."""
+        return self.read(self.raw)
+
+
 class NodeView(NamedTuple):
     """What is read of a Node object."""
 
@@ -55,6 +70,7 @@ class NodeView(NamedTuple):
     volumes_in_use: tuple[str, ...] = ()
     state: NodeState = NO_STATE
     details: NodeDetails | None = None  # only for GET_NODE_EXISTING
+    report: NodeReport | None = None
 
 
 class LeaseView(NamedTuple):

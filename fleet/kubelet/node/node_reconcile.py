@@ -1,15 +1,15 @@
-"""What a kubelet that starts finds otherwise on its Node, which exists already.
+"""What a kubelet finds otherwise on its Node: as it starts on one that exists, and later.
 
     GET --> the patch of registration: default labels, an annotation, extended resources, huge pages
         --> the first status patch: capacity, allocatable, nodeInfo, addresses, ports, features
+    an edit that its watch shows --> the next status patch: the same, and the labels of os and arch
 
 Taints, other labels and what others wrote stay as they are. Of a Node that others make (`--manage`)
 all that it says stays: a label, an address or a version that it lacks is added at most.
 Source: pkg/kubelet/kubelet_node_status.go, tryRegisterWithAPIServer, updateNode;
 pkg/kubelet/nodestatus/setters.go; component-helpers/node/util/status.go.
-Differs: beside conditions and extended resources the status is looked at when a kubelet starts, and
-not again; there is no checkpoint of the device manager, so extended resources begin with 0 at each
-start; in light everything goes in one patch.
+Differs: there is no checkpoint of the device manager, so extended resources begin with 0 at each
+start; in light everything goes in one patch, and nobody looks later.
 """
 
 from collections.abc import Mapping
@@ -41,6 +41,7 @@ DEFAULT_LABELS = (
     "beta.kubernetes.io/arch",
 )
 """Source: updateDefaultLabels."""
+REQUIRED_LABELS = ("kubernetes.io/os", "kubernetes.io/arch")
 HUGE_PAGES = "hugepages-"
 WHOLE = ("daemonEndpoints", "runtimeHandlers", "features", "declaredFeatures")
 """Members of the status that are sent as a whole."""
@@ -69,11 +70,7 @@ def reconcile(
 
     `address` is the node's own.
     """
-    model = env.model
-    facts = model.identity(env.index_of(view.name, address), view.name)
-    if node in env.boots:
-        booted = {"bootID": boot_id(view.name, env.boots[node])}
-        facts = facts._replace(node_info=facts.node_info | booted)
+    model, facts = env.model, _facts(node, view.name, address, env)
     assert view.details is not None, view
     if not env.registers:
         facts = _as_found(facts, view, view.details)
@@ -87,6 +84,32 @@ def reconcile(
     if later is not None:
         env.outdated[node] = later
     return first.patch()
+
+
+def put_right(
+    node: NodeId, view: NodeView, address: str, env: Environment
+) -> NodeStatusPatch | None:
+    """Return what makes good the edits of others, None if there are none.
+
+    Source: updateNode; of the labels two are required, the others are registration's.
+    """
+    assert view.report is not None, view
+    facts = _facts(node, view.name, address, env)
+    labels = tuple(
+        (label, facts.labels[label])
+        for label in REQUIRED_LABELS
+        if facts.labels[label] != view.labels.get(label)
+    )
+    status = _setters(NodeDetails({}, view.report.status()), facts, env.model, {})
+    return Differences(labels, (), status).patch()
+
+
+def _facts(node: NodeId, name: str, address: str, env: Environment) -> NodeIdentity:
+    facts = env.model.identity(env.index_of(name, address), name)
+    if node not in env.boots:
+        return facts
+    booted = {"bootID": boot_id(name, env.boots[node])}
+    return facts._replace(node_info=facts.node_info | booted)
 
 
 def _as_found(facts: NodeIdentity, view: NodeView, details: NodeDetails) -> NodeIdentity:

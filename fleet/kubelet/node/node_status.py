@@ -20,7 +20,7 @@ from fleet.kubelet.devices.node_resources import differing_resources
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
 from fleet.kubelet.node.node_facts import NodeFacts
-from fleet.kubelet.node.node_reconcile import both, rebooted, reconcile
+from fleet.kubelet.node.node_reconcile import REQUIRED_LABELS, both, put_right, rebooted, reconcile
 from fleet.kubelet.node.setters import NodeInputs, compute_conditions, has_changed
 from fleet.kubelet.turn import Turn
 from fleet.objects.admission import NodeState
@@ -74,6 +74,7 @@ class NodeStatus:
         "_fast_due_ns",
         "_reported_ns",
         "_schedulable",
+        "_sound",
         "_ticked_ns",
         "_tries",
         "conditions",
@@ -86,6 +87,7 @@ class NodeStatus:
         self._cidr_applied = ""
         self._created = False  # the Node is as we have made it
         self._schedulable = True  # as the last computation left it
+        self._sound = 0  # stands for the report of the Node that was found to be right
         self._due_ns = 0  # the REGISTER or NODE_STATUS timer that counts
         self._fast_due_ns = 0  # _SLOW once Ready was reported
         self._ticked_ns = 0  # the end of the last tick: the phase of the next ones
@@ -186,6 +188,24 @@ class NodeStatus:
         self.conditions = view.conditions
         facts.pod_cidr = view.pod_cidrs[0] if view.pod_cidrs else ""
 
+    def look_at_report(self, view: NodeView, turn: Turn) -> None:
+        """Find out what others have written into the Node of what its kubelet says; a tick tells.
+
+        Source: updateNode, nodeStatusHasChanged. Differs: in light, and of Nodes that others make,
+        only a kubelet that starts looks.
+        """
+        env, report = turn.env, view.report
+        if env.light or not env.registers or report is None or not self._reported_ns:
+            return
+        key = hash((report.raw, *map(view.labels.get, REQUIRED_LABELS)))
+        is_sound = key == self._sound
+        patch = None if is_sound else put_right(turn.node, view, turn.facts.host_ip, env)
+        if patch is None:
+            self._sound = key
+            env.outdated.pop(turn.node, None)
+        else:
+            env.outdated[turn.node] = patch
+
     def report_created(self, inputs: NodeInputs, turn: Turn) -> None:
         """Count the POST as the first report. Differs: only in fidelity light."""
         self._fast_due_ns = _SLOW
@@ -271,6 +291,7 @@ class NodeStatus:
         facts, conditions = turn.facts, self.conditions
         shown = facts.uid, facts.is_deleting, facts.state, facts.pod_cidr
         self.on_node(view, facts)
+        self.look_at_report(view, turn)
         events = self._try(inputs, turn)
         facts.uid, facts.is_deleting, facts.state, facts.pod_cidr = shown
         self.conditions = conditions

@@ -19,6 +19,7 @@ from fleet.objects.pods import (
     LeaseView,
     NodeCondition,
     NodeDetails,
+    NodeReport,
     NodeView,
     ObjectMeta,
     Token,
@@ -55,6 +56,11 @@ INITIAL_EVENTS_END = b'"k8s.io/initial-events-end":"true"'
 EVENT_START = b'{"type":"'
 OBJECT = b',"object":'
 RUNTIME_CLASSES_MAX = 256
+REPORTED = (
+    *("capacity", "allocatable", "addresses", "daemonEndpoints", "nodeInfo"),
+    *("runtimeHandlers", "features", "declaredFeatures"),
+)
+"""Members of a Node's status."""
 _TYPE_AT = len(EVENT_START)
 _TYPES = {
     ord("A"): EventType.ADDED,
@@ -151,6 +157,10 @@ def decode_node(body: bytes | dict[str, Any]) -> NodeView:
         volumes_attached=tuple(each["name"] for each in status.get("volumesAttached", ())),
         volumes_in_use=tuple(status.get("volumesInUse", ())),
         state=share(node_state(obj)),
+        report=NodeReport(
+            orjson.dumps({member: status[member] for member in REPORTED if member in status}),
+            orjson.loads,
+        ),
     )
 
 

@@ -20,6 +20,7 @@ from fleet.objects.pods import (
     EventType,
     LeaseView,
     NodeCondition,
+    NodeReport,
     NodeView,
     PodView,
     Token,
@@ -32,7 +33,7 @@ from fleet.wire.api import decode_json, decode_service, decode_volumes, dynamic_
 from fleet.wire.api.decode_admission import extended_resources
 from fleet.wire.api.decode_pod import share
 from fleet.wire.api.decode_protobuf_pod import decode_pod, decode_pod_view, pairs
-from fleet.wire.api.kubernetes_messages import message_class, object_to_json, to_json
+from fleet.wire.api.kubernetes_messages import Json, message_class, object_to_json, to_json
 from fleet.wire.api.operations import Operation, Reader
 from fleet.wire.api.protobuf import MAGIC, contents
 from fleet.wire.http2.messages import MALFORMED as MALFORMED_BYTES
@@ -150,7 +151,41 @@ def decode_node(raw: bytes) -> NodeView:
                 lacks_hostname=all(key != HOSTNAME_LABEL for key, _ in labels),
             )
         ),
+        report=NodeReport(
+            (
+                capacity,
+                allocatable,
+                tuple(status.addresses),
+                status.daemonEndpoints,
+                status.nodeInfo,
+                tuple(status.runtimeHandlers),
+                status.features,
+                tuple(status.declaredFeatures),
+            ),
+            _reported,
+        ),
     )
+
+
+def _reported(raw: Any) -> dict[str, object]:
+    """Return what a Node reports, as members of its status; those that are empty are left out."""
+    capacity, allocatable, addresses, endpoints, info, handlers, features, declared = raw
+    found = {
+        "capacity": _amounts(capacity),
+        "allocatable": _amounts(allocatable),
+        "addresses": [_shown("NodeAddress", each) for each in addresses],
+        "daemonEndpoints": _shown("NodeDaemonEndpoints", endpoints),
+        "nodeInfo": _shown("NodeSystemInfo", info),
+        "runtimeHandlers": [_shown("NodeRuntimeHandler", each) for each in handlers],
+        "features": _shown("NodeFeatures", features),
+        "declaredFeatures": list(declared),
+    }
+    return {member: value for member, value in found.items() if value}
+
+
+def _shown(name: str, raw: bytes) -> Json:
+    shown: Json = to_json(message_class(name).FromString(raw))
+    return shown
 
 
 def pairs_of(entries: Any) -> tuple[tuple[str, str], ...]:
