@@ -161,6 +161,10 @@ BY_BEHAVIOR = {
         (f"{EDITS}test_edits_are_put_right_by_one_patch_each",),
         ("tests/e2e/test_edited_nodes.py::test_a_kubelet_puts_right_what_others_write",),
     ),
+    "a cloud controller manager has not seen a Node yet": Covered(
+        ("tests/sim/test_external_cloud.py::test_addresses_of_a_cloud_stay",),
+        ("tests/e2e/test_edited_nodes.py::test_a_cloud_controller_manager_initializes_nodes",),
+    ),
     "a Node is deleted, and made bare": Covered(
         (f"{EDITS}test_a_node_that_is_deleted_and_made_bare_gets_all_that_a_kubelet_says",),
         ("tests/e2e/test_edited_nodes.py::test_a_kubelet_puts_right_what_others_write",),
@@ -195,6 +199,6 @@ NOT_BUILT = (
     "resize of a pod's own resources",
     "nodeAllocatableUpdatePeriodSeconds, tokenRequests, requiresRepublish of CSI drivers",
     "expansion of volumes on the node (FileSystemResizeSuccessful)",
-    "dual-stack addresses; the taint of an external cloud provider",
+    "dual-stack addresses",
 )
 """What real nodes do that there is nothing to test of yet."""

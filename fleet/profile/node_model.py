@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from fleet.objects.well_known import HOSTNAME_LABEL, REGION_LABEL, ZONE_LABEL
+from fleet.objects.well_known import HOSTNAME_LABEL, PROVIDED_ADDRESS, REGION_LABEL, ZONE_LABEL
 from fleet.profile.agent_behavior import USER_AGENT_PLACEHOLDERS, AgentModel
 from fleet.profile.device_behavior import DeviceModel, DraDriver
 from fleet.profile.host_schedule import NOTHING_BROKEN, Broken, Outage, ShutdownSchedule
@@ -126,6 +126,7 @@ class NodeModel:
     shutdown: ShutdownSchedule | None = None
     csi_drivers: tuple[CSIDriver, ...] = ()  # whose node plug-in runs on the nodes
     user_agent: str = USER_AGENT  # with placeholders
+    cloud_is_external: bool = False  # another says the addresses, and takes a taint away
     serving: Serving | None = None  # None until a run says where: as the profile does
 
     @property
@@ -177,13 +178,14 @@ class NodeModel:
         ip, port = self.address(index), self.kubelet_port
         if self.serving is not None:
             port = self.serving.port_of(index)
+        provided = {PROVIDED_ADDRESS: ip} if self.cloud_is_external else {}
         known = {"name": name, "index": str(index), "zone": zone, "region": region}
         machine_id, system_uuid, boot_id = machine_identifiers(name)
         node_info = {"machineID": machine_id, "systemUUID": system_uuid, "bootID": boot_id}
         return NodeIdentity(
             name=name,
             labels=dict(sorted(labels.items())),
-            annotations=self.annotations,
+            annotations=self.annotations | provided,
             addresses=(("InternalIP", ip), ("Hostname", name)),
             provider_id=PLACEHOLDER.sub(lambda found: known[found[1]], self.provider_id),
             node_info=node_info | self.node_info,

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from fleet import KUBERNETES_VERSION
-from fleet.objects.well_known import HOSTNAME_LABEL
+from fleet.objects.well_known import HOSTNAME_LABEL, PROVIDED_ADDRESS
 from fleet.profile.agent_behavior import (
     AGENTS_MAX,
     USER_AGENT_PLACEHOLDERS,
@@ -62,9 +62,11 @@ NODE_INFO_DEFAULT = {
 NODE_ANNOTATIONS = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
 SERVER_TAINT_PREFIXES = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 """Taints that controllers put on a Node: a pasted one must not make every node unschedulable."""
+UNINITIALIZED = ("node.cloudprovider.kubernetes.io/uninitialized", "true", "NoSchedule")
+"""The taint of a Node that a cloud controller manager has not seen yet; that takes it away."""
 PASTED_ANNOTATIONS = frozenset(
     {
-        "alpha.kubernetes.io/provided-node-ip",
+        PROVIDED_ADDRESS,
         "csi.volume.kubernetes.io/nodeid",
         "kubectl.kubernetes.io/last-applied-configuration",
         "node.alpha.kubernetes.io/ttl",
@@ -218,6 +220,7 @@ class NodeProfileSpec(Spec):
     agents: Annotated[tuple[AgentChoice, ...], Field(max_length=AGENTS_MAX)] = ()
     image_pulls: ImagePulls = ImagePulls()
     usage: Usage = Usage()  # what runs on a node outside of its pods
+    cloud_provider: Literal["", "external"] = ""  # the kubelet's --cloud-provider
     pids_max: Annotated[int, Field(ge=1)] | None = None
     app_armor: bool = True
     devices: tuple[DeviceModel, ...] = ()
@@ -307,6 +310,7 @@ class NodeProfile(Spec):
             shutdown=spec.shutdown,
             csi_drivers=spec.csi_drivers,
             user_agent=spec.user_agent,
+            cloud_is_external=bool(spec.cloud_provider),
         )
 
 
@@ -342,13 +346,19 @@ def _annotations(spec: NodeProfileSpec) -> dict[str, str]:
 
 
 def _taints(spec: NodeProfileSpec) -> tuple[Taint, ...]:
-    """Return registerWithTaints and the template's taints, each key and effect once."""
+    """Return registerWithTaints and the template's taints, each key and effect once.
+
+    Source: kubelet_node_status.go, initialNode.
+    """
     taints: dict[tuple[str, str], Taint] = {}
     for taint in spec.template.spec.taints:
         if not taint.key.startswith(SERVER_TAINT_PREFIXES):
             taints[taint.key, taint.effect] = taint.compiled()
     for own in spec.kubelet_configuration.register_with_taints:
         taints[own.key, own.effect] = own.compiled()
+    if spec.cloud_provider:
+        key, _, effect = UNINITIALIZED
+        taints[key, effect] = UNINITIALIZED
     return tuple(taints.values())
 
 

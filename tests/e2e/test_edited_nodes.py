@@ -3,7 +3,10 @@
 import json
 
 import pytest
+import yaml
 from e2e_world import World, eventually
+
+from fleet.profile.loader import show_profile
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -53,3 +56,39 @@ def test_a_kubelet_puts_right_what_others_write(world: World, encoding: str) -> 
         world.kubectl("delete", "node", name)  # it has no mark of the run
         run.end_well_or_late()
     world.assert_nothing_left(PREFIX)
+
+
+def test_a_cloud_controller_manager_initializes_nodes(world: World) -> None:
+    """The test is the manager: it says an address and takes the taint away, as its own do."""
+    prefix, taint = "cloud", "node.cloudprovider.kubernetes.io/uninitialized"
+    document = yaml.safe_load(show_profile("default"))
+    document["spec"]["cloudProvider"] = "external"
+    document["spec"].setdefault("kubeletConfiguration", {})["nodeStatusUpdateFrequency"] = "2s"
+    path = world.root / "cloud.yaml"
+    path.write_text(yaml.safe_dump(document))
+    with world.spawn(prefix, 1, f"--profile={path}") as run:
+        run.until_ready()
+        name = f"{prefix}-00000"
+        node = world.get("node", name)
+        [address] = [
+            each["address"] for each in node["status"]["addresses"] if each["type"] == "InternalIP"
+        ]
+        provided = node["metadata"]["annotations"]["alpha.kubernetes.io/provided-node-ip"]
+        assert provided == address
+        assert taint in {each["key"] for each in node["spec"]["taints"]}
+        external = {"type": "ExternalIP", "address": "203.0.113.7"}
+        patch = json.dumps({"status": {"addresses": [external]}})
+        world.kubectl("patch", "node", name, "--subresource=status", "-p", patch)
+        world.kubectl("taint", "node", name, f"{taint}-")
+        reports = world.get("node", name)["status"]["conditions"][0]["lastHeartbeatTime"]
+
+        def has_reported() -> bool:
+            conditions = world.get("node", name)["status"]["conditions"]
+            return bool(conditions[0]["lastHeartbeatTime"] != reports)
+
+        eventually(has_reported, "the kubelet has reported again")
+        node = world.get("node", name)
+        assert external in node["status"]["addresses"]
+        assert taint not in {each["key"] for each in node["spec"].get("taints", ())}
+        run.end_well_or_late()
+    world.assert_nothing_left(prefix)

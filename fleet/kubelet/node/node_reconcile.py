@@ -21,12 +21,12 @@ from fleet.kubelet.environment import Environment
 from fleet.objects.admission import is_extended
 from fleet.objects.effects import NodeId, NodeStatusPatch
 from fleet.objects.pods import NodeDetails, NodeView
-from fleet.objects.well_known import MANAGED_ANNOTATION
+from fleet.objects.well_known import MANAGED_ANNOTATION, PROVIDED_ADDRESS
 from fleet.profile.node_model import NodeIdentity, NodeModel, boot_id, daemon_endpoints
 from fleet.quantity import parse_quantity
 
 ATTACH_ANNOTATION = "volumes.kubernetes.io/controller-managed-attach-detach"
-OWN_ANNOTATIONS = (ATTACH_ANNOTATION, MANAGED_ANNOTATION)
+OWN_ANNOTATIONS = (ATTACH_ANNOTATION, MANAGED_ANNOTATION, PROVIDED_ADDRESS)
 DEFAULT_LABELS = (
     "kubernetes.io/hostname",
     "topology.kubernetes.io/zone",
@@ -220,10 +220,10 @@ def _setters(
         if details.status.get(member) != ours_whole.get(member):
             status[member] = ours_whole.get(member)
     addresses = [{"address": address, "type": kind} for kind, address in facts.addresses]
-    if details.status.get("addresses") != addresses:
+    listed = details.status.get("addresses")
+    if listed != addresses and not (listed and model.cloud_is_external):
         # The API merges them by type, so that a list with two InternalIPs could not be changed.
-        replace = [{"$patch": "replace"}] if details.status.get("addresses") else []
-        status["addresses"] = [*addresses, *replace]
+        status["addresses"] = [*addresses, *([{"$patch": "replace"}] if listed else [])]
     return status
 
 
