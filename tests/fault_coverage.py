@@ -149,6 +149,10 @@ BY_BEHAVIOR = {
         (f"{SHUTDOWN}test_a_graceful_shutdown_ends_ordinary_pods_before_critical_ones",),
         (f"{SOURCES}test_a_node_that_shuts_down_ends_its_pods_and_falls_silent",),
     ),
+    "a machine comes back after a shutdown": Covered(
+        (f"{SHUTDOWN}test_a_machine_that_comes_back_has_booted",),
+        (f"{SOURCES}test_a_machine_that_was_shut_down_boots",),
+    ),
     "a restarted kubelet admits its pods anew": Covered(
         ("tests/sim/test_kubelet_restarts.py::test_pods_that_run_are_admitted_anew",), (_ANEW,)
     ),
@@ -194,7 +198,7 @@ BY_BEHAVIOR = {
     ),
 }
 NOT_BUILT = (
-    "a shutdown that is cancelled, and a machine that comes back after one",
+    "a shutdown that is cancelled",
     "pods that cannot be killed (FailedKillPod, ExceededGracePeriod), volumes that do not unmount",
     "resize of a pod's own resources",
     "nodeAllocatableUpdatePeriodSeconds, tokenRequests, requiresRepublish of CSI drivers",

@@ -25,6 +25,7 @@ from fleet.faults.machine_inputs import OF_MACHINE, OUTAGES, check, faulty
 from fleet.faults.problem_detector import ProblemDetector, condition_of
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.node.node_status import RegistrationPhase
+from fleet.kubelet.restart import boot
 from fleet.objects.effects import NodeId, Op
 from fleet.reactor.calls import Hindrance
 from fleet.reactor.reactor import Reactor
@@ -242,10 +243,7 @@ class Injector:
         env = self._reactor.environments.of(node)
         if env is None:
             return  # it is gone
-        env.boots[node] = env.boots.get(node, 0) + 1
-        runtime = env.runtimes.get(node)
-        if runtime is not None:
-            runtime.boot(down_ns, self._reactor.clock.now_ns(), env.wall_offset_ns)
+        boot(env, node, down_ns, self._reactor.clock.now_ns())
 
     def _kill(self, node: NodeId, kind: FaultType) -> None:
         """Kill the processes of all sandboxes or all containers of a node that runs."""

@@ -23,7 +23,7 @@ from fleet.kubelet.node.csi_registration import CSIRegistration, begin_registrat
 from fleet.kubelet.node.held_writes import HeldWrites
 from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.node.node_lease import NodeLease
-from fleet.kubelet.node.node_shutdown import DETECTED, ERROR, NodeShutdown, arm_shutdown
+from fleet.kubelet.node.node_shutdown import DETECTED, ERROR, NodeShutdown, arm_shutdown, power_off
 from fleet.kubelet.node.node_status import NodeStatus, RegistrationPhase
 from fleet.kubelet.node.runtime_state import HEALTHY, UNAVAILABLE, RuntimeState
 from fleet.kubelet.node.setters import NodeInputs
@@ -39,7 +39,6 @@ from fleet.objects.effects import (
     Op,
     Outbox,
     Owner,
-    PowerOff,
     Reply,
     StartWatch,
     Timer,
@@ -363,7 +362,7 @@ class VirtualKubelet:
         Source: nodeshutdown_manager_linux.go, start.
         """
         if not self.env.model.kubelet.shutdown_grace_by_priority:
-            turn.out.append(PowerOff(self.node))
+            turn.out.append(power_off(turn))
             return
         self._pod_side().begin_shutdown(turn)
         turn.node_event(Reason.SHUTDOWN, DETECTED)
@@ -374,7 +373,7 @@ class VirtualKubelet:
         if self._shutdown is None:
             self._shut_down(turn)
         elif self._shutdown.is_off(turn.now_ns):
-            turn.out.append(PowerOff(self.node))
+            turn.out.append(power_off(turn))
         else:
             self._after_pods(turn)
 

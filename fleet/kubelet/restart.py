@@ -6,11 +6,21 @@ what the event correlator remembers and every connection and watch are the proce
 Source: pkg/kubelet/kubelet.go, NewMainKubelet, Run: nothing but checkpoints is read at a start.
 """
 
+from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.objects.effects import NodeId
+
+
+def boot(env: Environment, node: NodeId, down_ns: int, now_ns: int) -> None:
+    """Let a machine boot that was off since an instant: another bootID, and nothing runs there."""
+    env.boots[node] = env.boots.get(node, 0) + 1
+    runtime = env.runtimes.get(node)
+    if runtime is not None:
+        runtime.boot(down_ns, now_ns, env.wall_offset_ns)
 
 
 def can_restart(kubelet: VirtualKubelet) -> bool:
-    """Return whether there will be a kubelet again: a machine that shuts down starts none."""
+    """Return whether there is one again at once: a machine that shuts down starts none."""
     return not kubelet.is_shutting_down
 
 

@@ -342,9 +342,10 @@ class Report(NamedTuple):
 
 
 class PowerOff(NamedTuple):
-    """The machine is off: nothing more is heard of this node."""
+    """The machine is off: nothing more is heard of this node, unless it boots after a time."""
 
     node: NodeId
+    off_ns: int | None = None
 
 
 Effect = ApiCall | SetTimer | StartWatch | StopWatch | Report | PowerOff

@@ -99,3 +99,4 @@ class ShutdownSchedule(Spec):
     after: DistributionField
     share: Share = 1.0
     power_off_delay: DistributionField = POWER_OFF_DELAY
+    off_for: DistributionField | None = None  # then it boots; None: it stays off

@@ -196,6 +196,10 @@ class Reactor:
             self._relist_later(now_ns)
         return count
 
+    def _start_anew(self, node: NodeId, now_ns: int, out: Outbox) -> None:
+        if self._restarts.on_due(node, now_ns, out):  # it was off: who knows what it missed
+            self._relist_later(now_ns)
+
     def _relist_later(self, now_ns: int) -> None:
         if self.watches.expect_relist():  # what there is comes once more, when all are back
             self._wheel.set(now_ns + RESTART_NS_MAX, NOBODY, Timer.RELIST)
@@ -296,7 +300,7 @@ class Reactor:
         elif timer is Timer.WATCH_RETRY:
             self._deliver(self.watches.on_due(owner), now_ns, out)
         elif timer is Timer.RESTART:
-            self._restarts.on_due(NodeId(owner), now_ns, out)
+            self._start_anew(NodeId(owner), now_ns, out)
         elif timer is Timer.RELIST:
             self._deliver(self.watches.relist(), now_ns, out)
         elif timer is Timer.AGENT:
@@ -454,17 +458,23 @@ class Reactor:
                 self.watches.stop(effect)
             case Report():
                 self._on_report(effect)
-            case PowerOff(node):
-                self._power_off(node)
+            case PowerOff(node, off_ns):
+                self._power_off(node, off_ns)
             case ApiCall() | SetTimer():
                 raise AssertionError(effect)  # handled by the caller
             case _:
                 assert_never(effect)
 
-    def _power_off(self, node: NodeId) -> None:
-        """Let a machine fall silent: its watches end, and nothing more is sent."""
+    def _power_off(self, node: NodeId, off_ns: int | None) -> None:
+        """Let a machine fall silent: its watches end, and nothing more is sent until it boots."""
         self.watches.end_all(node, hangs_up=True)
-        self.silence(node)
+        if off_ns is None:
+            self.silence(node)
+            return
+        self._forget({node})
+        self._restarts.power_off(node, self.clock.now_ns(), off_ns)
+        if self.agents is not None:
+            self.agents.stop(node)
 
     def _on_report(self, report: Report) -> None:
         """Count what a kubelet has come to, and do what follows from it here."""

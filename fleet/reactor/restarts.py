@@ -8,11 +8,11 @@ from collections.abc import Set as AbstractSet
 
 from fleet.clock import NS_PER_S
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.kubelet.restart import can_restart, restarted
+from fleet.kubelet.restart import boot, can_restart, restarted
 from fleet.objects.effects import NodeId, Outbox, Timer
 from fleet.reactor.client_tally import ClientTally
 from fleet.reactor.milestones import uncount
-from fleet.reactor.roster import Process
+from fleet.reactor.roster import Entry, Process
 
 RESTART_NS_MAX = 1 * NS_PER_S
 """A process is back within a second: each at its own moment, else all would tick in step."""
@@ -22,12 +22,13 @@ _STREAM_RESTART = 0x4E57A47
 class Restarts:
     """The kubelets of one process that are about to start once more."""
 
-    __slots__ = ("_held", "_process", "_waiting")
+    __slots__ = ("_down_ns", "_held", "_process", "_waiting")
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self._waiting: dict[NodeId, VirtualKubelet] = {}
         self._held: set[NodeId] = set()  # that are not started before `release`
+        self._down_ns: dict[NodeId, int] = {}  # of machines that boot then: since when they are off
 
     def is_waiting(self, node: NodeId) -> bool:
         """Return whether a node has no kubelet just now, but will have one."""
@@ -42,22 +43,37 @@ class Restarts:
         for node in nodes:
             kubelet = self._process.roster.entries[node].kubelet
             if kubelet is not None and node not in ended and can_restart(kubelet):
-                uncount(self._process.counts, kubelet)
-                self._waiting[node] = restarted(kubelet)
+                self._end_process(kubelet)
                 ended.add(node)
         return ended
+
+    def _end_process(self, kubelet: VirtualKubelet) -> None:
+        uncount(self._process.counts, kubelet)
+        self._waiting[kubelet.node] = restarted(kubelet)
+
+    def power_off(self, node: NodeId, now_ns: int, off_ns: int) -> None:
+        """Let a machine be off for a time, and boot then."""
+        entry = self._process.roster.entries[node]
+        assert entry.kubelet is not None, node
+        self._end_process(entry.kubelet)
+        self._hang_up(entry)
+        self._down_ns[node] = now_ns
+        self._process.wheel.set(now_ns + off_ns, node, Timer.RESTART)
 
     def end(self, node: NodeId, now_ns: int, *, is_held: bool) -> None:
         """Close what a stopped kubelet had open, and say when its successor starts, if it may."""
         entry = self._process.roster.entries[node]
-        assert entry.kubelet is not None, node
-        if not entry.kubelet.env.light:
-            self._process.wires.nodes.hang_up(entry.pool)
-        entry.kubelet = None
+        self._hang_up(entry)
         if is_held:
             self._held.add(node)
         else:
             self._start_soon(node, now_ns)
+
+    def _hang_up(self, entry: Entry) -> None:
+        assert entry.kubelet is not None
+        if not entry.kubelet.env.light:
+            self._process.wires.nodes.hang_up(entry.pool)
+        entry.kubelet = None
 
     def release(self, nodes: Iterable[NodeId], now_ns: int) -> int:
         """Let kubelets that were held start now; return how many there are."""
@@ -79,13 +95,19 @@ class Restarts:
         """Forget the successor of a node that is removed."""
         self._waiting.pop(node, None)
         self._held.discard(node)
+        self._down_ns.pop(node, None)
 
-    def on_due(self, node: NodeId, now_ns: int, out: Outbox) -> None:
-        """Start the successor, unless its node was removed meanwhile."""
+    def on_due(self, node: NodeId, now_ns: int, out: Outbox) -> bool:
+        """Start the successor, unless its node was removed; return whether its machine booted."""
         kubelet = self._waiting.pop(node, None)
-        if kubelet is not None:
-            entry = self._process.roster.entries[node]
-            entry.kubelet = kubelet
-            entry.client = ClientTally()  # it counts anew
-            self._process.counts.restarts += 1
-            kubelet.start(now_ns, out)
+        down_ns = self._down_ns.pop(node, None)
+        if kubelet is None:
+            return False
+        if down_ns is not None:
+            boot(kubelet.env, node, down_ns, now_ns)
+        entry = self._process.roster.entries[node]
+        entry.kubelet = kubelet
+        entry.client = ClientTally()  # it counts anew
+        self._process.counts.restarts += 1
+        kubelet.start(now_ns, out)
+        return down_ns is not None

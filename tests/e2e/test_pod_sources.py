@@ -304,3 +304,20 @@ def test_a_node_that_shuts_down_ends_its_pods_and_falls_silent(
         run.end_well_or_late()
     world.kubectl("delete", "pods", "-l", "app=ended", "--force", "--grace-period=0", check=False)
     world.assert_nothing_left("ends")
+
+
+def test_a_machine_that_was_shut_down_boots(world: World, tmp_path: Path) -> None:
+    option = profile(tmp_path / "boots.yaml", shutdown={"after": "20s", "offFor": "3s"})
+    with world.spawn("boots", 1, option) as run:
+        run.until_ready()
+        before = world.get("node", "boots-00000")["status"]["nodeInfo"]["bootID"]
+
+        def has_booted() -> bool:
+            status = world.get("node", "boots-00000")["status"]
+            return bool(status["nodeInfo"]["bootID"] != before)
+
+        eventually(has_booted, "the machine has booted")
+        about = "--field-selector=involvedObject.name=boots-00000,reason=Rebooted"
+        eventually(lambda: world.items("events", about), "its event")
+        run.end_well_or_late()
+    world.assert_nothing_left("boots")

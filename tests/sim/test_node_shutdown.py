@@ -1,5 +1,6 @@
 """A machine that is told to shut down: groups by priority, statuses, silence, Unknown."""
 
+import pytest
 from pod_world import model_of
 from simulation import Simulation, pod_json
 
@@ -138,3 +139,41 @@ def test_light_nodes_shut_down_too() -> None:
     assert ready(sim) == ("False", "node is shutting down")
     assert status(sim, "web")["phase"] == "Failed"
     assert status(sim, "web")["reason"] == "Terminated"
+
+
+@pytest.mark.parametrize("light", [False, True], ids=["kubelet", "light"])
+@pytest.mark.parametrize("grace", ["10s", "0s"])
+def test_a_machine_that_comes_back_has_booted(grace: str, *, light: bool) -> None:
+    model = model_of(
+        kubeletConfiguration={"shutdownGracePeriod": grace},
+        shutdown={"after": "60s", "offFor": "90s"},
+    )
+    sim = Simulation(seed=3, light=light, monitored=True, model=model)
+    sim.run_for(seconds=20)
+    create_killed(sim, "web")
+    sim.create_pod("once", restartPolicy="Never")
+    sim.run_for(seconds=15)
+    before = boot_id(sim)
+    sim.run_for(seconds=60)
+    off_s = sim.now_s
+    sim.run_for(seconds=40)
+    assert sim.condition("n-0") == "Unknown"
+    assert not sim.calls("n-0", since_s=off_s)
+    sim.run_for(seconds=60)
+    assert sim.condition("n-0") == "True"
+    assert boot_id(sim) != before
+    assert sim.reactor.counts.quarantined == 0
+    if grace == "0s":  # what ran was lost with the power
+        [container] = status(sim, "web")["containerStatuses"]
+        assert container["restartCount"] == 1
+        assert status(sim, "once")["phase"] == "Failed"
+    else:
+        assert status(sim, "web")["reason"] == "Terminated"
+    if not light:
+        assert [each["reason"] for each in sim.server.all("events")].count("Rebooted") == 1
+    sim.run_for(seconds=60)
+    assert sim.condition("n-0") != "True"  # it is told to shut down again
+
+
+def boot_id(sim: Simulation) -> str:
+    return str(sim.server.get("nodes", "n-0")["status"]["nodeInfo"]["bootID"])

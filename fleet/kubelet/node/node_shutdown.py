@@ -1,6 +1,6 @@
 """NodeShutdown: the graceful end of a machine, by groups of priority.
 
-    told -> [event, Ready=False] -> group 1 -> group 2 ... -> lock released -> power off
+    told -> [event, Ready=False] -> group 1 -> group 2 ... -> lock released -> power off -> boots?
                                     |all its pods have ended, or its time is over
 
 It is made when the machine is told to shut down; without grace periods in the configuration a
@@ -22,7 +22,7 @@ from fleet.kubelet.pods.pod_workers import (
     disruption_target,
 )
 from fleet.kubelet.turn import Turn
-from fleet.objects.effects import Timer
+from fleet.objects.effects import PowerOff, Timer
 from fleet.objects.pods import PodUid
 from fleet.profile.host_schedule import POWER_OFF_DELAY
 
@@ -34,6 +34,7 @@ DETECTED = "Shutdown manager detected shutdown event"
 _STREAM_SHARE = 0x5D0
 _STREAM_AFTER = 0x5D1
 _STREAM_OFF = 0x5D2
+_STREAM_BACK = 0x5D3
 
 Groups = tuple[tuple[int, int], ...]
 """Priority and seconds, lowest priority first."""
@@ -102,6 +103,14 @@ def arm_shutdown(turn: Turn) -> None:
         return
     after_ns = schedule.after.sample(turn.env.draws.uniform(turn.node, _STREAM_AFTER, 0))
     turn.arm(turn.now_ns + after_ns, Timer.SHUTDOWN)
+
+
+def power_off(turn: Turn) -> PowerOff:
+    """Return the end of the machine, and for how long it is off, if it comes back."""
+    schedule = turn.env.model.shutdown
+    if schedule is None or schedule.off_for is None:
+        return PowerOff(turn.node)
+    return PowerOff(turn.node, schedule.off_for.sample(turn.draw(_STREAM_BACK)))
 
 
 def group_of(groups: Groups, priority: int) -> int:
