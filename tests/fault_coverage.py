@@ -149,6 +149,10 @@ BY_BEHAVIOR = {
         (f"{SHUTDOWN}test_a_graceful_shutdown_ends_ordinary_pods_before_critical_ones",),
         (f"{SOURCES}test_a_node_that_shuts_down_ends_its_pods_and_falls_silent",),
     ),
+    "a shutdown is cancelled": Covered(
+        (f"{SHUTDOWN}test_a_shutdown_that_is_cancelled_has_ended_the_pods_all_the_same",),
+        (f"{SOURCES}test_a_shutdown_that_is_cancelled_leaves_its_node_ready",),
+    ),
     "a machine comes back after a shutdown": Covered(
         (f"{SHUTDOWN}test_a_machine_that_comes_back_has_booted",),
         (f"{SOURCES}test_a_machine_that_was_shut_down_boots",),
@@ -198,7 +202,6 @@ BY_BEHAVIOR = {
     ),
 }
 NOT_BUILT = (
-    "a shutdown that is cancelled",
     "pods that cannot be killed (FailedKillPod, ExceededGracePeriod), volumes that do not unmount",
     "resize of a pod's own resources",
     "nodeAllocatableUpdatePeriodSeconds, tokenRequests, requiresRepublish of CSI drivers",

@@ -23,7 +23,7 @@ from fleet.kubelet.node.csi_registration import CSIRegistration, begin_registrat
 from fleet.kubelet.node.held_writes import HeldWrites
 from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.node.node_lease import NodeLease
-from fleet.kubelet.node.node_shutdown import DETECTED, ERROR, NodeShutdown, arm_shutdown, power_off
+from fleet.kubelet.node.node_shutdown import BEGIN, ERROR, NodeShutdown, arm_shutdown, power_off
 from fleet.kubelet.node.node_status import NodeStatus, RegistrationPhase
 from fleet.kubelet.node.runtime_state import HEALTHY, UNAVAILABLE, RuntimeState
 from fleet.kubelet.node.setters import NodeInputs
@@ -201,7 +201,7 @@ class VirtualKubelet:
         if timer is Timer.RUNTIME_STATE:
             self._on_runtime_state(turn)
         elif timer is Timer.SHUTDOWN:
-            self._on_shutdown_timer(turn)
+            self._on_shutdown_timer(key, turn)
         elif timer is Timer.STATIC_PODS:
             self._pod_side().on_static_pods(key, turn)
             self._after_pods(turn)  # there may be none
@@ -290,9 +290,9 @@ class VirtualKubelet:
         pods = self.pods
         if pods is None:
             return
-        if pods.volumes_to_report() is not None or pods.monitor.is_watching:
+        is_cancelled = pods.go_on_with_shutdown(turn)
+        if is_cancelled or pods.volumes_to_report() is not None or pods.monitor.is_watching:
             self.status.arm(self._inputs(turn), turn)
-        pods.go_on_with_shutdown(turn)
         self._drop_idle_pod_side()
 
     def on_machine_changed(self, env: Environment, now_ns: int, out: Outbox) -> None:
@@ -365,14 +365,13 @@ class VirtualKubelet:
             turn.out.append(power_off(turn))
             return
         self._pod_side().begin_shutdown(turn)
-        turn.node_event(Reason.SHUTDOWN, DETECTED)
         self._record(self.status.sync_now(self._inputs(turn), turn), turn)
         self._after_pods(turn)
 
-    def _on_shutdown_timer(self, turn: Turn) -> None:
-        if self._shutdown is None:
+    def _on_shutdown_timer(self, key: str, turn: Turn) -> None:
+        if key == BEGIN:
             self._shut_down(turn)
-        elif self._shutdown.is_off(turn.now_ns):
+        elif self._shutdown is not None and self._shutdown.is_off(turn.now_ns):
             turn.out.append(power_off(turn))
         else:
             self._after_pods(turn)

@@ -99,4 +99,5 @@ class ShutdownSchedule(Spec):
     after: DistributionField
     share: Share = 1.0
     power_off_delay: DistributionField = POWER_OFF_DELAY
+    cancel_after: DistributionField | None = None  # unless the machine is off by then
     off_for: DistributionField | None = None  # then it boots; None: it stays off

@@ -321,3 +321,24 @@ def test_a_machine_that_was_shut_down_boots(world: World, tmp_path: Path) -> Non
         eventually(lambda: world.items("events", about), "its event")
         run.end_well_or_late()
     world.assert_nothing_left("boots")
+
+
+def test_a_shutdown_that_is_cancelled_leaves_its_node_ready(world: World, tmp_path: Path) -> None:
+    option = profile(
+        tmp_path / "stays.yaml",
+        kubeletConfiguration={"shutdownGracePeriod": "4s"},
+        shutdown={"after": "15s", "powerOffDelay": "10s", "cancelAfter": "5s"},
+    )
+    with world.spawn("stays", 1, option) as run:
+        run.until_ready()
+
+        def is_ready() -> bool:
+            conditions = world.get("node", "stays-00000")["status"]["conditions"]
+            return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+        eventually(lambda: not is_ready(), "the node is shutting down")
+        eventually(is_ready, "the node is Ready again")
+        about = "--field-selector=involvedObject.name=stays-00000,reason=Shutdown"
+        eventually(lambda: len(world.items("events", about)) == 2, "both events")
+        run.end_well_or_late()
+    world.assert_nothing_left("stays")

@@ -175,5 +175,47 @@ def test_a_machine_that_comes_back_has_booted(grace: str, *, light: bool) -> Non
     assert sim.condition("n-0") != "True"  # it is told to shut down again
 
 
+@pytest.mark.parametrize("light", [False, True], ids=["kubelet", "light"])
+def test_a_shutdown_that_is_cancelled_has_ended_the_pods_all_the_same(*, light: bool) -> None:
+    model = model_of(
+        kubeletConfiguration={
+            "shutdownGracePeriod": "60s",
+            "shutdownGracePeriodCriticalPods": "50s",
+        },
+        shutdown={"after": "60s", "powerOffDelay": "10s", "cancelAfter": "5s"},
+    )
+    sim = Simulation(seed=3, light=light, monitored=True, model=model)
+    sim.run_for(seconds=20)
+    create_killed(sim, "web")
+    sim.run_for(seconds=42)
+    assert ready(sim) == ("False", "node is shutting down")
+    sim.run_for(seconds=20)
+    assert ready(sim)[0] == "True"
+    assert status(sim, "web")["reason"] == "Terminated"
+    if not light:
+        told = [
+            each["message"] for each in sim.server.all("events") if each["reason"] == "Shutdown"
+        ]
+        assert told == [
+            "Shutdown manager detected shutdown event",
+            "Shutdown manager detected shutdown cancellation",
+        ]
+    sim.create_pod("next")
+    sim.run_for(seconds=120)  # past the deadlines of the groups
+    assert status(sim, "next")["phase"] == "Running"
+    assert sim.condition("n-0") == "True"
+    assert sim.reactor.counts.quarantined == 0
+
+
+def test_a_cancellation_after_the_power_is_off_is_none() -> None:
+    model = model_of(
+        kubeletConfiguration={"shutdownGracePeriod": "10s"},
+        shutdown={"after": "60s", "powerOffDelay": "3s", "cancelAfter": "30s"},
+    )
+    sim = Simulation(seed=3, model=model)
+    sim.run_for(seconds=150)
+    assert sim.reactor.entries[0].kubelet is None
+
+
 def boot_id(sim: Simulation) -> str:
     return str(sim.server.get("nodes", "n-0")["status"]["nodeInfo"]["bootID"])

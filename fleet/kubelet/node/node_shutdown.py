@@ -30,11 +30,15 @@ ERROR = "node is shutting down"
 REASON = "Terminated"
 MESSAGE = "Pod was terminated in response to imminent node shutdown."
 DETECTED = "Shutdown manager detected shutdown event"
+CANCELLED = "Shutdown manager detected shutdown cancellation"
+BEGIN = "begin"
+"""The key of the timer that begins a shutdown; others are about one that is under way."""
 
 _STREAM_SHARE = 0x5D0
 _STREAM_AFTER = 0x5D1
 _STREAM_OFF = 0x5D2
 _STREAM_BACK = 0x5D3
+_STREAM_CANCEL = 0x5D4
 
 Groups = tuple[tuple[int, int], ...]
 """Priority and seconds, lowest priority first."""
@@ -43,7 +47,16 @@ Groups = tuple[tuple[int, int], ...]
 class NodeShutdown:
     """One shutdown of one node, from its beginning to the last pod."""
 
-    __slots__ = ("_deadline_ns", "_groups", "_members", "_off_after_ns", "_off_ns", "_pods")
+    __slots__ = (
+        "_cancel_ns",
+        "_deadline_ns",
+        "_groups",
+        "_is_over",
+        "_members",
+        "_off_after_ns",
+        "_off_ns",
+        "_pods",
+    )
 
     def __init__(self, workers: Iterable[PodWorker], turn: Turn) -> None:
         env = turn.env
@@ -53,6 +66,11 @@ class NodeShutdown:
         delay = POWER_OFF_DELAY if schedule is None else schedule.power_off_delay
         self._groups: Groups = groups
         self._off_after_ns = delay.sample(env.draws.uniform(turn.node, _STREAM_OFF, 0))
+        self._cancel_ns = 0  # when it is cancelled
+        if schedule is not None and schedule.cancel_after is not None:
+            share = env.draws.uniform(turn.node, _STREAM_CANCEL, 0)
+            self._cancel_ns = turn.now_ns + schedule.cancel_after.sample(share)
+        self._is_over = False  # every group was dealt with, and it was cancelled before the end
         self._off_ns = 0  # when the power is off, once every group was dealt with
         self._deadline_ns = 0
         self._members: tuple[PodUid, ...] = ()  # of the group that is being ended
@@ -65,9 +83,13 @@ class NodeShutdown:
         """Return whether the machine is off."""
         return bool(self._off_ns) and now_ns >= self._off_ns
 
+    def is_cancelled(self, now_ns: int) -> bool:
+        """Return whether the machine stays on after all."""
+        return self._is_over and now_ns >= self._cancel_ns
+
     def is_due(self, workers: Workers, now_ns: int) -> bool:
         """Return whether it is the turn of the next group: this one has ended, or had its time."""
-        if self._off_ns:
+        if self._off_ns or self._is_over:
             return False
         return now_ns >= self._deadline_ns or all(
             _has_ended(workers.get(uid)) for uid in self._members
@@ -76,7 +98,8 @@ class NodeShutdown:
     def next_group(self, workers: Workers, turn: Turn) -> list[tuple[PodWorker, PodKill]]:
         """Begin with the next group that has pods; return whom to kill.
 
-        After the last one the inhibitor's lock is released: the machine will be off.
+        After the last one the inhibitor's lock is released: the machine will be off, unless that is
+        cancelled. A cancellation that came sooner is heard then: one goroutine hears and kills.
         """
         while self._groups:
             (_, seconds), *groups = self._groups
@@ -91,8 +114,13 @@ class NodeShutdown:
                     for uid in members
                     if (worker := workers.get(uid)) is not None
                 ]
-        self._off_ns = turn.now_ns + self._off_after_ns
-        turn.arm(self._off_ns, Timer.SHUTDOWN)
+        off_ns = turn.now_ns + self._off_after_ns
+        if self._cancel_ns and self._cancel_ns < off_ns:
+            self._is_over = True
+            turn.arm(max(self._cancel_ns, turn.now_ns), Timer.SHUTDOWN)
+        else:
+            self._off_ns = off_ns
+            turn.arm(off_ns, Timer.SHUTDOWN)
         return []
 
 
@@ -102,7 +130,7 @@ def arm_shutdown(turn: Turn) -> None:
     if schedule is None or turn.env.draws.uniform(turn.node, _STREAM_SHARE, 0) >= schedule.share:
         return
     after_ns = schedule.after.sample(turn.env.draws.uniform(turn.node, _STREAM_AFTER, 0))
-    turn.arm(turn.now_ns + after_ns, Timer.SHUTDOWN)
+    turn.arm(turn.now_ns + after_ns, Timer.SHUTDOWN, BEGIN)
 
 
 def power_off(turn: Turn) -> PowerOff:

@@ -16,9 +16,10 @@ from fleet.kubelet.containers.probe_manager import ProbeCount
 from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.devices.dra import registered_drivers
 from fleet.kubelet.environment import Environment
+from fleet.kubelet.events import Reason
 from fleet.kubelet.input_owners import LOOP_TIMERS
 from fleet.kubelet.node.node_facts import NodeFacts
-from fleet.kubelet.node.node_shutdown import NodeShutdown
+from fleet.kubelet.node.node_shutdown import CANCELLED, DETECTED, NodeShutdown
 from fleet.kubelet.node.runtime_state import RuntimeState
 from fleet.kubelet.pods import adopted_pods
 from fleet.kubelet.pods.pod_admission import PodAdmission
@@ -254,16 +255,25 @@ class NodePods:
     def begin_shutdown(self, turn: Turn) -> None:
         """Admit no pod any more, and end those that there are, group by group."""
         self.admission.shutdown = NodeShutdown(self.workers.values(), turn)
+        turn.node_event(Reason.SHUTDOWN, DETECTED)
 
-    def go_on_with_shutdown(self, turn: Turn) -> None:
-        """Kill the pods whose turn it is, if the machine is shutting down."""
+    def go_on_with_shutdown(self, turn: Turn) -> bool:
+        """Kill the pods whose turn it is, if the machine is shutting down.
+
+        Returns whether that was cancelled: pods are admitted again; what was ended stays so.
+        """
         shutdown = self.admission.shutdown
         if shutdown is None:
-            return
+            return False
+        if shutdown.is_cancelled(turn.now_ns):
+            self.admission.shutdown = None
+            turn.node_event(Reason.SHUTDOWN, CANCELLED)
+            return True
         while shutdown.is_due(self.workers, turn.now_ns):
             for worker, killed in shutdown.next_group(self.workers, turn):
                 self._syncer.kill_pod(worker, killed, turn)
         self._send_statuses(turn)
+        return False
 
     def is_idle(self) -> bool:
         """Return whether no pod is left, and no volume that the Node shows in use."""
