@@ -36,10 +36,8 @@ SHARE = 100
 """Of the time that an answer takes is waited until the next sample."""
 TIMEOUT_S = 10.0
 BYTES_MAX = 64 << 20
-SLICE_LINES = 25
-"""Parsed at once: about a millisecond's work."""
 PAUSE_S = 0.004
-"""Between slices: a turn of the reactor or two."""
+"""Between slices of a millisecond: a turn of the reactor or two."""
 PURPOSE = "metrics"
 PATH = "/metrics"
 
@@ -99,8 +97,7 @@ class Component:
         at_s = elapsed_s()
         # A thread would keep the lock for 5 ms at each system call of a turn.
         reading = self._wanted.reading()
-        for at in range(0, len(kept), SLICE_LINES):
-            reading.add(kept[at : at + SLICE_LINES])
+        for _ in reading.slices(kept):
             await asyncio.sleep(PAUSE_S)
         return Sample(self.name, at_s, took_ms, size, reading.told())
 

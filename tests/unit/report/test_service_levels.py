@@ -16,7 +16,15 @@ from fleet.controlplane import APISERVER, SCHEDULER
 from fleet.errors import UsageError
 from fleet.metrics import Histogram
 from fleet.report.control_plane import Sample, Samples, line_of
-from fleet.report.exposition import FAMILIES, REQUESTS, Exposition, Wanted, quantile
+from fleet.report.exposition import (
+    FAMILIES,
+    PARSE_COST,
+    REQUESTS,
+    SLICE_CREDIT,
+    Exposition,
+    Wanted,
+    quantile,
+)
 from fleet.report.figures import NodeFigures, PodFigures, WatchFigures
 from fleet.report.report import RunFigures
 from fleet.report.service_levels import (
@@ -62,8 +70,8 @@ def test_an_answer_that_is_read_in_slices_is_the_same() -> None:
     wanted = Wanted(FAMILIES[APISERVER])
     kept = wanted.keep((SCRAPED / "apiserver-2.txt").read_bytes().split(b"\n"))
     reading = wanted.reading()
-    for at in range(0, len(kept), 7):
-        reading.add(kept[at : at + 7])
+    slices = sum(1 for _ in reading.slices(kept))
+    assert slices == len(kept) * (1 + PARSE_COST) // SLICE_CREDIT
     assert reading.told() == scraped(APISERVER, 2)
 
 
