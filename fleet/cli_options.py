@@ -200,7 +200,11 @@ spawn_options = join(
         type=click.Choice(["per-node", "shared"]),
         help="Whose they are (default per-node; shared with light).",
     ),
-    nodes("--rate", type=float, help="Nodes started per second (default: no limit)."),
+    nodes(
+        "--rate",
+        metavar="N|max",
+        help="Nodes started per second, or all at once (default: as the API server takes them).",
+    ),
     nodes("--no-agents", is_flag=True, help="Without the node agents that profiles name."),
     nodes("--simulate-csi", is_flag=True, help="Be the CSI driver csi.fleet.emulator."),
     nodes("--seed", type=int, help="Of everything random."),

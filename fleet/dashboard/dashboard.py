@@ -69,7 +69,7 @@ class DashboardRun:
         if settings.dashboard:
             options = MasterOptions(
                 nodes=settings.nodes,
-                rate=settings.rate or DEFAULT_RATE,
+                rate=min(settings.rate or DEFAULT_RATE, settings.most),
                 workers=settings.processes + bool(settings.load),
                 directory=directory,
                 web_port=settings.dashboard_port,

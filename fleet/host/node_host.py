@@ -7,6 +7,7 @@ observer: one more connection, fleet's own, whose watch decides what counts as R
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -33,9 +34,10 @@ from fleet.host.machine import LIGHT_CONNECTIONS
 from fleet.host.managed_nodes import ManagedNodes
 from fleet.host.node_bootstrap import Bootstrap
 from fleet.host.node_certificates import NodeCertificates
-from fleet.host.pacing import STARTING_MAX, Pacing, StartStage
+from fleet.host.pacing import Pacing, StartStage
 from fleet.host.reactor_loop import ReactorLoop
 from fleet.host.readiness import Readiness
+from fleet.host.start_limit import StartLimit
 from fleet.host.static_sources import StaticSource, run_static_sources
 from fleet.host.transports import Transports
 from fleet.kubelet.environment import CATALOG_KINDS, Environment
@@ -146,7 +148,7 @@ class NodeHost:
         self._static_sources: list[StaticSource] = []
         self._authorization = cluster.credentials.authorization()
         self._running: list[NodeId] = []  # by slot
-        self._pacing = Pacing()
+        self._pacing = Pacing(StartLimit(settings.fidelity))
         self._is_silent = False
         self._kinds: dict[int, tuple[Environment, RenderedProfile]] = {}
 
@@ -185,15 +187,6 @@ class NodeHost:
             agents=self.agent_connections.figures(agents) if agents is not None else {},
             rejected=sum((each.counts.rejected for each in kinds), Counter(self.counts.rejected)),
         )
-
-    def pods_by_phase(self) -> dict[str, int]:
-        """Return how many pods the kubelets have, by the phases that a pod can have."""
-        phases = dict.fromkeys(("Pending", "Running", "Succeeded", "Failed"), 0)
-        for _, kubelet in self.reactor.roster.living():
-            for phase, count in kubelet.pods.phases().items() if kubelet.pods else ():
-                if phase in phases:
-                    phases[phase] += count
-        return phases
 
     def _model_of(self, node: int) -> NodeModel:
         return self.reactor.entries[node].caller.template.model
@@ -251,11 +244,14 @@ class NodeHost:
         rate = self.settings.rate
         started_s = self._loop.time()
         while self.size < self.settings.nodes:
-            if rate:
+            left = self.settings.nodes - self.size
+            if rate == math.inf:
+                due = left
+            elif rate:
                 due = int((self._loop.time() - started_s) * rate) + 1 - self.size
             else:
                 due = self.room()
-            for _ in range(min(due, self.settings.nodes - self.size)):
+            for _ in range(min(due, left)):
                 self.start_next()
             await asyncio.sleep(STEP_S)
 
@@ -289,8 +285,7 @@ class NodeHost:
 
     def room(self) -> int:
         """Return how many nodes may start now beside those that are starting."""
-        limit = STARTING_MAX[self.settings.fidelity]
-        return self._pacing.room(limit, self._stage, self._loop.time())
+        return self._pacing.room(self._stage, self.counts.requests.rows, self._loop.time())
 
     def _stage(self, node: NodeId) -> StartStage:
         """Return how far a node has come; one that is gone or broken is not waited for."""

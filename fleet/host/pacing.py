@@ -1,7 +1,7 @@
 """How many nodes may start now: a bring-up is preparation, not the experiment.
 
     STARTING --its kubelet says Ready; in light it has a Lease--> SAID --others see it--> SETTLED
-    at most STARTING_MAX                      at most UNSETTLED_MAX with those that start
+    at most as many as `StartLimit` finds     at most UNSETTLED_MAX with those that start
 
 What a kubelet says and what others see part on a busy API server: the node-lifecycle controller has
 eight workers, each of whose requests waits like all others, and a node that keeps the not-ready
@@ -13,16 +13,11 @@ import enum
 import logging
 from collections.abc import Callable
 
+from fleet.host.start_limit import Rows, StartLimit
 from fleet.objects.effects import NodeId
-from fleet.profile.settings import Fidelity
 
-STARTING_MAX = {Fidelity.KUBELET: 48, Fidelity.LIGHT: 16}
-"""Nodes that start at one time, unless --rate asks for a constant rate whatever the server says.
-
-5,000 kubelets that start at once drive a small API server into time-outs and retries from which it
-takes minutes to recover.
-"""
-UNSETTLED_MAX = 2 * STARTING_MAX[Fidelity.KUBELET]
+UNSETTLED_MAX = 96
+"""Or twice as many as may start, if that is more."""
 PATIENCE_S = 15.0
 """After so long without one more node that others see Ready, they are not waited for."""
 LOOKED_AT_ALWAYS = 256  # of more than this, a look a second is enough
@@ -43,9 +38,19 @@ class StartStage(enum.IntEnum):
 class Pacing:
     """The nodes that are on their way. Time is in seconds of any clock that does not go back."""
 
-    __slots__ = ("_held_by", "_held_s", "_look_s", "_moved_s", "_said", "_starting", "is_blind")
+    __slots__ = (
+        "_held_by",
+        "_held_s",
+        "_look_s",
+        "_moved_s",
+        "_said",
+        "_starting",
+        "is_blind",
+        "limit",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, limit: StartLimit) -> None:
+        self.limit = limit
         self._starting: dict[NodeId, None] = {}
         self._said: dict[NodeId, None] = {}
         self._look_s = 0.0
@@ -63,16 +68,18 @@ class Pacing:
         self._starting.pop(node, None)
         self._said.pop(node, None)
 
-    def room(
-        self, starting_max: int, stage_of: Callable[[NodeId], StartStage], now_s: float
-    ) -> int:
-        """Return how many nodes may start now."""
+    def room(self, stage_of: Callable[[NodeId], StartStage], answered: Rows, now_s: float) -> int:
+        """Return how many nodes may start now; `answered` is what the server did so far."""
+        is_used = 2 * len(self._starting) > self.limit.nodes
         for node in list(self._starting):
             stage = stage_of(node)
             if stage is not StartStage.STARTING:
                 del self._starting[node]
+                self.limit.through += 1
             if stage is StartStage.SAID:
                 self._said[node] = None
+        self.limit.look(answered, now_s, is_used=is_used)
+        starting_max = self.limit.nodes
         self._look(stage_of, now_s)
         starting, said = len(self._starting), len(self._said)
         if starting >= starting_max:
@@ -81,7 +88,7 @@ class Pacing:
         room = starting_max - starting
         if said == 0 or self.is_blind:
             return room
-        unsettled_room = UNSETTLED_MAX - starting - said
+        unsettled_room = max(UNSETTLED_MAX, 2 * starting_max) - starting - said
         if unsettled_room <= 0:
             self._hold(f"the controllers: {said} Ready nodes keep the not-ready taint", now_s)
         return max(0, min(room, unsettled_room))

@@ -26,6 +26,7 @@ from fleet.background import BACKOFF_FIRST_S, BACKOFF_MAX_S, STEADY_S, Backgroun
 from fleet.controlplane import ComponentDeath
 from fleet.controlplane.process import Component
 from fleet.errors import Exit, FleetError, SetupError, UsageError
+from fleet.profile.option_types import rate_text
 from fleet.profile.settings import ServeMode, Settings, flag_of
 from fleet.report.display import LiveFigures
 from fleet.report.report import RunFigures, merge
@@ -284,7 +285,7 @@ def sibling_arguments(
     if share.max_nodes:
         arguments.append(f"--max-nodes={share.max_nodes}")
     if share.rate:
-        arguments.append(f"--rate={share.rate}")
+        arguments.append(f"--rate={rate_text(share.rate)}")
     serve = settings.serve
     if serve is ServeMode.AUTO and kubeconfig is not None:
         serve = ServeMode.LOOPBACK  # to the process it is a cluster that was named

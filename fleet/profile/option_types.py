@@ -20,6 +20,8 @@ SHARDS_MAX = 10_000
 """Shards have four digits."""
 PROFILE_PERIOD_MAX = 10_000
 """The nodes after which a weighted mix repeats; finer weights are refused."""
+RATE_MAX = "max"
+"""As a rate: all nodes at once."""
 RANGE_PREFIX_MAX = 30
 """Of --node-addresses: half of it for nodes, without its two ends."""
 
@@ -134,6 +136,24 @@ def _share(value: object) -> float:
     return share
 
 
+def _rate(value: object) -> float:
+    """Read how many nodes start each second: a number, or `max` for all of them at once."""
+    text = str(value)
+    rate = -1.0
+    with contextlib.suppress(ValueError):
+        rate = float(text)
+    if text == RATE_MAX:
+        return math.inf
+    if not 0 <= rate < math.inf:
+        raise ValueError(f"{text!r} is neither a number of nodes a second nor {RATE_MAX}")
+    return rate
+
+
+def rate_text(rate: float) -> str:
+    """Return a rate as it is read."""
+    return RATE_MAX if rate == math.inf else f"{rate:g}"
+
+
 def _bootstrap_token(value: SecretStr) -> SecretStr:
     if value and not _BOOTSTRAP_TOKEN.fullmatch(value.get_secret_value()):
         raise ValueError("it is not ID.SECRET, such as `kubeadm token create` prints")
@@ -184,6 +204,7 @@ ComponentFlags = Annotated[tuple[str, ...], BeforeValidator(_component_flags)]
 DurationOption = Annotated[int, BeforeValidator(parse_positive_duration)]
 HostNames = Annotated[tuple[str, ...], AfterValidator(lambda given: tuple(map(host_name, given)))]
 Profiles = Annotated[tuple[ProfileChoice, ...], BeforeValidator(_profiles)]
+Rate = Annotated[float, BeforeValidator(_rate)]
 RunId = Annotated[str, StringConstraints(pattern=r"^([a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?)?$")]
 Shard = Annotated[Annotated[int, Field(ge=0, lt=SHARDS_MAX)] | None, BeforeValidator(_shard)]
 Share = Annotated[float, BeforeValidator(_share)]

@@ -20,10 +20,12 @@ from fleet.profile.option_types import (
     LabelSelector,
     NodeAddresses,
     Profiles,
+    Rate,
     RunId,
     Shard,
     Share,
     StatefulSetOption,
+    rate_text,
 )
 from fleet.profile.schema import DnsLabel, explain
 from fleet.profile.serving import PORT_MAX
@@ -138,7 +140,7 @@ class Settings(BaseModel):
     bootstrap_kubeconfig: Path | None = None
     approve_csrs: bool = False
     shard: Shard = None  # None: one process alone
-    rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # nodes a second; 0: no limit
+    rate: Rate = 0.0  # nodes a second; 0: as the API server takes them; infinite: all at once
     duration_ns: DurationOption | None = Field(default=None, alias="duration")  # None: until Ctrl-C
     until_ready: bool = False
     kubeconfig: Path | None = None
@@ -339,6 +341,13 @@ class Settings(BaseModel):
         """Host and port of the master that runs already."""
         host, _, port = self.locust_master.rpartition(":")
         return host, int(port or 0)
+
+    @property
+    def pace(self) -> str:
+        """Return how nodes are started, in a word."""
+        if not self.rate:
+            return "adaptive"
+        return rate_text(self.rate) + ("/s" if self.rate < math.inf else "")
 
     def share(self, number: int) -> Self:
         """Return the settings of one of `processes` processes: its shard and its nodes.

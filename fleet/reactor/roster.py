@@ -52,6 +52,15 @@ class Roster:
             if entry.kubelet is not None:
                 yield entry, entry.kubelet
 
+    def pods_by_phase(self) -> dict[str, int]:
+        """Return how many pods the kubelets have, by the phases that a pod can have."""
+        phases = dict.fromkeys(("Pending", "Running", "Succeeded", "Failed"), 0)
+        for _, kubelet in self.living():
+            for phase, count in kubelet.pods.phases().items() if kubelet.pods else ():
+                if phase in phases:
+                    phases[phase] += count
+        return phases
+
 
 class Wires:
     """The connections of a process. They are set before the first kubelet starts."""

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from fleet.report.run_record import RunRecord
 from fleet.report.service_levels import WATCH_DELAY
 
-SAME = ("server_version", "etcd_fsync", "fidelity", "identity", "encoding", "watches")
+SAME = ("server_version", "etcd_fsync", "fidelity", "identity", "encoding", "watches", "pace")
 """What must be equal; docs/explain/verdict.md says why."""
 MACHINE = ("cpu", "cores", "memory")
 

@@ -136,6 +136,11 @@ class RunFigures:
     identity: str = figure("impersonate", AS_MADE)
     encoding: str = figure("json", AS_MADE)
     watches: str = figure("per-node", AS_MADE)
+    pace: str = figure(
+        "adaptive",
+        "how nodes were started: `adaptive` (as the API server took them), `max` (all at once), or "
+        "at a rate such as `50/s`",
+    )
     nodes: NodeFigures = made(NodeFigures)
     lease: LeaseFigures = made(LeaseFigures)
     pods: PodFigures = made(PodFigures)

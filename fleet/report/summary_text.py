@@ -77,6 +77,8 @@ def _node_words(figures: RunFigures) -> str:
             words += f" ({nodes.requested / nodes.time_to_ready_s:,.0f}/s)"
     elif nodes.registered < nodes.requested:
         words += f", {nodes.registered:,} registered"
+    if figures.pace != "adaptive":
+        words += f", started at {figures.pace}"
     if nodes.ever_not_ready:
         words += f"; {nodes.ever_not_ready:,} WENT NotReady on the way"
     return words

@@ -98,6 +98,7 @@ class Run:
         self._figures = RunFigures(
             run_id=self._run_id,
             fidelity=settings.fidelity,
+            pace=settings.pace,
             identity=settings.identity,
             encoding=settings.wire_encoding,
             watches="per-node" if settings.has_own_watches else "shared",

@@ -7,6 +7,7 @@ from pathlib import Path
 from fleet import KUBERNETES_VERSION
 from fleet.errors import Exit, UsageError
 from fleet.profile.loader import NodeMix, mix_of
+from fleet.profile.option_types import rate_text
 from fleet.profile.settings import Fidelity, OutputFormat, Settings
 from fleet.report.slo_file import INDICATORS, SIG, STEADY
 from fleet.run.scenario_command import player_of, settings_of
@@ -102,7 +103,7 @@ def replay(path: Path, settings: Settings) -> str:
     for each in settings.profiles:
         words += ["--profile", f"{each.source}={each.weight:g}"]
     if settings.rate:
-        words += ["--rate", f"{settings.rate:g}"]
+        words += ["--rate", rate_text(settings.rate)]
     return shlex.join(words)
 
 

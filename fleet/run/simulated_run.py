@@ -125,6 +125,7 @@ class SimulatedRun:
             run_id=run_id,
             server_version="simulated",
             fidelity=settings.fidelity,
+            pace=settings.pace,
             identity=settings.identity,
             encoding=ENCODING,
             simulated_seed=settings.seed,

@@ -27,7 +27,7 @@ SECONDS = 10
 
 
 def test_the_summary_has_the_keys_of_the_interface_and_sane_values(world: World) -> None:
-    with world.spawn("json", 5, world.quick(), "--output=json") as run:
+    with world.spawn("json", 5, world.quick(), "--output=json", "--rate=max") as run:
         run.until_ready()
         world.apply(workload("Deployment", "json", 10))
         world.kubectl("rollout", "status", "deployment/json", "--timeout=120s")
@@ -49,6 +49,7 @@ def test_the_summary_has_the_keys_of_the_interface_and_sane_values(world: World)
     assert found["server_version"] == world.info.server_version
     assert found["etcd_fsync"] is False
     assert (found["fidelity"], found["identity"]) == ("kubelet", "impersonate")
+    assert found["pace"] == "max"
     assert found["nodes"] | {"time_to_ready_s": 0} == {
         "requested": 5,
         "registered": 5,

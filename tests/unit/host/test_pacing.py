@@ -2,23 +2,24 @@
 
 import pytest
 
-from fleet.host.pacing import LOOK_S, PATIENCE_S, STARTING_MAX, UNSETTLED_MAX, Pacing, StartStage
+from fleet.host.pacing import LOOK_S, PATIENCE_S, UNSETTLED_MAX, Pacing, StartStage
+from fleet.host.start_limit import FIRST, StartLimit
 from fleet.objects.effects import NodeId
 from fleet.profile.settings import Fidelity
 
-STARTING = STARTING_MAX[Fidelity.KUBELET]
+STARTING = FIRST[Fidelity.KUBELET]
 
 
 class BringUp:
     """Nodes whose stages the test sets, and a clock."""
 
     def __init__(self) -> None:
-        self.pacing = Pacing()
+        self.pacing = Pacing(StartLimit(Fidelity.KUBELET))
         self.stages: dict[NodeId, StartStage] = {}
         self.now_s = 100.0
 
     def room(self) -> int:
-        return self.pacing.room(STARTING, lambda node: self.stages[node], self.now_s)
+        return self.pacing.room(lambda node: self.stages[node], {}, self.now_s)
 
     def start(self) -> int:
         """Start as many as may; return how many did."""

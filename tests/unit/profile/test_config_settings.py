@@ -1,5 +1,6 @@
 """The options of `fleet spawn`."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,16 @@ def test_defaults_are_those_of_the_interface() -> None:
     assert settings.output is OutputFormat.TEXT
     assert settings.duration_ns is None
     assert not settings.names_cluster
+
+
+@pytest.mark.parametrize(
+    ("rate", "pace", "passed_on"),
+    [("", "adaptive", 0.0), ("50", "50/s", 25.0), ("max", "max", math.inf)],
+)
+def test_a_rate_is_a_number_or_all_at_once(rate: str, pace: str, passed_on: float) -> None:
+    settings = Settings.from_options(nodes=4, processes=2, **({"rate": rate} if rate else {}))
+    assert settings.pace == pace
+    assert [share.rate for share in settings.shares()] == [passed_on] * 2
 
 
 def test_options_are_read_as_click_hands_them_over() -> None:
@@ -130,8 +141,8 @@ def test_a_shard_may_be_what_the_hostname_ends_with(monkeypatch: pytest.MonkeyPa
         ({"identity": "me"}, "--identity: 'me' is not one of 'impersonate', 'csr' or 'shared'"),
         ({"fidelity": "x"}, "--fidelity: 'x' is not one of 'kubelet' or 'light'"),
         ({"duration": "10x"}, "--duration: '10x' is not a duration such as 10s or 5m"),
-        ({"rate": -1}, "--rate: -1: "),
-        ({"rate": float("inf")}, "--rate: inf: "),
+        ({"rate": -1}, "--rate: '-1' is neither"),
+        ({"rate": float("inf")}, "--rate: 'inf' is neither"),
         ({"shard": 10_000}, "--shard: 10000: "),
         ({"shard": "x"}, "--shard: 'x': "),
         ({"nodes": 9, "shard": 0, "shard_stride": 8}, "--shard-stride: a shard has 9 nodes"),

@@ -34,6 +34,7 @@ FIXED_KEYS = [
     "identity",
     "encoding",
     "watches",
+    "pace",
     "nodes",
     "lease",
     "pods",
