@@ -351,3 +351,18 @@ def test_a_pod_with_a_limit_of_its_own_has_its_largest_container_killed() -> Non
     assert restarts == {"big": 1, "small": 0}
     assert found[0]["lastState"]["terminated"]["reason"] == "OOMKilled"
     assert node_events(sim, "SystemOOM") == []
+
+
+def test_a_pod_that_is_being_ended_is_evicted_before_those_that_use_less() -> None:
+    """It heeds no SIGTERM and has its minute; nobody else is evicted meanwhile."""
+    sim = settled(template={"status": {"capacity": {"memory": "4Gi"}}})
+    notes = {MEMORY: "2000Mi", "fleet.emulator/stop-time": "never"}
+    sim.create_pod("ending", annotations=notes, terminationGracePeriodSeconds=60)
+    sim.run_for(seconds=20)
+    sim.server.delete_pod("ending")
+    create(sim, "modest", memory="1800Mi")
+    sim.run_for(seconds=30)
+    assert len(pod_events(sim, "ending", "Evicted")) == 1
+    assert pod_events(sim, "modest", "Evicted") == []
+    sim.run_for(seconds=40)
+    assert (sim.phase("ending"), sim.phase("modest")) == ("", "Running")

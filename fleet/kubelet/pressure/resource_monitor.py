@@ -277,7 +277,7 @@ class ResourceMonitor:
         active = [
             pods.get(uid) or worker.pod
             for uid, worker in self._workers.items()
-            if worker.state is WorkerState.SYNC and worker.pod.status.phase not in TERMINAL_PHASES
+            if _is_active(worker)
         ]
         reclaim = Reclaim(
             lambda: self._stats(pods, turn),
@@ -337,6 +337,16 @@ def images_in_use(workers: Workers, syncer: PodSyncer) -> set[str]:
         if (worker := workers.get(uid)) is not None
         for name in images_of(worker.pod, sandbox)
     }
+
+
+def _is_active(worker: PodWorker) -> bool:
+    """Return whether a pod may be evicted; one that is being ended and still runs is no exception.
+
+    Source: kubelet_pods.go, filterOutInactivePods.
+    """
+    if worker.state is WorkerState.SYNC:
+        return worker.pod.status.phase not in TERMINAL_PHASES
+    return worker.state is WorkerState.TERMINATING
 
 
 def _is_finished(worker: PodWorker | None) -> bool:
