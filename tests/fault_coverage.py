@@ -20,6 +20,8 @@ FAULTS = "tests/e2e/test_faults.py::test_faults_hit_whom_they_name_and_end_when_
 MACHINES = "tests/e2e/test_machine_faults.py::test_machines_fail_as_machines_do_and_come_back"
 PLANE = "tests/e2e/test_machine_faults.py::test_the_control_plane_of_a_run_fails_and_comes_back"
 NODE = "tests/e2e/test_node_faults.py::"
+STUCK = "tests/sim/test_stuck_pods.py::"
+STUCK_PODS = "tests/e2e/test_terminating_pods.py::test_pods_that_cannot_end_stay_until_it_is_healed"
 EDITS = "tests/sim/test_foreign_edits.py::"
 ODD = f"{NODE}test_runtimes_links_and_processes_fail_and_are_well_again"
 
@@ -103,6 +105,16 @@ BY_FAULT = {
     FaultType.CONTAINER_CRASH: _injected(
         "test_containers_that_crash_again_and_again_back_off", MACHINES
     ),
+    FaultType.KILL_FAILURE: Covered(
+        (
+            f"{STUCK}test_containers_that_cannot_be_killed_keep_their_pods",
+            f"{STUCK}test_a_kill_that_hangs_is_over_as_soon_as_the_runtime_answers",
+        ),
+        (STUCK_PODS,),
+    ),
+    FaultType.SANDBOX_KILL_FAILURE: Covered(
+        (f"{STUCK}test_sandboxes_that_cannot_be_stopped_keep_their_pods",), (STUCK_PODS,)
+    ),
     FaultType.ATTACH_FAILURE: Covered(
         (f"{STORAGE}test_a_volume_that_is_not_attached_keeps_its_pod_waiting",), (_UNATTACHED,)
     ),
@@ -181,6 +193,13 @@ BY_BEHAVIOR = {
         ("tests/sim/test_eviction.py::test_a_pod_that_is_evicted_and_ends_well_has_succeeded",),
         ("tests/e2e/test_node_admission.py::test_a_critical_pod_displaces_others",),
     ),
+    "pods that are stuck are deleted by force": Covered(
+        (f"{STUCK}test_a_pod_that_is_deleted_by_force_is_gone_and_its_containers_are_not",),
+        (STUCK_PODS,),
+    ),
+    "Terminating pods pile up": Covered(
+        (f"{STUCK}test_terminating_pods_that_pile_up_keep_their_successors_out",), (STUCK_PODS,)
+    ),
     "a resize of containers is admitted, or waits": Covered(
         ("tests/sim/test_resize.py::test_a_resize_is_deferred_until_another_pod_goes",),
         ("tests/e2e/test_containers.py::test_an_in_place_resize",),
@@ -202,7 +221,7 @@ BY_BEHAVIOR = {
     ),
 }
 NOT_BUILT = (
-    "pods that cannot be killed (FailedKillPod, ExceededGracePeriod), volumes that do not unmount",
+    "volumes that do not unmount",
     "resize of a pod's own resources",
     "nodeAllocatableUpdatePeriodSeconds, tokenRequests, requiresRepublish of CSI drivers",
     "expansion of volumes on the node (FileSystemResizeSuccessful)",

@@ -41,6 +41,8 @@ class FaultType(enum.Enum):
     SANDBOX_DEATH = "SandboxDeath"
     SANDBOX_FAILURE = "SandboxFailure"
     CONTAINER_CRASH = "ContainerCrash"
+    KILL_FAILURE = "KillFailure"
+    SANDBOX_KILL_FAILURE = "SandboxKillFailure"
     ATTACH_FAILURE = "AttachFailure"
     MOUNT_FAILURE = "MountFailure"
     DEVICE_FAILURE = "DeviceFailure"
@@ -157,6 +159,13 @@ FAULTS = {
     ),
     FaultType.CONTAINER_CRASH: FaultKind(
         "the processes of all containers are killed", is_instant=True
+    ),
+    FaultType.KILL_FAILURE: FaultKind(
+        "no container can be killed: its runtime does not answer, or says `message`",
+        takes=("message",),
+    ),
+    FaultType.SANDBOX_KILL_FAILURE: FaultKind(
+        "no sandbox can be stopped: the network plugin says `message`", takes=("message",)
     ),
     FaultType.ATTACH_FAILURE: FaultKind(
         "no volume of a CSI driver can be attached to the machine: the driver says `message`",

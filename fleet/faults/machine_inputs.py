@@ -13,8 +13,9 @@ from fleet.kubelet.environment import Environment
 from fleet.kubelet.pressure.eviction_signals import threshold_amount, thresholds_of
 from fleet.kubelet.pressure.stats_provider import node_capacity
 from fleet.profile.distribution import ZERO
-from fleet.profile.host_schedule import Happening, OutageKind
+from fleet.profile.host_schedule import Broken, Happening, OutageKind
 from fleet.profile.image_behavior import NoRegistry
+from fleet.profile.lifecycle_behavior import HANGS
 from fleet.profile.node_model import NodeModel
 from fleet.profile.usage import Usage, constant_curve
 
@@ -24,9 +25,19 @@ OUTAGES = {
     FaultType.NETWORK_NOT_READY: OutageKind.NETWORK_NOT_READY,
     FaultType.PLEG_STALL: OutageKind.PLEG_STALL,
 }
-NO_NETWORK = 'plugin type="bridge" failed (add): failed to create bridge: resource busy'
-NO_DEVICE = "the device did not appear"
-NO_ATTACHMENT = "the machine is not in a state to attach volumes"
+_SAYS = {
+    FaultType.SANDBOX_FAILURE: (
+        'plugin type="bridge" failed (add): failed to create bridge: resource busy'
+    ),
+    FaultType.KILL_FAILURE: HANGS,
+    FaultType.SANDBOX_KILL_FAILURE: (
+        'plugin type="bridge" failed (delete): failed to delete bridge: resource busy'
+    ),
+    FaultType.MOUNT_FAILURE: "the device did not appear",
+    FaultType.ATTACH_FAILURE: "the machine is not in a state to attach volumes",
+}
+"""What is said where a fault has no message."""
+_BREAKING = frozenset((*_SAYS, FaultType.DEVICE_FAILURE))
 _PRESSURES = {
     FaultType.MEMORY_PRESSURE: "memory.available",
     FaultType.DISK_PRESSURE: "nodefs.available",
@@ -35,8 +46,7 @@ _PRESSURES = {
 OF_MACHINE = frozenset(
     (
         *(FaultType.CLOCK_SKEW, FaultType.REGISTRY_OUTAGE, FaultType.OUT_OF_MEMORY),
-        *(FaultType.SANDBOX_FAILURE, FaultType.MOUNT_FAILURE, *OUTAGES, *_PRESSURES),
-        *(FaultType.DEVICE_FAILURE, FaultType.ATTACH_FAILURE),
+        *(*OUTAGES, *_PRESSURES, *_BREAKING),
     )
 )
 """Faults that are an input of the machine itself."""
@@ -89,15 +99,8 @@ def faulty(origin: Environment, found: Iterable[tuple[FaultSpec, int, int]]) -> 
             outages.append(outage)
         elif spec.type is FaultType.CLOCK_SKEW:
             skew_ns += spec.by_ns or 0
-        elif spec.type is FaultType.SANDBOX_FAILURE:
-            broken = broken._replace(sandboxes=spec.message or NO_NETWORK)
-        elif spec.type is FaultType.MOUNT_FAILURE:
-            broken = broken._replace(mounts=spec.message or NO_DEVICE)
-        elif spec.type is FaultType.ATTACH_FAILURE:
-            broken = broken._replace(attachments=spec.message or NO_ATTACHMENT)
-        elif spec.type is FaultType.DEVICE_FAILURE:
-            devices = (*broken.devices, (spec.resource, spec.count))
-            broken = broken._replace(devices=devices)
+        elif spec.type in _BREAKING:
+            broken = _broken_by(spec, broken)
         elif spec.type is FaultType.OUT_OF_MEMORY:
             memory = constant_curve(node_capacity(model).memory)
             usage = usage.model_copy(update={"memory": memory})
@@ -109,6 +112,25 @@ def faulty(origin: Environment, found: Iterable[tuple[FaultSpec, int, int]]) -> 
         return origin
     model = replace(model, outages=tuple(outages), usage=usage, image_pulls=pulls, broken=broken)
     return origin.of_machine(model, skew_ns)
+
+
+def _broken_by(spec: FaultSpec, broken: Broken) -> Broken:
+    """Return what fails of a machine, by a fault more."""
+    kind, message = spec.type, spec.message or _SAYS.get(spec.type, "")
+    if kind is FaultType.SANDBOX_FAILURE:
+        broken = broken._replace(sandboxes=message)
+    elif kind is FaultType.KILL_FAILURE:
+        broken = broken._replace(kills=message)
+    elif kind is FaultType.SANDBOX_KILL_FAILURE:
+        broken = broken._replace(sandbox_kills=message)
+    elif kind is FaultType.MOUNT_FAILURE:
+        broken = broken._replace(mounts=message)
+    elif kind is FaultType.ATTACH_FAILURE:
+        broken = broken._replace(attachments=message)
+    else:
+        assert kind is FaultType.DEVICE_FAILURE, spec
+        broken = broken._replace(devices=(*broken.devices, (spec.resource, spec.count)))
+    return broken
 
 
 def _amounts(model: NodeModel, signal: str) -> list[int]:

@@ -65,6 +65,8 @@ class Reason(enum.Enum):
     UNHEALTHY = ("Unhealthy", True)
     PROBE_WARNING = ("ProbeWarning", True)
     FAILED_POST_START_HOOK = ("FailedPostStartHook", True)
+    FAILED_KILL_POD = ("FailedKillPod", True)
+    EXCEEDED_GRACE_PERIOD = ("ExceededGracePeriod", True)
     FAILED_PRE_STOP_HOOK = ("FailedPreStopHook", True)
     BACK_OFF = ("BackOff", True)
     BACK_OFF_PULL_IMAGE = ("BackOff", False)

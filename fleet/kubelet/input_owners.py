@@ -13,6 +13,7 @@ BASE_WATCHES = (
 POD_TIMERS = frozenset(
     (
         Timer.POD_SYNC,
+        Timer.POD_KILL,
         Timer.RUNTIME,
         Timer.STATUS_SYNC,
         Timer.HOUSEKEEPING,

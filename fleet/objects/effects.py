@@ -119,6 +119,7 @@ class Timer(enum.IntEnum):
     RESOURCE_SLICES = 12
     PLUGINS = 17  # a plugin registers, comes or goes; devices fail or recover
     EVICTION = 20  # the eviction manager's next pass, or memory is used up
+    POD_KILL = 25  # key: pod uid; a manager that ends a pod waits no longer
     RESIZE = 21  # deferred resizes are tried again
     CALL_RETRY = 13  # the reactor's own, as the next three; of the number of a call, not a node
     WATCH_RETRY = 22  # of the number of a wait

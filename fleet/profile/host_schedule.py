@@ -27,6 +27,8 @@ class Broken(NamedTuple):
     sandboxes: str = ""
     mounts: str = ""
     attachments: str = ""
+    kills: str = ""  # of containers; HANGS: they are not answered
+    sandbox_kills: str = ""
     devices: tuple[tuple[str, int], ...] = ()
     """Unhealthy ones: a resource, "" for each, and how many of it, 0 for all."""
 

@@ -84,7 +84,6 @@ KEYS_WITHOUT_EFFECT = frozenset(
         "reservedSystemCPUs",
         "resolvConf",
         "runOnce",
-        "runtimeRequestTimeout",
         "seccompDefault",
         "showHiddenMetricsForVersion",
         "singleProcessOOMKill",
@@ -244,6 +243,7 @@ class KubeletConfiguration(Spec):
     node_lease_duration_seconds: Annotated[int, Field(ge=1)] = 40
     node_status_max_images: Annotated[int, Field(ge=-1)] = 50
     sync_frequency_ns: DurationNs = MINUTE_NS
+    runtime_request_timeout_ns: DurationNs = 2 * MINUTE_NS
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     enable_server: bool = True
     enable_debugging_handlers: bool = True

@@ -18,6 +18,7 @@ POST_START_ANNOTATION = "fleet.emulator/post-start"
 PRE_STOP_ANNOTATION = "fleet.emulator/pre-stop"
 STOP_TIME_ANNOTATION = "fleet.emulator/stop-time"
 STOP_CODE_ANNOTATION = "fleet.emulator/stop-exit-code"
+STOP_ERROR_ANNOTATION = "fleet.emulator/stop-error"
 MESSAGE_ANNOTATION = "fleet.emulator/termination-message"
 RESIZE_ERROR_ANNOTATION = "fleet.emulator/resize-error"
 LIFECYCLE_ANNOTATIONS = (
@@ -28,6 +29,7 @@ LIFECYCLE_ANNOTATIONS = (
     PRE_STOP_ANNOTATION,
     STOP_TIME_ANNOTATION,
     STOP_CODE_ANNOTATION,
+    STOP_ERROR_ANNOTATION,
     MESSAGE_ANNOTATION,
 )
 
@@ -45,6 +47,8 @@ FAILURE_MESSAGES: dict[StartReason, str] = {
     CONFIG_ERROR: "container has runAsNonRoot and image will run as root",
 }
 CODE_MAX = 255
+HANGS: Final = "rpc error: code = DeadlineExceeded desc = context deadline exceeded"
+"""What a kubelet makes of a call of its runtime that is not answered."""
 
 
 class HookBehavior(Spec):
@@ -73,6 +77,13 @@ class Stop(Spec):
     delay: DistributionField | None = None
     exit_code: Annotated[int, Field(ge=0, le=CODE_MAX)] = 0
     ignored: bool = False  # only SIGKILL ends it
+    hangs: bool = False  # nor does that: the runtime waits for its end, and does not answer
+    error: str = ""  # why the runtime cannot kill it, while that is declared
+
+    @property
+    def problem(self) -> str:
+        """Why it survives SIGKILL, "" if it does not."""
+        return HANGS if self.hangs else self.error
 
 
 class LifecycleBehavior(Spec):
@@ -123,8 +134,12 @@ def lifecycle_with_annotations(
     text = notes.get(STOP_TIME_ANNOTATION, "")
     if text == "never":
         stop["ignored"] = True
+    elif text == "hangs":
+        stop["hangs"] = True
     elif (delay := constant_of(text)) is not None:
-        stop |= {"delay": delay, "ignored": False}
+        stop |= {"delay": delay, "ignored": False, "hangs": False}
+    if STOP_ERROR_ANNOTATION in notes:
+        stop["error"] = notes[STOP_ERROR_ANNOTATION]
     code = notes.get(STOP_CODE_ANNOTATION, "")
     if code.isascii() and code.isdigit() and int(code) <= CODE_MAX:
         stop["exit_code"] = int(code)

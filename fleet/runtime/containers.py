@@ -85,6 +85,15 @@ class Sandbox:
     attempts: dict[str, int] | None = None  # of containers that were removed
     containers: tuple[Container, ...] = ()
 
+    @property
+    def holds_address(self) -> bool:
+        """Whether its address is not free yet."""
+        return self.ready
+
+    def as_(self, kind: "type[Sandbox]") -> "Sandbox":
+        """Return it as one of another kind that is not ready."""
+        return kind(self.ip, ready=False, attempts=self.attempts, containers=self.containers)
+
     def find(self, name: str) -> Container | None:
         """Return the latest container of a name."""
         for container in self.containers:
@@ -102,6 +111,17 @@ class Sandbox:
             (each.exit_ns for each in self.containers if each.state is RunState.RUNNING),
             default=NEVER,
         )
+
+
+class HeldSandbox(Sandbox):
+    """A sandbox that is not ready, and whose network could not be taken down."""
+
+    __slots__ = ()
+
+    @property
+    def holds_address(self) -> bool:
+        """Whether its address is not free yet."""
+        return True
 
 
 def adopted(status: ContainerStatus, spec: ContainerSpec | None, wall_offset_ns: int) -> Container:

@@ -73,6 +73,27 @@ def set_up_failed(uid: PodUid, now_ns: int) -> str:
     return f'rpc error: code = Unknown desc = failed to setup network for sandbox "{sandbox}"'
 
 
+def no_address(uid: PodUid, now_ns: int, addresses: str) -> str:
+    """Return how containerd and the ptp plugin say that no address of a range is free.
+
+    Each try is about another sandbox, so no two of them are the same event.
+    """
+    return (
+        f"{set_up_failed(uid, now_ns)}: "
+        'plugin type="ptp" failed (add): failed to allocate for range 0: '
+        f"no IP addresses available in range set: {addresses}"
+    )
+
+
+def tear_down_failed(uid: PodUid, error: str) -> str:
+    """Return what containerd says of a network plugin that does not free a sandbox.
+
+    Source: containerd 2, internal/cri/server/sandbox_stop.go, stopPodSandbox.
+    """
+    text = f'failed to destroy network for sandbox "{sandbox_id(uid, 0)}": {error}'
+    return f"rpc error: code = Unknown desc = {text}"
+
+
 def no_runtime(handler: str, uid: PodUid, now_ns: int) -> str:
     """Return what containerd says of a handler that it does not have.
 
@@ -84,5 +105,5 @@ def no_runtime(handler: str, uid: PodUid, now_ns: int) -> str:
 
 
 def sandbox_id(uid: PodUid, now_ns: int) -> str:
-    """Return the ID of a sandbox that is not made after all."""
+    """Return the ID of a sandbox: of the tries to make it each has its own, once made it has 0."""
     return hashlib.sha256(f"{uid}/{now_ns}".encode()).hexdigest()

@@ -23,9 +23,17 @@ from fleet.runtime.container_usage import (
     container_usage,
     oom_kill_ns,
 )
-from fleet.runtime.containers import NEVER, Container, RunState, Sandbox, adopted, container_id
+from fleet.runtime.containers import (
+    NEVER,
+    Container,
+    HeldSandbox,
+    RunState,
+    Sandbox,
+    adopted,
+    container_id,
+)
 from fleet.runtime.files import ContainerFiles, NodeFiles, layer_of
-from fleet.runtime.pod_addresses import AddressPool, set_up_failed
+from fleet.runtime.pod_addresses import AddressPool, no_address, set_up_failed
 from fleet.runtime.ports import PortChange, PortChanges, declared_ports
 from fleet.runtime.shell.surroundings import CommandRun, Surroundings
 from fleet.runtime.surroundings import NO_SOURCES, Place, Sources, surroundings
@@ -78,7 +86,7 @@ class Runtime:
         if pod_cidr != self._pool.cidr:
             self._pool = AddressPool(pod_cidr)
             for sandbox in self._sandboxes.values():
-                if sandbox.ready:
+                if sandbox.holds_address:
                     self._pool.claim(sandbox.ip)
 
     def sandbox(self, uid: PodUid) -> Sandbox | None:
@@ -90,8 +98,7 @@ class Runtime:
 
     def sandbox_delay_ns(self, pod: Pod, behavior: PodBehavior) -> int:
         """Return how long creating the sandbox of a pod takes."""
-        u = self.uniform(_STREAM_SANDBOX, pod.uid, "", 0)
-        return behavior.sandbox_delay.sample(u)
+        return behavior.sandbox_delay.sample(self.uniform(_STREAM_SANDBOX, pod.uid, "", 0))
 
     def start_delay_ns(self, pod: Pod, spec: ContainerSpec, behavior: PodBehavior) -> int:
         """Return how long creating and starting the next container takes."""
@@ -127,18 +134,14 @@ class Runtime:
 
     def create_sandbox(self, pod: Pod) -> Sandbox | None:
         """Create the sandbox of a pod, or another one; None when no address is free."""
-        old = self._sandboxes.pop(pod.uid, None)
-        if pod.spec.host_network:
-            sandbox = Sandbox(self._host_ip)
-        else:
-            ip = self._pool.take()
-            if not ip:
-                if old is not None:
-                    self._sandboxes[pod.uid] = old
-                return None
-            sandbox = Sandbox(ip)
+        ip = self._host_ip if pod.spec.host_network else self._pool.take()
+        if not ip:
+            return None
+        old, sandbox = self._sandboxes.pop(pod.uid, None), Sandbox(ip)
         if old is not None:
             sandbox.containers, sandbox.attempts = old.containers, old.attempts
+            if old.holds_address:
+                self._pool.free(old.ip)
         self._sandboxes[pod.uid] = sandbox
         self._listen(pod, sandbox)
         return sandbox
@@ -155,15 +158,8 @@ class Runtime:
             self._port_changes.append(PortChange(self._node, uid, sandbox.ip, ()))
 
     def address_error(self, uid: PodUid, now_ns: int) -> str:
-        """Return how containerd and the ptp plugin say that no address is free.
-
-        Each try is about another sandbox, so no two of them are the same event.
-        """
-        return (
-            f"{set_up_failed(uid, now_ns)}: "
-            'plugin type="ptp" failed (add): failed to allocate for range 0: '
-            f"no IP addresses available in range set: {self._pool.range}"
-        )
+        """Return how the runtime says that no address is free."""
+        return no_address(uid, now_ns, self._pool.range)
 
     def start_container(
         self,
@@ -275,9 +271,15 @@ class Runtime:
     def stop_sandbox(self, uid: PodUid) -> None:
         """Stop the sandbox; its address is free again."""
         sandbox = self._sandboxes[uid]
-        if sandbox.ready:
-            sandbox.ready = False
+        if sandbox.holds_address:
             self._free(uid, sandbox)
+        sandbox.ready = False
+        if isinstance(sandbox, HeldSandbox):
+            self._sandboxes[uid] = sandbox.as_(Sandbox)
+
+    def hold_sandbox(self, uid: PodUid) -> None:
+        """Stop the sandbox, but not its network: the address is not free again."""
+        self._sandboxes[uid] = self._sandboxes[uid].as_(HeldSandbox)
 
     def kill_all(self, now_ns: int) -> None:
         """Let the process of each container that runs be killed; what sees it is a relist."""
@@ -312,7 +314,7 @@ class Runtime:
         sandbox = self._sandboxes.pop(uid, None)
         if sandbox is not None:
             self._count_spent(sandbox)
-            if sandbox.ready:
+            if sandbox.holds_address:
                 self._free(uid, sandbox)
 
     def _count_spent(self, sandbox: Sandbox) -> None:

@@ -664,12 +664,16 @@ def test_a_fleet_recovers_from_whatever_was_injected(seed: int) -> None:
         for kind in FaultType
         if not FAULTS[kind].of_control_plane and kind is not FaultType.CERTIFICATE_EXPIRED
     )
+    gone: list[str] = []
     for step in range(40):
         kind = kinds[draws.bits(8, 1, step) % len(kinds)]
         seconds = 0 if FAULTS[kind].is_instant else 5 + draws.uniform(8, 2, step) * 150
         share = 0.1 + draws.uniform(8, 3, step) * 0.9
         sim.go_wrong(type=kind.value, share=share, seconds=seconds, **needs.get(kind, {}))
         sim.create_pod(f"pod-{step}", sim.names[step % 8])
+        if step % 4 == 3:  # some of them while they cannot be killed or unmounted
+            gone.append(f"pod-{step - 3}")
+            sim.server.delete_pod(gone[-1])
         sim.run_for(seconds=draws.uniform(8, 4, step) * 20)
     sim.run_for(seconds=160)
     assert not sim.injector.active
@@ -683,6 +687,7 @@ def test_a_fleet_recovers_from_whatever_was_injected(seed: int) -> None:
         sim.create_pod(f"last-{name}", name)
     sim.run_for(seconds=60)
     assert {sim.phase(f"last-{name}") for name in sim.names} == {"Running"}
+    assert [sim.phase(name) for name in gone] == [""] * len(gone)
     phases = {each["status"]["phase"] for each in sim.server.all("pods")}
     assert phases <= {"Running", "Succeeded", "Failed"}  # evicted pods that end well succeed
 

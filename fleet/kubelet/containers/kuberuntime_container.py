@@ -14,9 +14,11 @@ from typing import NamedTuple
 
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.kubelet.pods.pod_actions import ContainerKill, KillReason, is_sidecar
+from fleet.kubelet.pods.pod_workers import Survivor
+from fleet.kubelet.turn import Turn
 from fleet.objects.lifecycle import Hook
 from fleet.objects.pods import ContainerSpec, Pod
-from fleet.profile.lifecycle_behavior import HookBehavior
+from fleet.profile.lifecycle_behavior import HANGS, HookBehavior
 from fleet.profile.pod_behavior import PodBehavior
 from fleet.runtime.command import run_of_command
 from fleet.runtime.containers import Container, RunState
@@ -43,6 +45,7 @@ class Stops(NamedTuple):
 
     end_ns: int
     failed_hooks: tuple[tuple[int, str], ...] = ()  # when, and of which container
+    survivors: tuple[Survivor, ...] = ()
 
 
 def kill_grace_s(pod: Pod, kill: ContainerKill) -> int:
@@ -80,18 +83,18 @@ def stop_containers(
     runtime: Runtime,
     pod: Pod,
     containers: Iterable[Container],
-    behavior: PodBehavior,
     grace_s: int,
-    now_ns: int,
-    wall_offset_ns: int,
+    turn: Turn,
 ) -> Stops:
     """Stop containers of a pod: sidecars wait for the others, and end last started first."""
+    now_ns, behavior = turn.now_ns, turn.behavior(pod)
     order = [spec.name for spec in reversed(pod.spec.init_containers) if is_sidecar(spec)]
     running = [each for each in containers if each.state is RunState.RUNNING]
     running.sort(key=lambda each: order.index(each.name) if each.name in order else -1)
     end_ns = now_ns
     turn_ns = now_ns  # when the next sidecar may be stopped
     failed: list[tuple[int, str]] = []
+    survivors: list[Survivor] = []
     for each in running:
         hook = _pre_stop(runtime, pod, each, behavior, grace_s)
         at_ns = now_ns + min(hook.takes_ns, grace_s * NS_PER_S)
@@ -101,14 +104,40 @@ def stop_containers(
             at_ns += waited_ns
             left_s -= waited_ns // NS_PER_S
         grace_ns = max(left_s, GRACE_MIN_S) * NS_PER_S
-        stopped_ns = runtime.stop_container(pod, each, behavior, at_ns, grace_ns, wall_offset_ns)
+        survivor = _survivor(each, problem_of(each, behavior, turn), at_ns + grace_ns, turn)
+        if survivor is None:
+            offset_ns = turn.env.wall_offset_ns
+            stopped_ns = runtime.stop_container(pod, each, behavior, at_ns, grace_ns, offset_ns)
+        else:
+            stopped_ns = min(survivor.end_ns, each.exit_ns)
+            survivors.append(survivor)
         end_ns = max(end_ns, stopped_ns)
         if hook.error or (hook.dies and at_ns < now_ns + hook.takes_ns):
             failed.append((min(now_ns + hook.takes_ns, stopped_ns), each.name))
         spec = pod.find(each.name)
         if spec is None or spec in pod.spec.containers or is_sidecar(spec):
             turn_ns = max(turn_ns, stopped_ns)
-    return Stops(end_ns, tuple(sorted(failed)))
+    return Stops(end_ns, tuple(sorted(failed)), tuple(survivors))
+
+
+def problem_of(container: Container, behavior: PodBehavior, turn: Turn) -> str:
+    """Return why a container cannot be killed now, "" if it can."""
+    return behavior.container(container.name).life.stop.problem or turn.env.model.broken.kills
+
+
+def _survivor(container: Container, problem: str, kill_ns: int, turn: Turn) -> Survivor | None:
+    """Return what is known of a kill that fails, None of one that does not.
+
+    What does not answer is waited for until the grace period and the time-out of requests are over.
+    Source: cri-client/pkg/remote_runtime.go, StopContainer; containerd 2,
+    internal/cri/server/container_stop.go, stopContainer.
+    """
+    if not problem:
+        return None
+    end_ns = kill_ns
+    if problem == HANGS:
+        end_ns += turn.env.model.kubelet.runtime_request_timeout_ns
+    return Survivor(container.name, kill_ns, end_ns, problem)
 
 
 def _pre_stop(

@@ -13,7 +13,7 @@ kuberuntime_container.go, startContainer.
 import enum
 
 from fleet.clock import NS_PER_MS, NS_PER_S
-from fleet.kubelet.containers.container_kill import is_stopped, kill_containers, stop
+from fleet.kubelet.containers.container_kill import kill_containers, outcome, stop
 from fleet.kubelet.containers.image_manager import Ensured, ImageManager, Wanted
 from fleet.kubelet.containers.kuberuntime_container import kill_grace_s, post_start
 from fleet.kubelet.containers.pod_sources import PodSources
@@ -157,13 +157,20 @@ class KubeRuntimeManager:
         return self._on_stop_due(worker, turn)
 
     def _on_stop_due(self, worker: PodWorker, turn: Turn) -> Progress:
-        """Go on once what is killed has ended: one container, or the whole pod."""
+        """Go on once what is killed has ended: one container, or the whole pod.
+
+        If that fails the sync is over, without an event. Source: SyncPod, steps 2 and 3.
+        """
         assert worker.stage in {SyncStage.KILL, SyncStage.STOP}, worker.stage
-        if not is_stopped(self._runtime, worker, turn):
+        error = outcome(self._runtime, worker, turn)
+        if error is None:
             return Progress.WAIT
+        if error:
+            worker.fail()
+            worker.plan = ()
+            return Progress.DONE
         worker.had_actions = True
         if worker.stage is SyncStage.STOP:
-            self._runtime.stop_sandbox(worker.pod.uid)
             kills, worker.kills = worker.kills, NO_KILLS
             is_wanted = kills.replaces and worker.state is WorkerState.SYNC
             return self._begin_sandbox(worker, turn) if is_wanted else Progress.DONE

@@ -11,15 +11,25 @@ HandlePodCleanups.
 Differs: of pods that went meanwhile what runs ends at once, without an event.
 """
 
+import dataclasses
 from collections.abc import Mapping
 
-from fleet.kubelet.containers.container_kill import is_stopped, kill_orphan
+from fleet.kubelet.containers.container_kill import kill_orphan, outcome
 from fleet.kubelet.containers.image_manager import adopt_images
+from fleet.kubelet.events import Reason
 from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
 from fleet.kubelet.pods.pod_sync import PodSyncer
-from fleet.kubelet.pods.pod_workers import PodWorker, Rejection, SyncStage, WorkerState
+from fleet.kubelet.pods.pod_workers import (
+    PodWorker,
+    Rejection,
+    SyncStage,
+    WorkerState,
+    requeue_ns,
+)
 from fleet.kubelet.turn import Turn
 from fleet.objects.pods import PodUid
+
+_STREAM_RETRY = 0x04FA6
 
 
 def adopt(syncer: PodSyncer, worker: PodWorker, turn: Turn) -> None:
@@ -70,8 +80,15 @@ def on_orphan_timer(syncer: PodSyncer, worker: PodWorker, turn: Turn) -> None:
         worker.had_actions = True
         syncer.runtime.advance(uid, turn.now_ns, turn.env.wall_offset_ns)
         kill_orphan(syncer.runtime, worker, sandbox, turn)
-    elif is_stopped(syncer.runtime, worker, turn):
-        syncer.runtime.stop_sandbox(uid)
+        return
+    error = outcome(syncer.runtime, worker, turn)
+    if error:
+        pod = dataclasses.replace(worker.pod, resource_version="")
+        turn.event(pod, Reason.FAILED_KILL_POD, f"error killing pod: {error}")
+        worker.had_actions = False
+        share = turn.draw(_STREAM_RETRY, uid)
+        turn.wait(worker, requeue_ns(turn.now_ns, 0, share))
+    elif error is not None:
         worker.end_sync(turn.now_ns, relisted=False)
         if worker.state is WorkerState.SYNC:
             syncer.on_runtime_changed(worker, turn)

@@ -122,6 +122,9 @@ class NodePods:
         syncer = self._syncer
         if timer is Timer.POD_SYNC:
             syncer.on_sync_timer(worker, turn)
+        elif timer is Timer.POD_KILL:
+            if syncer.on_kill_timeout(worker, turn):
+                self.admission.give_up(worker.pod.uid)
         elif timer is Timer.RUNTIME and worker.stage is SyncStage.ORPHAN:
             adopted_pods.on_orphan_timer(syncer, worker, turn)
         elif timer is Timer.RUNTIME:
@@ -386,6 +389,8 @@ class NodePods:
                 turn.report(Milestone.POD_REMOVED)
                 if worker.kill():
                     self._syncer.interrupt(worker, turn)
+                elif worker.state is WorkerState.TERMINATING:
+                    self._syncer.sync(worker, turn)
         self._drop_if_done(worker, turn)
 
     def _add(self, pod: Pod, turn: Turn) -> PodWorker:

@@ -131,6 +131,15 @@ class PodAdmission:
             if worker is not None:
                 self._syncer.sync(worker, turn)
 
+    def give_up(self, victim: PodUid) -> None:
+        """Wait no longer for a pod that cannot be killed: who waits is admitted all the same.
+
+        Source: preemption.go, evictPodsToFreeRequests, which goes on after killPodFunc failed.
+        """
+        for uid, waits_for in tuple((self._held or {}).items()):
+            if victim in waits_for:
+                self._hold(self._workers[uid], waits_for - {victim})
+
     def forget(self, uid: PodUid) -> None:
         """Let go of what a pod had that is gone."""
         self._release(uid)

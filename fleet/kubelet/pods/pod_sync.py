@@ -1,20 +1,18 @@
 """What the worker of a pod does: SyncPod, SyncTerminatingPod, SyncTerminatedPod.
 
     sync_pod: status -> watches -> volumes -> kuberuntime_manager.sync_pod -> relist
-    sync_terminating_pod: status -> stop containers -> status
-    sync_terminated_pod: status -> volumes are unmounted -> last status
+    its end: see pod_termination.py
 
 A sync that has to wait leaves its stage in the worker and one timer in the wheel. A healthy pod
 that runs has neither; a container that will end has one, at the relist that will see it.
-Source: pkg/kubelet/kubelet.go, SyncPod, SyncTerminatingPod, SyncTerminatedPod, OnPodSandboxReady,
-rejectPod.
+Source: pkg/kubelet/kubelet.go, SyncPod, OnPodSandboxReady, rejectPod.
 Differs: in `light` there are no volumes and no first status, and the relist is not waited for.
 """
 
 from collections.abc import Sequence
 
 from fleet.clock import NS_PER_S
-from fleet.kubelet.containers.container_kill import is_stopped, kill_containers
+from fleet.kubelet.containers.container_kill import go_on_killing
 from fleet.kubelet.containers.image_manager import release_images
 from fleet.kubelet.containers.kuberuntime_manager import KubeRuntimeManager, Progress
 from fleet.kubelet.containers.probe_manager import ProbeManager, apply_updates
@@ -26,7 +24,7 @@ from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import OpenReason, Reason
 from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.node.runtime_state import RuntimeState
-from fleet.kubelet.node.tally import MOUNTED, UNMOUNTED, VERIFIED
+from fleet.kubelet.node.tally import MOUNTED, VERIFIED
 from fleet.kubelet.pods.active_deadline import deadline_ns, is_past_deadline
 from fleet.kubelet.pods.allocation_manager import AllocationManager
 from fleet.kubelet.pods.pleg import Pleg, PodLifecycleEvent
@@ -34,6 +32,7 @@ from fleet.kubelet.pods.pod_actions import ALL_RESTARTING, could_restart_all
 from fleet.kubelet.pods.pod_manager import HOUSEKEEPING_NS, PodManager
 from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
 from fleet.kubelet.pods.pod_status import StatusGenerator
+from fleet.kubelet.pods.pod_termination import EndStep, PodTermination
 from fleet.kubelet.pods.pod_workers import (
     RUNTIME_STAGES,
     PodKill,
@@ -41,18 +40,13 @@ from fleet.kubelet.pods.pod_workers import (
     Rejection,
     SyncStage,
     WorkerState,
+    kill_timeout_ns,
     requeue_ns,
 )
-from fleet.kubelet.pods.status_generate import (
-    terminate_pod_status,
-    untolerated_key,
-    with_sandbox_ready,
-)
+from fleet.kubelet.pods.status_generate import untolerated_key, with_sandbox_ready
 from fleet.kubelet.pods.status_manager import StatusManager
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.volume_manager import (
-    LOOP_NS,
-    MOUNT_POLL_NS,
     MountResult,
     VolumeManager,
     mount_seen_ns,
@@ -65,8 +59,10 @@ from fleet.runtime.containers import NEVER
 
 TRANSIENT_NS = 1 * NS_PER_S
 """backOffOnTransientErrorPeriod: how soon a pod is tried again whose network is not ready."""
+GRACE_EXCEEDED = "Container runtime did not kill the pod within specified grace period."
 _STREAM_REQUEUE = 0x5E90
 _STREAM_ORPHAN = 0x04FA4
+_STREAM_CLEANUP = 0x04FA5
 
 
 class PodSyncer:
@@ -75,6 +71,7 @@ class PodSyncer:
     __slots__ = (
         "allocations",
         "dra",
+        "ending",
         "kuberuntime",
         "mirrors",
         "pleg",
@@ -108,6 +105,9 @@ class PodSyncer:
         self.reports = StatusGenerator(
             self.statuses, self.runtime, self.probes, self.allocations, self.dra, devices
         )
+        self.ending = PodTermination(
+            self.runtime, self.volumes, self.probes, self.statuses, self.reports
+        )
 
     def reject(self, worker: PodWorker, rejection: Rejection, turn: Turn) -> None:
         """Report that a pod may not run; housekeeping ends what runs of it. Source: rejectPod."""
@@ -135,6 +135,19 @@ class PodSyncer:
         """End a pod for a manager's reason, which its status will say. Source: killPodNow."""
         if worker.kill(killed):
             self.interrupt(worker, turn)
+        if worker.state is WorkerState.TERMINATING:
+            due_ns = turn.now_ns + kill_timeout_ns(killed, worker.pod)
+            turn.arm(due_ns, Timer.POD_KILL, worker.pod.uid)
+
+    def on_kill_timeout(self, worker: PodWorker, turn: Turn) -> bool:
+        """Tell that a pod still runs whose end a manager awaits; return whether it does.
+
+        Source: killPodNow.
+        """
+        if worker.state is not WorkerState.TERMINATING:
+            return False
+        turn.event(worker.pod, Reason.EXCEEDED_GRACE_PERIOD, GRACE_EXCEEDED)
+        return True
 
     def sync(self, worker: PodWorker, turn: Turn) -> None:
         """Ask for a sync of a pod, with the mirror that it has now. Source: UpdatePod."""
@@ -165,9 +178,12 @@ class PodSyncer:
         if worker.state is WorkerState.SYNC:
             self._sync_pod(worker, turn)
         elif worker.state is WorkerState.TERMINATING:
-            self._sync_terminating_pod(worker, turn)
+            sandbox = self.runtime.sandbox(worker.pod.uid)
+            if sandbox is not None:
+                self.pleg.relist(worker.pod.uid, sandbox)  # what this sync sees is no news any more
+            self._take_end(worker, self.ending.sync_terminating(worker, turn), turn)
         else:
-            self._sync_terminated_pod(worker, turn)
+            self._forget_if_over(worker, self.ending.sync_terminated(worker, turn), turn)
 
     def may_run(self, worker: PodWorker, env: Environment) -> bool:
         """Tell whether containers of a pod might still run. Source: CouldHaveRunningContainers."""
@@ -232,10 +248,9 @@ class PodSyncer:
             turn.facts.counts().on_volumes(worker.pod.spec.volumes, VERIFIED, MOUNTED)
             self._sync_runtime(worker, turn)
         elif stage is SyncStage.STOP:
-            if is_stopped(self.runtime, worker, turn):
-                self._on_stopped(worker, turn)
+            self._take_end(worker, self.ending.on_stop_due(worker, turn), turn)
         elif stage is SyncStage.UNMOUNT:
-            self._finish(worker, turn)
+            self._forget_if_over(worker, self.ending.finish(worker, turn), turn)
         elif worker.state is WorkerState.SYNC:
             self._relist(worker, turn)
 
@@ -405,6 +420,7 @@ class PodSyncer:
 
     def on_runtime_changed(self, worker: PodWorker, turn: Turn) -> None:
         """Have the next relist see a change that was not planned, such as an OOM kill."""
+        go_on_killing(self.runtime, worker, turn)
         sandbox = self.runtime.sandbox(worker.pod.uid)
         if sandbox is not None and not sandbox.ready and worker.state is WorkerState.SYNC:
             worker.pending = True  # after the sync under way, if there is one
@@ -427,65 +443,33 @@ class PodSyncer:
         if worker.stage is SyncStage.IDLE and worker.state is WorkerState.SYNC:
             self._watch_runtime(worker, turn)
 
-    def _sync_terminating_pod(self, worker: PodWorker, turn: Turn) -> None:
-        pod = worker.pod
-        if not turn.env.light:
-            self.reports.set_status(worker, self.reports.generate(worker, turn), turn)
-        self.probes.stop_liveness_and_startup(pod)
-        sandbox = self.runtime.sandbox(pod.uid)
-        if sandbox is None or not sandbox.is_running():
-            self._on_stopped(worker, turn)
+    def _take_end(self, worker: PodWorker, step: EndStep, turn: Turn) -> None:
+        """Take how far the end of a pod came; try what failed again, as completeWork does.
+
+        Of a pod whose object is gone housekeeping has it tried again. What was killed beside the
+        rest is seen by the next relist, and has it tried again then.
+        Source: pod_workers.go, completeWork, removeTerminatedWorker.
+        """
+        if step is EndStep.DONE:
+            self.sync(worker, turn)
+        if step is not EndStep.FAILED:
             return
-        worker.stage = SyncStage.STOP
-        kill_containers(self.runtime, worker, sandbox, turn)
-
-    def _on_stopped(self, worker: PodWorker, turn: Turn) -> None:
-        """Report how the containers ended; the pod is now terminated."""
-        pod = worker.pod
-        env = turn.env
-        self.probes.remove_pod(pod.uid)
-        sandbox = self.runtime.sandbox(pod.uid)
-        if sandbox is not None:
-            self.runtime.advance(pod.uid, turn.now_ns, env.wall_offset_ns)
-            assert not sandbox.is_running(), pod.uid
-            self.runtime.stop_sandbox(pod.uid)
-        if not env.light or not (pod.deleting or worker.removed):
-            status = self.reports.generate(worker, turn, is_terminal=True)
-            self.reports.set_status(worker, status, turn)
-        worker.complete_terminating()
         worker.end_sync(turn.now_ns, relisted=False)
-        share = turn.draw(_STREAM_REQUEUE)
-        worker.due_ns = turn.now_ns + LOOP_NS + int(LOOP_NS * share)  # volumes are unmounted then
-        self.sync(worker, turn)
+        self._requeue(worker, 0, turn)
+        sandbox = self.runtime.sandbox(worker.pod.uid)
+        if sandbox is not None and self.pleg.is_stale(worker.pod.uid, sandbox):
+            turn.enqueue(worker, self.pleg.seen_ns(turn.now_ns + 1))
+        elif worker.removed:
+            share = turn.draw(_STREAM_CLEANUP, worker.pod.uid)
+            turn.enqueue(worker, turn.now_ns + int(HOUSEKEEPING_NS * share) + 1)
+        if worker.pending:
+            self.go_on(worker, turn)
 
-    def _sync_terminated_pod(self, worker: PodWorker, turn: Turn) -> None:
-        mounted = worker.volumes_ready and turn.now_ns < worker.due_ns
-        if turn.env.light:
-            self._finish(worker, turn)
+    def _forget_if_over(self, worker: PodWorker, step: EndStep, turn: Turn) -> None:
+        """Drop what is kept of a pod that is finished."""
+        if step is not EndStep.DONE:
             return
-        self.reports.set_status(worker, self.reports.generate(worker, turn, is_terminal=True), turn)
-        if mounted:
-            worker.stage = SyncStage.UNMOUNT
-            turn.wait(worker, turn.now_ns + MOUNT_POLL_NS)
-        else:
-            self._finish(worker, turn)
-
-    def _finish(self, worker: PodWorker, turn: Turn) -> None:
-        """Let everything of the pod go but its status. Source: SyncTerminatedPod, TerminatePod."""
         pod = worker.pod
-        if worker.registered:
-            worker.registered = False
-            self.volumes.unregister_pod(pod, turn)
-        if worker.volumes_ready:
-            turn.facts.counts().on_volumes(pod.spec.volumes, UNMOUNTED)
-        status = self.statuses.last_status(pod)
-        if not (turn.env.light and pod.deleting):
-            status = terminate_pod_status(pod, status, worker.told or pod.status)
-        self.reports.set_status(worker, status, turn, finished=True)
-        worker.end_sync(turn.now_ns, relisted=False)
-        worker.complete_terminated()
-        if status.phase == "Failed" and not pod.deleting and not worker.removed:
-            turn.report(Milestone.POD_FAILED)
         release_images(pod, turn)
         self.kuberuntime.forget(pod.uid)
         self.pleg.forget(pod.uid)

@@ -19,6 +19,7 @@ from fleet.objects.well_known import DISRUPTION_TARGET
 
 BACKOFF_PERIOD_NS = 10 * NS_PER_S  # backOffPeriod, of a sync that failed
 RESYNC_NS = 60 * NS_PER_S  # syncFrequency: no sync is put off for longer
+KILL_TIMEOUT_MIN_S = 10  # minTimeout of killPodNow
 GRACE_MIN_S = 1  # 0 would mean a forced deletion
 FAILED = 1 << 62
 """A sync failed without a back-off whose end is known."""
@@ -55,12 +56,23 @@ RUNTIME_STAGES = frozenset(
 )
 
 
+class Survivor(NamedTuple):
+    """A container that is killed and does not end."""
+
+    name: str
+    kill_ns: int  # when it is sent SIGKILL
+    end_ns: int  # when the runtime says that it failed, or is no longer waited for
+    problem: str
+
+
 class Kills(NamedTuple):
     """The containers that the running sync kills, one after another."""
 
     left: tuple[ContainerKill, ...] = ()
     done: tuple[str, ...] = ()
     failed_hooks: tuple[tuple[int, str], ...] = ()  # preStop hooks: when, of whom
+    survivors: tuple[Survivor, ...] = ()
+    sandbox_ns: int = 0  # until when the sandbox is being stopped, once they are over
     resets: bool = False  # then all containers are removed
     replaces: bool = False  # then the pod gets another sandbox
 
@@ -252,6 +264,12 @@ def effective_grace_s(grace_s: int, pod: Pod, override_s: int | None = None) -> 
     if not grace_s and asked_s is None and override_s is None:
         grace_s = pod.spec.termination_grace_s
     return max(grace_s, GRACE_MIN_S)
+
+
+def kill_timeout_ns(killed: PodKill, pod: Pod) -> int:
+    """Return for how long a manager waits for the end of a pod. Source: killPodNow."""
+    grace_s = pod.spec.termination_grace_s if killed.grace_s is None else killed.grace_s
+    return max(grace_s + grace_s // 2, KILL_TIMEOUT_MIN_S) * NS_PER_S
 
 
 def requeue_ns(now_ns: int, retry_ns: int, share: float) -> int:

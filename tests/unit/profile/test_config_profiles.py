@@ -205,9 +205,9 @@ def test_thresholds_are_compiled_and_merged_only_when_asked() -> None:
 
 
 def test_keys_of_a_kubelet_configuration_that_decide_nothing_are_told() -> None:
-    written = {"runtimeRequestTimeout": "2m", "cgroupDriver": "systemd", "maxPods": 5}
+    written = {"oomScoreAdj": -999, "cgroupDriver": "systemd", "maxPods": 5}
     model = profile(kubeletConfiguration=written)
-    assert model.kubelet.without_effect == ("cgroupDriver", "runtimeRequestTimeout")
+    assert model.kubelet.without_effect == ("cgroupDriver", "oomScoreAdj")
 
 
 @pytest.mark.parametrize(

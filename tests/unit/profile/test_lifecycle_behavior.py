@@ -10,6 +10,7 @@ from fleet.clock import NS_PER_S
 from fleet.profile.distribution import constant
 from fleet.profile.lifecycle_behavior import (
     FAILURE_MESSAGES,
+    HANGS,
     HookBehavior,
     LifecycleBehavior,
     StartFailure,
@@ -78,6 +79,14 @@ def test_annotations_of_stops() -> None:
     )
     assert annotated(stop_time="never").stop.ignored
     assert annotated(stop_time="later", stop_exit_code="256").stop == Stop()
+
+
+def test_a_container_that_cannot_be_killed() -> None:
+    assert annotated(stop_time="hangs").stop.problem == HANGS
+    assert annotated(stop_error="no such process").stop.problem == "no such process"
+    assert annotated(stop_error="no", stop_time="hangs").stop.problem == HANGS
+    assert not annotated(stop_error="").stop.problem
+    assert not Stop().problem
 
 
 def test_an_annotation_for_one_container() -> None:

@@ -3,10 +3,12 @@ from pod_world import SCHEDULED, make_pod, replaced
 
 from fleet.clock import NS_PER_S
 from fleet.kubelet.pods.pod_workers import (
+    PodKill,
     PodWorker,
     SyncStage,
     WorkerState,
     effective_grace_s,
+    kill_timeout_ns,
     requeue_ns,
 )
 from fleet.objects.pods import Pod
@@ -96,3 +98,15 @@ def test_a_failed_sync_is_tried_again_later() -> None:
     # A long back-off is looked at every resync.
     assert requeue_ns(0, 300 * NS_PER_S, 0.0) == 60 * NS_PER_S
     assert requeue_ns(10, 5, 1.0) == 10
+
+
+@pytest.mark.parametrize(
+    ("override_s", "spec_s", "wanted_s"),
+    [(None, 30, 45), (None, 5, 10), (0, 600, 10), (1, 600, 10), (11, 30, 16)],
+)
+def test_a_manager_waits_for_one_and_a_half_grace_periods(
+    override_s: int | None, spec_s: int, wanted_s: int
+) -> None:
+    killed = PodKill("Evicted", "", override_s)
+    found_ns = kill_timeout_ns(killed, make_pod(termination_grace_s=spec_s))
+    assert found_ns == wanted_s * NS_PER_S

@@ -1,0 +1,124 @@
+"""Pods that cannot be killed, as the API shows them, and their end."""
+
+import pytest
+from e2e_world import Json, World, condition, eventually, workload
+from fault_world import lively, order
+
+pytest_plugins = ("e2e_fixtures",)
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
+
+REFUSED = "operation not permitted"
+NO_ANSWER = "rpc error: code = DeadlineExceeded desc = context deadline exceeded"
+PILED = 4
+PODS = ("calm", "refused", "hung", "networked")
+"""By the number of the node on which each runs, and what goes wrong there."""
+FAULTS: tuple[Json, ...] = (
+    {"type": "KillFailure", "message": REFUSED},
+    {"type": "KillFailure"},
+    {"type": "SandboxKillFailure"},
+)
+TOLD = {
+    "refused": f'{REFUSED}"',
+    "hung": f'failed to "KillContainer" for "c" with KillContainerError: "{NO_ANSWER}"',
+    "networked": 'failed to "KillPodSandbox" for ',
+}
+
+
+def pod(name: str, node: str) -> Json:
+    container = {"name": "c", "image": "nginx"}
+    uses = {"nodeName": node, "containers": [container], "terminationGracePeriodSeconds": 1}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": uses,
+    }
+
+
+def kills(world: World, name: str) -> list[Json]:
+    selector = f"--field-selector=involvedObject.name={name},reason=FailedKillPod"
+    return world.items("events", selector)
+
+
+def tries(world: World, name: str) -> int:
+    return sum(each["count"] for each in kills(world, name))
+
+
+def deleted_by_nodes(world: World) -> set[str]:
+    """Return of which pods a kubelet has asked for the end."""
+    return {
+        each["objectRef"]["name"]
+        for each in world.audit()
+        if each["verb"] == "delete"
+        and each["objectRef"]["resource"] == "pods"
+        and (each.get("impersonatedUser") or each["user"])["username"].startswith("system:node:")
+    }
+
+
+def check_what_is_stuck(world: World) -> None:
+    """Check what is told of pods that are killed again and again."""
+    for name, words in TOLD.items():
+        for each in kills(world, name):
+            assert each["type"] == "Warning"
+            assert each["message"].startswith("error killing pod: "), each["message"]
+            assert words in each["message"]
+    phases = {each: world.get("pod", each)["status"]["phase"] for each in TOLD}
+    assert phases == dict.fromkeys(TOLD, "Running")
+
+
+def test_pods_that_cannot_end_stay_until_it_is_healed(world: World) -> None:
+    prefix = "stuck"
+    names = [f"{prefix}-{number:05d}" for number in range(len(PODS))]
+    quick = {"nodeLeaseDurationSeconds": 8, "runtimeRequestTimeout": "2s"}
+    profile = lively(world, "lively-stuck", kubeletConfiguration=quick)
+
+    def left() -> set[str]:
+        found = {each["metadata"]["name"] for each in world.items("pods")}
+        return found & set(PODS)
+
+    def ready(*wanted: str) -> bool:
+        return all(condition(world.get("pod", each), "Ready") == "True" for each in wanted)
+
+    def piled() -> int:
+        return sum("deletionTimestamp" in each["metadata"] for each in world.pods("pile"))
+
+    with world.spawn(prefix, len(PODS), profile) as run:
+        run.until_ready()
+        alone = [pod(name, node) for name, node in zip(PODS, names, strict=True)]
+        where = {"kubernetes.io/hostname": names[1]}
+        pile = workload(
+            "Deployment", "pile", PILED, nodeSelector=where, terminationGracePeriodSeconds=1
+        )
+        world.apply(*alone, pile)
+        eventually(lambda: ready(*PODS), "all pods are Ready")
+        eventually(lambda: len(world.ready_pods("pile")) == PILED, "the others, too")
+        for fault, node in zip(FAULTS, names[1:], strict=True):
+            order(run, do="inject", fault={**fault, "nodes": [node]})
+        world.kubectl("delete", "pod", *PODS, "--wait=false")
+        world.kubectl("delete", "pod", "-l", "app=pile", "--wait=false")
+        eventually(lambda: left() == set(PODS[1:]), "one pod is gone", seen=left)
+        eventually(lambda: all(tries(world, each) > 1 for each in TOLD), "each is tried again")
+        check_what_is_stuck(world)
+        # What was piled up stays beside what the ReplicaSet has made for it.
+        eventually(lambda: len(world.ready_pods("pile")) == 2 * PILED, "successors run")
+        assert piled() == PILED
+        assert deleted_by_nodes(world) & {*PODS, *_names(world.pods("pile"))} == {"calm"}
+
+        world.kubectl("delete", "pod", "refused", "--force", "--grace-period=0")
+        assert "refused" not in left()
+        before = tries(world, "refused")
+        eventually(lambda: tries(world, "refused") > before + 1, "its containers are not")
+
+        assert len(order(run, do="heal", what="")["healed"]) == len(FAULTS)
+        eventually(lambda: left() == set(), "all pods are gone", seen=left)
+        eventually(lambda: piled() == 0, "and what was piled up")
+        assert len(world.ready_pods("pile")) == PILED
+        assert deleted_by_nodes(world) & set(PODS) == {"calm", "hung", "networked"}
+        world.kubectl("delete", "deployment", "pile")
+        run.end_well_or_late()
+    assert "bug in fleet" not in run.log
+    world.assert_nothing_left(prefix)
+
+
+def _names(items: list[Json]) -> set[str]:
+    return {each["metadata"]["name"] for each in items}
