@@ -115,6 +115,9 @@ BY_FAULT = {
     FaultType.SANDBOX_KILL_FAILURE: Covered(
         (f"{STUCK}test_sandboxes_that_cannot_be_stopped_keep_their_pods",), (STUCK_PODS,)
     ),
+    FaultType.UNMOUNT_FAILURE: Covered(
+        (f"{STUCK}test_volumes_that_do_not_unmount_keep_their_pods_without_a_word",), (STUCK_PODS,)
+    ),
     FaultType.ATTACH_FAILURE: Covered(
         (f"{STORAGE}test_a_volume_that_is_not_attached_keeps_its_pod_waiting",), (_UNATTACHED,)
     ),
@@ -221,7 +224,6 @@ BY_BEHAVIOR = {
     ),
 }
 NOT_BUILT = (
-    "volumes that do not unmount",
     "resize of a pod's own resources",
     "nodeAllocatableUpdatePeriodSeconds, tokenRequests, requiresRepublish of CSI drivers",
     "expansion of volumes on the node (FileSystemResizeSuccessful)",

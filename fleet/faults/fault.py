@@ -45,6 +45,7 @@ class FaultType(enum.Enum):
     SANDBOX_KILL_FAILURE = "SandboxKillFailure"
     ATTACH_FAILURE = "AttachFailure"
     MOUNT_FAILURE = "MountFailure"
+    UNMOUNT_FAILURE = "UnmountFailure"
     DEVICE_FAILURE = "DeviceFailure"
     NODE_CONDITION = "NodeCondition"
     NETWORK_UNAVAILABLE = "NetworkUnavailable"
@@ -173,6 +174,9 @@ FAULTS = {
     ),
     FaultType.MOUNT_FAILURE: FaultKind(
         "no volume of a CSI driver is mounted: it says `message`", takes=("message",)
+    ),
+    FaultType.UNMOUNT_FAILURE: FaultKind(
+        "no volume is unmounted, as if what is mounted were busy; no event tells of it"
     ),
     FaultType.DEVICE_FAILURE: FaultKind(
         "device plugins say that devices are unhealthy: all, or `count` of each `resource`",

@@ -37,7 +37,7 @@ _SAYS = {
     FaultType.ATTACH_FAILURE: "the machine is not in a state to attach volumes",
 }
 """What is said where a fault has no message."""
-_BREAKING = frozenset((*_SAYS, FaultType.DEVICE_FAILURE))
+_BREAKING = frozenset((*_SAYS, FaultType.UNMOUNT_FAILURE, FaultType.DEVICE_FAILURE))
 _PRESSURES = {
     FaultType.MEMORY_PRESSURE: "memory.available",
     FaultType.DISK_PRESSURE: "nodefs.available",
@@ -125,6 +125,8 @@ def _broken_by(spec: FaultSpec, broken: Broken) -> Broken:
         broken = broken._replace(sandbox_kills=message)
     elif kind is FaultType.MOUNT_FAILURE:
         broken = broken._replace(mounts=message)
+    elif kind is FaultType.UNMOUNT_FAILURE:
+        broken = broken._replace(stuck_mounts=True)
     elif kind is FaultType.ATTACH_FAILURE:
         broken = broken._replace(attachments=message)
     else:

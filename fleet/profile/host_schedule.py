@@ -31,6 +31,7 @@ class Broken(NamedTuple):
     sandbox_kills: str = ""
     devices: tuple[tuple[str, int], ...] = ()
     """Unhealthy ones: a resource, "" for each, and how many of it, 0 for all."""
+    stuck_mounts: bool = False  # nothing is unmounted; nobody is told why
 
 
 NOTHING_BROKEN = Broken()

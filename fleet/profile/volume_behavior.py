@@ -1,4 +1,4 @@
-"""How volumes behave: how long a driver takes to mount, and what it refuses; CSI drivers of a node.
+"""How volumes behave: how long a driver takes to mount, and what fails; CSI drivers of a node.
 
 Annotations of a pod come first, then the first entry of its PodBehavior that fits the volume.
 """
@@ -19,6 +19,7 @@ PROVISION_DELAY = constant(500_000_000)
 ATTACH_DELAY = constant(500_000_000)
 MOUNT_DELAY_ANNOTATION = "fleet.emulator/mount-delay"
 MOUNT_ERROR_ANNOTATION = "fleet.emulator/mount-error"
+UNMOUNT_FAILS_ANNOTATION = "fleet.emulator/unmount-fails"
 EMPTY_DIR_ANNOTATION = "fleet.emulator/empty-dir-usage"
 
 DEFAULT_DRIVER = "csi.fleet.emulator"
@@ -31,6 +32,7 @@ class VolumeBehavior(Spec):
     name: str = "*"
     mount_delay: DistributionField = MOUNT_DELAY
     mount_error: str = ""  # mounting fails with it for as long as it is declared
+    unmount_fails: bool = False  # the same of unmounting, of whatever is mounted
     usage: CurveField | None = None  # of an emptyDir, in bytes, from the first container on
 
 
@@ -64,6 +66,8 @@ def volume_behavior(
         changes["usage"] = usage
     if MOUNT_ERROR_ANNOTATION in notes:
         changes["mount_error"] = notes[MOUNT_ERROR_ANNOTATION]
+    if (text := notes.get(UNMOUNT_FAILS_ANNOTATION)) in {"true", "false"}:
+        changes["unmount_fails"] = text == "true"
     if delay := constant_of(notes.get(MOUNT_DELAY_ANNOTATION)):
         changes["mount_delay"] = delay
     return found.model_copy(update=changes) if changes else found

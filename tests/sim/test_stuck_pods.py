@@ -1,4 +1,4 @@
-"""Pods that cannot be killed: they stay, and go when it is healed.
+"""Pods that cannot be killed, and volumes that do not unmount: they stay, and go when it is healed.
 
 Nobody else's do, and the API server is sent no DELETE before its time.
 """
@@ -16,6 +16,7 @@ REFUSED = "unknown error after kill: operation not permitted"
 NO_ANSWER = '"rpc error: code = DeadlineExceeded desc = context deadline exceeded"'
 GRACE_S = 5
 RETRY_S = 15 + 2  # backOffPeriod with its jitter; the work queue and the relist
+UNMOUNT_S = 122 + 1  # maxDurationBeforeRetry, and the loops
 
 
 def started(nodes: int = 2, **more: object) -> Simulation:
@@ -157,6 +158,27 @@ def test_sandboxes_that_cannot_be_stopped_keep_their_pods(*, light: bool) -> Non
     assert left(sim) == {}
 
 
+def test_volumes_that_do_not_unmount_keep_their_pods_without_a_word() -> None:
+    sim = started()
+    run_pods(sim)
+    sim.go_wrong(type="UnmountFailure", nodes=["n-1"], seconds=200)
+    before = len(sim.server.all("events"))
+    for node in sim.names:
+        sim.server.delete_pod(f"web-{node}")
+    sim.run_for(seconds=190)
+    assert left(sim) == {"web-n-1": "Succeeded"}
+    assert not sim.calls("n-1", "DELETE", "/pods/")
+    assert len(sim.server.all("events")) == before + 2  # Killing, of both
+    failed = 'operation_name="volume_unmount",status="fail-unknown"'
+    lines = [each for each in sim.kubelet_metrics(1).decode().splitlines() if failed in each]
+    [tries] = [each for each in lines if "_count" in each]
+    assert tries.endswith(" 9")  # after 0.5, 1, 2 ... 64 s; the next one after 122 s
+    assert failed not in sim.kubelet_metrics(0).decode()
+    sim.run_for(seconds=10 + UNMOUNT_S)
+    assert left(sim) == {}
+    assert [each.node for each in sim.calls(verb="DELETE", path="/pods/")] == ["n-0", "n-1"]
+
+
 def test_a_pod_that_is_deleted_by_force_is_gone_and_its_containers_are_not() -> None:
     sim = started()
     run_pods(sim)
@@ -175,17 +197,19 @@ def test_a_pod_that_is_deleted_by_force_is_gone_and_its_containers_are_not() -> 
     assert not sim.calls("n-1", "DELETE", "/pods/")
 
 
-def test_a_kubelet_that_restarts_finds_what_is_stuck() -> None:
+@pytest.mark.parametrize("kind", ["KillFailure", "UnmountFailure"])
+def test_a_kubelet_that_restarts_finds_what_is_stuck(kind: str) -> None:
     sim = started()
     run_pods(sim)
-    sim.go_wrong(type="KillFailure", nodes=["n-1"], seconds=100, message=REFUSED)
+    message = {"message": REFUSED} if kind == "KillFailure" else {}
+    sim.go_wrong(type=kind, nodes=["n-1"], seconds=100, **message)
     sim.server.delete_pod("web-n-1")
     sim.run_for(seconds=30)
     sim.go_wrong(type="KubeletRestart", nodes=["n-1"])
     sim.run_for(seconds=60)
     assert set(left(sim)) == {"web-n-0", "web-n-1"}
     assert not sim.calls("n-1", "DELETE", "/pods/")
-    sim.run_for(seconds=10 + RETRY_S + GRACE_S)
+    sim.run_for(seconds=10 + UNMOUNT_S)
     assert left(sim) == {"web-n-0": "Running"}
 
 
@@ -213,9 +237,9 @@ def test_terminating_pods_that_pile_up_keep_their_successors_out() -> None:
 
 
 def test_what_a_pod_declares_is_as_a_fault_of_its_own() -> None:
-    """It survives, another does not; the annotation goes, and so does the pod."""
+    """One container of two survives, one volume of two stays; the annotations go, and they do."""
     sim = started(nodes=1)
-    notes = {"fleet.emulator/stop-error": REFUSED}
+    notes = {"fleet.emulator/stop-error": REFUSED, "fleet.emulator/unmount-fails": "true"}
     sim.create_pod("odd", annotations=notes, terminationGracePeriodSeconds=GRACE_S)
     sim.create_pod("even", terminationGracePeriodSeconds=GRACE_S)
     sim.run_for(seconds=20)
@@ -227,6 +251,10 @@ def test_what_a_pod_declares_is_as_a_fault_of_its_own() -> None:
     meta = {"metadata": {"annotations": {"fleet.emulator/stop-error": ""}}}
     sim.server.update("pods", "odd", meta, "default")
     sim.run_for(seconds=RETRY_S + GRACE_S)
+    assert left(sim) == {"odd": "Succeeded"}
+    meta = {"metadata": {"annotations": {"fleet.emulator/unmount-fails": "false"}}}
+    sim.server.update("pods", "odd", meta, "default")
+    sim.run_for(seconds=UNMOUNT_S)
     assert left(sim) == {}
 
 

@@ -25,6 +25,8 @@ VERIFIED, MOUNTED, UNMOUNTED = (
     "volume_unmount",
 )
 """Of volumes. Source: pkg/volume/util/operationexecutor/operation_generator.go."""
+UNMOUNT_FAILED = f"{UNMOUNTED}/fail-unknown"
+"""An operation, and how it ended if not well. Source: pkg/volume/util/metrics.go, getStatus."""
 REMOUNTED = frozenset(("configMap", "downwardAPI", "projected", "secret"))
 PER_POD_BOUNDS = (1, 2, 4, 8, 16)
 """Of containers. Source: metrics.go, ContainersPerPodCount."""

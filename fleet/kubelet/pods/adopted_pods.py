@@ -38,6 +38,9 @@ def adopt(syncer: PodSyncer, worker: PodWorker, turn: Turn) -> None:
     A pod that had ended only has its cleanup left. Source: UpdatePod, first sync of a pod.
     """
     pod, env = worker.pod, turn.env
+    survives = syncer.runtime.sandbox(pod.uid) is not None
+    if survives and (pod.deleting or pod.status.phase in TERMINAL_PHASES):
+        worker.volumes_ready = True  # the kubelet before us had not unmounted them yet
     if syncer.runtime.adopt(pod, turn.behavior(pod), turn.now_ns, env.wall_offset_ns):
         sandbox = syncer.runtime.sandbox(pod.uid)
         assert sandbox is not None, pod.uid

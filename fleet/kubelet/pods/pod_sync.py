@@ -250,7 +250,7 @@ class PodSyncer:
         elif stage is SyncStage.STOP:
             self._take_end(worker, self.ending.on_stop_due(worker, turn), turn)
         elif stage is SyncStage.UNMOUNT:
-            self._forget_if_over(worker, self.ending.finish(worker, turn), turn)
+            self._forget_if_over(worker, self.ending.on_unmount_due(worker, turn), turn)
         elif worker.state is WorkerState.SYNC:
             self._relist(worker, turn)
 

@@ -3,9 +3,11 @@
     sync_terminating: status -> stop containers and sandbox -> status
                                 |some survive: FailedKillPod, and another try
     sync_terminated:  status -> volumes are unmounted -> last status
+                                |some are not: it waits for them, without an event
 
 Until the last status is sent the object stays, with its deletionTimestamp.
-Source: pkg/kubelet/kubelet.go, SyncTerminatingPod, SyncTerminatedPod.
+Source: pkg/kubelet/kubelet.go, SyncTerminatingPod, SyncTerminatedPod; kubelet_volumes.go,
+podVolumesExist: what could not be unmounted counts as mounted, and is waited for without an end.
 Differs: in `light` there are no volumes.
 """
 
@@ -20,10 +22,13 @@ from fleet.kubelet.pods.pod_workers import PodWorker, SyncStage
 from fleet.kubelet.pods.status_generate import terminate_pod_status
 from fleet.kubelet.pods.status_manager import StatusManager
 from fleet.kubelet.turn import Turn
+from fleet.kubelet.volumes.unmounts import Unmounts
 from fleet.kubelet.volumes.volume_manager import LOOP_NS, MOUNT_POLL_NS, VolumeManager
 from fleet.objects.effects import Milestone
 from fleet.runtime.runtime import Runtime
 
+EXIST_POLL_NS = LOOP_NS
+"""How often a pod looks whether what could not be unmounted is: kubelet.go, SyncTerminatedPod."""
 _STREAM_REQUEUE = 0x5E90
 
 
@@ -38,7 +43,7 @@ class EndStep(enum.IntEnum):
 class PodTermination:
     """Ends the pods of one node."""
 
-    __slots__ = ("_probes", "_reports", "_runtime", "_statuses", "_volumes")
+    __slots__ = ("_probes", "_reports", "_runtime", "_statuses", "_unmounts", "_volumes")
 
     def __init__(
         self,
@@ -53,6 +58,7 @@ class PodTermination:
         self._probes = probes
         self._statuses = statuses
         self._reports = reports
+        self._unmounts = Unmounts()
 
     def sync_terminating(self, worker: PodWorker, turn: Turn) -> EndStep:
         """Begin to stop what runs of a pod; each try tells Killing again of what still runs."""
@@ -103,16 +109,24 @@ class PodTermination:
         """Begin to wait until the volumes of a pod are unmounted."""
         mounted = worker.volumes_ready and turn.now_ns < worker.due_ns
         if turn.env.light:
-            return self.finish(worker, turn)
+            return self._finish(worker, turn)
         status = self._reports.generate(worker, turn, is_terminal=True)
         self._reports.set_status(worker, status, turn)
+        worker.stage = SyncStage.UNMOUNT
         if mounted:
-            worker.stage = SyncStage.UNMOUNT
             turn.wait(worker, turn.now_ns + MOUNT_POLL_NS)
             return EndStep.WAITS
-        return self.finish(worker, turn)
+        return self.on_unmount_due(worker, turn)
 
-    def finish(self, worker: PodWorker, turn: Turn) -> EndStep:
+    def on_unmount_due(self, worker: PodWorker, turn: Turn) -> EndStep:
+        """Try what is mounted, and finish once nothing is."""
+        due_ns = self._unmounts.attempt(worker.pod, turn) if worker.volumes_ready else 0
+        if due_ns:
+            turn.wait(worker, due_ns + int(EXIST_POLL_NS * turn.draw(_STREAM_REQUEUE)))
+            return EndStep.WAITS
+        return self._finish(worker, turn)
+
+    def _finish(self, worker: PodWorker, turn: Turn) -> EndStep:
         """Let everything of the pod go but its status. Source: SyncTerminatedPod, TerminatePod."""
         pod = worker.pod
         if worker.registered:

@@ -53,8 +53,9 @@ def volume_texts(tally: NodeTally) -> Sequence[str]:
     mounts: list[str] = []
     for (operation, plugin), found in groupby(rows, key=lambda row: row[:2]):
         count = sum(row[2] for row in found)
+        name, _, status = operation.partition("/")
         label = (
-            f'migrated="false",operation_name="{operation}",status="success",'
+            f'migrated="false",operation_name="{name}",status="{status or "success"}",'
             f'volume_plugin="{plugin}"'
         )
         steps += steady_lines(STEPS.name, count, STEP_TAKES_S, BOUNDS, label)

@@ -66,5 +66,10 @@ def test_the_first_entry_that_fits_a_volume_decides_and_annotations_override() -
     assert volume_behavior(declared, "logs", notes) == VolumeBehavior(
         mount_delay=constant(5 * NS_PER_S)
     )
-    bad = (("fleet.emulator/mount-delay", "soon"),)
+    bad = (("fleet.emulator/mount-delay", "soon"), ("fleet.emulator/unmount-fails", "yes"))
     assert volume_behavior(declared, "logs", bad) == broken
+    stuck = (("fleet.emulator/unmount-fails", "true"),)
+    assert volume_behavior((), "logs", stuck) == VolumeBehavior(unmount_fails=True)
+    assert volume_behavior((VolumeBehavior(unmount_fails=True),), "logs", ()).unmount_fails
+    healed = (("fleet.emulator/unmount-fails", "false"),)
+    assert not volume_behavior((VolumeBehavior(unmount_fails=True),), "x", healed).unmount_fails
