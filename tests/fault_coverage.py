@@ -21,6 +21,8 @@ MACHINES = "tests/e2e/test_machine_faults.py::test_machines_fail_as_machines_do_
 PLANE = "tests/e2e/test_machine_faults.py::test_the_control_plane_of_a_run_fails_and_comes_back"
 NODE = "tests/e2e/test_node_faults.py::"
 EDITS = "tests/sim/test_foreign_edits.py::"
+EXPANSION = "tests/sim/test_volume_expansion.py::"
+CSI = "tests/e2e/test_csi_nodes.py::"
 ODD = f"{NODE}test_runtimes_links_and_processes_fail_and_are_well_again"
 
 
@@ -196,6 +198,13 @@ BY_BEHAVIOR = {
         ("tests/sim/test_runtime_handlers.py::test_a_pod_runs_once_its_node_has_the_handler",),
         ("tests/e2e/test_runtime_class.py::test_a_pod_waits_for_a_handler_that_its_node_has",),
     ),
+    "volumes are expanded on the node": Covered(
+        (
+            f"{EXPANSION}test_a_mounted_volume_that_has_grown_is_expanded_on_its_node",
+            f"{EXPANSION}test_a_refused_expansion_is_told_and_tried_again_until_it_succeeds",
+        ),
+        (f"{CSI}test_volumes_grow_on_their_nodes",),
+    ),
     "Nodes that others make are served": Covered(
         ("tests/sim/test_nodes_of_others.py::test_pods_run_there",),
         (f"{MANAGED}test_a_node_that_others_make_is_served_until_they_delete_it",),
@@ -205,7 +214,6 @@ NOT_BUILT = (
     "pods that cannot be killed (FailedKillPod, ExceededGracePeriod), volumes that do not unmount",
     "resize of a pod's own resources",
     "nodeAllocatableUpdatePeriodSeconds, tokenRequests, requiresRepublish of CSI drivers",
-    "expansion of volumes on the node (FileSystemResizeSuccessful)",
     "dual-stack addresses",
 )
 """What real nodes do that there is nothing to test of yet."""

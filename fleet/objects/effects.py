@@ -8,7 +8,7 @@ import enum
 from typing import NamedTuple, NewType
 
 from fleet.objects.pods import EventType, NodeCondition, ObjectRef, PodStatus
-from fleet.objects.volumes import ClaimTarget, CSINodeUpdate, ObjectTarget
+from fleet.objects.volumes import ClaimStatusPatch, ClaimTarget, CSINodeUpdate, ObjectTarget
 
 NodeId = NewType("NodeId", int)
 """A dense index of the kubelets of one process."""
@@ -53,6 +53,7 @@ class Op(enum.IntEnum):
     UPDATE_CSINODE = 44
     GET_CONFIG_MAP = 45  # by kubelets that do not watch them, as the next
     GET_SECRET = 46
+    PATCH_CLAIM_STATUS = 47  # of a volume that the node expands
 
 
 class Owner(enum.IntEnum):
@@ -272,6 +273,7 @@ Payload = (
     | EventObject
     | ResourceSlices
     | ClaimTarget
+    | ClaimStatusPatch
     | ObjectTarget
     | CSINodeUpdate
     | None

@@ -5,7 +5,7 @@ Annotations of a pod come first, then the first entry of its PodBehavior that fi
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator, Field
 
@@ -15,14 +15,26 @@ from fleet.profile.usage import CurveField, curve_of
 
 MOUNT_DELAY = constant(100_000_000)
 """NodeStageVolume and NodePublishVolume of a driver whose device is there."""
+EXPAND_DELAY = constant(100_000_000)
+"""NodeExpandVolume."""
 PROVISION_DELAY = constant(500_000_000)
 ATTACH_DELAY = constant(500_000_000)
 MOUNT_DELAY_ANNOTATION = "fleet.emulator/mount-delay"
 MOUNT_ERROR_ANNOTATION = "fleet.emulator/mount-error"
+EXPAND_ERROR_ANNOTATION = "fleet.emulator/expand-error"
 EMPTY_DIR_ANNOTATION = "fleet.emulator/empty-dir-usage"
 
 DEFAULT_DRIVER = "csi.fleet.emulator"
 DRIVER_PATTERN = r"^[a-zA-Z0-9]([-a-zA-Z0-9._]{0,61}[a-zA-Z0-9])?$"
+
+RPC_CODES = frozenset(
+    (
+        *("Canceled", "Unknown", "InvalidArgument", "DeadlineExceeded", "NotFound"),
+        *("AlreadyExists", "PermissionDenied", "ResourceExhausted", "FailedPrecondition"),
+        *("Aborted", "OutOfRange", "Unimplemented", "Internal", "Unavailable", "DataLoss"),
+        "Unauthenticated",
+    )
+)
 
 
 class VolumeBehavior(Spec):
@@ -31,6 +43,8 @@ class VolumeBehavior(Spec):
     name: str = "*"
     mount_delay: DistributionField = MOUNT_DELAY
     mount_error: str = ""  # mounting fails with it for as long as it is declared
+    expand_delay: DistributionField = EXPAND_DELAY
+    expand_error: str = ""  # as mount_error: `OutOfRange: the disk is full` names its gRPC code
     usage: CurveField | None = None  # of an emptyDir, in bytes, from the first container on
 
 
@@ -41,6 +55,22 @@ def _each_once(keys: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted(set(keys)))
 
 
+class RpcError(NamedTuple):
+    """What a driver answers that refuses. Source: google.golang.org/grpc/codes."""
+
+    code: str
+    text: str
+
+    @classmethod
+    def of(cls, declared: str) -> "RpcError":
+        """Read a declared error; one that names no code is Internal."""
+        code, colon, text = declared.partition(": ")
+        return cls(code, text) if colon and code in RPC_CODES else cls("Internal", declared)
+
+    def __str__(self) -> str:
+        return f"rpc error: code = {self.code} desc = {self.text}"
+
+
 class CSIDriver(Spec):
     """A CSI driver whose node plug-in runs on the nodes of a profile, and how its storage acts."""
 
@@ -49,6 +79,7 @@ class CSIDriver(Spec):
     topology_keys: Annotated[tuple[str, ...], AfterValidator(_each_once)] = ()
     provision_delay: DistributionField = PROVISION_DELAY  # to make or to delete a volume
     attach_delay: DistributionField = ATTACH_DELAY  # to attach or to detach it
+    node_expansion: bool = False  # what has grown is expanded on the node, too
 
 
 def volume_behavior(
@@ -64,6 +95,8 @@ def volume_behavior(
         changes["usage"] = usage
     if MOUNT_ERROR_ANNOTATION in notes:
         changes["mount_error"] = notes[MOUNT_ERROR_ANNOTATION]
+    if EXPAND_ERROR_ANNOTATION in notes:
+        changes["expand_error"] = notes[EXPAND_ERROR_ANNOTATION]
     if delay := constant_of(notes.get(MOUNT_DELAY_ANNOTATION)):
         changes["mount_delay"] = delay
     return found.model_copy(update=changes) if changes else found

@@ -360,9 +360,10 @@ class SimApiServer:
         stored = self.objects.get(key)
         if stored is None:
             return NOT_FOUND
-        uid = patch.get("metadata", {}).pop("uid", None)
-        if uid is not None and uid != stored.obj["metadata"]["uid"]:
-            return CONFLICT
+        for field in ("uid", "resourceVersion"):
+            wanted = patch.get("metadata", {}).pop(field, None)
+            if wanted is not None and wanted != stored.obj["metadata"][field]:
+                return CONFLICT
         if sub == "status":
             assert set(patch) <= {"metadata", "status"}, patch
         merged = merge(stored.obj, patch)

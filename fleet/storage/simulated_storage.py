@@ -16,7 +16,7 @@ from fleet.cluster.cleanup import CSI_NODES, PATIENCE_S
 from fleet.cluster.cluster import Cluster
 from fleet.errors import SetupError
 from fleet.profile.node_model import NodeModel
-from fleet.profile.settings import Settings
+from fleet.profile.settings import Fidelity, Settings
 from fleet.profile.volume_behavior import CSIDriver
 from fleet.storage.csi_controller import CSIController
 
@@ -63,6 +63,9 @@ async def simulate_csi(
     drivers = drivers_of(models)
     if not drivers or settings.shard:
         return
+    if settings.fidelity is Fidelity.LIGHT:  # nodes that mount nothing expand nothing
+        change = {"node_expansion": False}
+        drivers = {name: each.model_copy(update=change) for name, each in drivers.items()}
     api = cluster.api(PURPOSE, USER_AGENT)
     patient = cluster.api(PURPOSE, USER_AGENT, PATIENCE_S)
     controller = CSIController(

@@ -19,19 +19,15 @@ import enum
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.kubelet.events import Reason
 from fleet.kubelet.turn import Turn
-from fleet.kubelet.volumes.claim_volumes import (
-    AT_ONCE,
-    CLAIM_KINDS,
-    QUIET,
-    ClaimVolume,
-    ClaimVolumes,
-)
+from fleet.kubelet.volumes.claim_volume import AT_ONCE, ClaimVolume
+from fleet.kubelet.volumes.claim_volumes import CLAIM_KINDS, QUIET, ClaimVolumes
 from fleet.kubelet.volumes.token_cache import TokenCache, TokenKey
 from fleet.kubelet.volumes.volume_texts import (
     LIMIT_EXCEEDED,
     VolumeEvent,
     inline_problem,
     mapped_events,
+    volume_name,
 )
 from fleet.kubelet.volumes.watched_objects import ObjectManager, is_polled, reads_of, sources_of
 from fleet.objects.effects import (
@@ -44,15 +40,13 @@ from fleet.objects.effects import (
     WatchKind,
 )
 from fleet.objects.pods import (
-    TOKEN_VOLUME,
-    TOKEN_VOLUME_START,
     EventType,
     Pod,
     PodUid,
     Token,
     VolumeSpec,
 )
-from fleet.objects.volumes import ClaimTarget, ObjectTarget
+from fleet.objects.volumes import ClaimStatusPatch, ClaimTarget, ObjectTarget
 
 LOOP_NS = 100 * NS_PER_MS  # populator and reconciler
 MOUNT_POLL_NS = 300 * NS_PER_MS  # podAttachAndMountRetryInterval
@@ -308,7 +302,7 @@ class VolumeManager:
         if volume.error:
             volume.tokens = -1
         text = errors[0] if len(errors) == 1 else f"[{', '.join(dict.fromkeys(errors))}]"
-        return f'MountVolume.SetUp failed for volume "{_volume_name(spec, pod)}" : {text}'
+        return f'MountVolume.SetUp failed for volume "{volume_name(spec, pod)}" : {text}'
 
     def _complete(self, pod: Pod, turn: Turn) -> None:
         del self._mounts[pod.uid]
@@ -335,7 +329,7 @@ class VolumeManager:
     def _state_text(self, pod: Pod, mount: _Mount, error: str) -> str:
         """Say which volumes are missing. Source: WaitForAttachAndMount."""
         assert self.claims is not None, pod.uid
-        unmounted = " ".join(sorted(_volume_name(each.spec, pod) for each in mount.volumes))
+        unmounted = " ".join(sorted(volume_name(each.spec, pod) for each in mount.volumes))
         unattached = " ".join(sorted(self.claims.names_of(pod.uid, desired=True)))
         unprocessed = " ".join(sorted(self.claims.names_of(pod.uid, desired=False)))
         return (
@@ -383,7 +377,10 @@ class VolumeManager:
         return False
 
     def on_claim_reply(self, pod: Pod, call: ApiCall, reply: Reply, turn: Turn) -> bool:
-        """Take the answer to a GET for a volume; return whether it may go on."""
+        """Take the answer to a call for a volume; return whether it may go on."""
+        if isinstance(call.payload, ClaimStatusPatch):
+            volume, claims = call.payload.volume, self.claims
+            return claims is not None and claims.on_expanding(pod, volume, reply, turn)
         if isinstance(call.payload, ObjectTarget):
             return self._on_object(pod, call, call.payload, reply, turn)
         assert isinstance(call.payload, ClaimTarget), call
@@ -426,8 +423,11 @@ class VolumeManager:
 
     # ---- while a pod runs ----
 
-    def on_timer(self, pod: Pod, turn: Turn) -> None:
-        """Ask for new tokens, and look at the claims again, if it is time."""
+    def on_timer(self, pod: Pod, turn: Turn) -> bool:
+        """Ask for new tokens, and look at the claims again, if it is time.
+
+        Return whether a volume may be mounted: one that has grown.
+        """
         due_ns = self._refresh.get(pod.uid, 0)
         if due_ns and turn.now_ns >= due_ns:
             del self._refresh[pod.uid]
@@ -444,6 +444,7 @@ class VolumeManager:
             claims.reprocess(pod, turn)
             due_ns = claims.plan_resync(pod.uid, turn)
             turn.arm(due_ns, Timer.VOLUMES, pod.uid)
+        return claims is not None and claims.on_timer(pod, turn)
 
     def _plan_poll(self, pod: Pod, turn: Turn) -> None:
         """Plan the next resync that reads objects. Source: pod_workers.go, completeWork."""
@@ -483,13 +484,6 @@ class VolumeManager:
         if not known_ns or due_ns < known_ns:
             self._refresh[pod.uid] = due_ns
             turn.arm(due_ns, Timer.VOLUMES, pod.uid)
-
-
-def _volume_name(volume: VolumeSpec, pod: Pod) -> str:
-    """Return the name of a volume as the API has it."""
-    if pod.token_suffix and volume.name == TOKEN_VOLUME.decode():
-        return TOKEN_VOLUME_START.decode() + pod.token_suffix
-    return volume.name
 
 
 def mount_seen_ns(began_ns: int, now_ns: int) -> int:

@@ -52,6 +52,7 @@ from fleet.wire.api.dynamic_resources import (
     resource_slice_json,
     slices_selector,
 )
+from fleet.wire.api.encode_claim import patch_claim_status
 from fleet.wire.api.encode_node import node_json, node_status_patch
 from fleet.wire.api.encode_pod import pod_status_patch
 from fleet.wire.api.mirror_pods import create_mirror_pod, delete_mirror_pod
@@ -460,6 +461,14 @@ OPERATIONS = {
     ),
     Op.GET_CLAIM: Operation(
         Owner.VOLUMES, Client.CORE, "GET", "persistentvolumeclaims", _get_target, decode_claim
+    ),
+    Op.PATCH_CLAIM_STATUS: Operation(
+        Owner.VOLUMES,
+        Client.CORE,
+        "PATCH",
+        "persistentvolumeclaims/status",
+        patch_claim_status,
+        decode_claim,
     ),
     Op.GET_VOLUME: Operation(
         Owner.VOLUMES,
