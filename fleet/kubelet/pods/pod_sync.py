@@ -50,13 +50,8 @@ from fleet.kubelet.pods.status_generate import (
 )
 from fleet.kubelet.pods.status_manager import StatusManager
 from fleet.kubelet.turn import Turn
-from fleet.kubelet.volumes.volume_manager import (
-    LOOP_NS,
-    MOUNT_POLL_NS,
-    MountResult,
-    VolumeManager,
-    mount_seen_ns,
-)
+from fleet.kubelet.volumes.pod_mount import MOUNT_POLL_NS, MountResult, mount_seen_ns
+from fleet.kubelet.volumes.volume_manager import LOOP_NS, VolumeManager
 from fleet.objects.effects import Milestone, Timer
 from fleet.objects.pods import PodStatus
 from fleet.objects.static_pods import StaticPod

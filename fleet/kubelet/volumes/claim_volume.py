@@ -2,12 +2,18 @@
 
 import enum
 
-from fleet.kubelet.volumes.node_expander import EXPAND_STEP
+from fleet.kubelet.turn import Turn
 from fleet.objects.effects import Reply
 from fleet.objects.pods import Pod, VolumeSpec
 from fleet.objects.volumes import ClaimView, VolumeView
+from fleet.profile.volume_behavior import VolumeBehavior, volume_behavior
 
 AT_ONCE = -1  # due before any instant; 0 means that something is awaited
+
+
+def behavior_of(pod: Pod, each: "ClaimVolume", turn: Turn) -> VolumeBehavior:
+    """Return how a volume behaves."""
+    return volume_behavior(turn.behavior(pod).volumes, each.volume.name, pod.annotations)
 
 
 class Step(enum.IntEnum):
@@ -29,7 +35,7 @@ class Step(enum.IntEnum):
     MOUNTED = 13
     LIMIT = 14  # of no step: a sync that gives up asks whether the node is full
     REFRESH = 15  # of a step that goes on: claim and volume are read at each sync of the pod
-    EXPAND = EXPAND_STEP  # what has grown before it was mounted: its NodeExpander
+    EXPAND = 16  # what has grown before it was mounted: its NodeExpander
 
 
 class ClaimVolume:

@@ -16,23 +16,18 @@ Differs: a claim that a pod mounts read-only is not expanded, and nothing is sai
 
 from fleet.clock import NS_PER_MS
 from fleet.kubelet.environment import Environment
-from fleet.kubelet.events import Reason
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.claim_volume import (
     AT_ONCE,
     ClaimVolume,
     Step,
+    behavior_of,
     claim_problem,
     volume_problem,
 )
-from fleet.kubelet.volumes.node_expander import Ended, ExpansionId, NodeExpander
-from fleet.kubelet.volumes.volume_texts import (
-    driver_missing,
-    expansion_failed,
-    failed,
-    unread_attachment,
-)
-from fleet.objects.effects import Op, Reply, Timer
+from fleet.kubelet.volumes.node_expander import NodeExpander
+from fleet.kubelet.volumes.volume_texts import driver_missing, failed, unread_attachment
+from fleet.objects.effects import Op, Reply
 from fleet.objects.pods import NodeView, Pod, PodUid, VolumeSpec
 from fleet.objects.volumes import (
     AttachmentView,
@@ -41,7 +36,6 @@ from fleet.objects.volumes import (
     VolumeView,
     attachment_name,
 )
-from fleet.profile.volume_behavior import VolumeBehavior, volume_behavior
 
 RECONCILE_NS = 100 * NS_PER_MS  # reconcilerLoopSleepPeriod
 QUIET = "-"
@@ -148,7 +142,7 @@ class ClaimVolumes:
             self._on_refresh(pod, each, reply, turn)
             return False
         if target.step == Step.EXPAND:
-            return self.on_expanding(pod, target.volume, reply, turn)
+            return self._expander.on_reply(pod, each, reply, turn)
         if target.step == Step.LIMIT:
             found = reply.record
             each.is_exhausted = isinstance(found, AttachmentView) and found.is_exhausted
@@ -223,7 +217,7 @@ class ClaimVolumes:
         elif isinstance(found, VolumeView) and view is not None and found.name == view.name:
             if found.capacity != view.capacity:
                 each.view = view._replace(capacity=found.capacity)
-            self._check_size(pod, each, turn)
+            self._expander.check(pod, each, turn)
 
     def _note_size(self, each: ClaimVolume, reply: Reply) -> None:
         if each.view is not None and each.view.driver and isinstance(reply.record, ClaimView):
@@ -286,7 +280,7 @@ class ClaimVolumes:
         elif each.step in (Step.SET_UP, Step.DELAY):
             return self._set_up(pod, each, turn)
         elif each.step is Step.MOUNTED:
-            self._check_size(pod, each, turn)
+            self._expander.check(pod, each, turn)
             return ""
         return None
 
@@ -325,7 +319,7 @@ class ClaimVolumes:
 
     def _set_up(self, pod: Pod, each: ClaimVolume, turn: Turn) -> str | None:
         """Let the driver stage and publish: first its delay, then its result."""
-        behavior, view = _behavior(pod, each, turn), each.view
+        behavior, view = behavior_of(pod, each, turn), each.view
         if each.step is Step.SET_UP:
             each.step = Step.DELAY
             share = turn.draw(_STREAM_MOUNT, f"{pod.uid}/{each.volume.name}")
@@ -343,74 +337,17 @@ class ClaimVolumes:
         if view is None or not view.driver:
             each.step = Step.MOUNTED
             return ""
-        if self._expander.is_busy(view.unique_name):  # another pod's volume is the same
-            each.due_ns = turn.now_ns + RECONCILE_NS
-            return None
-        each.step = Step.EXPAND
-        read_only = each.volume.is_read_only
-        where = pod.uid, each.volume.name, each.claim
-        which = ExpansionId(*where, is_mounting=True, is_read_only=read_only)
-        self._expander.begin(which, view, turn)
-        self._go_on_expanding(pod, turn)
+        self._expander.mount(pod, each, turn)
         return None
-
-    # ---- what has grown ----
-
-    def _check_size(self, pod: Pod, each: ClaimVolume, turn: Turn) -> None:
-        """Expand a mounted volume that has grown. Source: PodExistsInVolume."""
-        view = each.view
-        if each.step is not Step.MOUNTED or view is None or each.volume.is_read_only:
-            return
-        if self._expander.wants(view):
-            which = ExpansionId(pod.uid, each.volume.name, each.claim)
-            self._expander.begin(which, view, turn)
-            self._arm_expander(pod.uid, turn)
-
-    def _arm_expander(self, uid: PodUid, turn: Turn) -> None:
-        due_ns = self._expander.next_ns(uid)
-        if due_ns:
-            turn.arm(due_ns, Timer.VOLUMES, uid)
 
     def on_timer(self, pod: Pod, turn: Turn) -> bool:
         """Go on with what is expanded for a pod; return whether a volume may be mounted."""
-        return self._go_on_expanding(pod, turn)
-
-    def _go_on_expanding(self, pod: Pod, turn: Turn) -> bool:
-        can_mount = False
-        for name in self._expander.due(pod.uid, turn.now_ns):
-            for each in self._pods.get(pod.uid, ()):
-                if each.view is not None and each.view.unique_name == name:
-                    ended = self._expander.go_on(pod, name, _behavior(pod, each, turn), turn)
-                    can_mount = self._follow(pod, each, ended, turn) or can_mount
-                    break
-        return can_mount
+        return self._expander.on_timer(pod, self._pods.get(pod.uid, ()), turn)
 
     def on_expanding(self, pod: Pod, volume: str, reply: Reply, turn: Turn) -> bool:
         """Take an answer to what an expansion asked; return whether a volume may be mounted."""
         each = self._find(pod.uid, volume)
-        if each is None or each.view is None:
-            return False
-        behavior = _behavior(pod, each, turn)
-        ended = self._expander.on_reply(pod, each.view.unique_name, reply, behavior, turn)
-        return self._follow(pod, each, ended, turn)
-
-    def _follow(self, pod: Pod, each: ClaimVolume, ended: Ended | None, turn: Turn) -> bool:
-        """Do what follows from an expansion, ended or not."""
-        self._arm_expander(pod.uid, turn)
-        if ended is None:
-            return False
-        if not ended.id.is_mounting:
-            if ended.error:
-                text = f'failed for volume "{each.name}" : {ended.error}'
-                text = f"NodeExpandVolume.NodeExpandVolume {text}"
-                turn.event(pod, Reason.VOLUME_RESIZE_FAILED, text)
-            return False
-        each.due_ns = AT_ONCE
-        if ended.error:
-            each.error = expansion_failed(each.name, each.volume, ended.error)
-        else:
-            each.step = Step.MOUNTED
-        return True
+        return each is not None and self._expander.on_reply(pod, each, reply, turn)
 
     def _is_attachable(self, each: ClaimVolume) -> bool:
         return each.view is not None and each.view.unique_name in self._devices
@@ -487,7 +424,3 @@ class ClaimVolumes:
     def is_resync_due(self, uid: PodUid, now_ns: int) -> bool:
         """Return whether it is time to read them again."""
         return 0 < self._resyncs.get(uid, 0) <= now_ns
-
-
-def _behavior(pod: Pod, each: ClaimVolume, turn: Turn) -> VolumeBehavior:
-    return volume_behavior(turn.behavior(pod).volumes, each.volume.name, pod.annotations)

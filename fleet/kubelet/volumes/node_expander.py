@@ -20,7 +20,9 @@ from typing import NamedTuple
 from fleet.clock import NS_PER_MS
 from fleet.kubelet.events import Reason
 from fleet.kubelet.turn import Turn
-from fleet.objects.effects import Op, Reply
+from fleet.kubelet.volumes.claim_volume import AT_ONCE, ClaimVolume, Step, behavior_of
+from fleet.kubelet.volumes.volume_texts import expansion_failed
+from fleet.objects.effects import Op, Reply, Timer
 from fleet.objects.pods import ObjectRef, Pod, PodUid
 from fleet.objects.volumes import (
     ClaimStatusPatch,
@@ -38,8 +40,6 @@ RETRY_MAX_NS = 122_000 * NS_PER_MS  # maxDurationBeforeRetry
 INFEASIBLE = frozenset(("InvalidArgument", "NotFound", "OutOfRange"))
 """What ends an expansion for good, until its controller decides. Source: isInfeasibleError."""
 IN_USE = "FailedPrecondition"
-EXPAND_STEP = 16
-"""Of the claim that an expansion reads: one more than those of `claim_volume.py`."""
 _OPERATION = "MountVolume.NodeExpandVolume"
 _STREAM_LOOP = 0x70107
 _STREAM_EXPAND = 0x70108
@@ -56,7 +56,7 @@ class ExpandStep(enum.IntEnum):
     FINISH = 5  # the new capacity is written
 
 
-class ExpansionId(NamedTuple):
+class _Id(NamedTuple):
     """Which claim of which pod an expansion is of; `volume` is the pod's name for it."""
 
     uid: PodUid
@@ -71,7 +71,7 @@ class _Expansion:
 
     __slots__ = ("claim", "due_ns", "error", "id", "size", "step", "tries", "view")
 
-    def __init__(self, which: ExpansionId, view: VolumeView) -> None:
+    def __init__(self, which: _Id, view: VolumeView) -> None:
         self.id = which
         self.view = view
         self.step = ExpandStep.WAIT
@@ -88,10 +88,10 @@ class _Expansion:
         return self.claim
 
 
-class Ended(NamedTuple):
+class _Ended(NamedTuple):
     """What an expansion came to: `error` is what went wrong, "" if nothing did."""
 
-    id: ExpansionId
+    id: _Id
     error: str = ""
 
 
@@ -123,17 +123,75 @@ class NodeExpander:
             kept = {name: each for name, each in self._running.items() if each.id.uid != uid}
             self._running = kept or None
 
-    def wants(self, view: VolumeView) -> bool:
-        """Return whether a mounted volume is smaller than it is declared to be."""
+    # ---- what is asked of it ----
+
+    def check(self, pod: Pod, each: ClaimVolume, turn: Turn) -> None:
+        """Expand a mounted volume that has grown. Source: PodExistsInVolume."""
+        view = each.view
+        if each.step is not Step.MOUNTED or view is None or each.volume.is_read_only:
+            return
         name = view.unique_name
         known = self._sizes.get(name, "")
-        if not view.driver or not known or name in self._refused:
-            return False
-        return not self.is_busy(name) and _is_less(known, view.capacity)
+        if not view.driver or not known or name in self._refused or self._find(name) is not None:
+            return
+        if _is_less(known, view.capacity):
+            self._begin(_Id(pod.uid, each.volume.name, each.claim), view, turn)
+            self._arm(pod.uid, turn)
 
-    def begin(self, which: ExpansionId, view: VolumeView, turn: Turn) -> None:
+    def mount(self, pod: Pod, each: ClaimVolume, turn: Turn) -> None:
+        """Expand a volume as it is mounted, if it has grown; one operation at a time."""
+        assert each.view is not None, each.claim
+        if self._find(each.view.unique_name) is not None:  # another pod's is the same
+            each.due_ns = turn.now_ns + RECONCILE_NS
+            return
+        each.step = Step.EXPAND
+        which = _Id(
+            *(pod.uid, each.volume.name, each.claim),
+            is_mounting=True,
+            is_read_only=each.volume.is_read_only,
+        )
+        self._begin(which, each.view, turn)
+        self.on_timer(pod, (each,), turn)
+
+    def on_timer(self, pod: Pod, volumes: tuple[ClaimVolume, ...], turn: Turn) -> bool:
+        """Go on with what is expanded for a pod; return whether a volume may be mounted."""
+        can_mount = False
+        for name in self._due(pod.uid, turn.now_ns):
+            for each in volumes:
+                if each.view is not None and each.view.unique_name == name:
+                    ended = self._go_on(pod, name, behavior_of(pod, each, turn), turn)
+                    can_mount = self._follow(pod, each, ended, turn) or can_mount
+                    break
+        return can_mount
+
+    def on_reply(self, pod: Pod, each: ClaimVolume, reply: Reply, turn: Turn) -> bool:
+        """Take an answer to what an expansion asked; return whether a volume may be mounted."""
+        found = None if each.view is None else self._find(each.view.unique_name)
+        if found is None or found.id.uid != pod.uid:
+            return False
+        ended = self._on_reply(pod, found, reply, behavior_of(pod, each, turn), turn)
+        return self._follow(pod, each, ended, turn)
+
+    def _follow(self, pod: Pod, each: ClaimVolume, ended: _Ended | None, turn: Turn) -> bool:
+        """Do what follows from an expansion, ended or not."""
+        self._arm(pod.uid, turn)
+        if ended is None:
+            return False
+        if not ended.id.is_mounting:
+            if ended.error:
+                text = f'failed for volume "{each.name}" : {ended.error}'
+                text = f"NodeExpandVolume.NodeExpandVolume {text}"
+                turn.event(pod, Reason.VOLUME_RESIZE_FAILED, text)
+            return False
+        each.due_ns = AT_ONCE
+        if ended.error:
+            each.error = expansion_failed(each.name, each.volume, ended.error)
+        else:
+            each.step = Step.MOUNTED
+        return True
+
+    def _begin(self, which: _Id, view: VolumeView, turn: Turn) -> None:
         """Begin to expand a volume: at once as it is mounted, else when the reconciler turns."""
-        assert not self.is_busy(view.unique_name), which
         each = _Expansion(which, view)
         if self._running is None:
             self._running = {}
@@ -144,12 +202,14 @@ class NodeExpander:
     def _find(self, name: str) -> _Expansion | None:
         return None if self._running is None else self._running.get(name)
 
-    def next_ns(self, uid: PodUid) -> int:
-        """Return when to go on for a pod, 0 for never."""
+    def _arm(self, uid: PodUid, turn: Turn) -> None:
+        """Set a timer for what is due next for a pod."""
         found = self._running.values() if self._running is not None else ()
-        return min((each.due_ns for each in found if each.id.uid == uid and each.due_ns), default=0)
+        dues = [each.due_ns for each in found if each.id.uid == uid and each.due_ns]
+        if dues:
+            turn.arm(min(dues), Timer.VOLUMES, uid)
 
-    def due(self, uid: PodUid, now_ns: int) -> list[str]:
+    def _due(self, uid: PodUid, now_ns: int) -> list[str]:
         """Return the unique names of the volumes of a pod that are to be gone on with."""
         if self._running is None:
             return []
@@ -159,32 +219,25 @@ class NodeExpander:
             if each.id.uid == uid and 0 < each.due_ns <= now_ns
         ]
 
-    def is_busy(self, name: str) -> bool:
-        """Return whether a volume is being expanded: one operation at a time."""
-        return self._find(name) is not None
-
     # ---- what is done ----
 
-    def go_on(self, pod: Pod, name: str, behavior: VolumeBehavior, turn: Turn) -> Ended | None:
+    def _go_on(self, pod: Pod, name: str, behavior: VolumeBehavior, turn: Turn) -> _Ended | None:
         """Take the step that is due; return what the expansion came to, None while it goes on."""
         each = self._find(name)
         assert each is not None, name
         each.due_ns = 0
         if each.step is ExpandStep.WAIT:
             each.step = ExpandStep.CLAIM
-            target = ClaimTarget(pod.namespace, each.id.claim, each.id.volume, EXPAND_STEP)
+            target = ClaimTarget(pod.namespace, each.id.claim, each.id.volume, Step.EXPAND)
             turn.call(Op.GET_CLAIM, pod.uid, target)
             return None
         assert each.step is ExpandStep.DRIVER, each.step
         return self._expand(pod, each, behavior, turn)
 
-    def on_reply(
-        self, pod: Pod, name: str, reply: Reply, behavior: VolumeBehavior, turn: Turn
-    ) -> Ended | None:
+    def _on_reply(
+        self, pod: Pod, each: _Expansion, reply: Reply, behavior: VolumeBehavior, turn: Turn
+    ) -> _Ended | None:
         """Take an answer; return what the expansion came to, None while it goes on."""
-        each = self._find(name)
-        if each is None or each.id.uid != pod.uid:
-            return None
         claim = reply.record if reply.ok and isinstance(reply.record, ClaimView) else None
         if each.step is ExpandStep.FAILURE:
             return self._on_failed(each, turn)
@@ -201,7 +254,7 @@ class NodeExpander:
 
     def _on_claim(
         self, pod: Pod, each: _Expansion, behavior: VolumeBehavior, turn: Turn
-    ) -> Ended | None:
+    ) -> _Ended | None:
         """Decide what there is to do. Source: nodeExpandVolume, expandVolumeDuringMount."""
         claim = each.known
         if each.id.is_mounting and not _is_less(claim.capacity, each.view.capacity):
@@ -237,7 +290,7 @@ class NodeExpander:
 
     def _expand(
         self, pod: Pod, each: _Expansion, behavior: VolumeBehavior, turn: Turn
-    ) -> Ended | None:
+    ) -> _Ended | None:
         """Hear what the driver says. Source: csi/expander.go, NodeExpand; expandOnPlugin."""
         claim = each.known
         driver = turn.env.model.csi_driver(each.view.driver)
@@ -265,7 +318,7 @@ class NodeExpander:
         about = ObjectRef(kind, pod.namespace, each.id.claim, claim.uid, claim.resource_version)
         turn.recorder.event(about, reason, text, turn)
 
-    def _on_error(self, pod: Pod, each: _Expansion, found: RpcError, turn: Turn) -> Ended | None:
+    def _on_error(self, pod: Pod, each: _Expansion, found: RpcError, turn: Turn) -> _Ended | None:
         claim, name = each.known, each.view.unique_name
         is_infeasible = found.code in INFEASIBLE
         colon = " " if is_infeasible else " : "
@@ -289,7 +342,7 @@ class NodeExpander:
         each.step = ExpandStep.FAILURE
         self._patch(pod, each, turn, status=status, error=each.error)
 
-    def _on_failed(self, each: _Expansion, turn: Turn) -> Ended:
+    def _on_failed(self, each: _Expansion, turn: Turn) -> _Ended:
         """End what failed; what is refused in use neither keeps a mount nor is tried again."""
         if each.view.unique_name in self._refused:
             return self._drop(each)
@@ -309,26 +362,26 @@ class NodeExpander:
         patch = ClaimStatusPatch(*where, status, capacity, error, turn.wall_s)
         turn.call(Op.PATCH_CLAIM_STATUS, pod.uid, patch)
 
-    def _done(self, each: _Expansion, turn: Turn) -> Ended:
+    def _done(self, each: _Expansion, turn: Turn) -> _Ended:
         """End well. A mount keeps the size as it was: the reconciler looks at the claim again."""
         if not each.id.is_mounting:
             self._sizes[each.view.unique_name] = each.size
         return self._end(each, "", turn)
 
-    def _end(self, each: _Expansion, error: str, turn: Turn) -> Ended:
+    def _end(self, each: _Expansion, error: str, turn: Turn) -> _Ended:
         """End a mount's expansion; one that failed in use is tried again after its back-off."""
         if not error or each.id.is_mounting:
             return self._drop(each, error)
         each.step = ExpandStep.WAIT
         each.due_ns = turn.now_ns + min(RETRY_FIRST_NS << min(each.tries, 8), RETRY_MAX_NS)
         each.tries += 1
-        return Ended(each.id, error)
+        return _Ended(each.id, error)
 
-    def _drop(self, each: _Expansion, error: str = "") -> Ended:
+    def _drop(self, each: _Expansion, error: str = "") -> _Ended:
         assert self._running is not None, each.id
         del self._running[each.view.unique_name]
         self._running = self._running or None
-        return Ended(each.id, error)
+        return _Ended(each.id, error)
 
 
 def _is_less(one: str, other: str) -> bool:

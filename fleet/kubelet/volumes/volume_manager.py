@@ -14,14 +14,13 @@ pkg/kubelet/token/token_manager.go.
 Differs: only what the API sees is emulated. A wait that times out leaves no event, as in 1.36.
 """
 
-import enum
-
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.kubelet.events import Reason
 from fleet.kubelet.turn import Turn
-from fleet.kubelet.volumes.claim_volume import AT_ONCE, ClaimVolume
+from fleet.kubelet.volumes.claim_volume import AT_ONCE
 from fleet.kubelet.volumes.claim_volumes import CLAIM_KINDS, QUIET, ClaimVolumes
-from fleet.kubelet.volumes.token_cache import TokenCache, TokenKey
+from fleet.kubelet.volumes.pod_mount import MountResult, PendingVolume, PodMount, mount_seen_ns
+from fleet.kubelet.volumes.token_cache import TokenCache
 from fleet.kubelet.volumes.volume_texts import (
     LIMIT_EXCEEDED,
     VolumeEvent,
@@ -43,77 +42,31 @@ from fleet.objects.pods import (
     EventType,
     Pod,
     PodUid,
-    Token,
     VolumeSpec,
 )
 from fleet.objects.volumes import ClaimStatusPatch, ClaimTarget, ObjectTarget
 
 LOOP_NS = 100 * NS_PER_MS  # populator and reconciler
-MOUNT_POLL_NS = 300 * NS_PER_MS  # podAttachAndMountRetryInterval
 MOUNT_TIMEOUT_NS = 123 * NS_PER_S  # podAttachAndMountTimeout: longer than one operation waits
 SYNC_WAIT_NS = 1 * NS_PER_S  # how long a cache is polled that has not synced
 RETRY_FIRST_NS = 500 * NS_PER_MS  # exponentialbackoff: initialDurationBeforeRetry
 RETRY_MAX_NS = 122 * NS_PER_S  # maxDurationBeforeRetry: no multiple of the first
-TOKEN_JITTER_S = 10  # token_manager.go, maxJitter
 RESYNC_NS = 75 * NS_PER_S  # the mean interval at which a pod looks at its tokens
 _STREAM_LOOP = 0x70101
-_STREAM_TOKEN = 0x70102
 _STREAM_REMOUNT = 0x70105
 _STREAM_POLL = 0x70106
-
-
-class MountResult(enum.Enum):
-    """How an attempt to mount the volumes of a pod went."""
-
-    WAITING = 0
-    MOUNTED = 1
-    FAILED = 2  # an operation did; it is tried again
-    GIVEN_UP = 3  # the pod's sync fails
-    REJECTED = 4  # the node takes no more volumes: the last event says so, and ends the pod
-
-
-class _Volume:
-    """A volume that is not mounted yet."""
-
-    __slots__ = ("claim", "due_ns", "error", "patience_ns", "reads", "spec", "tokens", "tries")
-
-    def __init__(self, spec: VolumeSpec, claim: ClaimVolume | None) -> None:
-        self.spec = spec
-        self.claim = claim
-        self.due_ns = AT_ONCE  # of the next attempt, 0 while an answer is awaited
-        self.tokens = -1 if spec.tokens else 0  # awaited ones; -1 when they are to be asked for
-        self.reads = -1  # awaited objects that are not watched, as the tokens
-        self.error = ""  # why a token was refused
-        self.patience_ns = 0  # until when an unsynced cache is waited for
-        self.tries = 0
-
-
-class _Mount:
-    """The volumes of one pod while they are being mounted."""
-
-    __slots__ = ("began_ns", "due_ns", "is_remount", "limits_asked", "seen_ns", "volumes", "waited")
-
-    def __init__(self, volumes: list[_Volume], *, is_remount: bool = False) -> None:
-        self.volumes = volumes
-        self.is_remount = is_remount  # the pod runs already
-        self.began_ns = 0
-        self.waited = False  # by a sync of the pod
-        self.due_ns = 0
-        self.limits_asked = False  # whether the node is full, before that sync gives up
-        self.seen_ns = 0  # when that sync sees a claim that is no good
 
 
 class VolumeManager:
     """Volumes, and the objects behind them, of the pods of one node."""
 
-    __slots__ = ("_mounts", "_polls", "_refresh", "claims", "objects", "tokens")
+    __slots__ = ("_mounts", "_polls", "claims", "objects", "tokens")
 
     def __init__(self) -> None:
-        self._mounts: dict[PodUid, _Mount] = {}
-        self._refresh: dict[PodUid, int] = {}  # when a pod's tokens are renewed
+        self._mounts: dict[PodUid, PodMount] = {}
+        self.tokens = TokenCache()
         self._polls: dict[PodUid, int] | None = None  # when a pod looks at what it does not watch
         self.objects = ObjectManager()
-        self.tokens = TokenCache()
         self.claims: ClaimVolumes | None = None  # made for the first pod that has one
 
     def register_pod(self, pod: Pod, turn: Turn) -> None:
@@ -134,7 +87,6 @@ class VolumeManager:
         """Stop the watches that no other pod needs, unmount and forget the pod's volumes."""
         self.objects.unregister_pod(pod, turn)
         self.abort(pod.uid)
-        self._refresh.pop(pod.uid, None)
         if self._polls is not None:
             self._polls.pop(pod.uid, None)
         self.objects.forget(pod.uid)
@@ -164,7 +116,7 @@ class VolumeManager:
         mount = self._mounts.get(pod.uid)
         if mount is None:
             volumes = [self._volume(pod, each) for each in pod.spec.volumes if each.mounted]
-            mount = self._mounts[pod.uid] = _Mount(volumes)
+            mount = self._mounts[pod.uid] = PodMount(volumes)
         elif self.claims is not None:
             self.claims.reprocess(pod, turn)
         mount.began_ns = turn.now_ns
@@ -186,18 +138,18 @@ class VolumeManager:
         if volumes:
             for each in volumes:
                 each.tokens = 0
-            mount = self._mounts[pod.uid] = _Mount(volumes, is_remount=True)
+            mount = self._mounts[pod.uid] = PodMount(volumes, is_remount=True)
             share = turn.draw(_STREAM_REMOUNT, pod.uid)
             for each in volumes:
                 each.due_ns = turn.now_ns + int(share * RESYNC_NS)
             self._arm(pod.uid, mount, turn)
 
-    def _volume(self, pod: Pod, spec: VolumeSpec) -> _Volume:
+    def _volume(self, pod: Pod, spec: VolumeSpec) -> PendingVolume:
         if spec.kind not in CLAIM_KINDS:
-            return _Volume(spec, None)
+            return PendingVolume(spec, None)
         if self.claims is None:
             self.claims = ClaimVolumes()
-        return _Volume(spec, self.claims.add(pod, spec))
+        return PendingVolume(spec, self.claims.add(pod, spec))
 
     def abort(self, uid: PodUid) -> None:
         """Give the mounting up: the pod is to end."""
@@ -232,7 +184,7 @@ class VolumeManager:
             return MountResult.GIVEN_UP, events
         return (MountResult.FAILED if events else MountResult.WAITING), events
 
-    def _attempt_all(self, pod: Pod, mount: _Mount, turn: Turn) -> list[VolumeEvent]:
+    def _attempt_all(self, pod: Pod, mount: PodMount, turn: Turn) -> list[VolumeEvent]:
         events: list[VolumeEvent] = []
         for volume in tuple(mount.volumes):
             task = volume.claim or volume
@@ -254,7 +206,7 @@ class VolumeManager:
                 events.append((reason, error))
         return events
 
-    def _asks_limits(self, pod: Pod, mount: _Mount, turn: Turn) -> bool:
+    def _asks_limits(self, pod: Pod, mount: PodMount, turn: Turn) -> bool:
         """Ask once, before a sync gives up, whether the node is full; return whether it waits."""
         if self.claims is None:
             return False
@@ -263,19 +215,19 @@ class VolumeManager:
             return self.claims.ask_limits(pod, turn)
         return self.claims.is_asking(pod.uid)
 
-    def _attempt_one(self, pod: Pod, volume: _Volume, turn: Turn) -> str | None:
+    def _attempt_one(self, pod: Pod, volume: PendingVolume, turn: Turn) -> str | None:
         if volume.claim is not None:
             assert self.claims is not None, pod.uid
             return self.claims.attempt(pod, volume.claim, turn)
         return self._set_up(pod, volume, turn)
 
-    def _set_up(self, pod: Pod, volume: _Volume, turn: Turn) -> str | None:
+    def _set_up(self, pod: Pod, volume: PendingVolume, turn: Turn) -> str | None:
         """Set a local volume up; return None while it waits, "" once done, else the error."""
         volume.due_ns = 0
         spec = volume.spec
         if volume.tokens < 0:
             volume.error = ""
-            volume.tokens = self._request_tokens(pod, spec, turn)
+            volume.tokens = self.tokens.request(pod, spec, turn)
         if volume.reads < 0:
             keys = (key for key, _ in sources_of(spec, pod.namespace))
             volume.reads = self.objects.ask(keys, pod.uid, spec.name, turn)
@@ -311,7 +263,7 @@ class VolumeManager:
             due_ns = self.claims.plan_resync(pod.uid, turn)
             turn.arm(due_ns, Timer.VOLUMES, pod.uid)
 
-    def _give_up(self, pod: Pod, mount: _Mount, now_ns: int) -> list[str] | None:
+    def _give_up(self, pod: Pod, mount: PodMount, now_ns: int) -> list[str] | None:
         """Return the event of a sync that fails: none of a time-out; None while it waits.
 
         Source: kubelet.go, SyncPod; WaitForAttachAndMount, verifyVolumesMountedFunc.
@@ -326,7 +278,7 @@ class VolumeManager:
             return [f"Unable to attach or mount volumes: {text}"]
         return [] if now_ns >= mount.began_ns + MOUNT_TIMEOUT_NS else None
 
-    def _state_text(self, pod: Pod, mount: _Mount, error: str) -> str:
+    def _state_text(self, pod: Pod, mount: PodMount, error: str) -> str:
         """Say which volumes are missing. Source: WaitForAttachAndMount."""
         assert self.claims is not None, pod.uid
         unmounted = " ".join(sorted(volume_name(each.spec, pod) for each in mount.volumes))
@@ -337,7 +289,7 @@ class VolumeManager:
             f"failed to process volumes=[{unprocessed}]: {error}"
         )
 
-    def _arm(self, uid: PodUid, mount: _Mount, turn: Turn) -> None:
+    def _arm(self, uid: PodUid, mount: PodMount, turn: Turn) -> None:
         """Set one timer, for what is due next."""
         dues = [(each.claim or each).due_ns for each in mount.volumes]
         wanted = [due_ns for due_ns in dues if due_ns]
@@ -350,7 +302,7 @@ class VolumeManager:
         else:
             mount.due_ns = 0
 
-    def _wait(self, uid: PodUid, mount: _Mount, due_ns: int, turn: Turn) -> None:
+    def _wait(self, uid: PodUid, mount: PodMount, due_ns: int, turn: Turn) -> None:
         if mount.due_ns != due_ns:
             mount.due_ns = due_ns
             turn.arm(due_ns, Timer.VOLUMES, uid)
@@ -361,11 +313,7 @@ class VolumeManager:
         """Take the answer to a token request; return whether a volume waited for it."""
         request = call.payload
         assert isinstance(request, TokenRequest), call
-        if reply.ok:
-            self._plan_refresh(pod, request, reply, turn)
-            if isinstance(reply.record, Token) and reply.record.text:
-                key = TokenKey(pod.uid, request.audience, request.expiration_s)
-                self.tokens.keep(key, reply.record.text)
+        self.tokens.on_reply(pod, request, reply, turn)
         mount = self._mounts.get(pod.uid)
         for volume in mount.volumes if mount is not None else ():
             if volume.tokens > 0 and volume.spec.name == (request.volume or volume.spec.name):
@@ -428,11 +376,7 @@ class VolumeManager:
 
         Return whether a volume may be mounted: one that has grown.
         """
-        due_ns = self._refresh.get(pod.uid, 0)
-        if due_ns and turn.now_ns >= due_ns:
-            del self._refresh[pod.uid]
-            for spec in pod.spec.volumes:
-                self._request_tokens(pod, spec, turn)
+        self.tokens.on_timer(pod, turn)
         self.objects.on_timer(turn)
         due_ns = 0 if self._polls is None else self._polls.get(pod.uid, 0)
         if due_ns and turn.now_ns >= due_ns:
@@ -455,40 +399,3 @@ class VolumeManager:
                 self._polls = {}
             self._polls[pod.uid] = due_ns
             turn.arm(due_ns, Timer.VOLUMES, pod.uid)
-
-    def _request_tokens(self, pod: Pod, spec: VolumeSpec, turn: Turn) -> int:
-        for token in spec.tokens:
-            request = TokenRequest(
-                pod.namespace,
-                pod.spec.service_account or "default",
-                token.audience,
-                token.expiration_s,
-                pod.name,
-                pod.uid,
-                spec.name,
-            )
-            turn.call(Op.CREATE_TOKEN, pod.uid, request)
-        return len(spec.tokens)
-
-    def _plan_refresh(self, pod: Pod, request: TokenRequest, reply: Reply, turn: Turn) -> None:
-        """Renew with less than 20 % of the life left, at a resync. Source: requiresRefresh."""
-        left_ns = request.expiration_s * NS_PER_S
-        if isinstance(reply.record, Token) and reply.record.expires_s:
-            left_ns = reply.record.expires_s * NS_PER_S - turn.wall_ns
-        share = turn.draw(_STREAM_TOKEN, pod.uid)
-        due_ns = turn.now_ns + max(
-            left_ns * 4 // 5 - int(share * TOKEN_JITTER_S * NS_PER_S), NS_PER_S
-        )
-        due_ns += int(share * RESYNC_NS)
-        known_ns = self._refresh.get(pod.uid, 0)
-        if not known_ns or due_ns < known_ns:
-            self._refresh[pod.uid] = due_ns
-            turn.arm(due_ns, Timer.VOLUMES, pod.uid)
-
-
-def mount_seen_ns(began_ns: int, now_ns: int) -> int:
-    """Return when a sync that waits since `began_ns` sees what was mounted now.
-
-    Source: volume_manager.go, WaitForAttachAndMount: it looks at once, then every 300 ms.
-    """
-    return began_ns - (began_ns - now_ns) // MOUNT_POLL_NS * MOUNT_POLL_NS
