@@ -54,6 +54,7 @@ class Op(enum.IntEnum):
     GET_CONFIG_MAP = 45  # by kubelets that do not watch them, as the next
     GET_SECRET = 46
     PATCH_CLAIM_STATUS = 47  # of a volume that the node expands
+    CREATE_CSI_TOKEN = 48  # as CREATE_TOKEN, for a CSI driver
 
 
 class Owner(enum.IntEnum):
@@ -220,7 +221,7 @@ class TokenRequest(NamedTuple):
     namespace: str
     service_account: str
     audience: str
-    expiration_s: int
+    expiration_s: int  # 0: the server's default
     pod_name: str
     pod_uid: str
     volume: str = ""  # which one of the pod waits for it

@@ -22,6 +22,8 @@ from fleet.simulation.strategic_merge import Object, merge
 Key = tuple[str, str, str]
 """Resource, namespace, name."""
 
+TOKEN_S = 3600
+"""The life of a token that asks for none."""
 HISTORY_MAX = 100_000
 UNWATCHED = frozenset({"leases", "events"})
 """Of what nobody watches no history is kept: these are most of what is written."""
@@ -329,7 +331,8 @@ class SimApiServer:
 
     def _post(self, target: Target, obj: Object) -> Answer:
         if target.sub == "token":
-            expires_s = self._clock.wall_ns() // NS_PER_S + obj["spec"]["expirationSeconds"]
+            expires_s = self._clock.wall_ns() // NS_PER_S
+            expires_s += obj["spec"].get("expirationSeconds") or TOKEN_S
             stamp = rfc3339(expires_s).decode()
             answered = obj | {"status": {"token": "t", "expirationTimestamp": stamp}}
             return Answer(201, self.encoding.body(answered))

@@ -35,6 +35,7 @@ class Step(enum.IntEnum):
     MOUNTED = 13
     LIMIT = 14  # of no step: a sync that gives up asks whether the node is full
     REFRESH = 15  # of a step that goes on: claim and volume are read at each sync of the pod
+    TOKENS = 17  # those that its driver wants
     EXPAND = 16  # what has grown before it was mounted: its NodeExpander
 
 

@@ -1,13 +1,16 @@
 """ClaimVolumes: from the claim of a pod to a volume that is attached and mounted.
 
+Here, too: what CSI drivers want of all their volumes, inline ones included.
+
     CLAIM --GET PVC--> VOLUME --GET PV--> REPORT --volumesInUse--> ATTACH --volumesAttached--+
       ^ |refused, not bound            |not attachable                                       |
       | v                              +--------------------> SIZE --GET PVC--> VERIFY <-----+
       FAILED until the pod's next sync                                             |GET Node
-          MOUNTED <--EXPAND <--delay-- PUBLISH <--GET-- STAGED <--GET-- WAIT <-----+
+   MOUNTED <--EXPAND <--delay-- TOKENS <-- PUBLISH <--GET-- STAGED <--GET-- WAIT <-+
 
 The left half is the desired, the right half the actual state of world. What a node has attached or
-wants attached is in use, and its status says so before the controller may attach.
+wants attached is in use, and its status says so before the controller may attach. What a driver
+wants to be published again and again goes once more from MOUNT to MOUNTED, after each read.
 Source: pkg/kubelet/volumemanager/populator/desired_state_of_world_populator.go;
 pkg/volume/util/operationexecutor/operation_generator.go, GenerateMountVolumeFunc,
 GenerateVerifyControllerAttachedVolumeFunc; pkg/volume/csi/csi_attacher.go, csi_mounter.go.
@@ -25,9 +28,10 @@ from fleet.kubelet.volumes.claim_volume import (
     claim_problem,
     volume_problem,
 )
+from fleet.kubelet.volumes.csi_tokens import CSITokens
 from fleet.kubelet.volumes.node_expander import NodeExpander
 from fleet.kubelet.volumes.volume_texts import driver_missing, failed, unread_attachment
-from fleet.objects.effects import Op, Reply
+from fleet.objects.effects import Op, Reply, TokenRequest
 from fleet.objects.pods import NodeView, Pod, PodUid, VolumeSpec
 from fleet.objects.volumes import (
     AttachmentView,
@@ -43,12 +47,23 @@ QUIET = "-"
 CLAIM_KINDS = frozenset(("persistentVolumeClaim", "ephemeral"))
 _STREAM_MOUNT = 0x70103
 _STREAM_RESYNC = 0x70104
+_STREAM_AGAIN = 0x7010A
 
 
 class ClaimVolumes:
     """The claims of the pods of one node."""
 
-    __slots__ = ("_devices", "_expander", "_labels", "_pods", "_resyncs", "attached", "reported")
+    __slots__ = (
+        "_again",
+        "_devices",
+        "_expander",
+        "_labels",
+        "_pods",
+        "_resyncs",
+        "attached",
+        "reported",
+        "tokens",
+    )
 
     def __init__(self) -> None:
         self._pods: dict[PodUid, tuple[ClaimVolume, ...]] = {}
@@ -58,6 +73,8 @@ class ClaimVolumes:
         self.reported: tuple[str, ...] = ()  # volumesInUse as the server has them
         self._labels: dict[str, str] | None = None  # of a Node read since the informer showed it
         self._expander = NodeExpander()
+        self.tokens = CSITokens()
+        self._again: tuple[ClaimVolume, ...] = ()  # that are being published once more
 
     def in_use(self) -> tuple[str, ...]:
         """Return the attachable volumes that are wanted or attached.
@@ -81,6 +98,9 @@ class ClaimVolumes:
         """Unmount the volumes of a pod that is gone; those of no other pod are detached."""
         self._resyncs.pop(uid, None)
         self._expander.release(uid)
+        self.tokens.forget(uid)
+        gone = self._pods.get(uid, ())
+        self._again = tuple(each for each in self._again if each not in gone)
         for each in self._pods.pop(uid, ()):
             if each.view is None:
                 continue
@@ -134,20 +154,16 @@ class ClaimVolumes:
         return found
 
     def on_reply(self, pod: Pod, target: ClaimTarget, reply: Reply, turn: Turn) -> bool:
-        """Take an answer; return whether the volume may go on."""
+        """Take an answer; return whether the volume may go on, or is to be published once more."""
         each = self._find(pod.uid, target.volume)
         if each is None:
             return False
         if target.step == Step.REFRESH:
-            self._on_refresh(pod, each, reply, turn)
-            return False
+            return self._on_refresh(pod, each, reply, turn)
         if target.step == Step.EXPAND:
             return self._expander.on_reply(pod, each, reply, turn)
         if target.step == Step.LIMIT:
-            found = reply.record
-            each.is_exhausted = isinstance(found, AttachmentView) and found.is_exhausted
-            each.is_asked = False
-            return each.is_exhausted or not self.is_asking(pod.uid)
+            return self._on_limit(pod, each, reply)
         if each.step != target.step:
             return False
         each.due_ns = AT_ONCE
@@ -167,6 +183,13 @@ class ClaimVolumes:
         else:
             self._on_attachment(each, target, reply)
         return True
+
+    def _on_limit(self, pod: Pod, each: ClaimVolume, reply: Reply) -> bool:
+        """Take what an attachment says: whether the node is full."""
+        found = reply.record
+        each.is_exhausted = isinstance(found, AttachmentView) and found.is_exhausted
+        each.is_asked = False
+        return each.is_exhausted or not self.is_asking(pod.uid)
 
     def _find(self, uid: PodUid, volume: str) -> ClaimVolume | None:
         for each in self._pods.get(uid, ()):
@@ -206,18 +229,47 @@ class ClaimVolumes:
         if view.unique_name in self.reported:
             self.on_reported(self.reported)
 
-    def _on_refresh(self, pod: Pod, each: ClaimVolume, reply: Reply, turn: Turn) -> None:
-        """Take claim or volume as they are by now. Source: checkVolumeFSResize."""
+    def _on_refresh(self, pod: Pod, each: ClaimVolume, reply: Reply, turn: Turn) -> bool:
+        """Take claim or volume as they are by now; return whether it is to be published once more.
+
+        Source: checkVolumeFSResize, MarkRemountRequired; csi_plugin.go, RequiresRemount.
+        """
         found, view = reply.record, each.view
         if not reply.ok:
-            return
+            return False
         if isinstance(found, ClaimView):
             self._note_size(each, reply)
             self._get(pod, each, Op.GET_VOLUME, found.volume_name, turn, Step.REFRESH)
         elif isinstance(found, VolumeView) and view is not None and found.name == view.name:
             if found.capacity != view.capacity:
                 each.view = view._replace(capacity=found.capacity)
+            if each.step is Step.MOUNTED and republishes(view.driver, turn.env):
+                return True
             self._expander.check(pod, each, turn)
+        return False
+
+    def publish_again(self, uid: PodUid, volume: str, turn: Turn) -> ClaimVolume | None:
+        """Begin to mount a mounted volume once more, when the reconciler turns."""
+        each = self._find(uid, volume)
+        if each is None or each.step is not Step.MOUNTED:
+            return None
+        self._again += (each,)
+        each.step = Step.MOUNT
+        each.due_ns = turn.now_ns + int(RECONCILE_NS * turn.draw(_STREAM_AGAIN, each.name)) + 1
+        return each
+
+    def on_token(self, pod: Pod, request: TokenRequest, reply: Reply, turn: Turn) -> str | None:
+        """Take a token; return None if a claim goes on with it, else what an inline volume gets."""
+        error = self.tokens.on_reply(pod, request, reply, turn)
+        each = self._find(pod.uid, request.volume)
+        if each is None:
+            return error
+        if each.step is Step.TOKENS:
+            each.step = Step.SET_UP
+            each.due_ns = AT_ONCE
+            if error:
+                each.error = failed(each.name, each.volume, "SetUp", error)
+        return None
 
     def _note_size(self, each: ClaimVolume, reply: Reply) -> None:
         if each.view is not None and each.view.driver and isinstance(reply.record, ClaimView):
@@ -280,6 +332,7 @@ class ClaimVolumes:
         elif each.step in (Step.SET_UP, Step.DELAY):
             return self._set_up(pod, each, turn)
         elif each.step is Step.MOUNTED:
+            self._again = tuple(found for found in self._again if found is not each)
             self._expander.check(pod, each, turn)
             return ""
         return None
@@ -311,7 +364,8 @@ class ClaimVolumes:
         if each.step is Step.STAGED and view.driver not in turn.env.model.csi_driver_names:
             each.step = Step.MOUNT
             return driver_missing(each.name, each.volume, view.driver)
-        if each.step is Step.STAGED and self._is_mounted_elsewhere(pod, view):
+        is_staged = each in self._again or self._is_mounted_elsewhere(pod, view)
+        if each.step is Step.STAGED and is_staged:
             each.step = Step.PUBLISH  # the device is mounted already
         name = attachment_name(view.handle, view.driver, turn.facts.name)
         self._get(pod, each, Op.GET_ATTACHMENT, name, turn)
@@ -321,6 +375,10 @@ class ClaimVolumes:
         """Let the driver stage and publish: first its delay, then its result."""
         behavior, view = behavior_of(pod, each, turn), each.view
         if each.step is Step.SET_UP:
+            if view is not None and view.driver and not each.volume.block:
+                each.step = Step.TOKENS
+                if not self.tokens.are_there(pod, each.volume.name, view.driver, turn):
+                    return None
             each.step = Step.DELAY
             share = turn.draw(_STREAM_MOUNT, f"{pod.uid}/{each.volume.name}")
             each.due_ns = turn.now_ns + max(behavior.mount_delay.sample(share), 1)
@@ -411,8 +469,8 @@ class ClaimVolumes:
         return sorted({each.error for each in self._pods.get(uid, ()) if each.step is Step.FAILED})
 
     def has(self, uid: PodUid) -> bool:
-        """Return whether a pod has claims."""
-        return uid in self._pods
+        """Return whether a pod has claims, or CSI volumes of its own."""
+        return uid in self._pods or uid in self._resyncs
 
     def plan_resync(self, uid: PodUid, turn: Turn) -> int:
         """Return when the claims of a running pod are read again. Source: completeWork."""
@@ -424,3 +482,9 @@ class ClaimVolumes:
     def is_resync_due(self, uid: PodUid, now_ns: int) -> bool:
         """Return whether it is time to read them again."""
         return 0 < self._resyncs.get(uid, 0) <= now_ns
+
+
+def republishes(driver: str, env: Environment) -> bool:
+    """Return whether a CSI driver wants its volumes published again and again."""
+    found = env.csi_drivers.get(driver)
+    return found is not None and found.requires_republish

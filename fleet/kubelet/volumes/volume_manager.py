@@ -17,8 +17,8 @@ Differs: only what the API sees is emulated. A wait that times out leaves no eve
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.kubelet.events import Reason
 from fleet.kubelet.turn import Turn
-from fleet.kubelet.volumes.claim_volume import AT_ONCE
-from fleet.kubelet.volumes.claim_volumes import CLAIM_KINDS, QUIET, ClaimVolumes
+from fleet.kubelet.volumes.claim_volume import AT_ONCE, Step
+from fleet.kubelet.volumes.claim_volumes import CLAIM_KINDS, QUIET, ClaimVolumes, republishes
 from fleet.kubelet.volumes.pod_mount import MountResult, PendingVolume, PodMount, mount_seen_ns
 from fleet.kubelet.volumes.token_cache import TokenCache
 from fleet.kubelet.volumes.volume_texts import (
@@ -145,11 +145,11 @@ class VolumeManager:
             self._arm(pod.uid, mount, turn)
 
     def _volume(self, pod: Pod, spec: VolumeSpec) -> PendingVolume:
-        if spec.kind not in CLAIM_KINDS:
+        if spec.kind not in CLAIM_KINDS and not spec.driver:
             return PendingVolume(spec, None)
         if self.claims is None:
             self.claims = ClaimVolumes()
-        return PendingVolume(spec, self.claims.add(pod, spec))
+        return PendingVolume(spec, None if spec.driver else self.claims.add(pod, spec))
 
     def abort(self, uid: PodUid) -> None:
         """Give the mounting up: the pod is to end."""
@@ -167,7 +167,7 @@ class VolumeManager:
             return MountResult.WAITING, []
         events = self._attempt_all(pod, mount, turn)
         if not mount.volumes and (mount.waited or mount.is_remount):
-            self._complete(pod, turn)
+            self._complete(pod, mount, turn)
             return MountResult.MOUNTED, events
         if self.claims is not None and self.claims.is_full(pod.uid):
             text = self._state_text(pod, mount, "context deadline exceeded")
@@ -242,6 +242,9 @@ class VolumeManager:
                 errors.append(error)
         if spec.driver:
             errors += inline_problem(spec.driver, turn.env)
+            tokens = None if errors or self.claims is None else self.claims.tokens
+            if tokens is not None and not tokens.are_there(pod, spec.name, spec.driver, turn):
+                return None
         if not errors:
             return ""
         if is_unsynced and not volume.patience_ns:
@@ -256,10 +259,13 @@ class VolumeManager:
         text = errors[0] if len(errors) == 1 else f"[{', '.join(dict.fromkeys(errors))}]"
         return f'MountVolume.SetUp failed for volume "{volume_name(spec, pod)}" : {text}'
 
-    def _complete(self, pod: Pod, turn: Turn) -> None:
+    def _complete(self, pod: Pod, mount: PodMount, turn: Turn) -> None:
         del self._mounts[pod.uid]
         self.objects.stop_immutable(pod, turn)
-        if self.claims is not None and self.claims.has(pod.uid):
+        if mount.is_remount:
+            return
+        is_csi = any(each.driver for each in pod.spec.volumes)
+        if self.claims is not None and (is_csi or self.claims.has(pod.uid)):
             due_ns = self.claims.plan_resync(pod.uid, turn)
             turn.arm(due_ns, Timer.VOLUMES, pod.uid)
 
@@ -329,12 +335,46 @@ class VolumeManager:
         if isinstance(call.payload, ClaimStatusPatch):
             volume, claims = call.payload.volume, self.claims
             return claims is not None and claims.on_expanding(pod, volume, reply, turn)
+        if isinstance(call.payload, TokenRequest):
+            return self._on_csi_token(pod, call.payload, reply, turn)
         if isinstance(call.payload, ObjectTarget):
             return self._on_object(pod, call, call.payload, reply, turn)
         assert isinstance(call.payload, ClaimTarget), call
         if self.claims is None:
             return False
-        return self.claims.on_reply(pod, call.payload, reply, turn)
+        can_go_on = self.claims.on_reply(pod, call.payload, reply, turn)
+        if can_go_on and call.payload.step == Step.REFRESH:
+            self._publish_again(pod, call.payload.volume, turn)
+            return False
+        return can_go_on
+
+    def _on_csi_token(self, pod: Pod, request: TokenRequest, reply: Reply, turn: Turn) -> bool:
+        """Take a token that a CSI driver wants; return whether its volume may go on."""
+        error = None if self.claims is None else self.claims.on_token(pod, request, reply, turn)
+        mount = self._mounts.get(pod.uid)
+        for volume in mount.volumes if mount is not None else ():
+            if error is not None and volume.spec.name == request.volume:
+                volume.due_ns = AT_ONCE
+                volume.error = error
+        return mount is not None
+
+    def _publish_again(self, pod: Pod, name: str, turn: Turn) -> None:
+        """Publish a volume of a pod that runs once more. Source: MarkRemountRequired."""
+        mount = self._mounts.get(pod.uid)
+        if self.claims is None or (mount is not None and not mount.is_remount):
+            return
+        if mount is None:
+            mount = self._mounts[pod.uid] = PodMount([], is_remount=True)
+        for spec in pod.spec.volumes:
+            if spec.name == name and all(each.spec.name != name for each in mount.volumes):
+                claim = None if spec.driver else self.claims.publish_again(pod.uid, name, turn)
+                volume = PendingVolume(spec, claim)
+                if claim is not None or spec.driver:
+                    mount.volumes.append(volume)
+        if not mount.volumes:
+            del self._mounts[pod.uid]
+            return
+        self._arm(pod.uid, mount, turn)
 
     def _on_object(
         self, pod: Pod, call: ApiCall, target: ObjectTarget, reply: Reply, turn: Turn
@@ -388,6 +428,9 @@ class VolumeManager:
             claims.reprocess(pod, turn)
             due_ns = claims.plan_resync(pod.uid, turn)
             turn.arm(due_ns, Timer.VOLUMES, pod.uid)
+            for spec in pod.spec.volumes:
+                if spec.mounted and spec.driver and republishes(spec.driver, turn.env):
+                    self._publish_again(pod, spec.name, turn)
         return claims is not None and claims.on_timer(pod, turn)
 
     def _plan_poll(self, pod: Pod, turn: Turn) -> None:
