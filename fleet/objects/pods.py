@@ -85,6 +85,8 @@ class CSINodeView(NamedTuple):
     resource_version: str
     owner_uid: str
     body: bytes = b""  # the whole of it, for a PUT
+    drivers: tuple[tuple[str, str, frozenset[str], int], ...] = ()
+    """Name, the node's ID, topology keys, how many volumes a node takes or 0."""
 
 
 class Token(NamedTuple):

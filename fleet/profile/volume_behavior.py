@@ -76,10 +76,17 @@ class CSIDriver(Spec):
 
     name: Annotated[str, Field(pattern=DRIVER_PATTERN)]
     allocatable_count: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0  # 0: no limit
+    allocatable_over_time: CurveField | None = None  # instead, since the start of the kubelet
     topology_keys: Annotated[tuple[str, ...], AfterValidator(_each_once)] = ()
     provision_delay: DistributionField = PROVISION_DELAY  # to make or to delete a volume
     attach_delay: DistributionField = ATTACH_DELAY  # to attach or to detach it
     node_expansion: bool = False  # what has grown is expanded on the node, too
+
+    def count_at(self, age_ns: int) -> int:
+        """Return how many volumes a node takes at an age of its kubelet, 0 for any number."""
+        if self.allocatable_over_time is None:
+            return self.allocatable_count
+        return self.allocatable_over_time.at(age_ns)
 
 
 def volume_behavior(

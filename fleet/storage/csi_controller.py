@@ -101,6 +101,7 @@ class CSIController:
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(TASKS_MAX)
         self._numbers = 0
+        self._began_ns = time.monotonic_ns()  # as the kubelets, but for the time of a bring-up
 
     async def run(self) -> None:
         """Work until cancelled; what was begun is then given up."""
@@ -399,7 +400,8 @@ class CSIController:
         declared = declared or self._attach_problem(attachment["spec"]["nodeName"])
         if declared:
             return {"message": f"rpc error: code = Internal desc = {declared}"}
-        if not driver.allocatable_count:
+        limit = driver.count_at(time.monotonic_ns() - self._began_ns)
+        if not limit:
             return None
         node = attachment["spec"]["nodeName"]
         taken = sum(
@@ -408,7 +410,7 @@ class CSIController:
             and bool(each.get("status", {}).get("attached"))
             for each in self._attachments.values()
         )
-        if taken < driver.allocatable_count:
+        if taken < limit:
             return None
         text = f"rpc error: code = ResourceExhausted desc = {node} has {taken} volumes attached"
         return {"message": text, "errorCode": RESOURCE_EXHAUSTED}

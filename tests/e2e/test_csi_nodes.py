@@ -111,3 +111,74 @@ def check_requests(world: World) -> None:
     ]
     assert {each["objectRef"]["subresource"] for each in written} == {"status"}
     assert {each["responseStatus"]["code"] for each in written} <= {200, 409}
+
+
+def csi_driver(**spec: object) -> Json:
+    modes = ["Persistent", "Ephemeral"]
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "CSIDriver",
+        "metadata": {"name": DRIVER},
+        "spec": {"volumeLifecycleModes": modes, **spec},
+    }
+
+
+def of_nodes(world: World, verb: str, resource: str, prefix: str) -> list[Json]:
+    """Return what the nodes of a run asked of one resource."""
+    users = f"system:node:{prefix}-"
+    return [
+        each
+        for each in world.audit()
+        if each["verb"] == verb
+        and (each.get("objectRef") or {}).get("resource") == resource
+        and (each.get("impersonatedUser") or each["user"])["username"].startswith(users)
+    ]
+
+
+def test_drivers_have_their_tokens_and_are_asked_again(world: World) -> None:
+    """Volumes are published all the time, with one token each; a node takes fewer volumes."""
+    fewer = {"curve": "Step", "from": 26, "to": 24, "after": "20s"}
+    world.apply(
+        csi_driver(
+            requiresRepublish=True,
+            tokenRequests=[{"audience": "vault", "expirationSeconds": 600}],
+            nodeAllocatableUpdatePeriodSeconds=10,
+        )
+    )
+    try:
+        with world.spawn("wants", 1, profile(world, "wants", allocatableOverTime=fewer)) as run:
+            run.until_ready()
+            eventually(lambda: counts(world) == [26], "the count at its registration")
+            inline = pod("inline", "", {"name": "data", "csi": {"driver": DRIVER}})
+            world.apply(storage_class("wanted", "Immediate"), claim("kept", "wanted"), inline)
+            world.apply(pod("claims", "", of_claim("kept")))
+            until_ready(world, "inline", "claims")
+            check_publishing(world)
+            eventually(lambda: counts(world) == [24], "it takes fewer")
+            assert not messages(world, "claims", "FailedMount")
+            assert not messages(world, "inline", "FailedMount")
+            world.kubectl("delete", "pod", "inline", "claims")
+            world.kubectl("delete", "pvc", "kept")
+            eventually(lambda: not world.items("pv"), "deleted")
+            run.end_well_or_late()
+    finally:
+        world.kubectl("delete", "csidriver", DRIVER)
+    world.assert_nothing_left("wants")
+
+
+def counts(world: World) -> list[int]:
+    drivers = world.get("csinode", "wants-00000")["spec"]["drivers"] or ()
+    return [each["allocatable"]["count"] for each in drivers]
+
+
+def check_publishing(world: World) -> None:
+    """Each pod has its own token and its driver's; the attachment is read time and again."""
+
+    def attachments() -> int:
+        return len(of_nodes(world, "get", "volumeattachments", "wants"))
+
+    before = attachments()
+    eventually(lambda: attachments() >= before + 6, "published three times more")
+    tokens = of_nodes(world, "create", "serviceaccounts", "wants")
+    assert {each["objectRef"]["subresource"] for each in tokens} == {"token"}
+    assert [each["responseStatus"]["code"] for each in tokens] == [201] * 4

@@ -31,7 +31,7 @@ from fleet.kubelet.volumes.claim_volume import (
 from fleet.kubelet.volumes.csi_tokens import CSITokens
 from fleet.kubelet.volumes.node_expander import NodeExpander
 from fleet.kubelet.volumes.volume_texts import driver_missing, failed, unread_attachment
-from fleet.objects.effects import Op, Reply, TokenRequest
+from fleet.objects.effects import Op, Reply, Timer, TokenRequest
 from fleet.objects.pods import NodeView, Pod, PodUid, VolumeSpec
 from fleet.objects.volumes import (
     AttachmentView,
@@ -163,7 +163,7 @@ class ClaimVolumes:
         if target.step == Step.EXPAND:
             return self._expander.on_reply(pod, each, reply, turn)
         if target.step == Step.LIMIT:
-            return self._on_limit(pod, each, reply)
+            return self._on_limit(pod, each, reply, turn)
         if each.step != target.step:
             return False
         each.due_ns = AT_ONCE
@@ -184,11 +184,13 @@ class ClaimVolumes:
             self._on_attachment(each, target, reply)
         return True
 
-    def _on_limit(self, pod: Pod, each: ClaimVolume, reply: Reply) -> bool:
-        """Take what an attachment says: whether the node is full."""
+    def _on_limit(self, pod: Pod, each: ClaimVolume, reply: Reply, turn: Turn) -> bool:
+        """Take what an attachment says; a driver that is full is asked how many it takes."""
         found = reply.record
         each.is_exhausted = isinstance(found, AttachmentView) and found.is_exhausted
         each.is_asked = False
+        if each.is_exhausted and each.view is not None:
+            turn.arm(turn.now_ns, Timer.CSI_NODE, each.view.driver)
         return each.is_exhausted or not self.is_asking(pod.uid)
 
     def _find(self, uid: PodUid, volume: str) -> ClaimVolume | None:
