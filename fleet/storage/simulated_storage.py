@@ -30,6 +30,14 @@ def drivers_of(models: Iterable[NodeModel]) -> dict[str, CSIDriver]:
     return {driver.name: driver for model in models for driver in model.csi_drivers}
 
 
+def controlled(drivers: dict[str, CSIDriver], fidelity: Fidelity) -> dict[str, CSIDriver]:
+    """Return drivers as their controller sees them: light nodes expand nothing."""
+    if fidelity is Fidelity.KUBELET:
+        return drivers
+    change = {"node_expansion": False}
+    return {name: each.model_copy(update=change) for name, each in drivers.items()}
+
+
 async def check_drivers(api: Api, models: Iterable[NodeModel], machines: Collection[str]) -> None:
     """Raise SetupError if a node that no fleet is the kubelet of has a driver of the run."""
     drivers = drivers_of(models)
@@ -60,12 +68,9 @@ async def simulate_csi(
     `attach_problem` says of a node by its name why nothing can be attached there, "" if it can.
     At the end our finalizers are taken off: nothing may wait for us on a cluster that stays.
     """
-    drivers = drivers_of(models)
+    drivers = controlled(drivers_of(models), settings.fidelity)
     if not drivers or settings.shard:
         return
-    if settings.fidelity is Fidelity.LIGHT:  # nodes that mount nothing expand nothing
-        change = {"node_expansion": False}
-        drivers = {name: each.model_copy(update=change) for name, each in drivers.items()}
     api = cluster.api(PURPOSE, USER_AGENT)
     patient = cluster.api(PURPOSE, USER_AGENT, PATIENCE_S)
     controller = CSIController(

@@ -19,6 +19,7 @@ from fleet.cluster.cleanup import CSI_NODES
 from fleet.errors import SetupError
 from fleet.profile.distribution import ZERO
 from fleet.profile.loader import load_mix
+from fleet.profile.settings import Fidelity
 from fleet.profile.volume_behavior import CSIDriver
 from fleet.storage.csi_controller import (
     ATTACHMENTS,
@@ -33,7 +34,7 @@ from fleet.storage.csi_objects import (
     attacher_finalizer,
     persistent_volume,
 )
-from fleet.storage.simulated_storage import check_drivers
+from fleet.storage.simulated_storage import check_drivers, controlled
 from fleet.wire.http2.messages import Request, Response, StreamOpened
 
 Message = StreamOpened | bytes | Response
@@ -501,6 +502,24 @@ def test_a_volume_that_its_node_expands_waits_for_it() -> None:
     assert api.objects[f"{VOLUMES}/pvc-one"]["spec"]["capacity"] == {"storage": "2Gi"}
     play(api, api.is_all_taken, driver=NODE_EXPANDS)  # a controller that starts later
     assert api.reasons() == ["Resizing", required]
+
+
+@pytest.mark.parametrize("status", ["", "NodeResizeInfeasible"])
+def test_claims_of_other_drivers_do_not_grow(status: str) -> None:
+    api = cluster()
+    path = bound_claim(api, "2Gi", allocatedResourceStatuses={"storage": status})
+    api.objects[f"{VOLUMES}/pvc-one"]["spec"]["csi"]["driver"] = "csi.theirs"
+    before = copy.deepcopy(api.objects)
+    play(api, api.is_all_taken, driver=NODE_EXPANDS)
+    assert api.objects == before
+    api.objects[f"{VOLUMES}/pvc-one"]["spec"]["csi"]["driver"] = "csi.x"
+    play(api, lambda: api.objects[path] != before[path], driver=NODE_EXPANDS)
+
+
+def test_the_controller_does_it_all_for_nodes_that_mount_nothing() -> None:
+    drivers = {"csi.x": NODE_EXPANDS}
+    assert controlled(drivers, Fidelity.KUBELET) == drivers
+    assert controlled(drivers, Fidelity.LIGHT) == {"csi.x": DRIVER}
 
 
 def test_a_raw_block_device_needs_nothing_of_its_node() -> None:
