@@ -193,6 +193,20 @@ def test_what_is_infeasible_waits_for_its_controller() -> None:
     assert status_of(sim)["capacity"] == {"storage": "2Gi"}
 
 
+def test_a_volume_that_waits_to_be_expanded_is_mounted_for_another_pod() -> None:
+    sim = model_with(nodeExpansion=True)
+    run_pod(sim, annotations={"fleet.emulator/expand-error": "OutOfRange: too large"})
+    grow(sim)
+    sim.run_for(seconds=RESYNC_S)
+    assert "NodeResizeInfeasible" in str(status_of(sim))
+    sim.create_pod("two", volumes=[DATA])
+    sim.run_for(seconds=20)
+    assert sim.phase("two") == "Running"
+    since_s = sim.now_s
+    sim.run_for(seconds=RESYNC_S)
+    assert requests(sim, since_s).count("GET persistentvolumeclaims") > 300  # it still waits
+
+
 def test_a_volume_that_is_not_expanded_in_use_is_left_alone() -> None:
     sim = model_with(nodeExpansion=True)
     notes = {"fleet.emulator/expand-error": "FailedPrecondition: it is in use"}

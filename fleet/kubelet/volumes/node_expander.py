@@ -141,7 +141,8 @@ class NodeExpander:
     def mount(self, pod: Pod, each: ClaimVolume, turn: Turn) -> None:
         """Expand a volume as it is mounted, if it has grown; one operation at a time."""
         assert each.view is not None, each.claim
-        if self._find(each.view.unique_name) is not None:  # another pod's is the same
+        found = self._find(each.view.unique_name)  # another pod's is the same
+        if found is not None and found.step is not ExpandStep.WAIT:
             each.due_ns = turn.now_ns + RECONCILE_NS
             return
         each.step = Step.EXPAND
