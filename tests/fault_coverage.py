@@ -23,6 +23,9 @@ NODE = "tests/e2e/test_node_faults.py::"
 STUCK = "tests/sim/test_stuck_pods.py::"
 STUCK_PODS = "tests/e2e/test_terminating_pods.py::test_pods_that_cannot_end_stay_until_it_is_healed"
 EDITS = "tests/sim/test_foreign_edits.py::"
+EXPANSION = "tests/sim/test_volume_expansion.py::"
+PUBLISHING = "tests/sim/test_csi_publishing.py::"
+CSI = "tests/e2e/test_csi_nodes.py::"
 ODD = f"{NODE}test_runtimes_links_and_processes_fail_and_are_well_again"
 
 
@@ -218,6 +221,27 @@ BY_BEHAVIOR = {
         ("tests/sim/test_runtime_handlers.py::test_a_pod_runs_once_its_node_has_the_handler",),
         ("tests/e2e/test_runtime_class.py::test_a_pod_waits_for_a_handler_that_its_node_has",),
     ),
+    "CSI drivers have their tokens, and their volumes published again": Covered(
+        (
+            f"{PUBLISHING}test_a_volume_that_is_published_again_has_new_tokens_near_their_end",
+            f"{PUBLISHING}test_a_token_that_is_refused_is_told_and_asked_for_again",
+        ),
+        (f"{CSI}test_drivers_have_their_tokens_and_are_asked_again",),
+    ),
+    "a node takes another number of volumes": Covered(
+        (
+            "tests/sim/test_csi_node_updates.py::test_a_count_is_written_when_its_period_is_over",
+            "tests/sim/test_csi_node_updates.py::test_a_full_node_says_at_once_how_many_it_takes",
+        ),
+        (f"{CSI}test_drivers_have_their_tokens_and_are_asked_again",),
+    ),
+    "volumes are expanded on the node": Covered(
+        (
+            f"{EXPANSION}test_a_mounted_volume_that_has_grown_is_expanded_on_its_node",
+            f"{EXPANSION}test_a_refused_expansion_is_told_and_tried_again_until_it_succeeds",
+        ),
+        (f"{CSI}test_volumes_grow_on_their_nodes",),
+    ),
     "Nodes that others make are served": Covered(
         ("tests/sim/test_nodes_of_others.py::test_pods_run_there",),
         (f"{MANAGED}test_a_node_that_others_make_is_served_until_they_delete_it",),
@@ -225,8 +249,6 @@ BY_BEHAVIOR = {
 }
 NOT_BUILT = (
     "resize of a pod's own resources",
-    "nodeAllocatableUpdatePeriodSeconds, tokenRequests, requiresRepublish of CSI drivers",
-    "expansion of volumes on the node (FileSystemResizeSuccessful)",
     "dual-stack addresses",
 )
 """What real nodes do that there is nothing to test of yet."""

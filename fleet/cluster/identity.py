@@ -203,6 +203,11 @@ class Features(NamedTuple):
         return self.fidelity is Fidelity.KUBELET if self.own_watches is None else self.own_watches
 
     @property
+    def expands_volumes(self) -> bool:
+        """Whether nodes write the status of claims; in light they mount none."""
+        return self.storage and self.fidelity is Fidelity.KUBELET
+
+    @property
     def reads_objects(self) -> bool:
         """Whether nodes ask for ConfigMaps and Secrets one by one; in light they need none."""
         return self.polled_objects and self.fidelity is Fidelity.KUBELET
@@ -333,6 +338,8 @@ KUBELET_ONLY_CALLS: Calls = (
 )
 """What only real kubelets do on top of that."""
 
+STORAGE_CALLS: Calls = (("", "persistentvolumeclaims", "status", "", "patch"),)
+"""Of kubelets with CSI drivers: they expand volumes."""
 STATIC_POD_CALLS: Calls = (("", "pods", "", "", "create"),)
 POLLED_OBJECT_CALLS: Calls = (("", "configmaps", "", "", "get"), ("", "secrets", "", "", "get"))
 """Of kubelets whose change detection is Cache or Get."""
@@ -376,6 +383,7 @@ def node_calls(features: Features) -> Calls:
         *KUBELET_CALLS,
         *(watch_calls(features) if features.has_own_watches else ()),
         *(KUBELET_ONLY_CALLS if features.fidelity is Fidelity.KUBELET else ()),
+        *(STORAGE_CALLS if features.expands_volumes else ()),
         *(STATIC_POD_CALLS if features.static_pods else ()),
         *(DYNAMIC_RESOURCE_CALLS if features.dynamic_resources else ()),
         *(POLLED_OBJECT_CALLS if features.reads_objects else ()),

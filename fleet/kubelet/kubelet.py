@@ -19,7 +19,7 @@ from fleet.kubelet.environment import CATALOG_KINDS, Environment, on_catalog
 from fleet.kubelet.events import EventRecorder, Reason
 from fleet.kubelet.input_owners import BASE_WATCHES, POD_TIMERS
 from fleet.kubelet.node.csi_node import STORAGE_ERROR, CSINode
-from fleet.kubelet.node.csi_registration import CSIRegistration, begin_registration
+from fleet.kubelet.node.csi_node_updater import CSIStage, heed_drivers, next_stage
 from fleet.kubelet.node.held_writes import HeldWrites
 from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.node.node_lease import NodeLease
@@ -75,7 +75,7 @@ class VirtualKubelet:
         self.status = NodeStatus()
         self.lease = NodeLease()
         self.pods: NodePods | None = None
-        self._csi: CSINode | CSIRegistration | None = None if env.light else CSINode()
+        self._csi: CSIStage | None = None if env.light else CSINode()
         self._recorder = EventRecorder.silent() if env.light else EventRecorder()
         self._runtime_state: RuntimeState | None = None  # only of a machine with outages
         self.plugins: PluginManager | None = None  # only if the profile has any
@@ -186,7 +186,7 @@ class VirtualKubelet:
             self._on_register_timer(turn)
         elif timer is Timer.CSI_NODE:
             if self._csi is not None:
-                self._csi.on_timer(turn)
+                self._csi.on_timer(turn, key)
         elif timer is Timer.POD_SOURCE:
             self._on_pod_source(turn)
         elif timer is Timer.EVENT_SEND:
@@ -257,6 +257,8 @@ class VirtualKubelet:
                 self.plugins.on_slice(event, turn)
         elif kind in CATALOG_KINDS:
             on_catalog(self.env, event)
+            if kind is WatchKind.CSI_DRIVERS:
+                self._csi = heed_drivers(self._csi, turn)
         elif kind in (WatchKind.CONFIG_MAP, WatchKind.SECRET) and self.pods is not None:
             self.pods.on_watch_event(event, turn)
             self._after_pods(turn)
@@ -429,14 +431,12 @@ class VirtualKubelet:
             turn.node_event(reason, message)
 
     def _on_csi_reply(self, call: ApiCall, reply: Reply, turn: Turn) -> None:
-        if self._csi is None:
+        stage = self._csi
+        if stage is None:
             return
-        self._csi.on_reply(call, reply, turn)
-        if isinstance(self._csi, CSIRegistration):
-            if self._csi.is_done:
-                self._csi = None
-        elif self._csi.is_initialized:
-            self._csi = begin_registration(turn)
+        stage.on_reply(call, reply, turn)
+        self._csi = next_stage(stage, turn)
+        if isinstance(stage, CSINode) and self._csi is not stage:
             self.status.arm(self._inputs(turn), turn)
 
     def _on_pod_source(self, turn: Turn) -> None:

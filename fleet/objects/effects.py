@@ -8,7 +8,7 @@ import enum
 from typing import NamedTuple, NewType
 
 from fleet.objects.pods import EventType, NodeCondition, ObjectRef, PodStatus
-from fleet.objects.volumes import ClaimTarget, CSINodeUpdate, ObjectTarget
+from fleet.objects.volumes import ClaimStatusPatch, ClaimTarget, CSINodeUpdate, ObjectTarget
 
 NodeId = NewType("NodeId", int)
 """A dense index of the kubelets of one process."""
@@ -53,6 +53,8 @@ class Op(enum.IntEnum):
     UPDATE_CSINODE = 44
     GET_CONFIG_MAP = 45  # by kubelets that do not watch them, as the next
     GET_SECRET = 46
+    PATCH_CLAIM_STATUS = 47  # of a volume that the node expands
+    CREATE_CSI_TOKEN = 48  # as CREATE_TOKEN, for a CSI driver
 
 
 class Owner(enum.IntEnum):
@@ -220,7 +222,7 @@ class TokenRequest(NamedTuple):
     namespace: str
     service_account: str
     audience: str
-    expiration_s: int
+    expiration_s: int  # 0: the server's default
     pod_name: str
     pod_uid: str
     volume: str = ""  # which one of the pod waits for it
@@ -273,6 +275,7 @@ Payload = (
     | EventObject
     | ResourceSlices
     | ClaimTarget
+    | ClaimStatusPatch
     | ObjectTarget
     | CSINodeUpdate
     | None

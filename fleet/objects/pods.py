@@ -85,6 +85,8 @@ class CSINodeView(NamedTuple):
     resource_version: str
     owner_uid: str
     body: bytes = b""  # the whole of it, for a PUT
+    drivers: tuple[tuple[str, str, frozenset[str], int], ...] = ()
+    """Name, the node's ID, topology keys, how many volumes a node takes or 0."""
 
 
 class Token(NamedTuple):
@@ -188,6 +190,9 @@ class DownwardFile(NamedTuple):
     mode: int | None = None  # None: the volume's own
 
 
+READ_ONLY_MODE = 0o444
+
+
 class VolumeSpec(NamedTuple):
     """One volume: what must be read before it can be mounted."""
 
@@ -204,9 +209,14 @@ class VolumeSpec(NamedTuple):
     size_limit: str = ""  # of an emptyDir
     in_memory: bool = False
     downward: tuple[DownwardFile, ...] = ()
-    mode: int = 0o644  # defaultMode: of the files that it shows
+    mode: int = 0o644  # defaultMode: of the files that it shows; of a claim whether it is readOnly
     image: str = ""  # of an image volume
     pull_policy: str = ""
+
+    @property
+    def is_read_only(self) -> bool:
+        """Return whether a claim is mounted for reading only."""
+        return self.mode == READ_ONLY_MODE and bool(self.claim)
 
 
 class WaitingState(NamedTuple):

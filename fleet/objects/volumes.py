@@ -1,5 +1,6 @@
 """What kubelets read of the objects behind volumes: claims, volumes, attachments, drivers."""
 
+import enum
 import hashlib
 from typing import NamedTuple
 
@@ -19,6 +20,26 @@ class ObjectData(NamedTuple):
     texts: tuple[str, ...] = ()  # by key; what is no UTF-8 is kept in surrogates
 
 
+class ResizeStatus(enum.StrEnum):
+    """How far a claim's volume has grown. Source: core/v1 ClaimResourceStatus."""
+
+    NONE = ""
+    CONTROLLER_IN_PROGRESS = "ControllerResizeInProgress"
+    CONTROLLER_INFEASIBLE = "ControllerResizeInfeasible"
+    NODE_PENDING = "NodeResizePending"
+    NODE_IN_PROGRESS = "NodeResizeInProgress"
+    NODE_INFEASIBLE = "NodeResizeInfeasible"
+
+
+RESIZE_CONDITIONS = frozenset(
+    ("FileSystemResizePending", "Resizing", "ControllerResizeError", "NodeResizeError")
+)
+"""Source: pkg/volume/util/resize_util.go, knownResizeConditions."""
+NODE_RESIZE_ERROR = "NodeResizeError"
+NO_NODE_EXPANSION = "volume.kubernetes.io/node-expansion-not-required"
+"""An annotation of a claim."""
+
+
 class ClaimView(NamedTuple):
     """What is read of a PersistentVolumeClaim."""
 
@@ -28,6 +49,13 @@ class ClaimView(NamedTuple):
     deleting: bool = False
     protected: bool = False  # has the finalizer kubernetes.io/pvc-protection
     owner_uid: str = ""  # of the controller, a pod for generic ephemeral volumes
+    resource_version: str = ""
+    requested: str = ""  # storage, as the next two
+    capacity: str = ""  # of the status
+    allocated: str | None = None  # allocatedResources, None from an older external resizer
+    resize_status: str = ""  # allocatedResourceStatuses: a ResizeStatus
+    conditions: tuple[str, ...] = ()  # their types
+    is_shared: bool = False  # ReadWriteMany, and each node may have to expand it
 
 
 class VolumeView(NamedTuple):
@@ -40,6 +68,7 @@ class VolumeView(NamedTuple):
     handle: str = ""
     access_modes: tuple[str, ...] = ()
     affinity: NodeTerms | None = None
+    capacity: str = ""  # storage
 
     @property
     def unique_name(self) -> str:
@@ -69,7 +98,9 @@ class CSIDriverView(NamedTuple):
     resource_version: str
     attach_required: bool = True
     modes: tuple[str, ...] = ("Persistent",)  # volumeLifecycleModes
-    updates_allocatable: bool = False  # nodeAllocatableUpdatePeriodSeconds is set
+    allocatable_period_s: int = 0  # nodeAllocatableUpdatePeriodSeconds
+    tokens: tuple[tuple[str, int], ...] = ()  # tokenRequests: audience and life, 0 if it has none
+    requires_republish: bool = False
 
 
 class ObjectTarget(NamedTuple):
@@ -88,6 +119,22 @@ class ClaimTarget(NamedTuple):
     name: str
     volume: str
     step: int
+
+
+class ClaimStatusPatch(NamedTuple):
+    """Payload of PATCH_CLAIM_STATUS: what changes of a claim as it was read.
+
+    A new capacity ends a resize, and its conditions go. An error adds one, at any version.
+    """
+
+    namespace: str
+    name: str
+    volume: str  # of the pod: routes the answer
+    old: ClaimView
+    resize_status: str
+    capacity: str = ""  # "": as it was
+    error: str = ""
+    now_s: int = 0  # wall
 
 
 class CSINodeUpdate(NamedTuple):

@@ -134,6 +134,10 @@ class NodeModel:
         """Return the CSI drivers that a kubelet of this profile knows."""
         return tuple(each.name for each in self.csi_drivers)
 
+    def csi_driver(self, name: str) -> CSIDriver | None:
+        """Return the CSI driver of a name, None if none runs on the nodes."""
+        return next((each for each in self.csi_drivers if each.name == name), None)
+
     def ordinal(self, index: int) -> int:
         """Count the nodes of this profile before `index`, so that topology spreads per profile."""
         period, at = divmod(index, len(self.ordinals))

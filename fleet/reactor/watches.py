@@ -290,7 +290,7 @@ class Watches:
             return [(node, event) for node in nodes]
         if kind in CATALOG_KINDS:
             on_catalog(self, event)
-            return []
+            return self._to_csi_nodes(event) if kind is WatchKind.CSI_DRIVERS else []
         if event.type is EventType.SYNCED:
             self._relisting.discard(kind)
             entries: Iterator[Entry] = iter(self._process.roster.entries)
@@ -299,6 +299,19 @@ class Watches:
         takers = (self._taker(entry, kind) for entry in entries)
         found = [(node, event) for node in takers if node is not None]
         return [*found, (NOBODY, event)] if kind is WatchKind.NODE else found
+
+    def _to_csi_nodes(self, event: WatchEvent) -> Deliveries:
+        """Send what a CSIDriver says to the nodes that have some driver."""
+        if event.record is None:
+            return []
+        kubelets = (entry.kubelet for entry in self._process.roster.entries)
+        return [
+            (kubelet.node, event)
+            for kubelet in kubelets
+            if kubelet is not None
+            and kubelet.env.model.csi_drivers
+            and not (kubelet.env.light or kubelet.env.own_watches)
+        ]
 
     def _named_by(self, event: WatchEvent) -> Iterator[Entry]:
         """Return the entry of the node that an object names; keep what nobody can take yet."""

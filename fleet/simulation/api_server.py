@@ -22,6 +22,8 @@ from fleet.simulation.strategic_merge import Object, merge
 Key = tuple[str, str, str]
 """Resource, namespace, name."""
 
+TOKEN_S = 3600
+"""The life of a token that asks for none."""
 HISTORY_MAX = 100_000
 UNWATCHED = frozenset({"leases", "events"})
 """Of what nobody watches no history is kept: these are most of what is written."""
@@ -329,7 +331,8 @@ class SimApiServer:
 
     def _post(self, target: Target, obj: Object) -> Answer:
         if target.sub == "token":
-            expires_s = self._clock.wall_ns() // NS_PER_S + obj["spec"]["expirationSeconds"]
+            expires_s = self._clock.wall_ns() // NS_PER_S
+            expires_s += obj["spec"].get("expirationSeconds") or TOKEN_S
             stamp = rfc3339(expires_s).decode()
             answered = obj | {"status": {"token": "t", "expirationTimestamp": stamp}}
             return Answer(201, self.encoding.body(answered))
@@ -360,9 +363,10 @@ class SimApiServer:
         stored = self.objects.get(key)
         if stored is None:
             return NOT_FOUND
-        uid = patch.get("metadata", {}).pop("uid", None)
-        if uid is not None and uid != stored.obj["metadata"]["uid"]:
-            return CONFLICT
+        for field in ("uid", "resourceVersion"):
+            wanted = patch.get("metadata", {}).pop(field, None)
+            if wanted is not None and wanted != stored.obj["metadata"][field]:
+                return CONFLICT
         if sub == "status":
             assert set(patch) <= {"metadata", "status"}, patch
         merged = merge(stored.obj, patch)

@@ -2,7 +2,7 @@
 
     claim --delay--> PersistentVolume          VolumeAttachment --delay--> status.attached
     volume Released --delay--> deleted         being deleted --delay--> finalizer removed
-    claim asks for more --delay--> more
+    claim asks for more --delay--> more, or FileSystemResizePending until its node has expanded it
 
 Volumes and attachments of other drivers are neither kept nor touched: what all provisioners write
 alike, their finalizer on a PersistentVolume, says nothing about whose it is.
@@ -29,7 +29,6 @@ from fleet.cluster.cleanup import CSI_NODES
 from fleet.cluster.informer import Informer, ObjectWatch, trimmed
 from fleet.errors import SetupError
 from fleet.profile.volume_behavior import CSIDriver
-from fleet.quantity import parse_quantity
 from fleet.storage.csi_objects import (
     PROVISIONED_BY,
     PROVISIONER_FINALIZER,
@@ -41,6 +40,13 @@ from fleet.storage.csi_objects import (
     is_deleting,
     persistent_volume,
     volume_of,
+)
+from fleet.storage.resizing import (
+    grown,
+    in_progress,
+    is_infeasible_on_node,
+    pending_on_node,
+    wants_resize,
 )
 from fleet.wire.api.decode_volumes import RESOURCE_EXHAUSTED
 
@@ -95,6 +101,7 @@ class CSIController:
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(TASKS_MAX)
         self._numbers = 0
+        self._began_ns = time.monotonic_ns()  # as the kubelets, but for the time of a bring-up
 
     async def run(self) -> None:
         """Work until cancelled; what was begun is then given up."""
@@ -278,43 +285,52 @@ class CSIController:
 
     def _wants_resize(self, key: str) -> bool:
         claim = self._claims.get(key)
-        if claim is None or claim.get("status", {}).get("phase") != "Bound":
+        if claim is None or claim["spec"].get("volumeName", "") not in self._volumes:
             return False
-        volume = self._volumes.get(claim["spec"].get("volumeName", ""))
-        if volume is None:
-            return False
-        wanted = claim["spec"]["resources"]["requests"]["storage"]
-        actual = claim["status"].get("capacity", {}).get("storage", "0")
-        return parse_quantity(wanted).nano > parse_quantity(actual).nano
+        return wants_resize(claim)
 
     async def _resize(self, key: str) -> bool:
-        """Grow a volume; the driver needs nothing of the node for it.
+        """Grow a volume, or have it expanded on its node once more.
 
-        Source: external-resizer/pkg/controller/controller.go, resizePVC, markPVCResizeFinished.
+        Source: external-resizer/pkg/controller/controller.go, expand_and_recover.go.
         """
         claim = self._claims[key]
         name = claim["spec"]["volumeName"]
-        driver = self._drivers[self._volumes[name]["spec"]["csi"]["driver"]]
+        volume = self._volumes[name]
+        driver = self._drivers[driver_of(volume)]
+        if is_infeasible_on_node(claim):
+            return await self._write_claim(key, claim, pending_on_node(claim))
         size = claim["spec"]["resources"]["requests"]["storage"]
         text = f"External resizer is resizing volume {name}"
         await self._event(claim, driver, "Normal", "Resizing", text)
+        if not await self._write_claim(key, claim, in_progress(claim, size, _now())):
+            return False
         await self._delay("resize", f"{key}/{size}", driver)
-        uid = self._volumes[name]["metadata"]["uid"] if name in self._volumes else ""
-        body: Json = {"metadata": {"uid": uid}, "spec": {"capacity": {"storage": size}}}
+        body: Json = {"metadata": {"uid": volume["metadata"]["uid"]}}
+        body["spec"] = {"capacity": {"storage": size}}
         path = f"{VOLUMES}/{name}"
         answer = await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
         if not answer.ok:
             return False
-        amounts = {"capacity": {"storage": size}, "allocatedResources": {"storage": size}}
-        status = {**amounts, "allocatedResourceStatuses": None, "conditions": None}
+        claim = self._claims.get(key) or claim
+        if driver.node_expansion and volume["spec"].get("volumeMode") != "Block":
+            done = await self._write_claim(key, claim, pending_on_node(claim, _now()))
+            what = ("FileSystemResizeRequired", "Require file system resize of volume on node")
+        else:
+            done = await self._write_claim(key, claim, grown(claim, size))
+            what = ("VolumeResizeSuccessful", "Resize volume succeeded")
+        if done:
+            await self._event(claim, driver, "Normal", *what)
+        return done
+
+    async def _write_claim(self, key: str, claim: Json, status: Json) -> bool:
+        """Change the status of a claim; return whether that could be done."""
         body = {"metadata": {"uid": claim["metadata"]["uid"]}, "status": status}
-        namespace, _, claim_name = key.partition("/")
-        path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim_name}/status"
+        namespace, _, name = key.partition("/")
+        path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}/status"
         answer = await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
-        if answer.ok:
+        if answer.ok and key in self._claims:
             self._claims[key] = trimmed(answer.body)
-            text = "Resize volume succeeded"
-            await self._event(claim, driver, "Normal", "VolumeResizeSuccessful", text)
         return answer.ok
 
     def _wants_deletion(self, key: str) -> bool:
@@ -384,7 +400,8 @@ class CSIController:
         declared = declared or self._attach_problem(attachment["spec"]["nodeName"])
         if declared:
             return {"message": f"rpc error: code = Internal desc = {declared}"}
-        if not driver.allocatable_count:
+        limit = driver.count_at(time.monotonic_ns() - self._began_ns)
+        if not limit:
             return None
         node = attachment["spec"]["nodeName"]
         taken = sum(
@@ -393,7 +410,7 @@ class CSIController:
             and bool(each.get("status", {}).get("attached"))
             for each in self._attachments.values()
         )
-        if taken < driver.allocatable_count:
+        if taken < limit:
             return None
         text = f"rpc error: code = ResourceExhausted desc = {node} has {taken} volumes attached"
         return {"message": text, "errorCode": RESOURCE_EXHAUSTED}

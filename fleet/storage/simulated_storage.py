@@ -16,7 +16,7 @@ from fleet.cluster.cleanup import CSI_NODES, PATIENCE_S
 from fleet.cluster.cluster import Cluster
 from fleet.errors import SetupError
 from fleet.profile.node_model import NodeModel
-from fleet.profile.settings import Settings
+from fleet.profile.settings import Fidelity, Settings
 from fleet.profile.volume_behavior import CSIDriver
 from fleet.storage.csi_controller import CSIController
 
@@ -28,6 +28,14 @@ RELEASE_MAX_S = PATIENCE_S + 15.0
 def drivers_of(models: Iterable[NodeModel]) -> dict[str, CSIDriver]:
     """Return the CSI drivers of a run by name."""
     return {driver.name: driver for model in models for driver in model.csi_drivers}
+
+
+def controlled(drivers: dict[str, CSIDriver], fidelity: Fidelity) -> dict[str, CSIDriver]:
+    """Return drivers as their controller sees them: light nodes expand nothing."""
+    if fidelity is Fidelity.KUBELET:
+        return drivers
+    change = {"node_expansion": False}
+    return {name: each.model_copy(update=change) for name, each in drivers.items()}
 
 
 async def check_drivers(api: Api, models: Iterable[NodeModel], machines: Collection[str]) -> None:
@@ -60,7 +68,7 @@ async def simulate_csi(
     `attach_problem` says of a node by its name why nothing can be attached there, "" if it can.
     At the end our finalizers are taken off: nothing may wait for us on a cluster that stays.
     """
-    drivers = drivers_of(models)
+    drivers = controlled(drivers_of(models), settings.fidelity)
     if not drivers or settings.shard:
         return
     api = cluster.api(PURPOSE, USER_AGENT)

@@ -35,6 +35,7 @@ HEADER = "# Written by `make chart-rbac` from fleet/cluster/identity.py; do not 
 CLUSTER = "cluster"
 ANY_NODE = "NODE"  # no name that an object can have
 FEATURES = {
+    "storage": Features(storage=True),
     "staticPods": Features(static_pods=True),
     "dynamicResources": Features(dynamic_resources=True),
     "polledObjects": Features(polled_objects=True),

@@ -81,6 +81,7 @@ def test_a_claim_is_reported_attached_and_mounted() -> None:
         "volumeattachments",
         "volumeattachments",
         "volumeattachments",
+        "persistentvolumeclaims",  # whether it has grown meanwhile
     ]
     assert mount_events(sim) == {}
 
@@ -469,7 +470,7 @@ def test_a_driver_that_needs_no_attachment_is_not_waited_for() -> None:
     sim.run_for(seconds=3)
     assert sim.phase("db") == "Running"
     claims = "persistentvolumeclaims"
-    assert reads(sim, since_s) == [claims, "persistentvolumes", claims]
+    assert reads(sim, since_s) == [claims, "persistentvolumes", claims, claims]
     assert "volumesInUse" not in sim.server.get("nodes", "n-0")["status"]
 
 

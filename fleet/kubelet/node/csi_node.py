@@ -71,8 +71,9 @@ class CSINode:
         self.state = CSINodeState.PROBE
         turn.call(Op.PROBE_CSINODE)
 
-    def on_timer(self, turn: Turn) -> None:
-        """Try again once the back-off is over."""
+    def on_timer(self, turn: Turn, key: str = "") -> None:
+        """Try again once the back-off is over; a `key` is not for us."""
+        del key
         if self.state is not CSINodeState.WAIT or turn.now_ns < self._due_ns:
             return
         if self._probed:

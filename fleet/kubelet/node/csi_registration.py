@@ -76,8 +76,9 @@ class CSIRegistration:
         """Begin when the plug-in watcher finds the first socket."""
         self._wait(turn.now_ns + RECONCILE_NS, turn)
 
-    def on_timer(self, turn: Turn) -> None:
-        """Try again once the back-off is over."""
+    def on_timer(self, turn: Turn, key: str = "") -> None:
+        """Try again once the back-off is over; a `key` is not for us."""
+        del key
         if self._state is RegistrationState.WAIT and turn.now_ns >= self._due_ns:
             self._state = RegistrationState.NODE
             turn.call(Op.GET_NODE_CSI)
@@ -108,7 +109,7 @@ class CSIRegistration:
                 driver.name,
                 turn.facts.name,
                 driver.topology_keys,
-                driver.allocatable_count,
+                driver.count_at(turn.now_ns - turn.facts.started_ns),
             )
             turn.call(Op.UPDATE_CSINODE, "", update)
         elif call.op is Op.UPDATE_CSINODE:

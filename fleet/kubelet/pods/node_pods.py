@@ -134,7 +134,8 @@ class NodePods:
         elif timer is Timer.VOLUMES:
             if syncer.volumes.is_due(worker.pod.uid, turn.now_ns):
                 syncer.on_volumes(worker, turn)
-            syncer.volumes.on_timer(worker.pod, turn)
+            if syncer.volumes.on_timer(worker.pod, turn):
+                syncer.on_volumes(worker, turn)
 
     def _on_loop_timer(self, timer: Timer, turn: Turn) -> None:
         """Take a timer that is about no single pod."""

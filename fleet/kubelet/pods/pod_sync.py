@@ -46,11 +46,8 @@ from fleet.kubelet.pods.pod_workers import (
 from fleet.kubelet.pods.status_generate import untolerated_key, with_sandbox_ready
 from fleet.kubelet.pods.status_manager import StatusManager
 from fleet.kubelet.turn import Turn
-from fleet.kubelet.volumes.volume_manager import (
-    MountResult,
-    VolumeManager,
-    mount_seen_ns,
-)
+from fleet.kubelet.volumes.pod_mount import MountResult, mount_seen_ns
+from fleet.kubelet.volumes.volume_manager import VolumeManager
 from fleet.objects.effects import Milestone, Timer
 from fleet.objects.pods import PodStatus
 from fleet.objects.static_pods import StaticPod

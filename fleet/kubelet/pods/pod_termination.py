@@ -22,8 +22,9 @@ from fleet.kubelet.pods.pod_workers import PodWorker, SyncStage
 from fleet.kubelet.pods.status_generate import terminate_pod_status
 from fleet.kubelet.pods.status_manager import StatusManager
 from fleet.kubelet.turn import Turn
+from fleet.kubelet.volumes.pod_mount import MOUNT_POLL_NS
 from fleet.kubelet.volumes.unmounts import Unmounts
-from fleet.kubelet.volumes.volume_manager import LOOP_NS, MOUNT_POLL_NS, VolumeManager
+from fleet.kubelet.volumes.volume_manager import LOOP_NS, VolumeManager
 from fleet.objects.effects import Milestone
 from fleet.runtime.runtime import Runtime
 

@@ -1,26 +1,37 @@
 """ClaimVolumes: from the claim of a pod to a volume that is attached and mounted.
 
+Here, too: what CSI drivers want of all their volumes, inline ones included.
+
     CLAIM --GET PVC--> VOLUME --GET PV--> REPORT --volumesInUse--> ATTACH --volumesAttached--+
       ^ |refused, not bound            |not attachable                                       |
       | v                              +--------------------> SIZE --GET PVC--> VERIFY <-----+
       FAILED until the pod's next sync                                             |GET Node
-                     MOUNTED <--delay-- PUBLISH <--GET-- STAGED <--GET-- WAIT <----+
+   MOUNTED <--EXPAND <--delay-- TOKENS <-- PUBLISH <--GET-- STAGED <--GET-- WAIT <-+
 
 The left half is the desired, the right half the actual state of world. What a node has attached or
-wants attached is in use, and its status says so before the controller may attach.
+wants attached is in use, and its status says so before the controller may attach. What a driver
+wants to be published again and again goes once more from MOUNT to MOUNTED, after each read.
 Source: pkg/kubelet/volumemanager/populator/desired_state_of_world_populator.go;
 pkg/volume/util/operationexecutor/operation_generator.go, GenerateMountVolumeFunc,
 GenerateVerifyControllerAttachedVolumeFunc; pkg/volume/csi/csi_attacher.go, csi_mounter.go.
-Differs: there is no node-side resizing.
+Differs: a claim that a pod mounts read-only is not expanded, and nothing is said of it again.
 """
 
-import enum
-
-from fleet.clock import NS_PER_MS, NS_PER_S
+from fleet.clock import NS_PER_MS
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.turn import Turn
-from fleet.kubelet.volumes.volume_texts import driver_missing, failed
-from fleet.objects.effects import Op, Reply
+from fleet.kubelet.volumes.claim_volume import (
+    AT_ONCE,
+    ClaimVolume,
+    Step,
+    behavior_of,
+    claim_problem,
+    volume_problem,
+)
+from fleet.kubelet.volumes.csi_tokens import CSITokens
+from fleet.kubelet.volumes.node_expander import NodeExpander
+from fleet.kubelet.volumes.volume_texts import driver_missing, failed, unread_attachment
+from fleet.objects.effects import Op, Reply, Timer, TokenRequest
 from fleet.objects.pods import NodeView, Pod, PodUid, VolumeSpec
 from fleet.objects.volumes import (
     AttachmentView,
@@ -29,75 +40,30 @@ from fleet.objects.volumes import (
     VolumeView,
     attachment_name,
 )
-from fleet.profile.volume_behavior import volume_behavior
 
 RECONCILE_NS = 100 * NS_PER_MS  # reconcilerLoopSleepPeriod
-RESYNC_NS = 60 * NS_PER_S  # syncFrequency, by which each sync reads claims again
 QUIET = "-"
 """An operation failed without an event: it is tried again after its back-off."""
-AT_ONCE = -1  # due before any instant; 0 means that something is awaited
 CLAIM_KINDS = frozenset(("persistentVolumeClaim", "ephemeral"))
 _STREAM_MOUNT = 0x70103
 _STREAM_RESYNC = 0x70104
-
-
-class Step(enum.IntEnum):
-    """What the volume of a claim waits for."""
-
-    CLAIM = 0
-    VOLUME = 1
-    FAILED = 2  # the next sync of the pod
-    REPORT = 3  # its name in the node's volumesInUse
-    ATTACH = 4  # its name in the node's volumesAttached
-    SIZE = 5  # the claim again, for its size
-    VERIFY = 6  # the Node, by GET
-    MOUNT = 7  # the reconciler
-    WAIT = 8  # the VolumeAttachment, by GET
-    STAGED = 9  # again: MountDevice wants its metadata
-    PUBLISH = 10  # and SetUp
-    SET_UP = 11  # the driver, to be asked
-    DELAY = 12  # the driver
-    MOUNTED = 13
-    LIMIT = 14  # of no step: a sync that gives up asks whether the node is full
-    REFRESH = 15  # of a step that goes on: claim and volume are read at each sync of the pod
-
-
-class ClaimVolume:
-    """One volume of one pod that stands behind a claim."""
-
-    __slots__ = (
-        "claim",
-        "claim_uid",
-        "due_ns",
-        "error",
-        "is_asked",
-        "is_exhausted",
-        "step",
-        "view",
-        "volume",
-    )
-
-    def __init__(self, pod: Pod, volume: VolumeSpec) -> None:
-        self.volume = volume
-        self.claim = volume.claim or f"{pod.name}-{volume.name}"
-        self.claim_uid = ""
-        self.step = Step.CLAIM
-        self.is_asked = False  # whether that is so, by a sync that gives up
-        self.is_exhausted = False  # its driver says that the node takes no more volumes
-        self.view: VolumeView | None = None
-        self.error = ""  # of an answer, for the next attempt; or why the populator failed
-        self.due_ns = 0  # the next attempt, 0 while something else is awaited
-
-    @property
-    def name(self) -> str:
-        """Return what operations call the volume: its PersistentVolume, once that is known."""
-        return self.view.name if self.view is not None else self.volume.name
+_STREAM_AGAIN = 0x7010A
 
 
 class ClaimVolumes:
     """The claims of the pods of one node."""
 
-    __slots__ = ("_devices", "_labels", "_pods", "_resyncs", "attached", "reported")
+    __slots__ = (
+        "_again",
+        "_devices",
+        "_expander",
+        "_labels",
+        "_pods",
+        "_resyncs",
+        "attached",
+        "reported",
+        "tokens",
+    )
 
     def __init__(self) -> None:
         self._pods: dict[PodUid, tuple[ClaimVolume, ...]] = {}
@@ -106,6 +72,9 @@ class ClaimVolumes:
         self.attached: tuple[str, ...] = ()  # as the informer shows the Node
         self.reported: tuple[str, ...] = ()  # volumesInUse as the server has them
         self._labels: dict[str, str] | None = None  # of a Node read since the informer showed it
+        self._expander = NodeExpander()
+        self.tokens = CSITokens()
+        self._again: tuple[ClaimVolume, ...] = ()  # that are being published once more
 
     def in_use(self) -> tuple[str, ...]:
         """Return the attachable volumes that are wanted or attached.
@@ -128,12 +97,21 @@ class ClaimVolumes:
     def release(self, uid: PodUid) -> None:
         """Unmount the volumes of a pod that is gone; those of no other pod are detached."""
         self._resyncs.pop(uid, None)
+        self._expander.release(uid)
+        self.tokens.forget(uid)
+        gone = self._pods.get(uid, ())
+        self._again = tuple(each for each in self._again if each not in gone)
         for each in self._pods.pop(uid, ()):
-            if each.view is not None and uid in self._devices.get(each.view.unique_name, ()):
-                pods = self._devices[each.view.unique_name]
+            if each.view is None:
+                continue
+            name = each.view.unique_name
+            if uid in self._devices.get(name, ()):
+                pods = self._devices[name]
                 pods.remove(uid)
                 if not pods:
-                    del self._devices[each.view.unique_name]
+                    del self._devices[name]
+            if name not in self._devices:
+                self._expander.forget(name)
 
     def reprocess(self, pod: Pod, turn: Turn) -> None:
         """Read claims and volumes again for a new sync of the pod. Source: ReprocessPod."""
@@ -176,19 +154,16 @@ class ClaimVolumes:
         return found
 
     def on_reply(self, pod: Pod, target: ClaimTarget, reply: Reply, turn: Turn) -> bool:
-        """Take an answer; return whether the volume may go on."""
+        """Take an answer; return whether the volume may go on, or is to be published once more."""
         each = self._find(pod.uid, target.volume)
         if each is None:
             return False
         if target.step == Step.REFRESH:
-            if reply.ok and isinstance(reply.record, ClaimView):
-                self._get(pod, each, Op.GET_VOLUME, reply.record.volume_name, turn, Step.REFRESH)
-            return False
+            return self._on_refresh(pod, each, reply, turn)
+        if target.step == Step.EXPAND:
+            return self._expander.on_reply(pod, each, reply, turn)
         if target.step == Step.LIMIT:
-            found = reply.record
-            each.is_exhausted = isinstance(found, AttachmentView) and found.is_exhausted
-            each.is_asked = False
-            return each.is_exhausted or not self.is_asking(pod.uid)
+            return self._on_limit(pod, each, reply, turn)
         if each.step != target.step:
             return False
         each.due_ns = AT_ONCE
@@ -199,14 +174,24 @@ class ClaimVolumes:
         elif not reply.ok:
             each.error = QUIET
             if each.step > Step.MOUNT:
-                each.error = _read_error(each, target.name, reply.message)
+                each.error = unread_attachment(each, target.name, reply.message)
         elif each.step is Step.SIZE:
+            self._note_size(each, reply)
             each.step = Step.VERIFY if self._is_attachable(each) else Step.MOUNT
         elif each.step is Step.VERIFY:
             self._on_node(each, reply)
         else:
             self._on_attachment(each, target, reply)
         return True
+
+    def _on_limit(self, pod: Pod, each: ClaimVolume, reply: Reply, turn: Turn) -> bool:
+        """Take what an attachment says; a driver that is full is asked how many it takes."""
+        found = reply.record
+        each.is_exhausted = isinstance(found, AttachmentView) and found.is_exhausted
+        each.is_asked = False
+        if each.is_exhausted and each.view is not None:
+            turn.arm(turn.now_ns, Timer.CSI_NODE, each.view.driver)
+        return each.is_exhausted or not self.is_asking(pod.uid)
 
     def _find(self, uid: PodUid, volume: str) -> ClaimVolume | None:
         for each in self._pods.get(uid, ()):
@@ -217,55 +202,24 @@ class ClaimVolumes:
     def _on_claim(self, pod: Pod, each: ClaimVolume, reply: Reply, turn: Turn) -> None:
         """Source: getPVCExtractPV, VolumeIsForPod."""
         claim = reply.record
-        error = ""
-        if not reply.ok or not isinstance(claim, ClaimView):
-            error = f"failed to fetch PVC from API server: {reply.message}"
-        elif claim.deleting and not claim.protected:
-            error = "PVC is being deleted"
-        elif claim.phase != "Bound":
-            error = "PVC is not bound"
-        elif not claim.volume_name:
-            error = "PVC has empty pvc.Spec.VolumeName"
-        elif each.volume.kind == "ephemeral" and claim.owner_uid != pod.uid:
-            where = f"{pod.namespace}/{each.claim}"
-            own = f"{pod.namespace}/{pod.name}"
-            self._fail(each, f"PVC {where} was not created for pod {own} (pod is not owner)")
-        else:
-            each.claim_uid = claim.uid
-            each.step = Step.VOLUME
-            each.due_ns = 0
-            self._get(pod, each, Op.GET_VOLUME, claim.volume_name, turn)
+        error = claim_problem(pod, each, reply)
         if error:
-            self._fail(each, f"error processing PVC {pod.namespace}/{each.claim}: {error}")
+            self._fail(each, error)
+            return
+        assert isinstance(claim, ClaimView), claim
+        each.claim_uid = claim.uid
+        each.step = Step.VOLUME
+        each.due_ns = 0
+        self._get(pod, each, Op.GET_VOLUME, claim.volume_name, turn)
 
     def _on_volume(self, pod: Pod, each: ClaimVolume, reply: Reply, env: Environment) -> None:
         """Source: getPVSpec, createVolumeSpec, AddPodToVolume."""
         view = reply.record
-        error = ""
-        if not reply.ok or not isinstance(view, VolumeView):
-            error = f"failed to fetch PV from API server: {reply.message}"
-        elif view.claim_uid is None:
-            error = (
-                f"found PV object {view.name} but it has a nil pv.Spec.ClaimRef "
-                "indicating it is not yet bound to the claim"
-            )
-        elif view.claim_uid != each.claim_uid:
-            error = (
-                f"found PV object {view.name} but its pv.Spec.ClaimRef.UID {view.claim_uid} "
-                f"does not point to claim.UID {each.claim_uid}"
-            )
+        error = volume_problem(pod, each, reply)
         if error:
-            self._fail(each, f"error processing PVC {pod.namespace}/{each.claim}: {error}")
+            self._fail(each, error)
             return
         assert isinstance(view, VolumeView), view
-        wanted, field = ("Block", "volumeDevices") if each.volume.block else ("", "volumeMounts")
-        if (wanted or "Filesystem") != view.mode:
-            self._fail(
-                each,
-                f"volume {each.volume.name} has volumeMode {view.mode}, "
-                f"but is specified in {field}",
-            )
-            return
         each.view = view
         driver = env.csi_drivers.get(view.driver)
         if not view.driver or (driver is not None and not driver.attach_required):
@@ -276,6 +230,52 @@ class ClaimVolumes:
         each.due_ns = 0
         if view.unique_name in self.reported:
             self.on_reported(self.reported)
+
+    def _on_refresh(self, pod: Pod, each: ClaimVolume, reply: Reply, turn: Turn) -> bool:
+        """Take claim or volume as they are by now; return whether it is to be published once more.
+
+        Source: checkVolumeFSResize, MarkRemountRequired; csi_plugin.go, RequiresRemount.
+        """
+        found, view = reply.record, each.view
+        if not reply.ok:
+            return False
+        if isinstance(found, ClaimView):
+            self._note_size(each, reply)
+            self._get(pod, each, Op.GET_VOLUME, found.volume_name, turn, Step.REFRESH)
+        elif isinstance(found, VolumeView) and view is not None and found.name == view.name:
+            if found.capacity != view.capacity:
+                each.view = view._replace(capacity=found.capacity)
+            if each.step is Step.MOUNTED and republishes(view.driver, turn.env):
+                return True
+            self._expander.check(pod, each, turn)
+        return False
+
+    def publish_again(self, uid: PodUid, volume: str, turn: Turn) -> ClaimVolume | None:
+        """Begin to mount a mounted volume once more, when the reconciler turns."""
+        each = self._find(uid, volume)
+        if each is None or each.step is not Step.MOUNTED:
+            return None
+        self._again += (each,)
+        each.step = Step.MOUNT
+        each.due_ns = turn.now_ns + int(RECONCILE_NS * turn.draw(_STREAM_AGAIN, each.name)) + 1
+        return each
+
+    def on_token(self, pod: Pod, request: TokenRequest, reply: Reply, turn: Turn) -> str | None:
+        """Take a token; return None if a claim goes on with it, else what an inline volume gets."""
+        error = self.tokens.on_reply(pod, request, reply, turn)
+        each = self._find(pod.uid, request.volume)
+        if each is None:
+            return error
+        if each.step is Step.TOKENS:
+            each.step = Step.SET_UP
+            each.due_ns = AT_ONCE
+            if error:
+                each.error = failed(each.name, each.volume, "SetUp", error)
+        return None
+
+    def _note_size(self, each: ClaimVolume, reply: Reply) -> None:
+        if each.view is not None and each.view.driver and isinstance(reply.record, ClaimView):
+            self._expander.initialize(each.view.unique_name, reply.record.capacity)
 
     def _on_node(self, each: ClaimVolume, reply: Reply) -> None:
         node, view = reply.record, each.view
@@ -333,6 +333,10 @@ class ClaimVolumes:
             return self._read_attachment(pod, each, turn)
         elif each.step in (Step.SET_UP, Step.DELAY):
             return self._set_up(pod, each, turn)
+        elif each.step is Step.MOUNTED:
+            self._again = tuple(found for found in self._again if found is not each)
+            self._expander.check(pod, each, turn)
+            return ""
         return None
 
     def _mount(self, pod: Pod, each: ClaimVolume, turn: Turn) -> str | None:
@@ -362,7 +366,8 @@ class ClaimVolumes:
         if each.step is Step.STAGED and view.driver not in turn.env.model.csi_driver_names:
             each.step = Step.MOUNT
             return driver_missing(each.name, each.volume, view.driver)
-        if each.step is Step.STAGED and self._is_mounted_elsewhere(pod, view):
+        is_staged = each in self._again or self._is_mounted_elsewhere(pod, view)
+        if each.step is Step.STAGED and is_staged:
             each.step = Step.PUBLISH  # the device is mounted already
         name = attachment_name(view.handle, view.driver, turn.facts.name)
         self._get(pod, each, Op.GET_ATTACHMENT, name, turn)
@@ -370,12 +375,12 @@ class ClaimVolumes:
 
     def _set_up(self, pod: Pod, each: ClaimVolume, turn: Turn) -> str | None:
         """Let the driver stage and publish: first its delay, then its result."""
-        behavior = volume_behavior(
-            turn.env.model.behavior_for(pod.labels, pod.namespace, pod.annotations).volumes,
-            each.volume.name,
-            pod.annotations,
-        )
+        behavior, view = behavior_of(pod, each, turn), each.view
         if each.step is Step.SET_UP:
+            if view is not None and view.driver and not each.volume.block:
+                each.step = Step.TOKENS
+                if not self.tokens.are_there(pod, each.volume.name, view.driver, turn):
+                    return None
             each.step = Step.DELAY
             share = turn.draw(_STREAM_MOUNT, f"{pod.uid}/{each.volume.name}")
             each.due_ns = turn.now_ns + max(behavior.mount_delay.sample(share), 1)
@@ -389,8 +394,20 @@ class ClaimVolumes:
                 "SetUp",
                 f"rpc error: code = Internal desc = {mount_error}",
             )
-        each.step = Step.MOUNTED
-        return ""
+        if view is None or not view.driver:
+            each.step = Step.MOUNTED
+            return ""
+        self._expander.mount(pod, each, turn)
+        return None
+
+    def on_timer(self, pod: Pod, turn: Turn) -> bool:
+        """Go on with what is expanded for a pod; return whether a volume may be mounted."""
+        return self._expander.on_timer(pod, self._pods.get(pod.uid, ()), turn)
+
+    def on_expanding(self, pod: Pod, volume: str, reply: Reply, turn: Turn) -> bool:
+        """Take an answer to what an expansion asked; return whether a volume may be mounted."""
+        each = self._find(pod.uid, volume)
+        return each is not None and self._expander.on_reply(pod, each, reply, turn)
 
     def _is_attachable(self, each: ClaimVolume) -> bool:
         return each.view is not None and each.view.unique_name in self._devices
@@ -425,7 +442,7 @@ class ClaimVolumes:
             if view is None or each.step not in (Step.REPORT, Step.ATTACH):
                 continue
             driver = turn.env.csi_drivers.get(view.driver)
-            if driver is not None and driver.updates_allocatable:
+            if driver is not None and driver.allocatable_period_s:
                 name = attachment_name(view.handle, view.driver, turn.facts.name)
                 self._get(pod, each, Op.GET_ATTACHMENT, name, turn, Step.LIMIT)
                 each.is_asked = True
@@ -454,13 +471,14 @@ class ClaimVolumes:
         return sorted({each.error for each in self._pods.get(uid, ()) if each.step is Step.FAILED})
 
     def has(self, uid: PodUid) -> bool:
-        """Return whether a pod has claims."""
-        return uid in self._pods
+        """Return whether a pod has claims, or CSI volumes of its own."""
+        return uid in self._pods or uid in self._resyncs
 
     def plan_resync(self, uid: PodUid, turn: Turn) -> int:
         """Return when the claims of a running pod are read again. Source: completeWork."""
         share = turn.draw(_STREAM_RESYNC, uid)
-        due_ns = self._resyncs[uid] = turn.now_ns + int(RESYNC_NS * (1 + share / 2))
+        period_ns = turn.env.model.kubelet.sync_frequency_ns
+        due_ns = self._resyncs[uid] = turn.now_ns + int(period_ns * (1 + share / 2))
         return due_ns
 
     def is_resync_due(self, uid: PodUid, now_ns: int) -> bool:
@@ -468,14 +486,7 @@ class ClaimVolumes:
         return 0 < self._resyncs.get(uid, 0) <= now_ns
 
 
-def _read_error(each: ClaimVolume, name: str, message: str) -> str:
-    """Say which step of a mount could not read the VolumeAttachment."""
-    view = each.view
-    assert view is not None, each.claim
-    if each.step is Step.WAIT:
-        error = f"volume {view.handle} has GET error for volume attachment {name}: {message}"
-        return failed(each.name, each.volume, "WaitForAttach", error)
-    if each.step is Step.STAGED:
-        return failed(each.name, each.volume, "MountDevice", message)
-    error = f"kubernetes.io/csi: mounter.SetUpAt failed to fetch publishContext: {message}"
-    return failed(each.name, each.volume, "SetUp", error)
+def republishes(driver: str, env: Environment) -> bool:
+    """Return whether a CSI driver wants its volumes published again and again."""
+    found = env.csi_drivers.get(driver)
+    return found is not None and found.requires_republish

@@ -2,7 +2,8 @@
 
 A token is a JSON Web Token, and most of its text is the same in all of them or known to be likely:
 packed against a dictionary of that, one of 900 characters takes 330 bytes.
-Source: pkg/kubelet/token/token_manager.go, Manager.cache, keyFunc.
+Those of projected volumes are asked for anew before they are over, as a pod is synced again.
+Source: pkg/kubelet/token/token_manager.go, Manager.cache, keyFunc, requiresRefresh.
 """
 
 import binascii
@@ -11,7 +12,14 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from fleet.objects.pods import PodUid
+from fleet.clock import NS_PER_S
+from fleet.kubelet.turn import Turn
+from fleet.objects.effects import Op, Reply, Timer, TokenRequest
+from fleet.objects.pods import Pod, PodUid, Token, VolumeSpec
+
+TOKEN_JITTER_S = 10  # token_manager.go, maxJitter
+RESYNC_NS = 75 * NS_PER_S  # the mean interval at which a pod looks at its tokens
+_STREAM_TOKEN = 0x70102
 
 _LIKELY = (
     b'{"alg":"RS256","kid":"{"alg":"ES256","kid":"'
@@ -37,11 +45,12 @@ class TokenKey(NamedTuple):
 
 
 class TokenCache:
-    """The newest token of each pod, audience and life."""
+    """The newest token of each pod, audience and life, and when there has to be a newer one."""
 
-    __slots__ = ("_packed",)
+    __slots__ = ("_packed", "_refresh")
 
     def __init__(self) -> None:
+        self._refresh: dict[PodUid, int] = {}  # when a pod's tokens are renewed
         self._packed: dict[PodUid, bytes] = {}
 
     def keep(self, key: TokenKey, text: str) -> None:
@@ -57,6 +66,54 @@ class TokenCache:
     def forget(self, uid: PodUid) -> None:
         """Drop the tokens of a pod that is gone."""
         self._packed.pop(uid, None)
+        self._refresh.pop(uid, None)
+
+    def on_timer(self, pod: Pod, turn: Turn) -> None:
+        """Ask for new tokens if it is time."""
+        due_ns = self._refresh.get(pod.uid, 0)
+        if due_ns and turn.now_ns >= due_ns:
+            del self._refresh[pod.uid]
+            for spec in pod.spec.volumes:
+                self.request(pod, spec, turn)
+
+    def on_reply(self, pod: Pod, request: TokenRequest, reply: Reply, turn: Turn) -> None:
+        """Keep a token, and plan when to ask for the next one."""
+        if not reply.ok:
+            return
+        self._plan(pod, request, reply, turn)
+        if isinstance(reply.record, Token) and reply.record.text:
+            key = TokenKey(pod.uid, request.audience, request.expiration_s)
+            self.keep(key, reply.record.text)
+
+    def request(self, pod: Pod, spec: VolumeSpec, turn: Turn) -> int:
+        """Ask for the tokens of a volume; return how many there are."""
+        for token in spec.tokens:
+            request = TokenRequest(
+                pod.namespace,
+                pod.spec.service_account or "default",
+                token.audience,
+                token.expiration_s,
+                pod.name,
+                pod.uid,
+                spec.name,
+            )
+            turn.call(Op.CREATE_TOKEN, pod.uid, request)
+        return len(spec.tokens)
+
+    def _plan(self, pod: Pod, request: TokenRequest, reply: Reply, turn: Turn) -> None:
+        """Renew with less than 20 % of the life left, at a resync. Source: requiresRefresh."""
+        left_ns = request.expiration_s * NS_PER_S
+        if isinstance(reply.record, Token) and reply.record.expires_s:
+            left_ns = reply.record.expires_s * NS_PER_S - turn.wall_ns
+        share = turn.draw(_STREAM_TOKEN, pod.uid)
+        due_ns = turn.now_ns + max(
+            left_ns * 4 // 5 - int(share * TOKEN_JITTER_S * NS_PER_S), NS_PER_S
+        )
+        due_ns += int(share * RESYNC_NS)
+        known_ns = self._refresh.get(pod.uid, 0)
+        if not known_ns or due_ns < known_ns:
+            self._refresh[pod.uid] = due_ns
+            turn.arm(due_ns, Timer.VOLUMES, pod.uid)
 
     def _tokens(self, uid: PodUid) -> dict[str, str]:
         packed = self._packed.get(uid)

@@ -14,24 +14,19 @@ pkg/kubelet/token/token_manager.go.
 Differs: only what the API sees is emulated. A wait that times out leaves no event, as in 1.36.
 """
 
-import enum
-
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.kubelet.events import Reason
 from fleet.kubelet.turn import Turn
-from fleet.kubelet.volumes.claim_volumes import (
-    AT_ONCE,
-    CLAIM_KINDS,
-    QUIET,
-    ClaimVolume,
-    ClaimVolumes,
-)
-from fleet.kubelet.volumes.token_cache import TokenCache, TokenKey
+from fleet.kubelet.volumes.claim_volume import AT_ONCE, Step
+from fleet.kubelet.volumes.claim_volumes import CLAIM_KINDS, QUIET, ClaimVolumes, republishes
+from fleet.kubelet.volumes.pod_mount import MountResult, PendingVolume, PodMount, mount_seen_ns
+from fleet.kubelet.volumes.token_cache import TokenCache
 from fleet.kubelet.volumes.volume_texts import (
     LIMIT_EXCEEDED,
     VolumeEvent,
     inline_problem,
     mapped_events,
+    volume_name,
 )
 from fleet.kubelet.volumes.watched_objects import ObjectManager, is_polled, reads_of, sources_of
 from fleet.objects.effects import (
@@ -44,82 +39,34 @@ from fleet.objects.effects import (
     WatchKind,
 )
 from fleet.objects.pods import (
-    TOKEN_VOLUME,
-    TOKEN_VOLUME_START,
     EventType,
     Pod,
     PodUid,
-    Token,
     VolumeSpec,
 )
-from fleet.objects.volumes import ClaimTarget, ObjectTarget
+from fleet.objects.volumes import ClaimStatusPatch, ClaimTarget, ObjectTarget
 
 LOOP_NS = 100 * NS_PER_MS  # populator and reconciler
-MOUNT_POLL_NS = 300 * NS_PER_MS  # podAttachAndMountRetryInterval
 MOUNT_TIMEOUT_NS = 123 * NS_PER_S  # podAttachAndMountTimeout: longer than one operation waits
 SYNC_WAIT_NS = 1 * NS_PER_S  # how long a cache is polled that has not synced
 RETRY_FIRST_NS = 500 * NS_PER_MS  # exponentialbackoff: initialDurationBeforeRetry
 RETRY_MAX_NS = 122 * NS_PER_S  # maxDurationBeforeRetry: no multiple of the first
-TOKEN_JITTER_S = 10  # token_manager.go, maxJitter
 RESYNC_NS = 75 * NS_PER_S  # the mean interval at which a pod looks at its tokens
 _STREAM_LOOP = 0x70101
-_STREAM_TOKEN = 0x70102
 _STREAM_REMOUNT = 0x70105
 _STREAM_POLL = 0x70106
-
-
-class MountResult(enum.Enum):
-    """How an attempt to mount the volumes of a pod went."""
-
-    WAITING = 0
-    MOUNTED = 1
-    FAILED = 2  # an operation did; it is tried again
-    GIVEN_UP = 3  # the pod's sync fails
-    REJECTED = 4  # the node takes no more volumes: the last event says so, and ends the pod
-
-
-class _Volume:
-    """A volume that is not mounted yet."""
-
-    __slots__ = ("claim", "due_ns", "error", "patience_ns", "reads", "spec", "tokens", "tries")
-
-    def __init__(self, spec: VolumeSpec, claim: ClaimVolume | None) -> None:
-        self.spec = spec
-        self.claim = claim
-        self.due_ns = AT_ONCE  # of the next attempt, 0 while an answer is awaited
-        self.tokens = -1 if spec.tokens else 0  # awaited ones; -1 when they are to be asked for
-        self.reads = -1  # awaited objects that are not watched, as the tokens
-        self.error = ""  # why a token was refused
-        self.patience_ns = 0  # until when an unsynced cache is waited for
-        self.tries = 0
-
-
-class _Mount:
-    """The volumes of one pod while they are being mounted."""
-
-    __slots__ = ("began_ns", "due_ns", "is_remount", "limits_asked", "seen_ns", "volumes", "waited")
-
-    def __init__(self, volumes: list[_Volume], *, is_remount: bool = False) -> None:
-        self.volumes = volumes
-        self.is_remount = is_remount  # the pod runs already
-        self.began_ns = 0
-        self.waited = False  # by a sync of the pod
-        self.due_ns = 0
-        self.limits_asked = False  # whether the node is full, before that sync gives up
-        self.seen_ns = 0  # when that sync sees a claim that is no good
 
 
 class VolumeManager:
     """Volumes, and the objects behind them, of the pods of one node."""
 
-    __slots__ = ("_mounts", "_polls", "_refresh", "claims", "objects", "tokens")
+    __slots__ = ("_mounts", "_polls", "claims", "objects", "tokens")
 
     def __init__(self) -> None:
-        self._mounts: dict[PodUid, _Mount] = {}
-        self._refresh: dict[PodUid, int] = {}  # when a pod's tokens are renewed
+        self._mounts: dict[PodUid, PodMount] = {}
+        self.tokens = TokenCache()
         self._polls: dict[PodUid, int] | None = None  # when a pod looks at what it does not watch
         self.objects = ObjectManager()
-        self.tokens = TokenCache()
         self.claims: ClaimVolumes | None = None  # made for the first pod that has one
 
     def register_pod(self, pod: Pod, turn: Turn) -> None:
@@ -140,7 +87,6 @@ class VolumeManager:
         """Stop the watches that no other pod needs, unmount and forget the pod's volumes."""
         self.objects.unregister_pod(pod, turn)
         self.abort(pod.uid)
-        self._refresh.pop(pod.uid, None)
         if self._polls is not None:
             self._polls.pop(pod.uid, None)
         self.objects.forget(pod.uid)
@@ -170,7 +116,7 @@ class VolumeManager:
         mount = self._mounts.get(pod.uid)
         if mount is None:
             volumes = [self._volume(pod, each) for each in pod.spec.volumes if each.mounted]
-            mount = self._mounts[pod.uid] = _Mount(volumes)
+            mount = self._mounts[pod.uid] = PodMount(volumes)
         elif self.claims is not None:
             self.claims.reprocess(pod, turn)
         mount.began_ns = turn.now_ns
@@ -192,18 +138,18 @@ class VolumeManager:
         if volumes:
             for each in volumes:
                 each.tokens = 0
-            mount = self._mounts[pod.uid] = _Mount(volumes, is_remount=True)
+            mount = self._mounts[pod.uid] = PodMount(volumes, is_remount=True)
             share = turn.draw(_STREAM_REMOUNT, pod.uid)
             for each in volumes:
                 each.due_ns = turn.now_ns + int(share * RESYNC_NS)
             self._arm(pod.uid, mount, turn)
 
-    def _volume(self, pod: Pod, spec: VolumeSpec) -> _Volume:
-        if spec.kind not in CLAIM_KINDS:
-            return _Volume(spec, None)
+    def _volume(self, pod: Pod, spec: VolumeSpec) -> PendingVolume:
+        if spec.kind not in CLAIM_KINDS and not spec.driver:
+            return PendingVolume(spec, None)
         if self.claims is None:
             self.claims = ClaimVolumes()
-        return _Volume(spec, self.claims.add(pod, spec))
+        return PendingVolume(spec, None if spec.driver else self.claims.add(pod, spec))
 
     def abort(self, uid: PodUid) -> None:
         """Give the mounting up: the pod is to end."""
@@ -221,7 +167,7 @@ class VolumeManager:
             return MountResult.WAITING, []
         events = self._attempt_all(pod, mount, turn)
         if not mount.volumes and (mount.waited or mount.is_remount):
-            self._complete(pod, turn)
+            self._complete(pod, mount, turn)
             return MountResult.MOUNTED, events
         if self.claims is not None and self.claims.is_full(pod.uid):
             text = self._state_text(pod, mount, "context deadline exceeded")
@@ -238,7 +184,7 @@ class VolumeManager:
             return MountResult.GIVEN_UP, events
         return (MountResult.FAILED if events else MountResult.WAITING), events
 
-    def _attempt_all(self, pod: Pod, mount: _Mount, turn: Turn) -> list[VolumeEvent]:
+    def _attempt_all(self, pod: Pod, mount: PodMount, turn: Turn) -> list[VolumeEvent]:
         events: list[VolumeEvent] = []
         for volume in tuple(mount.volumes):
             task = volume.claim or volume
@@ -260,7 +206,7 @@ class VolumeManager:
                 events.append((reason, error))
         return events
 
-    def _asks_limits(self, pod: Pod, mount: _Mount, turn: Turn) -> bool:
+    def _asks_limits(self, pod: Pod, mount: PodMount, turn: Turn) -> bool:
         """Ask once, before a sync gives up, whether the node is full; return whether it waits."""
         if self.claims is None:
             return False
@@ -269,19 +215,19 @@ class VolumeManager:
             return self.claims.ask_limits(pod, turn)
         return self.claims.is_asking(pod.uid)
 
-    def _attempt_one(self, pod: Pod, volume: _Volume, turn: Turn) -> str | None:
+    def _attempt_one(self, pod: Pod, volume: PendingVolume, turn: Turn) -> str | None:
         if volume.claim is not None:
             assert self.claims is not None, pod.uid
             return self.claims.attempt(pod, volume.claim, turn)
         return self._set_up(pod, volume, turn)
 
-    def _set_up(self, pod: Pod, volume: _Volume, turn: Turn) -> str | None:
+    def _set_up(self, pod: Pod, volume: PendingVolume, turn: Turn) -> str | None:
         """Set a local volume up; return None while it waits, "" once done, else the error."""
         volume.due_ns = 0
         spec = volume.spec
         if volume.tokens < 0:
             volume.error = ""
-            volume.tokens = self._request_tokens(pod, spec, turn)
+            volume.tokens = self.tokens.request(pod, spec, turn)
         if volume.reads < 0:
             keys = (key for key, _ in sources_of(spec, pod.namespace))
             volume.reads = self.objects.ask(keys, pod.uid, spec.name, turn)
@@ -296,6 +242,9 @@ class VolumeManager:
                 errors.append(error)
         if spec.driver:
             errors += inline_problem(spec.driver, turn.env)
+            tokens = None if errors or self.claims is None else self.claims.tokens
+            if tokens is not None and not tokens.are_there(pod, spec.name, spec.driver, turn):
+                return None
         if not errors:
             return ""
         if is_unsynced and not volume.patience_ns:
@@ -308,16 +257,19 @@ class VolumeManager:
         if volume.error:
             volume.tokens = -1
         text = errors[0] if len(errors) == 1 else f"[{', '.join(dict.fromkeys(errors))}]"
-        return f'MountVolume.SetUp failed for volume "{_volume_name(spec, pod)}" : {text}'
+        return f'MountVolume.SetUp failed for volume "{volume_name(spec, pod)}" : {text}'
 
-    def _complete(self, pod: Pod, turn: Turn) -> None:
+    def _complete(self, pod: Pod, mount: PodMount, turn: Turn) -> None:
         del self._mounts[pod.uid]
         self.objects.stop_immutable(pod, turn)
-        if self.claims is not None and self.claims.has(pod.uid):
+        if mount.is_remount:
+            return
+        is_csi = any(each.driver for each in pod.spec.volumes)
+        if self.claims is not None and (is_csi or self.claims.has(pod.uid)):
             due_ns = self.claims.plan_resync(pod.uid, turn)
             turn.arm(due_ns, Timer.VOLUMES, pod.uid)
 
-    def _give_up(self, pod: Pod, mount: _Mount, now_ns: int) -> list[str] | None:
+    def _give_up(self, pod: Pod, mount: PodMount, now_ns: int) -> list[str] | None:
         """Return the event of a sync that fails: none of a time-out; None while it waits.
 
         Source: kubelet.go, SyncPod; WaitForAttachAndMount, verifyVolumesMountedFunc.
@@ -332,10 +284,10 @@ class VolumeManager:
             return [f"Unable to attach or mount volumes: {text}"]
         return [] if now_ns >= mount.began_ns + MOUNT_TIMEOUT_NS else None
 
-    def _state_text(self, pod: Pod, mount: _Mount, error: str) -> str:
+    def _state_text(self, pod: Pod, mount: PodMount, error: str) -> str:
         """Say which volumes are missing. Source: WaitForAttachAndMount."""
         assert self.claims is not None, pod.uid
-        unmounted = " ".join(sorted(_volume_name(each.spec, pod) for each in mount.volumes))
+        unmounted = " ".join(sorted(volume_name(each.spec, pod) for each in mount.volumes))
         unattached = " ".join(sorted(self.claims.names_of(pod.uid, desired=True)))
         unprocessed = " ".join(sorted(self.claims.names_of(pod.uid, desired=False)))
         return (
@@ -343,7 +295,7 @@ class VolumeManager:
             f"failed to process volumes=[{unprocessed}]: {error}"
         )
 
-    def _arm(self, uid: PodUid, mount: _Mount, turn: Turn) -> None:
+    def _arm(self, uid: PodUid, mount: PodMount, turn: Turn) -> None:
         """Set one timer, for what is due next."""
         dues = [(each.claim or each).due_ns for each in mount.volumes]
         wanted = [due_ns for due_ns in dues if due_ns]
@@ -356,7 +308,7 @@ class VolumeManager:
         else:
             mount.due_ns = 0
 
-    def _wait(self, uid: PodUid, mount: _Mount, due_ns: int, turn: Turn) -> None:
+    def _wait(self, uid: PodUid, mount: PodMount, due_ns: int, turn: Turn) -> None:
         if mount.due_ns != due_ns:
             mount.due_ns = due_ns
             turn.arm(due_ns, Timer.VOLUMES, uid)
@@ -367,11 +319,7 @@ class VolumeManager:
         """Take the answer to a token request; return whether a volume waited for it."""
         request = call.payload
         assert isinstance(request, TokenRequest), call
-        if reply.ok:
-            self._plan_refresh(pod, request, reply, turn)
-            if isinstance(reply.record, Token) and reply.record.text:
-                key = TokenKey(pod.uid, request.audience, request.expiration_s)
-                self.tokens.keep(key, reply.record.text)
+        self.tokens.on_reply(pod, request, reply, turn)
         mount = self._mounts.get(pod.uid)
         for volume in mount.volumes if mount is not None else ():
             if volume.tokens > 0 and volume.spec.name == (request.volume or volume.spec.name):
@@ -383,13 +331,50 @@ class VolumeManager:
         return False
 
     def on_claim_reply(self, pod: Pod, call: ApiCall, reply: Reply, turn: Turn) -> bool:
-        """Take the answer to a GET for a volume; return whether it may go on."""
+        """Take the answer to a call for a volume; return whether it may go on."""
+        if isinstance(call.payload, ClaimStatusPatch):
+            volume, claims = call.payload.volume, self.claims
+            return claims is not None and claims.on_expanding(pod, volume, reply, turn)
+        if isinstance(call.payload, TokenRequest):
+            return self._on_csi_token(pod, call.payload, reply, turn)
         if isinstance(call.payload, ObjectTarget):
             return self._on_object(pod, call, call.payload, reply, turn)
         assert isinstance(call.payload, ClaimTarget), call
         if self.claims is None:
             return False
-        return self.claims.on_reply(pod, call.payload, reply, turn)
+        can_go_on = self.claims.on_reply(pod, call.payload, reply, turn)
+        if can_go_on and call.payload.step == Step.REFRESH:
+            self._publish_again(pod, call.payload.volume, turn)
+            return False
+        return can_go_on
+
+    def _on_csi_token(self, pod: Pod, request: TokenRequest, reply: Reply, turn: Turn) -> bool:
+        """Take a token that a CSI driver wants; return whether its volume may go on."""
+        error = None if self.claims is None else self.claims.on_token(pod, request, reply, turn)
+        mount = self._mounts.get(pod.uid)
+        for volume in mount.volumes if mount is not None else ():
+            if error is not None and volume.spec.name == request.volume:
+                volume.due_ns = AT_ONCE
+                volume.error = error
+        return mount is not None
+
+    def _publish_again(self, pod: Pod, name: str, turn: Turn) -> None:
+        """Publish a volume of a pod that runs once more. Source: MarkRemountRequired."""
+        mount = self._mounts.get(pod.uid)
+        if self.claims is None or (mount is not None and not mount.is_remount):
+            return
+        if mount is None:
+            mount = self._mounts[pod.uid] = PodMount([], is_remount=True)
+        for spec in pod.spec.volumes:
+            if spec.name == name and all(each.spec.name != name for each in mount.volumes):
+                claim = None if spec.driver else self.claims.publish_again(pod.uid, name, turn)
+                volume = PendingVolume(spec, claim)
+                if claim is not None or spec.driver:
+                    mount.volumes.append(volume)
+        if not mount.volumes:
+            del self._mounts[pod.uid]
+            return
+        self._arm(pod.uid, mount, turn)
 
     def _on_object(
         self, pod: Pod, call: ApiCall, target: ObjectTarget, reply: Reply, turn: Turn
@@ -426,13 +411,12 @@ class VolumeManager:
 
     # ---- while a pod runs ----
 
-    def on_timer(self, pod: Pod, turn: Turn) -> None:
-        """Ask for new tokens, and look at the claims again, if it is time."""
-        due_ns = self._refresh.get(pod.uid, 0)
-        if due_ns and turn.now_ns >= due_ns:
-            del self._refresh[pod.uid]
-            for spec in pod.spec.volumes:
-                self._request_tokens(pod, spec, turn)
+    def on_timer(self, pod: Pod, turn: Turn) -> bool:
+        """Ask for new tokens, and look at the claims again, if it is time.
+
+        Return whether a volume may be mounted: one that has grown.
+        """
+        self.tokens.on_timer(pod, turn)
         self.objects.on_timer(turn)
         due_ns = 0 if self._polls is None else self._polls.get(pod.uid, 0)
         if due_ns and turn.now_ns >= due_ns:
@@ -444,6 +428,10 @@ class VolumeManager:
             claims.reprocess(pod, turn)
             due_ns = claims.plan_resync(pod.uid, turn)
             turn.arm(due_ns, Timer.VOLUMES, pod.uid)
+            for spec in pod.spec.volumes:
+                if spec.mounted and spec.driver and republishes(spec.driver, turn.env):
+                    self._publish_again(pod, spec.name, turn)
+        return claims is not None and claims.on_timer(pod, turn)
 
     def _plan_poll(self, pod: Pod, turn: Turn) -> None:
         """Plan the next resync that reads objects. Source: pod_workers.go, completeWork."""
@@ -454,47 +442,3 @@ class VolumeManager:
                 self._polls = {}
             self._polls[pod.uid] = due_ns
             turn.arm(due_ns, Timer.VOLUMES, pod.uid)
-
-    def _request_tokens(self, pod: Pod, spec: VolumeSpec, turn: Turn) -> int:
-        for token in spec.tokens:
-            request = TokenRequest(
-                pod.namespace,
-                pod.spec.service_account or "default",
-                token.audience,
-                token.expiration_s,
-                pod.name,
-                pod.uid,
-                spec.name,
-            )
-            turn.call(Op.CREATE_TOKEN, pod.uid, request)
-        return len(spec.tokens)
-
-    def _plan_refresh(self, pod: Pod, request: TokenRequest, reply: Reply, turn: Turn) -> None:
-        """Renew with less than 20 % of the life left, at a resync. Source: requiresRefresh."""
-        left_ns = request.expiration_s * NS_PER_S
-        if isinstance(reply.record, Token) and reply.record.expires_s:
-            left_ns = reply.record.expires_s * NS_PER_S - turn.wall_ns
-        share = turn.draw(_STREAM_TOKEN, pod.uid)
-        due_ns = turn.now_ns + max(
-            left_ns * 4 // 5 - int(share * TOKEN_JITTER_S * NS_PER_S), NS_PER_S
-        )
-        due_ns += int(share * RESYNC_NS)
-        known_ns = self._refresh.get(pod.uid, 0)
-        if not known_ns or due_ns < known_ns:
-            self._refresh[pod.uid] = due_ns
-            turn.arm(due_ns, Timer.VOLUMES, pod.uid)
-
-
-def _volume_name(volume: VolumeSpec, pod: Pod) -> str:
-    """Return the name of a volume as the API has it."""
-    if pod.token_suffix and volume.name == TOKEN_VOLUME.decode():
-        return TOKEN_VOLUME_START.decode() + pod.token_suffix
-    return volume.name
-
-
-def mount_seen_ns(began_ns: int, now_ns: int) -> int:
-    """Return when a sync that waits since `began_ns` sees what was mounted now.
-
-    Source: volume_manager.go, WaitForAttachAndMount: it looks at once, then every 300 ms.
-    """
-    return began_ns - (began_ns - now_ns) // MOUNT_POLL_NS * MOUNT_POLL_NS

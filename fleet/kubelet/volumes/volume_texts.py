@@ -2,7 +2,8 @@
 
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import AnyReason, OpenReason, Reason
-from fleet.objects.pods import PodUid, VolumeSpec
+from fleet.kubelet.volumes.claim_volume import ClaimVolume, Step
+from fleet.objects.pods import TOKEN_VOLUME, TOKEN_VOLUME_START, Pod, PodUid, VolumeSpec
 
 VolumeEvent = tuple[AnyReason, str]
 LIMIT_EXCEEDED = OpenReason("VolumeAttachmentLimitExceeded")
@@ -19,6 +20,28 @@ def failed(name: str, volume: VolumeSpec, what: str, error: str) -> str:
     if volume.block:
         operation, what = "MapVolume", _BLOCK_NAMES.get(what, what)
     return f'{operation}.{what} failed for volume "{name}" : {error}'
+
+
+def expansion_failed(name: str, volume: VolumeSpec, error: str) -> str:
+    """Say that a volume that was to be mounted has not grown.
+
+    Source: operation_generator.go, GenerateMountVolumeFunc, GenerateMapVolumeFunc.
+    """
+    what = "MapVolume.MarkVolumeAsMounted" if volume.block else "MountVolume.Setup"
+    return f'{what} failed while expanding volume for volume "{name}" : {error}'
+
+
+def unread_attachment(each: ClaimVolume, name: str, message: str) -> str:
+    """Say which step of a mount could not read the VolumeAttachment."""
+    view = each.view
+    assert view is not None, each.claim
+    if each.step is Step.WAIT:
+        error = f"volume {view.handle} has GET error for volume attachment {name}: {message}"
+        return failed(each.name, each.volume, "WaitForAttach", error)
+    if each.step is Step.STAGED:
+        return failed(each.name, each.volume, "MountDevice", message)
+    error = f"kubernetes.io/csi: mounter.SetUpAt failed to fetch publishContext: {message}"
+    return failed(each.name, each.volume, "SetUp", error)
 
 
 def mapped_events(uid: PodUid, name: str) -> list[VolumeEvent]:
@@ -65,3 +88,10 @@ def inline_problem(driver: str, env: Environment) -> list[str]:
     call = "mounter.SetupAt failed to check volume lifecycle mode"
     error = f'volume mode "Ephemeral" not supported by driver {driver} ({why})'
     return [f"kubernetes.io/csi: {call}: {error}"]
+
+
+def volume_name(volume: VolumeSpec, pod: Pod) -> str:
+    """Return the name of a volume as the API has it."""
+    if pod.token_suffix and volume.name == TOKEN_VOLUME.decode():
+        return TOKEN_VOLUME_START.decode() + pod.token_suffix
+    return volume.name

@@ -190,7 +190,16 @@ def csinode_view(obj: dict[str, Any], body: bytes) -> CSINodeView:
     """Return the record of a CSINode; `body` is what a PUT begins with."""
     meta = obj["metadata"]
     owners = [each["uid"] for each in meta.get("ownerReferences", ()) if each["kind"] == "Node"]
-    return CSINodeView(meta["resourceVersion"], owners[0] if owners else "", body)
+    drivers = tuple(
+        (
+            each["name"],
+            each.get("nodeID", ""),
+            frozenset(each.get("topologyKeys") or ()),
+            (each.get("allocatable") or {}).get("count") or 0,
+        )
+        for each in obj.get("spec", {}).get("drivers") or ()
+    )
+    return CSINodeView(meta["resourceVersion"], owners[0] if owners else "", body, drivers)
 
 
 def decode_token(body: bytes) -> Token:

@@ -7,8 +7,15 @@ from typing import Any
 
 import orjson
 
-from fleet.objects.pods import DownwardFile, ObjectSource, TokenSource, VolumeSpec
+from fleet.objects.pods import (
+    READ_ONLY_MODE,
+    DownwardFile,
+    ObjectSource,
+    TokenSource,
+    VolumeSpec,
+)
 from fleet.objects.volumes import (
+    NO_NODE_EXPANSION,
     PVC_PROTECTION,
     AttachmentView,
     ClaimView,
@@ -54,6 +61,9 @@ def _volume(obj: dict[str, Any], *, mounted: bool, block: bool) -> VolumeSpec:
     config_maps: list[ObjectSource] = []
     secrets: list[ObjectSource] = []
     tokens: list[TokenSource] = []
+    mode = source.get("defaultMode") or DEFAULT_MODE
+    if kind == "persistentVolumeClaim" and source.get("readOnly"):
+        mode = READ_ONLY_MODE
     downward = list(_downward(source)) if kind == "downwardAPI" else []
     if kind == "configMap":
         config_maps.append(_source(source, "name"))
@@ -85,7 +95,7 @@ def _volume(obj: dict[str, Any], *, mounted: bool, block: bool) -> VolumeSpec:
         size_limit=_intern(source.get("sizeLimit") or "") if kind == "emptyDir" else "",
         in_memory=kind == "emptyDir" and source.get("medium") == "Memory",
         downward=tuple(downward),
-        mode=source.get("defaultMode") or DEFAULT_MODE,
+        mode=mode,
         image=source.get("reference", "") if kind == "image" else "",
         pull_policy=source.get("pullPolicy", "") if kind == "image" else "",
     )
@@ -145,7 +155,12 @@ def decode_csi_driver(obj: dict[str, Any]) -> CSIDriverView:
         meta.get("resourceVersion", ""),
         spec.get("attachRequired", True),
         tuple(spec.get("volumeLifecycleModes") or ("Persistent",)),
-        updates_allocatable=bool(spec.get("nodeAllocatableUpdatePeriodSeconds")),
+        allocatable_period_s=int(spec.get("nodeAllocatableUpdatePeriodSeconds") or 0),
+        tokens=tuple(
+            (each.get("audience", ""), int(each.get("expirationSeconds") or 0))
+            for each in spec.get("tokenRequests") or ()
+        ),
+        requires_republish=bool(spec.get("requiresRepublish")),
     )
 
 
@@ -153,15 +168,29 @@ def decode_claim(body: bytes | dict[str, Any]) -> ClaimView:
     """Return what is read of a PersistentVolumeClaim."""
     obj = _object(body)
     meta = obj["metadata"]
+    spec, status = obj.get("spec", {}), obj.get("status", {})
     owners = [each["uid"] for each in meta.get("ownerReferences") or () if each.get("controller")]
+    allocated = status.get("allocatedResources")
+    is_shared = "ReadWriteMany" in (spec.get("accessModes") or ())
     return ClaimView(
         meta["uid"],
-        obj.get("status", {}).get("phase", ""),
-        obj.get("spec", {}).get("volumeName", ""),
+        status.get("phase", ""),
+        spec.get("volumeName", ""),
         deleting="deletionTimestamp" in meta,
         protected=PVC_PROTECTION in (meta.get("finalizers") or ()),
         owner_uid=owners[0] if owners else "",
+        resource_version=meta.get("resourceVersion", ""),
+        requested=_storage((spec.get("resources") or {}).get("requests")),
+        capacity=_storage(status.get("capacity")),
+        allocated=_storage(allocated) if allocated else None,
+        resize_status=_storage(status.get("allocatedResourceStatuses")),
+        conditions=tuple(_intern(each["type"]) for each in status.get("conditions") or ()),
+        is_shared=is_shared and NO_NODE_EXPANSION not in (meta.get("annotations") or {}),
     )
+
+
+def _storage(amounts: dict[str, str] | None) -> str:
+    return _intern((amounts or {}).get("storage", ""))
 
 
 def decode_persistent_volume(body: bytes | dict[str, Any]) -> VolumeView:
@@ -179,6 +208,7 @@ def decode_persistent_volume(body: bytes | dict[str, Any]) -> VolumeView:
         handle=csi.get("volumeHandle", ""),
         access_modes=tuple(spec.get("accessModes") or ()),
         affinity=node_terms(required) if required else None,
+        capacity=_storage(spec.get("capacity")),
     )
 
 

@@ -219,7 +219,7 @@ def _create_token(call: ApiCall, caller: Caller) -> Request:
         (
             field(1, payload.audience.encode()) if payload.audience else b"",
             field(3, pod),
-            number_field(4, payload.expiration_s),
+            number_field(4, payload.expiration_s) if payload.expiration_s else b"",
         )
     )
     body = enveloped(TOKEN_REQUEST, _NO_META + field(2, spec) + _NO_TOKEN)
@@ -315,6 +315,7 @@ _BUILDERS: dict[Op, Builder] = {
     Op.CREATE_CSINODE: _create_csinode,
     Op.UPDATE_CSINODE: _update_csinode,
     Op.CREATE_TOKEN: _create_token,
+    Op.CREATE_CSI_TOKEN: _create_token,
     Op.DELETE_POD: _delete_pod,
     Op.DELETE_MIRROR_POD: _delete_mirror_pod,
     Op.CREATE_EVENT: _create_event,

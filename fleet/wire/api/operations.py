@@ -52,6 +52,7 @@ from fleet.wire.api.dynamic_resources import (
     resource_slice_json,
     slices_selector,
 )
+from fleet.wire.api.encode_claim import patch_claim_status
 from fleet.wire.api.encode_node import node_json, node_status_patch
 from fleet.wire.api.encode_pod import pod_status_patch
 from fleet.wire.api.mirror_pods import create_mirror_pod, delete_mirror_pod
@@ -95,7 +96,7 @@ CSI_NODE_BODY = (
 )
 TOKEN_BODY = (
     b'{"kind":"TokenRequest","apiVersion":"authentication.k8s.io/v1","metadata":{},'
-    b'"spec":{"audiences":%b,"expirationSeconds":%d,"boundObjectRef":{"kind":"Pod",'
+    b'"spec":{"audiences":%b,"expirationSeconds":%b,"boundObjectRef":{"kind":"Pod",'
     b'"apiVersion":"v1","name":"%b","uid":"%b"}},"status":{"token":"","expirationTimestamp":null}}'
 )
 EVENT_BODY = (
@@ -263,7 +264,7 @@ def _create_token(call: ApiCall, caller: Caller) -> Request:
     assert isinstance(payload, TokenRequest), payload
     body = TOKEN_BODY % (
         orjson.dumps([payload.audience]) if payload.audience else b"null",
-        payload.expiration_s,
+        b"%d" % payload.expiration_s if payload.expiration_s else b"null",
         payload.pod_name.encode(),
         payload.pod_uid.encode(),
     )
@@ -455,11 +456,22 @@ OPERATIONS = {
     Op.CREATE_TOKEN: Operation(
         Owner.TOKENS, Client.CORE, "POST", "serviceaccounts/token", _create_token, decode_token
     ),
+    Op.CREATE_CSI_TOKEN: Operation(
+        Owner.VOLUMES, Client.CORE, "POST", "serviceaccounts/token", _create_token, decode_token
+    ),
     Op.GET_RESOURCE_CLAIM: Operation(
         Owner.DRA, Client.RESOURCE, "GET", "resourceclaims", _get_claim, decode_resource_claim
     ),
     Op.GET_CLAIM: Operation(
         Owner.VOLUMES, Client.CORE, "GET", "persistentvolumeclaims", _get_target, decode_claim
+    ),
+    Op.PATCH_CLAIM_STATUS: Operation(
+        Owner.VOLUMES,
+        Client.CORE,
+        "PATCH",
+        "persistentvolumeclaims/status",
+        patch_claim_status,
+        decode_claim,
     ),
     Op.GET_VOLUME: Operation(
         Owner.VOLUMES,

@@ -9,6 +9,7 @@ from fleet.profile.pod_behavior import PodBehaviorManifest
 from fleet.profile.volume_behavior import (
     DEFAULT_DRIVER,
     CSIDriver,
+    RpcError,
     VolumeBehavior,
     volume_behavior,
 )
@@ -73,3 +74,32 @@ def test_the_first_entry_that_fits_a_volume_decides_and_annotations_override() -
     assert volume_behavior((VolumeBehavior(unmount_fails=True),), "logs", ()).unmount_fails
     healed = (("fleet.emulator/unmount-fails", "false"),)
     assert not volume_behavior((VolumeBehavior(unmount_fails=True),), "x", healed).unmount_fails
+
+
+def test_how_many_volumes_a_node_takes_may_change_over_time() -> None:
+    fixed = CSIDriver(name="a", allocatable_count=3)
+    assert (fixed.count_at(0), fixed.count_at(3_600 * NS_PER_S)) == (3, 3)
+    curve = "{curve: Step, from: 26, to: 24, after: 10m}"
+    [found] = profile(f"{{name: a, allocatableOverTime: {curve}}}").compiled().csi_drivers
+    assert found.count_at(599 * NS_PER_S) == 26
+    assert found.count_at(600 * NS_PER_S) == 24
+
+
+@pytest.mark.parametrize(
+    ("declared", "code", "text"),
+    [
+        ("the disk is full", "Internal", "the disk is full"),
+        ("OutOfRange: the disk is full", "OutOfRange", "the disk is full"),
+        ("error: the disk is full", "Internal", "error: the disk is full"),
+        ("OutOfRange", "Internal", "OutOfRange"),
+    ],
+)
+def test_an_error_may_name_its_code(declared: str, code: str, text: str) -> None:
+    found = RpcError.of(declared)
+    assert found == (code, text)
+    assert str(found) == f"rpc error: code = {code} desc = {text}"
+
+
+def test_a_volume_may_refuse_to_grow() -> None:
+    notes = (("fleet.emulator/expand-error", "no"),)
+    assert volume_behavior((), "data", notes) == VolumeBehavior(expand_error="no")

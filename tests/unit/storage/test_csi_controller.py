@@ -19,6 +19,7 @@ from fleet.cluster.cleanup import CSI_NODES
 from fleet.errors import SetupError
 from fleet.profile.distribution import ZERO
 from fleet.profile.loader import load_mix
+from fleet.profile.settings import Fidelity
 from fleet.profile.volume_behavior import CSIDriver
 from fleet.storage.csi_controller import (
     ATTACHMENTS,
@@ -33,7 +34,7 @@ from fleet.storage.csi_objects import (
     attacher_finalizer,
     persistent_volume,
 )
-from fleet.storage.simulated_storage import check_drivers
+from fleet.storage.simulated_storage import check_drivers, controlled
 from fleet.wire.http2.messages import Request, Response, StreamOpened
 
 Message = StreamOpened | bytes | Response
@@ -458,6 +459,88 @@ def test_a_node_takes_no_more_volumes_than_its_driver_allows() -> None:
         "rpc error: code = ResourceExhausted desc = n has 1 volumes attached"
     )
     assert not status(second)["attached"]
+
+
+def bound_claim(api: StorageApi, wanted: str, **status: Any) -> str:
+    """Add a claim with a volume of 1Gi; return the path of the claim."""
+    volume = add_volume(api, "one").rpartition("/")[2]
+    resources = {"requests": {"storage": wanted}}
+    told = {"phase": "Bound", "capacity": {"storage": "1Gi"}, **status}
+    path = f"{IN_DEFAULT}c"
+    metadata = {"namespace": "default"}
+    spec = {"volumeName": volume, "resources": resources}
+    api.put(path, metadata=metadata, spec=spec, status=told)
+    return path
+
+
+NODE_EXPANDS = DRIVER.model_copy(update={"node_expansion": True})
+OTHER = {"type": "ModifyingVolume", "status": "True"}
+
+
+def test_a_volume_grows() -> None:
+    api = cluster()
+    path = bound_claim(api, "2Gi", conditions=[OTHER])
+    play(api, lambda: "VolumeResizeSuccessful" in api.reasons(), api.is_all_taken)
+    status = api.objects[path]["status"]
+    assert status["capacity"] == status["allocatedResources"] == {"storage": "2Gi"}
+    assert status["conditions"] == [OTHER]
+    assert "allocatedResourceStatuses" not in status
+    assert api.objects[f"{VOLUMES}/pvc-one"]["spec"]["capacity"] == {"storage": "2Gi"}
+    assert api.reasons() == ["Resizing", "VolumeResizeSuccessful"]
+
+
+def test_a_volume_that_its_node_expands_waits_for_it() -> None:
+    api = cluster()
+    path = bound_claim(api, "2Gi", conditions=[OTHER])
+    required = "FileSystemResizeRequired"
+    play(api, lambda: required in api.reasons(), api.is_all_taken, driver=NODE_EXPANDS)
+    status = api.objects[path]["status"]
+    assert status["capacity"] == {"storage": "1Gi"}
+    assert status["allocatedResourceStatuses"] == {"storage": "NodeResizePending"}
+    kinds = [each["type"] for each in status["conditions"]]
+    assert kinds == ["ModifyingVolume", "Resizing", "FileSystemResizePending"]
+    assert api.objects[f"{VOLUMES}/pvc-one"]["spec"]["capacity"] == {"storage": "2Gi"}
+    play(api, api.is_all_taken, driver=NODE_EXPANDS)  # a controller that starts later
+    assert api.reasons() == ["Resizing", required]
+
+
+@pytest.mark.parametrize("status", ["", "NodeResizeInfeasible"])
+def test_claims_of_other_drivers_do_not_grow(status: str) -> None:
+    api = cluster()
+    path = bound_claim(api, "2Gi", allocatedResourceStatuses={"storage": status})
+    api.objects[f"{VOLUMES}/pvc-one"]["spec"]["csi"]["driver"] = "csi.theirs"
+    before = copy.deepcopy(api.objects)
+    play(api, api.is_all_taken, driver=NODE_EXPANDS)
+    assert api.objects == before
+    api.objects[f"{VOLUMES}/pvc-one"]["spec"]["csi"]["driver"] = "csi.x"
+    play(api, lambda: api.objects[path] != before[path], driver=NODE_EXPANDS)
+
+
+def test_the_controller_does_it_all_for_nodes_that_mount_nothing() -> None:
+    drivers = {"csi.x": NODE_EXPANDS}
+    assert controlled(drivers, Fidelity.KUBELET) == drivers
+    assert controlled(drivers, Fidelity.LIGHT) == {"csi.x": DRIVER}
+
+
+def test_a_raw_block_device_needs_nothing_of_its_node() -> None:
+    api = cluster()
+    bound_claim(api, "2Gi")
+    api.objects[f"{VOLUMES}/pvc-one"]["spec"]["volumeMode"] = "Block"
+    play(api, lambda: "VolumeResizeSuccessful" in api.reasons(), driver=NODE_EXPANDS)
+    assert "FileSystemResizeRequired" not in api.reasons()
+
+
+def test_what_a_node_gave_up_it_is_to_try_again() -> None:
+    api = cluster()
+    infeasible = {"storage": "NodeResizeInfeasible"}
+    path = bound_claim(api, "2Gi", allocatedResourceStatuses=infeasible)
+
+    def is_pending() -> bool:
+        status: Json = api.objects[path]["status"]["allocatedResourceStatuses"]
+        return status == {"storage": "NodeResizePending"}
+
+    play(api, is_pending, driver=NODE_EXPANDS)
+    assert not api.reasons()
 
 
 def test_a_claim_that_brings_a_bug_out_is_tried_again_and_harms_no_other(

@@ -12,8 +12,9 @@ from pod_world import (
 
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.kubelet.events import Reason
+from fleet.kubelet.volumes.pod_mount import MountResult, mount_seen_ns
 from fleet.kubelet.volumes.token_cache import TokenKey
-from fleet.kubelet.volumes.volume_manager import MountResult, VolumeManager, mount_seen_ns
+from fleet.kubelet.volumes.volume_manager import VolumeManager
 from fleet.kubelet.volumes.watched_objects import references
 from fleet.objects.effects import (
     ApiCall,

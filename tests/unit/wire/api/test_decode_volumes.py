@@ -3,7 +3,7 @@ import pytest
 
 from fleet.objects.admission import NodeRequirement, selects
 from fleet.objects.effects import ApiCall, NodeId, NodeStatusPatch, Op
-from fleet.objects.pods import ObjectSource, TokenSource, VolumeSpec
+from fleet.objects.pods import READ_ONLY_MODE, ObjectSource, TokenSource, VolumeSpec
 from fleet.objects.volumes import (
     AttachmentView,
     ClaimTarget,
@@ -47,6 +47,7 @@ def test_volumes_of_a_pod() -> None:
         "volumes": [
             {"name": "all", "projected": {"sources": sources}},
             {"name": "disk", "persistentVolumeClaim": {"claimName": "c"}},
+            {"name": "read", "persistentVolumeClaim": {"claimName": "c", "readOnly": True}},
             {"name": "unused", "configMap": {"name": "x"}},
             {"name": "inline", "csi": {"driver": "d"}},
             {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {}}},
@@ -66,6 +67,7 @@ def test_volumes_of_a_pod() -> None:
             (TokenSource("vault", 3600, "t"),),
         ),
         VolumeSpec("disk", "persistentVolumeClaim", claim="c", block=True),
+        VolumeSpec("read", "persistentVolumeClaim", claim="c", mounted=False, mode=READ_ONLY_MODE),
         VolumeSpec("unused", "configMap", (ObjectSource("x"),), mounted=False),
         VolumeSpec("inline", "csi", driver="d"),
         VolumeSpec("scratch", "ephemeral"),
@@ -83,7 +85,7 @@ def test_an_object_is_decoded_once_for_all_nodes() -> None:
 
 def test_objects_behind_a_claim() -> None:
     claim = {"spec": {"volumeName": "pv"}, "status": {"phase": "Bound"}}
-    assert decode_claim(body(**claim)) == ClaimView("u", "Bound", "pv")
+    assert decode_claim(body(**claim)) == ClaimView("u", "Bound", "pv", resource_version="3")
     meta = {
         **META,
         "deletionTimestamp": "2026-01-01T00:00:00Z",
@@ -91,8 +93,22 @@ def test_objects_behind_a_claim() -> None:
         "ownerReferences": [{"uid": "other"}, {"uid": "pod", "controller": True}],
     }
     assert decode_claim(orjson.dumps({"metadata": meta})) == ClaimView(
-        "u", "", "", deleting=True, protected=True, owner_uid="pod"
+        "u", "", "", deleting=True, protected=True, owner_uid="pod", resource_version="3"
     )
+    growing = {
+        "capacity": {"storage": "1Gi"},
+        "allocatedResources": {"storage": "2Gi"},
+        "allocatedResourceStatuses": {"storage": "NodeResizePending"},
+        "conditions": [{"type": "FileSystemResizePending", "status": "True"}],
+    }
+    wanted = {"requests": {"storage": "2Gi"}}
+    found = decode_claim(
+        body(spec={"resources": wanted, "accessModes": ["ReadWriteMany"]}, status=growing)
+    )
+    assert (found.requested, found.capacity, found.allocated) == ("2Gi", "1Gi", "2Gi")
+    assert found.resize_status == "NodeResizePending"
+    assert found.conditions == ("FileSystemResizePending",)
+    assert found.is_shared
     expression = {"key": "zone", "operator": "In", "values": ["a", "b"]}
     terms = [{"matchExpressions": [expression]}]
     spec = {
@@ -100,11 +116,12 @@ def test_objects_behind_a_claim() -> None:
         "csi": {"driver": "d", "volumeHandle": "h"},
         "volumeMode": "Block",
         "accessModes": ["ReadWriteOnce"],
+        "capacity": {"storage": "1Gi"},
         "nodeAffinity": {"required": {"nodeSelectorTerms": terms}},
     }
     view = decode_persistent_volume(body(spec=spec))
     term = (NodeRequirement("zone", "In", ("a", "b")),)
-    assert view == VolumeView("n", "u", "Block", "d", "h", ("ReadWriteOnce",), (term,))
+    assert view == VolumeView("n", "u", "Block", "d", "h", ("ReadWriteOnce",), (term,), "1Gi")
     assert view.unique_name == "kubernetes.io/csi/d^h"
     assert view.fits({"zone": "b"})
     assert not view.fits({"zone": "c"})
@@ -121,6 +138,12 @@ def test_attachments_and_drivers() -> None:
         "n", "3", attach_required=False
     )
     assert decode_csi_driver({"metadata": META}) == CSIDriverView("n", "3")
+    asked = [{"audience": "vault", "expirationSeconds": 600}, {"audience": ""}]
+    spec = {"tokenRequests": asked, "requiresRepublish": True}
+    spec["nodeAllocatableUpdatePeriodSeconds"] = 10
+    assert decode_csi_driver(body(spec=spec)) == CSIDriverView(
+        "n", "3", allocatable_period_s=10, tokens=(("vault", 600), ("", 0)), requires_republish=True
+    )
     # Source: csi_attacher.go, getAttachmentName: csi-<sha256 of handle, driver, node>
     name = "csi-ba26254dda3e9ea38cbc06329b5525527d33210ba269cc0461a1e869d4c9bec9"
     assert attachment_name("vol-1", "csi.x", "n") == name

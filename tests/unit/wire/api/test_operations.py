@@ -235,6 +235,9 @@ def test_a_token_is_bound_to_its_pod() -> None:
     }
     other = request(Op.CREATE_TOKEN, TokenRequest("ns", "sa", "vault", 600, "p", "uid-2"))
     assert orjson.loads(other.body)["spec"]["audiences"] == ["vault"]
+    free = request(Op.CREATE_CSI_TOKEN, TokenRequest("ns", "sa", "", 0, "p", "uid-2", "disk"))
+    assert free.path == sent.path
+    assert orjson.loads(free.body)["spec"]["expirationSeconds"] is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,412 @@
+"""NodeExpander: volumes that have grown are expanded on their node, mounted or about to be.
+
+    begin --GET PVC--> CLAIM --allowed--> PATCH in progress --> DRIVER --delay--> PATCH finished
+              ^           | not (yet)                              | refuses        |
+              +--100 ms---+                                        +--> PATCH error +--> done
+                                                                        | 0.5 s doubling to 122 s
+
+What a volume had when it was attached is kept: a PersistentVolume that shows more is expanded. One
+whose resizer is not that far, or gave up, is asked about at every turn of the reconciler.
+Source: pkg/volume/util/operationexecutor/node_expander.go, operation_generator.go,
+GenerateExpandInUseVolumeFunc, expandVolumeDuringMount, legacyCallNodeExpandOnPlugin;
+pkg/volume/csi/expander.go; pkg/kubelet/volumemanager/cache/actual_state_of_world.go,
+volumeNeedsExpansion.
+Differs: only CSI volumes are expanded, none of the in-tree plug-in `local`.
+"""
+
+import enum
+from typing import NamedTuple
+
+from fleet.clock import NS_PER_MS
+from fleet.kubelet.events import Reason
+from fleet.kubelet.turn import Turn
+from fleet.kubelet.volumes.claim_volume import AT_ONCE, ClaimVolume, Step, behavior_of
+from fleet.kubelet.volumes.volume_texts import expansion_failed
+from fleet.objects.effects import Op, Reply, Timer
+from fleet.objects.pods import ObjectRef, Pod, PodUid
+from fleet.objects.volumes import (
+    ClaimStatusPatch,
+    ClaimTarget,
+    ClaimView,
+    ResizeStatus,
+    VolumeView,
+)
+from fleet.profile.volume_behavior import RpcError, VolumeBehavior
+from fleet.quantity import parse_quantity
+
+RECONCILE_NS = 100 * NS_PER_MS  # reconcilerLoopSleepPeriod
+RETRY_FIRST_NS = 500 * NS_PER_MS  # exponentialbackoff: initialDurationBeforeRetry
+RETRY_MAX_NS = 122_000 * NS_PER_MS  # maxDurationBeforeRetry
+INFEASIBLE = frozenset(("InvalidArgument", "NotFound", "OutOfRange"))
+"""What ends an expansion for good, until its controller decides. Source: isInfeasibleError."""
+IN_USE = "FailedPrecondition"
+_OPERATION = "MountVolume.NodeExpandVolume"
+_STREAM_LOOP = 0x70107
+_STREAM_EXPAND = 0x70108
+
+
+class ExpandStep(enum.IntEnum):
+    """What an expansion waits for."""
+
+    WAIT = 0  # its turn
+    CLAIM = 1  # the claim, by GET
+    MARK = 2  # NodeResizeInProgress is written
+    DRIVER = 3  # NodeExpandVolume, to be done
+    FAILURE = 4  # its error is written
+    FINISH = 5  # the new capacity is written
+
+
+class _Id(NamedTuple):
+    """Which claim of which pod an expansion is of; `volume` is the pod's name for it."""
+
+    uid: PodUid
+    volume: str
+    claim: str
+    is_mounting: bool = False  # else it is mounted, and in use
+    is_read_only: bool = False
+
+
+class _Expansion:
+    """One volume that is being expanded."""
+
+    __slots__ = ("claim", "due_ns", "error", "id", "size", "step", "tries", "view")
+
+    def __init__(self, which: _Id, view: VolumeView) -> None:
+        self.id = which
+        self.view = view
+        self.step = ExpandStep.WAIT
+        self.size = view.capacity  # what it grows to
+        self.claim: ClaimView | None = None
+        self.due_ns = 0  # of the next step, 0 while an answer is awaited
+        self.error = ""
+        self.tries = 0
+
+    @property
+    def known(self) -> ClaimView:
+        """Return the claim as it was read."""
+        assert self.claim is not None, self.id
+        return self.claim
+
+
+class _Ended(NamedTuple):
+    """What an expansion came to: `error` is what went wrong, "" if nothing did."""
+
+    id: _Id
+    error: str = ""
+
+
+class NodeExpander:
+    """The sizes of the CSI volumes of one node, and those that are being expanded."""
+
+    __slots__ = ("_failed", "_refused", "_running", "_sizes")
+
+    def __init__(self) -> None:
+        self._sizes: dict[str, str] = {}  # by unique name: what the node has of them
+        self._running: dict[str, _Expansion] | None = None
+        self._failed: frozenset[str] = frozenset()  # with a final error
+        self._refused: frozenset[str] = frozenset()  # the driver expands none that is in use
+
+    def initialize(self, name: str, capacity: str) -> None:
+        """Note what a volume has, unless that is known. Source: InitializeClaimSize."""
+        if capacity:
+            self._sizes.setdefault(name, capacity)
+
+    def forget(self, name: str) -> None:
+        """Drop a volume that is detached."""
+        self._sizes.pop(name, None)
+        self._failed -= {name}
+        self._refused -= {name}
+
+    def release(self, uid: PodUid) -> None:
+        """Give up what is done for a pod that is gone."""
+        if self._running is not None:
+            kept = {name: each for name, each in self._running.items() if each.id.uid != uid}
+            self._running = kept or None
+
+    # ---- what is asked of it ----
+
+    def check(self, pod: Pod, each: ClaimVolume, turn: Turn) -> None:
+        """Expand a mounted volume that has grown. Source: PodExistsInVolume."""
+        view = each.view
+        if each.step is not Step.MOUNTED or view is None or each.volume.is_read_only:
+            return
+        name = view.unique_name
+        known = self._sizes.get(name, "")
+        if not view.driver or not known or name in self._refused or self._find(name) is not None:
+            return
+        if _is_less(known, view.capacity):
+            self._begin(_Id(pod.uid, each.volume.name, each.claim), view, turn)
+            self._arm(pod.uid, turn)
+
+    def mount(self, pod: Pod, each: ClaimVolume, turn: Turn) -> None:
+        """Expand a volume as it is mounted, if it has grown; one operation at a time."""
+        assert each.view is not None, each.claim
+        found = self._find(each.view.unique_name)  # another pod's is the same
+        if found is not None and found.step is not ExpandStep.WAIT:
+            each.due_ns = turn.now_ns + RECONCILE_NS
+            return
+        each.step = Step.EXPAND
+        which = _Id(
+            *(pod.uid, each.volume.name, each.claim),
+            is_mounting=True,
+            is_read_only=each.volume.is_read_only,
+        )
+        self._begin(which, each.view, turn)
+        self.on_timer(pod, (each,), turn)
+
+    def on_timer(self, pod: Pod, volumes: tuple[ClaimVolume, ...], turn: Turn) -> bool:
+        """Go on with what is expanded for a pod; return whether a volume may be mounted."""
+        can_mount = False
+        for name in self._due(pod.uid, turn.now_ns):
+            for each in volumes:
+                if each.view is not None and each.view.unique_name == name:
+                    ended = self._go_on(pod, name, behavior_of(pod, each, turn), turn)
+                    can_mount = self._follow(pod, each, ended, turn) or can_mount
+                    break
+        return can_mount
+
+    def on_reply(self, pod: Pod, each: ClaimVolume, reply: Reply, turn: Turn) -> bool:
+        """Take an answer to what an expansion asked; return whether a volume may be mounted."""
+        found = None if each.view is None else self._find(each.view.unique_name)
+        if found is None or found.id.uid != pod.uid:
+            return False
+        ended = self._on_reply(pod, found, reply, behavior_of(pod, each, turn), turn)
+        return self._follow(pod, each, ended, turn)
+
+    def _follow(self, pod: Pod, each: ClaimVolume, ended: _Ended | None, turn: Turn) -> bool:
+        """Do what follows from an expansion, ended or not."""
+        self._arm(pod.uid, turn)
+        if ended is None:
+            return False
+        if not ended.id.is_mounting:
+            if ended.error:
+                text = f'failed for volume "{each.name}" : {ended.error}'
+                text = f"NodeExpandVolume.NodeExpandVolume {text}"
+                turn.event(pod, Reason.VOLUME_RESIZE_FAILED, text)
+            return False
+        each.due_ns = AT_ONCE
+        if ended.error:
+            each.error = expansion_failed(each.name, each.volume, ended.error)
+        else:
+            each.step = Step.MOUNTED
+        return True
+
+    def _begin(self, which: _Id, view: VolumeView, turn: Turn) -> None:
+        """Begin to expand a volume: at once as it is mounted, else when the reconciler turns."""
+        each = _Expansion(which, view)
+        if self._running is None:
+            self._running = {}
+        self._running[view.unique_name] = each
+        share = 0.0 if which.is_mounting else turn.draw(_STREAM_LOOP, view.name)
+        each.due_ns = turn.now_ns + int(RECONCILE_NS * share)
+
+    def _find(self, name: str) -> _Expansion | None:
+        return None if self._running is None else self._running.get(name)
+
+    def _arm(self, uid: PodUid, turn: Turn) -> None:
+        """Set a timer for what is due next for a pod."""
+        found = self._running.values() if self._running is not None else ()
+        dues = [each.due_ns for each in found if each.id.uid == uid and each.due_ns]
+        if dues:
+            turn.arm(min(dues), Timer.VOLUMES, uid)
+
+    def _due(self, uid: PodUid, now_ns: int) -> list[str]:
+        """Return the unique names of the volumes of a pod that are to be gone on with."""
+        if self._running is None:
+            return []
+        return [
+            name
+            for name, each in self._running.items()
+            if each.id.uid == uid and 0 < each.due_ns <= now_ns
+        ]
+
+    # ---- what is done ----
+
+    def _go_on(self, pod: Pod, name: str, behavior: VolumeBehavior, turn: Turn) -> _Ended | None:
+        """Take the step that is due; return what the expansion came to, None while it goes on."""
+        each = self._find(name)
+        assert each is not None, name
+        each.due_ns = 0
+        if each.step is ExpandStep.WAIT:
+            each.step = ExpandStep.CLAIM
+            target = ClaimTarget(pod.namespace, each.id.claim, each.id.volume, Step.EXPAND)
+            turn.call(Op.GET_CLAIM, pod.uid, target)
+            return None
+        assert each.step is ExpandStep.DRIVER, each.step
+        return self._expand(pod, each, behavior, turn)
+
+    def _on_reply(
+        self, pod: Pod, each: _Expansion, reply: Reply, behavior: VolumeBehavior, turn: Turn
+    ) -> _Ended | None:
+        """Take an answer; return what the expansion came to, None while it goes on."""
+        claim = reply.record if reply.ok and isinstance(reply.record, ClaimView) else None
+        if each.step is ExpandStep.FAILURE:
+            return self._on_failed(each, turn)
+        if claim is None:
+            return self._end(each, _lost(each, reply.message), turn)
+        each.claim = claim
+        if each.step is ExpandStep.CLAIM:
+            return self._on_claim(pod, each, behavior, turn)
+        if each.step is ExpandStep.MARK:
+            self._call_driver(each, behavior, turn)
+            return None
+        assert each.step is ExpandStep.FINISH, each.step
+        return self._done(each, turn)
+
+    def _on_claim(
+        self, pod: Pod, each: _Expansion, behavior: VolumeBehavior, turn: Turn
+    ) -> _Ended | None:
+        """Decide what there is to do. Source: nodeExpandVolume, expandVolumeDuringMount."""
+        claim = each.known
+        if each.id.is_mounting and not _is_less(claim.capacity, each.view.capacity):
+            return self._end(each, "", turn)
+        if each.id.is_read_only:
+            text = "failed for volume"
+            text = f'{_OPERATION} {text} "{each.view.name}" requested read-only file system'
+            self._tell(pod, each, Reason.FILE_SYSTEM_RESIZE_FAILED, text, turn)
+            return self._end(each, "", turn)
+        if not _is_legacy(claim):
+            each.size = claim.allocated or "0"
+        is_shared = _is_updated(each) and claim.is_shared  # each of its nodes expands it
+        status = claim.resize_status
+        if _is_legacy(claim) or is_shared:
+            self._call_driver(each, behavior, turn)
+        elif status in (ResizeStatus.NODE_PENDING, ResizeStatus.NODE_IN_PROGRESS):
+            each.step = ExpandStep.MARK
+            self._patch(pod, each, turn, status=ResizeStatus.NODE_IN_PROGRESS)
+        elif _is_updated(each):
+            return self._done(each, turn)
+        elif each.id.is_mounting:  # it is mounted, and expanded afterwards
+            return self._end(each, "", turn)
+        else:
+            each.step, each.tries = ExpandStep.WAIT, 0
+            each.due_ns = turn.now_ns + RECONCILE_NS
+        return None
+
+    def _call_driver(self, each: _Expansion, behavior: VolumeBehavior, turn: Turn) -> None:
+        """Let the driver take its time; what it says comes then."""
+        each.step = ExpandStep.DRIVER
+        share = turn.draw(_STREAM_EXPAND, each.view.name)
+        each.due_ns = turn.now_ns + max(behavior.expand_delay.sample(share), 1)
+
+    def _expand(
+        self, pod: Pod, each: _Expansion, behavior: VolumeBehavior, turn: Turn
+    ) -> _Ended | None:
+        """Hear what the driver says. Source: csi/expander.go, NodeExpand; expandOnPlugin."""
+        claim = each.known
+        driver = turn.env.model.csi_driver(each.view.driver)
+        if driver is None or not driver.node_expansion:
+            if _is_legacy(claim) or _is_updated(each):
+                return self._done(each, turn)
+            each.error = f"NodeExpand is not supported by the CSI driver {each.view.driver}"
+            self._fail(pod, each, ResizeStatus(claim.resize_status), turn)
+            return None
+        error = behavior.expand_error
+        if error:
+            return self._on_error(pod, each, RpcError.of(error), turn)
+        text = f'{_OPERATION} succeeded for volume "{each.view.name}" {turn.facts.name}'
+        self._tell(pod, each, Reason.FILE_SYSTEM_RESIZE_SUCCESSFUL, text, turn)
+        if _is_updated(each):
+            return self._done(each, turn)
+        each.step = ExpandStep.FINISH
+        self._patch(pod, each, turn, status=ResizeStatus.NONE, capacity=each.size)
+        return None
+
+    def _tell(self, pod: Pod, each: _Expansion, reason: Reason, text: str, turn: Turn) -> None:
+        """Record an event about the pod, and one about its claim."""
+        turn.event(pod, reason, text)
+        claim, kind = each.known, "PersistentVolumeClaim"
+        about = ObjectRef(kind, pod.namespace, each.id.claim, claim.uid, claim.resource_version)
+        turn.recorder.event(about, reason, text, turn)
+
+    def _on_error(self, pod: Pod, each: _Expansion, found: RpcError, turn: Turn) -> _Ended | None:
+        claim, name = each.known, each.view.unique_name
+        is_infeasible = found.code in INFEASIBLE
+        colon = " " if is_infeasible else " : "
+        each.error = f"Expander.NodeExpand failed to expand the volume{colon}{found}"
+        if found.code == IN_USE:
+            self._refused |= {name}
+        if _is_legacy(claim):
+            if found.code != IN_USE:
+                return self._end(each, each.error, turn)
+            return self._done(each, turn)
+        is_other = _is_less(claim.requested, each.size) or _is_less(each.size, claim.requested)
+        if is_other and name in self._failed:
+            is_infeasible = True
+        self._failed |= {name}
+        status = ResizeStatus.NODE_INFEASIBLE if is_infeasible else claim.resize_status
+        self._fail(pod, each, ResizeStatus(status), turn)
+        return None
+
+    def _fail(self, pod: Pod, each: _Expansion, status: ResizeStatus, turn: Turn) -> None:
+        """Write an error down. Source: MarkNodeExpansionInfeasible, ...FailedCondition."""
+        each.step = ExpandStep.FAILURE
+        self._patch(pod, each, turn, status=status, error=each.error)
+
+    def _on_failed(self, each: _Expansion, turn: Turn) -> _Ended:
+        """End what failed; what is refused in use neither keeps a mount nor is tried again."""
+        if each.view.unique_name in self._refused:
+            return self._drop(each)
+        return self._end(each, each.error, turn)
+
+    def _patch(
+        self,
+        pod: Pod,
+        each: _Expansion,
+        turn: Turn,
+        *,
+        status: ResizeStatus,
+        capacity: str = "",
+        error: str = "",
+    ) -> None:
+        where = pod.namespace, each.id.claim, each.id.volume, each.known
+        patch = ClaimStatusPatch(*where, status, capacity, error, turn.wall_s)
+        turn.call(Op.PATCH_CLAIM_STATUS, pod.uid, patch)
+
+    def _done(self, each: _Expansion, turn: Turn) -> _Ended:
+        """End well. A mount keeps the size as it was: the reconciler looks at the claim again."""
+        if not each.id.is_mounting:
+            self._sizes[each.view.unique_name] = each.size
+        return self._end(each, "", turn)
+
+    def _end(self, each: _Expansion, error: str, turn: Turn) -> _Ended:
+        """End a mount's expansion; one that failed in use is tried again after its back-off."""
+        if not error or each.id.is_mounting:
+            return self._drop(each, error)
+        each.step = ExpandStep.WAIT
+        each.due_ns = turn.now_ns + min(RETRY_FIRST_NS << min(each.tries, 8), RETRY_MAX_NS)
+        each.tries += 1
+        return _Ended(each.id, error)
+
+    def _drop(self, each: _Expansion, error: str = "") -> _Ended:
+        assert self._running is not None, each.id
+        del self._running[each.view.unique_name]
+        self._running = self._running or None
+        return _Ended(each.id, error)
+
+
+def _is_less(one: str, other: str) -> bool:
+    return parse_quantity(one or "0").nano < parse_quantity(other or "0").nano
+
+
+def _is_legacy(claim: ClaimView) -> bool:
+    """Tell whether an older external resizer works on it. Source: checkForRecoveryFromExpansion."""
+    return not claim.resize_status and claim.allocated is None
+
+
+def _is_updated(each: _Expansion) -> bool:
+    """Tell whether the claim shows the new size. Source: runPreCheck, pvcAlreadyUpdated."""
+    claim = each.known
+    return not claim.resize_status and not _is_less(claim.capacity, each.size)
+
+
+def _lost(each: _Expansion, message: str) -> str:
+    """Say which request of an expansion failed."""
+    patch = f'patchPVCStatus failed to patch PVC "{each.id.claim}": {message}'
+    if each.step is ExpandStep.CLAIM:
+        return f"mountVolume.NodeExpandVolume get PVC failed : {message}"
+    if each.step is ExpandStep.MARK:
+        return patch
+    if _is_legacy(each.known):
+        return f"mountVolume.NodeExpandVolume update PVC status failed : {patch}"
+    return f"mountVolume.NodeExpandVolume update pvc status failed: {patch}"

@@ -1,0 +1,138 @@
+"""How many volumes a node takes changes, and its CSINode follows: by time, and when it is full."""
+
+import pytest
+from pod_world import model_of
+from sim_faults import ApiServerAnswers
+from simulation import Simulation
+from test_volume_timing import ATTACHMENT, DATA, DRIVER, claim
+
+from fleet.simulation.strategic_merge import Object
+
+pytest_plugins = ("sim_encodings",)
+
+FEWER = {"curve": "Step", "from": 26, "to": 24, "after": "5m"}
+PERIOD = "nodeAllocatableUpdatePeriodSeconds"
+
+
+def sim_with(period_s: int | None, *, own_watches: bool = True, **driver: object) -> Simulation:
+    model = model_of(csiDrivers=[{"name": DRIVER, "allocatableOverTime": FEWER, **driver}])
+    sim = Simulation(model=model, own_watches=own_watches)
+    if period_s is not None:
+        sim.server.create(("csidrivers", "", DRIVER), {"spec": {PERIOD: period_s}})
+    sim.run_for(seconds=60)
+    return sim
+
+
+def count(sim: Simulation, name: str = DRIVER) -> int:
+    drivers: list[Object] = sim.server.get("csinodes", "n-0")["spec"]["drivers"]
+    [found] = [each["allocatable"]["count"] for each in drivers if each["name"] == name]
+    return int(found)
+
+
+def verbs(sim: Simulation, since_s: float) -> list[str]:
+    return [each.verb for each in sim.calls(path="/csinodes", since_s=since_s)]
+
+
+@pytest.mark.parametrize("own_watches", [True, False])
+def test_a_count_is_written_when_its_period_is_over(*, own_watches: bool) -> None:
+    sim = sim_with(60, own_watches=own_watches)
+    assert count(sim) == 26
+    since_s = sim.now_s
+    sim.run_for(seconds=180)
+    assert verbs(sim, since_s) == ["GET"] * 3  # it is as it was
+    assert count(sim) == 26
+    sim.run_for(seconds=120)
+    assert count(sim) == 24
+    assert verbs(sim, since_s) == ["GET", "GET", "GET", "GET", "GET", "PUT"]
+    [found] = sim.server.get("csinodes", "n-0")["spec"]["drivers"]
+    assert found["nodeID"] == "n-0"
+    since_s = sim.now_s
+    sim.run_for(seconds=600)
+    assert verbs(sim, since_s) == ["GET"] * 10
+
+
+def test_without_a_period_nobody_asks_again() -> None:
+    sim = sim_with(None)
+    since_s = sim.now_s
+    sim.run_for(seconds=900)
+    assert verbs(sim, since_s) == []
+    assert count(sim) == 26
+
+
+@pytest.mark.parametrize("own_watches", [True, False])
+def test_a_period_may_come_change_and_go(*, own_watches: bool) -> None:
+    sim = sim_with(None, own_watches=own_watches)
+    sim.server.create(("csidrivers", "", DRIVER), {"spec": {PERIOD: 300}})
+    sim.run_for(seconds=1)
+    since_s = sim.now_s
+    sim.run_for(seconds=100)
+    sim.server.update("csidrivers", DRIVER, {"spec": {PERIOD: 30}})
+    sim.run_for(seconds=1)
+    assert verbs(sim, since_s) == []
+    sim.run_for(seconds=300)
+    assert verbs(sim, since_s).count("GET") == 10
+    assert count(sim) == 24
+    sim.server.remove(("csidrivers", "", DRIVER))
+    sim.run_for(seconds=1)
+    since_s = sim.now_s
+    sim.run_for(seconds=300)
+    assert verbs(sim, since_s) == []
+    kubelet = sim.reactor.entries[0].kubelet
+    assert kubelet is not None
+    assert kubelet._csi is None
+
+
+def test_a_full_node_says_at_once_how_many_it_takes() -> None:
+    sim = sim_with(3_600)
+    sim.run_for(seconds=300)
+    assert count(sim) == 26  # an hour is not over
+    claim(sim.server)
+    sim.create_pod("db", volumes=[DATA])
+    error = {"message": "no room", "errorCode": 8}
+    status = {"attached": False, "attachError": error}
+    sim.server.create(("volumeattachments", "", ATTACHMENT), {"status": status})
+    sim.run_for(seconds=140)
+    assert sim.server.get("pods", "db", "default")["status"]["reason"] == (
+        "VolumeAttachmentLimitExceeded"
+    )
+    assert count(sim) == 24
+
+
+def test_a_csinode_that_somebody_deletes_is_made_anew() -> None:
+    sim = sim_with(60)
+    since_s = sim.now_s
+    sim.server.remove(("csinodes", "", "n-0"))
+    sim.run_for(seconds=61)
+    assert verbs(sim, since_s) == ["GET", "POST", "GET", "PUT"]
+    assert count(sim) == 26
+    [owner] = sim.server.get("csinodes", "n-0")["metadata"]["ownerReferences"]
+    assert owner["uid"] == sim.server.get("nodes", "n-0")["metadata"]["uid"]
+
+
+def test_what_is_refused_is_tried_four_times_and_left_for_the_next_period() -> None:
+    sim = sim_with(60)
+    fault = ApiServerAnswers(500)
+    sim.run_for(seconds=50)
+    since_s = sim.now_s
+    fault.inject(sim.transport)
+    sim.run_for(seconds=20)
+    assert verbs(sim, since_s) == ["GET"] * 4
+    fault.heal(sim.transport)
+    since_s = sim.now_s
+    sim.run_for(seconds=250)
+    assert count(sim) == 24
+    assert verbs(sim, since_s).count("PUT") == 1
+
+
+def test_each_driver_has_a_period_of_its_own() -> None:
+    others = [{"name": "other.example.com", "allocatableCount": 3}]
+    model = model_of(csiDrivers=[{"name": DRIVER, "allocatableOverTime": FEWER}, *others])
+    sim = Simulation(model=model)
+    for name, period_s in ((DRIVER, 60), ("other.example.com", 60)):
+        sim.server.create(("csidrivers", "", name), {"spec": {PERIOD: period_s}})
+    sim.run_for(seconds=60)
+    since_s = sim.now_s
+    sim.run_for(seconds=300)
+    assert verbs(sim, since_s).count("GET") == 10
+    assert verbs(sim, since_s).count("PUT") == 1
+    assert (count(sim), count(sim, "other.example.com")) == (24, 3)
