@@ -80,7 +80,7 @@ class Container:
 class Sandbox:
     """A pod in the runtime. `containers` has the latest of each name, oldest first."""
 
-    ip: str
+    ips: str  # v4 before v6, as containerd tells them; see fleet.objects.addresses
     ready: bool = True
     attempts: dict[str, int] | None = None  # of containers that were removed
     containers: tuple[Container, ...] = ()

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterator
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
+from fleet.objects.addresses import first_of
 from fleet.objects.pods import ContainerSpec, Pod, PodUid
 from fleet.objects.well_known import START_ERROR
 from fleet.profile.pod_behavior import PodBehavior
@@ -25,7 +26,7 @@ from fleet.runtime.container_usage import (
 )
 from fleet.runtime.containers import NEVER, Container, RunState, Sandbox, adopted, container_id
 from fleet.runtime.files import ContainerFiles, NodeFiles, layer_of
-from fleet.runtime.pod_addresses import AddressPool, set_up_failed
+from fleet.runtime.pod_addresses import pool_of, set_up_failed
 from fleet.runtime.ports import PortChange, PortChanges, declared_ports
 from fleet.runtime.shell.surroundings import CommandRun, Surroundings
 from fleet.runtime.surroundings import NO_SOURCES, Place, Sources, surroundings
@@ -52,34 +53,34 @@ class Runtime:
     """All sandboxes of one node."""
 
     __slots__ = (
-        *("_draws", "_files", "_host_ip", "_node", "_pool", "_port_changes", "_sandboxes"),
+        *("_draws", "_files", "_host_ips", "_node", "_pool", "_port_changes", "_sandboxes"),
         "spent",
     )
 
     def __init__(
         self,
         node: int,
-        host_ip: str,
-        pod_cidr: str,
+        host_ips: str,
+        pod_cidrs: str,
         draws: Draws,
         port_changes: PortChanges | None = None,
     ) -> None:
         self._node = node
-        self._host_ip = host_ip
+        self._host_ips = host_ips
         self._draws = draws
         self._sandboxes: dict[PodUid, Sandbox] = {}
-        self._pool = AddressPool(pod_cidr)
+        self._pool = pool_of(pod_cidrs)
         self._port_changes = port_changes  # None where no pod has an address that is ours
         self._files: NodeFiles | None = None  # made when a script needs it
         self.spent = NOTHING_SPENT  # by containers that were removed
 
-    def use_cidr(self, pod_cidr: str) -> None:
-        """Give addresses out of another range from now on."""
-        if pod_cidr != self._pool.cidr:
-            self._pool = AddressPool(pod_cidr)
+    def use_cidrs(self, pod_cidrs: str) -> None:
+        """Give addresses out of other ranges from now on."""
+        if pod_cidrs != self._pool.cidrs:
+            self._pool = pool_of(pod_cidrs)
             for sandbox in self._sandboxes.values():
                 if sandbox.ready:
-                    self._pool.claim(sandbox.ip)
+                    self._pool.claim(sandbox.ips)
 
     def sandbox(self, uid: PodUid) -> Sandbox | None:
         """Return the sandbox of a pod."""
@@ -129,14 +130,14 @@ class Runtime:
         """Create the sandbox of a pod, or another one; None when no address is free."""
         old = self._sandboxes.pop(pod.uid, None)
         if pod.spec.host_network:
-            sandbox = Sandbox(self._host_ip)
+            sandbox = Sandbox(self._host_ips)
         else:
-            ip = self._pool.take()
-            if not ip:
+            ips = self._pool.take()
+            if not ips:
                 if old is not None:
                     self._sandboxes[pod.uid] = old
                 return None
-            sandbox = Sandbox(ip)
+            sandbox = Sandbox(ips)
         if old is not None:
             sandbox.containers, sandbox.attempts = old.containers, old.attempts
         self._sandboxes[pod.uid] = sandbox
@@ -146,13 +147,13 @@ class Runtime:
     def _listen(self, pod: Pod, sandbox: Sandbox) -> None:
         """Tell whoever has the sockets what is listened on from now on."""
         if self._port_changes is not None and (ports := declared_ports(pod)):
-            self._port_changes.append(PortChange(self._node, pod.uid, sandbox.ip, ports))
+            self._port_changes.append(PortChange(self._node, pod.uid, first_of(sandbox.ips), ports))
 
     def _free(self, uid: PodUid, sandbox: Sandbox) -> None:
         """Give the address back, on which nothing listens any more."""
-        self._pool.free(sandbox.ip)
+        self._pool.free(sandbox.ips)
         if self._port_changes is not None:
-            self._port_changes.append(PortChange(self._node, uid, sandbox.ip, ()))
+            self._port_changes.append(PortChange(self._node, uid, first_of(sandbox.ips), ()))
 
     def address_error(self, uid: PodUid, now_ns: int) -> str:
         """Return how containerd and the ptp plugin say that no address is free.
@@ -161,8 +162,7 @@ class Runtime:
         """
         return (
             f"{set_up_failed(uid, now_ns)}: "
-            'plugin type="ptp" failed (add): failed to allocate for range 0: '
-            f"no IP addresses available in range set: {self._pool.range}"
+            f'plugin type="ptp" failed (add): failed to allocate for {self._pool.shortage}'
         )
 
     def start_container(
@@ -334,8 +334,8 @@ class Runtime:
         found = [each for each in known if each.container_id]
         if not found:
             return False
-        self._pool.claim(status.pod_ip)
-        sandbox = self._sandboxes[pod.uid] = Sandbox(status.pod_ip)
+        self._pool.claim(status.pod_ips)
+        sandbox = self._sandboxes[pod.uid] = Sandbox(status.pod_ips)
         specs = {spec.name: spec for spec in pod.spec.all_containers}
         containers = []
         for each in found:
@@ -414,8 +414,8 @@ class Runtime:
         """Return where a container of a pod runs."""
         u = self.uniform(_STREAM_RANDOM, pod.uid, spec.name, attempt)
         sandbox = self._sandboxes.get(pod.uid)
-        pod_ip = pod.status.pod_ip if sandbox is None else sandbox.ip
-        return Place(pod_ip, self._host_ip, start_ns, wall_ns, u, sources)
+        pod_ips = pod.status.pod_ips if sandbox is None else sandbox.ips
+        return Place(pod_ips, self._host_ips, start_ns, wall_ns, u, sources)
 
     def _run_again(
         self, pod: Pod, spec: ContainerSpec, container: Container, start_ns: int
