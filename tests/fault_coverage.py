@@ -20,6 +20,8 @@ FAULTS = "tests/e2e/test_faults.py::test_faults_hit_whom_they_name_and_end_when_
 MACHINES = "tests/e2e/test_machine_faults.py::test_machines_fail_as_machines_do_and_come_back"
 PLANE = "tests/e2e/test_machine_faults.py::test_the_control_plane_of_a_run_fails_and_comes_back"
 NODE = "tests/e2e/test_node_faults.py::"
+FAMILIES = "tests/sim/test_two_families.py::"
+DUAL = "tests/e2e/test_dual_stack.py::"
 EDITS = "tests/sim/test_foreign_edits.py::"
 ODD = f"{NODE}test_runtimes_links_and_processes_fail_and_are_well_again"
 
@@ -173,6 +175,14 @@ BY_BEHAVIOR = {
         ("tests/sim/test_external_cloud.py::test_addresses_of_a_cloud_stay",),
         ("tests/e2e/test_edited_nodes.py::test_a_cloud_controller_manager_initializes_nodes",),
     ),
+    "a pod range of one of two families is full": Covered(
+        (f"{FAMILIES}test_a_range_of_one_family_that_is_full_holds_a_pod_up_until_another_goes",),
+        (f"{DUAL}test_a_pod_waits_for_the_family_whose_range_is_full",),
+    ),
+    "pods of both families are adopted": Covered(
+        (f"{FAMILIES}test_another_process_adopts_both_addresses_of_a_pod",),
+        (f"{DUAL}test_a_service_of_both_families_leads_to_all_pods_also_after_a_restart",),
+    ),
     "a Node is deleted, and made bare": Covered(
         (f"{EDITS}test_a_node_that_is_deleted_and_made_bare_gets_all_that_a_kubelet_says",),
         ("tests/e2e/test_edited_nodes.py::test_a_kubelet_puts_right_what_others_write",),
@@ -206,6 +216,5 @@ NOT_BUILT = (
     "resize of a pod's own resources",
     "nodeAllocatableUpdatePeriodSeconds, tokenRequests, requiresRepublish of CSI drivers",
     "expansion of volumes on the node (FileSystemResizeSuccessful)",
-    "dual-stack addresses",
 )
 """What real nodes do that there is nothing to test of yet."""
