@@ -22,6 +22,8 @@ PLANE = "tests/e2e/test_machine_faults.py::test_the_control_plane_of_a_run_fails
 NODE = "tests/e2e/test_node_faults.py::"
 STUCK = "tests/sim/test_stuck_pods.py::"
 STUCK_PODS = "tests/e2e/test_terminating_pods.py::test_pods_that_cannot_end_stay_until_it_is_healed"
+FAMILIES = "tests/sim/test_two_families.py::"
+DUAL = "tests/e2e/test_dual_stack.py::"
 EDITS = "tests/sim/test_foreign_edits.py::"
 EXPANSION = "tests/sim/test_volume_expansion.py::"
 PUBLISHING = "tests/sim/test_csi_publishing.py::"
@@ -191,6 +193,14 @@ BY_BEHAVIOR = {
         ("tests/sim/test_external_cloud.py::test_addresses_of_a_cloud_stay",),
         ("tests/e2e/test_edited_nodes.py::test_a_cloud_controller_manager_initializes_nodes",),
     ),
+    "a pod range of one of two families is full": Covered(
+        (f"{FAMILIES}test_a_range_of_one_family_that_is_full_holds_a_pod_up_until_another_goes",),
+        (f"{DUAL}test_a_pod_waits_for_the_family_whose_range_is_full",),
+    ),
+    "pods of both families are adopted": Covered(
+        (f"{FAMILIES}test_another_process_adopts_both_addresses_of_a_pod",),
+        (f"{DUAL}test_a_service_of_both_families_leads_to_all_pods_also_after_a_restart",),
+    ),
     "a Node is deleted, and made bare": Covered(
         (f"{EDITS}test_a_node_that_is_deleted_and_made_bare_gets_all_that_a_kubelet_says",),
         ("tests/e2e/test_edited_nodes.py::test_a_kubelet_puts_right_what_others_write",),
@@ -247,8 +257,5 @@ BY_BEHAVIOR = {
         (f"{MANAGED}test_a_node_that_others_make_is_served_until_they_delete_it",),
     ),
 }
-NOT_BUILT = (
-    "resize of a pod's own resources",
-    "dual-stack addresses",
-)
+NOT_BUILT = ("resize of a pod's own resources",)
 """What real nodes do that there is nothing to test of yet."""

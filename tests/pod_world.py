@@ -147,15 +147,20 @@ def token_of(uid: str) -> str:
 
 class World:
     def __init__(
-        self, *, light: bool = False, tolerate_key: str = "", pod_cidr: str = "10.244.3.0/24"
+        self,
+        *,
+        light: bool = False,
+        tolerate_key: str = "",
+        pod_cidr: str = "10.244.3.0/24",
+        host_ips: str = HOST_IP,
     ) -> None:
         if not _mix:
             _mix.append(load_mix())
         model = _mix[0].model_of(0)
         self.env = Environment(model, Draws(7), light=light, tolerate_key=tolerate_key)
         self.env.wall_offset_ns = SimClock.EPOCH_NS
-        self.facts = NodeFacts(NODE, "n", HOST_IP)
-        self.facts.pod_cidr = pod_cidr
+        self.facts = NodeFacts(NODE, "n", host_ips)
+        self.facts.pod_cidrs = pod_cidr
         self.loop = NodePods(self.facts, self.env)
         self.recorder = EventRecorder()
         self.now_ns = 0

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from fleet.cluster.api_client import Api, Json
 from fleet.cluster.cleanup import NODE_LEASES
 from fleet.cluster.ownership import NODES, RUN_LABEL
+from fleet.objects.addresses import node_ips
 from fleet.objects.well_known import MANAGED_ANNOTATION
 
 LOOK_AGAIN_S = 25.0
@@ -85,10 +86,11 @@ async def matching_names(api: Api, selector: str) -> frozenset[str]:
     return frozenset(names)
 
 
-def address_of(node: Json) -> str:
-    """Return the InternalIP that a Node says it has, "" for none."""
+def addresses_of(node: Json) -> str:
+    """Return the addresses that a Node says it has, "" for none."""
     listed = (node.get("status") or {}).get("addresses") or ()
-    return next((each["address"] for each in listed if each["type"] == "InternalIP"), "")
+    kinds = ("InternalIP", "ExternalIP")
+    return node_ips([each["address"] for kind in kinds for each in listed if each["type"] == kind])
 
 
 def _is_marked(node: Json) -> bool:

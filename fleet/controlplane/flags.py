@@ -25,9 +25,9 @@ SERVICE_CIDR = "10.96.0.0/12"
 SERVICE_IP = "10.96.0.1"
 """The ClusterIP of the Service default/kubernetes: the first of the range."""
 
-# A /24 for each node: 32,768 of them, and the allocator's limit is 16 bits between the two masks.
+# A /24 for each node, as is upstream's default: 32,768 of them, and the allocator's limit is 16
+# bits between the two masks. It is not said, for --node-cidr-mask-size rules a second family out.
 POD_CIDR = "10.128.0.0/9"
-NODE_MASK = 24
 
 ADVERTISED = "192.0.2.1"
 """The endpoint of default/kubernetes may not be on loopback; this address is nowhere (RFC 5737)."""
@@ -206,7 +206,6 @@ def _controller_manager(layout: Layout, ports: Ports, certificates: Certificates
         "cluster-signing-key-file": str(certificates.ca.key),
         "allocate-node-cidrs": "true",
         "cluster-cidr": POD_CIDR,
-        "node-cidr-mask-size": str(NODE_MASK),
         "service-cluster-ip-range": SERVICE_CIDR,
         "flex-volume-plugin-dir": str(layout.volume_plugins),
     }

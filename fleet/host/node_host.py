@@ -306,10 +306,10 @@ class NodeHost:
         slot = len(self._running)
         index, name = settings.node_index(slot), settings.node_name(slot)
         model = self._mix.model_of(index)
-        self._start(index, name, model, model.address(index))
+        self._start(index, name, model, model.addresses(index))
 
-    def serve(self, name: str, uid: str, found: Resources, address: str) -> None:
-        """Become the kubelet of a Node of others, with what it declares; its address may be ""."""
+    def serve(self, name: str, uid: str, found: Resources, addresses: str) -> None:
+        """Become the kubelet of a Node of others, with what it declares; addresses may be ""."""
         assert self.managed is not None
         if self._is_silent:
             return
@@ -317,7 +317,7 @@ class NodeHost:
         model = self.managed.model_of(self._mix.model_of(index), found)
         # Before its first request is answered, by whoever is asked whether it is ours.
         self.managed.add(name, uid, NodeId(len(self.reactor.entries)))
-        self._start(index, name, model, address or model.address(index))
+        self._start(index, name, model, addresses or model.addresses(index))
 
     def leave(self, name: str) -> None:
         """Fall silent as the kubelet of a Node of others, which is gone or matches no more."""
@@ -336,13 +336,13 @@ class NodeHost:
         if not isinstance(view, NodeView) or self.managed.get(view.name) is not None:
             self.readiness.on_event(event)
 
-    def _start(self, index: int, name: str, model: NodeModel, address: str) -> None:
+    def _start(self, index: int, name: str, model: NodeModel, addresses: str) -> None:
         node = NodeId(len(self.reactor.entries))  # never used again: late answers find nobody
         env, template = self._kind(model)
         pool: int = node
         if self._is_light:
             pool = node % LIGHT_CONNECTIONS + LIGHT_CONNECTIONS * self._agent_number(model)
-        kubelet = VirtualKubelet(node, name, address, env)
+        kubelet = VirtualKubelet(node, name, addresses, env)
         self._running.append(node)
         self._pacing.add(node)
         caller = Caller(index, name.encode(), template)

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Protocol, TypeVar
 
 from fleet.clock import NS_PER_S, Draws
+from fleet.objects.addresses import each_of, is_ipv6
 from fleet.objects.effects import NodeId, NodeStatusPatch, WatchEvent, WatchKind
 from fleet.objects.pods import EventType, NodeView
 from fleet.objects.runtime_classes import RuntimeClassView
@@ -14,7 +15,7 @@ from fleet.objects.static_pods import NO_STATIC_PODS
 from fleet.objects.volumes import CSIDriverView
 from fleet.profile.node_model import NodeModel
 from fleet.runtime.image_store import ImageStore
-from fleet.runtime.pod_addresses import fallback_cidr
+from fleet.runtime.pod_addresses import fallback_cidrs
 from fleet.runtime.ports import PortChanges
 from fleet.runtime.runtime import Runtime
 
@@ -95,21 +96,22 @@ class Environment:
         made.wall_offset_ns = self.origin.wall_offset_ns + skew_ns
         return made
 
-    def runtime_of(self, node: NodeId, host_ip: str, pod_cidr: str) -> Runtime:
+    def runtime_of(self, node: NodeId, host_ips: str, pod_cidrs: str) -> Runtime:
         """Return the runtime of a machine: the one that a kubelet before left, or a new one."""
-        cidr = self.pod_cidr_of(host_ip) or pod_cidr or fallback_cidr(node)
+        cidrs = self.pod_cidrs_of(host_ips, pod_cidrs) or fallback_cidrs(node, host_ips)
         runtime = self.runtimes.pop(node, None)
         if runtime is None:
-            return Runtime(node, host_ip, cidr, self.draws, self.port_changes)
-        runtime.use_cidr(cidr)
+            return Runtime(node, host_ips, cidrs, self.draws, self.port_changes)
+        runtime.use_cidrs(cidrs)
         return runtime
 
-    def pod_cidr_of(self, host_ip: str) -> str:
-        """Return the addresses of a node's pods if they are ours, "" if the Node says them."""
+    def pod_cidrs_of(self, host_ips: str, said: str) -> str:
+        """Return the ranges of a node's pods: as its Node says, but of IPv4 ours if there are."""
         serving = self.model.serving
         if serving is None or serving.range is None:
-            return ""
-        return serving.range.pod_cidr_of(self.model.index_of(host_ip))
+            return said
+        served = serving.range.pod_cidr_of(self.model.index_of(host_ips))
+        return ",".join((served, *(cidr for cidr in each_of(said) if is_ipv6(cidr))))
 
     def wall_ns(self, now_ns: int) -> int:
         """Return the wall time of a monotonic instant."""

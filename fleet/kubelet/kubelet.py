@@ -69,9 +69,9 @@ class VirtualKubelet:
         "status",
     )
 
-    def __init__(self, node: NodeId, name: str, host_ip: str, env: Environment) -> None:
+    def __init__(self, node: NodeId, name: str, host_ips: str, env: Environment) -> None:
         self.env = env
-        self.facts = NodeFacts(node, name, host_ip)
+        self.facts = NodeFacts(node, name, host_ips)
         self.status = NodeStatus()
         self.lease = NodeLease()
         self.pods: NodePods | None = None

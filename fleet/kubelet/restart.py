@@ -29,7 +29,7 @@ def restarted(old: VirtualKubelet) -> VirtualKubelet:
     old.stop()
     if old.pods is not None:
         old.env.runtimes[old.node] = old.pods.runtime
-    new = VirtualKubelet(old.node, old.name, old.facts.host_ip, old.env)
+    new = VirtualKubelet(old.node, old.name, old.facts.host_ips, old.env)
     # How the server sees the node and its Lease does not begin anew.
     new.is_ready = old.is_ready
     new.lease.renewed_ns = old.lease.renewed_ns

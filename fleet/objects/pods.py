@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NewType
 
+from fleet.objects.addresses import first_of
 from fleet.objects.admission import NO_STATE, PLAIN, AdmissionSpec, NodeState
 from fleet.objects.container_user import IMAGE_USER, UserSpec
 from fleet.objects.lifecycle import PLAIN_LIFE, ContainerLifecycle
@@ -284,8 +285,8 @@ class PodStatus(NamedTuple):
     reason: str = ""
     message: str = ""
     conditions: tuple[PodCondition, ...] = ()
-    host_ip: str = ""
-    pod_ip: str = ""
+    host_ips: str = ""  # of up to two families; see fleet.objects.addresses
+    pod_ips: str = ""
     start_time_s: int = 0
     qos_class: str = ""
     observed_generation: int = 0
@@ -294,6 +295,11 @@ class PodStatus(NamedTuple):
     ephemeral_containers: tuple[ContainerStatus, ...] = ()
     allocated_json: bytes = b""
     resources_json: bytes = b""
+
+    @property
+    def pod_ip(self) -> str:
+        """Return the primary address, "" if there is none yet."""
+        return first_of(self.pod_ips)
 
 
 class Toleration(NamedTuple):

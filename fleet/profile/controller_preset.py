@@ -12,23 +12,35 @@ _TTLS = ((100, "0"), (500, "15"), (1000, "30"), (2000, "60"))
 _TTL_MOST = "300"
 
 
+class ClusterRange(NamedTuple):
+    """A range that a cluster has for its pods, in parts for its nodes."""
+
+    whole: ipaddress.IPv4Network | ipaddress.IPv6Network
+    mask: int  # of a node's part
+
+    def part_of(self, index: int) -> str:
+        """Return the part of a node, "" for none: from the end, as controllers begin in front."""
+        size = 1 << (self.whole.max_prefixlen - self.mask)
+        first = int(self.whole.broadcast_address) + 1 - (index + 1) * size
+        if first < int(self.whole.network_address):
+            return ""
+        address = type(self.whole.network_address)(first)
+        return f"{address}/{self.mask}"
+
+
 class ControllerPreset(NamedTuple):
     """How the controllers of a cluster were told to allocate."""
 
-    cluster_cidr: ipaddress.IPv4Network
-    mask: int  # of a node's part
+    ranges: tuple[ClusterRange, ...]  # of one family each, in their order
 
-    def pod_cidr(self, index: int) -> str:
-        """Return the part of a node, "" if there is none: from the end, as they begin in front.
+    def pod_cidrs(self, index: int) -> list[str]:
+        """Return the parts of a node, none if a range has no more.
 
         Source: pkg/controller/nodeipam/ipam/range_allocator.go, AllocateOrOccupyCIDR: a range that
-        a Node has is taken as occupied.
+        a Node has is taken as occupied; without one of each, a Node gets none.
         """
-        size = 1 << (32 - self.mask)
-        first = int(self.cluster_cidr.broadcast_address) + 1 - (index + 1) * size
-        if first < int(self.cluster_cidr.network_address):
-            return ""
-        return f"{ipaddress.IPv4Address(first)}/{self.mask}"
+        parts = [each.part_of(index) for each in self.ranges]
+        return parts if all(parts) else []
 
     def ttl(self, index: int) -> str:
         """Return for how many seconds kubelets keep Secrets in a cluster with so many Nodes.

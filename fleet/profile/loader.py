@@ -140,8 +140,9 @@ class NodeMix:
         """Raise UsageError unless every address pool has room for indices below a limit."""
         for model in self.models:
             if indices_max > model.addresses_max:
+                pools = ",".join(map(str, model.address_pools))
                 raise UsageError(
-                    f"profile {model.name}: spec.addressPool: {model.address_pool} has room for "
+                    f"profile {model.name}: spec.addressPool: {pools} has room for "
                     f"{model.addresses_max} nodes, {indices_max} are asked for"
                 )
 

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from fleet.objects.addresses import each_of, first_of, is_ipv6
 from fleet.objects.well_known import HOSTNAME_LABEL, PROVIDED_ADDRESS, REGION_LABEL, ZONE_LABEL
 from fleet.profile.agent_behavior import USER_AGENT_PLACEHOLDERS, AgentModel
 from fleet.profile.device_behavior import DeviceModel, DraDriver
@@ -106,7 +107,7 @@ class NodeModel:
     supplemental_groups_policy: bool
     topology_spread: tuple[tuple[str, tuple[str, ...]], ...]  # label key, values
     zone_labels: bool  # False keeps ZONE_LABELS off the nodes
-    address_pool: AddressPool
+    address_pools: tuple[AddressPool, ...]  # of one family each, the primary one first
     agents: tuple[AgentModel, ...]
     behaviors: tuple[PodBehavior, ...]
     kubelet: KubeletConfiguration  # as it was read
@@ -152,24 +153,31 @@ class NodeModel:
             values[key] = choices[at]
         return values
 
-    def address(self, index: int) -> str:
-        """Return the InternalIP: where it is served, else of the pool without its two ends."""
-        if self.serving is not None and self.serving.port:
-            return self.serving.address_of(index)
-        assert index < self.addresses_max, (index, self.addresses_max)
-        return str(self.address_pool[index + 1])
+    def addresses(self, index: int) -> str:
+        """Return the InternalIPs: of each pool without its two ends; what is served comes first.
 
-    def index_of(self, address: str) -> int:
-        """Return the index of the node that has an InternalIP of its own."""
+        Clients take the first one: pkg/util/node/node.go, GetPreferredNodeAddress.
+        """
+        pools, served = self.address_pools, []
+        if self.serving is not None and self.serving.port:
+            served = [self.serving.address_of(index)]
+            version = 6 if is_ipv6(served[0]) else 4
+            pools = tuple(pool for pool in pools if pool.version != version)
+        assert all(index < pool.num_addresses - 2 for pool in pools), (index, pools)
+        return ",".join((*served, *(str(pool[index + 1]) for pool in pools)))
+
+    def index_of(self, addresses: str) -> int:
+        """Return the index of the node that has InternalIPs of its own."""
+        address = first_of(addresses)
         if self.serving is not None and self.serving.port:
             return self.serving.index_of(address, self.serving.port)
-        first = int(self.address_pool.network_address)
+        first = int(self.address_pools[0].network_address)
         return int(ipaddress.ip_address(address)) - first - 1
 
     @property
     def addresses_max(self) -> int:
-        """Return how many nodes the address pool has room for."""
-        return self.address_pool.num_addresses - 2
+        """Return how many nodes the address pools have room for."""
+        return min(pool.num_addresses for pool in self.address_pools) - 2
 
     def identity(self, index: int, name: str) -> NodeIdentity:
         """Return what differs from node to node, the same after a restart."""
@@ -179,10 +187,10 @@ class NodeModel:
         labels = self.labels | {HOSTNAME_LABEL: name} | topology
         if not self.zone_labels:
             labels = {key: value for key, value in labels.items() if key not in ZONE_LABELS}
-        ip, port = self.address(index), self.kubelet_port
+        ips, port = self.addresses(index), self.kubelet_port
         if self.serving is not None:
             port = self.serving.port_of(index)
-        provided = {PROVIDED_ADDRESS: ip} if self.cloud_is_external else {}
+        provided = {PROVIDED_ADDRESS: ips} if self.cloud_is_external else {}
         known = {"name": name, "index": str(index), "zone": zone, "region": region}
         machine_id, system_uuid, boot_id = machine_identifiers(name)
         node_info = {"machineID": machine_id, "systemUUID": system_uuid, "bootID": boot_id}
@@ -190,7 +198,7 @@ class NodeModel:
             name=name,
             labels=dict(sorted(labels.items())),
             annotations=self.annotations | provided,
-            addresses=(("InternalIP", ip), ("Hostname", name)),
+            addresses=(*(("InternalIP", ip) for ip in each_of(ips)), ("Hostname", name)),
             provider_id=PLACEHOLDER.sub(lambda found: known[found[1]], self.provider_id),
             node_info=node_info | self.node_info,
             zone=zone,

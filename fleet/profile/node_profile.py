@@ -84,12 +84,19 @@ def _version(text: object) -> object:
     return text if text.startswith("v") else f"v{text}"
 
 
-def _pool(text: object) -> object:
-    """Read the CIDR that addresses come from."""
-    if isinstance(text, AddressPool):
+def _pools(text: object) -> object:
+    """Read the CIDR that addresses come from, or one of each family, the primary one first."""
+    if isinstance(text, tuple):
         return text
+    pools = tuple(map(_pool, str(text).split(",")))
+    if len(pools) != len({pool.version for pool in pools}):
+        raise ValueError(f"{text!r} has two CIDRs of one family")
+    return pools
+
+
+def _pool(text: str) -> AddressPool:
     try:
-        pool = ipaddress.ip_network(str(text))
+        pool = ipaddress.ip_network(text)
     except ValueError as error:
         raise ValueError(f"{text!r} is not a CIDR such as 198.18.0.0/15") from error
     if pool.num_addresses < 4:
@@ -213,10 +220,11 @@ class NodeProfileSpec(Spec):
     kubelet_version: Annotated[str, BeforeValidator(_version)] | None = None
     kubelet_configuration: KubeletConfiguration = KubeletConfiguration()
     user_agent: Annotated[str, BeforeValidator(_user_agent)] = USER_AGENT
-    address_pool: Annotated[
-        AddressPool,
-        BeforeValidator(_pool, json_schema_input_type=str),
-    ] = DEFAULT_ADDRESS_POOL
+    address_pools: Annotated[
+        tuple[AddressPool, ...],
+        BeforeValidator(_pools, json_schema_input_type=str),
+        Field(alias="addressPool", json_schema_extra={"default": str(DEFAULT_ADDRESS_POOL)}),
+    ] = (DEFAULT_ADDRESS_POOL,)
     agents: Annotated[tuple[AgentChoice, ...], Field(max_length=AGENTS_MAX)] = ()
     image_pulls: ImagePulls = ImagePulls()
     usage: Usage = Usage()  # what runs on a node outside of its pods
@@ -291,7 +299,7 @@ class NodeProfile(Spec):
                 (each.topology_key, each.values) for each in spec.topology_spread
             ),
             zone_labels=True,
-            address_pool=spec.address_pool,
+            address_pools=spec.address_pools,
             agents=agents,
             behaviors=behaviors,
             kubelet=configuration,

@@ -19,7 +19,7 @@ from fleet.cluster.managed import (
     LOOK_AGAIN_S,
     Claim,
     Judged,
-    address_of,
+    addresses_of,
     judge,
     judge_again,
     node_leases,
@@ -191,7 +191,7 @@ class NodeKeeper:
 
     def _serve(self, name: str, node: Json) -> None:
         found = Resources.of(node.get("status") or {})
-        self._host.serve(name, node["metadata"]["uid"], found, address_of(node))
+        self._host.serve(name, node["metadata"]["uid"], found, addresses_of(node))
 
 
 def _listed(others: dict[str, str]) -> str:

@@ -5,6 +5,7 @@ meet. A run that begins while another lives, or where any Node is, leaves it to 
 """
 
 import ipaddress
+from collections.abc import Mapping
 
 import psutil
 
@@ -12,8 +13,11 @@ from fleet.cluster.cluster import Cluster
 from fleet.cluster.ownership import NODES
 from fleet.cluster.runs import find_holders
 from fleet.controlplane.options import CONTROLLER_MANAGER, ControlPlaneInfo
-from fleet.profile.controller_preset import ControllerPreset
+from fleet.profile.controller_preset import ClusterRange, ControllerPreset
 from fleet.profile.settings import Fidelity, Settings
+
+NODE_MASKS = {4: 24, 6: 64}
+"""Source: cmd/kube-controller-manager/app/core.go, defaultNodeMaskCIDRIPv4 and its sister."""
 
 
 async def find_preset(
@@ -33,14 +37,29 @@ async def find_preset(
 
 
 def _preset_of(pid: int) -> ControllerPreset | None:
-    """Read it from the controller manager's flags; None if they are not those of one range."""
+    """Read it from the controller manager's flags; None if they say no ranges that it takes."""
     try:
         command = psutil.Process(pid).cmdline()
         flags = dict(each.lstrip("-").partition("=")[::2] for each in command)
-        network = ipaddress.IPv4Network(flags["cluster-cidr"])
-        mask = int(flags["node-cidr-mask-size"])
+        ranges = cluster_ranges(flags)
     except (psutil.Error, KeyError, ValueError):
         return None
-    if flags.get("allocate-node-cidrs") != "true" or not network.prefixlen <= mask < 32:
+    if flags.get("allocate-node-cidrs") != "true":
         return None
-    return ControllerPreset(network, mask)
+    if any(not each.whole.prefixlen <= each.mask < each.whole.max_prefixlen for each in ranges):
+        return None
+    return ControllerPreset(ranges)
+
+
+def cluster_ranges(flags: Mapping[str, str]) -> tuple[ClusterRange, ...]:
+    """Return how a controller manager gives ranges out. Raises KeyError or ValueError.
+
+    Source: cmd/kube-controller-manager/app/core.go, setNodeCIDRMaskSizes.
+    """
+    wholes = [ipaddress.ip_network(each) for each in flags["cluster-cidr"].split(",")]
+    found = []
+    for whole in wholes:
+        own = flags.get(f"node-cidr-mask-size-ipv{whole.version}")
+        mask = flags.get("node-cidr-mask-size") or own or NODE_MASKS[whole.version]
+        found.append(ClusterRange(whole, int(mask)))
+    return tuple(found)

@@ -121,7 +121,7 @@ class SimulatedHost:
         model = self._mix.model_of(index)
         env, template = self._kind(model)
         name = self._names[slot]
-        kubelet = VirtualKubelet(NodeId(slot), name, model.address(index), env)
+        kubelet = VirtualKubelet(NodeId(slot), name, model.addresses(index), env)
         self.reactor.add(kubelet, Caller(index, name.encode(), template), slot)
 
     def _kind(self, model: NodeModel) -> tuple[Environment, RenderedProfile]:

@@ -80,7 +80,7 @@ class Container:
 class Sandbox:
     """A pod in the runtime. `containers` has the latest of each name, oldest first."""
 
-    ip: str
+    ips: str  # v4 before v6, as containerd tells them; see fleet.objects.addresses
     ready: bool = True
     attempts: dict[str, int] | None = None  # of containers that were removed
     containers: tuple[Container, ...] = ()
@@ -92,7 +92,7 @@ class Sandbox:
 
     def as_(self, kind: "type[Sandbox]") -> "Sandbox":
         """Return it as one of another kind that is not ready."""
-        return kind(self.ip, ready=False, attempts=self.attempts, containers=self.containers)
+        return kind(self.ips, ready=False, attempts=self.attempts, containers=self.containers)
 
     def find(self, name: str) -> Container | None:
         """Return the latest container of a name."""

@@ -1,70 +1,147 @@
 """The pod addresses of one node."""
 
 import hashlib
+import ipaddress
 
+from fleet.objects.addresses import each_of, is_ipv6
 from fleet.objects.pods import PodUid
 
 ADDRESS_FIRST = 2
+SIZE_MAX = 1 << 16
+"""Of a range of IPv6: those beyond are not given out, for a bit is kept of each one below."""
 
 
 class AddressPool:
-    """The pod addresses of one node, given out in rotation as host-local IPAM does."""
+    """The pod addresses of one range, given out in rotation as host-local IPAM does."""
 
-    __slots__ = ("_base", "_last", "_size", "_used", "cidr")
+    __slots__ = ("_base", "_last", "_size", "_used", "cidrs")
 
     def __init__(self, cidr: str) -> None:
-        self.cidr = cidr
+        self.cidrs = cidr
         address, _, bits = cidr.partition("/")
-        octets = [int(part) for part in address.split(".")]
-        assert len(octets) == 4, cidr
-        self._base = int.from_bytes(bytes(octets), "big")
-        self._size = 1 << (32 - int(bits))
+        self._base = _as_number(address)
+        if is_ipv6(cidr):
+            # The last address of IPv4 is the broadcast's: containernetworking's range.go, lastIP.
+            self._size = min((1 << 128 - int(bits)) + 1, SIZE_MAX)
+        else:
+            self._size = 1 << 32 - int(bits)
         self._used = 0
         self._last = ADDRESS_FIRST - 1
 
     @property
+    def shortage(self) -> str:
+        """Return how host-local says that its only range has no address left."""
+        return f"range 0: no IP addresses available in range set: {self.range}"
+
+    @property
     def range(self) -> str:
         """Return the first and the last address as host-local names them: its gateway first."""
-        return f"{self._text(1)}-{self._text(self._size - 2)}"
+        network = ipaddress.ip_network(self.cidrs, strict=False)
+        return f"{network[1]}-{network[-1 if network.version == 6 else -2]}"
 
     def _text(self, number: int) -> str:
+        if is_ipv6(self.cidrs):
+            return str(ipaddress.IPv6Address(self._base + number))
         return ".".join(str(part) for part in (self._base + number).to_bytes(4, "big"))
 
     def take(self) -> str:
-        """Return a free address, "" when there is none. The last one is the broadcast's."""
-        usable = (1 << self._size - 1) - (1 << ADDRESS_FIRST)
-        free = usable & ~self._used
-        above = free >> self._last + 1 << self._last + 1
-        free = above or free
-        if not free:
+        """Return a free address, "" when there is none."""
+        number = self._free_from(self._last + 1) or self._free_from(ADDRESS_FIRST)
+        if not number:
             return ""
-        self._last = (free & -free).bit_length() - 1
-        self._used |= free & -free
-        return self._text(self._last)
+        self._last = number
+        self._used |= 1 << number
+        return self._text(number)
 
-    def claim(self, ip: str) -> None:
-        """Mark an address that a pod already has, if it is one of ours."""
-        number = self._number(ip)
-        if number >= ADDRESS_FIRST:
-            self._used |= 1 << number
+    @property
+    def is_empty(self) -> bool:
+        """Return whether no address is free."""
+        return not self._free_from(ADDRESS_FIRST)
 
-    def free(self, ip: str) -> None:
-        """Return an address to the pool, if it is one of ours."""
-        number = self._number(ip)
-        if number >= ADDRESS_FIRST:
-            self._used &= ~(1 << number)
+    def _free_from(self, first: int) -> int:
+        """Return the lowest free number from one on, 0 if there is none."""
+        used = self._used >> first
+        number = first + (~used & used + 1).bit_length() - 1
+        return number if number < self._size - 1 else 0
+
+    def claim(self, ips: str) -> None:
+        """Mark addresses that a pod already has, as far as they are ours."""
+        for ip in each_of(ips):
+            number = self._number(ip)
+            if number >= ADDRESS_FIRST:
+                self._used |= 1 << number
+
+    def free(self, ips: str) -> None:
+        """Return addresses to the pool, as far as they are ours."""
+        for ip in each_of(ips):
+            number = self._number(ip)
+            if number >= ADDRESS_FIRST:
+                self._used &= ~(1 << number)
 
     def _number(self, ip: str) -> int:
-        octets = ip.split(".")
-        if len(octets) != 4:
+        if is_ipv6(ip) is not is_ipv6(self.cidrs):
             return -1
-        number = int.from_bytes(bytes(int(part) for part in octets), "big") - self._base
+        number = _as_number(ip) - self._base
         return number if number < self._size else -1
 
 
-def fallback_cidr(node: int) -> str:
-    """Return a range of pod addresses for a node that was given none."""
-    return f"10.{node >> 8 & 0xFF}.{node & 0xFF}.0/24"
+def _as_number(ip: str) -> int:
+    if is_ipv6(ip):
+        return int(ipaddress.IPv6Address(ip))
+    return int.from_bytes(bytes([int(octet) for octet in ip.split(".")]), "big")
+
+
+class DualPool:
+    """The ranges of a node of two families: a pod has an address of each.
+
+    Source: containernetworking/plugins host-local main.go, cmdAdd; containerd 2,
+    internal/cri/server/sandbox_run.go, selectPodIPs: without an ip_pref, IPv4 comes first.
+    """
+
+    __slots__ = ("_pools", "cidrs")
+
+    def __init__(self, cidrs: str) -> None:
+        self.cidrs = cidrs
+        self._pools = tuple(map(AddressPool, each_of(cidrs)))
+
+    @property
+    def shortage(self) -> str:
+        """Return how host-local says which of the ranges has no address left."""
+        at, pool = next((at, pool) for at, pool in enumerate(self._pools) if pool.is_empty)
+        return f"range {at}: no IP addresses available in range set: {pool.range}"
+
+    def take(self) -> str:
+        """Return a free address of each range, "" when one has none."""
+        taken = [pool.take() for pool in self._pools]
+        if not all(taken):
+            self.free(",".join(filter(None, taken)))
+            return ""
+        return ",".join(sorted(taken, key=is_ipv6))
+
+    def claim(self, ips: str) -> None:
+        """Mark addresses that a pod already has, as far as they are ours."""
+        for pool in self._pools:
+            pool.claim(ips)
+
+    def free(self, ips: str) -> None:
+        """Return addresses to their ranges, as far as they are ours."""
+        for pool in self._pools:
+            pool.free(ips)
+
+
+def pool_of(cidrs: str) -> AddressPool | DualPool:
+    """Return the pool of a node's ranges."""
+    return DualPool(cidrs) if "," in cidrs else AddressPool(cidrs)
+
+
+def fallback_cidrs(node: int, host_ips: str) -> str:
+    """Return ranges of pod addresses, one of each family, for a node that was given none."""
+    return ",".join(
+        f"fd00:10:{node & 0xFFFF:x}::/64"
+        if is_ipv6(ip)
+        else f"10.{node >> 8 & 0xFF}.{node & 0xFF}.0/24"
+        for ip in each_of(host_ips)
+    )
 
 
 def set_up_failed(uid: PodUid, now_ns: int) -> str:
@@ -73,15 +150,14 @@ def set_up_failed(uid: PodUid, now_ns: int) -> str:
     return f'rpc error: code = Unknown desc = failed to setup network for sandbox "{sandbox}"'
 
 
-def no_address(uid: PodUid, now_ns: int, addresses: str) -> str:
+def no_address(uid: PodUid, now_ns: int, shortage: str) -> str:
     """Return how containerd and the ptp plugin say that no address of a range is free.
 
     Each try is about another sandbox, so no two of them are the same event.
     """
     return (
         f"{set_up_failed(uid, now_ns)}: "
-        'plugin type="ptp" failed (add): failed to allocate for range 0: '
-        f"no IP addresses available in range set: {addresses}"
+        f'plugin type="ptp" failed (add): failed to allocate for {shortage}'
     )
 
 

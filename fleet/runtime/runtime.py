@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterator
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
+from fleet.objects.addresses import first_of
 from fleet.objects.pods import ContainerSpec, Pod, PodUid
 from fleet.objects.well_known import START_ERROR
 from fleet.profile.pod_behavior import PodBehavior
@@ -33,7 +34,7 @@ from fleet.runtime.containers import (
     container_id,
 )
 from fleet.runtime.files import ContainerFiles, NodeFiles, layer_of
-from fleet.runtime.pod_addresses import AddressPool, no_address, set_up_failed
+from fleet.runtime.pod_addresses import no_address, pool_of, set_up_failed
 from fleet.runtime.ports import PortChange, PortChanges, declared_ports
 from fleet.runtime.shell.surroundings import CommandRun, Surroundings
 from fleet.runtime.surroundings import NO_SOURCES, Place, Sources, surroundings
@@ -60,34 +61,34 @@ class Runtime:
     """All sandboxes of one node."""
 
     __slots__ = (
-        *("_draws", "_files", "_host_ip", "_node", "_pool", "_port_changes", "_sandboxes"),
+        *("_draws", "_files", "_host_ips", "_node", "_pool", "_port_changes", "_sandboxes"),
         "spent",
     )
 
     def __init__(
         self,
         node: int,
-        host_ip: str,
-        pod_cidr: str,
+        host_ips: str,
+        pod_cidrs: str,
         draws: Draws,
         port_changes: PortChanges | None = None,
     ) -> None:
         self._node = node
-        self._host_ip = host_ip
+        self._host_ips = host_ips
         self._draws = draws
         self._sandboxes: dict[PodUid, Sandbox] = {}
-        self._pool = AddressPool(pod_cidr)
+        self._pool = pool_of(pod_cidrs)
         self._port_changes = port_changes  # None where no pod has an address that is ours
         self._files: NodeFiles | None = None  # made when a script needs it
         self.spent = NOTHING_SPENT  # by containers that were removed
 
-    def use_cidr(self, pod_cidr: str) -> None:
-        """Give addresses out of another range from now on."""
-        if pod_cidr != self._pool.cidr:
-            self._pool = AddressPool(pod_cidr)
+    def use_cidrs(self, pod_cidrs: str) -> None:
+        """Give addresses out of other ranges from now on."""
+        if pod_cidrs != self._pool.cidrs:
+            self._pool = pool_of(pod_cidrs)
             for sandbox in self._sandboxes.values():
                 if sandbox.holds_address:
-                    self._pool.claim(sandbox.ip)
+                    self._pool.claim(sandbox.ips)
 
     def sandbox(self, uid: PodUid) -> Sandbox | None:
         """Return the sandbox of a pod."""
@@ -134,14 +135,14 @@ class Runtime:
 
     def create_sandbox(self, pod: Pod) -> Sandbox | None:
         """Create the sandbox of a pod, or another one; None when no address is free."""
-        ip = self._host_ip if pod.spec.host_network else self._pool.take()
-        if not ip:
+        ips = self._host_ips if pod.spec.host_network else self._pool.take()
+        if not ips:
             return None
-        old, sandbox = self._sandboxes.pop(pod.uid, None), Sandbox(ip)
+        old, sandbox = self._sandboxes.pop(pod.uid, None), Sandbox(ips)
         if old is not None:
             sandbox.containers, sandbox.attempts = old.containers, old.attempts
             if old.holds_address:
-                self._pool.free(old.ip)
+                self._pool.free(old.ips)
         self._sandboxes[pod.uid] = sandbox
         self._listen(pod, sandbox)
         return sandbox
@@ -149,17 +150,17 @@ class Runtime:
     def _listen(self, pod: Pod, sandbox: Sandbox) -> None:
         """Tell whoever has the sockets what is listened on from now on."""
         if self._port_changes is not None and (ports := declared_ports(pod)):
-            self._port_changes.append(PortChange(self._node, pod.uid, sandbox.ip, ports))
+            self._port_changes.append(PortChange(self._node, pod.uid, first_of(sandbox.ips), ports))
 
     def _free(self, uid: PodUid, sandbox: Sandbox) -> None:
         """Give the address back, on which nothing listens any more."""
-        self._pool.free(sandbox.ip)
+        self._pool.free(sandbox.ips)
         if self._port_changes is not None:
-            self._port_changes.append(PortChange(self._node, uid, sandbox.ip, ()))
+            self._port_changes.append(PortChange(self._node, uid, first_of(sandbox.ips), ()))
 
     def address_error(self, uid: PodUid, now_ns: int) -> str:
         """Return how the runtime says that no address is free."""
-        return no_address(uid, now_ns, self._pool.range)
+        return no_address(uid, now_ns, self._pool.shortage)
 
     def start_container(
         self,
@@ -336,8 +337,8 @@ class Runtime:
         found = [each for each in known if each.container_id]
         if not found:
             return False
-        self._pool.claim(status.pod_ip)
-        sandbox = self._sandboxes[pod.uid] = Sandbox(status.pod_ip)
+        self._pool.claim(status.pod_ips)
+        sandbox = self._sandboxes[pod.uid] = Sandbox(status.pod_ips)
         specs = {spec.name: spec for spec in pod.spec.all_containers}
         containers = []
         for each in found:
@@ -416,8 +417,8 @@ class Runtime:
         """Return where a container of a pod runs."""
         u = self.uniform(_STREAM_RANDOM, pod.uid, spec.name, attempt)
         sandbox = self._sandboxes.get(pod.uid)
-        pod_ip = pod.status.pod_ip if sandbox is None else sandbox.ip
-        return Place(pod_ip, self._host_ip, start_ns, wall_ns, u, sources)
+        pod_ips = pod.status.pod_ips if sandbox is None else sandbox.ips
+        return Place(pod_ips, self._host_ips, start_ns, wall_ns, u, sources)
 
     def _run_again(
         self, pod: Pod, spec: ContainerSpec, container: Container, start_ns: int

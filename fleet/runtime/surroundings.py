@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 import orjson
 
+from fleet.objects.addresses import by_family, each_of, first_of
 from fleet.objects.pods import (
     ContainerSpec,
     ObjectSource,
@@ -84,8 +85,8 @@ NO_SOURCES = NoSources()
 class Place(NamedTuple):
     """Where a container runs, and since when."""
 
-    pod_ip: str
-    host_ip: str
+    pod_ips: str  # as the runtime tells them
+    host_ips: str
     start_ns: int
     start_wall_ns: int
     draw: float  # of [0, 1), for random numbers
@@ -194,14 +195,14 @@ def hostname(pod: Pod) -> str:
     return pod.spec.hostname or pod.name[:63].rstrip("-.")
 
 
-def config_error(pod: Pod, spec: ContainerSpec, pod_ip: str) -> str:
+def config_error(pod: Pod, spec: ContainerSpec, pod_ips: str) -> str:
     """Return why a container cannot be configured as its pod asks for, "" if it can.
 
     Source: pkg/kubelet/kuberuntime/kuberuntime_container.go, generateContainerConfig.
     """
     script = spec.script
     if script is not None and script.mounts:
-        place = Place(pod_ip, pod.status.host_ip, 0, 0, 0.0)
+        place = Place(pod_ips, pod.status.host_ips, 0, 0, 0.0)
         error = sub_path_error(script, _own_variables(script, pod, spec, place))
         if error:
             return error
@@ -232,16 +233,17 @@ def _field(pod: Pod, place: Place, path: str) -> str | None:
     if found is not None:
         kind, key = found
         return dict(pod.labels if kind == "labels" else pod.annotations).get(key, "")
+    pod_ips = by_family(place.pod_ips, place.host_ips)
     return {
         "metadata.name": pod.name,
         "metadata.namespace": pod.namespace,
         "metadata.uid": pod.uid,
         "spec.nodeName": pod.node_name,
         "spec.serviceAccountName": pod.spec.service_account,
-        "status.podIP": place.pod_ip,
-        "status.podIPs": place.pod_ip,
-        "status.hostIP": place.host_ip,
-        "status.hostIPs": place.host_ip,
+        "status.podIP": first_of(pod_ips),
+        "status.podIPs": pod_ips,
+        "status.hostIP": first_of(place.host_ips),
+        "status.hostIPs": place.host_ips,
         "metadata.labels": _map(pod.labels),
         "metadata.annotations": _map(pod.annotations),
     }.get(path)
@@ -341,6 +343,10 @@ def _files(source: ObjectSource, texts: Mapping[str, str]) -> Iterable[tuple[str
     return [(f"/{path}", texts[key]) for key, path in pairs if key in texts]
 
 
+def _named(ips: str, name: str) -> str:
+    return "".join(f"{ip}\t{name}\n" for ip in each_of(ips))
+
+
 def _system_files(pod: Pod, place: Place) -> Mapping[str, str]:
     """Return what a kubelet and a runtime put into every container.
 
@@ -348,9 +354,9 @@ def _system_files(pod: Pod, place: Place) -> Mapping[str, str]:
     """
     name = hostname(pod)
     if pod.spec.host_network:
-        hosts = f"127.0.0.1\tlocalhost\n{place.host_ip}\t{name}\n"
+        hosts = f"127.0.0.1\tlocalhost\n{_named(place.host_ips, name)}"
     else:
-        hosts = f"{_MANAGED_HOSTS}{_LOCAL_HOSTS}{place.pod_ip}\t{name}\n"
+        hosts = f"{_MANAGED_HOSTS}{_LOCAL_HOSTS}{_named(place.pod_ips, name)}"
     if pod.spec.host_aliases:
         hosts += "\n# Entries added by HostAliases.\n"
         hosts += "".join("\t".join(each) + "\n" for each in pod.spec.host_aliases)

@@ -149,7 +149,7 @@ class KubeletServers:
         """Return whether the nodes of a profile have a server: their address must be ours."""
         if self.mode is ServeMode.OFF or not model.kubelet.enable_server:
             return False
-        return self.mode is not ServeMode.LOOPBACK or model.address_pool == DEFAULT_ADDRESS_POOL
+        return self.mode is not ServeMode.LOOPBACK or model.address_pools[0] == DEFAULT_ADDRESS_POOL
 
     # ---- the thread ----
 

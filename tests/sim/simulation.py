@@ -165,7 +165,7 @@ class Simulation:
             for kind in (WatchKind.PODS,) if light else (WatchKind.PODS, *sorted(CATALOG_KINDS)):
                 self.reactor.share_watch(kind)
         for index, name in enumerate(self.names):
-            kubelet = VirtualKubelet(NodeId(index), name, model.address(index), self.env)
+            kubelet = VirtualKubelet(NodeId(index), name, model.addresses(index), self.env)
             caller = Caller(index, name.encode(), template)
             self.reactor.add(kubelet, caller, 0 if light else index)
         self.world.turn()

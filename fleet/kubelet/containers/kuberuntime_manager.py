@@ -396,7 +396,7 @@ class KubeRuntimeManager:
         behavior = turn.behavior(pod)
         error = "" if turn.env.light else self._volumes.objects.missing(pod, spec.env_sources, turn)
         sandbox = self._runtime.sandbox(pod.uid)
-        error = error or config_error(pod, spec, sandbox.ip if sandbox is not None else "")
+        error = error or config_error(pod, spec, sandbox.ips if sandbox is not None else "")
         if error:
             self._fail_first(worker, StartFailure(reason=CONFIG_ERROR, message=error), turn)
             return False

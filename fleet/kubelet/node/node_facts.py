@@ -17,13 +17,13 @@ class NodeFacts:
 
     node: NodeId
     name: str
-    host_ip: str
+    host_ips: str  # of up to two families, the primary one first
     # Set by NodeStatus: as the informer shows the Node.
     started_ns: int = 0  # when the kubelet began
     uid: str = ""  # "" while there is no Node
     is_deleting: bool = False
     state: NodeState = NO_STATE
-    pod_cidr: str = ""
+    pod_cidrs: str = ""
     # Set by the kubelet.
     spent: Spent = NOTHING_SPENT  # by pods of pod sides that were dropped
     tally: NodeTally | None = None  # since the first pod

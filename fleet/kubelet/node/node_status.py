@@ -161,7 +161,7 @@ class NodeStatus:
             if booted:
                 message = f"Node {turn.facts.name} has been rebooted, boot id: {booted}"
                 turn.node_event(Reason.REBOOTED, message)
-            patch = reconcile(turn.node, reply.record, turn.facts.host_ip, turn.env)
+            patch = reconcile(turn.node, reply.record, turn.facts.host_ips, turn.env)
             if patch is not None:
                 self.phase = RegistrationPhase.RECONCILING
                 turn.call(Op.PATCH_NODE_STATUS, "", patch)
@@ -186,7 +186,7 @@ class NodeStatus:
         facts.is_deleting = view.deleting
         facts.state = view.state
         self.conditions = view.conditions
-        facts.pod_cidr = view.pod_cidrs[0] if view.pod_cidrs else ""
+        facts.pod_cidrs = ",".join(view.pod_cidrs)
 
     def look_at_report(self, view: NodeView, turn: Turn) -> None:
         """Find out what others have written into the Node of what its kubelet says; a tick tells.
@@ -199,7 +199,7 @@ class NodeStatus:
             return
         key = hash((report.raw, *map(view.labels.get, REQUIRED_LABELS)))
         is_sound = key == self._sound
-        patch = None if is_sound else put_right(turn.node, view, turn.facts.host_ip, env)
+        patch = None if is_sound else put_right(turn.node, view, turn.facts.host_ips, env)
         if patch is None:
             self._sound = key
             env.outdated.pop(turn.node, None)
@@ -289,11 +289,11 @@ class NodeStatus:
     def _try_on(self, view: NodeView, inputs: NodeInputs, turn: Turn) -> list[Reason]:
         """Try with the Node as a GET showed it; the informer's view stays, as in the lister."""
         facts, conditions = turn.facts, self.conditions
-        shown = facts.uid, facts.is_deleting, facts.state, facts.pod_cidr
+        shown = facts.uid, facts.is_deleting, facts.state, facts.pod_cidrs
         self.on_node(view, facts)
         self.look_at_report(view, turn)
         events = self._try(inputs, turn)
-        facts.uid, facts.is_deleting, facts.state, facts.pod_cidr = shown
+        facts.uid, facts.is_deleting, facts.state, facts.pod_cidrs = shown
         self.conditions = conditions
         return events
 
@@ -311,7 +311,7 @@ class NodeStatus:
         conditions, events = compute_conditions(self.conditions, inputs, turn.wall_s)
         old = {condition.type: condition for condition in self.conditions}
         pairs = tuple((old.get(condition.type), condition) for condition in conditions)
-        self._cidr_applied = turn.facts.pod_cidr
+        self._cidr_applied = turn.facts.pod_cidrs
         self._draw_delay(turn, changed=changed)
         env, images = turn.env, inputs.images_json
         resources = differing_resources(turn.facts.state, inputs.extended, env.model.capacity)
@@ -359,7 +359,7 @@ class NodeStatus:
         """Tell whether a patch would hold more than heartbeats. In light a CIDR is no reason."""
         conditions, _ = compute_conditions(self.conditions, inputs, turn.wall_s)
         return (
-            (turn.facts.pod_cidr != self._cidr_applied and not turn.env.light)
+            (turn.facts.pod_cidrs != self._cidr_applied and not turn.env.light)
             or inputs.volumes_in_use is not None
             or bool(differing_resources(turn.facts.state, inputs.extended, turn.env.model.capacity))
             or bool(inputs.images_json)

@@ -241,8 +241,9 @@ class NodePods:
     def on_facts(self, turn: Turn, *, has_new_owner: bool) -> None:
         """Learn that the informer showed the Node, and whether mirror pods have another owner."""
         self.admission.on_facts()
-        if turn.facts.pod_cidr and not turn.env.pod_cidr_of(turn.facts.host_ip):
-            self.runtime.use_cidr(turn.facts.pod_cidr)
+        facts = turn.facts
+        if facts.pod_cidrs:
+            self.runtime.use_cidrs(turn.env.pod_cidrs_of(facts.host_ips, facts.pod_cidrs))
         if has_new_owner:
             self.statics.on_new_owner(turn)
 

@@ -63,7 +63,7 @@ class StatusGenerator:
             self._runtime.advance(pod.uid, turn.now_ns, env.wall_offset_ns)
         old = self._statuses.last_status(pod)
         if worker.state is WorkerState.TERMINATED and self._is_news(worker, turn):
-            old = old._replace(pod_ip="")
+            old = old._replace(pod_ips="")
         killed = worker.killed
         if killed is not None and is_terminal and old.phase not in TERMINAL_PHASES:
             old = killed.applied(old)  # as it was told when the kill began; light tells it once
@@ -78,7 +78,7 @@ class StatusGenerator:
             in_cgroup=resizes.in_cgroup(pod),
             restarting=could_restart_all(pod) and should_restart_all(pod, sandbox, old),
             past_deadline=past,
-            host_ip=turn.facts.host_ip,
+            host_ips=turn.facts.host_ips,
             reasons=worker.reasons or _NO_REASONS,
             is_terminal=is_terminal,
             untolerated=untolerated_key(pod, env.tolerate_key),
@@ -87,8 +87,8 @@ class StatusGenerator:
             image_id=env.images.image_id,
         )
         status = generate_pod_status(pod, sandbox, inputs)
-        if worker.state is WorkerState.TERMINATED and not old.pod_ip:
-            status = status._replace(pod_ip=status.host_ip if pod.spec.host_network else "")
+        if worker.state is WorkerState.TERMINATED and not old.pod_ips:
+            status = status._replace(pod_ips=status.host_ips if pod.spec.host_network else "")
         if self._devices is not None:
             status = self._devices.with_health(pod, status, turn)
         status = self._dra.with_health(pod, status, env.model)

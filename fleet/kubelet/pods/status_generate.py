@@ -20,6 +20,7 @@ from fleet.kubelet.pods.pod_actions import (
 )
 from fleet.kubelet.pods.pod_phase import RESTARTING_ALL, TERMINAL_PHASES, pod_phase
 from fleet.kubelet.pods.resources_shown import container_resources_shown, resources_shown
+from fleet.objects.addresses import by_family, with_second
 from fleet.objects.pods import (
     ContainerSpec,
     ContainerStatus,
@@ -74,7 +75,7 @@ class PodInputs(NamedTuple):
     """What a status is generated from, the pod and its sandbox apart."""
 
     old: PodStatus  # the one generated last, else the API's
-    host_ip: str
+    host_ips: str
     reasons: Mapping[str, WaitingState]  # why containers could not be started
     restarting: bool = False  # a rule said RestartAllContainers
     past_deadline: bool = False
@@ -124,14 +125,16 @@ def generate_pod_status(pod: Pod, sandbox: Sandbox | None, inputs: PodInputs) ->
             phase = "Failed"
         reason, message = active_deadline.REASON, active_deadline.MESSAGE
     resources = resources_shown(pod, inputs.in_cgroup or pod.spec, old)
-    pod_ip = sandbox.ip if sandbox is not None else old.pod_ip
+    pod_ips = by_family(sandbox.ips, inputs.host_ips) if sandbox is not None else old.pod_ips
+    if pod.spec.host_network:
+        pod_ips = with_second(pod_ips, inputs.host_ips)
     return PodStatus(
         phase=phase,
         reason=reason,
         message=message,
         conditions=_conditions(pod, sandbox, inputs, phase, containers, inits),
-        host_ip=inputs.host_ip,
-        pod_ip=inputs.host_ip if pod.spec.host_network and not pod_ip else pod_ip,
+        host_ips=inputs.host_ips,
+        pod_ips=pod_ips,
         start_time_s=old.start_time_s,
         qos_class=pod.spec.qos_class,
         observed_generation=pod.generation,

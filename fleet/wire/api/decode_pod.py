@@ -350,8 +350,8 @@ def _status(obj: dict[str, Any]) -> PodStatus:
         reason=_intern(obj.get("reason", "")),
         message=obj.get("message", ""),
         conditions=share(tuple(map(condition, obj.get("conditions") or ()))),
-        host_ip=_intern(obj.get("hostIP", "")),
-        pod_ip=obj.get("podIP", ""),
+        host_ips=_intern(_ips(obj, "hostIP", "hostIPs")),
+        pod_ips=_ips(obj, "podIP", "podIPs"),
         start_time_s=_seconds(obj.get("startTime") or ""),
         qos_class=_intern(obj.get("qosClass", "")),
         observed_generation=obj.get("observedGeneration", 0),
@@ -361,6 +361,13 @@ def _status(obj: dict[str, Any]) -> PodStatus:
         allocated_json=_rendered(obj, "allocatedResources"),
         resources_json=_rendered(obj, "resources"),
     )
+
+
+def _ips(obj: dict[str, Any], first: str, all_of_them: str) -> str:
+    """Return addresses as fleet.objects.addresses has them; the server holds that both agree."""
+    listed = obj.get(all_of_them) or ()
+    ip: str = obj.get(first, "")
+    return ip if len(listed) < 2 else ",".join(each["ip"] for each in listed)
 
 
 def _statuses(obj: dict[str, Any], field: str) -> tuple[ContainerStatus, ...]:

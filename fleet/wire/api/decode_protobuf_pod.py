@@ -6,8 +6,10 @@ form and decoded as that is. So both encodings share one decoder of each part, a
 template costs one parse of the few fields that differ, and the record.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from sys import intern
+from typing import Any
 
 from fleet.objects.pods import (
     TOKEN_VOLUME,
@@ -169,8 +171,8 @@ def _read_status(raw: bytes) -> PodStatus:
         intern(message.reason),
         message.message,
         _conditions(tuple(message.conditions[:])),
-        intern(message.hostIP),
-        message.podIP,
+        intern(_ips(message.hostIP, message.hostIPs)),
+        _ips(message.podIP, message.podIPs),
         seconds(message.startTime),
         intern(message.qosClass),
         message.observedGeneration,
@@ -180,6 +182,11 @@ def _read_status(raw: bytes) -> PodStatus:
         _amounts(allocated) if allocated else b"",
         _shown("ResourceRequirements", message.resources) if message.HasField("resources") else b"",
     )
+
+
+def _ips(first: str, listed: Sequence[Any]) -> str:
+    """Return addresses as fleet.objects.addresses has them; the server holds that both agree."""
+    return first if len(listed) < 2 else ",".join(each.ip for each in listed)
 
 
 @lru_cache(maxsize=CACHED_MAX)

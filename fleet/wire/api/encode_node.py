@@ -98,8 +98,8 @@ def node_json(caller: Caller, facts: NodeIdentity, made: NodeObject) -> bytes:
     }
     if preset is not None:
         metadata["annotations"].setdefault(TTL_ANNOTATION, preset.ttl(caller.index))
-        if cidr := preset.pod_cidr(caller.index):
-            spec |= {"podCIDR": cidr, "podCIDRs": [cidr]}
+        if cidrs := preset.pod_cidrs(caller.index):
+            spec |= {"podCIDR": cidrs[0], "podCIDRs": cidrs}
     addresses = [{"type": kind, "address": address} for kind, address in facts.addresses]
     return b'{"kind":"Node","apiVersion":"v1","metadata":%b,"spec":%b,"status":{%b}}' % (
         orjson.dumps(metadata),

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from fleet.objects.addresses import each_of, first_of
 from fleet.objects.effects import PodStatusPatch
 from fleet.objects.pods import (
     TOKEN_VOLUME,
@@ -53,13 +54,12 @@ def _members(old: PodStatus, new: PodStatus) -> bytes:
         if before != after:
             body = _container_statuses(after, probed=field is not EPHEMERAL)
             parts.append(b'"%b":%b' % (field, body))
-    for name, names, address, now in (
-        (b"hostIP", b"hostIPs", old.host_ip, new.host_ip),
-        (b"podIP", b"podIPs", old.pod_ip, new.pod_ip),
+    for name, names, ips, now in (
+        (b"hostIP", b"hostIPs", old.host_ips, new.host_ips),
+        (b"podIP", b"podIPs", old.pod_ips, new.pod_ips),
     ):
-        if address != now:
-            parts.append(b'"%b":%b' % (name, b'"%b"' % now.encode() if now else b"null"))
-            parts.append(_addresses(names, address, now))
+        if ips != now:
+            parts.append(_primary(name, first_of(ips), first_of(now)) + _addresses(names, ips, now))
     for field, text, value in (
         (b"message", old.message, new.message),
         (b"phase", old.phase, new.phase),
@@ -156,15 +156,30 @@ def _condition(old: PodCondition | None, new: PodCondition) -> bytes:
     return b"{%b}" % b",".join(fields)
 
 
+def _primary(field: bytes, old: str, new: str) -> bytes:
+    """Render what is left of a list's first address besides the list, with a comma behind it."""
+    if old == new:
+        return b""
+    return b'"%b":"%b",' % (field, new.encode()) if new else b'"%b":null,' % field
+
+
 def _addresses(field: bytes, old: str, new: str) -> bytes:
-    """Render a list of one address that merges by ip."""
+    """Render a list of addresses that merges by ip."""
     if not new:
         return b'"%b":null' % field
-    added = b'{"ip":"%b"}' % new.encode()
+    before, now = each_of(old), each_of(new)
+    listed = _each_ip(b'{"ip":"%b"}', now)
     if not old:
-        return b'"%b":[%b]' % (field, added)
-    gone = b'{"$patch":"delete","ip":"%b"}' % old.encode()
-    return b'"$setElementOrder/%b":[%b],"%b":[%b,%b]' % (field, added, field, added, gone)
+        return b'"%b":[%b]' % (field, listed)
+    added = _each_ip(b'{"ip":"%b"}', [ip for ip in now if ip not in before])
+    gone = _each_ip(b'{"$patch":"delete","ip":"%b"}', [ip for ip in before if ip not in now])
+    changes = b",".join(filter(None, (added, gone)))
+    patch = b',"%b":[%b]' % (field, changes) if changes else b""
+    return b'"$setElementOrder/%b":[%b]%b' % (field, listed, patch)
+
+
+def _each_ip(form: bytes, ips: list[str]) -> bytes:
+    return b",".join([form % ip.encode() for ip in ips])
 
 
 def _container_statuses(statuses: tuple[ContainerStatus, ...], *, probed: bool) -> bytes:

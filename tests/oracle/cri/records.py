@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cri.applications import Application
+from fleet.objects.addresses import first_of
 from fleet.objects.pods import ContainerSpec, Pod
 from fleet.profile.pod_behavior import ContainerBehavior, PodBehavior
 from fleet.runtime.containers import Container, RunState, Sandbox
@@ -30,7 +31,7 @@ class PodSandbox:
     @property
     def ip(self) -> str:
         """The address, "" in the host's network."""
-        return "" if self.pod.spec.host_network else self.sandbox.ip
+        return "" if self.pod.spec.host_network else first_of(self.sandbox.ips)
 
 
 @dataclass(slots=True)

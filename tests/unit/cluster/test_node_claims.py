@@ -10,7 +10,7 @@ from fleet.cluster.cleanup import NODE_LEASES
 from fleet.cluster.managed import (
     ASKED_BY_NAME_MAX,
     Claim,
-    address_of,
+    addresses_of,
     judge,
     judge_again,
     node_leases,
@@ -78,6 +78,8 @@ def test_leases_are_found_by_name_and_as_a_whole(count: int) -> None:
 
 
 def test_the_address_of_a_node_is_its_internal_one() -> None:
-    assert address_of({"status": {}}) == ""
+    assert addresses_of({"status": {}}) == ""
     listed = [{"type": "Hostname", "address": "n"}, {"type": "InternalIP", "address": "10.0.0.1"}]
-    assert address_of({"status": {"addresses": listed}}) == "10.0.0.1"
+    assert addresses_of({"status": {"addresses": listed}}) == "10.0.0.1"
+    listed = [{"type": "ExternalIP", "address": "2001:db8::1"}, *listed]
+    assert addresses_of({"status": {"addresses": listed}}) == "10.0.0.1,2001:db8::1"

@@ -25,6 +25,7 @@ from fleet.controlplane.options import (
 )
 from fleet.controlplane.ports import Ports
 from fleet.errors import UsageError
+from fleet.run.presets import NODE_MASKS
 
 PORTS = Ports(1, 2, 3, 4, 5)
 
@@ -92,8 +93,8 @@ def test_without_a_controller_manager_pods_need_no_service_account(tmp_path: Pat
 
 def test_pod_networks_suffice_for_20000_nodes() -> None:
     pods = ipaddress.ip_network(flags.POD_CIDR)
-    assert 2 ** (flags.NODE_MASK - pods.prefixlen) >= 20_000
-    assert flags.NODE_MASK - pods.prefixlen <= 16  # the allocator's limit
+    assert 2 ** (NODE_MASKS[4] - pods.prefixlen) >= 20_000
+    assert NODE_MASKS[4] - pods.prefixlen <= 16  # the allocator's limit
     services = ipaddress.ip_network(flags.SERVICE_CIDR)
     assert not services.overlaps(pods)
     assert ipaddress.ip_address(flags.SERVICE_IP) == services.network_address + 1

@@ -313,6 +313,11 @@ def test_taints_of_template_and_configuration_stand_once() -> None:
         ({"kubeletVersion": "1"}, "spec.kubeletVersion: '1' is not a version such as v1.36.3"),
         ({"kubeletVersion": 1.36}, "spec.kubeletVersion: 1.36 is not a version such as v1.36.3"),
         ({"addressPool": "10.0.0.1/8"}, "spec.addressPool: '10.0.0.1/8' is not a CIDR"),
+        (
+            {"addressPool": "10.0.0.0/8,11.0.0.0/8"},
+            "spec.addressPool: '10.0.0.0/8,11.0.0.0/8' has two CIDRs of one family",
+        ),
+        ({"addressPool": "10.0.0.0/8, fd00::/64"}, "spec.addressPool: ' fd00::/64' is not a CIDR"),
         ({"addressPool": "10.0.0.0/31"}, "spec.addressPool: '10.0.0.0/31' has no room for nodes"),
         ({"topologySpread": [{"topologyKey": "a"}]}, "spec.topologySpread[0].values: is required"),
         (
@@ -488,7 +493,31 @@ def test_identity_is_a_function_of_index_and_name() -> None:
     for key, length in (("machineID", 32), ("systemUUID", 36), ("bootID", 36)):
         assert len(facts.node_info[key]) == length
         assert facts.node_info[key] != other.node_info[key]
-    assert len({model.address(index) for index in range(100_000)}) == 100_000
+    assert len({model.addresses(index) for index in range(100_000)}) == 100_000
+
+
+@pytest.mark.parametrize(
+    ("pool", "addresses"),
+    [
+        ("10.0.0.0/8,fd00::/64", ["10.0.0.5", "fd00::5"]),
+        ("fd00::/64,10.0.0.0/8", ["fd00::5", "10.0.0.5"]),
+        ("fd00::/64", ["fd00::5"]),
+    ],
+)
+def test_a_node_has_an_address_of_each_pool(pool: str, addresses: list[str]) -> None:
+    """Source: pkg/kubelet/nodestatus/setters.go, NodeAddress."""
+    model = mix(1, addressPool=pool, cloudProvider="external").models[0]
+    facts = model.identity(4, "n")
+    assert facts.addresses == (*(("InternalIP", ip) for ip in addresses), ("Hostname", "n"))
+    assert facts.annotations["alpha.kubernetes.io/provided-node-ip"] == ",".join(addresses)
+    assert model.index_of(model.addresses(4)) == 4
+
+
+def test_the_smaller_of_two_pools_says_how_many_nodes_there_may_be() -> None:
+    made = mix(1, addressPool="10.0.0.0/30,fd00::/64")
+    made.check_addresses(2)
+    with pytest.raises(UsageError, match=r"10\.0\.0\.0/30,fd00::/64 has room for 2 nodes"):
+        made.check_addresses(3)
 
 
 def test_a_shared_cluster_gets_no_zone_labels_and_no_newer_kubelet() -> None:

@@ -1,5 +1,6 @@
 """Where kubelets answer, and what their Nodes say of it."""
 
+import dataclasses
 import ipaddress
 
 import pytest
@@ -24,8 +25,24 @@ def test_each_node_has_a_loopback_address_of_its_own() -> None:
     assert facts.addresses == (("InternalIP", "127.128.1.45"), ("Hostname", "n"))
     assert facts.kubelet_port == 10250
     assert SOCKETS in model.declared_features
-    assert model.address(300) == "127.128.1.45"  # of its pods in the host's network, too
+    assert model.addresses(300) == "127.128.1.45"  # of its pods in the host's network, too
     assert model.index_of("127.128.1.45") == 300
+
+
+@pytest.mark.parametrize(
+    ("pools", "addresses"),
+    [
+        ("198.18.0.0/15,fd00::/64", "127.128.1.45,fd00::12d"),
+        ("fd00::/64,198.18.0.0/15", "127.128.1.45,fd00::12d"),
+        ("fd00::/64", "127.128.1.45,fd00::12d"),
+    ],
+)
+def test_an_address_that_is_served_is_the_first_of_two(pools: str, addresses: str) -> None:
+    made = adapted(Serving(port=10250))
+    networks = tuple(map(ipaddress.ip_network, pools.split(",")))
+    model = dataclasses.replace(made, address_pools=networks)
+    assert model.addresses(300) == addresses
+    assert model.index_of(addresses) == 300
 
 
 def test_or_a_port_of_one_address() -> None:
@@ -53,8 +70,8 @@ def test_a_node_is_found_by_where_it_answers(serving: Serving) -> None:
 def test_a_range_is_shared_by_nodes_and_their_pods() -> None:
     found = NodeRange(ipaddress.IPv4Network("10.77.0.0/16"), pods_max=110)
     model = adapted(Serving(port=10250, range=found))
-    assert model.address(0) == "10.77.0.1"
-    assert model.address(255) == "10.77.1.0"
+    assert model.addresses(0) == "10.77.0.1"
+    assert model.addresses(255) == "10.77.1.0"
     assert model.index_of("10.77.1.0") == 255
     assert [found.pod_cidr_of(each) for each in (0, 1, 255)] == [
         "10.77.128.0/25",
@@ -67,7 +84,7 @@ def test_a_range_is_shared_by_nodes_and_their_pods() -> None:
 def test_each_pod_of_a_node_has_an_address(pods_max: int, bits: int) -> None:
     found = NodeRange(ipaddress.IPv4Network("10.77.0.0/16"), pods_max)
     pool = AddressPool(found.pod_cidr_of(1))
-    assert pool.cidr.endswith(f"/{bits}")
+    assert pool.cidrs.endswith(f"/{bits}")
     assert len({pool.take() for _ in range(pods_max)} - {""}) == pods_max
 
 

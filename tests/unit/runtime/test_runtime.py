@@ -75,11 +75,11 @@ def test_foreign_addresses_are_ignored() -> None:
 
 def test_a_node_gets_another_range() -> None:
     it = runtime()
-    it.use_cidr("10.9.0.0/24")
-    it.use_cidr("10.9.0.0/24")
+    it.use_cidrs("10.9.0.0/24")
+    it.use_cidrs("10.9.0.0/24")
     sandbox = it.create_sandbox(pod())
     assert sandbox is not None
-    assert sandbox.ip == "10.9.0.2"
+    assert sandbox.ips == "10.9.0.2"
 
 
 def test_no_address_no_sandbox() -> None:
@@ -94,7 +94,7 @@ def test_host_network_pods_have_the_address_of_the_host() -> None:
     it = runtime()
     sandbox = it.create_sandbox(pod(host=True))
     assert sandbox is not None
-    assert sandbox.ip == "192.0.2.1"
+    assert sandbox.ips == "192.0.2.1"
     it.stop_sandbox(UID)
     it.stop_sandbox(UID)
     assert not sandbox.ready
@@ -215,7 +215,7 @@ def test_delays_are_drawn_once_per_start() -> None:
 def test_adoption_rebuilds_what_the_status_shows() -> None:
     before = started(spec("c", "sleep", "100"), spec("d", "false"), spec("e"))
     before.advance(UID, NS_PER_S, OFFSET_NS)
-    from_status = PodStatus(phase="Running", pod_ip="10.1.2.2")
+    from_status = PodStatus(phase="Running", pod_ips="10.1.2.2")
     sandbox = before.sandbox(UID)
     assert sandbox is not None
     statuses = tuple(
@@ -248,7 +248,7 @@ def test_adoption_rebuilds_what_the_status_shows() -> None:
     ended = again.find("d")
     assert ended is not None
     assert ended.terminated().exit_code == 1
-    assert after.create_sandbox(_other()).ip == "10.1.2.3"  # type: ignore[union-attr]
+    assert after.create_sandbox(_other()).ips == "10.1.2.3"  # type: ignore[union-attr]
     assert not after.adopt(_other(), DEFAULT_BEHAVIOR, later_ns, OFFSET_NS)
 
 

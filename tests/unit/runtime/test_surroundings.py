@@ -92,6 +92,25 @@ def test_a_script_sees_where_it_runs(script: str, printed: str) -> None:
     assert (run.run_ns, run.exit_code, run.text("")) == (0, 0, printed)
 
 
+def test_a_script_sees_addresses_of_both_families() -> None:
+    """The list that the runtime tells is /etc/hosts; the node's own family is first elsewhere."""
+    runtime = Runtime(1, "2001:db8::1,192.0.2.1", "fd00:1::/64,10.0.0.0/24", Draws(1))
+    fields = ("podIP", "podIPs", "hostIP", "hostIPs")
+    variables = [Variable(each, source=EnvRef("Field", f"status.{each}")) for each in fields]
+    echo = "echo $podIP $podIPs $hostIP $hostIPs; tail -n 2 /etc/hosts"
+    one = pod("web-0", VolumeSpec("d", "emptyDir"))
+    spec = container("c", "sh", "-c", echo, script=ScriptSpec(tuple(variables), ()))
+    one.spec = one.spec._replace(containers=(spec,))
+    runtime.create_sandbox(one)
+    around = runtime.around(one, spec, 0, 0, 1)
+    assert around is not None
+    assert run_around(command_of(spec), around).text("").splitlines() == [
+        "fd00:1::2 fd00:1::2,10.0.0.2 2001:db8::1 2001:db8::1,192.0.2.1",
+        "10.0.0.2\tweb-0",
+        "fd00:1::2\tweb-0",
+    ]
+
+
 def test_a_host_name_is_the_pod_s_own_if_it_asks_for_one() -> None:
     one = pod("job-0-x7k2p", VolumeSpec("d", "emptyDir"))
     assert hostname(one) == "job-0-x7k2p"

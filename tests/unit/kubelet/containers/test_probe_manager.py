@@ -110,7 +110,7 @@ def running_status(started_s: int, *, started: bool) -> PodStatus:
         container_id="containerd://1",
     )
     conditions = (PodCondition("Ready", "False"), PodCondition("ContainersReady", "False"))
-    return PodStatus("Running", conditions=conditions, pod_ip="10.0.0.9", containers=(found,))
+    return PodStatus("Running", conditions=conditions, pod_ips="10.0.0.9", containers=(found,))
 
 
 def expected(kind: ProbeKind, probe: ProbeSpec, good: list[bool], seconds: int) -> Seen:

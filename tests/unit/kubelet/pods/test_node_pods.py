@@ -520,6 +520,18 @@ def test_host_network_pods_have_the_address_of_the_node() -> None:
     assert world.statuses[0].pod_ip == HOST_IP
 
 
+def test_pods_of_two_families_have_their_node_s_own_first() -> None:
+    """Source: sortPodIPs, generateAPIPodStatus."""
+    world = World(pod_cidr="10.244.3.0/24,fd00:3::/64", host_ips=f"2001:db8::1,{HOST_IP}")
+    world.create(make_pod())
+    world.create(make_pod(uid="host", name="host", host_network=True))
+    world.run(5)
+    status = world.pods[UID].status
+    assert (status.pod_ips, status.pod_ip) == ("fd00:3::2,10.244.3.2", "fd00:3::2")
+    assert status.host_ips == f"2001:db8::1,{HOST_IP}"
+    assert world.pods["host"].status.pod_ips == f"2001:db8::1,{HOST_IP}"
+
+
 def test_addresses_follow_the_node_and_are_given_again() -> None:
     world = World(light=True)
     world.create(make_pod())

@@ -41,7 +41,7 @@ def after(pod: Pod, **runs: tuple[str, ...]) -> Sandbox:
 
 
 def generate(pod: Pod, sandbox: Sandbox | None = None, **fields: object) -> PodStatus:
-    inputs = PodInputs(old=pod.status, host_ip=HOST_IP, reasons={})
+    inputs = PodInputs(old=pod.status, host_ips=HOST_IP, reasons={})
     return generate_pod_status(pod, sandbox, inputs._replace(**fields))  # type: ignore[arg-type]
 
 
@@ -66,7 +66,7 @@ def test_the_first_status_of_a_pod() -> None:
     assert first.state == WaitingState("ContainerCreating")
     assert (first.image, first.image_id, first.container_id) == ("nginx:1", "", "")
     assert (first.resources_json, first.user_json) == (b"", b"")
-    assert (status.phase, status.host_ip, status.pod_ip) == ("Pending", HOST_IP, "")
+    assert (status.phase, status.host_ips, status.pod_ip) == ("Pending", HOST_IP, "")
     assert (status.observed_generation, status.qos_class) == (4, "BestEffort")
     assert (status.allocated_json, status.resources_json) == (b"", b"{}")
 
@@ -89,9 +89,19 @@ def test_a_running_pod() -> None:
         b'{"cpu":"1"}',
         b'{"requests":{"cpu":"1"}}',
     )
-    assert status.pod_ip == "10.0.0.2"
+    assert status.pod_ips == "10.0.0.2"
     assert status.allocated_json == b'{"cpu":"1"}'
     assert generate(pod, after(pod, c=RUNS), pod_resources=False).resources_json == b""
+
+
+def test_a_node_that_becomes_one_of_two_families_gives_its_own_pods_the_second() -> None:
+    both = f"{HOST_IP},2001:db8::1"
+    pod = make_pod(host_network=True)
+    assert generate(pod, after(pod)).pod_ips == HOST_IP
+    assert generate(pod, after(pod), host_ips=both).pod_ips == both
+    assert generate(pod, host_ips=both).pod_ips == both
+    other = make_pod()
+    assert generate(other, after(other), host_ips=both).pod_ips == "10.0.0.2"
 
 
 def test_resources_are_the_cgroup_s_once_the_api_shows_the_pod_running() -> None:

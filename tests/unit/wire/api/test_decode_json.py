@@ -235,7 +235,7 @@ def test_what_a_spec_asks_for_and_a_server_shows_are_equal_bytes() -> None:
 
 def test_status_of_a_pod() -> None:
     status = decode_pod(dumped()).status
-    assert (status.phase, status.pod_ip, status.host_ip) == ("Running", "10.0.0.2", "192.0.2.2")
+    assert (status.phase, status.pod_ip, status.host_ips) == ("Running", "10.0.0.2", "192.0.2.2")
     assert (status.start_time_s, status.qos_class) == (AT_S, "Burstable")
     (container,) = status.containers
     assert isinstance(container, ContainerStatus)

@@ -123,13 +123,13 @@ CREATED = PodStatus(phase="Pending", qos_class="BestEffort")
 PENDING = CREATED._replace(
     conditions=conditions(),
     containers=(WAITING,),
-    host_ip="192.0.2.2",
+    host_ips="192.0.2.2",
     observed_generation=1,
     resources_json=b"{}",
     start_time_s=START_S,
 )
 SANDBOX = PENDING._replace(conditions=conditions("True"))
-UP = SANDBOX._replace(phase="Running", containers=(RUNNING,), pod_ip="192.168.192.168")
+UP = SANDBOX._replace(phase="Running", containers=(RUNNING,), pod_ips="192.168.192.168")
 DELETED = UP._replace(conditions=conditions("True", gen=2), observed_generation=2)
 DONE = DELETED._replace(
     phase="Succeeded",
@@ -185,8 +185,8 @@ def test_a_condition_that_was_there_stays_in_the_order_only() -> None:
 
 def test_what_became_empty_is_null() -> None:
     told = UP.conditions[2]._replace(reason="ContainersNotReady", message='not "ready"')
-    old = UP._replace(conditions=(told,), reason="Evicted", message="m", pod_ip="1.2.3.4")
-    new = UP._replace(conditions=(UP.conditions[2],), pod_ip="")
+    old = UP._replace(conditions=(told,), reason="Evicted", message="m", pod_ips="1.2.3.4")
+    new = UP._replace(conditions=(UP.conditions[2],), pod_ips="")
     status = body(old, new)["status"]
     assert status["conditions"] == [{"message": None, "reason": None, "type": "Ready"}]
     assert (status["reason"], status["message"]) == (None, None)
@@ -210,12 +210,30 @@ def test_of_resources_only_what_differs_is_told_and_what_went_is_null() -> None:
 
 
 def test_another_address_replaces_the_old_one() -> None:
-    status = body(UP, UP._replace(pod_ip="10.0.0.9"))["status"]
+    status = body(UP, UP._replace(pod_ips="10.0.0.9"))["status"]
     assert status == {
         "$setElementOrder/podIPs": [{"ip": "10.0.0.9"}],
         "podIP": "10.0.0.9",
         "podIPs": [{"ip": "10.0.0.9"}, {"$patch": "delete", "ip": "192.168.192.168"}],
     }
+
+
+def test_addresses_of_two_families_are_merged_by_ip() -> None:
+    status = body(UP._replace(pod_ips=""), UP._replace(pod_ips="10.0.0.9,fd00::9"))["status"]
+    assert status == {"podIP": "10.0.0.9", "podIPs": [{"ip": "10.0.0.9"}, {"ip": "fd00::9"}]}
+    one, both = UP._replace(host_ips="192.0.2.2"), UP._replace(host_ips="192.0.2.2,2001:db8::2")
+    listed = [{"ip": "192.0.2.2"}, {"ip": "2001:db8::2"}]
+    assert body(one, both)["status"] == {
+        "$setElementOrder/hostIPs": listed,
+        "hostIPs": [{"ip": "2001:db8::2"}],
+    }
+    gone = [{"$patch": "delete", "ip": "2001:db8::2"}]
+    assert body(both, one)["status"] == {
+        "$setElementOrder/hostIPs": listed[:1],
+        "hostIPs": gone,
+    }
+    turned = body(both, UP._replace(host_ips="2001:db8::2,192.0.2.2"))["status"]
+    assert turned == {"hostIP": "2001:db8::2", "$setElementOrder/hostIPs": listed[::-1]}
 
 
 def test_a_container_has_all_that_the_api_shows() -> None:

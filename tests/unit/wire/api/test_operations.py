@@ -27,7 +27,7 @@ from fleet.objects.effects import (
 )
 from fleet.objects.pods import NodeCondition, ObjectRef
 from fleet.objects.volumes import ObjectTarget
-from fleet.profile.controller_preset import ControllerPreset
+from fleet.profile.controller_preset import ClusterRange, ControllerPreset
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
@@ -73,7 +73,7 @@ def request(
 
 
 def test_a_node_registers_with_what_the_controllers_would_give_it() -> None:
-    preset = ControllerPreset(ipaddress.IPv4Network("10.128.0.0/9"), 24)
+    preset = ControllerPreset((ClusterRange(ipaddress.IPv4Network("10.128.0.0/9"), 24),))
     sent = request(Op.CREATE_NODE, NodeObject((READY,)), preset=preset, index=700)
     node = orjson.loads(sent.body)
     assert node["metadata"]["annotations"]["node.alpha.kubernetes.io/ttl"] == "30"
