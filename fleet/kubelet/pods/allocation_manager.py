@@ -4,15 +4,14 @@
         |does not fit: PodResizePending Deferred, tried again; never can: Infeasible
 
 A pod of which nothing is being resized has what its spec says, and nothing is kept of it. While a
-resize is pending, its worker sees the pod with the resources that it has.
+resize is pending, its worker sees the pod with the resources that it has. The pod's own resources
+are resized as those of its containers are; what its cgroup has changes with the first of them.
 Source: pkg/kubelet/allocation/allocation_manager.go, handlers.go; kubelet.go, HandlePodUpdates,
-SyncPod; kuberuntime_manager.go, computePodResizeAction; pkg/kubelet/events/resize.go.
-Differs: a resize of the pod's own resources changes no container; after a restart of fleet a
-pending resize counts as allocated.
+SyncPod; kuberuntime_manager.go, computePodResizeAction, computePodLevelResourcesResizeAction;
+pkg/kubelet/events/resize.go.
 """
 
-import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import orjson
@@ -20,16 +19,26 @@ import orjson
 from fleet.clock import NS_PER_S
 from fleet.kubelet.events import Reason
 from fleet.kubelet.pods.pod_actions import ContainerKill, KillReason
+from fleet.kubelet.pods.pod_allocation import (
+    WHOLE,
+    actuated_by_status,
+    allocated_by_status,
+    asks_more,
+    changed,
+    has_other_resources,
+    limited_json,
+    resizes_pods,
+    with_resources,
+)
 from fleet.kubelet.pods.pod_workers import PodWorker
 from fleet.kubelet.turn import Turn
 from fleet.objects.effects import SetTimer, Timer
-from fleet.objects.pods import ContainerSpec, Pod, PodCondition, PodSpec, PodUid
+from fleet.objects.pods import Pod, PodCondition, PodSpec, PodUid
 from fleet.runtime.containers import RunState, Sandbox
 
 RETRY_NS = 180 * NS_PER_S  # retryDelay: resources may have come free unseen
 DEFERRED = "Deferred"
 INFEASIBLE = "Infeasible"
-RESOURCES = ("cpu", "memory")
 IN_PROGRESS = "PodResizeInProgress"
 PENDING = "PodResizePending"
 
@@ -62,23 +71,36 @@ class ResizeActions(NamedTuple):
 
     kill: tuple[ContainerKill, ...] = ()  # containers whose policy is RestartContainer
     update: tuple[str, ...] = ()  # containers that take their new resources as they run
+    whole: bool = False  # the pod as a whole takes its own
 
 
 NO_ACTIONS = ResizeActions()
+NOTHING: Mapping[str, bytes] = {}
 Check = Callable[[PodWorker, Pod], Refusal | None]
 
 
 class AllocationManager:
     """The resizes of one node's pods; made with the first of them."""
 
-    __slots__ = ("_actuated", "_before", "_desired", "_due_ns", "_pending", "_progress")
+    __slots__ = (
+        "_actuated",
+        "_before",
+        "_desired",
+        "_due_ns",
+        "_ended",
+        "_found",
+        "_pending",
+        "_progress",
+    )
 
     def __init__(self) -> None:
         self._pending: dict[PodUid, _Resize] = {}
         self._progress: dict[PodUid, _Resize] = {}
         self._desired: dict[PodUid, Pod] = {}  # of pending ones: what the API asks for
-        self._actuated: dict[PodUid, dict[str, ContainerSpec]] = {}  # what containers still have
-        self._before: dict[PodUid, Pod] = {}  # of those in progress: as they were before
+        self._actuated: dict[PodUid, dict[str, bytes]] = {}  # what containers still have
+        self._before: dict[PodUid, Pod] = {}  # by which a pod's cgroup still is
+        self._found: tuple[PodUid, ...] = ()  # left by a kubelet before us, and not looked at yet
+        self._ended: tuple[PodUid, ...] = ()  # pods that have by now what they were given
         self._due_ns = 0  # of the next try, 0 when nothing is pending
 
     def take(self, worker: PodWorker, pod: Pod, check: Check, turn: Turn) -> Pod:
@@ -86,15 +108,38 @@ class AllocationManager:
 
         Source: HandlePodUpdates, handlePodResourcesResize.
         """
-        if not has_other_resources(worker.pod, pod):
+        whole = resizes_pods(turn.env.model)
+        if not has_other_resources(worker.pod, pod, whole=whole):
             self._pending.pop(pod.uid, None)
             self._desired.pop(pod.uid, None)
             return pod
         desired = self._desired.get(pod.uid)
-        if desired is not None and not has_other_resources(desired, pod):
+        if desired is not None and not has_other_resources(desired, pod, whole=whole):
             self._desired[pod.uid] = pod
             return with_resources(pod, worker.pod)
         return self._allocate(worker, pod, check, turn)
+
+    def restore(self, worker: PodWorker, turn: Turn) -> None:
+        """Take over what a kubelet before us had allocated to a pod that runs.
+
+        Source: allocation_manager.go, AddPod; status_manager.go, BackfillPodResizeConditions.
+        Differs: a kubelet has checkpoints, of what it allocated and of what containers have; here
+        the status of the pod says both, of requests whenever they differ.
+        """
+        pod, now_s = worker.pod, turn.wall_s
+        given = allocated_by_status(pod)
+        for each in pod.status.conditions:
+            known = {PENDING: self._pending, IN_PROGRESS: self._progress}.get(each.type)
+            if known is not None and (known is self._progress or given is not None):
+                generation = each.observed_generation
+                known[pod.uid] = _Resize(generation, now_s, now_s, each.reason, each.message)
+        if given is not None:
+            self._desired[pod.uid] = pod
+            self._pending.setdefault(pod.uid, _Resize(pod.generation, now_s, now_s))
+            self._found = (*self._found, pod.uid)
+            worker.pod = given
+        if pod.uid in self._progress:
+            self._before[pod.uid], self._actuated[pod.uid] = actuated_by_status(worker.pod)
 
     def _allocate(self, worker: PodWorker, pod: Pod, check: Check, turn: Turn) -> Pod:
         refusal = check(worker, pod)
@@ -118,8 +163,10 @@ class AllocationManager:
         self._progress[pod.uid] = _Resize(pod.generation, turn.wall_s, turn.wall_s)
         self._before.setdefault(pod.uid, worker.pod)
         has = self._actuated.setdefault(pod.uid, {})
-        for spec in (*worker.pod.spec.init_containers, *worker.pod.spec.containers):
-            has.setdefault(spec.name, spec)
+        own = worker.pod.spec
+        for spec in (*own.init_containers, *own.containers):
+            has.setdefault(spec.name, limited_json(spec, own))
+        has.setdefault(WHOLE, own.own_json)
         text = _summary(pod, pod.generation)
         turn.event(pod, Reason.RESIZE_STARTED, f"Pod resize started: {text}")
         return pod
@@ -129,29 +176,54 @@ class AllocationManager:
     ) -> list[PodWorker]:
         """Try the deferred resizes again; return the pods that have to be synced.
 
-        Source: retryPendingResizes; sortPendingResizes, but for the time that they waited.
+        Source: retryPendingResizes.
         """
         if self._due_ns and turn.now_ns >= self._due_ns:
             self._due_ns = 0
+        elif self._found:
+            return []  # not before all pods are known: sourcesReady
         changed = []
-        found = [workers[uid] for uid in self._pending if uid in workers]
-        found.sort(key=lambda worker: -worker.pod.spec.priority)
-        for worker in found:
+        for worker in self._in_order(workers[uid] for uid in self._pending if uid in workers):
             uid = worker.pod.uid
             before = self._pending[uid]
-            if before.reason == INFEASIBLE:
+            if before.reason == INFEASIBLE and uid not in self._found:
                 continue
             worker.pod = self._allocate(worker, self._desired[uid], check, turn)
             if self._pending.get(uid) != before:
                 changed.append(worker)
+        self._found = ()
         return changed
 
+    def _in_order(self, workers: Iterable[PodWorker]) -> list[PodWorker]:
+        """Return who is tried first: who asks for no more, is important, has waited for long.
+
+        Source: sortPendingResizes.
+        """
+
+        def key(worker: PodWorker) -> tuple[bool, int, bool, int]:
+            pod, pending = worker.pod, self._pending[worker.pod.uid]
+            grows = asks_more(pod, self._desired[pod.uid])
+            lesser = pod.spec.qos_class != "Guaranteed"
+            return grows, -pod.spec.priority, lesser, pending.since_s
+
+        return sorted(workers, key=key)
+
+    def on_synced(self, turn: Turn) -> None:
+        """Learn that all pods are known: what was found pending is due now."""
+        if self._found:
+            self._due_ns = turn.now_ns
+
     def has_deferred(self) -> bool:
-        """Return whether any resize waits for resources."""
-        return any(each.reason == DEFERRED for each in self._pending.values())
+        """Return whether any resize waits for resources, or for being looked at."""
+        return bool(self._found) or any(
+            each.reason != INFEASIBLE for each in self._pending.values()
+        )
 
     def actions(self, pod: Pod, sandbox: Sandbox) -> ResizeActions:
-        """Return which containers are to be changed. Source: computePodResizeAction."""
+        """Return what is to be changed.
+
+        Source: computePodResizeAction, computePodLevelResourcesResizeAction.
+        """
         has = self._actuated.get(pod.uid)
         if has is None:
             return NO_ACTIONS
@@ -161,16 +233,17 @@ class AllocationManager:
             container = sandbox.find(spec.name)
             if old is None or container is None or container.state is not RunState.RUNNING:
                 continue
-            changed = _changed(old, spec)
-            if any(name in spec.life.resize_restarts for name in changed):
+            differs = changed(old, limited_json(spec, pod.spec))
+            if any(name in spec.life.resize_restarts for name in differs):
                 message = f"Container {spec.name} resize requires restart"
                 kill.append(ContainerKill(spec.name, message, KillReason.UNKNOWN))
-            elif changed:
+            elif differs:
                 update.append(spec.name)
-        return ResizeActions(tuple(kill), tuple(update))
+        whole = WHOLE in has and bool(changed(has[WHOLE], pod.spec.own_json))
+        return ResizeActions(tuple(kill), tuple(update), whole)
 
-    def actuate(self, uid: PodUid, name: str) -> None:
-        """Note that a container has what was allocated: it was updated, or made anew."""
+    def actuate(self, uid: PodUid, name: str = WHOLE) -> None:
+        """Note that a container, or the pod itself, has what was allocated to it."""
         self._actuated.get(uid, {}).pop(name, None)
 
     def fail(self, pod: Pod, message: str, turn: Turn) -> None:
@@ -184,18 +257,27 @@ class AllocationManager:
             turn.event(pod, Reason.RESIZE_ERROR, f"Pod resize error: {text}")
 
     def look(self, pod: Pod, sandbox: Sandbox | None, turn: Turn) -> None:
-        """End the resize of a pod once nothing is left of it. Source: IsPodResizeInProgress."""
+        """End the resize of a pod once nothing is left of it. Source: IsPodResizeInProgress.
+
+        A pod that had no resources of its own has no record of them, which counts as done.
+        """
+        has = self._actuated.get(pod.uid)
+        if has is None:
+            return
+        left = NO_ACTIONS if sandbox is None else self.actions(pod, sandbox)
         progress = self._progress.get(pod.uid)
-        if progress is None:
+        if left.kill or left.update or (left.whole and has[WHOLE]):
+            begun = progress or _Resize(pod.generation, turn.wall_s, turn.wall_s)
+            self._progress[pod.uid] = begun._replace(probe_s=turn.wall_s)
             return
-        if sandbox is not None and self.actions(pod, sandbox) != NO_ACTIONS:
-            self._progress[pod.uid] = progress._replace(probe_s=turn.wall_s)
-            return
-        del self._progress[pod.uid]
-        self._before.pop(pod.uid, None)
-        self._actuated.pop(pod.uid, None)
-        text = _summary(pod, progress.generation)
-        turn.event(pod, Reason.RESIZE_COMPLETED, f"Pod resize completed: {text}")
+        if not left.whole:
+            del self._actuated[pod.uid]
+            self._before.pop(pod.uid, None)
+            self._ended = (*self._ended, pod.uid)
+        if progress is not None:
+            del self._progress[pod.uid]
+            text = _summary(pod, progress.generation)
+            turn.event(pod, Reason.RESIZE_COMPLETED, f"Pod resize completed: {text}")
 
     def conditions(self, uid: PodUid) -> tuple[PodCondition, ...]:
         """Return what the status says of the resize of a pod."""
@@ -210,7 +292,7 @@ class AllocationManager:
                 found.probe_s,
             )
             for kind, known in ((PENDING, self._pending), (IN_PROGRESS, self._progress))
-            if (found := known.get(uid)) is not None
+            if (found := known.get(uid)) is not None and (found.reason or known is self._progress)
         )
 
     @property
@@ -218,83 +300,35 @@ class AllocationManager:
         """Return how many resizes are being applied. Source: recordInProgressResizeCount."""
         return len(self._progress)
 
-    def actuated(self, uid: PodUid) -> dict[str, ContainerSpec]:
+    def actuated(self, uid: PodUid) -> Mapping[str, bytes]:
         """Return what the containers of a pod still have, where it is not what they shall have."""
-        return self._actuated.get(uid, {})
+        return self._actuated.get(uid, NOTHING)
 
     def in_cgroup(self, pod: Pod) -> PodSpec:
         """Return the spec that the cgroup of a pod is by: until a resize is done, the old one."""
         return self._before.get(pod.uid, pod).spec
+
+    def as_in_cgroup(self, pod: Pod) -> Pod:
+        """Return a pod with the resources that its cgroup is by."""
+        before = self._before.get(pod.uid)
+        return pod if before is None else with_resources(pod, before)
+
+    def take_ended(self) -> tuple[PodUid, ...]:
+        """Return the pods whose resizes have ended since this was asked last."""
+        ended, self._ended = self._ended, ()
+        return ended
 
     def forget(self, uid: PodUid) -> None:
         """Drop what is kept of a pod."""
         kept = (self._pending, self._progress, self._desired, self._actuated, self._before)
         for known in kept:
             known.pop(uid, None)
+        self._found = tuple(each for each in self._found if each != uid)
 
     def _arm(self, turn: Turn) -> None:
         if not self._due_ns:
             self._due_ns = turn.now_ns + RETRY_NS
             turn.out.append(SetTimer(turn.node, self._due_ns, Timer.RESIZE))
-
-
-def has_other_resources(old: Pod, new: Pod) -> bool:
-    """Return whether containers ask for other resources than they did."""
-    before, after = old.spec, new.spec
-    if before is after:
-        return False
-    had = {each.name: each.resources_json for each in (*before.init_containers, *before.containers)}
-    return any(
-        had.get(each.name, each.resources_json) != each.resources_json
-        for each in (*after.init_containers, *after.containers)
-    )
-
-
-def with_resources(pod: Pod, allocated: Pod) -> Pod:
-    """Return a pod with the resources of another version. Source: UpdatePodFromAllocation."""
-    spec, had = pod.spec, allocated.spec
-    new = copy.copy(pod)
-    new.spec = spec._replace(
-        containers=_with_resources(spec.containers, had.containers),
-        init_containers=_with_resources(spec.init_containers, had.init_containers),
-        allocated_json=had.allocated_json,
-        resources_json=had.resources_json,
-        running_json=had.running_json,
-        ended_json=had.ended_json,
-        own_memory=had.own_memory,
-        admission=spec.admission._replace(requests=had.admission.requests),
-    )
-    return new
-
-
-def _with_resources(
-    specs: tuple[ContainerSpec, ...], allocated: tuple[ContainerSpec, ...]
-) -> tuple[ContainerSpec, ...]:
-    known = {spec.name: spec for spec in allocated}
-    return tuple(
-        spec._replace(
-            requests_json=known[spec.name].requests_json,
-            resources_json=known[spec.name].resources_json,
-        )
-        if spec.name in known
-        else spec
-        for spec in specs
-    )
-
-
-def _changed(old: ContainerSpec, new: ContainerSpec) -> tuple[str, ...]:
-    """Return which resources of a container differ."""
-    if old.resources_json == new.resources_json:
-        return ()
-    before, after = orjson.loads(old.resources_json), orjson.loads(new.resources_json)
-    return tuple(
-        name
-        for name in RESOURCES
-        if any(
-            before.get(kind, {}).get(name) != after.get(kind, {}).get(name)
-            for kind in ("requests", "limits")
-        )
-    )
 
 
 def _summary(pod: Pod, generation: int, error: str = "") -> str:

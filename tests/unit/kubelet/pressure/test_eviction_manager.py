@@ -208,7 +208,7 @@ def test_the_request_of_a_whole_pod_is_told_with_its_usage() -> None:
     node = Node(configured())
     node.free = 90 * MI
     whole = pod("whole")
-    whole.spec = whole.spec._replace(own_memory="4Gi")
+    whole.spec = whole.spec._replace(own_json=b'{"requests":{"memory":"4Gi"}}')
     (eviction,) = node.run(10, using(whole, memory=3 * GI)).evictions
     assert eviction.message == (
         "The node was low on resource: memory. Threshold quantity: 100Mi, available: 90Mi. "
