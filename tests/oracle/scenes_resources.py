@@ -44,6 +44,30 @@ def deferred_resize(scene: Scene) -> None:
     scene.delete("waits")
 
 
+def whole_resized(scene: Scene) -> None:
+    """Pods are resized as a whole: with limits for their containers, with a restart, at first."""
+    policy = [{"resourceName": "memory", "restartPolicy": "RestartContainer"}]
+    asked = {"requests": {"cpu": "50m", "memory": "16Mi"}}
+    limited = {"limits": {"memory": "32Mi"}, "requests": {"memory": "16Mi"}}
+    own = resources("200m", "64Mi")
+    scene.create(
+        pod("whole", container("a"), container("b", resources=limited), resources=own),
+        pod("renewed", container(resizePolicy=policy), resources=own),
+        pod("given", container(resources=asked)),
+    )
+    for name in ("whole", "renewed", "given"):
+        scene.until_running(name)
+    scene.pause()
+    for cpu, memory in (("300m", "64Mi"), ("300m", "128Mi"), ("250m", "96Mi")):
+        scene.resize_whole("whole", resources(cpu, memory))
+        scene.pause(6)
+    scene.resize_whole("renewed", resources("200m", "128Mi"))
+    scene.pause(6)
+    scene.resize_whole("given", {"requests": {"cpu": "75m", "memory": "32Mi"}})
+    scene.pause(6)
+    scene.delete("whole", "renewed", "given")
+
+
 def pending_reason(each: Json) -> str:
     return str(condition_of(each, "PodResizePending").get("reason", ""))
 

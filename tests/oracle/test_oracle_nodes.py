@@ -27,6 +27,7 @@ TOGETHER = (
     scenes_claims.claims,
     scenes_claims.unbound_claims,
     scenes_resources.resized,
+    scenes_resources.whole_resized,
     scenes_resources.disrupted_job,
     scenes_resources.pod_resources,
 )

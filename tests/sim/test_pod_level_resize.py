@@ -139,14 +139,21 @@ def test_containers_that_have_no_limit_take_that_of_their_pod() -> None:
 
 def test_a_container_is_told_with_the_limits_that_it_has_of_its_pod() -> None:
     sim = node()
-    limits = {"limits": {"memory": "64Mi"}, "requests": {"memory": "64Mi"}}
-    run(sim, "web", own("1"), container={"resources": limits})
+    asked = {"limits": {"memory": "64Mi"}, "requests": {"memory": "64Mi"}}
+    run(sim, "web", own("1"), container={"resources": asked})
     [container] = status(sim, "web")["containerStatuses"]
-    assert container["resources"]["limits"] == {"cpu": "1", "memory": "64Mi"}
+    amounts = {"cpu": "1", "memory": "64Mi"}
+    assert container["resources"] == {"limits": amounts, "requests": amounts}
+    # What is updated has the least of shares, where it asks for none, and no more those of a limit.
+    after = {"limits": {"cpu": "2", "memory": "64Mi"}, "requests": {"memory": "64Mi"}}
     resize(sim, "web", own("2"))
     sim.run_for(5)
     [container] = status(sim, "web")["containerStatuses"]
-    assert container["resources"]["limits"] == {"cpu": "2", "memory": "64Mi"}
+    assert container["resources"] == after
+    assert sim.reactor.restart([NodeId(0)]) == 1
+    sim.run_for(20)
+    [container] = status(sim, "web")["containerStatuses"]
+    assert container["resources"] == after
 
 
 def test_without_the_gate_nothing_is_resized_and_nothing_told() -> None:

@@ -228,7 +228,7 @@ class KubeRuntimeManager:
         for name in resize.update:
             error = error or turn.behavior(pod).container(name).life.resize_error
             if not error:
-                allocations.actuate(pod.uid, name)
+                allocations.update(pod, name)
         if error:
             allocations.fail(pod, error, turn)
             worker.fail()

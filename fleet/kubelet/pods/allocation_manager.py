@@ -28,6 +28,8 @@ from fleet.kubelet.pods.pod_allocation import (
     has_other_resources,
     limited_json,
     resizes_pods,
+    updated_by_status,
+    updated_json,
     with_resources,
 )
 from fleet.kubelet.pods.pod_workers import PodWorker
@@ -76,6 +78,7 @@ class ResizeActions(NamedTuple):
 
 NO_ACTIONS = ResizeActions()
 NOTHING: Mapping[str, bytes] = {}
+NOTHING_UPDATED: Mapping[PodUid, Mapping[str, bytes]] = {}
 Check = Callable[[PodWorker, Pod], Refusal | None]
 
 
@@ -91,6 +94,7 @@ class AllocationManager:
         "_found",
         "_pending",
         "_progress",
+        "_updated",
     )
 
     def __init__(self) -> None:
@@ -101,6 +105,7 @@ class AllocationManager:
         self._before: dict[PodUid, Pod] = {}  # by which a pod's cgroup still is
         self._found: tuple[PodUid, ...] = ()  # left by a kubelet before us, and not looked at yet
         self._ended: tuple[PodUid, ...] = ()  # pods that have by now what they were given
+        self._updated = NOTHING_UPDATED  # what containers have that were updated as they ran
         self._due_ns = 0  # of the next try, 0 when nothing is pending
 
     def take(self, worker: PodWorker, pod: Pod, check: Check, turn: Turn) -> Pod:
@@ -127,6 +132,8 @@ class AllocationManager:
         the status of the pod says both, of requests whenever they differ.
         """
         pod, now_s = worker.pod, turn.wall_s
+        if pod.spec.own_json and (updated := updated_by_status(pod)):
+            self._updated = {**self._updated, pod.uid: updated}
         given = allocated_by_status(pod)
         for each in pod.status.conditions:
             known = {PENDING: self._pending, IN_PROGRESS: self._progress}.get(each.type)
@@ -163,9 +170,9 @@ class AllocationManager:
         self._progress[pod.uid] = _Resize(pod.generation, turn.wall_s, turn.wall_s)
         self._before.setdefault(pod.uid, worker.pod)
         has = self._actuated.setdefault(pod.uid, {})
-        own = worker.pod.spec
+        own, updated = worker.pod.spec, self._updated.get(pod.uid, NOTHING)
         for spec in (*own.init_containers, *own.containers):
-            has.setdefault(spec.name, limited_json(spec, own))
+            has.setdefault(spec.name, updated.get(spec.name) or limited_json(spec, own))
         has.setdefault(WHOLE, own.own_json)
         text = _summary(pod, pod.generation)
         turn.event(pod, Reason.RESIZE_STARTED, f"Pod resize started: {text}")
@@ -243,8 +250,20 @@ class AllocationManager:
         return ResizeActions(tuple(kill), tuple(update), whole)
 
     def actuate(self, uid: PodUid, name: str = WHOLE) -> None:
-        """Note that a container, or the pod itself, has what was allocated to it."""
+        """Note that a container that is new, or the pod itself, has what was allocated to it."""
         self._actuated.get(uid, {}).pop(name, None)
+        if name in self._updated.get(uid, NOTHING):
+            left = {key: json for key, json in self._updated[uid].items() if key != name}
+            self._updated = {**self._updated, uid: left}
+
+    def update(self, pod: Pod, name: str) -> None:
+        """Note that a container was given what was allocated to it as it runs."""
+        self.actuate(pod.uid, name)
+        spec = pod.find(name)
+        assert spec is not None, name
+        if (json := updated_json(spec, pod.spec)) is not None:
+            known = {**self._updated.get(pod.uid, NOTHING), name: json}
+            self._updated = {**self._updated, pod.uid: known}
 
     def fail(self, pod: Pod, message: str, turn: Turn) -> None:
         """Note that the runtime could not apply a resize. Source: SyncPod, ResizePodInPlace."""
@@ -304,6 +323,11 @@ class AllocationManager:
         """Return what the containers of a pod still have, where it is not what they shall have."""
         return self._actuated.get(uid, NOTHING)
 
+    def had(self, uid: PodUid) -> Mapping[str, bytes]:
+        """Return what the containers of a pod have, where it is not as if they had just started."""
+        updated, actuated = self._updated.get(uid), self.actuated(uid)
+        return actuated if updated is None else {**updated, **actuated}
+
     def in_cgroup(self, pod: Pod) -> PodSpec:
         """Return the spec that the cgroup of a pod is by: until a resize is done, the old one."""
         return self._before.get(pod.uid, pod).spec
@@ -324,6 +348,8 @@ class AllocationManager:
         for known in kept:
             known.pop(uid, None)
         self._found = tuple(each for each in self._found if each != uid)
+        if uid in self._updated:
+            self._updated = {key: each for key, each in self._updated.items() if key != uid}
 
     def _arm(self, turn: Turn) -> None:
         if not self._due_ns:

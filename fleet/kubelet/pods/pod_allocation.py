@@ -126,6 +126,33 @@ def _limited(resources_json: bytes, own_json: bytes) -> bytes:
     return rendered({**found, "limits": {**limits, **missing}})
 
 
+def updated_json(spec: ContainerSpec, pod: PodSpec) -> bytes | None:
+    """Return what a container has once it was updated as it runs; None: as if made anew.
+
+    One that requests no CPU has the shares of its limit when it is made, and the least that there
+    are when it is updated: its request is then said to be 0.
+    Source: updatePodContainerResources; kuberuntime_container_linux.go, calculateLinuxResources.
+    """
+    found = amounts(limited_json(spec, pod))
+    if "cpu" in found["requests"] or "cpu" not in found["limits"]:
+        return None
+    return rendered({**found, "requests": {**found["requests"], "cpu": "0"}})
+
+
+def updated_by_status(pod: Pod) -> dict[str, bytes]:
+    """Return which containers were updated as they ran, by what is told of their requests."""
+    known = {each.name: each for each in (*pod.spec.init_containers, *pod.spec.containers)}
+    return {
+        each.name: json
+        for each in (*pod.status.init_containers, *pod.status.containers)
+        if isinstance(each.state, RunningState)
+        and (requests := amounts(each.resources_json)["requests"])
+        and "cpu" not in requests
+        and each.name in known
+        and (json := updated_json(known[each.name], pod.spec)) is not None
+    }
+
+
 def changed(had: bytes, asked: bytes) -> tuple[str, ...]:
     """Return of which resources the amounts differ."""
     if had == asked:

@@ -74,7 +74,7 @@ class StatusGenerator:
         inputs = PodInputs(
             old=old,
             resize=() if is_terminal else resizes.conditions(pod.uid),
-            actuated=resizes.actuated(pod.uid),
+            actuated=resizes.had(pod.uid),
             in_cgroup=resizes.in_cgroup(pod),
             restarting=could_restart_all(pod) and should_restart_all(pod, sandbox, old),
             past_deadline=past,
