@@ -11,6 +11,7 @@ pytest_plugins = ("sim_encodings",)
 
 GATE = "InPlacePodLevelResourcesVerticalScaling"
 USAGE = "fleet.emulator/memory-usage"
+DISK = "fleet.emulator/ephemeral-storage-usage"
 ERROR = "fleet.emulator/resize-error"
 
 
@@ -270,6 +271,38 @@ def test_the_more_important_of_two_that_wait_is_first() -> None:
     sim.run_for(5)
     assert not condition(sim, "lesser", "PodResizePending")
     assert status(sim, "lesser")["allocatedResources"]["cpu"] == "4"
+
+
+def test_under_pressure_it_waits_and_is_tried_again_every_three_minutes() -> None:
+    """That a disk has room again is no news to the allocation manager."""
+    soft = {"nodefs.available": "40Gi"}
+    configuration = {
+        "evictionSoft": soft,
+        "evictionSoftGracePeriod": dict.fromkeys(soft, "1h"),
+        "evictionPressureTransitionPeriod": "30s",
+    }
+    sim = node(model_of(kubeletConfiguration=configuration))
+    run(sim, "web", own("1"))
+    run(sim, "filler", None, annotations={DISK: "75Gi"})
+    sim.run_for(60)
+    assert sim.condition("n-0", "DiskPressure") == "True"
+    for generation, cpu in enumerate(("2", "1", "3"), 2):  # asked for, taken back, asked for anew
+        resize(sim, "web", own(cpu))
+        sim.run_for(5)
+        found = condition(sim, "web", "PodResizePending")
+        assert bool(found) == (cpu != "1")
+        if found:
+            assert (found["reason"], found["observedGeneration"]) == ("Deferred", generation)
+            assert found["message"] == "The node had condition: [DiskPressure]. "
+        sim.run_for(0 if cpu == "3" else 100)
+    less = {"metadata": {"annotations": {DISK: "1Gi"}}}
+    sim.server.update("pods", "filler", less, "default")
+    sim.run_for(160)
+    assert sim.condition("n-0", "DiskPressure") == "False"
+    assert condition(sim, "web", "PodResizePending")
+    sim.run_for(20)
+    assert not condition(sim, "web", "PodResizePending")
+    assert status(sim, "web")["resources"]["limits"]["cpu"] == "3"
 
 
 def test_a_critical_pod_displaces_others_to_grow() -> None:

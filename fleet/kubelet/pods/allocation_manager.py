@@ -39,6 +39,7 @@ from fleet.objects.pods import Pod, PodCondition, PodSpec, PodUid
 from fleet.runtime.containers import RunState, Sandbox
 
 RETRY_NS = 180 * NS_PER_S  # retryDelay: resources may have come free unseen
+FIRST_RETRY_NS = 30 * NS_PER_S  # initialRetryDelay: until all pods are known
 DEFERRED = "Deferred"
 INFEASIBLE = "Infeasible"
 IN_PROGRESS = "PodResizeInProgress"
@@ -144,6 +145,7 @@ class AllocationManager:
             self._desired[pod.uid] = pod
             self._pending.setdefault(pod.uid, _Resize(pod.generation, now_s, now_s))
             self._found = (*self._found, pod.uid)
+            self._arm(FIRST_RETRY_NS, turn)
             worker.pod = given
         if pod.uid in self._progress:
             self._before[pod.uid], self._actuated[pod.uid] = actuated_by_status(worker.pod)
@@ -163,7 +165,7 @@ class AllocationManager:
                 text = _summary(pod, pod.generation, refusal.message)
                 told = reason if refusal.is_final else refusal.reason
                 turn.event(pod, event, f"Pod resize {told}: {text}")
-            self._arm(turn)
+            self._arm(RETRY_NS, turn)
             return with_resources(pod, worker.pod)
         self._pending.pop(pod.uid, None)
         self._desired.pop(pod.uid, None)
@@ -185,7 +187,7 @@ class AllocationManager:
 
         Source: retryPendingResizes.
         """
-        if self._due_ns and turn.now_ns >= self._due_ns:
+        if self.is_due(turn):
             self._due_ns = 0
         elif self._found:
             return []  # not before all pods are known: sourcesReady
@@ -219,6 +221,10 @@ class AllocationManager:
         """Learn that all pods are known: what was found pending is due now."""
         if self._found:
             self._due_ns = turn.now_ns
+
+    def is_due(self, turn: Turn) -> bool:
+        """Return whether it is time to try again; a timer that fires may be of a time before."""
+        return bool(self._due_ns) and turn.now_ns >= self._due_ns
 
     def has_deferred(self) -> bool:
         """Return whether any resize waits for resources, or for being looked at."""
@@ -351,9 +357,9 @@ class AllocationManager:
         if uid in self._updated:
             self._updated = {key: each for key, each in self._updated.items() if key != uid}
 
-    def _arm(self, turn: Turn) -> None:
-        if not self._due_ns:
-            self._due_ns = turn.now_ns + RETRY_NS
+    def _arm(self, delay_ns: int, turn: Turn) -> None:
+        if self._due_ns <= turn.now_ns:  # not set, or of what waits no more
+            self._due_ns = turn.now_ns + delay_ns
             turn.out.append(SetTimer(turn.node, self._due_ns, Timer.RESIZE))
 
 

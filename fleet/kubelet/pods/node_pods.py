@@ -140,7 +140,8 @@ class NodePods:
         if timer is Timer.EVICTION:
             self.monitor.on_timer(turn)
         elif timer is Timer.RESIZE:
-            self.admission.retry_resizes(turn)
+            if self._syncer.allocations.is_due(turn):
+                self.admission.retry_resizes(turn)
         elif timer is Timer.HOUSEKEEPING:
             self.statics.clean_up(partial(self._on_update, turn=turn), turn)
         else:

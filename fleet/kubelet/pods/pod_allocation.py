@@ -204,22 +204,38 @@ def allocated_by_status(pod: Pod) -> Pod | None:
         spec.init_containers,
     ):
         return None
-    shown = amounts(status.resources_json)
-    own = amounts(spec.own_json)
-    allocated = {"limits": shown["limits"], "requests": orjson.loads(had) if had else {}}
     new = copy.copy(pod)
-    new.spec = spec._replace(
-        containers=containers,
-        init_containers=inits,
+    new.spec = spec._replace(containers=containers, init_containers=inits)
+    if not status.allocated_json:
+        requests = _moved(spec, new.spec)
+        new.spec = new.spec._replace(admission=spec.admission._replace(requests=requests))
+        return new
+    own = amounts(spec.own_json)
+    limits = amounts(status.resources_json)["limits"]
+    allocated = {"limits": limits, "requests": orjson.loads(had)}
+    given = _own_as_told(own, amounts(spec.resources_json), allocated)
+    new.spec = new.spec._replace(
         allocated_json=had,
         resources_json=rendered(allocated),
         running_json=status.resources_json,
         ended_json=status.resources_json,
-        own_json=spec.own_json
-        and rendered(_own_as_told(own, amounts(spec.resources_json), allocated)),
+        own_json=spec.own_json and rendered(given),
         admission=spec.admission._replace(requests=_requests(allocated["requests"])),
     )
     return new
+
+
+def _moved(asked: PodSpec, given: PodSpec) -> tuple[tuple[str, int], ...]:
+    """Return the requests of a pod whose containers have other ones than they ask for.
+
+    Differs: as if all of its containers ran at once.
+    """
+    found = dict(asked.admission.requests)
+    for specs, sign in ((asked, -1), (given, 1)):
+        for each in (*specs.init_containers, *specs.containers):
+            for name, amount in _requests(amounts(each.resources_json)["requests"]):
+                found[name] = found.get(name, 0) + sign * amount
+    return tuple(sorted(found.items()))
 
 
 def _as_told(
