@@ -1,10 +1,12 @@
 """Resizes of a pod's own resources in virtual time: what is admitted, applied, told, kept."""
 
+import orjson
 from pod_world import model_of
 from simulation import Simulation
 
 from fleet.objects.effects import NodeId
 from fleet.profile.node_model import NodeModel
+from fleet.server.pod_lists import all_pods
 from fleet.simulation.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)
@@ -94,6 +96,10 @@ def test_a_pod_that_had_none_is_given_resources_of_its_own() -> None:
     resize(sim, "web", {"requests": {"cpu": "2", "memory": "128Mi"}})
     sim.run_for(5)
     assert status(sim, "web")["allocatedResources"] == {"cpu": "2", "memory": "128Mi"}
+    kubelet = sim.reactor.entries[NodeId(0)].kubelet
+    assert kubelet is not None
+    [shown] = orjson.loads(all_pods(kubelet, 0))["items"]  # as /pods of the kubelet has it
+    assert shown["spec"]["resources"] == {"requests": {"cpu": "2", "memory": "128Mi"}}
     assert status(sim, "web")["resources"]["requests"]["cpu"] == "2"
     assert told(sim, "web") == ["ResizeStarted", "ResizeCompleted"]
 
