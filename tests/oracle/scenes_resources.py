@@ -5,6 +5,7 @@ from objects_of_scenes import container, job, pod, resources
 from scene import Scene, condition_of
 
 CRITICAL = "system-node-critical"
+IN_PROGRESS = "PodResizeInProgress"
 
 
 def resized(scene: Scene) -> None:
@@ -66,6 +67,48 @@ def whole_resized(scene: Scene) -> None:
     scene.resize_whole("given", {"requests": {"cpu": "75m", "memory": "32Mi"}})
     scene.pause(6)
     scene.delete("whole", "renewed", "given")
+
+
+def critical_resize(scene: Scene) -> None:
+    """A critical pod is resized on a full node: another is killed for it."""
+    free_milli = scene.allocatable_milli_cpu()
+
+    def asks(parts: int) -> Json:
+        return {"requests": {"cpu": f"{free_milli * parts // 10}m"}}
+
+    scene.create(
+        pod("other", container(resources=asks(5))),
+        pod("critical", container(resources=asks(3)), priorityClassName=CRITICAL),
+    )
+    scene.until_running("other")
+    scene.until_running("critical")
+    scene.pause()
+    scene.resize("critical", "c", asks(6))
+    scene.until_over("other")
+    scene.wait("critical", lambda each: not condition_of(each, IN_PROGRESS), "is resized")
+    scene.pause(5)
+    scene.delete("other", "critical")
+
+
+def resize_and_restart(scene: Scene) -> None:
+    """The kubelets are killed while a resize is deferred, and come back."""
+    parts = scene.allocatable_milli_cpu() // 10
+    scene.create(
+        pod("waits", container(), resources=resources(f"{parts}m", "64Mi")),
+        pod("other", container(resources=resources(f"{parts * 6}m", "32Mi"))),
+    )
+    scene.until_running("waits")
+    scene.until_running("other")
+    scene.pause()
+    scene.resize_whole("waits", resources(f"{parts * 6}m", "64Mi"))
+    scene.wait("waits", lambda each: pending_reason(each) == "Deferred", "is deferred")
+    scene.pause(15)
+    scene.stage.restart_kubelets()
+    scene.pause(30)
+    scene.delete("other")
+    scene.wait("waits", lambda each: not pending_reason(each), "is resized", limit_s=240)
+    scene.pause(5)
+    scene.delete("waits")
 
 
 def pending_reason(each: Json) -> str:

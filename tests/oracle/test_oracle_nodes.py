@@ -34,6 +34,7 @@ TOGETHER = (
 ALONE = (
     scenes_resources.preempted,
     scenes_resources.deferred_resize,
+    scenes_resources.critical_resize,
     scenes_node.relabelled,
     scenes_node.cordoned,
     scenes_node.tainted,
