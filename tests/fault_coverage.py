@@ -47,6 +47,7 @@ _PRESSURE = "test_a_resource_that_something_uses_up_puts_its_node_under_pressure
 _COMPONENT = f"{SIMULATED_RUN}test_a_component_fails_and_its_work_is_made_good"
 _DAEMONS = f"{NODE}test_daemons_say_conditions_and_take_them_back"
 _UNATTACHED = f"{NODE}test_volumes_that_do_not_attach_or_mount_keep_their_pods_waiting"
+_WHOLE, _RESIZED = "tests/sim/test_pod_level_resize.py::", "tests/e2e/test_resized_pods.py::"
 _POLLING = "tests/sim/test_polled_objects_timing.py::"
 _ANEW = f"{NODE}test_a_kubelet_that_restarts_admits_its_pods_anew"
 BY_FAULT = {
@@ -220,6 +221,21 @@ BY_BEHAVIOR = {
         ("tests/sim/test_resize.py::test_a_resize_is_deferred_until_another_pod_goes",),
         ("tests/e2e/test_containers.py::test_an_in_place_resize",),
     ),
+    "a resize of a pod's own resources is admitted, or waits": Covered(
+        (f"{_WHOLE}test_it_waits_until_another_pod_ends",),
+        (f"{_RESIZED}test_a_pod_is_resized_as_it_runs",),
+    ),
+    "a resize cannot be applied, until it can": Covered(
+        (
+            f"{_WHOLE}test_a_cgroup_that_cannot_be_written_until_it_can",
+            f"{_WHOLE}test_a_limit_below_what_is_used_waits_until_less_is_used",
+        ),
+        (f"{_RESIZED}test_a_resize_that_cannot_be_applied_until_it_can",),
+    ),
+    "a kubelet starts anew while a resize waits": Covered(
+        (f"{_WHOLE}test_a_kubelet_that_restarts_knows_what_it_had_allocated",),
+        (f"{_RESIZED}test_it_waits_for_room_also_when_the_kubelet_starts_anew",),
+    ),
     "ConfigMaps and Secrets are read by TTL, or each time": Covered(
         (
             f"{_POLLING}test_a_running_pod_reads_its_volume_again_when_it_is_old",
@@ -257,5 +273,3 @@ BY_BEHAVIOR = {
         (f"{MANAGED}test_a_node_that_others_make_is_served_until_they_delete_it",),
     ),
 }
-NOT_BUILT = ("resize of a pod's own resources",)
-"""What real nodes do that there is nothing to test of yet."""

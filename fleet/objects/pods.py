@@ -344,7 +344,7 @@ class PodSpec(NamedTuple):
     resources_json: bytes = b"{}"  # requests and limits of the whole pod
     running_json: bytes = b"{}"  # the same, as the status of a running pod shows them
     ended_json: bytes = b"{}"  # the same, once it has ended and the API does not know it yet
-    own_memory: str = ""  # resources.requests.memory of the pod itself, if it says so
+    own_json: bytes = b""  # resources of the pod itself, b"" when it has none
     admission: AdmissionSpec = PLAIN  # what decides whether a node takes it
     digest: int = 0  # of the bytes that it came from
 

@@ -221,7 +221,7 @@ def _value(pod: Pod, spec: ContainerSpec, place: Place, source: EnvRef) -> str |
         return _field(pod, place, source.key)
     if source.kind == "Resource":
         wanted = pod.find(source.name) if source.name else spec
-        return None if wanted is None else _resource(wanted, source, place)
+        return None if wanted is None else _resource(pod, wanted, source, place)
     if source.kind in {"ConfigMap", "Secret"}:
         texts = place.sources.texts(source.kind, pod.namespace, source.name)
         return None if texts is None else texts.get(source.key)
@@ -254,17 +254,19 @@ def _map(values: Iterable[tuple[str, str]]) -> str:
     return "\n".join(f"{key}={orjson.dumps(value).decode()}" for key, value in sorted(values))
 
 
-def _resource(spec: ContainerSpec, source: EnvRef, place: Place) -> str | None:
+def _resource(pod: Pod, spec: ContainerSpec, source: EnvRef, place: Place) -> str | None:
     """Return an amount in parts of the divisor, rounded up; None if it is unknown.
 
-    What has no limit may have all of the node's: MergeContainerResourceLimits.
+    What has no limit may have all of its pod's, else of the node's.
+    Source: pkg/kubelet/kubelet_resources.go, defaultPodLimitsForDownwardAPI.
     """
     kind, _, name = source.key.partition(".")
     asked = orjson.loads(spec.resources_json or b"{}").get(kind, {}).get(name)
     if asked is None:
         if kind == "requests":
             return "0"
-        asked = place.sources.allocatable(name)
+        own = orjson.loads(pod.spec.own_json or b"{}").get("limits", {})
+        asked = own.get(name) or place.sources.allocatable(name)
         if not asked:
             return None
     divisor = parse_quantity(source.divisor if source.divisor not in {"", "0"} else "1")

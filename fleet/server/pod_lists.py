@@ -105,6 +105,8 @@ def _shown(pod: Pod) -> bytes:
         "nodeName": pod.node_name,
         "priority": pod.spec.priority,
     }
+    if pod.spec.own_json:
+        spec["resources"] = orjson.Fragment(pod.spec.own_json)
     if pod.spec.init_containers:
         spec["initContainers"] = [_container(each) for each in pod.spec.init_containers]
     if pod.spec.ephemeral_containers:

@@ -213,6 +213,10 @@ class Scene:
         changed = {"name": container, "resources": resources}
         self.patch("pods", name, {"spec": {"containers": [changed]}}, "resize")
 
+    def resize_whole(self, name: str, resources: Json) -> None:
+        """Change the resources of the pod itself."""
+        self.patch("pods", name, {"spec": {"resources": resources}}, "resize")
+
     def allocatable_milli_cpu(self) -> int:
         """Return what both nodes have for pods."""
         found = [

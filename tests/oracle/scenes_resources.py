@@ -5,6 +5,7 @@ from objects_of_scenes import container, job, pod, resources
 from scene import Scene, condition_of
 
 CRITICAL = "system-node-critical"
+IN_PROGRESS = "PodResizeInProgress"
 
 
 def resized(scene: Scene) -> None:
@@ -38,6 +39,72 @@ def deferred_resize(scene: Scene) -> None:
     scene.resize("waits", "c", resources(half, "64Mi"))
     scene.wait("waits", lambda each: pending_reason(each) == "Deferred", "is deferred")
     scene.pause(5)
+    scene.delete("other")
+    scene.wait("waits", lambda each: not pending_reason(each), "is resized", limit_s=240)
+    scene.pause(5)
+    scene.delete("waits")
+
+
+def whole_resized(scene: Scene) -> None:
+    """Pods are resized as a whole: with limits for their containers, with a restart, at first."""
+    policy = [{"resourceName": "memory", "restartPolicy": "RestartContainer"}]
+    asked = {"requests": {"cpu": "50m", "memory": "16Mi"}}
+    limited = {"limits": {"memory": "32Mi"}, "requests": {"memory": "16Mi"}}
+    own = resources("200m", "64Mi")
+    scene.create(
+        pod("whole", container("a"), container("b", resources=limited), resources=own),
+        pod("renewed", container(resizePolicy=policy), resources=own),
+        pod("given", container(resources=asked)),
+    )
+    for name in ("whole", "renewed", "given"):
+        scene.until_running(name)
+    scene.pause()
+    for cpu, memory in (("300m", "64Mi"), ("300m", "128Mi"), ("250m", "96Mi")):
+        scene.resize_whole("whole", resources(cpu, memory))
+        scene.pause(6)
+    scene.resize_whole("renewed", resources("200m", "128Mi"))
+    scene.pause(6)
+    scene.resize_whole("given", {"requests": {"cpu": "75m", "memory": "32Mi"}})
+    scene.pause(6)
+    scene.delete("whole", "renewed", "given")
+
+
+def critical_resize(scene: Scene) -> None:
+    """A critical pod is resized on a full node: another is killed for it."""
+    free_milli = scene.allocatable_milli_cpu()
+
+    def asks(parts: int) -> Json:
+        return {"requests": {"cpu": f"{free_milli * parts // 10}m"}}
+
+    scene.create(
+        pod("other", container(resources=asks(5))),
+        pod("critical", container(resources=asks(3)), priorityClassName=CRITICAL),
+    )
+    scene.until_running("other")
+    scene.until_running("critical")
+    scene.pause()
+    scene.resize("critical", "c", asks(6))
+    scene.until_over("other")
+    scene.wait("critical", lambda each: not condition_of(each, IN_PROGRESS), "is resized")
+    scene.pause(5)
+    scene.delete("other", "critical")
+
+
+def resize_and_restart(scene: Scene) -> None:
+    """The kubelets are killed while a resize is deferred, and come back."""
+    parts = scene.allocatable_milli_cpu() // 10
+    scene.create(
+        pod("waits", container(), resources=resources(f"{parts}m", "64Mi")),
+        pod("other", container(resources=resources(f"{parts * 6}m", "32Mi"))),
+    )
+    scene.until_running("waits")
+    scene.until_running("other")
+    scene.pause()
+    scene.resize_whole("waits", resources(f"{parts * 6}m", "64Mi"))
+    scene.wait("waits", lambda each: pending_reason(each) == "Deferred", "is deferred")
+    scene.pause(15)
+    scene.stage.restart_kubelets()
+    scene.pause(30)
     scene.delete("other")
     scene.wait("waits", lambda each: not pending_reason(each), "is resized", limit_s=240)
     scene.pause(5)

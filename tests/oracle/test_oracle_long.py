@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import scenes_resources
 import scenes_restarts
 from halves import LONG, judged, missed, played, rows
 from judge import Recording
@@ -18,6 +19,7 @@ pytestmark = [
 ]
 
 ALONE = (
+    scenes_resources.resize_and_restart,
     scenes_restarts.kubelet_restarts,
     scenes_restarts.apiserver_restarts,
     scenes_restarts.deleted_node,

@@ -27,12 +27,14 @@ TOGETHER = (
     scenes_claims.claims,
     scenes_claims.unbound_claims,
     scenes_resources.resized,
+    scenes_resources.whole_resized,
     scenes_resources.disrupted_job,
     scenes_resources.pod_resources,
 )
 ALONE = (
     scenes_resources.preempted,
     scenes_resources.deferred_resize,
+    scenes_resources.critical_resize,
     scenes_node.relabelled,
     scenes_node.cordoned,
     scenes_node.tainted,

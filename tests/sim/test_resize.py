@@ -149,15 +149,20 @@ def test_pinned_pods_cannot_be_resized(manager: str) -> None:
     spec["resources"]["limits"]["cpu"] = "1"
     sim.create_pod("web", "n-0", containers=[spec])
     sim.run_for(10)
-    both = {"cpu": "2", "memory": "64Mi"}
-    spec = {**spec, "resources": {"requests": both, "limits": both}}
-    sim.server.update("pods", "web", {"spec": {"containers": [spec]}}, "default")
-    sim.run_for(5)
+    name = manager.removesuffix("ManagerPolicy")
+    for cpu, memory in (("1", "128Mi"), ("2", "128Mi")):
+        both = {"cpu": cpu, "memory": memory}
+        spec = {**spec, "resources": {"requests": both, "limits": both}}
+        sim.server.update("pods", "web", {"spec": {"containers": [spec]}}, "default")
+        sim.run_for(5)
+        # Each manager minds its own resource alone.
+        if name == "memory" or cpu == "2":
+            break
+        assert shown(sim, "web")["allocatedResources"] == both
     found = condition(sim, "web", "PodResizePending")
     assert found["reason"] == "Infeasible"
-    name = manager.removesuffix("ManagerPolicy")
     word = "CPU" if name == "cpu" else "Memory"
     assert found["message"] == (
         f'Resize is infeasible for Guaranteed Pods alongside {word} Manager policy "{policy}"'
     )
-    assert events(sim, "web")[0].startswith("ResizeInfeasible: Pod resize Infeasible: {")
+    assert events(sim, "web")[-1].startswith("ResizeInfeasible: Pod resize Infeasible: {")

@@ -16,11 +16,12 @@ from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.kubelet.containers.container_kill import kill_containers, outcome, stop
 from fleet.kubelet.containers.image_manager import Ensured, ImageManager, Wanted
 from fleet.kubelet.containers.kuberuntime_container import kill_grace_s, post_start
+from fleet.kubelet.containers.pod_resize import resize_error
 from fleet.kubelet.containers.pod_sources import PodSources
 from fleet.kubelet.containers.probe_manager import ProbeManager
 from fleet.kubelet.containers.runtime_class import handler_error
 from fleet.kubelet.events import Reason
-from fleet.kubelet.pods.allocation_manager import AllocationManager
+from fleet.kubelet.pods.allocation_manager import NO_ACTIONS, AllocationManager
 from fleet.kubelet.pods.pod_actions import (
     ContainerKill,
     KillReason,
@@ -219,21 +220,28 @@ class KubeRuntimeManager:
         return self._kill_next(worker, Kills(kill), turn)
 
     def _resize(self, worker: PodWorker, sandbox: Sandbox, turn: Turn) -> tuple[ContainerKill, ...]:
-        """Give containers that run their new resources; return those that must start anew.
+        """Give the pod and what runs its new resources; return what must start anew.
 
         Source: doPodResizeAction. The next sync sees that it is done.
         """
-        pod = worker.pod
-        resize = self._allocations.actions(pod, sandbox)
+        pod, allocations = worker.pod, self._allocations
+        resize = allocations.actions(pod, sandbox)
+        if resize == NO_ACTIONS:
+            return ()
+        had, in_cgroup = allocations.actuated(pod.uid), allocations.in_cgroup(pod)
+        error = resize_error(pod, sandbox, resize, had, in_cgroup, turn)
+        if not error and resize.whole:
+            allocations.actuate(pod.uid)
         for name in resize.update:
-            error = turn.behavior(pod).container(name).life.resize_error
-            if error:
-                self._allocations.fail(pod, error, turn)
-                worker.fail()
-            else:
-                self._allocations.actuate(pod.uid, name)
-                worker.had_actions = True
-                worker.pending = True
+            error = error or turn.behavior(pod).container(name).life.resize_error
+            if not error:
+                allocations.update(pod, name)
+        if error:
+            allocations.fail(pod, error, turn)
+            worker.fail()
+        else:
+            worker.had_actions = True
+            worker.pending = True
         return resize.kill
 
     def _kill_next(self, worker: PodWorker, kills: Kills, turn: Turn) -> Progress:

@@ -4,15 +4,14 @@
         |does not fit: PodResizePending Deferred, tried again; never can: Infeasible
 
 A pod of which nothing is being resized has what its spec says, and nothing is kept of it. While a
-resize is pending, its worker sees the pod with the resources that it has.
+resize is pending, its worker sees the pod with the resources that it has. The pod's own resources
+are resized as those of its containers are; what its cgroup has changes with the first of them.
 Source: pkg/kubelet/allocation/allocation_manager.go, handlers.go; kubelet.go, HandlePodUpdates,
-SyncPod; kuberuntime_manager.go, computePodResizeAction; pkg/kubelet/events/resize.go.
-Differs: a resize of the pod's own resources changes no container; after a restart of fleet a
-pending resize counts as allocated.
+SyncPod; kuberuntime_manager.go, computePodResizeAction, computePodLevelResourcesResizeAction;
+pkg/kubelet/events/resize.go.
 """
 
-import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import orjson
@@ -20,16 +19,29 @@ import orjson
 from fleet.clock import NS_PER_S
 from fleet.kubelet.events import Reason
 from fleet.kubelet.pods.pod_actions import ContainerKill, KillReason
+from fleet.kubelet.pods.pod_allocation import (
+    WHOLE,
+    actuated_by_status,
+    allocated_by_status,
+    asks_more,
+    changed,
+    has_other_resources,
+    limited_json,
+    resizes_pods,
+    updated_by_status,
+    updated_json,
+    with_resources,
+)
 from fleet.kubelet.pods.pod_workers import PodWorker
 from fleet.kubelet.turn import Turn
 from fleet.objects.effects import SetTimer, Timer
-from fleet.objects.pods import ContainerSpec, Pod, PodCondition, PodSpec, PodUid
+from fleet.objects.pods import Pod, PodCondition, PodSpec, PodUid
 from fleet.runtime.containers import RunState, Sandbox
 
 RETRY_NS = 180 * NS_PER_S  # retryDelay: resources may have come free unseen
+FIRST_RETRY_NS = 30 * NS_PER_S  # initialRetryDelay: until all pods are known
 DEFERRED = "Deferred"
 INFEASIBLE = "Infeasible"
-RESOURCES = ("cpu", "memory")
 IN_PROGRESS = "PodResizeInProgress"
 PENDING = "PodResizePending"
 
@@ -62,23 +74,39 @@ class ResizeActions(NamedTuple):
 
     kill: tuple[ContainerKill, ...] = ()  # containers whose policy is RestartContainer
     update: tuple[str, ...] = ()  # containers that take their new resources as they run
+    whole: bool = False  # the pod as a whole takes its own
 
 
 NO_ACTIONS = ResizeActions()
+NOTHING: Mapping[str, bytes] = {}
+NOTHING_UPDATED: Mapping[PodUid, Mapping[str, bytes]] = {}
 Check = Callable[[PodWorker, Pod], Refusal | None]
 
 
 class AllocationManager:
     """The resizes of one node's pods; made with the first of them."""
 
-    __slots__ = ("_actuated", "_before", "_desired", "_due_ns", "_pending", "_progress")
+    __slots__ = (
+        "_actuated",
+        "_before",
+        "_desired",
+        "_due_ns",
+        "_ended",
+        "_found",
+        "_pending",
+        "_progress",
+        "_updated",
+    )
 
     def __init__(self) -> None:
         self._pending: dict[PodUid, _Resize] = {}
         self._progress: dict[PodUid, _Resize] = {}
         self._desired: dict[PodUid, Pod] = {}  # of pending ones: what the API asks for
-        self._actuated: dict[PodUid, dict[str, ContainerSpec]] = {}  # what containers still have
-        self._before: dict[PodUid, Pod] = {}  # of those in progress: as they were before
+        self._actuated: dict[PodUid, dict[str, bytes]] = {}  # what containers still have
+        self._before: dict[PodUid, Pod] = {}  # by which a pod's cgroup still is
+        self._found: tuple[PodUid, ...] = ()  # left by a kubelet before us, and not looked at yet
+        self._ended: tuple[PodUid, ...] = ()  # pods that have by now what they were given
+        self._updated = NOTHING_UPDATED  # what containers have that were updated as they ran
         self._due_ns = 0  # of the next try, 0 when nothing is pending
 
     def take(self, worker: PodWorker, pod: Pod, check: Check, turn: Turn) -> Pod:
@@ -86,15 +114,41 @@ class AllocationManager:
 
         Source: HandlePodUpdates, handlePodResourcesResize.
         """
-        if not has_other_resources(worker.pod, pod):
+        whole = resizes_pods(turn.env.model)
+        if not has_other_resources(worker.pod, pod, whole=whole):
             self._pending.pop(pod.uid, None)
             self._desired.pop(pod.uid, None)
             return pod
         desired = self._desired.get(pod.uid)
-        if desired is not None and not has_other_resources(desired, pod):
+        if desired is not None and not has_other_resources(desired, pod, whole=whole):
             self._desired[pod.uid] = pod
             return with_resources(pod, worker.pod)
         return self._allocate(worker, pod, check, turn)
+
+    def restore(self, worker: PodWorker, turn: Turn) -> None:
+        """Take over what a kubelet before us had allocated to a pod that runs.
+
+        Source: allocation_manager.go, AddPod; status_manager.go, BackfillPodResizeConditions.
+        Differs: a kubelet has checkpoints, of what it allocated and of what containers have; here
+        the status of the pod says both, of requests whenever they differ.
+        """
+        pod, now_s = worker.pod, turn.wall_s
+        if pod.spec.own_json and (updated := updated_by_status(pod)):
+            self._updated = {**self._updated, pod.uid: updated}
+        given = allocated_by_status(pod)
+        for each in pod.status.conditions:
+            known = {PENDING: self._pending, IN_PROGRESS: self._progress}.get(each.type)
+            if known is not None and (known is self._progress or given is not None):
+                generation = each.observed_generation
+                known[pod.uid] = _Resize(generation, now_s, now_s, each.reason, each.message)
+        if given is not None:
+            self._desired[pod.uid] = pod
+            self._pending.setdefault(pod.uid, _Resize(pod.generation, now_s, now_s))
+            self._found = (*self._found, pod.uid)
+            self._arm(FIRST_RETRY_NS, turn)
+            worker.pod = given
+        if pod.uid in self._progress:
+            self._before[pod.uid], self._actuated[pod.uid] = actuated_by_status(worker.pod)
 
     def _allocate(self, worker: PodWorker, pod: Pod, check: Check, turn: Turn) -> Pod:
         refusal = check(worker, pod)
@@ -111,15 +165,17 @@ class AllocationManager:
                 text = _summary(pod, pod.generation, refusal.message)
                 told = reason if refusal.is_final else refusal.reason
                 turn.event(pod, event, f"Pod resize {told}: {text}")
-            self._arm(turn)
+            self._arm(RETRY_NS, turn)
             return with_resources(pod, worker.pod)
         self._pending.pop(pod.uid, None)
         self._desired.pop(pod.uid, None)
         self._progress[pod.uid] = _Resize(pod.generation, turn.wall_s, turn.wall_s)
         self._before.setdefault(pod.uid, worker.pod)
         has = self._actuated.setdefault(pod.uid, {})
-        for spec in (*worker.pod.spec.init_containers, *worker.pod.spec.containers):
-            has.setdefault(spec.name, spec)
+        own, updated = worker.pod.spec, self._updated.get(pod.uid, NOTHING)
+        for spec in (*own.init_containers, *own.containers):
+            has.setdefault(spec.name, updated.get(spec.name) or limited_json(spec, own))
+        has.setdefault(WHOLE, own.own_json)
         text = _summary(pod, pod.generation)
         turn.event(pod, Reason.RESIZE_STARTED, f"Pod resize started: {text}")
         return pod
@@ -129,29 +185,58 @@ class AllocationManager:
     ) -> list[PodWorker]:
         """Try the deferred resizes again; return the pods that have to be synced.
 
-        Source: retryPendingResizes; sortPendingResizes, but for the time that they waited.
+        Source: retryPendingResizes.
         """
-        if self._due_ns and turn.now_ns >= self._due_ns:
+        if self.is_due(turn):
             self._due_ns = 0
+        elif self._found:
+            return []  # not before all pods are known: sourcesReady
         changed = []
-        found = [workers[uid] for uid in self._pending if uid in workers]
-        found.sort(key=lambda worker: -worker.pod.spec.priority)
-        for worker in found:
+        for worker in self._in_order(workers[uid] for uid in self._pending if uid in workers):
             uid = worker.pod.uid
             before = self._pending[uid]
-            if before.reason == INFEASIBLE:
+            if before.reason == INFEASIBLE and uid not in self._found:
                 continue
             worker.pod = self._allocate(worker, self._desired[uid], check, turn)
             if self._pending.get(uid) != before:
                 changed.append(worker)
+        self._found = ()
         return changed
 
+    def _in_order(self, workers: Iterable[PodWorker]) -> list[PodWorker]:
+        """Return who is tried first: who asks for no more, is important, has waited for long.
+
+        Source: sortPendingResizes.
+        """
+
+        def key(worker: PodWorker) -> tuple[bool, int, bool, int]:
+            pod, pending = worker.pod, self._pending[worker.pod.uid]
+            grows = asks_more(pod, self._desired[pod.uid])
+            lesser = pod.spec.qos_class != "Guaranteed"
+            return grows, -pod.spec.priority, lesser, pending.since_s
+
+        return sorted(workers, key=key)
+
+    def on_synced(self, turn: Turn) -> None:
+        """Learn that all pods are known: what was found pending is due now."""
+        if self._found:
+            self._due_ns = turn.now_ns
+
+    def is_due(self, turn: Turn) -> bool:
+        """Return whether it is time to try again; a timer that fires may be of a time before."""
+        return bool(self._due_ns) and turn.now_ns >= self._due_ns
+
     def has_deferred(self) -> bool:
-        """Return whether any resize waits for resources."""
-        return any(each.reason == DEFERRED for each in self._pending.values())
+        """Return whether any resize waits for resources, or for being looked at."""
+        return bool(self._found) or any(
+            each.reason != INFEASIBLE for each in self._pending.values()
+        )
 
     def actions(self, pod: Pod, sandbox: Sandbox) -> ResizeActions:
-        """Return which containers are to be changed. Source: computePodResizeAction."""
+        """Return what is to be changed.
+
+        Source: computePodResizeAction, computePodLevelResourcesResizeAction.
+        """
         has = self._actuated.get(pod.uid)
         if has is None:
             return NO_ACTIONS
@@ -161,17 +246,30 @@ class AllocationManager:
             container = sandbox.find(spec.name)
             if old is None or container is None or container.state is not RunState.RUNNING:
                 continue
-            changed = _changed(old, spec)
-            if any(name in spec.life.resize_restarts for name in changed):
+            differs = changed(old, limited_json(spec, pod.spec))
+            if any(name in spec.life.resize_restarts for name in differs):
                 message = f"Container {spec.name} resize requires restart"
                 kill.append(ContainerKill(spec.name, message, KillReason.UNKNOWN))
-            elif changed:
+            elif differs:
                 update.append(spec.name)
-        return ResizeActions(tuple(kill), tuple(update))
+        whole = WHOLE in has and bool(changed(has[WHOLE], pod.spec.own_json))
+        return ResizeActions(tuple(kill), tuple(update), whole)
 
-    def actuate(self, uid: PodUid, name: str) -> None:
-        """Note that a container has what was allocated: it was updated, or made anew."""
+    def actuate(self, uid: PodUid, name: str = WHOLE) -> None:
+        """Note that a container that is new, or the pod itself, has what was allocated to it."""
         self._actuated.get(uid, {}).pop(name, None)
+        if name in self._updated.get(uid, NOTHING):
+            left = {key: json for key, json in self._updated[uid].items() if key != name}
+            self._updated = {**self._updated, uid: left}
+
+    def update(self, pod: Pod, name: str) -> None:
+        """Note that a container was given what was allocated to it as it runs."""
+        self.actuate(pod.uid, name)
+        spec = pod.find(name)
+        assert spec is not None, name
+        if (json := updated_json(spec, pod.spec)) is not None:
+            known = {**self._updated.get(pod.uid, NOTHING), name: json}
+            self._updated = {**self._updated, pod.uid: known}
 
     def fail(self, pod: Pod, message: str, turn: Turn) -> None:
         """Note that the runtime could not apply a resize. Source: SyncPod, ResizePodInPlace."""
@@ -184,18 +282,27 @@ class AllocationManager:
             turn.event(pod, Reason.RESIZE_ERROR, f"Pod resize error: {text}")
 
     def look(self, pod: Pod, sandbox: Sandbox | None, turn: Turn) -> None:
-        """End the resize of a pod once nothing is left of it. Source: IsPodResizeInProgress."""
+        """End the resize of a pod once nothing is left of it. Source: IsPodResizeInProgress.
+
+        A pod that had no resources of its own has no record of them, which counts as done.
+        """
+        has = self._actuated.get(pod.uid)
+        if has is None:
+            return
+        left = NO_ACTIONS if sandbox is None else self.actions(pod, sandbox)
         progress = self._progress.get(pod.uid)
-        if progress is None:
+        if left.kill or left.update or (left.whole and has[WHOLE]):
+            begun = progress or _Resize(pod.generation, turn.wall_s, turn.wall_s)
+            self._progress[pod.uid] = begun._replace(probe_s=turn.wall_s)
             return
-        if sandbox is not None and self.actions(pod, sandbox) != NO_ACTIONS:
-            self._progress[pod.uid] = progress._replace(probe_s=turn.wall_s)
-            return
-        del self._progress[pod.uid]
-        self._before.pop(pod.uid, None)
-        self._actuated.pop(pod.uid, None)
-        text = _summary(pod, progress.generation)
-        turn.event(pod, Reason.RESIZE_COMPLETED, f"Pod resize completed: {text}")
+        if not left.whole:
+            del self._actuated[pod.uid]
+            self._before.pop(pod.uid, None)
+            self._ended = (*self._ended, pod.uid)
+        if progress is not None:
+            del self._progress[pod.uid]
+            text = _summary(pod, progress.generation)
+            turn.event(pod, Reason.RESIZE_COMPLETED, f"Pod resize completed: {text}")
 
     def conditions(self, uid: PodUid) -> tuple[PodCondition, ...]:
         """Return what the status says of the resize of a pod."""
@@ -210,7 +317,7 @@ class AllocationManager:
                 found.probe_s,
             )
             for kind, known in ((PENDING, self._pending), (IN_PROGRESS, self._progress))
-            if (found := known.get(uid)) is not None
+            if (found := known.get(uid)) is not None and (found.reason or known is self._progress)
         )
 
     @property
@@ -218,83 +325,42 @@ class AllocationManager:
         """Return how many resizes are being applied. Source: recordInProgressResizeCount."""
         return len(self._progress)
 
-    def actuated(self, uid: PodUid) -> dict[str, ContainerSpec]:
+    def actuated(self, uid: PodUid) -> Mapping[str, bytes]:
         """Return what the containers of a pod still have, where it is not what they shall have."""
-        return self._actuated.get(uid, {})
+        return self._actuated.get(uid, NOTHING)
+
+    def had(self, uid: PodUid) -> Mapping[str, bytes]:
+        """Return what the containers of a pod have, where it is not as if they had just started."""
+        updated, actuated = self._updated.get(uid), self.actuated(uid)
+        return actuated if updated is None else {**updated, **actuated}
 
     def in_cgroup(self, pod: Pod) -> PodSpec:
         """Return the spec that the cgroup of a pod is by: until a resize is done, the old one."""
         return self._before.get(pod.uid, pod).spec
+
+    def as_in_cgroup(self, pod: Pod) -> Pod:
+        """Return a pod with the resources that its cgroup is by."""
+        before = self._before.get(pod.uid)
+        return pod if before is None else with_resources(pod, before)
+
+    def take_ended(self) -> tuple[PodUid, ...]:
+        """Return the pods whose resizes have ended since this was asked last."""
+        ended, self._ended = self._ended, ()
+        return ended
 
     def forget(self, uid: PodUid) -> None:
         """Drop what is kept of a pod."""
         kept = (self._pending, self._progress, self._desired, self._actuated, self._before)
         for known in kept:
             known.pop(uid, None)
+        self._found = tuple(each for each in self._found if each != uid)
+        if uid in self._updated:
+            self._updated = {key: each for key, each in self._updated.items() if key != uid}
 
-    def _arm(self, turn: Turn) -> None:
-        if not self._due_ns:
-            self._due_ns = turn.now_ns + RETRY_NS
+    def _arm(self, delay_ns: int, turn: Turn) -> None:
+        if self._due_ns <= turn.now_ns:  # not set, or of what waits no more
+            self._due_ns = turn.now_ns + delay_ns
             turn.out.append(SetTimer(turn.node, self._due_ns, Timer.RESIZE))
-
-
-def has_other_resources(old: Pod, new: Pod) -> bool:
-    """Return whether containers ask for other resources than they did."""
-    before, after = old.spec, new.spec
-    if before is after:
-        return False
-    had = {each.name: each.resources_json for each in (*before.init_containers, *before.containers)}
-    return any(
-        had.get(each.name, each.resources_json) != each.resources_json
-        for each in (*after.init_containers, *after.containers)
-    )
-
-
-def with_resources(pod: Pod, allocated: Pod) -> Pod:
-    """Return a pod with the resources of another version. Source: UpdatePodFromAllocation."""
-    spec, had = pod.spec, allocated.spec
-    new = copy.copy(pod)
-    new.spec = spec._replace(
-        containers=_with_resources(spec.containers, had.containers),
-        init_containers=_with_resources(spec.init_containers, had.init_containers),
-        allocated_json=had.allocated_json,
-        resources_json=had.resources_json,
-        running_json=had.running_json,
-        ended_json=had.ended_json,
-        own_memory=had.own_memory,
-        admission=spec.admission._replace(requests=had.admission.requests),
-    )
-    return new
-
-
-def _with_resources(
-    specs: tuple[ContainerSpec, ...], allocated: tuple[ContainerSpec, ...]
-) -> tuple[ContainerSpec, ...]:
-    known = {spec.name: spec for spec in allocated}
-    return tuple(
-        spec._replace(
-            requests_json=known[spec.name].requests_json,
-            resources_json=known[spec.name].resources_json,
-        )
-        if spec.name in known
-        else spec
-        for spec in specs
-    )
-
-
-def _changed(old: ContainerSpec, new: ContainerSpec) -> tuple[str, ...]:
-    """Return which resources of a container differ."""
-    if old.resources_json == new.resources_json:
-        return ()
-    before, after = orjson.loads(old.resources_json), orjson.loads(new.resources_json)
-    return tuple(
-        name
-        for name in RESOURCES
-        if any(
-            before.get(kind, {}).get(name) != after.get(kind, {}).get(name)
-            for kind in ("requests", "limits")
-        )
-    )
 
 
 def _summary(pod: Pod, generation: int, error: str = "") -> str:

@@ -86,6 +86,8 @@ class NodePods:
                     self._on_update(update, turn)
             if event.type is EventType.SYNCED:
                 adopted_pods.drop_orphans(self._syncer, self.workers)
+                self._syncer.allocations.on_synced(turn)
+                self.admission.retry_resizes(turn)
                 self.statics.on_synced(turn.env)
         else:
             volumes = self._syncer.volumes
@@ -142,7 +144,8 @@ class NodePods:
         if timer is Timer.EVICTION:
             self.monitor.on_timer(turn)
         elif timer is Timer.RESIZE:
-            self.admission.retry_resizes(turn)
+            if self._syncer.allocations.is_due(turn):
+                self.admission.retry_resizes(turn)
         elif timer is Timer.HOUSEKEEPING:
             self.statics.clean_up(partial(self._on_update, turn=turn), turn)
         else:
@@ -389,6 +392,7 @@ class NodePods:
             else:
                 worker.removed = True
                 turn.report(Milestone.POD_REMOVED)
+                self.admission.retry_resizes(turn)
                 if worker.kill():
                     self._syncer.interrupt(worker, turn)
                 elif worker.state is WorkerState.TERMINATING:
@@ -418,6 +422,7 @@ class NodePods:
         is_ending = worker.on_pod(pod)
         if pod.annotations != old.annotations or pod.spec.containers is not old.spec.containers:
             self.monitor.follow_usage(worker, turn)
+        self.admission.on_version(old, pod, turn)
         if is_ending:
             self._syncer.interrupt(worker, turn)
         elif self.admission.holds(worker):
@@ -437,6 +442,9 @@ class NodePods:
         """Send the statuses that are due, until one request is in flight."""
         if self.admission.is_holding:
             self.admission.release_ready(turn)
+        for ended in self._syncer.allocations.take_ended():
+            if ended in self.workers:
+                self.monitor.follow_usage(self.workers[ended], turn)
         statuses = self._syncer.statuses
         while (uid := statuses.next()) is not None:
             worker = self.workers.get(uid)
@@ -453,4 +461,4 @@ class NodePods:
             self._syncer.statuses.forget(worker.pod.uid)  # as HandlePodCleanups
             self.admission.forget(worker.pod.uid)
             self.workers.pop(worker.pod.uid, None)
-        self.admission.retry_resizes(turn)
+            self.admission.retry_resizes(turn)

@@ -17,9 +17,11 @@ from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.events import OpenReason
 from fleet.kubelet.node.node_shutdown import NodeShutdown
 from fleet.kubelet.pods import adopted_pods
-from fleet.kubelet.pods.admission import AdmissionInputs, Devices, Verdict, admit, find_shortages
+from fleet.kubelet.pods.admission import AdmissionInputs, Devices, Verdict, admit
 from fleet.kubelet.pods.allocation_manager import Refusal
 from fleet.kubelet.pods.first_sync import first_sync_ns
+from fleet.kubelet.pods.pod_allocation import asks_other, has_other_resources
+from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
 from fleet.kubelet.pods.pod_sync import PodSyncer
 from fleet.kubelet.pods.pod_workers import (
     PodKill,
@@ -80,6 +82,8 @@ class PodAdmission:
         Source: kubelet.go, HandlePodAdditions. Differs: `light` takes what runs as it is.
         """
         assert worker.state is WorkerState.SYNC, worker.state
+        if _runs(worker):
+            self._syncer.allocations.restore(worker, turn)
         if _runs(worker) and self._devices is not None:
             self._devices.adopt(worker.pod, turn)
         if _runs(worker) and turn.env.light:
@@ -147,9 +151,12 @@ class PodAdmission:
             self._devices.free(uid)
 
     def _admit(self, worker: PodWorker, turn: Turn) -> Verdict:
-        pod = worker.pod
         others = _others(worker, self._workers)
-        inputs = AdmissionInputs(
+        allocate = partial(self._allocate, others=others, turn=turn)
+        return admit(worker.pod, others, self._inputs(worker.pod, turn), allocate)
+
+    def _inputs(self, pod: Pod, turn: Turn) -> AdmissionInputs:
+        return AdmissionInputs(
             name=turn.facts.name,
             model=turn.env.model,
             state=self._shown_state(turn),
@@ -157,12 +164,22 @@ class PodAdmission:
             is_shutting_down=self.shutdown is not None,
             is_static=isinstance(pod, StaticPod),
         )
-        return admit(pod, others, inputs, lambda pod: self._allocate(pod, others, turn))
 
     def take_version(self, worker: PodWorker, pod: Pod, turn: Turn) -> Pod:
         """Return a new version of a pod with the resources that it is given."""
         check = partial(self._check_resize, turn=turn)
         return self._syncer.allocations.take(worker, pod, check, turn)
+
+    def on_version(self, old: Pod, new: Pod, turn: Turn) -> None:
+        """Try deferred resizes again if a pod has other resources now, or has ended.
+
+        Source: kubelet.go, HandlePodUpdates, HandlePodReconcile.
+        """
+        over = new.status.phase in TERMINAL_PHASES and old.status.phase not in TERMINAL_PHASES
+        if self._syncer.allocations.has_deferred() and (
+            over or has_other_resources(old, new, whole=True)
+        ):
+            self.retry_resizes(turn)
 
     def retry_resizes(self, turn: Turn) -> None:
         """Try deferred resizes again. Source: allocation_manager.go, RetryPendingResizes."""
@@ -170,20 +187,29 @@ class PodAdmission:
         if allocations.has_deferred():
             check = partial(self._check_resize, turn=turn)
             for worker in allocations.retry(self._workers, check, turn):
-                self._syncer.sync(worker, turn)
+                if not self.holds(worker):
+                    self._syncer.sync(worker, turn)
 
     def _check_resize(self, worker: PodWorker, pod: Pod, turn: Turn) -> Refusal | None:
-        """Return why a pod cannot have the resources of its new version. Source: canAdmitPod."""
+        """Return why a pod cannot have the resources of its new version, as a new one could not.
+
+        A critical pod has others killed for it, and goes on when they are gone.
+        Source: canAdmitPod; allocation/handlers.go, podResizesAdmitHandler.Admit.
+        """
         if pod.spec.qos_class == "Guaranteed":
             for manager, policy in turn.env.model.kubelet.static_policies:
-                text = f'alongside {manager} Manager policy "{policy}"'
-                return Refusal(f"Resize is infeasible for Guaranteed Pods {text}", is_final=True)
+                if asks_other(worker.pod, pod, manager.lower()):
+                    text = f'alongside {manager} Manager policy "{policy}"'
+                    text = f"Resize is infeasible for Guaranteed Pods {text}"
+                    return Refusal(text, is_final=True)
+        has = Devices() if self._devices is None else Devices("", self._devices.allocated())
         others = _others(worker, self._workers)
-        inputs = AdmissionInputs(turn.facts.name, turn.env.model, self._shown_state(turn))
-        shortages = find_shortages(pod.spec.admission, others, inputs, {})
-        if not shortages:
+        verdict = admit(pod, others, self._inputs(pod, turn), lambda _: has)
+        rejection = verdict.rejection
+        if rejection is None and verdict.shortages:
+            rejection = self._preempt(worker, verdict, turn)
+        if rejection is None:
             return None
-        rejection = shortages[0].rejection()
         return Refusal(rejection.message, reason=rejection.reason)
 
     def _allocate(self, pod: Pod, others: list[Pod], turn: Turn) -> Devices:

@@ -17,7 +17,6 @@ class Texts(NamedTuple):
     pulled: str
     created: str
     started: str
-    pod_resources: bool  # the status shows the resources of the whole pod
     checks_credentials: bool  # of pods that use an image which another pod had pulled
 
 
@@ -30,14 +29,12 @@ def texts_of(kubelet_version: str) -> Texts:
             'Container image "%s" already present on machine and can be accessed by the pod',
             "Container created",
             "Container started",
-            pod_resources=True,
             checks_credentials=True,
         )
     return Texts(
         'Container image "%s" already present on machine',
         "Created container: %s",
         "Started container %s",
-        pod_resources=False,
         checks_credentials=minor >= 35,
     )
 

@@ -14,7 +14,7 @@ from fleet.kubelet.pods import active_deadline
 from fleet.kubelet.pods.active_deadline import is_past_deadline
 from fleet.kubelet.pods.allocation_manager import AllocationManager
 from fleet.kubelet.pods.pod_actions import could_restart_all, should_restart_all
-from fleet.kubelet.pods.pod_events import texts_of
+from fleet.kubelet.pods.pod_allocation import resizes_pods
 from fleet.kubelet.pods.pod_phase import STARTED_PHASES, TERMINAL_PHASES
 from fleet.kubelet.pods.pod_workers import PodWorker, WorkerState
 from fleet.kubelet.pods.status_generate import (
@@ -74,7 +74,7 @@ class StatusGenerator:
         inputs = PodInputs(
             old=old,
             resize=() if is_terminal else resizes.conditions(pod.uid),
-            actuated=resizes.actuated(pod.uid),
+            actuated=resizes.had(pod.uid),
             in_cgroup=resizes.in_cgroup(pod),
             restarting=could_restart_all(pod) and should_restart_all(pod, sandbox, old),
             past_deadline=past,
@@ -83,7 +83,7 @@ class StatusGenerator:
             is_terminal=is_terminal,
             untolerated=untolerated_key(pod, env.tolerate_key),
             probed=self._probes.update_pod_status(pod, sandbox, old, turn),
-            pod_resources=texts_of(env.model.kubelet_version).pod_resources,
+            pod_resources=resizes_pods(env.model),
             image_id=env.images.image_id,
         )
         status = generate_pod_status(pod, sandbox, inputs)

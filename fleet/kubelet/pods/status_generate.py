@@ -18,6 +18,7 @@ from fleet.kubelet.pods.pod_actions import (
     is_sidecar,
     should_restart,
 )
+from fleet.kubelet.pods.pod_allocation import limited_json
 from fleet.kubelet.pods.pod_phase import RESTARTING_ALL, TERMINAL_PHASES, pod_phase
 from fleet.kubelet.pods.resources_shown import container_resources_shown, resources_shown
 from fleet.objects.addresses import by_family, with_second
@@ -68,7 +69,7 @@ class Probed(NamedTuple):
 NOT_PROBED: Mapping[str, Probed] = {}
 
 
-NOT_RESIZED: Mapping[str, ContainerSpec] = {}
+NOT_RESIZED: Mapping[str, bytes] = {}
 
 
 class PodInputs(NamedTuple):
@@ -80,12 +81,12 @@ class PodInputs(NamedTuple):
     restarting: bool = False  # a rule said RestartAllContainers
     past_deadline: bool = False
     resize: tuple[PodCondition, ...] = ()  # conditions of a resize
-    actuated: Mapping[str, ContainerSpec] = NOT_RESIZED  # what containers have, if not as asked
+    actuated: Mapping[str, bytes] = NOT_RESIZED  # resources of containers, if not as asked
     is_terminal: bool = False  # nothing runs any more, and nothing will
     untolerated: str = ""  # the taint key for want of which the pod is never ready
     probed: Mapping[str, Probed] = NOT_PROBED  # by container
     in_cgroup: PodSpec | None = None  # by which the pod's cgroup is, if not as asked
-    pod_resources: bool = True  # since 1.36 the status shows the resources of the whole pod
+    pod_resources: bool = True  # the status shows the resources of the whole pod
     image_id: Callable[[str], str] = image_id
 
 
@@ -242,17 +243,17 @@ def _container_status(
         image_id=inputs.image_id(container.image),
         container_id=container.id,
         allocated_json=spec.requests_json,
-        resources_json=_resources(spec, inputs.actuated if running else NOT_RESIZED),
+        resources_json=_resources(spec, pod, inputs) if running else spec.resources_json,
         volume_mounts_json=spec.volume_mounts_json,
         user_json=user_json(spec.user),
     )
 
 
-def _resources(spec: ContainerSpec, actuated: Mapping[str, ContainerSpec]) -> bytes:
-    had = actuated.get(spec.name)
-    if had is None:
-        return spec.resources_json
-    return container_resources_shown(spec.resources_json, had.resources_json)
+def _resources(spec: ContainerSpec, pod: Pod, inputs: PodInputs) -> bytes:
+    had = inputs.actuated.get(spec.name) or limited_json(spec, pod.spec)
+    if had is spec.resources_json:
+        return had
+    return container_resources_shown(spec.resources_json, had)
 
 
 def _conditions(

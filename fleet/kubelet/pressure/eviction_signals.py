@@ -207,9 +207,10 @@ def eviction_message(
     if stats is None:
         return message, ()
     notes: tuple[tuple[str, str], ...] = ()
-    if resource == "memory" and pod.spec.own_memory:  # told even if the pod uses less
+    own_request = amount_text(pod.spec.own_json, "requests", "memory")
+    if resource == "memory" and own_request != "0":  # told even if the pod uses less
         usage = str(whole_quantity(stats.memory))
-        message += WHOLE % (pod.name, usage, pod.spec.own_memory, resource)
+        message += WHOLE % (pod.name, usage, own_request, resource)
         notes = (("offending_pod", pod.name), ("offending_pod_usage", usage))
     blamed = []
     # Ephemeral containers have no requests, and are not blamed.

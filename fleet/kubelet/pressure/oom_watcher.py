@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from fleet.kubelet.pods.pod_actions import is_sidecar
 from fleet.kubelet.pressure.stats_provider import NodeStats, NodeTerms, PodTerms, node_capacity
 from fleet.objects.pods import ContainerSpec, Pod
 from fleet.profile.node_model import NodeModel
@@ -105,12 +106,32 @@ def oom_score_adjust(pod: Pod, spec: ContainerSpec, capacity: int) -> int:
         return GUARANTEED_ADJUST
     if pod.spec.qos_class == "BestEffort":
         return BEST_EFFORT_ADJUST
-    request = resources_of(spec.resources_json).requests.memory
+    request = _memory(spec)
     if spec in pod.spec.init_containers:  # a sidecar is worth no less than what it serves
-        regular = (resources_of(each.resources_json).requests for each in pod.spec.containers)
-        request = max(request, min(each.memory for each in regular))
+        request = max(request, min(map(_memory, pod.spec.containers)))
+    request += _spare_memory(pod)
     adjust = BEST_EFFORT_ADJUST - 1000 * request // capacity
     return min(max(adjust, 1000 + GUARANTEED_ADJUST), BEST_EFFORT_ADJUST - 1)
+
+
+def _memory(spec: ContainerSpec) -> int:
+    return resources_of(spec.resources_json).requests.memory
+
+
+def _spare_memory(pod: Pod) -> int:
+    """Return what a pod itself requests above its containers, for each of them.
+
+    Source: qos/helpers.go, remainingPodMemReqPerContainer; AggregateContainerRequests.
+    """
+    own = resources_of(pod.spec.own_json).requests.memory
+    if not own:
+        return 0
+    sidecars = peak = 0
+    for spec in pod.spec.init_containers:
+        sidecars += _memory(spec) if is_sidecar(spec) else 0
+        peak = max(peak, sidecars if is_sidecar(spec) else sidecars + _memory(spec))
+    asked = max(sidecars + sum(map(_memory, pod.spec.containers)), peak)
+    return (own - asked) // len((*pod.spec.init_containers, *pod.spec.containers))
 
 
 def process_name(spec: ContainerSpec) -> str:

@@ -210,7 +210,8 @@ class ResourceMonitor:
                 container.exit_ns, container.exit_code, container.reason = NEVER, 0, ""
             memory = behavior.container(spec.name).usage.memory
             start_ns = container.started_s * NS_PER_S - turn.env.wall_offset_ns
-            oom_ns = oom_kill_ns(spec.resources_json, memory, start_ns, turn.now_ns)
+            has = self._syncer.allocations.actuated(pod.uid).get(spec.name, spec.resources_json)
+            oom_ns = oom_kill_ns(has, memory, start_ns, turn.now_ns)
             if oom_ns < container.exit_ns:
                 container.oom_kill(oom_ns)
         self._syncer.on_runtime_changed(worker, turn)
@@ -317,7 +318,8 @@ def _terms(workers: Workers, syncer: PodSyncer, turn: Turn) -> dict[PodUid, PodT
         worker = workers.get(uid)
         if worker is not None:
             behavior = turn.behavior(worker.pod)
-            terms = pod_terms(worker.pod, sandbox, behavior, turn.now_ns, turn.env.wall_offset_ns)
+            pod = syncer.allocations.as_in_cgroup(worker.pod)
+            terms = pod_terms(pod, sandbox, behavior, turn.now_ns, turn.env.wall_offset_ns)
             if terms is not None:
                 found[uid] = terms
     return found

@@ -190,7 +190,8 @@ def decode_spec(spec: dict[str, Any], spec_digest: int) -> PodSpec:
     links = spec.get("enableServiceLinks", True)
     demands = [_demand(each) for each in containers]
     init_demands = [_demand(each) for each in inits]
-    own = _demand(spec) if "resources" in spec else None
+    own_resources = spec.get("resources")
+    own = _demand(spec) if own_resources else None
     whole = pod_resources(demands, init_demands, spec.get("overhead", {}), own)
     return PodSpec(
         containers=share(tuple(_container(each, security, links=links) for each in containers)),
@@ -223,15 +224,10 @@ def decode_spec(spec: dict[str, Any], spec_digest: int) -> PodSpec:
         resources_json=share(whole.asked),
         running_json=share(whole.running),
         ended_json=share(whole.ended),
-        own_memory=_own_memory(spec),
+        own_json=share(render(own_resources)) if own_resources else b"",
         admission=share(admission_spec(spec, whole.allocated)),
         digest=spec_digest,
     )
-
-
-def _own_memory(spec: dict[str, Any]) -> str:
-    requests = (spec.get("resources") or {}).get("requests") or {}
-    return _intern(str(requests.get("memory", "")))
 
 
 @lru_cache(maxsize=4096)

@@ -123,7 +123,7 @@ class Node(NoSources):
         return {"cpu": "3920m"}.get(resource, "")
 
 
-def test_a_container_without_a_limit_may_have_all_of_its_node() -> None:
+def test_a_container_without_a_limit_may_have_all_of_its_node_or_pod() -> None:
     runtime = Runtime(1, "192.0.2.1", "10.0.0.0/24", Draws(1))
     sources = [EnvRef("Resource", f"limits.{each}") for each in ("cpu", "memory")]
     variables = tuple(Variable(each.key[7:], source=each) for each in sources)
@@ -135,3 +135,7 @@ def test_a_container_without_a_limit_may_have_all_of_its_node() -> None:
     assert around is not None
     assert around.variables["cpu"] == "4"
     assert "memory" not in around.variables
+    one.spec = one.spec._replace(own_json=b'{"limits":{"cpu":"2","memory":"1Gi"}}')
+    around = runtime.around(one, spec, 0, 0, 1, Node())
+    assert around is not None
+    assert (around.variables["cpu"], around.variables["memory"]) == ("2", str(1 << 30))

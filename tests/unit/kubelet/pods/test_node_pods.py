@@ -1,7 +1,6 @@
 """The pod path as a whole: what one kubelet asks of the server, in order."""
 
 import copy
-import dataclasses
 import gc
 import itertools
 
@@ -611,7 +610,7 @@ def test_no_cycle_is_left_for_the_collector() -> None:
 
 def test_old_kubelets_do_not_report_resources_of_the_whole_pod() -> None:
     world = World()
-    world.env.model = dataclasses.replace(world.env.model, kubelet_version="v1.35.4")
+    world.env.model = world.env.model.adapted("v1.35.4", zone_labels=False)
     world.create(make_pod())
     world.run(3)
     assert world.pods[UID].status.resources_json == b""

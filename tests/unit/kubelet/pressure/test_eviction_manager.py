@@ -208,7 +208,7 @@ def test_the_request_of_a_whole_pod_is_told_with_its_usage() -> None:
     node = Node(configured())
     node.free = 90 * MI
     whole = pod("whole")
-    whole.spec = whole.spec._replace(own_memory="4Gi")
+    whole.spec = whole.spec._replace(own_json=b'{"requests":{"memory":"4Gi"}}')
     (eviction,) = node.run(10, using(whole, memory=3 * GI)).evictions
     assert eviction.message == (
         "The node was low on resource: memory. Threshold quantity: 100Mi, available: 90Mi. "
@@ -371,6 +371,9 @@ def test_the_kernel_kills_best_effort_containers_first() -> None:
     assert oom_score_adjust(burstable.pod, burstable.pod.spec.containers[0], 32 * GI) == 750
     tiny = pod("tiny", qos="Burstable", memory="1Mi")
     assert oom_score_adjust(tiny, tiny.spec.containers[0], 32 * GI) == 999
+    # What the pod itself requests above its containers is shared among them.
+    burstable.pod.spec = burstable.pod.spec._replace(own_json=b'{"requests":{"memory":"16Gi"}}')
+    assert oom_score_adjust(burstable.pod, burstable.pod.spec.containers[0], 32 * GI) == 500
     found = choose_victim([guaranteed, burstable], 32 * GI, 0)
     assert found is not None
     assert found.pod.name == "burstable"

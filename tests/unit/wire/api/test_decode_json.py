@@ -348,9 +348,9 @@ def test_resources_of_the_pod_itself_win() -> None:
     obj = pod_object()
     obj["spec"]["resources"] = {"requests": {"cpu": "3"}}
     assert orjson.loads(decode_pod(obj).spec.allocated_json) == {"cpu": "3", "memory": "1Gi"}
-    assert decode_pod(obj).spec.own_memory == ""
+    assert decode_pod(obj).spec.own_json == b'{"requests":{"cpu":"3"}}'
     obj["spec"]["resources"] = {"requests": {"memory": "2Gi"}}
-    assert decode_pod(obj).spec.own_memory == "2Gi"
+    assert decode_pod(obj).spec.own_json == b'{"requests":{"memory":"2Gi"}}'
 
 
 def test_resources_of_a_running_pod_are_those_of_its_cgroup() -> None:
