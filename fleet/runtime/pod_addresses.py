@@ -48,6 +48,10 @@ class AddressPool:
         if number >= ADDRESS_FIRST:
             self._used |= 1 << number
 
+    def is_ours(self, ip: str) -> bool:
+        """Return whether it is an address of the pool."""
+        return self._number(ip) >= 0
+
     def free(self, ip: str) -> None:
         """Return an address to the pool, if it is one of ours."""
         number = self._number(ip)

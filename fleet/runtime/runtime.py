@@ -26,7 +26,7 @@ from fleet.runtime.container_usage import (
 from fleet.runtime.containers import NEVER, Container, RunState, Sandbox, adopted, container_id
 from fleet.runtime.files import ContainerFiles, NodeFiles, layer_of
 from fleet.runtime.pod_addresses import AddressPool, set_up_failed
-from fleet.runtime.ports import PortChange, PortChanges, declared_ports
+from fleet.runtime.ports import PortChange, PortChanges, known_ports
 from fleet.runtime.shell.surroundings import CommandRun, Surroundings
 from fleet.runtime.surroundings import NO_SOURCES, Place, Sources, surroundings
 
@@ -88,6 +88,10 @@ class Runtime:
     def __iter__(self) -> Iterator[tuple[PodUid, Sandbox]]:
         return iter(self._sandboxes.items())
 
+    def may_have(self, address: str) -> bool:
+        """Return whether a pod of this node may have an address."""
+        return address == self._host_ip or self._pool.is_ours(address)
+
     def sandbox_delay_ns(self, pod: Pod, behavior: PodBehavior) -> int:
         """Return how long creating the sandbox of a pod takes."""
         u = self.uniform(_STREAM_SANDBOX, pod.uid, "", 0)
@@ -145,7 +149,7 @@ class Runtime:
 
     def _listen(self, pod: Pod, sandbox: Sandbox) -> None:
         """Tell whoever has the sockets what is listened on from now on."""
-        if self._port_changes is not None and (ports := declared_ports(pod)):
+        if self._port_changes is not None and (ports := known_ports(pod)):
             self._port_changes.append(PortChange(self._node, pod.uid, sandbox.ip, ports))
 
     def _free(self, uid: PodUid, sandbox: Sandbox) -> None:

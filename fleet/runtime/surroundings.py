@@ -23,7 +23,7 @@ from fleet.objects.pods import (
 )
 from fleet.objects.scripts import EnvRef, MountSpec, ScriptSpec
 from fleet.quantity import parse_quantity
-from fleet.runtime.files import HOST, ContainerFiles, NodeFiles, VolumePlace, layer_of
+from fleet.runtime.files import HOST, HOST_FILES, ContainerFiles, NodeFiles, VolumePlace, layer_of
 from fleet.runtime.known_images import files_of_image, is_shell_image, working_dir
 from fleet.runtime.script import expand, sub_path_error, subscripted, variables_of
 from fleet.runtime.security_context import non_root_error, user_json
@@ -34,6 +34,7 @@ _TOKEN_MODE = 0o600
 """Of a token in a volume that is given to a group. Source: projected.go, collectData."""
 _PRINTS_ALL = re.compile(r"\b(?:env|printenv)\b")
 _MANAGED_HOSTS = "# Kubernetes-managed hosts file.\n"
+_HOST_NETWORK_HOSTS = "# Kubernetes-managed hosts file (host network).\n"
 _LOCAL_HOSTS = (
     "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\nfe00::0\tip6-localnet\n"
     "fe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n"
@@ -160,6 +161,16 @@ def trial_surroundings(
     found = surroundings(files, pod, spec._replace(script=script), place)
     assert isinstance(found.files, ContainerFiles), found
     found.files.as_replay()
+    return found
+
+
+def hook_surroundings(
+    files: NodeFiles, pod: Pod, spec: ContainerSpec, place: Place
+) -> Surroundings:
+    """Return what the command of a hook finds; what it writes stays."""
+    found = surroundings(files, pod, spec._replace(script=spec.script or ScriptSpec()), place)
+    assert isinstance(found.files, ContainerFiles), found
+    found.files.written_by("hook")
     return found
 
 
@@ -348,7 +359,7 @@ def _system_files(pod: Pod, place: Place) -> Mapping[str, str]:
     """
     name = hostname(pod)
     if pod.spec.host_network:
-        hosts = f"127.0.0.1\tlocalhost\n{place.host_ip}\t{name}\n"
+        hosts = _HOST_NETWORK_HOSTS + HOST_FILES["/etc/hosts"]
     else:
         hosts = f"{_MANAGED_HOSTS}{_LOCAL_HOSTS}{place.pod_ip}\t{name}\n"
     if pod.spec.host_aliases:

@@ -52,9 +52,9 @@ def stop(
     turn: Turn,
 ) -> None:
     """Stop some containers of a pod, and wait for the first thing that is to be told of it."""
-    pod, offset_ns = worker.pod, turn.env.wall_offset_ns
+    pod = worker.pod
     stops = stop_containers(
-        runtime, pod, containers, turn.behavior(pod), grace_s, turn.now_ns, offset_ns
+        runtime, pod, containers, turn.behavior(pod), grace_s, turn.now_ns, turn.env
     )
     worker.kills = worker.kills._replace(failed_hooks=stops.failed_hooks)
     _wait(worker, stops.end_ns, turn)

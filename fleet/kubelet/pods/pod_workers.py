@@ -63,6 +63,8 @@ class Kills(NamedTuple):
     failed_hooks: tuple[tuple[int, str], ...] = ()  # preStop hooks: when, of whom
     resets: bool = False  # then all containers are removed
     replaces: bool = False  # then the pod gets another sandbox
+    hook_error: str = ""  # of the postStart hook that is under way: why it will have failed
+    hook_dies: bool = False  # it fails if its container ends before
 
 
 NO_KILLS = Kills()

@@ -13,8 +13,10 @@ from fleet.runtime.shell.shell import Shell
 from fleet.runtime.shell.surroundings import DIRECTORY, Look, ReadOnlyFileSystemError
 from fleet.runtime.shell.syntax import EndlessScriptError
 
+_RESOLV = "/etc/resolv.conf"
 _NAMES = frozenset(("agnhost", "agnhost-2"))
-_PROGRAMS = frozenset(("entrypoint-tester", "mounttest", "pause"))
+_FILES = {"etc-hosts": "/etc/hosts", "dns-suffix": _RESOLV, "dns-server-list": _RESOLV}
+_PROGRAMS = frozenset(("entrypoint-tester", "mounttest", "pause", *_FILES))
 _CREATED = {
     "new_file_0644": 0o644,
     "new_file_0666": 0o666,
@@ -39,11 +41,25 @@ def steps(shell: Shell, words: Sequence[str]) -> Iterator[None]:
         shell.print(f"[{' '.join(words)}]\n")
         shell.status = 0
         return
+    if words[1] in _FILES:
+        _print_file(shell, words[1])
+        return
     if words[1] == "pause":
         shell.print("Paused\n")
         yield
         raise EndlessScriptError("it waits for a signal")
     yield from _MountTest(shell, words[2:]).steps()
+
+
+def _print_file(shell: Shell, name: str) -> None:
+    """Print /etc/hosts, or what is searched and asked. Source: dns/common.go, dns_unix.go."""
+    text = shell.read(_FILES[name]) or ""
+    wanted = {"dns-suffix": "search", "dns-server-list": "nameserver"}.get(name)
+    if wanted is not None:
+        rows = [line.split() for line in text.splitlines() if line.startswith(wanted)]
+        text = ",".join(word for row in rows for word in row[1:])
+    shell.print(f"{text}\n")
+    shell.status = 0
 
 
 class _MountTest:

@@ -11,8 +11,10 @@ Differs: the commands of a pipe run one after another, each on all that the one 
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 
+from fleet.runtime.http_message import Unreachable
 from fleet.runtime.shell.builtins import BUILTINS
 from fleet.runtime.shell.file_programs import FILE_PROGRAMS, NOT_WRITTEN, READ_ONLY
+from fleet.runtime.shell.network_programs import NETWORK_PROGRAMS
 from fleet.runtime.shell.programs import TEXT_PROGRAMS, run_program
 from fleet.runtime.shell.signals import Exit, InputNeeded, needs_input
 from fleet.runtime.shell.surroundings import (
@@ -79,6 +81,7 @@ class Shell:
         "cwd",
         "is_whole",
         "name",
+        "network",
         "piped",
         "status",
         "stops_at_error",
@@ -99,6 +102,7 @@ class Shell:
         self.piped = None if given is None else given.decode("utf-8", "surrogateescape")
         self.stops_at_error = stops_at_error
         self.user = around.user
+        self.network = around.network
         self.cwd = around.cwd or "/"
         # An image that nobody knows may begin elsewhere.
         self._knows_cwd = around.is_whole or around.cwd != ""
@@ -204,6 +208,8 @@ class Shell:
                 self.complain(f"{name}: {opened % path}No such file or directory\n")
             return True
         program = BUILTINS.get(name) or FILE_PROGRAMS.get(name)
+        if program is None and self.network is not None:
+            program = NETWORK_PROGRAMS.get(name)
         if program is None:
             return False
         try:
@@ -228,10 +234,17 @@ class Shell:
         self.status = NOT_FOUND_CODE
 
     @staticmethod
-    def knows(path: str) -> bool:
+    def knows(path: str, *, with_network: bool = False) -> bool:
         """Return whether there is a program of a name or path."""
         name = path.rpartition("/")[2]
+        if with_network and name in NETWORK_PROGRAMS:
+            return True
         return name in BUILTINS or name in FILE_PROGRAMS or name in TEXT_PROGRAMS
+
+    def expect(self, found: object) -> None:
+        """Take what the network says; of hosts beyond it nothing is known."""
+        if isinstance(found, Unreachable) and not found.is_refused and not self.is_whole:
+            raise UnknownScriptError("network")
 
     def print(self, text: str) -> None:
         """Write to stdout."""

@@ -19,6 +19,8 @@ def needs_input(name: str, args: Sequence[str]) -> bool:
     """Return whether a program is given no file to read: then it reads stdin."""
     if name == "tar":
         return bool(args) and "x" in args[0] and "-" in args
+    if name == "nc":
+        return "-u" in args and "-z" not in args
     return name in _READERS and _files(name, args) == 0
 
 

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pod_world import container, make_pod
+from pod_world import container, make_pod, session_of
 
 from fleet.objects.pods import PortSpec
 from fleet.runtime.ports import HEAD_MAX, PortSession, container_of_port, listens
@@ -12,7 +12,7 @@ FILES = {"/usr/share/nginx/html/index.html": "<h1>hi</h1>", "/data/x.txt": "text
 
 
 def session() -> PortSession:
-    return PortSession(make_pod(), FILES.get)
+    return session_of(make_pod(), FILES.get)
 
 
 def ask(*parts: bytes, ends: bool = False) -> bytes:

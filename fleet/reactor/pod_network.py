@@ -1,0 +1,110 @@
+"""The pods of one process as they reach one another: by address, without a wire.
+
+    who asks -> the node whose address it is -> a pod that listens there -> its server's answer
+
+Nothing is kept of it, and an exchange takes no time. What is looked for are the nodes of this
+process, one after the other: it is done when a command, a hook or a server asks, which is seldom.
+Differs: Services, host ports, names of DNS and network policies lead nowhere; a kubelet that is
+down still shows its pods.
+"""
+
+from collections.abc import Iterator
+
+from fleet.kubelet.host_interface import PortAnswer, answer_datagram, answer_of
+from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.objects.pods import Pod
+from fleet.objects.streams import Refusal
+from fleet.reactor.roster import Roster
+from fleet.runtime.http_message import HttpReply, HttpRequest, Network, Unreachable
+
+REFUSED = Unreachable(is_refused=True)
+NOBODY_THERE = Unreachable()
+NO_SUCH_NAME = Unreachable(is_unknown=True)
+NOT_TLS = HttpReply(400, b"Client sent an HTTP request to an HTTPS server.\n")
+_OWN = frozenset(("localhost", "127.0.0.1", "::1"))
+
+
+class PodNetwork:
+    """What all nodes of a process share."""
+
+    __slots__ = ("_roster",)
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+
+    def seen_from(self, address: str, hostname: str, now_ns: int) -> Network:
+        """Return whom a container reaches that something runs in since an instant."""
+        return _View(self, address, hostname, now_ns)
+
+    def pods_at(self, address: str) -> Iterator[tuple[VirtualKubelet, Pod]]:
+        """Yield the pods that have an address; those of the host's network share its own."""
+        for _, kubelet in self._roster.living():
+            loop = kubelet.pods
+            if loop is None or not loop.runtime.may_have(address):
+                continue
+            for uid, sandbox in loop.runtime:
+                worker = loop.workers.get(uid)
+                if sandbox.ip == address and sandbox.ready and worker is not None:
+                    yield kubelet, worker.pod
+
+    def is_of_node(self, address: str) -> bool:
+        """Return whether a node has an address."""
+        return any(each.facts.host_ip == address for _, each in self._roster.living())
+
+
+class _View:
+    """The network as one container sees it."""
+
+    __slots__ = ("_address", "_begun_ns", "_hostname", "_pods")
+
+    def __init__(self, pods: PodNetwork, address: str, hostname: str, now_ns: int) -> None:
+        self._pods = pods
+        self._address = address
+        self._hostname = hostname
+        self._begun_ns = now_ns
+
+    def request(
+        self, host: str, port: int, request: HttpRequest, after_ns: int
+    ) -> HttpReply | Unreachable:
+        """Ask a server."""
+        found = self._find(host, port, after_ns)
+        if isinstance(found, Unreachable):
+            return found
+        if found.is_tls != request.is_tls:
+            return NOT_TLS if found.is_tls else REFUSED
+        asked = request._replace(client=self._address)
+        return found.answer(asked, self._begun_ns + after_ns)
+
+    def connect(self, host: str, port: int, after_ns: int) -> Unreachable | None:
+        """Open a connection, and close it; None if somebody listens."""
+        found = self._find(host, port, after_ns)
+        return found if isinstance(found, Unreachable) else None
+
+    def datagram(self, host: str, port: int, text: str, after_ns: int) -> str | None:
+        """Send a datagram; return the answer, None if there is none."""
+        now_ns = self._begun_ns + after_ns
+        for kubelet, pod in self._pods.pods_at(self._resolved(host)):
+            said = answer_datagram(kubelet, pod, port, text, self._address, now_ns)
+            if said is not None:
+                return said
+        return None
+
+    def _find(self, host: str, port: int, after_ns: int) -> PortAnswer | Unreachable:
+        address = self._resolved(host)
+        if not address:
+            return NO_SUCH_NAME
+        is_there = False
+        for kubelet, pod in self._pods.pods_at(address):
+            is_there = True
+            found = answer_of(kubelet, pod, port, self._begun_ns + after_ns)
+            if not isinstance(found, Refusal):
+                return found
+        return REFUSED if is_there or self._pods.is_of_node(address) else NOBODY_THERE
+
+    def _resolved(self, host: str) -> str:
+        """Return the address of a host, "" if nobody knows its name."""
+        if host in _OWN or host == self._hostname:
+            return self._address
+        parts = host.split(".")
+        is_address = len(parts) == 4 and all(each.isdecimal() for each in parts)
+        return host if is_address else ""
