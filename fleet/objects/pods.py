@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, NewType
 from fleet.objects.admission import NO_STATE, PLAIN, AdmissionSpec, NodeState
 from fleet.objects.container_user import IMAGE_USER, UserSpec
 from fleet.objects.lifecycle import PLAIN_LIFE, ContainerLifecycle
+from fleet.objects.pod_network import USUAL_NETWORK, PodNetworkSpec
 from fleet.objects.scripts import EnvRef, ScriptSpec
 from fleet.objects.well_known import MIRROR_ANNOTATION
 
@@ -320,6 +321,7 @@ class PodSpec(NamedTuple):
     hostname: str = ""  # "" for the pod's name
     runtime_class: str = ""
     host_aliases: tuple[tuple[str, ...], ...] = ()  # an address, and its names
+    network: PodNetworkSpec = USUAL_NETWORK
     priority: int = 0
     readiness_gates: tuple[str, ...] = ()
     pull_secrets: tuple[str, ...] = ()

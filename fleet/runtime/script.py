@@ -12,7 +12,7 @@ from fleet.runtime.shell.file_programs import FILE_PROGRAMS
 from fleet.runtime.shell.process import SHELLS
 from fleet.runtime.shell.programs import TEXT_PROGRAMS
 
-LOOKERS = frozenset(("date", "env", "hostname", "id", "printenv", "pwd", "whoami"))
+LOOKERS = frozenset(("date", "env", "hostname", "id", "printenv", "pwd", "sysctl", "whoami"))
 """What these say follows from the pod, or from the instant."""
 PROGRAMS = SHELLS | LOOKERS | {"echo", "exit", "sleep", "test"} | {*TEXT_PROGRAMS, *FILE_PROGRAMS}
 """Whatever else a container runs needs no variables and no files."""

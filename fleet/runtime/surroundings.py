@@ -25,6 +25,7 @@ from fleet.objects.scripts import EnvRef, MountSpec, ScriptSpec
 from fleet.quantity import parse_quantity
 from fleet.runtime.files import HOST, HOST_FILES, ContainerFiles, NodeFiles, VolumePlace, layer_of
 from fleet.runtime.known_images import files_of_image, is_shell_image, working_dir
+from fleet.runtime.resolv_conf import resolv_conf
 from fleet.runtime.script import expand, sub_path_error, subscripted, variables_of
 from fleet.runtime.security_context import non_root_error, user_json
 from fleet.runtime.shell.surroundings import Surroundings
@@ -35,6 +36,8 @@ _TOKEN_MODE = 0o600
 _PRINTS_ALL = re.compile(r"\b(?:env|printenv)\b")
 _MANAGED_HOSTS = "# Kubernetes-managed hosts file.\n"
 _HOST_NETWORK_HOSTS = "# Kubernetes-managed hosts file (host network).\n"
+_PATHS = str.maketrans("./", "/.")
+"""Of the name of a sysctl to its path below /proc/sys."""
 _LOCAL_HOSTS = (
     "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\nfe00::0\tip6-localnet\n"
     "fe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n"
@@ -365,12 +368,15 @@ def _system_files(pod: Pod, place: Place) -> Mapping[str, str]:
     if pod.spec.host_aliases:
         hosts += "\n# Entries added by HostAliases.\n"
         hosts += "".join("\t".join(each) + "\n" for each in pod.spec.host_aliases)
-    domain = "svc.cluster.local cluster.local"
-    resolv = f"search {pod.namespace}.{domain}\nnameserver 10.96.0.10\noptions ndots:5\n"
+    sysctls = {
+        f"/proc/sys/{key.translate(_PATHS)}": f"{value}\n"
+        for key, value in pod.spec.network.sysctls
+    }
     return {
+        **sysctls,
         "/etc/hostname": f"{name}\n",
         "/etc/hosts": hosts,
-        "/etc/resolv.conf": resolv,
+        "/etc/resolv.conf": resolv_conf(pod),
         "/dev/null": "",
         "/dev/termination-log": "",
     }
