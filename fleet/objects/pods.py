@@ -139,6 +139,8 @@ class PortSpec(NamedTuple):
     port: int
     protocol: str = "TCP"
     name: str = ""
+    host_port: int = 0  # of the node; 0 for none
+    host_ip: str = ""  # its address, "" for all
 
 
 class ContainerSpec(NamedTuple):

@@ -4,8 +4,8 @@
 
 Nothing is kept of it, and an exchange takes no time. What is looked for are the nodes of this
 process, one after the other: it is done when a command, a hook or a server asks, which is seldom.
-Differs: Services, host ports, names of DNS and network policies lead nowhere; a kubelet that is
-down still shows its pods.
+Differs: Services, names of DNS and network policies lead nowhere; a kubelet that is down still
+shows its pods.
 """
 
 from collections.abc import Iterator
@@ -14,6 +14,7 @@ from fleet.kubelet.host_interface import PortAnswer, answer_datagram, answer_of
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.objects.pods import Pod
 from fleet.objects.streams import Refusal
+from fleet.objects.well_known import ALL_ADDRESSES
 from fleet.reactor.roster import Roster
 from fleet.runtime.http_message import HttpReply, HttpRequest, Network, Unreachable
 
@@ -21,7 +22,8 @@ REFUSED = Unreachable(is_refused=True)
 NOBODY_THERE = Unreachable()
 NO_SUCH_NAME = Unreachable(is_unknown=True)
 NOT_TLS = HttpReply(400, b"Client sent an HTTP request to an HTTPS server.\n")
-_OWN = frozenset(("localhost", "127.0.0.1", "::1"))
+_LOOPBACK = "127.0.0.1"
+_OWN = frozenset(("localhost", _LOOPBACK))
 
 
 class PodNetwork:
@@ -46,6 +48,24 @@ class PodNetwork:
                 worker = loop.workers.get(uid)
                 if sandbox.ip == address and sandbox.ready and worker is not None:
                     yield kubelet, worker.pod
+
+    def mapped(
+        self, address: str, port: int, protocol: str, node: str
+    ) -> Iterator[tuple[VirtualKubelet, Pod, int]]:
+        """Yield the pods that take a port of a node's address, and which of theirs it is.
+
+        `address` may be the node's loopback device. Source: the CNI plugin portmap.
+        """
+        for _, kubelet in self._roster.living():
+            if kubelet.facts.host_ip != node or kubelet.pods is None:
+                continue
+            for worker in kubelet.pods.workers.values():
+                pod = worker.pod
+                for spec in (*pod.spec.containers, *pod.spec.init_containers):
+                    for each in spec.ports:
+                        is_meant = each.host_port == port and each.protocol == protocol
+                        if is_meant and each.host_ip in {"", ALL_ADDRESSES, address}:
+                            yield kubelet, pod, each.port
 
     def is_of_node(self, address: str) -> bool:
         """Return whether a node has an address."""
@@ -83,20 +103,30 @@ class _View:
     def datagram(self, host: str, port: int, text: str, after_ns: int) -> str | None:
         """Send a datagram; return the answer, None if there is none."""
         now_ns = self._begun_ns + after_ns
-        for kubelet, pod in self._pods.pods_at(self._resolved(host)):
-            said = answer_datagram(kubelet, pod, port, text, self._address, now_ns)
+        for kubelet, pod, own in self._candidates(host, port, "UDP"):
+            said = answer_datagram(kubelet, pod, own, text, self._address, now_ns)
             if said is not None:
                 return said
         return None
+
+    def _candidates(
+        self, host: str, port: int, protocol: str
+    ) -> Iterator[tuple[VirtualKubelet, Pod, int]]:
+        """Yield the pods that may listen on a port of a host, and which of theirs it is."""
+        address = self._resolved(host)
+        at = address if host == self._hostname or host not in _OWN else _LOOPBACK
+        yield from self._pods.mapped(at, port, protocol, address)
+        for kubelet, pod in self._pods.pods_at(address):
+            yield kubelet, pod, port
 
     def _find(self, host: str, port: int, after_ns: int) -> PortAnswer | Unreachable:
         address = self._resolved(host)
         if not address:
             return NO_SUCH_NAME
         is_there = False
-        for kubelet, pod in self._pods.pods_at(address):
+        for kubelet, pod, own in self._candidates(host, port, "TCP"):
             is_there = True
-            found = answer_of(kubelet, pod, port, self._begun_ns + after_ns)
+            found = answer_of(kubelet, pod, own, self._begun_ns + after_ns)
             if not isinstance(found, Refusal):
                 return found
         return REFUSED if is_there or self._pods.is_of_node(address) else NOBODY_THERE

@@ -20,6 +20,9 @@ SHELL_IMAGES = frozenset(
 _FILES = {
     # Source: test/images/agnhost/Dockerfile: the pair that its web servers listen with.
     "agnhost": {"/localhost.crt": "", "/localhost.key": ""},
+    # Source: test/images/kitten, test/images/nautilus.
+    "kitten": {"/data.json": '{\n  "image": "kitten.jpg"\n}\n'},
+    "nautilus": {"/data.json": '{\n  "image": "nautilus.jpg"\n}\n'},
 }
 """Files of images by name; their texts are unknown."""
 _WORKING_DIRS = {"golang": "/go", "perl": "/usr/src/app"}
@@ -35,6 +38,11 @@ def is_shell_image(image: str) -> bool:
 def is_agnhost_image(image: str) -> bool:
     """Return whether it is the image that tests of Kubernetes serve and look with."""
     return _name(image) == "agnhost"
+
+
+def default_args(image: str) -> tuple[str, ...]:
+    """Return the arguments that an image made of agnhost gives to it by itself."""
+    return ("test-webserver",) if _name(image) in {"kitten", "nautilus"} else ()
 
 
 def working_dir(image: str) -> str:

@@ -10,14 +10,29 @@ from functools import lru_cache
 from fleet.objects.pods import ContainerSpec, Pod
 from fleet.objects.scripts import Variable
 from fleet.runtime.agnhost_servers import SERVERS
-from fleet.runtime.known_images import is_agnhost_image
+from fleet.runtime.http_message import HttpReply
+from fleet.runtime.known_images import default_args, is_agnhost_image
 from fleet.runtime.servers import Server
+from fleet.runtime.shell.agnhost import is_agnhost
 
 _FLAGS_WITHOUT_VALUE = frozenset(("http", "tcp", "udp", "close", "json-response"))
 
 
+_NO_PORTS = Server(lambda _site, _port, _request: HttpReply(404), ())
+"""Of a program that is known, and serves nothing."""
+
+
 def server_of(spec: ContainerSpec) -> Server | None:
     """Return the server of a container, None if none is known."""
+    found = known_server_of(spec)
+    return None if found is _NO_PORTS else found
+
+
+def known_server_of(spec: ContainerSpec) -> Server | None:
+    """Return what is known of what listens in a container; None if nobody knows."""
+    own = default_args(spec.image)
+    if own:
+        return _agnhost((), spec.args or own, ()) if not spec.command else None
     if not is_agnhost_image(spec.image):
         return None
     variables = () if spec.script is None else spec.script.variables
@@ -31,7 +46,9 @@ def _agnhost(
     words = command + args
     if command and command[0].rpartition("/")[2] not in {"agnhost", "agnhost-2"}:
         return None
-    name, *rest = words[1:] if command else words or ("pause",)
+    name, *rest = (words[1:] if command else words) or ("pause",)
+    if is_agnhost(("agnhost", name)):
+        return _NO_PORTS
     make = SERVERS.get(name)
     return None if make is None else make(_flags_of(rest), {v.name: v.value for v in variables})
 

@@ -5,7 +5,7 @@ other container what it declares is what it listens on; a pod that declares noth
 nothing is known, listens on every port. HTTP is answered there with the pod's name, what was sent,
 or a file of a container; any other bytes come back.
 Source: containerd's internal/cri/server/sandbox_portforward_linux.go for the words of a refusal.
-Differs: TLS and HTTP/2 are not spoken.
+Differs: HTTP/2 is not spoken, and TLS only by what is known to, on sockets of this machine.
 """
 
 import posixpath
@@ -19,7 +19,7 @@ from urllib.parse import unquote
 from fleet.objects.pods import ContainerSpec, Pod, PodUid
 from fleet.objects.streams import PortOutput
 from fleet.runtime.http_message import PLAIN, HttpReply, HttpRequest
-from fleet.runtime.known_servers import server_of
+from fleet.runtime.known_servers import known_server_of
 
 HEAD_MAX = 64 << 10
 BODY_MAX = 1 << 20
@@ -44,6 +44,7 @@ class PortChange(NamedTuple):
     uid: PodUid
     address: str
     ports: tuple[int, ...]
+    tls: tuple[int, ...] = ()  # of them
 
 
 PortChanges = deque[PortChange]
@@ -55,9 +56,15 @@ def known_ports(pod: Pod) -> tuple[int, ...]:
     return tuple(dict.fromkeys(port for port, _ in _listening(pod)))
 
 
+def tls_ports(pod: Pod) -> tuple[int, ...]:
+    """Return the ports of a pod on which TLS is spoken."""
+    found = (known_server_of(spec) for spec in (*pod.spec.containers, *pod.spec.init_containers))
+    return tuple(port for server in found if server is not None for port in server.tls)
+
+
 def _listening(pod: Pod) -> Iterator[tuple[int, ContainerSpec]]:
     for spec in (*pod.spec.containers, *pod.spec.init_containers):
-        server = server_of(spec)
+        server = known_server_of(spec)
         if server is not None:
             for port in server.tcp:
                 yield port, spec
@@ -74,8 +81,8 @@ def listens(pod: Pod, port: int) -> bool:
 
 
 def is_known(pod: Pod) -> bool:
-    """Return whether each container of a pod is known to serve: then nothing else listens."""
-    return all(server_of(spec) is not None for spec in pod.spec.containers)
+    """Return whether of each container is known what listens: then nothing else does."""
+    return all(known_server_of(spec) is not None for spec in pod.spec.containers)
 
 
 def container_of_port(pod: Pod, port: int) -> str:

@@ -4,9 +4,9 @@ Source: k8s.io/component-base/logs, InitLogs: the lines of Go's log become klog'
 """
 
 from fleet.clock import NS_PER_S
-from fleet.objects.times import rfc3339_micro
 from fleet.runtime.container_log import NEVER, LogLine, Rotation
 from fleet.runtime.servers import ServerRecord
+from fleet.runtime.shell.agnhost import klog_header
 
 
 class ServerLines:
@@ -29,8 +29,7 @@ class ServerLines:
             if at >= len(self._record.lines):
                 return None
             after_ns, text = self._record.lines[max(at, 0)]
-        stamp = rfc3339_micro(self._start_wall_ns + after_ns).decode()
-        shown = f"I{stamp[5:7]}{stamp[8:10]} {stamp[11:26]}       1 log.go:245] {text}"
+        shown = f"{klog_header(self._start_wall_ns + after_ns, 'log.go:245')} {text}"
         return LogLine(after_ns, is_error=True, text=shown.encode("utf-8", "surrogateescape"))
 
     def next(self, until_ns: int) -> LogLine | None:

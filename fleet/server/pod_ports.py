@@ -11,6 +11,7 @@ import contextlib
 import ipaddress
 import logging
 import socket
+import ssl
 
 from fleet.errors import SetupError
 from fleet.kubelet.kubelet import VirtualKubelet
@@ -23,6 +24,7 @@ from fleet.server.listener import NO_ROOM, open_address, reset
 from fleet.server.pod_lists import pods_of
 from fleet.server.port_forward import CHUNK_BYTES, Forwarder
 from fleet.server.questions import BugError, NodeGoneError, Questions
+from fleet.server.serving_tls import self_signed_context
 
 LOOK_S = 0.05
 """How often it is looked what changed; a container takes longer from its sandbox to Ready."""
@@ -57,6 +59,7 @@ class PodPorts:
         self._ports: dict[PodUid, list[tuple[str, int]]] = {}
         self._connections: set[asyncio.Task[None]] = set()
         self._has_warned = False
+        self._tls: ssl.SSLContext | None = None  # of all pods that speak it
 
     async def follow(self) -> None:
         """Open and close sockets as the runtimes say, until cancelled."""
@@ -140,12 +143,30 @@ class PodPorts:
         if found is None:
             reset(taken)
             return
-        reader, writer = await asyncio.open_connection(sock=taken)
+        try:
+            reader, writer = await self._streams(taken, is_tls=port in change.tls)
+        except (OSError, ValueError):  # the client speaks no TLS
+            taken.close()
+            return
         try:
             with contextlib.suppress(*GONE):
                 await _carry(reader, writer, *found)
         finally:
             writer.close()
+
+    async def _streams(
+        self, taken: socket.socket, *, is_tls: bool
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Begin to read and write a connection. Raises OSError."""
+        if not is_tls:
+            return await asyncio.open_connection(sock=taken)
+        if self._tls is None:
+            self._tls = self_signed_context("localhost")
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        transport, _ = await loop.connect_accepted_socket(lambda: protocol, taken, ssl=self._tls)
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
     async def _session(
         self, node: NodeId, uid: PodUid, port: int

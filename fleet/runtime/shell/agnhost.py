@@ -5,18 +5,25 @@ Source: test/images/agnhost/mounttest/mt.go, mt_utils.go; entrypoint-tester/entr
 Differs: a file that a shell wrote has the mode 0644 and its volume's owner.
 """
 
+import re
 import stat
 from collections.abc import Iterator, Sequence
 
 from fleet.clock import NS_PER_S
+from fleet.objects.times import rfc3339_micro
 from fleet.runtime.shell.shell import Shell
 from fleet.runtime.shell.surroundings import DIRECTORY, Look, ReadOnlyFileSystemError
-from fleet.runtime.shell.syntax import EndlessScriptError
+from fleet.runtime.shell.syntax import EndlessScriptError, UnknownScriptError
 
+_METHODS = ("GET", "POST", "PUT")
+_NAMESPACES = ("kube-system", "default", "ns")
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_DURATION = re.compile(r"([0-9]{1,6}(?:\.[0-9]+)?)(ms|s|m|h)")
+_DURATIONS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 _RESOLV = "/etc/resolv.conf"
 _NAMES = frozenset(("agnhost", "agnhost-2"))
 _FILES = {"etc-hosts": "/etc/hosts", "dns-suffix": _RESOLV, "dns-server-list": _RESOLV}
-_PROGRAMS = frozenset(("entrypoint-tester", "mounttest", "pause", *_FILES))
+_PROGRAMS = frozenset(("entrypoint-tester", "logs-generator", "mounttest", "pause", *_FILES))
 _CREATED = {
     "new_file_0644": 0o644,
     "new_file_0666": 0o666,
@@ -44,6 +51,9 @@ def steps(shell: Shell, words: Sequence[str]) -> Iterator[None]:
     if words[1] in _FILES:
         _print_file(shell, words[1])
         return
+    if words[1] == "logs-generator":
+        yield from _generate_logs(shell, words[2:])
+        return
     if words[1] == "pause":
         shell.print("Paused\n")
         yield
@@ -60,6 +70,31 @@ def _print_file(shell: Shell, name: str) -> None:
         text = ",".join(word for row in rows for word in row[1:])
     shell.print(f"{text}\n")
     shell.status = 0
+
+
+def _generate_logs(shell: Shell, args: Sequence[str]) -> Iterator[None]:
+    """Print lines as an API server's, evenly. Source: logs-generator/logs_generator.go."""
+    flags = dict(zip(args[::2], args[1::2], strict=False))
+    lines = flags.get("--log-lines-total", flags.get("-t", ""))
+    found = _DURATION.fullmatch(flags.get("--run-duration", flags.get("-d", "")))
+    if not lines.isdecimal() or not int(lines) or found is None:
+        raise UnknownScriptError("logs-generator")
+    delay_ns = int(float(found[1]) * _DURATIONS[found[2]] * NS_PER_S) // int(lines)
+    for number in range(int(lines)):
+        method, namespace = (each[shell.draw() % 3] for each in (_METHODS, _NAMESPACES))
+        name = "".join(_LETTERS[shell.draw() % len(_LETTERS)] for _ in range(3 + number % 2))
+        url = f"/api/v1/namespaces/{namespace}/pods/{name}"
+        text = f"{number} {method} {url} {200 + shell.draw() % 400}"
+        shell.complain(f"{klog_header(shell.wall_ns, 'logs_generator.go:76')} {text}\n")
+        shell.clock_ns += delay_ns
+        yield
+    shell.status = 0
+
+
+def klog_header(wall_ns: int, where: str) -> str:
+    """Return what klog writes before a message. Source: klog.go, formatHeader."""
+    stamp = rfc3339_micro(wall_ns).decode()
+    return f"I{stamp[5:7]}{stamp[8:10]} {stamp[11:26]}       1 {where}]"
 
 
 class _MountTest:

@@ -42,6 +42,7 @@ _CURL_VALUES = {
     "--max-time": "limit",
     "--connect-timeout": "connect",
     "--retry": "retry",
+    "--interface": "interface",
 }
 _CURL_LONG = {
     "--silent": "s",
@@ -78,10 +79,16 @@ def _network(shell: "Shell") -> Network:
     return shell.network
 
 
+def _expect(shell: "Shell", found: HttpReply | Unreachable | None) -> None:
+    """Take what the network says; of hosts beyond it a script's own command knows nothing."""
+    if isinstance(found, Unreachable) and not found.is_refused and not shell.is_whole:
+        raise UnknownScriptError("network")
+
+
 def _ask(shell: "Shell", place: _Place, request: HttpRequest) -> HttpReply | Unreachable:
     """Ask a server, which takes a little."""
     found = _network(shell).request(place.host, place.port, request, shell.clock_ns)
-    shell.expect(found)
+    _expect(shell, found)
     shell.clock_ns += TAKES_NS
     return found
 
@@ -324,7 +331,7 @@ def _nc(shell: "Shell", args: list[str]) -> int:
         shell.print(said or "")
         return 0
     why = network.connect(host, port, shell.clock_ns)
-    shell.expect(why)
+    _expect(shell, why)
     shell.clock_ns += TAKES_NS
     if why is None and "z" in flags:
         if "v" in flags:

@@ -11,7 +11,6 @@ Differs: the commands of a pipe run one after another, each on all that the one 
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 
-from fleet.runtime.http_message import Unreachable
 from fleet.runtime.shell.builtins import BUILTINS
 from fleet.runtime.shell.file_programs import FILE_PROGRAMS, NOT_WRITTEN, READ_ONLY
 from fleet.runtime.shell.network_programs import NETWORK_PROGRAMS
@@ -240,11 +239,6 @@ class Shell:
         if with_network and name in NETWORK_PROGRAMS:
             return True
         return name in BUILTINS or name in FILE_PROGRAMS or name in TEXT_PROGRAMS
-
-    def expect(self, found: object) -> None:
-        """Take what the network says; of hosts beyond it nothing is known."""
-        if isinstance(found, Unreachable) and not found.is_refused and not self.is_whole:
-            raise UnknownScriptError("network")
 
     def print(self, text: str) -> None:
         """Write to stdout."""
@@ -480,13 +474,19 @@ class Shell:
     def _fields(self, raw: str) -> list[str]:
         return expand_word(raw, self._lookup, self._substitute)
 
+    def draw(self) -> int:
+        """Return a number of 15 bits.
+
+        Source: any generator will do; this is the example of the C standard.
+        """
+        self._random = (self._random * 1103515245 + 12345) % 2**31
+        return self._random >> 16
+
     def _lookup(self, name: str) -> str:
         if name == "?":
             return str(self.status)
         if name == "RANDOM":
-            # Source: any generator will do; this is the example of the C standard.
-            self._random = (self._random * 1103515245 + 12345) % 2**31
-            return str(self._random >> 16)
+            return str(self.draw())
         value = self.variables.get(name)
         if value is not None:
             return value

@@ -304,7 +304,11 @@ def _container(obj: dict[str, Any], security: dict[str, Any], *, links: bool) ->
 def _ports(obj: dict[str, Any]) -> tuple[PortSpec, ...]:
     return tuple(
         PortSpec(
-            each.get("containerPort", 0), _intern(each.get("protocol", "TCP")), each.get("name", "")
+            each.get("containerPort", 0),
+            _intern(each.get("protocol", "TCP")),
+            each.get("name", ""),
+            each.get("hostPort", 0),
+            _intern(each.get("hostIP", "")),
         )
         for each in obj.get("ports", ())
     )

@@ -9,7 +9,7 @@ from pod_world import UID, World, container, make_pod
 from fleet.kubelet.host_interface import container_logs, exec_in
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.objects.lifecycle import ContainerLifecycle, Hook
-from fleet.objects.pods import ContainerSpec, Pod
+from fleet.objects.pods import ContainerSpec, Pod, PortSpec
 from fleet.objects.scripts import ScriptSpec, Variable
 from fleet.objects.streams import LogOptions, Refusal
 from fleet.reactor.pod_network import NOBODY_THERE, REFUSED, PodNetwork
@@ -139,6 +139,21 @@ def test_commands_reach_a_server() -> None:
     assert net.run("nc", "-z", net.address, "81") == ("", "", 1)
     said = net.run("sh", "-c", f"echo hostName | nc -w 1 -u {net.address} 8081")
     assert said == ("server", "", 0)
+
+
+def test_ports_of_the_node() -> None:
+    ports = (PortSpec(8080, host_port=54323, host_ip="127.0.0.1"), PortSpec(8081, "UDP", "", 5000))
+    net = Net(agnhost("netexec", ports=ports))
+    network = net.world.env.world.seen_from("192.0.2.2", "n", net.world.now_ns)
+    asked = HttpRequest(target="/hostname")
+    assert network.request("127.0.0.1", 54323, asked, 0) == HttpReply(200, b"server")
+    assert network.request("192.0.2.2", 54323, asked, 0) == REFUSED
+    assert network.datagram("192.0.2.2", 5000, "hostname", 0) == "server"
+
+
+def test_agnhost_that_waits_listens_nowhere() -> None:
+    assert Net(agnhost()).get("/", 80) == REFUSED
+    assert isinstance(Net(container("s")).get("/", 80), HttpReply)  # who knows
 
 
 def test_requests_are_in_the_log() -> None:
