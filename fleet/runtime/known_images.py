@@ -25,6 +25,10 @@ _FILES = {
     "nautilus": {"/data.json": '{\n  "image": "nautilus.jpg"\n}\n'},
 }
 """Files of images by name; their texts are unknown."""
+_ALPINE = frozenset(("agnhost", "alpine", "kitten", "nautilus"))
+_OS_RELEASE = {
+    "/etc/os-release": 'NAME="Alpine Linux"\nID=alpine\nPRETTY_NAME="Alpine Linux v3.23"\n'
+}
 _WORKING_DIRS = {"golang": "/go", "perl": "/usr/src/app"}
 """Of shells that do not begin at the root."""
 _NO_FILES: Mapping[str, str] = {}
@@ -53,7 +57,9 @@ def working_dir(image: str) -> str:
 
 def files_of_image(image: str) -> Mapping[str, str]:
     """Return the files of an image that are known, by path."""
-    return _FILES.get(_name(image), _NO_FILES)
+    name = _name(image)
+    found = _FILES.get(name, _NO_FILES)
+    return {**found, **_OS_RELEASE} if name in _ALPINE else found
 
 
 def _name(image: str) -> str:

@@ -308,6 +308,8 @@ def _place(pod: Pod, spec: ContainerSpec, volume: VolumeSpec) -> VolumePlace | N
         return VolumePlace(key, group=group, in_memory=volume.in_memory, is_open=True)
     if volume.host_path:
         return VolumePlace(HOST, volume.host_path)
+    if volume.image and (found := files_of_image(volume.image)):
+        return VolumePlace((pod.uid, volume.name), shown=found, read_only=True)
     if volume.claim:
         return VolumePlace((f"claims of {pod.namespace}", volume.claim), group=group)
     return None

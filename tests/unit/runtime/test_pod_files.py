@@ -105,3 +105,12 @@ def test_programs_that_read_files_are_given_them() -> None:
     script = container_script({"command": ["hexdump", "-C", "/etc/v/dump.bin"]})
     assert script is not None
     assert script.is_read
+
+
+def test_an_image_volume_shows_what_is_known_of_its_image() -> None:
+    spec = container(image="busybox", script=ScriptSpec(mounts=(MountSpec("/volume", "v", ""),)))
+    kitten = VolumeSpec("v", "image", image="registry.k8s.io/e2e-test-images/kitten:1.8")
+    pod = make_pod(spec, volumes=(kitten,))
+    assert "kitten.jpg" in printed(pod, "cat", "/volume/data.json")
+    assert "Alpine Linux" in printed(pod, "cat", "/volume/etc/os-release")
+    assert "No such file" in printed(pod, "cat", "/etc/os-release")
