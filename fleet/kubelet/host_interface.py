@@ -86,12 +86,15 @@ class PortAnswer(NamedTuple):
     answer: Answer
     greeting: bytes | None = None  # all that is said to whoever connects
     is_tls: bool = False
+    only_http: bool = False  # whoever speaks anything else hears that it is bad
 
 
 def port_of(kubelet: VirtualKubelet, pod: Pod, port: int, now_ns: int) -> PortSession | Refusal:
     """Connect to a port of a pod. Source: GetPortForward; containerd's portForward."""
     found = answer_of(kubelet, pod, port, now_ns)
-    return found if isinstance(found, Refusal) else PortSession(found.answer, found.greeting)
+    if isinstance(found, Refusal):
+        return found
+    return PortSession(found.answer, found.greeting, only_http=found.only_http)
 
 
 def answer_of(kubelet: VirtualKubelet, pod: Pod, port: int, now_ns: int) -> PortAnswer | Refusal:
@@ -113,7 +116,7 @@ def answer_of(kubelet: VirtualKubelet, pod: Pod, port: int, now_ns: int) -> Port
         return server.answer(target.site(at_ns), port, request)
 
     greeting = hostname(pod).encode() if server.raw else None
-    return PortAnswer(answer, greeting, is_tls=port in server.tls)
+    return PortAnswer(answer, greeting, is_tls=port in server.tls, only_http=True)
 
 
 def answer_datagram(

@@ -22,7 +22,7 @@ class Environments:
         self._watches = watches
         self._restarts = restarts
         self._all: list[Environment] = []
-        self._world = PodNetwork(process.roster)
+        self._world = PodNetwork(process.roster, watches.services)
         self.port_changes: PortChanges = deque()  # of pods whose addresses are ours
 
     def add(self, env: Environment) -> None:

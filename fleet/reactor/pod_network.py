@@ -4,24 +4,28 @@
 
 Nothing is kept of it, and an exchange takes no time. What is looked for are the nodes of this
 process, one after the other: it is done when a command, a hook or a server asks, which is seldom.
-Differs: Services, names of DNS and network policies lead nowhere; a kubelet that is down still
-shows its pods.
+Differs: network policies forbid nothing; a kubelet that is down still shows its pods.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from fleet.kubelet.host_interface import PortAnswer, answer_datagram, answer_of
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.objects.pods import Pod
+from fleet.objects.services import ServiceView
 from fleet.objects.streams import Refusal
 from fleet.objects.well_known import ALL_ADDRESSES
 from fleet.reactor.roster import Roster
+from fleet.reactor.service_routes import ServiceRoutes
 from fleet.runtime.http_message import HttpReply, HttpRequest, Network, Unreachable
+from fleet.runtime.ports import PortSession
 
 REFUSED = Unreachable(is_refused=True)
 NOBODY_THERE = Unreachable()
 NO_SUCH_NAME = Unreachable(is_unknown=True)
 NOT_TLS = HttpReply(400, b"Client sent an HTTP request to an HTTPS server.\n")
+NO_SERVICES: Mapping[tuple[str, str], ServiceView] = {}
+STREAM_MAX = 64 << 10
 _LOOPBACK = "127.0.0.1"
 _OWN = frozenset(("localhost", _LOOPBACK))
 
@@ -29,14 +33,17 @@ _OWN = frozenset(("localhost", _LOOPBACK))
 class PodNetwork:
     """What all nodes of a process share."""
 
-    __slots__ = ("_roster",)
+    __slots__ = ("_roster", "services")
 
-    def __init__(self, roster: Roster) -> None:
+    def __init__(
+        self, roster: Roster, services: Mapping[tuple[str, str], ServiceView] = NO_SERVICES
+    ) -> None:
         self._roster = roster
+        self.services = ServiceRoutes(roster, services)
 
-    def seen_from(self, address: str, hostname: str, now_ns: int) -> Network:
+    def seen_from(self, address: str, hostname: str, namespace: str, now_ns: int) -> Network:
         """Return whom a container reaches that something runs in since an instant."""
-        return _View(self, address, hostname, now_ns)
+        return _View(self, address, hostname, namespace, now_ns)
 
     def pods_at(self, address: str) -> Iterator[tuple[VirtualKubelet, Pod]]:
         """Yield the pods that have an address; those of the host's network share its own."""
@@ -75,12 +82,15 @@ class PodNetwork:
 class _View:
     """The network as one container sees it."""
 
-    __slots__ = ("_address", "_begun_ns", "_hostname", "_pods")
+    __slots__ = ("_address", "_begun_ns", "_hostname", "_namespace", "_pods")
 
-    def __init__(self, pods: PodNetwork, address: str, hostname: str, now_ns: int) -> None:
+    def __init__(
+        self, pods: PodNetwork, address: str, hostname: str, namespace: str, now_ns: int
+    ) -> None:
         self._pods = pods
         self._address = address
         self._hostname = hostname
+        self._namespace = namespace
         self._begun_ns = now_ns
 
     def request(
@@ -103,19 +113,38 @@ class _View:
     def datagram(self, host: str, port: int, text: str, after_ns: int) -> str | None:
         """Send a datagram; return the answer, None if there is none."""
         now_ns = self._begun_ns + after_ns
-        for kubelet, pod, own in self._candidates(host, port, "UDP"):
+        address = self._resolved(host)
+        found = self._candidates(address, port, "UDP", is_loopback=host in _OWN)
+        for kubelet, pod, own in found:
             said = answer_datagram(kubelet, pod, own, text, self._address, now_ns)
             if said is not None:
                 return said
         return None
 
+    def stream(self, host: str, port: int, text: str, after_ns: int) -> str | Unreachable:
+        """Connect, send some text and hear what comes."""
+        found = self._find(host, port, after_ns)
+        if isinstance(found, Unreachable):
+            return found
+        now_ns = self._begun_ns + after_ns
+        session = PortSession(found.answer, found.greeting, only_http=found.only_http)
+        session.write(text.encode("utf-8", "surrogateescape"), now_ns)
+        return session.advance(STREAM_MAX, now_ns).data.decode("utf-8", "surrogateescape")
+
     def _candidates(
-        self, host: str, port: int, protocol: str
+        self, address: str, port: int, protocol: str, *, is_loopback: bool
     ) -> Iterator[tuple[VirtualKubelet, Pod, int]]:
-        """Yield the pods that may listen on a port of a host, and which of theirs it is."""
-        address = self._resolved(host)
-        at = address if host == self._hostname or host not in _OWN else _LOOPBACK
-        yield from self._pods.mapped(at, port, protocol, address)
+        """Yield the pods that may listen on a port of an address, and which of theirs it is."""
+        is_node = self._pods.is_of_node(address)
+        route = self._pods.services.find(address, port, protocol, is_node=is_node)
+        if route is not None:
+            backend = self._pods.services.backend(route, self._address)
+            if backend is not None:
+                yield backend
+            return
+        if is_node:
+            at = _LOOPBACK if is_loopback else address
+            yield from self._pods.mapped(at, port, protocol, address)
         for kubelet, pod in self._pods.pods_at(address):
             yield kubelet, pod, port
 
@@ -124,17 +153,25 @@ class _View:
         if not address:
             return NO_SUCH_NAME
         is_there = False
-        for kubelet, pod, own in self._candidates(host, port, "TCP"):
+        found = self._candidates(address, port, "TCP", is_loopback=host in _OWN)
+        for kubelet, pod, own in found:
             is_there = True
-            found = answer_of(kubelet, pod, own, self._begun_ns + after_ns)
-            if not isinstance(found, Refusal):
-                return found
-        return REFUSED if is_there or self._pods.is_of_node(address) else NOBODY_THERE
+            answer = answer_of(kubelet, pod, own, self._begun_ns + after_ns)
+            if not isinstance(answer, Refusal):
+                return answer
+        return REFUSED if is_there or self._refuses(address, port) else NOBODY_THERE
+
+    def _refuses(self, address: str, port: int) -> bool:
+        """Return whether an address says that nobody listens: a node, a Service without pods."""
+        if self._pods.is_of_node(address):
+            return True
+        return self._pods.services.find(address, port, "TCP", is_node=False) is not None
 
     def _resolved(self, host: str) -> str:
         """Return the address of a host, "" if nobody knows its name."""
         if host in _OWN or host == self._hostname:
             return self._address
         parts = host.split(".")
-        is_address = len(parts) == 4 and all(each.isdecimal() for each in parts)
-        return host if is_address else ""
+        if len(parts) == 4 and all(each.isdecimal() for each in parts):
+            return host
+        return self._pods.services.resolved(host, self._namespace)

@@ -8,6 +8,7 @@ there is no /upload, and no SCTP.
 """
 
 import posixpath
+import re
 from collections.abc import Callable, Mapping
 from urllib.parse import urlencode
 
@@ -15,7 +16,7 @@ import orjson
 
 from fleet.clock import NS_PER_S
 from fleet.objects.times import rfc3339
-from fleet.runtime.http_message import JSON, HttpReply, HttpRequest, Unreachable
+from fleet.runtime.http_message import HTML, JSON, PLAIN, HttpReply, HttpRequest, Unreachable
 from fleet.runtime.servers import Answer, Server, Site
 
 HOPS_MAX = 8
@@ -26,11 +27,18 @@ EXPECTATION_FAILED = 417
 _ALIVE_NS = 10 * NS_PER_S
 _NO_DIAL = "dial tcp {where}: connect: connection refused"
 _NO_ANSWER = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
+_HTML_START = re.compile(
+    r"[\t\n\f\r ]*<(?:!--|(?:!DOCTYPE HTML|HTML|HEAD|SCRIPT|IFRAME|H1|DIV|FONT|TABLE|A|STYLE|TITLE"
+    r"|B|BODY|BR|P)[ >])",
+    re.IGNORECASE,
+)
+"""What Go takes for HTML. Source: net/http/sniff.go."""
 Flags = Mapping[str, str]
 
 
 def _text(text: str, code: int = 200) -> HttpReply:
-    return HttpReply(code, text.encode("utf-8", "surrogateescape"))
+    kind = HTML if _HTML_START.match(text) else PLAIN
+    return HttpReply(code, text.encode("utf-8", "surrogateescape"), kind)
 
 
 def _json(value: object, code: int = 200) -> HttpReply:
@@ -367,7 +375,7 @@ def _answer_file(site: Site, _port: int, request: HttpRequest) -> HttpReply:
     if text is None:
         return NOT_FOUND
     if text == "/":
-        return HttpReply(200, b"<!doctype html>\n<pre>\n</pre>\n", "text/html; charset=utf-8")
+        return HttpReply(200, b"<!doctype html>\n<pre>\n</pre>\n", HTML)
     return _text(text)
 
 

@@ -6,6 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 
 NO_HEADERS: Mapping[str, str] = {}
 PLAIN = "text/plain; charset=utf-8"
+HTML = "text/html; charset=utf-8"
 JSON = "application/json"
 
 
@@ -58,6 +59,9 @@ class Network(Protocol):
     def connect(self, host: str, port: int, after_ns: int) -> Unreachable | None:
         """Open a connection, and close it; None if somebody listens."""
 
+    def stream(self, host: str, port: int, text: str, after_ns: int) -> str | Unreachable:
+        """Connect, send some text and hear what comes."""
+
     def datagram(self, host: str, port: int, text: str, after_ns: int) -> str | None:
         """Send a datagram; return the answer, None if there is none."""
 
@@ -65,7 +69,7 @@ class Network(Protocol):
 class World(Protocol):
     """All pods that can be reached."""
 
-    def seen_from(self, address: str, hostname: str, now_ns: int) -> Network:
+    def seen_from(self, address: str, hostname: str, namespace: str, now_ns: int) -> Network:
         """Return whom a container reaches that something runs in since an instant."""
 
 
@@ -74,7 +78,7 @@ class Nowhere:
 
     __slots__ = ()
 
-    def seen_from(self, _address: str, _hostname: str, _now_ns: int) -> Network:
+    def seen_from(self, _address: str, _hostname: str, _namespace: str, _now_ns: int) -> Network:
         """Return that nobody is reached."""
         return self
 
@@ -85,6 +89,10 @@ class Nowhere:
         return Unreachable()
 
     def connect(self, _host: str, _port: int, _after_ns: int) -> Unreachable | None:
+        """Say that nobody answers."""
+        return Unreachable()
+
+    def stream(self, _host: str, _port: int, _text: str, _after_ns: int) -> str | Unreachable:
         """Say that nobody answers."""
         return Unreachable()
 

@@ -28,6 +28,11 @@ PENDING_MAX = 1 << 20
 _HTTP = re.compile(rb"(GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS) ")
 _METHOD_MAX = 8
 _REQUEST_LINE = re.compile(r"([A-Z]+) (\S+) HTTP/(1\.[01])")
+_BAD_REQUEST = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n"
+    b"Connection: close\r\n\r\n400 Bad Request"
+)
+"""Source: Go's net/http/server.go, serve."""
 HEALTH = frozenset(("/healthz", "/livez", "/readyz", "/health", "/ready"))
 ROOTS = ("", "/usr/share/nginx/html", "/var/www/html", "/usr/local/apache2/htdocs")
 """Where web servers look for what they show."""
@@ -104,10 +109,16 @@ def refusal(port: int, uid: str) -> str:
 class PortSession:
     """One connection to a port."""
 
-    __slots__ = ("_answer_to", "_given", "_is_echo", "_is_over", "_pending")
+    __slots__ = ("_answer_to", "_given", "_is_echo", "_is_over", "_only_http", "_pending")
 
-    def __init__(self, answer: Answer, greeting: bytes | None = None) -> None:
-        """Take what answers requests; a greeting is all that a client hears."""
+    def __init__(
+        self, answer: Answer, greeting: bytes | None = None, *, only_http: bool = False
+    ) -> None:
+        """Take what answers requests; a greeting is all that a client hears.
+
+        `only_http`: what is no HTTP is not sent back, but said to be bad.
+        """
+        self._only_http = only_http
         self._answer_to = answer
         self._given = bytearray()  # that is no whole request yet
         self._pending = bytearray()
@@ -151,7 +162,8 @@ class PortSession:
                 self._is_echo = False
             elif len(self._given) >= _METHOD_MAX or b"\n" in self._given:
                 self._is_echo = True
-                self._pending += self._given
+                self._pending += _BAD_REQUEST if self._only_http else self._given
+                self._is_over = self._only_http
                 self._given.clear()
         while (
             self._is_echo is False

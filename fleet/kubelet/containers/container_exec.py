@@ -100,7 +100,7 @@ class Target:
         """Return whom the container reaches from an instant on."""
         sandbox = self.runtime.sandbox(self.pod.uid)
         address = "" if sandbox is None else sandbox.ip
-        return self.env.world.seen_from(address, hostname(self.pod), now_ns)
+        return self.env.world.seen_from(address, hostname(self.pod), self.pod.namespace, now_ns)
 
 
 def find_target(

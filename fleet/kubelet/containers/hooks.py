@@ -50,7 +50,9 @@ class HookPlace(NamedTuple):
 
     def network(self) -> Network:
         """Return whom the pod reaches."""
-        return self.env.world.seen_from(self.pod_ip, hostname(self.pod), self.now_ns)
+        return self.env.world.seen_from(
+            self.pod_ip, hostname(self.pod), self.pod.namespace, self.now_ns
+        )
 
     @property
     def pod_ip(self) -> str:

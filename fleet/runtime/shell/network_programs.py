@@ -338,7 +338,11 @@ def _nc(shell: "Shell", args: list[str]) -> int:
             shell.complain(f"Connection to {host} {port} port [tcp/*] succeeded!\n")
         return 0
     if why is None:
-        raise UnknownScriptError("nc")
+        heard = network.stream(host, port, shell.piped or "", shell.clock_ns)
+        if "v" in flags:
+            shell.complain(f"Connection to {host} {port} port [tcp/*] succeeded!\n")
+        shell.print(heard if isinstance(heard, str) else "")
+        return 0
     if why.is_unknown:
         text = f'getaddrinfo for host "{host}" port {port}: Name or service not known'
         shell.complain(f"nc: {text}\n")
@@ -362,7 +366,7 @@ def _nc_args(args: Sequence[str]) -> tuple[set[str], float, tuple[str, int]]:
     while rest:
         arg = rest.pop(0)
         letters = arg[1:] if arg.startswith("-") else ""
-        while letters and letters[0] in "vzun":
+        while letters and letters[0] in "vzunt":
             flags.add(letters[0])
             letters = letters[1:]
         if letters and letters[0] == "w":

@@ -20,7 +20,7 @@ def needs_input(name: str, args: Sequence[str]) -> bool:
     if name == "tar":
         return bool(args) and "x" in args[0] and "-" in args
     if name == "nc":
-        return "-u" in args and "-z" not in args
+        return not any("z" in arg for arg in args if arg.startswith("-"))
     return name in _READERS and _files(name, args) == 0
 
 

@@ -11,6 +11,7 @@ from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.objects.lifecycle import ContainerLifecycle, Hook
 from fleet.objects.pods import ContainerSpec, Pod, PortSpec
 from fleet.objects.scripts import ScriptSpec, Variable
+from fleet.objects.services import ServicePort, ServiceView
 from fleet.objects.streams import LogOptions, Refusal
 from fleet.reactor.pod_network import NOBODY_THERE, REFUSED, PodNetwork
 from fleet.reactor.roster import Roster
@@ -27,7 +28,12 @@ def agnhost(*args: str, **fields: object) -> ContainerSpec:
 class Net:
     """A node with a server and a client."""
 
-    def __init__(self, server: ContainerSpec, client: ContainerSpec | None = None) -> None:
+    def __init__(
+        self,
+        server: ContainerSpec,
+        client: ContainerSpec | None = None,
+        labels: tuple[tuple[str, str], ...] = (),
+    ) -> None:
         self.world = World()
         kubelet = SimpleNamespace(
             pods=self.world.loop,
@@ -37,8 +43,9 @@ class Net:
         )
         self.kubelet = cast("VirtualKubelet", kubelet)
         roster = cast("Roster", SimpleNamespace(living=lambda: [(None, kubelet)]))
-        self.world.env.world = PodNetwork(roster)
-        self.world.create(make_pod(server, name="server", uid=SERVER))
+        services = self.world.env.services
+        self.world.env.world = PodNetwork(roster, services)
+        self.world.create(make_pod(server, name="server", uid=SERVER, labels=labels))
         self.world.run(5)
         made = client or container("c", "sleep", "9999", image="busybox")
         self.world.create(make_pod(made, name="client", uid=CLIENT))
@@ -52,7 +59,7 @@ class Net:
         return self.pod(SERVER).status.pod_ip
 
     def get(self, target: str, port: int = 8080, **fields: object) -> object:
-        network = self.world.env.world.seen_from("10.244.3.99", "me", self.world.now_ns)
+        network = self.world.env.world.seen_from("10.244.3.99", "me", "default", self.world.now_ns)
         request = HttpRequest(target=target)._replace(**fields)  # type: ignore[arg-type]
         return network.request(self.address, port, request, 0)
 
@@ -103,7 +110,7 @@ def test_who_listens_where() -> None:
     net = Net(agnhost("netexec", "--http-port=80", "--udp-port", "-1"))
     assert isinstance(net.get("/hostname", 80), HttpReply)
     assert net.get("/hostname", 8080) == REFUSED
-    network = net.world.env.world.seen_from("", "me", net.world.now_ns)
+    network = net.world.env.world.seen_from("", "me", "default", net.world.now_ns)
     assert network.connect("192.0.2.99", 80, 0) == NOBODY_THERE
     assert network.connect("192.0.2.2", 80, 0) == REFUSED  # the node's own
     assert network.datagram(net.address, 8081, "hostname", 0) is None
@@ -141,10 +148,58 @@ def test_commands_reach_a_server() -> None:
     assert said == ("server", "", 0)
 
 
+def service(*ports: ServicePort, name: str = "web", **fields: object) -> ServiceView:
+    made = ServiceView("default", name, "1", "10.96.0.9", ports, (("app", "s"),))
+    return made._replace(**fields)  # type: ignore[arg-type]
+
+
+def with_service(net: Net, made: ServiceView) -> Net:
+    net.world.env.services[made.namespace, made.name] = made
+    return net
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("web", "web.default", "web.default.svc", "web.default.svc.cluster.local."),
+        *("10.96.0.9", "198.51.100.7", "alias"),
+    ],
+)
+def test_a_service_leads_to_its_pods(host: str) -> None:
+    net = Net(agnhost("netexec"), labels=(("app", "s"),))
+    with_service(net, service(ServicePort(80, target=8080), external_ips=("198.51.100.7",)))
+    with_service(net, service(name="alias", external_name="web.default", cluster_ip=""))
+    assert net.run("curl", "-s", f"http://{host}/hostname") == ("server", "", 0)
+    assert net.run("curl", "-s", "-m", "1", f"http://{host}:81/hostname")[2] == 28
+
+
+def test_ports_of_services() -> None:
+    named = (PortSpec(8080, name="http"),)
+    net = Net(agnhost("netexec", ports=named), labels=(("app", "s"),))
+    ports = (
+        ServicePort(80, "http", target="http", node_port=30080),
+        ServicePort(53, "", "UDP", 8081),
+    )
+    with_service(net, service(*ports))
+    assert net.run("curl", "-s", "http://192.0.2.2:30080/hostname")[0] == "server"
+    said = net.run("sh", "-c", "echo hostName | nc -v -u -w 2 web 53")
+    assert said[0] == "server"
+    said = net.run("sh", "-c", "echo hostName | nc -v -t -w 2 web 80")
+    assert said[0].startswith("HTTP/1.1 400 Bad Request\r\n")
+    assert said[2] == 0
+
+
+def test_a_service_without_ready_pods_refuses() -> None:
+    net = with_service(Net(agnhost("netexec")), service(ServicePort(80, target=8080)))
+    assert net.run("curl", "-s", "http://web/")[2] == 7
+    headless = service(ServicePort(80), cluster_ip="None")
+    assert with_service(net, headless).run("curl", "-s", "http://web/")[2] == 6
+
+
 def test_ports_of_the_node() -> None:
     ports = (PortSpec(8080, host_port=54323, host_ip="127.0.0.1"), PortSpec(8081, "UDP", "", 5000))
     net = Net(agnhost("netexec", ports=ports))
-    network = net.world.env.world.seen_from("192.0.2.2", "n", net.world.now_ns)
+    network = net.world.env.world.seen_from("192.0.2.2", "n", "default", net.world.now_ns)
     asked = HttpRequest(target="/hostname")
     assert network.request("127.0.0.1", 54323, asked, 0) == HttpReply(200, b"server")
     assert network.request("192.0.2.2", 54323, asked, 0) == REFUSED
