@@ -85,7 +85,7 @@ class PortAnswer(NamedTuple):
 
     answer: Answer
     greeting: bytes | None = None  # all that is said to whoever connects
-    is_tls: bool = False
+    tls: tuple[str, str] | None = None  # a certificate and its key, "" for any
     only_http: bool = False  # whoever speaks anything else hears that it is bad
 
 
@@ -94,7 +94,7 @@ def port_of(kubelet: VirtualKubelet, pod: Pod, port: int, now_ns: int) -> PortSe
     found = answer_of(kubelet, pod, port, now_ns)
     if isinstance(found, Refusal):
         return found
-    return PortSession(found.answer, found.greeting, only_http=found.only_http)
+    return PortSession(found.answer, found.greeting, only_http=found.only_http, tls=found.tls)
 
 
 def answer_of(kubelet: VirtualKubelet, pod: Pod, port: int, now_ns: int) -> PortAnswer | Refusal:
@@ -116,7 +116,12 @@ def answer_of(kubelet: VirtualKubelet, pod: Pod, port: int, now_ns: int) -> Port
         return server.answer(target.site(at_ns), port, request)
 
     greeting = hostname(pod).encode() if server.raw else None
-    return PortAnswer(answer, greeting, is_tls=port in server.tls, only_http=True)
+    tls = None
+    if port in server.tls:
+        read = target.site(now_ns).read
+        certificate, key = (read(path) or "" if path else "" for path in server.tls_files)
+        tls = certificate, key
+    return PortAnswer(answer, greeting, tls, only_http=True)
 
 
 def answer_datagram(

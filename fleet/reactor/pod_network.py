@@ -100,8 +100,8 @@ class _View:
         found = self._find(host, port, after_ns)
         if isinstance(found, Unreachable):
             return found
-        if found.is_tls != request.is_tls:
-            return NOT_TLS if found.is_tls else REFUSED
+        if (found.tls is not None) != request.is_tls:
+            return REFUSED if found.tls is None else NOT_TLS
         asked = request._replace(client=self._address)
         return found.answer(asked, self._begun_ns + after_ns)
 

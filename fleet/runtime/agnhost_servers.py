@@ -16,6 +16,7 @@ import orjson
 
 from fleet.clock import NS_PER_S
 from fleet.objects.times import rfc3339
+from fleet.runtime.agnhost_webhook import conversion_webhook, webhook
 from fleet.runtime.http_message import HTML, JSON, PLAIN, HttpReply, HttpRequest, Unreachable
 from fleet.runtime.servers import Answer, Server, Site
 
@@ -76,6 +77,7 @@ def _netexec(flags: Flags, _variables: Mapping[str, str]) -> Server:
         (port,),
         (udp,) if has_udp else (),
         (port,) if flags.get("tls-cert-file") else (),
+        (flags.get("tls-cert-file", ""), flags.get("tls-private-key-file", "")),
         greeting=tuple(greeting),
         answer_datagram=_answer_datagram,
     )
@@ -397,6 +399,7 @@ def _answer_liveness(site: Site, _port: int, request: HttpRequest) -> HttpReply:
 
 
 SERVERS: Mapping[str, Callable[[Flags, Mapping[str, str]], Server]] = {
+    "crd-conversion-webhook": conversion_webhook,
     "guestbook": _guestbook,
     "liveness": _liveness,
     "netexec": _netexec,
@@ -404,4 +407,5 @@ SERVERS: Mapping[str, Callable[[Flags, Mapping[str, str]], Server]] = {
     "porter": _porter,
     "serve-hostname": _serve_hostname,
     "test-webserver": _test_webserver,
+    "webhook": webhook,
 }

@@ -39,6 +39,7 @@ class HttpReply(NamedTuple):
     body: bytes = b""
     kind: str = PLAIN
     location: str = ""  # of a redirect
+    wait_s: int = 0  # how long whoever asks waits for it
 
 
 class Unreachable(NamedTuple):

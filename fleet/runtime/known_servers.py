@@ -15,7 +15,9 @@ from fleet.runtime.known_images import default_args, is_agnhost_image
 from fleet.runtime.servers import Server
 from fleet.runtime.shell.agnhost import is_agnhost
 
-_FLAGS_WITHOUT_VALUE = frozenset(("http", "tcp", "udp", "close", "json-response"))
+_FLAGS_WITHOUT_VALUE = frozenset(
+    ("alsologtostderr", "close", "http", "json-response", "logtostderr", "tcp", "udp")
+)
 
 
 _NO_PORTS = Server(lambda _site, _port, _request: HttpReply(404), ())
@@ -58,7 +60,10 @@ def _flags_of(args: list[str]) -> Mapping[str, str]:
     found: dict[str, str] = {}
     rest = list(args)
     while rest:
-        name, is_set, value = rest.pop(0).lstrip("-").partition("=")
+        arg = rest.pop(0)
+        if not arg.startswith("-"):
+            continue
+        name, is_set, value = arg.lstrip("-").partition("=")
         if not is_set and name in _FLAGS_WITHOUT_VALUE:
             value = "true"
         elif not is_set and rest:

@@ -49,7 +49,6 @@ class PortChange(NamedTuple):
     uid: PodUid
     address: str
     ports: tuple[int, ...]
-    tls: tuple[int, ...] = ()  # of them
 
 
 PortChanges = deque[PortChange]
@@ -59,12 +58,6 @@ PortChanges = deque[PortChange]
 def known_ports(pod: Pod) -> tuple[int, ...]:
     """Return the TCP ports on which a pod is known to listen, each once."""
     return tuple(dict.fromkeys(port for port, _ in _listening(pod)))
-
-
-def tls_ports(pod: Pod) -> tuple[int, ...]:
-    """Return the ports of a pod on which TLS is spoken."""
-    found = (known_server_of(spec) for spec in (*pod.spec.containers, *pod.spec.init_containers))
-    return tuple(port for server in found if server is not None for port in server.tls)
 
 
 def _listening(pod: Pod) -> Iterator[tuple[int, ContainerSpec]]:
@@ -109,15 +102,26 @@ def refusal(port: int, uid: str) -> str:
 class PortSession:
     """One connection to a port."""
 
-    __slots__ = ("_answer_to", "_given", "_is_echo", "_is_over", "_only_http", "_pending")
+    __slots__ = (
+        *("_answer_to", "_given", "_is_echo", "_is_over", "_only_http", "_pending", "_wait_s"),
+        "tls",
+    )
 
     def __init__(
-        self, answer: Answer, greeting: bytes | None = None, *, only_http: bool = False
+        self,
+        answer: Answer,
+        greeting: bytes | None = None,
+        *,
+        only_http: bool = False,
+        tls: tuple[str, str] | None = None,
     ) -> None:
         """Take what answers requests; a greeting is all that a client hears.
 
-        `only_http`: what is no HTTP is not sent back, but said to be bad.
+        `only_http`: what is no HTTP is not sent back, but said to be bad. `tls`: a certificate and
+        its key, "" for any, if it is to be spoken.
         """
+        self.tls = tls
+        self._wait_s = 0  # before what is pending is sent
         self._only_http = only_http
         self._answer_to = answer
         self._given = bytearray()  # that is no whole request yet
@@ -149,6 +153,9 @@ class PortSession:
 
     def advance(self, limit: int, now_ns: int) -> PortOutput:
         """Return at most so many bytes of the answer."""
+        wait_s, self._wait_s = self._wait_s, 0
+        if wait_s:
+            return PortOutput(more=True, wait_s=wait_s)
         data = bytes(self._pending[:limit])
         del self._pending[:limit]
         if self._given and self._is_echo is False:
@@ -202,6 +209,7 @@ class PortSession:
         wants_end = headers.get("connection", "").lower() == "close" or match[3] == "1.0"
         asked = HttpRequest(match[1], match[2], rest[:length], headers, _client_of(headers))
         reply = self._answer_to(asked, now_ns)
+        self._wait_s = max(self._wait_s, reply.wait_s)
         self._answer(
             reply.code,
             reply.kind,

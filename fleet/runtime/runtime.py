@@ -26,7 +26,7 @@ from fleet.runtime.container_usage import (
 from fleet.runtime.containers import NEVER, Container, RunState, Sandbox, adopted, container_id
 from fleet.runtime.files import ContainerFiles, NodeFiles, layer_of
 from fleet.runtime.pod_addresses import AddressPool, set_up_failed
-from fleet.runtime.ports import PortChange, PortChanges, known_ports, tls_ports
+from fleet.runtime.ports import PortChange, PortChanges, known_ports
 from fleet.runtime.shell.surroundings import CommandRun, Surroundings
 from fleet.runtime.surroundings import NO_SOURCES, Place, Sources, surroundings
 
@@ -150,9 +150,7 @@ class Runtime:
     def _listen(self, pod: Pod, sandbox: Sandbox) -> None:
         """Tell whoever has the sockets what is listened on from now on."""
         if self._port_changes is not None and (ports := known_ports(pod)):
-            self._port_changes.append(
-                PortChange(self._node, pod.uid, sandbox.ip, ports, tls_ports(pod))
-            )
+            self._port_changes.append(PortChange(self._node, pod.uid, sandbox.ip, ports))
 
     def _free(self, uid: PodUid, sandbox: Sandbox) -> None:
         """Give the address back, on which nothing listens any more."""

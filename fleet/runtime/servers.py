@@ -96,6 +96,7 @@ class Server(NamedTuple):
     tcp: tuple[int, ...]
     udp: tuple[int, ...] = ()
     tls: tuple[int, ...] = ()  # of `tcp`
+    tls_files: tuple[str, str] = ("", "")  # its certificate and key; without, some certificate
     raw: bool = False  # says its host name to whoever connects, and hangs up
     greeting: tuple[str, ...] = ()  # what its log begins with
     answer_datagram: AnswerDatagram = no_datagrams

@@ -11,7 +11,7 @@ import contextlib
 import ipaddress
 import logging
 import socket
-import ssl
+from functools import lru_cache
 
 from fleet.errors import SetupError
 from fleet.kubelet.kubelet import VirtualKubelet
@@ -24,7 +24,7 @@ from fleet.server.listener import NO_ROOM, open_address, reset
 from fleet.server.pod_lists import pods_of
 from fleet.server.port_forward import CHUNK_BYTES, Forwarder
 from fleet.server.questions import BugError, NodeGoneError, Questions
-from fleet.server.serving_tls import self_signed_context
+from fleet.server.serving_tls import pod_context
 
 LOOK_S = 0.05
 """How often it is looked what changed; a container takes longer from its sandbox to Ready."""
@@ -34,6 +34,8 @@ PORTS_MAX = 20_000
 CONNECTIONS_MAX = 2_000
 IDLE_S = 90.0
 BACKLOG = 16
+CONTEXTS_MAX = 32
+"""Of TLS: one for each certificate."""
 PAUSE_S = 1.0
 """Without a free descriptor."""
 GONE = (ConnectionError, TimeoutError, NodeGoneError, BugError)
@@ -59,7 +61,7 @@ class PodPorts:
         self._ports: dict[PodUid, list[tuple[str, int]]] = {}
         self._connections: set[asyncio.Task[None]] = set()
         self._has_warned = False
-        self._tls: ssl.SSLContext | None = None  # of all pods that speak it
+        self._contexts = lru_cache(CONTEXTS_MAX)(pod_context)
 
     async def follow(self) -> None:
         """Open and close sockets as the runtimes say, until cancelled."""
@@ -144,7 +146,7 @@ class PodPorts:
             reset(taken)
             return
         try:
-            reader, writer = await self._streams(taken, is_tls=port in change.tls)
+            reader, writer = await self._streams(taken, found[1].tls)
         except (OSError, ValueError):  # the client speaks no TLS
             taken.close()
             return
@@ -155,17 +157,16 @@ class PodPorts:
             writer.close()
 
     async def _streams(
-        self, taken: socket.socket, *, is_tls: bool
+        self, taken: socket.socket, tls: tuple[str, str] | None
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Begin to read and write a connection. Raises OSError."""
-        if not is_tls:
+        if tls is None:
             return await asyncio.open_connection(sock=taken)
-        if self._tls is None:
-            self._tls = self_signed_context("localhost")
+        context = self._contexts(*tls)
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
-        transport, _ = await loop.connect_accepted_socket(lambda: protocol, taken, ssl=self._tls)
+        transport, _ = await loop.connect_accepted_socket(lambda: protocol, taken, ssl=context)
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
     async def _session(
@@ -200,6 +201,8 @@ async def _carry(
             writer.write(output.data)
             async with asyncio.timeout(IDLE_S):
                 await writer.drain()
+        if output.wait_s:
+            await asyncio.sleep(output.wait_s)
         if output.is_over or (has_ended and not output.more):
             return
         if output.more:

@@ -145,13 +145,17 @@ class ServingContext(ssl.SSLContext):
         os.close(self._scratch)
 
 
-def self_signed_context(name: str) -> ssl.SSLContext:
-    """Return the context of a server that nobody needs to trust."""
+def pod_context(certificate: str, key: str) -> ssl.SSLContext:
+    """Return the context of a server in a pod; without a certificate it signs its own.
+
+    Raises OSError.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _prepare(context, None)
     scratch = os.memfd_create("fleet-pod-serving", os.MFD_CLOEXEC)
     try:
-        os.pwrite(scratch, SelfSigned().pem(name), 0)
+        own = f"{key}\n{certificate}".encode() if certificate and key else None
+        os.pwrite(scratch, own or SelfSigned().pem("localhost"), 0)
         context.load_cert_chain(f"/proc/self/fd/{scratch}")
     finally:
         os.close(scratch)
