@@ -142,7 +142,7 @@ def run(
     suite += [f"--kubectl-path={cached_kubectl()}"]
     spawn = [sys.executable, "-m", "fleet.cli", "spawn", f"--nodes={options.nodes}"]
     if options.node_addresses:
-        # Nothing here leads to the addresses of Services, so that webhooks are asked at their pods'.
+        # Nothing here leads to the addresses of Services, so webhooks are asked at their pods'.
         spawn += [f"--node-addresses={options.node_addresses}"]
         spawn += ["--apiserver-flag=enable-aggregator-routing=true"]
     run_dir = Path(tempfile.mkdtemp(prefix="fleet-", dir=out))

@@ -28,6 +28,10 @@ _OPAQUE, _DECODED = b"\0", b"\1"
 _LENGTH_BYTES = 3
 
 
+LEFT_MAX = 16
+"""Pods that have ended whose tokens are kept."""
+
+
 class TokenKey(NamedTuple):
     """Which token: a pod has one for each audience and life."""
 
@@ -39,10 +43,11 @@ class TokenKey(NamedTuple):
 class TokenCache:
     """The newest token of each pod, audience and life."""
 
-    __slots__ = ("_packed",)
+    __slots__ = ("_left", "_packed")
 
     def __init__(self) -> None:
         self._packed: dict[PodUid, bytes] = {}
+        self._left: tuple[PodUid, ...] = ()  # whose pods are gone
 
     def keep(self, key: TokenKey, text: str) -> None:
         """Take a new token in the place of the last."""
@@ -54,9 +59,18 @@ class TokenCache:
         """Return a token, "" if there is none."""
         return self._tokens(key.uid).get(_name(key), "")
 
-    def forget(self, uid: PodUid) -> None:
-        """Drop the tokens of a pod that is gone."""
-        self._packed.pop(uid, None)
+    def forget(self, uid: PodUid, *, is_read: bool) -> None:
+        """Drop the tokens of a pod that is gone.
+
+        `is_read`: its log is computed from them, so that those of the last such pods are kept.
+        """
+        if not is_read:
+            self._packed.pop(uid, None)
+        elif uid in self._packed and uid not in self._left:
+            self._left = (*self._left, uid)[-LEFT_MAX - 1 :]
+            if len(self._left) > LEFT_MAX:
+                self._packed.pop(self._left[0], None)
+                self._left = self._left[1:]
 
     def _tokens(self, uid: PodUid) -> dict[str, str]:
         packed = self._packed.get(uid)
