@@ -113,7 +113,7 @@ class _View:
     def datagram(self, host: str, port: int, text: str, after_ns: int) -> str | None:
         """Send a datagram; return the answer, None if there is none."""
         now_ns = self._begun_ns + after_ns
-        address = self._resolved(host)
+        address = self.resolve(host)
         found = self._candidates(address, port, "UDP", is_loopback=host in _OWN)
         for kubelet, pod, own in found:
             said = answer_datagram(kubelet, pod, own, text, self._address, now_ns)
@@ -149,7 +149,7 @@ class _View:
             yield kubelet, pod, port
 
     def _find(self, host: str, port: int, after_ns: int) -> PortAnswer | Unreachable:
-        address = self._resolved(host)
+        address = self.resolve(host)
         if not address:
             return NO_SUCH_NAME
         is_there = False
@@ -167,8 +167,9 @@ class _View:
             return True
         return self._pods.services.find(address, port, "TCP", is_node=False) is not None
 
-    def _resolved(self, host: str) -> str:
-        """Return the address of a host, "" if nobody knows its name."""
+    def resolve(self, name: str) -> str:
+        """Return the address of a name, "" if nobody knows it."""
+        host = name
         if host in _OWN or host == self._hostname:
             return self._address
         parts = host.split(".")

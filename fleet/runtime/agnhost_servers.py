@@ -3,8 +3,8 @@
 Source: test/images/agnhost: netexec/netexec.go, serve-hostname/serve_hostname.go, porter/porter.go,
 nettest/nettest.go, guestbook/guestbook.go, test-webserver/test-webserver.go, liveness/server.go;
 k8s.io/component-base/logs for what the lines of their logs begin with.
-Differs: /exit and /shutdown of netexec are answered and end nothing; nettest contacts nobody;
-there is no /upload, and no SCTP.
+Differs: /exit and /shutdown of netexec are answered and end nothing; nettest contacts nobody; a
+guestbook's replica registers with the first request that it gets; there is no /upload, and no SCTP.
 """
 
 import posixpath
@@ -320,11 +320,27 @@ def _answer_nettest(site: Site, _port: int, request: HttpRequest) -> HttpReply:
 def _guestbook(flags: Flags, _variables: Mapping[str, str]) -> Server:
     port = _integer(flags.get("http-port", "80")) or 80
     backend = flags.get("backend-port", "6379")
+    primary = flags.get("replicaof", "")
 
     def answer(site: Site, _port: int, request: HttpRequest) -> HttpReply:
+        if primary and not site.record.is_registered:
+            _register(site, request, f"{primary}:{backend}")
         return _answer_guestbook(site, request, backend)
 
     return Server(answer, (port,))
+
+
+def _register(site: Site, request: HttpRequest, primary: str) -> None:
+    """Take what another one has, and be told what it takes from now on. Source: registerNode."""
+    own = site.network.resolve("localhost")
+    site.log(f"Registering to primary: {primary}/register?host={own}")
+    said, error = fetch(site, request, primary, f"register?host={own}")
+    if error:
+        site.log(f"encountered error while registering to primary: {error}. Retrying in 1s.")
+        return
+    site.record.values.update(orjson.loads(said)["data"])
+    site.record.is_registered = True
+    site.log(f"Registered to node: {primary.rpartition(':')[0]}")
 
 
 def _answer_guestbook(site: Site, request: HttpRequest, backend: str) -> HttpReply:

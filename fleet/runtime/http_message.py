@@ -52,6 +52,9 @@ class Unreachable(NamedTuple):
 class Network(Protocol):
     """Whom a container reaches; the instants count from the start of what runs in it."""
 
+    def resolve(self, name: str) -> str:
+        """Return the address of a name, "" if nobody knows it."""
+
     def request(
         self, host: str, port: int, request: HttpRequest, after_ns: int
     ) -> HttpReply | Unreachable:
@@ -82,6 +85,10 @@ class Nowhere:
     def seen_from(self, _address: str, _hostname: str, _namespace: str, _now_ns: int) -> Network:
         """Return that nobody is reached."""
         return self
+
+    def resolve(self, _name: str) -> str:
+        """Return nothing."""
+        return ""
 
     def request(
         self, _host: str, _port: int, _request: HttpRequest, _after_ns: int

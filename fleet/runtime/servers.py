@@ -24,6 +24,7 @@ class ServerRecord:
     dropped: int = 0
     values: dict[str, str] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    is_registered: bool = False  # with the server that it repeats
 
     def say(self, after_ns: int, text: str) -> None:
         """Write a line."""

@@ -1,7 +1,10 @@
-"""Programs that ask other pods: curl, wget, nc. Only where a network is known, see Surroundings.
+"""Programs that ask other pods: curl, wget, nc, nslookup.
+
+They are there only where a network is known, see Surroundings.
 
 Each takes the shell and its arguments, and returns its exit code.
-Source: curl(1), its exit codes and their texts; wget of busybox, networking/wget.c; nc of OpenBSD.
+Source: curl(1), its exit codes and their texts; wget of busybox, networking/wget.c; nc of OpenBSD;
+nslookup of BIND.
 Differs: an exchange takes a millisecond, whoever waits in vain waits as long as it was asked to;
 redirects are followed within one host; no meter shows progress; options that are not understood
 make the command unknown.
@@ -380,4 +383,33 @@ def _nc_args(args: Sequence[str]) -> tuple[set[str], float, tuple[str, int]]:
     return flags, wait_s, (plain[0], int(plain[1]))
 
 
-NETWORK_PROGRAMS: Mapping[str, "Program"] = {"curl": _curl, "nc": _nc, "wget": _wget}
+# ---- nslookup ----
+
+
+def _nslookup(shell: "Shell", args: list[str]) -> int:
+    if len(args) != 1 or args[0].startswith("-"):
+        raise UnknownScriptError("nslookup")
+    server = next(
+        (
+            line.split()[1]
+            for line in (shell.read("/etc/resolv.conf") or "").splitlines()
+            if line.startswith("nameserver ")
+        ),
+        "127.0.0.1",
+    )
+    address = _network(shell).resolve(args[0])
+    shell.clock_ns += TAKES_NS
+    shell.print(f"Server:\t\t{server}\nAddress:\t{server}#53\n\n")
+    if not address:
+        shell.print(f"** server can't find {args[0]}: NXDOMAIN\n\n")
+        return 1
+    shell.print(f"Name:\t{args[0]}\nAddress: {address}\n\n")
+    return 0
+
+
+NETWORK_PROGRAMS: Mapping[str, "Program"] = {
+    "curl": _curl,
+    "nc": _nc,
+    "nslookup": _nslookup,
+    "wget": _wget,
+}

@@ -18,7 +18,7 @@ Read = Callable[[str], str | None]
 Done = tuple[str, int]
 SEQUENCE_MAX = 1000
 _DUMPED = 16  # bytes in a row of hexdump
-_PLAIN = re.compile(r"\^?[\w ./:=,%@-]*\$?")
+_PLAIN = re.compile(r"\^?(?:(?:\\s|[\w ./:=,%@-])\*?)*\$?")
 _AWK = re.compile(r"\{\s*print\s*(?:\$([0-9]))?\s*;?\s*\}")
 
 
@@ -84,7 +84,7 @@ def _grep(args: Sequence[str], read: Read, piped: str | None) -> Done:
     text, code = _input(rest[1:], read, piped, "grep")
     if code:
         return "", 2
-    literal = rest[0].replace(".", r"\.") if "F" in options else rest[0]
+    literal = re.escape(rest[0]) if "F" in options else rest[0]
     pattern = re.compile(literal)
     search = pattern.fullmatch if "x" in options else pattern.search
     lines = [line for line in text.splitlines() if bool(search(line)) != ("v" in options)]

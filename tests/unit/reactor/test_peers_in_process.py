@@ -131,6 +131,18 @@ def test_others_of_agnhost() -> None:
     assert book.get("/get?key=messages", 6379).body == b'{"data":"x"}'  # type: ignore[attr-defined]
 
 
+def test_a_replica_of_a_guestbook_has_what_its_primary_took() -> None:
+    args = ("guestbook", "--http-port", "6379")
+    replica = agnhost(*args, "--replicaof", "web")._replace(name="c")
+    net = Net(agnhost(*args), replica, labels=(("app", "s"),))
+    with_service(net, service(ServicePort(6379)))
+    assert net.get("/set?key=a&value=1", 6379) == HttpReply(200, b'{"message":"Updated"}')
+    at = f"http://{net.pod(CLIENT).status.pod_ip}:6379"
+    assert net.run("curl", "-s", f"{at}/get?key=a")[0] == '{"data":"1"}'
+    net.get("/set?key=a&value=2", 6379)
+    assert net.run("curl", "-s", f"{at}/get?key=a")[0] == '{"data":"2"}'
+
+
 def test_commands_reach_a_server() -> None:
     net = Net(agnhost("netexec"))
     where = f"{net.address}:8080"
@@ -144,6 +156,8 @@ def test_commands_reach_a_server() -> None:
     assert net.run("wget", "-O-", f"http://{net.address}:81")[2] == 1
     assert net.run("nc", "-vz", "-w", "2", net.address, "8080")[2] == 0
     assert net.run("nc", "-z", net.address, "81") == ("", "", 1)
+    script = f"curl -s http://{where}/hostName | grep -v '^\\s*$'"
+    assert net.run("sh", "-c", script) == ("server\n", "", 0)
     said = net.run("sh", "-c", f"echo hostName | nc -w 1 -u {net.address} 8081")
     assert said == ("server", "", 0)
 
@@ -187,6 +201,14 @@ def test_ports_of_services() -> None:
     said = net.run("sh", "-c", "echo hostName | nc -v -t -w 2 web 80")
     assert said[0].startswith("HTTP/1.1 400 Bad Request\r\n")
     assert said[2] == 0
+
+
+def test_names_of_services_are_looked_up() -> None:
+    net = with_service(Net(agnhost("netexec")), service(ServicePort(80)))
+    found = net.run("nslookup", "web.default.svc.cluster.local")
+    assert found[0].endswith("Name:\tweb.default.svc.cluster.local\nAddress: 10.96.0.9\n\n")
+    assert found[0].startswith("Server:\t\t10.96.0.10\n")
+    assert net.run("nslookup", "web.other")[2] == 1
 
 
 def test_a_service_without_ready_pods_refuses() -> None:
