@@ -5,7 +5,7 @@ Differs: an image is known by the last part of its repository's name alone.
 
 from collections.abc import Mapping, Sequence
 
-from fleet.runtime.shell.agnhost import is_agnhost
+from fleet.runtime.shell.agnhost import SETUID_PROGRAM, is_agnhost
 
 SHELL_IMAGES = frozenset(
     (
@@ -77,4 +77,6 @@ def entry_point(image: str, args: Sequence[str]) -> tuple[str, ...]:
         return ("/agnhost",) if is_agnhost(("/agnhost", *args)) else ()
     if args:
         return ()
+    if _name(image) == "nonewprivs":
+        return SETUID_PROGRAM
     return ("true",) if is_shell_image(image) else ()

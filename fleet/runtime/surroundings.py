@@ -117,7 +117,15 @@ def surroundings(files: NodeFiles, pod: Pod, spec: ContainerSpec, place: Place) 
         is_plain=is_shell_image(spec.image),
     )
     cwd = script.working_dir or working_dir(spec.image)
-    return Surroundings(variables, view, place.draw, place.start_wall_ns, user=_ids(spec), cwd=cwd)
+    return Surroundings(
+        variables,
+        view,
+        place.draw,
+        place.start_wall_ns,
+        user=_ids(spec),
+        no_new_privs=spec.user.no_new_privs,
+        cwd=cwd,
+    )
 
 
 def whole_surroundings(
@@ -146,6 +154,7 @@ def whole_surroundings(
         is_whole=True,
         input=given,
         user=_ids(spec),
+        no_new_privs=spec.user.no_new_privs,
         cwd=script.working_dir or working_dir(spec.image),
     )
 

@@ -20,10 +20,14 @@ _NAMESPACES = ("kube-system", "default", "ns")
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _DURATION = re.compile(r"([0-9]{1,6}(?:\.[0-9]+)?)(ms|s|m|h)")
 _DURATIONS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
+SETUID_PROGRAM = ("nnp",)
+"""Of root, and run as such, in the image nonewprivs. Source: test/images/nonewprivs/Dockerfile."""
 _RESOLV = "/etc/resolv.conf"
 _NAMES = frozenset(("agnhost", "agnhost-2"))
 _FILES = {"etc-hosts": "/etc/hosts", "dns-suffix": _RESOLV, "dns-server-list": _RESOLV}
-_PROGRAMS = frozenset(("entrypoint-tester", "logs-generator", "mounttest", "pause", *_FILES))
+_PROGRAMS = frozenset(
+    ("entrypoint-tester", "logs-generator", "mounttest", "nonewprivs", "pause", *_FILES)
+)
 _CREATED = {
     "new_file_0644": 0o644,
     "new_file_0666": 0o666,
@@ -39,11 +43,18 @@ _NO_FILE = "no such file or directory"
 
 def is_agnhost(words: Sequence[str]) -> bool:
     """Return whether a command line is a program of agnhost that is known."""
+    if tuple(words) == SETUID_PROGRAM:
+        return True
     return len(words) > 1 and words[0].rpartition("/")[2] in _NAMES and words[1] in _PROGRAMS
 
 
 def steps(shell: Shell, words: Sequence[str]) -> Iterator[None]:
     """Run one of its programs. Raises UnknownScriptError."""
+    if tuple(words) == SETUID_PROGRAM or words[1] == "nonewprivs":
+        is_raised = len(words) == 1 and not shell.no_new_privs
+        shell.print(f"Effective uid: {0 if is_raised else shell.user[0]}\n")
+        shell.status = 0
+        return
     if words[1] == "entrypoint-tester":
         shell.print(f"[{' '.join(words)}]\n")
         shell.status = 0

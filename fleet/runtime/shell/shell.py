@@ -75,12 +75,11 @@ class Shell:
         "_random",
         "_steps",
         "_wall_ns",
-        "changes",
-        "clock_ns",
+        *("changes", "clock_ns"),
         "cwd",
         "is_whole",
         "name",
-        "network",
+        *("network", "no_new_privs"),
         "piped",
         "status",
         "stops_at_error",
@@ -102,6 +101,7 @@ class Shell:
         self.stops_at_error = stops_at_error
         self.user = around.user
         self.network = around.network
+        self.no_new_privs = around.no_new_privs
         self.cwd = around.cwd or "/"
         # An image that nobody knows may begin elsewhere.
         self._knows_cwd = around.is_whole or around.cwd != ""

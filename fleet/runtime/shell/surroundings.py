@@ -55,6 +55,7 @@ class Surroundings(NamedTuple):
     is_whole: bool = False
     input: bytes | None = None  # all of stdin; None if there is none
     user: tuple[int, int] = (0, 0)  # uid and gid
+    no_new_privs: bool = False  # a program of another user runs as this one
     cwd: str = ""  # "" if it is unknown
     network: Network | None = None  # whom it reaches; None if that is unknown
 

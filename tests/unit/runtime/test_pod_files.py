@@ -13,6 +13,7 @@ from fleet.runtime.shell.process import run_words
 from fleet.runtime.surroundings import Place, whole_surroundings
 from fleet.wire.api.decode_pod_network import pod_network
 from fleet.wire.api.decode_script import container_script
+from fleet.wire.api.decode_user import container_user
 
 
 def printed(pod: Pod, *command: str) -> str:
@@ -114,3 +115,20 @@ def test_an_image_volume_shows_what_is_known_of_its_image() -> None:
     assert "kitten.jpg" in printed(pod, "cat", "/volume/data.json")
     assert "Alpine Linux" in printed(pod, "cat", "/volume/etc/os-release")
     assert "No such file" in printed(pod, "cat", "/etc/os-release")
+
+
+@pytest.mark.parametrize(("allowed", "uid"), [(False, 1000), (True, 0), (None, 0)])
+def test_a_program_of_root_is_run_as_root_unless_that_is_forbidden(
+    allowed: bool | None,  # noqa: FBT001
+    uid: int,
+) -> None:
+    security = {"runAsUser": 1000, "allowPrivilegeEscalation": allowed}
+    image = "registry.k8s.io/e2e-test-images/nonewprivs:1.4"
+    script = container_script({"image": image})
+    user = container_user({"securityContext": security}, {})
+    pod = make_pod(container(image=image, script=script, user=user))
+    runtime = Runtime(1, "192.0.2.1", "10.0.0.0/24", Draws(1))
+    around = runtime.around(pod, pod.spec.containers[0], 0, 0, 0)
+    assert around is not None
+    ran = run_around(command_of(pod.spec.containers[0]), around)
+    assert (ran.text(""), ran.exit_code, ran.run_ns) == (f"Effective uid: {uid}\n", 0, 0)
