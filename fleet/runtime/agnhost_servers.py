@@ -4,7 +4,8 @@ Source: test/images/agnhost: netexec/netexec.go, serve-hostname/serve_hostname.g
 nettest/nettest.go, guestbook/guestbook.go, test-webserver/test-webserver.go, liveness/server.go;
 k8s.io/component-base/logs for what the lines of their logs begin with.
 Differs: /exit and /shutdown of netexec are answered and end nothing; nettest contacts nobody; a
-guestbook's replica registers with the first request that it gets; there is no /upload, and no SCTP.
+guestbook's replica registers with the first request that it gets; there is no /upload, and no SCTP;
+/dial tries 100 times at most.
 """
 
 import posixpath
@@ -22,7 +23,8 @@ from fleet.runtime.servers import Answer, Server, Site
 
 HOPS_MAX = 8
 """A request that servers pass on more often is passed on no more."""
-TRIES_MAX = 1000
+TRIES_MAX = 100
+"""Of /dial; one for a request that was passed on."""
 NOT_FOUND = HttpReply(404, b"404 page not found\n")
 EXPECTATION_FAILED = 417
 _ALIVE_NS = 10 * NS_PER_S
@@ -168,7 +170,7 @@ def _dial(site: Site, _port: int, request: HttpRequest) -> HttpReply:
         return _bad("host and/or port param are invalid.")
     responses: list[str] = []
     errors: list[str] = []
-    for _ in range(min(count, TRIES_MAX)):
+    for _ in range(min(count, 1 if request.hops else TRIES_MAX)):
         if protocol.lower() == "udp":
             said, error = _send(site, host, number, wanted)
         else:
