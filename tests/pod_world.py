@@ -53,6 +53,7 @@ from fleet.profile.loader import NodeMix, load_mix, parse_documents
 from fleet.profile.node_model import NodeModel
 from fleet.profile.node_profile import NodeProfile
 from fleet.profile.schema import API_VERSION
+from fleet.runtime.ports import PortSession, ReadFile, answer_of_anything
 from fleet.wire.api.operations import OPERATIONS
 
 NODE = NodeId(0)
@@ -320,3 +321,8 @@ class World:
         del self.pods[call.key]
         self.deliver(WatchEvent(WatchKind.PODS, EventType.DELETED, pod))
         return Reply(ReplyKind.OK)
+
+
+def session_of(pod: Pod, read: ReadFile) -> PortSession:
+    """Return a connection to a container of which nothing is known."""
+    return PortSession(lambda request, _now_ns: answer_of_anything(pod, read, request))

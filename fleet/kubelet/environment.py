@@ -14,6 +14,7 @@ from fleet.objects.services import ServiceView
 from fleet.objects.static_pods import NO_STATIC_PODS
 from fleet.objects.volumes import CSIDriverView
 from fleet.profile.node_model import NodeModel
+from fleet.runtime.http_message import NOWHERE, World
 from fleet.runtime.image_store import ImageStore
 from fleet.runtime.pod_addresses import fallback_cidrs
 from fleet.runtime.ports import PortChanges
@@ -50,6 +51,7 @@ class Environment:
         "static",
         "tolerate_key",
         "wall_offset_ns",
+        "world",
     )
 
     def __init__(
@@ -82,6 +84,7 @@ class Environment:
         self.outdated: dict[int, NodeStatusPatch] = {}  # by node, for its first status patch
         self.boots: dict[int, int] = {}  # by node, of machines that booted anew: how often
         self.port_changes: PortChanges | None = None  # of pods whose addresses are ours
+        self.world: World = NOWHERE  # whom pods reach
         self.wall_offset_ns = 0  # wall minus monotonic; the reactor keeps it
         self.skew_ns = 0  # how much the clock of the machines is ahead
         self.origin = self  # of machines in order, if these are not

@@ -15,6 +15,7 @@ class UserSpec(NamedTuple):
     non_root: bool = False
     fs_group: int | None = None  # of the pod: it owns the volumes
     read_only_root: bool = False
+    no_new_privs: bool = False  # allowPrivilegeEscalation: false
 
 
 IMAGE_USER = UserSpec()

@@ -27,6 +27,9 @@ class Hook(NamedTuple):
     command: tuple[str, ...] = ()  # of exec
     path: str = ""  # of httpGet
     seconds: int = 0  # of sleep
+    host: str = ""  # of httpGet and tcpSocket; "" for the address of the pod
+    port: int = 0  # of httpGet and tcpSocket; 0 if it has no number
+    is_tls: bool = False  # of httpGet
 
 
 class ContainerLifecycle(NamedTuple):

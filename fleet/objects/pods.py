@@ -14,6 +14,7 @@ from fleet.objects.addresses import first_of
 from fleet.objects.admission import NO_STATE, PLAIN, AdmissionSpec, NodeState
 from fleet.objects.container_user import IMAGE_USER, UserSpec
 from fleet.objects.lifecycle import PLAIN_LIFE, ContainerLifecycle
+from fleet.objects.pod_network import USUAL_NETWORK, PodNetworkSpec
 from fleet.objects.scripts import EnvRef, ScriptSpec
 from fleet.objects.well_known import MIRROR_ANNOTATION
 
@@ -141,6 +142,8 @@ class PortSpec(NamedTuple):
     port: int
     protocol: str = "TCP"
     name: str = ""
+    host_port: int = 0  # of the node; 0 for none
+    host_ip: str = ""  # its address, "" for all
 
 
 class ContainerSpec(NamedTuple):
@@ -336,6 +339,7 @@ class PodSpec(NamedTuple):
     hostname: str = ""  # "" for the pod's name
     runtime_class: str = ""
     host_aliases: tuple[tuple[str, ...], ...] = ()  # an address, and its names
+    network: PodNetworkSpec = USUAL_NETWORK
     priority: int = 0
     readiness_gates: tuple[str, ...] = ()
     pull_secrets: tuple[str, ...] = ()

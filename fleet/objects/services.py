@@ -17,6 +17,8 @@ class ServicePort(NamedTuple):
     port: int
     name: str = ""
     protocol: str = "TCP"
+    target: int | str = 0  # the pods' port, or its name; 0 for the same
+    node_port: int = 0
 
 
 class ServiceView(NamedTuple):
@@ -27,6 +29,11 @@ class ServiceView(NamedTuple):
     resource_version: str
     cluster_ip: str
     ports: tuple[ServicePort, ...] = ()
+    selector: tuple[tuple[str, str], ...] = ()
+    external_ips: tuple[str, ...] = ()
+    external_name: str = ""
+    is_sticky: bool = False  # sessionAffinity: ClientIP
+    shows_unready: bool = False  # publishNotReadyAddresses
 
 
 def service_variables(

@@ -7,7 +7,10 @@ from fleet.profile.pod_behavior import PodBehavior
 from fleet.runtime.command import command_of, process_of
 from fleet.runtime.container_log import DeclaredLines, Lines, ScriptLines
 from fleet.runtime.files import ContainerFiles
+from fleet.runtime.known_servers import server_of
 from fleet.runtime.runtime import Runtime
+from fleet.runtime.server_log import ServerLines
+from fleet.runtime.servers import ServerRecord
 from fleet.runtime.shell.process import Process, is_understood
 from fleet.runtime.shell.surroundings import Surroundings
 from fleet.runtime.surroundings import NO_SOURCES, Sources
@@ -42,7 +45,13 @@ def log_lines(
 
     `begun_ns` is the instant of which it finds the files of others.
     """
-    declared = behavior.container(spec.name).logs or _greeting(pod, spec)
+    declared = behavior.container(spec.name).logs
+    server = server_of(spec)
+    if declared is None and server is not None:
+        record = runtime.files.records.known(pod.uid, spec.name, attempt)
+        wall_ns = started_s * NS_PER_S
+        return ServerLines(server.greeting, record or ServerRecord(), wall_ns)
+    declared = declared or _greeting(pod, spec)
     start_wall_ns = started_s * NS_PER_S
     if declared is not None:
         values = {

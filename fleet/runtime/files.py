@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from fleet.objects.scripts import MountSpec
+from fleet.runtime.servers import ServerRecords
 from fleet.runtime.shell.surroundings import DIRECTORY, Look, ReadOnlyFileSystemError
 from fleet.runtime.shell.syntax import UnknownScriptError
 
@@ -72,6 +73,8 @@ class VolumePlace(NamedTuple):
 
 
 HOST = ("host", "")
+HOST_FILES = {"/etc/hosts": "127.0.0.1\tlocalhost\n"}
+"""What the machine has that pods mount of it."""
 
 
 def layer_of(uid: str, container: str) -> tuple[str, str]:
@@ -172,12 +175,13 @@ def _at(versions: Iterable[Version], at_ns: int, without: Writing = NOBODY) -> V
 
 
 class NodeFiles:
-    """All that was written on one node."""
+    """All that was written on one node, and what its servers were told."""
 
-    __slots__ = ("_stores",)
+    __slots__ = ("_stores", "records")
 
     def __init__(self) -> None:
         self._stores: dict[tuple[str, str], FileStore] = {}
+        self.records = ServerRecords()
 
     def view(
         self,
@@ -247,6 +251,7 @@ class NodeFiles:
         """Drop the volumes and layers of a pod."""
         for key in [key for key in self._stores if key[0] == owner]:
             del self._stores[key]
+        self.records.forget(owner)
 
 
 class ContainerFiles:
@@ -361,6 +366,8 @@ class ContainerFiles:
         version = self._version(place.key, place.root)
         if version is not None and version.text is not None:
             return version.text
+        if place.key == HOST and place.root in HOST_FILES:
+            return HOST_FILES[place.root]
         return (place.shown or {}).get(place.root, DIRECTORY)
 
     def _read_image(self, path: str) -> str | None:

@@ -5,7 +5,7 @@ Differs: an image is known by the last part of its repository's name alone.
 
 from collections.abc import Mapping, Sequence
 
-from fleet.runtime.shell.agnhost import is_agnhost
+from fleet.runtime.shell.agnhost import SETUID_PROGRAM, is_agnhost
 
 SHELL_IMAGES = frozenset(
     (
@@ -20,8 +20,15 @@ SHELL_IMAGES = frozenset(
 _FILES = {
     # Source: test/images/agnhost/Dockerfile: the pair that its web servers listen with.
     "agnhost": {"/localhost.crt": "", "/localhost.key": ""},
+    # Source: test/images/kitten, test/images/nautilus.
+    "kitten": {"/data.json": '{\n  "image": "kitten.jpg"\n}\n'},
+    "nautilus": {"/data.json": '{\n  "image": "nautilus.jpg"\n}\n'},
 }
 """Files of images by name; their texts are unknown."""
+_ALPINE = frozenset(("agnhost", "alpine", "kitten", "nautilus"))
+_OS_RELEASE = {
+    "/etc/os-release": 'NAME="Alpine Linux"\nID=alpine\nPRETTY_NAME="Alpine Linux v3.23"\n'
+}
 _WORKING_DIRS = {"golang": "/go", "perl": "/usr/src/app"}
 """Of shells that do not begin at the root."""
 _NO_FILES: Mapping[str, str] = {}
@@ -37,6 +44,11 @@ def is_agnhost_image(image: str) -> bool:
     return _name(image) == "agnhost"
 
 
+def default_args(image: str) -> tuple[str, ...]:
+    """Return the arguments that an image made of agnhost gives to it by itself."""
+    return ("test-webserver",) if _name(image) in {"kitten", "nautilus"} else ()
+
+
 def working_dir(image: str) -> str:
     """Return where an image's processes begin, "" if that is unknown."""
     name = _name(image)
@@ -45,7 +57,9 @@ def working_dir(image: str) -> str:
 
 def files_of_image(image: str) -> Mapping[str, str]:
     """Return the files of an image that are known, by path."""
-    return _FILES.get(_name(image), _NO_FILES)
+    name = _name(image)
+    found = _FILES.get(name, _NO_FILES)
+    return {**found, **_OS_RELEASE} if name in _ALPINE else found
 
 
 def _name(image: str) -> str:
@@ -63,4 +77,6 @@ def entry_point(image: str, args: Sequence[str]) -> tuple[str, ...]:
         return ("/agnhost",) if is_agnhost(("/agnhost", *args)) else ()
     if args:
         return ()
+    if _name(image) == "nonewprivs":
+        return SETUID_PROGRAM
     return ("true",) if is_shell_image(image) else ()

@@ -1,21 +1,25 @@
 """The ports of a pod: which of them are listened on, and the small program that answers there.
 
-What a pod declares is what it listens on; one that declares nothing listens on every port. HTTP is
-answered with the pod's name, what was sent, or a file of a container; any other bytes come back.
+What is known to serve (known_servers.py) listens where it says, and answers as it does. Of any
+other container what it declares is what it listens on; a pod that declares nothing, and of which
+nothing is known, listens on every port. HTTP is answered there with the pod's name, what was sent,
+or a file of a container; any other bytes come back.
 Source: containerd's internal/cri/server/sandbox_portforward_linux.go for the words of a refusal.
-Differs: TLS and HTTP/2 are not spoken.
+Differs: HTTP/2 is not spoken, and TLS only by what is known to, on sockets of this machine.
 """
 
 import posixpath
 import re
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from typing import NamedTuple
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote
 
-from fleet.objects.pods import Pod, PodUid
+from fleet.objects.pods import ContainerSpec, Pod, PodUid
 from fleet.objects.streams import PortOutput
+from fleet.runtime.http_message import PLAIN, HttpReply, HttpRequest
+from fleet.runtime.known_servers import known_server_of
 
 HEAD_MAX = 64 << 10
 BODY_MAX = 1 << 20
@@ -24,11 +28,18 @@ PENDING_MAX = 1 << 20
 _HTTP = re.compile(rb"(GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS) ")
 _METHOD_MAX = 8
 _REQUEST_LINE = re.compile(r"([A-Z]+) (\S+) HTTP/(1\.[01])")
+_BAD_REQUEST = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n"
+    b"Connection: close\r\n\r\n400 Bad Request"
+)
+"""Source: Go's net/http/server.go, serve."""
 HEALTH = frozenset(("/healthz", "/livez", "/readyz", "/health", "/ready"))
 ROOTS = ("", "/usr/share/nginx/html", "/var/www/html", "/usr/local/apache2/htdocs")
 """Where web servers look for what they show."""
 ReadFile = Callable[[str], str | None]
 """Return the text of a file of the container, None if there is none."""
+Answer = Callable[[HttpRequest, int], HttpReply]
+"""Answer a request at an instant."""
 
 
 class PortChange(NamedTuple):
@@ -44,27 +55,38 @@ PortChanges = deque[PortChange]
 """Of all nodes, in order: runtimes append, whoever has the sockets takes."""
 
 
-def declared_ports(pod: Pod) -> tuple[int, ...]:
-    """Return the TCP ports that the containers of a pod declare, each once."""
-    found = (
-        each.port
-        for spec in (*pod.spec.containers, *pod.spec.init_containers)
-        for each in spec.ports
-        if each.protocol == "TCP"
-    )
-    return tuple(dict.fromkeys(found))
+def known_ports(pod: Pod) -> tuple[int, ...]:
+    """Return the TCP ports on which a pod is known to listen, each once."""
+    return tuple(dict.fromkeys(port for port, _ in _listening(pod)))
+
+
+def _listening(pod: Pod) -> Iterator[tuple[int, ContainerSpec]]:
+    for spec in (*pod.spec.containers, *pod.spec.init_containers):
+        server = known_server_of(spec)
+        if server is not None:
+            for port in server.tcp:
+                yield port, spec
+            continue
+        for each in spec.ports:
+            if each.protocol == "TCP":
+                yield each.port, spec
 
 
 def listens(pod: Pod, port: int) -> bool:
     """Return whether a pod listens on a TCP port."""
-    declared = declared_ports(pod)
-    return not declared or port in declared
+    known = known_ports(pod)
+    return port in known or (not known and not is_known(pod))
+
+
+def is_known(pod: Pod) -> bool:
+    """Return whether of each container is known what listens: then nothing else does."""
+    return all(known_server_of(spec) is not None for spec in pod.spec.containers)
 
 
 def container_of_port(pod: Pod, port: int) -> str:
-    """Return the container that declares a port, else the first one."""
-    for spec in (*pod.spec.containers, *pod.spec.init_containers):
-        if any(each.port == port for each in spec.ports):
+    """Return the container that listens on a port, else the first one."""
+    for known, spec in _listening(pod):
+        if known == port:
             return spec.name
     return pod.spec.containers[0].name
 
@@ -80,17 +102,35 @@ def refusal(port: int, uid: str) -> str:
 class PortSession:
     """One connection to a port."""
 
-    __slots__ = ("_given", "_is_echo", "_is_over", "_pending", "_pod", "_read")
+    __slots__ = (
+        *("_answer_to", "_given", "_is_echo", "_is_over", "_only_http", "_pending", "_wait_s"),
+        "tls",
+    )
 
-    def __init__(self, pod: Pod, read: ReadFile) -> None:
-        self._pod = pod
-        self._read = read
+    def __init__(
+        self,
+        answer: Answer,
+        greeting: bytes | None = None,
+        *,
+        only_http: bool = False,
+        tls: tuple[str, str] | None = None,
+    ) -> None:
+        """Take what answers requests; a greeting is all that a client hears.
+
+        `only_http`: what is no HTTP is not sent back, but said to be bad. `tls`: a certificate and
+        its key, "" for any, if it is to be spoken.
+        """
+        self.tls = tls
+        self._wait_s = 0  # before what is pending is sent
+        self._only_http = only_http
+        self._answer_to = answer
         self._given = bytearray()  # that is no whole request yet
         self._pending = bytearray()
         self._is_echo: bool | None = None  # None: too little came to tell
-        self._is_over = False
+        self._is_over = greeting is not None
+        self._pending += greeting or b""
 
-    def write(self, data: bytes, _now_ns: int) -> int:
+    def write(self, data: bytes, now_ns: int) -> int:
         """Take bytes of the client; return how many of them."""
         if self._is_over:
             return len(data)
@@ -101,7 +141,7 @@ class PortSession:
         if not room:
             return 0
         self._given += data
-        self._handle()
+        self._handle(now_ns)
         return len(data)
 
     def end(self, _now_ns: int) -> None:
@@ -111,32 +151,36 @@ class PortSession:
             self._given.clear()
         self._is_over = True
 
-    def advance(self, limit: int, _now_ns: int) -> PortOutput:
+    def advance(self, limit: int, now_ns: int) -> PortOutput:
         """Return at most so many bytes of the answer."""
+        wait_s, self._wait_s = self._wait_s, 0
+        if wait_s:
+            return PortOutput(more=True, wait_s=wait_s)
         data = bytes(self._pending[:limit])
         del self._pending[:limit]
         if self._given and self._is_echo is False:
-            self._handle()
+            self._handle(now_ns)
         more = bool(self._pending)
         return PortOutput(data, more, self._is_over and not more)
 
-    def _handle(self) -> None:
+    def _handle(self, now_ns: int) -> None:
         if self._is_echo is None:
             if _HTTP.match(self._given):
                 self._is_echo = False
             elif len(self._given) >= _METHOD_MAX or b"\n" in self._given:
                 self._is_echo = True
-                self._pending += self._given
+                self._pending += _BAD_REQUEST if self._only_http else self._given
+                self._is_over = self._only_http
                 self._given.clear()
         while (
             self._is_echo is False
             and not self._is_over
             and len(self._pending) < PENDING_MAX  # the next one when there is room for its answer
-            and self._take_request()
+            and self._take_request(now_ns)
         ):
             pass
 
-    def _take_request(self) -> bool:
+    def _take_request(self, now_ns: int) -> bool:
         """Answer the next request if it is complete."""
         head, separator, rest = bytes(self._given).partition(b"\r\n\r\n")
         if not separator:
@@ -163,36 +207,18 @@ class PortSession:
             return False
         del self._given[: len(head) + 4 + length]
         wants_end = headers.get("connection", "").lower() == "close" or match[3] == "1.0"
-        code, kind, body = self._reply(match[1], match[2], rest[:length], headers)
-        self._answer(code, kind, body, is_head=match[1] == "HEAD", is_last=wants_end)
+        asked = HttpRequest(match[1], match[2], rest[:length], headers, _client_of(headers))
+        reply = self._answer_to(asked, now_ns)
+        self._wait_s = max(self._wait_s, reply.wait_s)
+        self._answer(
+            reply.code,
+            reply.kind,
+            reply.body,
+            is_head=match[1] == "HEAD",
+            is_last=wants_end,
+            location=reply.location,
+        )
         return True
-
-    def _reply(
-        self, method: str, target: str, body: bytes, headers: Mapping[str, str]
-    ) -> tuple[int, str, bytes]:
-        if method in {"POST", "PUT", "PATCH"}:
-            return 200, headers.get("content-type", "application/octet-stream"), body
-        url = urlsplit(target)
-        path = posixpath.normpath(unquote(url.path) or "/")
-        if path in HEALTH:
-            return 200, "text/plain", b"ok"
-        if path == "/echo":
-            return 200, "text/plain", parse_qs(url.query).get("msg", [""])[0].encode()
-        text = self._file(path)
-        if text is not None:
-            kind = "text/html" if path.endswith((".html", "/")) else "text/plain"
-            return 200, kind, text.encode("utf-8", "surrogateescape")
-        if path in {"/", "/hostname"}:
-            return 200, "text/plain", self._pod.name.encode()
-        return 404, "text/plain", b"404 page not found\n"
-
-    def _file(self, path: str) -> str | None:
-        name = "/index.html" if path == "/" else path
-        for root in ROOTS[1:] if path == "/" else ROOTS:
-            text = self._read(root + name)
-            if text not in {None, "/"}:
-                return text
-        return None
 
     def _answer(
         self,
@@ -202,16 +228,60 @@ class PortSession:
         *,
         is_head: bool = False,
         is_last: bool = False,
+        location: str = "",
     ) -> None:
-        lines = [f"HTTP/1.1 {code} {HTTPStatus(code).phrase}", f"Content-Length: {len(body)}"]
+        lines = [f"HTTP/1.1 {code} {phrase_of(code)}", f"Content-Length: {len(body)}"]
         if kind:
-            lines.append(f"Content-Type: {kind}; charset=utf-8")
+            lines.append(f"Content-Type: {kind}")
+        if location:
+            lines.append(f"Location: {location}")
         if is_last:
             lines.append("Connection: close")
             self._is_over = True
         self._pending += "\r\n".join((*lines, "", "")).encode("latin-1", "replace")
         if not is_head:
             self._pending += body
+
+
+def answer_of_anything(pod: Pod, read: ReadFile, request: HttpRequest) -> HttpReply:
+    """Return what a container answers of which nothing is known."""
+    if request.method in {"POST", "PUT", "PATCH"}:
+        kind = request.headers.get("content-type", "application/octet-stream")
+        return HttpReply(200, request.body, kind)
+    path = posixpath.normpath(unquote(request.path))
+    if path in HEALTH:
+        return HttpReply(200, b"ok")
+    if path == "/echo":
+        return HttpReply(200, request.value("msg").encode())
+    text = _file(path, read)
+    if text is not None:
+        kind = "text/html; charset=utf-8" if path.endswith((".html", "/")) else PLAIN
+        return HttpReply(200, text.encode("utf-8", "surrogateescape"), kind)
+    if path in {"/", "/hostname"}:
+        return HttpReply(200, pod.name.encode())
+    return HttpReply(404, b"404 page not found\n")
+
+
+def _file(path: str, read: ReadFile) -> str | None:
+    name = "/index.html" if path == "/" else path
+    for root in ROOTS[1:] if path == "/" else ROOTS:
+        text = read(root + name)
+        if text not in {None, "/"}:
+            return text
+    return None
+
+
+def phrase_of(code: int) -> str:
+    """Return the words of a status code, as Go's net/http says them."""
+    try:
+        return HTTPStatus(code).phrase
+    except ValueError:
+        return f"status code {code}"
+
+
+def _client_of(headers: Mapping[str, str]) -> str:
+    """Return whom a proxy says that it asks for."""
+    return headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
 
 
 def _body_length(headers: Mapping[str, str]) -> int | None:

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
-from fleet.objects.addresses import first_of
+from fleet.objects.addresses import each_of, first_of
 from fleet.objects.pods import ContainerSpec, Pod, PodUid
 from fleet.objects.well_known import START_ERROR
 from fleet.profile.pod_behavior import PodBehavior
@@ -35,7 +35,7 @@ from fleet.runtime.containers import (
 )
 from fleet.runtime.files import ContainerFiles, NodeFiles, layer_of
 from fleet.runtime.pod_addresses import no_address, pool_of, set_up_failed
-from fleet.runtime.ports import PortChange, PortChanges, declared_ports
+from fleet.runtime.ports import PortChange, PortChanges, known_ports
 from fleet.runtime.shell.surroundings import CommandRun, Surroundings
 from fleet.runtime.surroundings import NO_SOURCES, Place, Sources, surroundings
 
@@ -97,6 +97,10 @@ class Runtime:
     def __iter__(self) -> Iterator[tuple[PodUid, Sandbox]]:
         return iter(self._sandboxes.items())
 
+    def may_have(self, address: str) -> bool:
+        """Return whether a pod of this node may have an address."""
+        return address in each_of(self._host_ips) or self._pool.is_ours(address)
+
     def sandbox_delay_ns(self, pod: Pod, behavior: PodBehavior) -> int:
         """Return how long creating the sandbox of a pod takes."""
         return behavior.sandbox_delay.sample(self.uniform(_STREAM_SANDBOX, pod.uid, "", 0))
@@ -149,7 +153,7 @@ class Runtime:
 
     def _listen(self, pod: Pod, sandbox: Sandbox) -> None:
         """Tell whoever has the sockets what is listened on from now on."""
-        if self._port_changes is not None and (ports := declared_ports(pod)):
+        if self._port_changes is not None and (ports := known_ports(pod)):
             self._port_changes.append(PortChange(self._node, pod.uid, first_of(sandbox.ips), ports))
 
     def _free(self, uid: PodUid, sandbox: Sandbox) -> None:

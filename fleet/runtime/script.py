@@ -8,11 +8,13 @@ import re
 from collections.abc import Callable, Mapping
 
 from fleet.objects.scripts import EnvRef, ScriptSpec
+from fleet.runtime.shell.file_programs import FILE_PROGRAMS
 from fleet.runtime.shell.process import SHELLS
+from fleet.runtime.shell.programs import TEXT_PROGRAMS
 
-LOOKERS = frozenset(("date", "env", "hostname", "id", "printenv", "pwd", "whoami"))
+LOOKERS = frozenset(("date", "env", "hostname", "id", "printenv", "pwd", "sysctl", "whoami"))
 """What these say follows from the pod, or from the instant."""
-PROGRAMS = SHELLS | LOOKERS | {"cat", "touch", "test", "rm", "mkdir", "echo", "exit", "sleep"}
+PROGRAMS = SHELLS | LOOKERS | {"echo", "exit", "sleep", "test"} | {*TEXT_PROGRAMS, *FILE_PROGRAMS}
 """Whatever else a container runs needs no variables and no files."""
 _REFERENCE = re.compile(r"\$(?:\$|\(([^()\s]+)\))")
 _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")

@@ -15,6 +15,7 @@ from hashlib import sha256
 from typing import Protocol
 
 from fleet.objects.streams import Output, TerminalSize
+from fleet.runtime.shell.agnhost import is_agnhost
 from fleet.runtime.shell.process import SHELLS, Process, is_shell
 from fleet.runtime.shell.shell import Shell
 from fleet.runtime.shell.signals import Exit, InputNeeded
@@ -99,7 +100,11 @@ class Session:
     def _start_error(self) -> str:
         """Return why the runtime cannot start a command. Source: runc, libcontainer."""
         program = self._words[0] if self._words else ""
-        if Shell.knows(program) or program.rpartition("/")[2] in SHELLS:
+        if (
+            is_agnhost(self._words)
+            or Shell.knows(program, with_network=True)
+            or program.rpartition("/")[2] in SHELLS
+        ):
             return ""
         files = self._around(None, is_trial=True).files
         is_path = "/" in program

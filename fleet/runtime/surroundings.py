@@ -24,8 +24,9 @@ from fleet.objects.pods import (
 )
 from fleet.objects.scripts import EnvRef, MountSpec, ScriptSpec
 from fleet.quantity import parse_quantity
-from fleet.runtime.files import HOST, ContainerFiles, NodeFiles, VolumePlace, layer_of
+from fleet.runtime.files import HOST, HOST_FILES, ContainerFiles, NodeFiles, VolumePlace, layer_of
 from fleet.runtime.known_images import files_of_image, is_shell_image, working_dir
+from fleet.runtime.resolv_conf import resolv_conf
 from fleet.runtime.script import expand, sub_path_error, subscripted, variables_of
 from fleet.runtime.security_context import non_root_error, user_json
 from fleet.runtime.shell.surroundings import Surroundings
@@ -35,6 +36,9 @@ _TOKEN_MODE = 0o600
 """Of a token in a volume that is given to a group. Source: projected.go, collectData."""
 _PRINTS_ALL = re.compile(r"\b(?:env|printenv)\b")
 _MANAGED_HOSTS = "# Kubernetes-managed hosts file.\n"
+_HOST_NETWORK_HOSTS = "# Kubernetes-managed hosts file (host network).\n"
+_PATHS = str.maketrans("./", "/.")
+"""Of the name of a sysctl to its path below /proc/sys."""
 _LOCAL_HOSTS = (
     "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\nfe00::0\tip6-localnet\n"
     "fe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n"
@@ -114,7 +118,15 @@ def surroundings(files: NodeFiles, pod: Pod, spec: ContainerSpec, place: Place) 
         is_plain=is_shell_image(spec.image),
     )
     cwd = script.working_dir or working_dir(spec.image)
-    return Surroundings(variables, view, place.draw, place.start_wall_ns, user=_ids(spec), cwd=cwd)
+    return Surroundings(
+        variables,
+        view,
+        place.draw,
+        place.start_wall_ns,
+        user=_ids(spec),
+        no_new_privs=spec.user.no_new_privs,
+        cwd=cwd,
+    )
 
 
 def whole_surroundings(
@@ -143,6 +155,7 @@ def whole_surroundings(
         is_whole=True,
         input=given,
         user=_ids(spec),
+        no_new_privs=spec.user.no_new_privs,
         cwd=script.working_dir or working_dir(spec.image),
     )
 
@@ -161,6 +174,16 @@ def trial_surroundings(
     found = surroundings(files, pod, spec._replace(script=script), place)
     assert isinstance(found.files, ContainerFiles), found
     found.files.as_replay()
+    return found
+
+
+def hook_surroundings(
+    files: NodeFiles, pod: Pod, spec: ContainerSpec, place: Place
+) -> Surroundings:
+    """Return what the command of a hook finds; what it writes stays."""
+    found = surroundings(files, pod, spec._replace(script=spec.script or ScriptSpec()), place)
+    assert isinstance(found.files, ContainerFiles), found
+    found.files.written_by("hook")
     return found
 
 
@@ -298,6 +321,8 @@ def _place(pod: Pod, spec: ContainerSpec, volume: VolumeSpec) -> VolumePlace | N
         return VolumePlace(key, group=group, in_memory=volume.in_memory, is_open=True)
     if volume.host_path:
         return VolumePlace(HOST, volume.host_path)
+    if volume.image and (found := files_of_image(volume.image)):
+        return VolumePlace((pod.uid, volume.name), shown=found, read_only=True)
     if volume.claim:
         return VolumePlace((f"claims of {pod.namespace}", volume.claim), group=group)
     return None
@@ -356,18 +381,21 @@ def _system_files(pod: Pod, place: Place) -> Mapping[str, str]:
     """
     name = hostname(pod)
     if pod.spec.host_network:
-        hosts = f"127.0.0.1\tlocalhost\n{_named(place.host_ips, name)}"
+        hosts = _HOST_NETWORK_HOSTS + HOST_FILES["/etc/hosts"]
     else:
         hosts = f"{_MANAGED_HOSTS}{_LOCAL_HOSTS}{_named(place.pod_ips, name)}"
     if pod.spec.host_aliases:
         hosts += "\n# Entries added by HostAliases.\n"
         hosts += "".join("\t".join(each) + "\n" for each in pod.spec.host_aliases)
-    domain = "svc.cluster.local cluster.local"
-    resolv = f"search {pod.namespace}.{domain}\nnameserver 10.96.0.10\noptions ndots:5\n"
+    sysctls = {
+        f"/proc/sys/{key.translate(_PATHS)}": f"{value}\n"
+        for key, value in pod.spec.network.sysctls
+    }
     return {
+        **sysctls,
         "/etc/hostname": f"{name}\n",
         "/etc/hosts": hosts,
-        "/etc/resolv.conf": resolv,
+        "/etc/resolv.conf": resolv_conf(pod),
         "/dev/null": "",
         "/dev/termination-log": "",
     }

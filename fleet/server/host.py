@@ -50,6 +50,9 @@ class Session(Protocol):
 class PortSession(Protocol):
     """A connection to a port of a pod."""
 
+    tls: tuple[str, str] | None
+    """A certificate and its key if TLS is to be spoken, "" for any."""
+
     def write(self, data: bytes, now_ns: int) -> int:
         """Take what the client sent; return how many bytes there was room for.
 

@@ -11,6 +11,7 @@ import contextlib
 import ipaddress
 import logging
 import socket
+from functools import lru_cache
 
 from fleet.errors import SetupError
 from fleet.kubelet.kubelet import VirtualKubelet
@@ -23,6 +24,7 @@ from fleet.server.listener import NO_ROOM, open_address, reset
 from fleet.server.pod_lists import pods_of
 from fleet.server.port_forward import CHUNK_BYTES, Forwarder
 from fleet.server.questions import BugError, NodeGoneError, Questions
+from fleet.server.serving_tls import pod_context
 
 LOOK_S = 0.05
 """How often it is looked what changed; a container takes longer from its sandbox to Ready."""
@@ -32,6 +34,8 @@ PORTS_MAX = 20_000
 CONNECTIONS_MAX = 2_000
 IDLE_S = 90.0
 BACKLOG = 16
+CONTEXTS_MAX = 32
+"""Of TLS: one for each certificate."""
 PAUSE_S = 1.0
 """Without a free descriptor."""
 GONE = (ConnectionError, TimeoutError, NodeGoneError, BugError)
@@ -57,6 +61,7 @@ class PodPorts:
         self._ports: dict[PodUid, list[tuple[str, int]]] = {}
         self._connections: set[asyncio.Task[None]] = set()
         self._has_warned = False
+        self._contexts = lru_cache(CONTEXTS_MAX)(pod_context)
 
     async def follow(self) -> None:
         """Open and close sockets as the runtimes say, until cancelled."""
@@ -140,12 +145,29 @@ class PodPorts:
         if found is None:
             reset(taken)
             return
-        reader, writer = await asyncio.open_connection(sock=taken)
+        try:
+            reader, writer = await self._streams(taken, found[1].tls)
+        except (OSError, ValueError):  # the client speaks no TLS
+            taken.close()
+            return
         try:
             with contextlib.suppress(*GONE):
                 await _carry(reader, writer, *found)
         finally:
             writer.close()
+
+    async def _streams(
+        self, taken: socket.socket, tls: tuple[str, str] | None
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Begin to read and write a connection. Raises OSError."""
+        if tls is None:
+            return await asyncio.open_connection(sock=taken)
+        context = self._contexts(*tls)
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        transport, _ = await loop.connect_accepted_socket(lambda: protocol, taken, ssl=context)
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
     async def _session(
         self, node: NodeId, uid: PodUid, port: int
@@ -179,6 +201,8 @@ async def _carry(
             writer.write(output.data)
             async with asyncio.timeout(IDLE_S):
                 await writer.drain()
+        if output.wait_s:
+            await asyncio.sleep(output.wait_s)
         if output.is_over or (has_ended and not output.more):
             return
         if output.more:

@@ -145,6 +145,23 @@ class ServingContext(ssl.SSLContext):
         os.close(self._scratch)
 
 
+def pod_context(certificate: str, key: str) -> ssl.SSLContext:
+    """Return the context of a server in a pod; without a certificate it signs its own.
+
+    Raises OSError.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _prepare(context, None)
+    scratch = os.memfd_create("fleet-pod-serving", os.MFD_CLOEXEC)
+    try:
+        own = f"{key}\n{certificate}".encode() if certificate and key else None
+        os.pwrite(scratch, own or SelfSigned().pem("localhost"), 0)
+        context.load_cert_chain(f"/proc/self/fd/{scratch}")
+    finally:
+        os.close(scratch)
+    return context
+
+
 def _prepare(context: ssl.SSLContext, client_ca: str | None) -> None:
     """Set what all contexts have, and whose certificates one asks for. Raises SetupError."""
     context.minimum_version = ssl.TLSVersion.TLSv1_2

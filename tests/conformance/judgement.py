@@ -46,7 +46,12 @@ class Expected(NamedTuple):
 
     specs: int
     reasons: dict[str, str]
-    """Of the specs that cannot pass, by their names."""
+    """Of the specs that cannot pass, by their names; also of others than `specs` counts."""
+
+    def within(self, focus: str) -> "Expected":
+        """Return it without the specs that are out of focus, a regular expression."""
+        found = {name: why for name, why in self.reasons.items() if re.search(focus, name)}
+        return self._replace(reasons=found)
 
 
 def read_junit(path: Path) -> Report:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fleet.clock import NS_PER_S
 from fleet.kubelet.containers.pod_sources import PodSources
 from fleet.kubelet.environment import Environment
+from fleet.objects.addresses import first_of
 from fleet.objects.effects import Outbox
 from fleet.objects.pods import ContainerSpec, Pod
 from fleet.objects.streams import LogOptions, Output, Refusal, TerminalSize
@@ -19,11 +20,13 @@ from fleet.runtime.container_log import LogReader
 from fleet.runtime.container_process import log_lines, start_of
 from fleet.runtime.containers import Container, RunState
 from fleet.runtime.files import ContainerFiles
+from fleet.runtime.http_message import Network
 from fleet.runtime.runtime import Runtime
+from fleet.runtime.servers import Site
 from fleet.runtime.session import KILLED, Session
-from fleet.runtime.shell.process import is_shell
+from fleet.runtime.shell.process import is_shell, run_words
 from fleet.runtime.shell.surroundings import Surroundings
-from fleet.runtime.surroundings import whole_surroundings
+from fleet.runtime.surroundings import hostname, whole_surroundings
 
 SERVER_ERROR = 500
 OnChange = Callable[[int, Outbox], None]
@@ -69,7 +72,36 @@ class Target:
         if is_trial:
             assert isinstance(found.files, ContainerFiles), found
             found.files.as_replay()
-        return found
+            return found
+        return found._replace(network=self.network(now_ns))
+
+    def site(self, now_ns: int) -> Site:
+        """Return what a server in the container finds around it when it is asked."""
+
+        def read(path: str) -> str | None:
+            files = self.surroundings(now_ns, None, is_trial=True).files
+            return None if files is None else files.read(path)
+
+        def run(script: str) -> tuple[str, int]:
+            done = run_words(("sh", "-c", script), self.surroundings(now_ns, b"", is_trial=False))
+            return "".join(each.text for each in done.written if not each.path), done.exit_code
+
+        pod, container, env = self.pod, self.container, self.env
+        return Site(
+            hostname(pod),
+            self.runtime.files.records.of(pod.uid, container.name, container.attempt),
+            max(now_ns - self.start_ns, 0),
+            env.wall_ns(now_ns),
+            self.network(now_ns),
+            read,
+            run,
+        )
+
+    def network(self, now_ns: int) -> Network:
+        """Return whom the container reaches from an instant on."""
+        sandbox = self.runtime.sandbox(self.pod.uid)
+        address = "" if sandbox is None else first_of(sandbox.ips)
+        return self.env.world.seen_from(address, hostname(self.pod), self.pod.namespace, now_ns)
 
 
 def find_target(

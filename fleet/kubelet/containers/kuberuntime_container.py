@@ -5,39 +5,27 @@
 All of it is computed when the kill begins; only a preStop hook that fails has to be reported at
 its time. Whole seconds are taken off the grace period, as upstream counts them.
 Source: kuberuntime_container.go, killContainer, executePreStopHook, killContainersWithSyncResult;
-kuberuntime_termination_order.go; pkg/kubelet/lifecycle/handlers.go, Run.
-Differs: what a hook does is declared, or follows from its command; nothing is called.
+kuberuntime_termination_order.go.
 """
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from fleet.clock import NS_PER_MS, NS_PER_S
+from fleet.clock import NS_PER_S
+from fleet.kubelet.containers.hooks import HookPlace, HookRun, run_hook
 from fleet.kubelet.pods.pod_actions import ContainerKill, KillReason, is_sidecar
 from fleet.kubelet.pods.pod_workers import Survivor
 from fleet.kubelet.turn import Turn
-from fleet.objects.lifecycle import Hook
 from fleet.objects.pods import ContainerSpec, Pod
-from fleet.profile.lifecycle_behavior import HANGS, HookBehavior
+from fleet.profile.lifecycle_behavior import HANGS
 from fleet.profile.pod_behavior import PodBehavior
-from fleet.runtime.command import run_of_command
 from fleet.runtime.containers import Container, RunState
 from fleet.runtime.runtime import Runtime
 
 GRACE_MIN_S = 2  # minimumGracePeriodInSeconds
 """minimumGracePeriodInSeconds: what SIGTERM always gets."""
-HOOK_NS = 10 * NS_PER_MS
-"""What an exec or a request takes of which nothing is known."""
 _STREAM_POST_START = 0x9057
 _STREAM_PRE_STOP = 0x94E5
-
-
-class HookRun(NamedTuple):
-    """How a hook went."""
-
-    takes_ns: int
-    error: str  # "" when it succeeded
-    dies: bool = False  # it fails when its container ends before it does
 
 
 class Stops(NamedTuple):
@@ -68,15 +56,14 @@ def kill_grace_s(pod: Pod, kill: ContainerKill) -> int:
     return pod.spec.termination_grace_s
 
 
-def post_start(
-    runtime: Runtime, pod: Pod, spec: ContainerSpec, container: Container, behavior: PodBehavior
-) -> HookRun:
-    """Return how the postStart hook of a container goes."""
+def post_start(place: HookPlace, spec: ContainerSpec, behavior: PodBehavior) -> HookRun:
+    """Run the postStart hook of a container; return how it goes."""
     hook = spec.life.post_start
     assert hook is not None, spec.name
     declared = behavior.container(spec.name).life.post_start
-    u = runtime.uniform(_STREAM_POST_START, pod.uid, spec.name, container.attempt)
-    return _run_hook(hook, declared, pod, spec, u)
+    attempt = place.container.attempt
+    u = place.runtime.uniform(_STREAM_POST_START, place.pod.uid, spec.name, attempt)
+    return run_hook(hook, declared, spec, u, place)
 
 
 def stop_containers(
@@ -96,7 +83,8 @@ def stop_containers(
     failed: list[tuple[int, str]] = []
     survivors: list[Survivor] = []
     for each in running:
-        hook = _pre_stop(runtime, pod, each, behavior, grace_s)
+        place = HookPlace(runtime, turn.env, pod, each, now_ns)
+        hook = _pre_stop(place, behavior, grace_s)
         at_ns = now_ns + min(hook.takes_ns, grace_s * NS_PER_S)
         left_s = grace_s - (at_ns - now_ns) // NS_PER_S
         if each.name in order and left_s > 0 and turn_ns > at_ns:
@@ -140,44 +128,11 @@ def _survivor(container: Container, problem: str, kill_ns: int, turn: Turn) -> S
     return Survivor(container.name, kill_ns, end_ns, problem)
 
 
-def _pre_stop(
-    runtime: Runtime, pod: Pod, container: Container, behavior: PodBehavior, grace_s: int
-) -> HookRun:
+def _pre_stop(place: HookPlace, behavior: PodBehavior, grace_s: int) -> HookRun:
+    pod, container = place.pod, place.container
     spec = pod.find(container.name)
     if spec is None or spec.life.pre_stop is None or grace_s <= 0:
         return HookRun(0, "")
     declared = behavior.container(spec.name).life.pre_stop
-    u = runtime.uniform(_STREAM_PRE_STOP, pod.uid, spec.name, container.attempt)
-    return _run_hook(spec.life.pre_stop, declared, pod, spec, u)
-
-
-def _run_hook(
-    hook: Hook, declared: HookBehavior, pod: Pod, spec: ContainerSpec, u: float
-) -> HookRun:
-    """Return how long a hook takes and what its failure says. Source: handlers.go, Run."""
-    takes_ns = HOOK_NS
-    code = 1 if declared.fails else 0
-    if hook.kind == "sleep":
-        takes_ns = hook.seconds * NS_PER_S
-    elif hook.kind == "exec":
-        run = run_of_command(hook.command, ())
-        if run.run_ns is not None:
-            takes_ns = run.run_ns or HOOK_NS
-            code = code or run.exit_code
-    if declared.duration is not None:
-        takes_ns = declared.duration.sample(u)
-    dies = hook.kind != "sleep"
-    if not code:
-        return HookRun(takes_ns, "", dies)
-    who = f'for Container "{spec.name}" in Pod "{pod.full_name}({pod.uid})" failed - error:'
-    words = " ".join(hook.command)
-    if hook.kind == "exec":
-        what = f"command '{words}' exited with {code}: "
-        error = f'Exec lifecycle hook ([{words}]) {who} {what}, message: ""'
-    elif hook.kind == "sleep":
-        what = "container terminated before sleep hook finished"
-        error = f"Sleep lifecycle hook ({hook.seconds}) {who} {what}"
-    else:
-        what = f'Get "http://{hook.path}": context deadline exceeded'
-        error = f"HTTP lifecycle hook ({hook.path}) {who} {what}"
-    return HookRun(takes_ns, error, dies)
+    u = place.runtime.uniform(_STREAM_PRE_STOP, pod.uid, spec.name, container.attempt)
+    return run_hook(spec.life.pre_stop, declared, spec, u, place)

@@ -14,6 +14,7 @@ import enum
 
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.kubelet.containers.container_kill import kill_containers, outcome, stop
+from fleet.kubelet.containers.hooks import HookPlace
 from fleet.kubelet.containers.image_manager import Ensured, ImageManager, Wanted
 from fleet.kubelet.containers.kuberuntime_container import kill_grace_s, post_start
 from fleet.kubelet.containers.pod_resize import resize_error
@@ -425,7 +426,9 @@ class KubeRuntimeManager:
         if spec.life.post_start is None:
             worker.forget_reason(spec.name)
             return False
-        hook = post_start(self._runtime, pod, spec, container, behavior)
+        place = HookPlace(self._runtime, turn.env, pod, container, turn.now_ns, sources)
+        hook = post_start(place, spec, behavior)
+        worker.kills = Kills(hook_error=hook.error, hook_dies=hook.dies)
         worker.stage = SyncStage.POST_START
         turn.wait(worker, turn.now_ns + hook.takes_ns)
         return True
@@ -455,9 +458,9 @@ class KubeRuntimeManager:
         spec = pod.find(container.name)
         if spec is None or spec.life.post_start is None:  # the pod has another spec by now
             return self._next(worker, turn)
-        hook = post_start(self._runtime, pod, spec, container, turn.behavior(pod))
-        error = hook.error
-        if not error and hook.dies and container.state is RunState.EXITED:
+        hook, worker.kills = worker.kills, NO_KILLS
+        error = hook.hook_error
+        if not error and hook.hook_dies and container.state is RunState.EXITED:
             error = f'lifecycle hook for Container "{spec.name}" failed: it is not running'
         if not error:
             worker.forget_reason(spec.name)

@@ -75,6 +75,8 @@ class Kills(NamedTuple):
     sandbox_ns: int = 0  # until when the sandbox is being stopped, once they are over
     resets: bool = False  # then all containers are removed
     replaces: bool = False  # then the pod gets another sandbox
+    hook_error: str = ""  # of the postStart hook that is under way: why it will have failed
+    hook_dies: bool = False  # it fails if its container ends before
 
 
 NO_KILLS = Kills()

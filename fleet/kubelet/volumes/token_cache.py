@@ -36,6 +36,10 @@ _OPAQUE, _DECODED = b"\0", b"\1"
 _LENGTH_BYTES = 3
 
 
+LEFT_MAX = 16
+"""Pods that have ended whose tokens are kept."""
+
+
 class TokenKey(NamedTuple):
     """Which token: a pod has one for each audience and life."""
 
@@ -47,11 +51,12 @@ class TokenKey(NamedTuple):
 class TokenCache:
     """The newest token of each pod, audience and life, and when there has to be a newer one."""
 
-    __slots__ = ("_packed", "_refresh")
+    __slots__ = ("_left", "_packed", "_refresh")
 
     def __init__(self) -> None:
         self._refresh: dict[PodUid, int] = {}  # when a pod's tokens are renewed
         self._packed: dict[PodUid, bytes] = {}
+        self._left: tuple[PodUid, ...] = ()  # whose pods are gone
 
     def keep(self, key: TokenKey, text: str) -> None:
         """Take a new token in the place of the last."""
@@ -63,10 +68,19 @@ class TokenCache:
         """Return a token, "" if there is none."""
         return self._tokens(key.uid).get(_name(key), "")
 
-    def forget(self, uid: PodUid) -> None:
-        """Drop the tokens of a pod that is gone."""
-        self._packed.pop(uid, None)
+    def forget(self, uid: PodUid, *, is_read: bool) -> None:
+        """Drop the tokens of a pod that is gone.
+
+        `is_read`: its log is computed from them, so that those of the last such pods are kept.
+        """
         self._refresh.pop(uid, None)
+        if not is_read:
+            self._packed.pop(uid, None)
+        elif uid in self._packed and uid not in self._left:
+            self._left = (*self._left, uid)[-LEFT_MAX - 1 :]
+            if len(self._left) > LEFT_MAX:
+                self._packed.pop(self._left[0], None)
+                self._left = self._left[1:]
 
     def on_timer(self, pod: Pod, turn: Turn) -> None:
         """Ask for new tokens if it is time."""

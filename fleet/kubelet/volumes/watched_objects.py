@@ -95,19 +95,20 @@ class ObjectManager:
             elif not is_polled(turn):
                 self._plan_recycling(pod.uid, turn.now_ns, turn)
 
-    def unregister_pod(self, pod: Pod, turn: Turn) -> None:
-        """Stop the watches that no other pod needs."""
-        often = read_often(pod)
+    def unregister_pod(self, pod: Pod, turn: Turn) -> bool:
+        """Stop the watches that no other pod needs; tell whether its log is computed from them."""
+        often, is_read = read_often(pod), _is_read(pod)
         for key in references(pod):
             found = self._objects[key]
             found.refs -= 1
             found.readers -= key in often
             if not found.refs:
                 del self._objects[key]
-                if found.data is not None and found.exists and _is_read(pod):
+                if found.data is not None and found.exists and is_read:
                     self._leave(key, found.data)
                 if not found.stopped:
                     turn.out.append(StopWatch(turn.node, *key))
+        return is_read
 
     def _leave(self, key: ObjectKey, data: ObjectData) -> None:
         """Keep what the log of a pod that has ended is computed from; the last ones only."""

@@ -5,16 +5,29 @@ Source: test/images/agnhost/mounttest/mt.go, mt_utils.go; entrypoint-tester/entr
 Differs: a file that a shell wrote has the mode 0644 and its volume's owner.
 """
 
+import re
 import stat
 from collections.abc import Iterator, Sequence
 
 from fleet.clock import NS_PER_S
+from fleet.objects.times import rfc3339_micro
 from fleet.runtime.shell.shell import Shell
 from fleet.runtime.shell.surroundings import DIRECTORY, Look, ReadOnlyFileSystemError
-from fleet.runtime.shell.syntax import EndlessScriptError
+from fleet.runtime.shell.syntax import EndlessScriptError, UnknownScriptError
 
+_METHODS = ("GET", "POST", "PUT")
+_NAMESPACES = ("kube-system", "default", "ns")
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_DURATION = re.compile(r"([0-9]{1,6}(?:\.[0-9]+)?)(ms|s|m|h)")
+_DURATIONS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
+SETUID_PROGRAM = ("nnp",)
+"""Of root, and run as such, in the image nonewprivs. Source: test/images/nonewprivs/Dockerfile."""
+_RESOLV = "/etc/resolv.conf"
 _NAMES = frozenset(("agnhost", "agnhost-2"))
-_PROGRAMS = frozenset(("entrypoint-tester", "mounttest", "pause"))
+_FILES = {"etc-hosts": "/etc/hosts", "dns-suffix": _RESOLV, "dns-server-list": _RESOLV}
+_PROGRAMS = frozenset(
+    ("entrypoint-tester", "logs-generator", "mounttest", "nonewprivs", "pause", *_FILES)
+)
 _CREATED = {
     "new_file_0644": 0o644,
     "new_file_0666": 0o666,
@@ -30,20 +43,69 @@ _NO_FILE = "no such file or directory"
 
 def is_agnhost(words: Sequence[str]) -> bool:
     """Return whether a command line is a program of agnhost that is known."""
+    if tuple(words) == SETUID_PROGRAM:
+        return True
     return len(words) > 1 and words[0].rpartition("/")[2] in _NAMES and words[1] in _PROGRAMS
 
 
 def steps(shell: Shell, words: Sequence[str]) -> Iterator[None]:
     """Run one of its programs. Raises UnknownScriptError."""
+    if tuple(words) == SETUID_PROGRAM or words[1] == "nonewprivs":
+        is_raised = len(words) == 1 and not shell.no_new_privs
+        shell.print(f"Effective uid: {0 if is_raised else shell.user[0]}\n")
+        shell.status = 0
+        return
     if words[1] == "entrypoint-tester":
         shell.print(f"[{' '.join(words)}]\n")
         shell.status = 0
+        return
+    if words[1] in _FILES:
+        _print_file(shell, words[1])
+        return
+    if words[1] == "logs-generator":
+        yield from _generate_logs(shell, words[2:])
         return
     if words[1] == "pause":
         shell.print("Paused\n")
         yield
         raise EndlessScriptError("it waits for a signal")
     yield from _MountTest(shell, words[2:]).steps()
+
+
+def _print_file(shell: Shell, name: str) -> None:
+    """Print /etc/hosts, or what is searched and asked. Source: dns/common.go, dns_unix.go."""
+    text = shell.read(_FILES[name]) or ""
+    wanted = {"dns-suffix": "search", "dns-server-list": "nameserver"}.get(name)
+    if wanted is not None:
+        rows = [line.split() for line in text.splitlines() if line.startswith(wanted)]
+        text = ",".join(word for row in rows for word in row[1:])
+    shell.print(f"{text}\n")
+    shell.status = 0
+
+
+def _generate_logs(shell: Shell, args: Sequence[str]) -> Iterator[None]:
+    """Print lines as an API server's, evenly. Source: logs-generator/logs_generator.go."""
+    flags = dict(zip(args[::2], args[1::2], strict=False))
+    lines = flags.get("--log-lines-total", flags.get("-t", ""))
+    found = _DURATION.fullmatch(flags.get("--run-duration", flags.get("-d", "")))
+    if not lines.isdecimal() or not int(lines) or found is None:
+        raise UnknownScriptError("logs-generator")
+    delay_ns = int(float(found[1]) * _DURATIONS[found[2]] * NS_PER_S) // int(lines)
+    for number in range(int(lines)):
+        method, namespace = (each[shell.draw() % 3] for each in (_METHODS, _NAMESPACES))
+        name = "".join(_LETTERS[shell.draw() % len(_LETTERS)] for _ in range(3 + number % 2))
+        url = f"/api/v1/namespaces/{namespace}/pods/{name}"
+        text = f"{number} {method} {url} {200 + shell.draw() % 400}"
+        shell.complain(f"{klog_header(shell.wall_ns, 'logs_generator.go:76')} {text}\n")
+        shell.clock_ns += delay_ns
+        yield
+    shell.status = 0
+
+
+def klog_header(wall_ns: int, where: str) -> str:
+    """Return what klog writes before a message. Source: klog.go, formatHeader."""
+    stamp = rfc3339_micro(wall_ns).decode()
+    return f"I{stamp[5:7]}{stamp[8:10]} {stamp[11:26]}       1 {where}]"
 
 
 class _MountTest:

@@ -18,7 +18,7 @@ Read = Callable[[str], str | None]
 Done = tuple[str, int]
 SEQUENCE_MAX = 1000
 _DUMPED = 16  # bytes in a row of hexdump
-_PLAIN = re.compile(r"\^?[\w ./:=,%@-]*\$?")
+_PLAIN = re.compile(r"\^?(?:(?:\\s|[\w ./:=,%@-])\*?)*\$?")
 _AWK = re.compile(r"\{\s*print\s*(?:\$([0-9]))?\s*;?\s*\}")
 
 
@@ -84,7 +84,7 @@ def _grep(args: Sequence[str], read: Read, piped: str | None) -> Done:
     text, code = _input(rest[1:], read, piped, "grep")
     if code:
         return "", 2
-    literal = rest[0].replace(".", r"\.") if "F" in options else rest[0]
+    literal = re.escape(rest[0]) if "F" in options else rest[0]
     pattern = re.compile(literal)
     search = pattern.fullmatch if "x" in options else pattern.search
     lines = [line for line in text.splitlines() if bool(search(line)) != ("v" in options)]
@@ -207,6 +207,21 @@ def _dumped(data: bytes, at: int) -> str:
     return f"{at:08x}  {halves[0]:<23}  {halves[1]:<23}  |{shown}|\n"
 
 
+def _sysctl(args: Sequence[str], read: Read, _piped: str | None) -> Done:
+    names = [arg for arg in args if arg != "-n"]
+    if any(arg.startswith("-") or "=" in arg for arg in names):
+        raise UnknownScriptError("sysctl")
+    printed, code = "", 0
+    for name in names:
+        shown = name.translate(str.maketrans("/", ".")) if "." not in name else name
+        text = read(f"/proc/sys/{shown.translate(str.maketrans('./', '/.'))}")
+        if text is None:
+            code = 1
+            continue
+        printed += text if "-n" in args else f"{shown} = {text}"
+    return printed, code
+
+
 TEXT_PROGRAMS: Mapping[str, Callable[[Sequence[str], Read, str | None], Done]] = {
     "cat": _cat,
     "wc": _wc,
@@ -222,4 +237,5 @@ TEXT_PROGRAMS: Mapping[str, Callable[[Sequence[str], Read, str | None], Done]] =
     "md5sum": _digest("md5sum"),
     "sha256sum": _digest("sha256sum"),
     "hexdump": _hexdump,
+    "sysctl": _sysctl,
 }

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from fleet.runtime.shell.builtins import BUILTINS
 from fleet.runtime.shell.file_programs import FILE_PROGRAMS, NOT_WRITTEN, READ_ONLY
+from fleet.runtime.shell.network_programs import NETWORK_PROGRAMS
 from fleet.runtime.shell.programs import TEXT_PROGRAMS, run_program
 from fleet.runtime.shell.signals import Exit, InputNeeded, needs_input
 from fleet.runtime.shell.surroundings import (
@@ -74,11 +75,11 @@ class Shell:
         "_random",
         "_steps",
         "_wall_ns",
-        "changes",
-        "clock_ns",
+        *("changes", "clock_ns"),
         "cwd",
         "is_whole",
         "name",
+        *("network", "no_new_privs"),
         "piped",
         "status",
         "stops_at_error",
@@ -99,6 +100,8 @@ class Shell:
         self.piped = None if given is None else given.decode("utf-8", "surrogateescape")
         self.stops_at_error = stops_at_error
         self.user = around.user
+        self.network = around.network
+        self.no_new_privs = around.no_new_privs
         self.cwd = around.cwd or "/"
         # An image that nobody knows may begin elsewhere.
         self._knows_cwd = around.is_whole or around.cwd != ""
@@ -204,6 +207,8 @@ class Shell:
                 self.complain(f"{name}: {opened % path}No such file or directory\n")
             return True
         program = BUILTINS.get(name) or FILE_PROGRAMS.get(name)
+        if program is None and self.network is not None:
+            program = NETWORK_PROGRAMS.get(name)
         if program is None:
             return False
         try:
@@ -228,9 +233,11 @@ class Shell:
         self.status = NOT_FOUND_CODE
 
     @staticmethod
-    def knows(path: str) -> bool:
+    def knows(path: str, *, with_network: bool = False) -> bool:
         """Return whether there is a program of a name or path."""
         name = path.rpartition("/")[2]
+        if with_network and name in NETWORK_PROGRAMS:
+            return True
         return name in BUILTINS or name in FILE_PROGRAMS or name in TEXT_PROGRAMS
 
     def print(self, text: str) -> None:
@@ -467,13 +474,19 @@ class Shell:
     def _fields(self, raw: str) -> list[str]:
         return expand_word(raw, self._lookup, self._substitute)
 
+    def draw(self) -> int:
+        """Return a number of 15 bits.
+
+        Source: any generator will do; this is the example of the C standard.
+        """
+        self._random = (self._random * 1103515245 + 12345) % 2**31
+        return self._random >> 16
+
     def _lookup(self, name: str) -> str:
         if name == "?":
             return str(self.status)
         if name == "RANDOM":
-            # Source: any generator will do; this is the example of the C standard.
-            self._random = (self._random * 1103515245 + 12345) % 2**31
-            return str(self._random >> 16)
+            return str(self.draw())
         value = self.variables.get(name)
         if value is not None:
             return value

@@ -19,6 +19,8 @@ def needs_input(name: str, args: Sequence[str]) -> bool:
     """Return whether a program is given no file to read: then it reads stdin."""
     if name == "tar":
         return bool(args) and "x" in args[0] and "-" in args
+    if name == "nc":
+        return not any("z" in arg for arg in args if arg.startswith("-"))
     return name in _READERS and _files(name, args) == 0
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from fleet.runtime.http_message import Network
+
 DIRECTORY = "/"
 """The text of a directory."""
 
@@ -53,7 +55,9 @@ class Surroundings(NamedTuple):
     is_whole: bool = False
     input: bytes | None = None  # all of stdin; None if there is none
     user: tuple[int, int] = (0, 0)  # uid and gid
+    no_new_privs: bool = False  # a program of another user runs as this one
     cwd: str = ""  # "" if it is unknown
+    network: Network | None = None  # whom it reaches; None if that is unknown
 
 
 class Written(NamedTuple):

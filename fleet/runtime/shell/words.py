@@ -1,7 +1,8 @@
 """What the words of a shell script become: variables, arithmetic, `test` and `expr`.
 
 Source: POSIX.1-2024, Shell & Utilities: 2.6 Word Expansions, test, expr.
-Differs: a pattern (`*`, `?`) is not matched against files; a word that has one is unknown.
+Differs: a pattern (`*`, `?`) is not matched against files; a word that has one is unknown, but for
+a URL, of which no file has the name: it stays as it is.
 """
 
 import ast
@@ -50,7 +51,7 @@ def expand_word(raw: str, lookup: Lookup, substitute: Callable[[str], str]) -> l
         elif char == "\\":
             current += raw[at + 1 : at + 2].replace("\n", "")
             is_open, at = True, at + 2
-        elif char in _UNKNOWN:
+        elif char in _UNKNOWN and (char == "`" or "://" not in raw[:at]):
             raise UnknownScriptError(raw)
         else:
             current += char

@@ -3,6 +3,7 @@
 from typing import Any
 
 from fleet.objects.lifecycle import PLAIN_LIFE, ContainerLifecycle, Hook, RestartRule
+from fleet.wire.api.decode_probe import number_of_port
 
 MESSAGE_PATH = PLAIN_LIFE.message_path
 _FIELDS = frozenset(("restartPolicyRules", "lifecycle", "resizePolicy"))
@@ -17,8 +18,8 @@ def container_lifecycle(obj: dict[str, Any]) -> ContainerLifecycle:
     hooks = obj.get("lifecycle") or {}
     life = ContainerLifecycle(
         restart_rules=tuple(map(_rule, obj.get("restartPolicyRules") or ())),
-        post_start=_hook(hooks.get("postStart")),
-        pre_stop=_hook(hooks.get("preStop")),
+        post_start=_hook(hooks.get("postStart"), obj),
+        pre_stop=_hook(hooks.get("preStop"), obj),
         message_path=path,
         message_from_logs=from_logs,
         resize_restarts=tuple(
@@ -37,7 +38,7 @@ def _rule(obj: dict[str, Any]) -> RestartRule:
     )
 
 
-def _hook(obj: dict[str, Any] | None) -> Hook | None:
+def _hook(obj: dict[str, Any] | None, container: dict[str, Any]) -> Hook | None:
     if not obj:
         return None
     kind = next(iter(obj))
@@ -47,4 +48,7 @@ def _hook(obj: dict[str, Any] | None) -> Hook | None:
         tuple(handler.get("command", ())),
         handler.get("path", ""),
         handler.get("seconds", 0),
+        handler.get("host", ""),
+        number_of_port(handler["port"], container)[0] if "port" in handler else 0,
+        handler.get("scheme") == "HTTPS",
     )

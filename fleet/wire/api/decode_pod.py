@@ -36,6 +36,7 @@ from fleet.objects.times import parse_rfc3339
 from fleet.objects.well_known import MIRROR_ANNOTATION, OWN_PREFIX
 from fleet.wire.api.decode_admission import admission_spec, with_claim_names
 from fleet.wire.api.decode_lifecycle import container_lifecycle
+from fleet.wire.api.decode_pod_network import pod_network
 from fleet.wire.api.decode_probe import decode_probe
 from fleet.wire.api.decode_script import container_script
 from fleet.wire.api.decode_user import container_user
@@ -214,6 +215,7 @@ def decode_spec(spec: dict[str, Any], spec_digest: int) -> PodSpec:
         host_aliases=share(
             tuple((each["ip"], *each.get("hostnames", ())) for each in spec.get("hostAliases", ()))
         ),
+        network=share(pod_network(spec)),
         priority=spec.get("priority", 0),
         readiness_gates=share(
             tuple(each["conditionType"] for each in spec.get("readinessGates", ()))
@@ -298,7 +300,11 @@ def _container(obj: dict[str, Any], security: dict[str, Any], *, links: bool) ->
 def _ports(obj: dict[str, Any]) -> tuple[PortSpec, ...]:
     return tuple(
         PortSpec(
-            each.get("containerPort", 0), _intern(each.get("protocol", "TCP")), each.get("name", "")
+            each.get("containerPort", 0),
+            _intern(each.get("protocol", "TCP")),
+            each.get("name", ""),
+            each.get("hostPort", 0),
+            _intern(each.get("hostIP", "")),
         )
         for each in obj.get("ports", ())
     )

@@ -25,7 +25,7 @@ def decode_probe(container: dict[str, Any], field: str) -> ProbeSpec | None:
     elif handler == "grpc":
         port = action.get("port", 0)
     elif handler != "exec":
-        port, error = _port(action.get("port", 0), container)
+        port, error = number_of_port(action.get("port", 0), container)
     return ProbeSpec(
         handler=handler,
         scheme=sys.intern(action.get("scheme", "HTTP").lower()) if handler == "httpGet" else "",
@@ -43,7 +43,7 @@ def decode_probe(container: dict[str, Any], field: str) -> ProbeSpec | None:
     )
 
 
-def _port(port: int | str, container: dict[str, Any]) -> tuple[int, str]:
+def number_of_port(port: int | str, container: dict[str, Any]) -> tuple[int, str]:
     """Return a port, or why it has none. Source: pkg/probe/util.go, ResolveContainerPort."""
     if isinstance(port, str):
         for each in container.get("ports", ()):

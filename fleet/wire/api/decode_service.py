@@ -1,4 +1,7 @@
-"""Services from JSON, as far as they make variables; the same bytes come to every node."""
+"""Services from JSON: the variables that they make, and where they lead to.
+
+The same bytes come to every node.
+"""
 
 from typing import Any
 
@@ -18,7 +21,18 @@ def decode_service(obj: dict[str, Any]) -> ServiceView:
         meta.get("resourceVersion", ""),
         spec.get("clusterIP", ""),
         tuple(
-            ServicePort(each.get("port", 0), each.get("name", ""), each.get("protocol", "TCP"))
+            ServicePort(
+                each.get("port", 0),
+                each.get("name", ""),
+                each.get("protocol", "TCP"),
+                each.get("targetPort", 0),
+                each.get("nodePort", 0),
+            )
             for each in spec.get("ports") or ()
         ),
+        tuple(sorted((spec.get("selector") or {}).items())),
+        tuple(spec.get("externalIPs") or ()),
+        spec.get("externalName", ""),
+        spec.get("sessionAffinity") == "ClientIP",
+        spec.get("publishNotReadyAddresses", False),
     )

@@ -22,4 +22,5 @@ def container_user(container: dict[str, Any], pod: dict[str, Any]) -> UserSpec:
         non_root=both.get("runAsNonRoot", False),
         fs_group=fs_group,
         read_only_root=own.get("readOnlyRootFilesystem", False),
+        no_new_privs=own.get("allowPrivilegeEscalation") is False,
     )

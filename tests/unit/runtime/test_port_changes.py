@@ -1,10 +1,10 @@
 """What a runtime tells of the ports that its pods listen on, for whoever has the sockets."""
 
-from pod_world import container, make_pod
+from pod_world import container, make_pod, session_of
 
 from fleet.clock import Draws
 from fleet.objects.pods import Pod, PortSpec
-from fleet.runtime.ports import PortChange, PortChanges, PortSession
+from fleet.runtime.ports import PortChange, PortChanges
 from fleet.runtime.runtime import Runtime
 
 
@@ -35,7 +35,7 @@ def test_a_pod_that_declares_nothing_is_not_told_of() -> None:
 def test_no_answer_is_made_before_there_is_room_for_it() -> None:
     """100 requests at once for a file of 100 kB: 10 MB if all were answered now."""
     files = {"/big": "x" * 100_000}
-    session = PortSession(make_pod(), files.get)
+    session = session_of(make_pod(), files.get)
     asked = b"GET /big HTTP/1.1\r\n\r\n" * 100
     assert session.write(asked, 0) == len(asked)
     got = most = 0

@@ -3,16 +3,18 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pod_world import container, make_pod
+from pod_world import container, make_pod, session_of
 
 from fleet.objects.pods import PortSpec
+from fleet.objects.streams import PortOutput
+from fleet.runtime.http_message import HttpReply
 from fleet.runtime.ports import HEAD_MAX, PortSession, container_of_port, listens
 
 FILES = {"/usr/share/nginx/html/index.html": "<h1>hi</h1>", "/data/x.txt": "text\n", "/data": "/"}
 
 
 def session() -> PortSession:
-    return PortSession(make_pod(), FILES.get)
+    return session_of(make_pod(), FILES.get)
 
 
 def ask(*parts: bytes, ends: bool = False) -> bytes:
@@ -107,3 +109,18 @@ def test_who_does_not_read_is_not_heard_for_ever() -> None:
     taken = sum(one.write(b"x" * 65536, 0) for _ in range(100))
     assert taken == 1 << 20
     assert one.advance(10, 0).more
+
+
+def test_what_is_no_http_is_bad_for_whoever_speaks_only_that() -> None:
+    session = PortSession(lambda _request, _now_ns: HttpReply(), only_http=True)
+    session.write(b"hostName\n", 0)
+    output = session.advance(9999, 0)
+    assert output.data.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert output.is_over
+
+
+def test_an_answer_that_takes_its_time() -> None:
+    session = PortSession(lambda _request, _now_ns: HttpReply(200, b"late", wait_s=5))
+    session.write(b"GET / HTTP/1.1\r\n\r\n", 0)
+    assert session.advance(9999, 0) == PortOutput(more=True, wait_s=5)
+    assert session.advance(9999, 0).data.endswith(b"late")

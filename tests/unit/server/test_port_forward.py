@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 from aiohttp import WSMessage, WSMsgType, web
-from pod_world import make_pod
+from pod_world import make_pod, session_of
 from spdy_client import Client
 
 from fleet.kubelet.kubelet import VirtualKubelet
@@ -41,7 +41,7 @@ class Direct:
 
 
 def port_of(_kubelet: VirtualKubelet, pod: Pod, port: int, _now_ns: int) -> PortSession | Refusal:
-    return Refusal(500, "refused") if port == CLOSED else PortSession(pod, lambda _path: None)
+    return Refusal(500, "refused") if port == CLOSED else session_of(pod, lambda _path: None)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from cryptography.x509.oid import NameOID
 
 from fleet.errors import SetupError
 from fleet.server.access import user_of
-from fleet.server.serving_tls import CURRENT_NODE, ServingContext
+from fleet.server.serving_tls import CURRENT_NODE, SelfSigned, ServingContext, pod_context
 
 
 class Authority(NamedTuple):
@@ -118,3 +118,13 @@ def test_or_of_the_ca_that_its_profile_names(
 def test_a_file_that_is_not_there_is_named() -> None:
     with pytest.raises(SetupError, match=r"/none: the client CA of the kubelets: .*No such file"):
         ServingContext.make(None, lambda _name: None, ["/none"])
+
+
+def test_a_server_in_a_pod_has_its_own_certificate_or_any() -> None:
+    pem = SelfSigned().pem("web").decode()
+    key, _, chain = pem.partition("-----END EC PRIVATE KEY-----\n")
+    found = pod_context(chain, f"{key}-----END EC PRIVATE KEY-----\n")
+    assert found.cert_store_stats()["x509"] == 0  # it asks nobody for one
+    assert isinstance(pod_context("", ""), ssl.SSLContext)
+    with pytest.raises(OSError, match=r"PEM|pem"):
+        pod_context("no", "certificate")

@@ -252,7 +252,9 @@ def test_a_page_that_is_removed_is_not_found() -> None:
     probe = ProbeSpec("httpGet", port=80, path="/localhost.crt", period_s=1, failure_threshold=1)
     world = World()
     image = "registry.k8s.io/e2e-test-images/agnhost:2.63.0"
-    world.create(make_pod(container("c", image=image, readiness_probe=probe)))
+    world.create(
+        make_pod(container("c", image=image, args=("test-webserver",), readiness_probe=probe))
+    )
     world.run(10)
     assert is_ready(world)
     moved = run(world, "/bin/sh", "-x", "-c", "mv -v /localhost.crt /tmp/ || true")

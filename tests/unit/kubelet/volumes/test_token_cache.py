@@ -6,7 +6,7 @@ from base64 import urlsafe_b64encode
 
 import pytest
 
-from fleet.kubelet.volumes.token_cache import TokenCache, TokenKey, pack, unpack
+from fleet.kubelet.volumes.token_cache import LEFT_MAX, TokenCache, TokenKey, pack, unpack
 from fleet.objects.pods import PodUid, Token
 
 KEY = TokenKey(PodUid("u-1"), "", 3607)
@@ -70,3 +70,15 @@ def test_the_newest_token_of_an_audience_is_shown() -> None:
 
 def test_a_token_shows_itself_nowhere() -> None:
     assert "secret" not in f"{Token(7, 'secret')} {Token(7, 'secret')!r}"
+
+
+def test_tokens_that_logs_are_computed_from_stay_for_the_last_pods() -> None:
+    cache = TokenCache()
+    keys = [KEY._replace(uid=PodUid(f"u-{at}")) for at in range(LEFT_MAX + 2)]
+    for key in keys:
+        cache.keep(key, "token")
+        cache.forget(key.uid, is_read=True)
+        cache.forget(key.uid, is_read=True)  # a second time
+    assert [cache.text(key) for key in keys] == ["", "", *["token"] * LEFT_MAX]
+    cache.forget(keys[-1].uid, is_read=False)
+    assert cache.text(keys[-1]) == ""

@@ -411,11 +411,29 @@ def test_a_runtime_class_is_decoded_once_for_all_nodes() -> None:
 
 def test_a_service_is_decoded_once_for_all_nodes() -> None:
     meta = {"namespace": "ns", "name": "web", "resourceVersion": "9"}
+    ports: list[dict[str, Any]]
     ports = [{"port": 80, "name": "http"}, {"port": 53, "protocol": "UDP"}]
-    line = event("ADDED", {"metadata": meta, "spec": {"clusterIP": "10.0.0.9", "ports": ports}})
+    ports[0] |= {"targetPort": "web", "nodePort": 30080}
+    spec = {
+        "clusterIP": "10.0.0.9",
+        "ports": ports,
+        "selector": {"b": "1", "a": "2"},
+        "externalIPs": ["192.0.2.9"],
+        "externalName": "x.y",
+        "sessionAffinity": "ClientIP",
+        "publishNotReadyAddresses": True,
+    }
+    line = event("ADDED", {"metadata": meta, "spec": spec})
     _, version, record = decode_watch_event(line, WatchKind.SERVICES)
-    shown = (ServicePort(80, "http"), ServicePort(53, protocol="UDP"))
-    assert record == ServiceView("ns", "web", "9", "10.0.0.9", shown)
+    shown = (ServicePort(80, "http", "TCP", "web", 30080), ServicePort(53, protocol="UDP"))
+    made = ServiceView("ns", "web", "9", "10.0.0.9", shown)
+    assert record == made._replace(
+        selector=(("a", "2"), ("b", "1")),
+        external_ips=("192.0.2.9",),
+        external_name="x.y",
+        is_sticky=True,
+        shows_unready=True,
+    )
     assert version == "9"
     assert decode_watch_event(line, WatchKind.SERVICES)[2] is record
 
