@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 EXPECTED_CODES = frozenset({404, 409, 410})
 """Answers of a healthy server that are no errors: what is looked for before it is created."""
+QUICK_US = 200_000
+"""Less than this: where 20 ms more or less would be a tenth and more."""
 POD_RESOURCES = frozenset({"pods", "configmaps", "secrets", "serviceaccounts/token"})
 """What a node may ask for once the node authorizer knows the pod that needs it.
 
@@ -28,7 +30,7 @@ def is_failure(resource: str, code: int) -> bool:
 class Histogram:
     """Durations in microseconds, kept at two significant digits; of answers also their bytes."""
 
-    __slots__ = ("buckets", "bytes", "count", "max_us", "min_us", "sum_us")
+    __slots__ = ("buckets", "bytes", "count", "max_us", "min_us", "sum_us", "timed_us")
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -36,6 +38,7 @@ class Histogram:
         self.sum_us = 0
         self.min_us = 0
         self.max_us = 0
+        self.timed_us = 0  # what a quick answer took whose end was seen at once; see `Requests`
         self.buckets: dict[int, int] = {}
 
     def record(self, us: int) -> None:
@@ -126,14 +129,25 @@ class Requests:
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str], dict[int, Histogram]] = {}
 
-    def record(self, row: tuple[str, str], code: int, us: int, size: int = 0) -> None:
-        """Count one answer of so many bytes; of a watch the stream's are not known."""
+    def record(
+        self, row: tuple[str, str], code: int, us: int, size: int = 0, *, timed: bool = True
+    ) -> None:
+        """Count one answer of so many bytes; of a watch the stream's are not known.
+
+        One that was read late (not `timed`) counts as taking what the last timed one took, if both
+        were quick. Of slow ones some 20 ms more are no matter, and all are counted as they are.
+        """
         codes = self.rows.get(row)
         if codes is None:
             codes = self.rows[row] = {}
         histogram = codes.get(code)
         if histogram is None:
             histogram = codes[code] = Histogram()
+        if us < QUICK_US:
+            if timed:
+                histogram.timed_us = us
+            elif histogram.timed_us:
+                us = histogram.timed_us
         histogram.record(us)
         histogram.bytes += size
 

@@ -68,6 +68,9 @@ class ReactorLoop:
 
     def _turn(self, *, timers: bool) -> None:
         more = self._reactor.turn(timers=timers)
+        if self._soon is not None and not self._reactor.inbox:
+            self._soon.cancel()  # what woke us came during this turn, which has seen to it
+            self._soon = None
         if timers:
             self._is_behind = more
         if more:

@@ -13,6 +13,7 @@ from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.metrics import FleetCounts
 from fleet.objects.effects import ApiCall, Client, NodeId, Op, Reply, Timer
+from fleet.reactor.calm import HEARTBEATS
 from fleet.reactor.client_limits import ClientLimits
 from fleet.reactor.roster import Entry, Process
 from fleet.reactor.watch_delays import OK, WATCHED_WRITES, WatchDelays
@@ -166,8 +167,11 @@ class Calls:
             left_s = -(-(token.deadline_ns - process.clock.now_ns()) // NS_PER_S)
             request = request._replace(timeout_ns=left_s * NS_PER_S)  # whole: of few values
         process.wires.nodes.send(entry.pool, request, token)
+        now_ns = process.clock.now_ns()
+        if call.op not in HEARTBEATS:
+            process.calm.stir(now_ns)
         if call.op in WATCHED_WRITES:
-            self.delays.on_sent(call, entry, process.clock.now_ns())
+            self.delays.on_sent(call, entry, now_ns, timed=process.calm.is_timed(now_ns))
         return None
 
     def _version_in(self, response: Response) -> str:
@@ -205,7 +209,8 @@ def count_answer(process: Process, entry: Entry, row: Operation, response: Respo
     """Count an answer, whatever it says, and how long it took."""
     route = row.verb, row.resource
     code, took_us = response.code, response.took_us
-    process.counts.requests.record(route, code, took_us, len(response.body))
+    timed = process.calm.is_timed(response.sent_ns)
+    process.counts.requests.record(route, code, took_us, len(response.body), timed=timed)
     process.clients.count(entry.client, row.verb, code, took_us)
 
 

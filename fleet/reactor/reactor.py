@@ -106,6 +106,7 @@ class Reactor:
         self.on_problem_timer: Callable[[NodeId, int], None] | None = None
         self._draws = draws
         self._wheel = process.wheel
+        self._calm = process.calm
         self._restarts = Restarts(process)
         self.environments = Environments(process, self.watches, self._restarts)
         self._raise_bugs = raise_bugs
@@ -247,14 +248,18 @@ class Reactor:
 
     def _turn(self, now_ns: int, timers: bool) -> bool:  # noqa: FBT001 - by `_guard`
         out: Outbox = []
+        rests = timers and self._calm.rests(now_ns)
+        if timers:
+            self.wires.on_edge(rests=rests)
         # Timers first: they are late already, while an answer was stamped as it arrived.
         more = timers and self._expire(now_ns, out)
         more = self._drain(now_ns, out) or more
         self._execute(out)
+        if rests and not self._calm.rests(now_ns):
+            self.wires.on_edge(rests=False)  # a pod has come: whoever sees to it waits for answers
         if now_ns - self._swept_ns >= NS_PER_S:
             self._sweep(now_ns)
-        for wire in self.wires.all:
-            wire.flush()
+        self.wires.flush()
         return more
 
     def next_timer_ns(self) -> int | None:
@@ -390,6 +395,8 @@ class Reactor:
             entry = self.entries[node]
             if entry.kubelet is None:
                 continue
+            if event.kind is not WatchKind.NODE:
+                self._calm.stir(now_ns)
             if entry.story is not None:
                 entry.story.append(f"{now_ns} watch {event.kind.name} {event.type.name}")
             self._guard(entry, entry.kubelet.on_watch_event, event, now_ns, out)

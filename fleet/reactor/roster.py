@@ -8,6 +8,7 @@ from fleet.clock import Clock, Draws, TimerWheel
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.metrics import FleetCounts
 from fleet.objects.effects import NodeId
+from fleet.reactor.calm import Calm
 from fleet.reactor.client_tally import ClientColumns, ClientTally
 from fleet.wire.api.callers import Caller
 from fleet.wire.api.codec import Codec
@@ -80,6 +81,16 @@ class Wires:
         self._observer = observer or self._observer
         self.all[:] = [each for each in (self._nodes, self._observer) if each is not None] + others
 
+    def on_edge(self, *, rests: bool) -> None:
+        """Take what was left unread until now; with `rests`, leave what comes until the next."""
+        for wire in self.all:
+            wire.on_edge(rests=rests)
+
+    def flush(self) -> None:
+        """Write what was queued."""
+        for wire in self.all:
+            wire.flush()
+
     @property
     def nodes(self) -> Wire:
         """Return the kubelets' own connections."""
@@ -96,7 +107,7 @@ class Wires:
 class Process:
     """What there is once in a process; each part of the reactor holds it."""
 
-    __slots__ = ("clients", "clock", "codec", "counts", "draws", "roster", "wheel", "wires")
+    __slots__ = ("calm", "clients", "clock", "codec", "counts", "draws", "roster", "wheel", "wires")
 
     def __init__(self, clock: Clock, draws: Draws, codec: Codec) -> None:
         self.clock = clock
@@ -107,3 +118,4 @@ class Process:
         self.wires = Wires()
         self.counts = FleetCounts()
         self.clients = ClientColumns()
+        self.calm = Calm()

@@ -67,11 +67,16 @@ class WatchDelays:
         self.looked_for: dict[str, _Sample] = {}
         """By the uid of the pod, or the name of the node; empty most of the time."""
 
-    def on_sent(self, call: ApiCall, entry: Entry, now_ns: int) -> None:
-        """Take a write; every few of them its event is looked for, if a watch is open for it."""
+    def on_sent(self, call: ApiCall, entry: Entry, now_ns: int, *, timed: bool) -> None:
+        """Take a write; every few of them its event is looked for, if a watch is open for it.
+
+        Not `timed`: it will not be known to the millisecond when that comes.
+        """
         kind = WATCHED_WRITES[call.op]
         if self.looked_for:
             self._give_up(now_ns)
+        if not timed:
+            return
         self._writes += 1
         if self._writes % EVERY:
             return

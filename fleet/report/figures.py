@@ -142,7 +142,8 @@ class RequestFigures:
     latency: Histogram = made(
         Histogram,
         "from the flush that sent the request to the read of the answer; "
-        "of a watch to its first byte",
+        "of a watch to its first byte; of heartbeats, while there is nothing else, sampled "
+        "in a tenth of each second",
         kind=Kind.HISTOGRAM,
         key="ms",
     )

@@ -147,6 +147,10 @@ class SimTransport:
         if exchange is not None and self._cuts.get(exchange.pool) not in {None, Cut.RESET}:
             self._fail(number, failure)
 
+    def on_edge(self, *, rests: bool) -> None:
+        """Do nothing: what comes is there at its time."""
+        del rests
+
     def flush(self) -> None:
         """Let go what was asked for."""
         if not self._queue:

@@ -156,3 +156,73 @@ def test_a_bug_in_a_handler_leaves_the_others_read(scene: Scene) -> None:
     scene.fails = False
     scene.loop.wake()
     assert len(scene.handled) == 1
+
+
+def test_a_process_that_may_sleep_reads_at_edges_only(scene: Scene) -> None:
+    scene.poller.on_edge(sleeps=True)
+    scene.poller.rest()
+    assert scene.loop.timers == []
+    for number in range(2):
+        scene.write(number)
+        scene.loop.wake()
+    assert scene.handled == []
+    scene.poller.on_edge(sleeps=True)
+    assert (len(scene.handled), scene.drains) == (2, 1)
+    scene.write()
+    scene.loop.wake()  # something came at the last edge: it sleeps on
+    assert len(scene.handled) == 2
+    scene.poller.on_edge(sleeps=True)
+    assert len(scene.handled) == 3
+    scene.poller.on_edge(sleeps=True)  # nothing came
+    scene.write()
+    scene.loop.wake()
+    assert len(scene.handled) == 4
+    scene.write()
+    scene.loop.wake()  # and asleep again
+    assert len(scene.handled) == 4
+
+
+def test_a_sleeper_that_is_needed_reads_at_once_and_stays_awake(scene: Scene) -> None:
+    scene.poller.on_edge(sleeps=True)
+    scene.poller.rest()
+    scene.write()
+    scene.poller.on_edge(sleeps=False)
+    assert len(scene.handled) == 1
+    scene.write()
+    scene.loop.wake()
+    assert len(scene.handled) == 2
+    assert scene.loop.fire() == poller.COALESCE_S
+
+
+def test_an_edge_that_comes_late_is_lag(scene: Scene) -> None:
+    scene.poller.on_edge(sleeps=True)
+    scene.poller.rest()
+    scene.now_ns += 119 * MS
+    scene.poller.on_edge(sleeps=True)
+    assert scene.poller.behind_ns == 0
+    scene.poller.rest()
+    scene.now_ns += 121 * MS
+    scene.poller.on_edge(sleeps=True)
+    assert scene.poller.behind_ns == scene.now_ns
+
+
+def test_a_flood_keeps_a_sleeper_awake(scene: Scene) -> None:
+    scene.poller.on_edge(sleeps=True)
+    scene.poller.rest()
+    scene.write()
+    scene.step_ns = 11 * MS
+    scene.poller.on_edge(sleeps=True)
+    assert scene.loop.fire() == 0
+    assert len(scene.handled) == 2
+
+
+def test_a_bug_at_an_edge_leaves_the_others_read(scene: Scene) -> None:
+    scene.poller.on_edge(sleeps=True)
+    scene.poller.rest()
+    scene.fails = True
+    scene.write()
+    with pytest.raises(AssertionError, match="a bug"):
+        scene.poller.on_edge(sleeps=True)
+    scene.fails = False
+    scene.loop.wake()
+    assert len(scene.handled) == 1

@@ -56,6 +56,10 @@ class Wire(Protocol):
         """Let an identity send a token that is over, or again a good one."""
         ...
 
+    def on_edge(self, *, rests: bool) -> None:
+        """Take what has come, if it was left until now; with `rests`, leave what comes again."""
+        ...
+
     def flush(self) -> None:
         """Write what was queued."""
         ...

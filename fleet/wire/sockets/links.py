@@ -194,6 +194,10 @@ class Links:
         self._dials.dial_delayed()
         self._send_delayed(now_ns)
 
+    def on_edge(self, *, rests: bool) -> None:
+        """Take what has come, if it was left until now; see `Poller.on_edge`."""
+        self._poller.on_edge(sleeps=rests)
+
     def read_all(self) -> None:
         """Take what has come by now."""
         self._poller.drain()

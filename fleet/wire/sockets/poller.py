@@ -4,15 +4,20 @@
 
     ARMED --something is ready: handle it--> RESTING --COALESCE_S: handle what came--> ARMED
     ARMED --requests were written (`rest`)--> RESTING
+    the same, if whoever turns the process lets it rest longer--> ASLEEP --`on_edge`: handle what
+    came--> ASLEEP, or ARMED once nothing came
 
 A wake-up of the process costs 50 us and more, as much as a request; so after a flush and after a
-wake-up we rest for 2 ms and take what came meanwhile together. The gate makes arming cheap: to put
-an epoll into another, Linux walks all its descriptors (1.3 ms for 5,000), to modify it does not.
+wake-up we rest for 2 ms, or until the next edge, and take what came meanwhile together. The gate
+makes arming cheap: to put an epoll into another, Linux walks all its descriptors (1.3 ms for
+5,000), to modify it does not.
 """
 
 import asyncio
 import select
 from collections.abc import Callable
+
+from fleet.clock import TICK_NS
 
 COALESCE_S = 0.002
 DRAIN_NS_MAX = 10_000_000  # then the loop's timers have their turn
@@ -32,10 +37,12 @@ class Poller:
         "_epoll",
         "_gate",
         "_handle",
+        "_is_asleep",
         "_limited",
         "_limited_since_ns",
         "_loop",
         "_now_ns",
+        "_sleeps",
         "_timer",
         "behind_ns",
     )
@@ -55,6 +62,8 @@ class Poller:
         self._gate = select.epoll()
         self._timer: asyncio.TimerHandle | None = None
         self._due_ns = 0
+        self._sleeps = False  # may rest until the next edge
+        self._is_asleep = False  # the gate is shut, and no timer will open it
         self._limited = False  # the last drain left something
         self._limited_since_ns = 0
         self.behind_ns = 0  # when reading last lagged, 0 for never
@@ -115,9 +124,36 @@ class Poller:
 
     def rest(self) -> None:
         """Look again in COALESCE_S and not before: answers to a flush are on their way."""
-        if self._timer is None:
+        if self._timer is None and not self._is_asleep:
             self._gate.modify(self._epoll.fileno(), 0)
+            self._pause()
+
+    def on_edge(self, *, sleeps: bool) -> None:
+        """Handle what came since the last edge, if nothing was read since; maybe sleep on."""
+        self._sleeps = sleeps
+        if not self._is_asleep:
+            return
+        self._is_asleep = False
+        found = 0
+        try:
+            found = self.drain()
+        finally:
+            if self._limited:
+                self._go_on(0)
+            elif found and sleeps:
+                self._fall_asleep()
+            else:
+                self._go_on(None)
+
+    def _pause(self) -> None:
+        if self._sleeps:
+            self._fall_asleep()
+        else:
             self._start_timer(COALESCE_S)
+
+    def _fall_asleep(self) -> None:
+        self._is_asleep = True
+        self._due_ns = self._now_ns() + TICK_NS
 
     def _arm(self) -> None:
         self._gate.modify(self._epoll.fileno(), READ | select.EPOLLONESHOT)
@@ -132,7 +168,10 @@ class Poller:
             try:
                 self.drain()
             finally:  # a bug in one connection must not leave the others unread
-                self._go_on(COALESCE_S)
+                if self._sleeps and not self._limited:
+                    self._fall_asleep()
+                else:
+                    self._go_on(COALESCE_S)
 
     def _on_timer(self) -> None:
         self._timer = None

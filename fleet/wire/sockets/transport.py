@@ -98,6 +98,10 @@ class Transport:
         """Write once per connection that has something to say."""
         self._links.flush()
 
+    def on_edge(self, *, rests: bool) -> None:
+        """Take what has come, if it was left until now; with `rests`, leave what comes again."""
+        self._links.on_edge(rests=rests)
+
     def send(self, pool: int, request: Request, token: object) -> None:
         """Queue a request; its bytes leave at `flush`."""
         entry = self._links.pools[pool]

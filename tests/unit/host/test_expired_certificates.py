@@ -41,6 +41,9 @@ class NotedTransport:
     def send(self, _pool: int, request: Request, token: object) -> None:
         self.sent.append((request, token))
 
+    def on_edge(self, *, rests: bool) -> None:
+        pass
+
     def flush(self) -> None:
         """Have nothing to write."""
 

@@ -129,6 +129,9 @@ class BuggyWire:
     def __init__(self) -> None:
         self.flushes = 0
 
+    def on_edge(self, *, rests: bool) -> None:
+        pass
+
     def flush(self) -> None:
         self.flushes += 1
         if self.flushes == 1:

@@ -76,6 +76,9 @@ class NotedWire:
     def expire_token(self, pool: int, *, is_over: bool) -> None:
         """Take every token: no test of the reactor lets one expire."""
 
+    def on_edge(self, *, rests: bool) -> None:
+        pass
+
     def flush(self) -> None:
         self.flushes += 1
 
