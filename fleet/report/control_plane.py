@@ -117,6 +117,7 @@ class ControlPlaneSampler:
         self._write = write  # a whole line, or False
         self._session: aiohttp.ClientSession | None = None
         self._asking = asyncio.Lock()
+        self.has_looked = asyncio.Event()  # every component was asked once
         self._api = cluster.api(PURPOSE)
         self._may_read: bool | None = None
         self.components = [Component(APISERVER, self._of_apiserver)]
@@ -143,6 +144,7 @@ class ControlPlaneSampler:
                 for each in self.components
                 if each is not self.apiserver or self._may_read is not False
             ]
+        self.has_looked.set()
         return max(took_s, default=0.0)
 
     async def _sample(self, component: Component) -> float:

@@ -27,7 +27,7 @@ from fleet.run.fault_socket import Json
 from fleet.run.scenario_player import ScenarioPlayer
 
 LAST_SAMPLE_S = 5.0
-"""The end of a run waits no longer for an API server that answers late."""
+"""Begin and end of a run wait no longer for an API server that answers late."""
 
 Snapshots = dict[tuple[str, str], dict[int, dict[int, int]]]
 
@@ -67,6 +67,12 @@ class Observation:
                 cluster, local, meter.elapsed_s, directory.keep_control_plane
             )
             background.keep("the look at the control plane", self._sampler.run)
+
+    async def begun(self) -> None:
+        """Wait for the first look at the control plane: what nodes do is measured from there."""
+        if self._sampler is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._sampler.has_looked.wait(), LAST_SAMPLE_S)
 
     def tell(self, live: LiveFigures) -> None:
         """Add what is on, and what is played, to what the terminal shows."""

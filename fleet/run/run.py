@@ -341,6 +341,7 @@ class Run:
     ) -> int | None:
         settings = self._settings
         self._tell_use()
+        await self._interrupts.until_stopped(self._observation.begun())
         lacking = await bring_up(
             node_host,
             cluster,

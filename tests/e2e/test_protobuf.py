@@ -34,7 +34,15 @@ from fleet.objects.effects import (
     TokenRequest,
     WatchKind,
 )
-from fleet.objects.pods import EventType, LeaseView, NodeCondition, ObjectRef, Pod, Token
+from fleet.objects.pods import (
+    EventType,
+    LeaseView,
+    NodeCondition,
+    NodeView,
+    ObjectRef,
+    Pod,
+    Token,
+)
 from fleet.objects.volumes import CSINodeUpdate
 from fleet.profile.device_behavior import DraDriver
 from fleet.profile.loader import load_mix
@@ -288,6 +296,10 @@ WATCHED = {
 
 def shown(record: object) -> object:
     """Return a record as it compares; fingerprint and digest of a pod are of the bytes."""
+    if isinstance(record, NodeView):  # its report is kept as it came, until somebody looks
+        report = record.report
+        assert report is not None, record
+        return record._replace(report=None), report.status()
     if not isinstance(record, Pod):
         return record
     shown = {name: getattr(record, name) for name in Pod.__slots__ if name != "fingerprint"}
@@ -398,4 +410,5 @@ def compare_reads(client: Client, op: Op, target: Payload) -> None:
         decode_reply(op, answer, each).record
         for answer, each in zip(answers, (JSON, PROTOBUF), strict=False)
     ]
-    assert read[0] == read[1] is not None
+    assert read[0] is not None
+    assert shown(read[0]) == shown(read[1])
