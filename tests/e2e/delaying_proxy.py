@@ -33,8 +33,10 @@ async def pass_on(
         group.create_task(deliver())
         data = b"?"
         while data:
-            with contextlib.suppress(OSError):
+            try:
                 data = await source.read(CHUNK)
+            except OSError:  # it was reset, and is so for ever
+                data = b""
             queue.put_nowait((loop.time() + delay_s, data))
 
 
