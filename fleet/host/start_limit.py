@@ -10,8 +10,8 @@ A server that is busy to the full answers as many requests, however many wait th
 only take longer, and so do those of the controllers, which have the taints to take away, and the
 renewals of the nodes that are up. The slowdown is how many times longer requests take now than the
 quickest of their kind took: about 2 where nothing waits. Some must wait, or a core of the server is
-idle between two requests: an API server on 2 cores was quickest with what it begins with, and
-slower with half and with three times as many (1,000 nodes of `kubelet`, 2,000 of `light`).
+idle between two requests: an API server on 2 cores was quickest with what it begins with, slower
+with three times as many, and in `kubelet` with a third (1,000 nodes of it, 2,000 of `light`).
 What is begun shows in answers only after a while, so that growth is clocked by what is through, as
 TCP's is by its acknowledgements. Nothing doubles: that overshot by the delay of one answer.
 Source: TCP Vegas (Brakmo, Peterson 1995), which compares with the least round trip; and
