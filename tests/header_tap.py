@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from hpack import Decoder
 
-from fleet.controlplane.certificates import Authority, Pair
+from fleet.controlplane.authority import Authority
+from fleet.controlplane.certificates import Pair
 
 HOST = "127.0.0.1"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

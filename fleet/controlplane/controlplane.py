@@ -26,7 +26,6 @@ from fleet.controlplane.certificates import (
     ADMIN_USER,
     Certificates,
     Pair,
-    write_certificates,
     write_private,
 )
 from fleet.controlplane.directory import HeldDirectory, Layout, hold_directory
@@ -200,6 +199,10 @@ class ControlPlane:
     ) -> ControlPlaneInfo:
         started = time.monotonic()
         self._progress("starting the control plane")
+        from fleet.controlplane.authority import (  # noqa: PLC0415 - 7 MB, for a start only
+            write_certificates,
+        )
+
         certificates = self._certificates = write_certificates(layout.pki, SERVICE_IP)
         url = f"https://{LOOPBACK}:{ports.apiserver}"
         self._write_files(layout, url, certificates)

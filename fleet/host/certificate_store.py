@@ -11,20 +11,14 @@ Differs: one file is replaced, where a kubelet keeps dated ones and a link to th
 
 import contextlib
 import datetime as dt
-import ipaddress
 import os
 import socket
 import ssl
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
-
 from fleet.errors import SetupError
 from fleet.objects.certificates import CertificateKind, Validity
-from fleet.objects.well_known import NODE_USER, NODES_GROUP
+from fleet.objects.well_known import NODE_USER
 
 FILES = {
     CertificateKind.CLIENT: "kubelet-client-current.pem",
@@ -56,15 +50,14 @@ class CertificateStore:
 
     def current(self, node_name: str, kind: CertificateKind, now_s: float) -> Validity | None:
         """Return the life of a stored certificate that can be used now, None if there is none."""
+        from fleet.host import node_keys  # noqa: PLC0415 - its library takes 7 MB
+
         try:
             content = self.path(node_name, kind).read_bytes()
-            certificate = x509.load_pem_x509_certificate(content)
-            serialization.load_pem_private_key(content, password=None)
+            names, validity = node_keys.read_pair(content)
         except (OSError, ValueError):
             return None
-        names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-        validity = _validity(certificate)
-        is_ours = [name.value for name in names] == [NODE_USER + node_name]
+        is_ours = names == [NODE_USER + node_name]
         return validity if is_ours and now_s < validity.not_after_s else None
 
     def update(
@@ -74,7 +67,9 @@ class CertificateStore:
 
         The file is complete at every moment.
         """
-        validity = _validity(x509.load_pem_x509_certificate(certificate))
+        from fleet.host import node_keys  # noqa: PLC0415 - its library takes 7 MB
+
+        validity = node_keys.validity_of(certificate)
         path = self.path(node_name, kind)
         path.parent.mkdir(mode=0o700, exist_ok=True)
         fresh = path.with_suffix(".tmp")
@@ -97,22 +92,10 @@ class CertificateStore:
         if held is None:
             return False
         path = self.path(node_name, CertificateKind.CLIENT)
-        old = x509.load_pem_x509_certificate(path.read_bytes())
-        key_pem, _ = new_request(node_name)
-        key = serialization.load_pem_private_key(key_pem, password=None)
-        assert isinstance(key, ec.EllipticCurvePrivateKey), key
+        from fleet.host import node_keys  # noqa: PLC0415 - its library takes 7 MB
+
         over = dt.datetime.fromtimestamp(now_s, dt.UTC) - EXPIRED_FOR
-        certificate = (
-            x509.CertificateBuilder()
-            .subject_name(old.subject)
-            .issuer_name(old.issuer)
-            .public_key(key.public_key())
-            .serial_number(old.serial_number)
-            .not_valid_before(over - EXPIRED_FOR)
-            .not_valid_after(over)
-            .sign(key, hashes.SHA256())
-        )
-        pem = certificate.public_bytes(serialization.Encoding.PEM)
+        key_pem, pem = node_keys.expired(path.read_bytes(), over - EXPIRED_FOR, over)
         self.update(node_name, CertificateKind.CLIENT, pem, key_pem)
         return True
 
@@ -145,48 +128,3 @@ class CertificateContext:
             do_handshake_on_connect=do_handshake_on_connect,
             server_hostname=server_hostname,
         )
-
-
-def new_request(node_name: str, addresses: tuple[tuple[str, str], ...] = ()) -> tuple[bytes, bytes]:
-    """Make an ECDSA P-256 key; return it and a signing request, as PEM.
-
-    A serving certificate is for the node's addresses, (type, address) here.
-    Source: certificate_manager.go, generateCSR; pkg/kubelet/certificate/kubelet.go,
-    newGetTemplateFn.
-    """
-    key = ec.generate_private_key(ec.SECP256R1())
-    organization = x509.NameAttribute(NameOID.ORGANIZATION_NAME, NODES_GROUP)
-    common_name = x509.NameAttribute(NameOID.COMMON_NAME, NODE_USER + node_name)
-    builder = x509.CertificateSigningRequestBuilder(x509.Name([organization, common_name]))
-    if addresses:
-        names = x509.SubjectAlternativeName(_general_names(addresses))
-        builder = builder.add_extension(names, critical=False)
-    request = builder.sign(key, hashes.SHA256())
-    key_pem = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.TraditionalOpenSSL,
-        serialization.NoEncryption(),
-    )
-    return key_pem, request.public_bytes(serialization.Encoding.PEM)
-
-
-def _general_names(addresses: tuple[tuple[str, str], ...]) -> list[x509.GeneralName]:
-    """Sort names before addresses, each once. Source: addressesToHostnamesAndIPs."""
-    names: set[str] = set()
-    numbers: set[str] = set()
-    for _, address in addresses:
-        try:
-            numbers.add(str(ipaddress.ip_address(address)))
-        except ValueError:
-            names.add(address)
-    return [
-        *(x509.DNSName(name) for name in sorted(names)),
-        *(x509.IPAddress(ipaddress.ip_address(number)) for number in sorted(numbers)),
-    ]
-
-
-def _validity(certificate: x509.Certificate) -> Validity:
-    return Validity(
-        int(certificate.not_valid_before_utc.timestamp()),
-        int(certificate.not_valid_after_utc.timestamp()),
-    )

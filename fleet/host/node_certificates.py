@@ -20,11 +20,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from fleet.clock import NS_PER_S, Draws
-from fleet.host.certificate_store import (
-    CertificateContext,
-    CertificateStore,
-    new_request,
-)
+from fleet.host.certificate_store import CertificateContext, CertificateStore
 from fleet.kubelet.node.certificate_manager import (
     CertificateManager,
     CertificateTurn,
@@ -289,6 +285,8 @@ class NodeCertificates:
                     key = str(int(manager.kind))
                     self._reactor.set_timer(NodeId(manager.node), due_ns, Timer.CERTIFICATE, key)
                 case NewRequest():
+                    from fleet.host.node_keys import new_request  # noqa: PLC0415 - see there
+
                     certificate.key, pem = new_request(certificate.name, certificate.addresses)
                     certificate.close()
                     self._connect(certificate)

@@ -2,8 +2,7 @@
 
 OpenSSL gives a new connection what its context has at that moment and keeps that, so a certificate
 is made, or read, when somebody connects, and nothing is kept for a node that nobody asks.
-Source: cmd/kubelet/app/server.go, initializeTLS; client-go/util/cert/cert.go,
-GenerateSelfSignedCertKeyWithOptions; pkg/kubelet/certificate/kubelet.go.
+Source: cmd/kubelet/app/server.go, initializeTLS; pkg/kubelet/certificate/kubelet.go.
 Differs: ECDSA keys, one for all nodes of a process, where each kubelet has a RSA key of its own; a
 client certificate of another authority, or one that has expired, ends the handshake, where upstream
 goes on (RequestClientCert) and answers 401. Python's `ssl` asks for certificates only together with
@@ -12,73 +11,21 @@ once used: one per connection, without a say in session tickets, for every scrap
 """
 
 import contextvars
-import datetime as dt
 import os
 import ssl
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 from pathlib import Path
-
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from typing import TYPE_CHECKING
 
 from fleet.errors import SetupError
 
+if TYPE_CHECKING:
+    from fleet.server.self_signed import SelfSigned
+
 Chain = tuple[Path, Path | None]
 """The files of a certificate and of its key; None if that is in the same file."""
-LIFE = dt.timedelta(days=365)
-BACKDATED = dt.timedelta(hours=1)
-LEAVES_MAX = 256
-"""Certificates that are kept: those of the nodes that were asked last, 1 KB each."""
 CURRENT_NODE: contextvars.ContextVar[str] = contextvars.ContextVar("the node that is connected to")
 """Set by whoever accepts a connection; the loop carries it to the handshake."""
-
-
-class SelfSigned:
-    """Signs a certificate for each node, as kubelets do that were given none."""
-
-    def __init__(self) -> None:
-        now = dt.datetime.now(dt.UTC)
-        self._began = now - BACKDATED
-        self._stamp = int(now.timestamp())
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._key_pem = self._key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.TraditionalOpenSSL,
-            serialization.NoEncryption(),
-        )
-        self.pem = lru_cache(LEAVES_MAX)(self._pem)
-
-    def _pem(self, node_name: str) -> bytes:
-        """Return the key of a node, its certificate and that of its authority."""
-        issuer = _name(f"{node_name}-ca@{self._stamp}")
-        authority = (
-            self._builder(issuer, issuer)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-            .sign(self._key, hashes.SHA256())
-        )
-        leaf = (
-            self._builder(_name(f"{node_name}@{self._stamp}"), issuer)
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName(node_name)]), critical=False)
-            .sign(self._key, hashes.SHA256())
-        )
-        parts = (each.public_bytes(serialization.Encoding.PEM) for each in (leaf, authority))
-        return self._key_pem + b"".join(parts)
-
-    def _builder(self, subject: x509.Name, issuer: x509.Name) -> x509.CertificateBuilder:
-        return (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(issuer)
-            .public_key(self._key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(self._began)
-            .not_valid_after(self._began + LIFE)
-        )
 
 
 class ServingContext(ssl.SSLContext):
@@ -89,7 +36,7 @@ class ServingContext(ssl.SSLContext):
     """
 
     _scratch: int
-    _self_signed: SelfSigned
+    _self_signed: "SelfSigned | None"
     _chain_of: Callable[[str], Chain | None]
     _client_ca_of: Callable[[str], str]
     _by_client_ca: dict[str, ssl.SSLContext]
@@ -115,7 +62,7 @@ class ServingContext(ssl.SSLContext):
             other = context._by_client_ca[each] = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             _prepare(other, each)
         context._scratch = os.memfd_create("fleet-serving", os.MFD_CLOEXEC)
-        context._self_signed = SelfSigned()
+        context._self_signed = None
         context._chain_of = chain_of
         return context
 
@@ -134,6 +81,8 @@ class ServingContext(ssl.SSLContext):
         if own is not None:
             chosen.load_cert_chain(*own)
         else:
+            if self._self_signed is None:
+                self._self_signed = _self_signed()
             os.ftruncate(self._scratch, 0)
             os.pwrite(self._scratch, self._self_signed.pem(node_name), 0)
             chosen.load_cert_chain(f"/proc/self/fd/{self._scratch}")
@@ -155,7 +104,7 @@ def pod_context(certificate: str, key: str) -> ssl.SSLContext:
     scratch = os.memfd_create("fleet-pod-serving", os.MFD_CLOEXEC)
     try:
         own = f"{key}\n{certificate}".encode() if certificate and key else None
-        os.pwrite(scratch, own or SelfSigned().pem("localhost"), 0)
+        os.pwrite(scratch, own or _self_signed().pem("localhost"), 0)
         context.load_cert_chain(f"/proc/self/fd/{scratch}")
     finally:
         os.close(scratch)
@@ -175,6 +124,8 @@ def _prepare(context: ssl.SSLContext, client_ca: str | None) -> None:
         context.verify_mode = ssl.CERT_OPTIONAL
 
 
-def _name(common_name: str) -> x509.Name:
-    # X.509 has room for 64 characters, and Go does not care.
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name[:64])])
+def _self_signed() -> "SelfSigned":
+    """Make a signer, once somebody connects: its library takes 7 MB."""
+    from fleet.server.self_signed import SelfSigned  # noqa: PLC0415
+
+    return SelfSigned()

@@ -19,7 +19,8 @@ from header_tap import Ends, HeaderTap, Noted
 from parity_script import FLEET, HOLLOW, NODES, Script, play
 
 from fleet.controlplane import APISERVER, ControlPlane, ControlPlaneOptions
-from fleet.controlplane.certificates import ADMIN_USER, Authority, Pair
+from fleet.controlplane.authority import Authority
+from fleet.controlplane.certificates import ADMIN_USER, Pair
 from fleet.controlplane.directory import Layout
 from fleet.controlplane.kubeconfig import certificate_kubeconfig
 from fleet.errors import Exit

@@ -13,8 +13,9 @@ import pytest
 from audit_trace import parse
 from e2e_world import Json, World, eventually
 
+from fleet.controlplane.authority import Authority
 from fleet.controlplane.build import build_kubemark
-from fleet.controlplane.certificates import Authority, Pair
+from fleet.controlplane.certificates import Pair
 from fleet.controlplane.directory import Layout
 from fleet.controlplane.kubeconfig import certificate_kubeconfig
 

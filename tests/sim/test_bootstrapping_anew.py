@@ -13,8 +13,9 @@ from simulation import LEASE_DURATION_S, Simulation
 from fleet.clock import NS_PER_S, Draws
 from fleet.errors import UsageError
 from fleet.faults.injector import Injector
-from fleet.host.certificate_store import CertificateContext, CertificateStore, new_request
+from fleet.host.certificate_store import CertificateContext, CertificateStore
 from fleet.host.node_certificates import NodeCertificates
+from fleet.host.node_keys import new_request
 from fleet.objects.certificates import CertificateKind
 from fleet.objects.effects import NodeId, Op
 from fleet.profile.node_model import NodeModel

@@ -8,7 +8,8 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fleet.controlplane.certificates import Certificates, Pair, write_certificates
+from fleet.controlplane.authority import write_certificates
+from fleet.controlplane.certificates import Certificates, Pair
 
 
 @pytest.fixture

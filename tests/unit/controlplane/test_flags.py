@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fleet.controlplane import flags
-from fleet.controlplane.certificates import write_certificates
+from fleet.controlplane.authority import write_certificates
 from fleet.controlplane.directory import Layout
 from fleet.controlplane.flags import (
     check_extra_flags,

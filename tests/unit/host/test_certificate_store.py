@@ -11,7 +11,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtensionOID, NameOID
 
 from fleet.errors import SetupError
-from fleet.host.certificate_store import CertificateStore, new_request
+from fleet.host.certificate_store import CertificateStore
+from fleet.host.node_keys import new_request
 from fleet.objects.certificates import CertificateKind, Validity
 
 NOW_S = 1_800_000_000

@@ -14,7 +14,8 @@ from cryptography.x509.oid import NameOID
 
 from fleet.errors import SetupError
 from fleet.server.access import user_of
-from fleet.server.serving_tls import CURRENT_NODE, SelfSigned, ServingContext, pod_context
+from fleet.server.self_signed import SelfSigned
+from fleet.server.serving_tls import CURRENT_NODE, ServingContext, pod_context
 
 
 class Authority(NamedTuple):
