@@ -43,10 +43,11 @@ type collection struct {
 }
 
 type watcher struct {
-	prefix string // of the paths that it sees: a namespace
-	name   string // metadata.name, or "" for all
-	node   string // spec.nodeName, or "" for all
-	events chan []byte
+	prefix string   // of the paths that it sees: a namespace
+	name   string   // metadata.name, or "" for all
+	node   string   // spec.nodeName, or "" for all
+	events [][]byte // that it was not sent yet
+	more   chan struct{}
 }
 
 type server struct {
@@ -392,7 +393,7 @@ func (s *server) list(w http.ResponseWriter, r *http.Request, c *collection, res
 func (s *server) watch(w http.ResponseWriter, r *http.Request, c *collection, resource, prefix string) {
 	query := r.URL.Query()
 	who := seen(r, prefix)
-	who.events = make(chan []byte, 64)
+	who.more = make(chan struct{}, 1)
 	initial := [][]byte{}
 	c.mu.Lock()
 	if query.Get("sendInitialEvents") == "true" || query.Get("resourceVersion") == "" {
@@ -431,8 +432,14 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request, c *collection, re
 	defer next.Stop()
 	for {
 		select {
-		case each := <-who.events:
-			_, _ = w.Write(each)
+		case <-who.more:
+			c.mu.Lock()
+			events := who.events
+			who.events = nil
+			c.mu.Unlock()
+			for _, each := range events {
+				_, _ = w.Write(each)
+			}
 			flusher.Flush()
 		case <-next.C:
 			next.Reset(s.bookmark)
@@ -456,14 +463,15 @@ func (s *server) bookmarkOf(resource string, ends bool) []byte {
 		annotations + "}}}\n")
 }
 
-// tell hands an event to the watches that see the object; one that does not read loses it.
+// tell hands an event to the watches that see the object.
 func (c *collection) tell(kind, key string, body []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for who := range c.watchers {
 		if who.sees(key, body) {
+			who.events = append(who.events, event(kind, body))
 			select {
-			case who.events <- event(kind, body):
+			case who.more <- struct{}{}:
 			default:
 			}
 		}
