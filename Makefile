@@ -147,6 +147,14 @@ bench-peers: setup  ## KWOK beside fleet, in turns; ARGS='--nodes 1000 --rounds 
 bench-ceiling: setup  ## how far fleet itself goes, at a sink in place of an API server; ARGS='--fidelity kubelet'
 	$(GUARDED) $(BIN)/python -m tests.bench.ceiling $(ARGS)
 
+.PHONY: bench-slopes
+bench-slopes: setup  ## what a node costs, from 1,000 nodes to 20,000, with a plot; half an hour
+	$(GUARDED) $(BIN)/python -m tests.bench.ceiling --out runs/ceiling-light.json
+	$(GUARDED) $(BIN)/python -m tests.bench.ceiling --fidelity kubelet --spawn=--no-agents \
+		--sizes 1000,2500,5000,10000 --out runs/ceiling-kubelet.json
+	$(BIN)/python -m tests.bench.slopes runs/ceiling-light.json runs/ceiling-kubelet.json \
+		--plot docs/images/slopes.svg
+
 .PHONY: seeds
 SEEDS ?= 50
 FIRST_SEED ?= $(shell date +%Y%m%d)000
