@@ -1,9 +1,10 @@
 """What a node asks of the API server, with all values: the audit log and what the proxy noted."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from normalisation import NO_LIMIT_OF_V1, Json, Leaf, Normaliser, is_time, seconds
@@ -100,6 +101,34 @@ class Exchange:
             ]
             return " ".join(("serviceaccounts", self.name, *map(str, about)))
         return f"{kind} {self.name}"
+
+
+class Trace(NamedTuple):
+    """What one node asked, and when it was started."""
+
+    exchanges: Sequence[Exchange]
+    starts_s: Sequence[float]
+    outages_s: Sequence[tuple[float, float]] = ()
+    """Since when, and until when, there was no API server."""
+
+    def since_start_s(self, at_s: float, cut_s: float = 0) -> float:
+        """Return how long before a time the node was started last.
+
+        A time of which up to `cut_s` is cut off may be that much later.
+        """
+        return at_s - max(
+            (each for each in self.starts_s if each <= at_s + cut_s), default=self.starts_s[0]
+        )
+
+    def is_parted(self, begin_s: float, end_s: float) -> bool:
+        """Return whether a start or an outage lies between two times."""
+        return any(begin_s < each <= end_s for each in self.starts_s) or any(
+            begin_s <= until_s and since_s <= end_s for since_s, until_s in self.outages_s
+        )
+
+    def backs_off(self, begin_s: float, end_s: float) -> bool:
+        """Return whether what came at the end may have waited for the API server."""
+        return any(begin_s <= until_s and since_s <= end_s for since_s, until_s in self.outages_s)
 
 
 def _timeless(values: Mapping[str, Leaf]) -> Iterable[tuple[str, Leaf]]:

@@ -11,14 +11,14 @@ from typing import Protocol
 
 import orjson
 from admin import Admin
-from exchange import FORBIDDEN, NODE_SCOPE, Side, exchanges
+from exchange import FORBIDDEN, NODE_SCOPE, Side, Trace, exchanges
 from header_tap import Noted
 from listed_differences import Listed, unlisted
 from normalisation import Json
 from oracle_limits import LIMITS
 from request_streams import without_refusals
 from scene import SIDES, Play, Scene, Stage, play
-from value_comparison import Comparison, Counts, Trace
+from value_comparison import Comparison, Counts
 
 [REPLAYS_OF_SCENE_MAX] = LIMITS["replays_of_a_scene"]
 AT_ONCE = 6

@@ -4,11 +4,10 @@ import dataclasses
 from collections.abc import Callable, Container, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from exchange import Exchange
+from exchange import Exchange, Trace
 from normalisation import Leaf, is_time
 from oracle_limits import LIMITS
 from request_streams import BACK_OFF, SILENT
-from value_comparison import Trace
 
 Mutation = Callable[[Trace], Trace]
 MORE = 500

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from exchange import Exchange, tells_no_address
+from exchange import Exchange, Trace, tells_no_address
 from judge import Recording, load
 from listed_differences import Listed, judge, read_listed, too_often
 from mutations import MUTATIONS, Mutation, last_at, later, with_exchanges
@@ -15,7 +15,6 @@ from normalisation import TABLE, Json, Normaliser
 from oracle_limits import LIMITS, PAGE
 from request_streams import tells_back_off, told_in_patch, without_refusals
 from scene import SIDES
-from value_comparison import Trace
 
 RECORDED = Path(__file__).with_name("recorded.json.gz")
 

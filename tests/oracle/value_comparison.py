@@ -1,12 +1,12 @@
 """Two nodes against each other, value by value: what differs, in lines that name the scene."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from difflib import SequenceMatcher
 from itertools import pairwise
 from typing import NamedTuple
 
-from exchange import NODE_SCOPE, Exchange
+from exchange import NODE_SCOPE, Exchange, Trace
 from normalisation import Leaf, is_time, seconds
 from oracle_limits import LIMITS
 from request_streams import (
@@ -66,34 +66,6 @@ GET = "get pods"
 RENEWAL = "update leases"
 REPORT = "patch nodes/status"
 LAST = "lastTimestamp"
-
-
-class Trace(NamedTuple):
-    """What one node asked, and when it was started."""
-
-    exchanges: Sequence[Exchange]
-    starts_s: Sequence[float]
-    outages_s: Sequence[tuple[float, float]] = ()
-    """Since when, and until when, there was no API server."""
-
-    def since_start_s(self, at_s: float, cut_s: float = 0) -> float:
-        """Return how long before a time the node was started last.
-
-        A time of which up to `cut_s` is cut off may be that much later.
-        """
-        return at_s - max(
-            (each for each in self.starts_s if each <= at_s + cut_s), default=self.starts_s[0]
-        )
-
-    def is_parted(self, begin_s: float, end_s: float) -> bool:
-        """Return whether a start or an outage lies between two times."""
-        return any(begin_s < each <= end_s for each in self.starts_s) or any(
-            begin_s <= until_s and since_s <= end_s for since_s, until_s in self.outages_s
-        )
-
-    def backs_off(self, begin_s: float, end_s: float) -> bool:
-        """Return whether what came at the end may have waited for the API server."""
-        return any(begin_s <= until_s and since_s <= end_s for since_s, until_s in self.outages_s)
 
 
 class Counts(NamedTuple):
