@@ -38,6 +38,7 @@ from fleet.runtime.pod_addresses import no_address, pool_of, set_up_failed
 from fleet.runtime.ports import PortChange, PortChanges, known_ports
 from fleet.runtime.shell.surroundings import CommandRun, Surroundings
 from fleet.runtime.surroundings import NO_SOURCES, Place, Sources, surroundings
+from fleet.runtime.termination_message import last_words
 
 STOP_MIN_NS = 20 * NS_PER_MS
 """A container that heeds SIGTERM is gone within 20 to 50 ms."""
@@ -46,9 +47,6 @@ KILLED_EXIT_CODE = 137
 START_EXIT_CODE = 128
 UNKNOWN_EXIT_CODE = 255
 UNKNOWN_REASON = "Unknown"
-MESSAGE_MAX = 4096
-MESSAGE_LOG_MAX = 2048
-MESSAGE_LINES_MAX = 80
 _STREAM_RANDOM = 0x9A4D
 _STREAM_OUTCOME = 0x0C0E
 _STREAM_AFTER = 0xAF7E
@@ -485,18 +483,3 @@ class Runtime:
 
 def _usage(spec: ContainerSpec, behavior: PodBehavior) -> ContainerUsage:
     return container_usage(spec.resources_json, behavior.container(spec.name).usage)
-
-
-def last_words(
-    spec: ContainerSpec, run: CommandRun, declared: str, exit_code: int, ran_ns: int
-) -> str:
-    """Return the termination message of a container that ran for a while.
-
-    Source: kuberuntime_container.go, getTerminationMessage, readLastStringFromContainerLogs.
-    """
-    life = spec.life
-    message = declared or run.text(life.message_path, ran_ns)
-    if not message and life.message_from_logs and exit_code:
-        lines = run.text("", ran_ns).splitlines(keepends=True)[-MESSAGE_LINES_MAX:]
-        return "".join(lines)[-MESSAGE_LOG_MAX:]
-    return message[-MESSAGE_MAX:]

@@ -7,7 +7,7 @@ and answers back.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from operator import attrgetter
 from typing import NamedTuple
 from urllib.parse import parse_qs
@@ -18,9 +18,7 @@ from fleet.clock import NS_PER_S, SimClock
 from fleet.objects.times import rfc3339
 from fleet.simulation.encodings import ENCODINGS, Encoding
 from fleet.simulation.strategic_merge import Object, merge
-
-Key = tuple[str, str, str]
-"""Resource, namespace, name."""
+from fleet.simulation.targets import Key, Target, selector_of, selectors_of, target_of
 
 TOKEN_S = 3600
 """The life of a token that asks for none."""
@@ -111,51 +109,6 @@ NOT_FOUND = refusal(404, "NotFound")
 CONFLICT = refusal(409, "Conflict")
 EXISTS = refusal(409, "AlreadyExists")
 TOO_MANY = refusal(429, "TooManyRequests")._replace(retry_after_s=1)
-
-
-class Target(NamedTuple):
-    """What a path leads to; "" for what it does not have."""
-
-    resource: str
-    namespace: str
-    name: str
-    sub: str
-
-
-def target_of(path: str) -> Target:
-    """Read a path without its query."""
-    parts = path.strip("/").split("/")
-    parts = parts[2:] if parts[0] == "api" else parts[3:]
-    namespace = ""
-    if parts[0] == "namespaces" and len(parts) > 2:
-        namespace, parts = parts[1], parts[2:]
-    resource, name, sub = (*parts, "", "")[:3]
-    return Target(resource, namespace, name, sub)
-
-
-def selectors_of(key: Key, obj: Object | None) -> Iterator[tuple[str, str, str]]:
-    """Yield every selector that kubelets use and that an object satisfies."""
-    if obj is None:
-        return
-    resource, namespace, name = key
-    if resource == "pods":
-        node = obj["spec"].get("nodeName")
-        if node:
-            yield resource, "", f"spec.nodeName={node}"
-            yield resource, "", "spec.nodeName!="
-    elif resource == "nodes":
-        yield resource, "", f"metadata.name={name}"
-        for label, value in obj["metadata"].get("labels", {}).items():
-            yield resource, "", f"{label}={value}"
-    elif resource == "services":
-        yield resource, "", "spec.clusterIP!=None"
-    elif resource == "resourceslices":
-        node, driver = obj["spec"]["nodeName"], obj["spec"]["driver"]
-        yield resource, "", f"spec.nodeName={node}"
-        yield resource, "", f"spec.nodeName={node},spec.driver={driver}"
-    elif resource in {"configmaps", "secrets", "certificatesigningrequests"}:
-        yield resource, namespace, f"metadata.name={name}"
-    yield resource, "", ""
 
 
 class SimApiServer:
@@ -325,7 +278,7 @@ class SimApiServer:
         return Answer(200, stored.body) if stored else NOT_FOUND
 
     def _list(self, target: Target, query: str) -> Answer:
-        items = [each.body for each in self._matching(_selector(target, query))]
+        items = [each.body for each in self._matching(selector_of(target, query))]
         page = self.encoding.page(KINDS[target.resource], str(self.version), items)
         return Answer(200, page)
 
@@ -374,7 +327,7 @@ class SimApiServer:
         return Answer(200, self.replace(key, merged).body)
 
     def _clear(self, target: Target, query: str) -> Answer:
-        for stored in self._matching(_selector(target, query)):
+        for stored in self._matching(selector_of(target, query)):
             self.remove((target.resource, "", stored.obj["metadata"]["name"]))
         return Answer(200, self.encoding.body({"kind": "Status", "apiVersion": "v1"}))
 
@@ -426,7 +379,7 @@ class SimApiServer:
         options = {key: values[0] for key, values in parse_qs(query).items()}
         assert options["watch"] == "true", path
         version = int(options.get("resourceVersion") or 0)
-        watch = Watch(target.resource, _selector(target, query), push, end)
+        watch = Watch(target.resource, selector_of(target, query), push, end)
         if "sendInitialEvents" in options:
             for stored in self._matching(watch.selector):
                 push(self.encoding.event(b"ADDED", stored.body))
@@ -495,9 +448,3 @@ class SimApiServer:
             for key, stored in self._by_resource.get(resource, {}).items()
             if selector in selectors_of(key, stored.obj)
         ]
-
-
-def _selector(target: Target, query: str) -> tuple[str, str, str]:
-    options = parse_qs(query)
-    text = options.get("fieldSelector") or options.get("labelSelector") or [""]
-    return target.resource, target.namespace, text[0]

@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 
 from fleet.clock import Draws
-from fleet.simulation.api_server import Key
 from fleet.simulation.components import Components
 from fleet.simulation.node_lifecycle import NodeLifecycle
 from fleet.simulation.scheduler import Scheduler
 from fleet.simulation.strategic_merge import Object
 from fleet.simulation.taint_eviction import TaintEviction
 from fleet.simulation.taints import taints_of
+from fleet.simulation.targets import Key
 from fleet.simulation.workloads import Workloads
 
 _OF_WORKLOADS = frozenset({"pods", "replicasets", "deployments"})

@@ -10,7 +10,6 @@ import enum
 from collections.abc import Callable, Iterable
 
 from fleet.clock import NS_PER_S
-from fleet.simulation.api_server import Key
 from fleet.simulation.components import CONTROLLER_MANAGER, Components, Work
 from fleet.simulation.strategic_merge import Object
 from fleet.simulation.taints import (
@@ -24,6 +23,7 @@ from fleet.simulation.taints import (
     condition_of,
     taints_of,
 )
+from fleet.simulation.targets import Key
 
 MONITOR_S = 5.01  # --node-monitor-period, which begins when a look at all nodes is over
 GRACE_NS = 50 * NS_PER_S  # --node-monitor-grace-period

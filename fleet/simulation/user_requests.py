@@ -7,8 +7,9 @@ import copy
 from collections.abc import Mapping
 
 from fleet.simulation.admission import admitted_pod
-from fleet.simulation.api_server import Key, SimApiServer
+from fleet.simulation.api_server import SimApiServer
 from fleet.simulation.strategic_merge import Object
+from fleet.simulation.targets import Key
 from fleet.simulation.workloads import Workloads
 
 PLACES = {

@@ -19,9 +19,10 @@ from fleet.host.node_keys import new_request
 from fleet.objects.certificates import CertificateKind
 from fleet.objects.effects import NodeId, Op
 from fleet.profile.node_model import NodeModel
-from fleet.simulation.api_server import Key, SimApiServer
+from fleet.simulation.api_server import SimApiServer
 from fleet.simulation.encodings import ENCODINGS
 from fleet.simulation.strategic_merge import Object
+from fleet.simulation.targets import Key
 from fleet.simulation.transport import SimTransport
 from fleet.wire.sockets.transport import Transport
 

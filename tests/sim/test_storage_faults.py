@@ -7,8 +7,8 @@ from simulation import Simulation
 
 from fleet.faults.injector import attach_problem
 from fleet.objects.volumes import attachment_name
-from fleet.simulation.api_server import Key
 from fleet.simulation.strategic_merge import Object
+from fleet.simulation.targets import Key
 
 pytest_plugins = ("sim_encodings",)
 

@@ -14,7 +14,6 @@ from fleet.objects.effects import (
     ApiCall,
     Client,
     CSINodeObject,
-    EventObject,
     LeaseObject,
     LeaseRenewal,
     NodeObject,
@@ -26,8 +25,7 @@ from fleet.objects.effects import (
     ResourceSlices,
     TokenRequest,
 )
-from fleet.objects.pods import ObjectRef
-from fleet.objects.times import RENEW_TIME, rfc3339, rfc3339_micro
+from fleet.objects.times import RENEW_TIME, rfc3339_micro
 from fleet.objects.volumes import ClaimTarget, CSINodeUpdate, ObjectTarget
 from fleet.wire.api.callers import CALL_TIMEOUT_NS, Caller
 from fleet.wire.api.decode_json import (
@@ -53,6 +51,7 @@ from fleet.wire.api.dynamic_resources import (
     slices_selector,
 )
 from fleet.wire.api.encode_claim import patch_claim_status
+from fleet.wire.api.encode_event import create_event, patch_event
 from fleet.wire.api.encode_node import node_json, node_status_patch
 from fleet.wire.api.encode_pod import pod_status_patch
 from fleet.wire.api.mirror_pods import create_mirror_pod, delete_mirror_pod
@@ -60,8 +59,6 @@ from fleet.wire.api.paths import (
     CSI_NODES,
     LEASES,
     NODES,
-    event_namespace,
-    events_path,
     lease_path,
     pod_path,
     token_path,
@@ -99,13 +96,6 @@ TOKEN_BODY = (
     b'"spec":{"audiences":%b,"expirationSeconds":%b,"boundObjectRef":{"kind":"Pod",'
     b'"apiVersion":"v1","name":"%b","uid":"%b"}},"status":{"token":"","expirationTimestamp":null}}'
 )
-EVENT_BODY = (
-    b'{"kind":"Event","apiVersion":"v1","metadata":{"name":"%b","namespace":"%b"%b},'
-    b'"involvedObject":{%b},"reason":"%b","message":%b,"source":{"component":"kubelet",'
-    b'"host":"%b"},"firstTimestamp":"%b","lastTimestamp":"%b","count":%d,"type":"%b",'
-    b'"eventTime":null,"reportingComponent":"%b","reportingInstance":"%b"}'
-)
-EVENT_PATCH_BODY = b'{"count":%d,"lastTimestamp":"%b","message":%b}'
 DELETE_POD_BODY = (
     b'{"kind":"DeleteOptions","apiVersion":"v1","gracePeriodSeconds":0,'
     b'"preconditions":{"uid":"%b"}}'
@@ -272,55 +262,6 @@ def _create_token(call: ApiCall, caller: Caller) -> Request:
     return Request(POST, path, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
 
 
-def _create_event(call: ApiCall, caller: Caller) -> Request:
-    event = call.payload
-    assert isinstance(event, EventObject), event
-    notes = b""
-    if event.annotations:
-        notes = b',"annotations":' + orjson.dumps(dict(event.annotations))
-    body = EVENT_BODY % (
-        event.name.encode(),
-        event_namespace(event),
-        notes,
-        _involved_object(event.about),
-        event.reason.encode(),
-        orjson.dumps(event.message),
-        caller.name,
-        rfc3339(event.first_s),
-        rfc3339(event.last_s),
-        event.times,
-        b"Warning" if event.warning else b"Normal",
-        event.reporter,
-        caller.name if event.reporter else b"",
-    )
-    path = events_path(event)
-    return Request(POST, path, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
-
-
-def _involved_object(about: ObjectRef) -> bytes:
-    members = [b'"kind":"%b"' % about.kind.encode()]
-    if about.namespace:
-        members.append(b'"namespace":"%b"' % about.namespace.encode())
-    members.append(b'"name":"%b"' % about.name.encode())
-    if about.uid:
-        members.append(b'"uid":"%b"' % about.uid.encode())
-    members.append(b'"apiVersion":"v1"')
-    if about.resource_version:
-        members.append(b'"resourceVersion":"%b"' % about.resource_version.encode())
-    if about.field_path:
-        members.append(b'"fieldPath":"%b"' % about.field_path.encode())
-    return b",".join(members)
-
-
-def _patch_event(call: ApiCall, caller: Caller) -> Request:
-    del caller
-    event = call.payload
-    assert isinstance(event, EventObject), event
-    path = b"%b/%b" % (events_path(event), event.name.encode())
-    body = EVENT_PATCH_BODY % (event.times, rfc3339(event.last_s), orjson.dumps(event.message))
-    return Request(PATCH, path, body, ContentType.STRATEGIC_MERGE_PATCH, timeout_ns=CALL_TIMEOUT_NS)
-
-
 def _delete_slices(call: ApiCall, caller: Caller) -> Request:
     driver = call.payload.driver.encode() if isinstance(call.payload, ResourceSlices) else b""
     path = SLICES + b"?" + slices_selector(caller.name, driver)
@@ -428,8 +369,8 @@ OPERATIONS = {
     Op.UPDATE_CSINODE: Operation(
         Owner.CSI_NODE, Client.STORAGE, "PUT", "csinodes", _update_csinode
     ),
-    Op.CREATE_EVENT: Operation(Owner.EVENTS, Client.EVENTS, "POST", "events", _create_event),
-    Op.PATCH_EVENT: Operation(Owner.EVENTS, Client.EVENTS, "PATCH", "events", _patch_event),
+    Op.CREATE_EVENT: Operation(Owner.EVENTS, Client.EVENTS, "POST", "events", create_event),
+    Op.PATCH_EVENT: Operation(Owner.EVENTS, Client.EVENTS, "PATCH", "events", patch_event),
     Op.DELETE_RESOURCE_SLICES: Operation(
         Owner.RESOURCE_SLICES, Client.RESOURCE, "DELETECOLLECTION", "resourceslices", _delete_slices
     ),

@@ -19,7 +19,8 @@ from fleet.runtime.back_off import BackOff
 from fleet.runtime.command import run_of_command
 from fleet.runtime.containers import NEVER, RunState, image_id, image_name
 from fleet.runtime.pod_addresses import AddressPool
-from fleet.runtime.runtime import Runtime, last_words
+from fleet.runtime.runtime import Runtime
+from fleet.runtime.termination_message import last_words
 
 UID = PodUid("u")
 OFFSET_NS = 1000 * NS_PER_S
