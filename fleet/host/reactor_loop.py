@@ -1,5 +1,8 @@
 """Turns a reactor on the asyncio loop: at 20 ms edges, and whenever the inbox fills.
 
+The edges are just after the multiples of 20 ms of the clock by which timers are due, so that what
+is due at a full tenth of a second (`kubelet/node/node_lease.py`) is taken when it is.
+
 Timers are taken at edges only, so that those of 20 ms leave in one write a connection. Were they
 taken with each batch of answers too, a renewal's answer would send the next renewal, and that one's
 the next, with a wake-up of the process for each.
@@ -13,6 +16,8 @@ from fleet.clock import TICK_NS
 from fleet.reactor.reactor import Reactor
 
 TICK_S = TICK_NS / 1e9
+AFTER_S = 0.002
+"""An edge is so much later than a multiple: the loop's timers know milliseconds only."""
 
 
 class ReactorLoop:
@@ -42,7 +47,7 @@ class ReactorLoop:
     def start(self) -> None:
         """Begin to turn."""
         self._is_running = True
-        self._started_s = self._loop.time()
+        self._started_s = (self._loop.time() // TICK_S - 1) * TICK_S + AFTER_S
         self._arm()
 
     def stop(self) -> None:

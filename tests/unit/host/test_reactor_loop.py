@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import cast
 
 from fleet.clock import Draws, SimClock
-from fleet.host.reactor_loop import TICK_S, ReactorLoop
+from fleet.host.reactor_loop import AFTER_S, TICK_S, ReactorLoop
 from fleet.reactor.reactor import Reactor
 from fleet.wire.api.list_watches import Wire
 
@@ -61,7 +61,7 @@ def make() -> tuple[ReactorLoop, CountedReactor, StillLoop]:
 def test_it_turns_at_every_edge_of_the_grid() -> None:
     _, reactor, loop = make()
     for tick in range(1, 4):
-        assert abs(loop.edges[-1].when - (100 + tick * TICK_S)) < 1e-9
+        assert abs(loop.edges[-1].when - (100 + AFTER_S + (tick - 1) * TICK_S)) < 1e-9
         loop.now_s = loop.edges[-1].when
         loop.edges[-1].action()
         assert reactor.turns == tick
@@ -71,7 +71,7 @@ def test_a_slow_turn_does_not_move_later_edges() -> None:
     _, _, loop = make()
     loop.now_s += 3.3 * TICK_S
     loop.edges[-1].action()
-    assert abs(loop.edges[-1].when - (100 + 4 * TICK_S)) < 1e-9
+    assert abs(loop.edges[-1].when - (100 + AFTER_S + 4 * TICK_S)) < 1e-9
 
 
 def test_it_wakes_once_a_batch() -> None:

@@ -11,11 +11,12 @@ from node_world import (
 )
 
 from fleet.clock import NS_PER_MS, NS_PER_S, SimClock
-from fleet.kubelet.node.node_lease import NodeLease
+from fleet.kubelet.node.node_lease import LeaseState, NodeLease
 from fleet.objects.effects import (
     ApiCall,
     LeaseObject,
     LeaseRenewal,
+    NodeId,
     Op,
     Outbox,
     Reply,
@@ -199,6 +200,24 @@ def test_a_stopped_lease_is_silent() -> None:
     world.lease.stop()
     assert world.fire() == []
     assert world.reply(renewal(0), lease_reply(1)) == []
+
+
+def test_in_light_renewals_fall_due_together() -> None:
+    dues: dict[bool, list[int]] = {}
+    for light in (False, True):
+        env = environment(light=light)
+        dues[light] = []
+        for node in range(200):
+            lease = NodeLease()
+            lease._state, lease._base = LeaseState.WAIT, BASE
+            now_ns = node * 7_654_321
+            lease.begin(now_ns)
+            due_ns = lease.on_success(BASE, now_ns, NodeId(node), env, now_ns)
+            assert 10 * NS_PER_S <= due_ns - now_ns < 10.5 * NS_PER_S
+            dues[light].append(due_ns)
+    assert {due_ns % (100 * NS_PER_MS) for due_ns in dues[True]} == {0}
+    assert len(set(dues[True])) < 21  # 1.9 s of them
+    assert len(set(dues[False])) == 200
 
 
 def test_light_creates_without_a_look() -> None:
