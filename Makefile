@@ -115,9 +115,10 @@ oracle: kubelet  ## a node beside a real kubelet that lives in the same simulate
 .PHONY: faults
 faults: setup  ## what fails on machines, links and a run's own control plane, Nodes of others, and all scenarios, on real control planes
 	$(BIN)/fleet controlplane build
-	$(BIN)/pytest tests/e2e/test_faults.py tests/e2e/test_machine_faults.py \
-		tests/e2e/test_node_faults.py tests/e2e/test_managed_nodes.py tests/e2e/test_simulated_outage.py \
-		tests/e2e/test_scenarios.py
+	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -rs \
+		tests/e2e/test_node_faults.py tests/e2e/test_machine_faults.py tests/e2e/test_scenarios.py \
+		tests/e2e/test_managed_nodes.py tests/e2e/test_simulated_outage.py tests/e2e/test_faults.py \
+		tests/e2e/test_terminating_pods.py
 
 .PHONY: forecast
 FORECAST_NODES ?= 1000
