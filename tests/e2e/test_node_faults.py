@@ -118,18 +118,20 @@ def test_nodes_whose_token_is_over_are_refused_until_they_have_another(eager: Wo
     def ready() -> list[str]:
         return [condition(world.get("node", name), "Ready") for name in names]
 
-    def renewed(name: str) -> str:
-        lease = world.get("lease", name, "--namespace=kube-node-lease")
-        return str(lease["spec"]["renewTime"])
+    def renewed() -> list[str]:
+        found = world.items("leases", "-n", "kube-node-lease")
+        times = {each["metadata"]["name"]: each["spec"]["renewTime"] for each in found}
+        return [times[name] for name in names if name in times]
 
     with world.spawn(prefix, 3, lively(world), token, *DEDICATED) as run:
         run.until_ready()
+        eventually(lambda: len(renewed()) == 3, "each has its Lease", seen=renewed)
         refused = refused_logins(world)
         order(run, do="inject", fault={"type": "TokenExpired", "nodes": names[1:]})
         eventually(lambda: refused_logins(world) > refused + 4, "what they send is refused")
-        before = [renewed(name) for name in names]
+        before = renewed()
         eventually(lambda: ready() == ["True", "Unknown", "Unknown"], "two are lost", seen=ready)
-        after = [renewed(name) for name in names]
+        after = renewed()
         assert [a != b for a, b in zip(before, after, strict=True)] == [True, False, False]
         assert len(order(run, do="heal", what="TokenExpired")["healed"]) == 1
         eventually(lambda: ready() == ["True"] * 3, "all are Ready", seen=ready)
