@@ -1,5 +1,6 @@
 """The long half of `make oracle`: restarts, back-off ladders, and two minutes of nothing."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,11 +39,10 @@ def recording(environment: Path) -> Recording:
 
 
 def test_every_difference_is_listed(
-    recording: Recording, capsys: pytest.CaptureFixture[str]
+    recording: Recording, record_property: Callable[[str, object], None]
 ) -> None:
     said, found = judged(recording, LISTED)
-    with capsys.disabled():
-        print(f"\nlong half: {said}")
+    record_property("compared", f"long half: {said}")
     assert not found, "\n".join(found)
 
 

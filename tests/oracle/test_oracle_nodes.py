@@ -1,5 +1,6 @@
 """More of `make oracle`: what is done to a Node, to what it has to give, and to its static pods."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -52,12 +53,11 @@ def recording(environment: Path) -> Recording:
 
 
 def test_every_difference_is_listed(
-    recording: Recording, capsys: pytest.CaptureFixture[str]
+    recording: Recording, record_property: Callable[[str, object], None]
 ) -> None:
     """The rows of the list are those of the other scenes, too: not each is needed here."""
     compared = recording.compare()
-    with capsys.disabled():
-        print(f"\n{summary(recording, compared.counts, len(LISTED))}")
+    record_property("compared", f"nodes: {summary(recording, compared.counts, len(LISTED))}")
     found = unlisted(compared.lines, LISTED)
     assert not found, "\n".join(found)
 

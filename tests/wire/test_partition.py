@@ -5,6 +5,8 @@ from test_transport import GET, SILENT, WATCH, Harness, S, with_peer
 
 from fleet.wire.http2.messages import Cut, Failure
 
+pytest_plugins = ("peer_certificate",)
+
 
 def test_a_reset_ends_what_is_open_and_refuses_what_is_new(certificate: Certificate) -> None:
     async def test(peer: Peer, harness: Harness) -> None:

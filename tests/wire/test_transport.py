@@ -39,6 +39,8 @@ from fleet.wire.sockets.transport import (
     Transport,
 )
 
+pytest_plugins = ("peer_certificate",)
+
 S = 1_000_000_000
 GET = Request(b"GET", b"/bytes")
 WATCH = Request(b"GET", b"/watch", stream=True)

@@ -1,3 +1,5 @@
+"""The certificate of the peer, as a fixture."""
+
 from pathlib import Path
 
 import pytest
