@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fleet.host.machine import LIGHT_CONNECTIONS
+
 PORTS = 28_232
 """What net.ipv4.ip_local_port_range spares by default, of one source address to one server."""
 BUSY_PERCENT = 50
 """Of a core, when idle: so much of a process may be spoken for before its work begins."""
-LIGHT_CONNECTIONS = 2
 FIGURES = (
     ("rss_mb", "memory, MB"),
     ("idle_percent", "CPU when idle, % of a core"),

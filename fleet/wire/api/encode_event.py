@@ -9,8 +9,6 @@ from fleet.wire.api.callers import CALL_TIMEOUT_NS, Caller
 from fleet.wire.api.paths import event_namespace, events_path
 from fleet.wire.http2.messages import ContentType, Request
 
-PATCH = b"PATCH"
-POST = b"POST"
 EVENT_BODY = (
     b'{"kind":"Event","apiVersion":"v1","metadata":{"name":"%b","namespace":"%b"%b},'
     b'"involvedObject":{%b},"reason":"%b","message":%b,"source":{"component":"kubelet",'
@@ -43,7 +41,7 @@ def create_event(call: ApiCall, caller: Caller) -> Request:
         caller.name if event.reporter else b"",
     )
     path = events_path(event)
-    return Request(POST, path, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
+    return Request(b"POST", path, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
 
 
 def _involved_object(about: ObjectRef) -> bytes:
@@ -68,4 +66,6 @@ def patch_event(call: ApiCall, caller: Caller) -> Request:
     assert isinstance(event, EventObject), event
     path = b"%b/%b" % (events_path(event), event.name.encode())
     body = EVENT_PATCH_BODY % (event.times, rfc3339(event.last_s), orjson.dumps(event.message))
-    return Request(PATCH, path, body, ContentType.STRATEGIC_MERGE_PATCH, timeout_ns=CALL_TIMEOUT_NS)
+    return Request(
+        b"PATCH", path, body, ContentType.STRATEGIC_MERGE_PATCH, timeout_ns=CALL_TIMEOUT_NS
+    )

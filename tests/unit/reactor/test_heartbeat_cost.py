@@ -10,7 +10,15 @@ from collections.abc import Callable
 from test_renewals import LEASE, World, WrittenWire
 
 from fleet.objects.effects import Timer
-from fleet.wire.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, SETTINGS, WINDOW_UPDATE
+from fleet.wire.http2.frames import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    SETTINGS,
+    WINDOW_UPDATE,
+    frame,
+)
 
 HEARTBEATS = 300
 STEPS = 100
@@ -72,11 +80,6 @@ class Beating:
     def _receive(self, data: bytes) -> None:
         found = self._wire.codec.receive(memoryview(data), self._world.clock.now_ns())
         self._world.reactor.inbox.extend(found)
-
-
-def frame(kind: int, flags: int, sid: int, payload: bytes = b"") -> bytes:
-    head = len(payload).to_bytes(3, "big") + bytes((kind, flags))
-    return head + sid.to_bytes(4, "big") + payload
 
 
 def reference() -> None:
