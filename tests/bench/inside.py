@@ -7,6 +7,7 @@ what that client's watch sees.
 
 import asyncio
 import base64
+import contextlib
 import json
 import os
 import ssl
@@ -29,6 +30,9 @@ IN_FLIGHT = 64
 NAMESPACE = "bench"
 Json = dict[str, Any]
 DEADLINE_S = 300.0
+RETRY_S = 0.1
+"""How long a watch waits that was refused, while nobody answers at the API server's port."""
+POD_SPEC: Json = {"containers": [{"name": "c", "image": "registry.k8s.io/pause:3.10"}]}
 
 
 def client(kubeconfig: Path) -> tuple[str, ssl.SSLContext]:
@@ -59,20 +63,30 @@ async def each(count: int, work: Callable[[int], Awaitable[None]]) -> None:
 async def follow(session: aiohttp.ClientSession, url: str, see: Callable[[Json, int], int]) -> None:
     """Watch what is at `url` for ever; `see` takes each event and returns the version after it.
 
-    A busy API server ends watches whose reader is late: as every client does, go on from the last
-    version seen, or begin anew where the server no longer knows it.
+    A busy API server ends watches whose reader is late, and may be gone for a while: as every
+    client does, go on from the last version seen, or begin anew where the server no longer knows
+    it.
     """
     version = 0
     while True:
-        async with session.get(
-            f"{url}?watch=true&resourceVersion={version}",
-            timeout=aiohttp.ClientTimeout(total=None),
-        ) as response:
-            buffer = b""
-            async for chunk in response.content.iter_any():
-                *lines, buffer = (buffer + chunk).split(b"\n")
-                for line in lines:
-                    version = see(orjson.loads(line), version)
+        is_answered = False
+        with contextlib.suppress(aiohttp.ClientError, OSError):
+            async with session.get(
+                f"{url}?watch=true&resourceVersion={version}",
+                timeout=aiohttp.ClientTimeout(total=None),
+            ) as response:
+                is_answered = response.status == 200
+                if response.status == 410:
+                    version = 0
+                buffer = b""
+                async for chunk in response.content.iter_any():
+                    if not is_answered:
+                        continue  # a server that starts answers with a Status
+                    *lines, buffer = (buffer + chunk).split(b"\n")
+                    for line in lines:
+                        version = see(orjson.loads(line), version)
+        if not is_answered:
+            await asyncio.sleep(RETRY_S)
 
 
 class Phases:
@@ -104,19 +118,28 @@ async def until(condition: Callable[[], bool], limit_s: float = DEADLINE_S) -> f
     return round(time.monotonic() - began, 1)
 
 
+def session_of(context: ssl.SSLContext) -> aiohttp.ClientSession:
+    """Make a client for many requests at a time beside two watches."""
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context, limit=IN_FLIGHT + 2))
+
+
+async def make_namespace(session: aiohttp.ClientSession, url: str) -> None:
+    """Create the namespace of the pods, unless it is there, and wait until it takes them."""
+    body = {"metadata": {"name": NAMESPACE}}
+    async with session.post(f"{url}/api/v1/namespaces", json=body) as answer:
+        assert answer.status in (201, 409), await answer.text()
+    account = f"{url}/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"
+    while (await session.get(account)).status != 200:  # noqa: ASYNC110 - nothing tells
+        await asyncio.sleep(0.1)
+
+
 async def pods(url: str, context: ssl.SSLContext, count: int) -> dict[str, float | None]:
     """Create and delete bound pods; return how long all took to be Running, and gone.
 
     None: not within DEADLINE_S.
     """
-    connector = aiohttp.TCPConnector(ssl=context, limit=IN_FLIGHT + 2)
-    async with aiohttp.ClientSession(connector=connector) as session:
-        body = {"metadata": {"name": NAMESPACE}}
-        async with session.post(f"{url}/api/v1/namespaces", json=body) as answer:
-            assert answer.status in (201, 409), await answer.text()
-        account = f"{url}/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"
-        while (await session.get(account)).status != 200:  # noqa: ASYNC110 - nothing tells
-            await asyncio.sleep(0.1)
+    async with session_of(context) as session:
+        await make_namespace(session, url)
         async with session.get(f"{url}/api/v1/nodes") as answer:
             names = sorted(each["metadata"]["name"] for each in (await answer.json())["items"])
         phases = Phases()
@@ -127,10 +150,7 @@ async def pods(url: str, context: ssl.SSLContext, count: int) -> dict[str, float
         async def create(index: int) -> None:
             pod = {
                 "metadata": {"name": f"p-{index:05d}"},
-                "spec": {
-                    "nodeName": names[index % len(names)],
-                    "containers": [{"name": "c", "image": "registry.k8s.io/pause:3.10"}],
-                },
+                "spec": {"nodeName": names[index % len(names)], **POD_SPEC},
             }
             async with session.post(path, json=pod) as response:
                 assert response.status in (201, 409), await response.text()
