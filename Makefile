@@ -139,7 +139,7 @@ conformance: setup  ## the Kubernetes project's own tests of its workload contro
 bench: setup  ## measure 5,000 nodes in both fidelities
 	$(GUARDED) $(BIN)/python -m tests.bench
 
-bench-peers: setup  ## KWOK beside fleet, in turns; ARGS='--nodes 1000 --rounds 3'; an hour and a half
+bench-peers: setup  ## KWOK and 20 nodes of kubemark beside fleet, in turns; ARGS='--nodes 1000 --rounds 3'; two hours
 	$(BIN)/fleet controlplane build
 	$(BIN)/python tests/go_program.py kwok
 	$(GUARDED) $(BIN)/python -m tests.bench.peers $(ARGS)
