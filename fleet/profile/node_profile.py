@@ -122,7 +122,11 @@ class _Template(Spec):
     """A part of a pasted Node: what is not read is ignored."""
 
     model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True
+        defer_build=True,
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="ignore",
+        frozen=True,
     )
 
 

@@ -66,7 +66,7 @@ class Spec(BaseModel):
     """A part of a document: camelCase keys, none unknown, none changed once read."""
 
     model_config = ConfigDict(
-        alias_generator=key_of, populate_by_name=True, extra="forbid", frozen=True
+        defer_build=True, alias_generator=key_of, populate_by_name=True, extra="forbid", frozen=True
     )
 
     @model_validator(mode="before")

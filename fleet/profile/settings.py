@@ -124,7 +124,7 @@ MANAGED_TOO = (IdentityMode.SHARED, WatchMode.PER_NODE)
 class Settings(BaseModel):
     """The options of `fleet spawn`. A field with an alias is named by its flag when it is read."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", populate_by_name=True)
 
     nodes: Annotated[int, Field(ge=1, le=NODES_MAX)] = 100
     max_nodes: Annotated[int, Field(ge=0, le=NODES_MAX)] = 0  # 0: `nodes`; see `most`
