@@ -55,20 +55,18 @@ async def deployment(url: str, context: ssl.SSLContext, replicas: int) -> Json:
         path = f"{url}/api/v1/namespaces/{NAMESPACE}/pods"
         watching = asyncio.create_task(follow(session, path, phases.see))
         try:
-            return await _come_and_go(session, url, phases.states, replicas)
+            return await _come_and_go(session, url, phases, replicas)
         finally:
             watching.cancel()
 
 
 async def _come_and_go(
-    session: aiohttp.ClientSession, url: str, states: dict[str, str], replicas: int
+    session: aiohttp.ClientSession, url: str, phases: Phases, replicas: int
 ) -> Json:
     path = f"{url}/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
     async with session.post(path, json=manifest(replicas)) as response:
         assert response.status == 201, await response.text()
-    running_s = await until(
-        lambda: sum(state == "Running" for state in states.values()) == replicas
-    )
+    running_s = await until(lambda: phases.running == replicas)
     await asyncio.sleep(PAUSE_S)
     options = {"propagationPolicy": "Background"}
     async with session.delete(f"{path}/{NAME}", json=options) as response:
@@ -76,5 +74,5 @@ async def _come_and_go(
     return {
         "replicas": replicas,
         "deployment_running_s": running_s,
-        "deployment_gone_s": await until(lambda: not states),
+        "deployment_gone_s": await until(lambda: not phases.states),
     }

@@ -28,8 +28,10 @@ from .accounting import apiserver_of, components, cpu_s, fleet_tree, rss_mb
 SETTLE_S = 25.0  # the first leases come 10 s after their nodes, and start-up events end
 IN_FLIGHT = 64
 NAMESPACE = "bench"
+RUNNING = "Running"
 Json = dict[str, Any]
 DEADLINE_S = 300.0
+PODS_S = 40.0  # so many a second at least are waited for beyond that
 RETRY_S = 0.1
 """How long a watch waits that was refused, while nobody answers at the API server's port."""
 POD_SPEC: Json = {"containers": [{"name": "c", "image": "registry.k8s.io/pause:3.10"}]}
@@ -94,17 +96,20 @@ class Phases:
 
     def __init__(self) -> None:
         self.states: dict[str, str] = {}
+        self.running = 0
 
     def see(self, event: Json, version: int) -> int:
         """Take one event of the watch; return the version to go on from."""
         if event["type"] == "ERROR":
             self.states.clear()
+            self.running = 0
             return 0
         metadata = event["object"]["metadata"]
-        if event["type"] == "DELETED":
-            self.states.pop(metadata["name"], None)
-        else:
-            self.states[metadata["name"]] = event["object"]["status"].get("phase", "")
+        self.running -= self.states.pop(metadata["name"], "") == RUNNING
+        if event["type"] != "DELETED":
+            phase = event["object"]["status"].get("phase", "")
+            self.states[metadata["name"]] = phase
+            self.running += phase == RUNNING
         return max(version, int(metadata["resourceVersion"]))
 
 
@@ -136,7 +141,7 @@ async def make_namespace(session: aiohttp.ClientSession, url: str) -> None:
 async def pods(url: str, context: ssl.SSLContext, count: int) -> dict[str, float | None]:
     """Create and delete bound pods; return how long all took to be Running, and gone.
 
-    None: not within DEADLINE_S.
+    None: not within DEADLINE_S and what so many pods may take.
     """
     async with session_of(context) as session:
         await make_namespace(session, url)
@@ -160,13 +165,12 @@ async def pods(url: str, context: ssl.SSLContext, count: int) -> dict[str, float
                 assert response.status in (200, 404), await response.text()
 
         creating = asyncio.create_task(each(count, create))
-        running_s = await until(
-            lambda: sum(state == "Running" for state in states.values()) == count
-        )
+        limit_s = DEADLINE_S + count / PODS_S
+        running_s = await until(lambda: phases.running == count, limit_s)
         await creating
         await asyncio.sleep(5)
         deleting = asyncio.create_task(each(count, delete))
-        gone_s = await until(lambda: deleting.done() and not states)
+        gone_s = await until(lambda: deleting.done() and not states, limit_s)
         await deleting
         watching.cancel()
         return {"pods_running_s": running_s, "pods_gone_s": gone_s}
