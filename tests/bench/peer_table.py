@@ -12,8 +12,10 @@ DEPLOYMENT, OUTAGE = "deployment", "outage"
 """The parts of a run that may be left out, or lack if a tool ends by itself."""
 OUTAGE_FROM = "outage_from_s"
 """When the outage began by the clock of fleet's run."""
-READ_SLOWLY = "fleet read too slowly"
-"""How one of the reasons of fleet's summary begins. Source: fleet/report/report.py."""
+READ_SLOWLY, LAGGED = "fleet read too slowly", "fleet itself lagged"
+"""How reasons of fleet's summary begin that an outage may bring. Source: fleet/report/report.py."""
+LAG_LIMIT_MS = 100.0
+"""Of a run's timers, p99. Source: fleet/report/report.py."""
 SAME = ("machine", "nodes", "replicas")
 """What reports must agree in to be one table."""
 ENDED, UNSOUND = "ended", "unsound"
@@ -162,22 +164,27 @@ def is_sound(rounds: Mapping[str, Sequence[Json]]) -> bool:
 def judged(run: Json, reasons: Sequence[str], samples: Sequence[Json]) -> Json:
     """Take from a run of fleet what was no measurement by its own summary, for `reasons`.
 
-    If all that was wrong is that fleet read too slowly, and no watch was closed for that before the
-    outage, only the outage has no figures. `samples` is the run's time series.
+    If all that was wrong is that fleet read too slowly or lagged, and until the outage it had not,
+    only the outage has no figures. `samples` is the run's time series, one a second.
     """
     if not reasons:
         return run
     text = "; ".join(reasons)
-    is_of_outage = all(reason.startswith(READ_SLOWLY) for reason in reasons) and not any(
-        sample["watch"]["closed_slow"]
-        for sample in samples
-        if sample["wall_s"] <= run.get(OUTAGE_FROM, float("inf"))
-    )
-    if not is_of_outage:
+    before = [each for each in samples if each["wall_s"] <= run.get(OUTAGE_FROM, float("inf"))]
+    if not all(each.startswith((READ_SLOWLY, LAGGED)) for each in reasons) or not _was_sound(
+        before
+    ):
         return {"nodes": run["nodes"], "problem": text}
     lost = {row.key for row in ROWS if row.part == OUTAGE}
     kept = {key: value for key, value in run.items() if key not in lost}
     return {**kept, UNSOUND: {OUTAGE: text}}
+
+
+def _was_sound(samples: Sequence[Json]) -> bool:
+    """Whether fleet read in time and was on time, but for one second of a hundred."""
+    lags_ms = [each["process"]["timer_lag_ms"]["p99"] or 0.0 for each in samples]
+    late = sum(lag_ms > LAG_LIMIT_MS for lag_ms in lags_ms)
+    return late <= len(samples) / 100 and not any(each["watch"]["closed_slow"] for each in samples)
 
 
 def write(report: Json, path: Path) -> None:

@@ -69,9 +69,18 @@ def test_a_tool_that_ended_lacks_what_came_later() -> None:
 SLOWLY = "fleet read too slowly: watches that the server closed: 2"
 
 
-def samples(*closed_slow: int) -> list[Json]:
+LAGGED = "fleet itself lagged: timers fired 150 ms late (p99), more than 100 ms"
+
+
+def samples(*closed_slow: int, lag_ms: float = 20.0) -> list[Json]:
+    """Return a time series; before its last second, timers were so late."""
+    last = len(closed_slow) - 1
     return [
-        {"wall_s": float(at), "watch": {"closed_slow": count}}
+        {
+            "wall_s": float(at),
+            "watch": {"closed_slow": count},
+            "process": {"timer_lag_ms": {"p50": 10.0, "p99": 400.0 if at == last else lag_ms}},
+        }
         for at, count in enumerate(closed_slow)
     ]
 
@@ -84,10 +93,12 @@ def test_watches_closed_since_the_outage_void_the_outage_only() -> None:
     assert cells["outage_back_s"] == ["unsound"]
     assert cells["ready_s"] == ["10.0 s"]
     assert judged(run, [], samples(1)) == run
+    assert judged(run, [LAGGED], samples(0, 0, 0, 0))["unsound"] == {"outage": LAGGED}
+    assert "problem" in judged(run, [LAGGED], samples(0, 0, 0, 0, lag_ms=101.0))
     for early in (
         judged(run, [SLOWLY], samples(0, 2, 0, 0)),
         judged(RUN, [SLOWLY], samples(0, 0, 0, 2)),
-        judged(run, [SLOWLY, "fleet itself lagged"], samples(0, 0, 0, 2)),
+        judged(run, [SLOWLY, "a bug in fleet"], samples(0, 0, 0, 2)),
     ):
         assert early["problem"].startswith(SLOWLY)
         assert "ready_s" not in early
