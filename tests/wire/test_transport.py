@@ -6,8 +6,10 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -597,11 +599,22 @@ def test_a_large_upload_meets_the_windows_and_a_full_socket(
 
 def test_a_watch_that_ends_early_after_a_lag_was_closed_as_slow(certificate: Certificate) -> None:
     async def test(peer: Peer, harness: Harness) -> None:
-        for closed_slow, age_ns in ((0, 10**10), (0, 10**9), (1, 10**10)):
+        for closed_slow, age_ns, is_full in (
+            (0, 10**10, True),
+            (0, 10**9, True),
+            (0, 10**10, False),
+            (1, 10**10, True),
+        ):
             harness.send(Request(b"GET", b"/watch?timeoutSeconds=300", stream=True))
             await harness.opened(1)
             [connection] = harness.transport._links._by_fd.values()
             connection.up_ns = harness.now_ns - age_ns  # a young one's watches end for its server
+            if is_full:
+                peer.call(partial(peer.connections[0].more, peer.requests[-1].sid, bytes(1 << 20)))
+                time.sleep(0.2)  # noqa: ASYNC251 - nothing is read meanwhile
+                await harness.until(partial(getattr, connection, "full_ns"))
+            else:
+                connection.full_ns = 0
             peer.call(lambda: peer.connections[0].more(peer.requests[-1].sid, end=True))
             await harness.answers(1)
             assert harness.stats.closed_slow == closed_slow

@@ -82,6 +82,7 @@ class Connection:
     leaving: bool = False  # its GOAWAY is counted
     stuck: bool = False  # a write waits for the socket
     up_ns: int = 0  # since when it is UP
+    full_ns: int = 0  # when more was there last than is read at a time
 
     def begin(self, limit_ns: int) -> None:
         """Start to connect to the first of its places. Raises OSError."""

@@ -327,6 +327,8 @@ class Links:
                     break
                 if size < READ_AGAIN_BYTES and not http2.midway:
                     break
+            else:
+                connection.full_ns = now_ns
         except OSError as error:
             end = explain(error)
         if end:
@@ -362,7 +364,9 @@ class Links:
             behind_ns = self._poller.behind_ns
             # A server that has just started ends watches too, and greeting it makes us lag.
             is_young = now_ns - connection.up_ns < BEHIND_NS
-            if behind_ns and now_ns - behind_ns < BEHIND_NS and not is_young:
+            # What a socket holds for us does not make a server wait: more than that had to come.
+            was_full = connection.full_ns and now_ns - connection.full_ns < BEHIND_NS
+            if behind_ns and now_ns - behind_ns < BEHIND_NS and was_full and not is_young:
                 stats.closed_slow += news.ended_early
         stats.resets += news.resets
         if news.breach is not None:

@@ -33,6 +33,6 @@ class TransportStats:
     requests: int = 0
     pings_lost: int = 0
     breaches: int = 0  # connections that we closed because the server broke HTTP/2
-    closed_slow: int = 0  # watches that the server ended early, just after our reading had lagged
+    closed_slow: int = 0  # watches that the server ended early, much unread, our reading late
     bytes_in: int = 0
     bytes_out: int = 0
