@@ -30,6 +30,7 @@ from .peer_plane import FLEET
 sys.path += [str(ROOT / "tests"), str(ROOT / "tests" / "e2e")]
 from free_ports import free_port
 from go_program import KWOK
+from hollow_node import hollow_kubelet
 
 KWOK_TOOL = "KWOK"
 KUBEMARK = "kubemark"
@@ -200,9 +201,4 @@ def _hollow_node(
     pair = Pair(directory / "node.crt", directory / "node.key")
     authority.client(pair, user, ("system:nodes",))
     kubeconfig.write_bytes(certificate_kubeconfig(info.url, info.ca_file, user, pair))
-    return (
-        *(str(kubemark), "--morph=kubelet", f"--name={name}", f"--kubeconfig={kubeconfig}"),
-        *(f"--kubelet-port={port}", f"--kubelet-read-only-port={port + 1}"),
-        *("--kube-api-qps=50", "--kube-api-burst=100"),  # a kubelet's; kubemark has 10 and 20
-        *("--use-host-image-service=false", f"--cert-dir={directory}"),
-    )
+    return hollow_kubelet(kubemark, name, kubeconfig, directory, (port, port + 1))

@@ -16,6 +16,7 @@ from audit_trace import Window
 from e2e_world import DEDICATED, Json, World, condition, eventually
 from free_ports import free_port
 from header_tap import Ends, HeaderTap, Noted
+from hollow_node import hollow_kubelet
 from parity_script import FLEET, HOLLOW, NODES, Script, play
 
 from fleet.controlplane import APISERVER, ControlPlane, ControlPlaneOptions
@@ -192,13 +193,10 @@ def hollow_node(stage: Stage, kubemark: Path) -> Iterator[None]:
     directory = stage.root / "hollow"
     directory.mkdir()
     kubeconfig = stage.others_kubeconfig()
-    command = (str(kubemark), "--morph=kubelet", f"--name={HOLLOW}", f"--kubeconfig={kubeconfig}")
-    ports = (f"--kubelet-port={free_port()}", f"--kubelet-read-only-port={free_port()}")
-    limits = ("--kube-api-qps=50", "--kube-api-burst=100")  # a kubelet's; kubemark has 10 and 20
-    others = ("--use-host-image-service=false", f"--cert-dir={directory}")
+    ports = free_port(), free_port()
     with (directory / "log").open("wb") as log:
         process = subprocess.Popen(
-            (*command, *ports, *limits, *others),
+            hollow_kubelet(kubemark, HOLLOW, kubeconfig, directory, ports),
             env={**os.environ, "TMPDIR": str(directory)},
             stdin=subprocess.DEVNULL,
             stdout=log,
