@@ -121,13 +121,7 @@ def _user_agent(text: object) -> object:
 class _Template(Spec):
     """A part of a pasted Node: what is not read is ignored."""
 
-    model_config = ConfigDict(
-        defer_build=True,
-        alias_generator=to_camel,
-        populate_by_name=True,
-        extra="ignore",
-        frozen=True,
-    )
+    model_config = ConfigDict(alias_generator=to_camel, extra="ignore")
 
 
 class TemplateMetadata(_Template):

@@ -171,9 +171,8 @@ def judged(run: Json, reasons: Sequence[str], samples: Sequence[Json]) -> Json:
         return run
     text = "; ".join(reasons)
     before = [each for each in samples if each["wall_s"] <= run.get(OUTAGE_FROM, float("inf"))]
-    if not all(each.startswith((READ_SLOWLY, LAGGED)) for each in reasons) or not _was_sound(
-        before
-    ):
+    may_be_of_outage = all(reason.startswith((READ_SLOWLY, LAGGED)) for reason in reasons)
+    if not may_be_of_outage or not _was_sound(before):
         return {"nodes": run["nodes"], "problem": text}
     lost = {row.key for row in ROWS if row.part == OUTAGE}
     kept = {key: value for key, value in run.items() if key not in lost}
