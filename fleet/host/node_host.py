@@ -55,7 +55,7 @@ from fleet.profile.settings import Encoding, Fidelity, IdentityMode, Settings
 from fleet.reactor.reactor import Reactor
 from fleet.report.host_state import HostState
 from fleet.wire.api.callers import Caller, RenderedProfile
-from fleet.wire.api.codec import JSON, protobuf
+from fleet.wire.api.codec import JSON, protobuf, without_managers
 from fleet.wire.sockets.connection_health import ConnectionHealth
 
 OBSERVER_POOL = 0
@@ -97,12 +97,13 @@ class NodeHost:
         self._is_light = settings.fidelity is Fidelity.LIGHT
         self._loop = asyncio.get_running_loop()
         self._draws = Draws(settings.seed)
+        codec = protobuf() if settings.wire_encoding is Encoding.PROTOBUF else JSON
         self.reactor = Reactor(
             SystemClock(),
             self._draws,
             raise_bugs=raise_bugs,
             story=frozenset(settings.story),
-            codec=protobuf() if settings.wire_encoding is Encoding.PROTOBUF else JSON,
+            codec=without_managers(codec) if self._is_light else codec,
         )
         self.managed = ManagedNodes(settings.nodes) if settings.manage else None
         self.reactor.on_observed = self._on_observed if settings.manage else self.readiness.on_event

@@ -241,6 +241,41 @@ def test_a_lease_is_renewed_in_protobuf(world: World, client: Client, uid: str) 
     assert "the object has been modified" in refused.message
 
 
+@pytest.mark.parametrize("encoding", [JSON, PROTOBUF], ids=["json", "protobuf"])
+def test_a_lease_of_light_loses_its_managers_and_nothing_else(
+    world: World, client: Client, uid: str, encoding: Codec
+) -> None:
+    def shown() -> tuple[dict[str, Any], Any]:
+        raw = world.kubectl(
+            *("get", "lease", NODE, "-n", "kube-node-lease", "-o", "json", "--show-managed-fields")
+        )
+        lease = orjson.loads(raw)
+        managers = lease["metadata"].pop("managedFields", None)
+        lease["metadata"].pop("resourceVersion")
+        lease["spec"].pop("renewTime")
+        return lease, managers
+
+    light = codec.without_managers(encoding)
+    op = Op.CREATE_LEASE
+    answer = client.send(request(light, op, LeaseObject(uid, 40, AT_NS)), encoding)
+    created, managers = shown()
+    assert [each["operation"] for each in managers] == ["Update"]
+    for count in (1, 2):
+        lease = decode_reply(op, answer, light).record
+        assert isinstance(lease, LeaseView)
+        op = Op.RENEW_LEASE
+        renewal = LeaseRenewal(lease.body, AT_NS + count * 1_000_000)
+        answer = client.send(request(light, op, renewal), encoding)
+        assert answer.code == 200, answer.body
+        assert shown() == (created, None)
+    found = client.send(request(light, Op.GET_LEASE), encoding)
+    again = decode_reply(Op.GET_LEASE, found, light).record
+    assert isinstance(again, LeaseView)
+    renewal = LeaseRenewal(again.body, AT_NS)
+    assert client.send(request(light, Op.RENEW_LEASE, renewal), encoding).code == 200
+    assert shown() == (created, None)
+
+
 def test_a_driver_joins_the_csinode(world: World, client: Client, uid: str) -> None:
     client.send(request(JSON, Op.CREATE_CSINODE, CSINodeObject(uid)), JSON)
     answer = client.send(request(JSON, Op.GET_CSINODE), PROTOBUF)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from fleet.objects.effects import Op
+from fleet.objects.pods import LeaseView
 from fleet.wire.api import decode_json
 from fleet.wire.api.framing import Split, split_frames, split_lines
 from fleet.wire.api.operations import OPERATIONS, Operation
@@ -25,6 +26,7 @@ class Codec(NamedTuple):
     decode_watch_event: Decode
     decode_list: DecodeList
     version_in: Callable[[bytes], str]  # the resourceVersion of an answer that is an object
+    forget_managers: Callable[[bytes], bytes]  # of a Lease: have its next PUT clear them
 
 
 JSON = Codec(
@@ -36,6 +38,7 @@ JSON = Codec(
     decode_watch_event=decode_json.decode_watch_event,
     decode_list=decode_json.decode_list,
     version_in=decode_json.version_in,
+    forget_managers=decode_json.forget_managers,
 )
 
 
@@ -57,4 +60,23 @@ def protobuf() -> Codec:
         decode_watch_event=decode_protobuf.decode_watch_event,
         decode_list=decode_protobuf.decode_list,
         version_in=decode_protobuf.version_in,
+        forget_managers=decode_protobuf.forget_managers,
     )
+
+
+def without_managers(codec: Codec) -> Codec:
+    """Return an encoding whose Leases are renewed without managedFields: fidelity `light`.
+
+    A Lease has them from its creation, and the first renewal sends the one empty entry that clears
+    them. An object that has none gets none, so that the API server has less to do for each renewal
+    after that, and to keep. Differs: a kubelet sends back what it got.
+    Source: apimachinery/pkg/util/managedfields/internal, isResetManagedFields, skipnonapplied.go.
+    """
+
+    def read_lease(body: bytes) -> LeaseView:
+        return LeaseView(codec.forget_managers(body))
+
+    operations = dict(codec.operations)
+    for op in (Op.GET_LEASE, Op.CREATE_LEASE):
+        operations[op] = operations[op]._replace(read=read_lease)
+    return codec._replace(operations=operations)

@@ -33,9 +33,10 @@ from fleet.wire.api import decode_json, decode_service, decode_volumes, dynamic_
 from fleet.wire.api.decode_admission import extended_resources
 from fleet.wire.api.decode_pod import share
 from fleet.wire.api.decode_protobuf_pod import decode_pod, decode_pod_view, pairs
+from fleet.wire.api.encode_protobuf import LEASE
 from fleet.wire.api.kubernetes_messages import Json, message_class, object_to_json, to_json
 from fleet.wire.api.operations import Operation, Reader
-from fleet.wire.api.protobuf import MAGIC, contents
+from fleet.wire.api.protobuf import MAGIC, contents, enveloped
 from fleet.wire.http2.messages import MALFORMED as MALFORMED_BYTES
 
 MALFORMED: tuple[type[Exception], ...] = (*MALFORMED_BYTES, DecodeError)
@@ -288,6 +289,14 @@ def _reply_node(body: bytes) -> NodeView:
 
 def _reply_pod(body: bytes) -> PodView:
     return decode_pod_view(contents(body))
+
+
+def forget_managers(body: bytes) -> bytes:
+    """Return a Lease whose next PUT clears its managedFields."""
+    lease = message_class("Lease").FromString(contents(body))
+    del lease.metadata.managedFields[:]
+    lease.metadata.managedFields.add()
+    return enveloped(LEASE, lease.SerializeToString())
 
 
 _READERS: dict[Reader, Reader] = {

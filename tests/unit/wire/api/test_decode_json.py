@@ -37,6 +37,7 @@ from fleet.wire.api.decode_json import (
     decode_status,
     decode_token,
     decode_watch_event,
+    forget_managers,
 )
 
 AT = "2026-11-21T02:07:37Z"
@@ -512,6 +513,21 @@ def test_small_records() -> None:
     assert decode_csinode(body) == CSINodeView("3", "", body)
     token = {"status": {"token": "secret", "expirationTimestamp": AT}}
     assert decode_token(orjson.dumps(token)) == Token(AT_S, "secret")
+
+
+def test_a_lease_forgets_who_set_what() -> None:
+    time = "2026-01-01T00:00:00.000000Z"
+    obj = {
+        "metadata": {"name": "n", "managedFields": [{"manager": "fleet", "fieldsV1": {"f:a": {}}}]},
+        "spec": {"holderIdentity": "n", "renewTime": time},
+    }
+    wanted = {**obj, "metadata": {"name": "n", "managedFields": [{}]}}
+    assert orjson.loads(forget_managers(orjson.dumps(obj))) == wanted
+    for other in (
+        {"metadata": {"name": "n"}, "spec": obj["spec"]},
+        {"spec": obj["spec"], "metadata": obj["metadata"]},
+    ):
+        assert orjson.loads(forget_managers(orjson.dumps(other))) == wanted
 
 
 def test_refusals() -> None:
