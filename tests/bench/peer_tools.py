@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Self
 
@@ -21,6 +22,7 @@ from fleet.controlplane.certificates import Pair
 from fleet.controlplane.directory import Layout
 from fleet.controlplane.kubeconfig import certificate_kubeconfig
 from fleet.controlplane.options import ControlPlaneInfo
+from fleet.profile.loader import load_mix
 
 from .__main__ import ROOT
 from .accounting import cpu_s, rss_mb, tree
@@ -144,7 +146,11 @@ def kwok_command() -> tuple[str, ...]:
 
 
 def kwok_node(index: int) -> Json:
-    """Return a Node as `kwokctl scale node` makes them."""
+    """Return a Node as `kwokctl scale node` makes them, with the labels that fleet's have too.
+
+    What the scheduler does for a pod depends on them: it spreads the pods of a Deployment over the
+    zones, and looks each node's up, so that nodes without zones are placed on with half of the CPU.
+    """
     name = f"node-{index:06d}"
     size = {"cpu": "32", "memory": "256Gi", "pods": "110"}
     return {
@@ -154,11 +160,7 @@ def kwok_node(index: int) -> Json:
             "name": name,
             "annotations": {"kwok.x-k8s.io/node": "fake", "node.alpha.kubernetes.io/ttl": "0"},
             "labels": {
-                "beta.kubernetes.io/arch": "amd64",
-                "beta.kubernetes.io/os": "linux",
-                "kubernetes.io/arch": "amd64",
-                "kubernetes.io/hostname": name,
-                "kubernetes.io/os": "linux",
+                **_mix().model_of(index).identity(index, name).labels,
                 "kubernetes.io/role": "agent",
                 "node-role.kubernetes.io/agent": "",
                 "type": "kwok",
@@ -167,6 +169,9 @@ def kwok_node(index: int) -> Json:
         "spec": {},
         "status": {"allocatable": size, "capacity": size},
     }
+
+
+_mix = cache(load_mix)
 
 
 async def create_kwok_nodes(session: aiohttp.ClientSession, url: str, count: int) -> None:
