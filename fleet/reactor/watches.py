@@ -38,7 +38,7 @@ from fleet.wire.api.list_watches import (
     on_unreadable,
     open_watch,
 )
-from fleet.wire.api.watch import Reflector, WatchPhase, label_selector
+from fleet.wire.api.watch import Reflector, SharedReflector, WatchPhase, label_selector
 from fleet.wire.http2.messages import Response, StreamOpened
 
 _ONE_BOOKMARK = [(EventType.BOOKMARK, None)]
@@ -132,7 +132,7 @@ class Watches:
         to the kubelet that their node name tells.
         """
         selector = label_selector(label) if label else b""
-        reflector = Reflector(NOBODY, kind, "", selector=selector)
+        reflector = SharedReflector(NOBODY, kind, "", selector=selector)
         self._shared.append(reflector)
         return self._open(reflector)
 
@@ -353,7 +353,7 @@ class Watches:
         key = (kind, namespace, name)
         shared = self.subscriptions.objects.get(key)
         if shared is None:
-            reflector = Reflector(NOBODY, kind, name, namespace)
+            reflector = SharedReflector(NOBODY, kind, name, namespace)
             shared = self.subscriptions.objects[key] = SharedObject(reflector)
             self._open(reflector)
         shared.nodes[node] = None

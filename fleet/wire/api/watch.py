@@ -28,6 +28,7 @@ from fleet.wire.http2.messages import Failure, Request, Response
 # Source: client-go/tools/cache/reflector.go, defaultBackoffInit and the constants after it.
 BACKOFF_FIRST_NS = 800 * NS_PER_MS
 BACKOFF_MAX_NS = 30 * NS_PER_S
+SHARED_BACKOFF_MAX_NS = 2 * NS_PER_S
 BACKOFF_RESET_NS = 120 * NS_PER_S  # without a failure: then the first wait is the short one again
 DOUBLINGS_MAX = 20  # 2^20 of any first back-off is beyond every longest one
 LOST_RETRY_NS = 1 * NS_PER_S  # client-go/rest/with_retry.go, retryAfterResponse
@@ -371,6 +372,21 @@ class Reflector(ListWatch):
         if self._on_page(version, token):
             found.append((EventType.SYNCED, None))
         return found
+
+
+class SharedReflector(Reflector):
+    """A list-watch of the whole process, by which its nodes see what they do not watch themselves.
+
+    Differs: it waits 2 s at most. A kubelet waits up to 30 s, so that thousands of them do not ask
+    at once; here thousands of nodes would wait for one draw, and blindly, though their Leases are
+    renewed.
+    """
+
+    __slots__ = ()
+
+    def backoff_ns(self) -> tuple[int, int]:
+        """Return the first and the longest back-off."""
+        return BACKOFF_FIRST_NS, SHARED_BACKOFF_MAX_NS
 
 
 def label_selector(label: str) -> bytes:

@@ -7,7 +7,7 @@ from fleet.objects.effects import WatchKind
 from fleet.objects.pods import EventType
 from fleet.objects.volumes import ObjectData
 from fleet.wire.api.decode_json import decode_list, decode_watch_event
-from fleet.wire.api.watch import Next, Reflector, WatchPhase
+from fleet.wire.api.watch import Next, Reflector, SharedReflector, WatchPhase
 from fleet.wire.http2.messages import Failure, Response
 
 DRAWS = Draws(3)
@@ -147,16 +147,22 @@ def test_an_expired_version_is_asked_for_once_more_then_given_up() -> None:
     assert "resourceVersion=" not in reflector.open(DRAWS, 402 * NS_PER_S).path.decode()
 
 
-def test_back_off_doubles_to_half_a_minute_and_is_forgotten() -> None:
-    reflector = Reflector(1, WatchKind.PODS, "n-1")
+@pytest.mark.parametrize(
+    ("reflector", "longest_s"),
+    [(Reflector(1, WatchKind.PODS, "n-1"), 30), (SharedReflector(-1, WatchKind.PODS, ""), 2)],
+    ids=["kubelet", "shared"],
+)
+def test_back_off_doubles_to_its_longest_and_is_forgotten(
+    reflector: Reflector, longest_s: float
+) -> None:
     now_ns, delays = 0, []
     for _ in range(8):
         reflector.open(DRAWS, now_ns)
         delay_ns = reflector.on_end(response(0, failure=Failure.DIAL), DRAWS, now_ns).delay_ns
         delays.append(delay_ns / NS_PER_S)
         now_ns += delay_ns
-    for delay, base in zip(delays, (0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30), strict=True):
-        assert base <= delay <= 2 * base
+    for delay, base in zip(delays, (0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4), strict=True):
+        assert min(base, longest_s) <= delay <= 2 * min(base, longest_s)
     now_ns += 121 * NS_PER_S
     reflector.open(DRAWS, now_ns)
     again = reflector.on_end(response(0, failure=Failure.DIAL), DRAWS, now_ns).delay_ns
