@@ -176,7 +176,7 @@ def judged(run: Json, reasons: Sequence[str], samples: Sequence[Json]) -> Json:
         return {"nodes": run["nodes"], "problem": text}
     lost = {row.key for row in ROWS if row.part == OUTAGE}
     kept = {key: value for key, value in run.items() if key not in lost}
-    return {**kept, UNSOUND: {OUTAGE: text}}
+    return {**kept, UNSOUND: {**run.get(UNSOUND, {}), OUTAGE: text}}
 
 
 def _was_sound(samples: Sequence[Json]) -> bool:

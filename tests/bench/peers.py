@@ -32,6 +32,7 @@ from .peer_table import (
     ENDED,
     OUTAGE,
     OUTAGE_FROM,
+    UNSOUND,
     DifferentReportsError,
     Rounds,
     is_sound,
@@ -118,8 +119,9 @@ class Trial:
         }
 
     async def parts(self) -> Json:
-        """Do what a tool may end in by itself: what it lacks then is all that the run lacks."""
-        url, result, ended = self.plane.info.url, Json(), dict[str, str]()
+        """Do what a tool may end in, or not be fit for: the run lacks no more than that."""
+        url, result = self.plane.info.url, Json()
+        ended, unsound = dict[str, str](), dict[str, str]()
         for part in self.plan.parts:
             work = (
                 deployment(url, self.context, min(self.plan.replicas, self.count))
@@ -129,13 +131,17 @@ class Trial:
             if part == OUTAGE and self.timeseries.exists():
                 result[OUTAGE_FROM] = run_time_s(self.timeseries)
             how = self.running.how_ended()
-            if how:
-                work.close()
-            else:
-                how = await self._unless_ended(work, result)
+            try:
+                if how:
+                    work.close()
+                else:
+                    how = await self._unless_ended(work, result)
+            except UnsoundError as error:
+                unsound[part] = str(error)
             if how:
                 ended[part] = how
-        return {**result, ENDED: ended} if ended else result
+        lacking = {ENDED: ended, UNSOUND: unsound}
+        return result | {word: reasons for word, reasons in lacking.items() if reasons}
 
     async def _unless_ended(self, work: Coroutine[None, None, Json], result: Json) -> str:
         """Add to the result what the work finds; say how the tool ended, if it did."""

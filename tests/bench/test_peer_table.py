@@ -94,6 +94,8 @@ def test_watches_closed_since_the_outage_void_the_outage_only() -> None:
     assert cells["ready_s"] == ["10.0 s"]
     assert judged(run, [], samples(1)) == run
     assert judged(run, [LAGGED], samples(0, 0, 0, 0))["unsound"] == {"outage": LAGGED}
+    both = judged({**run, "unsound": {"deployment": HOW}}, [LAGGED], samples(0, 0, 0, 0))
+    assert both["unsound"] == {"deployment": HOW, "outage": LAGGED}
     assert "problem" in judged(run, [LAGGED], samples(0, 0, 0, 0, lag_ms=101.0))
     for early in (
         judged(run, [SLOWLY], samples(0, 2, 0, 0)),
