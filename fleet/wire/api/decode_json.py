@@ -182,12 +182,14 @@ def decode_lease(body: bytes) -> LeaseView:
 
 
 def forget_managers(body: bytes) -> bytes:
-    """Return a Lease whose next PUT clears its managedFields.
+    """Return a Lease whose next PUT clears its managedFields, if it has any.
 
     Go writes them last in the metadata, and the spec next: the bytes between are cut out. A parse
-    would do, but leaves 1 KB of holes behind for each node, which nothing else fills.
+    would do, but leaves holes behind for each node, which nothing else fills.
     """
     body = decode_lease(body).body
+    if b'"managedFields"' not in body:
+        return body
     at = body.find(MANAGED_FIELDS)
     end = body.find(SPEC, at)
     if 0 < at < end:

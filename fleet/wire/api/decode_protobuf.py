@@ -292,8 +292,10 @@ def _reply_pod(body: bytes) -> PodView:
 
 
 def forget_managers(body: bytes) -> bytes:
-    """Return a Lease whose next PUT clears its managedFields."""
+    """Return a Lease whose next PUT clears its managedFields, if it has any."""
     lease = message_class("Lease").FromString(contents(body))
+    if not lease.metadata.managedFields:
+        return body
     del lease.metadata.managedFields[:]
     lease.metadata.managedFields.add()
     return enveloped(LEASE, lease.SerializeToString())
