@@ -7,6 +7,7 @@ import pytest
 from e2e_world import FOREIGN_NODE, Json, World, eventually
 
 from fleet.controlplane.flags import POD_CIDR
+from fleet.wire.api.paths import LEASES
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -20,8 +21,7 @@ def cidrs(nodes: list[Json]) -> list[str]:
 
 def leases(world: World, prefix: str) -> list[Json]:
     """Return the Leases of a fleet with their managedFields, which kubectl shows only raw."""
-    path = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
-    found = json.loads(world.kubectl("get", "--raw", path))["items"]
+    found = json.loads(world.kubectl("get", "--raw", LEASES.decode()))["items"]
     return [each for each in found if each["metadata"]["name"].startswith(f"{prefix}-")]
 
 

@@ -377,9 +377,9 @@ class Reflector(ListWatch):
 class SharedReflector(Reflector):
     """A list-watch of the whole process, by which its nodes see what they do not watch themselves.
 
-    Differs: it waits 2 s at most. A kubelet waits up to 30 s, so that thousands of them do not ask
-    at once; here thousands of nodes would wait for one draw, and blindly, though their Leases are
-    renewed.
+    Differs: its back-off doubles to 2 s, with the jitter 4. A kubelet's doubles to 30 s, so that
+    thousands of them do not ask at once; here thousands of nodes would wait for one draw, and
+    blindly, though their Leases are renewed.
     """
 
     __slots__ = ()
