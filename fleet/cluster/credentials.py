@@ -24,6 +24,7 @@ from fleet.cluster.kubeconfig_library import (
     kubeconfigs,
 )
 from fleet.errors import SetupError, UsageError
+from fleet.profile.yaml_text import YAMLTextError, read_document
 
 logger = logging.getLogger(__name__)
 
@@ -273,11 +274,11 @@ def _read(paths: list[Path]) -> KubeConfigMerger:
     """Read and merge kubeconfigs as kubectl does."""
     for path in paths:
         try:
-            document = yaml.safe_load(path.read_bytes())
+            document = read_document(path.read_bytes())
         except OSError as error:
             raise UsageError(f"kubeconfig {path}: {error.strerror}") from error
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise UsageError(f"kubeconfig {path}: not YAML: {_one_line(error)}") from error
+        except YAMLTextError as error:  # it quotes nothing: a kubeconfig holds keys and tokens
+            raise UsageError(f"kubeconfig {path}: not YAML: {error}") from error
         if not isinstance(document, dict) or not isinstance(document.get("clusters"), list):
             raise UsageError(f"kubeconfig {path}: not a kubeconfig, it has no list of clusters")
     try:

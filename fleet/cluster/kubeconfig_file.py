@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
+from fleet.profile.yaml_text import read_document
 
 Entry = dict[str, Any]
 
@@ -22,7 +22,7 @@ FILE_KEYS = {
 def current_context(paths: Sequence[Path]) -> str:
     """Return the context that is chosen when nobody names one. Raises KeyError if none is."""
     for path in paths:
-        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        content = _content(path)
         if content.get("current-context"):
             return str(content["current-context"])
     raise KeyError("current-context")
@@ -54,9 +54,14 @@ def _find(paths: Sequence[Path], kind: str, name: str) -> Entry:
 
 def _entries(paths: Sequence[Path], key: str) -> Iterator[tuple[Path, Entry]]:
     for path in paths:
-        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        content = _content(path)
         for entry in content.get(key) or ():
             yield path, entry
+
+
+def _content(path: Path) -> Entry:
+    content = read_document(path.read_bytes())
+    return content if isinstance(content, dict) else {}
 
 
 def _resolved(described: Entry, kind: str, base: Path) -> Entry:

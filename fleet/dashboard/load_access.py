@@ -97,7 +97,7 @@ class LoadAccess:
 
 def with_token(kubeconfig: bytes, token: str) -> bytes:
     """Return a kubeconfig of one context with another user: who has the token."""
-    document: dict[str, Any] = yaml.safe_load(kubeconfig)
+    document: dict[str, Any] = yaml.safe_load(kubeconfig)  # fleet wrote it
     [context] = document["contexts"]
     context["context"]["user"] = "fleet-load"
     document["users"] = [{"name": "fleet-load", "user": {"token": token}}]

@@ -6,12 +6,12 @@ Differs: what the API server would refuse is not found here, the mirror pod is j
 only the defaults that a kubelet reads are set.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import orjson
-import yaml
 
 from fleet.objects.static_pods import FILE, StaticManifest, fnv128a
+from fleet.profile.yaml_text import YAMLTextError, read_document
 from fleet.wire.api.decode_pod import decode_pod
 
 MANIFEST_BYTES_MAX = 10 << 20
@@ -44,19 +44,29 @@ def parse_manifests(data: bytes, source: str, origin: str) -> tuple[StaticManife
     Raises ManifestError.
     """
     try:
-        document = yaml.safe_load(data)
-    except yaml.YAMLError as error:
+        document = read_document(data)
+    except YAMLTextError as error:
         raise ManifestError(f"{origin}: couldn't parse as pod({error})") from error
     if not isinstance(document, dict):
         raise ManifestError(f"{origin}: couldn't parse as pod, please check config file")
     if document.get("kind") == "PodList" and source != FILE:
         return tuple(_manifest(item, source, origin) for item in document.get("items") or ())
     if document.get("kind") != "Pod":
-        raise ManifestError(f"invalid pod: {origin} holds a {document.get('kind')!r}")
+        raise ManifestError(f"invalid pod: {origin} holds another kind than Pod")
     return (_manifest(document, source, origin),)
 
 
-def _manifest(pod: dict[str, Any], source: str, origin: str) -> StaticManifest:
+def _manifest(pod: object, source: str, origin: str) -> StaticManifest:
+    """Return one pod. What has not the form of a pod is refused without a word of it."""
+    try:
+        return _read_pod(cast("dict[str, Any]", pod), source, origin)
+    except ManifestError:
+        raise
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError):
+        raise ManifestError(f"{origin}: couldn't parse as pod, please check its fields") from None
+
+
+def _read_pod(pod: dict[str, Any], source: str, origin: str) -> StaticManifest:
     meta, spec = dict(pod.get("metadata") or {}), dict(pod.get("spec") or {})
     if not meta.get("name"):
         raise ManifestError("invalid pod: name is needed for the pod")

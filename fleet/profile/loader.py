@@ -31,6 +31,7 @@ from fleet.profile.schema import API_VERSION, explain
 from fleet.profile.serving import NodeRange, Serving
 from fleet.profile.settings import Fidelity, Settings
 from fleet.profile.volume_behavior import DEFAULT_DRIVER, CSIDriver
+from fleet.profile.yaml_text import YAMLTextError, read_documents
 from fleet.quantity import Quantity
 
 DOCUMENT_BYTES_MAX = 4 * 1024 * 1024
@@ -429,17 +430,14 @@ def read_text(path: Path, bytes_max: int, told: str) -> str:
 def _yaml_documents(text: str, origin: str) -> Iterator[dict[str, object]]:
     """Yield the mappings of a YAML text, empty documents left out."""
     try:
-        for value in yaml.safe_load_all(text):
+        for value in read_documents(text):
             if value is None:
                 continue
             if not isinstance(value, dict):
                 raise UsageError(f"{origin}: a document is a mapping, not {type(value).__name__}")
             yield value
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
-        raise UsageError(f"{origin}{where}: is not YAML: {problem}") from error
+    except YAMLTextError as error:
+        raise UsageError(f"{origin}{error.where}: is not YAML: {error.problem}") from error
 
 
 def _check(value: Mapping[str, object], origin: str) -> Document:

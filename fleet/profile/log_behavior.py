@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from typing import Annotated, Literal
 
-import yaml
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
 from fleet.clock import NS_PER_S
 from fleet.profile.schema import PLACEHOLDER, Spec, check_placeholders
+from fleet.profile.yaml_text import read_annotation
 from fleet.quantity import Quantity, parse_quantity
 
 LOGS_ANNOTATION = "fleet.emulator/logs"
@@ -60,12 +60,12 @@ class LogBehavior(Spec):
 
 @lru_cache(maxsize=1024)
 def _parse_logs(text: str) -> LogBehavior | None:
-    """Return what an annotation says, in YAML as in a PodBehavior; None if it cannot be read."""
+    """Return what an annotation says, as a PodBehavior says it; None if it cannot be read."""
     if len(text) > ANNOTATION_MAX:
         return None
     try:
-        return LogBehavior.model_validate(yaml.safe_load(text))
-    except (ValidationError, ValueError, yaml.YAMLError):
+        return LogBehavior.model_validate(read_annotation(text))
+    except ValueError:  # pydantic's are such, too
         return None
 
 

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated, NamedTuple
 
-import yaml
 from pydantic import BeforeValidator, Field, TypeAdapter, model_validator
 
 from fleet.profile.distribution import ZERO, Distribution, DistributionField
 from fleet.profile.schema import DurationNs, Spec
+from fleet.profile.yaml_text import read_annotation
 
 FOREVER = 1 << 62
 TEXT_MAX = 4096
@@ -194,12 +194,12 @@ _ANNOTATION: TypeAdapter[ProbeTimelineSpec] = TypeAdapter(ProbeTimelineField)
 
 @lru_cache(maxsize=1024)
 def parse_timeline(text: str) -> ProbeBehavior | None:
-    """Return what an annotation says, in YAML as in a PodBehavior; None if it cannot be read."""
+    """Return what an annotation says, as a PodBehavior says it; None if it cannot be read."""
     if len(text) > TEXT_MAX:
         return None
     try:
-        return _ANNOTATION.validate_python(yaml.safe_load(text)).compiled()
-    except (ValueError, yaml.YAMLError):
+        return _ANNOTATION.validate_python(read_annotation(text)).compiled()
+    except ValueError:  # pydantic's are such, too
         return None
 
 

@@ -18,11 +18,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
-import yaml
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from fleet.errors import UsageError
 from fleet.profile.schema import API_VERSION, Metadata, Spec, explain
+from fleet.profile.yaml_text import YAMLTextError, read_document
 from fleet.quantity import parse_duration
 
 KIND = "ServiceLevelObjectives"
@@ -173,12 +173,13 @@ def load_objectives(path: Path | None) -> tuple[Objective, ...]:
         text = path.read_text("utf-8")
         if len(text) > FILE_BYTES_MAX:
             raise UsageError(f"--slo {path}: is over {FILE_BYTES_MAX >> 20} MiB")
-        content = yaml.safe_load(text)
+        content = read_document(text)
     except OSError as error:
         raise UsageError(f"--slo {path}: {error.strerror or error}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise UsageError(f"--slo {path}: not YAML: {reason}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--slo {path}: is not UTF-8 text") from error
+    except YAMLTextError as error:
+        raise UsageError(f"--slo {path}{error.where}: is not YAML: {error.problem}") from error
     if not isinstance(content, dict):
         raise UsageError(f"--slo {path}: no {KIND} (apiVersion: {API_VERSION}) is in it")
     try:

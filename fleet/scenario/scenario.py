@@ -4,7 +4,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated, Literal
 
-import yaml
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from fleet.clock import NS_PER_S
@@ -12,6 +11,7 @@ from fleet.errors import UsageError
 from fleet.faults.fault import FAULTS, FaultSpec, FaultType
 from fleet.profile.loader import is_path, read_text, schema_of, shipped_directory, unknown_name
 from fleet.profile.schema import DnsLabel, DurationNs, Metadata, Spec, explain
+from fleet.profile.yaml_text import YAMLTextError, read_document
 from fleet.quantity import format_duration
 from fleet.report.slo_file import ExpectationSpec
 from fleet.scenario.workload import ApplySpec, ChurnSpec
@@ -245,12 +245,10 @@ def load(path: Path) -> Scenario:
 def parse(text: str, origin: str) -> Scenario:
     """Check the one document of a text; `origin` stands in errors."""
     try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f":{mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
-        raise UsageError(f"{origin}{where}: is not one YAML document: {problem}") from error
+        content = read_document(text)
+    except YAMLTextError as error:
+        where = f":{error.line}" if error.line else ""
+        raise UsageError(f"{origin}{where}: is not one YAML document: {error.problem}") from error
     if not isinstance(content, dict) or content.get("kind") != "Scenario":
         kind = content.get("kind") if isinstance(content, dict) else None
         raise UsageError(f"{origin}: kind: {kind!r} is not 'Scenario'")

@@ -2,15 +2,15 @@
 
 import copy
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, cast
 
-import yaml
 from pydantic import Field, model_validator
 
 from fleet.clock import NS_PER_S
 from fleet.errors import UsageError
 from fleet.profile.loader import read_text
 from fleet.profile.schema import DurationNs, Spec
+from fleet.profile.yaml_text import YAMLTextError, read_documents
 
 RATE = 10.0
 LIFETIME_NS = 30 * NS_PER_S
@@ -43,9 +43,11 @@ class ManifestSpec(Spec):
         path = origin.parent / self.file
         text = read_text(path, FILE_BYTES_MAX, f"is over {FILE_BYTES_MAX >> 20} MiB")
         try:
-            found = [each for each in yaml.safe_load_all(text) if each is not None]
-        except yaml.YAMLError as error:
-            raise UsageError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
+            found = cast(
+                "list[Manifest]", [each for each in read_documents(text) if each is not None]
+            )
+        except YAMLTextError as error:
+            raise UsageError(f"{path}{error.where}: is not YAML: {error.problem}") from error
         for number, each in enumerate(found, start=1):
             try:
                 check(each)
