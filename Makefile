@@ -17,10 +17,13 @@ VERSION = $(shell $(BIN)/python -c 'import fleet; print(fleet.__version__)')
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-.venv/.stamp: pyproject.toml
+# The versions of the image's packages are those that the tests run with. pip takes no hashes beside
+# an editable install, so that they are left out.
+.venv/.stamp: pyproject.toml charts/requirements.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fleet needs Python 3.11 or newer")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --editable '.[dev,locust]'
+	sed -n 's/^\([A-Za-z0-9].*==[^\\]*\).*/\1/p' charts/requirements.txt > .venv/constraints.txt
+	$(BIN)/pip install --quiet --constraint .venv/constraints.txt --editable '.[dev,locust]'
 	touch $@
 
 setup: .venv/.stamp  ## create .venv with everything in it
@@ -200,9 +203,10 @@ report-outage: setup chromium  ## a zone of REPORT_NODES (2000) nodes goes dark;
 	FLEET_REPORT_NODES=$(REPORT_NODES) FLEET_REPORT_SHOTS=$(CURDIR)/runs/report-outage \
 		$(BIN)/pytest -m slow tests/e2e/test_run_reports.py -k zone_outage
 
-lock: setup  ## resolve charts/requirements.txt, what the image installs, anew
+lock:  ## resolve charts/requirements.txt again: what the image and .venv have; ARGS=--upgrade for the newest
+	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet uv
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra locust --generate-hashes --no-annotate \
+	$(BIN)/uv pip compile $(ARGS) --quiet --universal --python-version 3.11 --extra locust --generate-hashes --no-annotate \
 		--custom-compile-command 'make lock' --output-file charts/requirements.txt pyproject.toml
 
 proto: setup  ## compile fleet/wire/api/proto/*.proto, after a change to them

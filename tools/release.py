@@ -3,8 +3,9 @@
     python tools/release.py [--without-controlplane]
 
 writes into dist/: sdist and wheel of fleet, requirements.txt (every dependency with its hashes),
-the Helm chart, the wheel of the control plane's programs, and SHA256SUMS of all of them. The files
-are the same, byte for byte, whenever and wherever this commit is built with the same tools.
+the bill of materials (CycloneDX), the Helm chart, the wheel of the control plane's programs, and
+SHA256SUMS of all of them. The files are the same, byte for byte, whenever and wherever this commit
+is built with the same tools. A stale requirements.txt is refused before anything is built.
 """
 
 import asyncio
@@ -19,6 +20,8 @@ import tarfile
 from pathlib import Path
 
 import controlplane_wheel
+import lock
+import sbom
 import yaml
 
 from fleet.controlplane.binaries import PROGRAM, cache_directory
@@ -26,7 +29,7 @@ from fleet.controlplane.build import build_binaries
 
 ROOT = Path(__file__).parent.parent
 DIST = ROOT / "dist"
-REQUIREMENTS = ROOT / "charts" / "requirements.txt"
+REQUIREMENTS = lock.LOCK
 CHART = ROOT / "charts" / "fleet"
 SUMS = "SHA256SUMS"
 
@@ -65,8 +68,10 @@ def checksums(directory: Path) -> str:
 
 def main() -> None:
     """Empty dist/ and fill it."""
+    lock.check()
     shutil.rmtree(DIST, ignore_errors=True)
     build(DIST)
+    sbom.write(DIST)
     pack_chart(DIST)
     if "--without-controlplane" not in sys.argv[1:]:
         asyncio.run(build_binaries(print))

@@ -1,6 +1,7 @@
 """What a release consists of: reproducible, complete, and installed in one way only."""
 
 import importlib.metadata
+import json
 import re
 import stat
 import subprocess
@@ -12,11 +13,12 @@ from pathlib import Path
 
 import controlplane_wheel
 import dockerfile
+import lock
 import pytest
 import release
+import sbom
 import yaml
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 import fleet
 from fleet.controlplane.binaries import PACKAGE, packaged_binaries
@@ -69,17 +71,73 @@ def test_the_chart_is_packed_the_same_each_time(tmp_path: Path) -> None:
     assert names == {f"fleet/{path.relative_to(chart)}" for path in chart.rglob("*.*")}
 
 
-def test_what_is_locked_is_what_pyproject_asks_for() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
-    asked = [*project["dependencies"], *extras["locust"], *extras["worker"]]
-    text = release.REQUIREMENTS.read_text()
-    locked = dict(re.findall(r"^([\w.-]+)==([^\s;]+)", text, re.MULTILINE))
-    for requirement in map(Requirement, asked):
-        version = locked.get(canonicalize_name(requirement.name))
-        assert version, f"{requirement} is not in {release.REQUIREMENTS.name}: run `make lock`"
-        assert requirement.specifier.contains(version), f"{requirement}: run `make lock`"
-    assert text.count("--hash=sha256:") > len(locked)
+def test_the_lock_is_what_pyproject_asks_for_and_what_the_tests_run_with() -> None:
+    text = lock.LOCK.read_text()
+    assert lock.problems(lock.PROJECT.read_text(), text) == []
+    assert all(pin.hashes for pin in lock.pins(text).values())
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (
+            ("pyyaml==6.0.4", "pyyaml==6.0.3"),
+            "pyyaml>=6.0.4 is not met by pyyaml 6.0.3 of the lock",
+        ),
+        (("\nuvloop==", "\n# uvloop=="), "uvloop>=0.22 is not in the lock"),
+        (
+            ("\nmultidict==", "\n# multidict=="),
+            "multidict>=4.0 is not in the lock",
+        ),  # aiohttp's
+        (("\nrich==", "\nrich==999."), "is installed, the lock has 999."),
+    ],
+)
+def test_a_stale_lock_stops_a_release_before_anything_is_built(
+    change: tuple[str, str], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stale = tmp_path / "requirements.txt"
+    text = lock.LOCK.read_text()
+    assert change[0] in text
+    stale.write_text(text.replace(*change))
+    monkeypatch.setattr(lock, "LOCK", stale)
+    monkeypatch.setattr(lock, "ROOT", tmp_path)
+    monkeypatch.setattr(release, "DIST", tmp_path / "dist")
+    with pytest.raises(SystemExit, match="run `make lock setup`") as refused:
+        release.main()
+    assert problem in str(refused.value)
+    assert not release.DIST.exists()
+
+
+def test_a_new_environment_has_the_versions_of_the_lock() -> None:
+    command = ("make", "--dry-run", "--always-make", "setup", "BIN=.venv/bin")
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    [sed] = [line for line in said.stdout.splitlines() if line.startswith("sed ")]
+    made = subprocess.run(
+        sed.partition(" > ")[0], shell=True, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    pinned = [Requirement(line) for line in made.splitlines()]
+    pins = lock.pins(lock.LOCK.read_text())
+    assert {each.name: str(each.specifier) for each in pinned} == {
+        name: f"=={pin.version}" for name, pin in pins.items()
+    }
+    assert "pip install --quiet --constraint .venv/constraints.txt" in said.stdout
+
+
+def test_the_bill_of_materials_has_both_locks(tmp_path: Path) -> None:
+    path = sbom.write(tmp_path)
+    made = json.loads(path.read_text())
+    assert path.name == f"fleet-emulator-{fleet.__version__}.cdx.json"
+    assert (made["bomFormat"], made["specVersion"]) == ("CycloneDX", "1.6")
+    found = {each["purl"] for each in made["components"]}
+    packages = lock.pins(lock.LOCK.read_text())
+    assert {f"pkg:pypi/{pin.name}@{pin.version}" for pin in packages.values()} < found
+    assert "pkg:golang/k8s.io/kubernetes@v1.36.3" in found
+    assert "pkg:golang/k8s.io/client-go@v0.36.3" in found  # what go.mod has instead of v0.0.0
+    required = re.findall(r"^\t\S+ v\S+", sbom.GO_MOD.read_text(), re.MULTILINE)
+    assert len(found) == len(made["components"]) == len(packages) + len(required)
+    assert sbom.write(tmp_path).read_text() == sbom.bill(
+        lock.LOCK.read_text(), sbom.GO_MOD.read_text()
+    )
 
 
 @pytest.mark.parametrize(
