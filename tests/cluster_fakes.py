@@ -215,6 +215,10 @@ def _matches(labels: Json, selector: str) -> bool:
         if part.startswith("!"):
             if part[1:] in labels:
                 return False
+        elif "!=" in part:
+            key, value = part.split("!=", 1)
+            if labels.get(key) == value:
+                return False
         elif "=" in part:
             key, value = part.split("=", 1)
             if labels.get(key) != value:

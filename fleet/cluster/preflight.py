@@ -18,6 +18,7 @@ from fleet.cluster.ownership import NODES, RUN_LABEL, FoundNode, find_nodes, ref
 from fleet.cluster.runs import RunHolder, check_free, holder_of
 from fleet.errors import SetupError, UsageError
 from fleet.objects.well_known import MANAGED_ANNOTATION
+from fleet.profile.address_plan import POD_POOL_V4, POD_POOL_V6
 
 KUBE_SYSTEM = "/api/v1/namespaces/kube-system"
 DAEMON_SETS = "/apis/apps/v1/daemonsets"
@@ -35,6 +36,7 @@ class PodCidrs(NamedTuple):
     nodes: int  # how many of the nodes that were looked at have one
     prefix_lengths: tuple[int, ...]  # of one node's range, per address family
     spans: tuple[str, ...]  # the least network that holds them all, per address family
+    looked_at: int = 0  # how many nodes that was
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,9 +151,10 @@ async def _pod_cidrs(api: Api) -> PodCidrs:
     selector, limit = f"!{RUN_LABEL}", SAMPLED_NODES_MAX
     async for page in api.pages(NODES, "nodes", labelSelector=selector, limit=limit):
         specs = [item.get("spec", {}) for item in page]
-        return summarize_cidrs(
+        found = summarize_cidrs(
             [spec.get("podCIDRs") or [spec["podCIDR"]] for spec in specs if spec.get("podCIDR")]
         )
+        return found._replace(looked_at=len(page))
     return PodCidrs(0, (), ())
 
 
@@ -249,17 +252,33 @@ def _landing_lines(facts: TargetFacts) -> list[str]:
 
 def _cidr_lines(cidrs: PodCidrs, nodes: int) -> list[str]:
     """Say what the fleet takes from the cluster's pod addresses, if it hands them out by node."""
+    own = (
+        f"  A node that gets no podCIDR gives its pods addresses of {POD_POOL_V4} or "
+        f"{POD_POOL_V6} that no other fleet uses and no Node's podCIDR here overlaps."
+    )
+    looked = _looked_at(cidrs.looked_at)
+    if not cidrs.looked_at:
+        unknown = "- No Node here shows whether the cluster gives each Node a podCIDR: if it does, "
+        return [f"{unknown}each node of the fleet takes one too.", own]
     if not cidrs.nodes:
-        return ["- Nodes have no podCIDR here: no pod address range is at risk."]
+        return [f"- {looked} no podCIDR: the fleet takes none from real nodes.", own]
     lines = []
     for length, span in zip(cidrs.prefix_lengths, cidrs.spans, strict=True):
         needed = (nodes - 1).bit_length()
         pool = f"a /{length - needed}" if needed <= length else "more than there is"
         lines.append(
-            f"- Pod CIDRs at risk: each node takes a /{length}, {nodes:,} of them {pool}; those "
-            f"in use lie in {span}. When the pool is used up, real nodes get none."
+            f"- Pod CIDRs at risk: each node takes a /{length}, {nodes:,} of them {pool}, if the "
+            f"cluster gives them one as it did {cidrs.nodes:,} of {cidrs.looked_at:,} real nodes; "
+            f"those lie in {span}. When the pool is used up, real nodes get none."
         )
-    return lines
+    return [*lines, own]
+
+
+def _looked_at(nodes: int) -> str:
+    if nodes == 1:
+        return "The real node has"
+    most = "first " if nodes == SAMPLED_NODES_MAX else ""
+    return f"The {most}{nodes:,} real nodes have"
 
 
 async def confirm(

@@ -30,6 +30,8 @@ from fleet.errors import SetupError
 logger = logging.getLogger(__name__)
 
 VERSION_ANNOTATION = "fleet.emulator/version"
+ADDRESSES_ANNOTATION = "fleet.emulator/addresses"
+"""What the holder has claimed for its nodes and their pods: see address_claims.py."""
 HOLDER_ANNOTATION = "fleet.emulator/holder"
 """Which of several that are of the same run holds the Lease: a pod's UID."""
 
@@ -104,6 +106,7 @@ class RunLease:
         self.prefix = prefix
         self.run_id = run_id
         self.holder = holder
+        self.addresses = ""  # as ADDRESSES_ANNOTATION says, from the next renewal on
         self.lost_to = ""
         """The run that took the prefix over, should that happen; this one must then end."""
         self._api = api
@@ -218,6 +221,7 @@ class RunLease:
             "annotations": {
                 VERSION_ANNOTATION: __version__,
                 **({HOLDER_ANNOTATION: self.holder} if self.holder else {}),
+                **({ADDRESSES_ANNOTATION: self.addresses} if self.addresses else {}),
             },
         }
         if before:

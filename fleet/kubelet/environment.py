@@ -13,10 +13,10 @@ from fleet.objects.runtime_classes import RuntimeClassView
 from fleet.objects.services import ServiceView
 from fleet.objects.static_pods import NO_STATIC_PODS
 from fleet.objects.volumes import CSIDriverView
+from fleet.profile.address_plan import pod_cidrs as planned_pod_cidrs
 from fleet.profile.node_model import NodeModel
 from fleet.runtime.http_message import NOWHERE, World
 from fleet.runtime.image_store import ImageStore
-from fleet.runtime.pod_addresses import fallback_cidrs
 from fleet.runtime.ports import PortChanges
 from fleet.runtime.runtime import Runtime
 
@@ -99,9 +99,12 @@ class Environment:
         made.wall_offset_ns = self.origin.wall_offset_ns + skew_ns
         return made
 
-    def runtime_of(self, node: NodeId, host_ips: str, pod_cidrs: str) -> Runtime:
+    def runtime_of(self, node: NodeId, name: str, host_ips: str, pod_cidrs: str) -> Runtime:
         """Return the runtime of a machine: the one that a kubelet before left, or a new one."""
-        cidrs = self.pod_cidrs_of(host_ips, pod_cidrs) or fallback_cidrs(node, host_ips)
+        cidrs = self.pod_cidrs_of(host_ips, pod_cidrs)
+        if not cidrs:
+            position = self.index_of(name, host_ips) + self.model.address_shift
+            cidrs = planned_pod_cidrs(position, host_ips)
         runtime = self.runtimes.pop(node, None)
         if runtime is None:
             return Runtime(node, host_ips, cidrs, self.draws, self.port_changes)

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
 from fleet.errors import UsageError
+from fleet.profile.address_plan import AddressPlan
 from fleet.profile.agent_behavior import AGENTS_MAX, AgentChoice, AgentModel, NodeAgent
 from fleet.profile.distribution import Distribution
 from fleet.profile.kubelet_configuration import KubeletConfiguration
@@ -108,6 +109,7 @@ class NodeMix:
         *,
         zone_labels: bool,
         serving: Callable[[NodeModel], Serving] | None = None,
+        address_shift: int = 0,
     ) -> None:
         """Fit every model to the cluster that was found; before any node is made."""
         self.models = tuple(
@@ -115,6 +117,7 @@ class NodeMix:
                 server_version,
                 zone_labels=zone_labels,
                 serving=serving(model) if serving is not None else None,
+                address_shift=address_shift,
             )
             for model in self.models
         )
@@ -146,6 +149,11 @@ class NodeMix:
                     f"profile {model.name}: spec.addressPool: {pools} has room for "
                     f"{model.addresses_max} nodes, {indices_max} are asked for"
                 )
+
+    @property
+    def address_plan(self) -> AddressPlan:
+        """Return which addresses the nodes may have."""
+        return AddressPlan(pool for model in self.models for pool in model.address_pools)
 
     def check_range(self, whole: ipaddress.IPv4Network, indices_max: int) -> NodeRange:
         """Return how the nodes share a range. Raises UsageError unless all have room in it."""

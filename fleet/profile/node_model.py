@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from fleet.objects.addresses import each_of, first_of, is_ipv6
 from fleet.objects.well_known import HOSTNAME_LABEL, PROVIDED_ADDRESS, REGION_LABEL, ZONE_LABEL
+from fleet.profile.address_plan import AddressPool
 from fleet.profile.agent_behavior import USER_AGENT_PLACEHOLDERS, AgentModel
 from fleet.profile.device_behavior import DeviceModel, DraDriver
 from fleet.profile.host_schedule import NOTHING_BROKEN, Broken, Outage, ShutdownSchedule
@@ -33,7 +34,6 @@ ZONE_LABELS = frozenset(
 )
 """What a cloud controller and the scheduler act on: not set on a shared cluster unless asked."""
 
-AddressPool = ipaddress.IPv4Network | ipaddress.IPv6Network
 DEFAULT_ADDRESS_POOL = ipaddress.ip_network("198.18.0.0/15")
 """RFC 2544, for benchmarks: never routed, so a fake address can reach nobody."""
 
@@ -129,6 +129,7 @@ class NodeModel:
     user_agent: str = USER_AGENT  # with placeholders
     cloud_is_external: bool = False  # another says the addresses, and takes a taint away
     serving: Serving | None = None  # None until a run says where: as the profile does
+    address_shift: int = 0  # of a process, see address_plan.py
 
     @property
     def csi_driver_names(self) -> tuple[str, ...]:
@@ -163,8 +164,9 @@ class NodeModel:
             served = [self.serving.address_of(index)]
             version = 6 if is_ipv6(served[0]) else 4
             pools = tuple(pool for pool in pools if pool.version != version)
-        assert all(index < pool.num_addresses - 2 for pool in pools), (index, pools)
-        return ",".join((*served, *(str(pool[index + 1]) for pool in pools)))
+        at = index + self.address_shift
+        assert all(0 <= at < pool.num_addresses - 2 for pool in pools), (at, pools)
+        return ",".join((*served, *(str(pool[at + 1]) for pool in pools)))
 
     def index_of(self, addresses: str) -> int:
         """Return the index of the node that has InternalIPs of its own."""
@@ -172,7 +174,7 @@ class NodeModel:
         if self.serving is not None and self.serving.port:
             return self.serving.index_of(address, self.serving.port)
         first = int(self.address_pools[0].network_address)
-        return int(ipaddress.ip_address(address)) - first - 1
+        return int(ipaddress.ip_address(address)) - first - 1 - self.address_shift
 
     @property
     def addresses_max(self) -> int:
@@ -244,7 +246,12 @@ class NodeModel:
         return PLACEHOLDER.sub(lambda found: known[found[1]], user_agent).encode()
 
     def adapted(
-        self, server_version: str, *, zone_labels: bool, serving: Serving | None = None
+        self,
+        server_version: str,
+        *,
+        zone_labels: bool,
+        serving: Serving | None = None,
+        address_shift: int = 0,
     ) -> "NodeModel":
         """Return this model for one cluster: not above its version, zone labels or not.
 
@@ -261,6 +268,7 @@ class NodeModel:
             declared_features=features,
             zone_labels=zone_labels,
             serving=serving,
+            address_shift=address_shift,
         )
 
 

@@ -14,6 +14,7 @@ from pydantic.alias_generators import to_camel
 
 from fleet import KUBERNETES_VERSION
 from fleet.objects.well_known import HOSTNAME_LABEL, PROVIDED_ADDRESS
+from fleet.profile.address_plan import AddressPool
 from fleet.profile.agent_behavior import (
     AGENTS_MAX,
     USER_AGENT_PLACEHOLDERS,
@@ -28,7 +29,6 @@ from fleet.profile.node_model import (
     DEFAULT_ADDRESS_POOL,
     PLACEHOLDERS,
     USER_AGENT,
-    AddressPool,
     NodeImage,
     NodeModel,
     RuntimeHandler,

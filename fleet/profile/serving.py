@@ -54,6 +54,7 @@ class Serving(NamedTuple):
     port: int = 0  # of all nodes; with an address, that of the node `first`
     first: int = 0  # the lowest index of the process
     range: NodeRange | None = None  # None: LOOPBACK_POOL, and pods have no address of ours
+    shift: int = 0  # within LOOPBACK_POOL, see address_plan.py
 
     @property
     def pool(self) -> ipaddress.IPv4Network:
@@ -62,7 +63,7 @@ class Serving(NamedTuple):
 
     def address_of(self, index: int) -> str:
         """Return the address of a node."""
-        return self.address or str(self.pool[index + 1])
+        return self.address or str(self.pool[index + self.shift + 1])
 
     def port_of(self, index: int) -> int:
         """Return the port of a node, 0 for none."""
@@ -72,7 +73,8 @@ class Serving(NamedTuple):
         """Return the index of the node that answers there; of no node if there is none."""
         if self.address:
             return port - self.port + self.first
-        return int(ipaddress.IPv4Address(address)) - int(self.pool.network_address) - 1
+        first = int(self.pool.network_address) + 1 + self.shift
+        return int(ipaddress.IPv4Address(address)) - first
 
 
 NOWHERE = Serving()

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from fleet.background import Background
+from fleet.cluster.address_claims import claim_addresses
 from fleet.cluster.agent_access import prepare_agents
 from fleet.cluster.cluster import Cluster
 from fleet.cluster.daemonsets import FAKE_TAINT
@@ -233,14 +234,20 @@ class Run:
         self._has_begun = True
         try:
             self._target.write_kubeconfig(cluster.credentials.context)
+            claim = await claim_addresses(api, lease, self._mix.address_plan, settings)
+            if claim.moved_from is not None:
+                note("another fleet has addresses of the adopted nodes: these get others")
             uid, local = facts.kube_system_uid, self._target.local
             async with open_bootstrap(settings, cluster, uid, local, self._background) as found:
                 servers = KubeletServers(
-                    settings, is_local=local is not None, addresses=self._range
+                    settings,
+                    is_local=local is not None,
+                    addresses=self._range,
+                    address_shift=claim.shift,
                 )
                 try:
                     return await self._keep_nodes(
-                        cluster, identity, facts, lease, directory, found, servers
+                        cluster, identity, facts, lease, directory, found, servers, claim.shift
                     )
                 finally:
                     servers.stop()
@@ -256,6 +263,7 @@ class Run:
         directory: RunDirectory,
         bootstrap: Bootstrap | None,
         servers: KubeletServers,
+        address_shift: int,
     ) -> int | None:
         """Bring the nodes up, do what the run is for, and let them fall silent."""
         settings = self._settings
@@ -264,6 +272,7 @@ class Run:
             cluster.version,
             zone_labels=settings.zone_labels or not facts.is_shared,
             serving=servers.serving,
+            address_shift=address_shift,
         )
         adopted, taint = 0, None
         if not settings.manage:

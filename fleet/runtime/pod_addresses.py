@@ -142,16 +142,6 @@ def pool_of(cidrs: str) -> AddressPool | DualPool:
     return DualPool(cidrs) if "," in cidrs else AddressPool(cidrs)
 
 
-def fallback_cidrs(node: int, host_ips: str) -> str:
-    """Return ranges of pod addresses, one of each family, for a node that was given none."""
-    return ",".join(
-        f"fd00:10:{node & 0xFFFF:x}::/64"
-        if is_ipv6(ip)
-        else f"10.{node >> 8 & 0xFF}.{node & 0xFF}.0/24"
-        for ip in each_of(host_ips)
-    )
-
-
 def set_up_failed(uid: PodUid, now_ns: int) -> str:
     """Return how containerd begins to say that a network plugin failed."""
     sandbox = sandbox_id(uid, now_ns)

@@ -72,7 +72,12 @@ class KubeletServers:
     """Made and stopped in the reactor's thread."""
 
     def __init__(
-        self, settings: Settings, *, is_local: bool, addresses: NodeRange | None = None
+        self,
+        settings: Settings,
+        *,
+        is_local: bool,
+        addresses: NodeRange | None = None,
+        address_shift: int = 0,
     ) -> None:
         self._settings = settings
         self._range = addresses
@@ -86,7 +91,8 @@ class KubeletServers:
         self._roles: dict[int, Role] = {}  # of ports that are not served over TLS
         self._has_folders = False  # of PodResources
         self._first = settings.node_index(0)
-        self._of_all = Serving(*settings.serve_address, self._first, addresses)
+        self._shift = address_shift if addresses is None else 0  # a range is this run's alone
+        self._of_all = Serving(*settings.serve_address, self._first, addresses, self._shift)
         self._client_cas: tuple[str, ...] = ()  # files, of profiles that name one
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -143,7 +149,7 @@ class KubeletServers:
             return NOWHERE  # an API server knows of no path before its own
         if self.mode is ServeMode.PORTS:
             return self._of_all
-        return Serving(port=self._ports[model.kubelet_port], range=self._range)
+        return Serving(port=self._ports[model.kubelet_port], range=self._range, shift=self._shift)
 
     def _serves(self, model: NodeModel) -> bool:
         """Return whether the nodes of a profile have a server: their address must be ours."""

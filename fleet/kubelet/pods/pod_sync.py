@@ -91,7 +91,7 @@ class PodSyncer:
         node, draws = facts.node, env.draws
         self.pleg = Pleg(node, draws, is_evented=env.model.kubelet.is_pleg_evented)
         self.volumes, self.probes = VolumeManager(), ProbeManager()
-        self.runtime = env.runtime_of(node, facts.host_ips, facts.pod_cidrs)
+        self.runtime = env.runtime_of(node, facts.name, facts.host_ips, facts.pod_cidrs)
         self.allocations = AllocationManager()
         self.dra = DRAManager()
         self.mirrors = PodManager(node, draws)

@@ -46,6 +46,14 @@ def shared_cluster() -> FakeApi:
     return api
 
 
+def without_cidrs(nodes: int) -> FakeApi:
+    """Return a cluster whose network plugin does not go by podCIDRs."""
+    api = empty_cluster()
+    for index in range(nodes):
+        api.put(f"{NODES}/real-{index}", spec={})
+    return api
+
+
 def look(
     api: FakeApi, nodes: int = 5_000, context: str = "prod", *, is_named: bool = True
 ) -> TargetFacts:
@@ -79,7 +87,7 @@ def test_a_shared_cluster_is_described_and_nothing_is_written() -> None:
         Landing("kube-system", "cni", 5_000, knows_fleet=False),
     )
     assert facts.daemon_pods == 10_000
-    assert facts.pod_cidrs == PodCidrs(3, (24,), ("10.244.0.0/22",))
+    assert facts.pod_cidrs == PodCidrs(3, (24,), ("10.244.0.0/22",), 3)
     assert api.objects == before
     assert {method for method, _path in api.log} == {"GET"}
 
@@ -95,12 +103,29 @@ def test_the_notice_says_all_that_a_person_must_know() -> None:
         "1 of them, left by an earlier run",
         "2 DaemonSets will land on them, which makes 10,000 more pods",
         "kube-system/cni: 5,000 pods; they will not become Ready",
-        "each node takes a /24, 5,000 of them a /11; those in use lie in 10.244.0.0/22",
+        "each node takes a /24, 5,000 of them a /11, if the cluster gives them one",
+        "as it did 3 of 3 real nodes; those lie in 10.244.0.0/22",
+        "A node that gets no podCIDR gives its pods addresses of 240.0.0.0/4 or fd00:10::/32",
         "tolerate the taint",
     ):
         assert said in notice
     assert "kube-system/agent: 5,000 pods\n" in notice
     assert "ANY pod" in shared_cluster_notice(look(shared_cluster()), 1, is_tainted=False)
+
+
+@pytest.mark.parametrize(
+    ("api", "said"),
+    [
+        (empty_cluster(), "No Node here shows whether the cluster gives each Node a podCIDR"),
+        (without_cidrs(1), "The real node has no podCIDR: the fleet takes none from real nodes"),
+        (without_cidrs(3), "The 3 real nodes have no podCIDR"),
+        (without_cidrs(201), "The first 200 real nodes have no podCIDR"),
+    ],
+)
+def test_of_pod_cidrs_it_says_what_was_seen(api: FakeApi, said: str) -> None:
+    notice = shared_cluster_notice(look(api), 10)
+    assert said in notice
+    assert "addresses of 240.0.0.0/4" in notice
 
 
 def fleets_own() -> FakeApi:

@@ -1,6 +1,6 @@
 """The pod addresses of nodes with IPv6."""
 
-from fleet.runtime.pod_addresses import SIZE_MAX, fallback_cidrs, pool_of
+from fleet.runtime.pod_addresses import SIZE_MAX, pool_of
 
 
 def test_a_pod_has_an_address_of_each_range_and_ipv4_comes_first() -> None:
@@ -43,9 +43,3 @@ def test_a_large_range_is_not_kept_whole() -> None:
     assert taken[-1] == ""
     pool.free("fd00::7")
     assert pool.take() == "fd00::7"
-
-
-def test_a_node_without_ranges_has_some_of_its_families() -> None:
-    assert fallback_cidrs(258, "192.0.2.1") == "10.1.2.0/24"
-    assert fallback_cidrs(258, "2001:db8::1") == "fd00:10:102::/64"
-    assert fallback_cidrs(258, "2001:db8::1,192.0.2.1") == "fd00:10:102::/64,10.1.2.0/24"
