@@ -38,6 +38,8 @@ Sleep = Callable[[float], Awaitable[None]]
 T = TypeVar("T")
 RequestContext = AbstractAsyncContextManager[aiohttp.ClientResponse]
 
+RUN = "run"
+"""The purpose of requests about the run's own Lease."""
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -45,7 +47,7 @@ METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v
 PAGE_ITEMS = 500  # client-go/tools/pager/pager.go, defaultPageSize
 REQUEST_TIMEOUT_S = 60.0  # a server ends what is no watch after as long: --request-timeout
 CONNECT_TIMEOUT_S = 10.0
-CONNECTIONS_MAX = 32  # HTTP/1.1 carries one request each: as many as CONCURRENCY sends
+CALLS_MAX = 32  # at once, for all purposes: HTTP/1.1 carries one on each connection
 SILENT_S = 180.0
 """A watch that brings nothing for so long is dead: its server sends a bookmark each minute.
 
@@ -56,6 +58,7 @@ READ_BYTES = 2**18
 CONCURRENCY = 32  # so that a clean-up of thousands of objects leaves the server room for others
 ATTEMPTS_MAX = 6  # within 14 s: 0.3, 0.9, 2.7, 5, 5 s between them
 BACKOFF_MAX_S = 5.0
+RETRY_AFTER_S_MAX = 30.0  # of what a server asks for; more is no answer to a person who waits
 STARTING_S = 30.0
 """An API server that has just started forbids what it allows, until it has read the roles."""
 # The server did not do it but will if asked again: overload, a leader change, a restart.
@@ -166,6 +169,38 @@ class Api:
                 return
 
 
+class Gate:
+    """How many calls fleet itself has under way: half as many after each sign of overload.
+
+    Up to `CALLS_MAX` at once. An answer of 429 or 5xx, or none at all, halves the number, down to
+    one at a time; each good answer adds its share of one, as TCP does. So a clean-up of thousands
+    of objects spares a server that is busy, and is quick on one that is not.
+    """
+
+    def __init__(self) -> None:
+        self.calls = float(CALLS_MAX)
+        """How many may be under way."""
+        self._under_way = 0
+        self._change = asyncio.Condition()
+
+    async def __aenter__(self) -> None:
+        async with self._change:
+            await self._change.wait_for(lambda: self._under_way < int(self.calls))
+            self._under_way += 1
+
+    async def __aexit__(self, *_error: object) -> None:
+        async with self._change:
+            self._under_way -= 1
+            self._change.notify(max(0, int(self.calls) - self._under_way))
+
+    def take(self, *, is_overloaded: bool) -> None:
+        """Take how one call ended."""
+        if is_overloaded:
+            self.calls = max(1.0, self.calls / 2)
+        else:
+            self.calls = min(float(CALLS_MAX), self.calls + 1 / self.calls)
+
+
 class Channel:
     """The connections that all purposes share, their credentials and their counts."""
 
@@ -180,6 +215,7 @@ class Channel:
         self._troubled_s = float("-inf")  # when the server was last found out of order
         self.requests: Counter[str] = Counter()
         self._sleep = sleep
+        self.gate = Gate()
         self.renewal = Renewal(credentials)
         self._session: aiohttp.ClientSession | None = None
         self._certificate: tuple[str, str] | None = None  # of the session
@@ -220,11 +256,11 @@ class Channel:
             await self.renewal.renew()
             used = self.credentials.secrets()
             try:
-                answer, wait_s = await self._send_once(method, target, headers, data)
+                answer, wait_s = await self._send_once(purpose, method, target, headers, data)
             except RemoteProtocolError as error:
                 raise SetupError(f"{self.credentials.address}: {error}") from error
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                self._troubled_s = self._now_s()
+                self._note_trouble()
                 is_hopeless = not is_transient(error, is_patient=patience_s > 0)
                 if is_hopeless or tries.are_over(attempt):
                     reason = describe_failure(error)
@@ -238,7 +274,7 @@ class Channel:
                     was_renewed = True
                     continue
                 if answer.code in RETRIED_CODES:
-                    self._troubled_s = self._now_s()
+                    self._note_trouble()
                 elif not (answer.code == 403 and patience_s and self._has_just_started()):
                     return answer
                 if tries.are_over(attempt):
@@ -246,15 +282,30 @@ class Channel:
             await self._sleep(tries.wait_s(attempt, wait_s))
         raise AssertionError("it is counted without end")
 
+    def _note_trouble(self) -> None:
+        self._troubled_s = self._now_s()
+        self.gate.take(is_overloaded=True)
+
     def _has_just_started(self) -> bool:
         return self._now_s() < self._troubled_s + STARTING_S
 
     async def _send_once(
-        self, method: str, target: str, headers: list[tuple[str, str]], data: bytes | None
+        self,
+        purpose: str,
+        method: str,
+        target: str,
+        headers: list[tuple[str, str]],
+        data: bytes | None,
     ) -> tuple[Answer, float]:
-        async with await self._ask(method, target, headers, data=data) as response:
+        # Streams are not counted: a call never waits for the end of a watch.
+        # Nor does the run's own Lease, without which another fleet takes the names.
+        gate = contextlib.nullcontext() if purpose == RUN else self.gate
+        async with gate, await self._ask(method, target, headers, data=data) as response:
             raw = await _read(response)
-            return _answer(response, raw), _retry_after_s(response)
+            answer = _answer(response, raw)
+            if answer.code not in RETRIED_CODES:
+                self.gate.take(is_overloaded=False)
+            return answer, _retry_after_s(response)
 
     async def stream(
         self, purpose: str, request: Request, headers: list[tuple[str, str]]
@@ -329,7 +380,9 @@ class Channel:
             self._certificate = self.credentials.client_certificate
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
-                    ssl=context, limit=CONNECTIONS_MAX, ttl_dns_cache=NAMES_S_MAX
+                    ssl=context,
+                    limit=0,  # `Gate` limits the calls; waiting there is no time of the server's
+                    ttl_dns_cache=NAMES_S_MAX,
                 ),
                 timeout=aiohttp.ClientTimeout(
                     total=REQUEST_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S
@@ -359,11 +412,15 @@ class Tries:
         return self._now_s() >= self._until_s
 
     def wait_s(self, attempt: int, asked_s: float) -> float:
-        """Return how long to wait; `asked_s` is what the server asked for, below 0 for nothing."""
-        found_s = _backoff_s(attempt) if asked_s < 0 else asked_s
+        """Return how long to wait; `asked_s` is what the server asked for, below 0 for nothing.
+
+        Never less than the back-off, whatever the server asked for.
+        Source: client-go/rest/with_retry.go, Before: the larger one of back-off and Retry-After.
+        """
+        wait_s = max(_backoff_s(attempt), min(asked_s, RETRY_AFTER_S_MAX))
         if not self._patience_s:
-            return min(found_s, BACKOFF_MAX_S)
-        return min(found_s, max(0.0, self._until_s - self._now_s()))
+            return wait_s
+        return min(wait_s, max(0.0, self._until_s - self._now_s()))
 
 
 def expect(answer: Answer, failure: str) -> Json:

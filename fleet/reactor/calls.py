@@ -20,10 +20,10 @@ from fleet.reactor.watch_delays import OK, WATCHED_WRITES, WatchDelays
 from fleet.wire.api.list_watches import reject
 from fleet.wire.api.operations import OPERATIONS, Operation, build
 from fleet.wire.api.replies import decode_reply, lost_reply
+from fleet.wire.api.watch import RETRIES_MAX, RETRY_LEAST_S
 from fleet.wire.http2.messages import Failure, Response
 
-CALL_TRIES_MAX = 11  # request.go, maxRetries, and the first: on 429 and 5xx with Retry-After
-LOST_RETRY_S = 1  # the same, retryAfterResponse: what it makes of a lost connection
+CALL_TRIES_MAX = 1 + RETRIES_MAX  # the first one included: on 429 and 5xx with Retry-After
 LOST_FAILURES = frozenset((Failure.LOST, Failure.SILENT))
 GIVEN_UP = "context deadline exceeded"
 
@@ -242,6 +242,8 @@ def retry_after_s(call: ApiCall, response: Response, tries: int) -> int:
     if tries >= CALL_TRIES_MAX:
         return -1
     if response.failure in LOST_FAILURES and OPERATIONS[call.op].verb == "GET":
-        return LOST_RETRY_S
+        return RETRY_LEAST_S
     is_told = response.code == 429 or response.code >= 500
-    return response.retry_after_s if is_told else -1
+    if not is_told or response.retry_after_s < 0:
+        return -1
+    return max(response.retry_after_s, RETRY_LEAST_S)

@@ -20,6 +20,7 @@ from pathlib import Path
 from fleet.background import Background
 from fleet.cluster.address_claims import claim_addresses
 from fleet.cluster.agent_access import prepare_agents
+from fleet.cluster.api_client import RUN
 from fleet.cluster.cluster import Cluster
 from fleet.cluster.daemonsets import FAKE_TAINT
 from fleet.cluster.identity import Identity, authorize, features_of
@@ -225,7 +226,7 @@ class Run:
         if settings.shard is not None:
             prefix = f"{prefix}-{settings.shard:04d}"
         holder = settings.holder or f"{platform.node()}-{os.getpid()}"
-        lease = RunLease(cluster.api("run"), prefix, self._run_id, holder=holder)
+        lease = RunLease(cluster.api(RUN), prefix, self._run_id, holder=holder)
         try:
             await lease.acquire()
         except BaseException:

@@ -12,6 +12,7 @@ from sim_faults import (
     ConnectionsRefused,
     RequestsVanish,
     Throttled,
+    WatchesEnded,
 )
 from simulation import LEASE_DURATION_S, RUN, Simulation
 
@@ -133,6 +134,25 @@ def test_retry_after_is_honoured() -> None:
     gaps = [round((after.t_ns - before.t_ns) / 1e9, 2) for before, after in pairwise(puts[:5])]
     assert 1 <= min(gaps) <= max(gaps) <= 1.04, gaps  # two edges of timers
     assert not sim.calls(verb="GET", path=LEASES, since_s=30)
+
+
+@pytest.mark.parametrize("light", [False, True], ids=["kubelet", "light"])
+@pytest.mark.parametrize("retry_after_s", [0, -1], ids=["at-once", "no-header"])
+@pytest.mark.parametrize("code", [429, 503])
+def test_a_server_that_refuses_everything_gets_rest(
+    code: int, retry_after_s: int, *, light: bool
+) -> None:
+    """Its six loops ask once a second each at most: tries are counted, and back off."""
+    sim = Simulation(seed=8, light=light)
+    sim.run_for(seconds=60)
+    began_s = sim.now_s
+    sim.inject(ApiServerAnswers(code, retry_after_s), seconds=60)
+    sim.inject(WatchesEnded())
+    sim.run_for(seconds=60)
+    asked = len(sim.calls(since_s=began_s))
+    assert asked <= 60 * 6 * len(sim.names), asked
+    sim.run_for(seconds=60)
+    assert sim.calls(verb="PUT", code=200, since_s=sim.now_s - 15)
 
 
 def test_a_renewal_that_is_refused_for_ten_seconds_is_given_up_and_made_anew() -> None:

@@ -31,7 +31,14 @@ BACKOFF_MAX_NS = 30 * NS_PER_S
 SHARED_BACKOFF_MAX_NS = 2 * NS_PER_S
 BACKOFF_RESET_NS = 120 * NS_PER_S  # without a failure: then the first wait is the short one again
 DOUBLINGS_MAX = 20  # 2^20 of any first back-off is beyond every longest one
-LOST_RETRY_NS = 1 * NS_PER_S  # client-go/rest/with_retry.go, retryAfterResponse
+RETRIES_MAX = 10  # client-go/rest/request.go, NewRequest: maxRetries
+RETRY_LEAST_S = 1
+"""The shortest wait before client-go's REST client repeats a request by itself.
+
+Source: client-go/rest/with_retry.go, retryAfterResponse: what it makes of a lost connection.
+Differs: client-go does not wait at all after `Retry-After: 0`, ten times. With thousands of
+kubelets that would be a flood on a server that is already refusing requests.
+"""
 _ASKED_FOR_AGAIN = frozenset((Failure.LOST, Failure.UNREACHABLE))
 """Before a stream is open. Source: rest.Request.Watch: a probable EOF, or a time-out."""
 _BREAKS = frozenset((Failure.RESET, Failure.SILENT))
@@ -106,6 +113,7 @@ class ListWatch(ABC):
         "_events",
         "_opened_ns",
         "_partial",
+        "_retries",
         "_token",
         "is_open",
         "kind",
@@ -130,6 +138,7 @@ class ListWatch(ABC):
         self.is_open = False  # the server has accepted the stream
         self._backoffs = 0
         self._backoff_ns = 0
+        self._retries = 0  # how often the newest request was repeated, as it was
 
     @property
     def begins(self) -> bool:
@@ -188,6 +197,7 @@ class ListWatch(ABC):
 
     def on_error_event(self, code: int, draws: Draws, now_ns: int) -> Next:
         """Decide after an ERROR event in the stream."""
+        self._retries = 0
         if code == 429:  # the server is busy: how far we have read stays good
             return self._back_off(draws, now_ns)
         if self.phase is WatchPhase.LIST_STREAM:
@@ -199,8 +209,9 @@ class ListWatch(ABC):
         """Decide after the stream ended or the request was refused."""
         self._partial = b""
         if self.is_open:
+            self._retries = 0
             return self._on_closed(response.failure, draws, now_ns)
-        if (again := _again(response)) is not None:
+        if (again := self._again(response)) is not None:
             return again
         if response.code == 429 or response.failure is Failure.DIAL:
             return self._back_off(draws, now_ns)
@@ -219,13 +230,29 @@ class ListWatch(ABC):
 
     def on_list_failed(self, response: Response, draws: Draws, now_ns: int) -> Next:
         """Decide after a LIST was refused: ask again as told, or for a watch-list, later."""
-        if (again := _again(response)) is not None:
+        if (again := self._again(response)) is not None:
             return again
         self._token = ""
         self.phase = WatchPhase.IDLE
         if response.code == 410:
             self.version = ""
         return self._back_off(draws, now_ns)
+
+    def _again(self, response: Response) -> Next | None:
+        """Return when client-go repeats a request by itself; None once it gives up.
+
+        Source: client-go/rest/with_retry.go, IsNextRetry.
+        """
+        wait_s = -1
+        if response.code == 429 or response.code >= 500:
+            wait_s = response.retry_after_s
+        elif response.failure in _ASKED_FOR_AGAIN:
+            wait_s = RETRY_LEAST_S
+        if wait_s < 0 or self._retries == RETRIES_MAX:
+            self._retries = 0  # what its owner asks for next is another request
+            return None
+        self._retries += 1
+        return Next(max(wait_s, RETRY_LEAST_S) * NS_PER_S)
 
     def _refused(self, code: int, draws: Draws, now_ns: int) -> Next:
         """Give up this way of asking: without a version, by LIST, or from the start."""
@@ -265,6 +292,7 @@ class ListWatch(ABC):
     def _on_page(self, version: str, token: str) -> bool:
         """Note one page of a LIST; return whether it was the last."""
         self._token = token
+        self._retries = 0
         if token:
             return False
         self.version = version
@@ -392,16 +420,6 @@ class SharedReflector(Reflector):
 def label_selector(label: str) -> bytes:
     """Return the encoded selector of all objects with a label, given as `key=value` and so on."""
     return b"labelSelector=" + quote(label, safe="").encode()
-
-
-def _again(response: Response) -> Next | None:
-    """Return when client-go sends a request again by itself, None if it does not.
-
-    Source: client-go/rest/with_retry.go, IsNextRetry.
-    """
-    if response.retry_after_s >= 0 and (response.code == 429 or response.code >= 500):
-        return Next(response.retry_after_s * NS_PER_S)
-    return Next(LOST_RETRY_NS) if response.failure in _ASKED_FOR_AGAIN else None
 
 
 def _watch_list(path: bytes, selector: bytes, version: bytes, times: bytes) -> bytes:

@@ -11,9 +11,10 @@ from test_cluster_connection import Handler, kubeconfig_for, serving
 from test_cluster_connection import certificate as certificate  # noqa: PLC0414 - a fixture
 
 from fleet.cluster import api_client
-from fleet.cluster.api_client import BACKOFF_MAX_S, Answer, Channel
+from fleet.cluster.api_client import CALLS_MAX, RETRY_AFTER_S_MAX, Answer, Channel, Gate
 from fleet.cluster.cluster import ClusterSelection
 from fleet.errors import SetupError
+from fleet.wire.http2.messages import Request
 
 Outcome = tuple[Answer, list[float]]
 
@@ -59,7 +60,7 @@ def test_an_answer_stops_at_the_limit(
 
 
 @pytest.mark.parametrize(
-    ("value", "wait_s"), [("2", 2.0), ("900", BACKOFF_MAX_S)] + [
+    ("value", "wait_s"), [("2", 2.0), ("900", RETRY_AFTER_S_MAX), ("0", 0.3)] + [
         (value, 0.1 * 3.0) for value in ("-1", "9" * 400, "1e9", "\u00b2", "Fri, 1 Jan 2100")
     ],
 )  # fmt: skip
@@ -75,3 +76,106 @@ def test_a_retry_after_beyond_sense_is_ignored(
     answer, waits = ask(tmp_path, certificate, handler)
     assert answer.ok
     assert waits == pytest.approx([wait_s])
+
+
+def test_a_server_that_names_no_time_is_left_alone_longer_each_time(
+    tmp_path: Path, certificate: Path
+) -> None:
+    """Source: client-go/rest/with_retry.go, Before: the larger of back-off and Retry-After."""
+
+    async def handler(_request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(status=429, headers={"Retry-After": "0"})
+
+    answer, waits = ask(tmp_path, certificate, handler)
+    assert answer.code == 429
+    assert waits == pytest.approx([0.3, 0.9, 2.7, 5.0, 5.0])
+
+
+def test_a_busy_server_gets_fewer_calls_at_once(tmp_path: Path, certificate: Path) -> None:
+    """A clean-up has 32 workers: after refusals few of them ask at the same time."""
+    under_way, most, asked = 0, [0], 0
+
+    async def handler(_request: web.BaseRequest) -> web.StreamResponse:
+        nonlocal under_way, asked
+        asked += 1
+        under_way += 1
+        most[-1] = max(most[-1], under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+        return web.json_response({}, status=429 if asked <= CALLS_MAX else 200)
+
+    async def no_sleep(_seconds: float) -> None:
+        await asyncio.sleep(0)
+
+    async def scenario() -> None:
+        async with serving(certificate, handler) as port:
+            path = kubeconfig_for(tmp_path, port, certificate)
+            credentials = await ClusterSelection(kubeconfig=path).load()
+            async with Channel(credentials, no_sleep) as channel:
+                api = channel.api("cleanup")
+                for _ in range(2):
+                    await asyncio.gather(*(api.request("GET", "/x") for _ in range(CALLS_MAX)))
+                    most.append(0)
+                    channel.gate.calls = min(channel.gate.calls, 2.0)
+
+    asyncio.run(scenario())
+    assert most[1] <= 9  # it begins with two, and each good answer adds its share of one
+
+
+def test_a_gate_halves_at_refusals_and_opens_again() -> None:
+    gate = Gate()
+    for _ in range(10):
+        gate.take(is_overloaded=True)
+    assert gate.calls == 1
+    for _ in range(2000):
+        gate.take(is_overloaded=False)
+    assert gate.calls == CALLS_MAX
+
+
+def test_whoever_waits_at_a_gate_is_let_in_as_others_leave() -> None:
+    order: list[str] = []
+
+    async def call(gate: Gate, name: str) -> None:
+        async with gate:
+            order.append(f"{name} in")
+            await asyncio.sleep(0)
+            order.append(f"{name} out")
+
+    async def scenario() -> None:
+        gate = Gate()
+        gate.calls = 1.9
+        names = ("a", "b", "c")
+        await asyncio.gather(*(call(gate, name) for name in names))
+
+    asyncio.run(scenario())
+    assert order == [f"{name} {way}" for name in ("a", "b", "c") for way in ("in", "out")]
+
+
+def test_an_open_watch_takes_no_room_from_calls(
+    tmp_path: Path, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_client, "CALLS_MAX", 1)
+
+    async def handler(request: web.BaseRequest) -> web.StreamResponse:
+        if "watch" not in request.path:
+            return web.json_response({})
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await asyncio.Event().wait()
+        return response
+
+    async def scenario() -> int:
+        async with serving(certificate, handler) as port:
+            path = kubeconfig_for(tmp_path, port, certificate)
+            credentials = await ClusterSelection(kubeconfig=path).load()
+            async with Channel(credentials) as channel:
+                api = channel.api("storage")
+                streams = [api.stream(Request(b"GET", b"/watch", stream=True)) for _ in range(40)]
+                for stream in streams:
+                    await anext(stream)
+                code = (await api.request("GET", "/x")).code
+                for stream in streams:
+                    await stream.aclose()
+                return code
+
+    assert asyncio.run(scenario()) == 200

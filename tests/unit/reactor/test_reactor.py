@@ -273,6 +273,17 @@ def test_retry_after_is_honoured_ten_times(code: int) -> None:
     )
 
 
+@pytest.mark.parametrize("code", [429, 503])
+def test_retry_after_of_no_time_is_a_second(code: int) -> None:
+    world = World()
+    world.asks(GET_NODE)
+    world.answer(world.wire.sent[-1][2], code, retry_after_s=0)
+    world.after(0.9)
+    assert len(world.wire.sent) == 1
+    world.after(0.2)
+    assert len(world.wire.sent) == 2
+
+
 @pytest.mark.parametrize(("code", "after_s"), [(404, 2), (503, -1)])
 def test_other_refusals_go_to_the_kubelet(code: int, after_s: int) -> None:
     world = World()

@@ -207,6 +207,45 @@ def test_retry_after_is_waited_for(code: int) -> None:
     assert not reflector.open(DRAWS, 0).stream
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        Response(429, b"", 0, 0, 0),
+        Response(503, b"", 0, 0, 0),
+        Response(0, b"", 0, 0, -1, Failure.LOST),
+    ],
+    ids=["429", "503", "lost"],
+)
+def test_a_request_is_repeated_ten_times_and_then_backs_off(told: Response) -> None:
+    """Source: with_retry.go, IsNextRetry. `Retry-After: 0` is a second here."""
+    reflector = synced()
+    reflector.on_end(response(), DRAWS, 399 * NS_PER_S)
+    reflector.open(DRAWS, 399 * NS_PER_S)
+    for now_s in range(400, 410):
+        assert reflector.on_end(told, DRAWS, now_s * NS_PER_S) == Next(NS_PER_S)
+        reflector.open(DRAWS, now_s * NS_PER_S)
+    later = reflector.on_end(told, DRAWS, 410 * NS_PER_S)
+    assert 0.8 * NS_PER_S <= later.delay_ns <= 1.6 * NS_PER_S
+    reflector.open(DRAWS, 412 * NS_PER_S)
+    assert reflector.on_end(told, DRAWS, 412 * NS_PER_S) == Next(NS_PER_S)  # another request
+
+
+def test_repeats_of_a_list_are_counted_until_a_page_comes() -> None:
+    reflector = Reflector(1, WatchKind.PODS, "n-1")
+    reflector.open(DRAWS, 0)
+    reflector.on_end(response(422), DRAWS, 0)
+    told = response(503, retry_after_s=0)
+    page = b'{"metadata":{"resourceVersion":"9","continue":"t"},"items":[]}'
+    for repeats in (9, 10):
+        for _ in range(repeats):
+            reflector.open(DRAWS, 0)
+            assert reflector.on_list_failed(told, DRAWS, 0) == Next(NS_PER_S)
+        if repeats == 9:
+            reflector.on_page(page, decode_list)
+    assert reflector.on_list_failed(told, DRAWS, 0).delay_ns >= 0.8 * NS_PER_S
+    assert reflector.phase is WatchPhase.IDLE
+
+
 def test_a_connection_that_cannot_be_made_ends_a_list_too() -> None:
     """Source: reflector.go: only a refused connection is worth asking for the same again."""
     reflector = synced()
